@@ -1,0 +1,1 @@
+"""ctypes modules generated from C headers; see tools/autogen."""

@@ -1,0 +1,1 @@
+"""GPU drivers in pure Python with a lazy, compiled tensor library on top."""

@@ -1,0 +1,1 @@
+"""One package a device type; found by name in runtime, imported on use."""

@@ -1,0 +1,72 @@
+"""The CPU device: host memory, LLVM in the process, machine code in executable memory."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu.backends.cpu.program import CPUProgram
+from gpu.compiler.ir.linear import Program as LinearProgram
+from gpu.compiler.render.llvm import LLVMRenderer, scratch_bytes
+from gpu.compiler.render.llvm_target import host_target
+from gpu.compiler.toolchain.llvm import LLVMCompiler
+from gpu.core.config import config
+from gpu.core.devspec import DeviceSpec
+from gpu.core.errors import OutOfMemory, Unsupported
+from gpu.runtime.allocator import LRUAllocator
+from gpu.runtime.device import Compiled
+
+ALIGNMENT: Final = 64  # bytes: a cache line, and the widest vector register
+
+
+class CPUAllocator(LRUAllocator[int]):
+    """Host memory by address, aligned to a cache line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._owners: dict[int, npt.NDArray[np.uint8]] = {}
+
+    def _alloc(self, nbytes: int) -> int:
+        try:
+            owner = np.empty(nbytes + ALIGNMENT, np.uint8)
+        except MemoryError as error:
+            raise OutOfMemory(
+                f"cannot allocate {nbytes:,} bytes of host memory ({self.used:,} are in use); "
+                "free tensors or use smaller ones"
+            ) from error
+        address = -(-owner.ctypes.data // ALIGNMENT) * ALIGNMENT
+        self._owners[address] = owner
+        return address
+
+    def _free(self, memory: int, nbytes: int) -> None:
+        del self._owners[memory]
+
+    def copy_in(self, memory: int, data: memoryview) -> None:
+        """Copies bytes to an address."""
+        source = np.frombuffer(data, np.uint8)
+        ctypes.memmove(memory, source.ctypes.data, source.size)
+
+    def copy_out(self, data: memoryview, memory: int) -> None:
+        """Copies bytes from an address."""
+        target = np.frombuffer(data, np.uint8)
+        ctypes.memmove(target.ctypes.data, memory, target.size)
+
+
+def _load(program: LinearProgram, lib: bytes) -> CPUProgram:
+    parallel = any(i.op == "loop" and i.attr[0] == "worker" for i in program.body)
+    return CPUProgram(program.name, lib, scratch_bytes(program), parallel)
+
+
+def open_device(name: str, spec: DeviceSpec) -> Compiled:
+    """The CPU device `name`, compiling as `spec` says.
+
+    Raises Unsupported for a renderer or architecture that is not available.
+    """
+    if spec.renderer not in (None, "LLVM"):
+        raise Unsupported(f"CPU:{spec.renderer} is not part of this version; use CPU:LLVM")
+    target = host_target(spec.arch, config.CPU_THREADS)
+    compiler = LLVMCompiler(target.name, target.features)
+    return Compiled(name, CPUAllocator(), LLVMRenderer(target), compiler, _load)

@@ -1,0 +1,1 @@
+"""The reference device: programs are interpreted in numpy, nothing is compiled."""

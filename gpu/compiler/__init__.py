@@ -1,0 +1,1 @@
+"""From a graph of tensor operations to machine code; knows nothing of tensors or devices."""

@@ -1,0 +1,1 @@
+"""The three intermediate representations, their text form, verifiers and interpreters."""

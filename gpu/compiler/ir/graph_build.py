@@ -1,0 +1,235 @@
+"""Constructors of graph nodes: each returns the simplest equal node, or raises as `make` does.
+
+Simplification is O(1) per call and looks one node down, never further: a movement of a movement of
+the same kind merges, a movement that does nothing vanishes, constants fold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from gpu.compiler.ir import optable
+from gpu.compiler.ir.builder import Builder
+from gpu.compiler.ir.graph import Node, Shape, make
+from gpu.core.dtype import DType, PyScalar, dtypes
+from gpu.core.errors import ShapeError
+
+
+def buffer(handle: Hashable, shape: Shape, dtype: DType, device: str) -> Node:
+    """Memory owned by the runtime; `handle` is any hashable object that stands for it."""
+    return make("buffer", (), (handle,), shape, dtype, device)
+
+
+def const(value: PyScalar, shape: Shape, dtype: DType, device: str) -> Node:
+    """One value everywhere, rounded or wrapped to `dtype`."""
+    value = optable.to_python(optable.scalar(dtype)(value), dtype)
+    return make("const", (), (value,), shape, dtype, device)
+
+
+def iota(size: int, dtype: DType, device: str) -> Node:
+    """0, 1, ..., size - 1."""
+    return make("iota", (), (), (size,), dtype, device)
+
+
+def alu(name: str, *src: Node) -> Node:
+    """A scalar operation on operands of one shape."""
+    dtype = optable.result_dtype(name, tuple(s.dtype for s in src))
+    node = make("alu", src, (name,), src[0].shape, dtype, src[0].device)
+    if all(s.kind == "const" for s in src):
+        value = optable.fold(name, dtype, src[-1].dtype, tuple(s.attr[0] for s in src))
+        return const(value, node.shape, dtype, node.device)
+    return _identity(name, src) or node
+
+
+def _is(node: Node, value: PyScalar) -> bool:
+    return node.kind == "const" and bool(node.attr[0] == value)
+
+
+def _identity(name: str, src: tuple[Node, ...]) -> Node | None:
+    """The operand an operation reduces to, where it does so for every value, -0.0 and NaN too."""
+    if name == "where":
+        if src[0].kind == "const":
+            return src[1] if src[0].attr[0] else src[2]
+        return src[1] if src[1] is src[2] else None
+    if len(src) != 2:
+        return None
+    a, b = src
+    exact = not a.dtype.is_float
+    if name in ("mul", "div") and _is(b, 1):
+        return a
+    if name == "mul" and _is(a, 1):
+        return b
+    if name == "add" and exact and (_is(a, 0) or _is(b, 0)):
+        return b if _is(a, 0) else a
+    if name == "sub" and _is(b, 0) and (exact or math.copysign(1.0, b.attr[0]) > 0):
+        return a
+    if name == "mul" and exact and (_is(a, 0) or _is(b, 0)):
+        return a if _is(a, 0) else b
+    if name in ("and", "or") and a.dtype is dtypes.bool:
+        return _bool_identity(name, a, b)
+    return None
+
+
+def _bool_identity(name: str, a: Node, b: Node) -> Node | None:
+    for constant, other in ((a, b), (b, a)):
+        if constant.kind == "const":
+            neutral = constant.attr[0] == (name == "and")
+            return other if neutral else constant
+    return a if a is b else None
+
+
+def cast(x: Node, dtype: DType) -> Node:
+    """`x` converted by value."""
+    if x.dtype is dtype:
+        return x
+    if x.kind == "const":
+        value = optable.fold_cast(x.attr[0], x.dtype, dtype, bits=False)
+        return const(value, x.shape, dtype, x.device)
+    return make("cast", (x,), (), x.shape, dtype, x.device)
+
+
+def bitcast(x: Node, dtype: DType) -> Node:
+    """The bits of `x` as another dtype of the same width."""
+    if x.dtype is dtype:
+        return x
+    if x.kind == "bitcast":
+        return bitcast(x.src[0], dtype)
+    return make("bitcast", (x,), (), x.shape, dtype, x.device)
+
+
+def reduce(monoid: str, x: Node, axes: Sequence[int]) -> Node:
+    """`x` with `axes` combined by a monoid and kept with size 1."""
+    kept = tuple(sorted(a for a in axes if x.shape[a] != 1))
+    if not kept:
+        return x
+    shape = tuple(1 if a in kept else d for a, d in enumerate(x.shape))
+    if any(x.shape[a] == 0 for a in kept):
+        return const(optable.MONOIDS[monoid].identity(x.dtype), shape, x.dtype, x.device)
+    if x.kind == "reduce" and x.attr[0] == monoid:
+        merged = tuple(sorted({*kept, *x.attr[1]}))
+        return make("reduce", x.src, (monoid, merged), shape, x.dtype, x.device)
+    return make("reduce", (x,), (monoid, kept), shape, x.dtype, x.device)
+
+
+def _move(kind: str, x: Node, attr: tuple[Any, ...], shape: Shape) -> Node:
+    """A movement that only rearranges or repeats elements; of a constant, a constant."""
+    node = make(kind, (x,), attr, shape, x.dtype, x.device)
+    return const(x.attr[0], shape, x.dtype, x.device) if x.kind == "const" else node
+
+
+def reshape(x: Node, shape: Shape) -> Node:
+    """The same elements in row-major order under another shape."""
+    if x.kind == "reshape":
+        x = x.src[0]
+    if x.shape == shape:
+        return x
+    return _move("reshape", x, (), shape)
+
+
+def expand(x: Node, shape: Shape) -> Node:
+    """Dimensions of size 1 repeated."""
+    if x.kind == "expand":
+        x = x.src[0]
+    if x.shape == shape:
+        return x
+    return _move("expand", x, (), shape)
+
+
+def permute(x: Node, order: Sequence[int]) -> Node:
+    """Dimension i of the result is dimension order[i] of `x`."""
+    if sorted(order) != list(range(len(x.shape))):
+        raise ShapeError(f"the order {tuple(order)} must name each of {len(x.shape)} axes once")
+    if x.kind == "permute":
+        order = [x.attr[0][a] for a in order]
+        x = x.src[0]
+    if list(order) == list(range(len(order))):
+        return x
+    shape = tuple(x.shape[a] for a in order)
+    return _move("permute", x, (tuple(order),), shape)
+
+
+def slice_(x: Node, ranges: Sequence[tuple[int, int, int]]) -> Node:
+    """Elements start, start + step, ... of each axis; `ranges` holds (start, size, step)."""
+    shape = tuple(size for _, size, _ in ranges)
+    # The step of an axis with at most one element means nothing: 1 keeps equal nodes equal.
+    attr = tuple((start, step if size > 1 else 1) for start, size, step in ranges)
+    if x.kind == "slice" and len(attr) == len(x.attr) and 0 not in shape:
+        _move("slice", x, attr, shape)  # the inner range must fit before the two are merged
+        attr = tuple(
+            (outer[0] + outer[1] * inner[0], outer[1] * inner[1])
+            for outer, inner in zip(x.attr, attr, strict=True)
+        )
+        x = x.src[0]
+    if shape == x.shape and all(a == (0, 1) for a in attr):
+        return x
+    return _move("slice", x, attr, shape)
+
+
+def pad(x: Node, padding: Sequence[tuple[int, int, int]]) -> Node:
+    """Zeros around each axis and between its elements; `padding` holds (before, after, gap)."""
+    attr = tuple(
+        (before, after, gap if size > 1 else 0)
+        for (before, after, gap), size in zip(padding, x.shape, strict=True)
+    )
+    if all(a == (0, 0, 0) for a in attr):
+        return x
+    shape = tuple(
+        before + size + max(size - 1, 0) * gap + after
+        for (before, after, gap), size in zip(attr, x.shape, strict=True)
+    )
+    zero = x.kind == "const" and not x.attr[0] and math.copysign(1.0, x.attr[0]) > 0
+    if zero or 0 in x.shape:
+        return const(0, shape, x.dtype, x.device)
+    return make("pad", (x,), attr, shape, x.dtype, x.device)
+
+
+def contiguous(x: Node, identity: int = 0) -> Node:
+    """`x` placed in memory of its own; nodes of different `identity` are different tensors."""
+    if not identity and x.kind in ("buffer", "contiguous"):
+        return x
+    return make("contiguous", (x,), (identity,), x.shape, x.dtype, x.device)
+
+
+def detach(x: Node) -> Node:
+    """`x`, through which no gradient flows."""
+    if x.kind in ("const", "iota", "detach"):
+        return x
+    return make("detach", (x,), (), x.shape, x.dtype, x.device)
+
+
+def copy(x: Node, device: str) -> Node:
+    """`x` on another device."""
+    if x.device == device:
+        return x
+    if x.kind == "const":
+        return const(x.attr[0], x.shape, x.dtype, device)
+    return make("copy", (x,), (), x.shape, x.dtype, device)
+
+
+class GraphBuilder(Builder[Node]):
+    """Scalar operations over graph nodes of one shape on one device."""
+
+    def __init__(self, shape: Shape, device: str):
+        self.shape, self.device = shape, device
+
+    def op(self, name: str, *args: Node) -> Node:
+        """See `alu`."""
+        return alu(name, *args)
+
+    def const(self, dtype: DType, value: PyScalar) -> Node:
+        """A constant of this builder's shape."""
+        return const(value, self.shape, dtype, self.device)
+
+    def cast(self, x: Node, dtype: DType) -> Node:
+        """See `cast`."""
+        return cast(x, dtype)
+
+    def bitcast(self, x: Node, dtype: DType) -> Node:
+        """See `bitcast`."""
+        return bitcast(x, dtype)
+
+    def dtype(self, x: Node) -> DType:
+        """The node's dtype."""
+        return x.dtype

@@ -1,0 +1,198 @@
+"""The text form of the graph IR.
+
+One line a node, sources first; the last line names the roots:
+
+    device CPU
+    %0 = buffer 0 : f32[4096,4096]
+    %1 = reduce max (1) %0 : f32[4096,1]
+    %2 = expand %1 : f32[4096,4096]
+    %3 = sub %0, %2 : f32[4096,4096]
+    return %3
+
+Attributes stand in parentheses: a slice as `start:step` and a pad as `before:after:interior` for
+each axis, the identity of a contiguous node unless it is 0. Buffers are numbered by the first use
+of their handle, since handles are opaque. With nodes on several devices there is no first line, and
+each node says `on DEVICE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Final
+
+from gpu.compiler.ir import optable
+from gpu.compiler.ir.graph import KINDS, Node, make, toposort
+from gpu.compiler.ir.text import Cursor, cursors, print_scalar, print_shape
+from gpu.core.errors import ParseError
+
+
+def handles_of(roots: Iterable[Node]) -> list[Hashable]:
+    """Handles of the buffers that `roots` reach, in the order in which `print_graph` numbers."""
+    return list(dict.fromkeys(n.attr[0] for n in toposort(roots) if n.kind == "buffer"))
+
+
+def print_graph(roots: Iterable[Node]) -> str:
+    """`roots` and everything they reach as text."""
+    roots = list(roots)
+    order = toposort(roots)
+    devices = {node.device for node in order}
+    numbers = {handle: number for number, handle in enumerate(handles_of(roots))}
+    names = {node: f"%{number}" for number, node in enumerate(order)}
+    lines = [f"device {next(iter(devices))}"] if len(devices) == 1 else []
+    for node in order:
+        operands = ", ".join(names[s] for s in node.src)
+        parts = [names[node], "=", _label(node, numbers), operands, ":"]
+        parts.append(f"{node.dtype.code}{print_shape(node.shape)}")
+        if len(devices) > 1:
+            parts.append(f"on {node.device}")
+        lines.append(" ".join(part for part in parts if part))
+    lines.append(f"return {', '.join(names[root] for root in roots)}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _label(node: Node, numbers: dict[Hashable, int]) -> str:
+    match node.kind:
+        case "buffer":
+            return f"buffer {numbers[node.attr[0]]}"
+        case "const":
+            return f"const {print_scalar(node.attr[0])}"
+        case "alu":
+            return str(node.attr[0])
+        case "reduce":
+            monoid, axes = node.attr
+            return f"reduce {monoid} ({', '.join(map(str, axes))})"
+        case "permute":
+            return f"permute ({', '.join(map(str, node.attr[0]))})"
+        case "contiguous":
+            return "contiguous" if node.attr == (0,) else f"contiguous ({node.attr[0]})"
+        case "slice" | "pad":
+            axes = (":".join(map(str, axis)) for axis in node.attr)
+            return f"{node.kind} ({', '.join(axes)})"
+        case _:
+            return node.kind
+
+
+def parse_graph(text: str, handles: Sequence[Hashable] | None = None) -> list[Node]:
+    """The roots of a graph given as text; `handles` are those of buffer 0, 1, ...
+
+    Without `handles` a buffer's number is its handle. Raises ParseError where the text is not of
+    the form above, and ShapeError, DTypeError or DeviceMismatch where a node breaks its rules.
+    """
+    reader = _Reader(handles)
+    lines = cursors(text)
+    for line in lines:
+        if reader.roots is not None:
+            raise line.error("nothing after the roots")
+        reader.line(line)
+    if reader.roots is None:
+        raise ParseError(f"line {text.count(chr(10)) + 1}: the graph has no `return` at its end")
+    return reader.roots
+
+
+class _Reader:
+    """What has been read of a graph."""
+
+    def __init__(self, handles: Sequence[Hashable] | None):
+        self.handles = handles
+        self.nodes: dict[int, Node] = {}
+        self.device: str | None = None
+        self.roots: list[Node] | None = None
+
+    def line(self, at: Cursor) -> None:
+        """Reads one line."""
+        if at.accept("device"):
+            self.device = _device(at)
+        elif at.accept("return"):
+            self.roots = [] if at.done() else self._operands(at)
+        else:
+            self._node(at)
+        at.end()
+
+    def _operands(self, at: Cursor) -> list[Node]:
+        operands = [self._operand(at)]
+        while at.accept(","):
+            operands.append(self._operand(at))
+        return operands
+
+    def _operand(self, at: Cursor) -> Node:
+        number = at.reference()
+        if number not in self.nodes:
+            raise at.refused(f"a value defined above (%{number} is not)")
+        return self.nodes[number]
+
+    def _node(self, at: Cursor) -> None:
+        number = at.reference()
+        if number in self.nodes:
+            raise at.refused(f"a number not used before (%{number} is)")
+        at.expect("=")
+        kind = at.name("a kind of node or an operation")
+        attr: tuple[Any, ...] = ()
+        literal = None
+        if kind in optable.OPS:
+            kind, attr = "alu", (kind,)
+        elif kind == "buffer":
+            attr = (self._handle(at),)
+        elif kind == "const":
+            literal = at.literal()
+        elif kind in _ATTRIBUTES:
+            attr = _ATTRIBUTES[kind](at)
+        elif kind == "alu" or kind not in KINDS:
+            raise at.refused(f"a kind of node or an operation ({kind} is neither)")
+        src = tuple(self._operands(at)) if at.ahead("%") else ()
+        at.expect(":")
+        dtype = at.dtype()
+        shape = at.shape()
+        if literal is not None:
+            attr = (literal(dtype),)
+        device = _device(at) if at.accept("on") else self.device
+        if device is None:
+            raise at.error("`on` and a device (there is no `device` line)")
+        self.nodes[number] = make(kind, src, attr, shape, dtype, device)
+
+    def _handle(self, at: Cursor) -> Hashable:
+        number = at.integer("the number of a buffer")
+        if self.handles is None:
+            return number
+        if not 0 <= number < len(self.handles):
+            raise at.refused(f"the number of one of {len(self.handles)} buffers")
+        return self.handles[number]
+
+
+def _device(at: Cursor) -> str:
+    return at.word("the name of a device")
+
+
+def _integers(at: Cursor) -> tuple[int, ...]:
+    at.expect("(")
+    return at.listed(at.integer, ")")
+
+
+def _reduce(at: Cursor) -> tuple[Any, ...]:
+    monoid = at.name("a monoid")
+    if monoid not in optable.MONOIDS:
+        raise at.refused(f"a monoid, one of {' '.join(optable.MONOIDS)},")
+    return (monoid, _integers(at))
+
+
+def _axes(count: int) -> Callable[[Cursor], tuple[Any, ...]]:
+    def axis(at: Cursor) -> tuple[int, ...]:
+        numbers = [at.integer()]
+        for _ in range(count - 1):
+            at.expect(":")
+            numbers.append(at.integer())
+        return tuple(numbers)
+
+    def read(at: Cursor) -> tuple[Any, ...]:
+        at.expect("(")
+        return at.listed(lambda: axis(at), ")")
+
+    return read
+
+
+_ATTRIBUTES: Final[dict[str, Callable[[Cursor], tuple[Any, ...]]]] = {
+    "reduce": _reduce,
+    "contiguous": lambda at: _integers(at) if at.ahead("(") else (0,),
+    "permute": lambda at: (_integers(at),),
+    "slice": _axes(2),
+    "pad": _axes(3),
+}

@@ -1,0 +1,42 @@
+"""Index arithmetic: everything that computes an address or guards an access is built from these
+names.
+
+`Expr` is a canonical integer expression over bounded variables (`index_expr`, with its algebra in
+`index_rules`), `Mask` a conjunction of constraints on such expressions (`index_mask`); both have a
+text form (`index_text`).
+"""
+
+from __future__ import annotations
+
+from gpu.compiler.ir.index_expr import Atom, Div, Expr, Mod, Operand, Var, expr
+from gpu.compiler.ir.index_mask import (
+    ALWAYS,
+    NEVER,
+    Mask,
+    at_least,
+    at_most,
+    between,
+    parse_mask,
+)
+from gpu.compiler.ir.index_query import simplify_under, split_hint
+from gpu.compiler.ir.index_text import parse_expr
+
+__all__ = [
+    "ALWAYS",
+    "NEVER",
+    "Atom",
+    "Div",
+    "Expr",
+    "Mask",
+    "Mod",
+    "Operand",
+    "Var",
+    "at_least",
+    "at_most",
+    "between",
+    "expr",
+    "parse_expr",
+    "parse_mask",
+    "simplify_under",
+    "split_hint",
+]

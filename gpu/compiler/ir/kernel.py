@@ -1,0 +1,226 @@
+"""Kernel IR: a tree of loops over explicit memory.
+
+A `Kernel` has parameters (global buffers) and a body. Statements are `Block`, `Loop`, `Alloc`,
+`Update` and `If`; what they compute are `Value` expressions. `Update` is the only write. There is
+no reduction node: an accumulator is a buffer, and a loop absent from an Update's index is a
+reduction whose monoid says how it may be reordered. Loops over independent iterations say so by
+their kind:
+
+=========  ======================================================================================
+loop kind  meaning
+=========  ======================================================================================
+grid       independent iterations, one per block of a GPU launch
+worker     independent iterations, divided into contiguous chunks among the workers of a CPU
+vector     the lanes of one vector register
+unroll     written out; the iterations are interleaved, so accumulators stay in registers
+serial     one after another
+=========  ======================================================================================
+
+Memory spaces: `global` (a parameter), `team` (shared by the lanes of a block; on a CPU the
+cache-sized workspace of one worker), `private` (registers, or the stack).
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Final, NamedTuple
+
+from gpu.compiler.ir import optable
+from gpu.compiler.ir.builder import Builder
+from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var
+from gpu.compiler.ir.optable import result_dtype
+from gpu.core.dtype import DType, PyScalar, dtypes
+
+PARALLEL: Final = frozenset({"grid", "worker", "vector"})
+LOOP_KINDS: Final = (*sorted(PARALLEL), "unroll", "serial")
+SPACES: Final = ("global", "team", "private")
+
+
+class Buf:
+    """A block of memory a kernel reads or writes; compared by identity.
+
+    Attributes:
+        name: as printed; distinct within a kernel.
+        dtype: element type.
+        shape: sizes, row-major; () is one element.
+        space: one of `SPACES`.
+    """
+
+    __slots__ = ("dtype", "name", "shape", "space")
+
+    def __init__(self, name: str, dtype: DType, shape: tuple[int, ...], space: str):
+        self.name, self.dtype, self.shape, self.space = name, dtype, shape, space
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.dtype.code}{list(self.shape)} {self.space}"
+
+
+class Value:
+    """A scalar expression at one point of the loops around it; interned, so `is` compares.
+
+    ========  ==========================  =====================================================
+    kind      attr                        value
+    ========  ==========================  =====================================================
+    const     (value,)                    a constant
+    index     (expr,)                     index arithmetic as an int64
+    load      (buf, indices, mask)        an element, or zero where the mask is false
+    alu       (op,)                       a scalar operation of the op table
+    cast      ()                          converted by value to `dtype`
+    bitcast   ()                          the same bits as `dtype`
+    ========  ==========================  =====================================================
+
+    Attributes:
+        vars: index variables the value depends on.
+        bufs: buffers it reads.
+    """
+
+    __slots__ = ("__weakref__", "args", "attr", "bufs", "dtype", "kind", "vars")
+
+    kind: str
+    args: tuple[Value, ...]
+    attr: tuple[Any, ...]
+    dtype: DType
+    vars: frozenset[Var]
+    bufs: frozenset[Buf]
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.attr} {self.dtype.code}>"
+
+
+_interned: weakref.WeakValueDictionary[tuple[Any, ...], Value] = weakref.WeakValueDictionary()
+_NO_VARS: Final[frozenset[Var]] = frozenset()
+_NO_BUFS: Final[frozenset[Buf]] = frozenset()
+
+
+def _value(
+    kind: str,
+    args: tuple[Value, ...],
+    attr: tuple[Any, ...],
+    dtype: DType,
+    own_vars: frozenset[Var] = _NO_VARS,
+    own_bufs: frozenset[Buf] = _NO_BUFS,
+) -> Value:
+    unique = (attr[0].hex(),) if kind == "const" and isinstance(attr[0], float) else attr
+    key = (kind, tuple(map(id, args)), unique, dtype)
+    value = _interned.get(key)
+    if value is None:
+        value = Value()
+        value.kind, value.args, value.attr, value.dtype = kind, args, attr, dtype
+        value.vars = own_vars.union(*(a.vars for a in args))
+        value.bufs = own_bufs.union(*(a.bufs for a in args))
+        _interned[key] = value
+    return value
+
+
+def const(dtype: DType, value: PyScalar) -> Value:
+    """A constant, already rounded or wrapped to `dtype`."""
+    return _value("const", (), (value,), dtype)
+
+
+def index(expr: Expr) -> Value:
+    """Index arithmetic as an int64 value."""
+    if expr.is_const:
+        return const(dtypes.int64, expr.const)
+    return _value("index", (), (expr,), dtypes.int64, expr.vars)
+
+
+def load(buf: Buf, indices: tuple[Expr, ...], mask: Mask = ALWAYS) -> Value:
+    """The element of `buf` at `indices`, or zero where `mask` is false; nothing is read there."""
+    own = mask.vars.union(*(i.vars for i in indices))
+    return _value("load", (), (buf, indices, mask), buf.dtype, own, frozenset({buf}))
+
+
+def alu(name: str, *args: Value) -> Value:
+    """A scalar operation. Raises DTypeError where it takes no such operands."""
+    return _value("alu", args, (name,), result_dtype(name, tuple(a.dtype for a in args)))
+
+
+def cast(x: Value, dtype: DType) -> Value:
+    """`x` converted by value."""
+    return x if x.dtype is dtype else _value("cast", (x,), (), dtype)
+
+
+def bitcast(x: Value, dtype: DType) -> Value:
+    """The bits of `x` as another dtype of the same width."""
+    return x if x.dtype is dtype else _value("bitcast", (x,), (), dtype)
+
+
+class ValueBuilder(Builder[Value]):
+    """Scalar operations over kernel values."""
+
+    def op(self, name: str, *args: Value) -> Value:
+        """See `alu`."""
+        return alu(name, *args)
+
+    def const(self, dtype: DType, value: PyScalar) -> Value:
+        """A constant, rounded or wrapped to `dtype`."""
+        return const(dtype, optable.to_python(optable.scalar(dtype)(value), dtype))
+
+    def cast(self, x: Value, dtype: DType) -> Value:
+        """See `cast`."""
+        return cast(x, dtype)
+
+    def bitcast(self, x: Value, dtype: DType) -> Value:
+        """See `bitcast`."""
+        return bitcast(x, dtype)
+
+    def dtype(self, x: Value) -> DType:
+        """The value's dtype."""
+        return x.dtype
+
+
+class Block(NamedTuple):
+    """Statements in order."""
+
+    body: tuple[Stmt, ...]
+
+
+class Loop(NamedTuple):
+    """`body` for each value of `var` from `var.lo` to `var.hi`; `kind` is one of `LOOP_KINDS`."""
+
+    var: Var
+    kind: str
+    body: Block
+
+
+class Alloc(NamedTuple):
+    """`buf` exists, with undefined contents, from here to the end of the enclosing block."""
+
+    buf: Buf
+
+
+class Update(NamedTuple):
+    """Writes one element where `mask` holds.
+
+    `buf[indices] = value`, or with a monoid `buf[indices] = combine(buf[indices], value)`.
+    """
+
+    buf: Buf
+    indices: tuple[Expr, ...]
+    monoid: str | None
+    value: Value
+    mask: Mask = ALWAYS
+
+
+class If(NamedTuple):
+    """`body` where `mask` holds."""
+
+    mask: Mask
+    body: Block
+
+
+Stmt = Block | Loop | Alloc | Update | If
+
+
+class Kernel(NamedTuple):
+    """One launch: parameters in calling order, then what it does.
+
+    Attributes:
+        name: symbol of the compiled function.
+        params: global buffers; those an Update names are outputs.
+        body: statements.
+    """
+
+    name: str
+    params: tuple[Buf, ...]
+    body: Block

@@ -1,0 +1,207 @@
+"""Runs the kernel IR in numpy: what every transformation of a kernel is compared with.
+
+All loops but serial ones run at once, statement by statement; see `gpu/compiler/ir/interp.py` for
+points. A value is an array with an element for each point, or with one element where all agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from gpu.compiler.ir import evaluate, optable
+from gpu.compiler.ir.evaluate import Array
+from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var
+from gpu.compiler.ir.interp import flat_view, goes, owners, poison, repeated
+from gpu.compiler.ir.kernel import Alloc, Block, Buf, If, Kernel, Loop, Stmt, Update, Value
+from gpu.compiler.ir.kernel_verify import verify_kernel
+from gpu.compiler.ir.kernel_walk import operands_first
+from gpu.core.errors import InvalidValue, VerifyError
+
+
+class Storage(NamedTuple):
+    """The memory of a buffer.
+
+    Attributes:
+        flat: the elements; those of an alloc follow each other for all points that made it.
+        rows: how many points have memory of their own; 1 is shared by all.
+    """
+
+    flat: Array
+    rows: int
+
+
+def interpret_kernel(kernel: Kernel, buffers: Mapping[str, Array]) -> None:
+    """Runs a kernel on one array for each parameter, by name; outputs are changed in place.
+
+    Raises VerifyError for a kernel that breaks a rule or reaches outside a buffer, InvalidValue
+    for arrays that are missing or do not fit the parameters.
+    """
+    verify_kernel(kernel)
+    storage = {}
+    for param in kernel.params:
+        if param.name not in buffers or buffers[param.name].shape != param.shape:
+            found = buffers[param.name].shape if param.name in buffers else "nothing"
+            raise InvalidValue(
+                f"buffer {param.name} of {kernel.name} has shape {param.shape}, got {found}"
+            )
+        what = f"buffer {param.name} of {kernel.name}"
+        storage[param] = Storage(flat_view(buffers[param.name], what, param.dtype), 1)
+    with np.errstate(all="ignore"):
+        _Machine(storage).block(kernel.body)
+
+
+class _Machine:
+    """The state of a run: memory, the variables at each point, and which points are active."""
+
+    def __init__(self, storage: dict[Buf, Storage]):
+        self.storage = storage
+        self.points = 1
+        self.active: Array | None = None
+        self.vars: dict[Var, int | Array] = {}
+        self.orders: dict[Value, list[Value]] = {}
+
+    def block(self, block: Block) -> None:
+        """Runs statements in order."""
+        for stmt in block.body:
+            self.statement(stmt)
+
+    def statement(self, stmt: Stmt) -> None:
+        """Runs one statement."""
+        match stmt:
+            case Block():
+                self.block(stmt)
+            case Alloc(buf):
+                flat = poison((self.points * _size(buf),), buf.dtype)
+                self.storage[buf] = Storage(flat, self.points)
+            case If():
+                self._if(stmt)
+            case Loop(var, "serial", body):
+                for counter in range(var.lo, var.hi + 1):
+                    self.vars[var] = counter
+                    self.block(body)
+            case Loop():
+                self._together(stmt)
+            case Update():
+                self._update(stmt)
+
+    def _together(self, loop: Loop) -> None:
+        points, active, outer = self.points, self.active, self.vars
+        for first, count in goes(loop.var.extent, points, _widest(loop.body)):
+            self.points = points * count
+            self.vars = {
+                var: value if isinstance(value, int) else repeated(value, count)
+                for var, value in outer.items()
+            }
+            self.active = None if active is None else repeated(active, count)
+            counters = np.arange(loop.var.lo + first, loop.var.lo + first + count)
+            self.vars[loop.var] = np.tile(counters, points)
+            self.block(loop.body)
+        self.points, self.active, self.vars = points, active, outer
+
+    def _if(self, stmt: If) -> None:
+        active = self.active
+        self.active = self._reached(stmt.mask)
+        if self.active is None or self.active.any():
+            self.block(stmt.body)
+        self.active = active
+
+    def _reached(self, mask: Mask) -> Array | None:
+        """Points that are active and where a mask holds; None stands for all."""
+        if mask is ALWAYS:
+            return self.active
+        holds = np.broadcast_to(mask.evaluate(self.vars), (self.points,))
+        if self.active is not None:
+            holds = holds & self.active
+        return None if holds.all() else holds
+
+    def _locate(
+        self, buf: Buf, indices: tuple[Expr, ...], reached: Array | None, what: str
+    ) -> Array:
+        """Positions in the memory of `buf` at each point; those not reached may be anywhere."""
+        position: Array = np.zeros(1, np.int64)
+        for axis, (expr, size) in enumerate(zip(indices, buf.shape, strict=True)):
+            index = np.atleast_1d(expr.evaluate(self.vars))
+            outside = (index < 0) | (index >= size)
+            if reached is not None:
+                outside = outside & reached
+            if outside.any():
+                wrong = np.broadcast_to(index, outside.shape)[outside][0]
+                raise VerifyError(
+                    f"{what} of {buf.name} outside it: index {axis}, {expr}, is {wrong}"
+                    f" and the size {size}"
+                )
+            position = position * size + index
+        rows = self.storage[buf].rows
+        return position if rows == 1 else position + owners(self.points, rows) * _size(buf)
+
+    def _load(self, buf: Buf, indices: tuple[Expr, ...], mask: Mask) -> Array:
+        reached = self._reached(mask)
+        position = self._locate(buf, indices, reached, "a read")
+        flat = self.storage[buf].flat
+        if reached is None:
+            return np.asarray(flat[position])
+        result = np.zeros(self.points, flat.dtype)
+        result[reached] = flat[np.broadcast_to(position, reached.shape)[reached]]
+        return result
+
+    def _update(self, update: Update) -> None:
+        reached = self._reached(update.mask)
+        if reached is not None and not reached.any():
+            return
+        value = self._value(update.value)
+        position = self._locate(update.buf, update.indices, reached, "a write")
+        shape = (self.points,)
+        position, value = np.broadcast_to(position, shape), np.broadcast_to(value, shape)
+        if reached is not None:
+            position, value = position[reached], value[reached]
+        flat = self.storage[update.buf].flat
+        if update.monoid is None:
+            flat[position] = value
+        else:
+            # Several points may combine into one element, which plain indexing would do once.
+            optable.MONOIDS[update.monoid].ufunc.at(flat, position, value)
+
+    def _value(self, root: Value) -> Array:
+        order = self.orders.get(root)
+        if order is None:
+            order = self.orders[root] = operands_first(root)
+        values: dict[Value, Array] = {}
+        for value in order:
+            values[value] = self._part(value, tuple(values[a] for a in value.args))
+        return values[root]
+
+    def _part(self, value: Value, args: tuple[Array, ...]) -> Array:
+        match value.kind:
+            case "const":
+                return optable.scalar(value.dtype)(value.attr[0]).reshape(1)
+            case "index":
+                return np.atleast_1d(value.attr[0].evaluate(self.vars))
+            case "load":
+                return self._load(*value.attr)
+            case "alu":
+                return optable.apply(value.attr[0], value.dtype, args)
+            case "cast":
+                return evaluate.cast(args[0], value.args[0].dtype, value.dtype)
+            case _:
+                return evaluate.bitcast(args[0], value.dtype)
+
+
+def _size(buf: Buf) -> int:
+    return int(np.prod(buf.shape))
+
+
+def _widest(block: Block) -> int:
+    """Into how many points one point grows inside a block."""
+    widest = 1
+    for stmt in block.body:
+        if isinstance(stmt, Loop):
+            own = 1 if stmt.kind == "serial" else stmt.var.extent
+            widest = max(widest, own * _widest(stmt.body))
+        elif isinstance(stmt, If):
+            widest = max(widest, _widest(stmt.body))
+        elif isinstance(stmt, Block):
+            widest = max(widest, _widest(stmt))
+    return widest

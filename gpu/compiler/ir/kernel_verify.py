@@ -1,0 +1,202 @@
+"""Rules of the kernel IR, checked: names, scope, bounds of every access, dtypes, visible races."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NoReturn
+
+from gpu.compiler.ir.index import ALWAYS, NEVER, Expr, Mask, Var
+from gpu.compiler.ir.kernel import (
+    LOOP_KINDS,
+    PARALLEL,
+    SPACES,
+    Alloc,
+    Block,
+    Buf,
+    If,
+    Kernel,
+    Loop,
+    Stmt,
+    Update,
+    Value,
+)
+from gpu.compiler.ir.kernel_text import RESERVED, print_signature, print_statements
+from gpu.compiler.ir.kernel_walk import operands_first
+from gpu.compiler.ir.linear_verify import holds
+from gpu.compiler.ir.optable import MONOIDS, OPS, result_dtype
+from gpu.compiler.ir.text import excerpt
+from gpu.core.dtype import dtypes
+from gpu.core.errors import DTypeError, VerifyError
+
+
+def verify_kernel(kernel: Kernel) -> None:
+    """Raises VerifyError, showing the statement among its neighbours, if a rule is broken.
+
+    Accesses must be inside their buffer by the bounds of the loops, or be under a mask on one of
+    the variables they use. A write that combines nothing must name the variable of each parallel
+    loop entered since its buffer was declared, or be under a mask on it: else iterations race.
+    """
+    _Verifier(kernel).run()
+
+
+class _Verifier:
+    """Walks the tree, keeping the loops and masks around a statement and the buffers it sees."""
+
+    def __init__(self, kernel: Kernel):
+        self.kernel = kernel
+        self.position = -1
+        self.loops: list[Loop] = []
+        self.guards: list[Mask] = []
+        self.depths: dict[Buf, int] = {}
+        self.names: set[str] = set()
+
+    def fail(self, rule: str) -> NoReturn:
+        """Raises for the current statement."""
+        printed = print_statements(self.kernel)
+        lines = [print_signature(self.kernel), *(line for stmt in printed for line in stmt)]
+        last = sum(len(stmt) for stmt in printed[: self.position + 1])
+        raise VerifyError(f"kernel {self.kernel.name}: {rule}\n{excerpt(lines, last)}")
+
+    def require(self, condition: bool, rule: str) -> None:
+        """Raises for the current statement unless `condition` holds."""
+        if not condition:
+            self.fail(rule)
+
+    def run(self) -> None:
+        """Checks everything."""
+        for param in self.kernel.params:
+            self.declare(param)
+            self.require(param.space == "global", f"parameter {param.name} must be global")
+        self.block(self.kernel.body)
+
+    def declare(self, buf: Buf) -> None:
+        """A buffer begins to exist inside the loops that are open."""
+        self.require(buf.name not in self.names, f"the name {buf.name} is taken")
+        self.require(buf.name not in RESERVED, f"{buf.name} is a word of the text form")
+        self.require(buf.space in SPACES, f"{buf.space} is no memory space")
+        self.require(all(d >= 0 for d in buf.shape), f"{buf.name} has a negative size")
+        self.names.add(buf.name)
+        self.depths[buf] = len(self.loops)
+
+    def block(self, block: Block) -> None:
+        """Checks statements; buffers declared there are gone afterwards."""
+        seen = dict(self.depths)
+        for stmt in block.body:
+            self.position += 1
+            self.statement(stmt)
+        self.depths = seen
+
+    def statement(self, stmt: Stmt) -> None:
+        """Checks one statement and what is inside it."""
+        match stmt:
+            case Block():
+                self.block(stmt)
+            case Alloc(buf):
+                self.require(buf.space != "global", "global memory is a parameter, not allocated")
+                self.declare(buf)
+            case If(mask, body):
+                self.bound(mask.vars)
+                self.guards.append(mask)
+                self.block(body)
+                self.guards.pop()
+            case Loop():
+                self.loop(stmt)
+            case Update():
+                self.update(stmt)
+
+    def loop(self, loop: Loop) -> None:
+        """A loop binds a variable that no loop around it binds, by object or by name."""
+        kinds = f"the kind of a loop is one of {' '.join(LOOP_KINDS)}"
+        self.require(loop.kind in LOOP_KINDS, kinds)
+        outer = {around.var.name for around in self.loops}
+        self.require(loop.var.name not in outer, f"a loop around this binds {loop.var.name} too")
+        self.loops.append(loop)
+        self.block(loop.body)
+        self.loops.pop()
+
+    def update(self, update: Update) -> None:
+        """Target, value and mask of an update."""
+        self.bound(update.mask.vars)
+        self.access(update.buf, update.indices, update.mask)
+        for value in operands_first(update.value):
+            self.value(value)
+        fits = update.value.dtype is update.buf.dtype
+        self.require(fits, f"the value is {update.value.dtype.code}, not {update.buf.dtype.code}")
+        if update.monoid is None:
+            self.race(update)
+            return
+        monoid = MONOIDS.get(update.monoid)
+        defined = monoid is not None and update.buf.dtype.kind in monoid.domain
+        self.require(defined, f"{update.monoid} is no monoid of {update.buf.dtype.code}")
+
+    def race(self, update: Update) -> None:
+        """Iterations of a parallel loop must not write one element of memory outside it."""
+        named = update.mask.vars.union(
+            *(i.vars for i in update.indices), *(g.vars for g in self.guards)
+        )
+        for loop in self.loops[self.depths[update.buf] :]:
+            apart = loop.kind not in PARALLEL or loop.var.extent == 1 or loop.var in named
+            self.require(
+                apart,
+                f"iterations of the {loop.kind} loop over {loop.var.name} all write this element;"
+                f" index {update.buf.name} by {loop.var.name}, or combine with a monoid",
+            )
+
+    def value(self, value: Value) -> None:
+        """One part of a value."""
+        match value.kind:
+            case "const":
+                fits = holds(value.dtype, value.attr[0])
+                self.require(fits, f"{value.attr[0]!r} is no {value.dtype.name}")
+            case "index":
+                self.bound(value.attr[0].vars)
+                self.require(value.dtype is dtypes.int64, "an index is an int64")
+            case "load":
+                buf, indices, mask = value.attr
+                self.bound(mask.vars)
+                self.access(buf, indices, mask)
+                self.require(value.dtype is buf.dtype, f"{buf.name} holds {buf.dtype.code}")
+            case "alu":
+                self.operation(value)
+            case "bitcast":
+                source = value.args[0].dtype
+                same = source.bits == value.dtype.bits
+                self.require(same, f"bitcast keeps the width; {source} to {value.dtype} does not")
+            case kind:
+                self.require(kind == "cast", f"{kind} is no kind of value")
+
+    def operation(self, value: Value) -> None:
+        """A scalar operation against the op table."""
+        name = value.attr[0]
+        self.require(name in OPS, f"{name} is no scalar operation")
+        try:
+            expected = result_dtype(name, tuple(a.dtype for a in value.args))
+        except DTypeError as error:
+            self.fail(str(error))
+        self.require(expected is value.dtype, f"{name} gives {expected.code} here")
+
+    def bound(self, used: frozenset[Var]) -> None:
+        """Every variable used belongs to a loop around the statement."""
+        for var in sorted(used - {loop.var for loop in self.loops}, key=str):
+            self.fail(f"no loop around this binds the variable {var.name}")
+
+    def access(self, buf: Buf, indices: tuple[Expr, ...], mask: Mask) -> None:
+        """A buffer that exists, with as many indices as dimensions, all inside it."""
+        self.require(buf in self.depths, f"the buffer {buf.name} does not exist here")
+        rank = len(buf.shape)
+        self.require(len(indices) == rank, f"{buf.name} takes {rank} indices, got {len(indices)}")
+        guards = tuple(self._guards(mask))
+        for axis, (index, size) in enumerate(zip(indices, buf.shape, strict=True)):
+            self.bound(index.vars)
+            inside = index.lo >= 0 and index.hi < size
+            guarded = any(guard is NEVER or guard.vars & index.vars for guard in guards)
+            self.require(
+                inside or guarded,
+                f"index {axis} of {buf.name}, {index}, is {index.lo}..{index.hi}; the size is"
+                f" {size} and no mask restricts it",
+            )
+
+    def _guards(self, mask: Mask) -> Iterator[Mask]:
+        yield from self.guards
+        if mask is not ALWAYS:
+            yield mask

@@ -1,0 +1,248 @@
+"""Runs the linear IR in numpy: what every renderer's output is compared with.
+
+A value is an array of shape (points, lanes), or (1, lanes) where all points agree; see
+`gpu/compiler/ir/interp.py` for points. `barrier` does nothing, since all points move together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from gpu.compiler.ir import evaluate, optable
+from gpu.compiler.ir.evaluate import Array
+from gpu.compiler.ir.interp import flat_view, goes, owners, poison, repeated
+from gpu.compiler.ir.linear import Inst, Program
+from gpu.compiler.ir.linear_verify import verify_linear
+from gpu.core.errors import InvalidValue, VerifyError
+
+
+class Memory(NamedTuple):
+    """What a pointer points to.
+
+    Attributes:
+        name: for messages.
+        flat: the elements; those of a local follow each other for all points that made it.
+        elements: how many a pointer may reach.
+        rows: how many points have memory of their own; 1 is shared by all.
+    """
+
+    name: str
+    flat: Array
+    elements: int
+    rows: int
+
+
+def interpret_linear(program: Program, buffers: Sequence[Array]) -> None:
+    """Runs a program on one array for each parameter; written ones are changed in place.
+
+    Raises VerifyError for a program that breaks a rule or reaches outside a buffer, InvalidValue
+    for arrays that do not fit the parameters.
+    """
+    verify_linear(program)
+    if len(buffers) != len(program.params):
+        raise InvalidValue(
+            f"{program.name} takes {len(program.params)} buffers, got {len(buffers)}"
+        )
+    params = []
+    for param, array in zip(program.params, buffers, strict=True):
+        flat = flat_view(array, f"buffer {param.name} of {program.name}", param.dtype)
+        if flat.size < param.elements:
+            raise InvalidValue(
+                f"buffer {param.name} of {program.name} holds {flat.size} elements,"
+                f" {param.elements} are needed"
+            )
+        params.append(Memory(param.name, flat, param.elements, 1))
+    with np.errstate(all="ignore"):
+        Machine(program, params).run(0, len(program.body))
+
+
+class Machine:
+    """The state of a run: what each instruction gave, at which points, and which are active."""
+
+    def __init__(self, program: Program, params: list[Memory]):
+        self.body, self.params = program.body, params
+        self.points = 1
+        self.active: Array | None = None
+        self.values: dict[Inst, Array] = {}
+        self.memory: dict[Inst, Memory] = {}
+        self.carried: dict[Inst, tuple[Array, ...]] = {}
+        self.closing, self.inner = _structure(program)
+
+    def run(self, first: int, stop: int) -> None:
+        """Runs the instructions from position `first` up to `stop`."""
+        at = first
+        while at < stop:
+            inst = self.body[at]
+            if inst.op == "loop":
+                last = self.closing[inst]
+                (self._serial if inst.attr[0] == "serial" else self._parallel)(inst, at, last)
+                at = last
+            elif inst.op == "if":
+                self._if(inst, at, self.closing[inst])
+                at = self.closing[inst]
+            elif inst.op == "store":
+                self._store(inst)
+            elif inst.op in ("param", "local"):
+                self.memory[inst] = self._pointer(inst)
+            elif inst.op != "barrier":
+                self.values[inst] = VALUES[inst.op](self, inst)
+            at += 1
+
+    def _pointer(self, inst: Inst) -> Memory:
+        if inst.op == "param":
+            memory: Memory = self.params[inst.attr[0]]
+            return memory
+        elements, space = inst.attr
+        flat = poison((self.points * elements,), inst.dtype)
+        return Memory(f"{space} memory", flat, elements, self.points)
+
+    def _serial(self, loop: Inst, first: int, last: int) -> None:
+        _, start, stop, step = loop.attr
+        end = self.body[last]
+        self.carried[loop] = tuple(self.values[a] for a in loop.args)
+        for counter in range(start, stop, step):
+            self.values[loop] = np.full((1, 1), counter, np.int64)
+            self.run(first + 1, last)
+            self.carried[loop] = tuple(self.values[a] for a in end.args)
+        self.carried[end] = self.carried[loop]
+
+    def _parallel(self, loop: Inst, first: int, last: int) -> None:
+        points, active, values = self.points, self.active, self.values
+        counters = np.arange(*loop.attr[1:], dtype=np.int64)
+        for begin, count in goes(len(counters), points, self.inner[loop]):
+            self.points = points * count
+            self.values = {inst: repeated(value, count) for inst, value in values.items()}
+            self.active = None if active is None else repeated(active, count)
+            self.values[loop] = np.tile(counters[begin : begin + count], points)[:, None]
+            self.run(first + 1, last)
+        self.points, self.active, self.values = points, active, values
+
+    def _if(self, inst: Inst, first: int, last: int) -> None:
+        active, condition = self.active, self.values[inst.args[0]]
+        if not condition.all():
+            inside = condition if active is None else condition & active
+            self.active = np.broadcast_to(inside, (self.points, 1))
+        if self.active is None or self.active.any():
+            self.run(first + 1, last)
+        self.active = active
+
+    def _locate(self, inst: Inst, lanes: int, masks: tuple[Inst, ...]) -> tuple[Array, Array]:
+        """Positions in memory an access reaches, and which of them it does reach."""
+        memory, index = self.memory[inst.args[0]], self.values[inst.args[1]]
+        if index.shape[1] != lanes:
+            index = index + np.arange(lanes)
+        reached = np.ones((1, lanes), np.bool_)
+        if self.active is not None:
+            reached = reached & self.active
+        for mask in masks:
+            reached = reached & self.values[mask]
+        outside = ((index < 0) | (index >= memory.elements)) & reached
+        if outside.any():
+            wrong = np.broadcast_to(index, outside.shape)[outside][0]
+            raise VerifyError(
+                f"{inst.op} at index {wrong} of {memory.name}, which has {memory.elements} elements"
+            )
+        if memory.rows > 1:
+            index = index + (owners(self.points, memory.rows) * memory.elements)[:, None]
+        position, reached = np.broadcast_arrays(index, reached)
+        return position, reached
+
+    def load(self, inst: Inst) -> Array:
+        """The elements at an index; zero where a mask is false."""
+        memory = self.memory[inst.args[0]]
+        position, reached = self._locate(inst, inst.lanes, inst.args[2:])
+        if reached.all():
+            return np.asarray(memory.flat[position])
+        result = np.zeros(position.shape, memory.flat.dtype)
+        result[reached] = memory.flat[position[reached]]
+        return result
+
+    def _store(self, inst: Inst) -> None:
+        memory, value = self.memory[inst.args[0]], self.values[inst.args[2]]
+        position, reached = self._locate(inst, inst.args[2].lanes, inst.args[3:])
+        position, reached, value = np.broadcast_arrays(position, reached, value)
+        memory.flat[position[reached]] = value[reached]
+
+    def shuffle(self, inst: Inst) -> Array:
+        """Lanes picked from two vectors, joined."""
+        a, b = (self.values[arg] for arg in inst.args)
+        rows = max(len(a), len(b))
+        both = [np.broadcast_to(v, (rows, v.shape[1])) for v in (a, b)]
+        return np.concatenate(both, axis=1)[:, inst.attr[0]]
+
+    def pack(self, inst: Inst) -> Array:
+        """Scalars side by side."""
+        lanes = np.broadcast_arrays(*(self.values[arg] for arg in inst.args))
+        return np.concatenate(lanes, axis=1)
+
+    def fold(self, inst: Inst) -> Array:
+        """The lanes of a vector combined, from the first to the last."""
+        vector = self.values[inst.args[0]]
+        combine = optable.MONOIDS[inst.attr[0]].combine
+        result = vector[:, :1]
+        for lane in range(1, vector.shape[1]):
+            result = optable.apply(combine, inst.dtype, (result, vector[:, lane : lane + 1]))
+        return result
+
+    def alu(self, inst: Inst) -> Array:
+        """A scalar operation in each lane."""
+        args = tuple(self.values[arg] for arg in inst.args)
+        return optable.apply(inst.attr[0], inst.dtype, args)
+
+
+def _const(machine: Machine, inst: Inst) -> Array:
+    return np.full((1, inst.lanes), optable.scalar(inst.dtype)(inst.attr[0]), inst.dtype.np)
+
+
+def _splat(machine: Machine, inst: Inst) -> Array:
+    return np.repeat(machine.values[inst.args[0]], inst.lanes, axis=1)
+
+
+def _ramp(machine: Machine, inst: Inst) -> Array:
+    return np.asarray(machine.values[inst.args[0]] + inst.attr[0] * np.arange(inst.lanes))
+
+
+def _extract(machine: Machine, inst: Inst) -> Array:
+    lane = inst.attr[0]
+    return machine.values[inst.args[0]][:, lane : lane + 1]
+
+
+def _cast(machine: Machine, inst: Inst) -> Array:
+    return evaluate.cast(machine.values[inst.args[0]], inst.args[0].dtype, inst.dtype)
+
+
+def _bitcast(machine: Machine, inst: Inst) -> Array:
+    return evaluate.bitcast(machine.values[inst.args[0]], inst.dtype)
+
+
+def _carried(machine: Machine, inst: Inst) -> Array:
+    value: Array = machine.carried[inst.args[0]][inst.attr[0]]
+    # The loop may be further out than parallel loops that have multiplied the points since.
+    return repeated(value, machine.points // len(value))
+
+
+VALUES: Final[dict[str, Callable[[Machine, Inst], Array]]] = {
+    "const": _const, "carry": _carried, "result": _carried, "load": Machine.load,
+    "alu": Machine.alu, "cast": _cast, "bitcast": _bitcast, "splat": _splat, "ramp": _ramp,
+    "extract": _extract, "pack": Machine.pack, "fold": Machine.fold, "shuffle": Machine.shuffle,
+}  # fmt: skip
+
+
+def _structure(program: Program) -> tuple[dict[Inst, int], dict[Inst, int]]:
+    """Where each loop or if is closed, and into how many points an iteration of each loop grows."""
+    closing: dict[Inst, int] = {}
+    inner: dict[Inst, int] = {}
+    stack: list[list[int]] = [[1]]
+    for position, inst in enumerate(program.body):
+        if inst.op in ("loop", "if"):
+            stack.append([1])
+        elif inst.op in ("end", "endif"):
+            opened = inst.attr[0]
+            closing[opened], inner[opened] = position, max(stack.pop())
+            parallel = opened.op == "loop" and opened.attr[0] != "serial"
+            iterations = max(1, len(range(*opened.attr[1:]))) if parallel else 1
+            stack[-1].append(inner[opened] * iterations)
+    return closing, inner

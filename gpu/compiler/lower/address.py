@@ -1,0 +1,95 @@
+"""Index arithmetic and masks as linear instructions."""
+
+from __future__ import annotations
+
+from gpu.compiler.ir.index import Atom, Div, Expr, Mask, Mod, Var
+from gpu.compiler.ir.linear import Inst
+from gpu.compiler.lower.emit import Emitter
+from gpu.core.dtype import dtypes
+
+
+class Lane:
+    """The loop whose iterations are the lanes of a vector."""
+
+    __slots__ = ("lanes", "var")
+
+    def __init__(self, var: Var):
+        self.var, self.lanes = var, var.hi + 1
+
+
+class Addresses:
+    """Emits index expressions over loop counters.
+
+    Attributes:
+        counters: the instruction that counts each open loop.
+        lane: the vector loop that is open, if one is.
+    """
+
+    def __init__(self, emitter: Emitter):
+        self.emitter = emitter
+        self.counters: dict[Var, Inst] = {}
+        self.lane: Lane | None = None
+
+    def value(self, e: Expr) -> Inst:
+        """`e` as an int64: a scalar, or a vector where it differs between lanes."""
+        lane = self.lane
+        if lane is None or lane.var not in e.vars:
+            return self._sum(e)
+        step = e.coeff(lane.var)
+        base = e - (lane.var * step)
+        if lane.var in base.vars:
+            return self._sum(e)  # inside a division: lane by lane
+        return self.emitter.pure("ramp", dtypes.int64, lane.lanes, (self._sum(base),), (step,))
+
+    def _sum(self, e: Expr) -> Inst:
+        emitter = self.emitter
+        total: Inst | None = None
+        # Outer loops first, so that each partial sum is computed as far out as it can be.
+        terms = [(self._atom(atom), factor) for atom, factor in e.terms]
+        for atom, factor in sorted(terms, key=lambda t: emitter.depth(t[0])):
+            term = atom if factor == 1 else emitter.op("mul", atom, self._int(factor))
+            total = term if total is None else emitter.op("add", total, term)
+        if total is None:
+            return self._int(e.const)
+        return emitter.op("add", total, self._int(e.const)) if e.const else total
+
+    def _int(self, value: int) -> Inst:
+        return self.emitter.const(dtypes.int64, value)
+
+    def _atom(self, atom: Atom) -> Inst:
+        if isinstance(atom, Div):
+            return self._floor_div(atom.num, atom.den)
+        if isinstance(atom, Mod):
+            return self._floor_mod(atom.num, atom.den)
+        if self.lane is not None and atom is self.lane.var:
+            zero = self._int(0)
+            return self.emitter.pure("ramp", dtypes.int64, self.lane.lanes, (zero,), (1,))
+        return self.counters[atom]
+
+    def _floor_div(self, num: Expr, den: int) -> Inst:
+        emitter, value, divisor = self.emitter, self.value(num), self._int(den)
+        if den & (den - 1) == 0:
+            return emitter.op("shr", value, self._int(den.bit_length() - 1))
+        quotient = emitter.op("tdiv", value, divisor)
+        if num.lo >= 0:
+            return quotient
+        rest = emitter.op("sub", value, emitter.op("mul", quotient, divisor))
+        below = emitter.op("lt", rest, self._int(0))
+        return emitter.op("sub", quotient, emitter.cast(below, dtypes.int64))
+
+    def _floor_mod(self, num: Expr, den: int) -> Inst:
+        emitter, value = self.emitter, self.value(num)
+        if den & (den - 1) == 0:
+            return emitter.op("and", value, self._int(den - 1))
+        if num.lo >= 0:
+            return emitter.op("tmod", value, self._int(den))
+        quotient = self._floor_div(num, den)
+        return emitter.op("sub", value, emitter.op("mul", quotient, self._int(den)))
+
+    def mask(self, mask: Mask) -> Inst | None:
+        """A mask as a bool, scalar or vector; None where it always holds."""
+        result: Inst | None = None
+        for constraint in mask.constraints:
+            holds = self.emitter.op("le", self._int(0), self.value(constraint))
+            result = holds if result is None else self.emitter.op("and", result, holds)
+        return result

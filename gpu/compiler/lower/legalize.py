@@ -1,0 +1,235 @@
+"""Writes scalar operations in terms of those a device has.
+
+A `Legalizer` is a `Builder` around another one. What the device has goes to the inner builder as it
+is; everything else is derived, and the operations of a derivation go through the `Legalizer` again,
+so that nothing foreign ever reaches the inner builder. Values mean what
+`gpu/compiler/ir/evaluate.py` says, bit for bit except for the payloads of NaNs and for `exp2`,
+`log2` and `sin`, whose accuracy `gpu/compiler/lower/transcendental.py` states.
+
+Casts between bool, integers, float32 and float64, and all bitcasts, are taken to be native.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from gpu.compiler.ir.builder import Builder
+from gpu.compiler.ir.optable import OPS, fold_cast, result_dtype
+from gpu.compiler.lower import narrow
+from gpu.compiler.lower.transcendental import exp2, log2, sin
+from gpu.core.dtype import DType, PyScalar, dtypes
+from gpu.core.errors import InvalidValue, Unsupported
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class Native:
+    """What a device has.
+
+    A narrow float named in neither set is wholly native: `ops` on it, and its casts as
+    `evaluate.cast` defines them.
+
+    Attributes:
+        ops: operations it has on float32, float64, integers and bool, each in its domain.
+        storage_only: narrow floats that exist in memory only; even their conversions are derived.
+        compute_as_float32: narrow floats with native conversions from and to float32, and no more.
+    """
+
+    ops: frozenset[str]
+    storage_only: frozenset[DType] = field(default=frozenset())
+    compute_as_float32: frozenset[DType] = field(default=frozenset())
+
+    def __post_init__(self) -> None:
+        if unknown := sorted(self.ops - OPS.keys()):
+            raise InvalidValue(f"Native.ops names no operations: {unknown}; see OPS in optable.py")
+        narrowed = self.storage_only | self.compute_as_float32
+        if wrong := sorted(d.name for d in narrowed - narrow.FORMATS.keys()):
+            raise InvalidValue(f"only narrow floats can lack arithmetic in Native, got {wrong}")
+        if both := sorted(d.name for d in self.storage_only & self.compute_as_float32):
+            raise InvalidValue(f"Native has {both} as storage_only and as compute_as_float32")
+
+
+class Legalizer(Builder[V]):
+    """Builds on `inner`, using only what `native` says it has.
+
+    Raises Unsupported for an operation that is neither native nor derivable.
+    """
+
+    def __init__(self, inner: Builder[V], native: Native):
+        self.inner, self.native = inner, native
+        self._indirect = native.storage_only | native.compute_as_float32
+
+    def dtype(self, x: V) -> DType:
+        """The element type of `x`."""
+        return self.inner.dtype(x)
+
+    def bitcast(self, x: V, dtype: DType) -> V:
+        """The bits of `x` read as `dtype`."""
+        return self.inner.bitcast(x, dtype)
+
+    def const(self, dtype: DType, value: PyScalar) -> V:
+        """A constant; one of a narrow float without arithmetic is made from its bits."""
+        if dtype not in self._indirect:
+            return self.inner.const(dtype, value)
+        bits = narrow.FORMATS[dtype].bits
+        pattern = fold_cast(value, dtype, bits, bits=True)
+        return self.inner.bitcast(self.inner.const(bits, pattern), dtype)
+
+    def op(self, name: str, *args: V) -> V:
+        """The operation called `name`, native or derived."""
+        dtype = self.inner.dtype(args[-1])
+        if dtype in self._indirect:
+            return self._narrow_op(name, dtype, args)
+        if name in self.native.ops:
+            return self.inner.op(name, *args)
+        if name not in DERIVATIONS:
+            raise Unsupported(
+                f"{name} on {dtype.name}: the device has no such operation and there is no way to "
+                f"derive it; give its renderer one and name it in Native.ops"
+            )
+        result_dtype(name, tuple(self.inner.dtype(a) for a in args))
+        return self._derive(name, args)
+
+    def _derive(self, name: str, args: tuple[V, ...]) -> V:
+        derived: V = DERIVATIONS[name](self, *args)
+        return derived
+
+    def _narrow_op(self, name: str, dtype: DType, args: tuple[V, ...]) -> V:
+        result = result_dtype(name, tuple(self.inner.dtype(a) for a in args))
+        if name in ("neg", "abs"):
+            return self._derive(name, args)
+        if name == "where":
+            bits = narrow.FORMATS[dtype].bits
+            chosen = self.op("where", args[0], *(self.bitcast(a, bits) for a in args[1:]))
+            return self.bitcast(chosen, dtype)
+        wide = self.op(name, *(self.cast(a, dtypes.float32) for a in args))
+        return wide if result is dtypes.bool else self.cast(wide, result)
+
+    def cast(self, x: V, dtype: DType) -> V:
+        """`x` converted by value, through float32 from and to narrow floats without arithmetic."""
+        source = self.inner.dtype(x)
+        if source is dtype:
+            return x
+        if source in self._indirect:
+            return self.cast(self._widen(x, source), dtype)
+        if dtype not in self._indirect:
+            return self.inner.cast(x, dtype)
+        if source is dtypes.float64 and dtype is dtypes.float16:
+            single = round_to_odd(self, x)
+        else:
+            single = self.cast(x, dtypes.float32)
+        if dtype in self.native.storage_only:
+            return narrow.from_float32(self, single, dtype)
+        return self.inner.cast(single, dtype)
+
+    def _widen(self, x: V, source: DType) -> V:
+        if source in self.native.storage_only:
+            return narrow.to_float32(self, x)
+        return self.inner.cast(x, dtypes.float32)
+
+
+def round_to_odd(b: Builder[V], x: V) -> V:
+    """Float64 `x` in float32, inexact results truncated and given an odd mantissa.
+
+    Rounding that to nearest in a format at least two bits shorter is the same as rounding `x` once
+    (Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums", IEEE Transactions on
+    Computers 57(4), 2008).
+    """
+    nearest = b.cast(x, dtypes.float32)
+    back = b.cast(nearest, dtypes.float64)
+    bits = b.bitcast(nearest, dtypes.uint32)
+    one = b.like(bits, 1)
+    grew = b.lt(b.op("abs", x), b.op("abs", back))
+    odd = b.op("or", b.where(grew, b.sub(bits, one), bits), one)
+    return b.bitcast(b.where(b.eq(back, x), bits, odd), dtypes.float32)
+
+
+_BITS_OF_WIDTH: Final = {
+    8: dtypes.uint8, 16: dtypes.uint16, 32: dtypes.uint32, 64: dtypes.uint64,
+}  # fmt: skip
+_MANTISSA_BITS: Final = {dtypes.float32: 23, dtypes.float64: 52}
+
+
+def _on_bits(b: Builder[V], name: str, x: V, mask: Callable[[int], int]) -> V:
+    """Float `x` with `name` applied to its bits and to the mask made from its sign bit."""
+    dtype = b.dtype(x)
+    bits = b.bitcast(x, _BITS_OF_WIDTH[dtype.bits])
+    sign_bit = 1 << (dtype.bits - 1)
+    return b.bitcast(b.op(name, bits, b.like(bits, mask(sign_bit))), dtype)
+
+
+def _neg(b: Builder[V], x: V) -> V:
+    if b.dtype(x).is_float:
+        return _on_bits(b, "xor", x, lambda sign_bit: sign_bit)
+    return b.add(b.op("not", x), b.like(x, 1))
+
+
+def _abs(b: Builder[V], x: V) -> V:
+    dtype = b.dtype(x)
+    if dtype.is_float:
+        return _on_bits(b, "and", x, lambda sign_bit: sign_bit - 1)
+    return b.where(b.lt(x, b.like(x, 0)), b.neg(x), x) if dtype.is_signed else x
+
+
+def _sub(b: Builder[V], x: V, y: V) -> V:
+    return b.add(x, b.neg(y))
+
+
+def _le(b: Builder[V], x: V, y: V) -> V:
+    # Not the complement of y < x: with a NaN both are false.
+    return b.op("or", b.lt(x, y), b.eq(x, y))
+
+
+def _ne(b: Builder[V], x: V, y: V) -> V:
+    return b.op("not", b.eq(x, y))
+
+
+def _with_sign_of(b: Builder[V], magnitude: V, x: V) -> V:
+    """`magnitude`, which has no sign, with that of `x`."""
+    dtype = b.dtype(x)
+    bits = _BITS_OF_WIDTH[dtype.bits]
+    sign = b.op("and", b.bitcast(x, bits), b.const(bits, 1 << (dtype.bits - 1)))
+    return b.bitcast(b.op("or", b.bitcast(magnitude, bits), sign), dtype)
+
+
+def _rounded_magnitude(b: Builder[V], magnitude: V) -> tuple[V, V]:
+    """`magnitude` rounded to nearest even where it may have a fraction, and where that is.
+
+    Floats from 2**(bits of mantissa) on have no fraction; adding that number to smaller ones leaves
+    no room for theirs.
+    """
+    no_fraction = b.like(magnitude, 2.0 ** _MANTISSA_BITS[b.dtype(magnitude)])
+    rounded = b.sub(b.add(magnitude, no_fraction), no_fraction)
+    return rounded, b.lt(magnitude, no_fraction)
+
+
+def _rint(b: Builder[V], x: V) -> V:
+    rounded, fractional = _rounded_magnitude(b, b.op("abs", x))
+    return b.where(fractional, _with_sign_of(b, rounded, x), x)
+
+
+def _trunc(b: Builder[V], x: V) -> V:
+    magnitude = b.op("abs", x)
+    rounded, fractional = _rounded_magnitude(b, magnitude)
+    lower = b.where(b.lt(magnitude, rounded), b.sub(rounded, b.like(x, 1.0)), rounded)
+    return b.where(fractional, _with_sign_of(b, lower, x), x)
+
+
+def _floor(b: Builder[V], x: V) -> V:
+    rounded = b.op("rint", x)
+    return b.where(b.lt(x, rounded), b.sub(rounded, b.like(x, 1.0)), rounded)
+
+
+def _fma(b: Builder[V], x: V, y: V, z: V) -> V:
+    return b.add(b.mul(x, y), z)
+
+
+# A derivation takes the builder to build on and the operands. None may need itself, however deep.
+DERIVATIONS: Final[dict[str, Callable[..., Any]]] = {
+    "neg": _neg, "abs": _abs, "sub": _sub, "le": _le, "ne": _ne, "fma": _fma,
+    "rint": _rint, "trunc": _trunc, "floor": _floor,
+    "exp2": exp2, "log2": log2, "sin": sin,
+}  # fmt: skip

@@ -1,0 +1,268 @@
+"""From kernel IR to linear IR.
+
+The lanes of a `vector` loop become vectors, `unroll` loops are written out statement by statement
+(so that a serial loop inside runs once and carries an accumulator for each iteration), private
+buffers become registers where they can, and operations the target lacks are derived on the way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.index import Expr, Mask, Var
+from gpu.compiler.ir.linear import Inst, Param, Program
+from gpu.compiler.ir.optable import MONOIDS
+from gpu.compiler.lower.address import Addresses, Lane
+from gpu.compiler.lower.emit import Emitter
+from gpu.compiler.lower.legalize import Legalizer
+from gpu.compiler.lower.registers import Key, Registers, find_homes
+from gpu.compiler.opt.tree import walk
+from gpu.compiler.schedule.views import flatten
+from gpu.compiler.target import Target
+from gpu.core.dtype import dtypes
+from gpu.core.errors import CompileError
+
+
+def linearize(kernel: K.Kernel, target: Target) -> Program:
+    """The kernel as a list of instructions that `target` has.
+
+    Raises Unsupported for an operation it lacks and that cannot be derived.
+    """
+    return _Linearizer(kernel, target).run()
+
+
+class _Linearizer:
+    def __init__(self, kernel: K.Kernel, target: Target):
+        self.kernel = kernel
+        self.emitter = Emitter()
+        self.builder = Legalizer(self.emitter, target.native)
+        self.addresses = Addresses(self.emitter)
+        self.registers = Registers(find_homes(kernel))
+        self.unrolled: dict[Var, int] = {}
+        self.tiles: list[Var] = []
+        self.pointers: dict[K.Buf, Inst] = {}
+        self.written = {s.buf for s in walk(kernel.body) if isinstance(s, K.Update)}
+        self.fused = "fma" in target.native.ops
+
+    def run(self) -> Program:
+        params = []
+        for position, buf in enumerate(self.kernel.params):
+            (size,) = buf.shape
+            params.append(Param(buf.name, buf.dtype, size, buf in self.written))
+            self.pointers[buf] = self.emitter.pure("param", buf.dtype, attr=(position,))
+        self.block(self.kernel.body)
+        return Program(self.kernel.name, tuple(params), self.emitter.body())
+
+    # Statements.
+
+    def block(self, block: K.Block) -> None:
+        for stmt in block.body:
+            match stmt:
+                case K.Block():
+                    self.block(stmt)
+                case K.Loop():
+                    self.loop(stmt)
+                case K.Alloc():
+                    self.alloc(stmt.buf)
+                case K.Update():
+                    for _ in self.iterations():
+                        self.update(stmt)
+                case K.If():
+                    self.guarded(stmt)
+
+    def iterations(self) -> Iterator[None]:
+        """Sets `unrolled` to each iteration of the written-out loops in turn."""
+        for point in itertools.product(*(range(v.hi + 1) for v in self.tiles)):
+            self.unrolled = dict(zip(self.tiles, point, strict=True))
+            yield
+
+    def loop(self, loop: K.Loop) -> None:
+        if loop.kind == "unroll":
+            self.tiles.append(loop.var)
+            self.block(loop.body)
+            self.tiles.pop()
+        elif loop.kind == "vector":
+            if self.addresses.lane is not None:
+                raise CompileError(f"vector loop {loop.var.name} is inside another vector loop")
+            self.addresses.lane = Lane(loop.var)
+            self.block(loop.body)
+            self.addresses.lane = None
+        else:
+            self.counted(loop)
+
+    def counted(self, loop: K.Loop) -> None:
+        """A loop that stays one; registers its body changes are its carries."""
+        own = {s.buf for s in walk(loop.body) if isinstance(s, K.Alloc)}
+        changed = {s.buf for s in walk(loop.body) if isinstance(s, K.Update)} - own
+        keys = self.registers.held(changed)
+        kind = "serial" if loop.kind == "serial" else loop.kind
+        initial = tuple(self.registers.read(key) for key in keys)
+        counter, carries = self.emitter.open_loop(kind, loop.var.hi + 1, initial)
+        self.addresses.counters[loop.var] = counter
+        self.write_all(keys, carries)
+        self.block(loop.body)
+        results = self.emitter.close_loop(tuple(self.registers.read(key) for key in keys))
+        self.write_all(keys, results)
+
+    def write_all(self, keys: list[Key], values: list[Inst]) -> None:
+        for key, value in zip(keys, values, strict=True):
+            self.registers.write(key, value)
+
+    def alloc(self, buf: K.Buf) -> None:
+        if buf in self.registers.homes:
+            return
+        if self.tiles or self.addresses.lane:
+            raise CompileError(f"{buf.name} is in memory, but inside a vector or unrolled loop")
+        size = math.prod(buf.shape)
+        self.pointers[buf] = self.emitter.effect("local", buf.dtype, attr=(size, buf.space))
+
+    def guarded(self, stmt: K.If) -> None:
+        condition = self.addresses.mask(stmt.mask.subst(self.unrolled))
+        if condition is None:
+            self.block(stmt.body)
+            return
+        previous = self.emitter.open_if(condition)
+        self.block(stmt.body)
+        self.emitter.close_if(previous)
+
+    def update(self, stmt: K.Update) -> None:
+        self.memo: dict[K.Value, Inst] = {}
+        lane = self.addresses.lane
+        if stmt.buf in self.registers.homes:
+            self.update_register(stmt)
+            return
+        where = self.place(stmt.buf, stmt.indices)
+        value = self.value(stmt.value)
+        if lane is not None and lane.var not in where.vars:
+            value = self.fold(stmt, value)
+        if stmt.monoid is not None:
+            old = self.read_memory(stmt.buf, where, stmt.mask)
+            value = self.combine(stmt.monoid, old, value)
+        self.write_memory(stmt.buf, where, stmt.mask, value)
+
+    def fold(self, stmt: K.Update, value: Inst) -> Inst:
+        """The lanes of `value` combined, where all of them update one element."""
+        lane = self.addresses.lane
+        assert lane is not None
+        if stmt.monoid is None:
+            if value.lanes > 1:
+                raise CompileError(f"every lane writes {stmt.buf.name} at the same place")
+            return value
+        wide = self.emitter.widen(value, lane.lanes)
+        return self.emitter.pure("fold", value.dtype, 1, (wide,), (stmt.monoid,))
+
+    def update_register(self, stmt: K.Update) -> None:
+        home = self.registers.homes[stmt.buf]
+        lane = self.addresses.lane
+        indices = self.without_lane(stmt.indices)
+        key = self.registers.key(stmt.buf, indices, self.unrolled)
+        shared = lane is not None and home.lanes == 1
+        if stmt.monoid == "add" and self.fused and not shared and _is_product(stmt.value):
+            a, b = (self.value(arg) for arg in stmt.value.args)
+            value = self.builder.op("fma", a, b, self.registers.read(key))
+        else:
+            value = self.value(stmt.value)
+            if shared:
+                value = self.fold(stmt, value)
+            if stmt.monoid is not None:
+                value = self.combine(stmt.monoid, self.registers.read(key), value)
+        self.registers.write(key, self.emitter.widen(value, home.lanes))
+
+    def combine(self, monoid: str, old: Inst, value: Inst) -> Inst:
+        return self.builder.op(MONOIDS[monoid].combine, old, value)
+
+    # Values.
+
+    def value(self, value: K.Value) -> Inst:
+        """Emits a value at the current iteration; each distinct value once per Update."""
+        if value not in self.memo:
+            self.memo[value] = self.compute(value)
+        return self.memo[value]
+
+    def compute(self, value: K.Value) -> Inst:
+        match value.kind:
+            case "const":
+                return self.builder.const(value.dtype, value.attr[0])
+            case "index":
+                return self.addresses.value(value.attr[0].subst(self.unrolled))
+            case "load":
+                return self.load(*value.attr)
+        args = [self.value(arg) for arg in value.args]
+        match value.kind:
+            case "cast":
+                return self.builder.cast(args[0], value.dtype)
+            case "bitcast":
+                return self.builder.bitcast(args[0], value.dtype)
+        return self.builder.op(value.attr[0], *args)
+
+    def load(self, buf: K.Buf, indices: tuple[Expr, ...], mask: Mask) -> Inst:
+        if buf in self.registers.homes:
+            key = self.registers.key(buf, self.without_lane(indices), self.unrolled)
+            return self.registers.read(key)
+        return self.read_memory(buf, self.place(buf, indices), mask)
+
+    def without_lane(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        lane = self.addresses.lane
+        return indices if lane is None else tuple(e.subst({lane.var: 0}) for e in indices)
+
+    # Memory.
+
+    def place(self, buf: K.Buf, indices: tuple[Expr, ...]) -> Expr:
+        position = indices[0] if len(indices) == 1 else flatten(indices, buf.shape)
+        return position.subst(self.unrolled)
+
+    def access(self, where: Expr, mask: Mask, lanes: int) -> tuple[Inst, Inst | None, bool]:
+        """Index and mask of an access by `lanes` lanes, and whether the lanes lie backwards."""
+        lane = self.addresses.lane
+        condition = self.addresses.mask(mask.subst(self.unrolled))
+        if lane is None or lanes == 1:
+            return self.addresses.value(where), condition, False
+        if condition is not None:
+            condition = self.emitter.widen(condition, lanes)
+        step = where.coeff(lane.var)
+        first = where - lane.var * step
+        if lane.var in first.vars or abs(step) != 1:
+            index = self.emitter.widen(self.addresses.value(where), lanes)
+            return index, condition, False
+        if step == 1:
+            return self.addresses.value(first), condition, False
+        if condition is not None:
+            condition = self.reversed(condition)
+        return self.addresses.value(first - (lanes - 1)), condition, True
+
+    def read_memory(self, buf: K.Buf, where: Expr, mask: Mask) -> Inst:
+        lane = self.addresses.lane
+        moving = where.vars | mask.subst(self.unrolled).vars
+        lanes = lane.lanes if lane is not None and lane.var in moving else 1
+        index, condition, backwards = self.access(where, mask, lanes)
+        args = (self.pointers[buf], index) + (() if condition is None else (condition,))
+        if buf in self.written:
+            inst = self.emitter.effect("load", buf.dtype, lanes, args)
+        else:
+            inst = self.emitter.pure("load", buf.dtype, lanes, args, guarded=True)
+        return self.reversed(inst) if backwards else inst
+
+    def write_memory(self, buf: K.Buf, where: Expr, mask: Mask, value: Inst) -> None:
+        lane = self.addresses.lane
+        lanes = lane.lanes if lane is not None and lane.var in where.vars else 1
+        index, condition, backwards = self.access(where, mask, lanes)
+        value = self.emitter.widen(value, lanes)
+        if backwards:
+            value = self.reversed(value)
+        args = (self.pointers[buf], index, value) + (() if condition is None else (condition,))
+        self.emitter.effect("store", buf.dtype, lanes, args, (False,))
+
+    def reversed(self, vector: Inst) -> Inst:
+        order = tuple(reversed(range(vector.lanes)))
+        return self.emitter.pure("shuffle", vector.dtype, vector.lanes, (vector, vector), (order,))
+
+
+def _is_product(value: K.Value) -> bool:
+    return (
+        value.kind == "alu"
+        and value.attr[0] == "mul"
+        and value.dtype in (dtypes.float32, dtypes.float64)
+    )

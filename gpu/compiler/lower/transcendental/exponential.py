@@ -1,0 +1,61 @@
+"""exp2 and log2: exponents by integer arithmetic on the encoding, mantissas by polynomials."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeVar
+
+from gpu.compiler.lower.transcendental.builder import Term, polynomial
+from gpu.compiler.lower.transcendental.formats import Format
+
+V = TypeVar("V")
+
+
+def expand_exp2(x: Term[V], fmt: Format) -> Term[V]:
+    """2**x for float32 or float64: ``x = n + f`` with an integer n, then ``2**f * 2**n``.
+
+    NaN passes through: it compares false, so is not clamped.
+    """
+    # Beyond these the result is certainly 0 or infinity, and within them both scales are normal.
+    lowest, highest = float(-fmt.bias - fmt.mantissa - 1), float(fmt.bias + 2)
+    x = (x < lowest).select(x.constant(lowest), x)
+    x = (x.constant(highest) < x).select(x.constant(highest), x)
+    n = x.apply("rint")
+    f = x - n
+    # f/2 is exact, so that only the rest of f's coefficient is rounded.
+    power = f.times_plus(polynomial(f, fmt.exp2), f * 0.5) + 1.0
+    # Two factors, as 2**n itself may be subnormal or overflow. The first product is exact, so that
+    # a subnormal result is rounded once.
+    exponent = n.cast(fmt.signed)
+    half = exponent >> 1
+    return power * _power_of_two(half, fmt) * _power_of_two(exponent - half, fmt)
+
+
+def _power_of_two(exponent: Term[V], fmt: Format) -> Term[V]:
+    return ((exponent + fmt.bias) << fmt.mantissa).bitcast(fmt.dtype)
+
+
+def expand_log2(x: Term[V], fmt: Format) -> Term[V]:
+    """log2(x) for float32 or float64: ``x = m * 2**e``, m within a factor sqrt(2) of 1."""
+    f, exponent = _split(x, fmt)
+    # log2(1 + f) = 1.5 f - 0.75 f**2 + f * (-0.06 + 0.03 f + ...): 1.5 f and 0.75 f are exact for
+    # such f, so that only small terms are rounded; and near x = 1, where e = 0, the error is
+    # relative.
+    small_terms = (f * -0.75).times_plus(f, f * polynomial(f, fmt.log2))
+    result = exponent + (f * 1.5 + small_terms)
+    result = (x < math.inf).select(result, x)  # x itself where it is infinity or NaN
+    not_positive = x.equals(0.0).select(x.constant(-math.inf), x.constant(math.nan))
+    return (x.constant(0.0) < x).select(result, not_positive)
+
+
+def _split(x: Term[V], fmt: Format) -> tuple[Term[V], Term[V]]:
+    """``(m - 1, e)`` of a positive finite x, as floats; without meaning for other x."""
+    raised = fmt.mantissa + 1  # powers of two that make every subnormal normal
+    is_small = x < fmt.smallest_normal
+    bits = is_small.select(x * 2.0**raised, x).bitcast(fmt.signed)
+    # Encodings a factor of two apart differ by 1 << mantissa: counted from that of sqrt(1/2), whole
+    # steps are e, and taking them off leaves m in [sqrt(1/2), sqrt(2)).
+    exponent = (bits - fmt.root_half_bits) >> fmt.mantissa
+    m = (bits - (exponent << fmt.mantissa)).bitcast(fmt.dtype)
+    offset = is_small.select(x.constant(-float(raised)), x.constant(0.0))
+    return m - 1.0, exponent.cast(fmt.dtype) + offset

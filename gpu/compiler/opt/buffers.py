@@ -1,0 +1,134 @@
+"""The transformations that give a kernel new buffers: partial results and staged operands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.index import Expr, Var, expr
+from gpu.compiler.ir.optable import MONOIDS
+from gpu.compiler.opt.tree import (
+    IllegalOpt,
+    Substitution,
+    as_block,
+    find_loop,
+    fresh_copy,
+    loops,
+    replace_loop,
+    values,
+    walk,
+)
+
+
+def rfactor(body: K.Block, axis: str, factor: int) -> K.Stmt:
+    """See `gpu.compiler.opt.opts.Rfactor`. Raises IllegalOpt."""
+    what = f"Rfactor({axis!r}, {factor})"
+    loop = find_loop(body, axis, what)
+    nest = _reduction_nest(body, loop, what)
+    update = nest[-1].body.body[0]
+    assert isinstance(update, K.Update) and update.monoid is not None
+    extent = loop.var.extent
+    whole, rest = divmod(extent, factor)
+    if factor < 2 or not whole:
+        raise IllegalOpt(f"{what}: the factor must be between 2 and the extent {extent}")
+    partial = K.Buf(f"{update.buf.name}{axis}p", update.buf.dtype, (factor,), "private")
+    zero, inner, final = (Var(f"{axis}{suffix}", 0, factor - 1) for suffix in "zif")
+    outer = Var(f"{axis}o", 0, whole - 1)
+    identity = K.const(partial.dtype, MONOIDS[update.monoid].identity(partial.dtype))
+    into_partial = update._replace(buf=partial, indices=(expr(inner),))
+    moved = Substitution({loop.var: outer * factor + inner}).stmt(into_partial)
+    main = around(nest[:-1], around_vars((outer, inner), moved))
+    collected = update._replace(value=K.load(partial, (expr(final),)))
+    steps: list[K.Stmt] = [
+        K.Alloc(partial),
+        around_vars((zero,), K.Update(partial, (expr(zero),), None, identity)),
+        main,
+        around_vars((final,), collected),
+    ]
+    if rest:
+        tail = Var(f"{axis}t", 0, rest - 1)
+        left = Substitution({loop.var: tail + whole * factor}).stmt(update)
+        steps.append(fresh_copy(around(nest[:-1], around_vars((tail,), left)), "t"))
+    return replace_loop(body, nest[0], K.Block(tuple(steps)))
+
+
+def _reduction_nest(body: K.Block, loop: K.Loop, what: str) -> list[K.Loop]:
+    """The perfectly nested serial loops that reduce into one element, down to `loop`."""
+    only = loop.body.body
+    if len(only) != 1 or not isinstance(only[0], K.Update) or only[0].monoid is None:
+        raise IllegalOpt(f"{what}: the loop must hold one Update with a monoid and nothing else")
+    update = only[0]
+    if update.buf.space != "private" or update.buf in update.value.bufs:
+        raise IllegalOpt(f"{what}: {update.buf.name} is not an accumulator")
+    nest = [loop]
+    around_it = {inner.var: outer for outer, inner in _chains(body)}
+    while (outer := around_it.get(nest[0].var)) is not None and outer.kind == "serial":
+        if any(outer.var in i.vars for i in update.indices):
+            break
+        nest.insert(0, outer)
+    if any(loop.var in i.vars for i in update.indices) or loop.kind != "serial":
+        raise IllegalOpt(f"{what}: the loop does not reduce")
+    return nest
+
+
+def _chains(body: K.Block) -> Iterator[tuple[K.Loop, K.Loop]]:
+    """Loops that hold one loop and nothing else, with that loop."""
+    for s in walk(body):
+        if isinstance(s, K.Loop) and len(s.body.body) == 1:
+            (inner,) = s.body.body
+            if isinstance(inner, K.Loop):
+                yield s, inner
+
+
+def around(nest: Iterable[K.Loop], body: K.Stmt) -> K.Stmt:
+    """`body` inside loops like those of `nest`."""
+    for loop in reversed(list(nest)):
+        body = K.Loop(loop.var, loop.kind, as_block(body))
+    return body
+
+
+def around_vars(loop_vars: Iterable[Var], body: K.Stmt) -> K.Stmt:
+    """`body` inside serial loops over `loop_vars`."""
+    for var in reversed(list(loop_vars)):
+        body = K.Loop(var, "serial", as_block(body))
+    return body
+
+
+def stage(body: K.Block, axis: str, buf: str, order: Sequence[str]) -> K.Stmt:
+    """See `gpu.compiler.opt.opts.Stage`. Raises IllegalOpt."""
+    what = f"Stage({axis!r}, {buf!r}, {tuple(order)})"
+    loop = find_loop(body, axis, what)
+    operand = _operand(loop.body, buf, what)
+    inside = loops(loop.body)
+    depends = {var.name for var in operand.vars} & inside.keys()
+    if depends != set(order):
+        raise IllegalOpt(f"{what}: the operand depends on the loops {sorted(depends)}")
+    written = {s.buf for s in walk(body) if isinstance(s, K.Update)}
+    if operand.bufs & written:
+        raise IllegalOpt(f"{what}: {buf} is written in the kernel")
+    axes = [inside[name].var for name in order]
+    copies = [Var(f"{var.name}s", var.lo, var.hi) for var in axes]
+    tile = K.Buf(f"{buf}s", operand.dtype, tuple(v.extent for v in axes), "team")
+    env: dict[Var, Expr | int] = {a: expr(c) for a, c in zip(axes, copies, strict=True)}
+    fill = K.Update(tile, tuple(map(expr, copies)), None, Substitution(env).value(operand))
+    read = K.load(tile, tuple(map(expr, axes)))
+    staged = Substitution({}, values={operand: read}).block(loop.body)
+    new_body = K.Block((K.Alloc(tile), around_vars(copies, fill), *staged.body))
+    return replace_loop(body, loop, K.Loop(loop.var, loop.kind, new_body))
+
+
+def _operand(body: K.Block, buf: str, what: str) -> K.Value:
+    """The largest value inside that is computed from `buf` alone; there must be one such."""
+    found: set[K.Value] = set()
+    seen: set[K.Value] = set()
+    for stmt in walk(body):
+        if isinstance(stmt, K.Update):
+            for value in values(stmt.value, seen):
+                reads = {b.name for b in value.bufs}
+                if reads != {buf} and buf in reads:
+                    found.update(a for a in value.args if {b.name for b in a.bufs} == {buf})
+            if {b.name for b in stmt.value.bufs} == {buf}:
+                found.add(stmt.value)
+    if len(found) != 1:
+        raise IllegalOpt(f"{what}: the loop reads {buf} as {len(found)} operands, not one")
+    return found.pop()

@@ -1,0 +1,217 @@
+"""Tiles for contractions: sums of products in which each operand is used again along some loop.
+
+Matrix products, batched or transposed, and convolutions have this shape. One output loop (`v`,
+along which the output is contiguous) gives lanes, another one (`u`) that only the other operand
+depends on is written out, so that a tile of the output stays in registers while the reduction
+runs. The operand along `v` is packed into panels first where it is read often enough to pay for
+it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.index import Var
+from gpu.compiler.opt.opts import Bind, Opt, Reorder, Split, Stage
+from gpu.compiler.opt.shape import Leaf, leaves, outer_nest
+from gpu.compiler.opt.tree import values
+from gpu.compiler.target import Target
+
+# Vectors of a tile along `v`, and how many tiles share a packed panel.
+TILE_VECTORS: Final = 2
+PANEL_TILES: Final = 4
+# Bytes of a packed panel: it should stay in a core's second-level cache.
+PANEL_BYTES: Final = 1 << 18
+# Bytes of an operand that is at hand without packing it.
+NEAR_BYTES: Final = 1 << 15
+# Multiplications below which tiling gains nothing.
+SMALL: Final = 1 << 12
+
+
+class Contraction(NamedTuple):
+    """The loops of a contraction.
+
+    Attributes:
+        outer: output loops that are neither `v` nor `u`.
+        v: the loop along which the output and lanes run.
+        u: the loop to write out, or None.
+        reduction: loops summed over, outermost first.
+        along: the operand that depends on `v`.
+        across: the other operand.
+    """
+
+    outer: tuple[Var, ...]
+    v: Var
+    u: Var | None
+    reduction: tuple[Var, ...]
+    along: K.Value
+    across: K.Value
+
+
+def match(kernel: K.Kernel) -> Contraction | None:
+    """The kernel as a contraction, or None if it is something else."""
+    nest = outer_nest(kernel.body)
+    sums = [leaf for leaf in leaves(kernel.body) if leaf.update.monoid is not None]
+    stores = [leaf.update for leaf in leaves(kernel.body) if leaf.update.buf.space == "global"]
+    if len(sums) != 1 or not nest:
+        return None
+    (leaf,) = sums
+    value = leaf.update.value
+    product = leaf.update.monoid == "add" and value.kind == "alu" and value.attr[0] == "mul"
+    independent = tuple(loop.var for loop in nest)
+    reduction = tuple(loop.var for loop in leaf.loops[len(nest) :])
+    if not product or not reduction or leaf.update.buf.shape:
+        return None
+    if leaf.loops[: len(nest)] != tuple(nest) or not _is_perfect(leaf, len(nest)):
+        return None
+    for v in reversed(independent):
+        if all(s.indices[0].coeff(v) == 1 for s in stores):
+            return _with_lanes(v, independent, reduction, value)
+    return None
+
+
+def _is_perfect(leaf: Leaf, start: int) -> bool:
+    return all(len(loop.body.body) == 1 for loop in leaf.loops[start:])
+
+
+def _with_lanes(
+    v: Var, independent: tuple[Var, ...], reduction: tuple[Var, ...], product: K.Value
+) -> Contraction | None:
+    a, b = product.args
+    if (v in a.vars) == (v in b.vars):
+        return None
+    along, across = (a, b) if v in a.vars else (b, a)
+    unrollable = [u for u in independent if u in across.vars and u not in along.vars]
+    u = max(unrollable, key=lambda var: var.extent, default=None)
+    outer = tuple(var for var in independent if var not in (v, u))
+    return Contraction(outer, v, u, reduction, along, across)
+
+
+class _Tiles(NamedTuple):
+    """Sizes of the tiles, and whether `along` is packed."""
+
+    lanes: int
+    vectors: int
+    group: int
+    rows: int
+    packed: bool
+
+
+def tile(c: Contraction, target: Target) -> Iterator[Opt]:
+    """Register tiles, packed panels and the loop order for a contraction."""
+    tiles = _choose(c, target)
+    if tiles is None:
+        return
+    axes = list(_split_along(c.v, tiles))
+    outer = tuple(var.name for var in c.outer)
+    if c.u is None:
+        yield from (step for step, _ in axes if step)
+        yield from _bind(_names(axes))
+        return
+    yield from (step for step, _ in axes if step)
+    panel, *inner = _names(axes)
+    first = not c.outer and not tiles.packed and -(-c.v.extent // _width(tiles)) < target.workers
+    order = (c.u.name, panel, *inner) if first else (panel, c.u.name, *inner)
+    yield Reorder((*outer, *order))
+    if tiles.packed:
+        (buf,) = {load.attr[0].name for load in _loads(c.along)}
+        depends = [r.name for r in c.reduction if r in c.along.vars]
+        tile_, *rest = inner if tiles.group > 1 else ["", *inner]
+        yield Stage(panel, buf, tuple(filter(None, (tile_, *depends, *rest))))
+        yield from _bind([panel, *(f"{name}s" for name in inner)])
+    yield from _split_across(c.u, [panel, *inner] if first else inner, tiles)
+
+
+def _width(tiles: _Tiles) -> int:
+    return tiles.lanes * tiles.vectors * tiles.group
+
+
+def _choose(c: Contraction, target: Target) -> _Tiles | None:
+    work = math.prod(var.extent for var in (*c.outer, c.v, *c.reduction))
+    work *= c.u.extent if c.u else 1
+    lanes = target.vector_bytes // max(c.along.dtype.itemsize, 4)
+    if lanes < 2 or c.v.extent < lanes or work < SMALL:
+        return None
+    if c.u is None and any(load.attr[1][0].coeff(c.v) != 1 for load in _loads(c.along)):
+        return None  # nothing is used twice: packing would not pay, gathering neither
+    vectors = min(TILE_VECTORS if c.u else PANEL_TILES, c.v.extent // lanes)
+    if c.u is None:
+        return _Tiles(lanes, vectors, 1, 1, packed=False)
+    rows = _rows(c.u.extent, target, vectors)
+    if not _worth_packing(c, rows):
+        return _Tiles(lanes, vectors, 1, rows, packed=False)
+    panels = -(-c.v.extent // (lanes * vectors))
+    depth = math.prod(r.extent for r in c.reduction)
+    fit = PANEL_BYTES // (depth * lanes * vectors * c.along.dtype.itemsize)
+    spread = panels if c.outer else panels // target.workers
+    group = max(min(PANEL_TILES, spread, fit), 1)
+    return _Tiles(lanes, vectors, group, rows, packed=True)
+
+
+def _rows(extent: int, target: Target, vectors: int) -> int:
+    """Iterations of `u` in a tile: as many as registers allow, dividing the extent if possible."""
+    most = min((target.registers - vectors - 1) // vectors, extent)
+    for rows in range(most, max(most * 2 // 3, 1) - 1, -1):
+        if extent % rows == 0:
+            return rows
+    return most
+
+
+def _loads(value: K.Value) -> list[K.Value]:
+    return [v for v in values(value, set()) if v.kind == "load"]
+
+
+def _worth_packing(c: Contraction, rows: int) -> bool:
+    """Whether panels of `along` are read often enough, and badly enough as they lie."""
+    assert c.u is not None
+    loads = _loads(c.along)
+    if len({load.attr[0] for load in loads}) != 1:
+        return False
+    awkward = any(load.attr[1][0].coeff(c.v) != 1 or load.attr[2].constraints for load in loads)
+    reused = c.u.extent // rows >= 4
+    depth = math.prod(r.extent for r in c.reduction)
+    far = depth * c.v.extent * c.along.dtype.itemsize > NEAR_BYTES
+    return awkward or (reused and far)
+
+
+def _split_along(v: Var, tiles: _Tiles) -> Iterator[tuple[Opt | None, str]]:
+    """Splits `v` into panels, tiles, vectors and lanes; each step with the loop it leaves outside.
+
+    Levels of one iteration are left out.
+    """
+    name, extent = v.name, v.extent
+    for size in (_width(tiles), tiles.lanes * tiles.vectors, tiles.lanes):
+        if size < extent:
+            yield Split(name, size, "mask" if extent % size else "exact"), f"{name}o"
+            name, extent = f"{name}i", size
+    yield None, name
+
+
+def _names(axes: list[tuple[Opt | None, str]]) -> list[str]:
+    return [name for _, name in axes]
+
+
+def _split_across(u: Var, inner: list[str], tiles: _Tiles) -> Iterator[Opt]:
+    """Writes out rows of `u` inside the loops over tiles, around those over vectors and lanes."""
+    name, tail = u.name, u.extent % tiles.rows
+    written_out = 1 if tiles.vectors == 1 else 2
+    if tiles.rows < u.extent:
+        yield Split(name, tiles.rows, "peel" if tail else "exact")
+        name = f"{name}i"
+    for rows, suffix in ((name, ""), (f"{u.name}t", "t"))[: 2 if tail else 1]:
+        names = [f"{n}{suffix}" for n in inner]
+        counted, vectors = names[:-written_out], names[-written_out:]
+        if counted:
+            yield Reorder((*counted, rows, *vectors))
+        yield Bind(rows, "unroll")
+        yield from _bind(["", *vectors])
+
+
+def _bind(names: list[str]) -> Iterator[Opt]:
+    """Lanes for the last loop; those before it, but not the outermost, are written out."""
+    for name in names[-2:-1] if len(names) > 2 else ():
+        yield Bind(name, "unroll")
+    yield Bind(names[-1], "vector")

@@ -1,0 +1,229 @@
+"""Loop transformations of kernel IR.
+
+A schedule is a list of these, applied in order with `apply`. Each is a small value that can be
+printed and stored, names loops by their variables' names, and raises `IllegalOpt` where it would
+change what the kernel computes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.index import Expr, Var, at_most, expr
+from gpu.compiler.opt.buffers import rfactor, stage
+from gpu.compiler.opt.independence import is_independent
+from gpu.compiler.opt.tree import (
+    IllegalOpt,
+    Substitution,
+    as_block,
+    expressions,
+    find_loop,
+    fresh_copy,
+    replace_loop,
+    rewrite,
+    values,
+    walk,
+)
+
+
+class Split(NamedTuple):
+    """Loop `axis` of extent N becomes `{axis}o` of N // factor around `{axis}i` of factor.
+
+    `tail` says what happens to the N % factor iterations left over: `exact` allows none, `peel`
+    runs them in a loop `{axis}t` of their own afterwards, `mask` runs a last round whose accesses
+    to global memory are masked (for independent iterations only).
+    """
+
+    axis: str
+    factor: int
+    tail: str = "exact"
+
+
+class Fuse(NamedTuple):
+    """The directly nested loops `outer` and `inner` become one, named `outer`."""
+
+    outer: str
+    inner: str
+
+
+class Reorder(NamedTuple):
+    """The perfectly nested loops `axes`, given in their new order, outermost first."""
+
+    axes: tuple[str, ...]
+
+
+class Bind(NamedTuple):
+    """Loop `axis` gets kind `kind`."""
+
+    axis: str
+    kind: str
+
+
+class Rfactor(NamedTuple):
+    """Reduction loop `axis` keeps `factor` partial results, iteration k in the k % factor-th.
+
+    `{axis}z` sets them, `{axis}o` and `{axis}i` replace the loop, `{axis}f` combines them, and
+    `{axis}t` does what is left over. Partials are independent, so `{axis}i` may become lanes.
+    """
+
+    axis: str
+    factor: int
+
+
+class Stage(NamedTuple):
+    """Inside loop `axis`, what the kernel computes from buffer `buf` alone is computed first.
+
+    It goes into a team buffer indexed by `order`, the loops inside `axis` that it depends on,
+    outermost dimension first. The copy loops are named `{loop}s`.
+    """
+
+    axis: str
+    buf: str
+    order: tuple[str, ...]
+
+
+Opt = Split | Fuse | Reorder | Bind | Rfactor | Stage
+
+
+def apply(kernel: K.Kernel, opts: Iterable[Opt]) -> K.Kernel:
+    """The kernel after `opts`, in order. Raises IllegalOpt."""
+    for opt in opts:
+        kernel = kernel._replace(body=as_block(_apply(kernel.body, opt)))
+    return kernel
+
+
+def _apply(body: K.Block, opt: Opt) -> K.Stmt:
+    match opt:
+        case Split():
+            return _split(body, opt)
+        case Fuse():
+            return _fuse(body, opt)
+        case Reorder():
+            return _reorder(body, opt)
+        case Bind():
+            return _bind(body, opt)
+        case Rfactor():
+            return rfactor(body, opt.axis, opt.factor)
+        case Stage():
+            return stage(body, opt.axis, opt.buf, opt.order)
+
+
+def _split(body: K.Block, opt: Split) -> K.Stmt:
+    loop = find_loop(body, opt.axis, opt)
+    extent, name, factor = loop.var.hi + 1, opt.axis, opt.factor
+    whole, rest = divmod(extent, factor)
+    if loop.var.lo != 0 or not 1 <= factor <= extent:
+        raise IllegalOpt(f"{opt}: the factor must be between 1 and the extent {extent}")
+    masked = bool(rest) and opt.tail == "mask"
+    if rest and opt.tail == "exact":
+        raise IllegalOpt(f"{opt}: {extent} is not a multiple of {factor}")
+    if masked and not is_independent(loop):
+        raise IllegalOpt(f"{opt}: only independent iterations can be masked")
+    outer = Var(f"{name}o", 0, whole - 1 + masked)
+    inner = Var(f"{name}i", 0, factor - 1)
+    body_of_loop = _guarded(loop, factor * (whole + 1)) if masked else loop
+    main = Substitution({body_of_loop.var: outer * factor + inner}).block(body_of_loop.body)
+    nest = K.Loop(outer, loop.kind, K.Block((K.Loop(inner, loop.kind, main),)))
+    if not rest or masked:
+        return replace_loop(body, loop, nest)
+    tail_var = Var(f"{name}t", 0, rest - 1)
+    tail_body = as_block(fresh_copy(loop.body, "t"))
+    tail = Substitution({loop.var: tail_var + whole * factor}).block(tail_body)
+    return replace_loop(body, loop, K.Block((nest, K.Loop(tail_var, loop.kind, tail))))
+
+
+def _guarded(loop: K.Loop, extent: int) -> K.Loop:
+    """The loop run up to `extent`, nothing outside of it touched in the iterations that adds."""
+    wide = Var(f"{loop.var.name}w", 0, extent - 1)
+    mask = at_most(expr(wide), loop.var.hi)
+    own = {s.buf for s in walk(loop.body) if isinstance(s, K.Alloc)}
+    body = Substitution({loop.var: expr(wide)}).block(loop.body)
+    loads: dict[K.Value, K.Value] = {}
+    seen: set[K.Value] = set()
+    for stmt in walk(body):
+        for value in values(stmt.value, seen) if isinstance(stmt, K.Update) else ():
+            if value.kind == "load" and value.attr[0] not in own and wide in value.vars:
+                buf, indices, old = value.attr
+                loads[value] = K.load(buf, indices, old & mask)
+
+    def guard(stmt: K.Stmt) -> K.Stmt | None:
+        if isinstance(stmt, K.Update) and stmt.buf not in own:
+            return stmt._replace(mask=stmt.mask & mask)
+        return None
+
+    masked = Substitution({}, values=loads).block(body) if loads else body
+    return K.Loop(wide, loop.kind, as_block(rewrite(masked, guard)))
+
+
+def fusable(outer: K.Loop) -> K.Loop | None:
+    """The loop directly inside `outer` with which it can become one, or None.
+
+    They can where every index uses the two only as `outer * extent + inner`.
+    """
+    if len(outer.body.body) != 1 or not isinstance(outer.body.body[0], K.Loop):
+        return None
+    inner = outer.body.body[0]
+    extent = inner.var.hi + 1
+    if outer.kind != inner.kind or inner.var.lo or outer.var.lo:
+        return None
+    both = {outer.var, inner.var}
+    for e in expressions(inner.body):
+        if not e.vars & both:
+            continue
+        rest = e - expr(outer.var) * e.coeff(outer.var) - expr(inner.var) * e.coeff(inner.var)
+        if rest.vars & both or e.coeff(outer.var) != extent * e.coeff(inner.var):
+            return None
+    return inner
+
+
+def _fuse(body: K.Block, opt: Fuse) -> K.Stmt:
+    outer = find_loop(body, opt.outer, opt)
+    inner = fusable(outer)
+    if inner is None or inner.var.name != opt.inner:
+        raise IllegalOpt(f"{opt}: the loops are not directly nested, or indexed separately")
+    fused = Var(opt.outer, 0, (outer.var.hi + 1) * (inner.var.hi + 1) - 1)
+    env: dict[Var, Expr | int] = {outer.var: 0, inner.var: expr(fused)}
+    return replace_loop(body, outer, K.Loop(fused, outer.kind, Substitution(env).block(inner.body)))
+
+
+def _reorder(body: K.Block, opt: Reorder) -> K.Stmt:
+    nest = [find_loop(body, name, opt) for name in opt.axes]
+    by_depth = sorted(nest, key=lambda loop: -sum(1 for _ in walk(loop)))
+    for outer, inner in itertools.pairwise(by_depth):
+        if outer.body.body != (inner,):
+            raise IllegalOpt(f"{opt}: {inner.var.name} is not directly inside {outer.var.name}")
+    for loop in by_depth:
+        if loop.kind == "serial" and not is_independent(loop) and not _one_reduction(by_depth[-1]):
+            raise IllegalOpt(f"{opt}: iterations of {loop.var.name} depend on each other")
+    inner_body = by_depth[-1].body
+    for loop in reversed(nest):
+        inner_body = K.Block((K.Loop(loop.var, loop.kind, inner_body),))
+    return replace_loop(body, by_depth[0], inner_body.body[0])
+
+
+def _one_reduction(innermost: K.Loop) -> bool:
+    """Whether all the loops do is combine into one buffer: a monoid takes any order."""
+    body = innermost.body.body
+    return len(body) == 1 and isinstance(body[0], K.Update) and body[0].monoid is not None
+
+
+def _bind(body: K.Block, opt: Bind) -> K.Stmt:
+    loop = find_loop(body, opt.axis, opt)
+    if opt.kind not in K.LOOP_KINDS:
+        raise IllegalOpt(f"{opt}: loop kinds are {K.LOOP_KINDS}")
+    parallel = opt.kind in ("grid", "worker")
+    lanes = opt.kind in ("vector", "unroll") and not _folds(loop)
+    if (parallel or lanes) and not is_independent(loop):
+        raise IllegalOpt(f"{opt}: iterations of {opt.axis} write the same elements")
+    return replace_loop(body, loop, K.Loop(loop.var, opt.kind, loop.body))
+
+
+def _folds(loop: K.Loop) -> bool:
+    """Whether what the iterations share is only combined by a monoid, so that lanes can fold."""
+    own = {s.buf for s in walk(loop.body) if isinstance(s, K.Alloc)}
+    shared = [s for s in walk(loop.body) if isinstance(s, K.Update) and s.buf not in own]
+    reads = {b for s in shared for b in s.value.bufs}
+    return all(s.monoid is not None and s.buf not in reads for s in shared)

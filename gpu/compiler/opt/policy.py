@@ -1,0 +1,94 @@
+"""Which loop transformations a kernel gets.
+
+`canonical` puts every kernel into the same shape first: loops are split where an index divides
+them, until nothing divides any more, and merged where two of them walk memory as one. `choose`
+then picks lanes and the loop that spreads over the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.index import split_hint
+from gpu.compiler.opt import contraction
+from gpu.compiler.opt.independence import is_independent
+from gpu.compiler.opt.opts import Bind, Fuse, Opt, Split, apply, fusable
+from gpu.compiler.opt.shape import outer_nest
+from gpu.compiler.opt.tree import expressions, walk
+from gpu.compiler.opt.vectorize import vectorize
+from gpu.compiler.target import Target
+
+# Innermost iterations below which waking another worker costs more than it gains.
+PARALLEL_WORK: Final = 1 << 15
+
+
+def schedule(kernel: K.Kernel, target: Target, optimize: bool = True) -> tuple[K.Kernel, list[Opt]]:
+    """The kernel made ready for `target`, and the transformations that did it.
+
+    With `optimize` false only what parallel devices cannot do without is done.
+    """
+    kernel, opts = canonical(kernel)
+    for step in (_lanes, _spread) if optimize else (_spread,):
+        chosen = list(step(kernel, target))
+        kernel = apply(kernel, chosen)
+        opts += chosen
+    return kernel, opts
+
+
+def canonical(kernel: K.Kernel) -> tuple[K.Kernel, list[Opt]]:
+    """Splits loops where indices divide them, then merges what is one walk through memory."""
+    opts: list[Opt] = []
+    while (opt := _next_split(kernel) or _next_fuse(kernel)) is not None:
+        kernel = apply(kernel, [opt])
+        opts.append(opt)
+    return kernel, opts
+
+
+def _next_split(kernel: K.Kernel) -> Opt | None:
+    for e in expressions(kernel.body):
+        hint = None if e.is_affine else split_hint(e)
+        if hint is not None:
+            var, factor = hint
+            return Split(var.name, factor)
+    return None
+
+
+def _next_fuse(kernel: K.Kernel) -> Opt | None:
+    for stmt in walk(kernel.body):
+        if isinstance(stmt, K.Loop) and (inner := fusable(stmt)) is not None:
+            return Fuse(stmt.var.name, inner.var.name)
+    return None
+
+
+def _lanes(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
+    if target.vector_bytes:
+        found = contraction.match(kernel)
+        tiles = list(contraction.tile(found, target)) if found else []
+        yield from tiles or vectorize(kernel, target)
+
+
+def _spread(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
+    """The outermost independent loops, so that every worker, or every block, has some."""
+    if target.parallel == "grid":
+        for loop in outer_nest(kernel.body):
+            yield Bind(loop.var.name, "grid")
+        return
+    if target.workers == 1 or _work(kernel.body) < PARALLEL_WORK:
+        return
+    tops = [s for s in kernel.body.body if not isinstance(s, K.Block)]
+    if all(isinstance(s, K.Loop) and s.kind == "serial" and is_independent(s) for s in tops):
+        for top in tops:
+            assert isinstance(top, K.Loop)
+            yield Bind(top.var.name, "worker")
+
+
+def _work(stmt: K.Stmt) -> int:
+    """Innermost iterations."""
+    if isinstance(stmt, K.Loop):
+        return (stmt.var.hi + 1) * _work(stmt.body)
+    if isinstance(stmt, (K.Block, K.If)):
+        body = stmt.body if isinstance(stmt, K.Block) else stmt.body.body
+        return sum(_work(s) for s in body)
+    return 1

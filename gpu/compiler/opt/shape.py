@@ -1,0 +1,64 @@
+"""What the policies look at: the outer loops of a kernel, and how loops walk through memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.index import Expr, Var
+from gpu.compiler.opt.independence import is_independent
+from gpu.compiler.opt.tree import values
+
+
+def outer_nest(body: K.Block) -> list[K.Loop]:
+    """The outermost loops that are directly nested and whose iterations are independent."""
+    nest: list[K.Loop] = []
+    stmts = body.body
+    while len(stmts) == 1 and isinstance(stmts[0], K.Loop) and is_independent(stmts[0]):
+        nest.append(stmts[0])
+        stmts = stmts[0].body.body
+    return nest
+
+
+class Leaf(NamedTuple):
+    """An Update and the loops around it, outermost first."""
+
+    update: K.Update
+    loops: tuple[K.Loop, ...]
+
+
+def leaves(stmt: K.Stmt, around: tuple[K.Loop, ...] = ()) -> Iterator[Leaf]:
+    """Every Update inside `stmt`."""
+    if isinstance(stmt, K.Update):
+        yield Leaf(stmt, around)
+    elif isinstance(stmt, K.Block):
+        for child in stmt.body:
+            yield from leaves(child, around)
+    elif isinstance(stmt, K.If):
+        yield from leaves(stmt.body, around)
+    elif isinstance(stmt, K.Loop):
+        yield from leaves(stmt.body, (*around, stmt))
+
+
+def memory_accesses(update: K.Update) -> Iterator[tuple[K.Buf, Expr]]:
+    """Accesses of an Update to global and team memory, by their last index."""
+    if update.buf.space != "private":
+        yield update.buf, update.indices[-1]
+    for value in values(update.value, set()):
+        if value.kind == "load" and value.attr[0].space != "private":
+            buf, indices, _ = value.attr
+            yield buf, indices[-1]
+
+
+def scattered(update: K.Update, var: Var) -> int:
+    """How many accesses of an Update are not at consecutive or equal places for lanes over `var`.
+
+    Stores count more: they have no gather.
+    """
+    bad = 0
+    for buf, index in memory_accesses(update):
+        rest = index - var * index.coeff(var)
+        if var in rest.vars or index.coeff(var) not in (0, 1):
+            bad += 1 + (buf is update.buf)
+    return bad

@@ -1,0 +1,204 @@
+"""Looking through kernel trees and rebuilding them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.index import Expr, Mask, Var
+from gpu.core.errors import InvalidValue
+
+
+class IllegalOpt(InvalidValue):
+    """A loop transformation that does not apply; names it, the loop and the rule it breaks."""
+
+
+def walk(stmt: K.Stmt) -> Iterator[K.Stmt]:
+    """`stmt` and every statement inside it, in order."""
+    yield stmt
+    if isinstance(stmt, K.Block):
+        for child in stmt.body:
+            yield from walk(child)
+    elif isinstance(stmt, (K.Loop, K.If)):
+        yield from walk(stmt.body)
+
+
+def loops(stmt: K.Stmt) -> dict[str, K.Loop]:
+    """The loops inside, by the name of their variable."""
+    return {s.var.name: s for s in walk(stmt) if isinstance(s, K.Loop)}
+
+
+def find_loop(body: K.Block, name: str, what: object) -> K.Loop:
+    """The loop over `name`. Raises IllegalOpt, naming `what` looked for it."""
+    found = loops(body)
+    if name not in found:
+        raise IllegalOpt(f"{what}: there is no loop {name!r}, only {sorted(found)}")
+    return found[name]
+
+
+def replace_loop(body: K.Block, loop: K.Loop, new: K.Stmt) -> K.Stmt:
+    """`body` with `new` in the place of `loop`."""
+    return rewrite(body, lambda s: new if isinstance(s, K.Loop) and s.var is loop.var else None)
+
+
+def accesses(stmt: K.Stmt) -> Iterator[tuple[K.Buf, tuple[Expr, ...], Mask]]:
+    """Every read and write inside: the buffer, where, and under which mask."""
+    seen: set[K.Value] = set()
+    for s in walk(stmt):
+        if isinstance(s, K.Update):
+            yield s.buf, s.indices, s.mask
+            for value in values(s.value, seen):
+                if value.kind == "load":
+                    yield value.attr
+
+
+def values(value: K.Value, seen: set[K.Value]) -> Iterator[K.Value]:
+    """`value` and every value inside it that is not in `seen`, to which they are added."""
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        if value not in seen:
+            seen.add(value)
+            yield value
+            stack.extend(value.args)
+
+
+def expressions(stmt: K.Stmt) -> Iterator[Expr]:
+    """Every index expression inside, those of masks included."""
+    seen: set[K.Value] = set()
+    for s in walk(stmt):
+        if isinstance(s, K.If):
+            yield from s.mask.constraints
+        if isinstance(s, K.Update):
+            yield from s.indices
+            yield from s.mask.constraints
+            for value in values(s.value, seen):
+                if value.kind == "index":
+                    yield value.attr[0]
+                elif value.kind == "load":
+                    yield from value.attr[1]
+                    yield from value.attr[2].constraints
+
+
+class Substitution:
+    """Replaces index variables, buffers and whole values throughout a tree."""
+
+    def __init__(
+        self,
+        env: Mapping[Var, Expr | int],
+        bufs: Mapping[K.Buf, K.Buf] | None = None,
+        values: Mapping[K.Value, K.Value] | None = None,
+    ):
+        self.env = dict(env)
+        self.bufs = dict(bufs or {})
+        self._done: dict[K.Value, K.Value] = dict(values or {})
+        self._everywhere = bool(values)
+
+    def value(self, root: K.Value) -> K.Value:
+        """A value with the replacements made. Deep values are fine: no recursion."""
+        stack = [root]
+        while stack:
+            value = stack[-1]
+            missing = [a for a in value.args if a not in self._done]
+            if value in self._done:
+                stack.pop()
+            elif not self._touches(value):
+                self._done[stack.pop()] = value
+            elif missing:
+                stack.extend(missing)
+            else:
+                self._done[stack.pop()] = self._rebuild(value)
+        return self._done[root]
+
+    def _touches(self, value: K.Value) -> bool:
+        return (
+            self._everywhere
+            or any(v in self.env for v in value.vars)
+            or any(b in self.bufs for b in value.bufs)
+        )
+
+    def _rebuild(self, value: K.Value) -> K.Value:
+        args = tuple(self._done[a] for a in value.args)
+        match value.kind:
+            case "index":
+                return K.index(value.attr[0].subst(self.env))
+            case "load":
+                buf, indices, mask = value.attr
+                moved = tuple(i.subst(self.env) for i in indices)
+                return K.load(self.bufs.get(buf, buf), moved, mask.subst(self.env))
+            case "cast":
+                return K.cast(args[0], value.dtype)
+            case "bitcast":
+                return K.bitcast(args[0], value.dtype)
+            case "const":
+                return value
+        return K.alu(value.attr[0], *args)
+
+    def stmt(self, stmt: K.Stmt) -> K.Stmt:
+        """A statement with the replacements made."""
+        match stmt:
+            case K.Block():
+                return self.block(stmt)
+            case K.Loop():
+                return K.Loop(stmt.var, stmt.kind, self.block(stmt.body))
+            case K.If():
+                return K.If(stmt.mask.subst(self.env), self.block(stmt.body))
+            case K.Alloc():
+                return K.Alloc(self.bufs.get(stmt.buf, stmt.buf))
+            case K.Update():
+                return K.Update(
+                    self.bufs.get(stmt.buf, stmt.buf),
+                    tuple(i.subst(self.env) for i in stmt.indices),
+                    stmt.monoid,
+                    self.value(stmt.value),
+                    stmt.mask.subst(self.env),
+                )
+
+    def block(self, block: K.Block) -> K.Block:
+        """A block with the replacements made."""
+        return K.Block(tuple(self.stmt(s) for s in block.body))
+
+
+def rewrite(stmt: K.Stmt, change: Callable[[K.Stmt], K.Stmt | None]) -> K.Stmt:
+    """Rebuilds a tree from the leaves up; `change` gives a replacement, or None to keep."""
+    if isinstance(stmt, K.Block):
+        stmt = K.Block(tuple(rewrite(s, change) for s in stmt.body))
+    elif isinstance(stmt, K.Loop):
+        stmt = K.Loop(stmt.var, stmt.kind, as_block(rewrite(stmt.body, change)))
+    elif isinstance(stmt, K.If):
+        stmt = K.If(stmt.mask, as_block(rewrite(stmt.body, change)))
+    replacement = change(stmt)
+    return stmt if replacement is None else replacement
+
+
+def as_block(stmt: K.Stmt) -> K.Block:
+    """`stmt` as a block; nested blocks join unless one declares a buffer."""
+    body = stmt.body if isinstance(stmt, K.Block) else (stmt,)
+    flat: list[K.Stmt] = []
+    for s in body:
+        if isinstance(s, K.Block) and not any(isinstance(c, K.Alloc) for c in s.body):
+            flat += as_block(s).body
+        else:
+            flat.append(s)
+    return K.Block(tuple(flat))
+
+
+def fresh_copy(stmt: K.Stmt, suffix: str) -> K.Stmt:
+    """The same statement with loops and buffers of its own, their names extended by `suffix`."""
+    bufs = {
+        s.buf: K.Buf(s.buf.name + suffix, s.buf.dtype, s.buf.shape, s.buf.space)
+        for s in walk(stmt)
+        if isinstance(s, K.Alloc)
+    }
+    fresh = {
+        s.var: Var(s.var.name + suffix, s.var.lo, s.var.hi)
+        for s in walk(stmt)
+        if isinstance(s, K.Loop)
+    }
+    env: dict[Var, Expr | int] = {old: new + 0 for old, new in fresh.items()}
+    renamed = Substitution(env, bufs).stmt(stmt)
+
+    def rebind(s: K.Stmt) -> K.Stmt | None:
+        return K.Loop(fresh[s.var], s.kind, s.body) if isinstance(s, K.Loop) else None
+
+    return rewrite(renamed, rebind)

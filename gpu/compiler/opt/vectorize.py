@@ -1,0 +1,122 @@
+"""Lanes for kernels that are not contractions: elementwise, row and column reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.opt.independence import is_independent
+from gpu.compiler.opt.opts import Bind, Opt, Rfactor, Split
+from gpu.compiler.opt.shape import Leaf, leaves, outer_nest, scattered
+from gpu.compiler.target import Target
+
+# Independent vectors a reduction keeps, to cover the latency of its operation.
+PARTIALS: Final = 4
+# Vectors an elementwise loop writes per round.
+ROUND: Final = 2
+
+
+def lanes_of(target: Target, updates: list[K.Update]) -> int:
+    """Lanes of a vector of the widest element among `updates`; wide ones take two registers."""
+    widest = max(max(u.value.dtype.itemsize, u.buf.dtype.itemsize) for u in updates)
+    return max(target.vector_bytes // min(max(widest, 4), 8), 1)
+
+
+def vectorize(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
+    """Lanes over an outer loop where that walks memory well, else over each innermost loop."""
+    found = [leaf for leaf in leaves(kernel.body) if leaf.loops]
+    if not found:
+        return
+    lanes = lanes_of(target, [leaf.update for leaf in found])
+    if lanes == 1:
+        return
+    outer = _best_outer(kernel, found, lanes)
+    inner = list(_innermost(found))
+    inner_cost = sum(scattered(leaf.update, loop.var) for loop, leaf in inner)
+    if outer is not None and (not inner or outer[1] <= inner_cost):
+        yield from _split_lanes(outer[0], lanes, outer[2])
+        return
+    for loop, leaf in inner:
+        if loop.var.extent < lanes or scattered(leaf.update, loop.var) > 1:
+            continue
+        if is_independent(loop):
+            yield from _split_lanes(loop, lanes, True)
+        elif _is_reduction(loop, leaf):
+            yield from _reduce_in_lanes(loop, lanes)
+
+
+def _best_outer(kernel: K.Kernel, found: list[Leaf], lanes: int) -> tuple[K.Loop, int, bool] | None:
+    """The independent outer loop that suits lanes best, its cost, and whether it is innermost."""
+    nest = outer_nest(kernel.body)
+    best: tuple[K.Loop, int, bool] | None = None
+    for loop in reversed(nest):
+        if loop.var.extent < lanes or _holds_memory(loop):
+            continue
+        cost = sum(scattered(leaf.update, loop.var) for leaf in found)
+        innermost = all(leaf.loops[-1].var is loop.var for leaf in found)
+        if best is None or cost < best[1]:
+            best = (loop, cost, innermost)
+    return best
+
+
+def _holds_memory(loop: K.Loop) -> bool:
+    """Whether the body declares memory, of which lanes would need one each."""
+    return any(
+        isinstance(s, K.Alloc) and (s.buf.space != "private" or s.buf.shape)
+        for s in _statements(loop.body)
+    )
+
+
+def _statements(block: K.Block) -> Iterator[K.Stmt]:
+    for s in block.body:
+        yield s
+        if isinstance(s, K.Block):
+            yield from _statements(s)
+        elif isinstance(s, (K.Loop, K.If)):
+            yield from _statements(s.body)
+
+
+def _innermost(found: list[Leaf]) -> Iterator[tuple[K.Loop, Leaf]]:
+    """Innermost loops that hold a single Update, with it."""
+    for leaf in found:
+        loop = leaf.loops[-1]
+        if loop.body.body == (leaf.update,):
+            yield loop, leaf
+
+
+def _is_reduction(loop: K.Loop, leaf: Leaf) -> bool:
+    update = leaf.update
+    private = update.buf.space == "private" and update.buf not in update.value.bufs
+    return private and update.monoid is not None and loop.kind == "serial"
+
+
+def _split_lanes(loop: K.Loop, lanes: int, innermost: bool) -> Iterator[Opt]:
+    """Vectors along an independent loop; a tight one writes several per round."""
+    name, extent = loop.var.name, loop.var.extent
+    if innermost and extent >= lanes * ROUND and extent % lanes == 0:
+        rounds = ROUND if extent % (lanes * ROUND) == 0 else 1
+        yield Split(name, lanes * rounds)
+        yield from _vectors(f"{name}i", lanes, rounds)
+        return
+    yield Split(name, lanes, "peel")
+    yield Bind(f"{name}i", "vector")
+
+
+def _reduce_in_lanes(loop: K.Loop, lanes: int) -> Iterator[Opt]:
+    """Partial results in several vectors, combined at the end."""
+    name, extent = loop.var.name, loop.var.extent
+    rounds = PARTIALS if extent >= lanes * PARTIALS * 2 else 1
+    yield Rfactor(name, lanes * rounds)
+    for part in "zif":
+        yield from _vectors(f"{name}{part}", lanes, rounds)
+
+
+def _vectors(name: str, lanes: int, rounds: int) -> Iterator[Opt]:
+    """Loop `name` of `lanes * rounds` iterations as `rounds` vectors."""
+    if rounds > 1:
+        yield Split(name, lanes)
+        yield Bind(f"{name}o", "unroll")
+        yield Bind(f"{name}i", "vector")
+    else:
+        yield Bind(name, "vector")

@@ -1,0 +1,1 @@
+"""Linear IR printed as the text a toolchain takes."""

@@ -1,0 +1,197 @@
+"""The fusion policy: gives each node of a graph its placement.
+
+A node becomes a `Root` when it is asked for, when it must have memory of its own, or when computing
+it inline would repeat too much work. Then nodes are visited from readers to sources, with the
+elements of each that every kernel reads. A reduction whose elements are each needed by one
+iteration of a kernel's outer loops goes `At` those loops: innermost it is an accumulator with an
+epilogue, further out a row statistic as in softmax and layernorm. A costly node that a kernel
+reads in several places goes into a row buffer. Everything else is inline.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from gpu.compiler.ir.graph import MOVEMENT, Node, toposort
+from gpu.compiler.ir.index import ALWAYS, Var
+from gpu.compiler.schedule.plan import At, Plan, Root
+from gpu.compiler.schedule.region import needed_region
+from gpu.compiler.schedule.views import (
+    Access,
+    domain_indices,
+    domain_loops,
+    reduce_loops,
+    source_accesses,
+)
+
+# An inline expression is cut into kernels at this many operations: compile time is linear in it.
+MAX_INLINE: Final = 160
+# Operations a node may cost and still be computed again for each kernel or repetition that reads
+# it.
+CHEAP: Final = 6
+COSTLY_OPS: Final = {"exp2": 12, "log2": 12, "sin": 30, "sqrt": 4, "div": 4, "tdiv": 8, "tmod": 8}
+# Places a kernel may read an inline node at: its expression is built once for each.
+MAX_READS: Final = 4
+# Outer iterations from which computing a reduction inside them leaves enough to run at once.
+MIN_ROWS: Final = 16
+# Elements of a reduction's source below which running at once does not matter.
+SMALL: Final = 1 << 14
+# Bytes a row buffer may take: it should stay in a core's own cache.
+ROW_BYTES: Final = 1 << 18
+# Nodes with a buffer inside one kernel.
+MAX_PLACED: Final = 16
+
+
+def plan_fusion(roots: Iterable[Node], is_leaf: Callable[[Node], bool]) -> Plan:
+    """Places every node needed for `roots`; `is_leaf` says which are in memory already."""
+    return _Fusion(list(dict.fromkeys(roots)), is_leaf).plan()
+
+
+class _Fusion:
+    def __init__(self, roots: list[Node], is_leaf: Callable[[Node], bool]):
+        self.is_leaf = is_leaf
+        self.order = toposort(roots, is_leaf)
+        self.outputs = set(roots)
+        self.cost: dict[Node, int] = {}
+        # What each kernel, named by its output, reads of each node.
+        self.reads: dict[Node, dict[Node, dict[Access, None]]] = {n: {} for n in self.order}
+        self.domain: dict[Node, tuple[Var, ...]] = {}
+        self.placed: dict[Node, tuple[Node, int, str]] = {}
+        self.in_kernel: dict[Node, int] = {}
+        # Loops of placed nodes: how many loops of the kernel's domain are around each.
+        self.depth: dict[Var, int] = {}
+
+    def plan(self) -> Plan:
+        inner = [node for node in self.order if not self.is_leaf(node)]
+        for node in inner:
+            self._decide_output(node)
+        for node in reversed(inner):
+            self._place(node)
+        kernels = [node for node in inner if node in self.outputs]
+        number = {node: i for i, node in enumerate(kernels)}
+        placement: dict[Node, Root | At] = {node: Root(i) for node, i in number.items()}
+        for node, (root, depth, space) in self.placed.items():
+            placement[node] = At(number[root], depth, space)
+        return Plan(tuple((node,) for node in kernels), placement)
+
+    # Which nodes must be outputs, from sources to readers.
+
+    def _decide_output(self, node: Node) -> None:
+        """Makes `node`, or what it reads, an output if it must be or would cost too much inline."""
+        inline = [s for s in node.src if not self._in_memory(s) and s.kind != "reduce"]
+        own = COSTLY_OPS.get(node.attr[0], 1) if node.kind == "alu" else 1
+        total = own + sum(self.cost[s] for s in inline if not self._in_memory(s))
+        if total > MAX_INLINE:
+            self.outputs.update(s for s in inline if s.kind not in ("const", "iota"))
+            total = own
+        self.cost[node] = total
+        if node.kind in ("contiguous", "copy"):
+            self.outputs.add(node)
+        if node.kind == "copy":
+            self.outputs.update(s for s in node.src if not self.is_leaf(s))
+
+    def _in_memory(self, node: Node) -> bool:
+        return node in self.outputs or self.is_leaf(node)
+
+    # Where the others are computed, from readers to sources.
+
+    def _place(self, node: Node) -> None:
+        if node not in self.outputs and not self._place_inside(node):
+            self.outputs.add(node)
+        if node in self.outputs:
+            self.domain[node] = domain_loops(node.shape, "i")
+            self.in_kernel[node] = 0
+            access = (domain_indices(node.shape, self.domain[node]), ALWAYS)
+            self._push(node, node, access, len(self.domain[node]))
+
+    def _place_inside(self, node: Node) -> bool:
+        """Places `node` inside the kernels that read it, or says that it cannot be."""
+        kernels = self.reads[node]
+        if node.kind == "reduce":
+            return len(kernels) == 1 and self._place_reduction(node, *kernels)
+        worth_keeping = node.kind not in MOVEMENT and self.cost[node] > CHEAP
+        if worth_keeping and (len(kernels) > 1 or self._is_repeated(node)):
+            return False
+        for root, accesses in kernels.items():
+            if worth_keeping and len(accesses) > 1:
+                return self._place_row(node, root)
+            if len(accesses) > MAX_READS:
+                return False
+        for root, accesses in kernels.items():
+            for access in accesses:
+                self._push(node, root, access)
+        return True
+
+    def _is_repeated(self, node: Node) -> bool:
+        """Whether a kernel would compute elements of `node` more often than once each.
+
+        What does not depend on a loop is computed outside of it, so the loops that count are those
+        around the innermost one that an index depends on.
+        """
+        for root, accesses in self.reads[node].items():
+            domain = self.domain[root]
+            for indices, _ in accesses:
+                used = frozenset(var for index in indices for var in index.vars)
+                inner = [var for var in used if var in self.depth]
+                outer = [domain.index(var) + 1 for var in used if var not in self.depth]
+                depth = max([self.depth[var] for var in inner] + outer, default=0)
+                count = math.prod(v.extent for v in (*domain[:depth], *inner))
+                if count > node.size:
+                    return True
+        return False
+
+    def _place_reduction(self, node: Node, root: Node) -> bool:
+        accesses = self.reads[node][root]
+        domain = self.domain[root]
+        (access, *others) = accesses
+        indices, mask = access
+        used = frozenset(var for index in indices for var in index.vars)
+        depth = max((domain.index(var) + 1 for var in used if var in domain), default=0)
+        rows = math.prod(var.extent for var in domain[:depth])
+        # Each element once, by the iteration that needs it.
+        aligned = used == frozenset(domain[:depth]) and node.size == rows
+        if others or mask is not ALWAYS or not aligned:
+            return False
+        enough = depth == len(domain) or rows >= MIN_ROWS or node.src[0].size <= SMALL
+        if not enough or not self._take(node, root, depth, "private"):
+            return False
+        self._push(node, root, access, depth)
+        return True
+
+    def _place_row(self, node: Node, root: Node) -> bool:
+        domain = self.domain[root]
+        reads = [indices for indices, _ in self.reads[node][root]]
+        for depth in range(len(domain) - 1, -1, -1):
+            region = needed_region(reads, node.shape, frozenset(domain[:depth]))
+            rows = math.prod(var.extent for var in domain[:depth])
+            if region.size * rows == node.size and region.size * node.dtype.itemsize <= ROW_BYTES:
+                if rows < MIN_ROWS and node.size > SMALL:
+                    return False
+                if not self._take(node, root, depth, "team"):
+                    return False
+                row = domain_loops(region.extents, f"row{len(self.placed)}_")
+                self.depth.update(dict.fromkeys(row, depth))
+                loops = iter(row)
+                own = tuple(
+                    base + next(loops) if extent > 1 else base
+                    for base, extent in zip(region.base, region.extents, strict=True)
+                )
+                self._push(node, root, (own, ALWAYS))
+                return True
+        return False
+
+    def _take(self, node: Node, root: Node, depth: int, space: str) -> bool:
+        if self.in_kernel[root] == MAX_PLACED:
+            return False
+        self.in_kernel[root] += 1
+        self.placed[node] = (root, depth, space)
+        return True
+
+    def _push(self, node: Node, root: Node, access: Access, depth: int = 0) -> None:
+        """Notes what computing `node` at `access` in the kernel of `root` reads."""
+        loops = reduce_loops(node, f"red{len(self.placed)}_") if node.kind == "reduce" else ()
+        self.depth.update(dict.fromkeys(loops, depth))
+        for source, read in source_accesses(node, access, loops):
+            self.reads[source].setdefault(root, {})[read] = None

@@ -1,0 +1,1 @@
+"""Compilers outside this package: text in, machine code out."""

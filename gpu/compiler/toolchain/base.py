@@ -1,0 +1,88 @@
+"""What every compiler of kernel source is: a key, `compile`, and a cache in front of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from abc import ABC, abstractmethod
+from hashlib import blake2b
+from typing import Final
+
+from gpu.core.errors import CompileError, Unsupported
+from gpu.core.files import DiskCache, atomic_write
+
+_TOOL_TIMEOUT: Final = 60.0  # seconds
+
+
+class Compiler(ABC):
+    """Turns source text into an object or binary that a device loads.
+
+    Attributes:
+        key: toolchain, its version and the options: all that the result depends on besides the
+            source. Known without loading the toolchain, so that a cache hit never does.
+    """
+
+    key: str
+
+    def __init__(self, key: str, namespace: str):
+        """`namespace` names the folder of the disk cache."""
+        self.key = key
+        self._disk = DiskCache(namespace)
+        self._memory: dict[bytes, bytes] = {}
+
+    @abstractmethod
+    def compile(self, source: str) -> bytes:
+        """Compiles `source`. Raises CompileError with the tool's words where it is refused."""
+
+    @abstractmethod
+    def disassemble(self, lib: bytes) -> str:
+        """The machine code of a compiled object as text.
+
+        Raises Unsupported, saying what to install, where the tool for it is missing.
+        """
+
+    def compile_cached(self, source: str) -> bytes:
+        """What `compile` gives, from memory or disk where it has been compiled before."""
+        digest = blake2b(f"{self.key}\0{source}".encode(), digest_size=32).digest()
+        known = self._memory.get(digest)
+        if known is None:
+            name = digest.hex()
+            known = self._disk.get(name)
+            if known is None:
+                known = self.compile(source)
+                self._disk.put(name, known)
+            self._memory[digest] = known
+        return known
+
+
+def disassemble_elf(lib: bytes) -> str:
+    """An ELF object through `llvm-objdump`, which knows all targets, or binutils' `objdump`.
+
+    Raises Unsupported where neither is in PATH, CompileError where the tool fails.
+    """
+    for name, options in (("llvm-objdump", ["-d", "-r"]), ("objdump", ["-d", "-r", "-w"])):
+        if tool := shutil.which(name):
+            return _run_on_file([tool, *options], lib)
+    raise Unsupported(
+        "disassembling needs llvm-objdump or objdump in PATH; install LLVM's tools (Debian: the"
+        " package llvm) or binutils"
+    )
+
+
+def _run_on_file(command: list[str], content: bytes) -> str:
+    """What a command prints about a file of this content, which it takes as its last argument."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "kernel.o")
+        atomic_write(path, content)
+        done = subprocess.run(
+            [*command, path],
+            capture_output=True,
+            text=True,
+            timeout=_TOOL_TIMEOUT,
+            check=False,
+        )
+    if done.returncode != 0:
+        raise CompileError(f"{command[0]} failed: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout

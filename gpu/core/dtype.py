@@ -1,0 +1,267 @@
+"""Element types and how they combine.
+
+Promotion (`promote`) follows the Array API standard where it speaks, and this table where it does
+not:
+
+====================================  ==========================================================
+operands                              result
+====================================  ==========================================================
+same kind                             the wider one; a signed and an unsigned integer: the
+                                      narrowest signed integer that holds both
+uint64 with a signed integer          float64, as in numpy: no integer holds both
+bool with anything                    the other dtype
+integer with a float                  the float, whatever the integer's width, as in torch
+float16 with bfloat16                 float32: neither holds the other
+two fp8 formats, or fp8 with float16  float16, which holds both fp8 formats exactly
+fp8 with bfloat16 or wider            the other dtype
+a Python scalar with an array         the array's dtype if the scalar's kind fits it; a Python
+                                      float with an integer or bool array gives float32 (the
+                                      default float), a Python int with a bool array gives int32
+                                      (the default int)
+====================================  ==========================================================
+"""
+
+from __future__ import annotations
+
+import difflib
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gpu.core.errors import DTypeError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+PyScalar = bool | int | float
+NumpyDType = np.dtype[Any]
+
+_KIND_ORDER: Final = {"bool": 0, "uint": 1, "int": 1, "float": 2}
+
+
+class DType:
+    """An element type. There is one object per type, so `is` compares them.
+
+    Attributes:
+        name: canonical name, as in ``float32``.
+        kind: ``bool``, ``uint``, ``int`` or ``float``.
+        bits: width in bits.
+        itemsize: width in bytes.
+        code: short name used in the text form of the IRs, as in ``f32``.
+    """
+
+    __slots__ = ("bits", "code", "itemsize", "kind", "max", "min", "name")
+
+    def __init__(self, name: str, kind: str, bits: int, code: str, lo: PyScalar, hi: PyScalar):
+        self.name, self.kind, self.bits, self.code = name, kind, bits, code
+        self.itemsize = bits // 8
+        self.min, self.max = lo, hi
+
+    def __repr__(self) -> str:
+        return f"dtypes.{self.name}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (dtype_named, (self.name,))
+
+    @property
+    def is_float(self) -> bool:
+        """True for fp8, float16, bfloat16, float32 and float64."""
+        return self.kind == "float"
+
+    @property
+    def is_int(self) -> bool:
+        """True for signed and unsigned integers, not for bool."""
+        return self.kind in ("int", "uint")
+
+    @property
+    def is_signed(self) -> bool:
+        """True for signed integers and floats."""
+        return self.kind in ("int", "float")
+
+    @property
+    def np(self) -> NumpyDType:
+        """The numpy dtype with the same bits.
+
+        bfloat16 and fp8 come from `ml_dtypes`, imported on use.
+        """
+        return _numpy_dtype(self)
+
+
+def _int(bits: int, signed: bool) -> DType:
+    kind = "int" if signed else "uint"
+    lo = -(1 << (bits - 1)) if signed else 0
+    hi = (1 << (bits - 1)) - 1 if signed else (1 << bits) - 1
+    return DType(f"{kind}{bits}", kind, bits, f"{'i' if signed else 'u'}{bits}", lo, hi)
+
+
+def _float(name: str, bits: int, code: str) -> DType:
+    return DType(name, "float", bits, code, float("-inf"), float("inf"))
+
+
+class dtypes:
+    """Namespace of the element types, with torch's and C's names as aliases."""
+
+    bool = DType("bool", "bool", 8, "b1", False, True)
+    int8, int16, int32, int64 = (_int(b, True) for b in (8, 16, 32, 64))
+    uint8, uint16, uint32, uint64 = (_int(b, False) for b in (8, 16, 32, 64))
+    fp8e4m3 = DType("fp8e4m3", "float", 8, "f8e4m3", -448.0, 448.0)
+    fp8e5m2 = _float("fp8e5m2", 8, "f8e5m2")
+    float16 = _float("float16", 16, "f16")
+    bfloat16 = _float("bfloat16", 16, "bf16")
+    float32 = _float("float32", 32, "f32")
+    float64 = _float("float64", 64, "f64")
+
+    half, float, double = float16, float32, float64
+    char, short, int, long = int8, int16, int32, int64
+    uchar, ushort, uint, ulong = uint8, uint16, uint32, uint64
+    default_float = float32
+    default_int = int32
+
+    @staticmethod
+    def from_numpy(dtype: npt.DTypeLike) -> DType:
+        """The element type with the same bits as a numpy dtype.
+
+        Raises DTypeError where there is none, foreign byte orders included.
+        """
+        try:
+            native = np.dtype(dtype)
+        except TypeError as error:
+            raise DTypeError(f"{dtype!r} is not a numpy dtype") from error
+        if not native.isnative:
+            raise DTypeError(
+                f"numpy dtype {native.str!r} has the other byte order; convert the array with"
+                f" .astype({native.newbyteorder('=').str!r})"
+            )
+        return dtype_named(native.name)
+
+    @staticmethod
+    def of(value: PyScalar) -> DType:
+        """The default element type of a Python scalar.
+
+        bool, int32 (int64 where the value does not fit) or float32.
+        """
+        if isinstance(value, bool):
+            return dtypes.bool
+        if isinstance(value, int):
+            fits = dtypes.int32.min <= value <= dtypes.int32.max
+            return dtypes.int32 if fits else dtypes.int64
+        return dtypes.default_float
+
+
+ALL: Final[tuple[DType, ...]] = (
+    dtypes.bool,
+    dtypes.int8, dtypes.int16, dtypes.int32, dtypes.int64,
+    dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64,
+    dtypes.fp8e4m3, dtypes.fp8e5m2, dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64,
+)  # fmt: skip
+INTS: Final = tuple(d for d in ALL if d.is_int)
+FLOATS: Final = tuple(d for d in ALL if d.is_float)
+BY_CODE: Final = {d.code: d for d in ALL}
+_ALIASES: Final = {
+    "half": "float16", "float": "float32", "double": "float64", "char": "int8", "short": "int16",
+    "int": "int32", "long": "int64", "uchar": "uint8", "ushort": "uint16", "uint": "uint32",
+    "ulong": "uint64", "bool_": "bool", "float8_e4m3fn": "fp8e4m3", "float8_e5m2": "fp8e5m2",
+}  # fmt: skip
+_CANONICAL: Final = {d.name: d for d in ALL}
+_BY_NAME: Final = _CANONICAL | {alias: _CANONICAL[name] for alias, name in _ALIASES.items()}
+_PYTHON_TYPES: Final = (
+    (bool, dtypes.bool),
+    (int, dtypes.default_int),
+    (float, dtypes.default_float),
+)
+_ML_DTYPES: Final = {"bfloat16": "bfloat16", "fp8e4m3": "float8_e4m3fn", "fp8e5m2": "float8_e5m2"}
+
+
+@cache
+def _numpy_dtype(dtype: DType) -> NumpyDType:
+    if dtype.name not in _ML_DTYPES:
+        return np.dtype(dtype.name)
+    import ml_dtypes
+
+    extended: NumpyDType = np.dtype(getattr(ml_dtypes, _ML_DTYPES[dtype.name]))
+    return extended
+
+
+def dtype_named(name: str) -> DType:
+    """The element type called `name` (canonical, torch's or C's).
+
+    Raises DTypeError with a suggestion.
+    """
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    near = difflib.get_close_matches(name, _BY_NAME, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(d.name for d in ALL)}"
+    raise DTypeError(f"there is no dtype {name!r}{hint}")
+
+
+def to_dtype(value: DType | str | type[Any] | np.dtype[Any]) -> DType:
+    """Reads a dtype argument: a DType, its name, a Python scalar type or a numpy dtype.
+
+    Raises DTypeError for anything else, torch dtypes included (`from_torch_dtype` reads those).
+    """
+    if isinstance(value, DType):
+        return value
+    if isinstance(value, str):
+        return dtype_named(value)
+    # `is`, not `in`: np.dtype("int64") == int holds.
+    for python_type, dtype in _PYTHON_TYPES:
+        if value is python_type:
+            return dtype
+    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        return dtypes.from_numpy(value)
+    raise DTypeError(
+        f"{value!r} is not a dtype; pass one of gpu.dtypes, its name, or a numpy dtype"
+    )
+
+
+def from_torch_dtype(dtype: object) -> DType:
+    """The element type of a `torch.dtype`, read by its printed name so that torch is not imported.
+
+    Raises DTypeError where there is no such type here.
+    """
+    return dtype_named(str(dtype).removeprefix("torch."))
+
+
+def _kind_rank(d: DType) -> int:
+    return _KIND_ORDER[d.kind]
+
+
+@cache
+def promote(a: DType, b: DType) -> DType:
+    """The dtype two arrays combine to, by the table in this module's docstring. Symmetric."""
+    if a is b:
+        return a
+    if _kind_rank(a) != _kind_rank(b):
+        return a if _kind_rank(a) > _kind_rank(b) else b
+    if a.is_float:
+        return _promote_floats(a, b)
+    if a.kind == b.kind:
+        return a if a.bits > b.bits else b
+    signed, unsigned = (a, b) if a.kind == "int" else (b, a)
+    if unsigned is dtypes.uint64:
+        return dtypes.float64
+    bits = max(signed.bits, unsigned.bits * 2)
+    return dtype_named(f"int{bits}")
+
+
+def _promote_floats(a: DType, b: DType) -> DType:
+    small, large = sorted((a, b), key=lambda d: d.bits)
+    if small.bits == 8 and large.bits == 8:
+        return dtypes.float16
+    if small.bits == large.bits:
+        return dtypes.float32
+    return large
+
+
+def promote_scalar(array: DType, value: PyScalar) -> DType:
+    """The dtype an array and a scalar combine to: the array's unless the scalar's kind wins."""
+    kind = 0 if isinstance(value, bool) else 1 if isinstance(value, int) else 2
+    if kind <= _kind_rank(array):
+        return array
+    return dtypes.default_int if kind == 1 else dtypes.default_float
+
+
+def accumulator(dtype: DType) -> DType:
+    """The dtype sums of `dtype` are formed in: float32 for narrower floats, else itself."""
+    return dtypes.float32 if dtype.is_float and dtype.bits < 32 else dtype

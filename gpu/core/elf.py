@@ -1,0 +1,209 @@
+"""Reading ELF64 little-endian relocatable objects.
+
+Constants and layouts: System V ABI, "Object Files" (ELF-64), and the AMD64 and AArch64 processor
+supplements. Whatever a file says is checked against the file before it is used: a malformed file is
+a FormatError, whatever its bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from gpu.core.errors import FormatError
+
+ET_REL: Final = 1
+EM_X86_64: Final = 62
+EM_AARCH64: Final = 183
+SHT_PROGBITS: Final = 1
+SHT_SYMTAB: Final = 2
+SHT_STRTAB: Final = 3
+SHT_RELA: Final = 4
+SHT_NOBITS: Final = 8
+SHT_REL: Final = 9
+SHT_INIT_ARRAY: Final = 14
+SHT_FINI_ARRAY: Final = 15
+SHF_WRITE: Final = 0x1
+SHF_ALLOC: Final = 0x2
+SHF_EXECINSTR: Final = 0x4
+SHF_TLS: Final = 0x400
+SHF_COMPRESSED: Final = 0x800
+SHN_UNDEF: Final = 0
+SHN_LORESERVE: Final = 0xFF00
+SHN_ABS: Final = 0xFFF1
+STB_LOCAL: Final = 0
+STB_WEAK: Final = 2
+STT_SECTION: Final = 3
+STT_FILE: Final = 4
+STT_TLS: Final = 6
+STT_GNU_IFUNC: Final = 10
+
+_HEADER: Final = struct.Struct("<16sHHIQQQIHHHHHH")  # Elf64_Ehdr
+_SECTION: Final = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
+_SYMBOL: Final = struct.Struct("<IBBHQQ")  # Elf64_Sym
+_RELA: Final = struct.Struct("<QQq")  # Elf64_Rela
+_IDENT: Final = b"\x7fELF\x02\x01\x01"  # magic, 64-bit, little-endian, version 1
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section header, with its name read; `content` is empty for SHT_NOBITS."""
+
+    index: int
+    name: str
+    type: int
+    flags: int
+    size: int
+    link: int
+    info: int
+    align: int
+    content: bytes
+
+
+class Symbol(NamedTuple):
+    """A symbol: `value` is an offset into section `section`, or an address where that is SHN_ABS.
+
+    `name` is the section's for a section symbol.
+    """
+
+    name: str
+    binding: int
+    type: int
+    section: int
+    value: int
+
+
+class Relocation(NamedTuple):
+    """A place `offset` bytes into section `section` that depends on a symbol's address."""
+
+    section: int
+    offset: int
+    type: int
+    symbol: int
+    addend: int
+
+
+@dataclass(frozen=True, slots=True)
+class ElfObject:
+    """A parsed relocatable object. Indices in it are checked; types are not."""
+
+    machine: int
+    sections: list[Section]
+    symbols: list[Symbol]
+    relocations: list[Relocation]
+
+
+def parse_object(data: bytes) -> ElfObject:
+    """Reads an ELF64 little-endian ET_REL file. Raises FormatError naming what is wrong."""
+    header = _unpack(_HEADER, data, 0, "ELF header")
+    ident, kind, machine, section_offset = header[0], header[1], header[2], header[6]
+    entry_size, count, names_index = header[11], header[12], header[13]
+    if not ident.startswith(_IDENT):
+        raise FormatError(f"not a 64-bit little-endian ELF file: it starts with {ident[:7]!r}")
+    if kind != ET_REL:
+        raise FormatError(f"ELF type {kind} at offset 16; only relocatable objects (1) are read")
+    if entry_size != _SECTION.size:
+        raise FormatError(f"ELF section headers of {entry_size} bytes; {_SECTION.size} expected")
+    headers = [
+        _unpack(_SECTION, data, section_offset + i * entry_size, f"section header {i}")
+        for i in range(count)
+    ]
+    sections = _read_sections(data, headers, names_index)
+    symbols = _read_symbols(sections)
+    relocations = [r for s in sections for r in _read_relocations(s, sections, len(symbols))]
+    return ElfObject(machine, sections, symbols, relocations)
+
+
+def _unpack(layout: struct.Struct, data: bytes, offset: int, what: str) -> tuple[Any, ...]:
+    if offset + layout.size > len(data):
+        raise FormatError(
+            f"{what} at offset {offset} needs {layout.size} bytes, but the file ends at {len(data)}"
+        )
+    return layout.unpack_from(data, offset)
+
+
+def _read_sections(data: bytes, headers: list[tuple[Any, ...]], names: int) -> list[Section]:
+    contents = [_section_content(data, i, header) for i, header in enumerate(headers)]
+    # Sections of a real object do not overlap. Holding to that bounds all later work by the size
+    # of the file.
+    if sum(map(len, contents)) > len(data):
+        raise FormatError("sections overlap: together they are larger than the file")
+    if names >= len(headers):
+        raise FormatError(f"section name table {names} of {len(headers)} sections")
+    sections = []
+    for index, header in enumerate(headers):
+        name = _string(contents[names], header[0], f"name of section {index}")
+        kind, flags, size, link, info = header[1], header[2], header[5], header[6], header[7]
+        align = max(header[8], 1)
+        if align & (align - 1):
+            raise FormatError(f"section {name}: alignment {align} is not a power of two")
+        content = contents[index]
+        sections.append(Section(index, name, kind, flags, size, link, info, align, content))
+    return sections
+
+
+def _section_content(data: bytes, index: int, header: tuple[Any, ...]) -> bytes:
+    kind, offset, size = header[1], header[4], header[5]
+    if index == 0 or kind == SHT_NOBITS:
+        return b""
+    if offset + size > len(data):
+        raise FormatError(
+            f"section {index}: bytes {offset} to {offset + size} of a file of {len(data)}"
+        )
+    return data[offset : offset + size]
+
+
+def _string(table: bytes, offset: int, what: str) -> str:
+    end = table.find(b"\0", offset)
+    if offset >= len(table) or end < 0:
+        raise FormatError(f"{what}: no string at {offset} of a table of {len(table)} bytes")
+    return table[offset:end].decode("utf-8", "backslashreplace")
+
+
+def _entries(layout: struct.Struct, section: Section) -> Iterator[tuple[Any, ...]]:
+    if len(section.content) % layout.size:
+        raise FormatError(
+            f"section {section.name}: {len(section.content)} bytes are not a whole number of"
+            f" {layout.size}-byte entries"
+        )
+    return layout.iter_unpack(section.content)
+
+
+def _read_symbols(sections: list[Section]) -> list[Symbol]:
+    tables = [s for s in sections if s.type == SHT_SYMTAB]
+    if not tables:
+        return []
+    if len(tables) > 1:
+        raise FormatError(f"{len(tables)} symbol tables; an object has one")
+    table = tables[0]
+    if table.link >= len(sections):
+        raise FormatError(f"symbol table names strings {table.link} of {len(sections)} sections")
+    strings = sections[table.link].content
+    symbols = []
+    for number, (name, info, _, section, value, _) in enumerate(_entries(_SYMBOL, table)):
+        if len(sections) <= section < SHN_LORESERVE:
+            raise FormatError(f"symbol {number} is in section {section} of {len(sections)}")
+        text = _string(strings, name, f"name of symbol {number}")
+        kind = info & 0xF
+        if kind == STT_SECTION and section < len(sections):
+            text = text or sections[section].name
+        symbols.append(Symbol(text, info >> 4, kind, section, value))
+    return symbols
+
+
+def _read_relocations(
+    section: Section, sections: list[Section], symbol_count: int
+) -> Iterator[Relocation]:
+    if section.type == SHT_REL:
+        raise FormatError(f"section {section.name}: relocations without addends (SHT_REL)")
+    if section.type != SHT_RELA:
+        return
+    if section.info >= len(sections):
+        raise FormatError(f"{section.name} relocates section {section.info} of {len(sections)}")
+    for offset, info, addend in _entries(_RELA, section):
+        symbol = info >> 32
+        if symbol >= symbol_count:
+            raise FormatError(f"{section.name}: symbol {symbol} of {symbol_count}")
+        yield Relocation(section.info, offset, info & 0xFFFFFFFF, symbol, addend)

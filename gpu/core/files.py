@@ -1,0 +1,212 @@
+"""Plain files: atomic writes, the cache folder, and the disk cache.
+
+A cache never fails a program: whatever is wrong with the folder or an entry is a miss, and at most
+one warning. Entries hold bytes and a checksum, never pickles.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import struct
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+from gpu.core.config import config
+from gpu.core.errors import InvalidValue
+from gpu.core.log import get_logger
+
+_log = get_logger(__name__)
+
+_MAGIC: Final = b"GPUCACHE"
+_VERSION: Final = 1
+_CHECKSUM_SIZE: Final = 16
+_HEADER: Final = struct.Struct(f"<8sIQ{_CHECKSUM_SIZE}s")
+_NAMESPACE: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+_PUTS_PER_EVICTION: Final = 256
+_DEFAULT_LIMIT: Final = 1 << 30
+
+
+def atomic_write(path: str | os.PathLike[str], data: bytes) -> None:
+    """Writes a whole file so that readers see the old content or the new, never a part.
+
+    The file is readable by its owner alone (0600). There is no fsync: after a power cut it may be
+    empty. Raises OSError as the system does, leaving nothing behind.
+    """
+    target = os.fspath(path)
+    folder = os.path.dirname(target) or "."
+    temporary = os.path.join(folder, f".tmp-{os.urandom(8).hex()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    moved = False
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(temporary, target)
+        moved = True
+    finally:
+        if not moved:
+            os.unlink(temporary)
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The whole content of a file. Raises OSError as the system does."""
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def cache_dir() -> Path | None:
+    """The folder of the disk cache, made (0700) where it is missing.
+
+    None, with one warning per folder, where it cannot be used: it cannot be made or written to, it
+    is another user's, or others may write to it. Also None where the setting CACHE is off.
+    """
+    return _private_folder(config.CACHE_DIR) if config.CACHE else None
+
+
+@cache
+def _private_folder(folder: Path) -> Path | None:
+    reason = _why_not_private(folder)
+    if reason is None:
+        return folder
+    _log.warning(
+        "the cache folder %s is not used: %s. Set CACHE_DIR to another, or CACHE=0", folder, reason
+    )
+    return None
+
+
+def _why_not_private(folder: Path) -> str | None:
+    """Makes a folder where it is missing; what speaks against keeping private files in it."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+    except OSError as error:
+        return f"it cannot be made: {error.strerror}"
+    if status.st_uid != os.getuid():
+        return f"it belongs to user {status.st_uid}, not to {os.getuid()}"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others may write to it; run `chmod go-w {folder}`"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return "it cannot be written to"
+    return None
+
+
+class DiskCache:
+    """Bytes kept on disk between processes, by key, in a folder of their own in `cache_dir()`.
+
+    Several processes may use it at once. An entry that is truncated, corrupt, of another format or
+    of another key is removed and counts as a miss.
+    """
+
+    def __init__(self, namespace: str, limit: int = _DEFAULT_LIMIT):
+        """A cache named `namespace` that is kept under about `limit` bytes.
+
+        Raises InvalidValue for a namespace that is not a short lower-case file name.
+        """
+        if not _NAMESPACE.fullmatch(namespace):
+            raise InvalidValue(
+                f"cache namespace {namespace!r}: use 1 to 64 of a-z, 0-9, '_', '.', '-', starting"
+                " with a letter or digit"
+            )
+        self.namespace = namespace
+        self.limit = limit
+        self._warned = False
+
+    def get(self, key: str) -> bytes | None:
+        """What was last put under `key`, or None."""
+        digest = self._digest(key)
+        path = self._path(digest)
+        if path is None:
+            return None
+        try:
+            entry = read_bytes(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._warn("read", error)
+            return None
+        data = _unframe(entry, digest)
+        # Both are for other readers' sake: what they fail to do costs time, never correctness.
+        with contextlib.suppress(OSError):
+            if data is None:
+                path.unlink()
+            else:
+                os.utime(path)
+        return data
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keeps `data` under `key`, in the place of what was there; may quietly not."""
+        digest = self._digest(key)
+        path = self._path(digest)
+        if path is None or len(data) + _HEADER.size > self.limit:
+            return
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            # By key: many short processes then check as rarely as one long one.
+            if int.from_bytes(digest[:2], "little") % _PUTS_PER_EVICTION == 0:
+                self._evict(path.parent)
+            atomic_write(path, _frame(data, digest))
+        except OSError as error:
+            self._warn("written", error)
+
+    def _digest(self, key: str) -> bytes:
+        return blake2b(f"{self.namespace}\0{key}".encode(), digest_size=32).digest()
+
+    def _path(self, digest: bytes) -> Path | None:
+        folder = cache_dir()
+        return None if folder is None else folder / self.namespace / digest.hex()
+
+    def _warn(self, action: str, error: OSError) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning("the disk cache %s cannot be %s: %s", self.namespace, action, error)
+
+    def _evict(self, folder: Path) -> None:
+        """Removes the entries used longest ago once all together exceed the limit.
+
+        It goes down to three quarters of the limit, so that it does not happen on every check.
+        """
+        entries = _files_by_age(folder)
+        total = sum(size for _, size, _ in entries)
+        if total <= self.limit:
+            return
+        for _, size, path in entries:
+            if total <= self.limit * 3 // 4:
+                break
+            with contextlib.suppress(FileNotFoundError):  # another process evicts too
+                os.unlink(path)
+            total -= size
+
+
+def _files_by_age(folder: Path) -> list[tuple[int, int, str]]:
+    """(time of last use in ns, size, path) of each file, the oldest first."""
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):  # another process evicts too
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):
+                    found.append((status.st_mtime_ns, status.st_size, entry.path))
+    return sorted(found)
+
+
+def _checksum(data: bytes, digest: bytes) -> bytes:
+    # Keyed by the entry's own digest: an entry renamed to another key's name does not match.
+    return blake2b(data, digest_size=_CHECKSUM_SIZE, key=digest).digest()
+
+
+def _frame(data: bytes, digest: bytes) -> bytes:
+    return _HEADER.pack(_MAGIC, _VERSION, len(data), _checksum(data, digest)) + data
+
+
+def _unframe(entry: bytes, digest: bytes) -> bytes | None:
+    if len(entry) < _HEADER.size:
+        return None
+    magic, version, length, checksum = _HEADER.unpack_from(entry)
+    data = entry[_HEADER.size :]
+    if (magic, version, length) != (_MAGIC, _VERSION, len(data)):
+        return None
+    return data if checksum == _checksum(data, digest) else None

@@ -1,0 +1,78 @@
+"""The kinds of values a setting can have, and how each is read from text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+from gpu.core.devspec import GRAMMAR, parse_device_spec
+
+T = TypeVar("T")
+
+_BOOL_WORDS: Final = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """A kind of value.
+
+    Attributes:
+        name: ``int``, ``bool``, ``str`` or ``path``, for tables.
+        accepts: what may be written, for error messages.
+        parse: reads a text; raises ValueError for what it does not accept.
+    """
+
+    name: str
+    accepts: str
+    parse: Callable[[str], T]
+
+
+def whole_number(low: int, high: int) -> Kind[int]:
+    """Integers from `low` to `high`, both included."""
+
+    def parse(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError(text)
+        return value
+
+    return Kind("int", f"a whole number from {low} to {high}", parse)
+
+
+def one_of(names: tuple[str, ...]) -> Kind[str]:
+    """One of some upper-case names, read in any case."""
+
+    def parse(text: str) -> str:
+        if text.upper() not in names:
+            raise ValueError(text)
+        return text.upper()
+
+    return Kind("str", " or ".join(names), parse)
+
+
+def _parse_bool(text: str) -> bool:
+    if text.lower() not in _BOOL_WORDS:
+        raise ValueError(text)
+    return _BOOL_WORDS[text.lower()]
+
+
+def _parse_path(text: str) -> Path:
+    if not text or "\0" in text:
+        raise ValueError(text)
+    return Path(os.path.abspath(os.path.expanduser(text)))
+
+
+def _parse_device(text: str) -> str:
+    return str(parse_device_spec(text)) if text else ""
+
+
+BOOL: Final = Kind("bool", "0 or 1", _parse_bool)
+TEXT: Final = Kind("str", "any text", str)
+PATH: Final = Kind("path", "the path of a folder", _parse_path)
+DEVICE: Final = Kind("str", GRAMMAR, _parse_device)

@@ -1,0 +1,1 @@
+"""Devices, buffers and programs, and how a graph of tensors is executed on them."""

@@ -1,0 +1,89 @@
+"""Device memory: what an allocator is, and one that keeps what is freed for the next request."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from typing import Generic, TypeVar
+
+from gpu.core.errors import OutOfMemory
+
+M = TypeVar("M")
+
+
+class Allocator(ABC, Generic[M]):
+    """Memory of one device. `M` is whatever the device's programs take as a buffer."""
+
+    @abstractmethod
+    def _alloc(self, nbytes: int) -> M:
+        """Fresh memory. Raises OutOfMemory."""
+
+    @abstractmethod
+    def _free(self, memory: M, nbytes: int) -> None:
+        """Gives memory back to the device."""
+
+    @abstractmethod
+    def copy_in(self, memory: M, data: memoryview) -> None:
+        """Copies bytes from the host to the start of `memory`."""
+
+    @abstractmethod
+    def copy_out(self, data: memoryview, memory: M) -> None:
+        """Copies bytes from the start of `memory` to the host, after all work on it is done."""
+
+    def alloc(self, nbytes: int) -> M:
+        """Memory of at least `nbytes` bytes with undefined contents. Raises OutOfMemory."""
+        return self._alloc(nbytes)
+
+    def free(self, memory: M, nbytes: int) -> None:
+        """Gives back what `alloc(nbytes)` returned."""
+        self._free(memory, nbytes)
+
+    def free_cache(self) -> None:
+        """Gives memory kept for later back to the device."""
+
+
+class LRUAllocator(Allocator[M]):
+    """Keeps freed memory by size and hands it out again; frees nothing until it must.
+
+    Attributes:
+        used: bytes handed out now.
+        cached: bytes kept for later.
+    """
+
+    def __init__(self) -> None:
+        self._kept: defaultdict[int, list[M]] = defaultdict(list)
+        self.used = 0
+        self.cached = 0
+
+    def alloc(self, nbytes: int) -> M:
+        """Memory of at least `nbytes` bytes. Raises OutOfMemory after giving up what is kept."""
+        if kept := self._kept.get(nbytes):
+            self.cached -= nbytes
+            memory = kept.pop()
+        else:
+            memory = self._alloc_or_make_room(nbytes)
+        self.used += nbytes
+        return memory
+
+    def _alloc_or_make_room(self, nbytes: int) -> M:
+        try:
+            return self._alloc(nbytes)
+        except OutOfMemory:
+            if not self.cached:
+                raise
+            self.free_cache()
+            return self._alloc(nbytes)
+
+    def free(self, memory: M, nbytes: int) -> None:
+        """Keeps `memory` for the next request of `nbytes`."""
+        self.used -= nbytes
+        self.cached += nbytes
+        self._kept[nbytes].append(memory)
+
+    def free_cache(self) -> None:
+        """Gives everything kept back to the device."""
+        while self._kept:
+            nbytes, memories = self._kept.popitem()
+            self.cached -= nbytes * len(memories)
+            for memory in memories:
+                self._free(memory, nbytes)

@@ -1,0 +1,138 @@
+"""Devices: what a backend provides, and the table through which they are found and opened."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, Protocol
+
+from gpu.compiler.ir.linear import Program as LinearProgram
+from gpu.compiler.target import Target
+from gpu.compiler.toolchain.base import Compiler
+from gpu.core import config
+from gpu.core.devspec import DEVICES, DeviceSpec, device_name, parse_device_name
+from gpu.core.errors import Unsupported
+from gpu.runtime.allocator import Allocator
+from gpu.runtime.program import Program
+
+
+class Renderer(Protocol):
+    """Prints linear IR for a compiler, and knows the machine it prints for."""
+
+    target: Target
+
+    def render(self, program: LinearProgram) -> str:
+        """The program as the compiler's source text."""
+
+
+# Makes a Program of a compiled kernel: its linear form says what the launch needs besides code.
+Runtime = Callable[[LinearProgram, bytes], Program]
+
+
+class Compiled:
+    """A device that runs compiled kernels: an allocator, a renderer, a compiler and a runtime.
+
+    Attributes:
+        device: its name, as tensors print it: ``CPU`` or ``CPU:1``.
+        allocator: its memory.
+        renderer: linear IR to source text.
+        compiler: source text to code.
+        runtime: code to a launchable program.
+        graph: captures launches for replay, or None.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        allocator: Allocator[Any],
+        renderer: Renderer,
+        compiler: Compiler,
+        runtime: Runtime,
+        graph: Any = None,
+    ):
+        self.device = device
+        self.allocator = allocator
+        self.renderer = renderer
+        self.compiler = compiler
+        self.runtime = runtime
+        self.graph = graph
+
+    def synchronize(self) -> None:
+        """Waits until everything launched so far is done."""
+
+    def describe(self) -> dict[str, str]:
+        """What `gpu info` prints about the device."""
+        target = self.renderer.target
+        return {
+            "device": self.device,
+            "renderer": type(self.renderer).__name__.removesuffix("Renderer"),
+            "compiler": self.compiler.key,
+            "target": target.name,
+            "features": target.features,
+            "workers": str(target.workers),
+            "vector bytes": str(target.vector_bytes),
+        }
+
+
+# Modules that define `open_device(name: str, spec: DeviceSpec) -> Compiled`, imported on use.
+BACKENDS: Final = {
+    "CPU": "gpu.backends.cpu.device",
+    "PYTHON": "gpu.backends.python.device",
+}
+# Tried in this order where no device is asked for.
+PREFERENCE: Final = ("CPU",)
+
+
+class DeviceTable:
+    """Open devices by name: ``Device["CPU"]`` opens on first use; `Device.DEFAULT` names one."""
+
+    _open: ClassVar[dict[str, Compiled]] = {}
+
+    def __getitem__(self, name: str) -> Compiled:
+        """The device called `name`, in any case, as in ``cpu:1``.
+
+        Raises ConfigError for a name that is not known, Unsupported for a device whose backend is
+        not part of this version, DeviceError where it cannot be opened.
+        """
+        found = self._open.get(name)
+        if found is None:
+            canonical = self.canonicalize(name)
+            found = self._open.get(canonical)
+            if found is None:
+                found = self._open[canonical] = self._open_device(canonical)
+        return found
+
+    def _open_device(self, name: str) -> Compiled:
+        kind, _ = parse_device_name(name)
+        if kind not in BACKENDS:
+            raise Unsupported(
+                f"device {kind} is not supported by this version; supported: {', '.join(BACKENDS)}"
+            )
+        module = importlib.import_module(BACKENDS[kind])
+        opened: Compiled = module.open_device(name, config.device_options(kind))
+        return opened
+
+    def canonicalize(self, name: str | None) -> str:
+        """The printed form of a device name; None gives the default device."""
+        if name is None:
+            return self.DEFAULT
+        return device_name(*parse_device_name(name))
+
+    @property
+    def DEFAULT(self) -> str:
+        """The device that `DEV` (or an alias) asks for, or the best one this machine has."""
+        spec = config.device_spec()
+        return PREFERENCE[0] if spec is None else spec.name
+
+    def opened(self) -> list[Compiled]:
+        """The devices in use."""
+        return list(self._open.values())
+
+    def known(self) -> list[str]:
+        """Every device type there is a name for, whether or not this version supports it."""
+        return list(DEVICES)
+
+
+Device = DeviceTable()
+
+__all__ = ["BACKENDS", "Compiled", "Device", "DeviceSpec", "Renderer", "Runtime"]

@@ -1,0 +1,95 @@
+"""Running graphs: values of nodes become buffers."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+
+from gpu.compiler.ir.graph import Node
+from gpu.compiler.ir.graph_build import buffer
+from gpu.runtime.buffer import Buffer
+from gpu.runtime.compile import Key, Launch, Schedule, compile_graph, graph_key
+from gpu.runtime.device import Device
+
+# Buffers of nodes that were computed while something else still refers to the node.
+_values: weakref.WeakKeyDictionary[Node, Node] = weakref.WeakKeyDictionary()
+_schedules: dict[Key, Schedule] = {}
+
+
+class Counters:
+    """What has been run since the process started; tests and `gpu demo` read it.
+
+    Attributes:
+        launches: kernels launched.
+        compiled: graphs compiled.
+    """
+
+    launches = 0
+    compiled = 0
+
+
+def is_computed(node: Node) -> bool:
+    """Whether the node's value is in memory."""
+    return node.kind == "buffer" or node in _values
+
+
+def storage(node: Node) -> Buffer:
+    """The buffer of a node whose value is in memory."""
+    handle: Buffer = (node if node.kind == "buffer" else _values[node]).attr[0]
+    return handle
+
+
+def realize(roots: Sequence[Node]) -> list[Node]:
+    """Computes the values of `roots`; returns a buffer node for each, of the same shape.
+
+    A root that is another one's value under a new shape shares its memory. Raises what compiling
+    and allocating raise; nothing is changed then.
+    """
+    bases = [_without_reshapes(root) for root in roots]
+    wanted = [b for b in dict.fromkeys(bases) if not is_computed(b) and b.size]
+    if wanted:
+        _run(wanted)
+    return [_view(base, root) for base, root in zip(bases, roots, strict=True)]
+
+
+def _without_reshapes(node: Node) -> Node:
+    while node.kind == "reshape" and not is_computed(node):
+        node = node.src[0]
+    return node
+
+
+def _view(base: Node, root: Node) -> Node:
+    if not base.size:
+        handle = Buffer(root.device, 0, root.dtype)
+    else:
+        handle = storage(base)
+    return buffer(handle, root.shape, root.dtype, root.device)
+
+
+def _run(roots: list[Node]) -> None:
+    key, leaves, _ = graph_key(roots, is_computed)
+    schedule = _schedules.get(key)
+    if schedule is None:
+        schedule = _schedules[key] = compile_graph(roots, leaves, is_computed)
+        Counters.compiled += 1
+    slots = [storage(leaf) for leaf in leaves]
+    slots += [Buffer(s.device, s.size, s.dtype) for s in schedule.slots]
+    memories = [slot.memory for slot in slots]
+    for step in schedule.steps:
+        if isinstance(step, Launch):
+            step.program(*[memories[i] for i in step.slots])
+            Counters.launches += 1
+        else:
+            transfer(slots[step.source], slots[step.target])
+    for root, slot in zip(roots, schedule.outputs, strict=True):
+        _values[root] = buffer(slots[slot], root.shape, root.dtype, root.device)
+
+
+def transfer(source: Buffer, target: Buffer) -> None:
+    """Copies a buffer to another one of the same size, through the host."""
+    target.copy_in(source.copy_out())
+
+
+def synchronize(device: str) -> None:
+    """Waits until everything launched on a device is done."""
+    Device[device].synchronize()

@@ -1,0 +1,1 @@
+"""The tensor API: lazy tensors, autograd, and what is built on them."""

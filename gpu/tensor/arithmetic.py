@@ -1,0 +1,215 @@
+"""Arithmetic, element by element, with broadcasting and promotion.
+
+Division by zero of integers gives 0, as the op table fixes it for every device; remainders by zero
+give 0 too. Which sign a zero remainder of floats has is not fixed.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Self
+
+from gpu.compiler.ir import graph_build as G
+from gpu.core.dtype import dtypes
+from gpu.core.errors import InvalidValue
+from gpu.tensor.arguments import Operand, choice
+from gpu.tensor.comparison import Comparison
+
+# Up to this power of a float, repeated multiplication is the more exact way.
+_LARGEST_PRODUCT: Final = 16
+
+
+class Arithmetic(Comparison):
+    """Sums, products, quotients, remainders and powers."""
+
+    __slots__ = ()
+
+    def add(self, x: Operand, reverse: bool = False) -> Self:
+        """self + x; of two bools, whether either is true."""
+        a, b = self._pair(x, reverse)
+        return a._binary("or" if a.dtype is dtypes.bool else "add", b)
+
+    def sub(self, x: Operand, reverse: bool = False) -> Self:
+        """self - x, or x - self with `reverse`."""
+        return self._binary("sub", x, reverse)
+
+    def mul(self, x: Operand, reverse: bool = False) -> Self:
+        """self * x; of two bools, whether both are true."""
+        a, b = self._pair(x, reverse)
+        return a._binary("and" if a.dtype is dtypes.bool else "mul", b)
+
+    def div(self, x: Operand, reverse: bool = False, rounding_mode: str | None = None) -> Self:
+        """self / x, or x / self with `reverse`.
+
+        Args:
+            x: the divisor.
+            reverse: swaps the operands.
+            rounding_mode: None for the quotient, float32 if both are integers; "trunc" to round it
+                toward zero, "floor" toward minus infinity, in the operands' promoted dtype.
+        """
+        choice(rounding_mode, "rounding_mode", (None, "trunc", "floor"))
+        a, b = self._pair(x, reverse)
+        if rounding_mode == "floor":
+            return a._floor_div(b)
+        if rounding_mode == "trunc":
+            return a._binary("div", b).trunc() if a.dtype.is_float else a._binary("tdiv", b)
+        return a._as_float()._binary("div", b._as_float())
+
+    def fmod(self, x: Operand) -> Self:
+        """The remainder of division rounded toward zero; it has the sign of self."""
+        a, b = self._pair(x)
+        return a._float_fmod(b) if a.dtype.is_float else a._binary("tmod", b)
+
+    def mod(self, x: Operand, reverse: bool = False) -> Self:
+        """The remainder of floor division, as Python's %; it has the sign of the divisor."""
+        a, b = self._pair(x, reverse)
+        rest = a.fmod(b)
+        return rest._opposes(b).where(rest.add(b), rest)
+
+    def _float_fmod(self, y: Self) -> Self:
+        """fmod of floats, exact where the quotient is and the device's fma rounds once."""
+        quotient = self._binary("div", y).trunc()
+        rest = self._wrap(G.alu("fma", quotient.neg()._node, y._node, self._node))
+        # A quotient just below a whole number may have been rounded up to it.
+        overshot = rest._opposes(self)
+        with_sign = rest._opposes(y).where(y, y.neg())
+        rest = overshot.where(rest.add(with_sign), rest)
+        return y.isinf().bitwise_and(self.isfinite()).where(self, rest)
+
+    def _floor_div(self, y: Self) -> Self:
+        """Floor division of two tensors of one dtype and shape."""
+        if self.dtype is dtypes.bool:
+            return self._binary("sub", y)  # which says that bools have no such arithmetic
+        rest = self.fmod(y)
+        if self.dtype.is_float:
+            toward_zero = self.sub(rest)._binary("div", y)
+        else:
+            toward_zero = self._binary("tdiv", y)
+        quotient = rest._opposes(y).where(toward_zero.sub(1), toward_zero)
+        if not self.dtype.is_float:
+            return quotient
+        return y.eq(0).where(self._binary("div", y), quotient.round())
+
+    def _opposes(self, y: Self) -> Self:
+        """Where self is not zero and of the sign that `y` is not of."""
+        return self.ne(0).bitwise_and(self.lt(0).ne(y.lt(0)))
+
+    def neg(self) -> Self:
+        """-self."""
+        return self._unary("neg")
+
+    def abs(self) -> Self:
+        """The magnitude."""
+        return self._unary("abs")
+
+    def square(self) -> Self:
+        """self * self."""
+        return self.mul(self)
+
+    def reciprocal(self) -> Self:
+        """1 / self; float32 for integers."""
+        return self.div(1, reverse=True)
+
+    def sqrt(self) -> Self:
+        """The square root, correctly rounded; NaN below zero."""
+        return self._as_float()._unary("sqrt")
+
+    def rsqrt(self) -> Self:
+        """1 / sqrt(self)."""
+        return self.sqrt().reciprocal()
+
+    def copysign(self, other: Operand) -> Self:
+        """The magnitude of self with the sign of `other`, a zero's included."""
+        a, b = self._pair(other)
+        a, b = a._as_float(), b._as_float()
+        return a._signbit().ne(b._signbit()).where(a.neg(), a)
+
+    def lerp(self, end: Operand, weight: Operand) -> Self:
+        """self + weight * (end - self), exact at both ends."""
+        stop, share = self._lift(end), self._lift(weight)
+        span = stop.sub(self)
+        near_end = stop.sub(span.mul(share.sub(1, reverse=True)))
+        return share.lt(0.5).where(self.add(span.mul(share)), near_end)
+
+    def pow(self, x: Operand, reverse: bool = False) -> Self:
+        """self to the power of `x`, as in C: anything to the 0 is 1, (-8) ** (1/3) is NaN.
+
+        Whole powers up to 16 are products; others of floats are 2 ** (x * log2(self)), with an
+        error that grows with the exponent of the result. Integers wrap; negative powers of them
+        are 0 except for 1 and -1. At a zero base the gradient is 0 unless the power is a small
+        whole number.
+
+        Raises:
+            InvalidValue: an integer tensor to a negative Python int.
+        """
+        if not reverse and isinstance(x, int | float) and not isinstance(x, bool):
+            simple = self._constant_power(x)
+            if simple is not None:
+                return simple
+        base, exponent = self._pair(x, reverse)
+        if base.dtype.is_float:
+            return base._float_power(exponent)
+        return base._integer_power(exponent)
+
+    def _constant_power(self, power: float) -> Self | None:
+        """A power that products or roots give, or None."""
+        if not self.dtype.is_float and isinstance(power, int):
+            if power < 0:
+                raise InvalidValue(
+                    f"a tensor of {self.dtype.name} to the power {power} is not an integer; "
+                    "cast it to a float first"
+                )
+            return self._product(power)
+        base = self._as_float()
+        if power in (0.5, -0.5):
+            return base.sqrt() if power > 0 else base.rsqrt()
+        if abs(power) <= _LARGEST_PRODUCT and power == int(power):
+            product = base._product(abs(int(power)))
+            return product if power >= 0 else product.reciprocal()
+        return None
+
+    def _product(self, count: int) -> Self:
+        """self multiplied with itself `count` times."""
+        result: Self | None = None
+        square = self
+        while count:
+            if count & 1:
+                result = square if result is None else result.mul(square)
+            count >>= 1
+            square = square.mul(square) if count else square
+        return self._filled(1) if result is None else result
+
+    def _float_power(self, y: Self) -> Self:
+        nonzero = self.ne(0)
+        # The logarithm of a zero would put NaN into the gradient of what is not chosen.
+        logarithm = nonzero.where(self.abs(), 1.0)._unary("log2")
+        raised = y.mul(logarithm)._unary("exp2")
+        of_zero = y.lt(0).where(float("inf"), y.eq(0).where(1.0, y.isnan().where(y, 0.0)))
+        result = nonzero.where(raised, of_zero.cast(self.dtype))
+        ends = y.isinf().bitwise_and(self.abs().eq(1))
+        ends = ends.bitwise_or(self.eq(1).bitwise_and(y.isnan()))
+        ends = ends.bitwise_or(y.eq(0).bitwise_and(self.isfinite().logical_not()))
+        return self._with_sign_of_power(y, ends.where(1.0, result))
+
+    def _with_sign_of_power(self, y: Self, magnitude: Self) -> Self:
+        """`magnitude`, which is that of self ** y, with its sign; NaN where there is none."""
+        whole = y.floor().eq(y)
+        half = y.mul(0.5)
+        odd = whole.bitwise_and(half.floor().ne(half))
+        signed = odd.bitwise_and(self._signbit()).where(magnitude.neg(), magnitude)
+        undefined = self.lt(0).bitwise_and(self.isfinite()).bitwise_and(whole.logical_not())
+        return undefined.where(float("nan"), signed)
+
+    def _integer_power(self, y: Self) -> Self:
+        """Square and multiply over every bit of the exponent."""
+        result = self._filled(1)
+        square = self
+        bits = y.dtype.bits - y.dtype.is_signed
+        for bit in range(bits):
+            taken = y._binary("and", 1 << bit).ne(0)
+            result = taken.where(result.mul(square), result)
+            square = square.mul(square) if bit + 1 < bits else square
+        if not y.dtype.is_signed:
+            return result
+        odd = y._binary("and", 1).ne(0)
+        inverse = self.eq(1).where(1, self.eq(-1).where(odd.where(-1, 1), 0)).cast(self.dtype)
+        return y.lt(0).where(inverse, result)

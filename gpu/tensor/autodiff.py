@@ -1,0 +1,147 @@
+"""Reverse-mode differentiation: from a graph to the graph of its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.derivative import RULES, has_gradient
+from gpu.compiler.ir.graph import Node, toposort
+
+Gradients = tuple[Node | None, ...]
+
+
+def gradients(result: Node, seed: Node, targets: Sequence[Node]) -> list[Node | None]:
+    """The gradient of `result` with respect to each of `targets`.
+
+    Args:
+        result: the node that is differentiated.
+        seed: the gradient of `result`, of its shape and dtype.
+        targets: nodes of the graph below `result`.
+
+    Returns:
+        A node of the target's shape and dtype for each target, or None where `result` does not
+        depend on it through operations that have a gradient.
+    """
+    wanted = set(targets)
+    order = toposort([result], wanted.__contains__)
+    carries = _nodes_that_carry(order, wanted)
+    grads: dict[Node, Node] = {result: seed}
+    for node in reversed(order):
+        if node not in grads or node in wanted or node not in carries:
+            continue
+        grad = grads.pop(node)
+        for source, part in zip(node.src, _source_gradients(node, grad), strict=True):
+            if part is not None and source in carries:
+                known = grads.get(source)
+                grads[source] = part if known is None else G.alu("add", known, part)
+    return [grads.get(target) for target in targets]
+
+
+def _nodes_that_carry(order: Sequence[Node], wanted: set[Node]) -> set[Node]:
+    """Nodes through which a gradient can flow to something wanted."""
+    carries = set(wanted)
+    for node in order:
+        flows = node.kind != "detach" and has_gradient(node.dtype)
+        if flows and any(source in carries for source in node.src):
+            carries.add(node)
+    return carries
+
+
+def _source_gradients(node: Node, grad: Node) -> Gradients:
+    return _RULES[node.kind](node, grad)
+
+
+def _alu(node: Node, grad: Node) -> Gradients:
+    rule = RULES.get(node.attr[0])
+    if rule is None:
+        return (None,) * len(node.src)
+    return rule(G.GraphBuilder(node.shape, node.device), node.src, node, grad)
+
+
+def _cast(node: Node, grad: Node) -> Gradients:
+    source = node.src[0].dtype
+    return (G.cast(grad, source) if has_gradient(source) else None,)
+
+
+def _reduce(node: Node, grad: Node) -> Gradients:
+    monoid, axes = node.attr
+    (x,) = node.src
+    if monoid == "add":
+        return (G.expand(grad, x.shape),)
+    if monoid == "mul":
+        return (_product(node, grad),)
+    chosen = G.alu("eq", x, G.expand(node, x.shape))
+    share = G.cast(chosen, x.dtype)
+    ties = G.reduce("add", share, axes)
+    each = G.expand(G.alu("div", grad, ties), x.shape)
+    return (G.alu("mul", share, each),)
+
+
+def _product(node: Node, grad: Node) -> Node:
+    """The gradient of a product: the product of the others, right also where factors are zero."""
+    (x,), axes = node.src, node.attr[1]
+    b = G.GraphBuilder(x.shape, x.device)
+    zero, one = b.like(x, 0), b.like(x, 1)
+    is_zero = b.eq(x, zero)
+    zeros = G.expand(G.reduce("add", b.where(is_zero, one, zero), axes), x.shape)
+    rest = G.expand(G.reduce("mul", b.where(is_zero, one, x), axes), x.shape)
+    others_if_zero = b.where(b.eq(zeros, one), rest, zero)
+    others = b.where(b.eq(zeros, zero), b.div(rest, b.where(is_zero, one, x)), zero)
+    return b.mul(G.expand(grad, x.shape), b.where(is_zero, others_if_zero, others))
+
+
+def _expand(node: Node, grad: Node) -> Gradients:
+    source = node.src[0].shape
+    axes = [a for a, (s, d) in enumerate(zip(source, node.shape, strict=True)) if s != d]
+    return (G.reduce("add", grad, axes),)
+
+
+def _permute(node: Node, grad: Node) -> Gradients:
+    order: tuple[int, ...] = node.attr[0]
+    return (G.permute(grad, [order.index(axis) for axis in range(len(order))]),)
+
+
+def _slice(node: Node, grad: Node) -> Gradients:
+    backwards = [axis for axis, (_, step) in enumerate(node.attr) if step < 0]
+    if backwards:
+        grad = G.slice_(
+            grad,
+            [(n - 1, n, -1) if a in backwards else (0, n, 1) for a, n in enumerate(grad.shape)],
+        )
+    padding = []
+    for (start, step), size, whole in zip(node.attr, node.shape, node.src[0].shape, strict=True):
+        first = start if step > 0 else start + (size - 1) * step
+        covered = (size - 1) * abs(step) + 1
+        padding.append((first, whole - first - covered, abs(step) - 1) if size else (0, whole, 0))
+    return (G.pad(grad, padding),)
+
+
+def _pad(node: Node, grad: Node) -> Gradients:
+    sizes = node.src[0].shape
+    ranges = [(lo, size, gap + 1) for (lo, _, gap), size in zip(node.attr, sizes, strict=True)]
+    return (G.slice_(grad, ranges),)
+
+
+def _nothing(node: Node, grad: Node) -> Gradients:
+    return (None,) * len(node.src)
+
+
+_RULES: Final[dict[str, Callable[[Node, Node], Gradients]]] = {
+    "buffer": _nothing,
+    "const": _nothing,
+    "iota": _nothing,
+    "bitcast": _nothing,
+    "detach": _nothing,
+    "alu": _alu,
+    "cast": _cast,
+    "reduce": _reduce,
+    "reshape": lambda node, grad: (G.reshape(grad, node.src[0].shape),),
+    "expand": _expand,
+    "permute": _permute,
+    "slice": _slice,
+    "pad": _pad,
+    "contiguous": lambda node, grad: (grad,),
+    "copy": lambda node, grad: (G.copy(grad, node.src[0].device),),
+}

@@ -1,0 +1,358 @@
+"""What every tensor is: a handle on a graph node, and the way to its value."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.derivative import has_gradient
+from gpu.compiler.ir.graph import Node, Shape, toposort
+from gpu.core.dtype import DType, PyScalar, dtypes, promote, promote_scalar, to_dtype
+from gpu.core.errors import (
+    DeviceMismatch,
+    DTypeError,
+    InvalidType,
+    InvalidValue,
+    ShapeError,
+)
+from gpu.runtime.buffer import Buffer
+from gpu.runtime.device import Device
+from gpu.runtime.execute import is_computed, realize, storage
+from gpu.tensor.autodiff import gradients
+
+if TYPE_CHECKING:
+    from typing import Self
+
+T = TypeVar("T", bound="TensorBase")
+
+_identities = itertools.count(1)
+_PYTHON_SCALARS: Final = (bool, int, float)
+
+
+class TensorBase:
+    """State and mechanics shared by the families of operations that make up `Tensor`."""
+
+    __slots__ = ("__weakref__", "_earlier", "_node", "_requires_grad", "grad")
+
+    # Tensors that `backward` fills the gradient of, by identity: `==` compares elements.
+    _leaves: ClassVar[weakref.WeakValueDictionary[int, TensorBase]] = weakref.WeakValueDictionary()
+
+    grad: Self | None
+
+    def __init__(
+        self,
+        data: object = None,
+        device: str | None = None,
+        dtype: DType | str | None = None,
+        requires_grad: bool | None = None,
+    ):
+        wanted = None if dtype is None else to_dtype(dtype)
+        self._node = node_of(data, Device.canonicalize(device), wanted)
+        self._requires_grad: bool | None = None
+        self._earlier: tuple[Node, ...] = ()
+        self.grad = None
+        if requires_grad is not None:
+            self.requires_grad = requires_grad
+
+    @classmethod
+    def _wrap(cls, node: Node) -> Self:
+        """A tensor of `node`."""
+        tensor = cls.__new__(cls)
+        tensor._node = node
+        tensor._requires_grad = None
+        tensor._earlier = ()
+        tensor.grad = None
+        return tensor
+
+    @property
+    def shape(self) -> Shape:
+        """Sizes of the dimensions."""
+        return self._node.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        return self._node.dtype
+
+    @property
+    def device(self) -> str:
+        """Name of the device the value lives on, as in ``CPU`` or ``CPU:1``."""
+        return self._node.device
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self._node.shape)
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return self._node.size
+
+    def nbytes(self) -> int:
+        """Size of the value in bytes."""
+        return self._node.nbytes
+
+    def element_size(self) -> int:
+        """Size of one element in bytes."""
+        return self.dtype.itemsize
+
+    def is_floating_point(self) -> bool:
+        """Whether the elements are floats."""
+        return self.dtype.is_float
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise InvalidType("a 0-d tensor has no length")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<Tensor {list(self.shape)} {self.dtype.name} on {self.device}>"
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    # Values.
+
+    def realize(self, *others: TensorBase) -> Self:
+        """Computes the value now, and those of `others`, in one go; returns the tensor."""
+        tensors: tuple[TensorBase, ...] = (self, *others)
+        for tensor, node in zip(tensors, realize([t._node for t in tensors]), strict=True):
+            tensor._become(node)
+        return self
+
+    def _become(self, node: Node) -> None:
+        """Stands for `node` from now on, which has the value the tensor has already."""
+        if node is not self._node:
+            if id(self) in TensorBase._leaves:
+                self._earlier = (*self._earlier, self._node)
+            self._node = node
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """The value as a numpy array of its own. bfloat16 and fp8 use the dtypes of ml_dtypes."""
+        node = self._node
+        if not is_computed(node):
+            node = self.contiguous().realize()._node
+        return storage(node).copy_out().reshape(self.shape)
+
+    def item(self) -> PyScalar:
+        """The one element as a Python number. Raises ShapeError if there are more or none."""
+        if self.numel() != 1:
+            raise ShapeError(f"item() needs one element, the tensor has shape {list(self.shape)}")
+        value: PyScalar = self.numpy().reshape(()).item()
+        return value
+
+    def tolist(self) -> Any:
+        """The value as nested Python lists, or a number for a 0-d tensor."""
+        return self.numpy().tolist()
+
+    def contiguous(self) -> Self:
+        """The same value in row-major memory of its own."""
+        return self._wrap(G.contiguous(self._node))
+
+    def to(self, device: str | None) -> Self:
+        """The same value on another device. Raises ConfigError for a name that is not known."""
+        return self._wrap(G.copy(self._node, Device.canonicalize(device)))
+
+    def detach(self) -> Self:
+        """The same value, through which no gradient flows."""
+        return self._wrap(G.detach(self._node))
+
+    def cast(self, dtype: DType | str) -> Self:
+        """The elements converted to `dtype`: floats to integers truncate, saturate, NaN gives 0."""
+        return self._wrap(G.cast(self._node, to_dtype(dtype)))
+
+    def bitcast(self, dtype: DType | str) -> Self:
+        """The bits read as another dtype of the same width. Raises DTypeError for another width."""
+        return self._wrap(G.bitcast(self._node, to_dtype(dtype)))
+
+    # Gradients.
+
+    @property
+    def requires_grad(self) -> bool | None:
+        """Whether `backward` stores the gradient here; None where it was never said."""
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool | None) -> None:
+        self._requires_grad = value
+        if not value:
+            TensorBase._leaves.pop(id(self), None)
+            return
+        if not has_gradient(self.dtype):
+            raise DTypeError(f"only float tensors have gradients, this one is {self.dtype.name}")
+        if self._node.kind != "buffer":
+            # Equal expressions are one node; a leaf must be told from others of its value.
+            self._node = G.contiguous(self._node, next(_identities))
+        TensorBase._leaves[id(self)] = self
+
+    def gradient(self, *targets: TensorBase, gradient: TensorBase | None = None) -> list[Self]:
+        """The gradients of this tensor with respect to each of `targets`.
+
+        Args:
+            targets: tensors this one was computed from.
+            gradient: gradient of this tensor, of its shape; without it the tensor has to be 0-d.
+
+        Raises:
+            ShapeError: the tensor is not 0-d and no gradient was given.
+            InvalidValue: this tensor does not depend on a target through differentiable operations.
+        """
+        found = self._gradients([t._nodes() for t in targets], gradient)
+        for target, node in zip(targets, found, strict=True):
+            if node is None:
+                raise InvalidValue(f"{self} does not depend on {target}: there is no gradient")
+        return [self._wrap(node) for node in found if node is not None]
+
+    def backward(self, gradient: TensorBase | None = None) -> Self:
+        """Adds the gradient of this tensor to `grad` of every tensor that asks for one.
+
+        Those are the tensors with `requires_grad=True` that this one was computed from. Raises
+        ShapeError if the tensor is not 0-d and no gradient is given.
+        """
+        inside = set(toposort([self._node]))
+        leaves = [t for t in list(TensorBase._leaves.values()) if not inside.isdisjoint(t._nodes())]
+        found = self._gradients([t._nodes() for t in leaves], gradient)
+        for leaf, node in zip(leaves, found, strict=True):
+            if node is not None:
+                total = node if leaf.grad is None else G.alu("add", leaf.grad._node, node)
+                leaf.grad = leaf._wrap(total)
+        return self
+
+    def _nodes(self) -> tuple[Node, ...]:
+        """Every node this tensor's value has been known as."""
+        return (self._node, *self._earlier)
+
+    def _gradients(
+        self, targets: Sequence[tuple[Node, ...]], gradient: TensorBase | None
+    ) -> list[Node | None]:
+        if not has_gradient(self.dtype):
+            raise DTypeError(f"only float tensors have gradients, this one is {self.dtype.name}")
+        if gradient is None:
+            if self.shape:
+                raise ShapeError(
+                    f"the gradient of a tensor of shape {list(self.shape)} needs gradient=, "
+                    "a tensor of that shape; only a 0-d tensor starts from 1"
+                )
+            seed = G.const(1.0, (), self.dtype, self.device)
+        elif gradient.shape != self.shape:
+            raise ShapeError(
+                f"gradient has shape {list(gradient.shape)}, the tensor {list(self.shape)}"
+            )
+        else:
+            seed = G.cast(gradient._node, self.dtype)
+        flat = [node for nodes in targets for node in nodes]
+        found = dict(zip(flat, gradients(self._node, seed, flat), strict=True))
+        return [_sum([found[n] for n in nodes]) for nodes in targets]
+
+    # Operands.
+
+    def _operands(self, other: object) -> tuple[Node, Node]:
+        """This tensor and `other`, brought to one dtype and shape."""
+        a, b = broadcast(self._node, self._as_node(other))
+        return a, b
+
+    def _as_node(self, other: object) -> Node:
+        """`other` as a node that this tensor can be combined with; scalars take its dtype."""
+        if isinstance(other, TensorBase):
+            if other.device != self.device:
+                raise DeviceMismatch(
+                    f"one operand is on {self.device}, the other on {other.device}; "
+                    "move one of them with .to(device)"
+                )
+            return other._node
+        if isinstance(other, _PYTHON_SCALARS):
+            return G.const(other, (), promote_scalar(self.dtype, other), self.device)
+        if isinstance(other, np.generic | np.ndarray | list | tuple):
+            return node_of(other, self.device, None)
+        raise InvalidType(f"a tensor cannot be combined with {type(other).__name__} {other!r}")
+
+
+def _sum(parts: Sequence[Node | None]) -> Node | None:
+    total: Node | None = None
+    for part in parts:
+        if part is not None:
+            total = part if total is None else G.alu("add", total, part)
+    return total
+
+
+def broadcast_shape(*shapes: Shape) -> Shape:
+    """The shape that `shapes` broadcast to, aligned at the last axis. Raises ShapeError."""
+    rank = max(map(len, shapes))
+    aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    result: list[int] = []
+    for sizes in zip(*aligned, strict=True):
+        wide = {size for size in sizes if size != 1}
+        if len(wide) > 1:
+            texts = " and ".join(str(list(shape)) for shape in shapes)
+            raise ShapeError(f"shapes {texts} do not broadcast: sizes {sizes} differ")
+        result.append(wide.pop() if wide else 1)
+    return tuple(result)
+
+
+def broadcast_to(x: Node, shape: Shape) -> Node:
+    """`x` repeated to `shape`. Raises ShapeError where it does not fit."""
+    if broadcast_shape(x.shape, shape) != shape:
+        raise ShapeError(f"shape {list(x.shape)} does not broadcast to {list(shape)}")
+    return G.expand(G.reshape(x, (1,) * (len(shape) - len(x.shape)) + x.shape), shape)
+
+
+def broadcast(*nodes: Node) -> tuple[Node, ...]:
+    """Nodes brought to one dtype, by `promote`, and one shape."""
+    dtype = nodes[0].dtype
+    for node in nodes[1:]:
+        dtype = promote(dtype, node.dtype)
+    shape = broadcast_shape(*(node.shape for node in nodes))
+    return tuple(broadcast_to(G.cast(node, dtype), shape) for node in nodes)
+
+
+def node_of(data: object, device: str, dtype: DType | None) -> Node:
+    """What a tensor is made of, as a node: a tensor, number, nested list or numpy array."""
+    if isinstance(data, Node):
+        node = data
+    elif isinstance(data, TensorBase):
+        node = G.copy(data._node, device)
+    elif isinstance(data, _PYTHON_SCALARS):
+        return G.const(data, (), dtype or dtypes.of(data), device)
+    elif data is None:
+        node = G.const(0, (0,), dtype or dtypes.default_float, device)
+    elif isinstance(data, np.ndarray | np.generic | list | tuple):
+        node = _node_of_array(_as_array(data, dtype), device)
+    else:
+        raise InvalidType(
+            f"a tensor cannot be made of {type(data).__name__}; "
+            "pass a number, a nested list, a numpy array or a tensor"
+        )
+    return node if dtype is None else G.cast(node, dtype)
+
+
+def _as_array(data: object, dtype: DType | None) -> npt.NDArray[Any]:
+    if isinstance(data, np.ndarray | np.generic):
+        return np.asarray(data)
+    try:
+        array = np.array(data)
+    except ValueError as error:
+        raise ShapeError(f"the nested lists have no common shape: {error}") from error
+    if array.dtype == object:
+        raise InvalidType("the nested lists hold something that is not a number")
+    if array.size == 0 and dtype is None:
+        return array.astype(np.float32)
+    if array.dtype.kind == "f":
+        return array.astype((dtype or dtypes.default_float).np)
+    if array.dtype.kind == "i":
+        low, high = dtypes.int32.min, dtypes.int32.max
+        fits = low <= int(array.min()) and int(array.max()) <= high
+        return array.astype(np.int32) if fits else array
+    return array
+
+
+def _node_of_array(array: npt.NDArray[Any], device: str) -> Node:
+    dtype = dtypes.from_numpy(array.dtype)
+    if array.size == 0:
+        return G.const(0, array.shape, dtype, device)
+    handle = Buffer(device, array.size, dtype).copy_in(array)
+    return G.buffer(handle, array.shape, dtype, device)

@@ -1,0 +1,210 @@
+"""Roundings, exponentials, logarithms, trigonometric and hyperbolic functions and their inverses.
+
+Integers and bools are taken as float32. Errors against the exact value, in units in the last place
+(ulp) of float32 or float64 on arguments where the result is normal:
+
+=====================================  ============================================================
+exp2, log2, sin                        2, whatever the argument
+log, log10, log1p                      4
+exp, sinh, cosh                        4 + |x|, since x * log2(e) is rounded
+cos                                    2 ulp of 1 for every finite argument; tan follows from both
+expm1, tanh, asinh, acosh, atanh       6
+atan, asin                             6
+acos                                   8
+erf                                    6 float32, 10 float64
+=====================================  ============================================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final, Self
+
+from gpu.core.dtype import dtypes
+from gpu.tensor import coefficients
+from gpu.tensor.arithmetic import Arithmetic
+from gpu.tensor.precision import float_function
+
+_LOG2_E: Final = math.log2(math.e)
+_LN_2: Final = math.log(2)
+# From here on 1 + x**2 is x**2 in float64 too, and x**2 is still finite in float32.
+_SQUARE_DOMINATES: Final = 1e9
+
+
+class Functions(Arithmetic):
+    """Elementary functions of one tensor."""
+
+    __slots__ = ()
+
+    def floor(self) -> Self:
+        """The largest whole number not above self; the gradient is 0."""
+        return self._unary("floor") if self.dtype.is_float else self
+
+    def ceil(self) -> Self:
+        """The smallest whole number not below self; the gradient is 0."""
+        return self.neg().floor().neg() if self.dtype.is_float else self
+
+    def trunc(self) -> Self:
+        """self without its fraction; the gradient is 0."""
+        return self._unary("trunc") if self.dtype.is_float else self
+
+    def round(self) -> Self:
+        """The nearest whole number, of two the even one; the gradient is 0."""
+        return self._unary("rint") if self.dtype.is_float else self
+
+    def sign(self) -> Self:
+        """-1, 0 or 1; 0 for NaN, as in torch. The gradient is 0."""
+        if self.dtype is dtypes.bool:
+            return self
+        # trunc, of no effect on a zero, is what carries the gradient.
+        zero = self.eq(0).where(self.trunc(), 0)
+        return self.gt(0).where(1, self.lt(0).where(-1, zero) if self.dtype.is_signed else zero)
+
+    @float_function
+    def exp(self) -> Self:
+        """e to the power of self."""
+        return self.mul(_LOG2_E)._unary("exp2")
+
+    def exp2(self) -> Self:
+        """2 to the power of self."""
+        return self._as_float()._unary("exp2")
+
+    @float_function
+    def expm1(self) -> Self:
+        """exp(self) - 1, also where that is close to 0."""
+        plain = self.exp().sub(1)
+        series = self.mul(self._polynomial(coefficients.EXPM1))
+        return self.abs().lt(0.5).where(plain._refined(series), plain)
+
+    @float_function
+    def log(self) -> Self:
+        """The natural logarithm; -inf for 0, NaN below."""
+        return self.log2().mul(_LN_2)
+
+    def log2(self) -> Self:
+        """The logarithm to base 2."""
+        return self._as_float()._unary("log2")
+
+    @float_function
+    def log10(self) -> Self:
+        """The logarithm to base 10."""
+        return self.log2().mul(math.log10(2))
+
+    @float_function
+    def log1p(self) -> Self:
+        """log(1 + self), also where self is close to 0."""
+        rounded = self.add(1)
+        plain = rounded.log()
+        lost = self.sub(rounded.sub(1)).div(rounded)
+        return plain.isfinite().where(plain.add(lost.detach()), plain)
+
+    def sin(self) -> Self:
+        """The sine of radians."""
+        return self._as_float()._unary("sin")
+
+    @float_function
+    def cos(self) -> Self:
+        """The cosine of radians, as 1 - 2 sin(x/2)**2: x/2 is exact where x + pi/2 is not."""
+        return self.mul(0.5).sin().square().mul(-2).add(1)
+
+    @float_function
+    def tan(self) -> Self:
+        """The tangent of radians."""
+        return self.sin().div(self.cos())
+
+    @float_function
+    def sinh(self) -> Self:
+        """The hyperbolic sine."""
+        grown = self._magnitude().expm1()
+        # With g = exp(|x|) - 1, the sine is (g + g / (1 + g)) / 2, and for large g just g / 2.
+        shrunk = grown.isinf().where(1, grown.div(grown.add(1)))
+        magnitude = grown.add(shrunk).mul(0.5)
+        return self._odd(magnitude)
+
+    @float_function
+    def cosh(self) -> Self:
+        """The hyperbolic cosine."""
+        return self.exp().add(self.neg().exp()).mul(0.5)
+
+    @float_function
+    def tanh(self) -> Self:
+        """The hyperbolic tangent."""
+        less_one = self._magnitude().mul(-2).expm1()
+        return self._odd(less_one.neg().div(less_one.add(2)))
+
+    @float_function
+    def asinh(self) -> Self:
+        """The inverse of `sinh`."""
+        m = self._magnitude()
+        large = m.gt(_SQUARE_DOMINATES)
+        near = large.where(1, m)
+        root = near.square().add(1).sqrt()
+        exact = near.add(near.mul(near.div(root.add(1)))).log1p()
+        return self._odd(large.where(large.where(m, 1).log().add(_LN_2), exact))
+
+    @float_function
+    def acosh(self) -> Self:
+        """The inverse of `cosh` above 1; NaN below."""
+        large = self.gt(_SQUARE_DOMINATES)
+        above = large.where(1, self.sub(1))
+        exact = above.add(above.mul(above.add(2)).sqrt()).log1p()
+        return large.where(large.where(self, 1).log().add(_LN_2), exact)
+
+    @float_function
+    def atanh(self) -> Self:
+        """The inverse of `tanh`: infinite at -1 and 1, NaN beyond."""
+        m = self._magnitude()
+        return self._odd(m.mul(2).div(m.sub(1, reverse=True)).log1p().mul(0.5))
+
+    @float_function
+    def atan(self) -> Self:
+        """The inverse tangent, in -pi/2..pi/2."""
+        large = self.abs().gt(1)
+        inner = large.where(large.where(self, 1).reciprocal(), self)
+        # atan(x) = 2 atan(x / (1 + sqrt(1 + x**2))), which is at most tan(pi/8).
+        half = inner.div(inner.square().add(1).sqrt().add(1))
+        angle = half.mul(2).mul(half.square()._polynomial(coefficients.ATAN))
+        quarter_turn = self._odd(self._filled(math.pi / 2))
+        return large.where(quarter_turn.sub(angle), angle)
+
+    @float_function
+    def asin(self) -> Self:
+        """The inverse sine, in -pi/2..pi/2; NaN outside -1..1."""
+        cosine = self.sub(1, reverse=True).mul(self.add(1)).sqrt()
+        return self.div(cosine.add(1)).atan().mul(2)
+
+    @float_function
+    def acos(self) -> Self:
+        """The inverse cosine, in 0..pi; NaN outside -1..1."""
+        return self.sub(1, reverse=True).div(self.add(1)).sqrt().atan().mul(2)
+
+    @float_function
+    def erf(self) -> Self:
+        """The error function, 2 / sqrt(pi) times the integral of exp(-t**2) from 0 to self."""
+        small = self.mul(self.clamp(-1, 1).square()._polynomial(coefficients.ERF_NEAR))
+        # From 6 on the result is 1 in float64; the limit keeps the gradient finite.
+        m = self._magnitude().clamp(max_=6)
+        position = m.add(2).reciprocal().mul(9.6).sub(2.2)
+        tail = m.square().neg().exp().mul(position._polynomial(coefficients.ERFC_FAR))
+        return self.abs().lt(1).where(small, self._odd(tail.sub(1, reverse=True)))
+
+    def _magnitude(self) -> Self:
+        """|self|, with a derivative of 1 at 0, for functions that are odd or even."""
+        return self.lt(0).where(self.neg(), self)
+
+    def _odd(self, of_magnitude: Self) -> Self:
+        """An odd function of self, from its value at the magnitude of self."""
+        return self.lt(0).where(of_magnitude.neg(), of_magnitude)
+
+    def _refined(self, better: Self) -> Self:
+        """The value of `better`, a close one, with the gradient of self."""
+        return self.add(better.sub(self).detach())
+
+    def _polynomial(self, table: coefficients.Table) -> Self:
+        """The polynomial of `table` for this dtype, evaluated by Horner's rule."""
+        factors: Sequence[float] = table.wide if self.dtype is dtypes.float64 else table.narrow
+        result = self._filled(factors[-1])
+        for factor in reversed(factors[:-1]):
+            result = result.mul(self).add(factor)
+        return result

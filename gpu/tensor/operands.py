@@ -1,0 +1,52 @@
+"""What every family of element-wise operations is built on."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.graph import Node
+from gpu.core.dtype import PyScalar, dtype_named, dtypes
+from gpu.tensor.arguments import Operand
+from gpu.tensor.base import TensorBase, broadcast
+
+
+class Operands(TensorBase):
+    """Reading of operands, and the way from a row of the op table to a tensor."""
+
+    __slots__ = ()
+
+    def _unary(self, op: str) -> Self:
+        return self._wrap(G.alu(op, self._node))
+
+    def _binary(self, op: str, x: Operand, reverse: bool = False) -> Self:
+        a, b = self._operands(x)
+        return self._wrap(G.alu(op, b, a) if reverse else G.alu(op, a, b))
+
+    def _lift(self, x: Operand) -> Self:
+        """`x` as a tensor that can be combined with this one."""
+        return self._wrap(self._as_node(x))
+
+    def _pair(self, x: Operand, reverse: bool = False) -> tuple[Self, Self]:
+        """self and `x` of one dtype and shape, swapped with `reverse`."""
+        a, b = (self._wrap(node) for node in broadcast(self._node, self._as_node(x)))
+        return (b, a) if reverse else (a, b)
+
+    def _filled(self, value: PyScalar) -> Self:
+        """A constant of this tensor's shape, dtype and device."""
+        return self._wrap(G.const(value, self.shape, self.dtype, self.device))
+
+    def _as_float(self) -> Self:
+        """self, or for integers and bools self as the default float."""
+        return self if self.dtype.is_float else self.cast(dtypes.default_float)
+
+    def _index_along(self, axis: int, shape: tuple[int, ...]) -> Self:
+        """The position along `axis` of every element of a tensor of `shape`, as int32."""
+        count = shape[axis]
+        line = tuple(count if a == axis else 1 for a in range(len(shape)))
+        iota: Node = G.iota(count, dtypes.int32, self.device)
+        return self._wrap(G.expand(G.reshape(iota, line), shape))
+
+    def _signbit(self) -> Self:
+        """Where the sign is set, that of a zero or NaN included; of floats."""
+        return self.bitcast(dtype_named(f"int{self.dtype.bits}"))._binary("lt", 0)

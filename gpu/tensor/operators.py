@@ -1,0 +1,138 @@
+"""Python's operators. In-place ones, as in ``a += b``, make a new tensor and bind the name to it."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import numpy as np
+
+from gpu.tensor.arguments import Operand
+from gpu.tensor.arithmetic import Arithmetic
+from gpu.tensor.base import TensorBase
+from gpu.tensor.matmul import Matmul
+
+_COMPARABLE = (TensorBase, bool, int, float, np.generic, np.ndarray, list, tuple)
+
+
+class Operators(Matmul, Arithmetic):
+    """`//`, `%` and `divmod` follow Python's rules for signs; `==` compares element by element."""
+
+    __slots__ = ()
+
+    # Makes numpy leave ``array + tensor`` to the tensor.
+    __array_ufunc__ = None
+    __hash__ = TensorBase.__hash__
+
+    def __add__(self, x: Operand) -> Self:
+        return self.add(x)
+
+    def __radd__(self, x: Operand) -> Self:
+        return self.add(x, reverse=True)
+
+    def __sub__(self, x: Operand) -> Self:
+        return self.sub(x)
+
+    def __rsub__(self, x: Operand) -> Self:
+        return self.sub(x, reverse=True)
+
+    def __mul__(self, x: Operand) -> Self:
+        return self.mul(x)
+
+    def __rmul__(self, x: Operand) -> Self:
+        return self.mul(x, reverse=True)
+
+    def __truediv__(self, x: Operand) -> Self:
+        return self.div(x)
+
+    def __rtruediv__(self, x: Operand) -> Self:
+        return self.div(x, reverse=True)
+
+    def __floordiv__(self, x: Operand) -> Self:
+        return self.div(x, rounding_mode="floor")
+
+    def __rfloordiv__(self, x: Operand) -> Self:
+        return self.div(x, reverse=True, rounding_mode="floor")
+
+    def __mod__(self, x: Operand) -> Self:
+        return self.mod(x)
+
+    def __rmod__(self, x: Operand) -> Self:
+        return self.mod(x, reverse=True)
+
+    def __divmod__(self, x: Operand) -> tuple[Self, Self]:
+        return self // x, self % x
+
+    def __rdivmod__(self, x: Operand) -> tuple[Self, Self]:
+        return x // self, x % self
+
+    def __pow__(self, x: Operand) -> Self:
+        return self.pow(x)
+
+    def __rpow__(self, x: Operand) -> Self:
+        return self.pow(x, reverse=True)
+
+    def __matmul__(self, x: Operand) -> Self:
+        return self.matmul(x)
+
+    def __rmatmul__(self, x: Operand) -> Self:
+        return self.matmul(x, reverse=True)
+
+    def __and__(self, x: Operand) -> Self:
+        return self.bitwise_and(x)
+
+    def __rand__(self, x: Operand) -> Self:
+        return self.bitwise_and(x, reverse=True)
+
+    def __or__(self, x: Operand) -> Self:
+        return self.bitwise_or(x)
+
+    def __ror__(self, x: Operand) -> Self:
+        return self.bitwise_or(x, reverse=True)
+
+    def __xor__(self, x: Operand) -> Self:
+        return self.bitwise_xor(x)
+
+    def __rxor__(self, x: Operand) -> Self:
+        return self.bitwise_xor(x, reverse=True)
+
+    def __lshift__(self, x: Operand) -> Self:
+        return self.lshift(x)
+
+    def __rlshift__(self, x: Operand) -> Self:
+        return self.lshift(x, reverse=True)
+
+    def __rshift__(self, x: Operand) -> Self:
+        return self.rshift(x)
+
+    def __rrshift__(self, x: Operand) -> Self:
+        return self.rshift(x, reverse=True)
+
+    def __neg__(self) -> Self:
+        return self.neg()
+
+    def __pos__(self) -> Self:
+        return self
+
+    def __abs__(self) -> Self:
+        return self.abs()
+
+    def __invert__(self) -> Self:
+        return self.bitwise_not()
+
+    def __lt__(self, x: Operand) -> Self:
+        return self.lt(x)
+
+    def __le__(self, x: Operand) -> Self:
+        return self.le(x)
+
+    def __gt__(self, x: Operand) -> Self:
+        return self.gt(x)
+
+    def __ge__(self, x: Operand) -> Self:
+        return self.ge(x)
+
+    def __eq__(self, x: Operand) -> Self:  # type: ignore[override]
+        return self.eq(x) if isinstance(x, _COMPARABLE) else NotImplemented
+
+    def __ne__(self, x: Operand) -> Self:  # type: ignore[override]
+        return self.ne(x) if isinstance(x, _COMPARABLE) else NotImplemented

@@ -1,0 +1,29 @@
+"""Functions of floats that are formed in float32 at least."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
+
+from gpu.core.dtype import dtypes, promote
+from gpu.tensor.base import TensorBase
+
+T = TypeVar("T", bound=TensorBase)
+P = ParamSpec("P")
+
+
+def float_function(method: Callable[Concatenate[T, P], T]) -> Callable[Concatenate[T, P], T]:
+    """A method that is defined for float32 and float64, made to take every dtype.
+
+    Integers and bools become float32, narrower floats do so in between: the result is rounded to
+    their dtype once.
+    """
+
+    @wraps(method)
+    def run(x: T, *args: P.args, **kwargs: P.kwargs) -> T:
+        wide = promote(x.dtype, dtypes.float32)
+        result = method(x.cast(wide), *args, **kwargs)
+        return result.cast(x.dtype) if x.dtype.is_float else result
+
+    return run

@@ -1,0 +1,247 @@
+"""How to judge what a pass or a device makes of a random program.
+
+A deep random program amplifies rounding without limit: a sum cancels, a
+comparison flips, a float one ulp below an integer truncates to another integer. No fixed tolerance
+separates that from a bug. So the program itself is asked how much it amplifies, by Monte Carlo
+arithmetic (Parker 1997; CESTAC by Vignes and La Porte is the same idea): `expect` evaluates the
+graph a few more times, and each time disturbs at random, by as much as implementations may differ,
+the result of every operation that the op table leaves open:
+
+- exp2, log2, sin: 4 units in the last place;
+- fma: the rounding of the product;
+- float sums and products: the bound of reordering, n * eps * sum |x| (and where a partial result
+  could overflow in one order but not in another, anything);
+- max and min of zeros of unlike sign: either zero;
+- the bits of a NaN under a bitcast: anything;
+- with `exact=False`, also every +, -, *, /, sqrt and cast to a float, for devices that contract or
+  round these otherwise.
+
+The largest deviation seen is the slack of an element. An element whose deviation has no measure (an
+integer, bool or NaN that changed) is not settled, and not compared. Whatever does not depend on the
+operations above has no slack and must be equal to within the few ulps that `compare` grants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu.compiler.ir import evaluate
+from gpu.compiler.ir.graph import KINDS, Node, accumulate_as, toposort
+from gpu.core.dtype import DType, dtypes
+
+Array = npt.NDArray[Any]
+SAMPLES = 6
+ULPS = 4.0
+_MARGIN = 4.0
+
+
+def eps(dtype: DType) -> float:
+    """The distance from 1.0 to the next number of a float dtype."""
+    return {
+        dtypes.fp8e4m3: 2.0**-3, dtypes.fp8e5m2: 2.0**-2, dtypes.float16: 2.0**-10,
+        dtypes.bfloat16: 2.0**-7, dtypes.float32: 2.0**-23, dtypes.float64: 2.0**-52,
+    }[dtype]  # fmt: skip
+
+
+def tiny(dtype: DType) -> float:
+    """The smallest positive number of a float dtype, a subnormal one."""
+    return {
+        dtypes.fp8e4m3: 2.0**-9, dtypes.fp8e5m2: 2.0**-16, dtypes.float16: 2.0**-24,
+        dtypes.bfloat16: 2.0**-133, dtypes.float32: 2.0**-149, dtypes.float64: 2.0**-1074,
+    }[dtype]  # fmt: skip
+
+
+class Expected(NamedTuple):
+    """What a root should be.
+
+    Attributes:
+        value: by the interpreter.
+        slack: how far a correct result may be from it, for floats.
+        settled: where a correct result is determined at all.
+    """
+
+    value: Array
+    slack: Array
+    settled: Array
+
+
+def compare(
+    got: Array,
+    want: Array,
+    dtype: DType,
+    slack: Array | float = 0.0,
+    settled: Array | bool = True,
+) -> None:
+    """Raises AssertionError showing the worst element unless `got` is `want`.
+
+    Integers and bools must be equal. Floats may differ by 4 ulps and `slack`; NaN equals NaN, and
+    zeros of unlike sign are equal. Elements that are not `settled` may be anything.
+    """
+    assert got.shape == want.shape, f"shape {got.shape}, expected {want.shape}"
+    assert got.dtype == dtype.np, f"dtype {got.dtype}, expected {dtype.np}"
+    if not dtype.is_float:
+        wrong = (got != want) & settled
+    else:
+        a, b = got.astype(np.float64), want.astype(np.float64)
+        with np.errstate(all="ignore"):
+            allowed = slack + 4 * eps(dtype) * np.abs(b) + 4 * tiny(dtype)
+            near = (a == b) | (np.isnan(a) & np.isnan(b))
+            near |= np.isfinite(a) & np.isfinite(b) & (np.abs(a - b) <= allowed)
+        wrong = ~near & settled
+    if np.any(wrong):
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        limit = np.broadcast_to(slack, want.shape)[at]
+        raise AssertionError(
+            f"{np.count_nonzero(wrong)} of {want.size} elements of {dtype.name} are wrong, first"
+            f" {list(at)}: {got[at]!r}, expected {want[at]!r} (slack {limit})"
+        )
+
+
+def check(got: Sequence[Array], expected: Sequence[Expected], roots: Sequence[Node]) -> None:
+    """Compares the results of all roots; raises as `compare` does."""
+    assert len(got) == len(roots)
+    for number, (result, want, root) in enumerate(zip(got, expected, roots, strict=True)):
+        try:
+            compare(result, want.value, root.dtype, want.slack, want.settled)
+        except AssertionError as error:
+            raise AssertionError(f"root {number}: {error}") from None
+
+
+def expect(
+    roots: Sequence[Node],
+    inputs: Mapping[Hashable, Array],
+    rng: np.random.Generator,
+    exact: bool = True,
+) -> list[Expected]:
+    """What the roots should be, and how sure that is; see the head of this module."""
+    values = run(roots, inputs)
+    samples = [run(roots, inputs, _disturber(rng, exact)) for _ in range(SAMPLES)]
+    return [
+        _expected(value, [s[number] for s in samples], root.dtype)
+        for number, (root, value) in enumerate(zip(roots, values, strict=True))
+    ]
+
+
+def _expected(value: Array, samples: list[Array], dtype: DType) -> Expected:
+    if not dtype.is_float:
+        settled = np.all([s == value for s in samples], axis=0)
+        return Expected(value, np.zeros(value.shape), np.asarray(settled))
+    center = value.astype(np.float64)
+    slack = np.zeros(value.shape)
+    settled = np.ones(value.shape, np.bool_)
+    with np.errstate(all="ignore"):
+        for sample in samples:
+            other = sample.astype(np.float64)
+            same = (other == center) | (np.isnan(other) & np.isnan(center))
+            distance = np.where(same, 0.0, np.abs(other - center))
+            settled &= np.isfinite(distance)
+            slack = np.maximum(slack, _MARGIN * np.where(np.isfinite(distance), distance, 0.0))
+    return Expected(value, slack, settled)
+
+
+Disturb = Callable[[Node, tuple[Array, ...], Array], Array]
+
+
+def run(
+    roots: Sequence[Node], inputs: Mapping[Hashable, Array], disturb: Disturb | None = None
+) -> list[Array]:
+    """The values of `roots`; `disturb` may replace each result, given the node and its operands."""
+    values: dict[Node, Array] = {}
+    with np.errstate(all="ignore"):
+        for node in toposort(roots):
+            if node.kind == "buffer":
+                values[node] = inputs[node.attr[0]]
+                continue
+            args = tuple(values[s] for s in node.src)
+            value = KINDS[node.kind].run(node, args)
+            values[node] = value if disturb is None else disturb(node, args, value)
+    return [values[root] for root in roots]
+
+
+def _disturber(rng: np.random.Generator, exact: bool) -> Disturb:
+    def near(value: Array, error: Array | float, dtype: DType) -> Array:
+        wide = value.astype(np.float64)
+        moved = wide + rng.uniform(-1, 1, value.shape) * error
+        return evaluate.cast(np.where(np.isfinite(moved), moved, wide), dtypes.float64, dtype)
+
+    def ulps(value: Array, count: float, dtype: DType) -> Array:
+        size = np.abs(value.astype(np.float64))
+        return near(value, count * (eps(dtype) * size + tiny(dtype)), dtype)
+
+    def disturb(node: Node, args: tuple[Array, ...], value: Array) -> Array:
+        if node.kind == "bitcast" and node.src[0].dtype.is_float:
+            noise = rng.integers(0, 256, value.size * node.dtype.itemsize, dtype=np.uint8)
+            if node.dtype is dtypes.bool:
+                noise &= 1
+            random = noise.view(node.dtype.np).reshape(value.shape)
+            return np.where(np.isnan(args[0]), random, value)
+        if not node.dtype.is_float:
+            return value
+        if node.kind == "reduce" and node.attr[0] in ("add", "mul"):
+            return _disturb_reduction(node, args[0], value, near, rng)
+        if node.kind == "cast":
+            return (
+                value if exact or node.src[0].dtype is dtypes.bool else ulps(value, 1, node.dtype)
+            )
+        if node.kind != "alu":
+            return value
+        match node.attr[0]:
+            case "exp2" | "log2" | "sin":
+                return ulps(value, ULPS, node.dtype)
+            case "fma":
+                product = np.abs(args[0].astype(np.float64) * args[1].astype(np.float64))
+                overflows = (product > largest(node.dtype)) & np.isfinite(product)
+                moved = near(value, 2 * eps(node.dtype) * product + tiny(node.dtype), node.dtype)
+                return np.where(overflows, _anything(rng, value), moved)
+            case "max" | "min":
+                zeros = (args[0] == 0) & (args[1] == 0)
+                return np.where(zeros, np.where(rng.random(value.shape) < 0.5, *args), value)
+            case "add" | "sub" | "mul" | "div" | "sqrt" if not exact:
+                return ulps(value, ULPS, node.dtype)
+        return value
+
+    return disturb
+
+
+def _disturb_reduction(
+    node: Node,
+    source: Array,
+    value: Array,
+    near: Callable[[Array, Array, DType], Array],
+    rng: np.random.Generator,
+) -> Array:
+    monoid, axes = node.attr
+    count = math.prod(source.shape[a] for a in axes)
+    accumulator = accumulate_as(node.dtype)
+    finite = np.where(np.isfinite(source), source, np.zeros((), source.dtype)).astype(np.float64)
+    if monoid == "add":
+        size = np.abs(finite).sum(axis=axes, keepdims=True)
+        risky = size > largest(accumulator) / 2
+    else:
+        size = np.abs(value.astype(np.float64))
+        factors = np.where(finite == 0, 1.0, np.abs(finite))
+        exponents = np.abs(np.log2(factors)).sum(axis=axes, keepdims=True)
+        risky = exponents > -math.log2(tiny(accumulator)) - 30
+    # One more rounding to the node's dtype for each partial result that is kept in it.
+    error = 2 * eps(node.dtype) * size + count * eps(accumulator) * size
+    moved = near(value, error + tiny(node.dtype) * (count > 1), node.dtype)
+    return np.where(risky, _anything(rng, value), moved)
+
+
+def largest(dtype: DType) -> float:
+    """The largest finite number of a float dtype, or a little less."""
+    if dtype is dtypes.fp8e4m3:
+        return 448.0
+    return {
+        dtypes.fp8e5m2: 57344.0, dtypes.float16: 65504.0, dtypes.bfloat16: 3.38e38,
+        dtypes.float32: 3.4e38, dtypes.float64: 1.79e308,
+    }[dtype]  # fmt: skip
+
+
+def _anything(rng: np.random.Generator, like: Array) -> Array:
+    return rng.choice([np.nan, 0.0, 1.0], like.shape).astype(like.dtype)

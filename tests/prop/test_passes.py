@@ -1,0 +1,137 @@
+"""Every pass of the compiler against the meaning of the graph it came from, on random programs.
+
+Each random graph is planned; then its kernels are run after every pass by the interpreter of the
+representation that the pass gives, and finally as machine code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from prop.judge import check, expect
+from prop.programs import random_graph
+
+from gpu.compiler.ir.graph import Node, toposort
+from gpu.compiler.ir.graph_text import handles_of, parse_graph, print_graph
+from gpu.compiler.ir.kernel_interp import interpret_kernel
+from gpu.compiler.ir.kernel_verify import verify_kernel
+from gpu.compiler.ir.linear_interp import interpret_linear
+from gpu.compiler.ir.linear_text import parse_linear, print_linear
+from gpu.compiler.lower.linearize import linearize
+from gpu.compiler.opt.opts import apply
+from gpu.compiler.opt.policy import schedule
+from gpu.compiler.render.llvm_target import host_target
+from gpu.compiler.schedule.build import BuiltKernel, build_kernel
+from gpu.compiler.schedule.fusion import plan_fusion
+from gpu.compiler.target import Target
+from gpu.runtime.buffer import Buffer
+from gpu.runtime.execute import realize, storage
+
+Array = np.ndarray[Any, Any]
+RunKernel = Callable[[BuiltKernel, list[Array]], None]
+
+WORKERS = host_target(workers=2)
+WIDE = Target("wide", WORKERS.native, "worker", 2, 64, 32)
+SCALAR = Target("scalar", WORKERS.native, "grid")
+
+
+def run_plan(roots: list[Node], inputs: dict[Any, Array], run: RunKernel) -> list[Array]:
+    """The values of `roots`, each kernel of their plan run by `run` on numpy arrays."""
+
+    def is_leaf(node: Node) -> bool:
+        return node.kind == "buffer"
+
+    plan = plan_fusion(roots, is_leaf)
+    values: dict[Node, Array] = {}
+
+    def value(node: Node) -> Array:
+        if node not in values and is_leaf(node):
+            values[node] = np.ascontiguousarray(inputs[node.attr[0]]).reshape(-1)
+        return values[node]
+
+    for number, (root,) in enumerate(plan.kernels):
+        values[root] = np.zeros(root.size, root.dtype.np)
+        built = build_kernel(f"k{number}", number, plan)
+        run(built, [value(node) for node in built.params])
+    return [value(root).reshape(root.shape) for root in roots]
+
+
+def as_built(built: BuiltKernel, arrays: list[Array]) -> None:
+    verify_kernel(built.kernel)
+    names = [buf.name for buf in built.kernel.params]
+    interpret_kernel(built.kernel, dict(zip(names, arrays, strict=True)))
+
+
+def scheduled(target: Target) -> RunKernel:
+    def run(built: BuiltKernel, arrays: list[Array]) -> None:
+        kernel, opts = schedule(built.kernel, target)
+        verify_kernel(kernel)
+        again = apply(built.kernel, opts)
+        assert [p.name for p in again.params] == [p.name for p in kernel.params]
+        names = [buf.name for buf in kernel.params]
+        interpret_kernel(again, dict(zip(names, arrays, strict=True)))
+
+    return run
+
+
+def linear(target: Target) -> RunKernel:
+    def run(built: BuiltKernel, arrays: list[Array]) -> None:
+        kernel, _ = schedule(built.kernel, target)
+        program = linearize(kernel, target)
+        interpret_linear(parse_linear(print_linear(program)), arrays)
+
+    return run
+
+
+STAGES: dict[str, RunKernel] = {
+    "built": as_built,
+    "scheduled-workers": scheduled(WORKERS),
+    "scheduled-wide": scheduled(WIDE),
+    "scheduled-grid": scheduled(SCALAR),
+    "linear-workers": linear(WORKERS),
+    "linear-wide": linear(WIDE),
+    "linear-grid": linear(SCALAR),
+}
+
+
+def computed(roots: list[Node]) -> list[Node]:
+    """Roots that take a kernel: those with elements that are not in memory already."""
+    return [root for root in roots if root.size and root.kind != "buffer"]
+
+
+@pytest.mark.parametrize("batch", range(6))
+@pytest.mark.parametrize("stage", STAGES)
+def test_stage_keeps_the_meaning(stage: str, batch: int) -> None:
+    for seed in range(batch * 5, batch * 5 + 5):
+        rng = np.random.default_rng(seed)
+        roots, inputs = random_graph(rng, depth=int(rng.integers(3, 31)), max_size=600)
+        if wanted := computed(roots):
+            got = run_plan(wanted, inputs, STAGES[stage])
+            check(got, expect(wanted, inputs, rng), wanted)
+
+
+@pytest.mark.parametrize("device", ["CPU", "PYTHON"])
+@pytest.mark.parametrize("batch", range(6))
+def test_device_keeps_the_meaning(device: str, batch: int) -> None:
+    for seed in range(1000 + batch * 5, 1000 + batch * 5 + 5):
+        rng = np.random.default_rng(seed)
+        roots, inputs = random_graph(rng, depth=int(rng.integers(3, 31)), max_size=2000)
+        if wanted := computed(roots):
+            done = realize(on(device, wanted, inputs))
+            got = [storage(node).copy_out().reshape(node.shape) for node in done]
+            check(got, expect(wanted, inputs, rng), wanted)
+
+
+def on(device: str, roots: list[Node], inputs: dict[Any, Array]) -> list[Node]:
+    """The same graph over buffers of `device`."""
+    handles = []
+    buffers = {node.attr[0]: node for node in toposort(roots) if node.kind == "buffer"}
+    for handle in handles_of(roots):
+        array = np.ascontiguousarray(inputs[handle])
+        handles.append(Buffer(device, array.size, buffers[handle].dtype).copy_in(array))
+    text = print_graph(roots)
+    assert text.startswith(f"device {roots[0].device}\n")
+    return parse_graph(text.replace(roots[0].device, device, 1), handles)
