@@ -146,20 +146,15 @@ def environment(module: Module) -> Iterator[Finding]:
 
     Its helper core/settingkinds.py expands ``~`` in paths, which reads HOME.
     """
-    variables = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
-    homes = {"expanduser", "expandvars", "home"}
+    names = ("environ", "environb", "getenv", "getenvb", "putenv", "unsetenv")
+    variables = {f"os.{name}" for name in names}
+    homes = {"os.path.expanduser", "os.path.expandvars", "Path.home", "().expanduser"}
     allowed = {"gpu/core/config.py": variables | homes, "gpu/core/settingkinds.py": homes}
-    forbidden = (variables | homes) - allowed.get(module.path, set())
-    advice = "reads the environment: make it a setting of gpu/core/config.py"
-    for line, target in _imports(module):
-        origin, _, name = target.rpartition(".")
-        if origin in ("os", "os.path") and name in forbidden:
-            yield Finding(line, target, advice)
-    for node in ast.walk(module.tree):
-        if not isinstance(node, ast.Attribute) or node.attr not in forbidden:
-            continue
-        if _dotted(node.value) in ("os", "os.path", "Path", "pathlib.Path", "()"):
-            yield Finding(node.lineno, _dotted(node), advice)
+    used = list(_imports(module))
+    used += [(n.lineno, _dotted(n)) for n in ast.walk(module.tree) if isinstance(n, ast.Attribute)]
+    for line, name in used:
+        if name in (variables | homes) - allowed.get(module.path, set()):
+            yield Finding(line, name, "reads the environment: make it a setting of core/config.py")
 
 
 def devices(module: Module) -> Iterator[Finding]:
@@ -329,6 +324,7 @@ BAD: Final[list[tuple[Rule, str, str, str]]] = [
     (environment, "gpu/core/settingkinds.py", "os.putenv('A', '')", "os.putenv"),
     (environment, "gpu/core/files.py", "os.path.expanduser('~')", "os.path.expanduser"),
     (environment, "gpu/core/files.py", "Path.home()", "Path.home"),
+    (environment, "gpu/core/files.py", "Path('~').expanduser()", "().expanduser"),
     (devices, "gpu/drivers/a.py", "x = '/dev/kfd'", "/dev/kfd"),
     (devices, "gpu/drivers/a.py", "x = f'/sys/bus/{y}'", "/sys/bus/"),
     (devices, "gpu/drivers/a.py", "x = b'/proc'", "/proc"),

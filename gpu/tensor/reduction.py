@@ -14,7 +14,7 @@ from typing import Self
 
 from gpu.compiler.ir import graph_build as G
 from gpu.core.dtype import DType, accumulator, dtypes, promote, to_dtype
-from gpu.core.errors import ShapeError
+from gpu.core.errors import InvalidValue, ShapeError
 from gpu.tensor.activation import Activation
 from gpu.tensor.arguments import Axis, axes_of, axis_of
 
@@ -139,6 +139,8 @@ class Reduction(Activation):
         return wide.div(wide._norm(p, dim).clamp(min_=eps)).cast(x.dtype)
 
     def _norm(self, p: float, axis: int) -> Self:
+        if not p > 0:
+            raise InvalidValue(f"p must be positive, got {p!r}")
         if p == 2:
             return self.square()._reduce("add", axis, keepdim=True).sqrt()
         magnitude = self.abs()

@@ -65,11 +65,11 @@ class CPUProgram(Program):
         """
         started = time.perf_counter() if wait else 0.0
         if self.scratch:
-            with self.pool.lock:
-                memory = self.pool.scratch(self.scratch)
-                self._run(self.words(addresses, vals, memory.address))
+            self._run_with_scratch(addresses, vals)
+        elif self.parallel:
+            self.pool.run_packed(self.address, self.words(addresses, vals))
         else:
-            self._run(self.words(addresses, vals))
+            self._call(self.words(addresses, vals), 0, 1)
         return time.perf_counter() - started if wait else None
 
     def words(self, addresses: Sequence[int], vals: Sequence[int] = (), scratch: int = 0) -> bytes:
@@ -77,11 +77,13 @@ class CPUProgram(Program):
         values = [v & _WORD for v in vals] if vals else vals
         return _packer(len(addresses) + 1 + len(vals))(*addresses, scratch, *values)
 
-    def _run(self, words: bytes) -> None:
-        if self.parallel:
-            self.pool.run_packed(self.address, words)
-        else:
-            self._call(words, 0, 1)
+    def _run_with_scratch(self, addresses: Sequence[int], vals: Sequence[int]) -> None:
+        with self.pool.lock:
+            words = self.words(addresses, vals, self.pool.scratch(self.scratch).address)
+            if self.parallel:
+                self.pool.run_packed(self.address, words)
+            else:
+                self._call(words, 0, 1)
 
 
 @cache

@@ -19,6 +19,8 @@ def is_independent(loop: K.Loop) -> bool:
     For each buffer from outside that the body writes there must be an axis along which all its
     accesses keep iterations apart.
     """
+    if loop.var.extent == 1:
+        return True
     own = {s.buf for s in walk(loop.body) if isinstance(s, K.Alloc)}
     written = {s.buf for s in walk(loop.body) if isinstance(s, K.Update)} - own
     inside = frozenset(s.var for s in walk(loop) if isinstance(s, K.Loop)) - {loop.var}
@@ -78,12 +80,7 @@ def _split(e: Expr, step: int, inside: frozenset[Var]) -> _Parts:
 
 
 def _bounds(e: Expr, mask: Mask) -> tuple[int, int]:
-    """Bounds of `e` where `mask` holds; constraints on `e` itself are used."""
-    lo, hi = e.lo, e.hi
-    for constraint in mask.constraints:
-        total, difference = constraint + e, constraint - e
-        if total.is_const:
-            hi = min(hi, total.const)
-        if difference.is_const:
-            lo = max(lo, -difference.const)
+    """Bounds of `e` where `mask` holds: a constraint c >= 0 gives e - c <= e <= e + c."""
+    lo = max([e.lo, *((e - c).lo for c in mask.constraints)])
+    hi = min([e.hi, *((e + c).hi for c in mask.constraints)])
     return lo, hi
