@@ -1,1 +1,53 @@
-"""GPU drivers in pure Python with a lazy, compiled tensor library on top."""
+"""GPU drivers in pure Python with a lazy, compiled tensor library on top.
+
+    >>> from gpu import Tensor
+    >>> (Tensor([1.0, 2.0]) + 1).tolist()
+    [2.0, 3.0]
+
+Names are imported when they are first used, so that ``import gpu`` costs little.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from gpu.core.config import Context
+    from gpu.core.dtype import dtypes
+    from gpu.core.errors import GpuError
+    from gpu.runtime.device import Device
+    from gpu.tensor.tensor import Tensor
+
+__version__: Final = "0.1.0"
+__all__ = ["Context", "Device", "GpuError", "Tensor", "__version__", "dtypes", "show_config"]
+
+_HOMES: Final = {
+    "Context": "gpu.core.config",
+    "Device": "gpu.runtime.device",
+    "GpuError": "gpu.core.errors",
+    "Tensor": "gpu.tensor.tensor",
+    "dtypes": "gpu.core.dtype",
+}
+
+
+def show_config() -> None:
+    """Prints every setting with its value, the variables that set it, and what it does."""
+    from gpu.core.config import SETTINGS, config
+
+    for name, setting in SETTINGS.items():
+        print(f"{name} = {getattr(config, name)!r}  ({', '.join(setting.spellings)})")
+        print(f"    {setting.doc}; default: {setting.default_doc}")
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'gpu' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -58,6 +58,10 @@ EXCEPTIONS: Final[dict[tuple[str, str, str], str]] = {
     ("devices", "gpu/core/execmem.py", "mmap"): "anonymous executable memory, not a device's",
     ("devices", "gpu/backends/cpu/pool.py", "mmap"): "anonymous memory that workers share",
     ("dynamic_imports", "gpu/runtime/device.py", "import_module"): "the table of backends",
+    ("dynamic_imports", "gpu/__init__.py", "import_module"): (
+        "names of the public API, from a table, when they are first used"
+    ),
+    ("printing", "gpu/__init__.py", "print"): "show_config prints; that is what it is for",
     ("files", "gpu/cli/main.py", "os.open"): "os.devnull takes the place of a closed pipe",
 }
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
+from gpu import __version__
 from gpu.core.config import ALIASES, SETTINGS, Setting, config
 from gpu.core.errors import ConfigError, GpuError
 from gpu.core.files import cache_dir
@@ -98,8 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def distribution_version(name: str) -> str:
-    """The version of an installed distribution, or ``not installed``."""
+def package_version(name: str) -> str:
+    """The version of an installed package, or ``not installed``."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -110,10 +111,10 @@ def collect() -> Report:
     """Looks at everything; opens each device this version supports."""
     return Report(
         schema=SCHEMA,
-        version=distribution_version("gpu"),
+        version=__version__,
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
-        packages={name: distribution_version(name) for name in _PACKAGES},
+        packages={name: package_version(name) for name in _PACKAGES},
         default_device=Device.DEFAULT,
         devices=tuple(_device(name) for name in Device.known()),
         settings=tuple(_settings()),

@@ -21,12 +21,23 @@ class Buffer:
         size: number of elements.
     """
 
-    __slots__ = ("_allocator", "_memory", "device", "dtype", "size")
+    __slots__ = ("_allocator", "_memory", "_owner", "device", "dtype", "size")
 
     def __init__(self, device: str, size: int, dtype: DType):
         self.device, self.size, self.dtype = device, size, dtype
         self._allocator: Allocator[Any] | None = None
         self._memory: Any = None
+        self._owner: object = None
+
+    @classmethod
+    def over(cls, device: str, size: int, dtype: DType, memory: Any, owner: object) -> Buffer:
+        """A buffer over memory that belongs to `owner`, which it keeps alive.
+
+        `memory` is what the device's allocator would have given: on the CPU an address.
+        """
+        buffer = cls(device, size, dtype)
+        buffer._memory, buffer._owner = memory, owner
+        return buffer
 
     @property
     def nbytes(self) -> int:
@@ -36,7 +47,7 @@ class Buffer:
     @property
     def memory(self) -> Any:
         """The allocation, of the kind this device's programs take. Raises OutOfMemory."""
-        if self._allocator is None:
+        if self._memory is None:
             allocator = Device[self.device].allocator
             self._memory = allocator.alloc(self.nbytes)
             self._allocator = allocator

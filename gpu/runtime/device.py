@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from typing import Any, ClassVar, Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
-from gpu.compiler.ir.linear import Program as LinearProgram
-from gpu.compiler.target import Target
-from gpu.compiler.toolchain.base import Compiler
 from gpu.core import config
-from gpu.core.devspec import DEVICES, DeviceSpec, device_name, parse_device_name
+from gpu.core.devspec import DEVICES, device_name, parse_device_name
 from gpu.core.errors import Unsupported
 from gpu.runtime.allocator import Allocator
 from gpu.runtime.program import Program
+
+if TYPE_CHECKING:
+    from gpu.compiler.ir.linear import Program as LinearProgram
+    from gpu.compiler.target import Target
+    from gpu.compiler.toolchain.base import Compiler
 
 
 class Renderer(Protocol):
@@ -24,9 +26,13 @@ class Renderer(Protocol):
     def render(self, program: LinearProgram) -> str:
         """The program as the compiler's source text."""
 
+    def launch_data(self, program: LinearProgram) -> LaunchData:
+        """What the runtime needs to load the program besides its code; it is kept in caches."""
 
-# Makes a Program of a compiled kernel: its linear form says what the launch needs besides code.
-Runtime = Callable[[LinearProgram, bytes], Program]
+
+LaunchData = Mapping[str, int]
+# Makes a Program of a kernel's name, its compiled code and its launch data.
+Runtime = Callable[[str, bytes, LaunchData], Program]
 
 
 class Compiled:
@@ -134,5 +140,3 @@ class DeviceTable:
 
 
 Device = DeviceTable()
-
-__all__ = ["BACKENDS", "Compiled", "Device", "DeviceSpec", "Renderer", "Runtime"]

@@ -8,8 +8,16 @@ from collections.abc import Sequence
 from gpu.compiler.ir.graph import Node
 from gpu.compiler.ir.graph_build import buffer
 from gpu.runtime.buffer import Buffer
-from gpu.runtime.compile import Key, Launch, Schedule, compile_graph, graph_key
 from gpu.runtime.device import Device
+from gpu.runtime.schedule import (
+    Key,
+    Launch,
+    Schedule,
+    find_on_disk,
+    graph_key,
+    keep_on_disk,
+    load,
+)
 
 # Buffers of nodes that were computed while something else still refers to the node.
 _values: weakref.WeakKeyDictionary[Node, Node] = weakref.WeakKeyDictionary()
@@ -67,11 +75,10 @@ def _view(base: Node, root: Node) -> Node:
 
 
 def _run(roots: list[Node]) -> None:
-    key, leaves, _ = graph_key(roots, is_computed)
+    key, leaves = graph_key(roots, is_computed)
     schedule = _schedules.get(key)
     if schedule is None:
-        schedule = _schedules[key] = compile_graph(roots, leaves, is_computed)
-        Counters.compiled += 1
+        schedule = _schedules[key] = _find_or_compile(key, roots, leaves)
     slots = [storage(leaf) for leaf in leaves]
     slots += [Buffer(s.device, s.size, s.dtype) for s in schedule.slots]
     memories = [slot.memory for slot in slots]
@@ -83,6 +90,19 @@ def _run(roots: list[Node]) -> None:
             transfer(slots[step.source], slots[step.target])
     for root, slot in zip(roots, schedule.outputs, strict=True):
         _values[root] = buffer(slots[slot], root.shape, root.dtype, root.device)
+
+
+def _find_or_compile(key: Key, roots: list[Node], leaves: list[Node]) -> Schedule:
+    devices = sorted({node.device for node in (*roots, *leaves)})
+    recipe = find_on_disk(key, devices)
+    if recipe is None:
+        # Only now: a process that finds everything it needs on disk never imports the compiler.
+        from gpu.runtime.compile import compile_graph
+
+        recipe = compile_graph(roots, leaves, is_computed)
+        keep_on_disk(key, devices, recipe)
+        Counters.compiled += 1
+    return load(recipe)
 
 
 def transfer(source: Buffer, target: Buffer) -> None:

@@ -19,14 +19,15 @@ _LARGEST_PRODUCT: Final = 16
 
 
 class Arithmetic(Comparison):
-    """Sums, products, quotients, remainders and powers."""
+    """Sums, products, quotients, remainders, roundings and powers."""
 
     __slots__ = ()
 
     def add(self, x: Operand, reverse: bool = False) -> Self:
         """self + x; of two bools, whether either is true."""
-        a, b = self._pair(x, reverse)
-        return a._binary("or" if a.dtype is dtypes.bool else "add", b)
+        a, b = self._operands(x)
+        op = "or" if a.dtype is dtypes.bool else "add"
+        return self._wrap(G.alu(op, b, a) if reverse else G.alu(op, a, b))
 
     def sub(self, x: Operand, reverse: bool = False) -> Self:
         """self - x, or x - self with `reverse`."""
@@ -34,8 +35,9 @@ class Arithmetic(Comparison):
 
     def mul(self, x: Operand, reverse: bool = False) -> Self:
         """self * x; of two bools, whether both are true."""
-        a, b = self._pair(x, reverse)
-        return a._binary("and" if a.dtype is dtypes.bool else "mul", b)
+        a, b = self._operands(x)
+        op = "and" if a.dtype is dtypes.bool else "mul"
+        return self._wrap(G.alu(op, b, a) if reverse else G.alu(op, a, b))
 
     def div(self, x: Operand, reverse: bool = False, rounding_mode: str | None = None) -> Self:
         """self / x, or x / self with `reverse`.
@@ -100,6 +102,22 @@ class Arithmetic(Comparison):
     def abs(self) -> Self:
         """The magnitude."""
         return self._unary("abs")
+
+    def floor(self) -> Self:
+        """The largest whole number not above self; the gradient is 0."""
+        return self._unary("floor") if self.dtype.is_float else self
+
+    def ceil(self) -> Self:
+        """The smallest whole number not below self; the gradient is 0."""
+        return self.neg().floor().neg() if self.dtype.is_float else self
+
+    def trunc(self) -> Self:
+        """self without its fraction; the gradient is 0."""
+        return self._unary("trunc") if self.dtype.is_float else self
+
+    def round(self) -> Self:
+        """The nearest whole number, of two the even one; the gradient is 0."""
+        return self._unary("rint") if self.dtype.is_float else self
 
     def square(self) -> Self:
         """self * self."""

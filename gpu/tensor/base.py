@@ -282,6 +282,8 @@ def _sum(parts: Sequence[Node | None]) -> Node | None:
 
 def broadcast_shape(*shapes: Shape) -> Shape:
     """The shape that `shapes` broadcast to, aligned at the last axis. Raises ShapeError."""
+    if all(shape == shapes[0] for shape in shapes[1:]):
+        return shapes[0]
     rank = max(map(len, shapes))
     aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     result: list[int] = []
@@ -296,8 +298,12 @@ def broadcast_shape(*shapes: Shape) -> Shape:
 
 def broadcast_to(x: Node, shape: Shape) -> Node:
     """`x` repeated to `shape`. Raises ShapeError where it does not fit."""
+    if x.shape == shape:
+        return x
     if broadcast_shape(x.shape, shape) != shape:
         raise ShapeError(f"shape {list(x.shape)} does not broadcast to {list(shape)}")
+    if x.kind == "const":  # in one step: every number in an expression comes this way
+        return G.const(x.attr[0], shape, x.dtype, x.device)
     return G.expand(G.reshape(x, (1,) * (len(shape) - len(x.shape)) + x.shape), shape)
 
 

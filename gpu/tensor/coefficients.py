@@ -79,4 +79,3 @@ ERFC_FAR: Final = Table(
     ),
 )  # fmt: skip
 """exp(x**2) * (1 - erf(x)) at 1 <= x <= 6, in 9.6 / (x + 2) - 2.2, which is in -1..1."""
-

@@ -1,4 +1,4 @@
-"""Roundings, exponentials, logarithms, trigonometric and hyperbolic functions and their inverses.
+"""Exponentials, logarithms, trigonometric and hyperbolic functions and their inverses.
 
 Integers and bools are taken as float32. Errors against the exact value, in units in the last place
 (ulp) of float32 or float64 on arguments where the result is normal:
@@ -36,22 +36,6 @@ class Functions(Arithmetic):
     """Elementary functions of one tensor."""
 
     __slots__ = ()
-
-    def floor(self) -> Self:
-        """The largest whole number not above self; the gradient is 0."""
-        return self._unary("floor") if self.dtype.is_float else self
-
-    def ceil(self) -> Self:
-        """The smallest whole number not below self; the gradient is 0."""
-        return self.neg().floor().neg() if self.dtype.is_float else self
-
-    def trunc(self) -> Self:
-        """self without its fraction; the gradient is 0."""
-        return self._unary("trunc") if self.dtype.is_float else self
-
-    def round(self) -> Self:
-        """The nearest whole number, of two the even one; the gradient is 0."""
-        return self._unary("rint") if self.dtype.is_float else self
 
     def sign(self) -> Self:
         """-1, 0 or 1; 0 for NaN, as in torch. The gradient is 0."""

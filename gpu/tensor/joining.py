@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Self
+from typing import Self, TypeVar
 
 from gpu.compiler.ir import graph_build as G
-from gpu.core.dtype import PyScalar, dtypes, promote_scalar
+from gpu.compiler.ir.graph import Shape
+from gpu.core.dtype import PyScalar, dtypes, promote
 from gpu.core.errors import InvalidType, InvalidValue, ShapeError
-from gpu.tensor.arguments import Axis, Operand, axes_of, axis_of, choice, integer, items_of
+from gpu.tensor.arguments import Axis, Operand, axis_of, choice, integer, items_of
 from gpu.tensor.base import broadcast_shape, broadcast_to
 from gpu.tensor.indexing import Indexing
 
 Padding = Sequence[int] | Sequence[Sequence[int] | None]
+
+T = TypeVar("T", bound="Joining")
 
 
 class Joining(Indexing):
@@ -31,7 +35,7 @@ class Joining(Indexing):
         dtype = self.dtype
         for part in parts:
             _check_joinable(self.shape, part.shape, axis)
-            dtype = _promoted(dtype, part)
+            dtype = promote(dtype, part.dtype)
         present = [part.cast(dtype) for part in (self, *parts) if part.shape[axis]]
         return _joined(present, axis) if present else self.cast(dtype)
 
@@ -161,13 +165,14 @@ class Joining(Indexing):
         return self._sliced(ranges)
 
     def _surrounded(self, pairs: Sequence[tuple[int, int]], value: PyScalar) -> Self:
-        x = self.cast(promote_scalar(self.dtype, value)) if value else self
+        if not self.dtype.is_float and (not math.isfinite(value) or value != int(value)):
+            raise InvalidValue(f"value {value!r} is not one of {self.dtype.name}")
         padding = [(before, after, 0) for before, after in pairs]
-        padded = x._wrap(G.pad(x._node, padding))
+        padded = self._wrap(G.pad(self._node, padding))
         if not value:
             return padded
-        inside = G.const(True, x.shape, dtypes.bool, x.device)
-        return x._wrap(G.pad(inside, padding)).where(padded, value)
+        inside = self._wrap(G.const(True, self.shape, dtypes.bool, self.device))
+        return inside._wrap(G.pad(inside._node, padding)).where(padded, padded._filled(value))
 
     def _continued(self, axis: int, before: int, after: int, mode: str) -> Self:
         size = self.shape[axis]
@@ -187,5 +192,50 @@ class Joining(Indexing):
         return head.cat(self, tail, dim=axis)
 
 
-def _promoted(dtype: object, part: Joining) -> object:
-    raise NotImplementedError
+def _joined(parts: Sequence[T], axis: int) -> T:
+    """Parts of one dtype along `axis`: each is padded to the whole and chosen where it lies."""
+    ends = list(accumulate(part.shape[axis] for part in parts))
+    padded = []
+    for part, end in zip(parts, ends, strict=True):
+        around = [(0, 0, 0)] * part.ndim
+        around[axis] = (end - part.shape[axis], ends[-1] - end, 0)
+        padded.append(part._wrap(G.pad(part._node, around)))
+    result = padded[-1]
+    position = result._index_along(axis, result.shape)
+    for part, end in zip(padded[-2::-1], ends[-2::-1], strict=True):
+        result = position.lt(end).where(part, result)
+    return result
+
+
+def _check_joinable(first: Shape, other: Shape, axis: int) -> None:
+    same = len(first) == len(other) and all(
+        a == axis or m == n for a, (m, n) in enumerate(zip(first, other, strict=True))
+    )
+    if not same:
+        raise ShapeError(
+            f"cat along axis {axis} of shapes {list(first)} and {list(other)}: "
+            "all other sizes must be equal"
+        )
+
+
+def _pairs(padding: Padding, rank: int) -> list[tuple[int, int]]:
+    """What goes before and after each axis, from the first on."""
+    if all(isinstance(item, int) for item in padding):
+        flat = [integer(item, "padding") for item in padding]
+        if len(flat) % 2 or len(flat) > 2 * rank:
+            raise ShapeError(
+                f"flat padding has (before, after) for at most {rank} axes, got {flat}"
+            )
+        named = list(zip(flat[::2], flat[1::2], strict=True))[::-1]
+        return [(0, 0)] * (rank - len(named)) + named
+    if len(padding) != rank:
+        raise ShapeError(f"padding needs a pair or None for each of {rank} axes, got {padding!r}")
+    return [_pair(item) for item in padding]
+
+
+def _pair(item: Sequence[int] | int | None) -> tuple[int, int]:
+    if item is None:
+        return 0, 0
+    if not isinstance(item, Sequence) or len(item) != 2:
+        raise InvalidType(f"padding of an axis is (before, after) or None, got {item!r}")
+    return integer(item[0], "padding"), integer(item[1], "padding")

@@ -28,9 +28,7 @@ class Matmul(Arithmetic):
 
     __slots__ = ()
 
-    def matmul(
-        self, x: Operand, reverse: bool = False, dtype: DType | str | None = None
-    ) -> Self:
+    def matmul(self, x: Operand, reverse: bool = False, dtype: DType | str | None = None) -> Self:
         """The matrix product of the last two axes, as `@`; the axes before them broadcast.
 
         A 1-d operand stands for a row on the left and a column on the right; its axis is not in the

@@ -8,7 +8,7 @@ from typing import Self
 
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Shape
-from gpu.core.errors import InvalidIndex, InvalidType, InvalidValue, ShapeError
+from gpu.core.errors import InvalidIndex, InvalidValue, ShapeError
 from gpu.tensor.arguments import Axis, axes_of, axis_of, integer, items_of, shape_of
 from gpu.tensor.base import broadcast_to
 from gpu.tensor.comparison import Comparison
@@ -176,11 +176,11 @@ class Movement(Comparison):
 
     def tril(self, diagonal: int = 0) -> Self:
         """Zeros above the diagonal that lies `diagonal` columns to the right of the main one."""
-        return self._beside_diagonal(diagonal).where(self, 0)
+        return self._beside_diagonal(diagonal).where(self, self._filled(0))
 
     def triu(self, diagonal: int = 0) -> Self:
         """Zeros below the diagonal that lies `diagonal` columns to the right of the main one."""
-        return self._beside_diagonal(diagonal - 1).where(0, self)
+        return self._beside_diagonal(diagonal - 1).where(self._filled(0), self)
 
     def unfold(self, dim: int, size: int, step: int) -> Self:
         """Windows of `size` elements along `dim`, `step` apart; they are the last axis.
@@ -199,13 +199,14 @@ class Movement(Comparison):
         last = self.permute([*(a for a in range(self.ndim) if a != axis), axis])
         row = length + step
         ones = (1,) * (self.ndim - 1)
-        turns = -(-count * row // max(length, 1))
-        flat = last.repeat((*ones, turns)) if length else last.pad_end(count * row)
-        whole = [(0, n, 1) for n in last.shape[:-1]]
-        rows = flat._sliced([*whole, (0, count * row, 1)])._reshaped(
-            (*last.shape[:-1], count, row)
-        )
-        windows = rows._sliced([*whole, (0, count, 1), (0, size, 1)])
+        flat = last.repeat((*ones, -(-count * row // length))) if length else last
+        front = last.shape[:-1]
+        whole = [(0, n, 1) for n in front]
+        if size:
+            rows = flat._sliced([*whole, (0, count * row, 1)])._reshaped((*front, count, row))
+            windows = rows._sliced([*whole, (0, count, 1), (0, size, 1)])
+        else:
+            windows = last._sliced([*whole, (0, 0, 1)])._reshaped((*front, count, 0))
         order = list(range(self.ndim - 1))
         order.insert(axis, self.ndim - 1)
         return windows.permute([*order, self.ndim])
@@ -227,7 +228,7 @@ class Movement(Comparison):
 
 
 def _solved(wanted: Shape, old: Shape) -> Shape:
-    """`wanted` with its one -1, if any, replaced so that the number of elements is that of `old`."""
+    """`wanted` with its one -1, if any, replaced so that it holds as many elements as `old`."""
     known = math.prod(size for size in wanted if size != -1)
     total = math.prod(old)
     if wanted.count(-1) > 1 or min(wanted, default=0) < -1:
@@ -239,6 +240,3 @@ def _solved(wanted: Shape, old: Shape) -> Shape:
     if known == 0 or total % known:
         raise ShapeError(f"no size in place of -1 makes {list(wanted)} hold {total} elements")
     return tuple(total // known if size == -1 else size for size in wanted)
-
-
-__all__ = ["InvalidType", "Movement"]

@@ -1,4 +1,4 @@
-"""Python's operators. In-place ones, as in ``a += b``, make a new tensor and bind the name to it."""
+"""Python's operators. In-place ones, as ``a += b``, make a new tensor and bind the name to it."""
 
 from __future__ import annotations
 

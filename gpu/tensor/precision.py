@@ -21,7 +21,7 @@ def float_function(method: Callable[Concatenate[T, P], T]) -> Callable[Concatena
     """
 
     @wraps(method)
-    def run(x: T, *args: P.args, **kwargs: P.kwargs) -> T:
+    def run(x: T, /, *args: P.args, **kwargs: P.kwargs) -> T:
         wide = promote(x.dtype, dtypes.float32)
         result = method(x.cast(wide), *args, **kwargs)
         return result.cast(x.dtype) if x.dtype.is_float else result

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+import gpu
 from gpu.cli import info
-from gpu.cli.main import COMMANDS, Command, main
+from gpu.cli.commands import COMMANDS, Command
+from gpu.cli.main import main
 from gpu.core.config import SETTINGS, Context
 from gpu.core.devspec import DEVICES
 from gpu.core.errors import DeviceError
@@ -115,7 +117,7 @@ def test_usage_errors_exit_with_2(arguments: list[str], capsys: pytest.CaptureFi
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for option, expected in (("--version", "gpu "), ("--help", "info")):
+    for option, expected in (("--version", f"gpu {gpu.__version__}\n"), ("--help", "info")):
         with pytest.raises(SystemExit) as caught:
             main([option])
         assert caught.value.code == 0
@@ -159,7 +161,9 @@ def test_ctrl_c_is_quiet(
     assert capsys.readouterr() == ("", "")
 
 
-def _start(*arguments: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
+def _start(
+    *arguments: str, stdout: int = subprocess.PIPE, **variables: str
+) -> subprocess.Popen[str]:
     # The folder of the package under test comes first, be it a checkout or installed.
     home = str(Path(info.__file__).parents[2])
     return subprocess.Popen(
@@ -167,7 +171,7 @@ def _start(*arguments: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[s
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": home},
+        env={**os.environ, "PYTHONPATH": home, **variables},
     )
 
 
@@ -176,6 +180,13 @@ def test_python_dash_m_gpu() -> None:
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
     assert json.loads(out)["schema"] == 1
+
+
+def test_an_error_in_debug_itself_is_one_line() -> None:
+    process = _start("info", DEBUG="loud")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err.count("\n")) == (1, "", 1)
+    assert "DEBUG='loud'" in err
 
 
 def test_a_closed_pipe_is_quiet() -> None:

@@ -359,7 +359,8 @@ def test_the_python_device_runs_what_it_compiled() -> None:
     source = device.renderer.render(parse_linear(LINEAR_MATMUL))
     lib = device.compiler.compile_cached(source)
     assert device.compiler.disassemble(lib) == source == LINEAR_MATMUL
-    program = device.runtime(parse_linear(source), lib)
+    data = device.renderer.launch_data(parse_linear(source))
+    program = device.runtime("matmul", lib, data)
     a = np.arange(4096, dtype=np.float32) % 7
     memory = [device.allocator.alloc(4096 * 4) for _ in range(3)]
     for each in memory[1:]:

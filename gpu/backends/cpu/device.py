@@ -9,15 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.backends.cpu.program import CPUProgram
-from gpu.compiler.ir.linear import Program as LinearProgram
-from gpu.compiler.render.llvm import LLVMRenderer, scratch_bytes
-from gpu.compiler.render.llvm_target import host_target
+from gpu.compiler.render.llvm import LLVMRenderer
+from gpu.compiler.render.llvm_target import host_target, missing_here
 from gpu.compiler.toolchain.llvm import LLVMCompiler
 from gpu.core.config import config
 from gpu.core.devspec import DeviceSpec
 from gpu.core.errors import OutOfMemory, Unsupported
 from gpu.runtime.allocator import LRUAllocator
-from gpu.runtime.device import Compiled
+from gpu.runtime.device import Compiled, LaunchData
 
 ALIGNMENT: Final = 64  # bytes: a cache line, and the widest vector register
 
@@ -55,9 +54,8 @@ class CPUAllocator(LRUAllocator[int]):
         ctypes.memmove(target.ctypes.data, memory, target.size)
 
 
-def _load(program: LinearProgram, lib: bytes) -> CPUProgram:
-    parallel = any(i.op == "loop" and i.attr[0] == "worker" for i in program.body)
-    return CPUProgram(program.name, lib, scratch_bytes(program), parallel)
+def _load(name: str, lib: bytes, data: LaunchData) -> CPUProgram:
+    return CPUProgram(name, lib, data["scratch"], bool(data["parallel"]))
 
 
 def open_device(name: str, spec: DeviceSpec) -> Compiled:
@@ -68,5 +66,9 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
     if spec.renderer not in (None, "LLVM"):
         raise Unsupported(f"CPU:{spec.renderer} is not part of this version; use CPU:LLVM")
     target = host_target(spec.arch, config.CPU_THREADS)
+    if missing := missing_here(target):
+        raise Unsupported(
+            f"CPU:LLVM:{spec.arch} needs {', '.join(missing)}, which this machine lacks"
+        )
     compiler = LLVMCompiler(target.name, target.features)
     return Compiled(name, CPUAllocator(), LLVMRenderer(target), compiler, _load)

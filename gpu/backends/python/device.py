@@ -35,13 +35,12 @@ from gpu.compiler.ir.linear_interp import interpret_linear
 from gpu.compiler.ir.linear_text import parse_linear, print_linear
 from gpu.compiler.ir.linear_verify import verify_linear
 from gpu.compiler.ir.optable import OPS
-from gpu.compiler.lower.legalize import Native
-from gpu.compiler.target import Target
+from gpu.compiler.target import Native, Target
 from gpu.compiler.toolchain.base import Compiler
 from gpu.core.devspec import DeviceSpec
 from gpu.core.errors import CompileError, GpuError, InvalidValue, OutOfMemory, Unsupported
 from gpu.runtime.allocator import Allocator
-from gpu.runtime.device import Compiled
+from gpu.runtime.device import Compiled, LaunchData
 from gpu.runtime.program import Program
 
 Memory = npt.NDArray[np.uint8]
@@ -65,6 +64,10 @@ class PythonRenderer:
     def render(self, program: LinearProgram) -> str:
         """The source of a program."""
         return print_linear(program)
+
+    def launch_data(self, program: LinearProgram) -> LaunchData:
+        """What loading needs besides the binary: nothing here."""
+        return {}
 
 
 class PythonCompiler(Compiler):
@@ -154,8 +157,8 @@ class PythonAllocator(Allocator[Memory]):
         np.frombuffer(data, np.uint8)[:] = memory[: data.nbytes]
 
 
-def _load(program: LinearProgram, lib: bytes) -> Program:
-    return PythonProgram(program.name, lib)
+def _load(name: str, lib: bytes, data: LaunchData) -> Program:
+    return PythonProgram(name, lib)
 
 
 def open_device(name: str, spec: DeviceSpec) -> Compiled:

@@ -12,44 +12,17 @@ Casts between bool, integers, float32 and float64, and all bitcasts, are taken t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from gpu.compiler.ir.builder import Builder
-from gpu.compiler.ir.optable import OPS, fold_cast, result_dtype
+from gpu.compiler.ir.optable import fold_cast, result_dtype
 from gpu.compiler.lower import narrow
 from gpu.compiler.lower.transcendental import exp2, log2, sin
+from gpu.compiler.target import Native
 from gpu.core.dtype import DType, PyScalar, dtypes
-from gpu.core.errors import InvalidValue, Unsupported
+from gpu.core.errors import Unsupported
 
 V = TypeVar("V")
-
-
-@dataclass(frozen=True)
-class Native:
-    """What a device has.
-
-    A narrow float named in neither set is wholly native: `ops` on it, and its casts as
-    `evaluate.cast` defines them.
-
-    Attributes:
-        ops: operations it has on float32, float64, integers and bool, each in its domain.
-        storage_only: narrow floats that exist in memory only; even their conversions are derived.
-        compute_as_float32: narrow floats with native conversions from and to float32, and no more.
-    """
-
-    ops: frozenset[str]
-    storage_only: frozenset[DType] = field(default=frozenset())
-    compute_as_float32: frozenset[DType] = field(default=frozenset())
-
-    def __post_init__(self) -> None:
-        if unknown := sorted(self.ops - OPS.keys()):
-            raise InvalidValue(f"Native.ops names no operations: {unknown}; see OPS in optable.py")
-        narrowed = self.storage_only | self.compute_as_float32
-        if wrong := sorted(d.name for d in narrowed - narrow.FORMATS.keys()):
-            raise InvalidValue(f"only narrow floats can lack arithmetic in Native, got {wrong}")
-        if both := sorted(d.name for d in self.storage_only & self.compute_as_float32):
-            raise InvalidValue(f"Native has {both} as storage_only and as compute_as_float32")
 
 
 class Legalizer(Builder[V]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var, expr
@@ -98,11 +98,8 @@ def stage(body: K.Block, axis: str, buf: str, order: Sequence[str]) -> K.Stmt:
     """See `gpu.compiler.opt.opts.Stage`. Raises IllegalOpt."""
     what = f"Stage({axis!r}, {buf!r}, {tuple(order)})"
     loop = find_loop(body, axis, what)
-    operand = _operand(loop.body, buf, what)
     inside = loops(loop.body)
-    depends = {var.name for var in operand.vars} & inside.keys()
-    if depends != set(order):
-        raise IllegalOpt(f"{what}: the operand depends on the loops {sorted(depends)}")
+    operand = _operand(loop.body, buf, frozenset(order), inside.keys(), what)
     written = {s.buf for s in walk(body) if isinstance(s, K.Update)}
     if operand.bufs & written:
         raise IllegalOpt(f"{what}: {buf} is written in the kernel")
@@ -117,18 +114,24 @@ def stage(body: K.Block, axis: str, buf: str, order: Sequence[str]) -> K.Stmt:
     return replace_loop(body, loop, K.Loop(loop.var, loop.kind, new_body))
 
 
-def _operand(body: K.Block, buf: str, what: str) -> K.Value:
-    """The largest value inside that is computed from `buf` alone; there must be one such."""
+def _operand(
+    body: K.Block, buf: str, depends: frozenset[str], inside: Collection[str], what: str
+) -> K.Value:
+    """The largest value that is computed from `buf` alone and moves with just these loops."""
     found: set[K.Value] = set()
     seen: set[K.Value] = set()
     for stmt in walk(body):
         if isinstance(stmt, K.Update):
-            for value in values(stmt.value, seen):
-                reads = {b.name for b in value.bufs}
-                if reads != {buf} and buf in reads:
-                    found.update(a for a in value.args if {b.name for b in a.bufs} == {buf})
             if {b.name for b in stmt.value.bufs} == {buf}:
                 found.add(stmt.value)
-    if len(found) != 1:
-        raise IllegalOpt(f"{what}: the loop reads {buf} as {len(found)} operands, not one")
-    return found.pop()
+            for value in values(stmt.value, seen):
+                found.update(a for a in value.args if {b.name for b in a.bufs} == {buf})
+    moving = {v: {var.name for var in v.vars} & set(inside) for v in found}
+    exact = [v for v in found if moving[v] == depends]
+    contained = {part for v in exact for arg in v.args for part in values(arg, set())}
+    largest = [v for v in exact if v not in contained]
+    if len(largest) != 1:
+        raise IllegalOpt(
+            f"{what}: {len(largest)} operands from {buf} depend on just these loops, not one"
+        )
+    return largest[0]

@@ -21,7 +21,7 @@ from gpu.compiler.opt.vectorize import vectorize
 from gpu.compiler.target import Target
 
 # Innermost iterations below which waking another worker costs more than it gains.
-PARALLEL_WORK: Final = 1 << 15
+PARALLEL_WORK: Final = 1 << 17
 
 
 def schedule(kernel: K.Kernel, target: Target, optimize: bool = True) -> tuple[K.Kernel, list[Opt]]:

@@ -58,6 +58,11 @@ class LLVMRenderer:
         """
         return _Function(self.target, program).text()
 
+    def launch_data(self, program: Program) -> dict[str, int]:
+        """Bytes of scratch memory for each worker, and whether all workers run the kernel."""
+        parallel = any(i.op == "loop" and i.attr[0] == "worker" for i in program.body)
+        return {"scratch": scratch_bytes(program), "parallel": int(parallel)}
+
 
 def scratch_bytes(program: Program) -> int:
     """Scratch memory that each worker of a program needs, in bytes, a multiple of 64."""

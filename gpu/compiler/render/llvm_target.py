@@ -12,9 +12,8 @@ from functools import cache
 from typing import Final
 
 from gpu.compiler.ir.optable import OPS
-from gpu.compiler.lower.legalize import Native
 from gpu.compiler.render.llvm_cpus import ARM_CPUS, X86_CPUS
-from gpu.compiler.target import Target
+from gpu.compiler.target import Native, Target
 from gpu.core.devspec import did_you_mean
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported

@@ -1,0 +1,43 @@
+"""The subcommands of `gpu`, and the parser of its command line."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from gpu import __version__
+from gpu.cli import info
+
+
+class Command(NamedTuple):
+    """A subcommand.
+
+    Attributes:
+        help: one line on what it does.
+        add_arguments: declares its options.
+        run: does it; gives the exit code.
+    """
+
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+COMMANDS: Final[dict[str, Command]] = {
+    "info": Command("what is installed, found and set", info.add_arguments, info.run),
+}
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line, made from `COMMANDS`."""
+    parser = argparse.ArgumentParser(
+        prog="gpu", description="GPU drivers in pure Python with a tensor library on top."
+    )
+    parser.add_argument("--version", action="version", version=f"gpu {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, command in COMMANDS.items():
+        command.add_arguments(
+            subparsers.add_parser(name, help=command.help, description=command.help)
+        )
+    return parser

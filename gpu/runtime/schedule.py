@@ -1,0 +1,181 @@
+"""Compiled graphs as data: what to run, on which memory, and how to find it again.
+
+`graph_key` numbers a graph's buffers by first use, so that two graphs that differ in nothing but
+their buffers share one schedule. Schedules are kept in memory, and on disk as plain data: a process
+that has been run before compiles nothing and loads no compiler.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpu.compiler.ir.graph import Node, toposort
+from gpu.core.config import config
+from gpu.core.dtype import DType, dtype_named
+from gpu.core.files import DiskCache, folder_signature
+from gpu.core.log import get_logger
+from gpu.runtime.device import Device, LaunchData
+from gpu.runtime.program import Program
+
+log = get_logger(__name__)
+
+Key = tuple[Any, ...]
+
+
+class Code(NamedTuple):
+    """A compiled kernel before it is loaded."""
+
+    device: str
+    name: str
+    lib: bytes
+    data: LaunchData
+
+
+class Slot(NamedTuple):
+    """Memory a schedule fills: an output, or an intermediate value that dies with the run."""
+
+    device: str
+    size: int
+    dtype: DType
+
+
+class Launch(NamedTuple):
+    """Runs a program on slots."""
+
+    program: Program
+    slots: tuple[int, ...]
+
+
+class Transfer(NamedTuple):
+    """Copies one slot to another one of the same size."""
+
+    source: int
+    target: int
+
+
+class Recipe(NamedTuple):
+    """A compiled graph that is not loaded.
+
+    Attributes:
+        codes: the kernels, each once.
+        slots: memory the steps fill; numbered after the graph's leaves.
+        steps: in order, (kernel, slots) or (-1, (source, target)) for a transfer.
+        outputs: the slot of each root.
+    """
+
+    codes: tuple[Code, ...]
+    slots: tuple[Slot, ...]
+    steps: tuple[tuple[int, tuple[int, ...]], ...]
+    outputs: tuple[int, ...]
+
+
+class Schedule(NamedTuple):
+    """A compiled graph, ready to run: as a Recipe, with its programs loaded."""
+
+    slots: tuple[Slot, ...]
+    steps: tuple[Launch | Transfer, ...]
+    outputs: tuple[int, ...]
+
+
+def graph_key(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[Key, list[Node]]:
+    """The form of a graph, and its leaves in order of first use.
+
+    Graphs with equal keys compute the same function of their leaves.
+    """
+    number: dict[Node, int] = {}
+    leaves: list[Node] = []
+    parts: list[Key] = []
+    for position, node in enumerate(toposort(roots, is_leaf)):
+        number[node] = position
+        if is_leaf(node):
+            leaves.append(node)
+            parts.append((node.shape, node.dtype, node.device))
+        else:
+            sources = tuple([number[s] for s in node.src])
+            attr = _KEY_ATTR.get(node.kind, _as_it_is)(node.attr)
+            parts.append((node.kind, attr, node.shape, node.dtype, node.device, sources))
+    return (tuple(parts), tuple([number[r] for r in roots])), leaves
+
+
+def _as_it_is(attr: Key) -> object:
+    return attr
+
+
+# Constants tell -0.0 from 0.0; the identity of a contiguous node changes nothing that is computed.
+_KEY_ATTR: dict[str, Callable[[Key], object]] = {"const": repr, "contiguous": lambda attr: ()}
+
+_programs: dict[tuple[str, str, bytes], Program] = {}
+
+
+def load(recipe: Recipe) -> Schedule:
+    """Loads the programs of a recipe; equal code is loaded once in a process."""
+    programs = []
+    for code in recipe.codes:
+        key = (code.device, code.name, code.lib)
+        if key not in _programs:
+            _programs[key] = Device[code.device].runtime(code.name, code.lib, code.data)
+        programs.append(_programs[key])
+    steps = tuple(
+        Launch(programs[kernel], slots) if kernel >= 0 else Transfer(*slots)
+        for kernel, slots in recipe.steps
+    )
+    return Schedule(recipe.slots, steps, recipe.outputs)
+
+
+# On disk: a header as JSON, its length in front of it, then the kernels' code one after another.
+
+_disk = DiskCache("graphs")
+_LENGTH_BYTES = 4
+
+
+def find_on_disk(key: Key, devices: Sequence[str]) -> Recipe | None:
+    """The recipe that some process kept for this graph, compiler and machine."""
+    data = _disk.get(_disk_key(key, devices))
+    if data is None:
+        return None
+    size = int.from_bytes(data[:_LENGTH_BYTES], "little")
+    header = json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + size])
+    position = _LENGTH_BYTES + size
+    codes = []
+    for device, name, length, launch_data in header["codes"]:
+        codes.append(Code(device, name, data[position : position + length], launch_data))
+        position += length
+    slots = tuple(Slot(device, n, dtype_named(dtype)) for device, n, dtype in header["slots"])
+    steps = tuple((kernel, tuple(used)) for kernel, used in header["steps"])
+    return Recipe(tuple(codes), slots, steps, tuple(header["outputs"]))
+
+
+def keep_on_disk(key: Key, devices: Sequence[str], recipe: Recipe) -> None:
+    """Keeps a recipe for other processes, if there is a cache to keep it in."""
+    header = {
+        "codes": [(c.device, c.name, len(c.lib), dict(c.data)) for c in recipe.codes],
+        "slots": [(s.device, s.size, s.dtype.name) for s in recipe.slots],
+        "steps": recipe.steps,
+        "outputs": recipe.outputs,
+    }
+    text = json.dumps(header).encode()
+    data = b"".join(
+        [len(text).to_bytes(_LENGTH_BYTES, "little"), text, *(c.lib for c in recipe.codes)]
+    )
+    _disk.put(_disk_key(key, devices), data)
+
+
+def _disk_key(key: Key, devices: Sequence[str]) -> str:
+    machines = [(d, Device[d].renderer.target.key, Device[d].compiler.key) for d in devices]
+    return f"{key}|{machines}|{config.NOOPT}|{compiler_signature()}"
+
+
+@cache
+def compiler_signature() -> str:
+    """Names this version of the compiler's own sources."""
+    return folder_signature(Path(__file__).parent.parent, ".py")
+
+
+def digest(key: Key) -> str:
+    """A short name for a graph's form, for logs."""
+    return blake2b(repr(key).encode(), digest_size=6).hexdigest()

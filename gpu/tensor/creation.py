@@ -1,0 +1,167 @@
+"""Tensors made from nothing but a shape and numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.graph import Shape
+from gpu.core.dtype import DType, PyScalar, dtypes, promote, to_dtype
+from gpu.core.errors import InvalidType, InvalidValue, ShapeError
+from gpu.runtime.device import Device
+from gpu.tensor.arguments import integer, shape_of
+from gpu.tensor.operands import Operands
+
+Dtype = DType | str
+
+
+class Creation(Operands):
+    """Class methods; `device` is the default one and `requires_grad` unset if not given."""
+
+    __slots__ = ()
+
+    @classmethod
+    def full(
+        cls,
+        shape: int | tuple[int, ...] | list[int],
+        fill_value: PyScalar,
+        dtype: Dtype | None = None,
+        device: str | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """`fill_value` everywhere, in the dtype of the number if none is given."""
+        if not isinstance(fill_value, bool | int | float):
+            raise InvalidType(f"fill_value must be a number, got {fill_value!r}")
+        element = dtypes.of(fill_value) if dtype is None else to_dtype(dtype)
+        made = G.const(fill_value, shape_of(shape), element, Device.canonicalize(device))
+        tensor = cls._wrap(made)
+        if requires_grad is not None:
+            tensor.requires_grad = requires_grad
+        return tensor
+
+    @classmethod
+    def zeros(
+        cls,
+        *shape: Any,
+        dtype: Dtype | None = None,
+        device: str | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """Zeros, float32 if no dtype is given: ``zeros(2, 3)`` or ``zeros((2, 3))``."""
+        return cls.full(_variadic(shape), 0, _or_float(dtype), device, requires_grad)
+
+    @classmethod
+    def ones(
+        cls,
+        *shape: Any,
+        dtype: Dtype | None = None,
+        device: str | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """Ones, float32 if no dtype is given."""
+        return cls.full(_variadic(shape), 1, _or_float(dtype), device, requires_grad)
+
+    @classmethod
+    def empty(cls, *shape: Any, device: str | None = None, dtype: Dtype | None = None) -> Self:
+        """A tensor whose values do not matter; they are zeros."""
+        return cls.zeros(*shape, dtype=dtype, device=device)
+
+    def full_like(
+        self, fill_value: PyScalar, dtype: Dtype | None = None, device: str | None = None
+    ) -> Self:
+        """`fill_value` in the shape, dtype and device of self, unless others are given."""
+        return self.full(self.shape, fill_value, dtype or self.dtype, device or self.device)
+
+    def zeros_like(self, dtype: Dtype | None = None, device: str | None = None) -> Self:
+        """Zeros in the shape, dtype and device of self, unless others are given."""
+        return self.full_like(0, dtype, device)
+
+    def ones_like(self, dtype: Dtype | None = None, device: str | None = None) -> Self:
+        """Ones in the shape, dtype and device of self, unless others are given."""
+        return self.full_like(1, dtype, device)
+
+    def empty_like(self, dtype: Dtype | None = None, device: str | None = None) -> Self:
+        """A tensor like self whose values do not matter; they are zeros."""
+        return self.full_like(0, dtype, device)
+
+    @classmethod
+    def arange(
+        cls,
+        start: float,
+        stop: float | None = None,
+        step: float = 1,
+        dtype: Dtype | None = None,
+        device: str | None = None,
+    ) -> Self:
+        """start, start + step, ... before `stop`; 0, 1, ... before `start` if it is alone.
+
+        int32 if all are ints (int64 where they do not fit), else float32. Raises InvalidValue for a
+        step of 0.
+        """
+        first, end = (0, start) if stop is None else (start, stop)
+        if step == 0 or not all(map(math.isfinite, (first, end, step))):
+            raise InvalidValue(f"arange({first}, {end}, {step}): the step must not be 0")
+        count = max(0, math.ceil((end - first) / step))
+        natural = promote(promote(dtypes.of(first), dtypes.of(end)), dtypes.of(step))
+        element = natural if dtype is None else to_dtype(dtype)
+        # Steps are counted in integers: floats run out of them.
+        exact = promote(natural, dtypes.int32)
+        index = cls._wrap(G.iota(count, _counter(count), Device.canonicalize(device)))
+        return index.cast(exact)._binary("mul", step)._binary("add", first).cast(element)
+
+    @classmethod
+    def linspace(
+        cls,
+        start: float,
+        stop: float,
+        steps: int,
+        dtype: Dtype | None = None,
+        device: str | None = None,
+    ) -> Self:
+        """`steps` numbers at equal distances from `start` to `stop`, both included; float32."""
+        count = integer(steps, "steps")
+        if count < 0:
+            raise InvalidValue(f"steps must not be negative, got {steps}")
+        element = to_dtype(_or_float(dtype))
+        wide = promote(element, dtypes.float32)
+        gap = (stop - start) / (count - 1) if count > 1 else 0.0
+        index = cls._wrap(G.iota(count, _counter(count), Device.canonicalize(device)))
+        up = index.cast(wide)._binary("mul", gap)._binary("add", start)
+        left = index._binary("sub", count - 1, reverse=True).cast(wide)
+        down = left._binary("mul", -gap)._binary("add", stop)
+        nearer = index._binary("lt", count // 2 + count % 2)
+        return cls._wrap(G.alu("where", nearer._node, up._node, down._node)).cast(element)
+
+    @classmethod
+    def eye(
+        cls,
+        n: int,
+        m: int | None = None,
+        dtype: Dtype | None = None,
+        device: str | None = None,
+    ) -> Self:
+        """Ones on the diagonal of a matrix of `n` rows and `m` columns (`n` if not given)."""
+        shape = shape_of((n, n if m is None else m))
+        blank = cls.zeros(shape, dtype=dtype, device=device)
+        on_diagonal = blank._index_along(0, shape)._binary("eq", blank._index_along(1, shape))
+        return on_diagonal.cast(blank.dtype)
+
+    def clone(self, device: str | None = None) -> Self:
+        """The same value in memory of its own, on `device` if one is given."""
+        return (self if device is None else self.to(device)).contiguous()
+
+
+def _variadic(shape: tuple[Any, ...]) -> Shape:
+    return shape_of(shape[0], shape[1:]) if shape else ()
+
+
+def _or_float(dtype: Dtype | None) -> Dtype:
+    return dtypes.default_float if dtype is None else dtype
+
+
+def _counter(count: int) -> DType:
+    """The dtype that counts `count` elements."""
+    if count > dtypes.int64.max:
+        raise ShapeError(f"{count} elements are more than any memory holds")
+    return dtypes.of(count)
