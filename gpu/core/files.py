@@ -11,14 +11,19 @@ import os
 import re
 import stat
 import struct
+from collections.abc import Iterator
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from gpu.core.config import config
 from gpu.core.errors import InvalidValue
 from gpu.core.log import get_logger
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _log = get_logger(__name__)
 
@@ -37,19 +42,59 @@ def atomic_write(path: str | os.PathLike[str], data: bytes) -> None:
     The file is readable by its owner alone (0600). There is no fsync: after a power cut it may be
     empty. Raises OSError as the system does, leaving nothing behind.
     """
+    with atomic_file(path, mode=0o600) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def atomic_file(
+    path: str | os.PathLike[str], mode: int = 0o666, durable: bool = False
+) -> Iterator[BinaryIO]:
+    """A file to write piece by piece, which takes the place of `path` when the block ends well.
+
+    Until then, and for good where the block raises, `path` is as it was and nothing is left behind.
+
+    Args:
+        path: the file to make or replace.
+        mode: its permissions, less the process's umask.
+        durable: wait until the content is on the disk, so that it outlives a power cut.
+
+    Raises OSError as the system does.
+    """
     target = os.fspath(path)
     folder = os.path.dirname(target) or "."
     temporary = os.path.join(folder, f".tmp-{os.urandom(8).hex()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     moved = False
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            yield file
+            if durable:
+                file.flush()
+                os.fsync(descriptor)
         os.replace(temporary, target)
         moved = True
     finally:
         if not moved:
             os.unlink(temporary)
+
+
+def map_file(path: str | os.PathLike[str]) -> npt.NDArray[np.uint8]:
+    """The content of a file as read-only bytes that are read from disk when they are touched.
+
+    The mapping lives as long as the array or a view of it. It shows the file as it is: replacing
+    the file by name (as `atomic_file` does) leaves the mapping alone, while writing into it shows,
+    and touching what was cut off kills the process (SIGBUS). Raises OSError as the system does,
+    and InvalidValue for what is not a regular file.
+    """
+    import numpy as np
+
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise InvalidValue(f"{os.fspath(path)!r} is not a regular file; pass the path of one")
+    if not status.st_size:  # an empty mapping does not exist
+        return np.frombuffer(b"", np.uint8)
+    return np.asarray(np.memmap(path, np.uint8, mode="r"))
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.core.dtype import DType
+from gpu.core.errors import InvalidValue
 from gpu.runtime.allocator import Allocator
 from gpu.runtime.device import Device
 
@@ -19,24 +20,34 @@ class Buffer:
         device: name of the device.
         dtype: element type.
         size: number of elements.
+        read_only: nothing may be written here, as in a file mapped for reading.
     """
 
-    __slots__ = ("_allocator", "_memory", "_owner", "device", "dtype", "size")
+    __slots__ = ("_allocator", "_memory", "_owner", "device", "dtype", "read_only", "size")
 
     def __init__(self, device: str, size: int, dtype: DType):
         self.device, self.size, self.dtype = device, size, dtype
+        self.read_only = False
         self._allocator: Allocator[Any] | None = None
         self._memory: Any = None
         self._owner: object = None
 
     @classmethod
-    def over(cls, device: str, size: int, dtype: DType, memory: Any, owner: object) -> Buffer:
+    def over(
+        cls,
+        device: str,
+        size: int,
+        dtype: DType,
+        memory: Any,
+        owner: object,
+        read_only: bool = False,
+    ) -> Buffer:
         """A buffer over memory that belongs to `owner`, which it keeps alive.
 
         `memory` is what the device's allocator would have given: on the CPU an address.
         """
         buffer = cls(device, size, dtype)
-        buffer._memory, buffer._owner = memory, owner
+        buffer._memory, buffer._owner, buffer.read_only = memory, owner, read_only
         return buffer
 
     @property
@@ -58,7 +69,12 @@ class Buffer:
             self._allocator.free(self._memory, self.nbytes)
 
     def copy_in(self, data: npt.NDArray[Any]) -> Buffer:
-        """Copies a numpy array of the same dtype and size into the buffer; returns the buffer."""
+        """Copies a numpy array of the same dtype and size into the buffer; returns the buffer.
+
+        Raises InvalidValue for a buffer that is read-only.
+        """
+        if self.read_only:
+            raise InvalidValue(f"{self} is read-only; copy it to memory of its own and write there")
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         Device[self.device].allocator.copy_in(self.memory, flat.data)
         return self

@@ -68,7 +68,11 @@ class Arithmetic(Comparison):
         return rest._opposes(b).where(rest.add(b), rest)
 
     def _float_fmod(self, y: Self) -> Self:
-        """fmod of floats, exact where the quotient is and the device's fma rounds once."""
+        """fmod of floats.
+
+        Exact while the quotient has fewer bits than the mantissa, on devices whose fma rounds once;
+        NaN where the quotient overflows.
+        """
         quotient = self._binary("div", y).trunc()
         rest = self._wrap(G.alu("fma", quotient.neg()._node, y._node, self._node))
         # A quotient just below a whole number may have been rounded up to it.

@@ -8,6 +8,8 @@ from typing import Final
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.derivative import RULES, has_gradient
 from gpu.compiler.ir.graph import Node, toposort
+from gpu.core.dtype import dtypes
+from gpu.core.errors import Unsupported
 
 Gradients = tuple[Node | None, ...]
 
@@ -124,6 +126,62 @@ def _pad(node: Node, grad: Node) -> Gradients:
     return (G.slice_(grad, ranges),)
 
 
+def _skew(node: Node, grad: Node) -> Gradients:
+    axis, tap, stride, dilation = node.attr
+    return (G.unskew(grad, axis, tap, stride, dilation, node.src[0].shape[axis]),)
+
+
+def _unskew(node: Node, grad: Node) -> Gradients:
+    axis, tap, stride, dilation = node.attr
+    return (G.skew(grad, axis, tap, stride, dilation, node.src[0].shape[axis]),)
+
+
+def _gather(node: Node, grad: Node) -> Gradients:
+    x, index = node.src
+    zeros = G.const(0, x.shape, x.dtype, x.device)
+    return (G.scatter(zeros, index, grad, node.attr[0], "add"), None)
+
+
+def _scatter(node: Node, grad: Node) -> Gradients:
+    axis, monoid = node.attr
+    _, index, updates = node.src
+    if monoid == "add":
+        return (grad, None, G.gather(grad, index, axis))
+    if monoid == "set":
+        zeros = G.const(0, updates.shape, updates.dtype, updates.device)
+        return (G.scatter(grad, index, zeros, axis, "set"), None, _last_writer(node, grad))
+    raise Unsupported(f"scatter with {monoid} has no gradient; only add and set have one")
+
+
+def _last_writer(node: Node, grad: Node) -> Node:
+    """The gradient of the updates that stayed: of several for one element, the last."""
+    x, index, updates = node.src
+    axis = node.attr[0]
+    order = G.reshape(G.iota(index.size, dtypes.int64, index.device), index.shape)
+    nobody = G.const(-1, x.shape, dtypes.int64, x.device)
+    winner = G.gather(G.scatter(nobody, index, order, axis, "set"), index, axis)
+    zero = G.const(0, updates.shape, updates.dtype, updates.device)
+    return G.alu("where", G.alu("eq", winner, order), G.gather(grad, index, axis), zero)
+
+
+def _flip(x: Node, axis: int) -> Node:
+    return G.slice_(x, [(n - 1, n, -1) if a == axis else (0, n, 1) for a, n in enumerate(x.shape)])
+
+
+def _scan(node: Node, grad: Node) -> Gradients:
+    monoid, axis = node.attr
+    if monoid != "add":
+        raise Unsupported(f"a running {monoid} has no gradient yet; only a running sum has one")
+    return (_flip(G.scan("add", _flip(grad, axis), axis), axis),)
+
+
+def _write(node: Node, grad: Node) -> Gradients:
+    value = node.src[1]
+    zeros = G.const(0, value.shape, value.dtype, value.device)
+    ranges = [(s, n, d) for (s, d), n in zip(node.attr, value.shape, strict=True)]
+    return (G.write(grad, zeros, node.attr), G.slice_(grad, ranges))
+
+
 def _nothing(node: Node, grad: Node) -> Gradients:
     return (None,) * len(node.src)
 
@@ -142,6 +200,13 @@ _RULES: Final[dict[str, Callable[[Node, Node], Gradients]]] = {
     "permute": _permute,
     "slice": _slice,
     "pad": _pad,
+    "skew": _skew,
+    "unskew": _unskew,
+    "gather": _gather,
+    "scatter": _scatter,
+    "scan": _scan,
+    "write": _write,
+    "random": _nothing,
     "contiguous": lambda node, grad: (grad,),
     "copy": lambda node, grad: (G.copy(grad, node.src[0].device),),
 }

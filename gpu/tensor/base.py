@@ -133,6 +133,14 @@ class TensorBase:
                 self._earlier = (*self._earlier, self._node)
             self._node = node
 
+    def _replace(self, node: Node) -> None:
+        """Takes another value: `node`, in memory that no other tensor of interest stands for.
+
+        What was computed from this tensor before keeps its value, and no gradient of it comes here
+        any more. `node` has to be computed, so that a tensor that asks for gradients is a leaf.
+        """
+        self._node, self._earlier = node, ()
+
     def numpy(self) -> npt.NDArray[Any]:
         """The value as a numpy array of its own. bfloat16 and fp8 use the dtypes of ml_dtypes."""
         node = self._node
@@ -322,7 +330,7 @@ def node_of(data: object, device: str, dtype: DType | None) -> Node:
         node = data
     elif isinstance(data, TensorBase):
         node = G.copy(data._node, device)
-    elif isinstance(data, _PYTHON_SCALARS):
+    elif isinstance(data, _PYTHON_SCALARS) and not isinstance(data, np.generic):
         return G.const(data, (), dtype or dtypes.of(data), device)
     elif data is None:
         node = G.const(0, (0,), dtype or dtypes.default_float, device)

@@ -111,7 +111,7 @@ class Comparison(Operands):
         return self._binary("min", x)
 
     def clamp(self, min_: Operand | None = None, max_: Operand | None = None) -> Self:
-        """self, but at least `min_` and then at most `max_`; NaN stays.
+        """self, but at least `min_` and then at most `max_`; NaN of any stays.
 
         Where self equals a limit the gradient goes to self. Raises InvalidValue without any limit.
         """
@@ -119,9 +119,11 @@ class Comparison(Operands):
             raise InvalidValue("clamp needs min_, max_ or both, got neither")
         result = self
         if min_ is not None:
-            result = result.lt(min_).where(min_, result)
+            limit = self._lift(min_)
+            result = result.lt(limit).bitwise_or(limit.isnan()).where(limit, result)
         if max_ is not None:
-            result = result.gt(max_).where(max_, result)
+            limit = self._lift(max_)
+            result = result.gt(limit).bitwise_or(limit.isnan()).where(limit, result)
         return result
 
     def clip(self, min_: Operand | None = None, max_: Operand | None = None) -> Self:

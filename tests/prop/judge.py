@@ -31,7 +31,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.compiler.ir import evaluate
-from gpu.compiler.ir.graph import KINDS, Node, accumulate_as, toposort
+from gpu.compiler.ir.graph import Node, accumulate_as, toposort
+from gpu.compiler.ir.graph_run import RUN
 from gpu.core.dtype import DType, dtypes
 
 Array = npt.NDArray[Any]
@@ -158,7 +159,7 @@ def run(
                 values[node] = inputs[node.attr[0]]
                 continue
             args = tuple(values[s] for s in node.src)
-            value = KINDS[node.kind].run(node, args)
+            value = RUN[node.kind](node, args)
             values[node] = value if disturb is None else disturb(node, args, value)
     return [values[root] for root in roots]
 

@@ -41,7 +41,7 @@ def uniform(
     rng: np.random.Generator, shape: Sequence[int], domain: tuple[float, float], dtype: str
 ) -> Array:
     """Numbers of a domain, in two decimals so that ties and kinks come up too."""
-    return np.asarray(rng.uniform(*domain, shape)).round(2).astype(dtype)
+    return np.asarray(np.round(rng.uniform(*domain, shape), 2), dtype)
 
 
 def assert_same(ours: Any, theirs: Any, tolerance: Tolerance | None = None) -> None:

@@ -35,7 +35,6 @@ class Row(NamedTuple):
         theirs: torch's function; by default the one of the same name.
         kwargs: keyword arguments of the method.
         without: special values on which the two differ.
-        kinked: there are no derivatives at some of the random arguments.
     """
 
     name: str
@@ -96,11 +95,11 @@ ROWS = [
     Row("gelu", theirs=lambda t: F.gelu(t, approximate="tanh"), without=LARGE),
     Row("gelu", theirs=F.gelu, kwargs={"approximate": "none"}),
     Row("elu", kwargs={"alpha": 0.7}, theirs=lambda t: F.elu(t, 0.7)),
-    Row("celu", kwargs={"alpha": 0.7}, theirs=lambda t: F.celu(t, 0.7)),
+    Row("celu", kwargs={"alpha": 0.5}, theirs=lambda t: F.celu(t, 0.5)),
     Row("selu", theirs=lambda t: 1.0507 * F.elu(t, 1.67326)),
     Row("leaky_relu", kwargs={"neg_slope": 0.2}, theirs=lambda t: F.leaky_relu(t, 0.2)),
     Row("hardtanh"),
-    Row("hardsigmoid"),
+    Row("hardsigmoid", theirs=lambda t: F.relu6(t + 3) / 6),
     Row("hardswish"),
     Row("softplus"),
     Row("softplus", kwargs={"beta": 2.0}, theirs=lambda t: F.softplus(t, 2.0)),
@@ -142,11 +141,8 @@ def test_special_values(row: Row, device: str) -> None:
 
 
 @by_row
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_gradient(row: Row, device: str, dtype: str) -> None:
-    if device == "PYTHON" and dtype == "float32":
-        pytest.skip("the reference device takes a smaller sample")
-    x = uniform(rng_for(row.name, dtype), (4, 6), row.domain, dtype)
+def test_gradient(row: Row, device: str) -> None:
+    x = uniform(rng_for(row.name), (4, 6), row.domain, "float32")
     assert_gradients(device, row.ours, row.reference, [x])
 
 
@@ -156,9 +152,7 @@ def test_views(row: Row, device: str) -> None:
     x = uniform(rng, (4, 6), row.domain, "float64")
     views = [view for view in VIEWS if row.name not in ALONG_AXES or view[0] != "0-d"]
     _, ours, theirs = views[rng.integers(len(views))]
-    assert_gradients(
-        device, lambda t: row.ours(ours(t)), lambda t: row.reference(theirs(t)), [x]
-    )
+    assert_gradients(device, lambda t: row.ours(ours(t)), lambda t: row.reference(theirs(t)), [x])
 
 
 @pytest.mark.parametrize("name", ["exp", "tanh", "sqrt", "sigmoid", "atan", "softplus"])

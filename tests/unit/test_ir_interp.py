@@ -360,7 +360,7 @@ def test_the_python_device_runs_what_it_compiled() -> None:
     lib = device.compiler.compile_cached(source)
     assert device.compiler.disassemble(lib) == source == LINEAR_MATMUL
     data = device.renderer.launch_data(parse_linear(source))
-    program = device.runtime("matmul", lib, data)
+    program = device.runtime("mm", lib, data)
     a = np.arange(4096, dtype=np.float32) % 7
     memory = [device.allocator.alloc(4096 * 4) for _ in range(3)]
     for each in memory[1:]:

@@ -15,7 +15,8 @@ from gpu.compiler.ir import evaluate
 from gpu.compiler.ir.linear import Inst, Param, Program
 from gpu.compiler.ir.linear_verify import verify_linear
 from gpu.compiler.ir.optable import MONOIDS, OPS, apply
-from gpu.compiler.render.llvm import STACK_LIMIT, LLVMRenderer, scratch_bytes
+from gpu.compiler.render.cpu import STACK_LIMIT, scratch_bytes
+from gpu.compiler.render.llvm import LLVMRenderer
 from gpu.compiler.render.llvm_cpus import ARM_CPUS, X86_CPUS
 from gpu.compiler.render.llvm_target import host_target, missing_here
 from gpu.compiler.target import Target

@@ -185,6 +185,55 @@ def pad(x: Node, padding: Sequence[tuple[int, int, int]]) -> Node:
     return make("pad", (x,), attr, shape, x.dtype, x.device)
 
 
+def skew(x: Node, axis: int, tap: int, stride: int, dilation: int, windows: int) -> Node:
+    """Element (o, k) of axes (axis, tap) is element (o * stride + k * dilation, k) of `x`."""
+    shape = (*x.shape[:axis], windows, *x.shape[axis + 1 :])
+    return _move("skew", x, (axis, tap, stride, dilation), shape)
+
+
+def unskew(x: Node, axis: int, tap: int, stride: int, dilation: int, size: int) -> Node:
+    """The reverse of `skew`, with `size` elements along `axis` and zeros where nothing lands."""
+    shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
+    if 0 in x.shape:
+        return const(0, shape, x.dtype, x.device)
+    return make("unskew", (x,), (axis, tap, stride, dilation), shape, x.dtype, x.device)
+
+
+def gather(x: Node, index: Node, axis: int) -> Node:
+    """Along `axis` the elements of `x` that `index` names; zero where it is out of range."""
+    if x.shape[axis] == 0:
+        return const(0, index.shape, x.dtype, x.device)
+    return make("gather", (x, index), (axis,), index.shape, x.dtype, x.device)
+
+
+def scatter(x: Node, index: Node, updates: Node, axis: int, monoid: str) -> Node:
+    """`x` with each update combined into the element `index` names; `set` keeps the last one."""
+    if 0 in index.shape or x.size == 0:
+        return x
+    return make("scatter", (x, index, updates), (axis, monoid), x.shape, x.dtype, x.device)
+
+
+def scan(monoid: str, x: Node, axis: int) -> Node:
+    """The running combination of `x` along `axis`."""
+    if x.shape[axis] <= 1:
+        return x
+    return make("scan", (x,), (monoid, axis), x.shape, x.dtype, x.device)
+
+
+def write(x: Node, value: Node, ranges: Sequence[tuple[int, int]]) -> Node:
+    """`x` with the region that starts and steps as `ranges` say replaced by `value`."""
+    if 0 in value.shape:
+        return x
+    attr = tuple((s, d if n > 1 else 1) for (s, d), n in zip(ranges, value.shape, strict=True))
+    node = make("write", (x, value), attr, x.shape, x.dtype, x.device)
+    return value if value.shape == x.shape else node
+
+
+def random_bits(state: Node, shape: Shape) -> Node:
+    """Random bits as uint32; `state` is uint32[4]: two words of key, then the counter."""
+    return make("random", (state,), (), shape, dtypes.uint32, state.device)
+
+
 def contiguous(x: Node, identity: int = 0) -> Node:
     """`x` placed in memory of its own; nodes of different `identity` are different tensors."""
     if not identity and x.kind in ("buffer", "contiguous"):

@@ -21,7 +21,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final
 
 from gpu.compiler.ir import optable
-from gpu.compiler.ir.graph import KINDS, Node, make, toposort
+from gpu.compiler.ir.graph import RULES, Node, make, toposort
 from gpu.compiler.ir.text import Cursor, cursors, print_scalar, print_shape
 from gpu.core.errors import ParseError
 
@@ -61,11 +61,19 @@ def _label(node: Node, numbers: dict[Hashable, int]) -> str:
         case "reduce":
             monoid, axes = node.attr
             return f"reduce {monoid} ({', '.join(map(str, axes))})"
+        case "skew" | "unskew" | "gather":
+            return f"{node.kind} ({', '.join(map(str, node.attr))})"
+        case "scatter":
+            axis, monoid = node.attr
+            return f"scatter {monoid} ({axis})"
+        case "scan":
+            monoid, axis = node.attr
+            return f"scan {monoid} ({axis})"
         case "permute":
             return f"permute ({', '.join(map(str, node.attr[0]))})"
         case "contiguous":
             return "contiguous" if node.attr == (0,) else f"contiguous ({node.attr[0]})"
-        case "slice" | "pad":
+        case "slice" | "pad" | "write":
             axes = (":".join(map(str, axis)) for axis in node.attr)
             return f"{node.kind} ({', '.join(axes)})"
         case _:
@@ -136,7 +144,7 @@ class _Reader:
             literal = at.literal()
         elif kind in _ATTRIBUTES:
             attr = _ATTRIBUTES[kind](at)
-        elif kind == "alu" or kind not in KINDS:
+        elif kind == "alu" or kind not in RULES:
             raise at.refused(f"a kind of node or an operation ({kind} is neither)")
         src = tuple(self._operands(at)) if at.ahead("%") else ()
         at.expect(":")
@@ -174,6 +182,27 @@ def _reduce(at: Cursor) -> tuple[Any, ...]:
     return (monoid, _integers(at))
 
 
+def _scatter(at: Cursor) -> tuple[Any, ...]:
+    monoid = at.name("a monoid or set")
+    if monoid not in optable.MONOIDS and monoid != "set":
+        raise at.refused(f"a monoid, one of {' '.join(optable.MONOIDS)}, or set,")
+    return (*_counted(at, 1), monoid)
+
+
+def _scan(at: Cursor) -> tuple[Any, ...]:
+    monoid, axes = _reduce(at)
+    if len(axes) != 1:
+        raise at.refused("one axis")
+    return (monoid, axes[0])
+
+
+def _counted(at: Cursor, count: int) -> tuple[int, ...]:
+    numbers = _integers(at)
+    if len(numbers) != count:
+        raise at.refused(f"{count} numbers")
+    return numbers
+
+
 def _axes(count: int) -> Callable[[Cursor], tuple[Any, ...]]:
     def axis(at: Cursor) -> tuple[int, ...]:
         numbers = [at.integer()]
@@ -193,6 +222,12 @@ _ATTRIBUTES: Final[dict[str, Callable[[Cursor], tuple[Any, ...]]]] = {
     "reduce": _reduce,
     "contiguous": lambda at: _integers(at) if at.ahead("(") else (0,),
     "permute": lambda at: (_integers(at),),
+    "skew": lambda at: _counted(at, 4),
+    "unskew": lambda at: _counted(at, 4),
+    "gather": lambda at: _counted(at, 1),
+    "scatter": _scatter,
+    "scan": _scan,
+    "write": _axes(2),
     "slice": _axes(2),
     "pad": _axes(3),
 }

@@ -189,10 +189,18 @@ class Alloc(NamedTuple):
     buf: Buf
 
 
+class Let(NamedTuple):
+    """Gives an index variable the value of an int64 that lies within the variable's bounds."""
+
+    var: Var
+    value: Value
+
+
 class Update(NamedTuple):
     """Writes one element where `mask` holds.
 
-    `buf[indices] = value`, or with a monoid `buf[indices] = combine(buf[indices], value)`.
+    `buf[indices] = value`, or with a monoid `buf[indices] = combine(buf[indices], value)`. First
+    the variables of `lets` get their values, in order; that is how data becomes an address.
     """
 
     buf: Buf
@@ -200,6 +208,7 @@ class Update(NamedTuple):
     monoid: str | None
     value: Value
     mask: Mask = ALWAYS
+    lets: tuple[Let, ...] = ()
 
 
 class If(NamedTuple):

@@ -15,7 +15,7 @@ from gpu.compiler.ir import evaluate, optable
 from gpu.compiler.ir.evaluate import Array
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var
 from gpu.compiler.ir.interp import flat_view, goes, owners, poison, repeated
-from gpu.compiler.ir.kernel import Alloc, Block, Buf, If, Kernel, Loop, Stmt, Update, Value
+from gpu.compiler.ir.kernel import Alloc, Block, Buf, If, Kernel, Let, Loop, Stmt, Update, Value
 from gpu.compiler.ir.kernel_verify import verify_kernel
 from gpu.compiler.ir.kernel_walk import operands_first
 from gpu.core.errors import InvalidValue, VerifyError
@@ -148,6 +148,8 @@ class _Machine:
         return result
 
     def _update(self, update: Update) -> None:
+        for let in update.lets:
+            self._bind(let)
         reached = self._reached(update.mask)
         if reached is not None and not reached.any():
             return
@@ -163,6 +165,16 @@ class _Machine:
         else:
             # Several points may combine into one element, which plain indexing would do once.
             optable.MONOIDS[update.monoid].ufunc.at(flat, position, value)
+
+    def _bind(self, let: Let) -> None:
+        """Gives a variable its value at each point."""
+        value = self._value(let.value)
+        if value.min() < let.var.lo or value.max() > let.var.hi:
+            raise VerifyError(
+                f"{let.var.name} is {value.min()}..{value.max()}, outside its bounds"
+                f" {let.var.lo}..{let.var.hi}"
+            )
+        self.vars[let.var] = value
 
     def _value(self, root: Value) -> Array:
         order = self.orders.get(root)

@@ -17,7 +17,8 @@ includes. `acc[] = v` sets, `acc[] add= v` combines by a monoid; a mask follows 
 `out[r] = v if r - 1 >= 0`, and in a load inside the brackets: `x[r, c if 99 - c >= 0]`. Values are
 written as calls, `cast.f32(v)` and `bitcast.i32(v)` name the new dtype, constants theirs, and
 `index(16*r + c)` is index arithmetic as a value. What an update uses twice, or nests deeply, gets a
-number on a line before it.
+number on a line before it. A line `let g 10 = cast.i64(n[r])` before an update gives it a variable
+g of 10 values, from 0, whose value is data.
 """
 
 from __future__ import annotations
@@ -30,7 +31,19 @@ from typing import Final, TypeVar
 
 from gpu.compiler.ir import kernel as ir
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, parse_expr, parse_mask
-from gpu.compiler.ir.kernel import SPACES, Alloc, Block, Buf, If, Kernel, Loop, Stmt, Update, Value
+from gpu.compiler.ir.kernel import (
+    SPACES,
+    Alloc,
+    Block,
+    Buf,
+    If,
+    Kernel,
+    Let,
+    Loop,
+    Stmt,
+    Update,
+    Value,
+)
 from gpu.compiler.ir.kernel_walk import operands_first
 from gpu.compiler.ir.optable import MONOIDS, OPS
 from gpu.compiler.ir.text import Cursor, cursors, print_scalar, print_shape
@@ -39,7 +52,7 @@ from gpu.core.errors import ParseError
 
 T = TypeVar("T")
 
-RESERVED: Final = frozenset({"loop", "alloc", "if", "block"})
+RESERVED: Final = frozenset({"loop", "alloc", "if", "block", "let"})
 """Words a statement starts with, which no buffer can be called."""
 
 # Numbers beyond int64, and signs in a row that each cost the reader a level of recursion.
@@ -88,11 +101,17 @@ def _own_lines(stmt: Stmt) -> list[str]:
         case Loop(var, kind, _):
             extent = f"{var.lo}..{var.hi}" if var.lo else f"{var.extent}"
             return [f"loop {var.name} {kind} {extent}"]
-        case Update(buf, indices, monoid, value, mask):
+        case Update(buf, indices, monoid, value, mask, lets):
+            bound = [line for var, value_of in lets for line in _print_let(var, value_of)]
             lines, text = _print_value(value)
             target = f"{buf.name}[{', '.join(map(str, indices))}] {monoid or ''}="
             guard = "" if mask is ALWAYS else f" if {mask}"
-            return [*lines, f"{target} {text}{guard}"]
+            return [*bound, *lines, f"{target} {text}{guard}"]
+
+
+def _print_let(var: Var, value: Value) -> list[str]:
+    lines, text = _print_value(value)
+    return [*lines, f"let {var.name} {var.extent} = {text}"]
 
 
 def _declaration(buf: Buf) -> str:
@@ -175,6 +194,7 @@ class _Reader:
         self.bufs: dict[str, Buf] = {}
         self.vars: dict[str, Var] = {}
         self.numbered: dict[int, Value] = {}
+        self.lets: list[Let] = []
 
     def block(self, outer: int, depth: int = 0) -> Block:
         """The statements indented further than `outer`, which end where the indentation does."""
@@ -188,6 +208,8 @@ class _Reader:
             self.next += 1
             if at.ahead("%"):
                 self._number(at)
+            elif at.accept("let"):
+                self._let(at)
             else:
                 body.append(self._statement(at, depth))
                 self.numbered = {}
@@ -239,7 +261,23 @@ class _Reader:
         if at.accept("if"):
             mask = self._index_text(at, at.rest(), parse_mask)
         at.end()
-        return Update(buf, indices, monoid, value, mask)
+        lets = tuple(self.lets)
+        for let in lets:
+            del self.vars[let.var.name]
+        self.lets = []
+        return Update(buf, indices, monoid, value, mask, lets)
+
+    def _let(self, at: Cursor) -> None:
+        name = at.name("the name of a variable")
+        extent = at.integer("how many values")
+        if name in self.vars or extent < 1:
+            raise at.refused("a name that is not taken, and at least one value")
+        at.expect("=")
+        value = self._value(at)
+        at.end()
+        var = Var(name, 0, extent - 1)
+        self.vars = {**self.vars, name: var}
+        self.lets.append(Let(var, value))
 
     def _number(self, at: Cursor) -> None:
         number = at.reference()

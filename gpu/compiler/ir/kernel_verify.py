@@ -49,6 +49,7 @@ class _Verifier:
         self.guards: list[Mask] = []
         self.depths: dict[Buf, int] = {}
         self.names: set[str] = set()
+        self.let_vars: set[Var] = set()
 
     def fail(self, rule: str) -> NoReturn:
         """Raises for the current statement."""
@@ -115,13 +116,19 @@ class _Verifier:
         self.loops.pop()
 
     def update(self, update: Update) -> None:
-        """Target, value and mask of an update."""
+        """Lets, target, value and mask of an update."""
+        for let in update.lets:
+            for value in operands_first(let.value):
+                self.value(value)
+            self.require(let.value.dtype is dtypes.int64, f"{let.var.name} must be an int64")
+            self.let_vars.add(let.var)
         self.bound(update.mask.vars)
         self.access(update.buf, update.indices, update.mask)
         for value in operands_first(update.value):
             self.value(value)
         fits = update.value.dtype is update.buf.dtype
         self.require(fits, f"the value is {update.value.dtype.code}, not {update.buf.dtype.code}")
+        self.let_vars = set()
         if update.monoid is None:
             self.race(update)
             return
@@ -176,8 +183,9 @@ class _Verifier:
         self.require(expected is value.dtype, f"{name} gives {expected.code} here")
 
     def bound(self, used: frozenset[Var]) -> None:
-        """Every variable used belongs to a loop around the statement."""
-        for var in sorted(used - {loop.var for loop in self.loops}, key=str):
+        """Every variable used belongs to a loop around the statement, or to its lets."""
+        known = {loop.var for loop in self.loops} | self.let_vars
+        for var in sorted(used - known, key=str):
             self.fail(f"no loop around this binds the variable {var.name}")
 
     def access(self, buf: Buf, indices: tuple[Expr, ...], mask: Mask) -> None:

@@ -32,14 +32,32 @@ class Addresses:
 
     def value(self, e: Expr) -> Inst:
         """`e` as an int64: a scalar, or a vector where it differs between lanes."""
-        lane = self.lane
-        if lane is None or lane.var not in e.vars:
+        step = self.lane_step(e)
+        if step is None or step == 0:
             return self._sum(e)
-        step = e.coeff(lane.var)
-        base = e - (lane.var * step)
-        if lane.var in base.vars:
-            return self._sum(e)  # inside a division: lane by lane
-        return self.emitter.pure("ramp", dtypes.int64, lane.lanes, (self._sum(base),), (step,))
+        base = self._sum(self.first_lane(e))
+        return self.emitter.pure("ramp", dtypes.int64, self.lanes(e.vars), (base,), (step,))
+
+    def varies(self, used: frozenset[Var]) -> bool:
+        """Whether something that depends on these variables differs between lanes."""
+        if self.lane is not None and self.lane.var in used:
+            return True
+        return any(self.counters[v].lanes > 1 for v in used if v in self.counters)
+
+    def lanes(self, used: frozenset[Var]) -> int:
+        """The lanes of something that depends on these variables: 1 where it does not differ."""
+        return self.lane.lanes if self.lane is not None and self.varies(used) else 1
+
+    def lane_step(self, e: Expr) -> int | None:
+        """By how much `e` grows from lane to lane; None where it does not grow evenly."""
+        if not self.varies(e.vars):
+            return 0
+        step = e.coeff(self.lane.var) if self.lane is not None else 0
+        return None if self.varies(self.first_lane(e).vars) else step
+
+    def first_lane(self, e: Expr) -> Expr:
+        """`e` without what it owes to the lane."""
+        return e if self.lane is None else e - self.lane.var * e.coeff(self.lane.var)
 
     def _sum(self, e: Expr) -> Inst:
         emitter = self.emitter

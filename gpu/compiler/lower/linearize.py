@@ -120,7 +120,9 @@ class _Linearizer:
         self.pointers[buf] = self.emitter.effect("local", buf.dtype, attr=(size, buf.space))
 
     def guarded(self, stmt: K.If) -> None:
-        condition = self.addresses.mask(stmt.mask.subst(self.unrolled))
+        if stmt.mask.vars & set(self.tiles):
+            raise CompileError(f"the condition {stmt.mask} is inside an unrolled loop")
+        condition = self.addresses.mask(stmt.mask)
         if condition is None:
             self.block(stmt.body)
             return
@@ -131,12 +133,14 @@ class _Linearizer:
     def update(self, stmt: K.Update) -> None:
         self.memo: dict[K.Value, Inst] = {}
         lane = self.addresses.lane
+        for let in stmt.lets:
+            self.addresses.counters[let.var] = self.value(let.value)
         if stmt.buf in self.registers.homes:
             self.update_register(stmt)
             return
         where = self.place(stmt.buf, stmt.indices)
         value = self.value(stmt.value)
-        if lane is not None and lane.var not in where.vars:
+        if lane is not None and not self.addresses.varies(where.vars):
             value = self.fold(stmt, value)
         if stmt.monoid is not None:
             old = self.read_memory(stmt.buf, where, stmt.mask)
@@ -216,17 +220,16 @@ class _Linearizer:
 
     def access(self, where: Expr, mask: Mask, lanes: int) -> tuple[Inst, Inst | None, bool]:
         """Index and mask of an access by `lanes` lanes, and whether the lanes lie backwards."""
-        lane = self.addresses.lane
         condition = self.addresses.mask(mask.subst(self.unrolled))
-        if lane is None or lanes == 1:
+        if lanes == 1:
             return self.addresses.value(where), condition, False
         if condition is not None:
             condition = self.emitter.widen(condition, lanes)
-        step = where.coeff(lane.var)
-        first = where - lane.var * step
-        if lane.var in first.vars or abs(step) != 1:
+        step = self.addresses.lane_step(where)
+        if step is None or abs(step) != 1:
             index = self.emitter.widen(self.addresses.value(where), lanes)
             return index, condition, False
+        first = self.addresses.first_lane(where)
         if step == 1:
             return self.addresses.value(first), condition, False
         if condition is not None:
@@ -234,9 +237,7 @@ class _Linearizer:
         return self.addresses.value(first - (lanes - 1)), condition, True
 
     def read_memory(self, buf: K.Buf, where: Expr, mask: Mask) -> Inst:
-        lane = self.addresses.lane
-        moving = where.vars | mask.subst(self.unrolled).vars
-        lanes = lane.lanes if lane is not None and lane.var in moving else 1
+        lanes = self.addresses.lanes(where.vars | mask.subst(self.unrolled).vars)
         index, condition, backwards = self.access(where, mask, lanes)
         args = (self.pointers[buf], index) + (() if condition is None else (condition,))
         if buf in self.written:
@@ -246,8 +247,7 @@ class _Linearizer:
         return self.reversed(inst) if backwards else inst
 
     def write_memory(self, buf: K.Buf, where: Expr, mask: Mask, value: Inst) -> None:
-        lane = self.addresses.lane
-        lanes = lane.lanes if lane is not None and lane.var in where.vars else 1
+        lanes = self.addresses.lanes(where.vars)
         index, condition, backwards = self.access(where, mask, lanes)
         value = self.emitter.widen(value, lanes)
         if backwards:

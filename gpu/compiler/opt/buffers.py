@@ -38,7 +38,7 @@ def rfactor(body: K.Block, axis: str, factor: int) -> K.Stmt:
     into_partial = update._replace(buf=partial, indices=(expr(inner),))
     moved = Substitution({loop.var: outer * factor + inner}).stmt(into_partial)
     main = around(nest[:-1], around_vars((outer, inner), moved))
-    collected = update._replace(value=K.load(partial, (expr(final),)))
+    collected = update._replace(value=K.load(partial, (expr(final),)), lets=())
     steps: list[K.Stmt] = [
         K.Alloc(partial),
         around_vars((zero,), K.Update(partial, (expr(zero),), None, identity)),
@@ -121,7 +121,7 @@ def _operand(
     found: set[K.Value] = set()
     seen: set[K.Value] = set()
     for stmt in walk(body):
-        if isinstance(stmt, K.Update):
+        if isinstance(stmt, K.Update) and not stmt.lets:
             if {b.name for b in stmt.value.bufs} == {buf}:
                 found.add(stmt.value)
             for value in values(stmt.value, seen):

@@ -60,7 +60,12 @@ def match(kernel: K.Kernel) -> Contraction | None:
         return None
     (leaf,) = sums
     value = leaf.update.value
-    product = leaf.update.monoid == "add" and value.kind == "alu" and value.attr[0] == "mul"
+    product = (
+        leaf.update.monoid == "add"
+        and not leaf.update.lets
+        and value.kind == "alu"
+        and value.attr[0] == "mul"
+    )
     independent = tuple(loop.var for loop in nest)
     reduction = tuple(loop.var for loop in leaf.loops[len(nest) :])
     if not product or not reduction or leaf.update.buf.shape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
@@ -23,13 +23,22 @@ def is_independent(loop: K.Loop) -> bool:
         return True
     own = {s.buf for s in walk(loop.body) if isinstance(s, K.Alloc)}
     written = {s.buf for s in walk(loop.body) if isinstance(s, K.Update)} - own
-    inside = frozenset(s.var for s in walk(loop) if isinstance(s, K.Loop)) - {loop.var}
+    inside = frozenset(_vars_inside(loop)) - {loop.var}
     for buf in written:
         places = [(indices, mask) for b, indices, mask in accesses(loop.body) if b is buf]
         axes = range(len(buf.shape))
         if not any(_separates([(i[a], m) for i, m in places], loop.var, inside) for a in axes):
             return False
     return True
+
+
+def _vars_inside(loop: K.Loop) -> Iterator[Var]:
+    """Variables whose value may change while the loop stands still: of loops and of lets."""
+    for stmt in walk(loop):
+        if isinstance(stmt, K.Loop):
+            yield stmt.var
+        elif isinstance(stmt, K.Update):
+            yield from (let.var for let in stmt.lets)
 
 
 class _Parts(NamedTuple):

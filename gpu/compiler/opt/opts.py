@@ -24,7 +24,7 @@ from gpu.compiler.opt.tree import (
     fresh_copy,
     replace_loop,
     rewrite,
-    values,
+    values_of,
     walk,
 )
 
@@ -144,7 +144,7 @@ def _guarded(loop: K.Loop, extent: int) -> K.Loop:
     loads: dict[K.Value, K.Value] = {}
     seen: set[K.Value] = set()
     for stmt in walk(body):
-        for value in values(stmt.value, seen) if isinstance(stmt, K.Update) else ():
+        for value in values_of(stmt, seen) if isinstance(stmt, K.Update) else ():
             if value.kind == "load" and value.attr[0] not in own and wide in value.vars:
                 buf, indices, old = value.attr
                 loads[value] = K.load(buf, indices, old & mask)
@@ -226,4 +226,9 @@ def _folds(loop: K.Loop) -> bool:
     own = {s.buf for s in walk(loop.body) if isinstance(s, K.Alloc)}
     shared = [s for s in walk(loop.body) if isinstance(s, K.Update) and s.buf not in own]
     reads = {b for s in shared for b in s.value.bufs}
-    return all(s.monoid is not None and s.buf not in reads for s in shared)
+    return all(s.monoid is not None and s.buf not in reads and not _picks(s) for s in shared)
+
+
+def _picks(update: K.Update) -> bool:
+    """Whether data says which element is updated, so that lanes may meet in one."""
+    return any(let.var in index.vars for let in update.lets for index in update.indices)

@@ -16,7 +16,7 @@ from gpu.compiler.opt import contraction
 from gpu.compiler.opt.independence import is_independent
 from gpu.compiler.opt.opts import Bind, Fuse, Opt, Split, apply, fusable
 from gpu.compiler.opt.shape import outer_nest
-from gpu.compiler.opt.tree import expressions, walk
+from gpu.compiler.opt.tree import expressions, loops, walk
 from gpu.compiler.opt.vectorize import vectorize
 from gpu.compiler.target import Target
 
@@ -47,9 +47,10 @@ def canonical(kernel: K.Kernel) -> tuple[K.Kernel, list[Opt]]:
 
 
 def _next_split(kernel: K.Kernel) -> Opt | None:
+    counted = loops(kernel.body)
     for e in expressions(kernel.body):
         hint = None if e.is_affine else split_hint(e)
-        if hint is not None:
+        if hint is not None and hint[0].name in counted:
             var, factor = hint
             return Split(var.name, factor)
     return None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var
 from gpu.compiler.opt.independence import is_independent
-from gpu.compiler.opt.tree import values
+from gpu.compiler.opt.tree import values_of
 
 
 def outer_nest(body: K.Block) -> list[K.Loop]:
@@ -45,7 +45,7 @@ def memory_accesses(update: K.Update) -> Iterator[tuple[K.Buf, Expr]]:
     """Accesses of an Update to global and team memory, by their last index."""
     if update.buf.space != "private":
         yield update.buf, update.indices[-1]
-    for value in values(update.value, set()):
+    for value in values_of(update, set()):
         if value.kind == "load" and value.attr[0].space != "private":
             buf, indices, _ = value.attr
             yield buf, indices[-1]

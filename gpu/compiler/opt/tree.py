@@ -47,7 +47,7 @@ def accesses(stmt: K.Stmt) -> Iterator[tuple[K.Buf, tuple[Expr, ...], Mask]]:
     for s in walk(stmt):
         if isinstance(s, K.Update):
             yield s.buf, s.indices, s.mask
-            for value in values(s.value, seen):
+            for value in values_of(s, seen):
                 if value.kind == "load":
                     yield value.attr
 
@@ -63,6 +63,13 @@ def values(value: K.Value, seen: set[K.Value]) -> Iterator[K.Value]:
             stack.extend(value.args)
 
 
+def values_of(update: K.Update, seen: set[K.Value]) -> Iterator[K.Value]:
+    """Every value inside an Update, those of its lets first; see `values`."""
+    for let in update.lets:
+        yield from values(let.value, seen)
+    yield from values(update.value, seen)
+
+
 def expressions(stmt: K.Stmt) -> Iterator[Expr]:
     """Every index expression inside, those of masks included."""
     seen: set[K.Value] = set()
@@ -72,7 +79,7 @@ def expressions(stmt: K.Stmt) -> Iterator[Expr]:
         if isinstance(s, K.Update):
             yield from s.indices
             yield from s.mask.constraints
-            for value in values(s.value, seen):
+            for value in values_of(s, seen):
                 if value.kind == "index":
                     yield value.attr[0]
                 elif value.kind == "load":
@@ -152,6 +159,7 @@ class Substitution:
                     stmt.monoid,
                     self.value(stmt.value),
                     stmt.mask.subst(self.env),
+                    tuple(K.Let(let.var, self.value(let.value)) for let in stmt.lets),
                 )
 
     def block(self, block: K.Block) -> K.Block:

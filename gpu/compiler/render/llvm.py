@@ -1,13 +1,6 @@
 """Linear IR printed as LLVM IR text, for CPUs.
 
-The function printed is ``void NAME(ptr args, i64 worker, i64 workers)``. `args` points to words of
-8 bytes: the address of each parameter in order, then that of scratch memory, of which the kernel
-uses `workers * scratch_bytes(program)` bytes, aligned to 64. `workers` calls with `worker` counting
-from 0, in any order or at once, do the work of the kernel.
-
-A `worker` loop gives each worker a contiguous run of its iterations, equal up to one; a worker loop
-inside another, and a `grid` loop, run whole. What stands outside worker loops is done by every
-worker. A block is one worker, so `team` memory is the worker's own and `barrier` prints nothing.
+How a kernel is called is said in `gpu/compiler/render/cpu.py`.
 
 The text is meant for code generation without LLVM's optimiser: it is in SSA form, loops are tested
 at the bottom, and counters cannot wrap.
@@ -15,10 +8,15 @@ at the bottom, and counters cannot wrap.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
-
 from gpu.compiler.ir.linear import Inst, Program
 from gpu.compiler.render import llvm_memory, llvm_ops
+from gpu.compiler.render.cpu import (
+    LOCAL_ALIGN,
+    constant_value,
+    launch_data,
+    place_locals,
+    refuse_what_is_lacking,
+)
 from gpu.compiler.render.llvm_loops import LoopPrinter
 from gpu.compiler.render.llvm_text import (
     POINTER,
@@ -28,16 +26,7 @@ from gpu.compiler.render.llvm_text import (
     memory_element,
 )
 from gpu.compiler.target import Target
-from gpu.core.dtype import DType
-from gpu.core.errors import Unsupported, VerifyError
-
-STACK_LIMIT: Final = 16 << 10
-"""Bytes of private locals that a kernel keeps on the stack; more go to scratch memory."""
-_ALIGN: Final = 64
-_VALUE_OPS_OF_NARROW_FLOATS: Final = frozenset(
-    {"const", "load", "store", "cast", "bitcast", "splat", "extract", "pack", "shuffle",
-     "param", "local", "loop", "carry", "end", "result"}
-)  # fmt: skip
+from gpu.core.errors import VerifyError
 
 
 class LLVMRenderer:
@@ -60,36 +49,7 @@ class LLVMRenderer:
 
     def launch_data(self, program: Program) -> dict[str, int]:
         """Bytes of scratch memory for each worker, and whether all workers run the kernel."""
-        parallel = any(i.op == "loop" and i.attr[0] == "worker" for i in program.body)
-        return {"scratch": scratch_bytes(program), "parallel": int(parallel)}
-
-
-def scratch_bytes(program: Program) -> int:
-    """Scratch memory that each worker of a program needs, in bytes, a multiple of 64."""
-    return _place_locals(program).scratch
-
-
-class _Places(NamedTuple):
-    """Where locals live: offsets into the worker's scratch memory; those without are allocas."""
-
-    offsets: dict[Inst, int]
-    scratch: int
-
-
-def _place_locals(program: Program) -> _Places:
-    offsets: dict[Inst, int] = {}
-    stack = scratch = 0
-    for inst in program.body:
-        if inst.op != "local":
-            continue
-        elements, space = inst.attr
-        size = -(-elements * inst.dtype.itemsize // _ALIGN) * _ALIGN
-        if space == "private" and stack + size <= STACK_LIMIT:
-            stack += size
-        else:
-            offsets[inst] = scratch
-            scratch += size
-    return _Places(offsets, scratch)
+        return launch_data(program)
 
 
 class _Function:
@@ -98,7 +58,7 @@ class _Function:
     def __init__(self, target: Target, program: Program):
         self.target, self.program = target, program
         self.emitter = Emitter()
-        self.places = _place_locals(program)
+        self.places = place_locals(program)
         self.values: dict[Inst, Value] = {}
         self.loops = LoopPrinter(self.emitter)
         self.ends_of_ifs: dict[Inst, str] = {}
@@ -106,7 +66,7 @@ class _Function:
     def text(self) -> str:
         """The whole module."""
         for inst in self.program.body:
-            self._check(inst)
+            refuse_what_is_lacking(self.target, self.program, inst)
             value = getattr(self, f"_{inst.op}")(inst)
             if value is not None:
                 self.values[inst] = value
@@ -149,28 +109,6 @@ class _Function:
             )
         return lines
 
-    def _check(self, inst: Inst) -> None:
-        if inst.op == "alu" and inst.attr[0] not in self.target.native.ops:
-            raise Unsupported(
-                f"{self.program.name}: {self.target.name} with features"
-                f" '{self.target.features}' has no {inst.attr[0]}; legalize before rendering"
-            )
-        operands = (inst.dtype, *(a.dtype for a in inst.args))
-        if inst.op not in _VALUE_OPS_OF_NARROW_FLOATS and any(map(_is_narrow, operands)):
-            names = [d.name for d in operands]
-            raise Unsupported(
-                f"{self.program.name}: {inst} on {names}: narrow floats have no arithmetic here;"
-                " legalize before rendering"
-            )
-        if inst.op == "cast":
-            for dtype in operands:
-                if dtype in self.target.native.storage_only:
-                    raise Unsupported(
-                        f"{self.program.name}: {self.target.name} with features"
-                        f" '{self.target.features}' cannot convert {dtype.name}; legalize before"
-                        " rendering"
-                    )
-
     def _args(self, inst: Inst) -> list[Value]:
         return [self.values[a] for a in inst.args]
 
@@ -185,7 +123,7 @@ class _Function:
         offset = self.places.offsets.get(inst)
         if offset is None:
             array = f"[{inst.attr[0]} x {memory_element(inst.dtype)}]"
-            self.emitter.entry.append(f"  {name} = alloca {array}, align {_ALIGN}")
+            self.emitter.entry.append(f"  {name} = alloca {array}, align {LOCAL_ALIGN}")
         else:
             self.emitter.entry.append(
                 f"  {name} = getelementptr inbounds i8, ptr %scratch, i64 {offset}"
@@ -232,7 +170,7 @@ class _Function:
 
     def _alu(self, inst: Inst) -> Value:
         last = inst.args[-1]
-        known = _constant_value(last) if last.dtype.is_int else None
+        known = constant_value(last) if last.dtype.is_int else None
         return llvm_ops.alu(self.emitter, inst.attr[0], last.dtype, self._args(inst), known)
 
     def _cast(self, inst: Inst) -> Value:
@@ -244,7 +182,7 @@ class _Function:
         return llvm_ops.bitcast(self.emitter, self.values[source], source.dtype, inst.dtype)
 
     def _splat(self, inst: Inst) -> Value:
-        known = _constant_value(inst)
+        known = constant_value(inst)
         if known is not None:
             return constant(inst.dtype, inst.lanes, known)
         return self.emitter.splat(self.values[inst.args[0]], inst.lanes)
@@ -267,17 +205,6 @@ class _Function:
 
     def _barrier(self, inst: Inst) -> None:
         del inst  # a block is one worker
-
-
-def _is_narrow(dtype: DType) -> bool:
-    return dtype.is_float and dtype.bits < 32
-
-
-def _constant_value(inst: Inst) -> int | None:
-    """What every lane of `inst` is known to hold."""
-    if inst.op == "splat":
-        return _constant_value(inst.args[0])
-    return inst.attr[0] if inst.op == "const" else None
 
 
 def _attributes(target: Target) -> str:

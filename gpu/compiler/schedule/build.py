@@ -9,13 +9,14 @@ loops are put around them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.graph import MOVEMENT, Node, accumulate_as, toposort
+from gpu.compiler.ir.graph import Node, accumulate_as, toposort
 from gpu.compiler.ir.index import ALWAYS, Mask, Var, expr
 from gpu.compiler.ir.optable import MONOIDS
+from gpu.compiler.schedule.compute import COMPUTE, pick_value
 from gpu.compiler.schedule.plan import At, Plan
 from gpu.compiler.schedule.region import needed_region
 from gpu.compiler.schedule.views import (
@@ -24,11 +25,11 @@ from gpu.compiler.schedule.views import (
     domain_indices,
     domain_loops,
     flatten,
-    reduce_loops,
+    inner_vars,
+    outer_first,
+    picked,
     source_accesses,
-    source_index,
 )
-from gpu.core.dtype import DType, dtypes
 
 
 class BuiltKernel(NamedTuple):
@@ -74,13 +75,18 @@ class _Builder:
         self.name, self.number = name, number
         self.placement = plan.placement
         self.roots = plan.kernels[number]
-        self.domain = domain_loops(self.roots[0].shape, "i")
+        loops = domain_loops(self.roots[0].shape, "i")
+        self.domain = outer_first(self.roots[0], loops)
+        self.at_root = (domain_indices(self.roots[0].shape, loops), ALWAYS)
         self.order = toposort(self.roots, self._is_leaf)
         self.reads: dict[Node, dict[Access, None]] = {node: {} for node in self.order}
         self.regions: dict[Node, _Home] = {}
-        self.reduce_loops: dict[Node, tuple[Var, ...]] = {}
+        # Loops of reductions, and what gathers and scatters pick, for each element read.
+        self.inner: dict[tuple[Node, Access], tuple[Var, ...]] = {}
+        self.lets: dict[Var, K.Value] = {}
         self.values: dict[tuple[Node, Access], K.Value] = {}
         self.params: dict[Node, K.Buf] = {}
+        self.accumulators: dict[Node, K.Buf] = {}
 
     def _is_leaf(self, node: Node) -> bool:
         """Whether `node` is read from memory that exists before this kernel runs."""
@@ -89,16 +95,18 @@ class _Builder:
         return node.kind == "buffer" or not isinstance(self.placement.get(node), (At, type(None)))
 
     def build(self) -> BuiltKernel:
-        at_root = domain_indices(self.roots[0].shape, self.domain)
         for root in self.roots:
             self.params[root] = self._param(root, len(self.params))
-            self.reads[root][at_root, ALWAYS] = None
+            self.reads[root][self.at_root] = None
         for node in reversed(self.order):
             self._push(node)
         for node in self.order:
             for access in self.reads[node]:
-                self.values[node, access] = self._evaluate(node, access)
-        body = self._nest(0, at_root)
+                if node.kind not in ("scatter", "scan") or self._is_leaf(node):
+                    self.values[node, access] = self._evaluate(node, access)
+        body = self._nest(0)
+        if self.roots[0].kind == "scatter":
+            body = K.Block((*body.body, self._scatter(self.roots[0])))
         kernel = K.Kernel(self.name, tuple(self.params.values()), body)
         return BuiltKernel(kernel, tuple(self.params))
 
@@ -130,11 +138,20 @@ class _Builder:
         return At(self.number, len(self.domain), "private")
 
     def _push_access(self, node: Node, access: Access) -> None:
+        if node.kind == "scatter":
+            source, index, updates = node.src
+            loops = domain_loops(index.shape, "u")
+            self.inner[node, access] = loops
+            place = (domain_indices(index.shape, loops), ALWAYS)
+            for each, where in ((source, access), (index, place), (updates, place)):
+                self.reads[each][where] = None
+            return
+        self.inner[node, access] = inner_vars(node, f"v{len(self.inner)}_")
         for source, read in self._source_accesses(node, access):
             self.reads[source][read] = None
 
     def _source_accesses(self, node: Node, access: Access) -> Iterable[tuple[Node, Access]]:
-        return source_accesses(node, access, self.reduce_loops.get(node, ()))
+        return source_accesses(node, access, self.inner[node, access])
 
     def _open_region(self, node: Node, placed: At) -> None:
         outer = frozenset(self.domain[: placed.depth])
@@ -146,8 +163,6 @@ class _Builder:
         shape = tuple(loop.hi + 1 for loop in loops)
         buf = K.Buf(label, dtype, shape, placed.space)
         self.regions[node] = _Home(buf, region.base, wide, loops)
-        if node.kind == "reduce":
-            self.reduce_loops[node] = reduce_loops(node, f"{label}_r")
 
     # Producers to consumers: the value of each node at each element.
 
@@ -168,22 +183,88 @@ class _Builder:
         if node.kind == "iota":
             return K.cast(K.index(access[0][0]), node.dtype)
         args = [self.values[source, read] for source, read in self._source_accesses(node, access)]
-        return _COMPUTE[node.kind](node, access, args)
+        if node.kind == "gather":
+            (pick,) = self.inner[node, access]
+            self.lets[pick] = pick_value(args[1], pick.hi)
+        return COMPUTE[node.kind](node, access, args)
 
     # Loops around the values.
 
-    def _nest(self, depth: int, at_root: Indices) -> K.Block:
+    def _nest(self, depth: int) -> K.Block:
         body: list[K.Stmt] = []
         for node, region in self._placed_at(depth):
             body += self._produce(node, region)
         if depth == len(self.domain):
-            for root in self.roots:
-                buf = self.params[root]
-                value = self.values[root, (at_root, ALWAYS)]
-                body.append(K.Update(buf, (flatten(at_root, root.shape),), None, value))
+            body += [self._store(root) for root in self.roots]
+        elif depth == len(self.domain) - 1 and self.roots[0].kind == "scan":
+            body += self._scan(self.roots[0], self._nest(depth + 1))
         else:
-            body.append(K.Loop(self.domain[depth], "serial", self._nest(depth + 1, at_root)))
+            body.append(K.Loop(self.domain[depth], "serial", self._nest(depth + 1)))
         return K.Block(tuple(body))
+
+    def _store(self, root: Node) -> K.Update:
+        where = flatten(self.at_root[0], root.shape)
+        if root.kind == "scan":
+            value = K.cast(K.load(self._running(root), ()), root.dtype)
+        elif root.kind == "scatter":
+            value = self.values[root.src[0], self.at_root]
+        else:
+            value = self.values[root, self.at_root]
+        return self._update(self.params[root], (where,), None, value)
+
+    def _update(
+        self,
+        buf: K.Buf,
+        where: Indices,
+        monoid: str | None,
+        value: K.Value,
+        mask: Mask = ALWAYS,
+        picks: frozenset[Var] = frozenset(),
+    ) -> K.Update:
+        """An Update with the lets that its value, or `picks`, need."""
+        needed: set[Var] = set()
+        waiting = [v for v in (*value.vars, *picks) if v in self.lets]
+        while waiting:
+            var = waiting.pop()
+            needed.add(var)
+            waiting += [v for v in self.lets[var].vars if v in self.lets and v not in needed]
+        lets = tuple(K.Let(var, of) for var, of in self.lets.items() if var in needed)
+        return K.Update(buf, where, monoid, value, mask, lets)
+
+    def _running(self, root: Node) -> K.Buf:
+        if root not in self.accumulators:
+            dtype = accumulate_as(root.dtype)
+            self.accumulators[root] = K.Buf("running", dtype, (), "private")
+        return self.accumulators[root]
+
+    def _scan(self, root: Node, inner: K.Block) -> list[K.Stmt]:
+        """The loop of a scan: the value is combined into an accumulator, which is stored."""
+        monoid = MONOIDS[root.attr[0]]
+        running = self._running(root)
+        start = K.const(running.dtype, monoid.identity(running.dtype))
+        value = K.cast(self.values[root.src[0], self.at_root], running.dtype)
+        *placed, store = inner.body
+        combine = self._update(running, (), monoid.name, value)
+        return [
+            K.Alloc(running),
+            self._update(running, (), None, start),
+            K.Loop(self.domain[-1], "serial", K.Block((*placed, combine, store))),
+        ]
+
+    def _scatter(self, root: Node) -> K.Stmt:
+        """The second nest of a scatter: each update goes where the index says, in order."""
+        axis, monoid = root.attr
+        _, index, updates = root.src
+        loops = self.inner[root, self.at_root]
+        place = (domain_indices(index.shape, loops), ALWAYS)
+        pick = Var("pick", 0, root.shape[axis])
+        self.lets[pick] = pick_value(self.values[index, place], pick.hi)
+        where, mask = picked(root, place, pick)
+        value = self.values[updates, place]
+        flat = (flatten(where, root.shape),)
+        combine = None if monoid == "set" else monoid
+        update = self._update(self.params[root], flat, combine, value, mask, frozenset({pick}))
+        return _loops(loops, update)
 
     def _placed_at(self, depth: int) -> list[tuple[Node, _Home]]:
         placed = ((node, self._inner_placement(node)) for node in self.regions)
@@ -194,16 +275,16 @@ class _Builder:
         access = (region.own(), ALWAYS)
         where = tuple(expr(loop) for loop in region.loops)
         if node.kind != "reduce":
-            update = K.Update(region.buf, where, None, self._compute(node, access))
+            update = self._update(region.buf, where, None, self._compute(node, access))
             return [K.Alloc(region.buf), _loops(region.loops, update)]
         monoid = MONOIDS[node.attr[0]]
         dtype = region.buf.dtype
         start = K.const(dtype, monoid.identity(dtype))
         ((source, read),) = self._source_accesses(node, access)
         value = K.cast(self.values[source, read], dtype)
-        combine = K.Update(region.buf, where, monoid.name, value)
-        init = K.Update(region.buf, where, None, start)
-        body = K.Block((init, _loops(self.reduce_loops[node], combine)))
+        combine = self._update(region.buf, where, monoid.name, value)
+        init = self._update(region.buf, where, None, start)
+        body = K.Block((init, _loops(self.inner[node, access], combine)))
         return [K.Alloc(region.buf), _loops(region.loops, body)]
 
 
@@ -212,40 +293,3 @@ def _loops(loops: Iterable[Var], body: K.Stmt) -> K.Stmt:
         block = body if isinstance(body, K.Block) else K.Block((body,))
         body = K.Loop(var, "serial", block)
     return body
-
-
-def mask_value(mask: Mask) -> K.Value:
-    """A mask as a bool value."""
-    zero = K.const(dtypes.int64, 0)
-    result: K.Value | None = None
-    for constraint in mask.constraints:
-        holds = K.alu("le", zero, K.index(constraint))
-        result = holds if result is None else K.alu("and", result, holds)
-    return K.const(dtypes.bool, True) if result is None else result
-
-
-def _padded(node: Node, access: Access, args: list[K.Value]) -> K.Value:
-    (value,) = args
-    if value.kind == "load":
-        return value  # its own mask already reads zeros outside
-    _, mask = source_index(node, access[0])
-    if mask is ALWAYS:
-        return value
-    return K.alu("where", mask_value(mask), value, K.const(node.dtype, _zero(node.dtype)))
-
-
-def _zero(dtype: DType) -> bool | int | float:
-    return False if dtype is dtypes.bool else 0.0 if dtype.is_float else 0
-
-
-def _first(node: Node, access: Access, args: list[K.Value]) -> K.Value:
-    return args[0]
-
-
-_COMPUTE: dict[str, Callable[[Node, Access, list[K.Value]], K.Value]] = {
-    "alu": lambda node, access, args: K.alu(node.attr[0], *args),
-    "cast": lambda node, access, args: K.cast(args[0], node.dtype),
-    "bitcast": lambda node, access, args: K.bitcast(args[0], node.dtype),
-    "pad": _padded,
-    **dict.fromkeys((*(MOVEMENT - {"pad"}), "contiguous", "detach"), _first),
-}

@@ -22,7 +22,8 @@ from gpu.compiler.schedule.views import (
     Access,
     domain_indices,
     domain_loops,
-    reduce_loops,
+    inner_vars,
+    outer_first,
     source_accesses,
 )
 
@@ -32,6 +33,9 @@ MAX_INLINE: Final = 160
 # it.
 CHEAP: Final = 6
 COSTLY_OPS: Final = {"exp2": 12, "log2": 12, "sin": 30, "sqrt": 4, "div": 4, "tdiv": 8, "tmod": 8}
+RANDOM_COST: Final = 100
+# Kinds that have memory of their own by what they mean, or loops unlike any other's.
+OWN_KERNEL: Final = frozenset({"contiguous", "copy", "scatter", "scan"})
 # Places a kernel may read an inline node at: its expression is built once for each.
 MAX_READS: Final = 4
 # Outer iterations from which computing a reduction inside them leaves enough to run at once.
@@ -81,13 +85,13 @@ class _Fusion:
     def _decide_output(self, node: Node) -> None:
         """Makes `node`, or what it reads, an output if it must be or would cost too much inline."""
         inline = [s for s in node.src if not self._in_memory(s) and s.kind != "reduce"]
-        own = COSTLY_OPS.get(node.attr[0], 1) if node.kind == "alu" else 1
+        own = _own_cost(node)
         total = own + sum(self.cost[s] for s in inline if not self._in_memory(s))
         if total > MAX_INLINE:
             self.outputs.update(s for s in inline if s.kind not in ("const", "iota"))
             total = own
         self.cost[node] = total
-        if node.kind in ("contiguous", "copy"):
+        if node.kind in OWN_KERNEL:
             self.outputs.add(node)
         if node.kind == "copy":
             self.outputs.update(s for s in node.src if not self.is_leaf(s))
@@ -101,10 +105,23 @@ class _Fusion:
         if node not in self.outputs and not self._place_inside(node):
             self.outputs.add(node)
         if node in self.outputs:
-            self.domain[node] = domain_loops(node.shape, "i")
-            self.in_kernel[node] = 0
-            access = (domain_indices(node.shape, self.domain[node]), ALWAYS)
-            self._push(node, node, access, len(self.domain[node]))
+            self._start_kernel(node)
+
+    def _start_kernel(self, node: Node) -> None:
+        loops = domain_loops(node.shape, "i")
+        self.domain[node] = outer_first(node, loops)
+        self.in_kernel[node] = 0
+        access = (domain_indices(node.shape, loops), ALWAYS)
+        if node.kind != "scatter":
+            self._push(node, node, access, len(loops))
+            return
+        # Two nests: the source is copied, then the updates are walked through.
+        source, index, updates = node.src
+        walk = domain_loops(index.shape, f"walk{len(self.depth)}_")
+        self.depth.update(dict.fromkeys(walk, 0))
+        place = (domain_indices(index.shape, walk), ALWAYS)
+        for each, where in ((source, access), (index, place), (updates, place)):
+            self.reads[each].setdefault(node, {})[where] = None
 
     def _place_inside(self, node: Node) -> bool:
         """Places `node` inside the kernels that read it, or says that it cannot be."""
@@ -191,7 +208,13 @@ class _Fusion:
 
     def _push(self, node: Node, root: Node, access: Access, depth: int = 0) -> None:
         """Notes what computing `node` at `access` in the kernel of `root` reads."""
-        loops = reduce_loops(node, f"red{len(self.placed)}_") if node.kind == "reduce" else ()
+        loops = inner_vars(node, f"in{len(self.depth)}_")
         self.depth.update(dict.fromkeys(loops, depth))
         for source, read in source_accesses(node, access, loops):
             self.reads[source].setdefault(root, {})[read] = None
+
+
+def _own_cost(node: Node) -> int:
+    if node.kind == "random":
+        return RANDOM_COST
+    return COSTLY_OPS.get(node.attr[0], 1) if node.kind == "alu" else 1

@@ -54,6 +54,12 @@ def source_index(node: Node, indices: Indices) -> tuple[Indices, Mask]:
             return tuple(i * step + start for i, (start, step) in picks), ALWAYS
         case "pad":
             return _unpad(node, indices)
+        case "skew":
+            axis, tap, stride, dilation = node.attr
+            place = indices[axis] * stride + indices[tap] * dilation
+            return (*indices[:axis], place, *indices[axis + 1 :]), ALWAYS
+        case "unskew":
+            return _unskew(node, indices)
     raise AssertionError(f"{node.kind} is not a movement")
 
 
@@ -74,9 +80,48 @@ def _unpad(node: Node, indices: Indices) -> tuple[Indices, Mask]:
     return tuple(result), mask
 
 
+def _unskew(node: Node, indices: Indices) -> tuple[Indices, Mask]:
+    axis, tap, stride, dilation = node.attr
+    offset = indices[axis] - indices[tap] * dilation
+    mask = between(offset, 0, (node.src[0].shape[axis] - 1) * stride)
+    mask = mask & at_most(offset % stride, 0)
+    return (*indices[:axis], offset // stride, *indices[axis + 1 :]), mask
+
+
+def written_region(node: Node, indices: Indices) -> tuple[Indices, Mask]:
+    """Where a `write` takes its value from for the element at `indices`, and when it does."""
+    mask = ALWAYS
+    result: list[Expr] = []
+    ranges = zip(indices, node.attr, node.src[1].shape, strict=True)
+    for index, (start, step), size in ranges:
+        offset = index - start
+        mask = mask & between(offset, 0, (size - 1) * step) & at_most(offset % step, 0)
+        result.append(offset // step if size > 1 else ZERO)
+    return tuple(result), mask
+
+
+def picked(node: Node, access: Access, pick: Var) -> Access:
+    """What `gather` and `scatter` touch along their axis once `pick` has the value of the index.
+
+    `pick` is one more than the last element where the index is out of range.
+    """
+    indices, mask = access
+    axis = node.attr[0]
+    inside = at_most(expr(pick), node.src[0].shape[axis] - 1)
+    return (*indices[:axis], expr(pick), *indices[axis + 1 :]), mask & inside
+
+
 def domain_loops(shape: Shape, name: str) -> tuple[Var, ...]:
     """A loop for each axis of more than one element."""
     return tuple(Var(f"{name}{axis}", 0, d - 1) for axis, d in enumerate(shape) if d > 1)
+
+
+def outer_first(node: Node, loops: tuple[Var, ...]) -> tuple[Var, ...]:
+    """The loops of an output's domain in the order they nest: that of a scan goes innermost."""
+    if node.kind != "scan":
+        return loops
+    position = sum(size > 1 for size in node.shape[: node.attr[1]])
+    return (*loops[:position], *loops[position + 1 :], loops[position])
 
 
 def domain_indices(shape: Shape, loops: Iterable[Var]) -> Indices:
@@ -85,16 +130,26 @@ def domain_indices(shape: Shape, loops: Iterable[Var]) -> Indices:
     return tuple(expr(next(remaining)) if size > 1 else ZERO for size in shape)
 
 
-def reduce_loops(node: Node, name: str) -> tuple[Var, ...]:
-    """A loop over each axis that a reduction combines."""
-    source = node.src[0].shape
+def inner_vars(node: Node, name: str) -> tuple[Var, ...]:
+    """The variables besides its own index that what `node` reads depends on.
+
+    For a reduction a loop over each axis it combines, for a gather the value of its index.
+    """
+    source = node.src[0].shape if node.src else ()
+    if node.kind == "gather":
+        return (Var(name, 0, source[node.attr[0]]),)
+    if node.kind != "reduce":
+        return ()
     return tuple(Var(f"{name}{axis}", 0, source[axis] - 1) for axis in node.attr[1])
 
 
 def source_accesses(
     node: Node, access: Access, loops: Iterable[Var] = ()
 ) -> Iterable[tuple[Node, Access]]:
-    """What `node` reads for one of its elements; `loops` are those of a reduction."""
+    """What `node` reads for one of its elements, in the order of its sources.
+
+    `loops` are the node's `inner_vars`.
+    """
     indices, mask = access
     if node.kind in MOVEMENT:
         moved, own_mask = source_index(node, indices)
@@ -104,6 +159,17 @@ def source_accesses(
         axes = node.attr[1]
         inner = tuple(expr(next(remaining)) if a in axes else i for a, i in enumerate(indices))
         yield node.src[0], (inner, mask)
+    elif node.kind == "write":
+        place, own_mask = written_region(node, indices)
+        yield node.src[0], access
+        yield node.src[1], (place, mask & own_mask)
+    elif node.kind == "gather":
+        (pick,) = loops
+        yield node.src[0], picked(node, access, pick)
+        yield node.src[1], access
+    elif node.kind == "random":
+        for word in range(4):
+            yield node.src[0], ((expr(word),), mask)
     else:
         for source in node.src:
             yield source, access

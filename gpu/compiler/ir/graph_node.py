@@ -1,0 +1,46 @@
+"""The node of the graph IR; see `gpu/compiler/ir/graph.py` for what its kinds mean."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gpu.core.dtype import DType
+
+Shape = tuple[int, ...]
+
+
+class Node:
+    """One tensor-valued expression.
+
+    Attributes:
+        kind: one of the table in `gpu/compiler/ir/graph.py`.
+        src: operands.
+        attr: what else the kind needs, see the module's table; hashable.
+        shape: sizes of the result's dimensions.
+        dtype: element type of the result.
+        device: name of the device the value lives on.
+    """
+
+    __slots__ = ("__weakref__", "attr", "device", "dtype", "kind", "shape", "src")
+
+    kind: str
+    src: tuple[Node, ...]
+    attr: tuple[Any, ...]
+    shape: Shape
+    dtype: DType
+    device: str
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the value in bytes."""
+        return self.size * self.dtype.itemsize
+
+    def __repr__(self) -> str:
+        label = " ".join([self.kind, *map(str, self.attr if self.kind != "buffer" else ())])
+        return f"<{label}: {self.dtype.code}{list(self.shape)}>"

@@ -1,0 +1,209 @@
+"""The shape and dtype rule of each kind of graph node.
+
+A rule raises ShapeError or DTypeError where a node's fields do not follow from its operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from gpu.compiler.ir import optable
+from gpu.compiler.ir.graph_node import Node, Shape
+from gpu.core.dtype import dtypes
+from gpu.core.errors import DTypeError, ShapeError
+
+
+def _misfit(node: Node, rule: str) -> ShapeError:
+    sources = ", ".join(f"{s.dtype.name}{list(s.shape)}" for s in node.src)
+    result = f"{node.dtype.name}{list(node.shape)}"
+    return ShapeError(f"{node.kind}{node.attr or ''} of {sources} to {result}: {rule}")
+
+
+def _require(condition: bool, node: Node, rule: str) -> None:
+    if not condition:
+        raise _misfit(node, rule)
+
+
+def _same_dtype(node: Node) -> None:
+    if node.dtype is not node.src[0].dtype:
+        raise DTypeError(f"{node.kind} keeps the dtype {node.src[0].dtype}, not {node.dtype}")
+
+
+def _check_leaf(node: Node) -> None:
+    _require(all(d >= 0 for d in node.shape), node, "sizes must not be negative")
+
+
+def _check_iota(node: Node) -> None:
+    _require(len(node.shape) == 1, node, "iota has one dimension")
+
+
+def _check_alu(node: Node) -> None:
+    same = all(s.shape == node.shape for s in node.src)
+    _require(same, node, "operands must have the result's shape; broadcast them first")
+    expected = optable.result_dtype(node.attr[0], tuple(s.dtype for s in node.src))
+    if expected is not node.dtype:
+        raise DTypeError(f"{node.attr[0]} gives {expected}, not {node.dtype}")
+
+
+def _check_cast(node: Node) -> None:
+    _require(node.shape == node.src[0].shape, node, "the shape does not change")
+
+
+def _check_bitcast(node: Node) -> None:
+    _check_cast(node)
+    if node.dtype.bits != node.src[0].dtype.bits:
+        raise DTypeError(f"bitcast keeps the width; {node.src[0].dtype} to {node.dtype} does not")
+
+
+def _check_reduce(node: Node) -> None:
+    monoid, axes = node.attr
+    source = node.src[0]
+    _same_dtype(node)
+    if source.dtype.kind not in optable.MONOIDS[monoid].domain:
+        raise DTypeError(f"reduce {monoid} is not defined for {source.dtype}")
+    _require(list(axes) == sorted(set(axes)), node, "axes are sorted and distinct")
+    _require(all(0 <= a < len(source.shape) for a in axes), node, "an axis is out of range")
+    expected = tuple(1 if a in axes else d for a, d in enumerate(source.shape))
+    if node.shape != expected:
+        raise _misfit(node, f"the result has shape {list(expected)}")
+
+
+def _check_reshape(node: Node) -> None:
+    _same_dtype(node)
+    _require(node.size == node.src[0].size, node, "the number of elements must stay the same")
+
+
+def _check_expand(node: Node) -> None:
+    _same_dtype(node)
+    source = node.src[0].shape
+    _require(len(source) == len(node.shape), node, "the number of dimensions must stay the same")
+    fits = all(a in (1, b) for a, b in zip(source, node.shape, strict=True))
+    _require(fits, node, "only dimensions of size 1 can be repeated")
+
+
+def _check_permute(node: Node) -> None:
+    _same_dtype(node)
+    (order,) = node.attr
+    source = node.src[0].shape
+    _require(sorted(order) == list(range(len(source))), node, "the order names each axis once")
+    _require(node.shape == tuple(source[a] for a in order), node, "sizes follow the order")
+
+
+def _check_slice(node: Node) -> None:
+    _same_dtype(node)
+    source = node.src[0].shape
+    _require(len(node.attr) == len(source) == len(node.shape), node, "one (start, step) per axis")
+    for (start, step), size, available in zip(node.attr, node.shape, source, strict=True):
+        last = start + (size - 1) * step
+        inside = size == 0 or (0 <= start < available and 0 <= last < available)
+        if step == 0 or not inside:
+            raise _misfit(node, f"elements {start}..{last} are not all in 0..{available - 1}")
+
+
+def _check_pad(node: Node) -> None:
+    _same_dtype(node)
+    source = node.src[0].shape
+    _require(len(node.attr) == len(source) == len(node.shape), node, "one (lo, hi, gap) per axis")
+    for (before, after, interior), size, result in zip(node.attr, source, node.shape, strict=True):
+        _require(min(before, after, interior) >= 0, node, "padding must not be negative")
+        inner = size + max(size - 1, 0) * interior
+        if result != before + inner + after:
+            raise _misfit(node, f"the size must be {before + inner + after}")
+
+
+def _check_skew(node: Node) -> None:
+    _same_dtype(node)
+    axis, tap, stride, dilation = node.attr
+    source = node.src[0].shape
+    wide, narrow = (source, node.shape) if node.kind == "skew" else (node.shape, source)
+    others = [a for a in range(len(source)) if a != axis]
+    _require(len(wide) == len(narrow) and axis != tap, node, "two axes of one tensor")
+    _require(min(stride, dilation) >= 1, node, "stride and dilation are at least 1")
+    _require(all(wide[a] == narrow[a] for a in others), node, "only one axis changes its size")
+    last = (narrow[axis] - 1) * stride + (narrow[tap] - 1) * dilation
+    _require(last < wide[axis], node, "the last window must lie inside")
+
+
+def _check_index(node: Node, index: Node, other: Shape) -> None:
+    axis = node.attr[0]
+    _require(index.dtype.is_int, node, "the index must be of an integer dtype")
+    shape = index.shape
+    _require(0 <= axis < len(shape) == len(other), node, "as many axes everywhere")
+    same = all(a == axis or n == m for a, (n, m) in enumerate(zip(shape, other, strict=True)))
+    _require(same, node, "all axes but the indexed one have the same size everywhere")
+
+
+def _check_gather(node: Node) -> None:
+    _same_dtype(node)
+    _check_index(node, node.src[1], node.src[0].shape)
+    _require(node.shape == node.src[1].shape, node, "the result has the shape of the index")
+
+
+def _check_scatter(node: Node) -> None:
+    _check_same(node)
+    source, index, updates = node.src
+    _check_index(node, index, source.shape)
+    _require(updates.shape == index.shape, node, "updates and index have one shape")
+    if updates.dtype is not source.dtype:
+        raise DTypeError(f"scatter of {updates.dtype} into {source.dtype}; cast one of them")
+    monoid = node.attr[1]
+    if monoid != "set" and source.dtype.kind not in optable.MONOIDS[monoid].domain:
+        raise DTypeError(f"scatter {monoid} is not defined for {source.dtype}")
+
+
+def _check_scan(node: Node) -> None:
+    _check_same(node)
+    monoid, axis = node.attr
+    _require(0 <= axis < len(node.shape), node, "the axis is out of range")
+    if node.dtype.kind not in optable.MONOIDS[monoid].domain:
+        raise DTypeError(f"scan {monoid} is not defined for {node.dtype}")
+
+
+def _check_write(node: Node) -> None:
+    _check_same(node)
+    source, value = node.src
+    if value.dtype is not source.dtype:
+        raise DTypeError(f"write of {value.dtype} into {source.dtype}; cast the value")
+    _require(len(node.attr) == len(value.shape) == len(source.shape), node, "one range per axis")
+    for (start, step), size, available in zip(node.attr, value.shape, source.shape, strict=True):
+        inside = size == 0 or (start >= 0 and start + (size - 1) * step < available)
+        _require(step >= 1 and inside, node, "the region must lie inside, steps be positive")
+
+
+def _check_random(node: Node) -> None:
+    (state,) = node.src
+    fits = state.shape == (4,) and state.dtype is dtypes.uint32 and node.dtype is dtypes.uint32
+    _require(fits, node, "the state is uint32[4] and the result uint32")
+
+
+def _check_same(node: Node) -> None:
+    _same_dtype(node)
+    _require(node.shape == node.src[0].shape, node, "the shape does not change")
+
+
+# For each kind, how many operands it has (-1: its attribute decides) and its rule.
+RULES: Final[dict[str, tuple[int, Callable[[Node], None]]]] = {
+    "buffer": (0, _check_leaf),
+    "const": (0, _check_leaf),
+    "iota": (0, _check_iota),
+    "alu": (-1, _check_alu),
+    "cast": (1, _check_cast),
+    "bitcast": (1, _check_bitcast),
+    "reduce": (1, _check_reduce),
+    "reshape": (1, _check_reshape),
+    "expand": (1, _check_expand),
+    "permute": (1, _check_permute),
+    "slice": (1, _check_slice),
+    "pad": (1, _check_pad),
+    "skew": (1, _check_skew),
+    "unskew": (1, _check_skew),
+    "gather": (2, _check_gather),
+    "scatter": (3, _check_scatter),
+    "scan": (1, _check_scan),
+    "write": (2, _check_write),
+    "random": (1, _check_random),
+    "contiguous": (1, _check_same),
+    "detach": (1, _check_same),
+    "copy": (1, _check_same),
+}

@@ -1,0 +1,233 @@
+"""Linear IR printed as C for clang, for CPUs.
+
+How a kernel is called is said in `gpu/compiler/render/cpu.py`. The text includes nothing, calls
+nothing, and is one statement for each instruction, or a few. It relies on options: wrapping
+integers, no aliasing by type, and products fused with sums within an expression only (see
+`gpu/compiler/toolchain/clang.py`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gpu.compiler.ir.linear import Inst, Program
+from gpu.compiler.render import c_memory, c_ops
+from gpu.compiler.render.c_text import (
+    I64,
+    PRELUDE,
+    Emitter,
+    Type,
+    Value,
+    constant,
+    element_of,
+)
+from gpu.compiler.render.cpu import (
+    LOCAL_ALIGN,
+    constant_value,
+    launch_data,
+    place_locals,
+    refuse_what_is_lacking,
+)
+from gpu.compiler.target import Target
+from gpu.core.dtype import dtypes
+from gpu.core.errors import VerifyError
+
+
+class CRenderer:
+    """Prints programs for one machine.
+
+    Attributes:
+        target: the machine; what it lacks is refused.
+    """
+
+    def __init__(self, target: Target):
+        self.target = target
+
+    def render(self, program: Program) -> str:
+        """A source that defines the function `program.name`.
+
+        Raises Unsupported for an operation the target does not have, and VerifyError for a program
+        that is not well formed in a way that shows.
+        """
+        return _Function(self.target, program).text()
+
+    def launch_data(self, program: Program) -> dict[str, int]:
+        """Bytes of scratch memory for each worker, and whether all workers run the kernel."""
+        return launch_data(program)
+
+
+class _Loop(NamedTuple):
+    """A loop that is being printed: its `loop`, and the variables of its carries."""
+
+    inst: Inst
+    carries: tuple[Value, ...]
+
+
+class _Function:
+    """One program on its way to text; instructions are printed by the method of their name."""
+
+    def __init__(self, target: Target, program: Program):
+        self.target, self.program = target, program
+        self.emitter = Emitter()
+        self.places = place_locals(program)
+        self.values: dict[Inst, Value] = {}
+        self.open_loops: list[_Loop] = []
+        self.carried: dict[Inst, tuple[Value, ...]] = {}
+
+    def text(self) -> str:
+        """The whole source."""
+        for inst in self.program.body:
+            refuse_what_is_lacking(self.target, self.program, inst)
+            value = getattr(self, f"_{inst.op}")(inst)
+            if value is not None:
+                self.values[inst] = value
+        if self.open_loops:
+            raise VerifyError(f"{self.program.name}: {self.open_loops[-1].inst} has no end")
+        if self.emitter.fenced:  # non-temporal stores are not ordered otherwise
+            self.emitter.line("__atomic_thread_fence(__ATOMIC_SEQ_CST);")
+        return "\n".join(
+            [
+                PRELUDE,
+                *self.emitter.declarations,
+                f"void SYMBOL({self.program.name})(void **args, i64 worker, i64 workers) {{",
+                *self._parameters(),
+                *self.emitter.entry,
+                *self.emitter.lines,
+                "}",
+                "",
+            ]
+        )
+
+    def _parameters(self) -> list[str]:
+        """Lines that read the parameters' addresses and that of this worker's scratch memory."""
+        lines = []
+        for position, param in enumerate(self.program.params):
+            element = element_of(param.dtype)
+            lines.append(f"  {element} *p{position} = ({element} *)args[{position}];")
+        if size := self.places.scratch:
+            position = len(self.program.params)
+            lines.append(f"  u8 *scratch = (u8 *)args[{position}] + worker * {size};")
+        return lines
+
+    def _args(self, inst: Inst) -> list[Value]:
+        return [self.values[a] for a in inst.args]
+
+    def _const(self, inst: Inst) -> Value:
+        value = constant(inst.dtype, inst.lanes, inst.attr[0])
+        self.emitter.use(value.type)
+        return value
+
+    def _param(self, inst: Inst) -> Value:
+        return Value(Type(element_of(inst.dtype)), f"p{inst.attr[0]}")
+
+    def _local(self, inst: Inst) -> Value:
+        element, name = element_of(inst.dtype), self.emitter.name("local")
+        offset = self.places.offsets.get(inst)
+        if offset is None:
+            attribute = f"__attribute__((aligned({LOCAL_ALIGN})))"
+            self.emitter.entry.append(f"  {element} {name}[{inst.attr[0]}] {attribute};")
+        else:
+            self.emitter.entry.append(f"  {element} *{name} = ({element} *)(scratch + {offset});")
+        return Value(Type(element), name)
+
+    def _loop(self, inst: Inst) -> Value:
+        kind, start, stop, step = inst.attr
+        carries = tuple(self.emitter.value(v.type, v.text) for v in self._args(inst))
+        first, last = (constant(dtypes.int64, 1, bound) for bound in (start, stop))
+        if kind == "worker" and not self._in_worker_loop():
+            first, last = self._chunk(start, stop, step)
+        counter = self.emitter.name("i")
+        head = f"i64 {counter} = {first}; {counter} < {last}; {counter} += {step}"
+        self.emitter.open(f"for ({head})")
+        self.open_loops.append(_Loop(inst, carries))
+        return Value(I64, counter)
+
+    def _in_worker_loop(self) -> bool:
+        return any(loop.inst.attr[0] == "worker" for loop in self.open_loops)
+
+    def _chunk(self, start: int, stop: int, step: int) -> tuple[Value, Value]:
+        """Where this worker's run of iterations starts and stops."""
+        trips = max(0, -(-(stop - start) // step))
+        first, last = (
+            self.emitter.value(
+                I64, f"(i64)((u64)({number} * {trips}) / workers) * {step} + {start}"
+            )
+            for number in ("worker", "(worker + 1)")
+        )
+        return first, last
+
+    def _carry(self, inst: Inst) -> Value:
+        for loop in self.open_loops:
+            if loop.inst is inst.args[0]:
+                return loop.carries[inst.attr[0]]
+        raise VerifyError(f"a carry of {inst.args[0]} stands outside of that loop")
+
+    def _end(self, inst: Inst) -> None:
+        innermost = self.open_loops[-1].inst if self.open_loops else None
+        if innermost is not inst.attr[0]:
+            raise VerifyError(f"{inst} of {inst.attr[0]} ends {innermost}")
+        carries = self.open_loops.pop().carries
+        # All are read before any is changed: they may be swapped.
+        following = [self.emitter.value(v.type, v.text) for v in self._args(inst)]
+        for carry, value in zip(carries, following, strict=True):
+            self.emitter.line(f"{carry} = {value};")
+        self.emitter.close()
+        self.carried[inst] = carries
+
+    def _result(self, inst: Inst) -> Value:
+        return self.carried[inst.args[0]][inst.attr[0]]
+
+    def _if(self, inst: Inst) -> None:
+        self.emitter.open(f"if ({self.values[inst.args[0]]})")
+
+    def _endif(self, inst: Inst) -> None:
+        del inst
+        self.emitter.close()
+
+    def _load(self, inst: Inst) -> Value:
+        pointer, index, *mask = self._args(inst)
+        kind = Type(element_of(inst.dtype), inst.lanes)
+        access = c_memory.Access(kind, pointer, index, mask[0] if mask else None)
+        return c_memory.load(self.emitter, access, inst.dtype is dtypes.bool)
+
+    def _store(self, inst: Inst) -> None:
+        pointer, index, value, *mask = self._args(inst)
+        access = c_memory.Access(value.type, pointer, index, mask[0] if mask else None)
+        c_memory.store(self.emitter, access, value, streaming=bool(inst.attr and inst.attr[0]))
+
+    def _alu(self, inst: Inst) -> Value:
+        last = inst.args[-1]
+        known = constant_value(last) if last.dtype.is_int else None
+        return c_ops.alu(self.emitter, inst.attr[0], last.dtype, self._args(inst), known)
+
+    def _cast(self, inst: Inst) -> Value:
+        source = inst.args[0]
+        return c_ops.cast(self.emitter, self.values[source], source.dtype, inst.dtype)
+
+    def _bitcast(self, inst: Inst) -> Value:
+        source = inst.args[0]
+        return c_ops.bitcast(self.emitter, self.values[source], source.dtype, inst.dtype)
+
+    def _splat(self, inst: Inst) -> Value:
+        return self.emitter.cast(Type(element_of(inst.dtype), inst.lanes), self._args(inst)[0].text)
+
+    def _ramp(self, inst: Inst) -> Value:
+        return c_ops.ramp(self.emitter, self._args(inst)[0], inst.attr[0], inst.lanes)
+
+    def _extract(self, inst: Inst) -> Value:
+        vector = self._args(inst)[0]
+        return self.emitter.value(Type(vector.type.element), vector.lane(inst.attr[0]))
+
+    def _pack(self, inst: Inst) -> Value:
+        lanes = [x.text for x in self._args(inst)]
+        return self.emitter.vector(Type(element_of(inst.dtype), inst.lanes), lanes)
+
+    def _fold(self, inst: Inst) -> Value:
+        return c_ops.fold(self.emitter, inst.attr[0], inst.dtype, self._args(inst)[0])
+
+    def _shuffle(self, inst: Inst) -> Value:
+        a, b = self._args(inst)
+        return c_ops.shuffle(self.emitter, a, b, inst.attr[0])
+
+    def _barrier(self, inst: Inst) -> None:
+        del inst  # a block is one worker

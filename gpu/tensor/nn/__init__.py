@@ -1,0 +1,1 @@
+"""What neural networks are built of, on top of tensors."""

@@ -1,0 +1,122 @@
+"""Kinds of nodes with loops or addresses of their own, on random shapes, through every pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from prop.judge import check, expect
+from prop.test_passes import STAGES, on, run_plan
+from prop.test_structures import Case
+
+from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.graph import Node
+from gpu.core.dtype import dtypes
+from gpu.runtime.execute import realize, storage
+
+
+def indices(case: Case, shape: tuple[int, ...], size: int) -> Node:
+    """Random indices, some of them out of range."""
+    handle = f"in{len(case.inputs)}"
+    dtype = dtypes.int64 if case.rng.random() < 0.5 else dtypes.int32
+    case.inputs[handle] = case.rng.integers(-2, size + 2, shape).astype(dtype.np)
+    return G.buffer(handle, shape, dtype, "CPU")
+
+
+def gather(case: Case) -> Node:
+    shape = tuple(case.size(12) for _ in range(3))
+    axis = int(case.rng.integers(3))
+    count = case.size(40)
+    picked = (*shape[:axis], count, *shape[axis + 1 :])
+    x = case.array(shape, dtypes.float32)
+    if case.rng.random() < 0.5:
+        x = G.alu(
+            "add", G.permute(G.permute(x, (2, 0, 1)), (1, 2, 0)), G.const(1, shape, x.dtype, "CPU")
+        )
+    result = G.gather(x, indices(case, picked, shape[axis]), axis)
+    return G.reduce("add", result, (axis,)) if case.rng.random() < 0.5 else result
+
+
+def embedding(case: Case) -> Node:
+    rows, width, count = case.size(30), case.size(40), case.size(20)
+    index = G.expand(G.reshape(indices(case, (count,), rows), (count, 1)), (count, width))
+    return G.gather(case.array((rows, width), dtypes.float32), index, 0)
+
+
+def nested_gather(case: Case) -> Node:
+    n, m = case.size(20), case.size(20)
+    first = G.gather(indices(case, (n,), m), indices(case, (case.size(30),), n), 0)
+    return G.gather(case.array((m,), dtypes.float32), first, 0)
+
+
+def scatter(case: Case) -> Node:
+    shape = tuple(case.size(9) for _ in range(3))
+    axis = int(case.rng.integers(3))
+    place = (*shape[:axis], case.size(30), *shape[axis + 1 :])
+    monoid = str(case.rng.choice(["add", "max", "min", "mul", "set"]))
+    base, updates = case.array(shape, dtypes.float32), case.array(place, dtypes.float32)
+    updates = G.alu("mul", updates, updates)
+    return G.scatter(base, indices(case, place, shape[axis]), updates, axis, monoid)
+
+
+def scan(case: Case) -> Node:
+    shape = tuple(case.size(20) for _ in range(3))
+    x = case.array(shape, (dtypes.float32, dtypes.int32)[int(case.rng.integers(2))])
+    x = G.scan(str(case.rng.choice(["add", "max", "min"])), x, int(case.rng.integers(3)))
+    return G.alu("neg", x)
+
+
+def windows(case: Case) -> Node:
+    """A one-dimensional convolution, or the gradient of one, with stride and dilation."""
+    taps, stride, dilation = case.size(4), case.size(3), case.size(3)
+    size = (taps - 1) * dilation + case.size(30)
+    count = (size - (taps - 1) * dilation - 1) // stride + 1
+    rows = case.size(4)
+    if case.rng.random() < 0.5:
+        grad = case.array((rows, count, taps), dtypes.float32)
+        return G.reduce("add", G.unskew(grad, 1, 2, stride, dilation, size), (2,))
+    x = G.reshape(case.array((rows, size), dtypes.float32), (rows, size, 1))
+    view = G.skew(G.expand(x, (rows, size, taps)), 1, 2, stride, dilation, count)
+    weight = G.expand(G.reshape(case.array((taps,), dtypes.float32), (1, 1, taps)), view.shape)
+    return G.reduce("add", G.alu("mul", view, weight), (2,))
+
+
+def write(case: Case) -> Node:
+    shape = tuple(case.size(20) for _ in range(2))
+    ranges, sizes = [], []
+    for size in shape:
+        start, step = int(case.rng.integers(size)), case.size(3)
+        ranges.append((start, step))
+        sizes.append(int(case.rng.integers(1, (size - start - 1) // step + 2)))
+    old = case.array(shape, dtypes.float32)
+    return G.write(old, case.array(tuple(sizes), dtypes.float32), ranges)
+
+
+def random_numbers(case: Case) -> Node:
+    case.inputs["state"] = case.rng.integers(0, 1 << 32, 4, dtype=np.uint32)
+    state = G.buffer("state", (4,), dtypes.uint32, "CPU")
+    return G.random_bits(state, (case.size(30), case.size(30)))
+
+
+PROGRAMS: dict[str, Callable[[Case], Node]] = {
+    f.__name__: f
+    for f in (gather, embedding, nested_gather, scatter, scan, windows, write, random_numbers)
+}
+
+
+@pytest.mark.parametrize("stage", [*STAGES, "CPU", "PYTHON"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_kind_keeps_its_meaning(program: str, stage: str) -> None:
+    for seed in range(6):
+        rng = np.random.default_rng([seed, sorted(PROGRAMS).index(program)])
+        case = Case(rng)
+        roots = [PROGRAMS[program](case)]
+        if roots[0].kind == "buffer":
+            continue
+        if stage in STAGES:
+            got = run_plan(roots, case.inputs, STAGES[stage])
+        else:
+            done = realize(on(stage, roots, case.inputs))
+            got = [storage(node).copy_out().reshape(node.shape) for node in done]
+        check(got, expect(roots, case.inputs, rng), roots)
