@@ -172,6 +172,7 @@ class Config:
     CPU_THREADS = Setting(
         whole_number(1, 4096), "threads of the CPU device", _usable_cpus, "CPUs it may run on"
     )
+    CLANG = Setting(TEXT, "the clang of DEV=CPU:CLANG, by name or path", str, "the first in PATH")
     VERIFY = _flag("check the intermediate representation between compiler passes")
     GPU_VERIFY_JIT = _flag("run jitted functions eagerly too, and compare the results")
     NOOPT = _flag("compile kernels without loop optimisations")

@@ -6,6 +6,7 @@ every pass in order, from the plan to code. Imported by the first miss only.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from gpu.compiler.ir.graph import Node
 from gpu.compiler.ir.graph import verify as verify_graph
@@ -17,7 +18,7 @@ from gpu.compiler.schedule.fusion import plan_fusion
 from gpu.compiler.target import Target
 from gpu.core.config import config
 from gpu.core.log import get_logger
-from gpu.runtime.device import Device
+from gpu.runtime.device import Device, LaunchData
 from gpu.runtime.schedule import Code, Recipe, Slot
 
 log = get_logger(__name__)
@@ -34,8 +35,7 @@ def compile_graph(
         verify_graph(roots)
     plan = plan_fusion(roots, is_leaf)
     slot_of = {leaf: i for i, leaf in enumerate(leaves)}
-    codes: list[Code] = []
-    known: dict[tuple[str, bytes], int] = {}
+    jobs: list[Job] = []
     slots: list[Slot] = []
     steps: list[tuple[int, tuple[int, ...]]] = []
     for number, (root,) in enumerate(plan.kernels):
@@ -45,15 +45,13 @@ def compile_graph(
             steps.append((-1, (slot_of[root.src[0]], slot_of[root])))
         else:
             built = build_kernel("kernel", number, plan)
-            code = compile_kernel(built, root.device)
-            used = tuple(slot_of[node] for node in built.params)
-            kernel = known.setdefault((code.device, code.lib), len(codes))
-            if kernel == len(codes):
-                codes.append(code)
-            steps.append((kernel, used))
+            steps.append((len(jobs), tuple(slot_of[node] for node in built.params)))
+            jobs.append(prepare_kernel(built, root.device))
+    codes, code_of = distinct(compile_jobs(jobs))
     log.info("compiled %d kernels, %d of them distinct", len(steps), len(codes))
     outputs = tuple(slot_of[root] for root in roots)
-    return Recipe(tuple(codes), tuple(slots), tuple(steps), outputs)
+    kernels = tuple((code_of[job] if job >= 0 else job, used) for job, used in steps)
+    return Recipe(codes, tuple(slots), kernels, outputs)
 
 
 def lower_kernel(built: BuiltKernel, target: Target) -> LinearProgram:
@@ -71,10 +69,38 @@ def lower_kernel(built: BuiltKernel, target: Target) -> LinearProgram:
     return program
 
 
-def compile_kernel(built: BuiltKernel, device_name: str) -> Code:
-    """A kernel lowered and compiled for a device."""
-    device = Device[device_name]
-    program = lower_kernel(built, device.renderer.target)
-    lib = device.compiler.compile_cached(device.renderer.render(program))
-    data = device.renderer.launch_data(program)
-    return Code(device_name, program.name, lib, data)
+class Job(NamedTuple):
+    """A kernel that is to be compiled for a device."""
+
+    device: str
+    name: str
+    source: str
+    data: LaunchData
+
+
+def prepare_kernel(built: BuiltKernel, device_name: str) -> Job:
+    """A kernel lowered and rendered for a device."""
+    renderer = Device[device_name].renderer
+    program = lower_kernel(built, renderer.target)
+    return Job(device_name, program.name, renderer.render(program), renderer.launch_data(program))
+
+
+def compile_jobs(jobs: Sequence[Job]) -> list[Code]:
+    """The code of each job; all kernels of a device go to its compiler at once."""
+    libs: dict[tuple[str, str], bytes] = {}
+    for device in dict.fromkeys(job.device for job in jobs):
+        sources = list(dict.fromkeys(job.source for job in jobs if job.device == device))
+        made = Device[device].compiler.compile_many_cached(sources)
+        libs.update(((device, source), lib) for source, lib in zip(sources, made, strict=True))
+    return [Code(j.device, j.name, libs[j.device, j.source], j.data) for j in jobs]
+
+
+def distinct(codes: Sequence[Code]) -> tuple[tuple[Code, ...], list[int]]:
+    """Each different code once, and where each of `codes` is among them."""
+    place: dict[tuple[str, bytes], int] = {}
+    kept: list[Code] = []
+    for code in codes:
+        if (code.device, code.lib) not in place:
+            place[code.device, code.lib] = len(kept)
+            kept.append(code)
+    return tuple(kept), [place[code.device, code.lib] for code in codes]

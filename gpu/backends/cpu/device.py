@@ -1,4 +1,4 @@
-"""The CPU device: host memory, LLVM in the process, machine code in executable memory."""
+"""The CPU device: host memory, LLVM or clang, machine code in executable memory."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.backends.cpu.program import CPUProgram
+from gpu.compiler.render.c import CRenderer
 from gpu.compiler.render.llvm import LLVMRenderer
 from gpu.compiler.render.llvm_target import host_target, missing_here
+from gpu.compiler.target import Target
+from gpu.compiler.toolchain.base import Compiler
+from gpu.compiler.toolchain.clang import ClangCompiler
 from gpu.compiler.toolchain.llvm import LLVMCompiler
 from gpu.core.config import config
 from gpu.core.devspec import DeviceSpec
 from gpu.core.errors import OutOfMemory, Unsupported
+from gpu.core.log import get_logger
 from gpu.runtime.allocator import LRUAllocator
-from gpu.runtime.device import Compiled, LaunchData
+from gpu.runtime.device import Compiled, LaunchData, Renderer
+
+log = get_logger(__name__)
 
 ALIGNMENT: Final = 64  # bytes: a cache line, and the widest vector register
 
@@ -59,16 +66,45 @@ def _load(name: str, lib: bytes, data: LaunchData) -> CPUProgram:
 
 
 def open_device(name: str, spec: DeviceSpec) -> Compiled:
-    """The CPU device `name`, compiling as `spec` says.
+    """The CPU device `name`, compiling as `spec` says: with LLVM or CLANG.
 
-    Raises Unsupported for a renderer or architecture that is not available.
+    Where it does not say, with LLVM if llvmlite is installed, else with clang and a warning. Raises
+    Unsupported for a renderer or architecture that is not available.
     """
-    if spec.renderer not in (None, "LLVM"):
-        raise Unsupported(f"CPU:{spec.renderer} is not part of this version; use CPU:LLVM")
+    if spec.renderer not in (None, *_TOOLCHAINS):
+        raise Unsupported(
+            f"CPU:{spec.renderer} is not part of this version; use CPU:LLVM or CPU:CLANG"
+        )
     target = host_target(spec.arch, config.CPU_THREADS)
     if missing := missing_here(target):
         raise Unsupported(
-            f"CPU:LLVM:{spec.arch} needs {', '.join(missing)}, which this machine lacks"
+            f"DEV=CPU with {spec.arch} needs {', '.join(missing)}, which this machine lacks"
         )
-    compiler = LLVMCompiler(target.name, target.features)
-    return Compiled(name, CPUAllocator(), LLVMRenderer(target), compiler, _load)
+    renderer, compiler = _toolchain(spec.renderer, target)
+    return Compiled(name, CPUAllocator(), renderer, compiler, _load)
+
+
+def _llvm(target: Target) -> tuple[Renderer, Compiler]:
+    return LLVMRenderer(target), LLVMCompiler(target.name, target.features)
+
+
+def _clang(target: Target) -> tuple[Renderer, Compiler]:
+    return CRenderer(target), ClangCompiler(target.name, target.features)
+
+
+_TOOLCHAINS: Final = {"LLVM": _llvm, "CLANG": _clang}
+
+
+def _toolchain(name: str | None, target: Target) -> tuple[Renderer, Compiler]:
+    """The renderer and compiler called `name`; the best that is installed for None."""
+    if name is not None:
+        return _TOOLCHAINS[name](target)
+    try:
+        return _llvm(target)
+    except Unsupported as no_llvm:
+        try:
+            found = _clang(target)
+        except Unsupported as no_clang:
+            raise Unsupported(f"DEV=CPU has no compiler: {no_llvm}; {no_clang}") from no_clang
+        log.warning("%s; kernels are compiled with clang", no_llvm)
+        return found

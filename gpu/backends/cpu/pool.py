@@ -27,9 +27,11 @@ from typing import Any, Final, NamedTuple
 from gpu.backends.cpu import pool_code
 from gpu.backends.cpu.native import c_library_addresses, native_function
 from gpu.compiler.render.llvm_target import host_architecture
+from gpu.compiler.toolchain.base import Compiler
+from gpu.compiler.toolchain.clang import ClangCompiler
 from gpu.compiler.toolchain.llvm import LLVMCompiler
 from gpu.core.config import config
-from gpu.core.errors import InvalidValue, OutOfMemory
+from gpu.core.errors import InvalidValue, OutOfMemory, Unsupported
 from gpu.core.log import get_logger
 from gpu.core.objload import LoadedObject, load_object
 
@@ -208,10 +210,18 @@ def shared_pool() -> Pool:
     return Pool(config.CPU_THREADS)
 
 
+def _ir_compiler(architecture: str) -> Compiler:
+    """LLVM in the process; clang reads the same text where llvmlite is not installed."""
+    try:
+        return LLVMCompiler(architecture)
+    except Unsupported:
+        return ClangCompiler(architecture, language="ir")
+
+
 @cache
 def _load_native() -> _Native:
     architecture = host_architecture()
-    lib = LLVMCompiler(architecture).compile_cached(pool_code.pool_source(architecture))
+    lib = _ir_compiler(architecture).compile_cached(pool_code.pool_source(architecture))
     code = load_object(lib, c_library_addresses(pool_code.EXTERNALS))
 
     def function(name: str, signature: str) -> Callable[..., Any]:

@@ -24,8 +24,7 @@ def buffer(handle: Hashable, shape: Shape, dtype: DType, device: str) -> Node:
 
 def const(value: PyScalar, shape: Shape, dtype: DType, device: str) -> Node:
     """One value everywhere, rounded or wrapped to `dtype`."""
-    value = optable.to_python(optable.scalar(dtype)(value), dtype)
-    return make("const", (), (value,), shape, dtype, device)
+    return make("const", (), (optable.rounded(value, dtype),), shape, dtype, device)
 
 
 def iota(size: int, dtype: DType, device: str) -> Node:

@@ -172,6 +172,17 @@ def scalar(dtype: DType) -> Callable[[Any], Array]:
     return lambda value: np.array((int(value) - low) % span + low, dtype.np)
 
 
+def rounded(value: PyScalar, dtype: DType) -> PyScalar:
+    """`value` as `dtype` holds it: rounded or wrapped."""
+    # Zero is left out because 0.0 and -0.0 are one key.
+    return _rounded_memo(value, dtype) if value else to_python(scalar(dtype)(value), dtype)
+
+
+@functools.lru_cache(maxsize=4096, typed=True)
+def _rounded_memo(value: PyScalar, dtype: DType) -> PyScalar:
+    return to_python(scalar(dtype)(value), dtype)
+
+
 def fold(name: str, dtype: DType, operand_dtype: DType, values: tuple[PyScalar, ...]) -> PyScalar:
     """Evaluates an operation on constants; `operand_dtype` is that of the last operand."""
     arrays = [scalar(operand_dtype)(v) for v in values]

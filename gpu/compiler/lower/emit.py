@@ -137,8 +137,7 @@ class Emitter(Builder[Inst]):
 
     def const(self, dtype: DType, value: PyScalar) -> Inst:
         """A scalar constant, rounded or wrapped to `dtype`."""
-        value = optable.to_python(optable.scalar(dtype)(value), dtype)
-        return self.pure("const", dtype, 1, (), (value,))
+        return self.pure("const", dtype, 1, (), (optable.rounded(value, dtype),))
 
     def cast(self, x: Inst, dtype: DType) -> Inst:
         """`x` converted by value."""

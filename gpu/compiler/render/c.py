@@ -136,7 +136,7 @@ class _Function:
         first, last = (constant(dtypes.int64, 1, bound) for bound in (start, stop))
         if kind == "worker" and not self._in_worker_loop():
             first, last = self._chunk(start, stop, step)
-        counter = self.emitter.name("i")
+        counter = self.emitter.name("n")  # not i, as in i64
         head = f"i64 {counter} = {first}; {counter} < {last}; {counter} += {step}"
         self.emitter.open(f"for ({head})")
         self.open_loops.append(_Loop(inst, carries))
@@ -157,9 +157,10 @@ class _Function:
         return first, last
 
     def _carry(self, inst: Inst) -> Value:
+        position: int = inst.attr[0]
         for loop in self.open_loops:
             if loop.inst is inst.args[0]:
-                return loop.carries[inst.attr[0]]
+                return loop.carries[position]
         raise VerifyError(f"a carry of {inst.args[0]} stands outside of that loop")
 
     def _end(self, inst: Inst) -> None:
@@ -175,7 +176,8 @@ class _Function:
         self.carried[inst] = carries
 
     def _result(self, inst: Inst) -> Value:
-        return self.carried[inst.args[0]][inst.attr[0]]
+        position: int = inst.attr[0]
+        return self.carried[inst.args[0]][position]
 
     def _if(self, inst: Inst) -> None:
         self.emitter.open(f"if ({self.values[inst.args[0]]})")

@@ -45,15 +45,18 @@ class Access:
         """An expression for the element of each lane; excluded ones are in `spare`."""
         places = []
         for lane in range(self.type.lanes):
-            if self.index.type.lanes > 1:
-                place = f"{self.pointer} + {self.index.lane(lane)}"
+            at = self._index_of(lane)
+            if self.mask is None:
+                places.append(f"{self.pointer}[{at}]")
             else:
-                place = f"{self.pointer} + {self.index} + {lane}"
-            if self.mask is not None:
                 elsewhere = f"({self.type.element} *){emitter.spare(spare)}"
-                place = f"{self.mask.lane(lane)} ? {place} : {elsewhere}"
-            places.append(f"*({place})")
+                places.append(f"*({self.mask.lane(lane)} ? {self.pointer} + {at} : {elsewhere})")
         return places
+
+    def _index_of(self, lane: int) -> str:
+        if self.index.type.lanes > 1:
+            return self.index.lane(lane)
+        return f"{self.index} + {lane}" if lane else self.index.text
 
 
 def load(emitter: Emitter, access: Access, is_bool: bool) -> Value:

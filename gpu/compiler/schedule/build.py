@@ -146,7 +146,7 @@ class _Builder:
             for each, where in ((source, access), (index, place), (updates, place)):
                 self.reads[each][where] = None
             return
-        self.inner[node, access] = inner_vars(node, f"v{len(self.inner)}_")
+        self.inner[node, access] = inner_vars(node, f"{node.kind[0]}{len(self.inner)}_")
         for source, read in self._source_accesses(node, access):
             self.reads[source][read] = None
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final
 
@@ -43,16 +44,32 @@ class Compiler(ABC):
         Raises Unsupported, saying what to install, where the tool for it is missing.
         """
 
+    def compile_many(self, sources: Sequence[str]) -> list[bytes]:
+        """What `compile` gives for each source; for tools that cost less for several at once."""
+        return [self.compile(source) for source in sources]
+
     def compile_cached(self, source: str) -> bytes:
         """What `compile` gives, from memory or disk where it has been compiled before."""
-        digest = blake2b(f"{self.key}\0{source}".encode(), digest_size=32).digest()
-        known = self._memory.get(digest)
-        if known is None:
-            name = digest.hex()
-            known = self._disk.get(name)
-            if known is None:
-                known = self.compile(source)
-                self._disk.put(name, known)
+        return self.compile_many_cached([source])[0]
+
+    def compile_many_cached(self, sources: Sequence[str]) -> list[bytes]:
+        """As `compile_cached` for each source; those not known are compiled together."""
+        digests = [self._digest(source) for source in sources]
+        unknown = {d: s for d, s in zip(digests, sources, strict=True) if self._find(d) is None}
+        if unknown:
+            made = self.compile_many(list(unknown.values()))
+            for digest, lib in zip(unknown, made, strict=True):
+                self._disk.put(digest.hex(), lib)
+                self._memory[digest] = lib
+        return [self._memory[digest] for digest in digests]
+
+    def _digest(self, source: str) -> bytes:
+        return blake2b(f"{self.key}\0{source}".encode(), digest_size=32).digest()
+
+    def _find(self, digest: bytes) -> bytes | None:
+        """A result from memory or disk; what was on disk is in memory afterwards."""
+        known = self._memory.get(digest) or self._disk.get(digest.hex())
+        if known is not None:
             self._memory[digest] = known
         return known
 

@@ -66,7 +66,7 @@ class ZipMembers:
         self._data = data
         self._left = self._limit = limit
         try:
-            self._zip = zipfile.ZipFile(BytesFile(data))  # type: ignore[arg-type]
+            self._zip = zipfile.ZipFile(BytesFile(data))
         except _ZIP_ERRORS as error:
             raise FormatError(f"the zip archive's directory cannot be read: {error}") from error
         members = [info for info in self._zip.infolist() if not info.is_dir()]
@@ -201,7 +201,7 @@ def _plain_tar(data: Bytes, limit: int) -> Bytes:
     elif start.startswith(b"BZh"):
         stream = bz2.BZ2File(file)
     elif start.startswith(b"\xfd7zXZ\0"):
-        stream = lzma.LZMAFile(file)
+        stream = lzma.LZMAFile(file)  # type: ignore[arg-type]  # noqa: SIM115
     else:
         return data
     content = bytearray()
@@ -210,8 +210,8 @@ def _plain_tar(data: Bytes, limit: int) -> Bytes:
             content += piece
             if len(content) > limit:
                 raise FormatError(
-                    f"the tar archive of {data.size:,} bytes takes more than {limit:,} decompressed;"
-                    " pass a larger limit= if that is right"
+                    f"the tar archive of {data.size:,} bytes takes more than {limit:,} when it is"
+                    " decompressed; pass a larger limit= if that is right"
                 )
     except _TAR_ERRORS as error:
         if isinstance(error, GpuError):

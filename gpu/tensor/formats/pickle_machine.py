@@ -38,22 +38,12 @@ class World(Protocol):
         """Takes the state that an object is told to restore."""
 
 
-class _Mapping(dict[object, object]):
-    """A dict that a call made, such as an OrderedDict: the machine may tell it from a literal."""
-
-
 def load_pickle(file: BytesFile, world: World) -> object:
     """The object of the pickle that starts where `file` stands; it is left behind its end.
 
     Raises FormatError for a malformed pickle and for what `world` refuses.
     """
     return _Machine(world).run(file)
-
-
-def skip_pickle(file: BytesFile) -> None:
-    """Goes to the end of the pickle that starts where `file` stands. Raises FormatError."""
-    for _ in _instructions(file):
-        pass
 
 
 def check_key(key: object) -> object:
@@ -72,7 +62,7 @@ def check_key(key: object) -> object:
 
 def _instructions(file: BytesFile) -> Iterator[tuple[str, Any, int]]:
     """(name, argument, position) of each instruction up to the one that stops."""
-    source = pickletools.genops(file)
+    source = pickletools.genops(file)  # type: ignore[arg-type]  # read, readline, tell
     while True:
         try:
             opcode, argument, position = next(source)
