@@ -1,6 +1,6 @@
-"""Compiling a graph:
+"""Compiling a graph: every pass in order, from the plan to code.
 
-every pass in order, from the plan to code. Imported by the first miss only.
+Imported by the first graph that is in no cache.
 """
 
 from __future__ import annotations
@@ -8,18 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gpu.compiler.ir.graph import Node
+from gpu.compiler.ir.graph import Node, toposort
 from gpu.compiler.ir.graph import verify as verify_graph
 from gpu.compiler.ir.linear import Program as LinearProgram
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.policy import schedule
 from gpu.compiler.schedule.build import BuiltKernel, build_kernel
 from gpu.compiler.schedule.fusion import plan_fusion
+from gpu.compiler.schedule.plan import At, Plan
+from gpu.compiler.schedule.split import split_reductions
 from gpu.compiler.target import Target
 from gpu.core.config import config
 from gpu.core.log import get_logger
 from gpu.runtime.device import Device, LaunchData
-from gpu.runtime.schedule import Code, Recipe, Slot
+from gpu.runtime.memory import share_memory
+from gpu.runtime.schedule import Code, Key, Recipe, Slot, graph_key
 
 log = get_logger(__name__)
 
@@ -33,9 +36,10 @@ def compile_graph(
     """
     if config.VERIFY:
         verify_graph(roots)
+    roots = split_reductions(roots, is_leaf, lambda name: Device[name].renderer.target)
     plan = plan_fusion(roots, is_leaf)
     slot_of = {leaf: i for i, leaf in enumerate(leaves)}
-    jobs: list[Job] = []
+    kernels = _Kernels(plan)
     slots: list[Slot] = []
     steps: list[tuple[int, tuple[int, ...]]] = []
     for number, (root,) in enumerate(plan.kernels):
@@ -44,14 +48,51 @@ def compile_graph(
         if root.kind == "copy":
             steps.append((-1, (slot_of[root.src[0]], slot_of[root])))
         else:
-            built = build_kernel("kernel", number, plan)
-            steps.append((len(jobs), tuple(slot_of[node] for node in built.params)))
-            jobs.append(prepare_kernel(built, root.device))
-    codes, code_of = distinct(compile_jobs(jobs))
+            job, params = kernels.job(number)
+            steps.append((job, tuple(slot_of[node] for node in params)))
+    codes, code_of = distinct(compile_jobs(kernels.jobs))
     log.info("compiled %d kernels, %d of them distinct", len(steps), len(codes))
     outputs = tuple(slot_of[root] for root in roots)
-    kernels = tuple((code_of[job] if job >= 0 else job, used) for job, used in steps)
-    return Recipe(codes, tuple(slots), kernels, outputs)
+    launches = tuple((code_of[job] if job >= 0 else job, used) for job, used in steps)
+    return share_memory(Recipe(codes, tuple(slots), launches, outputs), len(leaves))
+
+
+class _Kernels:
+    """The kernels of a plan, of which those of one form (a transformer's layers) are made once.
+
+    Attributes:
+        jobs: what is to be compiled.
+    """
+
+    def __init__(self, plan: Plan):
+        self.plan = plan
+        self.jobs: list[Job] = []
+        # For the form of a kernel its job, and which nodes of the form its parameters are.
+        self._known: dict[Key, tuple[int, tuple[int, ...]]] = {}
+
+    def job(self, number: int) -> tuple[int, list[Node]]:
+        """The job of a kernel, by its place in `jobs`, and the nodes of the kernel's parameters."""
+        (root,) = self.plan.kernels[number]
+        form, nodes = self._form(root)
+        if form not in self._known:
+            built = build_kernel("kernel", number, self.plan)
+            place = {node: i for i, node in enumerate(nodes)}
+            self._known[form] = len(self.jobs), tuple(place[node] for node in built.params)
+            self.jobs.append(prepare_kernel(built, root.device))
+        job, params = self._known[form]
+        return job, [nodes[i] for i in params]
+
+    def _form(self, root: Node) -> tuple[Key, list[Node]]:
+        """What a kernel is made of, with its buffers numbered, and its nodes in that order."""
+
+        def is_outside(node: Node) -> bool:
+            return node is not root and self.plan.is_read(node)
+
+        key, _ = graph_key([root], is_outside)
+        nodes = toposort([root], is_outside)
+        places = [self.plan.placement.get(node) for node in nodes]
+        inside = tuple((p.depth, p.space) if isinstance(p, At) else None for p in places)
+        return (key, inside), nodes
 
 
 def lower_kernel(built: BuiltKernel, target: Target) -> LinearProgram:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from gpu.core import config
-from gpu.core.devspec import DEVICES, device_name, parse_device_name
+from gpu.core.devspec import (
+    DEVICES,
+    DeviceKind,
+    DeviceSpec,
+    device_name,
+    name_device,
+    parse_device_name,
+)
 from gpu.core.errors import Unsupported
 from gpu.runtime.allocator import Allocator
 from gpu.runtime.program import Program
@@ -33,6 +40,9 @@ class Renderer(Protocol):
 LaunchData = Mapping[str, int]
 # Makes a Program of a kernel's name, its compiled code and its launch data.
 Runtime = Callable[[str, bytes, LaunchData], Program]
+# Makes of (program, slots) pairs, and the number of slots, a function of one allocation per slot
+# that runs them all in order.
+GraphMaker = Callable[[Sequence[tuple[Any, tuple[int, ...]]], int], Callable[[Sequence[Any]], None]]
 
 
 class Compiled:
@@ -44,7 +54,7 @@ class Compiled:
         renderer: linear IR to source text.
         compiler: source text to code.
         runtime: code to a launchable program.
-        graph: captures launches for replay, or None.
+        graph: makes one call of many launches, or None.
     """
 
     def __init__(
@@ -54,7 +64,7 @@ class Compiled:
         renderer: Renderer,
         compiler: Compiler,
         runtime: Runtime,
-        graph: Any = None,
+        graph: GraphMaker | None = None,
     ):
         self.device = device
         self.allocator = allocator
@@ -80,11 +90,31 @@ class Compiled:
         }
 
 
-# Modules that define `open_device(name: str, spec: DeviceSpec) -> Compiled`, imported on use.
-BACKENDS: Final = {
+# Opens a device, given its name and what `DEV=` says of how.
+Opener = Callable[[str, DeviceSpec], Compiled]
+
+# What opens each device type: an `Opener`, or a module with one called `open_device` that is
+# imported on use.
+BACKENDS: Final[dict[str, str | Opener]] = {
     "CPU": "gpu.backends.cpu.device",
     "PYTHON": "gpu.backends.python.device",
 }
+
+
+def register(name: str, backend: str | Opener, kind: DeviceKind | None = None) -> None:
+    """Adds a device type that is no part of this package, to be used by its name like any other.
+
+    Args:
+        name: as in `DEV=` and `device=`, in upper case.
+        backend: opens it, or the name of a module whose `open_device` does.
+        kind: its renderers and interfaces, where there is a choice.
+
+    Raises ConfigError for a name that is no upper-case word or that is taken.
+    """
+    name_device(name, kind or DeviceKind())
+    BACKENDS[name] = backend
+
+
 # Tried in this order where no device is asked for.
 PREFERENCE: Final = ("CPU",)
 
@@ -114,8 +144,10 @@ class DeviceTable:
             raise Unsupported(
                 f"device {kind} is not supported by this version; supported: {', '.join(BACKENDS)}"
             )
-        module = importlib.import_module(BACKENDS[kind])
-        opened: Compiled = module.open_device(name, config.device_options(kind))
+        backend = BACKENDS[kind]
+        if isinstance(backend, str):
+            backend = importlib.import_module(backend).open_device
+        opened: Compiled = backend(name, config.device_options(kind))
         return opened
 
     def canonicalize(self, name: str | None) -> str:

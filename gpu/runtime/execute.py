@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from typing import Any
 
 from gpu.compiler.ir.graph import Node
 from gpu.compiler.ir.graph_build import buffer
@@ -82,14 +83,22 @@ def _run(roots: list[Node]) -> None:
     slots = [storage(leaf) for leaf in leaves]
     slots += [Buffer(s.device, s.size, s.dtype) for s in schedule.slots]
     memories = [slot.memory for slot in slots]
+    if schedule.graph is not None:
+        schedule.graph(memories)
+        Counters.launches += len(schedule.steps)
+    else:
+        _run_steps(schedule, slots, memories)
+    for root, slot in zip(roots, schedule.outputs, strict=True):
+        _values[root] = buffer(slots[slot], root.shape, root.dtype, root.device)
+
+
+def _run_steps(schedule: Schedule, slots: list[Buffer], memories: list[Any]) -> None:
     for step in schedule.steps:
         if isinstance(step, Launch):
             step.program(*[memories[i] for i in step.slots])
             Counters.launches += 1
         else:
             transfer(slots[step.source], slots[step.target])
-    for root, slot in zip(roots, schedule.outputs, strict=True):
-        _values[root] = buffer(slots[slot], root.shape, root.dtype, root.device)
 
 
 def _find_or_compile(key: Key, roots: list[Node], leaves: list[Node]) -> Schedule:
@@ -102,7 +111,7 @@ def _find_or_compile(key: Key, roots: list[Node], leaves: list[Node]) -> Schedul
         recipe = compile_graph(roots, leaves, is_computed)
         keep_on_disk(key, devices, recipe)
         Counters.compiled += 1
-    return load(recipe)
+    return load(recipe, len(leaves))
 
 
 def transfer(source: Buffer, target: Buffer) -> None:

@@ -75,11 +75,20 @@ class Recipe(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """A compiled graph, ready to run: as a Recipe, with its programs loaded."""
+    """A compiled graph, ready to run: as a Recipe, with its programs loaded.
+
+    Attributes:
+        slots: memory the steps fill; numbered after the graph's leaves.
+        steps: in order.
+        outputs: the slot of each root.
+        graph: runs all the steps in one call, given the memory of every slot; None where the
+            device has no such thing or the steps are not all launches on one device.
+    """
 
     slots: tuple[Slot, ...]
     steps: tuple[Launch | Transfer, ...]
     outputs: tuple[int, ...]
+    graph: Callable[[Sequence[Any]], None] | None
 
 
 def graph_key(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[Key, list[Node]]:
@@ -112,8 +121,15 @@ _KEY_ATTR: dict[str, Callable[[Key], object]] = {"const": repr, "contiguous": la
 _programs: dict[tuple[str, str, bytes], Program] = {}
 
 
-def load(recipe: Recipe) -> Schedule:
-    """Loads the programs of a recipe; equal code is loaded once in a process."""
+# Launches from which filling in all arguments at once is cheaper than calling one by one.
+_MIN_GRAPH = 3
+
+
+def load(recipe: Recipe, leaves: int) -> Schedule:
+    """Loads the programs of a recipe; equal code is loaded once in a process.
+
+    `leaves` is how many slots come before the recipe's.
+    """
     programs = []
     for code in recipe.codes:
         key = (code.device, code.name, code.lib)
@@ -124,7 +140,19 @@ def load(recipe: Recipe) -> Schedule:
         Launch(programs[kernel], slots) if kernel >= 0 else Transfer(*slots)
         for kernel, slots in recipe.steps
     )
-    return Schedule(recipe.slots, steps, recipe.outputs)
+    graph = _graph(recipe, steps, leaves)
+    return Schedule(recipe.slots, steps, recipe.outputs, graph)
+
+
+def _graph(
+    recipe: Recipe, steps: Sequence[Launch | Transfer], leaves: int
+) -> Callable[[Sequence[Any]], None] | None:
+    launches = [step for step in steps if isinstance(step, Launch)]
+    devices = {code.device for code in recipe.codes}
+    if len(launches) < max(len(steps), _MIN_GRAPH) or len(devices) != 1:
+        return None
+    make = Device[devices.pop()].graph
+    return make(launches, leaves + len(recipe.slots)) if make else None
 
 
 # On disk: a header as JSON, its length in front of it, then the kernels' code one after another.

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from prop.judge import check, expect
-from prop.programs import random_graph
 
 from gpu.compiler.ir.graph import Node, toposort
 from gpu.compiler.ir.graph_text import handles_of, parse_graph, print_graph
@@ -27,8 +25,12 @@ from gpu.compiler.render.llvm_target import host_target
 from gpu.compiler.schedule.build import BuiltKernel, build_kernel
 from gpu.compiler.schedule.fusion import plan_fusion
 from gpu.compiler.target import Target
+from gpu.core.config import Context
 from gpu.runtime.buffer import Buffer
+from gpu.runtime.device import Device
 from gpu.runtime.execute import realize, storage
+from prop.judge import check, expect
+from prop.programs import random_graph
 
 Array = np.ndarray[Any, Any]
 RunKernel = Callable[[BuiltKernel, list[Array]], None]
@@ -113,7 +115,16 @@ def test_stage_keeps_the_meaning(stage: str, batch: int) -> None:
             check(got, expect(wanted, inputs, rng), wanted)
 
 
-@pytest.mark.parametrize("device", ["CPU", "PYTHON"])
+@pytest.fixture(params=["CPU", "CPU:CLANG", "PYTHON"])
+def device(request: pytest.FixtureRequest, need: Callable[[str], None]) -> str:
+    """The name of an open device."""
+    if request.param != "CPU:CLANG":
+        return request.param
+    need("clang")
+    with Context(DEV="CPU:CLANG"):
+        return Device["CPU:14"].device  # no other test opens this one
+
+
 @pytest.mark.parametrize("batch", range(6))
 def test_device_keeps_the_meaning(device: str, batch: int) -> None:
     for seed in range(1000 + batch * 5, 1000 + batch * 5 + 5):

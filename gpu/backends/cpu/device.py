@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from gpu.backends.cpu.graph import CPUGraph
 from gpu.backends.cpu.program import CPUProgram
 from gpu.compiler.render.c import CRenderer
 from gpu.compiler.render.llvm import LLVMRenderer
@@ -81,7 +82,7 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
             f"DEV=CPU with {spec.arch} needs {', '.join(missing)}, which this machine lacks"
         )
     renderer, compiler = _toolchain(spec.renderer, target)
-    return Compiled(name, CPUAllocator(), renderer, compiler, _load)
+    return Compiled(name, CPUAllocator(), renderer, compiler, _load, CPUGraph)
 
 
 def _llvm(target: Target) -> tuple[Renderer, Compiler]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpu.compiler.ir.builder import Builder
 from gpu.compiler.ir.index import Atom, Div, Expr, Mask, Mod, Var
 from gpu.compiler.ir.linear import Inst
 from gpu.compiler.lower.emit import Emitter
@@ -18,15 +19,15 @@ class Lane:
 
 
 class Addresses:
-    """Emits index expressions over loop counters.
+    """Emits index expressions over loop counters, in operations that `builder` has.
 
     Attributes:
         counters: the instruction that counts each open loop.
         lane: the vector loop that is open, if one is.
     """
 
-    def __init__(self, emitter: Emitter):
-        self.emitter = emitter
+    def __init__(self, emitter: Emitter, builder: Builder[Inst]):
+        self.emitter, self.builder = emitter, builder
         self.counters: dict[Var, Inst] = {}
         self.lane: Lane | None = None
 
@@ -60,16 +61,16 @@ class Addresses:
         return e if self.lane is None else e - self.lane.var * e.coeff(self.lane.var)
 
     def _sum(self, e: Expr) -> Inst:
-        emitter = self.emitter
+        builder, depth = self.builder, self.emitter.depth
         total: Inst | None = None
         # Outer loops first, so that each partial sum is computed as far out as it can be.
         terms = [(self._atom(atom), factor) for atom, factor in e.terms]
-        for atom, factor in sorted(terms, key=lambda t: emitter.depth(t[0])):
-            term = atom if factor == 1 else emitter.op("mul", atom, self._int(factor))
-            total = term if total is None else emitter.op("add", total, term)
+        for atom, factor in sorted(terms, key=lambda t: depth(t[0])):
+            term = atom if factor == 1 else builder.op("mul", atom, self._int(factor))
+            total = term if total is None else builder.op("add", total, term)
         if total is None:
             return self._int(e.const)
-        return emitter.op("add", total, self._int(e.const)) if e.const else total
+        return builder.op("add", total, self._int(e.const)) if e.const else total
 
     def _int(self, value: int) -> Inst:
         return self.emitter.const(dtypes.int64, value)
@@ -85,29 +86,29 @@ class Addresses:
         return self.counters[atom]
 
     def _floor_div(self, num: Expr, den: int) -> Inst:
-        emitter, value, divisor = self.emitter, self.value(num), self._int(den)
+        builder, value, divisor = self.builder, self.value(num), self._int(den)
         if den & (den - 1) == 0:
-            return emitter.op("shr", value, self._int(den.bit_length() - 1))
-        quotient = emitter.op("tdiv", value, divisor)
+            return builder.op("shr", value, self._int(den.bit_length() - 1))
+        quotient = builder.op("tdiv", value, divisor)
         if num.lo >= 0:
             return quotient
-        rest = emitter.op("sub", value, emitter.op("mul", quotient, divisor))
-        below = emitter.op("lt", rest, self._int(0))
-        return emitter.op("sub", quotient, emitter.cast(below, dtypes.int64))
+        rest = builder.op("sub", value, builder.op("mul", quotient, divisor))
+        below = builder.op("lt", rest, self._int(0))
+        return builder.op("sub", quotient, builder.cast(below, dtypes.int64))
 
     def _floor_mod(self, num: Expr, den: int) -> Inst:
-        emitter, value = self.emitter, self.value(num)
+        builder, value = self.builder, self.value(num)
         if den & (den - 1) == 0:
-            return emitter.op("and", value, self._int(den - 1))
+            return builder.op("and", value, self._int(den - 1))
         if num.lo >= 0:
-            return emitter.op("tmod", value, self._int(den))
+            return builder.op("tmod", value, self._int(den))
         quotient = self._floor_div(num, den)
-        return emitter.op("sub", value, emitter.op("mul", quotient, self._int(den)))
+        return builder.op("sub", value, builder.op("mul", quotient, self._int(den)))
 
     def mask(self, mask: Mask) -> Inst | None:
         """A mask as a bool, scalar or vector; None where it always holds."""
         result: Inst | None = None
         for constraint in mask.constraints:
-            holds = self.emitter.op("le", self._int(0), self.value(constraint))
-            result = holds if result is None else self.emitter.op("and", result, holds)
+            holds = self.builder.op("le", self._int(0), self.value(constraint))
+            result = holds if result is None else self.builder.op("and", result, holds)
         return result

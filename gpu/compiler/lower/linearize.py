@@ -39,7 +39,7 @@ class _Linearizer:
         self.kernel = kernel
         self.emitter = Emitter()
         self.builder = Legalizer(self.emitter, target.native)
-        self.addresses = Addresses(self.emitter)
+        self.addresses = Addresses(self.emitter, self.builder)
         self.registers = Registers(find_homes(kernel))
         self.unrolled: dict[Var, int] = {}
         self.tiles: list[Var] = []

@@ -73,7 +73,7 @@ def build_kernel(name: str, number: int, plan: Plan) -> BuiltKernel:
 class _Builder:
     def __init__(self, name: str, number: int, plan: Plan):
         self.name, self.number = name, number
-        self.placement = plan.placement
+        self.plan, self.placement = plan, plan.placement
         self.roots = plan.kernels[number]
         loops = domain_loops(self.roots[0].shape, "i")
         self.domain = outer_first(self.roots[0], loops)
@@ -90,9 +90,7 @@ class _Builder:
 
     def _is_leaf(self, node: Node) -> bool:
         """Whether `node` is read from memory that exists before this kernel runs."""
-        if node in self.roots:
-            return False
-        return node.kind == "buffer" or not isinstance(self.placement.get(node), (At, type(None)))
+        return node not in self.roots and self.plan.is_read(node)
 
     def build(self) -> BuiltKernel:
         for root in self.roots:

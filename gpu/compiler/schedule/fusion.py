@@ -78,7 +78,7 @@ class _Fusion:
         placement: dict[Node, Root | At] = {node: Root(i) for node, i in number.items()}
         for node, (root, depth, space) in self.placed.items():
             placement[node] = At(number[root], depth, space)
-        return Plan(tuple((node,) for node in kernels), placement)
+        return Plan(tuple((node,) for node in kernels), placement, self.is_leaf)
 
     # Which nodes must be outputs, from sources to readers.
 

@@ -8,7 +8,7 @@ accumulator, a row of softmax, a packed tile.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from gpu.compiler.ir.graph import Node
@@ -34,7 +34,13 @@ class Plan(NamedTuple):
     Attributes:
         kernels: outputs of each kernel, all of one shape; kernels are in an order that can run.
         placement: for each node that is not inline, where it is computed.
+        is_leaf: which nodes are in memory before anything runs.
     """
 
     kernels: tuple[tuple[Node, ...], ...]
     placement: Mapping[Node, Root | At]
+    is_leaf: Callable[[Node], bool]
+
+    def is_read(self, node: Node) -> bool:
+        """Whether kernels find `node` in memory: it was there, or it is another one's output."""
+        return self.is_leaf(node) or isinstance(self.placement.get(node), Root)

@@ -111,11 +111,15 @@ class ClangCompiler(Compiler):
         if len(sources) == 1:
             return [self.compile(sources[0])]
         whole = parse_object(self._run(sources))
-        names = {name: name.rpartition("_")[0] for name in exported_functions(whole)}
-        by_number = {
-            int(name.rpartition("_")[2]): lib for name, lib in split_functions(whole, names).items()
-        }
-        return [by_number[number] for number in range(len(sources))]
+        by_number = {name.rpartition("_")[2]: name for name in exported_functions(whole)}
+        wanted = [str(number) for number in range(len(sources))]
+        if by_number.keys() != set(wanted):
+            raise CompileError(
+                f"{self._path} made {sorted(by_number.values())} of {len(sources)} kernels"
+            )
+        names = {by_number[number]: by_number[number].rpartition("_")[0] for number in wanted}
+        libs = split_functions(whole, names)
+        return [libs[name] for name in names]
 
     def _run(self, sources: Sequence[str]) -> bytes:
         """One run of clang; several sources are one translation unit."""
@@ -221,7 +225,8 @@ def _explain(message: str, sources: Sequence[str]) -> str:
     place = _PLACE.search(message)
     if place is None:
         return shown
-    lines = sources[int(place[1] or 0)].splitlines()
-    number = int(place[2])
-    line = lines[number - 1].strip() if number <= len(lines) else ""
-    return f"{shown} (line {number}: {line})"
+    source, number = int(place[1] or 0), int(place[2])
+    lines = sources[source].splitlines() if source < len(sources) else []
+    if not 0 < number <= len(lines):
+        return shown
+    return f"{shown} (line {number}: {lines[number - 1].strip()})"

@@ -1,0 +1,30 @@
+"""Rebuilding graphs node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gpu.compiler.ir.graph import Node, make, toposort
+
+Change = Callable[[Node], Node | None]
+
+
+def rewrite(roots: Sequence[Node], is_leaf: Callable[[Node], bool], change: Change) -> list[Node]:
+    """`roots` with every node that `change` gives a replacement for replaced.
+
+    Nodes are visited once, sources first, and shown to `change` with their sources already
+    replaced; what it returns is not visited again. None keeps a node. Nothing is rebuilt above
+    nodes that stay.
+    """
+    new: dict[Node, Node] = {}
+    for node in toposort(roots, is_leaf):
+        if is_leaf(node):
+            new[node] = node
+            continue
+        source = tuple(new[s] for s in node.src)
+        moved = node
+        if any(a is not b for a, b in zip(source, node.src, strict=True)):
+            moved = make(node.kind, source, node.attr, node.shape, node.dtype, node.device)
+        replacement = change(moved)
+        new[node] = moved if replacement is None else replacement
+    return [new[root] for root in roots]

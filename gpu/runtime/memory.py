@@ -1,0 +1,63 @@
+"""Sharing memory among the intermediate values of a compiled graph."""
+
+from __future__ import annotations
+
+from gpu.core.dtype import dtypes
+from gpu.runtime.schedule import Recipe, Slot
+
+
+def share_memory(recipe: Recipe, leaves: int) -> Recipe:
+    """The same recipe with intermediate values that never live at once in the same memory.
+
+    A value lives from the step that computes it to the last one that reads it. Outputs keep
+    memory of their own. `leaves` is how many slots come before the recipe's.
+    """
+    last_step = {slot: i for i, (_, used) in enumerate(recipe.steps) for slot in used}
+    outputs = set(recipe.outputs)
+    memory = _Memory(leaves)
+    place: dict[int, int] = {slot: slot for slot in range(leaves)}
+    steps: list[tuple[int, tuple[int, ...]]] = []
+    for number, (kernel, used) in enumerate(recipe.steps):
+        for slot in used:
+            if slot not in place:
+                wanted = recipe.slots[slot - leaves]
+                place[slot] = memory.new(wanted) if slot in outputs else memory.borrow(wanted)
+        steps.append((kernel, tuple(place[slot] for slot in used)))
+        for slot in set(used):
+            if slot >= leaves and slot not in outputs and last_step[slot] == number:
+                memory.give_back(place[slot])
+    outputs_at = tuple(place[slot] for slot in recipe.outputs)
+    return Recipe(recipe.codes, tuple(memory.slots), tuple(steps), outputs_at)
+
+
+class _Memory:
+    """Slots made so far, and which of them hold nothing now."""
+
+    def __init__(self, leaves: int):
+        self.leaves = leaves
+        self.slots: list[Slot] = []
+        self.free: list[int] = []
+
+    def new(self, wanted: Slot) -> int:
+        """A slot of its own."""
+        self.slots.append(wanted)
+        return self.leaves + len(self.slots) - 1
+
+    def borrow(self, wanted: Slot) -> int:
+        """The smallest free slot that fits, or a new one. Sizes are in bytes."""
+        needed = wanted.size * wanted.dtype.itemsize
+        fitting = [
+            (slot.size, number)
+            for number in self.free
+            if (slot := self.slots[number - self.leaves]).device == wanted.device
+            and needed <= slot.size
+        ]
+        if not fitting:
+            return self.new(Slot(wanted.device, needed, dtypes.uint8))
+        _, best = min(fitting)
+        self.free.remove(best)
+        return best
+
+    def give_back(self, number: int) -> None:
+        """What is in the slot is not needed any more."""
+        self.free.append(number)

@@ -1,0 +1,209 @@
+"""Running graphs: shared memory, replay, both caches, failures that leave nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpu import Tensor
+from gpu.core.dtype import dtypes
+from gpu.core.errors import OutOfMemory
+from gpu.runtime.allocator import LRUAllocator
+from gpu.runtime.device import Device
+from gpu.runtime.execute import Counters, is_computed
+from gpu.runtime.explain import explain
+from gpu.runtime.memory import share_memory
+from gpu.runtime.schedule import Recipe, Slot
+
+
+def random_recipe(rng: np.random.Generator) -> tuple[Recipe, int]:
+    """Steps that each fill a new slot from slots that are filled already."""
+    leaves, count = int(rng.integers(1, 4)), int(rng.integers(1, 30))
+    slots = tuple(Slot("CPU", int(rng.integers(1, 6)) * 16, dtypes.float32) for _ in range(count))
+    steps = []
+    for number in range(count):
+        readable = leaves + number
+        reads = rng.choice(readable, size=min(readable, int(rng.integers(1, 4))), replace=False)
+        steps.append((0, (leaves + number, *map(int, reads))))
+    outputs = tuple(int(s) + leaves for s in rng.choice(count, size=min(2, count), replace=False))
+    return Recipe((), slots, tuple(steps), outputs), leaves
+
+
+def run(recipe: Recipe, leaves: int) -> list[int]:
+    """Each slot's value is a number made of the step and the values it reads."""
+    memory: dict[int, int] = {slot: 1000 + slot for slot in range(leaves)}
+    for number, (_, (target, *reads)) in enumerate(recipe.steps):
+        memory[target] = hash((number, *(memory[r] for r in reads)))
+    return [memory[slot] for slot in recipe.outputs]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_shared_memory_gives_the_same_values(seed: int) -> None:
+    recipe, leaves = random_recipe(np.random.default_rng(seed))
+    shared = share_memory(recipe, leaves)
+    assert run(shared, leaves) == run(recipe, leaves)
+    for (_, before), (_, after) in zip(recipe.steps, shared.steps, strict=True):
+        for old, new in zip(before, after, strict=True):
+            if old >= leaves:
+                wanted, given = recipe.slots[old - leaves], shared.slots[new - leaves]
+                have = given.size * given.dtype.itemsize
+                assert have >= wanted.size * wanted.dtype.itemsize
+
+
+def test_a_chain_needs_memory_for_two() -> None:
+    slots = (Slot("CPU", 100, dtypes.float32),) * 20
+    steps = tuple((0, (1 + i, i)) for i in range(20))
+    shared = share_memory(Recipe((), slots, steps, (20,)), 1)
+    assert len(shared.slots) == 3  # two that take turns, and the output
+
+
+def test_many_launches_replay_as_one_call() -> None:
+    x = Tensor(np.arange(12, dtype=np.float32).reshape(3, 4))
+    expected = np.arange(12, dtype=np.float32).reshape(3, 4)
+    for _ in range(5):
+        x = (x + 1).contiguous()
+        expected = expected + 1
+    for _ in range(2):
+        before = Counters.launches
+        np.testing.assert_array_equal((x * 1.0).numpy(), expected)
+        assert Counters.launches - before in (0, 5, 6)
+
+
+@pytest.mark.parametrize("device", ["CPU", "PYTHON"])
+def test_softmax_and_layernorm_are_one_launch_each(device: str) -> None:
+    x = Tensor(np.random.default_rng(0).standard_normal((24, 48)), device=device, dtype="float32")
+    x.realize()
+    for function in (lambda: x.softmax(-1), lambda: x.layernorm()):
+        before = Counters.launches
+        function().realize()
+        assert Counters.launches == before + 1
+
+
+def test_equal_graphs_are_compiled_once() -> None:
+    def compute(seed: int) -> np.ndarray:
+        x = np.random.default_rng(seed).standard_normal((7, 13)).astype(np.float32)
+        result: np.ndarray = (Tensor(x).exp2() * 3 + 1).numpy()
+        return result
+
+    compute(0)
+    before = Counters.compiled
+    compute(1)
+    assert Counters.compiled == before
+
+
+def test_what_is_computed_already_is_read_not_computed_again() -> None:
+    x = Tensor(np.arange(5, dtype=np.float32))
+    a = x.exp2()
+    b = a + 1
+    a.realize()
+    del x
+    gc.collect()
+    (stage,) = [
+        s for s in explain([b._node], is_computed, Device["CPU"].renderer) if s.name == "kernel"
+    ]
+    assert "exp2" not in stage.text
+    np.testing.assert_array_equal(b.numpy(), 2.0 ** np.arange(5) + 1)
+
+
+def test_buffers_go_back_to_the_allocator() -> None:
+    allocator = Device["CPU"].allocator
+    assert isinstance(allocator, LRUAllocator)
+    gc.collect()
+    before = allocator.used
+    x = Tensor(np.ones((1000,), np.float32))
+    y = (x + 1).realize()
+    assert allocator.used == before + 8000
+    del x, y
+    gc.collect()
+    assert allocator.used == before
+
+
+def test_lru_allocator_frees_nothing_until_it_must() -> None:
+    class Small(LRUAllocator[int]):
+        room, made, freed = 2, 0, 0
+
+        def _alloc(self, nbytes: int) -> int:
+            if self.made - self.freed == self.room:
+                raise OutOfMemory("full")
+            self.made += 1
+            return self.made
+
+        def _free(self, memory: int, nbytes: int) -> None:
+            self.freed += 1
+
+        def copy_in(self, memory: int, data: memoryview) -> None: ...
+
+        def copy_out(self, data: memoryview, memory: int) -> None: ...
+
+    small = Small()
+    first = small.alloc(8)
+    small.free(first, 8)
+    assert small.alloc(8) == first and small.freed == 0
+    small.free(first, 8)
+    small.alloc(16)
+    small.alloc(32)  # only fits once the one of 8 bytes is given up
+    assert small.freed == 1
+    with pytest.raises(OutOfMemory):
+        small.alloc(64)
+
+
+WARM = """
+    import sys
+    import numpy as np
+    from gpu import Tensor
+    from gpu.runtime.execute import Counters
+    x = Tensor(np.arange(64, dtype=np.float32).reshape(8, 8))
+    print((x @ x).softmax(-1).sum().item(), Counters.compiled)
+    print("llvmlite" in sys.modules, "gpu.runtime.compile" in sys.modules)
+"""
+
+
+def python(code: str, **environment: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_a_warm_process_compiles_nothing_and_imports_no_compiler(tmp_path: Path) -> None:
+    cold = python(WARM, CACHE_DIR=str(tmp_path))
+    assert cold[0].endswith(" 1")
+    warm = python(WARM, CACHE_DIR=str(tmp_path))
+    assert warm[0] == cold[0].removesuffix(" 1") + " 0"
+    assert warm[1] == "False False"
+
+
+def test_a_damaged_cache_is_a_miss(tmp_path: Path) -> None:
+    cold = python(WARM, CACHE_DIR=str(tmp_path))
+    rng = np.random.default_rng(0)
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            data = bytearray(path.read_bytes())
+            data[int(rng.integers(len(data)))] ^= 0xFF
+            path.write_bytes(data[: int(rng.integers(1, len(data) + 1))])
+    assert python(WARM, CACHE_DIR=str(tmp_path))[0] == cold[0]
+
+
+def test_no_optimisation_gives_the_same_result(tmp_path: Path) -> None:
+    plain = python(WARM, CACHE_DIR=str(tmp_path), NOOPT="1")[0].split()[0]
+    fast = python(WARM, CACHE_DIR=str(tmp_path))[0].split()[0]
+    assert float(plain) == pytest.approx(float(fast), rel=1e-5)
+
+
+def test_a_chain_of_50000_operations_runs() -> None:
+    x = start = Tensor(np.ones(3, np.float32))
+    for _ in range(50_000):
+        x = x + 1.0
+    assert x.numpy().tolist() == [50_001.0] * 3
+    assert start.numpy().tolist() == [1.0] * 3
