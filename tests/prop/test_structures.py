@@ -121,12 +121,21 @@ def convolution(case: Case) -> Node:
     return result
 
 
+def transposition(case: Case) -> Node:
+    """A permuted array, with something done to it."""
+    dtype = (dtypes.float32, dtypes.int8, dtypes.float64)[int(case.rng.integers(3))]
+    x = case.array(tuple(case.size(40) for _ in range(int(case.rng.integers(2, 4)))), dtype)
+    x = G.permute(x, case.rng.permutation(len(x.shape)))
+    return G.alu("add", x, case.array(x.shape, dtype))
+
+
 PROGRAMS: dict[str, Callable[[Case], Node]] = {
     "matmul": matmul,
     "softmax": softmax,
     "layernorm": layernorm,
     "reduction": reduction,
     "convolution": convolution,
+    "transposition": transposition,
 }
 
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.index import Expr, Mask, Var
+from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var
 from gpu.compiler.ir.linear import Inst, Param, Program
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.lower.address import Addresses, Lane
@@ -206,6 +206,9 @@ class _Linearizer:
         if buf in self.registers.homes:
             key = self.registers.key(buf, self.without_lane(indices), self.unrolled)
             return self.registers.read(key)
+        square = self.square(buf, indices, mask)
+        if square is not None:
+            return self.transposed(buf, indices, square)
         return self.read_memory(buf, self.place(buf, indices), mask)
 
     def without_lane(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -214,9 +217,40 @@ class _Linearizer:
 
     # Memory.
 
+    def position(self, buf: K.Buf, indices: tuple[Expr, ...]) -> Expr:
+        return indices[0] if len(indices) == 1 else flatten(indices, buf.shape)
+
     def place(self, buf: K.Buf, indices: tuple[Expr, ...]) -> Expr:
-        position = indices[0] if len(indices) == 1 else flatten(indices, buf.shape)
-        return position.subst(self.unrolled)
+        return self.position(buf, indices).subst(self.unrolled)
+
+    def square(self, buf: K.Buf, indices: tuple[Expr, ...], mask: Mask) -> Var | None:
+        """The written-out loop that walks memory where the lanes jump, if it has as many steps.
+
+        The two make a square, whose rows are loaded whole and then transposed.
+        """
+        position, lane = self.position(buf, indices), self.addresses.lane
+        if lane is None or mask is not ALWAYS or buf in self.written:
+            return None
+        if abs(self.addresses.lane_step(position) or 0) <= 1:
+            return None
+        for var in self.tiles:
+            alone = var not in (position - var * position.coeff(var)).vars
+            if var.extent == lane.lanes and position.coeff(var) == 1 and alone:
+                return var
+        return None
+
+    def transposed(self, buf: K.Buf, indices: tuple[Expr, ...], var: Var) -> Inst:
+        lane = self.addresses.lane
+        assert lane is not None
+        position = self.position(buf, indices)
+        step = position.coeff(lane.var)
+        corner = (self.addresses.first_lane(position) - var).subst(self.unrolled)
+        pointer = self.pointers[buf]
+        rows = []
+        for row in range(lane.lanes):
+            args = (pointer, self.addresses.value(corner + row * step))
+            rows.append(self.emitter.pure("load", buf.dtype, lane.lanes, args, guarded=True))
+        return transpose(self.emitter, rows)[self.unrolled[var]]
 
     def access(self, where: Expr, mask: Mask, lanes: int) -> tuple[Inst, Inst | None, bool]:
         """Index and mask of an access by `lanes` lanes, and whether the lanes lie backwards."""
@@ -258,6 +292,24 @@ class _Linearizer:
     def reversed(self, vector: Inst) -> Inst:
         order = tuple(reversed(range(vector.lanes)))
         return self.emitter.pure("shuffle", vector.dtype, vector.lanes, (vector, vector), (order,))
+
+
+def transpose(emitter: Emitter, rows: list[Inst]) -> list[Inst]:
+    """The columns of a square of vectors, by exchanging ever smaller halves between pairs."""
+    lanes = len(rows)
+    half = lanes // 2
+    while half:
+        low = tuple(i if not i & half else lanes + (i ^ half) for i in range(lanes))
+        high = tuple(i | half if not i & half else lanes + i for i in range(lanes))
+        mixed = list(rows)
+        for a in range(lanes):
+            if not a & half:
+                pair = (rows[a], rows[a | half])
+                first = rows[a]
+                mixed[a] = emitter.pure("shuffle", first.dtype, lanes, pair, (low,))
+                mixed[a | half] = emitter.pure("shuffle", first.dtype, lanes, pair, (high,))
+        rows, half = mixed, half // 2
+    return rows
 
 
 def _is_product(value: K.Value) -> bool:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.index import Var
 from gpu.compiler.opt.independence import is_independent
-from gpu.compiler.opt.opts import Bind, Opt, Rfactor, Split
-from gpu.compiler.opt.shape import Leaf, leaves, outer_nest, scattered
+from gpu.compiler.opt.opts import Bind, Opt, Reorder, Rfactor, Split
+from gpu.compiler.opt.shape import Leaf, leaves, memory_accesses, outer_nest, scattered
 from gpu.compiler.target import Target
 
 # Independent vectors a reduction keeps, to cover the latency of its operation.
@@ -31,6 +32,10 @@ def vectorize(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     lanes = lanes_of(target, [leaf.update for leaf in found])
     if lanes == 1:
         return
+    square = _square(kernel, found, lanes)
+    if square is not None:
+        yield from _transpose(*square, lanes)
+        return
     outer = _best_outer(kernel, found, lanes)
     inner = list(_innermost(found))
     inner_cost = sum(scattered(leaf.update, loop.var) for loop, leaf in inner)
@@ -44,6 +49,64 @@ def vectorize(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
             yield from _split_lanes(loop, lanes, True)
         elif _is_reduction(loop, leaf):
             yield from _reduce_in_lanes(loop, lanes)
+
+
+def _square(
+    kernel: K.Kernel, found: list[Leaf], lanes: int
+) -> tuple[list[K.Loop], K.Loop, K.Loop] | None:
+    """For a kernel that transposes:
+
+    other loops, the one it reads along, the one it writes along.
+    """
+    nest = outer_nest(kernel.body)
+    if len(found) != 1 or len(nest) < 2 or found[0].loops != tuple(nest):
+        return None
+    update = found[0].update
+    writes = [loop for loop in nest if update.indices[-1].coeff(loop.var) == 1]
+    if not writes or not _reads_apart(update, writes[0].var) or update.lets:
+        return None
+    reads = [loop for loop in nest if loop is not writes[0] and _reads_along(update, loop.var)]
+    if not reads or min(writes[0].var.extent, reads[0].var.extent) < lanes:
+        return None
+    others = [loop for loop in nest if loop not in (writes[0], reads[0])]
+    return others, reads[0], writes[0]
+
+
+def _reads_apart(update: K.Update, var: Var) -> int:
+    """Reads whose lanes over `var` would lie apart."""
+    return sum(
+        buf is not update.buf and index.coeff(var) not in (0, 1)
+        for buf, index in memory_accesses(update)
+    )
+
+
+def _reads_along(update: K.Update, var: Var) -> bool:
+    """Whether some read walks memory along `var`."""
+    return any(
+        buf is not update.buf and index.coeff(var) == 1 for buf, index in memory_accesses(update)
+    )
+
+
+def _transpose(others: list[K.Loop], reads: K.Loop, writes: K.Loop, lanes: int) -> Iterator[Opt]:
+    """Squares of `lanes` by `lanes`, two of them side by side so that whole cache lines are
+    read.
+    """
+    read, write = reads.var.name, writes.var.name
+    rows = lanes * 2 if reads.var.extent >= lanes * 2 else lanes
+    yield Reorder((*(loop.var.name for loop in others), read, write))
+    if rows < reads.var.extent:
+        yield Split(read, rows, "peel")
+        read = f"{read}i"
+    yield Reorder((write, read))
+    if lanes < writes.var.extent:
+        yield Split(write, lanes, "peel")
+        write = f"{write}i"
+    if rows > lanes:
+        yield Split(read, lanes)
+        yield Bind(f"{read}o", "unroll")
+        read = f"{read}i"
+    yield Bind(read, "unroll")
+    yield Bind(write, "vector")
 
 
 def _best_outer(kernel: K.Kernel, found: list[Leaf], lanes: int) -> tuple[K.Loop, int, bool] | None:
