@@ -124,8 +124,8 @@ def tile(c: Contraction, target: Target) -> Iterator[Opt]:
     if tiles.packed:
         (buf,) = {load.attr[0].name for load in _loads(c.along)}
         depends = [r.name for r in c.reduction if r in c.along.vars]
-        tile_, *rest = inner if tiles.group > 1 else ["", *inner]
-        yield Stage(panel, buf, tuple(filter(None, (tile_, *depends, *rest))))
+        one_tile = 2 if tiles.vectors > 1 else 1  # loops inside a tile: vectors and lanes
+        yield Stage(panel, buf, (*inner[:-one_tile], *depends, *inner[-one_tile:]))
         yield from _bind([panel, *(f"{name}s" for name in inner)])
     yield from _split_across(c.u, [panel, *inner] if first else inner, tiles)
 
