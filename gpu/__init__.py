@@ -17,10 +17,23 @@ if TYPE_CHECKING:
     from gpu.core.dtype import dtypes
     from gpu.core.errors import GpuError
     from gpu.runtime.device import Device
+    from gpu.tensor.jit import jit
     from gpu.tensor.tensor import Tensor
+    from gpu.tensor.tracing import JitError
 
 __version__: Final = "0.1.0"
-__all__ = ["Context", "Device", "GpuError", "Tensor", "__version__", "dtypes", "show_config"]
+__all__ = [
+    "Context",
+    "Device",
+    "GpuError",
+    "JitError",
+    "Tensor",
+    "__version__",
+    "dtypes",
+    "jit",
+    "nn",
+    "show_config",
+]
 
 _HOMES: Final = {
     "Context": "gpu.core.config",
@@ -28,6 +41,8 @@ _HOMES: Final = {
     "GpuError": "gpu.core.errors",
     "Tensor": "gpu.tensor.tensor",
     "dtypes": "gpu.core.dtype",
+    "jit": "gpu.tensor.jit",
+    "JitError": "gpu.tensor.tracing",
 }
 
 
@@ -41,6 +56,8 @@ def show_config() -> None:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "nn":
+        return importlib.import_module("gpu.nn")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'gpu' has no attribute {name!r}")

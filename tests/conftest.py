@@ -19,17 +19,24 @@ os.environ["CACHE_DIR"] = _CACHE_DIR
 os.environ["VERIFY"] = "1"
 
 
-def _lacks_program(name: str) -> str | None:
-    return None if shutil.which(name) else f"program {name} is not installed"
-
-
 def _lacks_module(name: str) -> str | None:
     return None if importlib.util.find_spec(name) else f"module {name} is not installed"
 
 
+def _lacks_clang() -> str | None:
+    from gpu.compiler.toolchain.clang import find_clang
+    from gpu.core.errors import Unsupported
+
+    try:
+        find_clang()
+    except Unsupported as error:
+        return str(error)
+    return None
+
+
 # What tests may need beyond the package's own dependencies: name -> why it cannot be used, or None.
 REQUIREMENTS: dict[str, Callable[[], str | None]] = {
-    "clang": partial(_lacks_program, "clang"),
+    "clang": _lacks_clang,
     "llvmlite": partial(_lacks_module, "llvmlite"),
     "torch": partial(_lacks_module, "torch"),
 }

@@ -19,6 +19,7 @@ from gpu.core.errors import ConfigError
 GRAMMAR: Final = "[IFACE+]DEVICE[:INDEX][:RENDERER[:ARCH]]"
 DEVICE_NAME_GRAMMAR: Final = "DEVICE[:INDEX]"
 
+_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*", re.ASCII)
 _INDEX: Final = re.compile(r"[0-9]{1,4}")
 # An LLVM processor or feature list (x86_64,znver2,-avx512f), or an AMD target id (gfx942:xnack-).
 _ARCH: Final = re.compile(r"[A-Za-z][\w.\-]*(,[+-]?[A-Za-z][\w.\-]*)*(:[a-z]+[+-])*", re.ASCII)
@@ -92,6 +93,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def device_name(device: str, index: int = 0) -> str:
     """The canonical name of a device: index 0 is left out."""
     return f"{device}:{index}" if index else device
+
+
+def name_device(name: str, kind: DeviceKind) -> None:
+    """Adds a device type to `DEVICES`. Raises ConfigError for a bad name or one that is taken."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{name!r} cannot name a device: use A-Z, 0-9 and _, a letter first")
+    if name in DEVICES:
+        raise ConfigError(f"device {name} exists already; choose another name")
+    DEVICES[name] = kind
 
 
 def parse_device_name(text: str) -> tuple[str, int]:

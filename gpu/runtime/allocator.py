@@ -30,6 +30,10 @@ class Allocator(ABC, Generic[M]):
     def copy_out(self, data: memoryview, memory: M) -> None:
         """Copies bytes from the start of `memory` to the host, after all work on it is done."""
 
+    def host_address(self, memory: M) -> int | None:
+        """Where the host can read `memory` in place; None where it cannot."""
+        return None
+
     def alloc(self, nbytes: int) -> M:
         """Memory of at least `nbytes` bytes with undefined contents. Raises OutOfMemory."""
         return self._alloc(nbytes)

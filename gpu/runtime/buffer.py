@@ -23,7 +23,16 @@ class Buffer:
         read_only: nothing may be written here, as in a file mapped for reading.
     """
 
-    __slots__ = ("_allocator", "_memory", "_owner", "device", "dtype", "read_only", "size")
+    __slots__ = (
+        "__weakref__",
+        "_allocator",
+        "_memory",
+        "_owner",
+        "device",
+        "dtype",
+        "read_only",
+        "size",
+    )
 
     def __init__(self, device: str, size: int, dtype: DType):
         self.device, self.size, self.dtype = device, size, dtype
@@ -87,5 +96,36 @@ class Buffer:
         device.allocator.copy_out(result.view(np.uint8).data, self.memory)
         return result
 
+    def host_view(self) -> npt.NDArray[Any] | None:
+        """The memory itself as a one-dimensional numpy array that is read-only and keeps it alive.
+
+        None where the host cannot read this device's memory in place.
+        """
+        device = Device[self.device]
+        address = device.allocator.host_address(self.memory)
+        if address is None:
+            return None
+        device.synchronize()
+        return np.asarray(_HostMemory(self, address)).view(self.dtype.np)
+
     def __repr__(self) -> str:
         return f"<Buffer {self.dtype.name} x {self.size} on {self.device}>"
+
+
+class _HostMemory:
+    """Memory that the host can read, as numpy's array interface describes it.
+
+    numpy keeps this object, and with it the buffer, as long as it reads there.
+    """
+
+    __slots__ = ("__array_interface__", "buffer")
+
+    def __init__(self, buffer: Buffer, address: int):
+        self.buffer = buffer
+        read_only = True
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (buffer.nbytes,),
+            "data": (address, read_only),
+        }

@@ -138,10 +138,10 @@ def compile_jobs(jobs: Sequence[Job]) -> list[Code]:
 
 def distinct(codes: Sequence[Code]) -> tuple[tuple[Code, ...], list[int]]:
     """Each different code once, and where each of `codes` is among them."""
-    place: dict[tuple[str, bytes], int] = {}
+    place: dict[Key, int] = {}
     kept: list[Code] = []
     for code in codes:
-        if (code.device, code.lib) not in place:
-            place[code.device, code.lib] = len(kept)
+        if code.key not in place:
+            place[code.key] = len(kept)
             kept.append(code)
-    return tuple(kept), [place[code.device, code.lib] for code in codes]
+    return tuple(kept), [place[code.key] for code in codes]

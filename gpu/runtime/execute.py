@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpu.compiler.ir.graph import Node
 from gpu.compiler.ir.graph_build import buffer
@@ -54,14 +54,15 @@ def realize(roots: Sequence[Node]) -> list[Node]:
     A root that is another one's value under a new shape shares its memory. Raises what compiling
     and allocating raise; nothing is changed then.
     """
-    bases = [_without_reshapes(root) for root in roots]
+    bases = [without_reshapes(root) for root in roots]
     wanted = [b for b in dict.fromkeys(bases) if not is_computed(b) and b.size]
     if wanted:
         _run(wanted)
     return [_view(base, root) for base, root in zip(bases, roots, strict=True)]
 
 
-def _without_reshapes(node: Node) -> Node:
+def without_reshapes(node: Node) -> Node:
+    """The node whose memory, in another shape, is the value of `node`."""
     while node.kind == "reshape" and not is_computed(node):
         node = node.src[0]
     return node
@@ -76,20 +77,48 @@ def _view(base: Node, root: Node) -> Node:
 
 
 def _run(roots: list[Node]) -> None:
+    prepared = prepare(roots)
+    given = [storage(leaf) for leaf in prepared.leaves]
+    slots = [*given, *prepared.make_slots()]
+    prepared.run(slots)
+    for root, slot in zip(roots, prepared.schedule.outputs, strict=True):
+        _values[root] = buffer(slots[slot], root.shape, root.dtype, root.device)
+
+
+class Prepared(NamedTuple):
+    """A compiled graph with its leaves, to be run on whatever memory stands for them.
+
+    Attributes:
+        key: the graph's form.
+        leaves: nodes whose memory the first slots are, in order.
+        schedule: what to run, and the slot of each root.
+    """
+
+    key: Key
+    leaves: list[Node]
+    schedule: Schedule
+
+    def make_slots(self) -> list[Buffer]:
+        """Fresh buffers for the slots after the leaves."""
+        return [Buffer(s.device, s.size, s.dtype) for s in self.schedule.slots]
+
+    def run(self, slots: list[Buffer]) -> None:
+        """Runs the graph on a buffer for each slot."""
+        memories = [slot.memory for slot in slots]
+        if self.schedule.graph is not None:
+            self.schedule.graph(memories)
+            Counters.launches += len(self.schedule.steps)
+        else:
+            _run_steps(self.schedule, slots, memories)
+
+
+def prepare(roots: list[Node]) -> Prepared:
+    """Finds or compiles what computes `roots`, none of which may be in memory already."""
     key, leaves = graph_key(roots, is_computed)
     schedule = _schedules.get(key)
     if schedule is None:
         schedule = _schedules[key] = _find_or_compile(key, roots, leaves)
-    slots = [storage(leaf) for leaf in leaves]
-    slots += [Buffer(s.device, s.size, s.dtype) for s in schedule.slots]
-    memories = [slot.memory for slot in slots]
-    if schedule.graph is not None:
-        schedule.graph(memories)
-        Counters.launches += len(schedule.steps)
-    else:
-        _run_steps(schedule, slots, memories)
-    for root, slot in zip(roots, schedule.outputs, strict=True):
-        _values[root] = buffer(slots[slot], root.shape, root.dtype, root.device)
+    return Prepared(key, leaves, schedule)
 
 
 def _run_steps(schedule: Schedule, slots: list[Buffer], memories: list[Any]) -> None:

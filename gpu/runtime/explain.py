@@ -14,6 +14,7 @@ from gpu.compiler.opt.policy import schedule
 from gpu.compiler.schedule.build import build_kernel
 from gpu.compiler.schedule.fusion import plan_fusion
 from gpu.compiler.schedule.plan import At, Plan
+from gpu.compiler.schedule.split import split_reductions
 from gpu.runtime.device import Renderer
 
 
@@ -27,7 +28,11 @@ class Stage(NamedTuple):
 def explain(
     roots: Sequence[Node], is_leaf: Callable[[Node], bool], renderer: Renderer
 ) -> list[Stage]:
-    """The stages from `roots` to source code, those after the plan once for each kernel."""
+    """The stages from `roots` to source code, those after the plan once for each kernel.
+
+    All devices of the graph are taken to be like the one that `renderer` prints for.
+    """
+    roots = split_reductions(roots, is_leaf, lambda name: renderer.target)
     plan = plan_fusion(roots, is_leaf)
     stages = [Stage("graph", print_graph(roots)), Stage("plan", print_plan(roots, plan))]
     for number, (root,) in enumerate(plan.kernels):

@@ -35,6 +35,11 @@ class Code(NamedTuple):
     lib: bytes
     data: LaunchData
 
+    @property
+    def key(self) -> Key:
+        """What tells it from others: kernels may have one text and be launched in two ways."""
+        return (self.device, self.name, self.lib, tuple(sorted(self.data.items())))
+
 
 class Slot(NamedTuple):
     """Memory a schedule fills: an output, or an intermediate value that dies with the run."""
@@ -118,7 +123,7 @@ def _as_it_is(attr: Key) -> object:
 # Constants tell -0.0 from 0.0; the identity of a contiguous node changes nothing that is computed.
 _KEY_ATTR: dict[str, Callable[[Key], object]] = {"const": repr, "contiguous": lambda attr: ()}
 
-_programs: dict[tuple[str, str, bytes], Program] = {}
+_programs: dict[Key, Program] = {}
 
 
 # Launches from which filling in all arguments at once is cheaper than calling one by one.
@@ -132,7 +137,7 @@ def load(recipe: Recipe, leaves: int) -> Schedule:
     """
     programs = []
     for code in recipe.codes:
-        key = (code.device, code.name, code.lib)
+        key = code.key
         if key not in _programs:
             _programs[key] = Device[code.device].runtime(code.name, code.lib, code.data)
         programs.append(_programs[key])

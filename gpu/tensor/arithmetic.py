@@ -109,19 +109,19 @@ class Arithmetic(Comparison):
 
     def floor(self) -> Self:
         """The largest whole number not above self; the gradient is 0."""
-        return self._unary("floor") if self.dtype.is_float else self
+        return self._unary("floor") if self.dtype.is_float else self._same()
 
     def ceil(self) -> Self:
         """The smallest whole number not below self; the gradient is 0."""
-        return self.neg().floor().neg() if self.dtype.is_float else self
+        return self.neg().floor().neg() if self.dtype.is_float else self._same()
 
     def trunc(self) -> Self:
         """self without its fraction; the gradient is 0."""
-        return self._unary("trunc") if self.dtype.is_float else self
+        return self._unary("trunc") if self.dtype.is_float else self._same()
 
     def round(self) -> Self:
         """The nearest whole number, of two the even one; the gradient is 0."""
-        return self._unary("rint") if self.dtype.is_float else self
+        return self._unary("rint") if self.dtype.is_float else self._same()
 
     def square(self) -> Self:
         """self * self."""

@@ -9,7 +9,6 @@ from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.derivative import RULES, has_gradient
 from gpu.compiler.ir.graph import Node, toposort
 from gpu.core.dtype import dtypes
-from gpu.core.errors import Unsupported
 
 Gradients = tuple[Node | None, ...]
 
@@ -150,7 +149,54 @@ def _scatter(node: Node, grad: Node) -> Gradients:
     if monoid == "set":
         zeros = G.const(0, updates.shape, updates.dtype, updates.device)
         return (G.scatter(grad, index, zeros, axis, "set"), None, _last_writer(node, grad))
-    raise Unsupported(f"scatter with {monoid} has no gradient; only add and set have one")
+    if monoid == "mul":
+        return _scattered_product(node, grad)
+    return _scattered_extreme(node, grad)
+
+
+def _scattered_extreme(node: Node, grad: Node) -> Gradients:
+    """The gradient of a scattered max or min: those that are equal to the result share it."""
+    x, index, updates = node.src
+    axis = node.attr[0]
+    own = G.cast(G.alu("eq", x, node), x.dtype)
+    best = G.gather(node, index, axis)
+    theirs = G.cast(G.alu("eq", updates, best), x.dtype)
+    ties = G.scatter(own, index, theirs, axis, "add")
+    one = G.const(1, x.shape, x.dtype, x.device)
+    share = G.alu("div", grad, G.alu("max", ties, one))  # without a tie, a NaN: nobody has a share
+    each = G.gather(share, index, axis)
+    return (G.alu("mul", own, share), None, G.alu("mul", theirs, each))
+
+
+def _scattered_product(node: Node, grad: Node) -> Gradients:
+    """The gradient of a scattered product: each factor's is the product of all others.
+
+    It is found by leaving zeros out and counting them, so that one zero among the factors is right.
+    """
+    x, index, updates = node.src
+    axis = node.attr[0]
+    zero_x, zero_updates = _where_zero(x), _where_zero(updates)
+    zeros = G.scatter(zero_x, index, zero_updates, axis, "add")
+    rest = G.scatter(_nonzero_or_one(x), index, _nonzero_or_one(updates), axis, "mul")
+    parts: list[Node] = []
+    for factor, is_zero, pick in ((x, zero_x, False), (updates, zero_updates, True)):
+        total, count, above = (G.gather(n, index, axis) if pick else n for n in (rest, zeros, grad))
+        others = G.alu("div", total, _nonzero_or_one(factor))
+        blank = G.const(0, factor.shape, factor.dtype, factor.device)
+        alone = G.alu("eq", count, is_zero)  # no factor but perhaps this one is zero
+        parts.append(G.alu("mul", above, G.alu("where", alone, others, blank)))
+    return (parts[0], None, parts[1])
+
+
+def _where_zero(x: Node) -> Node:
+    """1 where `x` is zero, else 0, in the dtype of `x`."""
+    return G.cast(G.alu("eq", x, G.const(0, x.shape, x.dtype, x.device)), x.dtype)
+
+
+def _nonzero_or_one(x: Node) -> Node:
+    """`x` with 1 in place of zeros."""
+    zero = G.alu("eq", x, G.const(0, x.shape, x.dtype, x.device))
+    return G.alu("where", zero, G.const(1, x.shape, x.dtype, x.device), x)
 
 
 def _last_writer(node: Node, grad: Node) -> Node:
@@ -170,9 +216,53 @@ def _flip(x: Node, axis: int) -> Node:
 
 def _scan(node: Node, grad: Node) -> Gradients:
     monoid, axis = node.attr
-    if monoid != "add":
-        raise Unsupported(f"a running {monoid} has no gradient yet; only a running sum has one")
-    return (_flip(G.scan("add", _flip(grad, axis), axis), axis),)
+    if monoid == "add":
+        return (_flip(G.scan("add", _flip(grad, axis), axis), axis),)
+    if monoid == "mul":
+        return (_running_product(node, grad),)
+    return (_running_extreme(node, grad),)
+
+
+def _running_extreme(node: Node, grad: Node) -> Node:
+    """The gradient of a running max or min: it goes to the last element that was the extreme."""
+    (x,), axis = node.src, node.attr[1]
+    size = x.shape[axis]
+    line = tuple(size if a == axis else 1 for a in range(len(x.shape)))
+    iota = G.reshape(G.iota(size, dtypes.int64, x.device), line)
+    start = G.const(0, x.shape, dtypes.int64, x.device)
+    found = G.alu("or", G.alu("eq", x, node), G.alu("ne", x, x))
+    position = G.scan("max", G.alu("where", found, G.expand(iota, x.shape), start), axis)
+    zeros = G.const(0, x.shape, x.dtype, x.device)
+    return G.scatter(zeros, position, grad, axis, "add")
+
+
+def _running_product(node: Node, grad: Node) -> Node:
+    """The gradient of a running product, without a division: right also where factors are zero.
+
+    That of factor i is what was multiplied before it times rest(i), where rest(i) = grad(i) +
+    factor(i + 1) * rest(i + 1). The recurrence is solved in log2(size) steps of twice the reach.
+    """
+    (x,), axis = node.src, node.attr[1]
+    size = x.shape[axis]
+    rest, factor = grad, _moved(x, axis, -1)
+    distance = 1
+    while distance < size:
+        rest = G.alu("add", rest, G.alu("mul", factor, _moved(rest, axis, -distance)))
+        factor = G.alu("mul", factor, _moved(factor, axis, -distance))
+        distance *= 2
+    first = [(0, 1 if a == axis else n, 1) for a, n in enumerate(x.shape)]
+    one = G.const(1, tuple(n for _, n, _ in first), x.dtype, x.device)
+    before = G.write(_moved(node, axis, 1), one, [(0, 1)] * len(x.shape))
+    return G.alu("mul", before, rest)
+
+
+def _moved(x: Node, axis: int, by: int) -> Node:
+    """`x` with element i of `axis` moved to i + `by`; zeros take the freed places."""
+    kept = [(0, n, 1) for n in x.shape]
+    kept[axis] = (max(0, -by), x.shape[axis] - abs(by), 1)
+    around = [(0, 0, 0)] * len(x.shape)
+    around[axis] = (max(0, by), max(0, -by), 0)
+    return G.pad(G.slice_(x, kept), around)
 
 
 def _write(node: Node, grad: Node) -> Gradients:

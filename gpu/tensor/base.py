@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-import weakref
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,27 +22,40 @@ from gpu.core.errors import (
 )
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
-from gpu.runtime.execute import is_computed, realize, storage
+from gpu.runtime.execute import realize, storage
+from gpu.tensor.arguments import axis_of
 from gpu.tensor.autodiff import gradients
+from gpu.tensor.handle import Handle
+from gpu.tensor.hostview import host_view
+from gpu.tensor.tracing import active, refuse
+from gpu.tensor.views import Detach
 
 if TYPE_CHECKING:
     from typing import Self
 
-T = TypeVar("T", bound="TensorBase")
-
-_identities = itertools.count(1)
 _PYTHON_SCALARS: Final = (bool, int, float)
 
 
-class TensorBase:
+class Size(int):
+    """A number of elements; called, it gives the shape, as `size()` of torch does."""
+
+    shape: Shape
+
+    def __new__(cls, shape: Shape) -> Self:
+        """The number of elements of `shape`."""
+        size = super().__new__(cls, math.prod(shape))
+        size.shape = shape
+        return size
+
+    def __call__(self, dim: int | None = None) -> Shape | int:
+        """The shape, or the size of axis `dim`. Raises InvalidIndex where there is no such axis."""
+        return self.shape if dim is None else self.shape[axis_of(dim, len(self.shape), "dim")]
+
+
+class TensorBase(Handle):
     """State and mechanics shared by the families of operations that make up `Tensor`."""
 
-    __slots__ = ("__weakref__", "_earlier", "_node", "_requires_grad", "grad")
-
-    # Tensors that `backward` fills the gradient of, by identity: `==` compares elements.
-    _leaves: ClassVar[weakref.WeakValueDictionary[int, TensorBase]] = weakref.WeakValueDictionary()
-
-    grad: Self | None
+    __slots__ = ()
 
     def __init__(
         self,
@@ -53,50 +65,28 @@ class TensorBase:
         requires_grad: bool | None = None,
     ):
         wanted = None if dtype is None else to_dtype(dtype)
-        self._node = node_of(data, Device.canonicalize(device), wanted)
-        self._requires_grad: bool | None = None
-        self._earlier: tuple[Node, ...] = ()
-        self.grad = None
+        self._hold(node_of(data, Device.canonicalize(device), wanted))
         if requires_grad is not None:
             self.requires_grad = requires_grad
 
-    @classmethod
-    def _wrap(cls, node: Node) -> Self:
-        """A tensor of `node`."""
-        tensor = cls.__new__(cls)
-        tensor._node = node
-        tensor._requires_grad = None
-        tensor._earlier = ()
-        tensor.grad = None
-        return tensor
-
     @property
-    def shape(self) -> Shape:
-        """Sizes of the dimensions."""
-        return self._node.shape
+    def size(self) -> Size:
+        """Number of elements, an int; ``size()`` is the shape and ``size(dim)`` one of its sizes.
 
-    @property
-    def dtype(self) -> DType:
-        """Element type."""
-        return self._node.dtype
-
-    @property
-    def device(self) -> str:
-        """Name of the device the value lives on, as in ``CPU`` or ``CPU:1``."""
-        return self._node.device
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self._node.shape)
+        >>> from gpu import Tensor
+        >>> x = Tensor([[1, 2, 3], [4, 5, 6]])
+        >>> x.size + 0, x.size(), x.size(-1)
+        (6, (2, 3), 3)
+        """
+        return Size(self.shape)
 
     def numel(self) -> int:
         """Number of elements."""
-        return self._node.size
+        return self._value.size
 
     def nbytes(self) -> int:
         """Size of the value in bytes."""
-        return self._node.nbytes
+        return self._value.nbytes
 
     def element_size(self) -> int:
         """Size of one element in bytes."""
@@ -111,9 +101,6 @@ class TensorBase:
             raise InvalidType("a 0-d tensor has no length")
         return self.shape[0]
 
-    def __repr__(self) -> str:
-        return f"<Tensor {list(self.shape)} {self.dtype.name} on {self.device}>"
-
     def __hash__(self) -> int:
         return id(self)
 
@@ -121,32 +108,26 @@ class TensorBase:
 
     def realize(self, *others: TensorBase) -> Self:
         """Computes the value now, and those of `others`, in one go; returns the tensor."""
+        if active() is not None:
+            return self  # a jitted function is computed as a whole
         tensors: tuple[TensorBase, ...] = (self, *others)
         for tensor, node in zip(tensors, realize([t._node for t in tensors]), strict=True):
             tensor._become(node)
         return self
 
-    def _become(self, node: Node) -> None:
-        """Stands for `node` from now on, which has the value the tensor has already."""
-        if node is not self._node:
-            if id(self) in TensorBase._leaves:
-                self._earlier = (*self._earlier, self._node)
-            self._node = node
-
-    def _replace(self, node: Node) -> None:
-        """Takes another value: `node`, in memory that no other tensor of interest stands for.
-
-        What was computed from this tensor before keeps its value, and no gradient of it comes here
-        any more. `node` has to be computed, so that a tensor that asks for gradients is a leaf.
-        """
-        self._node, self._earlier = node, ()
-
     def numpy(self) -> npt.NDArray[Any]:
-        """The value as a numpy array of its own. bfloat16 and fp8 use the dtypes of ml_dtypes."""
+        """The value as a numpy array of its own. bfloat16 and fp8 use the dtypes of ml_dtypes.
+
+        Memory that the host can read is read in place: of a computed tensor on the CPU, a view
+        costs the copying of its elements and nothing is compiled.
+        """
+        refuse("reading a tensor's value")
         node = self._node
-        if not is_computed(node):
-            node = self.contiguous().realize()._node
-        return storage(node).copy_out().reshape(self.shape)
+        array = host_view(node)
+        if array is not None:
+            return array.copy(order="C")
+        (computed,) = realize([node])
+        return storage(computed).copy_out().reshape(self.shape)
 
     def item(self) -> PyScalar:
         """The one element as a Python number. Raises ShapeError if there are more or none."""
@@ -168,8 +149,8 @@ class TensorBase:
         return self._wrap(G.copy(self._node, Device.canonicalize(device)))
 
     def detach(self) -> Self:
-        """The same value, through which no gradient flows."""
-        return self._wrap(G.detach(self._node))
+        """The same elements, through which no gradient flows: a view, as in torch."""
+        return self._viewed(Detach())
 
     def cast(self, dtype: DType | str) -> Self:
         """The elements converted to `dtype`: floats to integers truncate, saturate, NaN gives 0."""
@@ -180,24 +161,6 @@ class TensorBase:
         return self._wrap(G.bitcast(self._node, to_dtype(dtype)))
 
     # Gradients.
-
-    @property
-    def requires_grad(self) -> bool | None:
-        """Whether `backward` stores the gradient here; None where it was never said."""
-        return self._requires_grad
-
-    @requires_grad.setter
-    def requires_grad(self, value: bool | None) -> None:
-        self._requires_grad = value
-        if not value:
-            TensorBase._leaves.pop(id(self), None)
-            return
-        if not has_gradient(self.dtype):
-            raise DTypeError(f"only float tensors have gradients, this one is {self.dtype.name}")
-        if self._node.kind != "buffer":
-            # Equal expressions are one node; a leaf must be told from others of its value.
-            self._node = G.contiguous(self._node, next(_identities))
-        TensorBase._leaves[id(self)] = self
 
     def gradient(self, *targets: TensorBase, gradient: TensorBase | None = None) -> list[Self]:
         """The gradients of this tensor with respect to each of `targets`.
@@ -213,7 +176,10 @@ class TensorBase:
         found = self._gradients([t._nodes() for t in targets], gradient)
         for target, node in zip(targets, found, strict=True):
             if node is None:
-                raise InvalidValue(f"{self} does not depend on {target}: there is no gradient")
+                raise InvalidValue(
+                    f"{self._described()} does not depend on {target._described()}: "
+                    "there is no gradient"
+                )
         return [self._wrap(node) for node in found if node is not None]
 
     def backward(self, gradient: TensorBase | None = None) -> Self:
@@ -223,17 +189,13 @@ class TensorBase:
         ShapeError if the tensor is not 0-d and no gradient is given.
         """
         inside = set(toposort([self._node]))
-        leaves = [t for t in list(TensorBase._leaves.values()) if not inside.isdisjoint(t._nodes())]
+        leaves = [t for t in list(Handle._leaves.values()) if not inside.isdisjoint(t._nodes())]
         found = self._gradients([t._nodes() for t in leaves], gradient)
         for leaf, node in zip(leaves, found, strict=True):
             if node is not None:
                 total = node if leaf.grad is None else G.alu("add", leaf.grad._node, node)
                 leaf.grad = leaf._wrap(total)
         return self
-
-    def _nodes(self) -> tuple[Node, ...]:
-        """Every node this tensor's value has been known as."""
-        return (self._node, *self._earlier)
 
     def _gradients(
         self, targets: Sequence[tuple[Node, ...]], gradient: TensorBase | None

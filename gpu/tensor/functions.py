@@ -39,7 +39,7 @@ class Functions(Arithmetic):
     def sign(self) -> Self:
         """-1, 0 or 1; 0 for NaN, as in torch. The gradient is 0."""
         if self.dtype is dtypes.bool:
-            return self
+            return self._same()
         # trunc, of no effect on a zero, is what carries the gradient.
         zero = self.eq(0).where(self.trunc(), 0)
         return self.gt(0).where(1, self.lt(0).where(-1, zero) if self.dtype.is_signed else zero)

@@ -97,7 +97,7 @@ class Joining(Indexing):
             cut = -integer(step, "shifts") % size if size else 0
             head, tail = result._along(axis, 0, cut), result._along(axis, cut, size - cut)
             result = tail.cat(head, dim=axis)
-        return result
+        return result._same()
 
     def pad(self, padding: Padding, mode: str = "constant", value: PyScalar = 0.0) -> Self:
         """Elements added before and after those of each axis; negative counts take some away.
@@ -120,7 +120,7 @@ class Joining(Indexing):
             return kept._surrounded(grown, value)
         for axis, (before, after) in enumerate(grown):
             kept = kept._continued(axis, before, after, mode)
-        return kept
+        return kept._same()
 
     def pad_to(
         self, shape: Sequence[int | None] | int | None, *args: int | None, value: PyScalar = 0

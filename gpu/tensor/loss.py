@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Self
 
 from gpu.core.dtype import PyScalar
-from gpu.core.errors import InvalidValue, ShapeError, Unsupported
-from gpu.tensor.arguments import Operand, choice
-from gpu.tensor.reduction import Reduction
+from gpu.core.errors import DTypeError, InvalidValue, ShapeError
+from gpu.tensor.arguments import Operand, choice, integer
+from gpu.tensor.gathering import Gathering
 
 
-class Loss(Reduction):
+class Loss(Gathering):
     """Distances of predictions, which self holds, from the targets Y."""
 
     __slots__ = ()
@@ -40,25 +40,106 @@ class Loss(Reduction):
     def cross_entropy(
         self, Y: Operand, reduction: str = "mean", label_smoothing: PyScalar = 0.0
     ) -> Self:
-        """-sum(Y * log_softmax(self)) over axis 1, of logits and class probabilities.
+        """The distance of logits, with the classes along axis 1, from the targets.
 
-        `label_smoothing` is the share of Y that is spread evenly over the classes; "mean" is over
-        all but the classes. Raises Unsupported for class numbers in place of probabilities.
+        Args:
+            Y: integers, the class of each element, in the shape of self without axis 1; or floats,
+                the probability of each class, in the shape of self. Of one axis, that one holds the
+                classes.
+            reduction: "mean" is over everything but the classes.
+            label_smoothing: the share of the target that is spread evenly over the classes.
         """
-        if not 0 <= label_smoothing <= 1:
-            raise InvalidValue(f"label_smoothing must be in 0..1, got {label_smoothing!r}")
+        _check_share(label_smoothing)
         target = self._lift(Y)
+        axis = min(1, self.ndim - 1)
         if not target.dtype.is_float:
-            raise Unsupported(
-                "cross_entropy with class numbers is not supported by this version; "
-                "pass probabilities, a float tensor of the shape of the logits"
+            log_probabilities = self.log_softmax(axis)
+            picked = log_probabilities._of_class(target, axis)
+            return picked._smoothed(log_probabilities.mean(axis), label_smoothing)._summed(
+                reduction
             )
         target = self._target(Y)
-        axis = min(1, self.ndim - 1)
         even = label_smoothing / self.shape[axis] if self.shape[axis] else 0.0
         smooth = target.mul(1 - label_smoothing).add(even)
         missed = self.log_softmax(axis).mul(smooth).sum(axis).neg()
         return missed._summed(reduction)
+
+    def nll_loss(
+        self,
+        Y: Operand,
+        weight: Operand | None = None,
+        ignore_index: int | None = None,
+        reduction: str = "mean",
+    ) -> Self:
+        """Minus the log probability, along axis 1 of self, of the class that Y names.
+
+        Args:
+            Y: integers, in the shape of self without axis 1.
+            weight: a factor for each class; "mean" divides by the sum of those that took part.
+            ignore_index: a class that does not take part.
+            reduction: as everywhere.
+        """
+        axis = min(1, self.ndim - 1)
+        target = self._lift(Y)
+        missed = self._of_class(target, axis).neg()
+        share = self._class_weights(weight, target)
+        if ignore_index is not None:
+            share = target.eq(integer(ignore_index, "ignore_index")).where(0, share)
+        return missed._weighted(share, reduction)
+
+    def sparse_categorical_crossentropy(
+        self,
+        Y: Operand,
+        ignore_index: int = -1,
+        label_smoothing: PyScalar = 0.0,
+        reduction: str = "mean",
+    ) -> Self:
+        """`cross_entropy` of logits, with the classes along the last axis, from integers Y.
+
+        Elements whose class is `ignore_index` do not take part.
+        """
+        _check_share(label_smoothing)
+        target = self._lift(Y)
+        log_probabilities = self.log_softmax(-1)
+        picked = log_probabilities._of_class(target, self.ndim - 1)
+        missed = picked._smoothed(log_probabilities.mean(-1), label_smoothing)
+        present = target.ne(integer(ignore_index, "ignore_index")).cast(missed.dtype)
+        return missed._weighted(present, reduction)
+
+    def _of_class(self, target: Self, axis: int) -> Self:
+        """The elements along `axis` that `target`, of the shape of self without it, names."""
+        shape = tuple(n for a, n in enumerate(self.shape) if a != axis)
+        if not target.dtype.is_int:
+            raise DTypeError(f"targets must be integers, the classes, got {target.dtype.name}")
+        if target.shape != shape:
+            raise ShapeError(
+                f"targets have shape {list(target.shape)}, predictions {list(self.shape)}: "
+                f"with classes along axis {axis} they must have {list(shape)}"
+            )
+        line = (*shape[:axis], 1, *shape[axis:])
+        return self._taken(target._reshaped(line), axis)._reshaped(shape)
+
+    def _smoothed(self, even: Self, share: PyScalar) -> Self:
+        """The loss of self, log probabilities of targets, with a share of the mean over classes."""
+        return self.mul(1 - share).add(even.mul(share)).neg() if share else self.neg()
+
+    def _class_weights(self, weight: Operand | None, target: Self) -> Self:
+        if weight is None:
+            return target._filled(1).cast(self.dtype)
+        classes = self.shape[min(1, self.ndim - 1)]
+        factors = self._lift(weight)
+        if factors.shape != (classes,):
+            raise ShapeError(f"weight has shape {list(factors.shape)}, there are {classes} classes")
+        return factors.embedding(target)
+
+    def _weighted(self, share: Self, reduction: str) -> Self:
+        """self times the share that each element has, the mean over the sum of shares."""
+        choice(reduction, "reduction", ("mean", "sum", "none"))
+        # A choice, not a product: what does not take part may be infinite.
+        parts = share.eq(0).where(0, self.mul(share))
+        if reduction == "none":
+            return parts
+        return parts.sum().div(share.sum()) if reduction == "mean" else parts.sum()
 
     def _target(self, Y: Operand) -> Self:
         target = self._lift(Y)
@@ -73,3 +154,8 @@ class Loss(Reduction):
         if reduction == "none":
             return self
         return self.mean() if reduction == "mean" else self.sum()
+
+
+def _check_share(label_smoothing: PyScalar) -> None:
+    if not 0 <= label_smoothing <= 1:
+        raise InvalidValue(f"label_smoothing must be in 0..1, got {label_smoothing!r}")

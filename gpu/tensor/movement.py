@@ -1,4 +1,9 @@
-"""Views: the same elements in another shape or order, some of them, or with others around."""
+"""Movement: the same elements in another shape or order, some of them, or repeated.
+
+Results are views where the method says so or all it does is to name elements: they follow writes to
+the tensor they were made from, and writing to them writes there (`gpu/tensor/views.py`). That holds
+for `reshape` and `flip` always, which torch copies where strides do not express the result.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +15,18 @@ from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Shape
 from gpu.core.errors import InvalidIndex, InvalidValue, ShapeError
 from gpu.tensor.arguments import Axis, axes_of, axis_of, integer, items_of, shape_of
-from gpu.tensor.base import broadcast_to
 from gpu.tensor.comparison import Comparison
+from gpu.tensor.views import Expand, Permute, Reshape, Slice, Windows, whole
 
 Sizes = int | Sequence[int]
 
 
 class Movement(Comparison):
-    """Reshaping, reordering, repeating, cutting."""
+    """Reshaping, reordering, repeating, cutting.
+
+    Views of self are made by all but `repeat`, `repeat_interleave`, `diag` of one axis, `tril` and
+    `triu`.
+    """
 
     __slots__ = ()
 
@@ -71,19 +80,19 @@ class Movement(Comparison):
         """
         named = items_of(order, args)
         axes = [axis_of(axis, self.ndim, "an axis of the order") for axis in named]
-        return self._wrap(G.permute(self._node, axes))
+        return self._permuted(axes)
 
     def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
         """With two axes swapped."""
         a, b = axis_of(dim0, self.ndim, "dim0"), axis_of(dim1, self.ndim, "dim1")
         order = list(range(self.ndim))
         order[a], order[b] = b, a
-        return self._wrap(G.permute(self._node, order))
+        return self._permuted(order)
 
     @property
     def T(self) -> Self:
         """The axes in reverse order."""
-        return self._wrap(G.permute(self._node, range(self.ndim)[::-1]))
+        return self._permuted(range(self.ndim)[::-1])
 
     def expand(self, shape: Sizes, *args: int) -> Self:
         """Axes of size 1 repeated to `shape`, which may have more axes in front; -1 keeps a size.
@@ -100,7 +109,7 @@ class Movement(Comparison):
             raise ShapeError(
                 f"shape {list(self.shape)} does not expand to {wanted}: only axes of size 1 repeat"
             )
-        return self._wrap(broadcast_to(self._node, sizes))
+        return self._reshaped(old)._viewed(Expand(sizes))
 
     def repeat(self, repeats: Sizes, *args: int) -> Self:
         """The whole tensor `repeats[i]` times along axis i; further axes may come in front."""
@@ -119,8 +128,9 @@ class Movement(Comparison):
         axis = 0 if dim is None else axis_of(dim, self.ndim, "dim")
         (count,) = shape_of(repeats)
         front, size, back = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
-        wide = x._reshaped((*front, size, 1, *back)).expand((*front, size, count, *back))
-        return wide._reshaped((*front, size * count, *back))
+        apart = G.reshape(x._node, (*front, size, 1, *back))
+        wide = G.expand(apart, (*front, size, count, *back))
+        return self._wrap(G.reshape(wide, (*front, size * count, *back)))
 
     def flip(self, axis: Sizes, *args: int) -> Self:
         """With the axes that are named reversed."""
@@ -160,9 +170,8 @@ class Movement(Comparison):
         row, column = max(0, -offset), max(0, offset)
         count = max(0, min(rows - row, columns - column))
         flat = plane._reshaped((*front, rows * columns))
-        whole = [(0, n, 1) for n in front]
         start = row * columns + column if count else 0
-        return flat._sliced([*whole, (start, count, columns + 1)])
+        return flat._sliced([*whole(front), (start, count, columns + 1)])
 
     def diag(self) -> Self:
         """A square matrix with self, of one axis, as its diagonal; of a matrix, the diagonal."""
@@ -194,22 +203,7 @@ class Movement(Comparison):
                 f"unfold of {length} elements: size must be in 0..{length} and step at least 1, "
                 f"got size {size} and step {step}"
             )
-        count = (length - size) // step + 1
-        # In rows of length + step of the axis repeated, row i starts at element i * step.
-        last = self.permute([*(a for a in range(self.ndim) if a != axis), axis])
-        row = length + step
-        ones = (1,) * (self.ndim - 1)
-        flat = last.repeat((*ones, -(-count * row // length))) if length else last
-        front = last.shape[:-1]
-        whole = [(0, n, 1) for n in front]
-        if size:
-            rows = flat._sliced([*whole, (0, count * row, 1)])._reshaped((*front, count, row))
-            windows = rows._sliced([*whole, (0, count, 1), (0, size, 1)])
-        else:
-            windows = last._sliced([*whole, (0, 0, 1)])._reshaped((*front, count, 0))
-        order = list(range(self.ndim - 1))
-        order.insert(axis, self.ndim - 1)
-        return windows.permute([*order, self.ndim])
+        return self._viewed(Windows(axis, size, step))
 
     def _beside_diagonal(self, offset: int) -> Self:
         """Where the column is at most the row plus `offset`."""
@@ -220,11 +214,16 @@ class Movement(Comparison):
         return column._binary("sub", row).le(integer(offset, "diagonal"))
 
     def _reshaped(self, shape: Shape) -> Self:
-        return self._wrap(G.reshape(self._node, shape))
+        return self._viewed(Reshape(shape))
+
+    def _permuted(self, order: Sequence[int]) -> Self:
+        if sorted(order) != list(range(self.ndim)):
+            raise ShapeError(f"the order {tuple(order)} must name each of {self.ndim} axes once")
+        return self._viewed(Permute(tuple(order)))
 
     def _sliced(self, ranges: Sequence[tuple[int, int, int]]) -> Self:
         """Elements of each axis, by (start, size, step)."""
-        return self._wrap(G.slice_(self._node, ranges))
+        return self._viewed(Slice(tuple(ranges)))
 
 
 def _solved(wanted: Shape, old: Shape) -> Shape:

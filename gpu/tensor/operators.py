@@ -1,16 +1,20 @@
-"""Python's operators. In-place ones, as ``a += b``, make a new tensor and bind the name to it."""
+"""Python's operators. In-place ones, as ``a += b``, write to the tensor, its base and its views."""
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 
+from gpu.compiler.ir import graph_build as G
+from gpu.core.errors import DTypeError, ShapeError
 from gpu.tensor.arguments import Operand
 from gpu.tensor.arithmetic import Arithmetic
 from gpu.tensor.base import TensorBase
 from gpu.tensor.matmul import Matmul
 
+# A result of a kind is written in place to elements of the same or a later one.
+_KINDS: Final = {"bool": 0, "uint": 1, "int": 1, "float": 2}
 _COMPARABLE = (TensorBase, bool, int, float, np.generic, np.ndarray, list, tuple)
 
 
@@ -19,8 +23,6 @@ class Operators(Matmul, Arithmetic):
 
     __slots__ = ()
 
-    # Makes numpy leave ``array + tensor`` to the tensor.
-    __array_ufunc__ = None
     __hash__ = TensorBase.__hash__
 
     def __add__(self, x: Operand) -> Self:
@@ -107,11 +109,50 @@ class Operators(Matmul, Arithmetic):
     def __rrshift__(self, x: Operand) -> Self:
         return self.rshift(x, reverse=True)
 
+    def __iadd__(self, x: Operand) -> Self:
+        return self._take(self + x)
+
+    def __isub__(self, x: Operand) -> Self:
+        return self._take(self - x)
+
+    def __imul__(self, x: Operand) -> Self:
+        return self._take(self * x)
+
+    def __itruediv__(self, x: Operand) -> Self:
+        return self._take(self / x)
+
+    def __ifloordiv__(self, x: Operand) -> Self:
+        return self._take(self // x)
+
+    def __imod__(self, x: Operand) -> Self:
+        return self._take(self % x)
+
+    def __ipow__(self, x: Operand) -> Self:
+        return self._take(self**x)
+
+    def __imatmul__(self, x: Operand) -> Self:
+        return self._take(self @ x)
+
+    def __ilshift__(self, x: Operand) -> Self:
+        return self._take(self << x)
+
+    def __irshift__(self, x: Operand) -> Self:
+        return self._take(self >> x)
+
+    def __iand__(self, x: Operand) -> Self:
+        return self._take(self & x)
+
+    def __ior__(self, x: Operand) -> Self:
+        return self._take(self | x)
+
+    def __ixor__(self, x: Operand) -> Self:
+        return self._take(self ^ x)
+
     def __neg__(self) -> Self:
         return self.neg()
 
     def __pos__(self) -> Self:
-        return self
+        return self._same()
 
     def __abs__(self) -> Self:
         return self.abs()
@@ -136,3 +177,25 @@ class Operators(Matmul, Arithmetic):
 
     def __ne__(self, x: Operand) -> Self:  # type: ignore[override]
         return self.ne(x) if isinstance(x, _COMPARABLE) else NotImplemented
+
+    def _take(self, result: Self) -> Self:
+        """Replaces the elements by those of `result`, which an operator made of self.
+
+        Raises:
+            ShapeError: the operands broadcast to another shape than that of self.
+            DTypeError: the result is of a kind that self does not hold, as a float in an int.
+            InvalidValue: self shows elements more than once, or has requires_grad=True.
+        """
+        self._refuse_leaf()
+        if result.shape != self.shape:
+            raise ShapeError(
+                f"the result has shape {list(result.shape)} and cannot replace elements of shape "
+                f"{list(self.shape)} in place"
+            )
+        if _KINDS[result.dtype.kind] > _KINDS[self.dtype.kind]:
+            raise DTypeError(
+                f"the result is {result.dtype.name} and cannot replace {self.dtype.name} in place; "
+                "write x = x + y instead of x += y, or cast an operand"
+            )
+        self._set(G.cast(result._node, self.dtype))
+        return self

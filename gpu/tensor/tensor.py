@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from gpu.tensor.casts import Casts
+from gpu.tensor.convolution import Convolution
 from gpu.tensor.creation import Creation
+from gpu.tensor.interpolation import Interpolation
 from gpu.tensor.loss import Loss
+from gpu.tensor.normalization import Normalization
 from gpu.tensor.notation import Notation
 from gpu.tensor.operators import Operators
+from gpu.tensor.pooling import Pooling
+from gpu.tensor.products import Products
+from gpu.tensor.synonyms import accepts_torch_keywords
 
 
-class Tensor(Operators, Loss, Notation, Creation, Casts):
+@accepts_torch_keywords
+class Tensor(
+    Operators, Products, Loss, Interpolation, Convolution, Pooling, Normalization,
+    Notation, Creation, Casts,
+):  # fmt: skip
     """A tensor: a lazy value on a device, computed when it is asked for.
 
     >>> from gpu import Tensor
@@ -23,7 +33,8 @@ class Tensor(Operators, Loss, Notation, Creation, Casts):
     Operations check shapes, dtypes and devices at once and compute later, together; `realize`,
     `numpy`, `item` and `tolist` compute now. Operands on the other side of an operator may be
     numbers, nested lists and numpy arrays; numbers take the tensor's dtype where their kind fits
-    it. How dtypes combine is told in `gpu/core/dtype.py`.
+    it. How dtypes combine is told in `gpu/core/dtype.py`. Keywords may have torch's names
+    (`gpu/tensor/synonyms.py`).
     """
 
     __slots__ = ()

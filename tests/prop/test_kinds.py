@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from prop.judge import check, expect
-from prop.test_passes import STAGES, on, run_plan
-from prop.test_structures import Case
 
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Node
 from gpu.core.dtype import dtypes
 from gpu.runtime.execute import realize, storage
+from prop.judge import check, expect
+from prop.test_passes import STAGES, on, run_plan
+from prop.test_structures import Case
 
 
 def indices(case: Case, shape: tuple[int, ...], size: int) -> Node:

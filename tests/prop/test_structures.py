@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from prop.judge import check, expect
-from prop.test_passes import STAGES, run_plan
 
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Node
 from gpu.compiler.schedule.fusion import plan_fusion
 from gpu.core.dtype import DType, dtypes
+from prop.judge import check, expect
+from prop.test_passes import STAGES, run_plan
 
 Array = np.ndarray[Any, Any]
 DTYPES = (dtypes.float32, dtypes.float64, dtypes.float16, dtypes.int32)

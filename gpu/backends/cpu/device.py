@@ -10,12 +10,10 @@ import numpy.typing as npt
 
 from gpu.backends.cpu.graph import CPUGraph
 from gpu.backends.cpu.program import CPUProgram
-from gpu.compiler.render.c import CRenderer
 from gpu.compiler.render.llvm import LLVMRenderer
 from gpu.compiler.render.llvm_target import host_target, missing_here
 from gpu.compiler.target import Target
 from gpu.compiler.toolchain.base import Compiler
-from gpu.compiler.toolchain.clang import ClangCompiler
 from gpu.compiler.toolchain.llvm import LLVMCompiler
 from gpu.core.config import config
 from gpu.core.devspec import DeviceSpec
@@ -50,6 +48,10 @@ class CPUAllocator(LRUAllocator[int]):
 
     def _free(self, memory: int, nbytes: int) -> None:
         del self._owners[memory]
+
+    def host_address(self, memory: int) -> int:
+        """The memory itself."""
+        return memory
 
     def copy_in(self, memory: int, data: memoryview) -> None:
         """Copies bytes to an address."""
@@ -90,6 +92,10 @@ def _llvm(target: Target) -> tuple[Renderer, Compiler]:
 
 
 def _clang(target: Target) -> tuple[Renderer, Compiler]:
+    # Only here: the other compiler starts without these.
+    from gpu.compiler.render.c import CRenderer
+    from gpu.compiler.toolchain.clang import ClangCompiler
+
     return CRenderer(target), ClangCompiler(target.name, target.features)
 
 

@@ -28,7 +28,6 @@ from gpu.backends.cpu import pool_code
 from gpu.backends.cpu.native import c_library_addresses, native_function
 from gpu.compiler.render.llvm_target import host_architecture
 from gpu.compiler.toolchain.base import Compiler
-from gpu.compiler.toolchain.clang import ClangCompiler
 from gpu.compiler.toolchain.llvm import LLVMCompiler
 from gpu.core.config import config
 from gpu.core.errors import InvalidValue, OutOfMemory, Unsupported
@@ -215,6 +214,8 @@ def _ir_compiler(architecture: str) -> Compiler:
     try:
         return LLVMCompiler(architecture)
     except Unsupported:
+        from gpu.compiler.toolchain.clang import ClangCompiler
+
         return ClangCompiler(architecture, language="ir")
 
 

@@ -1,7 +1,7 @@
 """Clang as a process: C, or LLVM IR as text, to ELF objects.
 
-Starting it takes about as long as compiling a kernel (some 40 ms), so that kernels go in batches of
-one translation unit each. Versions 14 to 22 are known to be called as they are here.
+Starting it takes some 40 ms and a kernel some 6 ms, so that kernels go in batches of one
+translation unit each, whose object is then taken apart. Tried with clang 14 and 19.
 """
 
 from __future__ import annotations

@@ -69,12 +69,14 @@ class ZipMembers:
             self._zip = zipfile.ZipFile(BytesFile(data))
         except _ZIP_ERRORS as error:
             raise FormatError(f"the zip archive's directory cannot be read: {error}") from error
-        members = [info for info in self._zip.infolist() if not info.is_dir()]
-        self._members = {info.filename: info for info in members}
+        self._members: dict[str, zipfile.ZipInfo] = {}
+        for info in self._zip.infolist():
+            if info.filename.endswith("/"):  # a folder
+                continue
+            if info.filename in self._members:
+                raise FormatError(f"the zip archive has the member {info.filename!r} twice")
+            self._members[info.filename] = info
         self.names = list(self._members)
-        if len(self.names) != len(members):
-            twice = next(n for n in self.names if sum(m.filename == n for m in members) > 1)
-            raise FormatError(f"the zip archive has the member {twice!r} twice")
 
     def read(self, name: str) -> Bytes:
         """The content of a member. Raises FormatError where there is none or it is malformed."""

@@ -32,17 +32,22 @@ def byte_size(shape: tuple[int, ...], dtype: DType) -> int:
 def buffer_over(data: Bytes, dtype: DType, device: str) -> Buffer:
     """A buffer of the elements in `data`.
 
-    On the CPU it is the same memory, kept alive and read-only, where the elements are aligned;
-    elsewhere they are copied.
+    On the CPU it is the same memory, kept alive, where the elements are aligned; the buffer is
+    read-only where `data` is. Elsewhere they are copied.
     """
     if dtype is dtypes.bool and data.size and data.max() > 1:
         data = (data != 0).view(np.uint8)  # programs may rely on 0 and 1
     size = data.size // dtype.itemsize
     if device.partition(":")[0] != "CPU":
         return Buffer(device, size, dtype).copy_in(data)
-    if data.ctypes.data % dtype.itemsize:
-        data = data.copy()
-    return Buffer.over(device, size, dtype, data.ctypes.data, data, read_only=True)
+    data = aligned(data, dtype.itemsize)
+    read_only = not data.flags.writeable
+    return Buffer.over(device, size, dtype, data.ctypes.data, data, read_only)
+
+
+def aligned(data: Bytes, itemsize: int) -> Bytes:
+    """`data` at an address that is a multiple of `itemsize`: itself where it is so, or a copy."""
+    return data.copy() if data.ctypes.data % itemsize else data
 
 
 def tensor_of(buffer: Buffer, shape: tuple[int, ...]) -> Tensor:

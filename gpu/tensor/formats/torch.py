@@ -21,7 +21,7 @@ from gpu.core.errors import FormatError
 from gpu.core.files import map_file
 from gpu.runtime.device import Device
 from gpu.tensor.formats.archive import ZipMembers
-from gpu.tensor.formats.hostbytes import Bytes, BytesFile
+from gpu.tensor.formats.hostbytes import Bytes, BytesFile, aligned
 from gpu.tensor.formats.pickle_machine import load_pickle
 from gpu.tensor.formats.progress import byte_progress
 from gpu.tensor.formats.torch_tensors import TensorMaker
@@ -37,6 +37,7 @@ _ZIP_SIGNATURE: Final = b"PK\x03\x04"
 _LEGACY_MAGIC: Final = 0x1950A86A20F9469CFC6C
 _LEGACY_PROTOCOL: Final = 1001
 _RECORD_SIZE: Final = {"little": struct.Struct("<q"), "big": struct.Struct(">q")}
+_ALIGNMENT: Final = 8  # of storages: one copy of all if need be, so that views of it share memory
 # What may be copied or decompressed: enough for a file whose tensors are all transposed.
 _LIMIT_PER_BYTE: Final = 8
 _LEAST_LIMIT: Final = 64 << 20
@@ -47,9 +48,11 @@ def torch_load(path: str | os.PathLike[str], device: str | None = None) -> objec
 
     Containers come as dicts (OrderedDict too), lists, tuples and sets, `torch.Size` as a tuple, a
     dtype as a `DType`, a `torch.device` as text. Parameters are plain tensors: nothing asks for
-    gradients. On the CPU, tensors that are contiguous in their storage are views of the mapped
-    file, which must not be written to meanwhile, and share memory where they did in torch; other
-    ones are copied, equal ones once. Everything comes to `device`, wherever it was saved from.
+    gradients. Everything comes to `device`, wherever it was saved from.
+
+    On the CPU, tensors that are contiguous in their storage are views of the mapped file (copies of
+    storages that are not aligned there, as happens in the older format), which must not be written
+    to meanwhile, and share memory where they did in torch. Others are copied, equal ones once.
 
     Args:
         path: the checkpoint.
@@ -94,7 +97,7 @@ def _load_zip(data: Bytes, device: str, advance: Callable[[int], object]) -> obj
 
     def find(wanted: StorageId) -> Bytes:
         if wanted.key not in found:
-            found[wanted.key] = members.read(f"{root}data/{wanted.key}")
+            found[wanted.key] = aligned(members.read(f"{root}data/{wanted.key}"), _ALIGNMENT)
             advance(found[wanted.key].size)
         return found[wanted.key]
 
@@ -183,7 +186,7 @@ def _load_legacy(data: Bytes, device: str) -> object:
     if not isinstance(little, bool):
         raise FormatError("the checkpoint does not say its byte order")
     order = "little" if little else "big"
-    # The storages come after the pickle that says how large their elements are: it is run twice.
+    # The storages come after the pickle that says how large their elements are: it is read twice.
     start, notes = file.tell(), _StorageNotes()
     load_pickle(file, notes)
     keys = load_pickle(file, plain)
@@ -218,5 +221,5 @@ def _legacy_storages(
         told = record.unpack(data[start - record.size : start].tobytes())[0]
         if told != size:
             raise FormatError(f"storage {key!r} has {told:,} elements, its tensors say {size:,}")
-        storages[key] = data[start:position]
+        storages[key] = aligned(data[start:position], _ALIGNMENT)
     return storages

@@ -1,0 +1,205 @@
+"""What a tensor is underneath: a handle on a graph node, which writing moves to another one.
+
+Nodes are immutable values, so program order needs no bookkeeping of readers and writers: what was
+computed from a tensor refers to the node the tensor stood for then. Only views look at the tensor
+itself: each knows which version of its base it has seen, and derives its value anew from a later
+one (`gpu/tensor/views.py`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import TYPE_CHECKING, ClassVar
+
+from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.derivative import has_gradient
+from gpu.compiler.ir.graph import Node, Shape
+from gpu.core.dtype import DType
+from gpu.core.errors import DTypeError, InvalidValue
+from gpu.tensor.tracing import active
+from gpu.tensor.views import Step, View
+
+if TYPE_CHECKING:
+    from typing import Self
+
+_identities = itertools.count(1)
+
+
+class Handle:
+    """The node a tensor stands for, what it is a view of, and whether gradients end here."""
+
+    __slots__ = (
+        "__weakref__",
+        "_earlier",
+        "_requires_grad",
+        "_value",
+        "_version",
+        "_view",
+        "grad",
+    )
+
+    # Tensors that `backward` fills the gradient of, by identity: `==` compares elements.
+    _leaves: ClassVar[weakref.WeakValueDictionary[int, Handle]] = weakref.WeakValueDictionary()
+
+    grad: Self | None
+
+    def _hold(self, node: Node) -> None:
+        """Starts to stand for `node`, as a tensor that is no view."""
+        self._value = node
+        self._view: View | None = None
+        # How often a base was written to; of a view, how often its base was when it last looked.
+        self._version = 0
+        self._requires_grad: bool | None = None
+        self._earlier: tuple[Node, ...] = ()
+        self.grad = None
+        if (trace := active()) is not None:
+            trace.born[id(self)] = self
+
+    @classmethod
+    def _wrap(cls, node: Node) -> Self:
+        """A tensor of `node`, a view of nothing."""
+        tensor = cls.__new__(cls)
+        tensor._hold(node)
+        return tensor
+
+    def _viewed(self, step: Step) -> Self:
+        """What `step` shows of this tensor, as a view of it."""
+        tensor = self._wrap(step.apply(self._node))
+        view = View(self, step) if self._view is None else self._view.then(step)
+        tensor._view, tensor._version = view, view.base._version
+        return tensor
+
+    def _same(self) -> Self:
+        """Another tensor of the value this one has now."""
+        return self._wrap(self._node)
+
+    @property
+    def _node(self) -> Node:
+        """The value the tensor has now."""
+        if (trace := active()) is not None:
+            trace.uses(self)
+        view = self._view
+        if view is not None and self._version != view.base._version:
+            self._value, self._version = view.derive(), view.base._version
+        return self._value
+
+    @property
+    def shape(self) -> Shape:
+        """Sizes of the dimensions."""
+        return self._value.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        return self._value.dtype
+
+    @property
+    def device(self) -> str:
+        """Name of the device the value lives on, as in ``CPU`` or ``CPU:1``."""
+        return self._value.device
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self._value.shape)
+
+    def _described(self) -> str:
+        """The tensor in words, for errors: nothing is computed."""
+        return f"a tensor of shape {list(self.shape)}, {self.dtype.name} on {self.device}"
+
+    # Writes.
+
+    def _set(self, node: Node) -> None:
+        """Changes the elements to those of `node`, of the same shape and dtype.
+
+        A view writes through to its base, and all views of that base follow. Raises InvalidValue
+        for a view that shows an element more than once.
+        """
+        if self._view is None:
+            self._move(node)
+        else:
+            self._view.base._move(self._view.write(node))
+
+    def _move(self, node: Node) -> None:
+        """Takes the value of `node`: the step of a base from one version to the next."""
+        if id(self) in Handle._leaves:
+            # Still a leaf: gradients end at the new value, not where that came from.
+            node = _node_of_its_own(G.detach(node))
+        self._note_write()
+        self._value, self._earlier = node, ()
+        self._version += 1
+
+    def _note_write(self) -> None:
+        if (trace := active()) is not None:
+            trace.writes(self)
+
+    def _become(self, node: Node) -> None:
+        """Stands for `node` from now on, which has the value the tensor has already."""
+        if node is not self._value:
+            if id(self) in Handle._leaves:
+                self._earlier = (*self._earlier, self._value)
+            self._value = node
+
+    def _replace(self, node: Node) -> None:
+        """Takes another value: `node`, in memory that no other tensor of interest stands for.
+
+        What was computed from this tensor before keeps its value, and no gradient of it comes here
+        any more. `node` has to be computed, so that a tensor that asks for gradients is a leaf.
+        """
+        if self._view is not None:
+            self._set(node)
+        else:
+            self._note_write()
+            self._value, self._earlier = node, ()
+            self._version += 1
+
+    def _refuse_leaf(self) -> None:
+        """Raises InvalidValue where a write would change a tensor that asks for gradients."""
+        view = self._view
+        base = self if view is None else view.base
+        if base._requires_grad and not (view is not None and view.detached):
+            raise InvalidValue(
+                f"{base._described()} has requires_grad=True and cannot be written to in place: "
+                "use assign(), or write to its detach()"
+            )
+
+    # Leaves.
+
+    @property
+    def requires_grad(self) -> bool | None:
+        """Whether `backward` stores the gradient here; None where it was never said.
+
+        A view that is told so becomes a tensor of its own.
+        """
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool | None) -> None:
+        if not value:
+            self._requires_grad = value
+            Handle._leaves.pop(id(self), None)
+            return
+        if not has_gradient(self.dtype):
+            raise DTypeError(f"only float tensors have gradients, this one is {self.dtype.name}")
+        self._requires_grad = value
+        if id(self) in Handle._leaves:
+            return
+        node = self._node
+        if node.kind != "buffer" or any(node is leaf._value for leaf in _live_leaves()):
+            # Equal expressions are one node; a leaf must be told from others of its value.
+            node = _node_of_its_own(node)
+        self._value, self._view = node, None
+        Handle._leaves[id(self)] = self
+
+    def _nodes(self) -> tuple[Node, ...]:
+        """Every node this tensor's value has been known as."""
+        return (self._node, *self._earlier)
+
+
+def _node_of_its_own(node: Node) -> Node:
+    return G.contiguous(node, next(_identities))
+
+
+def _live_leaves() -> list[Handle]:
+    return list(Handle._leaves.values())

@@ -1,0 +1,258 @@
+"""Functions that are captured once and replayed: `gpu.jit`.
+
+The first call with arguments of a form traces the function: its tensor arguments are stood in for,
+nothing is computed while it runs, and all it asked for is compiled as one graph. The second call
+traces it again, and the two must be the same graph: a number that differs is a Python value that
+was captured. From the third call on the graph is replayed and Python code of the function is not
+run any more.
+
+Tensors from outside that the function uses are its state: each replay reads what they stand for
+then, and what the function wrote to them (parameters, optimiser state, running statistics, `grad`)
+is written again. Random numbers are new in each replay. A function is captured anew for other
+shapes, dtypes, devices or Python arguments, another setting of `Tensor.training`, and another value
+of a number it takes from its closure or from the globals of its module.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final, Generic, ParamSpec, TypeVar
+
+import numpy as np
+
+from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.graph import Node
+from gpu.core.config import config
+from gpu.core.log import get_logger
+from gpu.runtime.buffer import Buffer
+from gpu.runtime.execute import realize, storage
+from gpu.tensor.capture import Capture, changed_number, map_tensors, tensors_in
+from gpu.tensor.handle import Handle
+from gpu.tensor.randomness import generator_state, restore_generator
+from gpu.tensor.tensor import Tensor
+from gpu.tensor.tracing import JitError, Trace, active, tracing
+
+log = get_logger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Captures of one function from which a value that keeps changing is an error, not a recompilation.
+MAX_CAPTURES: Final = 32
+# Traces of one form of arguments of which two in a row have to agree.
+MAX_ATTEMPTS: Final = 5
+_NUMBERS: Final = (bool, int, float)
+
+
+class Jit(Generic[P, R]):
+    """A function that is captured and replayed; see the module's text.
+
+    Attributes:
+        function: the function itself.
+        captures: how many forms of arguments have been captured.
+    """
+
+    def __init__(self, function: Callable[P, R]):
+        functools.update_wrapper(self, function)
+        self.function = function
+        self._captures: dict[Any, Capture] = {}
+
+    @property
+    def captures(self) -> int:
+        """How many forms of arguments have been captured."""
+        return len(self._captures)
+
+    def reset(self) -> None:
+        """Forgets all captures."""
+        self._captures.clear()
+
+    def __get__(self, instance: object, owner: type) -> Callable[..., R]:
+        """Methods are jitted for each object apart."""
+        if instance is None:
+            return self
+        bound = Jit(self.function.__get__(instance, owner))
+        setattr(instance, self.function.__name__, bound)
+        return bound
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Calls the function, or replays it. Raises JitError where it cannot be replayed."""
+        if active() is not None:
+            return self.function(*args, **kwargs)
+        arguments: list[Tensor] = []
+        key = (_form((args, kwargs), arguments), self._outside(), Tensor.training)
+        _compute(arguments)
+        capture = self._captures.get(key)
+        if capture is None or capture.calls == 1:
+            capture = self._capture(key, args, kwargs, arguments)
+        elif config.GPU_VERIFY_JIT:
+            return self._verified(capture, args, kwargs, arguments)
+        return self._apply(capture, capture.replay(arguments), arguments)
+
+    def _outside(self) -> tuple[Any, ...]:
+        """Numbers that the function reads from its closure and its module."""
+        function = getattr(self.function, "__func__", self.function)
+        code = getattr(function, "__code__", None)
+        if code is None:
+            return ()
+        cells = function.__closure__ or ()
+        inside = tuple(
+            (name, type(cell.cell_contents), cell.cell_contents)
+            for name, cell in zip(code.co_freevars, cells, strict=True)
+            if isinstance(cell.cell_contents, _NUMBERS)
+        )
+        outside = tuple(
+            (name, type(value), value)
+            for name in code.co_names
+            if isinstance(value := function.__globals__.get(name), _NUMBERS)
+        )
+        return inside + outside
+
+    def _capture(self, key: Any, args: Any, kwargs: Any, arguments: list[Tensor]) -> Capture:
+        traced = self._trace(args, kwargs, arguments)
+        first = self._captures.get(key)
+        if first is None:
+            if len(self._captures) == MAX_CAPTURES:
+                raise JitError(
+                    f"{self.function.__qualname__} was captured {MAX_CAPTURES} times, each time "
+                    f"for another value; the last key is {key}: pass what changes as a Tensor"
+                )
+            self._captures[key] = traced
+            log.info("captured %s", self.function.__qualname__)
+            return traced
+        if first.form() == traced.form():
+            first.calls = 2
+            return first
+        del self._captures[key]
+        if (change := changed_number(first, traced)) is not None:
+            raise JitError(
+                f"{self.function.__qualname__} computed with {change[0]} in its first call and "
+                f"with {change[1]} in its second; pass what changes as an argument or a Tensor"
+            )
+        # Something was made by the first call, a gradient perhaps: the next call has to agree.
+        traced.attempts = first.attempts + 1
+        if traced.attempts == MAX_ATTEMPTS:
+            raise JitError(
+                f"{self.function.__qualname__} did something else in each of {MAX_ATTEMPTS} calls "
+                "with arguments of one form; it cannot be replayed"
+            )
+        self._captures[key] = traced
+        return traced
+
+    def _trace(self, args: Any, kwargs: Any, arguments: list[Tensor]) -> Capture:
+        trace = Trace()
+        before = [tensor._value for tensor in arguments]
+        grads = [tensor.grad for tensor in arguments]
+        stand_ins = [_stand_in(tensor) for tensor in arguments]
+        for tensor, node in zip(arguments, stand_ins, strict=True):
+            tensor._value = node
+            trace.born[id(tensor)] = tensor
+        try:
+            with tracing(trace):
+                result = self.function(*args, **kwargs)
+            for tensor, node in zip(arguments, stand_ins, strict=True):
+                if tensor._value is not node:
+                    trace.moved[tensor] = node
+            return Capture(trace, stand_ins, arguments, result)
+        finally:
+            for handle, old in trace.moved.items():
+                handle._value = old
+            for tensor, old, grad in zip(arguments, before, grads, strict=True):
+                tensor._value, tensor.grad = old, grad
+            for handle, before_trace in trace.grads.items():
+                handle.grad = before_trace
+
+    def _apply(self, capture: Capture, values: list[Node], arguments: list[Tensor]) -> R:
+        """Makes the function's effects and its result of the values of a replay."""
+        results: list[Tensor] = []
+        for (target, _), node in zip(capture.wanted, values, strict=True):
+            if target.kind == "result":
+                results.append(Tensor._wrap(node))
+            elif target.kind == "move":
+                target.tensor(arguments)._replace(node)
+            else:
+                self._give_gradient(target.tensor(arguments), node, capture)
+        remaining = iter(results)
+        rebuilt: R = map_tensors(capture.result, lambda _: next(remaining))
+        return rebuilt
+
+    def _give_gradient(self, handle: Handle, node: Node, capture: Capture) -> None:
+        """A gradient that was added to stays the tensor it is; else it is a new one."""
+        grad: Handle | None = handle.grad
+        if grad is not None and any(source.handle is grad for source in capture.sources):
+            grad._replace(node)
+        else:
+            handle.grad = Tensor._wrap(node)
+
+    def _verified(self, capture: Capture, args: Any, kwargs: Any, arguments: list[Tensor]) -> R:
+        """Replays, runs the function itself from the same state, and compares the two."""
+        handles = [t.tensor(arguments) for t, _ in capture.wanted if t.kind != "result"]
+        before = {handle: (handle._value, handle.grad) for handle in handles}
+        state = generator_state()
+        replayed = [storage(n).copy_out() for n in capture.replay(arguments)]
+        restore_generator(state)
+        result = self.function(*args, **kwargs)
+        tensors = list(tensors_in(result))
+        if tensors:
+            Tensor.realize(*tensors)
+        eager = iter(tensors)
+        for (target, _), got in zip(capture.wanted, replayed, strict=True):
+            tensor = next(eager) if target.kind == "result" else target.tensor(arguments)
+            want = _value_of(tensor.grad if target.kind == "grad" else tensor)
+            if not np.allclose(got, want, rtol=1e-4, atol=1e-5, equal_nan=True):
+                worst = float(np.abs(got.astype(np.float64) - want.astype(np.float64)).max())
+                for each, (node, grad) in before.items():
+                    each._value, each.grad = node, grad
+                raise JitError(
+                    f"the replay of {self.function.__qualname__} differs from the function itself "
+                    f"by up to {worst:.3g} in a {target.kind}: something it uses changed unseen"
+                )
+        return result
+
+
+def jit(function: Callable[P, R]) -> Jit[P, R]:
+    """`function`, captured on its first call and replayed from the third on."""
+    return Jit(function)
+
+
+def _value_of(tensor: Handle | None) -> np.ndarray[Any, Any]:
+    assert tensor is not None
+    return Tensor._wrap(tensor._node).numpy().reshape(-1)
+
+
+def _stand_in(tensor: Tensor) -> Node:
+    handle = Buffer(tensor.device, tensor.numel(), tensor.dtype)
+    return G.buffer(handle, tensor.shape, tensor.dtype, tensor.device)
+
+
+def _compute(arguments: list[Tensor]) -> None:
+    """Every argument in memory of its own shape, so that a replay can read it."""
+    for tensor in arguments:
+        if tensor._node.kind != "buffer":
+            (node,) = realize([G.contiguous(tensor._node)])
+            if tensor._view is None:
+                tensor._become(node)
+            else:
+                tensor._value = node
+
+
+def _form(value: Any, found: list[Tensor]) -> Any:
+    """The form of arguments: their structure, with each tensor once in `found`."""
+    if isinstance(value, Tensor):
+        for position, tensor in enumerate(found):
+            if tensor is value:
+                return ("same", position)
+        found.append(value)
+        return (value.shape, value.dtype, value.device, value.requires_grad)
+    if isinstance(value, (list, tuple)):
+        return (type(value).__name__, *(_form(v, found) for v in value))
+    if isinstance(value, dict):
+        return ("dict", *((k, _form(v, found)) for k, v in value.items()))
+    try:
+        hash(value)
+    except TypeError as error:
+        raise JitError(
+            f"a jitted function cannot take {type(value).__name__} {value!r}: pass tensors, "
+            "numbers, strings, and lists, tuples and dicts of them"
+        ) from error
+    return (type(value), value)

@@ -1,0 +1,206 @@
+"""Layers that bring values to mean 0 and variance 1, or to one magnitude.
+
+Their weights are called and shaped as in torch, and start as ones and zeros. Statistics of float16
+and bfloat16 are formed in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from gpu.core.dtype import accumulator, dtypes
+from gpu.core.errors import InvalidValue, ShapeError
+from gpu.tensor.nn.parameters import count, filled
+from gpu.tensor.tensor import Tensor
+
+
+class BatchNorm:
+    """Each channel brought to mean 0 and variance 1 over the batch and all spatial axes.
+
+    x and the result have the shape (batch, sz) or (batch, sz, *spatial): one class for 1, 2 and 3
+    spatial axes. While `Tensor.training` is set the statistics are those of x, and running ones
+    are updated; otherwise the running ones are used, unless they are not tracked.
+
+    Running statistics are tensors with `requires_grad` False: give them to the optimiser with the
+    parameters, as `get_parameters` does, and each step computes them along with the rest.
+
+    Attributes:
+        weight, bias: shape (sz,), or None without `affine`.
+        running_mean, running_var: shape (sz,), float32, or None without `track_running_stats`;
+            the variance is the one with Bessel's correction.
+        num_batches_tracked: how often they were updated, or None; 0-d, int64.
+    """
+
+    def __init__(
+        self,
+        sz: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        momentum: float = 0.1,
+    ):
+        self.channels = count(sz, "sz")
+        self.eps, self.momentum, self.track_running_stats = eps, momentum, track_running_stats
+        self.weight = filled(1, sz) if affine else None
+        self.bias = filled(0, sz) if affine else None
+        self.running_mean = self.running_var = self.num_batches_tracked = None
+        if track_running_stats:
+            self.running_mean, self.running_var = filled(0, sz), filled(1, sz)
+            self.num_batches_tracked = filled(0, dtype=dtypes.int64)
+            for state in (self.running_mean, self.running_var, self.num_batches_tracked):
+                state.requires_grad = False
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x normalised, in its shape and dtype."""
+        if x.ndim < 2 or x.shape[1] != self.channels:
+            raise ShapeError(
+                f"BatchNorm({self.channels}) takes [batch, {self.channels}, *spatial], "
+                f"got {list(x.shape)}"
+            )
+        wide = x.cast(accumulator(x.dtype))
+        mean, variance = self.calc_stats(wide)
+        invstd = variance.add(self.eps).rsqrt()
+        return wide.batchnorm(self.weight, self.bias, mean, invstd).cast(x.dtype)
+
+    def calc_stats(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean and variance of each channel that x is normalised with, each of shape (sz,).
+
+        Updates the running ones in training. Raises InvalidValue for a batch of one value then.
+        """
+        if not Tensor.training and self.running_mean is not None and self.running_var is not None:
+            return self.running_mean, self.running_var
+        axes = tuple(axis for axis in range(x.ndim) if axis != 1)
+        number = math.prod(x.shape[axis] for axis in axes)
+        if number < 2 and Tensor.training:
+            raise InvalidValue(
+                f"BatchNorm in training needs more than one value in each channel, got an input "
+                f"of shape {list(x.shape)}"
+            )
+        mean, variance = x.mean(axes), x.var(axes, correction=0)
+        if Tensor.training and self.track_running_stats:
+            self._track(mean.detach(), variance.detach() * (number / (number - 1)))
+        return mean, variance
+
+    def _track(self, mean: Tensor, variance: Tensor) -> None:
+        assert self.running_mean is not None and self.running_var is not None
+        assert self.num_batches_tracked is not None
+        for running, new in ((self.running_mean, mean), (self.running_var, variance)):
+            mixed = running * (1 - self.momentum) + new * self.momentum
+            running.assign(mixed.cast(running.dtype))
+        self.num_batches_tracked.assign(self.num_batches_tracked + 1)
+
+
+BatchNorm2d = BatchNorm3d = BatchNorm
+
+
+class GroupNorm:
+    """Each group of channels of each sample brought to mean 0 and variance 1.
+
+    x and the result have the shape (batch, num_channels, *spatial).
+
+    Attributes:
+        weight, bias: shape (num_channels,), or None without `affine`.
+    """
+
+    def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True):
+        if count(num_channels, "num_channels") % count(num_groups, "num_groups"):
+            raise InvalidValue(f"num_groups must divide {num_channels} channels, got {num_groups}")
+        self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
+        self.weight = filled(1, num_channels) if affine else None
+        self.bias = filled(0, num_channels) if affine else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x normalised, in its shape."""
+        if x.ndim < 2 or x.shape[1] != self.num_channels:
+            raise ShapeError(
+                f"this layer takes [batch, {self.num_channels}, *spatial], got {list(x.shape)}"
+            )
+        apart = (x.shape[0], self.num_groups, self.num_channels // self.num_groups, *x.shape[2:])
+        groups = x.reshape(apart).layernorm(tuple(range(2, len(apart))), self.eps)
+        across = (self.num_channels, *(1,) * (x.ndim - 2))
+        return _scaled(groups.reshape(x.shape), self.weight, self.bias, across)
+
+
+class InstanceNorm(GroupNorm):
+    """Each channel of each sample brought to mean 0 and variance 1: a `GroupNorm` of one channel.
+
+    x and the result have the shape (batch, num_features, *spatial).
+
+    Attributes:
+        weight, bias: shape (num_features,), or None without `affine`.
+    """
+
+    def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True):
+        super().__init__(num_features, num_features, eps, affine)
+
+
+class LayerNorm:
+    """The last axes, whose sizes are `normalized_shape`, brought to mean 0 and variance 1.
+
+    Attributes:
+        weight, bias: of shape `normalized_shape`, or None without `elementwise_affine`.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+    ):
+        sizes = (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape
+        self.normalized_shape = tuple(count(size, "normalized_shape") for size in sizes)
+        self.axis, self.eps = tuple(range(-len(self.normalized_shape), 0)), eps
+        self.weight = filled(1, *self.normalized_shape) if elementwise_affine else None
+        self.bias = filled(0, *self.normalized_shape) if elementwise_affine else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x normalised, in its shape."""
+        if x.shape[-len(self.axis) :] != self.normalized_shape:
+            raise ShapeError(
+                f"LayerNorm({list(self.normalized_shape)}) takes a tensor whose last sizes are "
+                f"these, got {list(x.shape)}"
+            )
+        return _scaled(x.layernorm(self.axis, self.eps), self.weight, self.bias)
+
+
+class LayerNorm2d(LayerNorm):
+    """A `LayerNorm` over the channels of (batch, channels, height, width)."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(batch, channels, height, width) normalised over the channels."""
+        return super().__call__(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class RMSNorm:
+    """The last axis, of size `dim`, divided by the root of its mean square plus `eps`.
+
+    Attributes:
+        weight: shape (dim,), or None without `elementwise_affine`.
+    """
+
+    def __init__(self, dim: int, eps: float = 1e-6, elementwise_affine: bool = True):
+        self.dim, self.eps = count(dim, "dim"), eps
+        self.weight = filled(1, dim) if elementwise_affine else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x normalised, in its shape."""
+        if x.shape[-1:] != (self.dim,):
+            raise ShapeError(
+                f"RMSNorm({self.dim}) normalises an axis of {self.dim} elements, "
+                f"the last of {list(x.shape)} is another"
+            )
+        wide = x.cast(accumulator(x.dtype))
+        scale = wide.square().mean(-1, keepdim=True).add(self.eps).rsqrt()
+        return _scaled(wide.mul(scale).cast(x.dtype), self.weight, None)
+
+
+def _scaled(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, shape: tuple[int, ...] | None = None
+) -> Tensor:
+    """x * weight + bias, in the promoted dtype, the latter two under another shape."""
+    if weight is not None:
+        x = x.mul(weight if shape is None else weight.reshape(shape))
+    if bias is not None:
+        x = x.add(bias if shape is None else bias.reshape(shape))
+    return x

@@ -1,0 +1,46 @@
+"""How layers make the tensors they hold: in memory at once, so that nothing is drawn twice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpu.core.dtype import DType, dtypes
+from gpu.core.errors import InvalidValue
+from gpu.tensor.arguments import integer
+from gpu.tensor.tensor import Tensor
+
+
+def filled(value: float, *shape: int, dtype: DType | None = None) -> Tensor:
+    """`value` everywhere, float32 if no dtype is given."""
+    return Tensor(np.full(shape, value, (dtype or dtypes.default_float).np))
+
+
+def uniform(bound: float, *shape: int) -> Tensor:
+    """Random numbers in -bound..bound."""
+    return Tensor.uniform(*shape, low=-bound, high=bound).realize()
+
+
+def normal(*shape: int) -> Tensor:
+    """Normally distributed random numbers, of mean 0 and variance 1."""
+    return Tensor.randn(*shape).realize()
+
+
+def inverse_root(inputs: int) -> float:
+    """1 / sqrt(inputs): the bound torch draws weights and biases of `inputs` summands in."""
+    return 1 / math.sqrt(inputs) if inputs else 0.0
+
+
+def count(value: int, name: str) -> int:
+    """An argument that counts something. Raises InvalidValue if it is less than 1."""
+    if integer(value, name) < 1:
+        raise InvalidValue(f"{name} must be at least 1, got {value}")
+    return value
+
+
+def kernel_sizes(kernel_size: int | Sequence[int]) -> tuple[int, ...]:
+    """The kernel of a layer over two axes, or over as many as `kernel_size` has numbers."""
+    sizes = (kernel_size,) * 2 if isinstance(kernel_size, int) else tuple(kernel_size)
+    return tuple(count(size, "kernel_size") for size in sizes)

@@ -1,0 +1,109 @@
+"""Random choice: permutations, draws by weight, and dropout."""
+
+from __future__ import annotations
+
+from typing import Final, Self, Unpack
+
+from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.graph import Node
+from gpu.core.dtype import accumulator, dtypes, to_dtype
+from gpu.core.errors import DTypeError, InvalidValue, ShapeError
+from gpu.runtime.device import Device
+from gpu.tensor.arguments import integer, shape_of
+from gpu.tensor.base import broadcast_to
+from gpu.tensor.randomness import Placement, Randomness, random_words
+from gpu.tensor.sorting import Sorting, sorted_lines
+
+_WORD: Final = 1 << 32
+
+
+class Sampling(Randomness, Sorting):
+    """Draws that need an order or a condition besides random numbers."""
+
+    __slots__ = ()
+
+    @classmethod
+    def randperm(cls, n: int, **placement: Unpack[Placement]) -> Self:
+        """The numbers 0..n-1 in random order, int32 if no dtype is given.
+
+        They are sorted by random keys of 62 bits less those of n, so that ties, which would keep
+        their order, do not come up.
+        """
+        (count,) = shape_of(n)
+        element = to_dtype(placement.get("dtype") or dtypes.default_int)
+        device = Device.canonicalize(placement.get("device"))
+        place_bits = max(count - 1, 1).bit_length()
+        words = G.cast(random_words((2, count), device), dtypes.int64)
+        high, low = (
+            G.reshape(G.slice_(words, [(half, 1, 1), (0, count, 1)]), (count,)) for half in range(2)
+        )
+
+        def constant(value: int) -> Node:
+            return G.const(value, (count,), dtypes.int64, device)
+
+        key = G.alu("or", G.alu("shl", G.alu("shr", high, constant(2)), constant(32)), low)
+        key = G.alu("and", key, constant(-1 << place_bits))
+        packed = G.alu("or", key, G.iota(count, dtypes.int64, device))
+        places = G.alu("and", sorted_lines(packed), constant((1 << place_bits) - 1))
+        return cls._wrap(G.contiguous(G.cast(places, element)))
+
+    def multinomial(self, num_samples: int = 1, replacement: bool = False) -> Self:
+        """Places drawn with the probability that self, weights along the last axis, gives them.
+
+        The result is int32, `num_samples` for each row. Without replacement no place comes twice;
+        there have to be that many weights over 0. Weights must not be negative, which is not
+        checked.
+        """
+        count = integer(num_samples, "num_samples")
+        if self.ndim not in (1, 2):
+            raise ShapeError(f"multinomial needs one axis or two, the shape is {list(self.shape)}")
+        if not self.dtype.is_float:
+            raise DTypeError(f"multinomial needs float weights, these are {self.dtype.name}")
+        size = self.shape[-1]
+        if count < 1 or (size < count and not replacement) or size == 0:
+            raise InvalidValue(
+                f"multinomial cannot draw {num_samples} of {size} "
+                f"{'with' if replacement else 'without'} replacement"
+            )
+        weights = self.detach().cast(accumulator(self.dtype))
+        return weights._drawn(count) if replacement else weights._drawn_once(count)
+
+    def _drawn(self, count: int) -> Self:
+        """Where a uniform number falls among the running sums."""
+        *front, size = self.shape
+        sums = self.cumsum(-1)
+        total = sums._sliced([*((0, n, 1) for n in front), (size - 1, 1, 1)])
+        shape = (*front, count, size)
+        unit = self.rand((*front, count, 1), dtype=self.dtype, device=self.device)
+        point = unit.mul(total._reshaped((*front, 1, 1)))
+        passed = sums._reshaped((*front, 1, size)).expand(shape).le(point.expand(shape))
+        return passed.cast(dtypes.int32)._reduce("add", -1, keepdim=False)
+
+    def _drawn_once(self, count: int) -> Self:
+        """The places of the smallest of exponential numbers over their weights.
+
+        P. Efraimidis and P. Spirakis, "Weighted random sampling with a reservoir", 2006.
+        """
+        unit = self.rand(self.shape, dtype=self.dtype, device=self.device)
+        waiting = unit.sub(1, reverse=True).log().neg().div(self)
+        # A weight of 0 waits for ever, also where the number drawn is 0.
+        waiting = self.gt(0).where(waiting, float("inf"))
+        return waiting.topk(count, largest=False)[1]
+
+    def dropout(self, p: float = 0.5) -> Self:
+        """self with a share `p` of the elements set to 0 and the others over 1 - p.
+
+        Does nothing unless `Tensor.training` is set, as inside of ``with Tensor.train():``.
+        """
+        if not 0 <= p <= 1:
+            raise InvalidValue(f"p must be in 0..1, got {p!r}")
+        if not self.training or p == 0:
+            return self
+        x = self._as_float()
+        if p == 1:
+            return x.mul(0)
+        words = self._wrap(random_words(self.shape, self.device))
+        # In 64 bits, where the limit of every p below 1 fits.
+        limit = G.const(round(p * _WORD), (), dtypes.int64, self.device)
+        kept = words.cast(dtypes.int64).ge(self._wrap(broadcast_to(limit, self.shape)))
+        return kept.where(x.div(1 - p), 0)

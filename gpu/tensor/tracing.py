@@ -1,0 +1,87 @@
+"""Watching what a function does with tensors, instead of computing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from gpu.compiler.ir.graph import Node
+from gpu.core.errors import InvalidValue
+from gpu.runtime.execute import is_computed, realize
+
+if TYPE_CHECKING:
+    from gpu.tensor.handle import Handle
+
+
+class JitError(InvalidValue):
+    """A function cannot be captured and replayed; says which value, and what to do."""
+
+
+class Trace:
+    """What one run of a function does.
+
+    Attributes:
+        born: tensors made inside.
+        state: tensors from outside that are used, with the memory they had when first used.
+        moved: tensors from outside that are written to, with what they stood for before.
+        random: leaves that hold the state of random numbers: (node, device, words taken).
+        grads: the gradient that each of the tensors in `state` had then.
+    """
+
+    def __init__(self) -> None:
+        self.born: dict[int, Handle] = {}
+        self.state: dict[Handle, Node] = {}
+        self.moved: dict[Handle, Node] = {}
+        self.grads: dict[Handle, Handle | None] = {}
+        self.random: list[tuple[Node, str, int]] = []
+
+    def uses(self, handle: Handle) -> None:
+        """A tensor's value is asked for; one from outside is computed now if it was not yet."""
+        view = handle._view
+        if view is not None:
+            handle = view.base
+        if id(handle) in self.born or handle in self.state or handle in self.moved:
+            return
+        if not is_computed(handle._value):
+            (node,) = realize([handle._value])
+            handle._become(node)
+        self.state[handle] = handle._value
+        self.grads[handle] = handle.grad
+
+    def writes(self, handle: Handle) -> None:
+        """A tensor is about to stand for another value."""
+        if id(handle) not in self.born and handle not in self.moved:
+            self.moved[handle] = handle._value
+
+
+class _Active:
+    """The trace that is being made, if one is."""
+
+    trace: Trace | None = None
+
+
+def active() -> Trace | None:
+    """The trace that is being made, if one is."""
+    return _Active.trace
+
+
+@contextmanager
+def tracing(trace: Trace) -> Iterator[None]:
+    """What is done with tensors inside is noted in `trace`. Traces do not nest."""
+    if _Active.trace is not None:
+        raise JitError("a jitted function was called while another one is being captured")
+    _Active.trace = trace
+    try:
+        yield
+    finally:
+        _Active.trace = None
+
+
+def refuse(what: str) -> None:
+    """Raises JitError if a function is being captured, since `what` needs a value now."""
+    if _Active.trace is not None:
+        raise JitError(
+            f"{what} inside a jitted function: its result would be fixed at the value of the "
+            "first call; return the tensor and read it outside"
+        )

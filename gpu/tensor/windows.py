@@ -1,0 +1,112 @@
+"""Sliding windows over the last axes of a tensor: what convolutions and pools have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.graph import Node, Shape
+from gpu.core.errors import InvalidValue, ShapeError
+from gpu.tensor.arguments import integer
+
+# One number for all spatial axes, or one for each.
+Each: TypeAlias = int | Sequence[int]
+Pairs: TypeAlias = tuple[tuple[int, int], ...]
+
+
+class Window(NamedTuple):
+    """How windows lie along each spatial axis, from the first on.
+
+    Attributes:
+        taps: elements of a window.
+        stride: distance of windows.
+        dilation: distance of a window's elements.
+        padding: elements added before and after the axis.
+    """
+
+    taps: Shape
+    stride: Shape
+    dilation: Shape
+    padding: Pairs
+
+    @property
+    def rank(self) -> int:
+        """Number of spatial axes."""
+        return len(self.taps)
+
+    @property
+    def spans(self) -> Shape:
+        """What a window covers along each axis."""
+        return tuple(d * (k - 1) + 1 for k, d in zip(self.taps, self.dilation, strict=True))
+
+    def counts(self, sizes: Shape) -> Shape:
+        """Windows along each axis of `sizes` elements that fit into them and the padding.
+
+        Raises ShapeError where there is not one.
+        """
+        room = [lo + n + hi for n, (lo, hi) in zip(sizes, self.padding, strict=True)]
+        rest = [n - span for n, span in zip(room, self.spans, strict=True)]
+        if min(rest) < 0:
+            raise ShapeError(
+                f"windows of {list(self.taps)} elements cover {list(self.spans)}, more than the "
+                f"{room} elements of the padded axes: pad more, or take a smaller kernel"
+            )
+        return tuple(n // step + 1 for n, step in zip(rest, self.stride, strict=True))
+
+
+def each(value: Each, rank: int, name: str, least: int = 0) -> Shape:
+    """An argument for each of `rank` spatial axes. Raises InvalidValue for one below `least`."""
+    given = value if isinstance(value, Sequence) else (value,) * rank
+    numbers = tuple(integer(n, name) for n in given)
+    if len(numbers) != rank:
+        raise InvalidValue(f"{name} must be one number or one for each of {rank} axes, got {value}")
+    if any(n < least for n in numbers):
+        raise InvalidValue(f"{name} must be at least {least}, got {value}")
+    return numbers
+
+
+def sides(padding: Each, rank: int) -> Pairs:
+    """Padding before and after each spatial axis.
+
+    `padding` is one number, one for each axis, or two for each in the order of `Tensor.pad`:
+    (left, right, top, bottom, ...), from the last axis on.
+    """
+    if not isinstance(padding, Sequence) or len(padding) != 2 * rank:
+        try:
+            return tuple((n, n) for n in each(padding, rank, "padding"))
+        except InvalidValue as error:
+            raise InvalidValue(f"{error}; or two for each axis, from the last on") from None
+    flat = each(padding, 2 * rank, "padding")
+    return tuple(zip(flat[-2::-2], flat[::-2], strict=True))
+
+
+def surround(x: Node, padding: Pairs, gap: Shape | None = None) -> Node:
+    """`x` with zeros around its last axes, and `gap` of them between elements.
+
+    Negative padding takes elements away.
+    """
+    lead = len(x.shape) - len(padding)
+    gaps = gap or (0,) * len(padding)
+    grown = [(max(0, lo), max(0, hi), g) for (lo, hi), g in zip(padding, gaps, strict=True)]
+    padded = G.pad(x, [(0, 0, 0)] * lead + grown)
+    cut = [(0, 0)] * lead + [(max(0, -lo), max(0, -hi)) for lo, hi in padding]
+    ranges = [(lo, n - lo - hi, 1) for (lo, hi), n in zip(cut, padded.shape, strict=True)]
+    return G.slice_(padded, ranges)
+
+
+def slide(x: Node, lead: Shape, window: Window, counts: Shape) -> Node:
+    """`x`, already padded, as windows of its last axes; the others are repeated to `lead`.
+
+    The result has the shape (*lead, windows, taps, windows, taps, ...). Everything is repeated
+    before the windows are cut, so that the gradient of all of it is one sum.
+    """
+    sizes = x.shape[-window.rank :]
+    apart = tuple(n for size in sizes for n in (size, 1))
+    wide = tuple(n for pair in zip(sizes, window.taps, strict=True) for n in pair)
+    result = G.expand(G.reshape(x, (*x.shape[: -window.rank], *apart)), (*lead, *wide))
+    steps = zip(window.stride, window.dilation, counts, strict=True)
+    for number, (stride, dilation, count) in enumerate(steps):
+        axis = len(lead) + 2 * number
+        result = G.skew(result, axis, axis + 1, stride, dilation, count)
+    return result

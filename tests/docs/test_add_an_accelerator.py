@@ -1,0 +1,113 @@
+"""The guide's blocks make a device, which passes what every device has to pass."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from docs.documents import tool
+from gpu import Tensor
+from gpu.compiler.ir import linear
+from gpu.compiler.ir.optable import OPS
+from gpu.compiler.lower.legalize import DERIVATIONS
+from gpu.compiler.lower.linearize import linearize
+from gpu.compiler.opt.policy import schedule
+from gpu.compiler.schedule.build import build_kernel
+from gpu.compiler.schedule.fusion import plan_fusion
+from gpu.core.errors import CompileError, ConfigError, Unsupported
+from gpu.runtime.device import Device, register
+from gpu.runtime.execute import realize, storage
+from prop.judge import check, expect
+from prop.programs import random_graph
+from prop.test_passes import computed, on
+
+
+@pytest.fixture(scope="module")
+def toy() -> dict[str, Any]:
+    """The names that the guide defines; its last block compares results with numpy."""
+    names: dict[str, Any] = tool().guide_device()
+    return names
+
+
+def test_the_guide_gives_a_device(toy: dict[str, Any]) -> None:
+    assert Device["toy:1"].device == "TOY:1"
+    assert Tensor([1.0], device="TOY").to("CPU").item() == 1.0
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 17), (5, 4)])
+def test_results(toy: dict[str, Any], shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(shape[1])
+    a = rng.normal(0, 3, shape).astype(np.float32)
+    x = Tensor(a, device="TOY")
+    exp = np.exp(a.astype(np.float64) - a.max(axis=0))
+    np.testing.assert_allclose(x.softmax(0).numpy(), exp / exp.sum(axis=0), rtol=1e-5)
+    np.testing.assert_allclose((x @ x.permute(1, 0)).numpy(), a @ a.T, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal((x * 100).cast("int8").sum(1).numpy(), _int8(a * 100).sum(axis=1))
+    np.testing.assert_array_equal(x.cast("float16").numpy(), a.astype(np.float16))
+
+
+def _int8(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.clip(np.trunc(a), -128, 127).astype(np.int32)
+
+
+@pytest.mark.parametrize("batch", range(4))
+def test_random_programs(toy: dict[str, Any], batch: int) -> None:
+    for seed in range(3000 + batch * 20, 3020 + batch * 20):
+        rng = np.random.default_rng(seed)
+        roots, inputs = random_graph(rng, depth=int(rng.integers(3, 25)), max_size=120)
+        if wanted := computed(roots):
+            done = realize(on("TOY", wanted, inputs))
+            got = [storage(node).copy_out().reshape(node.shape) for node in done]
+            check(got, expect(wanted, inputs, rng), wanted)
+
+
+def test_core_operations_are_those_without_a_derivation() -> None:
+    assert {name for name, op in OPS.items() if not op.core} == set(DERIVATIONS)
+
+
+def test_a_device_is_given_no_operation_it_lacks(toy: dict[str, Any]) -> None:
+    target = toy["TARGET"]
+    for seed in range(12):
+        roots, _ = random_graph(np.random.default_rng(seed), depth=15, max_size=200)
+        plan = plan_fusion(computed(roots), lambda node: node.kind == "buffer")
+        for number in range(len(plan.kernels)):
+            kernel, _ = schedule(build_kernel("k", number, plan).kernel, target)
+            body = linearize(kernel, target).body
+            assert {i.attr[0] for i in body if i.op == "alu"} <= toy["CORE"]
+            assert all(i.lanes == 1 for i in body)
+
+
+def test_every_instruction_is_in_the_table() -> None:
+    text = tool().GUIDE.read_text()
+    table = text[text.index("| group |") : text.index("`alu` carries the name")]
+    assert sorted(re.findall(r"`(\w+)`", table.replace("`Target`", ""))) == sorted(linear.OPS)
+
+
+def test_what_the_device_refuses(toy: dict[str, Any]) -> None:
+    with pytest.raises(CompileError, match="Python refuses"):
+        toy["ToyCompiler"]().compile("def k(:")
+    vector = linear.Inst("splat", toy["dtypes"].int32, 4)
+    with pytest.raises(Unsupported, match="TOY has no lanes"):
+        toy["ToyRenderer"]().render(linear.Program("k", (), (vector,)))
+
+
+def test_names_that_cannot_be_registered(toy: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="TOY exists already"):
+        register("TOY", toy["open_device"])
+    with pytest.raises(ConfigError, match="'my device' cannot name a device"):
+        register("my device", toy["open_device"])
+
+
+def test_a_backend_may_be_a_module(toy: dict[str, Any]) -> None:
+    from gpu.core.devspec import DEVICES
+    from gpu.runtime.device import BACKENDS
+
+    register("TOY2", "gpu.backends.python.device")
+    try:
+        assert Device["TOY2"].device == "TOY2"
+    finally:
+        for table in (DEVICES, BACKENDS, Device._open):
+            table.pop("TOY2", None)
