@@ -59,6 +59,10 @@ class Buffer:
         buffer._memory, buffer._owner, buffer.read_only = memory, owner, read_only
         return buffer
 
+    def hold(self, owner: object) -> None:
+        """Keeps `owner` alive too, as long as this buffer."""
+        self._owner = (self._owner, owner)
+
     @property
     def nbytes(self) -> int:
         """Size in bytes."""

@@ -121,12 +121,24 @@ class TensorBase(Handle):
         Memory that the host can read is read in place: of a computed tensor on the CPU, a view
         costs the copying of its elements and nothing is compiled.
         """
+        lent = self._host_view()
+        return self._copied_out() if lent is None else lent.copy(order="C")
+
+    def _host_view(self) -> npt.NDArray[Any] | None:
+        """The value, computed if need be, as a read-only array over the tensor's own memory.
+
+        None where the host cannot read that in place.
+        """
         refuse("reading a tensor's value")
         node = self._node
         array = host_view(node)
         if array is not None:
-            return array.copy(order="C")
+            return array
         (computed,) = realize([node])
+        return host_view(computed)
+
+    def _copied_out(self) -> npt.NDArray[Any]:
+        (computed,) = realize([self._node])
         return storage(computed).copy_out().reshape(self.shape)
 
     def item(self) -> PyScalar:

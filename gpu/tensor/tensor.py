@@ -5,6 +5,8 @@ from __future__ import annotations
 from gpu.tensor.casts import Casts
 from gpu.tensor.convolution import Convolution
 from gpu.tensor.creation import Creation
+from gpu.tensor.display import Display
+from gpu.tensor.interop import Interop
 from gpu.tensor.interpolation import Interpolation
 from gpu.tensor.loss import Loss
 from gpu.tensor.normalization import Normalization
@@ -18,7 +20,7 @@ from gpu.tensor.synonyms import accepts_torch_keywords
 @accepts_torch_keywords
 class Tensor(
     Operators, Products, Loss, Interpolation, Convolution, Pooling, Normalization,
-    Notation, Creation, Casts,
+    Notation, Creation, Casts, Interop, Display,
 ):  # fmt: skip
     """A tensor: a lazy value on a device, computed when it is asked for.
 

@@ -36,7 +36,7 @@ Array = np.ndarray[Any, Any]
 RunKernel = Callable[[BuiltKernel, list[Array]], None]
 
 WORKERS = host_target(workers=2)
-WIDE = Target("wide", WORKERS.native, "worker", 2, 64, 32)
+WIDE = Target("wide", WORKERS.native, "worker", 1, 64, 32)
 SCALAR = Target("scalar", WORKERS.native, "grid")
 
 

@@ -48,7 +48,7 @@ def matmul(case: Case) -> Node:
     """A batched product of operands that may be transposed, shifted, padded, with an epilogue."""
     dtype = DTYPES[int(case.rng.integers(len(DTYPES)))]
     batch = case.size(3) if case.rng.random() < 0.3 else 1
-    m, k, n = (case.size(70) for _ in range(3))
+    m, k, n = (int(case.rng.choice([8, 16, 32, case.size(70)])) for _ in range(3))
 
     def operand(rows: int, columns: int) -> Node:
         kind = case.rng.integers(4)

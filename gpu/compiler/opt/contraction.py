@@ -105,29 +105,50 @@ class _Tiles(NamedTuple):
     packed: bool
 
 
+class _Levels(NamedTuple):
+    """The loops that `v` becomes; levels of one iteration do not exist."""
+
+    panel: str | None
+    tile: str | None
+    vector: str | None
+    lane: str
+
+    def inside(self) -> tuple[str, ...]:
+        """The loops of a tile: over its vectors, and their lanes."""
+        return (self.vector, self.lane) if self.vector else (self.lane,)
+
+    def bind(self, suffix: str = "") -> Iterator[Opt]:
+        """Vectors are written out; lanes are lanes."""
+        if self.vector:
+            yield Bind(f"{self.vector}{suffix}", "unroll")
+        yield Bind(f"{self.lane}{suffix}", "vector")
+
+
 def tile(c: Contraction, target: Target) -> Iterator[Opt]:
     """Register tiles, packed panels and the loop order for a contraction."""
     tiles = _choose(c, target)
     if tiles is None:
         return
-    axes = list(_split_along(c.v, tiles))
-    outer = tuple(var.name for var in c.outer)
+    splits, levels = _split_along(c.v, tiles)
+    yield from splits
     if c.u is None:
-        yield from (step for step, _ in axes if step)
-        yield from _bind(_names(axes))
+        yield from levels.bind()
         return
-    yield from (step for step, _ in axes if step)
-    panel, *inner = _names(axes)
-    first = not c.outer and not tiles.packed and -(-c.v.extent // _width(tiles)) < target.workers
-    order = (c.u.name, panel, *inner) if first else (panel, c.u.name, *inner)
-    yield Reorder((*outer, *order))
+    outer = tuple(var.name for var in c.outer)
+    panel = (levels.panel,) if levels.panel else ()
+    counted = (levels.tile,) if levels.tile else ()
+    # Too few panels for all workers: they share out the rows instead.
+    rows_first = not outer and not tiles.packed and c.v.extent < target.workers * _width(tiles)
+    if rows_first:
+        counted, panel = (*panel, *counted), ()
+    yield Reorder((*outer, *panel, c.u.name, *counted, *levels.inside()))
     if tiles.packed:
+        holder = (*outer, *panel)[-1]
         (buf,) = {load.attr[0].name for load in _loads(c.along)}
         depends = [r.name for r in c.reduction if r in c.along.vars]
-        one_tile = 2 if tiles.vectors > 1 else 1  # loops inside a tile: vectors and lanes
-        yield Stage(panel, buf, (*inner[:-one_tile], *depends, *inner[-one_tile:]))
-        yield from _bind([panel, *(f"{name}s" for name in inner)])
-    yield from _split_across(c.u, [panel, *inner] if first else inner, tiles)
+        yield Stage(holder, buf, (*counted, *depends, *levels.inside()))
+        yield from levels.bind("s")
+    yield from _split_across(c.u, counted, levels, tiles.rows)
 
 
 def _width(tiles: _Tiles) -> int:
@@ -146,12 +167,13 @@ def _choose(c: Contraction, target: Target) -> _Tiles | None:
     if c.u is None:
         return _Tiles(lanes, vectors, 1, 1, packed=False)
     rows = _rows(c.u.extent, target, vectors)
-    if not _worth_packing(c, rows):
-        return _Tiles(lanes, vectors, 1, rows, packed=False)
     panels = -(-c.v.extent // (lanes * vectors))
+    holder = panels > 1 or c.outer  # a loop around the panel that is packed
+    if not holder or not _worth_packing(c, rows):
+        return _Tiles(lanes, vectors, 1, rows, packed=False)
     depth = math.prod(r.extent for r in c.reduction)
     fit = PANEL_BYTES // (depth * lanes * vectors * c.along.dtype.itemsize)
-    spread = panels if c.outer else panels // target.workers
+    spread = panels if c.outer else panels // max(target.workers, 2)
     group = max(min(PANEL_TILES, spread, fit), 1)
     return _Tiles(lanes, vectors, group, rows, packed=True)
 
@@ -182,41 +204,32 @@ def _worth_packing(c: Contraction, rows: int) -> bool:
     return awkward or (reused and far)
 
 
-def _split_along(v: Var, tiles: _Tiles) -> Iterator[tuple[Opt | None, str]]:
-    """Splits `v` into panels, tiles, vectors and lanes; each step with the loop it leaves outside.
-
-    Levels of one iteration are left out.
-    """
+def _split_along(v: Var, tiles: _Tiles) -> tuple[list[Opt], _Levels]:
+    """Splits `v` into panels, tiles, vectors and lanes."""
     name, extent = v.name, v.extent
+    splits: list[Opt] = []
+    names: list[str | None] = []
     for size in (_width(tiles), tiles.lanes * tiles.vectors, tiles.lanes):
         if size < extent:
-            yield Split(name, size, "mask" if extent % size else "exact"), f"{name}o"
+            splits.append(Split(name, size, "mask" if extent % size else "exact"))
+            names.append(f"{name}o")
             name, extent = f"{name}i", size
-    yield None, name
+        else:
+            names.append(None)
+    panel, tile_, vector = names
+    return splits, _Levels(panel, tile_, vector, name)
 
 
-def _names(axes: list[tuple[Opt | None, str]]) -> list[str]:
-    return [name for _, name in axes]
-
-
-def _split_across(u: Var, inner: list[str], tiles: _Tiles) -> Iterator[Opt]:
-    """Writes out rows of `u` inside the loops over tiles, around those over vectors and lanes."""
-    name, tail = u.name, u.extent % tiles.rows
-    written_out = 1 if tiles.vectors == 1 else 2
-    if tiles.rows < u.extent:
-        yield Split(name, tiles.rows, "peel" if tail else "exact")
+def _split_across(u: Var, counted: tuple[str, ...], levels: _Levels, rows: int) -> Iterator[Opt]:
+    """Writes out `rows` of `u` inside the loops `counted`, around the vectors of a tile."""
+    name, tail = u.name, u.extent % rows
+    if rows < u.extent:
+        yield Split(name, rows, "peel" if tail else "exact")
         name = f"{name}i"
-    for rows, suffix in ((name, ""), (f"{u.name}t", "t"))[: 2 if tail else 1]:
-        names = [f"{n}{suffix}" for n in inner]
-        counted, vectors = names[:-written_out], names[-written_out:]
-        if counted:
-            yield Reorder((*counted, rows, *vectors))
-        yield Bind(rows, "unroll")
-        yield from _bind(["", *vectors])
-
-
-def _bind(names: list[str]) -> Iterator[Opt]:
-    """Lanes for the last loop; those before it, but not the outermost, are written out."""
-    for name in names[-2:-1] if len(names) > 2 else ():
-        yield Bind(name, "unroll")
-    yield Bind(names[-1], "vector")
+    for written_out, suffix in ((name, ""), (f"{u.name}t", "t"))[: 2 if tail else 1]:
+        above = [f"{n}{suffix}" for n in counted]
+        if above:
+            below = [f"{n}{suffix}" for n in levels.inside()]
+            yield Reorder((*above, written_out, *below))
+        yield Bind(written_out, "unroll")
+        yield from levels.bind(suffix)

@@ -1,0 +1,58 @@
+"""Printing: what a tensor looks like in an interactive session or a log."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu.core.errors import GpuError
+from gpu.tensor.base import TensorBase
+
+_HEAD: Final = "Tensor("
+# Of more axes numpy shows fewer elements at the edges of each: they multiply.
+_FULL_EDGES_RANK: Final = 3
+_MAX_RANK: Final = 10
+
+
+class Display(TensorBase):
+    """`repr` and `str`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Values, dtype and device; the tensor is computed if it was not yet.
+
+        Large tensors are shortened as numpy does it, under its `printoptions`. Where the value
+        cannot be computed the error's type and first line stand in its place.
+        """
+        facts = [f"dtype={self.dtype.name}", f"device={self.device}"]
+        try:
+            lent = self._host_view()
+            array = self._copied_out() if lent is None else lent
+        except GpuError as error:
+            reason = str(error).partition("\n")[0]
+            values, whole = f"<{type(error).__name__}: {reason}>", False
+        else:
+            values, whole = _written(array)
+        if not whole:
+            facts.insert(0, f"shape={list(self.shape)}")
+        if self.requires_grad:
+            facts.append("requires_grad=True")
+        return f"{_HEAD}{values}, {', '.join(facts)})"
+
+
+def _written(array: npt.NDArray[Any]) -> tuple[str, bool]:
+    """The elements as text, and whether it shows all of them and the shape."""
+    if array.dtype.kind not in "biuf":  # one of ml_dtypes
+        array = array.astype(np.float32)
+    options = np.get_printoptions()
+    shortened = array.size > options["threshold"]
+    edges = options["edgeitems"] if array.ndim <= _FULL_EDGES_RANK else 1
+    shown = math.prod(min(size, 2 * edges) for size in array.shape)
+    if shortened and (array.ndim > _MAX_RANK or shown > options["threshold"]):
+        array = array.reshape(-1)
+    text = np.array2string(array, separator=", ", prefix=_HEAD, edgeitems=edges)
+    return text, array.size > 0 and not shortened

@@ -1,0 +1,265 @@
+"""Sharing values with other libraries: numpy, the buffer protocol, DLPack, foreign memory.
+
+Values are immutable underneath, and several tensors may share one memory. So what is lent here may
+be read but not written, and memory that was lent is never written to again by this package: numpy
+gets read-only arrays, as from jax; `numpy()` and ``np.array(tensor)`` make copies that may be
+written. The other way round, memory that was borrowed must not change while a tensor needs it.
+"""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.graph import Node
+from gpu.core.dtype import DType, dtypes, to_dtype
+from gpu.core.errors import InvalidType, InvalidValue, Unsupported
+from gpu.runtime.buffer import Buffer
+from gpu.runtime.device import Device
+from gpu.tensor.arguments import integer, shape_of
+from gpu.tensor.base import TensorBase, node_of
+from gpu.tensor.operands import Operands
+
+Array = npt.NDArray[Any]
+
+# Memory of others that tensors stand for now: equal ranges are one buffer, and so one value.
+_foreign: weakref.WeakValueDictionary[tuple[Any, ...], Buffer] = weakref.WeakValueDictionary()
+_WRITABLE: Final = 1  # PyBUF_WRITABLE, Include/pybuffer.h of CPython
+
+
+class Interop(Operands):
+    """Lending a tensor's memory to others, and borrowing theirs."""
+
+    __slots__ = ()
+
+    def data(self) -> memoryview:
+        """The value as a read-only memoryview in row-major order, computed if need be.
+
+        It is of the tensor's own memory where that lies so and the host can read it, else of a
+        copy. bfloat16 and fp8, for which there is no format, are unsigned integers of that size.
+        """
+        array = self._lent()
+        if not array.flags.c_contiguous:
+            array = array.copy(order="C")
+        if _has_no_format(self.dtype):
+            array = array.view(f"u{self.dtype.itemsize}")
+        array.flags.writeable = False
+        return array.data
+
+    def __buffer__(self, flags: int) -> memoryview:
+        """The buffer protocol, which Python has for classes since 3.12 (PEP 688)."""
+        from gpu.tensor.dlpack import NotExportable
+
+        if flags & _WRITABLE:
+            raise NotExportable("a tensor's memory is lent for reading; write to its .numpy()")
+        if _has_no_format(self.dtype):
+            raise NotExportable(f"the buffer protocol has no format for {self.dtype.name}")
+        return self.data()
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """The value as a numpy array; without `copy` a read-only one over the tensor's memory.
+
+        Raises InvalidValue where `copy` is False and there has to be one.
+        """
+        if copy:
+            return self.numpy() if dtype is None else self.numpy().astype(dtype, copy=False)
+        lent = self._host_view()
+        wanted = self.dtype.np if dtype is None else np.dtype(dtype)
+        if lent is not None and lent.dtype == wanted:
+            return self._lent()
+        if copy is False:
+            reason = f"is {self.dtype.name}" if lent is not None else f"is on {self.device}"
+            raise InvalidValue(
+                f"copy=False, but the tensor {reason}: a numpy array of {wanted} needs a copy"
+            )
+        return self.numpy().astype(wanted, copy=False)
+
+    # numpy calls this for its functions and, in ``array + tensor``, for its operators.
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        """Operators give tensors; any other function of numpy's works on arrays and gives those."""
+        run = _OPERATORS.get(ufunc.__name__)
+        if run is not None and method == "__call__" and not options:
+            return run(*(self._lift(x) for x in inputs))
+        if any(isinstance(x, TensorBase) for x in options.get("out", ())):
+            raise InvalidType(
+                f"numpy's {ufunc.__name__} cannot write to a tensor; assign its result"
+            )
+        arrays = (x.numpy() if isinstance(x, TensorBase) else x for x in inputs)
+        return getattr(ufunc, method)(*arrays, **options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Host memory, in which every tensor of this version can be lent."""
+        from gpu.tensor.dlpack import CPU_DEVICE
+
+        return CPU_DEVICE
+
+    def __dlpack__(
+        self,
+        *,
+        stream: object = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """A DLPack capsule for other libraries: read-only without a copy, or a writable copy.
+
+        Consumers from before DLPack 1.0 cannot be told that memory is read-only and get a copy.
+
+        Raises:
+            NotExportable: a stream, another device, or `copy` False where there has to be one.
+        """
+        from gpu.tensor import dlpack
+
+        if stream is not None or dl_device not in (None, dlpack.CPU_DEVICE):
+            raise dlpack.NotExportable(
+                f"tensors are lent in host memory, (1, 0), without a stream; got "
+                f"dl_device={dl_device} and stream={stream!r}"
+            )
+        versioned = max_version is not None and max_version[0] >= dlpack.VERSION[0]
+        lent = None if copy or not versioned else self._host_view()
+        # Some consumers know no strides that count backwards.
+        if lent is not None and min(lent.strides, default=0) >= 0:
+            return dlpack.make_capsule(self._lent(), self.dtype, versioned, dlpack.READ_ONLY)
+        if copy is False:
+            raise dlpack.NotExportable(
+                "copy=False, but only the memory of a CPU tensor can be lent, without flips and "
+                "to a consumer of DLPack 1.0 or later"
+            )
+        return dlpack.make_capsule(self.numpy(), self.dtype, versioned, dlpack.IS_COPIED)
+
+    @classmethod
+    def from_dlpack(cls, x: Any, device: str | None = None, copy: bool | None = None) -> Self:
+        """A tensor over the memory of `x`, an array of another library or a DLPack capsule.
+
+        The memory is kept alive, and must not be changed as long as something computed from the
+        tensor is not computed yet. Without strides that fit row-major order, or on a device that
+        cannot use host memory, it is a copy.
+
+        Raises:
+            InvalidType: `x` does not speak DLPack.
+            InvalidValue: `copy` is False and there has to be one.
+            Unsupported: a device or dtype that cannot be read.
+            FormatError: the capsule's contents make no sense.
+        """
+        from gpu.tensor.dlpack import take_capsule
+
+        name = Device.canonicalize(device)
+        array, dtype, read_only = take_capsule(_capsule_of(x))
+        address = array.ctypes.data
+        fits = array.flags.c_contiguous and address % dtype.itemsize == 0
+        if not array.size:
+            return cls._wrap(G.const(0, array.shape, dtype, name))
+        if copy or not (fits and _uses_host_memory(name)):
+            if copy is False:
+                raise InvalidValue(
+                    f"copy=False, but memory of shape {list(array.shape)} and strides "
+                    f"{list(array.strides)} bytes cannot be used in place on {name}"
+                )
+            return cls._wrap(node_of(array, name, None))
+        return cls._wrap(_borrowed(name, array.shape, dtype, address, array, read_only))
+
+    @classmethod
+    def from_blob(
+        cls,
+        ptr: int,
+        shape: int | Sequence[int],
+        dtype: DType | str = dtypes.float32,
+        device: str | None = None,
+    ) -> Self:
+        """A tensor over memory at address `ptr`, in row-major order, without a copy.
+
+        The caller keeps the memory alive, and unchanged, as long as the tensor or something that
+        was not computed yet needs it. Writing to the tensor gives it memory of its own. Tensors
+        over one range share one value; ranges that overlap otherwise know nothing of each other.
+
+        Raises:
+            InvalidValue: an address that is zero, or not a multiple of the size of an element.
+            Unsupported: a device that cannot use host memory.
+        """
+        name, element, sizes = Device.canonicalize(device), to_dtype(dtype), shape_of(shape)
+        address = integer(ptr, "ptr")
+        if address <= 0 or address % element.itemsize:
+            raise InvalidValue(
+                f"ptr must be an address that is a multiple of {element.itemsize}, the size of "
+                f"{element.name}; got {address:#x}"
+            )
+        if not _uses_host_memory(name):
+            raise Unsupported(f"{name} cannot use memory at an address; copy it there with .to()")
+        if 0 in sizes:
+            return cls._wrap(G.const(0, sizes, element, name))
+        return cls._wrap(_borrowed(name, sizes, element, address, None, False))
+
+    def _lent(self) -> Array:
+        """The value as a read-only array: over the tensor's memory, or where not possible a copy.
+
+        Memory that is given away like this is marked, so that nothing is written there.
+        """
+        array = self._host_view()
+        if array is None:
+            array = self._copied_out()
+            array.flags.writeable = False
+        mark_lent(array)
+        return array
+
+
+def mark_lent(array: Array) -> None:
+    """Marks the buffer that an array is over, if it is over one, as read-only."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    buffer = getattr(base, "buffer", None)
+    if isinstance(buffer, Buffer):
+        buffer.read_only = True
+
+
+def _has_no_format(dtype: DType) -> bool:
+    """Whether Python's struct module has no letter for it."""
+    return dtype.is_float and (dtype.bits == 8 or dtype is dtypes.bfloat16)
+
+
+def _uses_host_memory(device: str) -> bool:
+    return Device[device].allocator.host_address(0) is not None
+
+
+def _capsule_of(x: Any) -> object:
+    if type(x).__name__ == "PyCapsule":
+        return x
+    if not hasattr(x, "__dlpack__"):
+        raise InvalidType(f"from_dlpack needs an array with __dlpack__, got {type(x).__name__}")
+    try:
+        return x.__dlpack__(max_version=(1, 0))
+    except TypeError:  # from before DLPack 1.0
+        return x.__dlpack__()
+
+
+def _borrowed(
+    device: str, shape: tuple[int, ...], dtype: DType, address: int, owner: object, read_only: bool
+) -> Node:
+    """A buffer over memory of someone else, that which already is for exactly this range."""
+    size = int(np.prod(shape, dtype=np.int64))
+    key = (device, address, size, dtype, read_only)
+    buffer = _foreign.get(key)
+    if buffer is None:
+        buffer = Buffer.over(device, size, dtype, address, owner, read_only)
+        _foreign[key] = buffer
+    else:
+        buffer.hold(owner)
+    return G.buffer(buffer, shape, dtype, device)
+
+
+_OPERATORS: Final[dict[str, Callable[..., Any]]] = {
+    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul,
+    "divide": operator.truediv, "floor_divide": operator.floordiv, "remainder": operator.mod,
+    "power": operator.pow, "divmod": divmod, "matmul": operator.matmul,
+    "left_shift": operator.lshift, "right_shift": operator.rshift, "bitwise_and": operator.and_,
+    "bitwise_or": operator.or_, "bitwise_xor": operator.xor, "equal": operator.eq,
+    "not_equal": operator.ne, "less": operator.lt, "less_equal": operator.le,
+    "greater": operator.gt, "greater_equal": operator.ge, "negative": operator.neg,
+    "positive": operator.pos, "absolute": operator.abs, "invert": operator.invert,
+}  # fmt: skip
