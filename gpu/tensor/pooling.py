@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Self
+from typing import Literal, Self, overload
 
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Shape
@@ -57,6 +57,40 @@ class Pooling(Joining, Reduction):
         around = padded._replace(padding=missing)
         number = ones._windows(around, counts, 0)._over_taps("add", counts)
         return total.div(number).cast(x.dtype)
+
+    @overload
+    def max_pool2d(
+        self,
+        kernel_size: Each = (2, 2),
+        stride: Each | None = None,
+        dilation: Each = 1,
+        padding: Each = 0,
+        ceil_mode: bool = False,
+        return_indices: Literal[False] = False,
+    ) -> Self: ...
+
+    @overload
+    def max_pool2d(
+        self,
+        kernel_size: Each = (2, 2),
+        stride: Each | None = None,
+        dilation: Each = 1,
+        padding: Each = 0,
+        ceil_mode: bool = False,
+        *,
+        return_indices: Literal[True],
+    ) -> tuple[Self, Self]: ...
+
+    @overload
+    def max_pool2d(
+        self,
+        kernel_size: Each = (2, 2),
+        stride: Each | None = None,
+        dilation: Each = 1,
+        padding: Each = 0,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Self | tuple[Self, Self]: ...
 
     def max_pool2d(
         self,

@@ -94,6 +94,13 @@ def test_what_the_device_refuses(toy: dict[str, Any]) -> None:
         toy["ToyRenderer"]().render(linear.Program("k", (), (vector,)))
 
 
+def test_kernels_of_one_text_differ_by_their_launch_data(toy: dict[str, Any]) -> None:
+    whole, real = Tensor([1, -2, 3], device="TOY"), Tensor([1.5, -2.5, 3.5], device="TOY")
+    a, b = whole.flip(0), real.flip(0)
+    a.realize(b)
+    assert (a.tolist(), b.tolist()) == ([3, -2, 1], [3.5, -2.5, 1.5])
+
+
 def test_names_that_cannot_be_registered(toy: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="TOY exists already"):
         register("TOY", toy["open_device"])

@@ -53,7 +53,7 @@ def test_references_are_right(path: Path) -> None:
     assert [text for reference in found if (text := problem(reference))] == []
 
 
-@pytest.mark.parametrize("code", PYTHON_BLOCKS)
+@pytest.mark.parametrize("code", PYTHON_BLOCKS, ids=["explain", "by-hand"])
 def test_snippet_runs(code: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(code, str(ARCHITECTURE), "exec"), {"__name__": "snippet"})
     printed = capsys.readouterr().out

@@ -29,7 +29,6 @@ class Convolutional:
 
     def __call__(self, x: Tensor) -> Tensor:
         features = self.norm(self.conv(x)).relu().max_pool2d(2)
-        assert isinstance(features, Tensor)
         return self.out(features.flatten(1))
 
 

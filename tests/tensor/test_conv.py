@@ -89,6 +89,7 @@ def test_conv_on_every_device(device: str) -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")
 @pytest.mark.parametrize("padding", ["same", "valid"])
 @pytest.mark.parametrize("kernel", [(3, 3), (2, 4)])
 def test_conv_padding_by_name(padding: str, kernel: tuple[int, int]) -> None:
