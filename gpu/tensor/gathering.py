@@ -134,22 +134,12 @@ class Gathering(Scanning):
         computed at once and counted.
         """
         places, there = self.ne(0)._true_places(size)
-        columns = self._wrap(G.const(0, (places.numel(), 0), dtypes.int32, self.device))
-        below = self.numel()
-        for axis, length in enumerate(self.shape):
-            below = below // length if length else 0
-            column = places.div(max(below, 1), rounding_mode="floor").mod(max(length, 1))
-            column = there.where(column, fill_value)._reshaped((places.numel(), 1))
-            columns = columns._with_column(column, axis)
-        return columns
-
-    def _with_column(self, column: Self, count: int) -> Self:
-        """self, of `count` columns, and one more."""
-        rows = self.shape[0]
-        wide = (rows, count + 1)
-        padded = self._wrap(G.pad(self._node, [(0, 0, 0), (0, 1, 0)]))
-        last = self._index_along(1, wide).eq(count) if rows else padded.ne(0)
-        return last.where(column.cast(dtypes.int32).expand(wide), padded)
+        sizes = [max(n, 1) for n in self.shape]
+        below = [math.prod(sizes[axis + 1 :]) for axis in range(self.ndim)]
+        steps, ends = (self._lift(np.array(n, np.int32)) for n in (below, sizes))
+        line = places._reshaped((places.numel(), 1))
+        columns = line.div(steps, rounding_mode="floor").mod(ends).cast(dtypes.int32)
+        return there._reshaped((places.numel(), 1)).where(columns, fill_value)
 
     def _true_places(self, size: int | None) -> tuple[Self, Self]:
         """Where self, a bool, is true, in row-major order, and which of `size` places there are.

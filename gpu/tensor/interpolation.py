@@ -66,11 +66,9 @@ class Interpolation(Gathering):
             if self.shape[axis] == 0:
                 raise ShapeError(f"axis {axis} of shape {list(self.shape)} has nothing to read")
             place = _PLACES[kind](self.shape[axis], new)
-            result = (
-                result._mixed(axis, new, place)
-                if mode in _LINEAR
-                else (result._nearest(axis, new, place))
-            )
+            read = result._mixed if mode in _LINEAR else result._nearest
+            # In memory: the work of the axes adds up, nested it would multiply.
+            result = read(axis, new, place).contiguous()
         return result
 
     def _nearest(self, axis: int, new: int, place: _Place) -> Self:

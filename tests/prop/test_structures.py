@@ -121,6 +121,23 @@ def convolution(case: Case) -> Node:
     return result
 
 
+def dots(case: Case) -> Node:
+    """Sums along the last axis of both factors, as in the gradient of a convolution's weights."""
+    dtype = DTYPES[int(case.rng.integers(len(DTYPES)))]
+    if dtype is dtypes.float16:
+        dtype = dtypes.float32
+    outer, o, n, size = case.size(3), case.size(9), case.size(4), case.size(60)
+    taps = int(case.rng.integers(1, 5))
+    grad = case.array((o, n, size), dtype)
+    x = case.array((outer, n, size + taps - 1), dtype)
+    full = (outer, o, n, size, taps)
+    view = G.expand(G.reshape(x, (*x.shape, 1)), (*x.shape, taps))
+    view = G.skew(view, 2, 3, 1, 1, size)
+    a = G.expand(G.reshape(view, (outer, 1, n, size, taps)), full)
+    b = G.expand(G.reshape(grad, (1, o, n, size, 1)), full)
+    return G.reduce("add", G.alu("mul", a, b), (2, 3))
+
+
 def transposition(case: Case) -> Node:
     """A permuted array, with something done to it."""
     dtype = (dtypes.float32, dtypes.int8, dtypes.float64)[int(case.rng.integers(3))]
@@ -136,6 +153,7 @@ PROGRAMS: dict[str, Callable[[Case], Node]] = {
     "reduction": reduction,
     "convolution": convolution,
     "transposition": transposition,
+    "dots": dots,
 }
 
 

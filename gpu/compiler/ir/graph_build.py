@@ -195,6 +195,13 @@ def unskew(x: Node, axis: int, tap: int, stride: int, dilation: int, size: int) 
     shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
     if 0 in x.shape:
         return const(0, shape, x.dtype, x.device)
+    if x.kind == "alu" and x.attr == ("mul",):
+        # The gradient of a convolution: a factor that is the same for all windows stays outside,
+        # so that one product is left to sum over. Zeros times an infinite factor become NaN.
+        for a, b in (x.src, x.src[::-1]):
+            if b.kind == "expand" and b.src[0].shape[axis] == 1:
+                wide = expand(b.src[0], shape)
+                return alu("mul", unskew(a, axis, tap, stride, dilation, size), wide)
     return make("unskew", (x,), (axis, tap, stride, dilation), shape, x.dtype, x.device)
 
 

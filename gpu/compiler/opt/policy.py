@@ -12,7 +12,7 @@ from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import split_hint
-from gpu.compiler.opt import contraction
+from gpu.compiler.opt import contraction, dots
 from gpu.compiler.opt.independence import is_independent
 from gpu.compiler.opt.opts import Bind, Fuse, Opt, Split, apply, fusable
 from gpu.compiler.opt.shape import outer_nest
@@ -64,10 +64,13 @@ def _next_fuse(kernel: K.Kernel) -> Opt | None:
 
 
 def _lanes(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
-    if target.vector_bytes:
-        found = contraction.match(kernel)
-        tiles = list(contraction.tile(found, target)) if found else []
-        yield from tiles or vectorize(kernel, target)
+    if not target.vector_bytes:
+        return
+    product = contraction.match(kernel)
+    tiles = list(contraction.tile(product, target)) if product else []
+    if not tiles and (sums := dots.match(kernel, target)) is not None:
+        tiles = list(dots.tile(sums))
+    yield from tiles or vectorize(kernel, target)
 
 
 def _spread(kernel: K.Kernel, target: Target) -> Iterator[Opt]:

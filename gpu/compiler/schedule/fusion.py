@@ -167,8 +167,8 @@ class _Fusion:
         used = frozenset(var for index in indices for var in index.vars)
         depth = max((domain.index(var) + 1 for var in used if var in domain), default=0)
         rows = math.prod(var.extent for var in domain[:depth])
-        # Each element once, by the iteration that needs it.
-        aligned = used == frozenset(domain[:depth]) and node.size == rows
+        # Each element at most once, by the iteration that needs it.
+        aligned = used == frozenset(domain[:depth]) and rows <= node.size
         if others or mask is not ALWAYS or not aligned:
             return False
         enough = depth == len(domain) or rows >= MIN_ROWS or node.src[0].size <= SMALL

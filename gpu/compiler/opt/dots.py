@@ -1,0 +1,113 @@
+"""Tiles for sums of products whose lanes have to run along the sum.
+
+Where no output loop walks memory as vectors do (the weights of a convolution, a matrix times a
+vector, a product with a transposed matrix) the partial sums are the lanes. Output loops are written
+out around them, so that each vector that is loaded is used several times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.index import Var
+from gpu.compiler.opt.opts import Bind, Opt, Reorder, Rfactor, Split
+from gpu.compiler.opt.shape import leaves, outer_nest, scattered
+from gpu.compiler.target import Target
+
+
+class Dots(NamedTuple):
+    """The loops of a tile of dot products.
+
+    Attributes:
+        outer: output loops that stay as they are.
+        first: the output loop that only one operand depends on, and how many steps are written out.
+        second: the same for the other operand, or None.
+        along: the innermost loop of the sum.
+        lanes: partial sums of each dot product.
+    """
+
+    outer: tuple[Var, ...]
+    first: tuple[Var, int]
+    second: tuple[Var, int] | None
+    along: Var
+    lanes: int
+
+
+def match(kernel: K.Kernel, target: Target) -> Dots | None:
+    """The tile for a kernel that is one sum of products, or None."""
+    nest = outer_nest(kernel.body)
+    sums = [leaf for leaf in leaves(kernel.body) if leaf.update.monoid is not None]
+    if len(sums) != 1 or not nest:
+        return None
+    update, around = sums[0].update, sums[0].loops
+    value, inner = update.value, around[len(nest) :]
+    product = update.monoid == "add" and value.kind == "alu" and value.attr[0] == "mul"
+    if not product or update.lets or update.buf.shape or not inner:
+        return None
+    if around[: len(nest)] != tuple(nest) or any(len(loop.body.body) != 1 for loop in inner):
+        return None
+    along, independent = inner[-1].var, tuple(loop.var for loop in nest)
+    if along.extent < _lanes_of(target, value) or scattered(update, along):
+        return None
+    return _tile(independent, value, along, target)
+
+
+def _lanes_of(target: Target, value: K.Value) -> int:
+    """Lanes of a vector of the products."""
+    return max(target.vector_bytes // max(value.dtype.itemsize, 4), 1)
+
+
+def _tile(
+    independent: tuple[Var, ...], product: K.Value, along: Var, target: Target
+) -> Dots | None:
+    a, b = product.args
+    only_a = [v for v in independent if v in a.vars and v not in b.vars]
+    only_b = [v for v in independent if v in b.vars and v not in a.vars]
+    if len(only_a) < len(only_b) or not only_a:
+        only_a, only_b = only_b, only_a
+    if not only_a:
+        return None
+    first = max(only_a, key=lambda v: v.extent)
+    second: tuple[Var, int] | None = None
+    if only_b:
+        # The narrow loop whole if it fits, then as many of the other as registers allow: sums,
+        # a vector for each step of one operand, and one for the other.
+        narrow = min(only_b, key=lambda v: v.extent)
+        inner = _divisor(narrow.extent, 4)
+        second = narrow, inner
+        steps = _divisor(first.extent, (target.registers - inner - 1) // inner)
+    else:
+        steps = _divisor(first.extent, target.registers // 4)
+    chosen = {first} | ({second[0]} if second else set())
+    outer = tuple(v for v in independent if v not in chosen)
+    return Dots(outer, (first, steps), second, along, _lanes_of(target, product))
+
+
+def _divisor(extent: int, most: int) -> int:
+    """The largest divisor of `extent` that is at most `most`."""
+    return max(d for d in range(1, max(most, 1) + 1) if extent % d == 0)
+
+
+def tile(dots: Dots) -> Iterator[Opt]:
+    """The transformations that make the tile."""
+    tiled = [pair for pair in (dots.first, dots.second) if pair is not None]
+    names = [var.name for var, _ in tiled]
+    yield Reorder((*(v.name for v in dots.outer), *names))
+    counted, written_out = [], []
+    for var, steps in tiled:
+        if steps == var.extent:
+            written_out.append(var.name)
+        elif steps == 1:
+            counted.append(var.name)
+        else:
+            yield Split(var.name, steps)
+            counted.append(f"{var.name}o")
+            written_out.append(f"{var.name}i")
+    yield Reorder((*counted, *written_out))
+    yield Rfactor(dots.along.name, dots.lanes)
+    for part in "zif":
+        yield Bind(f"{dots.along.name}{part}", "vector")
+    for name in written_out:
+        yield Bind(name, "unroll")
