@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from gpu import __version__
-from gpu.cli import info
+from gpu.cli import demo, info
 
 
 class Command(NamedTuple):
@@ -25,6 +25,7 @@ class Command(NamedTuple):
 
 
 COMMANDS: Final[dict[str, Command]] = {
+    "demo": Command("train a network to read digits", demo.add_arguments, demo.run),
     "info": Command("what is installed, found and set", info.add_arguments, info.run),
 }
 

@@ -42,11 +42,12 @@ def compile_graph(
     kernels = _Kernels(plan)
     slots: list[Slot] = []
     steps: list[tuple[int, tuple[int, ...]]] = []
-    for number, (root,) in enumerate(plan.kernels):
-        slot_of[root] = len(leaves) + len(slots)
-        slots.append(Slot(root.device, root.size, root.dtype))
-        if root.kind == "copy":
-            steps.append((-1, (slot_of[root.src[0]], slot_of[root])))
+    for number, made in enumerate(plan.kernels):
+        for root in made:
+            slot_of[root] = len(leaves) + len(slots)
+            slots.append(Slot(root.device, root.size, root.dtype))
+        if made[0].kind == "copy":
+            steps.append((-1, (slot_of[made[0].src[0]], slot_of[made[0]])))
         else:
             job, params = kernels.job(number)
             steps.append((job, tuple(slot_of[node] for node in params)))
@@ -72,24 +73,24 @@ class _Kernels:
 
     def job(self, number: int) -> tuple[int, list[Node]]:
         """The job of a kernel, by its place in `jobs`, and the nodes of the kernel's parameters."""
-        (root,) = self.plan.kernels[number]
-        form, nodes = self._form(root)
+        roots = self.plan.kernels[number]
+        form, nodes = self._form(roots)
         if form not in self._known:
             built = build_kernel("kernel", number, self.plan)
             place = {node: i for i, node in enumerate(nodes)}
             self._known[form] = len(self.jobs), tuple(place[node] for node in built.params)
-            self.jobs.append(prepare_kernel(built, root.device))
+            self.jobs.append(prepare_kernel(built, roots[0].device))
         job, params = self._known[form]
         return job, [nodes[i] for i in params]
 
-    def _form(self, root: Node) -> tuple[Key, list[Node]]:
+    def _form(self, roots: Sequence[Node]) -> tuple[Key, list[Node]]:
         """What a kernel is made of, with its buffers numbered, and its nodes in that order."""
 
         def is_outside(node: Node) -> bool:
-            return node is not root and self.plan.is_read(node)
+            return node not in roots and self.plan.is_read(node)
 
-        key, _ = graph_key([root], is_outside)
-        nodes = toposort([root], is_outside)
+        key, _ = graph_key(roots, is_outside)
+        nodes = toposort(roots, is_outside)
         places = [self.plan.placement.get(node) for node in nodes]
         inside = tuple((p.depth, p.space) if isinstance(p, At) else None for p in places)
         return (key, inside), nodes

@@ -31,10 +31,12 @@ class Counters:
     Attributes:
         launches: kernels launched.
         compiled: graphs compiled.
+        kernels: kernels compiled for them.
     """
 
     launches = 0
     compiled = 0
+    kernels = 0
 
 
 def is_computed(node: Node) -> bool:
@@ -140,6 +142,7 @@ def _find_or_compile(key: Key, roots: list[Node], leaves: list[Node]) -> Schedul
         recipe = compile_graph(roots, leaves, is_computed)
         keep_on_disk(key, devices, recipe)
         Counters.compiled += 1
+        Counters.kernels += len(recipe.codes)
     return load(recipe, len(leaves))
 
 

@@ -35,8 +35,8 @@ def explain(
     roots = split_reductions(roots, is_leaf, lambda name: renderer.target)
     plan = plan_fusion(roots, is_leaf)
     stages = [Stage("graph", print_graph(roots)), Stage("plan", print_plan(roots, plan))]
-    for number, (root,) in enumerate(plan.kernels):
-        if root.kind == "copy":
+    for number, made in enumerate(plan.kernels):
+        if made[0].kind == "copy":
             continue
         built = build_kernel(f"k{number}", number, plan)
         kernel, opts = schedule(built.kernel, renderer.target)

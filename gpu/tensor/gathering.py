@@ -136,7 +136,7 @@ class Gathering(Scanning):
         places, there = self.ne(0)._true_places(size)
         sizes = [max(n, 1) for n in self.shape]
         below = [math.prod(sizes[axis + 1 :]) for axis in range(self.ndim)]
-        steps, ends = (self._lift(np.array(n, np.int32)) for n in (below, sizes))
+        steps, ends = (self._lift(np.array(n, places.dtype.np)) for n in (below, sizes))
         line = places._reshaped((places.numel(), 1))
         columns = line.div(steps, rounding_mode="floor").mod(ends).cast(dtypes.int32)
         return there._reshaped((places.numel(), 1)).where(columns, fill_value)

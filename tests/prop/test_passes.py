@@ -54,8 +54,8 @@ def run_plan(roots: list[Node], inputs: dict[Any, Array], run: RunKernel) -> lis
             values[node] = np.ascontiguousarray(inputs[node.attr[0]]).reshape(-1)
         return values[node]
 
-    for number, (root,) in enumerate(plan.kernels):
-        values[root] = np.zeros(root.size, root.dtype.np)
+    for number, made in enumerate(plan.kernels):
+        values |= {root: np.zeros(root.size, root.dtype.np) for root in made}
         built = build_kernel(f"k{number}", number, plan)
         run(built, [value(node) for node in built.params])
     return [value(root).reshape(root.shape) for root in roots]

@@ -25,10 +25,10 @@ repeat repeat_interleave reshape roll round rshift rsqrt selu short shrink shrin
 silu sin sinh softmax softmin softplus softsign split sqrt square squeeze stack std std_mean sub sum
 swish tan tanh to tolist transpose tril triu trunc unflatten unfold unsqueeze var var_mean view
 where zeros zeros_like argsort cummax cummin cumprod cumsum dropout gather glorot_uniform
-interpolate kaiming_normal kaiming_uniform logcumsumexp manual_seed masked_select multinomial newton_schulz
-nll_loss nonzero normal one_hot rand rand_like randint randn randn_like randperm scaled_uniform
-scaled_dot_product_attention scatter scatter_reduce sort sparse_categorical_crossentropy topk
-uniform"""
+interpolate kaiming_normal kaiming_uniform logcumsumexp manual_seed masked_select multinomial
+newton_schulz nll_loss nonzero normal one_hot rand rand_like randint randn randn_like randperm
+scaled_uniform scaled_dot_product_attention scatter scatter_reduce sort
+sparse_categorical_crossentropy topk uniform"""
 
 
 def test_public_names() -> None:

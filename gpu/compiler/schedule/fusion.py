@@ -16,6 +16,7 @@ from typing import Final
 
 from gpu.compiler.ir.graph import MOVEMENT, Node, toposort
 from gpu.compiler.ir.index import ALWAYS, Var
+from gpu.compiler.schedule.merge import merge_outputs
 from gpu.compiler.schedule.plan import At, Plan, Root
 from gpu.compiler.schedule.region import needed_region
 from gpu.compiler.schedule.views import (
@@ -57,6 +58,7 @@ class _Fusion:
     def __init__(self, roots: list[Node], is_leaf: Callable[[Node], bool]):
         self.is_leaf = is_leaf
         self.order = toposort(roots, is_leaf)
+        self.requested = frozenset(roots)
         self.outputs = set(roots)
         self.cost: dict[Node, int] = {}
         # What each kernel, named by its output, reads of each node.
@@ -73,12 +75,35 @@ class _Fusion:
             self._decide_output(node)
         for node in reversed(inner):
             self._place(node)
-        kernels = [node for node in inner if node in self.outputs]
-        number = {node: i for i, node in enumerate(kernels)}
+        outputs = [node for node in inner if node in self.outputs]
+        merged = merge_outputs(outputs, self._mergeable(outputs), self.cost)
+        kernels = [kept for group in merged if (kept := self._stored(group))]
+        number = {node: i for i, group in enumerate(kernels) for node in group}
         placement: dict[Node, Root | At] = {node: Root(i) for node, i in number.items()}
         for node, (root, depth, space) in self.placed.items():
             placement[node] = At(number[root], depth, space)
-        return Plan(tuple((node,) for node in kernels), placement, self.is_leaf)
+        return Plan(tuple(kernels), placement, self.is_leaf)
+
+    def _stored(self, group: tuple[Node, ...]) -> tuple[Node, ...]:
+        """The outputs of a kernel without those that only it reads."""
+        return tuple(
+            node
+            for node in group
+            if node in self.requested or not {*self.reads[node]} <= {node, *group}
+        )
+
+    def _mergeable(self, outputs: list[Node]) -> dict[Node, dict[Node, bool]]:
+        """What the kernels without loops of their own read, and whether element by element."""
+        looping = {root for root, _, _ in self.placed.values()}
+        looping.update(n for n in outputs if n.kind in ("reduce", "scatter", "scan", "copy"))
+        result: dict[Node, dict[Node, bool]] = {n: {} for n in outputs if n not in looping}
+        for node in self.order:
+            if self._in_memory(node):
+                for root, accesses in self.reads[node].items():
+                    if root in result and root is not node:
+                        own = domain_indices(root.shape, self.domain[root])
+                        result[root][node] = all(a == (own, ALWAYS) for a in accesses)
+        return result
 
     # Which nodes must be outputs, from sources to readers.
 

@@ -199,9 +199,7 @@ class LAMB(Optimizer):
         return [self.share1, self.share2, *self.m, *self.v]
 
     def _shares(self, dtype: DType) -> tuple[Tensor, Tensor]:
-        first, second = (
-            share.reshape(()).cast(dtype) for share in (self.share1, self.share2)
-        )
+        first, second = (share.reshape(()).cast(dtype) for share in (self.share1, self.share2))
         return first, second
 
 
