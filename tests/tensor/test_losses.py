@@ -14,7 +14,7 @@ from tensor.reference import Array, assert_gradients, assert_same, rng_for, torc
 
 F = torch.nn.functional
 # Shapes of the logits, with the classes along axis 1, or along the only one.
-LOGITS = [(5,), (6, 5), (2, 5, 3), (2, 5, 2, 3)]
+LOGITS = [(5,), (6, 5), (2, 5, 2, 3)]
 REDUCTIONS = ["mean", "sum", "none"]
 
 
@@ -35,8 +35,9 @@ def against(
     )
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize(
+    ("reduction", "smoothing"), [("mean", 0.0), ("mean", 0.2), ("sum", 0.2), ("none", 0.0)]
+)
 @pytest.mark.parametrize("shape", LOGITS)
 def test_cross_entropy(
     shape: tuple[int, ...], smoothing: float, reduction: str, device: str
@@ -53,8 +54,9 @@ def test_cross_entropy(
         )
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("ignored", [None, 2])
+@pytest.mark.parametrize(
+    ("reduction", "ignored"), [("mean", None), ("mean", 2), ("sum", None), ("none", 2)]
+)
 @pytest.mark.parametrize("shape", LOGITS)
 def test_nll_loss(shape: tuple[int, ...], ignored: int | None, reduction: str, device: str) -> None:
     x = rng_for(shape).normal(size=shape)
@@ -159,9 +161,9 @@ def test_attention_drops_weights_in_training() -> None:
 
 SIZES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "1d up": ((2, 3, 5), (9,)),
-    "1d down": ((2, 3, 9), (4,)),
+    "1d down": ((1, 1, 9), (4,)),
     "2d": ((1, 2, 4, 5), (7, 3)),
-    "3d": ((1, 2, 3, 4, 2), (4, 2, 5)),
+    "3d": ((1, 1, 3, 4, 2), (4, 2, 5)),
     "to one": ((1, 1, 4, 3), (1, 1)),
     "from one": ((1, 1, 1, 1), (3, 2)),
     "same": ((1, 2, 4), (4,)),

@@ -162,9 +162,9 @@ def windows(program: Program, theirs: Any) -> Callable[[Any], Any]:
 MOVES = (flattened, split_axis, permuted, sliced, selected, diagonal, windows)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(30))
 def test_random_programs(seed: int) -> None:
-    Program(seed, "CPU" if seed % 8 == 0 else "PYTHON").run(14)
+    Program(seed, "CPU" if seed % 10 == 0 else "PYTHON").run(14)
 
 
 def base() -> Tensor:
@@ -402,3 +402,14 @@ def test_writing_to_a_leaf_in_place(write: Callable[[Tensor], Any]) -> None:
     with pytest.raises(InvalidValue, match=r"requires_grad=True.*assign\(\).*detach\(\)"):
         write(w)
     assert w.tolist() == [1, 2, 3]
+
+
+def test_backward_needs_something_to_go_to() -> None:
+    w = Tensor([1.0, 2.0], requires_grad=True)
+    loss = (w * w).sum()
+    assert loss.item() == 5 and "5." in repr(loss)
+    loss.backward()
+    assert w.grad is not None and w.grad.tolist() == [2, 4]
+    for lost in ((w * w).sum().realize(), Tensor([1.0]).sum()):
+        with pytest.raises(InvalidValue, match=r"requires_grad=True.*before realize\(\)"):
+            lost.backward()
