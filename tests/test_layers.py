@@ -28,6 +28,7 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     "gpu.__main__": ("gpu.cli",),
     "gpu.dtype": ("gpu.core",),
     "gpu.nn": ("gpu.tensor",),
+    "gpu.data": ("gpu.core",),
     "gpu.core": (),
     "gpu.autogen": (),
     "gpu.transport": ("gpu.core", "gpu.autogen"),

@@ -86,7 +86,7 @@ def _demonstrate(arguments: argparse.Namespace) -> None:
     )
     _tell(
         "time",
-        f"{end - start:.1f} s: {progress.seconds:.1f} s training at {progress.rate():.0f} steps/s, "
+        f"{end - start:.1f} s: {progress.seconds:.1f} s training at {progress.rate()} steps/s, "
         f"{end - before:.1f} s testing",
     )
     _tell(
@@ -142,9 +142,10 @@ class _Progress:
         """Removes the bar."""
         self._bar.close()
 
-    def rate(self) -> float:
-        """Steps a second as they are in the long run: by the median, which compiling spares."""
-        return 1 / sorted(self._times)[len(self._times) // 2]
+    def rate(self) -> str:
+        """Steps a second in the long run: by the median step, which does not compile."""
+        rate = 1 / sorted(self._times)[len(self._times) // 2]
+        return f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
 
     def _summarise(self) -> None:
         loss = sum(report.loss for report in self._recent) / len(self._recent)
@@ -189,10 +190,9 @@ def _check_output(path: Path) -> None:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not positive: at least one is needed")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
 
 
 def _tell(title: str, text: str) -> None:

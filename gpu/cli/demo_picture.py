@@ -96,8 +96,9 @@ def _draw_cell(cell: Bytes, image: Bytes, answer: int, label: int) -> None:
 
 def _write(line: Bytes, text: list[tuple[str, Colour]]) -> None:
     """Glyphs, each in its colour, in the middle of `line`."""
-    advance = (_GLYPH_WIDTH + 1) * _LABEL
-    left = (line.shape[1] - (len(text) * advance - _LABEL)) // 2
+    space = 2 * _LABEL
+    advance = _GLYPH_WIDTH * _LABEL + space
+    left = (line.shape[1] - (len(text) * advance - space)) // 2
     for character, colour in text:
         mask = _glyph(character).repeat(_LABEL, 0).repeat(_LABEL, 1)
         line[:, left : left + mask.shape[1]][mask] = colour

@@ -1,4 +1,4 @@
-"""Writes PNG images (https://www.w3.org/TR/png-3/): 8 bits a channel, grey or red, green and blue."""
+"""Writes images as PNG (https://www.w3.org/TR/png-3/), with 8 bits a channel."""
 
 from __future__ import annotations
 

@@ -50,6 +50,16 @@ def nested_gather(case: Case) -> Node:
     return G.gather(case.array((m,), dtypes.float32), first, 0)
 
 
+def gather_of_gather(case: Case) -> Node:
+    """The rows a gather gives are picked from again, along another axis and along the same."""
+    n, m = case.size(12), case.size(12)
+    x = case.array((n, m), dtypes.float32)
+    axis = int(case.rng.integers(2))
+    rows = G.gather(x, indices(case, (case.size(20), m), n), 0)
+    place = [case.size(20), m] if axis == 0 else [rows.shape[0], case.size(20)]
+    return G.gather(rows, indices(case, (place[0], place[1]), rows.shape[axis]), axis)
+
+
 def scatter(case: Case) -> Node:
     shape = tuple(case.size(9) for _ in range(3))
     axis = int(case.rng.integers(3))
@@ -101,7 +111,17 @@ def random_numbers(case: Case) -> Node:
 
 PROGRAMS: dict[str, Callable[[Case], Node]] = {
     f.__name__: f
-    for f in (gather, embedding, nested_gather, scatter, scan, windows, write, random_numbers)
+    for f in (
+        gather,
+        embedding,
+        nested_gather,
+        gather_of_gather,
+        scatter,
+        scan,
+        windows,
+        write,
+        random_numbers,
+    )
 }
 
 

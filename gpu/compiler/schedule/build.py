@@ -220,13 +220,17 @@ class _Builder:
         picks: frozenset[Var] = frozenset(),
     ) -> K.Update:
         """An Update with the lets that its value, or `picks`, need."""
-        needed: set[Var] = set()
-        waiting = [v for v in (*value.vars, *picks) if v in self.lets]
+        ordered: dict[Var, None] = {}
+        waiting = [(v, False) for v in sorted({*value.vars, *picks}, key=str) if v in self.lets]
         while waiting:
-            var = waiting.pop()
-            needed.add(var)
-            waiting += [v for v in self.lets[var].vars if v in self.lets and v not in needed]
-        lets = tuple(K.Let(var, of) for var, of in self.lets.items() if var in needed)
+            var, expanded = waiting.pop()
+            if expanded:
+                ordered[var] = None
+            elif var not in ordered:
+                waiting.append((var, True))
+                inner = sorted(self.lets[var].vars, key=str)
+                waiting += [(v, False) for v in inner if v in self.lets and v not in ordered]
+        lets = tuple(K.Let(var, self.lets[var]) for var in ordered)
         return K.Update(buf, where, monoid, value, mask, lets)
 
     def _running(self, root: Node) -> K.Buf:
