@@ -179,9 +179,9 @@ def _draw(training: Training, predicted: npt.NDArray[np.int64], path: Path) -> N
 
 def _check_output(path: Path) -> None:
     """Before all the work, what is known to fail after it."""
-    if path.is_dir():
+    if os.path.isdir(path):
         raise InvalidValue(f"--output={path}: is a folder; name a file in it")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise InvalidValue(f"--output={path}: there is no folder {path.parent}; make it first")
     if not os.access(path.parent, os.W_OK):
         raise InvalidValue(

@@ -40,6 +40,21 @@ def gradients(result: Node, seed: Node, targets: Sequence[Node]) -> list[Node | 
     return [grads.get(target) for target in targets]
 
 
+def reaches(result: Node, targets: set[Node]) -> bool:
+    """Whether a gradient of `result` could reach one of `targets`."""
+    seen = {result}
+    stack = [result]
+    while stack:
+        node = stack.pop()
+        if node in targets:
+            return True
+        if node.kind != "detach" and has_gradient(node.dtype):
+            new = [source for source in node.src if source not in seen]
+            seen.update(new)
+            stack += new
+    return False
+
+
 def _nodes_that_carry(order: Sequence[Node], wanted: set[Node]) -> set[Node]:
     """Nodes through which a gradient can flow to something wanted."""
     carries = set(wanted)

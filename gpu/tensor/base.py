@@ -23,7 +23,7 @@ from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
 from gpu.runtime.execute import realize, storage
 from gpu.tensor.autodiff import gradients
-from gpu.tensor.handle import Handle
+from gpu.tensor.handle import Handle, leaf_nodes
 from gpu.tensor.hostview import host_view
 from gpu.tensor.size import Size
 from gpu.tensor.tracing import active, refuse
@@ -94,8 +94,10 @@ class TensorBase(Handle):
         if active() is not None:
             return self  # a jitted function is computed as a whole
         tensors: tuple[TensorBase, ...] = (self, *others)
-        for tensor, node in zip(tensors, realize([t._node for t in tensors]), strict=True):
-            tensor._become(node)
+        computed = realize([t._node for t in tensors])
+        leaves = leaf_nodes()
+        for tensor, node in zip(tensors, computed, strict=True):
+            tensor._become(node, leaves)
         return self
 
     def numpy(self) -> npt.NDArray[Any]:
@@ -182,16 +184,16 @@ class TensorBase(Handle):
 
         Those are the tensors with `requires_grad=True` that this one was computed from. Raises
         ShapeError if the tensor is not 0-d and no gradient is given, InvalidValue if there is no
-        such tensor; `realize` makes a tensor forget what it was computed from.
+        such tensor.
         """
         inside = set(toposort([self._node]))
         leaves = [t for t in list(Handle._leaves.values()) if not inside.isdisjoint(t._nodes())]
-        if not leaves:
-            raise InvalidValue(
-                f"{self._described()} was computed from no tensor with requires_grad=True, or was "
-                "realised since: call backward() before realize()"
-            )
         found = self._gradients([t._nodes() for t in leaves], gradient)
+        if all(node is None for node in found):
+            raise InvalidValue(
+                f"{self._described()} was computed from no tensor with requires_grad=True, or "
+                "only through detach() and operations that have no gradient"
+            )
         for leaf, node in zip(leaves, found, strict=True):
             if node is not None:
                 total = node if leaf.grad is None else G.alu("add", leaf.grad._node, node)

@@ -163,7 +163,7 @@ def _buffer(source: _Source, arguments: list[Tensor]) -> Buffer:
             node = source.handle._node
             if not is_computed(node):
                 (node,) = realize([node])
-                source.handle._become(node)
+                source.handle._become(node, set())
             return storage(node)
         case "random":
             assert source.node is not None

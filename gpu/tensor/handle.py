@@ -17,6 +17,7 @@ from gpu.compiler.ir.derivative import has_gradient
 from gpu.compiler.ir.graph import Node, Shape
 from gpu.core.dtype import DType
 from gpu.core.errors import DTypeError, InvalidValue
+from gpu.tensor.autodiff import reaches
 from gpu.tensor.tracing import active
 from gpu.tensor.views import Step, View
 
@@ -134,12 +135,19 @@ class Handle:
         if (trace := active()) is not None:
             trace.writes(self)
 
-    def _become(self, node: Node) -> None:
-        """Stands for `node` from now on, which has the value the tensor has already."""
-        if node is not self._value:
-            if id(self) in Handle._leaves:
-                self._earlier = (*self._earlier, self._value)
-            self._value = node
+    def _become(self, node: Node, leaf_nodes: set[Node]) -> None:
+        """Stands for `node` from now on, which has the value the tensor has already.
+
+        Where gradients could flow on to a leaf, one of `leaf_nodes`, the tensor keeps the node it
+        has: the runtime knows its value is in memory, and `backward` needs what lies behind it.
+        """
+        if node is self._value:
+            return
+        if id(self) in Handle._leaves:
+            self._earlier = (*self._earlier, self._value)
+        elif leaf_nodes and reaches(self._value, leaf_nodes):
+            return
+        self._value = node
 
     def _replace(self, node: Node) -> None:
         """Takes another value: `node`, in memory that no other tensor of interest stands for.
@@ -199,6 +207,11 @@ class Handle:
 
 def _node_of_its_own(node: Node) -> Node:
     return G.contiguous(node, next(_identities))
+
+
+def leaf_nodes() -> set[Node]:
+    """Every node that a leaf's value is or has been known as."""
+    return {node for leaf in _live_leaves() for node in leaf._nodes()}
 
 
 def _live_leaves() -> list[Handle]:

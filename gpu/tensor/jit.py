@@ -26,7 +26,7 @@ from gpu.compiler.ir.graph import Node
 from gpu.core.config import config
 from gpu.core.log import get_logger
 from gpu.runtime.buffer import Buffer
-from gpu.runtime.execute import realize, storage
+from gpu.runtime.execute import is_computed, realize, storage
 from gpu.tensor.capture import Capture, changed_number, map_tensors, tensors_in
 from gpu.tensor.handle import Handle
 from gpu.tensor.randomness import generator_state, restore_generator
@@ -228,12 +228,14 @@ def _stand_in(tensor: Tensor) -> Node:
 def _compute(arguments: list[Tensor]) -> None:
     """Every argument in memory of its own shape, so that a replay can read it."""
     for tensor in arguments:
-        if tensor._node.kind != "buffer":
-            (node,) = realize([G.contiguous(tensor._node)])
-            if tensor._view is None:
-                tensor._become(node)
-            else:
-                tensor._value = node
+        node = tensor._node
+        if is_computed(node):
+            continue
+        if tensor._view is None:
+            tensor.realize()
+        if not is_computed(tensor._node):
+            # A view, or another shape of memory that is there.
+            (tensor._value,) = realize([G.contiguous(node)])
 
 
 def _form(value: Any, found: list[Tensor]) -> Any:

@@ -45,7 +45,7 @@ class Trace:
             return
         if not is_computed(handle._value):
             (node,) = realize([handle._value])
-            handle._become(node)
+            handle._become(node, set())
         self.state[handle] = handle._value
         self.grads[handle] = handle.grad
 

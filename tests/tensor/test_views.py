@@ -18,6 +18,7 @@ from gpu.core.errors import (
     InvalidValue,
     ShapeError,
 )
+from gpu.runtime.execute import Counters
 from tensor.reference import rng_for, torch
 
 
@@ -410,6 +411,28 @@ def test_backward_needs_something_to_go_to() -> None:
     assert loss.item() == 5 and "5." in repr(loss)
     loss.backward()
     assert w.grad is not None and w.grad.tolist() == [2, 4]
-    for lost in ((w * w).sum().realize(), Tensor([1.0]).sum()):
-        with pytest.raises(InvalidValue, match=r"requires_grad=True.*before realize\(\)"):
+    for lost in ((w.detach() * 2).sum(), Tensor([1.0]).sum()):
+        with pytest.raises(InvalidValue, match=r"requires_grad=True"):
             lost.backward()
+
+
+def test_gradients_flow_through_what_was_realized() -> None:
+    x = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+    hidden = (x * x).realize()
+    loss = (hidden * hidden).sum().realize()
+    launches = Counters.launches
+    assert loss.item() == 1 + 16 + 81
+    assert Counters.launches == launches
+    loss.backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [4.0, 32.0, 108.0]
+
+
+def test_history_ends_where_nothing_asks_for_gradients() -> None:
+    x = Tensor([1.0, 2.0])
+    for _ in range(3):
+        x = (x + 1).realize()
+    assert x._node.kind == "buffer"
+    leaf = Tensor([1.0, 1.0], requires_grad=True)
+    moment = (x * 0.9 + leaf.detach()).realize()
+    assert moment._node.kind == "buffer"

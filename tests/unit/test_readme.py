@@ -39,7 +39,7 @@ def test_example_runs(code: str, output: str, device: str) -> None:
 
 def test_the_two_commands() -> None:
     commands = re.findall(r"^    (pip .*)$", README, re.MULTILINE)
-    assert commands == ["pip install . && gpu info", "pip install '.[test]' && pytest"]
+    assert commands == ["pip install . && gpu demo", "pip install '.[test]' && pytest"]
 
 
 def test_paths_exist() -> None:

@@ -92,7 +92,7 @@ class Optimizer(ABC):
         assert param.grad is not None
         wide = promote(param.dtype, dtypes.float32)
         rate = self.lr.reshape(()).cast(wide)
-        return param.detach().cast(wide), param.grad.cast(wide), rate
+        return param.detach().cast(wide), param.grad.detach().cast(wide), rate
 
     def _subtract(self, number: int, change: Tensor) -> None:
         """Takes `change` from a parameter."""
