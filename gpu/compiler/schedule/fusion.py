@@ -113,6 +113,9 @@ class _Fusion:
         own = _own_cost(node)
         total = own + sum(self.cost[s] for s in inline if not self._in_memory(s))
         if total > MAX_INLINE:
+            # What is used several times was counted as often, but is computed once.
+            total = own + self._distinct_cost(inline)
+        if total > MAX_INLINE:
             self.outputs.update(s for s in inline if s.kind not in ("const", "iota"))
             total = own
         self.cost[node] = total
@@ -120,6 +123,19 @@ class _Fusion:
             self.outputs.add(node)
         if node.kind == "copy":
             self.outputs.update(s for s in node.src if not self.is_leaf(s))
+
+    def _distinct_cost(self, inline: list[Node]) -> int:
+        """What computing these nodes inline costs, each node counted once; stops at the limit."""
+        total = 0
+        seen: set[Node] = set(inline)
+        waiting = list(inline)
+        while waiting and total <= MAX_INLINE:
+            node = waiting.pop()
+            total += _own_cost(node)
+            new = {s for s in node.src if s.kind != "reduce" and not self._in_memory(s)} - seen
+            seen |= new
+            waiting += new
+        return total
 
     def _in_memory(self, node: Node) -> bool:
         return node in self.outputs or self.is_leaf(node)
