@@ -49,6 +49,9 @@ class Allocator(ABC, Generic[M]):
 class LRUAllocator(Allocator[M]):
     """Keeps freed memory by size and hands it out again; frees nothing until it must.
 
+    Threads use it at once without a lock, which `free`, called by the garbage collector at any
+    moment, could not wait for: what is kept is only taken by `pop`, which takes it or raises.
+
     Attributes:
         used: bytes handed out now.
         cached: bytes kept for later.
@@ -61,11 +64,12 @@ class LRUAllocator(Allocator[M]):
 
     def alloc(self, nbytes: int) -> M:
         """Memory of at least `nbytes` bytes. Raises OutOfMemory after giving up what is kept."""
-        if kept := self._kept.get(nbytes):
-            self.cached -= nbytes
-            memory = kept.pop()
-        else:
+        try:
+            memory = self._kept[nbytes].pop()
+        except IndexError:
             memory = self._alloc_or_make_room(nbytes)
+        else:
+            self.cached -= nbytes
         self.used += nbytes
         return memory
 
@@ -86,8 +90,11 @@ class LRUAllocator(Allocator[M]):
 
     def free_cache(self) -> None:
         """Gives everything kept back to the device."""
-        while self._kept:
-            nbytes, memories = self._kept.popitem()
-            self.cached -= nbytes * len(memories)
-            for memory in memories:
+        for nbytes, memories in list(self._kept.items()):
+            while True:
+                try:
+                    memory = memories.pop()
+                except IndexError:
+                    break
+                self.cached -= nbytes
                 self._free(memory, nbytes)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu.core.dtype import DType
-from gpu.core.errors import InvalidValue
+from gpu.core.errors import InvalidValue, OutOfMemory
 from gpu.runtime.allocator import Allocator
 from gpu.runtime.device import Device
 
@@ -94,7 +95,7 @@ class Buffer:
 
     def copy_out(self) -> npt.NDArray[Any]:
         """The contents as a fresh one-dimensional numpy array."""
-        result = np.empty(self.size, self.dtype.np)
+        result = host_array((self.size,), self.dtype.np)
         device = Device[self.device]
         device.synchronize()
         device.allocator.copy_out(result.view(np.uint8).data, self.memory)
@@ -114,6 +115,18 @@ class Buffer:
 
     def __repr__(self) -> str:
         return f"<Buffer {self.dtype.name} x {self.size} on {self.device}>"
+
+
+def host_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """A fresh numpy array with undefined contents. Raises OutOfMemory where it does not fit."""
+    try:
+        return np.empty(shape, dtype)
+    except (MemoryError, ValueError) as error:  # ValueError: more than numpy can address
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+        raise OutOfMemory(
+            f"cannot allocate {nbytes:,} bytes of host memory for a numpy array of shape "
+            f"{list(shape)}; read a part of the tensor, or make it smaller"
+        ) from error
 
 
 class _HostMemory:

@@ -19,7 +19,7 @@ from gpu.core.errors import (
     InvalidValue,
     ShapeError,
 )
-from gpu.runtime.buffer import Buffer
+from gpu.runtime.buffer import Buffer, host_array
 from gpu.runtime.device import Device
 from gpu.runtime.execute import realize, storage
 from gpu.tensor.autodiff import gradients
@@ -104,10 +104,14 @@ class TensorBase(Handle):
         """The value as a numpy array of its own. bfloat16 and fp8 use the dtypes of ml_dtypes.
 
         Memory that the host can read is read in place: of a computed tensor on the CPU, a view
-        costs the copying of its elements and nothing is compiled.
+        costs the copying of its elements and nothing is compiled. Raises OutOfMemory.
         """
         lent = self._host_view()
-        return self._copied_out() if lent is None else lent.copy(order="C")
+        if lent is None:
+            return self._copied_out()
+        own = host_array(lent.shape, lent.dtype)
+        np.copyto(own, lent)
+        return own
 
     def _host_view(self) -> npt.NDArray[Any] | None:
         """The value, computed if need be, as a read-only array over the tensor's own memory.

@@ -11,12 +11,17 @@ then, and what the function wrote to them (parameters, optimiser state, running 
 is written again. Random numbers are new in each replay. A function is captured anew for other
 shapes, dtypes, devices or Python arguments, another setting of `Tensor.training`, and another value
 of a number it takes from its closure or from the globals of its module.
+
+A tensor made inside that leaves in another way than the result has no value: using it is an error.
+One jitted function runs at a time in a process: threads take turns.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import os
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 import numpy as np
@@ -45,6 +50,20 @@ MAX_ATTEMPTS: Final = 5
 _NUMBERS: Final = (bool, int, float)
 
 
+class _Turn:
+    """Held while a jitted function runs: captures stand in for tensors that others may share."""
+
+    lock = threading.RLock()
+
+    @classmethod
+    def renew(cls) -> None:
+        """For a forked child, in which whoever held the lock is not."""
+        cls.lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_Turn.renew)
+
+
 class Jit(Generic[P, R]):
     """A function that is captured and replayed; see the module's text.
 
@@ -56,6 +75,7 @@ class Jit(Generic[P, R]):
     def __init__(self, function: Callable[P, R]):
         functools.update_wrapper(self, function)
         self.function = function
+        self._name: str = getattr(function, "__qualname__", repr(function))
         self._captures: dict[Any, Capture] = {}
 
     @property
@@ -79,8 +99,13 @@ class Jit(Generic[P, R]):
         """Calls the function, or replays it. Raises JitError where it cannot be replayed."""
         if active() is not None:
             return self.function(*args, **kwargs)
+        with _Turn.lock:
+            return self._call(args, kwargs)
+
+    def _call(self, args: Any, kwargs: Any) -> R:
         arguments: list[Tensor] = []
-        key = (_form((args, kwargs), arguments), self._outside(), Tensor.training)
+        form = _form((args, kwargs), arguments)
+        key = (form, _sharing(arguments), self._outside(), Tensor.training)
         _compute(arguments)
         capture = self._captures.get(key)
         if capture is None or capture.calls == 1:
@@ -97,12 +122,12 @@ class Jit(Generic[P, R]):
             return ()
         cells = function.__closure__ or ()
         inside = tuple(
-            (name, type(cell.cell_contents), cell.cell_contents)
+            (name, type(cell.cell_contents), repr(cell.cell_contents))
             for name, cell in zip(code.co_freevars, cells, strict=True)
             if isinstance(cell.cell_contents, _NUMBERS)
         )
         outside = tuple(
-            (name, type(value), value)
+            (name, type(value), repr(value))
             for name in code.co_names
             if isinstance(value := function.__globals__.get(name), _NUMBERS)
         )
@@ -114,11 +139,11 @@ class Jit(Generic[P, R]):
         if first is None:
             if len(self._captures) == MAX_CAPTURES:
                 raise JitError(
-                    f"{self.function.__qualname__} was captured {MAX_CAPTURES} times, each time "
+                    f"{self._name} was captured {MAX_CAPTURES} times, each time "
                     f"for another value; the last key is {key}: pass what changes as a Tensor"
                 )
             self._captures[key] = traced
-            log.info("captured %s", self.function.__qualname__)
+            log.info("captured %s", self._name)
             return traced
         if first.form() == traced.form():
             first.calls = 2
@@ -126,14 +151,14 @@ class Jit(Generic[P, R]):
         del self._captures[key]
         if (change := changed_number(first, traced)) is not None:
             raise JitError(
-                f"{self.function.__qualname__} computed with {change[0]} in its first call and "
+                f"{self._name} computed with {change[0]} in its first call and "
                 f"with {change[1]} in its second; pass what changes as an argument or a Tensor"
             )
         # Something was made by the first call, a gradient perhaps: the next call has to agree.
         traced.attempts = first.attempts + 1
         if traced.attempts == MAX_ATTEMPTS:
             raise JitError(
-                f"{self.function.__qualname__} did something else in each of {MAX_ATTEMPTS} calls "
+                f"{self._name} did something else in each of {MAX_ATTEMPTS} calls "
                 "with arguments of one form; it cannot be replayed"
             )
         self._captures[key] = traced
@@ -141,11 +166,10 @@ class Jit(Generic[P, R]):
 
     def _trace(self, args: Any, kwargs: Any, arguments: list[Tensor]) -> Capture:
         trace = Trace()
-        before = [tensor._value for tensor in arguments]
-        grads = [tensor.grad for tensor in arguments]
-        stand_ins = [_stand_in(tensor) for tensor in arguments]
+        before = [(t._value, t._view, t._version, t.grad) for t in arguments]
+        stand_ins = [_stand_in(tensor, self._name) for tensor in arguments]
         for tensor, node in zip(arguments, stand_ins, strict=True):
-            tensor._value = node
+            tensor._value, tensor._view = node, None
             trace.born[id(tensor)] = tensor
         try:
             with tracing(trace):
@@ -153,14 +177,33 @@ class Jit(Generic[P, R]):
             for tensor, node in zip(arguments, stand_ins, strict=True):
                 if tensor._value is not node:
                     trace.moved[tensor] = node
+            bases = [
+                view.base if view else t for t, (_, view, *_) in zip(arguments, before, strict=True)
+            ]
+            self._refuse_sharing(trace, arguments, bases)
             return Capture(trace, stand_ins, arguments, result)
         finally:
             for handle, old in trace.moved.items():
                 handle._value = old
-            for tensor, old, grad in zip(arguments, before, grads, strict=True):
-                tensor._value, tensor.grad = old, grad
+            for tensor, held in zip(arguments, before, strict=True):
+                tensor._value, tensor._view, tensor._version, tensor.grad = held
             for handle, before_trace in trace.grads.items():
                 handle.grad = before_trace
+
+    def _refuse_sharing(
+        self, trace: Trace, arguments: list[Tensor], bases: Sequence[Handle]
+    ) -> None:
+        """Raises JitError where a write would have to show in another tensor that goes in."""
+        written = set(map(id, trace.moved))
+        for tensor, base in zip(arguments, bases, strict=True):
+            others = [t for t, b in zip(arguments, bases, strict=True) if b is base]
+            shared = len(others) > 1 or base in trace.state or id(base) in written - {id(tensor)}
+            if shared and not written.isdisjoint(map(id, (base, *others))):
+                raise JitError(
+                    f"{self._name} writes to memory that an argument, {tensor._described()}, "
+                    "shares with another tensor it uses: pass one of them, and make the other "
+                    "from it inside"
+                )
 
     def _apply(self, capture: Capture, values: list[Node], arguments: list[Tensor]) -> R:
         """Makes the function's effects and its result of the values of a replay."""
@@ -204,7 +247,7 @@ class Jit(Generic[P, R]):
                 for each, (node, grad) in before.items():
                     each._value, each.grad = node, grad
                 raise JitError(
-                    f"the replay of {self.function.__qualname__} differs from the function itself "
+                    f"the replay of {self._name} differs from the function itself "
                     f"by up to {worst:.3g} in a {target.kind}: something it uses changed unseen"
                 )
         return result
@@ -220,8 +263,25 @@ def _value_of(tensor: Handle | None) -> np.ndarray[Any, Any]:
     return Tensor._wrap(tensor._node).numpy().reshape(-1)
 
 
-def _stand_in(tensor: Tensor) -> Node:
-    handle = Buffer(tensor.device, tensor.numel(), tensor.dtype)
+class _StandIn(Buffer):
+    """What an argument is while its function is captured: a buffer that never has memory."""
+
+    __slots__ = ("function",)
+    function: str
+
+    @property
+    def memory(self) -> Any:
+        """Raises JitError: what depends on it can only be computed by a replay."""
+        raise JitError(
+            f"a tensor made inside the jitted {self.function} was kept in another way than by "
+            "returning it, so it has no value: return it, in lists, tuples and dicts, or assign() "
+            "it to a tensor that was made and realized outside"
+        )
+
+
+def _stand_in(tensor: Tensor, function: str) -> Node:
+    handle = _StandIn(tensor.device, tensor.numel(), tensor.dtype)
+    handle.function = function
     return G.buffer(handle, tensor.shape, tensor.dtype, tensor.device)
 
 
@@ -236,6 +296,12 @@ def _compute(arguments: list[Tensor]) -> None:
         if not is_computed(tensor._node):
             # A view, or another shape of memory that is there.
             (tensor._value,) = realize([G.contiguous(node)])
+
+
+def _sharing(arguments: list[Tensor]) -> tuple[int, ...]:
+    """For each argument the number of the first one that shows elements of the same tensor."""
+    bases = [id(t if t._view is None else t._view.base) for t in arguments]
+    return tuple(bases.index(base) for base in bases)
 
 
 def _form(value: Any, found: list[Tensor]) -> Any:
@@ -257,4 +323,6 @@ def _form(value: Any, found: list[Tensor]) -> Any:
             f"a jitted function cannot take {type(value).__name__} {value!r}: pass tensors, "
             "numbers, strings, and lists, tuples and dicts of them"
         ) from error
+    if isinstance(value, float):  # equality takes -0.0 for 0.0, and tells a NaN from itself
+        return (type(value), repr(value))
     return (type(value), value)

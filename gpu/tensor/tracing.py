@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gpu.compiler.ir.graph import Node
 from gpu.core.errors import InvalidValue
@@ -55,32 +56,35 @@ class Trace:
             self.moved[handle] = handle._value
 
 
-class _Active:
-    """The trace that is being made, if one is."""
+class _Active(threading.local):
+    """The trace that this thread is making, if it is making one."""
 
     trace: Trace | None = None
 
 
+_here: Final = _Active()
+
+
 def active() -> Trace | None:
-    """The trace that is being made, if one is."""
-    return _Active.trace
+    """The trace that this thread is making, if it is making one."""
+    return _here.trace
 
 
 @contextmanager
 def tracing(trace: Trace) -> Iterator[None]:
     """What is done with tensors inside is noted in `trace`. Traces do not nest."""
-    if _Active.trace is not None:
+    if _here.trace is not None:
         raise JitError("a jitted function was called while another one is being captured")
-    _Active.trace = trace
+    _here.trace = trace
     try:
         yield
     finally:
-        _Active.trace = None
+        _here.trace = None
 
 
 def refuse(what: str) -> None:
     """Raises JitError if a function is being captured, since `what` needs a value now."""
-    if _Active.trace is not None:
+    if _here.trace is not None:
         raise JitError(
             f"{what} inside a jitted function: its result would be fixed at the value of the "
             "first call; return the tensor and read it outside"

@@ -140,3 +140,18 @@ def test_kind_keeps_its_meaning(program: str, stage: str) -> None:
             done = realize(on(stage, roots, case.inputs))
             got = [storage(node).copy_out().reshape(node.shape) for node in done]
         check(got, expect(roots, case.inputs, rng), roots)
+
+
+@pytest.mark.parametrize("monoid", ["add", "set"])
+def test_scatter_large_enough_for_all_workers(monoid: str) -> None:
+    """Its two nests follow each other: no worker may begin the second before all end the first."""
+    rng = np.random.default_rng(0)
+    rows, updates, width = 300, 700, 900
+    case = Case(rng)
+    base = case.array((rows, width), dtypes.float32)
+    index = G.expand(G.reshape(indices(case, (updates,), rows), (updates, 1)), (updates, width))
+    root = G.scatter(base, index, case.array((updates, width), dtypes.float32), 0, monoid)
+    wanted = expect([root], case.inputs, rng)
+    for _ in range(3):
+        (done,) = realize(on("CPU", [root], case.inputs))
+        check([storage(done).copy_out().reshape(done.shape)], wanted, [root])

@@ -37,7 +37,7 @@ class CPUAllocator(LRUAllocator[int]):
     def _alloc(self, nbytes: int) -> int:
         try:
             owner = np.empty(nbytes + ALIGNMENT, np.uint8)
-        except MemoryError as error:
+        except (MemoryError, ValueError) as error:  # ValueError: more than numpy can address
             raise OutOfMemory(
                 f"cannot allocate {nbytes:,} bytes of host memory ({self.used:,} are in use); "
                 "free tensors or use smaller ones"

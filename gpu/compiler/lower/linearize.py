@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var
@@ -19,11 +20,14 @@ from gpu.compiler.lower.address import Addresses, Lane
 from gpu.compiler.lower.emit import Emitter
 from gpu.compiler.lower.legalize import Legalizer
 from gpu.compiler.lower.registers import Key, Registers, find_homes
-from gpu.compiler.opt.tree import walk
+from gpu.compiler.opt.tree import reads, walk
 from gpu.compiler.schedule.views import flatten
 from gpu.compiler.target import Target
 from gpu.core.dtype import dtypes
 from gpu.core.errors import CompileError
+
+# An output of this size goes past the caches: none of it would still be there when it is read.
+STREAMED_BYTES: Final = 1 << 25
 
 
 def linearize(kernel: K.Kernel, target: Target) -> Program:
@@ -46,6 +50,12 @@ class _Linearizer:
         self.pointers: dict[K.Buf, Inst] = {}
         self.written = {s.buf for s in walk(kernel.body) if isinstance(s, K.Update)}
         self.fused = "fma" in target.native.ops
+        read = {buf for buf, _, _ in reads(kernel.body)}
+        combined = {s.buf for s in walk(kernel.body) if isinstance(s, K.Update) and s.monoid}
+        once = self.written - read - combined
+        # Squares are written a part of a cache line at a time, which does not suit streaming.
+        self.transposes = False
+        self.streamed = {buf for buf in once if _size_in_bytes(buf) >= STREAMED_BYTES}
 
     def run(self) -> Program:
         params = []
@@ -242,6 +252,7 @@ class _Linearizer:
     def transposed(self, buf: K.Buf, indices: tuple[Expr, ...], var: Var) -> Inst:
         lane = self.addresses.lane
         assert lane is not None
+        self.transposes = True
         position = self.position(buf, indices)
         step = position.coeff(lane.var)
         corner = (self.addresses.first_lane(position) - var).subst(self.unrolled)
@@ -287,7 +298,8 @@ class _Linearizer:
         if backwards:
             value = self.reversed(value)
         args = (self.pointers[buf], index, value) + (() if condition is None else (condition,))
-        self.emitter.effect("store", buf.dtype, lanes, args, (False,))
+        streaming = buf in self.streamed and not self.transposes
+        self.emitter.effect("store", buf.dtype, lanes, args, (streaming,))
 
     def reversed(self, vector: Inst) -> Inst:
         order = tuple(reversed(range(vector.lanes)))
@@ -310,6 +322,10 @@ def transpose(emitter: Emitter, rows: list[Inst]) -> list[Inst]:
                 mixed[a | half] = emitter.pure("shuffle", first.dtype, lanes, pair, (high,))
         rows, half = mixed, half // 2
     return rows
+
+
+def _size_in_bytes(buf: K.Buf) -> int:
+    return math.prod(buf.shape) * buf.dtype.itemsize if buf.space == "global" else 0
 
 
 def _is_product(value: K.Value) -> bool:

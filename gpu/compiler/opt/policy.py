@@ -30,8 +30,15 @@ def schedule(kernel: K.Kernel, target: Target, optimize: bool = True) -> tuple[K
     With `optimize` false only what parallel devices cannot do without is done.
     """
     kernel, opts = canonical(kernel)
-    for step in (_lanes, _spread) if optimize else (_spread,):
-        chosen = list(step(kernel, target))
+    # Nests that follow each other may touch the same memory, and workers do not wait in between.
+    # (The rest that peeling leaves behind an only nest touches memory of its own.)
+    one_nest = len(kernel.body.body) == 1
+    if optimize:
+        chosen = list(_lanes(kernel, target))
+        kernel = apply(kernel, chosen)
+        opts += chosen
+    if one_nest:
+        chosen = list(_spread(kernel, target))
         kernel = apply(kernel, chosen)
         opts += chosen
     return kernel, opts
@@ -81,7 +88,7 @@ def _spread(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
         return
     if target.workers == 1 or _work(kernel.body) < PARALLEL_WORK:
         return
-    tops = [s for s in kernel.body.body if not isinstance(s, K.Block)]
+    tops = kernel.body.body
     if all(isinstance(s, K.Loop) and s.kind == "serial" and is_independent(s) for s in tops):
         for top in tops:
             assert isinstance(top, K.Loop)

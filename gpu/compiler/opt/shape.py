@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.index import Expr, Var
+from gpu.compiler.ir.index import Expr, Var, expr
 from gpu.compiler.opt.independence import is_independent
 from gpu.compiler.opt.tree import values_of
 
@@ -42,13 +42,21 @@ def leaves(stmt: K.Stmt, around: tuple[K.Loop, ...] = ()) -> Iterator[Leaf]:
 
 
 def memory_accesses(update: K.Update) -> Iterator[tuple[K.Buf, Expr]]:
-    """Accesses of an Update to global and team memory, by their last index."""
+    """Accesses of an Update to global and team memory, by their last index.
+
+    Memory of one element without axes has none: it is always at 0.
+    """
     if update.buf.space != "private":
-        yield update.buf, update.indices[-1]
+        yield update.buf, last_index(update.indices)
     for value in values_of(update, set()):
         if value.kind == "load" and value.attr[0].space != "private":
             buf, indices, _ = value.attr
-            yield buf, indices[-1]
+            yield buf, last_index(indices)
+
+
+def last_index(indices: Sequence[Expr]) -> Expr:
+    """The index along the axis that lies together in memory; 0 where there are no axes."""
+    return indices[-1] if indices else expr(0)
 
 
 def scattered(update: K.Update, var: Var) -> int:

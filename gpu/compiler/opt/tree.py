@@ -43,10 +43,17 @@ def replace_loop(body: K.Block, loop: K.Loop, new: K.Stmt) -> K.Stmt:
 
 def accesses(stmt: K.Stmt) -> Iterator[tuple[K.Buf, tuple[Expr, ...], Mask]]:
     """Every read and write inside: the buffer, where, and under which mask."""
-    seen: set[K.Value] = set()
     for s in walk(stmt):
         if isinstance(s, K.Update):
             yield s.buf, s.indices, s.mask
+    yield from reads(stmt)
+
+
+def reads(stmt: K.Stmt) -> Iterator[tuple[K.Buf, tuple[Expr, ...], Mask]]:
+    """Every load inside: the buffer, where, and under which mask; equal loads once."""
+    seen: set[K.Value] = set()
+    for s in walk(stmt):
+        if isinstance(s, K.Update):
             for value in values_of(s, seen):
                 if value.kind == "load":
                     yield value.attr

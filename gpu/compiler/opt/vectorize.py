@@ -9,7 +9,7 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
 from gpu.compiler.opt.independence import is_independent
 from gpu.compiler.opt.opts import Bind, Opt, Reorder, Rfactor, Split
-from gpu.compiler.opt.shape import Leaf, leaves, memory_accesses, outer_nest, scattered
+from gpu.compiler.opt.shape import Leaf, last_index, leaves, memory_accesses, outer_nest, scattered
 from gpu.compiler.target import Target
 
 # Independent vectors a reduction keeps, to cover the latency of its operation.
@@ -62,7 +62,7 @@ def _square(
     if len(found) != 1 or len(nest) < 2 or found[0].loops != tuple(nest):
         return None
     update = found[0].update
-    writes = [loop for loop in nest if update.indices[-1].coeff(loop.var) == 1]
+    writes = [loop for loop in nest if last_index(update.indices).coeff(loop.var) == 1]
     if not writes or not _reads_apart(update, writes[0].var) or update.lets:
         return None
     reads = [loop for loop in nest if loop is not writes[0] and _reads_along(update, loop.var)]
