@@ -129,6 +129,13 @@ def host_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]
         ) from error
 
 
+def own_copy(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A row-major copy of an array. Raises OutOfMemory where it does not fit."""
+    own = host_array(array.shape, array.dtype)
+    np.copyto(own, array)
+    return own
+
+
 class _HostMemory:
     """Memory that the host can read, as numpy's array interface describes it.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,7 +19,7 @@ from gpu.core.errors import (
     InvalidValue,
     ShapeError,
 )
-from gpu.runtime.buffer import Buffer, host_array
+from gpu.runtime.buffer import Buffer, own_copy
 from gpu.runtime.device import Device
 from gpu.runtime.execute import realize, storage
 from gpu.tensor.autodiff import gradients
@@ -109,9 +109,7 @@ class TensorBase(Handle):
         lent = self._host_view()
         if lent is None:
             return self._copied_out()
-        own = host_array(lent.shape, lent.dtype)
-        np.copyto(own, lent)
-        return own
+        return own_copy(lent)
 
     def _host_view(self) -> npt.NDArray[Any] | None:
         """The value, computed if need be, as a read-only array over the tensor's own memory.
@@ -148,6 +146,24 @@ class TensorBase(Handle):
     def to(self, device: str | None) -> Self:
         """The same value on another device. Raises ConfigError for a name that is not known."""
         return self._wrap(G.copy(self._node, Device.canonicalize(device)))
+
+    def to_(self, device: str | None) -> Self:
+        """Moves the tensor itself to another device; a view becomes a tensor of its own."""
+        node = G.copy(self._node, Device.canonicalize(device))
+        self._view = None
+        self._move(node)
+        return self
+
+    def contiguous_backward(self) -> Self:
+        """The same value. How its gradient lies in memory is the compiler's choice here."""
+        return self._same()
+
+    def sequential(self, ll: Sequence[Callable[[Any], Any]]) -> Any:
+        """What the functions in `ll` make of the tensor, one after the other."""
+        result: Any = self
+        for function in ll:
+            result = function(result)
+        return result
 
     def detach(self) -> Self:
         """The same elements, through which no gradient flows: a view, as in torch."""

@@ -20,7 +20,7 @@ from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Node
 from gpu.core.dtype import DType, dtypes, to_dtype
 from gpu.core.errors import InvalidType, InvalidValue, Unsupported
-from gpu.runtime.buffer import Buffer
+from gpu.runtime.buffer import Buffer, own_copy
 from gpu.runtime.device import Device
 from gpu.tensor.arguments import integer, shape_of
 from gpu.tensor.base import TensorBase, node_of
@@ -46,7 +46,7 @@ class Interop(Operands):
         """
         array = self._lent()
         if not array.flags.c_contiguous:
-            array = array.copy(order="C")
+            array = own_copy(array)
         if _has_no_format(self.dtype):
             array = array.view(f"u{self.dtype.itemsize}")
         array.flags.writeable = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -322,3 +323,98 @@ def test_replays_hold_no_memory() -> None:
         f(x)
     gc.collect()
     assert allocator.used == before  # type: ignore[attr-defined]
+
+
+def test_a_tensor_kept_by_other_means_than_the_result_has_no_value() -> None:
+    kept: list[Tensor] = []
+
+    @gpu.jit
+    def f(x: Tensor) -> Tensor:
+        kept.append(x + 1)
+        return x * 2
+
+    assert f(vector(3)).item() == 6
+    with pytest.raises(gpu.JitError, match="made inside the jitted .*return it"):
+        kept[0].item()
+
+
+def test_state_that_is_replaced_inside_is_refused() -> None:
+    class Sum:
+        total = vector(0)
+
+        @gpu.jit
+        def add(self, x: Tensor) -> Tensor:
+            self.total = self.total + x
+            return self.total
+
+    sums = Sum()
+    assert sums.add(vector(1)).item() == 1
+    with pytest.raises(gpu.JitError, match="assign"):
+        sums.add(vector(1))
+
+
+def test_writes_to_an_argument_that_is_a_view_reach_its_base() -> None:
+    @gpu.jit
+    def f(x: Tensor) -> Tensor:
+        x.assign(x + 1)
+        return x.sum()
+
+    bases = [Tensor(np.zeros((6, 4), np.float32)) for _ in range(2)]
+    for base in bases:
+        for row in range(5):
+            assert f(base[row]).item() == 4
+    assert f.captures == 1
+    for base in bases:
+        assert base.numpy().sum(1).tolist() == [4, 4, 4, 4, 4, 0]
+
+
+def test_a_write_that_another_argument_would_have_to_show_is_refused() -> None:
+    @gpu.jit
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        x.assign(x + 1)
+        return y * 1
+
+    base = Tensor(np.zeros((4, 4), np.float32))
+    with pytest.raises(gpu.JitError, match="shares"):
+        f(base[1], base)
+    assert base.numpy().sum() == 0
+    for _ in range(3):  # the same form, but sharing nothing
+        assert f(Tensor(np.zeros(4, np.float32)), base).numpy().sum() == 0
+
+
+def test_minus_zero_and_nan_are_arguments_like_others() -> None:
+    @gpu.jit
+    def f(x: Tensor, number: float) -> Tensor:
+        return x.copysign(number)
+
+    for number in (0.0, 0.0, 0.0, -0.0, -0.0, -0.0):
+        assert f(vector(1), number).item() == np.copysign(1, number)
+    for _ in range(3):
+        f(vector(1), float("nan"))
+    assert f.captures == 3
+
+
+def test_threads_take_turns() -> None:
+    total = vector(*[0.0] * 1000)
+    wrong: list[object] = []
+
+    @gpu.jit
+    def f(x: Tensor) -> Tensor:
+        total.assign(total + 1)
+        return (x @ x.transpose(0, 1)).contiguous().sum(1)
+
+    def work(value: int) -> None:
+        x = np.full((9, 33), value, np.float32)
+        for _ in range(20):
+            if f(Tensor(x)).tolist() != (x @ x.T).sum(1).tolist():
+                wrong.append(value)
+            if (Tensor(x) + 1).numpy()[0, 0] != value + 1:  # not part of another's capture
+                wrong.append(value)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert total.numpy()[0] == 80

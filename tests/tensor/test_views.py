@@ -436,3 +436,22 @@ def test_history_ends_where_nothing_asks_for_gradients() -> None:
     leaf = Tensor([1.0, 1.0], requires_grad=True)
     moment = (x * 0.9 + leaf.detach()).realize()
     assert moment._node.kind == "buffer"
+
+
+def test_moving_a_tensor_itself() -> None:
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]])
+    row = x[0]
+    assert row.to_("PYTHON") is row
+    assert (row.device, x.device) == ("PYTHON", "CPU")
+    assert (row + 1).tolist() == [2.0, 3.0]
+    weight = Tensor([1.0], requires_grad=True).to_("PYTHON")
+    (weight * 3).sum().backward()
+    assert weight.grad is not None
+    assert (weight.grad.device, weight.grad.tolist()) == ("PYTHON", [3.0])
+
+
+def test_sequential_and_contiguous_backward() -> None:
+    x = Tensor([1.0, -2.0])
+    assert x.sequential([Tensor.relu, lambda t: t + 1]).tolist() == [2.0, 1.0]
+    (grad,) = (x.contiguous_backward() * 2).sum().gradient(x)
+    assert grad.tolist() == [2.0, 2.0]

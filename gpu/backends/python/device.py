@@ -140,7 +140,7 @@ class PythonAllocator(Allocator[Memory]):
     def _alloc(self, nbytes: int) -> Memory:
         try:
             return np.full(nbytes, _POISON, np.uint8)
-        except MemoryError as error:
+        except (MemoryError, ValueError) as error:  # ValueError: more than numpy can address
             raise OutOfMemory(
                 f"cannot allocate {nbytes:,} bytes of host memory; free tensors or use smaller ones"
             ) from error
