@@ -225,3 +225,10 @@ def test_losses(name: str, device: str) -> None:
 def test_bad_input(call: Callable[[Tensor], Any], error: type[GpuError], says: str) -> None:
     with pytest.raises(error, match=says):
         call(Tensor.ones(2, 3))
+
+
+def test_one_value_that_is_read_along_an_axis() -> None:
+    x = uniform(rng_for("one value"), (31,), (-2, 2), "float32")
+    value = Tensor(x).logsumexp(0, keepdim=True)
+    wanted = torch.tensor(x).logsumexp(0).item()
+    np.testing.assert_allclose(value.cat(value).numpy(), [wanted] * 2, rtol=1e-5)

@@ -220,3 +220,14 @@ def test_a_chain_of_50000_operations_runs() -> None:
         x = x + 1.0
     assert x.numpy().tolist() == [50_001.0] * 3
     assert start.numpy().tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("size", [1 << 60, 1 << 62])
+def test_what_does_not_fit_says_how_much_it_was(size: int) -> None:
+    wanted = f"{4 * size:,} bytes of host memory"
+    for device in ("CPU", "PYTHON"):
+        with pytest.raises(OutOfMemory, match=wanted):
+            Tensor.zeros(size, device=device).contiguous().realize()
+    if size < 1 << 62:  # numpy has no such shapes
+        with pytest.raises(OutOfMemory, match=wanted):
+            Tensor.zeros(size).numpy()
