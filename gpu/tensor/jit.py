@@ -77,6 +77,8 @@ class Jit(Generic[P, R]):
         self.function = function
         self._name: str = getattr(function, "__qualname__", repr(function))
         self._captures: dict[Any, Capture] = {}
+        # How often tensors of these shapes came with other Python values.
+        self._values: dict[Any, int] = {}
 
     @property
     def captures(self) -> int:
@@ -86,13 +88,20 @@ class Jit(Generic[P, R]):
     def reset(self) -> None:
         """Forgets all captures."""
         self._captures.clear()
+        self._values.clear()
 
     def __get__(self, instance: object, owner: type) -> Callable[..., R]:
         """Methods are jitted for each object apart."""
         if instance is None:
             return self
         bound = Jit(self.function.__get__(instance, owner))
-        setattr(instance, self.function.__name__, bound)
+        try:
+            setattr(instance, self.function.__name__, bound)
+        except AttributeError as error:
+            raise JitError(
+                f"{self._name} keeps its captures in the object, whose class has __slots__ and no "
+                "__dict__: leave __slots__ out, or jit a plain function"
+            ) from error
         return bound
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -137,10 +146,12 @@ class Jit(Generic[P, R]):
         traced = self._trace(args, kwargs, arguments)
         first = self._captures.get(key)
         if first is None:
-            if len(self._captures) == MAX_CAPTURES:
+            shapes = tuple((t.shape, t.dtype, t.device) for t in arguments)
+            alike = self._values[shapes] = self._values.get(shapes, 0) + 1
+            if alike > MAX_CAPTURES:
                 raise JitError(
-                    f"{self._name} was captured {MAX_CAPTURES} times, each time "
-                    f"for another value; the last key is {key}: pass what changes as a Tensor"
+                    f"{self._name} was captured {MAX_CAPTURES} times for tensors of these shapes, "
+                    f"each time for another value; the last is {key}: pass what changes as a Tensor"
                 )
             self._captures[key] = traced
             log.info("captured %s", self._name)

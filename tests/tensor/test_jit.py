@@ -418,3 +418,21 @@ def test_threads_take_turns() -> None:
         thread.join()
     assert not wrong
     assert total.numpy()[0] == 80
+
+
+def test_any_number_of_shapes() -> None:
+    double = gpu.jit(lambda x: x * 2)
+    for n in range(1, 40):
+        assert double(Tensor(np.ones(n, np.float32))).shape == (n,)
+
+
+def test_a_class_without_dict_is_told_so() -> None:
+    class Slotted:
+        __slots__ = ()
+
+        @gpu.jit
+        def step(self, x: Tensor) -> Tensor:
+            return x
+
+    with pytest.raises(gpu.JitError, match="__slots__"):
+        Slotted().step(vector(1))

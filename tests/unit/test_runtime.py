@@ -14,7 +14,7 @@ import pytest
 
 from gpu import Tensor
 from gpu.core.dtype import dtypes
-from gpu.core.errors import OutOfMemory
+from gpu.core.errors import OutOfMemory, ShapeError
 from gpu.runtime.allocator import LRUAllocator
 from gpu.runtime.device import Device
 from gpu.runtime.execute import Counters, is_computed
@@ -231,3 +231,20 @@ def test_what_does_not_fit_says_how_much_it_was(size: int) -> None:
     if size < 1 << 62:  # numpy has no such shapes
         with pytest.raises(OutOfMemory, match=wanted):
             Tensor.zeros(size).numpy()
+
+
+def test_reductions_of_constants_need_no_kernel() -> None:
+    before = Counters.launches
+    assert Tensor.zeros(10**15).sum().item() == 0
+    assert Tensor.full((2**40,), 0.5).sum().item() == 2.0**39
+    assert Tensor.full((3, 2**20), 2, dtype="int32").prod().item() == 0  # wrapped, as multiplied
+    assert Tensor.full((4, 5), 3, dtype="int32").prod(1).tolist() == [243] * 4
+    assert Tensor.full((7,), -1.5).max().item() == -1.5
+    assert np.isinf(Tensor.full((10**6,), 2.0).prod().item())
+    assert Counters.launches <= before + 1  # tolist of several constants is a kernel
+
+
+def test_more_elements_than_can_be_counted_are_refused() -> None:
+    for make in (lambda: Tensor.zeros(2**63), lambda: Tensor([1.0]).expand(2**63)):
+        with pytest.raises(ShapeError, match=r"more than 2\*\*63 - 1"):
+            make()

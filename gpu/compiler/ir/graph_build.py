@@ -10,6 +10,8 @@ import math
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+import numpy as np
+
 from gpu.compiler.ir import optable
 from gpu.compiler.ir.builder import Builder
 from gpu.compiler.ir.graph import Node, Shape, make
@@ -106,10 +108,25 @@ def reduce(monoid: str, x: Node, axes: Sequence[int]) -> Node:
     shape = tuple(1 if a in kept else d for a, d in enumerate(x.shape))
     if any(x.shape[a] == 0 for a in kept):
         return const(optable.MONOIDS[monoid].identity(x.dtype), shape, x.dtype, x.device)
+    if x.kind == "const":
+        count = math.prod(x.shape[a] for a in kept)
+        return const(_repeated(monoid, x.attr[0], count, x.dtype), shape, x.dtype, x.device)
     if x.kind == "reduce" and x.attr[0] == monoid:
         merged = tuple(sorted({*kept, *x.attr[1]}))
         return make("reduce", x.src, (monoid, merged), shape, x.dtype, x.device)
     return make("reduce", (x,), (monoid, kept), shape, x.dtype, x.device)
+
+
+def _repeated(monoid: str, value: PyScalar, count: int, dtype: DType) -> PyScalar:
+    """`count` copies of a constant combined, rounded or wrapped once at the end."""
+    if monoid == "add":
+        return value * count
+    if monoid == "mul":
+        if not dtype.is_float:
+            return pow(int(value), count, 1 << dtype.bits)
+        with np.errstate(all="ignore"):
+            return float(np.float64(value) ** count)
+    return value
 
 
 def _move(kind: str, x: Node, attr: tuple[Any, ...], shape: Shape) -> Node:

@@ -30,8 +30,18 @@ def _same_dtype(node: Node) -> None:
         raise DTypeError(f"{node.kind} keeps the dtype {node.src[0].dtype}, not {node.dtype}")
 
 
+# Elements are counted, and memory is addressed, in 64 bits.
+MAX_ELEMENTS: Final = (1 << 63) - 1
+
+
 def _check_leaf(node: Node) -> None:
+    _check_size(node)
     _require(all(d >= 0 for d in node.shape), node, "sizes must not be negative")
+
+
+def _check_size(node: Node) -> None:
+    if node.size > MAX_ELEMENTS:
+        raise _misfit(node, f"{node.size} elements are more than 2**63 - 1")
 
 
 def _check_iota(node: Node) -> None:
@@ -76,6 +86,7 @@ def _check_reshape(node: Node) -> None:
 
 def _check_expand(node: Node) -> None:
     _same_dtype(node)
+    _check_size(node)
     source = node.src[0].shape
     _require(len(source) == len(node.shape), node, "the number of dimensions must stay the same")
     fits = all(a in (1, b) for a, b in zip(source, node.shape, strict=True))
@@ -103,6 +114,7 @@ def _check_slice(node: Node) -> None:
 
 def _check_pad(node: Node) -> None:
     _same_dtype(node)
+    _check_size(node)
     source = node.src[0].shape
     _require(len(node.attr) == len(source) == len(node.shape), node, "one (lo, hi, gap) per axis")
     for (before, after, interior), size, result in zip(node.attr, source, node.shape, strict=True):
