@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from gpu import Tensor
+from gpu.compiler.render.llvm import LLVMRenderer
+from gpu.compiler.render.llvm_target import host_target
 from gpu.core.dtype import dtypes
 from gpu.core.errors import OutOfMemory, ShapeError
 from gpu.runtime.allocator import LRUAllocator
@@ -248,3 +250,14 @@ def test_more_elements_than_can_be_counted_are_refused() -> None:
     for make in (lambda: Tensor.zeros(2**63), lambda: Tensor([1.0]).expand(2**63)):
         with pytest.raises(ShapeError, match=r"more than 2\*\*63 - 1"):
             make()
+
+
+def test_a_long_sum_is_shared_out() -> None:
+    x = Tensor(np.random.default_rng(0).standard_normal(1 << 18).astype(np.float32))
+    kernels = [
+        stage.text
+        for stage in explain([x.sum()._node], is_computed, LLVMRenderer(host_target(None, 2)))
+        if stage.name == "scheduled kernel"
+    ]
+    assert len(kernels) == 2 and "worker" in kernels[0] and "worker" not in kernels[1]
+    assert x.sum().item() == pytest.approx(float(x.numpy().astype(np.float64).sum()), abs=1e-2)

@@ -13,7 +13,7 @@ from gpu.compiler.opt.shape import Leaf, last_index, leaves, memory_accesses, ou
 from gpu.compiler.target import Target
 
 # Independent vectors a reduction keeps, to cover the latency of its operation.
-PARTIALS: Final = 4
+PARTIALS: Final = 8
 # Vectors an elementwise loop writes per round.
 ROUND: Final = 2
 

@@ -50,6 +50,7 @@ def _split(node: Node) -> Node | None:
     wide = G.cast(source, accumulate_as(source.dtype))
     shape = (*source.shape[:axis], parts, size // parts, *source.shape[axis + 1 :])
     inner = [a + (a >= axis) for a in axes]  # the split axis by its second half
-    partial = G.reduce(monoid, G.reshape(wide, shape), inner)
+    # In memory of their own: two reductions by one monoid would become one again.
+    partial = G.contiguous(G.reduce(monoid, G.reshape(wide, shape), inner))
     whole = G.reduce(monoid, partial, (axis,))
     return G.cast(G.reshape(whole, node.shape), node.dtype)
