@@ -169,7 +169,9 @@ def _split_lanes(loop: K.Loop, lanes: int, innermost: bool) -> Iterator[Opt]:
 def _reduce_in_lanes(loop: K.Loop, lanes: int) -> Iterator[Opt]:
     """Partial results in several vectors, combined at the end."""
     name, extent = loop.var.name, loop.var.extent
-    rounds = PARTIALS if extent >= lanes * PARTIALS * 2 else 1
+    rounds = PARTIALS
+    while rounds > 1 and extent < lanes * rounds * 2:
+        rounds //= 2
     yield Rfactor(name, lanes * rounds)
     for part in "zif":
         yield from _vectors(f"{name}{part}", lanes, rounds)
