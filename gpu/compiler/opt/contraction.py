@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
 from gpu.compiler.opt.opts import Bind, Opt, Reorder, Split, Stage
-from gpu.compiler.opt.shape import Leaf, leaves, outer_nest
+from gpu.compiler.opt.shape import leaves, sum_of_products
 from gpu.compiler.opt.tree import values
 from gpu.compiler.target import Target
 
@@ -53,33 +53,14 @@ class Contraction(NamedTuple):
 
 def match(kernel: K.Kernel) -> Contraction | None:
     """The kernel as a contraction, or None if it is something else."""
-    nest = outer_nest(kernel.body)
-    sums = [leaf for leaf in leaves(kernel.body) if leaf.update.monoid is not None]
+    found = sum_of_products(kernel)
+    if found is None:
+        return None
     stores = [leaf.update for leaf in leaves(kernel.body) if leaf.update.buf.space == "global"]
-    if len(sums) != 1 or not nest:
-        return None
-    (leaf,) = sums
-    value = leaf.update.value
-    product = (
-        leaf.update.monoid == "add"
-        and not leaf.update.lets
-        and value.kind == "alu"
-        and value.attr[0] == "mul"
-    )
-    independent = tuple(loop.var for loop in nest)
-    reduction = tuple(loop.var for loop in leaf.loops[len(nest) :])
-    if not product or not reduction or leaf.update.buf.shape:
-        return None
-    if leaf.loops[: len(nest)] != tuple(nest) or not _is_perfect(leaf, len(nest)):
-        return None
-    for v in reversed(independent):
+    for v in reversed(found.independent):
         if all(s.indices[0].coeff(v) == 1 for s in stores):
-            return _with_lanes(v, independent, reduction, value)
+            return _with_lanes(v, found.independent, found.reduction, found.update.value)
     return None
-
-
-def _is_perfect(leaf: Leaf, start: int) -> bool:
-    return all(len(loop.body.body) == 1 for loop in leaf.loops[start:])
 
 
 def _with_lanes(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
 from gpu.compiler.opt.opts import Bind, Opt, Reorder, Rfactor, Split
-from gpu.compiler.opt.shape import leaves, outer_nest, scattered
+from gpu.compiler.opt.shape import scattered, sum_of_products
 from gpu.compiler.target import Target
 
 
@@ -37,21 +37,13 @@ class Dots(NamedTuple):
 
 def match(kernel: K.Kernel, target: Target) -> Dots | None:
     """The tile for a kernel that is one sum of products, or None."""
-    nest = outer_nest(kernel.body)
-    sums = [leaf for leaf in leaves(kernel.body) if leaf.update.monoid is not None]
-    if len(sums) != 1 or not nest:
+    found = sum_of_products(kernel)
+    if found is None:
         return None
-    update, around = sums[0].update, sums[0].loops
-    value, inner = update.value, around[len(nest) :]
-    product = update.monoid == "add" and value.kind == "alu" and value.attr[0] == "mul"
-    if not product or update.lets or update.buf.shape or not inner:
+    along, product = found.reduction[-1], found.update.value
+    if along.extent < _lanes_of(target, product) or scattered(found.update, along):
         return None
-    if around[: len(nest)] != tuple(nest) or any(len(loop.body.body) != 1 for loop in inner):
-        return None
-    along, independent = inner[-1].var, tuple(loop.var for loop in nest)
-    if along.extent < _lanes_of(target, value) or scattered(update, along):
-        return None
-    return _tile(independent, value, along, target)
+    return _tile(found.independent, product, along, target)
 
 
 def _lanes_of(target: Target, value: K.Value) -> int:
