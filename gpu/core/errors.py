@@ -66,3 +66,70 @@ class FormatError(InvalidValue):
 
 class OutOfMemory(GpuError, MemoryError):
     """An allocation does not fit; the message names the size asked and what is available."""
+
+
+class AccessDenied(DeviceError):
+    """A device node or file may not be opened; the message carries the command that fixes it."""
+
+    def __init__(self, path: str, hint: str):
+        super().__init__(f"access to {path} was denied: {hint}")
+        self.path = path
+        self.hint = hint
+
+
+class TransportError(DeviceError):
+    """The way to a device failed: an ioctl, a mapping, a bus or a socket.
+
+    ``errno`` is the operating system's number where there is one, else None.
+    """
+
+    def __init__(self, message: str, errno: int | None = None):
+        super().__init__(message)
+        self.errno = errno
+
+
+class HwTimeout(DeviceError, TimeoutError):
+    """Hardware did not reach a state in time; tells what, the last value and the wanted one."""
+
+    def __init__(self, what: str, last: int | None, wanted: str, seconds: float):
+        seen = "nothing was read" if last is None else f"the last value was {last:#x}"
+        super().__init__(f"{what}: {seen}, wanted {wanted}, after {seconds:g} s")
+        self.what = what
+        self.last = last
+        self.wanted = wanted
+        self.seconds = seconds
+
+
+class FirmwareError(DeviceError):
+    """A firmware file or image cannot be used, or firmware answered with a failure."""
+
+
+class RmError(DeviceError):
+    """NVIDIA's resource manager answered with a status other than OK.
+
+    ``status`` is the number and ``name`` its NV_ERR_* spelling ("unknown" when it has none here).
+    """
+
+    def __init__(self, message: str, status: int, name: str):
+        super().__init__(f"{message}: status {status:#x} ({name})")
+        self.status = status
+        self.name = name
+
+
+class GpuFault(DeviceError):
+    """A kernel or queue touched what it may not; carries what the hardware told.
+
+    ``address`` is the faulting GPU virtual address, None where the hardware does not tell.
+    """
+
+    def __init__(self, message: str, address: int | None = None):
+        super().__init__(message)
+        self.address = address
+
+
+class DeviceHang(HwTimeout):
+    """A queue made no progress within its bound."""
+
+
+class DeviceLost(DeviceError):
+    """The device cannot be used again in this process; the message says why and what goes on."""
