@@ -1,0 +1,147 @@
+"""Recording what a driver asks of an operating system, real or not, while it goes on as ever."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from gpu.core.errors import AccessDenied, OutOfMemory, TransportError
+from gpu.core.ref import Argument, Ref, argument_memory, follow
+from gpu.core.trace import Recorder
+from gpu.core.traceevent import (
+    Close,
+    Event,
+    Exists,
+    Failure,
+    Ioctl,
+    ListDir,
+    Map,
+    Memory,
+    Open,
+    ReadFile,
+    Unmap,
+    WriteFile,
+    shown_path,
+)
+from gpu.transport.os import Os
+
+_Error: TypeAlias = AccessDenied | TransportError | OutOfMemory
+_ERRORS = (AccessDenied, TransportError, OutOfMemory)
+
+
+class TracedOs:
+    """An `Os` that passes every call on to another and records it, failures included."""
+
+    def __init__(self, inner: Os, recorder: Recorder):
+        self._inner = inner
+        self._recorder = recorder
+        self._paths: dict[int, str] = {}
+
+    def open(self, path: str, flags: int) -> int:
+        """Opens a file; see `Os.open`."""
+        shown = shown_path(path)
+        try:
+            fd = self._inner.open(path, flags)
+        except _ERRORS as error:
+            self._record(Open(shown, flags, -1, _failure(error)))
+            raise
+        self._paths[fd] = shown
+        self._record(Open(shown, flags, fd))
+        return fd
+
+    def close(self, fd: int) -> None:
+        """Closes a descriptor; see `Os.close`."""
+        path = self._paths.pop(fd, "")
+        try:
+            self._inner.close(fd)
+        except _ERRORS as error:
+            self._record(Close(fd, path, _failure(error)))
+            raise
+        self._record(Close(fd, path))
+
+    def ioctl(self, fd: int, request: int, argument: Argument, refs: Sequence[Ref] = ()) -> int:
+        """Makes a request; see `Os.ioctl`. All that `refs` lead to is recorded before and after."""
+        memory = argument_memory(argument)
+        blocks = follow(memory, refs)
+        before = [block.read() for block in blocks]
+        result, failure = -1, None
+        try:
+            result = self._inner.ioctl(fd, request, argument, refs)
+        except _ERRORS as error:
+            failure = _failure(error)
+            raise
+        else:
+            return result
+        finally:
+            pairs = zip(blocks, before, strict=True)
+            seen = tuple(Memory(block.at, data, block.read()) for block, data in pairs)
+            self._record(Ioctl(fd, self._paths.get(fd, ""), request, seen, result, failure))
+
+    def mmap(
+        self, fd: int, size: int, prot: int, flags: int, offset: int = 0, address: int = 0
+    ) -> int:
+        """Maps a device or memory; see `Os.mmap`. What is done to the memory is not recorded."""
+        path = self._paths.get(fd, "")
+        try:
+            result = self._inner.mmap(fd, size, prot, flags, offset, address)
+        except _ERRORS as error:
+            self._record(Map(fd, path, size, prot, flags, offset, address, 0, _failure(error)))
+            raise
+        self._record(Map(fd, path, size, prot, flags, offset, address, result))
+        return result
+
+    def munmap(self, address: int, size: int) -> None:
+        """Unmaps whole pages; see `Os.munmap`."""
+        try:
+            self._inner.munmap(address, size)
+        except _ERRORS as error:
+            self._record(Unmap(address, size, _failure(error)))
+            raise
+        self._record(Unmap(address, size))
+
+    def read_file(self, path: str) -> bytes:
+        """All that a file holds; see `Os.read_file`."""
+        try:
+            data = self._inner.read_file(path)
+        except _ERRORS as error:
+            self._record(ReadFile(shown_path(path), b"", _failure(error)))
+            raise
+        self._record(ReadFile(shown_path(path), data))
+        return data
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Writes an existing file; see `Os.write_file`."""
+        try:
+            self._inner.write_file(path, data)
+        except _ERRORS as error:
+            self._record(WriteFile(shown_path(path), data, _failure(error)))
+            raise
+        self._record(WriteFile(shown_path(path), data))
+
+    def list_dir(self, path: str) -> list[str]:
+        """The names in a folder; see `Os.list_dir`."""
+        try:
+            names = self._inner.list_dir(path)
+        except _ERRORS as error:
+            self._record(ListDir(shown_path(path), (), _failure(error)))
+            raise
+        self._record(ListDir(shown_path(path), tuple(names)))
+        return names
+
+    def exists(self, path: str) -> bool:
+        """Whether something has this path; see `Os.exists`."""
+        found = self._inner.exists(path)
+        self._record(Exists(shown_path(path), found))
+        return found
+
+    def _record(self, event: Event) -> None:
+        self._recorder.record(event)
+
+
+def _failure(error: _Error) -> Failure:
+    if isinstance(error, AccessDenied):
+        return Failure(errno.EACCES, error.hint)
+    if isinstance(error, OutOfMemory):
+        return Failure(errno.ENOMEM)
+    return Failure(error.errno or 0)
