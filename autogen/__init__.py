@@ -1,1 +1,1 @@
-"""ctypes modules generated from C headers; see tools/autogen."""
+"""Interfaces of kernels and hardware, generated from C headers unless a module says otherwise."""

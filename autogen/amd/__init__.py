@@ -1,0 +1,1 @@
+"""Registers and command packets of AMD chips, one module per block and version; generated."""

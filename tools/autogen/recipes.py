@@ -1,0 +1,244 @@
+"""Every module of autogen/ and where it comes from."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .amd_names import (
+    GC_NAMES,
+    GC_NAMES_9,
+    GC_NAMES_10,
+    GC_NAMES_11,
+    GC_NAMES_12,
+    HDP_NAMES,
+    MP_NAMES,
+    NBIO_NAMES,
+    NBIO_NAMES_2,
+    NBIO_NAMES_APU,
+    OSSSYS_NAMES,
+    SDMA_4_NAMES,
+    SDMA_PACKETS,
+    SDMA_PACKETS_10,
+    VM_NAMES,
+)
+from .recipe import CTypes, Package, Pm4, Recipe, Registers, Sdma
+
+# Debian 12's security archive keeps the last few versions of a kernel.
+KERNEL: Final = "6.12.117-1~deb12u1"
+UAPI: Final = Package(
+    "linux-headers-6.12.117+deb12-common",
+    KERNEL,
+    "usr/src/linux-headers-6.12.117+deb12-common/include/uapi",
+)
+SOURCE: Final = Package(
+    "linux-source-6.12",
+    KERNEL,
+    "linux-source-6.12/drivers/gpu/drm/amd",
+    inner="usr/src/linux-source-6.12.tar.xz",
+)
+HSA: Final = Package("libhsa-runtime-dev", "5.2.3-3", "usr/include/hsa")
+LLVM: Final = Package("llvm-19-dev", "1:19.1.7-3~deb12u1", "usr/include/llvm-19/llvm/Support")
+
+_EVERY_UAPI: Final = ("linux/", "asm-generic/", "drm/")
+
+_INTERFACES: Final[tuple[Recipe, ...]] = (
+    CTypes(
+        module="kfd",
+        about="AMD's compute driver /dev/kfd: calls, events, queues, memory flags.",
+        package=UAPI,
+        headers=("linux/kfd_ioctl.h",),
+        include=(".",),
+        extract=_EVERY_UAPI,
+        # What linux/compiler_types.h, which is no part of the interface, would say.
+        defines=("__user=",),
+        structs=("kfd_(?!.*(dbg|criu)).*",),
+        constants=(
+            "AMDKFD_IOC_(?!DBG|CRIU).*",
+            "KFD_IOCTL_(MAJOR|MINOR)_VERSION",
+            "KFD_IOC_(?!DBG).*",
+            "KFD_IOCTL_SVM_.*",
+            "KFD_(MAX|MIN)_.*",
+            "KFD_(SIGNAL_EVENT_LIMIT|INVALID_FD|HW_EXCEPTION_.*|MEM_ERR_.*)",
+            "KFD_MMIO_REMAP_.*",
+            "KFD_SMI_EVENT_(?!NONE).*",
+            "KFD_RUNTIME_ENABLE_MODE_.*",
+        ),
+    ),
+    CTypes(
+        module="amdgpu_drm",
+        about="AMD's render nodes /dev/dri/renderD*: version, information, memory objects.",
+        package=UAPI,
+        headers=("drm/drm.h", "drm/amdgpu_drm.h"),
+        include=(".",),
+        extract=_EVERY_UAPI,
+        defines=("__user=",),
+        structs=(
+            "drm_(version|gem_close|prime_handle)",
+            "drm_amdgpu_(gem_.*|info.*|memory_info|heap_info|query_fw|ctx.*)",
+        ),
+        constants=(
+            "DRM_IOCTL_(VERSION|GEM_CLOSE|PRIME_.*)",
+            "DRM_IOCTL_AMDGPU_(INFO|GEM_.*|CTX)",
+            "DRM_COMMAND_BASE",
+            "AMDGPU_(INFO|GEM|VM|CTX|HW_IP|IDS|FAMILY|VRAM_TYPE)_.*",
+        ),
+    ),
+    CTypes(
+        module="vfio",
+        about="VFIO: PCI devices in the hands of a process.",
+        package=UAPI,
+        headers=("linux/vfio.h",),
+        include=(".",),
+        extract=_EVERY_UAPI,
+        defines=("__user=",),
+        structs=(
+            "vfio_(group_status|device_info|region_info|irq_info|irq_set|pci_hot_reset.*)",
+            "vfio_pci_dependent_device",
+            "vfio_device_(bind_iommufd|attach_iommufd_pt|detach_iommufd_pt)",
+            "vfio_iommu_type1_(info|dma_map|dma_unmap)",
+        ),
+        constants=(
+            "VFIO_(API_VERSION|CHECK_EXTENSION|TYPE1(v2)?_IOMMU|NOIOMMU_IOMMU|TYPE|BASE)",
+            "VFIO_(GET|SET|GROUP|DEVICE|IRQ|REGION_INFO_FLAG)_(?!FEATURE|STATE|API).*",
+            "VFIO_PCI_.*",
+            "VFIO_IOMMU_(GET_INFO|MAP_DMA|UNMAP_DMA)",
+            "VFIO_(IOMMU_INFO|DMA_MAP|DMA_UNMAP)_FLAG_.*",
+        ),
+    ),
+    CTypes(
+        module="iommufd",
+        about="IOMMUFD: address spaces of devices, which VFIO devices attach to.",
+        package=UAPI,
+        headers=("linux/iommufd.h",),
+        include=(".",),
+        extract=_EVERY_UAPI,
+        structs=(
+            "iommu_(destroy|hw_info|iova_range|option)",
+            "iommu_ioas_(alloc|iova_ranges|map|copy|unmap)",
+        ),
+        constants=(
+            "IOMMU_(DESTROY|OPTION|GET_HW_INFO)",
+            "IOMMU_IOAS_(ALLOC|IOVA_RANGES|MAP|COPY|UNMAP|MAP_.*)",
+            "IOMMU_OPTION_.*",
+        ),
+    ),
+    CTypes(
+        module="hsa",
+        about="HSA queues, signals and the packets of AQL, as AMD's hardware reads them.",
+        package=HSA,
+        headers=("hsa.h", "amd_hsa_common.h", "amd_hsa_queue.h", "amd_hsa_signal.h"),
+        include=(".",),
+        # 64-bit pointers, whatever the compiler says of its target.
+        defines=("HSA_LARGE_MODEL=1",),
+        structs=(
+            "hsa_(queue|signal|kernel_dispatch_packet|barrier_and_packet|barrier_or_packet)_t",
+            "hsa_agent_dispatch_packet_t",
+            "amd_(queue|signal)_t",
+        ),
+        constants=(
+            "HSA_(PACKET_TYPE|PACKET_HEADER|FENCE_SCOPE|QUEUE_TYPE|QUEUE_FEATURE)_.*",
+            "HSA_KERNEL_DISPATCH_PACKET_SETUP_.*",
+            "AMD_(QUEUE_PROPERTIES|SIGNAL_KIND)_.*",
+        ),
+    ),
+    CTypes(
+        module="amdhsa",
+        about="The kernel descriptor of AMD code objects, and the bit fields in it.",
+        package=LLVM,
+        headers=("AMDHSAKernelDescriptor.h",),
+        include=(),
+        language="c++",
+        structs=("kernel_descriptor_t",),
+        constants=(),
+        bits=r"  (COMPUTE_PGM_RSRC\w+|KERNEL_CODE_PROPERTY|KERNARG_PRELOAD_SPEC)"
+        r"\((\w+), (\d+), (\d+)\)",
+    ),
+)
+
+
+def _packets() -> tuple[Recipe, ...]:
+    return (
+        Pm4(
+            module="amd/pm4_gfx9",
+            about="PM4 packets of GFX9 (CDNA among them).",
+            package=SOURCE,
+            headers=("amdgpu/soc15d.h", "include/vega10_enum.h"),
+        ),
+        Pm4(
+            module="amd/pm4_gfx10",
+            about="PM4 packets of GFX10 and later.",
+            package=SOURCE,
+            headers=("amdgpu/nvd.h", "include/soc21_enum.h"),
+        ),
+        *(
+            Sdma(
+                module=f"amd/sdma_packets_v{version}",
+                about=f"Packets of the copy engine, {about}.",
+                package=SOURCE,
+                headers=(f"amdgpu/{header}_pkt_open.h",),
+                packets=packets,
+            )
+            # Which driver uses which header: the includes of amdgpu/sdma_v*.c.
+            for version, header, packets, about in (
+                (4, "vega10_sdma", SDMA_PACKETS, "version 4 (GFX9)"),
+                (5, "navi10_sdma", SDMA_PACKETS_10, "version 5 (GFX10)"),
+                (6, "sdma_v6_0_0", SDMA_PACKETS_10, "versions 6 and 7 (GFX11, GFX12)"),
+            )
+        ),
+    )
+
+
+# block, its folder in include/asic_reg, version, registers
+_BLOCKS: Final = (
+    ("gc", "gc", "9_4_3", (*GC_NAMES, *VM_NAMES, *GC_NAMES_9)),
+    ("gc", "gc", "10_3_0", (*GC_NAMES, *VM_NAMES, *GC_NAMES_10)),
+    ("gc", "gc", "11_0_0", (*GC_NAMES, *VM_NAMES, *GC_NAMES_11)),
+    ("gc", "gc", "12_0_0", (*GC_NAMES, *VM_NAMES, *GC_NAMES_12)),
+    ("sdma", "sdma", "4_4_2", SDMA_4_NAMES),
+    ("mmhub", "mmhub", "1_8_0", VM_NAMES),
+    ("mmhub", "mmhub", "3_0_0", VM_NAMES),
+    ("mmhub", "mmhub", "4_1_0", VM_NAMES),
+    ("nbio", "nbio", "2_3", NBIO_NAMES_2),
+    ("nbio", "nbio", "4_3_0", NBIO_NAMES),
+    ("nbio", "nbio", "7_7_0", NBIO_NAMES_APU),
+    ("nbio", "nbio", "7_9_0", NBIO_NAMES),
+    ("nbio", "nbio", "7_11_0", NBIO_NAMES_APU),
+    ("nbif", "nbif", "6_3_1", NBIO_NAMES),
+    ("hdp", "hdp", "4_4_2", HDP_NAMES),
+    ("hdp", "hdp", "5_0_0", HDP_NAMES),
+    ("hdp", "hdp", "6_0_0", HDP_NAMES),
+    ("hdp", "hdp", "7_0_0", HDP_NAMES),
+    ("osssys", "oss", "4_4_2", OSSSYS_NAMES),
+    ("osssys", "oss", "6_0_0", OSSSYS_NAMES),
+    ("osssys", "oss", "7_0_0", OSSSYS_NAMES),
+    ("mp", "mp", "13_0_0", MP_NAMES),
+    ("mp", "mp", "13_0_6", MP_NAMES),
+    ("mp", "mp", "14_0_2", MP_NAMES),
+)
+_INCOMPLETE: Final = {
+    "mmhub_4_1_0": (
+        "MMVM_L2_CNTL5__UTCL2_ATC_INVREQ_REPEATER_FGCG_OFF",
+        "MMVM_L2_CNTL5__UTCL2_ONE_OUTSTANDING_ATC_INVREQ",
+    )
+}
+
+
+def _registers(block: str, folder: str, version: str, names: tuple[str, ...]) -> Registers:
+    stem = f"{block}_{version}"
+    return Registers(
+        module=f"amd/{stem}",
+        about=f"Registers of {block.upper()} {version.replace('_', '.')}.",
+        package=SOURCE,
+        headers=tuple(
+            f"include/asic_reg/{folder}/{stem}_{kind}.h" for kind in ("offset", "sh_mask")
+        ),
+        names=names,
+        incomplete=_INCOMPLETE.get(stem, ()),
+    )
+
+
+RECIPES: Final[tuple[Recipe, ...]] = (
+    *_INTERFACES,
+    *_packets(),
+    *(_registers(*block) for block in _BLOCKS),
+)
