@@ -1,0 +1,8 @@
+"""NVIDIA's kernel driver interface: ioctl numbers, struct layouts, class ids, status codes.
+
+Written by hand: no package holds these headers. The facts are those of driver 580.142 (struct
+layouts measured by compiling each header and reading the debug information), restated from
+NVIDIA/open-gpu-kernel-modules and NVIDIA/open-gpu-doc; each module names the files its facts are
+from. Names keep NVIDIA's spelling. ``tests/unit/nv/test_structs.py`` checks every size and offset
+against a table of its own.
+"""

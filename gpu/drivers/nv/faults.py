@@ -1,0 +1,99 @@
+"""What the GPU tells of a fault beyond the notifier: errors of its SMs, addresses of its MMU.
+
+Through a debugger object, which must be attached before the fault. Commands:
+ctrl/ctrl83de/ctrl83dedebug.h of open-gpu-kernel-modules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from gpu.autogen.nv import classes as ids
+from gpu.autogen.nv import control
+from gpu.autogen.nv.alloc import NV83DE_ALLOC_PARAMETERS
+from gpu.drivers.nv.rm import RmObject
+
+_SMS_PER_CALL: Final = 100
+_MAX_MMU_FAULTS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SmError:
+    """An SM that stopped.
+
+    Attributes:
+        sm: which one.
+        warp_error: its HWW_WARP_ESR, whose low 16 bits are the kind of error.
+        global_error: its HWW_GLOBAL_ESR.
+        pc: of the warp that erred, a GPU address within a program.
+    """
+
+    sm: int
+    warp_error: int
+    global_error: int
+    pc: int
+
+    def __str__(self) -> str:
+        return f"SM {self.sm} stopped at {self.pc:#x} with warp error {self.warp_error:#x}"
+
+
+@dataclass(frozen=True, slots=True)
+class MmuFault:
+    """An access that the MMU refused; the types are numbers of its hardware."""
+
+    address: int
+    fault_type: int
+    access_type: int
+
+    def __str__(self) -> str:
+        return (
+            f"access to {self.address:#x} refused"
+            f" (fault type {self.fault_type}, access type {self.access_type})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FaultDetails:
+    """The SMs with an error, and the accesses that were refused."""
+
+    sms: tuple[SmError, ...]
+    accesses: tuple[MmuFault, ...]
+
+    def __str__(self) -> str:
+        return "; ".join(str(each) for each in (*self.accesses, *self.sms[:_MAX_MMU_FAULTS]))
+
+
+def attach_debugger(device: RmObject, compute: RmObject) -> RmObject:
+    """An object through which the errors of a compute object's SMs can be read."""
+    params = NV83DE_ALLOC_PARAMETERS(hAppClient=device.client.handle, hClass3dObject=compute.handle)
+    return device.alloc(ids.GT200_DEBUGGER, params, name="debugger")
+
+
+def read_details(debugger: RmObject, channel: RmObject, sms: int) -> FaultDetails:
+    """What ``sms`` SMs and the MMU tell. Raises as `RmObject.control` does."""
+    errors: list[SmError] = []
+    has_mmu_fault = False
+    for first in range(0, sms, _SMS_PER_CALL):
+        count = min(_SMS_PER_CALL, sms - first)
+        states = debugger.control(
+            control.NV83DE_CTRL_CMD_DEBUG_READ_ALL_SM_ERROR_STATES,
+            control.NV83DE_CTRL_DEBUG_READ_ALL_SM_ERROR_STATES_PARAMS(
+                hTargetChannel=channel.handle, numSMsToRead=count, startingSM=first
+            ),
+        )
+        has_mmu_fault |= bool(states.mmuFault.valid)
+        for number, state in enumerate(states.smErrorStateArray[:count], first):
+            if state.hwwWarpEsr or state.hwwGlobalEsr:
+                pc = state.hwwWarpEsrPc64
+                errors.append(SmError(number, state.hwwWarpEsr, state.hwwGlobalEsr, pc))
+    return FaultDetails(tuple(errors), _read_mmu(debugger) if has_mmu_fault else ())
+
+
+def _read_mmu(debugger: RmObject) -> tuple[MmuFault, ...]:
+    params = debugger.control(
+        control.NV83DE_CTRL_CMD_DEBUG_READ_MMU_FAULT_INFO,
+        control.NV83DE_CTRL_DEBUG_READ_MMU_FAULT_INFO_PARAMS(),
+    )
+    found = params.mmuFaultInfoList[: min(params.count, _MAX_MMU_FAULTS)]
+    return tuple(MmuFault(each.faultAddress, each.faultType, each.accessType) for each in found)

@@ -1,0 +1,203 @@
+"""Memory of a GPU: RM objects at addresses that host and GPU share, through UVM.
+
+Life of an allocation: take addresses, allocate the object, map it for the host if it is visible,
+reserve the range in UVM, map the object into it; undone in reverse. Attribute bits: nvos.h of
+open-gpu-kernel-modules; which of them to set is what tinygrad's ops_nv.py is known to run with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from gpu.autogen.nv import alloc
+from gpu.autogen.nv import classes as ids
+from gpu.core import hostmem
+from gpu.core.bits import align_up
+from gpu.core.errors import InvalidValue, Unsupported
+from gpu.drivers.nv.addresses import AddressSpace
+from gpu.drivers.nv.branch import Branch
+from gpu.drivers.nv.kernel import CardPort
+from gpu.drivers.nv.rm import Mapping, RmObject
+from gpu.drivers.nv.undo import Undo
+from gpu.drivers.nv.uvm import Uvm
+from gpu.drivers.nv.variants import COHERENCY, Variants
+from gpu.hcq.ports import Memory, MemoryKind, MemoryPort
+from gpu.hcq.symbol import GpuVA
+
+HUGE_PAGE: Final = 2 << 20
+_HUGE_FROM: Final = 8 << 20  # below it 2 MiB pages waste more than they save
+_LINEAR_FORMAT: Final = 6  # of surfaces without a layout
+
+_FLAGS: Final = (
+    alloc.NVOS32_ALLOC_FLAGS_IGNORE_BANK_PLACEMENT
+    | alloc.NVOS32_ALLOC_FLAGS_ALIGNMENT_FORCE
+    | alloc.NVOS32_ALLOC_FLAGS_MEMORY_HANDLE_PROVIDED
+    | alloc.NVOS32_ALLOC_FLAGS_MAP_NOT_REQUIRED
+)
+_CONTIGUOUS: Final = alloc.NVOS32_ATTR_PHYSICALITY_CONTIGUOUS
+_ALLOW_NONCONTIGUOUS: Final = alloc.NVOS32_ATTR_PHYSICALITY_ALLOW_NONCONTIGUOUS
+_HUGE_PAGES: Final = alloc.NVOS32_ATTR_PAGE_SIZE_HUGE
+_HUGE_2MB: Final = alloc.NVOS32_ATTR2_PAGE_SIZE_HUGE_2MB
+_COHERENCY: Final = {
+    "cached": alloc.NVOS32_ATTR_COHERENCY_CACHED,
+    "write back": alloc.NVOS32_ATTR_COHERENCY_WRITE_BACK,
+    "uncached": alloc.NVOS32_ATTR_COHERENCY_UNCACHED,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Holding:
+    """What an allocation consists of; ``undo`` frees it."""
+
+    object: RmObject
+    undo: Undo
+
+
+class NvMemoryPort:
+    """Allocates memory of one GPU; the `gpu.hcq.ports.MemoryPort` of this driver.
+
+    All methods raise as `CallLog.check` does, and TransportError.
+    """
+
+    def __init__(
+        self,
+        device: RmObject,
+        card: CardPort,
+        uvm: Uvm,
+        branch: Branch,
+        uuid: bytes,
+        addresses: AddressSpace,
+        variants: Variants,
+    ):
+        self._device = device
+        self._card = card
+        self._uvm = uvm
+        self._branch = branch
+        self._uuid = uuid
+        self._addresses = addresses
+        self._variants = variants
+        self._live: dict[Memory, Holding] = {}
+
+    def allocate(
+        self, size: int, kind: MemoryKind, *, contiguous: bool = False, name: str = "buffer"
+    ) -> Memory:
+        """At least ``size`` bytes, 64 KiB aligned; what the host maps lies below 1 << 40.
+
+        ``name`` is for messages. Raises InvalidValue for a size below 1, OutOfMemory.
+        """
+        if size < 1:
+            raise InvalidValue(f"{size} bytes for {name}: at least 1 is needed")
+        huge = kind is not MemoryKind.SYSTEM and size >= _HUGE_FROM
+        page = HUGE_PAGE if huge else hostmem.page_size
+        size = align_up(size, page)
+        low = kind is not MemoryKind.VRAM
+        with Undo() as undo:
+            address = self._addresses.take(size, page, low=low)
+            undo.add(self._addresses.give, address)
+            memory = self._new_object(size, page, kind, contiguous, name)
+            undo.add(memory.free)
+            mapping = None
+            if low:
+                on_card = kind is MemoryKind.VISIBLE
+                mapping = self._card.map(
+                    self._device, memory, size, on_card=on_card, address=address
+                )
+                undo.add(self._unmap, mapping)
+            self._map_to_gpu(memory, address, size, undo)
+            return self._keep(address, size, kind, mapping, Holding(memory, undo.take()))
+
+    def free(self, memory: Memory) -> None:
+        """Gives memory back; the GPU must not use it any more. Raises InvalidValue if it is not."""
+        holding = self._live.pop(memory, None)
+        if holding is None:
+            raise InvalidValue(
+                f"memory at {memory.address:#x} is not of {self._device}, or was freed before"
+            )
+        holding.undo.close()
+
+    def map_host(self, address: int, size: int) -> Memory:
+        """Pins whole pages of this process and gives them to the GPU at their own address."""
+        with Undo() as undo:
+            name = f"host memory at {address:#x}"
+            memory = self._card.describe_host_memory(self._device, address, size, name=name)
+            undo.add(memory.free)
+            self._map_to_gpu(memory, address, size, undo)
+            return self._keep(address, size, MemoryKind.SYSTEM, None, Holding(memory, undo.take()))
+
+    def map_peer(self, memory: Memory, owner: MemoryPort) -> None:
+        """Not done yet: Unsupported."""
+        raise Unsupported(
+            f"memory at {memory.address:#x} of another GPU: peers are not mapped by this driver"
+            " yet; copy through system memory"
+        )
+
+    def unmap_peer(self, memory: Memory) -> None:
+        """There is nothing that `map_peer` mapped: Unsupported."""
+        raise Unsupported(f"memory at {memory.address:#x} was not mapped as a peer's")
+
+    def object_of(self, memory: Memory) -> RmObject:
+        """The RM object of memory of this port. Raises InvalidValue for other memory."""
+        if memory not in self._live:
+            raise InvalidValue(f"memory at {memory.address:#x} is not of {self._device}")
+        return self._live[memory].object
+
+    @property
+    def live(self) -> tuple[Memory, ...]:
+        """What is allocated and not freed, the oldest first."""
+        return tuple(self._live)
+
+    def close(self) -> None:
+        """Frees what is left, the youngest first; all is tried before an error is raised."""
+        with Undo() as order:
+            for memory in self._live:
+                order.add(self.free, memory)
+
+    def _keep(
+        self, address: int, size: int, kind: MemoryKind, mapping: Mapping | None, holding: Holding
+    ) -> Memory:
+        window = mapping.window if mapping is not None else None
+        memory = Memory(GpuVA(address), size, kind, window, holding.object)
+        self._live[memory] = holding
+        return memory
+
+    def _new_object(
+        self, size: int, page: int, kind: MemoryKind, contiguous: bool, name: str
+    ) -> RmObject:
+        params = alloc.NV_MEMORY_ALLOCATION_PARAMS(
+            owner=self._device.client.handle,
+            flags=_FLAGS,
+            attr=_CONTIGUOUS if contiguous else _ALLOW_NONCONTIGUOUS,
+            attr2=alloc.NVOS32_ATTR2_ZBC_PREFER_NO_ZBC,
+            format=_LINEAR_FORMAT,
+            size=size,
+            alignment=page,
+            limit=size - 1,
+        )
+        name = f"{name} ({size:#x} bytes)"
+        if kind is not MemoryKind.SYSTEM:
+            huge = page == HUGE_PAGE
+            params.type = alloc.NVOS32_TYPE_IMAGE
+            params.attr |= _HUGE_PAGES if huge else alloc.NVOS32_ATTR_PAGE_SIZE_4KB
+            params.attr2 |= alloc.NVOS32_ATTR2_GPU_CACHEABLE_YES | (_HUGE_2MB if huge else 0)
+            return self._device.alloc(ids.NV01_MEMORY_LOCAL_USER, params, name=name)
+        params.type = alloc.NVOS32_TYPE_NOTIFIER
+        params.attr2 |= alloc.NVOS32_ATTR2_GPU_CACHEABLE_NO
+        attributes = params.attr | alloc.NVOS32_ATTR_LOCATION_PCI
+
+        def attempt(coherency: str) -> RmObject:
+            params.attr = attributes | _COHERENCY[coherency]
+            return self._device.alloc(ids.NV01_MEMORY_SYSTEM, params, name=name)
+
+        return self._variants.attempt(COHERENCY, attempt)
+
+    def _map_to_gpu(self, memory: RmObject, address: int, size: int, undo: Undo) -> None:
+        self._uvm.create_range(address, size)
+        undo.add(self._uvm.free_range, self._branch, address, size)
+        self._uvm.map_memory(self._branch, self._uuid, memory, address, size)
+
+    def _unmap(self, mapping: Mapping) -> None:
+        try:
+            self._card.unmap(mapping)
+        finally:
+            self._addresses.reserve_again(mapping.address, mapping.size)

@@ -1,0 +1,113 @@
+"""What all GPUs of a process share: the control file, the client, UVM, and addresses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from gpu.core.errors import DeviceError, InvalidIndex
+from gpu.core.wait import Waiter
+from gpu.drivers.nv.addresses import AddressSpace
+from gpu.drivers.nv.branch import Branch, branch_of
+from gpu.drivers.nv.calls import CallLog
+from gpu.drivers.nv.kernel import Card, KernelPort, driver_version, open_node
+from gpu.drivers.nv.rm import RmClient
+from gpu.drivers.nv.steps import Step, Trail
+from gpu.drivers.nv.undo import Undo
+from gpu.drivers.nv.uvm import Uvm
+from gpu.transport import nvidia as nodes
+from gpu.transport.os import Os
+from gpu.transport.world import World
+
+SESSION_STEPS: Final = (
+    Step("control file", "open the control node; a client lives as long as it"),
+    Step("uvm files", "open UVM's node twice"),
+    Step("client", "allocate the root of the object tree"),
+    Step("version", "learn the driver's version and choose the structs of its branch"),
+    Step("uvm initialize", "bind UVM to this process"),
+    Step("uvm memory", "keep this process's memory known to UVM"),
+    Step("addresses", "reserve addresses that host and GPU share"),
+    Step("cards", "list the GPUs"),
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NvSession:
+    """An opened kernel driver; closed after the devices that came from it."""
+
+    os: Os
+    waiter: Waiter
+    log: CallLog
+    kernel: KernelPort
+    client: RmClient
+    version: str
+    branch: Branch
+    uvm: Uvm
+    addresses: AddressSpace
+    cards: tuple[Card, ...]
+    _undo: Undo
+
+    def card(self, index: int) -> Card:
+        """A GPU by its place in the driver's list. Raises DeviceError, InvalidIndex."""
+        if not self.cards:
+            raise DeviceError(
+                "the nvidia driver lists no GPU: check `lspci -d 10de:` and the kernel's log"
+            )
+        if not 0 <= index < len(self.cards):
+            raise InvalidIndex(f"NVIDIA GPU {index}: this machine has {len(self.cards)}")
+        return self.cards[index]
+
+    def close(self) -> None:
+        """Gives everything back; again does nothing."""
+        self._undo.close()
+
+
+def open_session(world: World, trail: Trail) -> NvSession:
+    """Opens the kernel driver, by `SESSION_STEPS`; on an error nothing stays open.
+
+    Raises AccessDenied, DeviceError where there is no driver, Unsupported for an unknown driver
+    branch, TransportError, and as `CallLog.check` does.
+    """
+    os = world.os
+    with Undo() as undo:
+        with trail.step("control file"):
+            control_fd = _open(os, nodes.CONTROL, undo)
+        with trail.step("uvm files"):
+            uvm_fd = _open(os, nodes.UVM, undo)
+            second_fd = _open(os, nodes.UVM, undo)
+        with trail.step("client"):
+            kernel = KernelPort(os, control_fd)
+            client = RmClient(kernel, trail.log)
+            undo.add(client.free)
+        with trail.step("version"):
+            version = driver_version(os, client)
+            branch = branch_of(version)
+        with trail.step("uvm initialize"):
+            uvm = Uvm(os, uvm_fd, control_fd, client, trail.log)
+            uvm.initialize()
+        with trail.step("uvm memory"):
+            uvm.keep_memory(second_fd)
+        with trail.step("addresses"):
+            addresses = AddressSpace(os)
+            undo.add(addresses.close)
+        with trail.step("cards"):
+            cards = tuple(kernel.cards())
+        return NvSession(
+            os=os,
+            waiter=world.waiter,
+            log=trail.log,
+            kernel=kernel,
+            client=client,
+            version=version,
+            branch=branch,
+            uvm=uvm,
+            addresses=addresses,
+            cards=cards,
+            _undo=undo.take(),
+        )
+
+
+def _open(os: Os, path: str, undo: Undo) -> int:
+    fd = open_node(os, path)
+    undo.add(os.close, fd)
+    return fd
