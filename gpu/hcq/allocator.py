@@ -1,0 +1,237 @@
+"""Memory that is used again: freed buffers by size and kind, and staging for copies to devices."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from gpu.core.bits import align_up, round_up_power_of_two
+from gpu.core.errors import InvalidValue, OutOfMemory
+from gpu.core.ring import FencedRing
+from gpu.hcq.buffer import Allocation, HCQBuffer, Pins
+from gpu.hcq.channel import Channel, MustWait, Point
+from gpu.hcq.commands import Barrier, Copy
+from gpu.hcq.ports import Memory, MemoryKind
+
+if TYPE_CHECKING:
+    from gpu.hcq.device import HCQDevice
+
+STAGING: Final = 16 << 20
+_SMALLEST: Final = 256
+
+
+class _Freed(NamedTuple):
+    """Memory that may still be used, up to a value of each queue that could know it."""
+
+    memory: Memory
+    until: tuple[tuple[Channel, int], ...]
+    peers: tuple[HCQDevice, ...] = ()
+
+    def blocked(self) -> tuple[Channel, int] | None:
+        """A submission that has to be waited for, or None."""
+        for channel, value in self.until:
+            if not channel.timeline.passed(value):
+                return channel, value
+        return None
+
+
+class HCQAllocator:
+    """Buffers of a device, and copies between them and the host.
+
+    What is freed is kept for buffers of the same size and kind, the oldest first, and goes back to
+    the system only when it must. Nothing is used again before all that was submitted when it was
+    freed is done. Copies are submitted in order, on copy queues where there are any.
+    """
+
+    def __init__(self, device: HCQDevice, staging: int):
+        """``staging`` is the bytes of the ring that copies from the host go through."""
+        self._device = device
+        self._freed: dict[tuple[int, MemoryKind], deque[_Freed]] = {}
+        self._ending: deque[_Freed] = deque()  # what is not used again
+        self._staging_size = staging
+        self._staging: dict[Channel, tuple[Memory, FencedRing]] = {}
+
+    # Memory
+
+    def alloc(self, size: int, kind: MemoryKind = MemoryKind.VRAM) -> HCQBuffer:
+        """Memory of at least ``size`` bytes, with stale contents.
+
+        Raises `InvalidValue` for a size below 1, and `OutOfMemory` when not even all that was
+        freed makes room.
+        """
+        if size < 1:
+            raise InvalidValue(f"allocation of {size} bytes: give at least 1")
+        whole = _rounded(size)
+        memory = self._device.exclusively(self._take, whole, kind)
+        return HCQBuffer(Allocation(memory, self._device), 0, size)
+
+    def map_host(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> HCQBuffer:
+        """The memory of an array as a buffer, without a copy: keep the array alive as long.
+
+        Raises `InvalidValue` for an array that is not contiguous, `Unsupported` where the device
+        cannot reach host memory in place.
+        """
+        if not array.flags.c_contiguous or not array.nbytes:
+            raise InvalidValue("mapping an array that is empty or not contiguous")
+        device = self._device
+
+        def map_it() -> Memory:
+            memory = device.port.memory.map_host(array.ctypes.data, array.nbytes)
+            device.adopt(memory)
+            return memory
+
+        memory = device.exclusively(map_it)
+        return HCQBuffer(Allocation(memory, device, reusable=False), 0, array.nbytes)
+
+    def _take(self, size: int, kind: MemoryKind) -> Memory:
+        """Freed memory that nothing uses any more, else new memory; under the lock."""
+        freed = self._freed.get((size, kind))
+        if freed and freed[0].blocked() is None:
+            return freed.popleft().memory
+        try:
+            return self._device.allocate(size, kind)
+        except OutOfMemory:
+            self._give_back(size, kind)
+        return self._device.allocate(size, kind)
+
+    def _give_back(self, size: int, kind: MemoryKind) -> None:
+        """Release all freed memory; raises `MustWait` until it can, and keeps what fits."""
+        same = self._freed.get((size, kind))
+        if same and (blocked := same[0].blocked()):
+            raise MustWait(*blocked)
+        for freed in (*self._freed.values(), self._ending):
+            while freed:
+                if blocked := freed[0].blocked():
+                    raise MustWait(*blocked)
+                self._end(freed.popleft())
+
+    def collect(self, parked: deque[Allocation | Pins]) -> None:
+        """Take back what was freed since the last submission; under the lock."""
+        while parked:
+            item = parked.popleft()
+            if isinstance(item, Pins):
+                item.drop()
+            elif not item.pins:
+                self._retire(item)
+        while self._ending and self._ending[0].blocked() is None:
+            self._end(self._ending.popleft())
+
+    def _retire(self, allocation: Allocation) -> None:
+        memory, peers = allocation.memory, tuple(allocation.peers)
+        devices = (self._device, *peers)
+        until = tuple((c, c.timeline.submitted) for device in devices for c in device.channels())
+        if allocation.reusable and not peers:
+            kept = self._freed.setdefault((memory.size, memory.kind), deque())
+            kept.append(_Freed(memory, until))
+        else:
+            self._ending.append(_Freed(memory, until, peers))
+
+    def _end(self, freed: _Freed) -> None:
+        for peer in freed.peers:
+            peer.port.memory.unmap_peer(freed.memory)
+        self._device.release(freed.memory)
+
+    # Copies
+
+    def copy(self, dst: HCQBuffer, src: HCQBuffer) -> None:
+        """Copy as many bytes as both have, in order; both are reachable by this device.
+
+        Raises `InvalidValue` for different sizes and for memory of another device.
+        """
+        _check_sizes(dst, src.size)
+        for buffer in (dst, src):
+            buffer.check_reachable(self._device)
+        self._device.submit_in_order(
+            self._channel(0), [Barrier(), Copy(dst.address, src.address, src.size)]
+        )
+
+    def copy_in(self, dst: HCQBuffer, data: bytes | bytearray | memoryview) -> None:
+        """Copy from the host; ``data`` may change as soon as this returns.
+
+        Goes through the staging ring, however large it is. Raises `InvalidValue` for a size that
+        is not the buffer's.
+        """
+        source = memoryview(data).cast("B")
+        _check_sizes(dst, source.nbytes)
+        dst.check_reachable(self._device)
+        if dst.allocation.memory.kind is MemoryKind.SYSTEM:
+            self._device.wait_in_order()
+            window = dst.window
+            assert window is not None
+            window.store(0, source)
+            return
+        channel = self._channel(0)
+        step = self._staging_size // 4
+        for start in range(0, source.nbytes, step):
+            chunk = source[start : start + step]
+            place = dst.address + start
+            self._device.exclusively(self._stage, channel, chunk, place)
+
+    def _stage(self, channel: Channel, chunk: memoryview, dst: int) -> None:
+        """Put bytes into the staging ring and submit their copy; under the lock."""
+        memory, ring = self._staging_of(channel)
+        offset = ring.reserve(chunk.nbytes)
+        try:
+            assert memory.window is not None
+            memory.window.store(offset, chunk)
+            copy = Copy(dst, memory.address + offset, chunk.nbytes)
+            self._device.send_in_order(channel, [Barrier(), copy])
+        finally:
+            ring.fence(channel.timeline.submitted)
+
+    def _staging_of(self, channel: Channel) -> tuple[Memory, FencedRing]:
+        if channel not in self._staging:
+            memory = self._device.allocate(self._staging_size, MemoryKind.SYSTEM)
+            ring = FencedRing(self._staging_size, channel.must_pass, align=64)
+            self._staging[channel] = (memory, ring)
+        return self._staging[channel]
+
+    def copy_out(self, src: HCQBuffer) -> bytes:
+        """The contents once all that was submitted in order before is done."""
+        src.check_reachable(self._device)
+        if src.allocation.memory.kind is MemoryKind.SYSTEM:
+            self._device.wait_in_order()
+            window = src.window
+            assert window is not None
+            return window.load(0, src.size)
+        step = min(self._staging_size // 4, src.size)
+        data = bytearray(src.size)
+        # Two at a time: one is copied by the device while the other is read.
+        buffers = [self.alloc(step, MemoryKind.SYSTEM) for _ in range(min(2, -(-src.size // step)))]
+        under_way: deque[tuple[Point, HCQBuffer, slice]] = deque()
+        for number, start in enumerate(range(0, src.size, step)):
+            if len(under_way) == len(buffers):
+                self._finish(data, *under_way.popleft())
+            part = slice(start, min(start + step, src.size))
+            buffer = buffers[number % 2]
+            copy = Copy(buffer.address, src.address + start, part.stop - start)
+            point = self._device.submit_in_order(self._channel(-1), [copy])
+            under_way.append((point, buffer, part))
+        while under_way:
+            self._finish(data, *under_way.popleft())
+        for buffer in buffers:
+            buffer.free()
+        return bytes(data)
+
+    def _finish(self, data: bytearray, point: Point, buffer: HCQBuffer, part: slice) -> None:
+        self._device.wait(point)
+        window = buffer.window
+        assert window is not None
+        data[part] = window.load(0, part.stop - part.start)
+
+    def _channel(self, index: int) -> Channel:
+        """A copy queue, the first for copies to the device, the last for those from it."""
+        queues = self._device.queues
+        return queues["copy"][index] if queues.get("copy") else queues["compute"][0]
+
+
+def _rounded(size: int) -> int:
+    """Sizes in steps of an eighth of the next power of two, so that few differ a little."""
+    return align_up(size, max(_SMALLEST, round_up_power_of_two(size) // 16))
+
+
+def _check_sizes(dst: HCQBuffer, size: int) -> None:
+    if dst.size != size:
+        raise InvalidValue(f"copy of {size} bytes into {dst!r}: sizes must be equal, take a view")

@@ -1,0 +1,107 @@
+"""What a queue can be asked to do, as data. An `Encoder` turns it into what hardware reads.
+
+Commands of one queue take effect in order: each sees what those before it wrote, and a `Signal`
+is written when all before it is done and visible to whoever waits for it. Only commands of
+different queues need a `Wait`.
+
+A number may also be a `Symbol`, whose value is put in when the commands are submitted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from gpu.hcq.symbol import Symbol, Value
+
+if TYPE_CHECKING:
+    from gpu.hcq.args import KernelArguments
+    from gpu.hcq.program import HCQProgram
+
+Grid = tuple[Value, Value, Value]
+Block = tuple[int, int, int]
+Comparison = Literal["==", "!=", "<", "<=", ">=", ">"]
+
+
+class HasAddress(Protocol):
+    """A signal as commands see it: 16 bytes, the value first, a timestamp at 8."""
+
+    @property
+    def address(self) -> Value:
+        """Where it lies, as the GPU sees it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolicSignal:
+    """A signal whose address is put in when the commands are submitted."""
+
+    address: Symbol
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Run a program on ``grid`` groups of ``block`` threads."""
+
+    program: HCQProgram
+    args: KernelArguments
+    grid: Grid
+    block: Block
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Copy ``size`` bytes between addresses that do not overlap."""
+
+    dst: Value
+    src: Value
+    size: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Write ``value`` to a signal once all before it is done."""
+
+    signal: HasAddress
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Start nothing after it before a signal is at least ``value``."""
+
+    signal: HasAddress
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Make what the host, or another engine, wrote visible to the commands that follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timestamp:
+    """Write the device's clock, in ticks, to the timestamp of a signal, once all before is done."""
+
+    signal: HasAddress
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMem:
+    """Write some bytes, a multiple of 4, to memory."""
+
+    address: Value
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PollMem:
+    """Start nothing after it before ``word & mask`` of a 32-bit word compares with ``value``."""
+
+    address: Value
+    value: Value
+    mask: int = 0xFFFF_FFFF
+    op: Comparison = "=="
+
+
+Command = Launch | Copy | Signal | Wait | Barrier | Timestamp | WriteMem | PollMem

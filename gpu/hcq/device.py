@@ -1,0 +1,350 @@
+"""A device with command queues: submits, waits, keeps memory alive, and knows when it is lost."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Final, ParamSpec, TypeVar
+from weakref import WeakSet
+
+from gpu.core.errors import (
+    DeviceError,
+    DeviceHang,
+    DeviceLost,
+    GpuFault,
+    HwTimeout,
+    InvalidIndex,
+    InvalidValue,
+)
+from gpu.core.wait import wait_until
+from gpu.hcq.allocator import STAGING, HCQAllocator
+from gpu.hcq.buffer import Allocation, Pins
+from gpu.hcq.channel import SLOTS, Channel, MustWait, Point, Template
+from gpu.hcq.commands import Command, SymbolicSignal, Wait
+from gpu.hcq.commands import Signal as SignalCommand
+from gpu.hcq.link import Linked, link
+from gpu.hcq.ports import DevicePort, Memory, MemoryKind
+from gpu.hcq.queue import HWQueue
+from gpu.hcq.signal import OWN_TIMELINE, SIGNAL_SIZE, Signal, Timeline
+from gpu.hcq.symbol import AFTER_ADDRESS, AFTER_VALUE, TIMELINE_VALUE, GpuVA
+
+T = TypeVar("T")
+P = ParamSpec("P")
+_SIGNAL_PAGE: Final = 4096
+_AFTER: Final = Wait(SymbolicSignal(AFTER_ADDRESS), AFTER_VALUE)
+_DONE: Final = SignalCommand(OWN_TIMELINE, TIMELINE_VALUE)
+
+
+class HCQDevice:
+    """Queues, memory and signals over what a vendor provides.
+
+    Two ways to submit: `submit` gives a queue what it shall do, and order between queues is the
+    caller's business; `submit_in_order` makes each submission wait for the one before it, on
+    whatever queue that was. Programs and the allocator do the latter.
+
+    Threads may share a device: one lock covers submitting, and is never held while waiting.
+    """
+
+    def __init__(
+        self,
+        port: DevicePort,
+        *,
+        timeline_start: int = 0,
+        timeout: float = 30.0,
+        command_memory: int = 1 << 20,
+        staging: int = STAGING,
+    ):
+        """Opens all queues of ``port``, and closes it when that fails.
+
+        ``timeout`` is in seconds without progress; ``command_memory`` is bytes of each queue, and
+        ``staging`` of what copies from the host go through.
+        """
+        self.port = port
+        self.name = port.name
+        self.timeout = timeout
+        self.lock = threading.Lock()
+        self._pid = os.getpid()
+        self._error: DeviceError | None = None
+        self._closed = False
+        _devices.add(self)
+        self._memories: set[Memory] = set()
+        self._parked: deque[Allocation | Pins] = deque()
+        self._publishing: list[Callable[[], None]] = []
+        self._free_signals: list[Signal] = []
+        self.allocator = HCQAllocator(self, staging)
+        self.queues: dict[str, list[Channel]] = {}
+        try:
+            self._open_queues(timeline_start, command_memory)
+        except BaseException:
+            port.close()
+            raise
+        first = self.channels()[0]
+        start = (first, first.timeline.submitted)
+        self.frontier: tuple[tuple[Channel, int], tuple[Channel, int]] = (start, start)
+        """The last submission in order, set before it is published, and the one before it.
+
+        Under the lock; `exclusively` takes the one before where the last never happened.
+        """
+
+    def _open_queues(self, timeline_start: int, command_memory: int) -> None:
+        if not self.port.queues.get("compute"):
+            raise InvalidValue(f"{self.name} has no compute queue: a device needs one")
+        for kind, ports in self.port.queues.items():
+            self.queues[kind] = []
+            for index, queue in enumerate(ports):
+                memory = self.allocate(command_memory, queue.command_memory)
+                timeline = Timeline((self._new_signal(), self._new_signal()), timeline_start)
+                name = f"{self.name} {kind} queue {index}"
+                self.queues[kind].append(Channel(name, queue, timeline, memory))
+
+    def channels(self) -> list[Channel]:
+        """All queues."""
+        return [channel for kind in self.queues.values() for channel in kind]
+
+    def channel(self, kind: str, index: int = 0) -> Channel:
+        """A queue; `InvalidIndex` tells which there are."""
+        if 0 <= index < len(self.queues.get(kind, ())):
+            return self.queues[kind][index]
+        known = ", ".join(f"{name}: {len(found)}" for name, found in self.queues.items())
+        raise InvalidIndex(f"{self.name} has no {kind} queue {index}; its queues are {known}")
+
+    def queue(self, kind: str = "compute", index: int = 0) -> HWQueue:
+        """An empty list of commands for a queue."""
+        self.channel(kind, index)
+        return HWQueue(kind, index)
+
+    def signal(self, value: int = 0) -> Signal:
+        """A signal of one's own, set to ``value``; `release_signal` takes it back."""
+        with self.lock:
+            self.check_usable()
+            signal = self._new_signal()
+        signal.set(value)
+        return signal
+
+    def release_signal(self, signal: Signal) -> None:
+        """Let a signal be used again; nothing that was submitted waits for it or writes it."""
+        self._free_signals.append(signal)
+
+    def _new_signal(self) -> Signal:
+        if not self._free_signals:
+            page = self.allocate(_SIGNAL_PAGE, MemoryKind.SYSTEM)
+            assert page.window is not None, "system memory has a window"
+            for offset in range(0, _SIGNAL_PAGE, SIGNAL_SIZE):
+                window = page.window.sub(offset, SIGNAL_SIZE)
+                address = GpuVA(page.address + offset)
+                bits = self.port.signal_bits
+                self._free_signals.append(Signal(window, address, bits, self.check_usable))
+        return self._free_signals.pop()
+
+    # Submitting
+
+    def template(self, channel: Channel, commands: Iterable[Command], after: bool) -> Template:
+        """Encode commands for `Channel.send`, to wait ``after`` another queue or not.
+
+        Raises `InvalidValue` where a symbol is left that is not the queue's own.
+        """
+        template = Template(self.link(channel, commands, after=after))
+        left = [symbol.name for symbol in template.slots if symbol not in SLOTS]
+        if left:
+            raise InvalidValue(f"symbols {', '.join(left)} have no value: bind the commands")
+        return template
+
+    def link(
+        self, channel: Channel, commands: Iterable[Command], *, after: bool, bound: bool = False
+    ) -> Linked:
+        """Commands as a submission, which ends by writing the queue's timeline."""
+        encoder = channel.port.encoder
+        whole = (*([_AFTER] if after else []), *commands, _DONE)
+        return link(encoder.encode(whole), encoder, bound=bound)
+
+    def submit(self, channel: Channel, commands: Iterable[Command]) -> Point:
+        """Give a queue some commands. It waits for nothing but what they say."""
+        template = self.template(channel, commands, after=False)
+        return self.exclusively(self._send, channel, template)
+
+    def _send(self, channel: Channel, template: Template) -> Point:
+        point = Point(channel, channel.next_value())
+        channel.send(template, point.value, None)
+        return point
+
+    def submit_in_order(self, channel: Channel, commands: Iterable[Command]) -> Point:
+        """Give a queue commands that start when the submission in order before them is done."""
+        return self.exclusively(self.send_in_order, channel, tuple(commands))
+
+    def send_in_order(self, channel: Channel, commands: Iterable[Command]) -> Point:
+        """`submit_in_order` under the lock; raises `MustWait` while there is no room."""
+        before = self.frontier[0]
+        after = None if before[0] is channel else before
+        template = self.template(channel, commands, after is not None)
+        point = Point(channel, channel.next_value())
+        self.frontier = (point, before)
+        channel.send(template, point.value, after)
+        return point
+
+    def exclusively(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run what submits under the lock; when it has to wait, wait without the lock and retry.
+
+        Raises `DeviceLost` in a forked child, after a fault and after `close`.
+        """
+        while True:
+            if self._error is not None:
+                self.check_usable()
+            try:
+                with self.lock:
+                    if self._publishing:
+                        self.finish_publishing()
+                    last, before = self.frontier
+                    if last[0].timeline.last.value < last[1]:  # it was interrupted
+                        self.frontier = (before, before)
+                    if self._parked:
+                        self.allocator.collect(self._parked)
+                    return action(*args, **kwargs)
+            except MustWait as full:
+                blocked = Point(full.channel, full.value)
+            self.wait(blocked)
+
+    def publish_all(self, publications: list[Callable[[], None]]) -> None:
+        """Publish for several queues that wait for each other; under the lock.
+
+        Each publication does nothing when it has been done. One that an exception interrupts is
+        made up for by whoever submits or waits next, so that no queue waits for ever.
+        """
+        self._publishing = publications
+        self.finish_publishing()
+
+    def finish_publishing(self) -> None:
+        """Do what is left of the last `publish_all`; under the lock."""
+        for publish in self._publishing:
+            publish()
+        self._publishing = []
+
+    # Waiting
+
+    def wait(self, point: Point, timeout: float | None = None) -> None:
+        """Wait until a submission is done.
+
+        ``timeout`` is in seconds without progress. Raises `DeviceHang`, which leaves the device
+        usable, `GpuFault` and `DeviceLost`. Interrupting it cancels nothing.
+        """
+        channel, value = point
+        self.forked()
+        self.check_usable()
+        if self._publishing:
+            with self.lock:
+                self.finish_publishing()
+        timeline = channel.timeline
+        if not timeline.passed(value):
+            self._wait(timeline.reached, value, channel.name, timeout)
+
+    def wait_in_order(self, timeout: float | None = None) -> None:
+        """Wait for the last submission in order; errors as of `wait`."""
+        self.wait(self.exclusively(lambda: Point(*self.frontier[0])), timeout)
+
+    def wait_signal(self, signal: Signal, value: int, timeout: float | None = None) -> None:
+        """Wait until a signal is at least ``value``; errors as of `wait`."""
+        self._wait(lambda: signal.value, value, f"{self.name} signal", timeout)
+
+    def _wait(self, read: Callable[[], int], value: int, what: str, timeout: float | None) -> None:
+        try:
+            wait_until(
+                self.port.waiter,
+                read,
+                lambda now: now >= value,
+                what=what,
+                timeout=self.timeout if timeout is None else timeout,
+                wanted=f"at least {value:#x}",
+                check=self._check,
+                progress=True,
+            )
+        except DeviceHang:
+            raise
+        except HwTimeout as late:
+            raise DeviceHang(late.what, late.last, late.wanted, late.seconds) from late
+
+    def synchronize(self, timeout: float | None = None) -> None:
+        """Wait until all that was submitted is done; errors as of `wait`."""
+        for point in self.exclusively(self._submitted):
+            self.wait(point, timeout)
+
+    def _submitted(self) -> list[Point]:
+        return [Point(channel, channel.timeline.submitted) for channel in self.channels()]
+
+    # Life
+
+    def check_usable(self) -> None:
+        """Raise `DeviceLost` in a forked child, after a fault and after `close`."""
+        if self._error is not None:
+            raise DeviceLost(f"{self.name} cannot be used any more: {self._error}")
+
+    def forked(self) -> None:
+        """Lose the device if this process is a child of the one that opened it."""
+        if os.getpid() != self._pid:
+            self._error = DeviceLost(
+                f"forked: it belongs to process {self._pid}; open it in this process"
+            )
+
+    def _check(self) -> None:
+        self.check_usable()
+        try:
+            self.port.check()
+        except (GpuFault, DeviceLost, DeviceHang) as error:
+            self._error = error
+            raise
+
+    def allocate(self, size: int, kind: MemoryKind) -> Memory:
+        """Memory straight from the port, freed by `close` at the latest; under the lock."""
+        memory = self.port.memory.allocate(size, kind)
+        self._memories.add(memory)
+        return memory
+
+    def release(self, memory: Memory) -> None:
+        """Give memory back to the port: nothing uses it any more; under the lock."""
+        self._memories.remove(memory)
+        self.port.memory.free(memory)
+
+    def adopt(self, memory: Memory) -> None:
+        """Have memory that was got otherwise released like that of `allocate`; under the lock."""
+        self._memories.add(memory)
+
+    def park(self, item: Allocation | Pins) -> None:
+        """Take memory back at the next submission. Needs no lock: finalizers call it."""
+        self._parked.append(item)
+
+    def close(self) -> None:
+        """Wait for all that was submitted, then give everything back. Again does nothing.
+
+        In a forked child nothing is given back: it is the parent's.
+        """
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        try:
+            # What a fault has stopped is not waited for.
+            with suppress(GpuFault, DeviceLost):
+                self.synchronize()
+        finally:
+            self._error = self._error or DeviceLost("it is closed")
+            for memory in list(self._memories):
+                self.release(memory)
+            self.port.close()
+
+    def __enter__(self) -> HCQDevice:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+# So that a child finds out at once, and submitting need not ask for the process each time.
+_devices: Final[WeakSet[HCQDevice]] = WeakSet()
+
+
+def _after_fork() -> None:
+    for device in list(_devices):
+        device.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)

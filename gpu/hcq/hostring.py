@@ -1,0 +1,58 @@
+"""Publishing in a ring that is mapped into this process, in one native call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpu.core.errors import InvalidValue
+from gpu.core.hoststore import kick
+
+
+@dataclass(frozen=True, slots=True)
+class HostRing:
+    """A ring, its put pointer and its doorbell, as host addresses.
+
+    The put pointer counts units of ``unit`` bytes: dwords (PM4: 4), bytes (SDMA: 1), packets (AQL:
+    64), entries (GP entries: 8); modulo the ring if it ``wraps``. The doorbell gets ``token``, or
+    without one the put pointer plus ``bias`` (AQL: -1, the last packet written).
+    Sources: dossier of PM4, SDMA and AQL rings (amdgpu), `clc86f.h` for GPPut.
+    """
+
+    address: int
+    size: int
+    put: int
+    put_width: int
+    unit: int
+    doorbell: int
+    doorbell_width: int
+    wraps: bool = False
+    token: int | None = None
+    bias: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size <= 0 or self.size % 4 or self.size % self.unit:
+            raise InvalidValue(
+                f"ring of {self.size} bytes: it must be a positive multiple of 4 and of its unit,"
+                f" {self.unit}"
+            )
+
+    def publisher(self) -> Callable[[int, int, int, int, int], None]:
+        """A function that is `QueuePort.publish`."""
+        ring, size, dwords = self.address, self.size, self.size >> 2
+        put_address, put_width, unit = self.put, self.put_width, self.unit
+        units = size // unit if self.wraps else 1 << 64
+        bell, bell_width, token, bias = self.doorbell, self.doorbell_width, self.token, self.bias
+
+        def publish(position: int, words: int, count: int, last: int, value: int, /) -> None:
+            put = (position + count) // unit % units
+            # fmt: off
+            kick(
+                ring, dwords, position % size >> 2, words, count >> 2, 0, 0,
+                put_address, put, put_width,
+                bell, put + bias if token is None else token, bell_width,
+                last, value,
+            )
+            # fmt: on
+
+        return publish

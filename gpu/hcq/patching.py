@@ -1,0 +1,61 @@
+"""Tables of patches for native code, over the two places of a submission: ring words and image."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from gpu.core.hoststore import PatchRow, patch, patch_table
+from gpu.hcq.encoder import Patch
+from gpu.hcq.link import Linked
+from gpu.hcq.symbol import Symbol
+
+_RING: Final = 0
+_IMAGE: Final = 1
+
+
+class Places:
+    """Where the ring words and the image of a submission are now, as host addresses."""
+
+    def __init__(self, ring: int, image: int = 0):
+        self.addresses = (ctypes.c_uint64 * 2)(ring, image)
+        self.address = ctypes.addressof(self.addresses)
+
+    def move_image(self, image: int) -> None:
+        """The image is at another address, a multiple of 8."""
+        self.addresses[_IMAGE] = image
+
+
+def patch_call(
+    linked: Linked, places: Places, slots: Mapping[Symbol, int], values: int, only: Iterable[Symbol]
+) -> Callable[[], None]:
+    """What applies the patches of ``only`` some symbols at once.
+
+    ``slots`` numbers the symbols; their values are 8-byte words at host address ``values``, which
+    must live as long as it.
+    """
+    wanted = set(only)
+
+    def rows(patches: Iterable[Patch], segment: int) -> Iterable[PatchRow]:
+        for p in patches:
+            if p.symbol in wanted:
+                yield PatchRow(
+                    segment=segment,
+                    offset=p.offset,
+                    width=p.width,
+                    symbol=slots[p.symbol],
+                    addend=p.addend,
+                    shift=p.shift,
+                    mask=p.mask,
+                    position=p.position,
+                )
+
+    every = [*rows(linked.ring_patches, _RING), *rows(linked.image_patches, _IMAGE)]
+    table = patch_table(every, [len(linked.ring), len(linked.image)], len(slots))
+    address, count, segments = table.ctypes.data, len(every), places.address
+
+    def apply(keep: object = (table, places)) -> None:
+        patch(segments, address, count, values)
+
+    return apply

@@ -1,0 +1,147 @@
+"""A kernel that was loaded, and launching it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpu.core.errors import InvalidValue
+from gpu.hcq.args import ArgumentLayout, KernelArguments, misfit
+from gpu.hcq.buffer import HCQBuffer
+from gpu.hcq.channel import Template
+from gpu.hcq.commands import Block, Command, Grid, Launch, Timestamp
+from gpu.hcq.symbol import Symbol, Value
+
+if TYPE_CHECKING:
+    from gpu.hcq.device import HCQDevice
+
+
+class HCQProgram:
+    """Code on a device, the layout of its arguments, and what a group and a thread need.
+
+    ``group_size`` and ``private_size`` are bytes of memory of a group and of a thread. ``info`` is
+    the vendor's: descriptors, register counts. ``written`` are the numbers of the buffers that it
+    writes, by default all: graphs take it to find what may run at once.
+    """
+
+    def __init__(
+        self,
+        device: HCQDevice,
+        name: str,
+        code: HCQBuffer | None,
+        layout: ArgumentLayout,
+        *,
+        group_size: int = 0,
+        private_size: int = 0,
+        written: Sequence[int] | None = None,
+        info: object = None,
+    ):
+        self.device = device
+        self.name = name
+        self.code = code
+        self.layout = layout
+        self.group_size = group_size
+        self.private_size = private_size
+        self.written = frozenset(range(layout.pointers) if written is None else written)
+        self.info = info
+        self._launches: dict[tuple[Grid, Block], _Launch] = {}
+
+    def arguments(
+        self, *buffers: HCQBuffer | Symbol, vals: Sequence[Value | float] = ()
+    ) -> KernelArguments:
+        """Arguments for `HWQueue.exec`. A symbol stands for an address or a value.
+
+        Raises `InvalidValue` for a wrong number of them and for buffers of another device.
+        """
+        kept = tuple(buffer for buffer in buffers if isinstance(buffer, HCQBuffer))
+        for buffer in kept:
+            buffer.check_reachable(self.device)
+        pointers = (b.address if isinstance(b, HCQBuffer) else b for b in buffers)
+        return KernelArguments(self.layout, tuple(pointers), tuple(vals), kept)
+
+    def check_launch(self, args: KernelArguments, grid: Grid, block: Block) -> None:
+        """Raise `InvalidValue` for arguments of another kernel, or sizes below 1."""
+        if args.layout is not self.layout:
+            raise InvalidValue(f"arguments that were not made by {self.name}.arguments()")
+        sizes = [size for size in (*grid, *block) if not isinstance(size, Symbol)]
+        if len(grid) != 3 or len(block) != 3 or min(sizes, default=1) < 1:
+            raise InvalidValue(
+                f"launch of {self.name} with grid {grid} and block {block}:"
+                " give three sizes of at least 1 for each"
+            )
+
+    def __call__(
+        self,
+        *buffers: HCQBuffer,
+        vals: Sequence[int | float] = (),
+        grid: Grid = (1, 1, 1),
+        block: Block = (1, 1, 1),
+        wait: bool = False,
+    ) -> float | None:
+        """Run it after all that was submitted in order before, on the first compute queue.
+
+        With ``wait`` returns the seconds it took on the device, else None at once. Raises
+        `InvalidValue` for arguments that do not fit, and what `HCQDevice.exclusively` raises.
+        """
+        device = self.device
+        values: list[int | float] = []
+        for buffer in buffers:
+            if buffer.allocation.device is not device:
+                buffer.check_reachable(device)
+            values.append(buffer.address)
+        if len(buffers) != self.layout.pointers:
+            self.arguments(*buffers, vals=vals)  # raises
+        if wait:
+            return self._timed(self.arguments(*buffers, vals=vals), grid, block)
+        launch = self._launches.get((grid, block))
+        if launch is None:
+            launch = self._launches[grid, block] = _Launch(self, grid, block)
+        values += vals
+        try:
+            device.exclusively(launch.send, values)
+        except (struct.error, OverflowError) as error:
+            raise misfit(self.layout, values, error) from error
+        return None
+
+    def _timed(self, args: KernelArguments, grid: Grid, block: Block) -> float:
+        device = self.device
+        start, end = device.signal(), device.signal()
+        launch = Launch(self, args, grid, block)
+        commands: list[Command] = [Timestamp(start), launch, Timestamp(end)]
+        device.wait(device.submit_in_order(device.channel("compute"), commands))
+        seconds = (end.timestamp - start.timestamp) / device.port.clock_hz
+        device.release_signal(start)
+        device.release_signal(end)
+        return seconds
+
+
+class _Launch:
+    """A program with its sizes, encoded once; arguments go straight into the queue's memory."""
+
+    def __init__(self, program: HCQProgram, grid: Grid, block: Block):
+        layout = program.layout
+        args = KernelArguments(layout, (0,) * layout.pointers, (0,) * len(layout.scalars))
+        program.check_launch(args, grid, block)
+        self._command = Launch(program, args, grid, block)
+        self._device = program.device
+        self._layout = layout
+        self._channel = program.device.channel("compute")
+        self._plain: Template | None = None
+        self._behind: Template | None = None  # waits for another queue first
+
+    def send(self, values: Sequence[int | float]) -> None:
+        """Submit in order; under the lock."""
+        device, channel = self._device, self._channel
+        before = device.frontier[0]
+        after = None if before[0] is channel else before
+        template = self._plain if after is None else self._behind
+        if template is None:
+            template = device.template(channel, [self._command], after is not None)
+            if after is None:
+                self._plain = template
+            else:
+                self._behind = template
+        value = channel.next_value()
+        device.frontier = ((channel, value), before)
+        channel.send(template, value, after, self._layout.pack_into, values)

@@ -1,0 +1,93 @@
+"""Commands for a queue, written down one after the other, to be submitted once or bound."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from gpu.hcq import commands
+from gpu.hcq.args import KernelArguments
+from gpu.hcq.buffer import HCQBuffer
+from gpu.hcq.commands import Block, Command, Comparison, Grid, HasAddress
+from gpu.hcq.symbol import Value
+
+if TYPE_CHECKING:
+    from gpu.hcq.bound import BoundQueue
+    from gpu.hcq.channel import Point
+    from gpu.hcq.device import HCQDevice
+    from gpu.hcq.program import HCQProgram
+
+
+class HWQueue:
+    """A list of commands for queue ``index`` of a kind::
+
+    dev.queue().wait(signal, 3).exec(program, args, grid, block).signal(signal, 4).submit(dev)
+
+    Nothing happens before `submit`, after which the list can be submitted again. It waits for no
+    other queue but by `wait`.
+    """
+
+    def __init__(self, kind: str = "compute", index: int = 0):
+        self.kind = kind
+        self.index = index
+        self.commands: list[Command] = []
+        self.buffers: list[HCQBuffer] = []  # kept alive with the list
+
+    def add(self, command: Command) -> Self:
+        """Append any command."""
+        self.commands.append(command)
+        return self
+
+    def wait(self, signal: HasAddress, value: Value) -> Self:
+        """Go on when a signal is at least ``value``."""
+        return self.add(commands.Wait(signal, value))
+
+    def signal(self, signal: HasAddress, value: Value) -> Self:
+        """Write ``value`` to a signal once all before it is done."""
+        return self.add(commands.Signal(signal, value))
+
+    def timestamp(self, signal: HasAddress) -> Self:
+        """Write the device's clock to the timestamp of a signal once all before it is done."""
+        return self.add(commands.Timestamp(signal))
+
+    def exec(self, program: HCQProgram, args: KernelArguments, grid: Grid, block: Block) -> Self:
+        """Run a program; `HCQProgram.arguments` makes ``args``."""
+        program.check_launch(args, grid, block)
+        self.buffers += args.buffers
+        return self.add(commands.Launch(program, args, grid, block))
+
+    def copy(self, dst: HCQBuffer | Value, src: HCQBuffer | Value, size: Value) -> Self:
+        """Copy bytes between buffers or GPU addresses."""
+        self.buffers += [b for b in (dst, src) if isinstance(b, HCQBuffer)]
+        return self.add(commands.Copy(_address(dst), _address(src), size))
+
+    def write(self, address: Value, data: bytes) -> Self:
+        """Write some bytes, a multiple of 4."""
+        return self.add(commands.WriteMem(address, data))
+
+    def poll(
+        self, address: Value, value: Value, mask: int = 0xFFFF_FFFF, op: Comparison = "=="
+    ) -> Self:
+        """Go on when the masked 32-bit word at ``address`` compares with ``value``."""
+        return self.add(commands.PollMem(address, value, mask, op))
+
+    def memory_barrier(self) -> Self:
+        """See what the host or another engine has written until now."""
+        return self.add(commands.Barrier())
+
+    def submit(self, device: HCQDevice) -> Point:
+        """Send it; returns what `HCQDevice.wait` takes. Errors as of `HCQDevice.exclusively`.
+
+        Raises `InvalidValue` where a symbol of the caller's is left: `bind` takes those.
+        """
+        return device.submit(device.channel(self.kind, self.index), self.commands)
+
+    def bind(self, device: HCQDevice) -> BoundQueue:
+        """Put it into memory of its own, from where it can be submitted cheaply many times."""
+        from gpu.hcq.bound import BoundQueue
+
+        channel = device.channel(self.kind, self.index)
+        return BoundQueue(device, channel, self.commands, self.buffers)
+
+
+def _address(place: HCQBuffer | Value) -> Value:
+    return place.address if isinstance(place, HCQBuffer) else place

@@ -1,0 +1,432 @@
+"""Mistakes put into command queues or into the host device, and the check that finds each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from gpu.core.errors import DeviceHang
+from gpu.core.ring import FencedRing
+from gpu.hcq import allocator, buffer, channel, deps, device, graph, hostcode, hostdevice, signal
+from gpu.hcq.bound import BoundPart, Instances
+from gpu.hcq.hostcode import HostEncoder, Op, Record
+from gpu.hcq.hostdevice import HostPort
+
+Apply = Callable[[pytest.MonkeyPatch], None]
+
+
+class Mutation(NamedTuple):
+    """A mistake, and the check that has to find it."""
+
+    apply: Apply
+    found_by: str
+
+
+MUTATIONS: dict[str, Mutation] = {}
+
+
+def mutation(found_by: str) -> Callable[[Apply], Apply]:
+    def note(apply: Apply) -> Apply:
+        MUTATIONS[apply.__name__] = Mutation(apply, found_by)
+        return apply
+
+    return note
+
+
+def _skip(patch: pytest.MonkeyPatch, op: Op) -> None:
+    """Records of one kind do nothing."""
+    execute = HostPort.execute
+
+    def skipping(self: HostPort, record: Record) -> bool:
+        return record.op is op or execute(self, record)
+
+    patch.setattr(HostPort, "execute", skipping)
+
+
+# The device
+
+
+@mutation("signals_and_waits")
+def drop_a_wait(patch: pytest.MonkeyPatch) -> None:
+    _skip(patch, Op.WAIT)
+
+
+@mutation("memory_commands")
+def drop_a_poll(patch: pytest.MonkeyPatch) -> None:
+    _skip(patch, Op.POLL)
+
+
+@mutation("memory_commands")
+def poll_without_mask(patch: pytest.MonkeyPatch) -> None:
+    compares = hostcode.compares
+    patch.setattr(hostdevice, "compares", lambda op, left, right: compares(op, left | 7, right))
+
+
+@mutation("copies")
+def drop_a_copy(patch: pytest.MonkeyPatch) -> None:
+    _skip(patch, Op.COPY)
+
+
+@mutation("memory_commands")
+def drop_a_write(patch: pytest.MonkeyPatch) -> None:
+    _skip(patch, Op.WRITE)
+
+
+@mutation("timestamps")
+def drop_a_timestamp(patch: pytest.MonkeyPatch) -> None:
+    _skip(patch, Op.TIMESTAMP)
+
+
+@mutation("signals_come_last")
+def signal_early(patch: pytest.MonkeyPatch) -> None:
+    encode = HostEncoder.encode
+
+    def early(self: HostEncoder, commands: Any) -> Any:
+        return encode(self, sorted(commands, key=lambda c: type(c).__name__ != "Signal"))
+
+    patch.setattr(HostEncoder, "encode", early)
+
+
+@mutation("signals_and_waits")
+def wait_for_equality(patch: pytest.MonkeyPatch) -> None:
+    execute = HostPort.execute
+
+    def equal(self: HostPort, record: Record) -> bool:
+        if record.op is Op.WAIT:
+            return self.memory.word(record.operands[0], 4) == record.operands[1] & 0xFFFF_FFFF
+        return execute(self, record)
+
+    patch.setattr(HostPort, "execute", equal)
+
+
+@mutation("timelines_wrap")
+def signal_32_of_64_bits(patch: pytest.MonkeyPatch) -> None:
+    execute = HostPort.execute
+
+    def narrow(self: HostPort, record: Record) -> bool:
+        if record.op is Op.SIGNAL:
+            address, value = record.operands
+            record = Record(Op.SIGNAL, (address, value & 0xFFFF_FFFF))
+        return execute(self, record)
+
+    patch.setattr(HostPort, "execute", narrow)
+
+
+@mutation("copies")
+def copy_one_byte_less(patch: pytest.MonkeyPatch) -> None:
+    execute = HostPort.execute
+
+    def shorter(self: HostPort, record: Record) -> bool:
+        if record.op is Op.COPY:
+            dst, src, size = record.operands
+            record = Record(Op.COPY, (dst, src, size - 1))
+        return execute(self, record)
+
+    patch.setattr(HostPort, "execute", shorter)
+
+
+@mutation("queues_wait_for_each_other")
+def forget_the_end_of_a_call(patch: pytest.MonkeyPatch) -> None:
+    decode = hostcode.decode
+    patch.setattr(hostdevice, "decode", lambda data: decode(data)[:40])
+
+
+@mutation("faults")
+def swallow_faults(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HostPort, "check", lambda self: None)
+
+
+# Rings and timelines
+
+
+@mutation("rings_wrap")
+def reuse_a_ring_before_its_fence(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(channel.Channel, "must_pass", lambda self, value: None)
+
+
+@mutation("arguments_live_long_enough")
+def reuse_arguments_before_their_fence(patch: pytest.MonkeyPatch) -> None:
+    take = channel.Chunks.take
+    patch.setattr(
+        channel.Chunks, "take", lambda self, n: 0 if "memory" in self._what else take(self, n)
+    )
+
+
+@mutation("rings_wrap")
+def no_filler_at_the_end_of_a_ring(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(channel.Channel, "_fill", lambda self, position, size: None)
+
+
+@mutation("rings_wrap")
+def put_pointer_stays(patch: pytest.MonkeyPatch) -> None:
+    def reserve(self: channel.Channel, size: int, value: int) -> int:
+        return self._ring.take(size)
+
+    patch.setattr(channel.Channel, "reserve", reserve)
+
+
+@mutation("timelines_wrap")
+def no_new_epoch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(channel.Channel, "next_value", lambda self, n=1: self.timeline.submitted + n)
+
+
+@mutation("timelines_wrap")
+def new_epoch_without_waiting(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(channel.Channel, "must_pass", lambda self, value: None)
+    patch.setattr(signal.Timeline, "passed", lambda self, value: True)
+
+
+@mutation("timelines_wrap")
+def new_epoch_on_the_same_signal(patch: pytest.MonkeyPatch) -> None:
+    def swap(self: signal.Timeline) -> None:
+        _, old, new = self._now
+        self._now = (self.submitted, old, new)
+        self.epoch = self.submitted
+
+    patch.setattr(signal.Timeline, "swap", swap)
+
+
+@mutation("timelines_wrap")
+def payload_without_epoch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(signal.Timeline, "payload", lambda self, value: value)
+
+
+@mutation("submissions_in_order")
+def no_order_between_queues(patch: pytest.MonkeyPatch) -> None:
+    template = device.HCQDevice.template
+    patch.setattr(
+        device.HCQDevice,
+        "template",
+        lambda self, ch, commands, after: template(self, ch, commands, False),
+    )
+
+
+@mutation("submissions_in_order")
+def wait_for_the_value_before(patch: pytest.MonkeyPatch) -> None:
+    send = channel.Channel.send
+
+    def early(self: Any, template: Any, value: int, after: Any, *rest: Any) -> None:
+        send(self, template, value, after and (after[0], after[1] - 1), *rest)
+
+    patch.setattr(channel.Channel, "send", early)
+
+
+# What is bound
+
+
+@mutation("bound_queues")
+def patch_while_it_runs(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BoundPart, "must_be_idle", lambda self: None)
+
+
+@mutation("bound_queues")
+def patch_the_wrong_instance(patch: pytest.MonkeyPatch) -> None:
+    claim = Instances.claim
+
+    def wrong(self: Instances) -> list[BoundPart]:
+        claim(self)
+        return self._instances[0]
+
+    patch.setattr(Instances, "claim", wrong)
+
+
+@mutation("bound_queues")
+def patch_only_the_first_time(patch: pytest.MonkeyPatch) -> None:
+    put_all = BoundPart.put_all
+
+    def once(self: BoundPart, values: Any) -> None:
+        known = {s: v for s, v in values.items() if self._now.get(s) == -1 or "line" in s.name}
+        put_all(self, known)
+
+    patch.setattr(BoundPart, "put_all", once)
+
+
+@mutation("graphs")
+def readers_are_not_waited_for(patch: pytest.MonkeyPatch) -> None:
+    access = deps.DependencyTracker.access
+    patch.setattr(
+        deps.DependencyTracker,
+        "access",
+        lambda self, q, v, reads, writes: access(self, q, v, [], writes),
+    )
+
+
+@mutation("graphs")
+def writers_are_not_waited_for(patch: pytest.MonkeyPatch) -> None:
+    access = deps.DependencyTracker.access
+    patch.setattr(
+        deps.DependencyTracker,
+        "access",
+        lambda self, q, v, reads, writes: access(self, q, v, [*reads, *writes], []),
+    )
+
+
+@mutation("graphs")
+def all_waits_are_pruned(patch: pytest.MonkeyPatch) -> None:
+    prune = graph._Clocks.prune
+
+    def nothing(self: graph._Clocks, *args: Any) -> dict[Any, int]:
+        prune(self, *args)
+        return {}
+
+    patch.setattr(graph._Clocks, "prune", nothing)
+
+
+@mutation("graphs_in_order")
+def a_graph_waits_for_nothing(patch: pytest.MonkeyPatch) -> None:
+    link = device.HCQDevice.link
+
+    def unordered(
+        self: Any, channel: Any, commands: Any, *, after: bool, bound: bool = False
+    ) -> Any:
+        return link(self, channel, commands, after=after and not bound, bound=bound)
+
+    patch.setattr(device.HCQDevice, "link", unordered)
+
+
+@mutation("graphs")
+def a_queue_of_a_graph_is_not_published(patch: pytest.MonkeyPatch) -> None:
+    publish_all = device.HCQDevice.publish_all
+    patch.setattr(device.HCQDevice, "publish_all", lambda self, ps: publish_all(self, ps[:1]))
+
+
+@mutation("graphs_pin_memory")
+def a_graph_pins_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(graph, "Pins", lambda device, buffers: buffer.Pins(device, []))
+
+
+@mutation("inputs_are_checked")
+def inputs_may_overlap(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(graph, "_check_apart", lambda inputs: None)
+
+
+# Memory
+
+
+@mutation("freed_memory_waits")
+def reuse_memory_before_its_fence(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(allocator._Freed, "blocked", lambda self: None)
+
+
+@mutation("freed_memory_waits")
+def never_reuse_memory(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(allocator.HCQAllocator, "_retire", lambda self, allocation: None)
+
+
+@mutation("collected_memory_waits")
+def collected_memory_is_free_at_once(patch: pytest.MonkeyPatch) -> None:
+    def free_now(self: buffer.Allocation) -> None:
+        if self.device is not None:
+            home, self.device = self.device, None
+            home.release(self.memory)
+
+    patch.setattr(buffer.Allocation, "__del__", free_now)
+
+
+@mutation("the_host_may_go_on")
+def staging_without_fence(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        allocator, "FencedRing", lambda size, wait, align: FencedRing(size, lambda v: None, align)
+    )
+
+
+@mutation("staging_goes_round")
+def copy_out_without_waiting(patch: pytest.MonkeyPatch) -> None:
+    finish = allocator.HCQAllocator._finish
+
+    def hasty(self: Any, data: bytearray, point: Any, *rest: Any) -> None:
+        finish(self, data, point._replace(value=0), *rest)
+
+    patch.setattr(allocator.HCQAllocator, "_finish", hasty)
+
+
+@mutation("running_out")
+def freed_memory_is_never_given_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(allocator.HCQAllocator, "_give_back", lambda self, size, kind: None)
+
+
+@mutation("views")
+def views_outlive_what_is_freed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(buffer.HCQBuffer, "check_reachable", lambda self, device: None)
+
+
+@mutation("peers")
+def peers_reach_everything(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(buffer.HCQBuffer, "check_reachable", lambda self, device: None)
+
+
+@mutation("peers")
+def mappings_are_not_counted(patch: pytest.MonkeyPatch) -> None:
+    def unmap(self: buffer.HCQBuffer, peer: Any) -> None:
+        del self.allocation.peers[peer]
+        peer.port.memory.unmap_peer(self.allocation.memory)
+
+    patch.setattr(buffer.HCQBuffer, "unmap_from", unmap)
+
+
+# Life
+
+
+@mutation("forks")
+def forks_go_unnoticed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(device.HCQDevice, "forked", lambda self: None)
+
+
+@mutation("timeouts")
+def timeouts_are_swallowed(patch: pytest.MonkeyPatch) -> None:
+    wait = device.HCQDevice._wait
+
+    def patient(self: Any, *args: Any) -> None:
+        with contextlib.suppress(DeviceHang):
+            wait(self, *args)
+
+    patch.setattr(device.HCQDevice, "_wait", patient)
+
+
+@mutation("faults")
+def a_fault_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(device.HCQDevice, "check_usable", lambda self: None)
+
+
+@mutation("interrupts")
+def ring_position_moves_before_publishing(patch: pytest.MonkeyPatch) -> None:
+    def reserve(self: channel.Channel, size: int, value: int) -> int:
+        offset = self._ring.take(size)
+        position: int = self._plan[2]
+        self._plan = (0, position, position + (offset - position) % self._ring_size + size)
+        gap = (offset - position) % self._ring_size
+        if gap:
+            self._fill(position, gap)
+        return position + gap
+
+    patch.setattr(channel.Channel, "reserve", reserve)
+    publish = channel.Channel.send
+
+    def interrupted(self: Any, template: Any, value: int, *rest: Any) -> None:
+        if value % 50 == 49 and not getattr(self, "struck", False):
+            self.struck = True
+            self.reserve(template.ring_size, value)
+            raise KeyboardInterrupt
+        publish(self, template, value, *rest)
+
+    patch.setattr(channel.Channel, "send", interrupted)
+
+
+@mutation("closing")
+def memory_is_not_freed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(device.HCQDevice, "release", lambda self, memory: None)
+
+
+@mutation("closing")
+def files_stay_open(patch: pytest.MonkeyPatch) -> None:
+    close = HostPort.close
+
+    def leaking(self: HostPort) -> None:
+        close(self)
+        os.dup(0)
+
+    patch.setattr(HostPort, "close", leaking)

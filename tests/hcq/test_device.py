@@ -1,0 +1,124 @@
+"""What is refused, clocks, and a submission that an exception meets while it fills a ring."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from gpu.core.errors import DeviceLost, InvalidIndex, InvalidValue
+from gpu.hcq.conformance.kit import WORDS, download, numbers, upload
+from gpu.hcq.hostdevice import HostPort
+from gpu.hcq.hostring import HostRing
+from gpu.hcq.profile import ClockMap
+from gpu.hcq.signal import Timeline
+from gpu.hcq.symbol import Symbol
+from hcq.host_target import HostTarget
+
+
+def test_what_is_refused() -> None:
+    target = HostTarget()
+    with target.open(small=True) as device:
+        fill, n = target.program(device, "fill"), Symbol("n")
+        buffer = upload(device, numbers(0))
+        with pytest.raises(InvalidIndex, match="no compute queue 5; its queues are compute: 2"):
+            device.queue("compute", 5)
+        args = fill.arguments(buffer, vals=(1, n))
+        with pytest.raises(InvalidValue, match="symbols n have no value"):
+            device.queue().exec(fill, args, (1, 1, 1), (1, 1, 1)).submit(device)
+        with pytest.raises(InvalidValue, match="grid"):
+            fill(buffer, vals=(1, 1), grid=(n, 1, 1))
+        with pytest.raises(InvalidValue, match=r"grid \(0, 1, 1\)"):
+            fill(buffer, vals=(1, 1), grid=(0, 1, 1))
+        queue = device.queue()
+        for _ in range(200):
+            queue.copy(buffer, buffer, 4)
+        with pytest.raises(InvalidValue, match="submit less at once, or bind it"):
+            queue.submit(device)
+        queue.bind(device).submit()
+        other = target.program(device, "add")
+        with pytest.raises(InvalidValue, match="were not made by add"):
+            device.queue().exec(other, fill.arguments(buffer, vals=(1, 1)), (1, 1, 1), (1, 1, 1))
+    with pytest.raises(DeviceLost, match="it is closed"):
+        device.signal()
+
+
+def test_clock_map() -> None:
+    """Ticks become host time within the error that was measured, also after a second."""
+    port = HostPort()
+    clocks = ClockMap(port, port.now_ns)
+    for _ in range(2):
+        for _ in range(5):
+            port.step()
+        assert abs(clocks.host_ns(port.clock()) - port.now_ns()) <= 10
+        port.skip(2_000_000_000)
+        assert clocks.refresh().host_ns == port.now_ns()
+    port.close()
+
+
+def test_timeline_numbers() -> None:
+    target = HostTarget(signal_bits=32)
+    with target.open(near_wrap=True) as device:
+        timeline = device.channel("compute").timeline
+        assert isinstance(timeline, Timeline)
+        first = timeline.signal
+        last = [device.queue().submit(device) for _ in range(30)][-1]
+        device.wait(last)
+        assert last.value == (1 << 32) - 10 + 30 == timeline.reached()
+        assert timeline.signal is not first and timeline.signal.value < 30
+        assert timeline.payload(5) == 0 and timeline.passed(5)
+
+
+@pytest.mark.parametrize(
+    ("unit", "wraps", "token", "bias", "puts", "bells"),
+    [
+        (4, False, None, 0, [6, 12, 18], [6, 12, 18]),
+        (1, False, None, 0, [24, 48, 72], [24, 48, 72]),
+        (8, True, 0x55, 0, [3, 6, 1], [0x55] * 3),
+        (8, False, None, -1, [3, 6, 9], [2, 5, 8]),
+    ],
+)
+def test_put_pointers(
+    unit: int, wraps: bool, token: int | None, bias: int, puts: list[int], bells: list[int]
+) -> None:
+    """PM4, SDMA, GP entries and AQL-like packets; the third submission crosses the end."""
+    memory, words = (ctypes.c_uint64 * 8)(), (ctypes.c_uint64 * 3)(1, 2, 3)
+    put, bell, last = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_uint64()
+    a = ctypes.addressof
+    publish = HostRing(
+        a(memory), 64, a(put), 4, unit, a(bell), 4, wraps=wraps, token=token, bias=bias
+    ).publisher()
+    for number in range(3):
+        publish(24 * number, a(words), 24, a(last), number + 1)
+        assert (put.value, bell.value, last.value) == (puts[number], bells[number], number + 1)
+    assert list(memory) == [3, 2, 3, 1, 2, 3, 1, 2]
+    with pytest.raises(InvalidValue, match="ring of 30 bytes"):
+        HostRing(a(memory), 30, a(put), 4, 4, a(bell), 4)
+
+
+def test_interrupt_behind_filler() -> None:
+    """Filler that was published stays: the device may have read it already."""
+    target = HostTarget(1)
+    with target.open(small=True) as device:
+        add, one = target.program(device, "add"), upload(device, np.ones(WORDS, np.int32))
+        count = upload(device, np.zeros(WORDS, np.int32))
+        channel = device.channel("compute")
+        fill, struck = channel._fill, []
+
+        def interrupted(position: int, size: int) -> None:
+            fill(position, size)
+            device.port.waiter.idle(0)
+            struck.append(position)
+            raise KeyboardInterrupt
+
+        channel._fill = interrupted  # type: ignore[method-assign]
+        launched = 0
+        for _ in range(200):
+            try:
+                add(count, count, one, vals=(WORDS,))
+                launched += 1
+            except KeyboardInterrupt:
+                device.synchronize()
+        assert struck
+        np.testing.assert_array_equal(download(device, count), np.full(WORDS, launched, np.int32))
