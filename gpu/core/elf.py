@@ -1,4 +1,4 @@
-"""Reading ELF64 little-endian relocatable objects.
+"""Reading ELF64 little-endian objects: relocatable ones, and executables that keep relocations.
 
 Constants and layouts: System V ABI, "Object Files" (ELF-64), and the AMD64 and AArch64 processor
 supplements. Whatever a file says is checked against the file before it is used: a malformed file is
@@ -15,8 +15,10 @@ from typing import Any, Final, NamedTuple
 from gpu.core.errors import FormatError
 
 ET_REL: Final = 1
+ET_EXEC: Final = 2
 EM_X86_64: Final = 62
 EM_AARCH64: Final = 183
+EM_CUDA: Final = 190
 SHT_PROGBITS: Final = 1
 SHT_SYMTAB: Final = 2
 SHT_STRTAB: Final = 3
@@ -25,6 +27,7 @@ SHT_NOBITS: Final = 8
 SHT_REL: Final = 9
 SHT_INIT_ARRAY: Final = 14
 SHT_FINI_ARRAY: Final = 15
+SHT_LOPROC: Final = 0x7000_0000  # from here on, what a processor makes of it
 SHF_WRITE: Final = 0x1
 SHF_ALLOC: Final = 0x2
 SHF_EXECINSTR: Final = 0x4
@@ -43,6 +46,7 @@ STT_GNU_IFUNC: Final = 10
 _HEADER: Final = struct.Struct("<16sHHIQQQIHHHHHH")  # Elf64_Ehdr
 _SECTION: Final = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
 _SYMBOL: Final = struct.Struct("<IBBHQQ")  # Elf64_Sym
+_REL: Final = struct.Struct("<QQ")  # Elf64_Rel
 _RELA: Final = struct.Struct("<QQq")  # Elf64_Rela
 _IDENT: Final = b"\x7fELF\x02\x01\x01"  # magic, 64-bit, little-endian, version 1
 
@@ -85,25 +89,49 @@ class Relocation(NamedTuple):
     addend: int
 
 
+class ImplicitRelocation(Relocation):
+    """One whose addend is what the place holds; ``addend`` is 0."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class ElfObject:
-    """A parsed relocatable object. Indices in it are checked; types are not."""
+    """A parsed object. Indices in it are checked; types are not.
+
+    ``abi`` and ``abi_version`` are those of its first bytes; ``flags`` are the processor's.
+    """
 
     machine: int
     sections: list[Section]
     symbols: list[Symbol]
     relocations: list[Relocation]
+    abi: int = 0
+    abi_version: int = 0
+    flags: int = 0
 
 
 def parse_object(data: bytes) -> ElfObject:
     """Reads an ELF64 little-endian ET_REL file. Raises FormatError naming what is wrong."""
+    return _parse(data, ET_REL, "relocatable objects")
+
+
+def parse_executable(data: bytes) -> ElfObject:
+    """Reads an ELF64 little-endian ET_EXEC file by its sections; relocations may be implicit.
+
+    Raises FormatError naming what is wrong.
+    """
+    return _parse(data, ET_EXEC, "executables")
+
+
+def _parse(data: bytes, wanted: int, what: str) -> ElfObject:
     header = _unpack(_HEADER, data, 0, "ELF header")
-    ident, kind, machine, section_offset = header[0], header[1], header[2], header[6]
+    ident, kind, machine, section_offset, flags = *header[:3], header[6], header[7]
     entry_size, count, names_index = header[11], header[12], header[13]
     if not ident.startswith(_IDENT):
         raise FormatError(f"not a 64-bit little-endian ELF file: it starts with {ident[:7]!r}")
-    if kind != ET_REL:
-        raise FormatError(f"ELF type {kind} at offset 16; only relocatable objects (1) are read")
+    if kind != wanted:
+        raise FormatError(f"ELF type {kind} at offset 16; only {what} ({wanted}) are read")
     if entry_size != _SECTION.size:
         raise FormatError(f"ELF section headers of {entry_size} bytes; {_SECTION.size} expected")
     headers = [
@@ -112,8 +140,11 @@ def parse_object(data: bytes) -> ElfObject:
     ]
     sections = _read_sections(data, headers, names_index)
     symbols = _read_symbols(sections)
-    relocations = [r for s in sections for r in _read_relocations(s, sections, len(symbols))]
-    return ElfObject(machine, sections, symbols, relocations)
+    implicit = wanted == ET_EXEC
+    relocations = [
+        r for s in sections for r in _read_relocations(s, sections, len(symbols), implicit)
+    ]
+    return ElfObject(machine, sections, symbols, relocations, ident[7], ident[8], flags)
 
 
 def _unpack(layout: struct.Struct, data: bytes, offset: int, what: str) -> tuple[Any, ...]:
@@ -125,13 +156,10 @@ def _unpack(layout: struct.Struct, data: bytes, offset: int, what: str) -> tuple
 
 
 def _read_sections(data: bytes, headers: list[tuple[Any, ...]], names: int) -> list[Section]:
-    contents = [_section_content(data, i, header) for i, header in enumerate(headers)]
-    # Sections of a real object do not overlap. Holding to that bounds all later work by the size
-    # of the file.
-    if sum(map(len, contents)) > len(data):
-        raise FormatError("sections overlap: together they are larger than the file")
+    _check_extents(data, headers)
     if names >= len(headers):
         raise FormatError(f"section name table {names} of {len(headers)} sections")
+    contents = [_section_content(data, i, header) for i, header in enumerate(headers)]
     sections = []
     for index, header in enumerate(headers):
         name = _string(contents[names], header[0], f"name of section {index}")
@@ -144,15 +172,33 @@ def _read_sections(data: bytes, headers: list[tuple[Any, ...]], names: int) -> l
     return sections
 
 
+def _check_extents(data: bytes, headers: list[tuple[Any, ...]]) -> None:
+    """Raises FormatError for sections beyond the file, or that together are larger than it.
+
+    Sections of a real object do not overlap, but for those of a processor's own types, which may
+    repeat the others. Holding to that bounds all later work by the size of the file.
+    """
+    totals = {False: 0, True: 0}
+    for index, header in enumerate(headers):
+        kind, offset, size = header[1], header[4], header[5]
+        if _has_no_content(index, kind):
+            continue
+        if offset + size > len(data):
+            raise FormatError(
+                f"section {index}: bytes {offset} to {offset + size} of a file of {len(data)}"
+            )
+        totals[kind >= SHT_LOPROC] += size
+    if max(totals.values()) > len(data):
+        raise FormatError("sections overlap: together they are larger than the file")
+
+
+def _has_no_content(index: int, kind: int) -> bool:
+    return index == 0 or kind == SHT_NOBITS
+
+
 def _section_content(data: bytes, index: int, header: tuple[Any, ...]) -> bytes:
     kind, offset, size = header[1], header[4], header[5]
-    if index == 0 or kind == SHT_NOBITS:
-        return b""
-    if offset + size > len(data):
-        raise FormatError(
-            f"section {index}: bytes {offset} to {offset + size} of a file of {len(data)}"
-        )
-    return data[offset : offset + size]
+    return b"" if _has_no_content(index, kind) else data[offset : offset + size]
 
 
 def _string(table: bytes, offset: int, what: str) -> str:
@@ -194,16 +240,20 @@ def _read_symbols(sections: list[Section]) -> list[Symbol]:
 
 
 def _read_relocations(
-    section: Section, sections: list[Section], symbol_count: int
+    section: Section, sections: list[Section], symbol_count: int, implicit: bool
 ) -> Iterator[Relocation]:
-    if section.type == SHT_REL:
+    if section.type == SHT_REL and not implicit:
         raise FormatError(f"section {section.name}: relocations without addends (SHT_REL)")
-    if section.type != SHT_RELA:
+    if section.type not in (SHT_REL, SHT_RELA):
         return
     if section.info >= len(sections):
         raise FormatError(f"{section.name} relocates section {section.info} of {len(sections)}")
-    for offset, info, addend in _entries(_RELA, section):
-        symbol = info >> 32
+    is_implicit = section.type == SHT_REL
+    for entry in _entries(_REL if is_implicit else _RELA, section):
+        offset, symbol, kind = entry[0], entry[1] >> 32, entry[1] & 0xFFFFFFFF
         if symbol >= symbol_count:
             raise FormatError(f"{section.name}: symbol {symbol} of {symbol_count}")
-        yield Relocation(section.info, offset, info & 0xFFFFFFFF, symbol, addend)
+        if is_implicit:
+            yield ImplicitRelocation(section.info, offset, kind, symbol, 0)
+        else:
+            yield Relocation(section.info, offset, kind, symbol, entry[2])
