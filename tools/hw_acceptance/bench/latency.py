@@ -1,0 +1,133 @@
+"""How long a launch takes from the call to its completion, seen by a host that spins.
+
+Ours is prepared beforehand: pushbuffer, descriptor and constants lie in memory, and a launch is one
+native call that writes the ring, the pointer and the doorbell, and one that spins; both are called
+from Python. The vendor's is cuLaunchKernel and cuStreamSynchronize called from C.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from gpu.core import hoststore
+from gpu.core.window import MemoryWindow, Window
+from gpu.drivers.nv.channel import ENTRY_SIZE, GP_PUT
+from gpu.drivers.nv.pushbuf import gp_entry
+from tools.hw_acceptance.child import Context
+from tools.hw_acceptance.folder import LAUNCH_LOOP, read_kernel
+from tools.hw_acceptance.ladder.launching import Launcher, launcher
+from tools.hw_acceptance.steplog import StepFailed
+from tools.hw_acceptance.vendor.libcuda import Cuda
+
+_COUNT: Final = 2000
+_WARM_UP: Final = 200
+_PREPARED: Final = 64
+_PATIENCE_NS: Final = 1_000_000_000
+
+
+def ours(context: Context) -> None:
+    """Launches of a kernel without work, prepared in turns with payloads of their own."""
+    with launcher(context) as launches:
+        times = _time_ours(launches)
+        faults = launches.work.gpu.fault_state()
+        context.log.check("no fault", not faults, "; ".join(str(each) for each in faults))
+        _tell(context, "launch to completion", times[_WARM_UP:])
+
+
+def vendors(context: Context) -> None:
+    """The same through libcuda, and through cupy where it is installed.
+
+    Raises Unavailable without libcuda, StepFailed for its errors.
+    """
+    with Cuda() as cuda:
+        _tell(context, "cuLaunchKernel to completion", _time_libcuda(context, cuda)[_WARM_UP:])
+        if importlib.util.find_spec("cupy") is not None:
+            _tell(context, "cupy to completion", _time_cupy()[_WARM_UP:])
+
+
+def _time_ours(launches: Launcher) -> list[int]:
+    work = launches.work
+    channel = work.gpu.compute_queue
+    loaded = launches.load("nothing")
+    done = work.semaphore()
+    entries = []
+    for payload in range(1, _PREPARED + 1):
+        push = launches.prepare(loaded, (), (1, 1, 1), (1, 1, 1), done, payload)
+        address = work.pushes.put(bytes(push.data))
+        entries.append(gp_entry(address, len(push.data) // 4))
+    template = (ctypes.c_uint64 * _PREPARED)(*entries)
+    ring, pointer = _address(channel.ring), _address(channel.userd) + GP_PUT
+    doorbell, place = _address(channel.doorbell), _address(done.window)
+    words = channel.entries * ENTRY_SIZE // 4
+    times = []
+    put = channel.put()
+    for number in range(_WARM_UP + _COUNT):
+        index = number % _PREPARED
+        entry = ctypes.addressof(template) + ENTRY_SIZE * index
+        following = (put + 1) % channel.entries
+        began = time.perf_counter_ns()
+        hoststore.kick(
+            *(ring, words, 2 * put, entry, 2, 0, 0),
+            *(pointer, following, 4, doorbell, channel.token, 4, 0, 0),
+        )
+        equal = hoststore.SpinOp.EQUAL
+        if not hoststore.spin(place, 8, index + 1, equal, _PATIENCE_NS):
+            raise StepFailed(f"launch {number}: the release did not come, {done.value:#x} is there")
+        times.append(time.perf_counter_ns() - began)
+        put = following
+    return times
+
+
+def _time_libcuda(context: Context, cuda: Cuda) -> list[int]:
+    major, minor = (cuda.attribute(number) for number in (75, 76))
+    function = cuda.load(read_kernel(context.folder, 10 * major + minor, "nothing"), "nothing")
+    loop = ctypes.CDLL(str(context.folder / LAUNCH_LOOP)).time_launches
+    times = (ctypes.c_uint64 * (_WARM_UP + _COUNT))()
+    error = loop(
+        cuda.library.cuLaunchKernel,
+        cuda.library.cuStreamSynchronize,
+        *(function, None, None, len(times), times),
+    )
+    if error:
+        raise StepFailed(f"launching through libcuda: CUresult {error}")
+    return list(times)
+
+
+def _time_cupy() -> list[int]:
+    cupy = importlib.import_module("cupy")
+
+    kernel = cupy.RawKernel('extern "C" __global__ void nothing() {}', "nothing")
+    stream = cupy.cuda.get_current_stream()
+
+    def once() -> None:
+        kernel((1,), (1,), ())
+        stream.synchronize()
+
+    return _time(once)
+
+
+def _time(once: Callable[[], None]) -> list[int]:
+    times = []
+    for _ in range(_WARM_UP + _COUNT):
+        began = time.perf_counter_ns()
+        once()
+        times.append(time.perf_counter_ns() - began)
+    return times
+
+
+def _tell(context: Context, name: str, times: Sequence[int]) -> None:
+    points = np.percentile(times, (0, 10, 50, 90, 99)).round().astype(int).tolist()
+    names = ("least", "p10", "median", "p90", "p99")
+    context.log.fact(f"{name}, ns", dict(zip(names, points, strict=True)))
+
+
+def _address(window: Window) -> int:
+    assert isinstance(window, MemoryWindow), "device files give memory"
+    return window.address

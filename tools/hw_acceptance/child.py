@@ -1,0 +1,69 @@
+"""The inside of a child process: one trial of one step."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpu.core.errors import GpuError
+from gpu.transport.world import World, real_world
+from tools.hw_acceptance.model import Outcome
+from tools.hw_acceptance.steplog import StepLog, Unavailable
+from tools.hw_acceptance.tracing import traced_world
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a step is given.
+
+    Attributes:
+        world: what it opens devices through; every call of it is recorded.
+        log: what it tells goes there.
+        folder: the prepared folder.
+        force: variants that the driver's opening is to take.
+        options: likewise for what it submits, by name.
+    """
+
+    world: World
+    log: StepLog
+    folder: Path
+    force: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+def run_step(run: Callable[[Context], None], context: Context) -> Outcome:
+    """Runs a step and tells its end. Errors that are no `GpuError` are bugs, and leave."""
+    try:
+        run(context)
+        context.log.finish()
+    except Unavailable as error:
+        outcome, reason = Outcome.UNAVAILABLE, error.message
+    except GpuError as error:
+        notes = getattr(error, "__notes__", ())
+        outcome, reason = Outcome.FAIL, "; ".join([f"{type(error).__name__}: {error}", *notes])
+    else:
+        outcome, reason = Outcome.PASS, ""
+    context.log.end(outcome, reason)
+    return outcome
+
+
+def run_child(
+    run: str, work: Path, folder: Path, force: Mapping[str, str], options: Mapping[str, str]
+) -> int:
+    """The whole life of a child: runs the function named ``module:function``; 0 if it ended.
+
+    ``work`` is an empty folder for what it writes.
+    """
+    module, _, name = run.partition(":")
+    function: Callable[[Context], None] = getattr(importlib.import_module(module), name)
+    log = StepLog(work)
+    real = real_world()
+    world, recorder = traced_world(real.os, real.waiter, work)
+    try:
+        run_step(function, Context(world, log, folder, force, options))
+    finally:
+        recorder.close()
+        log.close()
+    return 0

@@ -1,0 +1,146 @@
+"""The commands: prepare, run, report, and what `run` starts as children."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from gpu.core.errors import GpuError
+from gpu.transport import nvidia as nodes
+from tools.hw_acceptance import folder as prepared
+from tools.hw_acceptance.child import run_child
+from tools.hw_acceptance.kernellog import KernelLog
+from tools.hw_acceptance.kernels import ARCHITECTURES
+from tools.hw_acceptance.markdown import write_document
+from tools.hw_acceptance.model import Report, read_report
+from tools.hw_acceptance.nvrtc import load_nvrtc
+from tools.hw_acceptance.plan import LAST, STEPS
+from tools.hw_acceptance.prepare import prepare
+from tools.hw_acceptance.runner import ROOT, ChildLauncher, Runner, choose
+
+FOLDER: Final = Path(".hw")
+DEADLINE: Final = 540.0
+
+
+def main(arguments: list[str]) -> int:
+    """Runs a command; 0 if it went well, 1 if not, with the reason on standard error."""
+    options = _parser().parse_args(arguments)
+    try:
+        code: int = options.command(options)
+    except GpuError as error:
+        print(f"hw_acceptance: {error.message}", file=sys.stderr)
+        return 1
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tools.hw_acceptance", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    make = commands.add_parser("prepare", help="make the folder that a run takes along")
+    make.add_argument("--folder", type=Path, default=FOLDER)
+    make.add_argument("--nvrtc", type=Path, help="the file of libnvrtc, where it is not found")
+    make.add_argument(
+        "--arch", type=int, nargs="+", default=ARCHITECTURES, help="such as 90 for sm_90"
+    )
+    make.set_defaults(command=_prepare)
+    run = commands.add_parser("run", help="run the steps on this machine's GPU")
+    run.add_argument("--folder", type=Path, default=FOLDER)
+    run.add_argument("--out", type=Path, required=True, help="where result files go")
+    run.add_argument("--deadline", type=float, default=DEADLINE, help="seconds for all of it")
+    run.add_argument("--only", default="", help="names, numbers or groups of steps, with commas")
+    run.add_argument("--resume", type=Path, help="an earlier report")
+    run.add_argument("--control", type=Path, default=Path(nodes.CONTROL), help=argparse.SUPPRESS)
+    run.set_defaults(command=_run)
+    report = commands.add_parser("report", help="turn a report into a document")
+    report.add_argument("report", type=Path)
+    report.add_argument("--docs", type=Path, default=ROOT / "docs/hardware")
+    report.set_defaults(command=_report)
+    child = commands.add_parser("child", help="(what run starts)")
+    child.add_argument("--run", required=True)
+    child.add_argument("--work", type=Path, required=True)
+    child.add_argument("--folder", type=Path, required=True)
+    child.add_argument("--force", type=json.loads, default={})
+    child.add_argument("--options", type=json.loads, default={})
+    child.set_defaults(command=_child)
+    return parser
+
+
+def _prepare(options: argparse.Namespace) -> int:
+    prepare(options.folder, load_nvrtc(options.nvrtc), options.arch)
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    if not options.control.exists():
+        print(f"there is no NVIDIA GPU here: {options.control} does not exist.")
+        print("Nothing was run, and nothing is claimed.")
+        return 0
+    began = time.monotonic()
+    only = [each for each in options.only.split(",") if each]
+    steps = choose(STEPS, only)
+    folder = options.folder.resolve()
+    manifest = prepared.read_manifest(folder)
+    report = read_report(options.resume) if options.resume is not None else Report()
+    report.manifest = manifest
+    report.started = datetime.now(UTC).isoformat(timespec="seconds")
+    options.out.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hw-acceptance-")))
+        library = prepared.unpack_wheel(folder, scratch / "library")
+        report.manifest["differs"] = prepared.differing_sources(library, ROOT)
+        if names := report.manifest["differs"]:
+            print(f"{len(names)} files differ from the wheel, which is what runs: {names[:3]} ...")
+        log = KernelLog()
+        stack.callback(log.close)
+        stack.callback(_close_all, _keep_open())
+        runner = Runner(
+            steps=steps,
+            last=LAST,
+            report=report,
+            out=options.out,
+            work=scratch / "work",
+            launch=ChildLauncher(folder, library, folder / prepared.RECORDER),
+            kernel_log=log,
+            deadline=options.deadline - (time.monotonic() - began),
+            check_needs=not only,
+            say=partial(print, flush=True),
+        )
+        return 0 if runner.run() else 1
+
+
+def _keep_open() -> list[int]:
+    """Holds the GPUs' nodes: when the last file is closed, the driver shuts a GPU down.
+
+    Without it each child would start the GPU anew, which takes seconds.
+    """
+    held = []
+    for path in sorted(Path("/dev").glob("nvidia[0-9]*")):
+        try:
+            held.append(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        except OSError as error:
+            print(f"{path} cannot be held open: {error.strerror}")
+    return held
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for each in descriptors:
+        os.close(each)
+
+
+def _report(options: argparse.Namespace) -> int:
+    for path in write_document(read_report(options.report), options.docs):
+        print(path)
+    return 0
+
+
+def _child(options: argparse.Namespace) -> int:
+    return run_child(options.run, options.work, options.folder, options.force, options.options)

@@ -1,0 +1,105 @@
+"""The kernels of the ladder, in CUDA C: each does one thing that a host can check.
+
+A kernel and its file have the same name.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+NOTHING: Final = """
+extern "C" __global__ void nothing() {}
+"""
+
+STORE: Final = """
+// Parameters of several sizes, as constant bank 0 holds them.
+extern "C" __global__ void store(unsigned *out, unsigned value, unsigned long long wide,
+                                 unsigned short small) {
+  out[0] = value;
+  out[1] = (unsigned)wide;
+  out[2] = (unsigned)(wide >> 32);
+  out[3] = small;
+}
+"""
+
+SHAPE: Final = """
+// Each thread says where it is and how large block and grid are.
+extern "C" __global__ void shape(unsigned *out) {
+  unsigned block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+  unsigned lane = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+  unsigned threads = blockDim.x * blockDim.y * blockDim.z;
+  unsigned *mine = out + 8 * (block * threads + lane);
+  mine[0] = threadIdx.x | threadIdx.y << 10 | threadIdx.z << 20;
+  mine[1] = blockIdx.x | blockIdx.y << 10 | blockIdx.z << 20;
+  mine[2] = blockDim.x;
+  mine[3] = blockDim.y;
+  mine[4] = blockDim.z;
+  mine[5] = gridDim.x;
+  mine[6] = gridDim.y;
+  mine[7] = gridDim.z;
+}
+"""
+
+SHARED: Final = """
+// Static shared memory and barriers: each block reverses its numbers, then adds all of them up.
+extern "C" __global__ void shared(const unsigned *in, unsigned *reversed, unsigned *sums) {
+  __shared__ unsigned numbers[256];
+  unsigned at = blockIdx.x * 256 + threadIdx.x;
+  numbers[threadIdx.x] = in[at];
+  __syncthreads();
+  reversed[at] = numbers[255 - threadIdx.x];
+  for (unsigned half = 128; half; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) numbers[threadIdx.x] += numbers[threadIdx.x + half];
+  }
+  if (threadIdx.x == 0) sums[blockIdx.x] = numbers[0];
+}
+"""
+
+DYNAMIC: Final = """
+// Dynamic shared memory, and a named barrier beside barrier 0.
+extern "C" __global__ void dynamic(const unsigned *in, unsigned *out, unsigned count) {
+  extern __shared__ unsigned numbers[];
+  for (unsigned i = threadIdx.x; i < count; i += blockDim.x)
+    numbers[i] = in[blockIdx.x * count + i];
+  asm volatile("bar.sync 5, %0;" ::"r"(blockDim.x) : "memory");
+  for (unsigned i = threadIdx.x; i < count; i += blockDim.x)
+    out[blockIdx.x * count + i] = numbers[count - 1 - i];
+}
+"""
+
+LOCAL: Final = """
+// An array that registers cannot hold, since its indices are known at run time alone.
+extern "C" __global__ void local(const unsigned *in, unsigned *out, unsigned rounds) {
+  unsigned numbers[64];
+  unsigned at = blockIdx.x * blockDim.x + threadIdx.x;
+  for (unsigned i = 0; i < 64; i++) numbers[i] = in[i] + at;
+  for (unsigned i = 0; i < rounds; i++)
+    numbers[(i * 7 + at) % 64] += numbers[(i * 3) % 64];
+  unsigned sum = 0;
+  for (unsigned i = 0; i < 64; i++) sum = sum * 31 + numbers[i];
+  out[at] = sum;
+}
+"""
+
+COPY: Final = """
+// Copies words, where there is no copy engine.
+extern "C" __global__ void copy(const unsigned *in, unsigned *out, unsigned long long words) {
+  unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
+  for (unsigned long long i = blockIdx.x * blockDim.x + threadIdx.x; i < words; i += step)
+    out[i] = in[i];
+}
+"""
+
+SOURCES: Final[dict[str, str]] = {
+    "nothing": NOTHING,
+    "store": STORE,
+    "shape": SHAPE,
+    "shared": SHARED,
+    "dynamic": DYNAMIC,
+    "local": LOCAL,
+    "copy": COPY,
+}
+"""The source of each kernel, by its name."""
+ARCHITECTURES: Final = (80, 86, 89, 90, 100, 120)
+"""What they are compiled for: one number for each generation of `gpu.drivers.nv.classes`."""
