@@ -1,0 +1,5 @@
+"""Models of GPUs and their kernel drivers: strict, seeded, on virtual time.
+
+`gpu.sim.world.SimWorld` is where to begin; docs/simulator.md says what is modelled. Models are
+written from public kernel sources and headers and share no code with the drivers that run on them.
+"""

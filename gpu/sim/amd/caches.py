@@ -1,0 +1,221 @@
+"""Caches between the engines and memory, and what makes them agree again.
+
+Each read cache holds copies of 128-byte lines as they were when first read. A read that finds a
+copy which memory no longer agrees with is a missing invalidate: by default that is recorded and the
+new value is returned; in the mode "oldest" the old value is, as hardware may do. Writes that go
+through L2 are dirty until a write-back: by default memory has them at once and a reader behind L2
+is recorded; in the mode "oldest" they really stay away from memory.
+
+Who goes through what (gpu/hcq's coherency table has the driver's side; kernel: gmc_v11_0.c
+`get_vm_pte` makes COHERENT, EXT_COHERENT and UNCACHED allocations UC, which no cache holds):
+
+    scalar loads of shaders    K$, L2        the packet processor   L2 where the packet says so
+    vector loads and stores    V$ (GL0,      copy engine            L2 from GFX10 on; before, memory
+                               GL1), L2      the CPU                memory, by HDP for VRAM
+    instructions               I$, L2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from gpu.sim.physical import Region
+from gpu.sim.record import DebugChannel
+from gpu.sim.translate import Mapping as Translation
+
+Mode = Literal["check", "oldest", "none"]
+Agent = Literal["scalar", "vector", "code", "cp", "cp_l2", "sdma"]
+LINE: Final = 128
+
+_FIRST_CACHE: Final[dict[str, str]] = {"scalar": "K$", "vector": "V$", "code": "I$"}
+_ADVICE: Final = {
+    "K$": "ACQUIRE_MEM with GLK_INV",
+    "V$": "ACQUIRE_MEM with GLV_INV and GL1_INV",
+    "I$": "ACQUIRE_MEM with GLI_INV",
+    "L2": "ACQUIRE_MEM with GL2_INV",
+}
+Line = tuple[Region, int]
+_NO_DATA: Final = (bytearray(), bytearray())  # in the mode "check", where memory has it
+
+
+@dataclass(frozen=True, slots=True)
+class CacheControl:
+    """What one packet does to the caches; see the GCR_CNTL field of ACQUIRE_MEM."""
+
+    invalidate_code: bool = False
+    invalidate_scalar: bool = False
+    invalidate_vector: bool = False
+    invalidate_l2: bool = False
+    write_back_l2: bool = False
+
+
+class Caches:
+    """The caches of one GPU.
+
+    Args:
+        mode: see the module; "none" lets everything see memory.
+        sdma_through_l2: whether the copy engine sees what L2 holds.
+    """
+
+    def __init__(self, mode: Mode, sdma_through_l2: bool, debug: DebugChannel):
+        self.mode = mode
+        self._sdma_through_l2 = sdma_through_l2
+        self._debug = debug
+        self._copies: dict[str, dict[Line, bytes]] = {name: {} for name in _ADVICE}
+        self._dirty: dict[Line, tuple[bytearray, bytearray]] = {}  # data, and which bytes of it
+        self._written_behind_l2: set[Line] = set()
+
+    def control(self, what: CacheControl) -> None:
+        """Does what a packet asks for; the write-back comes first."""
+        if what.write_back_l2:
+            self._write_back()
+        if what.invalidate_code:
+            self._copies["I$"].clear()
+        if what.invalidate_scalar:
+            self._copies["K$"].clear()
+        if what.invalidate_vector:
+            self._copies["V$"].clear()
+        if what.invalidate_l2:
+            self._copies["L2"].clear()
+            self._written_behind_l2.clear()
+
+    def drop(self, region: Region, offset: int, size: int) -> None:
+        """Forgets memory that was given back."""
+        everything: list[dict[Line, Any]] = [self._dirty, *self._copies.values()]
+        for held in everything:
+            for line in _within(held, region, offset, size):
+                del held[line]
+
+    def load(self, agent: Agent, mapping: Translation, offset: int, size: int) -> bytes:
+        """What an agent reads from a region."""
+        region = mapping.region
+        if self.mode == "none" or not mapping.cached or agent == "cp":
+            return region.load(offset, size)
+        if agent == "sdma":
+            if not self._sdma_through_l2:
+                self._check_behind_l2("read", region, offset, size)
+                return region.load(offset, size)
+            return self._with_dirty(region, offset, size)
+        return self._load_cached(_FIRST_CACHE.get(agent, "L2"), region, offset, size)
+
+    def store(
+        self, agent: Agent, mapping: Translation, offset: int, data: bytes | bytearray | memoryview
+    ) -> None:
+        """What an agent writes to a region."""
+        region = mapping.region
+        if self.mode == "none" or not mapping.cached or agent == "cp":
+            region.store(offset, data)
+            return
+        through = agent != "sdma" or self._sdma_through_l2
+        if not through:
+            self._check_behind_l2("write", region, offset, len(data))
+            lines = _within(self._copies["L2"], region, offset, len(data))
+            self._written_behind_l2.update(lines)
+        if agent == "sdma":  # its writes are not kept by L2 (policy BYPASS of amdgpu's sdma_v5_2.c)
+            region.store(offset, data)
+            self._overwrite_dirty(region, offset, data)
+        else:
+            self._store_l2(region, offset, data)
+        if through:
+            self._refresh(("L2", "V$") if agent == "vector" else ("L2",), region, offset, len(data))
+
+    def _load_cached(self, first: str, region: Region, offset: int, size: int) -> bytes:
+        levels = (first,) if first == "L2" else (first, "L2")
+        parts = []
+        for line in _lines(region, offset, size):
+            seen = self._with_dirty(region, line[1], LINE)
+            for level in reversed(levels):
+                seen = self._look(level, line, seen)
+            parts.append(seen)
+        skip = offset % LINE
+        return b"".join(parts)[skip : skip + size]
+
+    def _look(self, level: str, line: Line, current: bytes) -> bytes:
+        """What a cache gives for a line of which the level below gives `current`."""
+        region, at = line
+        copies = self._copies[level]
+        copy = copies.setdefault(line, current)
+        if copy == current:
+            return current
+        # Local memory is only written around L2 by an engine; the CPU comes through the same path.
+        if level == "L2" and region.local and line not in self._written_behind_l2:
+            copies[line] = current
+            return current
+        if self.mode == "oldest":
+            return copy
+        copies[line] = current
+        self._debug.violation(
+            f"{level} holds an old copy of {region.name} at {at:#x}: {_ADVICE[level]} must come"
+            " between the write and this read"
+        )
+        return current
+
+    def _store_l2(self, region: Region, offset: int, data: bytes | bytearray | memoryview) -> None:
+        if self.mode == "check":
+            region.store(offset, data)
+            self._dirty.update(dict.fromkeys(_lines(region, offset, len(data)), _NO_DATA))
+            return
+        for line in _lines(region, offset, len(data)):
+            held, which = self._dirty.setdefault(line, (bytearray(LINE), bytearray(LINE)))
+            begin, end = max(offset, line[1]), min(offset + len(data), line[1] + LINE)
+            held[begin - line[1] : end - line[1]] = data[begin - offset : end - offset]
+            which[begin - line[1] : end - line[1]] = b"\1" * (end - begin)
+
+    def _overwrite_dirty(
+        self, region: Region, offset: int, data: bytes | bytearray | memoryview
+    ) -> None:
+        for line in _within(self._dirty, region, offset, len(data)):
+            begin, end = max(offset, line[1]), min(offset + len(data), line[1] + LINE)
+            if self.mode == "oldest":
+                self._dirty[line][1][begin - line[1] : end - line[1]] = bytes(end - begin)
+
+    def _with_dirty(self, region: Region, offset: int, size: int) -> bytes:
+        """Memory as L2 sees it."""
+        data = region.load(offset, size)
+        if self.mode != "oldest" or not self._dirty:
+            return data
+        merged = bytearray(data)
+        for line in _within(self._dirty, region, offset, size):
+            held, which = self._dirty[line]
+            for i in range(max(offset, line[1]), min(offset + size, line[1] + LINE)):
+                if which[i - line[1]]:
+                    merged[i - offset] = held[i - line[1]]
+        return bytes(merged)
+
+    def _write_back(self) -> None:
+        if self.mode == "oldest":
+            for (region, at), (held, which) in self._dirty.items():
+                for i in range(LINE):
+                    if which[i]:
+                        region.store(at + i, held[i : i + 1])
+        self._dirty.clear()
+
+    def _refresh(self, levels: tuple[str, ...], region: Region, offset: int, size: int) -> None:
+        """A write through a cache changes the copies there."""
+        for level in levels:
+            for line in _within(self._copies[level], region, offset, size):
+                self._copies[level][line] = self._with_dirty(region, line[1], LINE)
+
+    def _check_behind_l2(self, what: str, region: Region, offset: int, size: int) -> None:
+        for line in _within(self._dirty, region, offset, size):
+            self._debug.violation(
+                f"the copy engine's {what} of {region.name} at {line[1]:#x} goes behind L2,"
+                " which holds newer data: RELEASE_MEM with an L2 write-back must come before"
+            )
+            if self.mode == "check":
+                del self._dirty[line]
+
+
+def _lines(region: Region, offset: int, size: int) -> list[Line]:
+    """The lines that have a byte of a range."""
+    return [(region, at) for at in range(offset - offset % LINE, offset + size, LINE)]
+
+
+def _within(held: Mapping[Line, object], region: Region, offset: int, size: int) -> list[Line]:
+    """Those of them that a cache holds; as fast as the smaller of the two is small."""
+    first, end = offset - offset % LINE, offset + size
+    if len(held) < size // LINE:
+        return [line for line in held if line[0] is region and first <= line[1] < end]
+    return [line for line in _lines(region, offset, size) if line in held]

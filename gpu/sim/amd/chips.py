@@ -1,0 +1,109 @@
+"""Chips that can be modelled: what the kernel exports of them, and which packets they take.
+
+Numbers are those of retail boards as their topology shows them (gfx1100 is a Radeon RX 7900 XTX,
+gfx1030 an RX 6900 XT, gfx1201 an RX 9070 XT, gfx942 an MI300X as one device). Rules that derive
+one number from another are in `gpu.sim.amd.topology`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from gpu.core.errors import Unsupported
+
+_GIB: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """One kind of GPU.
+
+    Attributes:
+        version: gfx_target_version, MMmmss in decimal.
+        gc, sdma: versions of the graphics core and of the copy engine, as (major, minor, revision).
+        engines, arrays, cus_per_array: shader engines of one XCC, arrays of an engine, the most
+            compute units of an array.
+        cus: compute units in use, of all XCCs.
+        simds_per_cu, waves_per_simd, wave_size: as in the topology.
+        sdma_queues, sdma_reserved: queues of one copy engine, and how many the kernel keeps
+            (kfd_device.c `kfd_device_info_set_sdma_info`).
+        cp_queues: hardware queues for compute that the kernel leaves to processes.
+        vram_bits: width of the memory bus.
+        sh_base: first segment of the graphics core's registers, to which SET_SH_REG's belong
+            (0x1260 makes COMPUTE_PGM_LO 0x2e0c, as does 0x2000 on GFX9).
+        sdma_doorbells: first doorbell index of each copy engine (amdgpu_doorbell.h).
+        mes: whether the firmware scheduler is MES.
+    """
+
+    name: str
+    version: int
+    device_id: int
+    gc: tuple[int, int, int]
+    sdma: tuple[int, int, int]
+    engines: int
+    arrays: int
+    cus_per_array: int
+    cus: int
+    simds_per_cu: int
+    waves_per_simd: int
+    wave_size: int
+    xccs: int
+    sdma_engines: int
+    xgmi_engines: int
+    sdma_queues: int
+    sdma_reserved: int
+    cp_queues: int
+    vram_size: int
+    vram_bits: int
+    engine_mhz: int
+    memory_mhz: int
+    sh_base: int
+    sdma_doorbells: tuple[int, ...]
+    mes: bool
+    family: int
+    asic_name: str = "ip discovery"
+
+    @property
+    def pm4(self) -> Literal["gfx9", "gfx10"]:
+        """Which packet layouts the packet processor takes."""
+        return "gfx9" if self.gc[0] == 9 else "gfx10"
+
+    @property
+    def sdma_through_l2(self) -> bool:
+        """From GFX10 on the copy engine sits behind the graphics core's L2 (sdma_v5_0.c); U."""
+        return self.gc[0] >= 10
+
+
+_NAVI_DOORBELLS: Final = (0x100, 0x10A, 0x114, 0x11E)
+
+CHIPS: Final = {
+    chip.name: chip
+    for chip in (
+        Chip(
+            *("gfx1100", 110000, 0x744C, (11, 0, 0), (6, 0, 0), 6, 2, 8, 96, 2, 16, 32, 1),
+            *(2, 0, 8, 2, 8, 24 * _GIB, 384, 2482, 1249, 0x1260, _NAVI_DOORBELLS, True, 145),
+        ),
+        Chip(
+            *("gfx1030", 100300, 0x73BF, (10, 3, 0), (5, 2, 0), 4, 2, 10, 80, 2, 16, 32, 1),
+            *(4, 0, 8, 0, 24, 16 * _GIB, 256, 2660, 1000, 0x1260, _NAVI_DOORBELLS, False, 143),
+            "sienna_cichlid",
+        ),
+        Chip(
+            *("gfx1201", 120001, 0x7550, (12, 0, 1), (7, 0, 1), 4, 2, 8, 64, 2, 16, 32, 1),
+            *(2, 0, 8, 2, 8, 16 * _GIB, 256, 2520, 1258, 0x1260, _NAVI_DOORBELLS, True, 152),
+        ),
+        Chip(
+            *("gfx942", 90402, 0x74A1, (9, 4, 3), (4, 4, 2), 4, 1, 10, 304, 4, 8, 64, 8),
+            *(2, 14, 8, 0, 24, 192 * _GIB, 8192, 2100, 1300, 0x2000),
+            *(tuple(0x100 + 10 * i for i in range(16)), False, 141),
+        ),
+    )
+}
+
+
+def find_chip(name: str) -> Chip:
+    """The chip of a name such as "gfx1100". Raises Unsupported."""
+    if name not in CHIPS:
+        raise Unsupported(f"no model of {name}: there are {', '.join(CHIPS)}")
+    return CHIPS[name]

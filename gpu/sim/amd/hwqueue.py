@@ -1,0 +1,270 @@
+"""Queues as hardware has them: a ring, two pointers, a doorbell, and whether they may run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from gpu.sim.amd.objects import UNRUNG
+from gpu.sim.amd.port import Port
+from gpu.sim.translate import PageFault
+
+if TYPE_CHECKING:
+    from gpu.sim.amd.gpu import SimGpu
+    from gpu.sim.amd.objects import Allocation, ProcessDevice
+
+Kind = Literal["pm4", "aql", "sdma"]
+_PACKET_NS: Final = 200
+_CHUNK: Final = 512  # dwords that are fetched ahead
+
+
+class PacketError(Exception):
+    """A packet that hardware would not understand, or that does what may not be done."""
+
+
+@dataclass(slots=True)
+class Blocked:
+    """What a queue waits for; `met` looks whether it is there."""
+
+    what: str
+    met: Callable[[], bool]
+
+
+@dataclass(slots=True)
+class RingSettings:
+    """What CREATE_QUEUE and UPDATE_QUEUE set; addresses and sizes in bytes."""
+
+    ring: int
+    size: int
+    rptr: int
+    wptr: int
+    percent: int
+    priority: int
+    doorbell: int
+
+
+class HwQueue:
+    """One user queue. Subclasses know the packets, and count pointers in units of their own.
+
+    Attributes:
+        wptr, rptr: up to where software wrote and the engine has read; they never wrap.
+        blocked: what the packet at `rptr` waits for.
+        stopped: why it will not run any more, or "".
+        holds: allocations that may not be unmapped while it exists.
+        engine: of a queue of the copy engines, which of their queues it is.
+        ring_words: what was fetched ahead.
+    """
+
+    kind: Kind
+
+    def __init__(self, device: ProcessDevice, settings: RingSettings):
+        self.device = device
+        self.gpu: SimGpu = device.gpu
+        self.settings = settings
+        self.number = -1
+        self.port = Port(device.space, self.gpu.caches, "sdma" if self.kind == "sdma" else "cp")
+        self.rptr = 0
+        self.wptr = 0
+        self.blocked: Blocked | None = None
+        self.stopped = ""
+        self.holds: list[Allocation] = []
+        self.engine = 0
+        self.ring_words = DwordRing(self)
+        self._rung = UNRUNG
+        self._delayed: tuple[int, int] | None = None
+        device.need_doorbells().write_word(settings.doorbell, 8, UNRUNG)
+
+    def __str__(self) -> str:
+        return f"{self.kind} queue {self.number} of process {self.device.process.process.pid}"
+
+    @property
+    def active(self) -> bool:
+        """Linux 6.12 kfd_priv.h QUEUE_IS_ACTIVE, and not stopped by a fault."""
+        s = self.settings
+        wanted = s.size > 0 and s.ring != 0 and s.percent > 0
+        return wanted and not self.device.evicted and not self.stopped
+
+    def stop(self, why: str) -> None:
+        """Ends it; only destroying it is left."""
+        self.stopped = self.stopped or why
+
+    def sample(self) -> None:
+        """Looks at the doorbell."""
+        value = self.device.need_doorbells().read_word(self.settings.doorbell, 8)
+        if value != self._rung and self.active:
+            self._rung = value
+            plan = self.gpu.plan
+            if plan.delayed_doorbell and self.gpu.rng.random() < plan.delayed_doorbell:
+                self._delayed = (self.gpu.clock.now_ns + plan.delay_ns, value)
+            else:
+                self._ring(value)
+        if self._delayed and self.gpu.clock.now_ns >= self._delayed[0]:
+            self._ring(self._delayed[1])
+            self._delayed = None
+
+    @property
+    def due_ns(self) -> int | None:
+        """When a delayed ring will be noticed."""
+        return self._delayed[0] if self._delayed else None
+
+    def remap(self) -> None:
+        """The scheduler put it onto hardware again: only the write pointer in memory counts."""
+        self.ring_words.forget()
+        self._guarded(self._read_wptr)
+
+    def _read_wptr(self) -> None:
+        in_memory = self.port.read_word(self.settings.wptr, 8)
+        if in_memory < self.wptr:
+            self.wptr = max(in_memory, self.rptr)
+        elif in_memory > self.wptr:
+            self._take_wptr(in_memory, in_memory)
+
+    def _ring(self, value: int) -> None:
+        """A doorbell came: checks it and takes it over."""
+        if value >> 32 == 0xFFFFFFFF:
+            self._violation(f"doorbell {value:#x}: rings are 64 bits wide, this one had 32")
+            value &= 0xFFFFFFFF
+        self._guarded(lambda: self._take_wptr(value, self.port.read_word(self.settings.wptr, 8)))
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        """Does something; what goes wrong ends the queue."""
+        try:
+            act()
+        except PageFault as fault:
+            self.gpu.page_fault(self, fault)
+        except PacketError as error:
+            self.fail(str(error))
+
+    def _take_wptr(self, doorbell: int, in_memory: int) -> None:
+        raise NotImplementedError
+
+    def runnable(self) -> bool:
+        """Whether it could do something now; looking may already fault."""
+        if not self.active:
+            return False
+        try:
+            return self.has_work()
+        except PageFault as fault:
+            self.gpu.page_fault(self, fault)
+            return False
+
+    def has_work(self) -> bool:
+        """Whether there is something that does not wait. Raises PageFault."""
+        return self.wptr > self.rptr and not self.waits()
+
+    def waits(self) -> bool:
+        """Whether what it is blocked by is not there yet. Raises PageFault."""
+        return self.blocked is not None and not self.blocked.met()
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it stands at an unmet wait."""
+        return self.active and self.blocked is not None and not self.runnable()
+
+    def run(self, budget: int) -> int:
+        """Handles at most so many packets; returns how many."""
+        done = 0
+
+        def work() -> None:
+            nonlocal done
+            while done < budget and self.runnable():
+                if self.blocked and self.blocked.met():
+                    self.blocked = None
+                self.step()
+                self.gpu.clock.advance(_PACKET_NS)
+                done += 1
+            self.report()
+
+        self._guarded(work)
+        return done
+
+    def step(self) -> None:
+        """Handles one packet, or finds that it blocks. Raises PageFault, PacketError."""
+        raise NotImplementedError
+
+    def report(self) -> None:
+        """Writes the read pointer to where software looks for it. Raises PageFault."""
+        raise NotImplementedError
+
+    def fail(self, what: str) -> None:
+        """A bad packet: the driver's mistake, and the end of the queue."""
+        self._violation(what)
+        self.stop(what)
+
+    def _violation(self, what: str) -> None:
+        self.gpu.debug.violation(f"{self}: {what}")
+
+    def interrupt(self, number: int, bits: int) -> None:
+        """Raises an interrupt that names an event, unless a fault is to lose it."""
+        plan = self.gpu.plan
+        if plan.lost_interrupt and self.gpu.rng.random() < plan.lost_interrupt:
+            self.gpu.debug.note(f"{self}: lost the interrupt for event {number}")
+            return
+        self.device.process.events.interrupt(number, bits)
+
+    def loses_completion(self) -> bool:
+        """Draws whether a completion is lost on purpose."""
+        plan = self.gpu.plan
+        if plan.lost_completion and self.gpu.rng.random() < plan.lost_completion:
+            self.gpu.debug.note(f"{self}: lost a completion")
+            return True
+        return False
+
+    def why_idle(self) -> str:
+        """What it waits for, in words; "" when it has nothing to do."""
+        if self.stopped:
+            return f"{self} is stopped: {self.stopped}"
+        if self.device.evicted:
+            return f"{self} is evicted: its process lost the GPU"
+        if self.blocked:
+            return f"{self} waits for {self.blocked.what}"
+        if not self.active:
+            return f"{self} is disabled"
+        try:
+            in_memory = self.port.read_word(self.settings.wptr, 8)
+        except PageFault:
+            return f"{self}: its write pointer is not mapped"
+        if in_memory and self._rung == UNRUNG:
+            return f"{self}: its doorbell was never rung; the write pointer is {in_memory:#x}"
+        return ""
+
+
+class DwordRing:
+    """Fetches a ring of dwords ahead, as the engines do; positions are counts that never wrap."""
+
+    def __init__(self, queue: HwQueue):
+        self._queue = queue
+        self._base = 0
+        self._words: list[int] = []
+
+    def words(self, position: int, end: int, count: int) -> list[int]:
+        """At least `count` dwords from a position, if there are so many before `end`."""
+        at = position - self._base
+        if at < 0 or at + count > len(self._words):
+            self._fetch(position, min(end, position + max(_CHUNK, count)))
+            at = 0
+        return self._words[at : at + count]
+
+    def word(self, position: int, end: int) -> int:
+        """One dword."""
+        at = position - self._base
+        if not 0 <= at < len(self._words):
+            self._fetch(position, min(end, position + _CHUNK))
+            at = 0
+        return self._words[at]
+
+    def forget(self) -> None:
+        """Drops what was fetched."""
+        self._words = []
+
+    def _fetch(self, position: int, end: int) -> None:
+        settings = self._queue.settings
+        size = settings.size // 4
+        port = self._queue.port
+        start = position % size
+        first = min(end - position, size - start)
+        words = port.words(settings.ring + 4 * start, first)
+        if end - position > first:
+            words += port.words(settings.ring, end - position - first)
+        self._base, self._words = position, words
