@@ -1,0 +1,1 @@
+"""Executors of real machine code: one native lane engine, and what each instruction set adds."""

@@ -1,0 +1,306 @@
+"""Memory operations: an address becomes a host pointer for each lane, then bytes move.
+
+A *resolve* operation computes addresses, checks them all and leaves host pointers in two rows
+(`layout.POINTERS`, a u64 a lane); a lane that may not access stops the wave before anything is
+read or written. Inactive lanes point at a scrap of memory in the wave, so that the operations
+behind need no branches: they touch every pointer. Loads, stores and atomics are the same for
+global memory, LDS and scratch, which differ in how they resolve.
+
+The aux word of a resolve is ``bytes | access << 8 | alignment mask << 16 | flat << 24``.
+Addresses of scratch are linear within a lane; hardware interleaves dwords of lanes, which only a
+debugger can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from gpu.sim.isa import frames, layout
+from gpu.sim.isa.values import Emitter, Value
+
+Builder = Callable[[Emitter], None]
+_N: Final = layout.LANES
+
+
+def resolve_aux(size: int, access: int, align: int = 1, flat: bool = False) -> int:
+    """The aux word of a resolve operation."""
+    return size | access << 8 | (align - 1) << 16 | int(flat) << 24
+
+
+def _splat(e: Emitter, kind: str, scalar: str) -> Value:
+    vector = e.type(kind)
+    single = e.raw(f"insertelement {vector} poison, {kind} {scalar}, i64 0")
+    zeros = f"<{e.lanes} x i32> zeroinitializer"
+    return e.value(kind, f"shufflevector {vector} {single}, {vector} poison, {zeros}")
+
+
+def _immediate(e: Emitter) -> Value:
+    return _splat(e, "i64", frames.field(e, layout.IMMEDIATE, "i64"))
+
+
+def _aux_parts(e: Emitter) -> tuple[str, str, str]:
+    """(bytes, access, alignment mask) as i32."""
+    aux = frames.field(e, layout.AUX)
+    size = e.raw(f"and i32 {aux}, 255")
+    access = e.raw(f"and i32 {e.raw(f'lshr i32 {aux}, 8')}, 255")
+    align = e.raw(f"and i32 {e.raw(f'lshr i32 {aux}, 16')}, 255")
+    return size, access, align
+
+
+def _any_active(e: Emitter, condition: Value) -> tuple[str, str]:
+    """(whether it holds in an active lane, the mask of those lanes)."""
+    word = e.raw(f"bitcast {e.type('i1')} {condition.text} to i32")
+    mask = e.raw(f"and i32 {word}, {frames.header(e, layout.EXEC_OFFSET)}")
+    return e.raw(f"icmp ne i32 {mask}, 0"), mask
+
+
+def _store_pointers(e: Emitter, pointers: Value) -> None:
+    scrap = e.raw(f"ptrtoint ptr {frames.place(e, layout.TRASH)} to i64")
+    chosen = frames.exec_mask(e).select(pointers, _splat(e, "i64", scrap))
+    e.lines.append(f"store {e.type('i64')} {chosen.text}, ptr {frames.row(e, 'd')}, align 128")
+
+
+def _fault(e: Emitter, mask: str, addresses: Value, access: str, size: str) -> None:
+    """Stops the wave with the first of the lanes of `mask`."""
+    lane = e.raw(f"call i32 @llvm.cttz.i32(i32 {mask}, i1 false)")
+    kind = e.type("i64")
+    address = e.raw(f"extractelement {kind} {addresses.text}, i32 {lane}")
+    frames.set_header(e, layout.FAULT_ADDRESS, "i64", address)
+    frames.set_header(e, layout.FAULT_LANE, "i32", lane)
+    frames.set_header(e, layout.FAULT_ACCESS, "i32", access)
+    frames.set_header(e, layout.FAULT_SIZE, "i32", size)
+    frames.stop(e, layout.FAULT, "%o")
+
+
+def _any(e: Emitter, condition: Value) -> str:
+    """Whether it holds in any lane, active or not."""
+    name = f"@llvm.vector.reduce.or.v{e.lanes}i1"
+    e.declarations.add(f"declare i1 {name}({e.type('i1')})")
+    return e.raw(f"call i1 {name}({e.type('i1')} {condition.text})")
+
+
+def _any_odd(e: Emitter, addresses: Value, align: str) -> str:
+    """Whether an address, also of an inactive lane, is misaligned."""
+    name = f"@llvm.vector.reduce.or.v{e.lanes}i64"
+    e.declarations.add(f"declare i64 {name}({e.type('i64')})")
+    united = e.raw(f"call i64 {name}({e.type('i64')} {addresses.text})")
+    wide = e.raw(f"zext i32 {align} to i64")
+    return e.raw(f"icmp ne i64 {e.raw(f'and i64 {united}, {wide}')}, 0")
+
+
+def _store_all_pointers(e: Emitter, pointers: Value) -> None:
+    e.lines.append(f"store {e.type('i64')} {pointers.text}, ptr {frames.row(e, 'd')}, align 128")
+
+
+def _resolve_global(e: Emitter, addresses: Value) -> None:
+    """Through the range that was hit last if all lanes are active and within it, else by a search.
+
+    Inactive lanes hold anything, so that they must not decide on a fault: the search looks at the
+    active ones alone.
+    """
+    size, access, align = _aux_parts(e)
+    start = _splat(e, "i64", frames.header(e, layout.HIT_START, "i64"))
+    e.declarations.add("declare i64 @llvm.usub.sat.i64(i64, i64)")
+    length = frames.header(e, layout.HIT_SIZE, "i64")
+    less = e.raw(f"sub i64 {e.raw(f'zext i32 {size} to i64')}, 1")
+    limit = _splat(e, "i64", e.raw(f"call i64 @llvm.usub.sat.i64(i64 {length}, i64 {less})"))
+    outside = (addresses - start).icmp("uge", limit)
+    missed = _any(e, outside)
+    allowed = e.raw(f"and i32 {frames.header(e, layout.HIT_FLAGS)}, {access}")
+    active = frames.header(e, layout.EXEC_OFFSET)
+    doubts = [
+        *(missed, _any_odd(e, addresses, align), e.raw(f"icmp ne i32 {allowed}, {access}")),
+        e.raw(f"icmp ne i32 {active}, -1"),
+    ]
+    slow = doubts[0]
+    for doubt in doubts[1:]:
+        slow = e.raw(f"or i1 {slow}, {doubt}")
+    e.lines += [f"br i1 {slow}, label %careful, label %hit", "hit:"]
+    delta = _splat(e, "i64", frames.header(e, layout.HIT_DELTA, "i64"))
+    _store_all_pointers(e, addresses + delta)
+    frames.next_record(e)
+    e.lines.append("careful:")
+    odd = (addresses & _splat(e, "i64", e.raw(f"zext i32 {align} to i64"))).ne(0)
+    failing, _ = _any_active(e, outside | odd)
+    unsure = e.raw(f"or i1 {failing}, {doubts[2]}")
+    e.lines += [f"br i1 {unsure}, label %search, label %partial", "partial:"]
+    _store_pointers(e, addresses + _splat(e, "i64", frames.header(e, layout.HIT_DELTA, "i64")))
+    frames.next_record(e)
+    e.lines.append("search:")
+    _store_pointers(e, addresses)
+    aux = frames.field(e, layout.AUX)
+    lane = e.raw(f"call i32 @slow_resolve(ptr %w, ptr {frames.row(e, 'd')}, i32 {aux})")
+    good = e.raw(f"icmp slt i32 {lane}, 0")
+    e.lines += [f"br i1 {good}, label %found, label %fault", "found:"]
+    frames.next_record(e)
+    e.lines.append("fault:")
+    mask = e.raw(f"shl i32 1, {lane}")
+    _fault(e, mask, addresses, access, size)
+
+
+def _resolve_vector(e: Emitter) -> None:
+    """Address: a 64-bit register and the immediate."""
+    _resolve_global(e, frames.read(e, "a", "i64") + _immediate(e))
+
+
+def _resolve_based(e: Emitter) -> None:
+    """Address: a scalar pair, an unsigned 32-bit register and the immediate."""
+    base = frames.read(e, "b", "i64")
+    _resolve_global(e, base + frames.read(e, "a", "i32").to("i64") + _immediate(e))
+
+
+def _resolve_bounded(e: Emitter, base: str, limit: str, addresses: Value, stride: str) -> None:
+    """Pointers into memory of the wave's own: `limit` bytes, `stride` further for each lane."""
+    size, access, align = _aux_parts(e)
+    room = e.raw(f"call i32 @llvm.usub.sat.i32(i32 {limit}, i32 {e.raw(f'sub i32 {size}, 1')})")
+    e.declarations.add("declare i32 @llvm.usub.sat.i32(i32, i32)")
+    bound = _splat(e, "i64", e.raw(f"zext i32 {room} to i64"))
+    outside = addresses.icmp("uge", bound)
+    origin = _splat(e, "i64", e.raw(f"ptrtoint ptr {base} to i64"))
+    step = _splat(e, "i64", e.raw(f"zext i32 {stride} to i64"))
+    pointers = addresses + origin
+    if stride != "0":
+        pointers = pointers + e.lane_ids().to("i64") * step
+    doubt = e.raw(f"or i1 {_any(e, outside)}, {_any_odd(e, addresses, align)}")
+    idle = e.raw(f"icmp ne i32 {frames.header(e, layout.EXEC_OFFSET)}, -1")
+    e.lines += [f"br i1 {e.raw(f'or i1 {doubt}, {idle}')}, label %careful, label %hit", "hit:"]
+    _store_all_pointers(e, pointers)
+    frames.next_record(e)
+    e.lines.append("careful:")
+    odd = (addresses & _splat(e, "i64", e.raw(f"zext i32 {align} to i64"))).ne(0)
+    bad, mask = _any_active(e, outside | odd)
+    e.lines += [f"br i1 {bad}, label %fault, label %partial", "fault:"]
+    own = e.raw(f"or i32 {access}, {layout.OWN_MEMORY}")
+    _fault(e, mask, addresses, own, size)
+    e.lines.append("partial:")
+    _store_pointers(e, pointers)
+    frames.next_record(e)
+
+
+def _resolve_lds(e: Emitter) -> None:
+    addresses = frames.read(e, "a", "i32").to("i64") + _immediate(e)
+    base, limit = frames.header(e, layout.LDS, "ptr"), frames.header(e, layout.LDS_SIZE)
+    _resolve_bounded(e, base, limit, addresses, "0")
+
+
+def _resolve_scratch(e: Emitter) -> None:
+    """Address: two 32-bit registers, each of which may be a zero, and the immediate."""
+    offset = frames.read(e, "a", "i32").to("i64") + frames.read(e, "b", "i32").sext("i64")
+    size = frames.header(e, layout.SCRATCH_SIZE)
+    base = frames.header(e, layout.SCRATCH, "ptr")
+    _resolve_bounded(e, base, size, offset + _immediate(e), size)
+
+
+def _gather(e: Emitter, kind: str, offset: int) -> Value:
+    """A value from each lane's pointer, as i32; `kind` is what memory holds, ``u8`` ``i8`` ..."""
+    memory = "i" + kind[1:]
+    vector = f"<{_N} x {memory}>"
+    rows = frames.row(e, "b")
+    value = "poison"
+    for lane in range(_N):
+        pointer = e.raw(f"load ptr, ptr {frames.behind(e, rows, 8 * lane)}, align 8")
+        pointer = frames.behind(e, pointer, offset) if offset else pointer
+        item = e.raw(f"load {memory}, ptr {pointer}, align 1")
+        value = e.raw(f"insertelement {vector} {value}, {memory} {item}, i64 {lane}")
+    loaded = Value(e, memory, value)
+    return loaded.sext("i32") if kind[0] == "i" else loaded.to("i32")
+
+
+def _contiguous(e: Emitter) -> tuple[str, str]:
+    """(whether all lanes are active and their dwords lie one behind the other, the first)."""
+    rows = frames.row(e, "b")
+    pointers = e.value("i64", f"load {e.type('i64')}, ptr {rows}, align 128")
+    first = e.raw(f"load i64, ptr {rows}, align 8")
+    steps = ", ".join(f"i64 {4 * lane}" for lane in range(_N))
+    wanted = _splat(e, "i64", first) + Value(e, "i64", f"<{steps}>")
+    scattered = _any(e, pointers.ne(wanted))
+    return e.raw(f"xor i1 {scattered}, true"), e.raw(f"inttoptr i64 {first} to ptr")
+
+
+def _load_dwords(count: int) -> Builder:
+    def build(e: Emitter) -> None:
+        if count == 1:
+            straight, first = _contiguous(e)
+            e.lines += [f"br i1 {straight}, label %row, label %lanes", "row:"]
+            whole = e.value("i32", f"load {e.type('i32')}, ptr {first}, align 1")
+            frames.store_row(e, frames.row(e, "d"), whole, masked=False)
+            frames.next_record(e)
+            e.lines.append("lanes:")
+        values = [_gather(e, "u32", 4 * number) for number in range(count)]
+        for number, value in enumerate(values):
+            target = frames.behind(e, frames.row(e, "d"), number * layout.ROW)
+            frames.store_row(e, target, value)
+        frames.next_record(e)
+
+    return build
+
+
+def _load_small(kind: str, half: str) -> Builder:
+    """A byte or short; `half` says which half of the register it replaces, "" for all of it."""
+
+    def build(e: Emitter) -> None:
+        value = _gather(e, kind, 0)
+        if half:
+            old = frames.read(e, "d", "i32")
+            low = half == "low"
+            kept = old & (0xFFFF0000 - (1 << 32) if low else 0xFFFF)
+            value = kept | (value & 0xFFFF if low else value.shl(16))
+        frames.write(e, "d", "i32", value)
+        frames.next_record(e)
+
+    return build
+
+
+def _scatter(e: Emitter, value: Value, offset: int) -> None:
+    rows = frames.row(e, "b")
+    vector = e.type(value.kind)
+    for lane in range(_N):
+        pointer = e.raw(f"load ptr, ptr {frames.behind(e, rows, 8 * lane)}, align 8")
+        pointer = frames.behind(e, pointer, offset) if offset else pointer
+        item = e.raw(f"extractelement {vector} {value.text}, i64 {lane}")
+        e.lines.append(f"store {value.kind} {item}, ptr {pointer}, align 1")
+
+
+def _store_dwords(count: int) -> Builder:
+    def build(e: Emitter) -> None:
+        if count == 1:
+            straight, first = _contiguous(e)
+            e.lines += [f"br i1 {straight}, label %row, label %lanes", "row:"]
+            whole = frames.read(e, "a", "i32")
+            e.lines.append(f"store {e.type('i32')} {whole.text}, ptr {first}, align 1")
+            frames.next_record(e)
+            e.lines.append("lanes:")
+        source = frames.row(e, "a")
+        for number in range(count):
+            place = frames.behind(e, source, number * layout.ROW)
+            row = e.value("i32", f"load {e.type('i32')}, ptr {place}, align 128")
+            _scatter(e, row, 4 * number)
+        frames.next_record(e)
+
+    return build
+
+
+def _store_small(kind: str, high: bool) -> Builder:
+    def build(e: Emitter) -> None:
+        value = frames.read(e, "a", "i32")
+        _scatter(e, (value.lshr(16) if high else value).to(kind), 0)
+        frames.next_record(e)
+
+    return build
+
+
+BUILDERS: Final[dict[str, Builder]] = {
+    "resolve_vector": _resolve_vector,
+    "resolve_based": _resolve_based,
+    "resolve_lds": _resolve_lds,
+    "resolve_scratch": _resolve_scratch,
+    **{f"load_b{32 * count}": _load_dwords(count) for count in (1, 2, 3, 4)},
+    **{f"store_b{32 * count}": _store_dwords(count) for count in (1, 2, 3, 4)},
+    **{f"load_{kind}": _load_small(kind, "") for kind in ("u8", "i8", "u16", "i16")},
+    **{f"load_d16_{k}": _load_small(k, "low") for k in ("u8", "i8", "u16")},
+    **{f"load_d16_hi_{k}": _load_small(k, "high") for k in ("u8", "i8", "u16")},
+    **{f"store_b{bits}": _store_small(f"i{bits}", False) for bits in (8, 16)},
+    **{f"store_d16_hi_b{bits}": _store_small(f"i{bits}", True) for bits in (8, 16)},
+}
+"""Operations by name: how each is written."""

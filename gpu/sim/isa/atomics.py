@@ -1,0 +1,171 @@
+"""Atomics and scalar loads.
+
+Atomics go lane by lane, in the order of lanes; they take pointers that a resolve left (`b`), data
+(`a`, for a compare-and-swap the new value, with what is compared in `c`), and leave the old value
+in `d`, which is the trash row where the instruction returns none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from gpu.sim.isa import frames, layout
+from gpu.sim.isa.values import Emitter, Value
+
+Update = Callable[[Value, Value], Value]
+
+
+def _increment(old: Value, data: Value) -> Value:
+    return old.icmp("uge", data).select(0, old + 1)
+
+
+def _decrement(old: Value, data: Value) -> Value:
+    return (old.eq(0) | old.icmp("ugt", data)).select(data, old - 1)
+
+
+def _float_choice(predicate: str) -> Update:
+    """The other one where it is a number and compares so, or where the old one is NaN."""
+
+    def build(old: Value, data: Value) -> Value:
+        kind = "f32" if old.kind == "i32" else "f64"
+        x, y = old.bits(kind), data.bits(kind)
+        return (y.fcmp(predicate, x) | (x.is_nan() & ~y.is_nan())).select(data, old)
+
+    return build
+
+
+def _float_add(old: Value, data: Value) -> Value:
+    kind = "f32" if old.kind == "i32" else "f64"
+    return (old.bits(kind) + data.bits(kind)).bits()
+
+
+def _subtract_clamped(old: Value, data: Value) -> Value:
+    return old.emitter.call(old.kind, "usub.sat", old, data)
+
+
+UPDATES: Final[dict[str, Update]] = {
+    "swap": lambda old, data: data,
+    "add": lambda old, data: old + data,
+    "sub": lambda old, data: old - data,
+    "rsub": lambda old, data: data - old,
+    "csub": _subtract_clamped,
+    "smin": lambda old, data: old.smin(data),
+    "smax": lambda old, data: old.smax(data),
+    "umin": lambda old, data: old.umin(data),
+    "umax": lambda old, data: old.umax(data),
+    "and": lambda old, data: old & data,
+    "or": lambda old, data: old | data,
+    "xor": lambda old, data: old ^ data,
+    "inc": _increment,
+    "dec": _decrement,
+    "fmin": _float_choice("olt"),
+    "fmax": _float_choice("ogt"),
+    "fadd": _float_add,
+}
+"""What each atomic makes of the old value and the data."""
+
+
+def _read_lane(e: Emitter, slot: str, lane: str, bits: int) -> Value:
+    pointer = e.raw(f"getelementptr i32, ptr {frames.row(e, slot)}, i32 {lane}")
+    low = e.value("i32", f"load i32, ptr {pointer}, align 4")
+    if bits == 32:
+        return low
+    high = e.value("i32", f"load i32, ptr {frames.behind(e, pointer)}, align 4")
+    return frames.join64(low, high)
+
+
+def _write_lane(e: Emitter, lane: str, value: Value) -> None:
+    pointer = e.raw(f"getelementptr i32, ptr {frames.row(e, 'd')}, i32 {lane}")
+    e.lines.append(f"store i32 {value.to('i32').text}, ptr {pointer}, align 4")
+    if value.kind == "i64":
+        high = value.lshr(32).to("i32")
+        e.lines.append(f"store i32 {high.text}, ptr {frames.behind(e, pointer)}, align 4")
+
+
+def _atomic(
+    bits: int, update: Callable[[Emitter, Value, Value, str], Value]
+) -> Callable[[Emitter], None]:
+    """A loop over the active lanes."""
+
+    def build(e: Emitter) -> None:
+        active = frames.header(e, layout.EXEC_OFFSET)
+        e.lines += ["br label %entry", "entry:", "br label %loop", "loop:"]
+        mask = "%mask"
+        e.lines.append(f"%mask = phi i32 [ {active}, %entry ], [ %rest, %one ]")
+        e.lines.append(f"%empty = icmp eq i32 {mask}, 0")
+        e.lines += ["br i1 %empty, label %done, label %one", "one:"]
+        lane = e.raw(f"call i32 @llvm.cttz.i32(i32 {mask}, i1 true)")
+        e.lines.append(f"%rest = and i32 {mask}, {e.raw(f'sub i32 {mask}, 1')}")
+        slot = e.raw(f"getelementptr ptr, ptr {frames.row(e, 'b')}, i32 {lane}")
+        pointer = e.raw(f"load ptr, ptr {slot}, align 8")
+        old = e.value(f"i{bits}", f"load i{bits}, ptr {pointer}, align 4")
+        new = update(e, old, _read_lane(e, "a", lane, bits), lane)
+        e.lines.append(f"store i{bits} {new.text}, ptr {pointer}, align 4")
+        _write_lane(e, lane, old)
+        e.lines += ["br label %loop", "done:"]
+        frames.next_record(e)
+
+    return build
+
+
+def _plain(update: Update) -> Callable[[Emitter, Value, Value, str], Value]:
+    return lambda e, old, data, lane: update(old, data)
+
+
+def _compare(bits: int, kind: str) -> Callable[[Emitter, Value, Value, str], Value]:
+    def update(e: Emitter, old: Value, data: Value, lane: str) -> Value:
+        wanted = _read_lane(e, "c", lane, bits)
+        same = old.eq(wanted) if not kind else old.bits(kind).fcmp("oeq", wanted.bits(kind))
+        return same.select(data, old)
+
+    return update
+
+
+def _mask_or(bits: int) -> Callable[[Emitter, Value, Value, str], Value]:
+    def update(e: Emitter, old: Value, data: Value, lane: str) -> Value:
+        return (old & ~data) | _read_lane(e, "c", lane, bits)
+
+    return update
+
+
+def _scalar_load(e: Emitter) -> None:
+    """`aux` dwords from ``scalar pair a + immediate + scalar b`` into rows from `d` on."""
+    base = frames.read(e, "a", "i64")
+    immediate = Value(e, "i64", frames.field(e, layout.IMMEDIATE, "i64"))
+    address = (base + immediate + frames.read(e, "b", "i32").to("i64")) & ~3
+    count = Value(e, "i32", frames.field(e, layout.AUX))
+    aux = count.shl(2) | layout.READ << 8
+    host = e.raw(f"call i64 @resolve_one(ptr %w, i64 {address.text}, i32 0, i32 {aux.text})")
+    bad = e.raw(f"icmp eq i64 {host}, 0")
+    source = e.raw(f"inttoptr i64 {host} to ptr")
+    target = frames.row(e, "d")
+    e.lines += [f"br i1 {bad}, label %fault, label %entry", "entry:", "br label %loop", "loop:"]
+    e.lines.append("%index = phi i32 [ 0, %entry ], [ %next, %loop ]")
+    word = e.raw(f"load i32, ptr {e.raw(f'getelementptr i32, ptr {source}, i32 %index')}, align 4")
+    row = f"[{layout.ROW} x i8]"
+    frames.broadcast(e, e.raw(f"getelementptr {row}, ptr {target}, i32 %index"), word)
+    e.lines.append("%next = add i32 %index, 1")
+    more = e.raw(f"icmp ult i32 %next, {count.text}")
+    e.lines += [f"br i1 {more}, label %loop, label %done", "done:"]
+    frames.next_record(e)
+    e.lines.append("fault:")
+    frames.set_header(e, layout.FAULT_ADDRESS, "i64", address.text)
+    frames.set_header(e, layout.FAULT_LANE, "i32", "0")
+    frames.set_header(e, layout.FAULT_ACCESS, "i32", str(layout.READ))
+    frames.set_header(e, layout.FAULT_SIZE, "i32", count.shl(2).text)
+    frames.stop(e, layout.FAULT, "%o")
+
+
+BUILDERS: Final[dict[str, Callable[[Emitter], None]]] = {
+    **{
+        f"atomic_{name}_{bits}": _atomic(bits, _plain(update))
+        for name, update in UPDATES.items()
+        for bits in (32, 64)
+    },
+    **{f"atomic_cmpswap_{bits}": _atomic(bits, _compare(bits, "")) for bits in (32, 64)},
+    **{f"atomic_fcmpswap_{bits}": _atomic(bits, _compare(bits, f"f{bits}")) for bits in (32, 64)},
+    **{f"atomic_mskor_{bits}": _atomic(bits, _mask_or(bits)) for bits in (32, 64)},
+    "scalar_load": _scalar_load,
+}
+"""Operations by name: how each is written. They are functions of scalars."""

@@ -1,0 +1,241 @@
+"""Operations of the engine itself: entering, branching, stopping, moving and changing rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from gpu.sim.isa import frames, layout
+from gpu.sim.isa.values import Emitter, Value
+
+_LDMXCSR: Final = "declare void @llvm.x86.sse.ldmxcsr(ptr)"
+_STMXCSR: Final = "declare void @llvm.x86.sse.stmxcsr(ptr)"
+
+
+def control_module() -> str:
+    """The module with all of them."""
+    functions: list[tuple[str, Emitter]] = []
+    for name, build in _BUILDERS.items():
+        emitter = Emitter(1 if name not in _ROWS else layout.LANES)
+        build(emitter)
+        functions.append((name, emitter))
+    return frames.module(functions)
+
+
+def _run(e: Emitter) -> None:
+    """`run(wave, record)`: executes from a record on, under the rounding mode of the wave."""
+    e.declarations |= {_LDMXCSR, _STMXCSR}
+    host = frames.place(e, layout.HOST_MXCSR)
+    e.lines.append(f"call void @llvm.x86.sse.stmxcsr(ptr {host})")
+    e.lines.append(f"call void @llvm.x86.sse.ldmxcsr(ptr {frames.place(e, layout.MXCSR32)})")
+    target = e.raw("load ptr, ptr %o, align 8")
+    status = e.raw(f"call i32 {target}(ptr %w, ptr %o)")
+    e.lines.append(f"call void @llvm.x86.sse.ldmxcsr(ptr {host})")
+    e.lines.append(f"ret i32 {status}")
+
+
+def _load_mxcsr(offset: int) -> Callable[[Emitter], None]:
+    def build(e: Emitter) -> None:
+        e.declarations.add(_LDMXCSR)
+        e.lines.append(f"call void @llvm.x86.sse.ldmxcsr(ptr {frames.place(e, offset)})")
+        frames.next_record(e)
+
+    return build
+
+
+def _stop_behind(status: int) -> Callable[[Emitter], None]:
+    """Stops; the wave goes on behind this record."""
+
+    def build(e: Emitter) -> None:
+        following = e.raw(f"getelementptr i8, ptr %o, i64 {layout.RECORD.size}")
+        frames.stop(e, status, following)
+
+    return build
+
+
+def _stop_here(status: int) -> Callable[[Emitter], None]:
+    return lambda e: frames.stop(e, status, "%o")
+
+
+def _jump_register(e: Emitter) -> None:
+    """Stops with the address to go on at in the header, for jumps through registers."""
+    pointer = frames.row(e, "a")
+    low = e.raw(f"load i32, ptr {pointer}, align 4")
+    high = e.raw(f"load i32, ptr {frames.behind(e, pointer)}, align 4")
+    address = frames.join64(Value(e, "i32", low), Value(e, "i32", high))
+    frames.set_header(e, layout.FAULT_ADDRESS, "i64", address.text)
+    frames.stop(e, layout.JUMP, "%o")
+
+
+def _take(e: Emitter, taken: str, fallen: str) -> None:
+    """Ends `taken` with a jump that counts against the budget, `fallen` with the next record."""
+    e.lines.append(f"{taken}:")
+    target = frames.field(e, layout.TARGET, "ptr")
+    budget = frames.header(e, layout.BUDGET)
+    left = e.raw(f"sub i32 {budget}, 1")
+    frames.set_header(e, layout.BUDGET, "i32", left)
+    over = e.raw(f"icmp slt i32 {left}, 0")
+    e.lines.append(f"br i1 {over}, label %slice, label %go")
+    e.lines.append("go:")
+    frames.jump(e, target)
+    e.lines.append("slice:")
+    frames.stop(e, layout.SLICE, target)
+    if fallen:
+        e.lines.append(f"{fallen}:")
+        frames.next_record(e)
+
+
+def _branch(offset: int, wanted: str) -> Callable[[Emitter], None]:
+    """Branches where a word of the wave is zero (`eq`) or is not (`ne`)."""
+
+    def build(e: Emitter) -> None:
+        condition = e.raw(f"icmp {wanted} i32 {frames.header(e, offset)}, 0")
+        e.lines.append(f"br i1 {condition}, label %taken, label %fallen")
+        _take(e, "taken", "fallen")
+
+    return build
+
+
+def _always(e: Emitter) -> None:
+    e.lines.append("br label %taken")
+    _take(e, "taken", "")
+
+
+def _copy(e: Emitter) -> None:
+    """``d = a`` in all lanes."""
+    frames.store_row(e, frames.row(e, "d"), frames.read(e, "a", "i32"), masked=False)
+    frames.next_record(e)
+
+
+def _move(e: Emitter) -> None:
+    """``d = a`` in the active lanes."""
+    frames.write(e, "d", "i32", frames.read(e, "a", "i32"))
+    frames.next_record(e)
+
+
+def _bits(e: Emitter) -> None:
+    """``d = (a & immediate) ^ aux`` in all lanes: the signs of a source."""
+    source = frames.read(e, "a", "i32")
+    kept = splat(e, e.raw(f"trunc i64 {frames.field(e, layout.IMMEDIATE, 'i64')} to i32"))
+    flipped = splat(e, frames.field(e, layout.AUX))
+    frames.store_row(e, frames.row(e, "d"), (source & kept) ^ flipped, masked=False)
+    frames.next_record(e)
+
+
+def splat(e: Emitter, word: str) -> Value:
+    """A word in all lanes."""
+    kind = e.type("i32")
+    single = e.raw(f"insertelement {kind} poison, i32 {word}, i64 0")
+    zeros = f"<{e.lanes} x i32> zeroinitializer"
+    return e.value("i32", f"shufflevector {kind} {single}, {kind} poison, {zeros}")
+
+
+def _high_half(e: Emitter) -> None:
+    """``d = a >> 16`` in all lanes."""
+    high = frames.read(e, "a", "i32").lshr(16)
+    frames.store_row(e, frames.row(e, "d"), high, masked=False)
+    frames.next_record(e)
+
+
+def _merge_high(e: Emitter) -> None:
+    """The low half of `a` becomes the high half of `d`, in the active lanes."""
+    low = frames.read(e, "d", "i32") & 0xFFFF
+    frames.write(e, "d", "i32", low | frames.read(e, "a", "i32").shl(16))
+    frames.next_record(e)
+
+
+def _special(e: Emitter) -> None:
+    """The condition bits as numbers: aux 0 is SCC, 1 VCCZ, 2 EXECZ."""
+    vcc = e.raw(f"icmp eq i32 {frames.header(e, layout.VCC_OFFSET)}, 0")
+    active = e.raw(f"icmp eq i32 {frames.header(e, layout.EXEC_OFFSET)}, 0")
+    which = frames.field(e, layout.AUX)
+    scc = frames.header(e, layout.SCC)
+    is_vcc = e.raw(f"icmp eq i32 {which}, 1")
+    is_scc = e.raw(f"icmp eq i32 {which}, 0")
+    zero = e.raw(f"zext i1 {e.raw(f'select i1 {is_vcc}, i1 {vcc}, i1 {active}')} to i32")
+    frames.broadcast(e, frames.row(e, "d"), e.raw(f"select i1 {is_scc}, i32 {scc}, i32 {zero}"))
+    frames.next_record(e)
+
+
+def _restore_exec(e: Emitter) -> None:
+    """EXEC as it was before `dpp` narrowed it."""
+    frames.broadcast(e, frames.place(e, layout.EXEC_OFFSET), frames.header(e, layout.SAVED_EXEC))
+    frames.next_record(e)
+
+
+def _set_mode(e: Emitter) -> None:
+    """Writes a field of MODE (aux: first bit, size - 1 above bit 5) and the host's modes."""
+    aux = frames.field(e, layout.AUX)
+    first = e.raw(f"and i32 {aux}, 31")
+    size = e.raw(f"lshr i32 {aux}, 5")
+    less = e.raw(f"sub i32 31, {e.raw(f'and i32 {size}, 31')}")
+    mask = e.raw(f"shl i32 {e.raw(f'lshr i32 -1, {less}')}, {first}")
+    source = e.raw(f"load i32, ptr {frames.row(e, 'a')}, align 4")
+    new = e.raw(f"shl i32 {source}, {first}")
+    old = Value(e, "i32", frames.header(e, layout.MODE))
+    wanted = Value(e, "i32", mask)
+    mode = (old & ~wanted) | (Value(e, "i32", new) & wanted)
+    frames.set_header(e, layout.MODE, "i32", mode.text)
+    for place, round_bit, denormal_bit in ((layout.MXCSR32, 0, 4), (layout.MXCSR64, 2, 6)):
+        control = _mxcsr(mode.lshr(round_bit) & 3, mode.lshr(denormal_bit) & 3)
+        frames.set_header(e, place, "i32", control.text)
+    _load_mxcsr(layout.MXCSR32)(e)
+
+
+def _mxcsr(rounding: Value, denormals: Value) -> Value:
+    """The host's control word: all exceptions masked; see `mxcsr_of`."""
+    direction = (rounding & 1).shl(1) | rounding.lshr(1)
+    flush = (~denormals & 1).shl(6) | (~denormals & 2).shl(14)
+    return direction.shl(13) | flush | 0x1F80
+
+
+def mxcsr_of(rounding: int, denormals: int) -> int:
+    """The host's control word for fields of MODE (section 3.3.2 of AMD's manual).
+
+    Rounding: nearest, up, down, towards zero; x86 has up and down the other way round. Denormals:
+    bit 0 keeps those of sources (else DAZ), bit 1 those of results (else FTZ).
+    """
+    direction = (rounding & 1) << 1 | rounding >> 1
+    return direction << 13 | (~denormals & 1) << 6 | (~denormals & 2) << 14 | 0x1F80
+
+
+def _get_mode(e: Emitter) -> None:
+    """Reads a field of MODE into a scalar register."""
+    aux = frames.field(e, layout.AUX)
+    first = e.raw(f"and i32 {aux}, 31")
+    size = e.raw(f"lshr i32 {aux}, 5")
+    less = e.raw(f"sub i32 31, {e.raw(f'and i32 {size}, 31')}")
+    moved = e.raw(f"lshr i32 {frames.header(e, layout.MODE)}, {first}")
+    kept = e.raw(f"and i32 {moved}, {e.raw(f'lshr i32 -1, {less}')}")
+    frames.broadcast(e, frames.row(e, "d"), kept)
+    frames.next_record(e)
+
+
+_ROWS: Final = frozenset(("copy", "move", "bits", "high_half", "merge_high"))
+_BUILDERS: Final[dict[str, Callable[[Emitter], None]]] = {
+    "run": _run,
+    "mode32": _load_mxcsr(layout.MXCSR32),
+    "mode64": _load_mxcsr(layout.MXCSR64),
+    "end": _stop_here(layout.END),
+    "barrier": _stop_behind(layout.BARRIER),
+    "unknown": _stop_here(layout.UNKNOWN),
+    "jump_register": _jump_register,
+    "branch": _always,
+    "branch_scc0": _branch(layout.SCC, "eq"),
+    "branch_scc1": _branch(layout.SCC, "ne"),
+    "branch_vccz": _branch(layout.VCC_OFFSET, "eq"),
+    "branch_vccnz": _branch(layout.VCC_OFFSET, "ne"),
+    "branch_execz": _branch(layout.EXEC_OFFSET, "eq"),
+    "branch_execnz": _branch(layout.EXEC_OFFSET, "ne"),
+    "copy": _copy,
+    "move": _move,
+    "bits": _bits,
+    "high_half": _high_half,
+    "merge_high": _merge_high,
+    "special": _special,
+    "set_mode": _set_mode,
+    "get_mode": _get_mode,
+    "restore_exec": _restore_exec,
+}
+NAMES: Final = tuple(_BUILDERS)
+"""The functions of the control module."""

@@ -1,0 +1,144 @@
+"""Operations that move values between lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from gpu.sim.isa import frames, layout
+from gpu.sim.isa.control import splat
+from gpu.sim.isa.values import Emitter, Value
+
+DPP_FETCH_INACTIVE: Final = 1
+DPP_BOUND_ZERO: Final = 2
+"""Bits of the aux word of `dpp` and `permlane`."""
+_ALL: Final = "splat (i1 true)"
+
+
+def _pick(e: Emitter, slot: str, index: Value) -> Value:
+    """Element `index` (0..31) of a row for each lane."""
+    kind = e.type("i32")
+    base = frames.row(e, slot)
+    places = e.raw(f"getelementptr i32, ptr {base}, {kind} {index.text}")
+    pointers = f"<{e.lanes} x ptr>"
+    name = f"@llvm.masked.gather.{e.mangled('i32')}.v{e.lanes}p0"
+    types = f"{pointers}, i32, {e.type('i1')}, {kind}"
+    e.declarations.add(f"declare {kind} {name}({types})")
+    arguments = f"{pointers} {places}, i32 4, {e.type('i1')} {_ALL}, {kind} poison"
+    return e.value("i32", f"call {kind} {name}({arguments})")
+
+
+def _is_active(e: Emitter, index: Value) -> Value:
+    active = splat(e, frames.header(e, layout.EXEC_OFFSET))
+    return (active.lshr(index) & 1).ne(0)
+
+
+def _aux_bit(e: Emitter, bit: int) -> Value:
+    return (splat(e, frames.field(e, layout.AUX)) & bit).ne(0)
+
+
+def _dpp(e: Emitter) -> None:
+    """``d = a[b]``; lanes without a source, or outside of the immediate's mask, leave EXEC."""
+    index = frames.read(e, "b", "i32")
+    inside = index.icmp("sge", 0)
+    valid = inside & (_is_active(e, index & 31) | _aux_bit(e, DPP_FETCH_INACTIVE))
+    value = valid.select(_pick(e, "a", index & 31), 0)
+    frames.store_row(e, frames.row(e, "d"), value, masked=False)
+    kept = valid | _aux_bit(e, DPP_BOUND_ZERO)
+    word = e.raw(f"bitcast {e.type('i1')} {kept.text} to i32")
+    active = frames.header(e, layout.EXEC_OFFSET)
+    frames.set_header(e, layout.SAVED_EXEC, "i32", active)
+    chosen = e.raw(f"trunc i64 {frames.field(e, layout.IMMEDIATE, 'i64')} to i32")
+    both = e.raw(f"and i32 {word}, {chosen}")
+    place = frames.place(e, layout.EXEC_OFFSET)
+    frames.broadcast(e, place, e.raw(f"and i32 {both}, {active}"))
+    frames.next_record(e)
+
+
+def _backward(e: Emitter) -> None:
+    """DS_BPERMUTE: ``d = a[(b + immediate) / 4 % 32]``, 0 where that lane is inactive."""
+    offset = splat(e, e.raw(f"trunc i64 {frames.field(e, layout.IMMEDIATE, 'i64')} to i32"))
+    index = (frames.read(e, "b", "i32") + offset).lshr(2) & 31
+    value = _is_active(e, index).select(_pick(e, "a", index), 0)
+    frames.write(e, "d", "i32", value)
+    frames.next_record(e)
+
+
+def _forward(e: Emitter) -> None:
+    """DS_PERMUTE: ``d[(b + immediate) / 4 % 32] = a``; the highest lane wins, others get 0."""
+    kind = e.type("i32")
+    room = e.raw(f"alloca {kind}, align 128")
+    e.lines.append(f"store {kind} zeroinitializer, ptr {room}, align 128")
+    offset = splat(e, e.raw(f"trunc i64 {frames.field(e, layout.IMMEDIATE, 'i64')} to i32"))
+    index = (frames.read(e, "b", "i32") + offset).lshr(2) & 31
+    data = frames.read(e, "a", "i32")
+    active = frames.exec_mask(e)
+    for lane in range(e.lanes):
+        where = e.raw(f"extractelement {kind} {index.text}, i64 {lane}")
+        place = e.raw(f"getelementptr i32, ptr {room}, i32 {where}")
+        word = e.raw(f"extractelement {kind} {data.text}, i64 {lane}")
+        on = e.raw(f"extractelement {e.type('i1')} {active.text}, i64 {lane}")
+        old = e.raw(f"load i32, ptr {place}, align 4")
+        e.lines.append(f"store i32 {e.raw(f'select i1 {on}, i32 {word}, i32 {old}')}, ptr {place}")
+    result = e.value("i32", f"load {kind}, ptr {room}, align 128")
+    frames.write(e, "d", "i32", result)
+    frames.next_record(e)
+
+
+def _permute_row(other_row: bool) -> Callable[[Emitter], None]:
+    """V_PERMLANE16: within 16 lanes (or from the other 16) by 4-bit selectors in `b` and `c`."""
+
+    def build(e: Emitter) -> None:
+        lane = e.lane_ids()
+        low, high = frames.read(e, "b", "i32"), frames.read(e, "c", "i32")
+        selectors = (lane & 8).eq(0).select(low, high)
+        start = (lane ^ 16 if other_row else lane) & 16
+        index = start | (selectors.lshr((lane & 7).shl(2)) & 15)
+        valid = _is_active(e, index) | _aux_bit(e, DPP_FETCH_INACTIVE)
+        fallback = _aux_bit(e, DPP_BOUND_ZERO).select(e.const("i32", 0), frames.read(e, "d", "i32"))
+        frames.write(e, "d", "i32", valid.select(_pick(e, "a", index), fallback))
+        frames.next_record(e)
+
+    return build
+
+
+def _element(e: Emitter, slot: str, lane: str) -> str:
+    place = e.raw(f"getelementptr i32, ptr {frames.row(e, slot)}, i32 {lane}")
+    return e.raw(f"load i32, ptr {place}, align 4")
+
+
+def _read_first(e: Emitter) -> None:
+    """V_READFIRSTLANE: of the first active lane, of lane 0 where none is."""
+    e.declarations.add("declare i32 @llvm.cttz.i32(i32, i1)")
+    active = frames.header(e, layout.EXEC_OFFSET)
+    first = e.raw(f"call i32 @llvm.cttz.i32(i32 {active}, i1 false)")
+    word = _element(e, "a", e.raw(f"and i32 {first}, 31"))
+    frames.broadcast(e, frames.row(e, "d"), word)
+    frames.next_record(e)
+
+
+def _read_lane(e: Emitter) -> None:
+    lane = e.raw(f"and i32 {_element(e, 'b', '0')}, 31")
+    frames.broadcast(e, frames.row(e, "d"), _element(e, "a", lane))
+    frames.next_record(e)
+
+
+def _write_lane(e: Emitter) -> None:
+    lane = e.raw(f"and i32 {_element(e, 'b', '0')}, 31")
+    word = _element(e, "a", "0")
+    place = e.raw(f"getelementptr i32, ptr {frames.row(e, 'd')}, i32 {lane}")
+    e.lines.append(f"store i32 {word}, ptr {place}, align 4")
+    frames.next_record(e)
+
+
+BUILDERS: Final[dict[str, Callable[[Emitter], None]]] = {
+    "dpp": _dpp,
+    "ds_bpermute_b32": _backward,
+    "ds_permute_b32": _forward,
+    "v_permlane16_b32": _permute_row(False),
+    "v_permlanex16_b32": _permute_row(True),
+    "v_readfirstlane_b32": _read_first,
+    "v_readlane_b32": _read_lane,
+    "v_writelane_b32": _write_lane,
+}
+"""Operations by name: how each is written, on rows."""

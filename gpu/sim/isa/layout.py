@@ -1,0 +1,88 @@
+"""Where things lie in the memory of a wave, and what an operation record holds.
+
+A wave is a header and rows of 32 lanes of 4 bytes. Scalar registers are rows too, the same value in
+every lane, so that any operation takes any register; 64-bit values are two rows, low and high.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+LANES: Final = 32
+ROW: Final = 4 * LANES
+HEADER: Final = 256
+
+# Fields of the header: byte offsets.
+SCC: Final = 0
+BUDGET: Final = 4
+RANGES: Final = 8
+RANGE_COUNT: Final = 16
+LDS: Final = 24
+LDS_SIZE: Final = 32
+SCRATCH_SIZE: Final = 36
+SCRATCH: Final = 40
+SHARED_APERTURE: Final = 48
+PRIVATE_APERTURE: Final = 52
+RESUME: Final = 56
+FAULT_ADDRESS: Final = 64
+FAULT_LANE: Final = 72
+FAULT_ACCESS: Final = 76
+FAULT_SIZE: Final = 80
+MODE: Final = 84
+MXCSR32: Final = 88
+MXCSR64: Final = 92
+SAVED_EXEC: Final = 96
+HOST_MXCSR: Final = 100
+HIT_START: Final = 104
+HIT_SIZE: Final = 112
+HIT_DELTA: Final = 120
+HIT_FLAGS: Final = 128
+
+POINTERS: Final = HEADER
+"""Host addresses of an access, one u64 a lane; then those of a second one."""
+POINTER_ROWS: Final = 4
+SGPRS: Final = HEADER + POINTER_ROWS * ROW
+SGPR_COUNT: Final = 128
+TEMPS: Final = SGPRS + SGPR_COUNT * ROW
+TEMP_COUNT: Final = 24
+TRASH: Final = TEMPS + TEMP_COUNT * ROW
+"""Two rows for results that go nowhere (`null`)."""
+CONSTANTS: Final = TRASH + 2 * ROW
+"""Here begin the rows of the program's constants, and behind them the vector registers."""
+
+VCC_LO: Final = 106
+NULL: Final = 124
+M0: Final = 125
+EXEC: Final = 126
+EXEC_OFFSET: Final = SGPRS + EXEC * ROW
+VCC_OFFSET: Final = SGPRS + VCC_LO * ROW
+
+RECORD: Final = struct.Struct("<Q6iqQiiQ")
+"""An operation: function, rows d a b c e f (byte offsets), immediate, target, pc, aux, unused."""
+assert RECORD.size == 64
+OPERANDS: Final = {"d": 8, "a": 12, "b": 16, "c": 20, "e": 24, "f": 28}
+IMMEDIATE: Final = 32
+TARGET: Final = 40
+AUX: Final = 52
+
+# What `run` gives back.
+END: Final = 0
+BARRIER: Final = 1
+FAULT: Final = 2
+SLICE: Final = 3
+UNKNOWN: Final = 4
+JUMP: Final = 5
+
+# Accesses, as reported with faults and as flags of ranges.
+READ: Final = 1
+WRITE: Final = 2
+ATOMIC: Final = 4
+OWN_MEMORY: Final = 128
+"""Set with a fault in LDS or scratch, whose addresses are offsets."""
+RANGE: Final = struct.Struct("<QQQQ")
+"""A range of memory: GPU address, size, host address minus GPU address modulo 2**64, flags."""
+# Bits of the word at MODE that operations look at.
+MODE_IEEE: Final = 1 << 9
+MODE_DX10_CLAMP: Final = 1 << 8
+"""Positions as in the MODE register of RDNA3 (section 3.3.2); they come from COMPUTE_PGM_RSRC1."""

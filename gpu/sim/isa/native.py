@@ -1,0 +1,102 @@
+"""Compiles modules of operations once and keeps them as objects on disk.
+
+llvmlite is imported only where an object is not in the cache. The key of an object is the text of
+its module, so that a change of the semantics is a miss by itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Final
+
+from gpu.core.errors import CompileError, Unsupported
+from gpu.core.files import DiskCache, read_bytes
+from gpu.core.objload import LoadedObject, load_object
+
+_TRIPLE: Final = "x86_64-unknown-linux-gnu"
+_CPUINFO: Final = "/proc/cpuinfo"
+# Feature levels of the x86-64 ABI, and the flags that tell them, best first.
+_LEVELS: Final = (
+    ("x86-64-v4", {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
+    ("x86-64-v3", {"avx2", "fma", "f16c", "bmi1", "bmi2"}),
+)
+_VERSION: Final = "1"
+_MATH: Final = ("exp2", "log2", "sin", "cos", "ldexp", "floor", "fmod")
+_MATH_FLOAT: Final = ("exp2f", "log2f")
+
+
+@cache
+def host_level() -> str:
+    """The feature level to compile for. Raises Unsupported below x86-64-v3 or elsewhere."""
+    if platform.machine() != "x86_64":
+        raise Unsupported(
+            f"the lane engine is written for x86-64, this machine is {platform.machine()}"
+        )
+    line = next(text for text in read_bytes(_CPUINFO).splitlines() if text.startswith(b"flags"))
+    flags = set(line.decode().split(":")[1].split())
+    for level, needed in _LEVELS:
+        if needed <= flags:
+            return level
+    raise Unsupported("the lane engine needs a processor with AVX2, FMA and F16C (x86-64-v3)")
+
+
+@cache
+def _library_functions() -> Mapping[str, int]:
+    """Addresses of the C library's functions that operations call."""
+    library = ctypes.CDLL("libm.so.6" if sys.platform == "linux" else None)
+    addresses = {}
+    for name in (*_MATH, *_MATH_FLOAT):
+        pointer = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+        assert pointer is not None
+        addresses[name] = pointer
+    return addresses
+
+
+def compile_module(text: str) -> bytes:
+    """An object for this machine. Raises CompileError with LLVM's words."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_triple(_TRIPLE).create_target_machine(
+        cpu=host_level(), features="-vzeroupper", opt=1, reloc="pic", codemodel="small"
+    )
+    try:
+        with llvm.create_context() as context, llvm.parse_assembly(text, context) as module:
+            module.triple = _TRIPLE
+            module.data_layout = str(machine.target_data)
+            module.verify()
+            emitted: bytes = machine.emit_object(module)
+            return emitted
+    except RuntimeError as error:
+        raise CompileError(f"the lane engine's own code does not compile: {error}") from error
+
+
+class Library:
+    """Groups of native functions, each compiled when it is first needed.
+
+    A group is a callable that gives the text of its module.
+    """
+
+    def __init__(self, name: str, groups: Mapping[str, Callable[[], str]]):
+        self._groups = dict(groups)
+        self._cache = DiskCache(f"sim-{name}")
+        self._loaded: dict[str, LoadedObject] = {}
+
+    def address(self, group: str, function: str) -> int:
+        """The address of a function of a group; raises what compiling and loading do."""
+        if group not in self._loaded:
+            self._loaded[group] = self._load(self._groups[group]())
+        return self._loaded[group].address(function)
+
+    def _load(self, text: str) -> LoadedObject:
+        key = f"{_VERSION} {host_level()}\n{text}"
+        data = self._cache.get(key)
+        if data is None:
+            data = compile_module(text)
+            self._cache.put(key, data)
+        return load_object(data, _library_functions())

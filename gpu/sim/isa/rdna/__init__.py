@@ -1,0 +1,1 @@
+"""AMD RDNA: decoder, semantics, and the state that a dispatch starts with."""

@@ -1,0 +1,176 @@
+"""Bytes to instructions of RDNA3.
+
+AMD, "RDNA3 Instruction Set Architecture", chapter 15 says where fields lie; what an opcode is
+stands in the generated table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gpu.core.errors import FormatError
+from gpu.sim.isa.rdna.formats import (
+    BY_NAME,
+    DPP8,
+    DPP8_FI,
+    DPP8_FIELDS,
+    DPP16,
+    DPP16_FIELDS,
+    FORMATS,
+    LITERAL,
+    VOP3SD,
+    VOP3SD_OPCODES,
+    Format,
+)
+from gpu.sim.isa.rdna.table import Opcode, OperandSpec, load_table
+
+LONGEST: Final = 12
+"""Bytes of the longest instruction: 8, and a literal or a DPP dword."""
+_SOURCE_FIELDS: Final = ("src0", "src1", "src2", "ssrc0", "ssrc1", "src0x", "src0y")
+_FORMATS_BY_TOP: Final = {
+    top: next(
+        (f for f in FORMATS if (top << 23) & f.mask & 0xFF800000 == f.match & 0xFF800000), None
+    )
+    for top in range(1 << 9)
+}
+# Encodings that need their lower bits too.
+_SEGMENTS: Final = tuple(BY_NAME[name] for name in ("flat", "scratch", "global"))
+
+
+class UnknownInstruction(FormatError):
+    """Bytes that are no instruction of the chip.
+
+    Attributes:
+        code: the bytes, up to `LONGEST` of them.
+    """
+
+    def __init__(self, message: str, code: bytes):
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """A decoded instruction.
+
+    Attributes:
+        opcode: what the table says of it.
+        fields: the fields of its format; with DPP, `src0` is the true source 0.
+        size: bytes, with its literal or DPP dword.
+        code: those bytes.
+        literal: the 32-bit constant behind it, or None.
+        dpp: the fields of its DPP dword, or None.
+        dual: the second half of a VOPD, or None.
+    """
+
+    opcode: Opcode
+    fields: Mapping[str, int]
+    size: int
+    code: bytes
+    literal: int | None = None
+    dpp: Mapping[str, int] | None = None
+    dual: Opcode | None = None
+
+    @property
+    def name(self) -> str:
+        """The mnemonic, without a suffix for the encoding; of a VOPD that of its first half."""
+        return self.opcode.name
+
+    @property
+    def operands(self) -> tuple[OperandSpec, ...]:
+        """Those that are there with the bits it has, in the order of the text."""
+        glc = self.fields.get("glc")
+        return tuple(spec for spec in self.opcode.operands if glc or not spec.with_glc)
+
+
+class Decoder:
+    """Decodes for one chip.
+
+    `disassemble`, where there is one, gives another's text for bytes that are not understood.
+    """
+
+    def __init__(self, chip: str, disassemble: Callable[[bytes], str | None] | None = None):
+        """Raises Unsupported for a chip without a table."""
+        self.chip = chip
+        self._table = load_table(chip)
+        self._disassemble = disassemble
+
+    def decode(self, code: bytes, offset: int = 0) -> Instruction:
+        """The instruction at `offset`. Raises UnknownInstruction, also where `code` ends early."""
+        window = code[offset : offset + LONGEST]
+        form = _format_of(int.from_bytes(window[:4], "little")) if len(window) >= 4 else None
+        if form is None or len(window) < form.size:
+            raise self._unknown(window, offset, "no format matches")
+        word = int.from_bytes(window[: form.size], "little")
+        if form.name == "vop3" and form.split(word)["op"] in VOP3SD_OPCODES:
+            form = VOP3SD
+        fields = form.split(word)
+        if form.name == "vopd":
+            return self._decode_dual(window, offset, fields)
+        opcode = self._table.get((form.name, fields["op"]))
+        if opcode is None:
+            raise self._unknown(window, offset, f"{form.name} has no opcode {fields['op']:#x}")
+        return self._finish(window, offset, opcode, fields, form)
+
+    def _finish(
+        self, window: bytes, offset: int, opcode: Opcode, fields: dict[str, int], form: Format
+    ) -> Instruction:
+        """Reads what follows the instruction proper: a literal or a DPP dword."""
+        size = form.size
+        source = fields.get("src0")
+        literal = dpp = None
+        if form.name.startswith("vop") and source in (DPP16, DPP8, DPP8_FI):
+            extra = self._extra(window, offset, size)
+            dpp = (DPP16_FIELDS if source == DPP16 else DPP8_FIELDS).split(extra)
+            dpp["kind"] = source
+            fields = {**fields, "src0": dpp["vsrc0"] + 256}
+            size += 4
+        elif _wants_literal(opcode, fields):
+            literal = self._extra(window, offset, size)
+            size += 4
+        return Instruction(opcode, fields, size, window[:size], literal, dpp)
+
+    def _decode_dual(self, window: bytes, offset: int, fields: dict[str, int]) -> Instruction:
+        first = self._table.get(("vopdx", fields["opx"]))
+        second = self._table.get(("vopdy", fields["opy"]))
+        if first is None or second is None:
+            raise self._unknown(window, offset, f"no VOPD {fields['opx']:#x}, {fields['opy']:#x}")
+        size = BY_NAME["vopd"].size
+        literal = None
+        if _wants_literal(first, fields) or _wants_literal(second, fields):
+            literal = self._extra(window, offset, size)
+            size += 4
+        return Instruction(first, fields, size, window[:size], literal, None, second)
+
+    def _extra(self, window: bytes, offset: int, size: int) -> int:
+        if len(window) < size + 4:
+            raise self._unknown(window, offset, "the code ends before its literal or DPP dword")
+        return int.from_bytes(window[size : size + 4], "little")
+
+    def _unknown(self, window: bytes, offset: int, reason: str) -> UnknownInstruction:
+        other = self._disassemble(window) if self._disassemble else None
+        hint = f"; LLVM reads {other!r}" if other else ""
+        return UnknownInstruction(
+            f"no {self.chip} instruction at offset {offset:#x}: {window.hex(' ', 4)} ({reason})"
+            f"{hint}",
+            window,
+        )
+
+
+def _format_of(word: int) -> Format | None:
+    form = _FORMATS_BY_TOP[word >> 23]
+    if form is not None and form.name == "flat":
+        return next((f for f in _SEGMENTS if word & f.mask == f.match), None)
+    return form
+
+
+def _wants_literal(opcode: Opcode, fields: Mapping[str, int]) -> bool:
+    """Whether a 32-bit constant follows: a source says so, or the opcode always has one."""
+    if any(fields.get(name) == LITERAL for name in _SOURCE_FIELDS):
+        return True
+    words = [spec.field for spec in opcode.operands]
+    if "literal" in words or opcode.name == "s_setreg_imm32_b32":
+        return True
+    return opcode.format == "vop2" and "imm" in words

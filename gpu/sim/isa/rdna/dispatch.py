@@ -1,0 +1,147 @@
+"""What a dispatch starts its waves with: the registers of a dispatcher, decoded.
+
+Field positions: Linux, ``gc_11_0_0_sh_mask.h`` (COMPUTE_PGM_RSRC1 and 2, COMPUTE_TMPRING_SIZE);
+initial registers: LLVM, "User Guide for AMDGPU Backend", "Initial Kernel Execution State".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gpu.core.bits import bits
+from gpu.core.errors import InvalidValue, Unsupported
+from gpu.sim.isa import layout
+
+VGPR_GRANULE: Final = 8
+"""Vector registers of a wave32 that one step of COMPUTE_PGM_RSRC1.VGPRS stands for."""
+LDS_GRANULE: Final = 512
+MAX_LDS: Final = 64 << 10
+MAX_WORKGROUP: Final = 1024
+MAX_VGPRS: Final = 256
+MAX_USER_SGPRS: Final = 32
+DEFAULT_MODE: Final = 0xF0 | layout.MODE_DX10_CLAMP | layout.MODE_IEEE
+"""MODE as compilers ask for it: nearest even, denormals kept, IEEE, DX10_CLAMP."""
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """A dispatch of workgroups.
+
+    Attributes:
+        pc: GPU address of the first instruction, a multiple of 256.
+        grid: workgroups in x, y, z.
+        block: work-items of a workgroup in x, y, z.
+        user_sgprs: values for s0 on, in the order that the code expects.
+        workgroup_ids: which of the ids x, y, z follow them.
+        workgroup_info: whether TG_SIZE, the last of these registers, follows.
+        workitem_dims: how many of the packed ids in v0 are there, 1 to 3 (10 bits each).
+        vgprs: vector registers of a wave.
+        lds_bytes: LDS of a workgroup.
+        scratch_bytes: scratch of a lane.
+        scratch_address: GPU address of scratch memory, None for memory of the simulator's own.
+        scratch_waves: waves that scratch memory has room for.
+        mode: the MODE register (rounding 3:0, denormals 7:4, DX10_CLAMP 8, IEEE 9).
+        wave32: waves of 32 lanes; others are not supported.
+    """
+
+    pc: int
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    user_sgprs: tuple[int, ...] = ()
+    workgroup_ids: tuple[bool, bool, bool] = (True, True, True)
+    workgroup_info: bool = False
+    workitem_dims: int = 3
+    vgprs: int = MAX_VGPRS
+    lds_bytes: int = 0
+    scratch_bytes: int = 0
+    scratch_address: int | None = None
+    scratch_waves: int = 0
+    mode: int = DEFAULT_MODE
+    wave32: bool = True
+
+    def __post_init__(self) -> None:
+        """Raises InvalidValue for what no dispatcher accepts, Unsupported for wave64."""
+        if not self.wave32:
+            raise Unsupported("waves of 64 lanes are not simulated; compile for wave32")
+        threads = self.block[0] * self.block[1] * self.block[2]
+        _check("work-items of a workgroup", threads, 1, MAX_WORKGROUP)
+        for axis in self.block:
+            _check("an axis of the workgroup", axis, 1, MAX_WORKGROUP)
+        for count in self.grid:
+            _check("workgroups of an axis", count, 1, 0xFFFFFFFF)
+        _check("vector registers", self.vgprs, 1, MAX_VGPRS)
+        _check("bytes of LDS", self.lds_bytes, 0, MAX_LDS)
+        _check("user SGPRs", len(self.user_sgprs), 0, MAX_USER_SGPRS)
+        if self.pc % 4:
+            raise InvalidValue(f"pc {self.pc:#x} is not a multiple of 4")
+        if bits(self.mode, 7, 6) != 3:
+            raise Unsupported(
+                f"MODE {self.mode:#x} flushes denormals of 16- and 64-bit floats, which is not"
+                " simulated; set FP_DENORM of them to 3"
+            )
+
+    @property
+    def waves_per_group(self) -> int:
+        """Waves of a workgroup."""
+        threads = self.block[0] * self.block[1] * self.block[2]
+        return -(-threads // layout.LANES)
+
+
+@dataclass(frozen=True)
+class ComputeRegisters:
+    """Registers of the compute dispatcher as a queue has set them, and the packet's dimensions.
+
+    `dim` is that of DISPATCH_DIRECT, in workgroups; `user_data` is COMPUTE_USER_DATA_0 on;
+    `initiator` is COMPUTE_DISPATCH_INITIATOR; `scratch_base` is the address, not shifted.
+    """
+
+    pgm_lo: int
+    pgm_hi: int
+    rsrc1: int
+    rsrc2: int
+    num_thread: tuple[int, int, int]
+    user_data: Sequence[int]
+    dim: tuple[int, int, int]
+    initiator: int
+    tmpring_size: int = 0
+    scratch_base: int = 0
+
+    def dispatch(self) -> Dispatch:
+        """What they say. Raises what `Dispatch` does."""
+        scratch = bits(self.rsrc2, 0, 0)
+        # TMPRING_SIZE.WAVESIZE counts 256 bytes of a wave; 12.. 26 is the field of gfx11.
+        per_wave = bits(self.tmpring_size, 26, 12) * 256
+        users = bits(self.rsrc2, 5, 1)
+        return Dispatch(
+            pc=(self.pgm_hi << 32 | self.pgm_lo) << 8,
+            grid=self.dim,
+            block=self.num_thread,
+            user_sgprs=tuple(self.user_data[:users]),
+            workgroup_ids=(
+                bool(bits(self.rsrc2, 7, 7)),
+                bool(bits(self.rsrc2, 8, 8)),
+                bool(bits(self.rsrc2, 9, 9)),
+            ),
+            workgroup_info=bool(bits(self.rsrc2, 10, 10)),
+            workitem_dims=min(3, bits(self.rsrc2, 12, 11) + 1),
+            vgprs=min(MAX_VGPRS, (bits(self.rsrc1, 5, 0) + 1) * VGPR_GRANULE),
+            lds_bytes=bits(self.rsrc2, 23, 15) * LDS_GRANULE,
+            scratch_bytes=per_wave // layout.LANES if scratch else 0,
+            scratch_address=self.scratch_base if scratch else None,
+            scratch_waves=bits(self.tmpring_size, 11, 0) if scratch else 0,
+            mode=mode_of(self.rsrc1),
+            wave32=bool(bits(self.initiator, 15, 15)),
+        )
+
+
+def mode_of(rsrc1: int) -> int:
+    """MODE as COMPUTE_PGM_RSRC1 sets it: FLOAT_MODE, DX10_CLAMP, IEEE_MODE."""
+    clamp = layout.MODE_DX10_CLAMP * bits(rsrc1, 21, 21)
+    return bits(rsrc1, 19, 12) | clamp | layout.MODE_IEEE * bits(rsrc1, 23, 23)
+
+
+def _check(what: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise InvalidValue(f"{what}: {value}, must be {low} to {high}")

@@ -1,0 +1,209 @@
+"""Machine code as an array of records that the engine runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu.core.errors import FormatError
+from gpu.sim.isa import layout
+from gpu.sim.isa.engine import Engine
+from gpu.sim.isa.rdna import (
+    matrix,
+    sem_compare,
+    sem_convert,
+    sem_float,
+    sem_int,
+    sem_packed,
+    sem_scalar,
+)
+from gpu.sim.isa.rdna.decode import Decoder, Instruction, UnknownInstruction
+from gpu.sim.isa.rdna.text import text_of
+from gpu.sim.isa.rdna.text_scalar import signed16
+from gpu.sim.isa.rdna.translate import VECTOR_BASE, Context, Layout, Record, Untranslatable
+from gpu.sim.isa.rdna.translate_memory import translate_buffer, translate_memory
+from gpu.sim.isa.rdna.translate_packed import translate_packed
+from gpu.sim.isa.rdna.translate_scalar import translate_scalar, translate_smem
+from gpu.sim.isa.rdna.translate_vector import translate_dual, translate_vector
+
+_TRANSLATORS: Final[dict[str, Callable[[Context], None]]] = {
+    **dict.fromkeys(("sop1", "sop2", "sopc", "sopk", "sopp"), translate_scalar),
+    "smem": translate_smem,
+    **dict.fromkeys(("vop1", "vop2", "vopc", "vop3", "vop3sd"), translate_vector),
+    "vop3p": translate_packed,
+    "vopdx": translate_dual,
+    **dict.fromkeys(("ds", "flat", "global", "scratch"), translate_memory),
+    "mubuf": translate_buffer,
+}
+_ENDS: Final = frozenset(("s_endpgm", "s_branch", "s_setpc_b64", "s_swappc_b64"))
+_MODE_CHANGES: Final = ("s_setreg", "s_round_mode", "s_denorm_mode")
+
+
+def rdna_engine() -> Engine:
+    """An engine with the operations of RDNA3."""
+    return Engine(
+        "rdna3",
+        {
+            "integer": sem_int.TABLE,
+            "compare": sem_compare.TABLE,
+            "float": sem_float.TABLE,
+            "convert": sem_convert.TABLE,
+            "packed": sem_packed.TABLE,
+            "scalar": sem_scalar.TABLE,
+        },
+        {"matrix": matrix.BUILDERS},
+    )
+
+
+class Program:
+    """The code that is reached from an entry, decoded and translated.
+
+    Attributes:
+        base: GPU address of offset 0.
+        rows: rows of 32 lanes that a wave needs, header and scalar registers included.
+        constants: the words of the constant rows, one row per line of 32.
+        problems: code offset -> why the instruction there cannot run.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        decoder: Decoder,
+        fetch: Callable[[int, int], bytes],
+        base: int,
+        vgprs: int,
+        mixed_modes: bool,
+    ):
+        """`fetch(offset, size)` gives code bytes, fewer where the memory ends."""
+        self._engine = engine
+        self._decoder = decoder
+        self._fetch = fetch
+        self.base = base
+        self._vgprs = vgprs
+        self._mixed_modes = mixed_modes
+        self._entries: set[int] = set()
+        self.instructions: dict[int, Instruction] = {}
+        self.problems: dict[int, str] = {}
+        self.extend(0)
+
+    def extend(self, entry: int) -> None:
+        """Makes sure that the code at offset `entry` is there; records may move."""
+        if entry in self._entries:
+            return
+        self._entries.add(entry)
+        self._decode(entry)
+        self._translate()
+
+    def record_address(self, offset: int) -> int:
+        """The address of the record to start with at a code offset."""
+        return self.memory.ctypes.data + self._first[offset] * layout.RECORD.size
+
+    def offset_of(self, record_address: int) -> int:
+        """The code offset of a record."""
+        index = (record_address - self.memory.ctypes.data) // layout.RECORD.size
+        return self._offsets[index]
+
+    def text(self, offset: int) -> str:
+        """The instruction at a code offset, for messages."""
+        found = self.instructions.get(offset)
+        return text_of(found) if found else "?"
+
+    @property
+    def code(self) -> dict[int, bytes]:
+        """The bytes of each instruction, by offset."""
+        return {offset: found.code for offset, found in self.instructions.items()}
+
+    def dump(self) -> str:
+        """A line per instruction with its address and bytes."""
+        found = sorted(self.instructions.items())
+        return "\n".join(text_of(each, self.base + offset) for offset, each in found)
+
+    def _decode(self, entry: int) -> None:
+        waiting = [entry]
+        while waiting:
+            offset = waiting.pop()
+            if offset in self.instructions or offset in self.problems:
+                continue
+            try:
+                found = self._decoder.decode(self._fetch(offset, 16))
+            except UnknownInstruction as error:
+                self.problems[offset] = error.message
+                continue
+            self.instructions[offset] = found
+            if found.name.startswith(("s_branch", "s_cbranch", "s_call")):
+                waiting.append(offset + 4 + 4 * signed16(found.fields["simm16"]))
+            if found.name not in _ENDS:
+                waiting.append(offset + found.size)
+
+    def _translate(self) -> None:
+        mixed = self._mixed_modes or any(
+            found.name.startswith(_MODE_CHANGES) for found in self.instructions.values()
+        )
+        rows = Layout(self._vgprs)
+        records: list[tuple[int, Record]] = []
+        self._first: dict[int, int] = {}
+        end = None
+        for offset in sorted({*self.instructions, *self.problems}):
+            if end is not None and offset < end:
+                raise FormatError(f"code offset {offset:#x} lies within another instruction")
+            self._first[offset] = len(records)
+            records += [(offset, record) for record in self._records(offset, rows, mixed)]
+            known = self.instructions.get(offset)
+            end = offset + known.size if known else None
+        last = max(self._first)
+        records.append((last, Record("unknown")))  # what runs past the end stops there
+        self._place(records, rows)
+
+    def _records(self, offset: int, rows: Layout, mixed: bool) -> list[Record]:
+        found = self.instructions.get(offset)
+        if found is None:
+            return [Record("unknown")]
+        context = Context(self._engine, rows, found, offset, self.base, mixed)
+        try:
+            translator = _TRANSLATORS.get(found.opcode.format)
+            if translator is None:
+                raise Untranslatable(f"{found.name} has no semantics here")
+            translator(context)
+        except Untranslatable as error:
+            self.problems[offset] = error.message
+            return [Record("unknown")]
+        return context.records
+
+    def _place(self, records: list[tuple[int, Record]], rows: Layout) -> None:
+        """Puts vector registers behind the constants, and records into memory."""
+        vectors = layout.CONSTANTS + rows.rows * layout.ROW
+        self.rows = vectors // layout.ROW + self._vgprs
+        self.vector_offset = vectors
+        self.constants = _constant_rows(rows)
+        size = layout.RECORD.size
+        raw = np.zeros((len(records) + 1) * size, np.uint8)
+        skip = -raw.ctypes.data % size
+        self.memory: npt.NDArray[np.uint8] = raw[skip : skip + len(records) * size]
+        self._offsets = [offset for offset, _ in records]
+        start = self.memory.ctypes.data
+        packed = bytearray()
+        for offset, record in records:
+            fields = (record.d, record.a, record.b, record.c, record.e, record.f)
+            placed = (f - VECTOR_BASE + vectors if f >= VECTOR_BASE else f for f in fields)
+            target = 0
+            if record.target is not None:
+                target = start + self._first[record.target] * size
+            function = self._engine.address(record.function)
+            packed += layout.RECORD.pack(
+                *(function, *placed, record.immediate, target, offset, record.aux, 0)
+            )
+        self.memory[:] = np.frombuffer(packed, np.uint8)
+
+
+def _constant_rows(rows: Layout) -> npt.NDArray[np.uint32]:
+    table = np.zeros((rows.rows, layout.LANES), np.uint32)
+    for key, place in rows.constants.items():
+        if key[0] < 0:
+            table[place] = key[1:]
+        else:
+            for number, word in enumerate(key):
+                table[place + number] = word
+    return table

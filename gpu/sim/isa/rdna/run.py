@@ -1,0 +1,277 @@
+"""Runs dispatches: decodes, schedules waves under a seed, reports faults and hangs."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Final
+
+from gpu.core.errors import DeviceHang, InvalidValue
+from gpu.sim.isa import layout
+from gpu.sim.isa.engine import Engine
+from gpu.sim.isa.memorymap import MemoryMap
+from gpu.sim.isa.rdna.decode import Decoder
+from gpu.sim.isa.rdna.dispatch import Dispatch
+from gpu.sim.isa.rdna.faults import IllegalInstruction, WaveFault
+from gpu.sim.isa.rdna.program import Program, rdna_engine
+from gpu.sim.isa.rdna.waves import Wave, WaveMaker, aligned_bytes
+
+_RUN: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+_ACCESSES: Final = {layout.READ: "read", layout.WRITE: "write"}
+_RESIDENT: Final = (
+    64  # waves at a time; more than one workgroup, so that groups may wait for others
+)
+_SLICE: Final = 1000  # taken branches after which another wave gets its turn
+_PATIENCE: Final = 200_000_000  # taken branches without an end or a barrier: a hang
+OnMiss = Callable[[int, int, int], None]
+_NO_LIMIT: Final = 1 << 62
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """A resident workgroup: its waves, and the slot that its scratch memory is of."""
+
+    waves: list[Wave]
+    slot: int
+
+
+@dataclass
+class InstructionCache:
+    """Programs by entry address. What it holds is what runs, until it is invalidated.
+
+    Attributes:
+        programs: (pc, vgprs, mixed modes) -> the decoded program.
+    """
+
+    programs: dict[tuple[int, int, bool], Program] = field(default_factory=dict)
+
+    def invalidate(self) -> None:
+        """Forgets all, as an invalidate of the instruction caches does."""
+        self.programs.clear()
+
+
+@cache
+def shared_engine() -> Engine:
+    """The engine that machines of this process share."""
+    return rdna_engine()
+
+
+class Machine:
+    """Executes RDNA3 code on memory that a `MemoryMap` describes."""
+
+    def __init__(
+        self,
+        memory: MemoryMap,
+        seed: int = 0,
+        disassemble: Callable[[bytes], str | None] | None = None,
+        on_miss: OnMiss | None = None,
+    ):
+        """A machine without code in its instruction cache.
+
+        Args:
+            memory: what addresses mean.
+            seed: decides how waves interleave.
+            disassemble: is asked about unknown bytes, for messages.
+            on_miss: is asked when a wave accesses what `memory` does not allow, with the address,
+                the size and the access (bits of `layout`). It may add to `memory`, or replace
+                parts of it; the access is tried again if it is allowed then, else it is a fault.
+        """
+        self.memory = memory
+        self.on_miss = on_miss
+        self.caches = InstructionCache()
+        self.random = random.Random(seed)
+        self._decoder = Decoder("gfx1100", disassemble)
+
+    def run(self, dispatch: Dispatch) -> None:
+        """Runs all workgroups to their end; see `Execution.step` for what it raises."""
+        self.start(dispatch).step(_NO_LIMIT)
+
+    def start(self, dispatch: Dispatch) -> Execution:
+        """A dispatch that is executed step by step. Raises what `program` does."""
+        return Execution(self, dispatch)
+
+    def program(self, dispatch: Dispatch) -> Program:
+        """The decoded program of a dispatch.
+
+        Raises InvalidValue where its bytes have changed since it was decoded and nothing has
+        invalidated the instruction cache.
+        """
+        mode = dispatch.mode
+        mixed = (mode & 3, mode >> 4 & 3) != (mode >> 2 & 3, mode >> 6 & 3)
+        key = (dispatch.pc, dispatch.vgprs, mixed)
+        found = self.caches.programs.get(key)
+        if found is not None:
+            self._check_unchanged(found)
+            return found
+
+        def fetch(offset: int, size: int) -> bytes:
+            return self.memory.read(dispatch.pc + offset, size)
+
+        engine = shared_engine()
+        found = Program(engine, self._decoder, fetch, dispatch.pc, dispatch.vgprs, mixed)
+        self.caches.programs[key] = found
+        return found
+
+    def _check_unchanged(self, program: Program) -> None:
+        for offset, code in program.code.items():
+            if self.memory.read(program.base + offset, len(code)) != code:
+                raise InvalidValue(
+                    f"the code at {program.base + offset:#x} has changed since it was decoded:"
+                    " invalidate the instruction cache before dispatching it"
+                )
+
+
+class Execution:
+    """A dispatch under way: some of its workgroups are resident, others wait for room."""
+
+    def __init__(self, machine: Machine, dispatch: Dispatch):
+        self._dispatch = dispatch
+        self._machine = machine
+        self._random = machine.random
+        self._program = machine.program(dispatch)
+        self._maker = WaveMaker(dispatch, self._program, machine.memory)
+        self._run = _RUN(shared_engine().address("run"))
+        self._waiting = iter(range(self._maker.groups()))
+        self._free = list(range(self._slots()))
+        self._running: list[_Group] = []
+        self._quiet = 0
+
+    def step(self, budget: int) -> bool:
+        """Runs waves for about `budget` taken branches; True when all have ended.
+
+        Changes of the memory map between two steps are seen. Raises WaveFault, IllegalInstruction,
+        and DeviceHang where no wave gets on; what was written before stays.
+        """
+        self._maker.take_ranges(self._resident())
+        used = 0
+        while used < budget:
+            self._admit()
+            if not self._running:
+                return True
+            group = self._running[self._random.randrange(len(self._running))]
+            used += _SLICE
+            if self._advance(group):
+                self._quiet = 0
+            else:
+                self._quiet += _SLICE
+                if self._quiet > _PATIENCE:
+                    raise self._hang()
+            if all(wave.done for wave in group.waves):
+                self._running.remove(group)
+                self._free.append(group.slot)
+                for wave in group.waves:
+                    self._maker.recycle(wave)
+        return False
+
+    def _resident(self) -> list[Wave]:
+        return [wave for group in self._running for wave in group.waves]
+
+    def _slots(self) -> int:
+        """Workgroups that are resident at a time."""
+        per_group = self._dispatch.waves_per_group
+        slots = max(1, _RESIDENT // per_group)
+        if self._dispatch.scratch_address is None:
+            return slots
+        room = self._dispatch.scratch_waves // per_group
+        if not room:
+            raise InvalidValue(
+                f"scratch memory has room for {self._dispatch.scratch_waves} waves, a workgroup"
+                f" has {per_group}"
+            )
+        return min(slots, room)
+
+    def _admit(self) -> None:
+        """Starts workgroups while there is room."""
+        while self._free and (number := next(self._waiting, None)) is not None:
+            slot = self._free.pop()
+            lds = aligned_bytes(max(16, self._dispatch.lds_bytes))
+            count = self._dispatch.waves_per_group
+            first = slot * count
+            waves = [self._maker.make(number, i, lds, first + i) for i in range(count)]
+            self._running.append(_Group(waves, slot))
+
+    def _advance(self, group: _Group) -> bool:
+        """Runs a wave of a group for a while; whether it ended, met a barrier or got memory."""
+        ready = [wave for wave in group.waves if not wave.done and not wave.waiting]
+        wave = ready[self._random.randrange(len(ready))]
+        wave.set(layout.BUDGET, _SLICE)
+        status = self._run(wave.address, wave.record)
+        if status == layout.JUMP:
+            self._jump(wave)
+            return False
+        wave.record = wave.word(layout.RESUME, "<Q")
+        if status == layout.SLICE:
+            return False
+        if status == layout.FAULT:
+            self._fill_or_raise(wave)
+            return True
+        if status == layout.UNKNOWN:
+            raise self._illegal(wave)
+        wave.done = status == layout.END
+        wave.waiting = status == layout.BARRIER
+        if all(each.done or each.waiting for each in group.waves):
+            for each in group.waves:
+                each.waiting = False
+        return True
+
+    def _fill_or_raise(self, wave: Wave) -> None:
+        """Asks the owner of the memory for what a wave has missed. Raises WaveFault."""
+        access = wave.word(layout.FAULT_ACCESS)
+        memory, on_miss = self._machine.memory, self._machine.on_miss
+        if on_miss is None or access & layout.OWN_MEMORY:
+            raise self._fault(wave)
+        address, size = wave.word(layout.FAULT_ADDRESS, "<Q"), wave.word(layout.FAULT_SIZE)
+        on_miss(address, size, access)
+        if not memory.allows(address, size, access):
+            raise self._fault(wave)
+        self._maker.take_ranges(self._resident())
+
+    def _jump(self, wave: Wave) -> None:
+        """A jump through a register, to code that was decoded."""
+        program = self._program
+        target = wave.word(layout.FAULT_ADDRESS, "<Q") - program.base
+        if target not in program.instructions:
+            raise IllegalInstruction(
+                f"a jump to {program.base + target:#x}, which is not among the code decoded from"
+                f" {program.base:#x}: jumps to computed addresses are not simulated",
+                program.base + target,
+            )
+        wave.record = program.record_address(target)
+
+    def _where(self, wave: Wave) -> str:
+        program = self._program
+        offset = program.offset_of(wave.record)
+        x, y, _ = self._dispatch.grid
+        ids = (wave.group % x, wave.group // x % y, wave.group // (x * y))
+        return (
+            f"pc {program.base + offset:#x} ({program.text(offset)}), workgroup {ids},"
+            f" wave {wave.index}"
+        )
+
+    def _illegal(self, wave: Wave) -> IllegalInstruction:
+        offset = self._program.offset_of(wave.record)
+        reason = self._program.problems.get(offset, "the code ends without s_endpgm")
+        return IllegalInstruction(f"{self._where(wave)}: {reason}", self._program.base + offset)
+
+    def _fault(self, wave: Wave) -> WaveFault:
+        lane = wave.word(layout.FAULT_LANE)
+        address = wave.word(layout.FAULT_ADDRESS, "<Q")
+        access = _ACCESSES.get(wave.word(layout.FAULT_ACCESS) & ~layout.OWN_MEMORY, "atomic")
+        size = wave.word(layout.FAULT_SIZE)
+        pc = self._program.base + self._program.offset_of(wave.record)
+        return WaveFault(
+            f"{access} of {size} bytes at {address:#x} by lane {lane} is not allowed;"
+            f" {self._where(wave)}",
+            *(pc, lane, address, access),
+        )
+
+    def _hang(self) -> DeviceHang:
+        stuck = [wave for wave in self._resident() if not wave.done]
+        places = ", ".join(self._where(wave) for wave in stuck[:4])
+        return DeviceHang(
+            f"the dispatch of {self._dispatch.pc:#x} ({len(stuck)} waves are left: {places})",
+            *(None, f"an end or a barrier within {_PATIENCE} branches", 0.0),
+        )

@@ -1,0 +1,95 @@
+"""Reads the generated decode tables of a chip.
+
+A group of the table is a line ``format operands; modifiers`` and indented lines of its opcodes,
+``hex name``. An operand is ``field``, ``field:dwords`` or ``field:h`` (16 bits), with ``s`` before
+the size where only a scalar may stand, ``@glc`` behind it where it is there with that bit alone;
+``vcc``, ``imm``, ``literal``, ``offset01`` are words. Modifiers are ``neg=mask``, ``abs=mask``,
+``neg_hi=mask`` (a bit per source), ``omod``, ``clamp``, ``opsel``, ``opsel_hi``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Final
+
+from gpu.core.errors import Unsupported
+from gpu.sim.isa.rdna.tables import gfx1100, gfx1100_vector
+
+_TABLES: Final = {"gfx1100": (gfx1100.TABLE, gfx1100_vector.TABLE)}
+
+
+@dataclass(frozen=True, slots=True)
+class OperandSpec:
+    """An operand in the order of the text.
+
+    Attributes:
+        field: the field that names the register, or a word (see the module).
+        dwords: registers it takes.
+        half: it is 16 bits, half a register.
+        scalar: only a scalar register may stand here.
+        with_glc: it is there only where the field `glc` is set.
+    """
+
+    field: str
+    dwords: int = 1
+    half: bool = False
+    scalar: bool = False
+    with_glc: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Opcode:
+    """What the table says of one opcode; `modifiers` maps names to masks of sources, or 1."""
+
+    format: str
+    number: int
+    name: str
+    operands: tuple[OperandSpec, ...]
+    modifiers: Mapping[str, int]
+
+
+@cache
+def load_table(chip: str) -> Mapping[tuple[str, int], Opcode]:
+    """(format, opcode) -> what it is. Raises Unsupported for a chip without a table."""
+    if chip not in _TABLES:
+        raise Unsupported(f"no decode table for {chip!r}; there are {', '.join(_TABLES)}")
+    found = [opcode for text in _TABLES[chip] for opcode in _parse(text)]
+    signs = {opcode.name: opcode.modifiers for opcode in found if opcode.format == "vop3"}
+    return {(o.format, o.number): _with_dpp_signs(o, signs) for o in found}
+
+
+def _with_dpp_signs(opcode: Opcode, signs: Mapping[str, Mapping[str, int]]) -> Opcode:
+    """Short encodings have signs by DPP alone: those that their long forms have."""
+    if opcode.format not in ("vop1", "vop2", "vopc"):
+        return opcode
+    known = signs.get(opcode.name, {})
+    masks = {name: mask for name, mask in known.items() if name in ("neg", "abs")}
+    return replace(opcode, modifiers=masks)
+
+
+def _parse(text: str) -> Iterator[Opcode]:
+    form = ""
+    operands: tuple[OperandSpec, ...] = ()
+    modifiers: dict[str, int] = {}
+    for line in text.splitlines():
+        if not line.startswith(" "):
+            head, _, tail = line.partition(";")
+            form, *specs = head.split()
+            operands = tuple(_operand(spec) for spec in specs)
+            pairs = (item.partition("=") for item in tail.split())
+            modifiers = {name: int(mask or 1) for name, _, mask in pairs}
+            continue
+        for member in line.strip().rstrip(",").split(", "):
+            number, name = member.split()
+            yield Opcode(form, int(number, 16), name, operands, modifiers)
+
+
+def _operand(spec: str) -> OperandSpec:
+    spec, _, condition = spec.partition("@")
+    field, _, size = spec.partition(":")
+    scalar = size.startswith("s")
+    size = size.removeprefix("s")
+    dwords = int(size) if size.isdigit() else 1
+    return OperandSpec(field, dwords, size == "h", scalar, condition == "glc")

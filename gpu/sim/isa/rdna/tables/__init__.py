@@ -1,0 +1,1 @@
+"""Decode tables, one module per chip; made by tools/isa_sweep."""

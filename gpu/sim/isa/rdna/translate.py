@@ -1,0 +1,179 @@
+"""What all translations from instructions to records share.
+
+An instruction becomes one operation, with others before it that read modified sources into
+temporary rows (signs, halves, DPP) and others behind it that finish its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from gpu.core.errors import InvalidValue
+from gpu.sim.isa import layout
+from gpu.sim.isa.engine import Engine
+from gpu.sim.isa.frames import Operation
+from gpu.sim.isa.rdna import constants
+from gpu.sim.isa.rdna.decode import Instruction
+from gpu.sim.isa.rdna.formats import EXEC, NULL, VGPR
+
+ROWS_OF_KIND: Final = {"i64": 2, "f64": 2}
+
+
+class Untranslatable(InvalidValue):
+    """An instruction that the executor does not know; it is an error only where it is reached."""
+
+
+@dataclass(slots=True)
+class Record:
+    """An operation with its operands as byte offsets into the wave.
+
+    `target` is the code offset a branch goes to, None where it is no branch.
+    """
+
+    function: str
+    d: int = 0
+    a: int = 0
+    b: int = 0
+    c: int = 0
+    e: int = 0
+    f: int = 0
+    immediate: int = 0
+    aux: int = 0
+    target: int | None = None
+
+
+@dataclass
+class Layout:
+    """Rows of a program: constants are numbered as they are met, vector registers follow them.
+
+    Because their number is known only when all is translated, offsets of vector registers are
+    counted from `VECTOR_BASE` until `Program` puts them behind the constants.
+    """
+
+    vgprs: int
+    constants: dict[tuple[int, ...], int] = field(default_factory=dict)
+    rows: int = 0
+
+    def constant(self, words: Iterable[int]) -> int:
+        """The offset of rows that hold these words, each in all lanes."""
+        key = tuple(word & 0xFFFFFFFF for word in words)
+        return self._place(key, len(key))
+
+    def lanes(self, values: Iterable[int]) -> int:
+        """The offset of a row with a value for each lane."""
+        key = (-1, *(value & 0xFFFFFFFF for value in values))
+        return self._place(key, 1)
+
+    def _place(self, key: tuple[int, ...], rows: int) -> int:
+        if key not in self.constants:
+            self.constants[key] = self.rows
+            self.rows += rows
+        return layout.CONSTANTS + self.constants[key] * layout.ROW
+
+    def vector(self, number: int, rows: int = 1) -> int:
+        """The provisional offset of a vector register. Raises Untranslatable past the last."""
+        if number + rows > self.vgprs:
+            raise Untranslatable(
+                f"v{number + rows - 1} is used, the wave has {self.vgprs} vector registers"
+            )
+        return VECTOR_BASE + number * layout.ROW
+
+
+VECTOR_BASE: Final = 1 << 28
+"""Offsets from here on are vector registers, until they are placed."""
+
+
+def scalar_row(number: int) -> int:
+    """The offset of a scalar register by its number in an encoding, EXEC and the like included."""
+    return layout.SGPRS + number * layout.ROW
+
+
+class Context:
+    """Translates one instruction: hands out temporary rows and collects records."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        rows: Layout,
+        instruction: Instruction,
+        offset: int,
+        base: int,
+        mixed_modes: bool,
+    ):
+        """`offset` is that of the instruction in its program, which lies at address `base`.
+
+        With `mixed_modes`, 16- and 64-bit floats may have a mode of their own.
+        """
+        self.engine = engine
+        self.rows = rows
+        self.instruction = instruction
+        self.offset = offset
+        self.base = base
+        self.mixed_modes = mixed_modes
+        self.records: list[Record] = []
+        self._temps = 0
+
+    def temp(self, count: int = 1) -> int:
+        """Rows that nothing else of this instruction uses."""
+        first = self._temps
+        self._temps += count
+        assert self._temps <= layout.TEMP_COUNT
+        return layout.TEMPS + first * layout.ROW
+
+    def emit(self, function: str, **operands: int) -> Record:
+        """Adds a record. Raises Untranslatable for an operation the engine does not have."""
+        if function not in self.engine:
+            raise Untranslatable(f"{function} has no semantics here")
+        record = Record(function, **operands)
+        self.records.append(record)
+        return record
+
+    def operation(self, name: str) -> Operation:
+        """What an operation computes. Raises Untranslatable where there is none."""
+        found = self.engine.operations.get(name)
+        if found is None:
+            raise Untranslatable(f"{name} has no semantics here")
+        return found
+
+    def source(self, code: int, kind: str, literal: int | None) -> int:
+        """The row of a source code: a register or a constant, read as a type."""
+        rows = ROWS_OF_KIND.get(kind, 1)
+        if code >= VGPR:
+            return self.rows.vector(code - VGPR, rows)
+        if code < NULL or code in (layout.M0, EXEC, EXEC + 1):
+            return scalar_row(code)
+        if code in constants.CONDITIONS:
+            row = self.temp()
+            self.emit("special", d=row, aux=constants.CONDITIONS[code])
+            return row
+        signed = "_i64" in self.instruction.name
+        words = constants.words_of(code, kind, literal, signed)
+        if words is None:
+            raise Untranslatable(f"source {code} is not known")
+        return self.rows.constant(words)
+
+    def scalar_result(self, code: int) -> int:
+        """The row of a scalar destination."""
+        if code == NULL:
+            return layout.TRASH
+        if code > EXEC + 1:
+            raise Untranslatable(f"destination {code} is no scalar register")
+        return scalar_row(code)
+
+    def signed(self, row: int, kind: str, negate: bool, absolute: bool) -> int:
+        """A row with a float's sign changed."""
+        if not negate and not absolute:
+            return row
+        bit = 0x8000 if kind in ("f16", "i16") else 0x80000000
+        kept = 0xFFFFFFFF ^ (bit if absolute else 0)
+        flipped = bit if negate else 0
+        wide = ROWS_OF_KIND.get(kind, 1)
+        temp = self.temp(wide)
+        if wide == 2:
+            self.emit("copy", d=temp, a=row)
+        last = (wide - 1) * layout.ROW
+        flip = flipped - (1 << 32) if flipped >> 31 else flipped
+        self.emit("bits", d=temp + last, a=row + last, immediate=kept, aux=flip)
+        return temp

@@ -1,0 +1,190 @@
+"""Translates vector memory instructions: a resolve, then an access (gpu/sim/isa/access.py)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from gpu.sim.isa import layout
+from gpu.sim.isa.access import resolve_aux
+from gpu.sim.isa.layout import ATOMIC, READ, WRITE
+from gpu.sim.isa.rdna.formats import NULL
+from gpu.sim.isa.rdna.translate import Context, Untranslatable
+
+_SECOND: Final = layout.POINTERS + 2 * layout.ROW
+_ACCESS: Final = re.compile(
+    r"(?:ds|flat|global|scratch)_(load|store)_(2addr_|2addr_stride64_)?(d16_hi_|d16_)?"
+    r"([uib])(\d+)(_d16_hi|_d16)?"
+)
+_ATOMIC: Final = re.compile(r"(?:flat_atomic|global_atomic|ds)_(\w+?)(?:_rtn)?_([uibf])(32|64)")
+_NAMES: Final = {
+    "min_i": "smin",
+    "max_i": "smax",
+    "min_u": "umin",
+    "max_u": "umax",
+    "min_f": "fmin",
+    "max_f": "fmax",
+    "add_f": "fadd",
+    "cmpswap_f": "fcmpswap",
+    "cmpstore_b": "cmpswap",
+    "cmpstore_f": "fcmpswap",
+    "storexchg_b": "swap",
+}
+_CACHE_INVALIDATES: Final = ("buffer_gl0_inv", "buffer_gl1_inv")
+_BETWEEN_LANES: Final = ("ds_bpermute_b32", "ds_permute_b32")
+
+
+def translate_memory(context: Context) -> None:
+    """Adds the records of a vector memory instruction."""
+    name = context.instruction.name
+    if name in _BETWEEN_LANES:
+        _lane_move(context)
+    elif name == "ds_swizzle_b32":
+        _swizzle(context)
+    elif access := _ACCESS.fullmatch(name):
+        _load_or_store(context, access)
+    elif atomic := _ATOMIC.fullmatch(name):
+        _atomic(context, atomic)
+    else:
+        raise Untranslatable(f"{name} has no semantics here")
+
+
+def translate_buffer(context: Context) -> None:
+    """MUBUF: only invalidates of caches, which the engine does not have."""
+    if context.instruction.name not in _CACHE_INVALIDATES:
+        raise Untranslatable(f"{context.instruction.name} has no semantics here")
+
+
+def _resolve(
+    context: Context,
+    size: int,
+    access: int,
+    align: int = 1,
+    pointers: int = layout.POINTERS,
+    offset: int | None = None,
+) -> None:
+    """Addresses of an access of `size` bytes a lane into pointer rows."""
+    instruction = context.instruction
+    fields, form = instruction.fields, instruction.opcode.format
+    aux = resolve_aux(size, access, align, form == "flat")
+    rows = context.rows
+    if form == "ds":
+        if fields["gds"]:
+            raise Untranslatable("global data share has no semantics here")
+        place = fields["offset0"] | fields["offset1"] << 8 if offset is None else offset
+        address = rows.vector(fields["addr"])
+        context.emit("resolve_lds", d=pointers, a=address, immediate=place, aux=aux)
+        return
+    raw = fields["offset"]
+    place = raw - (1 << 13) if raw >> 12 and form != "flat" else raw
+    based = fields["saddr"] != NULL
+    zero = rows.constant((0,))
+    if form == "scratch":
+        address = rows.vector(fields["addr"]) if fields["sve"] else zero
+        base = context.source(fields["saddr"], "i32", None) if based else zero
+        context.emit("resolve_scratch", d=pointers, a=address, b=base, immediate=place, aux=aux)
+    elif based and form == "global":
+        address = rows.vector(fields["addr"])
+        base = context.source(fields["saddr"], "i64", None)
+        context.emit("resolve_based", d=pointers, a=address, b=base, immediate=place, aux=aux)
+    else:
+        address = rows.vector(fields["addr"], 2)
+        context.emit("resolve_vector", d=pointers, a=address, immediate=place, aux=aux)
+
+
+def _function(access: re.Match[str]) -> tuple[str, int]:
+    """(name of the engine's operation, bytes)."""
+    verb, _, before, kind, bits, behind = access.groups()
+    half = before or (behind or "").removeprefix("_")
+    if half and not half.endswith("_"):
+        half += "_"
+    small = int(bits) < 32
+    letter = "u" if verb == "load" and kind == "b" and small else kind
+    return f"{verb}_{half}{letter}{bits}", int(bits) // 8
+
+
+def _load_or_store(context: Context, access: re.Match[str]) -> None:
+    function, size = _function(access)
+    fields = context.instruction.fields
+    kind = READ if access[1] == "load" else WRITE
+    dwords = max(1, size // 4)
+    rows = context.rows
+    stored = fields.get("data", fields.get("data0", 0))
+    if not access[2]:
+        _resolve(context, size, kind)
+        if kind == READ:
+            context.emit(function, d=rows.vector(fields["vdst"], dwords), b=layout.POINTERS)
+        else:
+            context.emit(function, a=rows.vector(stored, dwords), b=layout.POINTERS)
+        return
+    scale = size * (64 if "stride64" in access[2] else 1)
+    places = ((layout.POINTERS, "offset0", 0), (_SECOND, "offset1", 1))
+    for pointers, name, _ in places:
+        _resolve(context, size, kind, 1, pointers, fields[name] * scale)
+    for pointers, _, number in places:
+        if kind == READ:
+            target = rows.vector(fields["vdst"] + number * dwords, dwords)
+            context.emit(function, d=target, b=pointers)
+        else:
+            source = rows.vector(fields[f"data{number}"], dwords)
+            context.emit(function, a=source, b=pointers)
+
+
+def _atomic(context: Context, atomic: re.Match[str]) -> None:
+    instruction = context.instruction
+    fields, rows = instruction.fields, context.rows
+    verb, letter, bits = atomic.groups()
+    name = _NAMES.get(f"{verb}_{letter}", verb)
+    function = f"atomic_{name}_{bits}"
+    dwords = int(bits) // 32
+    if function not in context.engine:
+        raise Untranslatable(f"{instruction.name} has no semantics here")
+    on_lds = instruction.opcode.format == "ds"
+    data = rows.vector(fields["data0" if on_lds else "data"], dwords)
+    compared = data
+    if name in ("cmpswap", "fcmpswap", "mskor"):
+        number = fields["data1"] if on_lds else fields["data"] + dwords
+        compared = rows.vector(number, dwords)
+    returns = any(spec.field == "vdst" for spec in instruction.operands)
+    target = rows.vector(fields["vdst"], dwords) if returns else layout.TRASH
+    size = int(bits) // 8
+    _resolve(context, size, READ | WRITE | ATOMIC, size)
+    context.emit(function, d=target, a=data, b=layout.POINTERS, c=compared)
+
+
+def _lane_move(context: Context) -> None:
+    fields, rows = context.instruction.fields, context.rows
+    context.emit(
+        context.instruction.name,
+        d=rows.vector(fields["vdst"]),
+        a=rows.vector(fields["data0"]),
+        b=rows.vector(fields["addr"]),
+        immediate=fields["offset0"] | fields["offset1"] << 8,
+    )
+
+
+def _swizzle(context: Context) -> None:
+    """DS_SWIZZLE_B32: a fixed permutation (section 12.13, "DS Permute")."""
+    fields, rows = context.instruction.fields, context.rows
+    pattern = fields["offset0"] | fields["offset1"] << 8
+    lanes = [4 * _swizzled(pattern, lane) for lane in range(layout.LANES)]
+    context.emit(
+        "ds_bpermute_b32",
+        d=rows.vector(fields["vdst"]),
+        a=rows.vector(fields["addr"]),
+        b=rows.lanes(lanes),
+    )
+
+
+def _swizzled(pattern: int, lane: int) -> int:
+    if pattern >> 15:  # within groups of 4; higher patterns are FFT and rotation
+        if pattern >= 0xC000:
+            if pattern >= 0xE000:
+                raise Untranslatable(f"ds_swizzle pattern {pattern:#x} has no semantics here")
+            count = pattern >> 5 & 31
+            kept = pattern & 31
+            moved = lane - count if pattern >> 10 & 1 else lane + count
+            return lane & kept | moved & 31 & ~kept
+        return lane & ~3 | pattern >> 2 * (lane & 3) & 3
+    and_mask, or_mask, xor_mask = pattern & 31, pattern >> 5 & 31, pattern >> 10 & 31
+    return ((lane & and_mask) | or_mask) ^ xor_mask

@@ -1,0 +1,265 @@
+"""Translates the vector ALU: VOP1, VOP2, VOPC, VOP3, their DPP forms, and VOPD."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from gpu.sim.isa import layout
+from gpu.sim.isa.lanes import DPP_BOUND_ZERO, DPP_FETCH_INACTIVE
+from gpu.sim.isa.rdna.decode import Instruction
+from gpu.sim.isa.rdna.formats import DPP8_FI, DPP16, EXEC, LITERAL, VCC_LO, VGPR
+from gpu.sim.isa.rdna.modifiers import is_high_half, is_long, signs
+from gpu.sim.isa.rdna.table import Opcode, OperandSpec
+from gpu.sim.isa.rdna.translate import ROWS_OF_KIND, Context, Untranslatable, scalar_row
+
+_OMOD: Final = {1: 2.0, 2: 4.0, 3: 0.5}
+_OMOD_CODES: Final = {1: 244, 2: 246, 3: 240}  # the inline constants 2.0, 4.0, 0.5
+_FLOATS: Final = ("f16", "f32", "f64")
+
+
+def translate_vector(context: Context) -> None:
+    """Adds the records of an instruction of the vector ALU, VOPD and VOP3P aside."""
+    instruction = context.instruction
+    special = _SPECIAL.get(instruction.name)
+    if special is not None:
+        special(context)
+        return
+    fields = instruction.fields
+    name = instruction.name
+    saturating = bool(fields.get("clamp")) and f"{name}_clamp" in context.engine.operations
+    operation = context.operation(f"{name}_clamp" if saturating else name)
+    to_exec = name.startswith("v_cmpx")
+    count = 0 if to_exec else len(operation.results)
+    results, sources = instruction.operands[:count], list(instruction.operands[count:])
+    rows = [
+        vector_source(context, sources[place] if place < len(sources) else None, kind)
+        for place, kind in enumerate(operation.sources)
+    ]
+    if to_exec:
+        targets = [scalar_row(EXEC)]
+    else:
+        targets = [
+            _result(context, spec, kind)
+            for spec, kind in zip(results, operation.results, strict=True)
+        ]
+    high = bool(results) and results[0].half and is_high_half(instruction, results[0])
+    final = targets[0]
+    if high:
+        targets[0] = context.temp()
+    operands = dict(zip(("d", "e"), targets, strict=False))
+    operands |= dict(zip(("a", "b", "c", "f"), rows, strict=False))
+    _emit_rounded(context, operation.name, operation.rounds_in_64, operands)
+    kind = operation.results[0]
+    if kind in _FLOATS:
+        _finish(context, targets[0], kind)
+    elif fields.get("clamp") and not saturating and kind != "m":
+        raise Untranslatable(f"{name} with clamp has no semantics here")
+    if high:
+        context.emit("merge_high", d=final, a=targets[0])
+    if instruction.dpp is not None and not to_exec:
+        context.emit("restore_exec")
+
+
+def _emit_rounded(context: Context, name: str, in_64: bool, operands: dict[str, int]) -> None:
+    """The operation, under the rounding mode of its width where the two modes may differ."""
+    if in_64 and context.mixed_modes:
+        context.emit("mode64")
+        context.emit(name, **operands)
+        context.emit("mode32")
+    else:
+        context.emit(name, **operands)
+
+
+def vector_source(context: Context, spec: OperandSpec | None, kind: str) -> int:
+    """The row of a source, its modifiers applied; without `spec` an implied one."""
+    instruction = context.instruction
+    fields = instruction.fields
+    if spec is None:
+        if kind == "m":
+            return scalar_row(VCC_LO)
+        rows = ROWS_OF_KIND.get(kind, 1)
+        number = fields["vdst"] & (0x7F if _short_half(instruction) else 0xFF)
+        row = context.rows.vector(number, rows)
+        if _short_half(instruction) and _destination_high(instruction):
+            return _high(context, row)
+        return row
+    if spec.field == "vcc":
+        return scalar_row(VCC_LO)
+    if spec.field in ("imm", "literal"):
+        row = context.source(LITERAL, kind, instruction.literal)
+    else:
+        code = fields[spec.field] + (VGPR if spec.field == "vsrc1" else 0)
+        if kind == "m":
+            return scalar_row(code) if code <= EXEC + 1 else _no_mask(code)
+        if spec.half and code >= VGPR and not is_long(instruction):
+            code &= ~0x80
+        row = context.source(code, kind, instruction.literal)
+    if spec.field == "src0" and instruction.dpp is not None:
+        row = _permuted(context, row)
+    if spec.half and is_high_half(instruction, spec):
+        row = _high(context, row)
+    negate, absolute = signs(instruction, spec.field)
+    return context.signed(row, kind, negate, absolute)
+
+
+def _no_mask(code: int) -> int:
+    raise Untranslatable(f"source {code} is no lane mask")
+
+
+def _high(context: Context, row: int) -> int:
+    temp = context.temp()
+    context.emit("high_half", d=temp, a=row)
+    return temp
+
+
+def _short_half(instruction: Instruction) -> bool:
+    """Whether register numbers of a short encoding say which half, by bit 7."""
+    if is_long(instruction):
+        return False
+    return bool(instruction.operands) and instruction.operands[0].half
+
+
+def _destination_high(instruction: Instruction) -> bool:
+    return bool(instruction.fields["vdst"] & 0x80)
+
+
+def _result(context: Context, spec: OperandSpec, kind: str) -> int:
+    fields = context.instruction.fields
+    if spec.field == "vcc":
+        return scalar_row(VCC_LO)
+    code = fields[spec.field]
+    if spec.scalar or spec.field == "sdst":
+        return context.scalar_result(code)
+    if spec.half and _short_half(context.instruction):
+        code &= ~0x80
+    return context.rows.vector(code, ROWS_OF_KIND.get(kind, 1))
+
+
+def _finish(context: Context, row: int, kind: str) -> None:
+    """The output modifiers."""
+    fields = context.instruction.fields
+    known = context.instruction.opcode.modifiers
+    omod = fields.get("omod", 0) if "omod" in known else 0
+    if omod:
+        factor = context.source(_OMOD_CODES[omod], kind, None)
+        context.emit(f"scale_{kind}", d=row, a=row, b=factor)
+    if fields.get("clamp") and "clamp" in known:
+        context.emit(f"clamp_{kind}", d=row, a=row)
+
+
+def _permuted(context: Context, row: int) -> int:
+    """Source 0 as DPP moves it between lanes; narrows EXEC until `restore_exec`."""
+    dpp = context.instruction.dpp
+    assert dpp is not None
+    if dpp["kind"] == DPP16:
+        lanes = [_dpp_source(dpp["ctrl"], lane) for lane in range(layout.LANES)]
+        aux = DPP_FETCH_INACTIVE * dpp["fi"] | DPP_BOUND_ZERO * dpp["bc"]
+        enabled = sum(
+            1 << lane
+            for lane in range(layout.LANES)
+            if dpp["row"] >> lane // 16 & 1 and dpp["bank"] >> lane % 16 // 4 & 1
+        )
+    else:
+        lanes = [lane & ~7 | dpp["lanes"] >> 3 * (lane & 7) & 7 for lane in range(layout.LANES)]
+        aux = DPP_BOUND_ZERO | DPP_FETCH_INACTIVE * (dpp["kind"] == DPP8_FI)
+        enabled = 0xFFFFFFFF
+    temp = context.temp()
+    index = context.rows.lanes(lanes)
+    context.emit("dpp", d=temp, a=row, b=index, immediate=enabled, aux=aux)
+    return temp
+
+
+def _dpp_source(control: int, lane: int) -> int:
+    """The lane that DPP_CTRL makes a lane read, -1 for none (section 7.3 of the manual)."""
+    row, place = lane & ~15, lane & 15
+    kind, count = control & 0x1F0, control & 15
+    if control < 0x100:
+        return lane & ~3 | control >> 2 * (lane & 3) & 3
+    moves = {
+        0x100: place + count,
+        0x110: place - count,
+        0x120: (place - count) % 16,
+        0x150: count,
+        0x160: place ^ count,
+    }
+    if control in (0x140, 0x141):
+        return row | (15 - place if control == 0x140 else place & 8 | 7 - (place & 7))
+    if kind not in moves:
+        raise Untranslatable(f"DPP_CTRL {control:#x} is not known")
+    return row | moves[kind] if 0 <= moves[kind] < 16 else -1
+
+
+def _between_lanes(context: Context) -> None:
+    """Instructions that name a lane; see gpu/sim/isa/lanes.py."""
+    instruction = context.instruction
+    result, *sources = instruction.operands
+    rows = [vector_source(context, spec, "i32") for spec in sources]
+    operands = dict(zip(("a", "b", "c"), rows, strict=False))
+    aux = instruction.fields.get("opsel", 0) if "permlane" in instruction.name else 0
+    target = _result(context, result, "i32")
+    context.emit(instruction.name, d=target, **operands, aux=aux)
+    if instruction.dpp is not None:
+        context.emit("restore_exec")
+
+
+def _swap(context: Context) -> None:
+    fields = context.instruction.fields
+    first = context.rows.vector(fields["vdst"])
+    second = context.rows.vector(fields["src0"] - VGPR)
+    temp = context.temp()
+    context.emit("copy", d=temp, a=first)
+    context.emit("move", d=first, a=second)
+    context.emit("move", d=second, a=temp)
+
+
+def _nothing(context: Context) -> None:
+    """V_NOP and the like."""
+
+
+_SPECIAL: Final[dict[str, Callable[[Context], None]]] = {
+    "v_nop": _nothing,
+    "v_pipeflush": _nothing,
+    "v_swap_b32": _swap,
+    **dict.fromkeys(("v_readfirstlane_b32", "v_readlane_b32", "v_writelane_b32"), _between_lanes),
+    **dict.fromkeys(("v_permlane16_b32", "v_permlanex16_b32"), _between_lanes),
+}
+
+
+def translate_dual(context: Context) -> None:
+    """VOPD: two operations at once; both read before either writes."""
+    instruction = context.instruction
+    fields = instruction.fields
+    assert instruction.dual is not None
+    first = context.rows.vector(fields["vdstx"])
+    second = context.rows.vector(fields["vdsty"] << 1 | ~fields["vdstx"] & 1)
+    sources = _dual_sources(context, instruction.dual, "y", second)
+    target = context.temp() if first in sources else first
+    _dual_half(
+        context, instruction.opcode, _dual_sources(context, instruction.opcode, "x", first), target
+    )
+    _dual_half(context, instruction.dual, sources, second)
+    if target != first:
+        context.emit("move", d=first, a=target)
+
+
+def _dual_sources(context: Context, opcode: Opcode, half: str, target: int) -> list[int]:
+    instruction = context.instruction
+    operation = context.operation(opcode.name.replace("v_dual_", "v_"))
+    rows: list[int] = []
+    for spec in opcode.operands[1:]:
+        kind = operation.sources[len(rows)]
+        if spec.field == "vsrc1":
+            code = instruction.fields[f"vsrc1{half}"] + VGPR
+        else:
+            code = LITERAL if spec.field == "literal" else instruction.fields[f"src0{half}"]
+        rows.append(context.source(code, kind, instruction.literal))
+    if len(rows) < len(operation.sources):
+        rows.append(scalar_row(VCC_LO) if operation.sources[-1] == "m" else target)
+    return rows
+
+
+def _dual_half(context: Context, opcode: Opcode, sources: list[int], target: int) -> None:
+    operation = context.operation(opcode.name.replace("v_dual_", "v_"))
+    operands = dict(zip(("a", "b", "c"), sources, strict=False))
+    context.emit(operation.name, d=target, **operands)

@@ -1,0 +1,89 @@
+"""A tiny assembler over the format table, for tests that need exact instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu.sim.isa.rdna.bare import run_asm
+from gpu.sim.isa.rdna.dispatch import DEFAULT_MODE
+from gpu.sim.isa.rdna.formats import BY_NAME, NULL, VOP3SD
+from gpu.sim.isa.rdna.table import load_table
+
+V = 256  # v0 as a source
+VCC, EXEC = 106, 126
+
+
+@cache
+def _opcodes() -> dict[tuple[str, str], int]:
+    return {(o.name, o.format): o.number for o in load_table("gfx1100").values()}
+
+
+def op(name: str, form: str = "", literal: int | None = None, **fields: int) -> bytes:
+    """An instruction; `form` chooses among encodings, the shortest by default."""
+    known = [f for n, f in _opcodes() if n == name]
+    chosen = form or known[0]
+    if chosen in ("global", "scratch") and "saddr" not in fields:
+        fields["saddr"] = NULL
+    if chosen == "smem" and "soffset" not in fields:
+        fields["soffset"] = NULL
+    layout = VOP3SD if chosen == "vop3sd" else BY_NAME[chosen]
+    code = layout.join({**fields, "op": _opcodes()[name, chosen]}).to_bytes(layout.size, "little")
+    return code if literal is None else code + literal.to_bytes(4, "little")
+
+
+END = op("s_endpgm")
+LANE_OFFSETS = op("v_lshlrev_b32", vdst=1, src0=131, vsrc1=0)  # v1 = 8 * v0
+
+
+def evaluate(
+    name: str,
+    *sources: npt.NDArray[Any],
+    form: str = "",
+    result: Any = np.uint32,
+    mode: int = DEFAULT_MODE,
+    start: npt.NDArray[Any] | None = None,
+    vcc: int = 0,
+    observe: int = V + 30,
+    **fields: int,
+) -> npt.NDArray[Any]:
+    """What an instruction makes of rows of 32 lanes; `start` is what its destination held.
+
+    `observe` is the register to look at afterwards; comparisons give VCC.
+    Sources are in v10, v14, v18 and the result in v30, both in two registers where they are wide.
+    """
+    arrays = [_padded(source) for source in sources]
+    out = _padded(start if start is not None else np.zeros(32, result))
+    code = LANE_OFFSETS
+    for number in range(len(arrays) + 1):  # s[4:5] and on: addresses of the arrays
+        code += op("s_load_b64", sdata=4 + 2 * number, sbase=0, offset=8 * number)
+    for number in range(len(arrays)):
+        code += op("global_load_b64", vdst=10 + 4 * number, addr=1, saddr=4 + 2 * number)
+    last = 4 + 2 * len(arrays)
+    code += op("global_load_b64", vdst=30, addr=1, saddr=last)
+    names = ("src0", "vsrc1" if form in ("", "vop2", "vopc") else "src1", "src2")
+    used = {n: 10 + 4 * i + (0 if n == "vsrc1" else V) for i, n in enumerate(names[: len(arrays)])}
+    code += op("s_mov_b32", sdst=VCC, ssrc0=255, literal=vcc)
+    code += op(name, form, **{"vdst": 30, **used, **fields} if "cmp" not in name else used)
+    if "cmp" in name or observe != V + 30:
+        code += op("v_mov_b32", vdst=30, src0=VCC if "cmp" in name else observe)
+    code += op("global_store_b64", addr=1, data=30, saddr=last) + END
+    run_asm(code, (1, 1, 1), (32, 1, 1), [*arrays, out], mode=mode)
+    width = np.dtype(result).itemsize
+    return out.view(np.uint8).reshape(32, 8)[:, :width].copy().view(result).reshape(32)
+
+
+def _padded(values: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    """32 lanes of 8 bytes; shorter arrays are repeated."""
+    row = np.resize(values, 32)
+    bytes_ = np.zeros((32, 8), np.uint8)
+    bytes_[:, : row.itemsize] = row.view(np.uint8).reshape(32, -1)
+    return bytes_.view(np.uint64).reshape(32)
+
+
+def words(values: Sequence[int]) -> npt.NDArray[np.uint32]:
+    return np.array(values, np.uint32)

@@ -1,0 +1,226 @@
+"""The decoder and its text, against LLVM's disassembler where one is installed."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from gpu.core.errors import Unsupported
+from gpu.sim.isa.rdna.decode import Decoder, UnknownInstruction
+from gpu.sim.isa.rdna.formats import (
+    BY_NAME,
+    DPP8,
+    DPP8_FI,
+    DPP8_FIELDS,
+    DPP16,
+    DPP16_FIELDS,
+    EXEC,
+    LITERAL,
+    NULL,
+    VGPR,
+    VOP3SD,
+    Format,
+)
+from gpu.sim.isa.rdna.table import Opcode, load_table
+from gpu.sim.isa.rdna.text import text_of
+from tools.isa_sweep.llvm import Disassembler, find_llvm, llvm_version
+from tools.isa_sweep.sweep import probe
+
+CHIP = "gfx1100"
+FORMS = 2400
+# LLVM writes these symbolically, with names that only an assembler needs.
+SYMBOLIC = re.compile(r"s_waitcnt_depctr|ds_swizzle|setreg|getreg|sendmsg|s_atc_probe|s_endpgm\b")
+OLD_NAMES = re.compile("16|dot4|dot8")  # LLVM 19 prints their modifiers differently
+_PLACES = {"src0": 0, "src1": 1, "src2": 2, "vdst": 3}
+
+
+@pytest.fixture(scope="module")
+def llvm() -> Disassembler:
+    path = find_llvm()
+    if path is None:
+        pytest.skip("no libLLVM is installed (libllvm22), nor named by LLVM_LIBRARY")
+    return Disassembler(path, CHIP)
+
+
+def knows_halves() -> bool:
+    """LLVM before 20 does not say which half of a register a 16-bit operand is."""
+    path = find_llvm()
+    return path is not None and int(llvm_version(path).split(".")[0]) >= 20
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("010506c9040b0200", "v_dual_add_f32 v0, v1, v2 :: v_dual_mul_f32 v3, v4, v5"),
+        ("0000b0bf", "s_endpgm"),
+        ("020200f4000000f8", "s_load_b32 s8, s[4:5], 0x0"),
+        ("f2040406", "v_add_f32 v2, 1.0, v2"),
+        ("ff0082be78563412", "s_mov_b32 s2, 0x12345678"),
+    ],
+)
+def test_known_encodings(code: str, text: str) -> None:
+    found = Decoder(CHIP).decode(bytes.fromhex(code))
+    assert found.size == len(code) // 2
+    assert text_of(found) == text
+
+
+def test_unknown_bytes_are_a_typed_error_with_the_bytes() -> None:
+    code = bytes.fromhex("000080bf ffffffff ffffffff")
+    with pytest.raises(UnknownInstruction, match="ffffffff") as caught:
+        Decoder(CHIP, lambda data: "something").decode(code, 4)
+    assert caught.value.code == code[4:]
+    assert "something" in caught.value.message
+
+
+@pytest.mark.parametrize("size", [0, 2, 4])
+def test_code_that_ends_early(size: int) -> None:
+    literal = bytes.fromhex("ff0082be78563412")
+    with pytest.raises(UnknownInstruction):
+        Decoder(CHIP).decode(literal[:size])
+
+
+def test_a_chip_without_a_table() -> None:
+    with pytest.raises(Unsupported, match="gfx9000"):
+        Decoder("gfx9000")
+
+
+def test_the_table_says_what_llvm_says(llvm: Disassembler) -> None:
+    rng = random.Random(3)
+    entries = [o for o in load_table(CHIP).values() if not o.format.startswith("vopd")]
+    for opcode in rng.sample(entries, 150):
+        if not knows_halves() and (_has_halves(opcode) or OLD_NAMES.search(opcode.name)):
+            continue
+        form = BY_NAME.get(opcode.format, BY_NAME["vop3"])
+        found = probe(llvm, form, opcode.number)
+        assert found is not None, opcode.name
+        assert found.name == opcode.name
+        assert len(found.operands) == len(opcode.operands), opcode.name
+        for text, spec in zip(found.operands, opcode.operands, strict=True):
+            assert text.split("@")[0].split(":")[0] == spec.field
+
+
+def _has_halves(opcode: Opcode) -> bool:
+    return any(spec.half for spec in opcode.operands)
+
+
+def test_random_instructions_read_as_llvm_reads_them(llvm: Disassembler) -> None:
+    decoder = Decoder(CHIP)
+    compared = 0
+    for name, code in _random_codes(random.Random(12)):
+        theirs = llvm(code)
+        if theirs is None or "aligned" in theirs[1] or "/*" in theirs[1]:
+            continue  # not an instruction: fields that do not go together
+        ours = decoder.decode(code)
+        assert (ours.size, text_of(ours)) == (theirs[0], _plain(theirs[1])), (name, code.hex())
+        compared += 1
+        if compared == FORMS:
+            return
+    raise AssertionError(f"only {compared} forms were compared")
+
+
+def _plain(text: str) -> str:
+    """LLVM's text without encoding suffixes, and with our spelling of constants."""
+    text = re.sub(r"_(e32|e64|dpp|e64_dpp)\b", "", text)
+    if re.search(r"[vs]\d+\.[lh]", text):  # says it a second time
+        text = re.sub(r" op_sel:\S+", "", text)
+    text = re.sub(r"sext\(([^)]*)\)", r"\1", re.sub(r"neg\(([^)]*)\)", r"-\1", text))
+    return re.sub(r"0\.15915494309189\d+", "0.15915494", text)
+
+
+def _random_codes(rng: random.Random) -> Iterator[tuple[str, bytes]]:
+    table = load_table(CHIP)
+    second = [number for form, number in table if form == "vopdy"]
+    while True:
+        for (name, number), opcode in table.items():
+            skipped = name in ("vopdy", "mubuf") or SYMBOLIC.search(opcode.name)
+            if skipped or (
+                not knows_halves() and (_has_halves(opcode) or OLD_NAMES.search(opcode.name))
+            ):
+                continue
+            form = VOP3SD if name == "vop3sd" else BY_NAME["vopd" if name == "vopdx" else name]
+            fields = _random_fields(rng, form, opcode)
+            if name == "vopdx":
+                fields |= {"opx": number, "opy": rng.choice(second)}
+            else:
+                fields["op"] = number
+            tail = rng.randbytes(4)
+            if form.name in ("vop1", "vop2", "vopc", "vop3") and rng.random() < 0.1:
+                tail = _random_dpp(rng, opcode, fields)
+            yield opcode.name, form.join(fields).to_bytes(form.size, "little") + tail + bytes(8)
+
+
+def _random_dpp(rng: random.Random, opcode: Opcode, fields: dict[str, int]) -> bytes:
+    if not any(spec.field == "src0" and not spec.scalar for spec in opcode.operands):
+        return bytes(4)
+    fields["src0"] = rng.choice((DPP16, DPP8, DPP8_FI))
+    for name in ("src1", "src2"):  # a literal does not go with DPP
+        if fields.get(name) == LITERAL:
+            fields[name] = 128
+    if fields["src0"] != DPP16:
+        lanes = {"vsrc0": rng.randrange(128), "lanes": rng.randrange(1 << 24)}
+        return DPP8_FIELDS.join(lanes).to_bytes(4, "little")
+    controls = (rng.randrange(256), 0x101, 0x11F, 0x128, 0x140, 0x141, 0x150, 0x163)
+    extra = {
+        "vsrc0": rng.randrange(128),
+        "ctrl": rng.choice(controls),
+        "row": rng.randrange(16),
+        "bank": rng.randrange(16),
+        "bc": rng.randrange(2),
+        "fi": rng.randrange(2),
+        "neg0": rng.randrange(2),
+        "abs1": rng.randrange(2),
+    }
+    return DPP16_FIELDS.join(extra).to_bytes(4, "little")
+
+
+def _random_fields(rng: random.Random, form: Format, opcode: Opcode) -> dict[str, int]:
+    specs = {spec.field: spec for spec in opcode.operands}
+    halves = _has_halves(opcode)
+    fields = {}
+    for name, (high, low) in form.fields.items():
+        width = high - low + 1
+        spec = specs.get(name)
+        value = rng.randrange(1 << width)
+        if name in ("op", "opx", "opy", "seg", "gds", "tfe"):
+            continue
+        if name.startswith(("src", "ssrc")):
+            value = _random_source(rng, width) if spec or name[-1] in "xy" else 0
+            if spec and (spec.scalar or spec.dwords > 2):
+                value = rng.randrange(0, 96, 4) + (0 if spec.scalar else VGPR)
+            if value == LITERAL and "fma_mix" in opcode.name:
+                value = 129  # LLVM writes half of it
+            if halves:  # LLVM has two spellings where a half is no vector register
+                value = VGPR + rng.randrange(128)
+        elif name in ("sdst", "sdata"):
+            value = rng.randrange(0, 64, 16) if spec else 0
+        elif name in ("saddr", "soffset"):
+            value = rng.choice((NULL, rng.randrange(0, 100, 2)))
+        elif name == "sbase":
+            value = rng.randrange(0, 50, 2)
+        elif name in ("neg", "abs", "omod", "clamp", "glc", "dlc", "slc", "opsel", "neg_hi"):
+            value *= rng.randrange(2)
+        elif name == "simm16" and "imm" not in specs:
+            value = 0
+        elif name == "simm16" and opcode.name.startswith(("s_br", "s_cbr", "s_call", "s_sub")):
+            value &= 0x7FFF  # LLVM writes distances without a sign
+        elif name in ("vdst", "data", "data0", "data1", "addr") and not spec:
+            value = 0
+        elif name == "vdst" and spec and spec.scalar:
+            value = rng.randrange(0, 96, 2)
+        fields[name] = value
+    if form.name == "vop3":  # with a bit for an operand that is not there, LLVM reads no halves
+        usable = sum(1 << _PLACES[name] for name, spec in specs.items() if spec.half)
+        fields["opsel"] &= usable if halves else 15
+    if form.name == "vop3" and opcode.name.startswith("v_cmpx"):
+        fields["vdst"] = EXEC
+    return fields
+
+
+def _random_source(rng: random.Random, width: int) -> int:
+    """A register, an inline constant or a literal."""
+    scalars = (rng.randrange(0, 104, 2), 106, NULL, 125, EXEC, rng.randrange(128, 209))
+    found = rng.choice((*scalars, rng.randrange(240, 249), LITERAL))
+    return VGPR + rng.randrange(256) if width == 9 and rng.random() < 0.5 else found

@@ -1,0 +1,31 @@
+"""Kernels that LLVM compiled for gfx1100, executed, against numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from sim.isa.amdgpu import Launcher, compile_ir
+from sim.isa.kernels import BLOCK, ELEMENTWISE, Case, N
+from sim.isa.kernels_whole import WHOLE
+
+
+@pytest.mark.parametrize("case", [*ELEMENTWISE, *WHOLE], ids=lambda case: case.name)
+def test_kernel_agrees_with_numpy(case: Case) -> None:
+    output = case.output.copy()
+    inputs = [np.ascontiguousarray(each) for each in case.inputs]
+    with np.errstate(all="ignore"):
+        expected = case.expect(*inputs)
+    launcher = Launcher(compile_ir(case.ir))
+    launcher.run("k", (N // BLOCK, 1, 1), (BLOCK, 1, 1), *inputs, output)
+    if case.ulps:
+        assert _ulps(output, expected) <= case.ulps
+    else:
+        np.testing.assert_array_equal(output, expected)
+
+
+def _ulps(x: npt.NDArray[np.float32], y: npt.NDArray[np.float32]) -> int:
+    """The largest distance of two arrays of floats of one sign, in units in the last place."""
+    distance = np.abs(x.view(np.int32).astype(np.int64) - y.view(np.int32))
+    return int(distance.max())
