@@ -99,12 +99,16 @@ def map_fixed(fd: int, offset: int, size: int, address: int, prot: int, flags: i
 def map_file(fd: int, offset: int, size: int, prot: int, flags: int, address: int = 0) -> int:
     """The C library's mmap; returns the address. `size` is rounded up to whole pages.
 
+    Offsets have 64 bits: device files give meanings to the highest ones (amdgpu's KFD puts the
+    kind of a mapping into bits 62 and 63, drivers/gpu/drm/amd/amdkfd/kfd_priv.h).
+
     Raises InvalidValue for a size below 1 and for addresses or offsets that are no multiples of
     the page size, OutOfMemory where there is no room, TransportError otherwise.
     """
     _check_pages("address", address)
-    _check_pages("offset", offset)
+    _check_pages("offset", offset, bits=64)
     size = _whole_pages(size)
+    # ctypes takes the low 64 bits: an offset from 2**63 on reaches the kernel as it was given.
     found = _libc().mmap(address, size, prot, flags, fd, offset)
     if found is None or found == _MAP_FAILED:
         raise _failure(f"mapping {size:#x} bytes of fd {fd} at {address:#x}, offset {offset:#x}")
@@ -176,10 +180,11 @@ def _whole_pages(size: int) -> int:
     return rounded
 
 
-def _check_pages(what: str, value: int) -> None:
-    if value < 0 or value % page_size or value >> 63:
+def _check_pages(what: str, value: int, bits: int = 63) -> None:
+    if value < 0 or value % page_size or value >> bits:
         raise InvalidValue(
-            f"{what} {value:#x} of a mapping: it must be a multiple of {page_size:#x} below 2**63"
+            f"{what} {value:#x} of a mapping: it must be a multiple of {page_size:#x} "
+            f"below 2**{bits}"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 
@@ -116,6 +117,7 @@ def test_huge_pages_say_whether_there_are_any() -> None:
         (lambda: hostmem.map_anonymous(PAGE, 1 << 63), "address"),
         (lambda: hostmem.map_fixed(-1, 0, PAGE, 0, *SHARED), "reserve one first"),
         (lambda: hostmem.map_file(-1, 7, PAGE, *SHARED), "offset 0x7"),
+        (lambda: hostmem.map_file(-1, 1 << 64, PAGE, *SHARED), "offset 0x1"),
         (lambda: hostmem.unmap(-PAGE, PAGE), "address"),
         (lambda: hostmem.memfd("x", 0), "0 bytes"),
     ],
@@ -124,6 +126,18 @@ def test_what_cannot_be_is_refused(call: object, words: str) -> None:
     assert callable(call)
     with pytest.raises(InvalidValue, match=words):
         call()
+
+
+@pytest.mark.parametrize("offset", [1 << 63, 2 << 62, 3 << 62, (1 << 64) - PAGE])
+def test_offsets_of_64_bits_reach_the_kernel(offset: int) -> None:
+    """Device files use the highest bits; a memory file is too short for them, says the kernel."""
+    fd = hostmem.memfd("short", PAGE)
+    try:
+        with pytest.raises(TransportError, match=f"offset {offset:#x}") as caught:
+            hostmem.map_file(fd, offset, PAGE, *SHARED)
+        assert caught.value.errno in (errno.EOVERFLOW, errno.EINVAL)
+    finally:
+        os.close(fd)
 
 
 @pytest.mark.parametrize("size", [1 << 62, (1 << 63) - 1, 1 << 70])
