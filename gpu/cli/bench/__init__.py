@@ -1,0 +1,1 @@
+"""`gpu bench`: how fast this package is here, and beside other libraries on the same machine."""
