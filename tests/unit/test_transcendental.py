@@ -1,4 +1,4 @@
-"""The expansions of exp2, log2 and sin, evaluated by numpy, against wider arithmetic."""
+"""The expansions of exp, exp2, log2 and sin, evaluated by numpy, against wider arithmetic."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from gpu.compiler.lower.transcendental import UlpBounds, exp2, log2, sin
+from gpu.compiler.lower.transcendental import UlpBounds, exp, exp2, log2, sin
 from gpu.compiler.lower.transcendental.formats import pi_fixed_point
 from gpu.core.dtype import FLOATS, dtypes
 from gpu.core.errors import DTypeError
 
-FUNCTIONS = {"exp2": exp2, "log2": log2, "sin": sin}
+FUNCTIONS = {"exp": exp, "exp2": exp2, "log2": log2, "sin": sin}
 SAMPLES = 1_000_000
 DECIMAL_SAMPLES = 400
 MANTISSA = {"float16": 10, "bfloat16": 7, "fp8e4m3": 3, "fp8e5m2": 2, "float32": 23, "float64": 52}
@@ -93,7 +93,9 @@ def evaluate(name, x, fused):
 
 def float64_reference(name, x):
     with np.errstate(all="ignore"):
-        return {"exp2": np.exp2, "log2": np.log2, "sin": np.sin}[name](x.astype(np.float64))
+        return {"exp": np.exp, "exp2": np.exp2, "log2": np.log2, "sin": np.sin}[name](
+            x.astype(np.float64)
+        )
 
 
 def ulp(exact, dtype):
@@ -175,6 +177,9 @@ def float32_arguments():
     around_one = np.exp2(np.linspace(-0.6, 0.6, 100_000))
     return [
         *((name, "all exponents", random_bits(f32, 1)) for name in FUNCTIONS),
+        ("exp", "normal", uniform(-88, 89, 200_000)),
+        ("exp", "subnormal", uniform(-104, -87, 200_000)),
+        ("exp", "ends", near(np.array([88.7228, -87.3365, -103.2789, -103.9721]), f32, 2000)),
         ("exp2", "normal", uniform(-128, 129, 200_000)),
         ("exp2", "subnormal", uniform(-151, -125, 200_000)),
         ("exp2", "ends", near(np.array([128.0, -126.0, -149.0, -150.0]), f32, 2000)),
@@ -250,6 +255,8 @@ def decimal_sin(x):
 
 
 def decimal_reference(name, x):
+    if name == "exp":
+        return CONTEXT.exp(x)
     if name == "exp2":
         return CONTEXT.exp(CONTEXT.multiply(x, LN2))
     return decimal_sin(x) if name == "sin" else CONTEXT.divide(CONTEXT.ln(x), LN2)
@@ -269,6 +276,10 @@ def float64_arguments():
     hardest = np.array([nearest_to_half_turn(53, e) for e in range(-50, 971, 3)])
     quarter_turns = np.concatenate([np.arange(1, 40), rng.integers(1, 10**9, 60)]) * (math.pi / 2)
     return {
+        "exp": np.concatenate([
+            rng.uniform(-745, 709, DECIMAL_SAMPLES), rng.uniform(-1, 1, DECIMAL_SAMPLES),
+            rng.uniform(-745, -707, DECIMAL_SAMPLES),
+        ]),
         "exp2": np.concatenate([
             rng.uniform(-1075, 1024, DECIMAL_SAMPLES), rng.uniform(-1, 1, DECIMAL_SAMPLES),
             rng.uniform(-1075, -1020, DECIMAL_SAMPLES),
@@ -313,6 +324,7 @@ INF, NAN = math.inf, math.nan
 @pytest.mark.parametrize(
     ("name", "arguments", "results"),
     [
+        ("exp", [0.0, -0.0, INF, -INF, NAN, 1e30, -1e30], [1, 1, INF, 0, NAN, INF, 0]),
         ("exp2", [0.0, -0.0, INF, -INF, NAN, 1e30, -1e30], [1, 1, INF, 0, NAN, INF, 0]),
         ("log2", [0.0, -0.0, -1.0, -INF, INF, NAN, -1e-42], [-INF, -INF, NAN, NAN, INF, NAN, NAN]),
         ("log2", [1.0], [0.0]),
@@ -361,6 +373,7 @@ def test_sin_is_odd_and_keeps_tiny_arguments(dtype):
 @pytest.mark.parametrize(
     ("name", "dtype", "operations"),
     [
+        ("exp", dtypes.float32, 28), ("exp", dtypes.float64, 33),
         ("exp2", dtypes.float32, 25), ("log2", dtypes.float32, 34), ("sin", dtypes.float32, 100),
         ("exp2", dtypes.float64, 30), ("log2", dtypes.float64, 45), ("sin", dtypes.float64, 128),
         ("sin", dtypes.float16, 102),

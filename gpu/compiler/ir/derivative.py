@@ -26,6 +26,10 @@ def _abs(b: Builder[V], args: tuple[V, ...], out: V, g: V) -> tuple[V | None, ..
     return (b.where(b.eq(x, zero), zero, signed),)
 
 
+def _exp(b: Builder[V], args: tuple[V, ...], out: V, g: V) -> tuple[V | None, ...]:
+    return (b.mul(g, out),)
+
+
 def _exp2(b: Builder[V], args: tuple[V, ...], out: V, g: V) -> tuple[V | None, ...]:
     return (b.mul(g, b.mul(out, b.like(out, math.log(2)))),)
 
@@ -83,6 +87,7 @@ def _flat(b: Builder[V], args: tuple[V, ...], out: V, g: V) -> tuple[V | None, .
 RULES: Final[dict[str, Rule]] = {
     "neg": lambda b, args, out, g: (b.neg(g),),
     "abs": _abs,
+    "exp": _exp,
     "exp2": _exp2,
     "log2": _log2,
     "sin": _sin,

@@ -53,6 +53,7 @@ _ROWS: Final = (
     Op("neg", 1, NUMBER, "same", np.negative, core=False),
     Op("abs", 1, NUMBER, "same", np.abs, core=False),
     Op("not", 1, BITS, "same", evaluate.logical_not),
+    Op("exp", 1, FLOAT, "same", through_float32(np.exp), core=False),
     Op("exp2", 1, FLOAT, "same", through_float32(np.exp2), core=False),
     Op("log2", 1, FLOAT, "same", through_float32(np.log2), core=False),
     Op("sin", 1, FLOAT, "same", through_float32(np.sin), core=False),

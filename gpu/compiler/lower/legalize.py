@@ -3,8 +3,8 @@
 A `Legalizer` is a `Builder` around another one. What the device has goes to the inner builder as it
 is; everything else is derived, and the operations of a derivation go through the `Legalizer` again,
 so that nothing foreign ever reaches the inner builder. Values mean what
-`gpu/compiler/ir/evaluate.py` says, bit for bit except for the payloads of NaNs and for `exp2`,
-`log2` and `sin`, whose accuracy `gpu/compiler/lower/transcendental.py` states.
+`gpu/compiler/ir/evaluate.py` says, bit for bit except for the payloads of NaNs and for `exp`,
+`exp2`, `log2` and `sin`, whose accuracy `gpu/compiler/lower/transcendental.py` states.
 
 Casts between bool, integers, float32 and float64, and all bitcasts, are taken to be native.
 """
@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from gpu.compiler.ir.builder import Builder
 from gpu.compiler.ir.optable import fold_cast, result_dtype
 from gpu.compiler.lower import narrow
-from gpu.compiler.lower.transcendental import exp2, log2, sin
+from gpu.compiler.lower.transcendental import exp, exp2, log2, sin
 from gpu.compiler.target import Native
 from gpu.core.dtype import DType, PyScalar, dtypes
 from gpu.core.errors import Unsupported
@@ -204,5 +204,5 @@ def _fma(b: Builder[V], x: V, y: V, z: V) -> V:
 DERIVATIONS: Final[dict[str, Callable[..., Any]]] = {
     "neg": _neg, "abs": _abs, "sub": _sub, "le": _le, "ne": _ne, "fma": _fma,
     "rint": _rint, "trunc": _trunc, "floor": _floor,
-    "exp2": exp2, "log2": log2, "sin": sin,
+    "exp": exp, "exp2": exp2, "log2": log2, "sin": sin,
 }  # fmt: skip

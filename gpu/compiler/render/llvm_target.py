@@ -22,7 +22,7 @@ from gpu.core.files import read_bytes
 X86: Final = "x86_64"
 ARM: Final = "aarch64"
 _ARCHITECTURES: Final = {"x86_64": X86, "amd64": X86, "AMD64": X86, "aarch64": ARM, "arm64": ARM}
-_DERIVED: Final = frozenset({"exp2", "log2", "sin"})
+_DERIVED: Final = frozenset({"exp", "exp2", "log2", "sin"})
 _ROUNDING: Final = frozenset({"floor", "rint", "trunc"})
 _FOREIGN_FLOATS: Final = frozenset({dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2})
 

@@ -1,4 +1,4 @@
-"""exp2 and log2: exponents by integer arithmetic on the encoding, mantissas by polynomials."""
+"""exp, exp2 and log2: exponents by integer arithmetic on the encoding, mantissas by polynomials."""
 
 from __future__ import annotations
 
@@ -14,16 +14,39 @@ V = TypeVar("V")
 def expand_exp2(x: Term[V], fmt: Format) -> Term[V]:
     """2**x for float32 or float64: ``x = n + f`` with an integer n, then ``2**f * 2**n``.
 
-    NaN passes through: it compares false, so is not clamped.
+    NaN passes through.
     """
     # Beyond these the result is certainly 0 or infinity, and within them both scales are normal.
-    lowest, highest = float(-fmt.bias - fmt.mantissa - 1), float(fmt.bias + 2)
-    x = (x < lowest).select(x.constant(lowest), x)
-    x = (x.constant(highest) < x).select(x.constant(highest), x)
+    x = _clamped(x, float(-fmt.bias - fmt.mantissa - 1), float(fmt.bias + 2))
     n = x.apply("rint")
     f = x - n
     # f/2 is exact, so that only the rest of f's coefficient is rounded.
     power = f.times_plus(polynomial(f, fmt.exp2), f * 0.5) + 1.0
+    return _scaled(power, n, fmt)
+
+
+def expand_exp(x: Term[V], fmt: Format) -> Term[V]:
+    """e**x for float32 or float64: ``x = n*log(2) + r`` with an integer n, then ``e**r * 2**n``.
+
+    Not 2**(x * log2(e)): that product is rounded in proportion to x, which costs as many units in
+    the last place as x has. NaN passes through.
+    """
+    x = _clamped(x, -(fmt.bias + fmt.mantissa + 1) * math.log(2), (fmt.bias + 2) * math.log(2))
+    n = (x * (1 / math.log(2))).apply("rint")
+    high, low = fmt.log_two  # n * high is exact, and so is its difference from x
+    r = (x - n * high) - n * low
+    power = (r * r).times_plus(polynomial(r, fmt.exp), r) + 1.0
+    return _scaled(power, n, fmt)
+
+
+def _clamped(x: Term[V], lowest: float, highest: float) -> Term[V]:
+    """x within bounds; NaN compares false, so is not clamped."""
+    x = (x < lowest).select(x.constant(lowest), x)
+    return (x.constant(highest) < x).select(x.constant(highest), x)
+
+
+def _scaled(power: Term[V], n: Term[V], fmt: Format) -> Term[V]:
+    """``power * 2**n`` for a power in [0.7, 1.5] and an integral n."""
     # Two factors, as 2**n itself may be subnormal or overflow. The first product is exact, so that
     # a subnormal result is rounded once.
     exponent = n.cast(fmt.signed)

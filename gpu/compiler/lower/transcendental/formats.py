@@ -9,6 +9,7 @@ smaller.
 =====  ===========================  ==========================  =====================  ============
 field  fits                         over                        weight of the error    reached
 =====  ===========================  ==========================  =====================  ============
+exp    (e**r - 1 - r) / r**2        |r| <= 1.0005 log(2)/2      r**2 / e**r            -28.3, -57.9
 exp2   (2**f - 1)/f - 1/2           -1/2 <= f <= 1/2            1                      -27.0, -56.2
 log2   log2(1+f)/f - 3/2 + 3/4 f    2**-0.5 <= 1+f <= 2**0.5    f / log2(1+f)          -27.9, -56.8
 sin    (sin(r)/r - 1) / z           0 <= z = r**2 <= 1          (z + 0.02) r / sin(r)  -33.8, -62.9
@@ -33,7 +34,9 @@ class Format:
     Attributes:
         mantissa: explicit mantissa bits.
         bias: what is added to the exponent in the encoding.
-        exp2, log2, sin, cos: coefficients, lowest power first; the table above says of what.
+        log_two: so many bits of log(2) that their product with any exponent is exact (16 beside 8
+            of an exponent, 42 beside 11), and the rest of it.
+        exp, exp2, log2, sin, cos: coefficients, lowest power first; the table above says of what.
     """
 
     dtype: DType
@@ -41,6 +44,8 @@ class Format:
     unsigned: DType
     mantissa: int
     bias: int
+    log_two: tuple[float, float]
+    exp: tuple[float, ...]
     exp2: tuple[float, ...]
     log2: tuple[float, ...]
     sin: tuple[float, ...]
@@ -125,6 +130,8 @@ def _atan_of_inverse(n: int, one: int) -> int:
 
 FLOAT32: Final = Format(
     dtypes.float32, dtypes.int32, dtypes.uint32, mantissa=23, bias=127,
+    log_two=(0.693145751953125, 1.4286068203094173e-06),
+    exp=(0.49999994, 0.16666521, 0.04166839, 0.008368745, 0.001381454),
     exp2=(0.19314718, 0.2402265, 0.05550357, 0.009618031, 0.0013390867, 0.00015469735),
     log2=(
         -0.057304963, 0.02865265, 0.48089823, -0.3606966, 0.28856742,
@@ -136,6 +143,12 @@ FLOAT32: Final = Format(
 
 FLOAT64: Final = Format(
     dtypes.float64, dtypes.int64, dtypes.uint64, mantissa=52, bias=1023,
+    log_two=(0.6931471805598903, 5.497923018708371e-14),
+    exp=(
+        0.5000000000000011, 0.1666666666666641, 0.041666666666529725, 0.008333333333494982,
+        0.0013888888943760053, 0.00019841269505763468, 2.4801492949578704e-05,
+        2.755758681412301e-06, 2.7630306260847273e-07, 2.5000015350348537e-08,
+    ),
     exp2=(
         0.19314718055994531, 0.24022650695910097, 0.05550410866482166,
         0.009618129107606887, 0.0013333558146395995, 0.00015403530441738812,
