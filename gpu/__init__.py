@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpu.tensor.jit import jit
     from gpu.tensor.tensor import Tensor
     from gpu.tensor.tracing import JitError
+    from gpu.tensor.variable import Var
 
 __version__: Final = "0.1.0"
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "GpuError",
     "JitError",
     "Tensor",
+    "Var",
     "__version__",
     "dtypes",
     "jit",
@@ -43,6 +45,7 @@ _HOMES: Final = {
     "dtypes": "gpu.core.dtype",
     "jit": "gpu.tensor.jit",
     "JitError": "gpu.tensor.tracing",
+    "Var": "gpu.tensor.variable",
 }
 
 

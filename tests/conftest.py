@@ -1,4 +1,8 @@
-"""What all tests share: their own cache folder, checked compiler passes, and `--require`."""
+"""What all tests share: their own cache folder, checked compiler passes, `--require`, devices.
+
+A test that takes `device` runs under the same id on every one of `DEVICES`. What a device skips of
+it is listed when the tests have run, and more than `MOST_SKIPPED` of them fails the session.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,10 @@ import importlib.util
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -30,7 +36,7 @@ def _lacks_clang() -> str | None:
     try:
         find_clang()
     except Unsupported as error:
-        return str(error)
+        return error.message
     return None
 
 
@@ -85,6 +91,83 @@ def need(request: pytest.FixtureRequest) -> Callable[[str], None]:
             pytest.skip(reason)
 
     return check
+
+
+# What `DEV=` calls each device here. Two CPUs, since a device is opened once with one compiler.
+DEVICES = {"CPU:LLVM": "CPU:LLVM", "CPU:CLANG": "CPU:9:CLANG", "PYTHON": "PYTHON"}
+MOST_SKIPPED = 0.02
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest, need: Callable[[str], None]) -> Iterator[str]:
+    """The name of a device, which is also the default one while the test runs."""
+    from gpu import Context, Device
+    from gpu.core.devspec import parse_device_spec
+
+    request.node.user_properties.append(("device", request.param))  # goes into its reports
+    if tool := {"CPU:LLVM": "llvmlite", "CPU:CLANG": "clang"}.get(request.param):
+        need(tool)
+    spec = DEVICES[request.param]
+    with Context(DEV=spec):
+        name = parse_device_spec(spec).name
+        assert Device[name].device == name
+        yield name
+
+
+class Matrix(NamedTuple):
+    """How tests that run on every device fared: per device, ids seen and ids skipped."""
+
+    seen: Counter[str]
+    skipped: dict[str, list[tuple[str, str]]]
+
+    @property
+    def here(self) -> list[str]:
+        """The devices that this machine has: those on which something ran."""
+        return [d for d in DEVICES if len(self.skipped[d]) < self.seen[d]]
+
+    @property
+    def share(self) -> float:
+        """What part of the ids was skipped, on the devices that are here."""
+        total = sum(self.seen[d] for d in self.here)
+        return sum(len(self.skipped[d]) for d in self.here) / max(total, 1)
+
+
+def _matrix(config: pytest.Config) -> Matrix:
+    """Reads the reports; with xdist they are those of all workers."""
+    matrix = Matrix(Counter(), {name: [] for name in DEVICES})
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    stats: dict[str, list[Any]] = reporter.stats if reporter else {}
+    for outcome in ("passed", "failed", "skipped", "xfailed"):
+        for report in stats.get(outcome, []):
+            for name in (value for key, value in report.user_properties if key == "device"):
+                matrix.seen[name] += 1
+                if outcome == "skipped":
+                    matrix.skipped[name].append((report.nodeid, report.longrepr[2]))
+    return matrix
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _matrix(session.config).share > MOST_SKIPPED:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    matrix = _matrix(config)
+    if not matrix.seen:
+        return
+    terminalreporter.section("the same tests on every device")
+    for name in DEVICES:
+        here = "" if name in matrix.here else ": this machine lacks it"
+        skipped = len(matrix.skipped[name])
+        terminalreporter.line(f"{name}: {matrix.seen[name]} ids, {skipped} skipped{here}")
+        if not here:
+            for nodeid, reason in matrix.skipped[name]:
+                terminalreporter.line(f"  {nodeid}: {reason}")
+    verdict = "too many" if matrix.share > MOST_SKIPPED else "allowed"
+    terminalreporter.line(
+        f"skipped {matrix.share:.2%} of what the devices here could run, {MOST_SKIPPED:.0%} at "
+        f"most: {verdict}"
+    )
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from gpu import __version__
 from gpu.cli import demo, info
+from gpu.cli.bench import command as bench
 
 
 class Command(NamedTuple):
@@ -25,6 +26,9 @@ class Command(NamedTuple):
 
 
 COMMANDS: Final[dict[str, Command]] = {
+    "bench": Command(
+        "time workloads, alone or beside other libraries", bench.add_arguments, bench.run
+    ),
     "demo": Command("train a network to read digits", demo.add_arguments, demo.run),
     "info": Command("what is installed, found and set", info.add_arguments, info.run),
 }

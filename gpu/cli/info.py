@@ -127,7 +127,7 @@ def _device(name: str) -> DeviceReport:
         about = Device[name].describe()
     except GpuError as error:
         status = "missing" if name in BACKENDS else "unsupported"
-        return DeviceReport(name, status, " ".join(str(error).split()))
+        return DeviceReport(name, status, " ".join(error.message.split()))
     return DeviceReport(
         name,
         "found",

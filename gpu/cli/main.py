@@ -45,7 +45,7 @@ def _report(error: GpuError) -> int:
     if _wants_traceback():
         traceback.print_exception(error)
     else:
-        print("gpu: " + " ".join(str(error).split()), file=sys.stderr)
+        print("gpu: " + " ".join(error.message.split()), file=sys.stderr)
     return EXIT_ERROR
 
 

@@ -119,7 +119,7 @@ class Setting(Generic[T]):
                 raise ValueError(value)
             return self.kind.parse(str(value))
         except ConfigError as error:
-            raise ConfigError(f"{source}={value}: {error}") from error
+            raise ConfigError(f"{source}={value}: {error.message}") from error
         except ValueError as error:
             raise ConfigError(
                 f"{source}={value!r} is not understood; {self.name} takes {self.kind.accepts}"

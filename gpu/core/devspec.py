@@ -8,7 +8,6 @@ compiler's own word, is kept as written.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -83,6 +82,8 @@ class DeviceSpec:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of an error message: the nearest known name, or all of them when none is near."""
+    import difflib
+
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1)
     if near:

@@ -23,7 +23,6 @@ a Python scalar with an array         the array's dtype if the scalar's kind fit
 
 from __future__ import annotations
 
-import difflib
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -190,6 +189,8 @@ def dtype_named(name: str) -> DType:
     """
     if name in _BY_NAME:
         return _BY_NAME[name]
+    import difflib
+
     near = difflib.get_close_matches(name, _BY_NAME, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(d.name for d in ALL)}"
     raise DTypeError(f"there is no dtype {name!r}{hint}")

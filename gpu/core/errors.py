@@ -7,9 +7,33 @@ working. A message names the thing, the value, what was expected and what to do.
 
 from __future__ import annotations
 
+from gpu.core.callsite import user_call_site
+
 
 class GpuError(Exception):
-    """Base of every error raised on purpose by this package."""
+    """Base of every error raised on purpose by this package.
+
+    Its text ends in the line of the user's code that led to it: ``(at train.py:41: y = x @ w)``.
+
+    Attributes:
+        call_site: that line, None where an error comes from no call of the user's.
+    """
+
+    def __init__(self, *args: object):
+        super().__init__(*args)
+        self.call_site = user_call_site()
+
+    @property
+    def message(self) -> str:
+        """The text without the line, to be put into other texts."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        message = self.message
+        if self.call_site is None:
+            return message
+        gap = "\n" if "\n" in message else " "
+        return f"{message}{gap}(at {self.call_site})"
 
 
 class InvalidValue(GpuError, ValueError):

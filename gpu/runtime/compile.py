@@ -22,7 +22,7 @@ from gpu.core.config import config
 from gpu.core.log import get_logger
 from gpu.runtime.device import Device, LaunchData
 from gpu.runtime.memory import share_memory
-from gpu.runtime.schedule import Code, Key, Recipe, Slot, graph_key
+from gpu.runtime.schedule import Code, Key, Recipe, Slot, graph_key, graph_symbols
 
 log = get_logger(__name__)
 
@@ -40,6 +40,8 @@ def compile_graph(
     plan = plan_fusion(roots, is_leaf)
     slot_of = {leaf: i for i, leaf in enumerate(leaves)}
     kernels = _Kernels(plan)
+    position = {symbol.name: i for i, symbol in enumerate(graph_symbols(roots, is_leaf))}
+    vals: list[tuple[int, ...]] = []
     slots: list[Slot] = []
     steps: list[tuple[int, tuple[int, ...]]] = []
     for number, made in enumerate(plan.kernels):
@@ -48,14 +50,17 @@ def compile_graph(
             slots.append(Slot(root.device, root.size, root.dtype))
         if made[0].kind == "copy":
             steps.append((-1, (slot_of[made[0].src[0]], slot_of[made[0]])))
+            vals.append(())
         else:
-            job, params = kernels.job(number)
+            job, params, names = kernels.job(number)
             steps.append((job, tuple(slot_of[node] for node in params)))
+            vals.append(tuple(position[name] for name in names))
     codes, code_of = distinct(compile_jobs(kernels.jobs))
     log.info("compiled %d kernels, %d of them distinct", len(steps), len(codes))
     outputs = tuple(slot_of[root] for root in roots)
     launches = tuple((code_of[job] if job >= 0 else job, used) for job, used in steps)
-    return share_memory(Recipe(codes, tuple(slots), launches, outputs), len(leaves))
+    taken = tuple(vals) if position else ()
+    return share_memory(Recipe(codes, tuple(slots), launches, outputs, taken), len(leaves))
 
 
 class _Kernels:
@@ -68,20 +73,25 @@ class _Kernels:
     def __init__(self, plan: Plan):
         self.plan = plan
         self.jobs: list[Job] = []
-        # For the form of a kernel its job, and which nodes of the form its parameters are.
-        self._known: dict[Key, tuple[int, tuple[int, ...]]] = {}
+        # For the form of a kernel its job, which nodes of the form its parameters are, and the
+        # names of the values it takes.
+        self._known: dict[Key, tuple[int, tuple[int, ...], tuple[str, ...]]] = {}
 
-    def job(self, number: int) -> tuple[int, list[Node]]:
-        """The job of a kernel, by its place in `jobs`, and the nodes of the kernel's parameters."""
+    def job(self, number: int) -> tuple[int, list[Node], tuple[str, ...]]:
+        """The job of a kernel, by its place in `jobs`, the nodes of its parameters, and the names
+        of the values it takes.
+        """
         roots = self.plan.kernels[number]
         form, nodes = self._form(roots)
         if form not in self._known:
             built = build_kernel("kernel", number, self.plan)
             place = {node: i for i, node in enumerate(nodes)}
-            self._known[form] = len(self.jobs), tuple(place[node] for node in built.params)
+            names = tuple(val.name for val in built.kernel.vals)
+            used = tuple(place[node] for node in built.params)
+            self._known[form] = len(self.jobs), used, names
             self.jobs.append(prepare_kernel(built, roots[0].device))
-        job, params = self._known[form]
-        return job, [nodes[i] for i in params]
+        job, params, names = self._known[form]
+        return job, [nodes[i] for i in params], names
 
     def _form(self, roots: Sequence[Node]) -> tuple[Key, list[Node]]:
         """What a kernel is made of, with its buffers numbered, and its nodes in that order."""

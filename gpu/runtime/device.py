@@ -15,7 +15,7 @@ from gpu.core.devspec import (
     name_device,
     parse_device_name,
 )
-from gpu.core.errors import Unsupported
+from gpu.core.errors import InvalidType, Unsupported
 from gpu.runtime.allocator import Allocator
 from gpu.runtime.program import Program
 
@@ -40,9 +40,12 @@ class Renderer(Protocol):
 LaunchData = Mapping[str, int]
 # Makes a Program of a kernel's name, its compiled code and its launch data.
 Runtime = Callable[[str, bytes, LaunchData], Program]
-# Makes of (program, slots) pairs, and the number of slots, a function of one allocation per slot
-# that runs them all in order.
-GraphMaker = Callable[[Sequence[tuple[Any, tuple[int, ...]]], int], Callable[[Sequence[Any]], None]]
+# Makes of (program, slots, values) triples, and the number of slots, a function of one allocation
+# per slot and the values of symbolic sizes that runs them all in order.
+GraphMaker = Callable[
+    [Sequence[tuple[Any, tuple[int, ...], tuple[int, ...]]], int],
+    Callable[[Sequence[Any], Sequence[int]], None],
+]
 
 
 class Compiled:
@@ -154,6 +157,8 @@ class DeviceTable:
         """The printed form of a device name; None gives the default device."""
         if name is None:
             return self.DEFAULT
+        if not isinstance(name, str):
+            raise InvalidType(f"a device is named by a str, got {type(name).__name__} {name!r}")
         return device_name(*parse_device_name(name))
 
     @property

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from gpu.compiler.ir.dims import Symbol, any_symbols, same_memory
 from gpu.compiler.ir.graph import Node
 from gpu.compiler.ir.graph_build import buffer
 from gpu.runtime.buffer import Buffer
@@ -16,6 +17,7 @@ from gpu.runtime.schedule import (
     Schedule,
     find_on_disk,
     graph_key,
+    graph_symbols,
     keep_on_disk,
     load,
 )
@@ -66,6 +68,8 @@ def realize(roots: Sequence[Node]) -> list[Node]:
 def without_reshapes(node: Node) -> Node:
     """The node whose memory, in another shape, is the value of `node`."""
     while node.kind == "reshape" and not is_computed(node):
+        if any_symbols() and not same_memory(node.src[0].shape, node.shape):
+            return node
         node = node.src[0]
     return node
 
@@ -94,39 +98,54 @@ class Prepared(NamedTuple):
         key: the graph's form.
         leaves: nodes whose memory the first slots are, in order.
         schedule: what to run, and the slot of each root.
+        symbols: the symbolic sizes, bound to values.
     """
 
     key: Key
     leaves: list[Node]
     schedule: Schedule
+    symbols: tuple[Symbol, ...] = ()
 
     def make_slots(self) -> list[Buffer]:
         """Fresh buffers for the slots after the leaves."""
         return [Buffer(s.device, s.size, s.dtype) for s in self.schedule.slots]
 
-    def run(self, slots: list[Buffer]) -> None:
-        """Runs the graph on a buffer for each slot."""
+    def run(self, slots: list[Buffer], vals: Sequence[int] | None = None) -> None:
+        """Runs the graph on a buffer for each slot.
+
+        `vals` has a value for each of the symbolic sizes; without it they have those they are bound
+        to.
+        """
+        if vals is None:
+            vals = [symbol.number for symbol in self.symbols] if self.symbols else ()
         memories = [slot.memory for slot in slots]
         if self.schedule.graph is not None:
-            self.schedule.graph(memories)
+            self.schedule.graph(memories, vals)
             Counters.launches += len(self.schedule.steps)
         else:
-            _run_steps(self.schedule, slots, memories)
+            _run_steps(self.schedule, slots, memories, vals)
 
 
 def prepare(roots: list[Node]) -> Prepared:
-    """Finds or compiles what computes `roots`, none of which may be in memory already."""
+    """Finds or compiles what computes `roots`, none of which may be in memory already.
+
+    Raises InvalidValue where a symbolic size has two ranges or two values.
+    """
+    symbols = graph_symbols(roots, is_computed)
     key, leaves = graph_key(roots, is_computed)
     schedule = _schedules.get(key)
     if schedule is None:
         schedule = _schedules[key] = _find_or_compile(key, roots, leaves)
-    return Prepared(key, leaves, schedule)
+    return Prepared(key, leaves, schedule, symbols)
 
 
-def _run_steps(schedule: Schedule, slots: list[Buffer], memories: list[Any]) -> None:
+def _run_steps(
+    schedule: Schedule, slots: list[Buffer], memories: list[Any], vals: Sequence[int]
+) -> None:
     for step in schedule.steps:
         if isinstance(step, Launch):
-            step.program(*[memories[i] for i in step.slots])
+            taken = [vals[i] for i in step.vals] if step.vals else ()
+            step.program(*[memories[i] for i in step.slots], vals=taken)
             Counters.launches += 1
         else:
             transfer(slots[step.source], slots[step.target])

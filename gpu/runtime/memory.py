@@ -27,7 +27,7 @@ def share_memory(recipe: Recipe, leaves: int) -> Recipe:
             if slot >= leaves and slot not in outputs and last_step[slot] == number:
                 memory.give_back(place[slot])
     outputs_at = tuple(place[slot] for slot in recipe.outputs)
-    return Recipe(recipe.codes, tuple(memory.slots), tuple(steps), outputs_at)
+    return recipe._replace(slots=tuple(memory.slots), steps=tuple(steps), outputs=outputs_at)
 
 
 class _Memory:

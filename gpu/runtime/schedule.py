@@ -1,8 +1,9 @@
 """Compiled graphs as data: what to run, on which memory, and how to find it again.
 
 `graph_key` numbers a graph's buffers by first use, so that two graphs that differ in nothing but
-their buffers share one schedule. Schedules are kept in memory, and on disk as plain data: a process
-that has been run before compiles nothing and loads no compiler.
+their buffers, or the values of symbolic sizes, share one schedule. Schedules are kept in memory,
+and on disk as plain data: a process that has been run before compiles nothing and loads no
+compiler.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpu.compiler.ir.graph import Node, toposort
+from gpu.compiler.ir.dims import Symbol, any_symbols, plain
+from gpu.compiler.ir.graph import Node, symbols_of, toposort
 from gpu.core.config import config
 from gpu.core.dtype import DType, dtype_named
 from gpu.core.files import DiskCache, folder_signature
@@ -50,10 +52,11 @@ class Slot(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """Runs a program on slots."""
+    """Runs a program on slots; `vals` says which values of the graph it takes."""
 
     program: Program
     slots: tuple[int, ...]
+    vals: tuple[int, ...] = ()
 
 
 class Transfer(NamedTuple):
@@ -71,12 +74,15 @@ class Recipe(NamedTuple):
         slots: memory the steps fill; numbered after the graph's leaves.
         steps: in order, (kernel, slots) or (-1, (source, target)) for a transfer.
         outputs: the slot of each root.
+        vals: for each step the values of the graph that its kernel takes; () where no size of the
+            graph is symbolic.
     """
 
     codes: tuple[Code, ...]
     slots: tuple[Slot, ...]
     steps: tuple[tuple[int, tuple[int, ...]], ...]
     outputs: tuple[int, ...]
+    vals: tuple[tuple[int, ...], ...] = ()
 
 
 class Schedule(NamedTuple):
@@ -86,20 +92,29 @@ class Schedule(NamedTuple):
         slots: memory the steps fill; numbered after the graph's leaves.
         steps: in order.
         outputs: the slot of each root.
-        graph: runs all the steps in one call, given the memory of every slot; None where the
-            device has no such thing or the steps are not all launches on one device.
+        graph: runs all the steps in one call, given the memory of every slot and the graph's
+            values; None where the device has no such thing or the steps are not all launches on
+            one device.
     """
 
     slots: tuple[Slot, ...]
     steps: tuple[Launch | Transfer, ...]
     outputs: tuple[int, ...]
-    graph: Callable[[Sequence[Any]], None] | None
+    graph: Callable[[Sequence[Any], Sequence[int]], None] | None
+
+
+def graph_symbols(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[Symbol, ...]:
+    """The symbolic sizes of a graph, in the order in which its launches take their values.
+
+    Raises InvalidValue where one name stands for two variables, or for two values.
+    """
+    return symbols_of(toposort(roots, is_leaf), is_leaf) if any_symbols() else ()
 
 
 def graph_key(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[Key, list[Node]]:
     """The form of a graph, and its leaves in order of first use.
 
-    Graphs with equal keys compute the same function of their leaves.
+    Graphs with equal keys compute the same function of their leaves and symbolic sizes.
     """
     number: dict[Node, int] = {}
     leaves: list[Node] = []
@@ -113,7 +128,8 @@ def graph_key(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[K
             sources = tuple([number[s] for s in node.src])
             attr = _KEY_ATTR.get(node.kind, _as_it_is)(node.attr)
             parts.append((node.kind, attr, node.shape, node.dtype, node.device, sources))
-    return (tuple(parts), tuple([number[r] for r in roots])), leaves
+    form = tuple(parts)
+    return (plain(form) if any_symbols() else form, tuple([number[r] for r in roots])), leaves
 
 
 def _as_it_is(attr: Key) -> object:
@@ -141,9 +157,10 @@ def load(recipe: Recipe, leaves: int) -> Schedule:
         if key not in _programs:
             _programs[key] = Device[code.device].runtime(code.name, code.lib, code.data)
         programs.append(_programs[key])
+    vals = recipe.vals or ((),) * len(recipe.steps)
     steps = tuple(
-        Launch(programs[kernel], slots) if kernel >= 0 else Transfer(*slots)
-        for kernel, slots in recipe.steps
+        Launch(programs[kernel], slots, taken) if kernel >= 0 else Transfer(*slots)
+        for (kernel, slots), taken in zip(recipe.steps, vals, strict=True)
     )
     graph = _graph(recipe, steps, leaves)
     return Schedule(recipe.slots, steps, recipe.outputs, graph)
@@ -151,7 +168,7 @@ def load(recipe: Recipe, leaves: int) -> Schedule:
 
 def _graph(
     recipe: Recipe, steps: Sequence[Launch | Transfer], leaves: int
-) -> Callable[[Sequence[Any]], None] | None:
+) -> Callable[[Sequence[Any], Sequence[int]], None] | None:
     launches = [step for step in steps if isinstance(step, Launch)]
     devices = {code.device for code in recipe.codes}
     if len(launches) < max(len(steps), _MIN_GRAPH) or len(devices) != 1:
@@ -180,7 +197,8 @@ def find_on_disk(key: Key, devices: Sequence[str]) -> Recipe | None:
         position += length
     slots = tuple(Slot(device, n, dtype_named(dtype)) for device, n, dtype in header["slots"])
     steps = tuple((kernel, tuple(used)) for kernel, used in header["steps"])
-    return Recipe(tuple(codes), slots, steps, tuple(header["outputs"]))
+    vals = tuple(tuple(taken) for taken in header["vals"])
+    return Recipe(tuple(codes), slots, steps, tuple(header["outputs"]), vals)
 
 
 def keep_on_disk(key: Key, devices: Sequence[str], recipe: Recipe) -> None:
@@ -190,6 +208,7 @@ def keep_on_disk(key: Key, devices: Sequence[str], recipe: Recipe) -> None:
         "slots": [(s.device, s.size, s.dtype.name) for s in recipe.slots],
         "steps": recipe.steps,
         "outputs": recipe.outputs,
+        "vals": recipe.vals,
     }
     text = json.dumps(header).encode()
     data = b"".join(

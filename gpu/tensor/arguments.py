@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from gpu.compiler.ir.dims import Dim, dimension, is_symbolic
 from gpu.compiler.ir.graph import Shape
 from gpu.core.dtype import PyScalar
 from gpu.core.errors import InvalidIndex, InvalidType, InvalidValue, ShapeError
@@ -29,6 +30,17 @@ def integer(value: object, name: str) -> int:
         return operator.index(value)
     except TypeError as error:
         raise InvalidType(f"{name} must be an int, got {value!r}") from error
+
+
+def size_of(value: object, name: str) -> Dim:
+    """An argument that has to be a whole number, or made of bound `Var`s. Raises InvalidType."""
+    return dimension(value) if is_symbolic(value) else integer(value, name)
+
+
+def check_number(value: object, name: str) -> None:
+    """Raises InvalidType for an argument that is no number."""
+    if not isinstance(value, int | float | np.number):
+        raise InvalidType(f"{name} must be a number, got {type(value).__name__} {value!r}")
 
 
 def axis_of(axis: object, rank: int, name: str = "axis") -> int:
@@ -72,8 +84,8 @@ def items_of(first: object, rest: Sequence[object]) -> tuple[object, ...]:
 
 
 def shape_of(first: object, rest: Sequence[object] = ()) -> Shape:
-    """A shape given as one sequence or as several ints; sizes must not be negative."""
-    shape = tuple(integer(size, "a size") for size in items_of(first, rest))
+    """A shape given as one sequence or as several sizes, which must not be negative."""
+    shape = tuple(size_of(size, "a size") for size in items_of(first, rest))
     if any(size < 0 for size in shape):
         raise ShapeError(f"shape {list(shape)} has a negative size")
     return shape

@@ -295,6 +295,7 @@ _RULES: Final[dict[str, Callable[[Node, Node], Gradients]]] = {
     "buffer": _nothing,
     "const": _nothing,
     "iota": _nothing,
+    "index": _nothing,
     "bitcast": _nothing,
     "detach": _nothing,
     "alu": _alu,

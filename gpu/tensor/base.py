@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,21 +10,19 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.compiler.ir import graph_build as G
-from gpu.compiler.ir.derivative import has_gradient
-from gpu.compiler.ir.graph import Node, Shape, toposort
+from gpu.compiler.ir.dims import bound, dimension, find_symbols, is_symbolic, product, upper_shape
+from gpu.compiler.ir.graph import Node, Shape
 from gpu.core.dtype import DType, PyScalar, dtypes, promote, promote_scalar, to_dtype
 from gpu.core.errors import (
     DeviceMismatch,
-    DTypeError,
     InvalidType,
-    InvalidValue,
     ShapeError,
 )
 from gpu.runtime.buffer import Buffer, own_copy
 from gpu.runtime.device import Device
-from gpu.runtime.execute import realize, storage
-from gpu.tensor.autodiff import gradients
-from gpu.tensor.handle import Handle, leaf_nodes
+from gpu.runtime.execute import Counters, realize, storage
+from gpu.tensor.gradients import Gradients, check_tensor
+from gpu.tensor.handle import leaf_nodes
 from gpu.tensor.hostview import host_view
 from gpu.tensor.size import Size
 from gpu.tensor.tracing import active, refuse
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 _PYTHON_SCALARS: Final = (bool, int, float)
 
 
-class TensorBase(Handle):
+class TensorBase(Gradients):
     """State and mechanics shared by the families of operations that make up `Tensor`."""
 
     __slots__ = ()
@@ -65,11 +64,11 @@ class TensorBase(Handle):
 
     def numel(self) -> int:
         """Number of elements."""
-        return self._value.size
+        return product(self.shape)
 
     def nbytes(self) -> int:
         """Size of the value in bytes."""
-        return self._value.nbytes
+        return self.numel() * self.dtype.itemsize
 
     def element_size(self) -> int:
         """Size of one element in bytes."""
@@ -82,19 +81,29 @@ class TensorBase(Handle):
     def __len__(self) -> int:
         if not self.shape:
             raise InvalidType("a 0-d tensor has no length")
-        return self.shape[0]
+        if is_symbolic(size := self.shape[0]):
+            raise InvalidType(f"len() is an int, and axis 0 has size {size}: use shape[0].value")
+        return size
 
     def __hash__(self) -> int:
         return id(self)
 
     # Values.
 
-    def realize(self, *others: TensorBase) -> Self:
-        """Computes the value now, and those of `others`, in one go; returns the tensor."""
+    def realize(self, *others: TensorBase, do_update_stats: bool = True) -> Self:
+        """Computes the value now, and those of `others`, in one go; returns the tensor.
+
+        With `do_update_stats` False the launches are left out of `Counters`.
+        """
+        for other in others:
+            check_tensor(other, "what is realized")
         if active() is not None:
             return self  # a jitted function is computed as a whole
         tensors: tuple[TensorBase, ...] = (self, *others)
+        launches = Counters.launches
         computed = realize([t._node for t in tensors])
+        if not do_update_stats:
+            Counters.launches = launches
         leaves = leaf_nodes()
         for tensor, node in zip(tensors, computed, strict=True):
             tensor._become(node, leaves)
@@ -126,11 +135,11 @@ class TensorBase(Handle):
 
     def _copied_out(self) -> npt.NDArray[Any]:
         (computed,) = realize([self._node])
-        return storage(computed).copy_out().reshape(self.shape)
+        return _cut(storage(computed).copy_out(), self.shape)
 
     def item(self) -> PyScalar:
         """The one element as a Python number. Raises ShapeError if there are more or none."""
-        if self.numel() != 1:
+        if math.prod(bound(self.shape)) != 1:
             raise ShapeError(f"item() needs one element, the tensor has shape {list(self.shape)}")
         value: PyScalar = self.numpy().reshape(()).item()
         return value
@@ -177,71 +186,6 @@ class TensorBase(Handle):
         """The bits read as another dtype of the same width. Raises DTypeError for another width."""
         return self._wrap(G.bitcast(self._node, to_dtype(dtype)))
 
-    # Gradients.
-
-    def gradient(self, *targets: TensorBase, gradient: TensorBase | None = None) -> list[Self]:
-        """The gradients of this tensor with respect to each of `targets`.
-
-        Args:
-            targets: tensors this one was computed from.
-            gradient: gradient of this tensor, of its shape; without it the tensor has to be 0-d.
-
-        Raises:
-            ShapeError: the tensor is not 0-d and no gradient was given.
-            InvalidValue: this tensor does not depend on a target through differentiable operations.
-        """
-        found = self._gradients([t._nodes() for t in targets], gradient)
-        for target, node in zip(targets, found, strict=True):
-            if node is None:
-                raise InvalidValue(
-                    f"{self._described()} does not depend on {target._described()}: "
-                    "there is no gradient"
-                )
-        return [self._wrap(node) for node in found if node is not None]
-
-    def backward(self, gradient: TensorBase | None = None) -> Self:
-        """Adds the gradient of this tensor to `grad` of every tensor that asks for one.
-
-        Those are the tensors with `requires_grad=True` that this one was computed from. Raises
-        ShapeError if the tensor is not 0-d and no gradient is given, InvalidValue if there is no
-        such tensor.
-        """
-        inside = set(toposort([self._node]))
-        leaves = [t for t in list(Handle._leaves.values()) if not inside.isdisjoint(t._nodes())]
-        found = self._gradients([t._nodes() for t in leaves], gradient)
-        if all(node is None for node in found):
-            raise InvalidValue(
-                f"{self._described()} was computed from no tensor with requires_grad=True, or "
-                "only through detach() and operations that have no gradient"
-            )
-        for leaf, node in zip(leaves, found, strict=True):
-            if node is not None:
-                total = node if leaf.grad is None else G.alu("add", leaf.grad._node, node)
-                leaf.grad = leaf._wrap(total)
-        return self
-
-    def _gradients(
-        self, targets: Sequence[tuple[Node, ...]], gradient: TensorBase | None
-    ) -> list[Node | None]:
-        if not has_gradient(self.dtype):
-            raise DTypeError(f"only float tensors have gradients, this one is {self.dtype.name}")
-        if gradient is None:
-            if self.shape:
-                raise ShapeError(
-                    f"the gradient of a tensor of shape {list(self.shape)} needs gradient=, "
-                    "a tensor of that shape; only a 0-d tensor starts from 1"
-                )
-            seed = G.const(1.0, (), self.dtype, self.device)
-        elif gradient.shape != self.shape:
-            raise ShapeError(
-                f"gradient has shape {list(gradient.shape)}, the tensor {list(self.shape)}"
-            )
-        else:
-            seed = G.cast(gradient._node, self.dtype)
-        flat = [node for nodes in targets for node in nodes]
-        found = dict(zip(flat, gradients(self._node, seed, flat), strict=True))
-        return [_sum([found[n] for n in nodes]) for nodes in targets]
-
     # Operands.
 
     def _operands(self, other: object) -> tuple[Node, Node]:
@@ -262,15 +206,16 @@ class TensorBase(Handle):
             return G.const(other, (), promote_scalar(self.dtype, other), self.device)
         if isinstance(other, np.generic | np.ndarray | list | tuple):
             return node_of(other, self.device, None)
+        if is_symbolic(other):
+            dtype = promote_scalar(self.dtype, 0)
+            return G.cast(G.index(dimension(other), dtypes.int64, self.device), dtype)
         raise InvalidType(f"a tensor cannot be combined with {type(other).__name__} {other!r}")
 
 
-def _sum(parts: Sequence[Node | None]) -> Node | None:
-    total: Node | None = None
-    for part in parts:
-        if part is not None:
-            total = part if total is None else G.alu("add", total, part)
-    return total
+def _cut(memory: npt.NDArray[Any], shape: Shape) -> npt.NDArray[Any]:
+    """The elements of a tensor of `shape` in its memory, as an array of its present sizes."""
+    whole = memory.reshape(upper_shape(shape))
+    return np.ascontiguousarray(whole[tuple(slice(n) for n in bound(shape))]).reshape(bound(shape))
 
 
 def broadcast_shape(*shapes: Shape) -> Shape:
@@ -283,6 +228,7 @@ def broadcast_shape(*shapes: Shape) -> Shape:
     for sizes in zip(*aligned, strict=True):
         wide = {size for size in sizes if size != 1}
         if len(wide) > 1:
+            find_symbols(tuple(wide), {})  # two values of one variable have an error of their own
             texts = " and ".join(str(list(shape)) for shape in shapes)
             raise ShapeError(f"shapes {texts} do not broadcast: sizes {sizes} differ")
         result.append(wide.pop() if wide else 1)

@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.dims import Symbol, find_symbols, rebound
 from gpu.compiler.ir.graph import Node
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.execute import Prepared, is_computed, prepare, realize, storage, without_reshapes
@@ -64,12 +65,20 @@ class Capture:
         key = self.prepared.key if self.prepared else None
         return key, kinds, [(t.kind, t.argument, t.argument < 0 and id(t.handle)) for t in targets]
 
-    def replay(self, arguments: list[Tensor]) -> list[Node]:
-        """Runs the graph on these arguments; the value of each wanted node, in memory."""
+    def replay(self, arguments: list[Tensor], symbols: dict[str, Symbol]) -> list[Node]:
+        """Runs the graph on these arguments; the value of each wanted node, in memory.
+
+        `symbols` are the variables that arguments depend on, bound to their values now; those that
+        the function binds itself keep the value they were traced with.
+        """
         outputs: list[Buffer] = []
         if self.prepared is not None:
             schedule = self.prepared.schedule
             leaves = [_buffer(source, arguments) for source in self.sources]
+            for source in self.sources:
+                if source.handle is not None:
+                    find_symbols(source.handle._value.shape, symbols)
+            vals = [symbols.get(s.base, s).number for s in self.prepared.symbols]
             if self._workspace is None:
                 self._workspace = self.prepared.make_slots()
             rest = list(self._workspace)
@@ -78,14 +87,14 @@ class Capture:
                 old = rest[slot - count]
                 rest[slot - count] = Buffer(old.device, old.size, old.dtype)
             slots = [*leaves, *rest]
-            self.prepared.run(slots)
+            self.prepared.run(slots, vals)
             outputs = [slots[slot] for slot in schedule.outputs]
         given = {
             node: _buffer(source, arguments)
             for node, source in zip(self.given, self.given_sources, strict=True)
         }
         return [
-            _node_over(base, node, outputs, self.place, given)
+            _node_over(base, node, outputs, self.place, given, symbols)
             for base, (_, node) in zip(self.bases, self.wanted, strict=True)
         ]
 
@@ -96,11 +105,13 @@ def _node_over(
     outputs: list[Buffer],
     place: dict[Node, int],
     given: dict[Node, Buffer],
+    symbols: dict[str, Symbol],
 ) -> Node:
     if not base.size:
         return node
     memory = outputs[place[base]] if base in place else given[base]
-    return G.buffer(memory, node.shape, node.dtype, node.device)
+    shape = rebound(node.shape, symbols) if symbols else node.shape
+    return G.buffer(memory, shape, node.dtype, node.device)
 
 
 class Target(NamedTuple):

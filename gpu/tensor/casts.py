@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import math
 from typing import Self
 
+from gpu.compiler.ir.dims import bound
 from gpu.core.dtype import dtypes
 from gpu.core.errors import InvalidType, ShapeError
 from gpu.tensor.base import TensorBase
@@ -48,7 +50,7 @@ class Casts(TensorBase):
         return self.cast(dtypes.float64)
 
     def __bool__(self) -> builtins.bool:
-        if self.numel() != 1:
+        if math.prod(bound(self.shape)) != 1:
             raise ShapeError(
                 f"the truth of a tensor of shape {list(self.shape)} is ambiguous; "
                 "use .any() or .all()"

@@ -6,18 +6,23 @@ import math
 from typing import Any, Self
 
 from gpu.compiler.ir import graph_build as G
-from gpu.compiler.ir.graph import Shape
+from gpu.compiler.ir.dims import dimension, is_symbolic
+from gpu.compiler.ir.graph import Node, Shape
 from gpu.core.dtype import DType, PyScalar, dtypes, promote, to_dtype
 from gpu.core.errors import InvalidType, InvalidValue, ShapeError
 from gpu.runtime.device import Device
-from gpu.tensor.arguments import integer, shape_of
+from gpu.tensor.arguments import check_number, integer, shape_of, size_of
 from gpu.tensor.operands import Operands
 
 Dtype = DType | str
 
 
 class Creation(Operands):
-    """Class methods; `device` is the default one and `requires_grad` unset if not given."""
+    """Class methods; `device` is the default one and `requires_grad` unset if not given.
+
+    `buffer` says whether a constant should have memory of its own. Here it changes nothing: an
+    expression forms a constant on the way, and memory is taken when something has to lie in it.
+    """
 
     __slots__ = ()
 
@@ -28,6 +33,7 @@ class Creation(Operands):
         fill_value: PyScalar,
         dtype: Dtype | None = None,
         device: str | None = None,
+        buffer: bool = True,
         requires_grad: bool | None = None,
     ) -> Self:
         """`fill_value` everywhere, in the dtype of the number if none is given."""
@@ -46,10 +52,11 @@ class Creation(Operands):
         *shape: Any,
         dtype: Dtype | None = None,
         device: str | None = None,
+        buffer: bool = True,
         requires_grad: bool | None = None,
     ) -> Self:
         """Zeros, float32 if no dtype is given: ``zeros(2, 3)`` or ``zeros((2, 3))``."""
-        return cls.full(_variadic(shape), 0, _or_float(dtype), device, requires_grad)
+        return cls.full(_variadic(shape), 0, _or_float(dtype), device, buffer, requires_grad)
 
     @classmethod
     def ones(
@@ -57,10 +64,11 @@ class Creation(Operands):
         *shape: Any,
         dtype: Dtype | None = None,
         device: str | None = None,
+        buffer: bool = True,
         requires_grad: bool | None = None,
     ) -> Self:
         """Ones, float32 if no dtype is given."""
-        return cls.full(_variadic(shape), 1, _or_float(dtype), device, requires_grad)
+        return cls.full(_variadic(shape), 1, _or_float(dtype), device, buffer, requires_grad)
 
     @classmethod
     def empty(cls, *shape: Any, device: str | None = None, dtype: Dtype | None = None) -> Self:
@@ -68,18 +76,26 @@ class Creation(Operands):
         return cls.zeros(*shape, dtype=dtype, device=device)
 
     def full_like(
-        self, fill_value: PyScalar, dtype: Dtype | None = None, device: str | None = None
+        self,
+        fill_value: PyScalar,
+        dtype: Dtype | None = None,
+        device: str | None = None,
+        buffer: bool = True,
     ) -> Self:
         """`fill_value` in the shape, dtype and device of self, unless others are given."""
-        return self.full(self.shape, fill_value, dtype or self.dtype, device or self.device)
+        return self.full(self.shape, fill_value, dtype or self.dtype, device or self.device, buffer)
 
-    def zeros_like(self, dtype: Dtype | None = None, device: str | None = None) -> Self:
+    def zeros_like(
+        self, dtype: Dtype | None = None, device: str | None = None, buffer: bool = True
+    ) -> Self:
         """Zeros in the shape, dtype and device of self, unless others are given."""
-        return self.full_like(0, dtype, device)
+        return self.full_like(0, dtype, device, buffer)
 
-    def ones_like(self, dtype: Dtype | None = None, device: str | None = None) -> Self:
+    def ones_like(
+        self, dtype: Dtype | None = None, device: str | None = None, buffer: bool = True
+    ) -> Self:
         """Ones in the shape, dtype and device of self, unless others are given."""
-        return self.full_like(1, dtype, device)
+        return self.full_like(1, dtype, device, buffer)
 
     def empty_like(self, dtype: Dtype | None = None, device: str | None = None) -> Self:
         """A tensor like self whose values do not matter; they are zeros."""
@@ -96,10 +112,16 @@ class Creation(Operands):
     ) -> Self:
         """start, start + step, ... before `stop`; 0, 1, ... before `start` if it is alone.
 
-        int32 if all are ints (int64 where they do not fit), else float32. Raises InvalidValue for a
+        int32 if all are ints (int64 where they do not fit), else float32; bound `Var`s count as
+        ints, and count in int32. Raises InvalidValue for a
         step of 0.
         """
         first, end = (0, start) if stop is None else (start, stop)
+        if is_symbolic(first) or is_symbolic(end):
+            line = cls._wrap(_symbolic_range(first, end, step, Device.canonicalize(device)))
+            return line if dtype is None else line.cast(dtype)
+        for name, value in (("start", first), ("stop", end), ("step", step)):
+            check_number(value, name)
         if step == 0 or not all(map(math.isfinite, (first, end, step))):
             raise InvalidValue(f"arange({first}, {end}, {step}): the step must not be 0")
         count = max(0, math.ceil((end - first) / step))
@@ -158,6 +180,19 @@ def _variadic(shape: tuple[Any, ...]) -> Shape:
 
 def _or_float(dtype: Dtype | None) -> Dtype:
     return dtypes.default_float if dtype is None else dtype
+
+
+def _symbolic_range(first: object, end: object, step: object, device: str) -> Node:
+    """first, first + step, ... before `end`, where those two are made of bound variables."""
+    start, stop = size_of(first, "start"), size_of(end, "stop")
+    jump = integer(step, "step")
+    if jump < 1 or start > stop:
+        raise InvalidValue(f"arange({start}, {stop}, {jump}): symbolic ranges have to rise")
+    count = dimension((stop - start + jump - 1) // jump)
+    index = G.iota(count, dtypes.int32, device)
+    steps = G.expand(G.reshape(G.const(jump, (), index.dtype, device), (1,)), index.shape)
+    offset = G.expand(G.reshape(G.index(start, index.dtype, device), (1,)), index.shape)
+    return G.alu("add", G.alu("mul", index, steps), offset)
 
 
 def _counter(count: int) -> DType:

@@ -33,7 +33,7 @@ class Display(TensorBase):
             lent = self._host_view()
             array = self._copied_out() if lent is None else lent
         except GpuError as error:
-            reason = str(error).partition("\n")[0]
+            reason = error.message.partition("\n")[0]
             values, whole = f"<{type(error).__name__}: {reason}>", False
         else:
             values, whole = _written(array)

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
-from gpu.compiler.ir.graph import Node
+from gpu.compiler.ir.dims import any_symbols, bound, has_symbols, upper_shape
+from gpu.compiler.ir.graph import Node, bound_node
 from gpu.runtime.execute import is_computed, storage
 
 Array = npt.NDArray[Any]
@@ -31,17 +32,19 @@ def host_view(node: Node) -> Array | None:
     if array is None:
         return None
     for movement in reversed(chain):
-        array = _MOVES[movement.kind](array, movement)
+        array = _MOVES[movement.kind](array, bound_node(movement) if any_symbols() else movement)
     return array
 
 
 def _start(node: Node) -> Array | None:
     if node.kind == "const":
-        return np.broadcast_to(np.asarray(node.attr[0], node.dtype.np), node.shape)
+        return np.broadcast_to(np.asarray(node.attr[0], node.dtype.np), bound(node.shape))
     if not node.size:
         return np.empty(node.shape, node.dtype.np)
     memory = storage(node).host_view()
-    return None if memory is None else memory.reshape(node.shape)
+    if memory is None or not has_symbols(node.shape):
+        return None if memory is None else memory.reshape(node.shape)
+    return memory.reshape(upper_shape(node.shape))[tuple(slice(n) for n in bound(node.shape))]
 
 
 def _same(array: Array, node: Node) -> Array:

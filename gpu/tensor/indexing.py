@@ -9,11 +9,12 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.dims import product
 from gpu.compiler.ir.graph import Node, Shape
 from gpu.core.dtype import DType, dtypes, promote
 from gpu.core.errors import DeviceMismatch, InvalidIndex, ShapeError
 from gpu.tensor.arguments import Operand
-from gpu.tensor.base import TensorBase, broadcast_to, node_of
+from gpu.tensor.base import TensorBase, broadcast_shape, broadcast_to, node_of
 from gpu.tensor.indices import Array, Pick, read_index
 from gpu.tensor.movement import Movement
 
@@ -198,14 +199,14 @@ def _lane(picks: Sequence[Pick], shape: Shape) -> _Lane:
     count = 0 if lies_between else sum(axis < placed[0] for axis in rest)
     front, back = rest[:count], rest[count:]
     try:
-        taken = np.broadcast_shapes(*(tuple(pick.key.shape) for pick in picks))
-    except ValueError as error:
+        taken = broadcast_shape(*(tuple(pick.key.shape) for pick in picks))
+    except ShapeError as error:
         texts = " and ".join(str(list(pick.key.shape)) for pick in picks)
         raise InvalidIndex(f"index arrays of shapes {texts} do not broadcast") from error
     return _Lane(
         (*front, *indexed, *back),
         tuple(shape[axis] for axis in front),
-        math.prod(shape[axis] for axis in indexed),
+        product(shape[axis] for axis in indexed),
         tuple(shape[axis] for axis in back),
         taken,
     )
@@ -213,8 +214,9 @@ def _lane(picks: Sequence[Pick], shape: Shape) -> _Lane:
 
 def _spread(flat: Node, lane: _Lane) -> Node:
     """Positions for each place in front and behind."""
-    line = (*(1,) * len(lane.front), flat.size, *(1,) * len(lane.back))
-    return G.expand(G.reshape(flat, line), (*lane.front, flat.size, *lane.back))
+    count = product(flat.shape)
+    line = (*(1,) * len(lane.front), count, *(1,) * len(lane.back))
+    return G.expand(G.reshape(flat, line), (*lane.front, count, *lane.back))
 
 
 def _positions(picks: Sequence[Pick]) -> list[Pick]:

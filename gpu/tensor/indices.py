@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.dims import Dim, dimension, is_symbolic
 from gpu.compiler.ir.graph import Shape
 from gpu.core.dtype import dtypes
 from gpu.core.errors import DTypeError, InvalidIndex, InvalidType, InvalidValue
+from gpu.tensor.arguments import integer, size_of
 from gpu.tensor.base import TensorBase
 from gpu.tensor.views import Range
 
@@ -67,7 +69,7 @@ def read_index(index: object, shape: Shape) -> Region:
     """
     items = index if isinstance(index, tuple) else (index,)
     ranges: list[Range] = []
-    left: list[int] = []
+    left: list[Dim] = []
     picks: list[Pick] = []
     for item in _without_ellipsis(tuple(_simplified(item) for item in items), shape):
         axis = len(ranges)
@@ -166,7 +168,9 @@ def _of_one_element(pick: Pick) -> Pick:
     return pick._replace(key=key.reshape(1))
 
 
-def _position(item: Any, axis: int, size: int) -> int:
+def _position(item: Any, axis: int, size: Dim) -> Dim:
+    if is_symbolic(item) or is_symbolic(size):
+        return _symbolic_position(item, axis, size)
     try:
         position = operator.index(item)
     except TypeError as error:
@@ -179,8 +183,38 @@ def _position(item: Any, axis: int, size: int) -> int:
     return position % size
 
 
-def _slice(item: slice, size: int) -> Range:
+def _symbolic_position(item: Any, axis: int, size: Dim) -> Dim:
+    position = size_of(item, "an index")
+    place = position if position >= 0 else size + position
+    if not 0 <= place < size:
+        raise InvalidIndex(f"index {position} is out of range for axis {axis} of size {size}")
+    return dimension(place)
+
+
+def _symbolic_slice(item: slice, size: Dim) -> Range:
+    """A slice whose bounds or axis are symbolic: as it is, nothing is cut to what is there."""
+    step = 1 if item.step is None else integer(item.step, "the step of a slice")
+    if step < 1:
+        raise InvalidValue(f"slice {item}: with symbolic sizes the step must be positive")
+    start = _from_front(item.start, 0, size)
+    stop = _from_front(item.stop, size, size)
+    if not 0 <= start <= stop <= size:
+        raise InvalidIndex(f"elements {start}..{stop} are not all there in an axis of size {size}")
+    return (start, dimension((stop - start + step - 1) // step), step)
+
+
+def _from_front(end: Any, default: Dim, size: Dim) -> Dim:
+    """An end of a slice, counted from the front."""
+    if end is None:
+        return default
+    place = size_of(end, "an end of a slice")
+    return place if place >= 0 else dimension(size + place)
+
+
+def _slice(item: slice, size: Dim) -> Range:
     """A slice of an axis as (start, size, step)."""
+    if any(map(is_symbolic, (item.start, item.stop, size))):
+        return _symbolic_slice(item, size)
     if item.step is not None and item.step == 0:
         raise InvalidValue("the step of a slice must not be 0")
     try:

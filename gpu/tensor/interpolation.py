@@ -55,7 +55,8 @@ class Interpolation(Gathering):
         if align_corners and mode not in _LINEAR:
             raise InvalidValue(f"align_corners goes with linear interpolation, not {mode!r}")
         spatial = max(self.ndim - 2, 0)
-        sizes = [size] * spatial if isinstance(size, int) else [integer(n, "a size") for n in size]
+        named = size if isinstance(size, Sequence) else [size] * spatial
+        sizes = [integer(n, "a size") for n in named]
         if not 0 < len(sizes) <= self.ndim or min(sizes) < 1:
             raise ShapeError(f"size {size!r} does not fit the shape {list(self.shape)}")
         kind = mode

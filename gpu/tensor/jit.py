@@ -9,7 +9,8 @@ run any more.
 Tensors from outside that the function uses are its state: each replay reads what they stand for
 then, and what the function wrote to them (parameters, optimiser state, running statistics, `grad`)
 is written again. Random numbers are new in each replay. A function is captured anew for other
-shapes, dtypes, devices or Python arguments, another setting of `Tensor.training`, and another value
+shapes, dtypes, devices or Python arguments (of a bound `Var` the name and bounds count, and a
+replay takes the value), another setting of `Tensor.training`, and another value
 of a number it takes from its closure or from the globals of its module.
 
 A tensor made inside that leaves in another way than the result has no value: using it is an error.
@@ -27,11 +28,12 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar
 import numpy as np
 
 from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.dims import Symbol, find_symbols, is_symbolic, plain
 from gpu.compiler.ir.graph import Node
 from gpu.core.config import config
 from gpu.core.log import get_logger
 from gpu.runtime.buffer import Buffer
-from gpu.runtime.execute import is_computed, realize, storage
+from gpu.runtime.execute import is_computed, realize
 from gpu.tensor.capture import Capture, changed_number, map_tensors, tensors_in
 from gpu.tensor.handle import Handle
 from gpu.tensor.randomness import generator_state, restore_generator
@@ -113,40 +115,44 @@ class Jit(Generic[P, R]):
 
     def _call(self, args: Any, kwargs: Any) -> R:
         arguments: list[Tensor] = []
-        form = _form((args, kwargs), arguments)
-        key = (form, _sharing(arguments), self._outside(), Tensor.training)
+        symbols: dict[str, Symbol] = {}
+        form = _form((args, kwargs), arguments, symbols)
+        key = (form, _sharing(arguments), self._outside(symbols), Tensor.training)
         _compute(arguments)
         capture = self._captures.get(key)
         if capture is None or capture.calls == 1:
             capture = self._capture(key, args, kwargs, arguments)
         elif config.GPU_VERIFY_JIT:
-            return self._verified(capture, args, kwargs, arguments)
-        return self._apply(capture, capture.replay(arguments), arguments)
+            return self._verified(capture, args, kwargs, arguments, symbols)
+        return self._apply(capture, capture.replay(arguments, symbols), arguments)
 
-    def _outside(self) -> tuple[Any, ...]:
-        """Numbers that the function reads from its closure and its module."""
+    def _outside(self, symbols: dict[str, Symbol]) -> tuple[Any, ...]:
+        """Numbers that the function reads from its closure and its module.
+
+        The variables of those that are symbolic are added to `symbols`.
+        """
         function = getattr(self.function, "__func__", self.function)
         code = getattr(function, "__code__", None)
         if code is None:
             return ()
         cells = function.__closure__ or ()
-        inside = tuple(
-            (name, type(cell.cell_contents), repr(cell.cell_contents))
-            for name, cell in zip(code.co_freevars, cells, strict=True)
-            if isinstance(cell.cell_contents, _NUMBERS)
+        named = [
+            (name, cell.cell_contents) for name, cell in zip(code.co_freevars, cells, strict=True)
+        ]
+        named += [(name, function.__globals__.get(name)) for name in code.co_names]
+        for _, value in named:
+            find_symbols(value, symbols)
+        return tuple(
+            (name, type(value), repr(plain(value)))
+            for name, value in named
+            if isinstance(value, _NUMBERS) or is_symbolic(value)
         )
-        outside = tuple(
-            (name, type(value), repr(value))
-            for name in code.co_names
-            if isinstance(value := function.__globals__.get(name), _NUMBERS)
-        )
-        return inside + outside
 
     def _capture(self, key: Any, args: Any, kwargs: Any, arguments: list[Tensor]) -> Capture:
         traced = self._trace(args, kwargs, arguments)
         first = self._captures.get(key)
         if first is None:
-            shapes = tuple((t.shape, t.dtype, t.device) for t in arguments)
+            shapes = tuple((plain(t.shape), t.dtype, t.device) for t in arguments)
             alike = self._values[shapes] = self._values.get(shapes, 0) + 1
             if alike > MAX_CAPTURES:
                 raise JitError(
@@ -238,12 +244,19 @@ class Jit(Generic[P, R]):
         else:
             handle.grad = Tensor._wrap(node)
 
-    def _verified(self, capture: Capture, args: Any, kwargs: Any, arguments: list[Tensor]) -> R:
+    def _verified(
+        self,
+        capture: Capture,
+        args: Any,
+        kwargs: Any,
+        arguments: list[Tensor],
+        symbols: dict[str, Symbol],
+    ) -> R:
         """Replays, runs the function itself from the same state, and compares the two."""
         handles = [t.tensor(arguments) for t, _ in capture.wanted if t.kind != "result"]
         before = {handle: (handle._value, handle.grad) for handle in handles}
         state = generator_state()
-        replayed = [storage(n).copy_out() for n in capture.replay(arguments)]
+        replayed = [_value_of(Tensor._wrap(n)) for n in capture.replay(arguments, symbols)]
         restore_generator(state)
         result = self.function(*args, **kwargs)
         tensors = list(tensors_in(result))
@@ -291,7 +304,7 @@ class _StandIn(Buffer):
 
 
 def _stand_in(tensor: Tensor, function: str) -> Node:
-    handle = _StandIn(tensor.device, tensor.numel(), tensor.dtype)
+    handle = _StandIn(tensor.device, tensor._value.size, tensor.dtype)
     handle.function = function
     return G.buffer(handle, tensor.shape, tensor.dtype, tensor.device)
 
@@ -315,18 +328,25 @@ def _sharing(arguments: list[Tensor]) -> tuple[int, ...]:
     return tuple(bases.index(base) for base in bases)
 
 
-def _form(value: Any, found: list[Tensor]) -> Any:
-    """The form of arguments: their structure, with each tensor once in `found`."""
+def _form(value: Any, found: list[Tensor], symbols: dict[str, Symbol]) -> Any:
+    """The form of arguments: their structure, with each tensor once in `found`.
+
+    The variables of symbolic sizes and numbers are added to `symbols`.
+    """
     if isinstance(value, Tensor):
         for position, tensor in enumerate(found):
             if tensor is value:
                 return ("same", position)
         found.append(value)
-        return (value.shape, value.dtype, value.device, value.requires_grad)
+        find_symbols(value.shape, symbols)
+        return (plain(value.shape), value.dtype, value.device, value.requires_grad)
     if isinstance(value, (list, tuple)):
-        return (type(value).__name__, *(_form(v, found) for v in value))
+        return (type(value).__name__, *(_form(v, found, symbols) for v in value))
     if isinstance(value, dict):
-        return ("dict", *((k, _form(v, found)) for k, v in value.items()))
+        return ("dict", *((k, _form(v, found, symbols)) for k, v in value.items()))
+    if is_symbolic(value):
+        find_symbols(value, symbols)
+        return ("symbolic", plain(value))
     try:
         hash(value)
     except TypeError as error:

@@ -8,10 +8,11 @@ from itertools import accumulate
 from typing import Self, TypeVar
 
 from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.dims import is_symbolic
 from gpu.compiler.ir.graph import Shape
 from gpu.core.dtype import PyScalar, dtypes, promote
 from gpu.core.errors import InvalidType, InvalidValue, ShapeError
-from gpu.tensor.arguments import Axis, Operand, axis_of, choice, integer, items_of
+from gpu.tensor.arguments import Axis, Operand, axis_of, choice, integer, items_of, size_of
 from gpu.tensor.base import broadcast_shape, broadcast_to
 from gpu.tensor.indexing import Indexing
 
@@ -112,7 +113,8 @@ class Joining(Indexing):
         choice(mode, "mode", ("constant", "reflect", "replicate", "circular"))
         pairs = _pairs(padding, self.ndim)
         cut = [(max(0, -lo), max(0, -hi)) for lo, hi in pairs]
-        grown = [(max(0, lo), max(0, hi)) for lo, hi in pairs]
+        # In this order symbolic counts are compared in a way that their bounds decide.
+        grown = [(max(lo, 0), max(hi, 0)) for lo, hi in pairs]
         kept = self.shrink(
             [(lo, max(lo, n - hi)) for (lo, hi), n in zip(cut, self.shape, strict=True)]
         )
@@ -220,8 +222,10 @@ def _check_joinable(first: Shape, other: Shape, axis: int) -> None:
 
 def _pairs(padding: Padding, rank: int) -> list[tuple[int, int]]:
     """What goes before and after each axis, from the first on."""
-    if all(isinstance(item, int) for item in padding):
-        flat = [integer(item, "padding") for item in padding]
+    if not isinstance(padding, Sequence):
+        raise InvalidType(f"padding must be a sequence, got {type(padding).__name__} {padding!r}")
+    if all(isinstance(item, int) or is_symbolic(item) for item in padding):
+        flat = [size_of(item, "padding") for item in padding]
         if len(flat) % 2 or len(flat) > 2 * rank:
             raise ShapeError(
                 f"flat padding has (before, after) for at most {rank} axes, got {flat}"
@@ -238,4 +242,4 @@ def _pair(item: Sequence[int] | int | None) -> tuple[int, int]:
         return 0, 0
     if not isinstance(item, Sequence) or len(item) != 2:
         raise InvalidType(f"padding of an axis is (before, after) or None, got {item!r}")
-    return integer(item[0], "padding"), integer(item[1], "padding")
+    return size_of(item[0], "padding"), size_of(item[1], "padding")

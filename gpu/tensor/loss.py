@@ -10,7 +10,7 @@ from typing import Self
 
 from gpu.core.dtype import PyScalar
 from gpu.core.errors import DTypeError, InvalidValue, ShapeError
-from gpu.tensor.arguments import Operand, choice, integer
+from gpu.tensor.arguments import Operand, check_number, choice, integer
 from gpu.tensor.gathering import Gathering
 
 
@@ -161,5 +161,6 @@ class Loss(Gathering):
 
 
 def _check_share(label_smoothing: PyScalar) -> None:
+    check_number(label_smoothing, "label_smoothing")
     if not 0 <= label_smoothing <= 1:
         raise InvalidValue(f"label_smoothing must be in 0..1, got {label_smoothing!r}")

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import Self
 
 from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.dims import Dim, dimension, has_symbols, product, reshape_groups
 from gpu.compiler.ir.graph import Shape
 from gpu.core.errors import InvalidIndex, InvalidValue, ShapeError
-from gpu.tensor.arguments import Axis, axes_of, axis_of, integer, items_of, shape_of
+from gpu.tensor.arguments import Axis, axes_of, axis_of, integer, items_of, shape_of, size_of
 from gpu.tensor.comparison import Comparison
 from gpu.tensor.views import Expand, Permute, Reshape, Slice, Windows, whole
 
@@ -35,7 +36,7 @@ class Movement(Comparison):
 
         Raises ShapeError where the number of elements differs.
         """
-        wanted = tuple(integer(size, "a size") for size in items_of(shape, args))
+        wanted = tuple(size_of(size, "a size") for size in items_of(shape, args))
         return self._reshaped(_solved(wanted, self.shape))
 
     def view(self, shape: Sizes, *args: int) -> Self:
@@ -52,13 +53,13 @@ class Movement(Comparison):
         last = axis_of(end_dim, self.ndim, "end_dim")
         if first > last:
             raise InvalidIndex(f"start_dim {start_dim} lies behind end_dim {end_dim}")
-        merged = math.prod(self.shape[first : last + 1])
+        merged = product(self.shape[first : last + 1])
         return self._reshaped((*self.shape[:first], merged, *self.shape[last + 1 :]))
 
     def unflatten(self, dim: int, sizes: Sequence[int]) -> Self:
         """Axis `dim` split into axes of `sizes`, of which one may be -1."""
         axis = axis_of(dim, self.ndim, "dim")
-        wanted = tuple(integer(size, "a size") for size in sizes)
+        wanted = tuple(size_of(size, "a size") for size in sizes)
         split = _solved(wanted, (self.shape[axis],))
         return self._reshaped((*self.shape[:axis], *split, *self.shape[axis + 1 :]))
 
@@ -99,7 +100,7 @@ class Movement(Comparison):
 
         Raises ShapeError where an axis of another size would change.
         """
-        wanted = [integer(size, "a size") for size in items_of(shape, args)]
+        wanted = [size_of(size, "a size") for size in items_of(shape, args)]
         lead = len(wanted) - self.ndim
         if lead < 0 or -1 in wanted[: max(lead, 0)]:
             raise ShapeError(f"shape {list(self.shape)} does not expand to {wanted}")
@@ -126,7 +127,7 @@ class Movement(Comparison):
         """Each element along `dim`, or of the flattened tensor, `repeats` times in a row."""
         x = self.flatten() if dim is None else self
         axis = 0 if dim is None else axis_of(dim, self.ndim, "dim")
-        (count,) = shape_of(repeats)
+        (count,) = shape_of([repeats])
         front, size, back = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
         apart = G.reshape(x._node, (*front, size, 1, *back))
         wide = G.expand(apart, (*front, size, count, *back))
@@ -144,20 +145,20 @@ class Movement(Comparison):
 
         Raises InvalidIndex where they are not all there.
         """
-        if len(arg) != self.ndim:
+        if not isinstance(arg, Sequence) or len(arg) != self.ndim:
             raise ShapeError(f"shrink needs a range for each of {self.ndim} axes, got {arg!r}")
         ranges = []
         for axis, (bounds, size) in enumerate(zip(arg, self.shape, strict=True)):
             start, end = (0, size) if bounds is None else bounds
-            if not 0 <= integer(start, "a start") <= integer(end, "an end") <= size:
+            if not 0 <= size_of(start, "a start") <= size_of(end, "an end") <= size:
                 raise InvalidIndex(f"range {start}..{end} of axis {axis} is not within 0..{size}")
-            ranges.append((start, end - start, 1))
+            ranges.append((start, dimension(end - start), 1))
         return self._sliced(ranges)
 
     def shrink_to(self, shape: Sequence[int | None] | int | None, *args: int | None) -> Self:
         """The first elements of each axis, as many as `shape` says; None keeps an axis."""
         sizes = items_of(shape, args)
-        return self.shrink([None if n is None else (0, integer(n, "a size")) for n in sizes])
+        return self.shrink([None if n is None else (0, size_of(n, "a size")) for n in sizes])
 
     def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
         """Elements i, i + offset of axes `dim1` and `dim2`, as the last axis of the result."""
@@ -167,7 +168,8 @@ class Movement(Comparison):
         rest = [axis for axis in range(self.ndim) if axis not in (a, b)]
         plane = self.permute([*rest, a, b])
         *front, rows, columns = plane.shape
-        row, column = max(0, -offset), max(0, offset)
+        shift = integer(offset, "offset")
+        row, column = max(0, -shift), max(0, shift)
         count = max(0, min(rows - row, columns - column))
         flat = plane._reshaped((*front, rows * columns))
         start = row * columns + column if count else 0
@@ -189,7 +191,7 @@ class Movement(Comparison):
 
     def triu(self, diagonal: int = 0) -> Self:
         """Zeros below the diagonal that lies `diagonal` columns to the right of the main one."""
-        return self._beside_diagonal(diagonal - 1).where(self._filled(0), self)
+        return self._beside_diagonal(integer(diagonal, "diagonal") - 1).where(self._filled(0), self)
 
     def unfold(self, dim: int, size: int, step: int) -> Self:
         """Windows of `size` elements along `dim`, `step` apart; they are the last axis.
@@ -228,10 +230,12 @@ class Movement(Comparison):
 
 def _solved(wanted: Shape, old: Shape) -> Shape:
     """`wanted` with its one -1, if any, replaced so that it holds as many elements as `old`."""
+    if wanted.count(-1) > 1 or any(size < -1 for size in wanted):
+        raise ShapeError(f"shape {list(wanted)}: only one size may be -1, others not negative")
+    if has_symbols((wanted, old)):
+        return _solved_symbolic(wanted, old)
     known = math.prod(size for size in wanted if size != -1)
     total = math.prod(old)
-    if wanted.count(-1) > 1 or min(wanted, default=0) < -1:
-        raise ShapeError(f"shape {list(wanted)}: only one size may be -1, others not negative")
     if -1 not in wanted:
         if known != total:
             raise ShapeError(f"shape {list(old)} has {total} elements, {list(wanted)} has {known}")
@@ -239,3 +243,32 @@ def _solved(wanted: Shape, old: Shape) -> Shape:
     if known == 0 or total % known:
         raise ShapeError(f"no size in place of -1 makes {list(wanted)} hold {total} elements")
     return tuple(total // known if size == -1 else size for size in wanted)
+
+
+def _solved_symbolic(wanted: Shape, old: Shape) -> Shape:
+    """`_solved` where sizes are symbolic."""
+    result = wanted
+    if -1 in wanted:
+        left, given = list(old), []
+        for size in (size for size in wanted if size != -1):
+            if has_symbols(size) and size in left:
+                left.remove(size)
+            else:
+                given.append(size)
+        missing = _quotient(product(left), product(given))
+        if missing is None:
+            raise ShapeError(f"no size in place of -1 makes {list(wanted)} a shape of {list(old)}")
+        result = tuple(missing if size == -1 else size for size in wanted)
+    if reshape_groups(old, result) is None:
+        raise ShapeError(
+            f"shape {list(old)} has no elements in the order of {list(wanted)}: the number of "
+            "elements must stay the same, and a symbolic size can join sizes behind it only"
+        )
+    return result
+
+
+def _quotient(total: Dim, known: Dim) -> Dim | None:
+    """`total / known` where it is whole for all values, else None."""
+    if has_symbols(known) or known == 0 or dimension(total % known) != 0:
+        return None
+    return dimension(total // known)

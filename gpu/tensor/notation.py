@@ -67,6 +67,8 @@ class Notation(Joining):
             ParseError: the formula cannot be read, or names an axis on one side only.
             ShapeError: the tensor does not fit it.
         """
+        if not isinstance(formula, str):
+            raise InvalidType(f"a formula is a str, got {type(formula).__name__} {formula!r}")
         sides = formula.split("->")
         if len(sides) != 2:
             raise ParseError(f"rearrange formula {formula!r} needs one ->")

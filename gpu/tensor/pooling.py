@@ -11,6 +11,7 @@ from gpu.compiler.ir.graph import Shape
 from gpu.core.dtype import accumulator, dtypes
 from gpu.core.errors import InvalidType, InvalidValue, ShapeError
 from gpu.tensor.arguments import shape_of
+from gpu.tensor.base import TensorBase
 from gpu.tensor.joining import Joining
 from gpu.tensor.reduction import Reduction
 from gpu.tensor.windows import Each, Pairs, Window, each, sides, slide
@@ -137,6 +138,8 @@ class Pooling(Joining, Reduction):
         one place the last stays.
         """
         window = self._window(kernel_size, stride, dilation, padding)
+        if not isinstance(indices, TensorBase):
+            raise InvalidType(f"indices must be a tensor, got {type(indices).__name__} {indices!r}")
         if indices.shape != self.shape or not indices.dtype.is_int:
             raise ShapeError(
                 f"indices must be integers of shape {list(self.shape)}, got "

@@ -12,12 +12,13 @@ The state is read from memory when a graph runs: asking for more numbers compile
 from __future__ import annotations
 
 import math
-import secrets
+import os
 from typing import Any, ClassVar, Final, Self, TypedDict, Unpack
 
 import numpy as np
 
 from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.dims import upper_shape
 from gpu.compiler.ir.graph import Node, Shape
 from gpu.core.dtype import DType, dtypes, promote, to_dtype
 from gpu.core.errors import DTypeError, InvalidType, InvalidValue, ShapeError
@@ -62,7 +63,7 @@ def next_state(device: str, count: int) -> Node:
 def write_state(memory: Buffer, device: str, count: int) -> None:
     """Writes the state of the next `count` random words of a device into `memory`."""
     if _Generator.seed is None:
-        _Generator.seed = secrets.randbits(64)
+        _Generator.seed = int.from_bytes(os.urandom(8))
     first = _Generator.given.get(device, 0)
     _Generator.given[device] = first + count
     words = [part % _WORD for n in (_Generator.seed, first) for part in (n, n >> 32)]
@@ -81,7 +82,7 @@ def restore_generator(state: tuple[int | None, dict[str, int]]) -> None:
 
 def random_words(shape: Shape, device: str) -> Node:
     """Fresh random bits, as uint32."""
-    return G.random_bits(next_state(device, math.prod(shape)), shape)
+    return G.random_bits(next_state(device, math.prod(upper_shape(shape))), shape)
 
 
 class Placement(TypedDict, total=False):

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from typing import Self
 
 from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.dims import Dim, bound, has_symbols, product
 from gpu.core.dtype import DType, accumulator, dtypes, promote, to_dtype
 from gpu.core.errors import InvalidValue, ShapeError
 from gpu.tensor.activation import Activation
-from gpu.tensor.arguments import Axis, axes_of, axis_of
+from gpu.tensor.arguments import Axis, axes_of, axis_of, check_number
 
 
 class Reduction(Activation):
@@ -61,15 +62,21 @@ class Reduction(Activation):
         """The mean, of integers in float32; NaN of nothing."""
         x = self._as_float()
         total = x.cast(accumulator(x.dtype))._reduce("add", axis, keepdim)
-        return total.div(self._count(axis)).cast(x.dtype)
+        for count in self._counts(axis):
+            total = total.div(count)
+        return total.cast(x.dtype)
 
     def var(self, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> Self:
         """The sum of squared distances from the mean over (elements - correction)."""
+        check_number(correction, "correction")
         x = self._as_float()
         wide = x.cast(accumulator(x.dtype))
         squares = wide.sub(wide.mean(axis, keepdim=True)).square()
-        divisor = float(max(0, self._count(axis) - correction))
-        return squares._reduce("add", axis, keepdim).div(divisor).cast(x.dtype)
+        total = squares._reduce("add", axis, keepdim)
+        if has_symbols(count := product(self._counts(axis))):
+            free = self._wrap(G.index(count, dtypes.int64, self.device)).cast(total.dtype)
+            return total.div(free.sub(correction).clamp(min_=0)).cast(x.dtype)
+        return total.div(float(max(0, count - correction))).cast(x.dtype)
 
     def std(self, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> Self:
         """The square root of `var`."""
@@ -139,6 +146,7 @@ class Reduction(Activation):
         return wide.div(wide._norm(p, dim).clamp(min_=eps)).cast(x.dtype)
 
     def _norm(self, p: float, axis: int) -> Self:
+        check_number(p, "p")
         if not p > 0:
             raise InvalidValue(f"p must be positive, got {p!r}")
         if p == 2:
@@ -176,13 +184,15 @@ class Reduction(Activation):
             return self
         return self.cast(dtypes.uint32 if self.dtype.kind == "uint" else dtypes.int32)
 
-    def _count(self, axis: Axis) -> int:
-        """How many elements are combined into one."""
-        return math.prod(self.shape[a] for a in axes_of(axis, self.ndim))
+    def _counts(self, axis: Axis) -> tuple[Dim, ...]:
+        """Numbers whose product is how many elements are combined into one."""
+        sizes = [self.shape[a] for a in axes_of(axis, self.ndim)]
+        symbolic = [size for size in sizes if has_symbols(size)]
+        return (math.prod(size for size in sizes if not has_symbols(size)), *symbolic)
 
     def _require_elements(self, name: str, axis: Axis) -> None:
         named: Sequence[int] = axes_of(axis, self.ndim)
-        if any(self.shape[a] == 0 for a in named):
+        if any(bound(self.shape[a]) == 0 for a in named):
             raise ShapeError(
                 f"{name} over axes {list(named)} of shape {list(self.shape)} has no element"
             )

@@ -9,7 +9,7 @@ from gpu.compiler.ir.graph import Node
 from gpu.core.dtype import DType, accumulator, dtypes, to_dtype
 from gpu.core.errors import DTypeError, InvalidValue, ShapeError
 from gpu.runtime.device import Device
-from gpu.tensor.arguments import integer, shape_of
+from gpu.tensor.arguments import check_number, integer, shape_of
 from gpu.tensor.base import broadcast_to
 from gpu.tensor.randomness import Randomness, random_words
 from gpu.tensor.sorting import Sorting, sorted_lines
@@ -29,7 +29,7 @@ class Sampling(Randomness, Sorting):
         They are sorted by random keys of 62 bits less those of n, so that ties, which would keep
         their order, do not come up.
         """
-        (count,) = shape_of(n)
+        (count,) = shape_of([n])
         element = dtypes.default_int if dtype is None else to_dtype(dtype)
         device = Device.canonicalize(device)
         place_bits = max(count - 1, 1).bit_length()
@@ -95,6 +95,7 @@ class Sampling(Randomness, Sorting):
 
         Does nothing unless `Tensor.training` is set, as inside of ``with Tensor.train():``.
         """
+        check_number(p, "p")
         if not 0 <= p <= 1:
             raise InvalidValue(f"p must be in 0..1, got {p!r}")
         if not self.training or p == 0:

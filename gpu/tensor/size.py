@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from gpu.compiler.ir.dims import bound
 from gpu.compiler.ir.graph import Shape
 from gpu.tensor.arguments import axis_of
 
@@ -19,7 +20,7 @@ class Size(int):
 
     def __new__(cls, shape: Shape) -> Self:
         """The number of elements of `shape`."""
-        size = super().__new__(cls, math.prod(shape))
+        size = super().__new__(cls, math.prod(bound(shape)))
         size.shape = shape
         return size
 

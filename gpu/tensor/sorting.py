@@ -14,9 +14,10 @@ from __future__ import annotations
 from typing import Final, Self
 
 from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.dims import has_symbols
 from gpu.compiler.ir.graph import Node
 from gpu.core.dtype import dtype_named, dtypes
-from gpu.core.errors import InvalidValue, ShapeError
+from gpu.core.errors import InvalidValue, ShapeError, Unsupported
 from gpu.tensor.arguments import axis_of, integer
 from gpu.tensor.gathering import Gathering
 
@@ -75,6 +76,11 @@ def sorted_lines(packed: Node) -> Node:
     They have to be all different, and less than the last 2**32 of the dtype.
     """
     *front, size = packed.shape
+    if has_symbols(size):
+        raise Unsupported(
+            f"sorting along an axis of size {size} is not possible, it has to be a number: sort "
+            "before a slice that a variable bounds, or make a tensor of .numpy()"
+        )
     if not packed.size:
         return packed
     width = 1 << (size - 1).bit_length()

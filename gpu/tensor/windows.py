@@ -76,7 +76,7 @@ def sides(padding: Each, rank: int) -> Pairs:
         try:
             return tuple((n, n) for n in each(padding, rank, "padding"))
         except InvalidValue as error:
-            raise InvalidValue(f"{error}; or two for each axis, from the last on") from None
+            raise InvalidValue(f"{error.message}; or two for each axis, from the last on") from None
     flat = each(padding, 2 * rank, "padding")
     return tuple(zip(flat[-2::-2], flat[::-2], strict=True))
 

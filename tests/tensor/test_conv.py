@@ -54,11 +54,11 @@ def setting(rng: np.random.Generator, rank: int, dtype: str, transposed: bool) -
 
 
 @pytest.mark.parametrize("seed", range(9))
-def test_conv(seed: int) -> None:
+def test_conv(seed: int, device: str) -> None:
     rng, rank = rng_for("conv", seed), seed % 3 + 1
     options, operands = setting(rng, rank, DTYPES[seed % 2], transposed=False)
     assert_gradients(
-        "CPU",
+        device,
         lambda x, w, b: x.conv2d(w, b, **options),
         lambda x, w, b: CONV[rank](x, w, b, **options),
         operands,
@@ -66,11 +66,11 @@ def test_conv(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(9))
-def test_conv_transpose(seed: int) -> None:
+def test_conv_transpose(seed: int, device: str) -> None:
     rng, rank = rng_for("transposed", seed), seed % 3 + 1
     options, operands = setting(rng, rank, DTYPES[seed % 2], transposed=True)
     assert_gradients(
-        "CPU",
+        device,
         lambda x, w, b: x.conv_transpose2d(w, b, **options),
         lambda x, w, b: TRANSPOSED[rank](x, w, b, **options),
         operands,
@@ -92,22 +92,22 @@ def test_conv_on_every_device(device: str) -> None:
 @pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")
 @pytest.mark.parametrize("padding", ["same", "valid"])
 @pytest.mark.parametrize("kernel", [(3, 3), (2, 4)])
-def test_conv_padding_by_name(padding: str, kernel: tuple[int, int]) -> None:
+def test_conv_padding_by_name(padding: str, kernel: tuple[int, int], device: str) -> None:
     rng = rng_for(padding, kernel)
     x, w = (rng.normal(size=s).astype("float32") for s in ((1, 2, 7, 8), (3, 2, *kernel)))
     assert_forward(
-        "CPU",
+        device,
         lambda x, w: x.conv2d(w, padding=padding, dilation=(2, 1)),
         lambda x, w: F.conv2d(x, w, padding=padding, dilation=(2, 1)),
         [x, w],
     )
 
 
-def test_conv_padding_of_each_side() -> None:
+def test_conv_padding_of_each_side(device: str) -> None:
     rng = rng_for("sides")
     x, w = (rng.normal(size=s).astype("float32") for s in ((1, 2, 5, 6), (3, 2, 3, 3)))
     assert_forward(
-        "CPU",
+        device,
         lambda x, w: x.conv2d(w, padding=(0, 1, 2, 3)),
         lambda x, w: F.conv2d(F.pad(x, (0, 1, 2, 3)), w),
         [x, w],
@@ -195,7 +195,7 @@ def pool_setting(rng: np.random.Generator, rank: int) -> tuple[dict[str, Any], A
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_max_pool(seed: int) -> None:
+def test_max_pool(seed: int, device: str) -> None:
     rng, rank = rng_for("max", seed), seed % 3 + 1
     options, x = pool_setting(rng, rank)
     options["dilation"] = tuple(rng.integers(1, 3, rank).tolist())
@@ -203,7 +203,7 @@ def test_max_pool(seed: int) -> None:
     options["padding"] = tuple(min(p, k // 2) for p, k in zip(
         options["padding"], options["kernel_size"], strict=True))  # fmt: skip
     assert_gradients(
-        "CPU",
+        device,
         lambda x: x.max_pool2d(**options),
         lambda x: MAX_POOL[rank](x, **options),
         [x],
@@ -215,12 +215,12 @@ def test_max_pool(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(9))
-def test_avg_pool(seed: int) -> None:
+def test_avg_pool(seed: int, device: str) -> None:
     rng, rank = rng_for("avg", seed), seed % 3 + 1
     options, x = pool_setting(rng, rank)
     options["count_include_pad"] = bool(seed % 2)
     assert_gradients(
-        "CPU",
+        device,
         lambda x: x.avg_pool2d(**options),
         lambda x: AVG_POOL[rank](x, **options),
         [x],

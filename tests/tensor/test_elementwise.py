@@ -157,12 +157,12 @@ def test_views(row: Row, device: str) -> None:
 
 @pytest.mark.parametrize("name", ["exp", "tanh", "sqrt", "sigmoid", "atan", "softplus"])
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int32", "int64"])
-def test_functions_of_integers_are_float32(name: str, dtype: str) -> None:
+def test_functions_of_integers_are_float32(name: str, dtype: str, device: str) -> None:
     x = np.array([0, 1, 1, 0], dtype) if dtype == "bool" else np.arange(4).astype(dtype)
     found = getattr(Tensor(x), name)()
     assert found.dtype is dtypes.float32
     reference = getattr(torch, name, None) or getattr(F, name)
-    assert_forward("CPU", lambda t: getattr(t, name)(), lambda t: reference(t.float()), [x])
+    assert_forward(device, lambda t: getattr(t, name)(), lambda t: reference(t.float()), [x])
 
 
 @pytest.mark.parametrize("name", ["exp", "tanh", "erf", "gelu", "softmax", "logsumexp"])
@@ -183,6 +183,18 @@ def test_small_arguments_keep_their_relative_accuracy(name: str, dtype: str) -> 
     found = getattr(Tensor(x), name)().numpy()
     exact = getattr(torch, name)(torch.tensor(x, dtype=torch.float64)).numpy()
     np.testing.assert_allclose(found, exact, rtol=10 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("name", ["exp", "sinh", "cosh", "expm1"])
+@pytest.mark.parametrize(("dtype", "largest"), [("float32", 85.0), ("float64", 700.0)])
+def test_large_arguments_keep_their_relative_accuracy(
+    name: str, dtype: str, largest: float
+) -> None:
+    x = uniform(rng_for(name), (2000,), (-largest, largest), dtype)
+    found = getattr(Tensor(x), name)().numpy()
+    exact = getattr(np, name)(x.astype(np.longdouble)).astype(np.float64)
+    error = np.abs(found.astype(np.float64) - exact) / np.spacing(np.abs(exact).astype(dtype))
+    assert error.max() <= 3
 
 
 @pytest.mark.parametrize("name", ["exp", "tanh", "sigmoid", "log1p", "atan", "erf", "sqrt"])

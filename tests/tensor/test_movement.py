@@ -122,19 +122,19 @@ def test_forward_and_gradient(name: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("name", MOVES)
-def test_keeps_every_value(name: str) -> None:
+def test_keeps_every_value(name: str, device: str) -> None:
     special = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-40, 1.5], np.float32)
-    assert_forward("CPU", *MOVES[name], [np.resize(special, (2, 3, 4))])
+    assert_forward(device, *MOVES[name], [np.resize(special, (2, 3, 4))])
 
 
 @pytest.mark.parametrize("name", [name for name in MOVES if name not in ("stack", "pad value")])
-def test_bools(name: str) -> None:
+def test_bools(name: str, device: str) -> None:
     x = rng_for(name).integers(0, 2, (2, 3, 4)).astype(bool)
     if name in ("pad reflect", "pad edge"):  # torch has none for bools
         ours, theirs = MOVES[name]
-        assert_forward("CPU", ours, lambda t: theirs(t.float()).bool(), [x])
+        assert_forward(device, ours, lambda t: theirs(t.float()).bool(), [x])
     else:
-        assert_forward("CPU", *MOVES[name], [x])
+        assert_forward(device, *MOVES[name], [x])
 
 
 @pytest.mark.parametrize("formula", EINSUMS)

@@ -104,10 +104,10 @@ def test_dtypes(name: str, dtype: str, device: str) -> None:
     np.testing.assert_array_equal(found.numpy(), wanted.numpy().astype(found.dtype.np))
 
 
-def test_long_lines_keep_their_accuracy() -> None:
-    x = rng_for("long").normal(size=(3, 3000)) * 30
-    assert_forward("CPU", *scan("logcumsumexp", 1), [x], Tolerance(1e-12, 1e-12))
-    assert_gradients("CPU", *scan("cumprod", 1), [1 + x / 1e5], Tolerance(1e-9, 1e-9))
+def test_long_lines_keep_their_accuracy(device: str) -> None:
+    x = rng_for("long").normal(size=(3, 300 if device == "PYTHON" else 3000)) * 30
+    assert_forward(device, *scan("logcumsumexp", 1), [x], Tolerance(1e-12, 1e-12))
+    assert_gradients(device, *scan("cumprod", 1), [1 + x / 1e5], Tolerance(1e-9, 1e-9))
     assert_same(Tensor(x).cummax(1)[0], torch.tensor(x).cummax(1)[0])
 
 

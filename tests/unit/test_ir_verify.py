@@ -98,7 +98,7 @@ def test_kernel_rules(old: str, new: str, rule: str | None) -> None:
 def test_a_kernel_error_shows_the_statement_among_its_neighbours() -> None:
     with pytest.raises(VerifyError) as caught:
         verify_kernel(parse_kernel(KERNEL.replace("x[r, c]", "x[r + 1, c]")))
-    assert str(caught.value).split("\n") == [
+    assert caught.value.message.split("\n") == [
         "kernel rows: index 0 of x, r + 1, is 1..64; the size is 64 and no mask restricts it",
         "       acc[] = 0.0:f32",
         "       loop c serial 128",
@@ -210,7 +210,7 @@ def test_an_instruction_stands_once() -> None:
 def test_a_linear_error_shows_the_instruction_among_its_neighbours() -> None:
     with pytest.raises(VerifyError) as caught:
         verify_linear(parse_linear(LINEAR.replace("store %0, %9, %21", "store %1, %9, %21")))
-    assert str(caught.value).split("\n") == [
+    assert caught.value.message.split("\n") == [
         "linear program scale: parameter x is only read",
         "       %20 = end %10 carry %13, %12",
         "       %21 = result f32x8 %20 (1)",

@@ -15,6 +15,7 @@ from gpu.compiler.render.llvm_target import host_target, missing_here
 from gpu.compiler.target import Target
 from gpu.compiler.toolchain.base import Compiler
 from gpu.compiler.toolchain.llvm import LLVMCompiler
+from gpu.core.available import check_memory
 from gpu.core.config import config
 from gpu.core.devspec import DeviceSpec
 from gpu.core.errors import OutOfMemory, Unsupported
@@ -35,6 +36,7 @@ class CPUAllocator(LRUAllocator[int]):
         self._owners: dict[int, npt.NDArray[np.uint8]] = {}
 
     def _alloc(self, nbytes: int) -> int:
+        check_memory(nbytes)
         try:
             owner = np.empty(nbytes + ALIGNMENT, np.uint8)
         except (MemoryError, ValueError) as error:  # ValueError: more than numpy can address
@@ -112,6 +114,7 @@ def _toolchain(name: str | None, target: Target) -> tuple[Renderer, Compiler]:
         try:
             found = _clang(target)
         except Unsupported as no_clang:
-            raise Unsupported(f"DEV=CPU has no compiler: {no_llvm}; {no_clang}") from no_clang
-        log.warning("%s; kernels are compiled with clang", no_llvm)
+            reasons = f"{no_llvm.message}; {no_clang.message}"
+            raise Unsupported(f"DEV=CPU has no compiler: {reasons}") from no_clang
+        log.warning("%s; kernels are compiled with clang", no_llvm.message)
         return found

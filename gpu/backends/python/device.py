@@ -37,6 +37,7 @@ from gpu.compiler.ir.linear_verify import verify_linear
 from gpu.compiler.ir.optable import OPS
 from gpu.compiler.target import Native, Target
 from gpu.compiler.toolchain.base import Compiler
+from gpu.core.available import check_memory
 from gpu.core.devspec import DeviceSpec
 from gpu.core.errors import CompileError, GpuError, InvalidValue, OutOfMemory, Unsupported
 from gpu.runtime.allocator import Allocator
@@ -82,7 +83,7 @@ class PythonCompiler(Compiler):
         try:
             verify_linear(parse_linear(source))
         except GpuError as error:
-            raise CompileError(f"not a valid linear program: {error}") from error
+            raise CompileError(f"not a valid linear program: {error.message}") from error
         return source.encode()
 
     def disassemble(self, lib: bytes) -> str:
@@ -108,13 +109,10 @@ class PythonProgram(Program):
         """Runs the program on one allocation for each parameter; it is done when this returns.
 
         With `wait` the result is the seconds it took. Raises InvalidValue for buffers too small or
-        too few, VerifyError for an access outside one, Unsupported for `vals`: the linear IR has no
-        parameters that are numbers.
+        too few and for values outside their bounds, VerifyError for an access outside a buffer.
         """
-        if vals:
-            raise Unsupported(f"{self.name} was called with vals={tuple(vals)}; it takes buffers")
         started = time.perf_counter()
-        interpret_linear(self.program, self._arrays(bufs))
+        interpret_linear(self.program, self._arrays(bufs), vals)
         return time.perf_counter() - started if wait else None
 
     def _arrays(self, bufs: Sequence[Memory]) -> list[npt.NDArray[np.generic]]:
@@ -138,6 +136,7 @@ class PythonAllocator(Allocator[Memory]):
     """Memory as numpy arrays of bytes, poisoned before use and after."""
 
     def _alloc(self, nbytes: int) -> Memory:
+        check_memory(nbytes)
         try:
             return np.full(nbytes, _POISON, np.uint8)
         except (MemoryError, ValueError) as error:  # ValueError: more than numpy can address

@@ -4,6 +4,8 @@ A node's shape, dtype and device are fixed when it is made. Nodes are frozen and
 expressions are one object, so `is` compares them and common subexpressions vanish by themselves.
 Anything known about a node beyond its fields lives in the pass that found it out.
 
+Sizes, and where slices, pads and writes start, may be symbolic (`gpu/compiler/ir/dims.py`).
+
 Nodes are made by the functions of `gpu/compiler/ir/graph_build.py`, which simplify; `make` here
 only checks. `RULES` and `RUN` say for each kind what it needs, its shape rule and what it computes.
 
@@ -13,6 +15,7 @@ kind        attr                                 value
 buffer      (handle,)                            memory of the runtime, opaque to the compiler
 const       (value,)                             one value everywhere
 iota        ()                                   0, 1, 2, ... ; one dimension
+index       (expression,)                        a symbolic size as a number; no dimension
 alu         (op,)                                a scalar operation, element by element
 cast        ()                                   converted by value to the node's dtype
 bitcast     ()                                   the same bits, as the node's dtype
@@ -46,6 +49,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from gpu.compiler.ir.dims import Symbol, any_symbols, bound, find_symbols, ordered
 from gpu.compiler.ir.evaluate import Array
 from gpu.compiler.ir.graph_node import Node, Shape
 from gpu.compiler.ir.graph_rules import RULES
@@ -76,6 +80,19 @@ def make(
 
 def _no_leaf(node: Node) -> bool:
     return False
+
+
+def symbols_of(
+    nodes: Iterable[Node], is_leaf: Callable[[Node], bool] = _no_leaf
+) -> tuple[Symbol, ...]:
+    """The variables that nodes depend on, by name; leaves do by their shapes only.
+
+    Raises InvalidValue where one name stands for two variables, or for two values.
+    """
+    found: dict[str, Symbol] = {}
+    for node in nodes:
+        find_symbols(node.shape if is_leaf(node) else (node.shape, node.attr), found)
+    return ordered(found)
 
 
 def toposort(roots: Iterable[Node], is_leaf: Callable[[Node], bool] = _no_leaf) -> list[Node]:
@@ -126,13 +143,25 @@ def verify(roots: Iterable[Node]) -> None:
         check(node)
 
 
+def bound_node(node: Node) -> Node:
+    """The node with the values of its variables in shape and attributes; not interned."""
+    result = Node()
+    result.kind, result.src, result.attr = node.kind, node.src, bound(node.attr)
+    result.shape, result.dtype, result.device = bound(node.shape), node.dtype, node.device
+    return result
+
+
 def interpret(roots: Iterable[Node], inputs: Callable[[Node], Array]) -> list[Array]:
-    """The values of `roots` computed with numpy; `inputs` gives the value of each buffer node."""
+    """The values of `roots` computed with numpy; `inputs` gives the value of each buffer node.
+
+    Arrays have the sizes that variables are bound to.
+    """
     roots = list(roots)
     values: dict[Node, Array] = {}
     for node in toposort(roots):
         if node.kind == "buffer":
             values[node] = inputs(node)
         else:
-            values[node] = RUN[node.kind](node, tuple(values[s] for s in node.src))
+            at_values = bound_node(node) if any_symbols() else node
+            values[node] = RUN[node.kind](at_values, tuple(values[s] for s in node.src))
     return [values[root] for root in roots]

@@ -14,6 +14,7 @@ import numpy as np
 
 from gpu.compiler.ir import optable
 from gpu.compiler.ir.builder import Builder
+from gpu.compiler.ir.dims import Dim, dimension, has_symbols, is_many, reshape_groups
 from gpu.compiler.ir.graph import Node, Shape, make
 from gpu.core.dtype import DType, PyScalar, dtypes
 from gpu.core.errors import ShapeError
@@ -29,9 +30,16 @@ def const(value: PyScalar, shape: Shape, dtype: DType, device: str) -> Node:
     return make("const", (), (optable.rounded(value, dtype),), shape, dtype, device)
 
 
-def iota(size: int, dtype: DType, device: str) -> Node:
+def iota(size: Dim, dtype: DType, device: str) -> Node:
     """0, 1, ..., size - 1."""
     return make("iota", (), (), (size,), dtype, device)
+
+
+def index(value: Dim, dtype: DType, device: str) -> Node:
+    """A dimension as a number, 0-d."""
+    if not has_symbols(value):
+        return const(value, (), dtype, device)
+    return make("index", (), (value,), (), dtype, device)
 
 
 def alu(name: str, *src: Node) -> Node:
@@ -108,7 +116,7 @@ def reduce(monoid: str, x: Node, axes: Sequence[int]) -> Node:
     shape = tuple(1 if a in kept else d for a, d in enumerate(x.shape))
     if any(x.shape[a] == 0 for a in kept):
         return const(optable.MONOIDS[monoid].identity(x.dtype), shape, x.dtype, x.device)
-    if x.kind == "const":
+    if x.kind == "const" and not has_symbols(x.shape):
         count = math.prod(x.shape[a] for a in kept)
         return const(_repeated(monoid, x.attr[0], count, x.dtype), shape, x.dtype, x.device)
     if x.kind == "reduce" and x.attr[0] == monoid:
@@ -137,11 +145,16 @@ def _move(kind: str, x: Node, attr: tuple[Any, ...], shape: Shape) -> Node:
 
 def reshape(x: Node, shape: Shape) -> Node:
     """The same elements in row-major order under another shape."""
-    if x.kind == "reshape":
+    if x.kind == "reshape" and _is_one_reshape(x.src[0].shape, shape):
         x = x.src[0]
     if x.shape == shape:
         return x
     return _move("reshape", x, (), shape)
+
+
+def _is_one_reshape(old: Shape, new: Shape) -> bool:
+    """Whether two reshapes in a row can be one, which is so unless an axis is symbolic."""
+    return not has_symbols((old, new)) or reshape_groups(old, new) is not None
 
 
 def expand(x: Node, shape: Shape) -> Node:
@@ -168,13 +181,16 @@ def permute(x: Node, order: Sequence[int]) -> Node:
 
 def slice_(x: Node, ranges: Sequence[tuple[int, int, int]]) -> Node:
     """Elements start, start + step, ... of each axis; `ranges` holds (start, size, step)."""
-    shape = tuple(size for _, size, _ in ranges)
+    shape = tuple(dimension(size) for _, size, _ in ranges)
     # The step of an axis with at most one element means nothing: 1 keeps equal nodes equal.
-    attr = tuple((start, step if size > 1 else 1) for start, size, step in ranges)
+    attr = tuple(
+        (dimension(start), step if is_many(size) else 1)
+        for (start, _, step), size in zip(ranges, shape, strict=True)
+    )
     if x.kind == "slice" and len(attr) == len(x.attr) and 0 not in shape:
         _move("slice", x, attr, shape)  # the inner range must fit before the two are merged
         attr = tuple(
-            (outer[0] + outer[1] * inner[0], outer[1] * inner[1])
+            (dimension(outer[0] + outer[1] * inner[0]), outer[1] * inner[1])
             for outer, inner in zip(x.attr, attr, strict=True)
         )
         x = x.src[0]
@@ -186,13 +202,13 @@ def slice_(x: Node, ranges: Sequence[tuple[int, int, int]]) -> Node:
 def pad(x: Node, padding: Sequence[tuple[int, int, int]]) -> Node:
     """Zeros around each axis and between its elements; `padding` holds (before, after, gap)."""
     attr = tuple(
-        (before, after, gap if size > 1 else 0)
+        (dimension(before), dimension(after), gap if is_many(size) else 0)
         for (before, after, gap), size in zip(padding, x.shape, strict=True)
     )
     if all(a == (0, 0, 0) for a in attr):
         return x
     shape = tuple(
-        before + size + max(size - 1, 0) * gap + after
+        dimension(before + size + (max(size - 1, 0) * gap if gap else 0) + after)
         for (before, after, gap), size in zip(attr, x.shape, strict=True)
     )
     zero = x.kind == "const" and not x.attr[0] and math.copysign(1.0, x.attr[0]) > 0
@@ -238,7 +254,7 @@ def scatter(x: Node, index: Node, updates: Node, axis: int, monoid: str) -> Node
 
 def scan(monoid: str, x: Node, axis: int) -> Node:
     """The running combination of `x` along `axis`."""
-    if x.shape[axis] <= 1:
+    if not is_many(x.shape[axis]):
         return x
     return make("scan", (x,), (monoid, axis), x.shape, x.dtype, x.device)
 
@@ -247,7 +263,7 @@ def write(x: Node, value: Node, ranges: Sequence[tuple[int, int]]) -> Node:
     """`x` with the region that starts and steps as `ranges` say replaced by `value`."""
     if 0 in value.shape:
         return x
-    attr = tuple((s, d if n > 1 else 1) for (s, d), n in zip(ranges, value.shape, strict=True))
+    attr = tuple((s, d if is_many(n) else 1) for (s, d), n in zip(ranges, value.shape, strict=True))
     node = make("write", (x, value), attr, x.shape, x.dtype, x.device)
     return value if value.shape == x.shape else node
 
@@ -266,7 +282,7 @@ def contiguous(x: Node, identity: int = 0) -> Node:
 
 def detach(x: Node) -> Node:
     """`x`, through which no gradient flows."""
-    if x.kind in ("const", "iota", "detach"):
+    if x.kind in ("const", "iota", "index", "detach"):
         return x
     return make("detach", (x,), (), x.shape, x.dtype, x.device)
 

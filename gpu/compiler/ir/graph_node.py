@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
+from gpu.compiler.ir.dims import Shape, upper
 from gpu.core.dtype import DType
 
-Shape = tuple[int, ...]
+__all__ = ["Node", "Shape"]
 
 
 class Node:
@@ -17,7 +17,7 @@ class Node:
         kind: one of the table in `gpu/compiler/ir/graph.py`.
         src: operands.
         attr: what else the kind needs, see the module's table; hashable.
-        shape: sizes of the result's dimensions.
+        shape: sizes of the result's dimensions, see `gpu/compiler/ir/dims.py`.
         dtype: element type of the result.
         device: name of the device the value lives on.
     """
@@ -33,12 +33,15 @@ class Node:
 
     @property
     def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
+        """Number of elements that memory for the value has: symbolic sizes at their largest."""
+        total = 1
+        for dim in self.shape:
+            total *= dim if type(dim) is int else upper(dim)
+        return total
 
     @property
     def nbytes(self) -> int:
-        """Size of the value in bytes."""
+        """Size of memory for the value in bytes."""
         return self.size * self.dtype.itemsize
 
     def __repr__(self) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gpu.compiler.ir import optable
+from gpu.compiler.ir.dims import dimension, has_symbols, is_many, reshape_groups
 from gpu.compiler.ir.graph_node import Node, Shape
 from gpu.core.dtype import dtypes
 from gpu.core.errors import DTypeError, ShapeError
@@ -48,6 +49,11 @@ def _check_iota(node: Node) -> None:
     _require(len(node.shape) == 1, node, "iota has one dimension")
 
 
+def _check_index_value(node: Node) -> None:
+    fits = not node.shape and node.dtype.is_int and has_symbols(node.attr[0])
+    _require(fits, node, "a symbolic size is one integer")
+
+
 def _check_alu(node: Node) -> None:
     same = all(s.shape == node.shape for s in node.src)
     _require(same, node, "operands must have the result's shape; broadcast them first")
@@ -81,7 +87,12 @@ def _check_reduce(node: Node) -> None:
 
 def _check_reshape(node: Node) -> None:
     _same_dtype(node)
-    _require(node.size == node.src[0].size, node, "the number of elements must stay the same")
+    shapes = node.src[0].shape, node.shape
+    if not has_symbols(shapes):
+        _require(node.size == node.src[0].size, node, "the number of elements must stay the same")
+        return
+    rule = "the elements must stay the same, and a symbolic axis cannot join one outside of it"
+    _require(reshape_groups(*shapes) is not None, node, rule)
 
 
 def _check_expand(node: Node) -> None:
@@ -107,7 +118,8 @@ def _check_slice(node: Node) -> None:
     _require(len(node.attr) == len(source) == len(node.shape), node, "one (start, step) per axis")
     for (start, step), size, available in zip(node.attr, node.shape, source, strict=True):
         last = start + (size - 1) * step
-        inside = size == 0 or (0 <= start < available and 0 <= last < available)
+        low, high = (start, last) if step > 0 else (last, start)
+        inside = size == 0 or (low >= 0 and high < available)
         if step == 0 or not inside:
             raise _misfit(node, f"elements {start}..{last} are not all in 0..{available - 1}")
 
@@ -118,10 +130,12 @@ def _check_pad(node: Node) -> None:
     source = node.src[0].shape
     _require(len(node.attr) == len(source) == len(node.shape), node, "one (lo, hi, gap) per axis")
     for (before, after, interior), size, result in zip(node.attr, source, node.shape, strict=True):
-        _require(min(before, after, interior) >= 0, node, "padding must not be negative")
-        inner = size + max(size - 1, 0) * interior
-        if result != before + inner + after:
-            raise _misfit(node, f"the size must be {before + inner + after}")
+        positive = before >= 0 and after >= 0 and interior >= 0
+        _require(positive, node, "padding must not be negative")
+        inner = size + (max(size - 1, 0) * interior if interior else 0)
+        expected = dimension(before + inner + after)
+        if result != expected:
+            raise _misfit(node, f"the size must be {expected}")
 
 
 def _check_skew(node: Node) -> None:
@@ -187,6 +201,9 @@ def _check_random(node: Node) -> None:
     (state,) = node.src
     fits = state.shape == (4,) and state.dtype is dtypes.uint32 and node.dtype is dtypes.uint32
     _require(fits, node, "the state is uint32[4] and the result uint32")
+    # Elements are numbered in row-major order, which only the first size plays no part in.
+    inner = [d for d in node.shape if is_many(d)][1:]
+    _require(not has_symbols(tuple(inner)), node, "only the first axis can be symbolic")
 
 
 def _check_same(node: Node) -> None:
@@ -199,6 +216,7 @@ RULES: Final[dict[str, tuple[int, Callable[[Node], None]]]] = {
     "buffer": (0, _check_leaf),
     "const": (0, _check_leaf),
     "iota": (0, _check_iota),
+    "index": (0, _check_index_value),
     "alu": (-1, _check_alu),
     "cast": (1, _check_cast),
     "bitcast": (1, _check_bitcast),

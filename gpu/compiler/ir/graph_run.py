@@ -27,6 +27,10 @@ def _run_iota(node: Node, args: tuple[Array, ...]) -> Array:
     return np.arange(node.shape[0]).astype(node.dtype.np)
 
 
+def _run_index(node: Node, args: tuple[Array, ...]) -> Array:
+    return np.asarray(node.attr[0]).astype(node.dtype.np)
+
+
 def _run_alu(node: Node, args: tuple[Array, ...]) -> Array:
     return optable.apply(node.attr[0], node.dtype, args)
 
@@ -158,10 +162,11 @@ def _run_same(node: Node, args: tuple[Array, ...]) -> Array:
     return args[0]
 
 
-# For each kind but buffers, whose value comes from outside.
+# For each kind but buffers, whose value comes from outside. Nodes have no symbolic sizes here.
 RUN: Final[dict[str, Callable[[Node, tuple[Array, ...]], Array]]] = {
     "const": _run_const,
     "iota": _run_iota,
+    "index": _run_index,
     "alu": _run_alu,
     "cast": _run_cast,
     "bitcast": _run_bitcast,

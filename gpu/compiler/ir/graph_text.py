@@ -12,18 +12,26 @@ One line a node, sources first; the last line names the roots:
 Attributes stand in parentheses: a slice as `start:step` and a pad as `before:after:interior` for
 each axis, the identity of a contiguous node unless it is 0. Buffers are numbered by the first use
 of their handle, since handles are opaque. With nodes on several devices there is no first line, and
-each node says `on DEVICE`.
+each node says `on DEVICE`. Variables that sizes and attributes depend on come first, with their
+bounds and the value they are bound to:
+
+    symbol p 1..511 = 7
+    %1 = slice (0:1, p:1) %0 : f32[4,p + 1]
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from gpu.compiler.ir import optable
-from gpu.compiler.ir.graph import RULES, Node, make, toposort
+from gpu.compiler.ir.dims import Dim, Symbol, symbol
+from gpu.compiler.ir.graph import RULES, Node, make, symbols_of, toposort
 from gpu.compiler.ir.text import Cursor, cursors, print_scalar, print_shape
 from gpu.core.errors import ParseError
+
+Symbols: TypeAlias = "Mapping[str, Symbol]"
+_NO_SYMBOLS: Final[Symbols] = {}
 
 
 def handles_of(roots: Iterable[Node]) -> list[Hashable]:
@@ -39,6 +47,7 @@ def print_graph(roots: Iterable[Node]) -> str:
     numbers = {handle: number for number, handle in enumerate(handles_of(roots))}
     names = {node: f"%{number}" for number, node in enumerate(order)}
     lines = [f"device {next(iter(devices))}"] if len(devices) == 1 else []
+    lines += [f"symbol {s.name} {s.lo}..{s.hi} = {s.bound}" for s in symbols_of(order)]
     for node in order:
         operands = ", ".join(names[s] for s in node.src)
         parts = [names[node], "=", _label(node, numbers), operands, ":"]
@@ -69,6 +78,8 @@ def _label(node: Node, numbers: dict[Hashable, int]) -> str:
         case "scan":
             monoid, axis = node.attr
             return f"scan {monoid} ({axis})"
+        case "index":
+            return f"index ({node.attr[0]})"
         case "permute":
             return f"permute ({', '.join(map(str, node.attr[0]))})"
         case "contiguous":
@@ -104,17 +115,28 @@ class _Reader:
         self.handles = handles
         self.nodes: dict[int, Node] = {}
         self.device: str | None = None
+        self.symbols: dict[str, Symbol] = {}
         self.roots: list[Node] | None = None
 
     def line(self, at: Cursor) -> None:
         """Reads one line."""
         if at.accept("device"):
             self.device = _device(at)
+        elif at.accept("symbol"):
+            self._symbol(at)
         elif at.accept("return"):
             self.roots = [] if at.done() else self._operands(at)
         else:
             self._node(at)
         at.end()
+
+    def _symbol(self, at: Cursor) -> None:
+        name, lo, hi = at.bounded_name()
+        at.expect("=")
+        value = at.integer("the value it is bound to")
+        if not lo <= value <= hi:
+            raise at.refused(f"a value in {lo}..{hi}")
+        self.symbols[name] = symbol(name, lo, hi, value)
 
     def _operands(self, at: Cursor) -> list[Node]:
         operands = [self._operand(at)]
@@ -143,13 +165,13 @@ class _Reader:
         elif kind == "const":
             literal = at.literal()
         elif kind in _ATTRIBUTES:
-            attr = _ATTRIBUTES[kind](at)
+            attr = _ATTRIBUTES[kind](at, self.symbols)
         elif kind == "alu" or kind not in RULES:
             raise at.refused(f"a kind of node or an operation ({kind} is neither)")
         src = tuple(self._operands(at)) if at.ahead("%") else ()
         at.expect(":")
         dtype = at.dtype()
-        shape = at.shape()
+        shape = at.shape(self.symbols)
         if literal is not None:
             attr = (literal(dtype),)
         device = _device(at) if at.accept("on") else self.device
@@ -170,26 +192,26 @@ def _device(at: Cursor) -> str:
     return at.word("the name of a device")
 
 
-def _integers(at: Cursor) -> tuple[int, ...]:
+def _integers(at: Cursor, _: Symbols = _NO_SYMBOLS) -> tuple[int, ...]:
     at.expect("(")
     return at.listed(at.integer, ")")
 
 
-def _reduce(at: Cursor) -> tuple[Any, ...]:
+def _reduce(at: Cursor, _: Symbols = _NO_SYMBOLS) -> tuple[Any, ...]:
     monoid = at.name("a monoid")
     if monoid not in optable.MONOIDS:
         raise at.refused(f"a monoid, one of {' '.join(optable.MONOIDS)},")
     return (monoid, _integers(at))
 
 
-def _scatter(at: Cursor) -> tuple[Any, ...]:
+def _scatter(at: Cursor, _: Symbols) -> tuple[Any, ...]:
     monoid = at.name("a monoid or set")
     if monoid not in optable.MONOIDS and monoid != "set":
         raise at.refused(f"a monoid, one of {' '.join(optable.MONOIDS)}, or set,")
     return (*_counted(at, 1), monoid)
 
 
-def _scan(at: Cursor) -> tuple[Any, ...]:
+def _scan(at: Cursor, _: Symbols) -> tuple[Any, ...]:
     monoid, axes = _reduce(at)
     if len(axes) != 1:
         raise at.refused("one axis")
@@ -203,28 +225,36 @@ def _counted(at: Cursor, count: int) -> tuple[int, ...]:
     return numbers
 
 
-def _axes(count: int) -> Callable[[Cursor], tuple[Any, ...]]:
-    def axis(at: Cursor) -> tuple[int, ...]:
-        numbers = [at.integer()]
+def _axes(count: int) -> Callable[[Cursor, Symbols], tuple[Any, ...]]:
+    def axis(at: Cursor, symbols: Symbols) -> tuple[Dim, ...]:
+        numbers = [at.dimension(symbols)]
         for _ in range(count - 1):
             at.expect(":")
-            numbers.append(at.integer())
+            numbers.append(at.dimension(symbols))
         return tuple(numbers)
 
-    def read(at: Cursor) -> tuple[Any, ...]:
+    def read(at: Cursor, symbols: Symbols) -> tuple[Any, ...]:
         at.expect("(")
-        return at.listed(lambda: axis(at), ")")
+        return at.listed(lambda: axis(at, symbols), ")")
 
     return read
 
 
-_ATTRIBUTES: Final[dict[str, Callable[[Cursor], tuple[Any, ...]]]] = {
+def _index(at: Cursor, symbols: Symbols) -> tuple[Any, ...]:
+    at.expect("(")
+    value = at.dimension(symbols)
+    at.expect(")")
+    return (value,)
+
+
+_ATTRIBUTES: Final[dict[str, Callable[[Cursor, Symbols], tuple[Any, ...]]]] = {
     "reduce": _reduce,
-    "contiguous": lambda at: _integers(at) if at.ahead("(") else (0,),
-    "permute": lambda at: (_integers(at),),
-    "skew": lambda at: _counted(at, 4),
-    "unskew": lambda at: _counted(at, 4),
-    "gather": lambda at: _counted(at, 1),
+    "contiguous": lambda at, _: _integers(at) if at.ahead("(") else (0,),
+    "permute": lambda at, _: (_integers(at),),
+    "skew": lambda at, _: _counted(at, 4),
+    "unskew": lambda at, _: _counted(at, 4),
+    "gather": lambda at, _: _counted(at, 1),
+    "index": _index,
     "scatter": _scatter,
     "scan": _scan,
     "write": _axes(2),

@@ -8,6 +8,7 @@ text form (`index_text`).
 
 from __future__ import annotations
 
+from gpu.compiler.ir.index_bounds import extremes
 from gpu.compiler.ir.index_expr import Atom, Div, Expr, Mod, Operand, Var, expr
 from gpu.compiler.ir.index_mask import (
     ALWAYS,
@@ -18,7 +19,13 @@ from gpu.compiler.ir.index_mask import (
     between,
     parse_mask,
 )
-from gpu.compiler.ir.index_query import simplify_under, split_hint
+from gpu.compiler.ir.index_query import (
+    divides,
+    iterations,
+    loop_var,
+    simplify_under,
+    split_hint,
+)
 from gpu.compiler.ir.index_text import parse_expr
 
 __all__ = [
@@ -34,7 +41,11 @@ __all__ = [
     "at_least",
     "at_most",
     "between",
+    "divides",
     "expr",
+    "extremes",
+    "iterations",
+    "loop_var",
     "parse_expr",
     "parse_mask",
     "simplify_under",

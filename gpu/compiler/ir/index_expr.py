@@ -18,7 +18,7 @@ from typing import TypeAlias, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu.compiler.ir import index_rules, index_text
+from gpu.compiler.ir import index_bounds, index_rules, index_text
 from gpu.compiler.ir.index_table import WeakTable
 from gpu.core.errors import InvalidType, InvalidValue
 
@@ -28,7 +28,7 @@ Terms: TypeAlias = "tuple[tuple[Atom, int], ...]"
 SortKey: TypeAlias = "tuple[object, ...]"
 IntArray: TypeAlias = NDArray[np.int64]
 
-_VAR_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+VAR_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _serial = itertools.count()
 
 
@@ -63,18 +63,39 @@ class _Arithmetic:
     def __mod__(self, den: int) -> Expr:
         return index_rules.modulo(expr(self), _checked_divisor(den))
 
+    # Comparisons hold for all values of the variables or for none; else they raise.
+
+    def __lt__(self, other: Operand) -> bool:
+        return _never_negative(other - expr(self) - 1, self, "<", other)
+
+    def __le__(self, other: Operand) -> bool:
+        return _never_negative(other - expr(self), self, "<=", other)
+
+    def __gt__(self, other: Operand) -> bool:
+        return _never_negative(expr(self) - other - 1, self, ">", other)
+
+    def __ge__(self, other: Operand) -> bool:
+        return _never_negative(expr(self) - other, self, ">=", other)
+
 
 class Var(_Arithmetic):
     """A loop axis or a symbolic dimension, with inclusive bounds; compared by identity.
 
     A variable whose bounds coincide is a constant to every expression built from it.
     Raises InvalidValue for `lo > hi` or a name that the text form could not read back.
+
+    Attributes:
+        stop: what a loop over the variable stays below, where that is known at launch only; then
+            `hi` is the largest value it can have, and None says that the loop goes up to `hi`.
+        bound: the value of a symbolic dimension (`gpu/compiler/ir/dims.py`); None for a loop.
     """
 
-    __slots__ = ("__weakref__", "as_expr", "hi", "key", "lo", "name")
+    __slots__ = ("__weakref__", "as_expr", "hi", "key", "lo", "name", "stop")
 
-    def __init__(self, name: str, lo: int, hi: int) -> None:
-        if not _VAR_NAME.fullmatch(name):
+    bound: int | None = None
+
+    def __init__(self, name: str, lo: int, hi: int, stop: Expr | None = None) -> None:
+        if not VAR_NAME.fullmatch(name):
             raise InvalidValue(
                 f"variable name {name!r}: expected a letter or '_', then letters, digits, '_', '.'"
             )
@@ -85,13 +106,14 @@ class Var(_Arithmetic):
         self.name = name
         self.lo = lo
         self.hi = hi
+        self.stop = stop
         self.key: SortKey = (0, name, next(_serial))
         # Not in the weak table: the entry's key would keep its own value alive.
         self.as_expr = Expr(0, ((self, 1),)) if lo < hi else constant(lo)
 
     @property
     def extent(self) -> int:
-        """How many values the variable takes."""
+        """How many values the variable takes, at most."""
         return self.hi - self.lo + 1
 
     def __str__(self) -> str:
@@ -147,7 +169,7 @@ class Expr(_Arithmetic):
             else:
                 low += coefficient * atom.hi
                 high += coefficient * atom.lo
-            if type(atom) is not Var:
+            if not isinstance(atom, Var):
                 affine = False
         self.const = const
         self.terms = terms
@@ -223,14 +245,23 @@ class Expr(_Arithmetic):
         """
         total: int | IntArray = self.const
         for atom, coefficient in self.terms:
-            total = total + coefficient * _evaluate_atom(atom, env)
+            total = total + coefficient * evaluate_atom(atom, env)
         return total
+
+    @property
+    def value(self) -> int:
+        """The number it stands for, where every variable in it is bound to one.
+
+        Raises InvalidValue for one with other variables.
+        """
+        if any(var.bound is None for var in self.vars):
+            raise InvalidValue(f"{self} has no value: not all of its variables are bound to one")
+        return self.evaluate({var: var.bound for var in self.vars if var.bound is not None})
 
     def __str__(self) -> str:
         return index_text.format_expr(self)
 
-    def __repr__(self) -> str:
-        return f"Expr({self})"
+    __repr__ = __str__
 
 
 _exprs: WeakTable[tuple[int, Terms], Expr] = WeakTable()
@@ -261,7 +292,7 @@ def linear(const: int, terms: Mapping[Atom, int]) -> Expr:
     if len(items) > 1:
         items.sort(key=_term_key)
         # Variables sort before divisions and moduli, so the last term tells whether there are any.
-        if type(items[-1][0]) is not Var:
+        if not isinstance(items[-1][0], Var):
             combined = index_rules.recombine(const, items)
             if combined is not None:
                 return combined
@@ -318,9 +349,10 @@ def _subst_atom(atom: Atom, env: Mapping[Var, Operand]) -> Expr:
     return num // atom.den if isinstance(atom, Div) else num % atom.den
 
 
-def _evaluate_atom(
+def evaluate_atom(
     atom: Atom, env: Mapping[Var, int] | Mapping[Var, int | IntArray]
 ) -> int | IntArray:
+    """As `Expr.evaluate`, for an atom."""
     if isinstance(atom, Var):
         value = env.get(atom)
         if value is None:
@@ -328,6 +360,21 @@ def _evaluate_atom(
         return value.astype(np.int64, copy=False) if isinstance(value, np.ndarray) else value
     num = atom.num.evaluate(env)
     return num // atom.den if isinstance(atom, Div) else num % atom.den
+
+
+def _never_negative(difference: Expr, left: object, relation: str, right: object) -> bool:
+    low, high = difference.lo, difference.hi
+    if low < 0 <= high:
+        symbols = [var for var in difference.vars if var.bound is not None]
+        low, high = index_bounds.extremes(difference, symbols)
+    if low >= 0:
+        return True
+    if high < 0:
+        return False
+    raise InvalidValue(
+        f"whether {left} {relation} {right} depends on the values of the variables, and this has "
+        "to hold for all of them or none: choose other bounds for the variables"
+    )
 
 
 def _checked_int(value: object, what: str) -> int:

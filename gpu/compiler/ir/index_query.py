@@ -1,4 +1,6 @@
-"""What a schedule asks of an expression: which loop to split, what it is under a mask."""
+"""What a schedule asks of an expression: which loop to split, what it is under a mask; and of a
+variable, how often a loop over it runs.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +57,24 @@ def simplify_under(value: Expr, mask: Mask) -> Expr:
     return value.subst(narrowed).subst(restored)
 
 
+def divides(factor: int, var: Var) -> bool:
+    """Whether a loop over `var`, from 0, is sure to have a multiple of `factor` iterations."""
+    if var.stop is None:
+        return var.extent % factor == 0
+    return var.stop % factor is expr(0)
+
+
+def loop_var(name: str, size: Expr | int) -> Var:
+    """A variable for a loop of `size` iterations, from 0, of which there may be one at least."""
+    size = expr(size)
+    return Var(name, 0, size.hi - 1, None if size.is_const else size)
+
+
+def iterations(var: Var) -> Expr:
+    """How many iterations a loop over `var`, from 0, has."""
+    return expr(var.hi + 1) if var.stop is None else var.stop
+
+
 def _quotients(value: Expr) -> dict[Div | Mod, None]:
     """The distinct divisions and moduli at any depth, outer ones first, as an ordered set."""
     found: dict[Div | Mod, None] = {}
@@ -67,9 +87,11 @@ def _quotients(value: Expr) -> dict[Div | Mod, None]:
 
 def _candidates(atom: Div | Mod) -> Iterator[tuple[Var, int]]:
     for var, coefficient in atom.num.terms:
-        if isinstance(var, Var) and var.lo == 0 and atom.den % coefficient == 0:
+        if not isinstance(var, Var) or var.bound is not None or var.lo != 0:
+            continue
+        if atom.den % coefficient == 0:
             factor = atom.den // abs(coefficient)
-            if 1 < factor < var.extent and var.extent % factor == 0:
+            if 1 < factor < var.extent and divides(factor, var):
                 yield var, factor
 
 

@@ -7,7 +7,7 @@ Entering a loop of n iterations turns each point p into the points p * n + i.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -48,6 +48,18 @@ def repeated(value: Array, count: int) -> Array:
 def owners(points: int, rows: int) -> Array:
     """For each of `points` the one of `rows` earlier points it comes from."""
     return np.arange(points) // (points // rows)
+
+
+def check_vals(name: str, wanted: Sequence[tuple[str, int, int]], vals: Sequence[int]) -> None:
+    """Checks the values of a launch against what a kernel wants: (name, lowest, highest) of each.
+
+    Raises InvalidValue.
+    """
+    if len(vals) != len(wanted):
+        raise InvalidValue(f"{name} takes {len(wanted)} values, got {len(vals)}")
+    for (which, lo, hi), value in zip(wanted, vals, strict=True):
+        if not lo <= value <= hi:
+            raise InvalidValue(f"value {which} of {name} is {value}; expected {lo}..{hi}")
 
 
 def flat_view(array: Array, what: str, dtype: DType) -> Array:

@@ -176,7 +176,10 @@ class Block(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """`body` for each value of `var` from `var.lo` to `var.hi`; `kind` is one of `LOOP_KINDS`."""
+    """`body` for each value of `var` from `var.lo` to `var.hi`; `kind` is one of `LOOP_KINDS`.
+
+    Where `var.stop` is given the loop ends before it, and runs no iteration if that is 0.
+    """
 
     var: Var
     kind: str
@@ -228,8 +231,11 @@ class Kernel(NamedTuple):
         name: symbol of the compiled function.
         params: global buffers; those an Update names are outputs.
         body: statements.
+        vals: variables whose values are passed at launch, in calling order; stops of loops and
+            indices may depend on them.
     """
 
     name: str
     params: tuple[Buf, ...]
     body: Block
+    vals: tuple[Var, ...] = ()

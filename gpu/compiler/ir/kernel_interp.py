@@ -6,7 +6,7 @@ points. A value is an array with an element for each point, or with one element 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from gpu.compiler.ir import evaluate, optable
 from gpu.compiler.ir.evaluate import Array
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var
-from gpu.compiler.ir.interp import flat_view, goes, owners, poison, repeated
+from gpu.compiler.ir.interp import check_vals, flat_view, goes, owners, poison, repeated
 from gpu.compiler.ir.kernel import Alloc, Block, Buf, If, Kernel, Let, Loop, Stmt, Update, Value
 from gpu.compiler.ir.kernel_verify import verify_kernel
 from gpu.compiler.ir.kernel_walk import operands_first
@@ -33,13 +33,17 @@ class Storage(NamedTuple):
     rows: int
 
 
-def interpret_kernel(kernel: Kernel, buffers: Mapping[str, Array]) -> None:
+def interpret_kernel(
+    kernel: Kernel, buffers: Mapping[str, Array], vals: Sequence[int] = ()
+) -> None:
     """Runs a kernel on one array for each parameter, by name; outputs are changed in place.
 
-    Raises VerifyError for a kernel that breaks a rule or reaches outside a buffer, InvalidValue
-    for arrays that are missing or do not fit the parameters.
+    `vals` are the values of the launch. Raises VerifyError for a kernel that breaks a rule or
+    reaches outside a buffer, InvalidValue for arrays that are missing or do not fit the parameters,
+    and for values outside of their bounds.
     """
     verify_kernel(kernel)
+    check_vals(kernel.name, [(v.name, v.lo, v.hi) for v in kernel.vals], vals)
     storage = {}
     for param in kernel.params:
         if param.name not in buffers or buffers[param.name].shape != param.shape:
@@ -50,17 +54,18 @@ def interpret_kernel(kernel: Kernel, buffers: Mapping[str, Array]) -> None:
         what = f"buffer {param.name} of {kernel.name}"
         storage[param] = Storage(flat_view(buffers[param.name], what, param.dtype), 1)
     with np.errstate(all="ignore"):
-        _Machine(storage).block(kernel.body)
+        _Machine(storage, dict(zip(kernel.vals, vals, strict=True))).block(kernel.body)
 
 
 class _Machine:
     """The state of a run: memory, the variables at each point, and which points are active."""
 
-    def __init__(self, storage: dict[Buf, Storage]):
+    def __init__(self, storage: dict[Buf, Storage], vals: Mapping[Var, int]):
         self.storage = storage
         self.points = 1
         self.active: Array | None = None
-        self.vars: dict[Var, int | Array] = {}
+        self.vals = vals
+        self.vars: dict[Var, int | Array] = dict(vals)
         self.orders: dict[Value, list[Value]] = {}
 
     def block(self, block: Block) -> None:
@@ -79,7 +84,7 @@ class _Machine:
             case If():
                 self._if(stmt)
             case Loop(var, "serial", body):
-                for counter in range(var.lo, var.hi + 1):
+                for counter in range(var.lo, var.lo + self._trips(var)):
                     self.vars[var] = counter
                     self.block(body)
             case Loop():
@@ -87,9 +92,12 @@ class _Machine:
             case Update():
                 self._update(stmt)
 
+    def _trips(self, var: Var) -> int:
+        return var.extent if var.stop is None else var.stop.evaluate(self.vals)
+
     def _together(self, loop: Loop) -> None:
         points, active, outer = self.points, self.active, self.vars
-        for first, count in goes(loop.var.extent, points, _widest(loop.body)):
+        for first, count in goes(self._trips(loop.var), points, _widest(loop.body)):
             self.points = points * count
             self.vars = {
                 var: value if isinstance(value, int) else repeated(value, count)

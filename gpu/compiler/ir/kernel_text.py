@@ -13,7 +13,13 @@ The tree of statements, by indentation:
         out[r] = acc[]
 
 A loop gives how many values its variable takes, from 0, or both ends as in `3..10`, which it
-includes. `acc[] = v` sets, `acc[] add= v` combines by a monoid; a mask follows as in
+includes. Values passed at launch stand behind the buffers, with their bounds, and how often a loop
+runs may depend on them:
+
+    kernel tail(out: f32[512] global; p 1..511)
+      loop i serial p + 1
+
+`acc[] = v` sets, `acc[] add= v` combines by a monoid; a mask follows as in
 `out[r] = v if r - 1 >= 0`, and in a load inside the brackets: `x[r, c if 99 - c >= 0]`. Values are
 written as calls, `cast.f32(v)` and `bitcast.i32(v)` name the new dtype, constants theirs, and
 `index(16*r + c)` is index arithmetic as a value. What an update uses twice, or nests deeply, gets a
@@ -30,7 +36,16 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from gpu.compiler.ir import kernel as ir
-from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, parse_expr, parse_mask
+from gpu.compiler.ir.index import (
+    ALWAYS,
+    Expr,
+    Mask,
+    Var,
+    iterations,
+    loop_var,
+    parse_expr,
+    parse_mask,
+)
 from gpu.compiler.ir.kernel import (
     SPACES,
     Alloc,
@@ -71,7 +86,9 @@ def print_kernel(kernel: Kernel) -> str:
 
 def print_signature(kernel: Kernel) -> str:
     """The line with the kernel's name and parameters."""
-    return f"kernel {kernel.name}({', '.join(map(_declaration, kernel.params))})"
+    vals = ", ".join(f"{v.name} {v.lo}..{v.hi}" for v in kernel.vals)
+    params = ", ".join(map(_declaration, kernel.params))
+    return f"kernel {kernel.name}({params}{f'; {vals}' if vals else ''})"
 
 
 def print_statements(kernel: Kernel) -> list[list[str]]:
@@ -99,7 +116,7 @@ def _own_lines(stmt: Stmt) -> list[str]:
         case If(mask, _):
             return [f"if {mask}"]
         case Loop(var, kind, _):
-            extent = f"{var.lo}..{var.hi}" if var.lo else f"{var.extent}"
+            extent = f"{var.lo}..{var.hi}" if var.lo else f"{iterations(var)}"
             return [f"loop {var.name} {kind} {extent}"]
         case Update(buf, indices, monoid, value, mask, lets):
             bound = [line for var, value_of in lets for line in _print_let(var, value_of)]
@@ -166,12 +183,15 @@ def parse_kernel(text: str) -> Kernel:
     at.expect("kernel")
     name = at.name("the name of the kernel")
     at.expect("(")
-    params = at.listed(lambda: _read_declaration(at), ")")
+    params, vals = at.listed_in_two(
+        lambda: _read_declaration(at), lambda: Var(*at.bounded_name()), ")"
+    )
     at.end()
     reader = _Reader(lines[1:])
     reader.bufs = {buf.name: buf for buf in params}
+    reader.vars = {val.name: val for val in vals}
     body = reader.block(0)
-    return Kernel(name, params, body)
+    return Kernel(name, params, body, vals)
 
 
 def _read_declaration(at: Cursor) -> Buf:
@@ -237,16 +257,25 @@ class _Reader:
     def _loop(self, at: Cursor, depth: int) -> Loop:
         name = at.name("the name of a variable")
         kind = at.name("a kind of loop")
+        var = self._loop_var(at, name)
+        outer = self.vars
+        self.vars = {**outer, name: var}
+        loop = Loop(self.vars[name], kind, self.block(at.indent, depth + 1))
+        self.vars = outer
+        return loop
+
+    def _loop_var(self, at: Cursor, name: str) -> Var:
+        if self.vars and not at.ahead_number():
+            count = self._index_text(at, at.rest(), parse_expr)
+            if count.hi < 1:
+                raise at.error("a number of iterations")
+            return loop_var(name, count)
         first = at.integer("how many iterations")
         lo, hi = (first, at.integer()) if at.accept("..") else (0, first - 1)
         at.end()
         if hi < lo:
             raise at.error("at least one iteration")
-        outer = self.vars
-        self.vars = {**outer, name: Var(name, lo, hi)}
-        loop = Loop(self.vars[name], kind, self.block(at.indent, depth + 1))
-        self.vars = outer
-        return loop
+        return Var(name, lo, hi)
 
     def _update(self, at: Cursor) -> Update:
         buf = self._buffer(at, at.name("a statement"))
@@ -304,7 +333,7 @@ class _Reader:
         try:
             return parse(text, self.vars)
         except ParseError as error:
-            raise ParseError(f"line {at.number}: {error}") from error
+            raise ParseError(f"line {at.number}: {error.message}") from error
 
     def _value(self, at: Cursor, depth: int = 0) -> Value:
         if depth > _READ_DEPTH:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NoReturn
 
-from gpu.compiler.ir.index import ALWAYS, NEVER, Expr, Mask, Var
+from gpu.compiler.ir.index import ALWAYS, NEVER, Expr, Mask, Var, extremes, iterations
 from gpu.compiler.ir.kernel import (
     LOOP_KINDS,
     PARALLEL,
@@ -68,6 +68,8 @@ class _Verifier:
         for param in self.kernel.params:
             self.declare(param)
             self.require(param.space == "global", f"parameter {param.name} must be global")
+        names = [val.name for val in self.kernel.vals]
+        self.require(len(set(names)) == len(names), "names of values must be distinct")
         self.block(self.kernel.body)
 
     def declare(self, buf: Buf) -> None:
@@ -109,8 +111,17 @@ class _Verifier:
         """A loop binds a variable that no loop around it binds, by object or by name."""
         kinds = f"the kind of a loop is one of {' '.join(LOOP_KINDS)}"
         self.require(loop.kind in LOOP_KINDS, kinds)
-        outer = {around.var.name for around in self.loops}
+        outer = {around.var.name for around in self.loops} | {v.name for v in self.kernel.vals}
         self.require(loop.var.name not in outer, f"a loop around this binds {loop.var.name} too")
+        count = iterations(loop.var)
+        known = count.vars <= set(self.kernel.vals) and loop.var.lo == 0
+        never_negative = count.lo >= 0 or extremes(count, self.kernel.vals)[0] >= 0
+        self.require(
+            count.is_const or (known and never_negative and count.hi == loop.var.hi + 1),
+            f"how often {loop.var.name} runs, {count}, must follow from values of the launch",
+        )
+        counted = loop.kind not in ("vector", "unroll") or loop.var.stop is None
+        self.require(counted, f"a loop of kind {loop.kind} needs a number of iterations")
         self.loops.append(loop)
         self.block(loop.body)
         self.loops.pop()
@@ -179,12 +190,12 @@ class _Verifier:
         try:
             expected = result_dtype(name, tuple(a.dtype for a in value.args))
         except DTypeError as error:
-            self.fail(str(error))
+            self.fail(error.message)
         self.require(expected is value.dtype, f"{name} gives {expected.code} here")
 
     def bound(self, used: frozenset[Var]) -> None:
         """Every variable used belongs to a loop around the statement, or to its lets."""
-        known = {loop.var for loop in self.loops} | self.let_vars
+        known = {loop.var for loop in self.loops} | self.let_vars | set(self.kernel.vals)
         for var in sorted(used - known, key=str):
             self.fail(f"no loop around this binds the variable {var.name}")
 
@@ -196,11 +207,14 @@ class _Verifier:
         guards = tuple(self._guards(mask))
         for axis, (index, size) in enumerate(zip(indices, buf.shape, strict=True)):
             self.bound(index.vars)
-            inside = index.lo >= 0 and index.hi < size
+            lo, hi = index.lo, index.hi
+            if lo < 0 or hi >= size:
+                lo, hi = extremes(index, self.kernel.vals, [loop.var for loop in self.loops])
+            inside = lo >= 0 and hi < size
             guarded = any(guard is NEVER or guard.vars & index.vars for guard in guards)
             self.require(
                 inside or guarded,
-                f"index {axis} of {buf.name}, {index}, is {index.lo}..{index.hi}; the size is"
+                f"index {axis} of {buf.name}, {index}, is {lo}..{hi}; the size is"
                 f" {size} and no mask restricts it",
             )
 

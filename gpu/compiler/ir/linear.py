@@ -9,6 +9,7 @@ op        args                          attr                         value
 ========  ============================  ===========================  ==============================
 const                                   (value,)                     the constant in every lane
 param                                   (position,)                  pointer to a kernel parameter
+val                                     (position,)                  a value of the launch, int64
 local                                   (elements, space)            pointer to private/team memory
 loop      initial carries               (kind, start, stop, step)    the counter, int64
 carry     loop                          (position,)                  a carry inside the loop
@@ -34,7 +35,8 @@ barrier                                                              all lanes o
 
 `index` of load and store is a scalar (consecutive elements) or an int64 vector (one element a lane,
 anywhere). `mask` has as many lanes as the value. Loop kinds are `grid`, `worker` and `serial`; the
-first two have independent iterations and no carries. start, stop and step are ints, step > 0.
+first two have independent iterations and no carries. start, stop and step are ints, step > 0; stop
+is a `Limit` where it is known at launch only.
 """
 
 from __future__ import annotations
@@ -44,8 +46,9 @@ from typing import Any, Final, NamedTuple
 from gpu.core.dtype import DType
 
 OPS: Final = (
-    "const", "param", "local", "loop", "carry", "end", "result", "if", "endif", "load", "store",
-    "alu", "cast", "bitcast", "splat", "ramp", "extract", "pack", "fold", "shuffle", "barrier",
+    "const", "param", "val", "local", "loop", "carry", "end", "result", "if", "endif", "load",
+    "store", "alu", "cast", "bitcast", "splat", "ramp", "extract", "pack", "fold", "shuffle",
+    "barrier",
 )  # fmt: skip
 LOOP_KINDS: Final = ("grid", "worker", "serial")
 
@@ -78,6 +81,21 @@ class Inst:
         return f"<{self.op} {self.dtype.code}{suffix} {self.attr}>"
 
 
+class Limit(NamedTuple):
+    """What a counter stays below: an int64 that was computed before, and the most it can be."""
+
+    value: Inst
+    most: int
+
+
+class Val(NamedTuple):
+    """An integer passed at launch, with inclusive bounds."""
+
+    name: str
+    lo: int
+    hi: int
+
+
 class Param(NamedTuple):
     """A kernel parameter: a pointer to `elements` elements, only read unless `written`."""
 
@@ -94,8 +112,10 @@ class Program(NamedTuple):
         name: symbol of the compiled function.
         params: in calling order.
         body: instructions in order.
+        vals: values of the launch, in calling order.
     """
 
     name: str
     params: tuple[Param, ...]
     body: tuple[Inst, ...]
+    vals: tuple[Val, ...] = ()

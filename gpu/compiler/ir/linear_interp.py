@@ -13,8 +13,8 @@ import numpy as np
 
 from gpu.compiler.ir import evaluate, optable
 from gpu.compiler.ir.evaluate import Array
-from gpu.compiler.ir.interp import flat_view, goes, owners, poison, repeated
-from gpu.compiler.ir.linear import Inst, Program
+from gpu.compiler.ir.interp import check_vals, flat_view, goes, owners, poison, repeated
+from gpu.compiler.ir.linear import Inst, Limit, Program
 from gpu.compiler.ir.linear_verify import verify_linear
 from gpu.core.errors import InvalidValue, VerifyError
 
@@ -35,13 +35,15 @@ class Memory(NamedTuple):
     rows: int
 
 
-def interpret_linear(program: Program, buffers: Sequence[Array]) -> None:
+def interpret_linear(program: Program, buffers: Sequence[Array], vals: Sequence[int] = ()) -> None:
     """Runs a program on one array for each parameter; written ones are changed in place.
 
-    Raises VerifyError for a program that breaks a rule or reaches outside a buffer, InvalidValue
-    for arrays that do not fit the parameters.
+    `vals` are the values of the launch. Raises VerifyError for a program that breaks a rule or
+    reaches outside a buffer, InvalidValue for arrays that do not fit the parameters, and for values
+    outside of their bounds.
     """
     verify_linear(program)
+    check_vals(program.name, program.vals, vals)
     if len(buffers) != len(program.params):
         raise InvalidValue(
             f"{program.name} takes {len(program.params)} buffers, got {len(buffers)}"
@@ -56,14 +58,14 @@ def interpret_linear(program: Program, buffers: Sequence[Array]) -> None:
             )
         params.append(Memory(param.name, flat, param.elements, 1))
     with np.errstate(all="ignore"):
-        Machine(program, params).run(0, len(program.body))
+        Machine(program, params, vals).run(0, len(program.body))
 
 
 class Machine:
     """The state of a run: what each instruction gave, at which points, and which are active."""
 
-    def __init__(self, program: Program, params: list[Memory]):
-        self.body, self.params = program.body, params
+    def __init__(self, program: Program, params: list[Memory], vals: Sequence[int]):
+        self.body, self.params, self.vals = program.body, params, vals
         self.points = 1
         self.active: Array | None = None
         self.values: dict[Inst, Array] = {}
@@ -99,11 +101,19 @@ class Machine:
         flat = poison((self.points * elements,), inst.dtype)
         return Memory(f"{space} memory", flat, elements, self.points)
 
-    def _serial(self, loop: Inst, first: int, last: int) -> None:
+    def _counters(self, loop: Inst) -> range:
         _, start, stop, step = loop.attr
+        if not isinstance(stop, Limit):
+            return range(start, stop, step)
+        value = int(self.values[stop.value].max())
+        if value > stop.most:
+            raise VerifyError(f"a loop stays below {value}, which must be {stop.most} at most")
+        return range(start, value, step)
+
+    def _serial(self, loop: Inst, first: int, last: int) -> None:
         end = self.body[last]
         self.carried[loop] = tuple(self.values[a] for a in loop.args)
-        for counter in range(start, stop, step):
+        for counter in self._counters(loop):
             self.values[loop] = np.full((1, 1), counter, np.int64)
             self.run(first + 1, last)
             self.carried[loop] = tuple(self.values[a] for a in end.args)
@@ -111,7 +121,7 @@ class Machine:
 
     def _parallel(self, loop: Inst, first: int, last: int) -> None:
         points, active, values = self.points, self.active, self.values
-        counters = np.arange(*loop.attr[1:], dtype=np.int64)
+        counters = np.array(self._counters(loop), dtype=np.int64)
         for begin, count in goes(len(counters), points, self.inner[loop]):
             self.points = points * count
             self.values = {inst: repeated(value, count) for inst, value in values.items()}
@@ -197,6 +207,10 @@ def _const(machine: Machine, inst: Inst) -> Array:
     return np.full((1, inst.lanes), optable.scalar(inst.dtype)(inst.attr[0]), inst.dtype.np)
 
 
+def _val(machine: Machine, inst: Inst) -> Array:
+    return np.full((1, 1), machine.vals[inst.attr[0]], np.int64)
+
+
 def _splat(machine: Machine, inst: Inst) -> Array:
     return np.repeat(machine.values[inst.args[0]], inst.lanes, axis=1)
 
@@ -225,10 +239,16 @@ def _carried(machine: Machine, inst: Inst) -> Array:
 
 
 VALUES: Final[dict[str, Callable[[Machine, Inst], Array]]] = {
-    "const": _const, "carry": _carried, "result": _carried, "load": Machine.load,
+    "const": _const, "val": _val, "carry": _carried, "result": _carried, "load": Machine.load,
     "alu": Machine.alu, "cast": _cast, "bitcast": _bitcast, "splat": _splat, "ramp": _ramp,
     "extract": _extract, "pack": Machine.pack, "fold": Machine.fold, "shuffle": Machine.shuffle,
 }  # fmt: skip
+
+
+def _most(loop: Inst) -> int:
+    """How many iterations a loop can have, 1 at least."""
+    _, start, stop, step = loop.attr
+    return max(1, len(range(start, stop.most if isinstance(stop, Limit) else stop, step)))
 
 
 def _structure(program: Program) -> tuple[dict[Inst, int], dict[Inst, int]]:
@@ -243,6 +263,5 @@ def _structure(program: Program) -> tuple[dict[Inst, int], dict[Inst, int]]:
             opened = inst.attr[0]
             closing[opened], inner[opened] = position, max(stack.pop())
             parallel = opened.op == "loop" and opened.attr[0] != "serial"
-            iterations = max(1, len(range(*opened.attr[1:]))) if parallel else 1
-            stack[-1].append(inner[opened] * iterations)
+            stack[-1].append(inner[opened] * (_most(opened) if parallel else 1))
     return closing, inner

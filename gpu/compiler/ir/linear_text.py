@@ -16,13 +16,20 @@ Types are an element type and, for vectors, lanes. A loop with carries ends in `
 does its `end`. Other attributes stand in parentheses after the operands: the position of `carry`
 and `result`, the step of `ramp`, the lane of `extract`, the monoid of `fold`, the lanes of
 `shuffle`.
+
+Values passed at launch stand behind the buffers with their bounds, and a loop that stays below one
+says what is the most it can be:
+
+    program head(out: f32[512] written; p 1..511)
+      %1 = val i64 p
+      %2 = loop serial 0..%1 most 511
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from gpu.compiler.ir.linear import OPS, Inst, Param, Program
+from gpu.compiler.ir.linear import OPS, Inst, Limit, Param, Program, Val
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.ir.optable import OPS as SCALAR_OPS
 from gpu.compiler.ir.text import Cursor, cursors, print_scalar
@@ -49,7 +56,8 @@ def print_header(program: Program) -> str:
         f"{p.name}: {p.dtype.code}[{p.elements}]{' written' if p.written else ''}"
         for p in program.params
     )
-    return f"program {program.name}({', '.join(params)})"
+    vals = ", ".join(f"{v.name} {v.lo}..{v.hi}" for v in program.vals)
+    return f"program {program.name}({', '.join(params)}{f'; {vals}' if vals else ''})"
 
 
 def print_insts(program: Program) -> list[str]:
@@ -77,10 +85,15 @@ def _parts(inst: Inst, program: Program, names: dict[Inst, str]) -> list[str]:
         case "param":
             known = 0 <= inst.attr[0] < len(program.params)
             return ["param", kind, program.params[inst.attr[0]].name if known else "?"]
+        case "val":
+            known = 0 <= inst.attr[0] < len(program.vals)
+            return ["val", kind, program.vals[inst.attr[0]].name if known else "?"]
         case "local":
             return ["local", kind, str(inst.attr[0]), str(inst.attr[1])]
         case "loop":
             loop, start, stop, step = inst.attr
+            if isinstance(stop, Limit):
+                stop = f"{names.get(stop.value, '%?')} most {stop.most}"
             every = f"step {step}" if step != 1 else ""
             return ["loop", loop, f"{start}..{stop}", every, f"carry {args}" if args else ""]
         case "end":
@@ -110,19 +123,19 @@ def parse_linear(text: str) -> Program:
     lines = cursors(text)
     if not lines:
         raise ParseError("line 1: expected `program`, found nothing")
-    name, params = _header(lines[0])
-    reader = _Reader(params)
+    name, params, vals = _header(lines[0])
+    reader = _Reader(params, vals)
     body = tuple(reader.inst(line) for line in lines[1:])
-    return Program(name, params, body)
+    return Program(name, params, body, vals)
 
 
-def _header(at: Cursor) -> tuple[str, tuple[Param, ...]]:
+def _header(at: Cursor) -> tuple[str, tuple[Param, ...], tuple[Val, ...]]:
     at.expect("program")
     name = at.name("the name of the program")
     at.expect("(")
-    params = at.listed(lambda: _param(at), ")")
+    params, vals = at.listed_in_two(lambda: _param(at), lambda: Val(*at.bounded_name()), ")")
     at.end()
-    return name, params
+    return name, params, vals
 
 
 def _param(at: Cursor) -> Param:
@@ -138,8 +151,11 @@ def _param(at: Cursor) -> Param:
 class _Reader:
     """What has been read of a program's body."""
 
-    def __init__(self, params: tuple[Param, ...]):
-        self.positions = {param.name: number for number, param in enumerate(params)}
+    def __init__(self, params: tuple[Param, ...], vals: tuple[Val, ...]):
+        self.positions = {
+            "param": {param.name: number for number, param in enumerate(params)},
+            "val": {val.name: number for number, val in enumerate(vals)},
+        }
         self.values: dict[int, Inst] = {}
 
     def inst(self, at: Cursor) -> Inst:
@@ -168,7 +184,7 @@ class _Reader:
         if op in _UNTYPED:
             return self._untyped(op, at)
         dtype, lanes = at.lanes_type()
-        if op in ("const", "param", "local"):
+        if op in ("const", "param", "val", "local"):
             return Inst(op, dtype, lanes, (), self._leaf(op, dtype, at))
         args = self._values(at)
         return Inst(op, dtype, lanes, args, _numbers(op, at) if op in _PAREN else ())
@@ -193,20 +209,26 @@ class _Reader:
         kind = at.name("a kind of loop")
         start = at.integer()
         at.expect("..")
-        stop = at.integer()
+        stop: int | Limit = at.integer() if not at.ahead("%") else self._limit(at)
         step = at.integer() if at.accept("step") else 1
         carries = self._values(at) if at.accept("carry") else ()
         return Inst("loop", dtypes.int64, 1, carries, (kind, start, stop, step))
+
+    def _limit(self, at: Cursor) -> Limit:
+        value = self._value(at)
+        at.expect("most")
+        return Limit(value, at.integer())
 
     def _leaf(self, op: str, dtype: DType, at: Cursor) -> tuple[Any, ...]:
         if op == "const":
             return (at.literal()(dtype),)
         if op == "local":
             return (at.integer("a number of elements"), at.name("a memory space"))
-        name = at.name("the name of a parameter")
-        if name not in self.positions:
-            raise at.refused(f"a parameter, one of {' '.join(self.positions)}")
-        return (self.positions[name],)
+        what = {"param": "parameter", "val": "value"}[op]
+        name = at.name(f"the name of a {what}")
+        if name not in self.positions[op]:
+            raise at.refused(f"a {what}, one of {' '.join(self.positions[op]) or 'none'}")
+        return (self.positions[op][name],)
 
     def _value(self, at: Cursor) -> Inst:
         number = at.reference()

@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 import numpy as np
 
 from gpu.compiler.ir import optable
-from gpu.compiler.ir.linear import LOOP_KINDS, OPS, Inst, Program
+from gpu.compiler.ir.linear import LOOP_KINDS, OPS, Inst, Limit, Program
 from gpu.compiler.ir.linear_text import NAMELESS, print_header, print_insts
 from gpu.compiler.ir.text import excerpt
 from gpu.core.dtype import DType, PyScalar, dtypes
@@ -18,8 +18,9 @@ from gpu.core.errors import DTypeError, VerifyError
 _POINTERS: Final = frozenset({"param", "local"})
 _NO_VALUE: Final = NAMELESS | {"end", "if"}
 _ARGS: Final[dict[str, tuple[int, int]]] = {
-    "const": (0, 0), "param": (0, 0), "local": (0, 0), "carry": (1, 1), "result": (1, 1),
-    "if": (1, 1), "endif": (0, 0), "load": (2, 3), "store": (3, 4), "cast": (1, 1),
+    "const": (0, 0), "param": (0, 0), "val": (0, 0), "local": (0, 0), "carry": (1, 1),
+    "result": (1, 1), "if": (1, 1), "endif": (0, 0), "load": (2, 3), "store": (3, 4),
+    "cast": (1, 1),
     "bitcast": (1, 1), "splat": (1, 1), "ramp": (1, 1), "extract": (1, 1), "fold": (1, 1),
     "shuffle": (2, 2), "barrier": (0, 0), "alu": (1, 3),
 }  # fmt: skip
@@ -67,6 +68,8 @@ class _Verifier:
         names = [p.name for p in self.program.params]
         if len(set(names)) != len(names):
             raise VerifyError(f"{print_header(self.program)}: parameter names must be distinct")
+        if len({v.name for v in self.program.vals}) != len(self.program.vals):
+            raise VerifyError(f"{print_header(self.program)}: names of values must be distinct")
         for position, inst in enumerate(self.program.body):
             self.position = position
             self.inst(inst)
@@ -142,6 +145,11 @@ def _param(check: _Verifier, inst: Inst) -> None:
     check.require(fits, f"parameter {param.name} points to {param.dtype.code}")
 
 
+def _val(check: _Verifier, inst: Inst) -> None:
+    check.require(0 <= inst.attr[0] < len(check.program.vals), "there is no such value")
+    check.require(_type(inst) == "i64", "a value of the launch is an i64")
+
+
 def _local(check: _Verifier, inst: Inst) -> None:
     elements, space = inst.attr
     check.require(space in ("private", "team"), "local memory is private or team")
@@ -152,6 +160,10 @@ def _loop(check: _Verifier, inst: Inst) -> None:
     kind, start, stop, step = inst.attr
     check.require(kind in LOOP_KINDS, f"the kind of a loop is one of {' '.join(LOOP_KINDS)}")
     check.require(kind == "serial" or not inst.args, f"a {kind} loop has no carries")
+    if isinstance(stop, Limit):
+        known = stop.value in check.visible and _type(stop.value) == "i64"
+        check.require(known, "what a loop stays below must be an i64 that is defined before this")
+        stop = stop.most
     bounds = all(holds(dtypes.int64, bound) for bound in (start, stop, step))
     check.require(bounds and step > 0, "bounds are integers and the step is positive")
     check.require(_type(inst) == "i64", "the counter of a loop is an i64")
@@ -204,7 +216,7 @@ def _alu(check: _Verifier, inst: Inst) -> None:
     try:
         expected = optable.result_dtype(name, tuple(a.dtype for a in inst.args))
     except DTypeError as error:
-        check.fail(str(error))
+        check.fail(error.message)
     check.require(expected is inst.dtype, f"{name} gives {expected.code} here")
     lanes = all(a.lanes == inst.lanes for a in inst.args)
     check.require(lanes, f"operands must have the {inst.lanes} lanes of the result")
@@ -254,7 +266,7 @@ def _shuffle(check: _Verifier, inst: Inst) -> None:
 
 
 _RULES: Final[dict[str, Callable[[_Verifier, Inst], None]]] = {
-    "const": _const, "param": _param, "local": _local, "loop": _loop, "carry": _carry,
+    "const": _const, "param": _param, "val": _val, "local": _local, "loop": _loop, "carry": _carry,
     "end": _end, "result": _result, "if": _if, "load": _access, "store": _access, "alu": _alu,
     "cast": _cast, "bitcast": _cast, "splat": _splat, "ramp": _ramp, "extract": _lane,
     "fold": _lane, "pack": _pack, "shuffle": _shuffle,

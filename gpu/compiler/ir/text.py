@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
 import numpy as np
 
 from gpu.compiler.ir import optable
+from gpu.compiler.ir.dims import Dim, Shape, dimension
+from gpu.compiler.ir.index import Var, parse_expr
 from gpu.core.dtype import BY_CODE, DType, PyScalar, dtypes
 from gpu.core.errors import ParseError
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 # Longer integers would make no sense anywhere, and int() refuses thousands of digits.
 _INT: Final = re.compile(r"-?\d{1,20}(?!\d)")
@@ -27,6 +30,7 @@ _LITERAL: Final = re.compile(
 _WORD: Final = re.compile(r"\S+")
 _NAME: Final = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
 _SPACE: Final = re.compile(r"[ \t]*")
+_NO_NAMES: Final[Mapping[str, Var]] = {}
 
 
 def print_scalar(value: PyScalar) -> str:
@@ -156,16 +160,54 @@ class Cursor:
             items.append(item())
         return tuple(items)
 
-    def shape(self) -> tuple[int, ...]:
-        """Sizes as in `[4096,1]`."""
-        self.expect("[")
-        return self.listed(self._size, "]")
+    def listed_in_two(
+        self, first: Callable[[], T], second: Callable[[], S], close: str
+    ) -> tuple[tuple[T, ...], tuple[S, ...]]:
+        """Items with commas, then perhaps a semicolon and items of another kind."""
+        items: list[T] = []
+        while not self.accept(close):
+            if self.accept(";"):
+                return tuple(items), self.listed(second, close)
+            if items:
+                self.expect(",")
+            items.append(first())
+        return tuple(items), ()
 
-    def _size(self) -> int:
-        size = self.integer("a size")
+    def bounded_name(self) -> tuple[str, int, int]:
+        """A name and inclusive bounds, as in `p 1..511`."""
+        name = self.name("the name of a value")
+        lo = self.integer("the smallest value")
+        self.expect("..")
+        hi = self.integer("the largest value")
+        if hi < lo:
+            raise self.refused(f"a value that is not under {lo}")
+        return name, lo, hi
+
+    def shape(self, names: Mapping[str, Var] = _NO_NAMES) -> Shape:
+        """Sizes as in `[4096,1]`, or over the variables in `names`."""
+        self.expect("[")
+        return self.listed(lambda: self._size(names), "]")
+
+    def _size(self, names: Mapping[str, Var]) -> Dim:
+        size = self.dimension(names, "a size")
         if size < 0:
             raise self.refused("a size that is not negative")
         return size
+
+    def dimension(self, names: Mapping[str, Var], what: str = "an integer") -> Dim:
+        """An integer, or index arithmetic over the variables in `names` up to a `,`, `:` or `)`."""
+        if not names:
+            return self.integer(what)
+        self.space()
+        start, depth = self.at, 0
+        while self.at < len(self.text) and (depth or self.text[self.at] not in ",:)]"):
+            depth += {"(": 1, ")": -1}.get(self.text[self.at], 0)
+            self.at += 1
+        self.last = start
+        try:
+            return dimension(parse_expr(self.text[start : self.at], names))
+        except ParseError as error:
+            raise ParseError(f"line {self.number}: {error}") from error
 
     def literal(self) -> Callable[[DType], PyScalar]:
         """A constant, whose dtype may stand after it: call the result with the dtype.
@@ -192,6 +234,10 @@ class Cursor:
         self.space()
         match = _LITERAL.match(self.text, self.at)
         return match is not None and self.text.startswith(":", match.end())
+
+    def ahead_number(self) -> bool:
+        """Whether integers, or two with `..` between them, are all that is left."""
+        return re.fullmatch(r"[-\d\s.]*", self.text[self.at :]) is not None
 
     def through(self, close: str) -> str:
         """The text up to the closing token that is not inside parentheses; it is read too."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpu.compiler.ir import optable
 from gpu.compiler.ir.builder import Builder
-from gpu.compiler.ir.linear import Inst
+from gpu.compiler.ir.linear import Inst, Limit
 from gpu.core.dtype import DType, PyScalar, dtypes
 
 
@@ -80,7 +80,9 @@ class Emitter(Builder[Inst]):
         self._depth[inst] = len(self._scopes) - 1
         return inst
 
-    def open_loop(self, kind: str, stop: int, initial: tuple[Inst, ...]) -> tuple[Inst, list[Inst]]:
+    def open_loop(
+        self, kind: str, stop: int | Limit, initial: tuple[Inst, ...]
+    ) -> tuple[Inst, list[Inst]]:
         """Starts a loop from 0 to `stop`; returns its counter and the carries inside it."""
         loop = Inst("loop", dtypes.int64, 1, initial, (kind, 0, stop, 1))
         self._open(loop)

@@ -14,7 +14,7 @@ from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var
-from gpu.compiler.ir.linear import Inst, Param, Program
+from gpu.compiler.ir.linear import Inst, Limit, Param, Program, Val
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.lower.address import Addresses, Lane
 from gpu.compiler.lower.emit import Emitter
@@ -63,8 +63,12 @@ class _Linearizer:
             (size,) = buf.shape
             params.append(Param(buf.name, buf.dtype, size, buf in self.written))
             self.pointers[buf] = self.emitter.pure("param", buf.dtype, attr=(position,))
+        for position, var in enumerate(self.kernel.vals):
+            val = self.emitter.pure("val", dtypes.int64, attr=(position,))
+            self.addresses.counters[var] = val
         self.block(self.kernel.body)
-        return Program(self.kernel.name, tuple(params), self.emitter.body())
+        vals = tuple(Val(var.name, var.lo, var.hi) for var in self.kernel.vals)
+        return Program(self.kernel.name, tuple(params), self.emitter.body(), vals)
 
     # Statements.
 
@@ -110,12 +114,17 @@ class _Linearizer:
         keys = self.registers.held(changed)
         kind = "serial" if loop.kind == "serial" else loop.kind
         initial = tuple(self.registers.read(key) for key in keys)
-        counter, carries = self.emitter.open_loop(kind, loop.var.hi + 1, initial)
+        counter, carries = self.emitter.open_loop(kind, self.stop(loop.var), initial)
         self.addresses.counters[loop.var] = counter
         self.write_all(keys, carries)
         self.block(loop.body)
         results = self.emitter.close_loop(tuple(self.registers.read(key) for key in keys))
         self.write_all(keys, results)
+
+    def stop(self, var: Var) -> int | Limit:
+        if var.stop is None:
+            return var.hi + 1
+        return Limit(self.addresses.value(var.stop), var.stop.hi)
 
     def write_all(self, keys: list[Key], values: list[Inst]) -> None:
         for key, value in zip(keys, values, strict=True):

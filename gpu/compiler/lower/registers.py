@@ -93,7 +93,7 @@ def _home(
     for size in buf.shape:
         elements *= size
     used = {var for indices in places for e in indices for var in e.vars}
-    if elements > MAX_ELEMENTS or any(kinds[v] not in ("unroll", "vector") for v in used):
+    if elements > MAX_ELEMENTS or any(kinds.get(v) not in ("unroll", "vector") for v in used):
         return None
     across = {v for v in used if kinds[v] == "vector"}
     if not across:

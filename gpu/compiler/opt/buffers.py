@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.index import Expr, Var, expr
+from gpu.compiler.ir.index import Expr, Var, expr, iterations, loop_var
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.opt.tree import (
     IllegalOpt,
@@ -27,13 +27,13 @@ def rfactor(body: K.Block, axis: str, factor: int) -> K.Stmt:
     nest = _reduction_nest(body, loop, what)
     update = nest[-1].body.body[0]
     assert isinstance(update, K.Update) and update.monoid is not None
-    extent = loop.var.extent
-    whole, rest = divmod(extent, factor)
-    if factor < 2 or not whole:
+    extent = iterations(loop.var)
+    whole, rest = extent // factor, extent % factor
+    if factor < 2 or not whole.hi:
         raise IllegalOpt(f"{what}: the factor must be between 2 and the extent {extent}")
     partial = K.Buf(f"{update.buf.name}{axis}p", update.buf.dtype, (factor,), "private")
     zero, inner, final = (Var(f"{axis}{suffix}", 0, factor - 1) for suffix in "zif")
-    outer = Var(f"{axis}o", 0, whole - 1)
+    outer = loop_var(f"{axis}o", whole)
     identity = K.const(partial.dtype, MONOIDS[update.monoid].identity(partial.dtype))
     into_partial = update._replace(buf=partial, indices=(expr(inner),))
     moved = Substitution({loop.var: outer * factor + inner}).stmt(into_partial)
@@ -45,8 +45,8 @@ def rfactor(body: K.Block, axis: str, factor: int) -> K.Stmt:
         main,
         around_vars((final,), collected),
     ]
-    if rest:
-        tail = Var(f"{axis}t", 0, rest - 1)
+    if rest is not expr(0):
+        tail = loop_var(f"{axis}t", rest)
         left = Substitution({loop.var: tail + whole * factor}).stmt(update)
         steps.append(fresh_copy(around(nest[:-1], around_vars((tail,), left)), "t"))
     return replace_loop(body, nest[0], K.Block(tuple(steps)))
@@ -104,7 +104,7 @@ def stage(body: K.Block, axis: str, buf: str, order: Sequence[str]) -> K.Stmt:
     if operand.bufs & written:
         raise IllegalOpt(f"{what}: {buf} is written in the kernel")
     axes = [inside[name].var for name in order]
-    copies = [Var(f"{var.name}s", var.lo, var.hi) for var in axes]
+    copies = [Var(f"{var.name}s", var.lo, var.hi, var.stop) for var in axes]
     tile = K.Buf(f"{buf}s", operand.dtype, tuple(v.extent for v in axes), "team")
     env: dict[Var, Expr | int] = {a: expr(c) for a, c in zip(axes, copies, strict=True)}
     fill = K.Update(tile, tuple(map(expr, copies)), None, Substitution(env).value(operand))

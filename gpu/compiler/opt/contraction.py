@@ -58,7 +58,7 @@ def match(kernel: K.Kernel) -> Contraction | None:
         return None
     stores = [leaf.update for leaf in leaves(kernel.body) if leaf.update.buf.space == "global"]
     for v in reversed(found.independent):
-        if all(s.indices[0].coeff(v) == 1 for s in stores):
+        if v.stop is None and all(s.indices[0].coeff(v) == 1 for s in stores):
             return _with_lanes(v, found.independent, found.reduction, found.update.value)
     return None
 
@@ -70,7 +70,8 @@ def _with_lanes(
     if (v in a.vars) == (v in b.vars):
         return None
     along, across = (a, b) if v in a.vars else (b, a)
-    unrollable = [u for u in independent if u in across.vars and u not in along.vars]
+    counted = [u for u in independent if u.stop is None]
+    unrollable = [u for u in counted if u in across.vars and u not in along.vars]
     u = max(unrollable, key=lambda var: var.extent, default=None)
     outer = tuple(var for var in independent if var not in (v, u))
     return Contraction(outer, v, u, reduction, along, across)

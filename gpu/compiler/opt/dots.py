@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.index import Var
+from gpu.compiler.ir.index import Var, divides
 from gpu.compiler.opt.opts import Bind, Opt, Reorder, Rfactor, Split
 from gpu.compiler.opt.shape import scattered, sum_of_products
 from gpu.compiler.target import Target
@@ -67,19 +67,19 @@ def _tile(
         # The narrow loop whole if it fits, then as many of the other as registers allow: sums,
         # a vector for each step of one operand, and one for the other.
         narrow = min(only_b, key=lambda v: v.extent)
-        inner = _divisor(narrow.extent, 4)
+        inner = _divisor(narrow, 4)
         second = narrow, inner
-        steps = _divisor(first.extent, (target.registers - inner - 1) // inner)
+        steps = _divisor(first, (target.registers - inner - 1) // inner)
     else:
-        steps = _divisor(first.extent, target.registers // 4)
+        steps = _divisor(first, target.registers // 4)
     chosen = {first} | ({second[0]} if second else set())
     outer = tuple(v for v in independent if v not in chosen)
     return Dots(outer, (first, steps), second, along, _lanes_of(target, product))
 
 
-def _divisor(extent: int, most: int) -> int:
-    """The largest divisor of `extent` that is at most `most`."""
-    return max(d for d in range(1, max(most, 1) + 1) if extent % d == 0)
+def _divisor(var: Var, most: int) -> int:
+    """The largest number up to `most` that divides the iterations of `var` in every launch."""
+    return max(d for d in range(1, max(most, 1) + 1) if divides(d, var))
 
 
 def tile(dots: Dots) -> Iterator[Opt]:
@@ -89,7 +89,7 @@ def tile(dots: Dots) -> Iterator[Opt]:
     yield Reorder((*(v.name for v in dots.outer), *names))
     counted, written_out = [], []
     for var, steps in tiled:
-        if steps == var.extent:
+        if steps == var.extent and var.stop is None:
             written_out.append(var.name)
         elif steps == 1:
             counted.append(var.name)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.index import Expr, Var, at_most, expr
+from gpu.compiler.ir.index import Expr, Var, at_most, expr, iterations, loop_var
 from gpu.compiler.opt.buffers import rfactor, stage
 from gpu.compiler.opt.independence import is_independent
 from gpu.compiler.opt.tree import (
@@ -31,6 +31,8 @@ from gpu.compiler.opt.tree import (
 
 class Split(NamedTuple):
     """Loop `axis` of extent N becomes `{axis}o` of N // factor around `{axis}i` of factor.
+
+    N may depend on values of the launch.
 
     `tail` says what happens to the N % factor iterations left over: `exact` allows none, `peel`
     runs them in a loop `{axis}t` of their own afterwards, `mask` runs a last round whose accesses
@@ -113,23 +115,24 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
 
 def _split(body: K.Block, opt: Split) -> K.Stmt:
     loop = find_loop(body, opt.axis, opt)
-    extent, name, factor = loop.var.hi + 1, opt.axis, opt.factor
-    whole, rest = divmod(extent, factor)
-    if loop.var.lo != 0 or not 1 <= factor <= extent:
+    extent, name, factor = iterations(loop.var), opt.axis, opt.factor
+    whole, rest = extent // factor, extent % factor
+    if loop.var.lo != 0 or not 1 <= factor <= extent.hi:
         raise IllegalOpt(f"{opt}: the factor must be between 1 and the extent {extent}")
-    masked = bool(rest) and opt.tail == "mask"
-    if rest and opt.tail == "exact":
+    has_rest = rest is not expr(0)
+    masked = has_rest and opt.tail == "mask"
+    if has_rest and opt.tail == "exact":
         raise IllegalOpt(f"{opt}: {extent} is not a multiple of {factor}")
     if masked and not is_independent(loop):
         raise IllegalOpt(f"{opt}: only independent iterations can be masked")
-    outer = Var(f"{name}o", 0, whole - 1 + masked)
+    outer = loop_var(f"{name}o", (extent + factor - 1) // factor if masked else whole)
     inner = Var(f"{name}i", 0, factor - 1)
-    body_of_loop = _guarded(loop, factor * (whole + 1)) if masked else loop
+    body_of_loop = _guarded(loop, factor * outer.extent) if masked else loop
     main = Substitution({body_of_loop.var: outer * factor + inner}).block(body_of_loop.body)
     nest = K.Loop(outer, loop.kind, K.Block((K.Loop(inner, loop.kind, main),)))
-    if not rest or masked:
+    if not has_rest or masked:
         return replace_loop(body, loop, nest)
-    tail_var = Var(f"{name}t", 0, rest - 1)
+    tail_var = loop_var(f"{name}t", rest)
     tail_body = as_block(fresh_copy(loop.body, "t"))
     tail = Substitution({loop.var: tail_var + whole * factor}).block(tail_body)
     return replace_loop(body, loop, K.Block((nest, K.Loop(tail_var, loop.kind, tail))))
@@ -138,7 +141,7 @@ def _split(body: K.Block, opt: Split) -> K.Stmt:
 def _guarded(loop: K.Loop, extent: int) -> K.Loop:
     """The loop run up to `extent`, nothing outside of it touched in the iterations that adds."""
     wide = Var(f"{loop.var.name}w", 0, extent - 1)
-    mask = at_most(expr(wide), loop.var.hi)
+    mask = at_most(expr(wide), iterations(loop.var) - 1)
     own = {s.buf for s in walk(loop.body) if isinstance(s, K.Alloc)}
     body = Substitution({loop.var: expr(wide)}).block(loop.body)
     loads: dict[K.Value, K.Value] = {}
@@ -161,13 +164,14 @@ def _guarded(loop: K.Loop, extent: int) -> K.Loop:
 def fusable(outer: K.Loop) -> K.Loop | None:
     """The loop directly inside `outer` with which it can become one, or None.
 
-    They can where every index uses the two only as `outer * extent + inner`.
+    They can where every index uses the two only as `outer * extent + inner`, and the extent of the
+    inner one is the same in all launches.
     """
     if len(outer.body.body) != 1 or not isinstance(outer.body.body[0], K.Loop):
         return None
     inner = outer.body.body[0]
     extent = inner.var.hi + 1
-    if outer.kind != inner.kind or inner.var.lo or outer.var.lo:
+    if outer.kind != inner.kind or inner.var.lo or outer.var.lo or inner.var.stop is not None:
         return None
     both = {outer.var, inner.var}
     for e in expressions(inner.body):
@@ -184,7 +188,7 @@ def _fuse(body: K.Block, opt: Fuse) -> K.Stmt:
     inner = fusable(outer)
     if inner is None or inner.var.name != opt.inner:
         raise IllegalOpt(f"{opt}: the loops are not directly nested, or indexed separately")
-    fused = Var(opt.outer, 0, (outer.var.hi + 1) * (inner.var.hi + 1) - 1)
+    fused = loop_var(opt.outer, iterations(outer.var) * inner.var.extent)
     env: dict[Var, Expr | int] = {outer.var: 0, inner.var: expr(fused)}
     return replace_loop(body, outer, K.Loop(fused, outer.kind, Substitution(env).block(inner.body)))
 
@@ -214,6 +218,8 @@ def _bind(body: K.Block, opt: Bind) -> K.Stmt:
     loop = find_loop(body, opt.axis, opt)
     if opt.kind not in K.LOOP_KINDS:
         raise IllegalOpt(f"{opt}: loop kinds are {K.LOOP_KINDS}")
+    if opt.kind in ("vector", "unroll") and loop.var.stop is not None:
+        raise IllegalOpt(f"{opt}: how often it runs, {loop.var.stop}, is known at launch only")
     parallel = opt.kind in ("grid", "worker")
     lanes = opt.kind in ("vector", "unroll") and not _folds(loop)
     if (parallel or lanes) and not is_independent(loop):

@@ -206,7 +206,7 @@ def fresh_copy(stmt: K.Stmt, suffix: str) -> K.Stmt:
         if isinstance(s, K.Alloc)
     }
     fresh = {
-        s.var: Var(s.var.name + suffix, s.var.lo, s.var.hi)
+        s.var: Var(s.var.name + suffix, s.var.lo, s.var.hi, s.var.stop)
         for s in walk(stmt)
         if isinstance(s, K.Loop)
     }

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.index import Var
+from gpu.compiler.ir.index import Var, divides
 from gpu.compiler.opt.independence import is_independent
 from gpu.compiler.opt.opts import Bind, Opt, Reorder, Rfactor, Split
 from gpu.compiler.opt.shape import Leaf, last_index, leaves, memory_accesses, outer_nest, scattered
@@ -67,6 +67,8 @@ def _square(
         return None
     reads = [loop for loop in nest if loop is not writes[0] and _reads_along(update, loop.var)]
     if not reads or min(writes[0].var.extent, reads[0].var.extent) < lanes:
+        return None
+    if writes[0].var.stop is not None or reads[0].var.stop is not None:
         return None
     others = [loop for loop in nest if loop not in (writes[0], reads[0])]
     return others, reads[0], writes[0]
@@ -157,8 +159,8 @@ def _is_reduction(loop: K.Loop, leaf: Leaf) -> bool:
 def _split_lanes(loop: K.Loop, lanes: int, innermost: bool) -> Iterator[Opt]:
     """Vectors along an independent loop; a tight one writes several per round."""
     name, extent = loop.var.name, loop.var.extent
-    if innermost and extent >= lanes * ROUND and extent % lanes == 0:
-        rounds = ROUND if extent % (lanes * ROUND) == 0 else 1
+    if innermost and extent >= lanes * ROUND and divides(lanes, loop.var):
+        rounds = ROUND if divides(lanes * ROUND, loop.var) else 1
         yield Split(name, lanes * rounds)
         yield from _vectors(f"{name}i", lanes, rounds)
         return
@@ -169,7 +171,8 @@ def _split_lanes(loop: K.Loop, lanes: int, innermost: bool) -> Iterator[Opt]:
 def _reduce_in_lanes(loop: K.Loop, lanes: int) -> Iterator[Opt]:
     """Partial results in several vectors, combined at the end."""
     name, extent = loop.var.name, loop.var.extent
-    rounds = PARTIALS
+    # Where the rest is not known, as many single steps may be left over as there are partials.
+    rounds = PARTIALS if loop.var.stop is None else ROUND
     while rounds > 1 and extent < lanes * rounds * 2:
         rounds //= 2
     yield Rfactor(name, lanes * rounds)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpu.compiler.ir.linear import Inst, Program
+from gpu.compiler.ir.linear import Inst, Limit, Program
 from gpu.compiler.render import c_memory, c_ops
 from gpu.compiler.render.c_text import (
     I64,
@@ -120,6 +120,10 @@ class _Function:
     def _param(self, inst: Inst) -> Value:
         return Value(Type(element_of(inst.dtype)), f"p{inst.attr[0]}")
 
+    def _val(self, inst: Inst) -> Value:
+        word = len(self.program.params) + 1 + inst.attr[0]
+        return self.emitter.value(I64, f"(i64)args[{word}]")
+
     def _local(self, inst: Inst) -> Value:
         element, name = element_of(inst.dtype), self.emitter.name("local")
         offset = self.places.offsets.get(inst)
@@ -133,7 +137,8 @@ class _Function:
     def _loop(self, inst: Inst) -> Value:
         kind, start, stop, step = inst.attr
         carries = tuple(self.emitter.value(v.type, v.text) for v in self._args(inst))
-        first, last = (constant(dtypes.int64, 1, bound) for bound in (start, stop))
+        first = constant(dtypes.int64, 1, start)
+        last = self._stop(stop)
         if kind == "worker" and not self._in_worker_loop():
             first, last = self._chunk(start, stop, step)
         counter = self.emitter.name("n")  # not i, as in i64
@@ -145,9 +150,19 @@ class _Function:
     def _in_worker_loop(self) -> bool:
         return any(loop.inst.attr[0] == "worker" for loop in self.open_loops)
 
-    def _chunk(self, start: int, stop: int, step: int) -> tuple[Value, Value]:
+    def _stop(self, stop: int | Limit) -> Value:
+        if isinstance(stop, Limit):
+            return self.values[stop.value]
+        return constant(dtypes.int64, 1, stop)
+
+    def _chunk(self, start: int, stop: int | Limit, step: int) -> tuple[Value, Value]:
         """Where this worker's run of iterations starts and stops."""
-        trips = max(0, -(-(stop - start) // step))
+        trips: object
+        if isinstance(stop, Limit):
+            length = self.emitter.value(I64, f"{self._stop(stop)} - {start}")
+            trips = self.emitter.value(I64, f"{length} > 0 ? ({length} + {step - 1}) / {step} : 0")
+        else:
+            trips = max(0, -(-(stop - start) // step))
         first, last = (
             self.emitter.value(
                 I64, f"(i64)((u64)({number} * {trips}) / workers) * {step} + {start}"

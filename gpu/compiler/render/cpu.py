@@ -2,7 +2,8 @@
 
 The function printed is ``void NAME(ptr args, i64 worker, i64 workers)``. `args` points to words of
 8 bytes: the address of each parameter in order, then that of scratch memory, of which the kernel
-uses `workers * scratch_bytes(program)` bytes, aligned to 64. `workers` calls with `worker` counting
+uses `workers * scratch_bytes(program)` bytes, aligned to 64, then the values of the launch.
+`workers` calls with `worker` counting
 from 0, in any order or at once, do the work of the kernel.
 
 A `worker` loop gives each worker a contiguous run of its iterations, equal up to one; a worker loop
@@ -25,7 +26,7 @@ LOCAL_ALIGN: Final = 64
 """Alignment of locals, in bytes."""
 _VALUE_OPS_OF_NARROW_FLOATS: Final = frozenset(
     {"const", "load", "store", "cast", "bitcast", "splat", "extract", "pack", "shuffle",
-     "param", "local", "loop", "carry", "end", "result"}
+     "param", "val", "local", "loop", "carry", "end", "result"}
 )  # fmt: skip
 
 

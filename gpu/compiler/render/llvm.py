@@ -8,7 +8,7 @@ at the bottom, and counters cannot wrap.
 
 from __future__ import annotations
 
-from gpu.compiler.ir.linear import Inst, Program
+from gpu.compiler.ir.linear import Inst, Limit, Program
 from gpu.compiler.render import llvm_memory, llvm_ops
 from gpu.compiler.render.cpu import (
     LOCAL_ALIGN,
@@ -19,10 +19,12 @@ from gpu.compiler.render.cpu import (
 )
 from gpu.compiler.render.llvm_loops import LoopPrinter
 from gpu.compiler.render.llvm_text import (
+    INT64,
     POINTER,
     Emitter,
     Value,
     constant,
+    integer,
     memory_element,
 )
 from gpu.compiler.target import Target
@@ -118,6 +120,15 @@ class _Function:
     def _param(self, inst: Inst) -> Value:
         return Value(POINTER, f"%p{inst.attr[0]}")
 
+    def _val(self, inst: Inst) -> Value:
+        word = len(self.program.params) + 1 + inst.attr[0]
+        place, value = self.emitter.fresh("%val.at"), self.emitter.fresh("%val")
+        self.emitter.entry += [
+            f"  {place} = getelementptr inbounds ptr, ptr %args, i64 {word}",
+            f"  {value} = load i64, ptr {place}, align 8",
+        ]
+        return Value(INT64, value)
+
     def _local(self, inst: Inst) -> Value:
         name = self.emitter.fresh("%local")
         offset = self.places.offsets.get(inst)
@@ -131,7 +142,9 @@ class _Function:
         return Value(POINTER, name)
 
     def _loop(self, inst: Inst) -> Value:
-        return self.loops.open(inst, tuple(self._args(inst)))
+        stop = inst.attr[2]
+        limit = self.values[stop.value] if isinstance(stop, Limit) else integer(INT64, stop)
+        return self.loops.open(inst, tuple(self._args(inst)), limit)
 
     def _carry(self, inst: Inst) -> Value:
         return self.loops.carry(inst.args[0], inst.attr[0])

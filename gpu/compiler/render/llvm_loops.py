@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpu.compiler.ir.linear import Inst
+from gpu.compiler.ir.linear import Inst, Limit
 from gpu.compiler.render.llvm_text import INT64, Emitter, Value, integer
 from gpu.core.errors import VerifyError
 
@@ -55,15 +55,15 @@ class LoopPrinter:
         """The `loop` that is open."""
         return self._open[-1].inst if self._open else None
 
-    def open(self, inst: Inst, initial: tuple[Value, ...]) -> Value:
-        """Starts the body of a `loop`; returns its counter."""
+    def open(self, inst: Inst, initial: tuple[Value, ...], last: Value) -> Value:
+        """Starts the body of a `loop` that stays below `last`; returns its counter."""
         emitter = self._emitter
         kind, start, stop, step = inst.attr
-        first, last = integer(INT64, start), integer(INT64, stop)
-        guarded = stop <= start
+        first = integer(INT64, start)
+        guarded = isinstance(stop, Limit) or stop <= start
         inside_worker = any(outer.inst.attr[0] == "worker" for outer in self._open)
         if kind == "worker" and not inside_worker:
-            first, last = self._chunk(start, stop, step)
+            first, last = self._chunk(start, self._trips(start, stop, step, last), step)
             guarded = True
         label, before = emitter.fresh("loop"), emitter.block
         if guarded:
@@ -118,14 +118,23 @@ class LoopPrinter:
             self._emitter.lines.append(_phi(result, loop.before, before, latch, after))
         return results
 
-    def _chunk(self, start: int, stop: int, step: int) -> tuple[Value, Value]:
+    def _trips(self, start: int, stop: int | Limit, step: int, last: Value) -> Value:
+        """How many iterations a loop has in all."""
+        if not isinstance(stop, Limit):
+            return integer(INT64, max(0, -(-(stop - start) // step)))
+        emitter = self._emitter
+        length = emitter.binary("sub", last, integer(INT64, start - step + 1))
+        trips = emitter.binary("sdiv", length, integer(INT64, step))
+        some = emitter.compare("icmp sgt", trips, integer(INT64, 0))
+        return emitter.select(some, trips, integer(INT64, 0))
+
+    def _chunk(self, start: int, trips: Value, step: int) -> tuple[Value, Value]:
         """Where this worker's run of iterations starts and stops."""
         emitter = self._emitter
-        trips = max(0, -(-(stop - start) // step))
         worker, workers = Value(INT64, "%worker"), Value(INT64, "%workers")
         bounds = []
         for number in (worker, emitter.binary("add", worker, integer(INT64, 1))):
-            share = emitter.binary("mul", number, integer(INT64, trips))
+            share = emitter.binary("mul", number, trips)
             trip = emitter.binary("udiv", share, workers)
             offset = emitter.binary("mul", trip, integer(INT64, step))
             bounds.append(emitter.binary("add", offset, integer(INT64, start)))

@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.graph import Node, accumulate_as, toposort
-from gpu.compiler.ir.index import ALWAYS, Mask, Var, expr
+from gpu.compiler.ir.dims import is_many, upper
+from gpu.compiler.ir.graph import Node, accumulate_as, symbols_of, toposort
+from gpu.compiler.ir.index import ALWAYS, Mask, Var, expr, loop_var
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.schedule.compute import COMPUTE, pick_value
 from gpu.compiler.schedule.plan import At, Plan
@@ -75,10 +76,11 @@ class _Builder:
         self.name, self.number = name, number
         self.plan, self.placement = plan, plan.placement
         self.roots = plan.kernels[number]
-        loops = domain_loops(self.roots[0].shape, "i")
+        self.order = toposort(self.roots, self._is_leaf)
+        self.symbols = symbols_of(self.order, self._is_leaf)
+        loops = domain_loops(self.roots[0].shape, self._prefix("i"))
         self.domain = outer_first(self.roots[0], loops)
         self.at_root = (domain_indices(self.roots[0].shape, loops), ALWAYS)
-        self.order = toposort(self.roots, self._is_leaf)
         self.reads: dict[Node, dict[Access, None]] = {node: {} for node in self.order}
         self.regions: dict[Node, _Home] = {}
         # Loops of reductions, and what gathers and scatters pick, for each element read.
@@ -105,8 +107,15 @@ class _Builder:
         body = self._nest(0)
         if self.roots[0].kind == "scatter":
             body = K.Block((*body.body, self._scatter(self.roots[0])))
-        kernel = K.Kernel(self.name, tuple(self.params.values()), body)
+        params, vals = tuple(self.params.values()), self.symbols
+        kernel = K.Kernel(self.name, params, body, vals)
         return BuiltKernel(kernel, tuple(self.params))
+
+    def _prefix(self, start: str) -> str:
+        """What names of loops start with, so that none is that of a symbolic size."""
+        while any(symbol.name.startswith(start) for symbol in self.symbols):
+            start += "_"
+        return start
 
     def _param(self, node: Node, position: int) -> K.Buf:
         return K.Buf(f"p{position}", node.dtype, (node.size,), "global")
@@ -138,13 +147,14 @@ class _Builder:
     def _push_access(self, node: Node, access: Access) -> None:
         if node.kind == "scatter":
             source, index, updates = node.src
-            loops = domain_loops(index.shape, "u")
+            loops = domain_loops(index.shape, self._prefix("u"))
             self.inner[node, access] = loops
             place = (domain_indices(index.shape, loops), ALWAYS)
             for each, where in ((source, access), (index, place), (updates, place)):
                 self.reads[each][where] = None
             return
-        self.inner[node, access] = inner_vars(node, f"{node.kind[0]}{len(self.inner)}_")
+        start = f"{self._prefix(node.kind[0])}{len(self.inner)}_"
+        self.inner[node, access] = inner_vars(node, start)
         for source, read in self._source_accesses(node, access):
             self.reads[source][read] = None
 
@@ -154,9 +164,9 @@ class _Builder:
     def _open_region(self, node: Node, placed: At) -> None:
         outer = frozenset(self.domain[: placed.depth])
         region = needed_region((indices for indices, _ in self.reads[node]), node.shape, outer)
-        label = f"t{len(self.regions)}"
-        wide = tuple(axis for axis, extent in enumerate(region.extents) if extent > 1)
-        loops = tuple(Var(f"{label}_{axis}", 0, region.extents[axis] - 1) for axis in wide)
+        label = f"{self._prefix('t')}{len(self.regions)}"
+        wide = tuple(axis for axis, extent in enumerate(region.extents) if is_many(extent))
+        loops = tuple(loop_var(f"{label}_{axis}", region.extents[axis]) for axis in wide)
         dtype = accumulate_as(node.dtype) if node.kind == "reduce" else node.dtype
         shape = tuple(loop.hi + 1 for loop in loops)
         buf = K.Buf(label, dtype, shape, placed.space)
@@ -180,6 +190,8 @@ class _Builder:
             return K.const(node.dtype, node.attr[0])
         if node.kind == "iota":
             return K.cast(K.index(access[0][0]), node.dtype)
+        if node.kind == "index":
+            return K.cast(K.index(expr(node.attr[0])), node.dtype)
         args = [self.values[source, read] for source, read in self._source_accesses(node, access)]
         if node.kind == "gather":
             (pick,) = self.inner[node, access]
@@ -259,7 +271,7 @@ class _Builder:
         _, index, updates = root.src
         loops = self.inner[root, self.at_root]
         place = (domain_indices(index.shape, loops), ALWAYS)
-        pick = Var("pick", 0, root.shape[axis])
+        pick = Var(self._prefix("pick"), 0, upper(root.shape[axis]))
         self.lets[pick] = pick_value(self.values[index, place], pick.hi)
         where, mask = picked(root, place, pick)
         value = self.values[updates, place]

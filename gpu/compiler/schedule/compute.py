@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Final
 
 from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.dims import upper
 from gpu.compiler.ir.graph import MOVEMENT, Node
-from gpu.compiler.ir.index import ALWAYS, Mask
+from gpu.compiler.ir.index import ALWAYS, Mask, expr
 from gpu.compiler.ir.threefry import element_bits
 from gpu.compiler.schedule.views import Access, flatten, source_index, written_region
 from gpu.core.dtype import DType, dtypes
@@ -45,8 +46,8 @@ def _gathered(node: Node, access: Access, args: list[K.Value]) -> K.Value:
     value, index = args
     if value.kind == "load":
         return value
-    size = K.const(dtypes.int64, node.src[0].shape[node.attr[0]])
-    inside = K.alu("lt", pick_value(index, size.attr[0]), size)
+    size = node.src[0].shape[node.attr[0]]
+    inside = K.alu("lt", pick_value(index, upper(size)), K.index(expr(size)))
     return K.alu("where", inside, value, K.const(value.dtype, _zero(value.dtype)))
 
 

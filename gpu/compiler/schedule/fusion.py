@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from gpu.compiler.ir.dims import is_many
 from gpu.compiler.ir.graph import MOVEMENT, Node, toposort
 from gpu.compiler.ir.index import ALWAYS, Var
 from gpu.compiler.schedule.merge import merge_outputs
@@ -21,6 +22,7 @@ from gpu.compiler.schedule.plan import At, Plan, Root
 from gpu.compiler.schedule.region import needed_region
 from gpu.compiler.schedule.views import (
     Access,
+    Indices,
     domain_indices,
     domain_loops,
     inner_vars,
@@ -33,10 +35,14 @@ MAX_INLINE: Final = 160
 # Operations a node may cost and still be computed again for each kernel or repetition that reads
 # it.
 CHEAP: Final = 6
-COSTLY_OPS: Final = {"exp2": 12, "log2": 12, "sin": 30, "sqrt": 4, "div": 4, "tdiv": 8, "tmod": 8}
+COSTLY_OPS: Final = {
+    "exp": 12, "exp2": 12, "log2": 12, "sin": 30, "sqrt": 4, "div": 4, "tdiv": 8, "tmod": 8,
+}  # fmt: skip
 RANDOM_COST: Final = 100
 # Kinds that have memory of their own by what they mean, or loops unlike any other's.
 OWN_KERNEL: Final = frozenset({"contiguous", "copy", "scatter", "scan"})
+# Kinds that are computed from nothing.
+NO_SOURCES: Final = frozenset({"const", "iota", "index"})
 # Places a kernel may read an inline node at: its expression is built once for each.
 MAX_READS: Final = 4
 # Outer iterations from which computing a reduction inside them leaves enough to run at once.
@@ -116,7 +122,10 @@ class _Fusion:
             # What is used several times was counted as often, but is computed once.
             total = own + self._distinct_cost(inline)
         if total > MAX_INLINE:
-            self.outputs.update(s for s in inline if s.kind not in ("const", "iota"))
+            self.outputs |= self._where_to_cut(inline)
+            total = own + self._distinct_cost([s for s in inline if not self._in_memory(s)])
+        if total > MAX_INLINE:
+            self.outputs.update(s for s in inline if s.kind not in NO_SOURCES)
             total = own
         self.cost[node] = total
         if node.kind in OWN_KERNEL:
@@ -136,6 +145,28 @@ class _Fusion:
             seen |= new
             waiting += new
         return total
+
+    def _where_to_cut(self, nodes: list[Node]) -> set[Node]:
+        """What to store so that computing `nodes` begins there.
+
+        What moves elements, or spreads few of them over many as a product of two expanded tensors
+        does, stays inline: that from which it is made takes less memory.
+        """
+        cut: set[Node] = set()
+        seen: set[Node] = set()
+        waiting = list(nodes)
+        while waiting:
+            node = waiting.pop()
+            if node in seen or self._in_memory(node) or node.kind in {"reduce", *NO_SOURCES}:
+                continue
+            seen.add(node)
+            bases = [_base(source) for source in node.src]
+            read = sum(base.size for base in bases if base.kind not in NO_SOURCES)
+            if node.kind in MOVEMENT or node.size > read:
+                waiting += bases
+            else:
+                cut.add(node)
+        return cut
 
     def _in_memory(self, node: Node) -> bool:
         return node in self.outputs or self.is_leaf(node)
@@ -191,7 +222,7 @@ class _Fusion:
         for root, accesses in self.reads[node].items():
             domain = self.domain[root]
             for indices, _ in accesses:
-                used = frozenset(var for index in indices for var in index.vars)
+                used = _loops_of(indices)
                 inner = [var for var in used if var in self.depth]
                 outer = [domain.index(var) + 1 for var in used if var not in self.depth]
                 depth = max([self.depth[var] for var in inner] + outer, default=0)
@@ -205,7 +236,7 @@ class _Fusion:
         domain = self.domain[root]
         (access, *others) = accesses
         indices, mask = access
-        used = frozenset(var for index in indices for var in index.vars)
+        used = _loops_of(indices)
         depth = max((domain.index(var) + 1 for var in used if var in domain), default=0)
         rows = math.prod(var.extent for var in domain[:depth])
         # Each element at most once, by the iteration that needs it.
@@ -233,7 +264,7 @@ class _Fusion:
                 self.depth.update(dict.fromkeys(row, depth))
                 loops = iter(row)
                 own = tuple(
-                    base + next(loops) if extent > 1 else base
+                    base + next(loops) if is_many(extent) else base
                     for base, extent in zip(region.base, region.extents, strict=True)
                 )
                 self._push(node, root, (own, ALWAYS))
@@ -253,6 +284,18 @@ class _Fusion:
         self.depth.update(dict.fromkeys(loops, depth))
         for source, read in source_accesses(node, access, loops):
             self.reads[source].setdefault(root, {})[read] = None
+
+
+def _loops_of(indices: Indices) -> frozenset[Var]:
+    """The loops that indices depend on."""
+    return frozenset(var for index in indices for var in index.vars if var.bound is None)
+
+
+def _base(node: Node) -> Node:
+    """The node whose elements `node` shows, moved and perhaps repeated."""
+    while node.kind in MOVEMENT:
+        node = node.src[0]
+    return node
 
 
 def _own_cost(node: Node) -> int:

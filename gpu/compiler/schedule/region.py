@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from gpu.compiler.ir.dims import Dim, is_symbolic, upper, upper_shape
 from gpu.compiler.ir.graph import Shape
 from gpu.compiler.ir.index import Expr, Var, expr
 from gpu.compiler.schedule.views import ZERO, Indices
@@ -24,8 +25,8 @@ class Region(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.extents)
+        """Number of elements, symbolic extents at their largest."""
+        return math.prod(upper_shape(self.extents))
 
 
 def needed_region(reads: Iterable[Indices], shape: Shape, outer: frozenset[Var]) -> Region:
@@ -35,7 +36,7 @@ def needed_region(reads: Iterable[Indices], shape: Shape, outer: frozenset[Var])
     return Region(tuple(base for base, _ in spans), tuple(extent for _, extent in spans))
 
 
-def _span(reads: list[Expr], outer: frozenset[Var], size: int) -> tuple[Expr, int]:
+def _span(reads: list[Expr], outer: frozenset[Var], size: Dim) -> tuple[Expr, Dim]:
     """First element and extent along one axis of `size` elements."""
     parts = [_split_terms(read, outer) for read in reads]
     start = parts[0][0]
@@ -43,13 +44,20 @@ def _span(reads: list[Expr], outer: frozenset[Var], size: int) -> tuple[Expr, in
         return ZERO, size
     lo = min(moving.lo for _, moving in parts)
     hi = max(moving.hi for _, moving in parts)
+    if lo != hi and (is_symbolic(size) or (not start.is_const and any(map(_is_loose, reads)))):
+        return ZERO, size  # bounds of what depends on a launch may reach outside the node
     if start.is_const:
         # Masked reads may lie outside the node: nothing is computed there.
-        lo, hi = max(lo + start.const, 0), min(hi + start.const, size - 1)
+        lo, hi = max(lo + start.const, 0), min(hi + start.const, upper(size) - 1)
         start = ZERO
-    if hi - lo + 1 >= size:
+    if hi - lo + 1 >= upper(size):
         return ZERO, size
     return start + lo, hi - lo + 1
+
+
+def _is_loose(read: Expr) -> bool:
+    """Whether the bounds of an index are those of no launch: they are for several at once."""
+    return any(var.bound is not None or var.stop is not None for var in read.vars)
 
 
 def _split_terms(e: Expr, outer: frozenset[Var]) -> tuple[Expr, Expr]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.dims import has_symbols
 from gpu.compiler.ir.graph import Node, accumulate_as
 from gpu.compiler.ir.rewrite import rewrite
 from gpu.compiler.target import Target
@@ -42,7 +43,10 @@ def _is_long(node: Node) -> bool:
 def _split(node: Node) -> Node | None:
     monoid, axes = node.attr
     source = node.src[0]
-    axis = max(axes, key=lambda a: source.shape[a])
+    counted = [a for a in axes if not has_symbols(source.shape[a])]
+    if not counted:
+        return None
+    axis = max(counted, key=lambda a: source.shape[a])
     size = source.shape[axis]
     parts = next((p for p in PARTS if size % p == 0), None)
     if parts is None:

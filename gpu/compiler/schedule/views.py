@@ -2,14 +2,17 @@
 
 This is how views vanish: no kernel ever holds one. A mask says for which indices the source is read
 at all; elsewhere its value is zero.
+
+Symbolic axes are loops that end at their value of the launch; memory is laid out for the largest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gpu.compiler.ir.dims import has_symbols, is_many, reshape_groups, upper
 from gpu.compiler.ir.graph import MOVEMENT, Node, Shape
-from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, at_most, between, expr
+from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, at_most, between, expr, loop_var
 
 Indices = tuple[Expr, ...]
 Access = tuple[Indices, Mask]
@@ -18,10 +21,10 @@ ZERO = expr(0)
 
 
 def flatten(indices: Sequence[Expr], shape: Shape) -> Expr:
-    """The row-major position of an element."""
+    """The position of an element in row-major memory."""
     position = ZERO
     for index, size in zip(indices, shape, strict=True):
-        position = position * size + index
+        position = position * upper(size) + index
     return position
 
 
@@ -32,8 +35,21 @@ def unflatten(position: Expr, shape: Shape) -> Indices:
         indices.append(position % size)
         position = position // size
     if shape:
-        indices.append(position if shape[0] > 1 else ZERO)
+        indices.append(position if is_many(shape[0]) else ZERO)
     return tuple(reversed(indices))
+
+
+def _reshaped(indices: Indices, shape: Shape, source: Shape) -> Indices:
+    """The index in `source` of the element at `indices` of `shape`."""
+    if not has_symbols((shape, source)):
+        return unflatten(flatten(indices, shape), source)
+    groups = reshape_groups(source, shape)
+    assert groups is not None, "no such node is made"
+    result: list[Expr] = []
+    for old, new in groups:
+        position = flatten([indices[a] for a in new], tuple(shape[a] for a in new))
+        result += unflatten(position, tuple(source[a] for a in old))
+    return tuple(result)
 
 
 def source_index(node: Node, indices: Indices) -> tuple[Indices, Mask]:
@@ -41,7 +57,7 @@ def source_index(node: Node, indices: Indices) -> tuple[Indices, Mask]:
     source = node.src[0].shape
     match node.kind:
         case "reshape":
-            return unflatten(flatten(indices, node.shape), source), ALWAYS
+            return _reshaped(indices, node.shape, source), ALWAYS
         case "expand":
             return tuple(
                 ZERO if d == 1 else i for i, d in zip(indices, source, strict=True)
@@ -76,7 +92,7 @@ def _unpad(node: Node, indices: Indices) -> tuple[Indices, Mask]:
         mask = mask & between(offset, 0, (size - 1) * stride)
         if interior:
             mask = mask & at_most(offset % stride, 0)
-        result.append(offset // stride if size > 1 else ZERO)
+        result.append(offset // stride if is_many(size) else ZERO)
     return tuple(result), mask
 
 
@@ -96,7 +112,7 @@ def written_region(node: Node, indices: Indices) -> tuple[Indices, Mask]:
     for index, (start, step), size in ranges:
         offset = index - start
         mask = mask & between(offset, 0, (size - 1) * step) & at_most(offset % step, 0)
-        result.append(offset // step if size > 1 else ZERO)
+        result.append(offset // step if is_many(size) else ZERO)
     return tuple(result), mask
 
 
@@ -113,21 +129,21 @@ def picked(node: Node, access: Access, pick: Var) -> Access:
 
 def domain_loops(shape: Shape, name: str) -> tuple[Var, ...]:
     """A loop for each axis of more than one element."""
-    return tuple(Var(f"{name}{axis}", 0, d - 1) for axis, d in enumerate(shape) if d > 1)
+    return tuple(loop_var(f"{name}{axis}", d) for axis, d in enumerate(shape) if is_many(d))
 
 
 def outer_first(node: Node, loops: tuple[Var, ...]) -> tuple[Var, ...]:
     """The loops of an output's domain in the order they nest: that of a scan goes innermost."""
     if node.kind != "scan":
         return loops
-    position = sum(size > 1 for size in node.shape[: node.attr[1]])
+    position = sum(is_many(size) for size in node.shape[: node.attr[1]])
     return (*loops[:position], *loops[position + 1 :], loops[position])
 
 
 def domain_indices(shape: Shape, loops: Iterable[Var]) -> Indices:
     """The element that `domain_loops` stand at."""
     remaining = iter(loops)
-    return tuple(expr(next(remaining)) if size > 1 else ZERO for size in shape)
+    return tuple(expr(next(remaining)) if is_many(size) else ZERO for size in shape)
 
 
 def inner_vars(node: Node, name: str) -> tuple[Var, ...]:
@@ -137,10 +153,10 @@ def inner_vars(node: Node, name: str) -> tuple[Var, ...]:
     """
     source = node.src[0].shape if node.src else ()
     if node.kind == "gather":
-        return (Var(name, 0, source[node.attr[0]]),)
+        return (Var(name, 0, upper(source[node.attr[0]])),)
     if node.kind != "reduce":
         return ()
-    return tuple(Var(f"{name}{axis}", 0, source[axis] - 1) for axis in node.attr[1])
+    return tuple(loop_var(f"{name}{axis}", source[axis]) for axis in node.attr[1])
 
 
 def source_accesses(

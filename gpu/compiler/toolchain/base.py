@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -79,6 +76,8 @@ def disassemble_elf(lib: bytes) -> str:
 
     Raises Unsupported where neither is in PATH, CompileError where the tool fails.
     """
+    import shutil
+
     for name, options in (("llvm-objdump", ["-d", "-r"]), ("objdump", ["-d", "-r", "-w"])):
         if tool := shutil.which(name):
             return _run_on_file([tool, *options], lib)
@@ -90,6 +89,9 @@ def disassemble_elf(lib: bytes) -> str:
 
 def _run_on_file(command: list[str], content: bytes) -> str:
     """What a command prints about a file of this content, which it takes as its last argument."""
+    import subprocess
+    import tempfile
+
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "kernel.o")
         atomic_write(path, content)

@@ -135,7 +135,7 @@ class ClangCompiler(Compiler):
             parse_object(done.stdout)
         except FormatError as error:
             raise CompileError(
-                f"{self._path} gave {len(done.stdout)} bytes that are no object: {error}"
+                f"{self._path} gave {len(done.stdout)} bytes that are no object: {error.message}"
             ) from error
         return done.stdout
 

@@ -88,7 +88,9 @@ class _Machine:
             try:
                 self._step(name, argument)
             except FormatError as error:
-                raise FormatError(f"{error} (pickle instruction {name}, byte {position})") from None
+                raise FormatError(
+                    f"{error.message} (pickle instruction {name}, byte {position})"
+                ) from None
         if len(self._stack) != 1:
             raise FormatError(f"the pickle ends with {len(self._stack) + 1} values instead of one")
         return self._stack[0]

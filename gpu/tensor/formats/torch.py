@@ -172,7 +172,7 @@ def _load_legacy(data: Bytes, device: str) -> object:
     try:
         magic = load_pickle(file, plain)
     except FormatError as error:
-        raise FormatError(f"this is not a torch checkpoint: {error}") from error
+        raise FormatError(f"this is not a torch checkpoint: {error.message}") from error
     if magic != _LEGACY_MAGIC:
         raise FormatError(
             "this is not a torch checkpoint: it is neither a zip archive nor starts with the magic"

@@ -1,0 +1,127 @@
+"""Gradients of a tensor: given back, or added to the leaves it was computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.derivative import has_gradient
+from gpu.compiler.ir.graph import Node, toposort
+from gpu.core.errors import DTypeError, InvalidType, InvalidValue, ShapeError
+from gpu.tensor.autodiff import gradients
+from gpu.tensor.handle import Handle
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class Gradients(Handle):
+    """The two ways to the gradients of a tensor."""
+
+    __slots__ = ()
+
+    def gradient(
+        self,
+        *targets: Handle,
+        gradient: Handle | None = None,
+        materialize_grads: bool = False,
+    ) -> list[Self]:
+        """The gradients of this tensor with respect to each of `targets`.
+
+        They are tensors like any other, and have gradients themselves.
+
+        Args:
+            targets: tensors this one was computed from.
+            gradient: gradient of this tensor, of its shape; without it the tensor has to be 0-d.
+            materialize_grads: gives zeros for a target on which this tensor does not depend.
+
+        Raises:
+            ShapeError: the tensor is not 0-d and no gradient was given.
+            InvalidValue: this tensor does not depend on a target through differentiable operations,
+                and `materialize_grads` is False.
+
+        >>> from gpu import Tensor
+        >>> x = Tensor(3.0, requires_grad=True)
+        >>> (slope,) = (x * x * x).gradient(x)
+        >>> slope.item(), slope.gradient(x)[0].item()
+        (27.0, 18.0)
+        """
+        for target in targets:
+            check_tensor(target, "a target")
+        found = self._gradients([t._nodes() for t in targets], gradient)
+        grads: list[Self] = []
+        for target, node in zip(targets, found, strict=True):
+            if node is not None:
+                grads.append(self._wrap(node))
+            elif materialize_grads:
+                zero = G.const(0, target.shape, target.dtype, target.device)
+                grads.append(self._wrap(zero))
+            else:
+                folded = target._value.kind == "const"
+                raise InvalidValue(
+                    f"{self._described()} does not depend on {target._described()}: there is no "
+                    "gradient; "
+                    + ("constants fold, unless made with requires_grad=True; " if folded else "")
+                    + "materialize_grads=True gives zeros for it"
+                )
+        return grads
+
+    def backward(self, gradient: Handle | None = None) -> Self:
+        """Adds the gradient of this tensor to `grad` of every tensor that asks for one.
+
+        Those are the tensors with `requires_grad=True` that this one was computed from. Raises
+        ShapeError if the tensor is not 0-d and no gradient is given, InvalidValue if there is no
+        such tensor.
+        """
+        inside = set(toposort([self._node]))
+        leaves = [t for t in list(Handle._leaves.values()) if not inside.isdisjoint(t._nodes())]
+        found = self._gradients([t._nodes() for t in leaves], gradient)
+        if all(node is None for node in found):
+            raise InvalidValue(
+                f"{self._described()} was computed from no tensor with requires_grad=True, or "
+                "only through detach() and operations that have no gradient"
+            )
+        for leaf, node in zip(leaves, found, strict=True):
+            if node is not None:
+                total = node if leaf.grad is None else G.alu("add", leaf.grad._node, node)
+                leaf.grad = leaf._wrap(total)
+        return self
+
+    def _gradients(
+        self, targets: Sequence[tuple[Node, ...]], gradient: Handle | None
+    ) -> list[Node | None]:
+        if not has_gradient(self.dtype):
+            raise DTypeError(f"only float tensors have gradients, this one is {self.dtype.name}")
+        if gradient is not None:
+            check_tensor(gradient, "gradient")
+        if gradient is None:
+            if self.shape:
+                raise ShapeError(
+                    f"the gradient of a tensor of shape {list(self.shape)} needs gradient=, "
+                    "a tensor of that shape; only a 0-d tensor starts from 1"
+                )
+            seed = G.const(1.0, (), self.dtype, self.device)
+        elif gradient.shape != self.shape:
+            raise ShapeError(
+                f"gradient has shape {list(gradient.shape)}, the tensor {list(self.shape)}"
+            )
+        else:
+            seed = G.cast(gradient._node, self.dtype)
+        flat = [node for nodes in targets for node in nodes]
+        found = dict(zip(flat, gradients(self._node, seed, flat), strict=True))
+        return [_sum([found[n] for n in nodes]) for nodes in targets]
+
+
+def check_tensor(value: object, name: str) -> None:
+    """Raises InvalidType for what is no tensor; `name` says what it is in the call."""
+    if not isinstance(value, Handle):
+        raise InvalidType(f"{name} must be a tensor, got {type(value).__name__} {value!r}")
+
+
+def _sum(parts: Sequence[Node | None]) -> Node | None:
+    total: Node | None = None
+    for part in parts:
+        if part is not None:
+            total = part if total is None else G.alu("add", total, part)
+    return total
