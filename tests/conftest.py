@@ -9,10 +9,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
+import sys
 import tempfile
+import types
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -23,6 +27,16 @@ for _name in ("GPU_CACHE_DIR", "GPU_VERIFY"):
     os.environ.pop(_name, None)
 os.environ["CACHE_DIR"] = _CACHE_DIR
 os.environ["VERIFY"] = "1"
+
+# `tools` is no part of an installed package: made importable by its path.
+if "tools" not in sys.modules:
+    _tools = types.ModuleType("tools")
+    _tools.__path__ = [str(Path(__file__).resolve().parents[1] / "tools")]
+    sys.modules["tools"] = _tools
+
+# A shell that starts the tests in its background has them, and all their children, ignore Ctrl-C.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _lacks_module(name: str) -> str | None:

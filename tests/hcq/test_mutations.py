@@ -23,6 +23,8 @@ def _stop(_: int, __: FrameType | None) -> None:
     raise TimeoutError
 
 
+# What a mistake does in a finalizer is no concern of this process.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutation = MUTATIONS[name]
