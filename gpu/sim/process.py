@@ -13,7 +13,7 @@ from gpu.sim.kernel import SysError
 from gpu.sim.os import SimOs
 
 if TYPE_CHECKING:
-    from gpu.sim.world import SimWorld
+    from gpu.sim.machine import Machine
 
 ArgumentBytes = ctypes.Array[ctypes.c_char]
 
@@ -45,14 +45,14 @@ class OpenFile:
 
 
 class SimProcess:
-    """One process of a `SimWorld`.
+    """One process of a machine.
 
     Attributes:
         os: what this process's drivers are given.
         state: what device models keep for the process, by their own keys.
     """
 
-    def __init__(self, world: SimWorld, pid: int):
+    def __init__(self, world: Machine, pid: int):
         self.world = world
         self.pid = pid
         self.os = SimOs(self)
@@ -65,6 +65,11 @@ class SimProcess:
         """Raises SysError(EBADF) after `exit` and in a process that was really forked."""
         if not self.alive or os.getpid() != self._real_pid:
             raise SysError(errno.EBADF, "this is another process than the one that opened it")
+
+    @property
+    def open_files(self) -> int:
+        """How many descriptors of the model are open."""
+        return len(self._files)
 
     def add_file(self, file: SimFile, path: str) -> int:
         """Makes a descriptor of an open device."""

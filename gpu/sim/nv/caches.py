@@ -1,0 +1,97 @@
+"""Caches of an NVIDIA GPU that software must invalidate, and what they check.
+
+L2 is where all engines meet, and what the CPU writes over the PCI window goes through it; snooped
+system memory is coherent with it. So only what lies before L2 can be stale: each cache here keeps a
+copy of the 128-byte lines it was asked for, as they were when first read. A read that finds a copy
+which memory no longer agrees with is a missing invalidate.
+
+| cache | holds | forgets by |
+|---|---|---|
+| `code` | instructions | INVALIDATE_SHADER_CACHES.INSTRUCTION, INVALIDATE_INSTRUCTION_CACHE |
+| `constant` | constant banks | .CONSTANT, INVALIDATE_SHADER_CONSTANT_CACHE, a bank's own bit |
+| `data` | loads of shaders (L1) | .GLOBAL_DATA, INVALIDATE_SHADER_DATA_CACHE |
+| `sked` | QMDs | a PCAS action with INVALIDATE, INVALIDATE_SKED_CACHES |
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from gpu.sim.physical import Region
+from gpu.sim.record import DebugChannel
+from gpu.sim.translate import Mapping
+
+Mode = Literal["check", "oldest", "none"]
+Agent = Literal["code", "constant", "data", "sked", "host", "copy"]
+LINE: Final = 128
+CACHES: Final = ("code", "constant", "data", "sked")
+
+
+class Caches:
+    """The caches of one GPU.
+
+    Args:
+        mode: what a read of a changed line gives: "check" a violation and the new value, "oldest"
+            the old value, as hardware may, "none" the new value.
+    """
+
+    def __init__(self, mode: Mode, debug: DebugChannel):
+        self.mode = mode
+        self._debug = debug
+        self._copies: dict[str, dict[tuple[Region, int], bytes]] = {name: {} for name in CACHES}
+
+    def invalidate(self, *names: str) -> None:
+        """Forgets all that some caches hold."""
+        for name in names:
+            self._copies[name].clear()
+
+    def invalidate_range(self, name: str, mapping: Mapping, offset: int, size: int) -> None:
+        """Forgets the lines of a range of a mapping's region."""
+        for line in _lines(offset, size):
+            self._copies[name].pop((mapping.region, line), None)
+
+    def drop(self, region: Region, offset: int, size: int) -> None:
+        """Forgets memory that was given back."""
+        for held in self._copies.values():
+            stale = [k for k in held if k[0] is region and offset <= k[1] < offset + size]
+            for key in stale:
+                del held[key]
+
+    def load(self, agent: Agent, mapping: Mapping, offset: int, size: int) -> bytes:
+        """What an agent reads from a region."""
+        region = mapping.region
+        current = region.load(offset, size)
+        if self.mode == "none" or agent not in self._copies or not mapping.cached:
+            return current
+        first = offset - offset % LINE
+        end = offset + size
+        parts = [self._look(agent, region, at) for at in range(first, end, LINE)]
+        return b"".join(parts)[offset - first : end - first]
+
+    def store(
+        self, agent: Agent, mapping: Mapping, offset: int, data: bytes | bytearray | memoryview
+    ) -> None:
+        """What an agent writes; the cache in front of it takes part."""
+        mapping.region.store(offset, data)
+        if agent == "data":
+            held = self._copies["data"]
+            for line in _lines(offset, len(data)):
+                if (mapping.region, line) in held:
+                    held[mapping.region, line] = mapping.region.load(line, LINE)
+
+    def _look(self, agent: str, region: Region, at: int) -> bytes:
+        held = self._copies[agent]
+        current = region.load(at, LINE)
+        copy = held.setdefault((region, at), current)
+        if copy == current or self.mode == "oldest":
+            return copy
+        held[region, at] = current
+        self._debug.violation(
+            f"the {agent} cache holds an old copy of {region.name} at {at:#x}: an invalidate must"
+            " come before this read"
+        )
+        return current
+
+
+def _lines(offset: int, size: int) -> range:
+    return range(offset - offset % LINE, offset + size, LINE)

@@ -1,0 +1,199 @@
+"""One GPU: memory, doorbell page, channels, and what a fault does to them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gpu.sim.clock import VirtualClock
+from gpu.sim.faults import FaultPlan
+from gpu.sim.nv.caches import Caches, Mode
+from gpu.sim.nv.chips import Chip
+from gpu.sim.nv.launch import KernelExecutor
+from gpu.sim.nv.status import Status, check
+from gpu.sim.physical import Pool
+from gpu.sim.record import DebugChannel
+from gpu.sim.translate import PageFault
+
+if TYPE_CHECKING:
+    from gpu.sim.nv.channel import Channel
+    from gpu.sim.nv.objects import ChannelGroup, Event
+
+USERMODE_SIZE: Final = 64 << 10
+_CHANNEL_IDS: Final = 2048  # of a runlist, NV_RUNLIST_CHANNEL_CONFIG
+_CLEAN: Final = bytes(USERMODE_SIZE)
+DOORBELL: Final = 0x90  # NVC361_NOTIFY_CHANNEL_PENDING
+TIME_LOW: Final = 0x80  # NVC361_TIME_0, _1
+UNRUNG: Final = 0xFFFF_FFFF
+ENGINE_GRAPHICS: Final = 1  # NV2080_ENGINE_TYPE_*, class/cl2080.h
+ENGINE_COPY0: Final = 9
+COPY_ENGINES: Final = 10
+NOTIFY_GRAPHICS: Final = 12  # NV2080_NOTIFIERS_*, class/cl2080_notification.h
+NOTIFY_CE0: Final = 23
+NOTIFY_RC_ERROR: Final = 37
+FAULT_PTE: Final = 2  # NV_PFAULT_FAULT_TYPE_*, dev_fault.h
+FAULT_RO_VIOLATION: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class MmuFault:
+    """What READ_MMU_FAULT_INFO tells: address, NV_PFAULT_FAULT_TYPE_*, NV_PFAULT_ACCESS_TYPE_*."""
+
+    address: int
+    kind: int
+    access: int
+
+    @staticmethod
+    def of(fault: PageFault) -> MmuFault:
+        """An engine's page fault as the MMU reports it: the page, not the byte."""
+        kind = FAULT_RO_VIOLATION if fault.present else FAULT_PTE
+        return MmuFault(fault.address & ~0xFFF, kind, int(fault.write))
+
+
+class NvGpu:
+    """A GPU of a world.
+
+    Attributes:
+        index: its number: minor of its node, and device instance.
+        gpu_id: what RM calls it.
+        uuid: 16 bytes, what UVM calls it.
+        groups: channel groups of all processes.
+        usermode: the page that processes map: the doorbell at 0x90, the clock at 0x80.
+        bar1_used: bytes of the BAR1 aperture that are mapped.
+        events: those that wait for something of this GPU; `deliver` queues one for its file.
+    """
+
+    def __init__(
+        self,
+        chip: Chip,
+        index: int,
+        host: Pool,
+        clock: VirtualClock,
+        debug: DebugChannel,
+        rng: random.Random,
+        plan: FaultPlan,
+        mode: Mode,
+        executor: KernelExecutor,
+    ):
+        self.chip = chip
+        self.index = index
+        self.gpu_id = 0x100 * (index + 1)
+        self.bus = index + 1
+        self.uuid = random.Random(f"{chip.name} {index}").randbytes(16)
+        self.host = host
+        self.clock = clock
+        self.debug = debug
+        self.rng = rng
+        self.plan = plan
+        self.executor = executor
+        self.vram = Pool("video memory", chip.vram_size, local=True)
+        self.usermode = Pool("usermode registers", USERMODE_SIZE)
+        self.caches = Caches(mode, debug)
+        self.groups: list[ChannelGroup] = []
+        self.events: list[Event] = []
+        self.deliver: Callable[[Event, int], None] | None = None
+        self.bar1_used = 0
+        self.plugged = True
+        self._next_channel: dict[int, int] = {}
+        self.show_registers()
+
+    def __str__(self) -> str:
+        return f"GPU {self.index} ({self.chip.name})"
+
+    @property
+    def channels(self) -> list[Channel]:
+        """All channels of all processes."""
+        return [channel for group in self.groups for channel in group.channels]
+
+    @property
+    def vram_used(self) -> int:
+        """Bytes of its memory that are allocated."""
+        return self.vram.size - self.vram.free_bytes
+
+    def runlist(self, engine: int) -> int:
+        """Which runlist serves an engine: GRCEs share that of graphics (kernel_ce_gh100.c)."""
+        copy = engine - ENGINE_COPY0
+        if engine == ENGINE_GRAPHICS or copy in self.chip.graphics_copy_engines:
+            return 0
+        return copy
+
+    def has_engine(self, engine: int) -> bool:
+        """Whether it has an engine of that NV2080_ENGINE_TYPE."""
+        present = [ENGINE_COPY0 + index for index, _ in self.chip.copy_engines]
+        return engine == ENGINE_GRAPHICS or engine in present
+
+    def new_channel_id(self, runlist: int) -> int:
+        """A channel id of a runlist; not from 0, so that a wrong token is noticed.
+
+        Raises RmError(NO_FREE_FIFOS).
+        """
+        used = {c.number_on_runlist for c in self.channels if c.group.runlist == runlist}
+        full = len(used) == _CHANNEL_IDS
+        check(not full, Status.NO_FREE_FIFOS, f"{_CHANNEL_IDS} channels on runlist {runlist}")
+        at = self._next_channel.get(runlist, 8 + self.rng.randrange(64))
+        while at in used:
+            at = (at + 1) % _CHANNEL_IDS
+        self._next_channel[runlist] = (at + 1) % _CHANNEL_IDS
+        return at
+
+    def sample(self) -> None:
+        """Looks at what processes wrote without a call: the doorbell."""
+        token = self.usermode.read_word(DOORBELL, 4)
+        if token != UNRUNG:
+            self._ring(token)
+        written = bytearray(self.usermode.load(0, USERMODE_SIZE))
+        written[TIME_LOW : TIME_LOW + 8] = bytes(8)
+        written[DOORBELL : DOORBELL + 4] = bytes(4)
+        if written != _CLEAN:
+            at = next(i for i, byte in enumerate(written) if byte)
+            self.debug.violation(
+                f"the usermode page was written at {at:#x}; the doorbell is at {DOORBELL:#x}"
+            )
+            self.usermode.store(0, _CLEAN)
+        self.show_registers()
+        for channel in self.channels:
+            channel.sample()
+
+    def _ring(self, token: int) -> None:
+        """A ring came. A later one hides an earlier one, so all that moved count as rung."""
+        target = [channel for channel in self.channels if channel.token == token]
+        if not target:
+            self.debug.violation(f"the doorbell was rung with {token:#x}, no channel's token")
+        for channel in self.channels:
+            channel.ring(hidden=channel.token != token)
+
+    def show_registers(self) -> None:
+        """Puts the clock, and an unrung doorbell, where processes see them."""
+        self.usermode.write_word(DOORBELL, 4, UNRUNG)
+        self.show_clock()
+
+    def show_clock(self) -> None:
+        """The clock goes on; a doorbell that was rung meanwhile stays."""
+        self.usermode.write_word(TIME_LOW, 8, self.clock.now_ns)
+
+    def signal(self, engine: int) -> None:
+        """A non-stall interrupt of an engine: events of that engine's notifier are told."""
+        index = NOTIFY_GRAPHICS if engine == ENGINE_GRAPHICS else NOTIFY_CE0 + engine - ENGINE_COPY0
+        self._tell(index, 0)
+
+    def signal_error(self, group: ChannelGroup) -> None:
+        """A group was torn down: events of RC_ERROR are told."""
+        self._tell(NOTIFY_RC_ERROR, group.engine)
+
+    def _tell(self, index: int, info32: int) -> None:
+        for event in self.events:
+            if event.index == index and self.deliver:
+                self.deliver(event, info32)
+
+    def runnable(self) -> list[Channel]:
+        """Channels that could do something now."""
+        if not self.plugged:
+            return []
+        return [channel for channel in self.channels if channel.runnable()]
+
+    def close(self) -> None:
+        """Gives its memory back."""
+        self.vram.close()
+        self.usermode.close()

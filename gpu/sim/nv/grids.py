@@ -1,0 +1,49 @@
+"""Grids under way, and what their end does: semaphores, interrupts, following QMDs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gpu.sim.nv.launch import KernelMemory, Launch
+from gpu.sim.nv.port import Port
+from gpu.sim.nv.qmd import COPY_SCHEDULE, Qmd, Release
+
+if TYPE_CHECKING:
+    from gpu.sim.nv.compute import ComputeEngine
+
+_SLICE: Final = 256  # instructions of a grid before something else may go on
+
+
+class Grid:
+    """One grid that runs on a channel's compute engine."""
+
+    def __init__(self, engine: ComputeEngine, launch: Launch, qmd: Qmd):
+        self._engine = engine
+        self._launch = launch
+        self._releases = qmd.releases()
+        self._dependents = qmd.dependents()
+        gpu = engine.gpu
+        memory = KernelMemory(engine.port.space, gpu.caches, launch, gpu.chip.window_bits)
+        self._kernel = gpu.executor.launch(launch, memory)
+
+    def step(self) -> bool:
+        """Runs a slice; True when the grid is done. Raises PageFault, KernelFault, ChannelError."""
+        if not self._kernel.step(_SLICE):
+            return False
+        engine = self._engine
+        for release in self._releases:
+            if not engine.channel.loses_completion():
+                write_release(engine.port, release, engine.gpu.clock.now_ns)
+            if release.trap:
+                engine.channel.interrupt()
+        for address, action in self._dependents:
+            engine.launch(address, invalidate=action == COPY_SCHEDULE)
+        return True
+
+
+def write_release(port: Port, release: Release, now_ns: int) -> None:
+    """Writes a semaphore, its time stamp first so that whoever sees the payload sees both."""
+    if release.words == 4:
+        port.write_word(release.address + 8, 8, now_ns)
+    width = 8 if release.wide or release.words == 2 else 4
+    port.write_word(release.address, width, release.payload)
