@@ -1,38 +1,184 @@
-"""What a process of a model needs of the machine that it runs on."""
+"""A machine with simulated GPUs of some vendor: its processes, its time, and what works when."""
 
 from __future__ import annotations
 
+import random
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Final, Protocol
 
+from gpu.core.errors import HwTimeout
 from gpu.sim.clock import VirtualClock
+from gpu.sim.faults import FaultPlan
 from gpu.sim.kernel import UserMemory
+from gpu.sim.os import SimOs
+from gpu.sim.physical import Pool
+from gpu.sim.process import SimFile, SimProcess
 from gpu.sim.record import DebugChannel
 from gpu.sim.tree import FileTree
 
-if TYPE_CHECKING:
-    from gpu.sim.process import SimFile, SimProcess
+_MOST_STEPS: Final = 64  # that an engine makes before another may
+_CALL_SHARE: Final = 0.25  # of calls during which an engine works
 
 
-class Machine(Protocol):
-    """A world of one vendor's GPUs; see `gpu.sim.world` and `gpu.sim.nv.world`."""
+class Engine(Protocol):
+    """What works by itself: a queue, a channel."""
 
-    lock: threading.RLock
-    clock: VirtualClock
-    debug: DebugChannel
-    user: UserMemory
-    tree: FileTree
-    devices: dict[str, Callable[[SimProcess], SimFile]]
+    @property
+    def due_ns(self) -> int | None:
+        """When it goes on by itself, if it waits for a time."""
+        ...
+
+    def why_idle(self) -> str:
+        """What it waits for; empty where it has nothing to do."""
+        ...
+
+
+class Gpu(Protocol):
+    """What a machine needs of a GPU."""
+
+    plugged: bool
+
+    def sample(self) -> None:
+        """Look at what the host has written."""
+        ...
+
+    def close(self) -> None:
+        """Give its memory back."""
+        ...
+
+
+class SimWaiter:
+    """The clock of a machine; idling lets its engines work. See `gpu.core.wait.Waiter`."""
+
+    spin_ns: int = 0
+
+    def __init__(self, machine: Machine):
+        self._machine = machine
+
+    def now_ns(self) -> int:
+        """Virtual time."""
+        return self._machine.clock.now_ns
+
+    def idle(self, timeout_ns: int) -> None:
+        """Lets engines work for a while. Raises HwTimeout at once when none can do anything."""
+        with self._machine.lock:
+            if not self._machine.work(self._machine.clock.now_ns + timeout_ns):
+                raise self._machine.stuck("idle")
+
+
+class Machine(ABC):
+    """What all simulated machines share; `gpu.sim.world` and `gpu.sim.nv.world` have the vendors'.
+
+    Engines work when someone waits, and a little in every call. Which of them, and for how long, is
+    drawn from the seed; the same seed and the same calls give the same run.
+
+    Attributes:
+        os, waiter: what a driver of the first process is given.
+        process: that process; `new_process` makes others, `SimProcess.fork` children.
+        debug, clock, rng: the parts, for tests.
+        devices: what opens each device file.
+    """
+
+    gpus: Sequence[Gpu]
+    call_ns: ClassVar[int] = 0  # virtual time that a call takes
+
+    def __init__(self, seed: int, plan: FaultPlan, host_memory: int):
+        self.lock = threading.RLock()  # threads of a driver come one after another
+        self.clock = VirtualClock()
+        self.debug = DebugChannel(self.clock)
+        self.rng = random.Random(seed)
+        self.user = UserMemory()
+        self.tree = FileTree()
+        self.plan = plan
+        self.devices: dict[str, Callable[[SimProcess], SimFile]] = {}
+        self._host = Pool("system memory", host_memory)
+        self._processes: list[SimProcess] = []
+        self._next_pid = 1000
+        self._calls = 0
+        self.process = self.new_process()
+        self.waiter = SimWaiter(self)
+
+    @property
+    def os(self) -> SimOs:
+        """The operating system of the first process."""
+        return self.process.os
 
     def new_process(self) -> SimProcess:
         """Another process on this machine."""
-        ...
+        process = SimProcess(self, self._next_pid)
+        self._next_pid += 1
+        self._processes.append(process)
+        return process
+
+    def work(self, deadline_ns: int | None = None) -> bool:
+        """Lets one engine work for a random while; False when none can do anything."""
+        for gpu in self.gpus:
+            gpu.sample()
+        if not self._run_one():
+            due = [engine.due_ns for engine in self._engines() if engine.due_ns is not None]
+            if not due:
+                return False
+            target = min(due) if deadline_ns is None else min(*due, deadline_ns)
+            self.clock.advance(max(target - self.clock.now_ns, 0))
+        self._time_passed()
+        return True
+
+    def run_until_idle(self, most: int = 1_000_000) -> None:
+        """Lets engines work until none can; for tests."""
+        for _ in range(most):
+            if not self.work():
+                return
+        raise self.stuck(f"engines still work after {most} turns")
 
     def work_a_little(self) -> None:
-        """What goes on while a process makes a call."""
-        ...
+        """What goes on while a process makes a call; also counts the calls."""
+        self._calls += 1
+        self.clock.advance(self.call_ns)
+        self._time_passed()
+        if self.plan.unplug_after and self._calls > self.plan.unplug_after:
+            self.unplug()
+        if self.rng.random() < _CALL_SHARE and self._engines():
+            self.work()
+
+    def unplug(self) -> None:
+        """Takes all GPUs away: calls fail from now on, engines stand still."""
+        for gpu in self.gpus:
+            gpu.plugged = False
+
+    def stuck(self, what: str) -> HwTimeout:
+        """The error of a wait that cannot end; says what each engine waits for."""
+        reasons = [reason for engine in self._engines() if (reason := engine.why_idle())]
+        reasons += self.debug.violations[-3:]
+        said = "; ".join(reasons) if reasons else "no engine has anything to do"
+        return HwTimeout(f"{what}: nothing is runnable on the model ({said})", None, "progress", 0)
 
     def end_process(self, process: SimProcess) -> list[str]:
         """Frees all that a process has; returns what it should have freed itself."""
-        ...
+        self._processes.remove(process)
+        return []
+
+    def close(self) -> None:
+        """Ends all processes and gives the memory back; nothing of it may be used any more."""
+        for process in list(self._processes):
+            process.exit()
+        for gpu in self.gpus:
+            gpu.close()
+        self._host.close()
+        self.user.close()
+
+    def _steps(self) -> int:
+        """How many steps the engine whose turn it is may make."""
+        return self.rng.randint(1, _MOST_STEPS)
+
+    @abstractmethod
+    def _engines(self) -> Sequence[Engine]:
+        """Those of all GPUs."""
+
+    @abstractmethod
+    def _run_one(self) -> bool:
+        """Lets an engine that can do something make `_steps`; False when there is none."""
+
+    def _time_passed(self) -> None:  # noqa: B027 - nothing to do where processes map no clock
+        """Shows the new time where processes map a clock."""
