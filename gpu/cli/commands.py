@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from gpu import __version__
-from gpu.cli import demo, info
+from gpu.cli import decode, demo, info, trace
 from gpu.cli.bench import command as bench
 
 
@@ -29,8 +29,14 @@ COMMANDS: Final[dict[str, Command]] = {
     "bench": Command(
         "time workloads, alone or beside other libraries", bench.add_arguments, bench.run
     ),
+    "decode": Command(
+        "what bytes of a command queue or a kernel's descriptor mean",
+        decode.add_arguments,
+        decode.run,
+    ),
     "demo": Command("train a network to read digits", demo.add_arguments, demo.run),
     "info": Command("what is installed, found and set", info.add_arguments, info.run),
+    "trace": Command("record and compare calls of drivers", trace.add_arguments, trace.run),
 }
 
 

@@ -38,9 +38,10 @@ from gpu.core.execmem import CodeBuffer
 from gpu.core.hoststore_code import CODE, ENTRIES
 
 _ARCHITECTURES: Final = {"x86_64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
-_KICK_BLOCK: Final = struct.Struct("<15Q")
 _LARGE_COPY: Final = 1 << 16  # bytes: some microseconds, worth releasing the GIL
 
+KICK_BLOCK: Final = struct.Struct("<15Q")
+"""The arguments of `kick`, in order, as `kick_block` takes them."""
 KICK_PATCH: Final = np.dtype([("dword", "<u4"), ("value", "<u4")])
 """A row of `kick`'s patches: dword `dword` of the template is to be `value`."""
 PATCH_ROW: Final = np.dtype(
@@ -158,7 +159,7 @@ def kick(
     numbers of 64 bits.
     """
     kick_block(
-        _KICK_BLOCK.pack(
+        KICK_BLOCK.pack(
             ring_address,
             ring_dwords,
             put,

@@ -77,7 +77,17 @@ def read_trace(path: str | os.PathLike[str]) -> list[Event]:
     name = os.path.basename(os.fspath(path))
     if (size := os.stat(path).st_size) > MAX_FILE_SIZE:
         raise FormatError(f"{name} has {size} bytes; traces have at most {MAX_FILE_SIZE}")
-    lines = read_bytes(path).split(b"\n")
+    return parse_trace(name, read_bytes(path))
+
+
+def is_trace(data: bytes) -> bool:
+    """Whether some bytes begin as a trace does, of whatever version."""
+    return data.startswith(b'{"format":"%s"' % FORMAT.encode())
+
+
+def parse_trace(name: str, data: bytes) -> list[Event]:
+    """The events in the bytes of a trace; ``name`` is for messages. Errors as of `read_trace`."""
+    lines = data.split(b"\n")
     if lines.pop():
         raise FormatError(f"{name}, line {len(lines) + 1}: cut off before its end; remove the line")
     if not lines:

@@ -7,8 +7,9 @@ and one copy is patched when its last submission is done while the other may sti
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gpu.core.errors import InvalidValue, Unsupported
 from gpu.core.window import MemoryWindow
@@ -16,7 +17,7 @@ from gpu.hcq.buffer import Allocation, HCQBuffer, Pins
 from gpu.hcq.channel import SLOTS, Channel, MustWait, Point
 from gpu.hcq.commands import Command
 from gpu.hcq.link import Linked
-from gpu.hcq.patching import Places, patch_call
+from gpu.hcq.patching import PatchCall, Places
 from gpu.hcq.symbol import (
     IMAGE,
     TIMELINE_ADDRESS,
@@ -30,15 +31,28 @@ if TYPE_CHECKING:
     from gpu.hcq.device import HCQDevice
 
 INSTANCES = 2
+OWN: Final = (TIMELINE_ADDRESS, TIMELINE_VALUE)
+"""What a queue puts into everything bound, first of all."""
+_ALL_64: Final = 0xFFFF_FFFF_FFFF_FFFF
+_AT_ONCE: Final = 64
+"""So many patches are applied together, whether their values have changed or not."""
 
 
 class BoundPart:
     """What one queue runs of one instance: an image at a fixed address, and the words to call it.
 
-    The words are for the ring of ``channel``. ``last`` is the value of its last submission.
+    The words are for the ring of ``channel``. ``last`` is the value of its last submission. ``own``
+    and ``given`` are symbols whose values `put` takes, in order, whether the part has them or not.
     """
 
-    def __init__(self, device: HCQDevice, channel: Channel, linked: Linked):
+    def __init__(
+        self,
+        device: HCQDevice,
+        channel: Channel,
+        linked: Linked,
+        own: Sequence[Symbol],
+        given: Sequence[Symbol],
+    ):
         size = max(len(linked.image), 1)
         self.allocation = Allocation(device.allocate(size, channel.port.command_memory), device)
         memory = self.allocation.memory
@@ -53,75 +67,95 @@ class BoundPart:
         self.words = ctypes.addressof(self._words)
         ctypes.memmove(self.words, linked.ring, self.size)
         places = Places(self.words, memory.window.address)
-        self.symbols = linked.symbols()
-        slots = {symbol: index for index, symbol in enumerate(self.symbols)}
-        self._values = (ctypes.c_uint64 * max(len(slots), 1))()
+        slots = {symbol: index for index, symbol in enumerate((*own, *given))}
+        self._values = (ctypes.c_uint64 * len(slots))()
+        self._set = struct.Struct(f"<{len(slots)}Q").pack_into
+        counts = linked.patch_counts()
+        few = sum(counts[symbol] for symbol in given) <= _AT_ONCE
+        first, *others = [(*own, *given)] if few else [own, *((symbol,) for symbol in given)]
         values = ctypes.addressof(self._values)
-        self._places = {
-            symbol: (index, patch_call(linked, places, slots, values, [symbol]))
-            for symbol, index in slots.items()
-        }
-        self._now = dict.fromkeys(self.symbols, -1)  # what is in memory
+        always = PatchCall(linked, places, slots, values, first)
+        self._keep = always
+        self._apply = always.apply
+        self._changed = [PatchCall(linked, places, slots, values, group) for group in others]
+        self._given: Sequence[int] = ()  # what is in memory
 
-    def put_all(self, values: Mapping[Symbol, int]) -> None:
-        """Patch in what the part uses of ``values`` and does not have yet; under the lock.
+    def put(self, own: Sequence[int], given: Sequence[int]) -> None:
+        """Patch values in, of what is ``given`` those that have changed; under the lock.
 
         Nothing runs in the part.
         """
-        now = self._now
-        for symbol, value in values.items():
-            if now.get(symbol, value) != value:
-                index, apply = self._places[symbol]
-                self._values[index] = value
-                apply()
-                now[symbol] = value
+        self._set(self._values, 0, *own, *given)
+        self._apply()
+        if self._changed and given != self._given:
+            # Unknown until all is done: an interrupt in between must not leave a part behind.
+            before, self._given = self._given or [-1] * len(given), ()
+            for call, old, new in zip(self._changed, before, given, strict=True):
+                if old != new:
+                    call.apply()
+            self._given = given
 
     def must_be_idle(self) -> None:
         """Raise `MustWait` while the last submission may run."""
-        # An interrupted submission never happened: its value may come much later.
-        last = min(self.last, self.channel.timeline.submitted)
-        if not self.channel.timeline.passed(last):
-            raise MustWait(self.channel, last)
+        timeline = self.channel.timeline
+        if not timeline.passed(self.last):
+            # An interrupted submission never happened: its value may come much later.
+            last = min(self.last, timeline.submitted)
+            if not timeline.passed(last):
+                raise MustWait(self.channel, last)
 
 
 class Instances:
-    """Instances of something bound, used in turn; each is a part for every queue it uses."""
+    """Instances of something bound, used in turn; each is a part for every queue it uses.
+
+    ``given`` are the symbols whose values the user gives, in the order that `values` gives them.
+    """
 
     def __init__(
         self,
         device: HCQDevice,
         linked: Sequence[tuple[Channel, Linked]],
-        given: Iterable[Symbol] = (),
+        own: Sequence[Symbol] = OWN,
+        inputs: Sequence[Symbol] = (),
     ):
-        """``given`` are symbols that the owner puts in, not the user."""
+        """``own`` are symbols that the owner puts in, not the user; ``inputs`` come first."""
         self.device = device
+        found = (symbol for _, part in linked for symbol in part.symbols())
+        known = {*SLOTS, *own, *inputs}
+        others = [symbol for symbol in dict.fromkeys(found) if symbol not in known]
+        derived = [symbol for symbol in others if isinstance(symbol, Derived)]
+        plain = [symbol for symbol in others if not isinstance(symbol, Derived)]
+        sources = (source for symbol in derived for source in symbol.sources)
+        self.given: tuple[Symbol, ...] = (*inputs, *others)
+        # What the user has to name values of, and what is computed from them.
+        self._inputs = frozenset(inputs)
+        self._named = dict.fromkeys([*plain, *(s for s in sources if s not in self._inputs)])
+        self.is_plain = not derived and not self._named
+        """Whether the values of the inputs are all that it takes."""
 
         def make() -> list[list[BoundPart]]:
-            return [[BoundPart(device, *one) for one in linked] for _ in range(INSTANCES)]
+            return [
+                [BoundPart(device, *one, own, self.given) for one in linked]
+                for _ in range(INSTANCES)
+            ]
 
         self._instances = device.exclusively(make)
         self._next = 0
-        found = (symbol for part in self._instances[0] for symbol in part.symbols)
-        known = {*SLOTS, *given}
-        own = [symbol for symbol in dict.fromkeys(found) if symbol not in known]
-        self.derived = [symbol for symbol in own if isinstance(symbol, Derived)]
-        plain = [symbol for symbol in own if not isinstance(symbol, Derived)]
-        self.inputs = dict.fromkeys([*plain, *(s for d in self.derived for s in d.sources)])
 
-    def complete(
-        self, values: dict[Symbol, int], optional: frozenset[Symbol] = frozenset()
-    ) -> None:
-        """Check that ``values`` are for the symbols of what is bound, and add derived ones.
+    def values(
+        self, named: Mapping[Symbol, int], inputs: Mapping[Symbol, int] | None = None
+    ) -> tuple[int, ...]:
+        """The values of ``given``, modulo 2**64; derived ones are computed.
 
-        Those that are ``optional`` may be given without being used.
+        Raises `InvalidValue` unless ``named`` are for the symbols that the user has to name.
         """
-        wanted, given = self.inputs.keys(), values.keys()
-        if wanted != given and (wanted - given or given - wanted - optional):
+        wanted = self._named.keys()
+        if wanted != named.keys():
             names = ", ".join(symbol.name for symbol in wanted) or "none"
-            found = ", ".join(symbol.name for symbol in given) or "none"
+            found = ", ".join(symbol.name for symbol in named) or "none"
             raise InvalidValue(f"values for the symbols {found}; what is bound has {names}")
-        for symbol in self.derived:
-            values[symbol] = resolve(symbol, values)
+        known = {**(inputs or {}), **named}
+        return tuple([resolve(symbol, known) & _ALL_64 for symbol in self.given])
 
     def claim(self) -> list[BoundPart]:
         """The parts of the next instance, idle; under the lock. Raises `MustWait`."""
@@ -163,17 +197,15 @@ class BoundQueue:
         Raises `InvalidValue` for a symbol without value or one that it does not have, and what
         `HCQDevice.exclusively` raises.
         """
-        given = dict(values or {})
-        self._instances.complete(given)
+        given = self._instances.values(values or {})
         return Point(self._channel, self._instances.device.exclusively(self._send, given))
 
-    def _send(self, values: Mapping[Symbol, int]) -> int:
+    def _send(self, given: tuple[int, ...]) -> int:
         channel = self._channel
         value = channel.next_value()
         (part,) = self._instances.claim()
         timeline = channel.timeline
-        own = {TIMELINE_ADDRESS: timeline.address, TIMELINE_VALUE: timeline.payload(value)}
-        part.put_all({**values, **own})
+        part.put((timeline.address, timeline.payload(value)), given)
         position = channel.reserve(part.size, value)
         part.last = value
         self._instances.advance()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -11,7 +12,7 @@ from gpu.core.errors import InvalidValue, Unsupported
 from gpu.core.ring import FencedRing
 from gpu.core.window import MemoryWindow
 from gpu.hcq.link import Linked
-from gpu.hcq.patching import Places, patch_call
+from gpu.hcq.patching import PatchCall, Places
 from gpu.hcq.ports import Memory, QueuePort
 from gpu.hcq.signal import Timeline
 from gpu.hcq.symbol import (
@@ -26,7 +27,7 @@ from gpu.hcq.symbol import (
 SLOTS: Final = (IMAGE, TIMELINE_ADDRESS, TIMELINE_VALUE, AFTER_ADDRESS, AFTER_VALUE)
 IMAGE_ALIGN: Final = 256
 """What the segments of a submission are aligned to, together: as much as any may ask for."""
-_IMAGE, _ADDRESS, _VALUE, _AFTER_ADDRESS, _AFTER_VALUE = range(len(SLOTS))
+_SET_SLOTS: Final = struct.Struct(f"<{len(SLOTS)}Q").pack_into
 
 
 class MustWait(Exception):
@@ -110,7 +111,9 @@ class Template:
         self.arguments = linked.arguments[0] if linked.arguments else 0
         places = Places(self.ring)
         self.addresses = places.addresses
-        self.patch = patch_call(linked, places, self.slots, ctypes.addressof(self.values), SLOTS)
+        address = ctypes.addressof(self.values)
+        self._patches = PatchCall(linked, places, self.slots, address, SLOTS)
+        self.patch = self._patches.apply
 
 
 class Channel:
@@ -165,20 +168,20 @@ class Channel:
 
         ``after`` is what the template waits for first. Raises `MustWait` while there is no room.
         """
-        values, timeline = template.values, self.timeline
+        timeline, image, awaited, payload = self.timeline, 0, 0, 0
         if after is not None:
-            values[_AFTER_ADDRESS] = after[0].timeline.address
-            values[_AFTER_VALUE] = after[0].timeline.payload(after[1])
-        values[_ADDRESS] = timeline.address
-        values[_VALUE] = value - timeline.epoch
+            awaited = after[0].timeline.address
+            payload = after[0].timeline.payload(after[1])
         if template.image_size:
             place = self._arena.take(template.image_room)
-            values[_IMAGE] = self._base + place
+            image = self._base + place
             template.addresses[1] = self._host + place
             if template.has_data:
                 ctypes.memmove(self._host + place, template.image, template.image_size)
             if pack_into is not None:
                 pack_into(self._bytes, place + template.arguments, *arguments)
+        address, reached = timeline.address, value - timeline.epoch
+        _SET_SLOTS(template.values, 0, image, address, reached, awaited, payload)
         template.patch()
         size = template.ring_size
         self._publish(self.reserve(size, value), template.ring, size, timeline.last_address, value)
@@ -188,7 +191,8 @@ class Channel:
         offset = self._ring.take(size)
         planned, before, after = self._plan
         position = after if self.timeline.last.value >= planned else before
-        position = max(position, self._filled.value)  # it is more if interrupted after filler
+        filled = self._filled.value
+        position = filled if filled > position else position  # interrupted after filler
         gap = (offset - position) % self._ring_size
         if gap:
             self._fill(position, gap)

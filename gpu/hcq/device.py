@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Final, ParamSpec, TypeVar
+from typing import Final, TypeVar, TypeVarTuple
 from weakref import WeakSet
 
 from gpu.core.errors import (
@@ -32,7 +32,7 @@ from gpu.hcq.signal import OWN_TIMELINE, SIGNAL_SIZE, Signal, Timeline
 from gpu.hcq.symbol import AFTER_ADDRESS, AFTER_VALUE, TIMELINE_VALUE, GpuVA
 
 T = TypeVar("T")
-P = ParamSpec("P")
+Args = TypeVarTuple("Args")
 _SIGNAL_PAGE: Final = 4096
 _AFTER: Final = Wait(SymbolicSignal(AFTER_ADDRESS), AFTER_VALUE)
 _DONE: Final = SignalCommand(OWN_TIMELINE, TIMELINE_VALUE)
@@ -184,7 +184,7 @@ class HCQDevice:
         channel.send(template, point.value, after)
         return point
 
-    def exclusively(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def exclusively(self, action: Callable[[*Args], T], *args: *Args) -> T:
         """Run what submits under the lock; when it has to wait, wait without the lock and retry.
 
         Raises `DeviceLost` in a forked child, after a fault and after `close`.
@@ -201,7 +201,7 @@ class HCQDevice:
                         self.frontier = (before, before)
                     if self._parked:
                         self.allocator.collect(self._parked)
-                    return action(*args, **kwargs)
+                    return action(*args)
             except MustWait as full:
                 blocked = Point(full.channel, full.value)
             self.wait(blocked)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpu.core.errors import InvalidValue
 from gpu.hcq import commands
 from gpu.hcq.args import KernelArguments
-from gpu.hcq.bound import BoundPart, Instances
+from gpu.hcq.bound import OWN, BoundPart, Instances
 from gpu.hcq.buffer import HCQBuffer, Pins
 from gpu.hcq.channel import Channel, Point
 from gpu.hcq.commands import Block, Command, Grid, SymbolicSignal
@@ -19,8 +19,6 @@ from gpu.hcq.deps import DependencyTracker, Range
 from gpu.hcq.symbol import (
     AFTER_ADDRESS,
     AFTER_VALUE,
-    TIMELINE_ADDRESS,
-    TIMELINE_VALUE,
     Symbol,
     Value,
     offset,
@@ -80,21 +78,25 @@ class HCQGraph:
         if not items:
             raise InvalidValue("a graph without launches or copies: give at least one")
         self._device = device
-        self._inputs = [(input_symbol(n), buffer.size) for n, buffer in enumerate(inputs)]
-        self._optional = frozenset(symbol for symbol, _ in self._inputs)
+        self._sizes = [buffer.size for buffer in inputs]
+        self._symbols = [input_symbol(number) for number in range(len(inputs))]
         _check_apart(inputs)
         plan = _Plan(device, items, inputs)
         own = (b for item in items for b in _buffers(item) if plan.place(b) == b.address)
         self._pins = Pins(device, own)
         self._items = tuple(items)  # with the programs
         self._counts = plan.counts()
-        self._lines = plan.lines if len(plan.lines) > 1 else {}
+        self._lines = list(plan.lines) if len(plan.lines) > 1 else []
         self._main = plan.main
         linked = []
         for channel in self._counts:
             queue, after = plan.queue_commands(channel), channel is plan.main
             linked.append((channel, device.link(channel, queue, after=after, bound=True)))
-        self._instances = Instances(device, linked, given=self._own_symbols())
+        lines = [plan.lines[channel] for channel in self._lines]
+        between = [symbol for line in lines for symbol in (line.address.address, line.base)]
+        own_symbols = (*OWN, AFTER_ADDRESS, AFTER_VALUE, *between)
+        self._instances = Instances(device, linked, own_symbols, self._symbols)
+        self._send = self._send_all if self._lines else self._send_one
 
     def __call__(self, *inputs: HCQBuffer, values: Mapping[Symbol, int] | None = None) -> Point:
         """Replay; returns what `HCQDevice.wait` takes.
@@ -104,53 +106,71 @@ class HCQGraph:
         `HCQDevice.exclusively` raises.
         """
         device = self._device
-        given: dict[Symbol, int] = dict(values) if values else {}
-        if len(inputs) != len(self._inputs):
-            raise InvalidValue(f"{len(inputs)} inputs for a graph that has {len(self._inputs)}")
-        for (symbol, size), buffer in zip(self._inputs, inputs, strict=True):
+        if len(inputs) != len(self._sizes):
+            raise InvalidValue(f"{len(inputs)} inputs for a graph that has {len(self._sizes)}")
+        addresses: list[int] = []
+        for buffer, size in zip(inputs, self._sizes, strict=True):
             if buffer.allocation.device is not device:
                 buffer.check_reachable(device)
             if buffer.size != size:
-                raise InvalidValue(f"{buffer!r} as {symbol.name} of a graph: give {size} bytes")
-            given[symbol] = buffer.address
+                number = len(addresses)
+                raise InvalidValue(f"{buffer!r} as input {number} of a graph: give {size} bytes")
+            addresses.append(buffer.address)
         if self._lines:
             _check_apart(inputs)
-        self._instances.complete(given, self._optional)
+        given: Sequence[int] = addresses
+        if values or not self._instances.is_plain:
+            known = dict(zip(self._symbols, addresses, strict=True))
+            given = self._instances.values(values or {}, known)
         return device.exclusively(self._send, given)
 
-    def _send(self, values: dict[Symbol, int]) -> Point:
+    def _send_one(self, given: Sequence[int]) -> Point:
+        """Submit to the only queue, which uses one value: `_send_all` without what that spares."""
+        main = self._main
+        value = main.next_value()
+        (part,) = self._instances.claim()
+        before = self._device.frontier[0]
+        own, line = main.timeline, before[0].timeline
+        payload = 0 if line is own else line.payload(before[1])
+        part.put((own.address, value - own.epoch, line.address, payload), given)
+        position = main.reserve(part.size, value)
+        part.last = value
+        self._device.frontier = ((main, value), before)
+        self._instances.advance()
+        main.publish(position, part.words, part.size, value)
+        return Point(main, value)
+
+    def _send_all(self, given: Sequence[int]) -> Point:
+        """Submit to every queue."""
         device, main = self._device, self._main
         last = [channel.next_value(count) for channel, count in self._counts.items()]
         parts = self._instances.claim()
         before, value = device.frontier[0], last[0]
-        if before[0] is main:
-            values[AFTER_ADDRESS], values[AFTER_VALUE] = main.timeline.address, 0
-        else:
-            values[AFTER_ADDRESS] = before[0].timeline.address
-            values[AFTER_VALUE] = before[0].timeline.payload(before[1])
-        for channel, line in self._lines.items():
-            values[line.address.address] = channel.timeline.address
-            values[line.base] = channel.timeline.payload(channel.timeline.submitted)
+        line = before[0].timeline
+        after = line.address, 0 if before[0] is main else line.payload(before[1])
+        between = self._between()
         for part, reached in zip(parts, last, strict=True):
             timeline = part.channel.timeline
-            values[TIMELINE_ADDRESS] = timeline.address
-            values[TIMELINE_VALUE] = reached - timeline.epoch
-            part.put_all(values)
+            part.put((timeline.address, reached - timeline.epoch, *after, *between), given)
         publications = list(map(self._publication, parts, last))
         device.frontier = ((main, value), before)
         self._instances.advance()
         device.publish_all(publications)
         return Point(main, value)
 
+    def _between(self) -> list[int]:
+        """For each queue its signal, and what that has now at most."""
+        values = []
+        for channel in self._lines:
+            timeline = channel.timeline
+            values += [timeline.address, timeline.payload(timeline.submitted)]
+        return values
+
     def _publication(self, part: BoundPart, value: int) -> Callable[[], None]:
         """What publishes a part that is patched, if it has not been published yet."""
         position = part.channel.reserve(part.size, value)
         part.last = value
         return partial(_publish, part, position, value)
-
-    def _own_symbols(self) -> list[Symbol]:
-        lines = self._lines.values()
-        return [symbol for line in lines for symbol in (line.base, line.address.address)]
 
     def close(self) -> None:
         """Free its memory, once nothing runs in it, and unpin its buffers."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpu.core.errors import InvalidValue
-from gpu.core.hoststore import kick
+from gpu.core.hoststore import KICK_BLOCK, kick_block
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +41,21 @@ class HostRing:
         """A function that is `QueuePort.publish`."""
         ring, size, dwords = self.address, self.size, self.size >> 2
         put_address, put_width, unit = self.put, self.put_width, self.unit
-        units = size // unit if self.wraps else 1 << 64
+        units = size // unit if self.wraps else 0
+        pack = KICK_BLOCK.pack
         bell, bell_width, token, bias = self.doorbell, self.doorbell_width, self.token, self.bias
 
         def publish(position: int, words: int, count: int, last: int, value: int, /) -> None:
-            put = (position + count) // unit % units
+            put = (position + count) // unit
+            if units:
+                put %= units
             # fmt: off
-            kick(
+            kick_block(pack(
                 ring, dwords, position % size >> 2, words, count >> 2, 0, 0,
                 put_address, put, put_width,
                 bell, put + bias if token is None else token, bell_width,
                 last, value,
-            )
+            ))
             # fmt: on
 
         return publish

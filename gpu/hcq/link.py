@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -28,6 +29,10 @@ class Linked:
     def symbols(self) -> list[Symbol]:
         """The symbols that are left, without doubles, in the order of their first patch."""
         return list(dict.fromkeys(p.symbol for p in (*self.ring_patches, *self.image_patches)))
+
+    def patch_counts(self) -> Counter[Symbol]:
+        """How many patches each symbol has."""
+        return Counter(patch.symbol for patch in (*self.ring_patches, *self.image_patches))
 
     def put_in(self, known: Mapping[Symbol, int]) -> Linked:
         """The same with the symbols that are known for good resolved."""

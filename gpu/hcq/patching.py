@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from gpu.core.hoststore import PatchRow, patch, patch_table
@@ -27,35 +28,41 @@ class Places:
         self.addresses[_IMAGE] = image
 
 
-def patch_call(
-    linked: Linked, places: Places, slots: Mapping[Symbol, int], values: int, only: Iterable[Symbol]
-) -> Callable[[], None]:
-    """What applies the patches of ``only`` some symbols at once.
+class PatchCall:
+    """Applies patches of some symbols at once, by `apply`.
 
     ``slots`` numbers the symbols; their values are 8-byte words at host address ``values``, which
     must live as long as it.
     """
-    wanted = set(only)
 
-    def rows(patches: Iterable[Patch], segment: int) -> Iterable[PatchRow]:
-        for p in patches:
-            if p.symbol in wanted:
-                yield PatchRow(
-                    segment=segment,
-                    offset=p.offset,
-                    width=p.width,
-                    symbol=slots[p.symbol],
-                    addend=p.addend,
-                    shift=p.shift,
-                    mask=p.mask,
-                    position=p.position,
-                )
+    def __init__(
+        self,
+        linked: Linked,
+        places: Places,
+        slots: Mapping[Symbol, int],
+        values: int,
+        only: Iterable[Symbol],
+    ):
+        wanted = set(only)
 
-    every = [*rows(linked.ring_patches, _RING), *rows(linked.image_patches, _IMAGE)]
-    table = patch_table(every, [len(linked.ring), len(linked.image)], len(slots))
-    address, count, segments = table.ctypes.data, len(every), places.address
+        def rows(patches: Iterable[Patch], segment: int) -> Iterable[PatchRow]:
+            for p in patches:
+                if p.symbol in wanted:
+                    yield PatchRow(
+                        segment=segment,
+                        offset=p.offset,
+                        width=p.width,
+                        symbol=slots[p.symbol],
+                        addend=p.addend,
+                        shift=p.shift,
+                        mask=p.mask,
+                        position=p.position,
+                    )
 
-    def apply(keep: object = (table, places)) -> None:
-        patch(segments, address, count, values)
-
-    return apply
+        every = [*rows(linked.ring_patches, _RING), *rows(linked.image_patches, _IMAGE)]
+        table = patch_table(every, [len(linked.ring), len(linked.image)], len(slots))
+        self._memory = places, table
+        self.apply: Callable[[], None] = partial(
+            patch, places.address, table.ctypes.data, len(every), values
+        )
+        """Does it. Only for as long as the object that it is of."""

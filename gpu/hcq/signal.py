@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gpu.core.errors import InvalidValue
-from gpu.core.window import Window
+from gpu.core.window import MemoryWindow, Window
 from gpu.hcq.commands import SymbolicSignal
 from gpu.hcq.symbol import TIMELINE_ADDRESS, GpuVA
 
@@ -22,7 +22,7 @@ class Signal:
     ``check_usable`` raises when the memory may not be touched, as in a forked child.
     """
 
-    __slots__ = ("_check", "_width", "_window", "address", "bits")
+    __slots__ = ("_check", "_item", "_width", "_window", "address", "bits")
 
     def __init__(
         self, window: Window, address: GpuVA, bits: int, check_usable: Callable[[], None]
@@ -32,6 +32,7 @@ class Signal:
         self._window = window
         self._width = bits // 8
         self._check = check_usable
+        self._item = _item(window, bits)
         self.bits = bits
         self.address = address
 
@@ -39,7 +40,8 @@ class Signal:
     def value(self) -> int:
         """The value now, one aligned load."""
         self._check()
-        return self._window.read(0, self._width)
+        item = self._item
+        return self._window.read(0, self._width) if item is None else item[0]
 
     def set(self, value: int) -> None:
         """Store a value from the host, with one aligned store; `InvalidValue` if it is too wide."""
@@ -51,6 +53,17 @@ class Signal:
         """The ticks that the last `Timestamp` command wrote."""
         self._check()
         return self._window.read(_TIMESTAMP, 8)
+
+
+def _item(window: Window, bits: int) -> memoryview[int] | None:
+    """In memory of this process the value as an item of a typed view; None elsewhere.
+
+    That is what the window would read in the end: whoever polls spares the way.
+    """
+    if not isinstance(window, MemoryWindow):
+        return None
+    value = window.memory[: bits // 8]
+    return value.cast("I") if bits == 32 else value.cast("Q")
 
 
 # Stands for the signal of the timeline of whatever queue a submission goes to.
@@ -78,6 +91,7 @@ class Timeline:
         self.last = ctypes.c_uint64(start)
         """The last value submitted, stored by the call that publishes."""
         self.last_address = ctypes.addressof(self.last)
+        self._seen = 0  # a value that is known to have passed: not all ask the signal
         self.signal.set(start)
 
     @property
@@ -101,7 +115,9 @@ class Timeline:
 
     def passed(self, value: int) -> bool:
         """Whether all up to ``value`` is done, without waiting."""
-        return self.reached() >= value
+        if value > self._seen:
+            self._seen = self.reached()
+        return value <= self._seen
 
     def is_full(self, count: int = 1) -> bool:
         """Whether ``count`` more payloads do not fit this epoch: wait, then `swap`."""

@@ -6,10 +6,16 @@ hardware, on a model of it, under a recorder and on a recording.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
+from functools import cache
 
+from gpu.core.config import config
+from gpu.core.errors import TransportError
+from gpu.core.trace import Recorder
 from gpu.core.wait import HostWaiter, Waiter
 from gpu.transport.os import Os, RealOs
+from gpu.transport.traced import TracedOs
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,5 +27,26 @@ class World:
 
 
 def real_world() -> World:
-    """This machine."""
-    return World(RealOs(), HostWaiter())
+    """This machine; recorded where the setting TRACE names a file."""
+    return recorded(World(RealOs(), HostWaiter()))
+
+
+def recorded(world: World) -> World:
+    """The same world, with a recorder around it where the setting TRACE names a file.
+
+    All worlds of a process share its file. Where that exists already, another process's perhaps,
+    the number of this one is put behind the name. Raises TransportError where it cannot be made.
+    """
+    if not config.TRACE:
+        return world
+    return replace(world, os=TracedOs(world.os, _recorder(config.TRACE, os.getpid())))
+
+
+@cache
+def _recorder(path: str, process: int) -> Recorder:
+    if os.path.exists(path):
+        path = f"{path}.{process}"
+    try:
+        return Recorder(path)
+    except OSError as error:
+        raise TransportError(f"TRACE={path}: {error.strerror}", error.errno) from error

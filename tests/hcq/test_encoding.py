@@ -15,7 +15,7 @@ from gpu.hcq.channel import Template
 from gpu.hcq.encoder import Encoded, Patch, Segment
 from gpu.hcq.hostcode import HostEncoder
 from gpu.hcq.link import link
-from gpu.hcq.patching import Places, patch_call
+from gpu.hcq.patching import PatchCall, Places
 from gpu.hcq.symbol import IMAGE, Derived, Symbol, offset, resolve, segment_address
 
 X, Y = Symbol("x"), Symbol("y")
@@ -58,7 +58,7 @@ def test_native_patches_are_those_in_python(
             template.values[slots[symbol]] = value
     memory = ctypes.create_string_buffer(linked.image, len(linked.image))
     places = Places(template.ring, ctypes.addressof(memory))
-    patch_call(linked, places, slots, ctypes.addressof(template.values), slots)()
+    PatchCall(linked, places, slots, ctypes.addressof(template.values), slots).apply()
     assert ctypes.string_at(template.ring, 32) == done.ring
     assert memory.raw == done.image
 

@@ -1,0 +1,171 @@
+"""What packets and launches depend on of an AMD GPU: its generation, its units, its queues' extras.
+
+Sources: LLVM's "User Guide for AMDGPU Backend" (what a chip of which number has), the kernel's
+`kfd_device.c` (which versions there are), and the register tables in autogen/amd.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gpu.autogen.amd import gc_9_4_3, gc_10_3_0, gc_11_0_0, gc_12_0_0
+from gpu.core.errors import InvalidValue, Unsupported
+from gpu.hcq.symbol import GpuVA
+
+Version = tuple[int, int, int]
+"""Of a block of the chip: major, minor, stepping."""
+RegisterTable = Mapping[str, tuple[int, int, Mapping[str, tuple[int, int]]]]
+"""As in autogen/amd: name -> (base segment, offset in words, {field: (lowest bit, width)})."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Generation:
+    """What all chips of one kind have in common.
+
+    Attributes:
+        name: for messages.
+        registers: those of its graphics core.
+        has_gcr: caches are controlled by GCR_CNTL, as from GFX10 on, not by CP_COHER_CNTL.
+        has_glm: there is a cache of metadata that fences write back, as up to GFX11.
+        has_wave32: waves may have 32 lanes.
+        scratch_granule: bytes of scratch memory of a wave come in multiples of it.
+        architected_scratch: the dispatcher is told where scratch memory is, not the kernel.
+        counts_waves_per_engine: TMPRING_SIZE has the waves of one shader engine, not of all.
+        needs_priv: RSRC1.PRIV must be set, or the trap handler that saves waves goes wrong.
+    """
+
+    name: str
+    registers: RegisterTable
+    has_gcr: bool
+    has_glm: bool
+    has_wave32: bool
+    scratch_granule: int
+    architected_scratch: bool
+    counts_waves_per_engine: bool
+    needs_priv: bool
+
+
+def _generation(
+    name: str, registers: RegisterTable, *, architected_scratch: bool = False
+) -> Generation:
+    recent = name in ("GFX11", "GFX12")
+    return Generation(
+        name=name,
+        registers=registers,
+        has_gcr=not name.startswith("GFX9"),
+        has_glm=name in ("GFX10", "GFX11"),
+        has_wave32=not name.startswith("GFX9"),
+        scratch_granule=256 if recent else 1024,
+        architected_scratch=architected_scratch or recent,
+        counts_waves_per_engine=recent,
+        # tinygrad's ops_amd.py sets it on GFX11; no header tells.
+        needs_priv=name == "GFX11",
+    )
+
+
+_GFX90A: Final = _generation("GFX90A", gc_9_4_3.REGISTERS)
+_GFX940: Final = _generation("GFX940", gc_9_4_3.REGISTERS, architected_scratch=True)
+_GFX10: Final = _generation("GFX10", gc_10_3_0.REGISTERS)
+_GFX11: Final = _generation("GFX11", gc_11_0_0.REGISTERS)
+_GFX12: Final = _generation("GFX12", gc_12_0_0.REGISTERS)
+
+# (major, minor) -> generation; GFX9 of which only CDNA 2 and later are of interest by the third.
+_GENERATIONS: Final[dict[tuple[int, int], Generation]] = {
+    (9, 4): _GFX940,
+    (9, 5): _GFX940,
+    (10, 1): _GFX10,
+    (10, 3): _GFX10,
+    (11, 0): _GFX11,
+    (11, 5): _GFX11,
+    (12, 0): _GFX12,
+}
+
+
+def generation_of(version: Version) -> Generation:
+    """The generation of a graphics core. Raises Unsupported for one that is not in the table."""
+    if version == (9, 0, 10):
+        return _GFX90A
+    found = _GENERATIONS.get(version[:2])
+    if found is None:
+        known = ", ".join(f"{major}.{minor}" for major, minor in _GENERATIONS)
+        raise Unsupported(f"graphics core {dotted(version)}: known are 9.0.10, {known}")
+    return found
+
+
+def dotted(version: Version) -> str:
+    """A version as text, such as 11.0.0."""
+    return ".".join(map(str, version))
+
+
+def parse_gfx_version(number: int) -> Version:
+    """The version in KFD's ``gfx_target_version``: 110001 is 11.0.1 (two decimal digits each)."""
+    if not 0 < number < 1_000_000:
+        raise InvalidValue(f"gfx_target_version {number}: at most six digits are expected")
+    return number // 10_000, number // 100 % 100, number % 100
+
+
+def parse_gfx_name(name: str) -> Version:
+    """The version in a chip's name: gfx90a is (9, 0, 10). Raises InvalidValue for other text."""
+    match = re.fullmatch(r"gfx([0-9]+)([0-9a-f])([0-9a-f])", name)
+    if match is None:
+        raise InvalidValue(f"chip {name!r}: a name such as gfx1100 or gfx90a is wanted")
+    return int(match.group(1)), int(match.group(2), 16), int(match.group(3), 16)
+
+
+@dataclass(frozen=True, slots=True)
+class HdpFlush:
+    """The registers that push what the host wrote through the BAR to memory.
+
+    Attributes:
+        request: writing a mask here starts it; an absolute register number, in dwords.
+        done: bits of the mask are set here when it is finished.
+        mask: which flush of those that the chip has is used.
+    """
+
+    request: int
+    done: int
+    mask: int = 0xFFFF_FFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """How a queue wakes the host: writes an event's number into its slot, and interrupts.
+
+    Attributes:
+        slot: of the event, in the page of events.
+        event: its number, which the interrupt carries too.
+    """
+
+    slot: GpuVA
+    event: int
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A GPU, as far as packets depend on it.
+
+    Attributes:
+        version: of the graphics core, (11, 0, 0) for gfx1100.
+        sdma: version of the copy engine, (6, 0, 0) beside that one.
+        shader_engines: how many there are.
+        compute_units: how many there are, in all.
+        scratch_waves: how many waves of a unit may have scratch memory.
+        xccs: in how many dies each launch runs.
+        hdp_flush: for queues that make the host's writes through the BAR visible, else None.
+    """
+
+    version: Version
+    sdma: Version
+    shader_engines: int = 1
+    compute_units: int = 1
+    scratch_waves: int = 32
+    xccs: int = 1
+    hdp_flush: HdpFlush | None = None
+
+    @property
+    def generation(self) -> Generation:
+        """Raises Unsupported for a version that is not known."""
+        return generation_of(self.version)
