@@ -1,0 +1,222 @@
+"""An AMD GPU with command queues, through KFD: opening, programs, scratch memory, closing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from gpu.core.errors import DeviceError, DeviceHang, DeviceLost, InvalidIndex, Unsupported
+from gpu.core.log import get_logger
+from gpu.drivers.am.kernel_object import CodeObject
+from gpu.drivers.am.port import KfdPort, QueueOptions, open_port
+from gpu.drivers.am.program import AmProgram, LoadedKernel
+from gpu.drivers.am.queues import KfdQueue, QueueKind
+from gpu.drivers.am.scratch import Scratch, ScratchSize, ring_size, scratch_size
+from gpu.drivers.am.target import Target
+from gpu.hcq.allocator import STAGING
+from gpu.hcq.args import ArgumentLayout
+from gpu.hcq.buffer import Allocation, HCQBuffer
+from gpu.hcq.channel import Channel, Point
+from gpu.hcq.commands import Command, Launch
+from gpu.hcq.device import HCQDevice
+from gpu.hcq.link import Linked
+from gpu.hcq.ports import Memory, MemoryKind
+from gpu.hcq.signal import Signal
+from gpu.transport.world import World
+
+_ALL_ONES: Final = 0xFFFF_FFFF
+_log = get_logger(__name__)
+
+
+class KfdDevice(HCQDevice):
+    """Queues, memory and programs of one GPU; everything else is `HCQDevice`'s."""
+
+    port: KfdPort
+
+    def __init__(
+        self,
+        port: KfdPort,
+        *,
+        timeline_start: int = 0,
+        timeout: float = 30.0,
+        command_memory: int = 1 << 20,
+        staging: int = STAGING,
+    ):
+        """As `HCQDevice`; use `open`."""
+        self._signals: dict[int, Signal] = {}
+        self._scratch: Scratch | None = None
+        super().__init__(
+            port,
+            timeline_start=timeline_start,
+            timeout=timeout,
+            command_memory=command_memory,
+            staging=staging,
+        )
+
+    @classmethod
+    def open(
+        cls,
+        world: World,
+        index: int = 0,
+        *,
+        options: QueueOptions | None = None,
+        timeline_start: int = 0,
+        timeout: float = 30.0,
+        command_memory: int = 1 << 20,
+        staging: int = STAGING,
+    ) -> KfdDevice:
+        """Opens a GPU by its place in KFD's list; on an error nothing of it stays open.
+
+        Raises AccessDenied with what to do, DeviceError where there is no KFD, no GPU, or other
+        code of this process has it, InvalidIndex, Unsupported for an old kernel or an unknown chip,
+        DeviceLost where this process lost it before, OutOfMemory, TransportError.
+        """
+        return cls(
+            open_port(world, index, options or QueueOptions()),
+            timeline_start=timeline_start,
+            timeout=timeout,
+            command_memory=command_memory,
+            staging=staging,
+        )
+
+    @property
+    def target(self) -> Target:
+        """What code and packets for it depend on."""
+        return self.port.target
+
+    def signal(self, value: int = 0) -> Signal:
+        """As `HCQDevice.signal`."""
+        signal = super().signal(value)
+        self._signals[signal.address] = signal  # for `close`; there are as many as addresses
+        return signal
+
+    def wait(self, point: Point, timeout: float | None = None) -> None:
+        """As `HCQDevice.wait`."""
+        self.port.waiter.begin()
+        super().wait(point, timeout)
+
+    def wait_signal(self, signal: Signal, value: int, timeout: float | None = None) -> None:
+        """As `HCQDevice.wait_signal`."""
+        self.port.waiter.begin()
+        super().wait_signal(signal, value, timeout)
+
+    # Programs
+
+    def load(
+        self,
+        code: CodeObject,
+        name: str,
+        layout: ArgumentLayout | None = None,
+        *,
+        written: Sequence[int] | None = None,
+    ) -> AmProgram:
+        """A kernel of a code object, in memory of its own, ready to be launched.
+
+        Raises InvalidIndex for a name that it does not have, and what `AmProgram` raises.
+        """
+        kernel = code.kernels.get(name)
+        if kernel is None:
+            raise InvalidIndex(f"no kernel {name!r}; there are {', '.join(code.kernels) or 'none'}")
+        memory = self.exclusively(self._take_code, code.size)
+        buffer = HCQBuffer(Allocation(memory, self, reusable=False), 0, memory.size)
+        assert memory.window is not None, "code is written by the host"
+        memory.window.store(0, code.image(memory.address))
+        self.port.hdp.flush()  # queues drop what they have of it before each submission
+        private = kernel.descriptor.private_size
+        scratch = self.scratch(private) if private else None
+        return AmProgram(
+            self, LoadedKernel(kernel, memory.address, scratch), buffer, layout, written=written
+        )
+
+    def _take_code(self, size: int) -> Memory:
+        memory = self.port.memory.allocate_code(size)
+        self.adopt(memory)
+        return memory
+
+    def scratch(self, bytes_per_lane: int) -> Scratch:
+        """Scratch memory for as many bytes of each lane; only ever grows.
+
+        It is that of the first compute queue; AQL queues have one each. What was got before stays
+        where it is, for programs that were loaded with it. Raises InvalidValue for more than there
+        can be, OutOfMemory.
+        """
+        size = scratch_size(self.target, bytes_per_lane)
+        if self._scratch is None or self._scratch.size.per_wave < size.per_wave:
+            self._scratch = self._new_scratch(size)
+            aql = [q for q in self.port.queues["compute"] if q.kind is QueueKind.AQL]
+            each = [self._scratch, *(self._new_scratch(size) for _ in aql[1:])]
+            self.exclusively(self._tell_scratch, list(zip(aql, each, strict=False)))
+        return self._scratch
+
+    def _new_scratch(self, size: ScratchSize) -> Scratch:
+        memory = self.exclusively(self.allocate, size.total, MemoryKind.VRAM)
+        return Scratch(memory.address, size)
+
+    def _tell_scratch(self, scratches: Sequence[tuple[KfdQueue, Scratch]]) -> None:
+        """Gives AQL queues their scratch memory, which they read with each launch: once idle."""
+        for channel in self.queues["compute"]:
+            channel.must_pass(channel.timeline.submitted)
+        for queue, scratch in scratches:
+            queue.set_scratch(scratch, ring_size(self.target, scratch.size))
+
+    def link(
+        self, channel: Channel, commands: Iterable[Command], *, after: bool, bound: bool = False
+    ) -> Linked:
+        """As `HCQDevice.link`. Raises Unsupported for scratch memory on a second PM4 queue.
+
+        Waves of two queues would use the same places of it: AQL queues have their own.
+        """
+        commands = tuple(commands)
+        port = channel.port
+        is_second = channel is not self.queues["compute"][0]
+        if is_second and isinstance(port, KfdQueue) and port.kind is QueueKind.PM4:
+            for command in commands:
+                if isinstance(command, Launch) and command.program.private_size:
+                    raise Unsupported(
+                        f"{command.program.name} uses scratch memory, which is for compute queue 0:"
+                        " launch it there, or open the device with AQL queues"
+                    )
+        return super().link(channel, commands, after=after, bound=bound)
+
+    # Life
+
+    def close(self) -> None:
+        """As `HCQDevice.close`; what waits for a signal that never came is let go first.
+
+        A queue that is taken off the hardware while it waits may be the end of the GPU for all.
+        Raises DeviceHang where a queue waits for other memory; it is stopped, and all given back.
+        """
+        if self._closed or os.getpid() != self._pid:
+            return
+        hang = self._let_go()
+        try:
+            super().close()
+        finally:
+            self.port.close()
+        if hang is not None:
+            raise hang
+
+    def _let_go(self) -> DeviceHang | None:
+        """Waits for the queues; if they hang satisfies what they may wait for, or stops them."""
+        hang = self._hang()
+        if hang is None:
+            return None
+        _log.warning("closing %s: %s; its signals are set to let it go on", self.name, hang)
+        for signal in self._signals.values():
+            signal.set(_ALL_ONES)
+        hang = self._hang()
+        if hang is not None:  # before the memory that it reads is gone
+            self._error = DeviceLost(f"{self.name} was closed while a queue waited: {hang.message}")
+            self.port.stop()
+        return hang
+
+    def _hang(self) -> DeviceHang | None:
+        """Why the queues do not come to their end, if they do not for want of something."""
+        try:
+            self.synchronize()
+        except DeviceHang as hang:
+            return hang
+        except DeviceError as error:
+            _log.info("closing %s, which cannot be waited for: %s", self.name, error)
+        return None

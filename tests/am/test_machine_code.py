@@ -1,0 +1,53 @@
+"""What launches kernels, with kernels that LLVM compiled and the model's lane engine runs."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+from am.bounded import bounded
+from gpu.drivers.am.port import ComputeKind
+from gpu.hcq.conformance import CHECKS
+
+pytest.importorskip("llvmlite", reason="compiles kernels")
+
+PM4 = (
+    *("launches", "submissions_in_order", "rings_wrap", "arguments_live_long_enough"),
+    *("timelines_wrap", "profiles", "mapped_host_memory", "bound_queues", "graphs"),
+    *("graphs_in_order", "graphs_pin_memory", "threads", "forks", "collections", "interrupts"),
+)
+AQL = ("launches", "submissions_in_order", "bound_queues", "graphs_in_order", "threads")
+
+
+@pytest.mark.parametrize(
+    ("name", "compute"), [*((name, "pm4") for name in PM4), *((name, "aql") for name in AQL)]
+)
+def test_kfd(name: str, compute: ComputeKind) -> None:
+    from am.machine_code import MachineTarget
+
+    gc.collect()
+    target = MachineTarget(1, compute)
+    with bounded(30):
+        CHECKS[name](target)
+    assert target.complaints() == []
+    target.close()
+
+
+@pytest.mark.parametrize("compute", ["pm4", "aql"])
+def test_scratch_memory(compute: ComputeKind) -> None:
+    """Each work-item has its own; what a device has of it grows with the kernels it loads."""
+    from am.machine_code import MachineTarget, code_object
+
+    target = MachineTarget(2, compute)
+    with target.open_gpu(0) as device:
+        device.scratch(16)  # less than the kernel needs: there is more of it then
+        reverse = device.load(code_object("reverse"), "reverse", written=(0,))
+        assert reverse.private_size >= 64
+        out = device.allocator.alloc(4 * 16 * 64)
+        reverse(out, grid=(1, 1, 1), block=(64, 1, 1))
+        found = np.frombuffer(device.allocator.copy_out(out), np.int32).reshape(64, 16)
+        np.testing.assert_array_equal(found[:, ::-1], np.arange(1024).reshape(64, 16))
+    assert target.complaints() == []
+    target.close()

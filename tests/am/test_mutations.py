@@ -1,0 +1,32 @@
+"""Mistakes that were put in are found by the conformance suite or by the checks of this driver."""
+
+from __future__ import annotations
+
+import pytest
+
+from am import checks
+from am.bounded import bounded
+from am.kfd_target import KfdTarget
+from am.mutations import MUTATIONS
+from gpu.core.errors import GpuError
+from gpu.hcq import conformance
+
+LIMIT = 3.0  # seconds of the processor: a check that hangs has found its mistake
+CHECKS = conformance.CHECKS | checks.CHECKS
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation = MUTATIONS[name]
+    mutation.apply(monkeypatch)
+    found: list[str] = []
+    try:
+        with bounded(LIMIT):
+            target = KfdTarget(1, "gfx1100", mutation.compute, "oldest")
+            target.repeats = 60
+            CHECKS[mutation.found_by](target)
+            found = target.complaints()
+            target.close()
+    except (GpuError, AssertionError, OSError, KeyError):
+        return
+    assert found, f"{name} was not found by {mutation.found_by}"

@@ -1,0 +1,255 @@
+"""Opening: what is refused with what advice, and that no failure leaves anything behind."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from am.systems import Failure, SteppedOs
+from gpu.core.errors import (
+    AccessDenied,
+    DeviceError,
+    DeviceLost,
+    GpuError,
+    InvalidIndex,
+    InvalidValue,
+    OutOfMemory,
+    TransportError,
+    Unsupported,
+)
+from gpu.core.trace import Recorder, read_trace
+from gpu.drivers.am.device import KfdDevice
+from gpu.drivers.am.kfd import Kfd
+from gpu.drivers.am.port import QueueOptions, open_port
+from gpu.drivers.am.session import session_of
+from gpu.hcq.conformance.kit import download, numbers, upload
+from gpu.hcq.ports import MemoryKind
+from gpu.sim.faults import FaultPlan
+from gpu.sim.world import SimWorld
+from gpu.transport.os import Os
+from gpu.transport.replay import ReplayOs
+from gpu.transport.traced import TracedOs
+from gpu.transport.world import World
+
+SMALL = QueueOptions(compute_ring=4096, copy_ring=4096)
+
+
+@pytest.fixture
+def sim() -> Iterator[SimWorld]:
+    sim = SimWorld(seed=5)
+    yield sim
+    sim.close()
+
+
+def _open(world: World, index: int = 0) -> KfdDevice:
+    return KfdDevice.open(world, index, options=SMALL, command_memory=8192, staging=8192)
+
+
+def _held() -> tuple[int, int]:
+    gc.collect()
+    maps = Path("/proc/self/maps").read_text().count("\n")
+    return len(os.listdir("/proc/self/fd")), maps
+
+
+def _works(device: KfdDevice) -> None:
+    assert (download(device, upload(device, numbers(1))) == numbers(1)).all()
+
+
+@pytest.mark.parametrize(("number", "step"), [(errno.EIO, 1), (errno.ENOMEM, 6)])
+def test_each_call_may_fail(number: int, step: int) -> None:
+    """Whatever call fails, the error is typed, nothing is left, and the next opening succeeds."""
+    failed: list[str] = []
+    while True:
+        sim = SimWorld(seed=1)
+        failure = Failure(step * len(failed), number)
+        system = SteppedOs(sim.os, failure)
+        world = World(system, sim.waiter)
+        try:
+            _open(world)
+        except GpuError as error:
+            assert isinstance(error, (TransportError, OutOfMemory, DeviceError)), error
+        else:
+            assert not failure.failed, f"{failure.failed} failed, and nothing was raised"
+            break
+        failed.append(failure.failed)
+        system.before = lambda call: None
+        with _open(world) as device:
+            _works(device)
+        left = sorted(thing.split()[-1] for thing in sim.process.exit())
+        assert left == ["/dev/dri/renderD128", "/dev/kfd"], f"after a failing {failed[-1]}: {left}"
+        sim.close()
+    assert len(failed) >= 60 // step and (step > 1 or "ioctl 0x2" in failed)
+
+
+def test_failing_again_and_again_holds_nothing(sim: SimWorld) -> None:
+    """In one process: descriptors and mappings stay as they are."""
+    system = SteppedOs(sim.os, lambda call: None)
+    world = World(system, sim.waiter)
+    for _ in range(3):
+        _open(world).close()
+    before = _held()
+    for at in range(3, 50):
+        system.before = Failure(at)
+        with pytest.raises(GpuError):
+            _open(world)
+    system.before = lambda call: None
+    _open(world).close()
+    assert _held() == before
+
+
+def test_each_call_of_closing_may_fail() -> None:
+    """An error while closing is told after all else was given back."""
+    at, failure = 0, Failure(0)
+    while at == 0 or failure.failed:
+        sim = SimWorld(seed=1)
+        system = SteppedOs(sim.os, lambda call: None)
+        device = _open(World(system, sim.waiter))
+        upload(device, numbers(1))
+        system.before = failure = Failure(at)
+        try:
+            device.close()
+        except GpuError as error:
+            assert failure.failed in str(error) or any(
+                failure.failed in note for note in error.__notes__
+            )
+        left = [thing for thing in sim.process.exit() if not thing.startswith("fd ")]
+        # A queue that stays keeps what it is made of.
+        assert len(left) <= (1 if failure.failed != "ioctl 0x3" else 5), (failure.failed, left)
+        sim.close()
+        at += 1
+    assert at > 20
+
+
+def test_what_a_gpu_must_be(sim: SimWorld) -> None:
+    world = World(sim.os, sim.waiter)
+    with pytest.raises(InvalidIndex, match=r"there are 1, numbered from 0: AMD gfx 11\.0\.0"):
+        _open(world, 1)
+    with pytest.raises(InvalidValue, match="'pm4' or 'aql'"):
+        QueueOptions(compute="pm5")  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue, match="at least one of each"):
+        QueueOptions(compute_queues=0)
+    with pytest.raises(InvalidValue, match="ring of 5000 bytes"):
+        KfdDevice.open(world, options=replace(SMALL, compute_ring=5000))
+    other = sim.new_process()
+    session = session_of(other.os)
+    session.gpus = (replace(session.gpus[0], num_sdma_engines=0),)
+    with pytest.raises(Unsupported, match="no copy engine"):
+        _open(World(other.os, sim.waiter))
+
+
+def test_many_dies_are_refused() -> None:
+    sim = SimWorld(seed=1, chip="gfx942")
+    with pytest.raises(Unsupported, match="8 dies"):
+        _open(World(sim.os, sim.waiter))
+    sim.close()
+
+
+def test_a_recorded_opening_is_replayed(sim: SimWorld, tmp_path: Path) -> None:
+    """All pointers of all calls are told, so that a recording can stand in for the kernel."""
+    recorder = Recorder(tmp_path / "open.trace")
+
+    def use(system: Os) -> int:
+        port = open_port(World(system, sim.waiter), 0, SMALL)
+        session_of(system).sleep(port.waiter.event, 1)
+        ticks = port.clock()
+        port.close()
+        return ticks
+
+    ticks = use(TracedOs(sim.os, recorder))
+    recorder.close()
+    events = read_trace(tmp_path / "open.trace")
+    assert use(ReplayOs(events)) == ticks and len(events) > 100
+
+
+def test_others_in_this_process(sim: SimWorld) -> None:
+    """Another user of KFD in the process, such as ROCm, has the GPU's address space."""
+    rocm = Kfd(sim.os)
+    fd = sim.os.open("/dev/dri/renderD128", os.O_RDWR)
+    rocm.acquire_vm(fd, sim.gpus[0].gpu_id)
+    with pytest.raises(DeviceError, match="use it in a process of its own"):
+        _open(World(sim.os, sim.waiter))
+
+
+def test_the_session_is_one(sim: SimWorld) -> None:
+    """Files are opened once a process; what a forked child inherits it replaces."""
+    first = session_of(sim.os)
+    _open(World(sim.os, sim.waiter)).close()
+    assert session_of(sim.os) is first
+    descriptors = _held()[0]
+    first.pid += 1  # as if this were a child
+    assert session_of(sim.os) is not first
+    assert _held()[0] == descriptors - 1  # the render node was the parent's
+    child = sim.process.fork()
+    with _open(World(child.os, sim.waiter)) as device:
+        _works(device)
+
+
+def test_worlds_go_with_their_sessions() -> None:
+    """The table of sessions keeps no system alive."""
+    import weakref
+
+    sim = SimWorld(seed=1)
+    _open(World(sim.os, sim.waiter)).close()
+    gone = weakref.ref(session_of(sim.os))
+    sim.close()
+    del sim
+    gc.collect()
+    assert gone() is None
+
+
+def test_old_kernels(sim: SimWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu.drivers.am.kfd.OLDEST", (1, 90))
+    with pytest.raises(Unsupported, match=r"interface 1.17: 1.90 or a later 1.x is needed"):
+        _open(World(sim.os, sim.waiter))
+    assert sim.process.exit() == []
+
+
+def test_no_driver(sim: SimWorld) -> None:
+    def missing(call: str) -> None:
+        if call == "open /dev/kfd":
+            raise TransportError("no such file", errno.ENOENT)
+
+    with pytest.raises(DeviceError, match="modprobe amdgpu"):
+        _open(World(SteppedOs(sim.os, missing), sim.waiter))
+
+    def denied(call: str) -> None:
+        if call.startswith("open"):
+            raise AccessDenied(call[5:], "join the group render")
+
+    with pytest.raises(AccessDenied, match="join the group render"):
+        _open(World(SteppedOs(sim.os, denied), sim.waiter))
+
+
+def test_small_bars(sim: SimWorld) -> None:
+    """Where the host sees a part of the memory only, code lies in system memory."""
+    session = session_of(sim.os)
+    session.gpus = (replace(session.gpus[0], hidden_vram=1 << 30),)
+    with _open(World(sim.os, sim.waiter)) as device:
+        with pytest.raises(Unsupported, match="Resizable BAR"):
+            device.allocator.alloc(64, MemoryKind.VISIBLE)
+        memory = device.port.memory.allocate_code(100)
+        assert memory.window is not None and device.port.memory.in_use >= 4096
+        device.port.memory.free(memory)
+        with pytest.raises(InvalidValue, match="was freed"):
+            device.port.memory.free(memory)
+        _works(device)
+
+
+@pytest.mark.parametrize("after", range(1, 120, 7))
+def test_unplugging(after: int) -> None:
+    """A GPU that goes is lost, with a typed error wherever that is seen; closing is no error."""
+    sim = SimWorld(seed=1, plan=FaultPlan(unplug_after=after))
+    try:
+        device = _open(World(sim.os, sim.waiter))
+    except (DeviceLost, TransportError):
+        return
+    with pytest.raises(DeviceLost):
+        for _ in range(200):
+            _works(device)
+    device.close()
