@@ -15,7 +15,9 @@ is here in its smallest honest form:
    once and interprets it on each call, every access checked against the bounds of its buffer.
 
 `open_device` puts the four together; the runtime finds it by this module's row in `BACKENDS` of
-`gpu/runtime/device.py`, and `DEV=PYTHON` selects it.
+`gpu/runtime/device.py`, and `DEV=PYTHON` selects it. `DEV=PYTHON::blocks` is the same with blocks
+of threads, as a GPU has them: the interpreter finds threads that race and barriers that some of
+them miss.
 
 What a program computes here is its meaning: any other device may differ from it only by the
 rounding that the op table leaves open.
@@ -25,6 +27,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -49,6 +52,13 @@ Memory = npt.NDArray[np.uint8]
 TARGET: Final = Target(name="python", native=Native(ops=frozenset(OPS)), parallel="grid")
 """Every operation on every dtype, no vectors, and loops whose iterations all run at once."""
 
+BLOCKS: Final = replace(
+    TARGET, name="python-blocks", workers=4, threads=64, shared_bytes=8192, warp=4, registers=128
+)
+"""The same as a GPU with small blocks of threads, which share memory, meet, and must not race."""
+
+TARGETS: Final[dict[str | None, Target]] = {None: TARGET, "blocks": BLOCKS}
+
 _POISON: Final = 0xFF  # the float dtypes read it as NaN
 
 
@@ -59,8 +69,8 @@ class PythonRenderer:
         target: what the compiler must know of this device.
     """
 
-    def __init__(self) -> None:
-        self.target = TARGET
+    def __init__(self, target: Target = TARGET) -> None:
+        self.target = target
 
     def render(self, program: LinearProgram) -> str:
         """The source of a program."""
@@ -161,10 +171,13 @@ def _load(name: str, lib: bytes, data: LaunchData) -> Program:
 
 
 def open_device(name: str, spec: DeviceSpec) -> Compiled:
-    """The PYTHON device called `name`.
+    """The PYTHON device called `name`; the architecture `blocks` gives it blocks of threads.
 
-    Raises Unsupported where `spec` asks for a renderer or architecture: there is only this one.
+    Raises Unsupported where `spec` asks for a renderer or for another architecture.
     """
-    if spec.renderer is not None or spec.arch is not None:
-        raise Unsupported(f"PYTHON has one renderer and no architectures; use {name} alone")
-    return Compiled(name, PythonAllocator(), PythonRenderer(), PythonCompiler(), _load)
+    if spec.renderer is not None or spec.arch not in TARGETS:
+        raise Unsupported(
+            f"PYTHON has one renderer and the architecture blocks; use {name} or {name}::blocks"
+        )
+    renderer = PythonRenderer(TARGETS[spec.arch])
+    return Compiled(name, PythonAllocator(), renderer, PythonCompiler(), _load)

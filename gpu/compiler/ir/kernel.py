@@ -1,9 +1,10 @@
 """Kernel IR: a tree of loops over explicit memory.
 
 A `Kernel` has parameters (global buffers) and a body. Statements are `Block`, `Loop`, `Alloc`,
-`Update` and `If`; what they compute are `Value` expressions. `Update` is the only write. There is
-no reduction node: an accumulator is a buffer, and a loop absent from an Update's index is a
-reduction whose monoid says how it may be reordered. Loops over independent iterations say so by
+`Update`, `If` and `Barrier`; what they compute are `Value` expressions. `Update` is the only write.
+There is no reduction node: an accumulator is a buffer, and a loop absent from an Update's index is
+a reduction whose monoid says how it may be reordered. Loops over independent iterations say so by
+by
 their kind:
 
 =========  ======================================================================================
@@ -11,13 +12,20 @@ loop kind  meaning
 =========  ======================================================================================
 grid       independent iterations, one per block of a GPU launch
 worker     independent iterations, divided into contiguous chunks among the workers of a CPU
+thread     the threads of a block, which run at once and meet at barriers
 vector     the lanes of one vector register
 unroll     written out; the iterations are interleaved, so accumulators stay in registers
 serial     one after another
 =========  ======================================================================================
 
-Memory spaces: `global` (a parameter), `team` (shared by the lanes of a block; on a CPU the
+Memory spaces: `global` (a parameter), `team` (shared by the threads of a block; on a CPU the
 cache-sized workspace of one worker), `private` (registers, or the stack).
+
+Where a kernel has `thread` loops it is one chain: grid loops, each alone in the other, in them
+thread loops, in those all else. Only Allocs of team memory stand beside the thread loops: a block
+has it once, while each thread has private memory, which is allocated inside. Two threads must not
+touch one element of team memory, one of them writing, without a `Barrier` in between; the
+interpreter finds where they do. A barrier is under no condition that differs between threads.
 """
 
 from __future__ import annotations
@@ -31,7 +39,7 @@ from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var
 from gpu.compiler.ir.optable import result_dtype
 from gpu.core.dtype import DType, PyScalar, dtypes
 
-PARALLEL: Final = frozenset({"grid", "worker", "vector"})
+PARALLEL: Final = frozenset({"grid", "worker", "thread", "vector"})
 LOOP_KINDS: Final = (*sorted(PARALLEL), "unroll", "serial")
 SPACES: Final = ("global", "team", "private")
 
@@ -221,7 +229,11 @@ class If(NamedTuple):
     body: Block
 
 
-Stmt = Block | Loop | Alloc | Update | If
+class Barrier(NamedTuple):
+    """All threads of a block arrive before any goes on; team memory is in order across it."""
+
+
+Stmt = Block | Loop | Alloc | Update | If | Barrier
 
 
 class Kernel(NamedTuple):

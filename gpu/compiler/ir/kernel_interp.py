@@ -15,9 +15,22 @@ from gpu.compiler.ir import evaluate, optable
 from gpu.compiler.ir.evaluate import Array
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var
 from gpu.compiler.ir.interp import check_vals, flat_view, goes, owners, poison, repeated
-from gpu.compiler.ir.kernel import Alloc, Block, Buf, If, Kernel, Let, Loop, Stmt, Update, Value
-from gpu.compiler.ir.kernel_verify import verify_kernel
+from gpu.compiler.ir.kernel import (
+    Alloc,
+    Barrier,
+    Block,
+    Buf,
+    If,
+    Kernel,
+    Let,
+    Loop,
+    Stmt,
+    Update,
+    Value,
+)
+from gpu.compiler.ir.kernel_verify import count_thread_loops, verify_kernel
 from gpu.compiler.ir.kernel_walk import operands_first
+from gpu.compiler.ir.races import TeamLog, check_arrivals
 from gpu.core.errors import InvalidValue, VerifyError
 
 
@@ -27,10 +40,12 @@ class Storage(NamedTuple):
     Attributes:
         flat: the elements; those of an alloc follow each other for all points that made it.
         rows: how many points have memory of their own; 1 is shared by all.
+        log: who touched it, where the threads of a block share it.
     """
 
     flat: Array
     rows: int
+    log: TeamLog | None = None
 
 
 def interpret_kernel(
@@ -54,7 +69,9 @@ def interpret_kernel(
         what = f"buffer {param.name} of {kernel.name}"
         storage[param] = Storage(flat_view(buffers[param.name], what, param.dtype), 1)
     with np.errstate(all="ignore"):
-        _Machine(storage, dict(zip(kernel.vals, vals, strict=True))).block(kernel.body)
+        machine = _Machine(storage, dict(zip(kernel.vals, vals, strict=True)))
+        machine.shares = count_thread_loops(kernel.body) > 0
+        machine.block(kernel.body)
 
 
 class _Machine:
@@ -63,6 +80,9 @@ class _Machine:
     def __init__(self, storage: dict[Buf, Storage], vals: Mapping[Var, int]):
         self.storage = storage
         self.points = 1
+        self.threads = 1
+        self.thread_points = 1
+        self.shares = False
         self.active: Array | None = None
         self.vals = vals
         self.vars: dict[Var, int | Array] = dict(vals)
@@ -79,8 +99,9 @@ class _Machine:
             case Block():
                 self.block(stmt)
             case Alloc(buf):
-                flat = poison((self.points * _size(buf),), buf.dtype)
-                self.storage[buf] = Storage(flat, self.points)
+                self.storage[buf] = self._memory(buf)
+            case Barrier():
+                self._barrier()
             case If():
                 self._if(stmt)
             case Loop(var, "serial", body):
@@ -92,13 +113,44 @@ class _Machine:
             case Update():
                 self._update(stmt)
 
+    def _memory(self, buf: Buf) -> Storage:
+        flat = poison((self.points * _size(buf),), buf.dtype)
+        shared = self.shares and buf.space == "team"
+        log = TeamLog(buf.name, _size(buf), flat.size) if shared else None
+        return Storage(flat, self.points, log)
+
+    def _barrier(self) -> None:
+        check_arrivals(self.active, self.threads)
+        for storage in self.storage.values():
+            if storage.log is not None:
+                storage.log.barrier()
+
+    def _note(self, buf: Buf, position: Array, reached: Array | None, stores: bool) -> None:
+        """Tells the log of team memory which thread of its block touches which element."""
+        log = self.storage[buf].log
+        if log is None:
+            return
+        lanes = self.points // self.thread_points
+        threads = np.arange(self.points) // lanes % self.threads
+        position = np.broadcast_to(position, (self.points,))
+        if reached is not None:
+            position, threads = position[reached], threads[reached]
+        (log.store if stores else log.load)(position, threads)
+
     def _trips(self, var: Var) -> int:
         return var.extent if var.stop is None else var.stop.evaluate(self.vals)
 
     def _together(self, loop: Loop) -> None:
         points, active, outer = self.points, self.active, self.vars
-        for first, count in goes(self._trips(loop.var), points, _widest(loop.body)):
+        trips, threads = self._trips(loop.var), self.threads
+        together = loop.kind == "thread"  # a block is never divided
+        if together:
+            self.threads *= trips
+        several = goes(trips, points, _widest(loop.body))
+        for first, count in [(0, trips)] if together else several:
             self.points = points * count
+            if together:
+                self.thread_points = self.points
             self.vars = {
                 var: value if isinstance(value, int) else repeated(value, count)
                 for var, value in outer.items()
@@ -108,6 +160,7 @@ class _Machine:
             self.vars[loop.var] = np.tile(counters, points)
             self.block(loop.body)
         self.points, self.active, self.vars = points, active, outer
+        self.threads = threads
 
     def _if(self, stmt: If) -> None:
         active = self.active
@@ -148,6 +201,7 @@ class _Machine:
     def _load(self, buf: Buf, indices: tuple[Expr, ...], mask: Mask) -> Array:
         reached = self._reached(mask)
         position = self._locate(buf, indices, reached, "a read")
+        self._note(buf, position, reached, stores=False)
         flat = self.storage[buf].flat
         if reached is None:
             return np.asarray(flat[position])
@@ -163,6 +217,7 @@ class _Machine:
             return
         value = self._value(update.value)
         position = self._locate(update.buf, update.indices, reached, "a write")
+        self._note(update.buf, position, reached, stores=True)
         shape = (self.points,)
         position, value = np.broadcast_to(position, shape), np.broadcast_to(value, shape)
         if reached is not None:

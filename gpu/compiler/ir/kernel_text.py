@@ -20,7 +20,8 @@ runs may depend on them:
       loop i serial p + 1
 
 `acc[] = v` sets, `acc[] add= v` combines by a monoid; a mask follows as in
-`out[r] = v if r - 1 >= 0`, and in a load inside the brackets: `x[r, c if 99 - c >= 0]`. Values are
+`out[r] = v if r - 1 >= 0`, and in a load inside the brackets: `x[r, c if 99 - c >= 0]`. A line
+`barrier` is where the threads of a block meet. Values are
 written as calls, `cast.f32(v)` and `bitcast.i32(v)` name the new dtype, constants theirs, and
 `index(16*r + c)` is index arithmetic as a value. What an update uses twice, or nests deeply, gets a
 number on a line before it. A line `let g 10 = cast.i64(n[r])` before an update gives it a variable
@@ -49,6 +50,7 @@ from gpu.compiler.ir.index import (
 from gpu.compiler.ir.kernel import (
     SPACES,
     Alloc,
+    Barrier,
     Block,
     Buf,
     If,
@@ -67,7 +69,7 @@ from gpu.core.errors import ParseError
 
 T = TypeVar("T")
 
-RESERVED: Final = frozenset({"loop", "alloc", "if", "block", "let"})
+RESERVED: Final = frozenset({"loop", "alloc", "if", "block", "barrier", "let"})
 """Words a statement starts with, which no buffer can be called."""
 
 # Numbers beyond int64, and signs in a row that each cost the reader a level of recursion.
@@ -111,6 +113,8 @@ def _own_lines(stmt: Stmt) -> list[str]:
     match stmt:
         case Block():
             return ["block"]
+        case Barrier():
+            return ["barrier"]
         case Alloc(buf):
             return [f"alloc {_declaration(buf)}"]
         case If(mask, _):
@@ -249,6 +253,9 @@ class _Reader:
         if at.accept("if"):
             mask = self._index_text(at, at.rest(), parse_mask)
             return If(mask, self.block(at.indent, depth + 1))
+        if at.accept("barrier"):
+            at.end()
+            return Barrier()
         if at.accept("block"):
             at.end()
             return self.block(at.indent, depth + 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
 from gpu.compiler.ir.index import ALWAYS, NEVER, Expr, Mask, Var, extremes, iterations
@@ -11,6 +11,7 @@ from gpu.compiler.ir.kernel import (
     PARALLEL,
     SPACES,
     Alloc,
+    Barrier,
     Block,
     Buf,
     If,
@@ -22,6 +23,7 @@ from gpu.compiler.ir.kernel import (
 )
 from gpu.compiler.ir.kernel_text import RESERVED, print_signature, print_statements
 from gpu.compiler.ir.kernel_walk import operands_first
+from gpu.compiler.ir.linear import MAX_THREAD_LOOPS
 from gpu.compiler.ir.linear_verify import holds
 from gpu.compiler.ir.optable import MONOIDS, OPS, result_dtype
 from gpu.compiler.ir.text import excerpt
@@ -34,9 +36,22 @@ def verify_kernel(kernel: Kernel) -> None:
 
     Accesses must be inside their buffer by the bounds of the loops, or be under a mask on one of
     the variables they use. A write that combines nothing must name the variable of each parallel
-    loop entered since its buffer was declared, or be under a mask on it: else iterations race.
+    loop entered since its buffer was declared, or be under a mask on it: else iterations race. The
+    rules for blocks of threads are in `gpu/compiler/ir/kernel.py`.
     """
     _Verifier(kernel).run()
+
+
+def count_thread_loops(block: Block) -> int:
+    """How many loops inside are of the kind `thread`."""
+    count = 0
+    for stmt in block.body:
+        if isinstance(stmt, Block):
+            count += count_thread_loops(stmt)
+        elif isinstance(stmt, Loop | If):
+            own = isinstance(stmt, Loop) and stmt.kind == "thread"
+            count += own + count_thread_loops(stmt.body)
+    return count
 
 
 class _Verifier:
@@ -50,6 +65,8 @@ class _Verifier:
         self.depths: dict[Buf, int] = {}
         self.names: set[str] = set()
         self.let_vars: set[Var] = set()
+        self.threads = count_thread_loops(kernel.body)
+        self.chained: set[Var | None] = set()
 
     def fail(self, rule: str) -> NoReturn:
         """Raises for the current statement."""
@@ -91,9 +108,12 @@ class _Verifier:
 
     def statement(self, stmt: Stmt) -> None:
         """Checks one statement and what is inside it."""
+        self.in_its_place(stmt)
         match stmt:
             case Block():
                 self.block(stmt)
+            case Barrier():
+                self.barrier()
             case Alloc(buf):
                 self.require(buf.space != "global", "global memory is a parameter, not allocated")
                 self.declare(buf)
@@ -106,6 +126,38 @@ class _Verifier:
                 self.loop(stmt)
             case Update():
                 self.update(stmt)
+
+    def in_its_place(self, stmt: Stmt) -> None:
+        """What stands outside of the thread loops, and what inside, where there are any."""
+        if not self.threads or isinstance(stmt, Block):
+            return
+        kinds = [loop.kind for loop in self.loops]
+        inside = kinds.count("thread") == self.threads
+        if isinstance(stmt, Alloc):
+            wanted = "private" if inside else "team"
+            where = "inside" if inside else "outside"
+            self.require(stmt.buf.space == wanted, f"memory {where} thread loops must be {wanted}")
+        elif isinstance(stmt, Loop) and stmt.kind in ("grid", "thread"):
+            chain = {"grid"} if stmt.kind == "grid" else {"grid", "thread"}
+            self.require(set(kinds) <= chain, f"a {stmt.kind} loop stands inside other loops")
+            innermost = self.loops[-1].var if self.loops else None
+            self.require(innermost not in self.chained, "grid and thread loops form one chain")
+            self.chained.add(innermost)
+            counted = stmt.kind == "grid" or (stmt.var.stop is None and stmt.var.lo == 0)
+            self.require(counted, "a thread loop goes from 0 to a number of threads")
+            few = kinds.count("thread") < MAX_THREAD_LOOPS or stmt.kind == "grid"
+            self.require(few, f"a block has at most {MAX_THREAD_LOOPS} thread loops")
+        else:
+            self.require(inside, "beside thread loops there is team memory only")
+
+    def barrier(self) -> None:
+        """All threads of a block reach a barrier, or none."""
+        own = {loop.var for loop in self.loops if loop.kind == "thread"}
+        self.require(bool(own), "a barrier stands inside thread loops")
+        uniform = all(own.isdisjoint(guard.vars) for guard in self.guards)
+        self.require(uniform, "a barrier under a condition that differs between threads")
+        together = all(loop.kind in ("grid", "thread", "serial") for loop in self.loops)
+        self.require(together, "a barrier is in no loop of lanes, or that is written out")
 
     def loop(self, loop: Loop) -> None:
         """A loop binds a variable that no loop around it binds, by object or by name."""
@@ -141,18 +193,21 @@ class _Verifier:
         self.require(fits, f"the value is {update.value.dtype.code}, not {update.buf.dtype.code}")
         self.let_vars = set()
         if update.monoid is None:
-            self.race(update)
+            self.race(update, self.loops[self.depths[update.buf] :])
             return
+        # Lanes and blocks may fold into one element, threads cannot.
+        between = self.loops[self.depths[update.buf] :]
+        self.race(update, [loop for loop in between if loop.kind == "thread"])
         monoid = MONOIDS.get(update.monoid)
         defined = monoid is not None and update.buf.dtype.kind in monoid.domain
         self.require(defined, f"{update.monoid} is no monoid of {update.buf.dtype.code}")
 
-    def race(self, update: Update) -> None:
+    def race(self, update: Update, between: Iterable[Loop]) -> None:
         """Iterations of a parallel loop must not write one element of memory outside it."""
         named = update.mask.vars.union(
             *(i.vars for i in update.indices), *(g.vars for g in self.guards)
         )
-        for loop in self.loops[self.depths[update.buf] :]:
+        for loop in between:
             apart = loop.kind not in PARALLEL or loop.var.extent == 1 or loop.var in named
             self.require(
                 apart,

@@ -30,13 +30,53 @@ extract   vector                        (lane,)                      one lane
 pack      scalars                                                    a vector of them
 fold      vector                        (monoid,)                    the lanes combined
 shuffle   vector, vector                (lanes,)                     lanes picked from both, joined
-barrier                                                              all lanes of the block arrive
+barrier                                                              all threads of the block arrive
 ========  ============================  ===========================  ==============================
 
 `index` of load and store is a scalar (consecutive elements) or an int64 vector (one element a lane,
-anywhere). `mask` has as many lanes as the value. Loop kinds are `grid`, `worker` and `serial`; the
-first two have independent iterations and no carries. start, stop and step are ints, step > 0; stop
-is a `Limit` where it is known at launch only.
+anywhere). `mask` has as many lanes as the value. Loop kinds are `grid`, `worker`, `thread` and
+`serial`; all but the last have independent iterations and no carries. start, stop and step are
+ints, step > 0; stop is a `Limit` where it is known at launch only.
+
+**Blocks of threads.** A program for a target with `Target.threads` may have `thread` loops, and is
+then one chain: any number of `grid` loops, each directly inside the other, in them one to three
+`thread` loops, in those everything else.
+
+    program copy(out: f32[1000] written, in: f32[1000])
+      %0 = param f32 out
+      %1 = param f32 in
+      %2 = const i64 256
+      %3 = const i64 999
+      %4 = loop grid 0..4
+        %5 = mul i64 %4, %2
+        %6 = local f32 256 team
+        %7 = loop thread 0..256
+          %8 = add i64 %5, %7
+          %9 = le b1 %8, %3
+          %10 = load f32 %1, %8, %9
+          store %6, %7, %10
+          barrier
+          ...
+        %20 = end %7
+      %21 = end %4
+
+An iteration of the grid loops is a block, one of the thread loops a thread of it. The innermost
+loop of either sort counts fastest: with thread loops of 4 and 64 the thread (y, x) is number
+64 * y + x, and neighbours in x should reach neighbouring memory. Thread loops go from 0 in steps of
+1 to a number known at compile time, so the size of a block is one as well; see `block_size`.
+
+Outside of the thread loops there are, beside the loops, only instructions without effects, loads
+of parameters that are never written included (each thread may do them for itself), and the `local`s
+of `team` memory, which the threads of a block share; `private` memory is a thread's own and inside.
+In programs without thread loops both sorts of `local` belong to the one thread that runs the
+iteration, and a barrier has nothing to wait for.
+
+`barrier` stands inside the thread loops, where control flow is uniform: no `if` and no bounds of a
+serial loop around it may depend on the thread, nor on data that is written. It orders accesses to
+team memory: what threads of the block stored before, all of them load after. Without one in between
+two threads must not touch one element of team memory if either of them stores; `interpret_linear`
+raises VerifyError where they do. Nothing orders accesses to parameters by different threads, of
+which no two may store one element.
 """
 
 from __future__ import annotations
@@ -50,7 +90,8 @@ OPS: Final = (
     "store", "alu", "cast", "bitcast", "splat", "ramp", "extract", "pack", "fold", "shuffle",
     "barrier",
 )  # fmt: skip
-LOOP_KINDS: Final = ("grid", "worker", "serial")
+LOOP_KINDS: Final = ("grid", "worker", "thread", "serial")
+MAX_THREAD_LOOPS: Final = 3
 
 
 class Inst:
@@ -119,3 +160,15 @@ class Program(NamedTuple):
     params: tuple[Param, ...]
     body: tuple[Inst, ...]
     vals: tuple[Val, ...] = ()
+
+
+def block_size(program: Program) -> tuple[int, ...]:
+    """Iterations of each `thread` loop, the innermost last; () where blocks are single threads."""
+    loops = (i for i in program.body if i.op == "loop" and i.attr[0] == "thread")
+    return tuple(loop.attr[2] for loop in loops)
+
+
+def team_bytes(program: Program) -> int:
+    """Bytes of all `team` memory of a block, one `local` after the other."""
+    locals_ = (i for i in program.body if i.op == "local" and i.attr[1] == "team")
+    return sum(i.attr[0] * i.dtype.itemsize for i in locals_)

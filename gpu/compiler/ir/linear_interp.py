@@ -1,11 +1,13 @@
 """Runs the linear IR in numpy: what every renderer's output is compared with.
 
 A value is an array of shape (points, lanes), or (1, lanes) where all points agree; see
-`gpu/compiler/ir/interp.py` for points. `barrier` does nothing, since all points move together.
+`gpu/compiler/ir/interp.py` for points. All points move together, so that a `barrier` has nothing to
+wait for; what it must order is checked (`gpu/compiler/ir/races.py`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -14,8 +16,9 @@ import numpy as np
 from gpu.compiler.ir import evaluate, optable
 from gpu.compiler.ir.evaluate import Array
 from gpu.compiler.ir.interp import check_vals, flat_view, goes, owners, poison, repeated
-from gpu.compiler.ir.linear import Inst, Limit, Program
+from gpu.compiler.ir.linear import Inst, Limit, Program, block_size
 from gpu.compiler.ir.linear_verify import verify_linear
+from gpu.compiler.ir.races import TeamLog, check_alone, check_arrivals
 from gpu.core.errors import InvalidValue, VerifyError
 
 
@@ -27,12 +30,14 @@ class Memory(NamedTuple):
         flat: the elements; those of a local follow each other for all points that made it.
         elements: how many a pointer may reach.
         rows: how many points have memory of their own; 1 is shared by all.
+        log: who touched it, where the threads of a block share it.
     """
 
     name: str
     flat: Array
     elements: int
     rows: int
+    log: TeamLog | None = None
 
 
 def interpret_linear(program: Program, buffers: Sequence[Array], vals: Sequence[int] = ()) -> None:
@@ -67,11 +72,13 @@ class Machine:
     def __init__(self, program: Program, params: list[Memory], vals: Sequence[int]):
         self.body, self.params, self.vals = program.body, params, vals
         self.points = 1
+        self.threads = 1
         self.active: Array | None = None
         self.values: dict[Inst, Array] = {}
         self.memory: dict[Inst, Memory] = {}
         self.carried: dict[Inst, tuple[Array, ...]] = {}
         self.closing, self.inner = _structure(program)
+        self.inner_threads = math.prod(block_size(program))
 
     def run(self, first: int, stop: int) -> None:
         """Runs the instructions from position `first` up to `stop`."""
@@ -89,7 +96,9 @@ class Machine:
                 self._store(inst)
             elif inst.op in ("param", "local"):
                 self.memory[inst] = self._pointer(inst)
-            elif inst.op != "barrier":
+            elif inst.op == "barrier":
+                self._barrier()
+            else:
                 self.values[inst] = VALUES[inst.op](self, inst)
             at += 1
 
@@ -99,7 +108,15 @@ class Machine:
             return memory
         elements, space = inst.attr
         flat = poison((self.points * elements,), inst.dtype)
-        return Memory(f"{space} memory", flat, elements, self.points)
+        shared = space == "team" and self.inner_threads > 1
+        log = TeamLog("team memory", elements, flat.size) if shared else None
+        return Memory(f"{space} memory", flat, elements, self.points, log)
+
+    def _barrier(self) -> None:
+        check_arrivals(self.active, self.threads)
+        for memory in self.memory.values():
+            if memory.log is not None:
+                memory.log.barrier()
 
     def _counters(self, loop: Inst) -> range:
         _, start, stop, step = loop.attr
@@ -121,14 +138,20 @@ class Machine:
 
     def _parallel(self, loop: Inst, first: int, last: int) -> None:
         points, active, values = self.points, self.active, self.values
+        threads = self.threads
         counters = np.array(self._counters(loop), dtype=np.int64)
-        for begin, count in goes(len(counters), points, self.inner[loop]):
+        together = loop.attr[0] == "thread"  # a block is never divided
+        if together:
+            self.threads *= len(counters)
+        several = goes(len(counters), points, self.inner[loop])
+        for begin, count in [(0, len(counters))] if together else several:
             self.points = points * count
             self.values = {inst: repeated(value, count) for inst, value in values.items()}
             self.active = None if active is None else repeated(active, count)
             self.values[loop] = np.tile(counters[begin : begin + count], points)[:, None]
             self.run(first + 1, last)
         self.points, self.active, self.values = points, active, values
+        self.threads = threads
 
     def _if(self, inst: Inst, first: int, last: int) -> None:
         active, condition = self.active, self.values[inst.args[0]]
@@ -158,7 +181,17 @@ class Machine:
         if memory.rows > 1:
             index = index + (owners(self.points, memory.rows) * memory.elements)[:, None]
         position, reached = np.broadcast_arrays(index, reached)
+        if memory.log is not None:
+            self._note(memory.log, inst.op, position, reached)
         return position, reached
+
+    def _note(self, log: TeamLog, op: str, position: Array, reached: Array) -> None:
+        """Tells the log of team memory which thread of its block touches which element."""
+        shape = (self.points, position.shape[1])
+        threads = np.broadcast_to((np.arange(self.points) % self.threads)[:, None], shape)
+        touched = np.broadcast_to(reached, shape)
+        note = log.load if op == "load" else log.store
+        note(np.broadcast_to(position, shape)[touched], threads[touched])
 
     def load(self, inst: Inst) -> Array:
         """The elements at an index; zero where a mask is false."""
@@ -175,6 +208,11 @@ class Machine:
         position, reached = self._locate(inst, inst.args[2].lanes, inst.args[3:])
         position, reached, value = np.broadcast_arrays(position, reached, value)
         memory.flat[position[reached]] = value[reached]
+        if self.inner_threads > 1 and inst.args[0].op == "param":
+            shape = (self.points, position.shape[1])
+            touched = np.broadcast_to(reached, shape)
+            point = np.broadcast_to(np.arange(self.points)[:, None], shape)[touched]
+            check_alone(memory.name, np.broadcast_to(position, shape)[touched], point)
 
     def shuffle(self, inst: Inst) -> Array:
         """Lanes picked from two vectors, joined."""

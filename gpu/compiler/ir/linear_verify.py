@@ -11,6 +11,7 @@ import numpy as np
 from gpu.compiler.ir import optable
 from gpu.compiler.ir.linear import LOOP_KINDS, OPS, Inst, Limit, Program
 from gpu.compiler.ir.linear_text import NAMELESS, print_header, print_insts
+from gpu.compiler.ir.linear_threads import Threads
 from gpu.compiler.ir.text import excerpt
 from gpu.core.dtype import DType, PyScalar, dtypes
 from gpu.core.errors import DTypeError, VerifyError
@@ -51,6 +52,7 @@ class _Verifier:
         self.visible: set[Inst] = set()
         self.open: list[tuple[Inst, list[Inst]]] = []
         self.top: list[Inst] = []
+        self.threads = Threads(program)
 
     def fail(self, rule: str) -> NoReturn:
         """Raises for the current instruction."""
@@ -84,6 +86,8 @@ class _Verifier:
         if inst.op in ("end", "endif"):
             self.close(inst)
         _RULES.get(inst.op, _no_rule)(self, inst)
+        if broken := self.threads.broken_rule(inst, [opened for opened, _ in self.open]):
+            self.fail(broken)
         (self.open[-1][1] if self.open else self.top).append(inst)
         self.visible.add(inst)
         if inst.op in ("loop", "if"):

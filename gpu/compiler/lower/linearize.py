@@ -14,12 +14,15 @@ from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var
+from gpu.compiler.ir.kernel_verify import count_thread_loops
 from gpu.compiler.ir.linear import Inst, Limit, Param, Program, Val
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.lower.address import Addresses, Lane
 from gpu.compiler.lower.emit import Emitter
 from gpu.compiler.lower.legalize import Legalizer
 from gpu.compiler.lower.registers import Key, Registers, find_homes
+from gpu.compiler.lower.scalarize import scalarize
+from gpu.compiler.lower.split64 import split64
 from gpu.compiler.opt.tree import reads, walk
 from gpu.compiler.schedule.views import flatten
 from gpu.compiler.target import Target
@@ -35,7 +38,10 @@ def linearize(kernel: K.Kernel, target: Target) -> Program:
 
     Raises Unsupported for an operation it lacks and that cannot be derived.
     """
-    return _Linearizer(kernel, target).run()
+    program = _Linearizer(kernel, target).run()
+    if target.native.scalar:
+        program = scalarize(program, target.native)
+    return split64(program, target.native) if target.native.paired else program
 
 
 class _Linearizer:
@@ -46,16 +52,21 @@ class _Linearizer:
         self.addresses = Addresses(self.emitter, self.builder)
         self.registers = Registers(find_homes(kernel))
         self.unrolled: dict[Var, int] = {}
+        self.fixed: dict[Var, int] = {}  # of written-out loops outside of a condition
         self.tiles: list[Var] = []
         self.pointers: dict[K.Buf, Inst] = {}
         self.written = {s.buf for s in walk(kernel.body) if isinstance(s, K.Update)}
         self.fused = "fma" in target.native.ops
+        self.paired = target.native.paired
         read = {buf for buf, _, _ in reads(kernel.body)}
         combined = {s.buf for s in walk(kernel.body) if isinstance(s, K.Update) and s.monoid}
         once = self.written - read - combined
         # Squares are written a part of a cache line at a time, which does not suit streaming.
         self.transposes = False
         self.streamed = {buf for buf in once if _size_in_bytes(buf) >= STREAMED_BYTES}
+        self.has_threads = count_thread_loops(kernel.body) > 0
+        # Loads of team memory that still hold.
+        self.shared: dict[tuple[tuple[Inst, ...], int], Inst] = {}
 
     def run(self) -> Program:
         params = []
@@ -86,11 +97,14 @@ class _Linearizer:
                         self.update(stmt)
                 case K.If():
                     self.guarded(stmt)
+                case K.Barrier():
+                    self.shared.clear()
+                    self.emitter.effect("barrier", dtypes.bool)
 
     def iterations(self) -> Iterator[None]:
         """Sets `unrolled` to each iteration of the written-out loops in turn."""
         for point in itertools.product(*(range(v.hi + 1) for v in self.tiles)):
-            self.unrolled = dict(zip(self.tiles, point, strict=True))
+            self.unrolled = self.fixed | dict(zip(self.tiles, point, strict=True))
             yield
 
     def loop(self, loop: K.Loop) -> None:
@@ -112,12 +126,13 @@ class _Linearizer:
         own = {s.buf for s in walk(loop.body) if isinstance(s, K.Alloc)}
         changed = {s.buf for s in walk(loop.body) if isinstance(s, K.Update)} - own
         keys = self.registers.held(changed)
-        kind = "serial" if loop.kind == "serial" else loop.kind
         initial = tuple(self.registers.read(key) for key in keys)
-        counter, carries = self.emitter.open_loop(kind, self.stop(loop.var), initial)
+        counter, carries = self.emitter.open_loop(loop.kind, self.stop(loop.var), initial)
+        self.shared.clear()
         self.addresses.counters[loop.var] = counter
         self.write_all(keys, carries)
         self.block(loop.body)
+        self.shared.clear()
         results = self.emitter.close_loop(tuple(self.registers.read(key) for key in keys))
         self.write_all(keys, results)
 
@@ -139,21 +154,32 @@ class _Linearizer:
         self.pointers[buf] = self.emitter.effect("local", buf.dtype, attr=(size, buf.space))
 
     def guarded(self, stmt: K.If) -> None:
-        if stmt.mask.vars & set(self.tiles):
-            raise CompileError(f"the condition {stmt.mask} is inside an unrolled loop")
-        condition = self.addresses.mask(stmt.mask)
+        """A condition; one that differs between written-out iterations is asked in each of them."""
+        if stmt.mask.vars.isdisjoint(self.tiles):
+            self.under(stmt)
+            return
+        tiles, fixed = self.tiles, self.fixed
+        for _ in self.iterations():
+            self.tiles, self.fixed = [], self.unrolled
+            self.under(stmt)
+            self.tiles, self.fixed = tiles, fixed
+
+    def under(self, stmt: K.If) -> None:
+        condition = self.addresses.mask(stmt.mask.subst(self.fixed))
         if condition is None:
             self.block(stmt.body)
             return
         previous = self.emitter.open_if(condition)
+        self.shared.clear()
         self.block(stmt.body)
+        self.shared.clear()
         self.emitter.close_if(previous)
 
     def update(self, stmt: K.Update) -> None:
         self.memo: dict[K.Value, Inst] = {}
         lane = self.addresses.lane
         for let in stmt.lets:
-            self.addresses.counters[let.var] = self.value(let.value)
+            self.addresses.counters[let.var] = self.bounded(let.var, self.value(let.value))
         if stmt.buf in self.registers.homes:
             self.update_register(stmt)
             return
@@ -165,6 +191,14 @@ class _Linearizer:
             old = self.read_memory(stmt.buf, where, stmt.mask)
             value = self.combine(stmt.monoid, old, value)
         self.write_memory(stmt.buf, where, stmt.mask, value)
+
+    def bounded(self, var: Var, value: Inst) -> Inst:
+        """An int64 within the bounds of `var`, of which a device without any is told that much."""
+        if not self.paired or var.hi > int(dtypes.int32.max):
+            return value
+        small = self.builder.cast(self.builder.cast(value, dtypes.int32), dtypes.int64)
+        at_least = self.builder.op("max", small, self.builder.const(dtypes.int64, var.lo))
+        return self.builder.op("min", at_least, self.builder.const(dtypes.int64, var.hi))
 
     def fold(self, stmt: K.Update, value: Inst) -> Inst:
         """The lanes of `value` combined, where all of them update one element."""
@@ -295,10 +329,20 @@ class _Linearizer:
         index, condition, backwards = self.access(where, mask, lanes)
         args = (self.pointers[buf], index) + (() if condition is None else (condition,))
         if buf in self.written:
-            inst = self.emitter.effect("load", buf.dtype, lanes, args)
+            inst = self.written_memory(buf, lanes, args)
         else:
             inst = self.emitter.pure("load", buf.dtype, lanes, args, guarded=True)
         return self.reversed(inst) if backwards else inst
+
+    def written_memory(self, buf: K.Buf, lanes: int, args: tuple[Inst, ...]) -> Inst:
+        """A load of what stores change. Threads load an element of team memory once, and again
+        where it may have changed: after stores and barriers, and where control flow parts or joins.
+        """
+        if not self.has_threads or buf.space != "team":
+            return self.emitter.effect("load", buf.dtype, lanes, args)
+        if (args, lanes) not in self.shared:
+            self.shared[args, lanes] = self.emitter.effect("load", buf.dtype, lanes, args)
+        return self.shared[args, lanes]
 
     def write_memory(self, buf: K.Buf, where: Expr, mask: Mask, value: Inst) -> None:
         lanes = self.addresses.lanes(where.vars)
@@ -307,6 +351,7 @@ class _Linearizer:
         if backwards:
             value = self.reversed(value)
         args = (self.pointers[buf], index, value) + (() if condition is None else (condition,))
+        self.shared.clear()
         streaming = buf in self.streamed and not self.transposes
         self.emitter.effect("store", buf.dtype, lanes, args, (streaming,))
 

@@ -40,11 +40,7 @@ def find_homes(kernel: K.Kernel) -> dict[K.Buf, Home]:
     """The private buffers that can live in registers, and how."""
     kinds = {s.var: s.kind for s in walk(kernel.body) if isinstance(s, K.Loop)}
     guarded = {
-        u.buf
-        for s in walk(kernel.body)
-        if isinstance(s, K.If)
-        for u in walk(s.body)
-        if isinstance(u, K.Update)
+        buf for s in walk(kernel.body) if isinstance(s, K.If) for buf in _changed_from_outside(s)
     }
     places: dict[K.Buf, list[tuple[Expr, ...]]] = {}
     for buf, indices, mask in accesses(kernel.body):
@@ -54,6 +50,12 @@ def find_homes(kernel: K.Kernel) -> dict[K.Buf, Home]:
     homes: dict[K.Buf, Home] = {}
     _visit(kernel.body, (), 1, kinds, guarded, places, homes)
     return homes
+
+
+def _changed_from_outside(stmt: K.If) -> set[K.Buf]:
+    """Buffers that exist before the condition: what they hold after it is not one SSA value."""
+    own = {s.buf for s in walk(stmt.body) if isinstance(s, K.Alloc)}
+    return {s.buf for s in walk(stmt.body) if isinstance(s, K.Update)} - own
 
 
 def _visit(

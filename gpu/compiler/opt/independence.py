@@ -23,16 +23,16 @@ def is_independent(loop: K.Loop) -> bool:
         return True
     own = {s.buf for s in walk(loop.body) if isinstance(s, K.Alloc)}
     written = {s.buf for s in walk(loop.body) if isinstance(s, K.Update)} - own
-    inside = frozenset(_vars_inside(loop)) - {loop.var}
+    inside = frozenset(vars_inside(loop)) - {loop.var}
     for buf in written:
         places = [(indices, mask) for b, indices, mask in accesses(loop.body) if b is buf]
         axes = range(len(buf.shape))
-        if not any(_separates([(i[a], m) for i, m in places], loop.var, inside) for a in axes):
+        if not any(separates([(i[a], m) for i, m in places], loop.var, inside) for a in axes):
             return False
     return True
 
 
-def _vars_inside(loop: K.Loop) -> Iterator[Var]:
+def vars_inside(loop: K.Loop) -> Iterator[Var]:
     """Variables whose value may change while the loop stands still: of loops and of lets."""
     for stmt in walk(loop):
         if isinstance(stmt, K.Loop):
@@ -49,7 +49,7 @@ class _Parts(NamedTuple):
     small: Expr
 
 
-def _separates(places: Iterable[Place], var: Var, inside: frozenset[Var]) -> bool:
+def separates(places: Iterable[Place], var: Var, inside: frozenset[Var]) -> bool:
     """Whether two values of `var` never give these indices a common value.
 
     Let every large part be a multiple of g. Two indices that are equal have then equal values of

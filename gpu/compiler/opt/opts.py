@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.index import Expr, Var, at_most, expr, iterations, loop_var
-from gpu.compiler.opt.buffers import rfactor, stage
+from gpu.compiler.ir.index import Expr, Var, expr, iterations, loop_var
+from gpu.compiler.opt.buffers import inline, rfactor, stage
 from gpu.compiler.opt.independence import is_independent
+from gpu.compiler.opt.jam import jam
+from gpu.compiler.opt.reuse import reuse
+from gpu.compiler.opt.share import cooperate
+from gpu.compiler.opt.staging import sink, stage_together
+from gpu.compiler.opt.tails import ROUNDED
 from gpu.compiler.opt.tree import (
     IllegalOpt,
     Substitution,
@@ -23,10 +28,10 @@ from gpu.compiler.opt.tree import (
     find_loop,
     fresh_copy,
     replace_loop,
-    rewrite,
-    values_of,
     walk,
 )
+
+PARALLEL_KINDS: Final = ("grid", "worker", "thread")
 
 
 class Split(NamedTuple):
@@ -36,7 +41,9 @@ class Split(NamedTuple):
 
     `tail` says what happens to the N % factor iterations left over: `exact` allows none, `peel`
     runs them in a loop `{axis}t` of their own afterwards, `mask` runs a last round whose accesses
-    to global memory are masked (for independent iterations only).
+    to global memory are masked (for independent iterations only), `skip` one that does nothing in
+    iterations beyond N, by a condition inside the loops directly nested in `axis`, and `zero` one
+    that adds zeros (for a sum of products alone).
     """
 
     axis: str
@@ -80,14 +87,64 @@ class Stage(NamedTuple):
 
     It goes into a team buffer indexed by `order`, the loops inside `axis` that it depends on,
     outermost dimension first. The copy loops are named `{loop}s`.
+
+    With `together` the threads of a block around `axis` copy it together, and use it together:
+    `order` names the thread loops that it depends on as well.
     """
 
     axis: str
     buf: str
     order: tuple[str, ...]
+    together: bool = False
 
 
-Opt = Split | Fuse | Reorder | Bind | Rfactor | Stage
+class Cooperate(NamedTuple):
+    """What loop `axis` holds is done by a block of `threads`, a power of two.
+
+    `axis` is one of the independent outer loops, or "" for the whole kernel. Independent loops
+    inside go to the threads in turn, reductions are done in parts that are combined in team memory,
+    and what remains is done by each thread, or by the first one where it writes. With `first` the
+    new thread loop, `{axis}th`, stands outside of those around `axis`, whose threads are then the
+    neighbours.
+    """
+
+    axis: str
+    threads: int
+    first: bool = False
+
+
+class Sink(NamedTuple):
+    """The directly nested loops `axes`, lanes or written out, go around each Update inside.
+
+    Private memory they hold gets a dimension for each. What else stands in the loops inside is then
+    there once, and not once for each iteration of `axes`.
+    """
+
+    axes: tuple[str, ...]
+
+
+class Inline(NamedTuple):
+    """Buffer `buf` goes away: what is read from it is computed where it is read."""
+
+    buf: str
+
+
+class Jam(NamedTuple):
+    """Loops `first` and `second` of two nests that follow each other become one outer loop.
+
+    Both have the same iterations, which must be independent once they are one. The other loops of
+    the nests stay inside it, one nest after the other.
+    """
+
+    first: str
+    second: str
+
+
+class Reuse(NamedTuple):
+    """Team buffers of one form that the threads of a block never need at once become one."""
+
+
+Opt = Split | Fuse | Reorder | Bind | Rfactor | Stage | Cooperate | Sink | Inline | Jam | Reuse
 
 
 def apply(kernel: K.Kernel, opts: Iterable[Opt]) -> K.Kernel:
@@ -110,7 +167,18 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
         case Rfactor():
             return rfactor(body, opt.axis, opt.factor)
         case Stage():
-            return stage(body, opt.axis, opt.buf, opt.order)
+            move = stage_together if opt.together else stage
+            return move(body, opt.axis, opt.buf, opt.order)
+        case Cooperate():
+            return cooperate(body, opt.axis, opt.threads, opt.first)
+        case Sink():
+            return sink(body, opt.axes)
+        case Inline():
+            return inline(body, opt.buf)
+        case Jam():
+            return jam(body, opt.first, opt.second)
+        case Reuse():
+            return reuse(body)
 
 
 def _split(body: K.Block, opt: Split) -> K.Stmt:
@@ -123,42 +191,20 @@ def _split(body: K.Block, opt: Split) -> K.Stmt:
     masked = has_rest and opt.tail == "mask"
     if has_rest and opt.tail == "exact":
         raise IllegalOpt(f"{opt}: {extent} is not a multiple of {factor}")
-    if masked and not is_independent(loop):
+    if masked and loop.kind not in PARALLEL_KINDS and not is_independent(loop):
         raise IllegalOpt(f"{opt}: only independent iterations can be masked")
-    outer = loop_var(f"{name}o", (extent + factor - 1) // factor if masked else whole)
+    rounded_up = has_rest and opt.tail in ROUNDED
+    outer = loop_var(f"{name}o", (extent + factor - 1) // factor if rounded_up else whole)
     inner = Var(f"{name}i", 0, factor - 1)
-    body_of_loop = _guarded(loop, factor * outer.extent) if masked else loop
+    body_of_loop = ROUNDED[opt.tail](loop, factor * outer.extent) if rounded_up else loop
     main = Substitution({body_of_loop.var: outer * factor + inner}).block(body_of_loop.body)
     nest = K.Loop(outer, loop.kind, K.Block((K.Loop(inner, loop.kind, main),)))
-    if not has_rest or masked:
+    if not has_rest or rounded_up:
         return replace_loop(body, loop, nest)
     tail_var = loop_var(f"{name}t", rest)
     tail_body = as_block(fresh_copy(loop.body, "t"))
     tail = Substitution({loop.var: tail_var + whole * factor}).block(tail_body)
     return replace_loop(body, loop, K.Block((nest, K.Loop(tail_var, loop.kind, tail))))
-
-
-def _guarded(loop: K.Loop, extent: int) -> K.Loop:
-    """The loop run up to `extent`, nothing outside of it touched in the iterations that adds."""
-    wide = Var(f"{loop.var.name}w", 0, extent - 1)
-    mask = at_most(expr(wide), iterations(loop.var) - 1)
-    own = {s.buf for s in walk(loop.body) if isinstance(s, K.Alloc)}
-    body = Substitution({loop.var: expr(wide)}).block(loop.body)
-    loads: dict[K.Value, K.Value] = {}
-    seen: set[K.Value] = set()
-    for stmt in walk(body):
-        for value in values_of(stmt, seen) if isinstance(stmt, K.Update) else ():
-            if value.kind == "load" and value.attr[0] not in own and wide in value.vars:
-                buf, indices, old = value.attr
-                loads[value] = K.load(buf, indices, old & mask)
-
-    def guard(stmt: K.Stmt) -> K.Stmt | None:
-        if isinstance(stmt, K.Update) and stmt.buf not in own:
-            return stmt._replace(mask=stmt.mask & mask)
-        return None
-
-    masked = Substitution({}, values=loads).block(body) if loads else body
-    return K.Loop(wide, loop.kind, as_block(rewrite(masked, guard)))
 
 
 def fusable(outer: K.Loop) -> K.Loop | None:
@@ -220,9 +266,10 @@ def _bind(body: K.Block, opt: Bind) -> K.Stmt:
         raise IllegalOpt(f"{opt}: loop kinds are {K.LOOP_KINDS}")
     if opt.kind in ("vector", "unroll") and loop.var.stop is not None:
         raise IllegalOpt(f"{opt}: how often it runs, {loop.var.stop}, is known at launch only")
-    parallel = opt.kind in ("grid", "worker")
+    parallel = opt.kind in PARALLEL_KINDS
     lanes = opt.kind in ("vector", "unroll") and not _folds(loop)
-    if (parallel or lanes) and not is_independent(loop):
+    # What Split and Reorder make of an independent loop stays independent.
+    if (parallel or lanes) and loop.kind not in PARALLEL_KINDS and not is_independent(loop):
         raise IllegalOpt(f"{opt}: iterations of {opt.axis} write the same elements")
     return replace_loop(body, loop, K.Loop(loop.var, opt.kind, loop.body))
 

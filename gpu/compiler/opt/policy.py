@@ -12,9 +12,10 @@ from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import split_hint
-from gpu.compiler.opt import contraction, dots
+from gpu.compiler.opt import blocks, contraction, dots
 from gpu.compiler.opt.independence import is_independent
 from gpu.compiler.opt.opts import Bind, Fuse, Opt, Split, apply, fusable
+from gpu.compiler.opt.scatter import jammed
 from gpu.compiler.opt.shape import outer_nest
 from gpu.compiler.opt.tree import expressions, loops, walk
 from gpu.compiler.opt.vectorize import vectorize
@@ -30,6 +31,12 @@ def schedule(kernel: K.Kernel, target: Target, optimize: bool = True) -> tuple[K
     With `optimize` false only what parallel devices cannot do without is done.
     """
     kernel, opts = canonical(kernel)
+    if optimize and target.threads:
+        kernel, merged = jammed(kernel)
+        kernel, chosen = blocks.spread(kernel, target)
+        opts += merged + chosen
+        if chosen:
+            return kernel, opts
     # Nests that follow each other may touch the same memory, and workers do not wait in between.
     # (The rest that peeling leaves behind an only nest touches memory of its own.)
     one_nest = len(kernel.body.body) == 1

@@ -21,6 +21,14 @@ def outer_nest(body: K.Block) -> list[K.Loop]:
     return nest
 
 
+def perfect_nest(loop: K.Loop) -> list[K.Loop]:
+    """A loop, the loop that is all it holds, and so on."""
+    nest = [loop]
+    while len(nest[-1].body.body) == 1 and isinstance(inner := nest[-1].body.body[0], K.Loop):
+        nest.append(inner)
+    return nest
+
+
 class Leaf(NamedTuple):
     """An Update and the loops around it, outermost first."""
 
@@ -101,3 +109,39 @@ def scattered(update: K.Update, var: Var) -> int:
         if var in rest.vars or index.coeff(var) not in (0, 1):
             bad += 1 + (buf is update.buf)
     return bad
+
+
+def transposition(kernel: K.Kernel, side: int) -> tuple[list[K.Loop], K.Loop, K.Loop] | None:
+    """For a kernel that transposes squares of `side` or more:
+
+    other loops, the one it reads along, the one it writes along.
+    """
+    nest, found = outer_nest(kernel.body), list(leaves(kernel.body))
+    if len(found) != 1 or len(nest) < 2 or found[0].loops != tuple(nest):
+        return None
+    update = found[0].update
+    writes = [loop for loop in nest if last_index(update.indices).coeff(loop.var) == 1]
+    if not writes or not _reads_apart(update, writes[0].var) or update.lets:
+        return None
+    reads = [loop for loop in nest if loop is not writes[0] and _reads_along(update, loop.var)]
+    if not reads or min(writes[0].var.extent, reads[0].var.extent) < side:
+        return None
+    if writes[0].var.stop is not None or reads[0].var.stop is not None:
+        return None
+    others = [loop for loop in nest if loop not in (writes[0], reads[0])]
+    return others, reads[0], writes[0]
+
+
+def _reads_apart(update: K.Update, var: Var) -> int:
+    """Reads whose lanes over `var` would lie apart."""
+    return sum(
+        buf is not update.buf and index.coeff(var) not in (0, 1)
+        for buf, index in memory_accesses(update)
+    )
+
+
+def _reads_along(update: K.Update, var: Var) -> bool:
+    """Whether some read walks memory along `var`."""
+    return any(
+        buf is not update.buf and index.coeff(var) == 1 for buf, index in memory_accesses(update)
+    )

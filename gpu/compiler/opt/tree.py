@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.index import Expr, Mask, Var
+from gpu.compiler.ir.index import Expr, Mask, Var, expr
 from gpu.core.errors import InvalidValue
 
 
@@ -26,6 +26,11 @@ def walk(stmt: K.Stmt) -> Iterator[K.Stmt]:
 def loops(stmt: K.Stmt) -> dict[str, K.Loop]:
     """The loops inside, by the name of their variable."""
     return {s.var.name: s for s in walk(stmt) if isinstance(s, K.Loop)}
+
+
+def allocated(stmt: K.Stmt) -> list[K.Buf]:
+    """The buffers declared inside."""
+    return [s.buf for s in walk(stmt) if isinstance(s, K.Alloc)]
 
 
 def find_loop(body: K.Block, name: str, what: object) -> K.Loop:
@@ -159,6 +164,8 @@ class Substitution:
                 return K.If(stmt.mask.subst(self.env), self.block(stmt.body))
             case K.Alloc():
                 return K.Alloc(self.bufs.get(stmt.buf, stmt.buf))
+            case K.Barrier():
+                return stmt
             case K.Update():
                 return K.Update(
                     self.bufs.get(stmt.buf, stmt.buf),
@@ -217,3 +224,27 @@ def fresh_copy(stmt: K.Stmt, suffix: str) -> K.Stmt:
         return K.Loop(fresh[s.var], s.kind, s.body) if isinstance(s, K.Loop) else None
 
     return rewrite(renamed, rebind)
+
+
+def with_axes(body: K.Block, bufs: Sequence[K.Buf], axes: Sequence[Var], space: str) -> K.Block:
+    """`body` with `bufs` in `space`, one of each for every iteration of the loops over `axes`."""
+    sizes, at = tuple(var.extent for var in axes), tuple(expr(var) for var in axes)
+    moved = {buf: K.Buf(buf.name, buf.dtype, (*sizes, *buf.shape), space) for buf in bufs}
+    if not moved:
+        return body
+    loads: dict[K.Value, K.Value] = {}
+    seen: set[K.Value] = set()
+    for stmt in walk(body):
+        for value in values_of(stmt, seen) if isinstance(stmt, K.Update) else ():
+            if value.kind == "load" and value.attr[0] in moved:
+                buf, indices, mask = value.attr
+                loads[value] = K.load(moved[buf], (*at, *indices), mask)
+
+    def change(s: K.Stmt) -> K.Stmt | None:
+        if isinstance(s, K.Alloc) and s.buf in moved:
+            return K.Alloc(moved[s.buf])
+        if isinstance(s, K.Update) and s.buf in moved:
+            return s._replace(buf=moved[s.buf], indices=(*at, *s.indices))
+        return None
+
+    return as_block(rewrite(Substitution({}, values=loads).block(body), change))

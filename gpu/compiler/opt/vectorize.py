@@ -6,10 +6,16 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.index import Var, divides
+from gpu.compiler.ir.index import divides
 from gpu.compiler.opt.independence import is_independent
 from gpu.compiler.opt.opts import Bind, Opt, Reorder, Rfactor, Split
-from gpu.compiler.opt.shape import Leaf, last_index, leaves, memory_accesses, outer_nest, scattered
+from gpu.compiler.opt.shape import (
+    Leaf,
+    leaves,
+    outer_nest,
+    scattered,
+    transposition,
+)
 from gpu.compiler.target import Target
 
 # Independent vectors a reduction keeps, to cover the latency of its operation.
@@ -32,7 +38,7 @@ def vectorize(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     lanes = lanes_of(target, [leaf.update for leaf in found])
     if lanes == 1:
         return
-    square = _square(kernel, found, lanes)
+    square = transposition(kernel, lanes)
     if square is not None:
         yield from _transpose(*square, lanes)
         return
@@ -49,44 +55,6 @@ def vectorize(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
             yield from _split_lanes(loop, lanes, True)
         elif _is_reduction(loop, leaf):
             yield from _reduce_in_lanes(loop, lanes)
-
-
-def _square(
-    kernel: K.Kernel, found: list[Leaf], lanes: int
-) -> tuple[list[K.Loop], K.Loop, K.Loop] | None:
-    """For a kernel that transposes:
-
-    other loops, the one it reads along, the one it writes along.
-    """
-    nest = outer_nest(kernel.body)
-    if len(found) != 1 or len(nest) < 2 or found[0].loops != tuple(nest):
-        return None
-    update = found[0].update
-    writes = [loop for loop in nest if last_index(update.indices).coeff(loop.var) == 1]
-    if not writes or not _reads_apart(update, writes[0].var) or update.lets:
-        return None
-    reads = [loop for loop in nest if loop is not writes[0] and _reads_along(update, loop.var)]
-    if not reads or min(writes[0].var.extent, reads[0].var.extent) < lanes:
-        return None
-    if writes[0].var.stop is not None or reads[0].var.stop is not None:
-        return None
-    others = [loop for loop in nest if loop not in (writes[0], reads[0])]
-    return others, reads[0], writes[0]
-
-
-def _reads_apart(update: K.Update, var: Var) -> int:
-    """Reads whose lanes over `var` would lie apart."""
-    return sum(
-        buf is not update.buf and index.coeff(var) not in (0, 1)
-        for buf, index in memory_accesses(update)
-    )
-
-
-def _reads_along(update: K.Update, var: Var) -> bool:
-    """Whether some read walks memory along `var`."""
-    return any(
-        buf is not update.buf and index.coeff(var) == 1 for buf, index in memory_accesses(update)
-    )
 
 
 def _transpose(others: list[K.Loop], reads: K.Loop, writes: K.Loop, lanes: int) -> Iterator[Opt]:
