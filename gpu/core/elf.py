@@ -1,4 +1,4 @@
-"""Reading ELF64 little-endian objects: relocatable ones, and executables that keep relocations.
+"""Reading ELF64 little-endian objects: relocatable, shared, and executables that keep relocations.
 
 Constants and layouts: System V ABI, "Object Files" (ELF-64), and the AMD64 and AArch64 processor
 supplements. Whatever a file says is checked against the file before it is used: a malformed file is
@@ -16,15 +16,19 @@ from gpu.core.errors import FormatError
 
 ET_REL: Final = 1
 ET_EXEC: Final = 2
+ET_DYN: Final = 3
 EM_X86_64: Final = 62
 EM_AARCH64: Final = 183
 EM_CUDA: Final = 190
+EM_AMDGPU: Final = 224
 SHT_PROGBITS: Final = 1
 SHT_SYMTAB: Final = 2
 SHT_STRTAB: Final = 3
 SHT_RELA: Final = 4
+SHT_NOTE: Final = 7
 SHT_NOBITS: Final = 8
 SHT_REL: Final = 9
+SHT_DYNSYM: Final = 11
 SHT_INIT_ARRAY: Final = 14
 SHT_FINI_ARRAY: Final = 15
 SHT_LOPROC: Final = 0x7000_0000  # from here on, what a processor makes of it
@@ -33,27 +37,36 @@ SHF_ALLOC: Final = 0x2
 SHF_EXECINSTR: Final = 0x4
 SHF_TLS: Final = 0x400
 SHF_COMPRESSED: Final = 0x800
+PT_LOAD: Final = 1
+PF_X: Final = 1
+PF_W: Final = 2
+PF_R: Final = 4
 SHN_UNDEF: Final = 0
 SHN_LORESERVE: Final = 0xFF00
 SHN_ABS: Final = 0xFFF1
 STB_LOCAL: Final = 0
 STB_WEAK: Final = 2
+STT_FUNC: Final = 2
 STT_SECTION: Final = 3
 STT_FILE: Final = 4
 STT_TLS: Final = 6
 STT_GNU_IFUNC: Final = 10
 
-_HEADER: Final = struct.Struct("<16sHHIQQQIHHHHHH")  # Elf64_Ehdr
-_SECTION: Final = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
-_SYMBOL: Final = struct.Struct("<IBBHQQ")  # Elf64_Sym
+HEADER: Final = struct.Struct("<16sHHIQQQIHHHHHH")  # Elf64_Ehdr
+SECTION: Final = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
+PROGRAM: Final = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr
+SYMBOL: Final = struct.Struct("<IBBHQQ")  # Elf64_Sym
 _REL: Final = struct.Struct("<QQ")  # Elf64_Rel
 _RELA: Final = struct.Struct("<QQq")  # Elf64_Rela
-_IDENT: Final = b"\x7fELF\x02\x01\x01"  # magic, 64-bit, little-endian, version 1
+IDENT: Final = b"\x7fELF\x02\x01\x01"  # magic, 64-bit, little-endian, version 1
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section header, with its name read; `content` is empty for SHT_NOBITS."""
+    """A section header, with its name read; `content` is empty for SHT_NOBITS.
+
+    `address` is where it is to lie in memory, in objects that are linked.
+    """
 
     index: int
     name: str
@@ -64,12 +77,13 @@ class Section:
     info: int
     align: int
     content: bytes
+    address: int = 0
 
 
 class Symbol(NamedTuple):
     """A symbol: `value` is an offset into section `section`, or an address where that is SHN_ABS.
 
-    `name` is the section's for a section symbol.
+    `name` is the section's for a section symbol; `size` is 0 where it is not told.
     """
 
     name: str
@@ -77,6 +91,7 @@ class Symbol(NamedTuple):
     type: int
     section: int
     value: int
+    size: int = 0
 
 
 class Relocation(NamedTuple):
@@ -124,22 +139,32 @@ def parse_executable(data: bytes) -> ElfObject:
     return _parse(data, ET_EXEC, "executables")
 
 
+def parse_shared(data: bytes) -> ElfObject:
+    """Reads an ELF64 little-endian ET_DYN file by its sections, with its dynamic symbols.
+
+    Values of symbols are addresses, and so are offsets of relocations, whose section is 0. Without
+    dynamic symbols it has those of SHT_SYMTAB. Raises FormatError naming what is wrong.
+    """
+    return _parse(data, ET_DYN, "shared objects")
+
+
 def _parse(data: bytes, wanted: int, what: str) -> ElfObject:
-    header = _unpack(_HEADER, data, 0, "ELF header")
+    header = _unpack(HEADER, data, 0, "ELF header")
     ident, kind, machine, section_offset, flags = *header[:3], header[6], header[7]
     entry_size, count, names_index = header[11], header[12], header[13]
-    if not ident.startswith(_IDENT):
+    if not ident.startswith(IDENT):
         raise FormatError(f"not a 64-bit little-endian ELF file: it starts with {ident[:7]!r}")
     if kind != wanted:
         raise FormatError(f"ELF type {kind} at offset 16; only {what} ({wanted}) are read")
-    if entry_size != _SECTION.size:
-        raise FormatError(f"ELF section headers of {entry_size} bytes; {_SECTION.size} expected")
+    if entry_size != SECTION.size:
+        raise FormatError(f"ELF section headers of {entry_size} bytes; {SECTION.size} expected")
     headers = [
-        _unpack(_SECTION, data, section_offset + i * entry_size, f"section header {i}")
+        _unpack(SECTION, data, section_offset + i * entry_size, f"section header {i}")
         for i in range(count)
     ]
     sections = _read_sections(data, headers, names_index)
-    symbols = _read_symbols(sections)
+    dynamic = wanted == ET_DYN and any(s.type == SHT_DYNSYM for s in sections)
+    symbols = _read_symbols(sections, SHT_DYNSYM if dynamic else SHT_SYMTAB)
     implicit = wanted == ET_EXEC
     relocations = [
         r for s in sections for r in _read_relocations(s, sections, len(symbols), implicit)
@@ -168,7 +193,9 @@ def _read_sections(data: bytes, headers: list[tuple[Any, ...]], names: int) -> l
         if align & (align - 1):
             raise FormatError(f"section {name}: alignment {align} is not a power of two")
         content = contents[index]
-        sections.append(Section(index, name, kind, flags, size, link, info, align, content))
+        sections.append(
+            Section(index, name, kind, flags, size, link, info, align, content, header[3])
+        )
     return sections
 
 
@@ -217,8 +244,8 @@ def _entries(layout: struct.Struct, section: Section) -> Iterator[tuple[Any, ...
     return layout.iter_unpack(section.content)
 
 
-def _read_symbols(sections: list[Section]) -> list[Symbol]:
-    tables = [s for s in sections if s.type == SHT_SYMTAB]
+def _read_symbols(sections: list[Section], table_type: int) -> list[Symbol]:
+    tables = [s for s in sections if s.type == table_type]
     if not tables:
         return []
     if len(tables) > 1:
@@ -228,14 +255,14 @@ def _read_symbols(sections: list[Section]) -> list[Symbol]:
         raise FormatError(f"symbol table names strings {table.link} of {len(sections)} sections")
     strings = sections[table.link].content
     symbols = []
-    for number, (name, info, _, section, value, _) in enumerate(_entries(_SYMBOL, table)):
+    for number, (name, info, _, section, value, size) in enumerate(_entries(SYMBOL, table)):
         if len(sections) <= section < SHN_LORESERVE:
             raise FormatError(f"symbol {number} is in section {section} of {len(sections)}")
         text = _string(strings, name, f"name of symbol {number}")
         kind = info & 0xF
         if kind == STT_SECTION and section < len(sections):
             text = text or sections[section].name
-        symbols.append(Symbol(text, info >> 4, kind, section, value))
+        symbols.append(Symbol(text, info >> 4, kind, section, value, size))
     return symbols
 
 

@@ -114,6 +114,10 @@ class Pool:
                     offset : offset + size
                 ]
 
+    def host_address(self, offset: int) -> int:
+        """Where the device's bytes lie in the model's own memory, all one behind the other."""
+        return self._device.address + offset
+
     def load(self, offset: int, size: int) -> bytes:
         """Reads bytes as the device does."""
         return self._device.memory[offset : offset + size].tobytes()

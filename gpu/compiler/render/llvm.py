@@ -1,34 +1,17 @@
 """Linear IR printed as LLVM IR text, for CPUs.
 
-How a kernel is called is said in `gpu/compiler/render/cpu.py`.
-
-The text is meant for code generation without LLVM's optimiser: it is in SSA form, loops are tested
-at the bottom, and counters cannot wrap.
+How a kernel is called is said in `gpu/compiler/render/cpu.py`, what is printed alike for every
+machine in `gpu/compiler/render/llvm_function.py`.
 """
 
 from __future__ import annotations
 
-from gpu.compiler.ir.linear import Inst, Limit, Program
-from gpu.compiler.render import llvm_memory, llvm_ops
-from gpu.compiler.render.cpu import (
-    LOCAL_ALIGN,
-    constant_value,
-    launch_data,
-    place_locals,
-    refuse_what_is_lacking,
-)
-from gpu.compiler.render.llvm_loops import LoopPrinter
-from gpu.compiler.render.llvm_text import (
-    INT64,
-    POINTER,
-    Emitter,
-    Value,
-    constant,
-    integer,
-    memory_element,
-)
+from gpu.compiler.ir.linear import Inst, Program
+from gpu.compiler.render import llvm_memory
+from gpu.compiler.render.cpu import LOCAL_ALIGN, launch_data, place_locals
+from gpu.compiler.render.llvm_function import FunctionPrinter
+from gpu.compiler.render.llvm_text import INT64, POINTER, Value, memory_element
 from gpu.compiler.target import Target
-from gpu.core.errors import VerifyError
 
 
 class LLVMRenderer:
@@ -54,26 +37,16 @@ class LLVMRenderer:
         return launch_data(program)
 
 
-class _Function:
-    """One program on its way to text; instructions are printed by the method of their name."""
+class _Function(FunctionPrinter):
+    """One program on its way to a function that a worker calls."""
 
     def __init__(self, target: Target, program: Program):
-        self.target, self.program = target, program
-        self.emitter = Emitter()
+        super().__init__(target, program)
         self.places = place_locals(program)
-        self.values: dict[Inst, Value] = {}
-        self.loops = LoopPrinter(self.emitter)
-        self.ends_of_ifs: dict[Inst, str] = {}
 
     def text(self) -> str:
         """The whole module."""
-        for inst in self.program.body:
-            refuse_what_is_lacking(self.target, self.program, inst)
-            value = getattr(self, f"_{inst.op}")(inst)
-            if value is not None:
-                self.values[inst] = value
-        if self.loops.innermost is not None:
-            raise VerifyError(f"{self.program.name}: {self.loops.innermost} has no end")
+        lines = self.body()
         if self.emitter.fenced:
             self.emitter.line("fence seq_cst")  # non-temporal stores are not ordered otherwise
         return "\n".join(
@@ -85,7 +58,7 @@ class _Function:
                 *self.emitter.entry,
                 "  br label %body",
                 "body:",
-                *self.emitter.lines,
+                *lines,
                 "  ret void",
                 "}",
                 *self.emitter.declarations,
@@ -111,12 +84,6 @@ class _Function:
             )
         return lines
 
-    def _args(self, inst: Inst) -> list[Value]:
-        return [self.values[a] for a in inst.args]
-
-    def _const(self, inst: Inst) -> Value:
-        return constant(inst.dtype, inst.lanes, inst.attr[0])
-
     def _param(self, inst: Inst) -> Value:
         return Value(POINTER, f"%p{inst.attr[0]}")
 
@@ -141,31 +108,6 @@ class _Function:
             )
         return Value(POINTER, name)
 
-    def _loop(self, inst: Inst) -> Value:
-        stop = inst.attr[2]
-        limit = self.values[stop.value] if isinstance(stop, Limit) else integer(INT64, stop)
-        return self.loops.open(inst, tuple(self._args(inst)), limit)
-
-    def _carry(self, inst: Inst) -> Value:
-        return self.loops.carry(inst.args[0], inst.attr[0])
-
-    def _end(self, inst: Inst) -> None:
-        self.loops.close(inst, tuple(self._args(inst)))
-
-    def _result(self, inst: Inst) -> Value:
-        return self.loops.result(inst.args[0], inst.attr[0])
-
-    def _if(self, inst: Inst) -> None:
-        then = self.emitter.fresh("then")
-        self.ends_of_ifs[inst] = f"{then}.after"
-        self.emitter.branch_if(self.values[inst.args[0]], then, f"{then}.after")
-        self.emitter.start_block(then)
-
-    def _endif(self, inst: Inst) -> None:
-        after = self.ends_of_ifs[inst.attr[0]]
-        self.emitter.branch(after)
-        self.emitter.start_block(after)
-
     def _load(self, inst: Inst) -> Value:
         pointer, index, *mask = self._args(inst)
         return llvm_memory.load(
@@ -180,41 +122,6 @@ class _Function:
             inst.args[0].dtype, stored.lanes, pointer, index, mask[0] if mask else None
         )
         llvm_memory.store(self.emitter, access, value, streaming=bool(inst.attr and inst.attr[0]))
-
-    def _alu(self, inst: Inst) -> Value:
-        last = inst.args[-1]
-        known = constant_value(last) if last.dtype.is_int else None
-        return llvm_ops.alu(self.emitter, inst.attr[0], last.dtype, self._args(inst), known)
-
-    def _cast(self, inst: Inst) -> Value:
-        source = inst.args[0]
-        return llvm_ops.cast(self.emitter, self.values[source], source.dtype, inst.dtype)
-
-    def _bitcast(self, inst: Inst) -> Value:
-        source = inst.args[0]
-        return llvm_ops.bitcast(self.emitter, self.values[source], source.dtype, inst.dtype)
-
-    def _splat(self, inst: Inst) -> Value:
-        known = constant_value(inst)
-        if known is not None:
-            return constant(inst.dtype, inst.lanes, known)
-        return self.emitter.splat(self.values[inst.args[0]], inst.lanes)
-
-    def _ramp(self, inst: Inst) -> Value:
-        return llvm_ops.ramp(self.emitter, self.values[inst.args[0]], inst.attr[0], inst.lanes)
-
-    def _extract(self, inst: Inst) -> Value:
-        return self.emitter.extract(self.values[inst.args[0]], inst.attr[0])
-
-    def _pack(self, inst: Inst) -> Value:
-        return self.emitter.pack(self._args(inst))
-
-    def _fold(self, inst: Inst) -> Value:
-        return llvm_ops.fold(self.emitter, inst.attr[0], inst.dtype, self.values[inst.args[0]])
-
-    def _shuffle(self, inst: Inst) -> Value:
-        a, b = self._args(inst)
-        return llvm_ops.shuffle(self.emitter, a, b, inst.attr[0])
 
     def _barrier(self, inst: Inst) -> None:
         del inst  # a block is one worker

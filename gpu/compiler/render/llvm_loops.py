@@ -56,10 +56,10 @@ class LoopPrinter:
         return self._open[-1].inst if self._open else None
 
     def open(self, inst: Inst, initial: tuple[Value, ...], last: Value) -> Value:
-        """Starts the body of a `loop` that stays below `last`; returns its counter."""
+        """Starts the body of a `loop` that stays below `last`; returns its counter, of its type."""
         emitter = self._emitter
         kind, start, stop, step = inst.attr
-        first = integer(INT64, start)
+        first = integer(last.type, start)
         guarded = isinstance(stop, Limit) or stop <= start
         inside_worker = any(outer.inst.attr[0] == "worker" for outer in self._open)
         if kind == "worker" and not inside_worker:
@@ -73,7 +73,7 @@ class LoopPrinter:
             emitter.branch(label)
         emitter.start_block(label)
         carries = tuple(Value(v.type, f"%{label}.c{i}") for i, v in enumerate(initial))
-        counter = Value(INT64, f"%{label}.i")
+        counter = Value(last.type, f"%{label}.i")
         phis_at = len(emitter.lines)
         emitter.lines.append("")  # `close` puts the phis here
         self._open.append(
@@ -96,7 +96,8 @@ class LoopPrinter:
         _, start, _, step = loop.inst.attr
         # A counter that starts below 0 passes through the largest unsigned number.
         flags = "nuw nsw" if start >= 0 else "nsw"
-        next_counter = emitter.binary(f"add {flags}", loop.counter, integer(INT64, step))
+        forward = integer(loop.counter.type, step)
+        next_counter = emitter.binary(f"add {flags}", loop.counter, forward)
         again = emitter.compare("icmp slt", next_counter, loop.stop)
         latch = emitter.block
         emitter.branch_if(again, loop.label, loop.after)

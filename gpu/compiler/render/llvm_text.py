@@ -201,7 +201,8 @@ class Emitter:
         """The address (a vector of them for a vector `index`) of elements of an array."""
         flag = "inbounds " if inbounds else ""
         return self.value(
-            index.type.of("ptr"), f"getelementptr {flag}{element}, {pointer}, {index}"
+            index.type.of(pointer.type.element),
+            f"getelementptr {flag}{element}, {pointer}, {index}",
         )
 
     def spare(self, purpose: str) -> Value:

@@ -38,36 +38,43 @@ class LLVMCompiler(Compiler):
             raise Unsupported(f"the LLVM compiler knows {known}, not {architecture!r}")
         self._triple = _TRIPLES[architecture]
         self._features = ",".join(filter(None, (features, _EXTRA_FEATURES[architecture])))
-        key = f"llvmlite {_llvmlite_version()}|{self._triple}|{self._features}|O{_OPT_LEVEL}"
+        key = f"llvmlite {llvmlite_version()}|{self._triple}|{self._features}|O{_OPT_LEVEL}"
         super().__init__(key, "llvm")
 
     def compile(self, source: str) -> bytes:
         """An ELF object. Raises CompileError with LLVM's message and the line it is about."""
-        import llvmlite.binding as llvm
-
-        machine = _target_machine(self._triple, self._features)
-        try:
-            # A context of its own frees the types, constants and metadata along with the module.
-            with (
-                llvm.create_context() as context,
-                llvm.parse_assembly(source, context) as module,
-            ):
-                module.triple = self._triple
-                module.data_layout = str(machine.target_data)
-                module.verify()
-                emitted: bytes = machine.emit_object(module)
-                return emitted
-        except RuntimeError as error:
-            raise CompileError(_explain(str(error), source)) from error
+        return emit_object(source, self._triple, _target_machine(self._triple, self._features))
 
     def disassemble(self, lib: bytes) -> str:
         """The object's code as text, through llvm-objdump or objdump."""
         return disassemble_elf(lib)
 
 
+def emit_object(source: str, triple: str, machine: Any) -> bytes:
+    """What a target machine of llvmlite makes of LLVM IR: an object.
+
+    Raises CompileError with LLVM's message and the line it is about.
+    """
+    import llvmlite.binding as llvm
+
+    try:
+        # A context of its own frees the types, constants and metadata along with the module.
+        with (
+            llvm.create_context() as context,
+            llvm.parse_assembly(source, context) as module,
+        ):
+            module.triple = triple
+            module.data_layout = str(machine.target_data)
+            module.verify()
+            emitted: bytes = machine.emit_object(module)
+            return emitted
+    except RuntimeError as error:
+        raise CompileError(_explain(str(error), source)) from error
+
+
 @cache
-def _llvmlite_version() -> str:
-    """Raises Unsupported where llvmlite is not installed."""
+def llvmlite_version() -> str:
+    """The version of llvmlite. Raises Unsupported where it is not installed."""
     found = _dist_info_versions()
     if len(found) == 1:
         return found[0]

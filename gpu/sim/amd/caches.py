@@ -121,16 +121,26 @@ class Caches:
         if through:
             self._refresh(("L2", "V$") if agent == "vector" else ("L2",), region, offset, len(data))
 
+    def written_in_place(self, mapping: Translation, offset: int, size: int) -> None:
+        """What vector stores wrote to memory itself, in the mode "check"."""
+        region = mapping.region
+        if self.mode != "check" or not mapping.cached:
+            return
+        self._dirty.update(dict.fromkeys(_lines(region, offset, size), _NO_DATA))
+        if not region.local:
+            self._refresh(("L2",), region, offset, size)
+
     def _load_cached(self, first: str, region: Region, offset: int, size: int) -> bytes:
-        levels = (first,) if first == "L2" else (first, "L2")
+        levels = ("L2",) if first == "L2" else ("L2", first)
+        start = offset - offset % LINE
+        current = self._with_dirty(region, start, offset + size - start + -(offset + size) % LINE)
         parts = []
-        for line in _lines(region, offset, size):
-            seen = self._with_dirty(region, line[1], LINE)
-            for level in reversed(levels):
-                seen = self._look(level, line, seen)
+        for at in range(0, len(current), LINE):
+            seen = current[at : at + LINE]
+            for level in levels:
+                seen = self._look(level, (region, start + at), seen)
             parts.append(seen)
-        skip = offset % LINE
-        return b"".join(parts)[skip : skip + size]
+        return b"".join(parts)[offset - start : offset - start + size]
 
     def _look(self, level: str, line: Line, current: bytes) -> bytes:
         """What a cache gives for a line of which the level below gives `current`."""

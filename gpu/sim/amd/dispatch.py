@@ -21,6 +21,7 @@ _MAX_THREADS: Final = 1024
 _RSRC2: Final = amdhsa.FIELDS["COMPUTE_PGM_RSRC2"]
 _WAVE32: Final = 1 << 15  # COMPUTE_DISPATCH_INITIATOR.CS_W32_EN
 _SHADER_ENABLE: Final = 1
+_UNSET: Final = 0xB1A5_B1A5
 
 
 class Size3(NamedTuple):
@@ -129,9 +130,9 @@ def from_registers(
     rsrc2 = registers["COMPUTE_PGM_RSRC2"]
     count = _field(rsrc2, "USER_SGPR_COUNT")
     names = [f"COMPUTE_USER_DATA_{i}" for i in range(count)]
-    unset = [name for name in names if name not in registers]
-    if unset:
-        raise PacketError(f"RSRC2 wants {count} user registers; {unset[0]} was never set")
+    # Some may be left out: LLVM asks for more than is read (16 scalar registers on gfx11).
+    if count and not any(name in registers for name in names):
+        raise PacketError(f"RSRC2 wants {count} user registers; {names[0]} was never set")
     wave32 = bool(initiator & _WAVE32)
     if wave32 and chip.pm4 == "gfx9":
         raise PacketError("CS_W32_EN on a chip whose waves have 64 lanes")
@@ -144,7 +145,7 @@ def from_registers(
         groups=groups,
         threads=threads,
         wave_size=32 if wave32 else 64,
-        user_sgprs=tuple(registers[name] for name in names),
+        user_sgprs=tuple(registers.get(name, _UNSET) for name in names),
         rsrc1=registers["COMPUTE_PGM_RSRC1"],
         rsrc2=rsrc2,
         rsrc3=registers.get("COMPUTE_PGM_RSRC3", 0),

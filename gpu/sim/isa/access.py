@@ -94,43 +94,47 @@ def _store_all_pointers(e: Emitter, pointers: Value) -> None:
 
 
 def _resolve_global(e: Emitter, addresses: Value) -> None:
-    """Through the range that was hit last if all lanes are active and within it, else by a search.
+    """Through the range that this record hit last if all active lanes are in it, else by a search.
 
-    Inactive lanes hold anything, so that they must not decide on a fault: the search looks at the
-    active ones alone.
+    Inactive lanes hold anything, so that they must not decide on a fault: where some are, the
+    active ones alone are looked at.
     """
     size, access, align = _aux_parts(e)
-    start = _splat(e, "i64", frames.header(e, layout.HIT_START, "i64"))
+    hint = frames.field(e, layout.HINT, "i64")
+    known = e.raw(f"icmp ult i64 {hint}, {frames.header(e, layout.RANGE_COUNT, 'i64')}")
+    e.lines += [f"br i1 {known}, label %known, label %search", "known:"]
+    table = frames.header(e, layout.RANGES, "ptr")
+    entry = e.raw(f"getelementptr [4 x i64], ptr {table}, i64 {hint}")
+    first, length, delta, flags = (
+        e.raw(f"load i64, ptr {frames.behind(e, entry, 8 * word)}, align 8") for word in range(4)
+    )
     e.declarations.add("declare i64 @llvm.usub.sat.i64(i64, i64)")
-    length = frames.header(e, layout.HIT_SIZE, "i64")
     less = e.raw(f"sub i64 {e.raw(f'zext i32 {size} to i64')}, 1")
     limit = _splat(e, "i64", e.raw(f"call i64 @llvm.usub.sat.i64(i64 {length}, i64 {less})"))
-    outside = (addresses - start).icmp("uge", limit)
-    missed = _any(e, outside)
-    allowed = e.raw(f"and i32 {frames.header(e, layout.HIT_FLAGS)}, {access}")
+    outside = (addresses - _splat(e, "i64", first)).icmp("uge", limit)
+    allowed = e.raw(f"and i32 {e.raw(f'trunc i64 {flags} to i32')}, {access}")
+    forbidden = e.raw(f"icmp ne i32 {allowed}, {access}")
     active = frames.header(e, layout.EXEC_OFFSET)
-    doubts = [
-        *(missed, _any_odd(e, addresses, align), e.raw(f"icmp ne i32 {allowed}, {access}")),
-        e.raw(f"icmp ne i32 {active}, -1"),
-    ]
-    slow = doubts[0]
-    for doubt in doubts[1:]:
+    slow = _any(e, outside)
+    idle = e.raw(f"icmp ne i32 {active}, -1")
+    for doubt in (_any_odd(e, addresses, align), forbidden, idle):
         slow = e.raw(f"or i1 {slow}, {doubt}")
+    pointers = addresses + _splat(e, "i64", delta)
     e.lines += [f"br i1 {slow}, label %careful, label %hit", "hit:"]
-    delta = _splat(e, "i64", frames.header(e, layout.HIT_DELTA, "i64"))
-    _store_all_pointers(e, addresses + delta)
+    _store_all_pointers(e, pointers)
     frames.next_record(e)
     e.lines.append("careful:")
     odd = (addresses & _splat(e, "i64", e.raw(f"zext i32 {align} to i64"))).ne(0)
     failing, _ = _any_active(e, outside | odd)
-    unsure = e.raw(f"or i1 {failing}, {doubts[2]}")
+    unsure = e.raw(f"or i1 {failing}, {forbidden}")
     e.lines += [f"br i1 {unsure}, label %search, label %partial", "partial:"]
-    _store_pointers(e, addresses + _splat(e, "i64", frames.header(e, layout.HIT_DELTA, "i64")))
+    _store_pointers(e, pointers)
     frames.next_record(e)
     e.lines.append("search:")
     _store_pointers(e, addresses)
     aux = frames.field(e, layout.AUX)
-    lane = e.raw(f"call i32 @slow_resolve(ptr %w, ptr {frames.row(e, 'd')}, i32 {aux})")
+    rows = frames.row(e, "d")
+    lane = e.raw(f"call i32 @slow_resolve(ptr %w, ptr %o, ptr {rows}, i32 {aux})")
     good = e.raw(f"icmp slt i32 {lane}, 0")
     e.lines += [f"br i1 {good}, label %found, label %fault", "found:"]
     frames.next_record(e)

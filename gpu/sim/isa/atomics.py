@@ -135,8 +135,9 @@ def _scalar_load(e: Emitter) -> None:
     immediate = Value(e, "i64", frames.field(e, layout.IMMEDIATE, "i64"))
     address = (base + immediate + frames.read(e, "b", "i32").to("i64")) & ~3
     count = Value(e, "i32", frames.field(e, layout.AUX))
-    aux = count.shl(2) | layout.READ << 8
-    host = e.raw(f"call i64 @resolve_one(ptr %w, i64 {address.text}, i32 0, i32 {aux.text})")
+    aux = count.shl(2) | layout.SCALAR << 8
+    where = f"i64 {address.text}, i32 0, i32 {aux.text}"
+    host = e.raw(f"call i64 @resolve_one(ptr %w, ptr %o, {where})")
     bad = e.raw(f"icmp eq i64 {host}, 0")
     source = e.raw(f"inttoptr i64 {host} to ptr")
     target = frames.row(e, "d")
@@ -152,7 +153,7 @@ def _scalar_load(e: Emitter) -> None:
     e.lines.append("fault:")
     frames.set_header(e, layout.FAULT_ADDRESS, "i64", address.text)
     frames.set_header(e, layout.FAULT_LANE, "i32", "0")
-    frames.set_header(e, layout.FAULT_ACCESS, "i32", str(layout.READ))
+    frames.set_header(e, layout.FAULT_ACCESS, "i32", str(layout.SCALAR))
     frames.set_header(e, layout.FAULT_SIZE, "i32", count.shl(2).text)
     frames.stop(e, layout.FAULT, "%o")
 

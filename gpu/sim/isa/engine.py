@@ -14,32 +14,16 @@ from gpu.sim.isa.values import Emitter
 Builders = Mapping[str, Callable[[Emitter], None]]
 
 _CONTROL: Final = "control"
-_MEMORY: Final = "memory"
-_LANES: Final = "lanes"
-
-
-def _built(builders: Builders, lane_count: int) -> list[tuple[str, Emitter]]:
-    functions = []
-    for name, build in builders.items():
-        emitter = Emitter(lane_count)
-        build(emitter)
-        functions.append((name, emitter))
-    return functions
-
-
-def _memory_module() -> str:
-    functions = _built(access.BUILDERS, layout.LANES) + _built(atomics.BUILDERS, 1)
-    return search.SEARCH + frames.module(functions)
-
-
-def _row_module(builders: Builders) -> str:
-    return frames.module(_built(builders, layout.LANES))
+_SEARCH: Final = "search"
+_SEARCHING: Final = ("resolve_vector", "resolve_based", "scalar_load")
+"""What calls the functions of `gpu/sim/isa/search.py`."""
 
 
 class Engine:
     """Native code for the operations of an instruction set.
 
-    A group of them is compiled when one of its operations is needed.
+    Each operation is compiled when it is needed; those of the engine itself, and those that look
+    for addresses, together.
     """
 
     def __init__(
@@ -50,35 +34,51 @@ class Engine:
     ):
         """`tables` and `builders` are groups by name: semantics, and functions on rows by hand."""
         self.operations: dict[str, Operation] = {}
-        memory = (*access.BUILDERS, *atomics.BUILDERS)
-        self._group_of: dict[str, str] = dict.fromkeys(memory, _MEMORY)
-        self._group_of |= dict.fromkeys(control.NAMES, _CONTROL)
-        groups: dict[str, Callable[[], str]] = {
+        modules: dict[str, Callable[[], str]] = {
             _CONTROL: control.control_module,
-            _MEMORY: _memory_module,
+            _SEARCH: _search_module,
         }
-        for group, table in {_LANES: lanes.BUILDERS, **builders}.items():
-            self._group_of |= dict.fromkeys(table, group)
-            groups[group] = partial(_row_module, table)
-        for group, operations in tables.items():
+        for rows in (access.BUILDERS, lanes.BUILDERS, *builders.values()):
+            modules |= {f: partial(_built, f, build, layout.LANES) for f, build in rows.items()}
+        modules |= {f: partial(_built, f, build, 1) for f, build in atomics.BUILDERS.items()}
+        for operations in tables.values():
             self.operations |= operations
-            self._group_of |= dict.fromkeys((o.name for o in operations.values()), group)
-            groups[group] = partial(_table_module, operations)
-        self._library = Library(name, groups)
+            modules |= {o.name: partial(_computing, o) for o in operations.values()}
+        self._module_of = {function: function for function in modules}
+        self._module_of |= dict.fromkeys(control.NAMES, _CONTROL)
+        self._module_of |= dict.fromkeys(_SEARCHING, _SEARCH)
+        self._library = Library(name, modules)
         self._addresses: dict[str, int] = {}
 
     def address(self, function: str) -> int:
         """The address of a native function. Raises KeyError for a name that is none."""
         address = self._addresses.get(function)
         if address is None:
-            address = self._library.address(self._group_of[function], function)
+            address = self._library.address(self._module_of[function], function)
             self._addresses[function] = address
         return address
 
     def __contains__(self, function: str) -> bool:
-        return function in self._group_of
+        return function in self._module_of
 
 
-def _table_module(table: Mapping[str, Operation]) -> str:
-    unique = {operation.name: operation for operation in table.values()}
-    return frames.module([(name, frames.emit(operation)) for name, operation in unique.items()])
+def _emitted(build: Callable[[Emitter], None], lane_count: int) -> Emitter:
+    emitter = Emitter(lane_count)
+    build(emitter)
+    return emitter
+
+
+def _built(function: str, build: Callable[[Emitter], None], lane_count: int) -> str:
+    """The module of a function that is written by hand."""
+    return frames.module([(function, _emitted(build, lane_count))])
+
+
+def _computing(operation: Operation) -> str:
+    """The module of an operation that only computes."""
+    return frames.module([(operation.name, frames.emit(operation))])
+
+
+def _search_module() -> str:
+    vector = [(f, _emitted(access.BUILDERS[f], layout.LANES)) for f in _SEARCHING[:-1]]
+    scalar = (_SEARCHING[-1], _emitted(atomics.BUILDERS[_SEARCHING[-1]], 1))
+    return search.SEARCH + frames.module([*vector, scalar])

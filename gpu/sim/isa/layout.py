@@ -34,10 +34,6 @@ MXCSR32: Final = 88
 MXCSR64: Final = 92
 SAVED_EXEC: Final = 96
 HOST_MXCSR: Final = 100
-HIT_START: Final = 104
-HIT_SIZE: Final = 112
-HIT_DELTA: Final = 120
-HIT_FLAGS: Final = 128
 
 POINTERS: Final = HEADER
 """Host addresses of an access, one u64 a lane; then those of a second one."""
@@ -59,12 +55,14 @@ EXEC_OFFSET: Final = SGPRS + EXEC * ROW
 VCC_OFFSET: Final = SGPRS + VCC_LO * ROW
 
 RECORD: Final = struct.Struct("<Q6iqQiiQ")
-"""An operation: function, rows d a b c e f (byte offsets), immediate, target, pc, aux, unused."""
+"""An operation: function, rows d a b c e f (byte offsets), immediate, target, pc, aux, hint: the
+number of the range that its last access fell into."""
 assert RECORD.size == 64
 OPERANDS: Final = {"d": 8, "a": 12, "b": 16, "c": 20, "e": 24, "f": 28}
 IMMEDIATE: Final = 32
 TARGET: Final = 40
 AUX: Final = 52
+HINT: Final = 56
 
 # What `run` gives back.
 END: Final = 0
@@ -78,6 +76,8 @@ JUMP: Final = 5
 READ: Final = 1
 WRITE: Final = 2
 ATOMIC: Final = 4
+SCALAR: Final = 8
+"""A read through the scalar cache."""
 OWN_MEMORY: Final = 128
 """Set with a fault in LDS or scratch, whose addresses are offsets."""
 RANGE: Final = struct.Struct("<QQQQ")

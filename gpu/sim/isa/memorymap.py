@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu.core.errors import InvalidValue
+from gpu.sim.isa import layout
 
 
 class MemoryMap:
@@ -22,13 +24,18 @@ class MemoryMap:
         self._ranges: list[tuple[int, int, int, int]] = []
         self._table: npt.NDArray[np.uint64] | None = None
 
-    def add(self, address: int, size: int, host_address: int, flags: int) -> None:
+    def add(
+        self, address: int, size: int, host_address: int, flags: int, scalar: bool = True
+    ) -> None:
         """Maps `size` bytes; `flags` are of `layout.READ`, `WRITE`, `ATOMIC`.
 
-        Raises InvalidValue for a range that is empty or overlaps another.
+        What may be read may be read by scalar loads, too, unless it is not `scalar`. Raises
+        InvalidValue for a range that is empty or overlaps another.
         """
         if size < 1:
             raise InvalidValue(f"a range of {size} bytes at {address:#x}; it must have some")
+        if scalar and flags & layout.READ:
+            flags |= layout.SCALAR
         index = bisect.bisect(self._starts, address)
         after = self._starts[index] if index < len(self._starts) else None
         before = self._ranges[index - 1] if index else None
@@ -46,6 +53,12 @@ class MemoryMap:
         if index == len(self._starts) or self._starts[index] != address:
             raise InvalidValue(f"no range begins at {address:#x}")
         del self._starts[index], self._ranges[index]
+        self._table = None
+
+    def replace(self, ranges: Sequence[tuple[int, int, int, int]]) -> None:
+        """Maps these and nothing else: (address, size, host address, flags), sorted, apart."""
+        self._starts = [start for start, *_ in ranges]
+        self._ranges = list(ranges)
         self._table = None
 
     def table(self) -> npt.NDArray[np.uint64]:

@@ -77,21 +77,21 @@ def compile_module(text: str) -> bytes:
 
 
 class Library:
-    """Groups of native functions, each compiled when it is first needed.
+    """Modules of native functions, each compiled when it is first needed.
 
-    A group is a callable that gives the text of its module.
+    A module is a callable that gives its text.
     """
 
-    def __init__(self, name: str, groups: Mapping[str, Callable[[], str]]):
-        self._groups = dict(groups)
+    def __init__(self, name: str, modules: Mapping[str, Callable[[], str]]):
+        self._modules = dict(modules)
         self._cache = DiskCache(f"sim-{name}")
         self._loaded: dict[str, LoadedObject] = {}
 
-    def address(self, group: str, function: str) -> int:
-        """The address of a function of a group; raises what compiling and loading do."""
-        if group not in self._loaded:
-            self._loaded[group] = self._load(self._groups[group]())
-        return self._loaded[group].address(function)
+    def address(self, module: str, function: str) -> int:
+        """The address of a function of a module; raises what compiling and loading do."""
+        if module not in self._loaded:
+            self._loaded[module] = self._load(self._modules[module]())
+        return self._loaded[module].address(function)
 
     def _load(self, text: str) -> LoadedObject:
         key = f"{_VERSION} {host_level()}\n{text}"

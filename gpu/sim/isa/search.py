@@ -14,8 +14,9 @@ _L: Final = layout
 SEARCH: Final = f"""
 declare i32 @llvm.cttz.i32(i32, i1)
 
-; The range that holds [address, address + size) and allows the access, or null. A binary search.
-define internal ptr @find_range(ptr %w, i64 %address, i64 %size, i32 %access) {{
+; The range that holds [address, address + size) and allows the access, or null. A binary search;
+; the record %o keeps the number of the range, where the next access looks first.
+define internal ptr @find_range(ptr %w, ptr %o, i64 %address, i64 %size, i32 %access) {{
 entry:
   %ranges.p = getelementptr i8, ptr %w, i64 {_L.RANGES}
   %ranges = load ptr, ptr %ranges.p
@@ -59,34 +60,15 @@ check:
   %good = and i1 %fits, %straight
   br i1 %good, label %found, label %missing
 found:
-  call void @remember(ptr %w, ptr %range)
+  %hint = getelementptr i8, ptr %o, i64 {_L.HINT}
+  store i64 %index, ptr %hint
   ret ptr %range
 missing:
   ret ptr null
 }}
 
-; The fast path looks at this range next time.
-define internal void @remember(ptr %w, ptr %range) {{
-  %start = load i64, ptr %range
-  %size.p = getelementptr i8, ptr %range, i64 8
-  %size = load i64, ptr %size.p
-  %delta.p = getelementptr i8, ptr %range, i64 16
-  %delta = load i64, ptr %delta.p
-  %flags.p = getelementptr i8, ptr %range, i64 24
-  %flags = load i32, ptr %flags.p
-  %start.h = getelementptr i8, ptr %w, i64 {_L.HIT_START}
-  store i64 %start, ptr %start.h
-  %size.h = getelementptr i8, ptr %w, i64 {_L.HIT_SIZE}
-  store i64 %size, ptr %size.h
-  %delta.h = getelementptr i8, ptr %w, i64 {_L.HIT_DELTA}
-  store i64 %delta, ptr %delta.h
-  %flags.h = getelementptr i8, ptr %w, i64 {_L.HIT_FLAGS}
-  store i32 %flags, ptr %flags.h
-  ret void
-}}
-
 ; The host address of one access, 0 where it is not allowed. Flat accesses see both apertures.
-define internal i64 @resolve_one(ptr %w, i64 %address, i32 %lane, i32 %aux) {{
+define internal i64 @resolve_one(ptr %w, ptr %o, i64 %address, i32 %lane, i32 %aux) {{
 entry:
   %size.32 = and i32 %aux, 255
   %size = zext i32 %size.32 to i64
@@ -142,7 +124,7 @@ scratch:
 own.good:
   ret i64 %own.at
 global:
-  %range = call ptr @find_range(ptr %w, i64 %address, i64 %size, i32 %access)
+  %range = call ptr @find_range(ptr %w, ptr %o, i64 %address, i64 %size, i32 %access)
   %missing = icmp eq ptr %range, null
   br i1 %missing, label %bad, label %good
 good:
@@ -155,7 +137,7 @@ bad:
 }}
 
 ; Replaces the addresses of active lanes by host addresses; gives the first lane that fails, or -1.
-define internal i32 @slow_resolve(ptr %w, ptr %rows, i32 %aux) {{
+define internal i32 @slow_resolve(ptr %w, ptr %o, ptr %rows, i32 %aux) {{
 entry:
   %exec.p = getelementptr i8, ptr %w, i64 {_L.EXEC_OFFSET}
   %exec = load i32, ptr %exec.p
@@ -170,7 +152,7 @@ one:
   %rest = and i32 %mask, %below
   %place = getelementptr i64, ptr %rows, i32 %lane
   %address = load i64, ptr %place
-  %host = call i64 @resolve_one(ptr %w, i64 %address, i32 %lane, i32 %aux)
+  %host = call i64 @resolve_one(ptr %w, ptr %o, i64 %address, i32 %lane, i32 %aux)
   %bad = icmp eq i64 %host, 0
   br i1 %bad, label %failed, label %good
 good:

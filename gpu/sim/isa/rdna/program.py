@@ -96,6 +96,7 @@ class Program:
         self._entries.add(entry)
         self._decode(entry)
         self._translate()
+        self._pieces = self._code_pieces()
 
     def record_address(self, offset: int) -> int:
         """The address of the record to start with at a code offset."""
@@ -111,10 +112,18 @@ class Program:
         found = self.instructions.get(offset)
         return text_of(found) if found else "?"
 
-    @property
-    def code(self) -> dict[int, bytes]:
-        """The bytes of each instruction, by offset."""
-        return {offset: found.code for offset, found in self.instructions.items()}
+    def is_same(self, fetch: Callable[[int, int], bytes]) -> bool:
+        """Whether code that is fetched now is what was decoded."""
+        return all(fetch(offset, len(code)) == code for offset, code in self._pieces)
+
+    def _code_pieces(self) -> list[tuple[int, bytes]]:
+        """The decoded bytes in pieces without gaps, by offset."""
+        pieces: list[tuple[int, bytearray]] = []
+        for offset, found in sorted(self.instructions.items()):
+            if not pieces or pieces[-1][0] + len(pieces[-1][1]) != offset:
+                pieces.append((offset, bytearray()))
+            pieces[-1][1].extend(found.code)
+        return [(offset, bytes(code)) for offset, code in pieces]
 
     def dump(self) -> str:
         """A line per instruction with its address and bytes."""

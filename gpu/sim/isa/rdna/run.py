@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from gpu.core.errors import DeviceHang, InvalidValue
 from gpu.sim.isa import layout
 from gpu.sim.isa.engine import Engine
@@ -17,16 +20,17 @@ from gpu.sim.isa.rdna.decode import Decoder
 from gpu.sim.isa.rdna.dispatch import Dispatch
 from gpu.sim.isa.rdna.faults import IllegalInstruction, WaveFault
 from gpu.sim.isa.rdna.program import Program, rdna_engine
-from gpu.sim.isa.rdna.waves import Wave, WaveMaker, aligned_bytes
+from gpu.sim.isa.rdna.waves import POISON, Wave, WaveMaker, aligned_bytes
 
 _RUN: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-_ACCESSES: Final = {layout.READ: "read", layout.WRITE: "write"}
+_ACCESSES: Final = {layout.READ: "read", layout.SCALAR: "read", layout.WRITE: "write"}
 _RESIDENT: Final = (
     64  # waves at a time; more than one workgroup, so that groups may wait for others
 )
 _SLICE: Final = 1000  # taken branches after which another wave gets its turn
 _PATIENCE: Final = 200_000_000  # taken branches without an end or a barrier: a hang
 OnMiss = Callable[[int, int, int], None]
+Fetch = Callable[[int, int], bytes]
 _NO_LIMIT: Final = 1 << 62
 
 
@@ -68,8 +72,10 @@ class Machine:
         seed: int = 0,
         disassemble: Callable[[bytes], str | None] | None = None,
         on_miss: OnMiss | None = None,
+        fetch: Fetch | None = None,
+        caches: InstructionCache | None = None,
     ):
-        """A machine without code in its instruction cache.
+        """A machine.
 
         Args:
             memory: what addresses mean.
@@ -78,10 +84,16 @@ class Machine:
             on_miss: is asked when a wave accesses what `memory` does not allow, with the address,
                 the size and the access (bits of `layout`). It may add to `memory`, or replace
                 parts of it; the access is tried again if it is allowed then, else it is a fault.
+            fetch: gives code bytes of an address as the instruction cache has them, fewer where
+                memory ends; code that has changed is then decoded anew. Without it they are what
+                `memory` holds, and decoded code is what runs until it is invalidated.
+            caches: decoded code, which machines may share; empty where it is left out.
         """
         self.memory = memory
         self.on_miss = on_miss
-        self.caches = InstructionCache()
+        self.caches = caches or InstructionCache()
+        self._fetch = fetch or memory.read
+        self._fetches_cached = fetch is not None
         self.random = random.Random(seed)
         self._decoder = Decoder("gfx1100", disassemble)
 
@@ -102,26 +114,24 @@ class Machine:
         mode = dispatch.mode
         mixed = (mode & 3, mode >> 4 & 3) != (mode >> 2 & 3, mode >> 6 & 3)
         key = (dispatch.pc, dispatch.vgprs, mixed)
-        found = self.caches.programs.get(key)
-        if found is not None:
-            self._check_unchanged(found)
-            return found
 
         def fetch(offset: int, size: int) -> bytes:
-            return self.memory.read(dispatch.pc + offset, size)
+            return self._fetch(dispatch.pc + offset, size)
 
-        engine = shared_engine()
-        found = Program(engine, self._decoder, fetch, dispatch.pc, dispatch.vgprs, mixed)
-        self.caches.programs[key] = found
+        found = self.caches.programs.get(key)
+        if found is None:
+            engine = shared_engine()
+            found = Program(engine, self._decoder, fetch, dispatch.pc, dispatch.vgprs, mixed)
+            self.caches.programs[key] = found
+        elif not found.is_same(fetch):
+            if self._fetches_cached:
+                del self.caches.programs[key]
+                return self.program(dispatch)
+            raise InvalidValue(
+                f"the code at {dispatch.pc:#x} has changed since it was decoded: invalidate the"
+                " instruction cache before dispatching it"
+            )
         return found
-
-    def _check_unchanged(self, program: Program) -> None:
-        for offset, code in program.code.items():
-            if self.memory.read(program.base + offset, len(code)) != code:
-                raise InvalidValue(
-                    f"the code at {program.base + offset:#x} has changed since it was decoded:"
-                    " invalidate the instruction cache before dispatching it"
-                )
 
 
 class Execution:
@@ -138,6 +148,8 @@ class Execution:
         self._free = list(range(self._slots()))
         self._running: list[_Group] = []
         self._quiet = 0
+        self._lds: dict[int, tuple[npt.NDArray[np.uint8], int]] = {}
+        self._table: npt.NDArray[np.uint64] | None = None
 
     def step(self, budget: int) -> bool:
         """Runs waves for about `budget` taken branches; True when all have ended.
@@ -145,13 +157,13 @@ class Execution:
         Changes of the memory map between two steps are seen. Raises WaveFault, IllegalInstruction,
         and DeviceHang where no wave gets on; what was written before stays.
         """
-        self._maker.take_ranges(self._resident())
+        self._take_ranges()
         used = 0
         while used < budget:
             self._admit()
             if not self._running:
                 return True
-            group = self._running[self._random.randrange(len(self._running))]
+            group = self._running[int(self._random.random() * len(self._running))]
             used += _SLICE
             if self._advance(group):
                 self._quiet = 0
@@ -165,6 +177,13 @@ class Execution:
                 for wave in group.waves:
                     self._maker.recycle(wave)
         return False
+
+    def _take_ranges(self) -> None:
+        """Tells the waves what addresses mean, if that has changed."""
+        table = self._machine.memory.table()
+        if table is not self._table:
+            self._table = table
+            self._maker.take_ranges(self._resident())
 
     def _resident(self) -> list[Wave]:
         return [wave for group in self._running for wave in group.waves]
@@ -187,16 +206,26 @@ class Execution:
         """Starts workgroups while there is room."""
         while self._free and (number := next(self._waiting, None)) is not None:
             slot = self._free.pop()
-            lds = aligned_bytes(max(16, self._dispatch.lds_bytes))
+            lds = self._poisoned_lds(slot)
             count = self._dispatch.waves_per_group
             first = slot * count
             waves = [self._maker.make(number, i, lds, first + i) for i in range(count)]
             self._running.append(_Group(waves, slot))
 
+    def _poisoned_lds(self, slot: int) -> int:
+        """The address of the LDS of the workgroup that takes a slot."""
+        known = self._lds.get(slot)
+        if known is None:
+            fresh = aligned_bytes(max(16, self._dispatch.lds_bytes))
+            known = self._lds[slot] = (fresh, fresh.ctypes.data)
+        elif self._dispatch.lds_bytes:
+            known[0][:] = POISON
+        return known[1]
+
     def _advance(self, group: _Group) -> bool:
         """Runs a wave of a group for a while; whether it ended, met a barrier or got memory."""
         ready = [wave for wave in group.waves if not wave.done and not wave.waiting]
-        wave = ready[self._random.randrange(len(ready))]
+        wave = ready[int(self._random.random() * len(ready))]
         wave.set(layout.BUDGET, _SLICE)
         status = self._run(wave.address, wave.record)
         if status == layout.JUMP:
@@ -227,7 +256,7 @@ class Execution:
         on_miss(address, size, access)
         if not memory.allows(address, size, access):
             raise self._fault(wave)
-        self._maker.take_ranges(self._resident())
+        self._take_ranges()
 
     def _jump(self, wave: Wave) -> None:
         """A jump through a register, to code that was decoded."""

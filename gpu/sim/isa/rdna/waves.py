@@ -75,42 +75,45 @@ def aligned_bytes(size: int, align: int = layout.ROW) -> npt.NDArray[np.uint8]:
 
 
 class WaveMaker:
-    """Makes the waves of a dispatch from one template."""
+    """Makes the waves of a dispatch from templates, one for each place in a workgroup."""
 
     def __init__(self, dispatch: Dispatch, program: Program, memory: MemoryMap):
         self._dispatch = dispatch
         self._memory = memory
         self._program = program
         self.size = program.rows * layout.ROW
-        self._template = self._make_template()
+        self._base = self._make_base()
+        self._templates: dict[int, npt.NDArray[np.uint8]] = {}
         self._ids = _packed_ids(dispatch)
         self._spare: list[Wave] = []
         self._entry = self._program.record_address(0)
+        places = self._id_places()
+        # Dwords at which an id begins that is not the same for all workgroups.
+        self._moving = [(axis, at) for axis, at in places.items() if dispatch.grid[axis] > 1]
 
     def groups(self) -> int:
         """Workgroups of the dispatch."""
         x, y, z = self._dispatch.grid
         return x * y * z
 
-    def make(self, group: int, index: int, lds: npt.NDArray[np.uint8], slot: int) -> Wave:
-        """Wave `index` of a workgroup; `slot` is its place in scratch memory."""
-        dispatch = self._dispatch
+    def make(self, group: int, index: int, lds: int, slot: int) -> Wave:
+        """Wave `index` of a workgroup, whose LDS is at `lds`; `slot`: its place in scratch memory.
+
+        Addresses are the host's.
+        """
         wave = self._spare.pop() if self._spare else Wave(aligned_bytes(self.size))
         wave.begin(group, index, self._entry)
-        wave.memory[: len(self._template)] = self._template
-        wave.memory[len(self._template) :] = POISON
-        wave.keep.append(lds)
-        wave.set(layout.LDS, lds.ctypes.data, "<Q")
-        words = wave.words
-        self._set_group_registers(words, group, index)
-        first = index * layout.LANES
-        ids = self._ids[first : first + layout.LANES]
-        start = self._program.vector_offset // 4
-        words[start : start + len(ids)] = ids
-        lanes = (1 << len(ids)) - 1
-        exec_word = layout.EXEC_OFFSET // 4
-        words[exec_word : exec_word + layout.LANES] = lanes
-        if dispatch.scratch_bytes:
+        template = self._templates.get(index)
+        if template is None:
+            template = self._templates[index] = self._make_template(index)
+        wave.memory[:] = template
+        wave.set(layout.LDS, lds, "<Q")
+        if self._moving:
+            x, y, _ = self._dispatch.grid
+            ids = (group % x, group // x % y, group // (x * y))
+            for axis, at in self._moving:
+                wave.words[at : at + layout.LANES] = ids[axis]
+        if self._dispatch.scratch_bytes:
             self._set_scratch(wave, slot)
         return wave
 
@@ -121,23 +124,24 @@ class WaveMaker:
     def take_ranges(self, waves: Sequence[Wave]) -> None:
         """Tells waves that live, and those still to be made, what addresses mean now."""
         self._table = self._memory.table()  # kept: the waves hold its address
-        for memory in (self._template, *(wave.memory for wave in waves)):
-            struct.pack_into(
-                "<QQ", memory.data, layout.RANGES, self._table.ctypes.data, len(self._table)
-            )
-            struct.pack_into("<QQQI", memory.data, layout.HIT_START, 0, 0, 0, 0)
+        where = (self._table.ctypes.data, len(self._table))
+        for memory in (self._base, *self._templates.values(), *(wave.memory for wave in waves)):
+            struct.pack_into("<QQ", memory.data, layout.RANGES, *where)
 
-    def _make_template(self) -> npt.NDArray[np.uint8]:
+    def _make_base(self) -> npt.NDArray[np.uint8]:
+        """What all waves begin with; vector registers are poisoned."""
         dispatch = self._dispatch
-        template = aligned_bytes(self._program.vector_offset)
-        template[: layout.HEADER] = 0
-        words = template.view(np.uint32)
-        rows = words[layout.HEADER // 4 :].reshape(-1, layout.LANES)
+        base = aligned_bytes(self.size)
+        base[: layout.HEADER] = 0
+        end = self._program.vector_offset // 4
+        rows = base.view(np.uint32)[layout.HEADER // 4 : end].reshape(-1, layout.LANES)
         first = (layout.SGPRS - layout.HEADER) // layout.ROW
         for number, value in enumerate(dispatch.user_sgprs):
             rows[first + number] = value
         for number in (layout.VCC_LO, layout.VCC_LO + 1, layout.EXEC + 1, layout.M0, layout.NULL):
             rows[first + number] = 0
+        for at in self._id_places().values():
+            base.view(np.uint32)[at : at + layout.LANES] = 0
         if len(self._program.constants):
             rows[-len(self._program.constants) :] = self._program.constants
         mode = dispatch.mode
@@ -151,21 +155,35 @@ class WaveMaker:
             layout.MXCSR64: mxcsr_of(mode >> 2 & 3, mode >> 6 & 3),
         }
         for place, value in small.items():
-            struct.pack_into("<I", template.data, place, value)
+            struct.pack_into("<I", base.data, place, value)
+        return base
+
+    def _make_template(self, index: int) -> npt.NDArray[np.uint8]:
+        """What the wave at a place of every workgroup begins with."""
+        dispatch = self._dispatch
+        template = aligned_bytes(self.size)
+        template[:] = self._base
+        words = template.view(np.uint32)
+        first = index * layout.LANES
+        ids = self._ids[first : first + layout.LANES]
+        start = self._program.vector_offset // 4
+        words[start : start + len(ids)] = ids
+        exec_word = layout.EXEC_OFFSET // 4
+        words[exec_word : exec_word + layout.LANES] = (1 << len(ids)) - 1
+        if dispatch.workgroup_info:  # TG_SIZE: waves of the group 5:0, first wave 31
+            at = self._first_id() + layout.LANES * len(self._id_places())
+            info = dispatch.waves_per_group | (index == 0) << 31
+            words[at : at + layout.LANES] = info
         return template
 
-    def _set_group_registers(self, words: npt.NDArray[np.uint32], group: int, index: int) -> None:
-        """The workgroup's ids behind the user SGPRs, those that the dispatch enables."""
-        dispatch = self._dispatch
-        x, y, _ = dispatch.grid
-        ids = (group % x, group // x % y, group // (x * y))
-        values = [number for number, on in zip(ids, dispatch.workgroup_ids, strict=True) if on]
-        if dispatch.workgroup_info:  # TG_SIZE: waves of the group 5:0, first wave 31
-            values.append(dispatch.waves_per_group | (index == 0) << 31)
-        place = layout.SGPRS // 4 + len(dispatch.user_sgprs) * layout.LANES
-        for number in values:
-            words[place : place + layout.LANES] = number
-            place += layout.LANES
+    def _first_id(self) -> int:
+        """The dword behind the user SGPRs, where what the dispatch enables follows."""
+        return layout.SGPRS // 4 + len(self._dispatch.user_sgprs) * layout.LANES
+
+    def _id_places(self) -> dict[int, int]:
+        """At which dword the workgroup's id of each axis begins, of those that are enabled."""
+        axes = [axis for axis, on in enumerate(self._dispatch.workgroup_ids) if on]
+        return {axis: self._first_id() + n * layout.LANES for n, axis in enumerate(axes)}
 
     def _set_scratch(self, wave: Wave, slot: int) -> None:
         dispatch = self._dispatch

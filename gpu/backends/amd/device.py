@@ -1,0 +1,84 @@
+"""The AMD device: a GPU behind the amdgpu kernel driver, or a simulated one that `SIM` names."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+
+from gpu.backends.amd.memory import AMDAllocator
+from gpu.backends.amd.program import AMDProgram
+from gpu.compiler.render.amdgcn import AMDRenderer
+from gpu.compiler.toolchain.amdgcn import AMDCompiler
+from gpu.core.config import config
+from gpu.core.devspec import DeviceSpec, parse_device_name
+from gpu.core.errors import Unsupported
+from gpu.drivers.am.device import KfdDevice
+from gpu.drivers.am.target import Version
+from gpu.runtime.device import Compiled
+from gpu.transport.world import World, real_world
+
+
+class AMDDevice(Compiled):
+    """A GPU of AMD's.
+
+    Attributes:
+        queues: its command queues and memory, for programs that use them themselves.
+    """
+
+    def __init__(self, device: str, queues: KfdDevice):
+        self.queues = queues
+        self._chip = chip_name(queues.target.version)
+        super().__init__(
+            device,
+            AMDAllocator(queues),
+            AMDRenderer(self._chip),
+            AMDCompiler(self._chip),
+            partial(AMDProgram, queues),
+        )
+
+    def synchronize(self) -> None:
+        """Waits until everything launched so far is done. Raises DeviceHang, GpuFault, ..."""
+        self.queues.synchronize()
+
+    def describe(self) -> dict[str, str]:
+        """What `gpu info` prints about the device."""
+        where = f"{self._chip}, simulated" if config.SIM else f"{self._chip}, {self.queues.name}"
+        return {**super().describe(), "target": where}
+
+
+def open_device(name: str, spec: DeviceSpec) -> Compiled:
+    """The AMD device `name`, as in AMD or AMD:1.
+
+    Raises Unsupported for an interface, renderer or chip that this version does not know, and what
+    opening the GPU raises.
+    """
+    if spec.interface not in (None, "KFD"):
+        raise Unsupported(f"{name} is reached through KFD in this version, not {spec.interface}")
+    if spec.renderer not in (None, "LLVM"):
+        raise Unsupported(f"{name}:{spec.renderer} is not part of this version; use {name}:LLVM")
+    queues = KfdDevice.open(_world(config.SIM), parse_device_name(name)[1])
+    chip = chip_name(queues.target.version)
+    if spec.arch not in (None, chip):
+        queues.close()
+        raise Unsupported(f"{name} is a {chip}; code for {spec.arch} does not run on it")
+    return AMDDevice(name, queues)
+
+
+def chip_name(version: Version) -> str:
+    """What LLVM calls a graphics core: `gfx1100` for 11.0.0."""
+    major, minor, stepping = version
+    return f"gfx{major}{minor:x}{stepping:x}"
+
+
+@cache
+def _world(simulated: str) -> World:
+    """What drivers are given: this machine, or one with simulated GPUs of these chips.
+
+    All devices of a process share it.
+    """
+    if not simulated:
+        return real_world()
+    from gpu.sim.amd.lanes import LaneExecutor
+    from gpu.sim.world import SimWorld
+
+    world = SimWorld(chip=simulated.split(","), executor=LaneExecutor())
+    return World(world.os, world.waiter)

@@ -1,0 +1,68 @@
+"""LLVM IR to code objects for AMD GPUs: llvmlite generates code, our linker places it.
+
+llvmlite is imported by the first `compile`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+from gpu.compiler.toolchain.amdgcn_link import MACHINES, link
+from gpu.compiler.toolchain.base import Compiler
+from gpu.compiler.toolchain.llvm import emit_object, llvmlite_version
+from gpu.compiler.toolchain.llvm_disassembler import disassemble_amdgcn
+from gpu.core import elf
+from gpu.core.devspec import did_you_mean
+from gpu.core.errors import Unsupported
+
+_TRIPLE: Final = "amdgcn-amd-amdhsa"
+_OPT_LEVEL: Final = 3
+# Off is putting private arrays into local memory, for which a kernel reads its dispatch packet, or
+# into registers that a chain of selects picks from.
+_FEATURES: Final = "-promote-alloca"
+
+
+class AMDCompiler(Compiler):
+    """Compiles LLVM IR for one chip to a code object: an ELF shared object, see `link`."""
+
+    def __init__(self, chip: str):
+        """`chip` as LLVM calls it: `gfx1100`.
+
+        Raises Unsupported for one that is not known or where llvmlite is not installed.
+        """
+        if chip not in MACHINES:
+            raise Unsupported(f"the AMD compiler knows no {chip!r}{did_you_mean(chip, MACHINES)}")
+        self._chip = chip
+        key = f"llvmlite {llvmlite_version()}|{_TRIPLE}|{chip}|{_FEATURES}|O{_OPT_LEVEL}"
+        super().__init__(key, "amdgcn")
+
+    def compile(self, source: str) -> bytes:
+        """A code object. Raises CompileError with LLVM's message and the line it is about."""
+        return link(emit_object(source, _TRIPLE, _target_machine(self._chip)))
+
+    def disassemble(self, lib: bytes) -> str:
+        """The code of a code object as text, through LLVM's library where there is one.
+
+        Raises Unsupported, saying what to install, where there is none.
+        """
+        found = elf.parse_shared(lib)
+        names = {s.value: s.name for s in found.symbols if s.type == elf.STT_FUNC}
+        lines = []
+        for section in found.sections:
+            if section.flags & elf.SHF_EXECINSTR:
+                start = section.address
+                lines += [f"{names.get(start, section.name)}:"]
+                lines += disassemble_amdgcn(section.content, self._chip, start)
+        return "\n".join(lines) + "\n"
+
+
+@cache
+def _target_machine(chip: str) -> Any:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    return llvm.Target.from_triple(_TRIPLE).create_target_machine(
+        cpu=chip, features=_FEATURES, opt=_OPT_LEVEL, reloc="pic"
+    )

@@ -1,0 +1,84 @@
+"""Machine code as text, through the disassembler of LLVM's C library where this machine has one.
+
+llvmlite has no disassembler. The functions are those of LLVM's `llvm-c/Disassembler.h` and
+`llvm-c/Target.h`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Final
+
+from gpu.core.errors import CompileError, Unsupported
+
+# How Debian, Fedora and macOS name it, newest first; AMD's gfx11 is known from 16 on.
+_VERSIONS: Final = range(23, 15, -1)
+_NAMES: Final = tuple(
+    name.format(version)
+    for version in _VERSIONS
+    for name in ("libLLVM.so.{}.1", "libLLVM-{}.so.1", "libLLVM-{}.so", "libLLVM.{}.dylib")
+)
+_LINE: Final = 256
+_TRIPLE: Final = b"amdgcn-amd-amdhsa"
+
+
+def disassemble_amdgcn(code: bytes, chip: str, start: int = 0) -> list[str]:
+    """A line for each instruction: its address, counted from `start`, its bytes and its text.
+
+    What is no instruction is shown as a word. Raises Unsupported where there is no LLVM library,
+    CompileError where it does not know the chip.
+    """
+    library = _load_library()
+    context = library.LLVMCreateDisasmCPU(_TRIPLE, chip.encode(), None, 0, None, None)
+    if not context:
+        raise CompileError(f"this machine's libLLVM knows no {chip}")
+    try:
+        return list(_lines(library, context, code, start))
+    finally:
+        library.LLVMDisasmDispose(context)
+
+
+def _lines(library: ctypes.CDLL, context: int, code: bytes, start: int) -> list[str]:
+    data = ctypes.create_string_buffer(code, len(code))
+    text = ctypes.create_string_buffer(_LINE)
+    lines, at = [], 0
+    while at < len(code):
+        place = ctypes.byref(data, at)
+        left = len(code) - at
+        size = library.LLVMDisasmInstruction(context, place, left, start + at, text, _LINE)
+        shown = text.value.decode().strip() if size else ""
+        size = size or min(4, left)
+        words = code[at : at + size].hex(" ", -4)
+        lines.append(f"{start + at:08x}:  {words:26} {shown or '.long ?'}".rstrip())
+        at += size
+    return lines
+
+
+@cache
+def _load_library() -> ctypes.CDLL:
+    """LLVM's C library with AMD's target. Raises Unsupported where none is found."""
+    for name in _NAMES:
+        try:
+            library = ctypes.CDLL(name)
+        except OSError:
+            continue
+        return _prepared(library)
+    raise Unsupported(
+        "disassembling code for AMD GPUs needs LLVM's library; install it (Debian: the package"
+        " libllvm19 or libllvm22)"
+    )
+
+
+def _prepared(library: ctypes.CDLL) -> ctypes.CDLL:
+    text, pointer, size = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t
+    library.LLVMCreateDisasmCPU.restype = pointer
+    library.LLVMCreateDisasmCPU.argtypes = [text, text, pointer, ctypes.c_int, pointer, pointer]
+    library.LLVMDisasmInstruction.restype = size
+    library.LLVMDisasmInstruction.argtypes = [
+        *(pointer, pointer, ctypes.c_uint64, ctypes.c_uint64, text, size)
+    ]
+    library.LLVMDisasmDispose.argtypes = [pointer]
+    for part in ("TargetInfo", "TargetMC", "Disassembler"):
+        getattr(library, f"LLVMInitializeAMDGPU{part}")()
+    return library

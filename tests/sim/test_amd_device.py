@@ -1,0 +1,71 @@
+"""The AMD device of the tensor library on simulated GPUs: `SIM=gfx1100 DEV=AMD`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from gpu import Context, Tensor
+from gpu.backends.amd.device import AMDDevice, open_device
+from gpu.core.devspec import parse_device_spec
+from gpu.core.errors import DeviceError, InvalidIndex, Unsupported
+from gpu.runtime.device import Device
+
+SIM = "gfx1100,gfx1100"
+
+
+@pytest.fixture(autouse=True)
+def simulated(need: Callable[[str], None]) -> Iterator[None]:
+    need("llvmlite")
+    with Context(SIM=SIM, DEV="AMD"):
+        yield
+
+
+def test_tensors_on_two_gpus() -> None:
+    a = np.random.default_rng(0).normal(size=(70, 90)).astype(np.float32)
+    first = Tensor(a)
+    assert first.device == "AMD"
+    product = (first @ first.T).softmax(1)
+    second = product.to("AMD:1") + 1
+    assert second.device == "AMD:1"
+    exact = a.astype(np.float64) @ a.T
+    exact = np.exp(exact - exact.max(1, keepdims=True))
+    np.testing.assert_allclose(
+        second.numpy(), exact / exact.sum(1, keepdims=True) + 1, rtol=1e-4, atol=1e-5
+    )
+    for name in ("AMD", "AMD:1"):
+        device = Device[name]
+        assert isinstance(device, AMDDevice)
+        device.synchronize()
+        assert device.describe()["target"] == "gfx1100, simulated"
+
+
+def test_timing_empty_and_large_copies() -> None:
+    assert Tensor(np.zeros((0, 3), np.float32)).sum().item() == 0
+    big = np.arange(3 << 20, dtype=np.float32)
+    np.testing.assert_array_equal(Tensor(big).realize().numpy(), big)
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ("PCI+AMD", "through KFD"),
+        ("AMD:HIP", "AMD:LLVM"),
+        ("AMD:LLVM:gfx942", "is a gfx1100"),
+    ],
+)
+def test_what_this_version_lacks(spec: str, text: str) -> None:
+    with pytest.raises(Unsupported, match=text):
+        open_device("AMD", parse_device_spec(spec))
+
+
+def test_a_gpu_that_is_not_there() -> None:
+    with pytest.raises(InvalidIndex, match="there are 2"):
+        open_device("AMD:2", parse_device_spec("AMD:2"))
+
+
+def test_without_a_driver_the_error_says_so() -> None:
+    with Context(SIM=""), pytest.raises(DeviceError):
+        open_device("AMD", parse_device_spec("AMD"))

@@ -1,0 +1,198 @@
+"""Real machine code on the model: kernels that the driver loads, launched through queues."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from gpu.compiler.ir.linear import Program
+from gpu.compiler.render.amdgcn import AMDRenderer
+from gpu.compiler.toolchain.amdgcn import AMDCompiler
+from gpu.core.dtype import dtypes
+from gpu.core.errors import DeviceHang, GpuFault
+from gpu.drivers.am.device import KfdDevice
+from gpu.drivers.am.kernel_object import read_code_object
+from gpu.drivers.am.port import QueueOptions
+from gpu.hcq.buffer import HCQBuffer
+from gpu.hcq.program import HCQProgram
+from gpu.sim.amd.caches import CacheControl, Caches, Mode
+from gpu.sim.amd.dispatch import KernelMemory
+from gpu.sim.amd.lanememory import IN_PLACE, LaneMemory
+from gpu.sim.amd.lanes import LaneExecutor
+from gpu.sim.clock import VirtualClock
+from gpu.sim.isa import layout
+from gpu.sim.physical import Pool
+from gpu.sim.record import DebugChannel
+from gpu.sim.translate import AddressSpace, Mapping, PageFault
+from gpu.sim.world import SimWorld
+from gpu.transport.world import World
+from unit.linear_kernels import Kernel, scratch_kernel
+
+pytestmark = pytest.mark.usefixtures("needs_llvm")
+
+
+@pytest.fixture
+def needs_llvm(need: Any) -> None:
+    need("llvmlite")
+
+
+class Machine:
+    """A simulated GPU with a driver on it."""
+
+    def __init__(self, compute: Literal["pm4", "aql"] = "pm4", coherence: Mode = "check"):
+        self.world = SimWorld(seed=5, executor=LaneExecutor(7), coherence=coherence)
+        options = QueueOptions(compute=compute)
+        self.device = KfdDevice.open(World(self.world.os, self.world.waiter), options=options)
+
+    def load(self, program: Program) -> tuple[HCQProgram, dict[str, Any]]:
+        renderer = AMDRenderer("gfx1100")
+        lib = AMDCompiler("gfx1100").compile_cached(renderer.render(program))
+        sizes = renderer.launch_data(program)
+        loaded = self.device.load(read_code_object(lib), program.name)
+        return loaded, {"grid": (sizes["groups"], 1, 1), "block": (sizes["block"], 1, 1)}
+
+    def buffer(self, array: np.ndarray[Any, Any]) -> HCQBuffer:
+        made = self.device.allocator.alloc(array.nbytes)
+        self.device.allocator.copy_in(made, array.tobytes())
+        return made
+
+    def array(self, buffer: HCQBuffer, like: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        data = np.frombuffer(self.device.allocator.copy_out(buffer), like.dtype)
+        return data.reshape(like.shape)
+
+
+@pytest.fixture
+def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
+    made = Machine(*getattr(request, "param", ()))
+    yield made
+    with suppress(DeviceHang):
+        made.device.close()
+    made.world.close()
+
+
+def shifted(count: int, by: int) -> Program:
+    """b[i + by] = 2 * a[i] for `count` elements, whatever room there is."""
+    k = Kernel(a=(dtypes.float32, count), b=(dtypes.float32, count))
+    i = k.loop(count, kind="grid")
+    place = k.alu("add", i, k.const(by))
+    k.store(k.b, place, k.alu("mul", k.load(k.a, i), k.const(2.0, dtypes.float32)))
+    k.end(i)
+    return k.program()
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [("pm4", "check"), ("aql", "check"), ("pm4", "oldest"), ("aql", "oldest")],
+    ids="-".join,
+    indirect=True,
+)
+def test_launches_follow_each_other(machine: Machine) -> None:
+    """Each reads what the one before wrote, and none of the model's checks finds anything."""
+    a = np.arange(600, dtype=np.float32)
+    program, sizes = machine.load(shifted(600, 0))
+    x, y = machine.buffer(a), machine.buffer(np.zeros_like(a))
+    for _ in range(3):
+        program(x, y, **sizes)
+        program(y, x, **sizes)
+    np.testing.assert_array_equal(machine.array(x, a), 64 * a)
+    kept, sizes = machine.load(scratch_kernel(70).program())
+    out = np.zeros(70, np.int64)
+    z = machine.buffer(out)
+    kept(z, **sizes)
+    np.testing.assert_array_equal(machine.array(z, out), np.arange(70)[::-1] + 1)
+    assert not machine.world.debug.violations
+
+
+def test_a_stray_store_is_a_fault(machine: Machine) -> None:
+    a = np.zeros(3000, np.float32)
+    program, sizes = machine.load(shifted(3000, 1 << 40))
+    x = machine.buffer(a)
+    with pytest.raises(GpuFault, match="not mapped"):
+        program(x, x, wait=True, **sizes)
+    assert machine.world.debug.faults
+
+
+def test_code_that_is_none_hangs_and_says_where(machine: Machine) -> None:
+    program, sizes = machine.load(shifted(64, 0))
+    x = machine.buffer(np.zeros(64, np.float32))
+    assert program.code is not None and program.code.window is not None
+    start = program.info.kernel.entry_offset  # type: ignore[attr-defined]
+    program.code.window.store(start, b"\xff" * 8)
+    with pytest.raises(DeviceHang):
+        program(x, x, wait=True, **sizes)
+    assert any("kernel cannot go on" in text for text in machine.world.debug.violations)
+
+
+class Memory:
+    """A mapping of a pool, as a kernel sees it."""
+
+    SIZE = 4 * IN_PLACE
+    AT = 1 << 40
+
+    def __init__(self, mode: Mode, writable: bool = True):
+        self.debug = DebugChannel(VirtualClock())
+        self.pool = Pool("memory", self.SIZE, local=True)
+        space = AddressSpace()
+        end = self.AT + self.SIZE
+        space.map(Mapping(self.AT, end, self.pool, 0, writable))
+        self.space, self.caches = space, Caches(mode, True, self.debug)
+        self.view = LaneMemory(KernelMemory(space, self.caches))
+
+    def close(self) -> None:
+        self.pool.close()
+
+
+@pytest.fixture
+def memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
+    made = Memory(request.param)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("memory", ["check", "oldest"], indirect=True)
+@pytest.mark.parametrize("access", [layout.READ, layout.SCALAR])
+def test_a_missing_invalidate_is_seen(memory: Memory, access: int) -> None:
+    at = memory.AT + 256
+    for turn, value in enumerate((b"old!", b"new!", b"new!")):
+        memory.pool.store(256, value)
+        if turn == 2:
+            both = CacheControl(invalidate_vector=True, invalidate_scalar=True, invalidate_l2=True)
+            memory.caches.control(both)
+        view = LaneMemory(KernelMemory(memory.space, memory.caches))
+        view.fill(at, 4, access)
+        stale = turn == 1 and memory.caches.mode == "oldest"
+        assert view.map.read(at, 4) == (b"old!" if stale else value)
+    assert len(memory.debug.violations) == (memory.caches.mode == "check")
+
+
+@pytest.mark.parametrize("memory", ["check", "oldest"], indirect=True)
+def test_what_a_kernel_wrote_is_there_after_its_turn(memory: Memory) -> None:
+    view, at = memory.view, memory.AT + IN_PLACE - 2  # over the end of a chunk
+    view.fill(at - 1, 1, layout.READ)
+    view.fill(at, 4, layout.WRITE)
+    host = view.map.host_address(at, 4)
+    assert host is not None and view.map.allows(at, 4, layout.WRITE)
+    ctypes.memset(host, 7, 4)
+    view.end_turn(last=True)
+    memory.caches.control(CacheControl(write_back_l2=True))
+    assert memory.pool.load(IN_PLACE - 2, 4) == b"\7\7\7\7"
+
+
+def test_accesses_are_refused_as_the_tables_say() -> None:
+    memory = Memory("check", writable=False)
+    memory.view.fill(memory.AT, 4, layout.READ)
+    assert not memory.view.map.allows(memory.AT, 4, layout.WRITE)
+    with pytest.raises(PageFault):
+        memory.view.fill(memory.AT, 4, layout.WRITE)
+    with pytest.raises(PageFault):
+        memory.view.fill(memory.AT + memory.SIZE, 4, layout.READ)
+    memory.space.unmap(memory.AT)
+    memory.space.flush_tlb()
+    memory.view.begin_turn()
+    assert not memory.view.map.allows(memory.AT, 4, layout.READ)
+    memory.close()
