@@ -15,7 +15,7 @@ from .packets import (
     parse_sdma_gcr,
     parse_sdma_numbers,
 )
-from .recipe import AutogenError, CTypes, Patterns, Pm4, Recipe, Registers, Sdma
+from .recipe import AutogenError, Constants, CTypes, Patterns, Pm4, Recipe, Registers, Sdma
 from .registers import parse_bits, parse_registers
 
 
@@ -43,6 +43,14 @@ def _ctypes(recipe: CTypes, texts: Mapping[str, str], folder: Path) -> str:
     text = emit.structures(layouts, integers)
     fields = parse_bits("\n".join(texts.values()), recipe.bits) if recipe.bits else {}
     return text + (emit.bits(fields) if fields else "")
+
+
+def _constants(recipe: Constants, texts: Mapping[str, str], folder: Path) -> str:
+    macros = Macros(texts.values(), {}, {})
+    names = Patterns(recipe.names)
+    integers = {n: _known(n, macros.value(n)) for n in macros.constants() if n in names}
+    names.check(f"constants of {recipe.module}")
+    return "\n" + emit.constants(integers)
 
 
 def _known(name: str, value: int | None) -> int:
@@ -74,6 +82,7 @@ def _sdma(recipe: Sdma, texts: Mapping[str, str], folder: Path) -> str:
 
 _BODIES: Final[dict[type[Recipe], Callable[[Any, Mapping[str, str], Path], str]]] = {
     CTypes: _ctypes,
+    Constants: _constants,
     Registers: _registers,
     Pm4: _pm4,
     Sdma: _sdma,

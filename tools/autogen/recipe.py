@@ -69,6 +69,13 @@ class CTypes(Recipe):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Constants(Recipe):
+    """Macros that are integers, without any declarations; `names` are patterns."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Registers(Recipe):
     """A table of registers from ``*_offset.h`` and ``*_sh_mask.h``; `names` are patterns.
 

@@ -21,7 +21,7 @@ from .amd_names import (
     SDMA_PACKETS_10,
     VM_NAMES,
 )
-from .recipe import CTypes, Package, Pm4, Recipe, Registers, Sdma
+from .recipe import Constants, CTypes, Package, Pm4, Recipe, Registers, Sdma
 
 # Debian 12's security archive keeps the last few versions of a kernel.
 KERNEL: Final = "6.12.117-1~deb12u1"
@@ -37,6 +37,7 @@ SOURCE: Final = Package(
     inner="usr/src/linux-source-6.12.tar.xz",
 )
 HSA: Final = Package("libhsa-runtime-dev", "5.2.3-3", "usr/include/hsa")
+OPENCL: Final = Package("opencl-c-headers", "3.0~2023.02.06-1", "usr/include")
 LLVM: Final = Package("llvm-19-dev", "1:19.1.7-3~deb12u1", "usr/include/llvm-19/llvm/Support")
 
 _EVERY_UAPI: Final = ("linux/", "asm-generic/", "drm/")
@@ -152,6 +153,36 @@ _INTERFACES: Final[tuple[Recipe, ...]] = (
         constants=(),
         bits=r"  (COMPUTE_PGM_RSRC\w+|KERNEL_CODE_PROPERTY|KERNARG_PRELOAD_SPEC)"
         r"\((\w+), (\d+), (\d+)\)",
+    ),
+    Constants(
+        module="opencl",
+        about="OpenCL 3.0: error codes, what can be asked of devices, flags of memory and queues.",
+        package=OPENCL,
+        headers=("CL/cl.h", "CL/cl_ext.h"),
+        names=(
+            "CL_(SUCCESS|TRUE|FALSE)",
+            # Error codes.
+            "CL_(INVALID|OUT_OF|MISALIGNED|EXEC_STATUS_ERROR|IMAGE_FORMAT)_.*",
+            "CL_.*_(FAILURE|NOT_FOUND|NOT_FOUND_KHR|NOT_AVAILABLE|NOT_SUPPORTED|UNAVAILABLE)",
+            "CL_(COMPILE|LINK|DEVICE_PARTITION)_.*FAILED",
+            "CL_MEM_COPY_OVERLAP",
+            "CL_PLATFORM_(VERSION|NAME|VENDOR)",
+            "CL_DEVICE_TYPE_.*",
+            "CL_DEVICE_(TYPE|NAME|VENDOR|VERSION|EXTENSIONS)",
+            "CL_DEVICE_(MAX_COMPUTE_UNITS|MAX_MEM_ALLOC_SIZE|MAX_WORK_GROUP_SIZE)",
+            "CL_DEVICE_LOCAL_MEM_(SIZE|TYPE)",
+            "CL_LOCAL",
+            "CL_DEVICE_(GLOBAL_MEM_SIZE|HOST_UNIFIED_MEMORY|ENDIAN_LITTLE)",
+            "CL_DEVICE_(COMPILER_AVAILABLE|MEM_BASE_ADDR_ALIGN)",
+            "CL_DEVICE_(SINGLE|DOUBLE)_FP_CONFIG",
+            "CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT",
+            "CL_DRIVER_VERSION",
+            "CL_FP_.*",
+            "CL_MEM_(READ_WRITE|USE_HOST_PTR|SIZE|CONTEXT)",
+            "CL_QUEUE_PROFILING_ENABLE",
+            "CL_PROGRAM_(BINARIES|BINARY_SIZES|BUILD_LOG)",
+            "CL_PROFILING_COMMAND_(START|END)",
+        ),
     ),
 )
 

@@ -1,0 +1,1 @@
+"""The CL device: OpenCL through the loader of this system."""

@@ -1,0 +1,136 @@
+"""A device in use: its context and queue, and the programs built for it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from ctypes import byref, c_int32
+from hashlib import blake2b
+from typing import Final
+
+from gpu.autogen import opencl as cl
+from gpu.backends.cl.api import OpenCL, error_of, handles
+from gpu.backends.cl.platforms import DeviceInfo
+from gpu.core.errors import DeviceError, DeviceLost, GpuError
+
+_DIGEST_BYTES: Final = 16
+
+
+class CLContext:
+    """An OpenCL context with one device and one queue, which keeps its commands in order.
+
+    Attributes:
+        api: the library.
+        info: the device.
+        context: the handle of the context.
+        queue: the handle of the queue; its commands are timed.
+    """
+
+    def __init__(self, api: OpenCL, info: DeviceInfo):
+        """Raises what OpenCL says where the device cannot be had."""
+        self.api, self.info = api, info
+        self._lost: str | None = None
+        self._programs: dict[bytes, int] = {}
+        self.context = api.make(
+            *("clCreateContext", None, 1, handles(info.handle), None, None),
+            what=f"make a context for {info.name}",
+        )
+        self.queue = api.make(
+            *("clCreateCommandQueue", self.context, info.handle, cl.CL_QUEUE_PROFILING_ENABLE),
+            what=f"make a queue for {info.name}",
+        )
+        _contexts.add(self)
+
+    def finish(self) -> None:
+        """Waits until everything that was launched is done. Raises DeviceLost, OutOfMemory."""
+        if self._lost is not None:
+            self.check(0, "wait for its kernels")
+        code = self.api.clFinish(self.queue)
+        if code:
+            self.check(code, "wait for its kernels")
+
+    def check(self, code: int, what: str) -> None:
+        """Raises the error of a call's code; once the device is lost, always DeviceLost."""
+        if self._lost is not None:
+            raise DeviceLost(self._lost)
+        if code:
+            error = error_of(code, what)
+            if isinstance(error, DeviceLost):
+                self._lost = error.message
+            raise error
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the device cannot be used again in this process."""
+        return self._lost is not None
+
+    def lose(self, reason: str) -> None:
+        """Makes every later use of the device raise DeviceLost with that reason."""
+        self._lost = reason
+
+    def build(self, program: int, options: str) -> None:
+        """Builds a program. Raises GpuError with OpenCL's log where that fails."""
+        device = handles(self.info.handle)
+        code = self.api.clBuildProgram(program, 1, device, options.encode(), None, None)
+        if code == cl.CL_BUILD_PROGRAM_FAILURE:
+            raise BuildError(self._build_log(program))
+        self.check(code, "build a program")
+
+    def _build_log(self, program: int) -> str:
+        key = cl.CL_PROGRAM_BUILD_LOG
+        return self.api.text("clGetProgramBuildInfo", program, self.info.handle, key=key)
+
+    def remember(self, lib: bytes, program: int) -> None:
+        """Keeps a built program, so that its binary need not be loaded."""
+        self._programs[_digest(lib)] = program
+
+    def program(self, lib: bytes) -> int:
+        """The program of a binary, loaded at most once.
+
+        Raises DeviceError for a binary that the device does not take.
+        """
+        digest = _digest(lib)
+        if digest not in self._programs:
+            self._programs[digest] = self._load(lib)
+        return self._programs[digest]
+
+    def _load(self, lib: bytes) -> int:
+        buffer = ctypes.create_string_buffer(lib, len(lib))
+        size, status = (ctypes.c_size_t * 1)(len(lib)), c_int32()
+        try:
+            program = self.api.make(
+                *("clCreateProgramWithBinary", self.context, 1, handles(self.info.handle), size),
+                *(handles(ctypes.addressof(buffer)), byref(status)),
+                what="load a compiled kernel",
+            )
+            self.build(program, "")
+        except GpuError as error:
+            raise DeviceError(
+                f"{error.message}: {self.info.name} refuses a binary of {len(lib):,} bytes; if it"
+                " comes from the disk cache, empty that (CACHE_DIR)"
+            ) from error
+        return program
+
+
+class BuildError(GpuError):
+    """A program does not build; the message is OpenCL's log."""
+
+
+def _digest(lib: bytes) -> bytes:
+    return blake2b(lib, digest_size=_DIGEST_BYTES).digest()
+
+
+_contexts: weakref.WeakSet[CLContext] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """The threads that run an implementation's commands do not exist in a forked child."""
+    for context in _contexts:
+        context.lose(
+            f"the OpenCL device {context.info.name} was opened before this process was forked;"
+            " open it in the child only (multiprocessing: use the start method spawn)"
+        )
+
+
+os.register_at_fork(after_in_child=_after_fork)

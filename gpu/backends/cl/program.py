@@ -1,0 +1,203 @@
+"""Kernels of built programs, and launching them."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from ctypes import byref, c_int64, c_uint64, c_void_p
+from typing import Any, Final
+
+from gpu.autogen import opencl as cl
+from gpu.backends.cl.api import handles
+from gpu.backends.cl.compiler import Binary
+from gpu.backends.cl.context import CLContext
+from gpu.backends.cl.memory import CLAllocator, CLMemory
+from gpu.core.errors import InvalidValue
+from gpu.runtime.device import LaunchData
+from gpu.runtime.program import Program
+
+_DIMENSIONS: Final = 3
+_POINTER: Final = ctypes.sizeof(c_void_p)
+_VALUE: Final = ctypes.sizeof(c_int64)
+
+
+class Scratch:
+    """Memory that kernels use while they run, shared by all: a queue runs one after another."""
+
+    def __init__(self, allocator: CLAllocator):
+        self._allocator = allocator
+        self._size = 0
+        self._memory: CLMemory | None = None
+
+    def at_least(self, nbytes: int) -> CLMemory:
+        """Memory of that many bytes or more. Raises OutOfMemory."""
+        if self._memory is None or self._size < nbytes:
+            memory = self._allocator.alloc(nbytes)
+            if self._memory is not None:
+                self._allocator.free(self._memory, self._size)
+            self._memory, self._size = memory, nbytes
+        return self._memory
+
+
+class Launcher:
+    """A kernel object with its sizes; it remembers the arguments it was given last.
+
+    Kernel objects are not to be used by two threads at once (clSetKernelArg).
+    """
+
+    def __init__(self, context: CLContext, program: CLProgram):
+        self._context = context
+        self._program = program
+        self.kernel = context.api.make(
+            *("clCreateKernel", program.program, program.symbol.encode()),
+            what=f"find the kernel {program.symbol} in its binary",
+        )
+        self._keys: dict[int, int] = {}
+
+    def set_memory(self, position: int, memory: CLMemory) -> None:
+        """Passes memory at a position, unless it was passed there before."""
+        if self._keys.get(position) == memory.key:
+            return
+        code = self._context.api.clSetKernelArg(self.kernel, position, _POINTER, memory.argument)
+        if code:
+            self._context.check(code, f"pass argument {position} to {self._program.name}")
+        self._keys[position] = memory.key
+
+    def set_value(self, position: int, value: int) -> None:
+        """Passes an integer at a position."""
+        holder = c_int64(value)
+        code = self._context.api.clSetKernelArg(self.kernel, position, _VALUE, byref(holder))
+        self._context.check(code, f"pass argument {position} to {self._program.name}")
+
+    def enqueue(self, event: Any = None) -> None:
+        """Launches the kernel; `event` receives the event of the launch."""
+        program, context = self._program, self._context
+        if context.is_lost:
+            context.check(0, f"launch {program.name}")
+        code = context.api.clEnqueueNDRangeKernel(
+            *(context.queue, self.kernel, _DIMENSIONS, None, program.items, program.group),
+            *(0, None, event),
+        )
+        if code:
+            context.check(code, f"launch {program.name}")
+
+
+class CLProgram(Program):
+    """A loaded kernel.
+
+    Attributes:
+        name: of the kernel.
+        context: of its device.
+        symbol: what its program calls it.
+        program: the handle of that program.
+        items, group: work items of a launch and of a group in each dimension.
+    """
+
+    def __init__(
+        self, context: CLContext, scratch: Scratch, name: str, lib: bytes, data: LaunchData
+    ):
+        """Raises DeviceError for a binary that the device does not take or without that kernel."""
+        self.name = name
+        binary = Binary.unpack(lib)
+        self.program, self.symbol = context.program(binary.program), binary.symbol(name)
+        sizes = ctypes.c_size_t * _DIMENSIONS
+        self.items = sizes(*(data[f"items{i}"] for i in range(_DIMENSIONS)))
+        self.group = sizes(*(data[f"group{i}"] for i in range(_DIMENSIONS)))
+        self.context, self._scratch, self._scratch_bytes = context, scratch, data["scratch"]
+        self._launcher = self.launcher()
+        self._lock = threading.Lock()
+
+    def launcher(self) -> Launcher:
+        """A kernel object of its own."""
+        return Launcher(self.context, self)
+
+    def __call__(
+        self, *bufs: CLMemory, vals: Sequence[int] = (), wait: bool = False
+    ) -> float | None:
+        """Launches the kernel; returns at once, unless memory is borrowed.
+
+        With `wait` it returns the seconds that the device took, when it has finished. Raises
+        DeviceLost, OutOfMemory, DeviceError.
+        """
+        with self._lock:
+            self.pass_arguments(self._launcher, bufs, vals)
+            if wait:
+                return self._timed()
+            self._launcher.enqueue()
+        for memory in bufs:
+            if memory.borrowed:  # its owner may change it as soon as this is computed
+                self.context.finish()
+                break
+        return None
+
+    def pass_arguments(
+        self, launcher: Launcher, bufs: Sequence[CLMemory], vals: Sequence[int]
+    ) -> None:
+        """Passes the arguments of a launch: memory, scratch memory, values."""
+        position = 0
+        for memory in bufs:
+            launcher.set_memory(position, memory)
+            position += 1
+        if self._scratch_bytes:
+            launcher.set_memory(position, self._scratch.at_least(self._scratch_bytes))
+            position += 1
+        for value in vals:
+            launcher.set_value(position, value)
+            position += 1
+
+    def _timed(self) -> float:
+        context, api = self.context, self.context.api
+        event = c_void_p()
+        self._launcher.enqueue(byref(event))
+        try:
+            context.check(api.clWaitForEvents(1, handles(event.value or 0)), f"run {self.name}")
+            start, end = (
+                self._profile(event, key)
+                for key in (cl.CL_PROFILING_COMMAND_START, cl.CL_PROFILING_COMMAND_END)
+            )
+        finally:
+            api.clReleaseEvent(event)
+        return (end - start) * 1e-9
+
+    def _profile(self, event: c_void_p, key: int) -> int:
+        nanoseconds = c_uint64()
+        code = self.context.api.clGetEventProfilingInfo(
+            event, key, ctypes.sizeof(nanoseconds), byref(nanoseconds), None
+        )
+        self.context.check(code, f"tell how long {self.name} ran")
+        return nanoseconds.value
+
+
+class CLGraph:
+    """Launches that are always run together, in order.
+
+    Each has a kernel object of its own, so that arguments that stay the same are passed once.
+    """
+
+    def __init__(
+        self,
+        launches: Sequence[tuple[CLProgram, tuple[int, ...], tuple[int, ...]]],
+        slots: int,
+    ):
+        """`launches` are programs with the slots they run on, of which there are `slots`, and with
+        which of the values they take. Raises InvalidValue for a slot that there is not.
+        """
+        if any(slot >= slots for _, used, _ in launches for slot in used):
+            raise InvalidValue(f"a graph of {slots} slots has a launch on one beyond them")
+        self._launches = [
+            (program, program.launcher(), used, vals) for program, used, vals in launches
+        ]
+        self._context = launches[0][0].context
+        self._lock = threading.Lock()
+
+    def __call__(self, memories: Sequence[CLMemory], vals: Sequence[int] = ()) -> None:
+        """Runs all launches on the memories, one for each slot."""
+        with self._lock:
+            for program, launcher, used, taken in self._launches:
+                program.pass_arguments(
+                    launcher, [memories[slot] for slot in used], [vals[i] for i in taken]
+                )
+                launcher.enqueue()
+        if any(memory.borrowed for memory in memories):
+            self._context.finish()

@@ -1,0 +1,326 @@
+"""Linear IR printed as OpenCL C 1.2.
+
+The kernel is called `SYMBOL(name)`, for a macro that whoever compiles the text defines; `name` may
+be a word of OpenCL C. Its arguments are the buffers in order, then scratch memory if it needs any,
+then the values of the launch as longs. How it is launched is said in
+`gpu/compiler/render/opencl_grid.py`. A block of threads is a group of work items; in a program
+without threads it is one work item, so that `team` memory is the item's own and `barrier` prints
+nothing. Products are never fused with sums but by `fma`.
+
+What a target can do beyond OpenCL 1.2 stands in its features: `fp64` and `fp16` for the extensions
+of these names, `rounded` where float32 divisions and roots are correctly rounded, `clang` where the
+compiler has that one's built-in functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from gpu.compiler.ir.linear import Inst, Limit, Program, team_bytes
+from gpu.compiler.render import opencl_memory
+from gpu.compiler.render.cpu import LOCAL_ALIGN, constant_value, refuse_what_is_lacking
+from gpu.compiler.render.opencl_grid import spread_program
+from gpu.compiler.render.opencl_ops import Ops
+from gpu.compiler.render.opencl_text import (
+    I64,
+    LANES,
+    Emitter,
+    Type,
+    Value,
+    constant,
+    element_of,
+)
+from gpu.compiler.target import Target
+from gpu.core.dtype import dtypes
+from gpu.core.errors import Unsupported, VerifyError
+
+
+class OpenCLRenderer:
+    """Prints programs for one device.
+
+    Attributes:
+        target: the device; what it lacks is refused.
+    """
+
+    def __init__(self, target: Target):
+        self.target = target
+
+    def render(self, program: Program) -> str:
+        """A source that defines the kernel `program.name`.
+
+        Raises Unsupported for an operation, dtype or length of vectors the target does not have,
+        and VerifyError for a program that is not well formed in a way that shows.
+        """
+        return _Kernel(self.target, program).text()
+
+    def launch_data(self, program: Program) -> Mapping[str, int]:
+        """Work items and those of a group by dimension, and bytes of scratch memory."""
+        spread = spread_program(program, self.target)
+        sizes = {f"items{i}": size for i, size in enumerate(spread.items)}
+        groups = {f"group{i}": size for i, size in enumerate(spread.group)}
+        return {**sizes, **groups, "scratch": spread.scratch}
+
+
+_ITEMS: Final = ("global_id", "global_size")
+
+
+class _Loop(NamedTuple):
+    """A loop that is being printed: its `loop`, and the variables of its carries."""
+
+    inst: Inst
+    carries: tuple[Value, ...]
+
+
+class _Kernel:
+    """One program on its way to text; instructions are printed by the method of their name."""
+
+    def __init__(self, target: Target, program: Program):
+        self.target, self.program = target, program
+        self.features = frozenset(target.features.split(","))
+        self.emitter = Emitter()
+        self.clang = "clang" in self.features
+        self.ops = Ops(self.emitter, self.clang, through_double=self._divides_in_double())
+        self.spread = spread_program(program, target)
+        self._refuse_much_team_memory()
+        self.values: dict[Inst, Value] = {}
+        self.open_loops: list[_Loop] = []
+        self.carried: dict[Inst, tuple[Value, ...]] = {}
+
+    def _divides_in_double(self) -> bool:
+        return "rounded" not in self.features and "fp64" in self.features
+
+    def text(self) -> str:
+        """The whole source."""
+        for inst in self.program.body:
+            refuse_what_is_lacking(self.target, self.program, inst)
+            self._refuse(inst)
+            value = getattr(self, f"_{inst.op}")(inst)
+            if value is not None:
+                self.values[inst] = value
+        if self.open_loops:
+            raise VerifyError(f"{self.program.name}: {self.open_loops[-1].inst} has no end")
+        name = f"SYMBOL({self.program.name})"
+        if self.emitter.fenced:  # stores past the caches are not ordered otherwise
+            self.emitter.line("__atomic_thread_fence(__ATOMIC_SEQ_CST);")
+        extensions = [f for f in ("fp64", "fp16") if f in self.features]
+        return "\n".join(
+            [
+                *(f"#pragma OPENCL EXTENSION cl_khr_{name} : enable" for name in extensions),
+                "#pragma OPENCL FP_CONTRACT OFF",
+                f"__attribute__((reqd_work_group_size({', '.join(map(str, self.spread.group))})))",
+                f"__kernel void {name}({', '.join(self._parameters())}) {{",
+                *self._places(),
+                *self.emitter.entry,
+                *self.emitter.lines,
+                "}",
+                "",
+            ]
+        )
+
+    def _refuse_much_team_memory(self) -> None:
+        wanted, most = team_bytes(self.program), self.target.shared_bytes
+        if self.spread.thread and most and wanted > most:
+            raise Unsupported(
+                f"{self.program.name} shares {wanted:,} bytes among the threads of a block, and"
+                f" {self.target.name} has {most:,} (CL_DEVICE_LOCAL_MEM_SIZE)"
+            )
+
+    def _refuse(self, inst: Inst) -> None:
+        if inst.dtype is dtypes.float64 and "fp64" not in self.features:
+            raise Unsupported(
+                f"{self.program.name}: {self.target.name} has no float64 (no extension"
+                " cl_khr_fp64); cast to float32, or use another device"
+            )
+        if inst.lanes not in LANES:
+            raise Unsupported(
+                f"{self.program.name}: OpenCL C has vectors of {', '.join(map(str, LANES[1:]))}"
+                f" lanes, not of {inst.lanes}; give the target a vector_bytes that is a power of"
+                " two"
+            )
+
+    def _parameters(self) -> list[str]:
+        parameters = []
+        for position, param in enumerate(self.program.params):
+            const = "" if param.written else "const "
+            parameters.append(f"__global {const}{element_of(param.dtype)} *p{position}")
+        if self.spread.places.scratch:
+            parameters.append("__global uchar *all_scratch")
+        return parameters + [f"long value{i}" for i in range(len(self.program.vals))]
+
+    def _places(self) -> list[str]:
+        """Lines that say which work item this is, and where its scratch memory lies."""
+        if self.target.parallel == "worker":
+            lines = [
+                "  const long worker = (long)get_group_id(0);",
+                "  const long workers = (long)get_num_groups(0);",
+            ]
+            item = "worker"
+        else:
+            lines = []
+            item = (
+                "((get_global_id(2) * get_global_size(1) + get_global_id(1)) * get_global_size(0)"
+                " + get_global_id(0))"
+            )
+        if size := self.spread.places.scratch:
+            lines.append(f"  __global uchar *scratch = all_scratch + {item} * {size};")
+        return lines
+
+    def _args(self, inst: Inst) -> list[Value]:
+        return [self.values[a] for a in inst.args]
+
+    def _const(self, inst: Inst) -> Value:
+        return constant(inst.dtype, inst.lanes, inst.attr[0])
+
+    def _param(self, inst: Inst) -> Value:
+        return Value(Type(element_of(inst.dtype)), f"p{inst.attr[0]}")
+
+    def _val(self, inst: Inst) -> Value:
+        return Value(I64, f"value{inst.attr[0]}")
+
+    def _local(self, inst: Inst) -> Value:
+        element, name = element_of(inst.dtype), self.emitter.name("local")
+        shared = "__local " if self.spread.thread and inst.attr[1] == "team" else ""
+        offset = self.spread.places.offsets.get(inst)
+        if offset is None:
+            attribute = f"__attribute__((aligned({LOCAL_ALIGN})))"
+            self.emitter.entry.append(f"  {shared}{element} {name}[{inst.attr[0]}] {attribute};")
+        else:
+            pointer = f"__global {element} *"
+            self.emitter.entry.append(f"  {pointer}{name} = ({pointer})(scratch + {offset});")
+        return Value(Type(element), name)
+
+    def _loop(self, inst: Inst) -> Value:
+        kind, start, stop, step = inst.attr
+        if kind == "thread":
+            return self._thread_loop(inst)
+        carries = tuple(self.emitter.value(v.type, v.text) for v in self._args(inst))
+        first: object = start
+        last = self._stop(stop)
+        if kind == "worker" and not self._in_worker_loop():
+            first, last = self._chunk(start, stop, step)
+        advance: object = step
+        if (dimension := self.spread.dimension.get(inst)) is not None:
+            place, size = ("group_id", "num_groups") if self.spread.thread else _ITEMS
+            first = f"{start} + (long)get_{place}({dimension}) * {step}"
+            advance = f"(long)get_{size}({dimension}) * {step}"
+        counter = self.emitter.name("n")
+        head = f"long {counter} = {first}; {counter} < {last}; {counter} += {advance}"
+        self.emitter.open(f"for ({head})")
+        self.open_loops.append(_Loop(inst, carries))
+        return Value(I64, counter)
+
+    def _thread_loop(self, inst: Inst) -> Value:
+        """The iteration of this thread."""
+        counter = self.emitter.name("n")
+        self.emitter.open("")
+        self.emitter.line(f"const long {counter} = (long)get_local_id({self.spread.thread[inst]});")
+        self.open_loops.append(_Loop(inst, ()))
+        return Value(I64, counter)
+
+    def _in_worker_loop(self) -> bool:
+        return any(loop.inst.attr[0] == "worker" for loop in self.open_loops)
+
+    def _stop(self, stop: int | Limit) -> Value:
+        if isinstance(stop, Limit):
+            return self.values[stop.value]
+        return constant(dtypes.int64, 1, stop)
+
+    def _chunk(self, start: int, stop: int | Limit, step: int) -> tuple[Value, Value]:
+        """Where this worker's run of iterations starts and stops."""
+        trips: object
+        if isinstance(stop, Limit):
+            length = self.emitter.value(I64, f"{self._stop(stop)} - {start}")
+            trips = self.emitter.value(I64, f"{length} > 0 ? ({length} + {step - 1}) / {step} : 0")
+        else:
+            trips = max(0, -(-(stop - start) // step))
+        first, last = (
+            self.emitter.value(I64, f"{number} * {trips} / workers * {step} + {start}")
+            for number in ("worker", "(worker + 1)")
+        )
+        return first, last
+
+    def _carry(self, inst: Inst) -> Value:
+        position: int = inst.attr[0]
+        for loop in self.open_loops:
+            if loop.inst is inst.args[0]:
+                return loop.carries[position]
+        raise VerifyError(f"a carry of {inst.args[0]} stands outside of that loop")
+
+    def _end(self, inst: Inst) -> None:
+        innermost = self.open_loops[-1].inst if self.open_loops else None
+        if innermost is not inst.attr[0]:
+            raise VerifyError(f"{inst} of {inst.attr[0]} ends {innermost}")
+        loop, carries = self.open_loops.pop()
+        # All are read before any is changed: they may be swapped.
+        following = [self.emitter.value(v.type, v.text) for v in self._args(inst)]
+        for carry, value in zip(carries, following, strict=True):
+            self.emitter.line(f"{carry} = {value};")
+        self.emitter.close()
+        if self.spread.thread.get(loop) == len(self.spread.thread) - 1:
+            self._barrier(inst)  # the group's next block writes to the same team memory
+        self.carried[inst] = carries
+
+    def _result(self, inst: Inst) -> Value:
+        position: int = inst.attr[0]
+        return self.carried[inst.args[0]][position]
+
+    def _if(self, inst: Inst) -> None:
+        self.emitter.open(f"if ({self.values[inst.args[0]]})")
+
+    def _endif(self, inst: Inst) -> None:
+        del inst
+        self.emitter.close()
+
+    def _load(self, inst: Inst) -> Value:
+        pointer, index, *mask = self._args(inst)
+        kind = Type(element_of(inst.dtype), inst.lanes)
+        access = opencl_memory.Access(kind, pointer, index, mask[0] if mask else None)
+        return opencl_memory.load(self.emitter, access, inst.dtype is dtypes.bool)
+
+    def _store(self, inst: Inst) -> None:
+        pointer, index, value, *mask = self._args(inst)
+        access = opencl_memory.Access(value.type, pointer, index, mask[0] if mask else None)
+        if inst.attr and inst.attr[0] and self.clang and access.is_whole:
+            opencl_memory.store_streaming(self.emitter, access, value)
+        else:
+            opencl_memory.store(self.emitter, access, value)
+
+    def _alu(self, inst: Inst) -> Value:
+        last = inst.args[-1]
+        known = constant_value(last) if last.dtype.is_int else None
+        return self.ops.alu(inst.attr[0], last.dtype, self._args(inst), known)
+
+    def _cast(self, inst: Inst) -> Value:
+        source = inst.args[0]
+        return self.ops.cast(self.values[source], source.dtype, inst.dtype)
+
+    def _bitcast(self, inst: Inst) -> Value:
+        source = inst.args[0]
+        return self.ops.bitcast(self.values[source], source.dtype, inst.dtype)
+
+    def _splat(self, inst: Inst) -> Value:
+        kind = Type(element_of(inst.dtype), inst.lanes)
+        return self.emitter.value(kind, f"({kind})({self._args(inst)[0]})")
+
+    def _ramp(self, inst: Inst) -> Value:
+        return self.ops.ramp(self._args(inst)[0], inst.attr[0], inst.lanes)
+
+    def _extract(self, inst: Inst) -> Value:
+        vector = self._args(inst)[0]
+        return self.emitter.value(Type(vector.type.element), vector.lane(inst.attr[0]))
+
+    def _pack(self, inst: Inst) -> Value:
+        lanes = [x.text for x in self._args(inst)]
+        return self.emitter.vector(Type(element_of(inst.dtype), inst.lanes), lanes)
+
+    def _fold(self, inst: Inst) -> Value:
+        return self.ops.fold(inst.attr[0], inst.dtype, self._args(inst)[0])
+
+    def _shuffle(self, inst: Inst) -> Value:
+        a, b = self._args(inst)
+        return self.ops.shuffle(a, b, inst.attr[0])
+
+    def _barrier(self, inst: Inst) -> None:
+        if self.spread.thread:
+            self.emitter.line("barrier(CLK_LOCAL_MEM_FENCE);")
