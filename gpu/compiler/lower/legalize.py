@@ -56,6 +56,8 @@ class Legalizer(Builder[V]):
         dtype = self.inner.dtype(args[-1])
         if dtype in self._indirect:
             return self._narrow_op(name, dtype, args)
+        if dtype in self.native.compute_as_int32:
+            return self._int32_op(name, dtype, args)
         if name in self.native.ops:
             return self.inner.op(name, *args)
         if name not in DERIVATIONS:
@@ -81,6 +83,24 @@ class Legalizer(Builder[V]):
         wide = self.op(name, *(self.cast(a, dtypes.float32) for a in args))
         return wide if result is dtypes.bool else self.cast(wide, result)
 
+    def _int32_op(self, name: str, dtype: DType, args: tuple[V, ...]) -> V:
+        """On operands of 8 or 16 bits, of which the result keeps as many: as if it had wrapped."""
+        word = _word(dtype)
+        wide = [self.cast(a, word) if self.dtype(a) is dtype else a for a in args]
+        result = self.op(name, *wide)
+        return result if self.dtype(result) is dtypes.bool else self.cast(result, dtype)
+
+    def _through_int32(self, x: V, source: DType, dtype: DType) -> V:
+        """A conversion from or to an integer of 8 or 16 bits."""
+        if source in self.native.compute_as_int32:
+            return self.cast(self.inner.cast(x, _word(source)), dtype)
+        if not source.is_float:
+            return self.inner.cast(self.cast(x, _word(dtype)), dtype)
+        # An integer of 32 bits holds all that a narrow one does, but saturates further out.
+        limits = (self.like(x, float(limit)) for limit in (dtype.min, dtype.max))
+        inside = self.op("min", self.op("max", x, next(limits)), next(limits))
+        return self.inner.cast(self.cast(inside, _word(dtype)), dtype)
+
     def cast(self, x: V, dtype: DType) -> V:
         """`x` converted by value, through float32 from and to narrow floats without arithmetic."""
         source = self.inner.dtype(x)
@@ -89,6 +109,8 @@ class Legalizer(Builder[V]):
         if source in self._indirect:
             return self.cast(self._widen(x, source), dtype)
         if dtype not in self._indirect:
+            if self._needs_int32(source, dtype):
+                return self._through_int32(x, source, dtype)
             return self.inner.cast(x, dtype)
         if source is dtypes.float64 and dtype is dtypes.float16:
             single = round_to_odd(self, x)
@@ -98,10 +120,23 @@ class Legalizer(Builder[V]):
             return narrow.from_float32(self, single, dtype)
         return self.inner.cast(single, dtype)
 
+    def _needs_int32(self, source: DType, dtype: DType) -> bool:
+        """Whether a conversion is none between an integer of 8 or 16 bits and one of 32."""
+        narrow_ints = self.native.compute_as_int32
+        words = (dtypes.int32, dtypes.uint32)
+        return (source in narrow_ints and dtype not in words) or (
+            dtype in narrow_ints and source not in words
+        )
+
     def _widen(self, x: V, source: DType) -> V:
         if source in self.native.storage_only:
             return narrow.to_float32(self, x)
         return self.inner.cast(x, dtypes.float32)
+
+
+def _word(dtype: DType) -> DType:
+    """The integer of 32 bits that an integer of 8 or 16 bits is computed as."""
+    return dtypes.int32 if dtype.is_signed else dtypes.uint32
 
 
 def round_to_odd(b: Builder[V], x: V) -> V:

@@ -1,0 +1,1 @@
+"""The WEBGPU device: Dawn's C library, WGSL, whatever adapter it finds."""

@@ -1,0 +1,130 @@
+"""The WEBGPU device: any GPU that Dawn reaches, by way of WGSL.
+
+`DEV=WEBGPU` opens the adapter that the setting WEBGPU_ADAPTER asks for. A device that is lost, as
+after a crash of its driver, raises DeviceLost once; the next use opens it again, with empty memory.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gpu.backends.webgpu.commands import Commands
+from gpu.backends.webgpu.connection import Connection
+from gpu.backends.webgpu.library import Library, find_library
+from gpu.backends.webgpu.memory import WebGPUAllocator
+from gpu.backends.webgpu.program import WebGPUProgram, shader_module
+from gpu.compiler.render.wgsl import WGSLLimits, WGSLRenderer
+from gpu.compiler.toolchain.base import Compiler
+from gpu.core.config import config
+from gpu.core.devspec import DeviceSpec
+from gpu.core.errors import Unsupported
+from gpu.core.log import get_logger
+from gpu.runtime.device import Compiled, LaunchData
+
+log = get_logger(__name__)
+
+
+class Link:
+    """The way to the device: a connection, and another one after that was lost."""
+
+    def __init__(self, library: Library, preference: str):
+        self._library, self._preference = library, preference
+        self._commands = Commands(Connection(library, preference))
+        self._told = False
+
+    @property
+    def commands(self) -> Commands:
+        """Those of the device as it is now. Raises DeviceLost once after a loss, DeviceError."""
+        lost = self._commands.connection.lost
+        if lost and not self._told:
+            self._told = True
+            self._commands.connection.check("using the device")
+        if lost:
+            log.warning("WebGPU: opening the device again after it was lost: %s", lost)
+            self._commands = Commands(Connection(self._library, self._preference))
+            self._told = False
+        return self._commands
+
+    @property
+    def connection(self) -> Connection:
+        """That of the device as it is now."""
+        return self.commands.connection
+
+
+class WebGPUCompiler(Compiler):
+    """Checks WGSL; the binary is the source, which only the driver compiles further."""
+
+    def __init__(self, link: Link):
+        # Sources depend on the adapter's limits, which the target does not tell.
+        super().__init__(key=f"wgsl-1|{link.connection.name}", namespace="wgsl")
+        self._link = link
+
+    def compile(self, source: str) -> bytes:
+        """The source as bytes. Raises CompileError with the line that Dawn refuses."""
+        connection = self._link.connection
+        connection.library.ShaderModuleRelease(shader_module(connection, source))
+        return source.encode()
+
+    def disassemble(self, lib: bytes) -> str:
+        """The WGSL: what the driver makes of it, it does not tell."""
+        return lib.decode()
+
+
+class WebGPU(Compiled):
+    """An open WEBGPU device.
+
+    Attributes:
+        link: to Dawn.
+    """
+
+    def __init__(self, name: str, link: Link):
+        self.link = link
+        super().__init__(
+            name, WebGPUAllocator(self._commands), _renderer(link), WebGPUCompiler(link), self._load
+        )
+
+    def _commands(self) -> Commands:
+        return self.link.commands
+
+    def _load(self, name: str, lib: bytes, data: LaunchData) -> WebGPUProgram:
+        return WebGPUProgram(name, lib, data, self._commands)
+
+    def synchronize(self) -> None:
+        """Waits until everything launched so far is done. Raises what went wrong meanwhile."""
+        self._commands().synchronize()
+
+    def describe(self) -> dict[str, str]:
+        """What `gpu info` prints: the adapter stands for the target."""
+        connection = self.link.connection
+        return super().describe() | {"target": f"{connection.name}, {connection.kind}"}
+
+
+# What adapters do not do as WebGPU says: part of the name -> rounds of loops after which an
+# invocation stops. (LP_MAX_TGSI_LOOP_ITERATIONS in src/gallium/auxiliary/gallivm/lp_bld_limits.h
+# of Mesa 22.3.)
+LOOP_ROUNDS: Final = {"llvmpipe": 65535}
+
+
+def _renderer(link: Link) -> WGSLRenderer:
+    connection = link.connection
+    limits = WGSLLimits(
+        connection.limits.maxStorageBuffersPerShaderStage,
+        connection.limits.maxComputeWorkgroupsPerDimension,
+        connection.limits.maxComputeInvocationsPerWorkgroup,
+        connection.limits.maxComputeWorkgroupStorageSize,
+        next((rounds for name, rounds in LOOP_ROUNDS.items() if name in connection.name), 0),
+        connection.is_cpu,
+    )
+    features = ",".join(sorted(connection.features))
+    return WGSLRenderer(limits, "shader-f16" in connection.features, features)
+
+
+def open_device(name: str, spec: DeviceSpec) -> Compiled:
+    """The WEBGPU device called `name`; those with other indices are more devices on one adapter.
+
+    Raises Unsupported where Dawn's library is missing or `spec` asks for what there is not, and
+    DeviceError where there is no adapter.
+    """
+    if spec.arch is not None:
+        raise Unsupported(f"WEBGPU has no architectures to choose, got {spec.arch}; leave it out")
+    return WebGPU(name, Link(Library(find_library()), config.WEBGPU_ADAPTER))

@@ -1,0 +1,112 @@
+"""Memory of the WEBGPU device: storage buffers, and copies to and from them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from itertools import count
+from typing import Final
+
+import numpy as np
+
+from gpu.autogen import webgpu as api
+from gpu.backends.webgpu.commands import Commands, Staging
+from gpu.core.available import check_memory
+from gpu.core.errors import DeviceLost, OutOfMemory
+from gpu.runtime.allocator import LRUAllocator
+
+_WORD: Final = 4  # bytes: copies and bindings are multiples of it
+_PART: Final = 32 << 20  # bytes of a copy at once
+_USAGE: Final = api.BufferUsage_Storage | api.BufferUsage_CopySrc | api.BufferUsage_CopyDst
+_serials: Final = count()
+
+
+class Memory:
+    """A storage buffer.
+
+    Attributes:
+        commands: those of the device it is on.
+        handle: Dawn's.
+        nbytes: its size, a multiple of 4.
+        serial: a number no other memory of this process has or had.
+    """
+
+    __slots__ = ("commands", "handle", "nbytes", "serial")
+
+    def __init__(self, commands: Commands, handle: int, nbytes: int):
+        self.commands, self.handle, self.nbytes = commands, handle, nbytes
+        self.serial = next(_serials)
+
+
+def on_device(memory: Memory, commands: Commands) -> Memory:
+    """The memory, if it is still there. Raises DeviceLost where it went with a lost device."""
+    if memory.commands is not commands:
+        raise DeviceLost(
+            f"WebGPU: {memory.nbytes:,} bytes of memory were on a device that was lost; make the"
+            " tensor anew"
+        )
+    return memory
+
+
+class WebGPUAllocator(LRUAllocator[Memory]):
+    """Storage buffers, kept by size when they are freed."""
+
+    def __init__(self, commands: Callable[[], Commands]):
+        """`commands` gives those of the device as it is now, opened again if it was lost."""
+        super().__init__()
+        self._commands = commands
+        self._staging: Staging | None = None
+
+    def alloc(self, nbytes: int) -> Memory:
+        """Memory of at least `nbytes` bytes. Raises OutOfMemory, DeviceLost and DeviceError."""
+        commands = self._commands()
+        memory = super().alloc(nbytes)
+        while memory.commands is not commands:  # kept since before the device was lost
+            self.used -= nbytes
+            memory = super().alloc(nbytes)
+        return memory
+
+    def _alloc(self, nbytes: int) -> Memory:
+        commands = self._commands()
+        connection = commands.connection
+        size = max(-(-nbytes // _WORD) * _WORD, _WORD)
+        limits = connection.limits
+        largest = min(limits.maxStorageBufferBindingSize, limits.maxBufferSize)
+        if size > largest:
+            raise OutOfMemory(
+                f"WebGPU: a tensor of {nbytes:,} bytes: this device's buffers hold {largest:,} at"
+                " most (maxStorageBufferBindingSize); split the tensor into smaller ones"
+            )
+        if connection.is_cpu:
+            check_memory(size)
+        return Memory(commands, commands.new_buffer(size, _USAGE), size)
+
+    def _free(self, memory: Memory, nbytes: int) -> None:
+        memory.commands.release_buffer(memory.handle)
+
+    def copy_in(self, memory: Memory, data: memoryview) -> None:
+        """Copies bytes from the host; what was launched before it still sees the old ones."""
+        commands = self._commands()
+        handle = on_device(memory, commands).handle
+        source = np.frombuffer(data, np.uint8)
+        whole = source.size - source.size % _WORD
+        for start in range(0, whole, _PART):
+            part = source[start : min(start + _PART, whole)]
+            commands.write(handle, start, part.ctypes.data, part.size)
+        if whole < source.size:
+            last = np.zeros(_WORD, np.uint8)
+            last[: source.size - whole] = source[whole:]
+            commands.write(handle, whole, last.ctypes.data, _WORD)
+
+    def copy_out(self, data: memoryview, memory: Memory) -> None:
+        """Copies bytes to the host after all work launched so far. Raises what that work raised."""
+        commands = self._commands()
+        handle = on_device(memory, commands).handle
+        target = np.frombuffer(data, np.uint8)
+        for start in range(0, target.size, _PART):
+            part = target[start : start + _PART]
+            size = -(-part.size // _WORD) * _WORD
+            if self._staging is None or not self._staging.serves(commands, size):
+                self._staging = Staging(commands, size)
+            with self._staging.read(handle, start, size) as address:
+                ctypes.memmove(part.ctypes.data, address, part.size)

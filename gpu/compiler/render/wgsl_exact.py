@@ -1,0 +1,98 @@
+"""Float operations that a WGSL compiler may rewrite into something that is not equal.
+
+WGSL lets it reassociate, and take it that no value is infinite or NaN
+(https://www.w3.org/TR/WGSL/ section 15.7, Floating Point Evaluation). So (1 + x) - 1 may become x,
+x != x false, not (a < b) become b <= a, and 0 * x become 0: Mesa does all of these. The shapes that
+derivations and the tensor API rely on are found here, and printed in a way that leaves nothing to
+rewrite: through `opaque`, an exclusive-or with a zero that no compiler knows to be one, or as a
+test of bits.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gpu.compiler.ir.linear import Inst
+from gpu.core.dtype import dtypes
+
+_SUMS: Final = frozenset({"add", "sub"})
+_COMPARISONS: Final = frozenset({"lt", "le", "eq", "ne"})
+# Operands that sums of many terms have, which are to stay fast and have nothing to lose.
+_FAST: Final = frozenset({"carry", "mul", "fma"})
+
+
+def is_nan_test(inst: Inst) -> bool:
+    """Whether it compares a float with itself: ``x != x`` or ``x == x``."""
+    same = inst.attr[0] in ("ne", "eq") and inst.args[0] is inst.args[1]
+    return same and inst.args[0].dtype is dtypes.float32
+
+
+def is_denied_order(inst: Inst) -> bool:
+    """Whether it is ``not (a < b)`` or ``not (a <= b)`` of floats."""
+    source = inst.args[0]
+    return (
+        inst.attr[0] == "not"
+        and source.op == "alu"
+        and source.attr[0] in ("lt", "le")
+        and source.args[0].dtype is dtypes.float32
+    )
+
+
+def hidden(inst: Inst) -> tuple[bool, ...]:
+    """Which operands of an operation must be opaque to the compiler."""
+    nothing = tuple(False for _ in inst.args)
+    if inst.op != "alu" or inst.args[-1].dtype is not dtypes.float32:
+        return nothing
+    (name,) = inst.attr
+    if name in _COMPARISONS:
+        return tuple(_is_sum(arg) for arg in inst.args)
+    if name in _SUMS:
+        sums = tuple(_is_sum(arg) for arg in inst.args)
+        # That an operand less itself is 0 does not hold for infinities and NaNs.
+        return sums if any(sums) or not _may_cancel(inst) else (False, True)
+    if name == "mul":
+        a, b = inst.args
+        return (_scales_on(a, b), _scales_on(b, a))
+    if name == "div":  # 0 / 0 is no 0, whatever the compiler finds out of the dividend
+        return (True, _is_zero(inst.args[1]))
+    if name == "fma":
+        return (_may_be_zero(inst.args[0]), _may_be_zero(inst.args[1]), False)
+    return nothing
+
+
+def _is_sum(inst: Inst) -> bool:
+    """Whether it adds, which with another sum or comparison may be joined or taken apart."""
+    while inst.op == "alu" and inst.attr[0] in ("neg", "abs"):
+        inst = inst.args[0]
+    return inst.op == "alu" and (inst.attr[0] in _SUMS or inst.attr[0] == "fma")
+
+
+def _may_cancel(inst: Inst) -> bool:
+    """Whether the operands of a sum could be one value, with a sign or without."""
+    return not any(
+        arg.op == "const" or (arg.attr[0] if arg.op == "alu" else arg.op) in _FAST
+        for arg in inst.args
+    )
+
+
+def _scales_on(factor: Inst, other: Inst) -> bool:
+    """Whether a factor may be a zero, or a product with a constant that meets another one."""
+    if _may_be_zero(factor):
+        return True
+    product = factor.op == "alu" and factor.attr[0] == "mul"
+    return product and other.op == "const" and any(a.op == "const" for a in factor.args)
+
+
+def _may_be_zero(inst: Inst) -> bool:
+    """Whether a compiler may find out that a factor is 0, and that the product is too.
+
+    So it is with constants, with what is 0 outside of a mask or condition, and with integers.
+    """
+    masked = inst.op == "load" and len(inst.args) == 3
+    chosen = inst.op == "alu" and inst.attr[0] == "where"
+    whole = inst.op == "cast" and not inst.args[0].dtype.is_float
+    return masked or chosen or whole or _is_zero(inst)
+
+
+def _is_zero(inst: Inst) -> bool:
+    return inst.op == "const" and inst.attr[0] == 0

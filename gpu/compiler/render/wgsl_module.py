@@ -1,0 +1,346 @@
+"""Linear IR printed as WGSL: one statement for each instruction.
+
+The iterations of `grid` loops are the invocations of a launch, or its workgroups where the program
+has `thread` loops. How that is launched is said in `gpu/compiler/render/wgsl_launch.py`, how
+elements lie in memory in `gpu/compiler/render/wgsl_memory.py`, and what the types are in
+`gpu/compiler/render/wgsl_ops.py`.
+"""
+
+from __future__ import annotations
+
+from gpu.compiler.ir.linear import Inst, Limit, Program
+from gpu.compiler.ir.optable import fold_cast
+from gpu.compiler.render import wgsl_exact, wgsl_memory
+from gpu.compiler.render.wgsl_launch import repeats_of, shape_of, spills_of
+from gpu.compiler.render.wgsl_memory import Place, element_type, is_packed
+from gpu.compiler.render.wgsl_ops import HELPERS, NATIVE, Expressions, type_name
+from gpu.core.dtype import dtypes
+from gpu.core.errors import Unsupported, VerifyError
+
+
+class Module:
+    """One program on its way to text; instructions are printed by the method of their name.
+
+    `most_groups` are workgroups in a dimension, `rounds` those of all loops of an invocation, 0 for
+    any number.
+    """
+
+    def __init__(self, program: Program, most_groups: int, rounds: int, has_f16: bool):
+        self.program, self.has_f16 = program, has_f16
+        self.shape = shape_of(program, most_groups)
+        self.expressions = Expressions(has_f16)
+        self.declarations: list[str] = []
+        self.functions: dict[str, str] = {}
+        self.lines: list[str] = []
+        self.depth = 1
+        self.names: dict[Inst, str] = {}
+        self.places: dict[Inst, Place] = {}
+        self.carries: dict[Inst, list[str]] = {}
+        self.closes: dict[Inst, bool] = {}
+        self.counted = 0
+        self.spilled = spills_of(program, self.shape, has_f16)
+        self.repeats = repeats_of(program, rounds)
+        self.bodies: dict[Inst, int] = {}  # where in `lines` the body of a repeated loop starts
+
+    def text(self) -> str:
+        """The whole source."""
+        self._declare_parameters()
+        self._declare_vals()
+        self._prologue()
+        start = len(self.lines)
+        for inst in self.program.body:
+            getattr(self, f"_{inst.op}", self._foreign)(inst)
+        if "opaque" in self.expressions.used:
+            # No buffer is empty, but compilers do not know that.
+            self.lines.insert(start, "  zero = u32(arrayLength(&p0) == 0u);")
+        x, y, z = self.shape.size
+        helpers = [HELPERS[name] for name in self.expressions.used]
+        return "\n".join(
+            [
+                *(["enable f16;"] if self.has_f16 else []),
+                *self.declarations,
+                *helpers,
+                *self.functions.values(),
+                f"@compute @workgroup_size({x}, {y}, {z})",
+                f"fn {self.program.name}(@builtin(workgroup_id) group: vec3u,",
+                "    @builtin(local_invocation_id) thread: vec3u) {",
+                *self.lines,
+                "}",
+                "",
+            ]
+        )
+
+    # Declarations.
+
+    def _declare_parameters(self) -> None:
+        for number, param in enumerate(self.program.params):
+            packed = is_packed(param.dtype, self.has_f16)
+            atomic = packed and param.written
+            self._declare_buffer(
+                number, f"p{number}", element_type(param.dtype, self.has_f16, atomic), param.written
+            )
+            if atomic:
+                place = Place(f"p{number}", param.dtype, packed=True, atomic=True)
+                self.functions[place.name] = wgsl_memory.store_function(place)
+        if self.spilled:
+            self._declare_buffer(len(self.program.params), "spilled", "u32", True)
+
+    def _declare_buffer(self, binding: int, name: str, kind: str, written: bool) -> None:
+        access = "read_write" if written else "read"
+        self.declarations.append(
+            f"@group(0) @binding({binding}) var<storage, {access}> {name}: array<{kind}>;"
+        )
+
+    def _declare_vals(self) -> None:
+        if not self.program.vals:
+            return
+        members = ", ".join(f"val{i}: i32" for i in range(len(self.program.vals)))
+        binding = len(self.program.params) + bool(self.spilled)
+        self.declarations += [
+            f"struct Vals {{ {members} }}",
+            f"@group(0) @binding({binding}) var<uniform> vals: Vals;",
+        ]
+
+    def _prologue(self) -> None:
+        """Which iteration this invocation is, and an early end for those that are none."""
+        x, y, _ = self.shape.counts
+        self.line(f"let block = group.x + group.y * {x}u + group.z * {x * y}u;")
+        if self.shape.threads:
+            self.line(f"if (block >= {self.shape.groups}u) {{ return; }}")
+            self.line("let iteration = i32(block);")
+        else:
+            self.line(f"let iteration = i32(block * {self.shape.size[0]}u + thread.x);")
+            self.line(f"if (iteration >= {self.shape.iterations}) {{ return; }}")
+
+    # Lines.
+
+    def line(self, text: str) -> None:
+        """Adds a line to the kernel."""
+        self.lines.append("  " * self.depth + text)
+
+    def open(self, text: str) -> None:
+        """Opens a block."""
+        self.line(f"{text} {{")
+        self.depth += 1
+
+    def close(self) -> None:
+        """Closes the innermost block."""
+        self.depth -= 1
+        self.line("}")
+
+    def fresh(self, letter: str = "v") -> str:
+        """A name that is not used yet."""
+        self.counted += 1
+        return f"{letter}{self.counted}"
+
+    def let(self, inst: Inst, text: str) -> None:
+        """Names the value of an instruction."""
+        self.names[inst] = name = self.fresh()
+        self.line(f"let {name} = {text};")
+
+    def args(self, inst: Inst) -> list[str]:
+        """The names of an instruction's operands."""
+        return [self.names[a] for a in inst.args]
+
+    # Instructions.
+
+    def _foreign(self, inst: Inst) -> None:
+        raise Unsupported(f"{self.program.name}: WGSL has no vectors here, but was given {inst}")
+
+    def _const(self, inst: Inst) -> None:
+        if inst.lanes > 1:
+            self._foreign(inst)
+        self.names[inst] = self.expressions.const(inst.dtype, inst.attr[0])
+
+    def _param(self, inst: Inst) -> None:
+        packed = is_packed(inst.dtype, self.has_f16)
+        written = self.program.params[inst.attr[0]].written
+        self.places[inst] = Place(f"p{inst.attr[0]}", inst.dtype, packed, packed and written)
+
+    def _val(self, inst: Inst) -> None:
+        self.names[inst] = f"vals.val{inst.attr[0]}"
+
+    def _local(self, inst: Inst) -> None:
+        elements, space = inst.attr
+        kind = type_name(inst.dtype, self.has_f16)
+        if inst in self.spilled:
+            self._spilled(inst)
+            return
+        name = self.fresh("m")
+        if self.shape.threads and space == "team":
+            self.declarations.append(f"var<workgroup> {name}: array<{kind}, {elements}>;")
+        else:
+            self.line(f"var {name}: array<{kind}, {elements}>;")
+        self.places[inst] = Place(name, inst.dtype)
+
+    def _spilled(self, inst: Inst) -> None:
+        """Memory of all invocations in one buffer, their first elements first."""
+        x, y, z = self.shape.size
+        own = "iteration"
+        if self.shape.threads:
+            own = (
+                f"(iteration * {x * y * z} + i32(thread.x + thread.y * {x}u + thread.z * {x * y}u))"
+            )
+        self.places[inst] = Place(
+            "spilled",
+            inst.dtype,
+            spilled=True,
+            stride=self.shape.invocations,
+            base=f"{own} + {self.spilled[inst]}",
+        )
+
+    def _loop(self, inst: Inst) -> None:
+        kind, start, stop, step = inst.attr
+        limit = self.names[stop.value] if isinstance(stop, Limit) else f"{stop}"
+        self.names[inst] = name = self.fresh("n")
+        if kind == "grid":
+            self._grid(inst, name)
+            if isinstance(stop, Limit):
+                self.open(f"if ({name} < {limit})")
+            self.closes[inst] = isinstance(stop, Limit)
+            return
+        if kind == "thread":
+            rank = len([n for n in self.closes if n.attr[0] == "thread"])
+            axis = "xyz"[len(self.shape.threads) - 1 - rank]
+            self.line(f"let {name} = i32(thread.{axis});")
+            self.closes[inst] = False
+            return
+        self.carries[inst] = []
+        for value in self.args(inst):
+            carry = self.fresh("c")
+            self.line(f"var {carry} = {value};")
+            self.carries[inst].append(carry)
+        following = "" if inst in self.repeats else f"{name} += {step}i"
+        self.open(f"for (var {name} = {start}i; {name} < {limit}; {following})")
+        self.bodies[inst] = len(self.lines)
+        self.closes[inst] = True
+
+    def _grid(self, inst: Inst, name: str) -> None:
+        stride = 1
+        for loop, extent in reversed(self.shape.grid):
+            if loop is inst:
+                break
+            stride *= extent
+        outermost = self.shape.grid[0][0] is inst
+        text = "iteration" if stride == 1 else f"iteration / {stride}"
+        self.line(f"let {name} = {text if outermost else f'({text}) % {extent}'};")
+
+    def _carry(self, inst: Inst) -> None:
+        self.names[inst] = self.carries[inst.args[0]][inst.attr[0]]
+
+    def _end(self, inst: Inst) -> None:
+        (loop,) = inst.attr
+        if loop not in self.closes:
+            raise VerifyError(f"{self.program.name}: {inst} ends no loop")
+        carries = self.carries.get(loop, [])
+        values = self.args(inst)
+        if len(values) > 1:  # one may be the old value of another
+            values = [self._kept(value, carries) for value in values]
+        for carry, value in zip(carries, values, strict=True):
+            if carry != value:
+                self.line(f"{carry} = {value};")
+        if loop in self.repeats:
+            self._repeat(loop)
+        if self.closes[loop]:
+            self.close()
+        self.carries[inst] = carries
+
+    def _repeat(self, loop: Inst) -> None:
+        """Writes the body of a loop out several times, each guarded by the loop's condition."""
+        _, _, stop, step = loop.attr
+        name, start = self.names[loop], self.bodies[loop]
+        limit = self.names[stop.value] if isinstance(stop, Limit) else f"{stop}"
+        self.line(f"{name} += {step}i;")
+        body = self.lines[start:]
+        for _ in range(self.repeats[loop] - 1):
+            self.open(f"if ({name} < {limit})")
+            self.lines += body
+            self.close()
+
+    def _kept(self, value: str, carries: list[str]) -> str:
+        if value not in carries:
+            return value
+        name = self.fresh()
+        self.line(f"let {name} = {value};")
+        return name
+
+    def _result(self, inst: Inst) -> None:
+        self.let(inst, self.carries[inst.args[0]][inst.attr[0]])
+
+    def _if(self, inst: Inst) -> None:
+        self.open(f"if ({self.args(inst)[0]})")
+
+    def _endif(self, inst: Inst) -> None:
+        del inst
+        self.close()
+
+    def _barrier(self, inst: Inst) -> None:
+        del inst
+        self.line("workgroupBarrier();")
+
+    def _load(self, inst: Inst) -> None:
+        if inst.lanes > 1:
+            self._foreign(inst)
+        place = self.places[inst.args[0]]
+        at, *mask = (self.names[a] for a in inst.args[1:])
+        if mask:
+            at = f"select(0i, {at}, {mask[0]})"
+        text = wgsl_memory.load(place, at)
+        if mask:
+            text = f"select({self.expressions.zero(inst.dtype)}, {text}, {mask[0]})"
+        self.let(inst, text)
+
+    def _store(self, inst: Inst) -> None:
+        place = self.places[inst.args[0]]
+        at, value, *mask = (self.names[a] for a in inst.args[1:])
+        statement = wgsl_memory.store(place, at, value)
+        self.line(f"if ({mask[0]}) {{ {statement} }}" if mask else statement)
+
+    def _alu(self, inst: Inst) -> None:
+        if inst.lanes > 1:
+            self._foreign(inst)
+        (name,) = inst.attr
+        last = inst.args[-1]
+        wide = last.dtype.is_int and last.dtype.bits != 32
+        if name not in NATIVE or wide or (last.dtype.is_float and last.dtype.bits != 32):
+            raise Unsupported(
+                f"{self.program.name}: {name} on {last.dtype.name}; legalize it before rendering"
+            )
+        known = last.attr[0] if last.op == "const" and last.dtype.is_int else None
+        self.let(inst, self._exact(inst) or self._operation(inst, known))
+
+    def _operation(self, inst: Inst, known: int | None) -> str:
+        args = self.args(inst)
+        for number, must_hide in enumerate(wgsl_exact.hidden(inst)):
+            if must_hide:
+                self.expressions.use("opaque")
+                args[number] = f"opaque({args[number]})"
+        return self.expressions.alu(inst.attr[0], inst.args[-1].dtype, args, known)
+
+    def _exact(self, inst: Inst) -> str:
+        """A test that compilers get wrong for NaNs, in another form; empty for all else."""
+        if wgsl_exact.is_nan_test(inst):
+            self.expressions.use("is_nan")
+            return f"{'!' if inst.attr[0] == 'eq' else ''}is_nan({self.args(inst)[0]})"
+        if wgsl_exact.is_denied_order(inst):
+            self.expressions.use("is_nan")
+            a, b = (self.names[arg] for arg in inst.args[0].args)
+            sign = "<=" if inst.args[0].attr[0] == "lt" else "<"
+            return f"{b} {sign} {a} || is_nan({a}) || is_nan({b})"
+        return ""
+
+    def _cast(self, inst: Inst) -> None:
+        source = inst.args[0].dtype
+        words = (dtypes.int32, dtypes.int64)
+        if source in words and inst.dtype in words:
+            self.names[inst] = self.names[inst.args[0]]
+        else:
+            self.let(inst, self.expressions.cast(self.names[inst.args[0]], source, inst.dtype))
+
+    def _bitcast(self, inst: Inst) -> None:
+        (source,) = inst.args
+        if source.op == "const" and inst.dtype.bits == 32:
+            value = fold_cast(source.attr[0], source.dtype, inst.dtype, bits=True)
+            self.names[inst] = self.expressions.const(inst.dtype, value)
+            return
+        self.let(inst, self.expressions.bitcast(self.names[source], source.dtype, inst.dtype))
