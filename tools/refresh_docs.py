@@ -25,6 +25,8 @@ from typing import Any, Final
 import numpy as np
 
 from gpu import Tensor
+from gpu.backends.python.device import BLOCKS
+from gpu.compiler.ir.kernel_text import print_kernel
 from gpu.compiler.ir.optable import OPS
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.policy import schedule
@@ -108,6 +110,13 @@ def _launch_data() -> str:
     plan = plan_fusion([softmax()._node], is_computed)
     kernel, _ = schedule(build_kernel("k0", 0, plan).kernel, RENDERER.target)
     return f"{RENDERER.launch_data(linearize(kernel, RENDERER.target))}\n"
+
+
+def _blocks() -> str:
+    """The same expression scheduled for a machine with small blocks of threads."""
+    plan = plan_fusion([softmax()._node], is_computed)
+    kernel, _ = schedule(build_kernel("k0", 0, plan).kernel, BLOCKS)
+    return excerpt(print_kernel(kernel), (0, 33), (-3, None))
 
 
 # The tables.
@@ -226,6 +235,7 @@ DUMPS: Final[dict[str, Callable[[], str]]] = {
     "plan": lambda: stage("plan"),
     "kernel": lambda: stage("kernel"),
     "schedule": lambda: stage("schedule", (0, 12), (-4, 1000)),
+    "blocks": _blocks,
     "scheduled kernel": lambda: stage("scheduled kernel", (0, 21)),
     "linear": _linear,
     "source": _source,

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from functools import cache
 from pathlib import Path
@@ -42,8 +43,10 @@ __all__ = [
     "device_name",
     "device_options",
     "device_spec",
+    "lent_variable",
     "parse_device_name",
     "parse_device_spec",
+    "preset_variable",
     "reread_environment",
 ]
 
@@ -165,6 +168,7 @@ class Config:
     DEBUG = Setting(whole_number(0, 7), "logging: 1 events, 2 and up details", lambda: 0, "0")
     DEV = _text(DEVICE, "the device to use and how, as in CPU or PCI+AMD:LLVM")
     SIM = _text(TEXT, "chip to simulate under the drivers, as in gfx1100")
+    TRACE = _text(TEXT, "file to record the drivers' calls to the system in; see `gpu trace`")
     CACHE = _flag("keep compiled kernels on disk", default=True)
     CACHE_DIR = Setting(
         PATH, "folder of the disk cache", _default_cache_dir, "$XDG_CACHE_HOME/gpu or ~/.cache/gpu"
@@ -173,6 +177,23 @@ class Config:
         whole_number(1, 4096), "threads of the CPU device", _usable_cpus, "CPUs it may run on"
     )
     CLANG = Setting(TEXT, "the clang of DEV=CPU:CLANG, by name or path", str, "the first in PATH")
+    CL_PLATFORM = _text(TEXT, "the platform of DEV=CL: its number, or a part of its name or vendor")
+    CL_LIBRARY = Setting(TEXT, "the OpenCL library, by path", str, "the system's loader")
+    OCL_ICD_VENDORS = Setting(
+        TEXT,
+        "folder of OpenCL's drivers, as its loader reads it; to explain errors",
+        lambda: "/etc/OpenCL/vendors",
+        "/etc/OpenCL/vendors",
+    )
+    WEBGPU_LIBRARY = Setting(
+        TEXT, "path of Dawn's library for DEV=WEBGPU", str, "that of the package dawn-python"
+    )
+    WEBGPU_ADAPTER = Setting(
+        one_of(("HIGH-PERFORMANCE", "LOW-POWER", "FALLBACK")),
+        "which adapter DEV=WEBGPU asks for; FALLBACK is one in software",
+        lambda: "HIGH-PERFORMANCE",
+        "HIGH-PERFORMANCE",
+    )
     VERIFY = _flag("check the intermediate representation between compiler passes")
     GPU_VERIFY_JIT = _flag("run jitted functions eagerly too, and compare the results")
     NOOPT = _flag("compile kernels without loop optimisations")
@@ -284,6 +305,24 @@ def reread_environment() -> None:
         setting.forget()
     for cached in (_environment_spec, _context_spec, _alias_requests):
         cached.cache_clear()
+
+
+def preset_variable(name: str, value: str) -> None:
+    """Sets a variable for a library that reads it in this process, unless it is set already."""
+    os.environ.setdefault(name, value)
+
+
+@contextmanager
+def lent_variable(name: str, value: str) -> Iterator[None]:
+    """Sets a variable, if it is unset, for a library that reads it within the `with` block."""
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 @cache

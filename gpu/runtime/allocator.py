@@ -30,9 +30,30 @@ class Allocator(ABC, Generic[M]):
     def copy_out(self, data: memoryview, memory: M) -> None:
         """Copies bytes from the start of `memory` to the host, after all work on it is done."""
 
+    def copy(self, target: M, source: M, nbytes: int) -> None:
+        """Copies bytes from the start of `source` to the start of `target`, through the host."""
+        staging = memoryview(bytearray(nbytes))
+        self.copy_out(staging, source)
+        self.copy_in(target, staging)
+
     def host_address(self, memory: M) -> int | None:
         """Where the host can read `memory` in place; None where it cannot."""
         return None
+
+    def borrow(self, address: int, nbytes: int, owner: object) -> M | None:
+        """Host memory of someone else as memory of this device, without a copy.
+
+        None where programs cannot use it in place. What this gives keeps `owner` alive as long as
+        programs may use the memory.
+        """
+        return None
+
+    def adopt(self, pointer: int, nbytes: int) -> M | None:
+        """Memory that another user of the device names by `pointer`, in the device's own terms.
+
+        An address in host memory, unless the device says otherwise. None where it cannot be used.
+        """
+        return self.borrow(pointer, nbytes, None)
 
     def alloc(self, nbytes: int) -> M:
         """Memory of at least `nbytes` bytes with undefined contents. Raises OutOfMemory."""

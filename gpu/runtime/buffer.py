@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ from gpu.core.dtype import DType
 from gpu.core.errors import InvalidValue, OutOfMemory
 from gpu.runtime.allocator import Allocator
 from gpu.runtime.device import Device
+
+# The owner of memory that a buffer has no more.
+_GONE: Final = object()
 
 
 class Buffer:
@@ -73,10 +76,36 @@ class Buffer:
     def memory(self) -> Any:
         """The allocation, of the kind this device's programs take. Raises OutOfMemory."""
         if self._memory is None:
+            assert self._owner is not _GONE, "memory that was written in place was still needed"
             allocator = Device[self.device].allocator
             self._memory = allocator.alloc(self.nbytes)
             self._allocator = allocator
         return self._memory
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether it is memory of its own that was never lent."""
+        return not self.read_only and self._owner is None and self._allocator is not None
+
+    def moved(self) -> Buffer:
+        """The same memory as another buffer; this one has none any more and cannot be used.
+
+        For memory that was written in place: whoever still had the old buffer would find a value in
+        it that is not his.
+        """
+        assert self.is_writable, "memory of others is not written to"
+        result = Buffer(self.device, self.size, self.dtype)
+        result._memory, result._allocator = self._memory, self._allocator
+        self._memory, self._allocator, self._owner = None, None, _GONE
+        return result
+
+    def duplicate(self) -> Buffer:
+        """A buffer of its own with the same contents. Raises OutOfMemory."""
+        result = Buffer(self.device, self.size, self.dtype)
+        device = Device[self.device]
+        device.synchronize()
+        device.allocator.copy(result.memory, self.memory, self.nbytes)
+        return result
 
     def __del__(self) -> None:
         if self._allocator is not None:

@@ -15,10 +15,12 @@ from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.policy import schedule
 from gpu.compiler.schedule.build import BuiltKernel, build_kernel
 from gpu.compiler.schedule.fusion import plan_fusion
+from gpu.compiler.schedule.inplace import find_stores
 from gpu.compiler.schedule.plan import At, Plan
 from gpu.compiler.schedule.split import split_reductions
 from gpu.compiler.target import Target
 from gpu.core.config import config
+from gpu.core.errors import Unsupported
 from gpu.core.log import get_logger
 from gpu.runtime.device import Device, LaunchData
 from gpu.runtime.memory import share_memory
@@ -36,8 +38,9 @@ def compile_graph(
     """
     if config.VERIFY:
         verify_graph(roots)
-    roots = split_reductions(roots, is_leaf, lambda name: Device[name].renderer.target)
-    plan = plan_fusion(roots, is_leaf)
+    check_dtypes(roots, is_leaf)
+    roots = split_reductions(roots, is_leaf, _target_of)
+    plan = plan_fusion(roots, is_leaf, find_stores(roots, is_leaf), _most_buffers)
     slot_of = {leaf: i for i, leaf in enumerate(leaves)}
     kernels = _Kernels(plan)
     position = {symbol.name: i for i, symbol in enumerate(graph_symbols(roots, is_leaf))}
@@ -46,6 +49,9 @@ def compile_graph(
     steps: list[tuple[int, tuple[int, ...]]] = []
     for number, made in enumerate(plan.kernels):
         for root in made:
+            if root in plan.stores:
+                slot_of[root] = slot_of[plan.stores[root].leaf]
+                continue
             slot_of[root] = len(leaves) + len(slots)
             slots.append(Slot(root.device, root.size, root.dtype))
         if made[0].kind == "copy":
@@ -60,7 +66,31 @@ def compile_graph(
     outputs = tuple(slot_of[root] for root in roots)
     launches = tuple((code_of[job] if job >= 0 else job, used) for job, used in steps)
     taken = tuple(vals) if position else ()
-    return share_memory(Recipe(codes, tuple(slots), launches, outputs, taken), len(leaves))
+    writes = tuple(dict.fromkeys(slot_of[store.leaf] for store in plan.stores.values()))
+    return share_memory(Recipe(codes, tuple(slots), launches, outputs, taken, writes), len(leaves))
+
+
+def _target_of(device: str) -> Target:
+    return Device[device].renderer.target
+
+
+def _most_buffers(device: str) -> int:
+    return _target_of(device).buffers
+
+
+def check_dtypes(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> None:
+    """Raises Unsupported where a device would compute on a dtype that it does not have."""
+    for node in toposort(roots, is_leaf):
+        if is_leaf(node) or node.kind == "copy":
+            continue
+        lacking = _target_of(node.device).native.lacking
+        for dtype in (node.dtype, *(source.dtype for source in node.src)):
+            if dtype in lacking:
+                raise Unsupported(
+                    f"{node.device} has no {dtype.name}, on which {node.kind} would be computed;"
+                    " give it float32 (.cast('float32') on another device first) or compute this"
+                    " on another device, as in .to('CPU')"
+                )
 
 
 class _Kernels:
@@ -103,7 +133,7 @@ class _Kernels:
         nodes = toposort(roots, is_outside)
         places = [self.plan.placement.get(node) for node in nodes]
         inside = tuple((p.depth, p.space) if isinstance(p, At) else None for p in places)
-        return (key, inside), nodes
+        return (key, inside, roots[0] in self.plan.stores), nodes
 
 
 def lower_kernel(built: BuiltKernel, target: Target) -> LinearProgram:

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
+from gpu.compiler.ir.graph_node import Place
 from gpu.core import config
 from gpu.core.devspec import (
     DEVICES,
@@ -15,7 +16,7 @@ from gpu.core.devspec import (
     name_device,
     parse_device_name,
 )
-from gpu.core.errors import InvalidType, Unsupported
+from gpu.core.errors import InvalidType, InvalidValue, Unsupported
 from gpu.runtime.allocator import Allocator
 from gpu.runtime.program import Program
 
@@ -99,8 +100,11 @@ Opener = Callable[[str, DeviceSpec], Compiled]
 # What opens each device type: an `Opener`, or a module with one called `open_device` that is
 # imported on use.
 BACKENDS: Final[dict[str, str | Opener]] = {
+    "AMD": "gpu.backends.amd.device",
+    "CL": "gpu.backends.cl.device",
     "CPU": "gpu.backends.cpu.device",
     "PYTHON": "gpu.backends.python.device",
+    "WEBGPU": "gpu.backends.webgpu.device",
 }
 
 
@@ -126,6 +130,8 @@ class DeviceTable:
     """Open devices by name: ``Device["CPU"]`` opens on first use; `Device.DEFAULT` names one."""
 
     _open: ClassVar[dict[str, Compiled]] = {}
+    # Whether several devices were ever asked for at once.
+    has_groups: ClassVar[bool] = False
 
     def __getitem__(self, name: str) -> Compiled:
         """The device called `name`, in any case, as in ``cpu:1``.
@@ -136,6 +142,8 @@ class DeviceTable:
         found = self._open.get(name)
         if found is None:
             canonical = self.canonicalize(name)
+            if not isinstance(canonical, str):
+                raise InvalidType(f"a device is opened by one name, got {canonical}")
             found = self._open.get(canonical)
             if found is None:
                 found = self._open[canonical] = self._open_device(canonical)
@@ -153,13 +161,31 @@ class DeviceTable:
         opened: Compiled = backend(name, config.device_options(kind))
         return opened
 
-    def canonicalize(self, name: str | None) -> str:
-        """The printed form of a device name; None gives the default device."""
+    def canonicalize(self, name: Place | None) -> Place:
+        """The printed form of a device name; None gives the default device.
+
+        Of several names in a tuple or list, a tuple; of one in such the name. Raises ConfigError
+        for a name that is not known, InvalidValue for several of which two are the same or none.
+        """
         if name is None:
             return self.DEFAULT
+        if isinstance(name, (tuple, list)):
+            return self._group(name)
         if not isinstance(name, str):
             raise InvalidType(f"a device is named by a str, got {type(name).__name__} {name!r}")
         return device_name(*parse_device_name(name))
+
+    def _group(self, names: Sequence[object]) -> Place:
+        found = tuple(self.canonicalize(name) for name in names)
+        if not found or len(set(found)) < len(found):
+            raise InvalidValue(
+                f"devices {tuple(names)!r}: expected one or more different names, as in "
+                "('CPU', 'CPU:1')"
+            )
+        if len(found) == 1:
+            return found[0]
+        DeviceTable.has_groups = True
+        return found
 
     @property
     def DEFAULT(self) -> str:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from gpu.compiler.ir.dims import Symbol, any_symbols, same_memory
-from gpu.compiler.ir.graph import Node
-from gpu.compiler.ir.graph_build import buffer
+import numpy as np
+
+from gpu.compiler.ir.dims import (
+    Symbol,
+    TwoValues,
+    any_symbols,
+    dimension,
+    find_symbols,
+    same_memory,
+)
+from gpu.compiler.ir.graph import Node, Shape, toposort
+from gpu.compiler.ir.graph_build import buffer, multi
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
+from gpu.runtime.interrupts import put_off
+from gpu.runtime.ownership import is_only_buffer, is_only_reference, only_held_by_graph
 from gpu.runtime.schedule import (
     Key,
     Launch,
@@ -21,6 +32,11 @@ from gpu.runtime.schedule import (
     keep_on_disk,
     load,
 )
+
+if TYPE_CHECKING:
+    from gpu.compiler.ir.graph_shards import Sharded
+
+Releases: TypeAlias = "Callable[[], list[Node]]"
 
 # Buffers of nodes that were computed while something else still refers to the node.
 _values: weakref.WeakKeyDictionary[Node, Node] = weakref.WeakKeyDictionary()
@@ -43,26 +59,81 @@ class Counters:
 
 def is_computed(node: Node) -> bool:
     """Whether the node's value is in memory."""
-    return node.kind == "buffer" or node in _values
+    if node.kind == "buffer" or node in _values:
+        return True
+    return node.kind == "multi" and all(map(is_computed, node.src))
+
+
+def parts_of(node: Node) -> tuple[Node, ...]:
+    """Of a value in memory what each of its devices has; of one device's the node itself."""
+    return (node,) if isinstance(node.device, str) else _memory_of(node).src
+
+
+def _memory_of(node: Node) -> Node:
+    """The `multi` node that stands for a value in memory of several devices."""
+    return node if node.kind == "multi" else _values[node]
 
 
 def storage(node: Node) -> Buffer:
-    """The buffer of a node whose value is in memory."""
+    """The buffer of a node of one device whose value is in memory."""
     handle: Buffer = (node if node.kind == "buffer" else _values[node]).attr[0]
     return handle
 
 
-def realize(roots: Sequence[Node]) -> list[Node]:
+def is_only_storage(node: Node, buffers: Sequence[Buffer]) -> bool:
+    """Whether the one buffer in `buffers`, in memory of its own, is that of `node` alone.
+
+    One list besides `buffers` may hold it.
+    """
+    apart = node.kind == "buffer" or is_only_reference([_values[node]], 1)
+    return apart and buffers[0].is_writable and is_only_buffer(buffers, 1)
+
+
+def realize(roots: Sequence[Node], released: Releases | None = None) -> list[Node]:
     """Computes the values of `roots`; returns a buffer node for each, of the same shape.
 
-    A root that is another one's value under a new shape shares its memory. Raises what compiling
-    and allocating raise; nothing is changed then.
+    A root that is another one's value under a new shape shares its memory. One that is a value
+    after a write has the memory it had before, if nothing needs that value any more: `released`
+    gives the nodes that the caller lets go of when it has the result, once for each reference.
+    Raises what compiling and allocating raise; nothing is changed then.
     """
+    if Device.has_groups and is_spread(roots):
+        return _realize_spread(roots)
     bases = [without_reshapes(root) for root in roots]
     wanted = [b for b in dict.fromkeys(bases) if not is_computed(b) and b.size]
     if wanted:
-        _run(wanted)
+        _run(wanted, roots, bases, released)
     return [_view(base, root) for base, root in zip(bases, roots, strict=True)]
+
+
+def is_spread(nodes: Sequence[Node]) -> bool:
+    """Whether computing `nodes` involves values on several devices."""
+    return any(not isinstance(node.device, str) for node in toposort(nodes, is_computed))
+
+
+def on_devices(nodes: Sequence[Node]) -> list[Sharded]:
+    """What each of `nodes` is on the devices it is on, in nodes of single devices.
+
+    Raises Unsupported for an operation along an axis that is cut, where there is no rule.
+    """
+    from gpu.compiler.ir.graph_shard_rules import lower  # only now: few programs need it
+
+    return lower(nodes, is_computed, _memory_of)
+
+
+def _realize_spread(roots: Sequence[Node]) -> list[Node]:
+    """`realize` where some of what is computed is on several devices."""
+    spread = on_devices(roots)
+    parts = list(dict.fromkeys(part for each in spread for part in each.parts))
+    done = dict(zip(parts, realize(parts), strict=True))
+    result = []
+    for root, each in zip(roots, spread, strict=True):
+        own = [done[part] for part in each.parts]
+        one = isinstance(root.device, str)
+        result.append(own[0] if one else multi(own, each.axis, root.shape))
+        if not is_computed(root):
+            _values[root] = result[-1]
+    return result
 
 
 def without_reshapes(node: Node) -> Node:
@@ -76,19 +147,91 @@ def without_reshapes(node: Node) -> Node:
 
 def _view(base: Node, root: Node) -> Node:
     if not base.size:
-        handle = Buffer(root.device, 0, root.dtype)
-    else:
-        handle = storage(base)
-    return buffer(handle, root.shape, root.dtype, root.device)
+        return buffer(Buffer(root.device, 0, root.dtype), root.shape, root.dtype, root.device)
+    known = base if base.kind == "buffer" else _values[base]
+    if base is root:
+        return known
+    return buffer(known.attr[0], root.shape, root.dtype, root.device)
 
 
-def _run(roots: list[Node]) -> None:
-    prepared = prepare(roots)
+def _run(
+    wanted: list[Node], roots: Sequence[Node], bases: list[Node], released: Releases | None
+) -> None:
+    """Computes `wanted`, those of `bases` that are not in memory; see `realize`."""
+    try:
+        prepared = prepare(wanted)
+    except TwoValues:
+        prepared = None  # for below: the error keeps frames, and they keep nodes
+    if prepared is None:
+        while (node := _earlier(wanted)) is not None:
+            realize([node])
+        realize(wanted)
+        return
     given = [storage(leaf) for leaf in prepared.leaves]
+    if prepared.schedule.writes:
+        let_go = released() if released else []
+        known = (roots, bases, wanted, prepared.leaves, let_go, let_go)  # its list holds them too
+        free = only_held_by_graph(roots, wanted, prepared.leaves, is_computed, known)
+        _run_in_place(prepared, given, free, wanted)
+        return
     slots = [*given, *prepared.make_slots()]
     prepared.run(slots)
+    _keep(wanted, prepared, slots)
+
+
+def _earlier(roots: Sequence[Node]) -> Node | None:
+    """Something that has to be computed by itself, before `roots` are or besides them.
+
+    It was built with another value of a variable than what is made of it, or than another root. So
+    each step of a loop may write at another position before anything is computed. Raises TwoValues
+    where sizes differ, which computing does not change.
+    """
+    symbols: dict[Node, Shape] = {}
+    for node in toposort(roots, is_computed):
+        own: dict[str, Symbol] = {}
+        find_symbols(node.shape if is_computed(node) else (node.shape, node.attr), own)
+        for source in () if is_computed(node) else node.src:
+            if _disagree(symbols[source], own) and not is_computed(source):
+                return source
+            find_symbols(symbols[source], own)
+        symbols[node] = tuple(dimension(symbol.as_expr) for symbol in own.values())
+    together: dict[str, Symbol] = {}
+    for root in roots:
+        if not is_computed(root):
+            if _disagree(symbols[root], together):
+                return root
+            find_symbols(symbols[root], together)
+    return None
+
+
+def _disagree(some: Shape, others: dict[str, Symbol]) -> bool:
+    try:
+        find_symbols(some, dict(others))
+    except TwoValues:
+        return True
+    return False
+
+
+def _keep(roots: Sequence[Node], prepared: Prepared, slots: Sequence[Buffer]) -> None:
     for root, slot in zip(roots, prepared.schedule.outputs, strict=True):
         _values[root] = buffer(slots[slot], root.shape, root.dtype, root.device)
+
+
+def _run_in_place(
+    prepared: Prepared, given: list[Buffer], free: set[Node], roots: Sequence[Node]
+) -> None:
+    """Runs a graph that changes memory of leaves: those in `free`, or copies of the others."""
+    for slot in prepared.schedule.writes:
+        if prepared.leaves[slot] not in free or not is_only_storage(
+            prepared.leaves[slot], given[slot : slot + 1]
+        ):
+            given[slot] = given[slot].duplicate()
+    slots = [*given, *prepared.make_slots()]
+    with put_off():
+        prepared.run(slots)
+        for slot in prepared.schedule.writes:
+            slots[slot] = slots[slot].moved()
+        _keep(roots, prepared, slots)
 
 
 class Prepared(NamedTuple):
@@ -166,8 +309,13 @@ def _find_or_compile(key: Key, roots: list[Node], leaves: list[Node]) -> Schedul
 
 
 def transfer(source: Buffer, target: Buffer) -> None:
-    """Copies a buffer to another one of the same size, through the host."""
-    target.copy_in(source.copy_out())
+    """Copies a value from one buffer to another, through the host.
+
+    Memory that is shared among intermediate values may be larger than the value.
+    """
+    lent = source.host_view()
+    data = source.copy_out() if lent is None else lent
+    target.copy_in(data.view(np.uint8)[: min(source.nbytes, target.nbytes)])
 
 
 def synchronize(device: str) -> None:

@@ -76,6 +76,7 @@ class Recipe(NamedTuple):
         outputs: the slot of each root.
         vals: for each step the values of the graph that its kernel takes; () where no size of the
             graph is symbolic.
+        writes: leaves whose memory steps change; it is also the memory of a root.
     """
 
     codes: tuple[Code, ...]
@@ -83,6 +84,7 @@ class Recipe(NamedTuple):
     steps: tuple[tuple[int, tuple[int, ...]], ...]
     outputs: tuple[int, ...]
     vals: tuple[tuple[int, ...], ...] = ()
+    writes: tuple[int, ...] = ()
 
 
 class Schedule(NamedTuple):
@@ -95,12 +97,14 @@ class Schedule(NamedTuple):
         graph: runs all the steps in one call, given the memory of every slot and the graph's
             values; None where the device has no such thing or the steps are not all launches on
             one device.
+        writes: leaves whose memory steps change, so that nothing else may need it.
     """
 
     slots: tuple[Slot, ...]
     steps: tuple[Launch | Transfer, ...]
     outputs: tuple[int, ...]
     graph: Callable[[Sequence[Any], Sequence[int]], None] | None
+    writes: tuple[int, ...] = ()
 
 
 def graph_symbols(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[Symbol, ...]:
@@ -163,7 +167,7 @@ def load(recipe: Recipe, leaves: int) -> Schedule:
         for (kernel, slots), taken in zip(recipe.steps, vals, strict=True)
     )
     graph = _graph(recipe, steps, leaves)
-    return Schedule(recipe.slots, steps, recipe.outputs, graph)
+    return Schedule(recipe.slots, steps, recipe.outputs, graph, recipe.writes)
 
 
 def _graph(
@@ -198,7 +202,8 @@ def find_on_disk(key: Key, devices: Sequence[str]) -> Recipe | None:
     slots = tuple(Slot(device, n, dtype_named(dtype)) for device, n, dtype in header["slots"])
     steps = tuple((kernel, tuple(used)) for kernel, used in header["steps"])
     vals = tuple(tuple(taken) for taken in header["vals"])
-    return Recipe(tuple(codes), slots, steps, tuple(header["outputs"]), vals)
+    outputs, writes = tuple(header["outputs"]), tuple(header["writes"])
+    return Recipe(tuple(codes), slots, steps, outputs, vals, writes)
 
 
 def keep_on_disk(key: Key, devices: Sequence[str], recipe: Recipe) -> None:
@@ -209,6 +214,7 @@ def keep_on_disk(key: Key, devices: Sequence[str], recipe: Recipe) -> None:
         "steps": recipe.steps,
         "outputs": recipe.outputs,
         "vals": recipe.vals,
+        "writes": recipe.writes,
     }
     text = json.dumps(header).encode()
     data = b"".join(

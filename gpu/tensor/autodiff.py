@@ -280,6 +280,22 @@ def _moved(x: Node, axis: int, by: int) -> Node:
     return G.pad(G.slice_(x, kept), around)
 
 
+def _multi(node: Node, grad: Node) -> Gradients:
+    (axis,) = node.attr
+    if axis is None:  # all are one value: its gradient goes to one of them
+        return (G.part(grad, 0, None), *(None,) * (len(node.src) - 1))
+    return tuple(G.part(grad, number, axis) for number in range(len(node.src)))
+
+
+def _part(node: Node, grad: Node) -> Gradients:
+    number, axis = node.attr
+    source = node.src[0]
+    if axis is None:
+        return (G.copy(grad, source.device),)
+    blank = [G.const(0, node.shape, node.dtype, device) for device in source.device]
+    return (G.multi([*blank[:number], grad, *blank[number + 1 :]], axis, source.shape),)
+
+
 def _write(node: Node, grad: Node) -> Gradients:
     value = node.src[1]
     zeros = G.const(0, value.shape, value.dtype, value.device)
@@ -315,4 +331,6 @@ _RULES: Final[dict[str, Callable[[Node, Node], Gradients]]] = {
     "random": _nothing,
     "contiguous": lambda node, grad: (grad,),
     "copy": lambda node, grad: (G.copy(grad, node.src[0].device),),
+    "multi": _multi,
+    "part": _part,
 }

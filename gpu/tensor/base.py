@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import bound, dimension, find_symbols, is_symbolic, product, upper_shape
-from gpu.compiler.ir.graph import Node, Shape
+from gpu.compiler.ir.graph import Node, Place, Shape
+from gpu.compiler.ir.graph_node import place
 from gpu.core.dtype import DType, PyScalar, dtypes, promote, promote_scalar, to_dtype
 from gpu.core.errors import (
     DeviceMismatch,
@@ -22,7 +23,7 @@ from gpu.runtime.buffer import Buffer, own_copy
 from gpu.runtime.device import Device
 from gpu.runtime.execute import Counters, realize, storage
 from gpu.tensor.gradients import Gradients, check_tensor
-from gpu.tensor.handle import leaf_nodes
+from gpu.tensor.handle import leaf_nodes, releases
 from gpu.tensor.hostview import host_view
 from gpu.tensor.size import Size
 from gpu.tensor.tracing import active, refuse
@@ -42,7 +43,7 @@ class TensorBase(Gradients):
     def __init__(
         self,
         data: object = None,
-        device: str | None = None,
+        device: Place | None = None,
         dtype: DType | str | None = None,
         requires_grad: bool | None = None,
     ):
@@ -101,7 +102,7 @@ class TensorBase(Gradients):
             return self  # a jitted function is computed as a whole
         tensors: tuple[TensorBase, ...] = (self, *others)
         launches = Counters.launches
-        computed = realize([t._node for t in tensors])
+        computed = realize([t._node for t in tensors], lambda: releases(tensors))
         if not do_update_stats:
             Counters.launches = launches
         leaves = leaf_nodes()
@@ -126,16 +127,26 @@ class TensorBase(Gradients):
         None where the host cannot read that in place.
         """
         refuse("reading a tensor's value")
+        if not isinstance(self.device, str):
+            return self.to(self.device[0])._host_view()
         node = self._node
         array = host_view(node)
         if array is not None:
             return array
-        (computed,) = realize([node])
+        computed = self._computed(node)
         return host_view(computed)
 
+    def _computed(self, node: Node) -> Node:
+        """The value in memory; a tensor of its own stands for that from now on."""
+        (computed,) = realize([node])
+        if self._view is None:
+            self._become(computed, leaf_nodes())
+        return computed
+
     def _copied_out(self) -> npt.NDArray[Any]:
-        (computed,) = realize([self._node])
-        return _cut(storage(computed).copy_out(), self.shape)
+        if not isinstance(self.device, str):
+            return self.to(self.device[0])._copied_out()
+        return _cut(storage(self._computed(self._node)).copy_out(), self.shape)
 
     def item(self) -> PyScalar:
         """The one element as a Python number. Raises ShapeError if there are more or none."""
@@ -152,13 +163,18 @@ class TensorBase(Gradients):
         """The same value in row-major memory of its own."""
         return self._wrap(G.contiguous(self._node))
 
-    def to(self, device: str | None) -> Self:
-        """The same value on another device. Raises ConfigError for a name that is not known."""
+    def to(self, device: Place | None) -> Self:
+        """The same value on another device; of a tuple of names, on each of those devices.
+
+        A tensor that is sharded is put together. Raises ConfigError for a name that is not known.
+        """
         return self._wrap(G.copy(self._node, Device.canonicalize(device)))
 
-    def to_(self, device: str | None) -> Self:
+    def to_(self, device: Place | None) -> Self:
         """Moves the tensor itself to another device; a view becomes a tensor of its own."""
-        node = G.copy(self._node, Device.canonicalize(device))
+        return self._moved_to(G.copy(self._node, Device.canonicalize(device)))
+
+    def _moved_to(self, node: Node) -> Self:
         self._view = None
         self._move(node)
         return self
@@ -198,7 +214,7 @@ class TensorBase(Gradients):
         if isinstance(other, TensorBase):
             if other.device != self.device:
                 raise DeviceMismatch(
-                    f"one operand is on {self.device}, the other on {other.device}; "
+                    f"one operand is on {place(self.device)}, the other on {place(other.device)}; "
                     "move one of them with .to(device)"
                 )
             return other._node
@@ -255,7 +271,7 @@ def broadcast(*nodes: Node) -> tuple[Node, ...]:
     return tuple(broadcast_to(G.cast(node, dtype), shape) for node in nodes)
 
 
-def node_of(data: object, device: str, dtype: DType | None) -> Node:
+def node_of(data: object, device: Place, dtype: DType | None) -> Node:
     """What a tensor is made of, as a node: a tensor, number, nested list or numpy array."""
     if isinstance(data, Node):
         node = data
@@ -295,7 +311,9 @@ def _as_array(data: object, dtype: DType | None) -> npt.NDArray[Any]:
     return array
 
 
-def _node_of_array(array: npt.NDArray[Any], device: str) -> Node:
+def _node_of_array(array: npt.NDArray[Any], device: Place) -> Node:
+    if not isinstance(device, str):
+        return G.multi([_node_of_array(array, name) for name in device], None, array.shape)
     dtype = dtypes.from_numpy(array.dtype)
     if array.size == 0:
         return G.const(0, array.shape, dtype, device)

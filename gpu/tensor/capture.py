@@ -6,15 +6,29 @@ Part of `gpu.jit`; see `gpu/tensor/jit.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import Symbol, find_symbols, rebound
-from gpu.compiler.ir.graph import Node
+from gpu.compiler.ir.graph import Node, Place, Shape
+from gpu.core.dtype import DType, dtypes
 from gpu.runtime.buffer import Buffer
-from gpu.runtime.execute import Prepared, is_computed, prepare, realize, storage, without_reshapes
+from gpu.runtime.device import Device
+from gpu.runtime.execute import (
+    Prepared,
+    is_computed,
+    is_only_storage,
+    is_spread,
+    on_devices,
+    parts_of,
+    prepare,
+    realize,
+    storage,
+    without_reshapes,
+)
+from gpu.runtime.ownership import is_only_reference
 from gpu.tensor.handle import Handle
 from gpu.tensor.randomness import write_state
 from gpu.tensor.tensor import Tensor
@@ -25,7 +39,8 @@ class _Source(NamedTuple):
     """Where the memory of a leaf comes from in a replay.
 
     `kind` is `argument` (number `position` of the call's tensors), `state` (a tensor from
-    outside), `random` (the next random words) or `constant` (memory made by the trace).
+    outside), `random` (the next random words) or `constant` (memory made by the trace). `part` is
+    the number of the device whose part of the tensor it is.
     """
 
     kind: str
@@ -34,84 +49,7 @@ class _Source(NamedTuple):
     device: str = ""
     words: int = 0
     node: Node | None = None
-
-
-class Capture:
-    """One form of a function's arguments: its graph, and what goes in and comes out."""
-
-    def __init__(self, trace: Trace, stand_ins: list[Node], arguments: list[Tensor], result: Any):
-        self.calls = self.attempts = 1
-        self.result = result
-        # Everything that has to be computed: (what becomes of it, node).
-        self.wanted = list(_wanted(trace, result, arguments))
-        nodes = [without_reshapes(node) for _, node in self.wanted]
-        fresh = [n for n in dict.fromkeys(nodes) if not is_computed(n) and n.size]
-        self.prepared: Prepared | None = prepare(fresh) if fresh else None
-        leaves = self.prepared.leaves if self.prepared else []
-        given = [n for n in dict.fromkeys(nodes) if is_computed(n)]
-        self.given = given
-        find = _Sources(trace, stand_ins)
-        self.sources = [find(leaf) for leaf in leaves]
-        self.given_sources = [find(node) for node in given]
-        self.place = {node: i for i, node in enumerate(fresh)}
-        self.bases = nodes
-        self._workspace: list[Buffer] | None = None
-
-    def form(self) -> tuple[Any, ...]:
-        """What must be the same each time the function is traced."""
-        sources = (*self.sources, *self.given_sources)
-        kinds = [(s.kind, s.position, id(s.handle), s.words, _content(s)) for s in sources]
-        targets = [target for target, _ in self.wanted]
-        key = self.prepared.key if self.prepared else None
-        return key, kinds, [(t.kind, t.argument, t.argument < 0 and id(t.handle)) for t in targets]
-
-    def replay(self, arguments: list[Tensor], symbols: dict[str, Symbol]) -> list[Node]:
-        """Runs the graph on these arguments; the value of each wanted node, in memory.
-
-        `symbols` are the variables that arguments depend on, bound to their values now; those that
-        the function binds itself keep the value they were traced with.
-        """
-        outputs: list[Buffer] = []
-        if self.prepared is not None:
-            schedule = self.prepared.schedule
-            leaves = [_buffer(source, arguments) for source in self.sources]
-            for source in self.sources:
-                if source.handle is not None:
-                    find_symbols(source.handle._value.shape, symbols)
-            vals = [symbols.get(s.base, s).number for s in self.prepared.symbols]
-            if self._workspace is None:
-                self._workspace = self.prepared.make_slots()
-            rest = list(self._workspace)
-            count = len(leaves)
-            for slot in schedule.outputs:
-                old = rest[slot - count]
-                rest[slot - count] = Buffer(old.device, old.size, old.dtype)
-            slots = [*leaves, *rest]
-            self.prepared.run(slots, vals)
-            outputs = [slots[slot] for slot in schedule.outputs]
-        given = {
-            node: _buffer(source, arguments)
-            for node, source in zip(self.given, self.given_sources, strict=True)
-        }
-        return [
-            _node_over(base, node, outputs, self.place, given, symbols)
-            for base, (_, node) in zip(self.bases, self.wanted, strict=True)
-        ]
-
-
-def _node_over(
-    base: Node,
-    node: Node,
-    outputs: list[Buffer],
-    place: dict[Node, int],
-    given: dict[Node, Buffer],
-    symbols: dict[str, Symbol],
-) -> Node:
-    if not base.size:
-        return node
-    memory = outputs[place[base]] if base in place else given[base]
-    shape = rebound(node.shape, symbols) if symbols else node.shape
-    return G.buffer(memory, shape, node.dtype, node.device)
+    part: int = 0
 
 
 class Target(NamedTuple):
@@ -132,6 +70,143 @@ class Target(NamedTuple):
         return found
 
 
+class _Wanted(NamedTuple):
+    """A value that a replay gives, and the form of the tensor over it.
+
+    It is put together from `parts` along `axis` if it is on several devices.
+    """
+
+    target: Target
+    parts: tuple[_Part, ...]
+    axis: int | None
+    shape: Shape
+    device: Place
+
+
+class _Part(NamedTuple):
+    """What one device has of a value that a replay gives.
+
+    `output` is the number of a computed value, `given` that of one that was there. Both are -1 for
+    a tensor without elements, which is `node`.
+    """
+
+    shape: Shape
+    dtype: DType
+    device: str
+    output: int = -1
+    given: int = -1
+    node: Node | None = None
+
+
+class Capture:
+    """One form of a function's arguments: its graph, and what goes in and comes out.
+
+    It holds no nodes of the trace: they would keep the memory that state had then.
+
+    Attributes:
+        result: what the function returned, with the same tensor in place of each.
+        writes: whether a replay changes memory that is there.
+    """
+
+    def __init__(self, trace: Trace, stand_ins: list[Node], arguments: list[Tensor], result: Any):
+        self.calls = self.attempts = 1
+        wanted = list(_wanted(trace, result, arguments))
+        spread = _on_devices([node for _, node in wanted])
+        nodes = [node for parts, _ in spread for node in parts]
+        bases = [without_reshapes(node) for node in nodes]
+        fresh = [n for n in dict.fromkeys(bases) if not is_computed(n) and n.size]
+        given = [n for n in dict.fromkeys(bases) if is_computed(n)]
+        prepared = prepare(fresh) if fresh else None
+        find = _Sources(trace, stand_ins)
+        self.sources = [find(leaf) for leaf in prepared.leaves] if prepared else []
+        self.given_sources = [find(node) for node in given]
+        self.prepared = prepared._replace(leaves=[]) if prepared else None
+        self.writes = prepared is not None and bool(prepared.schedule.writes)
+        output = {node: i for i, node in enumerate(fresh)}
+        place = {node: i for i, node in enumerate(given)}
+        made = iter(
+            _Part(
+                node.shape, node.dtype, node.device,
+                output.get(base, -1), place.get(base, -1), None if base.size else node,
+            )
+            for node, base in zip(nodes, bases, strict=True)
+        )  # fmt: skip
+        self.wanted = [
+            _Wanted(target, tuple(next(made) for _ in parts), axis, node.shape, node.device)
+            for (target, node), (parts, axis) in zip(wanted, spread, strict=True)
+        ]
+        stand_in = Tensor._wrap(G.const(0, (), dtypes.int32, Device.DEFAULT))
+        self.result = map_tensors(result, lambda _: stand_in)
+        self._workspace: list[Buffer] | None = None
+
+    def form(self) -> tuple[Any, ...]:
+        """What must be the same each time the function is traced."""
+        sources = (*self.sources, *self.given_sources)
+        kinds = [(s.kind, s.position, id(s.handle), s.words, s.part, _content(s)) for s in sources]
+        targets = [wanted.target for wanted in self.wanted]
+        key = self.prepared.key if self.prepared else None
+        return key, kinds, [(t.kind, t.argument, t.argument < 0 and id(t.handle)) for t in targets]
+
+    def replay(self, arguments: list[Tensor], symbols: dict[str, Symbol]) -> list[Node]:
+        """Runs the graph on these arguments; the value of each wanted node, in memory.
+
+        `symbols` are the variables that arguments depend on, bound to their values now; those that
+        the function binds itself keep the value they were traced with. Where `writes` is set, the
+        caller gives the values to the tensors they are for before it is interrupted.
+        """
+        given = [_buffer(source, arguments) for source in self.given_sources]
+        outputs = self._run(self.prepared, arguments, symbols) if self.prepared else []
+        result = []
+        for wanted in self.wanted:
+            parts = [_node_over(part, outputs, given, symbols) for part in wanted.parts]
+            one = isinstance(wanted.device, str)
+            result.append(parts[0] if one else G.multi(parts, wanted.axis, wanted.shape))
+        return result
+
+    def _run(
+        self, prepared: Prepared, arguments: list[Tensor], symbols: dict[str, Symbol]
+    ) -> list[Buffer]:
+        """The memory of each root that is computed."""
+        schedule = prepared.schedule
+        slots = [_buffer(source, arguments) for source in self.sources]
+        for source in self.sources:
+            if source.handle is not None:
+                find_symbols(source.handle._value.shape, symbols)
+        vals = [symbols.get(s.base, s).number for s in prepared.symbols]
+        for slot in schedule.writes:
+            if not self._may_change(slot, slots[slot : slot + 1], arguments):
+                slots[slot] = slots[slot].duplicate()
+        if self._workspace is None:
+            self._workspace = prepared.make_slots()
+        count = len(slots)
+        slots += self._workspace
+        for slot in schedule.outputs:
+            if slot >= count:
+                old = slots[slot]
+                slots[slot] = Buffer(old.device, old.size, old.dtype)
+        prepared.run(slots, vals)
+        for slot in schedule.writes:
+            slots[slot] = slots[slot].moved()
+        return [slots[slot] for slot in schedule.outputs]
+
+    def _may_change(self, slot: int, memory: list[Buffer], arguments: list[Tensor]) -> bool:
+        """Whether only the tensor that a leaf stands for, which moves on, needs its memory."""
+        source = self.sources[slot]
+        handle = arguments[source.position] if source.kind == "argument" else source.handle
+        if handle is None or handle._view is not None:
+            return False
+        moves = (w.target.tensor(arguments) for w in self.wanted if w.target.kind == "move")
+        if not any(moved is handle for moved in moves):
+            return False
+        if not is_only_reference([handle._value], 1):
+            return False
+        if isinstance(handle.device, str):
+            return is_only_storage(handle._value, memory)
+        parts = parts_of(handle._value)
+        apart = is_only_reference(parts[source.part : source.part + 1], 1)
+        return apart and is_only_storage(parts[source.part], memory)
+
+
 def _wanted(trace: Trace, result: Any, arguments: list[Tensor]) -> Iterable[tuple[Target, Node]]:
     for tensor in tensors_in(result):
         yield Target("result"), tensor._node
@@ -143,13 +218,34 @@ def _wanted(trace: Trace, result: Any, arguments: list[Tensor]) -> Iterable[tupl
             yield Target("grad", handle, position.get(id(handle), -1)), handle.grad._node
 
 
+def _on_devices(nodes: Sequence[Node]) -> list[tuple[tuple[Node, ...], int | None]]:
+    """What each of `nodes` is on its devices, and along which axis it is cut."""
+    if Device.has_groups and is_spread(nodes):
+        return [(each.parts, each.axis) for each in on_devices(nodes)]
+    return [((node,), None) for node in nodes]
+
+
+def _node_over(
+    part: _Part, outputs: list[Buffer], given: list[Buffer], symbols: dict[str, Symbol]
+) -> Node:
+    if part.node is not None:
+        return part.node
+    memory = outputs[part.output] if part.output >= 0 else given[part.given]
+    shape = rebound(part.shape, symbols) if symbols else part.shape
+    return G.buffer(memory, shape, part.dtype, part.device)
+
+
 class _Sources:
     """Tells where each leaf of a traced graph comes from."""
 
     def __init__(self, trace: Trace, stand_ins: list[Node]):
-        self.known = {node: _Source("argument", i) for i, node in enumerate(stand_ins)}
-        for handle, node in trace.state.items():
-            self.known.setdefault(node, _Source("state", handle=handle))
+        self.known: dict[Node, _Source] = {}
+        for i, whole in enumerate(stand_ins):
+            for number, node in enumerate(parts_of(whole)):
+                self.known[node] = _Source("argument", i, part=number)
+        for handle, whole in trace.state.items():
+            for number, node in enumerate(parts_of(whole)):
+                self.known.setdefault(node, _Source("state", handle=handle, part=number))
         for node, device, words in trace.random:
             self.known[node] = _Source("random", device=device, words=words, node=node)
 
@@ -165,17 +261,21 @@ def _content(source: _Source) -> bytes:
     return blake2b(storage(source.node).copy_out().tobytes(), digest_size=16).digest()
 
 
+def _part_of(node: Node, source: _Source) -> Node:
+    return node if isinstance(node.device, str) else parts_of(node)[source.part]
+
+
 def _buffer(source: _Source, arguments: list[Tensor]) -> Buffer:
     match source.kind:
         case "argument":
-            return storage(arguments[source.position]._node)
+            return storage(_part_of(arguments[source.position]._node, source))
         case "state":
             assert source.handle is not None
             node = source.handle._node
             if not is_computed(node):
                 (node,) = realize([node])
                 source.handle._become(node, set())
-            return storage(node)
+            return storage(_part_of(node, source))
         case "random":
             assert source.node is not None
             memory = storage(source.node)

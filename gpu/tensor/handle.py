@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.derivative import has_gradient
 from gpu.compiler.ir.graph import Node, Shape
+from gpu.compiler.ir.graph_node import Place, place
 from gpu.core.dtype import DType
 from gpu.core.errors import DTypeError, InvalidValue
 from gpu.tensor.autodiff import reaches
@@ -80,9 +82,8 @@ class Handle:
         """The value the tensor has now."""
         if (trace := active()) is not None:
             trace.uses(self)
-        view = self._view
-        if view is not None and self._version != view.base._version:
-            self._value, self._version = view.derive(), view.base._version
+        if self._view is not None:
+            self._catch_up()
         return self._value
 
     @property
@@ -96,8 +97,11 @@ class Handle:
         return self._value.dtype
 
     @property
-    def device(self) -> str:
-        """Name of the device the value lives on, as in ``CPU`` or ``CPU:1``."""
+    def device(self) -> Place:
+        """Name of the device the value lives on, as in ``CPU`` or ``CPU:1``.
+
+        Of a tensor that is sharded, a tuple of the names of its devices.
+        """
         return self._value.device
 
     @property
@@ -107,7 +111,7 @@ class Handle:
 
     def _described(self) -> str:
         """The tensor in words, for errors: nothing is computed."""
-        return f"a tensor of shape {list(self.shape)}, {self.dtype.name} on {self.device}"
+        return f"a tensor of shape {list(self.shape)}, {self.dtype.name} on {place(self.device)}"
 
     # Writes.
 
@@ -130,6 +134,15 @@ class Handle:
         self._note_write()
         self._value, self._earlier = node, ()
         self._version += 1
+
+    def _catch_up(self) -> None:
+        """A view that was written through lets go of the value it showed before.
+
+        Its memory may then be written in place.
+        """
+        view = self._view
+        if view is not None and self._version != view.base._version:
+            self._value, self._version = view.derive(), view.base._version
 
     def _note_write(self) -> None:
         if (trace := active()) is not None:
@@ -203,6 +216,16 @@ class Handle:
     def _nodes(self) -> tuple[Node, ...]:
         """Every node this tensor's value has been known as."""
         return (self._node, *self._earlier)
+
+
+def releases(handles: Sequence[Handle]) -> list[Node]:
+    """The nodes that tensors let go of when they are computed; see `Handle._become`."""
+    leaves = leaf_nodes()
+    return [
+        handle._value
+        for handle in handles
+        if id(handle) not in Handle._leaves and not (leaves and reaches(handle._value, leaves))
+    ]
 
 
 def _node_of_its_own(node: Node) -> Node:

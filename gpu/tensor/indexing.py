@@ -11,12 +11,14 @@ import numpy as np
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import product
 from gpu.compiler.ir.graph import Node, Shape
+from gpu.compiler.ir.graph_node import place
 from gpu.core.dtype import DType, dtypes, promote
 from gpu.core.errors import DeviceMismatch, InvalidIndex, ShapeError
 from gpu.tensor.arguments import Operand
 from gpu.tensor.base import TensorBase, broadcast_shape, broadcast_to, node_of
 from gpu.tensor.indices import Array, Pick, read_index
 from gpu.tensor.movement import Movement
+from gpu.tensor.views import Range
 
 
 class Indexing(Movement):
@@ -43,7 +45,7 @@ class Indexing(Movement):
     def __getitem__(self, index: object) -> Self:
         """The elements that `index` names, as `read_index` tells; a view unless it holds arrays."""
         region = read_index(index, self.shape)
-        view = self._sliced(region.ranges)._reshaped(region.shape)
+        view = self._shown(region.ranges, region.shape)
         return view._read_at(_positions(region.picks)) if region.picks else view
 
     def __setitem__(self, index: object, value: Operand) -> None:
@@ -56,7 +58,7 @@ class Indexing(Movement):
         """
         self._refuse_leaf()
         region = read_index(index, self.shape)
-        view = self._sliced(region.ranges)._reshaped(region.shape)
+        view = self._shown(region.ranges, region.shape)
         node = self._value_node(value)
         if not region.picks:
             # After ``x[i] += y`` the view has been written to already.
@@ -64,6 +66,12 @@ class Indexing(Movement):
                 view._set(_fitted(node, view.shape))
         elif not view._set_where(region.picks, node):
             view._write_at(_positions(region.picks), node)
+        self._catch_up()
+
+    def _shown(self, ranges: Sequence[Range], shape: Shape) -> Self:
+        """A view of ranges of elements; axes of size 1 may come and go."""
+        view = self._sliced(ranges)
+        return view if view.shape == shape else view._reshaped(shape)
 
     def __iter__(self) -> Iterator[Self]:
         return (self[i] for i in range(len(self)))
@@ -131,7 +139,7 @@ class Indexing(Movement):
             return node_of(index, self.device, None)
         if index.device != self.device:
             raise DeviceMismatch(
-                f"the tensor is on {self.device}, an index on {index.device}; "
+                f"the tensor is on {place(self.device)}, an index on {place(index.device)}; "
                 "move one of them with .to(device)"
             )
         return index._node

@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -155,14 +155,19 @@ class Interop(Operands):
         fits = array.flags.c_contiguous and address % dtype.itemsize == 0
         if not array.size:
             return cls._wrap(G.const(0, array.shape, dtype, name))
-        if copy or not (fits and _uses_host_memory(name)):
+        node = None
+        if fits and not copy:
+            source = _Foreign(name, array.shape, dtype, address, read_only)
+            borrow = Device[name].allocator.borrow
+            node = source.node(lambda nbytes: borrow(address, nbytes, array), array)
+        if node is None:
             if copy is False:
                 raise InvalidValue(
                     f"copy=False, but memory of shape {list(array.shape)} and strides "
                     f"{list(array.strides)} bytes cannot be used in place on {name}"
                 )
-            return cls._wrap(node_of(array, name, None))
-        return cls._wrap(_borrowed(name, array.shape, dtype, address, array, read_only))
+            node = node_of(array, name, None)
+        return cls._wrap(node)
 
     @classmethod
     def from_blob(
@@ -174,13 +179,15 @@ class Interop(Operands):
     ) -> Self:
         """A tensor over memory at address `ptr`, in row-major order, without a copy.
 
+        On CL `ptr` is a `cl_mem` of the device's context; it is retained.
+
         The caller keeps the memory alive, and unchanged, as long as the tensor or something that
         was not computed yet needs it. Writing to the tensor gives it memory of its own. Tensors
         over one range share one value; ranges that overlap otherwise know nothing of each other.
 
         Raises:
             InvalidValue: an address that is zero, or not a multiple of the size of an element.
-            Unsupported: a device that cannot use host memory.
+            Unsupported: a device that cannot use such memory.
         """
         name, element, sizes = Device.canonicalize(device), to_dtype(dtype), shape_of(shape)
         address = integer(ptr, "ptr")
@@ -189,11 +196,14 @@ class Interop(Operands):
                 f"ptr must be an address that is a multiple of {element.itemsize}, the size of "
                 f"{element.name}; got {address:#x}"
             )
-        if not _uses_host_memory(name):
-            raise Unsupported(f"{name} cannot use memory at an address; copy it there with .to()")
         if 0 in sizes:
             return cls._wrap(G.const(0, sizes, element, name))
-        return cls._wrap(_borrowed(name, sizes, element, address, None, False))
+        adopt = Device[name].allocator.adopt
+        source = _Foreign(name, sizes, element, address, read_only=False)
+        node = source.node(lambda nbytes: adopt(address, nbytes), None)
+        if node is None:
+            raise Unsupported(f"{name} cannot use memory at an address; copy it there with .to()")
+        return cls._wrap(node)
 
     def _lent(self) -> Array:
         """The value as a read-only array: over the tensor's memory, or where not possible a copy.
@@ -223,10 +233,6 @@ def _has_no_format(dtype: DType) -> bool:
     return dtype.is_float and (dtype.bits == 8 or dtype is dtypes.bfloat16)
 
 
-def _uses_host_memory(device: str) -> bool:
-    return Device[device].allocator.host_address(0) is not None
-
-
 def _capsule_of(x: Any) -> object:
     if type(x).__name__ == "PyCapsule":
         return x
@@ -238,19 +244,32 @@ def _capsule_of(x: Any) -> object:
         return x.__dlpack__()
 
 
-def _borrowed(
-    device: str, shape: tuple[int, ...], dtype: DType, address: int, owner: object, read_only: bool
-) -> Node:
-    """A buffer over memory of someone else, that which already is for exactly this range."""
-    size = int(np.prod(shape, dtype=np.int64))
-    key = (device, address, size, dtype, read_only)
-    buffer = _foreign.get(key)
-    if buffer is None:
-        buffer = Buffer.over(device, size, dtype, address, owner, read_only)
-        _foreign[key] = buffer
-    else:
-        buffer.hold(owner)
-    return G.buffer(buffer, shape, dtype, device)
+class _Foreign(NamedTuple):
+    """Memory of someone else that a tensor is to stand for."""
+
+    device: str
+    shape: tuple[int, ...]
+    dtype: DType
+    address: int
+    read_only: bool
+
+    def node(self, use: Callable[[int], Any], owner: object) -> Node | None:
+        """A buffer over the memory, that which already is for exactly this range.
+
+        `use` makes memory of the device of so many bytes, or None, which is the result then.
+        """
+        size = int(np.prod(self.shape, dtype=np.int64))
+        key = (self.device, self.address, size, self.dtype, self.read_only)
+        buffer = _foreign.get(key)
+        if buffer is None:
+            memory = use(size * self.dtype.itemsize)
+            if memory is None:
+                return None
+            buffer = Buffer.over(self.device, size, self.dtype, memory, owner, self.read_only)
+            _foreign[key] = buffer
+        else:
+            buffer.hold(owner)
+        return G.buffer(buffer, self.shape, self.dtype, self.device)
 
 
 _OPERATORS: Final[dict[str, Callable[..., Any]]] = {

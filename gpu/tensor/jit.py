@@ -33,7 +33,8 @@ from gpu.compiler.ir.graph import Node
 from gpu.core.config import config
 from gpu.core.log import get_logger
 from gpu.runtime.buffer import Buffer
-from gpu.runtime.execute import is_computed, realize
+from gpu.runtime.execute import is_computed, parts_of, realize
+from gpu.runtime.interrupts import put_off
 from gpu.tensor.capture import Capture, changed_number, map_tensors, tensors_in
 from gpu.tensor.handle import Handle
 from gpu.tensor.randomness import generator_state, restore_generator
@@ -124,6 +125,9 @@ class Jit(Generic[P, R]):
             capture = self._capture(key, args, kwargs, arguments)
         elif config.GPU_VERIFY_JIT:
             return self._verified(capture, args, kwargs, arguments, symbols)
+        if capture.writes:
+            with put_off():
+                return self._apply(capture, capture.replay(arguments, symbols), arguments)
         return self._apply(capture, capture.replay(arguments, symbols), arguments)
 
     def _outside(self, symbols: dict[str, Symbol]) -> tuple[Any, ...]:
@@ -225,7 +229,7 @@ class Jit(Generic[P, R]):
     def _apply(self, capture: Capture, values: list[Node], arguments: list[Tensor]) -> R:
         """Makes the function's effects and its result of the values of a replay."""
         results: list[Tensor] = []
-        for (target, _), node in zip(capture.wanted, values, strict=True):
+        for (target, *_), node in zip(capture.wanted, values, strict=True):
             if target.kind == "result":
                 results.append(Tensor._wrap(node))
             elif target.kind == "move":
@@ -253,7 +257,7 @@ class Jit(Generic[P, R]):
         symbols: dict[str, Symbol],
     ) -> R:
         """Replays, runs the function itself from the same state, and compares the two."""
-        handles = [t.tensor(arguments) for t, _ in capture.wanted if t.kind != "result"]
+        handles = [t.tensor(arguments) for t, *_ in capture.wanted if t.kind != "result"]
         before = {handle: (handle._value, handle.grad) for handle in handles}
         state = generator_state()
         replayed = [_value_of(Tensor._wrap(n)) for n in capture.replay(arguments, symbols)]
@@ -263,7 +267,7 @@ class Jit(Generic[P, R]):
         if tensors:
             Tensor.realize(*tensors)
         eager = iter(tensors)
-        for (target, _), got in zip(capture.wanted, replayed, strict=True):
+        for (target, *_), got in zip(capture.wanted, replayed, strict=True):
             tensor = next(eager) if target.kind == "result" else target.tensor(arguments)
             want = _value_of(tensor.grad if target.kind == "grad" else tensor)
             if not np.allclose(got, want, rtol=1e-4, atol=1e-5, equal_nan=True):
@@ -304,9 +308,14 @@ class _StandIn(Buffer):
 
 
 def _stand_in(tensor: Tensor, function: str) -> Node:
-    handle = _StandIn(tensor.device, tensor._value.size, tensor.dtype)
-    handle.function = function
-    return G.buffer(handle, tensor.shape, tensor.dtype, tensor.device)
+    parts = []
+    for part in parts_of(tensor._value):
+        handle = _StandIn(part.device, part.size, part.dtype)
+        handle.function = function
+        parts.append(G.buffer(handle, part.shape, part.dtype, part.device))
+    if isinstance(tensor.device, str):
+        return parts[0]
+    return G.multi(parts, tensor.shard_axis, tensor.shape)
 
 
 def _compute(arguments: list[Tensor]) -> None:
@@ -339,7 +348,8 @@ def _form(value: Any, found: list[Tensor], symbols: dict[str, Symbol]) -> Any:
                 return ("same", position)
         found.append(value)
         find_symbols(value.shape, symbols)
-        return (plain(value.shape), value.dtype, value.device, value.requires_grad)
+        where = (value.device, value.shard_axis)
+        return (plain(value.shape), value.dtype, where, value.requires_grad)
     if isinstance(value, (list, tuple)):
         return (type(value).__name__, *(_form(v, found, symbols) for v in value))
     if isinstance(value, dict):

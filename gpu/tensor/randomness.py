@@ -19,7 +19,7 @@ import numpy as np
 
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import upper_shape
-from gpu.compiler.ir.graph import Node, Shape
+from gpu.compiler.ir.graph import Node, Place, Shape
 from gpu.core.dtype import DType, dtypes, promote, to_dtype
 from gpu.core.errors import DTypeError, InvalidType, InvalidValue, ShapeError
 from gpu.runtime.buffer import Buffer
@@ -80,8 +80,11 @@ def restore_generator(state: tuple[int | None, dict[str, int]]) -> None:
     _Generator.seed, _Generator.given = state[0], dict(state[1])
 
 
-def random_words(shape: Shape, device: str) -> Node:
-    """Fresh random bits, as uint32."""
+def random_words(shape: Shape, device: Place) -> Node:
+    """Fresh random bits, as uint32; on several devices the same, those of the first one."""
+    if not isinstance(device, str):
+        state = next_state(device[0], math.prod(upper_shape(shape)))
+        return G.random_bits(G.copy(state, device), shape)
     return G.random_bits(next_state(device, math.prod(upper_shape(shape))), shape)
 
 

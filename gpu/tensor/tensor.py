@@ -14,13 +14,14 @@ from gpu.tensor.notation import Notation
 from gpu.tensor.operators import Operators
 from gpu.tensor.pooling import Pooling
 from gpu.tensor.products import Products
+from gpu.tensor.sharding import Sharding
 from gpu.tensor.synonyms import accepts_torch_keywords
 
 
 @accepts_torch_keywords
 class Tensor(
     Operators, Products, Loss, Interpolation, Convolution, Pooling, Normalization,
-    Notation, Creation, Casts, Interop, Display,
+    Notation, Creation, Casts, Interop, Sharding, Display,
 ):  # fmt: skip
     """A tensor: a lazy value on a device, computed when it is asked for.
 

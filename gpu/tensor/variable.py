@@ -17,11 +17,12 @@ class Var:
     subtracts, and multiplies, divides (``//``) and leaves remainders (``%``) by ints. Programs are
     compiled for the bounds, once, and run with the value. Memory is taken for the largest value.
 
-    One realization or jitted call knows one value of each variable; `realize` what was computed
-    with the last one before the next is used. What must hold of a size or slice, such as that its
-    elements are there, must hold for all values in the bounds.
+    One program knows one value of each variable: what was computed with another one is computed
+    before, in a program of its own, and one jitted call has one value. What must hold of a size or
+    slice, such as that its elements are there, must hold for all values in the bounds.
 
-    A decoder that keeps keys for all positions, and attends to those so far:
+    A decoder that keeps keys for all positions, and attends to those so far; writing a row costs
+    that row, not the cache:
 
     >>> from gpu import Tensor, Var
     >>> position = Var("position", 0, 511)
@@ -30,7 +31,6 @@ class Var:
     ...     p = position.bind(step)
     ...     keys[p:p + 1] = Tensor.full((1, 8), float(step))
     ...     weights = (keys[:p + 1] @ Tensor.ones(8)).softmax(0)
-    ...     weights = weights.realize(keys)
     >>> weights.shape, weights.numpy().shape
     ((position + 1,), (3,))
 

@@ -49,7 +49,9 @@ class View:
         self.base, self.step, self.before = base, step, before
 
     def then(self, step: Step) -> View:
-        """A view of this view."""
+        """A view of this view; two slices in a row are one."""
+        if isinstance(step, Slice) and isinstance(self.step, Slice):
+            return View(self.base, self.step.then(step), self.before)
         return View(self.base, step, self)
 
     def derive(self) -> Node:
@@ -118,6 +120,15 @@ class Slice:
     """Of each axis the elements start, start + step, ..., `size` of them."""
 
     ranges: tuple[Range, ...]
+
+    def then(self, inner: Slice) -> Slice:
+        """This and then `inner` in one step."""
+        return Slice(
+            tuple(
+                (start + step * at, size, step * by)
+                for (start, _, step), (at, size, by) in zip(self.ranges, inner.ranges, strict=True)
+            )
+        )
 
     def apply(self, source: Node) -> Node:
         """See `Step`."""

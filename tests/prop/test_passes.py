@@ -7,11 +7,13 @@ representation that the pass gives, and finally as machine code.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir.graph import Node, toposort
 from gpu.compiler.ir.graph_text import handles_of, parse_graph, print_graph
 from gpu.compiler.ir.kernel_interp import interpret_kernel
@@ -38,6 +40,7 @@ RunKernel = Callable[[BuiltKernel, list[Array]], None]
 WORKERS = host_target(workers=2)
 WIDE = Target("wide", WORKERS.native, "worker", 1, 64, 32)
 SCALAR = Target("scalar", WORKERS.native, "grid")
+VECTORS = replace(BLOCKS, name="vectors", vector_bytes=16, threads=256, warp=32)
 
 
 def run_plan(roots: list[Node], inputs: dict[Any, Array], run: RunKernel) -> list[Array]:
@@ -96,6 +99,9 @@ STAGES: dict[str, RunKernel] = {
     "linear-workers": linear(WORKERS),
     "linear-wide": linear(WIDE),
     "linear-grid": linear(SCALAR),
+    "scheduled-blocks": scheduled(BLOCKS),
+    "linear-blocks": linear(BLOCKS),
+    "linear-vectors": linear(VECTORS),
 }
 
 
@@ -115,9 +121,17 @@ def test_stage_keeps_the_meaning(stage: str, batch: int) -> None:
             check(got, expect(wanted, inputs, rng), wanted)
 
 
-@pytest.fixture(params=["CPU", "CPU:CLANG", "PYTHON"])
+@pytest.fixture(params=["CPU", "CPU:CLANG", "PYTHON", "PYTHON:BLOCKS", "CL", "WEBGPU", "AMD"])
 def device(request: pytest.FixtureRequest, need: Callable[[str], None]) -> str:
     """The name of an open device."""
+    if tool := {"CL": "opencl", "WEBGPU": "webgpu", "AMD": "llvmlite"}.get(request.param):
+        need(tool)
+    if request.param == "PYTHON:BLOCKS":
+        with Context(DEV="PYTHON:9::blocks"):
+            return Device["PYTHON:9"].device
+    if request.param == "AMD":
+        with Context(SIM="gfx1100,gfx1100"):
+            return Device["AMD"].device
     if request.param != "CPU:CLANG":
         return request.param
     need("clang")
@@ -131,9 +145,17 @@ def test_device_keeps_the_meaning(device: str, batch: int) -> None:
         rng = np.random.default_rng(seed)
         roots, inputs = random_graph(rng, depth=int(rng.integers(3, 31)), max_size=2000)
         if wanted := computed(roots):
+            if lacks_a_dtype(device, wanted):
+                continue
             done = realize(on(device, wanted, inputs))
             got = [storage(node).copy_out().reshape(node.shape) for node in done]
-            check(got, expect(wanted, inputs, rng), wanted)
+            check(got, expect(wanted, inputs, rng, exact=device != "WEBGPU"), wanted)
+
+
+def lacks_a_dtype(device: str, roots: list[Node]) -> bool:
+    """Whether the device refuses this program for a dtype in it."""
+    lacking = Device[device].renderer.target.native.lacking
+    return any(node.dtype in lacking for node in toposort(roots))
 
 
 def on(device: str, roots: list[Node], inputs: dict[Any, Array]) -> list[Node]:

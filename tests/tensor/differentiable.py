@@ -179,6 +179,10 @@ CASES: dict[str, Case] = {
     "contiguous": Case(lambda x: x.exp().contiguous().T.square(), lambda t: (t.exp().T) ** 2),
     "detach": Case(lambda x: x * x.exp().detach(), lambda t: t * t.exp().detach()),
     "copy": Case(lambda x: x.exp().to("PYTHON").to(x.device).square(), lambda t: (2 * t).exp()),
+    "shard": Case(
+        lambda x: x.exp().shard((x.device, "PYTHON:1"), 1).square().to(x.device),
+        lambda t: (2 * t).exp(),
+    ),
     "newton_schulz": Case(
         lambda x: x.newton_schulz(2, (1.5, -0.5)), lambda t: newton_schulz(t, 2)
     ),

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gpu import Tensor
+from gpu import Device, Tensor, dtypes
 
 torch = pytest.importorskip("torch")
 
@@ -60,6 +60,17 @@ def assert_same(ours: Any, theirs: Any, tolerance: Tolerance | None = None) -> N
     np.testing.assert_allclose(found, wanted, relative, absolute, equal_nan=True)
 
 
+def widest(device: str) -> str:
+    """The name of the most accurate float dtype of a device."""
+    lacking = Device[device].renderer.target.native.lacking
+    return "float32" if dtypes.float64 in lacking else "float64"
+
+
+def fitted(device: str, x: Array) -> Array:
+    """The array, as float32 if it is of float64 and the device has none."""
+    return x.astype(widest(device)) if x.dtype == np.float64 else x
+
+
 def assert_forward(
     device: str,
     ours: Function,
@@ -68,6 +79,7 @@ def assert_forward(
     tolerance: Tolerance | None = None,
 ) -> None:
     """Both give the same value of the same inputs."""
+    inputs = [fitted(device, x) for x in inputs]
     value = ours(*(Tensor(x, device=device) for x in inputs))
     # A copy: torch takes no arrays with negative strides.
     assert_same(value, theirs(*(torch.tensor(x.copy()) for x in inputs)), tolerance)
@@ -81,6 +93,7 @@ def assert_gradients(
     tolerance: Tolerance | None = None,
 ) -> None:
     """Both give the same value, and the same gradients under one random cotangent."""
+    inputs = [fitted(device, x) for x in inputs]
     xs = [Tensor(x, device=device, requires_grad=True) for x in inputs]
     ts = [torch.tensor(x.copy(), requires_grad=True) for x in inputs]
     value, expected = ours(*xs), theirs(*ts)

@@ -21,7 +21,7 @@ from gpu.core.errors import (
     ShapeError,
 )
 from gpu.runtime.execute import Counters
-from tensor.reference import assert_gradients, rng_for, torch
+from tensor.reference import assert_gradients, fitted, rng_for, torch
 
 SHAPE = (3, 4, 5)
 MASK = np.array([True, False, True])
@@ -94,9 +94,9 @@ def test_reading(name: str, device: str) -> None:
 def test_writing(name: str, device: str) -> None:
     index = on_device(INDICES[name], device) if device == "PYTHON" else INDICES[name]
     shape = np.zeros(SHAPE)[INDICES[name]].shape
-    values = rng_for(name).normal(size=shape)
+    values = fitted(device, rng_for(name).normal(size=shape))
     for value in (7, values, values[..., :1]):
-        x = np.arange(60.0).reshape(SHAPE)
+        x = fitted(device, np.arange(60.0).reshape(SHAPE))
         ours = Tensor(x, device=device)
         ours[index] = value
         x[INDICES[name]] = value

@@ -10,7 +10,7 @@ import pytest
 
 from gpu import Tensor
 from gpu.core.errors import DTypeError, GpuError, InvalidValue, ShapeError
-from tensor.reference import Array, assert_gradients, assert_same, rng_for, torch
+from tensor.reference import Array, assert_gradients, assert_same, fitted, rng_for, torch
 
 F = torch.nn.functional
 # Shapes of the logits, with the classes along axis 1, or along the only one.
@@ -27,6 +27,7 @@ def against(
     device: str, ours: Callable[..., Any], theirs: Callable[..., Any], *inputs: Array, of: Array
 ) -> None:
     """Compares losses of inputs and a target `of` that has no gradient."""
+    of = fitted(device, of)
     assert_gradients(
         device,
         lambda *xs: ours(*xs, Tensor(of, device=device)),
@@ -60,7 +61,7 @@ def test_cross_entropy(
 @pytest.mark.parametrize("shape", LOGITS)
 def test_nll_loss(shape: tuple[int, ...], ignored: int | None, reduction: str, device: str) -> None:
     x = rng_for(shape).normal(size=shape)
-    weight = rng_for("weight").uniform(0.5, 2, 5)
+    weight = fitted(device, rng_for("weight").uniform(0.5, 2, 5))
     skipped = -100 if ignored is None else ignored
     against(
         device,
@@ -141,6 +142,7 @@ def test_attention_under_a_mask(kind: str, device: str) -> None:
     rng = rng_for(kind)
     q, k, v = (rng.normal(size=(2, n, 4)) for n in (3, 5, 5))
     mask = rng.normal(size=(3, 5)) if kind == "float64" else rng.uniform(size=(3, 5)) > 0.4
+    mask = fitted(device, mask)
     mask[1] = False if kind == "bool" else -np.inf  # the second query sees nothing
     assert_gradients(
         device,
@@ -206,6 +208,7 @@ def test_newton_schulz(shape: tuple[int, ...], device: str) -> None:
         return x
 
     x = rng_for(shape).normal(size=shape)
+    x = fitted(device, x)
     assert_gradients(device, lambda t: t.newton_schulz(3, params), theirs, [x])
     values = np.linalg.svd(Tensor(x).newton_schulz(8, (1.5, -0.5)).numpy(), compute_uv=False)
     assert values.max() < 1.001

@@ -19,6 +19,7 @@ from tensor.reference import (
     rng_for,
     torch,
     uniform,
+    widest,
 )
 
 F = torch.nn.functional
@@ -169,7 +170,7 @@ def test_linear(device: str) -> None:
     assert_gradients(
         device, lambda x, w, b: x.linear(w, b), lambda x, w, b: F.linear(x, w.T, b), [x, w, b]
     )
-    assert Tensor([1.0, 2.0]).linear(Tensor([3.0, 4.0]), dtype="float64").tolist() == [3, 8]
+    assert Tensor([1.0, 2.0]).linear(Tensor([3.0, 4.0]), dtype=widest(device)).tolist() == [3, 8]
 
 
 LOSSES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[float, float]]] = {
@@ -193,15 +194,15 @@ LOSSES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[float, flo
 def test_losses(name: str, device: str) -> None:
     ours, theirs, domain = LOSSES[name]
     rng = rng_for(name)
-    x = uniform(rng, (4, 3), domain, "float64")
-    y = uniform(rng, (4, 3), (0, 1), "float64")
+    x = uniform(rng, (4, 3), domain, widest(device))
+    y = uniform(rng, (4, 3), (0, 1), widest(device))
     assert_gradients(
         device,
         lambda t: ours(t, Tensor(y, device=device)),
         lambda t: theirs(t, torch.tensor(y)),
         [x],
     )
-    tall = np.array([[0.0, 1.0, 0.0]])
+    tall = np.array([[0.0, 1.0, 0.0]], widest(device))
     if name == "bce":
         assert_same(ours(Tensor(tall), Tensor(1 - tall)), torch.tensor(100.0))
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpu import Tensor, dtypes
 from gpu.core.errors import GpuError, InvalidIndex, ShapeError
-from tensor.reference import Array, assert_gradients, rng_for, torch
+from tensor.reference import Array, assert_gradients, rng_for, torch, widest
 
 # Around the lengths at which runs are merged and filled up.
 SIZES = [0, 1, 2, 3, 31, 256, 257]
@@ -67,6 +67,8 @@ def test_lengths(size: int, descending: bool, device: str) -> None:
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dtypes(dtype: str, descending: bool, device: str) -> None:
+    if dtype == "float64" and widest(device) != dtype:
+        pytest.skip(f"{device} has no float64")
     x = numbers((40, 3), dtype)
     values, places = Tensor(x, device=device).sort(0, descending)
     order = order_of(x, 0, descending)

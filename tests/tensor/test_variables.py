@@ -183,7 +183,7 @@ def test_gradients_flow_through_symbolic_slices() -> None:
 
 def _two_values() -> object:
     p, x = Var("p", 0, 8), Tensor.arange(9).realize()
-    return (x[: p.bind(3)].sum() + x[: p.bind(4)].sum()).realize()
+    return x[: p.bind(3)] + x[: p.bind(4)]
 
 
 def _two_ranges() -> object:

@@ -19,7 +19,7 @@ from gpu.core.errors import (
     ShapeError,
 )
 from gpu.runtime.execute import Counters
-from tensor.reference import rng_for, torch
+from tensor.reference import rng_for, torch, widest
 
 
 class Program:
@@ -30,7 +30,7 @@ class Program:
         self.device = device
         self.live: list[tuple[Tensor, Any]] = []
         for shape in ((4, 6), (3, 4)):
-            values = self.rng.integers(-9, 9, shape).astype(np.float64)
+            values = self.rng.integers(-9, 9, shape).astype(widest(device))
             self.live.append((Tensor(values, device=device), torch.tensor(values)))
 
     def run(self, steps: int) -> None:

@@ -141,7 +141,7 @@ def test_the_pools_code_is_compiled_by_clang_where_llvmlite_is_missing(
     def missing() -> str:
         raise Unsupported("no llvmlite")
 
-    monkeypatch.setattr(llvm, "_llvmlite_version", missing)
+    monkeypatch.setattr(llvm, "llvmlite_version", missing)
     architecture = host_architecture()
     made = pool._ir_compiler(architecture)
     assert isinstance(made, ClangCompiler)
@@ -184,7 +184,7 @@ def test_the_device_compiles_as_it_is_told(
     def missing() -> str:
         raise Unsupported("llvmlite is not here")
 
-    monkeypatch.setattr(llvm, "_llvmlite_version", missing)
+    monkeypatch.setattr(llvm, "llvmlite_version", missing)
     opened = device.open_device("CPU", DeviceSpec("CPU"))
     assert isinstance(opened.compiler, ClangCompiler)
     assert "llvmlite is not here; kernels are compiled with clang" in caplog.text

@@ -60,6 +60,10 @@ def any_symbols() -> bool:
     return len(_symbols) > 0
 
 
+class TwoValues(InvalidValue):
+    """A variable is bound to two values in one program."""
+
+
 def is_symbolic(dim: object) -> TypeGuard[Expr]:
     """Whether a dimension is not an int."""
     return isinstance(dim, Expr)
@@ -104,7 +108,8 @@ def is_many(dim: Dim) -> bool:
 def find_symbols(value: object, found: dict[str, Symbol]) -> None:
     """Adds the variables in a dimension, or in nested tuples with dimensions, to `found`.
 
-    Raises InvalidValue where one name stands for two variables or two values.
+    Raises InvalidValue where one name stands for two variables, TwoValues where it does for two
+    values of one.
     """
     if isinstance(value, tuple):
         for part in value:
@@ -124,7 +129,7 @@ def _note(var: Symbol, found: dict[str, Symbol]) -> None:
             f"variable {var.base} has two ranges in one program, {_range(known)} and "
             f"{_range(var)}: give one of the variables another name"
         )
-    raise InvalidValue(
+    raise TwoValues(
         f"variable {var.base} is bound to two values in one program, {known.bound} and "
         f"{var.bound}: realize() what was computed with the first one before, or use two variables"
     )

@@ -4,6 +4,9 @@ A node's shape, dtype and device are fixed when it is made. Nodes are frozen and
 expressions are one object, so `is` compares them and common subexpressions vanish by themselves.
 Anything known about a node beyond its fields lives in the pass that found it out.
 
+A value on several devices has a tuple of names as its device, and the shape it has as a whole;
+before it is computed, `gpu/compiler/ir/graph_shard_rules.py` makes nodes of single devices of it.
+
 Sizes, and where slices, pads and writes start, may be symbolic (`gpu/compiler/ir/dims.py`).
 
 Nodes are made by the functions of `gpu/compiler/ir/graph_build.py`, which simplify; `make` here
@@ -40,6 +43,10 @@ random      ()                                   Threefry-2x32 bits; the source 
 contiguous  (identity,)                          the source, placed in memory of its own
 detach      ()                                   the source, through which no gradient flows
 copy        ()                                   the source, on the node's device
+multi       (axis,)                              a source for each of the node's devices: side by
+                                                 side along axis, or for None all the same
+part        (number, axis)                       what device `number` of several has of the source
+                                                 if it is cut along axis; for None all of it
 ==========  ===================================  =================================================
 """
 
@@ -51,19 +58,34 @@ from typing import Any, Final
 
 from gpu.compiler.ir.dims import Symbol, any_symbols, bound, find_symbols, ordered
 from gpu.compiler.ir.evaluate import Array
-from gpu.compiler.ir.graph_node import Node, Shape
+from gpu.compiler.ir.graph_node import Node, Place, Shape, place
 from gpu.compiler.ir.graph_rules import RULES
 from gpu.compiler.ir.graph_run import RUN, accumulate_as
 from gpu.core.dtype import DType
 from gpu.core.errors import DeviceMismatch, ShapeError
 
-__all__ = ["MOVEMENT", "RULES", "Node", "Shape", "accumulate_as", "interpret", "make", "toposort"]
+__all__ = [
+    "MOVEMENT",
+    "RULES",
+    "Node",
+    "Place",
+    "Shape",
+    "accumulate_as",
+    "interpret",
+    "make",
+    "toposort",
+]
 
 _interned: weakref.WeakValueDictionary[tuple[Any, ...], Node] = weakref.WeakValueDictionary()
 
 
 def make(
-    kind: str, src: tuple[Node, ...], attr: tuple[Any, ...], shape: Shape, dtype: DType, device: str
+    kind: str,
+    src: tuple[Node, ...],
+    attr: tuple[Any, ...],
+    shape: Shape,
+    dtype: DType,
+    device: Place,
 ) -> Node:
     """The node with these fields, made and checked once; raises as `check` does."""
     # Floats as constants need a key that tells -0.0 from 0.0 and finds NaN again.
@@ -123,17 +145,18 @@ def check(node: Node) -> Node:
     sources, rule = RULES[node.kind]
     if sources >= 0 and len(node.src) != sources:
         raise ShapeError(f"{node.kind} has {sources} operands, got {len(node.src)}")
-    if node.kind != "copy":
+    if node.kind not in _BETWEEN_DEVICES:
         for source in node.src:
             if source.device != node.device:
                 raise DeviceMismatch(
-                    f"{node.kind} on {node.device} reads a tensor on {source.device}; "
-                    "move one of them with .to(device)"
+                    f"{node.kind} on {place(node.device)} reads a tensor on "
+                    f"{place(source.device)}; move one of them with .to(device)"
                 )
     rule(node)
     return node
 
 
+_BETWEEN_DEVICES: Final = frozenset({"copy", "multi", "part"})
 MOVEMENT: Final = frozenset({"reshape", "expand", "permute", "slice", "pad", "skew", "unskew"})
 
 

@@ -15,27 +15,27 @@ import numpy as np
 from gpu.compiler.ir import optable
 from gpu.compiler.ir.builder import Builder
 from gpu.compiler.ir.dims import Dim, dimension, has_symbols, is_many, reshape_groups
-from gpu.compiler.ir.graph import Node, Shape, make
+from gpu.compiler.ir.graph import Node, Place, Shape, make
 from gpu.core.dtype import DType, PyScalar, dtypes
 from gpu.core.errors import ShapeError
 
 
-def buffer(handle: Hashable, shape: Shape, dtype: DType, device: str) -> Node:
+def buffer(handle: Hashable, shape: Shape, dtype: DType, device: Place) -> Node:
     """Memory owned by the runtime; `handle` is any hashable object that stands for it."""
     return make("buffer", (), (handle,), shape, dtype, device)
 
 
-def const(value: PyScalar, shape: Shape, dtype: DType, device: str) -> Node:
+def const(value: PyScalar, shape: Shape, dtype: DType, device: Place) -> Node:
     """One value everywhere, rounded or wrapped to `dtype`."""
     return make("const", (), (optable.rounded(value, dtype),), shape, dtype, device)
 
 
-def iota(size: Dim, dtype: DType, device: str) -> Node:
+def iota(size: Dim, dtype: DType, device: Place) -> Node:
     """0, 1, ..., size - 1."""
     return make("iota", (), (), (size,), dtype, device)
 
 
-def index(value: Dim, dtype: DType, device: str) -> Node:
+def index(value: Dim, dtype: DType, device: Place) -> Node:
     """A dimension as a number, 0-d."""
     if not has_symbols(value):
         return const(value, (), dtype, device)
@@ -145,10 +145,13 @@ def _move(kind: str, x: Node, attr: tuple[Any, ...], shape: Shape) -> Node:
 
 def reshape(x: Node, shape: Shape) -> Node:
     """The same elements in row-major order under another shape."""
+    shape = tuple(map(dimension, shape))
     if x.kind == "reshape" and _is_one_reshape(x.src[0].shape, shape):
         x = x.src[0]
     if x.shape == shape:
         return x
+    if 0 in x.shape and 0 in shape:
+        return const(0, shape, x.dtype, x.device)
     return _move("reshape", x, (), shape)
 
 
@@ -287,8 +290,8 @@ def detach(x: Node) -> Node:
     return make("detach", (x,), (), x.shape, x.dtype, x.device)
 
 
-def copy(x: Node, device: str) -> Node:
-    """`x` on another device."""
+def copy(x: Node, device: Place) -> Node:
+    """`x` on another device, or on each of several."""
     if x.device == device:
         return x
     if x.kind == "const":
@@ -296,10 +299,27 @@ def copy(x: Node, device: str) -> Node:
     return make("copy", (x,), (), x.shape, x.dtype, device)
 
 
+def multi(parts: Sequence[Node], axis: int | None, shape: Shape) -> Node:
+    """A value of `shape` on the devices of `parts`, which lie side by side along `axis`.
+
+    For None they are the same value.
+    """
+    devices = tuple(part.device for part in parts)
+    return make("multi", tuple(parts), (axis,), shape, parts[0].dtype, devices)
+
+
+def part(x: Node, number: int, axis: int | None) -> Node:
+    """What device `number` has of a value on several devices if it is cut along `axis`."""
+    shape = x.shape
+    if axis is not None:
+        shape = (*shape[:axis], shape[axis] // len(x.device), *shape[axis + 1 :])
+    return make("part", (x,), (number, axis), shape, x.dtype, x.device[number])
+
+
 class GraphBuilder(Builder[Node]):
     """Scalar operations over graph nodes of one shape on one device."""
 
-    def __init__(self, shape: Shape, device: str):
+    def __init__(self, shape: Shape, device: Place):
         self.shape, self.device = shape, device
 
     def op(self, name: str, *args: Node) -> Node:

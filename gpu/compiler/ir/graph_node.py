@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from gpu.compiler.ir.dims import Shape, upper
 from gpu.core.dtype import DType
 
-__all__ = ["Node", "Shape"]
+__all__ = ["Node", "Place", "Shape", "place"]
+
+# The name of a device; of a value on several devices a tuple of names.
+Place: TypeAlias = Any
+
+
+def place(device: Place) -> str:
+    """Where a value is, in words."""
+    return device if isinstance(device, str) else ", ".join(device)
 
 
 class Node:
@@ -19,7 +27,7 @@ class Node:
         attr: what else the kind needs, see the module's table; hashable.
         shape: sizes of the result's dimensions, see `gpu/compiler/ir/dims.py`.
         dtype: element type of the result.
-        device: name of the device the value lives on.
+        device: name of the device the value lives on, or a tuple of the names of several.
     """
 
     __slots__ = ("__weakref__", "attr", "device", "dtype", "kind", "shape", "src")
@@ -29,7 +37,7 @@ class Node:
     attr: tuple[Any, ...]
     shape: Shape
     dtype: DType
-    device: str
+    device: Place
 
     @property
     def size(self) -> int:

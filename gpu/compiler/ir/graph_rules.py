@@ -206,6 +206,31 @@ def _check_random(node: Node) -> None:
     _require(not has_symbols(tuple(inner)), node, "only the first axis can be symbolic")
 
 
+def _check_multi(node: Node) -> None:
+    (axis,), count = node.attr, len(node.device)
+    _require(1 < count == len(node.src), node, "one part for each of several devices")
+    places = tuple(part.device for part in node.src)
+    _require(places == node.device, node, "each part is on its own device")
+    _require(axis is None or 0 <= axis < len(node.shape), node, "the axis is out of range")
+    shapes = {_cut(node.shape, axis, count)}
+    alike = {p.shape for p in node.src} == shapes and {p.dtype for p in node.src} == {node.dtype}
+    _require(alike, node, "the parts have one dtype and equal shares of the shape")
+
+
+def _check_part(node: Node) -> None:
+    _same_dtype(node)
+    (number, axis), source = node.attr, node.src[0]
+    _require(node.device == source.device[number], node, "a part is where its device is")
+    fits = node.shape == _cut(source.shape, axis, len(source.device))
+    _require(fits, node, "the shape is an equal share")
+
+
+def _cut(shape: Shape, axis: int | None, count: int) -> Shape:
+    if axis is None:
+        return shape
+    return (*shape[:axis], dimension(shape[axis] // count), *shape[axis + 1 :])
+
+
 def _check_same(node: Node) -> None:
     _same_dtype(node)
     _require(node.shape == node.src[0].shape, node, "the shape does not change")
@@ -236,4 +261,6 @@ RULES: Final[dict[str, tuple[int, Callable[[Node], None]]]] = {
     "contiguous": (1, _check_same),
     "detach": (1, _check_same),
     "copy": (1, _check_same),
+    "multi": (-1, _check_multi),
+    "part": (1, _check_part),
 }

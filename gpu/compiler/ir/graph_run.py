@@ -162,6 +162,19 @@ def _run_same(node: Node, args: tuple[Array, ...]) -> Array:
     return args[0]
 
 
+def _run_multi(node: Node, args: tuple[Array, ...]) -> Array:
+    (axis,) = node.attr
+    return args[0] if axis is None else np.concatenate(args, axis)
+
+
+def _run_part(node: Node, args: tuple[Array, ...]) -> Array:
+    number, axis = node.attr
+    if axis is None:
+        return args[0]
+    part: Array = np.split(args[0], len(node.src[0].device), axis)[number]
+    return part
+
+
 # For each kind but buffers, whose value comes from outside. Nodes have no symbolic sizes here.
 RUN: Final[dict[str, Callable[[Node, tuple[Array, ...]], Array]]] = {
     "const": _run_const,
@@ -183,5 +196,7 @@ RUN: Final[dict[str, Callable[[Node, tuple[Array, ...]], Array]]] = {
     "scan": _run_scan,
     "write": _run_write,
     "random": _run_random,
+    "multi": _run_multi,
+    "part": _run_part,
     **dict.fromkeys(("contiguous", "detach", "copy"), _run_same),
 }

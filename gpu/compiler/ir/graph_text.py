@@ -12,7 +12,8 @@ One line a node, sources first; the last line names the roots:
 Attributes stand in parentheses: a slice as `start:step` and a pad as `before:after:interior` for
 each axis, the identity of a contiguous node unless it is 0. Buffers are numbered by the first use
 of their handle, since handles are opaque. With nodes on several devices there is no first line, and
-each node says `on DEVICE`. Variables that sizes and attributes depend on come first, with their
+each node says `on DEVICE`, or `on DEVICE+DEVICE`
+where it is on several itself. Variables that sizes and attributes depend on come first, with their
 bounds and the value they are bound to:
 
     symbol p 1..511 = 7
@@ -26,12 +27,13 @@ from typing import Any, Final, TypeAlias
 
 from gpu.compiler.ir import optable
 from gpu.compiler.ir.dims import Dim, Symbol, symbol
-from gpu.compiler.ir.graph import RULES, Node, make, symbols_of, toposort
+from gpu.compiler.ir.graph import RULES, Node, Place, make, symbols_of, toposort
 from gpu.compiler.ir.text import Cursor, cursors, print_scalar, print_shape
 from gpu.core.errors import ParseError
 
 Symbols: TypeAlias = "Mapping[str, Symbol]"
 _NO_SYMBOLS: Final[Symbols] = {}
+_DEVICES: Final = "+"
 
 
 def handles_of(roots: Iterable[Node]) -> list[Hashable]:
@@ -46,17 +48,21 @@ def print_graph(roots: Iterable[Node]) -> str:
     devices = {node.device for node in order}
     numbers = {handle: number for number, handle in enumerate(handles_of(roots))}
     names = {node: f"%{number}" for number, node in enumerate(order)}
-    lines = [f"device {next(iter(devices))}"] if len(devices) == 1 else []
+    lines = [f"device {_place(next(iter(devices)))}"] if len(devices) == 1 else []
     lines += [f"symbol {s.name} {s.lo}..{s.hi} = {s.bound}" for s in symbols_of(order)]
     for node in order:
         operands = ", ".join(names[s] for s in node.src)
         parts = [names[node], "=", _label(node, numbers), operands, ":"]
         parts.append(f"{node.dtype.code}{print_shape(node.shape)}")
         if len(devices) > 1:
-            parts.append(f"on {node.device}")
+            parts.append(f"on {_place(node.device)}")
         lines.append(" ".join(part for part in parts if part))
     lines.append(f"return {', '.join(names[root] for root in roots)}".rstrip())
     return "\n".join(lines) + "\n"
+
+
+def _place(device: Place) -> str:
+    return device if isinstance(device, str) else _DEVICES.join(device)
 
 
 def _label(node: Node, numbers: dict[Hashable, int]) -> str:
@@ -72,6 +78,8 @@ def _label(node: Node, numbers: dict[Hashable, int]) -> str:
             return f"reduce {monoid} ({', '.join(map(str, axes))})"
         case "skew" | "unskew" | "gather":
             return f"{node.kind} ({', '.join(map(str, node.attr))})"
+        case "multi" | "part":
+            return f"{node.kind} ({', '.join(str(a) for a in node.attr if a is not None)})"
         case "scatter":
             axis, monoid = node.attr
             return f"scatter {monoid} ({axis})"
@@ -114,7 +122,7 @@ class _Reader:
     def __init__(self, handles: Sequence[Hashable] | None):
         self.handles = handles
         self.nodes: dict[int, Node] = {}
-        self.device: str | None = None
+        self.device: Place = None
         self.symbols: dict[str, Symbol] = {}
         self.roots: list[Node] | None = None
 
@@ -188,8 +196,9 @@ class _Reader:
         return self.handles[number]
 
 
-def _device(at: Cursor) -> str:
-    return at.word("the name of a device")
+def _device(at: Cursor) -> Place:
+    names = at.word("the name of a device, or of several with `+` between them").split(_DEVICES)
+    return names[0] if len(names) == 1 else tuple(names)
 
 
 def _integers(at: Cursor, _: Symbols = _NO_SYMBOLS) -> tuple[int, ...]:
@@ -247,6 +256,20 @@ def _index(at: Cursor, symbols: Symbols) -> tuple[Any, ...]:
     return (value,)
 
 
+def _multi(at: Cursor, _: Symbols) -> tuple[Any, ...]:
+    axis = _integers(at)
+    if len(axis) > 1:
+        raise at.refused("one axis or none")
+    return axis or (None,)
+
+
+def _part(at: Cursor, _: Symbols) -> tuple[Any, ...]:
+    numbers = _integers(at)
+    if len(numbers) not in (1, 2):
+        raise at.refused("the number of a device, and perhaps an axis")
+    return numbers if len(numbers) == 2 else (*numbers, None)
+
+
 _ATTRIBUTES: Final[dict[str, Callable[[Cursor, Symbols], tuple[Any, ...]]]] = {
     "reduce": _reduce,
     "contiguous": lambda at, _: _integers(at) if at.ahead("(") else (0,),
@@ -255,6 +278,8 @@ _ATTRIBUTES: Final[dict[str, Callable[[Cursor, Symbols], tuple[Any, ...]]]] = {
     "unskew": lambda at, _: _counted(at, 4),
     "gather": lambda at, _: _counted(at, 1),
     "index": _index,
+    "multi": _multi,
+    "part": _part,
     "scatter": _scatter,
     "scan": _scan,
     "write": _axes(2),

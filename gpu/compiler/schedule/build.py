@@ -9,15 +9,16 @@ loops are put around them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.dims import is_many, upper
 from gpu.compiler.ir.graph import Node, accumulate_as, symbols_of, toposort
-from gpu.compiler.ir.index import ALWAYS, Mask, Var, expr, loop_var
+from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, expr, loop_var
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.schedule.compute import COMPUTE, pick_value
+from gpu.compiler.schedule.inplace import Store
 from gpu.compiler.schedule.plan import At, Plan
 from gpu.compiler.schedule.region import needed_region
 from gpu.compiler.schedule.views import (
@@ -76,11 +77,15 @@ class _Builder:
         self.name, self.number = name, number
         self.plan, self.placement = plan, plan.placement
         self.roots = plan.kernels[number]
-        self.order = toposort(self.roots, self._is_leaf)
-        self.symbols = symbols_of(self.order, self._is_leaf)
-        loops = domain_loops(self.roots[0].shape, self._prefix("i"))
-        self.domain = outer_first(self.roots[0], loops)
-        self.at_root = (domain_indices(self.roots[0].shape, loops), ALWAYS)
+        # A root that is written in place is made of what is written alone.
+        self.store = plan.stores.get(self.roots[0])
+        sources = self.store.operands if self.store else self.roots
+        self.order = toposort(sources, self._is_leaf)
+        self.symbols = symbols_of((*self.order, *self._written()), self._is_leaf)
+        shape = self.store.domain.shape if self.store else self.roots[0].shape
+        loops = domain_loops(shape, self._prefix("i"))
+        self.domain = outer_first(self.roots[0], loops) if not self.store else loops
+        self.at_root = (domain_indices(shape, loops), ALWAYS)
         self.reads: dict[Node, dict[Access, None]] = {node: {} for node in self.order}
         self.regions: dict[Node, _Home] = {}
         # Loops of reductions, and what gathers and scatters pick, for each element read.
@@ -90,6 +95,17 @@ class _Builder:
         self.params: dict[Node, K.Buf] = {}
         self.accumulators: dict[Node, K.Buf] = {}
 
+    def _written(self) -> list[Node]:
+        """The nodes that say where a root that is written in place is written."""
+        if self.store is None:
+            return []
+        nodes = [self.store.write, self.roots[0]]
+        place = self.store.place
+        while place is not self.store.base:
+            nodes.append(place)
+            place = place.src[0]
+        return nodes
+
     def _is_leaf(self, node: Node) -> bool:
         """Whether `node` is read from memory that exists before this kernel runs."""
         return node not in self.roots and self.plan.is_read(node)
@@ -97,7 +113,8 @@ class _Builder:
     def build(self) -> BuiltKernel:
         for root in self.roots:
             self.params[root] = self._param(root, len(self.params))
-            self.reads[root][self.at_root] = None
+        for source in self.store.operands if self.store else self.roots:
+            self.reads[source][self.at_root] = None
         for node in reversed(self.order):
             self._push(node)
         for node in self.order:
@@ -105,7 +122,7 @@ class _Builder:
                 if node.kind not in ("scatter", "scan") or self._is_leaf(node):
                     self.values[node, access] = self._evaluate(node, access)
         body = self._nest(0)
-        if self.roots[0].kind == "scatter":
+        if self.roots[0].kind == "scatter" and not self.store:
             body = K.Block((*body.body, self._scatter(self.roots[0])))
         params, vals = tuple(self.params.values()), self.symbols
         kernel = K.Kernel(self.name, params, body, vals)
@@ -212,7 +229,20 @@ class _Builder:
             body.append(K.Loop(self.domain[depth], "serial", self._nest(depth + 1)))
         return K.Block(tuple(body))
 
+    def _store_in_place(self, root: Node, store: Store) -> K.Update:
+        """One element of what is written goes to where it belongs."""
+        write = store.write
+        if write.kind == "scatter":
+            pick = Var(self._prefix("pick"), 0, upper(write.shape[write.attr[0]]))
+            return self._scattered(write, self.at_root, pick, self.params[root], store.address)
+        walk = zip(write.attr, self.at_root[0], strict=True)
+        address, mask = store.address(tuple(index * step + start for (start, step), index in walk))
+        value = self.values[store.operands[0], self.at_root]
+        return self._update(self.params[root], (address,), None, value, mask)
+
     def _store(self, root: Node) -> K.Update:
+        if self.store:
+            return self._store_in_place(root, self.store)
         where = flatten(self.at_root[0], root.shape)
         if root.kind == "scan":
             value = K.cast(K.load(self._running(root), ()), root.dtype)
@@ -267,18 +297,31 @@ class _Builder:
 
     def _scatter(self, root: Node) -> K.Stmt:
         """The second nest of a scatter: each update goes where the index says, in order."""
-        axis, monoid = root.attr
-        _, index, updates = root.src
         loops = self.inner[root, self.at_root]
-        place = (domain_indices(index.shape, loops), ALWAYS)
-        pick = Var(self._prefix("pick"), 0, upper(root.shape[axis]))
+        place = (domain_indices(root.src[1].shape, loops), ALWAYS)
+        pick = Var(self._prefix("pick"), 0, upper(root.shape[root.attr[0]]))
+
+        def address(indices: Indices) -> tuple[Expr, Mask]:
+            return flatten(indices, root.shape), ALWAYS
+
+        return _loops(loops, self._scattered(root, place, pick, self.params[root], address))
+
+    def _scattered(
+        self,
+        node: Node,
+        place: Access,
+        pick: Var,
+        target: K.Buf,
+        address: Callable[[Indices], tuple[Expr, Mask]],
+    ) -> K.Update:
+        """The update at `place` of a scatter, combined into the element of `target` it names."""
+        _, index, updates = node.src
         self.lets[pick] = pick_value(self.values[index, place], pick.hi)
-        where, mask = picked(root, place, pick)
+        where, mask = picked(node, place, pick)
+        flat, own_mask = address(where)
+        combine = None if node.attr[1] == "set" else node.attr[1]
         value = self.values[updates, place]
-        flat = (flatten(where, root.shape),)
-        combine = None if monoid == "set" else monoid
-        update = self._update(self.params[root], flat, combine, value, mask, frozenset({pick}))
-        return _loops(loops, update)
+        return self._update(target, (flat,), combine, value, mask & own_mask, frozenset({pick}))
 
     def _placed_at(self, depth: int) -> list[tuple[Node, _Home]]:
         placed = ((node, self._inner_placement(node)) for node in self.regions)

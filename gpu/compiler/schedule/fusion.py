@@ -11,12 +11,14 @@ reads in several places goes into a row buffer. Everything else is inline.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from gpu.compiler.ir.dims import is_many
 from gpu.compiler.ir.graph import MOVEMENT, Node, toposort
 from gpu.compiler.ir.index import ALWAYS, Var
+from gpu.compiler.schedule.inplace import Store, store_order
+from gpu.compiler.schedule.limit import to_store
 from gpu.compiler.schedule.merge import merge_outputs
 from gpu.compiler.schedule.plan import At, Plan, Root
 from gpu.compiler.schedule.region import needed_region
@@ -55,17 +57,48 @@ ROW_BYTES: Final = 1 << 18
 MAX_PLACED: Final = 16
 
 
-def plan_fusion(roots: Iterable[Node], is_leaf: Callable[[Node], bool]) -> Plan:
-    """Places every node needed for `roots`; `is_leaf` says which are in memory already."""
-    return _Fusion(list(dict.fromkeys(roots)), is_leaf).plan()
+def plan_fusion(
+    roots: Iterable[Node],
+    is_leaf: Callable[[Node], bool],
+    stores: Mapping[Node, Store] | None = None,
+    most_of: Callable[[str], int] = lambda device: 0,
+) -> Plan:
+    """Places every node needed for `roots`; `is_leaf` says which are in memory already.
+
+    `stores` are what may be written in place, as `find_stores` gives them. Those whose old memory
+    is read by something that also needs the new one are left out of the plan. `most_of` gives the
+    buffers that a kernel of a device may have, 0 for any number; kernels that would have more are
+    cut where that helps.
+    """
+    wanted = list(dict.fromkeys(roots))
+    left = dict(stores or {})
+    cut: set[Node] = set()
+    while True:
+        plan, stuck = _Fusion(wanted, is_leaf, left, cut).plan(most_of)
+        if stuck is None:
+            more = to_store(plan, most_of) - cut
+            if not more:
+                return plan
+            cut |= more
+            continue
+        left = {node: store for node, store in left.items() if store.leaf is not stuck}
 
 
 class _Fusion:
-    def __init__(self, roots: list[Node], is_leaf: Callable[[Node], bool]):
+    def __init__(
+        self,
+        roots: list[Node],
+        is_leaf: Callable[[Node], bool],
+        stores: Mapping[Node, Store],
+        cut: Iterable[Node] = (),
+    ):
         self.is_leaf = is_leaf
+        self.stores = stores
+        # What stores do; such a node is computed where something else needs it too.
+        self.written = {store.write for store in stores.values()}
         self.order = toposort(roots, is_leaf)
         self.requested = frozenset(roots)
-        self.outputs = set(roots)
+        self.outputs = {*roots, *stores, *self._read_before_writing(), *cut}
         self.cost: dict[Node, int] = {}
         # What each kernel, named by its output, reads of each node.
         self.reads: dict[Node, dict[Node, dict[Access, None]]] = {n: {} for n in self.order}
@@ -75,33 +108,55 @@ class _Fusion:
         # Loops of placed nodes: how many loops of the kernel's domain are around each.
         self.depth: dict[Var, int] = {}
 
-    def plan(self) -> Plan:
+    def plan(self, most_of: Callable[[str], int]) -> tuple[Plan, Node | None]:
+        """The plan, or a leaf whose memory cannot be written to in any order of its kernels."""
         inner = [node for node in self.order if not self.is_leaf(node)]
         for node in inner:
             self._decide_output(node)
         for node in reversed(inner):
             self._place(node)
         outputs = [node for node in inner if node in self.outputs]
-        merged = merge_outputs(outputs, self._mergeable(outputs), self.cost)
+        stuck = None
+        if self.stores:
+            outputs, stuck = store_order(outputs, self.stores, self.reads)
+        merged = merge_outputs(outputs, self._mergeable(outputs), self.cost, most_of)
         kernels = [kept for group in merged if (kept := self._stored(group))]
         number = {node: i for i, group in enumerate(kernels) for node in group}
         placement: dict[Node, Root | At] = {node: Root(i) for node, i in number.items()}
         for node, (root, depth, space) in self.placed.items():
             placement[node] = At(number[root], depth, space)
-        return Plan(tuple(kernels), placement, self.is_leaf)
+        return Plan(tuple(kernels), placement, self.is_leaf, self.stores), stuck
+
+    def _read_before_writing(self) -> set[Node]:
+        """What is written somewhere and computed from memory that stores change.
+
+        It gets memory of its own, so that no store reads what it writes.
+        """
+        memory = {s.leaf for s in self.stores.values()} | set(self.stores)
+        if not memory:
+            return set()
+        depends: set[Node] = set(memory)
+        for node in self.order:
+            if not self.is_leaf(node) and any(source in depends for source in node.src):
+                depends.add(node)
+        written = {operand for s in self.stores.values() for operand in s.operands}
+        return {node for node in written if node in depends and not self.is_leaf(node)}
 
     def _stored(self, group: tuple[Node, ...]) -> tuple[Node, ...]:
         """The outputs of a kernel without those that only it reads."""
         return tuple(
             node
             for node in group
-            if node in self.requested or not {*self.reads[node]} <= {node, *group}
+            if node in self.requested
+            or node in self.stores
+            or not {*self.reads[node]} <= {node, *group}
         )
 
     def _mergeable(self, outputs: list[Node]) -> dict[Node, dict[Node, bool]]:
         """What the kernels without loops of their own read, and whether element by element."""
         looping = {root for root, _, _ in self.placed.values()}
         looping.update(n for n in outputs if n.kind in ("reduce", "scatter", "scan", "copy"))
+        looping.update(self.stores)
         result: dict[Node, dict[Node, bool]] = {n: {} for n in outputs if n not in looping}
         for node in self.order:
             if self._in_memory(node):
@@ -128,7 +183,7 @@ class _Fusion:
             self.outputs.update(s for s in inline if s.kind not in NO_SOURCES)
             total = own
         self.cost[node] = total
-        if node.kind in OWN_KERNEL:
+        if node.kind in OWN_KERNEL and node not in self.written:
             self.outputs.add(node)
         if node.kind == "copy":
             self.outputs.update(s for s in node.src if not self.is_leaf(s))
@@ -180,6 +235,9 @@ class _Fusion:
             self._start_kernel(node)
 
     def _start_kernel(self, node: Node) -> None:
+        if node in self.stores:
+            self._start_store(node, self.stores[node])
+            return
         loops = domain_loops(node.shape, "i")
         self.domain[node] = outer_first(node, loops)
         self.in_kernel[node] = 0
@@ -195,9 +253,21 @@ class _Fusion:
         for each, where in ((source, access), (index, place), (updates, place)):
             self.reads[each].setdefault(node, {})[where] = None
 
+    def _start_store(self, node: Node, store: Store) -> None:
+        """A kernel that walks what is written, and writes it where it belongs."""
+        shape = store.domain.shape
+        loops = domain_loops(shape, "i")
+        self.domain[node] = loops
+        self.in_kernel[node] = 0
+        for operand in store.operands:
+            place = (domain_indices(shape, loops), ALWAYS)
+            self.reads[operand].setdefault(node, {})[place] = None
+
     def _place_inside(self, node: Node) -> bool:
         """Places `node` inside the kernels that read it, or says that it cannot be."""
         kernels = self.reads[node]
+        if node in self.written and node.kind in OWN_KERNEL:
+            return not kernels
         if node.kind == "reduce":
             return len(kernels) == 1 and self._place_reduction(node, *kernels)
         worth_keeping = node.kind not in MOVEMENT and self.cost[node] > CHEAP

@@ -6,7 +6,7 @@ the same shape: computed together, what they share is read and computed once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from gpu.compiler.ir.graph import Node
@@ -20,6 +20,7 @@ def merge_outputs(
     outputs: Sequence[Node],
     reads: Mapping[Node, Mapping[Node, bool]],
     cost: Mapping[Node, int],
+    most_of: Callable[[str], int] = lambda device: 0,
 ) -> list[tuple[Node, ...]]:
     """Groups outputs into kernels, in an order that can run.
 
@@ -28,11 +29,12 @@ def merge_outputs(
         reads: for those that may be merged, what their kernel reads from memory, and whether it
             reads just the element it computes.
         cost: operations of each output's kernel.
+        most_of: buffers that a kernel of a device may have; 0 is any number.
     """
     groups: list[list[Node]] = []
     place: dict[Node, int] = {}
     for output in outputs:
-        target = _group_for(output, groups, place, reads, cost)
+        target = _group_for(output, groups, place, reads, cost, most_of)
         if target is None:
             target = len(groups)
             groups.append([])
@@ -47,6 +49,7 @@ def _group_for(
     place: Mapping[Node, int],
     reads: Mapping[Node, Mapping[Node, bool]],
     cost: Mapping[Node, int],
+    most_of: Callable[[str], int],
 ) -> int | None:
     """The latest group that `output` can join, or None.
 
@@ -58,9 +61,16 @@ def _group_for(
     earliest = max((place[node] for node in reads[output] if node in place), default=0)
     for number in range(len(groups) - 1, earliest - 1, -1):
         group = groups[number]
-        if _fits(output, group, reads, cost):
+        few = _few_buffers([*group, output], reads, most_of(output.device))
+        if few and _fits(output, group, reads, cost):
             return number
     return None
+
+
+def _few_buffers(group: list[Node], reads: Mapping[Node, Mapping[Node, bool]], most: int) -> bool:
+    """Whether a kernel with these outputs has `most` buffers at most, where that is no 0."""
+    buffers = set(group).union(*(reads.get(node, ()) for node in group))
+    return not most or len(buffers) <= most
 
 
 def _fits(

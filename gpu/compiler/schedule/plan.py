@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from gpu.compiler.ir.graph import Node
+from gpu.compiler.schedule.inplace import Store
 
 
 class Root(NamedTuple):
@@ -35,11 +36,13 @@ class Plan(NamedTuple):
         kernels: outputs of each kernel, all of one shape; kernels are in an order that can run.
         placement: for each node that is not inline, where it is computed.
         is_leaf: which nodes are in memory before anything runs.
+        stores: outputs that are made by changing memory that is there, and how.
     """
 
     kernels: tuple[tuple[Node, ...], ...]
     placement: Mapping[Node, Root | At]
     is_leaf: Callable[[Node], bool]
+    stores: Mapping[Node, Store]
 
     def is_read(self, node: Node) -> bool:
         """Whether kernels find `node` in memory: it was there, or it is another one's output."""

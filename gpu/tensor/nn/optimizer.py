@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from gpu.compiler.ir.graph_node import place
 from gpu.core.dtype import DType, dtypes, promote
 from gpu.core.errors import DeviceMismatch, InvalidType, InvalidValue
 from gpu.tensor.tensor import Tensor
@@ -155,10 +156,10 @@ def _check(params: Sequence[Tensor]) -> None:
     if not params:
         raise InvalidValue("an optimiser needs at least one parameter, got none")
     _check_distinct(params)
-    devices = sorted({param.device for param in params})
+    devices = sorted({place(param.device) for param in params})
     if len(devices) > 1:
         raise DeviceMismatch(
-            f"the parameters are on {', '.join(devices)}; make an optimiser for each device and "
+            f"the parameters are on {' and on '.join(devices)}; make an optimiser for each and "
             "join them to an OptimizerGroup"
         )
 

@@ -11,7 +11,7 @@ from gpu.compiler.ir.graph import Node
 from gpu.core.errors import InvalidType, InvalidValue
 from gpu.core.log import get_logger
 from gpu.runtime.buffer import Buffer
-from gpu.runtime.execute import realize, storage, transfer
+from gpu.runtime.execute import parts_of, realize, storage, transfer
 from gpu.tensor.base import TensorBase
 from gpu.tensor.formats.archive import tar_extract, zip_extract
 from gpu.tensor.formats.safetensors import (
@@ -196,11 +196,17 @@ def _own_copies(pairs: list[tuple[Tensor, Tensor]]) -> list[Node]:
     A value's own buffer would do until someone asks both tensors for gradients, or writes to one.
     """
     converted = realize(
-        [G.copy(G.cast(value._node, target.dtype), target.device) for target, value in pairs]
+        [value.cast(target.dtype).shard_like(target)._node for target, value in pairs]
     )
     result = []
-    for node in converted:
-        own = Buffer(node.device, node.size, node.dtype)
-        transfer(storage(node), own)
-        result.append(G.buffer(own, node.shape, node.dtype, node.device))
+    for (target, _), node in zip(pairs, converted, strict=True):
+        parts = [_own_copy(part) for part in parts_of(node)]
+        one = isinstance(target.device, str)
+        result.append(parts[0] if one else G.multi(parts, target.shard_axis, node.shape))
     return result
+
+
+def _own_copy(node: Node) -> Node:
+    own = Buffer(node.device, node.size, node.dtype)
+    transfer(storage(node), own)
+    return G.buffer(own, node.shape, node.dtype, node.device)

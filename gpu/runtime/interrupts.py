@@ -1,0 +1,29 @@
+"""Ctrl-C put off while memory that was changed in place has no tensor yet that says so."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def put_off() -> Iterator[None]:
+    """A Ctrl-C that comes while the body runs is delivered when it has ended.
+
+    Python delivers it to the main thread alone: elsewhere there is nothing to do.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    came: list[FrameType | None] = []
+    signal.signal(signal.SIGINT, lambda _, frame: came.append(frame))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            handler(signal.SIGINT, came[0])

@@ -1,0 +1,413 @@
+"""Writes in place: only what is written is touched, and nobody else's value changes."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpu
+from gpu import Tensor, Var
+from gpu.compiler.schedule import inplace
+from gpu.runtime import execute
+from gpu.runtime.buffer import Buffer
+from gpu.runtime.execute import storage
+from gpu.runtime.interrupts import put_off
+from tensor.reference import torch, widest
+from tensor.test_views import Program
+
+
+class Moves:
+    """How often memory was written in place, and how often in a copy of it."""
+
+    in_place = copied = 0
+
+
+@pytest.fixture(autouse=True)
+def moves(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Moves]]:
+    """Everything is written in place that can be; graphs compiled otherwise are forgotten."""
+    monkeypatch.setattr(inplace, "MIN_BYTES", 0)
+    monkeypatch.setattr(inplace, "MOST_WRITTEN", 1)
+    monkeypatch.setattr(execute, "_schedules", {})
+    monkeypatch.setattr(execute, "find_on_disk", lambda key, devices: None)
+    monkeypatch.setattr(execute, "keep_on_disk", lambda key, devices, recipe: None)
+    moved, duplicate = Buffer.moved, Buffer.duplicate
+    Moves.in_place = Moves.copied = 0
+
+    def count_moved(self: Buffer) -> Buffer:
+        Moves.in_place += 1
+        return moved(self)
+
+    def count_copied(self: Buffer) -> Buffer:
+        Moves.copied += 1
+        Moves.in_place -= 1  # the copy is what moves
+        return duplicate(self)
+
+    monkeypatch.setattr(Buffer, "moved", count_moved)
+    monkeypatch.setattr(Buffer, "duplicate", count_copied)
+    yield Moves
+
+
+class Sequence(Program):
+    """Random writes, views and reads, with values that others still hold."""
+
+    def __init__(self, seed: int, device: str):
+        super().__init__(seed, device)
+        self.kept: list[tuple[Any, Any]] = []
+        self.jitted = [gpu.jit(body) for body in BODIES]
+
+    def run(self, steps: int) -> None:
+        actions = (self.view, self.derive, self.write, self.write, self.write_at, self.mask,
+                   self.flip, self.operate, self.assign, self.realize, self.realize, self.check,
+                   self.lend, self.alias, self.forget, self.jit, self.jit)  # fmt: skip
+        for _ in range(steps):
+            actions[self.number(len(actions))]()
+        for ours, theirs in (*self.live, *self.kept):
+            np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
+
+    def write_at(self) -> None:
+        """Several elements by their positions, the last of equal ones staying."""
+        ours, theirs = self.pick()
+        if theirs.ndim < 2 or not theirs.numel():
+            return
+        rows = self.rng.permutation(theirs.shape[0])[:2].tolist()
+        columns = self.rng.integers(0, theirs.shape[1], len(rows)).tolist()
+        values = self.rng.integers(0, 50, len(rows)).astype(widest(self.device))
+        ours[rows, columns] = values.reshape(-1, *(1,) * (theirs.ndim - 2))
+        theirs[rows, columns] = torch.tensor(values).reshape(-1, *(1,) * (theirs.ndim - 2))
+
+    def mask(self) -> None:
+        ours, theirs = self.pick()
+        limit = self.number(20)
+        ours[ours > limit] = -1
+        theirs[theirs > limit] = -1
+
+    def flip(self) -> None:
+        """Every other row, from the end."""
+        ours, theirs = self.pick()
+        if theirs.ndim and theirs.shape[0]:
+            ours[::-2] = ours[::-2] * 2 + 1
+            back = list(range(theirs.shape[0] - 1, -1, -2))
+            theirs[back] = theirs[back] * 2 + 1
+
+    def lend(self) -> None:
+        """numpy keeps reading the memory as it is now."""
+        ours, theirs = self.pick()
+        self.kept.append((np.asarray(ours), theirs.clone().numpy()))
+
+    def alias(self) -> None:
+        ours, theirs = self.pick()
+        self.live.append((Tensor(ours, device=self.device), theirs.clone()))
+
+    def forget(self) -> None:
+        """Fewer holders, so that more can be written in place."""
+        if len(self.live) > 4:
+            del self.live[self.number(len(self.live))]
+            gc.collect()
+
+    def jit(self) -> None:
+        ours, theirs = self.pick()
+        if theirs.ndim == 2 and theirs.shape[0] > 2 and theirs.shape[1]:
+            number = self.number(len(BODIES))
+            result = self.jitted[number](ours)
+            self.live.append((result, BODIES[number](theirs)))
+
+
+def first_row(x: Any) -> Any:
+    before = x * 1
+    x[0] = x[1] + 1
+    return before
+
+
+def shifted(x: Any) -> Any:
+    x[1:] = x[:-1] * 1
+    return x.sum(0)
+
+
+def twice(x: Any) -> Any:
+    x[0] = 3
+    middle = x + 1
+    x[:2] = middle[1:3]
+    return middle
+
+
+BODIES = (first_row, shifted, twice)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_sequences(device: str, seed: int) -> None:
+    Sequence(seed + 1000, device).run(10 if device == "CPU:9" else 14)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_sequences_on_python(seed: int) -> None:
+    Sequence(seed, "PYTHON").run(18)
+
+
+def address(x: Tensor) -> int:
+    memory = storage(x._node).memory
+    if isinstance(memory, np.ndarray):
+        return int(memory.ctypes.data)
+    return memory if isinstance(memory, int) else int(getattr(memory, "address", id(memory)))
+
+
+def table(device: str | None = None) -> tuple[Tensor, np.ndarray[Any, Any]]:
+    values = np.arange(48, dtype=np.float32).reshape(8, 6)
+    return Tensor(values, device=device).realize(), values.copy()
+
+
+WRITES: dict[str, Callable[[Any], Any]] = {
+    "row": lambda x: x.__setitem__(2, 5),
+    "own elements": lambda x: x.__setitem__(2, x[2] * 2),
+    "overlapping": lambda x: x.__setitem__(slice(1, 5), x[:4] * 1),
+    "every other, backwards": lambda x: x.__setitem__((slice(None, None, -2), 3), 7),
+    "two writes": lambda x: (x.__setitem__(0, 1), x.__setitem__((slice(None), 1), 2)),
+    "view of a view": lambda x: x[2:7][1:3].__setitem__(0, 9),
+    "view of a transpose": lambda x: x.T[1:4].__setitem__((slice(None), 2), 9),
+    "rows of a reshape": lambda x: x.reshape(4, 12)[1:3, ::5].__setitem__(0, 4),
+    "positions": lambda x: x.__setitem__(([1, 2, 7], [0, 5, -1]), 4),
+    "rows by position": lambda x: x.__setitem__([5, 0], 3),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_touches_only_what_it_writes(device: str, name: str) -> None:
+    x, expected = table(device)
+    where = address(x)
+    WRITES[name](x)
+    WRITES[name](expected)
+    x.realize()
+    np.testing.assert_array_equal(x.numpy(), expected)
+    assert address(x) == where
+    assert (Moves.in_place, Moves.copied) == (1, 0)
+
+
+def test_reading_the_value_keeps_it_in_place() -> None:
+    x, _ = table()
+    where = address(x)
+    for i in range(3):
+        x[i] = -1
+        assert x.numpy()[i, 0] == -1
+    assert address(x) == where
+
+
+def test_a_view_that_is_written_through_does_not_hold_the_old_value() -> None:
+    x, expected = table()
+    rows, where = x[2:6], address(x)
+    for i in range(3):
+        rows[i] = float(i)
+        expected[2 + i] = i
+        np.testing.assert_array_equal(rows.numpy(), expected[2:6])
+        x.realize()
+    assert address(x) == where
+    np.testing.assert_array_equal(x.numpy(), expected)
+
+
+def hold_reader(x: Tensor) -> Any:
+    return x.sum(0)
+
+
+def hold_alias(x: Tensor) -> Any:
+    return Tensor(x)
+
+
+def hold_array(x: Tensor) -> Any:
+    return np.asarray(x)
+
+
+def hold_capsule(x: Tensor) -> Any:
+    return np.from_dlpack(x)
+
+
+def hold_bytes(x: Tensor) -> Any:
+    return np.asarray(x.data())
+
+
+@pytest.mark.parametrize("hold", [hold_reader, hold_alias, hold_array, hold_capsule, hold_bytes])
+def test_who_holds_the_old_value_keeps_it(hold: Callable[[Tensor], Any]) -> None:
+    x, expected = table("CPU")
+    held = hold(x)
+    before = expected.sum(0) if hold is hold_reader else expected.copy()
+    x[1] = 100
+    expected[1] = 100
+    x.realize()
+    assert (Moves.in_place, Moves.copied) == (0, 1)
+    np.testing.assert_array_equal(x.numpy(), expected)
+    np.testing.assert_array_equal(held if isinstance(held, np.ndarray) else held.numpy(), before)
+    x[2] = 5
+    x.realize()
+    assert Moves.copied == 1  # memory of its own now
+
+
+def test_the_value_is_the_memory_itself() -> None:
+    x, values = table()
+    x[[7, 1, 2, 0, 4, 5, 6, 3]] = x
+    expected = values[[3, 1, 2, 7, 4, 5, 6, 0]]
+    np.testing.assert_array_equal(x.realize().numpy(), expected)
+
+
+def test_readers_in_the_same_graph_come_first() -> None:
+    x, values = table()
+    total = (x * 2).sum()
+    x[0] = 1000
+    where = storage(x._value.src[0]).memory
+    x.realize(total)
+    assert total.item() == values.sum() * 2
+    assert address(x) == where and Moves.copied == 0
+
+
+def test_reading_before_and_after_in_one_kernel() -> None:
+    x, values = table()
+    old = x * 1
+    x[0] = 10
+    change = (x - old).abs().sum()
+    x.realize(change)
+    assert change.item() == np.abs(values[0] - 10).sum()
+
+
+def test_foreign_memory_is_not_written() -> None:
+    array = np.zeros((4, 4), np.float32)
+    x = Tensor.from_blob(array.ctypes.data, (4, 4))
+    x[1] = 1
+    assert x.realize().numpy().sum() == 4
+    assert array.sum() == 0 and Moves.in_place == 0
+
+
+def test_values_that_gradients_need_are_kept() -> None:
+    y, values = table()
+    weight = Tensor(np.full(6, 0.5, np.float32), requires_grad=True)
+    y[0] = (y[0] * weight).sin()
+    y.realize()
+    y[1] = 0
+    y.realize()
+    y[:2].sum().backward()
+    assert weight.grad is not None
+    np.testing.assert_allclose(weight.grad.numpy(), values[0] * np.cos(values[0] / 2), rtol=1e-5)
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_a_cache_is_appended_to_in_place(device: str, jitted: bool) -> None:
+    """Positions are a variable: nothing is compiled for a new one, no matter what is realized."""
+    position = Var("position", 0, 31)
+    cache = Tensor.zeros(32, 8, device=device).contiguous().realize()
+    expected = np.zeros((32, 8))
+
+    def attend(row: Tensor, p: Any) -> Tensor:
+        cache[p : p + 1] = row * 2
+        return cache[: p + 1].sum(0)
+
+    step = gpu.jit(attend) if jitted else attend
+    where = address(cache)
+    for i in range(6):
+        row = Tensor(np.full((1, 8), float(i), np.float32), device=device).realize()
+        result = step(row, position.bind(i))  # who kept the one before would need its cache
+        expected[i] = 2 * i
+        if i == 3:
+            compiled = execute.Counters.compiled
+    np.testing.assert_array_equal(result.numpy(), expected.sum(0))
+    np.testing.assert_array_equal(cache.numpy(), expected)
+    assert address(cache) == where and Moves.copied == 0
+    if jitted:
+        assert execute.Counters.compiled == compiled
+
+
+def test_values_of_all_steps_at_once() -> None:
+    """Nothing is computed in the loop: each pending value still sees the cache as it was then."""
+    position, sums = Var("position", 0, 31), []
+    cache = Tensor.zeros(32, 8).contiguous().realize()
+    for i in range(4):
+        p = position.bind(i)
+        cache[p : p + 1] = Tensor.full((1, 8), i + 1.0)
+        sums.append(cache.sum())
+    assert [total.item() for total in sums] == [8, 24, 48, 80]
+
+
+def test_a_jitted_function_that_returns_the_old_value() -> None:
+    x, values = table()
+
+    @gpu.jit
+    def swap(row: Tensor) -> Tensor:
+        before = Tensor(x)
+        x[0] = row
+        return before
+
+    for i in range(4):
+        before = swap(Tensor(np.full(6, float(i), np.float32)))
+        np.testing.assert_array_equal(before.numpy(), values)
+        values[0] = i
+        np.testing.assert_array_equal(x.numpy(), values)
+
+
+def test_a_jitted_function_that_changes_a_copy() -> None:
+    x, values = table()
+
+    @gpu.jit
+    def changed(x: Tensor) -> Tensor:
+        y = Tensor(x)
+        y[0] = 7
+        return y
+
+    for _ in range(4):
+        assert changed(x).numpy()[0, 0] == 7
+        np.testing.assert_array_equal(x.numpy(), values)
+
+
+def test_a_verified_replay_starts_from_the_old_value(environment: Callable[..., None]) -> None:
+    environment(GPU_VERIFY_JIT="1")
+    x, values = table()
+
+    @gpu.jit
+    def count(step: Tensor) -> Tensor:
+        x[0] = x[0] + step
+        return x.sum()
+
+    for i in range(4):
+        values[0] += 1
+        assert count(Tensor(1.0)).item() == values.sum(), i
+
+
+def test_an_argument_is_written_in_place() -> None:
+    x, _ = table()
+    where = address(x)
+
+    @gpu.jit
+    def clear(cache: Tensor, row: Tensor) -> None:
+        cache[row.shape[0] :] = 0
+        cache[: row.shape[0]] = row
+
+    for i in range(4):
+        clear(x, Tensor(np.full((2, 6), float(i), np.float32)))
+        assert x.numpy()[:3, 0].tolist() == [i, i, 0]
+    assert address(x) == where
+    other = Tensor(x)
+    clear(x, Tensor(np.full((2, 6), 9.0, np.float32)))
+    assert other.numpy()[0, 0] == 3 and x.numpy()[0, 0] == 9
+
+
+def test_ctrl_c_waits_for_the_tensor_to_stand_for_its_new_value() -> None:
+    reached = False
+    with pytest.raises(KeyboardInterrupt), put_off():
+        os.kill(os.getpid(), signal.SIGINT)
+        reached = True
+    assert reached and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_error_leaves_the_old_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, values = table("PYTHON")
+    x[0] = x[0] * 2
+    run = execute.Prepared.run
+
+    def fail(*args: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(execute.Prepared, "run", fail)
+    with pytest.raises(MemoryError):
+        x.realize()
+    monkeypatch.setattr(execute.Prepared, "run", run)
+    values[0] *= 2
+    np.testing.assert_array_equal(x.realize().numpy(), values)
