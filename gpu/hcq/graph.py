@@ -96,14 +96,13 @@ class HCQGraph:
         between = [symbol for line in lines for symbol in (line.address.address, line.base)]
         own_symbols = (*OWN, AFTER_ADDRESS, AFTER_VALUE, *between)
         self._instances = Instances(device, linked, own_symbols, self._symbols)
-        self._send = self._send_all if self._lines else self._send_one
 
     def __call__(self, *inputs: HCQBuffer, values: Mapping[Symbol, int] | None = None) -> Point:
         """Replay; returns what `HCQDevice.wait` takes.
 
-        Raises `InvalidValue` for inputs that are not as many or as large as those it was built
-        with, are not reachable, or overlap where queues run at once; and what
-        `HCQDevice.exclusively` raises.
+        Of an input that is larger than the one it was built with, the first bytes are used. Raises
+        `InvalidValue` for inputs that are not as many, smaller, not reachable, or overlap where
+        queues run at once; and what `HCQDevice.exclusively` raises.
         """
         device = self._device
         if len(inputs) != len(self._sizes):
@@ -112,7 +111,7 @@ class HCQGraph:
         for buffer, size in zip(inputs, self._sizes, strict=True):
             if buffer.allocation.device is not device:
                 buffer.check_reachable(device)
-            if buffer.size != size:
+            if buffer.size < size:
                 number = len(addresses)
                 raise InvalidValue(f"{buffer!r} as input {number} of a graph: give {size} bytes")
             addresses.append(buffer.address)
@@ -122,7 +121,8 @@ class HCQGraph:
         if values or not self._instances.is_plain:
             known = dict(zip(self._symbols, addresses, strict=True))
             given = self._instances.values(values or {}, known)
-        return device.exclusively(self._send, given)
+        # Chosen here: a graph that held its own method would only be freed by the cycle collector.
+        return device.exclusively(self._send_all if self._lines else self._send_one, given)
 
     def _send_one(self, given: Sequence[int]) -> Point:
         """Submit to the only queue, which uses one value: `_send_all` without what that spares."""

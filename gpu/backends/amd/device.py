@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache, partial
 
+from gpu.backends.amd.graph import AMDGraph
 from gpu.backends.amd.memory import AMDAllocator
 from gpu.backends.amd.program import AMDProgram
 from gpu.compiler.render.amdgcn import AMDRenderer
@@ -14,7 +15,7 @@ from gpu.core.errors import Unsupported
 from gpu.drivers.am.device import KfdDevice
 from gpu.drivers.am.target import Version
 from gpu.runtime.device import Compiled
-from gpu.transport.world import World, real_world
+from gpu.transport.world import World, real_world, recorded
 
 
 class AMDDevice(Compiled):
@@ -33,6 +34,7 @@ class AMDDevice(Compiled):
             AMDRenderer(self._chip),
             AMDCompiler(self._chip),
             partial(AMDProgram, queues),
+            partial(AMDGraph, queues),
         )
 
     def synchronize(self) -> None:
@@ -81,4 +83,4 @@ def _world(simulated: str) -> World:
     from gpu.sim.world import SimWorld
 
     world = SimWorld(chip=simulated.split(","), executor=LaneExecutor())
-    return World(world.os, world.waiter)
+    return recorded(World(world.os, world.waiter))

@@ -10,6 +10,8 @@ from gpu.drivers.am.kernarg import argument_layout
 from gpu.drivers.am.kernel_object import read_code_object
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.buffer import HCQBuffer
+from gpu.hcq.graph import GraphLaunch
+from gpu.hcq.symbol import Symbol
 from gpu.runtime.device import LaunchData
 from gpu.runtime.program import Program
 
@@ -45,3 +47,8 @@ class AMDProgram(Program):
         """Launches it behind all that was launched before; `wait` as in `Program`."""
         buffers = (*bufs, *self._workspace)
         return self.loaded(*buffers, vals=vals, grid=self.grid, block=self.block, wait=wait)
+
+    def graph_item(self, bufs: Sequence[HCQBuffer], vals: Sequence[Symbol]) -> GraphLaunch:
+        """A launch of it for a graph, which keeps its workspace from being used again."""
+        buffers = (*bufs, *self._workspace)
+        return GraphLaunch(self.loaded, buffers, tuple(vals), self.grid, self.block)

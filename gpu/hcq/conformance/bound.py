@@ -165,7 +165,7 @@ def _allocate_until(device: HCQDevice, address: int) -> bool:
 
 
 def inputs_are_checked(target: Target) -> None:
-    """Inputs of other sizes, freed ones, and ones that overlap are refused."""
+    """Inputs that are small, freed or overlap are refused; of a larger one the start is used."""
     with target.open() as device:
         add = target.program(device, "add")
         a, b, c = (upload(device, numbers(n)) for n in range(3))
@@ -174,6 +174,8 @@ def inputs_are_checked(target: Target) -> None:
         expect_raises(InvalidValue, "one input of two", lambda: graph(a))
         expect_raises(InvalidValue, "a small input", lambda: graph(a, b.view(0, 4)))
         expect_raises(InvalidValue, "the same input twice", lambda: graph(a, a))
+        graph(upload(device, np.concatenate([numbers(4), numbers(5)])), b)
+        expect_equal(download(device, c), numbers(4) + numbers(1), "a graph with a larger input")
         a.free()
         expect_raises(InvalidValue, "a freed input", lambda: graph(a, b))
         graph.close()
