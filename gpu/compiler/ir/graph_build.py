@@ -150,9 +150,16 @@ def reshape(x: Node, shape: Shape) -> Node:
         x = x.src[0]
     if x.shape == shape:
         return x
-    if 0 in x.shape and 0 in shape:
-        return const(0, shape, x.dtype, x.device)
+    if 0 in x.shape and 0 in shape and has_symbols((x.shape, shape)):
+        return _reshape_of_nothing(x, shape)
     return _move("reshape", x, (), shape)
+
+
+def _reshape_of_nothing(x: Node, shape: Shape) -> Node:
+    """An empty value under an empty shape: their symbolic axes need not correspond."""
+    nothing = slice_(x, [(0, 0, 1)] * len(x.shape))
+    fixed = tuple(1 if has_symbols(size) else size for size in shape)
+    return expand(_move("reshape", nothing, (), fixed), shape)
 
 
 def _is_one_reshape(old: Shape, new: Shape) -> bool:
