@@ -1,7 +1,8 @@
 """What all tests share: their own cache folder, checked compiler passes, `--require`, devices.
 
-A test that takes `device` runs under the same id on every one of `DEVICES`. What a device skips of
-it is listed when the tests have run, and more than `MOST_SKIPPED` of them fails the session.
+A test that takes `device` runs under the same id on every one of `DEVICES`, or on those that
+`--device` names. What a device skips of it is listed when the tests have run, and more than
+`MOST_SKIPPED` of them fails the session.
 """
 
 from __future__ import annotations
@@ -96,6 +97,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="comma list of things whose absence fails tests instead of skipping them, of: "
         + ", ".join(REQUIREMENTS),
     )
+    parser.addoption(
+        "--device",
+        default="",
+        metavar="LIST",
+        help="comma list of devices, written as for DEV=, instead of those that tests know; one "
+        "that cannot be opened fails its tests (-p MODULE registers one outside the package)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -141,28 +149,42 @@ DEVICES = {
     "CL": "CL",
     "AMD": "AMD",
 }
+# What each needs, of `REQUIREMENTS`.
+TOOLS = {
+    "CPU:LLVM": "llvmlite",
+    "CPU:CLANG": "clang",
+    "AMD": "llvmlite",
+    "CL": "opencl",
+    "WEBGPU": "webgpu",
+}
 SIMULATED = {"AMD": "gfx1100,gfx1100"}
 os.environ.setdefault("POCL_DEVICES", "pthread pthread")  # a CL:1, for tests that take two devices
 MOST_SKIPPED = 0.02
 
 
-@pytest.fixture(params=DEVICES)
+def _devices(config: pytest.Config) -> dict[str, str]:
+    """The devices that tests run on: those of `--device`, or all that are known here."""
+    asked = [spec for spec in config.getoption("--device").split(",") if spec]
+    return {spec: spec for spec in asked} or DEVICES
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "device" in metafunc.fixturenames and not hasattr(metafunc.module, "device"):
+        metafunc.parametrize("device", _devices(metafunc.config), indirect=True)
+
+
+@pytest.fixture
 def device(request: pytest.FixtureRequest, need: Callable[[str], None]) -> Iterator[str]:
     """The name of a device, which is also the default one while the test runs."""
     from gpu import Context, Device
     from gpu.core.devspec import parse_device_spec
 
     request.node.user_properties.append(("device", request.param))  # goes into its reports
-    if tool := {
-        "CPU:LLVM": "llvmlite",
-        "CPU:CLANG": "clang",
-        "AMD": "llvmlite",
-        "CL": "opencl",
-        "WEBGPU": "webgpu",
-    }.get(request.param):
+    asked = bool(request.config.getoption("--device"))
+    if not asked and (tool := TOOLS.get(request.param)):
         need(tool)
-    spec = DEVICES[request.param]
-    with Context(DEV=spec, SIM=SIMULATED.get(request.param, "")):
+    spec = _devices(request.config)[request.param]
+    with Context(DEV=spec, **({} if asked else {"SIM": SIMULATED.get(request.param, "")})):
         name = parse_device_spec(spec).name
         assert Device[name].device == name
         yield name
@@ -171,13 +193,14 @@ def device(request: pytest.FixtureRequest, need: Callable[[str], None]) -> Itera
 class Matrix(NamedTuple):
     """How tests that run on every device fared: per device, ids seen and ids skipped."""
 
+    devices: list[str]
     seen: Counter[str]
     skipped: dict[str, list[tuple[str, str]]]
 
     @property
     def here(self) -> list[str]:
         """The devices that this machine has: those on which something ran."""
-        return [d for d in DEVICES if len(self.skipped[d]) < self.seen[d]]
+        return [d for d in self.devices if len(self.skipped[d]) < self.seen[d]]
 
     @property
     def share(self) -> float:
@@ -188,7 +211,8 @@ class Matrix(NamedTuple):
 
 def _matrix(config: pytest.Config) -> Matrix:
     """Reads the reports; with xdist they are those of all workers."""
-    matrix = Matrix(Counter(), {name: [] for name in DEVICES})
+    devices = list(_devices(config))
+    matrix = Matrix(devices, Counter(), {name: [] for name in devices})
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     stats: dict[str, list[Any]] = reporter.stats if reporter else {}
     for outcome in ("passed", "failed", "skipped", "xfailed"):
@@ -210,7 +234,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if not matrix.seen:
         return
     terminalreporter.section("the same tests on every device")
-    for name in DEVICES:
+    for name in matrix.devices:
         here = "" if name in matrix.here else ": this machine lacks it"
         skipped = len(matrix.skipped[name])
         terminalreporter.line(f"{name}: {matrix.seen[name]} ids, {skipped} skipped{here}")

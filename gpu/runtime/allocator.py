@@ -24,7 +24,10 @@ class Allocator(ABC, Generic[M]):
 
     @abstractmethod
     def copy_in(self, memory: M, data: memoryview) -> None:
-        """Copies bytes from the host to the start of `memory`."""
+        """Copies bytes from the host to the start of `memory`.
+
+        Of a number that is no multiple of 4, the bytes up to the next multiple may be overwritten.
+        """
 
     @abstractmethod
     def copy_out(self, data: memoryview, memory: M) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,9 +24,9 @@ from gpu.compiler.schedule.fusion import plan_fusion
 from gpu.core.errors import CompileError, ConfigError, Unsupported
 from gpu.runtime.device import Device, register
 from gpu.runtime.execute import realize, storage
+from prop.graphs import computed, on
 from prop.judge import check, expect
 from prop.programs import random_graph
-from prop.test_passes import computed, on
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +57,7 @@ def _int8(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.clip(np.trunc(a), -128, 127).astype(np.int32)
 
 
-@pytest.mark.parametrize("batch", range(4))
+@pytest.mark.parametrize("batch", range(2))
 def test_random_programs(toy: dict[str, Any], batch: int) -> None:
     for seed in range(3000 + batch * 20, 3020 + batch * 20):
         rng = np.random.default_rng(seed)
@@ -62,6 +66,23 @@ def test_random_programs(toy: dict[str, Any], batch: int) -> None:
             done = realize(on("TOY", wanted, inputs))
             got = [storage(node).copy_out().reshape(node.shape) for node in done]
             check(got, expect(wanted, inputs, rng), wanted)
+
+
+def test_the_suite_for_new_devices_takes_it(tmp_path: Path) -> None:
+    tests = Path(__file__).resolve().parents[1]
+    (tmp_path / "toy_device.py").write_text(tool().guide_code())
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "toy_device", "--device=TOY"]
+    chosen = ["test_memory.py", "test_programs.py", "test_replay.py"]
+    done = subprocess.run(
+        [*command, *(str(tests / "backend" / name) for name in chosen)],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        cwd=tests.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "TOY: " in done.stdout and " passed" in done.stdout
 
 
 def test_core_operations_are_those_without_a_derivation() -> None:

@@ -11,8 +11,9 @@ from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Node
 from gpu.core.dtype import dtypes
 from gpu.runtime.execute import realize, storage
+from prop.graphs import on
 from prop.judge import check, expect
-from prop.test_passes import STAGES, on, run_plan
+from prop.test_passes import STAGES, run_plan
 from prop.test_structures import Case
 
 

@@ -12,9 +12,9 @@ from gpu.backends.cl.device import CLDevice
 from gpu.core.devspec import DeviceSpec
 from gpu.runtime.device import BACKENDS, Compiled, Device, register
 from gpu.runtime.execute import realize, storage
+from prop.graphs import computed, on
 from prop.judge import check, expect
 from prop.programs import random_graph
-from prop.test_passes import computed, on
 from unit.cl_kernels import cl_device, grid_target
 
 

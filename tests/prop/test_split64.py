@@ -21,9 +21,10 @@ from gpu.compiler.schedule.build import BuiltKernel
 from gpu.compiler.target import Target
 from gpu.core.dtype import dtype_named, dtypes
 from gpu.core.errors import Unsupported
+from prop.graphs import computed
 from prop.judge import check, expect
 from prop.programs import random_graph
-from prop.test_passes import RunKernel, computed, run_plan
+from prop.test_passes import RunKernel, run_plan
 
 Array = np.ndarray[Any, Any]
 TARGET = wgsl_target(WGSLLimits(), has_f16=False)

@@ -30,9 +30,7 @@ from prop.symbolic_programs import (
     random_values,
     symbolic_graph,
 )
-from prop.test_passes import SCALAR, WIDE, WORKERS, device
-
-__all__ = ["device"]
+from prop.test_passes import SCALAR, WIDE, WORKERS
 
 
 def is_leaf(node: Node) -> bool:

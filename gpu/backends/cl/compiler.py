@@ -11,7 +11,7 @@ from gpu.autogen import opencl as cl
 from gpu.backends.cl.api import handles
 from gpu.backends.cl.context import BuildError, CLContext
 from gpu.compiler.toolchain.base import Compiler
-from gpu.core.errors import CompileError, Unsupported
+from gpu.core.errors import CompileError, DeviceError, Unsupported
 
 _LINE: Final = re.compile(r":(\d+):\d+:|line (\d+)")
 _LOG_CHARACTERS: Final = 2000
@@ -39,7 +39,11 @@ class Binary(NamedTuple):
 
     @classmethod
     def unpack(cls, lib: bytes) -> Binary:
-        """What `pack` gave."""
+        """What `pack` gave. Raises DeviceError where there is no binary in `lib`."""
+        if len(lib) < 2:
+            raise DeviceError(
+                f"an OpenCL binary of {len(lib)} bytes has no program in it; empty the cache folder"
+            )
         return cls(lib[0], lib[1:])
 
 
