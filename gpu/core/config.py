@@ -194,6 +194,15 @@ class Config:
         lambda: "HIGH-PERFORMANCE",
         "HIGH-PERFORMANCE",
     )
+    NVRTC_LIBRARY = Setting(
+        TEXT, "NVIDIA's run-time compiler, by path", str, "that of its package, or CUDA's"
+    )
+    NVJITLINK_LIBRARY = Setting(
+        TEXT, "NVIDIA's linker, which assembles PTX, by path", str, "that of its package, or CUDA's"
+    )
+    NVPTXCOMPILER_LIBRARY = Setting(
+        TEXT, "NVIDIA's PTX compiler as a shared library, by path", str, "CUDA's"
+    )
     VERIFY = _flag("check the intermediate representation between compiler passes")
     GPU_VERIFY_JIT = _flag("run jitted functions eagerly too, and compare the results")
     NOOPT = _flag("compile kernels without loop optimisations")

@@ -11,24 +11,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpu.compiler.ir.linear import Inst, Limit, Program
-from gpu.compiler.render import amdgcn_memory
-from gpu.compiler.render.amdgcn_grid import plan_grid, trips
+from gpu.compiler.ir.linear import Inst, Program
+from gpu.compiler.render.amdgcn_grid import plan_grid
 from gpu.compiler.render.amdgcn_locals import ALIGN, place_locals
-from gpu.compiler.render.amdgcn_memory import Access
 from gpu.compiler.render.amdgcn_target import Chip, amd_target, check_chip
-from gpu.compiler.render.int_ranges import int_factors
-from gpu.compiler.render.llvm_narrow import INT32, NarrowPrinter
-from gpu.compiler.render.llvm_text import INT64, Type, Value, integer, memory_element
+from gpu.compiler.render.llvm_grid import GridPrinter
+from gpu.compiler.render.llvm_text import Type, Value, integer
 from gpu.compiler.target import Target
 from gpu.core.dtype import dtypes
 
-_GLOBAL: Final = Type("ptr addrspace(1)")
-_SHARED: Final = Type("ptr addrspace(3)")
 _PRIVATE: Final = Type("ptr addrspace(5)")
-_MOST_CONSTANT: Final = 4095  # bytes that a load or store adds by itself
-_MOST_PLACES: Final = 1 << 30  # bytes that 32 bits count, and steps beyond
-_SPREAD: Final = ("grid", "thread")
+_IDS: Final = ("llvm.amdgcn.workgroup.id.x", "llvm.amdgcn.workitem.id.x")
 # What the kernel does without, so that no registers and no hidden arguments are set up for it.
 _UNUSED: Final = (
     "completion-action", "default-queue", "dispatch-id", "dispatch-ptr", "heap-ptr",
@@ -66,35 +59,18 @@ class AMDRenderer:
         return {"groups": grid.groups, "block": grid.block, "workspace": workspace}
 
 
-class _Kernel(NarrowPrinter):
+class _Kernel(GridPrinter):
     """One program on its way to a kernel."""
 
     def __init__(self, target: Target, program: Program, chip: Chip):
-        super().__init__(target, program)
-        self.grid = plan_grid(program, chip.wave)
-        self.factors = int_factors(program)
-        self.places = place_locals(program, self.grid, chip)
-        self.globals: list[str] = []
-        self.counters: dict[Inst, Value] = {}
-        self.ends_of_grid: dict[Inst, str] = {}
+        grid = plan_grid(program, chip.wave)
+        super().__init__(target, program, grid, place_locals(program, grid, chip), _IDS)
 
     def text(self) -> str:
         """The whole module."""
-        lines = self.body()
         return "\n".join(
             [
-                *self.globals,
-                f"define amdgpu_kernel void @{self.program.name}({self._parameters()}) #0"
-                " !reqd_work_group_size !1 {",
-                "entry:",
-                *self._workspace(),
-                *self.emitter.entry,
-                "  br label %body",
-                "body:",
-                *lines,
-                "  ret void",
-                "}",
-                *self.emitter.declarations,
+                *self.function("amdgpu_kernel", "#0 !reqd_work_group_size !1"),
                 f"attributes #0 = {{ {self._attributes()} }}",
                 "!0 = !{}",
                 f"!1 = !{{i32 {self.grid.block}, i32 1, i32 1}}",
@@ -103,180 +79,15 @@ class _Kernel(NarrowPrinter):
             ]
         )
 
-    def _parameters(self) -> str:
-        pointers = [
-            f"{_GLOBAL} noalias {'' if param.written else 'readonly '}%p{i}"
-            for i, param in enumerate(self.program.params)
-        ]
-        if self.places.workspace:
-            pointers.append(f"{_GLOBAL} noalias %workspace")
-        return ", ".join([*pointers, *(f"i64 %v{i}" for i in range(len(self.program.vals)))])
-
-    def _workspace(self) -> list[str]:
-        """Lines that find this work-item's part of the workspace."""
-        size = self.places.workspace
-        if not size:
-            return []
-        ids = [f"llvm.amdgcn.work{what}.id.x" for what in ("group", "item")]
-        self.emitter.declarations |= dict.fromkeys(f"declare i32 @{name}()" for name in ids)
-        return [
-            f"  %workspace.group = call i32 @{ids[0]}()",
-            f"  %workspace.item = call i32 @{ids[1]}()",
-            f"  %workspace.first = mul nuw i32 %workspace.group, {self.grid.block}",
-            "  %workspace.flat = add nuw i32 %workspace.first, %workspace.item",
-            "  %workspace.number = zext i32 %workspace.flat to i64",
-            f"  %workspace.offset = mul nuw i64 %workspace.number, {size}",
-            f"  %workspace.own = getelementptr inbounds i8, {_GLOBAL} %workspace,"
-            " i64 %workspace.offset",
-        ]
-
     def _attributes(self) -> str:
         block = self.grid.block
         unused = " ".join(f'"amdgpu-no-{name}"' for name in _UNUSED)
         sizes = f'"amdgpu-flat-work-group-size"="{block},{block}"'
         return f'nounwind {sizes} "uniform-work-group-size"="true" {unused}'
 
-    def _param(self, inst: Inst) -> Value:
-        return Value(_GLOBAL, f"%p{inst.attr[0]}")
-
-    def _val(self, inst: Inst) -> Value:
-        value = Value(INT64, f"%v{inst.attr[0]}")
-        if inst in self.ranges:
-            self.narrow[inst] = self.emitter.convert("trunc", value, "i32")
-        return value
-
-    def _local(self, inst: Inst) -> Value:
-        array = f"[{inst.attr[0]} x {memory_element(inst.dtype)}]"
-        if inst in self.places.shared:
-            name = f"@{self.program.name}.{self.emitter.fresh('shared')}"
-            kind = "internal unnamed_addr addrspace(3) global"
-            self.globals.append(f"{name} = {kind} {array} poison, align {ALIGN}")
-            return Value(_SHARED, name)
-        name = self.emitter.fresh("%local")
-        if inst in self.places.offsets:
-            offset = self.places.offsets[inst]
-            self.emitter.entry.append(
-                f"  {name} = getelementptr inbounds i8, {_GLOBAL} %workspace.own, i64 {offset}"
-            )
-            return Value(_GLOBAL, name)
+    def _private(self, name: str, array: str) -> Value:
         self.emitter.entry.append(f"  {name} = alloca {array}, align {ALIGN}, addrspace(5)")
         return Value(_PRIVATE, name)
-
-    def _loop(self, inst: Inst) -> Value:
-        if inst.attr[0] not in _SPREAD:
-            return super()._loop(inst)
-        if not self.counters:
-            self._compute_counters()
-        counter, checks = self.counters[inst], list[Value]()
-        if inst in self.grid.inner[:1]:
-            checks += self._check_lane()
-        if isinstance(inst.attr[2], Limit):
-            limit = self._limit(inst) if inst not in self.ranges else self._short_limit(inst)
-            checks.append(self.emitter.compare("icmp slt", counter, limit))
-        if checks:
-            self._skip_unless(inst, checks)
-        return self.keep(inst, counter) if inst in self.ranges else counter
-
-    def _short_limit(self, inst: Inst) -> Value:
-        """The limit of a loop whose counter has 32 bits; it is never more than it can be."""
-        return self.emitter.convert("trunc", self._limit(inst), "i32")
-
-    def _end(self, inst: Inst) -> None:
-        loop = inst.attr[0]
-        if loop.attr[0] not in _SPREAD:
-            super()._end(inst)
-        elif loop in self.ends_of_grid:
-            after = self.ends_of_grid[loop]
-            self.emitter.branch(after)
-            self.emitter.start_block(after)
-
-    def _skip_unless(self, loop: Inst, checks: list[Value]) -> None:
-        """Goes on behind the end of a grid loop unless all checks hold."""
-        holds = checks[0]
-        for check in checks[1:]:
-            holds = self.emitter.binary("and", holds, check)
-        inside = self.emitter.fresh("grid")
-        self.ends_of_grid[loop] = f"{inside}.after"
-        self.emitter.branch_if(holds, inside, f"{inside}.after")
-        self.emitter.start_block(inside)
-
-    def _compute_counters(self) -> None:
-        """The counters of all grid loops from the ids of the workgroup and the work-item."""
-        emitter, grid = self.emitter, self.grid
-        group = emitter.intrinsic("llvm.amdgcn.workgroup.id.x", INT32)
-        item = emitter.intrinsic("llvm.amdgcn.workitem.id.x", INT32)
-        outer, part = self._divide(group, grid.lane_groups)
-        first = emitter.binary("mul nuw nsw", part, integer(INT32, grid.block))
-        self.lane = emitter.binary("add nuw nsw", first, item)
-        self._count(grid.outer, outer)
-        self._count(grid.inner, self.lane)
-
-    def _count(self, loops: tuple[Inst, ...], index: Value) -> None:
-        """The counters of nested loops from the number of the iteration."""
-        rest = index
-        for loop in reversed(loops[1:]):
-            rest, trip = self._divide(rest, trips(loop))
-            self.counters[loop] = self._counter(loop, trip)
-        for loop in loops[:1]:
-            self.counters[loop] = self._counter(loop, rest)
-
-    def _divide(self, index: Value, by: int) -> tuple[Value, Value]:
-        """Quotient and remainder of an index."""
-        if by <= 1:
-            return index, integer(INT32, 0)
-        divisor = integer(INT32, by)
-        return (
-            self.emitter.binary("udiv", index, divisor),
-            self.emitter.binary("urem", index, divisor),
-        )
-
-    def _counter(self, loop: Inst, trip: Value) -> Value:
-        _, start, _, step = loop.attr
-        counter = trip if loop in self.ranges else self.emitter.convert("zext", trip, "i64")
-        if step != 1:
-            counter = self.emitter.binary("mul nsw", counter, integer(counter.type, step))
-        if start:
-            counter = self.emitter.binary("add nsw", counter, integer(counter.type, start))
-        return counter
-
-    def _check_lane(self) -> list[Value]:
-        """Whether this work-item has a place in the inner loops; nothing where all have."""
-        lanes = self.grid.lanes
-        if lanes == self.grid.block * self.grid.lane_groups:
-            return []
-        return [self.emitter.compare("icmp ult", self.lane, integer(INT32, lanes))]
-
-    def _load(self, inst: Inst) -> Value:
-        source = inst.args[0]
-        invariant = source.op == "param" and not self.program.params[source.attr[0]].written
-        access = self._access(source, inst.lanes, *inst.args[1:])
-        return amdgcn_memory.load(self.emitter, access, invariant)
-
-    def _store(self, inst: Inst) -> None:
-        pointer, index, value, *mask = inst.args
-        access = self._access(pointer, value.lanes, index, *mask)
-        amdgcn_memory.store(self.emitter, access, self.values[value])
-
-    def _access(self, pointer: Inst, lanes: int, at: Inst, mask: Inst | None = None) -> Access:
-        """Where a load or store goes, in 32 bits if places in its buffer fit."""
-        place, constant, size = self.values[at], 0, pointer.dtype.itemsize
-        if at in self.narrow and self._size(pointer) <= _MOST_PLACES:
-            place = self.narrow[at]
-            if mask is None and at.op == "alu" and at.attr[0] == "add":
-                first, second = at.args
-                near = second.op == "const" and 0 <= second.attr[0] * size <= _MOST_CONSTANT
-                if near and first in self.narrow and self.ranges[first][0] >= 0:
-                    place, constant = self.narrow[first], second.attr[0]
-        align = min(self.factors.get(at, 1) * size, ALIGN)
-        condition = None if mask is None else self.values[mask]
-        where = (self.values[pointer], place, condition, constant, align)
-        return Access(pointer.dtype, lanes, *where)
-
-    def _size(self, pointer: Inst) -> int:
-        """Bytes of a buffer, as far as this program knows."""
-        number: int = pointer.attr[0]
-        elements = self.program.params[number].elements if pointer.op == "param" else number
-        return elements * pointer.dtype.itemsize
 
     def _cast(self, inst: Inst) -> Value:
         """As elsewhere, but for products rounded to float16.

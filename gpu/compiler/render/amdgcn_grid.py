@@ -60,8 +60,8 @@ class Grid:
         return math.prod(map(trips, self.outer)) * self.lane_groups
 
 
-def plan_grid(program: Program, wave: int) -> Grid:
-    """The launch of a program on a machine with waves of `wave` lanes.
+def plan_grid(program: Program, wave: int, most_groups: int = MOST_GROUPS) -> Grid:
+    """The launch of a program on a machine with waves of `wave` lanes, of at most so many groups.
 
     Raises VerifyError for grid loops that are not nested in each other, Unsupported for more
     iterations than a launch has.
@@ -69,7 +69,8 @@ def plan_grid(program: Program, wave: int) -> Grid:
     threads = _nest(program, "thread")
     loops = _nest(program, "grid")
     if threads:
-        return _checked(program, Grid(loops, threads, math.prod(map(trips, threads)), 1))
+        blocks = Grid(loops, threads, math.prod(map(trips, threads)), 1)
+        return _checked(program, blocks, most_groups)
     if not loops:
         return Grid((), (), 1, 1)
     split = len(loops) if all(map(trips, loops)) else 0
@@ -78,14 +79,14 @@ def plan_grid(program: Program, wave: int) -> Grid:
     lanes = math.prod(map(trips, loops[split:]))
     lane_groups = max(-(-lanes // BLOCK), 1)
     block = max(-(-lanes // (lane_groups * wave)), 1) * wave
-    return _checked(program, Grid(loops[:split], loops[split:], block, lane_groups))
+    return _checked(program, Grid(loops[:split], loops[split:], block, lane_groups), most_groups)
 
 
-def _checked(program: Program, grid: Grid) -> Grid:
-    if grid.groups > MOST_GROUPS or grid.block > MOST_ITEMS:
+def _checked(program: Program, grid: Grid, most_groups: int) -> Grid:
+    if grid.groups > most_groups or grid.block > MOST_ITEMS:
         raise Unsupported(
             f"{program.name} has {grid.groups:,} workgroups of {grid.block} work-items, a launch at"
-            f" most {MOST_GROUPS:,} of {MOST_ITEMS}: use smaller tensors"
+            f" most {most_groups:,} of {MOST_ITEMS}: use smaller tensors"
         )
     return grid
 

@@ -15,25 +15,18 @@ compiler has that one's built-in functions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from gpu.compiler.ir.linear import Inst, Limit, Program, team_bytes
 from gpu.compiler.render import opencl_memory
-from gpu.compiler.render.cpu import LOCAL_ALIGN, constant_value, refuse_what_is_lacking
+from gpu.compiler.render.cpu import LOCAL_ALIGN
+from gpu.compiler.render.gpu_c import KernelPrinter, OpenLoop
 from gpu.compiler.render.opencl_grid import spread_program
 from gpu.compiler.render.opencl_ops import Ops
-from gpu.compiler.render.opencl_text import (
-    I64,
-    LANES,
-    Emitter,
-    Type,
-    Value,
-    constant,
-    element_of,
-)
+from gpu.compiler.render.opencl_text import I64, LANES, Emitter, Type, Value, element_of
 from gpu.compiler.target import Target
 from gpu.core.dtype import dtypes
-from gpu.core.errors import Unsupported, VerifyError
+from gpu.core.errors import Unsupported
 
 
 class OpenCLRenderer:
@@ -65,41 +58,20 @@ class OpenCLRenderer:
 _ITEMS: Final = ("global_id", "global_size")
 
 
-class _Loop(NamedTuple):
-    """A loop that is being printed: its `loop`, and the variables of its carries."""
-
-    inst: Inst
-    carries: tuple[Value, ...]
-
-
-class _Kernel:
-    """One program on its way to text; instructions are printed by the method of their name."""
+class _Kernel(KernelPrinter):
+    """One program on its way to text."""
 
     def __init__(self, target: Target, program: Program):
-        self.target, self.program = target, program
         self.features = frozenset(target.features.split(","))
-        self.emitter = Emitter()
         self.clang = "clang" in self.features
-        self.ops = Ops(self.emitter, self.clang, through_double=self._divides_in_double())
+        in_double = "rounded" not in self.features and "fp64" in self.features
+        super().__init__(target, program, Ops(Emitter(), self.clang, through_double=in_double))
         self.spread = spread_program(program, target)
         self._refuse_much_team_memory()
-        self.values: dict[Inst, Value] = {}
-        self.open_loops: list[_Loop] = []
-        self.carried: dict[Inst, tuple[Value, ...]] = {}
-
-    def _divides_in_double(self) -> bool:
-        return "rounded" not in self.features and "fp64" in self.features
 
     def text(self) -> str:
         """The whole source."""
-        for inst in self.program.body:
-            refuse_what_is_lacking(self.target, self.program, inst)
-            self._refuse(inst)
-            value = getattr(self, f"_{inst.op}")(inst)
-            if value is not None:
-                self.values[inst] = value
-        if self.open_loops:
-            raise VerifyError(f"{self.program.name}: {self.open_loops[-1].inst} has no end")
+        self.print_body()
         name = f"SYMBOL({self.program.name})"
         if self.emitter.fenced:  # stores past the caches are not ordered otherwise
             self.emitter.line("__atomic_thread_fence(__ATOMIC_SEQ_CST);")
@@ -166,18 +138,6 @@ class _Kernel:
             lines.append(f"  __global uchar *scratch = all_scratch + {item} * {size};")
         return lines
 
-    def _args(self, inst: Inst) -> list[Value]:
-        return [self.values[a] for a in inst.args]
-
-    def _const(self, inst: Inst) -> Value:
-        return constant(inst.dtype, inst.lanes, inst.attr[0])
-
-    def _param(self, inst: Inst) -> Value:
-        return Value(Type(element_of(inst.dtype)), f"p{inst.attr[0]}")
-
-    def _val(self, inst: Inst) -> Value:
-        return Value(I64, f"value{inst.attr[0]}")
-
     def _local(self, inst: Inst) -> Value:
         element, name = element_of(inst.dtype), self.emitter.name("local")
         shared = "__local " if self.spread.thread and inst.attr[1] == "team" else ""
@@ -194,7 +154,6 @@ class _Kernel:
         kind, start, stop, step = inst.attr
         if kind == "thread":
             return self._thread_loop(inst)
-        carries = tuple(self.emitter.value(v.type, v.text) for v in self._args(inst))
         first: object = start
         last = self._stop(stop)
         if kind == "worker" and not self._in_worker_loop():
@@ -204,27 +163,18 @@ class _Kernel:
             place, size = ("group_id", "num_groups") if self.spread.thread else _ITEMS
             first = f"{start} + (long)get_{place}({dimension}) * {step}"
             advance = f"(long)get_{size}({dimension}) * {step}"
-        counter = self.emitter.name("n")
-        head = f"long {counter} = {first}; {counter} < {last}; {counter} += {advance}"
-        self.emitter.open(f"for ({head})")
-        self.open_loops.append(_Loop(inst, carries))
-        return Value(I64, counter)
+        return self._open(inst, first, last, advance)
 
     def _thread_loop(self, inst: Inst) -> Value:
         """The iteration of this thread."""
         counter = self.emitter.name("n")
         self.emitter.open("")
         self.emitter.line(f"const long {counter} = (long)get_local_id({self.spread.thread[inst]});")
-        self.open_loops.append(_Loop(inst, ()))
+        self.open_loops.append(OpenLoop(inst, ()))
         return Value(I64, counter)
 
     def _in_worker_loop(self) -> bool:
         return any(loop.inst.attr[0] == "worker" for loop in self.open_loops)
-
-    def _stop(self, stop: int | Limit) -> Value:
-        if isinstance(stop, Limit):
-            return self.values[stop.value]
-        return constant(dtypes.int64, 1, stop)
 
     def _chunk(self, start: int, stop: int | Limit, step: int) -> tuple[Value, Value]:
         """Where this worker's run of iterations starts and stops."""
@@ -240,64 +190,19 @@ class _Kernel:
         )
         return first, last
 
-    def _carry(self, inst: Inst) -> Value:
-        position: int = inst.attr[0]
-        for loop in self.open_loops:
-            if loop.inst is inst.args[0]:
-                return loop.carries[position]
-        raise VerifyError(f"a carry of {inst.args[0]} stands outside of that loop")
-
     def _end(self, inst: Inst) -> None:
-        innermost = self.open_loops[-1].inst if self.open_loops else None
-        if innermost is not inst.attr[0]:
-            raise VerifyError(f"{inst} of {inst.attr[0]} ends {innermost}")
-        loop, carries = self.open_loops.pop()
-        # All are read before any is changed: they may be swapped.
-        following = [self.emitter.value(v.type, v.text) for v in self._args(inst)]
-        for carry, value in zip(carries, following, strict=True):
-            self.emitter.line(f"{carry} = {value};")
-        self.emitter.close()
-        if self.spread.thread.get(loop) == len(self.spread.thread) - 1:
+        super()._end(inst)
+        if self.spread.thread.get(inst.attr[0]) == len(self.spread.thread) - 1:
             self._barrier(inst)  # the group's next block writes to the same team memory
-        self.carried[inst] = carries
-
-    def _result(self, inst: Inst) -> Value:
-        position: int = inst.attr[0]
-        return self.carried[inst.args[0]][position]
-
-    def _if(self, inst: Inst) -> None:
-        self.emitter.open(f"if ({self.values[inst.args[0]]})")
-
-    def _endif(self, inst: Inst) -> None:
-        del inst
-        self.emitter.close()
-
-    def _load(self, inst: Inst) -> Value:
-        pointer, index, *mask = self._args(inst)
-        kind = Type(element_of(inst.dtype), inst.lanes)
-        access = opencl_memory.Access(kind, pointer, index, mask[0] if mask else None)
-        return opencl_memory.load(self.emitter, access, inst.dtype is dtypes.bool)
 
     def _store(self, inst: Inst) -> None:
-        pointer, index, value, *mask = self._args(inst)
-        access = opencl_memory.Access(value.type, pointer, index, mask[0] if mask else None)
+        pointer, index, stored, *mask = inst.args
+        value = self.values[stored]
+        access = self._access(value.type, pointer, index, *mask)
         if inst.attr and inst.attr[0] and self.clang and access.is_whole:
             opencl_memory.store_streaming(self.emitter, access, value)
         else:
             opencl_memory.store(self.emitter, access, value)
-
-    def _alu(self, inst: Inst) -> Value:
-        last = inst.args[-1]
-        known = constant_value(last) if last.dtype.is_int else None
-        return self.ops.alu(inst.attr[0], last.dtype, self._args(inst), known)
-
-    def _cast(self, inst: Inst) -> Value:
-        source = inst.args[0]
-        return self.ops.cast(self.values[source], source.dtype, inst.dtype)
-
-    def _bitcast(self, inst: Inst) -> Value:
-        source = inst.args[0]
-        return self.ops.bitcast(self.values[source], source.dtype, inst.dtype)
 
     def _splat(self, inst: Inst) -> Value:
         kind = Type(element_of(inst.dtype), inst.lanes)

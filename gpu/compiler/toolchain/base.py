@@ -80,14 +80,14 @@ def disassemble_elf(lib: bytes) -> str:
 
     for name, options in (("llvm-objdump", ["-d", "-r"]), ("objdump", ["-d", "-r", "-w"])):
         if tool := shutil.which(name):
-            return _run_on_file([tool, *options], lib)
+            return run_on_file([tool, *options], lib)
     raise Unsupported(
         "disassembling needs llvm-objdump or objdump in PATH; install LLVM's tools (Debian: the"
         " package llvm) or binutils"
     )
 
 
-def _run_on_file(command: list[str], content: bytes) -> str:
+def run_on_file(command: list[str], content: bytes) -> str:
     """What a command prints about a file of this content, which it takes as its last argument."""
     import subprocess
     import tempfile

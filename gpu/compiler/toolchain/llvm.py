@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from typing import Any, Final
@@ -55,6 +56,17 @@ def emit_object(source: str, triple: str, machine: Any) -> bytes:
 
     Raises CompileError with LLVM's message and the line it is about.
     """
+    emitted: bytes = _emit(source, triple, machine, machine.emit_object)
+    return emitted
+
+
+def emit_assembly(source: str, triple: str, machine: Any) -> str:
+    """As `emit_object`, but the text of the machine's assembler."""
+    emitted: str = _emit(source, triple, machine, machine.emit_assembly)
+    return emitted
+
+
+def _emit(source: str, triple: str, machine: Any, emit: Callable[[Any], Any]) -> Any:
     import llvmlite.binding as llvm
 
     try:
@@ -66,8 +78,7 @@ def emit_object(source: str, triple: str, machine: Any) -> bytes:
             module.triple = triple
             module.data_layout = str(machine.target_data)
             module.verify()
-            emitted: bytes = machine.emit_object(module)
-            return emitted
+            return emit(module)
     except RuntimeError as error:
         raise CompileError(_explain(str(error), source)) from error
 

@@ -1,0 +1,36 @@
+"""How programs are launched on NVIDIA GPUs: as on AMD's, a workgroup being a block of threads."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gpu.compiler.ir.linear import Program
+from gpu.compiler.render.amdgcn_grid import Grid, plan_grid
+from gpu.compiler.render.amdgcn_locals import Places, place_locals
+from gpu.compiler.render.amdgcn_target import Chip
+from gpu.compiler.render.nv_target import MOST_BLOCKS, PRIVATE_BYTES, SHARED_BYTES, WARP
+
+_CHIP: Final = Chip(WARP, PRIVATE_BYTES, SHARED_BYTES)
+
+
+def nv_grid(program: Program, most_blocks: int = MOST_BLOCKS) -> Grid:
+    """The launch of a program. Raises what `plan_grid` raises."""
+    return plan_grid(program, WARP, most_blocks)
+
+
+def nv_places(program: Program, grid: Grid) -> Places:
+    """Where its locals are. Raises Unsupported for more shared memory than a block has."""
+    return place_locals(program, grid, _CHIP)
+
+
+def launch_data(program: Program) -> dict[str, int]:
+    """What a launch needs to know.
+
+    `groups` of the launch, threads of a `block`, bytes of `workspace` of all of them (0 where the
+    kernel takes none), and how many of the parameters are `values`.
+    """
+    grid = nv_grid(program)
+    each = nv_places(program, grid).workspace
+    workspace = each * grid.groups * grid.block
+    values = len(program.vals)
+    return {"groups": grid.groups, "block": grid.block, "workspace": workspace, "values": values}

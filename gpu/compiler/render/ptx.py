@@ -1,0 +1,92 @@
+"""Linear IR printed as LLVM IR text, which becomes PTX: for NVIDIA GPUs where nvrtc is missing.
+
+The function printed is a `ptx_kernel` (LLVM, "User Guide for NVPTX Back-end"), with parameters and
+launch as those of `gpu/compiler/render/cuda.py`, except that there may be vectors.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gpu.compiler.ir.linear import Inst, Program
+from gpu.compiler.render import llvm_ops
+from gpu.compiler.render.amdgcn_grid import MOST_GROUPS
+from gpu.compiler.render.amdgcn_locals import ALIGN
+from gpu.compiler.render.cpu import constant_value
+from gpu.compiler.render.llvm_grid import GridPrinter
+from gpu.compiler.render.llvm_text import POINTER, Value, integer
+from gpu.compiler.render.nv_grid import launch_data, nv_grid, nv_places
+from gpu.compiler.render.nv_target import nv_target
+from gpu.compiler.target import Target
+
+_IDS: Final = ("llvm.nvvm.read.ptx.sreg.ctaid.x", "llvm.nvvm.read.ptx.sreg.tid.x")
+
+
+class PTXRenderer:
+    """Prints programs for one architecture.
+
+    Attributes:
+        target: the architecture; what it lacks is refused.
+    """
+
+    def __init__(self, arch: str):
+        """`arch` as NVIDIA's compilers call it: `sm_90`. Raises Unsupported for an unknown one."""
+        self.target = nv_target(arch)
+
+    def render(self, program: Program) -> str:
+        """The text of a module that defines the kernel `program.name`.
+
+        Raises Unsupported for an operation the target does not have, for too much shared memory and
+        for grids that are too large, VerifyError for a program that is not well formed in a way
+        that shows.
+        """
+        return _Kernel(self.target, program).text()
+
+    def launch_data(self, program: Program) -> dict[str, int]:
+        """As `gpu/compiler/render/nv_grid.py:launch_data` says."""
+        return launch_data(program)
+
+
+class _Kernel(GridPrinter):
+    """One program on its way to a kernel."""
+
+    def __init__(self, target: Target, program: Program):
+        grid = nv_grid(program, MOST_GROUPS)  # `GridPrinter` counts threads in 31 bits
+        super().__init__(target, program, grid, nv_places(program, grid), _IDS)
+
+    def text(self) -> str:
+        """The whole module."""
+        name, block = self.program.name, self.grid.block
+        return "\n".join(
+            [
+                *self.function("ptx_kernel", "#0"),
+                "attributes #0 = { nounwind }",
+                "!nvvm.annotations = !{!1}",
+                "!0 = !{}",
+                f'!1 = !{{ptr @{name}, !"maxntidx", i32 {block}}}',
+                "",
+            ]
+        )
+
+    def _private(self, name: str, array: str) -> Value:
+        self.emitter.entry.append(f"  {name} = alloca {array}, align {ALIGN}")
+        return Value(POINTER, name)
+
+    def _alu(self, inst: Inst) -> Value:
+        """As elsewhere, but for counts of 64-bit shifts that need more than 32 bits.
+
+        LLVM leaves the guard to shl.b64 and shr.u64, which clamp their count, but gives them the
+        low half of it alone (seen with LLVM 22).
+        """
+        name, last = inst.attr[0], inst.args[-1]
+        if name not in ("shl", "shr") or inst.dtype.bits < 64 or constant_value(last) is not None:
+            return super()._alu(inst)
+        a, b = self._args(inst)
+        width = integer(b.type, inst.dtype.bits)
+        count = self.emitter.intrinsic(f"llvm.umin.{b.type.mangled}", b.type, b, width)
+        return llvm_ops.alu(self.emitter, name, inst.dtype, [a, count], None)
+
+    def _barrier(self, inst: Inst) -> None:
+        del inst
+        if self.grid.has_threads:
+            self.emitter.effect("llvm.nvvm.barrier0")

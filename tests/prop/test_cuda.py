@@ -1,0 +1,78 @@
+"""Random programs for NVIDIA GPUs: CUDA C on this machine's CPU, PTX on simulated lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpu.compiler.ir.linear import Program
+from gpu.compiler.lower.linearize import linearize
+from gpu.compiler.opt.policy import schedule
+from gpu.compiler.render.cuda import CUDARenderer
+from gpu.compiler.render.nv_target import ARCHITECTURES, nv_target
+from gpu.compiler.schedule.build import BuiltKernel
+from gpu.compiler.target import Target
+from gpu.compiler.toolchain.nvrtc import NvBinary, NvrtcCompiler
+from prop.judge import check, expect
+from prop.programs import random_graph
+from prop.test_passes import computed, run_plan
+from unit.cuda.host import ARCH, run_host
+from unit.cuda.lanes import run_llvm, run_nvrtc
+
+Array = np.ndarray[Any, Any]
+# Small blocks make many of them, and rows that one block does not hold.
+SMALL = replace(nv_target(ARCH), threads=64, shared_bytes=1 << 13)
+
+
+def lowered(built: BuiltKernel, target: Target) -> Program:
+    return linearize(schedule(built.kernel, target)[0], target)
+
+
+@pytest.mark.parametrize("target", [nv_target(ARCH), SMALL], ids=["blocks", "small"])
+@pytest.mark.parametrize(
+    ("tool", "run", "seeds"),
+    [
+        ("clang", run_host, range(2)),
+        ("llvmlite", run_llvm, range(6)),
+        ("nvrtc", run_nvrtc, range(4)),
+    ],
+    ids=["host", "llvm", "nvrtc"],
+)
+def test_kernels_mean_what_the_graph_says(
+    target: Target,
+    tool: str,
+    run: Callable[..., None],
+    seeds: range,
+    need: Callable[[str], None],
+) -> None:
+    need(tool)
+
+    def run_kernel(built: BuiltKernel, arrays: list[Array]) -> None:
+        run([lowered(built, target)], [arrays])
+
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        roots, inputs = random_graph(rng, depth=int(rng.integers(3, 31)), max_size=600)
+        if wanted := computed(roots):
+            got = run_plan(wanted, inputs, run_kernel)
+            check(got, expect(wanted, inputs, rng), wanted)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_kernels_compile(arch: str, need: Callable[[str], None]) -> None:
+    need("nvrtc")
+    renderer, compiler = CUDARenderer(arch), NvrtcCompiler(arch)
+    made: list[NvBinary] = []
+
+    def compile_only(built: BuiltKernel, arrays: list[Array]) -> None:
+        source = renderer.render(lowered(built, renderer.target))
+        made.append(NvBinary.unpack(compiler.compile(source)))
+
+    rng = np.random.default_rng(ARCHITECTURES[arch])
+    roots, inputs = random_graph(rng, depth=20, max_size=600)
+    run_plan(computed(roots), inputs, compile_only)
+    assert made and all(f".target {arch}\n" in binary.ptx for binary in made)

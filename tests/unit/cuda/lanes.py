@@ -1,0 +1,53 @@
+"""Linear programs as PTX, run by the simulated lanes of an NVIDIA GPU: no driver, no cubin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpu.compiler.ir.linear import Program
+from gpu.compiler.ir.linear_verify import verify_linear
+from gpu.compiler.render.cuda import HEAD, CUDARenderer
+from gpu.compiler.render.nv_grid import launch_data
+from gpu.compiler.render.ptx import PTXRenderer
+from gpu.compiler.toolchain.nvptx import generate_ptx
+from gpu.compiler.toolchain.nvrtc import NvBinary, NvrtcCompiler
+from gpu.sim.isa.ptx.bare import BareModule
+
+ARCH = "sm_90"
+
+
+def run_llvm(
+    programs: Sequence[Program], arrays: Sequence[Sequence[np.ndarray]], vals: tuple[int, ...] = ()
+) -> None:
+    """Runs programs on arrays, one for each parameter, through LLVM."""
+    for program, given in zip(programs, arrays, strict=True):
+        verify_linear(program)
+        ptx = generate_ptx(PTXRenderer(ARCH).render(program))
+        _launch(BareModule(ptx), program, given, vals)
+
+
+def run_nvrtc(
+    programs: Sequence[Program], arrays: Sequence[Sequence[np.ndarray]], vals: tuple[int, ...] = ()
+) -> None:
+    """As `run_llvm`, through CUDA C and nvrtc; all programs are compiled together."""
+    texts = [HEAD]
+    for program in programs:
+        verify_linear(program)
+        texts.append(CUDARenderer(ARCH).render(program).replace(HEAD, ""))
+    binary = NvBinary.unpack(NvrtcCompiler(ARCH).compile("\n".join(texts)))
+    module = BareModule(binary.ptx)
+    for program, given in zip(programs, arrays, strict=True):
+        _launch(module, program, given, vals)
+
+
+def _launch(
+    module: BareModule, program: Program, arrays: Sequence[np.ndarray], vals: tuple[int, ...]
+) -> None:
+    data = launch_data(program)
+    given = list(arrays)
+    if data["workspace"]:
+        given.append(np.zeros(data["workspace"], np.uint8))
+    grid, block = (data["groups"], 1, 1), (data["block"], 1, 1)
+    module.run(program.name, grid, block, *given, *vals)
