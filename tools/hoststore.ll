@@ -64,39 +64,39 @@ define void @fence() #0 {
   ret void
 }
 
-; The block holds the arguments of `kick`, in order.
+; The block holds the arguments of `kick`, first those that change with each submission: KICK_BLOCK.
 define void @kick(i64 %block) #0 {
   %block_p = inttoptr i64 %block to ptr
-  %ring.p = getelementptr i64, ptr %block_p, i64 0
-  %ring = load i64, ptr %ring.p, align 8
-  %ring_dwords.p = getelementptr i64, ptr %block_p, i64 1
-  %ring_dwords = load i64, ptr %ring_dwords.p, align 8
-  %put.p = getelementptr i64, ptr %block_p, i64 2
+  %put.p = getelementptr i64, ptr %block_p, i64 0
   %put = load i64, ptr %put.p, align 8
-  %template.p = getelementptr i64, ptr %block_p, i64 3
+  %template.p = getelementptr i64, ptr %block_p, i64 1
   %template = load i64, ptr %template.p, align 8
-  %n.p = getelementptr i64, ptr %block_p, i64 4
+  %n.p = getelementptr i64, ptr %block_p, i64 2
   %n = load i64, ptr %n.p, align 8
-  %patches.p = getelementptr i64, ptr %block_p, i64 5
-  %patches = load i64, ptr %patches.p, align 8
-  %n_patches.p = getelementptr i64, ptr %block_p, i64 6
-  %n_patches = load i64, ptr %n_patches.p, align 8
-  %wptr.p = getelementptr i64, ptr %block_p, i64 7
-  %wptr = load i64, ptr %wptr.p, align 8
-  %wptr_value.p = getelementptr i64, ptr %block_p, i64 8
+  %wptr_value.p = getelementptr i64, ptr %block_p, i64 3
   %wptr_value = load i64, ptr %wptr_value.p, align 8
-  %wptr_width.p = getelementptr i64, ptr %block_p, i64 9
-  %wptr_width = load i64, ptr %wptr_width.p, align 8
-  %doorbell.p = getelementptr i64, ptr %block_p, i64 10
-  %doorbell = load i64, ptr %doorbell.p, align 8
-  %doorbell_value.p = getelementptr i64, ptr %block_p, i64 11
+  %doorbell_value.p = getelementptr i64, ptr %block_p, i64 4
   %doorbell_value = load i64, ptr %doorbell_value.p, align 8
-  %doorbell_width.p = getelementptr i64, ptr %block_p, i64 12
-  %doorbell_width = load i64, ptr %doorbell_width.p, align 8
-  %last.p = getelementptr i64, ptr %block_p, i64 13
+  %last.p = getelementptr i64, ptr %block_p, i64 5
   %last = load i64, ptr %last.p, align 8
-  %last_value.p = getelementptr i64, ptr %block_p, i64 14
+  %last_value.p = getelementptr i64, ptr %block_p, i64 6
   %last_value = load i64, ptr %last_value.p, align 8
+  %ring.p = getelementptr i64, ptr %block_p, i64 7
+  %ring = load i64, ptr %ring.p, align 8
+  %ring_dwords.p = getelementptr i64, ptr %block_p, i64 8
+  %ring_dwords = load i64, ptr %ring_dwords.p, align 8
+  %patches.p = getelementptr i64, ptr %block_p, i64 9
+  %patches = load i64, ptr %patches.p, align 8
+  %n_patches.p = getelementptr i64, ptr %block_p, i64 10
+  %n_patches = load i64, ptr %n_patches.p, align 8
+  %wptr.p = getelementptr i64, ptr %block_p, i64 11
+  %wptr = load i64, ptr %wptr.p, align 8
+  %wptr_width.p = getelementptr i64, ptr %block_p, i64 12
+  %wptr_width = load i64, ptr %wptr_width.p, align 8
+  %doorbell.p = getelementptr i64, ptr %block_p, i64 13
+  %doorbell = load i64, ptr %doorbell.p, align 8
+  %doorbell_width.p = getelementptr i64, ptr %block_p, i64 14
+  %doorbell_width = load i64, ptr %doorbell_width.p, align 8
   %ring_p = inttoptr i64 %ring to ptr
   %template_p = inttoptr i64 %template to ptr
   %patches_p = inttoptr i64 %patches to ptr
@@ -172,8 +172,18 @@ wrong:
 ; Rows: { offset, segment, width, shift, symbol, position, (unused), mask, addend }.
 %row = type { i32, i16, i8, i8, i32, i8, [3 x i8], i64, i64 }
 
-define void @patch(i64 %segments, i64 %table, i64 %n, i64 %values) #0 {
+; The block holds the arguments of `patch`, in order.
+define void @patch(i64 %block) #0 {
 entry:
+  %block_p = inttoptr i64 %block to ptr
+  %segments.p = getelementptr i64, ptr %block_p, i64 0
+  %segments = load i64, ptr %segments.p, align 8
+  %table.p = getelementptr i64, ptr %block_p, i64 1
+  %table = load i64, ptr %table.p, align 8
+  %n.p = getelementptr i64, ptr %block_p, i64 2
+  %n = load i64, ptr %n.p, align 8
+  %values.p = getelementptr i64, ptr %block_p, i64 3
+  %values = load i64, ptr %values.p, align 8
   %segments_p = inttoptr i64 %segments to ptr
   %table_p = inttoptr i64 %table to ptr
   %values_p = inttoptr i64 %values to ptr

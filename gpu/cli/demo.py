@@ -1,5 +1,7 @@
 """`gpu demo`: trains a small network to read handwritten digits, and draws what it makes of them.
 
+At the end a simulated GPU has to come to the same answers.
+
 What takes long to import is imported when the demo runs, not with the other commands.
 """
 
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpu.core.config import Context
-from gpu.core.errors import InvalidValue
+from gpu.core.errors import InvalidValue, Unsupported
 from gpu.core.files import atomic_file
 from gpu.runtime.device import Device
 from gpu.runtime.execute import Counters
@@ -95,6 +97,7 @@ def _demonstrate(arguments: argparse.Namespace) -> None:
         "in a step",
     )
     _draw(training, predicted, arguments.output)
+    _simulate(training, predicted)
 
 
 def _train(training: Training) -> _Progress:
@@ -175,6 +178,28 @@ def _draw(training: Training, predicted: npt.NDArray[np.int64], path: Path) -> N
             f"--output={path}: cannot be written, {error.strerror}; name another file"
         ) from error
     _tell("picture", f"{path}: {len(shown)} of these digits with the answers; wrong ones are red")
+
+
+def _simulate(training: Training, predicted: npt.NDArray[np.int64]) -> None:
+    from gpu.cli.demo_simulated import CHIP, run_simulated
+
+    try:
+        found = run_simulated(training)
+    except Unsupported as error:
+        _tell("simulated", f"left out: {error}")
+        return
+    same = int((found.predicted == predicted).sum())
+    _tell(
+        "simulated",
+        f"{same} of {len(predicted)} answers are the same on a simulated {CHIP}, "
+        f"{found.seconds:.1f} s",
+    )
+    counts = found.counts
+    _tell(
+        "",
+        f"{counts.ioctls} ioctls, {counts.doorbells} doorbells, {counts.packets} packets, "
+        f"{counts.kernels} kernels, {counts.instructions:,} instructions",
+    )
 
 
 def _check_output(path: Path) -> None:

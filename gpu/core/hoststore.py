@@ -7,7 +7,8 @@ bytes of machine code per architecture (`gpu/core/hoststore_code.py`, made by to
   any device sees them: ``sfence`` on x86-64, ``dsb st`` on arm64 (``dmb ish`` does not reach
   devices). On x86-64 stores to ordinary memory and to an uncached doorbell are ordered anyway.
 - `kick(...)` publishes a submission in one call; `kick_block` takes its arguments from memory.
-- `patch(...)` writes values into prepared command segments, see `Patch` and `patch_table`.
+- `patch(...)` writes values into prepared command segments, see `patch_table`; `patch_block`
+  takes its arguments from memory.
 - `copy_wc(...)` copies to write-combined memory by wide stores that leave no trace in the cache.
 - `spin(...)` polls a word with the GIL released.
 
@@ -28,7 +29,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +42,15 @@ _ARCHITECTURES: Final = {"x86_64": "x86_64", "aarch64": "aarch64", "arm64": "aar
 _LARGE_COPY: Final = 1 << 16  # bytes: some microseconds, worth releasing the GIL
 
 KICK_BLOCK: Final = struct.Struct("<15Q")
-"""The arguments of `kick`, in order, as `kick_block` takes them."""
+"""The arguments of `kick` as `kick_block` takes them.
+
+First those that change with each submission, `KICK_CHANGES` of them: put, template and its dwords,
+values of write pointer and doorbell, address and value of what was submitted last. Then ring and
+its dwords, patches and their number, address and width of write pointer and of doorbell.
+"""
+KICK_CHANGES: Final = struct.Struct("<7Q")
+PATCH_BLOCK: Final = struct.Struct("<4Q")
+"""The arguments of `patch`, in order, as `patch_block` takes them."""
 KICK_PATCH: Final = np.dtype([("dword", "<u4"), ("value", "<u4")])
 """A row of `kick`'s patches: dword `dword` of the template is to be `value`."""
 PATCH_ROW: Final = np.dtype(
@@ -66,21 +75,6 @@ class SpinOp(enum.IntEnum):
     EQUAL = 0
     DIFFERENT = 1
     AT_LEAST = 2
-
-
-class Patch(Protocol):
-    """Writes run-time values into prepared segments: what replaying a graph consists of."""
-
-    def __call__(
-        self, segments_address: int, table_address: int, n: int, values_address: int, /
-    ) -> None:
-        """Applies `n` rows of a table that `patch_table` made, in order.
-
-        `segments_address` points at the address (u64) of each segment, `values_address` at the
-        value (u64) of each symbol. Each row is one store; the target is read only where bits of it
-        are to stay. There is no fence at the end.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +124,16 @@ def patch_table(
     return np.array(packed, PATCH_ROW)
 
 
+def patch(segments_address: int, table_address: int, n: int, values_address: int) -> None:
+    """Applies `n` rows of a table that `patch_table` made, in order: what replaying consists of.
+
+    `segments_address` points at the address (u64) of each segment, `values_address` at the value
+    (u64) of each symbol. Each row is one store; the target is read only where bits of it are to
+    stay. There is no fence at the end.
+    """
+    patch_block(PATCH_BLOCK.pack(segments_address, table_address, n, values_address))
+
+
 def kick(
     ring_address: int,
     ring_dwords: int,
@@ -160,21 +164,21 @@ def kick(
     """
     kick_block(
         KICK_BLOCK.pack(
-            ring_address,
-            ring_dwords,
             put,
             template_address,
             n_dwords,
+            wptr_value,
+            doorbell_value,
+            last_submitted_address,
+            last_value,
+            ring_address,
+            ring_dwords,
             patches_address,
             n_patches,
             wptr_address,
-            wptr_value,
             wptr_width,
             doorbell_address,
-            doorbell_value,
             doorbell_width,
-            last_submitted_address,
-            last_value,
         )
     )
 
@@ -284,9 +288,9 @@ _code: Final = _load()
 fence: Final[Callable[[], None]] = _bind("fence", 0)
 """Orders all stores before it before all stores after it, for every device."""
 kick_block: Final[Callable[[int | bytes], None]] = _bind("kick", 1)
-"""`kick` with its arguments as 15 u64 in memory: their address, or the bytes."""
-patch: Final[Patch] = _bind("patch", 4)
-"""See `Patch`."""
+"""`kick` with a `KICK_BLOCK` in memory: its address, or the bytes."""
+patch_block: Final[Callable[[int | bytes], None]] = _bind("patch", 1)
+"""`patch` with its arguments as 4 u64 in memory: their address, or the bytes."""
 _copy_small = _bind("copy_wc", 3)
 _copy_large = _bind("copy_wc", 3, release_gil=True)
 _spin = _bind("spin", 7, ctypes.c_uint32, release_gil=True)

@@ -61,6 +61,7 @@ class BoundPart:
         linked = linked.put_in({IMAGE: memory.address})
         memory.window.store(0, linked.image)
         self.channel = channel
+        self.timeline = channel.timeline
         self.last = channel.timeline.submitted
         self.size = len(linked.ring)
         self._words = (ctypes.c_uint64 * (self.size // 8 + 1))()  # aligned to 8
@@ -97,12 +98,10 @@ class BoundPart:
 
     def must_be_idle(self) -> None:
         """Raise `MustWait` while the last submission may run."""
-        timeline = self.channel.timeline
-        if not timeline.passed(self.last):
-            # An interrupted submission never happened: its value may come much later.
-            last = min(self.last, timeline.submitted)
-            if not timeline.passed(last):
-                raise MustWait(self.channel, last)
+        # An interrupted submission never happened: its value may come much later.
+        last = min(self.last, self.timeline.submitted)
+        if not self.timeline.passed(last):
+            raise MustWait(self.channel, last)
 
 
 class Instances:
@@ -158,15 +157,16 @@ class Instances:
         return tuple([resolve(symbol, known) & _ALL_64 for symbol in self.given])
 
     def claim(self) -> list[BoundPart]:
-        """The parts of the next instance, idle; under the lock. Raises `MustWait`."""
+        """The parts of the next instance, idle; under the lock. Raises `MustWait`.
+
+        The one after it is next, also if these parts come to nothing.
+        """
         parts = self._instances[self._next]
         for part in parts:
-            part.must_be_idle()
-        return parts
-
-    def advance(self) -> None:
-        """The claimed instance is in use: the other one is next."""
+            if not part.timeline.passed(part.last):
+                part.must_be_idle()
         self._next = (self._next + 1) % INSTANCES
+        return parts
 
     def close(self) -> None:
         """Free the memory once nothing runs in it."""
@@ -208,7 +208,6 @@ class BoundQueue:
         part.put((timeline.address, timeline.payload(value)), given)
         position = channel.reserve(part.size, value)
         part.last = value
-        self._instances.advance()
         channel.publish(position, part.words, part.size, value)
         return value
 

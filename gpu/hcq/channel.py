@@ -42,11 +42,13 @@ class MustWait(Exception):
 class Chunks:
     """Takes from a `FencedRing` by and by what it got from it in one piece.
 
-    What is taken is free again when all that was submitted before the next piece has passed.
+    What is taken is free again when all that was submitted before the next piece has passed, or
+    with ``filled`` what follows it too: the rest of a piece of a ring is read as filler only then.
     """
 
-    def __init__(self, size: int, align: int, channel: Channel, what: str):
+    def __init__(self, size: int, align: int, channel: Channel, what: str, *, filled: bool = False):
         self._what = what
+        self._following = int(filled)
         self._ring = FencedRing(size, channel.must_pass, align=align)
         self._timeline = channel.timeline
         self._piece = align_up(size // 8, align)
@@ -72,7 +74,7 @@ class Chunks:
                 " submit less at once, or bind it"
             )
         self._next = self._end = 0  # what is left belongs to the fence too
-        self._ring.fence(self._timeline.submitted)
+        self._ring.fence(self._timeline.submitted + self._following)
         piece = max(self._piece, size)
         start = self._ring.reserve(piece)
         self._next, self._end = start + size, start + piece
@@ -127,23 +129,40 @@ class Channel:
                 f"{name}: command memory must be mapped into this process, it is {window!r}"
             )
         self.name = name
-        self.port = port
         self.timeline = timeline
         self._bytes = window.memory
         self._host = window.address
         self._base = memory.address
+        self._arena = Chunks(memory.size, IMAGE_ALIGN, self, f"command memory of {name}")
+        self._use(port)
+
+    def _use(self, port: QueuePort) -> None:
+        """Begin with an empty ring."""
+        self.port = port
         self._publish = port.publish
         self._ring_size = port.ring_size
-        self._arena = Chunks(memory.size, IMAGE_ALIGN, self, f"command memory of {name}")
-        self._ring = Chunks(port.ring_size, port.ring_align, self, f"ring of {name}")
+        ring = f"ring of {self.name}"
+        self._ring = Chunks(port.ring_size, port.ring_align, self, ring, filled=True)
         # (value, bytes published before, and after it) of the last submission; if its value was
         # never submitted, an exception came in between.
-        self._plan = (timeline.submitted, 0, 0)
+        self._plan = (self.timeline.submitted, 0, 0)
         # How far filler was published, stored by the call that did.
         self._filled = ctypes.c_uint64(0)
 
+    def restart(self, port: QueuePort) -> None:
+        """Go on with another queue of the same kind, whose ring is empty; the old one is gone.
+
+        What was submitted counts as done, whether it was or not.
+        """
+        self.timeline.settle()
+        self._use(port)
+
     def must_pass(self, value: int) -> None:
-        """Raise `MustWait` unless a value has passed: what waits in a `FencedRing` here."""
+        """Raise `MustWait` unless a value has passed: what waits in a `FencedRing` here.
+
+        Of values that were never submitted, because they were interrupted, the last before counts.
+        """
+        value = min(value, self.timeline.submitted)
         if not self.timeline.passed(value):
             raise MustWait(self, value)
 

@@ -105,16 +105,9 @@ class HCQGraph:
         queues run at once; and what `HCQDevice.exclusively` raises.
         """
         device = self._device
-        if len(inputs) != len(self._sizes):
-            raise InvalidValue(f"{len(inputs)} inputs for a graph that has {len(self._sizes)}")
-        addresses: list[int] = []
-        for buffer, size in zip(inputs, self._sizes, strict=True):
-            if buffer.allocation.device is not device:
-                buffer.check_reachable(device)
-            if buffer.size < size:
-                number = len(addresses)
-                raise InvalidValue(f"{buffer!r} as input {number} of a graph: give {size} bytes")
-            addresses.append(buffer.address)
+        addresses: list[int] = [buffer.address for buffer in inputs]
+        if [b.size for b in inputs if b.allocation.device is device] != self._sizes:
+            self._check_inputs(inputs)
         if self._lines:
             _check_apart(inputs)
         given: Sequence[int] = addresses
@@ -124,21 +117,33 @@ class HCQGraph:
         # Chosen here: a graph that held its own method would only be freed by the cycle collector.
         return device.exclusively(self._send_all if self._lines else self._send_one, given)
 
+    def _check_inputs(self, inputs: Sequence[HCQBuffer]) -> None:
+        """What `__call__` raises for inputs that do not fit."""
+        if len(inputs) != len(self._sizes):
+            raise InvalidValue(f"{len(inputs)} inputs for a graph that has {len(self._sizes)}")
+        for number, (buffer, size) in enumerate(zip(inputs, self._sizes, strict=True)):
+            buffer.check_reachable(self._device)
+            if buffer.size < size:
+                raise InvalidValue(f"{buffer!r} as input {number} of a graph: give {size} bytes")
+
     def _send_one(self, given: Sequence[int]) -> Point:
         """Submit to the only queue, which uses one value: `_send_all` without what that spares."""
         main = self._main
-        value = main.next_value()
+        own = main.timeline
+        value = own.last.value + 1
+        if value - own.epoch >= own.limit:
+            value = main.next_value()  # of another epoch
         (part,) = self._instances.claim()
         before = self._device.frontier[0]
-        own, line = main.timeline, before[0].timeline
+        line = before[0].timeline
         payload = 0 if line is own else line.payload(before[1])
         part.put((own.address, value - own.epoch, line.address, payload), given)
         position = main.reserve(part.size, value)
         part.last = value
-        self._device.frontier = ((main, value), before)
-        self._instances.advance()
+        point = Point(main, value)
+        self._device.frontier = (point, before)
         main.publish(position, part.words, part.size, value)
-        return Point(main, value)
+        return point
 
     def _send_all(self, given: Sequence[int]) -> Point:
         """Submit to every queue."""
@@ -154,7 +159,6 @@ class HCQGraph:
             part.put((timeline.address, reached - timeline.epoch, *after, *between), given)
         publications = list(map(self._publication, parts, last))
         device.frontier = ((main, value), before)
-        self._instances.advance()
         device.publish_all(publications)
         return Point(main, value)
 

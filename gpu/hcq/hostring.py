@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpu.core.errors import InvalidValue
-from gpu.core.hoststore import KICK_BLOCK, kick_block
+from gpu.core.hoststore import KICK_BLOCK, KICK_CHANGES, kick_block
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +39,20 @@ class HostRing:
             )
 
     def publisher(self) -> Callable[[int, int, int, int, int], None]:
-        """A function that is `QueuePort.publish`."""
-        ring, size, dwords = self.address, self.size, self.size >> 2
-        put_address, put_width, unit = self.put, self.put_width, self.unit
-        units = size // unit if self.wraps else 0
-        pack = KICK_BLOCK.pack
-        bell, bell_width, token, bias = self.doorbell, self.doorbell_width, self.token, self.bias
+        """A function that is `QueuePort.publish`, for one caller at a time."""
+        unit, units = self.unit, self.size // self.unit if self.wraps else 0
+        token, bias = self.token, self.bias
+        unchanging = (self.address, self.size >> 2, 0, 0, self.put, self.put_width)
+        packed = KICK_BLOCK.pack(*[0] * 7, *unchanging, self.doorbell, self.doorbell_width)
+        block = ctypes.create_string_buffer(packed, len(packed))
+        at, set_changes = ctypes.addressof(block), KICK_CHANGES.pack_into
 
         def publish(position: int, words: int, count: int, last: int, value: int, /) -> None:
             put = (position + count) // unit
             if units:
                 put %= units
-            # fmt: off
-            kick_block(pack(
-                ring, dwords, position % size >> 2, words, count >> 2, 0, 0,
-                put_address, put, put_width,
-                bell, put + bias if token is None else token, bell_width,
-                last, value,
-            ))
-            # fmt: on
+            rung = put + bias if token is None else token
+            set_changes(block, 0, position >> 2, words, count >> 2, put, rung, last, value)
+            kick_block(at)
 
         return publish

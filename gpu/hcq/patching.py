@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from gpu.core.hoststore import PatchRow, patch, patch_table
+from gpu.core.hoststore import PATCH_BLOCK, PatchRow, patch_block, patch_table
 from gpu.hcq.encoder import Patch
 from gpu.hcq.link import Linked
 from gpu.hcq.symbol import Symbol
@@ -61,8 +61,9 @@ class PatchCall:
 
         every = [*rows(linked.ring_patches, _RING), *rows(linked.image_patches, _IMAGE)]
         table = patch_table(every, [len(linked.ring), len(linked.image)], len(slots))
-        self._memory = places, table
-        self.apply: Callable[[], None] = partial(
-            patch, places.address, table.ctypes.data, len(every), values
-        )
+        # In memory of its own: passing an address costs less than passing four.
+        packed = PATCH_BLOCK.pack(places.address, table.ctypes.data, len(every), values)
+        block = ctypes.create_string_buffer(packed, len(packed))
+        self._memory = places, table, block
+        self.apply: Callable[[], None] = partial(patch_block, ctypes.addressof(block))
         """Does it. Only for as long as the object that it is of."""

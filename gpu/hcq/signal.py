@@ -123,6 +123,10 @@ class Timeline:
         """Whether ``count`` more payloads do not fit this epoch: wait, then `swap`."""
         return self.last.value + count - self._now[0] >= self.limit
 
+    def settle(self) -> None:
+        """Count all that was submitted as done: the queue that had it is gone."""
+        self.signal.set(self.payload(self.submitted))
+
     def swap(self) -> None:
         """Begin a new epoch on the other signal; all that was submitted has passed."""
         assert self.passed(self.submitted), "a timeline is drained before its signal is swapped"

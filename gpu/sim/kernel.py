@@ -6,7 +6,7 @@ import ctypes
 import errno
 import os
 from functools import cache
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from gpu.core import hostmem
 from gpu.core.window import MemoryWindow
@@ -30,8 +30,24 @@ class SysError(Exception):
         super().__init__(f"{name}: {reason}" if reason else name)
 
 
+class CallerMemory(Protocol):
+    """The memory of the process that makes a call. All of it raises SysError(EFAULT)."""
+
+    def read(self, address: int, size: int) -> bytes:
+        """`size` bytes at an address."""
+        ...
+
+    def write(self, address: int, data: bytes | bytearray | memoryview) -> None:
+        """Writes bytes at an address."""
+        ...
+
+    def read_struct(self, address: int, kind: type[StructT]) -> StructT:
+        """A C structure at an address."""
+        ...
+
+
 class UserMemory:
-    """The caller's memory, read and written as `copy_from_user` and `copy_to_user` do.
+    """The memory of this process, read and written as `copy_from_user` and `copy_to_user` do.
 
     Every byte goes through a file in memory with `pwrite` and `pread`: the real kernel then tells
     which addresses are bad, where a plain access would end the process.

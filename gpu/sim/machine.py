@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import ClassVar, Final, Protocol
+from weakref import WeakValueDictionary
 
 from gpu.core.errors import HwTimeout
 from gpu.sim.clock import VirtualClock
+from gpu.sim.counts import Counts
 from gpu.sim.faults import FaultPlan
 from gpu.sim.kernel import UserMemory
 from gpu.sim.os import SimOs
@@ -20,6 +24,9 @@ from gpu.sim.tree import FileTree
 
 _MOST_STEPS: Final = 64  # that an engine makes before another may
 _CALL_SHARE: Final = 0.25  # of calls during which an engine works
+_MOMENT_S: Final = 0.001
+_open: WeakValueDictionary[int, Machine] = WeakValueDictionary()
+_numbers: Final = count()
 
 
 class Engine(Protocol):
@@ -64,8 +71,9 @@ class SimWaiter:
     def idle(self, timeout_ns: int) -> None:
         """Lets engines work for a while. Raises HwTimeout at once when none can do anything."""
         with self._machine.lock:
-            if not self._machine.work(self._machine.clock.now_ns + timeout_ns):
-                raise self._machine.stuck("idle")
+            machine, deadline = self._machine, self._machine.clock.now_ns + timeout_ns
+            if not machine.work(deadline) and not machine.let_others(deadline):
+                raise machine.stuck("idle")
 
 
 class Machine(ABC):
@@ -78,6 +86,8 @@ class Machine(ABC):
         os, waiter: what a driver of the first process is given.
         process: that process; `new_process` makes others, `SimProcess.fork` children.
         debug, clock, rng: the parts, for tests.
+        counts: how much it has done.
+        is_served: whether other real processes use it; see `gpu.sim.server`.
         devices: what opens each device file.
     """
 
@@ -86,9 +96,12 @@ class Machine(ABC):
 
     def __init__(self, seed: int, plan: FaultPlan, host_memory: int):
         self.lock = threading.RLock()  # threads of a driver come one after another
+        self._others = threading.Condition(self.lock)
+        self.is_served = False
         self.clock = VirtualClock()
         self.debug = DebugChannel(self.clock)
         self.rng = random.Random(seed)
+        self.counts = Counts()
         self.user = UserMemory()
         self.tree = FileTree()
         self.plan = plan
@@ -96,9 +109,10 @@ class Machine(ABC):
         self._host = Pool("system memory", host_memory)
         self._processes: list[SimProcess] = []
         self._next_pid = 1000
-        self._calls = 0
         self.process = self.new_process()
         self.waiter = SimWaiter(self)
+        self._number = next(_numbers)
+        _open[self._number] = self
 
     @property
     def os(self) -> SimOs:
@@ -109,8 +123,12 @@ class Machine(ABC):
         """Another process on this machine."""
         process = SimProcess(self, self._next_pid)
         self._next_pid += 1
-        self._processes.append(process)
+        self.add_process(process)
         return process
+
+    def add_process(self, process: SimProcess) -> None:
+        """A process that was made elsewhere lives on this machine from now on."""
+        self._processes.append(process)
 
     def work(self, deadline_ns: int | None = None) -> bool:
         """Lets one engine work for a random while; False when none can do anything."""
@@ -125,6 +143,22 @@ class Machine(ABC):
         self._time_passed()
         return True
 
+    def let_others(self, deadline_ns: int | None = None) -> bool:
+        """Where nothing can be done now, gives other real processes a moment, and says so.
+
+        On a served machine time then passes as on the host's clock; on another nobody could bring
+        what is waited for, and the result is False.
+        """
+        if not self.is_served:
+            return False
+        start = time.monotonic_ns()
+        self._others.wait(_MOMENT_S)  # without the lock
+        passed = time.monotonic_ns() - start
+        if deadline_ns is not None:
+            passed = min(passed, max(deadline_ns - self.clock.now_ns, 0))
+        self.clock.advance(passed)
+        return True
+
     def run_until_idle(self, most: int = 1_000_000) -> None:
         """Lets engines work until none can; for tests."""
         for _ in range(most):
@@ -133,11 +167,11 @@ class Machine(ABC):
         raise self.stuck(f"engines still work after {most} turns")
 
     def work_a_little(self) -> None:
-        """What goes on while a process makes a call; also counts the calls."""
-        self._calls += 1
+        """What goes on while a process makes a call, which it counts."""
+        self.counts.ioctls += 1
         self.clock.advance(self.call_ns)
         self._time_passed()
-        if self.plan.unplug_after and self._calls > self.plan.unplug_after:
+        if self.plan.unplug_after and self.counts.ioctls > self.plan.unplug_after:
             self.unplug()
         if self.rng.random() < _CALL_SHARE and self._engines():
             self.work()
@@ -161,6 +195,7 @@ class Machine(ABC):
 
     def close(self) -> None:
         """Ends all processes and gives the memory back; nothing of it may be used any more."""
+        _open.pop(self._number, None)
         for process in list(self._processes):
             process.exit()
         for gpu in self.gpus:
@@ -182,3 +217,12 @@ class Machine(ABC):
 
     def _time_passed(self) -> None:  # noqa: B027 - nothing to do where processes map no clock
         """Shows the new time where processes map a clock."""
+
+
+def machines() -> list[Machine]:
+    """The machines of this process that are not closed, oldest first.
+
+    So those can be looked at that something else has made, such as a device that is opened where
+    the setting SIM names chips.
+    """
+    return list(_open.values())

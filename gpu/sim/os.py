@@ -35,14 +35,16 @@ class SimOs:
             opener = world.devices.get(path)
             if opener is None:
                 raise SysError(errno.EACCES if world.tree.has(path) else errno.ENOENT)
-            return self._process.add_file(opener(self._process), path)
+            with world.lock:
+                return self._process.add_file(opener(self._process), path)
         except SysError as error:
             _fail("opening", path, error)
 
     def close(self, fd: int) -> None:
         """Closes a descriptor that `open` or an ioctl gave."""
         try:
-            self._process.close_file(fd)
+            with self._process.world.lock:
+                self._process.close_file(fd)
         except SysError as error:
             _fail("closing", f"fd {fd}", error)
 
@@ -68,7 +70,8 @@ class SimOs:
             return hostmem.map_file(-1, 0, size, prot, flags, address)
         try:
             file = self._process.file(fd).file
-            return file.mmap(self._process, size, prot, flags, offset, address)
+            with self._process.world.lock:
+                return file.mmap(self._process, size, prot, flags, offset, address)
         except SysError as error:
             if error.number == errno.ENOMEM:
                 raise OutOfMemory(f"mapping {size:#x} bytes of fd {fd}: {error}") from error

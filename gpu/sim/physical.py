@@ -14,7 +14,8 @@ from typing import NamedTuple, Protocol
 from gpu.core import hostmem
 from gpu.core.bits import align_up
 from gpu.core.window import MemoryWindow
-from gpu.sim.kernel import SysError, UserMemory, punch_hole
+from gpu.sim.kernel import CallerMemory, SysError, punch_hole
+from gpu.sim.mapping import Mapper, map_pieces
 
 PAGE = hostmem.page_size
 
@@ -89,22 +90,16 @@ class Pool:
             self._put_back(extent)
 
     def map_for_cpu(
-        self, extents: tuple[Extent, ...], size: int, prot: int, flags: int, address: int
+        self,
+        extents: tuple[Extent, ...],
+        size: int,
+        prot: int,
+        flags: int,
+        address: int,
+        mapper: Mapper = map_pieces,
     ) -> int:
-        """Maps pieces one after another into the process; returns the address."""
-        if len(extents) == 1:
-            return hostmem.map_file(self._cpu_fd, extents[0].offset, size, prot, flags, address)
-        keep = flags & ~(hostmem.MAP_SHARED | hostmem.MAP_POPULATE)
-        keep |= hostmem.MAP_PRIVATE | hostmem.MAP_ANONYMOUS
-        start = hostmem.map_file(-1, 0, size, hostmem.PROT_NONE, keep, address)
-        at = start
-        for extent in extents:
-            part = min(extent.size, start + size - at)
-            if part > 0:
-                shared = hostmem.MAP_SHARED
-                hostmem.map_fixed(self._cpu_fd, extent.offset, part, at, prot, shared)
-            at += extent.size
-        return start
+        """Maps pieces one after another into a process, by default this; returns the address."""
+        return mapper(self._cpu_fd, extents, size, prot, flags, address)
 
     def flush(self, extents: tuple[Extent, ...]) -> None:
         """Brings what the CPU wrote to the device; nothing to do without a view of its own."""
@@ -168,7 +163,7 @@ class UserPages:
     name = "user memory"
     local = False
 
-    def __init__(self, user: UserMemory):
+    def __init__(self, user: CallerMemory):
         self._user = user
 
     def load(self, offset: int, size: int) -> bytes:

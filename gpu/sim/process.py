@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpu.core import hostmem
-from gpu.sim.kernel import SysError
+from gpu.sim.kernel import CallerMemory, SysError
+from gpu.sim.mapping import Mapper, map_pieces
 from gpu.sim.os import SimOs
 
 if TYPE_CHECKING:
@@ -49,13 +50,18 @@ class SimProcess:
 
     Attributes:
         os: what this process's drivers are given.
+        user, mapper: its memory, and what maps into it.
         state: what device models keep for the process, by their own keys.
     """
+
+    user: CallerMemory
+    mapper: Mapper
 
     def __init__(self, world: Machine, pid: int):
         self.world = world
         self.pid = pid
         self.os = SimOs(self)
+        self.user, self.mapper = world.user, map_pieces
         self.state: dict[object, Any] = {}
         self.alive = True
         self._real_pid = os.getpid()

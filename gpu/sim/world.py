@@ -101,7 +101,7 @@ class SimWorld(Machine):
         gpus: list[SimGpu] = []
         for node, name in enumerate(names, 1):
             board = Board(find_chip(name), node, tuple(gpu.gpu_id for gpu in gpus))
-            parts = (self._host, self.clock, self.debug, self.rng, self.plan)
+            parts = (self._host, self.clock, self.debug, self.rng, self.plan, self.counts)
             gpus.append(SimGpu(board, *parts, coherence, executor))
         return gpus
 
@@ -119,7 +119,7 @@ class SimWorld(Machine):
             raise SysError(errno.ENODEV, "the device was unplugged")
         p = process.state.get(KfdProcess)
         if p is None:
-            p = KfdProcess(process, self.gpus, Events(self))
+            p = KfdProcess(process, self.gpus, Events(self, process))
             process.state[KfdProcess] = p
             for gpu in self.gpus:
                 gpu.processes.append(p)

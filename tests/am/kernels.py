@@ -73,6 +73,8 @@ class PythonKernels:
 
 
 class _Running:
+    instructions = 0
+
     def __init__(
         self,
         steps: int,

@@ -88,6 +88,28 @@ def test_two_threads() -> None:
     target.close()
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_processes_share_a_gpu(seed: int) -> None:
+    """Each has addresses, queues and a session of its own; one may die amid its work."""
+    sim = SimWorld(seed=seed, executor=PythonKernels(20))
+    processes = [sim.process, sim.new_process(), sim.new_process()]
+    devices = [KfdDevice.open(World(process.os, sim.waiter)) for process in processes]
+    code = code_object("add", devices[0].target.version)
+    adds = [device.load(code, "add", LAYOUTS["add"], written=(0,)) for device in devices]
+    sums = [upload(device, numbers(number)) for number, device in enumerate(devices)]
+    for _ in range(5):
+        for add, total in zip(adds, sums, strict=True):
+            add(total, total, total, vals=(WORDS,))
+    assert any("queue" in left for left in processes[2].exit())
+    for number in range(2):
+        assert (download(devices[number], sums[number]) == 32 * numbers(number)).all()
+        devices[number].close()
+    left = [thing for process in processes[:2] for thing in process.exit()]
+    assert all(thing.startswith("fd ") for thing in left)
+    assert sim.debug.violations == [] and sim.gpus[0].vram_used == 0
+    sim.close()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_lost_interrupts_cost_time_only(seed: int) -> None:
     sim = SimWorld(seed=seed, plan=FaultPlan(lost_interrupt=1))
@@ -223,6 +245,22 @@ def test_pointers_go_on_for_ever(compute: ComputeKind) -> None:
                 device.wait(device.queue(kind).submit(device))
     assert sim.debug.violations == []
     sim.close()
+
+
+@pytest.mark.parametrize("compute", ["pm4", "aql"])
+def test_filler_is_read_before_its_place_is_used_again(compute: ComputeKind) -> None:
+    """What fills up a ring comes behind the submission whose value frees it."""
+    for seed in range(3):
+        sim = SimWorld(seed=seed, executor=PythonKernels(1))
+        options = QueueOptions(compute=compute, compute_ring=4096)
+        with KfdDevice.open(World(sim.os, sim.waiter), options=options) as device:
+            code = code_object("fill", device.target.version)
+            fill = device.load(code, "fill", LAYOUTS["fill"], written=(0,))
+            out = upload(device, numbers(0))
+            for number in range(300):
+                fill(out, vals=(number, WORDS))
+        assert sim.debug.violations == []
+        sim.close()
 
 
 def test_clock_rate_of_zero(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,8 @@ def test_native_patches_are_those_in_python(
             template.values[slots[symbol]] = value
     memory = ctypes.create_string_buffer(linked.image, len(linked.image))
     places = Places(template.ring, ctypes.addressof(memory))
-    PatchCall(linked, places, slots, ctypes.addressof(template.values), slots).apply()
+    call = PatchCall(linked, places, slots, ctypes.addressof(template.values), slots)
+    call.apply()
     assert ctypes.string_at(template.ring, 32) == done.ring
     assert memory.raw == done.image
 

@@ -40,6 +40,8 @@ class Recorder:
 
 
 class _Grid:
+    instructions = 0
+
     def __init__(self, recorder: Recorder, memory: KernelMemory):
         self.left = recorder.turns
         self.recorder = recorder

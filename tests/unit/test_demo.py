@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -137,10 +138,16 @@ def test_it_learns(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["demo", "--seed", str(seed), "--output", str(path)]) == 0
     out = capsys.readouterr().out
     lines = {line[:10].strip(): line[10:] for line in out.splitlines() if line[:1] != " "}
-    assert list(lines) == ["device", "training", "accuracy", "time", "kernels", "picture"]
+    titles = ["device", "training", "accuracy", "time", "kernels", "picture", "simulated"]
+    assert list(lines) == titles
     assert float(lines["accuracy"].split("%")[0]) >= 97
     assert lines["device"].startswith("CPU")
     assert str(path) in lines["picture"]
+    assert lines["simulated"].startswith("599 of 599 answers are the same on a simulated gfx1100")
+    assert re.search(
+        r"^ +[1-9]\d* ioctls, [1-9]\d* doorbells, [1-9]\d* packets, ", out, re.MULTILINE
+    )
+    assert re.search(r", [1-9]\d* kernels, [1-9][\d,]{6,} instructions\n$", out)
     assert decode(path.read_bytes()).ndim == 3
 
 

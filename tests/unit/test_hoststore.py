@@ -80,7 +80,8 @@ def test_kick_stores_exactly_the_width(width: int) -> None:
 def test_kick_block_takes_an_address() -> None:
     ring, template = np.zeros(4, np.uint32), np.arange(1, 4, dtype=np.uint32)
     block = np.zeros(15, np.uint64)
-    block[:5] = ring.ctypes.data, 4, 3, template.ctypes.data, 3
+    block[:3] = 3, template.ctypes.data, 3
+    block[7:9] = ring.ctypes.data, 4
     kick_block(block.ctypes.data)
     assert ring.tolist() == [2, 3, 0, 1]
 

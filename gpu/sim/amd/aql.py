@@ -115,6 +115,7 @@ class AqlQueue(HwQueue):
             raise PacketError(f"AQL packet of type {header.kind} is not for the GPU")
         signal = int.from_bytes(packet[56:64], "little")
         self.rptr += 1
+        self.gpu.counts.packets += 1
         if header.kind == VENDOR:
             self._completion = partial(self._complete, address, header, signal)
         else:

@@ -75,7 +75,8 @@ class DrmFile(SimFile):
         if bo.domain == kfd.KFD_IOC_ALLOC_MEM_FLAGS_VRAM and prot:
             self._note_private(bo)
         kept = flags & (hostmem.MAP_FIXED | hostmem.MAP_FIXED_NOREPLACE | hostmem.MAP_POPULATE)
-        found = bo.pool.map_for_cpu(bo.pieces(), size, prot, kept | hostmem.MAP_SHARED, address)
+        kept |= hostmem.MAP_SHARED
+        found = bo.pool.map_for_cpu(bo.pieces(), size, prot, kept, address, process.mapper)
         bo.gpu.cpu_mapped(bo)
         return found
 
@@ -99,7 +100,7 @@ def _version(file: DrmFile, process: SimProcess, argument: ArgumentBytes) -> Non
         room = getattr(args, length)
         setattr(args, length, len(text))
         if getattr(args, pointer) and room:
-            process.world.user.write(getattr(args, pointer), text[:room])
+            process.user.write(getattr(args, pointer), text[:room])
 
 
 def _info(file: DrmFile, process: SimProcess, argument: ArgumentBytes) -> None:
@@ -111,7 +112,7 @@ def _info(file: DrmFile, process: SimProcess, argument: ArgumentBytes) -> None:
     if answer is None:
         file.gpu.debug.violation(f"AMDGPU_INFO query {args.query:#x} is not modelled")
         raise SysError(errno.EINVAL)
-    process.world.user.write(args.return_pointer, answer[: args.return_size])
+    process.user.write(args.return_pointer, answer[: args.return_size])
 
 
 def _answer(gpu: SimGpu, query: int) -> bytes | None:

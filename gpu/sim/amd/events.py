@@ -19,6 +19,7 @@ from gpu.sim.translate import PageFault
 
 if TYPE_CHECKING:
     from gpu.sim.amd.objects import KfdProcess
+    from gpu.sim.process import SimProcess
     from gpu.sim.world import SimWorld
 
 UNSIGNALED: Final = (1 << 64) - 1
@@ -59,8 +60,9 @@ class Events:
         page_handle: the allocation that serves as event page, as the process named it.
     """
 
-    def __init__(self, world: SimWorld) -> None:
+    def __init__(self, world: SimWorld, process: SimProcess) -> None:
         self._world = world
+        self._user = process.user
         self._events: IdTable[Event | None] = IdTable()
         self._events.add(None)  # id 0 is taken, for interrupts that name none
         self._count = 1
@@ -68,6 +70,9 @@ class Events:
         self._own_page: Pool | None = None
         self._page_bytes = 0
         self.page_handle: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._events) - 1
 
     def close(self) -> None:
         """Gives back a page that the kernel allocated."""
@@ -91,12 +96,13 @@ class Events:
         self.page_handle = handle
         self._page_bytes = bo.size
 
-    def mmap(self, size: int, prot: int, flags: int, address: int) -> int:
+    def mmap(self, process: SimProcess, size: int, prot: int, flags: int, address: int) -> int:
         """Maps the page that the kernel allocated itself. Raises SysError(EINVAL)."""
         if self._own_page is None or size > _PAGE_BYTES:
             raise SysError(errno.EINVAL, f"no event page of {size:#x} bytes")
         self._page_bytes = size
-        return self._own_page.map_for_cpu((Extent(0, size),), size, prot, flags, address)
+        whole = (Extent(0, size),)
+        return self._own_page.map_for_cpu(whole, size, prot, flags, address, process.mapper)
 
     def create(self, kind: int, auto_reset: bool) -> Event:
         """A new event. Raises SysError(ENOSPC) when all slots are taken."""
@@ -211,7 +217,7 @@ class Events:
         while self._result(args, waiters) == kfd.KFD_IOC_WAIT_RESULT_TIMEOUT:
             if deadline is not None and clock.now_ns >= deadline:
                 return
-            if not self._world.work(deadline):
+            if not self._world.work(deadline) and not self._world.let_others(deadline):
                 if deadline is None:
                     raise self._world.stuck("WAIT_EVENTS without a timeout")
                 clock.advance(deadline - clock.now_ns)
@@ -230,7 +236,7 @@ class Events:
         return kfd.KFD_IOC_WAIT_RESULT_TIMEOUT
 
     def _copy_out(self, args: kfd.kfd_ioctl_wait_events_args, waiters: list[_Waiter]) -> None:
-        user = self._world.user
+        user = self._user
         for i, waiter in enumerate(waiters):
             event = waiter.event
             assert event is not None, "a wait that completed has all its events"
@@ -242,7 +248,7 @@ class Events:
                 user.write(args.events_ptr + i * _DATA_SIZE, event.age.to_bytes(8, "little"))
 
     def _read_data(self, args: kfd.kfd_ioctl_wait_events_args, i: int) -> kfd.kfd_event_data:
-        return self._world.user.read_struct(args.events_ptr + i * _DATA_SIZE, kfd.kfd_event_data)
+        return self._user.read_struct(args.events_ptr + i * _DATA_SIZE, kfd.kfd_event_data)
 
     def _find(self, number: int) -> Event:
         event = self._events.get(number)

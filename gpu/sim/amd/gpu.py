@@ -14,6 +14,7 @@ from gpu.sim.amd.dispatch import KernelExecutor
 from gpu.sim.amd.objects import Bo, KfdProcess
 from gpu.sim.amd.topology import HOST_MEMORY, Board
 from gpu.sim.clock import VirtualClock
+from gpu.sim.counts import Counts
 from gpu.sim.faults import FaultPlan
 from gpu.sim.kernel import SysError
 from gpu.sim.physical import Pool, Region
@@ -49,6 +50,7 @@ class SimGpu:
         debug: DebugChannel,
         rng: random.Random,
         plan: FaultPlan,
+        counts: Counts,
         mode: Mode,
         executor: KernelExecutor,
     ):
@@ -58,6 +60,7 @@ class SimGpu:
         self.debug = debug
         self.rng = rng
         self.plan = plan
+        self.counts = counts
         self.executor = executor
         self.vram = Pool("VRAM", board.chip.vram_size, local=True, behind_hdp=mode == "oldest")
         self.caches = Caches(mode, board.chip.sdma_through_l2, debug)

@@ -94,6 +94,7 @@ class HwQueue:
         value = self.device.need_doorbells().read_word(self.settings.doorbell, 8)
         if value != self._rung and self.active:
             self._rung = value
+            self.gpu.counts.doorbells += 1
             plan = self.gpu.plan
             if plan.delayed_doorbell and self.gpu.rng.random() < plan.delayed_doorbell:
                 self._delayed = (self.gpu.clock.now_ns + plan.delay_ns, value)

@@ -74,7 +74,7 @@ class KfdFile(SimFile):
             raise SysError(errno.EINVAL, "this process has not opened KFD")
         kept = flags & (hostmem.MAP_FIXED | hostmem.MAP_FIXED_NOREPLACE) | hostmem.MAP_SHARED
         if kind == MMAP_EVENTS:
-            found: int = p.events.mmap(size, prot, kept, address)
+            found: int = p.events.mmap(process, size, prot, kept, address)
             return found
         device = p.devices.get((offset & _GPU_MASK) >> memory.MMAP_GPU_SHIFT)
         if device is None:
@@ -87,7 +87,8 @@ class KfdFile(SimFile):
             raise SysError(errno.EINVAL, f"offset {offset:#x} is of an unknown type")
         if size != wanted:
             raise SysError(errno.EINVAL, f"{size:#x} bytes: it is mapped whole, {wanted:#x}")
-        mapped: int = pool.map_for_cpu((Extent(0, size),), size, prot, kept, address)
+        whole = (Extent(0, size),)
+        mapped: int = pool.map_for_cpu(whole, size, prot, kept, address, process.mapper)
         return mapped
 
 
@@ -145,7 +146,7 @@ def _apertures_new(p: KfdProcess, args: kfd.kfd_ioctl_get_process_apertures_new_
     found = list(p.devices)[: args.num_of_nodes]
     args.num_of_nodes = len(found)
     data = b"".join(bytes(_apertures(gpu_id)) for gpu_id in found)
-    p.process.world.user.write(args.kfd_process_device_apertures_ptr, data)
+    p.process.user.write(args.kfd_process_device_apertures_ptr, data)
 
 
 def _apertures(gpu_id: int) -> kfd.kfd_process_device_apertures:
@@ -164,7 +165,7 @@ def _apertures(gpu_id: int) -> kfd.kfd_process_device_apertures:
 
 def _tile_config(p: KfdProcess, args: kfd.kfd_ioctl_get_tile_config_args) -> None:
     p.device(args.gpu_id)
-    user = p.process.world.user
+    user = p.process.user
     args.gb_addr_config, args.num_banks, args.num_ranks = 0x545, 0, 0
     args.num_tile_configs = min(args.num_tile_configs, 32)
     user.write(args.tile_config_ptr, bytes(4 * args.num_tile_configs))

@@ -60,6 +60,11 @@ class _Grid:
         except (InvalidValue, Unsupported) as error:
             raise PacketError(f"a dispatch of {dispatch.entry:#x}: {error}") from error
 
+    @property
+    def instructions(self) -> int:
+        """Executed by the waves that have ended."""
+        return self._execution.instructions
+
     def step(self, budget: int) -> bool:
         """Does about `budget` branches of it; True when the whole grid is done.
 

@@ -114,7 +114,7 @@ def _wrap_user(p: KfdProcess, device: ProcessDevice, address: int, size: int, fl
     if address % PAGE_SIZE:
         device.gpu.debug.violation(f"user memory at {address:#x} does not begin at a page")
         raise SysError(errno.EINVAL)
-    user = p.process.world.user
+    user = p.process.user
     for page in range(address, address + size, PAGE_SIZE):
         byte = user.read(page, 1)
         try:
@@ -196,7 +196,7 @@ def unmap_memory(p: KfdProcess, args: kfd.kfd_ioctl_unmap_memory_from_gpu_args) 
         device = p.device(ids[i])
         if device not in allocation.mapped:
             raise SysError(errno.EINVAL, f"the buffer is not mapped to GPU {ids[i]:#x}")
-        if device.queue_users.get(allocation):
+        if device.is_held(allocation):
             raise SysError(errno.EBUSY, "a queue uses the buffer")
         unmap(allocation, device)
         args.n_success = i + 1
@@ -216,7 +216,7 @@ def _device_ids(
 ) -> list[int]:
     if not args.n_devices or args.n_success > args.n_devices:
         raise SysError(errno.EINVAL, f"n_success {args.n_success} of {args.n_devices} devices")
-    data = p.process.world.user.read(args.device_ids_array_ptr, 4 * args.n_devices)
+    data = p.process.user.read(args.device_ids_array_ptr, 4 * args.n_devices)
     return list(memoryview(data).cast("I"))
 
 

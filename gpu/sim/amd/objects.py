@@ -156,7 +156,6 @@ class ProcessDevice:
         drm: the render node that was given to ACQUIRE_VM; None before.
         evicted: how often the kernel took the GPU away; it comes back only at 0.
         was_reset: a GPU reset ended its queues.
-        queue_users: per allocation, how many queues hold it.
     """
 
     def __init__(self, gpu: SimGpu, process: KfdProcess):
@@ -169,12 +168,26 @@ class ProcessDevice:
         self.doorbell_slots: set[int] = set()
         self.evicted = 0
         self.was_reset = False
-        self.queue_users: dict[Allocation, int] = {}
+        self._queue_users: dict[Allocation, int] = {}
 
     def bind(self) -> None:
         """What most calls need first. Raises SysError(ENODEV) before ACQUIRE_VM."""
         if self.drm is None:
             raise SysError(errno.ENODEV, "ACQUIRE_VM must come first")
+
+    def hold(self, allocation: Allocation) -> None:
+        """A queue uses an allocation: it cannot be unmapped."""
+        self._queue_users[allocation] = self._queue_users.get(allocation, 0) + 1
+
+    def let_go(self, allocation: Allocation) -> None:
+        """One queue less uses it."""
+        self._queue_users[allocation] -= 1
+        if not self._queue_users[allocation]:
+            del self._queue_users[allocation]
+
+    def is_held(self, allocation: Allocation) -> bool:
+        """Whether a queue uses it."""
+        return allocation in self._queue_users
 
     def gpu_handle(self, number: int) -> int:
         """How the process names one of its allocations."""

@@ -106,6 +106,7 @@ class PacketProcessor:
             kernel = self.queue.gpu.rng.choice(self.kernels)
             if kernel.step(_KERNEL_SLICE):
                 self.kernels.remove(kernel)
+                self.queue.gpu.counts.instructions += kernel.instructions
 
     def at_end_of_pipe(self, act: Callable[[], None]) -> None:
         """Does something when all that was begun is done."""
@@ -115,6 +116,7 @@ class PacketProcessor:
         """Begins a grid. Raises PageFault, PacketError."""
         dispatch.check_entry(what, self.memory)
         self.kernels.append(self.queue.gpu.executor.launch(what, self.memory))
+        self.queue.gpu.counts.kernels += 1
 
     def block_until_idle(self, what: str) -> bool:
         """Blocks the queue while grids run; True when it did."""
@@ -142,8 +144,11 @@ class PacketProcessor:
         if self.skip:
             self.skip -= min(self.skip, 1 + len(body))
             return True
-        if header >> 30 == 2:
-            return True
+        done = header >> 30 == 2 or self._handle(header, body)
+        self.queue.gpu.counts.packets += done
+        return done
+
+    def _handle(self, header: int, body: list[int]) -> bool:
         opcode = header >> 8 & 0xFF
         handler = self.handlers.get(opcode)
         if handler is None:

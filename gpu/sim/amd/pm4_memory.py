@@ -36,6 +36,8 @@ _RELEASE_EVENTS: Final = {
     _EVENTS["BOTTOM_OF_PIPE_TS"]: 5,
     _EVENTS["CS_DONE"]: 6,
 }
+_HDP_FLUSH: Final = (0xE26, 0xE27)
+"""Dwords of BIF_BX_PF0_GPU_HDP_FLUSH_REQ and _DONE (nbio_4_3_0_offset.h; segment 2 is 0xd20)."""
 _RELEASE_WIDTH: Final = {0: 0, 1: 4, 2: 8, 3: 8, 4: 8}
 _GCR: Final = pm4_gfx10.FIELDS["ACQUIRE_MEM"]
 _COHER: Final = pm4_gfx9.FIELDS["ACQUIRE_MEM"]
@@ -88,9 +90,26 @@ def _copy_data(cp: PacketProcessor, body: list[int]) -> None:
 
 def _wait_reg_mem(cp: PacketProcessor, body: list[int]) -> bool:
     need("WAIT_REG_MEM", body, 6)
+    if not body[0] >> 4 & 3:
+        return _flush_hdp(cp, body)
     address = address_of("WAIT_REG_MEM", body[1], body[2], 4)
     reserved("WAIT_REG_MEM", 6, body[5], 0xFFFF | 1 << 31)
     return _wait(cp, "WAIT_REG_MEM", body[0], address, body[3], body[4], 4)
+
+
+def _flush_hdp(cp: PacketProcessor, body: list[int]) -> bool:
+    """WAIT_REG_MEM that writes a register and waits for another: the request to flush HDP.
+
+    Linux 6.12, gfx_v11_0_ring_emit_hdp_flush.
+    """
+    reserved("WAIT_REG_MEM", 1, body[0], 0x7 | 0xC0)
+    if body[0] >> 6 & 3 != 1 or tuple(body[1:3]) != _HDP_FLUSH:
+        raise PacketError(
+            f"WAIT_REG_MEM on registers {body[1]:#x} and {body[2]:#x}: user queues wait on memory,"
+            f" and write {_HDP_FLUSH[0]:#x} and wait for {_HDP_FLUSH[1]:#x} to flush HDP"
+        )
+    cp.queue.gpu.flush_hdp()
+    return True
 
 
 def _wait_reg_mem64(cp: PacketProcessor, body: list[int]) -> bool:

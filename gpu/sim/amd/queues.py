@@ -56,7 +56,7 @@ def create_queue(p: KfdProcess, args: kfd.kfd_ioctl_create_queue_args) -> None:
     queue = _make_queue(p, device, args)
     queue.holds = holds
     for allocation in holds:
-        device.queue_users[allocation] = device.queue_users.get(allocation, 0) + 1
+        device.hold(allocation)
     args.queue_id = queue.number
     args.doorbell_offset = MMAP_DOORBELL | args.gpu_id << 46 | queue.settings.doorbell
 
@@ -218,9 +218,8 @@ def update_queue(p: KfdProcess, args: kfd.kfd_ioctl_update_queue_args) -> None:
 
 
 def _exchange_ring(queue: HwQueue, ring: Allocation) -> None:
-    users = queue.device.queue_users
-    users[queue.holds[2]] -= 1
-    users[ring] = users.get(ring, 0) + 1
+    queue.device.let_go(queue.holds[2])
+    queue.device.hold(ring)
     queue.holds[2] = ring
 
 
@@ -241,7 +240,7 @@ def drop_queue(p: KfdProcess, queue: HwQueue) -> None:
     p.queues.remove(queue.number)
     queue.gpu.queues.remove(queue)
     for allocation in queue.holds:
-        queue.device.queue_users[allocation] -= 1
+        queue.device.let_go(allocation)
     if queue.kind != "sdma":
         queue.device.doorbell_slots.discard(queue.settings.doorbell // 8)
 
@@ -251,7 +250,7 @@ def set_cu_mask(p: KfdProcess, args: kfd.kfd_ioctl_set_cu_mask_args) -> None:
     if args.num_cu_mask % 32 or not args.num_cu_mask:
         raise SysError(errno.EINVAL, f"a mask of {args.num_cu_mask} compute units")
     count = min(args.num_cu_mask, _MAX_CUS)
-    mask = int.from_bytes(p.process.world.user.read(args.cu_mask_ptr, count // 8), "little")
+    mask = int.from_bytes(p.process.user.read(args.cu_mask_ptr, count // 8), "little")
     queue = _find(p, args.queue_id, errno.EFAULT)
     half_pairs = any(mask >> i & 3 in (1, 2) for i in range(0, count, 2))
     if queue.gpu.chip.gc[0] >= 10 and half_pairs:

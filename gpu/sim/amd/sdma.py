@@ -138,6 +138,7 @@ class SdmaQueue(HwQueue):
             raise PacketError(f"a packet of {size} dwords goes beyond the write pointer")
         if self._execute(self.ring_words.words(at, end, size), at):
             self.rptr += 4 * size
+            self.gpu.counts.packets += 1
 
     def _peek(self, at: int, end: int, i: int) -> int:
         if at + i >= end:
@@ -157,6 +158,7 @@ class SdmaQueue(HwQueue):
         size = self._size(words[at], peek)
         peek(size - 1)
         if self._execute(words[at : at + size], None):
+            self.gpu.counts.packets += 1
             done = at + size == len(words)
             self._buffer = None if done else (words, at + size)
 

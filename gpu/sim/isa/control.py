@@ -68,12 +68,20 @@ def _jump_register(e: Emitter) -> None:
 
 
 def _take(e: Emitter, taken: str, fallen: str) -> None:
-    """Ends `taken` with a jump that counts against the budget, `fallen` with the next record."""
+    """Ends `taken` with a jump that counts against the budget, `fallen` with the next record.
+
+    The record's immediate is what the jump adds to COUNT.
+    """
     e.lines.append(f"{taken}:")
     target = frames.field(e, layout.TARGET, "ptr")
     budget = frames.header(e, layout.BUDGET)
     left = e.raw(f"sub i32 {budget}, 1")
     frames.set_header(e, layout.BUDGET, "i32", left)
+    count = e.raw(
+        f"add i64 {frames.header(e, layout.COUNT, 'i64')},"
+        f" {frames.field(e, layout.IMMEDIATE, 'i64')}"
+    )
+    frames.set_header(e, layout.COUNT, "i64", count)
     over = e.raw(f"icmp slt i32 {left}, 0")
     e.lines.append(f"br i1 {over}, label %slice, label %go")
     e.lines.append("go:")

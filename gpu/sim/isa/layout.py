@@ -34,6 +34,9 @@ MXCSR32: Final = 88
 MXCSR64: Final = 92
 SAVED_EXEC: Final = 96
 HOST_MXCSR: Final = 100
+COUNT: Final = 104
+"""Instructions executed, less those that lie before the place of the wave in the program (i64).
+So only what jumps changes it; the records of branches hold by how much."""
 
 POINTERS: Final = HEADER
 """Host addresses of an access, one u64 a lane; then those of a second one."""

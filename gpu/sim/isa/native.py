@@ -87,6 +87,11 @@ class Library:
         self._cache = DiskCache(f"sim-{name}")
         self._loaded: dict[str, LoadedObject] = {}
 
+    def define(self, module: str, text: Callable[[], str]) -> None:
+        """Adds a module under a name that none has."""
+        assert module not in self._modules, module
+        self._modules[module] = text
+
     def address(self, module: str, function: str) -> int:
         """The address of a function of a module; raises what compiling and loading do."""
         if module not in self._loaded:

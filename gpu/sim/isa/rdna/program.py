@@ -107,6 +107,10 @@ class Program:
         index = (record_address - self.memory.ctypes.data) // layout.RECORD.size
         return self._offsets[index]
 
+    def before(self, record_address: int) -> int:
+        """How many instructions of the program lie before that of a record."""
+        return self._places[self.offset_of(record_address)]
+
     def text(self, offset: int) -> str:
         """The instruction at a code offset, for messages."""
         found = self.instructions.get(offset)
@@ -154,10 +158,12 @@ class Program:
         rows = Layout(self._vgprs)
         records: list[tuple[int, Record]] = []
         self._first: dict[int, int] = {}
+        self._places: dict[int, int] = {}
         end = None
         for offset in sorted({*self.instructions, *self.problems}):
             if end is not None and offset < end:
                 raise FormatError(f"code offset {offset:#x} lies within another instruction")
+            self._places[offset] = len(self._first)
             self._first[offset] = len(records)
             records += [(offset, record) for record in self._records(offset, rows, mixed)]
             known = self.instructions.get(offset)
@@ -197,12 +203,13 @@ class Program:
         for offset, record in records:
             fields = (record.d, record.a, record.b, record.c, record.e, record.f)
             placed = (f - VECTOR_BASE + vectors if f >= VECTOR_BASE else f for f in fields)
-            target = 0
+            target, immediate = 0, record.immediate
             if record.target is not None:
                 target = start + self._first[record.target] * size
+                immediate = self._places[offset] + 1 - self._places[record.target]
             function = self._engine.address(record.function)
             packed += layout.RECORD.pack(
-                *(function, *placed, record.immediate, target, offset, record.aux, 0)
+                *(function, *placed, immediate, target, offset, record.aux, 0)
             )
         self.memory[:] = np.frombuffer(packed, np.uint8)
 

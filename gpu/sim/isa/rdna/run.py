@@ -135,7 +135,11 @@ class Machine:
 
 
 class Execution:
-    """A dispatch under way: some of its workgroups are resident, others wait for room."""
+    """A dispatch under way: some of its workgroups are resident, others wait for room.
+
+    Attributes:
+        instructions: executed by the waves that have ended, each once for all lanes of its wave.
+    """
 
     def __init__(self, machine: Machine, dispatch: Dispatch):
         self._dispatch = dispatch
@@ -148,6 +152,7 @@ class Execution:
         self._free = list(range(self._slots()))
         self._running: list[_Group] = []
         self._quiet = 0
+        self.instructions = 0
         self._lds: dict[int, tuple[npt.NDArray[np.uint8], int]] = {}
         self._table: npt.NDArray[np.uint64] | None = None
 
@@ -239,7 +244,10 @@ class Execution:
             return True
         if status == layout.UNKNOWN:
             raise self._illegal(wave)
-        wave.done = status == layout.END
+        if status == layout.END:
+            wave.done = True
+            place = self._program.before(wave.record)
+            self.instructions += wave.word(layout.COUNT, "<q") + place + 1
         wave.waiting = status == layout.BARRIER
         if all(each.done or each.waiting for each in group.waves):
             for each in group.waves:
@@ -268,7 +276,10 @@ class Execution:
                 f" {program.base:#x}: jumps to computed addresses are not simulated",
                 program.base + target,
             )
-        wave.record = program.record_address(target)
+        jumped = program.record_address(target)
+        passed = program.before(wave.word(layout.RESUME, "<Q")) + 1 - program.before(jumped)
+        wave.set(layout.COUNT, wave.word(layout.COUNT, "<q") + passed, "<q")
+        wave.record = jumped
 
     def _where(self, wave: Wave) -> str:
         program = self._program

@@ -1,0 +1,69 @@
+"""The end of `gpu demo`: the trained network again, on a simulated AMD GPU.
+
+Compiler, driver, command queues and machine code are those of a real one; only what lies below the
+operating system is a model. See docs/simulator.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu.cli.demo_training import Digits, Network, Training
+from gpu.core.config import Context
+from gpu.core.errors import Unsupported
+from gpu.nn.state import get_state_dict, load_state_dict
+from gpu.runtime.device import Device
+from gpu.sim.counts import Counts
+from gpu.sim.isa.native import host_level
+from gpu.sim.machine import machines
+from gpu.tensor.tensor import Tensor
+
+CHIP: Final = "gfx1100"
+_DEVICE: Final = "AMD"
+
+
+class Simulated(NamedTuple):
+    """What came of it.
+
+    Attributes:
+        predicted: what the network takes each digit for.
+        counts: what the machine did for it, opening it included where that was the first time.
+        seconds: how long it took.
+    """
+
+    predicted: npt.NDArray[np.int64]
+    counts: Counts
+    seconds: float
+
+
+def run_simulated(training: Training) -> Simulated:
+    """Has the digits of `training.testing` recognised by a simulated GPU.
+
+    Raises Unsupported where kernels for it cannot be compiled or run here, or where AMD is real.
+    """
+    if not machines() and any(device.device == _DEVICE for device in Device.opened()):
+        raise Unsupported(f"{_DEVICE} is a real GPU in this process: there is none beside it")
+    host_level()  # before the work, what would end it
+    state = {name: value.numpy() for name, value in get_state_dict(training.network).items()}
+    before, start = _total(), time.perf_counter()
+    with Context(SIM=CHIP, DEV=_DEVICE):
+        predicted = _predict(state, training.testing)
+    seconds = time.perf_counter() - start
+    return Simulated(predicted, _total() - before, seconds)
+
+
+def _predict(state: Mapping[str, npt.NDArray[np.generic]], digits: Digits) -> npt.NDArray[np.int64]:
+    network = Network()
+    load_state_dict(network, {name: Tensor(value) for name, value in state.items()})
+    images, _ = digits.tensors()
+    return network(images).argmax(1).numpy().astype(np.int64)
+
+
+def _total() -> Counts:
+    """What all machines of this process have done."""
+    return sum((machine.counts for machine in machines()), Counts())
