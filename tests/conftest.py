@@ -190,7 +190,9 @@ def _devices(config: pytest.Config) -> dict[str, str]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "device" in metafunc.fixturenames and not hasattr(metafunc.module, "device"):
+    named = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    own = "device" in named or hasattr(metafunc.module, "device")
+    if "device" in metafunc.fixturenames and not own:
         metafunc.parametrize("device", _devices(metafunc.config), indirect=True)
 
 

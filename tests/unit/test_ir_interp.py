@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-import time
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ def test_matmul_in_any_number_of_goes(
 
 
 @pytest.mark.parametrize("form", ["kernel", "linear"])
-def test_a_matmul_of_64_takes_well_under_50_ms(abc: tuple[Array, Array, Array], form: str) -> None:
+def test_a_matmul_of_64_is_done_on_whole_arrays(abc: tuple[Array, Array, Array], form: str) -> None:
     out, a, b = abc
     run: Callable[[], None]
     if form == "kernel":
@@ -97,13 +98,19 @@ def test_a_matmul_of_64_takes_well_under_50_ms(abc: tuple[Array, Array, Array], 
     else:
         program = parse_linear(LINEAR_MATMUL)
         run = lambda: interpret_linear(program, [out, a, b])  # noqa: E731
-    taken = []
-    for _ in range(5):
-        started = time.perf_counter()
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
         run()
-        taken.append(time.perf_counter() - started)
+    finally:
+        sys.setprofile(None)
     np.testing.assert_array_equal(out, a @ b)
-    assert min(taken) < 0.05
+    assert calls < 64**3 / 10  # of a product each
 
 
 # Kernels.
