@@ -40,15 +40,16 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     # The runtime knows backends by name only; a backend knows the runtime, whose classes it fills.
     "gpu.runtime": ("gpu.core", "gpu.compiler"),
     "gpu.backends": ("gpu.core", "gpu.runtime", "gpu.compiler", "gpu.transport", "gpu.autogen"),
-    # The one crossing between compiled kernels and drivers.
-    "gpu.backends.hcq": (
-        *("gpu.core", "gpu.runtime", "gpu.compiler", "gpu.transport", "gpu.autogen"),
-        *("gpu.drivers.registry", "gpu.hcq", "gpu.sim.worlds"),
-    ),
-    # Compiled kernels on one driver's command queues; where SIM is set a model is under the driver.
+    # Compiled kernels on command queues of any vendor.
+    "gpu.backends.hcq": ("gpu.core", "gpu.runtime", "gpu.hcq"),
+    # The same on one driver's; where SIM is set a model is under the driver.
     "gpu.backends.amd": (
         *("gpu.core", "gpu.runtime", "gpu.compiler", "gpu.transport", "gpu.autogen"),
-        *("gpu.drivers.am", "gpu.hcq", "gpu.sim"),
+        *("gpu.backends.hcq", "gpu.drivers.am", "gpu.hcq", "gpu.sim"),
+    ),
+    "gpu.backends.nv": (
+        *("gpu.core", "gpu.runtime", "gpu.compiler", "gpu.transport", "gpu.autogen"),
+        *("gpu.backends.hcq", "gpu.drivers.nv", "gpu.hcq", "gpu.sim"),
     ),
     "gpu.tensor": ("gpu.core", "gpu.runtime", "gpu.compiler.ir"),
     "gpu.cli": ("gpu",),  # everything
@@ -76,6 +77,7 @@ EXCEPTIONS: Final[dict[tuple[str, str, str], str]] = {
     ("devices", "gpu/core/available.py", "/sys/fs/cgroup/"): "plain files of the system's",
     ("devices", "gpu/core/execmem.py", "mmap"): "anonymous executable memory, not a device's",
     ("devices", "gpu/backends/cpu/pool.py", "mmap"): "anonymous memory that workers share",
+    ("devices", "gpu/sim/wire.py", "socket"): "between processes on one model, not to a device",
     ("dynamic_imports", "gpu/runtime/device.py", "import_module"): "the table of backends",
     ("dynamic_imports", "gpu/__init__.py", "import_module"): (
         "names of the public API, from a table, when they are first used"
@@ -410,7 +412,7 @@ GOOD: Final[list[tuple[Rule, str, str]]] = [
     (layers, "gpu/core/a.py", "import os\nimport gpuless\nfrom gpu.core import config"),
     (layers, "gpu/core/__init__.py", "from . import config"),
     (layers, "gpu/compiler/toolchain/a.py", "import gpu.autogen.nvrtc, gpu.compiler.target"),
-    (layers, "gpu/backends/hcq/a.py", "from gpu.drivers import registry"),
+    (layers, "gpu/backends/nv/a.py", "from gpu.drivers import nv"),
     (layers, "gpu/cli/a.py", "import gpu\nfrom gpu.sim import worlds"),
     (environment, "gpu/core/config.py", "os.environ['A']"),
     (environment, "gpu/cli/a.py", "self.environ, config.home"),

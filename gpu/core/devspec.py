@@ -35,7 +35,7 @@ class DeviceKind:
 DEVICES: Final[dict[str, DeviceKind]] = {
     "CPU": DeviceKind(renderers=("LLVM", "CLANG")),
     "AMD": DeviceKind(renderers=("LLVM", "HIP"), interfaces=("KFD", "PCI", "USB")),
-    "NV": DeviceKind(renderers=("NVRTC", "PTX", "NAK"), interfaces=("NVK", "PCI")),
+    "NV": DeviceKind(renderers=("CUDA", "PTX", "NAK"), interfaces=("NVK", "PCI")),
     "QCOM": DeviceKind(renderers=("IR3", "CL"), interfaces=("KGSL",)),
     "METAL": DeviceKind(renderers=("METAL",)),
     "CUDA": DeviceKind(renderers=("NVRTC", "PTX")),

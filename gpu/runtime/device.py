@@ -59,7 +59,11 @@ class Compiled:
         compiler: source text to code.
         runtime: code to a launchable program.
         graph: makes one call of many launches, or None.
+        may_alias: whether a program may be given the same memory twice, if it reads of it just the
+            elements that it writes there, each before it writes that.
     """
+
+    may_alias = False
 
     def __init__(
         self,
@@ -103,6 +107,7 @@ BACKENDS: Final[dict[str, str | Opener]] = {
     "AMD": "gpu.backends.amd.device",
     "CL": "gpu.backends.cl.device",
     "CPU": "gpu.backends.cpu.device",
+    "NV": "gpu.backends.nv.device",
     "PYTHON": "gpu.backends.python.device",
     "WEBGPU": "gpu.backends.webgpu.device",
 }

@@ -13,10 +13,10 @@ import pytest
 
 import gpu
 from gpu import Context, Tensor, Var
-from gpu.backends.amd import graph as amd_graph
 from gpu.backends.amd.device import AMDDevice, _world
-from gpu.backends.amd.graph import ONE_BY_ONE, AMDGraph
-from gpu.backends.amd.program import AMDProgram
+from gpu.backends.hcq import graph as queue_graph
+from gpu.backends.hcq.graph import ONE_BY_ONE, QueueGraph
+from gpu.backends.hcq.program import QueueProgram
 from gpu.compiler.ir.linear import Program, Val
 from gpu.compiler.render.amdgcn import AMDRenderer
 from gpu.core.dtype import dtypes
@@ -80,7 +80,7 @@ def test_a_replay_rings_once(
     doorbells: list[int], monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     """Results of all replays are held, several replays are under way, inputs are always others."""
-    monkeypatch.setattr(amd_graph, "AT_ONCE", at_once)
+    monkeypatch.setattr(queue_graph, "AT_ONCE", at_once)
     rng, step = np.random.default_rng(at_once), gpu.jit(shuffle)
     rows = 7 + at_once % 2  # a graph of its own: what it lays out is kept
     expected, results, rung = [], [], []
@@ -156,14 +156,14 @@ def test_a_cache_at_changing_positions(doorbells: list[int]) -> None:
 # Graphs by themselves
 
 
-def load(device: AMDDevice, program: Program, *, stack: int | None = None) -> AMDProgram:
+def load(device: AMDDevice, program: Program, *, stack: int | None = None) -> QueueProgram:
     """A kernel; its local arrays are in a workspace where the `stack` is too small for them."""
     renderer = AMDRenderer("gfx1100")
     if stack is not None:
         renderer._chip = renderer._chip._replace(private=stack)
     lib = device.compiler.compile(renderer.render(program))
     loaded = device.runtime(program.name, lib, renderer.launch_data(program))
-    assert isinstance(loaded, AMDProgram)
+    assert isinstance(loaded, QueueProgram)
     return loaded
 
 
@@ -200,7 +200,7 @@ class RandomGraph:
         mix, fill = load(device, mixing()), load(device, scratch_kernel(N).program(), stack=0)
         assert fill.graph_item([], []).buffers, "it has a workspace"
         self.fill = fill
-        self.launches: list[tuple[AMDProgram, tuple[int, ...], tuple[int, ...]]] = []
+        self.launches: list[tuple[QueueProgram, tuple[int, ...], tuple[int, ...]]] = []
         for _ in range(20):
             out, *others = rng.permutation(self.SLOTS).tolist()
             if out < self.INPUTS:
@@ -225,7 +225,7 @@ def test_random_graphs(device: AMDDevice, seed: int) -> None:
     """Memory, its size and values change; one memory stands for several slots that are read."""
     rng = np.random.default_rng(seed)
     program = RandomGraph(device, rng)
-    graph = AMDGraph(device.queues, program.launches, program.SLOTS)
+    graph = QueueGraph(device.queues, program.launches, program.SLOTS)
     arrays = list(rng.integers(-99, 99, (8, N)))
     pool = [upload(device, array) for array in arrays]
     for _ in range(7):
@@ -247,7 +247,7 @@ def test_a_graph_that_is_dropped_lets_go_of_memory(device: AMDDevice) -> None:
     program = RandomGraph(device, np.random.default_rng(0))
     (workspace,) = program.fill.graph_item([], []).buffers
     launches = [(program.fill, (0,), ())] * 3
-    graph = AMDGraph(device.queues, launches, 1)
+    graph = QueueGraph(device.queues, launches, 1)
     memory = device.allocator.alloc(8 * N)
     for _ in range(ONE_BY_ONE + 2):
         graph([memory])
@@ -262,7 +262,7 @@ def test_a_graph_that_is_dropped_lets_go_of_memory(device: AMDDevice) -> None:
 def test_slots_that_there_are_not(device: AMDDevice) -> None:
     program = load(device, mixing())
     with pytest.raises(InvalidValue, match="graph of 2 slots"):
-        AMDGraph(device.queues, [(program, (0, 1, 2), (0,))], 2)
+        QueueGraph(device.queues, [(program, (0, 1, 2), (0,))], 2)
 
 
 def test_a_simulated_world_is_recorded(tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import cache, partial
 
-from gpu.backends.amd.graph import AMDGraph
-from gpu.backends.amd.memory import AMDAllocator
-from gpu.backends.amd.program import AMDProgram
+from gpu.backends.amd.program import load_program
+from gpu.backends.hcq.chips import simulated_chips
+from gpu.backends.hcq.graph import QueueGraph
+from gpu.backends.hcq.memory import QueueAllocator
 from gpu.compiler.render.amdgcn import AMDRenderer
 from gpu.compiler.toolchain.amdgcn import AMDCompiler
 from gpu.core.config import config
@@ -30,11 +31,11 @@ class AMDDevice(Compiled):
         self._chip = chip_name(queues.target.version)
         super().__init__(
             device,
-            AMDAllocator(queues),
+            QueueAllocator(queues),
             AMDRenderer(self._chip),
             AMDCompiler(self._chip),
-            partial(AMDProgram, queues),
-            partial(AMDGraph, queues),
+            partial(load_program, queues),
+            partial(QueueGraph, queues),
         )
 
     def synchronize(self) -> None:
@@ -75,12 +76,13 @@ def chip_name(version: Version) -> str:
 def _world(simulated: str) -> World:
     """What drivers are given: this machine, or one with simulated GPUs of these chips.
 
-    All devices of a process share it.
+    All devices of a process share it. Raises ConfigError for a chip that is not AMD's.
     """
     if not simulated:
         return real_world()
+    from gpu.sim.amd.chips import CHIPS
     from gpu.sim.amd.lanes import LaneExecutor
     from gpu.sim.world import SimWorld
 
-    world = SimWorld(chip=simulated.split(","), executor=LaneExecutor())
+    world = SimWorld(chip=simulated_chips(simulated, "AMD", CHIPS), executor=LaneExecutor())
     return recorded(World(world.os, world.waiter))

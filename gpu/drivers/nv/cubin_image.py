@@ -6,13 +6,12 @@ Code lies behind data and banks, each function aligned to 256 bytes for prefetch
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
-from gpu.core.bits import align_up, hi32, lo32
+from gpu.core.bits import align_up, bits, insert, mask
 from gpu.core.elf import (
     SHN_ABS,
     SHN_UNDEF,
@@ -35,13 +34,41 @@ _MASK64: Final = (1 << 64) - 1
 
 
 class RelocationType(IntEnum):
-    """How a place is patched; numbers as ptxas writes them."""
+    """How a place is patched; numbers as ptxas writes them.
+
+    In brackets what NVIDIA's tools call those that code calls functions with.
+    """
 
     NONE = 0
-    ABSOLUTE = 2  # 8 bytes
-    GENERIC = 4  # 8 bytes; generic addresses of global memory are plain ones
+    ABSOLUTE = 2
+    GENERIC = 4  # generic addresses of global memory are plain ones
     LOW = 0x38  # the low half, into the second word of an instruction
     HIGH = 0x39  # the high half, there
+    CALL = 0x3A  # up to sm_89 (R_CUDA_ABS47_34)
+    CALL_FAR = 0x4B  # from sm_90 on (R_CUDA_ABS55_16_34)
+    CALL_FARTHER = 0x72  # R_CUDA_ABS56_16_34
+
+
+class Part(NamedTuple):
+    """Bits of a place, from ``position`` on: the value's from ``shift`` on, ``width`` of them."""
+
+    position: int
+    width: int
+    shift: int
+
+
+_PARTS: Final[dict[RelocationType, tuple[Part, ...]]] = {
+    RelocationType.ABSOLUTE: (Part(0, 64, 0),),
+    RelocationType.GENERIC: (Part(0, 64, 0),),
+    RelocationType.LOW: (Part(32, 32, 0),),
+    RelocationType.HIGH: (Part(32, 32, 32),),
+    RelocationType.CALL: (Part(34, 47, 2),),
+    RelocationType.CALL_FAR: (Part(16, 8, 2), Part(34, 47, 10)),
+    RelocationType.CALL_FARTHER: (Part(16, 8, 2), Part(34, 48, 10)),
+}
+_DATA: Final = (RelocationType.ABSOLUTE, RelocationType.GENERIC)
+_CALLS: Final = (RelocationType.CALL, RelocationType.CALL_FAR, RelocationType.CALL_FARTHER)
+_INSTRUCTION: Final = 16  # bytes that a call is patched in; others are in 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +133,23 @@ def link_image(
     return bytes(out)
 
 
+def _found(word: int, kind: RelocationType) -> int:
+    """The value in a place."""
+    return sum(
+        bits(word, part.position + part.width - 1, part.position) << part.shift
+        for part in _PARTS[kind]
+    )
+
+
+def _patched(word: int, kind: RelocationType, value: int) -> int:
+    """A place with a value."""
+    for part in _PARTS[kind]:
+        high = part.position + part.width - 1
+        field = value >> part.shift & mask(part.width - 1)
+        word = insert(word, high, part.position, field)
+    return word
+
+
 class _Linker:
     """Applies relocations to the bytes of an image."""
 
@@ -134,24 +178,23 @@ class _Linker:
             kind = RelocationType(relocation.type)
         except ValueError:
             raise Unsupported(
-                f"{where} is of a kind that is not known here: functions that are called, textures"
-                " and debug builds need others; build whole programs with optimisation"
+                f"{where} is of a kind that is not known here: textures and debug builds need"
+                " others; build with optimisation"
             ) from None
         if kind is RelocationType.NONE:
             return
-        layout = "<Q" if kind in (RelocationType.ABSOLUTE, RelocationType.GENERIC) else "<I"
-        skip = 0 if layout == "<Q" else 4
-        if section.type == SHT_NOBITS or not 0 <= relocation.offset <= section.size - 8:
+        size = _INSTRUCTION if kind in _CALLS else 8
+        if section.type == SHT_NOBITS or not 0 <= relocation.offset <= section.size - size:
             raise FormatError(f"{where} is outside of it, of {section.size:#x} bytes")
-        at = self._image.offsets[section.index] + relocation.offset + skip
-        addend = relocation.addend
+        start = self._image.offsets[section.index] + relocation.offset
+        place = slice(start, start + size)
+        word, addend = int.from_bytes(self._out[place], "little"), relocation.addend
         if isinstance(relocation, ImplicitRelocation):
-            addend = struct.unpack_from(layout, self._out, at)[0]
-            if addend and layout == "<I":
+            addend = _found(word, kind)
+            if addend and kind not in _DATA:
                 raise Unsupported(f"{where} has the addend {addend:#x} in an instruction")
         value = self._resolve(symbol, where) + addend & _MASK64
-        word = {RelocationType.LOW: lo32(value), RelocationType.HIGH: hi32(value)}.get(kind, value)
-        struct.pack_into(layout, self._out, at, word)
+        self._out[place] = _patched(word, kind, value).to_bytes(size, "little")
 
     def _resolve(self, symbol: Symbol, where: str) -> int:
         if symbol.section == SHN_ABS:

@@ -12,7 +12,7 @@ A first look::
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final
@@ -94,9 +94,7 @@ class NvDevice:
         self.units: GraphicsInfo = gpu.units
         self.uuid = memory.uuid
         self.memory: NvMemoryPort = memory.port
-        self.compute_queue: Channel = queues.compute
-        self.copy_queue: Channel | None = queues.copy
-        self._debugger = queues.debugger
+        self.use(queues)
         self.report = report
         self.name = f"NVIDIA {self.classes.name} at {card.pci_address}"
         self.waiter: Waiter = session.waiter
@@ -121,6 +119,12 @@ class NvDevice:
         with a note of the step.
         """
         return _open(world, index, Trail(STEPS, CallLog()), Variants(force))
+
+    def use(self, queues: GpuQueues) -> None:
+        """Takes other queues from here on."""
+        self.compute_queue: Channel = queues.compute
+        self.copy_queue: Channel | None = queues.copy
+        self._debugger = queues.debugger
 
     @property
     def sm(self) -> int:
@@ -173,10 +177,16 @@ class NvDevice:
         Raises DeviceLost in a forked child.
         """
         faults = self.fault_state()
-        if not faults:
-            return
+        if faults:
+            text, details = self.tell(faults)
+            advice = "Its channel group is dead: open the device anew"
+            address = details.address if details is not None else None
+            raise GpuFault(f"{self.name}: {text}. {advice}", address)
+
+    def tell(self, faults: Sequence[ChannelFault]) -> tuple[str, FaultDetails | None]:
+        """Faults in words, with the details that could be read, and where addresses are."""
         told = [str(fault) for fault in faults]
-        address = None
+        details = None
         try:
             details = self.fault_details()
         except (DeviceError, OutOfMemory) as error:  # the fault is worth more than its details
@@ -184,10 +194,15 @@ class NvDevice:
         else:
             if details is not None:
                 told.append(str(details))
-                address = details.accesses[0].address if details.accesses else None
-        text = "; ".join(each for each in told if each)
-        advice = "Its channel group is dead: open the device anew"
-        raise GpuFault(f"{self.name}: {text}. {advice}", address)
+                told.append(self._place_of(details.address))
+        return "; ".join(each for each in told if each), details
+
+    def _place_of(self, address: int | None) -> str:
+        """Where an address is, in words; empty where nothing is known of it."""
+        extent = self.memory.nearest(address) if address is not None else None
+        if address is None or extent is None:
+            return ""
+        return f"{address:#x} is {extent.place_of(address)}"
 
     def check_process(self) -> None:
         """Raises DeviceLost in a process that was forked off the one that opened the device."""

@@ -16,6 +16,27 @@ from gpu.drivers.nv.rm import RmObject
 
 _SMS_PER_CALL: Final = 100
 _MAX_MMU_FAULTS: Final = 4
+_KIND: Final = 0xFFFF
+
+WARP_ERRORS: Final = {
+    0x01: "stack error",
+    0x04: "program counter wrapped",
+    0x05: "misaligned program counter",
+    0x06: "program counter out of range",
+    0x07: "misaligned constant address",
+    0x08: "misaligned register",
+    0x09: "illegal instruction",
+    0x0B: "illegal operand of an instruction",
+    0x0C: "constant address out of range",
+    0x0D: "register out of range",
+    0x0E: "address out of range",
+    0x0F: "misaligned address",
+    0x10: "address in no memory of that kind",
+}
+"""What HWW_WARP_ESR's kinds of errors are.
+
+gf100_mp_warp_error of Linux's nouveau (gr/gf100.c); GPUs newer than it may count differently.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +56,9 @@ class SmError:
     pc: int
 
     def __str__(self) -> str:
-        return f"SM {self.sm} stopped at {self.pc:#x} with warp error {self.warp_error:#x}"
+        kind = WARP_ERRORS.get(self.warp_error & _KIND)
+        name = f" ({kind})" if kind else ""
+        return f"SM {self.sm} stopped at {self.pc:#x} with warp error {self.warp_error:#x}{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +82,11 @@ class FaultDetails:
 
     sms: tuple[SmError, ...]
     accesses: tuple[MmuFault, ...]
+
+    @property
+    def address(self) -> int | None:
+        """The first address that was refused."""
+        return self.accesses[0].address if self.accesses else None
 
     def __str__(self) -> str:
         return "; ".join(str(each) for each in (*self.accesses, *self.sms[:_MAX_MMU_FAULTS]))

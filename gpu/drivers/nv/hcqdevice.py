@@ -16,11 +16,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from gpu.core.errors import DeviceError, DeviceHang, DeviceLost
+from gpu.core.errors import DeviceError, DeviceHang, DeviceLost, OutOfMemory
 from gpu.core.log import get_logger
+from gpu.drivers.nv.blame import blame
+from gpu.drivers.nv.channel import Channel as NvChannel
 from gpu.drivers.nv.copyengine import set_up_copy
 from gpu.drivers.nv.cubin import Cubin
 from gpu.drivers.nv.encoder import check_arguments
+from gpu.drivers.nv.faults import FaultDetails
+from gpu.drivers.nv.inflight import launches_in_flight
 from gpu.drivers.nv.launch import (
     LoadedKernel,
     LocalMemory,
@@ -31,6 +35,8 @@ from gpu.drivers.nv.launch import (
 )
 from gpu.drivers.nv.port import NvPort, QueueOptions, open_port
 from gpu.drivers.nv.pushbuf import Pushbuffer
+from gpu.drivers.nv.qmd_layout import qmd_layout
+from gpu.drivers.nv.renewal import Rung
 from gpu.drivers.nv.semaphores import release
 from gpu.hcq.allocator import STAGING
 from gpu.hcq.args import ArgumentLayout
@@ -39,7 +45,7 @@ from gpu.hcq.channel import Channel, Template
 from gpu.hcq.device import HCQDevice
 from gpu.hcq.encoder import Encoded, Segment
 from gpu.hcq.link import link
-from gpu.hcq.ports import MemoryKind
+from gpu.hcq.ports import Memory, MemoryKind
 from gpu.hcq.program import HCQProgram
 from gpu.hcq.symbol import TIMELINE_ADDRESS, TIMELINE_VALUE
 from gpu.transport.world import World
@@ -63,6 +69,9 @@ class RmDevice(HCQDevice):
     ):
         """As `HCQDevice`; use `open`."""
         self._local: LocalMemory | None = None
+        self._local_memory: dict[Channel, Memory] = {}
+        self._kernels: dict[Memory, LoadedKernel] = {}
+        port.explain = self._explain
         super().__init__(
             port,
             timeline_start=timeline_start,
@@ -151,6 +160,7 @@ class RmDevice(HCQDevice):
         assert memory.window is not None, "code is written by the host"
         memory.window.store(0, cubin.link(memory.address))
         loaded = LoadedKernel(kernel, memory.address, dynamic_shared, stack)
+        self._kernels[memory] = loaded
         if loaded.local:
             self._need_local(loaded.local)
         return HCQProgram(
@@ -165,15 +175,80 @@ class RmDevice(HCQDevice):
         """Sees to it that threads have so many bytes of local memory; only ever grows.
 
         Each compute queue has its own: those of different groups may be switched at any time.
-        What was got before stays, for launches that were submitted with it.
+        What was got before goes when all launches that were submitted with it are done.
         """
         if self._local is not None and self._local.per_thread >= per_thread:
             return
         local = size_local_memory(per_thread, self.port.gpu.units)
+        memories = {}
         for channel in self.queues["compute"]:
             memory = self.exclusively(self.allocate, local.total, MemoryKind.VRAM)
+            memories[channel] = memory
             self._run(channel, set_local_memory(self.target, local, memory.address))
-        self._local = local
+        before, self._local, self._local_memory = self._local_memory, local, memories
+        for memory in before.values():
+            self.exclusively(self.release, memory)
+
+    def release(self, memory: Memory) -> None:
+        """As `HCQDevice.release`."""
+        self._kernels.pop(memory, None)
+        super().release(memory)
+
+    # Faults
+
+    def _explain(self, channels: Sequence[NvChannel], details: FaultDetails | None) -> str:
+        """What `NvPort.check` adds to a fault of these channels: kernels and arguments."""
+        memory = self.port.gpu.memory
+        layout = qmd_layout(self.target.generation.qmd_major)
+        launches = [
+            launch
+            for channel in channels
+            for launch in launches_in_flight(channel, layout, memory.read)
+        ]
+        address = details.address if details is not None else None
+        extent = memory.nearest(address) if address is not None else None
+        why = blame(self._kernels.values(), launches, details, extent)
+        return "; ".join(filter(None, (why, "recover() makes the device usable again")))
+
+    def recover(self) -> Rung | None:
+        """Makes the device usable again after a fault; None where there was none.
+
+        What was submitted and not done is dropped, and what it would have written is undefined;
+        otherwise memory, programs and graphs are as before. No other thread may use the device
+        meanwhile. Returns what was made anew. Raises DeviceLost where that does not help: the
+        device is to be closed and opened anew then, without its memory.
+        """
+        self.forked()
+        if self._closed or isinstance(self._error, DeviceLost):
+            self.check_usable()
+        if not self.port.failed():
+            return None
+        reasons = []
+        for rung in Rung:
+            try:
+                self._renew(rung)
+            except (DeviceError, OutOfMemory) as error:
+                reasons.append(f"{rung.value}: {error.message}")
+                _log.warning("recovering %s with other %s: %s", self.name, rung.value, error)
+            else:
+                return rung
+        self._error = DeviceLost(f"other channels do not help ({'; '.join(reasons)})")
+        self.check_usable()
+        raise AssertionError("a lost device is not usable")
+
+    def _renew(self, rung: Rung) -> None:
+        """Other channels under the same queues, set up like those before."""
+        with self.lock:
+            self._error = None
+            self._publishing = []
+            self.port.renew(rung)
+            for kind, ports in self.port.queues.items():
+                for channel, port in zip(self.queues[kind], ports, strict=True):
+                    channel.restart(port)
+        self._set_up()
+        for channel, memory in self._local_memory.items():
+            assert self._local is not None, "its size is known where there is any"
+            self._run(channel, set_local_memory(self.target, self._local, memory.address))
 
     # Life
 

@@ -7,6 +7,7 @@ open-gpu-kernel-modules; which of them to set is what tinygrad's ops_nv.py is kn
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,6 +47,29 @@ _COHERENCY: Final = {
 }
 
 
+_REMEMBERED: Final = 64  # allocations that were freed, for messages
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Where an allocation is or was, and its name."""
+
+    address: int
+    size: int
+    name: str
+    freed: bool = False
+
+    def __contains__(self, address: int) -> bool:
+        return self.address <= address < self.address + self.size
+
+    def place_of(self, address: int) -> str:
+        """Where an address is relative to it, in words."""
+        what = f"{self.name} at {self.address:#x}" + (", which was freed" if self.freed else "")
+        if address in self:
+            return f"{address - self.address:#x} into {what}"
+        return f"{address - self.address - self.size:#x} bytes behind {what}"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Holding:
     """What an allocation consists of; ``undo`` frees it."""
@@ -78,6 +102,7 @@ class NvMemoryPort:
         self._addresses = addresses
         self._variants = variants
         self._live: dict[Memory, Holding] = {}
+        self._freed: deque[Extent] = deque(maxlen=_REMEMBERED)
 
     def allocate(
         self, size: int, kind: MemoryKind, *, contiguous: bool = False, name: str = "buffer"
@@ -114,6 +139,8 @@ class NvMemoryPort:
             raise InvalidValue(
                 f"memory at {memory.address:#x} is not of {self._device}, or was freed before"
             )
+        extent = Extent(memory.address, memory.size, holding.object.name, freed=True)
+        self._freed.append(extent)
         holding.undo.close()
 
     def map_host(self, address: int, size: int) -> Memory:
@@ -136,6 +163,18 @@ class NvMemoryPort:
         """There is nothing that `map_peer` mapped: Unsupported."""
         raise Unsupported(f"memory at {memory.address:#x} was not mapped as a peer's")
 
+    def unmap_all(self) -> None:
+        """Takes all memory out of the GPU's page tables; `map_all` puts it where it was."""
+        for memory in self._live:
+            self._uvm.free_range(self._branch, memory.address, memory.size)
+
+    def map_all(self) -> None:
+        """Maps all memory where it was, into the page tables that are registered now."""
+        for memory, holding in self._live.items():
+            self._uvm.create_range(memory.address, memory.size)
+            whole = (holding.object, memory.address, memory.size)
+            self._uvm.map_memory(self._branch, self._uuid, *whole)
+
     def object_of(self, memory: Memory) -> RmObject:
         """The RM object of memory of this port. Raises InvalidValue for other memory."""
         if memory not in self._live:
@@ -146,6 +185,23 @@ class NvMemoryPort:
     def live(self) -> tuple[Memory, ...]:
         """What is allocated and not freed, the oldest first."""
         return tuple(self._live)
+
+    def nearest(self, address: int) -> Extent | None:
+        """The allocation that an address is in, was in before it was freed, or is behind."""
+        live = [Extent(m.address, m.size, h.object.name) for m, h in self._live.items()]
+        for extent in (*live, *reversed(self._freed)):
+            if address in extent:
+                return extent
+        before = [extent for extent in live if extent.address <= address]
+        return max(before, key=lambda extent: extent.address, default=None)
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Bytes at an address of the GPU; None where the host does not see all of them."""
+        for memory in self._live:
+            at = address - memory.address
+            if at >= 0 and at + size <= memory.size and memory.window is not None:
+                return memory.window.load(at, size)
+        return None
 
     def close(self) -> None:
         """Frees what is left, the youngest first; all is tried before an error is raised."""

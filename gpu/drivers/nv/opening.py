@@ -37,6 +37,19 @@ USERMODE_SIZE: Final = 0x10000
 VA_BASE: Final = 0x1000
 VA_SIZE: Final = 0x1FFFFFB000000  # of the 49 bits; what tinygrad's ops_nv.py asks for
 
+QUEUE_STEPS: Final = (
+    Step("channel group", "allocate the group of the compute queue"),
+    Step("context share", "allocate what ties the group's channels to the page tables"),
+    Step("compute memory", "allocate ring, pointers and notifier of the compute queue"),
+    Step("compute channel", "allocate the channel of the compute queue"),
+    Step("compute object", "allocate the compute engine on it"),
+    Step("debugger", "attach what can read the errors of SMs after a fault"),
+    Step("compute token", "ask what its doorbell takes"),
+    Step("register compute", "give UVM addresses for the channel's own buffers"),
+    Step("copy channel", "allocate and register the copy queue likewise"),
+    Step("schedule", "let the channels run"),
+)
+
 DEVICE_STEPS: Final = (
     Step("card file", "open the GPU's node and register it with the client"),
     Step("identity", "from the driver's list to the number that device objects take"),
@@ -49,16 +62,7 @@ DEVICE_STEPS: Final = (
     Step("uuid", "read the name by which UVM knows the GPU"),
     Step("register gpu", "tell UVM to drive the GPU"),
     Step("register address space", "hand the page tables to UVM"),
-    Step("channel group", "allocate the group of the compute queue"),
-    Step("context share", "allocate what ties the group's channels to the page tables"),
-    Step("compute memory", "allocate ring, pointers and notifier of the compute queue"),
-    Step("compute channel", "allocate the channel of the compute queue"),
-    Step("compute object", "allocate the compute engine on it"),
-    Step("debugger", "attach what can read the errors of SMs after a fault"),
-    Step("compute token", "ask what its doorbell takes"),
-    Step("register compute", "give UVM addresses for the channel's own buffers"),
-    Step("copy channel", "allocate and register the copy queue likewise"),
-    Step("schedule", "let the channels run"),
+    *QUEUE_STEPS,
 )
 
 
@@ -152,17 +156,22 @@ def _map_usermode(
     return window
 
 
-def open_memory(
-    session: NvSession, gpu: GpuObjects, variants: Variants, trail: Trail, undo: Undo
-) -> GpuMemory:
-    """The VA space and its registration with UVM."""
+def new_vaspace(gpu: GpuObjects) -> RmObject:
+    """Page tables that UVM will own."""
     flags = (
         alloc.NV_VASPACE_ALLOCATION_FLAGS_IS_EXTERNALLY_OWNED
         | alloc.NV_VASPACE_ALLOCATION_FLAGS_ENABLE_PAGE_FAULTING
     )
+    params = alloc.NV_VASPACE_ALLOCATION_PARAMETERS(flags=flags, vaBase=VA_BASE, vaSize=VA_SIZE)
+    return gpu.device.alloc(ids.FERMI_VASPACE_A, params, name="address space")
+
+
+def open_memory(
+    session: NvSession, gpu: GpuObjects, variants: Variants, trail: Trail, undo: Undo
+) -> GpuMemory:
+    """The VA space and its registration with UVM."""
     with trail.step("address space"):
-        params = alloc.NV_VASPACE_ALLOCATION_PARAMETERS(flags=flags, vaBase=VA_BASE, vaSize=VA_SIZE)
-        vaspace = gpu.device.alloc(ids.FERMI_VASPACE_A, params, name="address space")
+        vaspace = new_vaspace(gpu)
         undo.add(vaspace.free)
     with trail.step("uuid"):
         uuid = read_uuid(gpu.subdevice)

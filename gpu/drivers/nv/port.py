@@ -1,36 +1,38 @@
 """An NVIDIA GPU under its command queues, through RM and UVM: queues, memory, clock, faults.
 
-Opening is that of `gpu.drivers.nv.device`, and then compute queues beyond the first, each in a
-channel group of its own, and the copy class on the channels of all compute queues. `NvPort.close`
-takes the channels away before the memory that they may still read.
+Opening is that of `gpu.drivers.nv.device`, and then what `gpu.drivers.nv.allqueues` adds.
+`NvPort.close` takes the channels away before the memory that they may still read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
-from gpu.autogen.nv import alloc
 from gpu.core import hostmem
 from gpu.core.bits import align_up, is_power_of_two
-from gpu.core.errors import InvalidValue, Unsupported
+from gpu.core.errors import GpuFault, InvalidValue, Unsupported
 from gpu.core.wait import Waiter
 from gpu.core.window import MemoryWindow, Window
+from gpu.drivers.nv.allqueues import MORE_QUEUES, AllQueues, QueueOpener
 from gpu.drivers.nv.calls import CallLog
-from gpu.drivers.nv.channel import ENTRY_SIZE, GP_PUT, Channel
+from gpu.drivers.nv.channel import ENTRY_SIZE, GP_PUT, Channel, ChannelFault
 from gpu.drivers.nv.device import STEPS, NvDevice, OpenReport
 from gpu.drivers.nv.encoder import ComputeEncoder, CopyEncoder
+from gpu.drivers.nv.faults import FaultDetails
 from gpu.drivers.nv.launch import Target
 from gpu.drivers.nv.memory import NvMemoryPort
 from gpu.drivers.nv.mixed_encoder import MixedEncoder
-from gpu.drivers.nv.opening import GpuMemory, GpuObjects, open_memory, open_objects, open_queues
+from gpu.drivers.nv.opening import open_memory, open_objects
 from gpu.drivers.nv.patience import PatientWaiter
-from gpu.drivers.nv.queues import ENTRIES, Group, QueueMaker
+from gpu.drivers.nv.queues import ENTRIES
+from gpu.drivers.nv.renewal import Renewal, Rung
 from gpu.drivers.nv.session import open_session
-from gpu.drivers.nv.steps import Step, Trail
+from gpu.drivers.nv.steps import Trail
 from gpu.drivers.nv.undo import Undo
-from gpu.drivers.nv.variants import Question, Variants
+from gpu.drivers.nv.variants import Variants
 from gpu.hcq.encoder import Encoder
 from gpu.hcq.hostring import HostRing
 from gpu.hcq.ports import Memory, MemoryKind, MemoryPort
@@ -44,12 +46,9 @@ Its pointers are indices (clc86f.h): with all of it in flight it would look empt
 """
 _MIN_RING: Final = 8 * ENTRY_SIZE
 
-MORE_QUEUES: Final = Step("more queues", "more compute queues, and copies on all of them")
-COMPUTE_COPIES: Final = Question(
-    "copies on compute queues",
-    "whether the channel of a compute queue takes the copy class too",
-    ("taken", "none"),
-)
+
+Publish = Callable[[int, int, int, int, int], None]
+Explain = Callable[[Sequence[Channel], FaultDetails | None], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +59,13 @@ class QueueOptions:
         compute_queues: how many, at least one.
         ring: bytes of entries that are in flight at most, a power of two up to `MAX_RING`.
         compute_copies: whether compute queues shall copy too, where the kernel lets them.
+        guard: held while a submission is published, for models that other threads may run then.
     """
 
     compute_queues: int = 2
     ring: int = MAX_RING
     compute_copies: bool = True
+    guard: AbstractContextManager[object] | None = None
 
     def __post_init__(self) -> None:
         if self.compute_queues < 1:
@@ -85,12 +86,12 @@ class NvQueue:
     ring_align: int = ENTRY_SIZE
     command_memory: MemoryKind = MemoryKind.SYSTEM
 
-    def __init__(self, channel: Channel, encoder: Encoder, ring_size: int):
+    def __init__(self, channel: Channel, encoder: Encoder, options: QueueOptions):
         """Raises Unsupported where ring or doorbell are not mapped into this process."""
         self.channel = channel
         self.encoder = encoder
-        self.ring_size = ring_size
-        self.publish = HostRing(
+        self.ring_size = options.ring
+        publish = HostRing(
             address=_address("ring", channel, channel.ring),
             size=channel.entries * ENTRY_SIZE,
             put=_address("pointers", channel, channel.userd) + GP_PUT,
@@ -101,6 +102,15 @@ class NvQueue:
             wraps=True,
             token=channel.token,
         ).publisher()
+        self.publish = publish if options.guard is None else _guarded(publish, options.guard)
+
+
+def _guarded(publish: Publish, guard: AbstractContextManager[object]) -> Publish:
+    def publish_alone(position: int, words: int, size: int, last: int, value: int, /) -> None:
+        with guard:
+            publish(position, words, size, last, value)
+
+    return publish_alone
 
 
 def _address(what: str, channel: Channel, window: Window) -> int:
@@ -157,31 +167,42 @@ class NvPort:
     Attributes:
         gpu: the open GPU.
         target: what code and launches for it depend on.
-        copies_on_compute: whether compute queues copy too.
+        queues: replaced by `renew`.
+        explain: says what more is known of a fault of these channels, for its message.
     """
 
     clock_hz: float = 1e9  # the usermode page and semaphores tell nanoseconds
+    queues: Mapping[str, Sequence[NvQueue]]
 
-    def __init__(
-        self, gpu: NvDevice, more: Sequence[Channel], copies_on_compute: bool, ring_size: int
-    ):
+    def __init__(self, gpu: NvDevice, renewal: Renewal, queues: AllQueues, options: QueueOptions):
         self.gpu = gpu
         self.name = gpu.name
         self.target = Target.of(gpu.classes, gpu.units)
         self.signal_bits: int = self.target.signal_bits
         self.waiter: Waiter = PatientWaiter(gpu.waiter)
         self.memory: MemoryPort = QueueMemory(gpu.memory)
-        self.copies_on_compute = copies_on_compute
-        self._more = more
-        mixed = MixedEncoder(self.target)
-        encoder: Encoder = mixed if copies_on_compute else ComputeEncoder(self.target)
-        compute = (gpu.compute_queue, *more)
-        self.queues: Mapping[str, Sequence[NvQueue]] = {
-            "compute": [NvQueue(each, encoder, ring_size) for each in compute]
-        }
-        if gpu.copy_queue is not None:
+        self.explain: Explain = lambda channels, details: ""
+        self._renewal = renewal
+        self._options = options
+        self._use(queues)
+
+    def _use(self, queues: AllQueues) -> None:
+        self.gpu.use(queues.first)
+        self._all = queues
+        encoder: Encoder = ComputeEncoder(self.target)
+        if queues.copies_on_compute:
+            encoder = MixedEncoder(self.target)
+        compute = [NvQueue(each, encoder, self._options) for each in queues.compute]
+        self.queues = {"compute": compute}
+        if queues.first.copy is not None:
             copier = CopyEncoder(self.target)
-            self.queues = {**self.queues, "copy": [NvQueue(gpu.copy_queue, copier, ring_size)]}
+            copy = NvQueue(queues.first.copy, copier, self._options)
+            self.queues = {"compute": compute, "copy": [copy]}
+
+    @property
+    def copies_on_compute(self) -> bool:
+        """Whether compute queues copy too."""
+        return self._all.copies_on_compute
 
     def clock(self) -> int:
         """The GPU's clock in nanoseconds."""
@@ -189,9 +210,25 @@ class NvPort:
 
     def check(self) -> None:
         """Raises GpuFault for a failed channel, DeviceLost in a forked child."""
-        self.gpu.check()
-        for channel in self._more:
-            channel.check()
+        failed = self.failed()
+        if failed:
+            text, details = self.gpu.tell(list(failed.values()))
+            address = details.address if details is not None else None
+            why = self.explain(list(failed), details)
+            raise GpuFault(f"{self.name}: {'; '.join(filter(None, (text, why)))}", address)
+
+    def failed(self) -> dict[Channel, ChannelFault]:
+        """Channels that failed, with what RM wrote. Raises DeviceLost in a forked child."""
+        self.gpu.check_process()
+        found = {channel: channel.fault() for channel in (*self.gpu.channels, *self._all.more)}
+        return {channel: fault for channel, fault in found.items() if fault is not None}
+
+    def renew(self, rung: Rung) -> None:
+        """Gives the channels back and opens others, in other page tables if ``rung`` says so.
+
+        Memory stays as it is. Raises what opening raises; then there are no channels.
+        """
+        self._use(self._renewal.renew(rung))
 
     def close(self) -> None:
         """Gives everything back, channels first; again, or in a forked child, does nothing."""
@@ -212,58 +249,14 @@ def open_port(
         card = session.card(index)
         gpu = open_objects(session, card, variants, trail, undo)
         memory = open_memory(session, gpu, variants, trail, undo)
-        queues = open_queues(session, gpu, memory, variants, trail, undo)
-        with trail.step(MORE_QUEUES.name):
-            maker = QueueMaker(
-                *(session, gpu.device, memory.uuid, gpu.classes, memory.port, variants),
-                queues.compute.doorbell,
-            )
-            more = [
-                _open_compute(f"compute queue {number}", maker, gpu, memory, undo)
-                for number in range(1, options.compute_queues)
-            ]
-            wanted = () if options.compute_copies else ("none",)
-            copies = _take_copies([queues.compute, *more], gpu, variants, wanted)
+        opener = QueueOpener(session, gpu, variants, options.compute_queues, options.compute_copies)
+        renewal = Renewal(opener, memory)
+        undo.add(renewal.close)
+        queues = renewal.open(trail)
         report = OpenReport(tuple(trail.reports), tuple(variants.outcomes))
-        device = NvDevice(session, card, gpu, memory, queues, report, undo.take())
+        device = NvDevice(session, card, gpu, memory, queues.first, report, undo.take())
     try:
-        return NvPort(device, more, copies, options.ring)
+        return NvPort(device, renewal, queues, options)
     except BaseException:
         device.close()
         raise
-
-
-def _open_compute(
-    name: str, maker: QueueMaker, gpu: GpuObjects, memory: GpuMemory, undo: Undo
-) -> Channel:
-    """A compute channel in a group of its own, scheduled."""
-    engine_type = alloc.NV2080_ENGINE_TYPE_GRAPHICS
-    group = maker.group(engine_type, f"group of {name}")
-    undo.add(group.free)
-    share = Group(group, engine_type, maker.context_share(group, memory.vaspace))
-    ring = maker.channel_memory(name, undo)
-    channel = maker.channel_object(name, share, ring)
-    undo.add(channel.free)
-    engine = channel.alloc(gpu.classes.compute, name=f"compute object of {name}")
-    token = maker.token(channel)
-    maker.register(channel, undo)
-    maker.schedule(group)
-    return maker.finished(name, channel, engine, ring, token)
-
-
-def _take_copies(
-    channels: Sequence[Channel], gpu: GpuObjects, variants: Variants, only: Sequence[str]
-) -> bool:
-    """Allocates the copy class on compute channels; whether the kernel let all have it."""
-
-    def attempt(variant: str) -> bool:
-        if variant == "none":
-            return False
-        with Undo() as undo:
-            for channel in channels:
-                made = channel.object.alloc(gpu.classes.dma, name=f"copies of {channel.name}")
-                undo.add(made.free)
-            undo.take()
-        return True
-
-    return variants.attempt(COMPUTE_COPIES, attempt, only)

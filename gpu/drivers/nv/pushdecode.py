@@ -6,7 +6,7 @@ Made for bytes that may be damaged: what makes no sense is shown as such, and no
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +18,12 @@ from gpu.drivers.nv.pushbuf import ENTRY_SIZE, GpEntry, Header, Opcode
 
 _WORD: Final = 4
 _CLASSES: Final[dict[int, MethodSet]] = {**COMPUTE_CLASSES, **COPY_CLASSES}
+_COUNTED: Final[dict[int, Callable[[int], int]]] = {
+    Opcode.INC: lambda index: index,
+    Opcode.NON_INC: lambda index: 0,
+    Opcode.ONE_INC: lambda index: min(index, 1),
+}
+"""Headers that words follow: which method the word of an index goes to, from the header's on."""
 _CONTROLS: Final = {0: "NOP", 1: "ILLEGAL", 2: "GP_CRC", 3: "PB_CRC", 4: "SET_EXTENDED_BASE"}
 
 
@@ -39,6 +45,23 @@ def decode_pushbuffer(data: bytes, classes: Mapping[int, int] | None = None) -> 
     ``classes`` are those bound to subchannels before, by subchannel; SET_OBJECT adds to them.
     """
     return list(_Decoder(data, dict(classes or {})).lines())
+
+
+def written_methods(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """What a pushbuffer writes: subchannel, address of the method in bytes, and its data."""
+    words = struct.unpack(f"<{len(data) // _WORD}I", data[: len(data) // _WORD * _WORD])
+    at = 0
+    while at < len(words):
+        header = Header.parse(words[at])
+        at += 1
+        if header.OPCODE not in _COUNTED:
+            if header.OPCODE == Opcode.IMMD:
+                yield header.SUBCHANNEL, header.ADDRESS << 2, header.COUNT
+            continue
+        for index, word in enumerate(words[at : at + header.COUNT]):
+            step = _COUNTED[header.OPCODE](index)
+            yield header.SUBCHANNEL, (header.ADDRESS + step) << 2, word
+        at += header.COUNT
 
 
 def bound_classes(compute: int | None = None, copy: int | None = None) -> dict[int, int]:
@@ -90,9 +113,8 @@ class _Decoder:
             offset, word, f"{opcode.name} subchannel {subchannel}, {header.COUNT} words{cut}"
         )
         for index in range(count):
-            step = {Opcode.INC: index, Opcode.ONE_INC: min(index, 1)}.get(opcode, 0)
             data = self._words[at + 1 + index]
-            text = self._method(subchannel, address + 4 * step, data)
+            text = self._method(subchannel, address + _WORD * _COUNTED[opcode](index), data)
             yield Line(offset + (1 + index) * _WORD, data, "  " + text)
         return count
 

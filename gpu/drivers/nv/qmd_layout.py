@@ -71,6 +71,12 @@ class QmdLayout:
         """Whether this version has a field that is one, by a name as of `span`."""
         return self._common.get(name, name) in self._plain
 
+    def join(self, value: int, name: str, index: int | None = None) -> int:
+        """What `QmdWriter.put_split` set, of a descriptor taken as one little-endian integer."""
+        lower = self.span(f"{name}_LOWER", index)
+        upper = self.span(f"{name}_UPPER", index)
+        return (upper.extract(value) << lower.width | lower.extract(value)) << lower.shift
+
     @property
     def covered(self) -> int:
         """Ones in all bits that belong to a field."""

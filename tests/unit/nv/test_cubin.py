@@ -86,9 +86,33 @@ def test_addends_in_place() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "low", "high"), [(0x3A, 34, None), (0x4B, 34, 10), (0x72, 34, 10)]
+)
+def test_calls(kind: int, low: int, high: int | None) -> None:
+    """An instruction's bits from 34 on hold the target in words, or all but 8 bits of it."""
+    writer = CubinWriter()
+    call = 0x00EA0F0003C0000000000000000079 << 8 | 0x43
+    text = writer.kernel("k", code=bytes(0x20) + call.to_bytes(16, "little") + bytes(208))
+    function = writer.section(".text.f", bytes(128), flags=ALLOC | EXEC, align=128)
+    writer.relocate(text, 0x20, kind, writer.symbol("f", function, 0x44))
+    cubin = Cubin(writer.data())
+    image = cubin.link(ADDRESS)
+    at = cubin.kernel("k").offset + 0x20
+    target = ADDRESS + cubin.image.offsets[function] + 0x44
+    word = int.from_bytes(image[at : at + 16], "little")
+    field = word >> low & (1 << 47) - 1
+    if high is None:
+        assert field << 2 == target
+    else:
+        assert field << high | (word >> 16 & 0xFF) << 2 == target
+    assert word & 0xFFFF == 0x7943 and word >> 82 == call >> 82
+
+
+@pytest.mark.parametrize(
     ("offset", "kind", "error", "message"),
     [
-        (0x10, 0x4B, Unsupported, r"relocation 0x4b at \.text\.k\+0x10 to 'f'"),
+        (0x10, 0x4C, Unsupported, r"relocation 0x4c at \.text\.k\+0x10 to 'f'"),
+        (248, 0x4B, FormatError, r"at \.text\.k\+0xf8 to 'f' is outside of it, of 0x100 bytes"),
         (249, 2, FormatError, r"at \.text\.k\+0xf9 to 'f' is outside of it, of 0x100 bytes"),
         (1 << 63, 0x38, FormatError, "is outside of it"),
     ],

@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from gpu.backends.amd.program import AMDProgram
+from gpu.backends.hcq.program import QueueProgram
 from gpu.core.errors import InvalidValue
-from gpu.drivers.am.device import KfdDevice
 from gpu.hcq.buffer import HCQBuffer
+from gpu.hcq.device import HCQDevice
 from gpu.hcq.graph import HCQGraph
 from gpu.hcq.symbol import Symbol
 
 AT_ONCE: Final = 512
-"""Launches of one submission at most: one indirect buffer holds 2**20 words, a launch takes some
-dozens. The GPU runs one submission of a longer graph while the host patches the next."""
+"""Launches of one submission at most: an indirect buffer of AMD's holds 2**20 words, and a launch
+takes some dozens. The GPU runs one submission of a longer graph while the host patches the next."""
 
 ONE_BY_ONE: Final = 2
 """Calls that launch one by one: laying launches out takes as long as launching them some 40 times,
 and much is run once, or twice. From the third call on a jitted function runs no Python either."""
 
-_Launches = Sequence[tuple[AMDProgram, tuple[int, ...], tuple[int, ...]]]
+_Launches = Sequence[tuple[QueueProgram, tuple[int, ...], tuple[int, ...]]]
 
 
-class AMDGraph:
+class QueueGraph:
     """Launches that are always run together, in order, on the first compute queue.
 
     There they never overlap, so whatever memory stands for the slots may do so, and one memory may
     stand for several of them.
     """
 
-    def __init__(self, device: KfdDevice, launches: _Launches, slots: int):
+    def __init__(self, device: HCQDevice, launches: _Launches, slots: int):
         """`launches` are programs with the slots they run on, of which there are `slots`, and with
         which of the values they take. Raises InvalidValue for a slot that there is not.
         """
@@ -65,7 +65,7 @@ class AMDGraph:
 class _Submission:
     """Launches that a replay submits at once."""
 
-    def __init__(self, device: KfdDevice, launches: _Launches):
+    def __init__(self, device: HCQDevice, launches: _Launches):
         self._slots = list(dict.fromkeys(slot for _, used, _ in launches for slot in used))
         taken = sorted({val for *_, vals in launches for val in vals})
         self._symbols = {val: Symbol(f"value {val}") for val in taken}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from gpu.drivers.am.device import KfdDevice
 from gpu.hcq.buffer import HCQBuffer
+from gpu.hcq.device import HCQDevice
 from gpu.runtime.allocator import Allocator
 
 
-class AMDAllocator(Allocator[HCQBuffer]):
+class QueueAllocator(Allocator[HCQBuffer]):
     """Buffers in the GPU's own memory; the queues' allocator keeps freed ones for reuse."""
 
-    def __init__(self, device: KfdDevice):
+    def __init__(self, device: HCQDevice):
         self._device = device
 
     def _alloc(self, nbytes: int) -> HCQBuffer:

@@ -1,0 +1,1 @@
+"""What devices on command queues share, whatever driver is below: memory, programs, graphs."""

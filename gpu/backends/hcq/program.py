@@ -1,0 +1,45 @@
+"""Kernels as programs of a device with command queues."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpu.hcq.buffer import HCQBuffer
+from gpu.hcq.graph import GraphLaunch
+from gpu.hcq.program import HCQProgram
+from gpu.hcq.symbol import Symbol
+from gpu.runtime.device import LaunchData
+from gpu.runtime.program import Program
+
+
+class QueueProgram(Program):
+    """A kernel in the GPU's memory.
+
+    Attributes:
+        name: of its function.
+        loaded: it, for the command queues.
+        grid, block: groups of a launch, and threads of each.
+    """
+
+    def __init__(self, loaded: HCQProgram, data: LaunchData):
+        """`data` says `groups`, `block`, and bytes of `workspace` behind the other buffers.
+
+        Raises OutOfMemory.
+        """
+        self.name = loaded.name
+        self.loaded = loaded
+        self.grid, self.block = (data["groups"], 1, 1), (data["block"], 1, 1)
+        size = data["workspace"]
+        self._workspace = (loaded.device.allocator.alloc(size),) if size else ()
+
+    def __call__(
+        self, *bufs: HCQBuffer, vals: Sequence[int] = (), wait: bool = False
+    ) -> float | None:
+        """Launches it behind all that was launched before; `wait` as in `Program`."""
+        buffers = (*bufs, *self._workspace)
+        return self.loaded(*buffers, vals=vals, grid=self.grid, block=self.block, wait=wait)
+
+    def graph_item(self, bufs: Sequence[HCQBuffer], vals: Sequence[Symbol]) -> GraphLaunch:
+        """A launch of it for a graph, which keeps its workspace from being used again."""
+        buffers = (*bufs, *self._workspace)
+        return GraphLaunch(self.loaded, buffers, tuple(vals), self.grid, self.block)

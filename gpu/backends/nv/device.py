@@ -1,0 +1,114 @@
+"""The NV device: a GPU behind NVIDIA's kernel driver, or a simulated one that `SIM` names."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from gpu.backends.hcq.graph import QueueGraph
+from gpu.backends.hcq.memory import QueueAllocator
+from gpu.backends.nv.program import Learn, load_program
+from gpu.compiler.render.cuda import CUDARenderer
+from gpu.compiler.render.ptx import PTXRenderer
+from gpu.compiler.toolchain.base import Compiler
+from gpu.compiler.toolchain.nvptx import PtxCompiler
+from gpu.compiler.toolchain.nvrtc import NvrtcCompiler
+from gpu.core.config import config
+from gpu.core.devspec import DeviceSpec, parse_device_name
+from gpu.core.errors import Unsupported
+from gpu.drivers.nv.hcqdevice import RmDevice
+from gpu.drivers.nv.port import QueueOptions
+from gpu.runtime.device import Compiled, Renderer
+from gpu.transport.world import real_world
+
+
+class NVDevice(Compiled):
+    """A GPU of NVIDIA's.
+
+    Attributes:
+        queues: its command queues and memory, for programs that use them themselves.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        queues: RmDevice,
+        renderer: Renderer,
+        compiler: Compiler,
+        learn: Learn | None = None,
+    ):
+        """`learn` is told of each kernel, for simulated GPUs."""
+        self.queues = queues
+        self._is_simulated = learn is not None
+        super().__init__(
+            device,
+            QueueAllocator(queues),
+            renderer,
+            compiler,
+            partial(load_program, queues, learn),
+            partial(QueueGraph, queues),
+        )
+
+    def synchronize(self) -> None:
+        """Waits until everything launched so far is done. Raises DeviceHang, GpuFault, ..."""
+        self.queues.synchronize()
+
+    def recover(self) -> bool:
+        """Makes the device usable again after a GpuFault; whether there was one.
+
+        Tensors that were computed since the last synchronization hold anything, all others what
+        they held. Raises DeviceLost where that does not help.
+        """
+        return self.queues.recover() is not None
+
+    def describe(self) -> dict[str, str]:
+        """What `gpu info` prints about the device."""
+        gpu = self.queues.port.gpu
+        what = "simulated" if self._is_simulated else gpu.name
+        target = f"{arch_of(self.queues)}, {what}, {gpu.units.sms} SMs, driver"
+        return {**super().describe(), "target": f"{target} {gpu.session.version}"}
+
+
+def open_device(name: str, spec: DeviceSpec) -> Compiled:
+    """The NV device `name`, as in NV or NV:1.
+
+    Raises Unsupported for an interface, renderer or chip that this version does not know and for an
+    architecture that the GPU does not have, and what opening the GPU raises.
+    """
+    if spec.interface not in (None, "NVK"):
+        raise Unsupported(
+            f"{name} is reached through NVIDIA's kernel driver, NVK, in this version; without it,"
+            f" over {spec.interface}, the GPU's own firmware has to be booted first"
+        )
+    index = parse_device_name(name)[1]
+    learn = None
+    if config.SIM:
+        from gpu.backends.nv.simulated import simulated
+
+        world, machine, learn = simulated(config.SIM)
+        queues = RmDevice.open(world, index, options=QueueOptions(guard=machine.lock))
+    else:
+        queues = RmDevice.open(real_world(), index)
+    try:
+        arch = arch_of(queues)
+        if spec.arch not in (None, arch):
+            raise Unsupported(f"{name} is a {arch}; code for {spec.arch} does not run on it")
+        return NVDevice(name, queues, *_compiler(name, spec.renderer, arch), learn)
+    except BaseException:
+        queues.close()
+        raise
+
+
+def arch_of(queues: RmDevice) -> str:
+    """What compilers call the architecture: ``sm_90``."""
+    return f"sm_{queues.target.sm}"
+
+
+def _compiler(name: str, renderer: str | None, arch: str) -> tuple[Renderer, Compiler]:
+    """What prints kernels, and what makes code of that. Raises Unsupported."""
+    if renderer in (None, "CUDA"):
+        return CUDARenderer(arch), NvrtcCompiler(arch)
+    if renderer == "PTX":
+        return PTXRenderer(arch), PtxCompiler(arch)
+    raise Unsupported(
+        f"{name}:{renderer} is not part of this version; use {name}:CUDA or {name}:PTX"
+    )
