@@ -33,10 +33,15 @@ def user_call_site() -> CallSite | None:
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith((_PACKAGE, "<frozen ")) and not _is_library(file):
+        if is_users(file):
             return CallSite(file, frame.f_lineno)
         frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
     return None
+
+
+def is_users(file: str) -> bool:
+    """Whether code of this file is neither this package's nor the standard library's."""
+    return not file.startswith((_PACKAGE, "<frozen ")) and not _is_library(file)
 
 
 def _is_library(file: str) -> bool:

@@ -20,10 +20,11 @@ from gpu.compiler.schedule.plan import At, Plan
 from gpu.compiler.schedule.split import split_reductions
 from gpu.compiler.target import Target
 from gpu.core.config import config
-from gpu.core.errors import Unsupported
+from gpu.core.errors import GpuError, Unsupported
 from gpu.core.log import get_logger
 from gpu.runtime.device import Device, LaunchData
 from gpu.runtime.memory import share_memory
+from gpu.runtime.origins import name_origins
 from gpu.runtime.schedule import Code, Key, Recipe, Slot, graph_key, graph_symbols
 
 log = get_logger(__name__)
@@ -58,16 +59,31 @@ def compile_graph(
             steps.append((-1, (slot_of[made[0].src[0]], slot_of[made[0]])))
             vals.append(())
         else:
-            job, params, names = kernels.job(number)
+            try:
+                job, params, names = kernels.job(number)
+            except GpuError as error:
+                name_origins(error, made)
+                raise
             steps.append((job, tuple(slot_of[node] for node in params)))
             vals.append(tuple(position[name] for name in names))
     codes, code_of = distinct(compile_jobs(kernels.jobs))
     log.info("compiled %d kernels, %d of them distinct", len(steps), len(codes))
-    outputs = tuple(slot_of[root] for root in roots)
+    outputs = [slot_of[root] for root in roots]
     launches = tuple((code_of[job] if job >= 0 else job, used) for job, used in steps)
     taken = tuple(vals) if position else ()
     writes = tuple(dict.fromkeys(slot_of[store.leaf] for store in plan.stores.values()))
-    return share_memory(Recipe(codes, tuple(slots), launches, outputs, taken, writes), len(leaves))
+    reuses = tuple(
+        (slot_of[node], slot_of[leaf])
+        for node, leaf in plan.reuses
+        if slot_of[node] in outputs
+        and slot_of[leaf] not in writes
+        and Device[node.device].may_alias
+    )
+    changed = {*writes, *(slot for slot, _ in reuses)}
+    is_changing = [any(slot_of[node] in changed for node in made) for made in plan.kernels]
+    first = is_changing.index(True) if changed else len(steps)
+    recipe = Recipe(codes, tuple(slots), launches, tuple(outputs), taken, writes, reuses, first)
+    return share_memory(recipe, len(leaves))
 
 
 def _target_of(device: str) -> Target:
@@ -86,11 +102,13 @@ def check_dtypes(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> None
         lacking = _target_of(node.device).native.lacking
         for dtype in (node.dtype, *(source.dtype for source in node.src)):
             if dtype in lacking:
-                raise Unsupported(
+                error = Unsupported(
                     f"{node.device} has no {dtype.name}, on which {node.kind} would be computed;"
                     " give it float32 (.cast('float32') on another device first) or compute this"
                     " on another device, as in .to('CPU')"
                 )
+                name_origins(error, [node])
+                raise error
 
 
 class _Kernels:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,13 +18,17 @@ from gpu.compiler.ir.dims import (
 )
 from gpu.compiler.ir.graph import Node, Shape, toposort
 from gpu.compiler.ir.graph_build import buffer, multi
+from gpu.core.errors import GpuError
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
 from gpu.runtime.interrupts import put_off
+from gpu.runtime.origins import name_origins
 from gpu.runtime.ownership import is_only_buffer, is_only_reference, only_held_by_graph
+from gpu.runtime.recent import Recent
 from gpu.runtime.schedule import (
     Key,
     Launch,
+    Part,
     Schedule,
     find_on_disk,
     graph_key,
@@ -40,7 +44,10 @@ Releases: TypeAlias = "Callable[[], list[Node]]"
 
 # Buffers of nodes that were computed while something else still refers to the node.
 _values: weakref.WeakKeyDictionary[Node, Node] = weakref.WeakKeyDictionary()
-_schedules: dict[Key, Schedule] = {}
+# Kernels of compiled graphs that are kept, and as many again of those that were used before them.
+# Each has mappings of its own, of which a process has few (Linux: vm.max_map_count, 65530).
+KEPT_KERNELS: Final = 4096
+_schedules: Recent[Key, Schedule] = Recent(KEPT_KERNELS)
 
 
 class Counters:
@@ -102,7 +109,11 @@ def realize(roots: Sequence[Node], released: Releases | None = None) -> list[Nod
     bases = [without_reshapes(root) for root in roots]
     wanted = [b for b in dict.fromkeys(bases) if not is_computed(b) and b.size]
     if wanted:
-        _run(wanted, roots, bases, released)
+        try:
+            _run(wanted, roots, bases, released)
+        except GpuError as error:
+            name_origins(error, wanted)
+            raise
     return [_view(base, root) for base, root in zip(bases, roots, strict=True)]
 
 
@@ -168,8 +179,11 @@ def _run(
         realize(wanted)
         return
     given = [storage(leaf) for leaf in prepared.leaves]
-    if prepared.schedule.writes:
-        let_go = released() if released else []
+    if prepared.schedule.writes or prepared.schedule.reuses:
+        # Who asked for what is there already keeps it.
+        given_up = released() if released else []
+        let_go = [node for node in given_up if not is_computed(without_reshapes(node))]
+        del given_up
         known = (roots, bases, wanted, prepared.leaves, let_go, let_go)  # its list holds them too
         free = only_held_by_graph(roots, wanted, prepared.leaves, is_computed, known)
         _run_in_place(prepared, given, free, wanted)
@@ -221,16 +235,19 @@ def _run_in_place(
     prepared: Prepared, given: list[Buffer], free: set[Node], roots: Sequence[Node]
 ) -> None:
     """Runs a graph that changes memory of leaves: those in `free`, or copies of the others."""
-    for slot in prepared.schedule.writes:
-        if prepared.leaves[slot] not in free or not is_only_storage(
-            prepared.leaves[slot], given[slot : slot + 1]
-        ):
+
+    def may_change(slot: int) -> bool:
+        leaf = prepared.leaves[slot]
+        return leaf in free and is_only_storage(leaf, given[slot : slot + 1])
+
+    schedule = prepared.schedule
+    for slot in schedule.writes:
+        if not may_change(slot):
             given[slot] = given[slot].duplicate()
+    reused = schedule.reused(may_change)
     slots = [*given, *prepared.make_slots()]
-    with put_off():
-        prepared.run(slots)
-        for slot in prepared.schedule.writes:
-            slots[slot] = slots[slot].moved()
+    with put_off(at_once=False) as begin:
+        prepared.run_in_place(slots, reused, before_changes=begin)
         _keep(roots, prepared, slots)
 
 
@@ -253,20 +270,45 @@ class Prepared(NamedTuple):
         """Fresh buffers for the slots after the leaves."""
         return [Buffer(s.device, s.size, s.dtype) for s in self.schedule.slots]
 
-    def run(self, slots: list[Buffer], vals: Sequence[int] | None = None) -> None:
+    def run_in_place(
+        self,
+        slots: list[Buffer],
+        reused: Mapping[int, int],
+        vals: Sequence[int] | None = None,
+        before_changes: Callable[[], None] | None = None,
+    ) -> None:
+        """As `run`, of which the leaves that it changes lose their memory.
+
+        `reused` has slots that lie in the memory of leaves, with those. `before_changes` is called
+        once all memory is there, before any of a leaf changes. What leaves had is then in `slots`.
+        """
+        for slot, leaf in reused.items():
+            slots[slot] = slots[leaf]
+        changes = bool(reused or self.schedule.writes)
+        self.run(slots, vals, before_changes if changes else None)
+        for slot in (*self.schedule.writes, *reused):
+            slots[slot] = slots[slot].moved()
+
+    def run(
+        self,
+        slots: list[Buffer],
+        vals: Sequence[int] | None = None,
+        before_changes: Callable[[], None] | None = None,
+    ) -> None:
         """Runs the graph on a buffer for each slot.
 
         `vals` has a value for each of the symbolic sizes; without it they have those they are bound
-        to.
+        to. `before_changes` is called as in `run_in_place`.
         """
         if vals is None:
             vals = [symbol.number for symbol in self.symbols] if self.symbols else ()
         memories = [slot.memory for slot in slots]
-        if self.schedule.graph is not None:
-            self.schedule.graph(memories, vals)
-            Counters.launches += len(self.schedule.steps)
-        else:
-            _run_steps(self.schedule, slots, memories, vals)
+        schedule = self.schedule
+        _run_part(schedule.filling, slots, memories, vals)
+        if schedule.changing.steps:
+            if before_changes is not None:
+                before_changes()
+            _run_part(schedule.changing, slots, memories, vals)
 
 
 def prepare(roots: list[Node]) -> Prepared:
@@ -278,14 +320,17 @@ def prepare(roots: list[Node]) -> Prepared:
     key, leaves = graph_key(roots, is_computed)
     schedule = _schedules.get(key)
     if schedule is None:
-        schedule = _schedules[key] = _find_or_compile(key, roots, leaves)
+        schedule = _find_or_compile(key, roots, leaves)
+        _schedules.keep(key, schedule, schedule.weight)
     return Prepared(key, leaves, schedule, symbols)
 
 
-def _run_steps(
-    schedule: Schedule, slots: list[Buffer], memories: list[Any], vals: Sequence[int]
-) -> None:
-    for step in schedule.steps:
+def _run_part(part: Part, slots: list[Buffer], memories: list[Any], vals: Sequence[int]) -> None:
+    if part.graph is not None:
+        part.graph(memories, vals)
+        Counters.launches += len(part.steps)
+        return
+    for step in part.steps:
         if isinstance(step, Launch):
             taken = [vals[i] for i in step.vals] if step.vals else ()
             step.program(*[memories[i] for i in step.slots], vals=taken)

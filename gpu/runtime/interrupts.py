@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 
 @contextmanager
-def put_off() -> Iterator[None]:
+def put_off(at_once: bool = True) -> Iterator[Callable[[], None]]:
     """A Ctrl-C that comes while the body runs is delivered when it has ended.
 
-    Python delivers it to the main thread alone: elsewhere there is nothing to do.
+    With `at_once` False one is delivered as ever until the body calls what it is given. Python
+    delivers it to the main thread alone: elsewhere there is nothing to do.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield
+        yield lambda: None
         return
     came: list[FrameType | None] = []
-    signal.signal(signal.SIGINT, lambda _, frame: came.append(frame))
+
+    def begin() -> None:
+        signal.signal(signal.SIGINT, lambda _, frame: came.append(frame))
+
     try:
-        yield
+        if at_once:
+            begin()
+        yield begin
     finally:
         signal.signal(signal.SIGINT, handler)
         if came:

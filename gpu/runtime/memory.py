@@ -26,8 +26,12 @@ def share_memory(recipe: Recipe, leaves: int) -> Recipe:
         for slot in set(used):
             if slot >= leaves and slot not in outputs and last_step[slot] == number:
                 memory.give_back(place[slot])
-    outputs_at = tuple(place[slot] for slot in recipe.outputs)
-    return recipe._replace(slots=tuple(memory.slots), steps=tuple(steps), outputs=outputs_at)
+    return recipe._replace(
+        slots=tuple(memory.slots),
+        steps=tuple(steps),
+        outputs=tuple(place[slot] for slot in recipe.outputs),
+        reuses=tuple((place[slot], leaf) for slot, leaf in recipe.reuses),
+    )
 
 
 class _Memory:

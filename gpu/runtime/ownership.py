@@ -32,7 +32,7 @@ _IS_EXACT: Final = getattr(sys, "_is_gil_enabled", lambda: True)()
 _FROM_NODE: Final = 1
 
 # Kinds that change or move their sources, and whose gradients do not read them.
-_MOVING: Final = frozenset({"write", "reshape", "permute", "slice", "detach"})
+_MOVING: Final = frozenset({"write", "reshape", "permute", "slice", "contiguous", "detach"})
 
 
 def only_held_by_graph(
@@ -92,6 +92,8 @@ def _reached(
             if not moved:
                 reached.add(node)
             continue
+        if moved and node.kind == "detach":
+            continue  # nor does any gradient go on behind it
         kept = moved or node in computed
         for position, source in enumerate(node.src):
             stack.append((source, kept and not _gradient_reads(node, position)))

@@ -9,6 +9,8 @@ compiler.
 from __future__ import annotations
 
 import json
+import threading
+import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import blake2b
@@ -77,6 +79,9 @@ class Recipe(NamedTuple):
         vals: for each step the values of the graph that its kernel takes; () where no size of the
             graph is symbolic.
         writes: leaves whose memory steps change; it is also the memory of a root.
+        reuses: (slot, leaf) where the slot may be the memory of the leaf, for leaves that nothing
+            needs after the run; see `Plan.reuses`.
+        changes_from: the first step that changes memory of a leaf, or may.
     """
 
     codes: tuple[Code, ...]
@@ -85,6 +90,22 @@ class Recipe(NamedTuple):
     outputs: tuple[int, ...]
     vals: tuple[tuple[int, ...], ...] = ()
     writes: tuple[int, ...] = ()
+    reuses: tuple[tuple[int, int], ...] = ()
+    changes_from: int = 0
+
+
+class Part(NamedTuple):
+    """Steps that run after each other.
+
+    Attributes:
+        steps: in order.
+        graph: runs all the steps in one call, given the memory of every slot and the graph's
+            values; None where the device has no such thing or the steps are not all launches on
+            one device.
+    """
+
+    steps: tuple[Launch | Transfer, ...]
+    graph: Callable[[Sequence[Any], Sequence[int]], None] | None
 
 
 class Schedule(NamedTuple):
@@ -92,19 +113,38 @@ class Schedule(NamedTuple):
 
     Attributes:
         slots: memory the steps fill; numbered after the graph's leaves.
-        steps: in order.
+        filling: the steps before any memory changes that was there.
         outputs: the slot of each root.
-        graph: runs all the steps in one call, given the memory of every slot and the graph's
-            values; None where the device has no such thing or the steps are not all launches on
-            one device.
-        writes: leaves whose memory steps change, so that nothing else may need it.
+        writes: leaves whose memory the other steps change, so that nothing else may need it.
+        reuses: as in a Recipe.
+        changing: the other steps, from the first that changes memory of a leaf, or may.
     """
 
     slots: tuple[Slot, ...]
-    steps: tuple[Launch | Transfer, ...]
+    filling: Part
     outputs: tuple[int, ...]
-    graph: Callable[[Sequence[Any], Sequence[int]], None] | None
-    writes: tuple[int, ...] = ()
+    writes: tuple[int, ...]
+    reuses: tuple[tuple[int, int], ...]
+    changing: Part
+
+    def reused(self, may_change: Callable[[int], bool]) -> dict[int, int]:
+        """Slots and the leaves whose memory they get: those that `may_change` says can be had.
+
+        None while there are other threads: one might ask for a value while its memory changes.
+        """
+        found: dict[int, int] = {}
+        if self.reuses and threading.active_count() > 1:
+            return found
+        for slot, leaf in self.reuses:
+            if slot not in found and leaf not in found.values() and may_change(leaf):
+                found[slot] = leaf
+        return found
+
+    @property
+    def weight(self) -> int:
+        """What keeping it costs, in kernels of a CPU."""
+        steps = (*self.filling.steps, *self.changing.steps)
+        return 1 + sum(step.program.weight for step in steps if isinstance(step, Launch))
 
 
 def graph_symbols(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[Symbol, ...]:
@@ -143,7 +183,8 @@ def _as_it_is(attr: Key) -> object:
 # Constants tell -0.0 from 0.0; the identity of a contiguous node changes nothing that is computed.
 _KEY_ATTR: dict[str, Callable[[Key], object]] = {"const": repr, "contiguous": lambda attr: ()}
 
-_programs: dict[Key, Program] = {}
+# Loaded code, for as long as a schedule has it.
+_programs: weakref.WeakValueDictionary[Key, Program] = weakref.WeakValueDictionary()
 
 
 # Launches from which filling in all arguments at once is cheaper than calling one by one.
@@ -157,28 +198,31 @@ def load(recipe: Recipe, leaves: int) -> Schedule:
     """
     programs = []
     for code in recipe.codes:
-        key = code.key
-        if key not in _programs:
-            _programs[key] = Device[code.device].runtime(code.name, code.lib, code.data)
-        programs.append(_programs[key])
+        program = _programs.get(code.key)
+        if program is None:
+            program = Device[code.device].runtime(code.name, code.lib, code.data)
+            _programs[code.key] = program
+        programs.append(program)
     vals = recipe.vals or ((),) * len(recipe.steps)
     steps = tuple(
         Launch(programs[kernel], slots, taken) if kernel >= 0 else Transfer(*slots)
         for (kernel, slots), taken in zip(recipe.steps, vals, strict=True)
     )
-    graph = _graph(recipe, steps, leaves)
-    return Schedule(recipe.slots, steps, recipe.outputs, graph, recipe.writes)
-
-
-def _graph(
-    recipe: Recipe, steps: Sequence[Launch | Transfer], leaves: int
-) -> Callable[[Sequence[Any], Sequence[int]], None] | None:
-    launches = [step for step in steps if isinstance(step, Launch)]
     devices = {code.device for code in recipe.codes}
-    if len(launches) < max(len(steps), _MIN_GRAPH) or len(devices) != 1:
-        return None
-    make = Device[devices.pop()].graph
-    return make(launches, leaves + len(recipe.slots)) if make else None
+    device = devices.pop() if len(devices) == 1 else None
+    first = recipe.changes_from if recipe.writes or recipe.reuses else len(steps)
+    count = leaves + len(recipe.slots)
+    filling, changing = _part(steps[:first], device, count), _part(steps[first:], device, count)
+    return Schedule(recipe.slots, filling, recipe.outputs, recipe.writes, recipe.reuses, changing)
+
+
+def _part(steps: tuple[Launch | Transfer, ...], device: str | None, slots: int) -> Part:
+    """Steps whose launches are all on `device`, or on several where that is None."""
+    launches = [step for step in steps if isinstance(step, Launch)]
+    if len(launches) < max(len(steps), _MIN_GRAPH) or device is None:
+        return Part(steps, None)
+    make = Device[device].graph
+    return Part(steps, make(launches, slots) if make else None)
 
 
 # On disk: a header as JSON, its length in front of it, then the kernels' code one after another.
@@ -203,7 +247,10 @@ def find_on_disk(key: Key, devices: Sequence[str]) -> Recipe | None:
     steps = tuple((kernel, tuple(used)) for kernel, used in header["steps"])
     vals = tuple(tuple(taken) for taken in header["vals"])
     outputs, writes = tuple(header["outputs"]), tuple(header["writes"])
-    return Recipe(tuple(codes), slots, steps, outputs, vals, writes)
+    reuses = tuple((slot, leaf) for slot, leaf in header["reuses"])
+    return Recipe(
+        *(tuple(codes), slots, steps, outputs, vals, writes), *(reuses, header["changes_from"])
+    )
 
 
 def keep_on_disk(key: Key, devices: Sequence[str], recipe: Recipe) -> None:
@@ -215,6 +262,8 @@ def keep_on_disk(key: Key, devices: Sequence[str], recipe: Recipe) -> None:
         "outputs": recipe.outputs,
         "vals": recipe.vals,
         "writes": recipe.writes,
+        "reuses": recipe.reuses,
+        "changes_from": recipe.changes_from,
     }
     text = json.dumps(header).encode()
     data = b"".join(

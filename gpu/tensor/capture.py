@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from gpu.compiler.ir import graph_build as G
-from gpu.compiler.ir.dims import Symbol, find_symbols, rebound
+from gpu.compiler.ir.dims import Symbol, find_symbols, plain, rebound
 from gpu.compiler.ir.graph import Node, Place, Shape
 from gpu.core.dtype import DType, dtypes
 from gpu.runtime.buffer import Buffer
@@ -105,11 +105,13 @@ class Capture:
 
     Attributes:
         result: what the function returned, with the same tensor in place of each.
-        writes: whether a replay changes memory that is there.
+        shapes: shape, dtype and device of each argument.
+        has_effects: whether a replay changes tensors that are there.
     """
 
     def __init__(self, trace: Trace, stand_ins: list[Node], arguments: list[Tensor], result: Any):
         self.calls = self.attempts = 1
+        self.shapes = [(plain(t.shape), t.dtype, t.device) for t in arguments]
         wanted = list(_wanted(trace, result, arguments))
         spread = _on_devices([node for _, node in wanted])
         nodes = [node for parts, _ in spread for node in parts]
@@ -121,7 +123,7 @@ class Capture:
         self.sources = [find(leaf) for leaf in prepared.leaves] if prepared else []
         self.given_sources = [find(node) for node in given]
         self.prepared = prepared._replace(leaves=[]) if prepared else None
-        self.writes = prepared is not None and bool(prepared.schedule.writes)
+        self.has_effects = any(target.kind != "result" for target, _ in wanted)
         output = {node: i for i, node in enumerate(fresh)}
         place = {node: i for i, node in enumerate(given)}
         made = iter(
@@ -147,15 +149,22 @@ class Capture:
         key = self.prepared.key if self.prepared else None
         return key, kinds, [(t.kind, t.argument, t.argument < 0 and id(t.handle)) for t in targets]
 
-    def replay(self, arguments: list[Tensor], symbols: dict[str, Symbol]) -> list[Node]:
+    def replay(
+        self,
+        arguments: list[Tensor],
+        symbols: dict[str, Symbol],
+        before_changes: Callable[[], None] | None = None,
+    ) -> list[Node]:
         """Runs the graph on these arguments; the value of each wanted node, in memory.
 
         `symbols` are the variables that arguments depend on, bound to their values now; those that
-        the function binds itself keep the value they were traced with. Where `writes` is set, the
-        caller gives the values to the tensors they are for before it is interrupted.
+        the function binds itself keep the value they were traced with. When `before_changes` was
+        called, the caller gives the values to the tensors they are for before it is interrupted.
         """
         given = [_buffer(source, arguments) for source in self.given_sources]
-        outputs = self._run(self.prepared, arguments, symbols) if self.prepared else []
+        outputs = []
+        if self.prepared:
+            outputs = self._run(self.prepared, arguments, symbols, before_changes)
         result = []
         for wanted in self.wanted:
             parts = [_node_over(part, outputs, given, symbols) for part in wanted.parts]
@@ -164,7 +173,11 @@ class Capture:
         return result
 
     def _run(
-        self, prepared: Prepared, arguments: list[Tensor], symbols: dict[str, Symbol]
+        self,
+        prepared: Prepared,
+        arguments: list[Tensor],
+        symbols: dict[str, Symbol],
+        before_changes: Callable[[], None] | None,
     ) -> list[Buffer]:
         """The memory of each root that is computed."""
         schedule = prepared.schedule
@@ -173,9 +186,14 @@ class Capture:
             if source.handle is not None:
                 find_symbols(source.handle._value.shape, symbols)
         vals = [symbols.get(s.base, s).number for s in prepared.symbols]
+
+        def may_change(slot: int) -> bool:
+            return self._may_change(slot, slots[slot : slot + 1], arguments)
+
         for slot in schedule.writes:
-            if not self._may_change(slot, slots[slot : slot + 1], arguments):
+            if not may_change(slot):
                 slots[slot] = slots[slot].duplicate()
+        reused = schedule.reused(may_change)
         if self._workspace is None:
             self._workspace = prepared.make_slots()
         count = len(slots)
@@ -184,9 +202,7 @@ class Capture:
             if slot >= count:
                 old = slots[slot]
                 slots[slot] = Buffer(old.device, old.size, old.dtype)
-        prepared.run(slots, vals)
-        for slot in schedule.writes:
-            slots[slot] = slots[slot].moved()
+        prepared.run_in_place(slots, reused, vals, before_changes)
         return [slots[slot] for slot in schedule.outputs]
 
     def _may_change(self, slot: int, memory: list[Buffer], arguments: list[Tensor]) -> bool:

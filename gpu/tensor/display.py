@@ -18,7 +18,7 @@ _MAX_RANK: Final = 10
 
 
 class Display(TensorBase):
-    """`repr` and `str`."""
+    """`repr`, `str` and `format`."""
 
     __slots__ = ()
 
@@ -42,6 +42,13 @@ class Display(TensorBase):
         if self.requires_grad:
             facts.append("requires_grad=True")
         return f"{_HEAD}{values}, {', '.join(facts)})"
+
+    def __format__(self, format_spec: str) -> str:
+        """As `str`; with a format, as in ``f"{loss:.3f}"``, the one element in it.
+
+        Raises ShapeError where there are more or none.
+        """
+        return format(self.item(), format_spec) if format_spec else str(self)
 
 
 def _written(array: npt.NDArray[Any]) -> tuple[str, bool]:

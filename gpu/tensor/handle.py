@@ -19,6 +19,7 @@ from gpu.compiler.ir.graph import Node, Shape
 from gpu.compiler.ir.graph_node import Place, place
 from gpu.core.dtype import DType
 from gpu.core.errors import DTypeError, InvalidValue
+from gpu.runtime.origins import note_origin
 from gpu.tensor.autodiff import reaches
 from gpu.tensor.tracing import active
 from gpu.tensor.views import Step, View
@@ -50,6 +51,7 @@ class Handle:
     def _hold(self, node: Node) -> None:
         """Starts to stand for `node`, as a tensor that is no view."""
         self._value = node
+        note_origin(node)
         self._view: View | None = None
         # How often a base was written to; of a view, how often its base was when it last looked.
         self._version = 0

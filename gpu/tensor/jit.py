@@ -35,6 +35,7 @@ from gpu.core.log import get_logger
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.execute import is_computed, parts_of, realize
 from gpu.runtime.interrupts import put_off
+from gpu.runtime.recent import Recent
 from gpu.tensor.capture import Capture, changed_number, map_tensors, tensors_in
 from gpu.tensor.handle import Handle
 from gpu.tensor.randomness import generator_state, restore_generator
@@ -48,6 +49,8 @@ R = TypeVar("R")
 
 # Captures of one function from which a value that keeps changing is an error, not a recompilation.
 MAX_CAPTURES: Final = 32
+# Captures of one function that are kept, twice that at most: each has the memory of a whole run.
+KEPT_CAPTURES: Final = 64
 # Traces of one form of arguments of which two in a row have to agree.
 MAX_ATTEMPTS: Final = 5
 _NUMBERS: Final = (bool, int, float)
@@ -72,26 +75,24 @@ class Jit(Generic[P, R]):
 
     Attributes:
         function: the function itself.
-        captures: how many forms of arguments have been captured.
+        captures: how many forms of arguments are captured. Of more than `KEPT_CAPTURES`, those not
+            called in a while are forgotten, and captured anew when they come again.
     """
 
     def __init__(self, function: Callable[P, R]):
         functools.update_wrapper(self, function)
         self.function = function
         self._name: str = getattr(function, "__qualname__", repr(function))
-        self._captures: dict[Any, Capture] = {}
-        # How often tensors of these shapes came with other Python values.
-        self._values: dict[Any, int] = {}
+        self._captures: Recent[Any, Capture] = Recent(KEPT_CAPTURES)
 
     @property
     def captures(self) -> int:
-        """How many forms of arguments have been captured."""
+        """How many forms of arguments are captured."""
         return len(self._captures)
 
     def reset(self) -> None:
         """Forgets all captures."""
         self._captures.clear()
-        self._values.clear()
 
     def __get__(self, instance: object, owner: type) -> Callable[..., R]:
         """Methods are jitted for each object apart."""
@@ -125,9 +126,11 @@ class Jit(Generic[P, R]):
             capture = self._capture(key, args, kwargs, arguments)
         elif config.GPU_VERIFY_JIT:
             return self._verified(capture, args, kwargs, arguments, symbols)
-        if capture.writes:
-            with put_off():
-                return self._apply(capture, capture.replay(arguments, symbols), arguments)
+        if capture.has_effects:
+            with put_off(at_once=False) as begin:
+                values = capture.replay(arguments, symbols, before_changes=begin)
+                begin()
+                return self._apply(capture, values, arguments)
         return self._apply(capture, capture.replay(arguments, symbols), arguments)
 
     def _outside(self, symbols: dict[str, Symbol]) -> tuple[Any, ...]:
@@ -156,20 +159,18 @@ class Jit(Generic[P, R]):
         traced = self._trace(args, kwargs, arguments)
         first = self._captures.get(key)
         if first is None:
-            shapes = tuple((plain(t.shape), t.dtype, t.device) for t in arguments)
-            alike = self._values[shapes] = self._values.get(shapes, 0) + 1
-            if alike > MAX_CAPTURES:
+            if sum(c.shapes == traced.shapes for c in self._captures.values()) >= MAX_CAPTURES:
                 raise JitError(
                     f"{self._name} was captured {MAX_CAPTURES} times for tensors of these shapes, "
                     f"each time for another value; the last is {key}: pass what changes as a Tensor"
                 )
-            self._captures[key] = traced
+            self._captures.keep(key, traced)
             log.info("captured %s", self._name)
             return traced
         if first.form() == traced.form():
             first.calls = 2
             return first
-        del self._captures[key]
+        self._captures.forget(key)
         if (change := changed_number(first, traced)) is not None:
             raise JitError(
                 f"{self._name} computed with {change[0]} in its first call and "
@@ -182,7 +183,7 @@ class Jit(Generic[P, R]):
                 f"{self._name} did something else in each of {MAX_ATTEMPTS} calls "
                 "with arguments of one form; it cannot be replayed"
             )
-        self._captures[key] = traced
+        self._captures.keep(key, traced)
         return traced
 
     def _trace(self, args: Any, kwargs: Any, arguments: list[Tensor]) -> Capture:

@@ -177,29 +177,115 @@ def test_ctrl_c_during_a_kernel_ends_it_and_launches_nothing_later() -> None:
     assert said.split() == ["True"] * 3
 
 
+INTERRUPTED = """
+import os, signal, threading
+import numpy as np
+import gpu
+from gpu import Tensor
+from gpu.backends.cpu import graph
+from gpu.backends.cpu.pool import Pool
+from gpu.compiler.schedule import inplace
+
+graph.LONGEST, inplace.MIN_BYTES = 0.0, 0  # every launch is a long one
+at, launched, replay = None, 0, Pool.replay
+
+def interrupted(pool, table, count):
+    global launched
+    launched += count
+    if launched == at:
+        send()
+    replay(pool, table, count)
+
+Pool.replay = interrupted
+
+def run(step, when):
+    global at, launched
+    at, launched = when, 0
+    try:
+        step()
+    except KeyboardInterrupt:
+        return f"interrupted after {launched}"
+    return f"ran {launched}"
+"""
+
+
+def test_ctrl_c_during_a_replay_launches_nothing_later() -> None:
+    said = child(f"""{INTERRUPTED}
+def send():  # comes while the launch runs
+    threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+n = 2000
+ones = Tensor(np.ones((n, n), np.float32)).realize()
+total = Tensor(np.zeros(n, np.float32)).realize()
+
+@gpu.jit
+def step(x):
+    y = ((x @ x) @ x) @ x
+    total.assign(total + y.sum(0))
+    return y
+
+for _ in range(2):
+    step(ones)
+before = total.tolist()
+print(run(lambda: step(ones), 2), total.tolist() == before)
+print(run(lambda: step(ones), None), total.tolist() != before)
+""")
+    assert said.splitlines() == ["interrupted after 2 True", "ran 4 True"]
+
+
+def test_ctrl_c_while_memory_changes_waits_for_the_end() -> None:
+    said = child(f"""{INTERRUPTED}
+send = lambda: signal.raise_signal(signal.SIGINT)
+
+n = 64
+cache = Tensor(np.zeros((n, n), np.float32)).realize()
+
+@gpu.jit
+def step(x):
+    for _ in range(4):
+        x = (x @ x).flip(0).contiguous() / n
+    cache[:8] = x[:8] + 1
+    return [cache[i : i + 8].flip(0).sum(i).contiguous() for i in range(2)]
+
+x = Tensor(np.ones((n, n), np.float32)).realize()
+for _ in range(3):
+    step(x)
+_, count = run(lambda: step(x), None).split()
+print(count, cache.sum().item())
+for when in range(1, int(count) + 1):
+    cache[:] = 0
+    cache.realize()
+    print(run(lambda: step(x), when).removeprefix("interrupted after "), cache.sum().item())
+""")
+    (count, written), *stops = [line.split() for line in said.splitlines()]
+    first = stops.index([count, written])  # the launch that writes
+    assert stops[:first] == [[str(number), "0.0"] for number in range(1, first + 1)]
+    assert stops[first:] == [[count, written]] * (int(count) - first) and first >= 4
+
+
 # Memory.
 
 
-@pytest.mark.parametrize("device", ["CPU", "PYTHON"])
-def test_out_of_memory_under_a_limit_leaves_a_working_process(device: str) -> None:
+@pytest.mark.parametrize("name", ["CPU", "PYTHON"])
+def test_out_of_memory_under_a_limit_leaves_a_working_process(name: str) -> None:
     said = child(f"""
         import resource
         import numpy as np
         from gpu import Device, Tensor
         from gpu.core.errors import OutOfMemory
 
-        x = Tensor(np.ones(1000, np.float32), device="{device}")
+        x = Tensor(np.ones(1000, np.float32), device="{name}")
         (x + 1).realize()
-        y = Tensor.zeros(1 << 28, device="{device}").contiguous()
+        y = Tensor.zeros(1 << 28, device="{name}").contiguous()
         size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + (200 << 20),) * 2)
-        used = getattr(Device["{device}"].allocator, "used", 0)
+        used = getattr(Device["{name}"].allocator, "used", 0)
         try:
             y.realize()
         except MemoryError as error:
             print(type(error) is OutOfMemory, "1,073,741,824 bytes of host memory" in str(error))
             print("smaller" in str(error), "<string>" in str(error))
-        print(getattr(Device["{device}"].allocator, "used", 0) == used)
+        print(getattr(Device["{name}"].allocator, "used", 0) == used)
         print((x + 2).sum().item() == 3000)
     """)
     assert said.split() == ["True"] * 6

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,11 +14,13 @@ import pytest
 
 import gpu
 from gpu import Tensor, Var
+from gpu.compiler.lower import linearize
 from gpu.compiler.schedule import inplace
 from gpu.runtime import execute
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.execute import storage
 from gpu.runtime.interrupts import put_off
+from gpu.runtime.recent import Recent
 from tensor.reference import torch, widest
 from tensor.test_views import Program
 
@@ -33,7 +36,9 @@ def moves(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Moves]]:
     """Everything is written in place that can be; graphs compiled otherwise are forgotten."""
     monkeypatch.setattr(inplace, "MIN_BYTES", 0)
     monkeypatch.setattr(inplace, "MOST_WRITTEN", 1)
-    monkeypatch.setattr(execute, "_schedules", {})
+    monkeypatch.setattr(inplace, "MIN_REUSED_BYTES", 0)
+    monkeypatch.setattr(threading, "active_count", lambda: 1)  # those of pytest-xdist do not look
+    monkeypatch.setattr(execute, "_schedules", Recent(1000))
     monkeypatch.setattr(execute, "find_on_disk", lambda key, devices: None)
     monkeypatch.setattr(execute, "keep_on_disk", lambda key, devices, recipe: None)
     moved, duplicate = Buffer.moved, Buffer.duplicate
@@ -145,8 +150,9 @@ def test_random_sequences(device: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_random_sequences_on_python(seed: int) -> None:
-    Sequence(seed, "PYTHON").run(18)
+@pytest.mark.parametrize("where", ["PYTHON", "CPU"])
+def test_more_random_sequences(seed: int, where: str) -> None:
+    Sequence(seed, where).run(18 if where == "PYTHON" else 12)
 
 
 def address(x: Tensor) -> int:
@@ -187,6 +193,162 @@ def test_a_write_touches_only_what_it_writes(device: str, name: str) -> None:
     assert (Moves.in_place, Moves.copied) == (1, 0)
 
 
+def hold_reader(x: Tensor) -> Any:
+    return x.sum(0)
+
+
+def hold_alias(x: Tensor) -> Any:
+    return Tensor(x)
+
+
+def hold_array(x: Tensor) -> Any:
+    return np.asarray(x)
+
+
+def hold_capsule(x: Tensor) -> Any:
+    return np.from_dlpack(x)
+
+
+def hold_bytes(x: Tensor) -> Any:
+    return np.asarray(x.data())
+
+
+def scale(x: Any) -> Any:
+    return x * 2 + 1
+
+
+def mix_columns(x: Any) -> Any:
+    return x * x[:, :1] - x.sum(0)
+
+
+def turn(x: Any) -> Any:
+    return x[::-1] * 1
+
+
+def gather_rows(x: Any) -> Any:
+    return x[[3, 1, 2, 0, 4, 7, 6, 5]] + x
+
+
+# What is assigned to a tensor, and whether it reads just the elements that it replaces.
+ASSIGNED: list[tuple[Callable[[Any], Any], bool]] = [
+    (scale, True),
+    (mix_columns, False),
+    (turn, False),
+    (gather_rows, False),
+]
+
+
+@pytest.mark.parametrize(("function", "same"), ASSIGNED)
+@pytest.mark.parametrize("jitted", [False, True])
+def test_an_assigned_value_takes_the_place_of_the_old_one(
+    function: Callable[[Any], Any], same: bool, jitted: bool
+) -> None:
+    x, expected = table("CPU")
+
+    def body() -> None:
+        x.assign(function(x))
+
+    step, where = gpu.jit(body) if jitted else body, address(x)
+    for _ in range(4):
+        step()
+        x.realize()
+        expected = function(expected)
+        assert not same or address(x) == where
+        np.testing.assert_allclose(x.numpy(), expected, rtol=1e-6)
+    assert Moves.in_place == 4 * same and Moves.copied == 0
+
+
+def test_what_is_written_past_the_caches_is_not_written_where_it_was_read() -> None:
+    assert inplace.TOO_LARGE_TO_REUSE == linearize.STREAMED_BYTES
+
+
+def test_while_there_are_other_threads_values_keep_their_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threading, "active_count", lambda: 2)
+    x, values = table("CPU")
+    x.assign(x * 2).realize()
+    np.testing.assert_array_equal(x.numpy(), values * 2)
+    assert Moves.in_place == 0
+
+
+def test_elements_chosen_by_a_mask_are_written_in_place() -> None:
+    x, expected = table("CPU")
+    where = address(x)
+    rows = np.arange(8) % 2 == 0
+    for array in (x, expected):
+        array[array > 20] = -1
+        array[rows] = 5
+    np.testing.assert_array_equal(x.realize().numpy(), expected)
+    assert address(x) == where
+
+
+@pytest.mark.parametrize("hold", [hold_reader, hold_alias, hold_array, hold_capsule, hold_bytes])
+def test_who_holds_a_value_keeps_it_when_another_is_assigned(hold: Callable[[Any], Any]) -> None:
+    x, values = table("CPU")
+    held = hold(x)
+    before = values.sum(0) if hold is hold_reader else values
+    x.assign(x * 2).realize()
+    np.testing.assert_array_equal(held if isinstance(held, np.ndarray) else held.numpy(), before)
+    np.testing.assert_array_equal(x.numpy(), values * 2)
+    assert Moves.in_place == 0
+
+
+def test_a_result_takes_the_place_of_what_nobody_holds() -> None:
+    x, values = table("CPU")
+    y = (x + 1).realize()
+    np.testing.assert_array_equal(x.numpy(), values)
+    z = y * 2 - x
+    where = address(y)
+    del y
+    np.testing.assert_array_equal(z.realize().numpy(), values + 2)
+    assert address(z) == where
+    np.testing.assert_array_equal(x.numpy(), values)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+@pytest.mark.parametrize("jitted", [False, True])
+def test_moments_and_parameters_together(order: tuple[int, ...], jitted: bool) -> None:
+    """One kernel writes three tensors, of which each is computed from others' old values."""
+    numbers = [np.random.default_rng(i).random((8, 6)).astype(np.float32) for i in range(4)]
+    parameter, mean, square, gradient = (Tensor(a, device="CPU").realize() for a in numbers)
+    tensors, where = (mean, square, parameter), [address(t) for t in (mean, square, parameter)]
+
+    def body() -> None:
+        mean.assign(mean * 0.9 + (gradient + parameter * 0.1) * 0.1)
+        square.assign(square * 0.9 + gradient * gradient * 0.1)
+        parameter.assign(parameter - mean / (square.sqrt() + 1))
+        tensors[order[0]].realize(*(tensors[i] for i in order[1:]))
+
+    step = gpu.jit(body) if jitted else body
+    p, m, v, g = numbers
+    for _ in range(4):
+        step()
+        m = m * 0.9 + (g + p * 0.1) * 0.1
+        v = v * 0.9 + g * g * 0.1
+        p = p - m / (np.sqrt(v) + 1)
+        for ours, theirs in zip(tensors, (m, v, p), strict=True):
+            np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-5)
+    assert [address(t) for t in tensors] == where
+
+
+def test_eager_training_keeps_moments_in_their_memory() -> None:
+    weight = Tensor(np.ones((4, 4), np.float32), requires_grad=True)
+    momentum = Tensor(np.zeros((4, 4), np.float32)).realize()
+    where = address(momentum)
+    for _ in range(3):
+        (weight * weight).sum().backward()
+        assert weight.grad is not None
+        before = weight.numpy()
+        momentum.assign(momentum * 0.5 + weight.grad)
+        weight.assign(weight.detach() - momentum * 0.1)
+        momentum.realize(weight)
+        assert address(momentum) == where
+        np.testing.assert_allclose(weight.grad.numpy(), 2 * before, rtol=1e-6)  # still to be had
+        np.testing.assert_allclose(weight.numpy(), before - momentum.numpy() / 10, rtol=1e-6)
+        weight.grad = None
+
+
 def test_reading_the_value_keeps_it_in_place() -> None:
     x, _ = table()
     where = address(x)
@@ -206,26 +368,6 @@ def test_a_view_that_is_written_through_does_not_hold_the_old_value() -> None:
         x.realize()
     assert address(x) == where
     np.testing.assert_array_equal(x.numpy(), expected)
-
-
-def hold_reader(x: Tensor) -> Any:
-    return x.sum(0)
-
-
-def hold_alias(x: Tensor) -> Any:
-    return Tensor(x)
-
-
-def hold_array(x: Tensor) -> Any:
-    return np.asarray(x)
-
-
-def hold_capsule(x: Tensor) -> Any:
-    return np.from_dlpack(x)
-
-
-def hold_bytes(x: Tensor) -> Any:
-    return np.asarray(x.data())
 
 
 @pytest.mark.parametrize("hold", [hold_reader, hold_alias, hold_array, hold_capsule, hold_bytes])
@@ -268,6 +410,23 @@ def test_reading_before_and_after_in_one_kernel() -> None:
     change = (x - old).abs().sum()
     x.realize(change)
     assert change.item() == np.abs(values[0] - 10).sum()
+
+
+@pytest.mark.parametrize("change", [lambda x: x.assign(x * 2), lambda x: x.__setitem__(0, 7)])
+@pytest.mark.parametrize("ask", [lambda x: x, lambda x: x.reshape(6, 8)])
+def test_who_asks_for_the_old_value_gets_it(
+    change: Callable[[Tensor], Any], ask: Callable[[Tensor], Tensor]
+) -> None:
+    """One call computes the new value, and gives another tensor the memory of the old one."""
+    x, values = table("CPU")
+    y = Tensor(x)
+    old = ask(x)
+    if old is not x:
+        del x
+    change(y)
+    y.realize(old)
+    np.testing.assert_array_equal(old.numpy().reshape(8, 6), values)
+    assert y.numpy()[0, 1] != values[0, 1]
 
 
 def test_foreign_memory_is_not_written() -> None:
@@ -402,7 +561,7 @@ def test_an_error_leaves_the_old_value(monkeypatch: pytest.MonkeyPatch) -> None:
     x[0] = x[0] * 2
     run = execute.Prepared.run
 
-    def fail(*args: object) -> None:
+    def fail(*args: object, **options: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr(execute.Prepared, "run", fail)

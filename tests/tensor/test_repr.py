@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpu import Tensor
-from gpu.core.errors import OutOfMemory
+from gpu.core.errors import OutOfMemory, ShapeError
 from gpu.runtime.execute import Counters
 
 
@@ -49,6 +49,14 @@ def test_printing_computes_once_and_keeps_gradients() -> None:
     assert "5." in repr(y) and Counters.launches == launches
     y.backward()
     assert x.grad is not None and x.grad.tolist() == [2, 4]
+
+
+def test_one_element_is_formatted_as_a_number() -> None:
+    loss = Tensor([[2.5]]) * 0.5
+    assert f"{loss:.3f} {Tensor(7):03d} {Tensor(True):d}" == "1.250 007 1"
+    assert f"{loss}" == str(loss)
+    with pytest.raises(ShapeError, match="one element"):
+        f"{Tensor([1.0, 2.0]):.3f}"
 
 
 def test_an_error_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

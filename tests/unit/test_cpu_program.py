@@ -10,6 +10,8 @@ from functools import cache
 import numpy as np
 import pytest
 
+from gpu.backends.cpu import graph as cpu_graph
+from gpu.backends.cpu.graph import CPUGraph, grouped
 from gpu.backends.cpu.pool import Pool, shared_pool
 from gpu.backends.cpu.program import CPUProgram
 from gpu.compiler.render.llvm_target import host_architecture
@@ -237,6 +239,32 @@ def test_replay_runs_a_table_in_order(pool: Pool) -> None:
     assert array.tolist() == [101, 2 * 100, 3 * 100, 0, 0, 0, 0, 0]
     pool.replay(table.ctypes.data, 0)
     assert array[0] == 101
+
+
+def test_a_graph_is_replayed_in_calls_of_limited_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    array = np.zeros(8, np.int64)
+    graph = CPUGraph([(program(), (0,), ())] * 7, 1)
+    calls: list[int] = []
+    replay = Pool.replay
+
+    def counted_replay(pool: Pool, table: int, count: int) -> None:
+        calls.append(count)
+        replay(pool, table, count)
+
+    monkeypatch.setattr(Pool, "replay", counted_replay)
+    for _ in range(2):
+        graph((array.ctypes.data,))
+    assert calls == [1] * 7 + [7] and array[0] == 14
+    monkeypatch.setattr(cpu_graph, "LONGEST", 0.0)  # every call is too long: timed anew
+    for _ in range(3):
+        graph((array.ctypes.data,))
+    assert calls[8:] == [7] + [1] * 14 and array[0] == 35
+
+
+def test_launches_are_grouped_by_how_long_they_take() -> None:
+    assert grouped([1, 1, 1, 1, 1], 2) == [(0, 2), (2, 2), (4, 1)]
+    assert grouped([5, 1, 1, 7, 7], 2) == [(0, 1), (1, 2), (3, 1), (4, 1)]
+    assert grouped([0.1], 2) == [(0, 1)]
 
 
 @pytest.mark.parametrize("parallel", [False, True])

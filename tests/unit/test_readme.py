@@ -23,18 +23,18 @@ def test_there_are_examples() -> None:
 
 
 @pytest.mark.parametrize(("code", "output"), EXAMPLES)
-@pytest.mark.parametrize("device", ["CPU", "PYTHON"])
-def test_example_runs(code: str, output: str, device: str) -> None:
+@pytest.mark.parametrize("name", ["CPU", "PYTHON"])
+def test_example_runs(code: str, output: str, name: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(gpu.__file__).parents[1]), "DEV": device},
+        env={**os.environ, "PYTHONPATH": str(Path(gpu.__file__).parents[1]), "DEV": name},
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == output.replace("on CPU", f"on {device}")
+    assert done.stdout == output.replace("on CPU", f"on {name}")
 
 
 def test_the_two_commands() -> None:

@@ -91,9 +91,9 @@ def test_outputs_over_the_same_elements_are_one_launch() -> None:
     np.testing.assert_allclose(new.numpy(), p.numpy() - step, rtol=1e-5)
 
 
-@pytest.mark.parametrize("device", ["CPU", "PYTHON"])
-def test_softmax_and_layernorm_are_one_launch_each(device: str) -> None:
-    x = Tensor(np.random.default_rng(0).standard_normal((24, 48)), device=device, dtype="float32")
+@pytest.mark.parametrize("name", ["CPU", "PYTHON"])
+def test_softmax_and_layernorm_are_one_launch_each(name: str) -> None:
+    x = Tensor(np.random.default_rng(0).standard_normal((24, 48)), device=name, dtype="float32")
     x.realize()
     for function in (x.softmax, x.layernorm):
         before = Counters.launches

@@ -13,8 +13,26 @@ from gpu.autogen import opencl as cl
 from gpu.backends.cl.api import OpenCL, error_of, handles
 from gpu.backends.cl.platforms import DeviceInfo
 from gpu.core.errors import DeviceError, DeviceLost, GpuError
+from gpu.runtime.recent import Recent
 
 _DIGEST_BYTES: Final = 16
+# Programs just compiled that are kept until they are loaded.
+_KEPT_BUILT: Final = 256
+
+
+class Built:
+    """A built program, released when nothing refers to it any more.
+
+    Attributes:
+        handle: of it.
+    """
+
+    def __init__(self, context: CLContext, handle: int):
+        self._context, self.handle = context, handle
+
+    def __del__(self) -> None:
+        if not self._context.is_lost:
+            self._context.api.clReleaseProgram(self.handle)
 
 
 class CLContext:
@@ -31,7 +49,8 @@ class CLContext:
         """Raises what OpenCL says where the device cannot be had."""
         self.api, self.info = api, info
         self._lost: str | None = None
-        self._programs: dict[bytes, int] = {}
+        self._programs: weakref.WeakValueDictionary[bytes, Built] = weakref.WeakValueDictionary()
+        self._compiled: Recent[bytes, Built] = Recent(_KEPT_BUILT)
         self.context = api.make(
             *("clCreateContext", None, 1, handles(info.handle), None, None),
             what=f"make a context for {info.name}",
@@ -83,17 +102,20 @@ class CLContext:
 
     def remember(self, lib: bytes, program: int) -> None:
         """Keeps a built program, so that its binary need not be loaded."""
-        self._programs[_digest(lib)] = program
+        digest = _digest(lib)
+        self._programs[digest] = built = Built(self, program)
+        self._compiled.keep(digest, built)
 
-    def program(self, lib: bytes) -> int:
+    def program(self, lib: bytes) -> Built:
         """The program of a binary, loaded at most once.
 
         Raises DeviceError for a binary that the device does not take.
         """
         digest = _digest(lib)
-        if digest not in self._programs:
-            self._programs[digest] = self._load(lib)
-        return self._programs[digest]
+        found = self._programs.get(digest)
+        if found is None:
+            found = self._programs[digest] = Built(self, self._load(lib))
+        return found
 
     def _load(self, lib: bytes) -> int:
         buffer = ctypes.create_string_buffer(lib, len(lib))

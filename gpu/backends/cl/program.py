@@ -50,10 +50,15 @@ class Launcher:
         self._context = context
         self._program = program
         self.kernel = context.api.make(
-            *("clCreateKernel", program.program, program.symbol.encode()),
+            *("clCreateKernel", program.program.handle, program.symbol.encode()),
             what=f"find the kernel {program.symbol} in its binary",
         )
         self._keys: dict[int, int] = {}
+
+    def __del__(self) -> None:
+        # What was enqueued keeps it until that has run (clReleaseKernel).
+        if hasattr(self, "kernel") and not self._context.is_lost:
+            self._context.api.clReleaseKernel(self.kernel)
 
     def set_memory(self, position: int, memory: CLMemory) -> None:
         """Passes memory at a position, unless it was passed there before."""
@@ -90,9 +95,11 @@ class CLProgram(Program):
         name: of the kernel.
         context: of its device.
         symbol: what its program calls it.
-        program: the handle of that program.
+        program: that program.
         items, group: work items of a launch and of a group in each dimension.
     """
+
+    weight = 16
 
     def __init__(
         self, context: CLContext, scratch: Scratch, name: str, lib: bytes, data: LaunchData

@@ -74,6 +74,12 @@ class CPUAllocator(LRUAllocator[int]):
         ctypes.memmove(target.ctypes.data, memory, target.size)
 
 
+class CPU(Compiled):
+    """An open CPU device."""
+
+    may_alias = True  # nothing is promised about pointers in the code that renderers print
+
+
 def _load(name: str, lib: bytes, data: LaunchData) -> CPUProgram:
     return CPUProgram(name, lib, data["scratch"], bool(data["parallel"]))
 
@@ -94,7 +100,7 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
             f"DEV=CPU with {spec.arch} needs {', '.join(missing)}, which this machine lacks"
         )
     renderer, compiler = _toolchain(spec.renderer, target)
-    return Compiled(name, CPUAllocator(), renderer, compiler, _load, CPUGraph)
+    return CPU(name, CPUAllocator(), renderer, compiler, _load, CPUGraph)
 
 
 def _llvm(target: Target) -> tuple[Renderer, Compiler]:

@@ -9,6 +9,8 @@ the next `check`.
 from __future__ import annotations
 
 import ctypes
+import os
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
@@ -74,6 +76,7 @@ class Connection:
         """Opens what `preference`, of the setting WEBGPU_ADAPTER, asks for. Raises DeviceError."""
         self.library = library
         self.lost = ""
+        _connections.add(self)
         self._problems: list[Problem] = []
         self._keep: list[Any] = []
         description = api.InstanceDescriptor(timedWaitAnyEnable=1)
@@ -243,3 +246,15 @@ def _brief(text: api.StringView) -> str:
     lines = text_of(text).splitlines()
     told = [line.strip() for line in lines if not line.lstrip().startswith(("at ", "- While"))]
     return " ".join(filter(None, told))
+
+
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """The threads that run Dawn's commands do not exist in a forked child."""
+    for connection in _connections:
+        connection.lost = "this process was forked after the device was opened"
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -95,6 +95,8 @@ class Loaded:
     def __init__(self, commands: Commands, name: str, source: str, layout: Layout):
         self.commands, self.layout = commands, layout
         self.library = commands.connection.library
+        self.groups: dict[tuple[int, ...], int] = {}
+        self.module = self.group_layout = self.pipeline = self.spilled = self.vals = 0
         self.module = shader_module(commands.connection, source)
         try:
             with commands.connection.scope(f"making the pipeline of {name}"):
@@ -104,13 +106,28 @@ class Loaded:
             if commands.connection.lost:
                 raise
             raise CompileError(error.message) from error
-        self.groups: dict[tuple[int, ...], int] = {}
-        self.spilled = self._new_spilled() if layout.spilled else 0
-        self.vals = 0
+        if layout.spilled:
+            self.spilled = self._new_spilled()
         if layout.vals:
             usage = api.BufferUsage_Uniform | api.BufferUsage_CopyDst
             size = -(-layout.vals * _INT_BYTES // _UNIFORM_ALIGN) * _UNIFORM_ALIGN
             self.vals = commands.new_buffer(size, usage)
+
+    def __del__(self) -> None:
+        """What was recorded keeps what it needs until it has run."""
+        if self.commands.connection.lost:
+            return
+        for handle in self.groups.values():
+            self.library.BindGroupRelease(handle)
+        for handle in filter(None, (self.spilled, self.vals)):
+            self.commands.release_buffer(handle)
+        for release, handle in (
+            (self.library.ComputePipelineRelease, self.pipeline),
+            (self.library.BindGroupLayoutRelease, self.group_layout),
+            (self.library.ShaderModuleRelease, self.module),
+        ):
+            if handle:
+                release(handle)
 
     def _new_spilled(self) -> int:
         """The buffer of spilled memory. Raises OutOfMemory."""
@@ -201,6 +218,8 @@ class WebGPUProgram(Program):
         source: its WGSL.
         layout: what it is launched with.
     """
+
+    weight = 32
 
     def __init__(
         self, name: str, lib: bytes, data: Mapping[str, int], commands: Callable[[], Commands]

@@ -17,7 +17,7 @@ from typing import Final
 from gpu.compiler.ir.dims import is_many
 from gpu.compiler.ir.graph import MOVEMENT, Node, toposort
 from gpu.compiler.ir.index import ALWAYS, Var
-from gpu.compiler.schedule.inplace import Store, store_order
+from gpu.compiler.schedule.inplace import Store, find_reuses, store_order
 from gpu.compiler.schedule.limit import to_store
 from gpu.compiler.schedule.merge import merge_outputs
 from gpu.compiler.schedule.plan import At, Plan, Root
@@ -119,13 +119,15 @@ class _Fusion:
         stuck = None
         if self.stores:
             outputs, stuck = store_order(outputs, self.stores, self.reads)
-        merged = merge_outputs(outputs, self._mergeable(outputs), self.cost, most_of)
+        mergeable = self._mergeable(outputs)
+        merged = merge_outputs(outputs, mergeable, self.cost, most_of)
         kernels = [kept for group in merged if (kept := self._stored(group))]
         number = {node: i for i, group in enumerate(kernels) for node in group}
         placement: dict[Node, Root | At] = {node: Root(i) for node, i in number.items()}
         for node, (root, depth, space) in self.placed.items():
             placement[node] = At(number[root], depth, space)
-        return Plan(tuple(kernels), placement, self.is_leaf, self.stores), stuck
+        reuses = find_reuses(kernels, mergeable, self.reads, self.is_leaf)
+        return Plan(tuple(kernels), placement, self.is_leaf, self.stores, reuses), stuck
 
     def _read_before_writing(self) -> set[Node]:
         """What is written somewhere and computed from memory that stores change.

@@ -24,6 +24,11 @@ MIN_BYTES: Final = 1 << 16
 # The part of the elements that writes may touch, and how many writes one root may be made of.
 MOST_WRITTEN: Final = 0.5
 MAX_WRITES: Final = 8
+# Bytes of memory from which finding out whether a leaf is needed any more is worth the time, and
+# from which outputs are written past the caches (STREAMED_BYTES, gpu/compiler/lower/linearize.py),
+# where writing to what was just read takes up to twice as long.
+MIN_REUSED_BYTES: Final = 1 << 20
+TOO_LARGE_TO_REUSE: Final = 1 << 25
 
 
 class Store(NamedTuple):
@@ -189,6 +194,35 @@ def _stores(versions: Mapping[Node, _Version], root: Node) -> dict[Node, Store]:
         after[number + 1]: Store(write, place, last.base, after[number], last.leaf)
         for number, (write, place) in enumerate(last.writes)
     }
+
+
+def find_reuses(
+    kernels: Sequence[Sequence[Node]],
+    elementwise: Mapping[Node, Mapping[Node, bool]],
+    reads: Mapping[Node, Mapping[Node, object]],
+    is_leaf: Callable[[Node], bool],
+) -> tuple[tuple[Node, Node], ...]:
+    """`Plan.reuses`, for `kernels` in the order they run.
+
+    `elementwise` has for outputs of kernels without loops of their own what they read, and whether
+    just the element that they compute; `reads` for each node the outputs that read it.
+    """
+    order = {node: i for i, node in enumerate(node for made in kernels for node in made)}
+
+    def is_last(output: Node, leaf: Node) -> bool:
+        return all(order.get(node, len(order)) <= order[output] for node in reads[leaf])
+
+    return tuple(
+        (output, leaf)
+        for output in order
+        for leaf, is_same_element in elementwise.get(output, {}).items()
+        if is_same_element
+        and is_leaf(leaf)
+        and MIN_REUSED_BYTES <= leaf.nbytes < TOO_LARGE_TO_REUSE
+        and leaf.dtype == output.dtype
+        and leaf.shape == output.shape
+        and is_last(output, leaf)
+    )
 
 
 def store_order(

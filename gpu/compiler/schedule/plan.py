@@ -37,12 +37,16 @@ class Plan(NamedTuple):
         placement: for each node that is not inline, where it is computed.
         is_leaf: which nodes are in memory before anything runs.
         stores: outputs that are made by changing memory that is there, and how.
+        reuses: (output, leaf) where the output may be in the memory of the leaf, if that is not
+            needed any more: the kernel of the output reads of the leaf just the element that it
+            computes, and nothing else reads it later.
     """
 
     kernels: tuple[tuple[Node, ...], ...]
     placement: Mapping[Node, Root | At]
     is_leaf: Callable[[Node], bool]
     stores: Mapping[Node, Store]
+    reuses: tuple[tuple[Node, Node], ...] = ()
 
     def is_read(self, node: Node) -> bool:
         """Whether kernels find `node` in memory: it was there, or it is another one's output."""

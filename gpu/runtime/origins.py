@@ -1,0 +1,70 @@
+"""Which lines of the user's code made the nodes that a computation is about.
+
+An error that shows when a value is computed comes from another line than the one at fault. So each
+tensor's node is noted with the place that made it, at about a microsecond, and an error gets a note
+of the lines of what was computed.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterable
+from types import CodeType, FrameType
+from typing import Final
+
+from gpu.compiler.ir.graph import Node
+from gpu.core.callsite import CallSite, is_users
+from gpu.core.errors import GpuError
+
+# Lines named in one error, and nodes that are looked at to find each.
+_MOST_LINES: Final = 4
+_MOST_NODES: Final = 1000
+
+# Code with the offset of the instruction being run: the line is only looked up when it is needed.
+# As a WeakKeyDictionary, whose methods are Python code and would take most of the time.
+_made: dict[weakref.ref[Node], tuple[CodeType, int]] = {}
+_is_users: dict[str, bool] = {}
+
+
+def note_origin(node: Node) -> None:
+    """Notes that the line of the user's code that is being run made `node`, if it is new."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        users = _is_users.get(code.co_filename)
+        if users is None:
+            users = _is_users[code.co_filename] = is_users(code.co_filename)
+        if users:
+            _made.setdefault(weakref.ref(node, _forget), (code, frame.f_lasti))
+            return
+        frame = frame.f_back
+
+
+def _forget(gone: weakref.ref[Node]) -> None:
+    _made.pop(gone, None)
+
+
+def origins(nodes: Iterable[Node]) -> list[CallSite]:
+    """The lines that made `nodes`, each once: of a node without one, those of its sources."""
+    found: dict[CallSite, None] = {}
+    waiting, seen = list(nodes), 0
+    while waiting and seen < _MOST_NODES and len(found) < _MOST_LINES:
+        node, seen = waiting.pop(0), seen + 1
+        made = _made.get(weakref.ref(node))
+        if made is None:
+            waiting += node.src
+        elif (line := _line(*made)) is not None:
+            found[CallSite(made[0].co_filename, line)] = None
+    return list(found)
+
+
+def _line(code: CodeType, offset: int) -> int | None:
+    return next((line for start, end, line in code.co_lines() if start <= offset < end), None)
+
+
+def name_origins(error: GpuError, nodes: Iterable[Node]) -> None:
+    """Adds a note of the lines that made `nodes` to an error, unless it has one already."""
+    sites = [] if hasattr(error, "__notes__") else origins(nodes)
+    if sites:
+        error.add_note("while computing what was made at " + "\n  and at ".join(map(str, sites)))
