@@ -93,6 +93,7 @@ class KernelMemory:
     Attributes:
         data, code: ports for loads, stores and instruction fetches; they raise `PageFault`.
         space, caches: for an executor with fast paths of its own.
+        window_size: bytes of the window to shared memory.
     """
 
     def __init__(self, space: AddressSpace, caches: Caches, launch: Launch, window_bits: int):
@@ -102,7 +103,7 @@ class KernelMemory:
         self.code = Port(space, caches, "code")
         self._constant = Port(space, caches, "constant")
         self._launch = launch
-        self._window = 1 << window_bits
+        self.window_size = 1 << window_bits
 
     def constant(self, bank: int, offset: int, size: int) -> bytes:
         """Bytes of a constant bank. Raises KernelFault beyond its size, PageFault."""
@@ -123,7 +124,10 @@ class KernelMemory:
         self.data.write(address, data)
 
     def _check_window(self, address: int) -> None:
-        windows = (self._launch.shared_window, self._window), (self._launch.local_window, 1 << 24)
+        windows = (
+            (self._launch.shared_window, self.window_size),
+            (self._launch.local_window, 1 << 24),
+        )
         for start, size in windows:
             if start <= address < start + size:
                 raise KernelFault(

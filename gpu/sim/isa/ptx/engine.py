@@ -1,0 +1,44 @@
+"""The native functions of PTX, made when a program first needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Final
+
+from gpu.sim.isa.native import Library
+from gpu.sim.isa.ptx import flow
+from gpu.sim.isa.ptx.resolve import RESOLVE
+
+Make = Callable[[], str]
+_CONTROL: Final = "ptx_control"
+_RESOLVE: Final = "resolve_lanes"
+
+
+class PtxEngine:
+    """Functions by name. Whoever asks for one brings what makes the text of its module."""
+
+    def __init__(self) -> None:
+        self._library = Library("ptx", {_CONTROL: flow.control_module, _RESOLVE: lambda: RESOLVE})
+        self._addresses = {name: self._library.address(_CONTROL, name) for name in flow.NAMES}
+        self._addresses[_RESOLVE] = self._library.address(_RESOLVE, _RESOLVE)
+
+    def address(self, name: str, make: Make | None = None) -> int:
+        """The address of a function, which `make` writes where nobody has needed it before."""
+        found = self._addresses.get(name)
+        if found is None:
+            assert make is not None, name
+            self._library.define(name, make)
+            found = self._addresses[name] = self._library.address(name, name)
+        return found
+
+    @property
+    def known(self) -> frozenset[str]:
+        """Names of the functions that have been needed so far."""
+        return frozenset(self._addresses)
+
+
+@cache
+def shared_engine() -> PtxEngine:
+    """The engine that all machines of this process share."""
+    return PtxEngine()
