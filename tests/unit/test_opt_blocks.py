@@ -414,3 +414,48 @@ def test_large_kernels_stay_within_the_blocks_of_a_launch() -> None:
     grid = [s for s in walk(kernel.body) if isinstance(s, K.Loop) and s.kind == "grid"]
     assert math.prod(loop.var.extent for loop in grid) <= 10
     np.testing.assert_array_equal(run(kernel, []), np.arange(100000))
+
+
+SHORT_LINES = """kernel conv(out: f32[8192] global, x: f32[1024] global, w: f32[512] global)
+  loop n serial 4
+    loop o serial 32
+      loop h serial 8
+        loop i serial 8
+          alloc s: f32[] private
+          s[] = 0.0:f32
+          loop c serial 4
+            loop t serial 4
+              s[] add= mul(x[256*n + 64*c + 8*h + i + t - 3 if i + t - 3 >= 0], w[16*o + 4*c + t])
+          out[2048*n + 64*o + 8*h + i] = s[]
+"""
+
+
+def test_short_lines_fill_a_warp() -> None:
+    kernel, _ = schedule(parse_kernel(SHORT_LINES), GPU)
+    assert math.prod(block_size(linearize(kernel, GPU))) >= GPU.warp
+    x, w = random(4, 4, 8, 8), random(32, 4, 4)
+    padded = np.pad(x, ((0, 0), (0, 0), (0, 0), (3, 0)))
+    windows = np.stack([padded[..., t : t + 8] for t in range(4)], -1)
+    wanted = np.einsum("nchit,oct->nohi", windows, w).reshape(-1)
+    np.testing.assert_allclose(run(kernel, [x, w]), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_the_last_thread_loop_fills_the_block() -> None:
+    text = """kernel k(out: f32[16384] global, x: f32[16384] global)
+  loop a serial 2048
+    loop b serial 2
+      loop c serial 2
+        loop d serial 2
+          out[8*a + b + 2*c + 4*d] = x[8*a + 4*b + 2*c + d]
+"""
+    kernel, _ = schedule(parse_kernel(text), GPU)
+    assert math.prod(block_size(linearize(kernel, GPU))) == 256
+    x = random(2048, 2, 2, 2)
+    np.testing.assert_array_equal(run(kernel, [x]), x.transpose(0, 3, 2, 1).reshape(-1))
+
+
+def test_few_columns_have_more_threads_each() -> None:
+    kernel, _ = schedule(sized(COLUMNS, 4096, 3), GPU)
+    assert math.prod(block_size(linearize(kernel, GPU))) >= GPU.warp * 2
+    x = random(4096, 3)
+    np.testing.assert_allclose(run(kernel, [x]), x.sum(0), rtol=1e-3, atol=1e-3)

@@ -23,6 +23,7 @@ from gpu.compiler.lower.legalize import Legalizer
 from gpu.compiler.lower.registers import Key, Registers, find_homes
 from gpu.compiler.lower.scalarize import scalarize
 from gpu.compiler.lower.split64 import split64
+from gpu.compiler.lower.squares import transpose
 from gpu.compiler.opt.tree import reads, walk
 from gpu.compiler.schedule.views import flatten
 from gpu.compiler.target import Target
@@ -31,6 +32,8 @@ from gpu.core.errors import CompileError
 
 # An output of this size goes past the caches: none of it would still be there when it is read.
 STREAMED_BYTES: Final = 1 << 25
+# Bytes of a cache line: what goes past the caches should be whole ones.
+LINE_BYTES: Final = 64
 
 
 def linearize(kernel: K.Kernel, target: Target) -> Program:
@@ -61,7 +64,6 @@ class _Linearizer:
         read = {buf for buf, _, _ in reads(kernel.body)}
         combined = {s.buf for s in walk(kernel.body) if isinstance(s, K.Update) and s.monoid}
         once = self.written - read - combined
-        # Squares are written a part of a cache line at a time, which does not suit streaming.
         self.transposes = False
         self.streamed = {buf for buf in once if _size_in_bytes(buf) >= STREAMED_BYTES}
         self.has_threads = count_thread_loops(kernel.body) > 0
@@ -190,7 +192,7 @@ class _Linearizer:
         if stmt.monoid is not None:
             old = self.read_memory(stmt.buf, where, stmt.mask)
             value = self.combine(stmt.monoid, old, value)
-        self.write_memory(stmt.buf, where, stmt.mask, value)
+        self.write_memory(stmt, where, value)
 
     def bounded(self, var: Var, value: Inst) -> Inst:
         """An int64 within the bounds of `var`, of which a device without any is told that much."""
@@ -344,38 +346,32 @@ class _Linearizer:
             self.shared[args, lanes] = self.emitter.effect("load", buf.dtype, lanes, args)
         return self.shared[args, lanes]
 
-    def write_memory(self, buf: K.Buf, where: Expr, mask: Mask, value: Inst) -> None:
-        lanes = self.addresses.lanes(where.vars)
-        index, condition, backwards = self.access(where, mask, lanes)
+    def write_memory(self, stmt: K.Update, where: Expr, value: Inst) -> None:
+        buf, lanes = stmt.buf, self.addresses.lanes(where.vars)
+        index, condition, backwards = self.access(where, stmt.mask, lanes)
         value = self.emitter.widen(value, lanes)
         if backwards:
             value = self.reversed(value)
         args = (self.pointers[buf], index, value) + (() if condition is None else (condition,))
         self.shared.clear()
-        streaming = buf in self.streamed and not self.transposes
-        self.emitter.effect("store", buf.dtype, lanes, args, (streaming,))
+        self.emitter.effect("store", buf.dtype, lanes, args, (self.streams(stmt),))
+
+    def streams(self, stmt: K.Update) -> bool:
+        """Whether an output goes past the caches: a large one, of which lines are written whole.
+
+        Transposed squares are a part of each line; it takes as many side by side as fill it.
+        """
+        lane = self.addresses.lane
+        if stmt.buf not in self.streamed or not self.transposes or lane is None:
+            return stmt.buf in self.streamed
+        position = self.position(stmt.buf, stmt.indices)
+        nbytes = lane.lanes * stmt.buf.dtype.itemsize
+        beside = (var.extent for var in self.tiles if position.coeff(var) == lane.lanes)
+        return any(nbytes * extent % LINE_BYTES == 0 for extent in beside)
 
     def reversed(self, vector: Inst) -> Inst:
         order = tuple(reversed(range(vector.lanes)))
         return self.emitter.pure("shuffle", vector.dtype, vector.lanes, (vector, vector), (order,))
-
-
-def transpose(emitter: Emitter, rows: list[Inst]) -> list[Inst]:
-    """The columns of a square of vectors, by exchanging ever smaller halves between pairs."""
-    lanes = len(rows)
-    half = lanes // 2
-    while half:
-        low = tuple(i if not i & half else lanes + (i ^ half) for i in range(lanes))
-        high = tuple(i | half if not i & half else lanes + i for i in range(lanes))
-        mixed = list(rows)
-        for a in range(lanes):
-            if not a & half:
-                pair = (rows[a], rows[a | half])
-                first = rows[a]
-                mixed[a] = emitter.pure("shuffle", first.dtype, lanes, pair, (low,))
-                mixed[a | half] = emitter.pure("shuffle", first.dtype, lanes, pair, (high,))
-        rows, half = mixed, half // 2
-    return rows
 
 
 def _size_in_bytes(buf: K.Buf) -> int:

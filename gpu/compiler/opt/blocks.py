@@ -7,6 +7,9 @@ legal, or takes more team memory than there is, is left for the next one:
 - `in_rows`: a block computes a few rows together, reductions included;
 - `in_columns`: the same where neighbours in memory belong to different results;
 - `flat`: every iteration of the outer loops, or a few of them, has a thread of its own.
+
+Where vectors are written out (`Native.scalar`) threads are the lanes of a CPU. Blocks then only do
+rows that are gone through several times; the tiles of `gpu/compiler/opt/policy.py` do the rest.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from gpu.compiler.ir.index import Var
 from gpu.compiler.ir.linear import MAX_THREAD_LOOPS
 from gpu.compiler.opt import tiles
 from gpu.compiler.opt.opts import Bind, Cooperate, Inline, Opt, Reorder, Reuse, Split, apply
+from gpu.compiler.opt.own import KEPT
 from gpu.compiler.opt.shape import Leaf, leaves, outer_nest, scattered
 from gpu.compiler.opt.share import work_of
 from gpu.compiler.opt.sync import thread_loops
@@ -37,6 +41,8 @@ BUSY: Final = 1 << 14
 EACH: Final = 4
 # Threads that share a row at least: as many as read a piece of memory that comes in one go.
 FEWEST: Final = 8
+# Elements of a row that a thread keeps where its registers are a CPU's memory.
+KEPT_BY_LANES: Final = 64
 # Elements that a thread writes where each is little work, and elements from which it does.
 MANY: Final = 4
 PLENTY: Final = 1 << 20
@@ -52,21 +58,30 @@ def spread(kernel: K.Kernel, target: Target) -> tuple[K.Kernel, list[Opt]]:
                 lighter = apply(kernel, inlined)
                 opts = list(way(lighter, target))
                 done = apply(lighter, opts)
-                if team_bytes(done) > target.shared_bytes:
+                if team_bytes(done, target) > target.shared_bytes:
                     opts.append(Reuse())
                     done = apply(done, opts[-1:])
             except IllegalOpt as error:
                 log.debug("%s: not %s: %s", kernel.name, way.__name__, error)
                 continue
-            if team_bytes(done) <= target.shared_bytes and threads_of(done) <= target.threads:
+            if (
+                team_bytes(done, target) <= target.shared_bytes
+                and threads_of(done) <= target.threads
+            ):
                 return done, [*inlined, *opts]
     return kernel, []
 
 
-def team_bytes(kernel: K.Kernel) -> int:
+def team_bytes(kernel: K.Kernel, target: Target) -> int:
     """Bytes of team memory that a block takes."""
     bufs = (s.buf for s in walk(kernel.body) if isinstance(s, K.Alloc) and s.buf.space == "team")
-    return sum(math.prod(buf.shape) * buf.dtype.itemsize for buf in bufs)
+    return sum(_size(buf, target) for buf in bufs)
+
+
+def _size(buf: K.Buf, target: Target) -> int:
+    """Bytes of a buffer; what a device computes in 32 bits it holds in as many."""
+    narrowest = 4 if target.native.compute_as_int32 else 1
+    return math.prod(buf.shape) * max(buf.dtype.itemsize, narrowest)
 
 
 def threads_of(kernel: K.Kernel) -> int:
@@ -77,6 +92,9 @@ def threads_of(kernel: K.Kernel) -> int:
 def _ways(kernel: K.Kernel, target: Target) -> Sequence[Way]:
     nest, found = outer_nest(kernel.body), list(leaves(kernel.body))
     own = [s for s in walk(kernel.body) if isinstance(s, K.Alloc) and s.buf.shape]
+    if target.native.scalar:
+        passes = sum(len(leaf.loops) > len(nest) for leaf in found)
+        return (in_rows,) if nest and passes > 1 else ()
     if all(len(leaf.loops) == len(nest) for leaf in found) and not own:
         return tiles.transpose, flat
     if not nest:
@@ -124,16 +142,17 @@ def in_rows(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     threads = _team(longest, outer, target)
     yield from (Bind(loop.var.name, "grid") for loop in nest)
     axis = nest[-1].var if nest else None
-    fit = target.shared_bytes // max(_row_bytes(kernel), 1)
+    fit = target.shared_bytes // max(_row_bytes(kernel, target), 1)
     rows = min(_block(target) // threads, axis.extent, fit) if axis else 1
+    kept = KEPT_BY_LANES if target.native.scalar else KEPT
     if axis is None or rows < 2:
-        yield Cooperate(axis.name if axis else "", threads)
+        yield Cooperate(axis.name if axis else "", threads, kept=kept)
         return
     whole = rows == axis.extent and axis.stop is None
     if not whole:
         yield Split(axis.name, rows, "mask")
     yield Bind(axis.name if whole else f"{axis.name}i", "thread")
-    yield Cooperate(axis.name if whole else f"{axis.name}i", threads)
+    yield Cooperate(axis.name if whole else f"{axis.name}i", threads, kept=kept)
 
 
 def _block(target: Target) -> int:
@@ -146,10 +165,10 @@ def _busy(target: Target) -> int:
     return max(BUSY, target.workers * 2 * BLOCK)
 
 
-def _row_bytes(kernel: K.Kernel) -> int:
+def _row_bytes(kernel: K.Kernel, target: Target) -> int:
     """Bytes of the buffers that each row takes."""
     bufs = (s.buf for s in walk(kernel.body) if isinstance(s, K.Alloc) and s.buf.shape)
-    return sum(math.prod(buf.shape) * buf.dtype.itemsize for buf in bufs)
+    return sum(_size(buf, target) for buf in bufs)
 
 
 def _team(longest: int, outer: int, target: Target) -> int:
@@ -172,17 +191,17 @@ def in_columns(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     """
     nest, found = outer_nest(kernel.body), list(leaves(kernel.body))
     longest = work_of(nest[-1].body).shared
-    threads = 1
-    while threads * 2 * target.warp <= target.threads and threads * 2 * EACH <= longest:
+    near = min(reversed(nest), key=lambda loop: _cost(found, loop.var)).var
+    width, threads = min(target.warp, near.extent), 1
+    while threads * 2 * width <= target.threads and threads * 2 * EACH <= longest:
         threads *= 2
     if threads == 1:
         raise IllegalOpt(f"loops of {longest} iterations are too short to be shared")
-    near = min(reversed(nest), key=lambda loop: _cost(found, loop.var)).var
     yield from (Bind(loop.var.name, "grid") for loop in nest)
     yield Reorder((*(one.var.name for one in nest if one.var is not near), near.name))
     axis = near.name
     if near.extent > target.warp or near.stop is not None:
-        yield Split(axis, min(target.warp, near.extent), "mask")
+        yield Split(axis, width, "mask")
         axis = f"{axis}i"
     yield Bind(axis, "thread")
     yield Cooperate(axis, threads, True)
@@ -204,10 +223,12 @@ def flat(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     simple = all(len(leaf.loops) == len(nest) for leaf in found)
     parts, left = _Parts([], [], []), _small_block(nest, target)
     steps = _steps(nest, target, simple)
-    for loop in order:
-        var = loop.var
-        takes_threads = var is near or (len(parts.threads) < MAX_THREAD_LOOPS and left > 1)
-        size = _size(var, left) if takes_threads else 1
+    for number, loop in enumerate(order):
+        var, slots = loop.var, MAX_THREAD_LOOPS - len(parts.threads)
+        takes_threads = var is near or (slots > 0 and left > 1)
+        if slots == 1 and number:  # the last one has to fill the block
+            takes_threads &= var is _filling(order[number:], left)
+        size = _threads(var, left) if takes_threads else 1
         yield from _split(var, size, steps if var is longest else 1, parts)
         left //= size
     kept = [loop.var.name for loop in nest if loop.var.name in parts.blocks]
@@ -215,6 +236,11 @@ def flat(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     yield Reorder((*kept, *made, *parts.threads, *parts.each))
     yield from (Bind(name, "thread") for name in parts.threads)
     yield from (Bind(name, "unroll" if steps <= MANY else "serial") for name in parts.each)
+
+
+def _filling(loops: Sequence[K.Loop], threads: int) -> Var:
+    """The first of the loops that has so many iterations, or the longest one."""
+    return max((loop.var for loop in loops), key=lambda var: min(var.extent, threads))
 
 
 class _Parts(NamedTuple):
@@ -250,7 +276,7 @@ def _small_block(nest: Sequence[K.Loop], target: Target) -> int:
     return threads
 
 
-def _size(var: Var, most: int) -> int:
+def _threads(var: Var, most: int) -> int:
     """Threads along `var`, `most` at most: few of them idle, and many of them."""
     if var.extent <= most and var.stop is None:
         return var.extent

@@ -4,7 +4,8 @@ Matrix products, batched or transposed, and convolutions have this shape. One ou
 along which the output is contiguous) gives lanes, another one (`u`) that only the other operand
 depends on is written out, so that a tile of the output stays in registers while the reduction
 runs. The operand along `v` is packed into panels first where it is read often enough to pay for
-it.
+it. Where `v` is the line of an image that vectors do not divide into tiles, a tile has vectors of
+several lines.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from gpu.compiler.opt.shape import leaves, sum_of_products
 from gpu.compiler.opt.tree import values
 from gpu.compiler.target import Target
 
-# Vectors of a tile along `v`, and how many tiles share a packed panel.
+# Vectors of a tile along `v` at least, and how many tiles share a packed panel.
 TILE_VECTORS: Final = 2
 PANEL_TILES: Final = 4
 # Bytes of a packed panel: it should stay in a core's second-level cache.
@@ -78,13 +79,17 @@ def _with_lanes(
 
 
 class _Tiles(NamedTuple):
-    """Sizes of the tiles, and whether `along` is packed."""
+    """Sizes of the tiles, and whether `along` is packed.
+
+    The vectors of a tile are neighbours along `v`, or one each of so many of the loop `lines`.
+    """
 
     lanes: int
     vectors: int
     group: int
     rows: int
     packed: bool
+    lines: Var | None = None
 
 
 class _Levels(NamedTuple):
@@ -116,7 +121,7 @@ def tile(c: Contraction, target: Target) -> Iterator[Opt]:
     if c.u is None:
         yield from levels.bind()
         return
-    outer = tuple(var.name for var in c.outer)
+    outer = tuple(f"{var.name}o" if var is tiles.lines else var.name for var in c.outer)
     panel = (levels.panel,) if levels.panel else ()
     counted = (levels.tile,) if levels.tile else ()
     # Too few panels for all workers: they share out the rows instead.
@@ -145,19 +150,51 @@ def _choose(c: Contraction, target: Target) -> _Tiles | None:
         return None
     if c.u is None and any(load.attr[1][0].coeff(c.v) != 1 for load in _loads(c.along)):
         return None  # nothing is used twice: packing would not pay, gathering neither
-    vectors = min(TILE_VECTORS if c.u else PANEL_TILES, c.v.extent // lanes)
+    vectors = min(PANEL_TILES, c.v.extent // lanes)
     if c.u is None:
         return _Tiles(lanes, vectors, 1, 1, packed=False)
+    vectors = _vectors(c.v, target, lanes)
     rows = _rows(c.u.extent, target, vectors)
+    # Packing takes memory near a worker; where blocks are one thread, theirs is as far as any.
+    pays = target.parallel == "worker" and _worth_packing(c, rows)
+    depth_bytes = math.prod(r.extent for r in c.reduction) * c.along.dtype.itemsize
+    lines = _lines(c, lanes, vectors)
+    if pays and lines and depth_bytes * c.v.extent * vectors <= PANEL_BYTES:
+        return _Tiles(lanes, vectors, 1, rows, packed=True, lines=lines)
     panels = -(-c.v.extent // (lanes * vectors))
     holder = panels > 1 or c.outer  # a loop around the panel that is packed
-    if not holder or not _worth_packing(c, rows):
+    if not holder or not pays:
         return _Tiles(lanes, vectors, 1, rows, packed=False)
-    depth = math.prod(r.extent for r in c.reduction)
-    fit = PANEL_BYTES // (depth * lanes * vectors * c.along.dtype.itemsize)
+    fit = PANEL_BYTES // (depth_bytes * lanes * vectors)
     spread = panels if c.outer else panels // max(target.workers, 2)
     group = max(min(PANEL_TILES, spread, fit), 1)
     return _Tiles(lanes, vectors, group, rows, packed=True)
+
+
+def _vectors(v: Var, target: Target, lanes: int) -> int:
+    """Vectors of a tile along `v`: with many registers as many as make the tile a square.
+
+    A number nearby that divides `v` is better still.
+    """
+    square = math.isqrt(target.registers // lanes)
+    most = v.extent // lanes
+    if square <= TILE_VECTORS:
+        return min(TILE_VECTORS, most)
+    wanted = min(1 << (square.bit_length() - 1), most)
+    near = range(wanted // 2 + 1, 2 * wanted)
+    exact = [count for count in near if v.extent % (count * lanes) == 0]
+    return min(exact, key=lambda count: abs(count - wanted), default=wanted)
+
+
+def _lines(c: Contraction, lanes: int, vectors: int) -> Var | None:
+    """A loop whose iterations give the vectors of a tile where those along `v` leave a rest."""
+    if c.v.extent % lanes or c.v.extent % (lanes * vectors) == 0:
+        return None
+    for var in reversed(c.outer):
+        independent = var in c.along.vars and var not in c.across.vars
+        if independent and var.stop is None and var.extent > vectors and var.extent % vectors == 0:
+            return var
+    return None
 
 
 def _rows(extent: int, target: Target, vectors: int) -> int:
@@ -188,6 +225,11 @@ def _worth_packing(c: Contraction, rows: int) -> bool:
 
 def _split_along(v: Var, tiles: _Tiles) -> tuple[list[Opt], _Levels]:
     """Splits `v` into panels, tiles, vectors and lanes."""
+    if tiles.lines is not None:
+        lines, counted = tiles.lines.name, f"{v.name}o" if tiles.lanes < v.extent else None
+        both: list[Opt] = [Split(lines, tiles.vectors)]
+        both += [Split(v.name, tiles.lanes)] if counted else []
+        return both, _Levels(None, counted, f"{lines}i", f"{v.name}i" if counted else v.name)
     name, extent = v.name, v.extent
     splits: list[Opt] = []
     names: list[str | None] = []

@@ -16,6 +16,7 @@ from gpu.compiler.ir.index import Expr, Var, expr, iterations, loop_var
 from gpu.compiler.opt.buffers import inline, rfactor, stage
 from gpu.compiler.opt.independence import is_independent
 from gpu.compiler.opt.jam import jam
+from gpu.compiler.opt.own import KEPT
 from gpu.compiler.opt.reuse import reuse
 from gpu.compiler.opt.share import cooperate
 from gpu.compiler.opt.staging import sink, stage_together
@@ -105,12 +106,14 @@ class Cooperate(NamedTuple):
     inside go to the threads in turn, reductions are done in parts that are combined in team memory,
     and what remains is done by each thread, or by the first one where it writes. With `first` the
     new thread loop, `{axis}th`, stands outside of those around `axis`, whose threads are then the
-    neighbours.
+    neighbours. A thread holds `kept` elements of a row in registers at most, where it alone uses
+    them.
     """
 
     axis: str
     threads: int
     first: bool = False
+    kept: int = KEPT
 
 
 class Sink(NamedTuple):
@@ -170,7 +173,7 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
             move = stage_together if opt.together else stage
             return move(body, opt.axis, opt.buf, opt.order)
         case Cooperate():
-            return cooperate(body, opt.axis, opt.threads, opt.first)
+            return cooperate(body, opt.axis, opt.threads, opt.first, opt.kept)
         case Sink():
             return sink(body, opt.axes)
         case Inline():

@@ -13,14 +13,16 @@ from gpu.compiler.opt.tree import Substitution, as_block, rewrite, values_of, wa
 KEPT: Final = 16
 
 
-def keep_own(body: K.Block, bufs: Sequence[K.Buf], thread: Var) -> K.Block:
+def keep_own(body: K.Block, bufs: Sequence[K.Buf], thread: Var, kept: int = KEPT) -> K.Block:
     """`body` with those of `bufs` in private memory whose elements stay with one thread.
+
+    That is where a thread has `kept` of them at most.
 
     They are rows that the iterations of `thread` go through in turns. The loops over turns are
     written out, so that the elements can be registers.
     """
     for buf in bufs:
-        turns = _turns(body, buf, thread)
+        turns = _turns(body, buf, thread, kept)
         if turns is not None:
             body = _kept(body, buf, thread, turns)
     return body
@@ -48,10 +50,10 @@ def _touched(stmt: K.Stmt) -> set[K.Buf]:
     return touched
 
 
-def _turns(body: K.Block, buf: K.Buf, thread: Var) -> frozenset[Var] | None:
+def _turns(body: K.Block, buf: K.Buf, thread: Var, kept: int) -> frozenset[Var] | None:
     """The loops over turns of the accesses to `buf`, or None where an element is shared."""
     threads, size = thread.extent, buf.shape[-1]
-    if size % threads or size // threads > KEPT:
+    if size % threads or size // threads > kept:
         return None
     counted = {s.var for s in walk(body) if isinstance(s, K.Loop) and s.var.stop is None}
     turns: set[Var] = set()

@@ -32,7 +32,7 @@ def schedule(kernel: K.Kernel, target: Target, optimize: bool = True) -> tuple[K
     """
     kernel, opts = canonical(kernel)
     if optimize and target.threads:
-        kernel, merged = jammed(kernel)
+        kernel, merged = (kernel, []) if target.native.scalar else jammed(kernel)
         kernel, chosen = blocks.spread(kernel, target)
         opts += merged + chosen
         if chosen:
@@ -91,7 +91,8 @@ def _spread(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     """The outermost independent loops, so that every worker, or every block, has some."""
     if target.parallel == "grid":
         for loop in outer_nest(kernel.body):
-            yield Bind(loop.var.name, "grid")
+            if loop.kind == "serial":  # not what a tile is made of
+                yield Bind(loop.var.name, "grid")
         return
     if target.workers == 1 or _work(kernel.body) < PARALLEL_WORK:
         return

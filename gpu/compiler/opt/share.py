@@ -32,9 +32,9 @@ PARTS: Final = 4
 ONE_STEP: Final = 16
 
 
-def cooperate(body: K.Block, axis: str, threads: int, first: bool) -> K.Stmt:
+def cooperate(body: K.Block, axis: str, threads: int, first: bool, kept: int) -> K.Stmt:
     """See `gpu.compiler.opt.opts.Cooperate`. Raises IllegalOpt."""
-    what = f"Cooperate({axis!r}, {threads}, {first})"
+    what = f"Cooperate({axis!r}, {threads}, {first}, {kept})"
     nest = outer_nest(body)
     names = [loop.var.name for loop in nest]
     if axis and axis not in names:
@@ -50,7 +50,7 @@ def cooperate(body: K.Block, axis: str, threads: int, first: bool) -> K.Stmt:
     shared = [b for b in allocated(inside) if _is_shared(inside, b)]
     lowered = with_axes(inside, shared, teams, "team")
     rows = [b for b in allocated(lowered) if b.space == "team" and len(b.shape) == len(teams) + 1]
-    done = keep_own(_Sharer(thread, teams, first).block(lowered), rows, thread)
+    done = keep_own(_Sharer(thread, teams, first).block(lowered), rows, thread, kept)
     work = K.Loop(thread, "thread", done)
     if first and teams:
         outermost = next(loop for loop in around if loop.kind == "thread")

@@ -70,7 +70,7 @@ TILES: Final = (
 
 
 SHORT_TILES: Final = ((128, 2, 2), (64, 1, 4), (32, 1, 4), (64, 1, 2), (32, 1, 2))
-"""For short lines of the output: a tile's size and groups along `u`, and how many lines it has."""
+"""For short lines of the output: a tile's size and groups along `u`, and lines of each thread."""
 
 
 def product(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
@@ -85,8 +85,9 @@ def product(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     yield from (*u.split(), *v.split())
     outer = tuple(var.name for var in c.outer if var not in v.taken)
     written_out = (*u.registers, *v.registers)
-    yield Reorder((*outer, *u.block, *v.block, u.thread, v.thread, *written_out))
-    yield from (Bind(name, "thread") for name in (u.thread, v.thread))
+    threads = (*u.threads, *v.threads)
+    yield Reorder((*outer, *u.block, *v.block, *threads, *written_out))
+    yield from (Bind(name, "thread") for name in threads)
     yield from (Bind(name, "unroll") for name in written_out[:-1])
     yield Bind(written_out[-1], "vector" if target.vector_bytes else "unroll")
     yield from _staged(c, rows, u, v)
@@ -94,7 +95,7 @@ def product(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
 
 def _staged(c: contraction.Contraction, rows: _Rows, u: _Axis, v: _Axis) -> Iterator[Opt]:
     """Both operands in team memory, as much of them as `rows` of the sum need."""
-    holder, names = v.thread, []
+    holder, names = v.threads[-1], []
     for var, size in rows:
         if size < var.extent:
             yield Split(var.name, size, "zero" if var.extent % size else "exact")
@@ -120,7 +121,7 @@ class _Axis:
 
     Attributes:
         block: loops over blocks.
-        thread: the loop over threads.
+        threads: loops over threads, the last one over neighbours.
         registers: loops over what a thread holds, the last one over elements side by side.
         inside: the loops of a tile, in the order in which it lies.
         taken: other output loops that are part of it.
@@ -132,9 +133,9 @@ class _Axis:
         self.block: tuple[str, ...] = (f"{var.name}o",) if size < var.extent else ()
         own = f"{var.name}i" if self.block else var.name
         inner = f"{own}i" if groups > 1 else own
-        self.thread = f"{inner}o"
+        self.threads: tuple[str, ...] = (f"{inner}o",)
         self.registers = (*((f"{own}o",) if groups > 1 else ()), f"{inner}i")
-        self.inside = (*self.registers[:-1], self.thread, self.registers[-1])
+        self.inside = (*self.registers[:-1], *self.threads, self.registers[-1])
 
     def split(self) -> Iterator[Opt]:
         """Into blocks, groups, threads, and elements side by side."""
@@ -151,18 +152,26 @@ class _Axis:
 class _Lines(_Axis):
     """A short output loop, whole, and some iterations of another one, the lines: an image's."""
 
-    def __init__(self, var: Var, lines: Var, count: int):
+    def __init__(self, var: Var, lines: Var, count: int, teams: int):
+        """`teams` of threads have `count` lines each."""
         super().__init__(var, var.extent, 1)
-        self.lines, self.count = lines, count
+        self.lines, self.count, self.teams = lines, count, teams
         self.taken = (lines,)
-        self.block = (f"{lines.name}o",)
-        self.registers = (f"{lines.name}i", f"{var.name}i")
-        self.inside = (*self.registers[:-1], self.thread, self.registers[-1])
+        self.block = (f"{lines.name}o",) if count * teams < lines.extent else ()
+        self.own = f"{lines.name}i" if self.block else lines.name
+        line, team = (f"{self.own}i", (f"{self.own}o",)) if teams > 1 else (self.own, ())
+        self.threads = (*team, *self.threads)
+        self.registers = (line, f"{var.name}i")
+        self.inside = (*team, line, self.threads[-1], self.registers[-1])
 
     def split(self) -> Iterator[Opt]:
-        """Into blocks of lines, and threads with elements side by side in each line."""
-        for var, size in ((self.lines, self.count), (self.var, GROUP)):
-            yield Split(var.name, size, "mask" if var.extent % size else "exact")
+        """Into blocks of lines, teams, and threads with elements side by side in each line."""
+        if self.block:
+            size = self.count * self.teams
+            yield Split(self.lines.name, size, "mask" if self.lines.extent % size else "exact")
+        if self.teams > 1:
+            yield Split(self.own, self.count)
+        yield Split(self.var.name, GROUP, "mask" if self.var.extent % GROUP else "exact")
 
 
 def _rows(reduction: Sequence[Var], most: int) -> _Rows:
@@ -198,7 +207,8 @@ def _choose(c: contraction.Contraction, target: Target) -> tuple[_Rows, _Axis, _
     for depth in DEPTHS:
         rows = _rows(c.reduction, depth * 4 // max(itemsize, 4))
         row_bytes = math.prod(size for _, size in rows) * itemsize
-        fitting = [one for one in _choices(c, c.u) if _fits(one.tile, target, row_bytes)]
+        choices = _choices(c, c.u, target.warp)
+        fitting = [one for one in choices if _fits(one.tile, target, row_bytes)]
         if fitting:
             break
     if not fitting:
@@ -216,7 +226,7 @@ def _choose(c: contraction.Contraction, target: Target) -> tuple[_Rows, _Axis, _
     return rows, best.u, best.v
 
 
-def _choices(c: contraction.Contraction, u: Var) -> Iterator[_Choice]:
+def _choices(c: contraction.Contraction, u: Var, warp: int) -> Iterator[_Choice]:
     batch = math.prod(var.extent for var in c.outer)
     for t in TILES:
         if t.u <= u.extent and t.v <= c.v.extent:
@@ -228,9 +238,12 @@ def _choices(c: contraction.Contraction, u: Var) -> Iterator[_Choice]:
     threads = -(-c.v.extent // GROUP)
     for size, groups, count in SHORT_TILES:
         if size <= u.extent and count < lines[-1].extent:
-            t = Tile(size, threads * GROUP * count, groups, count)
-            per_line = batch // lines[-1].extent * -(-lines[-1].extent // count)
-            v = _Lines(c.v, lines[-1], count)
+            teams, most = 1, lines[-1].extent // count
+            while teams * 2 <= most and size // (groups * GROUP) * threads * teams < warp:
+                teams *= 2
+            t = Tile(size, threads * GROUP * count * teams, groups, count)
+            per_line = batch // lines[-1].extent * -(-lines[-1].extent // (count * teams))
+            v = _Lines(c.v, lines[-1], count, teams)
             yield _Choice(t, _Axis(u, size, groups), v, per_line * -(-u.extent // size))
 
 

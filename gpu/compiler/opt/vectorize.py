@@ -22,6 +22,8 @@ from gpu.compiler.target import Target
 PARTIALS: Final = 8
 # Vectors an elementwise loop writes per round.
 ROUND: Final = 2
+# Bytes of a row that a transposition writes at once: two cache lines, which go to memory whole.
+PIECE_BYTES: Final = 128
 
 
 def lanes_of(target: Target, updates: list[K.Update]) -> int:
@@ -58,25 +60,34 @@ def vectorize(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
 
 
 def _transpose(others: list[K.Loop], reads: K.Loop, writes: K.Loop, lanes: int) -> Iterator[Opt]:
-    """Squares of `lanes` by `lanes`, two of them side by side so that whole cache lines are
-    read.
+    """Squares of `lanes` by `lanes`, a few of them side by side so that cache lines are written
+    whole, and those below each other next, so that reading goes on where it was.
     """
     read, write = reads.var.name, writes.var.name
-    rows = lanes * 2 if reads.var.extent >= lanes * 2 else lanes
-    yield Reorder((*(loop.var.name for loop in others), read, write))
-    if rows < reads.var.extent:
-        yield Split(read, rows, "peel")
+    (leaf,) = leaves(reads)
+    columns = _columns(writes.var.extent, lanes, leaf.update.buf.dtype.itemsize)
+    yield Reorder((*(loop.var.name for loop in others), write, read))
+    if columns < writes.var.extent:
+        yield Split(write, columns, "peel")
+        write = f"{write}i"
+    yield Reorder((read, write))
+    if lanes < reads.var.extent:
+        yield Split(read, lanes, "peel")
         read = f"{read}i"
     yield Reorder((write, read))
-    if lanes < writes.var.extent:
-        yield Split(write, lanes, "peel")
+    if columns > lanes:
+        yield Split(write, lanes)
+        yield Bind(f"{write}o", "unroll")
         write = f"{write}i"
-    if rows > lanes:
-        yield Split(read, lanes)
-        yield Bind(f"{read}o", "unroll")
-        read = f"{read}i"
-    yield Bind(read, "unroll")
     yield Bind(write, "vector")
+    yield Bind(read, "unroll")
+
+
+def _columns(extent: int, lanes: int, itemsize: int) -> int:
+    """How much of a row of `extent` a transposition writes at once, without a long rest."""
+    rest = max(lanes - 1, extent // 16)
+    most = min(max(PIECE_BYTES // itemsize, lanes), extent)
+    return next(n for n in range(most // lanes * lanes, 0, -lanes) if extent % n <= rest)
 
 
 def _best_outer(kernel: K.Kernel, found: list[Leaf], lanes: int) -> tuple[K.Loop, int, bool] | None:

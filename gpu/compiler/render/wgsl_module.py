@@ -102,15 +102,20 @@ class Module:
         ]
 
     def _prologue(self) -> None:
-        """Which iteration this invocation is, and an early end for those that are none."""
-        x, y, _ = self.shape.counts
+        """Which iteration this invocation is, and an early end for those that are none.
+
+        Where all are some there is no such end: compilers do better outside of conditions.
+        """
+        shape, (x, y, z) = self.shape, self.shape.counts
         self.line(f"let block = group.x + group.y * {x}u + group.z * {x * y}u;")
-        if self.shape.threads:
-            self.line(f"if (block >= {self.shape.groups}u) {{ return; }}")
+        if shape.threads:
+            if shape.groups < x * y * z:
+                self.line(f"if (block >= {shape.groups}u) {{ return; }}")
             self.line("let iteration = i32(block);")
         else:
-            self.line(f"let iteration = i32(block * {self.shape.size[0]}u + thread.x);")
-            self.line(f"if (iteration >= {self.shape.iterations}) {{ return; }}")
+            self.line(f"let iteration = i32(block * {shape.size[0]}u + thread.x);")
+            if shape.iterations < x * y * z * shape.size[0]:
+                self.line(f"if (iteration >= {shape.iterations}) {{ return; }}")
 
     # Lines.
 

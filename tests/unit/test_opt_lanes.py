@@ -1,0 +1,145 @@
+"""The policy for lanes: tiles over lines of an image, transpositions, a CPU that poses as a GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpu.backends.python.device import BLOCKS
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.kernel_text import parse_kernel
+from gpu.compiler.ir.linear import block_size, team_bytes
+from gpu.compiler.ir.linear_interp import interpret_linear
+from gpu.compiler.lower.linearize import linearize
+from gpu.compiler.opt.opts import Bind, Split, Stage
+from gpu.compiler.opt.policy import schedule
+from gpu.compiler.render.wgsl import WGSLLimits, WGSLRenderer, wgsl_target
+from gpu.compiler.target import Target
+
+LANES = Target("lanes", BLOCKS.native, "worker", 1, 32, 16)
+POSING = wgsl_target(WGSLLimits(is_cpu=True), has_f16=False)
+
+# Three taps along lines of 24, of which the outer two may lie outside.
+CONVOLUTION = """kernel convolution(out: f32[768] global, x: f32[288] global, w: f32[72] global)
+  loop o serial 8
+    loop h serial 4
+      loop i serial 24
+        alloc s: f32[] private
+        s[] = 0.0:f32
+        loop c serial 3
+          loop t serial 3
+            s[] add= mul(x[96*c + 24*h + i + t - 1 if i + t - 1 >= 0 & 24 - i - t >= 0], w[9*o + 3*c + t])
+        out[96*o + 24*h + i] = s[]
+"""  # noqa: E501
+TRANSPOSE = """kernel transpose(out: f32[{size}] global, x: f32[{size}] global)
+  loop i serial {m}
+    loop j serial {n}
+      out[{n}*i + j] = x[{m}*j + i]
+"""
+SOFTMAX = """kernel softmax(out: f32[{size}] global, x: f32[{size}] global)
+  loop i serial {rows}
+    alloc m: f32[] private
+    m[] = -inf:f32
+    loop a serial {columns}
+      m[] max= x[{columns}*i + a]
+    alloc s: f32[] private
+    s[] = 0.0:f32
+    loop c serial {columns}
+      s[] add= exp(sub(x[{columns}*i + c], m[]))
+    loop d serial {columns}
+      out[{columns}*i + d] = div(exp(sub(x[{columns}*i + d], m[])), s[])
+"""
+MATMUL = """kernel matmul(out: f32[{size}] global, a: f32[{size}] global, b: f32[{size}] global)
+  loop i serial {n}
+    loop j serial {n}
+      alloc s: f32[] private
+      s[] = 0.0:f32
+      loop k serial {n}
+        s[] add= mul(a[{n}*i + k], b[{n}*k + j])
+      out[{n}*i + j] = s[]
+"""
+
+
+def random(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
+
+
+def result(
+    kernel: K.Kernel, target: Target, *inputs: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    """What the kernel computes, lowered for the target."""
+    out = np.zeros(kernel.params[0].shape, np.float32)
+    interpret_linear(linearize(kernel, target), [out, *(x.reshape(-1) for x in inputs)])
+    return out
+
+
+def test_tiles_have_vectors_of_several_lines() -> None:
+    kernel, opts = schedule(parse_kernel(CONVOLUTION), LANES)
+    # 24 is three vectors: a tile of two along the line would compute a fourth.
+    assert Split("h", 2) in opts and Split("i", 8) in opts
+    assert any(isinstance(opt, Stage) for opt in opts)
+    x, w = random(3, 4, 24), random(8, 3, 3)
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1)))
+    windows = np.stack([padded[:, :, t : t + 24] for t in range(3)], -1)
+    wanted = np.einsum("chit,oct->ohi", windows, w).reshape(-1)
+    np.testing.assert_allclose(result(kernel, LANES, x, w), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "columns"), [(16, 64, 32), (17, 60, 8), (9, 100, 32), (24, 8, 8), (8, 150, 24)]
+)
+def test_transpositions_write_pieces_without_a_long_rest(m: int, n: int, columns: int) -> None:
+    kernel, opts = schedule(parse_kernel(TRANSPOSE.format(size=m * n, m=m, n=n)), LANES)
+    assert columns == n or Split("j", columns, "peel") in opts
+    x = random(n, m)
+    np.testing.assert_array_equal(result(kernel, LANES, x), x.T.reshape(-1))
+
+
+@pytest.mark.parametrize(("n", "streams"), [(4096, True), (4104, True), (4097, True), (264, False)])
+def test_large_transpositions_go_past_the_caches(n: int, streams: bool) -> None:
+    kernel, _ = schedule(parse_kernel(TRANSPOSE.format(size=n * n, m=n, n=n)), LANES)
+    stores = [inst for inst in linearize(kernel, LANES).body if inst.op == "store"]
+    assert any(inst.attr[0] for inst in stores) == streams
+
+
+def test_lanes_of_a_cpu_share_rows_that_are_gone_through_several_times() -> None:
+    kernel, _ = schedule(parse_kernel(SOFTMAX.format(size=3 * 512, rows=3, columns=512)), POSING)
+    assert block_size(linearize(kernel, POSING)) == (64,)
+    x = random(3, 512)
+    e = np.exp(x - x.max(1, keepdims=True))
+    wanted = (e / e.sum(1, keepdims=True)).reshape(-1)
+    np.testing.assert_allclose(result(kernel, POSING, x), wanted, rtol=1e-4)
+
+
+def test_lanes_of_a_cpu_have_tiles_of_products() -> None:
+    kernel, opts = schedule(parse_kernel(MATMUL.format(size=64 * 64, n=64)), POSING)
+    program = linearize(kernel, POSING)
+    assert not block_size(program)
+    assert {opt.axis for opt in opts if isinstance(opt, Bind) and opt.kind == "grid"} == {
+        "io",
+        "jo",
+    }
+    loads = sum(inst.op == "load" for inst in program.body)
+    products = sum(inst.op == "alu" and inst.attr[0] == "fma" for inst in program.body)
+    assert (products, loads) == (16 * 32, 16 + 32)
+    a, b = random(64, 64), random(64, 64)
+    np.testing.assert_allclose(
+        result(kernel, POSING, a, b), (a @ b).reshape(-1), rtol=1e-3, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize(("n", "ends"), [(64, False), (72, True)])
+def test_no_invocation_ends_early_where_all_have_something_to_do(n: int, ends: bool) -> None:
+    text = f"kernel k(out: f32[{n}] global)\n  loop i grid {n}\n    out[i] = 1.0:f32\n"
+    source = WGSLRenderer(WGSLLimits(), has_f16=False).render(
+        linearize(parse_kernel(text), wgsl_target(WGSLLimits(), has_f16=False))
+    )
+    assert ("return;" in source) == ends
+
+
+def test_tiles_take_the_memory_that_a_gpu_has_by_webgpu() -> None:
+    renderer = WGSLRenderer(WGSLLimits(), has_f16=False)
+    kernel, _ = schedule(parse_kernel(MATMUL.format(size=1 << 20, n=1024)), renderer.target)
+    program = linearize(kernel, renderer.target)
+    assert WGSLLimits().shared_bytes // 2 <= team_bytes(program) <= WGSLLimits().shared_bytes
+    assert "var<workgroup>" in renderer.render(program)
