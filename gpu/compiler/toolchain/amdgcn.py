@@ -19,8 +19,9 @@ from gpu.core.errors import Unsupported
 _TRIPLE: Final = "amdgcn-amd-amdhsa"
 _OPT_LEVEL: Final = 3
 # Off is putting private arrays into local memory, for which a kernel reads its dispatch packet, or
-# into registers that a chain of selects picks from.
-_FEATURES: Final = "-promote-alloca"
+# into registers that a chain of selects picks from; and that a value of 16 bits may live in either
+# half of a register, for which LLVM 22 has llvm.copysign read a register that nothing wrote.
+_FEATURES: Final = "-promote-alloca,-real-true16"
 
 
 class AMDCompiler(Compiler):

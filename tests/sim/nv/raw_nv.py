@@ -139,13 +139,18 @@ class RawNv:
     gpu_index: int = 0
     rings: list[Ring] = field(default_factory=list)
     through: Os | None = None  # in place of the process's own
+    shared: RawNv | None = None  # whose file of UVM it uses, too
 
     def __post_init__(self) -> None:
         self.os: Os = self.through or self.process.os
         self.world: NvSimWorld = self.process.world  # type: ignore[assignment]
         self.gpu = self.world.gpus[self.gpu_index]
         self.chip = self.gpu.chip.name
-        self.next_va = FIRST_VA
+        self.open_driver()
+
+    def open_driver(self) -> None:
+        """Everything up to the step."""
+        self.next_va = FIRST_VA + (self.gpu_index << 35)
         self.ctl = self.os.open("/dev/nvidiactl", os.O_RDWR)
         self.client = self.alloc(0x41, root=0, parent=0)
         if self.upto != "client":
@@ -169,12 +174,15 @@ class RawNv:
 
     def _open_memory(self) -> None:
         self.vaspace = self.alloc(VASPACE, pack(56, ("I", 4, 1 << 3 | 1 << 6)), parent=self.device)
-        self.uvm = self.os.open("/dev/nvidia-uvm", os.O_RDWR)
-        self.uvm_mm = self.os.open("/dev/nvidia-uvm", os.O_RDWR)
-        assert self.uvm_call(0x30000001, bytearray(16), 8) == OK
-        assert self.uvm_call(75, pack(8, ("i", 0, self.uvm)), 4, self.uvm_mm) == OK
+        if self.shared:
+            self.uvm, self.uvm_mm = self.shared.uvm, self.shared.uvm_mm
+        else:
+            self.uvm = self.os.open("/dev/nvidia-uvm", os.O_RDWR)
+            self.uvm_mm = self.os.open("/dev/nvidia-uvm", os.O_RDWR)
+            assert self.uvm_call(0x30000001, bytearray(16), 8) == OK
+            assert self.uvm_call(75, pack(8, ("i", 0, self.uvm)), 4, self.uvm_mm) == OK
         self.uuid = self.get_uuid()
-        assert self.uvm_call(37, bytearray(self.uuid) + bytearray(24), 36) == OK
+        assert self.register_gpu(self.uuid) == OK
         assert self.register_vaspace(self.vaspace) == OK
 
     # Escapes.
@@ -265,6 +273,18 @@ class RawNv:
         self.os.ioctl(self.uvm if fd is None else fd, number, data)
         return struct.unpack_from("<I", data, status_at)[0]
 
+    def register_gpu(self, uuid: bytes) -> int:
+        return self.uvm_call(37, bytearray(uuid) + bytearray(24), 36)
+
+    def unregister_gpu(self, uuid: bytes) -> int:
+        return self.uvm_call(38, bytearray(uuid) + bytearray(4), 16)
+
+    def enable_peers(self, first: bytes, second: bytes) -> int:
+        return self.uvm_call(29, bytearray(first + second) + bytearray(4), 32)
+
+    def disable_peers(self, first: bytes, second: bytes) -> int:
+        return self.uvm_call(30, bytearray(first + second) + bytearray(4), 32)
+
     def register_vaspace(self, vaspace: int) -> int:
         data = bytearray(self.uuid) + pack(16, ("i", 0, self.ctl), ("I", 4, self.client))
         struct.pack_into("<I", data, 24, vaspace)
@@ -282,12 +302,24 @@ class RawNv:
         return self.uvm_call(34, pack(24, ("Q", 0, base), ("Q", 8, length)), 16)
 
     def map_range(
-        self, base: int, length: int, memory: int, *, offset: int = 0, kind: int = 1, count: int = 1
+        self,
+        base: int,
+        length: int,
+        memory: int,
+        *,
+        offset: int = 0,
+        kind: int = 1,
+        count: int | None = None,
+        uuids: Sequence[bytes] = (),
     ) -> int:
+        """Maps on this GPU, or on those of `uuids`; `count` is what the call says instead."""
         data = pack(9264, ("Q", 0, base), ("Q", 8, length), ("Q", 16, offset))
-        data[24:40] = self.uuid
-        struct.pack_into("<I", data, 40, kind)
-        struct.pack_into("<QiII", data, 9240, count, self.ctl, self.client, memory)
+        named = uuids or [self.uuid]
+        for i, uuid in enumerate(named):
+            data[24 + 36 * i : 40 + 36 * i] = uuid
+            struct.pack_into("<I", data, 40 + 36 * i, kind)
+        many = len(named) if count is None else count
+        struct.pack_into("<QiII", data, 9240, many, self.ctl, self.client, memory)
         return self.uvm_call(33, data, 9260)
 
     # Memory that both sides see.

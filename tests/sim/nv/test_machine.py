@@ -182,18 +182,6 @@ def test_several_gpus() -> None:
     world.close()
 
 
-def test_video_memory_of_another_gpu_needs_peers() -> None:
-    world = NvSimWorld(chip=("gh100", "gh100"))
-    user = RawNv(world.process)
-    device = user.alloc(0x80, pack(56, ("I", 0, 1)), parent=user.client)
-    far = user.alloc(0x40, user.memory_params(PAGE, True), parent=device)
-    near = user.alloc(0x3E, user.memory_params(PAGE, False), parent=device)
-    assert user.create_range(0x5_0000_0000, PAGE) == OK
-    assert user.map_range(0x5_0000_0000, PAGE, far) == 0x26
-    assert user.map_range(0x5_0000_0000, PAGE, near) == OK
-    world.close()
-
-
 def test_a_forked_child_has_the_files_and_not_the_client(user: RawNv) -> None:
     child = user.process.fork()
     files = user.world.usage().files

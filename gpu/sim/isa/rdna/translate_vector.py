@@ -213,6 +213,24 @@ def _swap(context: Context) -> None:
     context.emit("move", d=second, a=temp)
 
 
+def _swap_halves(context: Context) -> None:
+    """V_SWAP_B16, whose operands are halves of registers, perhaps both of one."""
+    instruction = context.instruction
+    first, second = instruction.operands
+    places = {
+        "vdst": context.rows.vector(instruction.fields["vdst"] & 0x7F),
+        "src0": context.rows.vector(instruction.fields["src0"] - VGPR & 0x7F),
+    }
+    high = {spec.field: is_high_half(instruction, spec) for spec in (first, second)}
+    values = {}
+    for field, row in places.items():
+        values[field] = context.temp()
+        context.emit("high_half" if high[field] else "copy", d=values[field], a=row)
+    for field, other in (("vdst", "src0"), ("src0", "vdst")):
+        merge = "merge_high" if high[field] else "v_mov_b16"
+        context.emit(merge, d=places[field], a=values[other])
+
+
 def _nothing(context: Context) -> None:
     """V_NOP and the like."""
 
@@ -221,6 +239,7 @@ _SPECIAL: Final[dict[str, Callable[[Context], None]]] = {
     "v_nop": _nothing,
     "v_pipeflush": _nothing,
     "v_swap_b32": _swap,
+    "v_swap_b16": _swap_halves,
     **dict.fromkeys(("v_readfirstlane_b32", "v_readlane_b32", "v_writelane_b32"), _between_lanes),
     **dict.fromkeys(("v_permlane16_b32", "v_permlanex16_b32"), _between_lanes),
 }
