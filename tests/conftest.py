@@ -168,6 +168,7 @@ DEVICES = {
     "WEBGPU": "WEBGPU",
     "CL": "CL",
     "AMD": "AMD",
+    "NV": "NV",
 }
 # What each needs, of `REQUIREMENTS`.
 TOOLS = {
