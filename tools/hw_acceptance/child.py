@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from gpu.core.errors import GpuError
 from gpu.transport.world import World, real_world
 from tools.hw_acceptance.model import Outcome
+from tools.hw_acceptance.simulation import Simulation, simulate
 from tools.hw_acceptance.steplog import StepLog, Unavailable
 from tools.hw_acceptance.tracing import traced_world
 
@@ -24,6 +26,8 @@ class Context:
         folder: the prepared folder.
         force: variants that the driver's opening is to take.
         options: likewise for what it submits, by name.
+        simulation: what `world` is, where it is not this machine.
+        limit: seconds after which the process is killed.
     """
 
     world: World
@@ -31,6 +35,13 @@ class Context:
     folder: Path
     force: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
+    simulation: Simulation | None = None
+    limit: float = math.inf
+
+    @property
+    def chip(self) -> str:
+        """What is simulated; empty on a machine with a GPU."""
+        return self.simulation.chip if self.simulation is not None else ""
 
 
 def run_step(run: Callable[[Context], None], context: Context) -> Outcome:
@@ -50,19 +61,26 @@ def run_step(run: Callable[[Context], None], context: Context) -> Outcome:
 
 
 def run_child(
-    run: str, work: Path, folder: Path, force: Mapping[str, str], options: Mapping[str, str]
+    run: str,
+    work: Path,
+    folder: Path,
+    force: Mapping[str, str],
+    options: Mapping[str, str],
+    chip: str = "",
+    limit: float = math.inf,
 ) -> int:
     """The whole life of a child: runs the function named ``module:function``; 0 if it ended.
 
-    ``work`` is an empty folder for what it writes.
+    ``work`` is an empty folder for what it writes; a ``chip`` is simulated, ``limit`` in seconds.
     """
     module, _, name = run.partition(":")
     function: Callable[[Context], None] = getattr(importlib.import_module(module), name)
     log = StepLog(work)
-    real = real_world()
-    world, recorder = traced_world(real.os, real.waiter, work)
+    simulation = simulate(chip, folder) if chip else None
+    under = simulation.world if simulation is not None else real_world()
+    world, recorder = traced_world(under.os, under.waiter, work)
     try:
-        run_step(function, Context(world, log, folder, force, options))
+        run_step(function, Context(world, log, folder, force, options, simulation, limit))
     finally:
         recorder.close()
         log.close()

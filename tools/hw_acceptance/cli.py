@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import tempfile
@@ -25,7 +26,7 @@ from tools.hw_acceptance.model import Report, read_report
 from tools.hw_acceptance.nvrtc import load_nvrtc
 from tools.hw_acceptance.plan import LAST, STEPS
 from tools.hw_acceptance.prepare import prepare
-from tools.hw_acceptance.runner import ROOT, ChildLauncher, Runner, choose
+from tools.hw_acceptance.runner import ROOT, ChildLauncher, Runner, choose, without_hardware
 
 FOLDER: Final = Path(".hw")
 DEADLINE: Final = 540.0
@@ -58,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--deadline", type=float, default=DEADLINE, help="seconds for all of it")
     run.add_argument("--only", default="", help="names, numbers or groups of steps, with commas")
     run.add_argument("--resume", type=Path, help="an earlier report")
+    run.add_argument("--sim", default="", metavar="CHIP", help="rehearse on a model, as gh100")
     run.add_argument("--control", type=Path, default=Path(nodes.CONTROL), help=argparse.SUPPRESS)
     run.set_defaults(command=_run)
     report = commands.add_parser("report", help="turn a report into a document")
@@ -70,6 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     child.add_argument("--folder", type=Path, required=True)
     child.add_argument("--force", type=json.loads, default={})
     child.add_argument("--options", type=json.loads, default={})
+    child.add_argument("--sim", default="")
+    child.add_argument("--limit", type=float, default=math.inf)
     child.set_defaults(command=_child)
     return parser
 
@@ -80,17 +84,20 @@ def _prepare(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    if not options.control.exists():
+    if not options.sim and not options.control.exists():
         print(f"there is no NVIDIA GPU here: {options.control} does not exist.")
         print("Nothing was run, and nothing is claimed.")
         return 0
     began = time.monotonic()
     only = [each for each in options.only.split(",") if each]
     steps = choose(STEPS, only)
+    if options.sim:
+        steps = without_hardware(steps)
     folder = options.folder.resolve()
     manifest = prepared.read_manifest(folder)
     report = read_report(options.resume) if options.resume is not None else Report()
     report.manifest = manifest
+    report.simulated = options.sim
     report.started = datetime.now(UTC).isoformat(timespec="seconds")
     options.out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -101,14 +108,15 @@ def _run(options: argparse.Namespace) -> int:
             print(f"{len(names)} files differ from the wheel, which is what runs: {names[:3]} ...")
         log = KernelLog()
         stack.callback(log.close)
-        stack.callback(_close_all, _keep_open())
+        if not options.sim:
+            stack.callback(_close_all, _keep_open())
         runner = Runner(
             steps=steps,
-            last=LAST,
+            last=without_hardware(LAST) if options.sim else LAST,
             report=report,
             out=options.out,
             work=scratch / "work",
-            launch=ChildLauncher(folder, library, folder / prepared.RECORDER),
+            launch=ChildLauncher(folder, library, folder / prepared.RECORDER, options.sim),
             kernel_log=log,
             deadline=options.deadline - (time.monotonic() - began),
             check_needs=not only,
@@ -143,4 +151,5 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _child(options: argparse.Namespace) -> int:
-    return run_child(options.run, options.work, options.folder, options.force, options.options)
+    given = (options.run, options.work, options.folder, options.force, options.options)
+    return run_child(*given, options.sim, options.limit)

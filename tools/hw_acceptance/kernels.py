@@ -1,4 +1,4 @@
-"""The kernels of the ladder, in CUDA C: each does one thing that a host can check.
+"""The kernels of the steps, in CUDA C: each does one thing that a host can check.
 
 A kernel and its file have the same name.
 """
@@ -91,6 +91,40 @@ extern "C" __global__ void copy(const unsigned *in, unsigned *out, unsigned long
 }
 """
 
+ADD: Final = """
+// Sums, of the suite of devices with queues, by one thread. Buffers may be the same.
+extern "C" __global__ void add(int *out, const int *a, const int *b, unsigned n) {
+  for (unsigned i = 0; i < n; i++) out[i] = a[i] + b[i];
+}
+"""
+
+FILL: Final = """
+// One value many times, likewise.
+extern "C" __global__ void fill(int *out, int value, unsigned n) {
+  for (unsigned i = 0; i < n; i++) out[i] = value;
+}
+"""
+
+SPIN: Final = """
+// Goes round until the host says stop, and never longer than so many nanoseconds or rounds.
+extern "C" __global__ void spin(volatile unsigned *stop, unsigned *rounds,
+                                unsigned long long nanoseconds, unsigned long long most) {
+  unsigned long long began, now;
+  unsigned count = 0;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(began));
+  do {
+    count++;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  } while (!*stop && now - began < nanoseconds && count < most);
+  *rounds = count;
+}
+"""
+
+TRAP: Final = """
+// Ends in an error of its SM.
+extern "C" __global__ void trap() { asm volatile("trap;"); }
+"""
+
 SOURCES: Final[dict[str, str]] = {
     "nothing": NOTHING,
     "store": STORE,
@@ -99,6 +133,10 @@ SOURCES: Final[dict[str, str]] = {
     "dynamic": DYNAMIC,
     "local": LOCAL,
     "copy": COPY,
+    "add": ADD,
+    "fill": FILL,
+    "spin": SPIN,
+    "trap": TRAP,
 }
 """The source of each kernel, by its name."""
 ARCHITECTURES: Final = (80, 86, 89, 90, 100, 120)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpu.core.files import atomic_file
+from tools.hw_acceptance.bench.comparison import compare
 from tools.hw_acceptance.model import Outcome, Report, Result
 
 _LONG: Final = 400  # characters of a fact
@@ -30,11 +31,13 @@ def to_markdown(report: Report) -> str:
     """The document: machine, table of steps, variants, and the facts of each step."""
     lines = [f"# {device_name(report)}, {report.started[:10]}", ""]
     lines += [*_machine(report), ""]
+    if report.simulated:
+        lines += [f"A model of {report.simulated} played the GPU: this says nothing about one.", ""]
     if report.stopped:
         lines += [f"The run was stopped: {report.stopped}.", ""]
     lines += ["| step | outcome | seconds | why |", "|---|---|---|---|"]
     lines += [_row(each) for each in report.results]
-    lines += ["", *_settled(report)]
+    lines += [*_compared(report), "", *_settled(report)]
     for result in report.results:
         lines += _details(result)
     return "\n".join(lines) + "\n"
@@ -66,6 +69,17 @@ def _row(result: Result) -> str:
     name = result.step if result.trial == "default" else f"{result.step}, {result.trial}"
     reason = _cut(" ".join(result.reason.split())).replace("|", "\\|")
     return f"| {name} | {result.outcome} | {result.seconds:.1f} | {reason} |"
+
+
+def _compared(report: Report) -> Iterator[str]:
+    found = compare(report)
+    if found:
+        yield "\n## Beside the vendor's\n"
+        yield "| | ours, us | vendor's, us | speed | wanted | |\n|---|---|---|---|---|---|"
+    for row in found:
+        sides = [f"{1e6 * each:.2f}" if each is not None else "" for each in (row.ours, row.theirs)]
+        speed = f"{row.speed:.2f}" if row.speed is not None else ""
+        yield f"| {' | '.join((row.name, *sides, speed, str(row.wanted), row.verdict))} |"
 
 
 def _settled(report: Report) -> Iterator[str]:

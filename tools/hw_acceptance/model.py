@@ -63,6 +63,8 @@ class Step:
         preload: whether the recorder of ioctls is loaded into the child.
         always: whether it is run even if an earlier report has its result.
         guards: whether its failure ends the run.
+        late: whether it is run behind all questions, since a GPU may not survive it.
+        hardware: whether a simulated GPU cannot take it.
     """
 
     name: str
@@ -76,6 +78,8 @@ class Step:
     preload: bool = False
     always: bool = False
     guards: bool = False
+    late: bool = False
+    hardware: bool = False
 
 
 @dataclass
@@ -119,6 +123,7 @@ class Report:
         force: variants that were found to serve, by question.
         options: likewise for what steps submit.
         left_out: files that were too large to bring back.
+        simulated: the chip that a model played; empty for a real GPU.
     """
 
     manifest: dict[str, Any] = field(default_factory=dict)
@@ -128,6 +133,7 @@ class Report:
     options: dict[str, str] = field(default_factory=dict)
     results: list[Result] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    simulated: str = ""
 
     def of(self, step: str) -> list[Result]:
         """The results of a step's trials, in the order in which they ran."""

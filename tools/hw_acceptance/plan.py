@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from tools.hw_acceptance.ladder.plan import LADDER, LATENCY
+from tools.hw_acceptance.bench.plan import BENCHMARKS
+from tools.hw_acceptance.faults.plan import FAULTS
+from tools.hw_acceptance.ladder.plan import LADDER
 from tools.hw_acceptance.model import Step
+from tools.hw_acceptance.suites.plan import SUITES
 
 HEALTH: Final = "tools.hw_acceptance.vendor.health:check"
 
@@ -30,6 +33,7 @@ STEPS: Final = (
         120,
         always=True,
         guards=True,
+        hardware=True,
     ),
     Step(
         "vendor reference",
@@ -38,9 +42,12 @@ STEPS: Final = (
         "tools.hw_acceptance.vendor.reference:record",
         150,
         preload=True,
+        hardware=True,
     ),
     *LADDER,
-    *LATENCY,
+    *SUITES,
+    *BENCHMARKS,
+    *FAULTS,
 )
 LAST: Final = (
     Step(
@@ -51,6 +58,7 @@ LAST: Final = (
         60,
         always=True,
         guards=True,
+        hardware=True,
     ),
 )
 """What is run whatever else is left out, also after a stop."""

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -25,6 +25,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 VARIANTS: Final = "variants"
 """The group of trials that only answer questions."""
 _RESERVE: Final = 45.0  # seconds that are kept for the last steps
+_LATE: Final = 60.0  # seconds that questions leave to late steps
 _LEAST: Final = 3.0  # seconds that are worth starting a child for
 
 
@@ -44,17 +45,20 @@ class ChildLauncher:
         folder: the prepared folder.
         library: the unpacked wheel, whose `gpu` the child imports.
         recorder: the shared object that records the ioctls of steps that ask for it.
+        chip: what is simulated instead of this machine; empty for its GPUs.
     """
 
     folder: Path
     library: Path
     recorder: Path
+    chip: str = ""
 
     def __call__(self, step: Step, trial: Trial, work: Path, limit: float, /) -> Ended:
         """See `Launch`."""
         command = [sys.executable, "-m", "tools.hw_acceptance", "child", "--run", step.run]
         command += ["--work", str(work), "--folder", str(self.folder)]
         command += ["--force", json.dumps(trial.force), "--options", json.dumps(trial.options)]
+        command += ["--sim", self.chip, "--limit", f"{limit:.1f}"]
         return run_bounded(command, limit, work / "output.txt", self._environment(step, work))
 
     def _environment(self, step: Step, work: Path) -> dict[str, str]:
@@ -78,6 +82,16 @@ def choose(steps: Sequence[Step], only: Sequence[str]) -> list[Step]:
     if not only:
         return list(steps)
     return [step for step in steps if step.always or any(_is_named(step, each) for each in only)]
+
+
+def without_hardware(steps: Sequence[Step]) -> list[Step]:
+    """The steps that a simulated GPU can take, without those that they would build on."""
+    missing = {step.name for step in steps if step.hardware}
+    return [
+        replace(step, needs=tuple(name for name in step.needs if name not in missing))
+        for step in steps
+        if not step.hardware
+    ]
 
 
 def _is_named(step: Step, wanted: str) -> bool:
@@ -123,9 +137,13 @@ class Runner:
         self.report.stopped = ""
         if self.kernel_log.absent:
             self.say(f"no kernel log: {self.kernel_log.absent}")
+        late = [step for step in self.steps if step.late]
         for step in self.steps:
+            if not step.late:
+                self._take(step, _RESERVE)
+        self._answer_questions(_RESERVE + (_LATE if late else 0.0))
+        for step in late:
             self._take(step, _RESERVE)
-        self._answer_questions()
         for step in self.last:
             self._take(step, reserve=0.0)
         self.say(format_table(self.report))
@@ -149,7 +167,7 @@ class Runner:
             if result.outcome in (Outcome.PASS, Outcome.UNAVAILABLE, Outcome.NOT_RUN):
                 break
 
-    def _answer_questions(self) -> None:
+    def _answer_questions(self, reserve: float) -> None:
         for step in self.steps:
             if not self.report.passed(step.name):
                 continue
@@ -158,7 +176,7 @@ class Runner:
             }
             for trial in (*step.trials, *step.questions):
                 if trial.name not in tried:
-                    self._try(step, self._with_settled(trial), VARIANTS, _RESERVE)
+                    self._try(step, self._with_settled(trial), VARIANTS, reserve)
 
     def _with_settled(self, trial: Trial) -> Trial:
         return Trial(

@@ -102,9 +102,10 @@ def read_step(folder: Path) -> Told:
             told.notified.append(line["notified"])
         elif "end" in line:
             told.outcome, told.reason = Outcome(line["end"]), line["reason"]
-    for line in _lines(folder / CALLS):
-        if status := line.get("status"):
-            told.statuses[status] = told.statuses.get(status, 0) + 1
+    for calls in sorted(folder.rglob(CALLS)):  # also of processes that the step started
+        for line in _lines(calls):
+            if status := line.get("status"):
+                told.statuses[status] = told.statuses.get(status, 0) + 1
     return told
 
 

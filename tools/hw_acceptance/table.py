@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tools.hw_acceptance.bench.comparison import comparison_lines
 from tools.hw_acceptance.model import Outcome, Report, Result
 
 _WIDTH: Final = 120
@@ -22,6 +23,7 @@ def format_table(report: Report) -> str:
         lines.append(f"  {result.outcome:11} {_title(result):{width}} {result.seconds:6.1f} s")
         if result.reason and not (report.stopped and result.outcome is Outcome.NOT_RUN):
             lines += _wrapped(result.reason)
+    lines += comparison_lines(report)
     lines.append(_totals(report))
     if report.force or report.options:
         settled = {**report.force, **report.options}
@@ -29,6 +31,8 @@ def format_table(report: Report) -> str:
         lines.append(f"variants that served: {text}")
     if report.left_out:
         lines.append(f"too large to bring back: {', '.join(report.left_out)}")
+    if report.simulated:
+        lines.append(f"a model of {report.simulated} played the GPU: this says nothing about one")
     if report.stopped:
         lines.append(f"STOPPED: {report.stopped}")
     return "\n".join(lines)

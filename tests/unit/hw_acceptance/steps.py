@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
-from gpu.core.errors import DeviceError
+from gpu.core.errors import DeviceError, Unsupported
 from tools.hw_acceptance.child import Context
 from tools.hw_acceptance.steplog import Unavailable
+from tools.hw_acceptance.suites.supervise import run_checks, supervise
 
 
 def good(context: Context) -> None:
@@ -43,3 +45,29 @@ def crash(context: Context) -> None:
 
 def notified(context: Context) -> None:
     context.log.notified(79)
+
+
+def supervised(context: Context) -> None:
+    names = ["well", "hang", "refuse", "die", "lack", "last"]
+    lines = supervise(context, f"{__name__}:parts", names, 1.0)
+    context.log.fact("lines", [(line.name, line.outcome, line.error) for line in lines])
+
+
+def parts(context: Context) -> None:
+    def refuse() -> None:
+        raise DeviceError("it is cold")
+
+    def lack() -> None:
+        raise Unsupported("no wings")
+
+    run_checks(
+        context,
+        {
+            "well": lambda: None,
+            "last": lambda: None,
+            "refuse": refuse,
+            "lack": lack,
+            "hang": lambda: time.sleep(60),
+            "die": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        },
+    )

@@ -46,6 +46,20 @@ def test_a_good_step_passes_with_all_it_told(tmp_path: Path) -> None:
     assert "it/default/note.txt" in result.files and "it/default/trace.jsonl" in result.files
 
 
+def test_a_check_that_ends_its_process_costs_itself_alone(tmp_path: Path) -> None:
+    result = _run(tmp_path, "supervised", 60.0)
+    assert result.outcome is Outcome.FAIL
+    lines = {name: (outcome, error) for name, outcome, error in result.facts["lines"]}
+    assert lines["well"] == lines["last"] == ("pass", "")
+    assert lines["hang"] == ("timeout", "killed after 1 s")
+    assert lines["refuse"][0] == "fail" and "DeviceError: it is cold" in lines["refuse"][1]
+    assert lines["die"][0] == "crash" and "exit status -9" in lines["die"][1]
+    assert lines["lack"][0] == "unavailable" and result.facts["lack was not asked"] == "no wings"
+    told = {check["name"]: check["ok"] for check in result.checks}
+    assert told == {"well": True, "hang": False, "refuse": False, "die": False, "last": True}
+    assert "it/default/part-2/log.jsonl" in result.files
+
+
 @pytest.mark.parametrize(
     ("function", "outcome", "reason"),
     [

@@ -19,7 +19,7 @@ from tools.hw_acceptance.bench import latency
 from tools.hw_acceptance.child import Context, run_step
 from tools.hw_acceptance.kernels import SOURCES
 from tools.hw_acceptance.ladder import copying, expected, launching, opening, queues
-from tools.hw_acceptance.ladder.plan import LADDER, LATENCY
+from tools.hw_acceptance.ladder.plan import LADDER
 from tools.hw_acceptance.model import Outcome
 from tools.hw_acceptance.prepare import compile_kernels
 from tools.hw_acceptance.steplog import StepLog, Told, read_step
@@ -90,9 +90,6 @@ def test_the_table_has_the_functions_of_the_plan() -> None:
         module, _, function = step.run.partition(":")
         found = STEPS[step.name]
         assert (found.__module__, found.__name__) == (module, function)
-    assert [step.run.partition(":")[0] for step in LATENCY] == 2 * [
-        "tools.hw_acceptance.bench.latency"
-    ]
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -249,7 +246,7 @@ def test_latency_is_measured_on_a_gpu_that_works_on_its_own(tmp_path: Path, fold
 
 
 def test_the_kernels_are_those_of_the_stand_in() -> None:
-    assert set(SOURCES) == set(KERNELS) == set(PROGRAMS)
+    assert set(SOURCES) == set(KERNELS) >= set(PROGRAMS)
 
 
 def test_expected_shapes_count_like_the_hardware() -> None:

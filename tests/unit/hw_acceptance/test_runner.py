@@ -341,3 +341,13 @@ def test_a_log_of_the_kernel_that_cannot_be_read_says_so(tmp_path: Path) -> None
     log = KernelLog(str(tmp_path / "kmsg"))
     assert "No such file" in log.absent and log.new_lines() == []
     log.close()
+
+
+def test_late_steps_come_behind_the_questions(run: Run) -> None:
+    asked = _step("asked", questions=(Trial("q", {"door": "q"}),))
+    stage = Stage()
+    _, good = run(stage, _step("late", late=True), asked, last=(_step("last"),))
+    assert good and stage.names == ["asked", "asked q", "late", "last"]
+    stage = Stage()
+    run(stage, _step("late", late=True), asked, deadline=100.0)
+    assert stage.names == ["asked", "late"], "questions leave the time that late steps need"

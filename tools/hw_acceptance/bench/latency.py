@@ -47,9 +47,9 @@ def vendors(context: Context) -> None:
     Raises Unavailable without libcuda, StepFailed for its errors.
     """
     with Cuda() as cuda:
-        _tell(context, "cuLaunchKernel to completion", _time_libcuda(context, cuda)[_WARM_UP:])
+        _tell(context, "cuLaunchKernel to completion", time_libcuda(context, cuda)[_WARM_UP:])
         if importlib.util.find_spec("cupy") is not None:
-            _tell(context, "cupy to completion", _time_cupy()[_WARM_UP:])
+            _tell(context, "cupy to completion", time_cupy()[_WARM_UP:])
 
 
 def _time_ours(launches: Launcher) -> list[int]:
@@ -85,7 +85,8 @@ def _time_ours(launches: Launcher) -> list[int]:
     return times
 
 
-def _time_libcuda(context: Context, cuda: Cuda) -> list[int]:
+def time_libcuda(context: Context, cuda: Cuda) -> list[int]:
+    """Nanoseconds of each launch through libcuda, from C. Raises StepFailed."""
     major, minor = (cuda.attribute(number) for number in (75, 76))
     function = cuda.load(read_kernel(context.folder, 10 * major + minor, "nothing"), "nothing")
     loop = ctypes.CDLL(str(context.folder / LAUNCH_LOOP)).time_launches
@@ -100,7 +101,8 @@ def _time_libcuda(context: Context, cuda: Cuda) -> list[int]:
     return list(times)
 
 
-def _time_cupy() -> list[int]:
+def time_cupy() -> list[int]:
+    """Nanoseconds of each launch through cupy, from Python."""
     cupy = importlib.import_module("cupy")
 
     kernel = cupy.RawKernel('extern "C" __global__ void nothing() {}', "nothing")

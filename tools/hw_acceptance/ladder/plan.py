@@ -67,6 +67,7 @@ LADDER: Final = (
         _SECONDS,
         needs=("2 device",),
         trials=_DEFAULT + _forced(variants.DOORBELL)[1:],
+        hardware=True,  # a model's clock stands still while nothing runs
     ),
     Step(
         "4 uvm",
@@ -164,23 +165,5 @@ LADDER: Final = (
             Trial("by a kernel", force={"copy channel": "none"}, options={"copies": "kernel"}),
         ),
         questions=(_engine("shared group"),),
-    ),
-)
-
-LATENCY: Final = (
-    Step(
-        "latency",
-        "from launching a kernel without work to its release, prepared beforehand",
-        "benchmarks",
-        "tools.hw_acceptance.bench.latency:ours",
-        _SECONDS,
-        needs=("9 launch",),
-    ),
-    Step(
-        "latency of libcuda",
-        "the same by cuLaunchKernel and a spinning cuStreamSynchronize, in C, and by cupy",
-        "benchmarks",
-        "tools.hw_acceptance.bench.latency:vendors",
-        60.0,
     ),
 )

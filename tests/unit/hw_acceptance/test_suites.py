@@ -1,0 +1,307 @@
+"""The suites, faults and benchmarks on a simulated GPU, with kernels that nvrtc compiled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gpu.core.errors import Unsupported
+from tools.hw_acceptance import folder as prepared
+from tools.hw_acceptance.bench import queues, rows, tensors, theirs
+from tools.hw_acceptance.child import Context, run_step
+from tools.hw_acceptance.cli import main
+from tools.hw_acceptance.faults import killing, provoke
+from tools.hw_acceptance.kernels import SOURCES
+from tools.hw_acceptance.model import Outcome, Step, read_report
+from tools.hw_acceptance.nvrtc import load_nvrtc
+from tools.hw_acceptance.prepare import compile_kernels
+from tools.hw_acceptance.runner import without_hardware
+from tools.hw_acceptance.simulation import Simulation, simulate
+from tools.hw_acceptance.steplog import StepLog, Told, read_step
+from tools.hw_acceptance.suites import conformance
+from tools.hw_acceptance.suites import tensors as op_suite
+from tools.hw_acceptance.suites.mapped import FORBIDDEN, mapped_libraries
+from tools.hw_acceptance.suites.supervise import NAMES
+from tools.hw_acceptance.suites.target import LAYOUTS
+
+CHIP = "gh100"
+Run = Callable[..., Told]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, need: Callable[[str], None]) -> Path:
+    need("nvrtc")
+    try:
+        compiler = load_nvrtc()
+    except Unsupported as missing:
+        pytest.skip(missing.message)
+    place = tmp_path_factory.mktemp("folder")
+    compile_kernels(place / prepared.KERNELS, compiler, [90])
+    return place
+
+
+@pytest.fixture
+def run(folder: Path, tmp_path: Path) -> Run:
+    """Runs a step in this process, on a model of its own; what it told."""
+
+    def go(
+        step: Callable[[Context], None], outcome: Outcome = Outcome.PASS, checks: str = ""
+    ) -> Told:
+        simulation = simulate(CHIP, folder)
+        log = StepLog(tmp_path)
+        options = {NAMES: checks}
+        context = Context(
+            *(simulation.world, log, folder), options=options, simulation=simulation, limit=600.0
+        )
+        found = run_step(step, context)
+        log.close()
+        told = read_step(tmp_path)
+        assert found is outcome, told.reason
+        return told
+
+    return go
+
+
+def test_a_model_knows_the_folders_kernels_and_no_others(folder: Path) -> None:
+    assert isinstance(simulate(CHIP, folder), Simulation)
+    assert set(LAYOUTS) <= set(SOURCES)
+    for name in LAYOUTS:
+        assert prepared.read_kernel(folder, 90, name)
+
+
+def test_checks_of_conformance(run: Run) -> None:
+    checks = "copies,launches,graphs,peers,closing"
+    told = run(conformance.run_part, checks=checks)
+    ends = {name: fact["outcome"] for name, fact in told.facts.items() if name != "checks"}
+    assert ends == {
+        "ended: copies": "pass",
+        "ended: launches": "pass",
+        "ended: graphs": "pass",
+        "ended: peers": "unavailable",
+        "ended: closing": "pass",
+    }
+    assert told.facts["checks"] == 5
+    assert "peers are not mapped" in told.facts["ended: peers"]["error"]
+
+
+def test_faults_are_told_and_the_device_goes_on(run: Run) -> None:
+    checks = (
+        "a spinning kernel,a pointer to nowhere,a copy from nowhere,a misaligned pointer,a trap"
+    )
+    told = run(provoke.run_part, checks=checks)
+    for name in checks.split(","):
+        assert told.facts[f"ended: {name}"]["outcome"] == "pass", told.facts
+    assert "fill (argument 0 is 0x1000)" in told.facts["a store to nowhere"]
+    assert "warp error" in told.facts["a trap"]
+    assert told.facts["a trap, then made anew"] == "channel groups"
+    assert told.facts["rounds of the spinning kernel"] > 1
+
+
+def test_a_fault_that_does_not_come_fails(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provoke, "_NOWHERE", 0)
+    monkeypatch.setattr(provoke.Rig, "submit_at", lambda *_: None)
+    told = run(provoke.run_part, checks="a pointer to nowhere")
+    end = told.facts["ended: a pointer to nowhere"]
+    assert end["outcome"] == "fail" and "a store to nowhere is no fault" in end["error"]
+
+
+def test_rows_of_queues(run: Run) -> None:
+    told = run(queues.ours)
+    assert set(told.facts[rows.OURS]) == {
+        *(rows.OPEN, rows.LAUNCH, rows.LAUNCH_PYTHON, rows.GRAPH),
+        *(rows.COPY, rows.TO_DEVICE, rows.TO_HOST),
+    }
+    assert all(seconds > 0 for seconds in told.facts[rows.OURS].values())
+    assert [check["ok"] for check in told.checks] == [True, not mapped_libraries()]
+
+
+def test_rows_of_tensors(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensors, "mapped_libraries", list)  # other tests may have loaded some
+    small = rows.Sizes(1 << 12, 1 << 12, 32, ((8, 16),))
+    monkeypatch.setattr(rows, "SMALL", small)
+    told = run(tensors.ours)
+    assert all(check["ok"] for check in told.checks)
+    names = [
+        rows.row(what, dtype, (8, 16))
+        for dtype in ("bf16", "f32")
+        for what in ("softmax", "layernorm")
+    ]
+    assert sorted(told.facts[rows.OURS]) == sorted([*names, rows.GEMM, rows.NEGATE])
+
+
+def test_a_wrong_tensor_is_noticed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "SMALL", rows.Sizes(1 << 12, 1 << 12, 32, ()))
+    monkeypatch.setattr(tensors, "_TOLERANCE", {"bf16": 0.0, "f32": -1.0})
+    told = run(tensors.ours, Outcome.FAIL)
+    assert rows.NEGATE in told.reason
+
+
+def test_the_op_suite_runs_tests_of_the_tree(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(op_suite, "TESTS", ("tests/backend/test_programs.py",))
+    told = run(op_suite.by_nvrtc)
+    assert told.facts["tests"]["all"] == told.facts["tests"]["passed"] > 8
+    lines = [json.loads(line) for line in (tmp_path / "tests.jsonl").read_text().splitlines()]
+    order = [line["test"] for line in lines if "test" in line]
+    assert order != sorted(order), "they are shuffled"
+    assert {"mapped": [], "torch": False} in lines
+
+
+def test_a_cut_op_suite_says_how_many_of_how_many(run: Run, tmp_path: Path) -> None:
+    lines = [
+        {"total": 4},
+        {"test": "a", "outcome": "passed", "seconds": 1.0, "error": ""},
+        {"test": "b", "outcome": "failed", "seconds": 1.0, "error": "it is 3"},
+        {"test": "c", "outcome": "failed", "error": "NVIDIA GPU 1: this machine has 1 (at x)"},
+        {"mapped": ["libcuda.so.1"], "torch": False},
+    ]
+    out = tmp_path / "told.jsonl"
+    out.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"test": "cut')
+    told = run(lambda context: op_suite.tell(context, out), Outcome.FAIL)
+    assert told.facts["tests"] == {
+        "all": 4,
+        "ran": 3,
+        "passed": 1,
+        "failed": 1,
+        "without a second GPU": 1,
+    }
+    assert [(check["name"], check["ok"]) for check in told.checks] == [
+        ("b", False),
+        ("tests", False),
+        ("no run-time library of the vendor's", False),
+    ]
+    assert told.checks[1]["details"] == "3 of 4 ran, 1 failed, 0 skipped"
+
+
+def test_mapped_libraries_are_found_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "7f0 r-xp 0 0 1 /usr/lib/libcuda.so.580.1\n7f1 r-xp 0 0 1 /x/libnvrtc.so.13\n7f2 [heap]"
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: text)
+    assert mapped_libraries() == ["libcuda.so.580.1"]
+    assert all("nvrtc" not in name for name in FORBIDDEN)
+
+
+def test_a_rehearsal_runs_in_children_and_says_what_it_is(
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From the command to the report, through two generations of processes."""
+    monkeypatch.setattr("tools.hw_acceptance.cli.KernelLog", _NoLog)
+    monkeypatch.setattr("tools.hw_acceptance.cli.prepared.unpack_wheel", lambda *_: tmp_path)
+    prepared.write_manifest(folder, {"architectures": [90]})
+    out = tmp_path / "out"
+    arguments = ["run", "--sim", CHIP, "--folder", str(folder), "--out", str(out)]
+    assert main([*arguments, "--only", "faults"]) == 0, capsys.readouterr().out
+    assert "a model of gh100 played the GPU" in capsys.readouterr().out
+    report = read_report(out / "report.json.gz")
+    assert report.simulated == CHIP
+    assert report.passed("faults")
+    assert len(report.of("faults")[0].checks) == 8
+
+
+class _NoLog:
+    absent = "a rehearsal has none"
+
+    def new_lines(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+def test_speed_is_the_vendors_time_over_ours() -> None:
+    from tools.hw_acceptance.bench.comparison import compare, comparison_lines
+    from tools.hw_acceptance.model import Report, Result
+
+    report = Report()
+    ours = {rows.LAUNCH: 2e-6, rows.GEMM: 4e-3, "softmax": 1e-3}
+    theirs = {rows.LAUNCH: 3e-6, rows.GEMM: 1e-3}
+    for step, fact in (("queues", {rows.OURS: ours}), ("vendor's side", {rows.THEIRS: theirs})):
+        report.add(Result(step, "default", "benchmarks", Outcome.PASS, facts=dict(fact)))
+    found = {row.name: (row.speed, row.verdict) for row in compare(report)}
+    assert found[rows.LAUNCH] == (pytest.approx(1.5), "reached")
+    assert found[rows.GEMM] == (pytest.approx(0.25), "missed")
+    assert found["softmax"] == (None, "not compared")
+    assert any("2.00 us" in line and "reached" in line for line in comparison_lines(report))
+    report.simulated = CHIP
+    assert not compare(report)
+
+
+def test_batches_are_as_long_as_the_work_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0, calls=0)
+
+    def call() -> None:
+        clock.now += 0.03
+        clock.calls += 1
+
+    monkeypatch.setattr(rows.time, "perf_counter", lambda: clock.now)
+    assert rows.time_calls(call, lambda: None, 1000) == pytest.approx(0.03)
+    assert clock.calls == 5 + 1 + 5 * 3
+
+
+class _Recorded:
+    """libcuda, as a list of the calls that it got."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def __enter__(self) -> _Recorded:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def call(self, name: str, *_: object) -> None:
+        self.calls.append(name)
+
+    def attribute(self, number: int) -> int:
+        return {75: 9, 76: 0}[number]
+
+    def load(self, cubin: bytes, kernel: str) -> str:
+        assert cubin.startswith(b"\x7fELF")
+        return kernel
+
+    def alloc(self, size: int) -> int:
+        return 0x1000
+
+    def launch(self, function: str, *_: object) -> None:
+        self.calls.append(f"launch {function}")
+
+
+def test_the_vendors_graph_is_as_long_as_ours(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = _Recorded()
+    monkeypatch.setattr(theirs, "Cuda", lambda: cuda)
+    monkeypatch.setattr(theirs, "time_libcuda", lambda *_: [3000, 1000, 2000])
+    monkeypatch.setattr(theirs.importlib.util, "find_spec", lambda _: None)
+    told = run(theirs.theirs)
+    assert cuda.calls.count("cuLaunchKernel") == rows.GRAPH_LENGTH
+    begun, ended = (
+        cuda.calls.index(f"cuStream{name}") for name in ("BeginCapture_v2", "EndCapture")
+    )
+    assert cuda.calls[begun + 1 : ended] == ["cuLaunchKernel"] * rows.GRAPH_LENGTH
+    assert set(told.facts[rows.THEIRS]) == {rows.OPEN, rows.LAUNCH, rows.GRAPH}
+    assert told.facts[rows.THEIRS][rows.LAUNCH] == 2e-6
+
+
+def test_behind_a_killed_process_the_gpu_is_opened(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(killing, "_ROUNDS", 2)
+    monkeypatch.setattr(killing, "_LONGEST", 0.3)
+    told = run(killing.kill)
+    assert len(told.checks) == 2 and all(check["ok"] for check in told.checks)
+
+
+def test_a_model_is_asked_what_it_can_do() -> None:
+    def step(name: str, *needs: str, hardware: bool = False) -> Step:
+        return Step(name, "", "group", "", 30.0, needs=needs, hardware=hardware)
+
+    steps = [step("one", hardware=True), step("two", "one"), step("three", "two")]
+    found = without_hardware(steps)
+    assert [(each.name, each.needs) for each in found] == [("two", ()), ("three", ("two",))]

@@ -1,0 +1,113 @@
+"""Our side of launches, graphs and copies, through command queues; and that nothing piles up."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from gpu.drivers.nv.hcqdevice import RmDevice
+from gpu.hcq.conformance.kit import WORDS, download, expect_equal, numbers, upload
+from gpu.hcq.graph import GraphLaunch, HCQGraph
+from gpu.hcq.ports import MemoryKind
+from tools.hw_acceptance.bench import rows
+from tools.hw_acceptance.child import Context
+from tools.hw_acceptance.suites.mapped import mapped_libraries
+from tools.hw_acceptance.suites.target import FolderTarget
+
+_MOST_GROWTH: Final = 16 << 20  # bytes that a process may grow by in all those launches
+_ONE: Final = (1, 1, 1)
+
+
+def ours(context: Context) -> None:
+    """All rows of queues, then launches and allocations in numbers. Raises StepFailed."""
+    simulated = context.simulation is not None
+    sizes, most = (rows.SMALL, 3) if simulated else (rows.Sizes(), 1000)
+    target = FolderTarget(context, traced=False)
+    began = time.perf_counter()
+    device = target.open()
+    with device:
+        nothing = target.program(device, "nothing")
+        nothing()
+        device.synchronize()
+        seconds = {rows.OPEN: time.perf_counter() - began}
+        seconds |= _launches(device, target, most)
+        seconds |= _copies(device, sizes, min(most, 20))
+        context.log.fact(rows.OURS, seconds)
+        _endure(context, device, target, sizes)
+    found = mapped_libraries()
+    context.log.check("no run-time library of the vendor's", not found, ", ".join(found))
+
+
+def _launches(device: RmDevice, target: FolderTarget, most: int) -> dict[str, float]:
+    nothing, fill = (target.program(device, name) for name in ("nothing", "fill"))
+    out = upload(device, numbers(0))
+    bound = device.queue().exec(nothing, nothing.arguments(), _ONE, _ONE).bind(device)
+    steps = [GraphLaunch(fill, (out,), (n, 1)) for n in range(rows.GRAPH_LENGTH)]
+    graph = HCQGraph(device, steps)
+
+    def from_python() -> None:
+        nothing()
+        device.wait_in_order()
+
+    def idle() -> None:
+        pass
+
+    seconds = {
+        rows.LAUNCH: rows.time_calls(lambda: device.wait(bound.submit()), idle, most),
+        rows.LAUNCH_PYTHON: rows.time_calls(from_python, idle, most),
+        rows.GRAPH: rows.time_calls(lambda: device.wait(graph()), idle, most),
+    }
+    bound.close()
+    graph.close()
+    last = download(device, out)[:1]
+    expect_equal(last, np.array([rows.GRAPH_LENGTH - 1], np.int32), "the last kernel of a graph")
+    return seconds
+
+
+def _copies(device: RmDevice, sizes: rows.Sizes, most: int) -> dict[str, float]:
+    """Copies by the copy engine, between buffers that are there already."""
+
+    def timed(target: MemoryKind, source: MemoryKind, size: int) -> float:
+        to, of = (device.allocator.alloc(size, kind) for kind in (target, source))
+        bound = device.queue("copy").copy(to, of, size).bind(device)
+        seconds = rows.time_calls(bound.submit, device.synchronize, most)
+        bound.close()
+        to.free()
+        of.free()
+        return seconds
+
+    near, host = MemoryKind.VRAM, MemoryKind.SYSTEM
+    return {
+        rows.COPY: timed(near, near, sizes.copied),
+        rows.TO_DEVICE: timed(near, host, sizes.pinned),
+        rows.TO_HOST: timed(host, near, sizes.pinned),
+    }
+
+
+def _endure(context: Context, device: RmDevice, target: FolderTarget, sizes: rows.Sizes) -> None:
+    """Many launches and allocations leave no files, mappings or memory behind."""
+    add = target.program(device, "add")
+    one, count = upload(device, numbers(0) * 0 + 1), upload(device, numbers(0) * 0)
+    add(count, count, one, vals=(WORDS,))
+    device.synchronize()
+    before, room = target.resources(), _resident()
+    for _ in range(sizes.launches - 1):
+        add(count, count, one, vals=(WORDS,))
+    device.synchronize()
+    wanted = numbers(0) * 0 + sizes.launches
+    expect_equal(download(device, count), wanted, f"{sizes.launches} launches")
+    for number in range(sizes.allocations):
+        device.allocator.alloc(1 << (8 + number % 12)).free()
+    device.synchronize()
+    after, grown = target.resources(), _resident() - room
+    told = f"files and mappings {before} and then {after}, {grown} bytes more"
+    flat = after[0] == before[0] and after[1] - before[1] < 20 and grown < _MOST_GROWTH
+    context.log.check(f"{sizes.launches} launches, {sizes.allocations} allocations", flat, told)
+
+
+def _resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) << 12

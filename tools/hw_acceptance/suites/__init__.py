@@ -1,0 +1,1 @@
+"""Suites that exist without this tool, run on the GPU: of command queues and of tensors."""

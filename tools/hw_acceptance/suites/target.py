@@ -1,0 +1,91 @@
+"""The GPU as a target of the suite of devices with command queues, with the folder's kernels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from gpu.core.errors import OutOfMemory
+from gpu.drivers.nv.cubin import Cubin
+from gpu.drivers.nv.hcqdevice import RmDevice
+from gpu.drivers.nv.port import MAX_RING, QueueOptions
+from gpu.hcq.args import ArgumentLayout
+from gpu.hcq.device import HCQDevice
+from gpu.hcq.ports import MemoryKind
+from gpu.hcq.program import HCQProgram
+from gpu.transport.world import World, real_world
+from tools.hw_acceptance.child import Context
+from tools.hw_acceptance.folder import read_kernel
+
+TIMEOUT: Final = 5.0
+"""Seconds without progress of what takes milliseconds."""
+LAYOUTS: Final[Mapping[str, ArgumentLayout]] = {
+    "nothing": ArgumentLayout(0, []),
+    "add": ArgumentLayout(3, ["I"]),
+    "fill": ArgumentLayout(1, ["i", "I"]),
+    "spin": ArgumentLayout(2, ["Q", "Q"]),
+    "trap": ArgumentLayout(0, []),
+}
+"""Parameters of the kernels that are loaded as programs."""
+_WRITTEN: Final[Mapping[str, tuple[int, ...]]] = {"add": (0,), "fill": (0,), "spin": (1,)}
+_NEAR_WRAP: Final = (1 << 32) - 10
+_SMALL_RING: Final = 1 << 10
+_SMALL_VRAM: Final = 4 << 20
+
+
+class FolderTarget:
+    """Opens the first GPU, again and again: clients of one GPU do not share its faults."""
+
+    def __init__(self, context: Context, *, traced: bool = True):
+        """`traced`: whether calls are recorded, which costs time."""
+        self._context = context
+        self._world = context.world if traced else untraced_world(context)
+
+    def open(self, *, near_wrap: bool = False, small: bool = False) -> RmDevice:
+        """See `gpu.hcq.conformance.Target`."""
+        simulation = self._context.simulation
+        device = RmDevice.open(
+            self._world,
+            options=QueueOptions(
+                ring=_SMALL_RING if small else MAX_RING,
+                guard=simulation.guard if simulation is not None else None,
+            ),
+            force=self._context.force,
+            timeline_start=_NEAR_WRAP if near_wrap else 0,
+            timeout=TIMEOUT,
+            command_memory=1 << (15 if small else 17),
+            staging=1 << (13 if small else 18),
+        )
+        if small:
+            leave(device, _SMALL_VRAM)
+        return device
+
+    def program(self, device: HCQDevice, name: str) -> HCQProgram:
+        """See `gpu.hcq.conformance.Target`. Raises FormatError for a kernel the folder lacks."""
+        assert isinstance(device, RmDevice), "this target opens no other devices"
+        cubin = Cubin(read_kernel(self._context.folder, device.target.sm, name))
+        return device.load(cubin, name, LAYOUTS[name], written=_WRITTEN.get(name))
+
+    def resources(self) -> tuple[int, ...]:
+        """Open files and mappings of this process."""
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8").count("\n")
+        return len(os.listdir("/proc/self/fd")), maps
+
+
+def untraced_world(context: Context) -> World:
+    """The world below the one that records."""
+    return context.simulation.world if context.simulation is not None else real_world()
+
+
+def leave(device: RmDevice, room: int) -> None:
+    """Takes all device memory but some bytes, so that it runs out soon."""
+    left = device.exclusively(device.allocate, room, MemoryKind.VRAM)
+    size = 1 << 40
+    while size >= room:
+        try:
+            device.exclusively(device.allocate, size, MemoryKind.VRAM)
+        except OutOfMemory:
+            size //= 2
+    device.exclusively(device.release, left)
