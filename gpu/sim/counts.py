@@ -9,18 +9,17 @@ from dataclasses import astuple, dataclass
 class Counts:
     """What has happened since a machine was made, all processes and GPUs together.
 
-    NVIDIA's machines count `ioctls` only.
-
     Attributes:
         ioctls: requests made of device files, refused ones included.
         doorbells: values that the model found in doorbells. It looks when someone waits or makes
             a call: several rings of one doorbell in between are one.
-        packets: packets that were carried out, those of indirect buffers included. One that has to
-            wait counts once, when it is done with.
+        packets: what engines were given in rings and has been carried out: packets on AMD's
+            machines, those of indirect buffers included; entries of rings and methods on NVIDIA's.
+            One that has to wait counts once.
         kernels: grids that were begun.
         instructions: machine instructions that waves have executed, each once for all lanes of its
             wave, waits and hints included. They are added when a grid ends; one that faults or is
-            given up adds nothing.
+            given up adds nothing. NVIDIA's machines have none: their executors do not tell.
     """
 
     ioctls: int = 0

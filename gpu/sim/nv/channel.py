@@ -143,8 +143,7 @@ class Channel(Resource):
                 self._guarded(self._take_put)
 
     def _gp_put(self) -> int:
-        data = self.userd.load(self.userd_offset + _GP_PUT, 4)
-        return int.from_bytes(data, "little")
+        return self.userd.read_word(self.userd_offset + _GP_PUT)
 
     def _take_put(self) -> None:
         """Takes over GP_PUT, and remembers the entries as they are published."""

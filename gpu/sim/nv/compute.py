@@ -146,6 +146,7 @@ class ComputeEngine:
         self._invalidate_for(qmd, launch)
         self._check_mapped(qmd, launch)
         self.grids.append(Grid(self, launch, qmd))
+        self.gpu.counts.kernels += 1
 
     def _decode(self, address: int, qmd: Qmd) -> Launch:
         grid, block, cluster = qmd.sizes()

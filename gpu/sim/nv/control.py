@@ -7,21 +7,23 @@ then the command in its class (NOT_SUPPORTED, INVALID_PARAM_STRUCT).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from gpu.sim.kernel import SysError
 from gpu.sim.nv.channel import Channel
-from gpu.sim.nv.classes import RULES, Kind, chip_classes
+from gpu.sim.nv.classes import RULES, chip_classes
+from gpu.sim.nv.commands import Call, Command
 from gpu.sim.nv.gpu import COPY_ENGINES, ENGINE_COPY0, NvGpu
 from gpu.sim.nv.layout import Layout, Record
-from gpu.sim.nv.objects import ChannelGroup, Debugger, Resource
+from gpu.sim.nv.objects import ChannelGroup, Debugger
+from gpu.sim.nv.peer_control import PEER_COMMANDS
 from gpu.sim.nv.status import RmError, Status, check
 
 if TYPE_CHECKING:
     from gpu.sim.nv.files import RmFile
     from gpu.sim.nv.rm import ResourceManager
+    from gpu.sim.process import SimProcess
 
 VERSION: Final = "580.142"
 _MAX_ATTACHED: Final = 32
@@ -74,28 +76,7 @@ _TOKEN: Final = Layout(
 )
 
 
-class Call(NamedTuple):
-    """What a handler is given."""
-
-    rm: ResourceManager
-    target: Resource
-    params: Record
-
-    @property
-    def gpu(self) -> NvGpu:
-        """The GPU of the object."""
-        return self.target.gpu
-
-
-class Command(NamedTuple):
-    """A command: objects that have it, its parameters, and what answers it."""
-
-    kinds: tuple[Kind, ...]
-    layout: Layout
-    handler: Callable[[Call], None]
-
-
-def control(rm: ResourceManager, file: RmFile, args: Record) -> None:
+def control(rm: ResourceManager, file: RmFile, process: SimProcess, args: Record) -> None:
     """NV_ESC_RM_CONTROL. Raises RmError."""
     number, address, size = args["cmd"], args["params"], args["paramsSize"]
     check(args["hClient"] in rm.clients, Status.INVALID_CLIENT, f"client {args['hClient']:#x}")
@@ -106,7 +87,7 @@ def control(rm: ResourceManager, file: RmFile, args: Record) -> None:
     what = f"command {number:#x}: {size} bytes of parameters at {address:#x}; {wanted}"
     check(paired, Status.INVALID_ARGUMENT, what)
     try:
-        data = rm.user.read(address, size) if size else b""
+        data = process.user.read(address, size) if size else b""
     except SysError as error:
         raise RmError(Status.INVALID_ADDRESS, str(error)) from error
     client = rm.client(file, args["hClient"])
@@ -117,8 +98,8 @@ def control(rm: ResourceManager, file: RmFile, args: Record) -> None:
         raise RmError(Status.NOT_SUPPORTED, f"{target} has no command {number:#x}")
     check(size == command.layout.size, Status.INVALID_PARAM_STRUCT, what)
     params = command.layout.parse(data)
-    command.handler(Call(rm, target, params))
-    rm.user.write(address, params.data)
+    command.handler(Call(rm, target, params, process.user))
+    process.user.write(address, params.data)
 
 
 # The root.
@@ -157,7 +138,7 @@ def _class_list(call: Call) -> None:
         room = call.params["count"]
         check(room >= len(classes), Status.INVALID_PARAM_STRUCT, f"{room} of {len(classes)}")
         data = b"".join(number.to_bytes(4, "little") for number in classes)
-        call.rm.user.write(address, data)
+        call.user.write(address, data)
     call.params["count"] = len(classes)
 
 
@@ -197,14 +178,14 @@ def _gr_info(call: Call) -> None:
         0x20: 2,
         0x2C: 64,
     }
-    data = bytearray(call.rm.user.read(address, 8 * count))
+    data = bytearray(call.user.read(address, 8 * count))
     for at in range(0, len(data), 8):
         index = int.from_bytes(data[at : at + 4], "little")
         check(index <= _GR_INFO_MAX, Status.INVALID_ARGUMENT, f"GR info {index:#x}")
         if index not in known:
             call.rm.debug.note(f"GR info {index:#x} is not modelled; 0 is answered")
         data[at + 4 : at + 8] = known.get(index, 0).to_bytes(4, "little")
-    call.rm.user.write(address, data)
+    call.user.write(address, data)
 
 
 def _gpc_mask(call: Call) -> None:
@@ -347,4 +328,5 @@ COMMANDS: Final[dict[int, Command]] = {
     0xA06F0103: Command(("channel",), _SCHEDULE, _schedule),
     0xA06F0104: Command(("channel",), _BIND, _bind),
     0xC36F0108: Command(("channel",), _TOKEN, _token),
+    **PEER_COMMANDS,
 }

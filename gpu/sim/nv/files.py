@@ -94,7 +94,7 @@ class RmFile(SimFile):
         if len(data) != layouts.XFER.size:
             raise SysError(errno.EINVAL, f"XFER of {len(data)} bytes")
         args = Record(layouts.XFER, data)
-        user = process.world.user
+        user = process.user
         inner = bytearray(user.read(args["ptr"], args["size"]))
         try:
             self._escape(process, args["cmd"], inner)
@@ -168,7 +168,8 @@ class RmFile(SimFile):
         if not mapped.writable:
             prot &= ~hostmem.PROT_WRITE
         kept = flags & (hostmem.MAP_FIXED | hostmem.MAP_FIXED_NOREPLACE) | hostmem.MAP_SHARED
-        return mapped.pool.map_for_cpu(mapped.extents, size, prot, kept, address)
+        where = (mapped.extents, size, prot, kept, address)
+        return mapped.pool.map_for_cpu(*where, process.mapper)
 
     def released(self) -> None:
         """The file's clients end with it."""
@@ -196,7 +197,7 @@ def _alloc_memory(file: RmFile, process: SimProcess, args: Record) -> None:
     size = align_up(args["limit"] + 1, PAGE)
     for page in range(start, start + size, PAGE):
         try:
-            file.rm.user.read(page, 1)
+            process.user.read(page, 1)
         except SysError as error:
             raise RmError(Status.INVALID_ADDRESS, f"page {page:#x} is not there") from error
     client = file.rm.client(file, args["hRoot"])
@@ -205,7 +206,7 @@ def _alloc_memory(file: RmFile, process: SimProcess, args: Record) -> None:
     handle = file.rm.adopt(client, device, args["hObjectNew"])
     memory = Memory("os_memory", OS_DESCRIPTOR, client, handle, device)
     pages = (Extent(start, size),)
-    memory.physical = Physical(device.gpu, UserPages(file.rm.user), pages, size, PAGE, cpu=False)
+    memory.physical = Physical(device.gpu, UserPages(process.user), pages, size, PAGE, cpu=False)
     memory.length = size
     device.children.append(memory)
     client.objects[handle] = memory
@@ -277,7 +278,7 @@ def _free_os_event(file: RmFile, process: SimProcess, args: Record) -> None:
 
 def _event_data(file: RmFile, process: SimProcess, args: Record) -> None:
     check(bool(file.events), Status.OPERATING_SYSTEM, "no event is queued")
-    file.rm.user.write(args["pEvent"], file.events.pop(0).data)
+    process.user.write(args["pEvent"], file.events.pop(0).data)
     args["MoreEvents"] = bool(file.events)
 
 
@@ -288,7 +289,7 @@ def _nothing(file: RmFile, process: SimProcess, args: Record) -> None:
 ESCAPES: Final[dict[int, Escape]] = {
     0x27: Escape(layouts.OS02, False, _alloc_memory),
     0x29: Escape(layouts.OS00, True, lambda f, p, a: f.rm.free(f, a["hRoot"], a["hObjectOld"])),
-    0x2A: Escape(layouts.OS54, True, lambda f, p, a: control.control(f.rm, f, a)),
+    0x2A: Escape(layouts.OS54, True, lambda f, p, a: control.control(f.rm, f, p, a)),
     0x2B: Escape(layouts.OS64, None, _alloc),
     0x34: Escape(layouts.OS55, True, lambda f, p, a: f.rm.duplicate(f, a)),
     0x35: Escape(layouts.OS57, True, lambda f, p, a: f.rm.share(f, a)),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpu.sim.clock import VirtualClock
+from gpu.sim.counts import Counts
 from gpu.sim.faults import FaultPlan
 from gpu.sim.nv.caches import Caches, Mode
 from gpu.sim.nv.chips import Chip
@@ -61,6 +63,7 @@ class NvGpu:
         uuid: 16 bytes, what UVM calls it.
         groups: channel groups of all processes.
         usermode: the page that processes map: the doorbell at 0x90, the clock at 0x80.
+        counts: the machine's, to which it adds what it does.
         bar1_used: bytes of the BAR1 aperture that are mapped.
         events: those that wait for something of this GPU; `deliver` queues one for its file.
     """
@@ -74,6 +77,7 @@ class NvGpu:
         debug: DebugChannel,
         rng: random.Random,
         plan: FaultPlan,
+        counts: Counts,
         mode: Mode,
         executor: KernelExecutor,
     ):
@@ -87,6 +91,7 @@ class NvGpu:
         self.debug = debug
         self.rng = rng
         self.plan = plan
+        self.counts = counts
         self.executor = executor
         self.vram = Pool("video memory", chip.vram_size, local=True)
         self.usermode = Pool("usermode registers", USERMODE_SIZE)
@@ -97,7 +102,9 @@ class NvGpu:
         self.bar1_used = 0
         self.plugged = True
         self._next_channel: dict[int, int] = {}
-        self.show_registers()
+        self._order = threading.Lock()
+        self.usermode.write_word(DOORBELL, 4, UNRUNG)
+        self.show_clock()
 
     def __str__(self) -> str:
         return f"GPU {self.index} ({self.chip.name})"
@@ -140,21 +147,43 @@ class NvGpu:
 
     def sample(self) -> None:
         """Looks at what processes wrote without a call: the doorbell."""
-        token = self.usermode.read_word(DOORBELL, 4)
-        if token != UNRUNG:
+        token = self._take_ring()
+        if token is not None:
             self._ring(token)
+        self._check_usermode()
+        self.show_clock()
+        for channel in self.channels:
+            channel.sample()
+
+    def _take_ring(self) -> int | None:
+        """What was written to the doorbell, which is free for the next one from then on.
+
+        Processes write it whenever they like, so a ring may come between the look and the clearing.
+        It is not lost: it came after its GP_PUT, and whoever was given a token looks at GP_PUT of
+        all channels, after the clearing. A lock's atomic operation keeps the two in this order
+        on x86; elsewhere it is the time that Python takes between them.
+        """
+        token = self.usermode.read_word(DOORBELL, 4)
+        if token == UNRUNG:
+            return None
+        self.usermode.write_word(DOORBELL, 4, UNRUNG)
+        with self._order:
+            self.counts.doorbells += 1
+        return token
+
+    def _check_usermode(self) -> None:
+        """Notices what was written beside the doorbell, and clears that only."""
         written = bytearray(self.usermode.load(0, USERMODE_SIZE))
         written[TIME_LOW : TIME_LOW + 8] = bytes(8)
         written[DOORBELL : DOORBELL + 4] = bytes(4)
-        if written != _CLEAN:
-            at = next(i for i, byte in enumerate(written) if byte)
-            self.debug.violation(
-                f"the usermode page was written at {at:#x}; the doorbell is at {DOORBELL:#x}"
-            )
-            self.usermode.store(0, _CLEAN)
-        self.show_registers()
-        for channel in self.channels:
-            channel.sample()
+        if written == _CLEAN:
+            return
+        at = next(i for i, byte in enumerate(written) if byte)
+        self.debug.violation(
+            f"the usermode page was written at {at:#x}; the doorbell is at {DOORBELL:#x}"
+        )
+        self.usermode.store(0, _CLEAN[:DOORBELL])
+        self.usermode.store(DOORBELL + 4, _CLEAN[DOORBELL + 4 :])
 
     def _ring(self, token: int) -> None:
         """A ring came. A later one hides an earlier one, so all that moved count as rung."""
@@ -164,13 +193,8 @@ class NvGpu:
         for channel in self.channels:
             channel.ring(hidden=channel.token != token)
 
-    def show_registers(self) -> None:
-        """Puts the clock, and an unrung doorbell, where processes see them."""
-        self.usermode.write_word(DOORBELL, 4, UNRUNG)
-        self.show_clock()
-
     def show_clock(self) -> None:
-        """The clock goes on; a doorbell that was rung meanwhile stays."""
+        """Puts the clock where processes see it."""
         self.usermode.write_word(TIME_LOW, 8, self.clock.now_ns)
 
     def signal(self, engine: int) -> None:

@@ -26,6 +26,7 @@ class Physical:
         page_size: what UVM may at most map it with.
         cpu: whether RM_MAP_MEMORY may map it (memory of the process itself may not).
         users: how many hold it; the last one gives it back.
+        seen_by: GPUs that it was ever mapped on.
     """
 
     gpu: NvGpu
@@ -35,6 +36,7 @@ class Physical:
     page_size: int
     cpu: bool = True
     users: int = field(default=1)
+    seen_by: set[NvGpu] = field(default_factory=set)
 
     @property
     def local(self) -> bool:
@@ -51,8 +53,9 @@ class Physical:
         if self.users:
             return
         if isinstance(self.region, Pool):
-            for extent in self.extents:
-                self.gpu.caches.drop(self.region, *extent)
+            for gpu in {self.gpu, *self.seen_by}:
+                for extent in self.extents:
+                    gpu.caches.drop(self.region, *extent)
             self.region.release(self.extents)
 
     def pieces(self, offset: int, size: int) -> list[Extent]:
@@ -71,6 +74,13 @@ class Physical:
         """Reads bytes, as the kernel does."""
         pieces = self.pieces(offset, size)
         return b"".join(self.region.load(*piece) for piece in pieces)
+
+    def read_word(self, offset: int) -> int:
+        """Four aligned bytes, in a single access where a process may write them meanwhile."""
+        (piece,) = self.pieces(offset, 4)
+        if isinstance(self.region, Pool):
+            return self.region.read_word(piece.offset, 4)
+        return int.from_bytes(self.region.load(*piece), "little")
 
     def store(self, offset: int, data: bytes) -> None:
         """Writes bytes, as the kernel does."""

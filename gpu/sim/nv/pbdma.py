@@ -61,6 +61,7 @@ class Pbdma:
         self.channel = channel
         self.port = channel.port.as_agent("host")
         self.subchannels: dict[int, Engine] = {}
+        self._counts = channel.gpu.counts
         self.segment: list[int] | None = None
         self._at = 0
         self._base = 0
@@ -70,6 +71,7 @@ class Pbdma:
 
     def entry(self, value: int) -> None:
         """Takes one ring entry. Raises ChannelError, PageFault."""
+        self._counts.packets += 1
         low, high = value & 0xFFFF_FFFF, value >> 32
         length = bits(high, 30, 10)
         if not length:
@@ -127,6 +129,7 @@ class Pbdma:
         self._method(subchannel, address, value)
 
     def _method(self, subchannel: int, address: int, value: int) -> None:
+        self._counts.packets += 1
         if address == _SET_OBJECT:
             self.subchannels[subchannel] = self.channel.engine_for(subchannel, value)
         elif address < 0x100:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpu.core.bits import align_up
-from gpu.sim.kernel import SysError, UserMemory
+from gpu.sim.kernel import CallerMemory, SysError
 from gpu.sim.nv import construct
 from gpu.sim.nv.classes import (
     EVENT_CLASSES,
@@ -35,6 +35,7 @@ from gpu.sim.nv.objects import (
     Usermode,
     VaSpace,
 )
+from gpu.sim.nv.peers import PeerPairs
 from gpu.sim.nv.status import RmError, Status, check
 from gpu.sim.physical import PAGE, Extent, Pool
 from gpu.sim.record import DebugChannel
@@ -76,12 +77,13 @@ class ResourceManager:
         clients: of all processes, by handle.
         gpus: in the order of their device instances.
         os_events: files that ALLOC_OS_EVENT told of, by client and descriptor.
+        peers: pairs of GPUs that reach each other's memory.
     """
 
-    def __init__(self, gpus: list[NvGpu], user: UserMemory, debug: DebugChannel):
+    def __init__(self, gpus: list[NvGpu], debug: DebugChannel, pcie_peers: bool):
         self.gpus = gpus
-        self.user = user
         self.debug = debug
+        self.peers = PeerPairs(pcie_peers)
         self.clients: dict[int, Client] = {}
         self.os_events: dict[tuple[int, int], RmFile] = {}
         self._next_client = _FIRST_CLIENT
@@ -116,7 +118,7 @@ class ResourceManager:
             known = number in NOT_MODELLED
             status = Status.NOT_SUPPORTED if known else Status.INVALID_CLASS
             raise RmError(status, f"{'not modelled' if known else 'unknown'}: class {number:#x}")
-        params = self._read_params(number, rule, args["pAllocParms"])
+        params = self._read_params(process.user, number, rule, args["pAllocParms"])
         if number in ROOT_CLASSES:
             args["hObjectNew"] = self._new_client(file, process, args["hObjectNew"]).handle
             return
@@ -137,9 +139,11 @@ class ResourceManager:
         client.objects[handle] = made
         args["hObjectNew"] = handle
         if params is not None:
-            self.user.write(args["pAllocParms"], params.data)
+            process.user.write(args["pAllocParms"], params.data)
 
-    def _read_params(self, number: int, rule: ClassRule, address: int) -> Record | None:
+    def _read_params(
+        self, user: CallerMemory, number: int, rule: ClassRule, address: int
+    ) -> Record | None:
         if not address:
             required = rule.required and rule.params is not None
             check(not required, Status.INVALID_ARGUMENT, f"class {number:#x} needs pAllocParms")
@@ -147,7 +151,7 @@ class ResourceManager:
         if rule.params is None:
             raise RmError(Status.INVALID_ARGUMENT, f"class {number:#x} takes no parameters")
         try:
-            return rule.params.parse(self.user.read(address, rule.params.size))
+            return rule.params.parse(user.read(address, rule.params.size))
         except SysError as error:
             raise RmError(Status.INVALID_ADDRESS, str(error)) from error
 

@@ -7,6 +7,7 @@ calls are in `gpu.sim.nv.uvm_calls`.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,16 @@ class External:
     size: int
     physical: Physical
     mappings: list[Mapping]
+
+    @property
+    def owner(self) -> NvGpu:
+        """The GPU under whose device the memory was allocated, also that of the machine."""
+        return self.physical.gpu
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is video memory."""
+        return self.physical.local
 
 
 @dataclass(eq=False)
@@ -70,6 +81,7 @@ class UvmSpace(SimFile):
         keeps: the file whose memory this one keeps, after MM_INITIALIZE; `mm_alive` there.
         gpus: registered ones by uuid.
         spaces: registered VA spaces by their GPU's uuid.
+        peers: pairs that ENABLE_PEER_ACCESS named.
         ranges: by start.
     """
 
@@ -81,6 +93,7 @@ class UvmSpace(SimFile):
         self.mm_alive = False
         self.gpus: dict[bytes, NvGpu] = {}
         self.spaces: dict[bytes, GpuSpace] = {}
+        self.peers: set[frozenset[NvGpu]] = set()
         self.ranges: dict[int, Range] = {}
         self._starts: list[int] = []
 
@@ -90,6 +103,8 @@ class UvmSpace(SimFile):
             self.drop_space(uuid)
         for found in list(self.ranges.values()):
             self.drop_range(found)
+        for pair in list(self.peers):
+            self.drop_peers(pair)
         self.gpus.clear()
         self.world.forget_space(self)
 
@@ -147,11 +162,34 @@ class UvmSpace(SimFile):
         space = self.spaces[uuid]
         for channel in list(space.channels):
             self.drop_channel(space, channel)
-        for found in self.ranges.values():
-            for external in [e for e in found.mapped if e.gpu is space.gpu]:
-                self.unmap(found, external)
+        self._unmap_where(lambda e: e.gpu is space.gpu)
         space.vaspace.uvm_owner = False
         del self.spaces[uuid]
+
+    def drop_peers(self, pair: frozenset[NvGpu]) -> None:
+        """Ends peer access: what either has mapped of the other's video memory goes.
+
+        uvm_va_range_disable_peer_external.
+        """
+        self._unmap_where(
+            lambda e: e.gpu in pair and e.owner is not e.gpu and e.owner in pair and e.is_local
+        )
+        self.peers.remove(pair)
+        self.world.rm.peers.release(*pair)
+
+    def drop_gpu(self, gpu: NvGpu) -> None:
+        """Unregisters a GPU: its VA space, its peers, and what others have mapped of its memory."""
+        if gpu.uuid in self.spaces:
+            self.drop_space(gpu.uuid)
+        for pair in [pair for pair in self.peers if gpu in pair]:
+            self.drop_peers(pair)
+        self._unmap_where(lambda e: e.owner is gpu)
+        del self.gpus[gpu.uuid]
+
+    def _unmap_where(self, matches: Callable[[External], bool]) -> None:
+        for found in self.ranges.values():
+            for external in [e for e in found.mapped if matches(e)]:
+                self.unmap(found, external)
 
     def drop_channel(self, space: GpuSpace, channel: Channel) -> None:
         """Unregisters a channel; it stops, and its context's addresses are free again."""

@@ -1,7 +1,7 @@
 """The calls of /dev/nvidia-uvm.
 
 From kernel-open/nvidia-uvm of open-gpu-kernel-modules 580.142: uvm.c, uvm_va_space.c,
-uvm_map_external.c, uvm_user_channel.c. The request is a plain number, the status is in the
+uvm_user_channel.c. The request is a plain number, the status is in the
 argument.
 """
 
@@ -17,20 +17,15 @@ from gpu.sim.nv import layouts
 from gpu.sim.nv.channel import Channel
 from gpu.sim.nv.gpu import ENGINE_GRAPHICS
 from gpu.sim.nv.layout import Layout, Record
-from gpu.sim.nv.objects import Memory, VaSpace
+from gpu.sim.nv.objects import VaSpace
 from gpu.sim.nv.status import RmError, Status, check
-from gpu.sim.nv.uvm import External, GpuSpace, Range, UvmSpace
+from gpu.sim.nv.uvm import GpuSpace, Range, UvmSpace
+from gpu.sim.nv.uvm_map import map_memory, span, unmap_memory
+from gpu.sim.nv.uvm_peers import disable_peers, enable_peers
 from gpu.sim.process import ArgumentBytes, SimProcess
-from gpu.sim.translate import Mapping
 
-_PAGE: Final = 4096
-_MAX_GPUS: Final = 256
-_MAPPING_TYPES: Final = 4
-_READ_ONLY: Final = 3
-_CACHING_TYPES: Final = 3
 _INIT_FLAGS: Final = 0x3  # DISABLE_HMM, MULTI_PROCESS_SHARING_MODE
 _MAX_CHANNEL_VA: Final = 1 << 57
-_GPU_VA_LIMIT: Final = 1 << 49
 _CONTEXT_ALIGN: Final = 2 << 20
 
 
@@ -61,14 +56,6 @@ class UvmFile(UvmSpace):
             self.world.debug.note(f"UVM call {request:#x} answers {error}")
         ctypes.memmove(argument, bytes(args.data), size)
         return 0
-
-
-def _span(args: Record, name: str = "base") -> tuple[int, int]:
-    """base and length, of whole 4 KiB pages (uvm_api_range_invalid_4k)."""
-    base, length = args[name], args["length"]
-    good = base and length and base % _PAGE == 0 and length % _PAGE == 0 and base + length < 1 << 64
-    check(bool(good), Status.INVALID_ADDRESS, f"{length:#x} bytes at {base:#x}")
-    return base, length
 
 
 def _initialize(file: UvmSpace, args: Record) -> None:
@@ -107,11 +94,7 @@ def _register_gpu(file: UvmSpace, args: Record) -> None:
 
 
 def _unregister_gpu(file: UvmSpace, args: Record) -> None:
-    uuid = args.raw("uuid")
-    file.gpu(uuid)
-    if uuid in file.spaces:
-        file.drop_space(uuid)
-    del file.gpus[uuid]
+    file.drop_gpu(file.gpu(args.raw("uuid")))
 
 
 def _register_space(file: UvmSpace, args: Record) -> None:
@@ -150,7 +133,7 @@ def _register_channel(file: UvmSpace, args: Record) -> None:
     buffers = _context_buffers(found)
     base, length = args["base"], args["length"]
     if buffers:
-        _span(args)
+        span(args)
     check(found not in space.channels, Status.INVALID_CHANNEL, f"{found} is registered already")
     if buffers:
         check(base + length - 1 < _MAX_CHANNEL_VA, Status.OUT_OF_RANGE, f"a window at {base:#x}")
@@ -215,102 +198,17 @@ def _unregister_channel(file: UvmSpace, args: Record) -> None:
     raise RmError(Status.INVALID_CHANNEL, f"channel {args['hChannel']:#x} is not registered")
 
 
-def _peers(file: UvmSpace, args: Record) -> None:
-    a, b = file.gpu(args.raw("uuidA")), file.gpu(args.raw("uuidB"))
-    check(a is not b, Status.INVALID_DEVICE, "a GPU and itself")
-    raise RmError(Status.NOT_SUPPORTED, "peer access is not modelled")
-
-
 def _create_range(file: UvmSpace, args: Record) -> None:
-    file.add_range(Range(*_span(args)))
+    file.add_range(Range(*span(args)))
 
 
 def _free(file: UvmSpace, args: Record) -> None:
-    base, length = _span(args)
+    base, length = span(args)
     found = file.ranges.get(base)
     good = found is not None and found.size == length and not found.channel
     check(good, Status.INVALID_ADDRESS, f"no external range of {length:#x} bytes at {base:#x}")
     assert found is not None
     file.drop_range(found)
-
-
-def _external(file: UvmSpace, base: int, length: int) -> Range:
-    found = file.overlapping(base, base + 1)
-    good = found is not None and not found.channel and found.end >= base + length
-    check(good, Status.INVALID_ADDRESS, f"{length:#x} bytes at {base:#x} are in no external range")
-    assert found is not None
-    return found
-
-
-def _map(file: UvmSpace, args: Record) -> None:
-    """uvm_map_external_allocation; what fails on a later GPU undoes the earlier ones."""
-    base, length = _span(args)
-    count = args["count"]
-    check(0 < count <= _MAX_GPUS, Status.INVALID_ARGUMENT, f"{count} GPUs")
-    found = _external(file, base, length)
-    size = layouts.UVM_ATTRIBUTES.size
-    table = args.raw("attributes")
-    made: list[External] = []
-    try:
-        for i in range(count):
-            attributes = layouts.UVM_ATTRIBUTES.parse(table[i * size : (i + 1) * size])
-            made.append(_map_on(file, found, args, attributes))
-    except RmError:
-        for external in made:
-            file.unmap(found, external)
-        raise
-
-
-def _map_on(file: UvmSpace, found: Range, args: Record, attributes: Record) -> External:
-    kind = attributes["mapping"]
-    good = kind < _MAPPING_TYPES and attributes["caching"] < _CACHING_TYPES
-    plain = not (attributes["format"] or attributes["elementBits"] or attributes["compression"])
-    check(good and plain, Status.INVALID_ARGUMENT, f"attributes {attributes}")
-    space = file.space(attributes.raw("uuid"))
-    base, length, offset = args["base"], args["length"], args["offset"]
-    check(base + length <= _GPU_VA_LIMIT, Status.OUT_OF_RANGE, f"{base:#x} is beyond the GPU")
-    for old in [e for e in found.mapped if e.gpu is space.gpu]:
-        if old.start < base + length and base < old.start + old.size:
-            file.unmap(found, old)
-    memory = _memory(file, args["hClient"], args["hMemory"])
-    local = memory.physical.local and memory.gpu is not space.gpu
-    check(not local, Status.INVALID_DEVICE, "video memory of a GPU without peer access")
-    inside = offset + length <= memory.physical.size
-    check(inside, Status.INVALID_OFFSET, f"{length:#x} from {offset:#x} of {memory.length:#x}")
-    check(offset % _PAGE == 0, Status.INVALID_ADDRESS, f"offset {offset:#x}")
-    physical = memory.physical
-    physical.hold()
-    mappings, at = [], base
-    for piece in physical.pieces(offset, length):
-        writable = kind != _READ_ONLY and not memory.read_only
-        mapping = Mapping(
-            at, at + piece.size, physical.region, piece.offset, writable, owner=physical
-        )
-        space.vaspace.space.map(mapping)
-        mappings.append(mapping)
-        at += piece.size
-    external = External(space.gpu, base, length, physical, mappings)
-    found.mapped.append(external)
-    return external
-
-
-def _memory(file: UvmSpace, client: int, handle: int) -> Memory:
-    """nvGpuOpsDupMemory."""
-    found = file.world.rm.find(client, handle)
-    if not isinstance(found, Memory):
-        raise RmError(Status.INVALID_OBJECT_HANDLE, f"{found} is no memory")
-    same = found.client.pid == file.process.pid
-    check(same, Status.INSUFFICIENT_PERMISSIONS, f"{found} is another process's")
-    return found
-
-
-def _unmap(file: UvmSpace, args: Record) -> None:
-    base, length = _span(args)
-    found = _external(file, base, length)
-    gpu = file.gpu(args.raw("uuid"))
-    for external in [e for e in found.mapped if e.gpu is gpu]:
-        if external.start < base + length and base < external.start + external.size:
-            file.unmap(found, external)
 
 
 def _pageable(file: UvmSpace, args: Record) -> None:
@@ -332,14 +230,14 @@ CALLS: Final[dict[int, Call]] = {
     26: Call(layouts.UVM_UNREGISTER_VASPACE, True, _unregister_space),
     27: Call(layouts.UVM_REGISTER_CHANNEL, True, _register_channel),
     28: Call(layouts.UVM_UNREGISTER_CHANNEL, True, _unregister_channel),
-    29: Call(layouts.UVM_PEER, True, _peers),
-    30: Call(layouts.UVM_PEER, True, _peers),
-    33: Call(layouts.UVM_MAP, True, _map),
+    29: Call(layouts.UVM_PEER, True, enable_peers),
+    30: Call(layouts.UVM_PEER, True, disable_peers),
+    33: Call(layouts.UVM_MAP, True, map_memory),
     34: Call(layouts.UVM_FREE, True, _free),
     37: Call(layouts.UVM_REGISTER_GPU, True, _register_gpu),
     38: Call(layouts.UVM_UNREGISTER_GPU, True, _unregister_gpu),
     39: Call(layouts.UVM_PAGEABLE, True, _pageable),
-    66: Call(layouts.UVM_UNMAP, True, _unmap),
+    66: Call(layouts.UVM_UNMAP, True, unmap_memory),
     73: Call(layouts.UVM_CREATE_RANGE, True, _create_range),
     75: Call(layouts.UVM_MM_INITIALIZE, False, _mm_initialize),
 }

@@ -71,6 +71,7 @@ class NvSimWorld(Machine):
         plan: faults to inject.
         coherence: what caches do; see `gpu.sim.nv.caches`.
         executor: runs kernels; without one a launch is an error.
+        pcie_peers: whether GPUs of one chip reach each other's memory; see `gpu.sim.nv.peers`.
 
     Attributes: those of `Machine`, and
         gpus, rm: for tests.
@@ -87,13 +88,14 @@ class NvSimWorld(Machine):
         plan: FaultPlan = FaultPlan(),  # noqa: B008 - frozen
         coherence: Mode = "check",
         executor: KernelExecutor | None = None,
+        pcie_peers: bool = True,
     ):
         super().__init__(seed, plan, _HOST_MEMORY)
-        parts = (self._host, self.clock, self.debug, self.rng, plan, coherence)
+        parts = (self._host, self.clock, self.debug, self.rng, plan, self.counts, coherence)
         names = [chip] if isinstance(chip, str) else list(chip)
         runner = executor or NoExecutor()
         self.gpus = [NvGpu(find_chip(n), i, *parts, runner) for i, n in enumerate(names)]
-        self.rm = ResourceManager(self.gpus, self.user, self.debug)
+        self.rm = ResourceManager(self.gpus, self.debug, pcie_peers)
         self._spaces: list[UvmSpace] = []
         self._add_files()
 

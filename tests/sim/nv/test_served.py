@@ -1,0 +1,86 @@
+"""A machine with NVIDIA GPUs that several real processes use, by raw calls."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gpu
+from gpu.sim.nv.world import NvSimWorld
+from gpu.sim.server import serve
+from sim.nv.bench import Machine, add_one
+from sim.nv.methods import release
+from sim.nv.raw_nv import RawNv
+
+_TREES = os.pathsep.join((str(Path(gpu.__file__).parents[1]), str(Path(__file__).parents[2])))
+
+
+@pytest.fixture
+def world() -> Iterator[NvSimWorld]:
+    world = NvSimWorld(seed=1, executor=Machine(add_one))
+    yield world
+    assert world.debug.violations == [] and world.debug.faults == []
+    world.close()
+
+
+@pytest.fixture
+def path(world: NvSimWorld, tmp_path: Path) -> Iterator[str]:
+    path = str(tmp_path / "machine")
+    with serve(world, path):
+        yield path
+
+
+def start(path: str, rounds: int) -> subprocess.Popen[str]:
+    """A process that works; it has begun when this returns."""
+    command = [sys.executable, "-m", "sim.nv.served_user", path, str(rounds)]
+    environment = {**os.environ, "PYTHONPATH": _TREES}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "working\n"
+    return process
+
+
+def wait_for_exit(world: NvSimWorld, clients: int) -> None:
+    late = time.monotonic() + 20
+    while time.monotonic() < late:
+        with world.lock:
+            if len(world.rm.clients) == clients:
+                return
+        time.sleep(0.01)
+    pytest.fail("the machine still has the process's objects")
+
+
+def test_processes_work_at_once(world: NvSimWorld, path: str) -> None:
+    """Each has memory of its own, at addresses that the others use too; all use the one GPU."""
+    user = RawNv(world.process)
+    before = world.usage()
+    others = [start(path, 12) for _ in range(2)]
+    flag = user.buffer()
+    user.ring.submit(*release(flag.va, 1))
+    for other in others:
+        assert other.communicate(timeout=60)[0] == "done\n" and other.returncode == 0
+    wait_for_exit(world, 1)
+    assert flag.host.read(0, 4) == 1
+    assert world.counts.kernels == 2 * 12
+    after = world.usage()
+    assert (after.vram, after.channels) == (before.vram, before.channels)
+
+
+def test_a_killed_process_leaves_nothing(world: NvSimWorld, path: str) -> None:
+    RawNv(world.process)
+    before, fds = world.usage(), len(os.listdir("/proc/self/fd"))
+    other = start(path, 0)
+    with world.lock:
+        assert world.usage().channels == 2
+    other.kill()
+    other.communicate()
+    wait_for_exit(world, 1)
+    with world.lock:
+        assert world.usage() == before
+    assert len(os.listdir("/proc/self/fd")) == fds
