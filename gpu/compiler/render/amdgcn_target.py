@@ -30,24 +30,27 @@ class Chip(NamedTuple):
 
     Attributes:
         wave: lanes of a wave.
+        units: compute units of a large product, a rough number of blocks that run at once.
         private: bytes on the stack of a work-item, at most.
         shared: bytes of local memory of a workgroup, at most.
     """
 
     wave: int
+    units: int
     private: int
     shared: int = 64 << 10
 
 
 _PRIVATE: Final = 96 << 10
 CHIPS: Final = {
-    "gfx942": Chip(64, _PRIVATE),
-    "gfx1030": Chip(32, _PRIVATE),
-    "gfx1100": Chip(32, _PRIVATE),
-    "gfx1200": Chip(32, _PRIVATE),
-    "gfx1201": Chip(32, _PRIVATE),
+    "gfx942": Chip(64, 304, _PRIVATE),
+    "gfx1030": Chip(32, 80, _PRIVATE),
+    "gfx1100": Chip(32, 96, _PRIVATE),
+    "gfx1200": Chip(32, 32, _PRIVATE),
+    "gfx1201": Chip(32, 64, _PRIVATE),
 }
-"""Chips by LLVM's name. COMPUTE_TMPRING_SIZE.WAVESIZE can say some 8 MiB for a wave: 13 bits of
+"""Chips by LLVM's name; units are those of MI300X, RX 6900 XT, RX 7900 XTX, RX 9060 XT and
+RX 9070 XT (AMD's product pages). COMPUTE_TMPRING_SIZE.WAVESIZE can say some 8 MiB for a wave: 13 bits of
 1 KiB before gfx11, 15 bits of 256 bytes in it (Linux, `gc_10_3_0_sh_mask.h` and
 `gc_11_0_0_sh_mask.h`); that is 128 KiB for each of 64 lanes, of which a part is left to LLVM."""
 
@@ -62,6 +65,7 @@ def amd_target(chip: str) -> Target:
     )
     return Target(
         name=chip,
+        workers=found.units,
         native=native,
         parallel="grid",
         registers=_REGISTERS,
