@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
@@ -135,6 +136,9 @@ class DeviceTable:
     """Open devices by name: ``Device["CPU"]`` opens on first use; `Device.DEFAULT` names one."""
 
     _open: ClassVar[dict[str, Compiled]] = {}
+    # Two threads that need a device first get one and the same, or neither could use the other's
+    # memory. Reentrant: opening a device may open another.
+    _opening: ClassVar[threading.RLock] = threading.RLock()
     # Whether several devices were ever asked for at once.
     has_groups: ClassVar[bool] = False
 
@@ -149,9 +153,10 @@ class DeviceTable:
             canonical = self.canonicalize(name)
             if not isinstance(canonical, str):
                 raise InvalidType(f"a device is opened by one name, got {canonical}")
-            found = self._open.get(canonical)
-            if found is None:
-                found = self._open[canonical] = self._open_device(canonical)
+            with self._opening:
+                found = self._open.get(canonical)
+                if found is None:
+                    found = self._open[canonical] = self._open_device(canonical)
         return found
 
     def _open_device(self, name: str) -> Compiled:

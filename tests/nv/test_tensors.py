@@ -108,6 +108,13 @@ def test_jitted_functions_with_symbolic_sizes(nv: None) -> None:
         assert found == pytest.approx(float((a[:size].astype(np.float64) * 2 + 1).sum()), abs=1e-4)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_fetched_ahead_of_code_is_mapped(nv: None, name: str) -> None:
+    """Code of sm_86 and sm_89 lies behind a bank with the literal, not at a page's beginning."""
+    found = Tensor(np.arange(3.0), device=name) * 0.1
+    np.testing.assert_array_equal(found.numpy(), np.arange(3.0) * 0.1)
+
+
 @pytest.mark.parametrize("name", ["NV", "NV:3"])
 def test_arrays_of_a_thread_are_in_local_memory(nv: None, name: str) -> None:
     device, source = opened(name), scratch_kernel(MANY).program()
@@ -119,6 +126,17 @@ def test_arrays_of_a_thread_are_in_local_memory(nv: None, name: str) -> None:
     found = np.zeros(MANY, np.int64)
     device.allocator.copy_out(memoryview(found).cast("B"), out)
     np.testing.assert_array_equal(found, np.arange(MANY)[::-1] + 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kernels_that_differ_in_a_literal_alone(nv: None, name: str) -> None:
+    """Machine code of sm_86 and sm_89 has literals of float64 in bank 2: it is the same code."""
+    x = Tensor(np.arange(3.0), device=name).realize()
+    factors = (3.141592653589793, 2.718281828459045)
+    scales = [gpu.jit(lambda t, factor=factor: (t * factor).realize()) for factor in factors]
+    for _ in range(3):
+        for factor, scale in zip(factors, scales, strict=True):
+            np.testing.assert_allclose(scale(x).numpy(), np.arange(3.0) * factor, rtol=1e-12)
 
 
 def mixing() -> Program:

@@ -60,5 +60,7 @@ def _teach(executor: PtxExecutor, folder: Path) -> None:
                 cubin = Cubin(archive.read(member))
                 ptx = archive.read(member.removesuffix("cubin") + "ptx").rstrip(b"\0").decode()
                 for name, kernel in cubin.kernels.items():
-                    code = cubin.link(0)[kernel.offset : kernel.offset + kernel.size]
-                    executor.learn(code, name, ptx, kernel.parameter_base)
+                    image = cubin.link(0)
+                    code = image[kernel.offset : kernel.offset + kernel.size]
+                    banks = {b.number: image[b.offset : b.offset + b.size] for b in kernel.banks}
+                    executor.learn(code, name, ptx, kernel.parameter_base, banks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from gpu.backends.hcq.program import QueueProgram
@@ -16,9 +16,9 @@ from gpu.runtime.device import LaunchData
 
 _WORD: Final = 8  # bytes of a parameter: an address, or a value as a long
 
-Learn = Callable[[bytes, str, str, int], None]
-"""Tells a simulated GPU of code, the name of its kernel, its PTX, and where its parameters begin in
-constant bank 0."""
+Learn = Callable[[bytes, str, str, int, Mapping[int, bytes]], None]
+"""Tells a simulated GPU of code, the name of its kernel, its PTX, where its parameters begin in
+constant bank 0, and what its other constant banks hold."""
 
 
 def load_program(
@@ -43,5 +43,6 @@ def load_program(
         assert isinstance(loaded.info, LoadedKernel)
         image = cubin.link(loaded.info.image)
         code = image[kernel.offset : kernel.offset + kernel.size]
-        learn(code, name, binary.ptx, kernel.parameter_base)
+        banks = {bank.number: image[bank.offset : bank.offset + bank.size] for bank in kernel.banks}
+        learn(code, name, binary.ptx, kernel.parameter_base, banks)
     return QueueProgram(loaded, data)

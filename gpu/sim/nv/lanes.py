@@ -9,6 +9,7 @@ parameters come out of constant bank 0, shared and local memory are at their win
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,12 +45,14 @@ class _Kernel:
 
     Attributes:
         size, digest: of its machine code.
+        constants: contents of its constant banks beside bank 0, by number.
         module, program: what stands for it.
         parameters: offset of the first one in constant bank 0.
     """
 
     size: int
     digest: bytes
+    constants: Mapping[int, bytes]
     module: LoadedModule
     program: Program
     parameters: int
@@ -75,7 +78,14 @@ class PtxExecutor:
         self._kernels: dict[bytes, list[_Kernel]] = {}
         self._heads: set[int] = set()
 
-    def learn(self, code: bytes, kernel: str, ptx: str, parameters: int) -> None:
+    def learn(
+        self,
+        code: bytes,
+        kernel: str,
+        ptx: str,
+        parameters: int,
+        constants: Mapping[int, bytes] | None = None,
+    ) -> None:
         """Machine code stands for a kernel of some PTX.
 
         Args:
@@ -84,6 +94,8 @@ class PtxExecutor:
             ptx: the text of its module; kernels of one text share its variables.
             parameters: offset of the first parameter in constant bank 0: 0x210 on sm_90, 0x160 on
                 sm_80 to sm_89, 0x380 from sm_100 on (the cubin's EIATTR_PARAM_CBANK).
+            constants: contents of its constant banks beside bank 0, by number. Literals of float64
+                are in bank 2 on sm_80 to sm_89, so kernels that differ in them have one code.
 
         Raises PtxError for a text that is not understood or lacks the kernel, InvalidValue where
         there is no code.
@@ -97,21 +109,23 @@ class PtxExecutor:
         if program is None:
             program = self._programs[ptx, kernel] = Program(shared_engine(), module, kernel)
         digest = hashlib.sha256(code).digest()
-        learned = _Kernel(len(code), digest, module, program, parameters)
+        learned = _Kernel(len(code), digest, dict(constants or {}), module, program, parameters)
         known = self._kernels.setdefault(code[:_HEAD], [])
-        known[:] = [each for each in known if each.digest != learned.digest]
+        same = (learned.digest, learned.constants)
+        known[:] = [each for each in known if (each.digest, each.constants) != same]
         known.append(learned)
         known.sort(key=_size_of, reverse=True)
         self._heads.add(min(_HEAD, len(code)))
 
     def launch(self, launch: Launch, memory: KernelMemory) -> RunningKernel:
         """Begins a grid. Raises PageFault, KernelFault, ChannelError for code that is not known."""
-        kernel = self._find(launch.program, memory)
+        kernel = self._find(launch, memory)
         self._seed += 1
         return _Running(kernel, launch, memory, self._seed)
 
-    def _find(self, address: int, memory: KernelMemory) -> _Kernel:
-        """The kernel whose code lies at an address."""
+    def _find(self, launch: Launch, memory: KernelMemory) -> _Kernel:
+        """The kernel whose code and constants a launch has."""
+        address = launch.program
         for size in sorted(self._heads, reverse=True):
             if not memory.code.is_mapped(address, size):
                 continue
@@ -119,12 +133,25 @@ class PtxExecutor:
                 if not memory.code.is_mapped(address, kernel.size):
                     continue
                 code = memory.code.read(address, kernel.size)
-                if hashlib.sha256(code).digest() == kernel.digest:
+                if hashlib.sha256(code).digest() != kernel.digest:
+                    continue
+                if _has_constants(launch, memory, kernel.constants):
                     return kernel
         raise graphics(
             f"the code at {address:#x} is none of the {sum(map(len, self._kernels.values()))}"
             " kernels that the executor has learned; tell it by PtxExecutor.learn"
         )
+
+
+def _has_constants(launch: Launch, memory: KernelMemory, constants: Mapping[int, bytes]) -> bool:
+    """Whether the banks of a launch hold these bytes."""
+    for number, wanted in constants.items():
+        bank = launch.banks[number]
+        if bank is None or bank.size < len(wanted):
+            return False
+        if memory.constant(number, 0, len(wanted)) != wanted:
+            return False
+    return True
 
 
 class _Running:

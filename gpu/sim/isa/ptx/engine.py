@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from threading import Lock
 from typing import Final
 
 from gpu.sim.isa.native import Library
@@ -22,14 +23,18 @@ class PtxEngine:
         self._library = Library("ptx", {_CONTROL: flow.control_module, _RESOLVE: lambda: RESOLVE})
         self._addresses = {name: self._library.address(_CONTROL, name) for name in flow.NAMES}
         self._addresses[_RESOLVE] = self._library.address(_RESOLVE, _RESOLVE)
+        self._making = Lock()
 
     def address(self, name: str, make: Make | None = None) -> int:
         """The address of a function, which `make` writes where nobody has needed it before."""
         found = self._addresses.get(name)
         if found is None:
             assert make is not None, name
-            self._library.define(name, make)
-            found = self._addresses[name] = self._library.address(name, name)
+            with self._making:
+                if name not in self._addresses:  # another thread may have needed it meanwhile
+                    self._library.define(name, make)
+                    self._addresses[name] = self._library.address(name, name)
+                found = self._addresses[name]
         return found
 
     @property
