@@ -33,6 +33,7 @@ from gpu.core.config import config
 from gpu.core.errors import InvalidValue, OutOfMemory, Unsupported
 from gpu.core.log import get_logger
 from gpu.core.objload import LoadedObject, load_object
+from gpu.core.once import once
 
 _log = get_logger(__name__)
 _MAX_WORKERS: Final = 4096
@@ -203,7 +204,7 @@ _pools: Final[weakref.WeakSet[Pool]] = weakref.WeakSet()
 _exiting: Final = threading.Event()
 
 
-@cache
+@once
 def shared_pool() -> Pool:
     """The pool of this process, of CPU_THREADS workers."""
     return Pool(config.CPU_THREADS)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from threading import Lock
 from typing import Final
 
 from gpu.core.errors import InvalidValue
@@ -77,6 +78,7 @@ class PtxExecutor:
         self._programs: dict[tuple[str, str], Program] = {}
         self._kernels: dict[bytes, list[_Kernel]] = {}
         self._heads: set[int] = set()
+        self._learning = Lock()
 
     def learn(
         self,
@@ -102,6 +104,12 @@ class PtxExecutor:
         """
         if not code:
             raise InvalidValue(f"the machine code of {kernel!r} is empty")
+        with self._learning:
+            self._learn(code, kernel, ptx, parameters, dict(constants or {}))
+
+    def _learn(
+        self, code: bytes, kernel: str, ptx: str, parameters: int, constants: Mapping[int, bytes]
+    ) -> None:
         module = self._modules.get(ptx)
         if module is None:
             module = self._modules[ptx] = place_module(ptx, len(self._modules))
@@ -109,13 +117,13 @@ class PtxExecutor:
         if program is None:
             program = self._programs[ptx, kernel] = Program(shared_engine(), module, kernel)
         digest = hashlib.sha256(code).digest()
-        learned = _Kernel(len(code), digest, dict(constants or {}), module, program, parameters)
-        known = self._kernels.setdefault(code[:_HEAD], [])
+        learned = _Kernel(len(code), digest, constants, module, program, parameters)
+        known = self._kernels.get(code[:_HEAD], [])
         same = (learned.digest, learned.constants)
-        known[:] = [each for each in known if (each.digest, each.constants) != same]
-        known.append(learned)
-        known.sort(key=_size_of, reverse=True)
-        self._heads.add(min(_HEAD, len(code)))
+        others = [each for each in known if (each.digest, each.constants) != same]
+        # Made anew: a launch in another thread may go through the old ones.
+        self._kernels[code[:_HEAD]] = sorted([*others, learned], key=_size_of, reverse=True)
+        self._heads = self._heads | {min(_HEAD, len(code))}
 
     def launch(self, launch: Launch, memory: KernelMemory) -> RunningKernel:
         """Begins a grid. Raises PageFault, KernelFault, ChannelError for code that is not known."""

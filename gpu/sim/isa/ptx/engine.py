@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from threading import Lock
 from typing import Final
 
+from gpu.core.once import once
 from gpu.sim.isa.native import Library
 from gpu.sim.isa.ptx import flow
 from gpu.sim.isa.ptx.resolve import RESOLVE
@@ -43,7 +43,7 @@ class PtxEngine:
         return frozenset(self._addresses)
 
 
-@cache
+@once
 def shared_engine() -> PtxEngine:
     """The engine that all machines of this process share."""
     return PtxEngine()

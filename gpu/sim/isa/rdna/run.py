@@ -6,13 +6,13 @@ import ctypes
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu.core.errors import DeviceHang, InvalidValue
+from gpu.core.once import once
 from gpu.sim.isa import layout
 from gpu.sim.isa.engine import Engine
 from gpu.sim.isa.memorymap import MemoryMap
@@ -57,7 +57,7 @@ class InstructionCache:
         self.programs.clear()
 
 
-@cache
+@once
 def shared_engine() -> Engine:
     """The engine that machines of this process share."""
     return rdna_engine()
