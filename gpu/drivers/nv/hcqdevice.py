@@ -154,11 +154,11 @@ class RmDevice(HCQDevice):
         """
         kernel = cubin.kernel(name)
         check_arguments(kernel, layout)
-        size = len(cubin.link(0))
+        size = cubin.image.size
         memory = self.exclusively(self.allocate, size, MemoryKind.VISIBLE)
         buffer = HCQBuffer(Allocation(memory, self, reusable=False), 0, memory.size)
         assert memory.window is not None, "code is written by the host"
-        memory.window.store(0, cubin.link(memory.address))
+        memory.window.store(0, cubin.link(memory.address).ljust(size, b"\0"))
         loaded = LoadedKernel(kernel, memory.address, dynamic_shared, stack)
         self._kernels[memory] = loaded
         if loaded.local:
