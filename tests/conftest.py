@@ -119,7 +119,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--device",
-        default="",
         metavar="LIST",
         help="comma list of devices, written as for DEV=, instead of those that tests know; one "
         "that cannot be opened fails its tests (-p MODULE registers one outside the package)",
@@ -132,6 +131,20 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"--require={','.join(sorted(unknown))}: known are {', '.join(REQUIREMENTS)}"
         )
+    _check_devices(config)
+
+
+def _check_devices(config: pytest.Config) -> None:
+    """Names no device or one that there is not: said once, before any test."""
+    from gpu.core.devspec import parse_device_spec
+    from gpu.core.errors import ConfigError
+
+    asked: str | None = config.getoption("--device")
+    for spec in () if asked is None else asked.split(","):
+        try:
+            parse_device_spec(spec)
+        except ConfigError as error:
+            raise pytest.UsageError(f"--device={asked}: {error.message}") from error
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -186,8 +199,8 @@ MOST_SKIPPED = 0.02
 
 def _devices(config: pytest.Config) -> dict[str, str]:
     """The devices that tests run on: those of `--device`, or all that are known here."""
-    asked = [spec for spec in config.getoption("--device").split(",") if spec]
-    return {spec: spec for spec in asked} or DEVICES
+    asked: str | None = config.getoption("--device")
+    return DEVICES if asked is None else {spec: spec for spec in asked.split(",")}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -136,6 +136,11 @@ BAD: dict[str, tuple[str, str]] = {
         "import numpy as np\ninputs = [np.zeros(3)]\ndef model(x): return x",
         "inputs['x'] is float64, which WebGPU does not have",
     ),
+    "complex": (
+        "import numpy as np\ninputs = [np.zeros(3, complex)]\ndef model(x): return x",
+        "inputs['x'], an array of complex128, cannot be a tensor",
+    ),
+    "exit": ("import sys\nsys.exit(3)", "ends the process while it is loaded, with 3"),
     "float64 inside": (
         X + "def model(x): return (x.cast('float64') * 2).cast('float32')",
         "computes cast in float64, which WebGPU does not have",

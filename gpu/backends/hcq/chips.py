@@ -8,11 +8,11 @@ from gpu.core.errors import ConfigError
 
 
 def simulated_chips(setting: str, device: str, known: Collection[str]) -> list[str]:
-    """The chips that `SIM` names, for a device with models of those that are `known`.
+    """The chips that `SIM` names, in any case, for a device with models of those that are `known`.
 
     Raises ConfigError for others: all chips of one process are of one vendor.
     """
-    chips = [name.strip() for name in setting.split(",")]
+    chips = [name.strip().lower() for name in setting.split(",")]
     for name in chips:
         if name not in known:
             raise ConfigError(

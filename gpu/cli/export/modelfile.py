@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from gpu.compiler.ir.dims import Symbol, find_symbols, has_symbols
 from gpu.compiler.ir.index_expr import Expr
@@ -93,7 +94,13 @@ def _run(path: Path) -> dict[str, Any]:
     module.__file__ = str(path)
     sys.modules[_MODULE] = module  # where dataclasses look for the module of a class
     sys.path.insert(0, os.path.abspath(path.parent))
-    exec(code, module.__dict__)
+    try:
+        exec(code, module.__dict__)
+    except SystemExit as error:
+        raise InvalidValue(
+            f"{path}: ends the process while it is loaded, with {error.code!r}; leave the call of"
+            " exit out, or under if __name__ == '__main__'"
+        ) from error
     return module.__dict__
 
 
@@ -145,7 +152,7 @@ def _tensor(path: Path, name: str, value: object) -> Tensor:
             " or a variable with a value, as by Var('position', 0, 511).bind(3) (what does not"
             " change between runs belongs into the function)"
         )
-    tensor = value if isinstance(value, Tensor) else Tensor(value)
+    tensor = value if isinstance(value, Tensor) else _converted(path, name, value)
     if not isinstance(tensor.device, str):
         raise Unsupported(
             f"{path}: inputs[{name!r}] is on several devices; a page has one: give it on 'CPU'"
@@ -157,6 +164,15 @@ def _tensor(path: Path, name: str, value: object) -> Tensor:
         )
     _refuse_float64(path, f"inputs[{name!r}]", tensor)
     return tensor
+
+
+def _converted(path: Path, name: str, value: npt.NDArray[Any]) -> Tensor:
+    try:
+        return Tensor(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidType(
+            f"{path}: inputs[{name!r}], an array of {value.dtype}, cannot be a tensor: {error}"
+        ) from error
 
 
 def _refuse_float64(path: Path, what: str, tensor: Tensor) -> None:
