@@ -203,6 +203,9 @@ class Config:
     NVPTXCOMPILER_LIBRARY = Setting(
         TEXT, "NVIDIA's PTX compiler as a shared library, by path", str, "CUDA's"
     )
+    NV_VARIANTS = _text(
+        TEXT, "answers for DEV=NV where hardware leaves a choice, as in doorbell=BAR1,debugger=none"
+    )
     VERIFY = _flag("check the intermediate representation between compiler passes")
     GPU_VERIFY_JIT = _flag("run jitted functions eagerly too, and compare the results")
     NOOPT = _flag("compile kernels without loop optimisations")

@@ -24,7 +24,6 @@ WORLDS: list[tuple[str, int, Coherence]] = [
 
 NOT_RUN = {
     "memory_commands": "polling with == and mask 0xf0",  # semaphores compare whole words
-    "peers": "peers are not mapped by this driver yet",  # nor does the model know peers
 }
 """Checks that this driver cannot pass, and what it says instead; `test_polls` has whole words."""
 

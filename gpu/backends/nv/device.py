@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+import os
+from functools import cache, partial
 
 from gpu.backends.hcq.graph import QueueGraph
 from gpu.backends.hcq.memory import QueueAllocator
@@ -17,8 +18,9 @@ from gpu.core.devspec import DeviceSpec, parse_device_name
 from gpu.core.errors import Unsupported
 from gpu.drivers.nv.hcqdevice import RmDevice
 from gpu.drivers.nv.port import QueueOptions
+from gpu.drivers.nv.variants import parse_variants
 from gpu.runtime.device import Compiled, Renderer
-from gpu.transport.world import real_world
+from gpu.transport.world import World, real_world
 
 
 class NVDevice(Compiled):
@@ -72,7 +74,8 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
     """The NV device `name`, as in NV or NV:1.
 
     Raises Unsupported for an interface, renderer or chip that this version does not know and for an
-    architecture that the GPU does not have, and what opening the GPU raises.
+    architecture that the GPU does not have, ConfigError for a wrong NV_VARIANTS, and what opening
+    the GPU raises.
     """
     if spec.interface not in (None, "NVK"):
         raise Unsupported(
@@ -80,14 +83,16 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
             f" over {spec.interface}, the GPU's own firmware has to be booted first"
         )
     index = parse_device_name(name)[1]
+    force = parse_variants(config.NV_VARIANTS)
     learn = None
     if config.SIM:
         from gpu.backends.nv.simulated import simulated
 
         world, machine, learn = simulated(config.SIM)
-        queues = RmDevice.open(world, index, options=QueueOptions(guard=machine.lock))
+        options = QueueOptions(guard=machine.lock)
+        queues = RmDevice.open(world, index, options=options, force=force)
     else:
-        queues = RmDevice.open(real_world(), index)
+        queues = RmDevice.open(_this_machine(config.TRACE, os.getpid()), index, force=force)
     try:
         arch = arch_of(queues)
         if spec.arch not in (None, arch):
@@ -96,6 +101,12 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
     except BaseException:
         queues.close()
         raise
+
+
+@cache
+def _this_machine(trace: str, process: int) -> World:
+    """One world for all GPUs of a process and a recording: they are peers within one only."""
+    return real_world()
 
 
 def arch_of(queues: RmDevice) -> str:

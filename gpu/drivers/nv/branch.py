@@ -14,6 +14,7 @@ from typing import Final
 
 from gpu.autogen.nv import control, uvm
 from gpu.core.errors import DeviceError, Unsupported
+from gpu.drivers.nv.peercalls import P2pCaps, P2pCaps535
 
 Params = type[ctypes.Structure]
 
@@ -27,6 +28,7 @@ class Branch:
     map_external: Params
     uvm_free: Params
     unregister_channel: Params
+    p2p_caps: Params
 
 
 def _branch(number: int) -> Branch:
@@ -48,6 +50,7 @@ def _branch(number: int) -> Branch:
             if number >= 590
             else uvm.UVM_UNREGISTER_CHANNEL_PARAMS_535
         ),
+        p2p_caps=P2pCaps if number >= 550 else P2pCaps535,
     )
 
 

@@ -72,7 +72,7 @@ class NvDevice:
         classes: the classes of its generation.
         units: how large it is.
         uuid: the 16 bytes by which UVM knows it.
-        memory: allocates; the `gpu.hcq.ports.MemoryPort`.
+        memory: allocates, in whole pages.
         compute_queue: channel of the compute class.
         copy_queue: channel of the copy class; None if the device gave none.
         report: how the opening went.
@@ -261,7 +261,7 @@ def explain_open(
 
 def _open(world: World, index: int, trail: Trail, variants: Variants) -> NvDevice:
     with Undo() as undo:
-        session = open_session(world, trail)
+        session = open_session(world, trail, index)
         undo.add(session.close)
         card = session.card(index)
         gpu = open_objects(session, card, variants, trail, undo)

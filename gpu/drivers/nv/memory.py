@@ -15,15 +15,14 @@ from gpu.autogen.nv import alloc
 from gpu.autogen.nv import classes as ids
 from gpu.core import hostmem
 from gpu.core.bits import align_up
-from gpu.core.errors import InvalidValue, Unsupported
+from gpu.core.errors import InvalidValue
 from gpu.drivers.nv.addresses import AddressSpace
-from gpu.drivers.nv.branch import Branch
 from gpu.drivers.nv.kernel import CardPort
+from gpu.drivers.nv.pagetables import PageTables
 from gpu.drivers.nv.rm import Mapping, RmObject
 from gpu.drivers.nv.undo import Undo
-from gpu.drivers.nv.uvm import Uvm
 from gpu.drivers.nv.variants import COHERENCY, Variants
-from gpu.hcq.ports import Memory, MemoryKind, MemoryPort
+from gpu.hcq.ports import Memory, MemoryKind
 from gpu.hcq.symbol import GpuVA
 
 HUGE_PAGE: Final = 2 << 20
@@ -78,8 +77,16 @@ class Holding:
     undo: Undo
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Guest:
+    """Memory of another GPU: whose, and the object, which is dead once the owner freed it."""
+
+    owner: PageTables
+    object: RmObject
+
+
 class NvMemoryPort:
-    """Allocates memory of one GPU; the `gpu.hcq.ports.MemoryPort` of this driver.
+    """Allocates memory of one GPU, in whole pages; queues have it as a `port.QueueMemory`.
 
     All methods raise as `CallLog.check` does, and TransportError.
     """
@@ -88,20 +95,18 @@ class NvMemoryPort:
         self,
         device: RmObject,
         card: CardPort,
-        uvm: Uvm,
-        branch: Branch,
-        uuid: bytes,
+        tables: PageTables,
         addresses: AddressSpace,
         variants: Variants,
     ):
         self._device = device
         self._card = card
-        self._uvm = uvm
-        self._branch = branch
-        self._uuid = uuid
+        self._tables = tables
         self._addresses = addresses
         self._variants = variants
         self._live: dict[Memory, Holding] = {}
+        self._guests: dict[Memory, _Guest] = {}
+        self._closed = False
         self._freed: deque[Extent] = deque(maxlen=_REMEMBERED)
 
     def allocate(
@@ -152,28 +157,48 @@ class NvMemoryPort:
             self._map_to_gpu(memory, address, size, undo)
             return self._keep(address, size, MemoryKind.SYSTEM, None, Holding(memory, undo.take()))
 
-    def map_peer(self, memory: Memory, owner: MemoryPort) -> None:
-        """Not done yet: Unsupported."""
-        raise Unsupported(
-            f"memory at {memory.address:#x} of another GPU: peers are not mapped by this driver"
-            " yet; copy through system memory"
-        )
+    def map_peer(self, memory: Memory, owner: NvMemoryPort) -> None:
+        """Lets this GPU read and write memory of another one, where it is; atomics do not cross.
+
+        Raises Unsupported with the reason where the two are no peers, InvalidValue for memory that
+        is not the owner's or is mapped already.
+        """
+        if memory in self._guests:
+            raise InvalidValue(f"{memory.address:#x} is mapped into {self._device} already")
+        held = owner.object_of(memory)
+        self._tables.connect(owner._tables)
+        guest = _Guest(owner._tables, held)
+        self._map_guest(memory, guest)
+        self._guests[memory] = guest
 
     def unmap_peer(self, memory: Memory) -> None:
-        """There is nothing that `map_peer` mapped: Unsupported."""
-        raise Unsupported(f"memory at {memory.address:#x} was not mapped as a peer's")
+        """Ends what `map_peer` began; nothing to do where owner or port are closed.
+
+        Raises InvalidValue for other memory.
+        """
+        guest = self._guests.pop(memory, None)
+        if guest is None:
+            if self._closed:
+                return
+            raise InvalidValue(f"{memory.address:#x} is no peer's memory in {self._device}")
+        if guest.object.alive:
+            self._tables.unmap(memory.address, memory.size)
+
+    def _map_guest(self, memory: Memory, guest: _Guest) -> None:
+        self._tables.map_peer(guest.owner, guest.object, memory.address, memory.size)
 
     def unmap_all(self) -> None:
         """Takes all memory out of the GPU's page tables; `map_all` puts it where it was."""
-        for memory in self._live:
-            self._uvm.free_range(self._branch, memory.address, memory.size)
+        self._guests = {memory: g for memory, g in self._guests.items() if g.object.alive}
+        for memory in (*self._guests, *self._live):
+            self._tables.unmap(memory.address, memory.size)
 
     def map_all(self) -> None:
         """Maps all memory where it was, into the page tables that are registered now."""
         for memory, holding in self._live.items():
-            self._uvm.create_range(memory.address, memory.size)
-            whole = (holding.object, memory.address, memory.size)
-            self._uvm.map_memory(self._branch, self._uuid, *whole)
+            self._tables.map(holding.object, memory.address, memory.size)
+        for memory, guest in self._guests.items():
+            self._map_guest(memory, guest)
 
     def object_of(self, memory: Memory) -> RmObject:
         """The RM object of memory of this port. Raises InvalidValue for other memory."""
@@ -205,9 +230,12 @@ class NvMemoryPort:
 
     def close(self) -> None:
         """Frees what is left, the youngest first; all is tried before an error is raised."""
+        self._closed = True
         with Undo() as order:
             for memory in self._live:
                 order.add(self.free, memory)
+            for memory in self._guests:
+                order.add(self.unmap_peer, memory)
 
     def _keep(
         self, address: int, size: int, kind: MemoryKind, mapping: Mapping | None, holding: Holding
@@ -248,9 +276,9 @@ class NvMemoryPort:
         return self._variants.attempt(COHERENCY, attempt)
 
     def _map_to_gpu(self, memory: RmObject, address: int, size: int, undo: Undo) -> None:
-        self._uvm.create_range(address, size)
-        undo.add(self._uvm.free_range, self._branch, address, size)
-        self._uvm.map_memory(self._branch, self._uuid, memory, address, size)
+        self._tables.reserve(address, size)
+        undo.add(self._tables.give_back, address, size)
+        self._tables.map(memory, address, size)
 
     def _unmap(self, mapping: Mapping) -> None:
         try:

@@ -26,6 +26,7 @@ from gpu.drivers.nv.classes import Generation, choose, usermode_class
 from gpu.drivers.nv.faults import attach_debugger
 from gpu.drivers.nv.kernel import Card, CardPort
 from gpu.drivers.nv.memory import NvMemoryPort
+from gpu.drivers.nv.pagetables import PageTables
 from gpu.drivers.nv.queues import Group, QueueMaker
 from gpu.drivers.nv.rm import RmObject
 from gpu.drivers.nv.session import NvSession
@@ -70,6 +71,7 @@ DEVICE_STEPS: Final = (
 class GpuObjects:
     """A GPU in RM's tree, and what it is."""
 
+    gpu_id: int
     card: CardPort
     device: RmObject
     subdevice: RmObject
@@ -128,7 +130,7 @@ def open_objects(
         usermode = _map_usermode(
             port, device, subdevice, usermode_class(row, listed), variants, undo
         )
-    return GpuObjects(port, device, subdevice, row, units, usermode)
+    return GpuObjects(card.gpu_id, port, device, subdevice, row, units, usermode)
 
 
 def _map_usermode(
@@ -178,12 +180,14 @@ def open_memory(
     with trail.step("register gpu"):
         session.uvm.register_gpu(uuid)
         undo.add(session.uvm.unregister_gpu, uuid)
+    tables = PageTables(
+        *(session.client, session.uvm, session.uvm_file, session.branch, uuid, gpu.gpu_id)
+    )
+    undo.add(tables.disconnect)
     with trail.step("register address space"):
         session.uvm.register_vaspace(uuid, vaspace)
         undo.add(session.uvm.unregister_vaspace, uuid)
-    port = NvMemoryPort(
-        *(gpu.device, gpu.card, session.uvm, session.branch, uuid, session.addresses, variants)
-    )
+    port = NvMemoryPort(gpu.device, gpu.card, tables, session.addresses, variants)
     undo.add(port.close)
     return GpuMemory(uuid, vaspace, port)
 

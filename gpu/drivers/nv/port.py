@@ -154,11 +154,16 @@ class QueueMemory:
 
     def map_peer(self, memory: Memory, owner: MemoryPort) -> None:
         """As `NvMemoryPort.map_peer`."""
-        self._inner.map_peer(memory, owner)
+        if not isinstance(owner, QueueMemory) or not isinstance(memory.handle, Memory):
+            raise Unsupported(
+                f"memory at {memory.address:#x} is of no NVIDIA GPU: copy through system memory"
+            )
+        self._inner.map_peer(memory.handle, owner._inner)
 
     def unmap_peer(self, memory: Memory) -> None:
         """As `NvMemoryPort.unmap_peer`."""
-        self._inner.unmap_peer(memory)
+        assert isinstance(memory.handle, Memory), "what was mapped as a peer's is of this driver"
+        self._inner.unmap_peer(memory.handle)
 
 
 class NvPort:
@@ -244,7 +249,7 @@ def open_port(
     """
     trail, variants = Trail((*STEPS, MORE_QUEUES), CallLog()), Variants(force)
     with Undo() as undo:
-        session = open_session(world, trail)
+        session = open_session(world, trail, index)
         undo.add(session.close)
         card = session.card(index)
         gpu = open_objects(session, card, variants, trail, undo)

@@ -1,4 +1,4 @@
-"""What all GPUs of a process share: the control file, the client, UVM, and addresses."""
+"""What comes before a GPU: the control file, the client, UVM, and addresses."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from gpu.drivers.nv.rm import RmClient
 from gpu.drivers.nv.steps import Step, Trail
 from gpu.drivers.nv.undo import Undo
 from gpu.drivers.nv.uvm import Uvm
+from gpu.drivers.nv.uvmfile import UvmFile, join, leave
 from gpu.transport import nvidia as nodes
 from gpu.transport.os import Os
 from gpu.transport.world import World
 
 SESSION_STEPS: Final = (
     Step("control file", "open the control node; a client lives as long as it"),
-    Step("uvm files", "open UVM's node twice"),
+    Step("uvm files", "open UVM's node twice, unless other GPUs of the process have"),
     Step("client", "allocate the root of the object tree"),
     Step("version", "learn the driver's version and choose the structs of its branch"),
     Step("uvm initialize", "bind UVM to this process"),
@@ -33,7 +34,7 @@ SESSION_STEPS: Final = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NvSession:
-    """An opened kernel driver; closed after the devices that came from it."""
+    """An opened kernel driver, for one GPU; closed after it. Other GPUs may share its UVM file."""
 
     os: Os
     waiter: Waiter
@@ -43,6 +44,7 @@ class NvSession:
     version: str
     branch: Branch
     uvm: Uvm
+    uvm_file: UvmFile
     addresses: AddressSpace
     cards: tuple[Card, ...]
     _undo: Undo
@@ -62,8 +64,10 @@ class NvSession:
         self._undo.close()
 
 
-def open_session(world: World, trail: Trail) -> NvSession:
+def open_session(world: World, trail: Trail, index: int = 0) -> NvSession:
     """Opens the kernel driver, by `SESSION_STEPS`; on an error nothing stays open.
+
+    ``index`` is the place in the driver's list of the GPU that it is for.
 
     Raises AccessDenied, DeviceError where there is no driver, Unsupported for an unknown driver
     branch, TransportError, and as `CallLog.check` does.
@@ -71,10 +75,11 @@ def open_session(world: World, trail: Trail) -> NvSession:
     os = world.os
     with Undo() as undo:
         with trail.step("control file"):
-            control_fd = _open(os, nodes.CONTROL, undo)
+            control_fd = open_node(os, nodes.CONTROL)
+            undo.add(os.close, control_fd)
         with trail.step("uvm files"):
-            uvm_fd = _open(os, nodes.UVM, undo)
-            second_fd = _open(os, nodes.UVM, undo)
+            file = join(os, index)
+            undo.add(leave, file, index)
         with trail.step("client"):
             kernel = KernelPort(os, control_fd)
             client = RmClient(kernel, trail.log)
@@ -83,10 +88,10 @@ def open_session(world: World, trail: Trail) -> NvSession:
             version = driver_version(os, client)
             branch = branch_of(version)
         with trail.step("uvm initialize"):
-            uvm = Uvm(os, uvm_fd, control_fd, client, trail.log)
-            uvm.initialize()
+            uvm = Uvm(os, file.fd, control_fd, client, trail.log)
+            file.once("initialize", uvm.initialize)
         with trail.step("uvm memory"):
-            uvm.keep_memory(second_fd)
+            file.once("keep memory", lambda: uvm.keep_memory(file.second_fd))
         with trail.step("addresses"):
             addresses = AddressSpace(os)
             undo.add(addresses.close)
@@ -101,13 +106,8 @@ def open_session(world: World, trail: Trail) -> NvSession:
             version=version,
             branch=branch,
             uvm=uvm,
+            uvm_file=file,
             addresses=addresses,
             cards=cards,
             _undo=undo.take(),
         )
-
-
-def _open(os: Os, path: str, undo: Undo) -> int:
-    fd = open_node(os, path)
-    undo.add(os.close, fd)
-    return fd

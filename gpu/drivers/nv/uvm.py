@@ -13,6 +13,7 @@ from typing import Final
 from gpu.autogen.nv import status, uvm
 from gpu.core import hostmem
 from gpu.core.errors import InvalidValue
+from gpu.drivers.nv import peercalls
 from gpu.drivers.nv.branch import Branch
 from gpu.drivers.nv.calls import CallLog
 from gpu.drivers.nv.rm import RmObject
@@ -113,9 +114,19 @@ class Uvm:
         self._call(uvm.UVM_CREATE_EXTERNAL_RANGE, params, _span(base, length))
 
     def map_memory(
-        self, branch: Branch, uuid: bytes, memory: RmObject, base: int, length: int
+        self,
+        branch: Branch,
+        uuid: bytes,
+        memory: RmObject,
+        base: int,
+        length: int,
+        *,
+        atomics: bool = True,
     ) -> None:
-        """Maps the first ``length`` bytes of a memory object for reads, writes and atomics."""
+        """Maps the first ``length`` bytes of a memory object for reads, writes and atomics.
+
+        ``memory`` is of this client, ``uuid`` any GPU's that may reach it.
+        """
         _check_range(base, length, str(memory))
         params = branch.map_external(
             base=base,
@@ -126,9 +137,31 @@ class Uvm:
             hMemory=memory.handle,
         )
         params.perGpuAttributes[0].gpuUuid = _uuid(uuid)
-        params.perGpuAttributes[0].gpuMappingType = uvm.UVM_GPU_MAPPING_TYPE_READ_WRITE_ATOMIC
+        params.perGpuAttributes[0].gpuMappingType = (
+            uvm.UVM_GPU_MAPPING_TYPE_READ_WRITE_ATOMIC
+            if atomics
+            else uvm.UVM_GPU_MAPPING_TYPE_READ_WRITE
+        )
         what = f"{memory} in {_span(base, length)}"
         self._call(uvm.UVM_MAP_EXTERNAL_ALLOCATION, params, what)
+
+    def unmap_memory(self, uuid: bytes, base: int, length: int) -> None:
+        """Takes a range's memory from one GPU, which must not use it any more."""
+        params = peercalls.UnmapExternal(base=base, length=length, gpuUuid=_uuid(uuid))
+        what = f"{_span(base, length)} of {_gpu(uuid)}"
+        self._call(peercalls.UVM_UNMAP_EXTERNAL, params, what)
+
+    def enable_peers(self, first: bytes, second: bytes) -> None:
+        """Lets two registered GPUs map each other's memory; once, in any order."""
+        self._peers(peercalls.UVM_ENABLE_PEER_ACCESS, first, second)
+
+    def disable_peers(self, first: bytes, second: bytes) -> None:
+        """Ends that; mappings of the other's video memory are gone then."""
+        self._peers(peercalls.UVM_DISABLE_PEER_ACCESS, first, second)
+
+    def _peers(self, request: int, first: bytes, second: bytes) -> None:
+        params = peercalls.PeerAccess(gpuUuidA=_uuid(first), gpuUuidB=_uuid(second))
+        self._call(request, params, f"{_gpu(first)} and {_gpu(second)}")
 
     def free_range(self, branch: Branch, base: int, length: int) -> None:
         """Gives back a range with its mappings; the GPU must not use it any more."""
@@ -139,7 +172,8 @@ class Uvm:
 
     def _call(self, request: int, params: ctypes.Structure, subject: str) -> None:
         self._os.ioctl(self._fd, request, params)
-        self._log.check(uvm.uvm_name(request), subject, params.rmStatus)
+        name = peercalls.NAMES.get(request) or uvm.uvm_name(request)
+        self._log.check(name, subject, params.rmStatus)
 
 
 def _uuid(uuid: bytes) -> ctypes.Array[ctypes.c_uint8]:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from gpu.core.errors import InvalidValue, RmError, Unsupported
+from gpu.core.devspec import did_you_mean
+from gpu.core.errors import ConfigError, InvalidValue, RmError, Unsupported
 from gpu.core.log import get_logger
 
 _log = get_logger(__name__)
@@ -51,6 +52,34 @@ COHERENCY: Final = Question(
     "system memory", "coherency of system memory", ("cached", "write back", "uncached")
 )
 QUESTIONS: Final = (ALLOC_FORM, COPY_CHANNEL, DOORBELL, CHANNEL_WINDOW, DEBUGGER, COHERENCY)
+
+
+def parse_variants(text: str) -> dict[str, str]:
+    """The setting NV_VARIANTS: variants by question, as in ``doorbell=BAR1,debugger=none``.
+
+    Raises ConfigError for a name or variant that is not known, and for a question twice.
+    """
+    known = {question.name: question.variants for question in QUESTIONS}
+    found: dict[str, str] = {}
+    for part in text.split(",") if text.strip() else ():
+        name, equals, variant = (each.strip() for each in part.partition("="))
+        where = f"NV_VARIANTS={text}:"
+        if not equals:
+            raise ConfigError(f"{where} {part.strip()!r} is no question=variant")
+        if name not in known:
+            raise ConfigError(f"{where} there is no question {name!r}{did_you_mean(name, known)}")
+        if variant not in known[name]:
+            near = did_you_mean(variant, known[name])
+            raise ConfigError(f"{where} {name} has no variant {variant!r}{near}")
+        if name in found:
+            raise ConfigError(f"{where} {name} has two answers; leave one out")
+        found[name] = variant
+    return found
+
+
+def variants_text(force: Mapping[str, str]) -> str:
+    """What `parse_variants` reads."""
+    return ",".join(f"{name}={variant}" for name, variant in force.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from gpu.core.errors import Unsupported
+from gpu.sim.nv.world import NvSimWorld
+from gpu.transport.world import World
 from tools.hw_acceptance import folder as prepared
 from tools.hw_acceptance.bench import queues, rows, tensors, theirs
 from tools.hw_acceptance.child import Context, run_step
@@ -21,7 +23,7 @@ from tools.hw_acceptance.nvrtc import load_nvrtc
 from tools.hw_acceptance.prepare import compile_kernels
 from tools.hw_acceptance.runner import without_hardware
 from tools.hw_acceptance.simulation import Simulation, simulate
-from tools.hw_acceptance.steplog import StepLog, Told, read_step
+from tools.hw_acceptance.steplog import StepFailed, StepLog, Told, read_step
 from tools.hw_acceptance.suites import conformance
 from tools.hw_acceptance.suites import tensors as op_suite
 from tools.hw_acceptance.suites.mapped import FORBIDDEN, mapped_libraries
@@ -85,7 +87,7 @@ def test_checks_of_conformance(run: Run) -> None:
         "ended: closing": "pass",
     }
     assert told.facts["checks"] == 5
-    assert "peers are not mapped" in told.facts["ended: peers"]["error"]
+    assert "one of them twice" in told.facts["ended: peers"]["error"]
 
 
 def test_faults_are_told_and_the_device_goes_on(run: Run) -> None:
@@ -150,6 +152,22 @@ def test_the_op_suite_runs_tests_of_the_tree(
     order = [line["test"] for line in lines if "test" in line]
     assert order != sorted(order), "they are shuffled"
     assert {"mapped": [], "torch": False} in lines
+
+
+def test_the_op_suite_takes_the_variants_that_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(*_: object, env: dict[str, str], **others: object) -> None:
+        raise StepFailed(env["NV_VARIANTS"])
+
+    monkeypatch.setattr(op_suite.subprocess, "Popen", started)
+    machine, log = NvSimWorld(), StepLog(tmp_path)
+    force = {"copy channel": "own group", "doorbell": "BAR0"}
+    context = Context(World(machine.os, machine.waiter), log, tmp_path, force=force)
+    with pytest.raises(StepFailed, match="copy channel=own group,doorbell=BAR0"):
+        op_suite.run_tests(context, "NV", (), 1.0)
+    log.close()
+    machine.close()
 
 
 def test_a_cut_op_suite_says_how_many_of_how_many(run: Run, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from gpu.compiler.toolchain.nvlibs import find_library
 from gpu.core.errors import Unsupported
+from gpu.drivers.nv.variants import variants_text
 from tools.hw_acceptance.bench import rows
 from tools.hw_acceptance.child import Context
 from tools.hw_acceptance.steplog import Unavailable
@@ -40,7 +41,8 @@ def ours(context: Context) -> None:
         raise Unavailable(missing.message) from missing
     simulated = context.simulation is not None
     sizes, most = (rows.SMALL, 1) if simulated else (rows.Sizes(), 200)
-    with Settings(DEV="NV", SIM=context.chip):
+    variants = variants_text(context.force)
+    with Settings(DEV="NV", SIM=context.chip, NV_VARIANTS=variants):
         bench = _Bench(context, sizes, most)
         for shape in sizes.shapes:
             for short in DTYPES:

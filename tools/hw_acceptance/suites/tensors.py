@@ -20,6 +20,7 @@ from typing import Any, Final
 from gpu.compiler.toolchain.nvlibs import find_library
 from gpu.core.errors import Unsupported
 from gpu.core.files import read_bytes
+from gpu.drivers.nv.variants import variants_text
 from tools.hw_acceptance.child import Context
 from tools.hw_acceptance.runner import ROOT
 from tools.hw_acceptance.steplog import StepFailed, Unavailable
@@ -58,7 +59,12 @@ def run_tests(context: Context, device: str, tests: Sequence[str], seconds: floa
         *("--device", device, "--suite-out", str(out), "--suite-seconds", f"{seconds:.0f}"),
         *("--suite-seed", str(_SEED), *_workers(context), *tests),
     ]
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "SIM": context.chip}
+    environment = {
+        **os.environ,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "SIM": context.chip,
+        "NV_VARIANTS": variants_text(context.force),
+    }
     with open(output, "wb") as file:
         process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT
