@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from pathlib import Path
 from typing import Final
@@ -93,6 +94,7 @@ def _endure(context: Context, device: RmDevice, target: FolderTarget, sizes: row
     one, count = upload(device, numbers(0) * 0 + 1), upload(device, numbers(0) * 0)
     add(count, count, one, vals=(WORDS,))
     device.synchronize()
+    gc.collect()  # what steps before this one left is not counted
     before, room = target.resources(), _resident()
     for _ in range(sizes.launches - 1):
         add(count, count, one, vals=(WORDS,))
@@ -104,7 +106,7 @@ def _endure(context: Context, device: RmDevice, target: FolderTarget, sizes: row
     device.synchronize()
     after, grown = target.resources(), _resident() - room
     told = f"files and mappings {before} and then {after}, {grown} bytes more"
-    flat = after[0] == before[0] and after[1] - before[1] < 20 and grown < _MOST_GROWTH
+    flat = after[0] <= before[0] and after[1] - before[1] < 20 and grown < _MOST_GROWTH
     context.log.check(f"{sizes.launches} launches, {sizes.allocations} allocations", flat, told)
 
 
