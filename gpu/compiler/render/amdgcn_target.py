@@ -50,9 +50,11 @@ CHIPS: Final = {
     "gfx1201": Chip(32, 64, _PRIVATE),
 }
 """Chips by LLVM's name; units are those of MI300X, RX 6900 XT, RX 7900 XTX, RX 9060 XT and
-RX 9070 XT (AMD's product pages). COMPUTE_TMPRING_SIZE.WAVESIZE can say some 8 MiB for a wave: 13 bits of
-1 KiB before gfx11, 15 bits of 256 bytes in it (Linux, `gc_10_3_0_sh_mask.h` and
-`gc_11_0_0_sh_mask.h`); that is 128 KiB for each of 64 lanes, of which a part is left to LLVM."""
+RX 9070 XT (AMD's product pages).
+
+COMPUTE_TMPRING_SIZE.WAVESIZE can say some 8 MiB for a wave: 13 bits of 1 KiB before gfx11, 15 bits
+of 256 bytes in it (Linux, `gc_10_3_0_sh_mask.h` and `gc_11_0_0_sh_mask.h`); that is 128 KiB for
+each of 64 lanes, of which a part is left to LLVM."""
 
 
 def amd_target(chip: str) -> Target:
