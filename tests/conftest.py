@@ -135,12 +135,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _check_devices(config: pytest.Config) -> None:
-    """Names no device or one that there is not: said once, before any test."""
+    """What names no device of those there are is told once, before any test."""
+    asked: str | None = config.getoption("--device")
+    if asked is None:
+        return
     from gpu.core.devspec import parse_device_spec
     from gpu.core.errors import ConfigError
 
-    asked: str | None = config.getoption("--device")
-    for spec in () if asked is None else asked.split(","):
+    for spec in asked.split(","):
         try:
             parse_device_spec(spec)
         except ConfigError as error:

@@ -60,5 +60,5 @@ class HostTarget:
         return HCQProgram(device, name, None, layout, written=written, info=kernel)
 
     def resources(self) -> tuple[int, ...]:
-        maps = Path("/proc/self/maps").read_text().count("\n")
-        return len(os.listdir("/proc/self/fd")), maps
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        return len(os.listdir("/proc/self/fd")), pages

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Final
 
 from gpu.compiler.ir.linear import Inst, Program
-from gpu.compiler.render.amdgcn_grid import plan_grid
-from gpu.compiler.render.amdgcn_locals import ALIGN, place_locals
+from gpu.compiler.render.amdgcn_grid import Grid, plan_grid
+from gpu.compiler.render.amdgcn_locals import ALIGN, Places, place_locals
 from gpu.compiler.render.amdgcn_target import Chip, amd_target, check_chip
 from gpu.compiler.render.llvm_grid import GridPrinter
 from gpu.compiler.render.llvm_text import Type, Value, integer
@@ -28,6 +28,10 @@ _UNUSED: Final = (
     "hostcall-ptr", "implicitarg-ptr", "lds-kernel-id", "multigrid-sync-arg", "queue-ptr",
     "workgroup-id-y", "workgroup-id-z", "workitem-id-y", "workitem-id-z",
 )  # fmt: skip
+
+
+def _places(program: Program, grid: Grid, chip: Chip) -> Places:
+    return place_locals(program, grid, most_private=chip.private, most_shared=chip.shared)
 
 
 class AMDRenderer:
@@ -54,7 +58,7 @@ class AMDRenderer:
     def launch_data(self, program: Program) -> dict[str, int]:
         """Workgroups of the launch, work-items of each, and bytes of workspace of them all."""
         grid = plan_grid(program, self._chip.wave)
-        each = place_locals(program, grid, self._chip).workspace
+        each = _places(program, grid, self._chip).workspace
         workspace = each * grid.groups * grid.block
         return {"groups": grid.groups, "block": grid.block, "workspace": workspace}
 
@@ -64,7 +68,7 @@ class _Kernel(GridPrinter):
 
     def __init__(self, target: Target, program: Program, chip: Chip):
         grid = plan_grid(program, chip.wave)
-        super().__init__(target, program, grid, place_locals(program, grid, chip), _IDS)
+        super().__init__(target, program, grid, _places(program, grid, chip), _IDS)
 
     def text(self) -> str:
         """The whole module."""

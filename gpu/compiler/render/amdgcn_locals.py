@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from gpu.compiler.ir.linear import Inst, Program
 from gpu.compiler.render.amdgcn_grid import Grid
-from gpu.compiler.render.amdgcn_target import Chip
 from gpu.core.errors import Unsupported
 
 ALIGN = 16
@@ -32,8 +31,11 @@ class Places(NamedTuple):
     workspace: int
 
 
-def place_locals(program: Program, grid: Grid, chip: Chip) -> Places:
-    """A place for each local. Raises Unsupported for more local memory than a workgroup has."""
+def place_locals(program: Program, grid: Grid, *, most_private: int, most_shared: int) -> Places:
+    """A place for each local, with so many bytes at most of a work-item's and a workgroup's.
+
+    Raises Unsupported for more local memory than a workgroup has.
+    """
     stack = shared = workspace = 0
     in_block: list[Inst] = []
     offsets: dict[Inst, int] = {}
@@ -44,14 +46,14 @@ def place_locals(program: Program, grid: Grid, chip: Chip) -> Places:
         if grid.has_threads and inst.attr[1] == "team":
             in_block.append(inst)
             shared += size
-        elif stack + size <= chip.private:
+        elif stack + size <= most_private:
             stack += size
         else:
             offsets[inst] = workspace
             workspace += size
-    if shared > chip.shared:
+    if shared > most_shared:
         raise Unsupported(
             f"{program.name} needs {shared:,} bytes of local memory for a workgroup, which has at"
-            f" most {chip.shared:,}"
+            f" most {most_shared:,}"
         )
     return Places(frozenset(in_block), offsets, workspace)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from gpu.compiler.ir.linear import Program
 from gpu.compiler.render.amdgcn_grid import Grid, plan_grid
 from gpu.compiler.render.amdgcn_locals import Places, place_locals
-from gpu.compiler.render.amdgcn_target import Chip
 from gpu.compiler.render.nv_target import MOST_BLOCKS, PRIVATE_BYTES, SHARED_BYTES, WARP
-
-_CHIP: Final = Chip(WARP, PRIVATE_BYTES, SHARED_BYTES)
 
 
 def nv_grid(program: Program, most_blocks: int = MOST_BLOCKS) -> Grid:
@@ -20,7 +15,7 @@ def nv_grid(program: Program, most_blocks: int = MOST_BLOCKS) -> Grid:
 
 def nv_places(program: Program, grid: Grid) -> Places:
     """Where its locals are. Raises Unsupported for more shared memory than a block has."""
-    return place_locals(program, grid, _CHIP)
+    return place_locals(program, grid, most_private=PRIVATE_BYTES, most_shared=SHARED_BYTES)
 
 
 def launch_data(program: Program) -> dict[str, int]:

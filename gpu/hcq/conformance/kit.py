@@ -41,7 +41,7 @@ class Target(Protocol):
         ...
 
     def resources(self) -> tuple[int, ...]:
-        """How much of the system this process holds, such as its open files and mappings."""
+        """How much of the system this process holds, such as open files and mappings."""
         ...
 
 

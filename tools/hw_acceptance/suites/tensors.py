@@ -62,6 +62,7 @@ def run_tests(context: Context, device: str, tests: Sequence[str], seconds: floa
     environment = {
         **os.environ,
         "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT)))),
         "SIM": context.chip,
         "NV_VARIANTS": variants_text(context.force),
     }
