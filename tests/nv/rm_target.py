@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
@@ -18,7 +17,6 @@ from gpu.sim.nv.world import NvSimWorld
 from gpu.transport.world import World
 from nv.kernels import LAYOUTS, WRITTEN, PythonKernels, cubin
 
-Publish = Callable[[int, int, int, int, int], None]
 NEAR_WRAP = (1 << 32) - 10
 SMALL_VRAM = 4 << 20
 
@@ -45,8 +43,6 @@ class RmTarget:
     def open(self, *, near_wrap: bool = False, small: bool = False) -> HCQDevice:
         index, self._next = self._next, 1 - self._next
         port = open_port(self.world, index, QueueOptions(ring=1 << (10 if small else 14)))
-        for queue in [queue for kind in port.queues.values() for queue in kind]:
-            queue.publish = self._one_by_one(queue.publish)
         device = RmDevice(
             port,
             timeline_start=NEAR_WRAP if near_wrap else 0,
@@ -56,15 +52,6 @@ class RmTarget:
         if small:  # so that memory runs out soon
             _leave(device, SMALL_VRAM)
         return device
-
-    def _one_by_one(self, publish: Publish) -> Publish:
-        """Publishing while no other thread runs the model, whose doorbell would miss it."""
-
-        def publish_alone(position: int, words: int, size: int, last: int, value: int, /) -> None:
-            with self.sim.lock:
-                publish(position, words, size, last, value)
-
-        return publish_alone
 
     def program(self, device: HCQDevice, name: str) -> HCQProgram:
         assert isinstance(device, RmDevice)

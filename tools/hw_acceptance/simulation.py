@@ -7,7 +7,6 @@ kernels are told to it first. Nothing that it passes says anything about a GPU.
 from __future__ import annotations
 
 import zipfile
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,12 +26,10 @@ class Simulation:
     Attributes:
         chip: its name, as ``SIM`` takes it.
         world: what a driver opens it through.
-        guard: held while work is published, since other threads may run the model then.
     """
 
     chip: str
     world: World
-    guard: AbstractContextManager[object]
 
 
 def simulate(chip: str, folder: Path) -> Simulation:
@@ -46,7 +43,7 @@ def simulate(chip: str, folder: Path) -> Simulation:
     executor = PtxExecutor()
     machine = NvSimWorld(chip=chip, executor=executor)
     _teach(executor, folder)
-    return Simulation(chip, World(machine.os, machine.waiter), machine.lock)
+    return Simulation(chip, World(machine.os, machine.waiter))
 
 
 def _teach(executor: PtxExecutor, folder: Path) -> None:

@@ -17,7 +17,6 @@ from gpu.core.config import config
 from gpu.core.devspec import DeviceSpec, parse_device_name
 from gpu.core.errors import Unsupported
 from gpu.drivers.nv.hcqdevice import RmDevice
-from gpu.drivers.nv.port import QueueOptions
 from gpu.drivers.nv.variants import parse_variants
 from gpu.runtime.device import Compiled, Renderer
 from gpu.transport.world import World, real_world
@@ -88,11 +87,10 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
     if config.SIM:
         from gpu.backends.nv.simulated import simulated
 
-        world, machine, learn = simulated(config.SIM)
-        options = QueueOptions(guard=machine.lock)
-        queues = RmDevice.open(world, index, options=options, force=force)
+        world, _, learn = simulated(config.SIM)
     else:
-        queues = RmDevice.open(_this_machine(config.TRACE, os.getpid()), index, force=force)
+        world = _this_machine(config.TRACE, os.getpid())
+    queues = RmDevice.open(world, index, force=force)
     try:
         arch = arch_of(queues)
         if spec.arch not in (None, arch):

@@ -7,7 +7,6 @@ Opening is that of `gpu.drivers.nv.device`, and then what `gpu.drivers.nv.allque
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,7 +46,6 @@ Its pointers are indices (clc86f.h): with all of it in flight it would look empt
 _MIN_RING: Final = 8 * ENTRY_SIZE
 
 
-Publish = Callable[[int, int, int, int, int], None]
 Explain = Callable[[Sequence[Channel], FaultDetails | None], str]
 
 
@@ -59,13 +57,11 @@ class QueueOptions:
         compute_queues: how many, at least one.
         ring: bytes of entries that are in flight at most, a power of two up to `MAX_RING`.
         compute_copies: whether compute queues shall copy too, where the kernel lets them.
-        guard: held while a submission is published, for models that other threads may run then.
     """
 
     compute_queues: int = 2
     ring: int = MAX_RING
     compute_copies: bool = True
-    guard: AbstractContextManager[object] | None = None
 
     def __post_init__(self) -> None:
         if self.compute_queues < 1:
@@ -91,7 +87,7 @@ class NvQueue:
         self.channel = channel
         self.encoder = encoder
         self.ring_size = options.ring
-        publish = HostRing(
+        self.publish = HostRing(
             address=_address("ring", channel, channel.ring),
             size=channel.entries * ENTRY_SIZE,
             put=_address("pointers", channel, channel.userd) + GP_PUT,
@@ -102,15 +98,6 @@ class NvQueue:
             wraps=True,
             token=channel.token,
         ).publisher()
-        self.publish = publish if options.guard is None else _guarded(publish, options.guard)
-
-
-def _guarded(publish: Publish, guard: AbstractContextManager[object]) -> Publish:
-    def publish_alone(position: int, words: int, size: int, last: int, value: int, /) -> None:
-        with guard:
-            publish(position, words, size, last, value)
-
-    return publish_alone
 
 
 def _address(what: str, channel: Channel, window: Window) -> int:

@@ -45,13 +45,9 @@ class FolderTarget:
 
     def open(self, *, near_wrap: bool = False, small: bool = False) -> RmDevice:
         """See `gpu.hcq.conformance.Target`."""
-        simulation = self._context.simulation
         device = RmDevice.open(
             self._world,
-            options=QueueOptions(
-                ring=_SMALL_RING if small else MAX_RING,
-                guard=simulation.guard if simulation is not None else None,
-            ),
+            options=QueueOptions(ring=_SMALL_RING if small else MAX_RING),
             force=self._context.force,
             timeline_start=_NEAR_WRAP if near_wrap else 0,
             timeout=TIMEOUT,
