@@ -32,6 +32,7 @@ from gpu.drivers.nv.session import open_session
 from gpu.drivers.nv.steps import Trail
 from gpu.drivers.nv.variants import Variants
 from gpu.drivers.undo import Undo
+from gpu.hcq.allocator import CopyPlaces
 from gpu.hcq.encoder import Encoder
 from gpu.hcq.hostring import HostRing
 from gpu.hcq.ports import Memory, MemoryKind, MemoryPort
@@ -186,10 +187,16 @@ class NvPort:
             encoder = MixedEncoder(self.target)
         compute = [NvQueue(each, encoder, self._options) for each in queues.compute]
         self.queues = {"compute": compute}
-        if queues.first.copy is not None:
+        if queues.first.copies.channels:
             copier = CopyEncoder(self.target)
-            copy = NvQueue(queues.first.copy, copier, self._options)
-            self.queues = {"compute": compute, "copy": [copy]}
+            channels = queues.first.copies.channels
+            copy = [NvQueue(each, copier, self._options) for each in channels]
+            self.queues = {"compute": compute, "copy": copy}
+
+    @property
+    def copy_places(self) -> CopyPlaces:
+        """Which copy queue copies what."""
+        return self._all.first.copies.places
 
     @property
     def copies_on_compute(self) -> bool:

@@ -33,9 +33,9 @@ ALLOC_FORM: Final = Question(
 )
 COPY_CHANNEL: Final = Question(
     "copy channel",
-    "a copy channel beside the compute channel on a graphics copy engine, in a group of its own"
-    " on the best of the other copy engines, or none",
-    ("shared group", "own group", "none"),
+    "copy channels in groups of their own on the copy engines that do not belong to graphics, as"
+    " UVM has them, one beside the compute channel on an engine that does, or none",
+    ("own group", "shared group", "none"),
 )
 DOORBELL: Final = Question(
     "doorbell", "the bar through which the doorbell page is mapped", ("BAR0", "BAR1")

@@ -118,12 +118,15 @@ def test_rows_of_queues(run: Run) -> None:
         *(rows.COPY, rows.TO_DEVICE, rows.TO_HOST),
     }
     assert all(seconds > 0 for seconds in told.facts[rows.OURS].values())
-    assert [check["ok"] for check in told.checks] == [True, not mapped_libraries()]
+    assert [check["ok"] for check in told.checks] == [True, True, True, not mapped_libraries()]
+    sizes = [size for size, _ in told.facts["copies within the device"]]
+    assert sizes == list(rows.SMALL.within)
+    assert told.facts["line for gpu/drivers/nv/copytable.py"].startswith("0xcbc0: (")
 
 
 def test_rows_of_tensors(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensors, "mapped_libraries", list)  # other tests may have loaded some
-    small = rows.Sizes(1 << 12, 1 << 12, 32, ((8, 16),))
+    small = rows.Sizes(1 << 12, 1 << 12, 32, ((8, 16),), ())
     monkeypatch.setattr(rows, "SMALL", small)
     told = run(tensors.ours)
     assert all(check["ok"] for check in told.checks)
