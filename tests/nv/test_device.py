@@ -27,6 +27,8 @@ from gpu.drivers.nv.queues import ChannelMemory, QueueMaker
 from gpu.drivers.undo import Undo
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.conformance.kit import WORDS, download, numbers, peek, system, upload
+from gpu.hcq.graph import GraphLaunch, HCQGraph
+from gpu.sim.nv.compute import ComputeEngine
 from gpu.sim.nv.copyunits import SYSMEM
 from gpu.sim.nv.world import NvSimWorld
 from gpu.transport.world import World
@@ -165,6 +167,41 @@ def test_launches_and_copies_of_one_submission(chip: str, index: int) -> None:
             y = x.copy()
             y[:2] = 7
         assert (download(device, a) == x).all() and (download(device, b) == y).all()
+    assert target.complaints() == []
+    target.close()
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("chaining", ["copied", "scheduled", "none"])
+def test_launches_of_one_submission_start_each_other(
+    chip: str, chaining: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[bool] = []
+    pcas = ComputeEngine._pcas
+
+    def counted(self: ComputeEngine, invalidate: bool, schedule: bool) -> None:
+        sent.append(schedule)
+        pcas(self, invalidate, schedule)
+
+    monkeypatch.setattr(ComputeEngine, "_pcas", counted)
+    target = RmTarget(3, chip)
+    target.kernels.steps = 20  # so that what is too early shows
+    with RmDevice.open(target.world, force={"chaining": chaining}) as device:
+        names = ("add", "fill")
+        add, fill = (device.load(cubin(device.target.sm, n), n, LAYOUTS[n]) for n in names)
+        a, b = (upload(device, numbers(n)) for n in range(2))
+        device.synchronize()
+        steps = [GraphLaunch(add, (a, a, b), (WORDS,)), GraphLaunch(fill, (b,), (7, 2))] * 3
+        graph = HCQGraph(device, steps)
+        x, y = numbers(0), numbers(1)
+        for _ in range(3):
+            device.wait(graph())
+            for _ in range(3):
+                x = x + y
+                y[:2] = 7
+            assert (download(device, a) == x).all() and (download(device, b) == y).all()
+        assert len(sent) == (18 if chaining == "none" else 3)
+        graph.close()
     assert target.complaints() == []
     target.close()
 
