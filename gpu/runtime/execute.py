@@ -354,10 +354,12 @@ def _find_or_compile(key: Key, roots: list[Node], leaves: list[Node]) -> Schedul
 
 
 def transfer(source: Buffer, target: Buffer) -> None:
-    """Copies a value from one buffer to another, through the host.
+    """Copies a value from one buffer to another, through the host if the devices have no other way.
 
     Memory that is shared among intermediate values may be larger than the value.
     """
+    if target.take_over(source):
+        return
     lent = source.host_view()
     data = source.copy_out() if lent is None else lent
     target.copy_in(data.view(np.uint8)[: min(source.nbytes, target.nbytes)])
