@@ -168,6 +168,24 @@ def test_attention_over_a_symbolic_axis_is_vectorised() -> None:
     assert kernels and all(" vector " in kernel for kernel in kernels)
 
 
+@pytest.mark.parametrize("rows", [1, 3, 4, 7, 22, 40])
+def test_products_over_symbolic_axes_are_tiled(device: str, rows: int) -> None:
+    n = Var("n", 1, 40).bind(rows)
+    x, y = normal(40, 24), normal(40, 24, seed=1)
+    first, second = (Tensor(a, device=device).realize()[:n] for a in (x, y))
+    product = (first @ second.transpose(0, 1)) @ second
+    wanted = (x[:rows] @ y[:rows].T) @ y[:rows]
+    np.testing.assert_allclose(product.numpy(), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_tiles_over_symbolic_axes_have_several_rows() -> None:
+    n, w = Var("n", 1, 200).bind(50), Tensor(normal(64, 96)).realize()
+    y = Tensor(normal(200, 64)).realize()[:n] @ w
+    stages = explain([y._node], is_computed, gpu.Device["CPU"].renderer)
+    (kernel,) = (text for name, text in stages if name == "scheduled kernel")
+    assert any("unroll" in line and "i0i" in line for line in kernel.splitlines()), kernel
+
+
 def test_gradients_flow_through_symbolic_slices() -> None:
     size = Var("n", 2, 12)
     for n in (5, 12):
