@@ -10,7 +10,7 @@ import pytest
 
 import gpu
 from gpu import Tensor, Var
-from gpu.core.errors import GpuError, InvalidIndex, InvalidType, InvalidValue, ShapeError
+from gpu.core.errors import InvalidIndex, InvalidType, InvalidValue, ShapeError
 from gpu.runtime.execute import Counters, is_computed
 from gpu.runtime.explain import explain
 
@@ -111,6 +111,10 @@ CASES: dict[str, tuple[Callable[[Tensor, Any], Tensor], Callable[[Any, int], Any
     "tril": (lambda x, n: x.T.tril(), lambda a, n: np.tril(a.T)),
     "arange": (lambda x, n: x + Tensor.arange(n, device=x.device), lambda a, n: a + np.arange(n)),
     "ones": (lambda x, n: Tensor.ones(n, 2, device=x.device) + 1, lambda a, n: np.full((n, 2), 2)),
+    "sort": (lambda x, n: x.sort(1)[0], lambda a, n: np.sort(a, 1)),
+    "argsort": (lambda x, n: x.argsort(1, True), lambda a, n: (-a).argsort(1)),
+    "sort lines": (lambda x, n: x.sort(0)[0], lambda a, n: np.sort(a, 0)),
+    "topk": (lambda x, n: x.topk(3, 1)[0], lambda a, n: -np.sort(-a, 1)[:, :3]),
     "picked": (lambda x, n: x.T[Tensor([0, 1], device=x.device)], lambda a, n: a.T[:2]),
 }
 
@@ -204,6 +208,11 @@ def _two_values() -> object:
     return x[: p.bind(3)] + x[: p.bind(4)]
 
 
+def _two_values_in_jit() -> object:
+    p, x = Var("p", 1, 8), Tensor.arange(8).realize()
+    return gpu.jit(lambda a, b: a.sum() + b.sum())(x[: p.bind(2)], x[: p.bind(4)])
+
+
 def _two_ranges() -> object:
     x = Tensor.arange(9).realize()
     return (x[: Var("p", 0, 8).bind(3)].sum() + x[: Var("p", 0, 9).bind(3)].sum()).realize()
@@ -226,7 +235,7 @@ def _two_ranges() -> object:
         (lambda: Tensor.ones(4, Var("p", 1, 8).bind(2)).reshape(-1), ShapeError, "behind it only"),
         (lambda: len(Tensor.ones(Var("p", 1, 8).bind(2))), InvalidType, "use shape"),
         (lambda: bool(Var("p", 1, 8).bind(2) > 2), InvalidValue, "p > 2 depends on"),
-        (lambda: Tensor.ones(Var("p", 1, 8).bind(2)).sort(), GpuError, "has to be a number"),
+        (_two_values_in_jit, InvalidValue, "two values in one program, 2 and 4: realize"),
     ],
 )
 def test_what_cannot_be_says_so(wrong: Callable[[], object], error: type, message: str) -> None:
