@@ -146,13 +146,14 @@ def in_rows(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     rows = min(_block(target) // threads, axis.extent, fit) if axis else 1
     kept = KEPT_BY_LANES if target.native.scalar else KEPT
     if axis is None or rows < 2:
-        yield Cooperate(axis.name if axis else "", threads, kept=kept)
+        yield Cooperate(axis.name if axis else "", threads, kept=kept, warp=target.shuffle)
         return
     whole = rows == axis.extent and axis.stop is None
     if not whole:
         yield Split(axis.name, rows, "mask")
     yield Bind(axis.name if whole else f"{axis.name}i", "thread")
-    yield Cooperate(axis.name if whole else f"{axis.name}i", threads, kept=kept)
+    name = axis.name if whole else f"{axis.name}i"
+    yield Cooperate(name, threads, kept=kept, warp=target.shuffle)
 
 
 def _block(target: Target) -> int:
@@ -204,7 +205,7 @@ def in_columns(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
         yield Split(axis, width, "mask")
         axis = f"{axis}i"
     yield Bind(axis, "thread")
-    yield Cooperate(axis, threads, True)
+    yield Cooperate(axis, threads, True, warp=target.shuffle)
 
 
 def flat(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
