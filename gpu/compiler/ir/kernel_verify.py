@@ -165,7 +165,8 @@ class _Verifier:
         """All threads of a block take part in an exchange between those of a warp, or none."""
         threads = [loop.var for loop in self.loops if loop.kind == "thread"]
         count = math.prod(var.extent for var in threads)
-        if broken := broken_shuffle(*value.attr, count):
+        distance, warp = value.attr
+        if broken := broken_shuffle(distance, warp, count):
             self.fail(broken)
         masks = [*self.guards, update.mask]
         uniform = all(mask.vars.isdisjoint(threads) for mask in masks)

@@ -36,7 +36,8 @@ class Threads:
         if inst.op == "barrier":
             return self._uniform(inst.op, around, inside)
         if inst.op == "shuffle_xor":
-            broken = broken_shuffle(*inst.attr, math.prod(block_size(self.program)))
+            distance, warp = inst.attr
+            broken = broken_shuffle(distance, warp, math.prod(block_size(self.program)))
             return broken or self._uniform(inst.op, around, inside)
         return (
             None
