@@ -31,9 +31,7 @@ PARALLEL: Final = ("grid", "thread", "serial")
 PARTS: Final = 4
 
 
-def cooperate(
-    body: K.Block, axis: str, threads: int, first: bool, kept: int, warp: int
-) -> K.Stmt:
+def cooperate(body: K.Block, axis: str, threads: int, first: bool, kept: int, warp: int) -> K.Stmt:
     """See `gpu.compiler.opt.opts.Cooperate`. Raises IllegalOpt."""
     what = f"Cooperate({axis!r}, {threads}, {first}, {kept}, {warp})"
     nest = outer_nest(body)
@@ -51,7 +49,9 @@ def cooperate(
     shared = [b for b in allocated(inside) if _is_shared(inside, b)]
     lowered = with_axes(inside, shared, teams, "team")
     rows = [b for b in allocated(lowered) if b.space == "team" and len(b.shape) == len(teams) + 1]
-    done = keep_own(_Sharer(thread, Meeting(thread, teams, first, warp)).block(lowered), rows, thread, kept)
+    done = keep_own(
+        _Sharer(thread, Meeting(thread, teams, first, warp)).block(lowered), rows, thread, kept
+    )
     work = K.Loop(thread, "thread", done)
     if first and teams:
         outermost = next(loop for loop in around if loop.kind == "thread")
