@@ -72,8 +72,7 @@ def refuse_what_is_lacking(target: Target, program: Program, inst: Inst) -> None
         raise Unsupported(
             f"{program.name}: {where} has no {inst.attr[0]}; legalize before rendering"
         )
-    if inst.op == "shuffle_xor":
-        _refuse_shuffle(target, program, inst, where)
+    refuse_exchange(target, program, inst)
     operands = (inst.dtype, *(a.dtype for a in inst.args))
     if inst.op not in _VALUE_OPS_OF_NARROW_FLOATS and any(map(is_narrow, operands)):
         names = [d.name for d in operands]
@@ -90,11 +89,14 @@ def refuse_what_is_lacking(target: Target, program: Program, inst: Inst) -> None
                 )
 
 
-def _refuse_shuffle(target: Target, program: Program, inst: Inst, where: str) -> None:
+def refuse_exchange(target: Target, program: Program, inst: Inst) -> None:
+    """Raises Unsupported for a `shuffle_xor` that the target has no code for."""
+    if inst.op != "shuffle_xor":
+        return
     warp = inst.attr[1]
     if warp > target.shuffle or inst.dtype not in target.native.shuffled:
         raise Unsupported(
-            f"{program.name}: {where} exchanges no {inst.dtype.name} among {warp} threads;"
+            f"{program.name}: {target.name} exchanges no {inst.dtype.name} among {warp} threads;"
             " see Target.shuffle and Native.shuffled"
         )
 
