@@ -283,15 +283,19 @@ def count(program: Program, op: str) -> int:
 TARGETS = [replace(BLOCKS, warp=8, shuffle=8), amd_target("gfx1100"), nv_target("sm_90")]
 
 
+def threads_of(kernel: K.Kernel) -> list[int]:
+    """Threads of a block along each thread loop."""
+    found = (s for s in walk(kernel.body) if isinstance(s, K.Loop) and s.kind == "thread")
+    return [loop.var.extent for loop in found]
+
+
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("shape", [(64, 24), (5, 100), (64, 4096), (1, 5000)])
 def test_what_a_softmax_over_rows_takes(target: Target, shape: tuple[int, int]) -> None:
     """A barrier for each reduction over a block and an element of each warp; none within one."""
     kernel, _ = schedule(softmax(*shape), target)
     program = linearize(kernel, target)
-    threads = [
-        s.var.extent for s in walk(kernel.body) if isinstance(s, K.Loop) and s.kind == "thread"
-    ]
+    threads = threads_of(kernel)
     sharing, rows = threads[-1], math.prod(threads[:-1])
     parts = [buf for buf in allocated(kernel.body) if buf.space == "team" and buf.name != "e"]
     assert count(program, "shuffle_xor")
@@ -305,3 +309,11 @@ def test_what_a_softmax_over_rows_takes(target: Target, shape: tuple[int, int]) 
         out, x = np.zeros(shape[0] * shape[1], np.float32), random(*shape)
         linear_interp.interpret_linear(program, [out, x.reshape(-1)])
         np.testing.assert_allclose(out, softmax_of(x), rtol=2e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("target", TARGETS[1:], ids=lambda t: t.name)
+def test_where_there_are_many_rows_each_gets_a_warp(target: Target) -> None:
+    kernel, _ = schedule(softmax(4096, 256), target)
+    assert threads_of(kernel)[-1] == target.shuffle
+    without, _ = schedule(softmax(4096, 256), replace(target, shuffle=0))
+    assert threads_of(without)[-1] == 2 * target.shuffle

@@ -177,6 +177,8 @@ def _team(longest: int, outer: int, target: Target) -> int:
     most = _block(target)
     if outer * most < _busy(target):
         most = target.threads
+    if outer * target.shuffle >= _busy(target) and longest <= target.shuffle * KEPT:
+        most = target.shuffle  # threads that meet without barriers
     threads = min(FEWEST, target.warp)
     while threads * 2 <= most and threads * 2 * EACH <= longest:
         threads *= 2
