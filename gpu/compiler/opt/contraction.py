@@ -134,6 +134,12 @@ def tile(c: Contraction, target: Target) -> Iterator[Opt]:
         (buf,) = {load.attr[0].name for load in _loads(c.along)}
         depends = [r.name for r in c.reduction if r in c.along.vars]
         yield Stage(holder, buf, (*counted, *depends, *levels.inside()))
+        masked = {var for load in _loads(c.along) for var in load.attr[2].vars}
+        outside = [r.name for r in c.reduction if r in masked]
+        if outside and outside != depends:
+            # So that masks are made once for all that they hold for.
+            rest = [name for name in depends if name not in outside]
+            yield Reorder(tuple(f"{n}s" for n in (*counted, *outside, *rest, *levels.inside())))
         yield from levels.bind("s")
     yield from _split_across(c.u, counted, levels, tiles.rows)
 
@@ -156,7 +162,7 @@ def _choose(c: Contraction, target: Target) -> _Tiles | None:
     vectors = _vectors(c.v, target, lanes)
     rows = _rows(c.u.extent, target, vectors)
     # Packing takes memory near a worker; where blocks are one thread, theirs is as far as any.
-    pays = target.parallel == "worker" and _worth_packing(c, rows)
+    pays = target.parallel == "worker" and _worth_packing(c, rows, lanes)
     depth_bytes = math.prod(r.extent for r in c.reduction) * c.along.dtype.itemsize
     lines = _lines(c, lanes, vectors)
     if pays and lines and depth_bytes * c.v.extent * vectors <= PANEL_BYTES:
@@ -177,7 +183,7 @@ def _vectors(v: Var, target: Target, lanes: int) -> int:
     A number nearby that divides `v` is better still.
     """
     square = math.isqrt(target.registers // lanes)
-    most = v.extent // lanes
+    most = -(-v.extent // lanes)
     if square <= TILE_VECTORS:
         return min(TILE_VECTORS, most)
     wanted = min(1 << (square.bit_length() - 1), most)
@@ -210,13 +216,16 @@ def _loads(value: K.Value) -> list[K.Value]:
     return [v for v in values(value, set()) if v.kind == "load"]
 
 
-def _worth_packing(c: Contraction, rows: int) -> bool:
+def _worth_packing(c: Contraction, rows: int, lanes: int) -> bool:
     """Whether panels of `along` are read often enough, and badly enough as they lie."""
     assert c.u is not None
     loads = _loads(c.along)
     if len({load.attr[0] for load in loads}) != 1:
         return False
-    awkward = any(load.attr[1][0].coeff(c.v) != 1 or load.attr[2].constraints for load in loads)
+    whole = c.v.extent % lanes == 0  # else the last vector is masked, packed it is not
+    awkward = not whole or any(
+        load.attr[1][0].coeff(c.v) != 1 or load.attr[2].constraints for load in loads
+    )
     reused = c.u.extent // rows >= 4
     depth = math.prod(r.extent for r in c.reduction)
     far = depth * c.v.extent * c.along.dtype.itemsize > NEAR_BYTES
