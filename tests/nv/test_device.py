@@ -22,7 +22,7 @@ from gpu.drivers.nv.hcqdevice import RmDevice
 from gpu.drivers.nv.patience import PatientWaiter
 from gpu.drivers.nv.port import MAX_RING, QueueOptions
 from gpu.drivers.nv.queues import ChannelMemory, QueueMaker
-from gpu.drivers.nv.undo import Undo
+from gpu.drivers.undo import Undo
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.conformance.kit import WORDS, download, numbers, peek, system, upload
 from gpu.sim.nv.world import NvSimWorld

@@ -22,8 +22,8 @@ from gpu.drivers.nv.opening import (
 from gpu.drivers.nv.queues import Group, QueueMaker
 from gpu.drivers.nv.session import NvSession
 from gpu.drivers.nv.steps import Step, Trail
-from gpu.drivers.nv.undo import Undo
 from gpu.drivers.nv.variants import Question, Variants
+from gpu.drivers.undo import Undo
 
 MORE_QUEUES: Final = Step("more queues", "more compute queues, and copies on all of them")
 ALL_QUEUE_STEPS: Final = (*QUEUE_STEPS, MORE_QUEUES)

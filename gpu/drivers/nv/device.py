@@ -37,8 +37,8 @@ from gpu.drivers.nv.opening import (
 )
 from gpu.drivers.nv.session import SESSION_STEPS, NvSession, open_session
 from gpu.drivers.nv.steps import StepReport, Stopped, Trail
-from gpu.drivers.nv.undo import Undo
 from gpu.drivers.nv.variants import Outcome, Variants
+from gpu.drivers.undo import Undo
 from gpu.hcq.ports import Memory, MemoryKind
 from gpu.transport.world import World
 

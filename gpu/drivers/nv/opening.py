@@ -31,8 +31,8 @@ from gpu.drivers.nv.queues import Group, QueueMaker
 from gpu.drivers.nv.rm import RmObject
 from gpu.drivers.nv.session import NvSession
 from gpu.drivers.nv.steps import Step, Trail
-from gpu.drivers.nv.undo import Undo
 from gpu.drivers.nv.variants import COPY_CHANNEL, DEBUGGER, DOORBELL, Variants
+from gpu.drivers.undo import Undo
 
 USERMODE_SIZE: Final = 0x10000
 VA_BASE: Final = 0x1000

@@ -30,8 +30,8 @@ from gpu.drivers.nv.queues import ENTRIES
 from gpu.drivers.nv.renewal import Renewal, Rung
 from gpu.drivers.nv.session import open_session
 from gpu.drivers.nv.steps import Trail
-from gpu.drivers.nv.undo import Undo
 from gpu.drivers.nv.variants import Variants
+from gpu.drivers.undo import Undo
 from gpu.hcq.encoder import Encoder
 from gpu.hcq.hostring import HostRing
 from gpu.hcq.ports import Memory, MemoryKind, MemoryPort

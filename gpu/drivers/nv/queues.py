@@ -22,8 +22,8 @@ from gpu.drivers.nv.classes import Generation
 from gpu.drivers.nv.memory import NvMemoryPort
 from gpu.drivers.nv.rm import RmObject
 from gpu.drivers.nv.session import NvSession
-from gpu.drivers.nv.undo import Undo
 from gpu.drivers.nv.variants import ALLOC_FORM, CHANNEL_WINDOW, Variants
+from gpu.drivers.undo import Undo
 from gpu.hcq.ports import Memory, MemoryKind
 from gpu.hcq.symbol import GpuVA
 

@@ -24,8 +24,8 @@ from gpu.drivers.nv.opening import GpuMemory, GpuObjects, open_memory, open_obje
 from gpu.drivers.nv.rm import RmClient
 from gpu.drivers.nv.session import open_session
 from gpu.drivers.nv.steps import Trail
-from gpu.drivers.nv.undo import Undo
 from gpu.drivers.nv.variants import Variants
+from gpu.drivers.undo import Undo
 from gpu.hcq.ports import Memory, MemoryKind
 from gpu.transport import nvidia as nodes
 from tools.hw_acceptance.child import Context
