@@ -19,9 +19,9 @@ from gpu.compiler.ir.dims import (
 from gpu.compiler.ir.graph import Node, Shape, toposort
 from gpu.compiler.ir.graph_build import buffer, multi
 from gpu.core.errors import GpuError
+from gpu.core.interrupts import put_off
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
-from gpu.runtime.interrupts import put_off
 from gpu.runtime.origins import name_origins
 from gpu.runtime.ownership import is_only_buffer, is_only_reference, only_held_by_graph
 from gpu.runtime.recent import Recent
