@@ -31,8 +31,8 @@ pack      scalars                                                    a vector of
 fold      vector                        (monoid,)                    the lanes combined
 shuffle   vector, vector                (lanes,)                     lanes picked from both, joined
 barrier                                                              all threads of the block arrive
-shuffle_  scalar                        (distance, warp)             its value on the thread whose
-xor                                                                  number is this one's xor
+shuffle_xor  scalar                     (distance, warp)             its value on the thread whose
+                                                                     number is this one's xor
                                                                      `distance`, in the same warp
 ========  ============================  ===========================  ==============================
 
