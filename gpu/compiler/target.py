@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu.compiler.ir.optable import OPS
-from gpu.core.dtype import DType, dtypes
+from gpu.core.dtype import DType, ImageDType, dtypes
 from gpu.core.errors import InvalidValue
 
 NARROW_FLOATS: Final = frozenset({dtypes.bfloat16, dtypes.float16, dtypes.fp8e4m3, dtypes.fp8e5m2})
@@ -53,6 +53,24 @@ class Native:
             )
 
 
+class ImageLimits(NamedTuple):
+    """The images a machine has.
+
+    Attributes:
+        width, height: pixels of the largest.
+        pitch: the number of pixels that a row must be a multiple of for plain memory to be read as
+            an image in place; 0 where images have memory of their own.
+    """
+
+    width: int
+    height: int
+    pitch: int = 0
+
+    def fits(self, image: ImageDType) -> bool:
+        """Whether it has images as large as `image`."""
+        return image.width <= self.width and image.height <= self.height
+
+
 @dataclass(frozen=True)
 class Target:
     """A machine, as scheduling and lowering see it. Renderers give one.
@@ -72,6 +90,7 @@ class Target:
         warp: consecutive threads whose accesses to consecutive memory become one.
         max_blocks: most blocks of a launch, all grid loops together.
         buffers: most parameters of a kernel; 0 where any number will do.
+        images: the images that parameters may be; None where there are none.
         features: instruction set features in canonical order, for cache keys.
     """
 
@@ -87,6 +106,7 @@ class Target:
     warp: int = 32
     max_blocks: int = (1 << 31) - 1
     buffers: int = 0
+    images: ImageLimits | None = None
 
     def __post_init__(self) -> None:
         if self.threads and (self.parallel != "grid" or self.threads % self.warp):
@@ -111,4 +131,5 @@ class Target:
         shape = (self.parallel, self.workers, self.vector_bytes, self.registers)
         blocks = (self.threads, self.shared_bytes, self.warp, self.max_blocks, self.buffers)
         lacks = (dtypes_of, native.paired, native.scalar)
-        return f"{self.name}|{self.features}|{shape}|{blocks}|{sorted(native.ops)}|{lacks}"
+        images = f"|{tuple(self.images)}" if self.images else ""
+        return f"{self.name}|{self.features}|{shape}|{blocks}|{sorted(native.ops)}|{lacks}{images}"

@@ -18,6 +18,7 @@ from gpu.compiler.ir.dims import (
 )
 from gpu.compiler.ir.graph import Node, Shape, toposort
 from gpu.compiler.ir.graph_build import buffer, multi
+from gpu.core.config import config
 from gpu.core.errors import GpuError
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
@@ -318,6 +319,8 @@ def prepare(roots: list[Node]) -> Prepared:
     """
     symbols = graph_symbols(roots, is_computed)
     key, leaves = graph_key(roots, is_computed)
+    if config.IMAGE:
+        key = ("IMAGE", *key)
     schedule = _schedules.get(key)
     if schedule is None:
         schedule = _find_or_compile(key, roots, leaves)

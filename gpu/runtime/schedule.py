@@ -274,7 +274,7 @@ def keep_on_disk(key: Key, devices: Sequence[str], recipe: Recipe) -> None:
 
 def _disk_key(key: Key, devices: Sequence[str]) -> str:
     machines = [(d, Device[d].renderer.target.key, Device[d].compiler.key) for d in devices]
-    return f"{key}|{machines}|{config.NOOPT}|{compiler_signature()}"
+    return f"{key}|{machines}|{config.NOOPT}|{config.IMAGE}|{compiler_signature()}"
 
 
 @cache

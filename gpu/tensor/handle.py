@@ -205,6 +205,8 @@ class Handle:
             return
         if not has_gradient(self.dtype):
             raise DTypeError(f"only float tensors have gradients, this one is {self.dtype.name}")
+        if self.dtype.is_image:
+            raise DTypeError(f"{self._described()} cannot be a leaf; make one of its .float()")
         self._requires_grad = value
         if id(self) in Handle._leaves:
             return
