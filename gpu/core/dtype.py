@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 PyScalar = bool | int | float
+Pixels = tuple[int, int]
+"""A height and a width."""
 NumpyDType = np.dtype[Any]
 
 _KIND_ORDER: Final = {"bool": 0, "uint": 1, "int": 1, "float": 2}
@@ -171,12 +173,12 @@ class dtypes:
     default_int = int32
 
     @staticmethod
-    def imageh(shape: tuple[int, int]) -> ImageDType:
+    def imageh(shape: Pixels) -> ImageDType:
         """A half image of `shape` (height, width) in pixels. Raises DTypeError."""
         return _image("h", shape)
 
     @staticmethod
-    def imagef(shape: tuple[int, int]) -> ImageDType:
+    def imagef(shape: Pixels) -> ImageDType:
         """A float image of `shape` (height, width) in pixels. Raises DTypeError."""
         return _image("f", shape)
 
@@ -239,7 +241,7 @@ _IMAGE_NAME: Final = re.compile(r"image([hf])\(\((\d+), (\d+)\)\)")
 _IMAGE_CODE: Final = re.compile(r"image([hf])(\d+)x(\d+)")
 
 
-def _image(letter: str, shape: tuple[int, int]) -> ImageDType:
+def _image(letter: str, shape: Pixels) -> ImageDType:
     sizes = tuple(shape) if isinstance(shape, (tuple, list)) else ()
     if len(sizes) != 2 or not all(type(size) is int and size > 0 for size in sizes):
         raise DTypeError(

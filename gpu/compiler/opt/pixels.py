@@ -16,8 +16,6 @@ def writes_image(kernel: K.Kernel) -> bool:
 
 def pixel_lanes(kernel: K.Kernel) -> Iterator[Opt]:
     """The innermost loop over an image, which counts the elements of a pixel, becomes lanes."""
-    innermost = {
-        leaf.loops[-1].var.name for leaf in leaves(kernel.body) if leaf.update.buf.image
-    }
+    innermost = {leaf.loops[-1].var.name for leaf in leaves(kernel.body) if leaf.update.buf.image}
     for name in sorted(innermost):
         yield Bind(name, "vector")

@@ -61,8 +61,14 @@ class ImageAccess:
         for lane in range(lanes):
             place = index.lane(lane) if index.type.lanes > 1 else f"({index} + {lane})"
             pixel = self._pixel(place)
-            found.append(f"((const float *)&{pixel})[{place} & {CHANNELS - 1}]")
+            found.append(self._component(pixel, place))
         return found
+
+    def _component(self, pixel: Value, element: str) -> str:
+        """The component that an element is of its pixel: selected, as memory would be slower."""
+        place = self.emitter.value(Type("int"), f"(int)({element}) & {CHANNELS - 1}")
+        low, high = (f"({place} & 1 ? {pixel}.{b} : {pixel}.{a})" for a, b in ("xy", "zw"))
+        return f"({place} & 2 ? {high} : {low})"
 
     def _pixel(self, element: str) -> Value:
         return self.emitter.value(

@@ -101,18 +101,25 @@ def _moved(x: Node, base: Node, read: Node) -> Node:
 
 
 def _image_for(base: Node, limits: ImageLimits) -> ImageDType | None:
-    """The image that `base` can be: a row of its matrix is one of pixels where that fits."""
+    """The image that `base` can be.
+
+    Of the widths there are one is chosen that lets it be read in place, next that of its matrix.
+    """
     make_image = {dtypes.float32: dtypes.imagef, dtypes.float16: dtypes.imageh}.get(base.dtype)
     if make_image is None or has_symbols(base.shape) or not base.size or base.size % CHANNELS:
         return None
     pixels = base.size // CHANNELS
-    rows = [base.shape[-1] // CHANNELS] if base.shape[-1] % CHANNELS == 0 else []
-    widest = min(pixels, limits.width)
-    for width in (*rows, *range(widest, 0, -1)):
-        whole = pixels % width == 0 and pixels // width <= limits.height
-        if whole and width <= limits.width and width % max(limits.pitch, 1) == 0:
-            return make_image((pixels // width, width))
-    return None
+    row = base.shape[-1] // CHANNELS if base.shape[-1] % CHANNELS == 0 else 0
+    widths = [
+        width
+        for width in range(1, min(pixels, limits.width) + 1)
+        if pixels % width == 0 and pixels // width <= limits.height
+    ]
+    if not widths:
+        return None
+    pitch = max(limits.pitch, 1)
+    width = max(widths, key=lambda width: (width % pitch == 0, width == row, width))
+    return make_image((pixels // width, width))
 
 
 def reductions_inline(image: Node, in_memory: Callable[[Node], bool]) -> set[Node]:
