@@ -42,22 +42,11 @@ def compile_graph(
     if config.VERIFY:
         verify_graph(roots)
     check_dtypes(roots, is_leaf)
-    views: Mapping[Node, Node] = {}
-    if config.IMAGE:
-        roots, views = read_as_images(roots, is_leaf, _target_of)
-
-    def in_memory(node: Node) -> bool:
-        return is_leaf(node) or node in views
-
-    roots = split_reductions(roots, in_memory, _target_of)
-    viewed = set(views.values())
-    stores = find_stores(roots, in_memory)
-    stores = {node: store for node, store in stores.items() if store.leaf not in viewed}
-    plan = plan_fusion(roots, in_memory, stores, _most_buffers)
+    roots, plan, views = _planned(roots, is_leaf)
     slot_of = {leaf: i for i, leaf in enumerate(leaves)}
     slot_of.update((view, slot_of[leaf]) for view, leaf in views.items())
     kernels = _Kernels(plan)
-    position = {symbol.name: i for i, symbol in enumerate(graph_symbols(roots, in_memory))}
+    position = {symbol.name: i for i, symbol in enumerate(graph_symbols(roots, plan.is_leaf))}
     vals: list[tuple[int, ...]] = []
     slots: list[Slot] = []
     steps: list[tuple[int, tuple[int, ...]]] = []
@@ -90,7 +79,6 @@ def compile_graph(
         for node, leaf in plan.reuses
         if slot_of[node] in outputs
         and slot_of[leaf] not in writes
-        and leaf not in viewed
         and Device[node.device].may_alias
     )
     changed = {*writes, *(slot for slot, _ in reuses)}
@@ -98,6 +86,38 @@ def compile_graph(
     first = is_changing.index(True) if changed else len(steps)
     recipe = Recipe(codes, tuple(slots), launches, tuple(outputs), taken, writes, reuses, first)
     return share_memory(recipe, len(leaves))
+
+
+class _Planned(NamedTuple):
+    """A graph as it is computed.
+
+    Attributes:
+        roots: the same values, perhaps computed in another way.
+        plan: where each node is computed.
+        views: nodes that are leaves read as images, with those; the plan has them as leaves.
+    """
+
+    roots: Sequence[Node]
+    plan: Plan
+    views: Mapping[Node, Node]
+
+
+def _planned(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> _Planned:
+    views: Mapping[Node, Node] = {}
+    if config.IMAGE:
+        roots, views = read_as_images(roots, is_leaf, _target_of)
+
+    def in_memory(node: Node) -> bool:
+        return is_leaf(node) or node in views
+
+    roots = split_reductions(roots, in_memory, _target_of)
+    # Memory that is also read as an image stays as it is: nobody knows when it is read last.
+    viewed = set(views.values())
+    stores = find_stores(roots, in_memory)
+    stores = {node: store for node, store in stores.items() if store.leaf not in viewed}
+    plan = plan_fusion(roots, in_memory, stores, _most_buffers)
+    reuses = tuple((node, leaf) for node, leaf in plan.reuses if leaf not in viewed)
+    return _Planned(roots, plan._replace(reuses=reuses), views)
 
 
 def _target_of(device: str) -> Target:

@@ -73,6 +73,7 @@ _CALLS: Final[dict[str, tuple[Any, ...]]] = {
         *(c_void_p, c_void_p, c_void_p, _SIZES, _SIZES, c_size_t),
         *(c_uint32, c_void_p, c_void_p),
     ),
+    "clEnqueueMarkerWithWaitList": (c_void_p, c_uint32, c_void_p, c_void_p),
     "clFinish": (c_void_p,),
     "clWaitForEvents": (c_uint32, _HANDLES),
     "clReleaseEvent": (c_void_p,),
@@ -86,6 +87,7 @@ _MAKERS: Final[dict[str, tuple[Any, ...]]] = {
     "clCreateContext": (c_void_p, c_uint32, _HANDLES, c_void_p, c_void_p, _ERROR),
     "clCreateCommandQueue": (c_void_p, c_void_p, c_uint64, _ERROR),
     "clCreateBuffer": (c_void_p, c_uint64, c_size_t, c_void_p, _ERROR),
+    "clCreateSubBuffer": (c_void_p, c_uint64, c_uint32, c_void_p, _ERROR),
     "clCreateImage": (c_void_p, c_uint64, c_void_p, c_void_p, c_void_p, _ERROR),
     "clCreateProgramWithSource": (c_void_p, c_uint32, POINTER(c_char_p), _SIZES, _ERROR),
     "clCreateProgramWithBinary": (

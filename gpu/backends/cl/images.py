@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import byref, c_size_t, c_uint32, c_void_p
-from typing import Final
+from typing import Any, Final
 
 from gpu.autogen import opencl as cl
 from gpu.backends.cl.context import CLContext
@@ -155,35 +155,42 @@ def _region(image: ImageDType) -> ctypes.Array[c_size_t]:
 
 
 def write_image(context: CLContext, target: CLMemory, address: int) -> None:
-    """Copies the pixels at a host address to an image, after everything launched before."""
+    """Copies the pixels at a host address to an image, after everything that uses it."""
     assert target.image is not None
-    code = context.api.clEnqueueWriteImage(
-        *(context.queue, target.handle, cl.CL_TRUE, _ORIGIN, _region(target.image), 0, 0, address),
-        *(0, None, None),
+    context.run(
+        *("clEnqueueWriteImage", context.queue, target.handle, cl.CL_TRUE),
+        *(_ORIGIN, _region(target.image), 0, 0, address),
+        writes=[target],
+        what=f"copy to {target.image.name} on {context.info.name}",
     )
-    context.check(code, f"copy to {target.image.name} on {context.info.name}")
 
 
 def read_image(context: CLContext, address: int, source: CLMemory) -> None:
-    """Copies an image to a host address, after everything launched before."""
+    """Copies an image to a host address, after everything that writes it."""
     assert source.image is not None
-    code = context.api.clEnqueueReadImage(
-        *(context.queue, source.handle, cl.CL_TRUE, _ORIGIN, _region(source.image), 0, 0, address),
-        *(0, None, None),
+    context.run(
+        *("clEnqueueReadImage", context.queue, source.handle, cl.CL_TRUE),
+        *(_ORIGIN, _region(source.image), 0, 0, address),
+        reads=[source],
+        what=f"copy from {source.image.name} on {context.info.name}",
     )
-    context.check(code, f"copy from {source.image.name} on {context.info.name}")
 
 
 def copy_image(context: CLContext, target: CLMemory, source: CLMemory) -> None:
     """Copies all pixels between images, or one and a buffer; on the queue, returns at once."""
-    api, image = context.api, target.image or source.image
+    image = target.image or source.image
     assert image is not None
-    region, end = _region(image), (0, None, None)
-    ends = (context.queue, source.handle, target.handle)
+    region = _region(image)
+    places: tuple[Any, ...]
     if target.image and source.image:
-        code = api.clEnqueueCopyImage(*ends, _ORIGIN, _ORIGIN, region, *end)
+        name, places = "clEnqueueCopyImage", (_ORIGIN, _ORIGIN, region)
     elif target.image:
-        code = api.clEnqueueCopyBufferToImage(*ends, 0, _ORIGIN, region, *end)
+        name, places = "clEnqueueCopyBufferToImage", (0, _ORIGIN, region)
     else:
-        code = api.clEnqueueCopyImageToBuffer(*ends, _ORIGIN, region, 0, *end)
-    context.check(code, f"copy {image.name} on {context.info.name}")
+        name, places = "clEnqueueCopyImageToBuffer", (_ORIGIN, region, 0)
+    context.run(
+        *(name, context.queue, source.handle, target.handle, *places),
+        reads=[source],
+        writes=[target],
+        what=f"copy {image.name} on {context.info.name}",
+    )

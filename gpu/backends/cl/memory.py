@@ -13,7 +13,7 @@ from gpu.autogen import opencl as cl
 from gpu.backends.cl import images
 from gpu.backends.cl.context import CLContext
 from gpu.backends.cl.images import CLImage
-from gpu.backends.cl.objects import BorrowedMemory, CLMemory
+from gpu.backends.cl.objects import BorrowedMemory, CLMemory, SubMemory
 from gpu.core.available import check_memory
 from gpu.core.dtype import ImageDType
 from gpu.core.errors import InvalidValue, OutOfMemory
@@ -70,6 +70,31 @@ class CLAllocator(LRUAllocator[CLMemory]):
         if memory.address is not None:
             context.finish()  # the host memory goes with it
         context.api.check(context.api.clReleaseMemObject(memory.handle), "release a buffer")
+
+    def view(self, memory: CLMemory, offset: int, nbytes: int) -> CLMemory:
+        """`nbytes` bytes of a buffer from `offset` on, as memory that kernels take: no copy.
+
+        It must not be used any more when the buffer has been freed. Views that overlap are not to
+        be written by one kernel and used by another that runs at the same time. Raises InvalidValue
+        for an offset that is no multiple of the device's alignment, or a region that is not inside.
+        """
+        context = self._context
+        alignment = context.info.alignment
+        if memory.image is not None or isinstance(memory, SubMemory):
+            raise InvalidValue(
+                "a view is of a buffer, not of an image or of another view; take it of the whole"
+            )
+        size = context.api.number("clGetMemObjectInfo", memory.handle, key=cl.CL_MEM_SIZE)
+        if not (offset >= 0 and 0 < nbytes <= size - offset):
+            raise InvalidValue(
+                f"{nbytes:,} bytes at {offset:,} are not inside of a buffer of {size:,} bytes"
+            )
+        if offset % alignment:
+            raise InvalidValue(
+                f"a view starts at a multiple of {alignment} bytes (CL_DEVICE_MEM_BASE_ADDR_ALIGN"
+                f" of {context.info.name}), not at {offset:,}; copy the part, or align it"
+            )
+        return SubMemory(context, memory, offset, nbytes)
 
     def alloc_image(self, image: ImageDType) -> CLMemory:
         """An image, perhaps one that was freed. Raises OutOfMemory, Unsupported."""
@@ -133,11 +158,12 @@ class CLAllocator(LRUAllocator[CLMemory]):
             ctypes.memmove(memory.address, source.ctypes.data, source.size)
             return
         context = self._context
-        code = context.api.clEnqueueWriteBuffer(
-            *(context.queue, memory.handle, cl.CL_TRUE, 0, source.size, source.ctypes.data),
-            *(0, None, None),
+        context.run(
+            *("clEnqueueWriteBuffer", context.queue, memory.handle, cl.CL_TRUE),
+            *(0, source.size, source.ctypes.data),
+            writes=[memory],
+            what=f"copy {source.size:,} bytes to {context.info.name}",
         )
-        context.check(code, f"copy {source.size:,} bytes to {context.info.name}")
 
     def copy_out(self, data: memoryview, memory: CLMemory) -> None:
         """Copies bytes from a buffer, after everything launched before."""
@@ -150,11 +176,12 @@ class CLAllocator(LRUAllocator[CLMemory]):
             ctypes.memmove(target.ctypes.data, memory.address, target.size)
             return
         context = self._context
-        code = context.api.clEnqueueReadBuffer(
-            *(context.queue, memory.handle, cl.CL_TRUE, 0, target.size, target.ctypes.data),
-            *(0, None, None),
+        context.run(
+            *("clEnqueueReadBuffer", context.queue, memory.handle, cl.CL_TRUE),
+            *(0, target.size, target.ctypes.data),
+            reads=[memory],
+            what=f"copy {target.size:,} bytes from {context.info.name}",
         )
-        context.check(code, f"copy {target.size:,} bytes from {context.info.name}")
 
     def copy(self, target: CLMemory, source: CLMemory, nbytes: int) -> None:
         """Copies between memory, after everything launched before; returns at once."""
@@ -162,10 +189,12 @@ class CLAllocator(LRUAllocator[CLMemory]):
         if target.image or source.image:
             images.copy_image(context, target, source)
             return
-        code = context.api.clEnqueueCopyBuffer(
-            *(context.queue, source.handle, target.handle, 0, 0, nbytes, 0, None, None)
+        context.run(
+            *("clEnqueueCopyBuffer", context.queue, source.handle, target.handle, 0, 0, nbytes),
+            reads=[source],
+            writes=[target],
+            what=f"copy {nbytes:,} bytes on {context.info.name}",
         )
-        context.check(code, f"copy {nbytes:,} bytes on {context.info.name}")
 
     def borrow(self, address: int, nbytes: int, owner: object) -> CLMemory | None:
         """Host memory in place, on a CPU; it is not changed by anyone as long as it is used."""

@@ -6,10 +6,12 @@ import ctypes
 import itertools
 from typing import TYPE_CHECKING
 
-from gpu.backends.cl.context import CLContext
+from gpu.autogen import opencl as cl
 
 if TYPE_CHECKING:
+    from gpu.backends.cl.context import CLContext
     from gpu.backends.cl.images import CLImage
+    from gpu.backends.cl.order import Touched
     from gpu.core.dtype import ImageDType
 
 _keys = itertools.count()
@@ -26,11 +28,12 @@ class CLMemory:
         borrowed: whether it is someone else's.
         image: what it is where it is no buffer but an image.
         views: images that kernels read this buffer as.
+        touched: which commands have used it, on a queue that reorders.
     """
 
     __slots__ = (
         *("__weakref__", "_holder", "_owner"),
-        *("address", "argument", "handle", "image", "key", "views"),
+        *("address", "argument", "handle", "image", "key", "touched", "views"),
     )
     borrowed = False
 
@@ -47,6 +50,39 @@ class CLMemory:
         self.argument = ctypes.addressof(self._holder)
         self.key = next(_keys)
         self.views: dict[ImageDType, CLImage] = {}
+        self.touched: Touched | None = None
+
+    @property
+    def whole(self) -> CLMemory:
+        """The memory that this is a part of: itself, unless it is a view."""
+        return self
+
+
+class SubMemory(CLMemory):
+    """A part of a buffer, which it keeps; see `CLAllocator.view`."""
+
+    __slots__ = ("_context", "_whole")
+
+    def __init__(self, context: CLContext, whole: CLMemory, offset: int, nbytes: int):
+        """Raises the error of clCreateSubBuffer."""
+        self._context, self._whole = context, whole
+        region = (ctypes.c_size_t * 2)(offset, nbytes)  # cl_buffer_region: origin, size
+        handle = context.api.make(
+            *("clCreateSubBuffer", whole.handle, cl.CL_MEM_READ_WRITE),
+            *(cl.CL_BUFFER_CREATE_TYPE_REGION, region),
+            what=f"make a view of {nbytes:,} bytes at {offset:,}",
+        )
+        super().__init__(handle, None if whole.address is None else whole.address + offset)
+
+    @property
+    def whole(self) -> CLMemory:
+        """The buffer."""
+        return self._whole
+
+    def __del__(self) -> None:
+        # What was enqueued keeps it until that has run (clReleaseMemObject).
+        if hasattr(self, "handle") and not self._context.is_lost:
+            self._context.api.clReleaseMemObject(self.handle)
 
 
 class BorrowedMemory(CLMemory):

@@ -50,12 +50,18 @@ class OpenCLRenderer:
         return _Kernel(self.target, program).text()
 
     def launch_data(self, program: Program) -> Mapping[str, int]:
-        """Work items and those of a group by dimension, bytes of scratch memory, and images."""
+        """Work items and those of a group by dimension, bytes of scratch memory, images,
+        and a bit for each parameter that is written.
+        """
         spread = spread_program(program, self.target)
         sizes = {f"items{i}": size for i, size in enumerate(spread.items)}
         groups = {f"group{i}": size for i, size in enumerate(spread.group)}
         images = image_data(program)
-        return {**sizes, **groups, **images, "scratch": spread.scratch}
+        written = sum(param.written << i for i, param in enumerate(program.params))
+        return {
+            **sizes, **groups, **images,
+            "parameters": len(program.params), "written": written, "scratch": spread.scratch,
+        }  # fmt: skip
 
 
 _ITEMS: Final = ("global_id", "global_size")
