@@ -208,6 +208,9 @@ class Config:
     )
     VERIFY = _flag("check the intermediate representation between compiler passes")
     GPU_VERIFY_JIT = _flag("run jitted functions eagerly too, and compare the results")
+    IMAGE = _flag(
+        "read operands of matrix products and convolutions as images, where there are any"
+    )
     NOOPT = _flag("compile kernels without loop optimisations")
 
     if not TYPE_CHECKING:

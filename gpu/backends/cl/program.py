@@ -12,7 +12,9 @@ from gpu.autogen import opencl as cl
 from gpu.backends.cl.api import handles
 from gpu.backends.cl.compiler import Binary
 from gpu.backends.cl.context import CLContext
+from gpu.backends.cl.images import image_argument
 from gpu.backends.cl.memory import CLAllocator, CLMemory
+from gpu.compiler.render.opencl_images import images_of
 from gpu.core.errors import InvalidValue
 from gpu.runtime.device import LaunchData
 from gpu.runtime.program import Program
@@ -111,6 +113,7 @@ class CLProgram(Program):
         sizes = ctypes.c_size_t * _DIMENSIONS
         self.items = sizes(*(data[f"items{i}"] for i in range(_DIMENSIONS)))
         self.group = sizes(*(data[f"group{i}"] for i in range(_DIMENSIONS)))
+        self._images = images_of(data)
         self.context, self._scratch, self._scratch_bytes = context, scratch, data["scratch"]
         self._launcher = self.launcher()
         self._lock = threading.Lock()
@@ -144,6 +147,8 @@ class CLProgram(Program):
         """Passes the arguments of a launch: memory, scratch memory, values."""
         position = 0
         for memory in bufs:
+            if position in self._images:
+                memory = image_argument(self.context, memory, self._images[position])
             launcher.set_memory(position, memory)
             position += 1
         if self._scratch_bytes:
