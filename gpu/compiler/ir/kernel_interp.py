@@ -30,7 +30,7 @@ from gpu.compiler.ir.kernel import (
 )
 from gpu.compiler.ir.kernel_verify import count_thread_loops, verify_kernel
 from gpu.compiler.ir.kernel_walk import operands_first
-from gpu.compiler.ir.races import TeamLog, check_arrivals
+from gpu.compiler.ir.races import TeamLog, check_arrivals, exchanged
 from gpu.core.errors import InvalidValue, VerifyError
 
 
@@ -259,6 +259,10 @@ class _Machine:
                 return self._load(*value.attr)
             case "alu":
                 return optable.apply(value.attr[0], value.dtype, args)
+            case "shuffle_xor":
+                everywhere = np.broadcast_to(args[0], (self.points,))
+                shape = (self.threads, self.points // self.thread_points)
+                return exchanged(everywhere, self.active, shape, *value.attr)
             case "cast":
                 return evaluate.cast(args[0], value.args[0].dtype, value.dtype)
             case _:

@@ -42,7 +42,7 @@ NAMELESS: Final = frozenset({"store", "endif", "barrier"})
 OPENS: Final = frozenset({"loop", "if"})
 CLOSES: Final = frozenset({"end", "endif"})
 _UNTYPED: Final = NAMELESS | OPENS | {"end"}
-_PAREN: Final = frozenset({"carry", "result", "ramp", "extract", "fold", "shuffle"})
+_PAREN: Final = frozenset({"carry", "result", "ramp", "extract", "fold", "shuffle", "shuffle_xor"})
 
 
 def print_linear(program: Program) -> str:
@@ -255,6 +255,8 @@ def _numbers(op: str, at: Cursor) -> tuple[Any, ...]:
         return (monoid,)
     if op == "shuffle":
         return (at.listed(at.integer, ")"),)
+    if op == "shuffle_xor":
+        return tuple(at.listed(at.integer, ")"))
     number = at.integer()
     at.expect(")")
     return (number,)

@@ -24,7 +24,7 @@ _ARGS: Final[dict[str, tuple[int, int]]] = {
     "result": (1, 1), "if": (1, 1), "endif": (0, 0), "load": (2, 3), "store": (3, 4),
     "cast": (1, 1),
     "bitcast": (1, 1), "splat": (1, 1), "ramp": (1, 1), "extract": (1, 1), "fold": (1, 1),
-    "shuffle": (2, 2), "barrier": (0, 0), "alu": (1, 3),
+    "shuffle": (2, 2), "barrier": (0, 0), "alu": (1, 3), "shuffle_xor": (1, 1),
 }  # fmt: skip
 
 
@@ -286,9 +286,15 @@ def _shuffle(check: _Verifier, inst: Inst) -> None:
     check.require(inside, f"lanes are 0 to {a.lanes + b.lanes - 1}")
 
 
+def _shuffle_xor(check: _Verifier, inst: Inst) -> None:
+    check.scalar_arg(inst)
+    check.require(inst.lanes == 1, "threads exchange scalars")
+    check.require(len(inst.attr) == 2, "an exchange has a distance and a warp")
+
+
 _RULES: Final[dict[str, Callable[[_Verifier, Inst], None]]] = {
     "const": _const, "param": _param, "val": _val, "local": _local, "loop": _loop, "carry": _carry,
     "end": _end, "result": _result, "if": _if, "load": _access, "store": _access, "alu": _alu,
     "cast": _cast, "bitcast": _cast, "splat": _splat, "ramp": _ramp, "extract": _lane,
-    "fold": _lane, "pack": _pack, "shuffle": _shuffle,
+    "fold": _lane, "pack": _pack, "shuffle": _shuffle, "shuffle_xor": _shuffle_xor,
 }  # fmt: skip

@@ -19,6 +19,7 @@ from gpu.compiler.ir.linear import Inst, Limit, Param, Program, Val
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.lower.address import Addresses, Lane
 from gpu.compiler.lower.emit import Emitter
+from gpu.compiler.lower.exchange import Exchanger
 from gpu.compiler.lower.legalize import Legalizer
 from gpu.compiler.lower.registers import Key, Registers, find_homes
 from gpu.compiler.lower.scalarize import scalarize
@@ -53,6 +54,7 @@ class _Linearizer:
         self.emitter = Emitter()
         self.builder = Legalizer(self.emitter, target.native)
         self.addresses = Addresses(self.emitter, self.builder)
+        self.exchanger = Exchanger(self.emitter, self.builder, target.native)
         self.registers = Registers(find_homes(kernel))
         self.unrolled: dict[Var, int] = {}
         self.fixed: dict[Var, int] = {}  # of written-out loops outside of a condition
@@ -255,6 +257,8 @@ class _Linearizer:
                 return self.builder.cast(args[0], value.dtype)
             case "bitcast":
                 return self.builder.bitcast(args[0], value.dtype)
+            case "shuffle_xor":
+                return self.exchanger.shuffle(args[0], *value.attr)
         return self.builder.op(value.attr[0], *args)
 
     def load(self, buf: K.Buf, indices: tuple[Expr, ...], mask: Mask) -> Inst:

@@ -90,7 +90,7 @@ def _next_fuse(kernel: K.Kernel) -> Opt | None:
 def _lanes(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     if not target.vector_bytes:
         return
-    product = contraction.match(kernel)
+    product = contraction.match(kernel, symbolic=True)
     tiles = list(contraction.tile(product, target)) if product else []
     if not tiles and (sums := dots.match(kernel, target)) is not None:
         tiles = list(dots.tile(sums))

@@ -20,8 +20,9 @@ from typing import Final
 from gpu.compiler.ir.linear import Inst, Limit, Program, team_bytes
 from gpu.compiler.ir.linear_residue import Residues
 from gpu.compiler.render import opencl_memory
+from gpu.compiler.render.c_flow import OpenLoop
 from gpu.compiler.render.cpu import LOCAL_ALIGN
-from gpu.compiler.render.gpu_c import KernelPrinter, OpenLoop
+from gpu.compiler.render.gpu_c import KernelPrinter
 from gpu.compiler.render.opencl_grid import spread_program
 from gpu.compiler.render.opencl_images import CHANNELS, SAMPLER, ImageAccess, image_data
 from gpu.compiler.render.opencl_ops import Ops
@@ -187,9 +188,6 @@ class _Kernel(KernelPrinter):
         self.emitter.line(f"const long {counter} = (long)get_local_id({self.spread.thread[inst]});")
         self.open_loops.append(OpenLoop(inst, ()))
         return Value(I64, counter)
-
-    def _in_worker_loop(self) -> bool:
-        return any(loop.inst.attr[0] == "worker" for loop in self.open_loops)
 
     def _chunk(self, start: int, stop: int | Limit, step: int) -> tuple[Value, Value]:
         """Where this worker's run of iterations starts and stops."""
