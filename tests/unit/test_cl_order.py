@@ -30,7 +30,7 @@ __kernel void SYMBOL(mix)(__global float *out, __global const float *a, __global
 """
 DATA = {
     **{f"{kind}{i}": 1 for kind in ("items", "group") for i in range(3)},
-    **{"scratch": 0, "parameters": 3, "written": 1},
+    "scratch": 0, "parameters": 3, "written": 1,
 }
 
 
@@ -81,12 +81,12 @@ class Recorder:
         event._obj.value = self.count  # type: ignore[attr-defined]
         return 0
 
-    clEnqueueMarkerWithWaitList = __call__  # noqa: N815
+    clEnqueueMarkerWithWaitList = __call__
 
     def check(self, code: int, what: str) -> None:
         assert code == 0, what
 
-    def clReleaseEvent(self, handle: int) -> None:  # noqa: N802
+    def clReleaseEvent(self, handle: int) -> None:
         self.released.append(handle)
 
 
