@@ -41,7 +41,7 @@ from gpu.compiler.ir import optable
 from gpu.compiler.ir.builder import Builder
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var
 from gpu.compiler.ir.optable import result_dtype
-from gpu.core.dtype import DType, PyScalar, dtypes
+from gpu.core.dtype import DType, ImageDType, PyScalar, dtypes
 
 PARALLEL: Final = frozenset({"grid", "worker", "thread", "vector"})
 LOOP_KINDS: Final = (*sorted(PARALLEL), "unroll", "serial")
@@ -56,12 +56,21 @@ class Buf:
         dtype: element type.
         shape: sizes, row-major; () is one element.
         space: one of `SPACES`.
+        image: how a parameter lies in memory that is an image, of float32 to the kernel.
     """
 
-    __slots__ = ("dtype", "name", "shape", "space")
+    __slots__ = ("dtype", "image", "name", "shape", "space")
 
-    def __init__(self, name: str, dtype: DType, shape: tuple[int, ...], space: str):
+    def __init__(
+        self,
+        name: str,
+        dtype: DType,
+        shape: tuple[int, ...],
+        space: str,
+        image: ImageDType | None = None,
+    ):
         self.name, self.dtype, self.shape, self.space = name, dtype, shape, space
+        self.image = image
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.dtype.code}{list(self.shape)} {self.space}"

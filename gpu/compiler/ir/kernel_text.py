@@ -138,7 +138,8 @@ def _print_let(var: Var, value: Value) -> list[str]:
 
 
 def _declaration(buf: Buf) -> str:
-    return f"{buf.name}: {buf.dtype.code}{print_shape(buf.shape)} {buf.space}"
+    image = f" {buf.image.code}" if buf.image else ""
+    return f"{buf.name}: {buf.dtype.code}{print_shape(buf.shape)} {buf.space}{image}"
 
 
 def _print_value(root: Value) -> tuple[list[str], str]:
@@ -211,7 +212,7 @@ def _read_declaration(at: Cursor) -> Buf:
     space = at.name("a memory space")
     if space not in SPACES:
         raise at.refused(f"a memory space, one of {' '.join(SPACES)}")
-    return Buf(name, dtype, shape, space)
+    return Buf(name, dtype, shape, space, at.image())
 
 
 class _Reader:

@@ -92,7 +92,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from gpu.core.dtype import DType
+from gpu.core.dtype import DType, ImageDType
 
 OPS: Final = (
     "const", "param", "val", "local", "loop", "carry", "end", "result", "if", "endif", "load",
@@ -147,12 +147,17 @@ class Val(NamedTuple):
 
 
 class Param(NamedTuple):
-    """A kernel parameter: a pointer to `elements` elements, only read unless `written`."""
+    """A kernel parameter: a pointer to `elements` elements, only read unless `written`.
+
+    Where it is an `image`, elements are float32. Stores then write whole pixels: four lanes at an
+    index that is a multiple of 4, without a mask; and nothing that is written is loaded.
+    """
 
     name: str
     dtype: DType
     elements: int
     written: bool
+    image: ImageDType | None = None
 
 
 class Program(NamedTuple):

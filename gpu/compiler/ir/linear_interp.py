@@ -55,7 +55,8 @@ def interpret_linear(program: Program, buffers: Sequence[Array], vals: Sequence[
         )
     params = []
     for param, array in zip(program.params, buffers, strict=True):
-        flat = flat_view(array, f"buffer {param.name} of {program.name}", param.dtype)
+        stored = param.image or param.dtype
+        flat = flat_view(array, f"buffer {param.name} of {program.name}", stored)
         if flat.size < param.elements:
             raise InvalidValue(
                 f"buffer {param.name} of {program.name} holds {flat.size} elements,"
@@ -198,8 +199,8 @@ class Machine:
         memory = self.memory[inst.args[0]]
         position, reached = self._locate(inst, inst.lanes, inst.args[2:])
         if reached.all():
-            return np.asarray(memory.flat[position])
-        result = np.zeros(position.shape, memory.flat.dtype)
+            return np.asarray(memory.flat[position], inst.dtype.np)
+        result = np.zeros(position.shape, inst.dtype.np)
         result[reached] = memory.flat[position[reached]]
         return result
 

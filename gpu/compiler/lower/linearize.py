@@ -65,7 +65,7 @@ class _Linearizer:
         self.paired = target.native.paired
         read = {buf for buf, _, _ in reads(kernel.body)}
         combined = {s.buf for s in walk(kernel.body) if isinstance(s, K.Update) and s.monoid}
-        once = self.written - read - combined
+        once = {buf for buf in self.written - read - combined if not buf.image}
         self.transposes = False
         self.streamed = {buf for buf in once if _size_in_bytes(buf) >= STREAMED_BYTES}
         self.has_threads = count_thread_loops(kernel.body) > 0
@@ -76,7 +76,7 @@ class _Linearizer:
         params = []
         for position, buf in enumerate(self.kernel.params):
             (size,) = buf.shape
-            params.append(Param(buf.name, buf.dtype, size, buf in self.written))
+            params.append(Param(buf.name, buf.dtype, size, buf in self.written, buf.image))
             self.pointers[buf] = self.emitter.pure("param", buf.dtype, attr=(position,))
         for position, var in enumerate(self.kernel.vals):
             val = self.emitter.pure("val", dtypes.int64, attr=(position,))
@@ -288,7 +288,7 @@ class _Linearizer:
         The two make a square, whose rows are loaded whole and then transposed.
         """
         position, lane = self.position(buf, indices), self.addresses.lane
-        if lane is None or mask is not ALWAYS or buf in self.written:
+        if lane is None or mask is not ALWAYS or buf in self.written or buf.image:
             return None
         if abs(self.addresses.lane_step(position) or 0) <= 1:
             return None

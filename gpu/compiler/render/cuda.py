@@ -14,10 +14,11 @@ from typing import Final
 from gpu.compiler.ir.linear import Inst, Limit, Program
 from gpu.compiler.render import opencl_memory
 from gpu.compiler.render.amdgcn_locals import ALIGN
+from gpu.compiler.render.c_flow import OpenLoop
 from gpu.compiler.render.cpu import constant_value
 from gpu.compiler.render.cuda_grid import counter_lines
 from gpu.compiler.render.cuda_text import HALVES, TYPES, CudaOps
-from gpu.compiler.render.gpu_c import KernelPrinter, OpenLoop
+from gpu.compiler.render.gpu_c import KernelPrinter
 from gpu.compiler.render.int_ranges import int_factors, int_ranges
 from gpu.compiler.render.nv_grid import launch_data, nv_grid, nv_places, warp_members
 from gpu.compiler.render.nv_target import nv_target
