@@ -149,10 +149,10 @@ def in_rows(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
         yield Cooperate(axis.name if axis else "", threads, kept=kept, warp=target.shuffle)
         return
     whole = rows == axis.extent and axis.stop is None
+    name = axis.name if whole else f"{axis.name}i"
     if not whole:
         yield Split(axis.name, rows, "mask")
-    yield Bind(axis.name if whole else f"{axis.name}i", "thread")
-    name = axis.name if whole else f"{axis.name}i"
+    yield Bind(name, "thread")
     yield Cooperate(name, threads, kept=kept, warp=target.shuffle)
 
 
