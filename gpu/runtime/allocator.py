@@ -63,9 +63,9 @@ class Allocator(ABC, Generic[M]):
         """Gives back what `alloc_image(image)` returned."""
         raise AssertionError("a device without images gave none")
 
-    def adopt_image(self, pointer: int, image: ImageDType) -> M | None:
-        """As `adopt`, of an image of another user; None where there are no images."""
-        return None
+    def adopt_image(self, pointer: int, image: ImageDType) -> M:
+        """As `adopt`, of an image. Raises Unsupported on devices without images."""
+        raise Unsupported(f"this device has no images, and {image.name} is one; use float32")
 
     def adopt(self, pointer: int, nbytes: int) -> M | None:
         """Memory that another user of the device names by `pointer`, in the device's own terms.
