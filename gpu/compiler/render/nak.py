@@ -21,7 +21,7 @@ _DERIVED: Final = frozenset({"exp", "exp2", "log2", "sin"})
 def nak_target(arch: str) -> Target:
     """The target for an architecture: `sm_90`. Raises Unsupported for one that is not known.
 
-    Its blocks are those of `nv_target`. Integers of 8 and 16 bits are computed in 32, as NAK would.
+    Its blocks are those of `nv_target`.
     """
     machine = nv_target(arch)
     return Target(
@@ -30,7 +30,6 @@ def nak_target(arch: str) -> Target:
             ops=frozenset(OPS) - _DERIVED,
             storage_only=frozenset({dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2}),
             compute_as_float32=frozenset({dtypes.float16}),
-            compute_as_int32=frozenset({dtypes.int8, dtypes.int16, dtypes.uint8, dtypes.uint16}),
         ),
         parallel=machine.parallel,
         workers=machine.workers,

@@ -153,7 +153,7 @@ def _letter(dtype: DType) -> str:
 
 
 def _float_to_int(e: Emitter, x: Value, source: DType, target: DType) -> Value:
-    """Truncation that saturates, with 0 for NaN; integers of 32 or 64 bits."""
+    """Truncation that saturates, with 0 for NaN."""
 
     def bound(limit: float) -> Value:
         return e.constant(source, limit)

@@ -1,7 +1,7 @@
 """What kernels for NVIDIA GPUs mean: the same as everywhere.
 
 CUDA C is run by this machine's CPU, and as the PTX that nvrtc makes of it by simulated lanes, as is
-the PTX that LLVM makes.
+the PTX that LLVM makes; NIR is run by numpy.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ from unit.linear_kernels import (
     matrix_kernel,
     scratch_kernel,
 )
+from unit.nak.machine import run_nir
 
 Run = Callable[..., None]
-RUNNERS: dict[str, tuple[str, Run]] = {
+RUNNERS: dict[str, tuple[str | None, Run]] = {
     "host": ("clang", run_host),
     "llvm": ("llvmlite", run_llvm),
+    "nir": (None, run_nir),
     "nvrtc": ("nvrtc", run_nvrtc),
 }
 
@@ -43,7 +45,8 @@ RUNNERS: dict[str, tuple[str, Run]] = {
 def run(request: pytest.FixtureRequest, need: Callable[[str], None]) -> Run:
     """Runs kernels on lists of arrays, and with values."""
     tool, runner = RUNNERS[request.param]
-    need(tool)
+    if tool is not None:
+        need(tool)
 
     def run_all(
         kernels: Sequence[Kernel | Program],
