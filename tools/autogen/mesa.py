@@ -60,7 +60,8 @@ RUST_FIELDS: Final = {
 _NAMES: Final = {"nak_shader_info__bindgen_ty_1__bindgen_ty_1": "nak_shader_info_cs"}
 ALU: Final = (
     "b2f32", "b2f64", "b2i8", "b2i16", "b2i32", "b2i64", "bcsel", "f2f16_rtne", "f2f32",
-    "f2f64", "f2i8", "f2i16", "f2i32", "f2i64", "f2u8", "f2u16", "f2u32", "f2u64", "fabs", "fadd", "feq", "ffloor", "ffma", "fge",
+    "f2f64", "f2i8", "f2i16", "f2i32", "f2i64", "f2u8", "f2u16", "f2u32", "f2u64", "fabs", "fadd",
+    "feq", "ffloor", "ffma", "fge",
     "flt", "fmul", "fneg", "fneu", "frcp", "fround_even", "frsq", "ftrunc",
     "i2f32", "i2f64", "i2i8", "i2i16", "i2i32", "i2i64", "iabs", "iadd", "iand", "idiv", "ieq",
     "ige", "ilt", "imax", "imin", "imul", "ine", "ineg", "inot", "ior", "irem", "ishl", "ishr",

@@ -1,4 +1,4 @@
-"""Linear IR as NIR for NVIDIA GPUs, which Mesa's NAK compiles: no compiler of NVIDIA's is needed."""
+"""Linear IR as NIR for NVIDIA GPUs, which Mesa's compiler NAK takes instead of NVIDIA's own."""
 
 from __future__ import annotations
 

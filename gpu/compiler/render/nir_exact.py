@@ -36,13 +36,13 @@ class _Exact:
     def __init__(self, emitter: Emitter, bits: int):
         self.e, self.format = emitter, _FORMATS[bits]
 
-    def int(self, value: int) -> Value:
+    def whole(self, value: int) -> Value:
         return self.e.integer(self.format.bits, value)
 
     def short(self, value: int) -> Value:
         return self.e.integer(32, value)
 
-    def float(self, value: float) -> Value:
+    def real(self, value: float) -> Value:
         return self.e.number(self.format.bits, value)
 
     def up(self, value: Value, condition: Value) -> Value:
@@ -61,15 +61,15 @@ class _Exact:
         e, f = self.e, self.format
         field = e.resize(e.shift("ushr", x, self.short(f.fraction)), 32)
         field = e.alu("iand", field, self.short(f.top))
-        fraction = e.alu("iand", x, self.int((1 << f.fraction) - 1))
+        fraction = e.alu("iand", x, self.whole((1 << f.fraction) - 1))
         is_subnormal = e.alu("ieq", field, self.short(0))
         # A subnormal's highest one becomes the hidden bit.
         first = e.value("ufind_msb", 32, fraction)
         count = e.alu("isub", self.short(f.fraction), first)
         count = e.select(is_subnormal, count, self.short(0))
-        moved = e.alu("iand", e.shift("ishl", fraction, count), self.int((1 << f.fraction) - 1))
+        moved = e.alu("iand", e.shift("ishl", fraction, count), self.whole((1 << f.fraction) - 1))
         exponent = e.alu("isub", e.select(is_subnormal, self.short(1), field), count)
-        return e.alu("ior", moved, self.int(f.bias << f.fraction)), exponent
+        return e.alu("ior", moved, self.whole(f.bias << f.fraction)), exponent
 
     def estimate(self, op: str, x: Value) -> Value:
         """frcp or frsq of the hardware, of a number in [1, 4), which has 22 bits at least."""
@@ -93,22 +93,25 @@ def divide(emitter: Emitter, a: Value, b: Value) -> Value:
     """a / b of floats of 32 or 64 bits, rounded to the nearest."""
     x = _Exact(emitter, a.bits)
     e, f = emitter, x.format
-    sign = e.alu("iand", e.alu("ixor", a, b), x.int(1 << f.bits - 1))
-    size_a, size_b = (e.alu("iand", v, x.int((1 << f.bits - 1) - 1)) for v in (a, b))
+    sign = e.alu("iand", e.alu("ixor", a, b), x.whole(1 << f.bits - 1))
+    size_a, size_b = (e.alu("iand", v, x.whole((1 << f.bits - 1) - 1)) for v in (a, b))
     (high, high_exponent), (low, low_exponent) = x.split(size_a), x.split(size_b)
     # The dividend is doubled where needed, so that the quotient is in [1, 2).
     less = e.alu("ult", high, low)
-    high = e.alu("iadd", high, e.select(less, x.int(1 << f.fraction), x.int(0)))
+    high = e.alu("iadd", high, e.select(less, x.whole(1 << f.fraction), x.whole(0)))
     exponent = e.alu("isub", high_exponent, low_exponent)
     exponent = e.alu("isub", exponent, e.value("b2i32", 32, less))
     quotient, tail = _quotient(x, high, low)
-    fraction = e.alu("iand", quotient, x.int((1 << f.fraction) - 1))
-    whole = e.alu("ior", fraction, x.int(1 << f.fraction))
-    wide = e.alu("ior", e.shift("ishl", whole, x.short(2)), tail)
+    fraction = e.alu("iand", quotient, x.whole((1 << f.fraction) - 1))
+    full = e.alu("ior", fraction, x.whole(1 << f.fraction))
+    wide = e.alu("ior", e.shift("ishl", full, x.short(2)), tail)
     exponent = e.alu("iadd", exponent, x.short(f.bias))
     finite = _assemble(x, wide, exponent)
-    infinite, nan = x.int(f.top << f.fraction), x.int((f.top << f.fraction) + (1 << f.fraction - 1))
-    a_is_zero, b_is_zero = (e.alu("ieq", v, x.int(0)) for v in (size_a, size_b))
+    infinite, nan = (
+        x.whole(f.top << f.fraction),
+        x.whole((f.top << f.fraction) + (1 << f.fraction - 1)),
+    )
+    a_is_zero, b_is_zero = (e.alu("ieq", v, x.whole(0)) for v in (size_a, size_b))
     a_is_infinite, b_is_infinite = (e.alu("ieq", v, infinite) for v in (size_a, size_b))
     a_is_nan, b_is_nan = (e.alu("ult", infinite, v) for v in (size_a, size_b))
     undefined = e.alu(
@@ -118,7 +121,7 @@ def divide(emitter: Emitter, a: Value, b: Value) -> Value:
         [
             (e.alu("ior", undefined, e.alu("ior", a_is_nan, b_is_nan)), nan),
             (e.alu("ior", a_is_infinite, b_is_zero), infinite),
-            (e.alu("ior", a_is_zero, b_is_infinite), x.int(0)),
+            (e.alu("ior", a_is_zero, b_is_infinite), x.whole(0)),
         ],
         finite,
     )
@@ -127,7 +130,7 @@ def divide(emitter: Emitter, a: Value, b: Value) -> Value:
 
 def _quotient(x: _Exact, a: Value, b: Value) -> tuple[Value, Value]:
     """a / b in [1, 2) rounded down, and the two bits behind: a half, and whether there is more."""
-    e, one = x.e, x.float(1.0)
+    e, one = x.e, x.real(1.0)
     inverse = x.estimate("frcp", b)
     for _ in range(1 if a.bits == 32 else 2):
         inverse = e.alu("ffma", inverse, x.residual(one, b, inverse), inverse)
@@ -135,12 +138,12 @@ def _quotient(x: _Exact, a: Value, b: Value) -> tuple[Value, Value]:
     q = e.alu("ffma", x.residual(a, b, q), inverse, q)
     # The bits of positive floats are in the order of their values.
     q = e.alu("umax", q, one)
-    ulp = e.alu("fmul", b, x.float(2.0**-x.format.fraction))
-    q = x.down(q, e.alu("flt", x.residual(a, b, q), x.float(0.0)))
+    ulp = e.alu("fmul", b, x.real(2.0**-x.format.fraction))
+    q = x.down(q, e.alu("flt", x.residual(a, b, q), x.real(0.0)))
     q = x.up(q, e.alu("fge", x.residual(a, b, q), ulp))
-    twice = e.alu("fmul", x.residual(a, b, q), x.float(2.0))
+    twice = e.alu("fmul", x.residual(a, b, q), x.real(2.0))
     half = x.as_int(e.alu("fge", twice, ulp))
-    more = x.as_int(e.alu("iand", e.alu("fneu", twice, x.float(0.0)), e.alu("fneu", twice, ulp)))
+    more = x.as_int(e.alu("iand", e.alu("fneu", twice, x.real(0.0)), e.alu("fneu", twice, ulp)))
     return q, e.alu("ior", e.shift("ishl", half, x.short(1)), more)
 
 
@@ -155,8 +158,8 @@ def _assemble(x: _Exact, wide: Value, exponent: Value) -> Value:
     count = e.alu("imin", e.alu("iadd", below, x.short(2)), x.short(f.fraction + 4))
     kept = e.shift("ushr", wide, count)
     rest = e.alu("isub", wide, e.shift("ishl", kept, count))
-    half = e.shift("ishl", x.int(1), e.alu("isub", count, x.short(1)))
-    is_odd = e.alu("ine", e.alu("iand", kept, x.int(1)), x.int(0))
+    half = e.shift("ishl", x.whole(1), e.alu("isub", count, x.short(1)))
+    is_odd = e.alu("ine", e.alu("iand", kept, x.whole(1)), x.whole(0))
     is_tie = e.alu("ieq", rest, half)
     rounds_up = e.alu("ior", e.alu("ult", half, rest), e.alu("iand", is_tie, is_odd))
     rounded = e.alu("iadd", kept, x.as_int(rounds_up))
@@ -165,7 +168,7 @@ def _assemble(x: _Exact, wide: Value, exponent: Value) -> Value:
     field = e.resize(field, f.bits)
     finite = e.alu("iadd", rounded, e.shift("ishl", field, x.short(f.fraction)))
     overflows = e.alu("ige", exponent, x.short(f.top))
-    return e.select(overflows, x.int(f.top << f.fraction), finite)
+    return e.select(overflows, x.whole(f.top << f.fraction), finite)
 
 
 def square_root(emitter: Emitter, a: Value) -> Value:
@@ -175,14 +178,17 @@ def square_root(emitter: Emitter, a: Value) -> Value:
     scaled, exponent = x.split(a)
     exponent = e.alu("isub", exponent, x.short(f.bias))
     is_odd = e.alu("ine", e.alu("iand", exponent, x.short(1)), x.short(0))
-    scaled = e.alu("iadd", scaled, e.select(is_odd, x.int(1 << f.fraction), x.int(0)))
+    scaled = e.alu("iadd", scaled, e.select(is_odd, x.whole(1 << f.fraction), x.whole(0)))
     root = _root(x, scaled)
     # Half the even exponent goes on top of that of the root, which is in [1, 2).
     halved = e.resize(e.shift("ishr", exponent, x.short(1)), f.bits, signed=True)
     finite = e.alu("iadd", root, e.shift("ishl", halved, x.short(f.fraction)))
-    infinite, nan = x.int(f.top << f.fraction), x.int((f.top << f.fraction) + (1 << f.fraction - 1))
-    is_zero = e.alu("feq", a, x.float(0.0))
-    is_negative = e.alu("flt", a, x.float(0.0))
+    infinite, nan = (
+        x.whole(f.top << f.fraction),
+        x.whole((f.top << f.fraction) + (1 << f.fraction - 1)),
+    )
+    is_zero = e.alu("feq", a, x.real(0.0))
+    is_negative = e.alu("flt", a, x.real(0.0))
     is_infinite = e.alu("ieq", a, infinite)
     is_nan = e.alu("fneu", a, a)
     return x.select(
@@ -194,15 +200,15 @@ def _root(x: _Exact, a: Value) -> Value:
     """The square root of a number in [1, 4)."""
     e = x.e
     inverse = x.estimate("frsq", a)
-    half = e.alu("fmul", a, x.float(0.5))
+    half = e.alu("fmul", a, x.real(0.5))
     for _ in range(1 if a.bits == 32 else 2):
-        error = x.residual(x.float(0.5), e.alu("fmul", half, inverse), inverse)
+        error = x.residual(x.real(0.5), e.alu("fmul", half, inverse), inverse)
         inverse = e.alu("ffma", inverse, error, inverse)
     s = e.alu("fmul", a, inverse)
-    s = e.alu("ffma", e.alu("fmul", x.residual(a, s, s), x.float(0.5)), inverse, s)
-    s = x.down(s, e.alu("flt", x.residual(a, s, s), x.float(0.0)))
+    s = e.alu("ffma", e.alu("fmul", x.residual(a, s, s), x.real(0.5)), inverse, s)
+    s = x.down(s, e.alu("flt", x.residual(a, s, s), x.real(0.0)))
     # Rounded down it is right or one too small by now; past the half it is one too small again.
     for _ in range(2):
-        ulp = e.alu("fmul", s, x.float(2.0**-x.format.fraction))
+        ulp = e.alu("fmul", s, x.real(2.0**-x.format.fraction))
         s = x.up(s, e.alu("flt", ulp, x.residual(a, s, s)))
     return s

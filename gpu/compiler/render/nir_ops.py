@@ -43,9 +43,9 @@ def alu(e: Emitter, name: str, dtype: DType, args: list[Value], last: int | None
     if dtype is dtypes.bool:
         return _bool_op(e, name, args)
     if name in ("tdiv", "tmod"):
-        return _division(e, name, dtype, *args, last)
+        return _division(e, name, dtype, (args[0], args[1]), last)
     if name in ("shl", "shr"):
-        return _shift(e, name, dtype, *args, last)
+        return _shift(e, name, dtype, (args[0], args[1]), last)
     return _int_op(e, name, dtype, args)
 
 
@@ -86,8 +86,11 @@ def _int_op(e: Emitter, name: str, dtype: DType, args: list[Value]) -> Value:
     return e.alu(named, *args)
 
 
-def _division(e: Emitter, name: str, dtype: DType, a: Value, b: Value, by: int | None) -> Value:
+def _division(
+    e: Emitter, name: str, dtype: DType, args: tuple[Value, Value], by: int | None
+) -> Value:
     """`a / b` or `a % b`, rounded toward zero; 0 where `b` is, and wrapping for min / -1."""
+    a, b = args
     if by is not None and by > 0 and not by & by - 1 and not dtype.is_signed:
         if name == "tmod":
             return e.alu("iand", a, e.integer(a.bits, by - 1))
@@ -107,8 +110,11 @@ def _division(e: Emitter, name: str, dtype: DType, a: Value, b: Value, by: int |
     return result if name == "tmod" else e.select(by_zero, zero, result)
 
 
-def _shift(e: Emitter, name: str, dtype: DType, a: Value, b: Value, count: int | None) -> Value:
+def _shift(
+    e: Emitter, name: str, dtype: DType, args: tuple[Value, Value], count: int | None
+) -> Value:
     """`a` shifted; counts outside [0, bits) give 0, or the sign for `shr` of a signed integer."""
+    a, b = args
     op = "ishl" if name == "shl" else "ishr" if dtype.is_signed else "ushr"
     if count is not None and 0 <= count < dtype.bits:
         return e.shift(op, a, e.integer(32, count))

@@ -287,9 +287,8 @@ class _Checker:
         """Opens and closes scopes."""
         if inst.op in _CLOSES:
             wanted = _CLOSES[inst.op]
-            _require(
-                bool(self.open) and self.open[-1].op in wanted, f"it closes no {' or '.join(wanted)}"
-            )
+            closes = bool(self.open) and self.open[-1].op in wanted
+            _require(closes, f"it closes no {' or '.join(wanted)}")
             for made in self.open.pop().made:
                 self.bits.pop(made, None)
                 self.registers.pop(made, None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import glob
 import shutil
-from ctypes import POINTER, c_bool, c_char_p, c_int, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from ctypes import c_bool, c_char_p, c_int, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from functools import cache
 from threading import Lock
 from typing import Any, Final

@@ -50,10 +50,9 @@ class NakBinary(NamedTuple):
         """What `pack` gave. Raises FormatError for anything else."""
         if len(lib) < _HEADER.size:
             raise FormatError(f"a kernel of NAK has {_HEADER.size} bytes at least, not {len(lib)}")
-        magic, *numbers = _HEADER.unpack_from(lib)
+        magic, *numbers, name_size, code_size, assembly_size = _HEADER.unpack_from(lib)
         if magic != _MAGIC:
             raise FormatError(f"a kernel of NAK begins with {_MAGIC!r}, not with {magic!r}")
-        *numbers, name_size, code_size, assembly_size = numbers
         whole = _HEADER.size + name_size + code_size + assembly_size
         if whole != len(lib):
             raise FormatError(
@@ -68,4 +67,4 @@ class NakBinary(NamedTuple):
             name, assembly = lib[_HEADER.size : code_at].decode(), lib[code_end:].decode()
         except UnicodeDecodeError as error:
             raise FormatError(f"the name or text of a kernel of NAK is no text: {error}") from error
-        return cls(*numbers, name, lib[code_at:code_end], assembly)
+        return cls._make((*numbers, name, lib[code_at:code_end], assembly))

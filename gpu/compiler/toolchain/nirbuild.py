@@ -167,9 +167,9 @@ class NirBuilder(ABC):
         space = inst.op.partition("_")[2]
         match inst.op:
             case "load_const":
-                return self.constant(inst.bits, *inst.attr)
+                return self.constant(inst.bits, inst.attr[0])
             case "param":
-                return self.parameter(*inst.attr, inst.bits)
+                return self.parameter(inst.attr[0], inst.bits)
             case "workgroup_id" | "local_invocation_id":
                 return self._first(self.intrinsic(f"load_{inst.op}", bits=32, components=3))
             case "reg":

@@ -7,9 +7,9 @@ of range give any number, and frcp and frsq are wrong by two units in the last p
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,7 @@ class Machine:
         self.rows = {"shared": self.block, "scratch": number}
         self.values: list[Array] = []
         self.numbers: dict[int, int] = {}
+        self.closing: dict[int, tuple[int, int]] = {}
         self.rng = np.random.default_rng(0)
         count = 0
         for at, inst in enumerate(program.body):
@@ -142,6 +143,11 @@ class Machine:
 
     def _close(self, opened: int) -> tuple[int, int]:
         """Where the `else` of an `if` is, or else its end, and the end."""
+        if opened not in self.closing:
+            self.closing[opened] = self._find_close(opened)
+        return self.closing[opened]
+
+    def _find_close(self, opened: int) -> tuple[int, int]:
         depth, middle = 0, None
         for at in range(opened, len(self.program.body)):
             op = self.program.body[at].op
@@ -285,17 +291,20 @@ def fma(a: Array, b: Array, c: Array) -> Array:
         even = (total.view(np.int64) & 1) == 0
         odd = np.nextafter(total, np.where(error > 0, np.inf, -np.inf))
         return np.where((error != 0) & even & np.isfinite(total), odd, total).astype(np.float32)
-    exact = []
-    for x, y, z in zip(a.tolist(), b.tolist(), c.tolist(), strict=True):
-        if not np.isfinite([x, y, z]).all():
-            exact.append(x * y + z)
-            continue
-        value = Fraction(x) * Fraction(y) + Fraction(z)
-        try:
-            exact.append(float(value) if value else x * y + z)
-        except OverflowError:
-            exact.append(np.inf if value > 0 else -np.inf)
-    return np.array(exact, np.float64)
+    exact = map(_fma, a.tolist(), b.tolist(), c.tolist())
+    return np.fromiter(exact, np.float64, len(a))
+
+
+def _fma(a: float, b: float, c: float) -> float:
+    if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
+        return a * b + c
+    (x, p), (y, q), (z, r) = (value.as_integer_ratio() for value in (a, b, c))
+    # Denominators are powers of two, and Python divides integers with one rounding.
+    total = x * y * r + z * p * q
+    try:
+        return total / (p * q * r) if total else a * b + c
+    except OverflowError:
+        return math.copysign(math.inf, total)
 
 
 def _convert(x: Array, source: str, target: str, bits: str, rng: np.random.Generator) -> Array:
