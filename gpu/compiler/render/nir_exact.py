@@ -64,12 +64,22 @@ class _Exact:
         fraction = e.alu("iand", x, self.whole((1 << f.fraction) - 1))
         is_subnormal = e.alu("ieq", field, self.short(0))
         # A subnormal's highest one becomes the hidden bit.
-        first = e.value("ufind_msb", 32, fraction)
+        first = self.highest(fraction)
         count = e.alu("isub", self.short(f.fraction), first)
         count = e.select(is_subnormal, count, self.short(0))
         moved = e.alu("iand", e.shift("ishl", fraction, count), self.whole((1 << f.fraction) - 1))
         exponent = e.alu("isub", e.select(is_subnormal, self.short(1), field), count)
         return e.alu("ior", moved, self.whole(f.bias << f.fraction)), exponent
+
+    def highest(self, x: Value) -> Value:
+        """The place of the highest one of an integer, -1 where it has none."""
+        e = self.e
+        low = e.alu("ufind_msb", e.resize(x, 32))
+        if x.bits == 32:
+            return low
+        upper = e.resize(e.shift("ushr", x, self.short(32)), 32)
+        high = e.alu("iadd", e.alu("ufind_msb", upper), self.short(32))
+        return e.select(e.alu("ieq", upper, self.short(0)), low, high)
 
     def estimate(self, op: str, x: Value) -> Value:
         """frcp or frsq of the hardware, of a number in [1, 4), which has 22 bits at least."""

@@ -11,6 +11,7 @@ is what is compiled and cached:
       %3 = iadd 64 %0, %2
       %4 = load_global 8 %3 (1, 0)
       store_global %4, %3 (1)
+    end
 
 A program is one kernel for blocks of threads along x. Every value is a scalar in SSA form, and is
 seen up to the end of the `if` or `loop` that it is made in; what is to be seen longer goes through
@@ -60,7 +61,7 @@ ALU: Final = {
     **dict.fromkeys(("ieq", "ige", "ilt", "ine", "uge", "ult"), "ss>1"),
     "ffma": "nnn>n",
     "bcsel": "1nn>n",
-    "ufind_msb": "s>3",
+    "ufind_msb": "3>3",
     **dict.fromkeys(("b2f32", "b2f64", "b2i8", "b2i16", "b2i32", "b2i64"), "1>w"),
     **dict.fromkeys(("f2f16_rtne", "f2f32", "f2f64"), "s>w"),
     **dict.fromkeys(("f2i8", "f2i16", "f2i32", "f2i64"), "s>w"),
@@ -162,9 +163,10 @@ def print_nir(program: NirProgram) -> str:
             parts.append(f"({', '.join(map(str, inst.attr))})")
         lines.append(" ".join(parts))
         depth += inst.op in _OPENS
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, _LAST, ""])
 
 
+_LAST: Final = "end"
 _HEAD: Final = re.compile(
     r"nir (\w+) block (\d{1,9}) shared (\d{1,9}) scratch (\d{1,9}) parameters (\d{1,9})"
 )
@@ -181,15 +183,17 @@ def parse_nir(text: str) -> NirProgram:
     """
     lines = text.splitlines()
     head = _HEAD.fullmatch(lines[0]) if lines else None
-    if head is None or not text.endswith("\n"):
-        raise ParseError("line 1: NIR begins with `nir NAME block ...` and ends with a whole line")
+    if head is None or lines[-1] != _LAST:
+        raise ParseError(
+            f"line 1: NIR begins with `nir NAME block ...`, its last line is `{_LAST}`"
+        )
     block, shared, scratch, parameters = map(int, head.groups()[1:])
     if not 1 <= block <= _MOST_THREADS or max(shared, scratch, parameters) > _MOST_BYTES:
         raise ParseError(
             f"line 1: blocks have 1 to {_MOST_THREADS} threads, memories {_MOST_BYTES} bytes"
         )
     checker = _Checker(parameters)
-    body = tuple(checker.line(at, line) for at, line in enumerate(lines[1:], 2))
+    body = tuple(checker.line(at, line) for at, line in enumerate(lines[1:-1], 2))
     if checker.open:
         raise ParseError(f"line {len(lines)}: {checker.open[-1].op} is never closed")
     return NirProgram(head[1], block, shared, scratch, parameters, body)

@@ -18,7 +18,7 @@ from gpu.core.config import config
 from gpu.core.errors import Unsupported
 
 FILE: Final = f"lib{mesa.PACKAGE}.so"
-_INSTALL: Final = f"`pip install {mesa.PACKAGE}=={mesa.VERSION}`, or set TINYMESA_LIBRARY to {FILE}"
+_INSTALL: Final = f"`pip install tinymesa=={mesa.VERSION}`, or set TINYMESA_LIBRARY to {FILE}"
 
 
 class MesaLibrary(NamedTuple):
