@@ -124,7 +124,9 @@ def test_nvidias_disassembler_reads_the_code(arch: str) -> None:
 @pytest.mark.usefixtures("mesa")
 def test_what_is_no_nir_never_reaches_mesa() -> None:
     with pytest.raises(ParseError, match="line 2"):
-        NakCompiler("sm_90").compile("nir k block 1 shared 0 scratch 0 parameters 0\n  %0 = fadd\nend\n")
+        NakCompiler("sm_90").compile(
+            "nir k block 1 shared 0 scratch 0 parameters 0\n  %0 = fadd\nend\n"
+        )
 
 
 def test_a_binary_is_read_back() -> None:
