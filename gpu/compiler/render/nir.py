@@ -24,6 +24,7 @@ from gpu.core.errors import Unsupported, VerifyError
 
 _SPREAD: Final = ("grid", "thread")
 _WORD: Final = 8  # bytes of a parameter
+_MOST_CONSTANT: Final = (1 << 23) - 1  # bytes, as NVIDIA GPUs add them
 _LOWEST: Final = int(dtypes.int32.min)
 _HIGHEST: Final = int(dtypes.int32.max)
 
@@ -135,6 +136,8 @@ class _Printer:
     def _address(self, pointer: Inst, index: Inst) -> tuple[_Pointer, Value, int]:
         """A pointer, the address or offset of one element behind it, and its alignment."""
         known, size = self.pointers[pointer], pointer.dtype.itemsize
+        align = min(self.factors.get(index, 1) * size, ALIGN)
+        index, constant = self._without_constant(index, size)
         at = self.values[index]
         if known.space != "global" and at.bits == 64:
             at = self.e.resize(at, 32)
@@ -146,8 +149,22 @@ class _Printer:
             at = self.e.shift("ishl", at, self.e.integer(32, size.bit_length() - 1))
         if known.space == "global" and at.bits == 32:
             at = self.e.resize(at, 64, signed=self.ranges[index][0] < 0)
-        align = min(self.factors.get(index, 1) * size, ALIGN)
-        return known, self.e.alu("iadd", known.base, at), align
+        address = self.e.alu("iadd", known.base, at)
+        if constant:
+            address = self.e.alu("iadd", address, self.e.integer(address.bits, constant * size))
+        return known, address, align
+
+    def _without_constant(self, index: Inst, size: int) -> tuple[Inst, int]:
+        """An index, and a small number behind it that loads and stores add by themselves.
+
+        Mesa joins accesses to neighbours where it sees that only these numbers differ.
+        """
+        if index.op == "alu" and index.attr[0] == "add" and self._is_narrow(index):
+            first, second = index.args
+            near = second.op == "const" and 0 <= second.attr[0] * size <= _MOST_CONSTANT
+            if near and self._is_narrow(first) and self.ranges[first][0] >= 0:
+                return first, second.attr[0]
+        return index, 0
 
     def _load(self, inst: Inst) -> Value:
         pointer, index, *mask = inst.args
