@@ -53,7 +53,14 @@ TARGET: Final = Target(name="python", native=Native(ops=frozenset(OPS)), paralle
 """Every operation on every dtype, no vectors, and loops whose iterations all run at once."""
 
 BLOCKS: Final = replace(
-    TARGET, name="python-blocks", workers=4, threads=64, shared_bytes=8192, warp=4, registers=128
+    TARGET,
+    name="python-blocks",
+    workers=4,
+    threads=64,
+    shared_bytes=8192,
+    warp=4,
+    shuffle=4,
+    registers=128,
 )
 """The same as a GPU with small blocks of threads, which share memory, meet, and must not race."""
 

@@ -42,7 +42,7 @@ NAMELESS: Final = frozenset({"store", "endif", "barrier"})
 OPENS: Final = frozenset({"loop", "if"})
 CLOSES: Final = frozenset({"end", "endif"})
 _UNTYPED: Final = NAMELESS | OPENS | {"end"}
-_PAREN: Final = frozenset({"carry", "result", "ramp", "extract", "fold", "shuffle"})
+_PAREN: Final = frozenset({"carry", "result", "ramp", "extract", "fold", "shuffle", "shuffle_xor"})
 
 
 def print_linear(program: Program) -> str:
@@ -53,7 +53,8 @@ def print_linear(program: Program) -> str:
 def print_header(program: Program) -> str:
     """The line with the program's name and parameters."""
     params = (
-        f"{p.name}: {p.dtype.code}[{p.elements}]{' written' if p.written else ''}"
+        f"{p.name}: {p.dtype.code}[{p.elements}]{f' {p.image.code}' if p.image else ''}"
+        f"{' written' if p.written else ''}"
         for p in program.params
     )
     vals = ", ".join(f"{v.name} {v.lo}..{v.hi}" for v in program.vals)
@@ -145,7 +146,8 @@ def _param(at: Cursor) -> Param:
     at.expect("[")
     elements = at.integer("a number of elements")
     at.expect("]")
-    return Param(name, dtype, elements, at.accept("written"))
+    image = at.image()
+    return Param(name, dtype, elements, at.accept("written"), image)
 
 
 class _Reader:
@@ -253,6 +255,8 @@ def _numbers(op: str, at: Cursor) -> tuple[Any, ...]:
         return (monoid,)
     if op == "shuffle":
         return (at.listed(at.integer, ")"),)
+    if op == "shuffle_xor":
+        return tuple(at.listed(at.integer, ")"))
     number = at.integer()
     at.expect(")")
     return (number,)

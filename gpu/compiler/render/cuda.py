@@ -14,12 +14,13 @@ from typing import Final
 from gpu.compiler.ir.linear import Inst, Limit, Program
 from gpu.compiler.render import opencl_memory
 from gpu.compiler.render.amdgcn_locals import ALIGN
+from gpu.compiler.render.c_flow import OpenLoop
 from gpu.compiler.render.cpu import constant_value
 from gpu.compiler.render.cuda_grid import counter_lines
 from gpu.compiler.render.cuda_text import HALVES, TYPES, CudaOps
-from gpu.compiler.render.gpu_c import KernelPrinter, OpenLoop
+from gpu.compiler.render.gpu_c import KernelPrinter
 from gpu.compiler.render.int_ranges import int_factors, int_ranges
-from gpu.compiler.render.nv_grid import launch_data, nv_grid, nv_places
+from gpu.compiler.render.nv_grid import launch_data, nv_grid, nv_places, warp_members
 from gpu.compiler.render.nv_target import nv_target
 from gpu.compiler.render.opencl_text import I64, Emitter, Type, Value, element_of, integer
 from gpu.compiler.target import Target
@@ -77,6 +78,7 @@ class _Kernel(KernelPrinter):
             if found[0] >= _LOWEST and found[1] <= _HIGHEST
         }
         self.factors = int_factors(program)
+        self.members = warp_members(self.grid)
         self.counters: dict[Inst, Value] = {}
 
     def text(self) -> str:
@@ -219,6 +221,14 @@ class _Kernel(KernelPrinter):
         pointer, index, stored, *mask = inst.args
         access = self._access(Type(element_of(stored.dtype)), pointer, index, *mask)
         opencl_memory.store(self.emitter, access, self.values[stored])
+
+    def _shuffle_xor(self, inst: Inst) -> Value:
+        (x,), (distance, _) = self._args(inst), inst.attr
+        members = f"0x{self.members.mask:x}u"
+        if self.members.rest:
+            rest = f"0x{self.members.rest:x}u"
+            members = f"(threadIdx.x < {self.members.whole} ? {members} : {rest})"
+        return self.emitter.value(x.type, f"__shfl_xor_sync({members}, {x}, {distance})")
 
     def _barrier(self, inst: Inst) -> None:
         del inst

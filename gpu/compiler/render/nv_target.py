@@ -60,6 +60,7 @@ def nv_target(arch: str) -> Target:
         threads=_THREADS,
         shared_bytes=SHARED_BYTES,
         warp=WARP,
+        shuffle=WARP,
         max_blocks=MOST_BLOCKS,
     )
 
