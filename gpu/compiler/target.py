@@ -73,6 +73,8 @@ class Target:
         max_blocks: most blocks of a launch, all grid loops together.
         buffers: most parameters of a kernel; 0 where any number will do.
         features: instruction set features in canonical order, for cache keys.
+        matrices: names of the matrix instructions it has (`gpu/compiler/ir/matrix.py`), and with
+            them asynchronous copies to shared memory.
     """
 
     name: str
@@ -87,6 +89,7 @@ class Target:
     warp: int = 32
     max_blocks: int = (1 << 31) - 1
     buffers: int = 0
+    matrices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.threads and (self.parallel != "grid" or self.threads % self.warp):
@@ -110,5 +113,5 @@ class Target:
         ]
         shape = (self.parallel, self.workers, self.vector_bytes, self.registers)
         blocks = (self.threads, self.shared_bytes, self.warp, self.max_blocks, self.buffers)
-        lacks = (dtypes_of, native.paired, native.scalar)
+        lacks = (dtypes_of, native.paired, native.scalar, self.matrices)
         return f"{self.name}|{self.features}|{shape}|{blocks}|{sorted(native.ops)}|{lacks}"
