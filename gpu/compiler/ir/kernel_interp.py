@@ -209,15 +209,15 @@ class _Machine:
     ) -> Array:
         """Positions in the memory of `buf` at each point; those not reached may be anywhere."""
         position: Array = np.zeros(1, np.int64)
-        for axis, (expr, size) in enumerate(zip(indices, buf.shape, strict=True)):
-            index = np.atleast_1d(expr.evaluate(self.vars))
+        for axis, (place, size) in enumerate(zip(indices, buf.shape, strict=True)):
+            index = np.atleast_1d(place.evaluate(self.vars))
             outside = (index < 0) | (index >= size)
             if reached is not None:
                 outside = outside & reached
             if outside.any():
                 wrong = np.broadcast_to(index, outside.shape)[outside][0]
                 raise VerifyError(
-                    f"{what} of {buf.name} outside it: index {axis}, {expr}, is {wrong}"
+                    f"{what} of {buf.name} outside it: index {axis}, {place}, is {wrong}"
                     f" and the size {size}"
                 )
             position = position * size + index

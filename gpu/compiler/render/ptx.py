@@ -44,7 +44,7 @@ class PTXRenderer:
 
     def launch_data(self, program: Program) -> dict[str, int]:
         """As `gpu/compiler/render/nv_grid.py:launch_data` says."""
-        return launch_data(program)
+        return launch_data(program, self.target)
 
 
 class _Kernel(GridPrinter):
@@ -52,7 +52,7 @@ class _Kernel(GridPrinter):
 
     def __init__(self, target: Target, program: Program):
         grid = nv_grid(program, MOST_GROUPS)  # `GridPrinter` counts threads in 31 bits
-        super().__init__(target, program, grid, nv_places(program, grid), _IDS)
+        super().__init__(target, program, grid, nv_places(program, grid, target), _IDS)
 
     def text(self) -> str:
         """The whole module."""
