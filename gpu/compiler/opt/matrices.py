@@ -29,7 +29,7 @@ from gpu.compiler.target import Target
 # Registers of a thread beside its sums and parts: addresses of both operands, and copies' places.
 OTHER_REGISTERS: Final = 48
 # Steps of the sum between two copies and how many tiles of them there is room for, the best first.
-STAGES: Final = ((32, 4), (32, 3), (16, 4), (32, 2), (16, 3), (16, 2), (32, 1), (16, 1))
+STAGES: Final = ((64, 3), (32, 4), (32, 3), (16, 4), (32, 2), (16, 3), (16, 2), (32, 1), (16, 1))
 # Registers of a multiprocessor for all threads of a block.
 ALL_REGISTERS: Final = 1 << 16
 

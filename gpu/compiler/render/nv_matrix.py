@@ -6,6 +6,7 @@ Operands are `{first}`, the first of those that are given, and so on in order.
 
 from __future__ import annotations
 
+import itertools
 from typing import Final
 
 from gpu.core.dtype import DType, dtypes
@@ -43,7 +44,7 @@ def multiply(shape: str, operand: DType, sums: int, a: int, b: int) -> str:
     """Operands: registers of the result, of A, of B, and of what is added to."""
     names = [f"{{{number}}}" for number in range(2 * sums + a + b)]
     ends = (0, sums, sums + a, sums + a + b, 2 * sums + a + b)
-    groups = [", ".join(names[first:last]) for first, last in zip(ends, ends[1:], strict=False)]
+    groups = [", ".join(names[first:last]) for first, last in itertools.pairwise(ends)]
     lists = ", ".join(f"{{{{{group}}}}}" for group in groups)
     kind = _PTX[operand]
     return f"mma.sync.aligned.{shape}.row.col.f32.{kind}.{kind}.f32 {lists};"
