@@ -30,8 +30,8 @@ from gpu.compiler.target import Target
 OTHER_REGISTERS: Final = 48
 # Steps of the sum between two copies and how many tiles of them there is room for, the best first.
 STAGES: Final = ((64, 3), (32, 4), (32, 3), (16, 4), (32, 2), (16, 3), (16, 2), (32, 1), (16, 1))
-# Registers of a multiprocessor for all threads of a block.
-ALL_REGISTERS: Final = 1 << 16
+# Rows of blocks that follow each other before the next column does.
+GROUPS: Final = (8, 4, 2)
 
 
 class Tile(NamedTuple):
@@ -93,6 +93,7 @@ def by_instructions(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     registers = (across.tiles, along.tiles, across.inner, along.inner)
     outer = tuple(var.name for var in c.outer)
     yield Reorder((*outer, across.block, along.block, *threads, *registers))
+    yield from _grouped(across, along)
     yield from (Bind(name, "thread") for name in threads)
     yield from (Bind(name, "unroll") for name in registers)
     others = tuple(var.name for var in c.reduction if var is not k)
@@ -124,7 +125,7 @@ class _Axis:
     """An output loop and the loops it becomes.
 
     Attributes:
-        block: the loop over blocks.
+        block, blocks: the loop over blocks, and how many there are.
         warps, lanes: loops over threads: warps, and neighbours in a warp.
         tiles, inner: loops over what a thread holds: tiles of an instruction, elements of a tile.
         inside: the loops of a block's tile, outermost first.
@@ -134,6 +135,7 @@ class _Axis:
         """A tile of `size` for `warps` warps; an instruction does `side`, `run` by a thread."""
         self.var, self.size, self.warp_size = var, size, size // warps
         self.side, self.run = side, run
+        self.blocks = -(-var.extent // size)
         name = var.name
         self.block, self.warps = f"{name}o", f"{name}io"
         self.tiles, of_tile = f"{name}iio", f"{name}iiio"
@@ -149,6 +151,18 @@ class _Axis:
         yield Split(f"{name}i", self.warp_size)
         yield Split(f"{name}ii", self.side)
         yield Split(f"{name}iii", self.run)
+
+
+def _grouped(across: _Axis, along: _Axis) -> Iterator[Opt]:
+    """Blocks that run at once make up a square, which reads less than a few whole lines of blocks.
+
+    Neighbours are then in groups of rows, where these divide all of them.
+    """
+    rows, columns = across.blocks, along.blocks
+    size = max((n for n in GROUPS if rows % n == 0 and rows > n), default=1)
+    if size > 1 and columns > 1:
+        yield Split(across.block, size)
+        yield Reorder((f"{across.block}o", along.block, f"{across.block}i"))
 
 
 class _Operand(NamedTuple):
