@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
 
 STAGING: Final = 16 << 20
 _SMALLEST: Final = 256
+
+
+class CopyPlaces(NamedTuple):
+    """Which copy queue, by index, copies to the device, from it, and within it."""
+
+    to_device: int = 0
+    from_device: int = -1
+    within: int = 0
 
 
 class _Freed(NamedTuple):
@@ -43,10 +52,16 @@ class HCQAllocator:
     What is freed is kept for buffers of the same size and kind, the oldest first, and goes back to
     the system only when it must. Nothing is used again before all that was submitted when it was
     freed is done. Copies are submitted in order, on copy queues where there are any.
+
+    Attributes:
+        places: which copy queue copies what.
+        copier: copies within the device, in order, in place of a copy queue where it returns True.
     """
 
     def __init__(self, device: HCQDevice, staging: int):
         """``staging`` is the bytes of the ring that copies from the host go through."""
+        self.places = CopyPlaces()
+        self.copier: Callable[[HCQBuffer, HCQBuffer], bool] | None = None
         self._device = device
         self._freed: dict[tuple[int, MemoryKind], deque[_Freed]] = {}
         self._ending: deque[_Freed] = deque()  # what is not used again
@@ -143,8 +158,10 @@ class HCQAllocator:
         _check_sizes(dst, src.size)
         for buffer in (dst, src):
             buffer.check_reachable(self._device)
+        if self.copier is not None and self.copier(dst, src):
+            return
         self._device.submit_in_order(
-            self._channel(0), [Barrier(), Copy(dst.address, src.address, src.size)]
+            self._channel(self.places.within), [Barrier(), Copy(dst.address, src.address, src.size)]
         )
 
     def copy_in(self, dst: HCQBuffer, data: bytes | bytearray | memoryview) -> None:
@@ -162,7 +179,7 @@ class HCQAllocator:
             assert window is not None
             window.store(0, source)
             return
-        channel = self._channel(0)
+        channel = self._channel(self.places.to_device)
         step = self._staging_size // 4
         for start in range(0, source.nbytes, step):
             chunk = source[start : start + step]
@@ -200,6 +217,7 @@ class HCQAllocator:
         data = bytearray(src.size)
         # Two at a time: one is copied by the device while the other is read.
         buffers = [self.alloc(step, MemoryKind.SYSTEM) for _ in range(min(2, -(-src.size // step)))]
+        channel = self._channel(self.places.from_device)
         under_way: deque[tuple[Point, HCQBuffer, slice]] = deque()
         for number, start in enumerate(range(0, src.size, step)):
             if len(under_way) == len(buffers):
@@ -207,7 +225,7 @@ class HCQAllocator:
             part = slice(start, min(start + step, src.size))
             buffer = buffers[number % 2]
             copy = Copy(buffer.address, src.address + start, part.stop - start)
-            point = self._device.submit_in_order(self._channel(-1), [copy])
+            point = self._device.submit_in_order(channel, [copy])
             under_way.append((point, buffer, part))
         while under_way:
             self._finish(data, *under_way.popleft())
@@ -222,7 +240,7 @@ class HCQAllocator:
         data[part] = window.load(0, part.stop - part.start)
 
     def _channel(self, index: int) -> Channel:
-        """A copy queue, the first for copies to the device, the last for those from it."""
+        """A copy queue, or the first compute queue where there is none."""
         queues = self._device.queues
         return queues["copy"][index] if queues.get("copy") else queues["compute"][0]
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from gpu.core.dtype import DType
+from gpu.core.dtype import DType, ImageDType
 from gpu.core.errors import InvalidValue, OutOfMemory
 from gpu.runtime.allocator import Allocator
 from gpu.runtime.device import Device
@@ -78,7 +78,10 @@ class Buffer:
         if self._memory is None:
             assert self._owner is not _GONE, "memory that was written in place was still needed"
             allocator = Device[self.device].allocator
-            self._memory = allocator.alloc(self.nbytes)
+            if isinstance(self.dtype, ImageDType):
+                self._memory = allocator.alloc_image(self.dtype)
+            else:
+                self._memory = allocator.alloc(self.nbytes)
             self._allocator = allocator
         return self._memory
 
@@ -108,7 +111,11 @@ class Buffer:
         return result
 
     def __del__(self) -> None:
-        if self._allocator is not None:
+        if self._allocator is None:
+            return
+        if isinstance(self.dtype, ImageDType):
+            self._allocator.free_image(self._memory, self.dtype)
+        else:
             self._allocator.free(self._memory, self.nbytes)
 
     def copy_in(self, data: npt.NDArray[Any]) -> Buffer:

@@ -30,6 +30,7 @@ from gpu.runtime.schedule import (
     Launch,
     Part,
     Schedule,
+    compile_settings,
     find_on_disk,
     graph_key,
     graph_symbols,
@@ -318,10 +319,11 @@ def prepare(roots: list[Node]) -> Prepared:
     """
     symbols = graph_symbols(roots, is_computed)
     key, leaves = graph_key(roots, is_computed)
-    schedule = _schedules.get(key)
+    settings = compile_settings()
+    schedule = _schedules.get((key, settings))
     if schedule is None:
         schedule = _find_or_compile(key, roots, leaves)
-        _schedules.keep(key, schedule, schedule.weight)
+        _schedules.keep((key, settings), schedule, schedule.weight)
     return Prepared(key, leaves, schedule, symbols)
 
 

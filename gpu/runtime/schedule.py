@@ -147,6 +147,11 @@ class Schedule(NamedTuple):
         return 1 + sum(step.program.weight for step in steps if isinstance(step, Launch))
 
 
+def compile_settings() -> Key:
+    """The settings, here and now, that change what a graph compiles to."""
+    return (config.NOOPT, config.IMAGE)
+
+
 def graph_symbols(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[Symbol, ...]:
     """The symbolic sizes of a graph, in the order in which its launches take their values.
 
@@ -274,7 +279,7 @@ def keep_on_disk(key: Key, devices: Sequence[str], recipe: Recipe) -> None:
 
 def _disk_key(key: Key, devices: Sequence[str]) -> str:
     machines = [(d, Device[d].renderer.target.key, Device[d].compiler.key) for d in devices]
-    return f"{key}|{machines}|{config.NOOPT}|{compiler_signature()}"
+    return f"{key}|{machines}|{compile_settings()}|{compiler_signature()}"
 
 
 @cache

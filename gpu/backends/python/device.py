@@ -60,6 +60,7 @@ BLOCKS: Final = replace(
     threads=64,
     shared_bytes=8192,
     warp=4,
+    shuffle=4,
     registers=128,
     matrices=tuple(MATRICES),
 )

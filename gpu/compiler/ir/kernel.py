@@ -29,6 +29,10 @@ thread loops, in those all else. Only Allocs of team memory stand beside the thr
 has it once, while each thread has private memory, which is allocated inside. Two threads must not
 touch one element of team memory, one of them writing, without a `Barrier` in between; the
 interpreter finds where they do. A barrier is under no condition that differs between threads.
+
+Threads are numbered as in the linear IR: the innermost thread loop counts fastest. `shuffle_xor`
+gives a thread what another one of its warp computes: the value of an Update alone may hold it,
+which is then under no condition or mask that differs between threads, and in no loop of lanes.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ from gpu.compiler.ir import optable
 from gpu.compiler.ir.builder import Builder
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var
 from gpu.compiler.ir.optable import result_dtype
-from gpu.core.dtype import DType, PyScalar, dtypes
+from gpu.core.dtype import DType, ImageDType, PyScalar, dtypes
 
 PARALLEL: Final = frozenset({"grid", "worker", "thread", "vector"})
 LOOP_KINDS: Final = (*sorted(PARALLEL), "unroll", "serial")
@@ -55,12 +59,21 @@ class Buf:
         dtype: element type.
         shape: sizes, row-major; () is one element.
         space: one of `SPACES`.
+        image: how a parameter lies in memory that is an image, of float32 to the kernel.
     """
 
-    __slots__ = ("dtype", "name", "shape", "space")
+    __slots__ = ("dtype", "image", "name", "shape", "space")
 
-    def __init__(self, name: str, dtype: DType, shape: tuple[int, ...], space: str):
+    def __init__(
+        self,
+        name: str,
+        dtype: DType,
+        shape: tuple[int, ...],
+        space: str,
+        image: ImageDType | None = None,
+    ):
         self.name, self.dtype, self.shape, self.space = name, dtype, shape, space
+        self.image = image
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.dtype.code}{list(self.shape)} {self.space}"
@@ -69,16 +82,18 @@ class Buf:
 class Value:
     """A scalar expression at one point of the loops around it; interned, so `is` compares.
 
-    ========  ==========================  =====================================================
-    kind      attr                        value
-    ========  ==========================  =====================================================
-    const     (value,)                    a constant
-    index     (expr,)                     index arithmetic as an int64
-    load      (buf, indices, mask)        an element, or zero where the mask is false
-    alu       (op,)                       a scalar operation of the op table
-    cast      ()                          converted by value to `dtype`
-    bitcast   ()                          the same bits as `dtype`
-    ========  ==========================  =====================================================
+    ===========  ====================  ========================================================
+    kind         attr                  value
+    ===========  ====================  ========================================================
+    const        (value,)              a constant
+    index        (expr,)               index arithmetic as an int64
+    load         (buf, indices, mask)  an element, or zero where the mask is false
+    alu          (op,)                 a scalar operation of the op table
+    cast         ()                    converted by value to `dtype`
+    bitcast      ()                    the same bits as `dtype`
+    shuffle_xor  (distance, warp)      what the operand is on the thread whose number is this one's
+                                       xor `distance`, in the same warp of `warp` threads
+    ===========  ====================  ========================================================
 
     Attributes:
         vars: index variables the value depends on.
@@ -154,6 +169,11 @@ def cast(x: Value, dtype: DType) -> Value:
 def bitcast(x: Value, dtype: DType) -> Value:
     """The bits of `x` as another dtype of the same width."""
     return x if x.dtype is dtype else _value("bitcast", (x,), (), dtype)
+
+
+def shuffle_xor(x: Value, distance: int, warp: int) -> Value:
+    """What `x` is on another thread of a warp of `warp` threads; see `Value`."""
+    return _value("shuffle_xor", (x,), (distance, warp), x.dtype)
 
 
 class ValueBuilder(Builder[Value]):

@@ -36,7 +36,7 @@ from gpu.compiler.ir.kernel import (
 )
 from gpu.compiler.ir.kernel_verify import count_thread_loops, verify_kernel
 from gpu.compiler.ir.kernel_walk import operands_first
-from gpu.compiler.ir.races import TeamLog, check_arrivals
+from gpu.compiler.ir.races import TeamLog, check_arrivals, exchanged
 from gpu.core.errors import InvalidValue, VerifyError
 
 
@@ -73,7 +73,8 @@ def interpret_kernel(
                 f"buffer {param.name} of {kernel.name} has shape {param.shape}, got {found}"
             )
         what = f"buffer {param.name} of {kernel.name}"
-        storage[param] = Storage(flat_view(buffers[param.name], what, param.dtype), 1)
+        stored = param.image or param.dtype
+        storage[param] = Storage(flat_view(buffers[param.name], what, stored), 1)
     with np.errstate(all="ignore"):
         machine = _Machine(storage, dict(zip(kernel.vals, vals, strict=True)))
         machine.shares = count_thread_loops(kernel.body) > 0
@@ -230,8 +231,8 @@ class _Machine:
         self._note(buf, position, reached, stores=False)
         flat = self.storage[buf].flat
         if reached is None:
-            return np.asarray(flat[position])
-        result = np.zeros(self.points, flat.dtype)
+            return np.asarray(flat[position], buf.dtype.np)
+        result = np.zeros(self.points, buf.dtype.np)
         result[reached] = flat[np.broadcast_to(position, reached.shape)[reached]]
         return result
 
@@ -337,6 +338,10 @@ class _Machine:
                 return self._load(*value.attr)
             case "alu":
                 return optable.apply(value.attr[0], value.dtype, args)
+            case "shuffle_xor":
+                everywhere = np.broadcast_to(args[0], (self.points,))
+                shape = (self.threads, self.points // self.thread_points)
+                return exchanged(everywhere, self.active, shape, *value.attr)
             case "cast":
                 return evaluate.cast(args[0], value.args[0].dtype, value.dtype)
             case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NoReturn
 
@@ -27,6 +28,7 @@ from gpu.compiler.ir.kernel_matrix_verify import check_matrix
 from gpu.compiler.ir.kernel_text import RESERVED, print_signature, print_statements
 from gpu.compiler.ir.kernel_walk import operands_first
 from gpu.compiler.ir.linear import MAX_THREAD_LOOPS
+from gpu.compiler.ir.linear_threads import broken_shuffle
 from gpu.compiler.ir.linear_verify import holds
 from gpu.compiler.ir.optable import MONOIDS, OPS, result_dtype
 from gpu.compiler.ir.text import excerpt
@@ -182,6 +184,19 @@ class _Verifier:
         """Whether some statement of the kernel writes a buffer."""
         return buf in self.written
 
+    def shuffle(self, value: Value, update: Update) -> None:
+        """All threads of a block take part in an exchange between those of a warp, or none."""
+        threads = [loop.var for loop in self.loops if loop.kind == "thread"]
+        count = math.prod(var.extent for var in threads)
+        distance, warp = value.attr
+        if broken := broken_shuffle(distance, warp, count):
+            self.fail(broken)
+        masks = [*self.guards, update.mask]
+        uniform = all(mask.vars.isdisjoint(threads) for mask in masks)
+        self.require(uniform, "a shuffle_xor under a condition that differs between threads")
+        lanes = any(loop.kind == "vector" for loop in self.loops)
+        self.require(not lanes, "a shuffle_xor is in no loop of lanes")
+
     def loop(self, loop: Loop) -> None:
         """A loop binds a variable that no loop around it binds, by object or by name."""
         kinds = f"the kind of a loop is one of {' '.join(LOOP_KINDS)}"
@@ -205,6 +220,7 @@ class _Verifier:
         """Lets, target, value and mask of an update."""
         for let in update.lets:
             for value in operands_first(let.value):
+                self.require(value.kind != "shuffle_xor", "a let holds no shuffle_xor")
                 self.value(value)
             self.require(let.value.dtype is dtypes.int64, f"{let.var.name} must be an int64")
             self.let_vars.add(let.var)
@@ -212,6 +228,8 @@ class _Verifier:
         self.access(update.buf, update.indices, update.mask)
         self.require(update.buf.space != "fragment", "only a fragment statement writes fragments")
         for value in operands_first(update.value):
+            if value.kind == "shuffle_xor":
+                self.shuffle(value, update)
             self.value(value)
         fits = update.value.dtype is update.buf.dtype
         self.require(fits, f"the value is {update.value.dtype.code}, not {update.buf.dtype.code}")
@@ -260,6 +278,8 @@ class _Verifier:
                 source = value.args[0].dtype
                 same = source.bits == value.dtype.bits
                 self.require(same, f"bitcast keeps the width; {source} to {value.dtype} does not")
+            case "shuffle_xor":
+                self.require(value.dtype is value.args[0].dtype, "an exchange keeps the dtype")
             case kind:
                 self.require(kind == "cast", f"{kind} is no kind of value")
 

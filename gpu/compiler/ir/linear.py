@@ -38,6 +38,9 @@ commit                                                               what was st
 wait                                    (pending,)                   all groups but so many landed
 fragment  team pointer, index           (transposed,)                parts of a matrix, see below
 mma       parts of A, of B, sums        (name,)                      sums + A * B
+shuffle_  scalar                        (distance, warp)             its value on the thread whose
+xor                                                                  number is this one's xor
+                                                                     `distance`, in the same warp
 ========  ============================  ===========================  ==============================
 
 `index` of load and store is a scalar (consecutive elements) or an int64 vector (one element a lane,
@@ -84,18 +87,24 @@ team memory: what threads of the block stored before, all of them load after. Wi
 two threads must not touch one element of team memory if either of them stores; `interpret_linear`
 raises VerifyError where they do. Nothing orders accesses to parameters by different threads, of
 which no two may store one element.
+
+`shuffle_xor f32 %1 (4, 32)` exchanges a value between the threads of a warp: each gets %1 as it is
+on the thread whose number in the block is its own xor 4. Warps are the 32 threads from a multiple
+of 32 on, fewer at the end of a block. Both numbers are powers of two, the first is less, and the
+size of the block a multiple of twice the first, so that each thread has a partner. All threads of a
+warp take part, so control flow is as uniform as around a barrier; the interpreter checks it.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from gpu.core.dtype import DType
+from gpu.core.dtype import DType, ImageDType
 
 OPS: Final = (
     "const", "param", "val", "local", "loop", "carry", "end", "result", "if", "endif", "load",
     "store", "alu", "cast", "bitcast", "splat", "ramp", "extract", "pack", "fold", "shuffle",
-    "barrier", "copy", "commit", "wait", "fragment", "mma",
+    "barrier", "shuffle_xor", "copy", "commit", "wait", "fragment", "mma",
 )  # fmt: skip
 LOOP_KINDS: Final = ("grid", "worker", "thread", "serial")
 MAX_THREAD_LOOPS: Final = 4
@@ -145,12 +154,17 @@ class Val(NamedTuple):
 
 
 class Param(NamedTuple):
-    """A kernel parameter: a pointer to `elements` elements, only read unless `written`."""
+    """A kernel parameter: a pointer to `elements` elements, only read unless `written`.
+
+    Where it is an `image`, elements are float32. Stores then write whole pixels: four lanes at an
+    index that is a multiple of 4, without a mask; and nothing that is written is loaded.
+    """
 
     name: str
     dtype: DType
     elements: int
     written: bool
+    image: ImageDType | None = None
 
 
 class Program(NamedTuple):

@@ -19,7 +19,7 @@ from gpu.compiler.ir.evaluate import Array
 from gpu.compiler.ir.interp import check_vals, flat_view, goes, owners, poison, repeated
 from gpu.compiler.ir.linear import Inst, Limit, Program, block_size
 from gpu.compiler.ir.linear_verify import verify_linear
-from gpu.compiler.ir.races import TeamLog, check_alone, check_arrivals
+from gpu.compiler.ir.races import TeamLog, check_alone, check_arrivals, exchanged
 from gpu.core.errors import InvalidValue, VerifyError
 
 
@@ -56,7 +56,8 @@ def interpret_linear(program: Program, buffers: Sequence[Array], vals: Sequence[
         )
     params = []
     for param, array in zip(program.params, buffers, strict=True):
-        flat = flat_view(array, f"buffer {param.name} of {program.name}", param.dtype)
+        stored = param.image or param.dtype
+        flat = flat_view(array, f"buffer {param.name} of {program.name}", stored)
         if flat.size < param.elements:
             raise InvalidValue(
                 f"buffer {param.name} of {program.name} holds {flat.size} elements,"
@@ -212,8 +213,8 @@ class Machine:
         memory = self.memory[inst.args[0]]
         position, reached = self._locate(inst, inst.lanes, inst.args[2:])
         if reached.all():
-            return np.asarray(memory.flat[position])
-        result = np.zeros(position.shape, memory.flat.dtype)
+            return np.asarray(memory.flat[position], inst.dtype.np)
+        result = np.zeros(position.shape, inst.dtype.np)
         result[reached] = memory.flat[position[reached]]
         return result
 
@@ -283,6 +284,11 @@ class Machine:
         both = [np.broadcast_to(v, (rows, v.shape[1])) for v in (a, b)]
         return np.concatenate(both, axis=1)[:, inst.attr[0]]
 
+    def shuffle_xor(self, inst: Inst) -> Array:
+        """A value on another thread of the warp."""
+        value = np.broadcast_to(self.values[inst.args[0]], (self.points, 1))
+        return exchanged(value, self.active, (self.threads, 1), *inst.attr)
+
     def pack(self, inst: Inst) -> Array:
         """Scalars side by side."""
         lanes = np.broadcast_arrays(*(self.values[arg] for arg in inst.args))
@@ -342,7 +348,7 @@ VALUES: Final[dict[str, Callable[[Machine, Inst], Array]]] = {
     "const": _const, "val": _val, "carry": _carried, "result": _carried, "load": Machine.load,
     "alu": Machine.alu, "cast": _cast, "bitcast": _bitcast, "splat": _splat, "ramp": _ramp,
     "extract": _extract, "pack": Machine.pack, "fold": Machine.fold, "shuffle": Machine.shuffle,
-    "fragment": Machine.fragment, "mma": Machine.mma,
+    "shuffle_xor": Machine.shuffle_xor, "fragment": Machine.fragment, "mma": Machine.mma,
 }  # fmt: skip
 
 

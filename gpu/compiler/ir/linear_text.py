@@ -45,7 +45,8 @@ OPENS: Final = frozenset({"loop", "if"})
 CLOSES: Final = frozenset({"end", "endif"})
 _UNTYPED: Final = NAMELESS | OPENS | {"end"}
 _PAREN: Final = frozenset(
-    {"carry", "result", "ramp", "extract", "fold", "shuffle", "copy", "wait", "fragment", "mma"}
+    {"carry", "result", "ramp", "extract", "fold", "shuffle", "shuffle_xor", "copy", "wait"}
+    | {"fragment", "mma"}
 )
 
 
@@ -57,7 +58,8 @@ def print_linear(program: Program) -> str:
 def print_header(program: Program) -> str:
     """The line with the program's name and parameters."""
     params = (
-        f"{p.name}: {p.dtype.code}[{p.elements}]{' written' if p.written else ''}"
+        f"{p.name}: {p.dtype.code}[{p.elements}]{f' {p.image.code}' if p.image else ''}"
+        f"{' written' if p.written else ''}"
         for p in program.params
     )
     vals = ", ".join(f"{v.name} {v.lo}..{v.hi}" for v in program.vals)
@@ -149,7 +151,8 @@ def _param(at: Cursor) -> Param:
     at.expect("[")
     elements = at.integer("a number of elements")
     at.expect("]")
-    return Param(name, dtype, elements, at.accept("written"))
+    image = at.image()
+    return Param(name, dtype, elements, at.accept("written"), image)
 
 
 class _Reader:
@@ -266,6 +269,8 @@ def _numbers(op: str, at: Cursor) -> tuple[Any, ...]:
         return (name,)
     if op == "shuffle":
         return (at.listed(at.integer, ")"),)
+    if op == "shuffle_xor":
+        return tuple(at.listed(at.integer, ")"))
     number = at.integer()
     at.expect(")")
     return (number,)

@@ -5,10 +5,12 @@ See `gpu/compiler/ir/linear.py` for what they are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
 from gpu.compiler.ir.linear import MAX_THREAD_LOOPS, Inst, Limit, Program, block_size
+from gpu.core.bits import is_power_of_two
 
 _TOGETHER: Final = ("barrier", "commit", "wait", "fragment", "mma")
 """What all threads of a block do, or none."""
@@ -26,7 +28,7 @@ class Threads:
     def broken_rule(self, inst: Inst, around: Sequence[Inst]) -> str | None:
         """The rule that `inst`, inside the loops and ifs `around`, breaks, or None."""
         if not self.thread_loops:
-            return None
+            return "a shuffle_xor stands inside thread loops" if inst.op == "shuffle_xor" else None
         if self._varies(inst):
             self.varying.add(inst)
         opened = [around_it for around_it in around if around_it.op == "loop"]
@@ -37,6 +39,10 @@ class Threads:
             return _placed(inst, inside)
         if inst.op in _TOGETHER:
             return self._uniform(inst.op, around, inside)
+        if inst.op == "shuffle_xor":
+            distance, warp = inst.attr
+            broken = broken_shuffle(distance, warp, math.prod(block_size(self.program)))
+            return broken or self._uniform(inst.op, around, inside)
         return (
             None
             if inside or self._has_no_effect(inst)
@@ -52,7 +58,7 @@ class Threads:
             stop = inst.attr[2]
             limit_varies = isinstance(stop, Limit) and stop.value in self.varying
             return inst.attr[0] == "thread" or limit_varies
-        if inst.op in ("carry", "result", "fragment", "mma"):
+        if inst.op in ("carry", "result", "shuffle_xor", "fragment", "mma"):
             return True
         if inst.op == "load" and not self._reads_constants(inst):
             return True
@@ -98,6 +104,19 @@ class Threads:
             if serial and opened in self.varying:
                 return f"a {op} inside a loop that threads run differently often"
         return None
+
+
+def broken_shuffle(distance: int, warp: int, threads: int) -> str | None:
+    """The rule that a `shuffle_xor` breaks in a block of so many threads, or None.
+
+    Thread and partner are in one warp because both numbers are powers of two, and there is a
+    partner for each thread because the block is made of pairs.
+    """
+    if not (is_power_of_two(distance) and is_power_of_two(warp) and distance < warp):
+        return f"threads {distance} apart are not in one warp of {warp}; powers of two are"
+    if threads % (2 * distance):
+        return f"of {threads} threads some have no partner {distance} apart"
+    return None
 
 
 def _placed(local: Inst, inside: bool) -> str | None:

@@ -19,6 +19,7 @@ from gpu.compiler.ir.linear import Inst, Limit, Param, Program, Val
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.lower.address import Addresses, Lane
 from gpu.compiler.lower.emit import Emitter
+from gpu.compiler.lower.exchange import Exchanger
 from gpu.compiler.lower.legalize import Legalizer
 from gpu.compiler.lower.matrices import Matrices
 from gpu.compiler.lower.registers import Key, Registers, find_homes
@@ -54,6 +55,7 @@ class _Linearizer:
         self.emitter = Emitter()
         self.builder = Legalizer(self.emitter, target.native)
         self.addresses = Addresses(self.emitter, self.builder)
+        self.exchanger = Exchanger(self.emitter, self.builder, target.native)
         self.registers = Registers(find_homes(kernel))
         self.unrolled: dict[Var, int] = {}
         self.fixed: dict[Var, int] = {}  # of written-out loops outside of a condition
@@ -66,7 +68,7 @@ class _Linearizer:
         self.paired = target.native.paired
         read = {buf for buf, _, _ in reads(kernel.body)}
         combined = {s.buf for s in walk(kernel.body) if isinstance(s, K.Update) and s.monoid}
-        once = self.written - read - combined
+        once = {buf for buf in self.written - read - combined if not buf.image}
         self.transposes = False
         self.streamed = {buf for buf in once if _size_in_bytes(buf) >= STREAMED_BYTES}
         self.has_threads = count_thread_loops(kernel.body) > 0
@@ -77,7 +79,7 @@ class _Linearizer:
         params = []
         for position, buf in enumerate(self.kernel.params):
             (size,) = buf.shape
-            params.append(Param(buf.name, buf.dtype, size, buf in self.written))
+            params.append(Param(buf.name, buf.dtype, size, buf in self.written, buf.image))
             self.pointers[buf] = self.emitter.pure("param", buf.dtype, attr=(position,))
         for position, var in enumerate(self.kernel.vals):
             val = self.emitter.pure("val", dtypes.int64, attr=(position,))
@@ -264,6 +266,8 @@ class _Linearizer:
                 return self.builder.cast(args[0], value.dtype)
             case "bitcast":
                 return self.builder.bitcast(args[0], value.dtype)
+            case "shuffle_xor":
+                return self.exchanger.shuffle(args[0], *value.attr)
         return self.builder.op(value.attr[0], *args)
 
     def load(self, buf: K.Buf, indices: tuple[Expr, ...], mask: Mask) -> Inst:
@@ -293,7 +297,7 @@ class _Linearizer:
         The two make a square, whose rows are loaded whole and then transposed.
         """
         position, lane = self.position(buf, indices), self.addresses.lane
-        if lane is None or mask is not ALWAYS or buf in self.written:
+        if lane is None or mask is not ALWAYS or buf in self.written or buf.image:
             return None
         if abs(self.addresses.lane_step(position) or 0) <= 1:
             return None

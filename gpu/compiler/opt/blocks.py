@@ -148,13 +148,14 @@ def in_rows(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     rows = min(_block(target) // threads, axis.extent, fit) if axis else 1
     kept = KEPT_BY_LANES if target.native.scalar else KEPT
     if axis is None or rows < 2:
-        yield Cooperate(axis.name if axis else "", threads, kept=kept)
+        yield Cooperate(axis.name if axis else "", threads, kept=kept, warp=target.shuffle)
         return
     whole = rows == axis.extent and axis.stop is None
     if not whole:
         yield Split(axis.name, rows, "mask")
     yield Bind(axis.name if whole else f"{axis.name}i", "thread")
-    yield Cooperate(axis.name if whole else f"{axis.name}i", threads, kept=kept)
+    name = axis.name if whole else f"{axis.name}i"
+    yield Cooperate(name, threads, kept=kept, warp=target.shuffle)
 
 
 def _block(target: Target) -> int:
@@ -178,6 +179,8 @@ def _team(longest: int, outer: int, target: Target) -> int:
     most = _block(target)
     if outer * most < _busy(target):
         most = target.threads
+    if outer * target.shuffle >= _busy(target) and longest <= target.shuffle * KEPT:
+        most = target.shuffle  # threads that meet without barriers
     threads = min(FEWEST, target.warp)
     while threads * 2 <= most and threads * 2 * EACH <= longest:
         threads *= 2
@@ -206,7 +209,7 @@ def in_columns(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
         yield Split(axis, width, "mask")
         axis = f"{axis}i"
     yield Bind(axis, "thread")
-    yield Cooperate(axis, threads, True)
+    yield Cooperate(axis, threads, True, warp=target.shuffle)
 
 
 def flat(kernel: K.Kernel, target: Target) -> Iterator[Opt]:

@@ -105,17 +105,18 @@ class Cooperate(NamedTuple):
     """What loop `axis` holds is done by a block of `threads`, a power of two.
 
     `axis` is one of the independent outer loops, or "" for the whole kernel. Independent loops
-    inside go to the threads in turn, reductions are done in parts that are combined in team memory,
-    and what remains is done by each thread, or by the first one where it writes. With `first` the
-    new thread loop, `{axis}th`, stands outside of those around `axis`, whose threads are then the
-    neighbours. A thread holds `kept` elements of a row in registers at most, where it alone uses
-    them.
+    inside go to the threads in turn, reductions are done in parts that meet in team memory, those
+    of `warp` threads that follow each other without it (`gpu/compiler/opt/meet.py`), and what
+    remains is done by each thread, or by the first one where it writes. With `first` the new thread
+    loop, `{axis}th`, stands outside of those around `axis`, whose threads are then the neighbours.
+    A thread holds `kept` elements of a row in registers at most, where it alone uses them.
     """
 
     axis: str
     threads: int
     first: bool = False
     kept: int = KEPT
+    warp: int = 0
 
 
 class Sink(NamedTuple):
@@ -217,7 +218,7 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
             move = stage_together if opt.together else stage
             return move(body, opt.axis, opt.buf, opt.order)
         case Cooperate():
-            return cooperate(body, opt.axis, opt.threads, opt.first, opt.kept)
+            return cooperate(body, opt.axis, opt.threads, opt.first, opt.kept, opt.warp)
         case Sink():
             return sink(body, opt.axes)
         case Inline():

@@ -162,6 +162,8 @@ class Substitution:
                 return K.cast(args[0], value.dtype)
             case "bitcast":
                 return K.bitcast(args[0], value.dtype)
+            case "shuffle_xor":
+                return K.shuffle_xor(args[0], *value.attr)
             case "const":
                 return value
         return K.alu(value.attr[0], *args)

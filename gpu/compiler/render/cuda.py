@@ -14,13 +14,20 @@ from typing import Final
 from gpu.compiler.ir.linear import Inst, Limit, Program
 from gpu.compiler.render import opencl_memory
 from gpu.compiler.render.amdgcn_locals import ALIGN
+from gpu.compiler.render.c_flow import OpenLoop
 from gpu.compiler.render.cpu import constant_value
 from gpu.compiler.render.cuda_grid import counter_lines
 from gpu.compiler.render.cuda_matrix import MatrixPrinter, Place
 from gpu.compiler.render.cuda_text import HALVES, TYPES, CudaOps
-from gpu.compiler.render.gpu_c import KernelPrinter, OpenLoop
+from gpu.compiler.render.gpu_c import KernelPrinter
 from gpu.compiler.render.int_ranges import int_factors, int_ranges
-from gpu.compiler.render.nv_grid import launch_data, nv_grid, nv_places, nv_shared
+from gpu.compiler.render.nv_grid import (
+    launch_data,
+    nv_grid,
+    nv_places,
+    nv_shared,
+    warp_members,
+)
 from gpu.compiler.render.nv_target import nv_target
 from gpu.compiler.render.opencl_text import I64, Emitter, Type, Value, element_of, integer
 from gpu.compiler.target import Target
@@ -80,6 +87,7 @@ class _Kernel(KernelPrinter):
         self.factors = int_factors(program)
         self.shared = nv_shared(program, self.places)
         self.matrices = MatrixPrinter(self.emitter)
+        self.members = warp_members(self.grid)
         self.counters: dict[Inst, Value] = {}
 
     def text(self) -> str:
@@ -232,6 +240,14 @@ class _Kernel(KernelPrinter):
         pointer, index, stored, *mask = inst.args
         access = self._access(Type(element_of(stored.dtype)), pointer, index, *mask)
         opencl_memory.store(self.emitter, access, self.values[stored])
+
+    def _shuffle_xor(self, inst: Inst) -> Value:
+        (x,), (distance, _) = self._args(inst), inst.attr
+        members = f"0x{self.members.mask:x}u"
+        if self.members.rest:
+            rest = f"0x{self.members.rest:x}u"
+            members = f"(threadIdx.x < {self.members.whole} ? {members} : {rest})"
+        return self.emitter.value(x.type, f"__shfl_xor_sync({members}, {x}, {distance})")
 
     # Matrix instructions.
 

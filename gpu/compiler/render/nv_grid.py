@@ -32,6 +32,20 @@ def nv_places(program: Program, grid: Grid, target: Target) -> Places:
     return place_locals(program, grid, most_private=PRIVATE_BYTES, most_shared=most)
 
 
+class Members(NamedTuple):
+    """The threads of a warp as a mask: `mask` for threads below `whole`, `rest` for the others."""
+
+    whole: int
+    mask: int
+    rest: int
+
+
+def warp_members(grid: Grid) -> Members:
+    """Which threads exist of each warp; the last one of a block may have fewer."""
+    rest = (1 << grid.block % WARP) - 1
+    return Members(grid.block // WARP * WARP, (1 << WARP) - 1, rest)
+
+
 def nv_shared(program: Program, places: Places) -> Shared:
     """The shared memory that is not declared: all, where it is more than a kernel may declare."""
     offsets: dict[Inst, int] = {}

@@ -66,6 +66,7 @@ def nv_target(arch: str) -> Target:
         shared_bytes=SHARED_KIB[arch] << 10,
         matrices=tuple(MATRICES),
         warp=WARP,
+        shuffle=WARP,
         max_blocks=MOST_BLOCKS,
     )
 

@@ -14,9 +14,16 @@ from gpu.compiler.render.amdgcn_grid import MOST_GROUPS
 from gpu.compiler.render.amdgcn_locals import ALIGN
 from gpu.compiler.render.cpu import constant_value
 from gpu.compiler.render.llvm_grid import SHARED, GridPrinter
+from gpu.compiler.render.llvm_narrow import INT32
 from gpu.compiler.render.llvm_text import POINTER, Value, integer, memory_element
-from gpu.compiler.render.nv_grid import launch_data, nv_grid, nv_places, nv_shared
-from gpu.compiler.render.nv_target import nv_target
+from gpu.compiler.render.nv_grid import (
+    launch_data,
+    nv_grid,
+    nv_places,
+    nv_shared,
+    warp_members,
+)
+from gpu.compiler.render.nv_target import WARP, nv_target
 from gpu.compiler.render.ptx_matrix import MatrixPrinter
 from gpu.compiler.target import Target
 
@@ -93,6 +100,25 @@ class _Kernel(GridPrinter):
         width = integer(b.type, inst.dtype.bits)
         count = self.emitter.intrinsic(f"llvm.umin.{b.type.mangled}", b.type, b, width)
         return llvm_ops.alu(self.emitter, name, inst.dtype, [a, count], None)
+
+    def _shuffle_xor(self, inst: Inst) -> Value:
+        """`shfl.sync.bfly` of the threads that the warp has (PTX ISA, "shfl.sync")."""
+        x, (distance, _) = self.values[inst.args[0]], inst.attr
+        emitter, bits = self.emitter, self.emitter.convert("bitcast", x, "i32")
+        numbers = (integer(INT32, number) for number in (distance, WARP - 1))
+        args = (self._members(), bits, *numbers)
+        moved = emitter.intrinsic("llvm.nvvm.shfl.sync.bfly.i32", INT32, *args)
+        return emitter.convert("bitcast", moved, x.type.element)
+
+    def _members(self) -> Value:
+        """The threads of this one's warp, as a mask."""
+        members = warp_members(self.grid)
+        mask, rest = (integer(INT32, number) for number in (members.mask, members.rest))
+        if not members.rest:
+            return mask
+        thread = self.emitter.intrinsic(self.ids[1], INT32)
+        in_whole = self.emitter.compare("icmp ult", thread, integer(INT32, members.whole))
+        return self.emitter.select(in_whole, mask, rest)
 
     def _local(self, inst: Inst) -> Value:
         if inst not in self.shared.offsets:

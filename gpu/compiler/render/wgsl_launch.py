@@ -33,7 +33,8 @@ class Shape(NamedTuple):
         grid: the `grid` loops with their extents, the innermost last.
         threads: iterations of the `thread` loops, the innermost last; () where there are none.
         groups: workgroups that have something to do.
-        size: invocations of a workgroup, x first.
+        size: invocations of a workgroup, x first; all along x where those of a subgroup exchange
+            values, which are then neighbours.
         counts: workgroups launched in x, y and z.
     """
 
@@ -65,7 +66,8 @@ def shape_of(program: Program, most_groups: int) -> Shape:
     threads = block_size(program)
     if threads:
         x, y, z = (*reversed(threads), 1, 1)[:3]
-        size, groups = (x, y, z), iterations
+        exchanges = any(i.op == "shuffle_xor" for i in program.body)
+        size, groups = (x * y * z, 1, 1) if exchanges else (x, y, z), iterations
     else:
         size = (min(INVOCATIONS, iterations), 1, 1)
         groups = -(-iterations // size[0])

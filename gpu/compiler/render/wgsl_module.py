@@ -8,6 +8,8 @@ elements lie in memory in `gpu/compiler/render/wgsl_memory.py`, and what the typ
 
 from __future__ import annotations
 
+import math
+
 from gpu.compiler.ir.linear import Inst, Limit, Program
 from gpu.compiler.ir.optable import fold_cast
 from gpu.compiler.render import wgsl_exact, wgsl_memory
@@ -38,6 +40,7 @@ class Module:
         self.carries: dict[Inst, list[str]] = {}
         self.closes: dict[Inst, bool] = {}
         self.counted = 0
+        self.extensions = {"f16": None} if has_f16 else {}
         self.spilled = spills_of(program, self.shape, has_f16)
         self.repeats = repeats_of(program, rounds)
         self.bodies: dict[Inst, int] = {}  # where in `lines` the body of a repeated loop starts
@@ -57,7 +60,7 @@ class Module:
         helpers = [HELPERS[name] for name in self.expressions.used]
         return "\n".join(
             [
-                *(["enable f16;"] if self.has_f16 else []),
+                *(f"enable {name};" for name in self.extensions),
                 *self.declarations,
                 *helpers,
                 *self.functions.values(),
@@ -206,8 +209,7 @@ class Module:
             return
         if kind == "thread":
             rank = len([n for n in self.closes if n.attr[0] == "thread"])
-            axis = "xyz"[len(self.shape.threads) - 1 - rank]
-            self.line(f"let {name} = i32(thread.{axis});")
+            self.line(f"let {name} = i32({self._thread(rank)});")
             self.closes[inst] = False
             return
         self.carries[inst] = []
@@ -219,6 +221,15 @@ class Module:
         self.open(f"for (var {name} = {start}i; {name} < {limit}; {following})")
         self.bodies[inst] = len(self.lines)
         self.closes[inst] = True
+
+    def _thread(self, rank: int) -> str:
+        """The counter of a thread loop, the outermost being 0."""
+        threads = self.shape.threads
+        if self.shape.size[1] == 1:
+            stride, extent = math.prod(threads[rank + 1 :]), threads[rank]
+            text = f"thread.x / {stride}u" if stride > 1 else "thread.x"
+            return f"{text} % {extent}u" if rank else text
+        return f"thread.{'xyz'[len(threads) - 1 - rank]}"
 
     def _grid(self, inst: Inst, name: str) -> None:
         stride = 1
@@ -282,6 +293,11 @@ class Module:
     def _barrier(self, inst: Inst) -> None:
         del inst
         self.line("workgroupBarrier();")
+
+    def _shuffle_xor(self, inst: Inst) -> None:
+        self.extensions["subgroups"] = None
+        (value,), (distance, _) = self.args(inst), inst.attr
+        self.let(inst, f"subgroupShuffleXor({value}, {distance}u)")
 
     def _load(self, inst: Inst) -> None:
         if inst.lanes > 1:

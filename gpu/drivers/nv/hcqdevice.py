@@ -79,6 +79,7 @@ class RmDevice(HCQDevice):
             command_memory=command_memory,
             staging=staging,
         )
+        self.allocator.places = port.copy_places
         try:
             self._set_up()
         except BaseException:

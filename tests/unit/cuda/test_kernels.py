@@ -27,6 +27,8 @@ from unit.linear_kernels import (
     assert_same,
     edge_pairs,
     edge_values,
+    exchanged_arrays,
+    exchanging,
     matrix_kernel,
     scratch_kernel,
 )
@@ -76,6 +78,16 @@ def test_every_operation_means_what_the_op_table_says(run: Run) -> None:
             args = (m, a, b) if name == "where" else (a, b, c)[: OPS[name].arity]
             want = apply(name, dtypes.from_numpy(got.dtype), args)
             assert_same(got, want, f"{name} {dtype.name}")
+
+
+@pytest.mark.parametrize("sizes", [(32,), (2, 64), (4,), (5, 16), (3, 24)])
+def test_threads_of_a_warp_exchange_values(run: Run, sizes: tuple[int, ...]) -> None:
+    """Also in a last warp that has fewer threads."""
+    kernel = exchanging(sizes, 32, [n for n in (1, 2, 4, 8, 16) if np.prod(sizes) % (2 * n) == 0])
+    arrays, wanted = exchanged_arrays(kernel)
+    run([kernel], [arrays])
+    for got, want in zip(arrays[len(wanted) :], wanted, strict=True):
+        assert got.tobytes() == want.tobytes()
 
 
 def test_constant_divisors_and_shift_counts(run: Run) -> None:

@@ -17,7 +17,14 @@ from gpu.core.dtype import ALL, DType, dtypes
 from gpu.core.elf import EM_CUDA, parse_executable
 from gpu.core.errors import CompileError, Unsupported
 from unit.cuda.kernels import nest, reversing, roots_and_products, symbolic
-from unit.linear_kernels import COMPUTED, Kernel, cast_kernel, matrix_kernel, scratch_kernel
+from unit.linear_kernels import (
+    COMPUTED,
+    Kernel,
+    cast_kernel,
+    exchanging,
+    matrix_kernel,
+    scratch_kernel,
+)
 
 RENDERER = PTXRenderer("sm_90")
 
@@ -68,6 +75,7 @@ def test_code_for_every_architecture(arch: str, need: Callable[[str], None]) -> 
     need("nvjitlink")
     renderer, compiler = PTXRenderer(arch), PtxCompiler(arch)
     programs = [reversing(2, 2, 64), cast_kernel(renderer.target, 4), scratch_kernel(20_000)]
+    programs.append(exchanging((5, 16), 32, [1, 2, 4, 8]))
     for program in [k.program() for k in (*programs, nest(7, 300))] + [symbolic("grid")]:
         binary = NvBinary.unpack(compiler.compile(renderer.render(program)))
         found = parse_executable(binary.cubin)

@@ -9,7 +9,9 @@ from typing import Final
 
 import numpy as np
 
+from gpu.drivers.nv.copytable import CopyKernel, Way, ranges
 from gpu.drivers.nv.hcqdevice import RmDevice
+from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.conformance.kit import WORDS, download, expect_equal, numbers, upload
 from gpu.hcq.graph import GraphLaunch, HCQGraph
 from gpu.hcq.ports import MemoryKind
@@ -37,6 +39,7 @@ def ours(context: Context) -> None:
         seconds |= _launches(device, target, most)
         seconds |= _copies(device, sizes, min(most, 20))
         context.log.fact(rows.OURS, seconds)
+        _compare_ways(context, device, target, sizes, min(most, 20))
         _endure(context, device, target, sizes)
     found = mapped_libraries()
     context.log.check("no run-time library of the vendor's", not found, ", ".join(found))
@@ -86,6 +89,36 @@ def _copies(device: RmDevice, sizes: rows.Sizes, most: int) -> dict[str, float]:
         rows.TO_DEVICE: timed(near, host, sizes.pinned),
         rows.TO_HOST: timed(host, near, sizes.pinned),
     }
+
+
+def _compare_ways(
+    context: Context, device: RmDevice, target: FolderTarget, sizes: rows.Sizes, most: int
+) -> None:
+    """Copies within the device by engine and by kernel: what goes into the driver's table."""
+    size = (1, 32) if context.simulation is not None else (2 * device.port.gpu.units.sms, 256)
+    kernel = CopyKernel(target.program(device, "copy"), device.target.generation, *size)
+    measured: list[tuple[int, dict[Way, float]]] = []
+    for size in sizes.within:
+        to, of = device.allocator.alloc(size), device.allocator.alloc(size)
+        device.allocator.copy_in(of, np.random.default_rng(size).bytes(size))
+
+        def by_engine(to: HCQBuffer = to, of: HCQBuffer = of) -> None:
+            device.allocator.copy(to, of)
+
+        def by_kernel(to: HCQBuffer = to, of: HCQBuffer = of) -> None:
+            kernel.copy(to, of)
+
+        engine = rows.time_calls(by_engine, device.synchronize, most)
+        device.allocator.copy_in(to, bytes(size))
+        seconds = rows.time_calls(by_kernel, device.synchronize, most)
+        same = device.allocator.copy_out(to) == device.allocator.copy_out(of)
+        context.log.check(f"{size} bytes copied by the kernel", same)
+        measured.append((size, {"engine": engine, "kernel": seconds}))
+        to.free()
+        of.free()
+    context.log.fact("copies within the device", [[size, ways] for size, ways in measured])
+    table = f"{device.target.generation.compute:#x}: {ranges(measured)!r},"
+    context.log.fact("line for gpu/drivers/nv/copytable.py", table)
 
 
 def _endure(context: Context, device: RmDevice, target: FolderTarget, sizes: rows.Sizes) -> None:

@@ -27,9 +27,15 @@ LAYOUTS: Final[Mapping[str, ArgumentLayout]] = {
     "fill": ArgumentLayout(1, ["i", "I"]),
     "spin": ArgumentLayout(2, ["Q", "Q"]),
     "trap": ArgumentLayout(0, []),
+    "copy": ArgumentLayout(2, ["Q"]),
 }
 """Parameters of the kernels that are loaded as programs."""
-_WRITTEN: Final[Mapping[str, tuple[int, ...]]] = {"add": (0,), "fill": (0,), "spin": (1,)}
+_WRITTEN: Final[Mapping[str, tuple[int, ...]]] = {
+    "add": (0,),
+    "fill": (0,),
+    "spin": (1,),
+    "copy": (1,),
+}
 _NEAR_WRAP: Final = (1 << 32) - 10
 _SMALL_RING: Final = 1 << 10
 _SMALL_VRAM: Final = 4 << 20
