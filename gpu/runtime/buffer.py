@@ -129,6 +129,17 @@ class Buffer:
         Device[self.device].allocator.copy_in(self.memory, flat.data)
         return self
 
+    def take_over(self, source: Buffer) -> bool:
+        """Copies what another device's buffer holds without the host; whether there was a way.
+
+        Of buffers of different sizes as many bytes as both have. Raises OutOfMemory.
+        """
+        if self.read_only or source.device == self.device:
+            return False
+        nbytes = min(self.nbytes, source.nbytes)
+        owner, allocator = Device[source.device].allocator, Device[self.device].allocator
+        return allocator.transfer(self.memory, source.memory, nbytes, owner)
+
     def copy_out(self) -> npt.NDArray[Any]:
         """The contents as a fresh one-dimensional numpy array."""
         result = host_array((self.size,), self.dtype.np)
