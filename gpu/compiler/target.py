@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu.compiler.ir.optable import OPS
 from gpu.core.bits import is_power_of_two
-from gpu.core.dtype import DType, dtypes
+from gpu.core.dtype import DType, ImageDType, dtypes
 from gpu.core.errors import InvalidValue
 
 WORDS: Final = frozenset({dtypes.int32, dtypes.uint32, dtypes.float32})
@@ -57,6 +57,24 @@ class Native:
             )
 
 
+class ImageLimits(NamedTuple):
+    """The images a machine has.
+
+    Attributes:
+        width, height: pixels of the largest.
+        pitch: the number of pixels that a row must be a multiple of for plain memory to be read as
+            an image in place; 0 where images have memory of their own.
+    """
+
+    width: int
+    height: int
+    pitch: int = 0
+
+    def fits(self, image: ImageDType) -> bool:
+        """Whether it has images as large as `image`."""
+        return image.width <= self.width and image.height <= self.height
+
+
 @dataclass(frozen=True)
 class Target:
     """A machine, as scheduling and lowering see it. Renderers give one.
@@ -78,7 +96,10 @@ class Target:
             (`shuffle_xor` of the linear IR), a power of two that divides `warp`; 0 where none can.
         max_blocks: most blocks of a launch, all grid loops together.
         buffers: most parameters of a kernel; 0 where any number will do.
+        images: the images that parameters may be; None where there are none.
         features: instruction set features in canonical order, for cache keys.
+        matrices: names of the matrix instructions it has (`gpu/compiler/ir/matrix.py`), and with
+            them asynchronous copies to shared memory.
     """
 
     name: str
@@ -94,6 +115,8 @@ class Target:
     max_blocks: int = (1 << 31) - 1
     buffers: int = 0
     shuffle: int = 0
+    images: ImageLimits | None = None
+    matrices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.threads and (self.parallel != "grid" or self.threads % self.warp):
@@ -124,6 +147,7 @@ class Target:
         shape = (self.parallel, self.workers, self.vector_bytes, self.registers)
         blocks = (self.threads, self.shared_bytes, self.warp, self.shuffle)
         launches = (self.max_blocks, self.buffers)
-        lacks = (dtypes_of, native.paired, native.scalar)
+        lacks = (dtypes_of, native.paired, native.scalar, self.matrices)
         sizes = f"{shape}|{blocks}|{launches}"
-        return f"{self.name}|{self.features}|{sizes}|{sorted(native.ops)}|{lacks}"
+        images = f"|{tuple(self.images)}" if self.images else ""
+        return f"{self.name}|{self.features}|{sizes}|{sorted(native.ops)}|{lacks}{images}"

@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from typing import Any, Generic, TypeVar
 
-from gpu.core.errors import OutOfMemory
+from gpu.core.dtype import ImageDType
+from gpu.core.errors import OutOfMemory, Unsupported
 
 M = TypeVar("M")
 
@@ -64,6 +65,21 @@ class Allocator(ABC, Generic[M]):
         programs may use the memory.
         """
         return None
+
+    def alloc_image(self, image: ImageDType) -> M:
+        """Memory for an image, with undefined contents.
+
+        Raises OutOfMemory, Unsupported on devices without images.
+        """
+        raise Unsupported(f"this device has no images, and {image.name} is one; use float32")
+
+    def free_image(self, memory: M, image: ImageDType) -> None:
+        """Gives back what `alloc_image(image)` returned."""
+        raise AssertionError("a device without images gave none")
+
+    def adopt_image(self, pointer: int, image: ImageDType) -> M:
+        """As `adopt`, of an image. Raises Unsupported on devices without images."""
+        raise Unsupported(f"this device has no images, and {image.name} is one; use float32")
 
     def adopt(self, pointer: int, nbytes: int) -> M | None:
         """Memory that another user of the device names by `pointer`, in the device's own terms.

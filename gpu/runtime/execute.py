@@ -37,6 +37,7 @@ from gpu.runtime.schedule import (
     keep_on_disk,
     load,
 )
+from gpu.runtime.users import note_thread, touching_alone
 
 if TYPE_CHECKING:
     from gpu.compiler.ir.graph_shards import Sharded
@@ -245,9 +246,9 @@ def _run_in_place(
     for slot in schedule.writes:
         if not may_change(slot):
             given[slot] = given[slot].duplicate()
-    reused = schedule.reused(may_change)
-    slots = [*given, *prepared.make_slots()]
-    with put_off(at_once=False) as begin:
+    with touching_alone() as alone, put_off(at_once=False) as begin:
+        reused = schedule.reused(may_change) if alone else {}
+        slots = [*given, *prepared.make_slots()]
         prepared.run_in_place(slots, reused, before_changes=begin)
         _keep(roots, prepared, slots)
 
@@ -303,6 +304,7 @@ class Prepared(NamedTuple):
         """
         if vals is None:
             vals = [symbol.number for symbol in self.symbols] if self.symbols else ()
+        note_thread()
         memories = [slot.memory for slot in slots]
         schedule = self.schedule
         _run_part(schedule.filling, slots, memories, vals)

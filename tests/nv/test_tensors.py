@@ -220,7 +220,6 @@ def test_a_bad_pointer_and_going_on(nv: None, name: str) -> None:
     ("spec", "text"),
     [
         ("PCI+NV", "firmware"),
-        ("NV:NAK", "NV:CUDA"),
         ("NV:CUDA:sm_80", "is a sm_90"),
     ],
 )
