@@ -34,12 +34,9 @@ class Simulation:
     world: World
     executor: PtxExecutor
 
-    def teach(self, cubin: Cubin, ptx: str, names: Iterable[str]) -> None:
-        """Tells the model what the code of some kernels stands for.
-
-        Code with relocations would be other code once it is loaded; these kernels have none.
-        """
-        _teach(self.executor, cubin, ptx, names)
+    def teach(self, cubin: Cubin, ptx: str, name: str, image: int) -> None:
+        """Tells the model what the code of a kernel stands for that was loaded at an address."""
+        _teach(self.executor, cubin, ptx, [name], image)
 
 
 def simulate(chip: str, folder: Path) -> Simulation:
@@ -57,14 +54,14 @@ def simulate(chip: str, folder: Path) -> Simulation:
             if member.endswith(".cubin"):
                 cubin = Cubin(archive.read(member))
                 ptx = archive.read(member.removesuffix("cubin") + "ptx").rstrip(b"\0").decode()
-                _teach(executor, cubin, ptx, cubin.kernels)
+                _teach(executor, cubin, ptx, cubin.kernels, image=0)
     return Simulation(chip, World(machine.os, machine.waiter), executor)
 
 
-def _teach(executor: PtxExecutor, cubin: Cubin, ptx: str, names: Iterable[str]) -> None:
-    image = cubin.link(0)
+def _teach(executor: PtxExecutor, cubin: Cubin, ptx: str, names: Iterable[str], image: int) -> None:
+    linked = cubin.link(image)
     for name in names:
         kernel = cubin.kernel(name)
-        code = image[kernel.offset : kernel.offset + kernel.size]
-        banks = {b.number: image[b.offset : b.offset + b.size] for b in kernel.banks}
+        code = linked[kernel.offset : kernel.offset + kernel.size]
+        banks = {b.number: linked[b.offset : b.offset + b.size] for b in kernel.banks}
         executor.learn(code, name, ptx, kernel.parameter_base, banks)

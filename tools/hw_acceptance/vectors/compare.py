@@ -8,7 +8,9 @@ import numpy as np
 
 from gpu.drivers.nv.cubin import Cubin
 from gpu.drivers.nv.hcqdevice import RmDevice
+from gpu.drivers.nv.launch import LoadedKernel
 from gpu.hcq.args import ArgumentLayout
+from gpu.hcq.program import HCQProgram
 from tools.hw_acceptance.child import Context
 from tools.hw_acceptance.steplog import Unavailable
 from tools.hw_acceptance.suites.target import FolderTarget
@@ -42,12 +44,14 @@ def instructions(context: Context) -> None:
         for group, code in pack.read(context.folder / pack.VECTORS, sm):
             cubin = Cubin(code)
             refused += group.refused
-            taken = pack.some(group, every)
-            if context.simulation is not None:
-                context.simulation.teach(cubin, group.text, [group.kernels[n] for n in taken])
-            for number in taken:
+            for number in pack.some(group, every):
                 forms += 1
-                found = _run(device, cubin, group.kernels[number], group.sources[number])
+                program = device.load(cubin, group.kernels[number], _LAYOUT, written=(1,))
+                if context.simulation is not None:
+                    assert isinstance(program.info, LoadedKernel), "it was loaded by this driver"
+                    known = cubin, group.text, program.name, program.info.image
+                    context.simulation.teach(*known)
+                found = _run(device, program, group.sources[number])
                 text = _difference(group, number, found)
                 if text:
                     (wrong if group.exact else other).append(text)
@@ -58,9 +62,8 @@ def instructions(context: Context) -> None:
     context.log.check(f"{forms} forms of instructions", not wrong, told if wrong else "")
 
 
-def _run(device: RmDevice, cubin: Cubin, kernel: str, sources: Words) -> Words:
+def _run(device: RmDevice, program: HCQProgram, sources: Words) -> Words:
     """What a kernel gives, 128 lanes in each of two blocks, as the simulator ran it."""
-    program = device.load(cubin, kernel, _LAYOUT, written=(1,))
     given, out = device.allocator.alloc(sources.nbytes), device.allocator.alloc(8 * pack.LANES)
     device.allocator.copy_in(given, sources.tobytes())
     device.allocator.copy_in(out, bytes(8 * pack.LANES))
