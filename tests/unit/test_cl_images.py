@@ -343,3 +343,20 @@ def test_training_is_the_same_with_images(device: CLDevice) -> None:
 def test_a_target_with_images_has_a_key_of_its_own(device: CLDevice) -> None:
     target = Device["CL"].renderer.target
     assert target.images and replace(target, images=None).key != target.key
+
+
+def test_a_jitted_function_takes_images(device: CLDevice) -> None:
+    image = dtypes.imagef((4, 8))
+
+    @jit
+    def step(x: Tensor, w: Tensor) -> Tensor:
+        return ((x + 1) @ w.reshape(16, 8)).relu()
+
+    with Context(IMAGE=1):
+        for seed in range(4):
+            a, b = random((8, 16), seed), random((16, 8), seed + 10)
+            w = Tensor(b, device="CL").cast(image).realize()
+            got = step(Tensor(a, device="CL"), w).numpy()
+            np.testing.assert_allclose(got, np.maximum((a + 1) @ b, 0), rtol=1e-4, atol=1e-4)
+    w.assign(w * 2)
+    assert w.dtype is image and w.tolist() == (2 * b).tolist()
