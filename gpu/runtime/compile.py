@@ -118,9 +118,7 @@ def _planned(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> _Planned
     plan = plan_fusion(roots, in_memory, stores, _most_buffers)
     # Nor may a kernel read and write one image.
     reuses = tuple(
-        (node, leaf)
-        for node, leaf in plan.reuses
-        if leaf not in viewed and not node.dtype.is_image
+        (node, leaf) for node, leaf in plan.reuses if leaf not in viewed and not node.dtype.is_image
     )
     return _Planned(roots, plan._replace(reuses=reuses), views)
 
