@@ -33,7 +33,7 @@ def with_images(roots: list[Node], rng: np.random.Generator, halves: bool = True
             return None
         pixels = node.size // 4
         width = int(rng.choice([w for w in range(1, pixels + 1) if pixels % w == 0]))
-        make = dtypes.imageh if halves and rng.random() < 0.3 else dtypes.imagef
+        make = dtypes.imageh if rng.random() < 0.3 else dtypes.imagef
         return G.cast(plain(G.cast(node, make((pixels // width, width)))), node.dtype)
 
     return rewrite(roots, lambda node: node.kind == "buffer", change)
@@ -56,11 +56,12 @@ def test_devices_keep_the_meaning_of_images(kind: str, need: Callable[[str], Non
     if kind not in BACKENDS:
         register(kind, KINDS[kind])
     device = Device[kind].device
-    halves = "Oclgrind" not in cl_device().context.info.name  # which converts them wrong
+    if "Oclgrind" in cl_device().context.info.name:
+        pytest.skip("Oclgrind 21.10 computes vectors of bytes and halves of images wrong")
     for seed in range(5100, 5104):
         rng = np.random.default_rng(seed)
         roots, inputs = random_graph(rng, depth=int(rng.integers(3, 16)), max_size=1000)
-        if wanted := computed(with_images(computed(roots), rng, halves)):
+        if wanted := computed(with_images(computed(roots), rng)):
             done = realize(on(device, wanted, inputs))
             got = [storage(node).copy_out().reshape(node.shape) for node in done]
             check(got, expect(wanted, inputs, rng), wanted)
