@@ -204,6 +204,9 @@ class Config:
     NVPTXCOMPILER_LIBRARY = Setting(
         TEXT, "NVIDIA's PTX compiler as a shared library, by path", str, "CUDA's"
     )
+    TINYMESA_LIBRARY = Setting(
+        TEXT, "Mesa's compilers for DEV=NV:NAK, by path", str, "that of the package tinymesa"
+    )
     NV_VARIANTS = _text(
         TEXT, "answers for DEV=NV where hardware leaves a choice, as in doorbell=BAR1,debugger=none"
     )

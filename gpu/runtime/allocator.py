@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from gpu.core.dtype import ImageDType
 from gpu.core.errors import OutOfMemory, Unsupported
@@ -39,6 +39,20 @@ class Allocator(ABC, Generic[M]):
         staging = memoryview(bytearray(nbytes))
         self.copy_out(staging, source)
         self.copy_in(target, staging)
+
+    def transfer(self, target: M, source: object, nbytes: int, owner: Allocator[Any]) -> bool:
+        """Copies bytes from the start of another device's memory without going through the host.
+
+        Args:
+            target: memory of this allocator.
+            source: memory of `owner`, in that one's terms.
+            nbytes: how many; both have as many.
+            owner: the allocator that `source` is of.
+
+        Returns False, having done nothing, where there is no way between the devices; they need not
+        be of one kind. Otherwise `source` may change as soon as this returns.
+        """
+        return False
 
     def host_address(self, memory: M) -> int | None:
         """Where the host can read `memory` in place; None where it cannot."""

@@ -128,7 +128,7 @@ def exchanging(sizes: tuple[int, ...], warp: int, distances: Sequence[int]) -> K
     return k
 
 
-def exchanged_arrays(kernel: Kernel) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def exchanged_arrays(kernel: Kernel | Program) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Random bits for what `exchanging` made, zeros for the results; and what these should be."""
     half = len(kernel.params) // 2
     rng = np.random.default_rng(5)
@@ -192,11 +192,13 @@ def operations(dtype: DType) -> list[str]:
     ]
 
 
-def matrix_kernel(dtype: DType, lanes: int, size: int, names: list[str]) -> Kernel:
+def matrix_kernel(
+    dtype: DType, lanes: int, size: int, names: list[str], kind: str = "serial"
+) -> Kernel:
     """Applies each of the operations `names` to arrays a, b, c (and a mask m)."""
     results = {f"r_{n}": (dtypes.bool if OPS[n].result == "bool" else dtype, size) for n in names}
     k = Kernel(a=(dtype, size), b=(dtype, size), c=(dtype, size), m=(dtypes.bool, size), **results)
-    i = k.loop(size, lanes)
+    i = k.loop(size, lanes, kind=kind)
     a, b, c, m = (k.load(p, i, lanes) for p in (k.a, k.b, k.c, k.m))
     for name in names:
         args = (m, a, b) if name == "where" else (a, b, c)[: OPS[name].arity]

@@ -21,6 +21,7 @@ from gpu.drivers.nv.methods import Engine
 from gpu.drivers.nv.methods_compute import PcasAction
 from gpu.drivers.nv.pushbuf import Item, Pushbuffer, check_address, part
 from gpu.drivers.nv.qmd import (
+    CONSTANT_UNIT,
     QMD_ALIGN,
     SHARED_UNIT,
     ConstantBuffer,
@@ -128,6 +129,8 @@ def kernel_bank0(
             f"{len(parameters)} bytes of parameters for {kernel.name}, which takes"
             f" {kernel.parameter_size}"
         )
+    if kernel.bare:
+        return Bank0(parameters.ljust(CONSTANT_UNIT, b"\0"), 0)
     return build_bank0(
         target.sm,
         parameters,
@@ -167,7 +170,8 @@ def kernel_qmd(
         sass_version=target.sass_version,
         barriers=kernel.barriers,
         shared=loaded.shared,
-        local=loaded.local,
+        local=0 if kernel.bare else loaded.local,
+        local_low=loaded.local if kernel.bare else 0,
         constants=(bank0, *banks),
         releases=releases,
         dependents=dependents,
