@@ -154,6 +154,12 @@ def test_a_buffer_is_read_as_an_image(device: CLDevice, offset: int) -> None:
     assert image_argument(context, memory, image) is view and isinstance(view, CLImage)
     assert context.info.images is not None
     assert view.in_place == bool(context.info.images.pitch and not offset)
+    if not borrowed:
+        gone = weakref.ref(view)
+        del view
+        allocator.free(memory, data.nbytes)
+        gc.collect()
+        assert gone() is None
 
 
 # Images of others.
