@@ -28,6 +28,7 @@ class Native:
         paired: whether integers of 64 bits are two of 32; all that is left of int64 is then
             counters and places in memory, which fit 32 bits.
         scalar: whether vectors are written out lane by lane.
+        quads: whether memory is best accessed by four neighbouring words at a time.
         lacking: dtypes that no kernel may have.
     """
 
@@ -37,6 +38,7 @@ class Native:
     compute_as_int32: frozenset[DType] = field(default=frozenset())
     paired: bool = False
     scalar: bool = False
+    quads: bool = False
     lacking: frozenset[DType] = field(default=frozenset())
 
     def __post_init__(self) -> None:
@@ -110,5 +112,5 @@ class Target:
         ]
         shape = (self.parallel, self.workers, self.vector_bytes, self.registers)
         blocks = (self.threads, self.shared_bytes, self.warp, self.max_blocks, self.buffers)
-        lacks = (dtypes_of, native.paired, native.scalar)
+        lacks = (dtypes_of, native.paired, native.scalar, native.quads)
         return f"{self.name}|{self.features}|{shape}|{blocks}|{sorted(native.ops)}|{lacks}"

@@ -42,6 +42,8 @@ class WGSLLimits(NamedTuple):
         shared_bytes: memory that they share.
         rounds: of all loops of an invocation together, after which its compiler stops; 0 for any.
         is_cpu: whether invocations are the lanes of a CPU's vectors, and memory costs a call each.
+        quads: whether loads of four words from a texture are so much faster than from a buffer that
+            what is only read is copied to one.
     """
 
     buffers: int = 8
@@ -50,6 +52,7 @@ class WGSLLimits(NamedTuple):
     shared_bytes: int = 16384
     rounds: int = 0
     is_cpu: bool = False
+    quads: bool = False
 
 
 def wgsl_target(limits: WGSLLimits, has_f16: bool, features: str = "") -> Target:
@@ -62,6 +65,7 @@ def wgsl_target(limits: WGSLLimits, has_f16: bool, features: str = "") -> Target
         compute_as_int32=frozenset({dtypes.int8, dtypes.int16, dtypes.uint8, dtypes.uint16}),
         paired=True,
         scalar=limits.is_cpu,
+        quads=limits.quads,
         lacking=frozenset({dtypes.float64}),
     )
     if limits.is_cpu:
