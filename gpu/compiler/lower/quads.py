@@ -33,6 +33,10 @@ _WORDS: Final = frozenset({dtypes.int32, dtypes.uint32, dtypes.int64})
 _MODULUS: Final = 1 << 32
 
 
+Place = tuple[Inst, frozenset[tuple[Inst, int]]]
+"""A pointer, and the terms of an index."""
+
+
 class Sum(NamedTuple):
     """`constant` and multiples of values, modulo 2**32: an index, taken apart.
 
@@ -125,6 +129,8 @@ class _Quads:
         self.carried: dict[Inst, list[Inst]] = {}
         self.guards: list[int] = []
         self.sums: dict[Inst, Sum] = {}
+        self.old_sums: dict[Inst, Sum] = {}
+        self.neighbours = self.near_each_other()
         self.waiting: dict[Inst, list[_Waiting]] = {}
         counts = loads_of(program)
         self.near = {
@@ -143,6 +149,7 @@ class _Quads:
                 )
             else:
                 getattr(self, f"_{inst.op}")(inst)
+        self.flush_all()
         params = tuple(
             param._replace(elements=-(-param.elements // QUAD) * QUAD)
             if number in self.near
@@ -150,6 +157,19 @@ class _Quads:
             for number, param in enumerate(self.program.params)
         )
         return self.program._replace(params=params, body=_used(self.emitter.body()))
+
+    def place(self, load: Inst) -> Place:
+        """What the places of loads have in common that are a known distance apart."""
+        return load.args[0], frozenset(taken_apart(load.args[1], self.old_sums).terms)
+
+    def near_each_other(self) -> dict[Place, set[int]]:
+        """The constants in the places of loads that have all else in common."""
+        found: dict[Place, set[int]] = {}
+        for inst in self.program.body:
+            if inst.op == "load":
+                at = taken_apart(inst.args[1], self.old_sums)
+                found.setdefault(self.place(inst), set()).add(at.constant)
+        return found
 
     def args(self, inst: Inst) -> tuple[Inst, ...]:
         return tuple(self.values[arg] for arg in inst.args)
@@ -182,14 +202,30 @@ class _Quads:
         if at.part is not None:
             start = self.index(at._replace(constant=at.constant - at.part))
             return self.extract(self.quad(pointer, start, inst), at.part)
+        shared = len(self.neighbours[self.place(inst)]) > 1
+        distance = at.constant % QUAD if shared else 0
+        base = at._replace(constant=0 if shared else at.constant)
+        first = at.constant - distance if shared else 0
+        return self.part_behind(inst, pointer, base, first, distance)
+
+    def part_behind(self, inst: Inst, pointer: Inst, base: Sum, first: int, distance: int) -> Inst:
+        """The element `first + distance` behind a place that may be any in its quad.
+
+        `first` is a multiple of four, and `distance` less than four: the element is `first` behind
+        the quad of that place, or in the next one. Elements that lie around it share these two.
+        """
         op = self.emitter.op
-        word = self.emitter.cast(index, dtypes.int32)
-        start = self.emitter.cast(op("and", word, self.const(-QUAD)), dtypes.int64)
-        four, part = self.quad(pointer, start, inst), op("and", word, self.const(QUAD - 1))
-        value = self.extract(four, QUAD - 1)
+        word = self.emitter.cast(self.index(base), dtypes.int32)
+        start, part = op("and", word, self.const(-QUAD)), op("and", word, self.const(QUAD - 1))
+        both: list[Inst] = []
+        for behind in (first, first + QUAD)[: 2 if distance else 1]:
+            at = op("add", start, self.const(behind)) if behind else start
+            four = self.quad(pointer, self.emitter.cast(at, dtypes.int64), inst)
+            both += [self.extract(four, lane) for lane in range(QUAD)]
+        value = both[distance + QUAD - 1]
         for number in reversed(range(QUAD - 1)):
             is_it = op("eq", part, self.const(number))
-            value = op("where", is_it, self.extract(four, number), value)
+            value = op("where", is_it, both[distance + number], value)
         return value
 
     def quad(self, pointer: Inst, start: Inst, like: Inst) -> Inst:
