@@ -28,6 +28,8 @@ PANEL_TILES: Final = 4
 PANEL_BYTES: Final = 1 << 18
 # Bytes of an operand that is at hand without packing it.
 NEAR_BYTES: Final = 1 << 15
+# Steps of the sum that are written out where memory is read by fours.
+STEPS: Final = 4
 # Multiplications below which tiling gains nothing.
 SMALL: Final = 1 << 12
 
@@ -135,7 +137,22 @@ def tile(c: Contraction, target: Target) -> Iterator[Opt]:
         depends = [r.name for r in c.reduction if r in c.along.vars]
         yield Stage(holder, buf, (*counted, *depends, *levels.inside()))
         yield from levels.bind("s")
-    yield from _split_across(c.u, counted, levels, tiles.rows)
+    if target.native.quads:
+        yield from _steps(c.reduction[-1])
+    # The rest of rows beside a loop over them is more than a nest, and then no grid.
+    tail = "peel" if target.parallel == "worker" else "mask"
+    yield from _split_across(c.u, counted, levels, tiles.rows, tail)
+
+
+def _steps(inner: Var) -> Iterator[Opt]:
+    """Some steps of the sum written out, whose operands are neighbours in memory."""
+    if inner.stop is not None:
+        return
+    if inner.extent <= STEPS:
+        yield Bind(inner.name, "unroll")
+    elif inner.extent % STEPS == 0 or inner.extent >= 4 * STEPS:
+        yield Split(inner.name, STEPS, "exact" if inner.extent % STEPS == 0 else "peel")
+        yield Bind(f"{inner.name}i", "unroll")
 
 
 def _width(tiles: _Tiles) -> int:
@@ -244,13 +261,16 @@ def _split_along(v: Var, tiles: _Tiles) -> tuple[list[Opt], _Levels]:
     return splits, _Levels(panel, tile_, vector, name)
 
 
-def _split_across(u: Var, counted: tuple[str, ...], levels: _Levels, rows: int) -> Iterator[Opt]:
+def _split_across(
+    u: Var, counted: tuple[str, ...], levels: _Levels, rows: int, tail: str
+) -> Iterator[Opt]:
     """Writes out `rows` of `u` inside the loops `counted`, around the vectors of a tile."""
-    name, tail = u.name, u.extent % rows
+    name, rest = u.name, u.extent % rows
     if rows < u.extent:
-        yield Split(name, rows, "peel" if tail else "exact")
+        yield Split(name, rows, tail if rest else "exact")
         name = f"{name}i"
-    for written_out, suffix in ((name, ""), (f"{u.name}t", "t"))[: 2 if tail else 1]:
+    peeled = rest and tail == "peel"
+    for written_out, suffix in ((name, ""), (f"{u.name}t", "t"))[: 2 if peeled else 1]:
         above = [f"{n}{suffix}" for n in counted]
         if above:
             below = [f"{n}{suffix}" for n in levels.inside()]

@@ -27,7 +27,7 @@ REGISTERS: Final = 128
 # multiply-add 1 ns, even where its registers are memory. So tiles are as large as its compiler
 # takes in a few seconds, and what is loaded is kept.
 VECTOR_BYTES: Final = 16
-VECTORS: Final = 136
+VECTORS: Final = 69
 LANES: Final = 8
 CPU_THREADS: Final = 64
 
