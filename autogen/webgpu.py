@@ -70,6 +70,7 @@ DeviceLostReason_Destroyed: Final = 2
 CompilationMessageType_Error: Final = 1
 
 SType_ShaderSourceWGSL: Final = 2
+SType_AdapterPropertiesSubgroups: Final = 10
 SType_DawnTogglesDescriptor: Final = 0x5000A
 
 # Structures. Handles and pointers are addresses.
@@ -229,6 +230,15 @@ class DeviceDescriptor(ctypes.Structure):
     defaultQueueLabel: StringView
     deviceLostCallbackInfo2: CallbackInfo
     uncapturedErrorCallbackInfo2: UncapturedErrorCallbackInfo
+
+
+@layout
+class AdapterPropertiesSubgroups(ctypes.Structure):
+    """How many invocations a subgroup may have, of an adapter that has the feature."""
+
+    chain: ChainedStruct
+    subgroupMinSize: u32
+    subgroupMaxSize: u32
 
 
 @layout

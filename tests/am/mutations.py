@@ -17,7 +17,7 @@ from gpu.drivers.am.memory import Holding, KfdMemory, Use
 from gpu.drivers.am.port import KfdPort
 from gpu.drivers.am.queues import Doorbells, KfdQueue, QueueKind
 from gpu.drivers.am.session import KfdSession
-from gpu.drivers.nv.undo import Undo
+from gpu.drivers.undo import Undo
 
 Apply = Callable[[pytest.MonkeyPatch], None]
 

@@ -72,4 +72,4 @@ def _open(index: int) -> tuple[CLContext, Target]:
     log.info("opening %s of %s, %s", info.name, info.platform.name, info.driver)
     for variable, value in quirks_of(info).variables.items():
         preset_variable(variable, value)
-    return CLContext(api, info), target
+    return CLContext(api, info, config.CL_REORDER), target

@@ -111,6 +111,11 @@ LOOP_ROUNDS: Final = {"llvmpipe": 65535}
 QUADS: Final = ("llvmpipe",)
 
 
+# Of which adapters it is known that each subgroup of a workgroup along x has the next invocations.
+# WGSL leaves open which ones it has (https://www.w3.org/TR/WGSL/ "subgroup_invocation_id").
+SUBGROUPS_IN_ORDER: Final = ("llvmpipe",)
+
+
 def _renderer(link: Link) -> WGSLRenderer:
     connection = link.connection
     limits = WGSLLimits(
@@ -121,6 +126,7 @@ def _renderer(link: Link) -> WGSLRenderer:
         next((rounds for name, rounds in LOOP_ROUNDS.items() if name in connection.name), 0),
         connection.is_cpu,
         any(name in connection.name for name in QUADS),
+        connection.subgroup if any(name in connection.name for name in SUBGROUPS_IN_ORDER) else 0,
     )
     features = ",".join(sorted(connection.features))
     return WGSLRenderer(limits, "shader-f16" in connection.features, features)

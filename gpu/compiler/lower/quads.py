@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir.linear import Inst, Limit, Program
 from gpu.compiler.lower.emit import Emitter
+from gpu.compiler.lower.sums import Sum, taken_apart
 from gpu.core.dtype import dtypes
 
 QUAD: Final = 4
@@ -29,67 +30,7 @@ _PURE: Final = frozenset(
     {"const", "param", "val", "alu", "cast", "bitcast", "splat", "ramp", "extract", "pack", "fold",
      "shuffle"}
 )  # fmt: skip
-_WORDS: Final = frozenset({dtypes.int32, dtypes.uint32, dtypes.int64})
-_MODULUS: Final = 1 << 32
-
-
-Place = tuple[Inst, frozenset[tuple[Inst, int]]]
-"""A pointer, and the terms of an index."""
-
-
-class Sum(NamedTuple):
-    """`constant` and multiples of values, modulo 2**32: an index, taken apart.
-
-    Attributes:
-        terms: values, none of them a sum, with what they are multiplied by.
-        constant: what is added.
-    """
-
-    terms: tuple[tuple[Inst, int], ...]
-    constant: int
-
-    def plus(self, other: Sum, factor: int = 1) -> Sum:
-        """This and `factor` times another one."""
-        terms = dict(self.terms)
-        for value, count in other.terms:
-            terms[value] = _signed(terms.get(value, 0) + count * factor)
-        return Sum(
-            tuple((value, count) for value, count in terms.items() if count),
-            _signed(self.constant + other.constant * factor),
-        )
-
-    @property
-    def part(self) -> int | None:
-        """Which element of its quad it is, where that is known."""
-        known = all(count % QUAD == 0 for _, count in self.terms)
-        return self.constant % QUAD if known else None
-
-
-def _signed(value: int) -> int:
-    return (value + _MODULUS // 2) % _MODULUS - _MODULUS // 2
-
-
-def taken_apart(index: Inst, known: dict[Inst, Sum]) -> Sum:
-    """An index as a sum; `known` keeps what was taken apart before."""
-    found = known.get(index)
-    if found is None:
-        found = known[index] = _taken_apart(index, known)
-    return found
-
-
-def _taken_apart(inst: Inst, known: dict[Inst, Sum]) -> Sum:
-    if inst.op == "const":
-        return Sum((), _signed(int(inst.attr[0])))
-    if inst.op in ("cast", "bitcast") and inst.args[0].dtype in _WORDS:
-        return taken_apart(inst.args[0], known)
-    if inst.op == "alu" and inst.attr[0] in ("add", "sub", "mul") and inst.dtype in _WORDS:
-        a, b = (taken_apart(arg, known) for arg in inst.args)
-        if inst.attr[0] != "mul":
-            return a.plus(b, 1 if inst.attr[0] == "add" else -1)
-        for one, other in ((a, b), (b, a)):
-            if not other.terms:
-                return Sum((), 0).plus(one, other.constant)
-    return Sum(((inst, 1),), 0)
+Terms = frozenset[tuple[Inst, int]]
 
 
 def quads(program: Program) -> Program:
@@ -158,13 +99,13 @@ class _Quads:
         )
         return self.program._replace(params=params, body=_used(self.emitter.body()))
 
-    def place(self, load: Inst) -> Place:
+    def place(self, load: Inst) -> tuple[Inst, Terms]:
         """What the places of loads have in common that are a known distance apart."""
         return load.args[0], frozenset(taken_apart(load.args[1], self.old_sums).terms)
 
-    def near_each_other(self) -> dict[Place, set[int]]:
+    def near_each_other(self) -> dict[tuple[Inst, Terms], set[int]]:
         """The constants in the places of loads that have all else in common."""
-        found: dict[Place, set[int]] = {}
+        found: dict[tuple[Inst, Terms], set[int]] = {}
         for inst in self.program.body:
             if inst.op == "load":
                 at = taken_apart(inst.args[1], self.old_sums)
@@ -199,9 +140,10 @@ class _Quads:
     def part_of_quad(self, inst: Inst, pointer: Inst, index: Inst) -> Inst:
         """The element at an index, of the quad it lies in."""
         at = taken_apart(index, self.sums)
-        if at.part is not None:
-            start = self.index(at._replace(constant=at.constant - at.part))
-            return self.extract(self.quad(pointer, start, inst), at.part)
+        part = at.modulo(QUAD)
+        if part is not None:
+            start = self.index(at._replace(constant=at.constant - part))
+            return self.extract(self.quad(pointer, start, inst), part)
         shared = len(self.neighbours[self.place(inst)]) > 1
         distance = at.constant % QUAD if shared else 0
         base = at._replace(constant=0 if shared else at.constant)
@@ -257,7 +199,7 @@ class _Quads:
     def _store(self, inst: Inst) -> None:
         pointer, index, value, *masks = self.args(inst)
         at = taken_apart(index, self.sums)
-        if pointer.op != "param" or value.dtype.bits != 32 or at.part is None:
+        if pointer.op != "param" or value.dtype.bits != 32 or at.modulo(QUAD) is None:
             self.flush(pointer)
             self.emitter.effect("store", inst.dtype, 1, (pointer, index, value, *masks), inst.attr)
             return
@@ -268,7 +210,7 @@ class _Quads:
             self.flush(pointer)  # the same element, for all that is known
             waiting = self.waiting.setdefault(pointer, [])
         waiting.append(_Waiting(at, inst, tuple(masks)))
-        first = at.constant - at.part
+        first = at.constant // QUAD * QUAD
         quad = [
             one
             for one in waiting
@@ -328,6 +270,10 @@ class _Quads:
         del inst
         self.flush_all()
         self.emitter.close_if(self.guards.pop())
+
+    def _shuffle_xor(self, inst: Inst) -> None:
+        args = self.args(inst)
+        self.values[inst] = self.emitter.effect(inst.op, inst.dtype, 1, args, inst.attr)
 
     def _barrier(self, inst: Inst) -> None:
         self.flush_all()

@@ -34,7 +34,8 @@ class Shape(NamedTuple):
         grid: the `grid` loops with their extents, the innermost last.
         threads: iterations of the `thread` loops, the innermost last; () where there are none.
         groups: workgroups that have something to do.
-        size: invocations of a workgroup, x first.
+        size: invocations of a workgroup, x first; all along x where those of a subgroup exchange
+            values, which are then neighbours.
         counts: workgroups launched in x, y and z.
     """
 
@@ -54,6 +55,14 @@ class Shape(NamedTuple):
         """Of all workgroups that have something to do."""
         return self.groups * math.prod(self.size)
 
+    def counter(self, rank: int) -> str:
+        """The counter of a thread loop, of which the outermost has rank 0, as an u32."""
+        if self.size[1] > 1:
+            return f"thread.{'xyz'[len(self.threads) - 1 - rank]}"
+        stride, extent = math.prod(self.threads[rank + 1 :]), self.threads[rank]
+        text = f"thread.x / {stride}u" if stride > 1 else "thread.x"
+        return f"{text} % {extent}u" if rank else text
+
 
 def shape_of(program: Program, most_groups: int) -> Shape:
     """The shape of a launch with at most `most_groups` workgroups in each dimension.
@@ -66,7 +75,8 @@ def shape_of(program: Program, most_groups: int) -> Shape:
     threads = block_size(program)
     if threads:
         x, y, z = (*reversed(threads), 1, 1)[:3]
-        size, groups = (x, y, z), iterations
+        exchanges = any(i.op == "shuffle_xor" for i in program.body)
+        size, groups = (x * y * z, 1, 1) if exchanges else (x, y, z), iterations
     else:
         size = (min(INVOCATIONS, iterations), 1, 1)
         groups = -(-iterations // size[0])

@@ -36,6 +36,7 @@ class Module(Writer):
         self.places: dict[Inst, Place] = {}
         self.carries: dict[Inst, list[str]] = {}
         self.closes: dict[Inst, bool] = {}
+        self.extensions = {"f16": None} if has_f16 else {}
         self.spilled = spills_of(program, self.shape, has_f16)
         self.textures = textures_of(program)
         self.stored_in_quads = wgsl_memory.stored_in_quads(program.body)
@@ -58,7 +59,7 @@ class Module(Writer):
         helpers = [HELPERS[name] for name in self.expressions.used]
         return "\n".join(
             [
-                *(["enable f16;"] if self.has_f16 else []),
+                *(f"enable {name};" for name in self.extensions),
                 *self.declarations,
                 *helpers,
                 *self.functions.values(),
@@ -189,8 +190,7 @@ class Module(Writer):
             return
         if kind == "thread":
             rank = len([n for n in self.closes if n.attr[0] == "thread"])
-            axis = "xyz"[len(self.shape.threads) - 1 - rank]
-            self.line(f"let {name} = i32(thread.{axis});")
+            self.line(f"let {name} = i32({self.shape.counter(rank)});")
             self.closes[inst] = False
             return
         self.carries[inst] = []
@@ -265,6 +265,11 @@ class Module(Writer):
     def _barrier(self, inst: Inst) -> None:
         del inst
         self.line("workgroupBarrier();")
+
+    def _shuffle_xor(self, inst: Inst) -> None:
+        self.extensions["subgroups"] = None
+        (value,), (distance, _) = self.args(inst), inst.attr
+        self.let(inst, f"subgroupShuffleXor({value}, {distance}u)")
 
     def _load(self, inst: Inst) -> None:
         place = self.places[inst.args[0]]

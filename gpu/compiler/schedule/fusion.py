@@ -16,7 +16,9 @@ from typing import Final
 
 from gpu.compiler.ir.dims import is_many
 from gpu.compiler.ir.graph import MOVEMENT, Node, toposort
+from gpu.compiler.ir.graph_images import is_written_image
 from gpu.compiler.ir.index import ALWAYS, Var
+from gpu.compiler.schedule.images import reductions_inline
 from gpu.compiler.schedule.inplace import Store, find_reuses, store_order
 from gpu.compiler.schedule.limit import to_store
 from gpu.compiler.schedule.merge import merge_outputs
@@ -187,6 +189,8 @@ class _Fusion:
         self.cost[node] = total
         if node.kind in OWN_KERNEL and node not in self.written:
             self.outputs.add(node)
+        if is_written_image(node):
+            self.outputs |= {node, *reductions_inline(node, self._in_memory)}
         if node.kind == "copy":
             self.outputs.update(s for s in node.src if not self.is_leaf(s))
 

@@ -22,7 +22,7 @@ from gpu.core.errors import InvalidValue, OutOfMemory, TransportError, Unsupport
 from gpu.core.window import MemoryWindow
 from gpu.drivers.am.kfd import Kfd
 from gpu.drivers.am.topology import GpuNode
-from gpu.drivers.nv.undo import Undo
+from gpu.drivers.undo import Undo
 from gpu.hcq.ports import Memory, MemoryKind, MemoryPort
 from gpu.hcq.symbol import GpuVA
 

@@ -26,7 +26,7 @@ from gpu.drivers.am.sdma import SdmaEncoder
 from gpu.drivers.am.session import GpuLink, KfdSession, session_of
 from gpu.drivers.am.target import Target, Wake
 from gpu.drivers.am.topology import target_of
-from gpu.drivers.nv.undo import Undo
+from gpu.drivers.undo import Undo
 from gpu.hcq.encoder import Encoder
 from gpu.hcq.symbol import GpuVA
 from gpu.transport.world import World

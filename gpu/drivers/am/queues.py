@@ -28,7 +28,7 @@ from gpu.drivers.am.kfd import Apertures, Kfd, QueueRequest
 from gpu.drivers.am.memory import PAGE, Holding, KfdMemory, Use
 from gpu.drivers.am.scratch import Scratch
 from gpu.drivers.am.sdma import RING_ALIGN
-from gpu.drivers.nv.undo import Undo
+from gpu.drivers.undo import Undo
 from gpu.hcq.encoder import Encoder
 from gpu.hcq.hostring import HostRing
 from gpu.hcq.ports import MemoryKind

@@ -21,7 +21,7 @@ from gpu.core.log import get_logger
 from gpu.drivers.am.kfd import Apertures, Event, Kfd, MemoryFault, Reset, memory_fault, reset
 from gpu.drivers.am.memory import Holding, KfdMemory, Use
 from gpu.drivers.am.topology import GpuNode, choose, read_gpus
-from gpu.drivers.nv.undo import Undo
+from gpu.drivers.undo import Undo
 from gpu.transport import amd as nodes
 from gpu.transport.os import Os, RealOs
 

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from typing import Final
 
-from tools.hw_acceptance.model import Step
+from gpu.drivers.nv.variants import CHAINING
+from tools.hw_acceptance.model import Step, Trial
 
 GROUP: Final = "suites"
 
 SUITES: Final = (
+    Step(
+        "chained launches",
+        "launches of one submission that start each other, by each way to do so",
+        GROUP,
+        "tools.hw_acceptance.suites.chains:chains",
+        20.0,
+        needs=("11 kernels", "12 copies"),
+        trials=(
+            Trial(),
+            *(Trial(f"chaining: {way}", {CHAINING.name: way}) for way in CHAINING.variants[1:]),
+        ),
+    ),
     Step(
         "conformance",
         "command queues, memory, graphs, threads: as on every device with queues",
