@@ -37,6 +37,7 @@ def nak_target(arch: str) -> Target:
         threads=machine.threads,
         shared_bytes=machine.shared_bytes,
         warp=machine.warp,
+        shuffle=machine.shuffle,
         max_blocks=MOST_GROUPS,
     )
 

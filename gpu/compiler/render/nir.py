@@ -311,6 +311,10 @@ class _Printer:
         del inst
         self.e.effect("endif")
 
+    def _shuffle_xor(self, inst: Inst) -> Value:
+        value = self.values[inst.args[0]]
+        return self.e.value("shuffle_xor", value.bits, value, self.e.integer(32, inst.attr[0]))
+
     def _barrier(self, inst: Inst) -> None:
         del inst
         if self.grid.has_threads:

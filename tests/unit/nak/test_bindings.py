@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tools.autogen.mesa import OUTPUT, module
 
 from gpu.autogen import mesa
 from gpu.compiler.toolchain.mesalib import find_mesa
+from tools.autogen.mesa import OUTPUT, module
 
 
 def test_the_library_gives_the_same_bytes_again(need: Callable[[str], None]) -> None:

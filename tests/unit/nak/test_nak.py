@@ -28,7 +28,7 @@ from prop.programs import random_graph
 from prop.test_passes import computed, run_plan
 from unit.cuda.kernels import nest, reversing, roots_and_products, symbolic
 from unit.cuda.test_kernels import operations
-from unit.linear_kernels import COMPUTED, Kernel, matrix_kernel, scratch_kernel
+from unit.linear_kernels import COMPUTED, Kernel, exchanging, matrix_kernel, scratch_kernel
 
 TESTED = ("sm_80", "sm_89", "sm_90", "sm_120")
 SMALL = NakBinary(90, 16, 1, 32, 128, 64, 24, "kernel", bytes(range(32)), "text")
@@ -93,6 +93,8 @@ def test_what_a_launch_needs_is_told(arch: str) -> None:
     assert alone.local >= 40 * 8 and alone.shared == alone.barriers == 0
     values = compiled(arch, symbolic("grid"))
     assert values.parameters == 16 and re.search(r"c\[0x0\]\[\+?0x8\]", values.assembly)
+    exchange = compiled(arch, exchanging((2, 64), 32, [16]).program())
+    assert "shfl.bfly" in exchange.assembly.lower()
     many = nest(7, 300).program()
     assert compiled(arch, many).block == NAKRenderer(arch).launch_data(many)["block"]
 
