@@ -314,7 +314,7 @@ def _fma(a: float, b: float, c: float) -> float:
     try:
         return total / (p * q * r) if total else a * b + c
     except OverflowError:
-        return math.copysign(math.inf, total)
+        return math.inf if total > 0 else -math.inf
 
 
 def _convert(x: Array, source: str, target: str, bits: str, rng: np.random.Generator) -> Array:
