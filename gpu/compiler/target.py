@@ -98,6 +98,8 @@ class Target:
         buffers: most parameters of a kernel; 0 where any number will do.
         images: the images that parameters may be; None where there are none.
         features: instruction set features in canonical order, for cache keys.
+        matrices: names of the matrix instructions it has (`gpu/compiler/ir/matrix.py`), and with
+            them asynchronous copies to shared memory.
     """
 
     name: str
@@ -114,6 +116,7 @@ class Target:
     buffers: int = 0
     shuffle: int = 0
     images: ImageLimits | None = None
+    matrices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.threads and (self.parallel != "grid" or self.threads % self.warp):
@@ -144,7 +147,7 @@ class Target:
         shape = (self.parallel, self.workers, self.vector_bytes, self.registers)
         blocks = (self.threads, self.shared_bytes, self.warp, self.shuffle)
         launches = (self.max_blocks, self.buffers)
-        lacks = (dtypes_of, native.paired, native.scalar)
+        lacks = (dtypes_of, native.paired, native.scalar, self.matrices)
         sizes = f"{shape}|{blocks}|{launches}"
         images = f"|{tuple(self.images)}" if self.images else ""
         return f"{self.name}|{self.features}|{sizes}|{sorted(native.ops)}|{lacks}{images}"

@@ -10,6 +10,7 @@ import numpy as np
 
 from gpu.core.bits import align_up, round_up_power_of_two
 from gpu.core.errors import InvalidValue, OutOfMemory
+from gpu.core.interrupts import put_off
 from gpu.core.ring import FencedRing
 from gpu.hcq.buffer import Allocation, HCQBuffer, Pins
 from gpu.hcq.channel import Channel, MustWait, Point
@@ -79,8 +80,7 @@ class HCQAllocator:
         if size < 1:
             raise InvalidValue(f"allocation of {size} bytes: give at least 1")
         whole = _rounded(size)
-        memory = self._device.exclusively(self._take, whole, kind)
-        return HCQBuffer(Allocation(memory, self._device), 0, size)
+        return self._device.exclusively(self._buffer, whole, kind, size)
 
     def map_host(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> HCQBuffer:
         """The memory of an array as a buffer, without a copy: keep the array alive as long.
@@ -99,6 +99,14 @@ class HCQAllocator:
 
         memory = device.exclusively(map_it)
         return HCQBuffer(Allocation(memory, device, reusable=False), 0, array.nbytes)
+
+    def _buffer(self, whole: int, kind: MemoryKind, size: int) -> HCQBuffer:
+        """A buffer of ``size`` bytes in memory of ``whole``; under the lock.
+
+        Memory that was taken is always somebody's, who gives it back.
+        """
+        with put_off():
+            return HCQBuffer(Allocation(self._take(whole, kind), self._device), 0, size)
 
     def _take(self, size: int, kind: MemoryKind) -> Memory:
         """Freed memory that nothing uses any more, else new memory; under the lock."""
@@ -120,18 +128,20 @@ class HCQAllocator:
             while freed:
                 if blocked := freed[0].blocked():
                     raise MustWait(*blocked)
-                self._end(freed.popleft())
+                with put_off():
+                    self._end(freed.popleft())
 
     def collect(self, parked: deque[Allocation | Pins]) -> None:
         """Take back what was freed since the last submission; under the lock."""
-        while parked:
-            item = parked.popleft()
-            if isinstance(item, Pins):
-                item.drop()
-            elif not item.pins:
-                self._retire(item)
-        while self._ending and self._ending[0].blocked() is None:
-            self._end(self._ending.popleft())
+        with put_off():
+            while parked:
+                item = parked.popleft()
+                if isinstance(item, Pins):
+                    item.drop()
+                elif not item.pins:
+                    self._retire(item)
+            while self._ending and self._ending[0].blocked() is None:
+                self._end(self._ending.popleft())
 
     def _retire(self, allocation: Allocation) -> None:
         memory, peers = allocation.memory, tuple(allocation.peers)

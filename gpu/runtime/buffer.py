@@ -12,6 +12,7 @@ from gpu.core.dtype import DType, ImageDType
 from gpu.core.errors import InvalidValue, OutOfMemory
 from gpu.runtime.allocator import Allocator
 from gpu.runtime.device import Device
+from gpu.runtime.users import note_thread
 
 # The owner of memory that a buffer has no more.
 _GONE: Final = object()
@@ -129,8 +130,20 @@ class Buffer:
         Device[self.device].allocator.copy_in(self.memory, flat.data)
         return self
 
+    def take_over(self, source: Buffer) -> bool:
+        """Copies what another device's buffer holds without the host; whether there was a way.
+
+        Of buffers of different sizes as many bytes as both have. Raises OutOfMemory.
+        """
+        if self.read_only or source.device == self.device:
+            return False
+        nbytes = min(self.nbytes, source.nbytes)
+        owner, allocator = Device[source.device].allocator, Device[self.device].allocator
+        return allocator.transfer(self.memory, source.memory, nbytes, owner)
+
     def copy_out(self) -> npt.NDArray[Any]:
         """The contents as a fresh one-dimensional numpy array."""
+        note_thread()
         result = host_array((self.size,), self.dtype.np)
         device = Device[self.device]
         device.synchronize()
@@ -142,6 +155,7 @@ class Buffer:
 
         None where the host cannot read this device's memory in place.
         """
+        note_thread()
         device = Device[self.device]
         address = device.allocator.host_address(self.memory)
         if address is None:

@@ -9,7 +9,6 @@ compiler.
 from __future__ import annotations
 
 import json
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -128,13 +127,8 @@ class Schedule(NamedTuple):
     changing: Part
 
     def reused(self, may_change: Callable[[int], bool]) -> dict[int, int]:
-        """Slots and the leaves whose memory they get: those that `may_change` says can be had.
-
-        None while there are other threads: one might ask for a value while its memory changes.
-        """
+        """Slots and the leaves whose memory they get: those that `may_change` says can be had."""
         found: dict[int, int] = {}
-        if self.reuses and threading.active_count() > 1:
-            return found
         for slot, leaf in self.reuses:
             if slot not in found and leaf not in found.values() and may_change(leaf):
                 found[slot] = leaf

@@ -128,7 +128,7 @@ def exchanging(sizes: tuple[int, ...], warp: int, distances: Sequence[int]) -> K
     return k
 
 
-def exchanged_arrays(kernel: Kernel) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def exchanged_arrays(kernel: Kernel | Program) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Random bits for what `exchanging` made, zeros for the results; and what these should be."""
     half = len(kernel.params) // 2
     rng = np.random.default_rng(5)

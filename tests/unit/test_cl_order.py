@@ -30,7 +30,9 @@ __kernel void SYMBOL(mix)(__global float *out, __global const float *a, __global
 """
 DATA = {
     **{f"{kind}{i}": 1 for kind in ("items", "group") for i in range(3)},
-    "scratch": 0, "parameters": 3, "written": 1,
+    "scratch": 0,
+    "parameters": 3,
+    "written": 1,
 }
 
 

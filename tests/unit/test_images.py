@@ -86,6 +86,8 @@ def test_a_device_without_images_says_so(device: str) -> None:
     x = Tensor(np.ones((2, 3, 4), np.float32), device=device)
     with pytest.raises(Unsupported, match=f"{device} has no images"):
         x.cast(FLOAT).realize()
+    with pytest.raises(Unsupported, match="no images"):
+        Tensor.from_blob(4096, 24, FLOAT, device=device)
 
 
 def test_an_image_is_no_leaf_of_gradients() -> None:

@@ -311,9 +311,15 @@ def test_what_a_softmax_over_rows_takes(target: Target, shape: tuple[int, int]) 
         np.testing.assert_allclose(out, softmax_of(x), rtol=2e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("target", TARGETS[1:], ids=lambda t: t.name)
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 def test_where_there_are_many_rows_each_gets_a_warp(target: Target) -> None:
-    kernel, _ = schedule(softmax(4096, 256), target)
+    rows = softmax(2200, 16 * target.shuffle)
+    kernel, _ = schedule(rows, target)
     assert threads_of(kernel)[-1] == target.shuffle
-    without, _ = schedule(softmax(4096, 256), replace(target, shuffle=0))
-    assert threads_of(without)[-1] == 2 * target.shuffle
+    without, _ = schedule(rows, replace(target, shuffle=0))
+    assert threads_of(without)[-1] > target.shuffle
+    if target is TARGETS[0]:
+        x = random(2200, 16 * target.shuffle)
+        out = np.zeros(x.size, np.float32)
+        linear_interp.interpret_linear(linearize(kernel, target), [out, x.reshape(-1)])
+        np.testing.assert_allclose(out, softmax_of(x), rtol=2e-5, atol=1e-7)

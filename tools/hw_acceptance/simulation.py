@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Simulation:
-    """A machine with one simulated GPU.
+    """A machine with simulated GPUs.
 
     Attributes:
-        chip: its name, as ``SIM`` takes it.
+        chip: their names with commas, as ``SIM`` takes them.
         world: what a driver opens it through.
     """
 
@@ -41,7 +41,7 @@ def simulate(chip: str, folder: Path) -> Simulation:
     from gpu.sim.nv.world import NvSimWorld
 
     executor = PtxExecutor()
-    machine = NvSimWorld(chip=chip, executor=executor)
+    machine = NvSimWorld(chip=chip.split(","), executor=executor)
     _teach(executor, folder)
     return Simulation(chip, World(machine.os, machine.waiter))
 

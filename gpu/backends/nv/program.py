@@ -27,9 +27,10 @@ constant bank 0, and what its other constant banks hold."""
 def load_program(
     device: RmDevice, learn: Learn | None, name: str, lib: bytes, data: LaunchData
 ) -> QueueProgram:
-    """A kernel of the `NvBinary` that `lib` is; `data` as for `QueueProgram`, and its `values`.
+    """A kernel of the `NvBinary` that `lib` is; `data` as for `QueueProgram`, and more.
 
-    ``values`` is how many of its parameters are numbers, behind the addresses of its buffers.
+    ``values`` is how many of its parameters are numbers, behind the addresses of its buffers, and
+    ``shared`` the bytes of shared memory of a block beside those that it declares.
     Raises InvalidIndex where it has no kernel of that name, Unsupported for code of another
     architecture, and what reading and loading raise.
     """
@@ -41,7 +42,7 @@ def load_program(
         sizes = [parameter.size for parameter in kernel.parameters]
         raise FormatError(f"parameters of {name} have {sizes} bytes: each is one word of {_WORD}")
     layout = ArgumentLayout(len(kernel.parameters) - values, "q" * values)
-    loaded = device.load(cubin, name, layout)
+    loaded = device.load(cubin, name, layout, dynamic_shared=data["shared"])
     if learn is not None:
         assert isinstance(loaded.info, LoadedKernel)
         image = cubin.link(loaded.info.image)

@@ -26,7 +26,8 @@ written as calls, `cast.f32(v)` and `bitcast.i32(v)` name the new dtype, constan
 `index(16*r + c)` is index arithmetic as a value, and `shuffle_xor.4.32(v)` what v is on the thread
 whose number is this one's xor 4, in warps of 32. What an update uses twice, or nests deeply, gets a
 number on a line before it. A line `let g 10 = cast.i64(n[r])` before an update gives it a variable
-g of 10 values, from 0, whose value is data.
+g of 10 values, from 0, whose value is data. Statements for matrix instructions are those of
+`gpu/compiler/ir/kernel_matrix_text.py`.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ from gpu.compiler.ir.kernel import (
     Update,
     Value,
 )
+from gpu.compiler.ir.kernel_matrix_text import WORDS, parse_matrix, print_matrix
 from gpu.compiler.ir.kernel_walk import operands_first
 from gpu.compiler.ir.optable import MONOIDS, OPS
 from gpu.compiler.ir.text import Cursor, cursors, print_scalar, print_shape
@@ -70,7 +72,7 @@ from gpu.core.errors import ParseError
 
 T = TypeVar("T")
 
-RESERVED: Final = frozenset({"loop", "alloc", "if", "block", "barrier", "let"})
+RESERVED: Final = frozenset({"loop", "alloc", "if", "block", "barrier", "let", *WORDS})
 """Words a statement starts with, which no buffer can be called."""
 
 # Numbers beyond int64, and signs in a row that each cost the reader a level of recursion.
@@ -130,6 +132,8 @@ def _own_lines(stmt: Stmt) -> list[str]:
             target = f"{buf.name}[{', '.join(map(str, indices))}] {monoid or ''}="
             guard = "" if mask is ALWAYS else f" if {mask}"
             return [*bound, *lines, f"{target} {text}{guard}"]
+        case _:
+            return [print_matrix(stmt)]
 
 
 def _print_let(var: Var, value: Value) -> list[str]:
@@ -265,6 +269,8 @@ class _Reader:
         if at.accept("block"):
             at.end()
             return self.block(at.indent, depth + 1)
+        if (word := next(filter(at.accept, WORDS), None)) is not None:
+            return parse_matrix(word, at, self)
         return self._update(at)
 
     def _loop(self, at: Cursor, depth: int) -> Loop:
@@ -331,6 +337,11 @@ class _Reader:
         if name not in self.bufs:
             raise at.refused(f"a buffer, one of {' '.join(self.bufs) or 'none'}")
         return self.bufs[name]
+
+    def place(self, at: Cursor) -> tuple[Buf, tuple[Expr, ...], Mask]:
+        """A buffer with its indices in brackets."""
+        buf = self._buffer(at, at.name("a buffer"))
+        return buf, *self._indices(at)
 
     def _indices(self, at: Cursor) -> tuple[tuple[Expr, ...], Mask]:
         at.expect("[")

@@ -31,6 +31,13 @@ pack      scalars                                                    a vector of
 fold      vector                        (monoid,)                    the lanes combined
 shuffle   vector, vector                (lanes,)                     lanes picked from both, joined
 barrier                                                              all threads of the block arrive
+copy      team pointer, index,          (elements,)                  starts a copy of elements that
+          pointer, index [, mask]                                    follow each other; of zeros
+                                                                     where the mask is false
+commit                                                               what was started is a group
+wait                                    (pending,)                   all groups but so many landed
+fragment  team pointer, index           (transposed,)                parts of a matrix, see below
+mma       parts of A, of B, sums        (name,)                      sums + A * B
 shuffle_  scalar                        (distance, warp)             its value on the thread whose
 xor                                                                  number is this one's xor
                                                                      `distance`, in the same warp
@@ -42,7 +49,7 @@ anywhere). `mask` has as many lanes as the value. Loop kinds are `grid`, `worker
 ints, step > 0; stop is a `Limit` where it is known at launch only.
 
 **Blocks of threads.** A program for a target with `Target.threads` may have `thread` loops, and is
-then one chain: any number of `grid` loops, each directly inside the other, in them one to three
+then one chain: any number of `grid` loops, each directly inside the other, in them one to four
 `thread` loops, in those everything else.
 
     program copy(out: f32[1000] written, in: f32[1000])
@@ -97,10 +104,10 @@ from gpu.core.dtype import DType, ImageDType
 OPS: Final = (
     "const", "param", "val", "local", "loop", "carry", "end", "result", "if", "endif", "load",
     "store", "alu", "cast", "bitcast", "splat", "ramp", "extract", "pack", "fold", "shuffle",
-    "barrier", "shuffle_xor",
+    "barrier", "shuffle_xor", "copy", "commit", "wait", "fragment", "mma",
 )  # fmt: skip
 LOOP_KINDS: Final = ("grid", "worker", "thread", "serial")
-MAX_THREAD_LOOPS: Final = 3
+MAX_THREAD_LOOPS: Final = 4
 
 
 class Inst:

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 from gpu.compiler.ir.linear import MAX_THREAD_LOOPS, Inst, Limit, Program, block_size
 from gpu.core.bits import is_power_of_two
+
+_TOGETHER: Final = ("barrier", "commit", "wait", "fragment", "mma")
+"""What all threads of a block do, or none."""
 
 
 class Threads:
@@ -33,7 +37,7 @@ class Threads:
             return self._chain(inst, around)
         if inst.op == "local":
             return _placed(inst, inside)
-        if inst.op == "barrier":
+        if inst.op in _TOGETHER:
             return self._uniform(inst.op, around, inside)
         if inst.op == "shuffle_xor":
             distance, warp = inst.attr
@@ -54,7 +58,7 @@ class Threads:
             stop = inst.attr[2]
             limit_varies = isinstance(stop, Limit) and stop.value in self.varying
             return inst.attr[0] == "thread" or limit_varies
-        if inst.op in ("carry", "result", "shuffle_xor"):
+        if inst.op in ("carry", "result", "shuffle_xor", "fragment", "mma"):
             return True
         if inst.op == "load" and not self._reads_constants(inst):
             return True
@@ -70,7 +74,7 @@ class Threads:
             return self._reads_constants(inst)
         if inst.op == "end":
             return inst.attr[0].attr[0] in ("grid", "thread")
-        return inst.op not in ("store", "loop", "if", "endif", "carry", "result")
+        return inst.op not in ("store", "copy", "loop", "if", "endif", "carry", "result")
 
     def _chain(self, loop: Inst, around: Sequence[Inst]) -> str | None:
         """Grid loops, then thread loops, each the only one in the one around it."""

@@ -8,7 +8,7 @@ from typing import Final, NoReturn
 
 import numpy as np
 
-from gpu.compiler.ir import optable
+from gpu.compiler.ir import linear_matrix_verify, optable
 from gpu.compiler.ir.linear import LOOP_KINDS, OPS, Inst, Limit, Param, Program
 from gpu.compiler.ir.linear_residue import Residues
 from gpu.compiler.ir.linear_text import NAMELESS, print_header, print_insts
@@ -25,7 +25,9 @@ _ARGS: Final[dict[str, tuple[int, int]]] = {
     "cast": (1, 1),
     "bitcast": (1, 1), "splat": (1, 1), "ramp": (1, 1), "extract": (1, 1), "fold": (1, 1),
     "shuffle": (2, 2), "barrier": (0, 0), "alu": (1, 3), "shuffle_xor": (1, 1),
+    "copy": (4, 5), "commit": (0, 0), "wait": (0, 0), "fragment": (2, 2),
 }  # fmt: skip
+_POINTER_ARGS: Final = {"load": (0,), "store": (0,), **linear_matrix_verify.POINTERS}
 
 
 def verify_linear(program: Program) -> None:
@@ -105,9 +107,10 @@ class _Verifier:
                 arg in self.visible,
                 f"operand {number} is not defined before this, or in a loop or if closed since",
             )
-            wants_pointer = inst.op in ("load", "store") and number == 0
+            wants_pointer = number in _POINTER_ARGS.get(inst.op, ())
             is_pointer = arg.op in _POINTERS
-            self.require(not wants_pointer or is_pointer, "operand 0 must be a param or a local")
+            needed = f"operand {number} must be a param or a local"
+            self.require(not wants_pointer or is_pointer, needed)
             self.require(wants_pointer or not is_pointer, f"operand {number} must not be a pointer")
             has_value = arg.op not in _NO_VALUE or (inst.op, arg.op) == ("result", "end")
             self.require(has_value, f"operand {number} is a {arg.op}, which has no value")
@@ -297,4 +300,5 @@ _RULES: Final[dict[str, Callable[[_Verifier, Inst], None]]] = {
     "end": _end, "result": _result, "if": _if, "load": _access, "store": _access, "alu": _alu,
     "cast": _cast, "bitcast": _cast, "splat": _splat, "ramp": _ramp, "extract": _lane,
     "fold": _lane, "pack": _pack, "shuffle": _shuffle, "shuffle_xor": _shuffle_xor,
+    **linear_matrix_verify.RULES,
 }  # fmt: skip

@@ -21,11 +21,12 @@ from gpu.compiler.lower.address import Addresses, Lane
 from gpu.compiler.lower.emit import Emitter
 from gpu.compiler.lower.exchange import Exchanger
 from gpu.compiler.lower.legalize import Legalizer
+from gpu.compiler.lower.matrices import Matrices
 from gpu.compiler.lower.registers import Key, Registers, find_homes
 from gpu.compiler.lower.scalarize import scalarize
 from gpu.compiler.lower.split64 import split64
 from gpu.compiler.lower.squares import transpose
-from gpu.compiler.opt.tree import reads, walk
+from gpu.compiler.opt.tree import reads, walk, writes
 from gpu.compiler.schedule.views import flatten
 from gpu.compiler.target import Target
 from gpu.core.dtype import dtypes
@@ -60,7 +61,9 @@ class _Linearizer:
         self.fixed: dict[Var, int] = {}  # of written-out loops outside of a condition
         self.tiles: list[Var] = []
         self.pointers: dict[K.Buf, Inst] = {}
-        self.written = {s.buf for s in walk(kernel.body) if isinstance(s, K.Update)}
+        places = self.registers, self.pointers, self.place
+        self.matrices = Matrices(self.emitter, self.addresses, *places)
+        self.written = {buf for buf, _, _ in writes(kernel.body)}
         self.fused = "fma" in target.native.ops
         self.paired = target.native.paired
         read = {buf for buf, _, _ in reads(kernel.body)}
@@ -104,6 +107,10 @@ class _Linearizer:
                 case K.Barrier():
                     self.shared.clear()
                     self.emitter.effect("barrier", dtypes.bool)
+                case _:
+                    self.shared.clear()
+                    for _ in self.iterations():
+                        self.matrices.emit(stmt, self.unrolled)
 
     def iterations(self) -> Iterator[None]:
         """Sets `unrolled` to each iteration of the written-out loops in turn."""
@@ -128,12 +135,14 @@ class _Linearizer:
     def counted(self, loop: K.Loop) -> None:
         """A loop that stays one; registers its body changes are its carries."""
         own = {s.buf for s in walk(loop.body) if isinstance(s, K.Alloc)}
-        changed = {s.buf for s in walk(loop.body) if isinstance(s, K.Update)} - own
+        changed = {buf for buf, _, _ in writes(loop.body)} - own
         keys = self.registers.held(changed)
         initial = tuple(self.registers.read(key) for key in keys)
         counter, carries = self.emitter.open_loop(loop.kind, self.stop(loop.var), initial)
         self.shared.clear()
         self.addresses.counters[loop.var] = counter
+        if loop.kind == "thread":
+            self.matrices.threads.append(loop.var)
         self.write_all(keys, carries)
         self.block(loop.body)
         self.shared.clear()
@@ -150,7 +159,7 @@ class _Linearizer:
             self.registers.write(key, value)
 
     def alloc(self, buf: K.Buf) -> None:
-        if buf in self.registers.homes:
+        if buf in self.registers.homes or buf.space == "fragment":
             return
         if self.tiles or self.addresses.lane:
             raise CompileError(f"{buf.name} is in memory, but inside a vector or unrolled loop")

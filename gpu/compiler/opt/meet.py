@@ -20,6 +20,7 @@ from typing import Final
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Var, at_most, expr
 from gpu.compiler.ir.optable import MONOIDS
+from gpu.core.bits import is_power_of_two
 
 # Partial results that each thread adds up by itself; more are combined in two steps.
 ONE_STEP: Final = 16
@@ -37,8 +38,8 @@ class Meeting:
         # How far apart in a block threads are whose `thread` differs by 1, and how many of those
         # that combine their parts are in one warp.
         self.stride = math.prod(var.extent for var in self.teams) if first else 1
-        apart = self.stride & (self.stride - 1) == 0
-        self.together = min(warp // self.stride, thread.extent) if apart else 0
+        exchanges = is_power_of_two(self.stride)
+        self.together = min(warp // self.stride, thread.extent) if exchanges else 0
 
     def combine(self, part: K.Buf, update: K.Update) -> Iterator[K.Stmt]:
         """Combines all threads' `part`, a register, into what `update` updates, on each thread."""

@@ -10,7 +10,7 @@ from gpu.compiler.render.amdgcn_grid import MOST_GROUPS
 from gpu.compiler.render.nir import render_nir
 from gpu.compiler.render.nir_text import print_nir
 from gpu.compiler.render.nv_grid import launch_data, nv_grid, nv_places
-from gpu.compiler.render.nv_target import nv_target
+from gpu.compiler.render.nv_target import STATIC_SHARED_BYTES, nv_target
 from gpu.compiler.target import Native, Target
 from gpu.core.dtype import dtypes
 
@@ -21,7 +21,7 @@ _DERIVED: Final = frozenset({"exp", "exp2", "log2", "sin"})
 def nak_target(arch: str) -> Target:
     """The target for an architecture: `sm_90`. Raises Unsupported for one that is not known.
 
-    Its blocks are those of `nv_target`.
+    Its blocks are those of `nv_target`, with the shared memory that a kernel may declare.
     """
     machine = nv_target(arch)
     return Target(
@@ -35,7 +35,7 @@ def nak_target(arch: str) -> Target:
         workers=machine.workers,
         registers=machine.registers,
         threads=machine.threads,
-        shared_bytes=machine.shared_bytes,
+        shared_bytes=STATIC_SHARED_BYTES,
         warp=machine.warp,
         shuffle=machine.shuffle,
         max_blocks=MOST_GROUPS,
@@ -61,8 +61,9 @@ class NAKRenderer:
         formed in a way that shows.
         """
         grid = nv_grid(program, MOST_GROUPS)
-        return print_nir(render_nir(self.target, program, grid, nv_places(program, grid)))
+        places = nv_places(program, grid, self.target)
+        return print_nir(render_nir(self.target, program, grid, places))
 
     def launch_data(self, program: Program) -> dict[str, int]:
         """As `gpu/compiler/render/nv_grid.py:launch_data` says."""
-        return launch_data(program)
+        return launch_data(program, self.target)

@@ -54,6 +54,14 @@ class Shape(NamedTuple):
         """Of all workgroups that have something to do."""
         return self.groups * math.prod(self.size)
 
+    def counter(self, rank: int) -> str:
+        """The counter of a thread loop, of which the outermost has rank 0, as an u32."""
+        if self.size[1] > 1:
+            return f"thread.{'xyz'[len(self.threads) - 1 - rank]}"
+        stride, extent = math.prod(self.threads[rank + 1 :]), self.threads[rank]
+        text = f"thread.x / {stride}u" if stride > 1 else "thread.x"
+        return f"{text} % {extent}u" if rank else text
+
 
 def shape_of(program: Program, most_groups: int) -> Shape:
     """The shape of a launch with at most `most_groups` workgroups in each dimension.

@@ -8,8 +8,6 @@ elements lie in memory in `gpu/compiler/render/wgsl_memory.py`, and what the typ
 
 from __future__ import annotations
 
-import math
-
 from gpu.compiler.ir.linear import Inst, Limit, Program
 from gpu.compiler.ir.optable import fold_cast
 from gpu.compiler.render import wgsl_exact, wgsl_memory
@@ -209,7 +207,7 @@ class Module:
             return
         if kind == "thread":
             rank = len([n for n in self.closes if n.attr[0] == "thread"])
-            self.line(f"let {name} = i32({self._thread(rank)});")
+            self.line(f"let {name} = i32({self.shape.counter(rank)});")
             self.closes[inst] = False
             return
         self.carries[inst] = []
@@ -221,15 +219,6 @@ class Module:
         self.open(f"for (var {name} = {start}i; {name} < {limit}; {following})")
         self.bodies[inst] = len(self.lines)
         self.closes[inst] = True
-
-    def _thread(self, rank: int) -> str:
-        """The counter of a thread loop, the outermost being 0."""
-        threads = self.shape.threads
-        if self.shape.size[1] == 1:
-            stride, extent = math.prod(threads[rank + 1 :]), threads[rank]
-            text = f"thread.x / {stride}u" if stride > 1 else "thread.x"
-            return f"{text} % {extent}u" if rank else text
-        return f"thread.{'xyz'[len(threads) - 1 - rank]}"
 
     def _grid(self, inst: Inst, name: str) -> None:
         stride = 1

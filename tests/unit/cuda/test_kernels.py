@@ -257,9 +257,9 @@ def test_vectors_and_too_much_shared_memory_are_refused() -> None:
         CUDARenderer(ARCH).render(matrix_kernel(dtypes.int32, 4, 64, ["add"]).program())
     k = reversing(1, 1, 64).program()
     body = tuple(
-        Inst("local", i.dtype, attr=(6145, "team")) if i.op == "local" else i for i in k.body
+        Inst("local", i.dtype, attr=(29057, "team")) if i.op == "local" else i for i in k.body
     )
-    with pytest.raises(Unsupported, match="at most 49,152"):
+    with pytest.raises(Unsupported, match="at most 232,448"):
         CUDARenderer(ARCH).render(k._replace(body=body))
 
 
@@ -274,7 +274,7 @@ def test_values_come_behind_buffers_and_workspace() -> None:
     assert "(long *__restrict__ p0, uchar *__restrict__ workspace, long value0)" in renderer.render(
         program
     )
-    want = {"groups": 1, "block": 1, "workspace": 80_000, "values": 1}
+    want = {"groups": 1, "block": 1, "workspace": 80_000, "values": 1, "shared": 0}
     assert renderer.launch_data(program) == want
 
 

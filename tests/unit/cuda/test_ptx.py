@@ -40,7 +40,7 @@ def ptx_of(kernel: Kernel) -> str:
 
 def test_the_lowest_version_and_exact_arithmetic() -> None:
     ptx = ptx_of(roots_and_products())
-    assert ".version 7.0\n.target sm_80\n" in ptx and ".maxntid 256" in ptx
+    assert ".version 7.4\n.target sm_80\n" in ptx and ".maxntid 256" in ptx
     assert "div.rn.f32" in ptx and "sqrt.rn.f32" in ptx and "fma" not in ptx
     assert "mul.rn.f32" in ptx and "add.rn.f32" in ptx
     assert ".ftz" not in ptx and ".approx" not in ptx
@@ -102,7 +102,7 @@ def test_a_mistake_is_shown_with_its_line(need: Callable[[str], None]) -> None:
     with pytest.raises(CompileError, match="line 3"):
         generate_ptx("define void @k() {\nentry:\n  nonsense\n}\n")
     need("nvjitlink")
-    head = ".version 7.0\n.target sm_80\n.address_size 64\n"
+    head = ".version 7.4\n.target sm_80\n.address_size 64\n"
     with pytest.raises(CompileError) as caught:
         assemble(find_library("nvJitLink"), f"{head}.entry k() {{\n  foo.bar 1;\n}}\n", "sm_90")
     assert "sm_90" in str(caught.value) and "    foo.bar 1;" in str(caught.value)

@@ -14,7 +14,7 @@ from gpu.sim.nv.compute import ComputeEngine
 from gpu.sim.nv.world import NvSimWorld
 from gpu.transport.world import World
 from tools.hw_acceptance import folder as prepared
-from tools.hw_acceptance.bench import queues, rows, tensors, theirs
+from tools.hw_acceptance.bench import queues, rows, stamina, tensors, theirs
 from tools.hw_acceptance.child import Context, run_step
 from tools.hw_acceptance.cli import main
 from tools.hw_acceptance.faults import killing, provoke
@@ -52,9 +52,12 @@ def run(folder: Path, tmp_path: Path) -> Run:
     """Runs a step in this process, on a model of its own; what it told."""
 
     def go(
-        step: Callable[[Context], None], outcome: Outcome = Outcome.PASS, checks: str = ""
+        step: Callable[[Context], None],
+        outcome: Outcome = Outcome.PASS,
+        checks: str = "",
+        chip: str = CHIP,
     ) -> Told:
-        simulation = simulate(CHIP, folder)
+        simulation = simulate(chip, folder)
         log = StepLog(tmp_path)
         options = {NAMES: checks}
         context = Context(
@@ -89,6 +92,11 @@ def test_checks_of_conformance(run: Run) -> None:
     }
     assert told.facts["checks"] == 5
     assert "one of them twice" in told.facts["ended: peers"]["error"]
+
+
+def test_peers_of_a_machine_with_two_gpus(run: Run) -> None:
+    told = run(conformance.run_part, checks="peers", chip="gh100,gh100")
+    assert told.facts["ended: peers"]["outcome"] == "pass"
 
 
 def test_faults_are_told_and_the_device_goes_on(run: Run) -> None:
@@ -136,10 +144,15 @@ def test_rows_of_queues(run: Run) -> None:
         *(rows.COPY, rows.TO_DEVICE, rows.TO_HOST),
     }
     assert all(seconds > 0 for seconds in told.facts[rows.OURS].values())
-    assert [check["ok"] for check in told.checks] == [True, True, True, not mapped_libraries()]
+    assert [check["ok"] for check in told.checks] == [True, True, not mapped_libraries()]
     sizes = [size for size, _ in told.facts["copies within the device"]]
     assert sizes == list(rows.SMALL.within)
     assert told.facts["line for gpu/drivers/nv/copytable.py"].startswith("0xcbc0: (")
+
+
+def test_stamina(run: Run) -> None:
+    told = run(stamina.stamina)
+    assert len(told.checks) == stamina.THREADS + 1 and all(check["ok"] for check in told.checks)
 
 
 def test_rows_of_tensors(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
