@@ -23,6 +23,7 @@ from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported, VerifyError
 
 _SPREAD: Final = ("grid", "thread")
+_MATRIX: Final = frozenset({"copy", "commit", "wait", "fragment", "mma"})
 _WORD: Final = 8  # bytes of a parameter
 _MOST_CONSTANT: Final = (1 << 23) - 1  # bytes, as NVIDIA GPUs add them
 _LOWEST: Final = int(dtypes.int32.min)
@@ -83,6 +84,11 @@ class _Printer:
         self._count_blocks()
         for inst in self.linear.body:
             refuse_what_is_lacking(self.target, self.linear, inst)
+            if inst.op in _MATRIX:
+                raise Unsupported(
+                    f"{self.linear.name}: {inst}: NIR is printed without matrix instructions; give"
+                    " the target no matrices"
+                )
             if inst.lanes != 1:
                 raise Unsupported(
                     f"{self.linear.name}: {inst} is a vector, and NIR is made of scalars here;"

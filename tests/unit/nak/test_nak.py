@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu.compiler.ir.linear import Program
+from gpu.compiler.ir.linear import Inst, Program
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.policy import schedule
 from gpu.compiler.render.nak import NAKRenderer
@@ -129,6 +129,21 @@ def test_what_is_no_nir_never_reaches_mesa() -> None:
         NakCompiler("sm_90").compile(
             "nir k block 1 shared 0 scratch 0 parameters 0\n  %0 = fadd\nend\n"
         )
+
+
+def test_what_is_not_printed_is_refused() -> None:
+    renderer = NAKRenderer("sm_90")
+    with pytest.raises(Unsupported, match="is a vector"):
+        renderer.render(matrix_kernel(dtypes.int32, 4, 64, ["add"]).program())
+    waits = Program("k", (), (Inst("commit", dtypes.bool),))
+    with pytest.raises(Unsupported, match="without matrix instructions"):
+        renderer.render(waits)
+    with pytest.raises(Unsupported, match="legalize"):
+        renderer.render(matrix_kernel(dtypes.float32, 1, 64, ["exp"]).program())
+    with pytest.raises(Unsupported, match="sm_75"):
+        NAKRenderer("sm_75")
+    with pytest.raises(Unsupported, match="sm_75"):
+        NakCompiler("sm_75")
 
 
 def test_a_binary_is_read_back() -> None:
