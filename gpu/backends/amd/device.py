@@ -42,6 +42,14 @@ class AMDDevice(Compiled):
         """Waits until everything launched so far is done. Raises DeviceHang, GpuFault, ..."""
         self.queues.synchronize()
 
+    def recover(self) -> bool:
+        """Makes the device usable again after a GpuFault or DeviceHang; whether there was one.
+
+        Tensors that were computed since the last synchronization hold anything, all others what
+        they held. Raises DeviceLost where that does not help.
+        """
+        return self.queues.recover() is not None
+
     def describe(self) -> dict[str, str]:
         """What `gpu info` prints about the device."""
         where = f"{self._chip}, simulated" if config.SIM else f"{self._chip}, {self.queues.name}"

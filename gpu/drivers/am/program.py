@@ -227,6 +227,17 @@ def _user_sgprs(loaded: LoadedKernel) -> tuple[tuple[str, int], ...]:
     return user
 
 
+def place_of_kernarg(loaded: LoadedKernel) -> int | None:
+    """Which user SGPR has the low half of the arguments' address; None where none has."""
+    properties = loaded.kernel.descriptor.properties
+    place = 0
+    for name, size in _USER_SGPRS:
+        if name == "KERNARG_SEGMENT_PTR":
+            break
+        place += size * properties[f"ENABLE_SGPR_{name}"]
+    return place if properties["ENABLE_SGPR_KERNARG_SEGMENT_PTR"] else None
+
+
 def _scratch(target: Target, loaded: LoadedKernel) -> Scratch | None:
     """The scratch memory of a launch; checked where there has to be any."""
     kernel = loaded.kernel

@@ -101,7 +101,6 @@ class KfdFile(SimFile):
         mapped: int = pool.map_for_cpu(whole, size, prot, kept, address, process.mapper)
         return mapped
 
-
     def _create_process(self, process: SimProcess) -> None:
         """CREATE_PROCESS: this descriptor is another context's from now on.
 
