@@ -23,7 +23,13 @@ from gpu.drivers.am.kernel_object import CodeObject
 from gpu.drivers.am.port import KfdPort, QueueOptions, Rung, open_port
 from gpu.drivers.am.program import AmProgram, LoadedKernel
 from gpu.drivers.am.queues import KfdQueue, QueueKind
-from gpu.drivers.am.scratch import Scratch, ScratchSize, ring_size, scratch_size
+from gpu.drivers.am.scratch import (
+    Scratch,
+    ScratchSize,
+    resource_descriptor,
+    ring_size,
+    scratch_size,
+)
 from gpu.drivers.am.target import Target
 from gpu.drivers.am.words import WORD
 from gpu.drivers.suspects import under_way
@@ -175,7 +181,8 @@ class KfdDevice(HCQDevice):
             channel.must_pass(channel.timeline.submitted)
         for queue, scratch in zip(self.port.queues["compute"], self._all_scratch, strict=False):
             if queue.kind is QueueKind.AQL:
-                queue.set_scratch(scratch, ring_size(self.target, scratch.size))
+                size = ring_size(self.target, scratch.size)
+                queue.set_scratch(scratch, size, resource_descriptor(self.target, scratch, False))
 
     def link(
         self, channel: Channel, commands: Iterable[Command], *, after: bool, bound: bool = False

@@ -11,7 +11,7 @@ specification 1.2, section 2.8.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -202,8 +202,14 @@ class KfdQueue:
         self._pointers: MemoryWindow = pointers.window
         self._undo = undo
 
-    def set_scratch(self, scratch: Scratch, ring_size: int) -> None:
-        """Gives an AQL queue that is idle its scratch memory; ``ring_size`` is TMPRING_SIZE."""
+    def set_scratch(self, scratch: Scratch, ring_size: int, buffer: Sequence[int]) -> None:
+        """Gives an AQL queue that is idle its scratch memory.
+
+        ``ring_size`` is TMPRING_SIZE; ``buffer`` is the resource descriptor, whose index stride the
+        processor fills in by the kernel on GFX10.
+        """
+        for index, word in enumerate(buffer):
+            self._pointers.write(_place("scratch_resource_descriptor") + 4 * index, 4, word)
         for field, width, value in (
             ("compute_tmpring_size", 4, ring_size),
             ("scratch_backing_memory_location", 8, scratch.address),
