@@ -19,7 +19,7 @@ from weakref import WeakSet
 from gpu.autogen import kfd as ids
 from gpu.core import hostmem
 from gpu.core.bits import align_up
-from gpu.core.errors import InvalidValue, OutOfMemory, TransportError, Unsupported
+from gpu.core.errors import GpuError, InvalidValue, OutOfMemory, TransportError, Unsupported
 from gpu.core.window import MemoryWindow
 from gpu.drivers.am.kfd import Kfd
 from gpu.drivers.am.topology import GpuNode
@@ -213,13 +213,22 @@ class KfdMemory:
             undo.add(self._free, holding)
             if use.mapped:
                 self._map_for_host(address, size, made.mmap_offset)
-            self.kfd.map_memory(made.handle, [self.gpu.gpu_id])
+            # Before it is mapped: an interrupt that comes then must not leave a mapping of
+            # addresses that are given back.
             holding.gpus[self.gpu.gpu_id] = 1
             undo.add(self._unmap, holding)
+            self._map(holding)
             holding.undo = undo.take()
         self._live[address] = holding
         self._visible += use is Use.VISIBLE
         return holding
+
+    def _map(self, holding: Holding) -> None:
+        try:
+            self.kfd.map_memory(holding.handle, [self.gpu.gpu_id])
+        except GpuError:
+            holding.gpus.clear()
+            raise
 
     def _free(self, holding: Holding) -> None:
         """Gives the buffer back, in the context that it is in now."""
@@ -228,7 +237,8 @@ class KfdMemory:
     def _unmap(self, holding: Holding) -> None:
         """Takes a buffer from all GPUs, peers too: the kernel frees no buffer that one has."""
         mapped = [gpu_id for gpu_id, count in holding.gpus.items() if count]
-        self.kfd.unmap_memory(holding.handle, mapped)
+        if mapped:
+            self.kfd.unmap_memory(holding.handle, mapped)
         holding.gpus.clear()
 
     def drop(self, holding: Holding) -> None:
