@@ -80,6 +80,12 @@ def test_what_this_version_lacks(spec: str, text: str) -> None:
         open_device("AMD", parse_device_spec(spec))
 
 
+@pytest.mark.parametrize("chip", ["gfx1030", "gfx1201", "gfx942"])
+def test_chips_whose_code_no_model_runs(chip: str) -> None:
+    with Context(SIM=chip), pytest.raises(Unsupported, match=f"{chip} are not run .* SIM=gfx1100"):
+        open_device("AMD", parse_device_spec("AMD"))
+
+
 def test_a_gpu_that_is_not_there() -> None:
     with pytest.raises(InvalidIndex, match="there are 2"):
         open_device("AMD:2", parse_device_spec("AMD:2"))
