@@ -19,9 +19,9 @@ from gpu.compiler.ir.dims import (
 from gpu.compiler.ir.graph import Node, Shape, toposort
 from gpu.compiler.ir.graph_build import buffer, multi
 from gpu.core.errors import GpuError
+from gpu.core.interrupts import put_off
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
-from gpu.runtime.interrupts import put_off
 from gpu.runtime.origins import name_origins
 from gpu.runtime.ownership import is_only_buffer, is_only_reference, only_held_by_graph
 from gpu.runtime.recent import Recent
@@ -30,12 +30,14 @@ from gpu.runtime.schedule import (
     Launch,
     Part,
     Schedule,
+    compile_settings,
     find_on_disk,
     graph_key,
     graph_symbols,
     keep_on_disk,
     load,
 )
+from gpu.runtime.users import note_thread, touching_alone
 
 if TYPE_CHECKING:
     from gpu.compiler.ir.graph_shards import Sharded
@@ -244,9 +246,9 @@ def _run_in_place(
     for slot in schedule.writes:
         if not may_change(slot):
             given[slot] = given[slot].duplicate()
-    reused = schedule.reused(may_change)
-    slots = [*given, *prepared.make_slots()]
-    with put_off(at_once=False) as begin:
+    with touching_alone() as alone, put_off(at_once=False) as begin:
+        reused = schedule.reused(may_change) if alone else {}
+        slots = [*given, *prepared.make_slots()]
         prepared.run_in_place(slots, reused, before_changes=begin)
         _keep(roots, prepared, slots)
 
@@ -302,6 +304,7 @@ class Prepared(NamedTuple):
         """
         if vals is None:
             vals = [symbol.number for symbol in self.symbols] if self.symbols else ()
+        note_thread()
         memories = [slot.memory for slot in slots]
         schedule = self.schedule
         _run_part(schedule.filling, slots, memories, vals)
@@ -318,10 +321,11 @@ def prepare(roots: list[Node]) -> Prepared:
     """
     symbols = graph_symbols(roots, is_computed)
     key, leaves = graph_key(roots, is_computed)
-    schedule = _schedules.get(key)
+    settings = compile_settings()
+    schedule = _schedules.get((key, settings))
     if schedule is None:
         schedule = _find_or_compile(key, roots, leaves)
-        _schedules.keep(key, schedule, schedule.weight)
+        _schedules.keep((key, settings), schedule, schedule.weight)
     return Prepared(key, leaves, schedule, symbols)
 
 
@@ -354,10 +358,12 @@ def _find_or_compile(key: Key, roots: list[Node], leaves: list[Node]) -> Schedul
 
 
 def transfer(source: Buffer, target: Buffer) -> None:
-    """Copies a value from one buffer to another, through the host.
+    """Copies a value from one buffer to another, through the host if the devices have no other way.
 
     Memory that is shared among intermediate values may be larger than the value.
     """
+    if target.take_over(source):
+        return
     lent = source.host_view()
     data = source.copy_out() if lent is None else lent
     target.copy_in(data.view(np.uint8)[: min(source.nbytes, target.nbytes)])

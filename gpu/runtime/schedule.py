@@ -9,7 +9,6 @@ compiler.
 from __future__ import annotations
 
 import json
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -128,13 +127,8 @@ class Schedule(NamedTuple):
     changing: Part
 
     def reused(self, may_change: Callable[[int], bool]) -> dict[int, int]:
-        """Slots and the leaves whose memory they get: those that `may_change` says can be had.
-
-        None while there are other threads: one might ask for a value while its memory changes.
-        """
+        """Slots and the leaves whose memory they get: those that `may_change` says can be had."""
         found: dict[int, int] = {}
-        if self.reuses and threading.active_count() > 1:
-            return found
         for slot, leaf in self.reuses:
             if slot not in found and leaf not in found.values() and may_change(leaf):
                 found[slot] = leaf
@@ -145,6 +139,11 @@ class Schedule(NamedTuple):
         """What keeping it costs, in kernels of a CPU."""
         steps = (*self.filling.steps, *self.changing.steps)
         return 1 + sum(step.program.weight for step in steps if isinstance(step, Launch))
+
+
+def compile_settings() -> Key:
+    """The settings, here and now, that change what a graph compiles to."""
+    return (config.NOOPT, config.IMAGE)
 
 
 def graph_symbols(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[Symbol, ...]:
@@ -274,7 +273,7 @@ def keep_on_disk(key: Key, devices: Sequence[str], recipe: Recipe) -> None:
 
 def _disk_key(key: Key, devices: Sequence[str]) -> str:
     machines = [(d, Device[d].renderer.target.key, Device[d].compiler.key) for d in devices]
-    return f"{key}|{machines}|{config.NOOPT}|{compiler_signature()}"
+    return f"{key}|{machines}|{compile_settings()}|{compiler_signature()}"
 
 
 @cache

@@ -22,6 +22,7 @@ from gpu.core.errors import (
 from gpu.runtime.buffer import Buffer, own_copy
 from gpu.runtime.device import Device
 from gpu.runtime.execute import Counters, realize, storage
+from gpu.runtime.users import note_thread
 from gpu.tensor.gradients import Gradients, check_tensor
 from gpu.tensor.handle import leaf_nodes, releases
 from gpu.tensor.hostview import host_view
@@ -100,6 +101,7 @@ class TensorBase(Gradients):
             check_tensor(other, "what is realized")
         if active() is not None:
             return self  # a jitted function is computed as a whole
+        note_thread()  # before it looks at nodes, whose memory another thread may be reusing
         tensors: tuple[TensorBase, ...] = (self, *others)
         launches = Counters.launches
         computed = realize([t._node for t in tensors], lambda: releases(tensors))
@@ -127,6 +129,7 @@ class TensorBase(Gradients):
         None where the host cannot read that in place.
         """
         refuse("reading a tensor's value")
+        note_thread()
         if not isinstance(self.device, str):
             return self.to(self.device[0])._host_view()
         node = self._node

@@ -29,6 +29,7 @@ from gpu.runtime.execute import (
     without_reshapes,
 )
 from gpu.runtime.ownership import is_only_reference
+from gpu.runtime.users import touching_alone
 from gpu.tensor.handle import Handle
 from gpu.tensor.randomness import write_state
 from gpu.tensor.tensor import Tensor
@@ -193,7 +194,6 @@ class Capture:
         for slot in schedule.writes:
             if not may_change(slot):
                 slots[slot] = slots[slot].duplicate()
-        reused = schedule.reused(may_change)
         if self._workspace is None:
             self._workspace = prepared.make_slots()
         count = len(slots)
@@ -202,7 +202,9 @@ class Capture:
             if slot >= count:
                 old = slots[slot]
                 slots[slot] = Buffer(old.device, old.size, old.dtype)
-        prepared.run_in_place(slots, reused, vals, before_changes)
+        with touching_alone() as alone:
+            reused = schedule.reused(may_change) if alone else {}
+            prepared.run_in_place(slots, reused, vals, before_changes)
         return [slots[slot] for slot in schedule.outputs]
 
     def _may_change(self, slot: int, memory: list[Buffer], arguments: list[Tensor]) -> bool:

@@ -10,8 +10,8 @@ Tensors from outside that the function uses are its state: each replay reads wha
 then, and what the function wrote to them (parameters, optimiser state, running statistics, `grad`)
 is written again. Random numbers are new in each replay. A function is captured anew for other
 shapes, dtypes, devices or Python arguments (of a bound `Var` the name and bounds count, and a
-replay takes the value), another setting of `Tensor.training`, and another value
-of a number it takes from its closure or from the globals of its module.
+replay takes the value), another setting of `Tensor.training` or of `NOOPT`, and another
+value of a number it takes from its closure or from the globals of its module.
 
 A tensor made inside that leaves in another way than the result has no value: using it is an error.
 One jitted function runs at a time in a process: threads take turns.
@@ -31,11 +31,12 @@ from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import Symbol, find_symbols, is_symbolic, plain
 from gpu.compiler.ir.graph import Node
 from gpu.core.config import config
+from gpu.core.interrupts import put_off
 from gpu.core.log import get_logger
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.execute import is_computed, parts_of, realize
-from gpu.runtime.interrupts import put_off
 from gpu.runtime.recent import Recent
+from gpu.runtime.schedule import compile_settings
 from gpu.tensor.capture import Capture, changed_number, map_tensors, tensors_in
 from gpu.tensor.handle import Handle
 from gpu.tensor.randomness import generator_state, restore_generator
@@ -119,7 +120,8 @@ class Jit(Generic[P, R]):
         arguments: list[Tensor] = []
         symbols: dict[str, Symbol] = {}
         form = _form((args, kwargs), arguments, symbols)
-        key = (form, _sharing(arguments), self._outside(symbols), Tensor.training)
+        outside = self._outside(symbols)
+        key = (form, _sharing(arguments), outside, Tensor.training, compile_settings())
         _compute(arguments)
         capture = self._captures.get(key)
         if capture is None or capture.calls == 1:

@@ -14,10 +14,10 @@ from __future__ import annotations
 from typing import Final, Self
 
 from gpu.compiler.ir import graph_build as G
-from gpu.compiler.ir.dims import has_symbols
+from gpu.compiler.ir.dims import Dim, dimension, has_symbols, upper
 from gpu.compiler.ir.graph import Node
 from gpu.core.dtype import dtype_named, dtypes
-from gpu.core.errors import InvalidValue, ShapeError, Unsupported
+from gpu.core.errors import InvalidValue, ShapeError
 from gpu.tensor.arguments import axis_of, integer
 from gpu.tensor.gathering import Gathering
 
@@ -76,14 +76,10 @@ def sorted_lines(packed: Node) -> Node:
     They have to be all different, and less than the last 2**32 of the dtype.
     """
     *front, size = packed.shape
-    if has_symbols(size):
-        raise Unsupported(
-            f"sorting along an axis of size {size} is not possible, it has to be a number: sort "
-            "before a slice that a variable bounds, or make a tensor of .numpy()"
-        )
     if not packed.size:
         return packed
-    width = 1 << (size - 1).bit_length()
+    # A symbolic axis is filled up as if it had all elements that it can have.
+    width = 1 << (upper(size) - 1).bit_length()
     packed = G.contiguous(_filled_up(packed, width))
     run = min(width, _RUN)
     packed = _sorted_runs(packed, run)
@@ -98,11 +94,19 @@ def _filled_up(packed: Node, width: int) -> Node:
     *front, size = packed.shape
     if size == width:
         return packed
-    wide = G.pad(packed, [*((0, 0, 0) for _ in front), (0, width - size, 0)])
+    wide = G.pad(packed, [*((0, 0, 0) for _ in front), (0, dimension(width - size), 0)])
     place = _places(wide)
-    behind = G.alu("le", G.const(size, wide.shape, dtypes.int64, wide.device), place)
+    behind = G.alu("le", _filled(size, wide), place)
     last = G.const(dtypes.int64.max - width, wide.shape, dtypes.int64, wide.device)
     return G.alu("where", behind, G.alu("add", last, place), wide)
+
+
+def _filled(size: Dim, like: Node) -> Node:
+    """A size as an int64 in each element of the shape of `like`."""
+    if not has_symbols(size):
+        return G.const(size, like.shape, dtypes.int64, like.device)
+    number = G.reshape(G.index(size, dtypes.int64, like.device), (1,) * len(like.shape))
+    return G.expand(number, like.shape)
 
 
 def _places(x: Node) -> Node:
@@ -116,14 +120,15 @@ def _sorted_runs(packed: Node, run: int) -> Node:
     """Runs of `run` elements in order: each element goes behind those below it."""
     if run == 1:
         return packed
-    lines = packed.size // run
-    wide = (lines, run, run)
-    mine = G.expand(G.reshape(packed, (lines, run, 1)), wide)
-    other = G.expand(G.reshape(packed, (lines, 1, run)), wide)
+    *front, width = packed.shape
+    runs = (*front, width // run)
+    last = len(runs)
+    mine = G.expand(G.reshape(packed, (*runs, run, 1)), (*runs, run, run))
+    other = G.expand(G.reshape(packed, (*runs, 1, run)), (*runs, run, run))
     below = G.cast(G.alu("lt", other, mine), dtypes.int32)
-    rank = G.reshape(G.reduce("add", below, (2,)), (lines, run))
+    rank = G.reshape(G.reduce("add", below, (last + 1,)), (*runs, run))
     blank = G.const(0, rank.shape, dtypes.int64, packed.device)
-    placed = G.scatter(blank, rank, G.reshape(packed, rank.shape), 1, "set")
+    placed = G.scatter(blank, rank, G.reshape(packed, rank.shape), last, "set")
     return G.reshape(placed, packed.shape)
 
 
@@ -140,12 +145,14 @@ def _merged(packed: Node, run: int) -> Node:
 def _exchange(packed: Node, distance: int, mirrored: bool) -> Node:
     """The smaller of two elements to the front: those `distance` apart, or mirror images."""
     shape = packed.shape
-    pairs = (packed.size // (2 * distance), 2, distance)
+    outside = (*shape[:-1], shape[-1] // (2 * distance))
+    pairs = (*outside, 2, distance)
     here = G.reshape(packed, pairs)
     step = -1 if mirrored else 1
     start = distance - 1 if mirrored else 0
-    there = G.slice_(here, [(0, pairs[0], 1), (1, 2, -1), (start, distance, step)])
-    side = G.expand(G.reshape(G.iota(2, dtypes.int32, packed.device), (1, 2, 1)), pairs)
+    there = G.slice_(here, [*((0, n, 1) for n in outside), (1, 2, -1), (start, distance, step)])
+    sides = (*(1 for _ in outside), 2, 1)
+    side = G.expand(G.reshape(G.iota(2, dtypes.int32, packed.device), sides), pairs)
     first = G.alu("eq", side, G.const(0, pairs, dtypes.int32, packed.device))
     smaller, larger = G.alu("min", here, there), G.alu("max", here, there)
     # Memory of its own for each step: inlined, steps would be computed over and over.

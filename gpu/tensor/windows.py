@@ -99,14 +99,24 @@ def slide(x: Node, lead: Shape, window: Window, counts: Shape) -> Node:
     """`x`, already padded, as windows of its last axes; the others are repeated to `lead`.
 
     The result has the shape (*lead, windows, taps, windows, taps, ...). Everything is repeated
-    before the windows are cut, so that the gradient of all of it is one sum.
+    before the windows are cut, so that the gradient of all of it is one sum. Windows that lie side
+    by side are a reshape, and so is their gradient.
     """
-    sizes = x.shape[-window.rank :]
-    apart = tuple(n for size in sizes for n in (size, 1))
-    wide = tuple(n for pair in zip(sizes, window.taps, strict=True) for n in pair)
-    result = G.expand(G.reshape(x, (*x.shape[: -window.rank], *apart)), (*lead, *wide))
-    steps = zip(window.stride, window.dilation, counts, strict=True)
-    for number, (stride, dilation, count) in enumerate(steps):
-        axis = len(lead) + 2 * number
-        result = G.skew(result, axis, axis + 1, stride, dilation, count)
+    kept = len(x.shape) - window.rank
+    ways = zip(window.taps, window.stride, window.dilation, strict=True)
+    beside = [(stride, dilation) == (taps, 1) for taps, stride, dilation in ways]
+    used, apart, wide = list(x.shape), list(x.shape[:kept]), list(lead)
+    axes = zip(range(kept, len(used)), beside, window.taps, counts, strict=True)
+    for axis, side_by_side, taps, count in axes:
+        if side_by_side:
+            used[axis] = count * taps
+        apart += (count, taps) if side_by_side else (used[axis], 1)
+        wide += (count if side_by_side else used[axis], taps)
+    cut = G.slice_(x, [(0, size, 1) for size in used])
+    result = G.expand(G.reshape(cut, tuple(apart)), tuple(wide))
+    for number, side_by_side in enumerate(beside):
+        if not side_by_side:
+            axis, stride = len(lead) + 2 * number, window.stride[number]
+            dilation, count = window.dilation[number], counts[number]
+            result = G.skew(result, axis, axis + 1, stride, dilation, count)
     return result

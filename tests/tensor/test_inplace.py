@@ -16,10 +16,10 @@ import gpu
 from gpu import Tensor, Var
 from gpu.compiler.lower import linearize
 from gpu.compiler.schedule import inplace
+from gpu.core.interrupts import put_off
 from gpu.runtime import execute
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.execute import storage
-from gpu.runtime.interrupts import put_off
 from gpu.runtime.recent import Recent
 from tensor.reference import torch, widest
 from tensor.test_views import Program
@@ -37,7 +37,6 @@ def moves(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Moves]]:
     monkeypatch.setattr(inplace, "MIN_BYTES", 0)
     monkeypatch.setattr(inplace, "MOST_WRITTEN", 1)
     monkeypatch.setattr(inplace, "MIN_REUSED_BYTES", 0)
-    monkeypatch.setattr(threading, "active_count", lambda: 1)  # those of pytest-xdist do not look
     monkeypatch.setattr(execute, "_schedules", Recent(1000))
     monkeypatch.setattr(execute, "find_on_disk", lambda key, devices: None)
     monkeypatch.setattr(execute, "keep_on_disk", lambda key, devices, recipe: None)
@@ -262,14 +261,49 @@ def test_what_is_written_past_the_caches_is_not_written_where_it_was_read() -> N
     assert inplace.TOO_LARGE_TO_REUSE == linearize.STREAMED_BYTES
 
 
-def test_while_there_are_other_threads_values_keep_their_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(threading, "active_count", lambda: 2)
+@pytest.mark.parametrize("touches", [False, True])
+def test_while_other_threads_touch_values_all_keep_their_memory(touches: bool) -> None:
     x, values = table("CPU")
+    other, began, leave = Tensor.ones(3).realize(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        if touches:
+            other.numpy()
+        began.set()
+        leave.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        assert began.wait(10)
+        x.assign(x * 2).realize()
+        np.testing.assert_array_equal(x.numpy(), values * 2)
+        assert Moves.in_place == (not touches)
+    finally:
+        leave.set()
+        thread.join()
+    x.assign(x * 2).realize()  # it does not count any more
+    np.testing.assert_array_equal(x.numpy(), values * 4)
+    assert Moves.in_place == 1 + (not touches)
+
+
+def test_a_thread_that_begins_waits_for_the_new_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, values = table("CPU")
+    seen: list[Any] = []
+    thread = threading.Thread(target=lambda: seen.append(x.numpy()))
+    keep = execute._keep
+
+    def start_before_the_end(*args: Any) -> None:
+        thread.start()
+        thread.join(0.2)
+        assert not seen and thread.is_alive()
+        keep(*args)
+
+    monkeypatch.setattr(execute, "_keep", start_before_the_end)
     x.assign(x * 2).realize()
-    np.testing.assert_array_equal(x.numpy(), values * 2)
-    assert Moves.in_place == 0
+    thread.join(10)
+    np.testing.assert_array_equal(seen, [values * 2])
+    assert Moves.in_place == 1
 
 
 def test_elements_chosen_by_a_mask_are_written_in_place() -> None:

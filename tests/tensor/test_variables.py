@@ -10,7 +10,7 @@ import pytest
 
 import gpu
 from gpu import Tensor, Var
-from gpu.core.errors import GpuError, InvalidIndex, InvalidType, InvalidValue, ShapeError
+from gpu.core.errors import InvalidIndex, InvalidType, InvalidValue, ShapeError
 from gpu.runtime.execute import Counters, is_computed
 from gpu.runtime.explain import explain
 
@@ -111,6 +111,10 @@ CASES: dict[str, tuple[Callable[[Tensor, Any], Tensor], Callable[[Any, int], Any
     "tril": (lambda x, n: x.T.tril(), lambda a, n: np.tril(a.T)),
     "arange": (lambda x, n: x + Tensor.arange(n, device=x.device), lambda a, n: a + np.arange(n)),
     "ones": (lambda x, n: Tensor.ones(n, 2, device=x.device) + 1, lambda a, n: np.full((n, 2), 2)),
+    "sort": (lambda x, n: x.sort(1)[0], lambda a, n: np.sort(a, 1)),
+    "argsort": (lambda x, n: x.argsort(1, True), lambda a, n: (-a).argsort(1)),
+    "sort lines": (lambda x, n: x.sort(0)[0], lambda a, n: np.sort(a, 0)),
+    "topk": (lambda x, n: x.topk(3, 1)[0], lambda a, n: -np.sort(-a, 1)[:, :3]),
     "picked": (lambda x, n: x.T[Tensor([0, 1], device=x.device)], lambda a, n: a.T[:2]),
 }
 
@@ -168,6 +172,24 @@ def test_attention_over_a_symbolic_axis_is_vectorised() -> None:
     assert kernels and all(" vector " in kernel for kernel in kernels)
 
 
+@pytest.mark.parametrize("rows", [1, 3, 4, 7, 22, 40])
+def test_products_over_symbolic_axes_are_tiled(device: str, rows: int) -> None:
+    n = Var("n", 1, 40).bind(rows)
+    x, y = normal(40, 24), normal(40, 24, seed=1)
+    first, second = (Tensor(a, device=device).realize()[:n] for a in (x, y))
+    product = (first @ second.transpose(0, 1)) @ second
+    wanted = (x[:rows] @ y[:rows].T) @ y[:rows]
+    np.testing.assert_allclose(product.numpy(), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_tiles_over_symbolic_axes_have_several_rows() -> None:
+    n, w = Var("n", 1, 200).bind(50), Tensor(normal(64, 96)).realize()
+    y = Tensor(normal(200, 64)).realize()[:n] @ w
+    stages = explain([y._node], is_computed, gpu.Device["CPU"].renderer)
+    (kernel,) = (text for name, text in stages if name == "scheduled kernel")
+    assert any("unroll" in line and "i0i" in line for line in kernel.splitlines()), kernel
+
+
 def test_gradients_flow_through_symbolic_slices() -> None:
     size = Var("n", 2, 12)
     for n in (5, 12):
@@ -184,6 +206,11 @@ def test_gradients_flow_through_symbolic_slices() -> None:
 def _two_values() -> object:
     p, x = Var("p", 0, 8), Tensor.arange(9).realize()
     return x[: p.bind(3)] + x[: p.bind(4)]
+
+
+def _two_values_in_jit() -> object:
+    p, x = Var("p", 1, 8), Tensor.arange(8).realize()
+    return gpu.jit(lambda a, b: a.sum() + b.sum())(x[: p.bind(2)], x[: p.bind(4)])
 
 
 def _two_ranges() -> object:
@@ -208,7 +235,7 @@ def _two_ranges() -> object:
         (lambda: Tensor.ones(4, Var("p", 1, 8).bind(2)).reshape(-1), ShapeError, "behind it only"),
         (lambda: len(Tensor.ones(Var("p", 1, 8).bind(2))), InvalidType, "use shape"),
         (lambda: bool(Var("p", 1, 8).bind(2) > 2), InvalidValue, "p > 2 depends on"),
-        (lambda: Tensor.ones(Var("p", 1, 8).bind(2)).sort(), GpuError, "has to be a number"),
+        (_two_values_in_jit, InvalidValue, "two values in one program, 2 and 4: realize"),
     ],
 )
 def test_what_cannot_be_says_so(wrong: Callable[[], object], error: type, message: str) -> None:

@@ -8,11 +8,14 @@ import pytest
 from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.kernel_text import parse_kernel
+from gpu.compiler.ir.kernel_verify import verify_kernel
 from gpu.compiler.ir.linear import block_size, team_bytes
 from gpu.compiler.ir.linear_interp import interpret_linear
 from gpu.compiler.lower.linearize import linearize
-from gpu.compiler.opt.opts import Bind, Split, Stage
+from gpu.compiler.opt.opts import Bind, Sink, Split, Stage
 from gpu.compiler.opt.policy import schedule
+from gpu.compiler.opt.tree import reads as reads_of
+from gpu.compiler.opt.tree import walk
 from gpu.compiler.render.wgsl import WGSLLimits, WGSLRenderer, wgsl_target
 from gpu.compiler.target import Target
 
@@ -31,6 +34,18 @@ CONVOLUTION = """kernel convolution(out: f32[768] global, x: f32[288] global, w:
             s[] add= mul(x[96*c + 24*h + i + t - 1 if i + t - 1 >= 0 & 24 - i - t >= 0], w[9*o + 3*c + t])
         out[96*o + 24*h + i] = s[]
 """  # noqa: E501
+# The gradient of that, with lines of a length of one's own: two taps, no padding.
+WEIGHTS = """kernel weights(out: f32[32] global, g: f32[{many}] global, x: f32[{more}] global)
+  loop o serial 8
+    loop c serial 2
+      loop t serial 2
+        alloc s: f32[] private
+        s[] = 0.0:f32
+        loop h serial 4
+          loop i serial {n}
+            s[] add= mul(g[{area}*o + {n}*h + i], x[{wide}*c + {n}*h + h + i + t])
+        out[4*o + 2*c + t] = s[]
+"""
 TRANSPOSE = """kernel transpose(out: f32[{size}] global, x: f32[{size}] global)
   loop i serial {m}
     loop j serial {n}
@@ -85,6 +100,47 @@ def test_tiles_have_vectors_of_several_lines() -> None:
     np.testing.assert_allclose(result(kernel, LANES, x, w), wanted, rtol=1e-4, atol=1e-5)
 
 
+def test_packed_panels_need_no_masks_where_they_are_read() -> None:
+    lines = CONVOLUTION.replace("serial 24", "serial 22")
+    kernel, opts = schedule(parse_kernel(lines), LANES)
+    assert any(isinstance(opt, Stage) for opt in opts)
+    panel = next(s.buf for s in walk(kernel.body) if isinstance(s, K.Alloc) and s.buf.name == "xs")
+    reads = [mask for buf, _, mask in reads_of(kernel.body) if buf is panel]
+    assert reads and not any(mask.constraints for mask in reads)
+    x, w = random(3, 4, 24), random(8, 3, 3)
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1)))
+    windows = np.stack([padded[:, :, t : t + 22] for t in range(3)], -1)
+    wanted = np.zeros((8, 4, 24), np.float32)
+    wanted[:, :, :22] = np.einsum("chit,oct->ohi", windows, w)
+    np.testing.assert_allclose(
+        result(kernel, LANES, x, w), wanted.reshape(-1), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("n", "zeros"),
+    [(8, False), (9, False), (11, True), (16, False), (26, True), (61, True), (77, False)],
+)
+def test_the_last_vector_of_a_dot_product_is_filled_with_zeros(n: int, zeros: bool) -> None:
+    many, more = 8 * 4 * n, 2 * 4 * (n + 1)
+    text = WEIGHTS.format(n=n, area=4 * n, wide=4 * (n + 1), many=many, more=more)
+    kernel, opts = schedule(parse_kernel(text), LANES)
+    assert (Split("i", 8, "zero") in opts) == zeros
+    g, x = random(8, 4, n), random(2, 4, n + 1)
+    windows = np.stack([x[:, :, t : t + n] for t in range(2)], -1)
+    wanted = np.einsum("ohi,chit->oct", g, windows).reshape(-1)
+    np.testing.assert_allclose(result(kernel, LANES, g, x), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_loops_that_read_the_same_memory_are_inside_the_tiles() -> None:
+    text = WEIGHTS.format(n=16, area=64, wide=68, many=512, more=136)
+    kernel, _ = schedule(parse_kernel(text), LANES)
+    counted = [
+        s.var.name for s in walk(kernel.body) if isinstance(s, K.Loop) and s.kind == "serial"
+    ]
+    assert counted.index("oo") < counted.index("t")
+
+
 @pytest.mark.parametrize(
     ("m", "n", "columns"), [(16, 64, 32), (17, 60, 8), (9, 100, 32), (24, 8, 8), (8, 150, 24)]
 )
@@ -109,6 +165,34 @@ def test_lanes_of_a_cpu_share_rows_that_are_gone_through_several_times() -> None
     e = np.exp(x - x.max(1, keepdims=True))
     wanted = (e / e.sum(1, keepdims=True)).reshape(-1)
     np.testing.assert_allclose(result(kernel, POSING, x), wanted, rtol=1e-4)
+
+
+COLUMNS = """\
+kernel columns(p0: f32[{width}] global, p1: f32[{size}] global)
+  loop c serial {width}
+    alloc s: f32[] private
+    s[] = 0.0:f32
+    loop r serial {rows}
+      s[] add= p1[c + {width}*r]
+    alloc m: f32[] private
+    m[] = -inf:f32
+    loop q serial {rows}
+      m[] max= sub(p1[c + {width}*q], s[])
+    p0[c] = mul(m[], 2.0:f32)
+"""
+
+
+@pytest.mark.parametrize("width", [256, 784, 999])
+def test_reductions_of_columns_walk_along_rows(width: int) -> None:
+    text = COLUMNS.format(width=width, rows=400, size=400 * width)
+    kernel, opts = schedule(parse_kernel(text), LANES)
+    verify_kernel(kernel)
+    (sunk,) = (opt for opt in opts if isinstance(opt, Sink))
+    masked = any(isinstance(opt, Split) and opt.tail == "mask" for opt in opts)
+    assert len(sunk.axes) == 3 and masked == (width == 999)
+    x = np.random.default_rng(0).integers(-9, 9, (400, width)).astype(np.float32)
+    wanted = 2 * (x - x.sum(0)).max(0)
+    np.testing.assert_array_equal(result(kernel, LANES, x), wanted)
 
 
 def test_lanes_of_a_cpu_have_tiles_of_products() -> None:

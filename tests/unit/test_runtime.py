@@ -8,10 +8,12 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import gpu
 from gpu import Tensor
 from gpu.compiler.render.llvm import LLVMRenderer
 from gpu.compiler.render.llvm_target import host_target
@@ -214,6 +216,21 @@ def test_no_optimisation_gives_the_same_result(tmp_path: Path) -> None:
     plain = python(WARM, CACHE_DIR=str(tmp_path), NOOPT="1")[0].split()[0]
     fast = python(WARM, CACHE_DIR=str(tmp_path))[0].split()[0]
     assert float(plain) == pytest.approx(float(fast), rel=1e-5)
+
+
+@pytest.mark.parametrize(("make", "size"), [(lambda f: f, 70), (gpu.jit, 80)])
+def test_a_setting_that_changes_within_a_process_compiles_anew(make: Any, size: int) -> None:
+    def step(x: Tensor) -> Tensor:
+        return (x * 3 + 17).sum(1).realize()
+
+    run, x = make(step), Tensor(np.ones((64, size), np.float32)).realize()
+    counts = []
+    for noopt in (0, 1, 0, 1):
+        with gpu.Context(NOOPT=noopt):
+            for _ in range(2):
+                np.testing.assert_array_equal(run(x).numpy(), np.full(64, 20 * size, np.float32))
+        counts.append(Counters.compiled)
+    assert counts[1] > counts[0] and counts[1:] == [counts[1]] * 3
 
 
 def test_a_chain_of_50000_operations_runs() -> None:

@@ -11,13 +11,13 @@ several lines.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.index import Var
+from gpu.compiler.ir.index import Var, divides, expr, iterations
 from gpu.compiler.opt.opts import Bind, Opt, Reorder, Split, Stage
-from gpu.compiler.opt.shape import leaves, sum_of_products
+from gpu.compiler.opt.shape import SumOfProducts, leaves, sum_of_products
 from gpu.compiler.opt.tree import values
 from gpu.compiler.target import Target
 
@@ -28,6 +28,10 @@ PANEL_TILES: Final = 4
 PANEL_BYTES: Final = 1 << 18
 # Bytes of an operand that is at hand without packing it.
 NEAR_BYTES: Final = 1 << 15
+# Steps of the sum that are written out where memory is read by fours.
+STEPS: Final = 4
+# Which part of a tile's rows a second tile has, for what is left over where that is not known.
+SHORT: Final = 3
 # Multiplications below which tiling gains nothing.
 SMALL: Final = 1 << 12
 
@@ -52,30 +56,32 @@ class Contraction(NamedTuple):
     across: K.Value
 
 
-def match(kernel: K.Kernel) -> Contraction | None:
-    """The kernel as a contraction, or None if it is something else."""
+def match(kernel: K.Kernel, symbolic: bool = False) -> Contraction | None:
+    """The kernel as a contraction, or None if it is something else.
+
+    With `symbolic`, how often `u` and `v` run may be known at launch only.
+    """
     found = sum_of_products(kernel)
     if found is None:
         return None
     stores = [leaf.update for leaf in leaves(kernel.body) if leaf.update.buf.space == "global"]
     for v in reversed(found.independent):
-        if v.stop is None and all(s.indices[0].coeff(v) == 1 for s in stores):
-            return _with_lanes(v, found.independent, found.reduction, found.update.value)
+        known = symbolic or v.stop is None
+        if known and all(s.indices[0].coeff(v) == 1 for s in stores):
+            counted = [u for u in found.independent if symbolic or u.stop is None]
+            return _with_lanes(v, counted, found)
     return None
 
 
-def _with_lanes(
-    v: Var, independent: tuple[Var, ...], reduction: tuple[Var, ...], product: K.Value
-) -> Contraction | None:
-    a, b = product.args
+def _with_lanes(v: Var, counted: Sequence[Var], found: SumOfProducts) -> Contraction | None:
+    a, b = found.update.value.args
     if (v in a.vars) == (v in b.vars):
         return None
     along, across = (a, b) if v in a.vars else (b, a)
-    counted = [u for u in independent if u.stop is None]
     unrollable = [u for u in counted if u in across.vars and u not in along.vars]
     u = max(unrollable, key=lambda var: var.extent, default=None)
-    outer = tuple(var for var in independent if var not in (v, u))
-    return Contraction(outer, v, u, reduction, along, across)
+    outer = tuple(var for var in found.independent if var not in (v, u))
+    return Contraction(outer, v, u, found.reduction, along, across)
 
 
 class _Tiles(NamedTuple):
@@ -134,8 +140,29 @@ def tile(c: Contraction, target: Target) -> Iterator[Opt]:
         (buf,) = {load.attr[0].name for load in _loads(c.along)}
         depends = [r.name for r in c.reduction if r in c.along.vars]
         yield Stage(holder, buf, (*counted, *depends, *levels.inside()))
+        masked = {var for load in _loads(c.along) for var in load.attr[2].vars}
+        outside = [r.name for r in c.reduction if r in masked]
+        if outside and outside != depends:
+            # So that masks are made once for all that they hold for.
+            rest = [name for name in depends if name not in outside]
+            yield Reorder(tuple(f"{n}s" for n in (*counted, *outside, *rest, *levels.inside())))
         yield from levels.bind("s")
-    yield from _split_across(c.u, counted, levels, tiles.rows)
+    if target.native.quads:
+        yield from _steps(c.reduction[-1])
+    # Rows left over beside the loop over the others would be more than a nest, and then no grid.
+    rounded = target.parallel == "grid" and c.u.stop is None
+    yield from _split_across(c.u, counted, levels, tiles.rows, rounded)
+
+
+def _steps(inner: Var) -> Iterator[Opt]:
+    """Some steps of the sum written out, whose operands are neighbours in memory."""
+    if inner.stop is not None:
+        return
+    if inner.extent <= STEPS:
+        yield Bind(inner.name, "unroll")
+    elif inner.extent % STEPS == 0 or inner.extent >= 4 * STEPS:
+        yield Split(inner.name, STEPS, "exact" if inner.extent % STEPS == 0 else "peel")
+        yield Bind(f"{inner.name}i", "unroll")
 
 
 def _width(tiles: _Tiles) -> int:
@@ -148,7 +175,8 @@ def _choose(c: Contraction, target: Target) -> _Tiles | None:
     lanes = target.vector_bytes // max(c.along.dtype.itemsize, 4)
     if lanes < 2 or c.v.extent < lanes or work < SMALL:
         return None
-    if c.u is None and any(load.attr[1][0].coeff(c.v) != 1 for load in _loads(c.along)):
+    apart = any(load.attr[1][0].coeff(c.v) != 1 for load in _loads(c.along))
+    if c.u is None and (apart or c.v.stop is not None):
         return None  # nothing is used twice: packing would not pay, gathering neither
     vectors = min(PANEL_TILES, c.v.extent // lanes)
     if c.u is None:
@@ -156,7 +184,7 @@ def _choose(c: Contraction, target: Target) -> _Tiles | None:
     vectors = _vectors(c.v, target, lanes)
     rows = _rows(c.u.extent, target, vectors)
     # Packing takes memory near a worker; where blocks are one thread, theirs is as far as any.
-    pays = target.parallel == "worker" and _worth_packing(c, rows)
+    pays = target.parallel == "worker" and _worth_packing(c, rows, lanes)
     depth_bytes = math.prod(r.extent for r in c.reduction) * c.along.dtype.itemsize
     lines = _lines(c, lanes, vectors)
     if pays and lines and depth_bytes * c.v.extent * vectors <= PANEL_BYTES:
@@ -177,18 +205,18 @@ def _vectors(v: Var, target: Target, lanes: int) -> int:
     A number nearby that divides `v` is better still.
     """
     square = math.isqrt(target.registers // lanes)
-    most = v.extent // lanes
+    most = -(-v.extent // lanes)
     if square <= TILE_VECTORS:
         return min(TILE_VECTORS, most)
     wanted = min(1 << (square.bit_length() - 1), most)
     near = range(wanted // 2 + 1, 2 * wanted)
-    exact = [count for count in near if v.extent % (count * lanes) == 0]
+    exact = [count for count in near if divides(count * lanes, v)]
     return min(exact, key=lambda count: abs(count - wanted), default=wanted)
 
 
 def _lines(c: Contraction, lanes: int, vectors: int) -> Var | None:
     """A loop whose iterations give the vectors of a tile where those along `v` leave a rest."""
-    if c.v.extent % lanes or c.v.extent % (lanes * vectors) == 0:
+    if c.v.stop is not None or c.v.extent % lanes or c.v.extent % (lanes * vectors) == 0:
         return None
     for var in reversed(c.outer):
         independent = var in c.along.vars and var not in c.across.vars
@@ -210,13 +238,16 @@ def _loads(value: K.Value) -> list[K.Value]:
     return [v for v in values(value, set()) if v.kind == "load"]
 
 
-def _worth_packing(c: Contraction, rows: int) -> bool:
+def _worth_packing(c: Contraction, rows: int, lanes: int) -> bool:
     """Whether panels of `along` are read often enough, and badly enough as they lie."""
     assert c.u is not None
     loads = _loads(c.along)
     if len({load.attr[0] for load in loads}) != 1:
         return False
-    awkward = any(load.attr[1][0].coeff(c.v) != 1 or load.attr[2].constraints for load in loads)
+    whole = c.v.extent % lanes == 0  # else the last vector is masked, packed it is not
+    awkward = not whole or any(
+        load.attr[1][0].coeff(c.v) != 1 or load.attr[2].constraints for load in loads
+    )
     reused = c.u.extent // rows >= 4
     depth = math.prod(r.extent for r in c.reduction)
     far = depth * c.v.extent * c.along.dtype.itemsize > NEAR_BYTES
@@ -235,7 +266,8 @@ def _split_along(v: Var, tiles: _Tiles) -> tuple[list[Opt], _Levels]:
     names: list[str | None] = []
     for size in (_width(tiles), tiles.lanes * tiles.vectors, tiles.lanes):
         if size < extent:
-            splits.append(Split(name, size, "mask" if extent % size else "exact"))
+            exact = divides(size, v) if name == v.name else extent % size == 0
+            splits.append(Split(name, size, "exact" if exact else "mask"))
             names.append(f"{name}o")
             name, extent = f"{name}i", size
         else:
@@ -244,16 +276,33 @@ def _split_along(v: Var, tiles: _Tiles) -> tuple[list[Opt], _Levels]:
     return splits, _Levels(panel, tile_, vector, name)
 
 
-def _split_across(u: Var, counted: tuple[str, ...], levels: _Levels, rows: int) -> Iterator[Opt]:
-    """Writes out `rows` of `u` inside the loops `counted`, around the vectors of a tile."""
-    name, tail = u.name, u.extent % rows
-    if rows < u.extent:
-        yield Split(name, rows, "peel" if tail else "exact")
-        name = f"{name}i"
-    for written_out, suffix in ((name, ""), (f"{u.name}t", "t"))[: 2 if tail else 1]:
-        above = [f"{n}{suffix}" for n in counted]
-        if above:
-            below = [f"{n}{suffix}" for n in levels.inside()]
-            yield Reorder((*above, written_out, *below))
-        yield Bind(written_out, "unroll")
+def _split_across(
+    u: Var, counted: tuple[str, ...], levels: _Levels, rows: int, rounded: bool
+) -> Iterator[Opt]:
+    """Writes out `rows` of `u` inside the loops `counted`, around the vectors of a tile.
+
+    What is left over is written out too. Where its number is not known it is done a few at a time,
+    and what is left of that one by one. If `rounded`, rows that are none fill the last ones up.
+    """
+    left, name, suffix = iterations(u), u.name, ""
+    written_out: list[tuple[str, str]] = []
+    short = [] if u.stop is None or rows < 2 * SHORT else [rows // SHORT]
+    for size in (rows, *short):
+        if size < left.hi:
+            left = left % size
+            tail = "exact" if left is expr(0) else "mask" if rounded else "peel"
+            left = expr(0) if rounded else left
+            yield Split(name, size, tail)
+            written_out.append((f"{name}i", suffix))
+            name, suffix = f"{name}t", f"{suffix}t"
+    if left.is_const and left is not expr(0):
+        written_out.append((name, suffix))
+    elif left is not expr(0):
         yield from levels.bind(suffix)
+    for loop, copy in written_out:
+        above = [f"{n}{copy}" for n in counted]
+        if above:
+            below = [f"{n}{copy}" for n in levels.inside()]
+            yield Reorder((*above, loop, *below))
+        yield Bind(loop, "unroll")
+        yield from levels.bind(copy)

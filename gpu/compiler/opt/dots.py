@@ -8,20 +8,26 @@ out around them, so that each vector that is loaded is used several times.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var, divides
 from gpu.compiler.opt.opts import Bind, Opt, Reorder, Rfactor, Split
 from gpu.compiler.opt.shape import scattered, sum_of_products
+from gpu.compiler.opt.tree import values
 from gpu.compiler.target import Target
+
+# Vectors of a sum that are written out, where its last one is not whole.
+MOST_ROUNDS: Final = 8
 
 
 class Dots(NamedTuple):
     """The loops of a tile of dot products.
 
     Attributes:
-        outer: output loops that stay as they are.
+        outer: output loops around the tiles.
+        near: output loops inside them: all their iterations read about the same memory, as the taps
+            of a convolution do.
         first: the output loop that only one operand depends on, and how many steps are written out.
         second: the same for the other operand, or None.
         along: the innermost loop of the sum.
@@ -29,6 +35,7 @@ class Dots(NamedTuple):
     """
 
     outer: tuple[Var, ...]
+    near: tuple[Var, ...]
     first: tuple[Var, int]
     second: tuple[Var, int] | None
     along: Var
@@ -72,9 +79,18 @@ def _tile(
         steps = _divisor(first, (target.registers - inner - 1) // inner)
     else:
         steps = _divisor(first, target.registers // 4)
-    chosen = {first} | ({second[0]} if second else set())
-    outer = tuple(v for v in independent if v not in chosen)
-    return Dots(outer, (first, steps), second, along, _lanes_of(target, product))
+    tiled = {first} | ({second[0]} if second else set())
+    shortest = min(_step(product, v) for v in tiled)
+    others = [v for v in independent if v not in tiled]
+    near = tuple(v for v in others if _step(product, v) < shortest)
+    outer = tuple(v for v in others if v not in near)
+    return Dots(outer, near, (first, steps), second, along, _lanes_of(target, product))
+
+
+def _step(product: K.Value, var: Var) -> int:
+    """The most elements that an iteration of `var` moves on in memory."""
+    loads = [v for v in values(product, set()) if v.kind == "load"]
+    return max((abs(i.coeff(var)) for load in loads for i in load.attr[1]), default=0)
 
 
 def _divisor(var: Var, most: int) -> int:
@@ -86,7 +102,8 @@ def tile(dots: Dots) -> Iterator[Opt]:
     """The transformations that make the tile."""
     tiled = [pair for pair in (dots.first, dots.second) if pair is not None]
     names = [var.name for var, _ in tiled]
-    yield Reorder((*(v.name for v in dots.outer), *names))
+    outer, near = ([v.name for v in loops] for loops in (dots.outer, dots.near))
+    yield Reorder((*outer, *names, *near))
     counted, written_out = [], []
     for var, steps in tiled:
         if steps == var.extent and var.stop is None:
@@ -97,9 +114,23 @@ def tile(dots: Dots) -> Iterator[Opt]:
             yield Split(var.name, steps)
             counted.append(f"{var.name}o")
             written_out.append(f"{var.name}i")
-    yield Reorder((*counted, *written_out))
-    yield Rfactor(dots.along.name, dots.lanes)
+    yield Reorder((*counted, *near, *written_out))
+    along = dots.along.name
+    if _ends_in_zeros(dots):
+        # The last vector is filled up with zeros; one by one, its elements would cost more.
+        yield Split(along, dots.lanes, tail="zero")
+        written_out.append(f"{along}o")
+        along = f"{along}i"
+    yield Rfactor(along, dots.lanes)
     for part in "zif":
-        yield Bind(f"{dots.along.name}{part}", "vector")
+        yield Bind(f"{along}{part}", "vector")
     for name in written_out:
         yield Bind(name, "unroll")
+
+
+def _ends_in_zeros(dots: Dots) -> bool:
+    """Whether the sum is a few vectors and a rest that is longer than one element."""
+    if dots.along.stop is not None:
+        return False
+    rounds, rest = divmod(dots.along.extent, dots.lanes)
+    return rest > 1 and rounds < MOST_ROUNDS

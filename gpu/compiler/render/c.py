@@ -8,10 +8,9 @@ integers, no aliasing by type, and products fused with sums within an expression
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from gpu.compiler.ir.linear import Inst, Limit, Program
 from gpu.compiler.render import c_memory, c_ops
+from gpu.compiler.render.c_flow import FlowPrinter, OpenLoop
 from gpu.compiler.render.c_text import (
     I64,
     PRELUDE,
@@ -26,11 +25,9 @@ from gpu.compiler.render.cpu import (
     constant_value,
     launch_data,
     place_locals,
-    refuse_what_is_lacking,
 )
 from gpu.compiler.target import Target
 from gpu.core.dtype import dtypes
-from gpu.core.errors import VerifyError
 
 
 class CRenderer:
@@ -56,33 +53,18 @@ class CRenderer:
         return launch_data(program)
 
 
-class _Loop(NamedTuple):
-    """A loop that is being printed: its `loop`, and the variables of its carries."""
+class _Function(FlowPrinter[Value]):
+    """One program on its way to text."""
 
-    inst: Inst
-    carries: tuple[Value, ...]
-
-
-class _Function:
-    """One program on its way to text; instructions are printed by the method of their name."""
+    emitter: Emitter
 
     def __init__(self, target: Target, program: Program):
-        self.target, self.program = target, program
-        self.emitter = Emitter()
+        super().__init__(target, program, Emitter())
         self.places = place_locals(program)
-        self.values: dict[Inst, Value] = {}
-        self.open_loops: list[_Loop] = []
-        self.carried: dict[Inst, tuple[Value, ...]] = {}
 
     def text(self) -> str:
         """The whole source."""
-        for inst in self.program.body:
-            refuse_what_is_lacking(self.target, self.program, inst)
-            value = getattr(self, f"_{inst.op}")(inst)
-            if value is not None:
-                self.values[inst] = value
-        if self.open_loops:
-            raise VerifyError(f"{self.program.name}: {self.open_loops[-1].inst} has no end")
+        self.print_body()
         if self.emitter.fenced:  # non-temporal stores are not ordered otherwise
             self.emitter.line("__atomic_thread_fence(__ATOMIC_SEQ_CST);")
         return "\n".join(
@@ -109,9 +91,6 @@ class _Function:
             lines.append(f"  u8 *scratch = (u8 *)args[{position}] + worker * {size};")
         return lines
 
-    def _args(self, inst: Inst) -> list[Value]:
-        return [self.values[a] for a in inst.args]
-
     def _const(self, inst: Inst) -> Value:
         value = constant(inst.dtype, inst.lanes, inst.attr[0])
         self.emitter.use(value.type)
@@ -136,7 +115,7 @@ class _Function:
 
     def _loop(self, inst: Inst) -> Value:
         kind, start, stop, step = inst.attr
-        carries = tuple(self.emitter.value(v.type, v.text) for v in self._args(inst))
+        carries = self._start_carries(inst)
         first = constant(dtypes.int64, 1, start)
         last = self._stop(stop)
         if kind == "worker" and not self._in_worker_loop():
@@ -144,15 +123,10 @@ class _Function:
         counter = self.emitter.name("n")  # not i, as in i64
         head = f"i64 {counter} = {first}; {counter} < {last}; {counter} += {step}"
         self.emitter.open(f"for ({head})")
-        self.open_loops.append(_Loop(inst, carries))
+        self.open_loops.append(OpenLoop(inst, carries))
         return Value(I64, counter)
 
-    def _in_worker_loop(self) -> bool:
-        return any(loop.inst.attr[0] == "worker" for loop in self.open_loops)
-
-    def _stop(self, stop: int | Limit) -> Value:
-        if isinstance(stop, Limit):
-            return self.values[stop.value]
+    def _constant_limit(self, stop: int) -> Value:
         return constant(dtypes.int64, 1, stop)
 
     def _chunk(self, start: int, stop: int | Limit, step: int) -> tuple[Value, Value]:
@@ -170,36 +144,6 @@ class _Function:
             for number in ("worker", "(worker + 1)")
         )
         return first, last
-
-    def _carry(self, inst: Inst) -> Value:
-        position: int = inst.attr[0]
-        for loop in self.open_loops:
-            if loop.inst is inst.args[0]:
-                return loop.carries[position]
-        raise VerifyError(f"a carry of {inst.args[0]} stands outside of that loop")
-
-    def _end(self, inst: Inst) -> None:
-        innermost = self.open_loops[-1].inst if self.open_loops else None
-        if innermost is not inst.attr[0]:
-            raise VerifyError(f"{inst} of {inst.attr[0]} ends {innermost}")
-        carries = self.open_loops.pop().carries
-        # All are read before any is changed: they may be swapped.
-        following = [self.emitter.value(v.type, v.text) for v in self._args(inst)]
-        for carry, value in zip(carries, following, strict=True):
-            self.emitter.line(f"{carry} = {value};")
-        self.emitter.close()
-        self.carried[inst] = carries
-
-    def _result(self, inst: Inst) -> Value:
-        position: int = inst.attr[0]
-        return self.carried[inst.args[0]][position]
-
-    def _if(self, inst: Inst) -> None:
-        self.emitter.open(f"if ({self.values[inst.args[0]]})")
-
-    def _endif(self, inst: Inst) -> None:
-        del inst
-        self.emitter.close()
 
     def _load(self, inst: Inst) -> Value:
         pointer, index, *mask = self._args(inst)

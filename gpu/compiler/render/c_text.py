@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir.evaluate import bitcast
 from gpu.compiler.ir.optable import scalar
+from gpu.compiler.render.c_flow import Statements
 from gpu.core.dtype import DType, PyScalar, dtypes
 
 _SCALARS: Final = {
@@ -124,29 +125,17 @@ def _float_literal(value: float, dtype: DType) -> str:
     return f"{value.hex()}{suffix}"
 
 
-class Emitter:
+class Emitter(Statements[Value]):
     """Collects the statements of one function, and names its variables.
 
     Attributes:
         declarations: of vector types, in order of first use.
-        entry: statements that are printed before all others.
-        lines: statements of the body.
-        fenced: whether stores were made that need a fence before the function returns.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.declarations: dict[str, None] = {}
-        self.entry: list[str] = []
-        self.lines: list[str] = []
-        self.fenced = False
-        self._depth = 1
-        self._names = 0
         self._spares: set[str] = set()
-
-    def name(self, prefix: str = "v") -> str:
-        """A name that no other variable has."""
-        self._names += 1
-        return f"{prefix}{self._names}"
 
     def use(self, kind: Type) -> Type:
         """Declares a type where it is a vector; returns it."""
@@ -163,25 +152,15 @@ class Emitter:
         self.declarations[f"typedef {kind} {kind}_packed {attribute};"] = None
         return f"{kind}_packed"
 
-    def line(self, text: str) -> None:
-        """Appends a statement."""
-        self.lines.append("  " * self._depth + text)
-
-    def open(self, head: str) -> None:
-        """Starts a block."""
-        self.line(f"{head} {{")
-        self._depth += 1
-
-    def close(self) -> None:
-        """Ends a block."""
-        self._depth -= 1
-        self.line("}")
-
     def value(self, kind: Type, expression: str) -> Value:
         """A new variable that holds an expression of its type."""
         name = self.name()
         self.line(f"{self.use(kind)} {name} = {expression};")
         return Value(kind, name)
+
+    def copy(self, value: Value) -> Value:
+        """A new variable that holds a value."""
+        return self.value(value.type, value.text)
 
     def cast(self, kind: Type, expression: str) -> Value:
         """A new variable that holds an expression converted by a C cast.

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir.evaluate import bitcast
 from gpu.compiler.ir.optable import scalar
+from gpu.compiler.render.c_flow import Statements
 from gpu.core.dtype import DType, PyScalar, dtypes
 
 LANES: Final = (1, 2, 4, 8, 16)
@@ -122,40 +123,12 @@ def real(kind: Type, value: float) -> Value:
     return Value(kind, f"(({kind})({literal}))")
 
 
-class Emitter:
-    """Collects the statements of one kernel, and names its variables.
+class Emitter(Statements[Value]):
+    """Collects the statements of one kernel, and names its variables."""
 
-    Attributes:
-        entry: statements that are printed before all others.
-        lines: statements of the body.
-        fenced: whether stores were made that need a fence before the kernel ends.
-    """
-
-    def __init__(self) -> None:
-        self.fenced = False
-        self.entry: list[str] = []
-        self.lines: list[str] = []
-        self._depth = 1
-        self._names = 0
-
-    def name(self, prefix: str = "v") -> str:
-        """A name that no other variable has."""
-        self._names += 1
-        return f"{prefix}{self._names}"
-
-    def line(self, text: str) -> None:
-        """Appends a statement."""
-        self.lines.append("  " * self._depth + text)
-
-    def open(self, head: str) -> None:
-        """Starts a block, after a head unless that is empty."""
-        self.line(f"{head} {{" if head else "{")
-        self._depth += 1
-
-    def close(self) -> None:
-        """Ends a block."""
-        self._depth -= 1
-        self.line("}")
+    def copy(self, value: Value) -> Value:
+        """A new variable that holds a value."""
+        return self.value(value.type, value.text)
 
     def value(self, kind: Type, expression: str) -> Value:
         """A new variable that holds an expression of its type."""

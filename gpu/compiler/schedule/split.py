@@ -1,4 +1,9 @@
-"""Reductions with few results and many elements, split so that all workers have a part."""
+"""Reductions of many elements, split in two: partial results, and their sum.
+
+There are two reasons: with few results not every worker would have a part; and a sum of products
+that is longer than a cache, as the gradient of a convolution's weights over a batch, would read
+all its operands anew for every few results. A part of it stays in the cache meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ from typing import Final
 
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import has_symbols
-from gpu.compiler.ir.graph import Node, accumulate_as
+from gpu.compiler.ir.graph import MOVEMENT, Node, accumulate_as
 from gpu.compiler.ir.rewrite import rewrite
 from gpu.compiler.target import Target
 
@@ -15,7 +20,12 @@ from gpu.compiler.target import Target
 LONG: Final = 1 << 17
 # Results from which there is enough to do at once anyway.
 MANY: Final = 16
-PARTS: Final = (64, 32, 16, 8, 4, 2)
+PARTS: Final = (2, 4, 8, 16, 32, 64)
+# Products summed into one result from which their operands are worth keeping in a cache, how often
+# each element of those is used, and bytes of operands that stay in one.
+LONG_SUM: Final = 1 << 13
+REUSED: Final = 8
+CACHED: Final = 1 << 19
 
 
 def split_reductions(
@@ -29,7 +39,12 @@ def split_reductions(
     """
 
     def change(node: Node) -> Node | None:
-        return _split(node) if _is_long(node) and target_of(node.device).workers > 1 else None
+        target = target_of(node.device)
+        if _is_long(node) and target.workers > 1:
+            return _split(node, PARTS[-1])
+        if target.vector_bytes and (parts := _parts_in_cache(node)) > 1:
+            return _split(node, parts)
+        return None
 
     return rewrite(roots, is_leaf, change)
 
@@ -40,7 +55,31 @@ def _is_long(node: Node) -> bool:
     return node.src[0].size >= LONG * node.size
 
 
-def _split(node: Node) -> Node | None:
+def _parts_in_cache(node: Node) -> int:
+    """Parts of a long sum of products whose operands fit a cache; 1 where there is no gain."""
+    if node.kind != "reduce" or node.attr[0] != "add" or not node.size:
+        return 1
+    product = node.src[0]
+    if product.size < LONG_SUM * node.size or (product.kind, product.attr) != ("alu", ("mul",)):
+        return 1
+    bases = [_moved(factor) for factor in product.src]
+    if product.size < REUSED * max(base.size for base in bases):
+        return 1
+    read = sum(base.nbytes for base in bases)
+    parts = -(-read // CACHED)
+    # With more, writing the partial results and reading them again would take over.
+    return parts if 4 * parts * node.nbytes <= read else 1
+
+
+def _moved(node: Node) -> Node:
+    """What a chain of movements starts from."""
+    while node.kind in MOVEMENT:
+        node = node.src[0]
+    return node
+
+
+def _split(node: Node, wanted: int) -> Node | None:
+    """The reduction in `wanted` parts, or the next number that its longest axis can be cut into."""
     monoid, axes = node.attr
     source = node.src[0]
     counted = [a for a in axes if not has_symbols(source.shape[a])]
@@ -48,9 +87,10 @@ def _split(node: Node) -> Node | None:
         return None
     axis = max(counted, key=lambda a: source.shape[a])
     size = source.shape[axis]
-    parts = next((p for p in PARTS if size % p == 0), None)
-    if parts is None:
+    possible = [p for p in PARTS if size % p == 0]
+    if not possible:
         return None
+    parts = next((p for p in possible if p >= wanted), possible[-1])
     wide = G.cast(source, accumulate_as(source.dtype))
     shape = (*source.shape[:axis], parts, size // parts, *source.shape[axis + 1 :])
     inner = [a + (a >= axis) for a in axes]  # the split axis by its second half

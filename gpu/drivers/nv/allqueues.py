@@ -1,4 +1,4 @@
-"""All queues of a device: a compute and a copy queue, more compute queues, and copies on those.
+"""All queues of a device: a compute queue, copy queues, more compute queues, and copies on those.
 
 Compute queues beyond the first are each in a channel group of their own.
 """
@@ -36,7 +36,7 @@ COMPUTE_COPIES: Final = Question(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AllQueues:
-    """Channels, scheduled: the first compute queue and the copy queue, and more compute queues.
+    """Channels, scheduled: the first compute queue and the copy queues, and more compute queues.
 
     ``copies_on_compute`` is whether compute queues copy too.
     """

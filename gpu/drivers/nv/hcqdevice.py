@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 
 from gpu.core.errors import DeviceError, DeviceHang, DeviceLost, OutOfMemory
 from gpu.core.log import get_logger
+from gpu.drivers.nv.barecode import BareCode
 from gpu.drivers.nv.blame import blame
 from gpu.drivers.nv.channel import Channel as NvChannel
 from gpu.drivers.nv.copyengine import set_up_copy
@@ -80,6 +81,7 @@ class RmDevice(HCQDevice):
             command_memory=command_memory,
             staging=staging,
         )
+        self.allocator.places = port.copy_places
         try:
             self._set_up()
         except BaseException:
@@ -139,7 +141,7 @@ class RmDevice(HCQDevice):
 
     def load(
         self,
-        cubin: Cubin,
+        cubin: Cubin | BareCode,
         name: str,
         layout: ArgumentLayout,
         *,
@@ -147,7 +149,7 @@ class RmDevice(HCQDevice):
         stack: int = 0,
         written: Sequence[int] | None = None,
     ) -> HCQProgram:
-        """A kernel of a cubin, in memory of its own, ready to be launched.
+        """A kernel of a cubin or bare code, in memory of its own, ready to be launched.
 
         ``dynamic_shared`` is bytes of a block beside what it declares, ``stack`` of a thread for
         recursion. Raises InvalidIndex for a name that it does not have, InvalidValue for a layout
@@ -155,7 +157,7 @@ class RmDevice(HCQDevice):
         """
         kernel = cubin.kernel(name)
         check_arguments(kernel, layout)
-        size = cubin.image.size
+        size = cubin.size
         memory = self.exclusively(self.allocate, size, MemoryKind.VISIBLE)
         buffer = HCQBuffer(Allocation(memory, self, reusable=False), 0, memory.size)
         assert memory.window is not None, "code is written by the host"
