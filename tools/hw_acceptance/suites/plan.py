@@ -11,6 +11,14 @@ GROUP: Final = "suites"
 
 SUITES: Final = (
     Step(
+        "PTX instruction vectors",
+        "each form of an instruction gives what the simulator says",
+        GROUP,
+        "tools.hw_acceptance.vectors.compare:instructions",
+        120.0,
+        needs=("11 kernels", "12 copies"),
+    ),
+    Step(
         "chained launches",
         "launches of one submission that start each other, by each way to do so",
         GROUP,
