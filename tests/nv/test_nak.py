@@ -82,6 +82,8 @@ class NirExecutor:
 
 
 class _Running:
+    instructions = 0  # nobody counts them
+
     def __init__(self, program: NirProgram, launch: Launch, memory: KernelMemory):
         self.program, self.launch, self.memory = program, launch, memory
 
