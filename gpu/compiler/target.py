@@ -30,6 +30,7 @@ class Native:
         paired: whether integers of 64 bits are two of 32; all that is left of int64 is then
             counters and places in memory, which fit 32 bits.
         scalar: whether vectors are written out lane by lane.
+        quads: whether memory is best accessed by four neighbouring words at a time.
         lacking: dtypes that no kernel may have.
         shuffled: dtypes that threads of a warp exchange; others go as integers of 32 bits.
     """
@@ -40,6 +41,7 @@ class Native:
     compute_as_int32: frozenset[DType] = field(default=frozenset())
     paired: bool = False
     scalar: bool = False
+    quads: bool = False
     lacking: frozenset[DType] = field(default=frozenset())
     shuffled: frozenset[DType] = WORDS
 
@@ -147,7 +149,7 @@ class Target:
         shape = (self.parallel, self.workers, self.vector_bytes, self.registers)
         blocks = (self.threads, self.shared_bytes, self.warp, self.shuffle)
         launches = (self.max_blocks, self.buffers)
-        lacks = (dtypes_of, native.paired, native.scalar, self.matrices)
+        lacks = (dtypes_of, native.paired, native.scalar, native.quads, self.matrices)
         sizes = f"{shape}|{blocks}|{launches}"
         images = f"|{tuple(self.images)}" if self.images else ""
         return f"{self.name}|{self.features}|{sizes}|{sorted(native.ops)}|{lacks}{images}"

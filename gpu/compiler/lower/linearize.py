@@ -22,6 +22,7 @@ from gpu.compiler.lower.emit import Emitter
 from gpu.compiler.lower.exchange import Exchanger
 from gpu.compiler.lower.legalize import Legalizer
 from gpu.compiler.lower.matrices import Matrices
+from gpu.compiler.lower.quads import quads
 from gpu.compiler.lower.registers import Key, Registers, find_homes
 from gpu.compiler.lower.scalarize import scalarize
 from gpu.compiler.lower.split64 import split64
@@ -46,7 +47,8 @@ def linearize(kernel: K.Kernel, target: Target) -> Program:
     program = _Linearizer(kernel, target).run()
     if target.native.scalar:
         program = scalarize(program, target.native)
-    return split64(program, target.native) if target.native.paired else program
+    program = split64(program, target.native) if target.native.paired else program
+    return quads(program) if target.native.quads else program
 
 
 class _Linearizer:

@@ -43,6 +43,8 @@ EACH: Final = 4
 FEWEST: Final = 8
 # Elements of a row that a thread keeps where its registers are a CPU's memory.
 KEPT_BY_LANES: Final = 64
+# Neighbours that a thread has where memory is read by fours.
+FOUR: Final = 4
 # Thread loops at most, those of the tiles of matrix instructions aside.
 DIMENSIONS: Final = 3
 # Elements that a thread writes where each is little work, and elements from which it does.
@@ -143,6 +145,8 @@ def in_rows(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     longest = work_of(nest[-1].body if nest else kernel.body).shared
     threads = _team(longest, outer, target)
     yield from (Bind(loop.var.name, "grid") for loop in nest)
+    if target.native.quads:
+        yield from _by_fours(kernel, len(nest), threads)
     axis = nest[-1].var if nest else None
     fit = target.shared_bytes // max(_row_bytes(kernel, target), 1)
     rows = min(_block(target) // threads, axis.extent, fit) if axis else 1
@@ -156,6 +160,16 @@ def in_rows(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
         yield Split(axis.name, rows, "mask")
     yield Bind(name, "thread")
     yield Cooperate(name, threads, kept=kept, warp=target.shuffle)
+
+
+def _by_fours(kernel: K.Kernel, depth: int, threads: int) -> Iterator[Opt]:
+    """Loops inside the outer ones in steps of four neighbours, where `threads` share all steps."""
+    for leaf in leaves(kernel.body):
+        var = leaf.loops[-1].var
+        shared = len(leaf.loops) > depth and var.stop is None
+        if shared and var.extent % (FOUR * threads) == 0 and not scattered(leaf.update, var):
+            yield Split(var.name, FOUR)
+            yield Bind(f"{var.name}i", "unroll")
 
 
 def _block(target: Target) -> int:

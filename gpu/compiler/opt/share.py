@@ -244,7 +244,8 @@ def _can_be_dealt(loop: K.Loop) -> bool:
 def _renest(nest: Sequence[K.Loop], old: K.Loop | None, new: Var, body: K.Stmt) -> K.Stmt:
     """`body` in loops like those of `nest`, with one over `new` in the place of `old`."""
     for loop in reversed(nest):
-        body = K.Loop(new if loop is old else loop.var, "serial", as_block(body))
+        kind = "serial" if loop is old else loop.kind
+        body = K.Loop(new if loop is old else loop.var, kind, as_block(body))
     return body
 
 

@@ -29,7 +29,7 @@ WARP: Final = 32
 # multiply-add 1 ns, even where its registers are memory. So tiles are as large as its compiler
 # takes in a few seconds, and what is loaded is kept.
 VECTOR_BYTES: Final = 16
-VECTORS: Final = 136
+VECTORS: Final = 69
 LANES: Final = 8
 CPU_THREADS: Final = 64
 
@@ -44,6 +44,8 @@ class WGSLLimits(NamedTuple):
         shared_bytes: memory that they share.
         rounds: of all loops of an invocation together, after which its compiler stops; 0 for any.
         is_cpu: whether invocations are the lanes of a CPU's vectors, and memory costs a call each.
+        quads: whether loads of four words from a texture are so much faster than from a buffer that
+            what is only read is copied to one.
         subgroup: consecutive invocations along x that are always one subgroup, a power of two; 0
             where there are none, or nobody knows which they are.
     """
@@ -54,6 +56,7 @@ class WGSLLimits(NamedTuple):
     shared_bytes: int = 16384
     rounds: int = 0
     is_cpu: bool = False
+    quads: bool = False
     subgroup: int = 0
 
 
@@ -67,6 +70,7 @@ def wgsl_target(limits: WGSLLimits, has_f16: bool, features: str = "") -> Target
         compute_as_int32=frozenset({dtypes.int8, dtypes.int16, dtypes.uint8, dtypes.uint16}),
         paired=True,
         scalar=limits.is_cpu,
+        quads=limits.quads,
         lacking=frozenset({dtypes.float64}),
     )
     if limits.is_cpu:

@@ -1,8 +1,8 @@
 """How a program is launched in WebGPU: its workgroups, its bindings, the memory beside them.
 
-Binding 0 and on are the parameters in order. Then comes a buffer for the `local`s that are too
-large for an invocation, and a uniform buffer with the values of the launch as a struct of i32;
-either only where there are any.
+Binding 0 and on are the parameters in order, some of them as textures. Then comes a buffer for the
+`local`s that are too large for an invocation, and a uniform buffer with the values of the launch as
+a struct of i32; either only where there are any.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir.linear import Inst, Limit, Program, block_size
+from gpu.compiler.render.wgsl_memory import loaded_in_quads
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
 
@@ -72,6 +73,8 @@ def shape_of(program: Program, most_groups: int) -> Shape:
     grid = tuple((loop, _extent(loop)) for loop in loops)
     iterations = math.prod(extent for _, extent in grid)
     threads = block_size(program)
+    if len(threads) > 3:
+        raise Unsupported(f"{program.name}: WebGPU has blocks of 3 dimensions, not {len(threads)}")
     if threads:
         x, y, z = (*reversed(threads), 1, 1)[:3]
         exchanges = any(i.op == "shuffle_xor" for i in program.body)
@@ -135,17 +138,24 @@ def spilled_bytes(spilled: Mapping[Inst, int], shape: Shape) -> int:
 def launch_data(program: Program, most_groups: int, has_f16: bool) -> dict[str, int]:
     """What launching takes besides the code: counts, which buffers are written, and extra memory.
 
-    `written` has a bit for each parameter, `spilled` is in bytes, `vals` a number of values.
+    `written` and `textures` have a bit for each parameter, `spilled` is in bytes, `vals` a number
+    of values.
     """
     shape = shape_of(program, most_groups)
     data = {
         "params": len(program.params),
         "written": sum(1 << i for i, p in enumerate(program.params) if p.written),
+        "textures": sum(1 << i for i in textures_of(program)),
         "vals": len(program.vals),
     }
     data |= dict(zip("xyz", shape.counts, strict=True))
     spilled = spills_of(program, shape, has_f16)
     return data | {"spilled": spilled_bytes(spilled, shape)}
+
+
+def textures_of(program: Program) -> set[int]:
+    """The parameters that are bound as textures: those loaded four elements at a time."""
+    return {pointer.attr[0] for pointer in loaded_in_quads(program.body)}
 
 
 def repeats_of(program: Program, most: int) -> dict[Inst, int]:
