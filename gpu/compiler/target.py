@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu.compiler.ir.optable import OPS
-from gpu.core.dtype import DType, dtypes
+from gpu.core.bits import is_power_of_two
+from gpu.core.dtype import DType, ImageDType, dtypes
 from gpu.core.errors import InvalidValue
 
+WORDS: Final = frozenset({dtypes.int32, dtypes.uint32, dtypes.float32})
 NARROW_FLOATS: Final = frozenset({dtypes.bfloat16, dtypes.float16, dtypes.fp8e4m3, dtypes.fp8e5m2})
 
 
@@ -28,7 +30,9 @@ class Native:
         paired: whether integers of 64 bits are two of 32; all that is left of int64 is then
             counters and places in memory, which fit 32 bits.
         scalar: whether vectors are written out lane by lane.
+        quads: whether memory is best accessed by four neighbouring words at a time.
         lacking: dtypes that no kernel may have.
+        shuffled: dtypes that threads of a warp exchange; others go as integers of 32 bits.
     """
 
     ops: frozenset[str]
@@ -37,7 +41,9 @@ class Native:
     compute_as_int32: frozenset[DType] = field(default=frozenset())
     paired: bool = False
     scalar: bool = False
+    quads: bool = False
     lacking: frozenset[DType] = field(default=frozenset())
+    shuffled: frozenset[DType] = WORDS
 
     def __post_init__(self) -> None:
         if unknown := sorted(self.ops - OPS.keys()):
@@ -51,6 +57,24 @@ class Native:
             raise InvalidValue(
                 f"only integers of 8 and 16 bits can be computed as int32, got {wide}"
             )
+
+
+class ImageLimits(NamedTuple):
+    """The images a machine has.
+
+    Attributes:
+        width, height: pixels of the largest.
+        pitch: the number of pixels that a row must be a multiple of for plain memory to be read as
+            an image in place; 0 where images have memory of their own.
+    """
+
+    width: int
+    height: int
+    pitch: int = 0
+
+    def fits(self, image: ImageDType) -> bool:
+        """Whether it has images as large as `image`."""
+        return image.width <= self.width and image.height <= self.height
 
 
 @dataclass(frozen=True)
@@ -70,9 +94,14 @@ class Target:
         shared_bytes: `team` memory that the threads of a block share at the cost of a cache; 0
             where it is no faster than other memory, and then no operands are staged there.
         warp: consecutive threads whose accesses to consecutive memory become one.
+        shuffle: consecutive threads that can exchange values among each other without memory
+            (`shuffle_xor` of the linear IR), a power of two that divides `warp`; 0 where none can.
         max_blocks: most blocks of a launch, all grid loops together.
         buffers: most parameters of a kernel; 0 where any number will do.
+        images: the images that parameters may be; None where there are none.
         features: instruction set features in canonical order, for cache keys.
+        matrices: names of the matrix instructions it has (`gpu/compiler/ir/matrix.py`), and with
+            them asynchronous copies to shared memory.
     """
 
     name: str
@@ -87,12 +116,20 @@ class Target:
     warp: int = 32
     max_blocks: int = (1 << 31) - 1
     buffers: int = 0
+    shuffle: int = 0
+    images: ImageLimits | None = None
+    matrices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.threads and (self.parallel != "grid" or self.threads % self.warp):
             raise InvalidValue(
                 f"Target {self.name} has blocks of {self.threads} threads, which takes"
                 f" parallel='grid' and a multiple of the {self.warp} threads of a warp"
+            )
+        if self.shuffle and (not is_power_of_two(self.shuffle) or self.warp % self.shuffle):
+            raise InvalidValue(
+                f"Target {self.name} has values exchanged among {self.shuffle} threads, which"
+                f" takes a power of two that divides the {self.warp} threads of a warp"
             )
 
     @property
@@ -106,9 +143,13 @@ class Target:
                 native.compute_as_float32,
                 native.compute_as_int32,
                 native.lacking,
+                native.shuffled,
             )
         ]
         shape = (self.parallel, self.workers, self.vector_bytes, self.registers)
-        blocks = (self.threads, self.shared_bytes, self.warp, self.max_blocks, self.buffers)
-        lacks = (dtypes_of, native.paired, native.scalar)
-        return f"{self.name}|{self.features}|{shape}|{blocks}|{sorted(native.ops)}|{lacks}"
+        blocks = (self.threads, self.shared_bytes, self.warp, self.shuffle)
+        launches = (self.max_blocks, self.buffers)
+        lacks = (dtypes_of, native.paired, native.scalar, native.quads, self.matrices)
+        sizes = f"{shape}|{blocks}|{launches}"
+        images = f"|{tuple(self.images)}" if self.images else ""
+        return f"{self.name}|{self.features}|{sizes}|{sorted(native.ops)}|{lacks}{images}"

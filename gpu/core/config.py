@@ -179,6 +179,7 @@ class Config:
     CLANG = Setting(TEXT, "the clang of DEV=CPU:CLANG, by name or path", str, "the first in PATH")
     CL_PLATFORM = _text(TEXT, "the platform of DEV=CL: its number, or a part of its name or vendor")
     CL_LIBRARY = Setting(TEXT, "the OpenCL library, by path", str, "the system's loader")
+    CL_REORDER = _flag("let DEV=CL run kernels that do not need each other at once, where it can")
     OCL_ICD_VENDORS = Setting(
         TEXT,
         "folder of OpenCL's drivers, as its loader reads it; to explain errors",
@@ -203,11 +204,17 @@ class Config:
     NVPTXCOMPILER_LIBRARY = Setting(
         TEXT, "NVIDIA's PTX compiler as a shared library, by path", str, "CUDA's"
     )
+    TINYMESA_LIBRARY = Setting(
+        TEXT, "Mesa's compilers for DEV=NV:NAK, by path", str, "that of the package tinymesa"
+    )
     NV_VARIANTS = _text(
         TEXT, "answers for DEV=NV where hardware leaves a choice, as in doorbell=BAR1,debugger=none"
     )
     VERIFY = _flag("check the intermediate representation between compiler passes")
     GPU_VERIFY_JIT = _flag("run jitted functions eagerly too, and compare the results")
+    IMAGE = _flag(
+        "read operands of matrix products and convolutions as images, where there are any"
+    )
     NOOPT = _flag("compile kernels without loop optimisations")
 
     if not TYPE_CHECKING:

@@ -18,11 +18,15 @@ a Python scalar with an array         the array's dtype if the scalar's kind fit
                                       float with an integer or bool array gives float32 (the
                                       default float), a Python int with a bool array gives int32
                                       (the default int)
+an image with anything                as float32, an image with itself too
 ====================================  ==========================================================
+
+Images (`ImageDType`) say how a value lies in memory; whoever computes with them reads float32.
 """
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 PyScalar = bool | int | float
+Pixels = tuple[int, int]
+"""A height and a width."""
 NumpyDType = np.dtype[Any]
 
 _KIND_ORDER: Final = {"bool": 0, "uint": 1, "int": 1, "float": 2}
@@ -48,9 +54,11 @@ class DType:
         bits: width in bits.
         itemsize: width in bytes.
         code: short name used in the text form of the IRs, as in ``f32``.
+        is_image: whether it is an `ImageDType`.
     """
 
     __slots__ = ("bits", "code", "itemsize", "kind", "max", "min", "name")
+    is_image = False
 
     def __init__(self, name: str, kind: str, bits: int, code: str, lo: PyScalar, hi: PyScalar):
         self.name, self.kind, self.bits, self.code = name, kind, bits, code
@@ -79,12 +87,59 @@ class DType:
         return self.kind in ("int", "float")
 
     @property
+    def element(self) -> DType:
+        """What one element is to those who compute with it: float32 for images, else the dtype."""
+        return self
+
+    @property
     def np(self) -> NumpyDType:
         """The numpy dtype with the same bits.
 
         bfloat16 and fp8 come from `ml_dtypes`, imported on use.
         """
         return _numpy_dtype(self)
+
+
+class ImageDType(DType):
+    """Memory as a picture of `height` rows of `width` pixels, of four halves or floats each.
+
+    Made by `dtypes.imageh` and `dtypes.imagef`. A tensor of it has 4 * height * width elements in
+    any shape: in row-major order they are the pixels row by row, of each the components R, G, B,
+    A. Elements are read as float32; those of a half image are rounded to float16 when written.
+
+    Attributes:
+        height: rows.
+        width: pixels of a row.
+    """
+
+    __slots__ = ("height", "width")
+    is_image = True
+
+    def __init__(self, letter: str, height: int, width: int):
+        bits = 16 if letter == "h" else 32
+        name, code = f"image{letter}(({height}, {width}))", f"image{letter}{height}x{width}"
+        super().__init__(name, "float", bits, code, float("-inf"), float("inf"))
+        self.height, self.width = height, width
+
+    @property
+    def element(self) -> DType:
+        """float32, whatever the image is made of."""
+        return dtypes.float32
+
+    @property
+    def stored(self) -> DType:
+        """What a component is in memory: float16 or float32."""
+        return dtypes.float16 if self.bits == 16 else dtypes.float32
+
+    @property
+    def size(self) -> int:
+        """Number of elements: four for each pixel."""
+        return 4 * self.height * self.width
+
+    @property
+    def np(self) -> NumpyDType:
+        """The numpy dtype of a component in memory."""
+        return self.stored.np
 
 
 def _int(bits: int, signed: bool) -> DType:
@@ -116,6 +171,16 @@ class dtypes:
     uchar, ushort, uint, ulong = uint8, uint16, uint32, uint64
     default_float = float32
     default_int = int32
+
+    @staticmethod
+    def imageh(shape: Pixels) -> ImageDType:
+        """A half image of `shape` (height, width) in pixels. Raises DTypeError."""
+        return _image("h", shape)
+
+    @staticmethod
+    def imagef(shape: Pixels) -> ImageDType:
+        """A float image of `shape` (height, width) in pixels. Raises DTypeError."""
+        return _image("f", shape)
 
     @staticmethod
     def from_numpy(dtype: npt.DTypeLike) -> DType:
@@ -172,6 +237,32 @@ _PYTHON_TYPES: Final = (
 _ML_DTYPES: Final = {"bfloat16": "bfloat16", "fp8e4m3": "float8_e4m3fn", "fp8e5m2": "float8_e5m2"}
 
 
+_IMAGE_NAME: Final = re.compile(r"image([hf])\(\((\d+), (\d+)\)\)")
+_IMAGE_CODE: Final = re.compile(r"image([hf])(\d+)x(\d+)")
+
+
+def _image(letter: str, shape: Pixels) -> ImageDType:
+    sizes = tuple(shape) if isinstance(shape, (tuple, list)) else ()
+    if len(sizes) != 2 or not all(type(size) is int and size > 0 for size in sizes):
+        raise DTypeError(
+            f"dtypes.image{letter} takes (height, width) in pixels of four elements, both at"
+            f" least 1; got {shape!r}"
+        )
+    return _image_of(letter, *sizes)
+
+
+@cache
+def _image_of(letter: str, height: int, width: int) -> ImageDType:
+    return ImageDType(letter, height, width)
+
+
+def dtype_of_code(code: str) -> DType | None:
+    """The dtype that the text form of the IRs calls `code`; None for one that there is not."""
+    if found := _IMAGE_CODE.fullmatch(code):
+        return _image_of(found[1], int(found[2]), int(found[3]))
+    return BY_CODE.get(code)
+
+
 @cache
 def _numpy_dtype(dtype: DType) -> NumpyDType:
     if dtype.name not in _ML_DTYPES:
@@ -189,6 +280,8 @@ def dtype_named(name: str) -> DType:
     """
     if name in _BY_NAME:
         return _BY_NAME[name]
+    if found := _IMAGE_NAME.fullmatch(name):
+        return _image_of(found[1], int(found[2]), int(found[3]))
     import difflib
 
     near = difflib.get_close_matches(name, _BY_NAME, n=1)
@@ -231,6 +324,7 @@ def _kind_rank(d: DType) -> int:
 @cache
 def promote(a: DType, b: DType) -> DType:
     """The dtype two arrays combine to, by the table in this module's docstring. Symmetric."""
+    a, b = a.element, b.element
     if a is b:
         return a
     if _kind_rank(a) != _kind_rank(b):
@@ -259,10 +353,10 @@ def promote_scalar(array: DType, value: PyScalar) -> DType:
     """The dtype an array and a scalar combine to: the array's unless the scalar's kind wins."""
     kind = 0 if isinstance(value, bool) else 1 if isinstance(value, int) else 2
     if kind <= _kind_rank(array):
-        return array
+        return array.element
     return dtypes.default_int if kind == 1 else dtypes.default_float
 
 
 def accumulator(dtype: DType) -> DType:
     """The dtype sums of `dtype` are formed in: float32 for narrower floats, else itself."""
-    return dtypes.float32 if dtype.is_float and dtype.bits < 32 else dtype
+    return dtypes.float32 if dtype.is_float and dtype.bits < 32 else dtype.element

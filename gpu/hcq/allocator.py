@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from gpu.core.bits import align_up, round_up_power_of_two
 from gpu.core.errors import InvalidValue, OutOfMemory
+from gpu.core.interrupts import put_off
 from gpu.core.ring import FencedRing
 from gpu.hcq.buffer import Allocation, HCQBuffer, Pins
 from gpu.hcq.channel import Channel, MustWait, Point
@@ -20,6 +22,14 @@ if TYPE_CHECKING:
 
 STAGING: Final = 16 << 20
 _SMALLEST: Final = 256
+
+
+class CopyPlaces(NamedTuple):
+    """Which copy queue, by index, copies to the device, from it, and within it."""
+
+    to_device: int = 0
+    from_device: int = -1
+    within: int = 0
 
 
 class _Freed(NamedTuple):
@@ -43,10 +53,16 @@ class HCQAllocator:
     What is freed is kept for buffers of the same size and kind, the oldest first, and goes back to
     the system only when it must. Nothing is used again before all that was submitted when it was
     freed is done. Copies are submitted in order, on copy queues where there are any.
+
+    Attributes:
+        places: which copy queue copies what.
+        copier: copies within the device, in order, in place of a copy queue where it returns True.
     """
 
     def __init__(self, device: HCQDevice, staging: int):
         """``staging`` is the bytes of the ring that copies from the host go through."""
+        self.places = CopyPlaces()
+        self.copier: Callable[[HCQBuffer, HCQBuffer], bool] | None = None
         self._device = device
         self._freed: dict[tuple[int, MemoryKind], deque[_Freed]] = {}
         self._ending: deque[_Freed] = deque()  # what is not used again
@@ -64,8 +80,7 @@ class HCQAllocator:
         if size < 1:
             raise InvalidValue(f"allocation of {size} bytes: give at least 1")
         whole = _rounded(size)
-        memory = self._device.exclusively(self._take, whole, kind)
-        return HCQBuffer(Allocation(memory, self._device), 0, size)
+        return self._device.exclusively(self._buffer, whole, kind, size)
 
     def map_host(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> HCQBuffer:
         """The memory of an array as a buffer, without a copy: keep the array alive as long.
@@ -84,6 +99,14 @@ class HCQAllocator:
 
         memory = device.exclusively(map_it)
         return HCQBuffer(Allocation(memory, device, reusable=False), 0, array.nbytes)
+
+    def _buffer(self, whole: int, kind: MemoryKind, size: int) -> HCQBuffer:
+        """A buffer of ``size`` bytes in memory of ``whole``; under the lock.
+
+        Memory that was taken is always somebody's, who gives it back.
+        """
+        with put_off():
+            return HCQBuffer(Allocation(self._take(whole, kind), self._device), 0, size)
 
     def _take(self, size: int, kind: MemoryKind) -> Memory:
         """Freed memory that nothing uses any more, else new memory; under the lock."""
@@ -105,18 +128,20 @@ class HCQAllocator:
             while freed:
                 if blocked := freed[0].blocked():
                     raise MustWait(*blocked)
-                self._end(freed.popleft())
+                with put_off():
+                    self._end(freed.popleft())
 
     def collect(self, parked: deque[Allocation | Pins]) -> None:
         """Take back what was freed since the last submission; under the lock."""
-        while parked:
-            item = parked.popleft()
-            if isinstance(item, Pins):
-                item.drop()
-            elif not item.pins:
-                self._retire(item)
-        while self._ending and self._ending[0].blocked() is None:
-            self._end(self._ending.popleft())
+        with put_off():
+            while parked:
+                item = parked.popleft()
+                if isinstance(item, Pins):
+                    item.drop()
+                elif not item.pins:
+                    self._retire(item)
+            while self._ending and self._ending[0].blocked() is None:
+                self._end(self._ending.popleft())
 
     def _retire(self, allocation: Allocation) -> None:
         memory, peers = allocation.memory, tuple(allocation.peers)
@@ -143,8 +168,10 @@ class HCQAllocator:
         _check_sizes(dst, src.size)
         for buffer in (dst, src):
             buffer.check_reachable(self._device)
+        if self.copier is not None and self.copier(dst, src):
+            return
         self._device.submit_in_order(
-            self._channel(0), [Barrier(), Copy(dst.address, src.address, src.size)]
+            self._channel(self.places.within), [Barrier(), Copy(dst.address, src.address, src.size)]
         )
 
     def copy_in(self, dst: HCQBuffer, data: bytes | bytearray | memoryview) -> None:
@@ -162,7 +189,7 @@ class HCQAllocator:
             assert window is not None
             window.store(0, source)
             return
-        channel = self._channel(0)
+        channel = self._channel(self.places.to_device)
         step = self._staging_size // 4
         for start in range(0, source.nbytes, step):
             chunk = source[start : start + step]
@@ -200,6 +227,7 @@ class HCQAllocator:
         data = bytearray(src.size)
         # Two at a time: one is copied by the device while the other is read.
         buffers = [self.alloc(step, MemoryKind.SYSTEM) for _ in range(min(2, -(-src.size // step)))]
+        channel = self._channel(self.places.from_device)
         under_way: deque[tuple[Point, HCQBuffer, slice]] = deque()
         for number, start in enumerate(range(0, src.size, step)):
             if len(under_way) == len(buffers):
@@ -207,7 +235,7 @@ class HCQAllocator:
             part = slice(start, min(start + step, src.size))
             buffer = buffers[number % 2]
             copy = Copy(buffer.address, src.address + start, part.stop - start)
-            point = self._device.submit_in_order(self._channel(-1), [copy])
+            point = self._device.submit_in_order(channel, [copy])
             under_way.append((point, buffer, part))
         while under_way:
             self._finish(data, *under_way.popleft())
@@ -222,7 +250,7 @@ class HCQAllocator:
         data[part] = window.load(0, part.stop - part.start)
 
     def _channel(self, index: int) -> Channel:
-        """A copy queue, the first for copies to the device, the last for those from it."""
+        """A copy queue, or the first compute queue where there is none."""
         queues = self._device.queues
         return queues["copy"][index] if queues.get("copy") else queues["compute"][0]
 

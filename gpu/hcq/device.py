@@ -19,6 +19,7 @@ from gpu.core.errors import (
     InvalidIndex,
     InvalidValue,
 )
+from gpu.core.interrupts import put_off
 from gpu.core.wait import wait_until
 from gpu.hcq.allocator import STAGING, HCQAllocator
 from gpu.hcq.buffer import Allocation, Pins
@@ -286,6 +287,11 @@ class HCQDevice:
                 f"forked: it belongs to process {self._pid}; open it in this process"
             )
 
+    def forget_error(self) -> None:
+        """Go on after a fault, with other queues; see `gpu.hcq.recovery`. Under the lock."""
+        self._error = None
+        self._publishing = []
+
     def _check(self) -> None:
         self.check_usable()
         try:
@@ -296,14 +302,16 @@ class HCQDevice:
 
     def allocate(self, size: int, kind: MemoryKind) -> Memory:
         """Memory straight from the port, freed by `close` at the latest; under the lock."""
-        memory = self.port.memory.allocate(size, kind)
-        self._memories.add(memory)
+        with put_off():
+            memory = self.port.memory.allocate(size, kind)
+            self._memories.add(memory)
         return memory
 
     def release(self, memory: Memory) -> None:
         """Give memory back to the port: nothing uses it any more; under the lock."""
-        self._memories.remove(memory)
-        self.port.memory.free(memory)
+        with put_off():
+            self._memories.remove(memory)
+            self.port.memory.free(memory)
 
     def adopt(self, memory: Memory) -> None:
         """Have memory that was got otherwise released like that of `allocate`; under the lock."""
@@ -312,6 +320,11 @@ class HCQDevice:
     def park(self, item: Allocation | Pins) -> None:
         """Take memory back at the next submission. Needs no lock: finalizers call it."""
         self._parked.append(item)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
 
     def close(self) -> None:
         """Wait for all that was submitted, then give everything back. Again does nothing.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from gpu.core.errors import OutOfMemory
+from gpu.core.dtype import ImageDType
+from gpu.core.errors import OutOfMemory, Unsupported
 
 M = TypeVar("M")
 
@@ -39,6 +40,20 @@ class Allocator(ABC, Generic[M]):
         self.copy_out(staging, source)
         self.copy_in(target, staging)
 
+    def transfer(self, target: M, source: object, nbytes: int, owner: Allocator[Any]) -> bool:
+        """Copies bytes from the start of another device's memory without going through the host.
+
+        Args:
+            target: memory of this allocator.
+            source: memory of `owner`, in that one's terms.
+            nbytes: how many; both have as many.
+            owner: the allocator that `source` is of.
+
+        Returns False, having done nothing, where there is no way between the devices; they need not
+        be of one kind. Otherwise `source` may change as soon as this returns.
+        """
+        return False
+
     def host_address(self, memory: M) -> int | None:
         """Where the host can read `memory` in place; None where it cannot."""
         return None
@@ -50,6 +65,21 @@ class Allocator(ABC, Generic[M]):
         programs may use the memory.
         """
         return None
+
+    def alloc_image(self, image: ImageDType) -> M:
+        """Memory for an image, with undefined contents.
+
+        Raises OutOfMemory, Unsupported on devices without images.
+        """
+        raise Unsupported(f"this device has no images, and {image.name} is one; use float32")
+
+    def free_image(self, memory: M, image: ImageDType) -> None:
+        """Gives back what `alloc_image(image)` returned."""
+        raise AssertionError("a device without images gave none")
+
+    def adopt_image(self, pointer: int, image: ImageDType) -> M:
+        """As `adopt`, of an image. Raises Unsupported on devices without images."""
+        raise Unsupported(f"this device has no images, and {image.name} is one; use float32")
 
     def adopt(self, pointer: int, nbytes: int) -> M | None:
         """Memory that another user of the device names by `pointer`, in the device's own terms.

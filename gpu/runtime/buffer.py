@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from gpu.core.dtype import DType
+from gpu.core.dtype import DType, ImageDType
 from gpu.core.errors import InvalidValue, OutOfMemory
 from gpu.runtime.allocator import Allocator
 from gpu.runtime.device import Device
@@ -79,7 +79,10 @@ class Buffer:
         if self._memory is None:
             assert self._owner is not _GONE, "memory that was written in place was still needed"
             allocator = Device[self.device].allocator
-            self._memory = allocator.alloc(self.nbytes)
+            if isinstance(self.dtype, ImageDType):
+                self._memory = allocator.alloc_image(self.dtype)
+            else:
+                self._memory = allocator.alloc(self.nbytes)
             self._allocator = allocator
         return self._memory
 
@@ -109,7 +112,11 @@ class Buffer:
         return result
 
     def __del__(self) -> None:
-        if self._allocator is not None:
+        if self._allocator is None:
+            return
+        if isinstance(self.dtype, ImageDType):
+            self._allocator.free_image(self._memory, self.dtype)
+        else:
             self._allocator.free(self._memory, self.nbytes)
 
     def copy_in(self, data: npt.NDArray[Any]) -> Buffer:
@@ -122,6 +129,17 @@ class Buffer:
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         Device[self.device].allocator.copy_in(self.memory, flat.data)
         return self
+
+    def take_over(self, source: Buffer) -> bool:
+        """Copies what another device's buffer holds without the host; whether there was a way.
+
+        Of buffers of different sizes as many bytes as both have. Raises OutOfMemory.
+        """
+        if self.read_only or source.device == self.device:
+            return False
+        nbytes = min(self.nbytes, source.nbytes)
+        owner, allocator = Device[source.device].allocator, Device[self.device].allocator
+        return allocator.transfer(self.memory, source.memory, nbytes, owner)
 
     def copy_out(self) -> npt.NDArray[Any]:
         """The contents as a fresh one-dimensional numpy array."""

@@ -5,7 +5,7 @@ Imported by the first graph that is in no cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpu.compiler.ir.graph import Node, toposort
@@ -15,11 +15,13 @@ from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.policy import schedule
 from gpu.compiler.schedule.build import BuiltKernel, build_kernel
 from gpu.compiler.schedule.fusion import plan_fusion
+from gpu.compiler.schedule.images import read_as_images
 from gpu.compiler.schedule.inplace import find_stores
 from gpu.compiler.schedule.plan import At, Plan
 from gpu.compiler.schedule.split import split_reductions
-from gpu.compiler.target import Target
+from gpu.compiler.target import ImageLimits, Target
 from gpu.core.config import config
+from gpu.core.dtype import ImageDType
 from gpu.core.errors import GpuError, Unsupported
 from gpu.core.log import get_logger
 from gpu.runtime.device import Device, LaunchData
@@ -40,11 +42,11 @@ def compile_graph(
     if config.VERIFY:
         verify_graph(roots)
     check_dtypes(roots, is_leaf)
-    roots = split_reductions(roots, is_leaf, _target_of)
-    plan = plan_fusion(roots, is_leaf, find_stores(roots, is_leaf), _most_buffers)
+    roots, plan, views = _planned(roots, is_leaf)
     slot_of = {leaf: i for i, leaf in enumerate(leaves)}
+    slot_of.update((view, slot_of[leaf]) for view, leaf in views.items())
     kernels = _Kernels(plan)
-    position = {symbol.name: i for i, symbol in enumerate(graph_symbols(roots, is_leaf))}
+    position = {symbol.name: i for i, symbol in enumerate(graph_symbols(roots, plan.is_leaf))}
     vals: list[tuple[int, ...]] = []
     slots: list[Slot] = []
     steps: list[tuple[int, tuple[int, ...]]] = []
@@ -86,6 +88,41 @@ def compile_graph(
     return share_memory(recipe, len(leaves))
 
 
+class _Planned(NamedTuple):
+    """A graph as it is computed.
+
+    Attributes:
+        roots: the same values, perhaps computed in another way.
+        plan: where each node is computed.
+        views: nodes that are leaves read as images, with those; the plan has them as leaves.
+    """
+
+    roots: Sequence[Node]
+    plan: Plan
+    views: Mapping[Node, Node]
+
+
+def _planned(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> _Planned:
+    views: Mapping[Node, Node] = {}
+    if config.IMAGE:
+        roots, views = read_as_images(roots, is_leaf, _target_of)
+
+    def in_memory(node: Node) -> bool:
+        return is_leaf(node) or node in views
+
+    roots = split_reductions(roots, in_memory, _target_of)
+    # Memory that is also read as an image stays as it is: nobody knows when it is read last.
+    viewed = set(views.values())
+    stores = find_stores(roots, in_memory)
+    stores = {node: store for node, store in stores.items() if store.leaf not in viewed}
+    plan = plan_fusion(roots, in_memory, stores, _most_buffers)
+    # Nor may a kernel read and write one image.
+    reuses = tuple(
+        (node, leaf) for node, leaf in plan.reuses if leaf not in viewed and not node.dtype.is_image
+    )
+    return _Planned(roots, plan._replace(reuses=reuses), views)
+
+
 def _target_of(device: str) -> Target:
     return Device[device].renderer.target
 
@@ -100,6 +137,8 @@ def check_dtypes(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> None
         if is_leaf(node) or node.kind == "copy":
             continue
         lacking = _target_of(node.device).native.lacking
+        if isinstance(node.dtype, ImageDType):
+            check_image(node.device, node.dtype, _target_of(node.device).images)
         for dtype in (node.dtype, *(source.dtype for source in node.src)):
             if dtype in lacking:
                 error = Unsupported(
@@ -109,6 +148,19 @@ def check_dtypes(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> None
                 )
                 name_origins(error, [node])
                 raise error
+
+
+def check_image(device: str, image: ImageDType, limits: ImageLimits | None) -> None:
+    """Raises Unsupported for an image that a device does not have."""
+    if limits is None:
+        raise Unsupported(
+            f"{device} has no images, and {image.name} is one; keep the value in float32 or float16"
+        )
+    if not limits.fits(image):
+        raise Unsupported(
+            f"{device} has images of at most {limits.height} x {limits.width} pixels, and"
+            f" {image.name} is larger; give it another height and width, or cut the value"
+        )
 
 
 class _Kernels:

@@ -19,9 +19,9 @@ from gpu.compiler.ir.dims import (
 from gpu.compiler.ir.graph import Node, Shape, toposort
 from gpu.compiler.ir.graph_build import buffer, multi
 from gpu.core.errors import GpuError
+from gpu.core.interrupts import put_off
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
-from gpu.runtime.interrupts import put_off
 from gpu.runtime.origins import name_origins
 from gpu.runtime.ownership import is_only_buffer, is_only_reference, only_held_by_graph
 from gpu.runtime.recent import Recent
@@ -358,10 +358,12 @@ def _find_or_compile(key: Key, roots: list[Node], leaves: list[Node]) -> Schedul
 
 
 def transfer(source: Buffer, target: Buffer) -> None:
-    """Copies a value from one buffer to another, through the host.
+    """Copies a value from one buffer to another, through the host if the devices have no other way.
 
     Memory that is shared among intermediate values may be larger than the value.
     """
+    if target.take_over(source):
+        return
     lent = source.host_view()
     data = source.copy_out() if lent is None else lent
     target.copy_in(data.view(np.uint8)[: min(source.nbytes, target.nbytes)])

@@ -9,22 +9,28 @@ from gpu.runtime.schedule import Recipe, Slot
 def share_memory(recipe: Recipe, leaves: int) -> Recipe:
     """The same recipe with intermediate values that never live at once in the same memory.
 
-    A value lives from the step that computes it to the last one that reads it. Outputs keep
-    memory of their own. `leaves` is how many slots come before the recipe's.
+    A value lives from the step that computes it to the last one that reads it. Outputs and images
+    keep memory of their own. `leaves` is how many slots come before the recipe's.
     """
     last_step = {slot: i for i, (_, used) in enumerate(recipe.steps) for slot in used}
     outputs = set(recipe.outputs)
     memory = _Memory(leaves)
+
+    def is_image(slot: int) -> bool:
+        return recipe.slots[slot - leaves].dtype.is_image
+
     place: dict[int, int] = {slot: slot for slot in range(leaves)}
     steps: list[tuple[int, tuple[int, ...]]] = []
     for number, (kernel, used) in enumerate(recipe.steps):
         for slot in used:
             if slot not in place:
                 wanted = recipe.slots[slot - leaves]
-                place[slot] = memory.new(wanted) if slot in outputs else memory.borrow(wanted)
+                own = slot in outputs or is_image(slot)
+                place[slot] = memory.new(wanted) if own else memory.borrow(wanted)
         steps.append((kernel, tuple(place[slot] for slot in used)))
         for slot in set(used):
-            if slot >= leaves and slot not in outputs and last_step[slot] == number:
+            shared = slot >= leaves and slot not in outputs
+            if shared and last_step[slot] == number and not is_image(slot):
                 memory.give_back(place[slot])
     return recipe._replace(
         slots=tuple(memory.slots),

@@ -143,7 +143,7 @@ class Schedule(NamedTuple):
 
 def compile_settings() -> Key:
     """The settings, here and now, that change what a graph compiles to."""
-    return (config.NOOPT,)
+    return (config.NOOPT, config.IMAGE)
 
 
 def graph_symbols(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[Symbol, ...]:

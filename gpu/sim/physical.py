@@ -82,12 +82,17 @@ class Pool:
 
     def release(self, extents: tuple[Extent, ...]) -> None:
         """Takes pages back and forgets what they held."""
+        self.forget(extents)
+        for extent in extents:
+            self.free_bytes += extent.size
+            self._put_back(extent)
+
+    def forget(self, extents: tuple[Extent, ...]) -> None:
+        """Loses what pages hold."""
         for extent in extents:
             punch_hole(self._fd, *extent)
             if self._cpu:
                 punch_hole(self._cpu_fd, *extent)
-            self.free_bytes += extent.size
-            self._put_back(extent)
 
     def map_for_cpu(
         self,

@@ -22,10 +22,9 @@ from gpu.sim.amd.events import Events
 from gpu.sim.amd.gpu import SimGpu
 from gpu.sim.amd.hwqueue import HwQueue
 from gpu.sim.amd.kfd import KfdFile
-from gpu.sim.amd.memory import release, unmap
 from gpu.sim.amd.objects import KfdProcess
 from gpu.sim.amd.pci_files import add_pci_files
-from gpu.sim.amd.queues import drop_queue
+from gpu.sim.amd.teardown import free_process
 from gpu.sim.amd.topology import HOST_MEMORY, Board, add_topology
 from gpu.sim.faults import FaultPlan
 from gpu.sim.kernel import SysError
@@ -42,6 +41,7 @@ class SimWorld(Machine):
         plan: faults to inject.
         coherence: what caches do; see `gpu.sim.amd.caches`.
         executor: runs kernels; without one a dispatch is an error.
+        interface: minor version of KFD's interface: 17 is Linux 6.12's, 19 has CREATE_PROCESS too.
 
     Attributes: those of `Machine`, and
         gpus: for tests.
@@ -57,8 +57,10 @@ class SimWorld(Machine):
         plan: FaultPlan = FaultPlan(),  # noqa: B008 - frozen
         coherence: Mode = "check",
         executor: KernelExecutor | None = None,
+        interface: int = 19,
     ):
         super().__init__(seed, plan, HOST_MEMORY)
+        self.interface = interface
         self.gpus = self._make_gpus(chip, coherence, executor or NoExecutor())
         self.devices["/dev/kfd"] = self._open_kfd
         self._add_files()
@@ -79,20 +81,7 @@ class SimWorld(Machine):
         p: KfdProcess | None = process.state.pop(KfdProcess, None)
         if p is None:
             return []
-        left = [str(queue) for _, queue in p.queues]
-        for _, queue in list(p.queues):
-            drop_queue(p, queue)
-        for device in p.devices.values():
-            for number, allocation in list(device.allocations):
-                if device.gpu_handle(number) != p.events.page_handle:
-                    left.append(f"allocation of {allocation.bo.size:#x} at {allocation.va:#x}")
-                for other in list(allocation.mapped):
-                    unmap(allocation, other)
-                release(device, number)
-            device.close()
-            device.gpu.processes.remove(p)
-        p.events.close()
-        return left
+        return free_process(p)
 
     def _make_gpus(
         self, chip: str | Sequence[str], coherence: Mode, executor: KernelExecutor
@@ -119,11 +108,16 @@ class SimWorld(Machine):
             raise SysError(errno.ENODEV, "the device was unplugged")
         p = process.state.get(KfdProcess)
         if p is None:
-            p = KfdProcess(process, self.gpus, Events(self, process))
+            p = self.new_context(process, is_primary=True)
             process.state[KfdProcess] = p
-            for gpu in self.gpus:
-                gpu.processes.append(p)
-        return KfdFile(p)
+        return KfdFile(p, self)
+
+    def new_context(self, process: SimProcess, *, is_primary: bool) -> KfdProcess:
+        """What KFD keeps of a process from now on, or of one more context of it."""
+        p = KfdProcess(process, self.gpus, Events(self, process), self.interface, is_primary)
+        for gpu in self.gpus:
+            gpu.processes.append(p)
+        return p
 
 
 def _open_drm(gpu: SimGpu, process: SimProcess) -> SimFile:

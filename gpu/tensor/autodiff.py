@@ -78,7 +78,7 @@ def _alu(node: Node, grad: Node) -> Gradients:
 
 def _cast(node: Node, grad: Node) -> Gradients:
     source = node.src[0].dtype
-    return (G.cast(grad, source) if has_gradient(source) else None,)
+    return (G.cast(grad, source.element) if has_gradient(source) else None,)
 
 
 def _reduce(node: Node, grad: Node) -> Gradients:

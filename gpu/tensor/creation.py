@@ -41,6 +41,7 @@ class Creation(Operands):
             raise InvalidType(f"fill_value must be a number, got {fill_value!r}")
         element = dtypes.of(fill_value) if dtype is None else to_dtype(dtype)
         made = G.const(fill_value, shape_of(shape), element, Device.canonicalize(device))
+        made = G.cast(made, element)  # an image is memory, which no number is
         tensor = cls._wrap(made)
         if requires_grad is not None:
             tensor.requires_grad = requires_grad

@@ -107,7 +107,7 @@ class Gradients(Handle):
                 f"gradient has shape {list(gradient.shape)}, the tensor {list(self.shape)}"
             )
         else:
-            seed = G.cast(gradient._node, self.dtype)
+            seed = G.cast(gradient._node, self.dtype.element)
         flat = [node for nodes in targets for node in nodes]
         found = dict(zip(flat, gradients(self._node, seed, flat), strict=True))
         return [_sum([found[n] for n in nodes]) for nodes in targets]

@@ -120,13 +120,14 @@ class Handle:
     def _set(self, node: Node) -> None:
         """Changes the elements to those of `node`, of the same shape and dtype.
 
+        What an image holds is again written to one.
         A view writes through to its base, and all views of that base follow. Raises InvalidValue
         for a view that shows an element more than once.
         """
-        if self._view is None:
-            self._move(node)
-        else:
-            self._view.base._move(self._view.write(node))
+        base, new = self, node
+        if self._view is not None:
+            base, new = self._view.base, self._view.write(node)
+        base._move(G.cast(new, base.dtype))
 
     def _move(self, node: Node) -> None:
         """Takes the value of `node`: the step of a base from one version to the next."""
@@ -205,6 +206,8 @@ class Handle:
             return
         if not has_gradient(self.dtype):
             raise DTypeError(f"only float tensors have gradients, this one is {self.dtype.name}")
+        if self.dtype.is_image:
+            raise DTypeError(f"{self._described()} cannot be a leaf; make one of its .float()")
         self._requires_grad = value
         if id(self) in Handle._leaves:
             return

@@ -101,7 +101,7 @@ class Indexing(Movement):
 
     def _value_node(self, value: Operand) -> Node:
         """What is written, in the dtype of self."""
-        return G.cast(self._as_node(value), self.dtype)
+        return G.cast(self._as_node(value), self.dtype.element)
 
     def _read_at(self, picks: Sequence[Pick]) -> Self:
         lane = _lane(picks, self.shape)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Node
-from gpu.core.dtype import DType, dtypes, to_dtype
+from gpu.core.dtype import DType, ImageDType, dtypes, to_dtype
 from gpu.core.errors import InvalidType, InvalidValue, Unsupported
 from gpu.runtime.buffer import Buffer, own_copy
 from gpu.runtime.device import Device
@@ -179,7 +179,8 @@ class Interop(Operands):
     ) -> Self:
         """A tensor over memory at address `ptr`, in row-major order, without a copy.
 
-        On CL `ptr` is a `cl_mem` of the device's context; it is retained.
+        On CL `ptr` is a `cl_mem` of the device's context; it is retained. With an image for a
+        `dtype` it is an image of that size and kind.
 
         The caller keeps the memory alive, and unchanged, as long as the tensor or something that
         was not computed yet needs it. Writing to the tensor gives it memory of its own. Tensors
@@ -198,7 +199,7 @@ class Interop(Operands):
             )
         if 0 in sizes:
             return cls._wrap(G.const(0, sizes, element, name))
-        adopt = Device[name].allocator.adopt
+        adopt = _adopter(name, element)
         source = _Foreign(name, sizes, element, address, read_only=False)
         node = source.node(lambda nbytes: adopt(address, nbytes), None)
         if node is None:
@@ -216,6 +217,14 @@ class Interop(Operands):
             array.flags.writeable = False
         mark_lent(array)
         return array
+
+
+def _adopter(device: str, dtype: DType) -> Callable[[int, int], Any]:
+    """Makes memory of a device of what someone else names by a number, for so many bytes."""
+    allocator = Device[device].allocator
+    if isinstance(dtype, ImageDType):
+        return lambda pointer, nbytes: allocator.adopt_image(pointer, dtype)
+    return allocator.adopt
 
 
 def mark_lent(array: Array) -> None:

@@ -31,10 +31,10 @@ from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import Symbol, find_symbols, is_symbolic, plain
 from gpu.compiler.ir.graph import Node
 from gpu.core.config import config
+from gpu.core.interrupts import put_off
 from gpu.core.log import get_logger
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.execute import is_computed, parts_of, realize
-from gpu.runtime.interrupts import put_off
 from gpu.runtime.recent import Recent
 from gpu.runtime.schedule import compile_settings
 from gpu.tensor.capture import Capture, changed_number, map_tensors, tensors_in

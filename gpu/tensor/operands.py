@@ -37,8 +37,9 @@ class Operands(TensorBase):
         return self._wrap(G.const(value, self.shape, self.dtype, self.device))
 
     def _as_float(self) -> Self:
-        """self, or for integers and bools self as the default float."""
-        return self if self.dtype.is_float else self.cast(dtypes.default_float)
+        """self, or for integers, bools and images self as the default float."""
+        dtype = self.dtype
+        return self if dtype.is_float and not dtype.is_image else self.cast(dtypes.default_float)
 
     def _index_along(self, axis: int, shape: tuple[int, ...]) -> Self:
         """The position along `axis` of every element of a tensor of `shape`, as int32."""

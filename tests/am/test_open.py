@@ -200,12 +200,13 @@ def test_worlds_go_with_their_sessions() -> None:
     sim.close()
     del sim
     gc.collect()
+    gc.collect()  # what the first one has taken from the table
     assert gone() is None
 
 
 def test_old_kernels(sim: SimWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpu.drivers.am.kfd.OLDEST", (1, 90))
-    with pytest.raises(Unsupported, match=r"interface 1.17: 1.90 or a later 1.x is needed"):
+    with pytest.raises(Unsupported, match=r"interface 1.19: 1.90 or a later 1.x is needed"):
         _open(World(sim.os, sim.waiter))
     assert sim.process.exit() == []
 

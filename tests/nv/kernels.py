@@ -16,8 +16,16 @@ from gpu.hcq.args import ArgumentLayout
 from gpu.sim.nv.launch import KernelMemory, Launch, RunningKernel
 from unit.nv.cubins import BASES, CubinWriter
 
-LAYOUTS = {"add": ArgumentLayout(3, ["I"]), "fill": ArgumentLayout(1, ["i", "I"])}
-_PARAMETERS = {"add": [(0, 8), (8, 8), (16, 8), (24, 4)], "fill": [(0, 8), (8, 4), (12, 4)]}
+LAYOUTS = {
+    "add": ArgumentLayout(3, ["I"]),
+    "fill": ArgumentLayout(1, ["i", "I"]),
+    "copy": ArgumentLayout(2, ["Q"]),
+}
+_PARAMETERS = {
+    "add": [(0, 8), (8, 8), (16, 8), (24, 4)],
+    "fill": [(0, 8), (8, 4), (12, 4)],
+    "copy": [(0, 8), (8, 8), (16, 8)],
+}
 WRITTEN = (0,)
 
 
@@ -58,6 +66,10 @@ class _Running:
         self._base = BASES[sm]
         self._memory = memory
 
+    @property
+    def instructions(self) -> int:
+        return 0
+
     def step(self, budget: int) -> bool:
         self._left -= 1
         if self._left:
@@ -83,4 +95,9 @@ def _fill(memory: KernelMemory, arguments: tuple[int, ...]) -> None:
         memory.store(out, np.full(count, value, np.int32).tobytes())
 
 
-KERNELS = {"add": _add, "fill": _fill}
+def _copy(memory: KernelMemory, arguments: tuple[int, ...]) -> None:
+    source, target, count = arguments
+    memory.store(target, _ints(memory, source, count).tobytes())
+
+
+KERNELS = {"add": _add, "fill": _fill, "copy": _copy}

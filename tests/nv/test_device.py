@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -18,13 +19,17 @@ from gpu.core.errors import (
     TransportError,
     Unsupported,
 )
+from gpu.drivers.nv.copytable import COPY_TABLE, CopyKernel, Range
 from gpu.drivers.nv.hcqdevice import RmDevice
 from gpu.drivers.nv.patience import PatientWaiter
 from gpu.drivers.nv.port import MAX_RING, QueueOptions
 from gpu.drivers.nv.queues import ChannelMemory, QueueMaker
-from gpu.drivers.nv.undo import Undo
+from gpu.drivers.undo import Undo
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.conformance.kit import WORDS, download, numbers, peek, system, upload
+from gpu.hcq.graph import GraphLaunch, HCQGraph
+from gpu.sim.nv.compute import ComputeEngine
+from gpu.sim.nv.copyunits import SYSMEM
 from gpu.sim.nv.world import NvSimWorld
 from gpu.transport.world import World
 from nv.kernels import LAYOUTS, PythonKernels, cubin
@@ -39,6 +44,64 @@ POLLS: list[tuple[Literal["==", ">="], int, int, int]] = [("==", 5, 4, 5), (">="
 
 def opened(target: RmTarget) -> RmDevice:
     return RmDevice.open(target.world)
+
+
+# Which engines copy to the device, from it, and within it: what RM's tables give these chips.
+ENGINES = {"gh100": (4, 6, 4), "ga102": (2, 3, 2), "ad102": (2, 3, 2), "gb202": (4, 5, 4)}
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_copies_are_on_the_engines_that_are_good_at_them(chip: str) -> None:
+    target = RmTarget(4, chip)
+    with opened(target) as device:
+        source, other = device.allocator.alloc(4096), device.allocator.alloc(4096)
+        groups = target.sim.gpus[0].groups
+        used = []
+        for copy in (
+            lambda: device.allocator.copy_in(source, bytes(4096)),
+            lambda: device.allocator.copy_out(source),
+            lambda: device.allocator.copy(other, source),
+        ):
+            rings = {channel: channel.get for group in groups for channel in group.channels}
+            copy()
+            device.synchronize()
+            moved = [channel for channel, get in rings.items() if channel.get != get]
+            used += [channel.group.engine - 9 for channel in moved]
+        assert tuple(used) == ENGINES[chip]
+    assert target.complaints() == []
+
+
+def test_an_engine_that_reaches_no_host_memory_is_not_taken() -> None:
+    target = RmTarget(4, "ga102")
+    gpu = target.sim.gpus[0]
+    poor = [replace(each, caps=each.caps & ~SYSMEM) for each in gpu.chip.copy_engines[2:4]]
+    units = (*gpu.chip.copy_engines[:2], *poor, gpu.chip.copy_engines[4])
+    gpu.chip = replace(gpu.chip, copy_engines=units)
+    with opened(target) as device:
+        assert len(device.queues["copy"]) == 1
+        buffer = upload(device, numbers(1))
+        assert (download(device, buffer) == numbers(1)).all()
+    assert target.complaints() == []
+
+
+def test_what_the_table_gives_to_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 64 bytes on in whole words a kernel, all else an engine, behind what was before."""
+    monkeypatch.setitem(COPY_TABLE, 0xCBC0, (Range(64, "kernel"), Range(512, "engine")))
+    target = RmTarget(5)
+    with opened(target) as device:
+        program = device.load(cubin(90, "copy"), "copy", LAYOUTS["copy"], written=(1,))
+        device.allocator.copier = CopyKernel(program, device.target.generation, 1, 32)
+        a, b = device.allocator.alloc(1024), device.allocator.alloc(1024)
+        for size, start, kernels in ((60, 0, 0), (64, 0, 1), (66, 0, 0), (64, 2, 0), (512, 0, 0)):
+            data = np.random.default_rng(size).bytes(1024)
+            device.allocator.copy_in(a, data)
+            device.allocator.copy_in(b, bytes(1024))
+            before = target.sim.counts.kernels
+            device.allocator.copy(b.view(start, size), a.view(start, size))
+            whole = device.allocator.copy_out(b)
+            assert whole == bytes(start) + data[start : start + size] + bytes(1024 - start - size)
+            assert target.sim.counts.kernels - before == kernels, (size, start)
+    assert target.complaints() == []
 
 
 @pytest.mark.parametrize("kind", ["compute", "copy"])
@@ -87,7 +150,8 @@ def test_launches_and_copies_of_one_submission(chip: str, index: int) -> None:
     target = RmTarget(3, chip, "oldest")
     target.kernels.steps = 40  # so that what does not wait for them is too early
     with opened(target) as device:
-        add, fill = (device.load(cubin(device.target.sm, n), n, LAYOUTS[n]) for n in LAYOUTS)
+        names = ("add", "fill")
+        add, fill = (device.load(cubin(device.target.sm, n), n, LAYOUTS[n]) for n in names)
         a, b, c = (upload(device, numbers(n)) for n in range(3))
         device.synchronize()  # what copies in is another queue
         one = (1, 1, 1)
@@ -103,6 +167,41 @@ def test_launches_and_copies_of_one_submission(chip: str, index: int) -> None:
             y = x.copy()
             y[:2] = 7
         assert (download(device, a) == x).all() and (download(device, b) == y).all()
+    assert target.complaints() == []
+    target.close()
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("chaining", ["copied", "scheduled", "none"])
+def test_launches_of_one_submission_start_each_other(
+    chip: str, chaining: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[bool] = []
+    pcas = ComputeEngine._pcas
+
+    def counted(self: ComputeEngine, invalidate: bool, schedule: bool) -> None:
+        sent.append(schedule)
+        pcas(self, invalidate, schedule)
+
+    monkeypatch.setattr(ComputeEngine, "_pcas", counted)
+    target = RmTarget(3, chip)
+    target.kernels.steps = 20  # so that what is too early shows
+    with RmDevice.open(target.world, force={"chaining": chaining}) as device:
+        names = ("add", "fill")
+        add, fill = (device.load(cubin(device.target.sm, n), n, LAYOUTS[n]) for n in names)
+        a, b = (upload(device, numbers(n)) for n in range(2))
+        device.synchronize()
+        steps = [GraphLaunch(add, (a, a, b), (WORDS,)), GraphLaunch(fill, (b,), (7, 2))] * 3
+        graph = HCQGraph(device, steps)
+        x, y = numbers(0), numbers(1)
+        for _ in range(3):
+            device.wait(graph())
+            for _ in range(3):
+                x = x + y
+                y[:2] = 7
+            assert (download(device, a) == x).all() and (download(device, b) == y).all()
+        assert len(sent) == (18 if chaining == "none" else 3)
+        graph.close()
     assert target.complaints() == []
     target.close()
 

@@ -80,6 +80,23 @@ def test_a_fault_in_freed_memory_says_so(target: RmTarget) -> None:
 
 
 @pytest.mark.parametrize("target", CHIPS, indirect=True)
+def test_a_fault_within_a_chain_of_launches(target: RmTarget) -> None:
+    """Only the first descriptor is sent; the others are found through it."""
+    with RmDevice.open(target.world) as device:
+        fill, add = load(device, "fill"), load(device, "add")
+        out, a = upload(device, numbers(0)), upload(device, numbers(1))
+        device.synchronize()
+        start = out.allocation.memory.address
+        steps = [GraphLaunch(add, (a, a, a), (WORDS,)), GraphLaunch(fill, (out,), (7, BEHIND))]
+        graph = HCQGraph(device, steps)
+        graph()
+        with pytest.raises(GpuFault, match=rf"fill \(argument 0 is {start:#x}\)"):
+            device.synchronize()
+        device.recover()
+        graph.close()
+
+
+@pytest.mark.parametrize("target", CHIPS, indirect=True)
 @pytest.mark.parametrize("rung", Rung)
 def test_going_on_after_faults(
     target: RmTarget, rung: Rung, monkeypatch: pytest.MonkeyPatch

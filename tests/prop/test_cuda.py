@@ -1,4 +1,4 @@
-"""Random programs for NVIDIA GPUs: CUDA C on this machine's CPU, PTX on simulated lanes."""
+"""Random programs for NVIDIA GPUs: CUDA C on the CPU, PTX on simulated lanes, NIR in numpy."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from prop.programs import random_graph
 from prop.test_passes import computed, run_plan
 from unit.cuda.host import ARCH, run_host
 from unit.cuda.lanes import run_llvm, run_nvrtc
+from unit.nak.machine import run_nir
 
 Array = np.ndarray[Any, Any]
 # Small blocks make many of them, and rows that one block does not hold.
@@ -39,17 +40,19 @@ def lowered(built: BuiltKernel, target: Target) -> Program:
         ("clang", run_host, range(2)),
         ("llvmlite", run_llvm, range(6)),
         ("nvrtc", run_nvrtc, range(4)),
+        (None, run_nir, range(6)),
     ],
-    ids=["host", "llvm", "nvrtc"],
+    ids=["host", "llvm", "nvrtc", "nir"],
 )
 def test_kernels_mean_what_the_graph_says(
     target: Target,
-    tool: str,
+    tool: str | None,
     run: Callable[..., None],
     seeds: range,
     need: Callable[[str], None],
 ) -> None:
-    need(tool)
+    if tool is not None:
+        need(tool)
 
     def run_kernel(built: BuiltKernel, arrays: list[Array]) -> None:
         run([lowered(built, target)], [arrays])

@@ -36,7 +36,7 @@ RunKernel = Callable[[BuiltKernel, list[Array]], None]
 WORKERS = host_target(workers=2)
 WIDE = Target("wide", WORKERS.native, "worker", 1, 64, 32)
 SCALAR = Target("scalar", WORKERS.native, "grid")
-VECTORS = replace(BLOCKS, name="vectors", vector_bytes=16, threads=256, warp=32)
+VECTORS = replace(BLOCKS, name="vectors", vector_bytes=16, threads=256, warp=32, shuffle=0)
 
 
 def run_plan(roots: list[Node], inputs: dict[Any, Array], run: RunKernel) -> list[Array]:

@@ -49,7 +49,7 @@ def test_invalid_kfd_handle(world: SimWorld) -> None:
         child.os.ioctl(user.kfd_fd, kfd.AMDKFD_IOC_GET_VERSION, args)
     fresh = child.os.open("/dev/kfd", os.O_RDWR)
     child.os.ioctl(fresh, kfd.AMDKFD_IOC_GET_VERSION, args)
-    assert (args.major_version, args.minor_version) == (1, 17)
+    assert (args.major_version, args.minor_version) == (1, 19)
 
 
 def test_a_really_forked_process_is_refused(world: SimWorld) -> None:

@@ -16,10 +16,10 @@ import gpu
 from gpu import Tensor, Var
 from gpu.compiler.lower import linearize
 from gpu.compiler.schedule import inplace
+from gpu.core.interrupts import put_off
 from gpu.runtime import execute
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.execute import storage
-from gpu.runtime.interrupts import put_off
 from gpu.runtime.recent import Recent
 from tensor.reference import torch, widest
 from tensor.test_views import Program

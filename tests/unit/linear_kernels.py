@@ -23,6 +23,7 @@ from gpu.core.dtype import ALL, DType, dtypes
 from gpu.runtime.device import Renderer
 
 HOST = host_target()
+EXCHANGED = (dtypes.float32, dtypes.int32, dtypes.uint32)
 COMPUTED = tuple(d for d in ALL if not d.is_float or d.bits >= 32)
 
 
@@ -104,6 +105,42 @@ def toolchain(name: str, target: Target = HOST) -> Toolchain:
     return Toolchain(CRenderer(target), ClangCompiler(target.name, target.features))
 
 
+def exchanging(sizes: tuple[int, ...], warp: int, distances: Sequence[int]) -> Kernel:
+    """Two blocks of threads, of which each stores what its partners at these distances have.
+
+    Values are float32, int32 and uint32 in turn.
+    """
+    dtypes_of = {n: EXCHANGED[i % 3] for i, n in enumerate(distances)}
+    block = int(np.prod(sizes))
+    params = {f"in{n}": (d, 2 * block) for n, d in dtypes_of.items()}
+    k = Kernel(**params, **{f"out{n}": (d, 2 * block) for n, d in dtypes_of.items()})
+    group = k.loop(2, kind="grid")
+    threads = [k.loop(size, kind="thread") for size in sizes]
+    number = group
+    for size, thread in zip(sizes, threads, strict=True):
+        number = k.alu("add", k.alu("mul", number, k.const(size)), thread)
+    for n, dtype in dtypes_of.items():
+        value = k.load(getattr(k, f"in{n}"), number)
+        other = k("shuffle_xor", dtype, value, attr=(n, warp))
+        k.store(getattr(k, f"out{n}"), number, other)
+    for loop in reversed([group, *threads]):
+        k.end(loop)
+    return k
+
+
+def exchanged_arrays(kernel: Kernel | Program) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Random bits for what `exchanging` made, zeros for the results; and what these should be."""
+    half = len(kernel.params) // 2
+    rng = np.random.default_rng(5)
+    given = [
+        rng.integers(0, 1 << 32, p.elements, np.uint32).view(p.dtype.np)
+        for p in kernel.params[:half]
+    ]
+    distances = [int(p.name.removeprefix("in")) for p in kernel.params[:half]]
+    wanted = [x[np.arange(len(x)) ^ n] for x, n in zip(given, distances, strict=True)]
+    return [*given, *(np.zeros_like(x) for x in given)], wanted
+
+
 def edge_values(dtype: DType) -> np.ndarray:
     """Values of a dtype at which something may go wrong, and some random ones."""
     rng = np.random.default_rng(1)
@@ -155,11 +192,13 @@ def operations(dtype: DType) -> list[str]:
     ]
 
 
-def matrix_kernel(dtype: DType, lanes: int, size: int, names: list[str]) -> Kernel:
+def matrix_kernel(
+    dtype: DType, lanes: int, size: int, names: list[str], kind: str = "serial"
+) -> Kernel:
     """Applies each of the operations `names` to arrays a, b, c (and a mask m)."""
     results = {f"r_{n}": (dtypes.bool if OPS[n].result == "bool" else dtype, size) for n in names}
     k = Kernel(a=(dtype, size), b=(dtype, size), c=(dtype, size), m=(dtypes.bool, size), **results)
-    i = k.loop(size, lanes)
+    i = k.loop(size, lanes, kind=kind)
     a, b, c, m = (k.load(p, i, lanes) for p in (k.a, k.b, k.c, k.m))
     for name in names:
         args = (m, a, b) if name == "where" else (a, b, c)[: OPS[name].arity]

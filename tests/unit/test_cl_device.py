@@ -50,7 +50,9 @@ __kernel void SYMBOL(add)(__global float *out, __global const float *a) {
   for (int i = 0; i < 4; i++) out[i] = a[i] + %s;
 }
 """
-SIZES = {f"{kind}{i}": 1 for kind in ("items", "group") for i in range(3)} | {"scratch": 0}
+SIZES = {f"{kind}{i}": 1 for kind in ("items", "group") for i in range(3)} | {
+    "scratch": 0, "parameters": 2, "written": 1,
+}  # fmt: skip
 GPU = DeviceInfo(
     *(Platform(0, "Some", "Vendor", "OpenCL 3.0"), 0, "GPU", "Big", "Vendor", "OpenCL 3.0", "1.2"),
     *(frozenset({"cl_khr_fp64", "cl_khr_fp16"}), 60, 1000, 1 << 15, 1),
@@ -468,6 +470,65 @@ def test_a_cl_mem_that_does_not_fit_is_refused(device: CLDevice) -> None:
         Tensor.from_blob(foreign, 8, dtypes.float32, device="CL")
     for one in (handle, foreign):
         assert device.context.api.clReleaseMemObject(one) == 0
+
+
+def test_a_part_of_a_buffer_is_memory_for_kernels(device: CLDevice) -> None:
+    allocator, step = device.allocator, device.context.info.alignment
+    assert isinstance(allocator, CLAllocator)
+    whole = allocator.alloc(4 * step)
+    data = np.arange(step, dtype=np.float32)
+    allocator.copy_in(whole, data.view(np.uint8).data)
+    part, other = allocator.view(whole, step, step), allocator.view(whole, 3 * step, step)
+    (lib,) = device.compiler.compile_many([ADD % 5])
+    device.runtime("add", lib, SIZES)(other, part)
+    result = np.empty(4, np.float32)
+    allocator.copy_out(result.view(np.uint8).data, other)
+    assert result.tolist() == (data[step // 4 :][:4] + 5).tolist()
+    allocator.copy_in(part, np.ones(4, np.float32).view(np.uint8).data)
+    allocator.copy_out(result.view(np.uint8).data, allocator.view(whole, step, 16))
+    assert result.tolist() == [1, 1, 1, 1]
+    del part, other
+    allocator.free(whole, 4 * step)
+
+
+@pytest.mark.parametrize(
+    ("offset", "nbytes", "message"),
+    [
+        (4, 16, "starts at a multiple of .* not at 4"),
+        (0, 0, "0 bytes at 0 are not inside"),
+        (1 << 20, 16, "are not inside of a buffer"),
+        (-128, 16, "are not inside"),
+    ],
+)
+def test_a_part_that_is_none_is_refused(
+    device: CLDevice, offset: int, nbytes: int, message: str
+) -> None:
+    allocator = device.allocator
+    assert isinstance(allocator, CLAllocator)
+    whole = allocator.alloc(1024)
+    with pytest.raises(InvalidValue, match=message):
+        allocator.view(whole, offset, nbytes)
+    with pytest.raises(InvalidValue, match="not of an image or of another view"):
+        allocator.view(allocator.view(whole, 0, 512), 0, 16)
+    allocator.free(whole, 1024)
+
+
+def test_a_part_of_anothers_buffer_is_a_tensor(device: CLDevice) -> None:
+    context, step = device.context, device.context.info.alignment
+    array = np.arange(step, dtype=np.float32)
+    handle = make_buffer(context, array)
+    region = (ctypes.c_size_t * 2)(step, 2 * step)
+    part = context.api.make(
+        *("clCreateSubBuffer", handle, cl.CL_MEM_READ_WRITE, cl.CL_BUFFER_CREATE_TYPE_REGION),
+        *(region,),
+        what="test",
+    )
+    x = Tensor.from_blob(part, step // 2, device="CL")
+    for each in (part, handle):  # the tensor holds the part, and that the whole
+        assert context.api.clReleaseMemObject(each) == 0
+    assert (x * 2).tolist() == (array[step // 4 : step // 4 * 3] * 2).tolist()
+    with pytest.raises(InvalidValue, match="the tensor needs"):
+        Tensor.from_blob(part, step, device="CL")
 
 
 def test_devices_with_memory_of_their_own_copy(device: CLDevice) -> None:

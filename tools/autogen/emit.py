@@ -55,7 +55,7 @@ def structures(layouts: Layouts, integers: Mapping[str, int]) -> str:
     for alias, name in layouts.aliases.items():
         text += f"\n{alias} = {name}" if alias != name else ""
     sizes = {name: str(one.size) for name, one in layouts.structures.items()}
-    return text.rstrip("\n") + "\n\n" + _table("SIZES", "dict[str, int]", sizes)
+    return text.rstrip("\n") + "\n\n" + table("SIZES", "dict[str, int]", sizes)
 
 
 def _structure(every: Mapping[str, Structure], one: Structure) -> str:
@@ -96,7 +96,7 @@ def pm4(packets: Mapping[str, Pm4Packet], events: Mapping[str, int]) -> str:
         values = {value: _number(number) for value, number in one.values.items()}
         text += _nested(f"    {_quoted(name)}: {{", values, "},") if values else ""
     numbers = {name: _number(value) for name, value in events.items()}
-    return text + "}\n\n" + _table("EVENTS", "dict[str, int]", numbers)
+    return text + "}\n\n" + table("EVENTS", "dict[str, int]", numbers)
 
 
 def sdma(
@@ -111,7 +111,7 @@ def sdma(
     for name, fields in packets.items():
         text += _nested(f"    {_quoted(name)}: {{", fields, "},")
     text += "}\n\n# cache control of GCR_REQ: {field: (lowest bit, width)}\n"
-    return text + _table("GCR_CONTROL", "dict[str, tuple[int, int]]", gcr)
+    return text + table("GCR_CONTROL", "dict[str, tuple[int, int]]", gcr)
 
 
 def bits(table: Mapping[str, Mapping[str, Field]]) -> str:
@@ -123,7 +123,7 @@ def bits(table: Mapping[str, Mapping[str, Field]]) -> str:
     return text + "}\n"
 
 
-def _table(name: str, kind: str, items: Mapping[str, object]) -> str:
+def table(name: str, kind: str, items: Mapping[str, object]) -> str:
     return f"{name}: {kind} = {{\n" + _wrap(items, "    ") + "}\n"
 
 

@@ -31,6 +31,7 @@ _CALLS: Final[dict[str, tuple[Any, ...]]] = {
     "clGetDeviceIDs": (c_void_p, c_uint64, c_uint32, _HANDLES, POINTER(c_uint32)),
     "clGetDeviceInfo": (c_void_p, c_uint32, c_size_t, c_void_p, _SIZES),
     "clGetMemObjectInfo": (c_void_p, c_uint32, c_size_t, c_void_p, _SIZES),
+    "clGetImageInfo": (c_void_p, c_uint32, c_size_t, c_void_p, _SIZES),
     "clGetProgramInfo": (c_void_p, c_uint32, c_size_t, c_void_p, _SIZES),
     "clGetProgramBuildInfo": (c_void_p, c_void_p, c_uint32, c_size_t, c_void_p, _SIZES),
     "clGetEventProfilingInfo": (c_void_p, c_uint32, c_size_t, c_void_p, _SIZES),
@@ -52,6 +53,27 @@ _CALLS: Final[dict[str, tuple[Any, ...]]] = {
         *(c_void_p, c_void_p, c_void_p, c_size_t, c_size_t, c_size_t),
         *(c_uint32, c_void_p, c_void_p),
     ),
+    "clEnqueueReadImage": (
+        *(c_void_p, c_void_p, c_uint32, _SIZES, _SIZES, c_size_t, c_size_t, c_void_p),
+        *(c_uint32, c_void_p, c_void_p),
+    ),
+    "clEnqueueWriteImage": (
+        *(c_void_p, c_void_p, c_uint32, _SIZES, _SIZES, c_size_t, c_size_t, c_void_p),
+        *(c_uint32, c_void_p, c_void_p),
+    ),
+    "clEnqueueCopyImage": (
+        *(c_void_p, c_void_p, c_void_p, _SIZES, _SIZES, _SIZES),
+        *(c_uint32, c_void_p, c_void_p),
+    ),
+    "clEnqueueCopyBufferToImage": (
+        *(c_void_p, c_void_p, c_void_p, c_size_t, _SIZES, _SIZES),
+        *(c_uint32, c_void_p, c_void_p),
+    ),
+    "clEnqueueCopyImageToBuffer": (
+        *(c_void_p, c_void_p, c_void_p, _SIZES, _SIZES, c_size_t),
+        *(c_uint32, c_void_p, c_void_p),
+    ),
+    "clEnqueueMarkerWithWaitList": (c_void_p, c_uint32, c_void_p, c_void_p),
     "clFinish": (c_void_p,),
     "clWaitForEvents": (c_uint32, _HANDLES),
     "clReleaseEvent": (c_void_p,),
@@ -65,6 +87,8 @@ _MAKERS: Final[dict[str, tuple[Any, ...]]] = {
     "clCreateContext": (c_void_p, c_uint32, _HANDLES, c_void_p, c_void_p, _ERROR),
     "clCreateCommandQueue": (c_void_p, c_void_p, c_uint64, _ERROR),
     "clCreateBuffer": (c_void_p, c_uint64, c_size_t, c_void_p, _ERROR),
+    "clCreateSubBuffer": (c_void_p, c_uint64, c_uint32, c_void_p, _ERROR),
+    "clCreateImage": (c_void_p, c_uint64, c_void_p, c_void_p, c_void_p, _ERROR),
     "clCreateProgramWithSource": (c_void_p, c_uint32, POINTER(c_char_p), _SIZES, _ERROR),
     "clCreateProgramWithBinary": (
         *(c_void_p, c_uint32, _HANDLES, _SIZES, _HANDLES, POINTER(c_int32), _ERROR),

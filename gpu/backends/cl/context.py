@@ -5,12 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
+from collections.abc import Sequence
 from ctypes import byref, c_int32
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final
 
 from gpu.autogen import opencl as cl
 from gpu.backends.cl.api import OpenCL, error_of, handles
+from gpu.backends.cl.objects import CLMemory
+from gpu.backends.cl.order import Order
 from gpu.backends.cl.platforms import DeviceInfo
 from gpu.core.errors import DeviceError, DeviceLost, GpuError
 from gpu.runtime.recent import Recent
@@ -36,17 +39,21 @@ class Built:
 
 
 class CLContext:
-    """An OpenCL context with one device and one queue, which keeps its commands in order.
+    """An OpenCL context with one device and one queue.
 
     Attributes:
         api: the library.
         info: the device.
         context: the handle of the context.
         queue: the handle of the queue; its commands are timed.
+        order: says which commands wait for which; None where the queue keeps all in order.
     """
 
-    def __init__(self, api: OpenCL, info: DeviceInfo):
-        """Raises what OpenCL says where the device cannot be had."""
+    def __init__(self, api: OpenCL, info: DeviceInfo, reorder: bool = False):
+        """With `reorder` commands that do not need each other run at once, where the device can.
+
+        Raises what OpenCL says where the device cannot be had.
+        """
         self.api, self.info = api, info
         self._lost: str | None = None
         self._programs: weakref.WeakValueDictionary[bytes, Built] = weakref.WeakValueDictionary()
@@ -55,10 +62,14 @@ class CLContext:
             *("clCreateContext", None, 1, handles(info.handle), None, None),
             what=f"make a context for {info.name}",
         )
+        reorders = reorder and info.reorders
+        mode = cl.CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE if reorders else 0
         self.queue = api.make(
-            *("clCreateCommandQueue", self.context, info.handle, cl.CL_QUEUE_PROFILING_ENABLE),
+            *("clCreateCommandQueue", self.context, info.handle),
+            cl.CL_QUEUE_PROFILING_ENABLE | mode,
             what=f"make a queue for {info.name}",
         )
+        self.order = Order(self) if reorders else None
         _contexts.add(self)
 
     def finish(self) -> None:
@@ -68,6 +79,27 @@ class CLContext:
         code = self.api.clFinish(self.queue)
         if code:
             self.check(code, "wait for its kernels")
+        if self.order is not None:
+            self.order.finished()
+
+    def run(
+        self,
+        name: str,
+        *arguments: Any,
+        reads: Sequence[CLMemory] = (),
+        writes: Sequence[CLMemory] = (),
+        what: str,
+    ) -> None:
+        """Calls the function `name`, which enqueues a command on memory; see `Order.run`.
+
+        Raises the error of its code.
+        """
+        function = getattr(self.api, name)
+        if self.order is None:
+            code = function(*arguments, 0, None, None)
+        else:
+            code = self.order.run(function, arguments, reads, writes)
+        self.check(code, what)
 
     def check(self, code: int, what: str) -> None:
         """Raises the error of a call's code; once the device is lost, always DeviceLost."""

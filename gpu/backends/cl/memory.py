@@ -3,63 +3,25 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
+from collections import defaultdict
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu.autogen import opencl as cl
+from gpu.backends.cl import images
 from gpu.backends.cl.context import CLContext
+from gpu.backends.cl.images import CLImage
+from gpu.backends.cl.objects import BorrowedMemory, CLMemory, SubMemory
 from gpu.core.available import check_memory
+from gpu.core.dtype import ImageDType
 from gpu.core.errors import InvalidValue, OutOfMemory
 from gpu.runtime.allocator import LRUAllocator
 
+__all__ = ["BorrowedMemory", "CLAllocator", "CLMemory"]
+
 _LINE: Final = 64  # bytes: a cache line, and the widest vector register
-_keys = itertools.count()
-
-
-class CLMemory:
-    """A buffer of OpenCL's.
-
-    Attributes:
-        handle: its `cl_mem`.
-        argument: a pointer to the handle, as clSetKernelArg takes it.
-        address: where the host reads and writes it, None where it cannot.
-        key: a number that no other memory of this process ever has.
-        borrowed: whether it is someone else's.
-    """
-
-    __slots__ = ("__weakref__", "_holder", "_owner", "address", "argument", "handle", "key")
-    borrowed = False
-
-    def __init__(self, handle: int, address: int | None = None, owner: object = None):
-        """`owner` keeps what lies at `address` alive."""
-        self.handle, self.address, self._owner = handle, address, owner
-        self._holder = ctypes.c_void_p(handle)
-        self.argument = ctypes.addressof(self._holder)
-        self.key = next(_keys)
-
-
-class BorrowedMemory(CLMemory):
-    """Memory of someone else, given back, with its owner, when nothing refers to it any more.
-
-    Kernels that read it have finished by then.
-    """
-
-    __slots__ = ("_context",)
-    borrowed = True
-
-    def __init__(self, context: CLContext, handle: int, address: int | None, owner: object):
-        super().__init__(handle, address, owner)
-        self._context = context
-
-    def __del__(self) -> None:
-        context = self._context
-        if not context.is_lost:  # else it reads nothing any more
-            # Codes are let go: nobody could be told of an error here.
-            context.api.clFinish(context.queue)
-            context.api.clReleaseMemObject(self.handle)
 
 
 class CLAllocator(LRUAllocator[CLMemory]):
@@ -70,7 +32,8 @@ class CLAllocator(LRUAllocator[CLMemory]):
         self._context = context
         info = context.info
         self.in_host_memory = info.kind == "CPU" and info.unified
-        self._alignment = max(info.alignment, _LINE)
+        self._alignment = max(info.alignment, info.image_alignment, _LINE)
+        self._kept_images: defaultdict[ImageDType, list[CLImage]] = defaultdict(list)
 
     def _alloc(self, nbytes: int) -> CLMemory:
         size = max(nbytes, 1)
@@ -108,6 +71,83 @@ class CLAllocator(LRUAllocator[CLMemory]):
             context.finish()  # the host memory goes with it
         context.api.check(context.api.clReleaseMemObject(memory.handle), "release a buffer")
 
+    def free(self, memory: CLMemory, nbytes: int) -> None:
+        """Keeps `memory` for the next request of `nbytes`, without the images it was read as."""
+        memory.views.clear()
+        super().free(memory, nbytes)
+
+    def view(self, memory: CLMemory, offset: int, nbytes: int) -> CLMemory:
+        """`nbytes` bytes of a buffer from `offset` on, as memory that kernels take: no copy.
+
+        It must not be used any more when the buffer has been freed. Views that overlap are not to
+        be written by one kernel and used by another that runs at the same time. Raises InvalidValue
+        for an offset that is no multiple of the device's alignment, or a region that is not inside.
+        """
+        context = self._context
+        alignment = context.info.alignment
+        if memory.image is not None or isinstance(memory, SubMemory):
+            raise InvalidValue(
+                "a view is of a buffer, not of an image or of another view; take it of the whole"
+            )
+        size = context.api.number("clGetMemObjectInfo", memory.handle, key=cl.CL_MEM_SIZE)
+        if not (offset >= 0 and 0 < nbytes <= size - offset):
+            raise InvalidValue(
+                f"{nbytes:,} bytes at {offset:,} are not inside of a buffer of {size:,} bytes"
+            )
+        if offset % alignment:
+            raise InvalidValue(
+                f"a view starts at a multiple of {alignment} bytes (CL_DEVICE_MEM_BASE_ADDR_ALIGN"
+                f" of {context.info.name}), not at {offset:,}; copy the part, or align it"
+            )
+        return SubMemory(context, memory, offset, nbytes)
+
+    def alloc_image(self, image: ImageDType) -> CLMemory:
+        """An image, perhaps one that was freed. Raises OutOfMemory, Unsupported."""
+        nbytes = image.size * image.itemsize
+        try:
+            memory = self._kept_images[image].pop()
+        except IndexError:
+            images.check_image(self._context, image)
+            memory = self._made_image(image)
+        else:
+            self.cached -= nbytes
+        self.used += nbytes
+        return memory
+
+    def _made_image(self, image: ImageDType) -> CLImage:
+        try:
+            return CLImage(self._context, image)
+        except OutOfMemory:
+            if not self.cached:
+                raise
+            self.free_cache()
+            return CLImage(self._context, image)
+
+    def free_image(self, memory: CLMemory, image: ImageDType) -> None:
+        """Keeps the image for the next request of one like it."""
+        assert isinstance(memory, CLImage)
+        nbytes = image.size * image.itemsize
+        self.used -= nbytes
+        self.cached += nbytes
+        self._kept_images[image].append(memory)
+
+    def free_cache(self) -> None:
+        """Gives everything kept back to the device."""
+        super().free_cache()
+        for image, kept in list(self._kept_images.items()):
+            while kept:
+                kept.pop()  # which releases it
+                self.cached -= image.size * image.itemsize
+
+    def adopt_image(self, pointer: int, image: ImageDType) -> CLMemory:
+        """The image whose `cl_mem` is `pointer`, of this device's context.
+
+        Raises InvalidValue for another one, Unsupported on devices without images.
+        """
+        images.check_image(self._context, image)
+        self._check_context(pointer)
+        return images.adopt_image(self._context, pointer, image)
+
     def host_address(self, memory: CLMemory) -> int | None:
         """Where the memory lies for the host; None on devices with memory of their own."""
         return memory.address
@@ -115,38 +155,51 @@ class CLAllocator(LRUAllocator[CLMemory]):
     def copy_in(self, memory: CLMemory, data: memoryview) -> None:
         """Copies bytes to a buffer, after everything launched before."""
         source = np.frombuffer(data, np.uint8)
+        if memory.image is not None:
+            images.write_image(self._context, memory, source.ctypes.data)
+            return
         if memory.address is not None:
             self._context.finish()
             ctypes.memmove(memory.address, source.ctypes.data, source.size)
             return
         context = self._context
-        code = context.api.clEnqueueWriteBuffer(
-            *(context.queue, memory.handle, cl.CL_TRUE, 0, source.size, source.ctypes.data),
-            *(0, None, None),
+        context.run(
+            *("clEnqueueWriteBuffer", context.queue, memory.handle, cl.CL_TRUE),
+            *(0, source.size, source.ctypes.data),
+            writes=[memory],
+            what=f"copy {source.size:,} bytes to {context.info.name}",
         )
-        context.check(code, f"copy {source.size:,} bytes to {context.info.name}")
 
     def copy_out(self, data: memoryview, memory: CLMemory) -> None:
         """Copies bytes from a buffer, after everything launched before."""
         target = np.frombuffer(data, np.uint8)
+        if memory.image is not None:
+            images.read_image(self._context, target.ctypes.data, memory)
+            return
         if memory.address is not None:
             self._context.finish()
             ctypes.memmove(target.ctypes.data, memory.address, target.size)
             return
         context = self._context
-        code = context.api.clEnqueueReadBuffer(
-            *(context.queue, memory.handle, cl.CL_TRUE, 0, target.size, target.ctypes.data),
-            *(0, None, None),
+        context.run(
+            *("clEnqueueReadBuffer", context.queue, memory.handle, cl.CL_TRUE),
+            *(0, target.size, target.ctypes.data),
+            reads=[memory],
+            what=f"copy {target.size:,} bytes from {context.info.name}",
         )
-        context.check(code, f"copy {target.size:,} bytes from {context.info.name}")
 
     def copy(self, target: CLMemory, source: CLMemory, nbytes: int) -> None:
-        """Copies between buffers, after everything launched before; returns at once."""
+        """Copies between memory, after everything launched before; returns at once."""
         context = self._context
-        code = context.api.clEnqueueCopyBuffer(
-            *(context.queue, source.handle, target.handle, 0, 0, nbytes, 0, None, None)
+        if target.image or source.image:
+            images.copy_image(context, target, source)
+            return
+        context.run(
+            *("clEnqueueCopyBuffer", context.queue, source.handle, target.handle, 0, 0, nbytes),
+            reads=[source],
+            writes=[target],
+            what=f"copy {nbytes:,} bytes on {context.info.name}",
         )
-        context.check(code, f"copy {nbytes:,} bytes on {context.info.name}")
 
     def borrow(self, address: int, nbytes: int, owner: object) -> CLMemory | None:
         """Host memory in place, on a CPU; it is not changed by anyone as long as it is used."""
@@ -160,12 +213,12 @@ class CLAllocator(LRUAllocator[CLMemory]):
 
         Raises InvalidValue for another one.
         """
-        context = self._context
-        api, key = context.api, cl.CL_MEM_CONTEXT
-        if api.number("clGetMemObjectInfo", pointer, key=key) != context.context:
+        context, api = self._context, self._context.api
+        self._check_context(pointer)
+        if api.number("clGetMemObjectInfo", pointer, key=cl.CL_MEM_TYPE) != cl.CL_MEM_OBJECT_BUFFER:
             raise InvalidValue(
-                f"the cl_mem {pointer:#x} is of another context; make it in that of this device,"
-                f" {context.context:#x} (Device[...].context.context)"
+                f"the cl_mem {pointer:#x} is no buffer; give an image of two dimensions the dtype"
+                " dtypes.imageh((height, width)) or dtypes.imagef((height, width))"
             )
         size = api.number("clGetMemObjectInfo", pointer, key=cl.CL_MEM_SIZE)
         if size < nbytes:
@@ -173,4 +226,13 @@ class CLAllocator(LRUAllocator[CLMemory]):
                 f"the cl_mem {pointer:#x} has {size:,} bytes, and the tensor needs {nbytes:,}"
             )
         api.check(api.clRetainMemObject(pointer), f"retain the cl_mem {pointer:#x}")
-        return BorrowedMemory(context, pointer, None, None)
+        return BorrowedMemory(context, pointer)
+
+    def _check_context(self, pointer: int) -> None:
+        """Raises InvalidValue for a `cl_mem` of another context."""
+        context, key = self._context, cl.CL_MEM_CONTEXT
+        if context.api.number("clGetMemObjectInfo", pointer, key=key) != context.context:
+            raise InvalidValue(
+                f"the cl_mem {pointer:#x} is of another context; make it in that of this device,"
+                f" {context.context:#x} (Device[...].context.context)"
+            )

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from gpu.autogen import opencl as cl
 from gpu.backends.cl.api import INSTALL, OpenCL, handles
+from gpu.compiler.target import ImageLimits
 from gpu.core.errors import ConfigError, DeviceError, GpuError
 from gpu.core.files import read_bytes
 
@@ -18,6 +19,7 @@ KINDS: Final = {
     cl.CL_DEVICE_TYPE_CPU: "CPU",
 }
 """Types of devices, in the order in which `DEV=CL` prefers them."""
+_PIXEL: Final = 16  # bytes of the largest pixel there is: four floats
 
 
 class Platform(NamedTuple):
@@ -49,6 +51,9 @@ class DeviceInfo(NamedTuple):
         memory: bytes of memory.
         can_compile: whether it takes source text.
         little_endian: the byte order.
+        images: the largest image, and how long rows in buffers must be; None without images.
+        image_alignment: of the memory of buffers that are read as images in place, in bytes.
+        reorders: whether queues may run commands in another order than theirs.
     """
 
     platform: Platform
@@ -71,6 +76,9 @@ class DeviceInfo(NamedTuple):
     memory: int
     can_compile: bool
     little_endian: bool
+    images: ImageLimits | None = None
+    image_alignment: int = 0
+    reorders: bool = False
 
 
 def find_platforms(api: OpenCL, vendors: str) -> list[Platform]:
@@ -169,6 +177,16 @@ def _device(api: OpenCL, platform: Platform, handle: int) -> DeviceInfo:
         double = number(cl.CL_DEVICE_DOUBLE_FP_CONFIG)
     except GpuError:  # unknown to implementations without float64
         double = 0
+    extensions = frozenset(text(cl.CL_DEVICE_EXTENSIONS).split())
+    in_place = "cl_khr_image2d_from_buffer" in extensions
+    images = None
+    if number(cl.CL_DEVICE_IMAGE_SUPPORT):
+        images = ImageLimits(
+            number(cl.CL_DEVICE_IMAGE2D_MAX_WIDTH),
+            number(cl.CL_DEVICE_IMAGE2D_MAX_HEIGHT),
+            max(number(cl.CL_DEVICE_IMAGE_PITCH_ALIGNMENT), 1) if in_place else 0,
+        )
+    queues = number(cl.CL_DEVICE_QUEUE_ON_HOST_PROPERTIES)
     has_local = number(cl.CL_DEVICE_LOCAL_MEM_TYPE) == cl.CL_LOCAL
     kinds = [name for bit, name in KINDS.items() if number(cl.CL_DEVICE_TYPE) & bit]
     return DeviceInfo(
@@ -179,7 +197,7 @@ def _device(api: OpenCL, platform: Platform, handle: int) -> DeviceInfo:
         vendor=text(cl.CL_DEVICE_VENDOR),
         version=text(cl.CL_DEVICE_VERSION),
         driver=text(cl.CL_DRIVER_VERSION),
-        extensions=frozenset(text(cl.CL_DEVICE_EXTENSIONS).split()),
+        extensions=extensions,
         units=number(cl.CL_DEVICE_MAX_COMPUTE_UNITS),
         group=number(cl.CL_DEVICE_MAX_WORK_GROUP_SIZE),
         local_memory=number(cl.CL_DEVICE_LOCAL_MEM_SIZE) if has_local else 0,
@@ -192,4 +210,9 @@ def _device(api: OpenCL, platform: Platform, handle: int) -> DeviceInfo:
         memory=number(cl.CL_DEVICE_GLOBAL_MEM_SIZE),
         can_compile=bool(number(cl.CL_DEVICE_COMPILER_AVAILABLE)),
         little_endian=bool(number(cl.CL_DEVICE_ENDIAN_LITTLE)),
+        images=images,
+        image_alignment=_PIXEL * number(cl.CL_DEVICE_IMAGE_BASE_ADDRESS_ALIGNMENT)
+        if in_place
+        else 0,
+        reorders=bool(queues & cl.CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE),
     )

@@ -12,7 +12,9 @@ from gpu.autogen import opencl as cl
 from gpu.backends.cl.api import handles
 from gpu.backends.cl.compiler import Binary
 from gpu.backends.cl.context import CLContext
+from gpu.backends.cl.images import image_argument
 from gpu.backends.cl.memory import CLAllocator, CLMemory
+from gpu.compiler.render.opencl_images import images_of
 from gpu.core.errors import InvalidValue
 from gpu.runtime.device import LaunchData
 from gpu.runtime.program import Program
@@ -87,6 +89,17 @@ class Launcher:
         if code:
             context.check(code, f"launch {program.name}")
 
+    def enqueue_after(self, reads: Sequence[CLMemory], writes: Sequence[CLMemory]) -> None:
+        """Launches the kernel after those that it needs, on a queue that reorders."""
+        program, context = self._program, self._context
+        context.run(
+            *("clEnqueueNDRangeKernel", context.queue, self.kernel, _DIMENSIONS, None),
+            *(program.items, program.group),
+            reads=reads,
+            writes=writes,
+            what=f"launch {program.name}",
+        )
+
 
 class CLProgram(Program):
     """A loaded kernel.
@@ -111,6 +124,9 @@ class CLProgram(Program):
         sizes = ctypes.c_size_t * _DIMENSIONS
         self.items = sizes(*(data[f"items{i}"] for i in range(_DIMENSIONS)))
         self.group = sizes(*(data[f"group{i}"] for i in range(_DIMENSIONS)))
+        self._images = images_of(data)
+        # The scratch memory, which is passed after the parameters, is written as well.
+        self._written = data["written"] | -1 << data["parameters"]
         self.context, self._scratch, self._scratch_bytes = context, scratch, data["scratch"]
         self._launcher = self.launcher()
         self._lock = threading.Lock()
@@ -128,33 +144,54 @@ class CLProgram(Program):
         DeviceLost, OutOfMemory, DeviceError.
         """
         with self._lock:
-            self.pass_arguments(self._launcher, bufs, vals)
             if wait:
+                self.pass_arguments(self._launcher, bufs, vals)
                 return self._timed()
-            self._launcher.enqueue()
+            self.launch(self._launcher, bufs, vals)
         for memory in bufs:
             if memory.borrowed:  # its owner may change it as soon as this is computed
                 self.context.finish()
                 break
         return None
 
+    def launch(self, launcher: Launcher, bufs: Sequence[CLMemory], vals: Sequence[int]) -> None:
+        """Passes the arguments and launches."""
+        passed = self.pass_arguments(launcher, bufs, vals)
+        if self.context.order is None:
+            launcher.enqueue()
+            return
+        written = self._written
+        reads = [memory for i, memory in enumerate(passed) if not written >> i & 1]
+        writes = [memory for i, memory in enumerate(passed) if written >> i & 1]
+        launcher.enqueue_after([*reads, *(bufs[i] for i in self._images)], writes)
+
     def pass_arguments(
         self, launcher: Launcher, bufs: Sequence[CLMemory], vals: Sequence[int]
-    ) -> None:
-        """Passes the arguments of a launch: memory, scratch memory, values."""
-        position = 0
-        for memory in bufs:
-            launcher.set_memory(position, memory)
-            position += 1
+    ) -> Sequence[CLMemory]:
+        """Passes the arguments of a launch: memory, scratch memory, values; returns the memory."""
+        passed = self._with_images(bufs) if self._images else bufs
         if self._scratch_bytes:
-            launcher.set_memory(position, self._scratch.at_least(self._scratch_bytes))
+            passed = [*passed, self._scratch.at_least(self._scratch_bytes)]
+        position = 0
+        for memory in passed:
+            launcher.set_memory(position, memory)
             position += 1
         for value in vals:
             launcher.set_value(position, value)
             position += 1
+        return passed
+
+    def _with_images(self, bufs: Sequence[CLMemory]) -> list[CLMemory]:
+        """The memory of a launch, as the images that the kernel takes."""
+        found = list(bufs)
+        for position, image in self._images.items():
+            found[position] = image_argument(self.context, found[position], image)
+        return found
 
     def _timed(self) -> float:
         context, api = self.context, self.context.api
+        if context.order is not None:
+            context.finish()
         event = c_void_p()
         self._launcher.enqueue(byref(event))
         try:
@@ -202,9 +239,8 @@ class CLGraph:
         """Runs all launches on the memories, one for each slot."""
         with self._lock:
             for program, launcher, used, taken in self._launches:
-                program.pass_arguments(
+                program.launch(
                     launcher, [memories[slot] for slot in used], [vals[i] for i in taken]
                 )
-                launcher.enqueue()
         if any(memory.borrowed for memory in memories):
             self._context.finish()

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from gpu.core.errors import Unsupported
+from gpu.core.log import get_logger
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.device import HCQDevice
 from gpu.runtime.allocator import Allocator
+
+_log = get_logger(__name__)
 
 
 class QueueAllocator(Allocator[HCQBuffer]):
@@ -12,6 +18,7 @@ class QueueAllocator(Allocator[HCQBuffer]):
 
     def __init__(self, device: HCQDevice):
         self._device = device
+        self._strangers: set[str] = set()  # devices whose memory this one does not reach
 
     def _alloc(self, nbytes: int) -> HCQBuffer:
         return self._device.allocator.alloc(max(nbytes, 1))
@@ -28,3 +35,34 @@ class QueueAllocator(Allocator[HCQBuffer]):
         """Copies bytes to the host, when what was launched before is done."""
         if data.nbytes:
             data.cast("B")[:] = self._device.allocator.copy_out(memory.view(0, data.nbytes))
+
+    def copy(self, target: HCQBuffer, source: HCQBuffer, nbytes: int) -> None:
+        """Copies within the device, behind what was launched before."""
+        if nbytes:
+            self._device.allocator.copy(target.view(0, nbytes), source.view(0, nbytes))
+
+    def transfer(
+        self, target: HCQBuffer, source: object, nbytes: int, owner: Allocator[Any]
+    ) -> bool:
+        """As `Allocator.transfer`: between GPUs of one driver that are peers.
+
+        What is copied stays mapped on this device until it is freed.
+        """
+        if not isinstance(owner, QueueAllocator) or not isinstance(source, HCQBuffer):
+            return False
+        if owner._device.name in self._strangers:
+            return False
+        if not nbytes:
+            return True
+        if self._device not in source.allocation.peers:
+            try:
+                source.map_to(self._device)
+            except Unsupported as reason:
+                self._strangers.add(owner._device.name)
+                told = "copies from %s to %s go through the host: %s"
+                _log.info(told, owner._device.name, self._device.name, reason.message)
+                return False
+        owner._device.wait_in_order()
+        self._device.allocator.copy(target.view(0, nbytes), source.view(0, nbytes))
+        self._device.wait_in_order()
+        return True

@@ -7,10 +7,12 @@ from functools import cache, partial
 
 from gpu.backends.hcq.graph import QueueGraph
 from gpu.backends.hcq.memory import QueueAllocator
-from gpu.backends.nv.program import Learn, load_program
+from gpu.backends.nv.program import Learn, load_bare_program, load_program
 from gpu.compiler.render.cuda import CUDARenderer
+from gpu.compiler.render.nak import NAKRenderer
 from gpu.compiler.render.ptx import PTXRenderer
 from gpu.compiler.toolchain.base import Compiler
+from gpu.compiler.toolchain.nak import NakCompiler
 from gpu.compiler.toolchain.nvptx import PtxCompiler
 from gpu.compiler.toolchain.nvrtc import NvrtcCompiler
 from gpu.core.config import config
@@ -40,12 +42,16 @@ class NVDevice(Compiled):
         """`learn` is told of each kernel, for simulated GPUs."""
         self.queues = queues
         self._is_simulated = learn is not None
+        if isinstance(compiler, NakCompiler):
+            load = partial(load_bare_program, queues, self._is_simulated)
+        else:
+            load = partial(load_program, queues, learn)
         super().__init__(
             device,
             QueueAllocator(queues),
             renderer,
             compiler,
-            partial(load_program, queues, learn),
+            load,
             partial(QueueGraph, queues),
         )
 
@@ -118,6 +124,6 @@ def _compiler(name: str, renderer: str | None, arch: str) -> tuple[Renderer, Com
         return CUDARenderer(arch), NvrtcCompiler(arch)
     if renderer == "PTX":
         return PTXRenderer(arch), PtxCompiler(arch)
-    raise Unsupported(
-        f"{name}:{renderer} is not part of this version; use {name}:CUDA or {name}:PTX"
-    )
+    if renderer == "NAK":
+        return NAKRenderer(arch), NakCompiler(arch)
+    raise Unsupported(f"{name}:{renderer} is not known; use {name}:CUDA, {name}:PTX or {name}:NAK")

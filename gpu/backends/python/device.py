@@ -37,6 +37,7 @@ from gpu.compiler.ir.linear import Program as LinearProgram
 from gpu.compiler.ir.linear_interp import interpret_linear
 from gpu.compiler.ir.linear_text import parse_linear, print_linear
 from gpu.compiler.ir.linear_verify import verify_linear
+from gpu.compiler.ir.matrix import MATRICES
 from gpu.compiler.ir.optable import OPS
 from gpu.compiler.target import Native, Target
 from gpu.compiler.toolchain.base import Compiler
@@ -53,7 +54,15 @@ TARGET: Final = Target(name="python", native=Native(ops=frozenset(OPS)), paralle
 """Every operation on every dtype, no vectors, and loops whose iterations all run at once."""
 
 BLOCKS: Final = replace(
-    TARGET, name="python-blocks", workers=4, threads=64, shared_bytes=8192, warp=4, registers=128
+    TARGET,
+    name="python-blocks",
+    workers=4,
+    threads=64,
+    shared_bytes=8192,
+    warp=4,
+    shuffle=4,
+    registers=128,
+    matrices=tuple(MATRICES),
 )
 """The same as a GPU with small blocks of threads, which share memory, meet, and must not race."""
 

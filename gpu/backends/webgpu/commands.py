@@ -53,6 +53,14 @@ class Commands:
             raise OutOfMemory(f"WebGPU: no buffer of {size:,} bytes; free tensors")
         return handle
 
+    def new_texture(self, description: api.TextureDescriptor, size: int) -> int:
+        """The handle of a new texture for `size` bytes. Raises OutOfMemory and DeviceError."""
+        with self.lock, self.connection.scope(f"allocating a texture of {size:,} bytes"):
+            handle: int = self._library.DeviceCreateTexture(
+                self.connection.device, ctypes.byref(description)
+            )
+        return handle
+
     def release_buffer(self, handle: int) -> None:
         """Gives a buffer back; what was recorded keeps it until it is done."""
         self._library.BufferRelease(handle)
@@ -145,6 +153,17 @@ class Commands:
             self._open()
             self._library.CommandEncoderCopyBufferToBuffer(
                 self._encoder, source, offset, target, 0, size
+            )
+
+    def copy_to_texture(
+        self, source: api.ImageCopyBuffer, target: api.ImageCopyTexture, size: api.Extent3D
+    ) -> None:
+        """Records a copy."""
+        with self.lock:
+            self._end_pass()
+            self._open()
+            self._library.CommandEncoderCopyBufferToTexture(
+                self._encoder, ctypes.byref(source), ctypes.byref(target), ctypes.byref(size)
             )
 
     def submit(self) -> None:

@@ -68,6 +68,7 @@ class Connection:
         kind: ``Vulkan on a CPU`` and the like.
         is_cpu: whether its memory is the host's.
         features: those of `FEATURES` that the device has.
+        subgroup: invocations of a subgroup, 0 where they may be more or fewer from one to another.
         limits: those of the device, which are the adapter's.
         lost: why the device was lost; empty as long as it was not.
     """
@@ -92,6 +93,7 @@ class Connection:
             for name, number in FEATURES.items()
             if library.AdapterHasFeature(self.adapter, number)
         )
+        self.subgroup = self._subgroup() if "subgroups" in self.features else 0
         self._supported = api.SupportedLimits()
         library.AdapterGetLimits(self.adapter, ctypes.byref(self._supported))
         self.limits: api.Limits = self._supported.limits
@@ -161,6 +163,16 @@ class Connection:
         backend = api.BackendType.get(info.backendType, "unknown")
         self.library.AdapterInfoFreeMembers(info)
         return name, f"{backend} on a {kind}", kind == "CPU"
+
+    def _subgroup(self) -> int:
+        sizes = api.AdapterPropertiesSubgroups(
+            chain=api.ChainedStruct(0, api.SType_AdapterPropertiesSubgroups)
+        )
+        info = api.AdapterInfo(nextInChain=ctypes.addressof(sizes))
+        self.library.AdapterGetInfo(self.adapter, ctypes.byref(info))
+        self.library.AdapterInfoFreeMembers(info)
+        least, most = sizes.subgroupMinSize, sizes.subgroupMaxSize
+        return least if least == most else 0
 
     # What goes wrong.
 

@@ -104,6 +104,17 @@ class WebGPU(Compiled):
 # of Mesa 22.3.)
 LOOP_ROUNDS: Final = {"llvmpipe": 65535}
 
+# Adapters that load a vector of four words from a texture in 22 ns for 8 invocations, and each word
+# from a buffer in 57 ns: lavapipe goes through the invocations of a load from a buffer in a loop
+# that keeps the vector in memory. (emit_load_mem in src/gallium/auxiliary/gallivm/lp_bld_nir_soa.c
+# of Mesa 22.3; measured.)
+QUADS: Final = ("llvmpipe",)
+
+
+# Of which adapters it is known that each subgroup of a workgroup along x has the next invocations.
+# WGSL leaves open which ones it has (https://www.w3.org/TR/WGSL/ "subgroup_invocation_id").
+SUBGROUPS_IN_ORDER: Final = ("llvmpipe",)
+
 
 def _renderer(link: Link) -> WGSLRenderer:
     connection = link.connection
@@ -114,6 +125,8 @@ def _renderer(link: Link) -> WGSLRenderer:
         connection.limits.maxComputeWorkgroupStorageSize,
         next((rounds for name, rounds in LOOP_ROUNDS.items() if name in connection.name), 0),
         connection.is_cpu,
+        any(name in connection.name for name in QUADS),
+        connection.subgroup if any(name in connection.name for name in SUBGROUPS_IN_ORDER) else 0,
     )
     features = ",".join(sorted(connection.features))
     return WGSLRenderer(limits, "shader-f16" in connection.features, features)

@@ -11,11 +11,13 @@ import numpy as np
 
 from gpu.autogen import webgpu as api
 from gpu.backends.webgpu.commands import Commands, Staging
+from gpu.backends.webgpu.texture import Texture
 from gpu.core.available import check_memory
 from gpu.core.errors import DeviceLost, OutOfMemory
 from gpu.runtime.allocator import LRUAllocator
 
-_WORD: Final = 4  # bytes: copies and bindings are multiples of it
+_WORD: Final = 4  # bytes: copies are multiples of it
+_TEXEL: Final = 16  # bytes: buffers are multiples of it, for they may be copied to textures
 _PART: Final = 32 << 20  # bytes of a copy at once
 _USAGE: Final = api.BufferUsage_Storage | api.BufferUsage_CopySrc | api.BufferUsage_CopyDst
 _serials: Final = count()
@@ -27,15 +29,37 @@ class Memory:
     Attributes:
         commands: those of the device it is on.
         handle: Dawn's.
-        nbytes: its size, a multiple of 4.
+        nbytes: its size, a multiple of 16.
         serial: a number no other memory of this process has or had.
+        version: counts the changes of what is in it.
+        texture: a copy of it, where kernels load from one; see `texture_of`.
     """
 
-    __slots__ = ("commands", "handle", "nbytes", "serial")
+    __slots__ = ("commands", "handle", "nbytes", "serial", "texture", "version")
 
     def __init__(self, commands: Commands, handle: int, nbytes: int):
         self.commands, self.handle, self.nbytes = commands, handle, nbytes
         self.serial = next(_serials)
+        self.version = 0
+        self.texture: Texture | None = None
+
+    def texture_of(self) -> Texture:
+        """A texture with what the memory will hold when all that is recorded has run.
+
+        Raises OutOfMemory.
+        """
+        if self.texture is None:
+            self.texture = Texture(self.commands, self.nbytes)
+        if self.texture.version != self.version:
+            self.texture.fill(self.handle)
+            self.texture.version = self.version
+        return self.texture
+
+    def release(self) -> None:
+        """Gives buffer and texture back."""
+        self.commands.release_buffer(self.handle)
+        if self.texture is not None:
+            self.texture.release()
 
 
 def on_device(memory: Memory, commands: Commands) -> Memory:
@@ -69,7 +93,7 @@ class WebGPUAllocator(LRUAllocator[Memory]):
     def _alloc(self, nbytes: int) -> Memory:
         commands = self._commands()
         connection = commands.connection
-        size = max(-(-nbytes // _WORD) * _WORD, _WORD)
+        size = max(-(-nbytes // _TEXEL) * _TEXEL, _TEXEL)
         limits = connection.limits
         largest = min(limits.maxStorageBufferBindingSize, limits.maxBufferSize)
         if size > largest:
@@ -82,12 +106,13 @@ class WebGPUAllocator(LRUAllocator[Memory]):
         return Memory(commands, commands.new_buffer(size, _USAGE), size)
 
     def _free(self, memory: Memory, nbytes: int) -> None:
-        memory.commands.release_buffer(memory.handle)
+        memory.release()
 
     def copy_in(self, memory: Memory, data: memoryview) -> None:
         """Copies bytes from the host; what was launched before it still sees the old ones."""
         commands = self._commands()
         handle = on_device(memory, commands).handle
+        memory.version += 1
         source = np.frombuffer(data, np.uint8)
         whole = source.size - source.size % _WORD
         for start in range(0, whole, _PART):

@@ -26,12 +26,14 @@ class Layout(NamedTuple):
 
     Attributes:
         written: of each parameter, whether it is written.
+        textures: of each parameter, whether it is a texture.
         vals: values of the launch.
         spilled: bytes of the buffer of spilled memory, 0 where there is none.
         counts: workgroups in x, y and z.
     """
 
     written: tuple[bool, ...]
+    textures: tuple[bool, ...]
     vals: int
     spilled: int
     counts: tuple[int, int, int]
@@ -39,8 +41,13 @@ class Layout(NamedTuple):
     @classmethod
     def of(cls, data: Mapping[str, int]) -> Layout:
         """Reads launch data."""
-        written = tuple(bool(data["written"] >> i & 1) for i in range(data["params"]))
-        return cls(written, data["vals"], data["spilled"], (data["x"], data["y"], data["z"]))
+        written, textures = (
+            tuple(bool(data[name] >> i & 1) for i in range(data["params"]))
+            for name in ("written", "textures")
+        )
+        return cls(
+            written, textures, data["vals"], data["spilled"], (data["x"], data["y"], data["z"])
+        )
 
 
 def shader_module(connection: Connection, source: str) -> int:
@@ -149,8 +156,13 @@ class Loaded:
         kinds += [api.BufferBindingType_Uniform] * bool(self.layout.vals)
         entries = (api.BindGroupLayoutEntry * len(kinds))()
         for number, kind in enumerate(kinds):
-            entries[number].binding, entries[number].bufferType = number, kind
+            entries[number].binding = number
             entries[number].visibility = api.ShaderStage_Compute
+            if number < len(self.layout.textures) and self.layout.textures[number]:
+                entries[number].textureSampleType = api.TextureSampleType_Uint
+                entries[number].textureViewDimension = api.TextureViewDimension_2D
+            else:
+                entries[number].bufferType = kind
         description = api.BindGroupLayoutDescriptor(
             entryCount=len(kinds), entries=ctypes.addressof(entries)
         )
@@ -195,7 +207,10 @@ class Loaded:
         entries = (api.BindGroupEntry * len(handles))()
         for number, (handle, size) in enumerate(zip(handles, sizes, strict=True)):
             entries[number].binding = number
-            entries[number].buffer, entries[number].size = handle, size
+            if number < len(bufs) and self.layout.textures[number]:
+                entries[number].textureView = bufs[number].texture_of().view
+            else:
+                entries[number].buffer, entries[number].size = handle, size
         description = api.BindGroupDescriptor(
             layout=self.group_layout, entryCount=len(handles), entries=ctypes.addressof(entries)
         )
@@ -236,6 +251,16 @@ class WebGPUProgram(Program):
             self._loaded = Loaded(commands, self.name, self.source, self.layout)
         return self._loaded
 
+    def _prepare(self, bufs: Sequence[Memory]) -> None:
+        """Brings textures up to date, and notes which memory will have changed."""
+        for memory, is_texture, is_written in zip(
+            bufs, self.layout.textures, self.layout.written, strict=True
+        ):
+            if is_texture:
+                memory.texture_of()
+            if is_written:
+                memory.version += 1
+
     def __call__(self, *bufs: Memory, vals: Sequence[int] = (), wait: bool = False) -> float | None:
         """Launches the kernel on one buffer for each parameter.
 
@@ -252,7 +277,9 @@ class WebGPUProgram(Program):
         loaded = self.loaded()
         if vals:
             loaded.pass_values(vals)
-        group, commands = loaded.group(bufs), loaded.commands
+        commands = loaded.commands
+        group = loaded.group(bufs)
+        self._prepare(bufs)
         if not wait:
             commands.launch(loaded.pipeline, group, self.layout.counts)
             return None

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from gpu.compiler.ir.builder import Builder
-from gpu.core.dtype import dtypes
+from gpu.core.dtype import DType, dtypes
 
 V = TypeVar("V")
 
@@ -111,6 +111,6 @@ NO_RULE: Final = dict.fromkeys(
 )
 
 
-def has_gradient(dtype: object) -> bool:
-    """Whether values of a dtype carry gradients: floats do."""
-    return dtype in (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
+def has_gradient(dtype: DType) -> bool:
+    """Whether values of a dtype carry gradients: floats do, those in images too."""
+    return dtype.element in (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)

@@ -59,7 +59,7 @@ from typing import Any, Final
 from gpu.compiler.ir.dims import Symbol, any_symbols, bound, find_symbols, ordered
 from gpu.compiler.ir.evaluate import Array
 from gpu.compiler.ir.graph_node import Node, Place, Shape, place
-from gpu.compiler.ir.graph_rules import RULES
+from gpu.compiler.ir.graph_rules import RULES, check_image
 from gpu.compiler.ir.graph_run import RUN, accumulate_as
 from gpu.core.dtype import DType
 from gpu.core.errors import DeviceMismatch, ShapeError
@@ -153,6 +153,8 @@ def check(node: Node) -> Node:
                     f"{place(source.device)}; move one of them with .to(device)"
                 )
     rule(node)
+    if node.dtype.is_image:
+        check_image(node)
     return node
 
 

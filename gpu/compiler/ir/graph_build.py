@@ -16,7 +16,8 @@ from gpu.compiler.ir import optable
 from gpu.compiler.ir.builder import Builder
 from gpu.compiler.ir.dims import Dim, dimension, has_symbols, is_many, reshape_groups
 from gpu.compiler.ir.graph import Node, Place, Shape, make
-from gpu.core.dtype import DType, PyScalar, dtypes
+from gpu.compiler.ir.graph_images import as_image, plain, rounded
+from gpu.core.dtype import DType, ImageDType, PyScalar, dtypes
 from gpu.core.errors import ShapeError
 
 
@@ -27,6 +28,7 @@ def buffer(handle: Hashable, shape: Shape, dtype: DType, device: Place) -> Node:
 
 def const(value: PyScalar, shape: Shape, dtype: DType, device: Place) -> Node:
     """One value everywhere, rounded or wrapped to `dtype`."""
+    dtype = dtype.element
     return make("const", (), (optable.rounded(value, dtype),), shape, dtype, device)
 
 
@@ -44,6 +46,7 @@ def index(value: Dim, dtype: DType, device: Place) -> Node:
 
 def alu(name: str, *src: Node) -> Node:
     """A scalar operation on operands of one shape."""
+    src = tuple(map(plain, src))
     dtype = optable.result_dtype(name, tuple(s.dtype for s in src))
     node = make("alu", src, (name,), src[0].shape, dtype, src[0].device)
     if all(s.kind == "const" for s in src):
@@ -90,7 +93,13 @@ def _bool_identity(name: str, a: Node, b: Node) -> Node | None:
 
 
 def cast(x: Node, dtype: DType) -> Node:
-    """`x` converted by value."""
+    """`x` converted by value; to an image, written there."""
+    if x.dtype is dtype:
+        return x
+    x = plain(x)
+    if isinstance(dtype, ImageDType):
+        exact = x.dtype is dtype.stored
+        return as_image(x if exact else rounded(cast(x, dtypes.float32), dtype), dtype)
     if x.dtype is dtype:
         return x
     if x.kind == "const":
@@ -103,6 +112,7 @@ def bitcast(x: Node, dtype: DType) -> Node:
     """The bits of `x` as another dtype of the same width."""
     if x.dtype is dtype:
         return x
+    x = plain(x)
     if x.kind == "bitcast":
         return bitcast(x.src[0], dtype)
     return make("bitcast", (x,), (), x.shape, dtype, x.device)
@@ -110,6 +120,7 @@ def bitcast(x: Node, dtype: DType) -> Node:
 
 def reduce(monoid: str, x: Node, axes: Sequence[int]) -> Node:
     """`x` with `axes` combined by a monoid and kept with size 1."""
+    x = plain(x)
     kept = tuple(sorted(a for a in axes if x.shape[a] != 1))
     if not kept:
         return x
@@ -139,6 +150,8 @@ def _repeated(monoid: str, value: PyScalar, count: int, dtype: DType) -> PyScala
 
 def _move(kind: str, x: Node, attr: tuple[Any, ...], shape: Shape) -> Node:
     """A movement that only rearranges or repeats elements; of a constant, a constant."""
+    if kind != "reshape":
+        x = plain(x)
     node = make(kind, (x,), attr, shape, x.dtype, x.device)
     return const(x.attr[0], shape, x.dtype, x.device) if x.kind == "const" else node
 
@@ -211,6 +224,7 @@ def slice_(x: Node, ranges: Sequence[tuple[int, int, int]]) -> Node:
 
 def pad(x: Node, padding: Sequence[tuple[int, int, int]]) -> Node:
     """Zeros around each axis and between its elements; `padding` holds (before, after, gap)."""
+    x = plain(x)
     attr = tuple(
         (dimension(before), dimension(after), gap if is_many(size) else 0)
         for (before, after, gap), size in zip(padding, x.shape, strict=True)
@@ -235,6 +249,7 @@ def skew(x: Node, axis: int, tap: int, stride: int, dilation: int, windows: int)
 
 def unskew(x: Node, axis: int, tap: int, stride: int, dilation: int, size: int) -> Node:
     """The reverse of `skew`, with `size` elements along `axis` and zeros where nothing lands."""
+    x = plain(x)
     shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
     if 0 in x.shape:
         return const(0, shape, x.dtype, x.device)
@@ -250,6 +265,7 @@ def unskew(x: Node, axis: int, tap: int, stride: int, dilation: int, size: int) 
 
 def gather(x: Node, index: Node, axis: int) -> Node:
     """Along `axis` the elements of `x` that `index` names; zero where it is out of range."""
+    x = plain(x)
     if x.shape[axis] == 0:
         return const(0, index.shape, x.dtype, x.device)
     return make("gather", (x, index), (axis,), index.shape, x.dtype, x.device)
@@ -257,6 +273,7 @@ def gather(x: Node, index: Node, axis: int) -> Node:
 
 def scatter(x: Node, index: Node, updates: Node, axis: int, monoid: str) -> Node:
     """`x` with each update combined into the element `index` names; `set` keeps the last one."""
+    x, updates = plain(x), plain(updates)
     if 0 in index.shape or x.size == 0:
         return x
     return make("scatter", (x, index, updates), (axis, monoid), x.shape, x.dtype, x.device)
@@ -264,6 +281,7 @@ def scatter(x: Node, index: Node, updates: Node, axis: int, monoid: str) -> Node
 
 def scan(monoid: str, x: Node, axis: int) -> Node:
     """The running combination of `x` along `axis`."""
+    x = plain(x)
     if not is_many(x.shape[axis]):
         return x
     return make("scan", (x,), (monoid, axis), x.shape, x.dtype, x.device)
@@ -271,6 +289,7 @@ def scan(monoid: str, x: Node, axis: int) -> Node:
 
 def write(x: Node, value: Node, ranges: Sequence[tuple[int, int]]) -> Node:
     """`x` with the region that starts and steps as `ranges` say replaced by `value`."""
+    x, value = plain(x), plain(value)
     if 0 in value.shape:
         return x
     attr = tuple((s, d if is_many(n) else 1) for (s, d), n in zip(ranges, value.shape, strict=True))
@@ -285,6 +304,7 @@ def random_bits(state: Node, shape: Shape) -> Node:
 
 def contiguous(x: Node, identity: int = 0) -> Node:
     """`x` placed in memory of its own; nodes of different `identity` are different tensors."""
+    x = plain(x)
     if not identity and x.kind in ("buffer", "contiguous"):
         return x
     return make("contiguous", (x,), (identity,), x.shape, x.dtype, x.device)
@@ -292,6 +312,7 @@ def contiguous(x: Node, identity: int = 0) -> Node:
 
 def detach(x: Node) -> Node:
     """`x`, through which no gradient flows."""
+    x = plain(x)
     if x.kind in ("const", "iota", "index", "detach"):
         return x
     return make("detach", (x,), (), x.shape, x.dtype, x.device)
@@ -301,6 +322,7 @@ def copy(x: Node, device: Place) -> Node:
     """`x` on another device, or on each of several."""
     if x.device == device:
         return x
+    x = plain(x)
     if x.kind == "const":
         return const(x.attr[0], x.shape, x.dtype, device)
     return make("copy", (x,), (), x.shape, x.dtype, device)

@@ -11,7 +11,7 @@ from typing import Final
 from gpu.compiler.ir import optable
 from gpu.compiler.ir.dims import dimension, has_symbols, is_many, reshape_groups
 from gpu.compiler.ir.graph_node import Node, Shape
-from gpu.core.dtype import dtypes
+from gpu.core.dtype import ImageDType, dtypes
 from gpu.core.errors import DTypeError, ShapeError
 
 
@@ -234,6 +234,16 @@ def _cut(shape: Shape, axis: int | None, count: int) -> Shape:
 def _check_same(node: Node) -> None:
     _same_dtype(node)
     _require(node.shape == node.src[0].shape, node, "the shape does not change")
+
+
+def check_image(node: Node) -> None:
+    """The rule of nodes that are images, besides that of their kind."""
+    if node.kind not in ("buffer", "cast", "reshape"):
+        raise DTypeError(f"{node.kind} does not give an image; cast what it gives to {node.dtype}")
+    assert isinstance(node.dtype, ImageDType)
+    _require(node.size == node.dtype.size, node, f"an image has {node.dtype.size} elements")
+    pixels = (node.dtype.height, node.dtype.width, 4)
+    _require(node.kind != "cast" or node.shape == pixels, node, f"it is written as {pixels}")
 
 
 # For each kind, how many operands it has (-1: its attribute decides) and its rule.

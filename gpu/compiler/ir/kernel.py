@@ -1,7 +1,9 @@
 """Kernel IR: a tree of loops over explicit memory.
 
 A `Kernel` has parameters (global buffers) and a body. Statements are `Block`, `Loop`, `Alloc`,
-`Update`, `If` and `Barrier`; what they compute are `Value` expressions. `Update` is the only write.
+`Update`, `If` and `Barrier`; what they compute are `Value` expressions. `Update` is the only write
+but for those of matrix instructions (`gpu/compiler/ir/matrix.py`): `Fragment`, `Mma`, and the
+asynchronous `AsyncCopy`, whose copies `Commit` groups and `Wait` waits for.
 There is no reduction node: an accumulator is a buffer, and a loop absent from an Update's index is
 a reduction whose monoid says how it may be reordered. Loops over independent iterations say so by
 by
@@ -19,13 +21,18 @@ serial     one after another
 =========  ======================================================================================
 
 Memory spaces: `global` (a parameter), `team` (shared by the threads of a block; on a CPU the
-cache-sized workspace of one worker), `private` (registers, or the stack).
+cache-sized workspace of one worker), `private` (registers, or the stack), `fragment` (registers
+with a thread's part of a matrix; only `Fragment` writes and `Mma` reads them).
 
 Where a kernel has `thread` loops it is one chain: grid loops, each alone in the other, in them
 thread loops, in those all else. Only Allocs of team memory stand beside the thread loops: a block
 has it once, while each thread has private memory, which is allocated inside. Two threads must not
 touch one element of team memory, one of them writing, without a `Barrier` in between; the
 interpreter finds where they do. A barrier is under no condition that differs between threads.
+
+Threads are numbered as in the linear IR: the innermost thread loop counts fastest. `shuffle_xor`
+gives a thread what another one of its warp computes: the value of an Update alone may hold it,
+which is then under no condition or mask that differs between threads, and in no loop of lanes.
 """
 
 from __future__ import annotations
@@ -37,11 +44,11 @@ from gpu.compiler.ir import optable
 from gpu.compiler.ir.builder import Builder
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var
 from gpu.compiler.ir.optable import result_dtype
-from gpu.core.dtype import DType, PyScalar, dtypes
+from gpu.core.dtype import DType, ImageDType, PyScalar, dtypes
 
 PARALLEL: Final = frozenset({"grid", "worker", "thread", "vector"})
 LOOP_KINDS: Final = (*sorted(PARALLEL), "unroll", "serial")
-SPACES: Final = ("global", "team", "private")
+SPACES: Final = ("global", "team", "private", "fragment")
 
 
 class Buf:
@@ -52,12 +59,21 @@ class Buf:
         dtype: element type.
         shape: sizes, row-major; () is one element.
         space: one of `SPACES`.
+        image: how a parameter lies in memory that is an image, of float32 to the kernel.
     """
 
-    __slots__ = ("dtype", "name", "shape", "space")
+    __slots__ = ("dtype", "image", "name", "shape", "space")
 
-    def __init__(self, name: str, dtype: DType, shape: tuple[int, ...], space: str):
+    def __init__(
+        self,
+        name: str,
+        dtype: DType,
+        shape: tuple[int, ...],
+        space: str,
+        image: ImageDType | None = None,
+    ):
         self.name, self.dtype, self.shape, self.space = name, dtype, shape, space
+        self.image = image
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.dtype.code}{list(self.shape)} {self.space}"
@@ -66,16 +82,18 @@ class Buf:
 class Value:
     """A scalar expression at one point of the loops around it; interned, so `is` compares.
 
-    ========  ==========================  =====================================================
-    kind      attr                        value
-    ========  ==========================  =====================================================
-    const     (value,)                    a constant
-    index     (expr,)                     index arithmetic as an int64
-    load      (buf, indices, mask)        an element, or zero where the mask is false
-    alu       (op,)                       a scalar operation of the op table
-    cast      ()                          converted by value to `dtype`
-    bitcast   ()                          the same bits as `dtype`
-    ========  ==========================  =====================================================
+    ===========  ====================  ========================================================
+    kind         attr                  value
+    ===========  ====================  ========================================================
+    const        (value,)              a constant
+    index        (expr,)               index arithmetic as an int64
+    load         (buf, indices, mask)  an element, or zero where the mask is false
+    alu          (op,)                 a scalar operation of the op table
+    cast         ()                    converted by value to `dtype`
+    bitcast      ()                    the same bits as `dtype`
+    shuffle_xor  (distance, warp)      what the operand is on the thread whose number is this one's
+                                       xor `distance`, in the same warp of `warp` threads
+    ===========  ====================  ========================================================
 
     Attributes:
         vars: index variables the value depends on.
@@ -151,6 +169,11 @@ def cast(x: Value, dtype: DType) -> Value:
 def bitcast(x: Value, dtype: DType) -> Value:
     """The bits of `x` as another dtype of the same width."""
     return x if x.dtype is dtype else _value("bitcast", (x,), (), dtype)
+
+
+def shuffle_xor(x: Value, distance: int, warp: int) -> Value:
+    """What `x` is on another thread of a warp of `warp` threads; see `Value`."""
+    return _value("shuffle_xor", (x,), (distance, warp), x.dtype)
 
 
 class ValueBuilder(Builder[Value]):
@@ -233,7 +256,69 @@ class Barrier(NamedTuple):
     """All threads of a block arrive before any goes on; team memory is in order across it."""
 
 
-Stmt = Block | Loop | Alloc | Update | If | Barrier
+class AsyncCopy(NamedTuple):
+    """Starts a copy of `size` elements that follow each other, from `source` to `buf`.
+
+    `buf` is team memory and `source` a parameter that is only read; where `mask` is false the copy
+    is of zeros. Both ends begin at multiples of `size`, which makes one of `COPY_BYTES`. What
+    `buf` holds there is undefined until a `Wait` of the thread that copies.
+    """
+
+    buf: Buf
+    indices: tuple[Expr, ...]
+    source: Buf
+    places: tuple[Expr, ...]
+    size: int
+    mask: Mask = ALWAYS
+
+
+class Commit(NamedTuple):
+    """The copies a thread has started since its last Commit are a group, even if there are none."""
+
+
+class Wait(NamedTuple):
+    """Until all of a thread's groups but the last `pending` have landed."""
+
+    pending: int
+
+
+class Fragment(NamedTuple):
+    """Loads parts of matrices from team memory, all threads of a warp together.
+
+    There are 2 ** len(steps) parts, for `buf[indices]` and the rows that follow; the axes of `buf`
+    are rows, parts of a row, and elements of a part. Row r of a part begins `row * r` behind its
+    first one. The first part is at `places`, the others further by the sum of `steps` for the bits
+    of their number. With `transposed` rows in memory are columns of the part. Everything but where
+    in its part an element lies is the same for the whole warp; distances are multiples of 8.
+    """
+
+    buf: Buf
+    indices: tuple[Expr, ...]
+    source: Buf
+    places: tuple[Expr, ...]
+    row: int
+    steps: tuple[int, ...]
+    transposed: bool
+
+
+class Mma(NamedTuple):
+    """`buf[indices] += a[a_indices] @ b[b_indices]` by the matrix instruction `name`.
+
+    The last two axes of each buffer are parts, and elements of a part that a thread holds. `buf` is
+    private memory. All threads of a warp take part.
+    """
+
+    name: str
+    buf: Buf
+    indices: tuple[Expr, ...]
+    a: Buf
+    a_indices: tuple[Expr, ...]
+    b: Buf
+    b_indices: tuple[Expr, ...]
+
+
+MatrixStmt = AsyncCopy | Commit | Wait | Fragment | Mma
+Stmt = Block | Loop | Alloc | Update | If | Barrier | MatrixStmt
 
 
 class Kernel(NamedTuple):

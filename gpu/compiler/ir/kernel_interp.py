@@ -11,26 +11,32 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpu.compiler.ir import evaluate, optable
+from gpu.compiler.ir import evaluate, matrix, optable
+from gpu.compiler.ir.copies import Copies, Landing
 from gpu.compiler.ir.evaluate import Array
-from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var
+from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, expr
 from gpu.compiler.ir.interp import check_vals, flat_view, goes, owners, poison, repeated
 from gpu.compiler.ir.kernel import (
     Alloc,
+    AsyncCopy,
     Barrier,
     Block,
     Buf,
+    Commit,
+    Fragment,
     If,
     Kernel,
     Let,
     Loop,
+    Mma,
     Stmt,
     Update,
     Value,
+    Wait,
 )
 from gpu.compiler.ir.kernel_verify import count_thread_loops, verify_kernel
 from gpu.compiler.ir.kernel_walk import operands_first
-from gpu.compiler.ir.races import TeamLog, check_arrivals
+from gpu.compiler.ir.races import TeamLog, check_arrivals, exchanged
 from gpu.core.errors import InvalidValue, VerifyError
 
 
@@ -67,7 +73,8 @@ def interpret_kernel(
                 f"buffer {param.name} of {kernel.name} has shape {param.shape}, got {found}"
             )
         what = f"buffer {param.name} of {kernel.name}"
-        storage[param] = Storage(flat_view(buffers[param.name], what, param.dtype), 1)
+        stored = param.image or param.dtype
+        storage[param] = Storage(flat_view(buffers[param.name], what, stored), 1)
     with np.errstate(all="ignore"):
         machine = _Machine(storage, dict(zip(kernel.vals, vals, strict=True)))
         machine.shares = count_thread_loops(kernel.body) > 0
@@ -87,6 +94,7 @@ class _Machine:
         self.vals = vals
         self.vars: dict[Var, int | Array] = dict(vals)
         self.orders: dict[Value, list[Value]] = {}
+        self.copies = Copies()
 
     def block(self, block: Block) -> None:
         """Runs statements in order."""
@@ -112,6 +120,16 @@ class _Machine:
                 self._together(stmt)
             case Update():
                 self._update(stmt)
+            case AsyncCopy():
+                self._copy(stmt)
+            case Commit():
+                self.copies.commit()
+            case Wait(pending):
+                self.copies.wait(pending)
+            case Fragment():
+                self._fragment(stmt)
+            case Mma():
+                self._multiply(stmt)
 
     def _memory(self, buf: Buf) -> Storage:
         flat = poison((self.points * _size(buf),), buf.dtype)
@@ -130,12 +148,20 @@ class _Machine:
         log = self.storage[buf].log
         if log is None:
             return
-        lanes = self.points // self.thread_points
-        threads = np.arange(self.points) // lanes % self.threads
+        threads = self._threads()
         position = np.broadcast_to(position, (self.points,))
         if reached is not None:
             position, threads = position[reached], threads[reached]
         (log.store if stores else log.load)(position, threads)
+
+    @property
+    def _lanes(self) -> int:
+        """How many points a thread is."""
+        return self.points // self.thread_points
+
+    def _threads(self) -> Array:
+        """The number of the thread in its block that each point is of."""
+        return np.asarray(np.arange(self.points) // self._lanes % self.threads)
 
     def _trips(self, var: Var) -> int:
         return var.extent if var.stop is None else var.stop.evaluate(self.vals)
@@ -151,6 +177,7 @@ class _Machine:
             self.points = points * count
             if together:
                 self.thread_points = self.points
+                self.copies = Copies()
             self.vars = {
                 var: value if isinstance(value, int) else repeated(value, count)
                 for var, value in outer.items()
@@ -183,15 +210,15 @@ class _Machine:
     ) -> Array:
         """Positions in the memory of `buf` at each point; those not reached may be anywhere."""
         position: Array = np.zeros(1, np.int64)
-        for axis, (expr, size) in enumerate(zip(indices, buf.shape, strict=True)):
-            index = np.atleast_1d(expr.evaluate(self.vars))
+        for axis, (place, size) in enumerate(zip(indices, buf.shape, strict=True)):
+            index = np.atleast_1d(place.evaluate(self.vars))
             outside = (index < 0) | (index >= size)
             if reached is not None:
                 outside = outside & reached
             if outside.any():
                 wrong = np.broadcast_to(index, outside.shape)[outside][0]
                 raise VerifyError(
-                    f"{what} of {buf.name} outside it: index {axis}, {expr}, is {wrong}"
+                    f"{what} of {buf.name} outside it: index {axis}, {place}, is {wrong}"
                     f" and the size {size}"
                 )
             position = position * size + index
@@ -204,8 +231,8 @@ class _Machine:
         self._note(buf, position, reached, stores=False)
         flat = self.storage[buf].flat
         if reached is None:
-            return np.asarray(flat[position])
-        result = np.zeros(self.points, flat.dtype)
+            return np.asarray(flat[position], buf.dtype.np)
+        result = np.zeros(self.points, buf.dtype.np)
         result[reached] = flat[np.broadcast_to(position, reached.shape)[reached]]
         return result
 
@@ -239,6 +266,59 @@ class _Machine:
             )
         self.vars[let.var] = value
 
+    def _copy(self, copy: AsyncCopy) -> None:
+        reached, run = self._reached(ALWAYS), np.arange(copy.size)
+        included = np.broadcast_to(copy.mask.evaluate(self.vars), (self.points,))
+        source = self.storage[copy.source].flat
+        read = included if reached is None else included & reached
+        start = np.broadcast_to(self._locate(copy.source, copy.places, read, "a copy"), read.shape)
+        values = np.zeros((self.points, copy.size), source.dtype)
+        values[read] = source[start[read][:, None] + run]
+        target, log = self.storage[copy.buf].flat, self.storage[copy.buf].log
+        to = self._locate(copy.buf, copy.indices, reached, "a copy")
+        positions = np.broadcast_to(to, read.shape)[:, None] + run
+        threads = self._threads()[:, None]
+        some = np.ones(self.points, np.bool_) if reached is None else reached
+        landing = Landing(target, log, positions[some], threads[some], values[some])
+        self.copies.start(landing, copy.buf.dtype)
+
+    def _held(self, buf: Buf, indices: tuple[Expr, ...]) -> Array:
+        """Where a thread's registers with a row of parts are, (points, parts, HELD)."""
+        first = self._locate(buf, (*indices, expr(0), expr(0)), self.active, "a fragment")
+        own = np.arange(buf.shape[-2] * buf.shape[-1]).reshape(buf.shape[-2:])
+        return np.asarray(np.broadcast_to(first, (self.points,))[:, None, None] + own)
+
+    def _warps(self, values: Array) -> Array:
+        return matrix.by_warp(values, self.threads, self._lanes)
+
+    def _fragment(self, load: Fragment) -> None:
+        check_arrivals(self.active, self.threads * self._lanes)
+        first = self._locate(load.source, load.places, self.active, "a fragment")
+        starts = self._warps(np.broadcast_to(first, (self.points,)))
+        if (starts != starts[:, :1]).any():
+            raise VerifyError(f"threads of a warp load different parts of {load.source.name}")
+        offsets = matrix.held_offsets(load.row, load.steps, load.transposed)
+        places = starts[:, :, None, None] + offsets
+        position = matrix.by_point(places, self.threads, self._lanes)
+        for part in range(position.shape[1]):
+            for element in range(matrix.HELD):
+                self._note(load.source, position[:, part, element], self.active, stores=False)
+        first = self._held(load.buf, load.indices)[:, 0, 0]
+        parts = np.arange(position[0].size).reshape(position.shape[1:])
+        target, source = self.storage[load.buf].flat, self.storage[load.source].flat
+        target[first[:, None, None] + parts] = source[position]
+
+    def _multiply(self, mma: Mma) -> None:
+        check_arrivals(self.active, self.threads * self._lanes)
+        at = self._held(mma.buf, mma.indices)
+        places = ((mma.a, mma.a_indices), (mma.b, mma.b_indices))
+        a, b = (self._warps(self.storage[buf].flat[self._held(buf, i)]) for buf, i in places)
+        flat = self.storage[mma.buf].flat
+        total = matrix.multiply(matrix.MATRICES[mma.name], a, b, self._warps(flat[at]))
+        after = matrix.by_point(total, self.threads, self._lanes)
+        some = slice(None) if self.active is None else self.active
+        flat[at[some]] = after[some]
+
     def _value(self, root: Value) -> Array:
         order = self.orders.get(root)
         if order is None:
@@ -258,6 +338,10 @@ class _Machine:
                 return self._load(*value.attr)
             case "alu":
                 return optable.apply(value.attr[0], value.dtype, args)
+            case "shuffle_xor":
+                everywhere = np.broadcast_to(args[0], (self.points,))
+                shape = (self.threads, self.points // self.thread_points)
+                return exchanged(everywhere, self.active, shape, *value.attr)
             case "cast":
                 return evaluate.cast(args[0], value.args[0].dtype, value.dtype)
             case _:

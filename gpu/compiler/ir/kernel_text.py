@@ -23,9 +23,11 @@ runs may depend on them:
 `out[r] = v if r - 1 >= 0`, and in a load inside the brackets: `x[r, c if 99 - c >= 0]`. A line
 `barrier` is where the threads of a block meet. Values are
 written as calls, `cast.f32(v)` and `bitcast.i32(v)` name the new dtype, constants theirs, and
-`index(16*r + c)` is index arithmetic as a value. What an update uses twice, or nests deeply, gets a
+`index(16*r + c)` is index arithmetic as a value, and `shuffle_xor.4.32(v)` what v is on the thread
+whose number is this one's xor 4, in warps of 32. What an update uses twice, or nests deeply, gets a
 number on a line before it. A line `let g 10 = cast.i64(n[r])` before an update gives it a variable
-g of 10 values, from 0, whose value is data.
+g of 10 values, from 0, whose value is data. Statements for matrix instructions are those of
+`gpu/compiler/ir/kernel_matrix_text.py`.
 """
 
 from __future__ import annotations
@@ -61,6 +63,7 @@ from gpu.compiler.ir.kernel import (
     Update,
     Value,
 )
+from gpu.compiler.ir.kernel_matrix_text import WORDS, parse_matrix, print_matrix
 from gpu.compiler.ir.kernel_walk import operands_first
 from gpu.compiler.ir.optable import MONOIDS, OPS
 from gpu.compiler.ir.text import Cursor, cursors, print_scalar, print_shape
@@ -69,11 +72,12 @@ from gpu.core.errors import ParseError
 
 T = TypeVar("T")
 
-RESERVED: Final = frozenset({"loop", "alloc", "if", "block", "barrier", "let"})
+RESERVED: Final = frozenset({"loop", "alloc", "if", "block", "barrier", "let", *WORDS})
 """Words a statement starts with, which no buffer can be called."""
 
 # Numbers beyond int64, and signs in a row that each cost the reader a level of recursion.
 _ABSURD: Final = re.compile(r"\d{19}|(?:-\s*){9}")
+_SHUFFLE: Final = re.compile(r"shuffle_xor\.(\d{1,4})\.(\d{1,4})", re.ASCII)
 _PRINTED_DEPTH: Final = 6
 _READ_DEPTH: Final = 60
 _CONVERSIONS: Final = {"cast": ir.cast, "bitcast": ir.bitcast}
@@ -128,6 +132,8 @@ def _own_lines(stmt: Stmt) -> list[str]:
             target = f"{buf.name}[{', '.join(map(str, indices))}] {monoid or ''}="
             guard = "" if mask is ALWAYS else f" if {mask}"
             return [*bound, *lines, f"{target} {text}{guard}"]
+        case _:
+            return [print_matrix(stmt)]
 
 
 def _print_let(var: Var, value: Value) -> list[str]:
@@ -136,7 +142,8 @@ def _print_let(var: Var, value: Value) -> list[str]:
 
 
 def _declaration(buf: Buf) -> str:
-    return f"{buf.name}: {buf.dtype.code}{print_shape(buf.shape)} {buf.space}"
+    image = f" {buf.image.code}" if buf.image else ""
+    return f"{buf.name}: {buf.dtype.code}{print_shape(buf.shape)} {buf.space}{image}"
 
 
 def _print_value(root: Value) -> tuple[list[str], str]:
@@ -170,6 +177,9 @@ def _expression(value: Value, text: dict[Value, str]) -> str:
             return f"{buf.name}[{', '.join(map(str, indices))}{guard}]"
         case "alu":
             return f"{value.attr[0]}({args})"
+        case "shuffle_xor":
+            distance, warp = value.attr
+            return f"shuffle_xor.{distance}.{warp}({args})"
         case _:
             return f"{value.kind}.{value.dtype.code}({args})"
 
@@ -206,7 +216,7 @@ def _read_declaration(at: Cursor) -> Buf:
     space = at.name("a memory space")
     if space not in SPACES:
         raise at.refused(f"a memory space, one of {' '.join(SPACES)}")
-    return Buf(name, dtype, shape, space)
+    return Buf(name, dtype, shape, space, at.image())
 
 
 class _Reader:
@@ -259,6 +269,8 @@ class _Reader:
         if at.accept("block"):
             at.end()
             return self.block(at.indent, depth + 1)
+        if (word := next(filter(at.accept, WORDS), None)) is not None:
+            return parse_matrix(word, at, self)
         return self._update(at)
 
     def _loop(self, at: Cursor, depth: int) -> Loop:
@@ -326,6 +338,11 @@ class _Reader:
             raise at.refused(f"a buffer, one of {' '.join(self.bufs) or 'none'}")
         return self.bufs[name]
 
+    def place(self, at: Cursor) -> tuple[Buf, tuple[Expr, ...], Mask]:
+        """A buffer with its indices in brackets."""
+        buf = self._buffer(at, at.name("a buffer"))
+        return buf, *self._indices(at)
+
     def _indices(self, at: Cursor) -> tuple[tuple[Expr, ...], Mask]:
         at.expect("[")
         inside = at.through("]")
@@ -369,6 +386,8 @@ class _Reader:
         if name in OPS:
             return ir.alu(name, *args)
         kind, _, code = name.partition(".")
+        if (sizes := _SHUFFLE.fullmatch(name)) and len(args) == 1:
+            return ir.shuffle_xor(args[0], int(sizes[1]), int(sizes[2]))
         if kind not in _CONVERSIONS or code not in BY_CODE or len(args) != 1:
             raise at.refused(f"an operation, index, cast.f32 or the like, not {name}")
         return _CONVERSIONS[kind](args[0], BY_CODE[code])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NoReturn
 
 from gpu.compiler.ir.index import ALWAYS, NEVER, Expr, Mask, Var, extremes, iterations
@@ -11,19 +12,23 @@ from gpu.compiler.ir.kernel import (
     PARALLEL,
     SPACES,
     Alloc,
+    AsyncCopy,
     Barrier,
     Block,
     Buf,
     If,
     Kernel,
     Loop,
+    Mma,
     Stmt,
     Update,
     Value,
 )
+from gpu.compiler.ir.kernel_matrix_verify import check_matrix
 from gpu.compiler.ir.kernel_text import RESERVED, print_signature, print_statements
 from gpu.compiler.ir.kernel_walk import operands_first
 from gpu.compiler.ir.linear import MAX_THREAD_LOOPS
+from gpu.compiler.ir.linear_threads import broken_shuffle
 from gpu.compiler.ir.linear_verify import holds
 from gpu.compiler.ir.optable import MONOIDS, OPS, result_dtype
 from gpu.compiler.ir.text import excerpt
@@ -54,6 +59,18 @@ def count_thread_loops(block: Block) -> int:
     return count
 
 
+def _written(stmt: Stmt) -> set[Buf]:
+    """The buffers that statements inside write."""
+    match stmt:
+        case Block(body):
+            return set[Buf]().union(*map(_written, body))
+        case Loop() | If():
+            return _written(stmt.body)
+        case Update() | AsyncCopy() | Mma():
+            return {stmt.buf}
+    return set()
+
+
 class _Verifier:
     """Walks the tree, keeping the loops and masks around a statement and the buffers it sees."""
 
@@ -67,6 +84,7 @@ class _Verifier:
         self.let_vars: set[Var] = set()
         self.threads = count_thread_loops(kernel.body)
         self.chained: set[Var | None] = set()
+        self.written = _written(kernel.body)
 
     def fail(self, rule: str) -> NoReturn:
         """Raises for the current statement."""
@@ -113,7 +131,7 @@ class _Verifier:
             case Block():
                 self.block(stmt)
             case Barrier():
-                self.barrier()
+                self.uniform("a barrier", ("grid", "thread", "serial"))
             case Alloc(buf):
                 self.require(buf.space != "global", "global memory is a parameter, not allocated")
                 self.declare(buf)
@@ -126,6 +144,8 @@ class _Verifier:
                 self.loop(stmt)
             case Update():
                 self.update(stmt)
+            case _:
+                check_matrix(self, stmt)
 
     def in_its_place(self, stmt: Stmt) -> None:
         """What stands outside of the thread loops, and what inside, where there are any."""
@@ -134,9 +154,10 @@ class _Verifier:
         kinds = [loop.kind for loop in self.loops]
         inside = kinds.count("thread") == self.threads
         if isinstance(stmt, Alloc):
-            wanted = "private" if inside else "team"
+            wanted = ("private", "fragment") if inside else ("team",)
             where = "inside" if inside else "outside"
-            self.require(stmt.buf.space == wanted, f"memory {where} thread loops must be {wanted}")
+            rule = f"memory {where} thread loops must be {' or '.join(wanted)}"
+            self.require(stmt.buf.space in wanted, rule)
         elif isinstance(stmt, Loop) and stmt.kind in ("grid", "thread"):
             chain = {"grid"} if stmt.kind == "grid" else {"grid", "thread"}
             self.require(set(kinds) <= chain, f"a {stmt.kind} loop stands inside other loops")
@@ -150,14 +171,31 @@ class _Verifier:
         else:
             self.require(inside, "beside thread loops there is team memory only")
 
-    def barrier(self) -> None:
-        """All threads of a block reach a barrier, or none."""
+    def uniform(self, what: str, kinds: Sequence[str]) -> None:
+        """All threads of a block get here, or none, through loops of these kinds alone."""
         own = {loop.var for loop in self.loops if loop.kind == "thread"}
-        self.require(bool(own), "a barrier stands inside thread loops")
+        self.require(bool(own), f"{what} stands inside thread loops")
         uniform = all(own.isdisjoint(guard.vars) for guard in self.guards)
-        self.require(uniform, "a barrier under a condition that differs between threads")
-        together = all(loop.kind in ("grid", "thread", "serial") for loop in self.loops)
-        self.require(together, "a barrier is in no loop of lanes, or that is written out")
+        self.require(uniform, f"{what} under a condition that differs between threads")
+        together = all(loop.kind in kinds for loop in self.loops)
+        self.require(together, f"{what} is in no loop of lanes, or that is written out")
+
+    def is_written(self, buf: Buf) -> bool:
+        """Whether some statement of the kernel writes a buffer."""
+        return buf in self.written
+
+    def shuffle(self, value: Value, update: Update) -> None:
+        """All threads of a block take part in an exchange between those of a warp, or none."""
+        threads = [loop.var for loop in self.loops if loop.kind == "thread"]
+        count = math.prod(var.extent for var in threads)
+        distance, warp = value.attr
+        if broken := broken_shuffle(distance, warp, count):
+            self.fail(broken)
+        masks = [*self.guards, update.mask]
+        uniform = all(mask.vars.isdisjoint(threads) for mask in masks)
+        self.require(uniform, "a shuffle_xor under a condition that differs between threads")
+        lanes = any(loop.kind == "vector" for loop in self.loops)
+        self.require(not lanes, "a shuffle_xor is in no loop of lanes")
 
     def loop(self, loop: Loop) -> None:
         """A loop binds a variable that no loop around it binds, by object or by name."""
@@ -182,12 +220,16 @@ class _Verifier:
         """Lets, target, value and mask of an update."""
         for let in update.lets:
             for value in operands_first(let.value):
+                self.require(value.kind != "shuffle_xor", "a let holds no shuffle_xor")
                 self.value(value)
             self.require(let.value.dtype is dtypes.int64, f"{let.var.name} must be an int64")
             self.let_vars.add(let.var)
         self.bound(update.mask.vars)
         self.access(update.buf, update.indices, update.mask)
+        self.require(update.buf.space != "fragment", "only a fragment statement writes fragments")
         for value in operands_first(update.value):
+            if value.kind == "shuffle_xor":
+                self.shuffle(value, update)
             self.value(value)
         fits = update.value.dtype is update.buf.dtype
         self.require(fits, f"the value is {update.value.dtype.code}, not {update.buf.dtype.code}")
@@ -229,12 +271,15 @@ class _Verifier:
                 self.bound(mask.vars)
                 self.access(buf, indices, mask)
                 self.require(value.dtype is buf.dtype, f"{buf.name} holds {buf.dtype.code}")
+                self.require(buf.space != "fragment", "only a mma reads fragments")
             case "alu":
                 self.operation(value)
             case "bitcast":
                 source = value.args[0].dtype
                 same = source.bits == value.dtype.bits
                 self.require(same, f"bitcast keeps the width; {source} to {value.dtype} does not")
+            case "shuffle_xor":
+                self.require(value.dtype is value.args[0].dtype, "an exchange keeps the dtype")
             case kind:
                 self.require(kind == "cast", f"{kind} is no kind of value")
 

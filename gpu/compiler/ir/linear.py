@@ -31,6 +31,16 @@ pack      scalars                                                    a vector of
 fold      vector                        (monoid,)                    the lanes combined
 shuffle   vector, vector                (lanes,)                     lanes picked from both, joined
 barrier                                                              all threads of the block arrive
+copy      team pointer, index,          (elements,)                  starts a copy of elements that
+          pointer, index [, mask]                                    follow each other; of zeros
+                                                                     where the mask is false
+commit                                                               what was started is a group
+wait                                    (pending,)                   all groups but so many landed
+fragment  team pointer, index           (transposed,)                parts of a matrix, see below
+mma       parts of A, of B, sums        (name,)                      sums + A * B
+shuffle_  scalar                        (distance, warp)             its value on the thread whose
+xor                                                                  number is this one's xor
+                                                                     `distance`, in the same warp
 ========  ============================  ===========================  ==============================
 
 `index` of load and store is a scalar (consecutive elements) or an int64 vector (one element a lane,
@@ -39,7 +49,7 @@ anywhere). `mask` has as many lanes as the value. Loop kinds are `grid`, `worker
 ints, step > 0; stop is a `Limit` where it is known at launch only.
 
 **Blocks of threads.** A program for a target with `Target.threads` may have `thread` loops, and is
-then one chain: any number of `grid` loops, each directly inside the other, in them one to three
+then one chain: any number of `grid` loops, each directly inside the other, in them one to four
 `thread` loops, in those everything else.
 
     program copy(out: f32[1000] written, in: f32[1000])
@@ -77,21 +87,27 @@ team memory: what threads of the block stored before, all of them load after. Wi
 two threads must not touch one element of team memory if either of them stores; `interpret_linear`
 raises VerifyError where they do. Nothing orders accesses to parameters by different threads, of
 which no two may store one element.
+
+`shuffle_xor f32 %1 (4, 32)` exchanges a value between the threads of a warp: each gets %1 as it is
+on the thread whose number in the block is its own xor 4. Warps are the 32 threads from a multiple
+of 32 on, fewer at the end of a block. Both numbers are powers of two, the first is less, and the
+size of the block a multiple of twice the first, so that each thread has a partner. All threads of a
+warp take part, so control flow is as uniform as around a barrier; the interpreter checks it.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from gpu.core.dtype import DType
+from gpu.core.dtype import DType, ImageDType
 
 OPS: Final = (
     "const", "param", "val", "local", "loop", "carry", "end", "result", "if", "endif", "load",
     "store", "alu", "cast", "bitcast", "splat", "ramp", "extract", "pack", "fold", "shuffle",
-    "barrier",
+    "barrier", "shuffle_xor", "copy", "commit", "wait", "fragment", "mma",
 )  # fmt: skip
 LOOP_KINDS: Final = ("grid", "worker", "thread", "serial")
-MAX_THREAD_LOOPS: Final = 3
+MAX_THREAD_LOOPS: Final = 4
 
 
 class Inst:
@@ -138,12 +154,17 @@ class Val(NamedTuple):
 
 
 class Param(NamedTuple):
-    """A kernel parameter: a pointer to `elements` elements, only read unless `written`."""
+    """A kernel parameter: a pointer to `elements` elements, only read unless `written`.
+
+    Where it is an `image`, elements are float32. Stores then write whole pixels: four lanes at an
+    index that is a multiple of 4, without a mask; and nothing that is written is loaded.
+    """
 
     name: str
     dtype: DType
     elements: int
     written: bool
+    image: ImageDType | None = None
 
 
 class Program(NamedTuple):

@@ -13,12 +13,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from gpu.compiler.ir import evaluate, optable
+from gpu.compiler.ir import evaluate, matrix, optable
+from gpu.compiler.ir.copies import Copies, Landing
 from gpu.compiler.ir.evaluate import Array
 from gpu.compiler.ir.interp import check_vals, flat_view, goes, owners, poison, repeated
 from gpu.compiler.ir.linear import Inst, Limit, Program, block_size
 from gpu.compiler.ir.linear_verify import verify_linear
-from gpu.compiler.ir.races import TeamLog, check_alone, check_arrivals
+from gpu.compiler.ir.races import TeamLog, check_alone, check_arrivals, exchanged
 from gpu.core.errors import InvalidValue, VerifyError
 
 
@@ -55,7 +56,8 @@ def interpret_linear(program: Program, buffers: Sequence[Array], vals: Sequence[
         )
     params = []
     for param, array in zip(program.params, buffers, strict=True):
-        flat = flat_view(array, f"buffer {param.name} of {program.name}", param.dtype)
+        stored = param.image or param.dtype
+        flat = flat_view(array, f"buffer {param.name} of {program.name}", stored)
         if flat.size < param.elements:
             raise InvalidValue(
                 f"buffer {param.name} of {program.name} holds {flat.size} elements,"
@@ -79,6 +81,7 @@ class Machine:
         self.carried: dict[Inst, tuple[Array, ...]] = {}
         self.closing, self.inner = _structure(program)
         self.inner_threads = math.prod(block_size(program))
+        self.copies = Copies()
 
     def run(self, first: int, stop: int) -> None:
         """Runs the instructions from position `first` up to `stop`."""
@@ -98,6 +101,12 @@ class Machine:
                 self.memory[inst] = self._pointer(inst)
             elif inst.op == "barrier":
                 self._barrier()
+            elif inst.op == "copy":
+                self._copy(inst)
+            elif inst.op == "commit":
+                self.copies.commit()
+            elif inst.op == "wait":
+                self.copies.wait(inst.attr[0])
             else:
                 self.values[inst] = VALUES[inst.op](self, inst)
             at += 1
@@ -146,6 +155,7 @@ class Machine:
         several = goes(len(counters), points, self.inner[loop])
         for begin, count in [(0, len(counters))] if together else several:
             self.points = points * count
+            self.copies = Copies()
             self.values = {inst: repeated(value, count) for inst, value in values.items()}
             self.active = None if active is None else repeated(active, count)
             self.values[loop] = np.tile(counters[begin : begin + count], points)[:, None]
@@ -162,9 +172,14 @@ class Machine:
             self.run(first + 1, last)
         self.active = active
 
-    def _locate(self, inst: Inst, lanes: int, masks: tuple[Inst, ...]) -> tuple[Array, Array]:
-        """Positions in memory an access reaches, and which of them it does reach."""
-        memory, index = self.memory[inst.args[0]], self.values[inst.args[1]]
+    def _locate(
+        self, inst: Inst, lanes: int, masks: tuple[Inst, ...], first: int = 0
+    ) -> tuple[Array, Array]:
+        """Positions in memory an access reaches, and which of them it does reach.
+
+        The pointer is operand `first` of `inst`, and its index the next.
+        """
+        memory, index = self.memory[inst.args[first]], self.values[inst.args[first + 1]]
         if index.shape[1] != lanes:
             index = index + np.arange(lanes)
         reached = np.ones((1, lanes), np.bool_)
@@ -181,7 +196,7 @@ class Machine:
         if memory.rows > 1:
             index = index + (owners(self.points, memory.rows) * memory.elements)[:, None]
         position, reached = np.broadcast_arrays(index, reached)
-        if memory.log is not None:
+        if memory.log is not None and inst.op in ("load", "store"):
             self._note(memory.log, inst.op, position, reached)
         return position, reached
 
@@ -198,8 +213,8 @@ class Machine:
         memory = self.memory[inst.args[0]]
         position, reached = self._locate(inst, inst.lanes, inst.args[2:])
         if reached.all():
-            return np.asarray(memory.flat[position])
-        result = np.zeros(position.shape, memory.flat.dtype)
+            return np.asarray(memory.flat[position], inst.dtype.np)
+        result = np.zeros(position.shape, inst.dtype.np)
         result[reached] = memory.flat[position[reached]]
         return result
 
@@ -214,12 +229,65 @@ class Machine:
             point = np.broadcast_to(np.arange(self.points)[:, None], shape)[touched]
             check_alone(memory.name, np.broadcast_to(position, shape)[touched], point)
 
+    def _copy(self, inst: Inst) -> None:
+        (size,), memory = inst.attr, self.memory[inst.args[0]]
+        source = self.memory[inst.args[2]].flat
+        shape = (self.points, size)
+        to, reached = self._locate(inst, size, ())
+        position, reached = np.broadcast_to(to, shape), np.broadcast_to(reached, shape)
+        read, wanted = self._locate(inst, size, inst.args[4:], 2)
+        wanted = np.broadcast_to(wanted, shape)
+        values = np.zeros(shape, source.dtype)
+        values[wanted] = source[np.broadcast_to(read, shape)[wanted]]
+        threads = np.broadcast_to((np.arange(self.points) % self.threads)[:, None], shape)
+        landing = Landing(
+            memory.flat, memory.log, position[reached], threads[reached], values[reached]
+        )
+        self.copies.start(landing, inst.args[0].dtype)
+
+    def fragment(self, inst: Inst) -> Array:
+        """Parts of a matrix, a thread's elements of them side by side."""
+        check_arrivals(self.active, self.threads)
+        memory, count = self.memory[inst.args[0]], inst.lanes // matrix.HELD
+        rows, _ = self._locate(inst, matrix.SIDE, ())
+        own = matrix.by_warp(np.broadcast_to(rows, (self.points, matrix.SIDE)), self.threads, 1)
+        parts = own[:, : count * matrix.SIDE].reshape(-1, count, matrix.SIDE, matrix.SIDE)
+        if inst.attr[0]:
+            parts = parts.transpose(0, 1, 3, 2)
+        held = parts[:, :, matrix.PART_ROW, matrix.PART_COLUMN].transpose(0, 2, 1, 3)
+        position = matrix.by_point(held, self.threads, 1).reshape(self.points, inst.lanes)
+        if memory.log is not None:
+            reached = np.ones((1, 1), np.bool_) if self.active is None else self.active
+            self._note(memory.log, "load", position, reached)
+        return np.asarray(memory.flat[position])
+
+    def mma(self, inst: Inst) -> Array:
+        """Sums and the product of two matrices."""
+        check_arrivals(self.active, self.threads)
+        how = matrix.MATRICES[inst.attr[0]]
+
+        def held(args: Sequence[Inst]) -> Array:
+            lanes = (self.values[arg] for arg in args)
+            all_lanes = [np.broadcast_to(v, (self.points, v.shape[1])) for v in lanes]
+            values = np.concatenate(all_lanes, axis=1).reshape(self.points, -1, matrix.HELD)
+            return matrix.by_warp(values, self.threads, 1)
+
+        of_a, of_b = len(how.a), len(how.a) + len(how.b)
+        a, b, c = inst.args[:of_a], inst.args[of_a:of_b], inst.args[of_b:]
+        total = matrix.multiply(how, held(a), held(b), held(c))
+        return matrix.by_point(total, self.threads, 1).reshape(self.points, inst.lanes)
+
     def shuffle(self, inst: Inst) -> Array:
         """Lanes picked from two vectors, joined."""
         a, b = (self.values[arg] for arg in inst.args)
         rows = max(len(a), len(b))
         both = [np.broadcast_to(v, (rows, v.shape[1])) for v in (a, b)]
         return np.concatenate(both, axis=1)[:, inst.attr[0]]
+
+    def shuffle_xor(self, inst: Inst) -> Array:
+        """A value on another thread of the warp."""
+        value = np.broadcast_to(self.values[inst.args[0]], (self.points, 1))
+        return exchanged(value, self.active, (self.threads, 1), *inst.attr)
 
     def pack(self, inst: Inst) -> Array:
         """Scalars side by side."""
@@ -280,6 +348,7 @@ VALUES: Final[dict[str, Callable[[Machine, Inst], Array]]] = {
     "const": _const, "val": _val, "carry": _carried, "result": _carried, "load": Machine.load,
     "alu": Machine.alu, "cast": _cast, "bitcast": _bitcast, "splat": _splat, "ramp": _ramp,
     "extract": _extract, "pack": Machine.pack, "fold": Machine.fold, "shuffle": Machine.shuffle,
+    "shuffle_xor": Machine.shuffle_xor, "fragment": Machine.fragment, "mma": Machine.mma,
 }  # fmt: skip
 
 

@@ -15,7 +15,8 @@ A line an instruction, indented by the loops and ifs around it:
 Types are an element type and, for vectors, lanes. A loop with carries ends in `carry %a, %b`, as
 does its `end`. Other attributes stand in parentheses after the operands: the position of `carry`
 and `result`, the step of `ramp`, the lane of `extract`, the monoid of `fold`, the lanes of
-`shuffle`.
+`shuffle`, the elements of `copy`, the groups of `wait`, whether a `fragment` is transposed, and the
+instruction of `mma`.
 
 Values passed at launch stand behind the buffers with their bounds, and a loop that stays below one
 says what is the most it can be:
@@ -30,19 +31,23 @@ from __future__ import annotations
 from typing import Any, Final
 
 from gpu.compiler.ir.linear import OPS, Inst, Limit, Param, Program, Val
+from gpu.compiler.ir.matrix import MATRICES
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.ir.optable import OPS as SCALAR_OPS
 from gpu.compiler.ir.text import Cursor, cursors, print_scalar
 from gpu.core.dtype import DType, dtypes
 from gpu.core.errors import ParseError
 
-NAMELESS: Final = frozenset({"store", "endif", "barrier"})
+NAMELESS: Final = frozenset({"store", "endif", "barrier", "copy", "commit", "wait"})
 """Instructions that nothing refers to."""
 
 OPENS: Final = frozenset({"loop", "if"})
 CLOSES: Final = frozenset({"end", "endif"})
 _UNTYPED: Final = NAMELESS | OPENS | {"end"}
-_PAREN: Final = frozenset({"carry", "result", "ramp", "extract", "fold", "shuffle"})
+_PAREN: Final = frozenset(
+    {"carry", "result", "ramp", "extract", "fold", "shuffle", "shuffle_xor", "copy", "wait"}
+    | {"fragment", "mma"}
+)
 
 
 def print_linear(program: Program) -> str:
@@ -53,7 +58,8 @@ def print_linear(program: Program) -> str:
 def print_header(program: Program) -> str:
     """The line with the program's name and parameters."""
     params = (
-        f"{p.name}: {p.dtype.code}[{p.elements}]{' written' if p.written else ''}"
+        f"{p.name}: {p.dtype.code}[{p.elements}]{f' {p.image.code}' if p.image else ''}"
+        f"{' written' if p.written else ''}"
         for p in program.params
     )
     vals = ", ".join(f"{v.name} {v.lo}..{v.hi}" for v in program.vals)
@@ -145,7 +151,8 @@ def _param(at: Cursor) -> Param:
     at.expect("[")
     elements = at.integer("a number of elements")
     at.expect("]")
-    return Param(name, dtype, elements, at.accept("written"))
+    image = at.image()
+    return Param(name, dtype, elements, at.accept("written"), image)
 
 
 class _Reader:
@@ -197,8 +204,11 @@ class _Reader:
             if len(args) < 3:
                 raise at.refused("a pointer, an index and a value to store")
             return Inst("store", args[2].dtype, args[2].lanes, args, (at.accept("streaming"),))
-        if op == "barrier":
-            return Inst("barrier", dtypes.bool)
+        if op in ("barrier", "commit"):
+            return Inst(op, dtypes.bool)
+        if op in ("copy", "wait"):
+            args = self._values(at) if op == "copy" else ()
+            return Inst(op, dtypes.bool, 1, args, _numbers(op, at))
         opened = self._value(at)
         if op == "if":
             return Inst("if", dtypes.bool, 1, (opened,))
@@ -251,8 +261,16 @@ def _numbers(op: str, at: Cursor) -> tuple[Any, ...]:
             raise at.refused(f"a monoid, one of {' '.join(MONOIDS)}")
         at.expect(")")
         return (monoid,)
+    if op == "mma":
+        name = at.name("a matrix instruction")
+        if name not in MATRICES:
+            raise at.refused(f"a matrix instruction, one of {' '.join(MATRICES)}")
+        at.expect(")")
+        return (name,)
     if op == "shuffle":
         return (at.listed(at.integer, ")"),)
+    if op == "shuffle_xor":
+        return tuple(at.listed(at.integer, ")"))
     number = at.integer()
     at.expect(")")
     return (number,)

@@ -5,9 +5,15 @@ See `gpu/compiler/ir/linear.py` for what they are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Final
 
 from gpu.compiler.ir.linear import MAX_THREAD_LOOPS, Inst, Limit, Program, block_size
+from gpu.core.bits import is_power_of_two
+
+_TOGETHER: Final = ("barrier", "commit", "wait", "fragment", "mma")
+"""What all threads of a block do, or none."""
 
 
 class Threads:
@@ -22,7 +28,7 @@ class Threads:
     def broken_rule(self, inst: Inst, around: Sequence[Inst]) -> str | None:
         """The rule that `inst`, inside the loops and ifs `around`, breaks, or None."""
         if not self.thread_loops:
-            return None
+            return "a shuffle_xor stands inside thread loops" if inst.op == "shuffle_xor" else None
         if self._varies(inst):
             self.varying.add(inst)
         opened = [around_it for around_it in around if around_it.op == "loop"]
@@ -31,8 +37,12 @@ class Threads:
             return self._chain(inst, around)
         if inst.op == "local":
             return _placed(inst, inside)
-        if inst.op == "barrier":
-            return self._uniform(around, inside)
+        if inst.op in _TOGETHER:
+            return self._uniform(inst.op, around, inside)
+        if inst.op == "shuffle_xor":
+            distance, warp = inst.attr
+            broken = broken_shuffle(distance, warp, math.prod(block_size(self.program)))
+            return broken or self._uniform(inst.op, around, inside)
         return (
             None
             if inside or self._has_no_effect(inst)
@@ -48,7 +58,7 @@ class Threads:
             stop = inst.attr[2]
             limit_varies = isinstance(stop, Limit) and stop.value in self.varying
             return inst.attr[0] == "thread" or limit_varies
-        if inst.op in ("carry", "result"):
+        if inst.op in ("carry", "result", "shuffle_xor", "fragment", "mma"):
             return True
         if inst.op == "load" and not self._reads_constants(inst):
             return True
@@ -64,7 +74,7 @@ class Threads:
             return self._reads_constants(inst)
         if inst.op == "end":
             return inst.attr[0].attr[0] in ("grid", "thread")
-        return inst.op not in ("store", "loop", "if", "endif", "carry", "result")
+        return inst.op not in ("store", "copy", "loop", "if", "endif", "carry", "result")
 
     def _chain(self, loop: Inst, around: Sequence[Inst]) -> str | None:
         """Grid loops, then thread loops, each the only one in the one around it."""
@@ -83,17 +93,30 @@ class Threads:
                 return "a thread loop goes from 0 in steps of 1 to a number of threads"
         return None
 
-    def _uniform(self, around: Sequence[Inst], inside: bool) -> str | None:
-        """A barrier is reached by all threads of a block or by none, equally often."""
+    def _uniform(self, op: str, around: Sequence[Inst], inside: bool) -> str | None:
+        """It is reached by all threads of a block or by none, equally often."""
         if not inside:
-            return "a barrier stands inside thread loops"
+            return f"a {op} stands inside thread loops"
         for opened in around:
             if opened.op == "if" and opened.args[0] in self.varying:
-                return "a barrier inside an if whose condition differs between threads"
+                return f"a {op} inside an if whose condition differs between threads"
             serial = opened.op == "loop" and opened.attr[0] == "serial"
             if serial and opened in self.varying:
-                return "a barrier inside a loop that threads run differently often"
+                return f"a {op} inside a loop that threads run differently often"
         return None
+
+
+def broken_shuffle(distance: int, warp: int, threads: int) -> str | None:
+    """The rule that a `shuffle_xor` breaks in a block of so many threads, or None.
+
+    Thread and partner are in one warp because both numbers are powers of two, and there is a
+    partner for each thread because the block is made of pairs.
+    """
+    if not (is_power_of_two(distance) and is_power_of_two(warp) and distance < warp):
+        return f"threads {distance} apart are not in one warp of {warp}; powers of two are"
+    if threads % (2 * distance):
+        return f"of {threads} threads some have no partner {distance} apart"
+    return None
 
 
 def _placed(local: Inst, inside: bool) -> str | None:

@@ -8,8 +8,9 @@ from typing import Final, NoReturn
 
 import numpy as np
 
-from gpu.compiler.ir import optable
-from gpu.compiler.ir.linear import LOOP_KINDS, OPS, Inst, Limit, Program
+from gpu.compiler.ir import linear_matrix_verify, optable
+from gpu.compiler.ir.linear import LOOP_KINDS, OPS, Inst, Limit, Param, Program
+from gpu.compiler.ir.linear_residue import Residues
 from gpu.compiler.ir.linear_text import NAMELESS, print_header, print_insts
 from gpu.compiler.ir.linear_threads import Threads
 from gpu.compiler.ir.text import excerpt
@@ -23,8 +24,10 @@ _ARGS: Final[dict[str, tuple[int, int]]] = {
     "result": (1, 1), "if": (1, 1), "endif": (0, 0), "load": (2, 3), "store": (3, 4),
     "cast": (1, 1),
     "bitcast": (1, 1), "splat": (1, 1), "ramp": (1, 1), "extract": (1, 1), "fold": (1, 1),
-    "shuffle": (2, 2), "barrier": (0, 0), "alu": (1, 3),
+    "shuffle": (2, 2), "barrier": (0, 0), "alu": (1, 3), "shuffle_xor": (1, 1),
+    "copy": (4, 5), "commit": (0, 0), "wait": (0, 0), "fragment": (2, 2),
 }  # fmt: skip
+_POINTER_ARGS: Final = {"load": (0,), "store": (0,), **linear_matrix_verify.POINTERS}
 
 
 def verify_linear(program: Program) -> None:
@@ -53,6 +56,7 @@ class _Verifier:
         self.open: list[tuple[Inst, list[Inst]]] = []
         self.top: list[Inst] = []
         self.threads = Threads(program)
+        self.residues = Residues(4)
 
     def fail(self, rule: str) -> NoReturn:
         """Raises for the current instruction."""
@@ -103,9 +107,10 @@ class _Verifier:
                 arg in self.visible,
                 f"operand {number} is not defined before this, or in a loop or if closed since",
             )
-            wants_pointer = inst.op in ("load", "store") and number == 0
+            wants_pointer = number in _POINTER_ARGS.get(inst.op, ())
             is_pointer = arg.op in _POINTERS
-            self.require(not wants_pointer or is_pointer, "operand 0 must be a param or a local")
+            needed = f"operand {number} must be a param or a local"
+            self.require(not wants_pointer or is_pointer, needed)
             self.require(wants_pointer or not is_pointer, f"operand {number} must not be a pointer")
             has_value = arg.op not in _NO_VALUE or (inst.op, arg.op) == ("result", "end")
             self.require(has_value, f"operand {number} is a {arg.op}, which has no value")
@@ -209,9 +214,24 @@ def _access(check: _Verifier, inst: Inst) -> None:
     for mask in inst.args[2 if inst.op == "load" else 3 :]:
         fits = mask.dtype is dtypes.bool and mask.lanes == value.lanes
         check.require(fits, f"the mask must be bool with {value.lanes} lanes, not {_type(mask)}")
-    if inst.op == "store" and pointer.op == "param":
-        param = check.program.params[pointer.attr[0]]
+    if pointer.op != "param":
+        return
+    param = check.program.params[pointer.attr[0]]
+    if inst.op == "store":
         check.require(param.written, f"parameter {param.name} is only read")
+    if param.image:
+        _image_access(check, inst, param)
+
+
+def _image_access(check: _Verifier, inst: Inst, param: Param) -> None:
+    """Images are written by whole pixels, and only read if they are not written."""
+    if inst.op == "load":
+        check.require(not param.written, f"the image {param.name} is written, so never loaded")
+        return
+    index = inst.args[1]
+    whole = inst.args[2].lanes == 4 and check.residues.of(index) == 0 and len(inst.args) == 3
+    rule = f"the image {param.name} is written by pixels: four lanes from a multiple of 4 on"
+    check.require(whole and index.lanes == 1, f"{rule}, without a mask")
 
 
 def _alu(check: _Verifier, inst: Inst) -> None:
@@ -269,9 +289,16 @@ def _shuffle(check: _Verifier, inst: Inst) -> None:
     check.require(inside, f"lanes are 0 to {a.lanes + b.lanes - 1}")
 
 
+def _shuffle_xor(check: _Verifier, inst: Inst) -> None:
+    check.scalar_arg(inst)
+    check.require(inst.lanes == 1, "threads exchange scalars")
+    check.require(len(inst.attr) == 2, "an exchange has a distance and a warp")
+
+
 _RULES: Final[dict[str, Callable[[_Verifier, Inst], None]]] = {
     "const": _const, "param": _param, "val": _val, "local": _local, "loop": _loop, "carry": _carry,
     "end": _end, "result": _result, "if": _if, "load": _access, "store": _access, "alu": _alu,
     "cast": _cast, "bitcast": _cast, "splat": _splat, "ramp": _ramp, "extract": _lane,
-    "fold": _lane, "pack": _pack, "shuffle": _shuffle,
+    "fold": _lane, "pack": _pack, "shuffle": _shuffle, "shuffle_xor": _shuffle_xor,
+    **linear_matrix_verify.RULES,
 }  # fmt: skip

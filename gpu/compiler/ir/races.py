@@ -86,3 +86,27 @@ def check_arrivals(active: Array | None, threads: int) -> None:
     blocks = active.reshape(-1, threads)
     if not (blocks == blocks[:, :1]).all():
         raise VerifyError(f"a barrier that only some of the {threads} threads of a block reach")
+
+
+def exchanged(
+    values: Array, active: Array | None, shape: tuple[int, int], distance: int, warp: int
+) -> Array:
+    """What each thread of a block gets from the one whose number is its own xor `distance`.
+
+    `values` has an element, or a row, for each point, `active` whether a point is reached, `shape`
+    says how many threads a block has, and of how many points one consists. Raises VerifyError where
+    only some threads of a warp take part.
+    """
+    threads, lanes = shape
+    if active is not None:
+        blocks = active.reshape(-1, threads, lanes)
+        for first in range(0, threads, warp):
+            together = blocks[:, first : first + warp]
+            if not (together == together[:, :1]).all():
+                raise VerifyError(
+                    f"an exchange in which only some of the threads of a warp take part, of threads"
+                    f" {first} to {min(first + warp, threads) - 1}"
+                )
+    partners = np.arange(threads) ^ distance
+    blocks = values.reshape(-1, threads, lanes, *values.shape[1:])
+    return blocks[:, partners].reshape(values.shape)

@@ -16,7 +16,7 @@ import numpy as np
 from gpu.compiler.ir import optable
 from gpu.compiler.ir.dims import Dim, Shape, dimension
 from gpu.compiler.ir.index import Var, parse_expr
-from gpu.core.dtype import BY_CODE, DType, PyScalar, dtypes
+from gpu.core.dtype import BY_CODE, DType, ImageDType, PyScalar, dtype_of_code, dtypes
 from gpu.core.errors import ParseError
 
 T = TypeVar("T")
@@ -139,10 +139,20 @@ class Cursor:
 
     def dtype(self) -> DType:
         """A dtype's code."""
-        code = self.name("a dtype")
-        if code not in BY_CODE:
+        dtype = dtype_of_code(self.name("a dtype"))
+        if dtype is None:
             raise self.refused(f"a dtype, one of {' '.join(BY_CODE)}")
-        return BY_CODE[code]
+        return dtype
+
+    def image(self) -> ImageDType | None:
+        """An image dtype's code, if one is next."""
+        start = self.at
+        word = self._match(_NAME)
+        dtype = dtype_of_code(word) if word else None
+        if isinstance(dtype, ImageDType):
+            return dtype
+        self.at = start
+        return None
 
     def lanes_type(self) -> tuple[DType, int]:
         """A dtype's code and how many lanes, as in `f32` and `f32x8`."""

@@ -19,12 +19,15 @@ from gpu.compiler.ir.linear import Inst, Limit, Param, Program, Val
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.lower.address import Addresses, Lane
 from gpu.compiler.lower.emit import Emitter
+from gpu.compiler.lower.exchange import Exchanger
 from gpu.compiler.lower.legalize import Legalizer
+from gpu.compiler.lower.matrices import Matrices
+from gpu.compiler.lower.quads import quads
 from gpu.compiler.lower.registers import Key, Registers, find_homes
 from gpu.compiler.lower.scalarize import scalarize
 from gpu.compiler.lower.split64 import split64
 from gpu.compiler.lower.squares import transpose
-from gpu.compiler.opt.tree import reads, walk
+from gpu.compiler.opt.tree import reads, walk, writes
 from gpu.compiler.schedule.views import flatten
 from gpu.compiler.target import Target
 from gpu.core.dtype import dtypes
@@ -44,7 +47,8 @@ def linearize(kernel: K.Kernel, target: Target) -> Program:
     program = _Linearizer(kernel, target).run()
     if target.native.scalar:
         program = scalarize(program, target.native)
-    return split64(program, target.native) if target.native.paired else program
+    program = split64(program, target.native) if target.native.paired else program
+    return quads(program) if target.native.quads else program
 
 
 class _Linearizer:
@@ -53,17 +57,20 @@ class _Linearizer:
         self.emitter = Emitter()
         self.builder = Legalizer(self.emitter, target.native)
         self.addresses = Addresses(self.emitter, self.builder)
+        self.exchanger = Exchanger(self.emitter, self.builder, target.native)
         self.registers = Registers(find_homes(kernel))
         self.unrolled: dict[Var, int] = {}
         self.fixed: dict[Var, int] = {}  # of written-out loops outside of a condition
         self.tiles: list[Var] = []
         self.pointers: dict[K.Buf, Inst] = {}
-        self.written = {s.buf for s in walk(kernel.body) if isinstance(s, K.Update)}
+        places = self.registers, self.pointers, self.place
+        self.matrices = Matrices(self.emitter, self.addresses, *places)
+        self.written = {buf for buf, _, _ in writes(kernel.body)}
         self.fused = "fma" in target.native.ops
         self.paired = target.native.paired
         read = {buf for buf, _, _ in reads(kernel.body)}
         combined = {s.buf for s in walk(kernel.body) if isinstance(s, K.Update) and s.monoid}
-        once = self.written - read - combined
+        once = {buf for buf in self.written - read - combined if not buf.image}
         self.transposes = False
         self.streamed = {buf for buf in once if _size_in_bytes(buf) >= STREAMED_BYTES}
         self.has_threads = count_thread_loops(kernel.body) > 0
@@ -74,7 +81,7 @@ class _Linearizer:
         params = []
         for position, buf in enumerate(self.kernel.params):
             (size,) = buf.shape
-            params.append(Param(buf.name, buf.dtype, size, buf in self.written))
+            params.append(Param(buf.name, buf.dtype, size, buf in self.written, buf.image))
             self.pointers[buf] = self.emitter.pure("param", buf.dtype, attr=(position,))
         for position, var in enumerate(self.kernel.vals):
             val = self.emitter.pure("val", dtypes.int64, attr=(position,))
@@ -102,6 +109,10 @@ class _Linearizer:
                 case K.Barrier():
                     self.shared.clear()
                     self.emitter.effect("barrier", dtypes.bool)
+                case _:
+                    self.shared.clear()
+                    for _ in self.iterations():
+                        self.matrices.emit(stmt, self.unrolled)
 
     def iterations(self) -> Iterator[None]:
         """Sets `unrolled` to each iteration of the written-out loops in turn."""
@@ -126,12 +137,14 @@ class _Linearizer:
     def counted(self, loop: K.Loop) -> None:
         """A loop that stays one; registers its body changes are its carries."""
         own = {s.buf for s in walk(loop.body) if isinstance(s, K.Alloc)}
-        changed = {s.buf for s in walk(loop.body) if isinstance(s, K.Update)} - own
+        changed = {buf for buf, _, _ in writes(loop.body)} - own
         keys = self.registers.held(changed)
         initial = tuple(self.registers.read(key) for key in keys)
         counter, carries = self.emitter.open_loop(loop.kind, self.stop(loop.var), initial)
         self.shared.clear()
         self.addresses.counters[loop.var] = counter
+        if loop.kind == "thread":
+            self.matrices.threads.append(loop.var)
         self.write_all(keys, carries)
         self.block(loop.body)
         self.shared.clear()
@@ -148,7 +161,7 @@ class _Linearizer:
             self.registers.write(key, value)
 
     def alloc(self, buf: K.Buf) -> None:
-        if buf in self.registers.homes:
+        if buf in self.registers.homes or buf.space == "fragment":
             return
         if self.tiles or self.addresses.lane:
             raise CompileError(f"{buf.name} is in memory, but inside a vector or unrolled loop")
@@ -255,6 +268,8 @@ class _Linearizer:
                 return self.builder.cast(args[0], value.dtype)
             case "bitcast":
                 return self.builder.bitcast(args[0], value.dtype)
+            case "shuffle_xor":
+                return self.exchanger.shuffle(args[0], *value.attr)
         return self.builder.op(value.attr[0], *args)
 
     def load(self, buf: K.Buf, indices: tuple[Expr, ...], mask: Mask) -> Inst:
@@ -284,7 +299,7 @@ class _Linearizer:
         The two make a square, whose rows are loaded whole and then transposed.
         """
         position, lane = self.position(buf, indices), self.addresses.lane
-        if lane is None or mask is not ALWAYS or buf in self.written:
+        if lane is None or mask is not ALWAYS or buf in self.written or buf.image:
             return None
         if abs(self.addresses.lane_step(position) or 0) <= 1:
             return None

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var
 from gpu.compiler.ir.linear import Inst
-from gpu.compiler.opt.tree import accesses, walk
+from gpu.compiler.opt.tree import accesses, walk, writes
 from gpu.core.errors import CompileError
 
 MAX_ELEMENTS: Final = 4096
@@ -55,7 +55,7 @@ def find_homes(kernel: K.Kernel) -> dict[K.Buf, Home]:
 def _changed_from_outside(stmt: K.If) -> set[K.Buf]:
     """Buffers that exist before the condition: what they hold after it is not one SSA value."""
     own = {s.buf for s in walk(stmt.body) if isinstance(s, K.Alloc)}
-    return {s.buf for s in walk(stmt.body) if isinstance(s, K.Update)} - own
+    return {buf for buf, _, _ in writes(stmt.body)} - own
 
 
 def _visit(

@@ -158,3 +158,7 @@ class _Scalarizer:
 
     def _barrier(self, inst: Inst) -> None:
         self.emitter.effect("barrier", inst.dtype)
+
+    def _shuffle_xor(self, inst: Inst) -> None:
+        args = self.flat(inst.args)
+        self.values[inst] = [self.emitter.effect(inst.op, inst.dtype, 1, args, inst.attr)]

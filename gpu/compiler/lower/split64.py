@@ -196,6 +196,17 @@ class _Splitter:
     def _barrier(self, inst: Inst) -> None:
         self.emitter.effect("barrier", inst.dtype)
 
+    def _shuffle_xor(self, inst: Inst) -> None:
+        value = self.values[inst.args[0]]
+        if isinstance(value, Wide):
+            words = (self.exchange(word, inst) for word in self.pair(value))
+            self.values[inst] = self.words.unknown(inst.dtype, *words)
+        else:
+            self.values[inst] = self.exchange(value, inst)
+
+    def exchange(self, value: Inst, inst: Inst) -> Inst:
+        return self.emitter.effect(inst.op, value.dtype, 1, (value,), inst.attr)
+
     def _load(self, inst: Inst) -> None:
         _, index, *masks = inst.args
         mask = tuple(self.one(m) for m in masks)

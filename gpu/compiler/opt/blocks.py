@@ -1,8 +1,9 @@
 """Which loop transformations a kernel gets where blocks have threads (`Target.threads`).
 
-There are four ways to spread a kernel, tried in an order that its form suggests; a way that is not
+There are five ways to spread a kernel, tried in an order that its form suggests; a way that is not
 legal, or takes more team memory than there is, is left for the next one:
 
+- `matrices.by_instructions`: a block computes a tile, by matrix instructions if the target has any;
 - `tiles.product` and `tiles.transpose`: a block computes a tile, operands go through team memory;
 - `in_rows`: a block computes a few rows together, reductions included;
 - `in_columns`: the same where neighbours in memory belong to different results;
@@ -20,8 +21,7 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
-from gpu.compiler.ir.linear import MAX_THREAD_LOOPS
-from gpu.compiler.opt import tiles
+from gpu.compiler.opt import matrices, tiles
 from gpu.compiler.opt.opts import Bind, Cooperate, Inline, Opt, Reorder, Reuse, Split, apply
 from gpu.compiler.opt.own import KEPT
 from gpu.compiler.opt.shape import Leaf, leaves, outer_nest, scattered
@@ -43,6 +43,10 @@ EACH: Final = 4
 FEWEST: Final = 8
 # Elements of a row that a thread keeps where its registers are a CPU's memory.
 KEPT_BY_LANES: Final = 64
+# Neighbours that a thread has where memory is read by fours.
+FOUR: Final = 4
+# Thread loops at most, those of the tiles of matrix instructions aside.
+DIMENSIONS: Final = 3
 # Elements that a thread writes where each is little work, and elements from which it does.
 MANY: Final = 4
 PLENTY: Final = 1 << 20
@@ -52,7 +56,7 @@ Way = Callable[[K.Kernel, Target], Iterator[Opt]]
 
 def spread(kernel: K.Kernel, target: Target) -> tuple[K.Kernel, list[Opt]]:
     """The kernel for blocks of threads, and the transformations that did it."""
-    for way in _ways(kernel, target):
+    for way in (*((matrices.by_instructions,) if target.matrices else ()), *_ways(kernel, target)):
         for inlined in _inlinings(kernel):
             try:
                 lighter = apply(kernel, inlined)
@@ -141,18 +145,31 @@ def in_rows(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     longest = work_of(nest[-1].body if nest else kernel.body).shared
     threads = _team(longest, outer, target)
     yield from (Bind(loop.var.name, "grid") for loop in nest)
+    if target.native.quads:
+        yield from _by_fours(kernel, len(nest), threads)
     axis = nest[-1].var if nest else None
     fit = target.shared_bytes // max(_row_bytes(kernel, target), 1)
     rows = min(_block(target) // threads, axis.extent, fit) if axis else 1
     kept = KEPT_BY_LANES if target.native.scalar else KEPT
     if axis is None or rows < 2:
-        yield Cooperate(axis.name if axis else "", threads, kept=kept)
+        yield Cooperate(axis.name if axis else "", threads, kept=kept, warp=target.shuffle)
         return
     whole = rows == axis.extent and axis.stop is None
+    name = axis.name if whole else f"{axis.name}i"
     if not whole:
         yield Split(axis.name, rows, "mask")
-    yield Bind(axis.name if whole else f"{axis.name}i", "thread")
-    yield Cooperate(axis.name if whole else f"{axis.name}i", threads, kept=kept)
+    yield Bind(name, "thread")
+    yield Cooperate(name, threads, kept=kept, warp=target.shuffle)
+
+
+def _by_fours(kernel: K.Kernel, depth: int, threads: int) -> Iterator[Opt]:
+    """Loops inside the outer ones in steps of four neighbours, where `threads` share all steps."""
+    for leaf in leaves(kernel.body):
+        var = leaf.loops[-1].var
+        shared = len(leaf.loops) > depth and var.stop is None
+        if shared and var.extent % (FOUR * threads) == 0 and not scattered(leaf.update, var):
+            yield Split(var.name, FOUR)
+            yield Bind(f"{var.name}i", "unroll")
 
 
 def _block(target: Target) -> int:
@@ -176,6 +193,8 @@ def _team(longest: int, outer: int, target: Target) -> int:
     most = _block(target)
     if outer * most < _busy(target):
         most = target.threads
+    if outer * target.shuffle >= _busy(target) and longest <= target.shuffle * KEPT:
+        most = target.shuffle  # threads that meet without barriers
     threads = min(FEWEST, target.warp)
     while threads * 2 <= most and threads * 2 * EACH <= longest:
         threads *= 2
@@ -204,7 +223,7 @@ def in_columns(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
         yield Split(axis, width, "mask")
         axis = f"{axis}i"
     yield Bind(axis, "thread")
-    yield Cooperate(axis, threads, True)
+    yield Cooperate(axis, threads, True, warp=target.shuffle)
 
 
 def flat(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
@@ -224,7 +243,7 @@ def flat(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     parts, left = _Parts([], [], []), _small_block(nest, target)
     steps = _steps(nest, target, simple)
     for number, loop in enumerate(order):
-        var, slots = loop.var, MAX_THREAD_LOOPS - len(parts.threads)
+        var, slots = loop.var, DIMENSIONS - len(parts.threads)
         takes_threads = var is near or (slots > 0 and left > 1)
         if slots == 1 and number:  # the last one has to fill the block
             takes_threads &= var is _filling(order[number:], left)

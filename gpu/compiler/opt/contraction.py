@@ -28,6 +28,8 @@ PANEL_TILES: Final = 4
 PANEL_BYTES: Final = 1 << 18
 # Bytes of an operand that is at hand without packing it.
 NEAR_BYTES: Final = 1 << 15
+# Steps of the sum that are written out where memory is read by fours.
+STEPS: Final = 4
 # Which part of a tile's rows a second tile has, for what is left over where that is not known.
 SHORT: Final = 3
 # Multiplications below which tiling gains nothing.
@@ -145,7 +147,22 @@ def tile(c: Contraction, target: Target) -> Iterator[Opt]:
             rest = [name for name in depends if name not in outside]
             yield Reorder(tuple(f"{n}s" for n in (*counted, *outside, *rest, *levels.inside())))
         yield from levels.bind("s")
-    yield from _split_across(c.u, counted, levels, tiles.rows)
+    if target.native.quads:
+        yield from _steps(c.reduction[-1])
+    # Rows left over beside the loop over the others would be more than a nest, and then no grid.
+    rounded = target.parallel == "grid" and c.u.stop is None
+    yield from _split_across(c.u, counted, levels, tiles.rows, rounded)
+
+
+def _steps(inner: Var) -> Iterator[Opt]:
+    """Some steps of the sum written out, whose operands are neighbours in memory."""
+    if inner.stop is not None:
+        return
+    if inner.extent <= STEPS:
+        yield Bind(inner.name, "unroll")
+    elif inner.extent % STEPS == 0 or inner.extent >= 4 * STEPS:
+        yield Split(inner.name, STEPS, "exact" if inner.extent % STEPS == 0 else "peel")
+        yield Bind(f"{inner.name}i", "unroll")
 
 
 def _width(tiles: _Tiles) -> int:
@@ -259,11 +276,13 @@ def _split_along(v: Var, tiles: _Tiles) -> tuple[list[Opt], _Levels]:
     return splits, _Levels(panel, tile_, vector, name)
 
 
-def _split_across(u: Var, counted: tuple[str, ...], levels: _Levels, rows: int) -> Iterator[Opt]:
+def _split_across(
+    u: Var, counted: tuple[str, ...], levels: _Levels, rows: int, rounded: bool
+) -> Iterator[Opt]:
     """Writes out `rows` of `u` inside the loops `counted`, around the vectors of a tile.
 
     What is left over is written out too. Where its number is not known it is done a few at a time,
-    and what is left of that one by one.
+    and what is left of that one by one. If `rounded`, rows that are none fill the last ones up.
     """
     left, name, suffix = iterations(u), u.name, ""
     written_out: list[tuple[str, str]] = []
@@ -271,7 +290,9 @@ def _split_across(u: Var, counted: tuple[str, ...], levels: _Levels, rows: int) 
     for size in (rows, *short):
         if size < left.hi:
             left = left % size
-            yield Split(name, size, "exact" if left is expr(0) else "peel")
+            tail = "exact" if left is expr(0) else "mask" if rounded else "peel"
+            left = expr(0) if rounded else left
+            yield Split(name, size, tail)
             written_out.append((f"{name}i", suffix))
             name, suffix = f"{name}t", f"{suffix}t"
     if left.is_const and left is not expr(0):

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var, expr, iterations, loop_var
 from gpu.compiler.opt.buffers import inline, rfactor, stage
+from gpu.compiler.opt.fetch import fetch
 from gpu.compiler.opt.independence import is_independent
 from gpu.compiler.opt.jam import jam
 from gpu.compiler.opt.own import KEPT
@@ -21,6 +22,7 @@ from gpu.compiler.opt.reuse import reuse
 from gpu.compiler.opt.share import cooperate
 from gpu.compiler.opt.staging import sink, stage_together
 from gpu.compiler.opt.tails import ROUNDED
+from gpu.compiler.opt.tensorize import pipeline, tensorize
 from gpu.compiler.opt.tree import (
     IllegalOpt,
     Substitution,
@@ -103,17 +105,18 @@ class Cooperate(NamedTuple):
     """What loop `axis` holds is done by a block of `threads`, a power of two.
 
     `axis` is one of the independent outer loops, or "" for the whole kernel. Independent loops
-    inside go to the threads in turn, reductions are done in parts that are combined in team memory,
-    and what remains is done by each thread, or by the first one where it writes. With `first` the
-    new thread loop, `{axis}th`, stands outside of those around `axis`, whose threads are then the
-    neighbours. A thread holds `kept` elements of a row in registers at most, where it alone uses
-    them.
+    inside go to the threads in turn, reductions are done in parts that meet in team memory, those
+    of `warp` threads that follow each other without it (`gpu/compiler/opt/meet.py`), and what
+    remains is done by each thread, or by the first one where it writes. With `first` the new thread
+    loop, `{axis}th`, stands outside of those around `axis`, whose threads are then the neighbours.
+    A thread holds `kept` elements of a row in registers at most, where it alone uses them.
     """
 
     axis: str
     threads: int
     first: bool = False
     kept: int = KEPT
+    warp: int = 0
 
 
 class Sink(NamedTuple):
@@ -149,7 +152,49 @@ class Reuse(NamedTuple):
     """Team buffers of one form that the threads of a block never need at once become one."""
 
 
-Opt = Split | Fuse | Reorder | Bind | Rfactor | Stage | Cooperate | Sink | Inline | Jam | Reuse
+class Fetch(NamedTuple):
+    """Inside loop `axis` the threads of a block copy an operand of 16-bit elements, together.
+
+    The operand is what the kernel computes from buffer `buf` alone, before it is cast to float32.
+    In team memory the loops `columns` count elements that follow each other, and the loops `rows`
+    such rows; both name thread loops as well, outermost first. With `size` above 1 copies are
+    asynchronous, of so many elements each (`fetch.copy_size` says how many may be).
+    """
+
+    axis: str
+    buf: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    size: int = 1
+
+
+class Tensorize(NamedTuple):
+    """The loops `axes`, the steps of a sum of products, become matrix instructions `name`.
+
+    The inner one of the two counts the steps of an instruction, the outer one is written out. In
+    them are four loops that are written out: tiles along the first operand and the second, then
+    halves and pairs of a tile. The innermost threads are the 8 by 4 of a warp, and both operands
+    are in team memory; `gpu/compiler/ir/matrix.py` says what a tile looks like.
+    """
+
+    axes: tuple[str, str]
+    name: str
+
+
+class Pipeline(NamedTuple):
+    """Asynchronous copies in loop `axis` run ahead of what uses them, by `slots - 1` iterations.
+
+    Each buffer that they go to becomes `slots` of them.
+    """
+
+    axis: str
+    slots: int
+
+
+Opt = (
+    Split | Fuse | Reorder | Bind | Rfactor | Stage | Cooperate | Sink | Inline | Jam | Reuse
+    | Fetch | Tensorize | Pipeline
+)  # fmt: skip
 
 
 def apply(kernel: K.Kernel, opts: Iterable[Opt]) -> K.Kernel:
@@ -175,7 +220,7 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
             move = stage_together if opt.together else stage
             return move(body, opt.axis, opt.buf, opt.order)
         case Cooperate():
-            return cooperate(body, opt.axis, opt.threads, opt.first, opt.kept)
+            return cooperate(body, opt.axis, opt.threads, opt.first, opt.kept, opt.warp)
         case Sink():
             return sink(body, opt.axes)
         case Inline():
@@ -184,6 +229,12 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
             return jam(body, opt.first, opt.second)
         case Reuse():
             return reuse(body)
+        case Fetch():
+            return fetch(body, opt.axis, opt.buf, opt.rows, opt.columns, opt.size)
+        case Tensorize():
+            return tensorize(body, opt.axes, opt.name)
+        case Pipeline():
+            return pipeline(body, opt.axis, opt.slots)
 
 
 def _split(body: K.Block, opt: Split) -> K.Stmt:

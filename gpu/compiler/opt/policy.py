@@ -15,6 +15,7 @@ from gpu.compiler.ir.index import split_hint
 from gpu.compiler.opt import blocks, columns, contraction, dots
 from gpu.compiler.opt.independence import is_independent
 from gpu.compiler.opt.opts import Bind, Fuse, Opt, Split, apply, fusable
+from gpu.compiler.opt.pixels import pixel_lanes, writes_image
 from gpu.compiler.opt.scatter import jammed
 from gpu.compiler.opt.shape import outer_nest
 from gpu.compiler.opt.tree import expressions, loops, walk
@@ -30,6 +31,8 @@ def schedule(kernel: K.Kernel, target: Target, optimize: bool = True) -> tuple[K
 
     With `optimize` false only what parallel devices cannot do without is done.
     """
+    if writes_image(kernel):
+        return _by_pixels(kernel, target)
     kernel, opts = canonical(kernel)
     if optimize and target.threads:
         kernel, merged = (kernel, []) if target.native.scalar else jammed(kernel)
@@ -49,6 +52,13 @@ def schedule(kernel: K.Kernel, target: Target, optimize: bool = True) -> tuple[K
         kernel = apply(kernel, chosen)
         opts += chosen
     return kernel, opts
+
+
+def _by_pixels(kernel: K.Kernel, target: Target) -> tuple[K.Kernel, list[Opt]]:
+    opts = list(pixel_lanes(kernel))
+    kernel = apply(kernel, opts)
+    chosen = list(_spread(kernel, target))
+    return apply(kernel, chosen), opts + chosen
 
 
 def canonical(kernel: K.Kernel) -> tuple[K.Kernel, list[Opt]]:

@@ -9,6 +9,7 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Var, at_most, expr, iterations, loop_var
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.opt.independence import is_independent
+from gpu.compiler.opt.meet import Meeting
 from gpu.compiler.opt.own import keep_own
 from gpu.compiler.opt.shape import leaves, outer_nest, perfect_nest, scattered
 from gpu.compiler.opt.sync import first_only, synchronize, thread_loops
@@ -28,13 +29,11 @@ from gpu.compiler.opt.tree import (
 PARALLEL: Final = ("grid", "thread", "serial")
 # Independent parts that a thread keeps of a long reduction: it waits for memory less often.
 PARTS: Final = 4
-# Partial results that each thread adds up by itself; more are combined in two steps.
-ONE_STEP: Final = 16
 
 
-def cooperate(body: K.Block, axis: str, threads: int, first: bool, kept: int) -> K.Stmt:
+def cooperate(body: K.Block, axis: str, threads: int, first: bool, kept: int, warp: int) -> K.Stmt:
     """See `gpu.compiler.opt.opts.Cooperate`. Raises IllegalOpt."""
-    what = f"Cooperate({axis!r}, {threads}, {first}, {kept})"
+    what = f"Cooperate({axis!r}, {threads}, {first}, {kept}, {warp})"
     nest = outer_nest(body)
     names = [loop.var.name for loop in nest]
     if axis and axis not in names:
@@ -50,7 +49,9 @@ def cooperate(body: K.Block, axis: str, threads: int, first: bool, kept: int) ->
     shared = [b for b in allocated(inside) if _is_shared(inside, b)]
     lowered = with_axes(inside, shared, teams, "team")
     rows = [b for b in allocated(lowered) if b.space == "team" and len(b.shape) == len(teams) + 1]
-    done = keep_own(_Sharer(thread, teams, first).block(lowered), rows, thread, kept)
+    done = keep_own(
+        _Sharer(thread, Meeting(thread, teams, first, warp)).block(lowered), rows, thread, kept
+    )
     work = K.Loop(thread, "thread", done)
     if first and teams:
         outermost = next(loop for loop in around if loop.kind == "thread")
@@ -118,8 +119,8 @@ class _Sharer:
     reduction each thread does a part; and what all threads would write the first one does.
     """
 
-    def __init__(self, thread: Var, teams: Sequence[Var], first: bool):
-        self.thread, self.teams, self.first = thread, tuple(teams), first
+    def __init__(self, thread: Var, meeting: Meeting):
+        self.thread, self.meeting = thread, meeting
 
     def block(self, block: K.Block) -> K.Block:
         """The statements of a block."""
@@ -192,7 +193,7 @@ class _Sharer:
             tail = _last_round(own, var, whole * threads + self.thread, identity)
             others = [one for one in nest if one is not shared]
             steps.append(fresh_copy(_renest(others, None, var, tail), "t"))
-        return K.Block((*steps, *self.combine(buf, update)))
+        return K.Block((*steps, *self.meeting.combine(buf, update)))
 
     def in_parts(
         self,
@@ -215,56 +216,6 @@ class _Sharer:
         yield _renest(nest, shared, around, written_out)
         total = update._replace(value=K.load(parts, (expr(last),)), lets=(), mask=ALWAYS)
         yield K.Loop(last, "unroll", as_block(total))
-
-    def combine(self, part: K.Buf, update: K.Update) -> Iterator[K.Stmt]:
-        """The parts of all threads combined by every thread, through team memory.
-
-        With many threads a few of them combine some parts each first, so that the way to the
-        result is twice the root of their number, and not their number.
-        """
-        threads = self.thread.extent
-        parts = self._slots(part, "r", threads)
-        yield K.Alloc(parts)
-        yield K.Update(parts, self._at(expr(self.thread)), None, K.load(part, ()))
-        if threads > ONE_STEP:
-            groups = 1 << (threads.bit_length() // 2)
-            fewer = self._slots(part, "g", groups)
-            yield K.Alloc(fewer)
-            yield K.If(at_most(self.thread, groups - 1), self._group(part, parts, fewer, update))
-            parts, threads = fewer, groups
-        yield self._gathered(update, parts, Var(f"{part.name}j", 0, threads - 1), 1, expr(0))
-
-    def _group(self, part: K.Buf, parts: K.Buf, fewer: K.Buf, update: K.Update) -> K.Block:
-        """What each of the first threads does: every so many parts become one."""
-        assert update.monoid is not None
-        groups = fewer.shape[0 if self.first else -1]
-        own = K.Buf(f"{part.name}m", part.dtype, (), "private")
-        identity = K.const(own.dtype, MONOIDS[update.monoid].identity(own.dtype))
-        var = Var(f"{part.name}i", 0, self.thread.extent // groups - 1)
-        some = update._replace(buf=own, indices=())
-        return K.Block(
-            (
-                K.Alloc(own),
-                K.Update(own, (), None, identity),
-                self._gathered(some, parts, var, groups, expr(self.thread)),
-                K.Update(fewer, self._at(expr(self.thread)), None, K.load(own, ())),
-            )
-        )
-
-    def _gathered(self, update: K.Update, parts: K.Buf, var: Var, step: int, base: Expr) -> K.Stmt:
-        """The parts at `base`, `base + step` and so on combined as `update` says."""
-        value = K.load(parts, self._at(expr(var) * step + base))
-        combined = update._replace(value=value, lets=(), mask=ALWAYS)
-        return K.Loop(var, "unroll", K.Block((combined,)))
-
-    def _slots(self, part: K.Buf, suffix: str, count: int) -> K.Buf:
-        sizes = tuple(var.extent for var in self.teams)
-        shape = (count, *sizes) if self.first else (*sizes, count)
-        return K.Buf(f"{part.name}{suffix}", part.dtype, shape, "team")
-
-    def _at(self, place: Expr) -> tuple[Expr, ...]:
-        teams = tuple(expr(var) for var in self.teams)
-        return (place, *teams) if self.first else (*teams, place)
 
     def _suits(self, loop: K.Loop) -> tuple[bool, int, int]:
         """How well a loop can be dealt out: enough iterations first, then neighbours in memory."""
@@ -293,7 +244,8 @@ def _can_be_dealt(loop: K.Loop) -> bool:
 def _renest(nest: Sequence[K.Loop], old: K.Loop | None, new: Var, body: K.Stmt) -> K.Stmt:
     """`body` in loops like those of `nest`, with one over `new` in the place of `old`."""
     for loop in reversed(nest):
-        body = K.Loop(new if loop is old else loop.var, "serial", as_block(body))
+        kind = "serial" if loop is old else loop.kind
+        body = K.Loop(new if loop is old else loop.var, kind, as_block(body))
     return body
 
 

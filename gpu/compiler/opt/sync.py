@@ -16,7 +16,7 @@ import numpy as np
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Mask, Var, at_most, expr
 from gpu.compiler.opt.independence import separates, vars_inside
-from gpu.compiler.opt.tree import IllegalOpt, as_block, reads, replace_loop, rewrite, walk
+from gpu.compiler.opt.tree import IllegalOpt, as_block, reads, replace_loop, rewrite, walk, writes
 
 
 def synchronize(body: K.Block, what: object) -> K.Block:
@@ -32,7 +32,7 @@ def synchronize(body: K.Block, what: object) -> K.Block:
     if not threads:
         return hoisted
     innermost = threads[-1]
-    written = {s.buf for s in walk(innermost) if isinstance(s, K.Update)}
+    written = {buf for buf, _, _ in writes(innermost)}
     inside = frozenset(vars_inside(threads[0]))
     placer = _Placer(tuple(loop.var for loop in threads), inside, written, what)
     ordered = K.Loop(innermost.var, innermost.kind, K.Block(placer.statements(innermost.body)))
@@ -122,9 +122,9 @@ class _Placer:
 
     def _accesses(self, stmt: K.Stmt) -> list[_Access]:
         own: dict[_Access, None] = {}
-        for buf, indices, mask, writes in _all_accesses(stmt):
-            if buf in self.written:
-                own[_Access(buf, indices, mask, writes)] = None
+        for access in _all_accesses(stmt):
+            if access.buf in self.written:
+                own[access] = None
         return list(own)
 
     def _conflict(self, first: list[_Access], second: list[_Access]) -> bool:
@@ -190,12 +190,11 @@ def is_first(thread: Var, mask: Mask) -> bool:
     return -expr(thread) in mask.constraints
 
 
-def _all_accesses(stmt: K.Stmt) -> Iterable[tuple[K.Buf, tuple[Expr, ...], Mask, bool]]:
-    for s in walk(stmt):
-        if isinstance(s, K.Update):
-            yield s.buf, s.indices, s.mask, True
+def _all_accesses(stmt: K.Stmt) -> Iterable[_Access]:
+    for place in writes(stmt):
+        yield _Access(*place, True)
     for place in reads(stmt):
-        yield *place, False
+        yield _Access(*place, False)
 
 
 def _names(accesses: Iterable[_Access]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.index import Expr, Mask, Var, expr
+from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, expr
 from gpu.core.errors import InvalidValue
 
 
@@ -48,10 +48,19 @@ def replace_loop(body: K.Block, loop: K.Loop, new: K.Stmt) -> K.Stmt:
 
 def accesses(stmt: K.Stmt) -> Iterator[tuple[K.Buf, tuple[Expr, ...], Mask]]:
     """Every read and write inside: the buffer, where, and under which mask."""
+    yield from writes(stmt)
+    yield from reads(stmt)
+
+
+def writes(stmt: K.Stmt) -> Iterator[tuple[K.Buf, tuple[Expr, ...], Mask]]:
+    """Every write inside: the buffer, where it begins, and under which mask."""
     for s in walk(stmt):
         if isinstance(s, K.Update):
             yield s.buf, s.indices, s.mask
-    yield from reads(stmt)
+        elif isinstance(s, K.AsyncCopy):
+            yield s.buf, s.indices, ALWAYS
+        elif isinstance(s, K.Mma):
+            yield s.buf, (*s.indices, expr(0), expr(0)), ALWAYS
 
 
 def reads(stmt: K.Stmt) -> Iterator[tuple[K.Buf, tuple[Expr, ...], Mask]]:
@@ -62,6 +71,10 @@ def reads(stmt: K.Stmt) -> Iterator[tuple[K.Buf, tuple[Expr, ...], Mask]]:
             for value in values_of(s, seen):
                 if value.kind == "load":
                     yield value.attr
+        elif isinstance(s, K.AsyncCopy):
+            yield s.source, s.places, s.mask
+        elif isinstance(s, K.Fragment):
+            yield s.source, s.places, ALWAYS
 
 
 def values(value: K.Value, seen: set[K.Value]) -> Iterator[K.Value]:
@@ -149,6 +162,8 @@ class Substitution:
                 return K.cast(args[0], value.dtype)
             case "bitcast":
                 return K.bitcast(args[0], value.dtype)
+            case "shuffle_xor":
+                return K.shuffle_xor(args[0], *value.attr)
             case "const":
                 return value
         return K.alu(value.attr[0], *args)
@@ -164,17 +179,34 @@ class Substitution:
                 return K.If(stmt.mask.subst(self.env), self.block(stmt.body))
             case K.Alloc():
                 return K.Alloc(self.bufs.get(stmt.buf, stmt.buf))
-            case K.Barrier():
+            case K.Barrier() | K.Commit() | K.Wait():
                 return stmt
+            case K.AsyncCopy() | K.Fragment() | K.Mma():
+                return self._of_matrices(stmt)
             case K.Update():
                 return K.Update(
                     self.bufs.get(stmt.buf, stmt.buf),
-                    tuple(i.subst(self.env) for i in stmt.indices),
+                    self._moved(stmt.indices),
                     stmt.monoid,
                     self.value(stmt.value),
                     stmt.mask.subst(self.env),
                     tuple(K.Let(let.var, self.value(let.value)) for let in stmt.lets),
                 )
+
+    def _moved(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(i.subst(self.env) for i in indices)
+
+    def _of_matrices(self, stmt: K.AsyncCopy | K.Fragment | K.Mma) -> K.Stmt:
+        buf, indices = self.bufs.get(stmt.buf, stmt.buf), self._moved(stmt.indices)
+        if isinstance(stmt, K.Mma):
+            a, b = (self.bufs.get(operand, operand) for operand in (stmt.a, stmt.b))
+            at_a, at_b = self._moved(stmt.a_indices), self._moved(stmt.b_indices)
+            return K.Mma(stmt.name, buf, indices, a, at_a, b, at_b)
+        source, places = self.bufs.get(stmt.source, stmt.source), self._moved(stmt.places)
+        moved = stmt._replace(buf=buf, indices=indices, source=source, places=places)
+        if isinstance(moved, K.AsyncCopy):
+            return moved._replace(mask=moved.mask.subst(self.env))
+        return moved
 
     def block(self, block: K.Block) -> K.Block:
         """A block with the replacements made."""

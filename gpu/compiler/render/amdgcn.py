@@ -16,12 +16,16 @@ from gpu.compiler.render.amdgcn_grid import Grid, plan_grid
 from gpu.compiler.render.amdgcn_locals import ALIGN, Places, place_locals
 from gpu.compiler.render.amdgcn_target import Chip, amd_target, check_chip
 from gpu.compiler.render.llvm_grid import GridPrinter
-from gpu.compiler.render.llvm_text import Type, Value, integer
+from gpu.compiler.render.llvm_narrow import INT32
+from gpu.compiler.render.llvm_text import BOOL, Type, Value, integer
 from gpu.compiler.target import Target
 from gpu.core.dtype import dtypes
 
 _PRIVATE: Final = Type("ptr addrspace(5)")
 _IDS: Final = ("llvm.amdgcn.workgroup.id.x", "llvm.amdgcn.workitem.id.x")
+_ROW: Final = 16
+_ROW_XMASK: Final = 0x160
+_SAME_LANES: Final = (0x76543210, 0xFEDCBA98 - (1 << 32))  # of the other row, 4 bits for each lane
 # What the kernel does without, so that no registers and no hidden arguments are set up for it.
 _UNUSED: Final = (
     "completion-action", "default-queue", "dispatch-id", "dispatch-ptr", "heap-ptr",
@@ -109,6 +113,22 @@ class _Kernel(GridPrinter):
         sign = emitter.binary("and", high, integer(high.type, -0x8000))
         size = emitter.binary("and", result, integer(result.type, 0x7FFF))
         return emitter.binary("or", sign, size)
+
+    def _shuffle_xor(self, inst: Inst) -> Value:
+        """DPP within rows of 16 lanes, which LLVM makes a part of what uses the value.
+
+        V_PERMLANEX16 reads the other row of 32 ("RDNA3" ISA, 7.3 "DPP", ROW_XMASK, from RDNA on).
+        """
+        x, (distance, _) = self.values[inst.args[0]], inst.attr
+        emitter, no, yes = self.emitter, integer(BOOL, 0), integer(BOOL, 1)
+        both = Value(INT32, "poison"), emitter.convert("bitcast", x, "i32")
+        if distance < _ROW:
+            how = (integer(INT32, number) for number in (_ROW_XMASK | distance, 0xF, 0xF))
+            moved = emitter.intrinsic("llvm.amdgcn.update.dpp.i32", INT32, *both, *how, yes)
+        else:
+            how = (integer(INT32, lanes) for lanes in _SAME_LANES)
+            moved = emitter.intrinsic("llvm.amdgcn.permlanex16.i32", INT32, *both, *how, no, no)
+        return emitter.convert("bitcast", moved, x.type.element)
 
     def _barrier(self, inst: Inst) -> None:
         """All threads arrive; what they stored to local memory before is seen by all behind."""

@@ -21,6 +21,8 @@ _STORAGE_ONLY: Final = frozenset({dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m
 
 
 _THREADS: Final = 256
+# Waves of chips that have DPP with ROW_XMASK and V_PERMLANEX16: RDNA has, CDNA has not.
+_DPP_XMASK_WAVE: Final = 32
 # Of a work-item: half of what there are, so that twice as many waves fit a processor.
 _REGISTERS: Final = 128
 
@@ -74,6 +76,7 @@ def amd_target(chip: str) -> Target:
         threads=_THREADS,
         shared_bytes=found.shared,
         warp=found.wave,
+        shuffle=found.wave if found.wave == _DPP_XMASK_WAVE else 0,
     )
 
 

@@ -26,7 +26,7 @@ LOCAL_ALIGN: Final = 64
 """Alignment of locals, in bytes."""
 _VALUE_OPS_OF_NARROW_FLOATS: Final = frozenset(
     {"const", "load", "store", "cast", "bitcast", "splat", "extract", "pack", "shuffle",
-     "param", "val", "local", "loop", "carry", "end", "result"}
+     "param", "val", "local", "loop", "carry", "end", "result", "copy", "fragment", "mma"}
 )  # fmt: skip
 
 
@@ -72,6 +72,7 @@ def refuse_what_is_lacking(target: Target, program: Program, inst: Inst) -> None
         raise Unsupported(
             f"{program.name}: {where} has no {inst.attr[0]}; legalize before rendering"
         )
+    refuse_exchange(target, program, inst)
     operands = (inst.dtype, *(a.dtype for a in inst.args))
     if inst.op not in _VALUE_OPS_OF_NARROW_FLOATS and any(map(is_narrow, operands)):
         names = [d.name for d in operands]
@@ -86,6 +87,18 @@ def refuse_what_is_lacking(target: Target, program: Program, inst: Inst) -> None
                     f"{program.name}: {where} cannot convert {dtype.name}; legalize before"
                     " rendering"
                 )
+
+
+def refuse_exchange(target: Target, program: Program, inst: Inst) -> None:
+    """Raises Unsupported for a `shuffle_xor` that the target has no code for."""
+    if inst.op != "shuffle_xor":
+        return
+    warp = inst.attr[1]
+    if warp > target.shuffle or inst.dtype not in target.native.shuffled:
+        raise Unsupported(
+            f"{program.name}: {target.name} exchanges no {inst.dtype.name} among {warp} threads;"
+            " see Target.shuffle and Native.shuffled"
+        )
 
 
 def is_narrow(dtype: DType) -> bool:

@@ -17,10 +17,17 @@ from gpu.compiler.render.amdgcn_locals import ALIGN
 from gpu.compiler.render.c_flow import OpenLoop
 from gpu.compiler.render.cpu import constant_value
 from gpu.compiler.render.cuda_grid import counter_lines
+from gpu.compiler.render.cuda_matrix import MatrixPrinter, Place
 from gpu.compiler.render.cuda_text import HALVES, TYPES, CudaOps
 from gpu.compiler.render.gpu_c import KernelPrinter
 from gpu.compiler.render.int_ranges import int_factors, int_ranges
-from gpu.compiler.render.nv_grid import launch_data, nv_grid, nv_places
+from gpu.compiler.render.nv_grid import (
+    launch_data,
+    nv_grid,
+    nv_places,
+    nv_shared,
+    warp_members,
+)
 from gpu.compiler.render.nv_target import nv_target
 from gpu.compiler.render.opencl_text import I64, Emitter, Type, Value, element_of, integer
 from gpu.compiler.target import Target
@@ -58,7 +65,7 @@ class CUDARenderer:
 
     def launch_data(self, program: Program) -> dict[str, int]:
         """As `gpu/compiler/render/nv_grid.py:launch_data` says."""
-        return launch_data(program)
+        return launch_data(program, self.target)
 
 
 class _Kernel(KernelPrinter):
@@ -71,13 +78,16 @@ class _Kernel(KernelPrinter):
     def __init__(self, target: Target, program: Program):
         super().__init__(target, program, CudaOps(Emitter()))
         self.grid = nv_grid(program)
-        self.places = nv_places(program, self.grid)
+        self.places = nv_places(program, self.grid, target)
         self.ranges = {
             inst: found
             for inst, found in int_ranges(program).items()
             if found[0] >= _LOWEST and found[1] <= _HIGHEST
         }
         self.factors = int_factors(program)
+        self.shared = nv_shared(program, self.places)
+        self.matrices = MatrixPrinter(self.emitter)
+        self.members = warp_members(self.grid)
         self.counters: dict[Inst, Value] = {}
 
     def text(self) -> str:
@@ -91,6 +101,7 @@ class _Kernel(KernelPrinter):
                 HEAD,
                 f'extern "C" __global__ void {bounds} {self.program.name}({parameters}) {{',
                 *self._own_workspace(),
+                *self._asked_for(),
                 *counting,
                 *self.emitter.entry,
                 *self.emitter.lines,
@@ -100,7 +111,7 @@ class _Kernel(KernelPrinter):
         )
 
     def _refuse(self, inst: Inst) -> None:
-        if inst.lanes != 1:
+        if inst.lanes != 1 and inst.op not in ("fragment", "mma") and not _is_part(inst):
             raise Unsupported(
                 f"{self.program.name}: {inst} is a vector, and CUDA C has no operations on those;"
                 " give the target no vector_bytes"
@@ -123,13 +134,22 @@ class _Kernel(KernelPrinter):
         thread = f"((ulong)blockIdx.x * {self.grid.block} + threadIdx.x)"
         return [f"  uchar *own = workspace + {thread} * {size};"]
 
+    def _asked_for(self) -> list[str]:
+        """A line that declares shared memory which a launch gives the size of."""
+        array = f"extern __shared__ __attribute__((aligned({ALIGN}))) uchar block_memory[];"
+        return [f"  {array}"] if self.shared.size else []
+
     def _local(self, inst: Inst) -> Value:
         element, name = element_of(inst.dtype), self.emitter.name("local")
+        is_shared = inst in self.places.shared
         if inst in self.places.offsets:
             place = f"({element} *)(own + {self.places.offsets[inst]})"
             self.emitter.entry.append(f"  {element} *{name} = {place};")
+        elif inst in self.shared.offsets:
+            place = f"({element} *)(block_memory + {self.shared.offsets[inst]})"
+            self.emitter.entry.append(f"  {element} *{name} = {place};")
         else:
-            shared = "__shared__ " if inst in self.places.shared else ""
+            shared = "__shared__ " if is_shared else ""
             array = f"{element} {name}[{inst.attr[0]}] __attribute__((aligned({ALIGN})))"
             self.emitter.entry.append(f"  {shared}{array};")
         return Value(Type(element), name)
@@ -221,10 +241,53 @@ class _Kernel(KernelPrinter):
         access = self._access(Type(element_of(stored.dtype)), pointer, index, *mask)
         opencl_memory.store(self.emitter, access, self.values[stored])
 
+    def _shuffle_xor(self, inst: Inst) -> Value:
+        (x,), (distance, _) = self._args(inst), inst.attr
+        members = f"0x{self.members.mask:x}u"
+        if self.members.rest:
+            rest = f"0x{self.members.rest:x}u"
+            members = f"(threadIdx.x < {self.members.whole} ? {members} : {rest})"
+        return self.emitter.value(x.type, f"__shfl_xor_sync({members}, {x}, {distance})")
+
+    # Matrix instructions.
+
+    def _copy(self, inst: Inst) -> None:
+        target, to, source, at, *mask = inst.args
+        condition = self.values[mask[0]] if mask else None
+        nbytes = inst.attr[0] * target.dtype.itemsize
+        places = Place(self.values[target], self.values[to], target.dtype.itemsize)
+        self.matrices.copy(places, self.values[source], self.values[at], nbytes, condition)
+
+    def _commit(self, inst: Inst) -> None:
+        del inst
+        self.matrices.commit()
+
+    def _wait(self, inst: Inst) -> None:
+        self.matrices.wait(inst.attr[0])
+
+    def _fragment(self, inst: Inst) -> Value:
+        pointer, index = inst.args
+        place = Place(self.values[pointer], self.values[index], pointer.dtype.itemsize)
+        return self.matrices.fragment(inst, place)
+
+    def _shuffle(self, inst: Inst) -> Value:
+        return self.matrices.part(inst)
+
+    def _mma(self, inst: Inst) -> Value:
+        return self.matrices.multiply(inst, [self.values[arg] for arg in inst.args])
+
+    def _extract(self, inst: Inst) -> Value:
+        return self.matrices.total(inst)
+
     def _barrier(self, inst: Inst) -> None:
         del inst
         if self.grid.has_threads:
             self.emitter.line("__syncthreads();")
+
+
+def _is_part(inst: Inst) -> bool:
+    """Whether this takes a part of a matrix out of those that were loaded."""
+    return inst.op == "shuffle" and inst.args[0].op == "fragment"
 
 
 def _wide(x: Value) -> Value:

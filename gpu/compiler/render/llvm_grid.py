@@ -22,7 +22,7 @@ from gpu.compiler.render.llvm_text import INT64, Type, Value, integer, memory_el
 from gpu.compiler.target import Target
 
 _GLOBAL: Final = Type("ptr addrspace(1)")
-_SHARED: Final = Type("ptr addrspace(3)")
+SHARED: Final = Type("ptr addrspace(3)")
 _MOST_CONSTANT: Final = 4095  # bytes that a load or store adds by itself
 _MOST_PLACES: Final = 1 << 30  # bytes that 32 bits count, and steps beyond
 _SPREAD: Final = ("grid", "thread")
@@ -111,7 +111,7 @@ class GridPrinter(NarrowPrinter):
             name = f"@{self.program.name}.{self.emitter.fresh('shared')}"
             kind = "internal unnamed_addr addrspace(3) global"
             self.globals.append(f"{name} = {kind} {array} poison, align {ALIGN}")
-            return Value(_SHARED, name)
+            return Value(SHARED, name)
         name = self.emitter.fresh("%local")
         if inst in self.places.offsets:
             offset = self.places.offsets[inst]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from gpu.compiler.ir.matrix import MATRICES
 from gpu.compiler.ir.optable import OPS
 from gpu.compiler.target import Native, Target
 from gpu.core.devspec import did_you_mean
@@ -26,8 +27,12 @@ MOST_THREADS: Final = 1024
 Capabilities", as are the numbers below)."""
 MOST_BLOCKS: Final = (1 << 31) - 1
 """Blocks of a launch along x, at most."""
-SHARED_BYTES: Final = 48 << 10
+STATIC_SHARED_BYTES: Final = 48 << 10
 """Shared memory of a block that a kernel may declare; a launch has to ask for more."""
+SHARED_KIB: Final = {
+    "sm_80": 163, "sm_86": 99, "sm_89": 99, "sm_90": 227, "sm_100": 227, "sm_120": 99,
+}  # fmt: skip
+"""Shared memory of a block that a launch can ask for."""
 PRIVATE_BYTES: Final = 16 << 10
 """Local memory of a thread that kernels use: of what the hardware has (512 KiB), as much as a GPU
 can spare for all threads it may run at once."""
@@ -58,8 +63,10 @@ def nv_target(arch: str) -> Target:
         parallel="grid",
         registers=_REGISTERS,
         threads=_THREADS,
-        shared_bytes=SHARED_BYTES,
+        shared_bytes=SHARED_KIB[arch] << 10,
+        matrices=tuple(MATRICES),
         warp=WARP,
+        shuffle=WARP,
         max_blocks=MOST_BLOCKS,
     )
 

@@ -18,11 +18,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from gpu.compiler.ir.linear import Inst, Limit, Program, team_bytes
+from gpu.compiler.ir.linear_residue import Residues
 from gpu.compiler.render import opencl_memory
 from gpu.compiler.render.c_flow import OpenLoop
 from gpu.compiler.render.cpu import LOCAL_ALIGN
 from gpu.compiler.render.gpu_c import KernelPrinter
 from gpu.compiler.render.opencl_grid import spread_program
+from gpu.compiler.render.opencl_images import CHANNELS, SAMPLER, ImageAccess, image_data
 from gpu.compiler.render.opencl_ops import Ops
 from gpu.compiler.render.opencl_text import I64, LANES, Emitter, Type, Value, element_of
 from gpu.compiler.target import Target
@@ -49,11 +51,18 @@ class OpenCLRenderer:
         return _Kernel(self.target, program).text()
 
     def launch_data(self, program: Program) -> Mapping[str, int]:
-        """Work items and those of a group by dimension, and bytes of scratch memory."""
+        """Work items and those of a group by dimension, bytes of scratch memory, images,
+        and a bit for each parameter that is written.
+        """
         spread = spread_program(program, self.target)
         sizes = {f"items{i}": size for i, size in enumerate(spread.items)}
         groups = {f"group{i}": size for i, size in enumerate(spread.group)}
-        return {**sizes, **groups, "scratch": spread.scratch}
+        images = image_data(program)
+        written = sum(param.written << i for i, param in enumerate(program.params))
+        return {
+            **sizes, **groups, **images,
+            "parameters": len(program.params), "written": written, "scratch": spread.scratch,
+        }  # fmt: skip
 
 
 _ITEMS: Final = ("global_id", "global_size")
@@ -68,6 +77,7 @@ class _Kernel(KernelPrinter):
         in_double = "rounded" not in self.features and "fp64" in self.features
         super().__init__(target, program, Ops(Emitter(), self.clang, through_double=in_double))
         self.spread = spread_program(program, target)
+        self.residues = Residues(CHANNELS)
         self._refuse_much_team_memory()
 
     def text(self) -> str:
@@ -83,6 +93,7 @@ class _Kernel(KernelPrinter):
                 "#pragma OPENCL FP_CONTRACT OFF",
                 f"__attribute__((reqd_work_group_size({', '.join(map(str, self.spread.group))})))",
                 f"__kernel void {name}({', '.join(self._parameters())}) {{",
+                *([f"  {SAMPLER}"] if any(p.image for p in self.program.params) else []),
                 *self._places(),
                 *self.emitter.entry,
                 *self.emitter.lines,
@@ -115,6 +126,10 @@ class _Kernel(KernelPrinter):
     def _parameters(self) -> list[str]:
         parameters = []
         for position, param in enumerate(self.program.params):
+            if param.image:
+                access = "__write_only" if param.written else "__read_only"
+                parameters.append(f"{access} image2d_t p{position}")
+                continue
             const = "" if param.written else "const "
             parameters.append(f"__global {const}{element_of(param.dtype)} *p{position}")
         if self.spread.places.scratch:
@@ -193,8 +208,25 @@ class _Kernel(KernelPrinter):
         if self.spread.thread.get(inst.attr[0]) == len(self.spread.thread) - 1:
             self._barrier(inst)  # the group's next block writes to the same team memory
 
+    def _image(self, pointer: Inst) -> ImageAccess | None:
+        """Accesses to a parameter that is an image."""
+        image = self.program.params[pointer.attr[0]].image if pointer.op == "param" else None
+        return ImageAccess(self.emitter, f"p{pointer.attr[0]}", image) if image else None
+
+    def _load(self, inst: Inst) -> Value:
+        pointer, index, *mask = inst.args
+        image = self._image(pointer)
+        if image is None:
+            return super()._load(inst)
+        condition = self.values[mask[0]] if mask else None
+        residue = self.residues.of(index)
+        return image.load(inst.lanes, self.values[index], residue, condition)
+
     def _store(self, inst: Inst) -> None:
         pointer, index, stored, *mask = inst.args
+        if image := self._image(pointer):
+            image.store(self.values[index], self.values[stored])
+            return
         value = self.values[stored]
         access = self._access(value.type, pointer, index, *mask)
         if inst.attr and inst.attr[0] and self.clang and access.is_whole:

@@ -13,12 +13,22 @@ from gpu.compiler.render import llvm_ops
 from gpu.compiler.render.amdgcn_grid import MOST_GROUPS
 from gpu.compiler.render.amdgcn_locals import ALIGN
 from gpu.compiler.render.cpu import constant_value
-from gpu.compiler.render.llvm_grid import GridPrinter
-from gpu.compiler.render.llvm_text import POINTER, Value, integer
-from gpu.compiler.render.nv_grid import launch_data, nv_grid, nv_places
-from gpu.compiler.render.nv_target import nv_target
+from gpu.compiler.render.llvm_grid import SHARED, GridPrinter
+from gpu.compiler.render.llvm_narrow import INT32
+from gpu.compiler.render.llvm_text import POINTER, Value, integer, memory_element
+from gpu.compiler.render.nv_grid import (
+    launch_data,
+    nv_grid,
+    nv_places,
+    nv_shared,
+    warp_members,
+)
+from gpu.compiler.render.nv_target import WARP, nv_target
+from gpu.compiler.render.ptx_matrix import MatrixPrinter
 from gpu.compiler.target import Target
 
+_ASKED_FOR: Final = "block_memory"
+"""Name of the shared memory that a launch gives the size of."""
 _IDS: Final = ("llvm.nvvm.read.ptx.sreg.ctaid.x", "llvm.nvvm.read.ptx.sreg.tid.x")
 
 
@@ -44,7 +54,7 @@ class PTXRenderer:
 
     def launch_data(self, program: Program) -> dict[str, int]:
         """As `gpu/compiler/render/nv_grid.py:launch_data` says."""
-        return launch_data(program)
+        return launch_data(program, self.target)
 
 
 class _Kernel(GridPrinter):
@@ -52,11 +62,16 @@ class _Kernel(GridPrinter):
 
     def __init__(self, target: Target, program: Program):
         grid = nv_grid(program, MOST_GROUPS)  # `GridPrinter` counts threads in 31 bits
-        super().__init__(target, program, grid, nv_places(program, grid), _IDS)
+        super().__init__(target, program, grid, nv_places(program, grid, target), _IDS)
+        self.shared = nv_shared(program, self.places)
+        self.matrices = MatrixPrinter(self.emitter)
 
     def text(self) -> str:
         """The whole module."""
         name, block = self.program.name, self.grid.block
+        if self.shared.size:
+            array = f"external addrspace(3) global [0 x i8], align {ALIGN}"
+            self.globals.append(f"@{name}_{_ASKED_FOR} = {array}")
         return "\n".join(
             [
                 *self.function("ptx_kernel", "#0"),
@@ -85,6 +100,72 @@ class _Kernel(GridPrinter):
         width = integer(b.type, inst.dtype.bits)
         count = self.emitter.intrinsic(f"llvm.umin.{b.type.mangled}", b.type, b, width)
         return llvm_ops.alu(self.emitter, name, inst.dtype, [a, count], None)
+
+    def _shuffle_xor(self, inst: Inst) -> Value:
+        """`shfl.sync.bfly` of the threads that the warp has (PTX ISA, "shfl.sync")."""
+        x, (distance, _) = self.values[inst.args[0]], inst.attr
+        emitter, bits = self.emitter, self.emitter.convert("bitcast", x, "i32")
+        numbers = (integer(INT32, number) for number in (distance, WARP - 1))
+        args = (self._members(), bits, *numbers)
+        moved = emitter.intrinsic("llvm.nvvm.shfl.sync.bfly.i32", INT32, *args)
+        return emitter.convert("bitcast", moved, x.type.element)
+
+    def _members(self) -> Value:
+        """The threads of this one's warp, as a mask."""
+        members = warp_members(self.grid)
+        mask, rest = (integer(INT32, number) for number in (members.mask, members.rest))
+        if not members.rest:
+            return mask
+        thread = self.emitter.intrinsic(self.ids[1], INT32)
+        in_whole = self.emitter.compare("icmp ult", thread, integer(INT32, members.whole))
+        return self.emitter.select(in_whole, mask, rest)
+
+    def _local(self, inst: Inst) -> Value:
+        if inst not in self.shared.offsets:
+            return super()._local(inst)
+        name, start = self.emitter.fresh("%local"), f"@{self.program.name}_{_ASKED_FOR}"
+        place = f"getelementptr inbounds i8, {SHARED} {start}, i64 {self.shared.offsets[inst]}"
+        self.emitter.entry.append(f"  {name} = {place}")
+        return Value(SHARED, name)
+
+    # Matrix instructions.
+
+    def _in_shared(self, pointer: Inst, index: Inst) -> Value:
+        """The address of an element of shared memory."""
+        place = self.narrow.get(index) or self.values[index]
+        return self.matrices.address(self.values[pointer], place, pointer.dtype.itemsize)
+
+    def _copy(self, inst: Inst) -> None:
+        target, to, source, at, *mask = inst.args
+        condition, place = None, self.values[at]
+        if mask:
+            condition = self.values[mask[0]]
+            place = self.emitter.select(condition, place, integer(place.type, 0))
+        element = memory_element(source.dtype)
+        start = self.emitter.element_address(self.values[source], element, place, True)
+        size = inst.attr[0] * target.dtype.itemsize
+        self.matrices.copy(self._in_shared(target, to), start, size, condition)
+
+    def _commit(self, inst: Inst) -> None:
+        del inst
+        self.matrices.commit()
+
+    def _wait(self, inst: Inst) -> None:
+        self.matrices.wait(inst.attr[0])
+
+    def _fragment(self, inst: Inst) -> Value:
+        return self.matrices.fragment(inst, self._in_shared(*inst.args))
+
+    def _shuffle(self, inst: Inst) -> Value:
+        if inst.args[0].op == "fragment":
+            return self.matrices.part(inst)
+        return super()._shuffle(inst)
+
+    def _mma(self, inst: Inst) -> Value:
+        return self.matrices.multiply(inst, self._args(inst))
+
+    def _extract(self, inst: Inst) -> Value:
+        return self.matrices.total(inst) or super()._extract(inst)
 
     def _barrier(self, inst: Inst) -> None:
         del inst

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir.linear import Program
+from gpu.compiler.render.cpu import refuse_exchange
 from gpu.compiler.render.wgsl_launch import launch_data, shape_of, spills_of
 from gpu.compiler.render.wgsl_module import Module
 from gpu.compiler.render.wgsl_ops import NATIVE
@@ -22,12 +23,13 @@ MOST_THREADS: Final = 256  # of a block: what every WebGPU device allows
 # WebGPU tells neither; these suit most GPUs.
 WORKERS: Final = 64
 REGISTERS: Final = 128
+WARP: Final = 32
 # A CPU that poses as a GPU: invocations are the lanes of its vectors. On lavapipe a load takes 57
 # ns for 8 of them, of one place or of eight, from a buffer or from workgroup memory, and a fused
 # multiply-add 1 ns, even where its registers are memory. So tiles are as large as its compiler
 # takes in a few seconds, and what is loaded is kept.
 VECTOR_BYTES: Final = 16
-VECTORS: Final = 136
+VECTORS: Final = 69
 LANES: Final = 8
 CPU_THREADS: Final = 64
 
@@ -42,6 +44,10 @@ class WGSLLimits(NamedTuple):
         shared_bytes: memory that they share.
         rounds: of all loops of an invocation together, after which its compiler stops; 0 for any.
         is_cpu: whether invocations are the lanes of a CPU's vectors, and memory costs a call each.
+        quads: whether loads of four words from a texture are so much faster than from a buffer that
+            what is only read is copied to one.
+        subgroup: consecutive invocations along x that are always one subgroup, a power of two; 0
+            where there are none, or nobody knows which they are.
     """
 
     buffers: int = 8
@@ -50,6 +56,8 @@ class WGSLLimits(NamedTuple):
     shared_bytes: int = 16384
     rounds: int = 0
     is_cpu: bool = False
+    quads: bool = False
+    subgroup: int = 0
 
 
 def wgsl_target(limits: WGSLLimits, has_f16: bool, features: str = "") -> Target:
@@ -62,6 +70,7 @@ def wgsl_target(limits: WGSLLimits, has_f16: bool, features: str = "") -> Target
         compute_as_int32=frozenset({dtypes.int8, dtypes.int16, dtypes.uint8, dtypes.uint16}),
         paired=True,
         scalar=limits.is_cpu,
+        quads=limits.quads,
         lacking=frozenset({dtypes.float64}),
     )
     if limits.is_cpu:
@@ -76,6 +85,7 @@ def wgsl_target(limits: WGSLLimits, has_f16: bool, features: str = "") -> Target
             threads=min(limits.threads, CPU_THREADS),
             shared_bytes=limits.shared_bytes,
             warp=LANES,
+            shuffle=min(limits.subgroup, LANES),
             buffers=limits.buffers - 1,
         )
     return Target(
@@ -86,7 +96,9 @@ def wgsl_target(limits: WGSLLimits, has_f16: bool, features: str = "") -> Target
         workers=WORKERS,
         registers=REGISTERS,
         threads=min(limits.threads, MOST_THREADS),
+        warp=WARP,
         shared_bytes=limits.shared_bytes,
+        shuffle=min(limits.subgroup, WARP),
         max_blocks=((1 << 31) - 1) // MOST_THREADS,
         buffers=limits.buffers - 1,  # one is kept for spilled memory
     )
@@ -110,6 +122,8 @@ class WGSLRenderer:
         Raises Unsupported for what the device does not allow or WGSL does not have.
         """
         self._check(program)
+        for inst in program.body:
+            refuse_exchange(self.target, program, inst)
         return Module(program, self.limits.groups, self.limits.rounds, self.has_f16).text()
 
     def launch_data(self, program: Program) -> Mapping[str, int]:

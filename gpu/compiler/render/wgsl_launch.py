@@ -1,8 +1,8 @@
 """How a program is launched in WebGPU: its workgroups, its bindings, the memory beside them.
 
-Binding 0 and on are the parameters in order. Then comes a buffer for the `local`s that are too
-large for an invocation, and a uniform buffer with the values of the launch as a struct of i32;
-either only where there are any.
+Binding 0 and on are the parameters in order, some of them as textures. Then comes a buffer for the
+`local`s that are too large for an invocation, and a uniform buffer with the values of the launch as
+a struct of i32; either only where there are any.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir.linear import Inst, Limit, Program, block_size
+from gpu.compiler.render.wgsl_memory import loaded_in_quads
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
 
@@ -33,7 +34,8 @@ class Shape(NamedTuple):
         grid: the `grid` loops with their extents, the innermost last.
         threads: iterations of the `thread` loops, the innermost last; () where there are none.
         groups: workgroups that have something to do.
-        size: invocations of a workgroup, x first.
+        size: invocations of a workgroup, x first; all along x where those of a subgroup exchange
+            values, which are then neighbours.
         counts: workgroups launched in x, y and z.
     """
 
@@ -53,6 +55,14 @@ class Shape(NamedTuple):
         """Of all workgroups that have something to do."""
         return self.groups * math.prod(self.size)
 
+    def counter(self, rank: int) -> str:
+        """The counter of a thread loop, of which the outermost has rank 0, as an u32."""
+        if self.size[1] > 1:
+            return f"thread.{'xyz'[len(self.threads) - 1 - rank]}"
+        stride, extent = math.prod(self.threads[rank + 1 :]), self.threads[rank]
+        text = f"thread.x / {stride}u" if stride > 1 else "thread.x"
+        return f"{text} % {extent}u" if rank else text
+
 
 def shape_of(program: Program, most_groups: int) -> Shape:
     """The shape of a launch with at most `most_groups` workgroups in each dimension.
@@ -63,9 +73,12 @@ def shape_of(program: Program, most_groups: int) -> Shape:
     grid = tuple((loop, _extent(loop)) for loop in loops)
     iterations = math.prod(extent for _, extent in grid)
     threads = block_size(program)
+    if len(threads) > 3:
+        raise Unsupported(f"{program.name}: WebGPU has blocks of 3 dimensions, not {len(threads)}")
     if threads:
         x, y, z = (*reversed(threads), 1, 1)[:3]
-        size, groups = (x, y, z), iterations
+        exchanges = any(i.op == "shuffle_xor" for i in program.body)
+        size, groups = (x * y * z, 1, 1) if exchanges else (x, y, z), iterations
     else:
         size = (min(INVOCATIONS, iterations), 1, 1)
         groups = -(-iterations // size[0])
@@ -125,17 +138,24 @@ def spilled_bytes(spilled: Mapping[Inst, int], shape: Shape) -> int:
 def launch_data(program: Program, most_groups: int, has_f16: bool) -> dict[str, int]:
     """What launching takes besides the code: counts, which buffers are written, and extra memory.
 
-    `written` has a bit for each parameter, `spilled` is in bytes, `vals` a number of values.
+    `written` and `textures` have a bit for each parameter, `spilled` is in bytes, `vals` a number
+    of values.
     """
     shape = shape_of(program, most_groups)
     data = {
         "params": len(program.params),
         "written": sum(1 << i for i, p in enumerate(program.params) if p.written),
+        "textures": sum(1 << i for i in textures_of(program)),
         "vals": len(program.vals),
     }
     data |= dict(zip("xyz", shape.counts, strict=True))
     spilled = spills_of(program, shape, has_f16)
     return data | {"spilled": spilled_bytes(spilled, shape)}
+
+
+def textures_of(program: Program) -> set[int]:
+    """The parameters that are bound as textures: those loaded four elements at a time."""
+    return {pointer.attr[0] for pointer in loaded_in_quads(program.body)}
 
 
 def repeats_of(program: Program, most: int) -> dict[Inst, int]:

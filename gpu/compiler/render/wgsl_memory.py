@@ -5,14 +5,25 @@ the first one lowest. Invocations may write neighbours at once, so such a store 
 the word by an atomic exclusive-or with what is to change there; nobody else changes that part. (The
 alternative, a word for each element, would take up to four times the memory and a conversion of
 every copy.) Where the device has f16, a float16 is an element by itself.
+
+Where a program loads four words at a time (`gpu/compiler/lower/quads.py`), it does so from a copy
+of the buffer in a texture, whose texels are four words, `TEXELS` in a row. What it stores four
+words at a time is an array of vectors.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
+from gpu.compiler.ir.linear import Inst
 from gpu.compiler.render.wgsl_ops import type_name
 from gpu.core.dtype import DType, dtypes
+
+TEXELS: Final = 2048
+"""Of a row: a power of two, with which textures of 16,384 rows hold more than buffers do."""
+
+_QUAD: Final = 4
 
 
 class Place(NamedTuple):
@@ -26,6 +37,7 @@ class Place(NamedTuple):
         spilled: whether it is a part of the words of all invocations, an element in each.
         stride: of spilled memory, what an index is multiplied with.
         base: of spilled memory, what is added to it then, as text.
+        quads: whether elements are parts of vectors of four.
     """
 
     name: str
@@ -35,14 +47,15 @@ class Place(NamedTuple):
     spilled: bool = False
     stride: int = 1
     base: str = ""
+    quads: bool = False
 
     def element(self, at: str) -> str:
         """The element at an index, where it is a variable of its own."""
-        return (
-            f"{self.name}[{at} * {self.stride} + {self.base}]"
-            if self.spilled
-            else f"{self.name}[{at}]"
-        )
+        if self.spilled:
+            return f"{self.name}[{at} * {self.stride} + {self.base}]"
+        if self.quads:
+            return f"{self.name}[u32({at}) >> 2u][u32({at}) & 3u]"
+        return f"{self.name}[{at}]"
 
 
 def is_packed(dtype: DType, has_f16: bool) -> bool:
@@ -55,6 +68,29 @@ def element_type(dtype: DType, has_f16: bool, atomic: bool) -> str:
     if not is_packed(dtype, has_f16):
         return type_name(dtype, has_f16)
     return "atomic<u32>" if atomic else "u32"
+
+
+def loaded_in_quads(body: Iterable[Inst]) -> set[Inst]:
+    """The pointers whose elements a program loads four at a time."""
+    return {inst.args[0] for inst in body if inst.op == "load" and inst.lanes == _QUAD}
+
+
+def stored_in_quads(body: Iterable[Inst]) -> set[Inst]:
+    """The pointers whose elements a program stores four at a time, here and there at least."""
+    return {inst.args[0] for inst in body if inst.op == "store" and inst.args[2].lanes == _QUAD}
+
+
+def load_quad(texture: str, at: str, kind: str) -> str:
+    """An expression for the four elements of type `kind` that begin at an index."""
+    texel = f"u32({at}) >> 2u"
+    place = f"vec2u(({texel}) & {TEXELS - 1}u, ({texel}) >> {TEXELS.bit_length() - 1}u)"
+    words = f"textureLoad({texture}, {place}, 0)"
+    return words if kind == "u32" else f"bitcast<vec4<{kind}>>({words})"
+
+
+def store_quad(place: Place, at: str, value: str) -> str:
+    """A statement that stores four elements which begin at an index."""
+    return f"{place.name}[u32({at}) >> 2u] = {value};"
 
 
 def load(place: Place, at: str) -> str:

@@ -11,14 +11,15 @@ from __future__ import annotations
 from gpu.compiler.ir.linear import Inst, Limit, Program
 from gpu.compiler.ir.optable import fold_cast
 from gpu.compiler.render import wgsl_exact, wgsl_memory
-from gpu.compiler.render.wgsl_launch import repeats_of, shape_of, spills_of
+from gpu.compiler.render.wgsl_launch import repeats_of, shape_of, spills_of, textures_of
 from gpu.compiler.render.wgsl_memory import Place, element_type, is_packed
 from gpu.compiler.render.wgsl_ops import HELPERS, NATIVE, Expressions, type_name
+from gpu.compiler.render.wgsl_writer import Writer
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported, VerifyError
 
 
-class Module:
+class Module(Writer):
     """One program on its way to text; instructions are printed by the method of their name.
 
     `most_groups` are workgroups in a dimension, `rounds` those of all loops of an invocation, 0 for
@@ -26,19 +27,19 @@ class Module:
     """
 
     def __init__(self, program: Program, most_groups: int, rounds: int, has_f16: bool):
+        super().__init__()
         self.program, self.has_f16 = program, has_f16
         self.shape = shape_of(program, most_groups)
         self.expressions = Expressions(has_f16)
         self.declarations: list[str] = []
         self.functions: dict[str, str] = {}
-        self.lines: list[str] = []
-        self.depth = 1
-        self.names: dict[Inst, str] = {}
         self.places: dict[Inst, Place] = {}
         self.carries: dict[Inst, list[str]] = {}
         self.closes: dict[Inst, bool] = {}
-        self.counted = 0
+        self.extensions = {"f16": None} if has_f16 else {}
         self.spilled = spills_of(program, self.shape, has_f16)
+        self.textures = textures_of(program)
+        self.stored_in_quads = wgsl_memory.stored_in_quads(program.body)
         self.repeats = repeats_of(program, rounds)
         self.bodies: dict[Inst, int] = {}  # where in `lines` the body of a repeated loop starts
 
@@ -52,12 +53,13 @@ class Module:
             getattr(self, f"_{inst.op}", self._foreign)(inst)
         if "opaque" in self.expressions.used:
             # No buffer is empty, but compilers do not know that.
-            self.lines.insert(start, "  zero = u32(arrayLength(&p0) == 0u);")
+            buffer = next(i for i in range(len(self.program.params)) if i not in self.textures)
+            self.lines.insert(start, f"  zero = u32(arrayLength(&p{buffer}) == 0u);")
         x, y, z = self.shape.size
         helpers = [HELPERS[name] for name in self.expressions.used]
         return "\n".join(
             [
-                *(["enable f16;"] if self.has_f16 else []),
+                *(f"enable {name};" for name in self.extensions),
                 *self.declarations,
                 *helpers,
                 *self.functions.values(),
@@ -73,12 +75,18 @@ class Module:
     # Declarations.
 
     def _declare_parameters(self) -> None:
+        in_quads = {pointer.attr[0] for pointer in self.stored_in_quads}
         for number, param in enumerate(self.program.params):
+            if number in self.textures:
+                self.declarations.append(
+                    f"@group(0) @binding({number}) var p{number}: texture_2d<u32>;"
+                )
+                continue
             packed = is_packed(param.dtype, self.has_f16)
             atomic = packed and param.written
-            self._declare_buffer(
-                number, f"p{number}", element_type(param.dtype, self.has_f16, atomic), param.written
-            )
+            kind = element_type(param.dtype, self.has_f16, atomic)
+            kind = f"vec4<{kind}>" if number in in_quads else kind
+            self._declare_buffer(number, f"p{number}", kind, param.written)
             if atomic:
                 place = Place(f"p{number}", param.dtype, packed=True, atomic=True)
                 self.functions[place.name] = wgsl_memory.store_function(place)
@@ -117,36 +125,6 @@ class Module:
             if shape.iterations < x * y * z * shape.size[0]:
                 self.line(f"if (iteration >= {shape.iterations}) {{ return; }}")
 
-    # Lines.
-
-    def line(self, text: str) -> None:
-        """Adds a line to the kernel."""
-        self.lines.append("  " * self.depth + text)
-
-    def open(self, text: str) -> None:
-        """Opens a block."""
-        self.line(f"{text} {{")
-        self.depth += 1
-
-    def close(self) -> None:
-        """Closes the innermost block."""
-        self.depth -= 1
-        self.line("}")
-
-    def fresh(self, letter: str = "v") -> str:
-        """A name that is not used yet."""
-        self.counted += 1
-        return f"{letter}{self.counted}"
-
-    def let(self, inst: Inst, text: str) -> None:
-        """Names the value of an instruction."""
-        self.names[inst] = name = self.fresh()
-        self.line(f"let {name} = {text};")
-
-    def args(self, inst: Inst) -> list[str]:
-        """The names of an instruction's operands."""
-        return [self.names[a] for a in inst.args]
-
     # Instructions.
 
     def _foreign(self, inst: Inst) -> None:
@@ -160,7 +138,13 @@ class Module:
     def _param(self, inst: Inst) -> None:
         packed = is_packed(inst.dtype, self.has_f16)
         written = self.program.params[inst.attr[0]].written
-        self.places[inst] = Place(f"p{inst.attr[0]}", inst.dtype, packed, packed and written)
+        self.places[inst] = Place(
+            f"p{inst.attr[0]}",
+            inst.dtype,
+            packed,
+            packed and written,
+            quads=inst in self.stored_in_quads,
+        )
 
     def _val(self, inst: Inst) -> None:
         self.names[inst] = f"vals.val{inst.attr[0]}"
@@ -206,8 +190,7 @@ class Module:
             return
         if kind == "thread":
             rank = len([n for n in self.closes if n.attr[0] == "thread"])
-            axis = "xyz"[len(self.shape.threads) - 1 - rank]
-            self.line(f"let {name} = i32(thread.{axis});")
+            self.line(f"let {name} = i32({self.shape.counter(rank)});")
             self.closes[inst] = False
             return
         self.carries[inst] = []
@@ -283,11 +266,18 @@ class Module:
         del inst
         self.line("workgroupBarrier();")
 
+    def _shuffle_xor(self, inst: Inst) -> None:
+        self.extensions["subgroups"] = None
+        (value,), (distance, _) = self.args(inst), inst.attr
+        self.let(inst, f"subgroupShuffleXor({value}, {distance}u)")
+
     def _load(self, inst: Inst) -> None:
-        if inst.lanes > 1:
-            self._foreign(inst)
         place = self.places[inst.args[0]]
         at, *mask = (self.names[a] for a in inst.args[1:])
+        if inst.lanes > 1:
+            kind = type_name(inst.dtype, self.has_f16)
+            self.let(inst, wgsl_memory.load_quad(place.name, at, kind))
+            return
         if mask:
             at = f"select(0i, {at}, {mask[0]})"
         text = wgsl_memory.load(place, at)
@@ -298,8 +288,20 @@ class Module:
     def _store(self, inst: Inst) -> None:
         place = self.places[inst.args[0]]
         at, value, *mask = (self.names[a] for a in inst.args[1:])
-        statement = wgsl_memory.store(place, at, value)
+        is_quad = inst.args[2].lanes > 1
+        statement = (wgsl_memory.store_quad if is_quad else wgsl_memory.store)(place, at, value)
         self.line(f"if ({mask[0]}) {{ {statement} }}" if mask else statement)
+
+    def _extract(self, inst: Inst) -> None:
+        self.names[inst] = f"{self.args(inst)[0]}.{'xyzw'[inst.attr[0]]}"
+
+    def _pack(self, inst: Inst) -> None:
+        kind = type_name(inst.dtype, self.has_f16)
+        self.let(inst, f"vec{inst.lanes}<{kind}>({', '.join(self.args(inst))})")
+
+    def _splat(self, inst: Inst) -> None:
+        """Of a mask, which all elements of a quad have in common."""
+        self.names[inst] = self.args(inst)[0]
 
     def _alu(self, inst: Inst) -> None:
         if inst.lanes > 1:

@@ -32,6 +32,7 @@ from gpu.compiler.schedule.views import (
     picked,
     source_accesses,
 )
+from gpu.core.dtype import ImageDType
 
 
 class BuiltKernel(NamedTuple):
@@ -135,7 +136,8 @@ class _Builder:
         return start
 
     def _param(self, node: Node, position: int) -> K.Buf:
-        return K.Buf(f"p{position}", node.dtype, (node.size,), "global")
+        image = node.dtype if isinstance(node.dtype, ImageDType) else None
+        return K.Buf(f"p{position}", node.dtype.element, (node.size,), "global", image)
 
     # Consumers to producers: which elements of each node are read.
 

@@ -73,7 +73,7 @@ def _first(node: Node, access: Access, args: list[K.Value]) -> K.Value:
 # For each kind that is computed from other nodes: (node, where, values of its sources) -> value.
 COMPUTE: Final[dict[str, Callable[[Node, Access, list[K.Value]], K.Value]]] = {
     "alu": lambda node, access, args: K.alu(node.attr[0], *args),
-    "cast": lambda node, access, args: K.cast(args[0], node.dtype),
+    "cast": lambda node, access, args: K.cast(args[0], node.dtype.element),
     "bitcast": lambda node, access, args: K.bitcast(args[0], node.dtype),
     "pad": _padded,
     "unskew": _padded,

@@ -19,9 +19,9 @@ from gpu.core.errors import CompileError, Unsupported
 
 _TRIPLE: Final = "nvptx64-nvidia-cuda"
 # PTX for an architecture runs on all later ones, and this is the oldest that our targets have; PTX
-# ISA 7.0 is the first that knows it ("Release Notes").
+# ISA 7.4 is the first with all that is printed, copies that prefetch ("cp.async", "PTX ISA Notes").
 _CPU: Final = "sm_80"
-_FEATURES: Final = "+ptx70"
+_FEATURES: Final = "+ptx74"
 _OPT_LEVEL: Final = 3
 _PTX_INPUT: Final = 2  # NVJITLINK_INPUT_PTX
 _LINKER: Final[dict[str, tuple[Any, ...]]] = {

@@ -11,7 +11,7 @@ from gpu.autogen import kfd as ids
 from gpu.core import hostmem
 from gpu.core.window import MemoryWindow
 from gpu.drivers.am.memory import PAGE, KfdMemory
-from gpu.drivers.nv.undo import Undo
+from gpu.drivers.undo import Undo
 
 
 class HdpPage:

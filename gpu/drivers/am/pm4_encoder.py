@@ -182,7 +182,11 @@ def _user_data(loaded: LoadedKernel, state: DispatchState, places: _Places) -> l
                 words += pair(places.packet)
             case "PRIVATE_SEGMENT_SIZE":
                 words.append(loaded.private_size)
-            case _:  # of a launch: number 0; of scratch memory, where there is none: nothing
+            case "PRIVATE_SEGMENT_BUFFER":
+                words += state.scratch_buffer
+            case "FLAT_SCRATCH_INIT":
+                words += pair(state.scratch)
+            case _:  # the number of a launch
                 words += [0] * size
     return words
 

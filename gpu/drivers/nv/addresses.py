@@ -13,7 +13,7 @@ from typing import Final
 from gpu.core import hostmem
 from gpu.core.errors import OutOfMemory, TransportError
 from gpu.core.tlsf import Tlsf
-from gpu.drivers.nv.undo import Undo
+from gpu.drivers.undo import Undo
 from gpu.transport.os import Os
 
 GRANULE: Final = 64 << 10

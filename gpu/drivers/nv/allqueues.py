@@ -1,4 +1,4 @@
-"""All queues of a device: a compute and a copy queue, more compute queues, and copies on those.
+"""All queues of a device: a compute queue, copy queues, more compute queues, and copies on those.
 
 Compute queues beyond the first are each in a channel group of their own.
 """
@@ -22,8 +22,8 @@ from gpu.drivers.nv.opening import (
 from gpu.drivers.nv.queues import Group, QueueMaker
 from gpu.drivers.nv.session import NvSession
 from gpu.drivers.nv.steps import Step, Trail
-from gpu.drivers.nv.undo import Undo
 from gpu.drivers.nv.variants import Question, Variants
+from gpu.drivers.undo import Undo
 
 MORE_QUEUES: Final = Step("more queues", "more compute queues, and copies on all of them")
 ALL_QUEUE_STEPS: Final = (*QUEUE_STEPS, MORE_QUEUES)
@@ -36,7 +36,7 @@ COMPUTE_COPIES: Final = Question(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AllQueues:
-    """Channels, scheduled: the first compute queue and the copy queue, and more compute queues.
+    """Channels, scheduled: the first compute queue and the copy queues, and more compute queues.
 
     ``copies_on_compute`` is whether compute queues copy too.
     """

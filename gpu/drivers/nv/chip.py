@@ -1,4 +1,4 @@
-"""What one GPU says about itself: its classes, UUID, units and copy engines.
+"""What one GPU says about itself: its classes, UUID and units.
 
 Controls: src/common/sdk/nvidia/inc/ctrl/{ctrl0080,ctrl2080} of open-gpu-kernel-modules.
 """
@@ -9,9 +9,9 @@ import ctypes
 from dataclasses import dataclass
 from typing import Final
 
-from gpu.autogen.nv import alloc, control
+from gpu.autogen.nv import control
 from gpu.autogen.nv.layout import offset_of
-from gpu.core.errors import DeviceError, RmError, TransportError
+from gpu.core.errors import DeviceError
 from gpu.drivers.nv.classes import Generation
 from gpu.drivers.nv.rm import RmObject
 from gpu.drivers.nv.uvm import UUID_SIZE
@@ -67,21 +67,6 @@ class GraphicsInfo:
         return 10 * major + (minor >> 4 if minor > 0xF else minor)
 
 
-@dataclass(frozen=True, slots=True)
-class CopyEngine:
-    """A logical copy engine.
-
-    Attributes:
-        engine_type: its NV2080_ENGINE_TYPE.
-        graphics: whether it runs with the graphics engine, in its channel groups.
-        units: physical engines behind it, None where the kernel does not tell.
-    """
-
-    engine_type: int
-    graphics: bool
-    units: int | None
-
-
 def list_classes(device: RmObject) -> tuple[int, ...]:
     """The classes of a device. Raises as `RmObject.control` does, DeviceError for an absurd list.
 
@@ -133,36 +118,3 @@ def _read_tpcs(subdevice: RmObject) -> tuple[int, ...]:
             mask = subdevice.control(control.NV2080_CTRL_CMD_GR_GET_TPC_MASK, params).tpcMask
             counts.append(mask.bit_count())
     return tuple(counts)
-
-
-def list_copy_engines(subdevice: RmObject) -> list[CopyEngine]:
-    """The copy engines that channels can use; those that the kernel refuses to describe are absent.
-
-    Asked one by one: the struct of the command for all has another size in each branch.
-    """
-    first = alloc.NV2080_ENGINE_TYPE_COPY0
-    engines = []
-    for engine_type in range(first, first + alloc.COPY_ENGINES):
-        caps = control.NV2080_CTRL_CE_GET_CAPS_V2_PARAMS(ceEngineType=engine_type)
-        try:
-            subdevice.control(control.NV2080_CTRL_CMD_CE_GET_CAPS_V2, caps)
-        except RmError:
-            continue
-        graphics = bool(caps.capsTbl[0] & control.NV2080_CTRL_CE_CAPS_CE_GRCE)
-        engines.append(CopyEngine(engine_type, graphics, _units(subdevice, engine_type)))
-    return engines
-
-
-def best_copy_engine(engines: list[CopyEngine]) -> CopyEngine | None:
-    """The engine with most units that is not the graphics engine's; None where there is none."""
-    usable = [engine for engine in engines if not engine.graphics and engine.units != 0]
-    return max(usable, key=lambda engine: engine.units or 0, default=None)
-
-
-def _units(subdevice: RmObject, engine_type: int) -> int | None:
-    params = control.NV2080_CTRL_CE_GET_CE_PCE_MASK_PARAMS(ceEngineType=engine_type)
-    try:
-        subdevice.control(control.NV2080_CTRL_CMD_CE_GET_CE_PCE_MASK, params)
-    except (RmError, TransportError):  # gVisor lets it through for graphics containers alone
-        return None
-    return int(params.pceMask).bit_count()

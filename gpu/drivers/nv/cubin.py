@@ -75,6 +75,7 @@ class Kernel:
         max_threads: of a block, where it was compiled for so many.
         required_block: where it was compiled for one size of block.
         cluster: where it was compiled for clusters.
+        bare: whether it comes without a cubin, see `gpu/drivers/nv/barecode.py`.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Kernel:
     max_threads: int | None
     required_block: tuple[int, int, int] | None
     cluster: tuple[int, int, int] | None
+    bare: bool = False
 
     def local_size(self, stack: int = 0) -> int:
         """Bytes of local memory of a thread; 0 where it needs none.
@@ -101,7 +103,8 @@ class Kernel:
         if self.stack is None and not stack:
             raise InvalidValue(f"{self.name} recurses: tell how many bytes of stack a thread gets")
         needed = max(self.stack or 0, stack)
-        return align_up(needed + _SYSTEM_STACK, _LOCAL_ROUND) if needed else 0
+        systems = 0 if self.bare else _SYSTEM_STACK
+        return align_up(needed + systems, _LOCAL_ROUND) if needed else 0
 
 
 class Cubin:
@@ -134,6 +137,11 @@ class Cubin:
             for symbol in self._elf.symbols
             if symbol.section in self.image.offsets and symbol.type == _STT_OBJECT
         }
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that its image takes."""
+        return self.image.size
 
     def kernel(self, name: str) -> Kernel:
         """A kernel by name. Raises InvalidIndex, which lists those there are."""

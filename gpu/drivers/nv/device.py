@@ -1,4 +1,4 @@
-"""An NVIDIA GPU through its kernel driver: memory, a compute queue and a copy queue.
+"""An NVIDIA GPU through its kernel driver: memory, a compute queue and copy queues.
 
 A first look::
 
@@ -37,8 +37,8 @@ from gpu.drivers.nv.opening import (
 )
 from gpu.drivers.nv.session import SESSION_STEPS, NvSession, open_session
 from gpu.drivers.nv.steps import StepReport, Stopped, Trail
-from gpu.drivers.nv.undo import Undo
 from gpu.drivers.nv.variants import Outcome, Variants
+from gpu.drivers.undo import Undo
 from gpu.hcq.ports import Memory, MemoryKind
 from gpu.transport.world import World
 
@@ -74,7 +74,7 @@ class NvDevice:
         uuid: the 16 bytes by which UVM knows it.
         memory: allocates, in whole pages.
         compute_queue: channel of the compute class.
-        copy_queue: channel of the copy class; None if the device gave none.
+        copy_queues: channels of the copy class; none if the device gave none.
         report: how the opening went.
     """
 
@@ -123,7 +123,7 @@ class NvDevice:
     def use(self, queues: GpuQueues) -> None:
         """Takes other queues from here on."""
         self.compute_queue: Channel = queues.compute
-        self.copy_queue: Channel | None = queues.copy
+        self.copy_queues: tuple[Channel, ...] = queues.copies.channels
         self._debugger = queues.debugger
 
     @property
@@ -134,8 +134,7 @@ class NvDevice:
     @property
     def channels(self) -> tuple[Channel, ...]:
         """Its queues."""
-        both = (self.compute_queue, self.copy_queue)
-        return tuple(each for each in both if each is not None)
+        return (self.compute_queue, *self.copy_queues)
 
     def alloc(self, size: int, kind: MemoryKind, *, name: str = "buffer") -> Memory:
         """Memory with ``.address`` and, where the host sees it, ``.window``.

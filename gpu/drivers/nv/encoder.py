@@ -4,13 +4,15 @@ A submission is a pushbuffer and, for each launch, a descriptor and constant ban
 an entry that points at the pushbuffer. Channels must have been set up before
 (`gpu.drivers.nv.launch.set_up_compute`, `gpu.drivers.nv.copyengine.set_up_copy`).
 
-Launches of one submission wait for each other through the front end, which is simple and slower
-than chained descriptors. Writing a timestamp sets the signal's value to 0.
+Launches that follow each other in a submission are a chain: the descriptor of each names the next,
+which starts when it is done, and only the first is sent. Where `Target.chained` is None all are
+sent, and the front end waits between them. Writing a timestamp sets the signal's value to 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Final
 
 from gpu.core.bits import align_up
@@ -28,7 +30,7 @@ from gpu.drivers.nv.launch import (
 )
 from gpu.drivers.nv.methods_host import SemOperation
 from gpu.drivers.nv.pushbuf import ENTRY_SIZE, GpEntry, Item, Pushbuffer, gp_entry_patch, moved
-from gpu.drivers.nv.qmd import QMD_ALIGN, ConstantBuffer
+from gpu.drivers.nv.qmd import QMD_ALIGN, ConstantBuffer, Dependent, DependentAction
 from gpu.drivers.nv.semaphores import acquire, membar, release
 from gpu.hcq import commands as hcq
 from gpu.hcq.args import SCALARS, ArgumentLayout
@@ -36,6 +38,7 @@ from gpu.hcq.encoder import Encoded, Patch, Segment
 from gpu.hcq.symbol import Symbol, Value, offset, segment_address
 
 BANK_ALIGN: Final = 256
+_SEGMENTS: Final = 2  # of a launch: constant bank 0, descriptor
 _WORD: Final = 4
 _POLLS: Final = {"==": SemOperation.ACQUIRE, ">=": SemOperation.ACQ_STRICT_GEQ}
 _ALL: Final = 0xFFFF_FFFF
@@ -68,20 +71,33 @@ class _Writer:
             self.push.write(compute.WAIT_FOR_IDLE())
             self.busy = False
 
-    def launch(self, command: hcq.Launch) -> None:
+    def launch(self, run: Sequence[hcq.Launch]) -> None:
+        """Launches one after the other, as one chain or each for itself."""
+        chains = [run] if self.target.chained is not None else [[each] for each in run]
+        for chain in chains:
+            self.settle()
+            if not self.invalidated:
+                self.push.write(*invalidate_caches())
+                self.invalidated = True
+            descriptors = [
+                self._descriptor(each, is_last=number == len(chain))
+                for number, each in enumerate(chain, 1)
+            ]
+            self.push.write(*send(self.target, descriptors[0]))
+            self.busy = True
+
+    def _descriptor(self, command: hcq.Launch, *, is_last: bool) -> Symbol:
+        """Adds the segments of a launch; the symbol of its descriptor's address."""
         loaded = command.program.info
         if not isinstance(loaded, LoadedKernel):
             raise InvalidType(f"{command.program.name} is no program of this driver")
         check_arguments(loaded.kernel, command.args.layout)
-        self.settle()
-        if not self.invalidated:
-            self.push.write(*invalidate_caches())
-            self.invalidated = True
-        self.push.write(*send(self.target, self._descriptor(loaded, command)))
-        self.busy = True
-
-    def _descriptor(self, loaded: LoadedKernel, command: hcq.Launch) -> Symbol:
-        """Adds the segments of a launch; the symbol of its descriptor's address."""
+        dependents: tuple[Dependent, ...] = ()
+        if not is_last:
+            assert self.target.chained is not None, "launches that are sent have none"
+            follower = segment_address(len(self.segments) + 2 * _SEGMENTS)
+            early = self.target.chained is DependentAction.SCHEDULE
+            dependents = (Dependent(follower, self.target.chained, prefetch=early),)
         args, grid, block = command.args, command.grid, command.block
         bank0 = kernel_bank0(self.target, loaded, args.data, grid, block)
         bank0_segment = Segment("kernarg", BANK_ALIGN, "memory", bank0.data, bank0.parameters)
@@ -91,7 +107,7 @@ class _Writer:
             place = bank0.parameters + patch.offset
             self.patches.append(Patch(at, place, patch.width, 0, mask, patch.symbol))
         bank = ConstantBuffer(0, segment_address(at), len(bank0.data))
-        qmd = kernel_qmd(self.target, loaded, bank, grid, block)
+        qmd = kernel_qmd(self.target, loaded, bank, grid, block, dependents=dependents)
         segment = Segment("qmd", QMD_ALIGN, "memory", qmd.data)
         return segment_address(self._add(segment, qmd.patches))
 
@@ -135,10 +151,10 @@ class ComputeEncoder(_RingEncoder):
         push = Pushbuffer(compute=self.target.generation.compute)
         writer = _Writer(self.target, push)
         bits = self.target.signal_bits
-        for command in commands:
-            match command:
+        for run in _runs(commands):
+            match run[0]:
                 case hcq.Launch():
-                    writer.launch(command)
+                    writer.launch([each for each in run if isinstance(each, hcq.Launch)])
                 case hcq.Signal(signal, value):
                     push.write(*release(signal.address, value, bits=bits))
                 case hcq.Timestamp(signal):
@@ -148,7 +164,7 @@ class ComputeEncoder(_RingEncoder):
                     push.write(*invalidate_caches())
                 case hcq.Copy():
                     raise Unsupported("copies on a compute queue: give them to a copy queue")
-                case _:
+                case command:
                     push.write(*_host_command(command, bits))
         return writer.finish()
 
@@ -179,6 +195,15 @@ class CopyEncoder(_RingEncoder):
                 case _:
                     push.write(*_host_command(command, bits))
         return _Writer(self.target, push).finish()
+
+
+def _runs(commands: Sequence[hcq.Command]) -> Iterator[list[hcq.Command]]:
+    """Launches that follow each other together, each other command alone."""
+    for is_launch, some in groupby(commands, lambda each: isinstance(each, hcq.Launch)):
+        if is_launch:
+            yield list(some)
+        else:
+            yield from ([each] for each in some)
 
 
 def _host_command(command: hcq.Wait | hcq.WriteMem | hcq.PollMem, bits: int) -> list[Item]:

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 
 from gpu.core.errors import DeviceError, DeviceHang, DeviceLost, OutOfMemory
 from gpu.core.log import get_logger
+from gpu.drivers.nv.barecode import BareCode
 from gpu.drivers.nv.blame import blame
 from gpu.drivers.nv.channel import Channel as NvChannel
 from gpu.drivers.nv.copyengine import set_up_copy
@@ -47,6 +48,7 @@ from gpu.hcq.encoder import Encoded, Segment
 from gpu.hcq.link import link
 from gpu.hcq.ports import Memory, MemoryKind
 from gpu.hcq.program import HCQProgram
+from gpu.hcq.recovery import restart
 from gpu.hcq.symbol import TIMELINE_ADDRESS, TIMELINE_VALUE
 from gpu.transport.world import World
 
@@ -79,6 +81,7 @@ class RmDevice(HCQDevice):
             command_memory=command_memory,
             staging=staging,
         )
+        self.allocator.places = port.copy_places
         try:
             self._set_up()
         except BaseException:
@@ -138,7 +141,7 @@ class RmDevice(HCQDevice):
 
     def load(
         self,
-        cubin: Cubin,
+        cubin: Cubin | BareCode,
         name: str,
         layout: ArgumentLayout,
         *,
@@ -146,7 +149,7 @@ class RmDevice(HCQDevice):
         stack: int = 0,
         written: Sequence[int] | None = None,
     ) -> HCQProgram:
-        """A kernel of a cubin, in memory of its own, ready to be launched.
+        """A kernel of a cubin or bare code, in memory of its own, ready to be launched.
 
         ``dynamic_shared`` is bytes of a block beside what it declares, ``stack`` of a thread for
         recursion. Raises InvalidIndex for a name that it does not have, InvalidValue for a layout
@@ -154,7 +157,7 @@ class RmDevice(HCQDevice):
         """
         kernel = cubin.kernel(name)
         check_arguments(kernel, layout)
-        size = cubin.image.size
+        size = cubin.size
         memory = self.exclusively(self.allocate, size, MemoryKind.VISIBLE)
         buffer = HCQBuffer(Allocation(memory, self, reusable=False), 0, memory.size)
         assert memory.window is not None, "code is written by the host"
@@ -238,13 +241,7 @@ class RmDevice(HCQDevice):
 
     def _renew(self, rung: Rung) -> None:
         """Other channels under the same queues, set up like those before."""
-        with self.lock:
-            self._error = None
-            self._publishing = []
-            self.port.renew(rung)
-            for kind, ports in self.port.queues.items():
-                for channel, port in zip(self.queues[kind], ports, strict=True):
-                    channel.restart(port)
+        restart(self, lambda: self.port.renew(rung))
         self._set_up()
         for channel, memory in self._local_memory.items():
             assert self._local is not None, "its size is known where there is any"

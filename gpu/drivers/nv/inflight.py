@@ -19,6 +19,7 @@ from gpu.drivers.nv.pushdecode import written_methods
 from gpu.drivers.nv.qmd_layout import QmdLayout
 
 _MOST_ENTRIES: Final = 256  # that are looked at
+_LONGEST_CHAIN: Final = 4096  # descriptors that are followed
 _WORD: Final = 4
 
 Read = Callable[[int, int], bytes | None]
@@ -89,11 +90,22 @@ def launches_of(
     for subchannel, address, word in methods:
         if (subchannel, address) != (Engine.COMPUTE, SEND_PCAS_A.address):
             continue
-        data = read(word << 8, layout.size)
+        for qmd in _chain(word << 8, layout, read):
+            size = layout.span("CONSTANT_BUFFER_SIZE", 0)
+            bank = layout.join(qmd, "CONSTANT_BUFFER_ADDR", 0)
+            bank0 = read(bank, size.extract(qmd) << size.shift)
+            yield SentLaunch(layout.join(qmd, "PROGRAM_ADDRESS"), bank0 or b"")
+
+
+def _chain(address: int, layout: QmdLayout, read: Read) -> Iterator[int]:
+    """A descriptor, and those that it starts one after the other, as far as the host sees them."""
+    for _ in range(_LONGEST_CHAIN):
+        data = read(address, layout.size)
         if data is None:
-            continue
+            return
         qmd = int.from_bytes(data, "little")
-        size = layout.span("CONSTANT_BUFFER_SIZE", 0)
-        bank = layout.join(qmd, "CONSTANT_BUFFER_ADDR", 0)
-        bank0 = read(bank, size.extract(qmd) << size.shift)
-        yield SentLaunch(layout.join(qmd, "PROGRAM_ADDRESS"), bank0 or b"")
+        yield qmd
+        if not layout.span("DEPENDENT_QMD_ENABLE", 0).extract(qmd):
+            return
+        pointer = layout.span("DEPENDENT_QMD_POINTER", 0)
+        address = pointer.extract(qmd) << 8

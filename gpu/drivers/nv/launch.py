@@ -21,10 +21,12 @@ from gpu.drivers.nv.methods import Engine
 from gpu.drivers.nv.methods_compute import PcasAction
 from gpu.drivers.nv.pushbuf import Item, Pushbuffer, check_address, part
 from gpu.drivers.nv.qmd import (
+    CONSTANT_UNIT,
     QMD_ALIGN,
     SHARED_UNIT,
     ConstantBuffer,
     Dependent,
+    DependentAction,
     Launch,
     Qmd,
     Release,
@@ -34,6 +36,11 @@ from gpu.drivers.nv.semaphores import wait_for_idle
 from gpu.hcq.symbol import Value
 
 LOCAL_ALIGN: Final = 1 << 17
+_CHAINED: Final[dict[str, DependentAction | None]] = {
+    "copied": DependentAction.INVALIDATE_COPY_SCHEDULE,
+    "scheduled": DependentAction.SCHEDULE,  # tinygrad's ops_nv.py
+    "none": None,
+}
 _LOCAL_PER_THREAD: Final = 32
 _LOCAL_PER_WARP: Final = 0x200
 _LOCAL_PER_TPC: Final = 0x8000
@@ -48,16 +55,18 @@ class Target:
         sm: architecture number, 90 for sm_90.
         sass_version: the same as descriptors have it, 0x90.
         action: how a descriptor is sent.
+        chained: how a launch starts the next one of a submission; None where the front end does.
     """
 
     generation: Generation
     sm: int
     sass_version: int
     action: PcasAction
+    chained: DependentAction | None = DependentAction.INVALIDATE_COPY_SCHEDULE
 
     @classmethod
-    def of(cls, generation: Generation, units: GraphicsInfo) -> Target:
-        """The target that an open device is.
+    def of(cls, generation: Generation, units: GraphicsInfo, chaining: str = "copied") -> Target:
+        """The target that an open device is; ``chaining`` is a variant of `variants.CHAINING`.
 
         On Hopper libcuda sends with INVALIDATE_PREFETCH_COPY_SCHEDULE; Mesa sends all others with
         INVALIDATE_COPY_SCHEDULE.
@@ -66,7 +75,8 @@ class Target:
         hopper = generation.compute == ids.HOPPER_COMPUTE_A
         prefetch = PcasAction.INVALIDATE_PREFETCH_COPY_SCHEDULE
         action = prefetch if hopper else PcasAction.INVALIDATE_COPY_SCHEDULE
-        return cls(generation, units.sm(generation), major << 4 | minor, action)
+        version = major << 4 | minor
+        return cls(generation, units.sm(generation), version, action, _CHAINED[chaining])
 
     @property
     def signal_bits(self) -> int:
@@ -119,6 +129,8 @@ def kernel_bank0(
             f"{len(parameters)} bytes of parameters for {kernel.name}, which takes"
             f" {kernel.parameter_size}"
         )
+    if kernel.bare:
+        return Bank0(parameters.ljust(CONSTANT_UNIT, b"\0"), 0)
     return build_bank0(
         target.sm,
         parameters,
@@ -158,7 +170,8 @@ def kernel_qmd(
         sass_version=target.sass_version,
         barriers=kernel.barriers,
         shared=loaded.shared,
-        local=loaded.local,
+        local=0 if kernel.bare else loaded.local,
+        local_low=loaded.local if kernel.bare else 0,
         constants=(bank0, *banks),
         releases=releases,
         dependents=dependents,

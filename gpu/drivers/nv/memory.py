@@ -20,8 +20,8 @@ from gpu.drivers.nv.addresses import AddressSpace
 from gpu.drivers.nv.kernel import CardPort
 from gpu.drivers.nv.pagetables import PageTables
 from gpu.drivers.nv.rm import Mapping, RmObject
-from gpu.drivers.nv.undo import Undo
 from gpu.drivers.nv.variants import COHERENCY, Variants
+from gpu.drivers.undo import Undo
 from gpu.hcq.ports import Memory, MemoryKind
 from gpu.hcq.symbol import GpuVA
 

@@ -16,13 +16,12 @@ from gpu.drivers.nv.channel import DOORBELL as DOORBELL_OFFSET
 from gpu.drivers.nv.channel import Channel
 from gpu.drivers.nv.chip import (
     GraphicsInfo,
-    best_copy_engine,
     list_classes,
-    list_copy_engines,
     read_graphics_info,
     read_uuid,
 )
 from gpu.drivers.nv.classes import Generation, choose, usermode_class
+from gpu.drivers.nv.copyqueues import CopyOpener, CopyQueues
 from gpu.drivers.nv.faults import attach_debugger
 from gpu.drivers.nv.kernel import Card, CardPort
 from gpu.drivers.nv.memory import NvMemoryPort
@@ -31,8 +30,8 @@ from gpu.drivers.nv.queues import Group, QueueMaker
 from gpu.drivers.nv.rm import RmObject
 from gpu.drivers.nv.session import NvSession
 from gpu.drivers.nv.steps import Step, Trail
-from gpu.drivers.nv.undo import Undo
-from gpu.drivers.nv.variants import COPY_CHANNEL, DEBUGGER, DOORBELL, Variants
+from gpu.drivers.nv.variants import DEBUGGER, DOORBELL, Variants
+from gpu.drivers.undo import Undo
 
 USERMODE_SIZE: Final = 0x10000
 VA_BASE: Final = 0x1000
@@ -47,7 +46,7 @@ QUEUE_STEPS: Final = (
     Step("debugger", "attach what can read the errors of SMs after a fault"),
     Step("compute token", "ask what its doorbell takes"),
     Step("register compute", "give UVM addresses for the channel's own buffers"),
-    Step("copy channel", "allocate and register the copy queue likewise"),
+    Step("copy channel", "allocate and register the copy queues likewise"),
     Step("schedule", "let the channels run"),
 )
 
@@ -94,7 +93,7 @@ class GpuQueues:
     """A GPU's channels, scheduled, and the debugger of the compute queue if there is one."""
 
     compute: Channel
-    copy: Channel | None
+    copies: CopyQueues
     debugger: RmObject | None
 
 
@@ -200,7 +199,7 @@ def open_queues(
     trail: Trail,
     undo: Undo,
 ) -> GpuQueues:
-    """The compute queue and, unless the kernel takes no such variant, the copy queue."""
+    """The compute queue and, unless the kernel takes no such variant, copy queues."""
     doorbell = gpu.usermode.sub(DOORBELL_OFFSET, 4)
     maker = QueueMaker(
         *(session, gpu.device, memory.uuid, gpu.classes, memory.port, variants, doorbell)
@@ -213,17 +212,12 @@ def open_queues(
         compute = Group(group, engine_type, maker.context_share(group, memory.vaspace))
     compute_queue, debugger = _open_compute(gpu, maker, compute, variants, trail, undo)
     with trail.step("copy channel"):
-        copy_queue = variants.attempt(
-            COPY_CHANNEL,
-            lambda variant: maker.copy_channel(
-                variant, compute, memory.vaspace, lambda: _copy_engine(gpu.subdevice), undo
-            ),
-        )
+        opener = CopyOpener(maker, gpu.subdevice, memory.vaspace, compute, variants)
+        copies = opener.open(undo)
     with trail.step("schedule"):
         maker.schedule(group)
-        if copy_queue is not None and copy_queue.group is not group:
-            maker.schedule(copy_queue.group)
-    return GpuQueues(compute_queue, copy_queue, debugger)
+        opener.schedule(copies)
+    return GpuQueues(compute_queue, copies, debugger)
 
 
 def _open_compute(
@@ -249,8 +243,3 @@ def _open_compute(
     with trail.step("register compute"):
         maker.register(channel, undo)
     return maker.finished(name, channel, engine, ring, token), debugger
-
-
-def _copy_engine(subdevice: RmObject) -> int | None:
-    best = best_copy_engine(list_copy_engines(subdevice))
-    return best.engine_type if best is not None else None

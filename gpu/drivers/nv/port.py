@@ -30,8 +30,9 @@ from gpu.drivers.nv.queues import ENTRIES
 from gpu.drivers.nv.renewal import Renewal, Rung
 from gpu.drivers.nv.session import open_session
 from gpu.drivers.nv.steps import Trail
-from gpu.drivers.nv.undo import Undo
-from gpu.drivers.nv.variants import Variants
+from gpu.drivers.nv.variants import CHAINING, Variants
+from gpu.drivers.undo import Undo
+from gpu.hcq.allocator import CopyPlaces
 from gpu.hcq.encoder import Encoder
 from gpu.hcq.hostring import HostRing
 from gpu.hcq.ports import Memory, MemoryKind, MemoryPort
@@ -166,10 +167,17 @@ class NvPort:
     clock_hz: float = 1e9  # the usermode page and semaphores tell nanoseconds
     queues: Mapping[str, Sequence[NvQueue]]
 
-    def __init__(self, gpu: NvDevice, renewal: Renewal, queues: AllQueues, options: QueueOptions):
+    def __init__(
+        self,
+        gpu: NvDevice,
+        renewal: Renewal,
+        queues: AllQueues,
+        options: QueueOptions,
+        target: Target,
+    ):
         self.gpu = gpu
         self.name = gpu.name
-        self.target = Target.of(gpu.classes, gpu.units)
+        self.target = target
         self.signal_bits: int = self.target.signal_bits
         self.waiter: Waiter = PatientWaiter(gpu.waiter)
         self.memory: MemoryPort = QueueMemory(gpu.memory)
@@ -186,10 +194,16 @@ class NvPort:
             encoder = MixedEncoder(self.target)
         compute = [NvQueue(each, encoder, self._options) for each in queues.compute]
         self.queues = {"compute": compute}
-        if queues.first.copy is not None:
+        if queues.first.copies.channels:
             copier = CopyEncoder(self.target)
-            copy = NvQueue(queues.first.copy, copier, self._options)
-            self.queues = {"compute": compute, "copy": [copy]}
+            channels = queues.first.copies.channels
+            copy = [NvQueue(each, copier, self._options) for each in channels]
+            self.queues = {"compute": compute, "copy": copy}
+
+    @property
+    def copy_places(self) -> CopyPlaces:
+        """Which copy queue copies what."""
+        return self._all.first.copies.places
 
     @property
     def copies_on_compute(self) -> bool:
@@ -248,7 +262,8 @@ def open_port(
         report = OpenReport(tuple(trail.reports), tuple(variants.outcomes))
         device = NvDevice(session, card, gpu, memory, queues.first, report, undo.take())
     try:
-        return NvPort(device, renewal, queues, options)
+        target = Target.of(gpu.classes, gpu.units, variants.choose(CHAINING))
+        return NvPort(device, renewal, queues, options, target)
     except BaseException:
         device.close()
         raise

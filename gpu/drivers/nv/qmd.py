@@ -20,6 +20,7 @@ from gpu.hcq.symbol import Symbol, Value
 QMD_ALIGN: Final = 256
 PROGRAM_ALIGN: Final = 128
 CONSTANT_ALIGN: Final = {3: 256, 4: 64, 5: 64}  # of a bank's address, by version
+CONSTANT_UNIT: Final = 16
 CONSTANT_BANKS: Final = 8
 MAX_CONSTANT: Final = 64 << 10
 SHARED_UNIT: Final = 128
@@ -93,7 +94,8 @@ class Launch:
         registers: of a thread.
         barriers: how many named barriers it uses.
         shared: bytes of a block, the reserved ones included.
-        local: bytes of a thread.
+        local: bytes of a thread, counted down from the stack's top, as ptxas does.
+        local_low: bytes of a thread, counted up from the window's beginning, as NAK does.
         sass_version: the architecture as the device tells it, 0x90.
         constants: its banks.
         releases: at most 3.
@@ -111,6 +113,7 @@ class Launch:
     barriers: int = 0
     shared: int = limits.RESERVED_SHARED
     local: int = 0
+    local_low: int = 0
     constants: tuple[ConstantBuffer, ...] = ()
     releases: tuple[Release, ...] = ()
     dependents: tuple[Dependent, ...] = ()
@@ -155,12 +158,12 @@ def _check(launch: Launch, sizes: limits.SmLimits) -> None:
     _within("grid", launch.grid, limits.MAX_GRID)
     _within("block", launch.block, limits.MAX_BLOCK)
     x, y, z = launch.block
-    threads = x * y * z
+    threads, local = x * y * z, launch.local + launch.local_low
     for what, value, least, most in (
         ("threads of a block", threads, 1, limits.MAX_THREADS),
         ("registers of a thread", launch.registers, 1, limits.MAX_REGISTERS),
         ("barriers", launch.barriers, 0, limits.MAX_BARRIERS),
-        ("bytes of local memory of a thread", launch.local, 0, limits.MAX_LOCAL),
+        ("bytes of local memory of a thread", local, 0, limits.MAX_LOCAL),
         ("releases", len(launch.releases), 0, MAX_RELEASES),
         ("dependents", len(launch.dependents), 0, MAX_DEPENDENTS),
     ):
@@ -220,6 +223,7 @@ def _put_sizes(writer: QmdWriter, launch: Launch) -> None:
         writer.put(f"CTA_THREAD_DIMENSION{number}", threads)
     writer.put("REGISTER_COUNT", launch.registers)
     writer.put("BARRIER_COUNT", launch.barriers)
+    writer.put("SHADER_LOCAL_MEMORY_LOW_SIZE", align_up(launch.local_low, LOCAL_UNIT))
     writer.put("SHADER_LOCAL_MEMORY_HIGH_SIZE", align_up(launch.local, LOCAL_UNIT))
 
 
@@ -260,7 +264,7 @@ def _put_bank(writer: QmdWriter, bank: ConstantBuffer) -> None:
     writer.put("CONSTANT_BUFFER_VALID", 1, bank.bank)
     writer.put("CONSTANT_BUFFER_INVALIDATE", int(bank.invalidate), bank.bank)
     writer.put_split("CONSTANT_BUFFER_ADDR", bank.address, bank.bank)
-    writer.put("CONSTANT_BUFFER_SIZE", align_up(bank.size, 16), bank.bank)
+    writer.put("CONSTANT_BUFFER_SIZE", align_up(bank.size, CONSTANT_UNIT), bank.bank)
 
 
 def _put_release(writer: QmdWriter, index: int, release: Release) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from gpu.autogen.nv import alloc, control
 from gpu.autogen.nv import classes as ids
 from gpu.core.bits import align_up, is_power_of_two
-from gpu.core.errors import InvalidValue, Unsupported
+from gpu.core.errors import InvalidValue
 from gpu.core.window import Window
 from gpu.drivers.nv.channel import (
     ENTRY_SIZE,
@@ -22,8 +21,8 @@ from gpu.drivers.nv.classes import Generation
 from gpu.drivers.nv.memory import NvMemoryPort
 from gpu.drivers.nv.rm import RmObject
 from gpu.drivers.nv.session import NvSession
-from gpu.drivers.nv.undo import Undo
 from gpu.drivers.nv.variants import ALLOC_FORM, CHANNEL_WINDOW, Variants
+from gpu.drivers.undo import Undo
 from gpu.hcq.ports import Memory, MemoryKind
 from gpu.hcq.symbol import GpuVA
 
@@ -170,41 +169,16 @@ class QueueMaker:
         )
 
     def copy_channel(
-        self,
-        variant: str,
-        compute: Group,
-        vaspace: RmObject,
-        find_engine: Callable[[], int | None],
-        undo: Undo,
-    ) -> Channel | None:
-        """The copy channel by one variant of `variants.COPY_CHANNEL`.
-
-        ``find_engine`` gives the engine of a group of its own. Where the kernel refuses, all is
-        undone; raises Unsupported where there is no such engine.
-        """
-        if variant == "none":
-            return None
-        name, group = "copy queue", compute
-        params: alloc.NVB0B5_ALLOCATION_PARAMETERS | None = None
-        with Undo() as inner:
-            if variant == "own group":
-                engine_type = find_engine()
-                if engine_type is None:
-                    raise Unsupported("every copy engine of this GPU is its graphics engine's")
-                own = self.group(engine_type, "copy group", vaspace)
-                inner.add(own.free)
-                group = Group(own, engine_type, None)
-                params = alloc.NVB0B5_ALLOCATION_PARAMETERS(
-                    version=alloc.NVB0B5_ALLOCATION_PARAMETERS_VERSION_1, engineType=engine_type
-                )
-            memory = self.channel_memory(name, inner)
-            channel = self.channel_object(name, group, memory)
-            inner.add(channel.free)
-            engine = channel.alloc(self._row.dma, params, name="copy object")
-            token = self.token(channel)
-            self.register(channel, inner)
-            undo.add(inner.take().close)
-            return self.finished(name, channel, engine, memory, token)
+        self, name: str, group: Group, params: alloc.NVB0B5_ALLOCATION_PARAMETERS | None, undo: Undo
+    ) -> Channel:
+        """A channel of the copy class, not scheduled; ``params`` name the engine of the group."""
+        memory = self.channel_memory(name, undo)
+        channel = self.channel_object(name, group, memory)
+        undo.add(channel.free)
+        engine = channel.alloc(self._row.dma, params, name=f"object of {name}")
+        token = self.token(channel)
+        self.register(channel, undo)
+        return self.finished(name, channel, engine, memory, token)
 
 
 def _window(memory: Memory) -> Window:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from gpu.drivers.nv.allqueues import ALL_QUEUE_STEPS, AllQueues, QueueOpener
 from gpu.drivers.nv.opening import GpuMemory, new_vaspace
 from gpu.drivers.nv.steps import Trail
-from gpu.drivers.nv.undo import Undo
+from gpu.drivers.undo import Undo
 
 
 class Rung(enum.Enum):

@@ -20,7 +20,7 @@ from gpu.autogen.nv.control import control_name
 from gpu.core.errors import DeviceLost, InvalidValue
 from gpu.core.window import Window
 from gpu.drivers.nv.calls import CallLog
-from gpu.drivers.nv.undo import Undo
+from gpu.drivers.undo import Undo
 from gpu.transport.os import Ref
 
 # RM draws its own handles from 0xcaf00000 up (rs_client.h); ours are told apart at a glance.

@@ -13,9 +13,9 @@ from gpu.drivers.nv.calls import CallLog
 from gpu.drivers.nv.kernel import Card, KernelPort, driver_version, open_node
 from gpu.drivers.nv.rm import RmClient
 from gpu.drivers.nv.steps import Step, Trail
-from gpu.drivers.nv.undo import Undo
 from gpu.drivers.nv.uvm import Uvm
 from gpu.drivers.nv.uvmfile import UvmFile, join, leave
+from gpu.drivers.undo import Undo
 from gpu.transport import nvidia as nodes
 from gpu.transport.os import Os
 from gpu.transport.world import World

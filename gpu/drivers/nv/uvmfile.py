@@ -14,8 +14,8 @@ from typing import Final
 
 from gpu.drivers.nv.branch import Branch
 from gpu.drivers.nv.kernel import open_node
-from gpu.drivers.nv.undo import Undo
 from gpu.drivers.nv.uvm import Uvm
+from gpu.drivers.undo import Undo
 from gpu.transport import nvidia as nodes
 from gpu.transport.os import Os, RealOs
 

@@ -33,9 +33,9 @@ ALLOC_FORM: Final = Question(
 )
 COPY_CHANNEL: Final = Question(
     "copy channel",
-    "a copy channel beside the compute channel on a graphics copy engine, in a group of its own"
-    " on the best of the other copy engines, or none",
-    ("shared group", "own group", "none"),
+    "copy channels in groups of their own on the copy engines that do not belong to graphics, as"
+    " UVM has them, one beside the compute channel on an engine that does, or none",
+    ("own group", "shared group", "none"),
 )
 DOORBELL: Final = Question(
     "doorbell", "the bar through which the doorbell page is mapped", ("BAR0", "BAR1")
@@ -51,7 +51,16 @@ DEBUGGER: Final = Question(
 COHERENCY: Final = Question(
     "system memory", "coherency of system memory", ("cached", "write back", "uncached")
 )
-QUESTIONS: Final = (ALLOC_FORM, COPY_CHANNEL, DOORBELL, CHANNEL_WINDOW, DEBUGGER, COHERENCY)
+CHAINING: Final = Question(
+    "chaining",
+    "whether launches that follow each other in a submission start each other through their"
+    " descriptors, copied as the first one is or as they are, or wait in the front end",
+    ("copied", "scheduled", "none"),
+)
+QUESTIONS: Final = (
+    *(ALLOC_FORM, COPY_CHANNEL, DOORBELL, CHANNEL_WINDOW, DEBUGGER, COHERENCY),
+    CHAINING,
+)
 
 
 def parse_variants(text: str) -> dict[str, str]:
@@ -114,6 +123,10 @@ class Variants:
     def answer(self, question: Question) -> str | None:
         """The variant that was taken or forced, None while the question is open."""
         return self._settled.get(question.name)
+
+    def choose(self, question: Question) -> str:
+        """The forced variant or else the first, of a question that no kernel answers."""
+        return self._settled.setdefault(question.name, question.variants[0])
 
     def attempt(self, question: Question, run: Callable[[str], T], only: Sequence[str] = ()) -> T:
         """The result of the first variant that the kernel takes.

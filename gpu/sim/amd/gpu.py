@@ -185,12 +185,15 @@ class SimGpu:
         device.process.events.memory_violation(self.gpu_id, fault)
 
     def reset(self, why: str) -> None:
-        """A GPU reset: queues of all processes are gone, and their events tell.
+        """A GPU reset: all queues and what VRAM held are gone, and the processes' events tell.
 
         Linux 6.12 kfd_device.c `kgd2kfd_pre_reset`: processes stay evicted; kfd_events.c
         `kfd_signal_reset_event`: HW_EXCEPTION with memory_lost and the cause GPU_HANG.
         """
         self.debug.fault(f"GPU reset: {why}")
+        for bo in self.mmap_offsets.values():
+            if bo.region is self.vram:
+                self.vram.forget(bo.pieces())
         for queue in self.queues:
             queue.stop("GPU reset")
         for process in self.processes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gpu.autogen import kfd
 from gpu.core import hostmem
@@ -18,27 +18,37 @@ from gpu.sim.amd import memory, queues
 from gpu.sim.amd.drm import DrmFile
 from gpu.sim.amd.events import MMAP_EVENTS
 from gpu.sim.amd.objects import DOORBELL_SLICE, KfdProcess
+from gpu.sim.amd.teardown import free_process
 from gpu.sim.kernel import SysError
 from gpu.sim.physical import Extent
 from gpu.sim.process import ArgumentBytes, SimFile, SimProcess
 from gpu.sim.translate import PAGE_SIZE
 
+if TYPE_CHECKING:
+    from gpu.sim.world import SimWorld
+
+_HAS_CREATE_PROCESS: Final = 19
 _TYPE_MASK: Final = 3 << 62
 _GPU_MASK: Final = 0xFFFF << memory.MMAP_GPU_SHIFT
 _COMMANDS: Final = range(1, 0x27)  # AMDKFD_COMMAND_START, _END
+CREATE_PROCESS: Final = ord("K") << 8 | 0x27  # AMDKFD_IO(0x27), from interface 1.19 on
 _APERTURE: Final = ctypes.sizeof(kfd.kfd_process_device_apertures)
 
 
 class KfdFile(SimFile):
-    """One open /dev/kfd; all of a process's share its `KfdProcess`."""
+    """One open /dev/kfd; all of a process's share its `KfdProcess`, until CREATE_PROCESS."""
 
-    def __init__(self, process: KfdProcess):
+    def __init__(self, process: KfdProcess, world: SimWorld):
         self.kfd = process
+        self._world = world
 
     def ioctl(self, process: SimProcess, request: int, argument: ArgumentBytes) -> int:
         """Makes a call of the process that opened the file."""
         number, size = request & 0xFF, request >> 16 & 0x3FFF
         debug = process.world.debug
+        if request == CREATE_PROCESS and self._world.interface >= _HAS_CREATE_PROCESS:
+            self._create_process(process)
+            return 0
         if number not in _COMMANDS:
             debug.violation(f"KFD has no call {request:#x}")
             raise SysError(errno.ENOTTY)
@@ -69,7 +79,7 @@ class KfdFile(SimFile):
         """Maps doorbells, the event page or remapped registers, by the type in the offset."""
         size = align_up(size, PAGE_SIZE)
         kind = offset & _TYPE_MASK
-        p = process.state.get(KfdProcess)
+        p = self.kfd if self.kfd.process is process else process.state.get(KfdProcess)
         if p is None:
             raise SysError(errno.EINVAL, "this process has not opened KFD")
         kept = flags & (hostmem.MAP_FIXED | hostmem.MAP_FIXED_NOREPLACE) | hostmem.MAP_SHARED
@@ -91,10 +101,28 @@ class KfdFile(SimFile):
         mapped: int = pool.map_for_cpu(whole, size, prot, kept, address, process.mapper)
         return mapped
 
+    def _create_process(self, process: SimProcess) -> None:
+        """CREATE_PROCESS: this descriptor is another context's from now on.
+
+        "amdkfd: introduce new ioctl AMDKFD_IOC_CREATE_PROCESS", amd-gfx, 6 Nov 2025, version 7:
+        `kfd_ioctl_create_process` wants the primary process's descriptor, each only once.
+        """
+        if process is not self.kfd.process:
+            raise SysError(errno.EBADF, "only the process that opened KFD may use it")
+        if not self.kfd.is_primary:
+            raise SysError(errno.EINVAL, "this descriptor has a context of its own already")
+        self.kfd = self._world.new_context(process, is_primary=False)
+
+    def released(self) -> None:
+        """The end of a context that is not the primary one ("destroy kfd secondary contexts")."""
+        if not self.kfd.is_primary:
+            for thing in free_process(self.kfd):
+                self._world.debug.note(f"a context ended with {thing}")
+
 
 def _get_version(p: KfdProcess, args: kfd.kfd_ioctl_get_version_args) -> None:
     args.major_version = kfd.KFD_IOCTL_MAJOR_VERSION
-    args.minor_version = kfd.KFD_IOCTL_MINOR_VERSION
+    args.minor_version = p.interface
 
 
 def _acquire_vm(p: KfdProcess, args: kfd.kfd_ioctl_acquire_vm_args) -> None:

@@ -59,6 +59,9 @@ def alloc_memory(p: KfdProcess, args: kfd.kfd_ioctl_alloc_memory_of_gpu_args) ->
     """ALLOC_MEMORY_OF_GPU."""
     if args.size == 0:
         raise SysError(errno.EINVAL, "size 0")
+    if args.flags & _USERPTR and not p.is_primary:
+        # "amdkfd: process USERPTR allocation only on the primary kfd process", amd-gfx, 2025
+        raise SysError(errno.EOPNOTSUPP, "user memory is of the primary context only")
     device = p.device(args.gpu_id)
     device.bind()
     _note_flags(device, args.flags)

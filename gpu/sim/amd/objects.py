@@ -210,10 +210,27 @@ class ProcessDevice:
 
 
 class KfdProcess:
-    """What KFD keeps of a process from its first open of /dev/kfd until it ends."""
+    """What KFD keeps of a process from its first open of /dev/kfd until it ends.
 
-    def __init__(self, process: SimProcess, gpus: list[SimGpu], events: Events):
+    A process may have more of them, each with one descriptor (CREATE_PROCESS): contexts with page
+    tables, queues and events of their own. They end with their descriptor.
+
+    Attributes:
+        interface: minor version of the calls.
+        is_primary: the first of the process. Only it may use the process's own memory.
+    """
+
+    def __init__(
+        self,
+        process: SimProcess,
+        gpus: list[SimGpu],
+        events: Events,
+        interface: int,
+        is_primary: bool,
+    ):
         self.process = process
+        self.interface = interface
+        self.is_primary = is_primary
         self.devices = {gpu.gpu_id: ProcessDevice(gpu, self) for gpu in gpus}
         self.queues: IdTable[HwQueue] = IdTable()
         self.events = events

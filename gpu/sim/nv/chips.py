@@ -13,6 +13,7 @@ from typing import Final
 from gpu.core.errors import Unsupported
 from gpu.sim.nv import method_tables as methods
 from gpu.sim.nv import qmd_fields
+from gpu.sim.nv.copyunits import GA10X, GB202, GH100, CopyUnit
 
 _GIB: Final = 1 << 30
 _COMMON: Final = (0xC361, 0xC461, 0xC561, 0xC36F, 0xC46F, 0xC56F)  # usermode pages, channels
@@ -31,7 +32,7 @@ class Chip:
         shared_limit: bytes of shared memory of a block, with the KiB that the system takes.
         compute, copy, channel: the newest classes.
         classes: further classes of the chip besides those that every chip has.
-        copy_engines: logical engines that are present, and the physical ones behind each.
+        copy_engines: logical engines that are present.
         qmd_major, qmd_text: which QMDs the compute class takes.
         compute_methods, copy_methods: tables of `method_tables`.
         window_bits: shared-memory windows are aligned to and as long as 1 << window_bits.
@@ -54,7 +55,7 @@ class Chip:
     channel: int
     graphics: int
     classes: tuple[int, ...]
-    copy_engines: tuple[tuple[int, int], ...]
+    copy_engines: tuple[CopyUnit, ...]
     qmd_major: int
     qmd_text: str
     compute_methods: str
@@ -66,10 +67,9 @@ class Chip:
         """Streaming multiprocessors of the board."""
         return 2 * sum(self.tpcs)
 
-    @property
-    def graphics_copy_engines(self) -> tuple[int, ...]:
-        """Copy engines that share the runlist of graphics (GRCE), LCE 0 and 1."""
-        return tuple(index for index, _ in self.copy_engines if index < 2)
+    def copy_engine(self, index: int) -> CopyUnit | None:
+        """The copy engine of a number, if it is present."""
+        return next((unit for unit in self.copy_engines if unit.index == index), None)
 
 
 _SMALL: Final = (0, 8, 16, 32, 64, 100)
@@ -83,7 +83,7 @@ CHIPS: Final = {
             litter_gpcs=7, litter_tpcs=6, tpcs=(6, 6, 6, 6, 6, 6, 5), warps=48,
             carveouts=_SMALL, shared_limit=100 << 10, vram_size=24 * _GIB, bar1_size=_GIB >> 2,
             compute=0xC7C0, copy=0xC7B5, channel=0xC56F, graphics=0xC797, classes=_COMMON,
-            copy_engines=((0, 0x1), (1, 0x2), (2, 0xC), (3, 0x30), (4, 0x40)),
+            copy_engines=GA10X,
             qmd_major=3, qmd_text=qmd_fields.QMD_V3, window_bits=24,
             compute_methods=methods.COMPUTE_AMPERE, copy_methods=methods.COPY_AMPERE,
         ),
@@ -92,7 +92,7 @@ CHIPS: Final = {
             litter_gpcs=12, litter_tpcs=6, tpcs=(6,) * 9 + (5, 5), warps=48,
             carveouts=_SMALL, shared_limit=100 << 10, vram_size=24 * _GIB, bar1_size=32 * _GIB,
             compute=0xC9C0, copy=0xC7B5, channel=0xC56F, graphics=0xC997, classes=_COMMON,
-            copy_engines=((0, 0x1), (1, 0x2), (2, 0xC), (3, 0x30), (4, 0x40)),
+            copy_engines=GA10X,
             qmd_major=3, qmd_text=qmd_fields.QMD_V3, window_bits=24,
             compute_methods=methods.COMPUTE_AMPERE, copy_methods=methods.COPY_AMPERE,
         ),
@@ -102,7 +102,7 @@ CHIPS: Final = {
             carveouts=_LARGE, shared_limit=228 << 10, vram_size=141 * _GIB, bar1_size=256 * _GIB,
             compute=0xCBC0, copy=0xC8B5, channel=0xC86F, graphics=0xCB97,
             classes=(*_COMMON, 0xC661, 0xC86F),
-            copy_engines=((0, 0x1), (1, 0x2), (4, 0x7FFC), (6, 0x3FFF8000)),
+            copy_engines=GH100,
             qmd_major=4, qmd_text=qmd_fields.QMD_V4, window_bits=32,
             compute_methods=methods.COMPUTE_HOPPER, copy_methods=methods.COPY_HOPPER,
         ),
@@ -112,7 +112,7 @@ CHIPS: Final = {
             carveouts=_SMALL, shared_limit=100 << 10, vram_size=32 * _GIB, bar1_size=32 * _GIB,
             compute=0xCEC0, copy=0xCAB5, channel=0xCA6F, graphics=0xCE97,
             classes=(*_COMMON, 0xC661, 0xC761, 0xC86F, 0xC96F, 0xCA6F),
-            copy_engines=((0, 0x1), (1, 0x2), (2, 0xC), (3, 0x30)),
+            copy_engines=GB202,
             qmd_major=5, qmd_text=qmd_fields.QMD_V5, window_bits=32,
             compute_methods=methods.COMPUTE_BLACKWELL, copy_methods=methods.COPY_BLACKWELL,
         ),

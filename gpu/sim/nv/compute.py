@@ -146,6 +146,9 @@ class ComputeEngine:
         self._invalidate_for(qmd, launch)
         self._check_mapped(qmd, launch)
         self.grids.append(Grid(self, launch, qmd))
+        for dependent in qmd.dependents():
+            if dependent.prefetch:
+                self.port.as_agent("sked").read(dependent.address, SIZES[chip.qmd_major])
         self.gpu.counts.kernels += 1
 
     def _decode(self, address: int, qmd: Qmd) -> Launch:

@@ -14,7 +14,8 @@ from gpu.sim.kernel import SysError
 from gpu.sim.nv.channel import Channel
 from gpu.sim.nv.classes import RULES, chip_classes
 from gpu.sim.nv.commands import Call, Command
-from gpu.sim.nv.gpu import COPY_ENGINES, ENGINE_COPY0, NvGpu
+from gpu.sim.nv.copyunits import CopyUnit
+from gpu.sim.nv.gpu import ENGINE_COPY0
 from gpu.sim.nv.layout import Layout, Record
 from gpu.sim.nv.objects import ChannelGroup, Debugger
 from gpu.sim.nv.peer_control import PEER_COMMANDS
@@ -198,32 +199,27 @@ def _tpc_mask(call: Call) -> None:
     call.params["tpcMask"] = (1 << tpcs[gpc]) - 1
 
 
-def _copy_index(call: Call) -> int:
-    index = call.params["engine"] - ENGINE_COPY0
-    there = 0 <= index < COPY_ENGINES and index in dict(call.gpu.chip.copy_engines)
-    check(there, Status.NOT_SUPPORTED, f"engine {call.params['engine']} is no copy engine here")
-    return index
-
-
-def _copy_caps(gpu: NvGpu, index: int) -> bytes:
-    """GRCE, SHARED, SYSMEM_READ, SYSMEM_WRITE and SYSMEM, as far as they matter here."""
-    graphics = index in gpu.chip.graphics_copy_engines
-    return bytes([(0x03 if graphics else 0) | 0x2C, 0])
+def _copy_unit(call: Call) -> CopyUnit:
+    found = call.gpu.chip.copy_engine(call.params["engine"] - ENGINE_COPY0)
+    if found is None:
+        what = f"engine {call.params['engine']} is no copy engine here"
+        raise RmError(Status.NOT_SUPPORTED, what)
+    return found
 
 
 def _ce_caps(call: Call) -> None:
-    call.params.put("caps", _copy_caps(call.gpu, _copy_index(call)))
+    call.params.put("caps", bytes([_copy_unit(call).caps, 0]))
 
 
 def _pce_mask(call: Call) -> None:
-    call.params["mask"] = dict(call.gpu.chip.copy_engines)[_copy_index(call)]
+    call.params["mask"] = _copy_unit(call).pces
 
 
 def _all_caps(call: Call) -> None:
     table = bytearray(128)
-    for index, _ in call.gpu.chip.copy_engines:
-        table[2 * index : 2 * index + 2] = _copy_caps(call.gpu, index)
-        call.params["present"] |= 1 << index
+    for unit in call.gpu.chip.copy_engines:
+        table[2 * unit.index] = unit.caps
+        call.params["present"] |= 1 << unit.index
     call.params.put("caps", bytes(table))
 
 

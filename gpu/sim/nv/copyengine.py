@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpu.core.bits import bits
+from gpu.sim.nv.copyunits import P2P, SYSMEM
 from gpu.sim.nv.errors import COPY_ERRORS, ChannelError, class_error
 from gpu.sim.nv.method_tables import expand
 
@@ -47,6 +48,9 @@ class CopyEngine:
         self.registers: dict[int, int] = {}
         self.number = number
         self._known = expand(self.gpu.chip.copy_methods)
+        unit = self.gpu.chip.copy_engine(number)
+        assert unit is not None, "objects are of engines that are there"
+        self._caps = unit.caps
 
     def method(self, address: int, value: int) -> None:
         """One method. Raises ChannelError, PageFault."""
@@ -108,13 +112,26 @@ class CopyEngine:
     def _line(self, source: int, target: int, size: int) -> None:
         # All of both must be mapped before a byte is written: an engine checks as it goes, but
         # which bytes it wrote before a fault is not to be relied upon.
-        for _ in self.port.space.spans(source, size, write=False):
-            pass
-        for _ in self.port.space.spans(target, size, write=True):
-            pass
+        self._reach(source, size, write=False)
+        self._reach(target, size, write=True)
         for done in range(0, size, _CHUNK):
             count = min(_CHUNK, size - done)
             self.port.write(target + done, self.port.read(source + done, count))
+
+    def _reach(self, address: int, size: int, write: bool) -> None:
+        """All of a range must be mapped, and be memory that this engine has a way to.
+
+        What silicon does on an engine without that way is not documented; here it is an error.
+        """
+        for mapping, _, _ in self.port.space.spans(address, size, write=write):
+            if not mapping.region.local:
+                needed, what = SYSMEM, "system memory"
+            elif mapping.region is not self.gpu.vram:
+                needed, what = P2P, "memory of another GPU"
+            else:
+                continue
+            if not self._caps & needed:
+                raise self._error(f"{what} at {address:#x}, which its capabilities lack")
 
     def _remapped_line(self, source: int, target: int, elements: int) -> None:
         """Elements of components that come from the source, or from two constants: a fill."""
@@ -125,10 +142,12 @@ class CopyEngine:
         if _NO_WRITE in chosen or max(chosen) > _NO_WRITE:
             raise self._error(f"remap components {chosen}: NO_WRITE is not modelled")
         constants = [self.registers.get(method, 0) for method in _REMAP_CONSTANTS]
+        self._reach(target, elements * targets * width, write=True)
         if min(chosen) >= _CONST_A:
             parts = [constants[which - _CONST_A].to_bytes(4, "little")[:width] for which in chosen]
             self.port.write(target, b"".join(parts) * elements)
             return
+        self._reach(source, elements * sources * width, write=False)
         data = self.port.read(source, elements * sources * width)
         out = bytearray()
         for at in range(0, len(data), sources * width):
@@ -153,7 +172,7 @@ class CopyEngine:
         payload = self.registers.get(_PAYLOAD[1], 0)
         if wide:
             payload |= self.registers.get(_PAYLOAD[0], 0) << 32
-        self.port.space.translate(address, True)
+        self._reach(address, 16 if kind == 2 else 8 if wide else 4, write=True)
         if self.channel.loses_completion():
             return
         if kind == 2:

@@ -31,7 +31,6 @@ TIME_LOW: Final = 0x80  # NVC361_TIME_0, _1
 UNRUNG: Final = 0xFFFF_FFFF
 ENGINE_GRAPHICS: Final = 1  # NV2080_ENGINE_TYPE_*, class/cl2080.h
 ENGINE_COPY0: Final = 9
-COPY_ENGINES: Final = 10
 NOTIFY_GRAPHICS: Final = 12  # NV2080_NOTIFIERS_*, class/cl2080_notification.h
 NOTIFY_CE0: Final = 23
 NOTIFY_RC_ERROR: Final = 37
@@ -121,15 +120,15 @@ class NvGpu:
 
     def runlist(self, engine: int) -> int:
         """Which runlist serves an engine: GRCEs share that of graphics (kernel_ce_gh100.c)."""
-        copy = engine - ENGINE_COPY0
-        if engine == ENGINE_GRAPHICS or copy in self.chip.graphics_copy_engines:
+        unit = self.chip.copy_engine(engine - ENGINE_COPY0)
+        if engine == ENGINE_GRAPHICS or (unit is not None and unit.graphics):
             return 0
-        return copy
+        return engine - ENGINE_COPY0
 
     def has_engine(self, engine: int) -> bool:
         """Whether it has an engine of that NV2080_ENGINE_TYPE."""
-        present = [ENGINE_COPY0 + index for index, _ in self.chip.copy_engines]
-        return engine == ENGINE_GRAPHICS or engine in present
+        unit = self.chip.copy_engine(engine - ENGINE_COPY0)
+        return engine == ENGINE_GRAPHICS or unit is not None
 
     def new_channel_id(self, runlist: int) -> int:
         """A channel id of a runlist; not from 0, so that a wrong token is noticed.
@@ -147,15 +146,19 @@ class NvGpu:
 
     def sample(self) -> None:
         """Looks at what processes wrote without a call: the doorbell."""
-        token = self._take_ring()
-        if token is not None:
-            self._ring(token)
+        self.take_ring()
         self._check_usermode()
         self.show_clock()
         for channel in self.channels:
             channel.sample()
 
-    def _take_ring(self) -> int | None:
+    def take_ring(self) -> None:
+        """Has the channel look that was rung for, if any."""
+        token = self._take_token()
+        if token is not None:
+            self._ring(token)
+
+    def _take_token(self) -> int | None:
         """What was written to the doorbell, which is free for the next one from then on.
 
         Processes write it whenever they like, so a ring may come between the look and the clearing.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpu.sim.nv.launch import KernelMemory, Launch
 from gpu.sim.nv.port import Port
-from gpu.sim.nv.qmd import COPY_SCHEDULE, Qmd, Release
+from gpu.sim.nv.qmd import Qmd, Release
 
 if TYPE_CHECKING:
     from gpu.sim.nv.compute import ComputeEngine
@@ -23,6 +23,11 @@ class Grid:
         self._releases = qmd.releases()
         self._dependents = qmd.dependents()
         gpu = engine.gpu
+        if self._dependents and not qmd.get("CWD_MEMBAR_TYPE"):
+            gpu.debug.violation(
+                f"the QMD at {launch.qmd_address:#x} starts others without CWD_MEMBAR_TYPE: they"
+                " may not see what its grid writes"
+            )
         memory = KernelMemory(engine.port.space, gpu.caches, launch, gpu.chip.window_bits)
         self._kernel = gpu.executor.launch(launch, memory)
 
@@ -31,13 +36,14 @@ class Grid:
         if not self._kernel.step(_SLICE):
             return False
         engine = self._engine
+        engine.gpu.counts.instructions += self._kernel.instructions
         for release in self._releases:
             if not engine.channel.loses_completion():
                 write_release(engine.port, release, engine.gpu.clock.now_ns)
             if release.trap:
                 engine.channel.interrupt()
-        for address, action in self._dependents:
-            engine.launch(address, invalidate=action == COPY_SCHEDULE)
+        for dependent in self._dependents:
+            engine.launch(dependent.address, dependent.invalidate)
         return True
 
 

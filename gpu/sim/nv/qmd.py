@@ -54,6 +54,19 @@ class Release:
     trap: bool
 
 
+class Dependent(NamedTuple):
+    """A QMD that is scheduled at the end of another one's grid.
+
+    Attributes:
+        invalidate: whether it is read anew then (QMD_INVALIDATE_COPY_SCHEDULE).
+        prefetch: whether it may be read as soon as the other one starts.
+    """
+
+    address: int
+    invalidate: bool
+    prefetch: bool
+
+
 @cache
 def parse_table(text: str) -> tuple[dict[str, Field], int]:
     """A table of `qmd_fields`: the fields by name, and the mask of all bits that have one."""
@@ -260,19 +273,21 @@ class Qmd:
             raise graphics(f"release {index} of 32 bits with the payload {payload:#x}")
         return Release(address, payload, words, wide, bool(setting("TRAP_TYPE")))
 
-    def dependents(self) -> list[tuple[int, int]]:
-        """(address, action) of the QMDs that follow."""
+    def dependents(self) -> list[Dependent]:
+        """The QMDs that follow."""
         found = []
+        parts = ("ENABLE", "ACTION", "PREFETCH")
         for i in range(2):
-            if self.chip.qmd_major == 4:
-                enable, action = (
-                    self.get(f"DEPENDENT_QMD_{what}", i) for what in ("ENABLE", "ACTION")
-                )
-            else:
-                enable = self.get(f"DEPENDENT_QMD{i}_ENABLE")
-                action = self.get(f"DEPENDENT_QMD{i}_ACTION")
+            indexed = self.chip.qmd_major == 4
+            enable, action, prefetch = (
+                self.get(f"DEPENDENT_QMD_{part}", i)
+                if indexed
+                else self.get(f"DEPENDENT_QMD{i}_{part}")
+                for part in parts
+            )
             if enable and action not in (SCHEDULE, COPY_SCHEDULE):
                 raise graphics(f"dependent QMD action {action}, which the model does not know")
             if enable:
-                found.append((self.get(f"DEPENDENT_QMD{i}_POINTER") << 8, action))
+                address = self.get(f"DEPENDENT_QMD{i}_POINTER") << 8
+                found.append(Dependent(address, action == COPY_SCHEDULE, bool(prefetch)))
         return found

@@ -21,6 +21,7 @@ V4: Fields = {
     "fetch_high": (1392, 1376), "fetch_size": (1401, 1393), "bank": (1567, 1536),
     "bank_high": (1586, 1568), "bank_size": (1599, 1587), "cluster_x": (2149, 2144),
     "cluster_y": (2157, 2152), "cluster_z": (2165, 2160), "queue": (56, 32),
+    "membar": (1137, 1136), "prefetch": (372, 372),
 }  # fmt: skip
 V3: Fields = {
     "major": (583, 580), "minor": (579, 576), "sass": (1663, 1656), "release": (823, 823),
@@ -35,7 +36,7 @@ V3: Fields = {
     "registers": (656, 648), "barriers": (767, 763), "program": (1567, 1536),
     "program_high": (1584, 1568), "fetch": (287, 256), "fetch_high": (1640, 1632),
     "fetch_size": (1649, 1641), "bank": (1055, 1024), "bank_high": (1072, 1056),
-    "bank_size": (1087, 1075), "queue": (184, 160),
+    "bank_size": (1087, 1075), "queue": (184, 160), "membar": (369, 368), "prefetch": (516, 516),
 }  # fmt: skip
 V5: Fields = {
     "type": (153, 151), "major": (471, 468), "minor": (467, 464), "sass": (455, 448),
@@ -52,7 +53,7 @@ V5: Fields = {
     "program_high": (1076, 1056), "fetch": (1919, 1888), "fetch_high": (1936, 1920),
     "fetch_size": (1085, 1077), "bank": (1375, 1344), "bank_high": (1394, 1376),
     "bank_size": (1407, 1395), "cluster_x": (2053, 2048), "cluster_y": (2061, 2056),
-    "cluster_z": (2069, 2064), "queue": (184, 160),
+    "cluster_z": (2069, 2064), "queue": (184, 160), "membar": (625, 624), "prefetch": (340, 340),
 }  # fmt: skip
 TABLES = {"ga102": V3, "ad102": V3, "gh100": V4, "gb202": V5}
 

@@ -137,8 +137,10 @@ def test_what_a_gpu_tells(each: RawNv) -> None:
     caps = bytearray(136)
     assert each.control(each.subdevice, 0x20802A0A, caps) == OK
     present = struct.unpack_from("<Q", caps, 128)[0]
-    assert present == {"gh100": 0x53, "gb202": 0xF}.get(each.chip, 0x1F)
-    assert caps[0] & 1 and caps[2] & 1 and not caps[8] & 1  # LCE 0 and 1 are GRCEs
+    assert present == {"gh100": 0x53, "gb202": 0x31}.get(each.chip, 0x1F)
+    assert caps[0] & 1 and not caps[8] & 1  # LCE 0 is a GRCE, LCE 4 is none
+    better = [(caps[2 * i] & 4, caps[2 * i] & 8) for i in (4, 5)]  # at reading, at writing
+    assert better == ([(4, 0), (0, 8)] if each.chip == "gb202" else [(0, 0), (0, 0)])
 
 
 def test_version_and_ids(opened: RawNv) -> None:

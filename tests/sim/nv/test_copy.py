@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from gpu.sim.nv.copyunits import SYSMEM
 from sim.nv.methods import copy, inc
 from sim.nv.numbers import COPY, COPY0
 from sim.nv.raw_nv import PAGE, Buffer, RawNv
@@ -106,6 +108,18 @@ def test_an_engine_of_its_own(user: RawNv) -> None:
     ring.submit(*inc(4, 0x300, 3))
     user.run()
     assert ring.error() == (75, COPY0 + 6, 0xFFFF)  # ROBUST_CHANNEL_CE6_ERROR
+
+
+@pytest.mark.parametrize("way", [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_an_engine_without_a_way_to_system_memory(user: RawNv, way: tuple[int, int]) -> None:
+    chip = user.gpu.chip
+    units = tuple(replace(unit, caps=unit.caps & ~SYSMEM) for unit in chip.copy_engines)
+    user.gpu.chip = replace(chip, copy_engines=units)
+    source, target = (user.buffer(local=bool(local)) for local in way)
+    user.ring.submit(*inc(4, 0, COPY[user.chip]), *copy(source.va, target.va, 16))
+    user.run()
+    assert user.ring.error()[0] == (0 if all(way) else 39)
+    assert all("system memory" in each for each in user.violations)
 
 
 def remap(source: int, target: int, components: int) -> list[int]:

@@ -142,8 +142,31 @@ def test_dependent_qmds(each_bench: Bench) -> None:
     second = each_bench.qmd(2)
     each_bench.area.host.store(QMD + 512, second.data)
     first = each_bench.qmd(1).set(next=1, action=1, next_at=each_bench.at(QMD + 512) >> 8)
+    first.set(membar=1)
     each_bench.run(first)
     assert each_bench.read() == 4 and each_bench.area.host.read(RELEASE, 4) == 2
+
+
+def test_dependents_may_be_read_early() -> None:
+    """One that is prefetched and changes then must be read anew by the action that says so."""
+    for prefetch, action, stale in ((0, 1, False), (1, 1, True), (1, 3, False)):
+        made = bench("gh100", slices=40)
+        made.area.host.store(QMD + 512, made.qmd(2).data)
+        first = made.qmd(1).set(next=1, action=action, next_at=made.at(QMD + 512) >> 8, membar=1)
+        made.start(first.set(prefetch=prefetch))
+        while not made.machine.launches:
+            made.user.world.work()
+        made.area.host.store(QMD + 512, made.qmd(3).data)
+        made.user.run()
+        assert made.area.host.read(RELEASE, 4) == 3
+        assert bool(made.user.violations) is stale
+        made.user.world.close()
+
+
+def test_dependents_need_a_barrier(hopper: Bench) -> None:
+    hopper.area.host.store(QMD + 512, hopper.qmd(2).data)
+    hopper.run(hopper.qmd(1).set(next=1, action=1, next_at=hopper.at(QMD + 512) >> 8))
+    assert "without CWD_MEMBAR_TYPE" in hopper.user.violations[0]
 
 
 def test_grids_go_on_beside_the_channel() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
 
+from gpu.sim.nv.copyunits import P2P
 from gpu.sim.nv.world import NvSimWorld
 from gpu.sim.process import SimProcess
 from sim.nv.bench import BANK, Bench, Machine, add_one
@@ -170,6 +172,15 @@ def test_the_copy_engine_reads_and_writes_a_peer(two: Two) -> None:
     assert two.enable() == OK
     assert copy_across(two) == (0x1234, 0x5678)
     assert not two.near.violations
+
+
+def test_a_copy_engine_without_a_way_to_peers(two: Two) -> None:
+    assert two.enable() == OK
+    chip = two.near.gpu.chip
+    units = tuple(replace(unit, caps=unit.caps & ~P2P) for unit in chip.copy_engines)
+    two.near.gpu.chip = replace(chip, copy_engines=units)
+    assert copy_across(two) == (0, 0)
+    assert "memory of another GPU" in two.near.violations[0]
 
 
 def test_semaphores_across_peers(two: Two) -> None:

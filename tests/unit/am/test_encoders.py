@@ -88,10 +88,10 @@ def names(data: bytes) -> list[str]:
     return [text.partition(",")[0] for text in texts if not text.startswith("  ")]
 
 
-def registers(data: bytes) -> dict[str, int]:
+def registers(data: bytes, target: Target = TARGET) -> dict[str, int]:
     """What compute registers have at the end, by name."""
     found = {}
-    for line in decode_pm4(data, TARGET.generation):
+    for line in decode_pm4(data, target.generation):
         name = line.text.strip().partition(" ")[0].partition(":")[0]
         if name.startswith("COMPUTE_"):
             found[name] = line.number
@@ -235,10 +235,18 @@ def test_scratch_memory_of_older_chips() -> None:
     assert ring_size(old, scratch_size(old, 20)) == 2 << 12 | 80 * 32
     device = null()
     for target, cpu in ((old, "gfx1030"), (Target((9, 0, 10), (4, 4, 2)), "gfx90a")):
-        prog = program(device, "hungry", cpu=cpu)
+        scratch = Scratch(GpuVA(0x7C00_1234_5600), scratch_size(target, 260))
+        prog = program(device, "hungry", scratch=scratch, cpu=cpu)
         args = prog.arguments(Symbol("out"), vals=(1,))
-        with pytest.raises(Unsupported, match="resource descriptor"):
-            Pm4Encoder(target).encode([Launch(prog, args, (1, 1, 1), (1, 1, 1))])
+        encoded = Pm4Encoder(target).encode([Launch(prog, args, (1, 1, 1), (1, 1, 1))])
+        found = registers(resolve(encoded, {p.symbol: 0 for p in args.patches})[0], target)
+        user = [found[f"COMPUTE_USER_DATA_{index}"] for index in range(8)]
+        # Swizzled; as many bytes as all waves have; selects X to W, 32 bits, by lanes of a wave.
+        last = 0x21C1_4FAC if cpu == "gfx1030" else 0x00E2_4FAC
+        assert user[:4] == [0x1234_5600, 0x8000_7C00, scratch.size.total, last]
+        assert user[6:] == [0x1234_5600, 0x7C00]
+        assert found["COMPUTE_TMPRING_SIZE"] >> 12 == 17  # of 1 KiB
+        assert "COMPUTE_DISPATCH_SCRATCH_BASE_LO" not in found
         add = program(device, "add", cpu=cpu)
         args = add.arguments(Symbol("a"), Symbol("b"), vals=(1,))
         encoded = Pm4Encoder(target).encode([Launch(add, args, (1, 1, 1), (1, 1, 1))])

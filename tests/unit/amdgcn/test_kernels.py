@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -20,6 +22,8 @@ from unit.linear_kernels import (
     assert_same,
     cast_kernel,
     edge_values,
+    exchanged_arrays,
+    exchanging,
     scratch_kernel,
 )
 
@@ -58,6 +62,31 @@ def test_a_loop_counts_from_its_start_in_its_steps() -> None:
     out = np.zeros(10, np.int64)
     run(k, out)
     assert list(out) == [*range(-4, 17, 3), 0, 0, 0]
+
+
+@pytest.mark.parametrize("sizes", [(32,), (2, 64), (4,), (5, 16), (3, 24)])
+def test_threads_of_a_wave_exchange_values(sizes: tuple[int, ...]) -> None:
+    """Also in a last wave that has fewer threads."""
+    kernel = exchanging(sizes, 32, [n for n in (1, 2, 4, 8, 16) if np.prod(sizes) % (2 * n) == 0])
+    arrays, wanted = exchanged_arrays(kernel)
+    run(kernel, *arrays)
+    for got, want in zip(arrays[len(wanted) :], wanted, strict=True):
+        assert got.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_what_chips_exchange_values(chip: str, need: Callable[[str], None]) -> None:
+    """All with waves of 32, in the instructions of moves within a wave, without local memory."""
+    need("llvmlite")
+    source = exchanging((64,), 32, [1, 2, 4, 8, 16]).program()
+    if CHIPS[chip].wave == 64:
+        with pytest.raises(Unsupported, match="exchanges no float32 among 32 threads"):
+            AMDRenderer(chip).render(source)
+        return
+    text = AMDRenderer(chip).render(source)
+    assert text.count("call i32 @llvm.amdgcn.update.dpp") == 4
+    assert text.count("call i32 @llvm.amdgcn.permlanex16") == 1
+    assert AMDCompiler(chip).compile(text).startswith(b"\x7fELF")
 
 
 def test_what_is_no_launch_is_refused() -> None:

@@ -35,12 +35,23 @@ static double fma(double x, double y, double z) { return __builtin_fma(x, y, z);
 #define __shared__ static
 #define __launch_bounds__(threads)
 #define __syncthreads() swapcontext(&fibers[threadIdx.x], &launching)
+#define __shfl_xor_sync(members, x, distance) exchanged(members, x, distance)
 struct Index { unsigned x; };
 static Index blockIdx, threadIdx;
 static ucontext_t launching, fibers[1024];
 static bool finished[1024];
 static void **given;
 static int chosen;
+template <class T> static T exchanged(unsigned members, T x, unsigned distance) {
+  static T given_by[1024];
+  const unsigned lane = threadIdx.x % 32;
+  if (distance > 31 || !(members >> lane & members >> (lane ^ distance) & 1)) abort();
+  given_by[threadIdx.x] = x;
+  __syncthreads();
+  const T result = given_by[threadIdx.x ^ distance];
+  __syncthreads();
+  return result;
+}
 static void call(int which);
 static void whole_thread() { call(chosen); finished[threadIdx.x] = true; }
 extern "C" int launch(int which, void **arguments, long blocks, unsigned threads) {

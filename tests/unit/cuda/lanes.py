@@ -10,6 +10,7 @@ from gpu.compiler.ir.linear import Program
 from gpu.compiler.ir.linear_verify import verify_linear
 from gpu.compiler.render.cuda import HEAD, CUDARenderer
 from gpu.compiler.render.nv_grid import launch_data
+from gpu.compiler.render.nv_target import nv_target
 from gpu.compiler.render.ptx import PTXRenderer
 from gpu.compiler.toolchain.nvptx import generate_ptx
 from gpu.compiler.toolchain.nvrtc import NvBinary, NvrtcCompiler
@@ -45,9 +46,9 @@ def run_nvrtc(
 def _launch(
     module: BareModule, program: Program, arrays: Sequence[np.ndarray], vals: tuple[int, ...]
 ) -> None:
-    data = launch_data(program)
+    data = launch_data(program, nv_target(ARCH))
     given = list(arrays)
     if data["workspace"]:
         given.append(np.zeros(data["workspace"], np.uint8))
     grid, block = (data["groups"], 1, 1), (data["block"], 1, 1)
-    module.run(program.name, grid, block, *given, *vals)
+    module.run(program.name, grid, block, *given, *vals, dynamic=data["shared"])

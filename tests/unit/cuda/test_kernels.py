@@ -1,7 +1,7 @@
 """What kernels for NVIDIA GPUs mean: the same as everywhere.
 
 CUDA C is run by this machine's CPU, and as the PTX that nvrtc makes of it by simulated lanes, as is
-the PTX that LLVM makes.
+the PTX that LLVM makes; NIR is run by numpy.
 """
 
 from __future__ import annotations
@@ -27,14 +27,18 @@ from unit.linear_kernels import (
     assert_same,
     edge_pairs,
     edge_values,
+    exchanged_arrays,
+    exchanging,
     matrix_kernel,
     scratch_kernel,
 )
+from unit.nak.machine import run_nir
 
 Run = Callable[..., None]
-RUNNERS: dict[str, tuple[str, Run]] = {
+RUNNERS: dict[str, tuple[str | None, Run]] = {
     "host": ("clang", run_host),
     "llvm": ("llvmlite", run_llvm),
+    "nir": (None, run_nir),
     "nvrtc": ("nvrtc", run_nvrtc),
 }
 
@@ -43,7 +47,8 @@ RUNNERS: dict[str, tuple[str, Run]] = {
 def run(request: pytest.FixtureRequest, need: Callable[[str], None]) -> Run:
     """Runs kernels on lists of arrays, and with values."""
     tool, runner = RUNNERS[request.param]
-    need(tool)
+    if tool is not None:
+        need(tool)
 
     def run_all(
         kernels: Sequence[Kernel | Program],
@@ -67,7 +72,7 @@ def test_every_operation_means_what_the_op_table_says(run: Run) -> None:
     kernels, arrays = [], []
     for dtype in COMPUTED:
         a, b, c, m = edge_pairs(dtype)
-        kernels.append(matrix_kernel(dtype, 1, len(a), operations(dtype)))
+        kernels.append(matrix_kernel(dtype, 1, len(a), operations(dtype), "grid"))
         results = [np.empty(len(a), p.dtype.np) for p in kernels[-1].params[4:]]
         arrays.append([a, b, c, m, *results])
     run(kernels, arrays)
@@ -76,6 +81,16 @@ def test_every_operation_means_what_the_op_table_says(run: Run) -> None:
             args = (m, a, b) if name == "where" else (a, b, c)[: OPS[name].arity]
             want = apply(name, dtypes.from_numpy(got.dtype), args)
             assert_same(got, want, f"{name} {dtype.name}")
+
+
+@pytest.mark.parametrize("sizes", [(32,), (2, 64), (4,), (5, 16), (3, 24)])
+def test_threads_of_a_warp_exchange_values(run: Run, sizes: tuple[int, ...]) -> None:
+    """Also in a last warp that has fewer threads."""
+    kernel = exchanging(sizes, 32, [n for n in (1, 2, 4, 8, 16) if np.prod(sizes) % (2 * n) == 0])
+    arrays, wanted = exchanged_arrays(kernel)
+    run([kernel], [arrays])
+    for got, want in zip(arrays[len(wanted) :], wanted, strict=True):
+        assert got.tobytes() == want.tobytes()
 
 
 def test_constant_divisors_and_shift_counts(run: Run) -> None:
@@ -194,14 +209,14 @@ def test_threads_of_a_block_share_memory(run: Run) -> None:
         np.testing.assert_array_equal(b, a.reshape(shape[0], -1)[:, ::-1].reshape(-1))
 
 
-@pytest.mark.parametrize("elements", [40, 20_000])
+@pytest.mark.parametrize("elements", [40, 2_100])
 def test_private_and_team_arrays_of_a_single_thread(run: Run, elements: int) -> None:
     """The larger ones are too much for local memory."""
     out = np.zeros(elements, np.int64)
     run([scratch_kernel(elements)], [[out]])
     np.testing.assert_array_equal(out, np.arange(elements)[::-1] + 1)
     data = CUDARenderer(ARCH).launch_data(scratch_kernel(elements).program())
-    assert bool(data["workspace"]) == (elements > 10_000)
+    assert bool(data["workspace"]) == (elements > 2_048)
 
 
 def test_excluded_elements_are_not_touched(run: Run) -> None:
@@ -242,9 +257,9 @@ def test_vectors_and_too_much_shared_memory_are_refused() -> None:
         CUDARenderer(ARCH).render(matrix_kernel(dtypes.int32, 4, 64, ["add"]).program())
     k = reversing(1, 1, 64).program()
     body = tuple(
-        Inst("local", i.dtype, attr=(6145, "team")) if i.op == "local" else i for i in k.body
+        Inst("local", i.dtype, attr=(29057, "team")) if i.op == "local" else i for i in k.body
     )
-    with pytest.raises(Unsupported, match="at most 49,152"):
+    with pytest.raises(Unsupported, match="at most 232,448"):
         CUDARenderer(ARCH).render(k._replace(body=body))
 
 
@@ -259,7 +274,7 @@ def test_values_come_behind_buffers_and_workspace() -> None:
     assert "(long *__restrict__ p0, uchar *__restrict__ workspace, long value0)" in renderer.render(
         program
     )
-    want = {"groups": 1, "block": 1, "workspace": 80_000, "values": 1}
+    want = {"groups": 1, "block": 1, "workspace": 80_000, "values": 1, "shared": 0}
     assert renderer.launch_data(program) == want
 
 

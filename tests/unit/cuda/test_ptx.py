@@ -17,7 +17,14 @@ from gpu.core.dtype import ALL, DType, dtypes
 from gpu.core.elf import EM_CUDA, parse_executable
 from gpu.core.errors import CompileError, Unsupported
 from unit.cuda.kernels import nest, reversing, roots_and_products, symbolic
-from unit.linear_kernels import COMPUTED, Kernel, cast_kernel, matrix_kernel, scratch_kernel
+from unit.linear_kernels import (
+    COMPUTED,
+    Kernel,
+    cast_kernel,
+    exchanging,
+    matrix_kernel,
+    scratch_kernel,
+)
 
 RENDERER = PTXRenderer("sm_90")
 
@@ -33,7 +40,7 @@ def ptx_of(kernel: Kernel) -> str:
 
 def test_the_lowest_version_and_exact_arithmetic() -> None:
     ptx = ptx_of(roots_and_products())
-    assert ".version 7.0\n.target sm_80\n" in ptx and ".maxntid 256" in ptx
+    assert ".version 7.4\n.target sm_80\n" in ptx and ".maxntid 256" in ptx
     assert "div.rn.f32" in ptx and "sqrt.rn.f32" in ptx and "fma" not in ptx
     assert "mul.rn.f32" in ptx and "add.rn.f32" in ptx
     assert ".ftz" not in ptx and ".approx" not in ptx
@@ -68,6 +75,7 @@ def test_code_for_every_architecture(arch: str, need: Callable[[str], None]) -> 
     need("nvjitlink")
     renderer, compiler = PTXRenderer(arch), PtxCompiler(arch)
     programs = [reversing(2, 2, 64), cast_kernel(renderer.target, 4), scratch_kernel(20_000)]
+    programs.append(exchanging((5, 16), 32, [1, 2, 4, 8]))
     for program in [k.program() for k in (*programs, nest(7, 300))] + [symbolic("grid")]:
         binary = NvBinary.unpack(compiler.compile(renderer.render(program)))
         found = parse_executable(binary.cubin)
@@ -94,7 +102,7 @@ def test_a_mistake_is_shown_with_its_line(need: Callable[[str], None]) -> None:
     with pytest.raises(CompileError, match="line 3"):
         generate_ptx("define void @k() {\nentry:\n  nonsense\n}\n")
     need("nvjitlink")
-    head = ".version 7.0\n.target sm_80\n.address_size 64\n"
+    head = ".version 7.4\n.target sm_80\n.address_size 64\n"
     with pytest.raises(CompileError) as caught:
         assemble(find_library("nvJitLink"), f"{head}.entry k() {{\n  foo.bar 1;\n}}\n", "sm_90")
     assert "sm_90" in str(caught.value) and "    foo.bar 1;" in str(caught.value)

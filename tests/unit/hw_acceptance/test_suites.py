@@ -10,10 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from gpu.core.errors import Unsupported
+from gpu.sim.nv.compute import ComputeEngine
 from gpu.sim.nv.world import NvSimWorld
 from gpu.transport.world import World
 from tools.hw_acceptance import folder as prepared
-from tools.hw_acceptance.bench import queues, rows, tensors, theirs
+from tools.hw_acceptance.bench import queues, rows, stamina, tensors, theirs
 from tools.hw_acceptance.child import Context, run_step
 from tools.hw_acceptance.cli import main
 from tools.hw_acceptance.faults import killing, provoke
@@ -24,7 +25,7 @@ from tools.hw_acceptance.prepare import compile_kernels
 from tools.hw_acceptance.runner import without_hardware
 from tools.hw_acceptance.simulation import Simulation, simulate
 from tools.hw_acceptance.steplog import StepFailed, StepLog, Told, read_step
-from tools.hw_acceptance.suites import conformance
+from tools.hw_acceptance.suites import chains, conformance
 from tools.hw_acceptance.suites import tensors as op_suite
 from tools.hw_acceptance.suites.mapped import FORBIDDEN, mapped_libraries
 from tools.hw_acceptance.suites.supervise import NAMES
@@ -51,9 +52,12 @@ def run(folder: Path, tmp_path: Path) -> Run:
     """Runs a step in this process, on a model of its own; what it told."""
 
     def go(
-        step: Callable[[Context], None], outcome: Outcome = Outcome.PASS, checks: str = ""
+        step: Callable[[Context], None],
+        outcome: Outcome = Outcome.PASS,
+        checks: str = "",
+        chip: str = CHIP,
     ) -> Told:
-        simulation = simulate(CHIP, folder)
+        simulation = simulate(chip, folder)
         log = StepLog(tmp_path)
         options = {NAMES: checks}
         context = Context(
@@ -90,6 +94,11 @@ def test_checks_of_conformance(run: Run) -> None:
     assert "one of them twice" in told.facts["ended: peers"]["error"]
 
 
+def test_peers_of_a_machine_with_two_gpus(run: Run) -> None:
+    told = run(conformance.run_part, checks="peers", chip="gh100,gh100")
+    assert told.facts["ended: peers"]["outcome"] == "pass"
+
+
 def test_faults_are_told_and_the_device_goes_on(run: Run) -> None:
     checks = (
         "a spinning kernel,a pointer to nowhere,a copy from nowhere,a misaligned pointer,a trap"
@@ -111,6 +120,23 @@ def test_a_fault_that_does_not_come_fails(run: Run, monkeypatch: pytest.MonkeyPa
     assert end["outcome"] == "fail" and "a store to nowhere is no fault" in end["error"]
 
 
+def test_chained_launches(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chains, "_REPLAYS", 3)
+    monkeypatch.setattr(chains, "_LENGTH", 4)
+    told = run(chains.chains)
+    assert told.facts["action"] == "INVALIDATE_COPY_SCHEDULE"
+    assert [check["ok"] for check in told.checks] == [True] * 3
+    start = ComputeEngine.launch
+
+    def once(self: ComputeEngine, address: int, invalidate: bool) -> None:
+        """A GPU that does not start what a descriptor names."""
+        start(self, address, invalidate)
+        self.grids[-1]._dependents.clear()
+
+    monkeypatch.setattr(ComputeEngine, "launch", once)
+    assert "replay 1" in run(chains.chains, Outcome.FAIL).reason
+
+
 def test_rows_of_queues(run: Run) -> None:
     told = run(queues.ours)
     assert set(told.facts[rows.OURS]) == {
@@ -118,12 +144,20 @@ def test_rows_of_queues(run: Run) -> None:
         *(rows.COPY, rows.TO_DEVICE, rows.TO_HOST),
     }
     assert all(seconds > 0 for seconds in told.facts[rows.OURS].values())
-    assert [check["ok"] for check in told.checks] == [True, not mapped_libraries()]
+    assert [check["ok"] for check in told.checks] == [True, True, not mapped_libraries()]
+    sizes = [size for size, _ in told.facts["copies within the device"]]
+    assert sizes == list(rows.SMALL.within)
+    assert told.facts["line for gpu/drivers/nv/copytable.py"].startswith("0xcbc0: (")
+
+
+def test_stamina(run: Run) -> None:
+    told = run(stamina.stamina)
+    assert len(told.checks) == stamina.THREADS + 1 and all(check["ok"] for check in told.checks)
 
 
 def test_rows_of_tensors(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensors, "mapped_libraries", list)  # other tests may have loaded some
-    small = rows.Sizes(1 << 12, 1 << 12, 32, ((8, 16),))
+    small = rows.Sizes(1 << 12, 1 << 12, 32, ((8, 16),), ())
     monkeypatch.setattr(rows, "SMALL", small)
     told = run(tensors.ours)
     assert all(check["ok"] for check in told.checks)

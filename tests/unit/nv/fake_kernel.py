@@ -86,7 +86,7 @@ class FakeKernel(FakeUvm):
         self.scheduled: list[int] = []
         self.calls: list[str] = []
         self.has_version_file = True
-        self.copy_engines = {9: (1, 0x3), 10: (1, 0xC), 13: (0, 0xF0), 15: (0, 0x7F00)}
+        self.copy_engines = {9: (0x61, 0x3), 10: (0x61, 0xC), 13: (0x60, 0xF0), 15: (0x60, 0x7F00)}
         self.refuse: dict[int, int] = {}
         self.copy_in_graphics_group = True
         self.schedule_size = CONTROL_SIZES[0xA06C0101]

@@ -8,7 +8,7 @@ import pytest
 
 from gpu.core.errors import DeviceError, Unsupported
 from gpu.drivers.nv.branch import BRANCHES, branch_of, version_in
-from gpu.drivers.nv.chip import CopyEngine, GraphicsInfo, best_copy_engine
+from gpu.drivers.nv.chip import GraphicsInfo
 from gpu.drivers.nv.classes import GENERATIONS, choose, generation, usermode_class
 
 # compute, channel, copy, doorbell, QMD major and size, sm: from the public class lists.
@@ -75,15 +75,6 @@ def test_an_unknown_compute_class_is_named(number: int) -> None:
 )
 def test_architecture_of_a_version(version: int, row: int, sm: int) -> None:
     assert GraphicsInfo(version, 64, 8, 9, 2, 64, (9,)).sm(generation(row)) == sm
-
-
-def test_the_best_copy_engine_has_most_units_and_is_not_the_graphics_engines() -> None:
-    engines = [CopyEngine(9, True, 9), CopyEngine(11, False, 2), CopyEngine(13, False, 4)]
-    best = best_copy_engine(engines)
-    assert best is not None and best.engine_type == 13
-    assert best_copy_engine([CopyEngine(9, True, 2), CopyEngine(12, False, 0)]) is None
-    untold = best_copy_engine([CopyEngine(11, False, None), CopyEngine(12, False, None)])
-    assert untold is not None and untold.engine_type == 11
 
 
 @pytest.mark.parametrize(

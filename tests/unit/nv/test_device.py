@@ -46,9 +46,9 @@ def test_open_gives_a_hopper_and_close_leaves_nothing() -> None:
         assert (gpu.sm, gpu.classes.qmd_major, gpu.uuid) == (90, 4, UUID)
         assert gpu.units.tpcs == (9, 8, 5) and gpu.units.sms == 44
         assert gpu.compute_queue.class_id == 0xCBC0
-        assert gpu.copy_queue is not None and gpu.copy_queue.class_id == 0xC8B5
-        assert gpu.copy_queue.group is gpu.compute_queue.group
-        assert kernel.scheduled == [gpu.compute_queue.group.handle]
+        assert [queue.class_id for queue in gpu.copy_queues] == [0xC8B5, 0xC8B5]
+        assert len({queue.group for queue in gpu.channels}) == 3
+        assert kernel.scheduled == [queue.group.handle for queue in gpu.channels]
         assert gpu.fault_state() == ()
         gpu.check()
     assert kernel.held() == {}
@@ -65,7 +65,7 @@ def test_steps_are_reported_in_order_with_their_calls() -> None:
     assert channel.startswith("alloc HOPPER_CHANNEL_GPFIFO_A (0xc86f) of client/device/compute")
     assert channel.endswith(": NV_OK")
     assert "NV_WARN_NOTHING_TO_DO" in by_name["uvm memory"][0]
-    assert len(by_name["schedule"]) == 1
+    assert len(by_name["schedule"]) == 3
     assert "compute channel\n    alloc HOPPER" in str(report)
 
 
@@ -82,20 +82,23 @@ def test_stopping_after_an_unknown_step_is_refused() -> None:
         explain_open(_world(FakeKernel()), stop_after="boot")
 
 
-def _calls_of_opening() -> list[str]:
+def _calls_of_opening(force: Mapping[str, str] | None = None) -> list[str]:
     kernel = FakeKernel()
-    gpu = _open(kernel)
+    gpu = _open(kernel, force)
     calls = list(kernel.calls)
     gpu.close()
     return calls
 
 
 CALLS = _calls_of_opening()
-# Questions with more variants go on with the next one; forcing each leaves one try.
+# Questions with more variants go on with the next one; forcing each leaves one try. Copy engines
+# that the kernel does not describe are done without, so none is asked for here.
 ONE_TRY = {question.name: question.variants[0] for question in variants.QUESTIONS}
+ONE_TRY["copy channel"] = "shared group"
+TRY_CALLS = _calls_of_opening(ONE_TRY)
 
 
-@pytest.mark.parametrize("index", range(len(CALLS)), ids=lambda i: f"{i}-{CALLS[i]}")
+@pytest.mark.parametrize("index", range(len(TRY_CALLS)), ids=lambda i: f"{i}-{TRY_CALLS[i]}")
 @pytest.mark.parametrize("status", [INVALID_STATE, None], ids=["status", "errno"])
 def test_a_failure_of_any_call_is_typed_and_leaves_nothing(index: int, status: int | None) -> None:
     kernel = FakeKernel()
@@ -103,7 +106,7 @@ def test_a_failure_of_any_call_is_typed_and_leaves_nothing(index: int, status: i
     with pytest.raises(DeviceError) as caught:
         _open(kernel, ONE_TRY)
     assert kernel.held() == {}
-    # Not CALLS[index]: reserving addresses takes a call more where something else has them.
+    # Not TRY_CALLS[index]: reserving addresses takes a call more where something else has them.
     if status is not None and kernel.calls[index].startswith(("rm", "uvm")):
         assert isinstance(caught.value, RmError)
         assert (caught.value.status, caught.value.name) == (status, "NV_ERR_INVALID_STATE")
@@ -178,8 +181,8 @@ def test_an_unknown_branch_is_refused_by_its_number() -> None:
 def test_the_group_is_scheduled_by_the_struct_of_the_branch() -> None:
     kernel = FakeKernel(version=b"570.86.15")
     kernel.schedule_size = 2
-    with _open(kernel):
-        assert len(kernel.scheduled) == 1
+    with _open(kernel) as gpu:
+        assert len(kernel.scheduled) == len(gpu.channels)
     kernel = FakeKernel(version=b"580.142")
     kernel.schedule_size = 2  # as if the branch's size were another
     with pytest.raises(RmError, match=r"GPFIFO_SCHEDULE.*NV_ERR_INVALID_ARGUMENT"):
@@ -222,15 +225,23 @@ def test_a_missing_driver_says_what_to_load() -> None:
 # Open questions.
 
 
-def test_the_copy_queue_gets_a_group_of_its_own_on_the_best_engine() -> None:
+def test_copy_queues_get_groups_of_their_own_on_the_chosen_engines() -> None:
     kernel = FakeKernel()
     with _open(kernel, {"copy channel": "own group"}) as gpu:
-        assert gpu.copy_queue is not None
-        group = kernel.objects[gpu.copy_queue.group.handle]
-        assert struct.unpack_from("<II", group.params, 8)[1] == 15  # COPY6: seven units, no GRCE
-        (copy,) = kernel.of_class(0xC8B5)
-        assert struct.unpack_from("<II", copy.params) == (1, 15)
-        assert len(kernel.scheduled) == 2
+        groups = [kernel.objects[queue.group.handle] for queue in gpu.copy_queues]
+        engines = [struct.unpack_from("<II", group.params, 8)[1] for group in groups]
+        assert engines == [13, 15]  # COPY4 and COPY6, no GRCEs
+        objects = kernel.of_class(0xC8B5)
+        assert [struct.unpack_from("<II", each.params) for each in objects] == [(1, 13), (1, 15)]
+        assert len(kernel.scheduled) == 3
+    assert kernel.held() == {}
+
+
+def test_a_copy_queue_beside_the_compute_queue() -> None:
+    kernel = FakeKernel()
+    with _open(kernel, {"copy channel": "shared group"}) as gpu:
+        (queue,) = gpu.copy_queues
+        assert queue.group is gpu.compute_queue.group and len(kernel.scheduled) == 1
     assert kernel.held() == {}
 
 
@@ -238,12 +249,12 @@ def test_variants_are_tried_in_order_and_recorded() -> None:
     kernel = FakeKernel()
     kernel.refuse[0xC8B5] = 0x31
     with _open(kernel) as gpu:
-        assert gpu.copy_queue is None and gpu.channels == (gpu.compute_queue,)
+        assert gpu.copy_queues == () and gpu.channels == (gpu.compute_queue,)
         lines = [str(each) for each in gpu.report.outcomes if each.question == "copy channel"]
         assert [len(kernel.of_class(each)) for each in (0xA06C, 0xC86F, 0xC8B5)] == [1, 1, 0]
     assert [line.split(" failed")[0] for line in lines] == [
-        "copy channel: shared group",
         "copy channel: own group",
+        "copy channel: shared group",
         "copy channel: none was taken",
     ]
     assert "NV_ERR_INVALID_OBJECT" in lines[0]
@@ -255,7 +266,7 @@ def test_a_gpu_without_free_copy_engines_goes_without() -> None:
     kernel.copy_engines = {9: (1, 3)}
     kernel.copy_in_graphics_group = False
     with _open(kernel) as gpu:
-        assert gpu.copy_queue is None
+        assert gpu.copy_queues == ()
     with pytest.raises(Unsupported, match="every copy engine"):
         _open(kernel, {"copy channel": "own group"})
     assert kernel.held() == {}
@@ -266,7 +277,7 @@ def test_the_channel_window_grows_until_it_is_large_enough() -> None:
     kernel.window_needed = 400 << 20
     with _open(kernel) as gpu:
         assert {length for _, length in kernel.windows.values()} == {512 << 20}
-        in_use = gpu.session.addresses.in_use - (2 * 512 << 20)
+        in_use = gpu.session.addresses.in_use - len(gpu.channels) * (512 << 20)
         assert 0 < in_use < 1 << 20, "the smaller window that was refused is free again"
         words = [str(each) for each in gpu.report.outcomes if each.question == "channel window"]
         assert "256 MiB failed" in words[0] and words[1] == "channel window: 512 MiB was taken"

@@ -189,9 +189,33 @@ def names(data: bytes) -> list[str]:
     return [line.text.strip() for line in lines if line.text.startswith("  ")]
 
 
-def test_launches_wait_for_each_other(program: HCQProgram) -> None:
+@pytest.mark.parametrize(("chaining", "action"), [("copied", 3), ("scheduled", 1)])
+def test_launches_are_chained(program: HCQProgram, chaining: str, action: int) -> None:
+    """Each descriptor names the next, up to one before another command; the first is sent."""
+    launch, signal = hcq.Launch(program, arguments(), (1, 1, 1), (1, 1, 1)), hcq.Signal(SIGNAL, 3)
+    target = Target.of(HOPPER, H200, chaining)
+    encoded = ComputeEncoder(target).encode([launch, launch, launch, signal, launch, launch])
+    segments, places = resolved(encoded, signal=SIGNAL_AT)
+    sent = [name for name in names(segments[0]) if name.startswith(("SEND_PCAS_A", "WAIT_FOR"))]
+    assert sent == [
+        f"SEND_PCAS_A(QMD_ADDRESS_SHIFTED8={places[2] >> 8:#x})",
+        "WAIT_FOR_IDLE(V=0)",
+        f"SEND_PCAS_A(QMD_ADDRESS_SHIFTED8={places[8] >> 8:#x})",
+    ]
+    for number, follower in ((2, 4), (4, 6), (6, None), (8, 10), (10, None)):
+        qmd = decode_qmd(segments[number])
+        there = follower is not None
+        assert field(qmd, "DEPENDENT_QMD_ENABLE", 0) == there
+        assert field(qmd, "DEPENDENT_QMD_ACTION", 0) == there * action
+        assert field(qmd, "DEPENDENT_QMD_PREFETCH", 0) == (there and action == 1)
+        assert field(qmd, "DEPENDENT_QMD_POINTER", 0) == (places[follower] >> 8 if follower else 0)
+        assert field(qmd, "CWD_MEMBAR_TYPE") and field(qmd, "INVALIDATE_SHADER_DATA_CACHE")
+
+
+def test_without_chaining_launches_wait_in_the_front_end(program: HCQProgram) -> None:
     launch = hcq.Launch(program, arguments(), (1, 1, 1), (1, 1, 1))
-    encoded = ComputeEncoder(TARGET).encode([launch, launch, hcq.Signal(SIGNAL, 3)])
+    encoder = ComputeEncoder(Target.of(HOPPER, H200, "none"))
+    encoded = encoder.encode([launch, launch, hcq.Signal(SIGNAL, 3)])
     (push, *_), _ = resolved(encoded, signal=SIGNAL_AT)
     found = [name.partition("(")[0] for name in names(push)]
     assert found[:6] == [

@@ -13,7 +13,7 @@ from gpu.core.errors import DeviceLost, InvalidValue, OutOfMemory, RmError
 from gpu.drivers.nv.calls import Call, CallLog
 from gpu.drivers.nv.kernel import CardPort, KernelPort
 from gpu.drivers.nv.rm import Allocated, MapPort, RmClient, RmObject, RmPort
-from gpu.drivers.nv.undo import Undo
+from gpu.drivers.undo import Undo
 from gpu.transport.os import Ref
 
 ROOT, DEVICE, SUBDEVICE, GROUP, SHARE = 0x41, 0x80, 0x2080, 0xA06C, 0x9067

@@ -33,7 +33,8 @@ DOUBLE = """@group(0) @binding(0) var<storage, read_write> out: array<f32>;
 @compute @workgroup_size(4)
 fn double(@builtin(global_invocation_id) at: vec3u) { out[at.x] = 2.0 * given[at.x]; }
 """
-DATA = {"params": 2, "written": 1, "vals": 0, "spilled": 0, "x": 1, "y": 1, "z": 1}
+DATA = dict.fromkeys(("vals", "spilled", "textures"), 0) | dict.fromkeys("xyz", 1)
+DATA |= {"params": 2, "written": 1}
 
 
 def put(device: WebGPU, values: Array) -> Memory:

@@ -29,10 +29,18 @@ BENCHMARKS: Final = (
     ),
     Step(
         "queues",
-        "launches, graphs and copies by command queues, and that nothing piles up",
+        "launches, graphs and copies by command queues",
         GROUP,
         f"{_HERE}.queues:ours",
         40.0,
+        needs=("11 kernels", "12 copies"),
+    ),
+    Step(
+        "stamina",
+        "launches and allocations from threads, while Ctrl-C comes: nothing piles up or is lost",
+        GROUP,
+        f"{_HERE}.stamina:stamina",
+        120.0,
         needs=("11 kernels", "12 copies"),
     ),
     Step(

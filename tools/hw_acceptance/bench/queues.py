@@ -1,16 +1,15 @@
-"""Our side of launches, graphs and copies, through command queues; and that nothing piles up."""
+"""Our side of launches, graphs and copies, through command queues."""
 
 from __future__ import annotations
 
-import gc
 import time
-from pathlib import Path
-from typing import Final
 
 import numpy as np
 
+from gpu.drivers.nv.copytable import CopyKernel, Way, ranges
 from gpu.drivers.nv.hcqdevice import RmDevice
-from gpu.hcq.conformance.kit import WORDS, download, expect_equal, numbers, upload
+from gpu.hcq.buffer import HCQBuffer
+from gpu.hcq.conformance.kit import download, expect_equal, numbers, upload
 from gpu.hcq.graph import GraphLaunch, HCQGraph
 from gpu.hcq.ports import MemoryKind
 from tools.hw_acceptance.bench import rows
@@ -18,12 +17,11 @@ from tools.hw_acceptance.child import Context
 from tools.hw_acceptance.suites.mapped import mapped_libraries
 from tools.hw_acceptance.suites.target import FolderTarget
 
-_MOST_GROWTH: Final = 16 << 20  # bytes that a process may grow by in all those launches
-_ONE: Final = (1, 1, 1)
+_ONE = (1, 1, 1)
 
 
 def ours(context: Context) -> None:
-    """All rows of queues, then launches and allocations in numbers. Raises StepFailed."""
+    """All rows of queues, and what the table of copies within a device takes. Raises StepFailed."""
     simulated = context.simulation is not None
     sizes, most = (rows.SMALL, 3) if simulated else (rows.Sizes(), 1000)
     target = FolderTarget(context, traced=False)
@@ -37,7 +35,7 @@ def ours(context: Context) -> None:
         seconds |= _launches(device, target, most)
         seconds |= _copies(device, sizes, min(most, 20))
         context.log.fact(rows.OURS, seconds)
-        _endure(context, device, target, sizes)
+        _compare_ways(context, device, target, sizes, min(most, 20))
     found = mapped_libraries()
     context.log.check("no run-time library of the vendor's", not found, ", ".join(found))
 
@@ -88,28 +86,31 @@ def _copies(device: RmDevice, sizes: rows.Sizes, most: int) -> dict[str, float]:
     }
 
 
-def _endure(context: Context, device: RmDevice, target: FolderTarget, sizes: rows.Sizes) -> None:
-    """Many launches and allocations leave no files, mappings or memory behind."""
-    add = target.program(device, "add")
-    one, count = upload(device, numbers(0) * 0 + 1), upload(device, numbers(0) * 0)
-    add(count, count, one, vals=(WORDS,))
-    device.synchronize()
-    gc.collect()  # what steps before this one left is not counted
-    before, room = target.resources(), _resident()
-    for _ in range(sizes.launches - 1):
-        add(count, count, one, vals=(WORDS,))
-    device.synchronize()
-    wanted = numbers(0) * 0 + sizes.launches
-    expect_equal(download(device, count), wanted, f"{sizes.launches} launches")
-    for number in range(sizes.allocations):
-        device.allocator.alloc(1 << (8 + number % 12)).free()
-    device.synchronize()
-    after, grown = target.resources(), _resident() - room
-    told = f"files and mappings {before} and then {after}, {grown} bytes more"
-    flat = after[0] <= before[0] and after[1] - before[1] < 20 and grown < _MOST_GROWTH
-    context.log.check(f"{sizes.launches} launches, {sizes.allocations} allocations", flat, told)
+def _compare_ways(
+    context: Context, device: RmDevice, target: FolderTarget, sizes: rows.Sizes, most: int
+) -> None:
+    """Copies within the device by engine and by kernel: what goes into the driver's table."""
+    size = (1, 32) if context.simulation is not None else (2 * device.port.gpu.units.sms, 256)
+    kernel = CopyKernel(target.program(device, "copy"), device.target.generation, *size)
+    measured: list[tuple[int, dict[Way, float]]] = []
+    for size in sizes.within:
+        to, of = device.allocator.alloc(size), device.allocator.alloc(size)
+        device.allocator.copy_in(of, np.random.default_rng(size).bytes(size))
 
+        def by_engine(to: HCQBuffer = to, of: HCQBuffer = of) -> None:
+            device.allocator.copy(to, of)
 
-def _resident() -> int:
-    """Bytes of this process in memory."""
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) << 12
+        def by_kernel(to: HCQBuffer = to, of: HCQBuffer = of) -> None:
+            kernel.copy(to, of)
+
+        engine = rows.time_calls(by_engine, device.synchronize, most)
+        device.allocator.copy_in(to, bytes(size))
+        seconds = rows.time_calls(by_kernel, device.synchronize, most)
+        same = device.allocator.copy_out(to) == device.allocator.copy_out(of)
+        context.log.check(f"{size} bytes copied by the kernel", same)
+        measured.append((size, {"engine": engine, "kernel": seconds}))
+        to.free()
+        of.free()
+    context.log.fact("copies within the device", [[size, ways] for size, ways in measured])
+    table = f"{device.target.generation.compute:#x}: {ranges(measured)!r},"
+    context.log.fact("line for gpu/drivers/nv/copytable.py", table)

@@ -51,6 +51,7 @@ class Sizes:
         pinned: bytes of copies from and to the host.
         matrix: rows and columns of a product's matrices.
         shapes: of what softmax and layernorm take.
+        within: bytes of copies that are timed by engine and by kernel.
         launches, allocations: how many leave nothing behind.
     """
 
@@ -58,11 +59,12 @@ class Sizes:
     pinned: int = 64 << 20
     matrix: int = 8192
     shapes: tuple[tuple[int, int], ...] = ((8192, 8192), (16384, 1024))
+    within: tuple[int, ...] = (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
     launches: int = 100_000
     allocations: int = 10_000
 
 
-SMALL: Final = Sizes(1 << 16, 1 << 16, 64, ((16, 64), (32, 16)), 300, 100)
+SMALL: Final = Sizes(1 << 16, 1 << 16, 64, ((16, 64), (32, 16)), (1 << 10, 1 << 14), 300, 100)
 """For models."""
 
 

@@ -37,9 +37,13 @@ def copies(context: Context) -> None:
 
 
 def _by_engine(context: Context, work: Bench) -> None:
-    channel = work.gpu.copy_queue
-    if channel is None:
+    if not work.gpu.copy_queues:
         raise StepFailed("there is no copy queue")
+    for channel in work.gpu.copy_queues:
+        _on_channel(context, work, channel)
+
+
+def _on_channel(context: Context, work: Bench, channel: Channel) -> None:
     context.log.fact("class", f"{channel.class_id:#x}")
     context.log.fact("with compute", channel.group is work.gpu.compute_queue.group)
     work.submit(channel, copyengine.set_up_copy(work.gpu.classes.dma))

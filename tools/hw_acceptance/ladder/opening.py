@@ -17,15 +17,16 @@ from gpu.core import hostmem
 from gpu.drivers.nv.branch import branch_of
 from gpu.drivers.nv.calls import CallLog
 from gpu.drivers.nv.channel import NOTIFICATION_SIZE, read_time
-from gpu.drivers.nv.chip import list_classes, list_copy_engines
+from gpu.drivers.nv.chip import list_classes
+from gpu.drivers.nv.copychoice import choose_copy_engines, list_copy_engines
 from gpu.drivers.nv.device import STEPS, NvDevice, explain_open
 from gpu.drivers.nv.kernel import KernelPort, driver_version, open_node
 from gpu.drivers.nv.opening import GpuMemory, GpuObjects, open_memory, open_objects
 from gpu.drivers.nv.rm import RmClient
 from gpu.drivers.nv.session import open_session
 from gpu.drivers.nv.steps import Trail
-from gpu.drivers.nv.undo import Undo
 from gpu.drivers.nv.variants import Variants
+from gpu.drivers.undo import Undo
 from gpu.hcq.ports import Memory, MemoryKind
 from gpu.transport import nvidia as nodes
 from tools.hw_acceptance.child import Context
@@ -107,6 +108,8 @@ def channels(context: Context) -> None:
     with open_device(context) as gpu:
         engines = list_copy_engines(gpu.subdevice)
         context.log.fact("copy engines", [asdict(each) for each in engines])
+        context.log.fact("copy engines in words", [str(each) for each in engines])
+        context.log.fact("choice of copy engines", str(choose_copy_engines(engines)))
         for queue in gpu.channels:
             slot = NOTIFICATION_SIZE * rm.NV_CHANNELGPFIFO_NOTIFICATION_TYPE_WORK_SUBMIT_TOKEN
             facts = {

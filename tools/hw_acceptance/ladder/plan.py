@@ -161,9 +161,9 @@ LADDER: Final = (
         needs=("7 host semaphore",),
         trials=(
             *_DEFAULT,
-            _engine("own group"),
+            _engine("shared group"),
             Trial("by a kernel", force={"copy channel": "none"}, options={"copies": "kernel"}),
         ),
-        questions=(_engine("shared group"),),
+        questions=(_engine("own group"),),
     ),
 )

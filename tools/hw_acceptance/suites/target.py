@@ -27,26 +27,40 @@ LAYOUTS: Final[Mapping[str, ArgumentLayout]] = {
     "fill": ArgumentLayout(1, ["i", "I"]),
     "spin": ArgumentLayout(2, ["Q", "Q"]),
     "trap": ArgumentLayout(0, []),
+    "copy": ArgumentLayout(2, ["Q"]),
 }
 """Parameters of the kernels that are loaded as programs."""
-_WRITTEN: Final[Mapping[str, tuple[int, ...]]] = {"add": (0,), "fill": (0,), "spin": (1,)}
+_WRITTEN: Final[Mapping[str, tuple[int, ...]]] = {
+    "add": (0,),
+    "fill": (0,),
+    "spin": (1,),
+    "copy": (1,),
+}
 _NEAR_WRAP: Final = (1 << 32) - 10
 _SMALL_RING: Final = 1 << 10
 _SMALL_VRAM: Final = 4 << 20
 
 
 class FolderTarget:
-    """Opens the first GPU, again and again: clients of one GPU do not share its faults."""
+    """Opens the first GPU, again and again: clients of one GPU do not share its faults.
+
+    While a device is open the next one is another GPU, where the machine has several: only those
+    can be peers.
+    """
 
     def __init__(self, context: Context, *, traced: bool = True):
         """`traced`: whether calls are recorded, which costs time."""
         self._context = context
         self._world = context.world if traced else untraced_world(context)
+        self._opened: list[RmDevice] = []
 
     def open(self, *, near_wrap: bool = False, small: bool = False) -> RmDevice:
         """See `gpu.hcq.conformance.Target`."""
+        self._opened = [each for each in self._opened if not each.is_closed]
+        cards = len(self._opened[0].port.gpu.session.cards) if self._opened else 1
         device = RmDevice.open(
             self._world,
+            len(self._opened) % cards,
             options=QueueOptions(ring=_SMALL_RING if small else MAX_RING),
             force=self._context.force,
             timeline_start=_NEAR_WRAP if near_wrap else 0,
@@ -54,6 +68,7 @@ class FolderTarget:
             command_memory=1 << (15 if small else 17),
             staging=1 << (13 if small else 18),
         )
+        self._opened.append(device)
         if small:
             leave(device, _SMALL_VRAM)
         return device

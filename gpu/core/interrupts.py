@@ -1,4 +1,8 @@
-"""Ctrl-C put off while memory that was changed in place has no tensor yet that says so."""
+"""Ctrl-C put off where what is half done cannot be left so.
+
+As while memory that was changed in place has no tensor yet that says so, or while what a kernel
+driver gave is noted down nowhere.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,86 @@
+"""Rules of the linear IR for matrix instructions and asynchronous copies, checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from gpu.compiler.ir.linear import Inst, Program, block_size
+from gpu.compiler.ir.matrix import COPY_BYTES, HELD, MATRICES, WARP
+from gpu.core.dtype import dtypes
+
+
+class Checker(Protocol):
+    """What checks the other instructions."""
+
+    program: Program
+
+    def require(self, condition: bool, rule: str) -> None:
+        """Raises for the current instruction unless `condition` holds."""
+        ...
+
+
+def _is(inst: Inst, code: str, lanes: int) -> bool:
+    return inst.dtype.code == code and inst.lanes == lanes
+
+
+def _is_team(pointer: Inst) -> bool:
+    return pointer.op == "local" and pointer.attr[1] == "team"
+
+
+def _warps(check: Checker, inst: Inst) -> None:
+    threads = math.prod(block_size(check.program))
+    check.require(
+        threads % WARP == 0, f"{inst.op} takes warps of {WARP}, a block has {threads} threads"
+    )
+
+
+def _copy(check: Checker, inst: Inst) -> None:
+    target, to, source, at, *mask = inst.args
+    check.require(_is_team(target), "a copy goes to team memory")
+    read = source.op == "param" and not check.program.params[source.attr[0]].written
+    check.require(read, "a copy comes from a parameter that is only read")
+    check.require(target.dtype is source.dtype, "both ends of a copy have one dtype")
+    sizes = inst.attr[0] * target.dtype.itemsize in COPY_BYTES
+    check.require(sizes, f"a copy has {COPY_BYTES} bytes, not {inst.attr[0]} elements")
+    check.require(_is(to, "i64", 1) and _is(at, "i64", 1), "indices of a copy are i64")
+    check.require(all(_is(m, "b1", 1) for m in mask), "the mask of a copy is a bool")
+
+
+def _wait(check: Checker, inst: Inst) -> None:
+    check.require(inst.attr[0] >= 0, "a wait is for all but some groups")
+
+
+def _fragment(check: Checker, inst: Inst) -> None:
+    _warps(check, inst)
+    pointer, index = inst.args
+    narrow = pointer.dtype is inst.dtype and inst.dtype.bits == 16
+    check.require(_is_team(pointer) and narrow, "parts have 16-bit elements, from team memory")
+    check.require(inst.lanes in (2, 4, 8), "a fragment has 1, 2 or 4 parts")
+    check.require(_is(index, "i64", 1), "the index of a fragment is an i64")
+    check.require(inst.attr[0] in (0, 1), "transposed is 0 or 1")
+
+
+def _mma(check: Checker, inst: Inst) -> None:
+    _warps(check, inst)
+    check.require(inst.attr[0] in MATRICES, f"{inst.attr[0]} is no matrix instruction")
+    how = MATRICES[inst.attr[0]]
+    operands, sums = len(how.a) + len(how.b), len(how.c) * HELD
+    parts, before = inst.args[:operands], inst.args[operands:]
+    check.require(len(before) == sums, f"{how.name} takes {operands} parts and {sums} sums")
+    check.require(all(_is(p, how.operand.code, HELD) for p in parts), "a part has another type")
+    check.require(all(_is(s, "f32", 1) for s in before), "sums are f32")
+    check.require(inst.dtype is dtypes.float32 and inst.lanes == sums, f"the result has {sums} f32")
+
+
+def _no_rule(check: Checker, inst: Inst) -> None:
+    """It stands for itself."""
+
+
+RULES: Final[dict[str, Callable[[Checker, Inst], None]]] = {
+    "copy": _copy, "commit": _no_rule, "wait": _wait, "fragment": _fragment, "mma": _mma,
+}  # fmt: skip
+"""A rule for each of these instructions."""
+POINTERS: Final = {"copy": (0, 2), "fragment": (0,)}
+"""Which of their operands are pointers."""

@@ -1,0 +1,280 @@
+"""Matrix instructions: the table, both IRs, the transformations, and the policy that picks them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gpu.backends.python.device import BLOCKS
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.kernel_interp import interpret_kernel
+from gpu.compiler.ir.kernel_text import parse_kernel, print_kernel
+from gpu.compiler.ir.kernel_verify import verify_kernel
+from gpu.compiler.ir.linear_interp import interpret_linear
+from gpu.compiler.ir.linear_text import parse_linear, print_linear
+from gpu.compiler.ir.linear_verify import verify_linear
+from gpu.compiler.ir.matrix import MATRICES, WARP, multiply, spread, whole
+from gpu.compiler.lower.linearize import linearize
+from gpu.compiler.opt.matrices import by_instructions
+from gpu.compiler.opt.opts import Fetch, Opt, Pipeline, Sink, Tensorize, apply
+from gpu.compiler.opt.policy import schedule
+from gpu.compiler.opt.tree import IllegalOpt, rewrite, walk
+from gpu.compiler.target import Target
+from gpu.core.dtype import dtypes
+from gpu.core.errors import VerifyError
+from unit.matrix_kernels import PRODUCTS, Array, Product
+
+GPU = replace(BLOCKS, name="gpu", threads=256, shared_bytes=64 << 10, warp=32, workers=2)
+
+
+def tiled(product: Product, target: Target = BLOCKS) -> K.Kernel:
+    """A product by matrix instructions."""
+    kernel, _ = schedule(product.kernel(), target)
+    assert any(isinstance(s, K.Mma) for s in walk(kernel.body)), "matrix instructions are used"
+    verify_kernel(kernel)
+    return kernel
+
+
+def without(kernel: K.Kernel, kind: type) -> K.Kernel:
+    """The kernel with no statements of a kind."""
+    body = rewrite(kernel.body, lambda s: K.Block(()) if isinstance(s, kind) else None)
+    assert isinstance(body, K.Block)
+    return kernel._replace(body=body)
+
+
+def run_kernel(kernel: K.Kernel, arrays: list[Array]) -> None:
+    interpret_kernel(kernel, {p.name: x for p, x in zip(kernel.params, arrays, strict=True)})
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_threads_hold_every_element_once(name: str) -> None:
+    how, rng = MATRICES[name], np.random.default_rng(1)
+    shapes = {"a": (how.m, how.k), "b": (how.n, how.k), "c": (how.m, how.n)}
+    held = {}
+    for operand, shape in shapes.items():
+        numbers = np.arange(np.prod(shape)).reshape(1, *shape)
+        held[operand] = spread(numbers, getattr(how, operand))
+        assert held[operand].shape[:2] == (1, WARP)
+        assert sorted(held[operand].ravel()) == list(range(numbers.size))
+        assert (whole(held[operand], getattr(how, operand), shape) == numbers).all()
+    # "PTX ISA", the figures of mma.m16n8k16: what thread 5 has.
+    places = [divmod(int(x), 16) for x in held["a"][0, 5].ravel()]
+    assert places == [(1, 2), (1, 3), (9, 2), (9, 3), (1, 10), (1, 11), (9, 10), (9, 11)]
+    assert [divmod(int(x), 16) for x in held["b"][0, 5].ravel()] == [(1, s) for s in (2, 3, 10, 11)]
+    assert [divmod(int(x), 8) for x in held["c"][0, 5].ravel()] == [(1, 2), (1, 3), (9, 2), (9, 3)]
+    a, b, c = (rng.standard_normal((3, *shapes[x])).astype(np.float32) for x in "abc")
+    total = multiply(how, spread(a, how.a), spread(b, how.b), spread(c, how.c))
+    want = c + a @ b.transpose(0, 2, 1)
+    np.testing.assert_allclose(whole(total, how.c, shapes["c"]), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("product", PRODUCTS, ids=str)
+def test_products_in_both_irs(product: Product) -> None:
+    kernel = tiled(product)
+    arrays = product.arrays(2)
+    run_kernel(kernel, arrays)
+    product.check(arrays)
+    program = linearize(kernel, BLOCKS)
+    verify_linear(program)
+    again = product.arrays(3)
+    interpret_linear(program, again)
+    product.check(again)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_products(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    m, n = (int(rng.integers(32, 140)) for _ in "mn")
+    k = int(rng.integers(16, 100))
+    dtype = (dtypes.float16, dtypes.bfloat16)[seed % 2]
+    left, right, fused = (bool(x) for x in rng.integers(0, 2, 3))
+    product = Product(m, n, k, dtype, int(rng.integers(1, 3)), left, right, fused)
+    target = (BLOCKS, GPU)[seed // 2 % 2]
+    arrays = product.arrays(seed)
+    interpret_linear(linearize(tiled(product, target), target), arrays)
+    product.check(arrays)
+
+
+@pytest.mark.parametrize("product", [Product(256, 256, 160), Product(128, 256, 128, left=True)])
+def test_large_tiles(product: Product) -> None:
+    kernel = tiled(product, GPU)
+    arrays = product.arrays(4)
+    interpret_linear(linearize(kernel, GPU), arrays)
+    product.check(arrays)
+
+
+@pytest.mark.parametrize("product", PRODUCTS[:4], ids=str)
+def test_texts_read_back(product: Product) -> None:
+    kernel = tiled(product)
+    assert print_kernel(parse_kernel(print_kernel(kernel))) == print_kernel(kernel)
+    program = linearize(kernel, BLOCKS)
+    assert print_linear(parse_linear(print_linear(program))) == print_linear(program)
+
+
+def test_a_missing_wait_shows() -> None:
+    product = PRODUCTS[0]
+    kernel = without(tiled(product), K.Wait)
+    for run in (run_kernel, lambda k, x: interpret_linear(linearize(k, BLOCKS), x)):
+        arrays = product.arrays(5)
+        run(kernel, arrays)
+        assert np.isnan(arrays[0].astype(np.float32)).any()
+
+
+def test_a_missing_barrier_is_a_race() -> None:
+    product = PRODUCTS[0]
+    kernel = without(tiled(product), K.Barrier)
+    with pytest.raises(VerifyError, match="a race"):
+        run_kernel(kernel, product.arrays(6))
+    with pytest.raises(VerifyError, match="a race"):
+        interpret_linear(linearize(kernel, BLOCKS), product.arrays(6))
+
+
+def test_copies_run_ahead() -> None:
+    kernel = tiled(Product(64, 64, 256), GPU)
+    waits = [s.pending for s in walk(kernel.body) if isinstance(s, K.Wait)]
+    copies = [s for s in walk(kernel.body) if isinstance(s, K.AsyncCopy)]
+    slots = {s.buf.shape[0] for s in walk(kernel.body) if isinstance(s, K.AsyncCopy)}
+    assert waits == [1] and slots == {3} and {s.size for s in copies} == {8}
+
+
+def changed(**replaced: str) -> K.Kernel:
+    """The first product with parts of its text replaced, each named by a word of `PARTS`."""
+    text = print_kernel(PRODUCTS[0].kernel())
+    for part, new in replaced.items():
+        assert PARTS[part] in text
+        text = text.replace(PARTS[part], new)
+    return parse_kernel(text)
+
+
+PARTS = {"declared": "a: f16[4096]", "operand": "cast.f32(a[64*i + r])", "combines": "add= mul"}
+OTHERS: dict[str, Callable[[], K.Kernel]] = {
+    "float32 is never rounded": lambda: changed(declared="a: f32[4096]", operand="a[64*i + r]"),
+    "not of 16 bits": lambda: changed(operand="mul(cast.f32(a[64*i + r]), 2.0:f32)"),
+    "no product of matrices": lambda: changed(combines="max= mul"),
+    "no tile": lambda: Product(16, 64, 64).kernel(),
+    "too short": lambda: Product(64, 64, 15).kernel(),
+}
+
+
+@pytest.mark.parametrize("reason", OTHERS)
+def test_what_is_no_product_for_instructions_says_why(reason: str) -> None:
+    kernel = OTHERS[reason]()
+    with pytest.raises(IllegalOpt, match=reason):
+        list(by_instructions(kernel, BLOCKS))
+    scheduled, _ = schedule(kernel, BLOCKS)
+    assert not any(isinstance(s, K.Mma) for s in walk(scheduled.body))
+
+
+def test_other_operands_are_made_narrow_while_they_are_copied() -> None:
+    kernel = changed(operand="cast.f32(neg(cast.f16(a[64*i + r])))", declared="a: f32[4096]")
+    done, opts = schedule(kernel, BLOCKS)
+    assert any(isinstance(s, K.Mma) for s in walk(done.body))
+    assert not any(isinstance(opt, Pipeline) for opt in opts)
+    out, a, b = PRODUCTS[0].arrays(7)
+    wide = a.astype(np.float32) * np.float32(1.001)
+    run_kernel(done, [out, wide, b])
+    PRODUCTS[0].check([out, -wide.astype(np.float16), b])
+
+
+def up_to(product: Product, kind: type) -> tuple[K.Kernel, list[Opt]]:
+    """The kernel before the first transformation of a kind, and what follows."""
+    opts = list(by_instructions(product.kernel(), BLOCKS))
+    at = next(i for i, opt in enumerate(opts) if isinstance(opt, kind))
+    return apply(product.kernel(), opts[:at]), opts[at:]
+
+
+def test_transformations_refuse_what_would_be_wrong() -> None:
+    before, (fetch, *_) = up_to(PRODUCTS[0], Fetch)
+    assert isinstance(fetch, Fetch)
+    with pytest.raises(IllegalOpt, match="not follow each other"):
+        apply(before, [fetch._replace(rows=fetch.columns, columns=fetch.rows)])
+    before, (tensorize, *_) = up_to(PRODUCTS[0], Tensorize)
+    assert isinstance(tensorize, Tensorize)
+    with pytest.raises(IllegalOpt, match="is of float16, not bfloat16"):
+        apply(before, [tensorize._replace(name="m16n8k16.bf16")])
+    with pytest.raises(IllegalOpt, match="no such instruction"):
+        apply(before, [tensorize._replace(name="m8n8k4.f64")])
+    with pytest.raises(IllegalOpt, match="no steps"):
+        apply(before, [tensorize._replace(axes=("ro", "rio"))])
+    with pytest.raises(IllegalOpt, match="products alone"):
+        apply(before, [Pipeline("ro", 2)])
+    sunk, _ = up_to(PRODUCTS[0], Sink)
+    with pytest.raises(IllegalOpt):
+        apply(sunk, [tensorize])
+    before, (ahead, *_) = up_to(PRODUCTS[0], Pipeline)
+    with pytest.raises(IllegalOpt, match="at least 9 iterations"):
+        apply(before, [Pipeline(ahead[0], 9)])
+
+
+HEAD = """kernel k(x: f16[64] global, y: f16[64] global)
+  alloc s: f16[512] team
+  loop w thread {threads}
+    alloc a: f16[1,4,2] fragment
+    alloc b: f16[1,2,2] fragment
+    alloc c: f32[1,2,2] private
+"""
+BROKEN = {
+    "does not begin at": "copy s[w] = x[8] size 8",
+    "has \\(4, 8, 16\\) bytes": "copy s[0] = x[0] size 3",
+    "only read": "copy s[0] = y[0] size 8\n    y[w] = 0.0:f16",
+    "begin at multiples of 8": "fragment a[0] = s[0] row 12 steps (96, 8)",
+    "783, is 783": "fragment a[0] = s[480] row 40 steps (8, 8)",
+    "no whole rows": "fragment a[0] = s[0] row 8 steps (64)",
+    "must be fragment": "fragment c[0] = s[0] row 8 steps (64)",
+    "must hold 2 parts": "mma c[0] += a[0] a[0] m16n8k16.f16",
+    "must hold bf16": "mma c[0] += a[0] b[0] m16n8k16.bf16",
+    "differs between threads": "if w - 1 >= 0\n      mma c[0] += a[0] b[0] m16n8k16.f16",
+    "only a mma reads": "y[w] = a[0, 0, 0]",
+}
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_rules_of_kernels(rule: str) -> None:
+    text = HEAD.format(threads=32) + f"    {BROKEN[rule]}\n"
+    with pytest.raises(VerifyError, match=rule):
+        verify_kernel(parse_kernel(text))
+
+
+def test_warps_are_whole() -> None:
+    text = HEAD.format(threads=48) + "    mma c[0] += a[0] b[0] m16n8k16.f16\n"
+    with pytest.raises(VerifyError, match="warps of 32, a block has 48"):
+        verify_kernel(parse_kernel(text))
+
+
+LINEAR = """program k(y: f16[64] written, x: f16[64])
+  %0 = param f16 y
+  %1 = param f16 x
+  %2 = const i64 0
+  %3 = local f16 512 team
+  %4 = loop thread 0..32
+    {line}
+  %9 = end %4
+"""
+BROKEN_LINES = {
+    "only read": "copy %3, %2, %0, %2 (8)",
+    "to team memory": "copy %0, %2, %1, %2 (8)",
+    "bytes": "copy %3, %2, %1, %2 (16)",
+    "from team memory": "%5 = fragment f16x8 %1, %2 (0)",
+    "1, 2 or 4 parts": "%5 = fragment f16x6 %3, %2 (0)",
+    "takes 6 parts and 4 sums": (
+        "%5 = fragment f16x2 %3, %2 (0)\n    %6 = mma f32x4 %5 (m16n8k16.f16)"
+    ),
+    "differs between threads": "%5 = lt b1 %4, %2\n    %6 = if %5\n      wait 0\n    endif %6",
+}
+
+
+@pytest.mark.parametrize("rule", BROKEN_LINES)
+def test_rules_of_linear_programs(rule: str) -> None:
+    line = BROKEN_LINES[rule].replace("wait 0", "wait (0)")
+    with pytest.raises(VerifyError, match=rule):
+        verify_linear(parse_linear(LINEAR.format(line=line)))
+
+
+def test_targets_differ_by_their_instructions() -> None:
+    assert BLOCKS.key != replace(BLOCKS, matrices=()).key
+    plain, _ = schedule(PRODUCTS[0].kernel(), replace(BLOCKS, matrices=()))
+    assert not any(isinstance(s, K.Mma) for s in walk(plain.body))
+    assert dtypes.float32 not in {how.operand for how in MATRICES.values()}
