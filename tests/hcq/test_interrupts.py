@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from linecache import getline
@@ -29,6 +30,8 @@ class _Strike:
         ours = "/gpu/hcq/" in name or "/gpu/core/" in name
         if not ours or _in_model(frame):
             return None
+        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            return self  # somebody puts Ctrl-C off
         # Real signals never come between a lock and its block, as a tracer on that line would.
         if event == "line" and not getline(name, frame.f_lineno).lstrip().startswith("with "):
             if self.left == 0:
