@@ -20,6 +20,7 @@ BackendType: Final = {
     0: "undefined", 1: "null", 2: "WebGPU", 3: "D3D11", 4: "D3D12", 5: "Metal", 6: "Vulkan",
     7: "OpenGL", 8: "OpenGLES",
 }  # fmt: skip
+BackendType_Null: Final = 1
 AdapterType: Final = {1: "discrete GPU", 2: "integrated GPU", 3: "CPU", 4: "unknown"}
 PowerPreference_LowPower: Final = 1
 PowerPreference_HighPerformance: Final = 2

@@ -248,3 +248,23 @@ def test_formats_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["export", "webgpu", "--help"])
     assert "example inputs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("\n\nnumber = [][3]", "line 3, in <module>: IndexError"),
+        (
+            "from gpu import Tensor\ninputs = {'x': Tensor([1.0])}\n"
+            "def helper(x):\n    return x.no_such_thing\n\ndef model(x):\n    return helper(x)\n",
+            "line 4, in helper: AttributeError",
+        ),
+    ],
+)
+def test_errors_of_the_file_itself_are_told_by_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, where: str
+) -> None:
+    code, folder = export(tmp_path, text)
+    told = capsys.readouterr().err
+    assert code == 1 and not folder.exists()
+    assert f"model.py, {where}" in told and "DEBUG=2" in told and "Traceback" not in told

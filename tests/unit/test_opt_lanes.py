@@ -9,9 +9,10 @@ from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.kernel_text import parse_kernel
 from gpu.compiler.ir.kernel_verify import verify_kernel
-from gpu.compiler.ir.linear import block_size, team_bytes
+from gpu.compiler.ir.linear import Program, block_size, team_bytes
 from gpu.compiler.ir.linear_interp import interpret_linear
 from gpu.compiler.lower.linearize import linearize
+from gpu.compiler.lower.quads import MANY_LOADS
 from gpu.compiler.opt.opts import Bind, Sink, Split, Stage
 from gpu.compiler.opt.policy import schedule
 from gpu.compiler.opt.tree import reads as reads_of
@@ -21,6 +22,8 @@ from gpu.compiler.target import Target
 
 LANES = Target("lanes", BLOCKS.native, "worker", 1, 32, 16)
 POSING = wgsl_target(WGSLLimits(is_cpu=True), has_f16=False)
+# The same where memory is accessed four words at a time.
+FOURS = wgsl_target(WGSLLimits(is_cpu=True, quads=True), has_f16=False)
 
 # Three taps along lines of 24, of which the outer two may lie outside.
 CONVOLUTION = """kernel convolution(out: f32[768] global, x: f32[288] global, w: f32[72] global)
@@ -72,6 +75,11 @@ MATMUL = """kernel matmul(out: f32[{size}] global, a: f32[{size}] global, b: f32
       loop k serial {n}
         s[] add= mul(a[{n}*i + k], b[{n}*k + j])
       out[{n}*i + j] = s[]
+"""
+
+SHIFTED = """kernel shifted(out: f32[{size}] global, x: f32[{size}] global)
+  loop i serial {n}
+    out[i] = x[i + 3]
 """
 
 
@@ -210,6 +218,61 @@ def test_lanes_of_a_cpu_have_tiles_of_products() -> None:
     np.testing.assert_allclose(
         result(kernel, POSING, a, b), (a @ b).reshape(-1), rtol=1e-3, atol=1e-4
     )
+
+
+def accesses(program: Program, op: str) -> list[int]:
+    """The lanes of each load or store of a parameter."""
+    insts = [i for i in program.body if i.op == op and i.args[0].op == "param"]
+    return [(i if op == "load" else i.args[2]).lanes for i in insts]
+
+
+@pytest.mark.parametrize("n", [64, 48])
+def test_products_take_four_steps_of_operands_read_by_fours(n: int) -> None:
+    kernel, _ = schedule(parse_kernel(MATMUL.format(size=n * n, n=n)), FOURS)
+    program = linearize(kernel, FOURS)
+    assert set(accesses(program, "store")) == set(accesses(program, "load")) == {4}
+    products = sum(inst.op == "alu" and inst.attr[0] == "fma" for inst in program.body)
+    assert (products, len(accesses(program, "load"))) == (16 * 16 * 4, 16 + 16)
+    a, b = random(n, n), random(n, n)
+    np.testing.assert_allclose(
+        result(kernel, FOURS, a, b), (a @ b).reshape(-1), rtol=1e-3, atol=1e-4
+    )
+
+
+def test_transpositions_by_fours_are_squares_in_registers() -> None:
+    kernel, _ = schedule(parse_kernel(TRANSPOSE.format(size=96 * 64, m=96, n=64)), FOURS)
+    program = linearize(kernel, FOURS)
+    assert set(accesses(program, "store")) == set(accesses(program, "load")) == {4}
+    x = random(64, 96)
+    np.testing.assert_array_equal(result(kernel, FOURS, x), x.T.reshape(-1))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(16, 512), (40, 256), (64, 128)])
+def test_rows_that_threads_share_are_read_by_fours(rows: int, columns: int) -> None:
+    text = SOFTMAX.format(size=rows * columns, rows=rows, columns=columns)
+    kernel, _ = schedule(parse_kernel(text), FOURS)
+    program = linearize(kernel, FOURS)
+    assert set(accesses(program, "load")) == {4}
+    x = random(rows, columns)
+    e = np.exp(x - x.max(1, keepdims=True))
+    wanted = (e / e.sum(1, keepdims=True)).reshape(-1)
+    np.testing.assert_allclose(result(kernel, FOURS, x), wanted, rtol=1e-4)
+
+
+def test_what_is_loaded_seldom_is_not_copied() -> None:
+    text = SHIFTED.format(n=MANY_LOADS - 1, size=MANY_LOADS + 8)
+    program = linearize(schedule(parse_kernel(text), FOURS)[0], FOURS)
+    assert set(accesses(program, "load")) == {1}
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3])
+def test_places_of_which_no_part_is_known_choose_from_a_quad(size: int) -> None:
+    n = 3 * MANY_LOADS + size
+    program = linearize(schedule(parse_kernel(SHIFTED.format(n=n, size=n + 8)), FOURS)[0], FOURS)
+    assert set(accesses(program, "load")) == {4}
+    x, out = random(-(-(n + 8) // 4) * 4), np.zeros(n + 8, np.float32)
+    interpret_linear(program, [out, x])
+    np.testing.assert_array_equal(out[:n], x[3 : n + 3])
 
 
 @pytest.mark.parametrize(("n", "ends"), [(64, False), (72, True)])

@@ -107,14 +107,23 @@ class Connection:
             forceFallbackAdapter=preference == "FALLBACK",
         )
         got, why = self._request(self.library.InstanceRequestAdapter2, self.instance, options)
+        if got and self._info(got).backendType == api.BackendType_Null:
+            got, why = 0, "only Dawn's null backend, which computes nothing"
         if not got:
             raise DeviceError(
                 f"WebGPU finds no {preference.lower()} adapter ({why or 'no reason given'});"
                 " install a Vulkan driver, on Debian the packages libvulkan1 and"
                 " mesa-vulkan-drivers (which has one that runs on the CPU), or choose another with"
-                " WEBGPU_ADAPTER"
+                " WEBGPU_ADAPTER; where VK_ICD_FILENAMES is set it must name a driver that exists"
             )
         return got
+
+    def _info(self, adapter: int) -> api.AdapterInfo:
+        """What an adapter is; the texts in it are gone."""
+        info = api.AdapterInfo()
+        self.library.AdapterGetInfo(adapter, ctypes.byref(info))
+        self.library.AdapterInfoFreeMembers(info)
+        return info
 
     def _request_device(self) -> int:
         wanted = [FEATURES[name] for name in sorted(self.features)]

@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import os
 import sys
+import traceback
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from gpu.compiler.ir.dims import Symbol, find_symbols, has_symbols
 from gpu.compiler.ir.index_expr import Expr
 from gpu.core.dtype import dtypes
-from gpu.core.errors import InvalidType, InvalidValue, Unsupported
+from gpu.core.errors import GpuError, InvalidType, InvalidValue, Unsupported
 from gpu.core.files import read_bytes
 from gpu.tensor.jit import Jit
 from gpu.tensor.nn.state import get_state_dict
@@ -50,7 +51,7 @@ def load_model(path: Path) -> Model:
     """Runs a file and reads what it defines.
 
     Raises InvalidValue for a file that cannot be read or is no Python, InvalidType and InvalidValue
-    where it does not define what it should, and whatever the file itself raises.
+    where it does not define what it should, InvalidValue for what its code raises.
     """
     namespace = _run(path)
     for name in ("model", "inputs"):
@@ -71,13 +72,18 @@ def load_model(path: Path) -> Model:
     inputs = {n: _tensor(path, n, v) for n, v in given.items() if n not in values}
     title, _, text = inspect.cleandoc(namespace["__doc__"] or path.stem).partition("\n\n")
     return Model(
-        lambda tensors: named_outputs(path, call(given | tensors)),
+        lambda tensors: named_outputs(path, _called(path, call, given | tensors)),
         inputs,
         values,
         " ".join(title.split()),
         " ".join(text.partition("\n\n")[0].split()),
         _names_of_tensors(model),
     )
+
+
+def _called(path: Path, call: Callable[[dict[str, Any]], Any], inputs: dict[str, Any]) -> object:
+    with _located(path):
+        return call(inputs)
 
 
 def _run(path: Path) -> dict[str, Any]:
@@ -95,13 +101,34 @@ def _run(path: Path) -> dict[str, Any]:
     sys.modules[_MODULE] = module  # where dataclasses look for the module of a class
     sys.path.insert(0, os.path.abspath(path.parent))
     try:
-        exec(code, module.__dict__)
+        with _located(path):
+            exec(code, module.__dict__)
     except SystemExit as error:
         raise InvalidValue(
             f"{path}: ends the process while it is loaded, with {error.code!r}; leave the call of"
             " exit out, or under if __name__ == '__main__'"
         ) from error
     return module.__dict__
+
+
+@contextlib.contextmanager
+def _located(path: Path) -> Iterator[None]:
+    """Errors of the file's own code with the line they come from; ours say enough themselves.
+
+    Raises InvalidValue, whose cause is the file's error.
+    """
+    try:
+        yield
+    except GpuError:
+        raise
+    except Exception as error:  # whatever other people's code raises
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame for frame in frames if frame.filename == str(path)]
+        where = f"line {lines[-1].lineno}, in {lines[-1].name}" if lines else "when it is called"
+        raise InvalidValue(
+            f"{path}, {where}: {type(error).__name__}: {error}; with DEBUG=2 the whole traceback is"
+            " shown"
+        ) from error
 
 
 # Inputs.

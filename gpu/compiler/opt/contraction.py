@@ -149,8 +149,8 @@ def tile(c: Contraction, target: Target) -> Iterator[Opt]:
         yield from levels.bind("s")
     if target.native.quads:
         yield from _steps(c.reduction[-1])
-    # Rows left over beside the loop over the others would be more than a nest, and then no grid.
-    rounded = target.parallel == "grid" and c.u.stop is None
+    # Where tiles are large, few rows left over beside the loop over the others are much text.
+    rounded = target.native.scalar and c.u.stop is None
     yield from _split_across(c.u, counted, levels, tiles.rows, rounded)
 
 

@@ -201,6 +201,20 @@ def test_no_adapter_says_what_to_install(
         Connection(Library(find_library()), "LOW-POWER")
 
 
+def test_the_backend_that_computes_nothing_is_no_adapter(
+    need: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("webgpu")
+    options = api.RequestAdapterOptions
+
+    def null(**fields: int) -> api.RequestAdapterOptions:
+        return options(**(fields | {"backendType": api.BackendType_Null}))
+
+    monkeypatch.setattr(api, "RequestAdapterOptions", null)
+    with pytest.raises(DeviceError, match=r"null backend.*VK_ICD_FILENAMES"):
+        Connection(Library(find_library()), "HIGH-PERFORMANCE")
+
+
 def test_an_architecture_cannot_be_chosen() -> None:
     with pytest.raises(Unsupported, match="no architectures"):
         open_device("WEBGPU", DeviceSpec("WEBGPU", arch="gfx1100"))

@@ -1,0 +1,89 @@
+"""Kernels that load from textures: odd sizes, places anywhere, and memory that changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpu import Tensor
+from gpu.backends.webgpu.device import WebGPU
+from gpu.runtime.device import Device
+
+Array = np.ndarray[Any, Any]
+SEEDS = range(2)
+
+
+@pytest.fixture(autouse=True)
+def device(webgpu: WebGPU) -> None:
+    """Only where WebGPU is, and with an adapter that is worth it."""
+    default = Device["WEBGPU"].renderer
+    if not default.target.native.quads:
+        pytest.skip(f"{webgpu.link.connection.name} loads from buffers as fast")
+
+
+def on_device(x: Array) -> Tensor:
+    return Tensor(x, device="WEBGPU").realize()
+
+
+def numbers(seed: int, *shape: int) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def near(got: Tensor, wanted: Array) -> None:
+    np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_products_of_any_size(seed: int) -> None:
+    n, m, k = np.random.default_rng(seed).integers(40, 150, 3)
+    a, b = numbers(seed, n, k), numbers(seed, k, m)
+    near(on_device(a) @ on_device(b), a @ b)
+    near(on_device(b).permute(1, 0) @ on_device(a).permute(1, 0), (a @ b).T)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_convolutions_read_lines_that_begin_anywhere(seed: int) -> None:
+    channels, size, taps, pad = np.random.default_rng(seed).integers((2, 14, 2, 0), (6, 40, 5, 3))
+    x, w = numbers(seed, 2, channels, size, size), numbers(seed, 8, channels, taps, taps)
+    padded = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (taps, taps), axis=(2, 3))
+    wanted = np.einsum("nchwij,ocij->nohw", windows, w)
+    near(on_device(x).conv2d(on_device(w), padding=int(pad)), wanted)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_views_whose_rows_begin_anywhere(seed: int) -> None:
+    x = numbers(seed, 101, 83 + seed)
+    t = on_device(x)
+    near(t[3:, 5:] * 2, x[3:, 5:] * 2)
+    near(t.flip(1) + 1, x[:, ::-1] + 1)
+    near(t.permute(1, 0).contiguous(), x.T)
+    near(t.pad(((0, 0), (1, 2))) + 0.5, np.pad(x, ((0, 0), (1, 2))) + 0.5)
+    near(t.sum(0), x.sum(0))
+
+
+def test_words_keep_their_bits() -> None:
+    bits = np.random.default_rng(0).integers(0, 1 << 32, 20000, dtype=np.uint32)
+    for dtype in (np.uint32, np.int32):
+        x = bits.view(dtype)
+        np.testing.assert_array_equal((on_device(x) ^ 5).numpy(), x ^ 5)
+
+
+def test_textures_follow_their_memory() -> None:
+    x = numbers(0, 300, 300)
+    t = on_device(x)
+    near(t.permute(1, 0).contiguous(), x.T)
+    t.assign(t + 1).realize()  # by a kernel
+    near(t.permute(1, 0).contiguous(), x.T + 1)
+    for number in range(3):  # by copies into memory that is used again
+        other = x * number
+        near(on_device(other).permute(1, 0).contiguous(), other.T)
+
+
+@pytest.mark.parametrize("words", [4, 8192, 8196, 70001])
+def test_textures_have_whole_rows_and_what_is_left(words: int) -> None:
+    x = np.arange(words, dtype=np.int32)
+    index = np.random.default_rng(words).integers(0, words, words + 9000).astype(np.int32)
+    np.testing.assert_array_equal(on_device(x)[on_device(index)].numpy(), x[index])
