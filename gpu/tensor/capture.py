@@ -7,6 +7,7 @@ Part of `gpu.jit`; see `gpu/tensor/jit.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -202,7 +203,7 @@ class Capture:
             if slot >= count:
                 old = slots[slot]
                 slots[slot] = Buffer(old.device, old.size, old.dtype)
-        with touching_alone() as alone:
+        with touching_alone() if schedule.reuses else nullcontext() as alone:
             reused = schedule.reused(may_change) if alone else {}
             prepared.run_in_place(slots, reused, vals, before_changes)
         return [slots[slot] for slot in schedule.outputs]

@@ -382,8 +382,5 @@ class _Linearizer:
 
 
 def _is_product(value: K.Value) -> bool:
-    return (
-        value.kind == "alu"
-        and value.attr[0] == "mul"
-        and value.dtype in (dtypes.float32, dtypes.float64)
-    )
+    floats = (dtypes.float32, dtypes.float64)
+    return value.kind == "alu" and value.attr[0] == "mul" and value.dtype in floats
