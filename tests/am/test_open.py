@@ -27,6 +27,7 @@ from gpu.core.trace import Recorder, read_trace
 from gpu.drivers.am.device import KfdDevice
 from gpu.drivers.am.kfd import Kfd
 from gpu.drivers.am.port import QueueOptions, open_port
+from gpu.drivers.am.queues import QueueKind
 from gpu.drivers.am.session import session_of
 from gpu.hcq.conformance.kit import download, numbers, upload
 from gpu.hcq.ports import MemoryKind
@@ -143,10 +144,14 @@ def test_what_a_gpu_must_be(sim: SimWorld) -> None:
         _open(World(other.os, sim.waiter))
 
 
-def test_many_dies_are_refused() -> None:
+def test_many_dies_read_aql() -> None:
     sim = SimWorld(seed=1, chip="gfx942")
-    with pytest.raises(Unsupported, match="8 dies"):
-        _open(World(sim.os, sim.waiter))
+    world = World(sim.os, sim.waiter)
+    with pytest.raises(Unsupported, match="a PM4 queue on 8 dies: open an AQL queue"):
+        KfdDevice.open(world, options=replace(SMALL, compute="pm4"))
+    with _open(world) as device:
+        assert {queue.kind for queue in device.port.queues["compute"]} == {QueueKind.AQL}
+        _works(device)
     sim.close()
 
 

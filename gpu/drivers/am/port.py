@@ -45,18 +45,18 @@ class QueueOptions:
     """Which queues a device gets; sizes of rings are bytes, powers of two from 4096 up.
 
     Attributes:
-        compute: what its compute queues read.
+        compute: what its compute queues read; by default PM4, and AQL where a GPU has several dies.
         compute_queues: how many; copy queues likewise, and fewer where the hardware has fewer.
     """
 
-    compute: ComputeKind = "pm4"
+    compute: ComputeKind | None = None
     compute_queues: int = 2
     copy_queues: int = 2
     compute_ring: int = 1 << 20
     copy_ring: int = 1 << 18
 
     def __post_init__(self) -> None:
-        if self.compute not in ("pm4", "aql"):
+        if self.compute not in (None, "pm4", "aql"):
             raise InvalidValue(f"compute queues of {self.compute!r}: give 'pm4' or 'aql'")
         if min(self.compute_queues, self.copy_queues) < 1:
             raise InvalidValue(
@@ -149,6 +149,8 @@ class KfdPort:
         self.queues: Mapping[str, Sequence[KfdQueue]] = {}
         self.explain: Callable[[int], str] = lambda address: self.advice
         self._options = options
+        default = "aql" if target.xccs > 1 else "pm4"
+        self._is_aql = (options.compute or default) == "aql"
         self._opened = Undo()  # all but queues, which end before
         self._queues = Undo()
 
@@ -163,8 +165,7 @@ class KfdPort:
         self._opened.add(self.memory.close)
         self._opened.add(self.hdp.close)
         wake = Wake(GpuVA(slot), event.number)
-        is_aql = self._options.compute == "aql"
-        self._encoder: Encoder = (AqlEncoder if is_aql else Pm4Encoder)(self.target, wake)
+        self._encoder: Encoder = (AqlEncoder if self._is_aql else Pm4Encoder)(self.target, wake)
         self._copier = SdmaEncoder(self.target, wake)
         self.open_queues()
 
@@ -182,7 +183,7 @@ class KfdPort:
             self._queues.add(queue.close)
             return queue
 
-        kind = QueueKind.AQL if options.compute == "aql" else QueueKind.PM4
+        kind = QueueKind.AQL if self._is_aql else QueueKind.PM4
         most = gpu.num_sdma_engines * gpu.num_sdma_queues_per_engine
         self.queues = {
             "compute": [

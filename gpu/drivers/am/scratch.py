@@ -81,7 +81,8 @@ def resource_descriptor(target: Target, scratch: Scratch, wave32: bool) -> tuple
     else:
         last |= _NUM_FORMAT_UINT << 12 | _DATA_FORMAT_32 << 15
     address = scratch.address
-    return address & 0xFFFF_FFFF, address >> 32 | _SWIZZLE, scratch.size.total, last
+    size = scratch.size.total // target.xccs  # each die has a part
+    return address & 0xFFFF_FFFF, address >> 32 | _SWIZZLE, size, last
 
 
 def ring_size(target: Target, size: ScratchSize) -> int:
@@ -96,5 +97,5 @@ def ring_size(target: Target, size: ScratchSize) -> int:
         raise InvalidValue(
             f"{size.per_wave // _LANES} bytes of scratch memory for each lane: at most {most}"
         )
-    waves = min(size.waves // engines, register.field("WAVES").largest)
+    waves = min(size.waves // engines // target.xccs, register.field("WAVES").largest)
     return register(WAVES=waves, WAVESIZE=units).value

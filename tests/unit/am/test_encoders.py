@@ -20,7 +20,13 @@ from gpu.drivers.am.kernel_object import read_code_object
 from gpu.drivers.am.pm4_decode import decode_pm4
 from gpu.drivers.am.pm4_encoder import Pm4Encoder
 from gpu.drivers.am.program import AmProgram, LoadedKernel, dispatch_state
-from gpu.drivers.am.scratch import Scratch, ScratchSize, ring_size, scratch_size
+from gpu.drivers.am.scratch import (
+    Scratch,
+    ScratchSize,
+    resource_descriptor,
+    ring_size,
+    scratch_size,
+)
 from gpu.drivers.am.sdma import SdmaEncoder
 from gpu.drivers.am.target import HdpFlush, Target, Wake
 from gpu.hcq.args import ArgumentLayout
@@ -525,10 +531,28 @@ def test_aql_in_the_ring_only() -> None:
         encoder.filler(32)
     with pytest.raises(Unsupported):
         encoder.call(Symbol("x"), 0, 64)
-    with pytest.raises(Unsupported, match="dies"):
-        AqlEncoder(Target((9, 4, 2), (4, 4, 2), xccs=8))
     with pytest.raises(Unsupported, match="copy queue"):
         encoder.encode([Copy(0, 0x10000, 1 << 14)])
+
+
+def test_several_dies() -> None:
+    """What writes is for the first die; launches write back the L2 of each; scratch is shared."""
+    target = Target((9, 4, 2), (4, 4, 2), shader_engines=32, compute_units=304, xccs=8)
+    prog = program(null(), "add", cpu="gfx942")
+    args = prog.arguments(0x1000, 0x2000, vals=(1,))
+    wait, write, copy = Wait(At(0x3000), 1), WriteMem(0x4000, bytes(8)), Copy(0x5000, 0x6000, 8)
+    encoded = AqlEncoder(target).encode([Launch(prog, args, ONE, ONE), wait, write, copy])
+    ring, _, words = resolve(encoded)
+    assert struct.unpack_from("<H", ring)[0] == 0x100 | 2 | 2 << 9 | 2 << 11
+    kinds = ["WAIT_REG_MEM", "PRED_EXEC", "WRITE_DATA", "ACQUIRE_MEM", "PRED_EXEC", "COPY_DATA"]
+    assert names(words) == kinds
+    # Header and words of WRITE_DATA with two words, and of COPY_DATA.
+    masks = [struct.unpack_from("<2I", words, at)[1] for at in (28, 28 + 8 + 24 + 28)]
+    assert masks == [1 << 24 | 6, 1 << 24 | 6]
+    size = scratch_size(target, 16)
+    assert size.total == 1024 * 304 * 32 and ring_size(target, size) == 1 << 12 | 304 * 32 // 8
+    scratch = Scratch(GpuVA(0x7C00_0000_0000), size)
+    assert resource_descriptor(target, scratch, False)[2] == size.total // 8
 
 
 def test_aql_garbage_is_shown_whole() -> None:
