@@ -69,14 +69,18 @@ class NirExecutor:
     """Runs the programs that it was told of, all of a grid at once."""
 
     def __init__(self) -> None:
-        self.known: dict[bytes, NirProgram] = {}
+        self.known: dict[tuple[bytes, int], NirProgram] = {}  # by code and threads of a block
         self.seen: list[Launch] = []
 
     def launch(self, launch: Launch, memory: KernelMemory) -> RunningKernel:
         self.seen.append(launch)
-        for code, program in self.known.items():
+        for (code, block), program in self.known.items():
             is_mapped = memory.code.is_mapped(launch.program, len(code))
-            if is_mapped and bytes(memory.code.read(launch.program, len(code))) == code:
+            if (
+                block == launch.block.x
+                and is_mapped
+                and bytes(memory.code.read(launch.program, len(code))) == code
+            ):
                 return _Running(program, launch, memory)
         raise AssertionError(f"nobody told what the code at {launch.program:#x} is")
 
@@ -106,7 +110,8 @@ class TellingCompiler(NakCompiler):
     def compile_many_cached(self, sources: Sequence[str]) -> list[bytes]:
         libs = self.compile_many(sources)
         for source, lib in zip(sources, libs, strict=True):
-            self._executor.known[NakBinary.unpack(lib).code] = parse_nir(source)
+            nir = parse_nir(source)
+            self._executor.known[NakBinary.unpack(lib).code, nir.block] = nir
         return libs
 
 
@@ -137,7 +142,7 @@ def packed(device: RmDevice, program: Program, executor: NirExecutor, local: int
     """A binary as of NAK, with made-up code."""
     nir = parse_nir(NAKRenderer(f"sm_{device.target.sm}").render(program))
     code = program.name.encode().ljust(32, b"\0")
-    executor.known[code] = nir
+    executor.known[code, nir.block] = nir
     sizes = (24, 1, nir.block, nir.shared, local, nir.parameters)
     return NakBinary(device.target.sm, *sizes, program.name, code, "").pack()
 
