@@ -71,7 +71,7 @@ INTRINSICS: dict[str, tuple[int, int, dict[str, int]]] = {
     "load_local_invocation_id": (364, 0, {}), "load_reg": (443, 1, {"BASE": 0}),
     "load_scratch": (482, 1, {"ALIGN_MUL": 0, "ALIGN_OFFSET": 1}),
     "load_shared": (489, 1, {"ALIGN_MUL": 1, "ALIGN_OFFSET": 2, "BASE": 0}),
-    "load_workgroup_id": (580, 0, {}),
+    "load_workgroup_id": (580, 0, {}), "shuffle_xor": (652, 2, {}),
     "store_global": (669, 2, {"ACCESS": 1, "ALIGN_MUL": 2, "ALIGN_OFFSET": 3, "WRITE_MASK": 0}),
     "store_reg": (685, 2, {"BASE": 0, "WRITE_MASK": 1}),
     "store_scratch": (688, 2, {"ALIGN_MUL": 0, "ALIGN_OFFSET": 1, "WRITE_MASK": 2}),

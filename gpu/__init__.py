@@ -63,10 +63,20 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("gpu.nn")
     home = _HOMES.get(name)
     if home is None:
-        raise AttributeError(f"module 'gpu' has no attribute {name!r}")
+        raise AttributeError(_why_missing(name))
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
+
+
+def _why_missing(name: str) -> str:
+    if name.startswith("_"):
+        return f"module 'gpu' has no attribute {name!r}"
+    from gpu.core.dtype import dtypes
+    from gpu.tensor.tensor import Tensor
+    from gpu.tensor.torchnames import missing_from_package
+
+    return missing_from_package(name, dir(Tensor), dir(dtypes))
 
 
 def __dir__() -> list[str]:

@@ -181,7 +181,7 @@ def _draw(training: Training, predicted: npt.NDArray[np.int64], path: Path) -> N
 
 
 def _simulate(training: Training, predicted: npt.NDArray[np.int64]) -> None:
-    from gpu.cli.demo_simulated import CHIP, run_simulated
+    from gpu.cli.demo_simulated import run_simulated
 
     try:
         found = run_simulated(training)
@@ -191,7 +191,7 @@ def _simulate(training: Training, predicted: npt.NDArray[np.int64]) -> None:
     same = int((found.predicted == predicted).sum())
     _tell(
         "simulated",
-        f"{same} of {len(predicted)} answers are the same on a simulated {CHIP}, "
+        f"{same} of {len(predicted)} answers are the same on a simulated {found.chip}, "
         f"{found.seconds:.1f} s",
     )
     counts = found.counts

@@ -1,4 +1,4 @@
-"""The end of `gpu demo`: the trained network again, on a simulated AMD GPU.
+"""The end of `gpu demo`: the trained network again, on a simulated GPU.
 
 Compiler, driver, command queues and machine code are those of a real one; only what lies below the
 operating system is a model. See docs/simulator.md.
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.cli.demo_training import Digits, Network, Training
-from gpu.core.config import Context
+from gpu.core.config import Context, config
 from gpu.core.errors import Unsupported
 from gpu.nn.state import get_state_dict, load_state_dict
 from gpu.runtime.device import Device
@@ -23,7 +23,7 @@ from gpu.sim.isa.native import host_level
 from gpu.sim.machine import machines
 from gpu.tensor.tensor import Tensor
 
-CHIP: Final = "gfx1100"
+_CHIP: Final = "gfx1100"
 _DEVICE: Final = "AMD"
 
 
@@ -31,11 +31,13 @@ class Simulated(NamedTuple):
     """What came of it.
 
     Attributes:
+        chip: the GPU.
         predicted: what the network takes each digit for.
         counts: what the machine did for it, opening it included where that was the first time.
         seconds: how long it took.
     """
 
+    chip: str
     predicted: npt.NDArray[np.int64]
     counts: Counts
     seconds: float
@@ -44,17 +46,20 @@ class Simulated(NamedTuple):
 def run_simulated(training: Training) -> Simulated:
     """Has the digits of `training.testing` recognised by a simulated GPU.
 
-    Raises Unsupported where kernels for it cannot be compiled or run here, or where AMD is real.
+    One of AMD's, or of NVIDIA's where the demo itself ran on one. Raises Unsupported where kernels
+    for it cannot be compiled or run here, or where AMD is real.
     """
+    on_nv = bool(config.SIM) and Device.DEFAULT.partition(":")[0] == "NV"
+    chip, name = (config.SIM, Device.DEFAULT) if on_nv else (_CHIP, _DEVICE)
     if not machines() and any(device.device == _DEVICE for device in Device.opened()):
         raise Unsupported(f"{_DEVICE} is a real GPU in this process: there is none beside it")
     host_level()  # before the work, what would end it
     state = {name: value.numpy() for name, value in get_state_dict(training.network).items()}
     before, start = _total(), time.perf_counter()
-    with Context(SIM=CHIP, DEV=_DEVICE):
+    with Context(SIM=chip, DEV=name):
         predicted = _predict(state, training.testing)
     seconds = time.perf_counter() - start
-    return Simulated(predicted, _total() - before, seconds)
+    return Simulated(chip, predicted, _total() - before, seconds)
 
 
 def _predict(state: Mapping[str, npt.NDArray[np.generic]], digits: Digits) -> npt.NDArray[np.int64]:

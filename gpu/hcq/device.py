@@ -287,6 +287,11 @@ class HCQDevice:
                 f"forked: it belongs to process {self._pid}; open it in this process"
             )
 
+    def forget_error(self) -> None:
+        """Go on after a fault, with other queues; see `gpu.hcq.recovery`. Under the lock."""
+        self._error = None
+        self._publishing = []
+
     def _check(self) -> None:
         self.check_usable()
         try:

@@ -8,6 +8,10 @@
 True
 """
 
+from __future__ import annotations
+
+from typing import NoReturn
+
 from gpu.nn import optim, state
 from gpu.tensor.nn.layers import (
     Conv1d,
@@ -48,3 +52,12 @@ __all__ = [
     "optim",
     "state",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    if name.startswith("_"):
+        raise AttributeError(f"module 'gpu.nn' has no attribute {name!r}")
+    from gpu.tensor.tensor import Tensor
+    from gpu.tensor.torchnames import missing_from_nn
+
+    raise AttributeError(missing_from_nn(name, dir(Tensor), __all__))

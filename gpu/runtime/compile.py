@@ -116,7 +116,10 @@ def _planned(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> _Planned
     stores = find_stores(roots, in_memory)
     stores = {node: store for node, store in stores.items() if store.leaf not in viewed}
     plan = plan_fusion(roots, in_memory, stores, _most_buffers)
-    reuses = tuple((node, leaf) for node, leaf in plan.reuses if leaf not in viewed)
+    # Nor may a kernel read and write one image.
+    reuses = tuple(
+        (node, leaf) for node, leaf in plan.reuses if leaf not in viewed and not node.dtype.is_image
+    )
     return _Planned(roots, plan._replace(reuses=reuses), views)
 
 

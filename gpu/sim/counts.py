@@ -19,7 +19,7 @@ class Counts:
         kernels: grids that were begun.
         instructions: machine instructions that waves have executed, each once for all lanes of its
             wave, waits and hints included. They are added when a grid ends; one that faults or is
-            given up adds nothing. NVIDIA's machines have none: their executors do not tell.
+            given up adds nothing. On NVIDIA's machines they are PTX instructions.
     """
 
     ioctls: int = 0

@@ -21,6 +21,7 @@ from gpu.sim.physical import Pool
 from gpu.sim.process import SimFile, SimProcess
 from gpu.sim.record import DebugChannel
 from gpu.sim.tree import FileTree
+from gpu.sim.undisturbed import Undisturbed
 
 _MOST_STEPS: Final = 64  # that an engine makes before another may
 _CALL_SHARE: Final = 0.25  # of calls during which an engine works
@@ -72,7 +73,9 @@ class SimWaiter:
         """Lets engines work for a while. Raises HwTimeout at once when none can do anything."""
         with self._machine.lock:
             machine, deadline = self._machine, self._machine.clock.now_ns + timeout_ns
-            if not machine.work(deadline) and not machine.let_others(deadline):
+            with machine.undisturbed:
+                worked = machine.work(deadline)
+            if not worked and not machine.let_others(deadline):
                 raise machine.stuck("idle")
 
 
@@ -86,6 +89,7 @@ class Machine(ABC):
         os, waiter: what a driver of the first process is given.
         process: that process; `new_process` makes others, `SimProcess.fork` children.
         debug, clock, rng: the parts, for tests.
+        undisturbed: keeps Ctrl-C out of calls and engines.
         counts: how much it has done.
         is_served: whether other real processes use it; see `gpu.sim.server`.
         devices: what opens each device file.
@@ -97,6 +101,7 @@ class Machine(ABC):
     def __init__(self, seed: int, plan: FaultPlan, host_memory: int):
         self.lock = threading.RLock()  # threads of a driver come one after another
         self._others = threading.Condition(self.lock)
+        self.undisturbed = Undisturbed()
         self.is_served = False
         self.clock = VirtualClock()
         self.debug = DebugChannel(self.clock)

@@ -35,7 +35,7 @@ class SimOs:
             opener = world.devices.get(path)
             if opener is None:
                 raise SysError(errno.EACCES if world.tree.has(path) else errno.ENOENT)
-            with world.lock:
+            with world.lock, world.undisturbed:
                 return self._process.add_file(opener(self._process), path)
         except SysError as error:
             _fail("opening", path, error)
@@ -43,7 +43,7 @@ class SimOs:
     def close(self, fd: int) -> None:
         """Closes a descriptor that `open` or an ioctl gave."""
         try:
-            with self._process.world.lock:
+            with self._process.world.lock, self._process.world.undisturbed:
                 self._process.close_file(fd)
         except SysError as error:
             _fail("closing", f"fd {fd}", error)
@@ -54,7 +54,7 @@ class SimOs:
         found: OpenFile | None = None
         try:
             found = process.file(fd)
-            with process.world.lock:
+            with process.world.lock, process.world.undisturbed:
                 process.world.work_a_little()
                 return found.file.ioctl(process, request, argument_memory(argument))
         except SysError as error:
@@ -70,7 +70,7 @@ class SimOs:
             return hostmem.map_file(-1, 0, size, prot, flags, address)
         try:
             file = self._process.file(fd).file
-            with self._process.world.lock:
+            with self._process.world.lock, self._process.world.undisturbed:
                 return file.mmap(self._process, size, prot, flags, offset, address)
         except SysError as error:
             if error.number == errno.ENOMEM:

@@ -171,6 +171,8 @@ class TensorBase(Gradients):
 
         A tensor that is sharded is put together. Raises ConfigError for a name that is not known.
         """
+        if isinstance(device, DType):
+            raise InvalidType(f"to() takes a device, got {device.name}; cast() converts to a dtype")
         return self._wrap(G.copy(self._node, Device.canonicalize(device)))
 
     def to_(self, device: Place | None) -> Self:
@@ -288,8 +290,9 @@ def node_of(data: object, device: Place, dtype: DType | None) -> Node:
         node = _node_of_array(_as_array(data, dtype), device)
     else:
         raise InvalidType(
-            f"a tensor cannot be made of {type(data).__name__}; "
-            "pass a number, a nested list, a numpy array or a tensor"
+            f"a tensor cannot be made of {type(data).__module__}.{type(data).__qualname__}; pass a "
+            "number, a nested list, a numpy array or a tensor, and another library's tensor to "
+            "Tensor.from_dlpack"
         )
     return node if dtype is None else G.cast(node, dtype)
 

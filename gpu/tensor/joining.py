@@ -31,6 +31,7 @@ class Joining(Indexing):
 
         Raises ShapeError unless all have one rank and the same sizes along every other axis.
         """
+        _check_called_on_tensor(self, "cat")
         parts = [self._lift(arg) for arg in args]
         axis = axis_of(dim, self.ndim, "dim")
         dtype = self.dtype
@@ -42,6 +43,7 @@ class Joining(Indexing):
 
     def stack(self, *args: Operand, dim: int = 0) -> Self:
         """self and others, all of one shape, along a new axis at `dim`."""
+        _check_called_on_tensor(self, "stack")
         parts = [self._lift(arg) for arg in args]
         for part in parts:
             if part.shape != self.shape:
@@ -243,3 +245,12 @@ def _pair(item: Sequence[int] | int | None) -> tuple[int, int]:
     if not isinstance(item, Sequence) or len(item) != 2:
         raise InvalidType(f"padding of an axis is (before, after) or None, got {item!r}")
     return size_of(item[0], "padding"), size_of(item[1], "padding")
+
+
+def _check_called_on_tensor(first: object, name: str) -> None:
+    """Raises InvalidType where torch's way of calling a method is used, with one list."""
+    if not isinstance(first, Joining):
+        raise InvalidType(
+            f"{name}() takes tensors, got {type(first).__name__}: write a.{name}(b, c), or "
+            f"Tensor.{name}(*tensors) for a list of them"
+        )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from gpu.tensor.casts import Casts
 from gpu.tensor.convolution import Convolution
 from gpu.tensor.creation import Creation
@@ -41,3 +43,16 @@ class Tensor(
     """
 
     __slots__ = ()
+
+    if not TYPE_CHECKING:  # type checkers know what there is
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(_why_missing(name), name=name, obj=self)
+
+
+def _why_missing(name: str) -> str:
+    if name.startswith("__"):  # libraries ask for protocols so
+        return f"a Tensor has no attribute {name!r}"
+    from gpu.tensor.torchnames import missing_from_tensor
+
+    return missing_from_tensor(name, dir(Tensor))

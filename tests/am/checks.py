@@ -88,7 +88,9 @@ def system_memory_is_coherent(target: KfdTarget) -> None:
 
 
 def faults_name_buffers(target: KfdTarget) -> None:
-    """A fault tells page, buffer and offset; the GPU is lost to the process, not to another."""
+    """A fault tells page, buffer and offset. An old kernel takes the GPU from the process."""
+    target.sim.interface = 17  # of Linux 6.12
+    session_of(target.world.os).kfd.version = (1, 17)
     device = open_device(target, 0)
     buffer = device.allocator.alloc(3 * PAGE)
     device.synchronize()

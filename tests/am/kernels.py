@@ -20,7 +20,11 @@ from gpu.sim.amd.dispatch import Dispatch, KernelMemory, RunningKernel
 
 ENTRY = 256
 SIZE = 4096
-LAYOUTS = {"add": ArgumentLayout(3, ["I"]), "fill": ArgumentLayout(1, ["i", "I"])}
+LAYOUTS = {
+    "add": ArgumentLayout(3, ["I"]),
+    "fill": ArgumentLayout(1, ["i", "I"]),
+    "spin": ArgumentLayout(1, ["i", "I"]),
+}
 WRITTEN = (0,)
 
 
@@ -64,12 +68,18 @@ class PythonKernels:
     def __init__(self, steps: int = 3):
         self.steps = steps
         self.seen: list[Dispatch] = []
+        self.pause: Callable[[], None] = lambda: None
+        """Called by a kernel that goes on: so it takes its time."""
 
     def launch(self, dispatch: Dispatch, memory: KernelMemory) -> RunningKernel:
         """A grid of `add` or `fill`."""
         self.seen = [*self.seen[-9:], dispatch]
         name = bytes(memory.code.read(dispatch.entry, 8)).partition(b"\0")[0].decode()
-        return _Running(self.steps, KERNELS[name], dispatch, memory)
+        return _Running(self.steps, KERNELS[name], dispatch, memory, self.pause)
+
+
+class _NotYet(Exception):
+    """A kernel that goes on."""
 
 
 class _Running:
@@ -81,7 +91,9 @@ class _Running:
         run: Callable[[KernelMemory, int], None],
         dispatch: Dispatch,
         memory: KernelMemory,
+        pause: Callable[[], None],
     ):
+        self._pause = pause
         self._left = steps
         self._run = run
         self._arguments = dispatch.user_sgprs[0] | dispatch.user_sgprs[1] << 32
@@ -89,9 +101,13 @@ class _Running:
 
     def step(self, budget: int) -> bool:
         self._left -= 1
-        if self._left:
+        if self._left > 0:
             return False
-        self._run(self._memory, self._arguments)
+        try:
+            self._run(self._memory, self._arguments)
+        except _NotYet:
+            self._pause()
+            return False
         return True
 
 
@@ -112,10 +128,17 @@ def _add(memory: KernelMemory, arguments: int) -> None:
     memory.vector.write(out, total.tobytes())
 
 
+def _spin(memory: KernelMemory, arguments: int) -> None:
+    """Never done: the grid goes on for as long as the word that it is given stays."""
+    word, value, _ = _load(memory, arguments, LAYOUTS["spin"])
+    if memory.vector.read_word(word, 4) == value & 0xFFFF_FFFF:
+        raise _NotYet
+
+
 def _fill(memory: KernelMemory, arguments: int) -> None:
     out, value, count = _load(memory, arguments, LAYOUTS["fill"])
     if count:
         memory.vector.write(out, np.full(count, value, np.int32).tobytes())
 
 
-KERNELS = {"add": _add, "fill": _fill}
+KERNELS = {"add": _add, "fill": _fill, "spin": _spin}

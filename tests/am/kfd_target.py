@@ -33,6 +33,7 @@ class KfdTarget:
         compute: ComputeKind = "pm4",
         coherence: Literal["check", "oldest", "none"] = "check",
         executor: KernelExecutor | None = None,
+        interface: int = 19,
     ):
         self.kernels = PythonKernels()
         self.repeats = 1000
@@ -42,7 +43,9 @@ class KfdTarget:
             chip=(chip, chip),
             executor=executor or self.kernels,
             coherence=coherence,
+            interface=interface,
         )
+        self.kernels.pause = lambda: self.sim.clock.advance(100_000)
         self.world = World(self.sim.os, self.sim.waiter)
         self._compute: ComputeKind = compute
         self._next = 0

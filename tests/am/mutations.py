@@ -284,7 +284,7 @@ def the_systems_clock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         KfdPort,
         "clock",
-        lambda self: self._session.kfd.counters(self.link.node.gpu_id).system_ns,
+        lambda self: self.link.session.kfd.counters(self.link.node.gpu_id).system_ns,
     )
 
 
@@ -296,6 +296,38 @@ def a_clock_in_kilohertz(patch: pytest.MonkeyPatch) -> None:
 @mutation("timelines_wrap")
 def signals_of_64_bits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(KfdPort, "signal_bits", 64)
+
+
+# Recovery
+
+
+@mutation("a_wait_for_a_signal_that_never_comes")
+def queues_are_torn_off_while_they_wait(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(KfdDevice, "_run_out", _nothing)
+
+
+@mutation("going_on_after_faults")
+def memory_stays_in_the_lost_context(patch: pytest.MonkeyPatch) -> None:
+    def move(self: KfdMemory, kfd: Kfd, render_fd: int) -> None:
+        self.kfd = kfd
+
+    patch.setattr(KfdMemory, "move", move)
+
+
+@mutation("going_on_after_faults")
+def queues_in_the_lost_context(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(KfdPort, "move", _nothing)
+
+
+@mutation("going_on_after_faults")
+def contexts_stay_open(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(KfdSession, "leave", _nothing)
+
+
+@mutation("waking_after_a_fault")
+def events_with_another_number(patch: pytest.MonkeyPatch) -> None:
+    wake = KfdSession.wake_event
+    patch.setattr(KfdSession, "wake_event", lambda self, number=0: wake(self))
 
 
 # Closing
@@ -322,7 +354,7 @@ def the_session_ends_with_a_device(patch: pytest.MonkeyPatch) -> None:
 
     def too_much(self: KfdPort) -> None:
         close(self)
-        self._session._links.clear()
+        self.link.session._links.clear()
 
     patch.setattr(KfdPort, "close", too_much)
 

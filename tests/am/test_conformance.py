@@ -18,6 +18,7 @@ Coherence = Literal["check", "oldest"]
 WORLDS: list[tuple[str, ComputeKind, int, Coherence]] = [
     ("gfx1100", "pm4", 1, "oldest"),
     ("gfx1201", "aql", 4, "oldest"),
+    ("gfx942", "aql", 2, "oldest"),
 ]
 # These do commands alone.
 OTHER_WORLDS: list[tuple[str, ComputeKind, int, Coherence]] = [

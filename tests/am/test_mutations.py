@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from am import checks
+from am import checks, test_recovery
 from am.bounded import bounded
 from am.kfd_target import KfdTarget
 from am.mutations import MUTATIONS
@@ -12,7 +12,10 @@ from gpu.core.errors import GpuError
 from gpu.hcq import conformance
 
 LIMIT = 3.0  # seconds of the processor: a check that hangs has found its mistake
-CHECKS = conformance.CHECKS | checks.CHECKS
+RECOVERY = {
+    name[5:]: getattr(test_recovery, name) for name in dir(test_recovery) if "test_" in name
+}
+CHECKS = conformance.CHECKS | checks.CHECKS | RECOVERY
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
@@ -27,6 +30,6 @@ def test_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
             CHECKS[mutation.found_by](target)
             found = target.complaints()
             target.close()
-    except (GpuError, AssertionError, OSError, KeyError):
+    except (GpuError, AssertionError, OSError, KeyError, pytest.fail.Exception):
         return
     assert found, f"{name} was not found by {mutation.found_by}"

@@ -66,6 +66,10 @@ class _Running:
         self._base = BASES[sm]
         self._memory = memory
 
+    @property
+    def instructions(self) -> int:
+        return 0
+
     def step(self, budget: int) -> bool:
         self._left -= 1
         if self._left:

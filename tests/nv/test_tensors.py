@@ -32,7 +32,7 @@ from gpu.runtime.device import Device
 from gpu.runtime.execute import storage
 from unit.linear_kernels import Kernel, scratch_kernel
 
-SIM = "gh100,ga102,ad102,gb202,gh100"
+SIM = "gh100,ga102,ad102,gb202,gh100,gh100"
 N = 48
 MANY = 600  # of a loop that no compiler unrolls
 NAMES = {"NV": "sm_90", "NV:1": "sm_86", "NV:2": "sm_89", "NV:3": "sm_120"}
@@ -56,7 +56,7 @@ def opened(name: str) -> NVDevice:
     return device
 
 
-@pytest.mark.parametrize(("far", "direct"), [("NV:4", True), ("NV:1", False)])
+@pytest.mark.parametrize(("far", "direct"), [("NV:5", True), ("NV:1", False)])
 def test_tensors_go_to_peers_directly(
     nv: None, far: str, direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

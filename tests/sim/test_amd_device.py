@@ -9,8 +9,9 @@ import pytest
 
 from gpu import Context, Tensor
 from gpu.backends.amd.device import AMDDevice, open_device
+from gpu.core import hostmem
 from gpu.core.devspec import parse_device_spec
-from gpu.core.errors import DeviceError, InvalidIndex, Unsupported
+from gpu.core.errors import DeviceError, DeviceLost, GpuFault, InvalidIndex, Unsupported
 from gpu.runtime.device import Device
 
 SIM = "gfx1100,gfx1100"
@@ -42,6 +43,29 @@ def test_tensors_on_two_gpus() -> None:
         assert device.describe()["target"] == "gfx1100, simulated"
 
 
+def test_a_bad_pointer_and_going_on() -> None:
+    """After a fault the device works again, with the memory it had."""
+    with Context(SIM="gfx1100"):  # a machine of its own: its GPU is in another context afterwards
+        device = open_device("AMD", parse_device_spec("AMD"))
+    assert isinstance(device, AMDDevice)
+    a, found = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+    hole, kept = hostmem.reserve(1 << 16), device.allocator.alloc(256)
+    device.allocator.copy_in(kept, memoryview(a).cast("B"))
+    device.synchronize()
+    assert not device.recover()
+    device.queues.queue("copy").copy(hole, kept, 4).submit(device.queues)
+    with pytest.raises(GpuFault, match=rf"page {hole:#x}, which is not mapped"):
+        device.synchronize()
+    with pytest.raises(DeviceLost, match="recover"):
+        device.allocator.copy_out(memoryview(found).cast("B"), kept)
+    assert device.recover()
+    device.allocator.copy_out(memoryview(found).cast("B"), kept)
+    np.testing.assert_array_equal(found, a)
+    hostmem.release(hole, 1 << 16)
+    del kept
+    device.queues.close()
+
+
 def test_timing_empty_and_large_copies() -> None:
     assert Tensor(np.zeros((0, 3), np.float32)).sum().item() == 0
     big = np.arange(3 << 20, dtype=np.float32)
@@ -59,6 +83,12 @@ def test_timing_empty_and_large_copies() -> None:
 def test_what_this_version_lacks(spec: str, text: str) -> None:
     with pytest.raises(Unsupported, match=text):
         open_device("AMD", parse_device_spec(spec))
+
+
+@pytest.mark.parametrize("chip", ["gfx1030", "gfx1201", "gfx942"])
+def test_chips_whose_code_no_model_runs(chip: str) -> None:
+    with Context(SIM=chip), pytest.raises(Unsupported, match=f"{chip} are not run .* SIM=gfx1100"):
+        open_device("AMD", parse_device_spec("AMD"))
 
 
 def test_a_gpu_that_is_not_there() -> None:

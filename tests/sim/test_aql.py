@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from gpu.core.errors import HwTimeout
+from gpu.sim.world import SimWorld
 from sim.aql_packets import AGENT, AND, INVALID, OR, barrier, descriptor, kernel, signal, vendor
 from sim.raw_kfd import (
     AQL,
@@ -16,6 +17,7 @@ from sim.raw_kfd import (
     Buffer,
     RawKfd,
     nop,
+    packet3,
     release_mem,
     wait_mem,
     write_data,
@@ -30,6 +32,25 @@ def test_barrier_completes(user: RawKfd) -> None:
     assert memory.host.read(8, 8) == 4
     assert queue.rptr == 1
     assert queue.ring.host.read(0, 1) == INVALID  # the slot is free again
+
+
+def test_dies_write_once() -> None:
+    """Each die carries out a vendor's packet: PRED_EXEC gives one of them what is done once."""
+    world = SimWorld(seed=1, chip="gfx942")
+    user = RawKfd(world.process)
+    memory, queue = user.alloc(PAGE, SIGNAL), user.queue(AQL)
+    for at, mask in enumerate((1, 2, 1)):  # another die's write is not modelled
+        words = packet3(0x23, mask << 24 | 5) + write_data(memory.va + 4 * at, 7)
+        queue.submit_aql(vendor(user, words + wait_mem(memory.va, 0, 4)))
+        queue.run()
+    assert [memory.host.read(4 * at, 4) for at in range(3)] == [7, 0, 7]
+    assert not world.debug.violations
+    words = packet3(0x23, 1 << 24 | 5) + write_data(memory.va, 8) + write_data(memory.va, 9)
+    queue.submit_aql(vendor(user, words))
+    queue.run()
+    assert memory.host.read(0, 4) == 8
+    assert "WRITE_DATA on 8 dies" in str(world.debug.violations[0])
+    world.close()
 
 
 def test_completion_with_an_event(user: RawKfd) -> None:

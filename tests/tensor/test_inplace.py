@@ -14,7 +14,7 @@ import pytest
 
 import gpu
 from gpu import Tensor, Var
-from gpu.compiler.lower import linearize
+from gpu.compiler.lower import streams
 from gpu.compiler.schedule import inplace
 from gpu.core.interrupts import put_off
 from gpu.runtime import execute
@@ -258,7 +258,7 @@ def test_an_assigned_value_takes_the_place_of_the_old_one(
 
 
 def test_what_is_written_past_the_caches_is_not_written_where_it_was_read() -> None:
-    assert inplace.TOO_LARGE_TO_REUSE == linearize.STREAMED_BYTES
+    assert inplace.TOO_LARGE_TO_REUSE == streams.STREAMED_BYTES
 
 
 @pytest.mark.parametrize("touches", [False, True])

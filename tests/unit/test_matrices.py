@@ -84,6 +84,20 @@ def test_products_in_both_irs(product: Product) -> None:
     product.check(again)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_random_products(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    m, n = (int(rng.integers(32, 140)) for _ in "mn")
+    k = int(rng.integers(16, 100))
+    dtype = (dtypes.float16, dtypes.bfloat16)[seed % 2]
+    left, right, fused = (bool(x) for x in rng.integers(0, 2, 3))
+    product = Product(m, n, k, dtype, int(rng.integers(1, 3)), left, right, fused)
+    target = (BLOCKS, GPU)[seed // 2 % 2]
+    arrays = product.arrays(seed)
+    interpret_linear(linearize(tiled(product, target), target), arrays)
+    product.check(arrays)
+
+
 @pytest.mark.parametrize("product", [Product(256, 256, 160), Product(128, 256, 128, left=True)])
 def test_large_tiles(product: Product) -> None:
     kernel = tiled(product, GPU)

@@ -8,11 +8,12 @@ import pytest
 from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.kernel_text import parse_kernel
+from gpu.compiler.ir.kernel_verify import verify_kernel
 from gpu.compiler.ir.linear import Program, block_size, team_bytes
 from gpu.compiler.ir.linear_interp import interpret_linear
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.lower.quads import MANY_LOADS
-from gpu.compiler.opt.opts import Bind, Split, Stage
+from gpu.compiler.opt.opts import Bind, Sink, Split, Stage
 from gpu.compiler.opt.policy import schedule
 from gpu.compiler.opt.tree import reads as reads_of
 from gpu.compiler.opt.tree import walk
@@ -172,6 +173,34 @@ def test_lanes_of_a_cpu_share_rows_that_are_gone_through_several_times() -> None
     e = np.exp(x - x.max(1, keepdims=True))
     wanted = (e / e.sum(1, keepdims=True)).reshape(-1)
     np.testing.assert_allclose(result(kernel, POSING, x), wanted, rtol=1e-4)
+
+
+COLUMNS = """\
+kernel columns(p0: f32[{width}] global, p1: f32[{size}] global)
+  loop c serial {width}
+    alloc s: f32[] private
+    s[] = 0.0:f32
+    loop r serial {rows}
+      s[] add= p1[c + {width}*r]
+    alloc m: f32[] private
+    m[] = -inf:f32
+    loop q serial {rows}
+      m[] max= sub(p1[c + {width}*q], s[])
+    p0[c] = mul(m[], 2.0:f32)
+"""
+
+
+@pytest.mark.parametrize("width", [256, 784, 999])
+def test_reductions_of_columns_walk_along_rows(width: int) -> None:
+    text = COLUMNS.format(width=width, rows=400, size=400 * width)
+    kernel, opts = schedule(parse_kernel(text), LANES)
+    verify_kernel(kernel)
+    (sunk,) = (opt for opt in opts if isinstance(opt, Sink))
+    masked = any(isinstance(opt, Split) and opt.tail == "mask" for opt in opts)
+    assert len(sunk.axes) == 3 and masked == (width == 999)
+    x = np.random.default_rng(0).integers(-9, 9, (400, width)).astype(np.float32)
+    wanted = 2 * (x - x.sum(0)).max(0)
+    np.testing.assert_array_equal(result(kernel, LANES, x), wanted)
 
 
 def test_lanes_of_a_cpu_have_tiles_of_products() -> None:

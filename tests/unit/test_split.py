@@ -68,6 +68,12 @@ def test_a_product_with_many_results_is_left_whole() -> None:
     assert parts_of(weight_gradient(64, 256, 512, 512), LANES) == 1
 
 
+def test_what_is_read_once_is_left_whole() -> None:
+    matrix = G.buffer("g", (256, 1 << 16), dtypes.float32, "CPU")
+    vector = G.expand(G.buffer("x", (1, 1 << 16), dtypes.float32, "CPU"), matrix.shape)
+    assert parts_of(G.reduce("add", G.alu("mul", matrix, vector), (1,)), LANES) == 1
+
+
 def test_the_parts_add_up() -> None:
     node = weight_gradient(128, 100, 24, 8)
     assert parts_of(node, LANES) > 1

@@ -70,7 +70,7 @@ ALU: Final = (
 )  # fmt: skip
 INTRINSICS: Final = (
     "barrier", "decl_reg", "ldc_nv", "load_global", "load_local_invocation_id", "load_reg",
-    "load_scratch", "load_shared", "load_workgroup_id", "store_global", "store_reg",
+    "load_scratch", "load_shared", "load_workgroup_id", "shuffle_xor", "store_global", "store_reg",
     "store_scratch", "store_shared",
 )  # fmt: skip
 INDICES: Final = (

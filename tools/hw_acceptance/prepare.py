@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import platform
 import shutil
 import subprocess
@@ -14,9 +15,11 @@ from typing import Any, Final, Protocol
 
 from gpu import __version__
 from gpu.core.errors import CompileError, Unsupported
+from gpu.core.files import read_bytes
 from tools.hw_acceptance import folder as prepared
 from tools.hw_acceptance.kernels import ARCHITECTURES, SOURCES
 from tools.hw_acceptance.nvrtc import Compiled
+from tools.hw_acceptance.vectors.pack import VECTORS, Group, write
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 HERE: Final = Path(__file__).resolve().parent
@@ -46,6 +49,7 @@ def prepare(
     architectures: Iterable[int] = ARCHITECTURES,
     *,
     build_wheel: Callable[[Path], Path] | None = None,
+    build_vectors: Callable[[Path, Sequence[int]], None] | None = None,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Fills a folder, replacing what an earlier `prepare` left there; returns the manifest.
@@ -64,6 +68,8 @@ def prepare(
     (build_wheel or make_wheel)(folder)
     say(f"{len(SOURCES)} kernels for {', '.join(f'sm_{sm}' for sm in wanted)}")
     compile_kernels(folder / prepared.KERNELS, compiler, wanted)
+    say("instruction vectors")
+    (build_vectors or make_vectors)(folder / VECTORS, wanted)
     say("recorder")
     build_shared(gcc, HERE / "recorder.c", folder / prepared.RECORDER)
     build_shared(gcc, HERE / "launchloop.c", folder / prepared.LAUNCH_LOOP)
@@ -111,6 +117,23 @@ def compile_kernels(path: Path, compiler: Compiler, architectures: Sequence[int]
                 compiled = compiler.compile(name, source, sm)
                 archive.writestr(prepared.kernel_member(sm, name, "cubin"), compiled.cubin)
                 archive.writestr(prepared.kernel_member(sm, name, "ptx"), compiled.ptx)
+
+
+def make_vectors(path: Path, architectures: Sequence[int]) -> None:
+    """Writes what PTX instructions give on the simulator, and their machine code.
+
+    Raises Unsupported where no library assembles PTX, CompileError with a tool's own words.
+    """
+    from gpu.compiler.toolchain.nvlibs import find_library
+    from gpu.compiler.toolchain.nvptx import assemble
+
+    library = find_library("nvJitLink")
+    with tempfile.TemporaryDirectory(prefix="gpu-vectors-") as scratch:
+        recorded = Path(scratch) / "groups.pickle"
+        command = [sys.executable, "-m", "tools.hw_acceptance.vectors.record", str(recorded)]
+        _run(command, "the instruction vectors", cwd=ROOT)
+        groups: list[Group] = pickle.loads(read_bytes(recorded))
+    write(path, groups, architectures, lambda ptx, arch: assemble(library, ptx, arch))
 
 
 def make_wheel(target: Path) -> Path:

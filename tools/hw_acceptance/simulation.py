@@ -7,6 +7,7 @@ kernels are told to it first. Nothing that it passes says anything about a GPU.
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,10 +27,16 @@ class Simulation:
     Attributes:
         chip: their names with commas, as ``SIM`` takes them.
         world: what a driver opens it through.
+        executor: what runs its kernels.
     """
 
     chip: str
     world: World
+    executor: PtxExecutor
+
+    def teach(self, cubin: Cubin, ptx: str, name: str, image: int) -> None:
+        """Tells the model what the code of a kernel stands for that was loaded at an address."""
+        _teach(self.executor, cubin, ptx, [name], image)
 
 
 def simulate(chip: str, folder: Path) -> Simulation:
@@ -42,22 +49,19 @@ def simulate(chip: str, folder: Path) -> Simulation:
 
     executor = PtxExecutor()
     machine = NvSimWorld(chip=chip.split(","), executor=executor)
-    _teach(executor, folder)
-    return Simulation(chip, World(machine.os, machine.waiter))
-
-
-def _teach(executor: PtxExecutor, folder: Path) -> None:
-    """Tells the executor what the code of each kernel stands for.
-
-    Code with relocations would be other code once it is loaded; these kernels have none.
-    """
     with zipfile.ZipFile(folder / prepared.KERNELS) as archive:
         for member in archive.namelist():
             if member.endswith(".cubin"):
                 cubin = Cubin(archive.read(member))
                 ptx = archive.read(member.removesuffix("cubin") + "ptx").rstrip(b"\0").decode()
-                for name, kernel in cubin.kernels.items():
-                    image = cubin.link(0)
-                    code = image[kernel.offset : kernel.offset + kernel.size]
-                    banks = {b.number: image[b.offset : b.offset + b.size] for b in kernel.banks}
-                    executor.learn(code, name, ptx, kernel.parameter_base, banks)
+                _teach(executor, cubin, ptx, cubin.kernels, image=0)
+    return Simulation(chip, World(machine.os, machine.waiter), executor)
+
+
+def _teach(executor: PtxExecutor, cubin: Cubin, ptx: str, names: Iterable[str], image: int) -> None:
+    linked = cubin.link(image)
+    for name in names:
+        kernel = cubin.kernel(name)
+        code = linked[kernel.offset : kernel.offset + kernel.size]
+        banks = {b.number: linked[b.offset : b.offset + b.size] for b in kernel.banks}
+        executor.learn(code, name, ptx, kernel.parameter_base, banks)

@@ -42,6 +42,14 @@ class AMDDevice(Compiled):
         """Waits until everything launched so far is done. Raises DeviceHang, GpuFault, ..."""
         self.queues.synchronize()
 
+    def recover(self) -> bool:
+        """Makes the device usable again after a GpuFault or DeviceHang; whether there was one.
+
+        Tensors that were computed since the last synchronization hold anything, all others what
+        they held. Raises DeviceLost where that does not help.
+        """
+        return self.queues.recover() is not None
+
     def describe(self) -> dict[str, str]:
         """What `gpu info` prints about the device."""
         where = f"{self._chip}, simulated" if config.SIM else f"{self._chip}, {self.queues.name}"
@@ -76,13 +84,21 @@ def chip_name(version: Version) -> str:
 def _world(simulated: str) -> World:
     """What drivers are given: this machine, or one with simulated GPUs of these chips.
 
-    All devices of a process share it. Raises ConfigError for a chip that is not AMD's.
+    All devices of a process share it. Raises ConfigError for a chip that is not AMD's, Unsupported
+    for one whose code no model runs.
     """
     if not simulated:
         return real_world()
     from gpu.sim.amd.chips import CHIPS
-    from gpu.sim.amd.lanes import LaneExecutor
+    from gpu.sim.amd.lanes import RUNS, LaneExecutor
     from gpu.sim.world import SimWorld
 
-    world = SimWorld(chip=simulated_chips(simulated, "AMD", CHIPS), executor=LaneExecutor())
+    chips = simulated_chips(simulated, "AMD", CHIPS)
+    others = [chip for chip in chips if chip not in RUNS]
+    if others:
+        raise Unsupported(
+            f"SIM={simulated}: kernels for {others[0]} are not run by the model, which has calls"
+            f" and packets only; use SIM={RUNS[0]}"
+        )
+    world = SimWorld(chip=chips, executor=LaneExecutor())
     return recorded(World(world.os, world.waiter))

@@ -45,12 +45,15 @@ class CLDevice(Compiled):
     def describe(self) -> dict[str, str]:
         """What `gpu info` prints about the device."""
         info = self.context.info
+        images = info.images
         return {
             **super().describe(),
             "compiler": f"{info.platform.name}, {info.platform.version}",
             "target": f"{info.name}, {info.kind}",
             "driver": f"{info.driver}, {info.version}",
             "memory": f"{info.memory:,} bytes, {info.most_memory:,} at most in one buffer",
+            "images": f"{images.height} x {images.width} pixels at most" if images else "none",
+            "queue": "reorders" if self.context.order else "in order",
         }
 
 

@@ -71,6 +71,11 @@ class CLAllocator(LRUAllocator[CLMemory]):
             context.finish()  # the host memory goes with it
         context.api.check(context.api.clReleaseMemObject(memory.handle), "release a buffer")
 
+    def free(self, memory: CLMemory, nbytes: int) -> None:
+        """Keeps `memory` for the next request of `nbytes`, without the images it was read as."""
+        memory.views.clear()
+        super().free(memory, nbytes)
+
     def view(self, memory: CLMemory, offset: int, nbytes: int) -> CLMemory:
         """`nbytes` bytes of a buffer from `offset` on, as memory that kernels take: no copy.
 

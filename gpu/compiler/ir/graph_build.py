@@ -255,7 +255,8 @@ def unskew(x: Node, axis: int, tap: int, stride: int, dilation: int, size: int) 
         return const(0, shape, x.dtype, x.device)
     if x.kind == "alu" and x.attr == ("mul",):
         # The gradient of a convolution: a factor that is the same for all windows stays outside,
-        # so that one product is left to sum over. Zeros times an infinite factor become NaN.
+        # so that one product is left to sum over. Zeros times an infinite factor become NaN: to
+        # mask the products, as the rest of the gradient would need, takes tiles away from them.
         for a, b in (x.src, x.src[::-1]):
             if b.kind == "expand" and b.src[0].shape[axis] == 1:
                 wide = expand(b.src[0], shape)

@@ -292,7 +292,7 @@ class _Machine:
         return matrix.by_warp(values, self.threads, self._lanes)
 
     def _fragment(self, load: Fragment) -> None:
-        check_arrivals(self.active, self.threads * self._lanes)
+        check_arrivals(self.active, self.threads * self._lanes, "fragment")
         first = self._locate(load.source, load.places, self.active, "a fragment")
         starts = self._warps(np.broadcast_to(first, (self.points,)))
         if (starts != starts[:, :1]).any():
@@ -309,7 +309,7 @@ class _Machine:
         target[first[:, None, None] + parts] = source[position]
 
     def _multiply(self, mma: Mma) -> None:
-        check_arrivals(self.active, self.threads * self._lanes)
+        check_arrivals(self.active, self.threads * self._lanes, "mma")
         at = self._held(mma.buf, mma.indices)
         places = ((mma.a, mma.a_indices), (mma.b, mma.b_indices))
         a, b = (self._warps(self.storage[buf].flat[self._held(buf, i)]) for buf, i in places)

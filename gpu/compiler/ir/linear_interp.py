@@ -247,7 +247,7 @@ class Machine:
 
     def fragment(self, inst: Inst) -> Array:
         """Parts of a matrix, a thread's elements of them side by side."""
-        check_arrivals(self.active, self.threads)
+        check_arrivals(self.active, self.threads, "fragment")
         memory, count = self.memory[inst.args[0]], inst.lanes // matrix.HELD
         rows, _ = self._locate(inst, matrix.SIDE, ())
         own = matrix.by_warp(np.broadcast_to(rows, (self.points, matrix.SIDE)), self.threads, 1)
@@ -263,7 +263,7 @@ class Machine:
 
     def mma(self, inst: Inst) -> Array:
         """Sums and the product of two matrices."""
-        check_arrivals(self.active, self.threads)
+        check_arrivals(self.active, self.threads, "mma")
         how = matrix.MATRICES[inst.attr[0]]
 
         def held(args: Sequence[Inst]) -> Array:

@@ -79,13 +79,13 @@ def check_alone(what: str, positions: Array, points: Array) -> None:
         )
 
 
-def check_arrivals(active: Array | None, threads: int) -> None:
-    """Raises VerifyError unless all threads of a block, or none, reach a barrier."""
+def check_arrivals(active: Array | None, threads: int, what: str = "barrier") -> None:
+    """Raises VerifyError unless all threads of a block, or none, reach what they do together."""
     if active is None:
         return
     blocks = active.reshape(-1, threads)
     if not (blocks == blocks[:, :1]).all():
-        raise VerifyError(f"a barrier that only some of the {threads} threads of a block reach")
+        raise VerifyError(f"a {what} that only some of the {threads} threads of a block reach")
 
 
 def exchanged(

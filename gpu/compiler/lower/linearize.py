@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var
@@ -27,16 +26,12 @@ from gpu.compiler.lower.registers import Key, Registers, find_homes
 from gpu.compiler.lower.scalarize import scalarize
 from gpu.compiler.lower.split64 import split64
 from gpu.compiler.lower.squares import transpose
-from gpu.compiler.opt.tree import reads, walk, writes
+from gpu.compiler.lower.streams import fills_lines, streamed_outputs
+from gpu.compiler.opt.tree import walk, writes
 from gpu.compiler.schedule.views import flatten
 from gpu.compiler.target import Target
 from gpu.core.dtype import dtypes
 from gpu.core.errors import CompileError
-
-# An output of this size goes past the caches: none of it would still be there when it is read.
-STREAMED_BYTES: Final = 1 << 25
-# Bytes of a cache line: what goes past the caches should be whole ones.
-LINE_BYTES: Final = 64
 
 
 def linearize(kernel: K.Kernel, target: Target) -> Program:
@@ -68,11 +63,8 @@ class _Linearizer:
         self.written = {buf for buf, _, _ in writes(kernel.body)}
         self.fused = "fma" in target.native.ops
         self.paired = target.native.paired
-        read = {buf for buf, _, _ in reads(kernel.body)}
-        combined = {s.buf for s in walk(kernel.body) if isinstance(s, K.Update) and s.monoid}
-        once = {buf for buf in self.written - read - combined if not buf.image}
         self.transposes = False
-        self.streamed = {buf for buf in once if _size_in_bytes(buf) >= STREAMED_BYTES}
+        self.streamed = streamed_outputs(kernel, self.written)
         self.has_threads = count_thread_loops(kernel.body) > 0
         # Loads of team memory that still hold.
         self.shared: dict[tuple[tuple[Inst, ...], int], Inst] = {}
@@ -382,15 +374,11 @@ class _Linearizer:
         position = self.position(stmt.buf, stmt.indices)
         nbytes = lane.lanes * stmt.buf.dtype.itemsize
         beside = (var.extent for var in self.tiles if position.coeff(var) == lane.lanes)
-        return any(nbytes * extent % LINE_BYTES == 0 for extent in beside)
+        return any(fills_lines(nbytes, extent) for extent in beside)
 
     def reversed(self, vector: Inst) -> Inst:
         order = tuple(reversed(range(vector.lanes)))
         return self.emitter.pure("shuffle", vector.dtype, vector.lanes, (vector, vector), (order,))
-
-
-def _size_in_bytes(buf: K.Buf) -> int:
-    return math.prod(buf.shape) * buf.dtype.itemsize if buf.space == "global" else 0
 
 
 def _is_product(value: K.Value) -> bool:

@@ -120,10 +120,12 @@ class Cooperate(NamedTuple):
 
 
 class Sink(NamedTuple):
-    """The directly nested loops `axes`, lanes or written out, go around each Update inside.
+    """The directly nested loops `axes`, lanes, written out or independent, go around each Update
+    inside.
 
-    Private memory they hold gets a dimension for each. What else stands in the loops inside is then
-    there once, and not once for each iteration of `axes`.
+    Private memory they hold gets a dimension for each; it becomes team memory where one of them is
+    neither lanes nor written out. What else stands in the loops inside is then there once, and not
+    once for each iteration of `axes`.
     """
 
     axes: tuple[str, ...]

@@ -12,7 +12,7 @@ from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import split_hint
-from gpu.compiler.opt import blocks, contraction, dots
+from gpu.compiler.opt import blocks, columns, contraction, dots
 from gpu.compiler.opt.independence import is_independent
 from gpu.compiler.opt.opts import Bind, Fuse, Opt, Split, apply, fusable
 from gpu.compiler.opt.pixels import pixel_lanes, writes_image
@@ -89,6 +89,10 @@ def _next_fuse(kernel: K.Kernel) -> Opt | None:
 
 def _lanes(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     if not target.vector_bytes:
+        return
+    reduced = columns.match(kernel, target)
+    if reduced is not None:
+        yield from columns.tile(reduced)
         return
     product = contraction.match(kernel, symbolic=True)
     tiles = list(contraction.tile(product, target)) if product else []

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, at_most, expr
 from gpu.compiler.opt.buffers import operand_of
+from gpu.compiler.opt.independence import is_independent
 from gpu.compiler.opt.sync import synchronize, thread_loops
 from gpu.compiler.opt.tails import masked_loads
 from gpu.compiler.opt.tree import (
@@ -38,13 +39,15 @@ def sink(body: K.Block, axes: Sequence[str]) -> K.Stmt:
     for outer, inner in itertools.pairwise(nest):
         if outer.body.body != (inner,):
             raise IllegalOpt(f"{what}: {inner.var.name} is not directly inside {outer.var.name}")
-    if any(loop.kind not in ("unroll", "vector") for loop in nest):
-        raise IllegalOpt(f"{what}: only lanes and loops that are written out go inwards")
+    counted = [loop for loop in nest if loop.kind not in ("unroll", "vector")]
+    if any(loop.kind != "serial" or not is_independent(loop) for loop in counted):
+        raise IllegalOpt(f"{what}: only lanes and independent loops go inwards")
     inside = nest[-1].body
     own = {s.buf: s.buf.space for s in walk(inside) if isinstance(s, K.Alloc)}
     if any(space != "private" for space in own.values()):
         raise IllegalOpt(f"{what}: the loops hold memory that is not private")
-    widened = with_axes(inside, tuple(own), [loop.var for loop in nest], "private")
+    space = "team" if counted else "private"
+    widened = with_axes(inside, tuple(own), [loop.var for loop in nest], space)
     return replace_loop(body, nest[0], _sunk(widened, nest))
 
 

@@ -37,6 +37,7 @@ def nak_target(arch: str) -> Target:
         threads=machine.threads,
         shared_bytes=STATIC_SHARED_BYTES,
         warp=machine.warp,
+        shuffle=machine.shuffle,
         max_blocks=MOST_GROUPS,
     )
 

@@ -12,17 +12,19 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir.linear import Inst, Limit, Program
 from gpu.compiler.render import nir_ops
-from gpu.compiler.render.amdgcn_grid import Grid, trips
+from gpu.compiler.render.amdgcn_grid import Grid
 from gpu.compiler.render.amdgcn_locals import ALIGN, Places
 from gpu.compiler.render.cpu import constant_value, refuse_what_is_lacking
 from gpu.compiler.render.int_ranges import int_factors, int_ranges
 from gpu.compiler.render.nir_emit import Emitter, Value
+from gpu.compiler.render.nir_grid import ThreadPlace
 from gpu.compiler.render.nir_text import NirProgram
 from gpu.compiler.target import Target
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported, VerifyError
 
 _SPREAD: Final = ("grid", "thread")
+_MATRIX: Final = frozenset({"copy", "commit", "wait", "fragment", "mma"})
 _WORD: Final = 8  # bytes of a parameter
 _MOST_CONSTANT: Final = (1 << 23) - 1  # bytes, as NVIDIA GPUs add them
 _LOWEST: Final = int(dtypes.int32.min)
@@ -69,10 +71,10 @@ class _Printer:
             for inst, found in int_ranges(program).items()
             if found[0] >= _LOWEST and found[1] <= _HIGHEST
         }
+        self.place = ThreadPlace(self.e, grid, self.ranges)
         self.factors = int_factors(program)
         self.values: dict[Inst, Value] = {}
         self.pointers: dict[Inst, _Pointer] = {}
-        self.counters: dict[Inst, Value] = {}
         self.guarded: set[Inst] = set()
         self.loops: list[_Loop] = []
         self.results: dict[Inst, tuple[Value, ...]] = {}
@@ -80,9 +82,13 @@ class _Printer:
 
     def program(self) -> NirProgram:
         """All of it."""
-        self._count_blocks()
         for inst in self.linear.body:
             refuse_what_is_lacking(self.target, self.linear, inst)
+            if inst.op in _MATRIX:
+                raise Unsupported(
+                    f"{self.linear.name}: {inst}: NIR is printed without matrix instructions; give"
+                    " the target no matrices"
+                )
             if inst.lanes != 1:
                 raise Unsupported(
                     f"{self.linear.name}: {inst} is a vector, and NIR is made of scalars here;"
@@ -128,8 +134,7 @@ class _Printer:
 
     def _own_workspace(self) -> Value:
         """The address of this thread's part of the workspace."""
-        first = self.e.alu("imul", self.block, self.e.integer(32, self.grid.block))
-        number = self.e.resize(self.e.alu("iadd", first, self.thread), 64)
+        number = self.e.resize(self.place.thread, 64)
         offset = self.e.alu("imul", number, self.e.integer(64, self.places.workspace))
         return self.e.alu("iadd", self._parameter(len(self.linear.params)), offset)
 
@@ -201,41 +206,6 @@ class _Printer:
 
     # Loops.
 
-    def _count_blocks(self) -> None:
-        """The counters of all loops of a launch, from the numbers of the block and the thread."""
-        e, grid = self.e, self.grid
-        self.block = e.value("workgroup_id", 32)
-        self.thread = e.value("local_invocation_id", 32)
-        outer, part = self._divided(self.block, grid.lane_groups)
-        first = e.alu("imul", part, e.integer(32, grid.block))
-        self.lane = e.alu("iadd", first, self.thread)
-        for nest, index in ((grid.outer, outer), (grid.inner, self.lane)):
-            rest = index
-            for loop in reversed(nest[1:]):
-                rest, trip = self._divided(rest, trips(loop))
-                self.counters[loop] = self._counter(loop, trip)
-            for loop in nest[:1]:
-                self.counters[loop] = self._counter(loop, rest)
-
-    def _divided(self, index: Value, by: int) -> tuple[Value, Value]:
-        """Quotient and remainder of an index."""
-        if by <= 1:
-            return index, self.e.integer(32, 0)
-        divisor = self.e.integer(32, by)
-        quotient, remainder = (
-            nir_ops.alu(self.e, op, dtypes.uint32, [index, divisor], by) for op in ("tdiv", "tmod")
-        )
-        return quotient, remainder
-
-    def _counter(self, loop: Inst, trip: Value) -> Value:
-        _, start, _, step = loop.attr
-        counter = trip if loop in self.ranges else self.e.resize(trip, 64)
-        if step != 1:
-            counter = self.e.alu("imul", counter, self.e.integer(counter.bits, step))
-        if start:
-            counter = self.e.alu("iadd", counter, self.e.integer(counter.bits, start))
-        return counter
-
     def _loop(self, inst: Inst) -> Value:
         if inst.attr[0] in _SPREAD:
             return self._spread_loop(inst)
@@ -263,9 +233,9 @@ class _Printer:
 
     def _spread_loop(self, inst: Inst) -> Value:
         """The iteration of a loop that is this thread's; what is inside is skipped without one."""
-        grid, counter, checks = self.grid, self.counters[inst], list[Value]()
+        grid, counter, checks = self.grid, self.place.counters[inst], list[Value]()
         if inst in grid.inner[:1] and grid.lanes != grid.block * grid.lane_groups:
-            checks.append(self.e.alu("ult", self.lane, self.e.integer(32, grid.lanes)))
+            checks.append(self.e.alu("ult", self.place.lane, self.e.integer(32, grid.lanes)))
         if isinstance(inst.attr[2], Limit):
             checks.append(self.e.alu("ilt", counter, self._limit(inst.attr[2], counter.bits)))
         if checks:
@@ -310,6 +280,10 @@ class _Printer:
     def _endif(self, inst: Inst) -> None:
         del inst
         self.e.effect("endif")
+
+    def _shuffle_xor(self, inst: Inst) -> Value:
+        value = self.values[inst.args[0]]
+        return self.e.value("shuffle_xor", value.bits, value, self.e.integer(32, inst.attr[0]))
 
     def _barrier(self, inst: Inst) -> None:
         del inst

@@ -1,10 +1,10 @@
 """Division and square root, correctly rounded, of what every GPU has: NIR's own are approximations.
 
-Both work on significands scaled to [1, 4), where nothing overflows or is subnormal; exponents and
-rounding are integer arithmetic. A hardware estimate of the reciprocal is refined until the result
-is within a unit in the last place, and an exact remainder by fused multiply-add then tells which
-neighbour is right (Markstein, "Computation of elementary functions on the IBM RISC System/6000
-processor", 1990).
+Both work where nothing overflows or is subnormal: on numbers that are neither large nor small, and
+else on significands scaled to [1, 4), with exponents and rounding in integer arithmetic. A hardware
+estimate of the reciprocal is refined until the result is within a unit in the last place, and an
+exact remainder by fused multiply-add then tells which neighbour is right (Markstein, "Computation
+of elementary functions on the IBM RISC System/6000 processor", 1990).
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ class _Format(NamedTuple):
 
 
 _FORMATS: Final = {32: _Format(32, 23, 127), 64: _Format(64, 52, 1023)}
+
+
+_MODERATE: Final = 62  # largest exponent of numbers whose quotients and remainders are normal
 
 
 class _Exact:
@@ -56,6 +59,13 @@ class _Exact:
     def as_int(self, condition: Value) -> Value:
         return self.e.value(f"b2i{self.format.bits}", self.format.bits, condition)
 
+    def is_moderate(self, x: Value) -> Value:
+        """Whether a positive number is from 2**-62 up to 2**63."""
+        e, f = self.e, self.format
+        field = e.resize(e.shift("ushr", x, self.short(f.fraction)), 32)
+        above = e.alu("isub", field, self.short(f.bias - _MODERATE))
+        return e.alu("ult", above, self.short(2 * _MODERATE + 1))
+
     def split(self, x: Value) -> tuple[Value, Value]:
         """Significand in [1, 2) as a float, and exponent, of a positive number."""
         e, f = self.e, self.format
@@ -82,7 +92,7 @@ class _Exact:
         return e.select(e.alu("ieq", upper, self.short(0)), low, high)
 
     def estimate(self, op: str, x: Value) -> Value:
-        """frcp or frsq of the hardware, of a number in [1, 4), which has 22 bits at least."""
+        """frcp or frsq of the hardware, of a number that 32 bits hold; 22 bits of it are right."""
         if self.format.bits == 32:
             return self.e.alu(op, x)
         short = self.e.value("f2f32", 32, x)
@@ -104,8 +114,52 @@ def divide(emitter: Emitter, a: Value, b: Value) -> Value:
     x = _Exact(emitter, a.bits)
     e, f = emitter, x.format
     sign = e.alu("iand", e.alu("ixor", a, b), x.whole(1 << f.bits - 1))
-    size_a, size_b = (e.alu("iand", v, x.whole((1 << f.bits - 1) - 1)) for v in (a, b))
-    (high, high_exponent), (low, low_exponent) = x.split(size_a), x.split(size_b)
+    a, b = (e.alu("iand", v, x.whole((1 << f.bits - 1) - 1)) for v in (a, b))
+    size = e.register(x.whole(0))
+    e.effect("if", e.alu("iand", x.is_moderate(a), x.is_moderate(b)))
+    e.effect("store_reg", size, _divide_moderate(x, a, b))
+    e.effect("else")
+    e.effect("store_reg", size, _divide_any(x, a, b))
+    e.effect("endif")
+    return e.alu("ior", e.read(size), sign)
+
+
+def _divide_moderate(x: _Exact, a: Value, b: Value) -> Value:
+    """a / b of positive numbers for which nothing on the way overflows or is subnormal."""
+    e, fraction = x.e, x.format.fraction
+    q = _approximate(x, a, b)
+    rest = x.residual(a, b, q)
+    # Half a unit in the last place of q, times b: both factors of it are exact.
+    power = e.alu("iand", q, x.whole(x.format.top << fraction))
+    half = e.alu("fmul", e.alu("fmul", power, x.real(2.0 ** (-fraction - 1))), b)
+    q = x.up(q, e.alu("flt", half, rest))
+    return x.down(q, e.alu("flt", rest, e.alu("fneg", half)))
+
+
+def _divide_any(x: _Exact, a: Value, b: Value) -> Value:
+    """a / b of any two floats without their signs."""
+    e, f = x.e, x.format
+    infinite, nan = f.top << f.fraction, (f.top << f.fraction) + (1 << f.fraction - 1)
+    a_is_zero, b_is_zero = (e.alu("ieq", v, x.whole(0)) for v in (a, b))
+    a_is_infinite, b_is_infinite = (e.alu("ieq", v, x.whole(infinite)) for v in (a, b))
+    a_is_nan, b_is_nan = (e.alu("ult", x.whole(infinite), v) for v in (a, b))
+    undefined = e.alu(
+        "ior", e.alu("iand", a_is_zero, b_is_zero), e.alu("iand", a_is_infinite, b_is_infinite)
+    )
+    return x.select(
+        [
+            (e.alu("ior", undefined, e.alu("ior", a_is_nan, b_is_nan)), x.whole(nan)),
+            (e.alu("ior", a_is_infinite, b_is_zero), x.whole(infinite)),
+            (e.alu("ior", a_is_zero, b_is_infinite), x.whole(0)),
+        ],
+        _divide_finite(x, a, b),
+    )
+
+
+def _divide_finite(x: _Exact, a: Value, b: Value) -> Value:
+    """a / b of positive numbers, subnormal ones included."""
+    e, f = x.e, x.format
+    (high, high_exponent), (low, low_exponent) = x.split(a), x.split(b)
     # The dividend is doubled where needed, so that the quotient is in [1, 2).
     less = e.alu("ult", high, low)
     high = e.alu("iadd", high, e.select(less, x.whole(1 << f.fraction), x.whole(0)))
@@ -115,39 +169,24 @@ def divide(emitter: Emitter, a: Value, b: Value) -> Value:
     fraction = e.alu("iand", quotient, x.whole((1 << f.fraction) - 1))
     full = e.alu("ior", fraction, x.whole(1 << f.fraction))
     wide = e.alu("ior", e.shift("ishl", full, x.short(2)), tail)
-    exponent = e.alu("iadd", exponent, x.short(f.bias))
-    finite = _assemble(x, wide, exponent)
-    infinite, nan = (
-        x.whole(f.top << f.fraction),
-        x.whole((f.top << f.fraction) + (1 << f.fraction - 1)),
-    )
-    a_is_zero, b_is_zero = (e.alu("ieq", v, x.whole(0)) for v in (size_a, size_b))
-    a_is_infinite, b_is_infinite = (e.alu("ieq", v, infinite) for v in (size_a, size_b))
-    a_is_nan, b_is_nan = (e.alu("ult", infinite, v) for v in (size_a, size_b))
-    undefined = e.alu(
-        "ior", e.alu("iand", a_is_zero, b_is_zero), e.alu("iand", a_is_infinite, b_is_infinite)
-    )
-    size = x.select(
-        [
-            (e.alu("ior", undefined, e.alu("ior", a_is_nan, b_is_nan)), nan),
-            (e.alu("ior", a_is_infinite, b_is_zero), infinite),
-            (e.alu("ior", a_is_zero, b_is_infinite), x.whole(0)),
-        ],
-        finite,
-    )
-    return e.alu("ior", size, sign)
+    return _assemble(x, wide, e.alu("iadd", exponent, x.short(f.bias)))
 
 
-def _quotient(x: _Exact, a: Value, b: Value) -> tuple[Value, Value]:
-    """a / b in [1, 2) rounded down, and the two bits behind: a half, and whether there is more."""
+def _approximate(x: _Exact, a: Value, b: Value) -> Value:
+    """a / b of moderate positive numbers, at most half a unit and a little more off."""
     e, one = x.e, x.real(1.0)
     inverse = x.estimate("frcp", b)
     for _ in range(1 if a.bits == 32 else 2):
         inverse = e.alu("ffma", inverse, x.residual(one, b, inverse), inverse)
     q = e.alu("fmul", a, inverse)
-    q = e.alu("ffma", x.residual(a, b, q), inverse, q)
+    return e.alu("ffma", x.residual(a, b, q), inverse, q)
+
+
+def _quotient(x: _Exact, a: Value, b: Value) -> tuple[Value, Value]:
+    """a / b in [1, 2) rounded down, and the two bits behind: a half, and whether there is more."""
+    e = x.e
     # The bits of positive floats are in the order of their values.
-    q = e.alu("umax", q, one)
+    q = e.alu("umax", _approximate(x, a, b), x.real(1.0))
     ulp = e.alu("fmul", b, x.real(2.0**-x.format.fraction))
     q = x.down(q, e.alu("flt", x.residual(a, b, q), x.real(0.0)))
     q = x.up(q, e.alu("fge", x.residual(a, b, q), ulp))
@@ -193,10 +232,8 @@ def square_root(emitter: Emitter, a: Value) -> Value:
     # Half the even exponent goes on top of that of the root, which is in [1, 2).
     halved = e.resize(e.shift("ishr", exponent, x.short(1)), f.bits, signed=True)
     finite = e.alu("iadd", root, e.shift("ishl", halved, x.short(f.fraction)))
-    infinite, nan = (
-        x.whole(f.top << f.fraction),
-        x.whole((f.top << f.fraction) + (1 << f.fraction - 1)),
-    )
+    infinite = x.whole(f.top << f.fraction)
+    nan = x.whole((f.top << f.fraction) + (1 << f.fraction - 1))
     is_zero = e.alu("feq", a, x.real(0.0))
     is_negative = e.alu("flt", a, x.real(0.0))
     is_infinite = e.alu("ieq", a, infinite)

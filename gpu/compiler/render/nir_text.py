@@ -35,6 +35,8 @@ load_shared            offset            (align,)            memory of the block
 store_shared           value, offset     (align,)
 load_scratch           offset            (align,)            memory of the thread
 store_scratch          value, offset     (align,)
+shuffle_xor            value, number                         the value on the thread of the warp
+                                                             whose number is this one's xor that
 barrier                                                      all threads arrive, memory of the
                                                              block is in order
 if                     bool
@@ -88,6 +90,7 @@ _OTHERS: Final = {
     "store_shared": ("s3", 1, False),
     "load_scratch": ("3", 1, True),
     "store_scratch": ("s3", 1, False),
+    "shuffle_xor": ("n3", 0, True),
     "barrier": ("", 0, False),
     "if": ("1", 0, False),
     "else": ("", 0, False),

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from gpu.compiler.ir.linear import Inst, Limit, Program, block_size
 from gpu.compiler.render.cpu import Places, place_locals
 from gpu.compiler.target import Target
+from gpu.core.errors import Unsupported
 
 DIMENSIONS: Final = 3
 GROUP: Final = 64
@@ -75,6 +76,8 @@ def spread_program(program: Program, target: Target) -> Spread:
 def _spread_blocks(program: Program, dimension: Mapping[Inst, int], trips: Sequence[int]) -> Spread:
     """Groups for the grid loops of these dimensions and trips, with an item for each thread."""
     loops = [i for i in program.body if i.op == "loop" and i.attr[0] == "thread"]
+    if len(loops) > DIMENSIONS:
+        raise Unsupported(f"{program.name}: groups have {DIMENSIONS} dimensions, not {len(loops)}")
     thread = {loop: position for position, loop in enumerate(reversed(loops))}
     group = [_trips(loop) for loop in reversed(loops)] + [1] * (DIMENSIONS - len(loops))
     room = max(MAX_ITEMS // math.prod(group), 1)

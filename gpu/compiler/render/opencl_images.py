@@ -46,7 +46,7 @@ class ImageAccess:
 
     def store(self, index: Value, value: Value) -> None:
         """Writes the pixel that the element at a scalar index starts."""
-        self.emitter.line(f"write_imagef({self.name}, {self._place(f'{index}')}, {value});")
+        self.emitter.line(f"write_imagef({self.name}, {self._place(index.text)}, {value});")
 
     def _aligned(self, lanes: int, index: Value, residue: int) -> list[str]:
         """Elements that follow each other, of which each pixel is read once."""

@@ -73,6 +73,8 @@ def shape_of(program: Program, most_groups: int) -> Shape:
     grid = tuple((loop, _extent(loop)) for loop in loops)
     iterations = math.prod(extent for _, extent in grid)
     threads = block_size(program)
+    if len(threads) > 3:
+        raise Unsupported(f"{program.name}: WebGPU has blocks of 3 dimensions, not {len(threads)}")
     if threads:
         x, y, z = (*reversed(threads), 1, 1)[:3]
         exchanges = any(i.op == "shuffle_xor" for i in program.body)

@@ -43,6 +43,8 @@ COSTLY_OPS: Final = {
     "exp": 12, "exp2": 12, "log2": 12, "sin": 30, "sqrt": 4, "div": 4, "tdiv": 8, "tmod": 8,
 }  # fmt: skip
 RANDOM_COST: Final = 100
+# How often a kernel may make an element narrower, of a float, that memory could hold so.
+NARROWED: Final = 32
 # Kinds that have memory of their own by what they mean, or loops unlike any other's.
 OWN_KERNEL: Final = frozenset({"contiguous", "copy", "scatter", "scan"})
 # Kinds that are computed from nothing.
@@ -276,8 +278,10 @@ class _Fusion:
             return not kernels
         if node.kind == "reduce":
             return len(kernels) == 1 and self._place_reduction(node, *kernels)
+        if _narrows(node) and self._most_often(node) >= NARROWED * node.size:
+            return False
         worth_keeping = node.kind not in MOVEMENT and self.cost[node] > CHEAP
-        if worth_keeping and (len(kernels) > 1 or self._is_repeated(node)):
+        if worth_keeping and (len(kernels) > 1 or self._most_often(node) > node.size):
             return False
         for root, accesses in kernels.items():
             if worth_keeping and len(accesses) > 1:
@@ -289,12 +293,13 @@ class _Fusion:
                 self._push(node, root, access)
         return True
 
-    def _is_repeated(self, node: Node) -> bool:
-        """Whether a kernel would compute elements of `node` more often than once each.
+    def _most_often(self, node: Node) -> int:
+        """How many elements of `node` a kernel would compute, counted as often as it does.
 
         What does not depend on a loop is computed outside of it, so the loops that count are those
         around the innermost one that an index depends on.
         """
+        most = 0
         for root, accesses in self.reads[node].items():
             domain = self.domain[root]
             for indices, _ in accesses:
@@ -303,9 +308,8 @@ class _Fusion:
                 outer = [domain.index(var) + 1 for var in used if var not in self.depth]
                 depth = max([self.depth[var] for var in inner] + outer, default=0)
                 count = math.prod(v.extent for v in (*domain[:depth], *inner))
-                if count > node.size:
-                    return True
-        return False
+                most = max(most, count)
+        return most
 
     def _place_reduction(self, node: Node, root: Node) -> bool:
         accesses = self.reads[node][root]
@@ -372,6 +376,12 @@ def _base(node: Node) -> Node:
     while node.kind in MOVEMENT:
         node = node.src[0]
     return node
+
+
+def _narrows(node: Node) -> bool:
+    """Whether a node is a cast from a float to a narrower one."""
+    source = node.src[0].dtype if node.kind == "cast" else node.dtype
+    return source.is_float and node.dtype.is_float and node.dtype.bits < source.bits
 
 
 def _own_cost(node: Node) -> int:

@@ -21,9 +21,10 @@ LONG: Final = 1 << 17
 # Results from which there is enough to do at once anyway.
 MANY: Final = 16
 PARTS: Final = (2, 4, 8, 16, 32, 64)
-# Products summed into one result from which their operands are worth keeping in a cache, and bytes
-# of operands that stay in one.
+# Products summed into one result from which their operands are worth keeping in a cache, how often
+# each element of those is used, and bytes of operands that stay in one.
 LONG_SUM: Final = 1 << 13
+REUSED: Final = 8
 CACHED: Final = 1 << 19
 
 
@@ -61,7 +62,10 @@ def _parts_in_cache(node: Node) -> int:
     product = node.src[0]
     if product.size < LONG_SUM * node.size or (product.kind, product.attr) != ("alu", ("mul",)):
         return 1
-    read = sum(_moved(factor).nbytes for factor in product.src)
+    bases = [_moved(factor) for factor in product.src]
+    if product.size < REUSED * max(base.size for base in bases):
+        return 1
+    read = sum(base.nbytes for base in bases)
     parts = -(-read // CACHED)
     # With more, writing the partial results and reading them again would take over.
     return parts if 4 * parts * node.nbytes <= read else 1

@@ -172,6 +172,8 @@ class NirBuilder(ABC):
                 return self.parameter(inst.attr[0], inst.bits)
             case "workgroup_id" | "local_invocation_id":
                 return self._first(self.intrinsic(f"load_{inst.op}", bits=32, components=3))
+            case "shuffle_xor":
+                return self.intrinsic(inst.op, *args, bits=inst.bits)
             case "reg":
                 return self.intrinsic("decl_reg", bits=32, NUM_COMPONENTS=1, BIT_SIZE=inst.bits)
             case "load_reg":

@@ -52,7 +52,8 @@ class _Submission:
             TYPE=PacketType.KERNEL_DISPATCH,
             BARRIER=1,
             ACQUIRE=Scope.SYSTEM if self._old is Caches.ALL else Scope.AGENT,
-            RELEASE=Scope.AGENT,
+            # Each die has an L2, and a signal's packet, on one of them, writes back that one alone.
+            RELEASE=Scope.AGENT if self._target.xccs == 1 else Scope.SYSTEM,
         )
         packet = kernel_dispatch(loaded, grid, block, place, header)
         self._packets.append(packet)
@@ -90,14 +91,12 @@ class _Submission:
 class AqlEncoder:
     """The `Encoder` of queues that take AQL; programs are `AmProgram`s.
 
-    Scratch memory is that of the queue (`amd_queue_t`), whatever programs were loaded with. Raises
-    Unsupported for a GPU whose launches run on several dies: what is not a launch would be done by
-    each of them.
+    Scratch memory is that of the queue (`amd_queue_t`), whatever programs were loaded with. On
+    several dies each of them reads the queue: launches they share, and of the rest the first does
+    what is to be done once.
     """
 
     def __init__(self, target: Target, wake: Wake | None = None):
-        if target.xccs > 1:
-            raise Unsupported(f"a queue on {target.xccs} dies: one is what this driver can do")
         self.target = target
         self.wake = wake
 

@@ -4,16 +4,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
-from gpu.core.errors import DeviceError, DeviceHang, DeviceLost, InvalidIndex, Unsupported
+from gpu.core.errors import (
+    DeviceError,
+    DeviceHang,
+    DeviceLost,
+    GpuFault,
+    InvalidIndex,
+    OutOfMemory,
+    Unsupported,
+)
 from gpu.core.log import get_logger
+from gpu.drivers.am.blame import suspects
+from gpu.drivers.am.inflight import Read, launches_in_flight
 from gpu.drivers.am.kernel_object import CodeObject
-from gpu.drivers.am.port import KfdPort, QueueOptions, open_port
+from gpu.drivers.am.port import KfdPort, QueueOptions, Rung, open_port
 from gpu.drivers.am.program import AmProgram, LoadedKernel
 from gpu.drivers.am.queues import KfdQueue, QueueKind
-from gpu.drivers.am.scratch import Scratch, ScratchSize, ring_size, scratch_size
+from gpu.drivers.am.scratch import (
+    Scratch,
+    ScratchSize,
+    resource_descriptor,
+    ring_size,
+    scratch_size,
+)
 from gpu.drivers.am.target import Target
+from gpu.drivers.am.words import WORD
+from gpu.drivers.suspects import under_way
 from gpu.hcq.allocator import STAGING
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.buffer import Allocation, HCQBuffer
@@ -22,6 +41,7 @@ from gpu.hcq.commands import Command, Launch
 from gpu.hcq.device import HCQDevice
 from gpu.hcq.link import Linked
 from gpu.hcq.ports import Memory, MemoryKind
+from gpu.hcq.recovery import restart
 from gpu.hcq.signal import Signal
 from gpu.transport.world import World
 
@@ -45,7 +65,10 @@ class KfdDevice(HCQDevice):
     ):
         """As `HCQDevice`; use `open`."""
         self._signals: dict[int, Signal] = {}
+        self._kernels: dict[Memory, LoadedKernel] = {}
+        port.explain = self._explain
         self._scratch: Scratch | None = None
+        self._all_scratch: list[Scratch] = []  # of each AQL queue, or of the first queue
         super().__init__(
             port,
             timeline_start=timeline_start,
@@ -125,9 +148,8 @@ class KfdDevice(HCQDevice):
         self.port.hdp.flush()  # queues drop what they have of it before each submission
         private = kernel.descriptor.private_size
         scratch = self.scratch(private) if private else None
-        return AmProgram(
-            self, LoadedKernel(kernel, memory.address, scratch), buffer, layout, written=written
-        )
+        loaded = self._kernels[memory] = LoadedKernel(kernel, memory.address, scratch)
+        return AmProgram(self, loaded, buffer, layout, written=written)
 
     def _take_code(self, size: int) -> Memory:
         memory = self.port.memory.allocate_code(size)
@@ -143,22 +165,24 @@ class KfdDevice(HCQDevice):
         """
         size = scratch_size(self.target, bytes_per_lane)
         if self._scratch is None or self._scratch.size.per_wave < size.per_wave:
-            self._scratch = self._new_scratch(size)
             aql = [q for q in self.port.queues["compute"] if q.kind is QueueKind.AQL]
-            each = [self._scratch, *(self._new_scratch(size) for _ in aql[1:])]
-            self.exclusively(self._tell_scratch, list(zip(aql, each, strict=False)))
+            self._scratch = self._new_scratch(size)
+            self._all_scratch = [self._scratch, *(self._new_scratch(size) for _ in aql[1:])]
+            self.exclusively(self._tell_scratch)
         return self._scratch
 
     def _new_scratch(self, size: ScratchSize) -> Scratch:
         memory = self.exclusively(self.allocate, size.total, MemoryKind.VRAM)
         return Scratch(memory.address, size)
 
-    def _tell_scratch(self, scratches: Sequence[tuple[KfdQueue, Scratch]]) -> None:
+    def _tell_scratch(self) -> None:
         """Gives AQL queues their scratch memory, which they read with each launch: once idle."""
         for channel in self.queues["compute"]:
             channel.must_pass(channel.timeline.submitted)
-        for queue, scratch in scratches:
-            queue.set_scratch(scratch, ring_size(self.target, scratch.size))
+        for queue, scratch in zip(self.port.queues["compute"], self._all_scratch, strict=False):
+            if queue.kind is QueueKind.AQL:
+                size = ring_size(self.target, scratch.size)
+                queue.set_scratch(scratch, size, resource_descriptor(self.target, scratch, False))
 
     def link(
         self, channel: Channel, commands: Iterable[Command], *, after: bool, bound: bool = False
@@ -178,6 +202,101 @@ class KfdDevice(HCQDevice):
                         " launch it there, or open the device with AQL queues"
                     )
         return super().link(channel, commands, after=after, bound=bound)
+
+    def release(self, memory: Memory) -> None:
+        """As `HCQDevice.release`."""
+        self._kernels.pop(memory, None)
+        super().release(memory)
+
+    # Faults
+
+    def _explain(self, address: int) -> str:
+        """What `KfdPort.check` adds to a fault: kernels under way, and their arguments."""
+        memory = self.port.memory
+        launches = [
+            launch
+            for channel in self.queues.get("compute", ())
+            if isinstance(channel.port, KfdQueue)
+            for launch in launches_in_flight(
+                *(channel.port, self.target.generation, memory.read),
+                partial(_is_done, channel, memory.read),
+            )
+        ]
+        near = memory.nearest(address)
+        who = suspects(self._kernels.values(), launches, memory.read)
+        why = under_way(who, address, lambda pointer: near is not None and pointer in near)
+        return "; ".join(filter(None, (why, self.port.advice)))
+
+    def recover(self) -> Rung | None:
+        """Makes the device usable again after a fault or a hang; None where there was none.
+
+        What was submitted and not done is dropped, and what it would have written is undefined;
+        otherwise memory, programs, graphs and signals are as before. No other thread may use the
+        device meanwhile. Returns what was made anew. Raises DeviceLost where that does not help:
+        after a reset, which loses the memory, and where the kernel does not give the GPU back.
+        """
+        self.forked()
+        if self._closed or isinstance(self._error, DeviceLost):
+            self.check_usable()
+        rung = self._needed()
+        if rung is None:
+            return None
+        if rung is Rung.QUEUES:
+            self._run_out()
+        self.port.stop()
+        rung = self._needed() or rung  # taking queues off may have been too much
+        if rung is Rung.CONTEXT:
+            self._move()
+        try:
+            restart(self, self.port.open_queues)
+            self.exclusively(self._tell_scratch)
+        except (DeviceError, OutOfMemory) as error:
+            self.port.stop()
+            self._error = DeviceLost(f"other queues do not help ({error.message})")
+            self.check_usable()
+        return rung
+
+    def _needed(self) -> Rung | None:
+        """What has to be made anew, by what the kernel tells now. Raises DeviceLost."""
+        self.port.look()
+        try:
+            self.port.check()
+        except GpuFault as fault:
+            self._error = self._error or fault
+            return Rung.CONTEXT
+        except DeviceLost as error:
+            self._error = error
+            raise
+        ended = all(each.timeline.passed(each.timeline.submitted) for each in self.channels())
+        return None if ended else Rung.QUEUES
+
+    def _move(self) -> None:
+        """As `KfdPort.move`, without what was freed; where it fails one may try again."""
+        with self.lock:
+            before, self._error = self._error, None
+            try:
+                for channel in self.channels():
+                    channel.timeline.settle()
+                self.allocator.collect(self._parked)
+                self.port.move()
+            except (DeviceError, OutOfMemory, Unsupported) as error:
+                self._error = before
+                raise DeviceLost(f"{self.name} is not recovered: {error.message}") from error
+
+    def _run_out(self) -> None:
+        """Satisfies what queues wait for, so that those that wait can be taken off.
+
+        A queue that runs a kernel may be taken off at any time; what it has in its way is no wait
+        any more when it is.
+        """
+        before = [(signal, signal.value) for signal in self._signals.values()]
+        for signal, _ in before:
+            signal.set(_ALL_ONES)
+        for channel in self.channels():
+            channel.timeline.settle()
+        self.port.let_run_out()
+        for signal, value in before:
+            signal.set(value)
 
     # Life
 
@@ -220,3 +339,9 @@ class KfdDevice(HCQDevice):
         except DeviceError as error:
             _log.info("closing %s, which cannot be waited for: %s", self.name, error)
         return None
+
+
+def _is_done(channel: Channel, read: Read, address: int, payload: int) -> bool:
+    """Whether a release to an address is that of a submission of a queue that is done."""
+    now = read(address, WORD) if address == channel.timeline.address else None
+    return now is not None and int.from_bytes(now, "little") >= payload

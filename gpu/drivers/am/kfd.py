@@ -20,7 +20,11 @@ from gpu.transport import amd as nodes
 from gpu.transport.os import Argument, Os, Ref
 
 OLDEST: Final = (1, 9)
-"""The oldest interface that has all calls made here: AVAILABLE_MEMORY came with it."""
+"""The oldest interface that has all calls made here but one: AVAILABLE_MEMORY came with it."""
+HAS_CONTEXTS: Final = (1, 19)
+"""The first interface with CREATE_PROCESS ("amdkfd: introduce new ioctl
+AMDKFD_IOC_CREATE_PROCESS", amd-gfx, November 2025)."""
+_CREATE_PROCESS: Final = ord("K") << 8 | 0x27
 _POINTER: Final = 8
 
 
@@ -82,45 +86,6 @@ class Counters(NamedTuple):
     system_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryFault:
-    """What the kernel tells of a memory violation. The address is that of a page."""
-
-    gpu_id: int
-    address: int
-    not_present: bool
-    read_only: bool
-    no_execute: bool
-    imprecise: bool
-    error_type: int
-
-    def __str__(self) -> str:
-        reasons = (
-            ("is not mapped", self.not_present),
-            ("is read-only", self.read_only),
-            ("is not executable", self.no_execute),
-        )
-        told = " and ".join(text for text, is_so in reasons if is_so)
-        near = "near " if self.imprecise else ""
-        return f"an access {near}to page {self.address:#x}, which {told or self._other()}"
-
-    def _other(self) -> str:
-        return f"failed (KFD_MEM_ERR number {self.error_type})"
-
-
-@dataclass(frozen=True, slots=True)
-class Reset:
-    """What the kernel tells when it resets a GPU: the numbers of ``KFD_HW_EXCEPTION_``."""
-
-    gpu_id: int
-    cause: int
-    memory_lost: bool
-
-    def __str__(self) -> str:
-        memory = "lost" if self.memory_lost else "kept"
-        return f"a reset by the kernel (cause {self.cause}), with its memory {memory}"
-
-
 class Kfd:
     """KFD's file.
 
@@ -131,6 +96,7 @@ class Kfd:
     def __init__(self, system: Os):
         """Opens it. Raises DeviceError where it is not there, AccessDenied."""
         self.os = system
+        self.version = OLDEST
         try:
             self.fd = system.open(nodes.KFD, os.O_RDWR)
         except TransportError as error:
@@ -142,7 +108,11 @@ class Kfd:
             ) from error
 
     def close(self) -> None:
-        """Closes the file. What the process has from the GPU stays until the process ends."""
+        """Closes the file.
+
+        What the process has from the GPU stays until the process ends; what a context that
+        `create_context` made has ends now.
+        """
         self.os.close(self.fd)
 
     def _call(self, request: int, args: Argument, refs: Sequence[Ref] = ()) -> None:
@@ -159,8 +129,8 @@ class Kfd:
         with suppress(DeviceLost):
             self._call(request, args, refs)
 
-    def check_version(self) -> tuple[int, int]:
-        """The version of the interface. Raises Unsupported for one that is not known to do."""
+    def check_version(self) -> None:
+        """Asks for ``version``, of the interface. Raises Unsupported for one not known to do."""
         args = kfd.kfd_ioctl_get_version_args()
         self._call(kfd.AMDKFD_IOC_GET_VERSION, args)
         version = args.major_version, args.minor_version
@@ -169,7 +139,15 @@ class Kfd:
                 f"KFD's interface {version[0]}.{version[1]}: {OLDEST[0]}.{OLDEST[1]} or a later"
                 f" {OLDEST[0]}.x is needed"
             )
-        return version
+        self.version = version
+
+    def create_context(self) -> None:
+        """Makes this file one of a new context: page tables, queues and events of its own.
+
+        What the kernel keeps the process's first context from, it does not keep others from. They
+        cannot map the process's own memory.
+        """
+        self._call(_CREATE_PROCESS, bytearray(_POINTER))
 
     def acquire_vm(self, render_fd: int, gpu_id: int) -> None:
         """Takes the address space of a render node's file for this process's compute."""
@@ -226,6 +204,20 @@ class Kfd:
         """Frees a buffer that no GPU has mapped."""
         args = kfd.kfd_ioctl_free_memory_of_gpu_args(handle=handle)
         self._give_back(kfd.AMDKFD_IOC_FREE_MEMORY_OF_GPU, args)
+
+    def export_memory(self, handle: int) -> int:
+        """A descriptor of a buffer; close it through the system."""
+        args = kfd.kfd_ioctl_export_dmabuf_args(handle=handle, flags=os.O_CLOEXEC)
+        self._call(kfd.AMDKFD_IOC_EXPORT_DMABUF, args)
+        return int(args.dmabuf_fd)
+
+    def import_memory(self, gpu_id: int, address: int, descriptor: int) -> int:
+        """The handle of another context's buffer in this one, for an address, not mapped yet."""
+        args = kfd.kfd_ioctl_import_dmabuf_args(
+            va_addr=address, gpu_id=gpu_id, dmabuf_fd=descriptor
+        )
+        self._call(kfd.AMDKFD_IOC_IMPORT_DMABUF, args)
+        return int(args.handle)
 
     def map_memory(self, handle: int, gpu_ids: Sequence[int]) -> None:
         """Puts a buffer into the page tables of some GPUs, at the address that it was made for."""
@@ -317,27 +309,3 @@ class Kfd:
 _NORMAL_PRIORITY: Final = 7
 _IDS: Final = (Ref(_POINTER, count_offset=16, item_size=4),)
 _EVENTS: Final = (Ref(0, count_offset=8, item_size=ctypes.sizeof(kfd.kfd_event_data)),)
-
-
-def memory_fault(data: kfd.kfd_event_data) -> MemoryFault | None:
-    """What a MEMORY event tells; None where it did not come."""
-    told = data.memory_exception_data
-    if not told.gpu_id:
-        return None
-    return MemoryFault(
-        gpu_id=told.gpu_id,
-        address=told.va,
-        not_present=bool(told.failure.NotPresent),
-        read_only=bool(told.failure.ReadOnly),
-        no_execute=bool(told.failure.NoExecute),
-        imprecise=bool(told.failure.imprecise),
-        error_type=told.ErrorType,
-    )
-
-
-def reset(data: kfd.kfd_event_data) -> Reset | None:
-    """What a HW_EXCEPTION event tells; None where it did not come."""
-    told = data.hw_exception_data
-    if not told.gpu_id:
-        return None
-    return Reset(told.gpu_id, told.reset_cause, bool(told.memory_lost))

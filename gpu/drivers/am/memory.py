@@ -14,11 +14,12 @@ import enum
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
+from weakref import WeakSet
 
 from gpu.autogen import kfd as ids
 from gpu.core import hostmem
 from gpu.core.bits import align_up
-from gpu.core.errors import InvalidValue, OutOfMemory, TransportError, Unsupported
+from gpu.core.errors import GpuError, InvalidValue, OutOfMemory, TransportError, Unsupported
 from gpu.core.window import MemoryWindow
 from gpu.drivers.am.kfd import Kfd
 from gpu.drivers.am.topology import GpuNode
@@ -88,6 +89,9 @@ class Holding:
     gpus: dict[int, int] = field(default_factory=dict)
     undo: Undo = field(default_factory=Undo)
 
+    def __contains__(self, address: int) -> bool:
+        return self.address <= address < self.address + self.size
+
     @property
     def window(self) -> MemoryWindow:
         """All of it, as the host sees it."""
@@ -110,6 +114,7 @@ class KfdMemory:
         self._live: dict[int, Holding] = {}
         self._freed: deque[Holding] = deque(maxlen=_REMEMBERED)
         self._visible = 0
+        self._foreign: WeakSet[Holding] = WeakSet()  # of other GPUs, and mapped here once
 
     @property
     def is_visible(self) -> bool:
@@ -155,10 +160,15 @@ class KfdMemory:
         if not isinstance(owner, KfdMemory) or not isinstance(holding, Holding):
             raise Unsupported(f"{self.gpu} maps memory of GPUs in the same KFD only")
         if owner.kfd is not self.kfd:
-            raise Unsupported(f"{self.gpu} and {owner.gpu} were opened through different systems")
+            raise Unsupported(
+                f"{self.gpu} and {owner.gpu} are in different contexts of the kernel's: opened"
+                " through different systems, or one of them recovered from a fault"
+            )
         if not holding.gpus.get(self.gpu.gpu_id):
             self._map_peer(holding, owner.gpu)
         holding.gpus[self.gpu.gpu_id] = holding.gpus.get(self.gpu.gpu_id, 0) + 1
+        if owner.gpu.gpu_id != self.gpu.gpu_id:
+            self._foreign.add(holding)
 
     def _map_peer(self, holding: Holding, owner: GpuNode) -> None:
         try:
@@ -199,22 +209,36 @@ class KfdMemory:
         with Undo() as undo:
             address = self.reserve(size, undo)
             made = self.kfd.alloc_memory(self.gpu.gpu_id, address, size, use.flags, user_address)
-            undo.add(self.kfd.free_memory, made.handle)
+            holding = Holding(address, size, made.handle, use)
+            undo.add(self._free, holding)
             if use.mapped:
                 self._map_for_host(address, size, made.mmap_offset)
-            holding = Holding(address, size, made.handle, use)
-            self.kfd.map_memory(made.handle, [self.gpu.gpu_id])
+            # Before it is mapped: an interrupt that comes then must not leave a mapping of
+            # addresses that are given back.
             holding.gpus[self.gpu.gpu_id] = 1
             undo.add(self._unmap, holding)
+            self._map(holding)
             holding.undo = undo.take()
         self._live[address] = holding
         self._visible += use is Use.VISIBLE
         return holding
 
+    def _map(self, holding: Holding) -> None:
+        try:
+            self.kfd.map_memory(holding.handle, [self.gpu.gpu_id])
+        except GpuError:
+            holding.gpus.clear()
+            raise
+
+    def _free(self, holding: Holding) -> None:
+        """Gives the buffer back, in the context that it is in now."""
+        self.kfd.free_memory(holding.handle)
+
     def _unmap(self, holding: Holding) -> None:
         """Takes a buffer from all GPUs, peers too: the kernel frees no buffer that one has."""
         mapped = [gpu_id for gpu_id, count in holding.gpus.items() if count]
-        self.kfd.unmap_memory(holding.handle, mapped)
+        if mapped:
+            self.kfd.unmap_memory(holding.handle, mapped)
         holding.gpus.clear()
 
     def drop(self, holding: Holding) -> None:
@@ -230,24 +254,77 @@ class KfdMemory:
             for holding in list(self._live.values()):
                 undo.add(self.drop, holding)
 
+    def move(self, kfd: Kfd, render_fd: int) -> None:
+        """Has all buffers in another context of the process, at the addresses that they have.
+
+        Queues have been given back. Raises Unsupported for arrays of the process and for what
+        other GPUs have mapped, TransportError; then all is as it was.
+        """
+        self._check_movable()
+        with Undo() as undo:
+            made = [
+                (each, take_over(each, self.kfd, kfd, self.gpu, undo))
+                for each in self._live.values()
+            ]
+            undo.take()
+        before, self.kfd, self._render_fd = self.kfd, kfd, render_fd
+        with Undo() as old:
+            for holding, handle in made:
+                old.add(before.free_memory, holding.handle)
+                old.add(before.unmap_memory, holding.handle, [self.gpu.gpu_id])
+                holding.handle = handle
+
+    def _check_movable(self) -> None:
+        arrays = [each for each in self._live.values() if each.use is Use.HOST]
+        if arrays:
+            raise Unsupported(
+                f"{len(arrays)} arrays of this process are mapped, the first at"
+                f" {arrays[0].address:#x}, which the kernel lets its first context alone do: free"
+                " them before"
+            )
+        mine = self.gpu.gpu_id
+        ours = [
+            each
+            for each in self._live.values()
+            if any(each.gpus[g] for g in each.gpus if g != mine)
+        ]
+        theirs = [each for each in self._foreign if each.gpus.get(mine)]
+        if ours or theirs:
+            raise Unsupported(
+                f"{_name((ours + theirs)[0])} is mapped between this GPU and another: free it"
+                " before"
+            )
+
     @property
     def in_use(self) -> int:
         """Bytes of all buffers."""
         return sum(holding.size for holding in self._live.values())
 
+    def nearest(self, address: int) -> Holding | None:
+        """The buffer that an address is in, was in before it was freed, or is behind."""
+        for holding in (*self._live.values(), *reversed(self._freed)):
+            if address in holding:
+                return holding
+        before = [each for each in self._live.values() if each.address <= address]
+        return max(before, key=lambda each: each.address, default=None)
+
     def describe(self, address: int) -> str:
         """Which buffer an address is in or next to, for messages about faults."""
-        for holding in self._live.values():
-            if holding.address <= address < holding.address + holding.size:
-                return f"{address - holding.address:#x} into {_name(holding)}"
-        for holding in reversed(self._freed):
-            if holding.address <= address < holding.address + holding.size:
-                return f"{address - holding.address:#x} into {_name(holding)}, which was freed"
-        before = [each for each in self._live.values() if each.address <= address]
-        if not before:
+        near = self.nearest(address)
+        if near is None:
             return "before all buffers"
-        last = max(before, key=lambda each: each.address)
-        return f"{address - last.address - last.size:#x} bytes behind {_name(last)}"
+        if address not in near:
+            return f"{address - near.address - near.size:#x} bytes behind {_name(near)}"
+        freed = "" if self._live.get(near.address) is near else ", which was freed"
+        return f"{address - near.address:#x} into {_name(near)}{freed}"
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Bytes at an address of the GPU, None where the host does not see them."""
+        near = self.nearest(address)
+        if near is None or self._live.get(near.address) is not near or not near.use.mapped:
+            return None
+        start = address - near.address
+        return near.window.load(start, size) if start + size <= near.size else None
 
     def reserve(self, size: int, undo: Undo) -> int:
         """Addresses that nothing else gets; large sizes are aligned for large pages."""
@@ -268,6 +345,22 @@ class KfdMemory:
         # Where the reservation was, so that undoing the reservation ends this too.
         self.kfd.os.mmap(self._render_fd, size, _READ_WRITE, _SHARED, offset, address)
         hostmem.dontfork(address, size)
+
+
+def take_over(holding: Holding, old: Kfd, new: Kfd, gpu: GpuNode, undo: Undo) -> int:
+    """A buffer's handle in another context, mapped where it is. Raises TransportError.
+
+    A kernel could write to code from now on: what is imported it may write and run.
+    """
+    descriptor = old.export_memory(holding.handle)
+    try:
+        handle = new.import_memory(gpu.gpu_id, holding.address, descriptor)
+    finally:
+        old.os.close(descriptor)
+    undo.add(new.free_memory, handle)
+    new.map_memory(handle, [gpu.gpu_id])
+    undo.add(new.unmap_memory, handle, [gpu.gpu_id])
+    return handle
 
 
 def _name(holding: Holding) -> str:

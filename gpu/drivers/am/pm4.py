@@ -13,7 +13,8 @@ Numbers may be symbols. What the packets mean is in `pm4_packets.py`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from functools import cache
 from typing import Final
@@ -49,6 +50,7 @@ class Pm4Builder(WordList):
         super().__init__()
         self._generation = target.generation
         self._packets = packets_of(self._generation)
+        self._dies = target.xccs
 
     def packet(self, kind: pm4.Packet, *words: Word | Register, compute: bool = False) -> None:
         """Any packet; ``compute`` marks it as one for compute shaders."""
@@ -60,6 +62,22 @@ class Pm4Builder(WordList):
         )
         self.words.append(header.value)
         self.append(word.value if isinstance(word, Register) else word for word in words)
+
+    @contextmanager
+    def once(self) -> Iterator[None]:
+        """What the block adds the first die alone carries out, where a queue runs on several.
+
+        Packets but launches are carried out by each of them, which tinygrad's ops_amd.py heeds in
+        the same way.
+        """
+        if self._dies == 1:
+            yield
+            return
+        self.packet(pm4.PRED_EXEC, fields.PredicateControl(XCC_MASK=1))
+        at = len(self.words) - 1
+        yield
+        count = len(self.words) - at - 1
+        self.words[at] = fields.PredicateControl(XCC_MASK=1, COUNT=count).value
 
     def nop(self, words: int) -> None:
         """Does nothing for a number of words, the header included."""

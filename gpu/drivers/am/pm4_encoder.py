@@ -56,14 +56,16 @@ class Pm4Writer:
                 self.old = Caches.ALL
             case hcq.Timestamp(signal):
                 stamp = moved(signal.address, _TIMESTAMP)
-                self.push.release(stamp, data=fields.DataSel.CLOCK, flush=False)
+                with self.push.once():
+                    self.push.release(stamp, data=fields.DataSel.CLOCK, flush=False)
             case hcq.Barrier():
                 if self._target.hdp_flush is not None:
                     self.push.flush_hdp(self._target.hdp_flush)
                 self.old = Caches.ALL
             case hcq.WriteMem(address, data):
                 for start, words in write_pieces(data).items():
-                    self.push.write_data(moved(address, start), words)
+                    with self.push.once():
+                        self.push.write_data(moved(address, start), words)
                 self.old = Caches.ALL
             case hcq.PollMem(address, value, mask, op):
                 self.push.wait_memory(address, value, _FUNCTIONS[op], mask)
@@ -84,13 +86,14 @@ class Pm4Writer:
             )
         self.refresh()
         at = 0
-        while at < size:
-            known = len(places) == 2 and size - at >= 2 * WORD
-            wide = known and not any((place + at) % (2 * WORD) for place in places)
-            self.push.copy_data(
-                moved(dst, at), moved(src, at), from_=fields.CopySource.L2, all_64=wide
-            )
-            at += 2 * WORD if wide else WORD
+        with self.push.once():
+            while at < size:
+                known = len(places) == 2 and size - at >= 2 * WORD
+                wide = known and not any((place + at) % (2 * WORD) for place in places)
+                self.push.copy_data(
+                    moved(dst, at), moved(src, at), from_=fields.CopySource.L2, all_64=wide
+                )
+                at += 2 * WORD if wide else WORD
         self.old = Caches.UNITS
 
     def refresh(self) -> None:
@@ -100,10 +103,11 @@ class Pm4Writer:
             self.old = None
 
     def _signal(self, signal: hcq.HasAddress, value: Value) -> None:
-        self.push.release(signal.address, value)
-        if self._wake is not None and signal is OWN_TIMELINE:
-            event = self._wake.event
-            self.push.release(self._wake.slot, event, interrupt=event, flush=False)
+        with self.push.once():
+            self.push.release(signal.address, value)
+            if self._wake is not None and signal is OWN_TIMELINE:
+                event = self._wake.event
+                self.push.release(self._wake.slot, event, interrupt=event, flush=False)
 
 
 class _Places(NamedTuple):
@@ -182,7 +186,11 @@ def _user_data(loaded: LoadedKernel, state: DispatchState, places: _Places) -> l
                 words += pair(places.packet)
             case "PRIVATE_SEGMENT_SIZE":
                 words.append(loaded.private_size)
-            case _:  # of a launch: number 0; of scratch memory, where there is none: nothing
+            case "PRIVATE_SEGMENT_BUFFER":
+                words += state.scratch_buffer
+            case "FLAT_SCRATCH_INIT":
+                words += pair(state.scratch)
+            case _:  # the number of a launch
                 words += [0] * size
     return words
 

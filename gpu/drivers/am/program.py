@@ -10,7 +10,7 @@ from gpu.core.errors import InvalidType, InvalidValue, Unsupported
 from gpu.drivers.am.kernarg import argument_layout, check_layout
 from gpu.drivers.am.kernel_object import Kernel
 from gpu.drivers.am.pm4 import packets_of
-from gpu.drivers.am.scratch import Scratch, ring_size
+from gpu.drivers.am.scratch import Scratch, resource_descriptor, ring_size
 from gpu.drivers.am.target import Target, dotted
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.buffer import HCQBuffer
@@ -150,7 +150,7 @@ class DispatchState:
     Attributes:
         program, rsrc1, rsrc2, rsrc3: of the code.
         ring_size: TMPRING_SIZE, which is 0 without scratch memory.
-        scratch: its address, or 0.
+        scratch: its address, or 0; ``scratch_buffer`` is its resource descriptor, or zeros.
         wave32: what the dispatch says of waves.
         user: what the user SGPRs hold, in order, with their sizes.
     """
@@ -161,6 +161,7 @@ class DispatchState:
     rsrc3: int
     ring_size: int
     scratch: int
+    scratch_buffer: tuple[int, ...]
     wave32: bool
     user: tuple[tuple[str, int], ...] = field(default=())
 
@@ -202,6 +203,9 @@ def dispatch_state(target: Target, loaded: LoadedKernel) -> DispatchState:
         rsrc3=descriptor.rsrc3.value,
         ring_size=0 if scratch is None else ring_size(target, scratch.size),
         scratch=0 if scratch is None else scratch.address,
+        scratch_buffer=(0,) * 4
+        if scratch is None
+        else resource_descriptor(target, scratch, descriptor.wave32),
         wave32=descriptor.wave32,
         user=user,
     )
@@ -227,6 +231,17 @@ def _user_sgprs(loaded: LoadedKernel) -> tuple[tuple[str, int], ...]:
     return user
 
 
+def place_of_kernarg(loaded: LoadedKernel) -> int | None:
+    """Which user SGPR has the low half of the arguments' address; None where none has."""
+    properties = loaded.kernel.descriptor.properties
+    place = 0
+    for name, size in _USER_SGPRS:
+        if name == "KERNARG_SEGMENT_PTR":
+            break
+        place += size * properties[f"ENABLE_SGPR_{name}"]
+    return place if properties["ENABLE_SGPR_KERNARG_SEGMENT_PTR"] else None
+
+
 def _scratch(target: Target, loaded: LoadedKernel) -> Scratch | None:
     """The scratch memory of a launch; checked where there has to be any."""
     kernel = loaded.kernel
@@ -234,11 +249,6 @@ def _scratch(target: Target, loaded: LoadedKernel) -> Scratch | None:
         raise Unsupported(f"{kernel.name} has a stack of no known size (recursion, pointers)")
     if not loaded.private_size:
         return None
-    if not target.generation.architected_scratch:
-        raise Unsupported(
-            f"{kernel.name} uses scratch memory, of which kernels for {dotted(target.version)} are"
-            " told by a resource descriptor that is not known here"
-        )
     scratch = loaded.scratch
     if scratch is None or scratch.size.per_wave < loaded.private_size * 64:
         raise InvalidValue(

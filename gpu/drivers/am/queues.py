@@ -11,7 +11,7 @@ specification 1.2, section 2.8.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -122,7 +122,7 @@ class QueueMaker:
                 doorbell_width=_DOORBELL,
                 bias=kind.doorbell_bias,
             )
-            return KfdQueue(kind, encoder, pointers, host_ring, self.hdp, undo.take())
+            return KfdQueue(kind, encoder, pointers, ring, host_ring, self.hdp, undo.take())
 
     def _hold(self, size: int, use: Use, undo: Undo) -> Holding:
         holding = self.memory.hold(size, use)
@@ -186,11 +186,15 @@ class KfdQueue:
         kind: QueueKind,
         encoder: Encoder,
         pointers: Holding,
+        memory: Holding,
         ring: HostRing,
         hdp: HdpPage,
         undo: Undo,
     ):
+        """``memory`` is that of the ring."""
         self.kind = kind
+        self._is_open = True
+        self._ring = memory
         self.encoder = encoder
         self.ring_size = ring.size
         self.ring_align = kind.align
@@ -198,8 +202,14 @@ class KfdQueue:
         self._pointers: MemoryWindow = pointers.window
         self._undo = undo
 
-    def set_scratch(self, scratch: Scratch, ring_size: int) -> None:
-        """Gives an AQL queue that is idle its scratch memory; ``ring_size`` is TMPRING_SIZE."""
+    def set_scratch(self, scratch: Scratch, ring_size: int, buffer: Sequence[int]) -> None:
+        """Gives an AQL queue that is idle its scratch memory.
+
+        ``ring_size`` is TMPRING_SIZE; ``buffer`` is the resource descriptor, whose index stride the
+        processor fills in by the kernel on GFX10.
+        """
+        for index, word in enumerate(buffer):
+            self._pointers.write(_place("scratch_resource_descriptor") + 4 * index, 4, word)
         for field, width, value in (
             ("compute_tmpring_size", 4, ring_size),
             ("scratch_backing_memory_location", 8, scratch.address),
@@ -208,12 +218,42 @@ class KfdQueue:
         ):
             self._pointers.write(_place(field), width, value)
 
+    @property
+    def is_drained(self) -> bool:
+        """Whether the processor has read all packets, as far as it tells."""
+        written, read = self._bytes_written_and_read()
+        return written == read
+
+    def unread(self) -> list[bytes]:
+        """The ring from where a packet begins before the first that was not read, in order.
+
+        Of a queue that was closed there is none.
+        """
+        if not self._is_open:
+            return []
+        written, read = self._bytes_written_and_read()
+        lap, end = divmod(written, self.ring_size)
+        before, start = divmod(read, self.ring_size)
+        pieces = [self._ring.window.load(0, end)] if end else []
+        if before < lap:
+            pieces.insert(0, self._ring.window.load(start, self.ring_size - start))
+        return pieces
+
+    def _bytes_written_and_read(self) -> tuple[int, int]:
+        """How many, ever; packet processors write 32 bits of the pointer for PM4."""
+        written = self._pointers.read(_WRITE_POINTER, 8)
+        if self.kind is not QueueKind.PM4:
+            return written * self.kind.unit, self._pointers.read(_READ_POINTER, 8) * self.kind.unit
+        behind = (written - self._pointers.read(_READ_POINTER, 4)) & 0xFFFF_FFFF
+        return written * self.kind.unit, (written - behind) * self.kind.unit
+
     def close(self) -> None:
         """Takes it off the hardware and frees what it was made of.
 
         It must be idle: a queue that waits for memory may not let itself be taken off, and the
         kernel then resets the GPU.
         """
+        self._is_open = False
         self._undo.close()
 
 

@@ -4,6 +4,9 @@ The kernel keeps a process's address spaces, its page of events and its losses u
 ends, not until files are closed (`kfd_process_device_init_vm`, `kfd_kmap_event_page`,
 `kfd_dqm_evict_pasid` of Linux 6.12): the second file of a render node is refused with EBUSY for
 ever. So a session is opened with the first device and kept; devices come and go.
+
+What a process has lost so is lost to a *context* of it, and newer kernels give a process as many as
+it wants: a GPU that was lost goes on in a session of its own, with another file of each kind.
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ from typing import Final
 from gpu.autogen import kfd as ids
 from gpu.core.errors import DeviceError, DeviceLost, FormatError, GpuError, TransportError
 from gpu.core.log import get_logger
-from gpu.drivers.am.kfd import Apertures, Event, Kfd, MemoryFault, Reset, memory_fault, reset
-from gpu.drivers.am.memory import Holding, KfdMemory, Use
+from gpu.drivers.am.faults import MemoryFault, Reset, memory_fault, reset
+from gpu.drivers.am.kfd import HAS_CONTEXTS, Apertures, Event, Kfd
+from gpu.drivers.am.memory import Holding, KfdMemory, Use, take_over
 from gpu.drivers.am.topology import GpuNode, choose, read_gpus
 from gpu.drivers.undo import Undo
 from gpu.transport import amd as nodes
@@ -33,20 +37,25 @@ _PAGE_OF_EVENTS: Final = _SLOT * ids.KFD_SIGNAL_EVENT_LIMIT
 
 @dataclass(eq=False)
 class GpuLink:
-    """A GPU that the process has acquired: its render node's file, which stays open.
+    """A GPU that a session has acquired: its render node's file, which stays open.
 
-    ``lost`` is what ended its use in this process, for good.
+    ``lost`` is what ended its use in this session, for good. ``users`` counts open devices.
     """
 
     node: GpuNode
     render_fd: int
     apertures: Apertures
+    session: KfdSession
+    users: int = 0
     lost: MemoryFault | Reset | None = None
 
 
 @dataclass(eq=False)
 class KfdSession:
-    """An opened KFD; there is one for each `Os` of a process, see `session_of`."""
+    """An opened KFD; there is one for each `Os` of a process, see `session_of`.
+
+    And one more for each GPU that was lost and is used again, whose ``first`` is that one.
+    """
 
     system: Os
     kfd: Kfd
@@ -57,12 +66,20 @@ class KfdSession:
     _page: Holding | None = None
     _memory_event: Event | None = None
     _reset_event: Event | None = None
+    _first: KfdSession | None = None
+    _others: dict[int, KfdSession] = field(default_factory=dict)
+
+    @property
+    def first(self) -> KfdSession:
+        """The session of the process's first context, which knows the others."""
+        return self._first or self
 
     def link(self, index: int) -> GpuLink:
         """A GPU by its place in KFD's list, acquired; the first also brings the page of events.
 
-        Raises InvalidIndex, DeviceError, also for a GPU that somebody else in this process has,
-        DeviceLost for one that was lost before, AccessDenied, TransportError, OutOfMemory.
+        One that was lost comes in a context of its own. Raises InvalidIndex, DeviceError, also for
+        a GPU that somebody else in this process has, DeviceLost for one that was lost where the
+        kernel has no other contexts, AccessDenied, TransportError, OutOfMemory.
         """
         node = choose(self.gpus, index)
         with self.lock:
@@ -70,8 +87,33 @@ class KfdSession:
             if found is None:
                 found = self._links[node.gpu_id] = self._acquire(node)
             self._share_events(found)
-        check_not_lost(found)
-        return found
+            return found if found.lost is None else self.other(found)
+
+    def other(self, lost: GpuLink) -> GpuLink:
+        """A GPU that this context lost in another one. Errors are those of `link`."""
+        check_not_lost(lost, self.kfd.version)
+        gpu_id = lost.node.gpu_id
+        with self.first.lock:
+            others = self.first._others
+            found = others.get(gpu_id)
+            if found is None or found._links[gpu_id].lost is not None:
+                found = others[gpu_id] = _open_other(self.first, lost)
+            return found._links[gpu_id]
+
+    def enter(self, link: GpuLink) -> None:
+        """A device uses the link."""
+        with self.first.lock:
+            link.users += 1
+
+    def leave(self, link: GpuLink) -> None:
+        """A device uses the link no more; a session ends with its only GPU, when that is lost."""
+        with self.first.lock:
+            link.users -= 1
+            if link.users or link.lost is None or self is self.first:
+                return
+            if self.first._others.get(link.node.gpu_id) is self:
+                del self.first._others[link.node.gpu_id]
+            self.close()
 
     def _acquire(self, node: GpuNode) -> GpuLink:
         """Opens the render node, and takes its address space.
@@ -95,7 +137,22 @@ class KfdSession:
                     " use it in a process of its own"
                 ) from error
             undo.take()
-        return GpuLink(node, fd, apertures)
+        return GpuLink(node, fd, apertures, self)
+
+    def inherit(self, before: GpuLink) -> None:
+        """Has the page of events of a session that lost its GPU, where it was.
+
+        What was encoded there still writes to it. Raises as `link`.
+        """
+        page = before.session._page
+        assert page is not None, "a GPU is linked with the page of events"
+        link = self._links[before.node.gpu_id] = self._acquire(before.node)
+        with Undo() as undo:
+            handle = take_over(page, before.session.kfd, self.kfd, link.node, undo)
+            self._memory_event = self.kfd.create_event(ids.KFD_IOC_EVENT_MEMORY, handle)
+            self._reset_event = self.kfd.create_event(ids.KFD_IOC_EVENT_HW_EXCEPTION)
+            undo.take()
+        self._page = Holding(page.address, page.size, handle, page.use, {link.node.gpu_id: 1})
 
     def _share_events(self, link: GpuLink) -> None:
         """Sees to it that the page of events is there, and that a GPU can write to it."""
@@ -116,11 +173,18 @@ class KfdSession:
         if self._reset_event is None:
             self._reset_event = self.kfd.create_event(ids.KFD_IOC_EVENT_HW_EXCEPTION)
 
-    def wake_event(self) -> tuple[Event, int]:
-        """A new event that a GPU can set, and the address of its slot. Raises TransportError."""
+    def wake_event(self, number: int = 0) -> tuple[Event, int]:
+        """A new event that a GPU can set, and the address of its slot. Raises TransportError.
+
+        It gets the ``number``, or the next that is free.
+        """
         assert self._page is not None, "a GPU is linked before it gets events"
-        event = self.kfd.create_event(ids.KFD_IOC_EVENT_SIGNAL)
-        return event, self._page.address + _SLOT * event.slot
+        with Undo() as lower:
+            while True:  # the kernel gives the lowest number that is free
+                event = self.kfd.create_event(ids.KFD_IOC_EVENT_SIGNAL)
+                if event.number >= number:
+                    return event, self._page.address + _SLOT * event.slot
+                lower.add(self.kfd.destroy_event, event.number)
 
     def sleep(self, event: Event, timeout_ms: int) -> bool:
         """Sleeps in the kernel until an event, a fault or a reset; False when the time is over.
@@ -142,17 +206,23 @@ class KfdSession:
             link.lost = told
 
     def close(self) -> None:
-        """Closes the files. The GPUs cannot be opened again in this process."""
+        """Closes the files, also those of other contexts.
+
+        The GPUs of a first context cannot be opened again in this process.
+        """
         with Undo() as undo:
+            for other in self._others.values():
+                undo.add(other.close)
+            self._others = {}
             undo.add(self.kfd.close)
             for link in self._links.values():
                 undo.add(self.system.close, link.render_fd)
             self._links = {}
 
 
-def check_not_lost(link: GpuLink) -> None:
-    """Raises DeviceLost for a GPU that a fault or a reset has taken from this process."""
-    if link.lost is not None:
+def check_not_lost(link: GpuLink, version: tuple[int, int]) -> None:
+    """Raises DeviceLost for a GPU that was lost where the kernel does not give it back."""
+    if version < HAS_CONTEXTS:
         raise DeviceLost(
             f"{link.node} was lost to this process ({link.lost}): the kernel gives it to new"
             " processes only"
@@ -192,6 +262,20 @@ def _open(system: Os) -> KfdSession:
         gpus = read_gpus(system)
         undo.take()
         return KfdSession(system, kfd, gpus)
+
+
+def _open_other(first: KfdSession, lost: GpuLink) -> KfdSession:
+    """A session in a new context, with the GPU that another one lost. Raises as `link`."""
+    with Undo() as undo:
+        kfd = Kfd(first.system)
+        session = KfdSession(first.system, kfd, first.gpus, _first=first)
+        undo.add(session.close)
+        kfd.version = first.kfd.version
+        kfd.create_context()
+        session.inherit(lost)
+        undo.take()
+    _log.info("%s goes on in another context of KFD", lost.node)
+    return session
 
 
 def _forget(session: KfdSession) -> None:

@@ -48,6 +48,7 @@ from gpu.hcq.encoder import Encoded, Segment
 from gpu.hcq.link import link
 from gpu.hcq.ports import Memory, MemoryKind
 from gpu.hcq.program import HCQProgram
+from gpu.hcq.recovery import restart
 from gpu.hcq.symbol import TIMELINE_ADDRESS, TIMELINE_VALUE
 from gpu.transport.world import World
 
@@ -240,13 +241,7 @@ class RmDevice(HCQDevice):
 
     def _renew(self, rung: Rung) -> None:
         """Other channels under the same queues, set up like those before."""
-        with self.lock:
-            self._error = None
-            self._publishing = []
-            self.port.renew(rung)
-            for kind, ports in self.port.queues.items():
-                for channel, port in zip(self.queues[kind], ports, strict=True):
-                    channel.restart(port)
+        restart(self, lambda: self.port.renew(rung))
         self._set_up()
         for channel, memory in self._local_memory.items():
             assert self._local is not None, "its size is known where there is any"

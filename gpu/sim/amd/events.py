@@ -217,6 +217,7 @@ class Events:
         while self._result(args, waiters) == kfd.KFD_IOC_WAIT_RESULT_TIMEOUT:
             if deadline is not None and clock.now_ns >= deadline:
                 return
+            self._world.undisturbed.let_through()
             if not self._world.work(deadline) and not self._world.let_others(deadline):
                 if deadline is None:
                     raise self._world.stuck("WAIT_EVENTS without a timeout")

@@ -31,6 +31,13 @@ _KERNEL_SLICE: Final = 8192
 _CS_PARTIAL_FLUSH: Final = op.EVENTS["CS_PARTIAL_FLUSH"]
 _CHAIN: Final = 1 << 20
 _OFFLOAD_POLLING: Final = 1 << 21
+# What a die of several must do alone: it writes, and may do so again when others have gone on.
+_ONCE: Final = frozenset(
+    (
+        *(op.PACKET3_WRITE_DATA, op.PACKET3_COPY_DATA, op.PACKET3_RELEASE_MEM),
+        op.PACKET3_ATOMIC_MEM,
+    )
+)
 _VALID: Final = op.VALUES["INDIRECT_BUFFER"]["VALID"]
 
 
@@ -76,6 +83,7 @@ class PacketProcessor:
         kernels: grids under way, the oldest first.
         pending: end-of-pipe events that have not happened yet.
         skip: dwords that PRED_EXEC takes out of what follows.
+        alone: dwords that it gives one die of several.
     """
 
     queue: HwQueue
@@ -85,6 +93,7 @@ class PacketProcessor:
     pending: deque[EndOfPipe] = field(default_factory=deque)
     streams: list[_Stream] = field(default_factory=list)
     skip: int = 0
+    alone: int = 0
 
     def __post_init__(self) -> None:
         gpu = self.queue.gpu
@@ -145,6 +154,8 @@ class PacketProcessor:
             self.skip -= min(self.skip, 1 + len(body))
             return True
         done = header >> 30 == 2 or self._handle(header, body)
+        if done:
+            self.alone -= min(self.alone, 1 + len(body))
         self.queue.gpu.counts.packets += done
         return done
 
@@ -155,7 +166,17 @@ class PacketProcessor:
             raise PacketError(f"opcode {opcode:#x} ({opcode_name(opcode)}) is not for user queues")
         if header & 0xFD:
             raise PacketError(f"header {header:#010x}: bits {header & 0xFD:#x} must be 0")
+        if opcode in _ONCE and not self.alone and self._is_shared:
+            raise PacketError(
+                f"{opcode_name(opcode)} on {self.queue.gpu.chip.xccs} dies, each of which does it:"
+                " PRED_EXEC gives it one"
+            )
         return handler(self, body) is not False
+
+    @property
+    def _is_shared(self) -> bool:
+        """Whether several dies carry out each packet, as they do of AQL queues alone."""
+        return self.queue.gpu.chip.xccs > 1 and self.queue.kind == "aql"
 
     def enter(self, address: int, count: int, replace: bool) -> None:
         """Goes on in an indirect buffer."""
@@ -258,9 +279,11 @@ def _event_write(cp: PacketProcessor, body: list[int]) -> bool:
 def _pred_exec(cp: PacketProcessor, body: list[int]) -> None:
     need("PRED_EXEC", body, 1)
     reserved("PRED_EXEC", 1, body[0], 0xFF003FFF)
-    first_xcc = 1
-    if not body[0] >> 24 & first_xcc:
-        cp.skip = body[0] & 0x3FFF
+    first_xcc, mask, count = 1, body[0] >> 24, body[0] & 0x3FFF
+    if not mask & first_xcc:
+        cp.skip = count
+    elif mask == first_xcc:
+        cp.alone = count + 2  # with this packet itself
 
 
 def _dispatch_direct(cp: PacketProcessor, body: list[int]) -> None:

@@ -1,64 +1,27 @@
-"""How an engine reads and writes a process's memory: translation, then caches, then bytes."""
+"""How an engine reads and writes a process's memory."""
 
 from __future__ import annotations
 
-from gpu.sim.amd.caches import Agent, Caches
-from gpu.sim.kernel import SysError
+from gpu.sim.amd.caches import Agent
 from gpu.sim.physical import Pool
-from gpu.sim.translate import AddressSpace, PageFault
+from gpu.sim.port import AgentPort
 
 
-class Port:
-    """One agent's way into one address space. All of it raises `PageFault`."""
-
-    def __init__(self, space: AddressSpace, caches: Caches, agent: Agent):
-        self.space = space
-        self._caches = caches
-        self._agent = agent
-
-    def as_agent(self, agent: Agent) -> Port:
-        """The same memory, seen by another agent."""
-        return Port(self.space, self._caches, agent)
-
-    def read(self, address: int, size: int) -> bytes:
-        """`size` bytes at any address."""
-        parts = []
-        for mapping, offset, count in self.space.spans(address, size, write=False):
-            try:
-                parts.append(self._caches.load(self._agent, mapping, offset, count))
-            except SysError as error:  # user memory that the process has unmapped since
-                raise PageFault(address, False, present=False) from error
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def write(self, address: int, data: bytes | bytearray | memoryview) -> None:
-        """Writes bytes at any address; nothing is written when a page of them faults."""
-        view = memoryview(data)
-        done = 0
-        for mapping, offset, count in list(self.space.spans(address, len(view), write=True)):
-            try:
-                self._caches.store(self._agent, mapping, offset, view[done : done + count])
-            except SysError as error:
-                raise PageFault(address, True, present=False) from error
-            done += count
-
-    def words(self, address: int, count: int) -> list[int]:
-        """`count` dwords at an address that is a multiple of 4."""
-        return memoryview(self.read(address, 4 * count)).cast("I").tolist()
+class Port(AgentPort[Agent]):
+    """An `AgentPort`; the packet processor's words are read and written in a single access."""
 
     def read_word(self, address: int, width: int) -> int:
         """One aligned word of 4 or 8 bytes."""
         mapping = self.space.translate(address, False)
-        offset = mapping.offset + address - mapping.start
-        if self._agent == "cp" and isinstance(mapping.region, Pool):
-            return mapping.region.read_word(offset, width)
-        return int.from_bytes(self.read(address, width), "little")
+        if self.agent == "cp" and isinstance(mapping.region, Pool):
+            return mapping.region.read_word(mapping.offset + address - mapping.start, width)
+        return super().read_word(address, width)
 
     def write_word(self, address: int, width: int, value: int) -> None:
-        """Writes one aligned word of 4 or 8 bytes, in a single access."""
+        """Writes one aligned word of 4 or 8 bytes."""
         mapping = self.space.translate(address, True)
-        offset = mapping.offset + address - mapping.start
-        value &= (1 << 8 * width) - 1
-        if self._agent == "cp" and isinstance(mapping.region, Pool):
-            mapping.region.write_word(offset, width, value)
+        if self.agent == "cp" and isinstance(mapping.region, Pool):
+            value &= (1 << 8 * width) - 1
+            mapping.region.write_word(mapping.offset + address - mapping.start, width, value)
         else:
-            self.write(address, value.to_bytes(width, "little"))
+            super().write_word(address, width, value)

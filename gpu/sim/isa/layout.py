@@ -64,6 +64,8 @@ assert RECORD.size == 64
 OPERANDS: Final = {"d": 8, "a": 12, "b": 16, "c": 20, "e": 24, "f": 28}
 IMMEDIATE: Final = 32
 TARGET: Final = 40
+PLACE: Final = 48
+"""The pc; for PTX how many instructions of the program are done where this record begins."""
 AUX: Final = 52
 HINT: Final = 56
 

@@ -11,6 +11,44 @@ from gpu.sim.isa import layout
 
 _L: Final = layout
 
+
+def each_lane(head: str, resolve: str, failed: str = "") -> str:
+    """A function that replaces the addresses of active lanes by host addresses.
+
+    It is called with the wave's header, a record, the row of addresses, and what the access is. It
+    gives -1, or the first lane that may not, after ``failed`` told of `%lane` and `%address`.
+    ``head`` defines it, and ``resolve`` is the function for one lane.
+    """
+    return f"""
+{head}(ptr %w, ptr %o, ptr %rows, i32 %aux) {{
+entry:
+  %exec.p = getelementptr i8, ptr %w, i64 {_L.EXEC_OFFSET}
+  %exec = load i32, ptr %exec.p
+  br label %loop
+loop:
+  %mask = phi i32 [ %exec, %entry ], [ %rest, %good ]
+  %empty = icmp eq i32 %mask, 0
+  br i1 %empty, label %all, label %one
+one:
+  %lane = call i32 @llvm.cttz.i32(i32 %mask, i1 true)
+  %below = sub i32 %mask, 1
+  %rest = and i32 %mask, %below
+  %place = getelementptr i64, ptr %rows, i32 %lane
+  %address = load i64, ptr %place
+  %host = call i64 @{resolve}(ptr %w, ptr %o, i64 %address, i32 %lane, i32 %aux)
+  %bad = icmp eq i64 %host, 0
+  br i1 %bad, label %failed, label %good
+good:
+  store i64 %host, ptr %place
+  br label %loop
+all:
+  ret i32 -1
+failed:
+{failed}  ret i32 %lane
+}}
+"""
+
+
 SEARCH: Final = f"""
 declare i32 @llvm.cttz.i32(i32, i1)
 
@@ -136,32 +174,5 @@ bad:
   ret i64 0
 }}
 
-; Replaces the addresses of active lanes by host addresses; gives the first lane that fails, or -1.
-define internal i32 @slow_resolve(ptr %w, ptr %o, ptr %rows, i32 %aux) {{
-entry:
-  %exec.p = getelementptr i8, ptr %w, i64 {_L.EXEC_OFFSET}
-  %exec = load i32, ptr %exec.p
-  br label %loop
-loop:
-  %mask = phi i32 [ %exec, %entry ], [ %rest, %good ]
-  %empty = icmp eq i32 %mask, 0
-  br i1 %empty, label %all, label %one
-one:
-  %lane = call i32 @llvm.cttz.i32(i32 %mask, i1 true)
-  %below = sub i32 %mask, 1
-  %rest = and i32 %mask, %below
-  %place = getelementptr i64, ptr %rows, i32 %lane
-  %address = load i64, ptr %place
-  %host = call i64 @resolve_one(ptr %w, ptr %o, i64 %address, i32 %lane, i32 %aux)
-  %bad = icmp eq i64 %host, 0
-  br i1 %bad, label %failed, label %good
-good:
-  store i64 %host, ptr %place
-  br label %loop
-all:
-  ret i32 -1
-failed:
-  ret i32 %lane
-}}
-"""
+{each_lane("define internal i32 @slow_resolve", "resolve_one")}"""
 """Functions that the resolve operations call."""

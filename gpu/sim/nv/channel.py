@@ -111,7 +111,8 @@ class Channel(Resource):
         return self._ring_due
 
     def released(self) -> None:
-        """Off the hardware."""
+        """Off the hardware. What was rung for it before came in time, though nobody has looked."""
+        self._hardware.take_ring()
         self.group.channels.remove(self)
         for physical in self._held:
             physical.drop()

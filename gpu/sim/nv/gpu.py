@@ -146,15 +146,19 @@ class NvGpu:
 
     def sample(self) -> None:
         """Looks at what processes wrote without a call: the doorbell."""
-        token = self._take_ring()
-        if token is not None:
-            self._ring(token)
+        self.take_ring()
         self._check_usermode()
         self.show_clock()
         for channel in self.channels:
             channel.sample()
 
-    def _take_ring(self) -> int | None:
+    def take_ring(self) -> None:
+        """Has the channel look that was rung for, if any."""
+        token = self._take_token()
+        if token is not None:
+            self._ring(token)
+
+    def _take_token(self) -> int | None:
         """What was written to the doorbell, which is free for the next one from then on.
 
         Processes write it whenever they like, so a ring may come between the look and the clearing.

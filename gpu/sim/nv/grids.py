@@ -36,6 +36,7 @@ class Grid:
         if not self._kernel.step(_SLICE):
             return False
         engine = self._engine
+        engine.gpu.counts.instructions += self._kernel.instructions
         for release in self._releases:
             if not engine.channel.loses_completion():
                 write_release(engine.port, release, engine.gpu.clock.now_ns)

@@ -195,6 +195,11 @@ class _Running:
             *(shared_engine(), program, shape, self._memory.map, self._memory.fill, seed)
         )
 
+    @property
+    def instructions(self) -> int:
+        """Of PTX, as warps execute them."""
+        return self._grid.instructions
+
     def step(self, budget: int) -> bool:
         """Gives `budget` turns to warps; True when the whole grid is done.
 

@@ -139,6 +139,11 @@ class KernelMemory:
 class RunningKernel(Protocol):
     """A grid under way."""
 
+    @property
+    def instructions(self) -> int:
+        """How many its warps have executed, for `gpu.sim.counts`; 0 where it has none."""
+        ...
+
     def step(self, budget: int) -> bool:
         """Does about so many instructions of it; True when the whole grid is done.
 

@@ -28,6 +28,11 @@ class Optimizer(ABC):
     """
 
     def __init__(self, params: Iterable[Tensor], lr: float):
+        if not isinstance(params, Iterable):
+            raise InvalidType(
+                f"an optimiser takes tensors, got {type(params).__name__}: pass what "
+                "nn.state.get_parameters() finds in it"
+            )
         given = list(params)
         _check(given)
         for tensor in given:

@@ -37,6 +37,10 @@ class _Running:
     memory: KernelMemory
     left: int
 
+    @property
+    def instructions(self) -> int:
+        return 0
+
     def step(self, budget: int) -> bool:
         self.left -= 1
         if self.left:

@@ -20,7 +20,13 @@ from gpu.drivers.am.kernel_object import read_code_object
 from gpu.drivers.am.pm4_decode import decode_pm4
 from gpu.drivers.am.pm4_encoder import Pm4Encoder
 from gpu.drivers.am.program import AmProgram, LoadedKernel, dispatch_state
-from gpu.drivers.am.scratch import Scratch, ScratchSize, ring_size, scratch_size
+from gpu.drivers.am.scratch import (
+    Scratch,
+    ScratchSize,
+    resource_descriptor,
+    ring_size,
+    scratch_size,
+)
 from gpu.drivers.am.sdma import SdmaEncoder
 from gpu.drivers.am.target import HdpFlush, Target, Wake
 from gpu.hcq.args import ArgumentLayout
@@ -88,10 +94,10 @@ def names(data: bytes) -> list[str]:
     return [text.partition(",")[0] for text in texts if not text.startswith("  ")]
 
 
-def registers(data: bytes) -> dict[str, int]:
+def registers(data: bytes, target: Target = TARGET) -> dict[str, int]:
     """What compute registers have at the end, by name."""
     found = {}
-    for line in decode_pm4(data, TARGET.generation):
+    for line in decode_pm4(data, target.generation):
         name = line.text.strip().partition(" ")[0].partition(":")[0]
         if name.startswith("COMPUTE_"):
             found[name] = line.number
@@ -235,10 +241,18 @@ def test_scratch_memory_of_older_chips() -> None:
     assert ring_size(old, scratch_size(old, 20)) == 2 << 12 | 80 * 32
     device = null()
     for target, cpu in ((old, "gfx1030"), (Target((9, 0, 10), (4, 4, 2)), "gfx90a")):
-        prog = program(device, "hungry", cpu=cpu)
+        scratch = Scratch(GpuVA(0x7C00_1234_5600), scratch_size(target, 260))
+        prog = program(device, "hungry", scratch=scratch, cpu=cpu)
         args = prog.arguments(Symbol("out"), vals=(1,))
-        with pytest.raises(Unsupported, match="resource descriptor"):
-            Pm4Encoder(target).encode([Launch(prog, args, (1, 1, 1), (1, 1, 1))])
+        encoded = Pm4Encoder(target).encode([Launch(prog, args, (1, 1, 1), (1, 1, 1))])
+        found = registers(resolve(encoded, {p.symbol: 0 for p in args.patches})[0], target)
+        user = [found[f"COMPUTE_USER_DATA_{index}"] for index in range(8)]
+        # Swizzled; as many bytes as all waves have; selects X to W, 32 bits, by lanes of a wave.
+        last = 0x21C1_4FAC if cpu == "gfx1030" else 0x00E2_4FAC
+        assert user[:4] == [0x1234_5600, 0x8000_7C00, scratch.size.total, last]
+        assert user[6:] == [0x1234_5600, 0x7C00]
+        assert found["COMPUTE_TMPRING_SIZE"] >> 12 == 17  # of 1 KiB
+        assert "COMPUTE_DISPATCH_SCRATCH_BASE_LO" not in found
         add = program(device, "add", cpu=cpu)
         args = add.arguments(Symbol("a"), Symbol("b"), vals=(1,))
         encoded = Pm4Encoder(target).encode([Launch(add, args, (1, 1, 1), (1, 1, 1))])
@@ -517,10 +531,28 @@ def test_aql_in_the_ring_only() -> None:
         encoder.filler(32)
     with pytest.raises(Unsupported):
         encoder.call(Symbol("x"), 0, 64)
-    with pytest.raises(Unsupported, match="dies"):
-        AqlEncoder(Target((9, 4, 2), (4, 4, 2), xccs=8))
     with pytest.raises(Unsupported, match="copy queue"):
         encoder.encode([Copy(0, 0x10000, 1 << 14)])
+
+
+def test_several_dies() -> None:
+    """What writes is for the first die; launches write back the L2 of each; scratch is shared."""
+    target = Target((9, 4, 2), (4, 4, 2), shader_engines=32, compute_units=304, xccs=8)
+    prog = program(null(), "add", cpu="gfx942")
+    args = prog.arguments(0x1000, 0x2000, vals=(1,))
+    wait, write, copy = Wait(At(0x3000), 1), WriteMem(0x4000, bytes(8)), Copy(0x5000, 0x6000, 8)
+    encoded = AqlEncoder(target).encode([Launch(prog, args, ONE, ONE), wait, write, copy])
+    ring, _, words = resolve(encoded)
+    assert struct.unpack_from("<H", ring)[0] == 0x100 | 2 | 2 << 9 | 2 << 11
+    kinds = ["WAIT_REG_MEM", "PRED_EXEC", "WRITE_DATA", "ACQUIRE_MEM", "PRED_EXEC", "COPY_DATA"]
+    assert names(words) == kinds
+    # Header and words of WRITE_DATA with two words, and of COPY_DATA.
+    masks = [struct.unpack_from("<2I", words, at)[1] for at in (28, 28 + 8 + 24 + 28)]
+    assert masks == [1 << 24 | 6, 1 << 24 | 6]
+    size = scratch_size(target, 16)
+    assert size.total == 1024 * 304 * 32 and ring_size(target, size) == 1 << 12 | 304 * 32 // 8
+    scratch = Scratch(GpuVA(0x7C00_0000_0000), size)
+    assert resource_descriptor(target, scratch, False)[2] == size.total // 8
 
 
 def test_aql_garbage_is_shown_whole() -> None:

@@ -20,6 +20,7 @@ from tools.hw_acceptance import prepare as making
 from tools.hw_acceptance.kernels import ARCHITECTURES, SOURCES
 from tools.hw_acceptance.nvrtc import load_nvrtc
 from tools.hw_acceptance.prepare import check_architectures, make_wheel, prepare
+from tools.hw_acceptance.vectors.pack import write
 from unit.hw_acceptance.fake_programs import FakeCompiler
 
 
@@ -39,7 +40,17 @@ def gcc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _prepare(folder: Path) -> dict[str, Any]:
-    return prepare(folder, FakeCompiler(), build_wheel=_fake_wheel, say=lambda _: None)
+    return prepare(
+        folder,
+        FakeCompiler(),
+        build_wheel=_fake_wheel,
+        build_vectors=lambda path, architectures: write(path, [], architectures, _refuse),
+        say=lambda _: None,
+    )
+
+
+def _refuse(ptx: str, arch: str) -> bytes:
+    raise CompileError(f"nothing is to be assembled for {arch}")
 
 
 @pytest.mark.usefixtures("gcc")
@@ -52,6 +63,7 @@ def test_a_folder_holds_what_its_manifest_says(tmp_path: Path) -> None:
         "kernels.zip",
         "launchloop.so",
         "recorder.so",
+        "vectors.zip",
     }
     assert manifest["architectures"] == list(ARCHITECTURES) and manifest["nvrtc"] == "13.0"
     for sm in ARCHITECTURES:

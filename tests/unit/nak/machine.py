@@ -187,11 +187,21 @@ class Machine:
                 return self.rng.integers(0, 2, self.threads).astype(kind)
             case "load_reg":
                 return args[0].copy()
+        if inst.op == "shuffle_xor":
+            return self._exchange(args[0], args[1], active)
         if inst.op.startswith("load_"):
             loaded = np.zeros(self.threads, kind)
             loaded[active] = self._load(inst, args[0][active], active).view(kind)[:, 0]
             return loaded
         return np.ascontiguousarray(alu(inst, args, self.rng)).view(kind)
+
+    def _exchange(self, value: Array, distance: Array, active: Array) -> Array:
+        other = self.thread ^ distance
+        assert (other // 32 == self.thread // 32).all(), "partners are of one warp"
+        assert (other[active] < self.program.block).all(), "no thread is without a partner"
+        places = (self.block * np.uint32(self.program.block) + other) % np.uint32(self.threads)
+        assert active[places][active].all(), "a partner does not take part"
+        return value[places]
 
     def _load(self, inst: NirInst, address: Array, active: Array) -> Array:
         size = inst.bits // 8
@@ -304,7 +314,7 @@ def _fma(a: float, b: float, c: float) -> float:
     try:
         return total / (p * q * r) if total else a * b + c
     except OverflowError:
-        return math.copysign(math.inf, total)
+        return math.inf if total > 0 else -math.inf
 
 
 def _convert(x: Array, source: str, target: str, bits: str, rng: np.random.Generator) -> Array:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu.compiler.ir.linear import Program
+from gpu.compiler.ir.linear import Inst, Program
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.policy import schedule
 from gpu.compiler.render.nak import NAKRenderer
@@ -28,7 +28,7 @@ from prop.programs import random_graph
 from prop.test_passes import computed, run_plan
 from unit.cuda.kernels import nest, reversing, roots_and_products, symbolic
 from unit.cuda.test_kernels import operations
-from unit.linear_kernels import COMPUTED, Kernel, matrix_kernel, scratch_kernel
+from unit.linear_kernels import COMPUTED, Kernel, exchanging, matrix_kernel, scratch_kernel
 
 TESTED = ("sm_80", "sm_89", "sm_90", "sm_120")
 SMALL = NakBinary(90, 16, 1, 32, 128, 64, 24, "kernel", bytes(range(32)), "text")
@@ -93,6 +93,8 @@ def test_what_a_launch_needs_is_told(arch: str) -> None:
     assert alone.local >= 40 * 8 and alone.shared == alone.barriers == 0
     values = compiled(arch, symbolic("grid"))
     assert values.parameters == 16 and re.search(r"c\[0x0\]\[\+?0x8\]", values.assembly)
+    exchange = compiled(arch, exchanging((2, 64), 32, [16]).program())
+    assert "shfl.bfly" in exchange.assembly.lower()
     many = nest(7, 300).program()
     assert compiled(arch, many).block == NAKRenderer(arch).launch_data(many)["block"]
 
@@ -127,6 +129,21 @@ def test_what_is_no_nir_never_reaches_mesa() -> None:
         NakCompiler("sm_90").compile(
             "nir k block 1 shared 0 scratch 0 parameters 0\n  %0 = fadd\nend\n"
         )
+
+
+def test_what_is_not_printed_is_refused() -> None:
+    renderer = NAKRenderer("sm_90")
+    with pytest.raises(Unsupported, match="is a vector"):
+        renderer.render(matrix_kernel(dtypes.int32, 4, 64, ["add"]).program())
+    waits = Program("k", (), (Inst("commit", dtypes.bool),))
+    with pytest.raises(Unsupported, match="without matrix instructions"):
+        renderer.render(waits)
+    with pytest.raises(Unsupported, match="legalize"):
+        renderer.render(matrix_kernel(dtypes.float32, 1, 64, ["exp"]).program())
+    with pytest.raises(Unsupported, match="sm_75"):
+        NAKRenderer("sm_75")
+    with pytest.raises(Unsupported, match="sm_75"):
+        NakCompiler("sm_75")
 
 
 def test_a_binary_is_read_back() -> None:

@@ -1,4 +1,4 @@
-"""The steps of the suites: command queues, then tensors by both compilers."""
+"""The steps of the suites: command queues, then tensors by each compiler."""
 
 from __future__ import annotations
 
@@ -10,6 +10,14 @@ from tools.hw_acceptance.model import Step, Trial
 GROUP: Final = "suites"
 
 SUITES: Final = (
+    Step(
+        "PTX instruction vectors",
+        "each form of an instruction gives what the simulator says",
+        GROUP,
+        "tools.hw_acceptance.vectors.compare:instructions",
+        120.0,
+        needs=("11 kernels", "12 copies"),
+    ),
     Step(
         "chained launches",
         "launches of one submission that start each other, by each way to do so",
@@ -45,5 +53,14 @@ SUITES: Final = (
         "tools.hw_acceptance.suites.tensors:by_ptx",
         80.0,
         needs=("11 kernels", "12 copies"),
+    ),
+    Step(
+        "op suite by NAK",
+        "the same, their kernels compiled by Mesa; only where the package tinymesa is",
+        GROUP,
+        "tools.hw_acceptance.suites.tensors:by_nak",
+        80.0,
+        needs=("11 kernels", "12 copies"),
+        hardware=True,
     ),
 )

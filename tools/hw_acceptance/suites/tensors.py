@@ -1,4 +1,4 @@
-"""The tests of tensor operations on the GPU, by either of the NV device's compilers.
+"""The tests of tensor operations on the GPU, by each of the NV device's compilers.
 
 They are the tests of the tree, which pytest runs in several processes where it can: most of their
 time goes into compiling.
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from gpu.compiler.toolchain.mesalib import find_mesa
 from gpu.compiler.toolchain.nvlibs import find_library
 from gpu.core.errors import Unsupported
 from gpu.core.files import read_bytes
@@ -46,6 +47,15 @@ def by_ptx(context: Context) -> None:
     if importlib.util.find_spec("llvmlite") is None:
         raise Unavailable("llvmlite is not installed, which makes PTX")
     _run(context, "NV:PTX")
+
+
+def by_nak(context: Context) -> None:
+    """Mesa's NAK. Raises Unavailable where this machine lacks its library, StepFailed."""
+    try:
+        find_mesa()
+    except Unsupported as missing:
+        raise Unavailable(missing.message) from missing
+    _run(context, "NV:NAK")
 
 
 def run_tests(context: Context, device: str, tests: Sequence[str], seconds: float) -> Path:

@@ -136,8 +136,19 @@ def _my_place(e: Emitter, further: int = 0) -> str:
     return e.raw(f"trunc i64 {moved} to i32")
 
 
+def _count(e: Emitter, record: str, done: int = 1) -> None:
+    """Keeps COUNT right for a jump to a record; ``done`` is whether this one's instruction is."""
+    place = e.raw(f"getelementptr i8, ptr {record}, i64 {layout.PLACE}")
+    there = e.raw(f"load i32, ptr {place}, align 4")
+    by = e.raw(f"sub i32 {frames.field(e, layout.PLACE)}, {there}")
+    wide = e.raw(f"sext i32 {e.raw(f'add i32 {by}, {done}')} to i64")
+    count = e.raw(f"add i64 {frames.header(e, wave.COUNT, 'i64')}, {wide}")
+    frames.set_header(e, wave.COUNT, "i64", count)
+
+
 def _pay(e: Emitter, record: str) -> None:
     """Goes on with a record and counts it against the budget."""
+    _count(e, record)
     left = e.raw(f"sub i32 {frames.header(e, layout.BUDGET)}, 1")
     frames.set_header(e, layout.BUDGET, "i32", left)
     over = e.raw(f"icmp slt i32 {left}, 0")
@@ -169,6 +180,7 @@ def _schedule(e: Emitter) -> None:
     e.lines.append(f"{barrier}:")
     frames.set_header(e, wave.AT_BARRIER, "i32", "0")
     after = e.raw("call ptr @choose(ptr %w)")
+    _count(e, after)
     frames.stop(e, layout.BARRIER, after)
 
 
@@ -228,6 +240,7 @@ def _join(e: Emitter) -> None:
     e.lines += [f"br i1 {follow}, label %together, label %other", "together:"]
     frames.next_record(e)
     e.lines.append("other:")
+    _count(e, "%chosen", 0)
     frames.jump(e, "%chosen")
 
 

@@ -84,6 +84,10 @@ class Program:
         self.windows = context.windows
         self._sources = context.instructions
         self._source_of = [record.source for record in context.records]
+        join = engine.address("join")  # at labels, behind the instruction that records name
+        self._places = [
+            max(0, record.source + (record.function == join)) for record in context.records
+        ]
         self._assemble(context)
 
     def _assemble(self, context: Context) -> None:
@@ -94,7 +98,7 @@ class Program:
         self.address = start = self.memory.ctypes.data
         pack = layout.RECORD.pack
         packed = bytearray()
-        for r in context.records:
+        for r, done in zip(context.records, self._places, strict=True):
             target, aux = 0, r.aux
             if r.target is not None:
                 place = context.labels[r.target]
@@ -102,8 +106,12 @@ class Program:
                 aux = place * size
                 target = start + aux
             fields = (r.function, r.d, r.a, r.b, r.c, r.e, r.f, r.immediate, target)
-            packed += pack(*fields, r.source, aux, 0)
+            packed += pack(*fields, done, aux, 0)
         self.memory[:] = np.frombuffer(packed, np.uint8)
+
+    def before(self, record: int) -> int:
+        """How many instructions of the program are done where a record, by its address, begins."""
+        return self._places[(record - self.address) // layout.RECORD.size]
 
     def instruction_at(self, record: int) -> tuple[int, Instruction | None]:
         """(number of the instruction, it) of a record's address."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from gpu.sim.isa import frames, layout
 from gpu.sim.isa.ptx import rows, wave
-from gpu.sim.isa.search import SEARCH
+from gpu.sim.isa.search import SEARCH, each_lane
 from gpu.sim.isa.values import Emitter, Value
 
 GLOBAL: Final = 0
@@ -25,6 +25,19 @@ SPACES: Final = {"global": GLOBAL, "const": GLOBAL, "generic": GENERIC, "shared"
 _ALL: Final = "splat (i1 true)"
 _L: Final = layout
 _W: Final = wave
+
+# The header of a wave tells of the access that may not be.
+_TELL: Final = f"""\
+  %address.p = getelementptr i8, ptr %w, i64 {_L.FAULT_ADDRESS}
+  store i64 %address, ptr %address.p, align 4
+  %lane.p = getelementptr i8, ptr %w, i64 {_L.FAULT_LANE}
+  store i32 %lane, ptr %lane.p
+  %access.p = getelementptr i8, ptr %w, i64 {_L.FAULT_ACCESS}
+  store i32 %aux, ptr %access.p
+  %size.p = getelementptr i8, ptr %w, i64 {_L.FAULT_SIZE}
+  %size = and i32 %aux, 255
+  store i32 %size, ptr %size.p
+"""
 
 RESOLVE: Final = f"""{SEARCH}
 define internal i64 @in_own(i64 %base, i64 %limit, i64 %address, i64 %size) {{
@@ -122,44 +135,7 @@ bad:
   ret i64 0
 }}
 
-; Replaces the addresses of active lanes in %rows by host addresses. Gives -1, or the first lane
-; that may not, of which the header then tells.
-define i32 @resolve_lanes(ptr %w, ptr %o, ptr %rows, i32 %aux) {{
-entry:
-  %exec.p = getelementptr i8, ptr %w, i64 {_L.EXEC_OFFSET}
-  %exec = load i32, ptr %exec.p
-  br label %loop
-loop:
-  %mask = phi i32 [ %exec, %entry ], [ %rest, %good ]
-  %empty = icmp eq i32 %mask, 0
-  br i1 %empty, label %all, label %one
-one:
-  %lane = call i32 @llvm.cttz.i32(i32 %mask, i1 true)
-  %below = sub i32 %mask, 1
-  %rest = and i32 %mask, %below
-  %place = getelementptr i64, ptr %rows, i32 %lane
-  %address = load i64, ptr %place
-  %host = call i64 @one_lane(ptr %w, ptr %o, i64 %address, i32 %lane, i32 %aux)
-  %bad = icmp eq i64 %host, 0
-  br i1 %bad, label %failed, label %good
-good:
-  store i64 %host, ptr %place
-  br label %loop
-all:
-  ret i32 -1
-failed:
-  %address.p = getelementptr i8, ptr %w, i64 {_L.FAULT_ADDRESS}
-  store i64 %address, ptr %address.p, align 4
-  %lane.p = getelementptr i8, ptr %w, i64 {_L.FAULT_LANE}
-  store i32 %lane, ptr %lane.p
-  %access.p = getelementptr i8, ptr %w, i64 {_L.FAULT_ACCESS}
-  store i32 %aux, ptr %access.p
-  %size.p = getelementptr i8, ptr %w, i64 {_L.FAULT_SIZE}
-  %size = and i32 %aux, 255
-  store i32 %size, ptr %size.p
-  ret i32 %lane
-}}
-"""
+{each_lane("define i32 @resolve_lanes", "one_lane", _TELL)}"""
 
 
 @dataclass(frozen=True)

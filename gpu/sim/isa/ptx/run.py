@@ -44,7 +44,12 @@ class Block:
 
 
 class Grid:
-    """A grid under way."""
+    """A grid under way.
+
+    Attributes:
+        instructions: of PTX, executed by the warps that have ended, each once for all lanes that
+            take it together.
+    """
 
     def __init__(
         self,
@@ -73,6 +78,7 @@ class Grid:
         self._random = random.Random(seed)
         self._run = _RUN(engine.address("run"))
         self._maker = WarpMaker(engine, program, shape, memory)
+        self.instructions = 0
         self._next = 0
         self._running: list[Block] = []
         self._free = list(range(max(1, _RESIDENT // shape.warps)))
@@ -137,6 +143,8 @@ class Grid:
         warp.record = warp.word(layout.RESUME, "<Q")
         if status == layout.END:
             warp.done = True
+            place = self._program.before(warp.record)
+            self.instructions += warp.word(wave.COUNT, "<q") + place + 1
             release_ended(block.warps)
         elif status == layout.SLICE:
             self._rotate(warp)
@@ -175,7 +183,9 @@ class Grid:
                     rest = min(rest, int(places[lane]))
         warp.set(layout.EXEC_OFFSET, mask)
         warp.set(wave.LOWEST, rest)
-        warp.record = self._program.address + chosen
+        before, warp.record = warp.record, self._program.address + chosen
+        passed = self._program.before(before) - self._program.before(warp.record)
+        warp.set(wave.COUNT, warp.word(wave.COUNT, "<q") + passed, "<q")
 
     def _fill_or_raise(self, block: Block, warp: Warp) -> None:
         """Asks the owner of the memory for what lanes have missed. Raises WarpFault."""

@@ -132,6 +132,7 @@ class WarpMaker:
         _STATE.pack_into(*(warp.view, wave.ALIVE, mask, wave.NOBODY, self._program.address, 0, 0))
         struct.pack_into("<I", warp.view, layout.EXEC_OFFSET, mask)
         struct.pack_into("<Q", warp.view, layout.LDS, shared)
+        struct.pack_into("<q", warp.view, wave.COUNT, 0)
         first = index * layout.LANES
         for place, values in self._thread_rows:
             warp.words[place : place + layout.LANES] = values[first : first + layout.LANES]

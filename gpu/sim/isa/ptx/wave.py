@@ -38,6 +38,8 @@ ROUND_DOWN: Final = 204
 ROUND_UP: Final = 208
 BARRIER_TARGET: Final = 212
 """Where the row of a reducing barrier's result lies."""
+COUNT: Final = 216
+"""As `layout.COUNT`, whose place is another's here."""
 
 NOBODY: Final = 0xFFFFFFFF
 LOCAL_WINDOW_SIZE: Final = 1 << 24

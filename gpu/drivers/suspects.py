@@ -1,0 +1,63 @@
+"""Launches that were under way when a fault came, in words: those first whose arguments lead there.
+
+Whose pointer it was no vendor's hardware tells; what is known are the arguments and an address
+without the bits within its page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gpu.core.bits import align_down
+
+_MOST_NAMED: Final = 3
+_PAGE: Final = 4096
+_NEAR: Final = 1 << 16  # bytes behind a pointer that leads to no buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A launch: its kernel's name, and its arguments that may be addresses, with their numbers."""
+
+    name: str
+    pointers: tuple[tuple[int, int], ...] = ()
+
+
+def under_way(
+    launches: Iterable[Suspect], address: int | None, is_beside: Callable[[int], bool]
+) -> str:
+    """What is said of launches, given oldest first; empty where there are none.
+
+    ``address`` is that of the fault, ``is_beside`` tells pointers to the allocation next to it.
+    """
+    named = [_named(launch, address, is_beside) for launch in launches]
+    suspects = [text for text, is_suspect in named if is_suspect] or [text for text, _ in named]
+    if not suspects:
+        return ""
+    more = len(suspects) - _MOST_NAMED
+    end = f" and {more} more" if more > 0 else ""
+    return f"under way, the oldest first: {', '.join(suspects[:_MOST_NAMED])}{end}"
+
+
+def _named(
+    launch: Suspect, address: int | None, is_beside: Callable[[int], bool]
+) -> tuple[str, bool]:
+    """A launch in words, and whether an argument leads to the address."""
+    leading = [] if address is None else _leading(launch.pointers, address, is_beside)
+    if not leading:
+        return launch.name, False
+    _, number, pointer = min(leading)
+    return f"{launch.name} (argument {number} is {pointer:#x})", True
+
+
+def _leading(
+    pointers: Sequence[tuple[int, int]], address: int, is_beside: Callable[[int], bool]
+) -> list[tuple[int, int, int]]:
+    """How far each argument is away that leads to the address, with its number and itself."""
+    return [
+        (abs(address - align_down(pointer, _PAGE)), number, pointer)
+        for number, pointer in pointers
+        if is_beside(pointer) or 0 <= address - align_down(pointer, _PAGE) < _NEAR
+    ]

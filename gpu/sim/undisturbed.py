@@ -1,0 +1,51 @@
+"""What a model does it does whole, as kernels and hardware: Ctrl-C comes before or after."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+
+class Undisturbed:
+    """Blocks that Python's handler of SIGINT does not interrupt: it is called at their end.
+
+    Blocks may stand in each other. Python calls handlers in the main thread alone, and so others
+    need none of this.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._came = False
+        self._handler: Any = None
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        if not self._depth:
+            self._handler = signal.getsignal(signal.SIGINT)
+            if self._handler is None:  # not Python's: nothing could be put back
+                return
+            signal.signal(signal.SIGINT, self._note)
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        if threading.current_thread() is not threading.main_thread() or not self._depth:
+            return
+        self._depth -= 1
+        if self._depth:
+            return
+        signal.signal(signal.SIGINT, self._handler)
+        if self._came:
+            self._came = False
+            signal.raise_signal(signal.SIGINT)
+
+    def let_through(self) -> None:
+        """Calls the handler within a block, where all may end as it stands."""
+        if self._came and callable(self._handler):
+            self._came = False
+            self._handler(signal.SIGINT, None)
+
+    def _note(self, _: int, __: FrameType | None) -> None:
+        self._came = True

@@ -1,0 +1,105 @@
+"""What to write here for names that torch has and this package does not.
+
+The tables are read where an attribute is missing, to say so in the error; nothing is translated.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+_CALL: Final = "any object with __call__ is a layer, and nn.state finds the tensors it holds"
+_TRACKED: Final = "nothing is recorded until backward() is called; detach() stops a gradient"
+
+TENSOR: Final[Mapping[str, str]] = {
+    "bmm": "matmul(), or @",
+    "copy_": "assign()",
+    "cpu": 'to("CPU")',
+    "cuda": "to(device)",
+    "data_ptr": "__array__, DLPack or data()",
+    "dim": "ndim",
+    "fill_": "assign()",
+    "from_numpy": "Tensor(array)",
+    "is_cuda": "device",
+    "mm": "matmul(), or @",
+    "nelement": "numel()",
+    "new_ones": "Tensor.ones(..., dtype=x.dtype, device=x.device)",
+    "new_zeros": "Tensor.zeros(..., dtype=x.dtype, device=x.device)",
+    "no_grad": _TRACKED,
+    "norm": "square().sum().sqrt()",
+    "normal_": "assign(Tensor.normal(...))",
+    "requires_grad_": "requires_grad = True",
+    "swapaxes": "transpose()",
+    "swapdims": "transpose()",
+    "t": "T",
+    "type": "cast()",
+    "type_as": "cast(other.dtype)",
+    "uniform_": "assign(Tensor.uniform(...))",
+    "zero_": "assign(0)",
+}
+"""For attributes of tensors."""
+PACKAGE: Final[Mapping[str, str]] = {
+    "compile": "gpu.jit",
+    "device": "a device is named by a str, as in Tensor.ones(3, device='CPU')",
+    "from_numpy": "gpu.Tensor(array)",
+    "load": "gpu.nn.state.torch_load or safe_load",
+    "no_grad": _TRACKED,
+    "optim": "gpu.nn.optim",
+    "save": "gpu.nn.state.safe_save",
+    "set_num_threads": "CPU_THREADS in the environment",
+}
+"""For attributes of the package `gpu`, beside what tensors and dtypes have."""
+NN: Final[Mapping[str, str]] = {
+    "BCEWithLogitsLoss": "Tensor.binary_crossentropy_logits",
+    "CrossEntropyLoss": "Tensor.cross_entropy",
+    "GRU": "no recurrent layer but nn.LSTMCell",
+    "LSTM": "nn.LSTMCell for each step",
+    "MSELoss": "(x - y).square().mean()",
+    "Module": _CALL,
+    "ModuleDict": "a dict of layers",
+    "ModuleList": "a list of layers",
+    "MultiheadAttention": "Tensor.scaled_dot_product_attention",
+    "NLLLoss": "Tensor.nll_loss",
+    "Parameter": "a Tensor with requires_grad=True; optimisers take any tensor",
+    "Sequential": "a list of layers, and x.sequential(layers)",
+    "functional": "methods of Tensor",
+    "utils": "methods of Tensor",
+}
+"""For attributes of `gpu.nn`, beside layers that are methods of tensors here."""
+
+
+def missing_from_tensor(name: str, known: Iterable[str]) -> str:
+    """Why a tensor has no attribute `name`; `known` are those that it has."""
+    return _told("a Tensor", name, TENSOR.get(name) or _in_place(name, set(known)), known)
+
+
+def missing_from_package(name: str, tensor: Iterable[str], dtypes: Iterable[str]) -> str:
+    """Why `gpu` has no attribute `name`; given are those of Tensor and of `gpu.dtypes`."""
+    instead = PACKAGE.get(name)
+    if instead is None and name in tensor:
+        instead = f"gpu.Tensor.{name}"
+    if instead is None and name in dtypes:
+        instead = f"gpu.dtypes.{name}"
+    return _told("module 'gpu'", name, instead, ())
+
+
+def missing_from_nn(name: str, tensor: Iterable[str], known: Iterable[str]) -> str:
+    """Why `gpu.nn` has no attribute `name`; given are those of Tensor and its own."""
+    methods = {method.replace("_", ""): method for method in tensor}
+    method = methods.get(name.lower())
+    return _told("module 'gpu.nn'", name, NN.get(name) or (method and f"Tensor.{method}"), known)
+
+
+def _in_place(name: str, known: set[str]) -> str | None:
+    """For torch's methods in place, as add_."""
+    plain = name.removesuffix("_")
+    return f"assign(x.{plain}(...)), or an operator as +=" if plain in known - {name} else None
+
+
+def _told(owner: str, name: str, instead: str | None, known: Iterable[str]) -> str:
+    text = f"{owner} has no attribute {name!r}"
+    if instead is not None:
+        return f"{text}; here it is: {instead}"
+    near = difflib.get_close_matches(name, [k for k in known if not k.startswith("_")], n=1)
+    return f"{text}; did you mean {near[0]}?" if near else text

@@ -1,0 +1,68 @@
+"""What an error says about names that torch has and this package does not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+import gpu
+from gpu import Tensor, nn
+from gpu.core.errors import InvalidType
+from gpu.tensor.torchnames import NN, PACKAGE, TENSOR
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "message"),
+    [
+        (Tensor.ones(2), "mm", "here it is: matmul(), or @"),
+        (Tensor.ones(2), "add_", "here it is: assign(x.add(...)), or an operator as +="),
+        (Tensor.ones(2), "reshap", "did you mean reshape?"),
+        (Tensor.ones(2), "qqqqqq", "a Tensor has no attribute 'qqqqqq'"),
+        (gpu, "randn", "here it is: gpu.Tensor.randn"),
+        (gpu, "float32", "here it is: gpu.dtypes.float32"),
+        (gpu, "compile", "here it is: gpu.jit"),
+        (nn, "ReLU", "here it is: Tensor.relu"),
+        (nn, "MaxPool2d", "here it is: Tensor.max_pool2d"),
+        (nn, "Sequential", "here it is: a list of layers"),
+        (nn, "Linaer", "did you mean Linear?"),
+    ],
+)
+def test_a_missing_name_says_what_there_is(owner: object, name: str, message: str) -> None:
+    with pytest.raises(AttributeError, match=re.escape(message)):
+        getattr(owner, name)
+    assert not hasattr(owner, name)
+
+
+@pytest.mark.parametrize("name", ["__array_struct__", "__cuda_array_interface__", "__bool_"])
+def test_protocols_that_a_tensor_lacks_are_told_at_once(name: str) -> None:
+    assert not hasattr(Tensor.ones(2), name)
+
+
+def test_the_tables_name_what_is_there_and_nothing_that_is() -> None:
+    assert not [name for name in TENSOR if hasattr(Tensor, name)]
+    assert not [name for name in PACKAGE if name in gpu.__all__]
+    assert not [name for name in NN if name in nn.__all__]
+    for text in (*TENSOR.values(), *PACKAGE.values(), *NN.values()):
+        for name in re.findall(r"\bTensor\.(\w+)", text):
+            assert hasattr(Tensor, name), text
+    for text in TENSOR.values():
+        for name in re.findall(r"(?<![.\w])(\w+)\(\)", text):
+            assert hasattr(Tensor, name), text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: Tensor.cat([Tensor.ones(2), Tensor.ones(2)]), "Tensor.cat(*tensors)"),  # type: ignore[arg-type]
+        (lambda: Tensor.stack((Tensor.ones(2),)), "Tensor.stack(*tensors)"),  # type: ignore[arg-type]
+        (lambda: Tensor.ones(2).to(gpu.dtypes.int32), "cast() converts"),  # type: ignore[arg-type]
+        (lambda: nn.optim.SGD(nn.Linear(2, 2)), "get_parameters()"),  # type: ignore[arg-type]
+    ],
+)
+def test_calls_as_in_torch_say_how_it_is_done_here(
+    wrong: Callable[[], object], message: str
+) -> None:
+    with pytest.raises(InvalidType, match=re.escape(message)):
+        wrong()
