@@ -147,11 +147,17 @@ def tile(c: Contraction, target: Target) -> Iterator[Opt]:
             rest = [name for name in depends if name not in outside]
             yield Reorder(tuple(f"{n}s" for n in (*counted, *outside, *rest, *levels.inside())))
         yield from levels.bind("s")
-    if target.native.quads:
+    if _by_fours(c, target):
         yield from _steps(c.reduction[-1])
     # Where tiles are large, few rows left over beside the loop over the others are much text.
     rounded = target.native.scalar and c.u.stop is None
     yield from _split_across(c.u, counted, levels, tiles.rows, rounded)
+
+
+def _by_fours(c: Contraction, target: Target) -> bool:
+    """Whether memory of the operands is accessed by four words at a time."""
+    loads = [*_loads(c.along), *_loads(c.across)]
+    return target.native.quads and all(load.dtype.bits == 32 for load in loads)
 
 
 def _steps(inner: Var) -> Iterator[Opt]:
@@ -181,8 +187,10 @@ def _choose(c: Contraction, target: Target) -> _Tiles | None:
     vectors = min(PANEL_TILES, c.v.extent // lanes)
     if c.u is None:
         return _Tiles(lanes, vectors, 1, 1, packed=False)
-    vectors = _vectors(c.v, target, lanes)
-    rows = _rows(c.u.extent, target, vectors)
+    # What is accessed by fours is loaded so fast that tiles of half the size will do.
+    registers = target.registers // 2 if _by_fours(c, target) else target.registers
+    vectors = _vectors(c.v, registers, lanes)
+    rows = _rows(c.u.extent, registers, vectors)
     # Packing takes memory near a worker; where blocks are one thread, theirs is as far as any.
     pays = target.parallel == "worker" and _worth_packing(c, rows, lanes)
     depth_bytes = math.prod(r.extent for r in c.reduction) * c.along.dtype.itemsize
@@ -199,12 +207,12 @@ def _choose(c: Contraction, target: Target) -> _Tiles | None:
     return _Tiles(lanes, vectors, group, rows, packed=True)
 
 
-def _vectors(v: Var, target: Target, lanes: int) -> int:
+def _vectors(v: Var, registers: int, lanes: int) -> int:
     """Vectors of a tile along `v`: with many registers as many as make the tile a square.
 
     A number nearby that divides `v` is better still.
     """
-    square = math.isqrt(target.registers // lanes)
+    square = math.isqrt(registers // lanes)
     most = -(-v.extent // lanes)
     if square <= TILE_VECTORS:
         return min(TILE_VECTORS, most)
@@ -225,9 +233,9 @@ def _lines(c: Contraction, lanes: int, vectors: int) -> Var | None:
     return None
 
 
-def _rows(extent: int, target: Target, vectors: int) -> int:
+def _rows(extent: int, registers: int, vectors: int) -> int:
     """Iterations of `u` in a tile: as many as registers allow, dividing the extent if possible."""
-    most = min((target.registers - vectors - 1) // vectors, extent)
+    most = min((registers - vectors - 1) // vectors, extent)
     for rows in range(most, max(most * 2 // 3, 1) - 1, -1):
         if extent % rows == 0:
             return rows

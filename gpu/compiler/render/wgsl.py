@@ -27,11 +27,9 @@ WARP: Final = 32
 # A CPU that poses as a GPU: invocations are the lanes of its vectors. On lavapipe a load takes 57
 # ns for 8 of them, of one place or of eight, from a buffer or from workgroup memory, and a fused
 # multiply-add 1 ns, even where its registers are memory. So tiles are as large as its compiler
-# takes in a few seconds, and what is loaded is kept. A load of four words from a texture takes 22
-# ns: tiles of half the size will do there, and compile in half the time.
+# takes in a few seconds, and what is loaded is kept.
 VECTOR_BYTES: Final = 16
-VECTORS: Final = 136
-NEAR_VECTORS: Final = 69
+VECTORS: Final = 138
 LANES: Final = 8
 CPU_THREADS: Final = 64
 
@@ -83,7 +81,7 @@ def wgsl_target(limits: WGSLLimits, has_f16: bool, features: str = "") -> Target
             features=features,
             workers=WORKERS,
             vector_bytes=VECTOR_BYTES,
-            registers=NEAR_VECTORS if limits.quads else VECTORS,
+            registers=VECTORS,
             threads=min(limits.threads, CPU_THREADS),
             shared_bytes=limits.shared_bytes,
             warp=LANES,
