@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from typing import Final, NamedTuple
 
 from gpu.autogen import mesa
+from gpu.compiler.toolchain.sharedlib import is_loadable
 from gpu.core.config import config
 from gpu.core.errors import Unsupported
 
@@ -63,7 +64,7 @@ def _search() -> MesaLibrary:
     try:
         package = distribution(mesa.PACKAGE)
     except PackageNotFoundError:
-        if _loads(FILE):
+        if is_loadable(FILE):
             return MesaLibrary(FILE, "")
         raise Unsupported(
             f"Mesa's compiler NAK is not installed: there is no Python package {mesa.PACKAGE}, and"
@@ -81,14 +82,6 @@ def _search() -> MesaLibrary:
     raise Unsupported(
         f"{mesa.PACKAGE} {package.version} is installed without its {FILE}. Get it by {_INSTALL}"
     )
-
-
-def _loads(name: str) -> bool:
-    try:
-        ctypes.CDLL(name)
-    except OSError:
-        return False
-    return True
 
 
 @cache

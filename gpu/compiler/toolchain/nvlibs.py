@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final, NamedTuple
 
+from gpu.compiler.toolchain.sharedlib import is_loadable
 from gpu.core import elf
 from gpu.core.config import config
 from gpu.core.devspec import did_you_mean
@@ -127,7 +128,7 @@ def _search(name: str) -> NvLibrary:
             return found[-1]
     sonames = [f"lib{name}.so.{major}" for major in _MAJORS]
     for soname in sonames:
-        if _loads(soname):
+        if is_loadable(soname):
             return NvLibrary(name, soname, "")
     origin = _ORIGINS[name]
     raise Unsupported(
@@ -179,14 +180,6 @@ def _version_in(path: str) -> str:
 
 def _sortable(version: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", version)))
-
-
-def _loads(soname: str) -> bool:
-    try:
-        ctypes.CDLL(soname)
-    except OSError:
-        return False
-    return True
 
 
 @cache
