@@ -184,13 +184,15 @@ def interrupts(target: Target) -> None:
             for number in range(20):
                 fired = False
                 with suppress(KeyboardInterrupt):
-                    signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.0001 * number)
-                    while not fired:  # Python drops an exception that comes within a finalizer
-                        add(count, count, one, vals=(WORDS,))
-                        if (timeline.submitted - before) % 8 == 0:
-                            device.synchronize()
+                    try:
+                        signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.0001 * number)
+                        while not fired:  # Python drops an exception that comes within a finalizer
+                            add(count, count, one, vals=(WORDS,))
+                            if (timeline.submitted - before) % 8 == 0:
+                                device.synchronize()
+                    finally:  # also where it ended otherwise: none may come outside of this block
+                        signal.setitimer(signal.ITIMER_REAL, 0)
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, previous)
             signal.signal(signal.SIGINT, as_ever)
         launched = timeline.submitted - before
