@@ -9,10 +9,14 @@ progress bar or of an interactive shell, do not count.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from weakref import WeakSet
+
+
+class _Thread:
+    """Stands for a thread that has touched values; it goes when the thread ends."""
 
 
 class _Users:
@@ -20,18 +24,21 @@ class _Users:
 
     Attributes:
         lock: held while one of them, alone, reuses memory.
-        known: their identifiers; some may have ended.
+        alive: what stands for those that have not ended. (Numbers of threads are given again.)
+        own: holds what stands for this thread, once it has touched a value.
     """
 
-    lock = threading.RLock()
-    known: set[int] = set()
+    lock: threading.RLock
+    alive: WeakSet[_Thread]
+    own: threading.local
 
     @classmethod
     def renew(cls) -> None:
-        """For a forked child, in which whoever held the lock is not."""
-        cls.lock, cls.known = threading.RLock(), set()
+        """As at the beginning, and in a forked child, in which whoever held the lock is not."""
+        cls.lock, cls.alive, cls.own = threading.RLock(), WeakSet(), threading.local()
 
 
+_Users.renew()
 os.register_at_fork(after_in_child=_Users.renew)
 
 
@@ -40,19 +47,18 @@ def note_thread() -> None:
 
     The first time it waits until memory that is being reused has its new value.
     """
-    if threading.get_ident() not in _Users.known:
+    if not hasattr(_Users.own, "thread"):
         with _Users.lock:
-            _Users.known.add(threading.get_ident())
+            _Users.own.thread = _Thread()
+            _Users.alive.add(_Users.own.thread)
 
 
 @contextmanager
 def touching_alone() -> Iterator[bool]:
     """Whether this is the only living thread that touches values; if so, none begins to inside."""
     with _Users.lock:
-        own = {threading.get_ident()}
-        if _Users.known - own:
-            _Users.known.intersection_update(sys._current_frames())
-        if not _Users.known - own:
+        own = getattr(_Users.own, "thread", None)
+        if all(thread is own for thread in _Users.alive):
             yield True
             return
     yield False

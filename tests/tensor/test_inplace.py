@@ -17,7 +17,7 @@ from gpu import Tensor, Var
 from gpu.compiler.lower import streams
 from gpu.compiler.schedule import inplace
 from gpu.core.interrupts import put_off
-from gpu.runtime import execute
+from gpu.runtime import execute, users
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.execute import storage
 from gpu.runtime.recent import Recent
@@ -34,6 +34,7 @@ class Moves:
 @pytest.fixture(autouse=True)
 def moves(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Moves]]:
     """Everything is written in place that can be; graphs compiled otherwise are forgotten."""
+    users._Users.renew()  # threads of other tests are none of these
     monkeypatch.setattr(inplace, "MIN_BYTES", 0)
     monkeypatch.setattr(inplace, "MOST_WRITTEN", 1)
     monkeypatch.setattr(inplace, "MIN_REUSED_BYTES", 0)

@@ -213,7 +213,7 @@ def test_lanes_of_a_cpu_have_tiles_of_products() -> None:
     }
     loads = sum(inst.op == "load" for inst in program.body)
     products = sum(inst.op == "alu" and inst.attr[0] == "fma" for inst in program.body)
-    assert (products, loads) == (16 * 16, 16 + 16)
+    assert (products, loads) == (16 * 32, 16 + 32)
     a, b = random(64, 64), random(64, 64)
     np.testing.assert_allclose(
         result(kernel, POSING, a, b), (a @ b).reshape(-1), rtol=1e-3, atol=1e-4
