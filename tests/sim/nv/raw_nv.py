@@ -47,7 +47,8 @@ from sim.nv.numbers import (
 PAGE = 4096
 MIB = 1 << 20
 FIRST_VA = 0x2_0000_0000  # of what the CPU does not see
-_HOST_VAS = count(1 << 39, 64 * MIB)  # of what both see: below 1 << 40, and never used twice
+# Of what both see: below 1 << 40, never used twice, beyond what a dozen open drivers take.
+_HOST_VAS = count(12 << 36, 64 * MIB)
 READ_WRITE = hostmem.PROT_READ | hostmem.PROT_WRITE
 FIXED = hostmem.MAP_SHARED | hostmem.MAP_FIXED_NOREPLACE
 
