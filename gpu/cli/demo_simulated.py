@@ -55,11 +55,14 @@ def run_simulated(training: Training) -> Simulated:
         raise Unsupported(f"{_DEVICE} is a real GPU in this process: there is none beside it")
     host_level()  # before the work, what would end it
     state = {name: value.numpy() for name, value in get_state_dict(training.network).items()}
-    before, start = _total(), time.perf_counter()
+    before = {machine: machine.counts + Counts() for machine in machines()}
+    start = time.perf_counter()
     with Context(SIM=chip, DEV=name):
         predicted = _predict(state, training.testing)
     seconds = time.perf_counter() - start
-    return Simulated(chip, predicted, _total() - before, seconds)
+    # One that something else closes meanwhile takes its counts along, those from before too.
+    done = (machine.counts - before.get(machine, Counts()) for machine in machines())
+    return Simulated(chip, predicted, sum(done, Counts()), seconds)
 
 
 def _predict(state: Mapping[str, npt.NDArray[np.generic]], digits: Digits) -> npt.NDArray[np.int64]:
@@ -67,8 +70,3 @@ def _predict(state: Mapping[str, npt.NDArray[np.generic]], digits: Digits) -> np
     load_state_dict(network, {name: Tensor(value) for name, value in state.items()})
     images, _ = digits.tensors()
     return network(images).argmax(1).numpy().astype(np.int64)
-
-
-def _total() -> Counts:
-    """What all machines of this process have done."""
-    return sum((machine.counts for machine in machines()), Counts())

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu.cli import demo_picture, png
+from gpu.cli import demo_picture, demo_simulated, png
 from gpu.cli.demo_training import BATCH, Training, batches
 from gpu.cli.main import main
 from gpu.core.errors import DTypeError, FormatError, InvalidValue, ShapeError
 from gpu.data import DIGITS_FILE, load_digits, split_digits
+from gpu.sim.world import SimWorld
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -149,6 +150,21 @@ def test_it_learns(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     )
     assert re.search(r", [1-9]\d* kernels, [1-9][\d,]{6,} instructions\n$", out)
     assert decode(path.read_bytes()).ndim == 3
+
+
+def test_machines_of_others_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ends while the demo simulates has done nothing for it."""
+    training = Training(seed=0, steps=1)
+    other = SimWorld()
+    other.counts.ioctls = 10**9
+    predict = demo_simulated._predict
+
+    def closing(*arguments: Any) -> Any:
+        other.close()
+        return predict(*arguments)
+
+    monkeypatch.setattr(demo_simulated, "_predict", closing)
+    assert 0 < demo_simulated.run_simulated(training).counts.ioctls < 10**6
 
 
 def _start(*arguments: str) -> subprocess.Popen[str]:
