@@ -66,6 +66,7 @@ from gpu.core.errors import DeviceMismatch, ShapeError
 
 __all__ = [
     "MOVEMENT",
+    "NO_SOURCES",
     "RULES",
     "Node",
     "Place",
@@ -74,6 +75,7 @@ __all__ = [
     "interpret",
     "make",
     "toposort",
+    "unmoved",
 ]
 
 _interned: weakref.WeakValueDictionary[tuple[Any, ...], Node] = weakref.WeakValueDictionary()
@@ -160,12 +162,21 @@ def check(node: Node) -> Node:
 
 _BETWEEN_DEVICES: Final = frozenset({"copy", "multi", "part"})
 MOVEMENT: Final = frozenset({"reshape", "expand", "permute", "slice", "pad", "skew", "unskew"})
+NO_SOURCES: Final = frozenset({"const", "iota", "index"})
+"""Kinds that are computed from nothing: numbers in a kernel."""
 
 
 def verify(roots: Iterable[Node]) -> None:
     """Checks every node reachable from `roots`; raises as `check` does."""
     for node in toposort(roots):
         check(node)
+
+
+def unmoved(node: Node) -> Node:
+    """The node whose elements `node` shows, moved and perhaps repeated."""
+    while node.kind in MOVEMENT:
+        node = node.src[0]
+    return node
 
 
 def bound_node(node: Node) -> Node:

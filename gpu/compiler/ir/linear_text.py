@@ -28,6 +28,7 @@ says what is the most it can be:
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 from gpu.compiler.ir.linear import OPS, Inst, Limit, Param, Program, Val
@@ -253,20 +254,20 @@ class _Reader:
         return tuple(values)
 
 
+def _one_of(known: Collection[str], what: str, at: Cursor) -> str:
+    name = at.name(what)
+    if name not in known:
+        raise at.refused(f"{what}, one of {' '.join(known)}")
+    at.expect(")")
+    return name
+
+
 def _numbers(op: str, at: Cursor) -> tuple[Any, ...]:
     at.expect("(")
     if op == "fold":
-        monoid = at.name("a monoid")
-        if monoid not in MONOIDS:
-            raise at.refused(f"a monoid, one of {' '.join(MONOIDS)}")
-        at.expect(")")
-        return (monoid,)
+        return (_one_of(MONOIDS, "a monoid", at),)
     if op == "mma":
-        name = at.name("a matrix instruction")
-        if name not in MATRICES:
-            raise at.refused(f"a matrix instruction, one of {' '.join(MATRICES)}")
-        at.expect(")")
-        return (name,)
+        return (_one_of(MATRICES, "a matrix instruction", at),)
     if op == "shuffle":
         return (at.listed(at.integer, ")"),)
     if op == "shuffle_xor":

@@ -18,7 +18,7 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var, divides, expr, iterations
 from gpu.compiler.opt.opts import Bind, Opt, Reorder, Split, Stage
 from gpu.compiler.opt.shape import SumOfProducts, leaves, sum_of_products
-from gpu.compiler.opt.tree import values
+from gpu.compiler.opt.tree import loads_of
 from gpu.compiler.target import Target
 
 # Vectors of a tile along `v` at least, and how many tiles share a packed panel.
@@ -137,10 +137,10 @@ def tile(c: Contraction, target: Target) -> Iterator[Opt]:
     yield Reorder((*outer, *panel, c.u.name, *counted, *levels.inside()))
     if tiles.packed:
         holder = (*outer, *panel)[-1]
-        (buf,) = {load.attr[0].name for load in _loads(c.along)}
+        (buf,) = {load.attr[0].name for load in loads_of(c.along)}
         depends = [r.name for r in c.reduction if r in c.along.vars]
         yield Stage(holder, buf, (*counted, *depends, *levels.inside()))
-        masked = {var for load in _loads(c.along) for var in load.attr[2].vars}
+        masked = {var for load in loads_of(c.along) for var in load.attr[2].vars}
         outside = [r.name for r in c.reduction if r in masked]
         if outside and outside != depends:
             # So that masks are made once for all that they hold for.
@@ -156,7 +156,7 @@ def tile(c: Contraction, target: Target) -> Iterator[Opt]:
 
 def _by_fours(c: Contraction, target: Target) -> bool:
     """Whether memory of the operands is accessed by four words at a time."""
-    loads = [*_loads(c.along), *_loads(c.across)]
+    loads = [*loads_of(c.along), *loads_of(c.across)]
     return target.native.quads and all(load.dtype.bits == 32 for load in loads)
 
 
@@ -181,7 +181,7 @@ def _choose(c: Contraction, target: Target) -> _Tiles | None:
     lanes = target.vector_bytes // max(c.along.dtype.itemsize, 4)
     if lanes < 2 or c.v.extent < lanes or work < SMALL:
         return None
-    apart = any(load.attr[1][0].coeff(c.v) != 1 for load in _loads(c.along))
+    apart = any(load.attr[1][0].coeff(c.v) != 1 for load in loads_of(c.along))
     if c.u is None and (apart or c.v.stop is not None):
         return None  # nothing is used twice: packing would not pay, gathering neither
     vectors = min(PANEL_TILES, c.v.extent // lanes)
@@ -242,14 +242,10 @@ def _rows(extent: int, registers: int, vectors: int) -> int:
     return most
 
 
-def _loads(value: K.Value) -> list[K.Value]:
-    return [v for v in values(value, set()) if v.kind == "load"]
-
-
 def _worth_packing(c: Contraction, rows: int, lanes: int) -> bool:
     """Whether panels of `along` are read often enough, and badly enough as they lie."""
     assert c.u is not None
-    loads = _loads(c.along)
+    loads = loads_of(c.along)
     if len({load.attr[0] for load in loads}) != 1:
         return False
     whole = c.v.extent % lanes == 0  # else the last vector is masked, packed it is not

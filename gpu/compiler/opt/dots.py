@@ -14,7 +14,7 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var, divides
 from gpu.compiler.opt.opts import Bind, Opt, Reorder, Rfactor, Split
 from gpu.compiler.opt.shape import scattered, sum_of_products
-from gpu.compiler.opt.tree import values
+from gpu.compiler.opt.tree import loads_of
 from gpu.compiler.target import Target
 
 # Vectors of a sum that are written out, where its last one is not whole.
@@ -89,8 +89,8 @@ def _tile(
 
 def _step(product: K.Value, var: Var) -> int:
     """The most elements that an iteration of `var` moves on in memory."""
-    loads = [v for v in values(product, set()) if v.kind == "load"]
-    return max((abs(i.coeff(var)) for load in loads for i in load.attr[1]), default=0)
+    places = (i for load in loads_of(product) for i in load.attr[1])
+    return max((abs(i.coeff(var)) for i in places), default=0)
 
 
 def _divisor(var: Var, most: int) -> int:

@@ -23,7 +23,7 @@ from gpu.compiler.opt import contraction
 from gpu.compiler.opt.fetch import APART, copy_size, narrow
 from gpu.compiler.opt.opts import Bind, Fetch, Opt, Pipeline, Reorder, Sink, Split, Tensorize
 from gpu.compiler.opt.shape import outer_nest
-from gpu.compiler.opt.tree import IllegalOpt, values
+from gpu.compiler.opt.tree import IllegalOpt, loads_of, only_buffer
 from gpu.compiler.target import Target
 
 # Registers of a thread beside its sums and parts: addresses of both operands, and copies' places.
@@ -175,15 +175,12 @@ class _Operand(NamedTuple):
 
 
 def _operand(operand: K.Value, axis: _Axis, k: Var) -> _Operand:
-    loads = [v for v in values(operand, set()) if v.kind == "load"]
-    bufs = {load.attr[0].name for load in loads}
-    if len(bufs) != 1:
-        raise IllegalOpt("an operand that is made of several buffers")
-    index: Expr = loads[0].attr[1][-1]
+    buf = only_buffer(operand)
+    index: Expr = loads_of(operand)[0].attr[1][-1]
     along_sum = index.coeff(axis.var) != 1
     value = narrow(operand)
     near = k if along_sum else axis.var
-    return _Operand(bufs.pop(), axis, along_sum, copy_size(value, (near,)))
+    return _Operand(buf, axis, along_sum, copy_size(value, (near,)))
 
 
 def _tile(c: contraction.Contraction, target: Target) -> Tile:

@@ -18,9 +18,9 @@ from gpu.compiler.opt.tree import (
     Substitution,
     as_block,
     find_loop,
+    loads_of,
     loops,
     replace_loop,
-    values,
     walk,
     with_axes,
 )
@@ -106,7 +106,7 @@ def stage_together(body: K.Block, axis: str, buf: str, order: Sequence[str]) -> 
 
 def _as_it_lies(operand: K.Value, axes: Sequence[Var]) -> list[Var]:
     """The axes of an operand by how far they step in its memory, the nearest last."""
-    load = next(v for v in values(operand, set()) if v.kind == "load")
+    load = loads_of(operand)[0]
     index = load.attr[1][-1]
     return sorted(axes, key=lambda v: -abs(index.coeff(v)) if index.coeff(v) else -math.inf)
 

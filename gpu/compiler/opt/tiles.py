@@ -20,7 +20,7 @@ from gpu.compiler.ir.index import Var
 from gpu.compiler.opt import contraction
 from gpu.compiler.opt.opts import Bind, Opt, Reorder, Sink, Split, Stage
 from gpu.compiler.opt.shape import leaves, outer_nest, transposition
-from gpu.compiler.opt.tree import IllegalOpt, values
+from gpu.compiler.opt.tree import IllegalOpt, loads_of, only_buffer
 from gpu.compiler.target import Target
 
 # Elements that a thread has side by side.
@@ -106,14 +106,7 @@ def _staged(c: contraction.Contraction, rows: _Rows, u: _Axis, v: _Axis) -> Iter
     yield Sink((*u.registers, *v.registers))
     for operand, axis in ((c.across, u), (c.along, v)):
         used = [n for n, (var, _) in zip(names, rows, strict=True) if var in operand.vars]
-        yield Stage(holder, _buffer(operand), (*used, *axis.inside), True)
-
-
-def _buffer(operand: K.Value) -> str:
-    loads = {v.attr[0].name for v in values(operand, set()) if v.kind == "load"}
-    if len(loads) != 1:
-        raise IllegalOpt("an operand that is made of several buffers")
-    return str(*loads)
+        yield Stage(holder, only_buffer(operand), (*used, *axis.inside), True)
 
 
 class _Axis:
@@ -263,7 +256,7 @@ def transpose(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
         raise IllegalOpt("no transposition")
     others, reads, writes = found
     (leaf,) = leaves(kernel.body)
-    loads = [v for v in values(leaf.update.value, set()) if v.kind == "load"]
+    loads = loads_of(leaf.update.value)
     if len(loads) != 1 or SQUARE * (SQUARE + 1) * loads[0].dtype.itemsize > target.shared_bytes:
         raise IllegalOpt("more than a transposition")
     for loop in outer_nest(kernel.body):

@@ -88,6 +88,19 @@ def values(value: K.Value, seen: set[K.Value]) -> Iterator[K.Value]:
             stack.extend(value.args)
 
 
+def loads_of(value: K.Value) -> list[K.Value]:
+    """The loads inside `value`, equal ones once."""
+    return [part for part in values(value, set()) if part.kind == "load"]
+
+
+def only_buffer(operand: K.Value) -> str:
+    """The name of the buffer that `operand` is made of; IllegalOpt where there are several."""
+    names = {load.attr[0].name for load in loads_of(operand)}
+    if len(names) != 1:
+        raise IllegalOpt("an operand that is made of several buffers")
+    return str(*names)
+
+
 def values_of(update: K.Update, seen: set[K.Value]) -> Iterator[K.Value]:
     """Every value inside an Update, those of its lets first; see `values`."""
     for let in update.lets:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from gpu.compiler.ir.dims import is_many
-from gpu.compiler.ir.graph import MOVEMENT, Node, toposort
+from gpu.compiler.ir.graph import MOVEMENT, NO_SOURCES, Node, toposort, unmoved
 from gpu.compiler.ir.graph_images import is_written_image
 from gpu.compiler.ir.index import ALWAYS, Var
 from gpu.compiler.schedule.images import reductions_inline
@@ -47,8 +47,6 @@ RANDOM_COST: Final = 100
 NARROWED: Final = 32
 # Kinds that have memory of their own by what they mean, or loops unlike any other's.
 OWN_KERNEL: Final = frozenset({"contiguous", "copy", "scatter", "scan"})
-# Kinds that are computed from nothing.
-NO_SOURCES: Final = frozenset({"const", "iota", "index"})
 # Places a kernel may read an inline node at: its expression is built once for each.
 MAX_READS: Final = 4
 # Outer iterations from which computing a reduction inside them leaves enough to run at once.
@@ -223,7 +221,7 @@ class _Fusion:
             if node in seen or self._in_memory(node) or node.kind in {"reduce", *NO_SOURCES}:
                 continue
             seen.add(node)
-            bases = [_base(source) for source in node.src]
+            bases = [unmoved(source) for source in node.src]
             read = sum(base.size for base in bases if base.kind not in NO_SOURCES)
             if node.kind in MOVEMENT or node.size > read:
                 waiting += bases
@@ -369,13 +367,6 @@ class _Fusion:
 def _loops_of(indices: Indices) -> frozenset[Var]:
     """The loops that indices depend on."""
     return frozenset(var for index in indices for var in index.vars if var.bound is None)
-
-
-def _base(node: Node) -> Node:
-    """The node whose elements `node` shows, moved and perhaps repeated."""
-    while node.kind in MOVEMENT:
-        node = node.src[0]
-    return node
 
 
 def _narrows(node: Node) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir.dims import has_symbols
-from gpu.compiler.ir.graph import MOVEMENT, Node, make
+from gpu.compiler.ir.graph import MOVEMENT, NO_SOURCES, Node, make
 from gpu.compiler.ir.graph_images import CHANNELS, as_image, is_written_image, plain
 from gpu.compiler.ir.rewrite import rewrite
 from gpu.compiler.target import ImageLimits, Target
@@ -20,8 +20,6 @@ from gpu.core.dtype import ImageDType, dtypes
 
 # Kinds that stand between an operand and the memory it lies in.
 _CHAIN: Final = MOVEMENT | {"cast", "detach"}
-# Kinds that are computed from nothing: numbers in the kernel.
-_NUMBERS: Final = frozenset({"const", "iota", "index"})
 
 
 class Images(NamedTuple):
@@ -78,7 +76,7 @@ def _through_image(
 ) -> Node:
     """`x` made of an image of its base; `x` itself where that cannot be one."""
     base = _base(x, is_leaf)
-    image = _image_for(base, limits) if base.kind not in _NUMBERS else None
+    image = _image_for(base, limits) if base.kind not in NO_SOURCES else None
     if image is None:
         return x
     stored = as_image(base, image)

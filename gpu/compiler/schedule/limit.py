@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from gpu.compiler.ir.graph import MOVEMENT, Node, toposort
+from gpu.compiler.ir.graph import MOVEMENT, NO_SOURCES, Node, toposort
 from gpu.compiler.schedule.plan import Plan
 
 # Kinds that there is nothing to gain from storing: those that only move elements, and constants.
-NOT_STORED: Final = MOVEMENT | {"const", "iota", "index"}
+NOT_STORED: Final = MOVEMENT | NO_SOURCES
 
 
 def to_store(plan: Plan, most_of: Callable[[str], int]) -> set[Node]:

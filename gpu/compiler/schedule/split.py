@@ -12,7 +12,7 @@ from typing import Final
 
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import has_symbols
-from gpu.compiler.ir.graph import MOVEMENT, Node, accumulate_as
+from gpu.compiler.ir.graph import Node, accumulate_as, unmoved
 from gpu.compiler.ir.rewrite import rewrite
 from gpu.compiler.target import Target
 
@@ -62,20 +62,13 @@ def _parts_in_cache(node: Node) -> int:
     product = node.src[0]
     if product.size < LONG_SUM * node.size or (product.kind, product.attr) != ("alu", ("mul",)):
         return 1
-    bases = [_moved(factor) for factor in product.src]
+    bases = [unmoved(factor) for factor in product.src]
     if product.size < REUSED * max(base.size for base in bases):
         return 1
     read = sum(base.nbytes for base in bases)
     parts = -(-read // CACHED)
     # With more, writing the partial results and reading them again would take over.
     return parts if 4 * parts * node.nbytes <= read else 1
-
-
-def _moved(node: Node) -> Node:
-    """What a chain of movements starts from."""
-    while node.kind in MOVEMENT:
-        node = node.src[0]
-    return node
 
 
 def _split(node: Node, wanted: int) -> Node | None:

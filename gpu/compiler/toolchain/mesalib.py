@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from typing import Final, NamedTuple
 
 from gpu.autogen import mesa
-from gpu.compiler.toolchain.sharedlib import is_loadable
+from gpu.compiler.toolchain.sharedlib import is_loadable, release
 from gpu.core.config import config
 from gpu.core.errors import Unsupported
 
@@ -36,8 +36,7 @@ class MesaLibrary(NamedTuple):
     @property
     def identity(self) -> str:
         """What differs between two releases of it, for cache keys."""
-        size = os.stat(self.path).st_size if os.path.isfile(self.path) else 0
-        return f"{mesa.PACKAGE} {self.version or os.path.basename(self.path)} {size}"
+        return release(mesa.PACKAGE, self.path, self.version)
 
     def load(self) -> ctypes.CDLL:
         """The library, loaded and checked once.

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final, NamedTuple
 
-from gpu.compiler.toolchain.sharedlib import is_loadable
+from gpu.compiler.toolchain.sharedlib import is_loadable, release
 from gpu.core import elf
 from gpu.core.config import config
 from gpu.core.devspec import did_you_mean
@@ -74,8 +74,7 @@ class NvLibrary(NamedTuple):
     @property
     def identity(self) -> str:
         """What differs between two releases of it, for cache keys."""
-        size = os.stat(self.path).st_size if os.path.isfile(self.path) else 0
-        return f"{self.name} {self.version or os.path.basename(self.path)} {size}"
+        return release(self.name, self.path, self.version)
 
     def load(self) -> ctypes.CDLL:
         """The library, loaded once. Raises Unsupported where the system refuses to."""

@@ -60,6 +60,8 @@ def _recording(
     """A module of PTX that notes down its text, and what each of its kernels was given and gave."""
 
     class Recording:
+        """A module in the place of `inner`'s, which does the same and is listened to."""
+
         def __init__(self, text: str):
             texts.append(text)
             self._module = inner(text)
