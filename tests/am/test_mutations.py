@@ -24,14 +24,14 @@ CHECKS = conformance.CHECKS | checks.CHECKS | RECOVERY
 def test_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutation = MUTATIONS[name]
     mutation.apply(monkeypatch)
-    found: list[str] = []
+    target = KfdTarget(1, "gfx1100", mutation.compute, "oldest")
+    target.repeats = 60
     try:
         with bounded(LIMIT):
-            target = KfdTarget(1, "gfx1100", mutation.compute, "oldest")
-            target.repeats = 60
             CHECKS[mutation.found_by](target)
             found = target.complaints()
-            target.close()
     except (GpuError, AssertionError, OSError, KeyError, pytest.fail.Exception):
         return
+    finally:
+        target.close()
     assert found, f"{name} was not found by {mutation.found_by}"

@@ -254,8 +254,10 @@ def test_unplugging(after: int) -> None:
     try:
         device = _open(World(sim.os, sim.waiter))
     except (DeviceLost, TransportError):
+        sim.close()
         return
     with pytest.raises(DeviceLost):
         for _ in range(200):
             _works(device)
     device.close()
+    sim.close()

@@ -13,6 +13,7 @@ from gpu.compiler.ir.linear import Program, block_size, team_bytes
 from gpu.compiler.ir.linear_interp import interpret_linear
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.lower.quads import MANY_LOADS
+from gpu.compiler.opt.columns import FAR_BYTES
 from gpu.compiler.opt.opts import Bind, Sink, Split, Stage
 from gpu.compiler.opt.policy import schedule
 from gpu.compiler.opt.tree import reads as reads_of
@@ -192,13 +193,14 @@ kernel columns(p0: f32[{width}] global, p1: f32[{size}] global)
 
 @pytest.mark.parametrize("width", [256, 784, 999])
 def test_reductions_of_columns_walk_along_rows(width: int) -> None:
-    text = COLUMNS.format(width=width, rows=400, size=400 * width)
+    rows = -(-FAR_BYTES // (4 * width))  # just so many that a core's cache does not hold them
+    text = COLUMNS.format(width=width, rows=rows, size=rows * width)
     kernel, opts = schedule(parse_kernel(text), LANES)
     verify_kernel(kernel)
     (sunk,) = (opt for opt in opts if isinstance(opt, Sink))
     masked = any(isinstance(opt, Split) and opt.tail == "mask" for opt in opts)
     assert len(sunk.axes) == 3 and masked == (width == 999)
-    x = np.random.default_rng(0).integers(-9, 9, (400, width)).astype(np.float32)
+    x = np.random.default_rng(0).integers(-9, 9, (rows, width)).astype(np.float32)
     wanted = 2 * (x - x.sum(0)).max(0)
     np.testing.assert_array_equal(result(kernel, LANES, x), wanted)
 
