@@ -42,6 +42,11 @@ def _settings() -> dict[str, Any]:
     return {name: s.from_environment() for table in tables for name, s in table.items()}
 
 
+def _threads() -> set[threading.Thread]:
+    """Those that run, but for the one of tqdm, which starts it with the first bar and keeps it."""
+    return {thread for thread in threading.enumerate() if thread.name != "tqdm_monitor"}
+
+
 def _kinds() -> set[str]:
     """The kinds of devices that are open, each on one machine, where machines are simulated."""
     return {name.partition(":")[0] for name in Device._open} & set(SIMULATED)
@@ -71,11 +76,11 @@ def isolated(where: str) -> Iterator[None]:
     And if it leaves threads, or simulated machines but for one of each kind of device it opens.
     """
     found = {name: read() for name, read in KEPT.items()}
-    threads, worlds, kinds = set(threading.enumerate()), set(machines()), _kinds()
+    threads, worlds, kinds = _threads(), set(machines()), _kinds()
     yield
     left = {name: read() for name, read in KEPT.items()}
     changed = [f"{n}: {found[n]} -> {left[n]}" for n in KEPT if left[n] != found[n]]
-    if added := set(threading.enumerate()) - threads:
+    if added := _threads() - threads:
         changed.append(f"threads run: {added}")
     opened = len(set(machines()) - worlds)
     if opened > len(_kinds() - kinds):

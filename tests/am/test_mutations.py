@@ -10,6 +10,7 @@ from am.mutations import MUTATIONS
 from bounded import bounded
 from gpu.core.errors import GpuError
 from gpu.hcq import conformance
+from simulated import own_machines
 
 LIMIT = 3.0  # seconds of the processor: a check that hangs has found its mistake
 RECOVERY = {
@@ -24,14 +25,13 @@ CHECKS = conformance.CHECKS | checks.CHECKS | RECOVERY
 def test_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutation = MUTATIONS[name]
     mutation.apply(monkeypatch)
-    target = KfdTarget(1, "gfx1100", mutation.compute, "oldest")
-    target.repeats = 60
+    found: list[str] = []
     try:
-        with bounded(LIMIT):
+        with own_machines(), bounded(LIMIT):
+            target = KfdTarget(1, "gfx1100", mutation.compute, "oldest")
+            target.repeats = 60
             CHECKS[mutation.found_by](target)
             found = target.complaints()
     except (GpuError, AssertionError, OSError, KeyError, pytest.fail.Exception):
         return
-    finally:
-        target.close()
     assert found, f"{name} was not found by {mutation.found_by}"
