@@ -152,7 +152,12 @@ def apply(name: str, dtype: DType, args: tuple[Array, ...]) -> Array:
     `dtype` is the result's. Warnings of numpy are silenced.
     """
     with np.errstate(all="ignore"):
-        result = np.asarray(OPS[name].evaluate(*args))
+        return apply_bare(name, dtype, args)
+
+
+def apply_bare(name: str, dtype: DType, args: tuple[Array, ...]) -> Array:
+    """As `apply`, for callers that silence warnings once for many operations."""
+    result = np.asarray(OPS[name].evaluate(*args))
     return result if result.dtype == dtype.np else result.astype(dtype.np)
 
 
