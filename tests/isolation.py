@@ -69,11 +69,17 @@ KEPT: Final[Mapping[str, Callable[[], Any]]] = {
 """What must not change, by the name that failures give it."""
 
 
+def _expected(kinds: set[str]) -> list[int]:
+    """How many GPUs the machines have that these kinds of devices are on."""
+    asked = config.SETTINGS["SIM"].from_environment()
+    return sorted(len((asked or SIMULATED[kind]).split(",")) for kind in kinds)
+
+
 @contextmanager
 def isolated(where: str) -> Iterator[None]:
     """Fails the test or file `where` if it leaves other than it found it anything of `KEPT`.
 
-    And if it leaves threads, or simulated machines but for one of each kind of device it opens.
+    And if it leaves threads, or simulated machines but for those of the devices that it opened.
     """
     found = {name: read() for name, read in KEPT.items()}
     threads, worlds, kinds = _threads(), set(machines()), _kinds()
@@ -82,8 +88,9 @@ def isolated(where: str) -> Iterator[None]:
     changed = [f"{n}: {found[n]} -> {left[n]}" for n in KEPT if left[n] != found[n]]
     if added := _threads() - threads:
         changed.append(f"threads run: {added}")
-    opened = len(set(machines()) - worlds)
-    if opened > len(_kinds() - kinds):
-        changed.append(f"{opened} simulated machines are not closed")
+    gpus = sorted(len(machine.gpus) for machine in set(machines()) - worlds)
+    expected = _expected(_kinds() - kinds)
+    if gpus and gpus != expected:
+        changed.append(f"simulated machines of {gpus} GPUs, expected are those of {expected}")
     if changed:
         pytest.fail(f"{where} leaves something to others: {'; '.join(changed)}", pytrace=False)
