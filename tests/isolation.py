@@ -32,9 +32,7 @@ _TIMERS: Final = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL)
 
 
 def _variables() -> dict[str, str]:
-    """The environment, but for what pytest tells and what PoCL is told when its device opens."""
-    told = ("PYTEST_", "POCL_")
-    return {name: value for name, value in os.environ.items() if not name.startswith(told)}
+    return {n: text for n, text in os.environ.items() if not n.startswith("PYTEST_")}
 
 
 def _settings() -> dict[str, Any]:
@@ -55,7 +53,7 @@ def _kinds() -> set[str]:
 KEPT: Final[Mapping[str, Callable[[], Any]]] = {
     "the environment": _variables,
     "settings": _settings,
-    "settings of a Context": lambda: dict(config._overrides.get()),
+    "settings of a Context": lambda: sorted(config._overrides.get().items()),
     "the current folder": os.getcwd,
     "kinds of devices": lambda: (list(DEVICES), list(BACKENDS)),
     "signal handlers": lambda: [signal.getsignal(number) for number in _SIGNALS],
@@ -63,10 +61,20 @@ KEPT: Final[Mapping[str, Callable[[], Any]]] = {
     "tracers": lambda: (sys.gettrace(), sys.getprofile()),
     "garbage collection": lambda: (gc.isenabled(), gc.get_threshold()),
     "limits of Python": lambda: (sys.getrecursionlimit(), sys.getswitchinterval()),
-    "numpy's errors": np.geterr,
+    "numpy's errors": lambda: sorted(np.geterr().items()),
     "Tensor.training": lambda: Tensor.training,
 }
-"""What must not change, by the name that failures give it."""
+"""What must not change, by the name that failures give it. Dictionaries may get new entries: the
+variables that libraries set for themselves when they are loaded.
+"""
+
+
+def _change(found: Any, left: Any) -> str:
+    """What is not as it was, in words; empty where all is."""
+    if isinstance(found, dict):
+        others = [name for name, value in found.items() if left.get(name) != value]
+        return ", ".join(f"{name}={found[name]} -> {left.get(name)}" for name in others)
+    return "" if left == found else f"{found} -> {left}"
 
 
 def _expected(kinds: set[str]) -> list[int]:
@@ -85,7 +93,7 @@ def isolated(where: str) -> Iterator[None]:
     threads, worlds, kinds = _threads(), set(machines()), _kinds()
     yield
     left = {name: read() for name, read in KEPT.items()}
-    changed = [f"{n}: {found[n]} -> {left[n]}" for n in KEPT if left[n] != found[n]]
+    changed = [f"{n}: {told}" for n in KEPT if (told := _change(found[n], left[n]))]
     if added := _threads() - threads:
         changed.append(f"threads run: {added}")
     gpus = sorted(len(machine.gpus) for machine in set(machines()) - worlds)
