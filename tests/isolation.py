@@ -28,6 +28,7 @@ from simulated import SIMULATED
 
 SEED: Final = 0x5EED
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGVTALRM)
+_PATIENCE_S: Final = 2.0  # for a thread that was told to end
 _TIMERS: Final = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL)
 
 
@@ -43,6 +44,11 @@ def _settings() -> dict[str, Any]:
 def _threads() -> set[threading.Thread]:
     """Those that run, but for the one of tqdm, which starts it with the first bar and keeps it."""
     return {thread for thread in threading.enumerate() if thread.name != "tqdm_monitor"}
+
+
+def _goes_on(thread: threading.Thread) -> bool:
+    thread.join(_PATIENCE_S)
+    return thread.is_alive()
 
 
 def _kinds() -> set[str]:
@@ -94,7 +100,7 @@ def isolated(where: str) -> Iterator[None]:
     yield
     left = {name: read() for name, read in KEPT.items()}
     changed = [f"{n}: {told}" for n in KEPT if (told := _change(found[n], left[n]))]
-    if added := _threads() - threads:
+    if added := [thread for thread in _threads() - threads if _goes_on(thread)]:
         changed.append(f"threads run: {added}")
     gpus = sorted(len(machine.gpus) for machine in set(machines()) - worlds)
     expected = _expected(_kinds() - kinds)
