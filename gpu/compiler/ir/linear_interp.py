@@ -107,6 +107,8 @@ class Machine:
                 self.copies.commit()
             elif inst.op == "wait":
                 self.copies.wait(inst.attr[0])
+            elif inst.op == "store_tile":
+                self._store_tile(inst)
             else:
                 self.values[inst] = VALUES[inst.op](self, inst)
             at += 1
@@ -173,15 +175,21 @@ class Machine:
         self.active = active
 
     def _locate(
-        self, inst: Inst, lanes: int, masks: tuple[Inst, ...], first: int = 0
+        self,
+        inst: Inst,
+        lanes: int,
+        masks: tuple[Inst, ...],
+        first: int = 0,
+        offsets: Array | None = None,
     ) -> tuple[Array, Array]:
         """Positions in memory an access reaches, and which of them it does reach.
 
-        The pointer is operand `first` of `inst`, and its index the next.
+        The pointer is operand `first` of `inst`, and its index the next. Where that is one for all
+        lanes these follow each other, or are `offsets` from there.
         """
         memory, index = self.memory[inst.args[first]], self.values[inst.args[first + 1]]
         if index.shape[1] != lanes:
-            index = index + np.arange(lanes)
+            index = index + (np.arange(lanes) if offsets is None else offsets)
         reached = np.ones((1, lanes), np.bool_)
         if self.active is not None:
             reached = reached & self.active
@@ -263,19 +271,43 @@ class Machine:
 
     def mma(self, inst: Inst) -> Array:
         """Sums and the product of two matrices."""
-        check_arrivals(self.active, self.threads, "mma")
         how = matrix.MATRICES[inst.attr[0]]
+        if how.threads > 1:
+            check_arrivals(self.active, self.threads, "mma")
 
-        def held(args: Sequence[Inst]) -> Array:
+        def held(args: Sequence[Inst], part: matrix.Part) -> Array:
             lanes = (self.values[arg] for arg in args)
             all_lanes = [np.broadcast_to(v, (self.points, v.shape[1])) for v in lanes]
-            values = np.concatenate(all_lanes, axis=1).reshape(self.points, -1, matrix.HELD)
-            return matrix.by_warp(values, self.threads, 1)
+            values = np.concatenate(all_lanes, axis=1).reshape(self.points, -1, part.held)
+            return matrix.by_warp(values, self.threads, 1, how.threads)
 
         of_a, of_b = len(how.a), len(how.a) + len(how.b)
-        a, b, c = inst.args[:of_a], inst.args[of_a:of_b], inst.args[of_b:]
-        total = matrix.multiply(how, held(a), held(b), held(c))
-        return matrix.by_point(total, self.threads, 1).reshape(self.points, inst.lanes)
+        operands = inst.args[:of_a], inst.args[of_a:of_b], inst.args[of_b:]
+        a, b, c = map(held, operands, how.parts)
+        total = matrix.multiply(how, a, b, c)
+        after = matrix.by_point(total, self.threads, 1, how.threads)
+        return after.reshape(self.points, inst.lanes)
+
+    def _tile_places(self, inst: Inst) -> tuple[Array, Array]:
+        """Where the elements of a tile lie, and at which points it is reached."""
+        offsets = matrix.tile_offsets(inst.attr[0], inst.args[0].dtype)
+        places, reached = self._locate(inst, len(offsets), (), offsets=offsets)
+        shape = (self.points, len(offsets))
+        return np.broadcast_to(places, shape), np.broadcast_to(reached, shape)[:, 0]
+
+    def load_tile(self, inst: Inst) -> Array:
+        """A matrix of rows that lie apart."""
+        places, reached = self._tile_places(inst)
+        flat = self.memory[inst.args[0]].flat
+        result = np.zeros(places.shape, flat.dtype)
+        result[reached] = flat[places[reached]]
+        return result.view(inst.dtype.np)
+
+    def _store_tile(self, inst: Inst) -> None:
+        places, reached = self._tile_places(inst)
+        flat, value = self.memory[inst.args[0]].flat, self.values[inst.args[2]]
+        rows = np.ascontiguousarray(np.broadcast_to(value, (self.points, value.shape[1])))
+        flat[places[reached]] = rows.view(flat.dtype)[reached]
 
     def shuffle(self, inst: Inst) -> Array:
         """Lanes picked from two vectors, joined."""
@@ -349,6 +381,7 @@ VALUES: Final[dict[str, Callable[[Machine, Inst], Array]]] = {
     "alu": Machine.alu, "cast": _cast, "bitcast": _bitcast, "splat": _splat, "ramp": _ramp,
     "extract": _extract, "pack": Machine.pack, "fold": Machine.fold, "shuffle": Machine.shuffle,
     "shuffle_xor": Machine.shuffle_xor, "fragment": Machine.fragment, "mma": Machine.mma,
+    "load_tile": Machine.load_tile,
 }  # fmt: skip
 
 

@@ -45,6 +45,8 @@ _ARM_FEATURES: Final[dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 _FEATURES: Final = {X86: _X86_FEATURES, ARM: _ARM_FEATURES}
 _CPUS: Final = {X86: X86_CPUS, ARM: ARM_CPUS}
+# Matrix instruction -> the feature it belongs to.
+_MATRICES: Final = {"m16n16k32.bf16": "amx-bf16"}
 _BASELINE: Final = {X86: frozenset[str](), ARM: frozenset({"neon"})}
 # The names Linux uses in /proc/cpuinfo where they differ (arch/x86/include/asm/cpufeatures.h and
 # arch/arm64/kernel/cpuinfo.c).
@@ -80,6 +82,7 @@ def host_target(features: str | None = None, workers: int = 1) -> Target:
         vector_bytes=wide,
         registers=32 if not x86 or "avx512f" in present else 16,
         features=",".join(f"+{name}" for name in sorted(present)),
+        matrices=tuple(name for name, needs in _MATRICES.items() if needs in present),
     )
 
 
