@@ -1,9 +1,9 @@
 """AMX for machines that lack it: its instructions trap there, and are done here instead.
 
 What an instruction does is written down from "Intel 64 and IA-32 Architectures Software
-Developer's Manual", volume 2, how a signal's frame looks from Linux (`arch/x86/include/uapi/asm/
-sigcontext.h`) and glibc (`sysdeps/unix/sysv/linux/x86/sys/ucontext.h`). Only what stands in generated
-code is known: three-byte VEX prefixes and addresses without segments.
+Developer's Manual", volume 2, how a signal's frame looks from glibc
+(`sysdeps/unix/sysv/linux/x86/sys/ucontext.h`). Only what stands in generated code is known:
+three-byte VEX prefixes and addresses without segments.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import threading
 import traceback
 from collections import Counter
 from collections.abc import Iterator
@@ -41,14 +42,10 @@ class _Action(ctypes.Structure):
 
 
 class Amx:
-    """The state of one thread's tiles.
+    """The state of one thread's tiles; `done` counts what was executed."""
 
-    Attributes:
-        done: how often each instruction was executed.
-    """
-
-    def __init__(self) -> None:
-        self.done: Counter[str] = Counter()
+    def __init__(self, done: Counter[str]) -> None:
+        self.done = done
         self._rows, self._bytes = [0] * 8, [0] * 8
         self._tiles = np.zeros((8, 16, 64), np.uint8)
 
@@ -162,12 +159,14 @@ def _address(registers: Any, code: bytes, inverted: int) -> tuple[int, int, int]
 
 
 @contextmanager
-def emulated() -> Iterator[Amx]:
-    """Code that runs inside has AMX, on a thread at a time."""
-    amx = Amx()
+def emulated() -> Iterator[Counter[str]]:
+    """Code that runs inside has AMX; gives a count of the instructions of it that were executed."""
+    done: Counter[str] = Counter()
+    states: dict[int, Amx] = {}
 
     def trapped(number: int, info: int, context: int) -> None:
         try:
+            amx = states.setdefault(threading.get_native_id(), Amx(done))
             amx.step((ctypes.c_int64 * 23).from_address(context + _REGISTERS_AT))
         except BaseException:  # nothing to go back to
             traceback.print_exc()
@@ -181,6 +180,6 @@ def emulated() -> Iterator[Amx]:
     if library.sigaction(int(signal.SIGILL), ctypes.byref(action), ctypes.byref(old)):
         raise OSError(ctypes.get_errno(), "sigaction")
     try:
-        yield amx
+        yield done
     finally:
         library.sigaction(int(signal.SIGILL), ctypes.byref(old), None)

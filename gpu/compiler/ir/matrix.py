@@ -55,7 +55,7 @@ class Part(NamedTuple):
     @property
     def held(self) -> int:
         """Elements of a part that a thread has."""
-        return self.row.shape[1]
+        return int(self.row.shape[1])
 
 
 OF_WARP: Final = Part(PART_ROW, PART_COLUMN)

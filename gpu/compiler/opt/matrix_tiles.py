@@ -20,10 +20,11 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Var
-from gpu.compiler.ir.matrix import MATRICES, Matrix
+from gpu.compiler.ir.matrix import MATRICES, TILE_ROWS, Matrix
 from gpu.compiler.opt import contraction
 from gpu.compiler.opt.fetch import narrow
 from gpu.compiler.opt.opts import Bind, Fuse, Opt, Pack, Reorder, Sink, Split, Tensorize
+from gpu.compiler.opt.shape import outer_nest
 from gpu.compiler.opt.tree import IllegalOpt, loads_of, only_buffer
 from gpu.compiler.target import Target
 
@@ -32,8 +33,9 @@ SIDE_BY_SIDE: Final = 2
 # Bytes of a packed panel: half of the second-level cache that every CPU with AMX has, 2 MiB
 # (Intel, "Xeon Scalable processors", 4th generation).
 PANEL_BYTES: Final = 1 << 20
-# Columns of a panel that pay for packing rows whose elements have to be picked one by one.
-PAYING_COLUMNS: Final = 64
+# Lines of the other operand that pay for packing elements which have to be picked one by one: that
+# takes about 2.5 cycles for each, in which vectors of AVX-512 multiply with 80 lines.
+PAYING_LINES: Final = 128
 
 
 class _Axis(NamedTuple):
@@ -85,28 +87,39 @@ class _Shares(NamedTuple):
     rows_first: bool
 
 
-def by_thread(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
-    """The transformations for a product of matrices. Raises IllegalOpt for anything else."""
+def by_thread(kernel: K.Kernel, target: Target, parallel: bool) -> Iterator[Opt]:
+    """The transformations for a product of matrices, which workers share if it is `parallel`.
+
+    Raises IllegalOpt for anything else.
+    """
     c = contraction.match(kernel)
     if c is None or c.u is None:
         raise IllegalOpt("no product of matrices")
     how, k = _instruction(c, target), _summed(c)
     if c.u.extent < how.m or c.v.extent < how.n or k.extent < how.k:
         raise IllegalOpt(f"{c.u.extent} x {c.v.extent} x {k.extent} is less than a tile")
-    rows, columns = _axis(c.u, how.m), _axis(c.v, how.n)
+    rows, columns = _axis(c.u, how.m), _Axis(c.v, min(SIDE_BY_SIDE, c.v.extent // how.n), how.n)
     shares = _shares(c, rows, columns, target)
     direct = _lies_in_rows(c, k) and rows.whole and k.extent % how.k == 0
-    if not direct and not _packs_well(c, k) and shares.panel * columns.size < PAYING_COLUMNS:
-        raise IllegalOpt("few columns for which rows would be packed element by element")
+    squares = _step(c.across, c.u) == 1 and rows.whole and k.extent % how.k == 0
+    near = direct or squares or _step(c.across, k) == 1
+    if not near and shares.panel * columns.size < PAYING_LINES:
+        raise IllegalOpt("too few columns to pick rows for, element by element")
+    if 1 not in (_step(c.along, c.v), _step(c.along, k)) and c.u.extent < PAYING_LINES:
+        raise IllegalOpt("too few rows to pick columns for, element by element")
+    # Loops stay independent whatever they are split into, but that shows best while they are whole.
+    yield from (Bind(loop.var.name, "worker") for loop in outer_nest(kernel.body))
     yield from (*rows.split(), *columns.split())
     yield Split(columns.block, shares.panel, "mask" if columns.blocks % shares.panel else "exact")
     yield Split(rows.block, shares.chunk)
     outer = tuple(var.name for var in c.outer)
     chunk, block = f"{rows.block}o", f"{rows.block}i"
     panel, tile = f"{columns.block}o", f"{columns.block}i"
-    counted = (chunk, *outer, panel) if shares.rows_first else (*outer, panel, chunk)
+    shared = (chunk, *outer, panel) if shares.rows_first else (*outer, panel, chunk)
+    counted = (*shared, block, tile)
     (ut, ur), (vt, vc) = rows.inside, columns.inside
-    yield Reorder((*counted, block, tile, ut, vt, ur, vc))
+    yield Reorder((*counted, ut, vt, ur, vc))
+    yield from (Bind(name, "serial") for name in (*counted[int(parallel) :], ur))
     yield from (Bind(ut, "unroll"), Bind(vt, "unroll"), Bind(vc, "vector"))
     others = tuple(var.name for var in c.reduction if var is not k)
     if others:
@@ -117,7 +130,7 @@ def by_thread(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     yield Sink((ut, vt, ur, vc))
     yield from _packed_columns(c, panel, tile, (whole, vt, word, vc), one)
     if not direct:
-        yield from _packed_rows(c, k, block, (whole, ut, ur, word, one))
+        yield from _packed_rows(c, k, block, (whole, ut, ur, word, one), squares)
     yield Tensorize((*others, whole, word, one), how.name)
 
 
@@ -139,7 +152,11 @@ def _summed(c: contraction.Contraction) -> Var:
 
 
 def _axis(var: Var, side: int) -> _Axis:
-    return _Axis(var, min(SIDE_BY_SIDE, var.extent // side), side)
+    """Blocks of `SIDE_BY_SIDE` tiles, but of one where that leaves no rest."""
+    single = var.extent < SIDE_BY_SIDE * side or (
+        var.extent % side == 0 and var.extent % (SIDE_BY_SIDE * side)
+    )
+    return _Axis(var, 1 if single else SIDE_BY_SIDE, side)
 
 
 def _shares(c: contraction.Contraction, rows: _Axis, columns: _Axis, target: Target) -> _Shares:
@@ -152,13 +169,8 @@ def _shares(c: contraction.Contraction, rows: _Axis, columns: _Axis, target: Tar
     top = c.outer[0].extent if c.outer else panels
     chunks = 1
     if top < min(target.workers, rows.blocks):
-        chunks = (
-            min(
-                n for n in range(1, rows.blocks + 1) if rows.blocks % n == 0 and n >= target.workers
-            )
-            if rows.blocks >= target.workers
-            else rows.blocks
-        )
+        enough = min(target.workers, rows.blocks)
+        chunks = next(n for n in range(enough, rows.blocks + 1) if rows.blocks % n == 0)
     return _Shares(-(-columns.blocks // panels), rows.blocks // chunks, chunks > 1)
 
 
@@ -175,11 +187,6 @@ def _lies_in_rows(c: contraction.Contraction, k: Var) -> bool:
     return plain and _step(value, k) == 1
 
 
-def _packs_well(c: contraction.Contraction, k: Var) -> bool:
-    """Whether steps of the sum are neighbours in the memory of rows."""
-    return _step(c.across, k) == 1
-
-
 def _packed_columns(
     c: contraction.Contraction, panel: str, tile: str, inside: tuple[str, ...], one: str
 ) -> Iterator[Opt]:
@@ -192,12 +199,17 @@ def _packed_columns(
 
 
 def _packed_rows(
-    c: contraction.Contraction, k: Var, block: str, inside: tuple[str, ...]
+    c: contraction.Contraction, k: Var, block: str, inside: tuple[str, ...], squares: bool
 ) -> Iterator[Opt]:
-    """The rows of a block."""
+    """The rows of a block; where rows are neighbours, in `squares` that are transposed."""
     whole, of_block, row, word, one = inside
     others = tuple(v.name for v in c.reduction if v in c.across.vars and v is not k)
     yield Pack(block, only_buffer(c.across), (*others, whole, of_block, row, word, one))
-    yield Fuse(f"{word}s", f"{one}s")
-    if _packs_well(c, k):
-        yield Bind(f"{word}s", "vector")
+    steps = f"{word}s"
+    yield Fuse(steps, f"{one}s")
+    if _step(c.across, k) == 1:
+        yield Bind(steps, "vector")
+    elif squares:
+        yield Split(steps, TILE_ROWS)
+        yield Reorder((f"{steps}o", f"{row}s", f"{steps}i"))
+        yield from (Bind(f"{row}s", "unroll"), Bind(f"{steps}i", "vector"))

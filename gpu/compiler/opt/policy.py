@@ -110,8 +110,9 @@ def _lanes(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
 
 def _whole_tiles(kernel: K.Kernel, target: Target) -> list[Opt]:
     """What makes a product of matrices of a kernel that is one; else the log says why not."""
+    parallel = target.workers > 1 and _work(kernel.body) >= PARALLEL_WORK
     try:
-        opts = list(by_thread(kernel, target))
+        opts = list(by_thread(kernel, target, parallel))
         apply(kernel, opts)
     except IllegalOpt as error:
         log.debug("%s: no matrix instructions: %s", kernel.name, error.message)

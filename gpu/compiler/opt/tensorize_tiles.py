@@ -14,6 +14,7 @@ from gpu.compiler.opt.pack import element_of
 from gpu.compiler.opt.products import require_lanes, require_sums
 from gpu.compiler.opt.shape import perfect_nest
 from gpu.compiler.opt.tree import IllegalOpt, as_block, find_loop, loads_of
+from gpu.core.dtype import dtypes
 
 
 class _Nest(NamedTuple):
@@ -119,7 +120,8 @@ def _left(nest: _Nest, arg: K.Value, how: Matrix, what: str) -> _Operand:
 def _right(nest: _Nest, arg: K.Value, how: Matrix, what: str) -> _Operand:
     """B, in words."""
     loads = loads_of(arg)
-    if len(loads) != 1 or narrow(arg) is not element_of(loads[0], nest.one, how.operand):
+    words = len(loads) == 1 and loads[0].dtype is dtypes.uint32
+    if not words or narrow(arg) is not element_of(loads[0], nest.one, how.operand):
         raise IllegalOpt(f"{what}: columns of B are not packed in words of {how.operand.name}")
     index = loads[0].attr[1][-1]
     in_b = {nest.word: index.coeff(nest.word), nest.column: 1}
