@@ -178,28 +178,28 @@ def amx() -> Iterator[Counter[str]]:
         yield done
 
 
-def here(workers: int = 1) -> Target:
-    """This machine with AMX."""
-    return host_target(features_here(), workers)
-
-
 def features_here() -> str:
     return f"x86_64,{host_target().features.replace('+', '')},amx-bf16"
 
 
-def run(product: Product, seed: int, workers: int = 1) -> Counter[str]:
-    """Compiles a product, runs it, and checks what it gives."""
+def run_on(arrays: list[Array], kernel: K.Kernel, workers: int = 1) -> Counter[str]:
+    """Compiles a kernel with tiles and runs it on arrays."""
     with amx() as done:
-        target = here(workers)
-        program = linearize(tiled(product, target), target)
-        lib = LLVMCompiler(target.name, target.features).compile(
-            LLVMRenderer(target).render(program)
-        )
-        arrays = product.arrays(seed)
+        target = host_target(features_here(), workers)
+        program = linearize(schedule(kernel, target)[0], target)
+        text = LLVMRenderer(target).render(program)
+        lib = LLVMCompiler(target.name, target.features).compile(text)
         code = CPUProgram(program.name, lib, scratch_bytes(program))
         code(*(array.ctypes.data for array in arrays))
+    assert done["tdpbf16ps"], "tiles were multiplied"
+    return done
+
+
+def run(product: Product, seed: int, workers: int = 1) -> Counter[str]:
+    """Runs a product and checks what it gives."""
+    arrays = product.arrays(seed)
+    done = run_on(arrays, product.kernel(), workers)
     product.check(arrays)
-    assert done["tdpbf16ps"]
     return done
 
 
@@ -211,6 +211,31 @@ def test_machine_code_multiplies(product: Product) -> None:
 @pytest.mark.parametrize("seed", range(4, 8))
 def test_machine_code_of_random_products(seed: int) -> None:
     run(random_product(seed), seed, workers=seed)
+
+
+TWO_SUMS = """kernel k(out: f32[1024] global, a: bf16[3072] global, b: bf16[3072] global)
+  loop i serial 32
+    loop j serial 32
+      alloc t: f32[] private
+      block
+        t[] = 0.0:f32
+        loop r serial 3
+          loop q serial 32
+            t[] add= mul(cast.f32(b[j + 96*q + 32*r]), cast.f32(a[96*i + q + 32*r]))
+      out[32*i + j] = t[]
+"""
+
+
+def test_sums_over_two_loops() -> None:
+    rng = np.random.default_rng(13)
+    a, b = (rng.standard_normal(3072).astype(BF16.np) for _ in "ab")
+    for workers in (1, 4):
+        out = np.zeros(1024, np.float32)
+        done = run_on([out, a, b], parse_kernel(TWO_SUMS), workers)
+        left = a.astype(np.float64).reshape(32, 3, 32)
+        want = np.einsum("irq,qrj->ij", left, b.astype(np.float64).reshape(32, 3, 32))
+        np.testing.assert_allclose(out.reshape(32, 32), want, atol=1e-4)
+        assert done["tdpbf16ps"] in (1, 12)
 
 
 def test_tiles_of_operands_are_used_twice() -> None:

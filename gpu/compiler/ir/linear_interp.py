@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from gpu.compiler.ir import evaluate, matrix, optable
+from gpu.compiler.ir import evaluate, linear_tiles, matrix, optable
 from gpu.compiler.ir.copies import Copies, Landing
 from gpu.compiler.ir.evaluate import Array
 from gpu.compiler.ir.interp import check_vals, flat_view, goes, owners, poison, repeated
@@ -108,7 +108,7 @@ class Machine:
             elif inst.op == "wait":
                 self.copies.wait(inst.attr[0])
             elif inst.op == "store_tile":
-                self._store_tile(inst)
+                linear_tiles.store_tile(self, inst)
             else:
                 self.values[inst] = VALUES[inst.op](self, inst)
             at += 1
@@ -122,6 +122,10 @@ class Machine:
         shared = space == "team" and self.inner_threads > 1
         log = TeamLog("team memory", elements, flat.size) if shared else None
         return Memory(f"{space} memory", flat, elements, self.points, log)
+
+    def pointed(self, pointer: Inst) -> Memory:
+        """What a pointer points to."""
+        return self.memory[pointer]
 
     def _barrier(self) -> None:
         check_arrivals(self.active, self.threads)
@@ -174,7 +178,7 @@ class Machine:
             self.run(first + 1, last)
         self.active = active
 
-    def _locate(
+    def locate(
         self,
         inst: Inst,
         lanes: int,
@@ -219,7 +223,7 @@ class Machine:
     def load(self, inst: Inst) -> Array:
         """The elements at an index; zero where a mask is false."""
         memory = self.memory[inst.args[0]]
-        position, reached = self._locate(inst, inst.lanes, inst.args[2:])
+        position, reached = self.locate(inst, inst.lanes, inst.args[2:])
         if reached.all():
             return np.asarray(memory.flat[position], inst.dtype.np)
         result = np.zeros(position.shape, inst.dtype.np)
@@ -228,7 +232,7 @@ class Machine:
 
     def _store(self, inst: Inst) -> None:
         memory, value = self.memory[inst.args[0]], self.values[inst.args[2]]
-        position, reached = self._locate(inst, inst.args[2].lanes, inst.args[3:])
+        position, reached = self.locate(inst, inst.args[2].lanes, inst.args[3:])
         position, reached, value = np.broadcast_arrays(position, reached, value)
         memory.flat[position[reached]] = value[reached]
         if self.inner_threads > 1 and inst.args[0].op == "param":
@@ -241,9 +245,9 @@ class Machine:
         (size,), memory = inst.attr, self.memory[inst.args[0]]
         source = self.memory[inst.args[2]].flat
         shape = (self.points, size)
-        to, reached = self._locate(inst, size, ())
+        to, reached = self.locate(inst, size, ())
         position, reached = np.broadcast_to(to, shape), np.broadcast_to(reached, shape)
-        read, wanted = self._locate(inst, size, inst.args[4:], 2)
+        read, wanted = self.locate(inst, size, inst.args[4:], 2)
         wanted = np.broadcast_to(wanted, shape)
         values = np.zeros(shape, source.dtype)
         values[wanted] = source[np.broadcast_to(read, shape)[wanted]]
@@ -257,7 +261,7 @@ class Machine:
         """Parts of a matrix, a thread's elements of them side by side."""
         check_arrivals(self.active, self.threads, "fragment")
         memory, count = self.memory[inst.args[0]], inst.lanes // matrix.HELD
-        rows, _ = self._locate(inst, matrix.SIDE, ())
+        rows, _ = self.locate(inst, matrix.SIDE, ())
         own = matrix.by_warp(np.broadcast_to(rows, (self.points, matrix.SIDE)), self.threads, 1)
         parts = own[:, : count * matrix.SIDE].reshape(-1, count, matrix.SIDE, matrix.SIDE)
         if inst.attr[0]:
@@ -268,46 +272,6 @@ class Machine:
             reached = np.ones((1, 1), np.bool_) if self.active is None else self.active
             self._note(memory.log, "load", position, reached)
         return np.asarray(memory.flat[position])
-
-    def mma(self, inst: Inst) -> Array:
-        """Sums and the product of two matrices."""
-        how = matrix.MATRICES[inst.attr[0]]
-        if how.threads > 1:
-            check_arrivals(self.active, self.threads, "mma")
-
-        def held(args: Sequence[Inst], part: matrix.Part) -> Array:
-            lanes = (self.values[arg] for arg in args)
-            all_lanes = [np.broadcast_to(v, (self.points, v.shape[1])) for v in lanes]
-            values = np.concatenate(all_lanes, axis=1).reshape(self.points, -1, part.held)
-            return matrix.by_warp(values, self.threads, 1, how.threads)
-
-        of_a, of_b = len(how.a), len(how.a) + len(how.b)
-        operands = inst.args[:of_a], inst.args[of_a:of_b], inst.args[of_b:]
-        a, b, c = map(held, operands, how.parts)
-        total = matrix.multiply(how, a, b, c)
-        after = matrix.by_point(total, self.threads, 1, how.threads)
-        return after.reshape(self.points, inst.lanes)
-
-    def _tile_places(self, inst: Inst) -> tuple[Array, Array]:
-        """Where the elements of a tile lie, and at which points it is reached."""
-        offsets = matrix.tile_offsets(inst.attr[0], inst.args[0].dtype)
-        places, reached = self._locate(inst, len(offsets), (), offsets=offsets)
-        shape = (self.points, len(offsets))
-        return np.broadcast_to(places, shape), np.broadcast_to(reached, shape)[:, 0]
-
-    def load_tile(self, inst: Inst) -> Array:
-        """A matrix of rows that lie apart."""
-        places, reached = self._tile_places(inst)
-        flat = self.memory[inst.args[0]].flat
-        result = np.zeros(places.shape, flat.dtype)
-        result[reached] = flat[places[reached]]
-        return result.view(inst.dtype.np)
-
-    def _store_tile(self, inst: Inst) -> None:
-        places, reached = self._tile_places(inst)
-        flat, value = self.memory[inst.args[0]].flat, self.values[inst.args[2]]
-        rows = np.ascontiguousarray(np.broadcast_to(value, (self.points, value.shape[1])))
-        flat[places[reached]] = rows.view(flat.dtype)[reached]
 
     def shuffle(self, inst: Inst) -> Array:
         """Lanes picked from two vectors, joined."""
@@ -380,8 +344,8 @@ VALUES: Final[dict[str, Callable[[Machine, Inst], Array]]] = {
     "const": _const, "val": _val, "carry": _carried, "result": _carried, "load": Machine.load,
     "alu": Machine.alu, "cast": _cast, "bitcast": _bitcast, "splat": _splat, "ramp": _ramp,
     "extract": _extract, "pack": Machine.pack, "fold": Machine.fold, "shuffle": Machine.shuffle,
-    "shuffle_xor": Machine.shuffle_xor, "fragment": Machine.fragment, "mma": Machine.mma,
-    "load_tile": Machine.load_tile,
+    "shuffle_xor": Machine.shuffle_xor, "fragment": Machine.fragment, "mma": linear_tiles.mma,
+    "load_tile": linear_tiles.load_tile,
 }  # fmt: skip
 
 
