@@ -84,6 +84,8 @@ class Amx:
                 self._store(reg, base, step)
             case (0x5C, 2, True):
                 self._tdpbf16ps(reg, low, third)
+            case (0x5E, prefix, True):
+                self._tdpb(prefix, reg, low, third)
             case _:
                 raise ValueError(f"this instruction of AMX is not known here: {kind}")
 
@@ -125,6 +127,23 @@ class Amx:
         sums = self._tiles[c].view(np.float32)
         added = _flushed(_flushed(sums) + _flushed(pairs[:, 0::2] + pairs[:, 1::2]))
         self._tiles[c] = added.view(np.uint8)
+
+    def _tdpb(self, prefix: int, c: int, a: int, b: int) -> None:
+        """TDPBSSD and its like, by whether bytes of A and of B are signed."""
+        name, left, right = {
+            _F2: ("tdpbssd", np.int8, np.int8),
+            _F3: ("tdpbsud", np.int8, np.uint8),
+            _66: ("tdpbusd", np.uint8, np.int8),
+            _NP: ("tdpbuud", np.uint8, np.uint8),
+        }[prefix]
+        self.done[name] += 1
+        assert len({a, b, c}) == 3, "three tiles"
+        assert all(self._bytes[t] == 64 and self._rows[t] == 16 for t in (a, b, c)), "whole tiles"
+        sums = self._tiles[c].view(np.int32)
+        columns = self._tiles[b].view(right).reshape(16, 16, 4)
+        for step in range(16):
+            four = self._tiles[a].view(left)[:, 4 * step : 4 * step + 4].astype(np.int32)
+            sums += four @ columns[step].astype(np.int32).T
 
 
 def _floats(tile: Array) -> Array:

@@ -73,8 +73,8 @@ def run_kernel(kernel: K.Kernel, arrays: list[Array]) -> None:
     interpret_kernel(kernel, {p.name: x for p, x in zip(kernel.params, arrays, strict=True)})
 
 
-def test_a_thread_holds_every_element_once() -> None:
-    (name,) = names_for(1)
+@pytest.mark.parametrize("name", names_for(1))
+def test_a_thread_holds_every_element_once(name: str) -> None:
     how, rng = MATRICES[name], np.random.default_rng(1)
     shapes = ((how.m, how.k), (how.n, how.k), (how.m, how.n))
     held = []
@@ -84,11 +84,11 @@ def test_a_thread_holds_every_element_once() -> None:
         assert held[-1].shape == (1, 1, 1, numbers.size)
         assert sorted(held[-1].ravel()) == list(range(numbers.size))
         assert (whole(held[-1], places, shape, part) == numbers).all()
-    # TDPBF16PS: pair n of row p of B holds steps 2 * p and 2 * p + 1 of column n.
-    assert [divmod(int(x), how.k) for x in held[1].ravel()[[0, 1, 2, 3, 32, 33]]] == [
-        (0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3),
-    ]  # fmt: skip
-    a, b, c = (rng.standard_normal((3, *shape)).astype(np.float32) for shape in shapes)
+    # TDPBF16PS: pair n of row p of B holds steps 2 * p and 2 * p + 1 of column n; of bytes, four.
+    steps, row = how.together, 16 * how.together
+    places = [divmod(int(x), how.k) for x in held[1].ravel()[[0, 1, steps, row, row + 1]]]
+    assert places == [(0, 0), (0, 1), (1, 0), (0, steps), (0, steps + 1)]
+    a, b, c = (rng.integers(0, 99, (3, *shape)).astype(how.sums.np) for shape in shapes)
     parts = zip((a, b, c), (how.a, how.b, how.c), how.parts, strict=True)
     total = multiply(how, *(spread(*part) for part in parts))
     want = c + a @ b.transpose(0, 2, 1)
@@ -169,7 +169,7 @@ def test_the_inner_loop_is_loads_and_products() -> None:
 @contextmanager
 def amx() -> Iterator[Counter[str]]:
     """Code inside has AMX: this machine's, or an emulated one whose instructions are counted."""
-    if "+amx-bf16" in host_target().features:
+    if {"+amx-bf16", "+amx-int8"} <= set(host_target().features.split(",")):
         yield Counter(tdpbf16ps=1)
         return
     if platform.system() != "Linux" or platform.machine() != "x86_64":
@@ -179,19 +179,20 @@ def amx() -> Iterator[Counter[str]]:
 
 
 def features_here() -> str:
-    return f"x86_64,{host_target().features.replace('+', '')},amx-bf16"
+    return f"x86_64,{host_target().features.replace('+', '')},amx-bf16,amx-int8"
 
 
 def run_on(arrays: list[Array], kernel: K.Kernel, workers: int = 1) -> Counter[str]:
     """Compiles a kernel with tiles and runs it on arrays."""
     with amx() as done:
         target = host_target(features_here(), workers)
-        program = linearize(schedule(kernel, target)[0], target)
+        scheduled, _ = schedule(kernel, target)
+        assert any(isinstance(s, K.Mma) for s in walk(scheduled.body)), "tiles are multiplied"
+        program = linearize(scheduled, target)
         text = LLVMRenderer(target).render(program)
         lib = LLVMCompiler(target.name, target.features).compile(text)
         code = CPUProgram(program.name, lib, scratch_bytes(program))
         code(*(array.ctypes.data for array in arrays))
-    assert done["tdpbf16ps"], "tiles were multiplied"
     return done
 
 
@@ -236,6 +237,47 @@ def test_sums_over_two_loops() -> None:
         want = np.einsum("irq,qrj->ij", left, b.astype(np.float64).reshape(32, 3, 32))
         np.testing.assert_allclose(out.reshape(32, 32), want, atol=1e-4)
         assert done["tdpbf16ps"] in (1, 12)
+
+
+INTEGERS = """kernel k(out: i32[{mn}] global, a: {a}[{mk}] global, b: {b}[{kn}] global)
+  loop i serial {m}
+    loop j serial {n}
+      alloc t: i32[] private
+      block
+        t[] = 0:i32
+        loop r serial {k}
+          t[] add= mul(cast.i32(a[{k}*i + r]), cast.i32(b[{at}]))
+      out[{n}*i + j] = t[]
+"""
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "instruction"),
+    [
+        ("i8", "i8", "tdpbssd"),
+        ("u8", "u8", "tdpbuud"),
+        ("i8", "u8", "tdpbsud"),
+        ("u8", "i8", "tdpbusd"),
+    ],
+)
+def test_products_of_bytes_are_exact(a: str, b: str, instruction: str) -> None:
+    rng = np.random.default_rng(14)
+    for m, n, k, right in ((32, 32, 64, False), (18, 36, 70, False), (32, 20, 128, True)):
+        left, other = (
+            rng.integers(-128, 128, size).astype(np.int8).view(f"{'i' if x == 'i8' else 'u'}1")
+            for x, size in ((a, m * k), (b, k * n))
+        )
+        at = f"{k}*j + r" if right else f"{n}*r + j"
+        sizes = {"m": m, "n": n, "k": k, "mn": m * n, "mk": m * k, "kn": k * n}
+        kernel = parse_kernel(INTEGERS.format(a=a, b=b, at=at, **sizes))
+        matrix = other.astype(np.int32)
+        matrix = matrix.reshape(n, k).T if right else matrix.reshape(k, n)
+        want = (left.astype(np.int32).reshape(m, k) @ matrix).ravel()
+        out = [np.zeros(m * n, np.int32) for _ in range(2)]
+        done = run_on([out[0], left, other], kernel)
+        interpret_linear(linearize(schedule(kernel, SPR)[0], SPR), [out[1], left, other])
+        assert (out[0] == want).all() and (out[1] == want).all()
+        assert "tileloadd" not in done or done[instruction]
 
 
 def test_tiles_of_operands_are_used_twice() -> None:
@@ -285,7 +327,7 @@ def test_this_machine_has_amx(need: Callable[[str], None]) -> None:
     rng = np.random.default_rng(11)
     x, w = bf16(rng, 256, 256), bf16(rng, 256, 256)
     with Context(DEV="CPU:7:LLVM"):
-        assert names_for(1)[0] in Device["CPU:7"].renderer.target.matrices
+        assert NAME in Device["CPU:7"].renderer.target.matrices
         got = (x.to("CPU:7") @ w.to("CPU:7")).float().numpy()
     want = x.float().numpy().astype(np.float64) @ w.float().numpy().astype(np.float64)
     np.testing.assert_allclose(got, want, rtol=2**-6, atol=0.5)
@@ -416,7 +458,8 @@ def test_rules_of_linear_programs(rule: str) -> None:
 
 
 def test_targets_have_the_instructions_of_their_features() -> None:
-    assert SPR.matrices == (NAME,)
+    assert SPR.matrices == names_for(1)
+    assert host_target("x86_64,avx512f,amx-bf16").matrices == (NAME,)
     assert host_target("x86_64,avx512f,amx-tile").matrices == ()
     assert host_target("sapphirerapids,-amx-tile").matrices == ()
     assert CRenderer(SPR).target.matrices == ()

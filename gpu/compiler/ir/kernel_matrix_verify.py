@@ -129,7 +129,6 @@ def _mma(check: Checker, stmt: Mma) -> None:
     check.require(stmt.name in MATRICES, f"{stmt.name} is no matrix instruction")
     how = MATRICES[stmt.name]
     _executed(check, "a mma", how.threads)
-    check.require(stmt.buf.dtype.code == "f32", f"{stmt.buf.name} must hold f32")
     sums = "private" if how.threads == WARP else "fragment"
     operands = (
         (stmt.a, stmt.a_indices, how.a, "fragment"),
@@ -139,8 +138,9 @@ def _mma(check: Checker, stmt: Mma) -> None:
     for (buf, indices, parts, space), part in zip(operands, how.parts, strict=True):
         _registers(check, buf, indices, space, part.held)
         check.require(buf.shape[-2] == len(parts), f"{buf.name} must hold {len(parts)} parts")
-    for buf in (stmt.a, stmt.b):
-        check.require(buf.dtype is how.operand, f"{buf.name} must hold {how.operand.code}")
+    dtypes = (*how.operands, how.sums)
+    for buf, dtype in zip((stmt.a, stmt.b, stmt.buf), dtypes, strict=True):
+        check.require(buf.dtype is dtype, f"{buf.name} must hold {dtype.code}")
 
 
 def _executed(check: Checker, what: str, threads: int) -> None:

@@ -81,10 +81,10 @@ def _mma_of_tiles(check: Checker, inst: Inst) -> None:
     """Each operand is a whole matrix."""
     how = MATRICES[inst.attr[0]]
     check.require(len(inst.args) == 3, f"{how.name} takes three tiles")
-    codes = (how.operand.code, how.operand.code, "f32")
+    codes = tuple(dtype.code for dtype in (*how.operands, how.sums))
     for arg, code, part in zip(inst.args, codes, how.parts, strict=True):
         check.require(_is(arg, code, part.held), f"{how.name} takes a tile of {part.held} {code}")
-    check.require(_is(inst, "f32", how.parts[2].held), "the result is a tile of sums")
+    check.require(_is(inst, codes[2], how.parts[2].held), "the result is a tile of sums")
 
 
 def _tile(check: Checker, inst: Inst) -> None:

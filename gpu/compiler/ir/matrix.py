@@ -12,9 +12,11 @@ all else follows from that:
 - **One thread** has each matrix as one part, a *tile*: 16 rows of 64 bytes in memory. A and C lie
   there as they are; of B a row has words of 4 bytes, one for each column, with the steps of k that
   fit into one. These rows are AMX's ("Intel 64 and IA-32 Architectures Software Developer's
-  Manual", volume 2, TDPBF16PS). It takes denormal numbers, and gives them, as zero.
+  Manual", volume 2, TDPBF16PS and TDPBSSD). Those of floats take denormal numbers, and give
+  them, as zero.
 
-Sums are of float32; how an instruction rounds in between is its own affair.
+Sums of floats are of float32; how an instruction rounds in between is its own affair. Sums of
+integers are of int32 and wrap.
 """
 
 from __future__ import annotations
@@ -79,8 +81,10 @@ class Matrix(NamedTuple):
     Attributes:
         name: as text forms and targets have it.
         m, n, k: sizes.
-        operand: dtype of A and B; that of C is float32.
+        operand: dtype of A, and of B where `other` is None.
         threads: how many execute it together: `WARP` or 1.
+        other: dtype of B where it is another one.
+        sums: dtype of C.
     """
 
     name: str
@@ -89,6 +93,13 @@ class Matrix(NamedTuple):
     k: int
     operand: DType
     threads: int = WARP
+    other: DType | None = None
+    sums: DType = dtypes.float32
+
+    @property
+    def operands(self) -> tuple[DType, DType]:
+        """dtypes of A and B."""
+        return self.operand, self.other or self.operand
 
     @property
     def a(self) -> Places:
@@ -130,6 +141,10 @@ MATRICES: Final = {
         Matrix("m16n8k16.f16", 16, 8, 16, dtypes.float16),
         Matrix("m16n8k16.bf16", 16, 8, 16, dtypes.bfloat16),
         Matrix("m16n16k32.bf16", 16, 16, 32, dtypes.bfloat16, 1),
+        Matrix("m16n16k64.i8", 16, 16, 64, dtypes.int8, 1, None, dtypes.int32),
+        Matrix("m16n16k64.u8", 16, 16, 64, dtypes.uint8, 1, None, dtypes.int32),
+        Matrix("m16n16k64.i8u8", 16, 16, 64, dtypes.int8, 1, dtypes.uint8, dtypes.int32),
+        Matrix("m16n16k64.u8i8", 16, 16, 64, dtypes.uint8, 1, dtypes.int8, dtypes.int32),
     )
 }
 
@@ -159,8 +174,8 @@ def spread(matrices: Array, places: Places, of: Part = OF_WARP) -> Array:
 def multiply(how: Matrix, a: Array, b: Array, c: Array) -> Array:
     """C plus the product, all as threads hold them: (groups, threads, parts, elements)."""
     of_a, of_b, of_c = how.parts
-    left = whole(a, how.a, (how.m, how.k), of_a).astype(np.float32)
-    right = whole(b, how.b, (how.n, how.k), of_b).astype(np.float32)
+    left = whole(a, how.a, (how.m, how.k), of_a).astype(how.sums.np)
+    right = whole(b, how.b, (how.n, how.k), of_b).astype(how.sums.np)
     total = whole(c, how.c, (how.m, how.n), of_c) + left @ right.transpose(0, 2, 1)
     return spread(total, how.c, of_c)
 

@@ -133,7 +133,8 @@ class Matrices:
         operands = ((mma.a, mma.a_indices), (mma.b, mma.b_indices), (mma.buf, mma.indices))
         keys = [self._tile(buf, indices, unrolled) for buf, indices in operands]
         args = tuple(self.registers.read(key) for key in keys)
-        total = self.emitter.effect("mma", dtypes.float32, args[-1].lanes, args, (mma.name,))
+        sums = args[-1]
+        total = self.emitter.effect("mma", sums.dtype, sums.lanes, args, (mma.name,))
         self.registers.write(keys[-1], total)
 
     def _load_tile(self, load: K.LoadTile, unrolled: Unrolled) -> None:

@@ -7,6 +7,10 @@ used twice. Loops become
     v = 32 * (P * vo + vp) + 16 * vt + vc
     k = 32 * ko + 2 * kw + ki
 
+or with operands of 8 bits
+
+    k = 64 * ko + 4 * kw + ki
+
 with a worker for each panel of P times 32 columns, which it packs, and in it all rows; where there
 are fewer panels than workers these have chunks of rows instead. Rows of the other operand are read
 where they lie, or are packed as well, 32 of them for all columns of a panel.
@@ -136,11 +140,12 @@ def by_thread(kernel: K.Kernel, target: Target, parallel: bool) -> Iterator[Opt]
 
 def _instruction(c: contraction.Contraction, target: Target) -> Matrix:
     """The instruction whose operands these are."""
-    held = {narrow(operand).dtype for operand in (c.across, c.along)}
+    held = narrow(c.across).dtype, narrow(c.along).dtype
     for name in target.matrices:
-        if held == {MATRICES[name].operand} and MATRICES[name].threads == 1:
-            return MATRICES[name]
-    raise IllegalOpt(f"no matrix instruction for {sorted(d.name for d in held)}")
+        how = MATRICES[name]
+        if (how.operands, how.sums, how.threads) == (held, c.along.dtype, 1):
+            return how
+    raise IllegalOpt(f"no matrix instruction for {held[0].name} and {held[1].name}")
 
 
 def _summed(c: contraction.Contraction) -> Var:

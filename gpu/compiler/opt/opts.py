@@ -170,9 +170,10 @@ class Fetch(NamedTuple):
 
 
 class Pack(NamedTuple):
-    """Inside loop `axis` an operand of 16-bit elements is copied, as tiles are loaded by a thread.
+    """Inside loop `axis` an operand of narrow elements is copied, as a thread loads tiles.
 
-    The operand is what the kernel computes from buffer `buf` alone, before it is cast to float32.
+    The operand is what the kernel computes from buffer `buf` alone, of 16 bits before it is cast to
+    float32, or of 8 before it is cast to int32.
     In team memory its elements follow each other as the loops `order` count them. Those of loop
     `words`, where one is named, are together in an integer of 4 bytes. The copy loops are named
     `{loop}s`, and with words `{loop}w`.

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Var, expr
 from gpu.compiler.opt.tree import IllegalOpt
-from gpu.core.dtype import dtypes
+from gpu.core.dtype import DType
 
 
-def require_sums(update: K.Update, own: Sequence[Var], space: str, what: str) -> None:
-    """Raises IllegalOpt unless products of float32 are added to elements that `own` count."""
+def require_sums(update: K.Update, own: Sequence[Var], space: str, dtype: DType, what: str) -> None:
+    """Raises IllegalOpt unless products of `dtype` are added to elements that `own` count."""
     plain = update.mask is ALWAYS and not update.lets
     if update.monoid != "add" or update.buf.space != space or not plain:
         raise IllegalOpt(f"{what}: {update.buf.name} is no tile of sums")
@@ -19,8 +19,9 @@ def require_sums(update: K.Update, own: Sequence[Var], space: str, what: str) ->
         raise IllegalOpt(f"{what}: {update.buf.name} is no tile of sums")
     if update.value.kind != "alu" or update.value.attr != ("mul",):
         raise IllegalOpt(f"{what}: what is added is no product")
-    if update.value.dtype is not dtypes.float32:
-        raise IllegalOpt(f"{what}: products of {update.value.dtype.name}; they must be of float32")
+    if update.value.dtype is not dtype:
+        found = update.value.dtype.name
+        raise IllegalOpt(f"{what}: products of {found}; they must be of {dtype.name}")
 
 
 def require_lanes(index: Expr, wanted: dict[Var, int], others: set[Var], what: str) -> None:

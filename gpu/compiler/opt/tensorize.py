@@ -105,7 +105,7 @@ def _nest(body: K.Block, inner: K.Loop, how: Matrix, what: str) -> _Nest:
         raise IllegalOpt(f"{what}: inside is more than one Update")
     across, along, half, one = (loop.var for loop in nest)
     found = _Nest(threads[-2], threads[-1], across, along, half, one, update)
-    require_sums(update, (across, along, half, one), "private", what)
+    require_sums(update, (across, along, half, one), "private", how.sums, what)
     return found
 
 

@@ -51,8 +51,8 @@ def tensorize_tiles(body: K.Block, axes: Sequence[str], how: Matrix, what: str) 
     of_a, of_b, of_c = (part.held for part in how.parts)
     rows, columns = nest.across.extent, nest.along.extent
     sums = nest.update.buf
-    tiles_a = K.Buf(f"{a.buf.name}f", how.operand, (rows, 1, of_a), "fragment")
-    tiles_b = K.Buf(f"{b.buf.name}f", how.operand, (columns, 1, of_b), "fragment")
+    tiles_a = K.Buf(f"{a.buf.name}f", how.operands[0], (rows, 1, of_a), "fragment")
+    tiles_b = K.Buf(f"{b.buf.name}f", how.operands[1], (columns, 1, of_b), "fragment")
     tiles_c = K.Buf(f"{sums.name}f", sums.dtype, (rows, columns, 1, of_c), "fragment")
     at_a, at_b = (expr(nest.across),), (expr(nest.along),)
     both = (nest.across, nest.along)
@@ -101,7 +101,7 @@ def _nest(body: K.Block, axes: Sequence[str], how: Matrix, what: str) -> _Nest:
     (update, *more) = tile[-1].body.body
     if more or not isinstance(update, K.Update):
         raise IllegalOpt(f"{what}: inside is more than one Update")
-    require_sums(update, (across, along, row, column), "team", what)
+    require_sums(update, (across, along, row, column), "team", how.sums, what)
     if update.buf.shape != (across.extent, along.extent, how.m, how.n):
         raise IllegalOpt(f"{what}: {update.buf.name} holds more than its tiles")
     return _Nest(tuple(summed[:-2]), word, one, across, along, row, column, update)
@@ -110,8 +110,8 @@ def _nest(body: K.Block, axes: Sequence[str], how: Matrix, what: str) -> _Nest:
 def _left(nest: _Nest, arg: K.Value, how: Matrix, what: str) -> _Operand:
     """A, which lies as it is."""
     load = narrow(arg)
-    if load.kind != "load" or load.dtype is not how.operand:
-        raise IllegalOpt(f"{what}: rows of A are no {how.operand.name} in memory")
+    if load.kind != "load" or load.dtype is not how.operands[0]:
+        raise IllegalOpt(f"{what}: rows of A are no {how.operands[0].name} in memory")
     index = load.attr[1][-1]
     in_a = {nest.row: index.coeff(nest.row), nest.word: how.together, nest.one: 1}
     return _operand(nest, load, in_a, {nest.along, nest.column}, what)
@@ -121,8 +121,9 @@ def _right(nest: _Nest, arg: K.Value, how: Matrix, what: str) -> _Operand:
     """B, in words."""
     loads = loads_of(arg)
     words = len(loads) == 1 and loads[0].dtype is dtypes.uint32
-    if not words or narrow(arg) is not element_of(loads[0], nest.one, how.operand):
-        raise IllegalOpt(f"{what}: columns of B are not packed in words of {how.operand.name}")
+    dtype = how.operands[1]
+    if not words or narrow(arg) is not element_of(loads[0], nest.one, dtype):
+        raise IllegalOpt(f"{what}: columns of B are not packed in words of {dtype.name}")
     index = loads[0].attr[1][-1]
     in_b = {nest.word: index.coeff(nest.word), nest.column: 1}
     return _operand(nest, loads[0], in_b, {nest.one, nest.across, nest.row}, what)

@@ -51,7 +51,10 @@ _FEATURES: Final = {X86: _X86_FEATURES, ARM: _ARM_FEATURES}
 _CPUS: Final = {X86: X86_CPUS, ARM: ARM_CPUS}
 _TILES: Final = "amx-tile"
 # Matrix instruction -> the feature it belongs to.
-_MATRICES: Final = {"m16n16k32.bf16": "amx-bf16"}
+_MATRICES: Final = {
+    "m16n16k32.bf16": "amx-bf16", "m16n16k64.i8": "amx-int8", "m16n16k64.u8": "amx-int8",
+    "m16n16k64.i8u8": "amx-int8", "m16n16k64.u8i8": "amx-int8",
+}  # fmt: skip
 _BASELINE: Final = {X86: frozenset[str](), ARM: frozenset({"neon"})}
 # The names Linux uses in /proc/cpuinfo where they differ (arch/x86/include/asm/cpufeatures.h and
 # arch/arm64/kernel/cpuinfo.c).

@@ -17,7 +17,13 @@ from gpu.core.dtype import DType
 _TILE: Final = Type("x86_amx")
 _ROWS: Final = integer(Type("i16"), TILE_ROWS)
 _BYTES: Final = integer(Type("i16"), TILE_BYTES)
-PRODUCTS: Final = {"m16n16k32.bf16": "tdpbf16ps"}
+PRODUCTS: Final = {
+    "m16n16k32.bf16": "tdpbf16ps",
+    "m16n16k64.i8": "tdpbssd",
+    "m16n16k64.u8": "tdpbuud",
+    "m16n16k64.i8u8": "tdpbsud",
+    "m16n16k64.u8i8": "tdpbusd",
+}
 """The instruction of each row of the table of matrix instructions that is AMX's."""
 
 
@@ -42,7 +48,7 @@ def multiply(emitter: Emitter, name: str, a: Value, b: Value, sums: Value) -> Va
     """Sums and the product of two tiles."""
     how = MATRICES[name]
     rows = integer(Type("i16"), how.m)
-    columns = integer(Type("i16"), how.n * 4)
+    columns = integer(Type("i16"), how.n * how.sums.itemsize)
     steps = integer(Type("i16"), how.k * how.operand.itemsize)
     instruction = f"llvm.x86.{PRODUCTS[name]}.internal"
     return emitter.intrinsic(instruction, _TILE, rows, columns, steps, sums, a, b)
