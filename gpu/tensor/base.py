@@ -211,7 +211,11 @@ class TensorBase(Gradients):
 
     def _operands(self, other: object) -> tuple[Node, Node]:
         """This tensor and `other`, brought to one dtype and shape."""
-        a, b = broadcast(self._node, self._as_node(other))
+        node = self._node
+        if isinstance(other, _PYTHON_SCALARS):
+            dtype = promote_scalar(node.dtype, other)
+            return G.cast(node, dtype), G.const(other, node.shape, dtype, node.device)
+        a, b = broadcast(node, self._as_node(other))
         return a, b
 
     def _as_node(self, other: object) -> Node:
@@ -241,7 +245,7 @@ def _cut(memory: npt.NDArray[Any], shape: Shape) -> npt.NDArray[Any]:
 
 def broadcast_shape(*shapes: Shape) -> Shape:
     """The shape that `shapes` broadcast to, aligned at the last axis. Raises ShapeError."""
-    if all(shape == shapes[0] for shape in shapes[1:]):
+    if shapes.count(shapes[0]) == len(shapes):
         return shapes[0]
     rank = max(map(len, shapes))
     aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]

@@ -243,4 +243,4 @@ def leaf_nodes() -> set[Node]:
 
 
 def _live_leaves() -> list[Handle]:
-    return list(Handle._leaves.values())
+    return list(Handle._leaves.values()) if Handle._leaves else []

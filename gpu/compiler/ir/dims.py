@@ -18,8 +18,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias, TypeGuard
 
 from gpu.compiler.ir.index_expr import Expr, Var
-from gpu.compiler.ir.index_table import WeakTable
 from gpu.core.errors import InvalidValue
+from gpu.core.weak import WeakTable
 
 Dim: TypeAlias = int
 Shape: TypeAlias = tuple[Dim, ...]
@@ -52,7 +52,7 @@ _symbols: WeakTable[tuple[str, int, int, int], Symbol] = WeakTable()
 def symbol(name: str, lo: int, hi: int, value: int) -> Symbol:
     """The one variable with these bounds that is bound to `value`."""
     key = (name, lo, hi, value)
-    return _symbols.get(key) or _symbols.file(key, lambda: Symbol(*key))
+    return _symbols.get(key) or _symbols.file(key, Symbol(*key))
 
 
 def any_symbols() -> bool:

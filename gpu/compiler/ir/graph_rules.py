@@ -37,7 +37,9 @@ MAX_ELEMENTS: Final = (1 << 63) - 1
 
 def _check_leaf(node: Node) -> None:
     _check_size(node)
-    _require(all(d >= 0 for d in node.shape), node, "sizes must not be negative")
+    for size in node.shape:
+        if size < 0:
+            raise _misfit(node, "sizes must not be negative")
 
 
 def _check_size(node: Node) -> None:
@@ -55,9 +57,10 @@ def _check_index_value(node: Node) -> None:
 
 
 def _check_alu(node: Node) -> None:
-    same = all(s.shape == node.shape for s in node.src)
-    _require(same, node, "operands must have the result's shape; broadcast them first")
-    expected = optable.result_dtype(node.attr[0], tuple(s.dtype for s in node.src))
+    for source in node.src:
+        if source.shape != node.shape:
+            raise _misfit(node, "operands must have the result's shape; broadcast them first")
+    expected = optable.result_dtype(node.attr[0], tuple([s.dtype for s in node.src]))
     if expected is not node.dtype:
         raise DTypeError(f"{node.attr[0]} gives {expected}, not {node.dtype}")
 

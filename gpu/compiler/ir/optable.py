@@ -126,6 +126,7 @@ MONOIDS: Final = {
 }
 
 
+@functools.cache
 def result_dtype(name: str, operands: tuple[DType, ...]) -> DType:
     """The dtype of an operation's result.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
@@ -44,14 +44,14 @@ class WeakTable(Generic[KeyT, ValueT]):
         entry = self._entries.get(key)
         return None if entry is None else entry()
 
-    def file(self, key: KeyT, make: Callable[[], ValueT]) -> ValueT:
-        """The object filed under `key`, made and filed first where there is none."""
+    def file(self, key: KeyT, value: ValueT) -> ValueT:
+        """The object filed under `key`: `value`, unless another thread was faster."""
         with self._lock:
             present = self._entries.get(key)
             found = None if present is None else present()
             if found is None:
-                found = make()
-                entry = _Entry(found, self._forget)
+                found = value
+                entry = _Entry(value, self._forget)
                 entry.key = key
                 self._entries[key] = entry
             return found
