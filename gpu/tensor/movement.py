@@ -36,7 +36,7 @@ class Movement(Comparison):
 
         Raises ShapeError where the number of elements differs.
         """
-        wanted = tuple(size_of(size, "a size") for size in items_of(shape, args))
+        wanted = tuple([size_of(size, "a size") for size in items_of(shape, args)])
         return self._reshaped(_solved(wanted, self.shape))
 
     def view(self, shape: Sizes, *args: int) -> Self:

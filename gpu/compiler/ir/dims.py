@@ -15,7 +15,7 @@ found by names and bounds (`Plain`), and take the values when they are launched.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, Final, TypeAlias, TypeGuard
 
 from gpu.compiler.ir.index_expr import Expr, Var
 from gpu.core.errors import InvalidValue
@@ -23,6 +23,7 @@ from gpu.core.weak import WeakTable
 
 Dim: TypeAlias = int
 Shape: TypeAlias = tuple[Dim, ...]
+_INTS: Final = frozenset({int})
 
 
 class Symbol(Var):
@@ -79,7 +80,7 @@ def dimension(value: Expr | Dim) -> Dim:
 def has_symbols(value: object) -> bool:
     """Whether an expression is in `value`, a dimension or nested tuples with dimensions."""
     if isinstance(value, tuple):
-        return any(map(has_symbols, value))
+        return not _INTS.issuperset(map(type, value)) and any(map(has_symbols, value))
     return isinstance(value, Expr)
 
 
