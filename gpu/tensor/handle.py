@@ -131,7 +131,7 @@ class Handle:
 
     def _move(self, node: Node) -> None:
         """Takes the value of `node`: the step of a base from one version to the next."""
-        if id(self) in Handle._leaves:
+        if self._requires_grad:
             # Still a leaf: gradients end at the new value, not where that came from.
             node = _node_of_its_own(G.detach(node))
         self._note_write()
@@ -159,7 +159,7 @@ class Handle:
         """
         if node is self._value:
             return
-        if id(self) in Handle._leaves:
+        if self._requires_grad:
             self._earlier = (*self._earlier, self._value)
         elif leaf_nodes and reaches(self._value, leaf_nodes):
             return
@@ -229,7 +229,7 @@ def releases(handles: Sequence[Handle]) -> list[Node]:
     return [
         handle._value
         for handle in handles
-        if id(handle) not in Handle._leaves and not (leaves and reaches(handle._value, leaves))
+        if not handle._requires_grad and not (leaves and reaches(handle._value, leaves))
     ]
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What small operations cost in Python: building nodes, running them, replaying a jitted function.
 
-    python tools/bench/eager.py [--rounds 100] [--json]
+    python tools/bench/eager.py [--rounds 300] [--json]
 
 Everything is warm: what is compiled was compiled before. A round is a good many calls; the figures
 are microseconds of one call in the best round, on the clock and of the calling thread's processor
@@ -23,7 +23,7 @@ import gpu
 from gpu import Tensor
 from gpu.compiler.ir.graph import toposort
 
-ROUND: Final = 0.002  # seconds: short, so that some are not disturbed
+ROUND: Final = 0.0005  # seconds: short, so that some are not disturbed
 KERNELS: Final = 100
 
 
@@ -137,7 +137,7 @@ def _transformer_block() -> Callable[[], Tensor]:
 def main() -> None:
     """Prints a line for each row."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=100, help="how often each is measured")
+    parser.add_argument("--rounds", type=int, default=300, help="how often each is measured")
     parser.add_argument("--json", action="store_true", help="one object of (wall, cpu) by name")
     arguments = parser.parse_args()
     found: dict[str, Times] = {}
