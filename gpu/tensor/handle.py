@@ -212,7 +212,7 @@ class Handle:
         if id(self) in Handle._leaves:
             return
         node = self._node
-        if node.kind != "buffer" or any(node is leaf._value for leaf in _live_leaves()):
+        if node.kind != "buffer" or any(node is leaf._value for leaf in live_leaves()):
             # Equal expressions are one node; a leaf must be told from others of its value.
             node = _node_of_its_own(node)
         self._value, self._view = node, None
@@ -239,8 +239,12 @@ def _node_of_its_own(node: Node) -> Node:
 
 def leaf_nodes() -> set[Node]:
     """Every node that a leaf's value is or has been known as."""
-    return {node for leaf in _live_leaves() for node in leaf._nodes()}
+    leaves = live_leaves()
+    return {leaf._value for leaf in leaves}.union(*[leaf._earlier for leaf in leaves])
 
 
-def _live_leaves() -> list[Handle]:
-    return list(Handle._leaves.values()) if Handle._leaves else []
+def live_leaves() -> list[Handle]:
+    """The tensors that ask for gradients."""
+    # There may be many, and this is asked for each value that is computed: `values()` is slow.
+    references = Handle._leaves.valuerefs()
+    return [leaf for reference in references if (leaf := reference()) is not None]
