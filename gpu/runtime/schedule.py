@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from gpu.compiler.ir.dims import Symbol, any_symbols, plain
 from gpu.compiler.ir.graph import Node, symbols_of, toposort
-from gpu.compiler.ir.graph_node import constant_key
+from gpu.compiler.ir.optable import constant_key
 from gpu.core.config import config
 from gpu.core.dtype import DType, dtype_named
 from gpu.core.files import DiskCache, folder_signature

@@ -240,6 +240,8 @@ def _node_of_its_own(node: Node) -> Node:
 def leaf_nodes() -> set[Node]:
     """Every node that a leaf's value is or has been known as."""
     leaves = live_leaves()
+    if not leaves:
+        return set()
     return {leaf._value for leaf in leaves}.union(*[leaf._earlier for leaf in leaves])
 
 

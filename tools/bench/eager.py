@@ -72,7 +72,7 @@ def building() -> Iterator[Row]:
     yield Row("a + b: build", lambda: b + b)
     yield Row("x.reshape().permute(): build", lambda: block.reshape(24, 8).permute(1, 0))
     yield Row("a[1:3]: build", lambda: a[1:3])
-    yield Row("a.sum(): build", lambda: a.sum())
+    yield Row("a.sum(): build", a.sum)
     forward = _transformer_block()
     nodes = len(toposort([forward()._node]))
     yield Row(f"a transformer block's {nodes} nodes: build, each", forward, nodes)
@@ -82,15 +82,15 @@ def running() -> Iterator[Row]:
     """Small computations, each with all of its launches."""
     a, b, c = _values(10), _values(1000), _values(1000) + 1
     c.realize()
-    yield Row("a + 1 on 10 elements", lambda: (a + 1).realize())
-    yield Row("a + b on 1,000 elements", lambda: (b + c).realize())
+    yield Row("a + 1 on 10 elements", lambda: Tensor.realize(a + 1))
+    yield Row("a + b on 1,000 elements", lambda: Tensor.realize(b + c))
     yield Row("(a * b).sum()", lambda: (b * c).sum().realize())
     yield Row("a[1:3] computed", lambda: a[1:3].contiguous().realize())
     yield Row("Tensor([1, 2, 3])", lambda: Tensor([1, 2, 3]))
     yield Row("a.numpy()", a.numpy)
     one = Tensor(np.float32(3)).contiguous().realize()
     yield Row("one.item()", one.item)
-    yield Row("(a + 1).numpy()", lambda: (a + 1).numpy())
+    yield Row("(a + 1).numpy()", lambda: Tensor.numpy(a + 1))
 
 
 def replaying() -> Iterator[Row]:

@@ -57,9 +57,10 @@ from typing import Any, Final
 
 from gpu.compiler.ir.dims import Symbol, any_symbols, bound, find_symbols, ordered
 from gpu.compiler.ir.evaluate import Array
-from gpu.compiler.ir.graph_node import Node, Place, Shape, constant_key, place
+from gpu.compiler.ir.graph_node import Node, Place, Shape, place
 from gpu.compiler.ir.graph_rules import RULES, check_image
 from gpu.compiler.ir.graph_run import RUN, accumulate_as
+from gpu.compiler.ir.optable import constant_key
 from gpu.core.dtype import DType
 from gpu.core.errors import DeviceMismatch, ShapeError
 from gpu.core.weak import WeakTable

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from gpu.compiler.ir.dims import Shape, upper
-from gpu.core.dtype import DType, PyScalar
+from gpu.core.dtype import DType
 
-__all__ = ["Node", "Place", "Shape", "constant_key", "place"]
+__all__ = ["Node", "Place", "Shape", "place"]
 
 # The name of a device; of a value on several devices a tuple of names.
 Place: TypeAlias = Any
@@ -16,11 +16,6 @@ Place: TypeAlias = Any
 def place(device: Place) -> str:
     """Where a value is, in words."""
     return device if isinstance(device, str) else ", ".join(device)
-
-
-def constant_key(value: PyScalar) -> object:
-    """A constant of one dtype as a key, which tells -0.0 from 0.0 and finds NaN again."""
-    return value if value < 0 or value > 0 else repr(value)
 
 
 class Node:

@@ -185,6 +185,11 @@ def _rounded_memo(value: PyScalar, dtype: DType) -> PyScalar:
     return to_python(scalar(dtype)(value), dtype)
 
 
+def constant_key(value: PyScalar) -> object:
+    """A constant of one dtype as a key, which tells -0.0 from 0.0 and finds NaN again."""
+    return value if value < 0 or value > 0 else repr(value)
+
+
 def fold(name: str, dtype: DType, operand_dtype: DType, values: tuple[PyScalar, ...]) -> PyScalar:
     """Evaluates an operation on constants; `operand_dtype` is that of the last operand."""
     arrays = [scalar(operand_dtype)(v) for v in values]
