@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 
 import numpy as np
@@ -94,3 +97,35 @@ def test_constants_are_told_apart() -> None:
     assert np.signbit(signs[0]).all() and not np.signbit(signs[1]).any()
     inverse = 1 / (A * 0 + Tensor._wrap(minus_zero)[:1])
     assert np.isposinf(inverse.numpy()).all()  # 0.0 + -0.0
+
+
+FORKING = """
+import os, signal, threading
+from gpu import Tensor
+from gpu.core import weak
+
+held, done = threading.Event(), threading.Event()
+
+def hold():
+    with weak._Guard.lock:
+        held.set()
+        done.wait()
+
+x = Tensor([1.0, 2.0])
+threading.Thread(target=hold).start()
+held.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    os._exit(7 if (x + 1).shape == (2,) else 1)
+status = os.waitpid(child, 0)[1]
+done.set()
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_forked_child_builds_while_another_thread_did() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKING]
+    variables = {**os.environ, "PYTHONPATH": str(Path(gpu.__file__).parents[1]), "DEV": "CPU"}
+    ran = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
+    assert ran.stdout == "7\n", ran.stderr
