@@ -18,6 +18,7 @@ from gpu.compiler.lower.streams import LINE_BYTES, streamed_outputs
 from gpu.compiler.opt.opts import Bind, Opt, Reorder, Split, Stage, apply
 from gpu.compiler.opt.shape import last_index, leaves, transposition
 from gpu.compiler.opt.tree import IllegalOpt, loads_of
+from gpu.compiler.target import Target
 
 # Bytes of a row that squares write side by side: two cache lines, which go to memory whole.
 PIECE_BYTES: Final = 128
@@ -57,10 +58,10 @@ def match(kernel: K.Kernel, lanes: int) -> Transposition | None:
     )
 
 
-def turn(kernel: K.Kernel, found: Transposition, lanes: int) -> list[Opt]:
-    """Tiles where that is a gain, else squares alone."""
-    out = found.update.buf
-    if lanes > FEW_ROWS and out in streamed_outputs(kernel, {out}):
+def turn(kernel: K.Kernel, found: Transposition, lanes: int, target: Target) -> list[Opt]:
+    """Tiles where workers have memory and that is a gain, else squares alone."""
+    out, workers = found.update.buf, target.parallel == "worker"
+    if workers and lanes > FEW_ROWS and out in streamed_outputs(kernel, {out}):
         tiles = list(_tiles(found, lanes))
         try:
             apply(kernel, tiles)
@@ -135,7 +136,8 @@ def _turned(read: str, write: str, lanes: int) -> Iterator[Opt]:
 def _read_apart(found: Transposition) -> K.Buf:
     """A buffer that is read where what is written next to each other lies apart."""
     for load in loads_of(found.update.value):
-        buf, indices, _ = load.attr
+        buf: K.Buf = load.attr[0]
+        indices = load.attr[1]
         if last_index(indices).coeff(found.write) not in (0, 1):
             return buf
     raise AssertionError("a transposition that reads nothing apart")

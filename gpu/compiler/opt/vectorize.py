@@ -40,7 +40,7 @@ def vectorize(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
         return
     square = transpose.match(kernel, lanes)
     if square is not None:
-        yield from transpose.turn(kernel, square, lanes)
+        yield from transpose.turn(kernel, square, lanes, target)
         return
     outer = _best_outer(kernel, found, lanes)
     inner = list(_innermost(found))
