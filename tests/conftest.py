@@ -48,6 +48,13 @@ def _lacks_module(name: str) -> str | None:
     return None if importlib.util.find_spec(name) else f"module {name} is not installed"
 
 
+def _lacks_amx() -> str | None:
+    from gpu.compiler.render.llvm_target import host_target, missing_here
+
+    missing = missing_here(host_target("x86_64,amx-bf16"))
+    return f"this machine lacks {', '.join(missing)}" if missing else None
+
+
 def _lacks_clang() -> str | None:
     from gpu.compiler.toolchain.clang import find_clang
     from gpu.core.errors import Unsupported
@@ -111,6 +118,7 @@ def _lacks_mesa() -> str | None:
 
 # What tests may need beyond the package's own dependencies: name -> why it cannot be used, or None.
 REQUIREMENTS: dict[str, Callable[[], str | None]] = {
+    "amx": _lacks_amx,
     "chromium": _lacks_chromium,
     "clang": _lacks_clang,
     "llvmlite": partial(_lacks_module, "llvmlite"),

@@ -2,8 +2,9 @@
 
 A `Kernel` has parameters (global buffers) and a body. Statements are `Block`, `Loop`, `Alloc`,
 `Update`, `If` and `Barrier`; what they compute are `Value` expressions. `Update` is the only write
-but for those of matrix instructions (`gpu/compiler/ir/matrix.py`): `Fragment`, `Mma`, and the
-asynchronous `AsyncCopy`, whose copies `Commit` groups and `Wait` waits for.
+but for those of matrix instructions (`gpu/compiler/ir/matrix.py`): `Fragment`, `Mma`, where one
+thread holds whole matrices `LoadTile` and `StoreTile`, and the asynchronous `AsyncCopy`, whose
+copies `Commit` groups and `Wait` waits for.
 There is no reduction node: an accumulator is a buffer, and a loop absent from an Update's index is
 a reduction whose monoid says how it may be reordered. Loops over independent iterations say so by
 by
@@ -22,7 +23,7 @@ serial     one after another
 
 Memory spaces: `global` (a parameter), `team` (shared by the threads of a block; on a CPU the
 cache-sized workspace of one worker), `private` (registers, or the stack), `fragment` (registers
-with a thread's part of a matrix; only `Fragment` writes and `Mma` reads them).
+with a thread's part of a matrix, which only the statements of matrix instructions touch).
 
 Where a kernel has `thread` loops it is one chain: grid loops, each alone in the other, in them
 thread loops, in those all else. Only Allocs of team memory stand beside the thread loops: a block
@@ -304,8 +305,8 @@ class Fragment(NamedTuple):
 class Mma(NamedTuple):
     """`buf[indices] += a[a_indices] @ b[b_indices]` by the matrix instruction `name`.
 
-    The last two axes of each buffer are parts, and elements of a part that a thread holds. `buf` is
-    private memory. All threads of a warp take part.
+    The last two axes of each buffer are parts, and elements of a part that a thread holds. Where
+    all threads of a warp take part `buf` is private memory, where each has its own a fragment.
     """
 
     name: str
@@ -317,7 +318,34 @@ class Mma(NamedTuple):
     b_indices: tuple[Expr, ...]
 
 
-MatrixStmt = AsyncCopy | Commit | Wait | Fragment | Mma
+class LoadTile(NamedTuple):
+    """Loads a tile, a matrix that one thread holds, from memory into the fragment `buf[indices]`.
+
+    It begins at `places`, and its rows are `row` elements apart. `source` may have elements of
+    another dtype than `buf`, which gets their bits.
+    """
+
+    buf: Buf
+    indices: tuple[Expr, ...]
+    source: Buf
+    places: tuple[Expr, ...]
+    row: int
+
+
+class StoreTile(NamedTuple):
+    """Stores the fragment `source[places]` as a tile that begins at `buf[indices]`; see `LoadTile`.
+
+    `buf` is team or private memory.
+    """
+
+    buf: Buf
+    indices: tuple[Expr, ...]
+    source: Buf
+    places: tuple[Expr, ...]
+    row: int
+
+
+MatrixStmt = AsyncCopy | Commit | Wait | Fragment | Mma | LoadTile | StoreTile
 Stmt = Block | Loop | Alloc | Update | If | Barrier | MatrixStmt
 
 
