@@ -22,6 +22,7 @@ BackendType: Final = {
 }  # fmt: skip
 BackendType_Null: Final = 1
 AdapterType: Final = {1: "discrete GPU", 2: "integrated GPU", 3: "CPU", 4: "unknown"}
+AdapterType_CPU: Final = 3
 PowerPreference_LowPower: Final = 1
 PowerPreference_HighPerformance: Final = 2
 

@@ -34,10 +34,11 @@ _NO_FOLDER: Final = "/nonexistent"
 _SCOPES: Final = (
     api.ErrorFilter_Internal, api.ErrorFilter_OutOfMemory, api.ErrorFilter_Validation,
 )  # fmt: skip
+_FALLBACK: Final = "FALLBACK"
 _PREFERENCES: Final = {
     "HIGH-PERFORMANCE": api.PowerPreference_HighPerformance,
     "LOW-POWER": api.PowerPreference_LowPower,
-    "FALLBACK": 0,
+    _FALLBACK: 0,
 }
 # Times of launches in nanoseconds instead of multiples of 100 us, which browsers round them to.
 _DISABLED_TOGGLES: Final = (b"timestamp_quantization",)
@@ -104,9 +105,11 @@ class Connection:
     def _request_adapter(self, preference: str) -> int:
         options = api.RequestAdapterOptions(
             powerPreference=_PREFERENCES[preference],
-            forceFallbackAdapter=preference == "FALLBACK",
+            forceFallbackAdapter=preference == _FALLBACK,
         )
         got, why = self._request(self.library.InstanceRequestAdapter2, self.instance, options)
+        if not got and preference == _FALLBACK:
+            got, why = self._adapter_in_software()
         if got and self._info(got).backendType == api.BackendType_Null:
             got, why = 0, "only Dawn's null backend, which computes nothing"
         if not got:
@@ -117,6 +120,18 @@ class Connection:
                 " WEBGPU_ADAPTER; where VK_ICD_FILENAMES is set it must name a driver that exists"
             )
         return got
+
+    def _adapter_in_software(self) -> tuple[int, str]:
+        """The adapter there is, if that is a CPU; and why there is none.
+
+        As a fallback Dawn gives only the SwiftShader that it was built with, which dawn-python's
+        was not.
+        """
+        options = api.RequestAdapterOptions()
+        got, why = self._request(self.library.InstanceRequestAdapter2, self.instance, options)
+        if not got or self._info(got).adapterType == api.AdapterType_CPU:
+            return got, why
+        return 0, "name the driver of one that is a CPU in VK_ICD_FILENAMES; the one found is none"
 
     def _info(self, adapter: int) -> api.AdapterInfo:
         """What an adapter is; the texts in it are gone."""

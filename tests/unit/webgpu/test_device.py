@@ -215,6 +215,12 @@ def test_the_backend_that_computes_nothing_is_no_adapter(
         Connection(Library(find_library()), "HIGH-PERFORMANCE")
 
 
+def test_an_adapter_in_software_is_found_without_swiftshader(webgpu: WebGPU) -> None:
+    if not webgpu.link.connection.is_cpu:
+        pytest.skip("this adapter is none in software")
+    assert Connection(Library(find_library()), "FALLBACK").is_cpu
+
+
 def test_an_architecture_cannot_be_chosen() -> None:
     with pytest.raises(Unsupported, match="no architectures"):
         open_device("WEBGPU", DeviceSpec("WEBGPU", arch="gfx1100"))
