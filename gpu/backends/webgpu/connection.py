@@ -212,6 +212,7 @@ class Connection:
 
         DeviceLost, OutOfMemory or DeviceError, which name what was being done.
         """
+        self._note_losses(self._problems)
         if self.lost:
             raise DeviceLost(
                 f"WebGPU: {doing}: the device was lost: {self.lost}; what was in its memory is"
@@ -220,6 +221,12 @@ class Connection:
         if self._problems:
             problem, self._problems = self._problems[0], []
             raise problem.error(doing)
+
+    def _note_losses(self, problems: list[Problem]) -> None:
+        """Errors of calls may tell of the loss of the device before the callback for that does."""
+        for problem in problems:
+            if problem.kind == api.ErrorType_DeviceLost and not self.lost:
+                self.lost = problem.text
 
     @contextmanager
     def scope(self, doing: str) -> Iterator[None]:
@@ -230,6 +237,7 @@ class Connection:
             yield
         finally:
             problems = [problem for _ in _SCOPES if (problem := self._pop_scope())]
+        self._note_losses(problems)
         self.check(doing)
         if problems:
             raise problems[0].error(doing)
