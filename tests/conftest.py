@@ -23,6 +23,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import settings
+
+# An example takes as long as a busy machine makes it.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 from simulated import SIMULATED
 
