@@ -38,14 +38,14 @@ which is then under no condition or mask that differs between threads, and in no
 
 from __future__ import annotations
 
-import weakref
 from typing import Any, Final, NamedTuple
 
 from gpu.compiler.ir import optable
 from gpu.compiler.ir.builder import Builder
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var
-from gpu.compiler.ir.optable import result_dtype
+from gpu.compiler.ir.optable import constant_key, result_dtype
 from gpu.core.dtype import DType, ImageDType, PyScalar, dtypes
+from gpu.core.weak import WeakTable
 
 PARALLEL: Final = frozenset({"grid", "worker", "thread", "vector"})
 LOOP_KINDS: Final = (*sorted(PARALLEL), "unroll", "serial")
@@ -114,7 +114,7 @@ class Value:
         return f"<{self.kind} {self.attr} {self.dtype.code}>"
 
 
-_interned: weakref.WeakValueDictionary[tuple[Any, ...], Value] = weakref.WeakValueDictionary()
+_interned: WeakTable[tuple[Any, ...], Value] = WeakTable()
 _NO_VARS: Final[frozenset[Var]] = frozenset()
 _NO_BUFS: Final[frozenset[Buf]] = frozenset()
 
@@ -127,15 +127,15 @@ def _value(
     own_vars: frozenset[Var] = _NO_VARS,
     own_bufs: frozenset[Buf] = _NO_BUFS,
 ) -> Value:
-    unique = (attr[0].hex(),) if kind == "const" and isinstance(attr[0], float) else attr
-    key = (kind, tuple(map(id, args)), unique, dtype)
+    unique = (constant_key(attr[0]),) if kind == "const" else attr
+    key = (kind, args, unique, dtype)
     value = _interned.get(key)
     if value is None:
         value = Value()
         value.kind, value.args, value.attr, value.dtype = kind, args, attr, dtype
         value.vars = own_vars.union(*(a.vars for a in args))
         value.bufs = own_bufs.union(*(a.bufs for a in args))
-        _interned[key] = value
+        value = _interned.file(key, value)
     return value
 
 

@@ -96,6 +96,7 @@ class _Machine:
         self.vals = vals
         self.vars: dict[Var, int | Array] = dict(vals)
         self.orders: dict[Value, list[Value]] = {}
+        self.consts: dict[Value, Array] = {}
         self.copies = Copies()
 
     def block(self, block: Block) -> None:
@@ -349,16 +350,23 @@ class _Machine:
             values[value] = self._part(value, tuple(values[a] for a in value.args))
         return values[root]
 
+    def _const(self, value: Value) -> Array:
+        found = self.consts.get(value)
+        if found is None:
+            made = optable.scalar(value.dtype)(value.attr[0])
+            found = self.consts[value] = made.reshape(1)
+        return found
+
     def _part(self, value: Value, args: tuple[Array, ...]) -> Array:
         match value.kind:
             case "const":
-                return optable.scalar(value.dtype)(value.attr[0]).reshape(1)
+                return self._const(value)
             case "index":
                 return np.atleast_1d(value.attr[0].evaluate(self.vars))
             case "load":
                 return self._load(*value.attr)
             case "alu":
-                return optable.apply(value.attr[0], value.dtype, args)
+                return optable.apply_bare(value.attr[0], value.dtype, args)
             case "shuffle_xor":
                 everywhere = np.broadcast_to(args[0], (self.points,))
                 shape = (self.threads, self.points // self.thread_points)

@@ -296,13 +296,13 @@ class Machine:
         combine = optable.MONOIDS[inst.attr[0]].combine
         result = vector[:, :1]
         for lane in range(1, vector.shape[1]):
-            result = optable.apply(combine, inst.dtype, (result, vector[:, lane : lane + 1]))
+            result = optable.apply_bare(combine, inst.dtype, (result, vector[:, lane : lane + 1]))
         return result
 
     def alu(self, inst: Inst) -> Array:
         """A scalar operation in each lane."""
         args = tuple(self.values[arg] for arg in inst.args)
-        return optable.apply(inst.attr[0], inst.dtype, args)
+        return optable.apply_bare(inst.attr[0], inst.dtype, args)
 
 
 def _const(machine: Machine, inst: Inst) -> Array:
