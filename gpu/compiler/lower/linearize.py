@@ -19,6 +19,7 @@ from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.lower.address import Addresses, Lane
 from gpu.compiler.lower.emit import Emitter
 from gpu.compiler.lower.exchange import Exchanger
+from gpu.compiler.lower.joins import join
 from gpu.compiler.lower.legalize import Legalizer
 from gpu.compiler.lower.matrices import Matrices
 from gpu.compiler.lower.quads import quads
@@ -43,7 +44,8 @@ def linearize(kernel: K.Kernel, target: Target) -> Program:
     if target.native.scalar:
         program = scalarize(program, target.native)
     program = split64(program, target.native) if target.native.paired else program
-    return quads(program) if target.native.quads else program
+    program = quads(program) if target.native.quads else program
+    return join(program, target.access_bytes) if target.access_bytes else program
 
 
 class _Linearizer:

@@ -22,12 +22,13 @@ from typing import Final, NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
 from gpu.compiler.opt import matrices, tiles
-from gpu.compiler.opt.opts import Bind, Cooperate, Inline, Opt, Reorder, Reuse, Split, apply
+from gpu.compiler.opt.neighbours import held_rows, inner_walks, neighbours
+from gpu.compiler.opt.opts import Bind, Cooperate, Hold, Inline, Opt, Reorder, Reuse, Split, apply
 from gpu.compiler.opt.own import KEPT
 from gpu.compiler.opt.shape import Leaf, leaves, outer_nest, scattered
 from gpu.compiler.opt.share import work_of
 from gpu.compiler.opt.sync import thread_loops
-from gpu.compiler.opt.tree import IllegalOpt, walk
+from gpu.compiler.opt.tree import IllegalOpt, loops, walk
 from gpu.compiler.target import Target
 from gpu.core.log import get_logger
 
@@ -41,6 +42,8 @@ BUSY: Final = 1 << 14
 EACH: Final = 4
 # Threads that share a row at least: as many as read a piece of memory that comes in one go.
 FEWEST: Final = 8
+# One in so many of its registers holds an element of a row that a thread keeps.
+KEPT_SHARE: Final = 4
 # Elements of a row that a thread keeps where its registers are a CPU's memory.
 KEPT_BY_LANES: Final = 64
 # Neighbours that a thread has where memory is read by fours.
@@ -49,6 +52,8 @@ FOUR: Final = 4
 DIMENSIONS: Final = 3
 # Elements that a thread writes where each is little work, and elements from which it does.
 MANY: Final = 4
+# The same where several of them lie side by side.
+SIDE_BY_SIDE: Final = 8
 PLENTY: Final = 1 << 20
 
 Way = Callable[[K.Kernel, Target], Iterator[Opt]]
@@ -138,19 +143,26 @@ def _inlinings(kernel: K.Kernel) -> Iterator[list[Opt]]:
 def in_rows(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     """A block of threads for each iteration of the outer loops, or for a few where rows are short.
 
-    Raises IllegalOpt where no loop inside is long enough to share.
+    Rows that several loops read are read once, and threads have neighbours where that makes fewer
+    accesses. Raises IllegalOpt where no loop inside is long enough to share.
     """
     nest = outer_nest(kernel.body)
     outer = math.prod(loop.var.extent for loop in nest)
     longest = work_of(nest[-1].body if nest else kernel.body).shared
-    threads = _team(longest, outer, target)
+    walks = inner_walks(list(leaves(kernel.body)), len(nest))
+    side = neighbours(walks, target) if walks and target.access_bytes else 1
+    threads = _team(longest, outer, target, side)
     yield from (Bind(loop.var.name, "grid") for loop in nest)
+    axis = nest[-1].var if nest else None
+    held = list(_holds(kernel, axis, threads, target))
+    yield from held
     if target.native.quads:
         yield from _by_fours(kernel, len(nest), threads)
-    axis = nest[-1].var if nest else None
+    else:
+        yield from _side_by_side(apply(kernel, held), len(nest), threads, side)
     fit = target.shared_bytes // max(_row_bytes(kernel, target), 1)
     rows = min(_block(target) // threads, axis.extent, fit) if axis else 1
-    kept = KEPT_BY_LANES if target.native.scalar else KEPT
+    kept = _kept(target)
     if axis is None or rows < 2:
         yield Cooperate(axis.name if axis else "", threads, kept=kept, warp=target.shuffle)
         return
@@ -160,6 +172,34 @@ def in_rows(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
         yield Split(axis.name, rows, "mask")
     yield Bind(name, "thread")
     yield Cooperate(name, threads, kept=kept, warp=target.shuffle)
+
+
+def _kept(target: Target) -> int:
+    """Elements of a row that a thread keeps."""
+    if target.native.scalar:
+        return KEPT_BY_LANES
+    return max(KEPT, target.registers // KEPT_SHARE) if target.access_bytes else KEPT
+
+
+def _holds(kernel: K.Kernel, axis: Var | None, threads: int, target: Target) -> Iterator[Opt]:
+    """What reads rows once that threads can keep."""
+    if axis is None or not target.access_bytes:
+        return
+    for buf in held_rows(kernel.body, axis.name):
+        opt = Hold(axis.name, buf.name)
+        made = loops(apply(kernel, [opt]).body)[f"{buf.name}h"]
+        if made.var.extent % threads == 0 and made.var.extent // threads <= _kept(target):
+            yield opt
+
+
+def _side_by_side(kernel: K.Kernel, depth: int, threads: int, side: int) -> Iterator[Opt]:
+    """Loops inside the outer ones in steps of as many neighbours as `threads` threads can have."""
+    inner = dict.fromkeys(var for _, var in inner_walks(list(leaves(kernel.body)), depth))
+    side = math.gcd(side, *(var.extent // threads for var in inner)) if inner else 1
+    whole = all(var.extent % (threads * side) == 0 for var in inner)
+    for var in inner if side > 1 and whole else ():
+        yield Split(var.name, side)
+        yield Bind(f"{var.name}i", "unroll")
 
 
 def _by_fours(kernel: K.Kernel, depth: int, threads: int) -> Iterator[Opt]:
@@ -188,15 +228,18 @@ def _row_bytes(kernel: K.Kernel, target: Target) -> int:
     return sum(_size(buf, target) for buf in bufs)
 
 
-def _team(longest: int, outer: int, target: Target) -> int:
-    """How many threads share loops of `longest` iterations in each of `outer` blocks."""
+def _team(longest: int, outer: int, target: Target, side: int = 1) -> int:
+    """How many threads share loops of `longest` iterations in each of `outer` blocks.
+
+    Each has `side` neighbours of them at least.
+    """
     most = _block(target)
     if outer * most < _busy(target):
         most = target.threads
-    if outer * target.shuffle >= _busy(target) and longest <= target.shuffle * KEPT:
+    if outer * target.shuffle >= _busy(target) and longest <= target.shuffle * _kept(target):
         most = target.shuffle  # threads that meet without barriers
     threads = min(FEWEST, target.warp)
-    while threads * 2 <= most and threads * 2 * EACH <= longest:
+    while threads * 2 <= most and threads * 2 * max(EACH, side) <= longest:
         threads *= 2
     if longest < threads * 2:
         raise IllegalOpt(f"loops of {longest} iterations are too short to be shared")
@@ -238,28 +281,48 @@ def flat(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
         raise IllegalOpt("there are no independent loops outside")
     yield from (Bind(loop.var.name, "grid") for loop in nest)
     order = sorted(nest, key=lambda loop: (_cost(found, loop.var), -nest.index(loop)))
-    near, longest = order[0].var, max((loop.var for loop in order), key=lambda var: var.extent)
     simple = all(len(leaf.loops) == len(nest) for leaf in found)
+    near = order[0].var
+    side = _side(found, nest, near, target) if simple else 1
+    variables = [loop.var for loop in order]
+    if side > 1:
+        yield Split(near.name, side)
+        near = variables[0] = Var(f"{near.name}o", 0, near.extent // side - 1)
+    longest = max(variables, key=lambda var: var.extent)
     parts, left = _Parts([], [], []), _small_block(nest, target)
-    steps = _steps(nest, target, simple)
-    for number, loop in enumerate(order):
-        var, slots = loop.var, DIMENSIONS - len(parts.threads)
+    steps = _steps(nest, target, simple, side)
+    for number, var in enumerate(variables):
+        slots = DIMENSIONS - len(parts.threads)
         takes_threads = var is near or (slots > 0 and left > 1)
         if slots == 1 and number:  # the last one has to fill the block
-            takes_threads &= var is _filling(order[number:], left)
+            takes_threads &= var is _filling(variables[number:], left)
         size = _threads(var, left) if takes_threads else 1
         yield from _split(var, size, steps if var is longest else 1, parts)
         left //= size
-    kept = [loop.var.name for loop in nest if loop.var.name in parts.blocks]
+    names = [order[0].var.name + "o" if side > 1 and loop is order[0] else loop.var.name for loop in nest]
+    kept = [name for name in names if name in parts.blocks]
     made = [name for name in parts.blocks if name not in kept]
-    yield Reorder((*kept, *made, *parts.threads, *parts.each))
+    beside = [f"{order[0].var.name}i"] if side > 1 else []
+    yield Reorder((*kept, *made, *parts.threads, *parts.each, *beside))
     yield from (Bind(name, "thread") for name in parts.threads)
     yield from (Bind(name, "unroll" if steps <= MANY else "serial") for name in parts.each)
+    yield from (Bind(name, "unroll") for name in beside)
 
 
-def _filling(loops: Sequence[K.Loop], threads: int) -> Var:
+def _side(found: Sequence[Leaf], nest: Sequence[K.Loop], near: Var, target: Target) -> int:
+    """Neighbours along `near` that a thread has, where enough threads are left."""
+    if not target.access_bytes:
+        return 1
+    most = neighbours([(leaf.update, near) for leaf in found], target)
+    threads = math.prod(loop.var.extent for loop in nest)
+    while most > 1 and most * BUSY > threads:
+        most //= 2
+    return most
+
+
+def _filling(variables: Sequence[Var], threads: int) -> Var:
     """The first of the loops that has so many iterations, or the longest one."""
-    return max((loop.var for loop in loops), key=lambda var: min(var.extent, threads))
+    return max(variables, key=lambda var: min(var.extent, threads))
 
 
 class _Parts(NamedTuple):
@@ -305,8 +368,9 @@ def _threads(var: Var, most: int) -> int:
     return min(sizes, key=lambda s: (-(-var.extent // s) * s * 16 // var.extent, -s))
 
 
-def _steps(nest: Sequence[K.Loop], target: Target, simple: bool) -> int:
-    """How many elements a thread writes."""
-    elements = math.prod(loop.var.extent for loop in nest)
+def _steps(nest: Sequence[K.Loop], target: Target, simple: bool, side: int) -> int:
+    """How many elements a thread writes, or how many times `side` of them."""
+    elements = math.prod(loop.var.extent for loop in nest) // side
     least = -(-elements // (target.max_blocks * _block(target) // 2))
-    return max(least, MANY if simple and elements >= PLENTY else 1)
+    many = MANY if side == 1 else max(SIDE_BY_SIDE // side, 1)
+    return max(least, many if simple and elements * side >= PLENTY else 1)
