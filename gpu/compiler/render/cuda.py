@@ -18,7 +18,7 @@ from gpu.compiler.render.c_flow import OpenLoop
 from gpu.compiler.render.cpu import constant_value
 from gpu.compiler.render.cuda_grid import counter_lines
 from gpu.compiler.render.cuda_matrix import MatrixPrinter, Place
-from gpu.compiler.render.cuda_text import HALVES, TYPES, CudaOps
+from gpu.compiler.render.cuda_text import INTRINSICS, TYPES, CudaOps
 from gpu.compiler.render.cuda_wide import VECTORS, Wide
 from gpu.compiler.render.gpu_c import KernelPrinter
 from gpu.compiler.render.int_ranges import int_factors, int_ranges
@@ -35,7 +35,7 @@ from gpu.compiler.target import Target
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
 
-HEAD: Final = f"{TYPES}\n{VECTORS}\n{HALVES}"
+HEAD: Final = f"{TYPES}\n{VECTORS}\n{INTRINSICS}"
 """What every source begins with."""
 _SPREAD: Final = ("grid", "thread")
 _I32: Final = Type("int")
@@ -55,7 +55,16 @@ class CUDARenderer:
 
     def __init__(self, arch: str):
         """`arch` as nvrtc calls it: `sm_90`. Raises Unsupported for one that is not known."""
-        self.target = nv_target(arch)
+        target = nv_target(arch)
+        bfloat = frozenset({dtypes.bfloat16})
+        self.target = replace(
+            target,
+            native=replace(
+                target.native,
+                storage_only=target.native.storage_only - bfloat,
+                compute_as_float32=target.native.compute_as_float32 | bfloat,
+            ),
+        )
 
     def render(self, program: Program) -> str:
         """A source that defines the kernel `program.name`.
@@ -201,6 +210,8 @@ class _Kernel(KernelPrinter):
 
     def _alu(self, inst: Inst) -> Value:
         name = inst.attr[0]
+        if clamp := _clamp(inst):
+            return self.ops.alu(clamp, inst.dtype, self._args(inst)[1:], None)
         args = inst.args[1:] if name == "where" else inst.args
         compares = inst.dtype is dtypes.bool and args[0].dtype is dtypes.int64
         if not (all(map(self._is_narrow, args)) and (inst in self.ranges or compares)):
@@ -310,6 +321,18 @@ class _Kernel(KernelPrinter):
         del inst
         if self.grid.has_threads:
             self.emitter.line("__syncthreads();")
+
+
+def _clamp(inst: Inst) -> str | None:
+    """The extreme that chooses, as this does, between a constant and a float32 that may be NaN."""
+    if inst.attr[0] != "where" or inst.dtype is not dtypes.float32:
+        return None
+    condition, bound, x = inst.args
+    if condition.op != "alu" or condition.attr[0] != "lt" or bound.op != "const":
+        return None
+    if not abs(bound.attr[0]) > 0:  # which may change the sign of a zero, or is NaN
+        return None
+    return {(x, bound): "max", (bound, x): "min"}.get((condition.args[0], condition.args[1]))
 
 
 def _is_part(inst: Inst) -> bool:
