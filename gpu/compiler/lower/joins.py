@@ -162,7 +162,9 @@ class _Joiner:
             and min(numbers) < access.number < max(numbers)
             and (access.is_store or first.is_store)
         ]
-        return not any(self.in_the_way(other, one, max(numbers)) for other in others for one in group)
+        return not any(
+            self.in_the_way(other, one, max(numbers)) for other in others for one in group
+        )
 
     def in_the_way(self, other: _Access, access: _Access, last: int) -> bool:
         """Whether an access would pass another one that may be of its element."""

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
 from gpu.compiler.opt import matrices, tiles
+from gpu.compiler.opt.flat import BLOCK, BUSY, block_of, cost, flat
 from gpu.compiler.opt.neighbours import held_rows, inner_walks, neighbours
 from gpu.compiler.opt.opts import Bind, Cooperate, Hold, Inline, Opt, Reorder, Reuse, Split, apply
 from gpu.compiler.opt.own import KEPT
@@ -34,10 +35,6 @@ from gpu.core.log import get_logger
 
 log = get_logger(__name__)
 
-# Threads of a block, unless there is too little to do for blocks of that size.
-BLOCK: Final = 256
-# Threads from which the smallest machine is busy.
-BUSY: Final = 1 << 14
 # Iterations that a thread does of a shared loop before more threads are worth their meeting.
 EACH: Final = 4
 # Threads that share a row at least: as many as read a piece of memory that comes in one go.
@@ -48,13 +45,6 @@ KEPT_SHARE: Final = 4
 KEPT_BY_LANES: Final = 64
 # Neighbours that a thread has where memory is read by fours.
 FOUR: Final = 4
-# Thread loops at most, those of the tiles of matrix instructions aside.
-DIMENSIONS: Final = 3
-# Elements that a thread writes where each is little work, and elements from which it does.
-MANY: Final = 4
-# The same where several of them lie side by side.
-SIDE_BY_SIDE: Final = 8
-PLENTY: Final = 1 << 20
 
 Way = Callable[[K.Kernel, Target], Iterator[Opt]]
 
@@ -111,17 +101,12 @@ def _ways(kernel: K.Kernel, target: Target) -> Sequence[Way]:
     work = work_of(nest[-1].body)
     if work.alone >= work.shared:
         return flat, in_rows
-    outer = min((_cost(found, loop.var) for loop in nest), default=0)
+    outer = min((cost(found, loop.var) for loop in nest), default=0)
     if own or _cost_inside(found, len(nest)) < outer:
         return tiles.product, in_rows, flat
     if math.prod(loop.var.extent for loop in nest) < _busy(target):
         return tiles.product, in_columns, flat
     return tiles.product, flat
-
-
-def _cost(found: Sequence[Leaf], var: Var) -> int:
-    """Accesses that neighbours over `var` would make far apart."""
-    return sum(scattered(leaf.update, var) for leaf in found)
 
 
 def _cost_inside(found: Sequence[Leaf], depth: int) -> int:
@@ -161,7 +146,9 @@ def in_rows(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     else:
         yield from _side_by_side(apply(kernel, held), len(nest), threads, side)
     fit = target.shared_bytes // max(_row_bytes(kernel, target), 1)
-    rows = min(_block(target) // threads, axis.extent, fit) if axis else 1
+    rows = min(block_of(target) // threads, axis.extent, fit) if axis else 1
+    if axis is not None and side > 1:  # a mask would keep accesses of several elements apart
+        rows = math.gcd(rows, axis.extent)
     kept = _kept(target)
     if axis is None or rows < 2:
         yield Cooperate(axis.name if axis else "", threads, kept=kept, warp=target.shuffle)
@@ -212,11 +199,6 @@ def _by_fours(kernel: K.Kernel, depth: int, threads: int) -> Iterator[Opt]:
             yield Bind(f"{var.name}i", "unroll")
 
 
-def _block(target: Target) -> int:
-    """Threads of a block."""
-    return min(BLOCK, target.threads)
-
-
 def _busy(target: Target) -> int:
     """Threads from which a machine is busy."""
     return max(BUSY, target.workers * 2 * BLOCK)
@@ -233,7 +215,7 @@ def _team(longest: int, outer: int, target: Target, side: int = 1) -> int:
 
     Each has `side` neighbours of them at least.
     """
-    most = _block(target)
+    most = block_of(target)
     if outer * most < _busy(target):
         most = target.threads
     if outer * target.shuffle >= _busy(target) and longest <= target.shuffle * _kept(target):
@@ -253,7 +235,7 @@ def in_columns(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     """
     nest, found = outer_nest(kernel.body), list(leaves(kernel.body))
     longest = work_of(nest[-1].body).shared
-    near = min(reversed(nest), key=lambda loop: _cost(found, loop.var)).var
+    near = min(reversed(nest), key=lambda loop: cost(found, loop.var)).var
     width, threads = min(target.warp, near.extent), 1
     while threads * 2 * width <= target.threads and threads * 2 * EACH <= longest:
         threads *= 2
@@ -267,110 +249,3 @@ def in_columns(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
         axis = f"{axis}i"
     yield Bind(axis, "thread")
     yield Cooperate(axis, threads, True, warp=target.shuffle)
-
-
-def flat(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
-    """A thread for every iteration of the outer loops, neighbours next to each other in memory.
-
-    Raises IllegalOpt where each would need team memory of its own.
-    """
-    nest, found = outer_nest(kernel.body), list(leaves(kernel.body))
-    if any(isinstance(s, K.Alloc) and s.buf.space == "team" for s in walk(kernel.body)):
-        raise IllegalOpt("threads have no team memory of their own")
-    if not nest:
-        raise IllegalOpt("there are no independent loops outside")
-    yield from (Bind(loop.var.name, "grid") for loop in nest)
-    order = sorted(nest, key=lambda loop: (_cost(found, loop.var), -nest.index(loop)))
-    simple = all(len(leaf.loops) == len(nest) for leaf in found)
-    near = order[0].var
-    side = _side(found, nest, near, target) if simple else 1
-    variables = [loop.var for loop in order]
-    if side > 1:
-        yield Split(near.name, side)
-        near = variables[0] = Var(f"{near.name}o", 0, near.extent // side - 1)
-    longest = max(variables, key=lambda var: var.extent)
-    parts, left = _Parts([], [], []), _small_block(nest, target)
-    steps = _steps(nest, target, simple, side)
-    for number, var in enumerate(variables):
-        slots = DIMENSIONS - len(parts.threads)
-        takes_threads = var is near or (slots > 0 and left > 1)
-        if slots == 1 and number:  # the last one has to fill the block
-            takes_threads &= var is _filling(variables[number:], left)
-        size = _threads(var, left) if takes_threads else 1
-        yield from _split(var, size, steps if var is longest else 1, parts)
-        left //= size
-    names = [order[0].var.name + "o" if side > 1 and loop is order[0] else loop.var.name for loop in nest]
-    kept = [name for name in names if name in parts.blocks]
-    made = [name for name in parts.blocks if name not in kept]
-    beside = [f"{order[0].var.name}i"] if side > 1 else []
-    yield Reorder((*kept, *made, *parts.threads, *parts.each, *beside))
-    yield from (Bind(name, "thread") for name in parts.threads)
-    yield from (Bind(name, "unroll" if steps <= MANY else "serial") for name in parts.each)
-    yield from (Bind(name, "unroll") for name in beside)
-
-
-def _side(found: Sequence[Leaf], nest: Sequence[K.Loop], near: Var, target: Target) -> int:
-    """Neighbours along `near` that a thread has, where enough threads are left."""
-    if not target.access_bytes:
-        return 1
-    most = neighbours([(leaf.update, near) for leaf in found], target)
-    threads = math.prod(loop.var.extent for loop in nest)
-    while most > 1 and most * BUSY > threads:
-        most //= 2
-    return most
-
-
-def _filling(variables: Sequence[Var], threads: int) -> Var:
-    """The first of the loops that has so many iterations, or the longest one."""
-    return max(variables, key=lambda var: min(var.extent, threads))
-
-
-class _Parts(NamedTuple):
-    """Names of the loops that the outer loops become: over blocks, threads, and what each does."""
-
-    blocks: list[str]
-    threads: list[str]
-    each: list[str]
-
-
-def _split(var: Var, size: int, steps: int, parts: _Parts) -> Iterator[Opt]:
-    """Loop `var` into blocks, `size` threads, and up to `steps` iterations of each."""
-    name, steps = var.name, max(min(steps, var.extent // size), 1)
-    if size * steps < var.extent or var.stop is not None:
-        if size * steps == 1:
-            parts.blocks.append(name)
-            return
-        yield Split(name, size * steps, "skip")
-        parts.blocks.append(f"{name}o")
-        name = f"{name}i"
-    if steps > 1 and size > 1:
-        yield Split(name, size)
-        parts.each.append(f"{name}o")
-        name = f"{name}i"
-    (parts.each if size == 1 and steps > 1 else parts.threads).insert(0, name)
-
-
-def _small_block(nest: Sequence[K.Loop], target: Target) -> int:
-    """Threads of a block, fewer where that gives more of the machine something to do."""
-    elements, threads = math.prod(loop.var.extent for loop in nest), _block(target)
-    while threads >= 2 * target.warp and elements < threads * target.workers:
-        threads //= 2
-    return threads
-
-
-def _threads(var: Var, most: int) -> int:
-    """Threads along `var`, `most` at most: few of them idle, and many of them."""
-    if var.extent <= most and var.stop is None:
-        return var.extent
-    sizes = [most >> shift for shift in range(4) if 0 < most >> shift <= var.extent]
-    if not sizes:
-        return min(var.extent, max(most, 1))
-    return min(sizes, key=lambda s: (-(-var.extent // s) * s * 16 // var.extent, -s))
-
-
-def _steps(nest: Sequence[K.Loop], target: Target, simple: bool, side: int) -> int:
-    """How many elements a thread writes, or how many times `side` of them."""
-    elements = math.prod(loop.var.extent for loop in nest) // side
-    least = -(-elements // (target.max_blocks * _block(target) // 2))
-    many = MANY if side == 1 else max(SIDE_BY_SIDE // side, 1)
-    return max(least, many if simple and elements * side >= PLENTY else 1)

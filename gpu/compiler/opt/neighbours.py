@@ -89,7 +89,8 @@ def hold(body: K.Block, axis: str, name: str) -> K.Stmt:
     var = Var(f"{name}h", 0, size - 1)
     fill = K.Update(row, (expr(var),), None, K.load(buf, (start + var,)))
     again = {
-        K.load(*read): K.load(row, (last_index(read[1]) - start,)) for read, _ in _walkers(loop, buf)
+        K.load(*read): K.load(row, (last_index(read[1]) - start,))
+        for read, _ in _walkers(loop, buf)
     }
     held = Substitution({}, values=again).block(loop.body)
     inside = (K.Alloc(row), K.Loop(var, "serial", as_block(fill)), *held.body)
