@@ -124,7 +124,9 @@ def test_sums_of_neighbours(at: str) -> None:
     np.testing.assert_array_equal(out, x[index] + y)
 
 
-@pytest.mark.parametrize(("rows", "columns", "t"), [(5, 8192, "f32"), (600, 1024, "f16")])
+@pytest.mark.parametrize(
+    ("rows", "columns", "t"), [(5, 8192, "f32"), (600, 1024, "f16"), (1001, 1024, "f32")]
+)
 def test_rows_are_read_once_and_written_once(rows: int, columns: int, t: str) -> None:
     kernel = softmax(rows, columns, t)
     program, lanes = lowered(kernel), 16 // kernel.params[0].dtype.itemsize
