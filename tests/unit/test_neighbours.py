@@ -300,3 +300,33 @@ def test_instructions_name_what_they_are() -> None:
     lanes = [inst.attr[0] for inst in joined.body if inst.op == "extract"]
     assert load.lanes == 4 and lanes == [0, 1, 2, 3]
     assert isinstance(load.args[2], Inst) and load.args[2].op == "splat"
+
+
+def test_a_condition_on_the_round_keeps_neighbours_together() -> None:
+    text = """kernel k(out: f32[{n}] global, x: f32[{n}] global, y: f32[700] global)
+  loop i serial 700
+    loop j serial 3136
+      out[3136*i + j] = add(x[3136*i + j], y[i])
+"""
+    program = lowered(parse_kernel(text.format(n=700 * 3136)))
+    assert any(inst.op == "if" for inst in program.body)
+    assert set(moved(program, "store")) == {4} and max(moved(program, "load")) == 4
+    x, y, out = random(700, 3136), random(700), np.zeros(700 * 3136, np.float32)
+    interpret_linear(program, [out, x.ravel(), y])
+    np.testing.assert_array_equal(out.reshape(700, -1), x + y[:, None])
+
+
+def test_rows_that_threads_share_unevenly() -> None:
+    text = """kernel k(out: f32[900] global, x: f32[2822400] global)
+  loop i serial 900
+    alloc s: f32[] private
+    s[] = 0.0:f32
+    loop a serial 3136
+      s[] add= x[3136*i + a]
+    out[i] = s[]
+"""
+    program = lowered(parse_kernel(text))
+    assert set(moved(program, "load")) == {4}
+    x, out = random(900, 3136), np.zeros(900, np.float32)
+    interpret_linear(program, [out, x.ravel()])
+    np.testing.assert_allclose(out, x.sum(1), rtol=1e-3, atol=1e-3)

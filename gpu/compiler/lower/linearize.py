@@ -164,14 +164,13 @@ class _Linearizer:
 
     def guarded(self, stmt: K.If) -> None:
         """A condition; one that differs between written-out iterations is asked in each of them."""
-        if stmt.mask.vars.isdisjoint(self.tiles):
-            self.under(stmt)
-            return
         tiles, fixed = self.tiles, self.fixed
-        for _ in self.iterations():
-            self.tiles, self.fixed = [], self.unrolled
+        asked = [var for var in tiles if var in stmt.mask.vars]
+        self.tiles = [var for var in tiles if var not in stmt.mask.vars]
+        for point in itertools.product(*(range(v.hi + 1) for v in asked)):
+            self.fixed = fixed | dict(zip(asked, point, strict=True))
             self.under(stmt)
-            self.tiles, self.fixed = tiles, fixed
+        self.tiles, self.fixed = tiles, fixed
 
     def under(self, stmt: K.If) -> None:
         condition = self.addresses.mask(stmt.mask.subst(self.fixed))

@@ -180,10 +180,16 @@ def _holds(kernel: K.Kernel, axis: Var | None, threads: int, target: Target) -> 
 
 
 def _side_by_side(kernel: K.Kernel, depth: int, threads: int, side: int) -> Iterator[Opt]:
-    """Loops inside the outer ones in steps of as many neighbours as `threads` threads can have."""
+    """Loops inside the outer ones in steps of as many neighbours as `threads` threads can have.
+
+    Where a row is kept, each thread has to have the same elements of it in all loops.
+    """
     inner = dict.fromkeys(var for _, var in inner_walks(list(leaves(kernel.body)), depth))
-    side = math.gcd(side, *(var.extent // threads for var in inner)) if inner else 1
-    whole = all(var.extent % (threads * side) == 0 for var in inner)
+    kept = any(isinstance(s, K.Alloc) and s.buf.shape for s in walk(kernel.body))
+    if kept and inner:
+        side = math.gcd(side, *(var.extent // threads for var in inner))
+    step = threads * side
+    whole = all(var.extent % step == 0 if kept else var.extent >= step for var in inner)
     for var in inner if side > 1 and whole else ():
         yield Split(var.name, side)
         yield Bind(f"{var.name}i", "unroll")
