@@ -18,11 +18,13 @@ from gpu.core.errors import (
     DeviceMismatch,
     InvalidType,
     ShapeError,
+    Unsupported,
 )
 from gpu.runtime.buffer import Buffer, own_copy
 from gpu.runtime.device import Device
 from gpu.runtime.execute import Counters, realize, storage
 from gpu.runtime.users import note_thread
+from gpu.tensor.cudaarrays import not_taken
 from gpu.tensor.gradients import Gradients, check_tensor
 from gpu.tensor.handle import leaf_nodes, releases
 from gpu.tensor.hostview import host_view
@@ -300,6 +302,8 @@ def node_of(data: object, device: Place, dtype: DType | None) -> Node:
     elif isinstance(data, _ARRAYS):
         node = _node_of_array(_as_array(data, dtype), device)
     else:
+        if why := not_taken(data):
+            raise Unsupported(why)
         raise InvalidType(
             f"a tensor cannot be made of {type(data).__module__}.{type(data).__qualname__}; pass a "
             "number, a nested list, a numpy array or a tensor, and another library's tensor to "
