@@ -646,3 +646,15 @@ def test_an_error_leaves_the_old_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execute.Prepared, "run", run)
     values[0] *= 2
     np.testing.assert_array_equal(x.realize().numpy(), values)
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_value_and_a_view_of_it_that_was_written_to(both: bool) -> None:
+    x, expected = table()
+    turned = x.permute(1, 0)
+    turned[:2] = turned[:2] + 1
+    expected[:, :2] += 1
+    if both:
+        turned.realize(x)
+    np.testing.assert_array_equal(turned.numpy(), expected.T)
+    np.testing.assert_array_equal(x.numpy(), expected)
