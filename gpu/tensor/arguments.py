@@ -69,12 +69,11 @@ def axes_of(axis: Axis, rank: int, name: str = "axis") -> tuple[int, ...]:
     if axis is None:
         return tuple(range(rank))
     named = axis if isinstance(axis, Sequence) else (axis,)
-    if rank == 0 and all(integer(a, name) in (0, -1) for a in named):
-        return ()
-    axes = tuple(axis_of(a, rank, name) for a in named)
+    lines = max(rank, 1) if all(integer(a, name) in (0, -1) for a in named) else rank
+    axes = tuple(axis_of(a, lines, name) for a in named)
     if len(set(axes)) != len(axes):
         raise InvalidValue(f"{name} {tuple(named)} names an axis twice in {rank} dimensions")
-    return axes
+    return axes if rank else ()
 
 
 def items_of(first: object, rest: Sequence[object]) -> tuple[object, ...]:

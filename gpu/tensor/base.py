@@ -18,13 +18,15 @@ from gpu.core.errors import (
     DeviceMismatch,
     InvalidType,
     ShapeError,
+    Unsupported,
 )
 from gpu.runtime.buffer import Buffer, own_copy
 from gpu.runtime.device import Device
 from gpu.runtime.execute import Counters, realize, storage
 from gpu.runtime.users import note_thread
+from gpu.tensor.cudaarrays import not_taken
 from gpu.tensor.gradients import Gradients, check_tensor
-from gpu.tensor.handle import leaf_nodes, releases
+from gpu.tensor.handle import Handle, leaf_nodes, releases, written_before
 from gpu.tensor.hostview import host_view
 from gpu.tensor.size import Size
 from gpu.tensor.tracing import active, refuse
@@ -103,14 +105,10 @@ class TensorBase(Gradients):
         if active() is not None:
             return self  # a jitted function is computed as a whole
         note_thread()  # before it looks at nodes, whose memory another thread may be reusing
-        tensors: tuple[TensorBase, ...] = (self, *others)
         launches = Counters.launches
-        computed = realize([t._node for t in tensors], lambda: releases(tensors))
+        _compute((self, *others))
         if not do_update_stats:
             Counters.launches = launches
-        leaves = leaf_nodes()
-        for tensor, node in zip(tensors, computed, strict=True):
-            tensor._become(node, leaves)
         return self
 
     def numpy(self) -> npt.NDArray[Any]:
@@ -133,24 +131,17 @@ class TensorBase(Gradients):
         note_thread()
         if not isinstance(self.device, str):
             return self.to(self.device[0])._host_view()
-        node = self._node
-        array = host_view(node)
-        if array is not None:
-            return array
-        computed = self._computed(node)
-        return host_view(computed)
+        array = host_view(self._node)
+        return host_view(self._computed()) if array is None else array
 
-    def _computed(self, node: Node) -> Node:
+    def _computed(self) -> Node:
         """The value in memory; a tensor of its own stands for that from now on."""
-        (computed,) = realize([node])
-        if self._view is None:
-            self._become(computed, leaf_nodes())
-        return computed
+        return _compute((self if self._view is None else self._same(),))[0]
 
     def _copied_out(self) -> npt.NDArray[Any]:
         if not isinstance(self.device, str):
             return self.to(self.device[0])._copied_out()
-        return _cut(storage(self._computed(self._node)).copy_out(), self.shape)
+        return _cut(storage(self._computed()).copy_out(), self.shape)
 
     def item(self) -> PyScalar:
         """The one element as a Python number. Raises ShapeError if there are more or none."""
@@ -238,6 +229,17 @@ class TensorBase(Gradients):
         raise InvalidType(f"a tensor cannot be combined with {type(other).__name__} {other!r}")
 
 
+def _compute(tensors: tuple[Handle, ...]) -> list[Node]:
+    """Computes the values of `tensors`, and what was written to others on the way to them."""
+    written = written_before([t._node for t in tensors])
+    everything = (*tensors, *written)
+    computed = realize([t._node for t in everything], lambda: releases(everything))
+    leaves = leaf_nodes()
+    for tensor, node in zip(everything, computed, strict=True):
+        tensor._become(node, leaves)
+    return computed
+
+
 def _cut(memory: npt.NDArray[Any], shape: Shape) -> npt.NDArray[Any]:
     """The elements of a tensor of `shape` in its memory, as an array of its present sizes."""
     whole = memory.reshape(upper_shape(shape))
@@ -300,6 +302,8 @@ def node_of(data: object, device: Place, dtype: DType | None) -> Node:
     elif isinstance(data, _ARRAYS):
         node = _node_of_array(_as_array(data, dtype), device)
     else:
+        if why := not_taken(data):
+            raise Unsupported(why)
         raise InvalidType(
             f"a tensor cannot be made of {type(data).__module__}.{type(data).__qualname__}; pass a "
             "number, a nested list, a numpy array or a tensor, and another library's tensor to "

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.derivative import has_gradient
-from gpu.compiler.ir.graph import Node, Shape
+from gpu.compiler.ir.graph import Node, Shape, toposort
 from gpu.compiler.ir.graph_node import Place, place
 from gpu.core.dtype import DType
 from gpu.core.errors import DTypeError, InvalidValue
+from gpu.runtime.execute import is_computed
 from gpu.runtime.origins import note_origin
 from gpu.tensor.autodiff import reaches
 from gpu.tensor.tracing import active
@@ -45,6 +46,8 @@ class Handle:
 
     # Tensors that `backward` fills the gradient of, by identity: `==` compares elements.
     _leaves: ClassVar[weakref.WeakValueDictionary[int, Handle]] = weakref.WeakValueDictionary()
+    # Tensors that were written to, until what was written is in memory, by identity.
+    _unsettled: ClassVar[weakref.WeakValueDictionary[int, Handle]] = weakref.WeakValueDictionary()
 
     grad: Self | None
 
@@ -137,6 +140,8 @@ class Handle:
         self._note_write()
         self._value, self._earlier = node, ()
         self._version += 1
+        if active() is None:
+            Handle._unsettled[id(self)] = self
 
     def _catch_up(self) -> None:
         """A view that was written through lets go of the value it showed before.
@@ -231,6 +236,24 @@ def releases(handles: Sequence[Handle]) -> list[Node]:
         for handle in handles
         if not handle._requires_grad and not (leaves and reaches(handle._value, leaves))
     ]
+
+
+def written_before(nodes: Sequence[Node]) -> list[Handle]:
+    """The tensors whose last write has to be done before `nodes` are computed.
+
+    Their values are computed with `nodes`: so a write happens once, in place where it can, and what
+    is computed after each of many writes does not begin with the first.
+    """
+    if not Handle._unsettled:
+        return []
+    needed = set(toposort(nodes, is_computed)).difference(nodes)
+    found = []
+    for identity, handle in list(Handle._unsettled.items()):
+        if is_computed(handle._value):
+            Handle._unsettled.pop(identity, None)
+        elif handle._value in needed:
+            found.append(handle)
+    return found
 
 
 def _node_of_its_own(node: Node) -> Node:

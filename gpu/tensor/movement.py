@@ -84,8 +84,11 @@ class Movement(Comparison):
         return self._permuted(axes)
 
     def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
-        """With two axes swapped."""
-        a, b = axis_of(dim0, self.ndim, "dim0"), axis_of(dim1, self.ndim, "dim1")
+        """With two axes swapped; 0 and -1 name the whole of a 0-d tensor, as in torch."""
+        lines = max(self.ndim, 1)
+        a, b = axis_of(dim0, lines, "dim0"), axis_of(dim1, lines, "dim1")
+        if not self.shape:
+            return self._permuted(())
         order = list(range(self.ndim))
         order[a], order[b] = b, a
         return self._permuted(order)

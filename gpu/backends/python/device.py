@@ -61,6 +61,7 @@ BLOCKS: Final = replace(
     shared_bytes=8192,
     warp=4,
     shuffle=4,
+    access_bytes=16,
     registers=128,
     matrices=names_for(WARP),
 )

@@ -17,6 +17,7 @@ from gpu.compiler.opt.buffers import inline, rfactor, stage
 from gpu.compiler.opt.fetch import fetch
 from gpu.compiler.opt.independence import is_independent
 from gpu.compiler.opt.jam import jam
+from gpu.compiler.opt.neighbours import hold
 from gpu.compiler.opt.own import KEPT
 from gpu.compiler.opt.pack import pack
 from gpu.compiler.opt.reuse import reuse
@@ -100,6 +101,16 @@ class Stage(NamedTuple):
     buf: str
     order: tuple[str, ...]
     together: bool = False
+
+
+class Hold(NamedTuple):
+    """Inside loop `axis`, a row of parameter `buf` that loops walk along is read once, first.
+
+    It goes into a team buffer `{buf}h`, in a loop of that name, and all reads take it from there.
+    """
+
+    axis: str
+    buf: str
 
 
 class Cooperate(NamedTuple):
@@ -214,7 +225,7 @@ class Pipeline(NamedTuple):
 
 Opt = (
     Split | Fuse | Reorder | Bind | Rfactor | Stage | Cooperate | Sink | Inline | Jam | Reuse
-    | Fetch | Pack | Tensorize | Pipeline
+    | Fetch | Pack | Tensorize | Pipeline | Hold
 )  # fmt: skip
 
 
@@ -242,6 +253,8 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
             return move(body, opt.axis, opt.buf, opt.order)
         case Cooperate():
             return cooperate(body, opt.axis, opt.threads, opt.first, opt.kept, opt.warp)
+        case Hold():
+            return hold(body, opt.axis, opt.buf)
         case Sink():
             return sink(body, opt.axes)
         case Inline():
