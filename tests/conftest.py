@@ -23,8 +23,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import settings
 
 from simulated import SIMULATED
+
+# An example takes as long as a busy machine makes it.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 # Before anything imports gpu: the environment is read once.
 _CACHE_DIR = tempfile.mkdtemp(prefix="gpu-tests-")
@@ -46,6 +51,13 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 def _lacks_module(name: str) -> str | None:
     return None if importlib.util.find_spec(name) else f"module {name} is not installed"
+
+
+def _lacks_amx() -> str | None:
+    from gpu.compiler.render.llvm_target import host_target, missing_here
+
+    missing = missing_here(host_target("x86_64,amx-bf16"))
+    return f"this machine lacks {', '.join(missing)}" if missing else None
 
 
 def _lacks_clang() -> str | None:
@@ -111,6 +123,7 @@ def _lacks_mesa() -> str | None:
 
 # What tests may need beyond the package's own dependencies: name -> why it cannot be used, or None.
 REQUIREMENTS: dict[str, Callable[[], str | None]] = {
+    "amx": _lacks_amx,
     "chromium": _lacks_chromium,
     "clang": _lacks_clang,
     "llvmlite": partial(_lacks_module, "llvmlite"),

@@ -27,9 +27,11 @@ from gpu.compiler.ir.kernel import (
     If,
     Kernel,
     Let,
+    LoadTile,
     Loop,
     Mma,
     Stmt,
+    StoreTile,
     Update,
     Value,
     Wait,
@@ -131,6 +133,8 @@ class _Machine:
                 self._fragment(stmt)
             case Mma():
                 self._multiply(stmt)
+            case LoadTile() | StoreTile():
+                self._move_tile(stmt)
 
     def _memory(self, buf: Buf) -> Storage:
         flat = poison((self.points * _size(buf),), buf.dtype)
@@ -284,13 +288,13 @@ class _Machine:
         self.copies.start(landing, copy.buf.dtype)
 
     def _held(self, buf: Buf, indices: tuple[Expr, ...]) -> Array:
-        """Where a thread's registers with a row of parts are, (points, parts, HELD)."""
+        """Where a thread's registers with a row of parts are, (points, parts, elements)."""
         first = self._locate(buf, (*indices, expr(0), expr(0)), self.active, "a fragment")
         own = np.arange(buf.shape[-2] * buf.shape[-1]).reshape(buf.shape[-2:])
         return np.asarray(np.broadcast_to(first, (self.points,))[:, None, None] + own)
 
-    def _warps(self, values: Array) -> Array:
-        return matrix.by_warp(values, self.threads, self._lanes)
+    def _warps(self, values: Array, together: int = matrix.WARP) -> Array:
+        return matrix.by_warp(values, self.threads, self._lanes, together)
 
     def _fragment(self, load: Fragment) -> None:
         check_arrivals(self.active, self.threads * self._lanes, "fragment")
@@ -309,16 +313,33 @@ class _Machine:
         target, source = self.storage[load.buf].flat, self.storage[load.source].flat
         target[first[:, None, None] + parts] = source[position]
 
-    def _multiply(self, mma: Mma) -> None:
-        check_arrivals(self.active, self.threads * self._lanes, "mma")
-        at = self._held(mma.buf, mma.indices)
-        places = ((mma.a, mma.a_indices), (mma.b, mma.b_indices))
-        a, b = (self._warps(self.storage[buf].flat[self._held(buf, i)]) for buf, i in places)
-        flat = self.storage[mma.buf].flat
-        total = matrix.multiply(matrix.MATRICES[mma.name], a, b, self._warps(flat[at]))
-        after = matrix.by_point(total, self.threads, self._lanes)
+    def _move_tile(self, stmt: LoadTile | StoreTile) -> None:
+        """A tile from memory into a fragment, or back."""
+        loads = isinstance(stmt, LoadTile)
+        ends = ((stmt.buf, stmt.indices), (stmt.source, stmt.places))
+        (tile, held_at), (buf, indices) = ends if loads else ends[::-1]
+        first = np.broadcast_to(self._locate(buf, indices, self.active, "a tile"), (self.points,))
         some = slice(None) if self.active is None else self.active
-        flat[at[some]] = after[some]
+        inside = first[some, None] + matrix.tile_offsets(stmt.row, buf.dtype)
+        held = self._held(tile, held_at)[some].reshape(len(inside), -1)
+        memory, fragment = self.storage[buf].flat, self.storage[tile].flat
+        if loads:
+            fragment[held] = np.ascontiguousarray(memory[inside]).view(tile.dtype.np)
+        else:
+            memory[inside] = np.ascontiguousarray(fragment[held]).view(buf.dtype.np)
+
+    def _multiply(self, mma: Mma) -> None:
+        how = matrix.MATRICES[mma.name]
+        if how.threads > 1:
+            check_arrivals(self.active, self.threads * self._lanes, "mma")
+        at = self._held(mma.buf, mma.indices)
+        places = ((mma.a, mma.a_indices), (mma.b, mma.b_indices), (mma.buf, mma.indices))
+        held = (self.storage[buf].flat[self._held(buf, i)] for buf, i in places)
+        a, b, c = (self._warps(values, how.threads) for values in held)
+        total = matrix.multiply(how, a, b, c)
+        after = matrix.by_point(total, self.threads, self._lanes, how.threads)
+        some = slice(None) if self.active is None else self.active
+        self.storage[mma.buf].flat[at[some]] = after[some]
 
     def _value(self, root: Value) -> Array:
         order = self.orders.get(root)

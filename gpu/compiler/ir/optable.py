@@ -126,6 +126,7 @@ MONOIDS: Final = {
 }
 
 
+@functools.cache
 def result_dtype(name: str, operands: tuple[DType, ...]) -> DType:
     """The dtype of an operation's result.
 
@@ -187,6 +188,11 @@ def rounded(value: PyScalar, dtype: DType) -> PyScalar:
 @functools.lru_cache(maxsize=4096, typed=True)
 def _rounded_memo(value: PyScalar, dtype: DType) -> PyScalar:
     return to_python(scalar(dtype)(value), dtype)
+
+
+def constant_key(value: PyScalar) -> object:
+    """A constant of one dtype as a key, which tells -0.0 from 0.0 and finds NaN again."""
+    return value if value < 0 or value > 0 else repr(value)
 
 
 def fold(name: str, dtype: DType, operand_dtype: DType, values: tuple[PyScalar, ...]) -> PyScalar:
