@@ -41,6 +41,11 @@ def _settings() -> dict[str, Any]:
     return {name: s.from_environment() for table in tables for name, s in table.items()}
 
 
+def _known() -> list[str]:
+    """Kinds of devices that there are, but for those that `gpu export` adds at its first use."""
+    return [kind for kind in (*DEVICES, *BACKENDS) if not kind.startswith("WEBPAGE")]
+
+
 def _threads() -> set[threading.Thread]:
     """Those that run, but for the one of tqdm, which starts it with the first bar and keeps it."""
     return {thread for thread in threading.enumerate() if thread.name != "tqdm_monitor"}
@@ -61,7 +66,7 @@ KEPT: Final[Mapping[str, Callable[[], Any]]] = {
     "settings": _settings,
     "settings of a Context": lambda: sorted(config._overrides.get().items()),
     "the current folder": os.getcwd,
-    "kinds of devices": lambda: (list(DEVICES), list(BACKENDS)),
+    "kinds of devices": _known,
     "signal handlers": lambda: [signal.getsignal(number) for number in _SIGNALS],
     "timers": lambda: [signal.getitimer(timer) for timer in _TIMERS],
     "tracers": lambda: (sys.gettrace(), sys.getprofile()),
