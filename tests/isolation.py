@@ -47,8 +47,8 @@ def _known() -> list[str]:
 
 
 def _threads() -> set[threading.Thread]:
-    """Those that run, but for the one of tqdm, which starts it with the first bar and keeps it."""
-    return {thread for thread in threading.enumerate() if thread.name != "tqdm_monitor"}
+    """Those that run, but for servants of what is shared: a server's, that of tqdm."""
+    return {thread for thread in threading.enumerate() if not thread.daemon}
 
 
 def _goes_on(thread: threading.Thread) -> bool:
