@@ -23,7 +23,7 @@ from gpu import Tensor
 from gpu.core import config
 from gpu.core.devspec import DEVICES
 from gpu.runtime.device import BACKENDS, Device
-from gpu.sim.machine import machines
+from gpu.sim.machine import Machine, machines
 from simulated import SIMULATED
 
 SEED: Final = 0x5EED
@@ -88,10 +88,13 @@ def _change(found: Any, left: Any) -> str:
     return "" if left == found else f"{found} -> {left}"
 
 
-def _expected(kinds: set[str]) -> list[int]:
-    """How many GPUs the machines have that these kinds of devices are on."""
-    asked = config.SETTINGS["SIM"].from_environment()
-    return sorted(len((asked or SIMULATED[kind]).split(",")) for kind in kinds)
+def _surplus(worlds: set[Machine], kinds: set[str]) -> str:
+    """Which simulated machines there are beside these and those of kinds other than these."""
+    gpus = sorted(len(machine.gpus) for machine in set(machines()) - worlds)
+    expected = sorted(len(SIMULATED[kind].split(",")) for kind in _kinds() - kinds)
+    if not gpus or gpus == expected or config.SETTINGS["SIM"].from_environment():
+        return ""  # where SIM is set, devices are on the machine that it names
+    return f"simulated machines of {gpus} GPUs, expected are those of {expected}"
 
 
 @contextmanager
@@ -107,9 +110,7 @@ def isolated(where: str) -> Iterator[None]:
     changed = [f"{n}: {told}" for n in KEPT if (told := _change(found[n], left[n]))]
     if added := [thread for thread in _threads() - threads if _goes_on(thread)]:
         changed.append(f"threads run: {added}")
-    gpus = sorted(len(machine.gpus) for machine in set(machines()) - worlds)
-    expected = _expected(_kinds() - kinds)
-    if gpus and gpus != expected:
-        changed.append(f"simulated machines of {gpus} GPUs, expected are those of {expected}")
+    if surplus := _surplus(worlds, kinds):
+        changed.append(surplus)
     if changed:
         pytest.fail(f"{where} leaves something to others: {'; '.join(changed)}", pytrace=False)
