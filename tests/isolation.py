@@ -90,6 +90,8 @@ def _change(found: Any, left: Any) -> str:
 
 def _surplus(worlds: set[Machine], kinds: set[str]) -> str:
     """Which simulated machines there are beside these and those of kinds other than these."""
+    if set(machines()) - worlds:
+        gc.collect()  # whether garbage was collected by now is chance
     gpus = sorted(len(machine.gpus) for machine in set(machines()) - worlds)
     expected = sorted(len(SIMULATED[kind].split(",")) for kind in _kinds() - kinds)
     if not gpus or gpus == expected or config.SETTINGS["SIM"].from_environment():
