@@ -43,7 +43,9 @@ def linearize(kernel: K.Kernel, target: Target) -> Program:
     if target.native.scalar:
         program = scalarize(program, target.native)
     program = split64(program, target.native) if target.native.paired else program
-    return quads(program) if target.native.quads else program
+    if not target.native.quads:
+        return program
+    return quads(program, halves=dtypes.float16 not in target.native.storage_only)
 
 
 class _Linearizer:
