@@ -79,8 +79,10 @@ class Reduction(Activation):
         return total.div(float(max(0, count - correction))).cast(x.dtype)
 
     def std(self, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> Self:
-        """The square root of `var`."""
-        return self.var(axis, keepdim, correction).sqrt()
+        """The square root of `var`. Where it is 0 its gradient is 0, as in torch."""
+        variance = self.var(axis, keepdim, correction)
+        still = variance.eq(0)
+        return still.where(0, still.where(1, variance).sqrt())
 
     def var_mean(
         self, axis: Axis = None, keepdim: bool = False, correction: float = 1
@@ -118,7 +120,8 @@ class Reduction(Activation):
         """exp(self) over its sum along `axis`, formed in float32 at least."""
         x = self._as_float() if dtype is None else self.cast(dtype)
         grown = x._below_top(axis).exp()
-        return grown.div(grown._reduce("add", axis, keepdim=True)).cast(x.dtype)
+        total = grown._reduce("add", axis, keepdim=True)
+        return grown.mul(total.reciprocal()).cast(x.dtype)  # one division for each sum
 
     def softmin(self, axis: int = -1, dtype: DType | str | None = None) -> Self:
         """`softmax` of -self."""

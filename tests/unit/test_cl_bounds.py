@@ -60,9 +60,7 @@ def test_accesses_out_of_bounds_fail_tests(need: Callable[[str], None], tmp_path
 
 
 @pytest.mark.parametrize("file", ["backend/test_replay.py", "tensor/test_views.py"])
-def test_ours_stay_in_their_memory(
-    need: Callable[[str], None], tmp_path: Path, file: str
-) -> None:
+def test_ours_stay_in_their_memory(need: Callable[[str], None], tmp_path: Path, file: str) -> None:
     need("oclgrind")
     said = run(str(_TESTS / file), "--device=CL,CLCPU", where=tmp_path)
     assert " passed" in said and " failed" not in said and " error" not in said, said
