@@ -196,14 +196,30 @@ class _Kernels:
     def _form(self, roots: Sequence[Node]) -> tuple[Key, list[Node]]:
         """What a kernel is made of, with its buffers numbered, and its nodes in that order."""
 
+        inside = {*roots, *self._behind_store(roots[0])}
+
         def is_outside(node: Node) -> bool:
-            return node not in roots and self.plan.is_read(node)
+            return node not in inside and self.plan.is_read(node)
 
         key, _ = graph_key(roots, is_outside)
         nodes = toposort(roots, is_outside)
         places = [self.plan.placement.get(node) for node in nodes]
-        inside = tuple((p.depth, p.space) if isinstance(p, At) else None for p in places)
-        return (key, inside, roots[0] in self.plan.stores), nodes
+        depths = tuple((p.depth, p.space) if isinstance(p, At) else None for p in places)
+        return (key, depths, roots[0] in self.plan.stores), nodes
+
+    def _behind_store(self, root: Node) -> set[Node]:
+        """What leads from `root`, if it is written in place, to the write that its kernel does.
+
+        These may be asked for as well, and then have kernels of their own.
+        """
+        store = self.plan.stores.get(root)
+        if store is None:
+            return set()
+        found = {store.write}
+        for node in toposort([root], lambda n: n is store.write or self.plan.is_leaf(n)):
+            if not found.isdisjoint(node.src):
+                found.add(node)
+        return found
 
 
 def lower_kernel(built: BuiltKernel, target: Target) -> LinearProgram:

@@ -95,14 +95,15 @@ class Activation(Functions):
         """gamma * elu(self, alpha)."""
         return self.elu(alpha).mul(gamma)
 
+    @float_function
     def hardsigmoid(self, alpha: float = 1 / 6, beta: float = 0.5) -> Self:
         """alpha * self + beta within 0..1."""
-        return self._as_float().mul(alpha).add(beta).hardtanh(0, 1)
+        return self.mul(alpha).add(beta).hardtanh(0, 1)
 
+    @float_function
     def hardswish(self) -> Self:
         """self * relu6(self + 3) / 6."""
-        x = self._as_float()
-        return x.mul(x.add(3).relu6()).div(6)
+        return self.mul(self.add(3).relu6()).div(6)
 
     @float_function
     def softplus(self, beta: float = 1.0) -> Self:
@@ -122,7 +123,11 @@ class Activation(Functions):
     def logaddexp(self, other: Operand) -> Self:
         """log(exp(self) + exp(other)), finite wherever the result is."""
         a, b = self._pair(other)
-        a, b = a._as_float(), b._as_float()
+        return a._as_float()._logaddexp(b)
+
+    @float_function
+    def _logaddexp(self, other: Self) -> Self:
+        b = other.cast(self.dtype)
         # Infinities of one sign have no difference; it is 0 between equals.
-        distance = a.eq(b).where(0, a.sub(b)).abs()
-        return a.maximum(b).add(distance.neg().exp().log1p())
+        distance = self.eq(b).where(0, self.sub(b)).abs()
+        return self.maximum(b).add(distance.neg().exp().log1p())

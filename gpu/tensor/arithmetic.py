@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, Self
 
 from gpu.compiler.ir import graph_build as G
-from gpu.core.dtype import dtypes
+from gpu.core.dtype import dtypes, promote
 from gpu.core.errors import InvalidValue
 from gpu.tensor.arguments import Operand, choice
 from gpu.tensor.comparison import Comparison
@@ -71,8 +71,10 @@ class Arithmetic(Comparison):
         """fmod of floats.
 
         Exact while the quotient has fewer bits than the mantissa, on devices whose fma rounds once;
-        NaN where the quotient overflows.
+        NaN where the quotient overflows. Narrow floats are divided in float32.
         """
+        if self.dtype.bits < dtypes.float32.bits:
+            return self.cast("float32")._float_fmod(y.cast("float32")).cast(self.dtype)
         quotient = self._binary("div", y).trunc()
         rest = self._wrap(G.alu("fma", quotient.neg()._node, y._node, self._node))
         # A quotient just below a whole number may have been rounded up to it.
@@ -142,15 +144,19 @@ class Arithmetic(Comparison):
     def copysign(self, other: Operand) -> Self:
         """The magnitude of self with the sign of `other`, a zero's included."""
         a, b = self._pair(other)
-        a, b = a._as_float(), b._as_float()
-        return a._signbit().ne(b._signbit()).where(a.neg(), a)
+        magnitude = a._as_float().abs()
+        return b._as_float()._signbit().where(magnitude.neg(), magnitude)
 
     def lerp(self, end: Operand, weight: Operand) -> Self:
         """self + weight * (end - self), exact at both ends."""
-        stop, share = self._lift(end), self._lift(weight)
-        span = stop.sub(self)
+        dtype = promote(promote(self.dtype, self._lift(end).dtype), self._lift(weight).dtype)
+        wide = promote(dtype, dtypes.float32)
+        start = self.cast(wide)
+        stop, share = start._lift(end).cast(wide), start._lift(weight).cast(wide)
+        span = stop.sub(start)
         near_end = stop.sub(span.mul(share.sub(1, reverse=True)))
-        return share.lt(0.5).where(self.add(span.mul(share)), near_end)
+        result = share.lt(0.5).where(start.add(span.mul(share)), near_end)
+        return result.cast(dtype) if dtype.is_float else result
 
     def pow(self, x: Operand, reverse: bool = False) -> Self:
         """self to the power of `x`, as in C: anything to the 0 is 1, (-8) ** (1/3) is NaN.

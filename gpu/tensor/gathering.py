@@ -2,7 +2,8 @@
 
 An index counts from 0. What lies outside the axis is harmless on every device: it reads 0, and
 writes nowhere. Where an index is known when the call is made, as in a list or a numpy array, one
-that is out of range raises InvalidIndex; the values of a tensor are not looked at.
+that is out of range raises InvalidIndex; the values of a tensor are not looked at. A 0-d tensor is
+a line of one element, and so is a 0-d index, as in torch.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from gpu.core.errors import DTypeError, InvalidIndex, InvalidValue, ShapeError
 from gpu.tensor.arguments import Operand, axis_of, choice, integer
 from gpu.tensor.base import TensorBase
 from gpu.tensor.scanning import Scanning
+from gpu.tensor.views import Reshape
 
 _MONOIDS: Final = {"sum": "add", "prod": "mul", "mean": "add", "amax": "max", "amin": "min"}
 
@@ -33,6 +35,9 @@ class Gathering(Scanning):
 
         `index` has as many axes as self, and is not larger than self along the others.
         """
+        if not self.shape:
+            shape = index.shape if isinstance(index, TensorBase) else np.shape(index)
+            return self._reshaped((1,)).gather(dim, _as_line(index))._reshaped(shape)
         axis = axis_of(dim, self.ndim, "dim")
         places = self._places(index, axis)
         return self._wrap(G.gather(self._corner(places.shape, axis)._node, places._node, axis))
@@ -49,6 +54,9 @@ class Gathering(Scanning):
             reduce: "add" or "multiply" to combine with what is there, in place of writing.
         """
         choice(reduce, "reduce", (None, "add", "multiply"))
+        if not self.shape:
+            line = self._reshaped((1,))
+            return line.scatter(dim, _as_line(index), _as_line(src), reduce)._reshaped(())
         monoid = "set" if reduce is None else {"add": "add", "multiply": "mul"}[reduce]
         axis, places, updates = self._scattering(dim, index, src)
         return self._scattered(axis, places, updates, monoid)
@@ -62,6 +70,9 @@ class Gathering(Scanning):
         that something is written to does not take part itself. Means of integers round down.
         """
         choice(reduce, "reduce", tuple(_MONOIDS))
+        if not self.shape:
+            line, at, new = self._reshaped((1,)), _as_line(index), _as_line(src)
+            return line.scatter_reduce(dim, at, new, reduce, include_self)._reshaped(())
         axis, places, updates = self._scattering(dim, index, src)
         monoid = _MONOIDS[reduce]
         start = self
@@ -125,7 +136,7 @@ class Gathering(Scanning):
         values, chosen = self._broadcast_with(chosen)
         places, there = chosen._true_places(size)
         flat = values._reshaped((values.numel(),))
-        return there.where(flat._taken(places, 0), fill_value)
+        return there.where(flat._taken(places, 0), fill_value).cast(self.dtype)
 
     def nonzero(self, size: int | None = None, fill_value: PyScalar = 0) -> Self:
         """The places of elements that are not 0, a row for each; of shape (count, ndim), int32.
@@ -253,3 +264,10 @@ class Gathering(Scanning):
                 f"index {wrong} is out of range for size {size}: it allows 0..{size - 1}"
             )
         return places
+
+
+def _as_line(value: Operand) -> Operand:
+    """A 0-d tensor or array as one of one axis; numbers, and what has axes, as they are."""
+    if isinstance(value, TensorBase):
+        return value._viewed(Reshape((1,))) if not value.shape else value
+    return np.reshape(value, (1,)) if isinstance(value, np.ndarray) and not value.ndim else value

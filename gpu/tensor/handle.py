@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.derivative import has_gradient
-from gpu.compiler.ir.graph import Node, Shape
+from gpu.compiler.ir.graph import Node, Shape, toposort
 from gpu.compiler.ir.graph_node import Place, place
 from gpu.core.dtype import DType
 from gpu.core.errors import DTypeError, InvalidValue
+from gpu.runtime.execute import is_computed
 from gpu.runtime.origins import note_origin
 from gpu.tensor.autodiff import reaches
 from gpu.tensor.tracing import active
@@ -45,6 +46,8 @@ class Handle:
 
     # Tensors that `backward` fills the gradient of, by identity: `==` compares elements.
     _leaves: ClassVar[weakref.WeakValueDictionary[int, Handle]] = weakref.WeakValueDictionary()
+    # Tensors that were written to, until what was written is in memory, by identity.
+    _unsettled: ClassVar[weakref.WeakValueDictionary[int, Handle]] = weakref.WeakValueDictionary()
 
     grad: Self | None
 
@@ -131,12 +134,14 @@ class Handle:
 
     def _move(self, node: Node) -> None:
         """Takes the value of `node`: the step of a base from one version to the next."""
-        if id(self) in Handle._leaves:
+        if self._requires_grad:
             # Still a leaf: gradients end at the new value, not where that came from.
             node = _node_of_its_own(G.detach(node))
         self._note_write()
         self._value, self._earlier = node, ()
         self._version += 1
+        if active() is None:
+            Handle._unsettled[id(self)] = self
 
     def _catch_up(self) -> None:
         """A view that was written through lets go of the value it showed before.
@@ -159,7 +164,7 @@ class Handle:
         """
         if node is self._value:
             return
-        if id(self) in Handle._leaves:
+        if self._requires_grad:
             self._earlier = (*self._earlier, self._value)
         elif leaf_nodes and reaches(self._value, leaf_nodes):
             return
@@ -212,7 +217,7 @@ class Handle:
         if id(self) in Handle._leaves:
             return
         node = self._node
-        if node.kind != "buffer" or any(node is leaf._value for leaf in _live_leaves()):
+        if node.kind != "buffer" or any(node is leaf._value for leaf in live_leaves()):
             # Equal expressions are one node; a leaf must be told from others of its value.
             node = _node_of_its_own(node)
         self._value, self._view = node, None
@@ -229,8 +234,26 @@ def releases(handles: Sequence[Handle]) -> list[Node]:
     return [
         handle._value
         for handle in handles
-        if id(handle) not in Handle._leaves and not (leaves and reaches(handle._value, leaves))
+        if not handle._requires_grad and not (leaves and reaches(handle._value, leaves))
     ]
+
+
+def written_before(nodes: Sequence[Node]) -> list[Handle]:
+    """The tensors whose last write has to be done before `nodes` are computed.
+
+    Their values are computed with `nodes`: so a write happens once, in place where it can, and what
+    is computed after each of many writes does not begin with the first.
+    """
+    if not Handle._unsettled:
+        return []
+    needed = set(toposort(nodes, is_computed)).difference(nodes)
+    found = []
+    for identity, handle in list(Handle._unsettled.items()):
+        if is_computed(handle._value):
+            Handle._unsettled.pop(identity, None)
+        elif handle._value in needed:
+            found.append(handle)
+    return found
 
 
 def _node_of_its_own(node: Node) -> Node:
@@ -239,8 +262,14 @@ def _node_of_its_own(node: Node) -> Node:
 
 def leaf_nodes() -> set[Node]:
     """Every node that a leaf's value is or has been known as."""
-    return {node for leaf in _live_leaves() for node in leaf._nodes()}
+    leaves = live_leaves()
+    if not leaves:
+        return set()
+    return {leaf._value for leaf in leaves}.union(*[leaf._earlier for leaf in leaves])
 
 
-def _live_leaves() -> list[Handle]:
-    return list(Handle._leaves.values())
+def live_leaves() -> list[Handle]:
+    """The tensors that ask for gradients."""
+    # There may be many, and this is asked for each value that is computed: `values()` is slow.
+    references = Handle._leaves.valuerefs()
+    return [leaf for reference in references if (leaf := reference()) is not None]

@@ -6,12 +6,16 @@ that is no class finds 0.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Final, Self
 
 from gpu.core.dtype import PyScalar
 from gpu.core.errors import DTypeError, InvalidValue, ShapeError
 from gpu.tensor.arguments import Operand, check_number, choice, integer
 from gpu.tensor.gathering import Gathering
+from gpu.tensor.precision import float_function
+
+# What the gradient of a probability p is divided by in place of p * (1 - p) where that is less.
+_LEAST_SPREAD: Final = 1e-12
 
 
 class Loss(Gathering):
@@ -19,13 +23,26 @@ class Loss(Gathering):
 
     __slots__ = ()
 
+    @float_function
     def binary_crossentropy(self, Y: Operand, reduction: str = "mean") -> Self:
-        """-Y log(self) - (1 - Y) log(1 - self) of probabilities; logarithms are at least -100."""
+        """-Y log(self) - (1 - Y) log(1 - self) of probabilities; logarithms are at least -100.
+
+        What its gradient, (self - Y) / (self * (1 - self)), is divided by is at least 1e-12, as in
+        torch.
+        """
         target = self._target(Y)
+        certain = self.mul(self.sub(1, reverse=True)).lt(_LEAST_SPREAD)
+        fixed = self.detach()
+        slope = fixed.sub(target).div(_LEAST_SPREAD)
+        straight = fixed._missed(target).add(self.sub(fixed).mul(slope))
+        inside = certain.where(0.5, self)
+        return certain.where(straight, inside._missed(target))._summed(reduction)
+
+    def _missed(self, target: Self) -> Self:
+        """What `binary_crossentropy` sums, of probabilities whose logarithms are finite or not."""
         yes = self.log().clamp(min_=-100)
         no = self.neg().log1p().clamp(min_=-100)
-        missed = target.mul(yes).add(target.sub(1, reverse=True).mul(no)).neg()
-        return missed._summed(reduction)
+        return target.mul(yes).add(target.sub(1, reverse=True).mul(no)).neg()
 
     def binary_crossentropy_logits(
         self, Y: Operand, reduction: str = "mean", pos_weight: Operand | None = None

@@ -36,7 +36,7 @@ class Movement(Comparison):
 
         Raises ShapeError where the number of elements differs.
         """
-        wanted = tuple(size_of(size, "a size") for size in items_of(shape, args))
+        wanted = tuple([size_of(size, "a size") for size in items_of(shape, args)])
         return self._reshaped(_solved(wanted, self.shape))
 
     def view(self, shape: Sizes, *args: int) -> Self:
@@ -84,8 +84,11 @@ class Movement(Comparison):
         return self._permuted(axes)
 
     def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
-        """With two axes swapped."""
-        a, b = axis_of(dim0, self.ndim, "dim0"), axis_of(dim1, self.ndim, "dim1")
+        """With two axes swapped; 0 and -1 name the whole of a 0-d tensor, as in torch."""
+        lines = max(self.ndim, 1)
+        a, b = axis_of(dim0, lines, "dim0"), axis_of(dim1, lines, "dim1")
+        if not self.shape:
+            return self._permuted(())
         order = list(range(self.ndim))
         order[a], order[b] = b, a
         return self._permuted(order)
@@ -234,8 +237,8 @@ def _solved(wanted: Shape, old: Shape) -> Shape:
         raise ShapeError(f"shape {list(wanted)}: only one size may be -1, others not negative")
     if has_symbols((wanted, old)):
         return _solved_symbolic(wanted, old)
-    known = math.prod(size for size in wanted if size != -1)
     total = math.prod(old)
+    known = abs(math.prod(wanted))  # of at most one -1
     if -1 not in wanted:
         if known != total:
             raise ShapeError(f"shape {list(old)} has {total} elements, {list(wanted)} has {known}")

@@ -79,8 +79,10 @@ class Reduction(Activation):
         return total.div(float(max(0, count - correction))).cast(x.dtype)
 
     def std(self, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> Self:
-        """The square root of `var`."""
-        return self.var(axis, keepdim, correction).sqrt()
+        """The square root of `var`. Where it is 0 its gradient is 0, as in torch."""
+        variance = self.var(axis, keepdim, correction)
+        still = variance.eq(0)
+        return still.where(0, still.where(1, variance).sqrt())
 
     def var_mean(
         self, axis: Axis = None, keepdim: bool = False, correction: float = 1

@@ -221,3 +221,20 @@ def test_casts(device: str) -> None:
     assert found == ["int16", "int64", "float16", "bfloat16", "float64"]
     assert float(x[1]) == pytest.approx(2.7) and int(x[1]) == 2 and bool(x[1])
     assert [10, 20, 30][Tensor(1, device=device)] == 20
+
+
+@pytest.mark.parametrize("name", ["logaddexp", "lerp", "fmod", "mod"])
+def test_half_is_formed_in_float32(name: str) -> None:
+    ours, theirs = FLOATS[name]
+    rng = rng_for(name)
+    x, y = (rng.normal(0, s, 500).astype(np.float16) for s in (100, 0.1))
+    exact = theirs(*(torch.tensor(v.astype(np.float32)) for v in (x, y)))
+    found = ours(Tensor(x), Tensor(y))
+    assert found.dtype is dtypes.float16
+    np.testing.assert_array_max_ulp(found.numpy(), exact.numpy().astype(np.float16), 1)
+
+
+def test_the_gradient_of_copysign_is_zero_at_zero() -> None:
+    x = Tensor([0.0, -0.0, -2.0, 3.0], requires_grad=True)
+    (slope,) = x.copysign(Tensor([-1.0, 1.0, 1.0, -1.0])).sum().gradient(x)
+    assert slope.tolist() == [0, 0, -1, -1]

@@ -165,7 +165,9 @@ def test_functions_of_integers_are_float32(name: str, dtype: str, device: str) -
     assert_forward(device, lambda t: getattr(t, name)(), lambda t: reference(t.float()), [x])
 
 
-@pytest.mark.parametrize("name", ["exp", "tanh", "erf", "gelu", "softmax", "logsumexp"])
+@pytest.mark.parametrize(
+    "name", ["exp", "tanh", "erf", "gelu", "softmax", "logsumexp", "hardsigmoid", "hardswish"]
+)
 def test_half_is_formed_in_float32(name: str) -> None:
     x = uniform(rng_for(name), (4, 6), REAL, "float16")
     wide = Tensor(x.astype(np.float32))

@@ -247,3 +247,35 @@ def test_bad_input(call: Callable[[Tensor, Tensor], Any], error: type[GpuError],
 
 def test_whole_index_may_be_empty() -> None:
     assert_same(Tensor.ones(3).gather(0, []), torch.ones(0))
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+def test_a_0d_tensor_is_a_line_of_one_element(dim: int, device: str) -> None:
+    x, t = np.array(3.0), torch.tensor(3.0)
+    for index in (np.array(0), np.array([0]), np.array([0, 0])):
+        ours, theirs = Tensor(index, device=device), torch.tensor(index)
+        assert_forward(
+            device,
+            lambda x, i=ours: x.gather(dim, i),
+            lambda t, i=theirs: t.gather(dim, i),
+            [x],
+        )
+    at, zero = Tensor(np.array(0), device=device), torch.tensor(0)
+    assert_gradients(
+        device,
+        lambda x, u: x.scatter_reduce(dim, at, u, "sum"),
+        lambda t, u: t.scatter_reduce(dim, zero, u, "sum"),
+        [x, np.array(2.0)],
+    )
+    found = Tensor(3.0, device=device).scatter(dim, at, 5)
+    assert found.shape == () and found.item() == t.scatter(dim, zero, 5).item() == 5
+    with pytest.raises(InvalidIndex, match="out of range"):
+        Tensor(3.0, device=device).gather(dim, [1])
+
+
+def test_selected_elements_keep_their_dtype() -> None:
+    mask = Tensor([True, False, True])
+    found = mask.masked_select(mask)
+    assert found.dtype is dtypes.bool and found.tolist() == [True, True]
+    padded = Tensor([1, 2, 3]).masked_select(mask, size=3, fill_value=7)
+    assert padded.dtype is dtypes.int32 and padded.tolist() == [1, 3, 7]

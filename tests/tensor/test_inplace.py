@@ -19,7 +19,7 @@ from gpu.compiler.schedule import inplace
 from gpu.core.interrupts import put_off
 from gpu.runtime import execute, users
 from gpu.runtime.buffer import Buffer
-from gpu.runtime.execute import storage
+from gpu.runtime.execute import Counters, is_computed, storage
 from gpu.runtime.recent import Recent
 from tensor.reference import torch, widest
 from tensor.test_views import Program
@@ -393,6 +393,47 @@ def test_reading_the_value_keeps_it_in_place() -> None:
     assert address(x) == where
 
 
+def test_a_write_is_done_with_what_is_computed_behind_it() -> None:
+    x, expected = table()
+    where = address(x)
+    for i in range(5):
+        x[i] = float(-i)
+        expected[i] = -i
+        before = Counters.launches
+        np.testing.assert_allclose(x.sum(0).numpy(), expected.sum(0), rtol=1e-5)
+        assert Counters.launches - before <= 2  # however many writes there were
+    assert address(x) == where
+    assert (Moves.in_place, Moves.copied) == (5, 0)
+
+
+def test_a_chain_of_assignments_does_not_grow() -> None:
+    x = Tensor([1.0, 2.0])
+    for step in range(4):
+        x.assign(x * 2 + 1)
+        assert (x - 1).tolist() == [2.0 ** (step + 2) - 2, 3 * 2.0 ** (step + 1) - 2]
+        assert is_computed(x._node)
+
+
+def test_what_was_made_before_a_write_leaves_it_undone() -> None:
+    x, expected = table()
+    before = x * 2
+    x[0] = 7
+    np.testing.assert_array_equal(before.numpy(), expected * 2)
+    assert not is_computed(x._node)
+    expected[0] = 7
+    np.testing.assert_array_equal((x * 2).numpy(), expected * 2)
+
+
+def test_gradients_go_on_behind_a_write_that_was_done() -> None:
+    w = Tensor([3.0, 4.0], requires_grad=True)
+    x = Tensor([1.0, 1.0])
+    x[0] = w[1] * 2
+    y = (x * x).sum()
+    assert y.item() == 65
+    assert y.backward().grad is None and w.grad is not None
+    assert w.grad.tolist() == [0, 32]
+
+
 def test_a_view_that_is_written_through_does_not_hold_the_old_value() -> None:
     x, expected = table()
     rows, where = x[2:6], address(x)
@@ -605,3 +646,15 @@ def test_an_error_leaves_the_old_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execute.Prepared, "run", run)
     values[0] *= 2
     np.testing.assert_array_equal(x.realize().numpy(), values)
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_value_and_a_view_of_it_that_was_written_to(both: bool) -> None:
+    x, expected = table()
+    turned = x.permute(1, 0)
+    turned[:2] = turned[:2] + 1
+    expected[:, :2] += 1
+    if both:
+        turned.realize(x)
+    np.testing.assert_array_equal(turned.numpy(), expected.T)
+    np.testing.assert_array_equal(x.numpy(), expected)

@@ -45,6 +45,7 @@ MOVES: dict[str, Pair] = {
     "squeeze wide": same(lambda x: x.squeeze((0, 1))),
     "permute": same(lambda x: x.permute(2, 0, -2)),
     "transpose": same(lambda x: x.transpose(0, -1)),
+    "transpose 0-d": same(lambda x: x[1, 2, 3].transpose(0, -1)),
     "T": (lambda x: x.T, lambda t: t.permute(2, 1, 0)),
     "expand": same(lambda x: x[:, :1].expand(5, 2, 3, -1)),
     "repeat": (lambda x: x.repeat(2, 1, 3), lambda t: t.repeat(2, 1, 3)),

@@ -207,11 +207,24 @@ def test_losses(name: str, device: str) -> None:
         assert_same(ours(Tensor(tall), Tensor(1 - tall)), torch.tensor(100.0))
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_probabilities_of_zero_and_one(reduction: str, device: str) -> None:
+    x = np.array([0, 0, 0, 1, 1, 1, 1e-13, 0.5], np.float32)
+    y = np.array([0, 1, 0.3, 0, 1, 0.3, 1, 1], np.float32)
+    assert_gradients(
+        device,
+        lambda t: t.binary_crossentropy(Tensor(y, device=device), reduction),
+        lambda t: F.binary_cross_entropy(t, torch.tensor(y), reduction=reduction),
+        [x],
+    )
+
+
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
         (lambda x: x.sum(2), InvalidIndex, "axis 2 is out of range"),
         (lambda x: x.sum((0, -2)), InvalidValue, "twice"),
+        (lambda x: x[0, 0].sum((0, -1)), InvalidValue, "twice"),
         (lambda x: x[:0].max(), ShapeError, "has no element"),
         (lambda x: x[:0].argmin(0), ShapeError, "has no element"),
         (lambda x: x.softmax(5), InvalidIndex, "axis 5"),
@@ -226,6 +239,11 @@ def test_losses(name: str, device: str) -> None:
 def test_bad_input(call: Callable[[Tensor], Any], error: type[GpuError], says: str) -> None:
     with pytest.raises(error, match=says):
         call(Tensor.ones(2, 3))
+
+
+def test_the_gradient_of_no_deviation_is_zero(device: str) -> None:
+    x = np.array([[2.0, 2.0, 2.0], [1.0, 2.0, 4.0]], np.float32)
+    assert_gradients(device, lambda t: t.std(1), lambda t: t.std(1), [x])
 
 
 def test_one_value_that_is_read_along_an_axis() -> None:

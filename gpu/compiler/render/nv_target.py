@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpu.compiler.ir.matrix import MATRICES
+from gpu.compiler.ir.matrix import names_for
 from gpu.compiler.ir.optable import OPS
 from gpu.compiler.target import Native, Target
 from gpu.core.devspec import did_you_mean
@@ -66,7 +66,7 @@ def nv_target(arch: str) -> Target:
         registers=_REGISTERS,
         threads=_THREADS,
         shared_bytes=SHARED_KIB[arch] << 10,
-        matrices=tuple(MATRICES),
+        matrices=names_for(WARP),
         warp=WARP,
         shuffle=WARP,
         access_bytes=_ACCESS_BYTES,
