@@ -22,6 +22,7 @@ BackendType: Final = {
 }  # fmt: skip
 BackendType_Null: Final = 1
 AdapterType: Final = {1: "discrete GPU", 2: "integrated GPU", 3: "CPU", 4: "unknown"}
+AdapterType_CPU: Final = 3
 PowerPreference_LowPower: Final = 1
 PowerPreference_HighPerformance: Final = 2
 
@@ -56,12 +57,14 @@ CallbackMode_AllowSpontaneous: Final = 3
 Status_Success: Final = 1
 """The same number in WaitStatus and in the status that each callback gets."""
 WaitStatus_TimedOut: Final = 2
+MapAsyncStatus_Aborted: Final = 4
 
 ErrorFilter_Validation: Final = 1
 ErrorFilter_OutOfMemory: Final = 2
 ErrorFilter_Internal: Final = 3
 ErrorType_NoError: Final = 1
 ErrorType_OutOfMemory: Final = 3
+ErrorType_DeviceLost: Final = 6
 ErrorType: Final = {
     1: "no error", 2: "validation", 3: "out of memory", 4: "internal", 5: "unknown",
     6: "device lost",

@@ -7,6 +7,7 @@ A test that takes `device` runs under the same id on every one of `DEVICES`, or 
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import shutil
@@ -16,11 +17,19 @@ import tempfile
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
+from contextvars import Context
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import settings
+
+from simulated import SIMULATED
+
+# An example takes as long as a busy machine makes it.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 # Before anything imports gpu: the environment is read once.
 _CACHE_DIR = tempfile.mkdtemp(prefix="gpu-tests-")
@@ -42,6 +51,13 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 def _lacks_module(name: str) -> str | None:
     return None if importlib.util.find_spec(name) else f"module {name} is not installed"
+
+
+def _lacks_amx() -> str | None:
+    from gpu.compiler.render.llvm_target import host_target, missing_here
+
+    missing = missing_here(host_target("x86_64,amx-bf16"))
+    return f"this machine lacks {', '.join(missing)}" if missing else None
 
 
 def _lacks_clang() -> str | None:
@@ -107,6 +123,7 @@ def _lacks_mesa() -> str | None:
 
 # What tests may need beyond the package's own dependencies: name -> why it cannot be used, or None.
 REQUIREMENTS: dict[str, Callable[[], str | None]] = {
+    "amx": _lacks_amx,
     "chromium": _lacks_chromium,
     "clang": _lacks_clang,
     "llvmlite": partial(_lacks_module, "llvmlite"),
@@ -161,12 +178,47 @@ def _check_devices(config: pytest.Config) -> None:
             raise pytest.UsageError(f"--device={asked}: {error.message}") from error
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is there once tests are collected stays: half a million objects and more.
+
+    To look through them for garbage takes 0.3 s each time, and tests do it hundreds of times.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(_CACHE_DIR, ignore_errors=True)
 
 
 def _required(config: pytest.Config) -> set[str]:
     return {name for name in config.getoption("--require").split(",") if name}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _isolated_file(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What fixtures of a whole file leave; see `isolation`."""
+    from isolation import isolated
+
+    with isolated(request.node.nodeid):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _isolated_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Random tensors are the same whatever ran before, and nothing is left for what runs next."""
+    from gpu.tensor.randomness import restore_generator
+    from isolation import SEED, isolated
+
+    restore_generator((SEED, {}))
+    with isolated(request.node.nodeid):
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -176,8 +228,11 @@ def need(request: pytest.FixtureRequest) -> Callable[[str], None]:
     With `--require=clang` it fails the test instead. Names are those of `REQUIREMENTS`.
     """
 
+    # Once for all, and under no setting of the test that happens to ask first.
+    lacks = cache(lambda name: Context().run(REQUIREMENTS[name]))
+
     def check(name: str) -> None:
-        reason = REQUIREMENTS[name]()
+        reason = lacks(name)
         if reason and name in _required(request.config):
             pytest.fail(f"--require={name}: {reason}")
         if reason:
@@ -206,7 +261,6 @@ TOOLS = {
     "NV": "nvrtc",
     "WEBGPU": "webgpu",
 }
-SIMULATED = {"AMD": "gfx1100,gfx1100", "NV": "gh100,gh100"}
 os.environ.setdefault("POCL_DEVICES", "pthread pthread")  # a CL:1, for tests that take two devices
 MOST_SKIPPED = 0.02
 

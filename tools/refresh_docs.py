@@ -129,6 +129,18 @@ def _matrices() -> str:
     return excerpt(textwrap.dedent("\n".join(lines[loop : loop + 18])), (0, 18))
 
 
+def _tiles() -> str:
+    """A product of two bfloat16 matrices, for a CPU with tile registers."""
+    a, b = (Tensor(np.zeros((128, 128)), device="CPU").cast("bfloat16") for _ in range(2))
+    sources = {a._node, b._node}
+    plan = plan_fusion([(a @ b)._node], lambda node: node in sources or is_computed(node))
+    kernel, _ = schedule(build_kernel("k0", 0, plan).kernel, host_target("sapphirerapids", 2))
+    lines = print_kernel(kernel).split("\n")
+    first = next(number for number, line in enumerate(lines) if "fragment" in line)
+    last = max(number for number, line in enumerate(lines) if "store_tile" in line)
+    return excerpt(textwrap.dedent("\n".join(lines[first : last + 1])), (0, 40))
+
+
 # The tables.
 
 
@@ -247,6 +259,7 @@ DUMPS: Final[dict[str, Callable[[], str]]] = {
     "schedule": lambda: stage("schedule", (0, 12), (-4, 1000)),
     "blocks": _blocks,
     "matrices": _matrices,
+    "tiles": _tiles,
     "scheduled kernel": lambda: stage("scheduled kernel", (0, 21)),
     "linear": _linear,
     "source": _source,

@@ -58,7 +58,8 @@ def _record(arguments: argparse.Namespace) -> int:
     if not system.exists(arguments.out):
         raise TransportError("nothing was recorded: the command opened no device through a driver")
     print(f"{arguments.out}: {len(_events(arguments.out))} calls")
-    return finished.returncode
+    # A command that a signal ended has its number, negative: shells say 128 more than that.
+    return finished.returncode if finished.returncode >= 0 else 128 - finished.returncode
 
 
 def _print(arguments: argparse.Namespace) -> int:

@@ -96,12 +96,14 @@ class Target:
         warp: consecutive threads whose accesses to consecutive memory become one.
         shuffle: consecutive threads that can exchange values among each other without memory
             (`shuffle_xor` of the linear IR), a power of two that divides `warp`; 0 where none can.
+        access_bytes: what a thread moves to or from memory in one instruction at most, a power of
+            two; 0 where neighbouring elements go one by one as fast.
         max_blocks: most blocks of a launch, all grid loops together.
         buffers: most parameters of a kernel; 0 where any number will do.
         images: the images that parameters may be; None where there are none.
         features: instruction set features in canonical order, for cache keys.
         matrices: names of the matrix instructions it has (`gpu/compiler/ir/matrix.py`), and with
-            them asynchronous copies to shared memory.
+            those of warps asynchronous copies to shared memory.
     """
 
     name: str
@@ -117,6 +119,7 @@ class Target:
     max_blocks: int = (1 << 31) - 1
     buffers: int = 0
     shuffle: int = 0
+    access_bytes: int = 0
     images: ImageLimits | None = None
     matrices: tuple[str, ...] = ()
 
@@ -147,7 +150,7 @@ class Target:
             )
         ]
         shape = (self.parallel, self.workers, self.vector_bytes, self.registers)
-        blocks = (self.threads, self.shared_bytes, self.warp, self.shuffle)
+        blocks = (self.threads, self.shared_bytes, self.warp, self.shuffle, self.access_bytes)
         launches = (self.max_blocks, self.buffers)
         lacks = (dtypes_of, native.paired, native.scalar, native.quads, self.matrices)
         sizes = f"{shape}|{blocks}|{launches}"

@@ -192,12 +192,7 @@ class dtypes:
             native = np.dtype(dtype)
         except TypeError as error:
             raise DTypeError(f"{dtype!r} is not a numpy dtype") from error
-        if not native.isnative:
-            raise DTypeError(
-                f"numpy dtype {native.str!r} has the other byte order; convert the array with"
-                f" .astype({native.newbyteorder('=').str!r})"
-            )
-        return dtype_named(native.name)
+        return _of_numpy_dtype(native)
 
     @staticmethod
     def of(value: PyScalar) -> DType:
@@ -271,6 +266,16 @@ def _numpy_dtype(dtype: DType) -> NumpyDType:
 
     extended: NumpyDType = np.dtype(getattr(ml_dtypes, _ML_DTYPES[dtype.name]))
     return extended
+
+
+@cache
+def _of_numpy_dtype(native: NumpyDType) -> DType:
+    if not native.isnative:
+        raise DTypeError(
+            f"numpy dtype {native.str!r} has the other byte order; convert the array with"
+            f" .astype({native.newbyteorder('=').str!r})"
+        )
+    return dtype_named(native.name)
 
 
 def dtype_named(name: str) -> DType:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -79,8 +79,8 @@ class Buffer:
         if self._memory is None:
             assert self._owner is not _GONE, "memory that was written in place was still needed"
             allocator = Device[self.device].allocator
-            if isinstance(self.dtype, ImageDType):
-                self._memory = allocator.alloc_image(self.dtype)
+            if self.dtype.is_image:
+                self._memory = allocator.alloc_image(cast(ImageDType, self.dtype))
             else:
                 self._memory = allocator.alloc(self.nbytes)
             self._allocator = allocator
@@ -114,8 +114,8 @@ class Buffer:
     def __del__(self) -> None:
         if self._allocator is None:
             return
-        if isinstance(self.dtype, ImageDType):
-            self._allocator.free_image(self._memory, self.dtype)
+        if self.dtype.is_image:  # a name of this module might be gone already when Python exits
+            self._allocator.free_image(self._memory, cast(ImageDType, self.dtype))
         else:
             self._allocator.free(self._memory, self.nbytes)
 

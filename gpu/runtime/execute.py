@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from weakref import ref
 
 import numpy as np
 
@@ -44,8 +44,10 @@ if TYPE_CHECKING:
 
 Releases: TypeAlias = "Callable[[], list[Node]]"
 
-# Buffers of nodes that were computed while something else still refers to the node.
-_values: weakref.WeakKeyDictionary[Node, Node] = weakref.WeakKeyDictionary()
+# Buffers of nodes that were computed while something else still refers to the node. As a
+# WeakKeyDictionary, whose methods are Python code and would take most of the time.
+_values: dict[ref[Node], Node] = {}
+_forget: Final = _values.pop
 # Kernels of compiled graphs that are kept, and as many again of those that were used before them.
 # Each has mappings of its own, of which a process has few (Linux: vm.max_map_count, 65530).
 KEPT_KERNELS: Final = 4096
@@ -68,9 +70,10 @@ class Counters:
 
 def is_computed(node: Node) -> bool:
     """Whether the node's value is in memory."""
-    if node.kind == "buffer" or node in _values:
+    kind = node.kind
+    if kind == "buffer" or ref(node) in _values:
         return True
-    return node.kind == "multi" and all(map(is_computed, node.src))
+    return kind == "multi" and all(map(is_computed, node.src))
 
 
 def parts_of(node: Node) -> tuple[Node, ...]:
@@ -80,12 +83,12 @@ def parts_of(node: Node) -> tuple[Node, ...]:
 
 def _memory_of(node: Node) -> Node:
     """The `multi` node that stands for a value in memory of several devices."""
-    return node if node.kind == "multi" else _values[node]
+    return node if node.kind == "multi" else _values[ref(node)]
 
 
 def storage(node: Node) -> Buffer:
     """The buffer of a node of one device whose value is in memory."""
-    handle: Buffer = (node if node.kind == "buffer" else _values[node]).attr[0]
+    handle: Buffer = (node if node.kind == "buffer" else _values[ref(node)]).attr[0]
     return handle
 
 
@@ -94,7 +97,7 @@ def is_only_storage(node: Node, buffers: Sequence[Buffer]) -> bool:
 
     One list besides `buffers` may hold it.
     """
-    apart = node.kind == "buffer" or is_only_reference([_values[node]], 1)
+    apart = node.kind == "buffer" or is_only_reference([_values[ref(node)]], 1)
     return apart and buffers[0].is_writable and is_only_buffer(buffers, 1)
 
 
@@ -145,7 +148,7 @@ def _realize_spread(roots: Sequence[Node]) -> list[Node]:
         one = isinstance(root.device, str)
         result.append(own[0] if one else multi(own, each.axis, root.shape))
         if not is_computed(root):
-            _values[root] = result[-1]
+            _values[ref(root, _forget)] = result[-1]
     return result
 
 
@@ -161,7 +164,7 @@ def without_reshapes(node: Node) -> Node:
 def _view(base: Node, root: Node) -> Node:
     if not base.size:
         return buffer(Buffer(root.device, 0, root.dtype), root.shape, root.dtype, root.device)
-    known = base if base.kind == "buffer" else _values[base]
+    known = base if base.kind == "buffer" else _values[ref(base)]
     if base is root:
         return known
     return buffer(known.attr[0], root.shape, root.dtype, root.device)
@@ -230,7 +233,8 @@ def _disagree(some: Shape, others: dict[str, Symbol]) -> bool:
 
 def _keep(roots: Sequence[Node], prepared: Prepared, slots: Sequence[Buffer]) -> None:
     for root, slot in zip(roots, prepared.schedule.outputs, strict=True):
-        _values[root] = buffer(slots[slot], root.shape, root.dtype, root.device)
+        computed = buffer(slots[slot], root.shape, root.dtype, root.device)
+        _values[ref(root, _forget)] = computed
 
 
 def _run_in_place(

@@ -8,10 +8,10 @@ of the lines of what was computed.
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Iterable
 from types import CodeType, FrameType
 from typing import Final
+from weakref import ref
 
 from gpu.compiler.ir.graph import Node
 from gpu.core.callsite import CallSite, is_users
@@ -23,7 +23,8 @@ _MOST_NODES: Final = 1000
 
 # Code with the offset of the instruction being run: the line is only looked up when it is needed.
 # As a WeakKeyDictionary, whose methods are Python code and would take most of the time.
-_made: dict[weakref.ref[Node], tuple[CodeType, int]] = {}
+_made: dict[ref[Node], tuple[CodeType, int]] = {}
+_forget: Final = _made.pop
 _is_users: dict[str, bool] = {}
 
 
@@ -36,13 +37,9 @@ def note_origin(node: Node) -> None:
         if users is None:
             users = _is_users[code.co_filename] = is_users(code.co_filename)
         if users:
-            _made.setdefault(weakref.ref(node, _forget), (code, frame.f_lasti))
+            _made.setdefault(ref(node, _forget), (code, frame.f_lasti))
             return
         frame = frame.f_back
-
-
-def _forget(gone: weakref.ref[Node]) -> None:
-    _made.pop(gone, None)
 
 
 def origins(nodes: Iterable[Node]) -> list[CallSite]:
@@ -51,7 +48,7 @@ def origins(nodes: Iterable[Node]) -> list[CallSite]:
     waiting, seen = list(nodes), 0
     while waiting and seen < _MOST_NODES and len(found) < _MOST_LINES:
         node, seen = waiting.pop(0), seen + 1
-        made = _made.get(weakref.ref(node))
+        made = _made.get(ref(node))
         if made is None:
             waiting += node.src
         elif (line := _line(*made)) is not None:

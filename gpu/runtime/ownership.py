@@ -30,6 +30,8 @@ _FROM_LIST: Final = next(map(sys.getrefcount, [object()]))
 _IS_EXACT: Final = getattr(sys, "_is_gil_enabled", lambda: True)()
 # A node has its attributes in a tuple of its own, which refers to a buffer once.
 _FROM_NODE: Final = 1
+# A node and what it is interned by have one tuple of its sources.
+_OF_SOURCES: Final = 2
 
 # Kinds that change or move their sources, and whose gradients do not read them.
 _MOVING: Final = frozenset({"write", "reshape", "permute", "slice", "contiguous", "detach"})
@@ -57,7 +59,7 @@ def only_held_by_graph(
     for node in order:
         if node.src and not is_leaf(node):
             tuples[id(node.src)] = node.src
-            users[id(node.src)] += 1
+            users[id(node.src)] += _OF_SOURCES
     # A tuple of sources belongs to one node, or to several that were made of each other.
     shared: set[Node] = set()
     sources = list(tuples.values())

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from gpu.compiler.ir.dims import Symbol, any_symbols, plain
 from gpu.compiler.ir.graph import Node, symbols_of, toposort
+from gpu.compiler.ir.optable import constant_key
 from gpu.core.config import config
 from gpu.core.dtype import DType, dtype_named
 from gpu.core.files import DiskCache, folder_signature
@@ -160,6 +161,7 @@ def graph_key(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[K
     Graphs with equal keys compute the same function of their leaves and symbolic sizes.
     """
     number: dict[Node, int] = {}
+    number_of = number.__getitem__
     leaves: list[Node] = []
     parts: list[Key] = []
     for position, node in enumerate(toposort(roots, is_leaf)):
@@ -168,19 +170,19 @@ def graph_key(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[K
             leaves.append(node)
             parts.append((node.shape, node.dtype, node.device))
         else:
-            sources = tuple([number[s] for s in node.src])
-            attr = _KEY_ATTR.get(node.kind, _as_it_is)(node.attr)
+            to_key = _KEY_ATTR.get(node.kind)
+            attr = node.attr if to_key is None else to_key(*node.attr)
+            sources = tuple(map(number_of, node.src))
             parts.append((node.kind, attr, node.shape, node.dtype, node.device, sources))
     form = tuple(parts)
-    return (plain(form) if any_symbols() else form, tuple([number[r] for r in roots])), leaves
+    return (plain(form) if any_symbols() else form, tuple(map(number_of, roots))), leaves
 
 
-def _as_it_is(attr: Key) -> object:
-    return attr
-
-
-# Constants tell -0.0 from 0.0; the identity of a contiguous node changes nothing that is computed.
-_KEY_ATTR: dict[str, Callable[[Key], object]] = {"const": repr, "contiguous": lambda attr: ()}
+# The identity of a contiguous node changes nothing that is computed.
+_KEY_ATTR: Final[dict[str, Callable[[Any], object]]] = {
+    "const": constant_key,
+    "contiguous": lambda identity: (),
+}
 
 # Loaded code, for as long as a schedule has it.
 _programs: weakref.WeakValueDictionary[Key, Program] = weakref.WeakValueDictionary()

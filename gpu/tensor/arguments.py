@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,14 +22,17 @@ Operand: TypeAlias = "TensorBase | PyScalar | npt.NDArray[Any] | np.generic | Se
 Axis: TypeAlias = int | Sequence[int] | None
 
 
-def integer(value: object, name: str) -> int:
+def integer(value: Any, name: str) -> int:
     """An argument that has to be a whole number, numpy's included. Raises InvalidType."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, SupportsIndex):
-        raise InvalidType(f"{name} must be an int, got {type(value).__name__} {value!r}")
-    try:
-        return operator.index(value)
-    except TypeError as error:
-        raise InvalidType(f"{name} must be an int, got {value!r}") from error
+    if type(value) is int:
+        return value
+    error: TypeError | None = None
+    if not isinstance(value, (bool, np.bool_)):
+        try:
+            return operator.index(value)
+        except TypeError as reason:
+            error = reason
+    raise InvalidType(f"{name} must be an int, got {type(value).__name__} {value!r}") from error
 
 
 def size_of(value: object, name: str) -> Dim:
@@ -75,7 +78,7 @@ def axes_of(axis: Axis, rank: int, name: str = "axis") -> tuple[int, ...]:
 
 def items_of(first: object, rest: Sequence[object]) -> tuple[object, ...]:
     """Arguments given as one sequence, or one by one."""
-    if isinstance(first, tuple | list):
+    if isinstance(first, (tuple, list)):
         if rest:
             raise InvalidType(f"pass either one sequence or plain ints, got {first!r} and {rest!r}")
         return tuple(first)

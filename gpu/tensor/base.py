@@ -18,11 +18,13 @@ from gpu.core.errors import (
     DeviceMismatch,
     InvalidType,
     ShapeError,
+    Unsupported,
 )
 from gpu.runtime.buffer import Buffer, own_copy
 from gpu.runtime.device import Device
 from gpu.runtime.execute import Counters, realize, storage
 from gpu.runtime.users import note_thread
+from gpu.tensor.cudaarrays import not_taken
 from gpu.tensor.gradients import Gradients, check_tensor
 from gpu.tensor.handle import Handle, leaf_nodes, releases, written_before
 from gpu.tensor.hostview import host_view
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 _PYTHON_SCALARS: Final = (bool, int, float)
+_ARRAYS: Final = (np.ndarray, np.generic, list, tuple)
 
 
 class TensorBase(Gradients):
@@ -200,7 +203,11 @@ class TensorBase(Gradients):
 
     def _operands(self, other: object) -> tuple[Node, Node]:
         """This tensor and `other`, brought to one dtype and shape."""
-        a, b = broadcast(self._node, self._as_node(other))
+        node = self._node
+        if isinstance(other, _PYTHON_SCALARS):
+            dtype = promote_scalar(node.dtype, other)
+            return G.cast(node, dtype), G.const(other, node.shape, dtype, node.device)
+        a, b = broadcast(node, self._as_node(other))
         return a, b
 
     def _as_node(self, other: object) -> Node:
@@ -214,7 +221,7 @@ class TensorBase(Gradients):
             return other._node
         if isinstance(other, _PYTHON_SCALARS):
             return G.const(other, (), promote_scalar(self.dtype, other), self.device)
-        if isinstance(other, np.generic | np.ndarray | list | tuple):
+        if isinstance(other, _ARRAYS):
             return node_of(other, self.device, None)
         if is_symbolic(other):
             dtype = promote_scalar(self.dtype, 0)
@@ -241,13 +248,14 @@ def _cut(memory: npt.NDArray[Any], shape: Shape) -> npt.NDArray[Any]:
 
 def broadcast_shape(*shapes: Shape) -> Shape:
     """The shape that `shapes` broadcast to, aligned at the last axis. Raises ShapeError."""
-    if all(shape == shapes[0] for shape in shapes[1:]):
+    if shapes.count(shapes[0]) == len(shapes):
         return shapes[0]
     rank = max(map(len, shapes))
     aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     result: list[int] = []
     for sizes in zip(*aligned, strict=True):
-        wide = {size for size in sizes if size != 1}
+        wide = set(sizes)
+        wide.discard(1)
         if len(wide) > 1:
             find_symbols(tuple(wide), {})  # two values of one variable have an error of their own
             texts = " and ".join(str(list(shape)) for shape in shapes)
@@ -262,8 +270,13 @@ def broadcast_to(x: Node, shape: Shape) -> Node:
         return x
     if broadcast_shape(x.shape, shape) != shape:
         raise ShapeError(f"shape {list(x.shape)} does not broadcast to {list(shape)}")
-    if x.kind == "const":  # in one step: every number in an expression comes this way
-        return G.const(x.attr[0], shape, x.dtype, x.device)
+    return repeated(x, shape)
+
+
+def repeated(x: Node, shape: Shape) -> Node:
+    """`x` repeated to `shape`, to which it is known to broadcast."""
+    if x.shape == shape:
+        return x
     return G.expand(G.reshape(x, (1,) * (len(shape) - len(x.shape)) + x.shape), shape)
 
 
@@ -272,8 +285,8 @@ def broadcast(*nodes: Node) -> tuple[Node, ...]:
     dtype = nodes[0].dtype
     for node in nodes[1:]:
         dtype = promote(dtype, node.dtype)
-    shape = broadcast_shape(*(node.shape for node in nodes))
-    return tuple(broadcast_to(G.cast(node, dtype), shape) for node in nodes)
+    shape = broadcast_shape(*[node.shape for node in nodes])
+    return tuple([repeated(G.cast(node, dtype), shape) for node in nodes])
 
 
 def node_of(data: object, device: Place, dtype: DType | None) -> Node:
@@ -286,9 +299,11 @@ def node_of(data: object, device: Place, dtype: DType | None) -> Node:
         return G.const(data, (), dtype or dtypes.of(data), device)
     elif data is None:
         node = G.const(0, (0,), dtype or dtypes.default_float, device)
-    elif isinstance(data, np.ndarray | np.generic | list | tuple):
+    elif isinstance(data, _ARRAYS):
         node = _node_of_array(_as_array(data, dtype), device)
     else:
+        if why := not_taken(data):
+            raise Unsupported(why)
         raise InvalidType(
             f"a tensor cannot be made of {type(data).__module__}.{type(data).__qualname__}; pass a "
             "number, a nested list, a numpy array or a tensor, and another library's tensor to "
@@ -298,7 +313,7 @@ def node_of(data: object, device: Place, dtype: DType | None) -> Node:
 
 
 def _as_array(data: object, dtype: DType | None) -> npt.NDArray[Any]:
-    if isinstance(data, np.ndarray | np.generic):
+    if isinstance(data, (np.ndarray, np.generic)):
         return np.asarray(data)
     try:
         array = np.array(data)

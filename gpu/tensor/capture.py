@@ -311,7 +311,7 @@ def changed_number(first: Capture, second: Capture) -> tuple[str, str] | None:
         return None
     for x, y in zip(a, b, strict=True):
         if x != y and x[0] == "const":
-            return str(x[1]).strip("(,)"), str(y[1]).strip("(,)")
+            return str(x[1]), str(y[1])
     return None
 
 

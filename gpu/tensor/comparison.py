@@ -9,7 +9,7 @@ from gpu.compiler.ir import graph_build as G
 from gpu.core.dtype import dtypes, promote
 from gpu.core.errors import DTypeError, InvalidValue
 from gpu.tensor.arguments import Operand
-from gpu.tensor.base import TensorBase, broadcast_shape, broadcast_to, node_of
+from gpu.tensor.base import TensorBase, broadcast_shape, node_of, repeated
 from gpu.tensor.operands import Operands
 
 
@@ -91,8 +91,8 @@ class Comparison(Operands):
         if not isinstance(x, TensorBase) and not isinstance(y, TensorBase):
             a, b = node_of(x, self.device, dtype), node_of(y, self.device, dtype)
         shape = broadcast_shape(self.shape, a.shape, b.shape)
-        condition = broadcast_to(G.cast(self._node, dtypes.bool), shape)
-        sides = (broadcast_to(G.cast(side, dtype), shape) for side in (a, b))
+        condition = repeated(G.cast(self._node, dtypes.bool), shape)
+        sides = [repeated(G.cast(side, dtype), shape) for side in (a, b)]
         return self._wrap(G.alu("where", condition, *sides))
 
     def masked_fill(self, mask: Operand, value: Operand) -> Self:

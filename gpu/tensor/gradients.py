@@ -10,7 +10,7 @@ from gpu.compiler.ir.derivative import has_gradient
 from gpu.compiler.ir.graph import Node, toposort
 from gpu.core.errors import DTypeError, InvalidType, InvalidValue, ShapeError
 from gpu.tensor.autodiff import gradients
-from gpu.tensor.handle import Handle
+from gpu.tensor.handle import Handle, live_leaves
 
 if TYPE_CHECKING:
     from typing import Self
@@ -75,7 +75,7 @@ class Gradients(Handle):
         such tensor.
         """
         inside = set(toposort([self._node]))
-        leaves = [t for t in list(Handle._leaves.values()) if not inside.isdisjoint(t._nodes())]
+        leaves = [t for t in live_leaves() if not inside.isdisjoint(t._nodes())]
         found = self._gradients([t._nodes() for t in leaves], gradient)
         if all(node is None for node in found):
             raise InvalidValue(

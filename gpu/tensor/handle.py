@@ -134,7 +134,7 @@ class Handle:
 
     def _move(self, node: Node) -> None:
         """Takes the value of `node`: the step of a base from one version to the next."""
-        if id(self) in Handle._leaves:
+        if self._requires_grad:
             # Still a leaf: gradients end at the new value, not where that came from.
             node = _node_of_its_own(G.detach(node))
         self._note_write()
@@ -164,7 +164,7 @@ class Handle:
         """
         if node is self._value:
             return
-        if id(self) in Handle._leaves:
+        if self._requires_grad:
             self._earlier = (*self._earlier, self._value)
         elif leaf_nodes and reaches(self._value, leaf_nodes):
             return
@@ -217,7 +217,7 @@ class Handle:
         if id(self) in Handle._leaves:
             return
         node = self._node
-        if node.kind != "buffer" or any(node is leaf._value for leaf in _live_leaves()):
+        if node.kind != "buffer" or any(node is leaf._value for leaf in live_leaves()):
             # Equal expressions are one node; a leaf must be told from others of its value.
             node = _node_of_its_own(node)
         self._value, self._view = node, None
@@ -234,7 +234,7 @@ def releases(handles: Sequence[Handle]) -> list[Node]:
     return [
         handle._value
         for handle in handles
-        if id(handle) not in Handle._leaves and not (leaves and reaches(handle._value, leaves))
+        if not handle._requires_grad and not (leaves and reaches(handle._value, leaves))
     ]
 
 
@@ -262,8 +262,14 @@ def _node_of_its_own(node: Node) -> Node:
 
 def leaf_nodes() -> set[Node]:
     """Every node that a leaf's value is or has been known as."""
-    return {node for leaf in _live_leaves() for node in leaf._nodes()}
+    leaves = live_leaves()
+    if not leaves:
+        return set()
+    return {leaf._value for leaf in leaves}.union(*[leaf._earlier for leaf in leaves])
 
 
-def _live_leaves() -> list[Handle]:
-    return list(Handle._leaves.values())
+def live_leaves() -> list[Handle]:
+    """The tensors that ask for gradients."""
+    # There may be many, and this is asked for each value that is computed: `values()` is slow.
+    references = Handle._leaves.valuerefs()
+    return [leaf for reference in references if (leaf := reference()) is not None]

@@ -78,7 +78,7 @@ def read_index(index: object, shape: Shape) -> Region:
         elif isinstance(item, slice):
             ranges.append(_slice(item, shape[axis]))
             left.append(ranges[-1][1])
-        elif isinstance(item, TensorBase | np.ndarray):
+        elif isinstance(item, (TensorBase, np.ndarray)):
             pick = Pick(len(left), axis, item)
             taken = _checked_mask(pick, shape) if pick.is_mask else _checked_positions(pick, shape)
             ranges += [(0, size, 1) for size in taken]
@@ -91,9 +91,11 @@ def read_index(index: object, shape: Shape) -> Region:
 
 def _simplified(item: object) -> object:
     """An item with lists as arrays, and arrays of one integer as ints."""
-    if isinstance(item, bool | np.bool_):
+    if isinstance(item, (bool, np.bool_)):
         return np.asarray(item)
-    if isinstance(item, np.ndarray | Sequence) and not isinstance(item, str | bytes):
+    if isinstance(item, (int, slice)):
+        return item
+    if isinstance(item, (np.ndarray, Sequence)) and not isinstance(item, (str, bytes)):
         array = _array(item)
         return int(array) if array.dtype.kind in "iu" and not array.ndim else array
     if isinstance(item, TensorBase) and not (item.dtype.is_int or item.dtype is dtypes.bool):
@@ -130,7 +132,7 @@ def _without_ellipsis(items: tuple[Any, ...], shape: Shape) -> tuple[Any, ...]:
 def _axes_used(item: object) -> int:
     if item is None or item is Ellipsis:
         return 0
-    if isinstance(item, TensorBase | np.ndarray) and Pick(0, 0, item).is_mask:
+    if isinstance(item, (TensorBase, np.ndarray)) and Pick(0, 0, item).is_mask:
         return item.ndim
     return 1
 

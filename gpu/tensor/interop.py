@@ -24,6 +24,7 @@ from gpu.runtime.buffer import Buffer, own_copy
 from gpu.runtime.device import Device
 from gpu.tensor.arguments import integer, shape_of
 from gpu.tensor.base import TensorBase, node_of
+from gpu.tensor.cudaarrays import not_taken
 from gpu.tensor.operands import Operands
 
 Array = npt.NDArray[Any]
@@ -190,6 +191,8 @@ class Interop(Operands):
             InvalidValue: an address that is zero, or not a multiple of the size of an element.
             Unsupported: a device that cannot use such memory.
         """
+        if why := not_taken(ptr):
+            raise Unsupported(why)
         name, element, sizes = Device.canonicalize(device), to_dtype(dtype), shape_of(shape)
         address = integer(ptr, "ptr")
         if address <= 0 or address % element.itemsize:

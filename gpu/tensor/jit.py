@@ -28,7 +28,7 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar
 import numpy as np
 
 from gpu.compiler.ir import graph_build as G
-from gpu.compiler.ir.dims import Symbol, find_symbols, is_symbolic, plain
+from gpu.compiler.ir.dims import Symbol, any_symbols, find_symbols, is_symbolic, plain
 from gpu.compiler.ir.graph import Node
 from gpu.core.config import config
 from gpu.core.interrupts import put_off
@@ -117,9 +117,10 @@ class Jit(Generic[P, R]):
             return self._call(args, kwargs)
 
     def _call(self, args: Any, kwargs: Any) -> R:
-        arguments: list[Tensor] = []
+        found: dict[int, Tensor] = {}
         symbols: dict[str, Symbol] = {}
-        form = _form((args, kwargs), arguments, symbols)
+        form = _form((args, kwargs), found, symbols)
+        arguments = list(found.values())
         outside = self._outside(symbols)
         key = (form, _sharing(arguments), outside, Tensor.training, compile_settings())
         _compute(arguments)
@@ -144,17 +145,18 @@ class Jit(Generic[P, R]):
         code = getattr(function, "__code__", None)
         if code is None:
             return ()
-        cells = function.__closure__ or ()
-        named = [
-            (name, cell.cell_contents) for name, cell in zip(code.co_freevars, cells, strict=True)
-        ]
+        cells = [cell.cell_contents for cell in function.__closure__ or ()]
+        named = [*zip(code.co_freevars, cells, strict=True)]
         named += [(name, function.__globals__.get(name)) for name in code.co_names]
-        for _, value in named:
-            find_symbols(value, symbols)
+        if any_symbols():
+            for _, value in named:
+                find_symbols(value, symbols)
         return tuple(
-            (name, type(value), repr(plain(value)))
-            for name, value in named
-            if isinstance(value, _NUMBERS) or is_symbolic(value)
+            [
+                (name, type(value), repr(plain(value)))
+                for name, value in named
+                if isinstance(value, _NUMBERS) or is_symbolic(value)
+            ]
         )
 
     def _capture(self, key: Any, args: Any, kwargs: Any, arguments: list[Tensor]) -> Capture:
@@ -337,24 +339,26 @@ def _compute(arguments: list[Tensor]) -> None:
 def _sharing(arguments: list[Tensor]) -> tuple[int, ...]:
     """For each argument the number of the first one that shows elements of the same tensor."""
     bases = [id(t if t._view is None else t._view.base) for t in arguments]
-    return tuple(bases.index(base) for base in bases)
+    first: dict[int, int] = {}
+    return tuple([first.setdefault(base, number) for number, base in enumerate(bases)])
 
 
-def _form(value: Any, found: list[Tensor], symbols: dict[str, Symbol]) -> Any:
-    """The form of arguments: their structure, with each tensor once in `found`.
+def _form(value: Any, found: dict[int, Tensor], symbols: dict[str, Symbol]) -> Any:
+    """The form of arguments: their structure, with each tensor once in `found`, by its id.
 
     The variables of symbolic sizes and numbers are added to `symbols`.
     """
     if isinstance(value, Tensor):
-        for position, tensor in enumerate(found):
-            if tensor is value:
-                return ("same", position)
-        found.append(value)
-        find_symbols(value.shape, symbols)
-        where = (value.device, value.shard_axis)
-        return (plain(value.shape), value.dtype, where, value.requires_grad)
+        if id(value) in found:
+            return ("same", list(found).index(id(value)))
+        found[id(value)] = value
+        shape = value.shape
+        if any_symbols():
+            find_symbols(shape, symbols)
+            shape = plain(shape)
+        return (shape, value.dtype, value.device, value.shard_axis, value.requires_grad)
     if isinstance(value, (list, tuple)):
-        return (type(value).__name__, *(_form(v, found, symbols) for v in value))
+        return (type(value).__name__, *[_form(v, found, symbols) for v in value])
     if isinstance(value, dict):
         return ("dict", *((k, _form(v, found, symbols)) for k, v in value.items()))
     if is_symbolic(value):

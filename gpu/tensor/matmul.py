@@ -10,7 +10,7 @@ from gpu.core.dtype import DType, accumulator, promote, to_dtype
 from gpu.core.errors import ShapeError
 from gpu.tensor.arguments import Operand
 from gpu.tensor.arithmetic import Arithmetic
-from gpu.tensor.base import broadcast_shape, broadcast_to
+from gpu.tensor.base import broadcast_shape, repeated
 
 
 def multiply_and_sum(a: Node, b: Node, axes: tuple[int, ...], dtype: DType) -> Node:
@@ -89,8 +89,8 @@ def _matmul(a: Node, b: Node, dtype: DType) -> Node:
     whole = (*batch, rows, columns, inner)
     order = [*range(len(others)), len(others) + 1, len(others)]
     columns_first = G.permute(right, order)
-    left = broadcast_to(G.reshape(left, (*before, rows, 1, inner)), whole)
-    right = broadcast_to(G.reshape(columns_first, (*others, 1, columns, inner)), whole)
+    left = repeated(G.reshape(left, (*before, rows, 1, inner)), whole)
+    right = repeated(G.reshape(columns_first, (*others, 1, columns, inner)), whole)
     product = multiply_and_sum(left, right, (len(whole) - 1,), dtype)
     kept_rows = (rows,) if len(a.shape) > 1 else ()
     kept_columns = (columns,) if len(b.shape) > 1 else ()

@@ -36,7 +36,7 @@ class Movement(Comparison):
 
         Raises ShapeError where the number of elements differs.
         """
-        wanted = tuple(size_of(size, "a size") for size in items_of(shape, args))
+        wanted = tuple([size_of(size, "a size") for size in items_of(shape, args)])
         return self._reshaped(_solved(wanted, self.shape))
 
     def view(self, shape: Sizes, *args: int) -> Self:
@@ -237,8 +237,8 @@ def _solved(wanted: Shape, old: Shape) -> Shape:
         raise ShapeError(f"shape {list(wanted)}: only one size may be -1, others not negative")
     if has_symbols((wanted, old)):
         return _solved_symbolic(wanted, old)
-    known = math.prod(size for size in wanted if size != -1)
     total = math.prod(old)
+    known = abs(math.prod(wanted))  # of at most one -1
     if -1 not in wanted:
         if known != total:
             raise ShapeError(f"shape {list(old)} has {total} elements, {list(wanted)} has {known}")

@@ -8,7 +8,7 @@ from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Node
 from gpu.core.dtype import PyScalar, dtype_named, dtypes
 from gpu.tensor.arguments import Operand
-from gpu.tensor.base import TensorBase, broadcast
+from gpu.tensor.base import TensorBase
 
 
 class Operands(TensorBase):
@@ -29,7 +29,7 @@ class Operands(TensorBase):
 
     def _pair(self, x: Operand, reverse: bool = False) -> tuple[Self, Self]:
         """self and `x` of one dtype and shape, swapped with `reverse`."""
-        a, b = (self._wrap(node) for node in broadcast(self._node, self._as_node(x)))
+        a, b = map(self._wrap, self._operands(x))
         return (b, a) if reverse else (a, b)
 
     def _filled(self, value: PyScalar) -> Self:

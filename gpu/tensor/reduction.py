@@ -120,7 +120,8 @@ class Reduction(Activation):
         """exp(self) over its sum along `axis`, formed in float32 at least."""
         x = self._as_float() if dtype is None else self.cast(dtype)
         grown = x._below_top(axis).exp()
-        return grown.div(grown._reduce("add", axis, keepdim=True)).cast(x.dtype)
+        total = grown._reduce("add", axis, keepdim=True)
+        return grown.mul(total.reciprocal()).cast(x.dtype)  # one division for each sum
 
     def softmin(self, axis: int = -1, dtype: DType | str | None = None) -> Self:
         """`softmax` of -self."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gpu.tensor.casts import Casts
 from gpu.tensor.convolution import Convolution
 from gpu.tensor.creation import Creation
+from gpu.tensor.cudaarrays import INTERFACE, NOT_OFFERED
 from gpu.tensor.display import Display
 from gpu.tensor.interop import Interop
 from gpu.tensor.interpolation import Interpolation
@@ -51,6 +52,8 @@ class Tensor(
 
 
 def _why_missing(name: str) -> str:
+    if name == INTERFACE:
+        return NOT_OFFERED
     if name.startswith("__"):  # libraries ask for protocols so
         return f"a Tensor has no attribute {name!r}"
     from gpu.tensor.torchnames import missing_from_tensor

@@ -57,14 +57,14 @@ def first_difference(wanted: Iterable[Event], made: Iterable[Event]) -> Differen
                 reissue.call(event)
             except (AccessDenied, TransportError, OutOfMemory) as error:
                 answered = number < len(events) and _failed(events[number])
-                if not answered or "the recording differs" in str(error):
-                    return Difference(number, str(error))
+                if not answered or "the recording differs" in error.message:
+                    return Difference(number, error.message)
                 if failure is None:
-                    return Difference(number, f"{call_name(event)} fails: {error}")
+                    return Difference(number, f"{call_name(event)} fails: {error.message}")
             number += 1
         reissue.os.finish()
     except TransportError as error:
-        return Difference(number, str(error))
+        return Difference(number, error.message)
     finally:
         reissue.close()
     return None

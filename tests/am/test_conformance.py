@@ -7,8 +7,8 @@ from typing import Literal
 
 import pytest
 
-from am.bounded import bounded
 from am.kfd_target import KfdTarget
+from bounded import bounded
 from gpu.drivers.am.port import ComputeKind
 from gpu.hcq.conformance import CHECKS, commands
 

@@ -7,7 +7,7 @@ import gc
 import numpy as np
 import pytest
 
-from am.bounded import bounded
+from bounded import bounded
 from gpu.drivers.am.port import ComputeKind
 from gpu.hcq.conformance import CHECKS
 

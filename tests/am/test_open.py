@@ -72,11 +72,13 @@ def test_each_call_may_fail(number: int, step: int) -> None:
         system = SteppedOs(sim.os, failure)
         world = World(system, sim.waiter)
         try:
-            _open(world)
+            device = _open(world)
         except GpuError as error:
             assert isinstance(error, (TransportError, OutOfMemory, DeviceError)), error
         else:
             assert not failure.failed, f"{failure.failed} failed, and nothing was raised"
+            device.close()
+            sim.close()
             break
         failed.append(failure.failed)
         system.before = lambda call: None
@@ -254,8 +256,10 @@ def test_unplugging(after: int) -> None:
     try:
         device = _open(World(sim.os, sim.waiter))
     except (DeviceLost, TransportError):
+        sim.close()
         return
     with pytest.raises(DeviceLost):
         for _ in range(200):
             _works(device)
     device.close()
+    sim.close()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from backend.kernels import SIZE, job_of, loaded
-from gpu import Tensor
+from gpu import Tensor, Var
 from gpu.core.errors import GpuError, Unsupported
 from gpu.runtime.device import Device
 
@@ -113,6 +113,27 @@ def test_threads_share_a_device(device: str) -> None:
                 wrong.append(f"{number}: {total}")
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_threads_pass_values_of_their_own(device: str) -> None:
+    x = Tensor(np.arange(64, dtype=np.float32), device=device).realize()
+    length = Var("length", 1, 64)
+    assert x[: length.bind(3)].sum().item() == 3
+    wrong: list[str] = []
+
+    def work(number: int) -> None:
+        for step in range(40):
+            size = (step * 7 + number * 13) % 64 + 1
+            total = x[: length.bind(size)].sum().item()
+            if total != size * (size - 1) // 2:
+                wrong.append(f"{number}: {size} numbers are {total}")
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

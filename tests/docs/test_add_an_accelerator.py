@@ -27,6 +27,7 @@ from gpu.runtime.execute import realize, storage
 from prop.graphs import computed, on
 from prop.judge import check, expect
 from prop.programs import random_graph
+from registered import registered
 
 
 @pytest.fixture(scope="module")
@@ -130,12 +131,5 @@ def test_names_that_cannot_be_registered(toy: dict[str, Any]) -> None:
 
 
 def test_a_backend_may_be_a_module(toy: dict[str, Any]) -> None:
-    from gpu.core.devspec import DEVICES
-    from gpu.runtime.device import BACKENDS
-
-    register("TOY2", "gpu.backends.python.device")
-    try:
-        assert Device["TOY2"].device == "TOY2"
-    finally:
-        for table in (DEVICES, BACKENDS, Device._open):
-            table.pop("TOY2", None)
+    with registered("TOY2", "gpu.backends.python.device") as device:
+        assert device.device == "TOY2"

@@ -60,6 +60,18 @@ def model(flags, bytes, shorts, longs, halves, brains, unread, nothing):
 """
 
 
+NAMES = """
+'A "quoted" <b>heading</b> </script> of `some` ${kind}.'
+from gpu import Tensor, Var
+
+total = Tensor.zeros(3).contiguous().realize()
+inputs = {"größe": Tensor([1.0, 2.0, 3.0]), "n": Var("n", 1, 3).bind(2)}
+
+def model(größe, n):
+    return {'a"b\\'c': größe * 2, "</script>": größe[:n].sum(), "${x} `y`": total + größe}
+"""
+
+
 def check(site: Site, model: Model, rtol: float = 1e-6, atol: float = 1e-6) -> None:
     """Compares what the browser computes with what this process does."""
     folder = site.export(model)
@@ -77,6 +89,10 @@ def check(site: Site, model: Model, rtol: float = 1e-6, atol: float = 1e-6) -> N
 
 def test_digits(site: Site) -> None:
     check(site, site.load(DIGITS), rtol=1e-5, atol=1e-5)
+
+
+def test_names_of_any_kind(site: Site) -> None:
+    check(site, site.load(NAMES))
 
 
 def test_dtypes(site: Site) -> None:
@@ -373,7 +389,7 @@ def model(picture, count, longs, flags, nothing, large, special):
 """
 
 
-@pytest.mark.parametrize("source", [KINDS, DTYPES, CACHE, RANDOM.format(seed="")])
+@pytest.mark.parametrize("source", [KINDS, DTYPES, CACHE, NAMES, RANDOM.format(seed="")])
 def test_page_of_each_kind_of_input(site: Site, source: str) -> None:
     found = site.browser.run(f"""
         const frame = document.createElement("iframe");

@@ -197,6 +197,11 @@ def test_no_such_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "none.py: cannot be read, No such file" in capsys.readouterr().err
 
 
+def test_a_model_without_an_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "webgpu", "/dev/zero", str(tmp_path / "out")]) == 1
+    assert "/dev/zero: is a device" in capsys.readouterr().err
+
+
 def test_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = X + "def model(x): return x + 1"
     (tmp_path / "out").mkdir()
@@ -219,9 +224,11 @@ def test_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_places_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
+    (tmp_path / "circle").symlink_to("circle")
     for place, message in {
         tmp_path / "file": "is a file",
         tmp_path / "no" / "out": "there is no folder",
+        tmp_path / "circle": "a link that leads back to itself",
     }.items():
         assert main(["export", "webgpu", "model.py", str(place)]) == 1
         assert message in capsys.readouterr().err

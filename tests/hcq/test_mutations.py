@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-from types import FrameType
-
 import pytest
 
+from bounded import bounded
 from gpu.core.errors import GpuError
 from gpu.hcq.conformance import CHECKS
 from hcq.host_target import HostTarget
@@ -19,10 +17,6 @@ WORLDS = [(seed, bits) for seed in range(4) for bits in (32, 64)]
 LIMIT = 3.0  # seconds of the processor: a check that hangs has found its mistake
 
 
-def _stop(_: int, __: FrameType | None) -> None:
-    raise TimeoutError
-
-
 # What a mistake does in a finalizer is no concern of this process.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", MUTATIONS)
@@ -30,16 +24,12 @@ def test_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutation = MUTATIONS[name]
     check = CHECKS[mutation.found_by]
     mutation.apply(monkeypatch)
-    previous = signal.signal(signal.SIGVTALRM, _stop)
     try:
         for seed, bits in WORLDS:
-            signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT)
-            check(HostTarget(seed, bits))
+            with bounded(LIMIT):
+                check(HostTarget(seed, bits))
     except (GpuError, AssertionError, OSError, KeyError):
         return
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, previous)
     pytest.fail(f"{name} was not found by {mutation.found_by}")
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from am.bounded import bounded
+from bounded import bounded
 from gpu.core.errors import Unsupported
 from gpu.hcq.conformance import CHECKS
 from nv.rm_target import RmTarget

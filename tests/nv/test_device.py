@@ -69,6 +69,7 @@ def test_copies_are_on_the_engines_that_are_good_at_them(chip: str) -> None:
             used += [channel.group.engine - 9 for channel in moved]
         assert tuple(used) == ENGINES[chip]
     assert target.complaints() == []
+    target.close()
 
 
 def test_an_engine_that_reaches_no_host_memory_is_not_taken() -> None:
@@ -82,6 +83,7 @@ def test_an_engine_that_reaches_no_host_memory_is_not_taken() -> None:
         buffer = upload(device, numbers(1))
         assert (download(device, buffer) == numbers(1)).all()
     assert target.complaints() == []
+    target.close()
 
 
 def test_what_the_table_gives_to_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,6 +104,7 @@ def test_what_the_table_gives_to_a_kernel(monkeypatch: pytest.MonkeyPatch) -> No
             assert whole == bytes(start) + data[start : start + size] + bytes(1024 - start - size)
             assert target.sim.counts.kernels - before == kernels, (size, start)
     assert target.complaints() == []
+    target.close()
 
 
 @pytest.mark.parametrize("kind", ["compute", "copy"])

@@ -30,18 +30,20 @@ from gpu.core.errors import (
 from gpu.hcq.buffer import HCQBuffer
 from gpu.runtime.device import Device
 from gpu.runtime.execute import storage
+from simulated import SIMULATED, own_machines
 from unit.linear_kernels import Kernel, scratch_kernel
 
-SIM = "gh100,ga102,ad102,gb202,gh100,gh100,gh100"
+SIM = SIMULATED["NV"]
 N = 48
 MANY = 600  # of a loop that no compiler unrolls
-NAMES = {"NV": "sm_90", "NV:1": "sm_86", "NV:2": "sm_89", "NV:3": "sm_120"}
+NAMES = {"NV": "sm_90", "NV:4": "sm_86", "NV:5": "sm_89", "NV:6": "sm_120"}
 
 
 @pytest.fixture
 def nv(need: Callable[[str], None]) -> Iterator[None]:
     need("nvrtc")
     with Context(SIM=SIM, DEV="NV"):
+        opened("NV")
         yield
         assert simulated(SIM).machine.debug.violations == []
 
@@ -56,16 +58,13 @@ def opened(name: str) -> NVDevice:
     return device
 
 
-@pytest.mark.parametrize(("far", "direct"), [("NV:5", True), ("NV:1", False)])
+@pytest.mark.parametrize(("far", "direct"), [("NV:1", True), ("NV:4", False)])
 def test_tensors_go_to_peers_directly(
     nv: None, far: str, direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GPUs of two generations are no peers here: what they exchange goes through the host.
-
-    Other tests may have opened `NV` in a machine of its own.
-    """
+    """GPUs of two generations are no peers here: what they exchange goes through the host."""
     a, through_host = matrix(24, 20), []
-    x = (Tensor(a, device="NV:6") * 2).realize()
+    x = (Tensor(a, device="NV") * 2).realize()
     copy_out = QueueAllocator.copy_out
 
     def counted(self: QueueAllocator, data: memoryview, memory: HCQBuffer) -> None:
@@ -79,7 +78,7 @@ def test_tensors_go_to_peers_directly(
         x = (x * 3).realize()
         np.testing.assert_array_equal((y * 2).numpy(), (a * 2 + 1) * 2)
         a = a * 3
-    back = (y + 1).to("NV:6").numpy()
+    back = (y + 1).to("NV").numpy()
     np.testing.assert_allclose(back, a / 3 * 2 + 2, rtol=1e-5, atol=1e-5)
     assert through_host == ([] if direct else [a.nbytes, a.nbytes])
 
@@ -107,8 +106,8 @@ def test_every_generation(nv: None, name: str) -> None:
 def test_ptx_of_our_own(nv: None, need: Callable[[str], None]) -> None:
     need("nvjitlink")
     a = matrix(24, 20)
-    with Context(DEV="NV:4:PTX"):
-        device = opened("NV:4")
+    with Context(DEV="NV:2:PTX"):
+        device = opened("NV:2")
         assert device.describe()["renderer"] == "PTX"
         found = (Tensor(a) @ Tensor(a.T) / (1 + Tensor(a).abs().max())).numpy()
     exact = a.astype(np.float64) @ a.T / (1 + np.abs(a).max())
@@ -117,9 +116,9 @@ def test_ptx_of_our_own(nv: None, need: Callable[[str], None]) -> None:
 
 def test_copies_between_gpus_and_empty_ones(nv: None) -> None:
     a = matrix(30, 7)
-    second = (Tensor(a) + 1).to("NV:1") * 2
-    assert second.device == "NV:1"
-    np.testing.assert_allclose(second.to("NV:3").numpy(), (a + 1) * 2, rtol=1e-6)
+    second = (Tensor(a) + 1).to("NV:4") * 2
+    assert second.device == "NV:4"
+    np.testing.assert_allclose(second.to("NV:6").numpy(), (a + 1) * 2, rtol=1e-6)
     assert Tensor(np.zeros((0, 3), np.float32)).sum().item() == 0
 
 
@@ -153,7 +152,7 @@ def test_what_is_fetched_ahead_of_code_is_mapped(nv: None, name: str) -> None:
     np.testing.assert_array_equal(found.numpy(), np.arange(3.0) * 0.1)
 
 
-@pytest.mark.parametrize("name", ["NV", "NV:3"])
+@pytest.mark.parametrize("name", ["NV", "NV:6"])
 def test_arrays_of_a_thread_are_in_local_memory(nv: None, name: str) -> None:
     device, source = opened(name), scratch_kernel(MANY).program()
     lib = device.compiler.compile(device.renderer.render(source))
@@ -227,13 +226,13 @@ def test_a_bad_pointer_and_going_on(nv: None, name: str) -> None:
     ],
 )
 def test_what_this_version_lacks(spec: str, text: str) -> None:
-    with Context(SIM="gh100"), pytest.raises(Unsupported, match=text):
+    with own_machines(), Context(SIM="gh100"), pytest.raises(Unsupported, match=text):
         open_device("NV", parse_device_spec(spec))
 
 
 def test_a_gpu_that_is_not_there() -> None:
-    with Context(SIM="gh100"), pytest.raises(InvalidIndex, match="this machine has 1"):
-        open_device("NV:1", parse_device_spec("NV:1"))
+    with Context(SIM=SIM), pytest.raises(InvalidIndex, match="this machine has 7"):
+        open_device("NV:7", parse_device_spec("NV:7"))
 
 
 def test_chips_of_another_vendor() -> None:

@@ -11,6 +11,7 @@ from gpu.backends.nv.device import NVDevice, open_device
 from gpu.core.devspec import parse_device_spec
 from gpu.core.errors import ConfigError
 from gpu.drivers.nv.variants import QUESTIONS, parse_variants, variants_text
+from simulated import own_machines
 
 
 def test_every_variant_can_be_named() -> None:
@@ -41,10 +42,11 @@ def test_what_is_wrong_is_named(text: str, why: str) -> None:
 
 def test_devices_are_opened_with_it(need: Callable[[str], None]) -> None:
     need("nvrtc")
-    with Context(SIM="gh100", NV_VARIANTS="copy channel=none"):
+    with own_machines(), Context(SIM="gh100", NV_VARIANTS="copy channel=none"):
         device = open_device("NV", parse_device_spec("NV"))
         assert isinstance(device, NVDevice)
         assert "copy" not in device.queues.port.queues
         device.queues.close()
-    with Context(SIM="gh100", NV_VARIANTS="copy=none"), pytest.raises(ConfigError, match="copy"):
+    wrong = Context(SIM="gh100", NV_VARIANTS="copy=none")
+    with own_machines(), wrong, pytest.raises(ConfigError, match="copy"):
         open_device("NV", parse_device_spec("NV"))

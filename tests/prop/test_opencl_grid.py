@@ -10,11 +10,12 @@ import pytest
 
 from gpu.backends.cl.device import CLDevice
 from gpu.core.devspec import DeviceSpec
-from gpu.runtime.device import BACKENDS, Compiled, Device, register
+from gpu.runtime.device import Compiled
 from gpu.runtime.execute import realize, storage
 from prop.graphs import computed, on
 from prop.judge import check, expect
 from prop.programs import random_graph
+from registered import registered
 from unit.cl_kernels import cl_device, grid_target
 
 
@@ -35,13 +36,11 @@ KINDS = {"CLGRID": open_grid, "CLBLOCKS": open_blocks}
 @pytest.mark.parametrize("kind", KINDS)
 def test_grids_keep_the_meaning(kind: str, batch: int, need: Callable[[str], None]) -> None:
     need("opencl")
-    if kind not in BACKENDS:
-        register(kind, KINDS[kind])
-    device = Device[kind].device
-    for seed in range(3000 + batch * 5, 3000 + batch * 5 + 5):
-        rng = np.random.default_rng(seed)
-        roots, inputs = random_graph(rng, depth=int(rng.integers(3, 31)), max_size=2000)
-        if wanted := computed(roots):
-            done = realize(on(device, wanted, inputs))
-            got = [storage(node).copy_out().reshape(node.shape) for node in done]
-            check(got, expect(wanted, inputs, rng), wanted)
+    with registered(kind, KINDS[kind]) as device:
+        for seed in range(3000 + batch * 5, 3000 + batch * 5 + 5):
+            rng = np.random.default_rng(seed)
+            roots, inputs = random_graph(rng, depth=int(rng.integers(3, 31)), max_size=2000)
+            if wanted := computed(roots):
+                done = realize(on(device.device, wanted, inputs))
+                got = [storage(node).copy_out().reshape(node.shape) for node in done]
+                check(got, expect(wanted, inputs, rng), wanted)

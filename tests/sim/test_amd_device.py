@@ -12,9 +12,10 @@ from gpu.backends.amd.device import AMDDevice, open_device
 from gpu.core import hostmem
 from gpu.core.devspec import parse_device_spec
 from gpu.core.errors import DeviceError, DeviceLost, GpuFault, InvalidIndex, Unsupported
-from gpu.runtime.device import Device
+from gpu.runtime.device import Compiled, Device
+from simulated import SIMULATED, own_machines
 
-SIM = "gfx1100,gfx1100"
+SIM = SIMULATED["AMD"]
 
 
 @pytest.fixture(autouse=True)
@@ -45,8 +46,11 @@ def test_tensors_on_two_gpus() -> None:
 
 def test_a_bad_pointer_and_going_on() -> None:
     """After a fault the device works again, with the memory it had."""
-    with Context(SIM="gfx1100"):  # a machine of its own: its GPU is in another context afterwards
-        device = open_device("AMD", parse_device_spec("AMD"))
+    with own_machines(), Context(SIM="gfx1100"):  # its GPU is in another context afterwards
+        _fault_and_go_on(open_device("AMD", parse_device_spec("AMD")))
+
+
+def _fault_and_go_on(device: Compiled) -> None:
     assert isinstance(device, AMDDevice)
     a, found = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
     hole, kept = hostmem.reserve(1 << 16), device.allocator.alloc(256)
@@ -81,7 +85,7 @@ def test_timing_empty_and_large_copies() -> None:
     ],
 )
 def test_what_this_version_lacks(spec: str, text: str) -> None:
-    with pytest.raises(Unsupported, match=text):
+    with own_machines(), pytest.raises(Unsupported, match=text):
         open_device("AMD", parse_device_spec(spec))
 
 
@@ -92,7 +96,7 @@ def test_chips_whose_code_no_model_runs(chip: str) -> None:
 
 
 def test_a_gpu_that_is_not_there() -> None:
-    with pytest.raises(InvalidIndex, match="there are 2"):
+    with own_machines(), pytest.raises(InvalidIndex, match="there are 2"):
         open_device("AMD:2", parse_device_spec("AMD:2"))
 
 

@@ -13,7 +13,8 @@ import pytest
 
 import gpu
 from gpu import Context, Tensor, Var
-from gpu.backends.amd.device import AMDDevice, _world
+from gpu.backends.amd import device as amd
+from gpu.backends.amd.device import AMDDevice
 from gpu.backends.hcq import graph as queue_graph
 from gpu.backends.hcq.graph import ONE_BY_ONE, QueueGraph
 from gpu.backends.hcq.program import QueueProgram
@@ -25,6 +26,7 @@ from gpu.core.trace import read_trace
 from gpu.drivers.am.device import KfdDevice
 from gpu.hcq.buffer import HCQBuffer
 from gpu.runtime.device import Device
+from simulated import SIMULATED, own_machines
 from unit.linear_kernels import Kernel, scratch_kernel
 
 Ints = npt.NDArray[np.int64]
@@ -34,7 +36,7 @@ N = 48
 @pytest.fixture(autouse=True)
 def device(need: Callable[[str], None]) -> Iterator[AMDDevice]:
     need("llvmlite")
-    with Context(SIM="gfx1100,gfx1100", DEV="AMD"):
+    with Context(SIM=SIMULATED["AMD"], DEV="AMD"):
         opened = Device["AMD"]
         assert isinstance(opened, AMDDevice)
         yield opened
@@ -268,8 +270,6 @@ def test_slots_that_there_are_not(device: AMDDevice) -> None:
 def test_a_simulated_world_is_recorded(tmp_path: Path) -> None:
     """Drivers of simulated GPUs are recorded like others: one session, from opening to closing."""
     file = tmp_path / "trace"
-    with Context(TRACE=str(file)):
-        world = _world.__wrapped__("gfx1100")
-    with KfdDevice.open(world):
+    with own_machines(), Context(TRACE=str(file)), KfdDevice.open(amd._world("gfx1100")):
         pass
     assert {"Open", "Ioctl", "Map"} <= {type(event).__name__ for event in read_trace(file)}

@@ -12,6 +12,7 @@ from gpu.backends.hcq.memory import QueueAllocator
 from gpu.core.errors import Unsupported
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.device import HCQDevice
+from simulated import SIMULATED
 
 
 def test_tensors_go_to_peers_directly(
@@ -30,7 +31,7 @@ def test_tensors_go_to_peers_directly(
     def refuse(self: HCQBuffer, device: HCQDevice) -> None:
         raise Unsupported("there is no link")
 
-    with Context(SIM="gfx1100,gfx1100", DEV="AMD"), caplog.at_level("INFO"):
+    with Context(SIM=SIMULATED["AMD"], DEV="AMD"), caplog.at_level("INFO"):
         x = (Tensor(a) * 2).realize()
         with monkeypatch.context() as patch:
             patch.setattr(QueueAllocator, "copy_out", counted)

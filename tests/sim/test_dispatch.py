@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from gpu.sim.amd.dispatch import Dispatch, KernelMemory, RunningKernel, Size3
@@ -61,8 +63,10 @@ def recorder() -> Recorder:
 
 
 @pytest.fixture
-def user_with_kernels(recorder: Recorder) -> RawKfd:
-    return RawKfd(SimWorld(seed=3, executor=recorder).process)
+def user_with_kernels(recorder: Recorder) -> Iterator[RawKfd]:
+    world = SimWorld(seed=3, executor=recorder)
+    yield RawKfd(world.process)
+    world.close()
 
 
 def test_empty_dispatch(user_with_kernels: RawKfd, recorder: Recorder) -> None:

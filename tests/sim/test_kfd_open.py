@@ -182,6 +182,7 @@ def test_unplug() -> None:
             user.call("get_version")
     with fails(errno.ENODEV):
         user.os.open("/dev/dri/renderD128", os.O_RDWR)
+    world.close()
 
 
 def test_what_a_process_leaves(world: SimWorld) -> None:

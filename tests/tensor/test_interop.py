@@ -8,7 +8,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -314,3 +314,23 @@ def test_a_capsule_is_taken_once() -> None:
     Tensor.from_dlpack(capsule)
     with pytest.raises(InvalidType, match="taken already"):
         Tensor.from_dlpack(capsule)
+
+
+class OnCuda:
+    """What an array of cupy's shows."""
+
+    __cuda_array_interface__: ClassVar = {"data": (0x7F00_0000, False), "shape": (2,)}
+
+
+@pytest.mark.parametrize("take", [Tensor, lambda x: Tensor.from_blob(x, 2)])
+def test_arrays_of_cuda_are_refused_with_the_way_that_works(take: Callable[[Any], Any]) -> None:
+    says = "OnCuda.*outside of CUDA's own driver.*through the host"
+    with pytest.raises(Unsupported, match=says):
+        take(OnCuda())
+
+
+def test_a_tensor_says_why_cuda_cannot_have_its_memory() -> None:
+    x = computed()
+    assert not hasattr(x, "__cuda_array_interface__")
+    with pytest.raises(AttributeError, match=r"page tables of its own.*through the host"):
+        _ = x.__cuda_array_interface__

@@ -107,18 +107,39 @@ def test_a_library_of_another_kind_is_refused() -> None:
         OpenCL(ctypes.CDLL(None))
 
 
-def test_a_driver_that_does_not_load_is_named(tmp_path: Path, need: Callable[[str], None]) -> None:
+def test_drivers_that_cannot_be_used_are_named(tmp_path: Path, need: Callable[[str], None]) -> None:
     need("opencl")
-    (tmp_path / "broken.icd").write_text("libnowhere.so.7\n")
+    contents = {
+        "absent": b"libnowhere.so.7\n",
+        "another": b"libc.so.6\nwith a second line\n",
+        "bytes": b"\xff\x00",
+        "empty": b"",
+    }
+    for name, content in contents.items():
+        (tmp_path / f"{name}.icd").write_bytes(content)
+    (tmp_path / "folder.icd").mkdir()
+    told = [
+        *("absent.icd names the driver 'libnowhere.so.7', which does not load", "pocl-opencl-icd"),
+        *("'libc.so.6', which is no driver", "bytes.icd", "''", "folder.icd cannot be read"),
+    ]
     code = "from gpu import Device; Device['CL']"
-    for folder, words in ((tmp_path, "libnowhere.so.7, which does not load"), ("/", "no platform")):
+    for folder, wanted in ((tmp_path, told), (Path("/"), ["no platform"])):
         done = subprocess.run(
             [sys.executable, "-c", code],
             env={"OCL_ICD_VENDORS": str(folder), "PYTHONPATH": str(Path(__file__).parents[2])},
             capture_output=True, text=True, check=False, timeout=60,
         )  # fmt: skip
-        assert "DeviceError" in done.stderr and words in done.stderr
-        assert "pocl-opencl-icd" in done.stderr
+        assert "DeviceError" in done.stderr
+        assert [word for word in wanted if word not in done.stderr] == []
+
+
+def test_a_platform_that_is_not_there_may_have_a_broken_driver(
+    tmp_path: Path, device: CLDevice
+) -> None:
+    (tmp_path / "big.icd").write_text("libbig.so")
+    for wanted in ("big", "²"):
+        with pytest.raises(ConfigError, match=r"libbig\.so', which does not load"):
+            find_devices(device.context.api, str(tmp_path), wanted)
 
 
 def test_platforms_are_chosen_by_number_or_name(device: CLDevice) -> None:

@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpu import Context, Device
 from gpu.cli import demo_picture, demo_simulated, png
 from gpu.cli.demo_training import BATCH, Training, batches
 from gpu.cli.main import main
 from gpu.core.errors import DTypeError, FormatError, InvalidValue, ShapeError
 from gpu.data import DIGITS_FILE, load_digits, split_digits
 from gpu.sim.world import SimWorld
+from simulated import SIMULATED
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -133,6 +135,15 @@ def test_the_learning_rate_falls_to_zero() -> None:
     assert np.allclose(rates, [0.0075, 0.005, 0.0025, 0], atol=1e-7)
 
 
+@pytest.fixture
+def simulated_gpu(need: Callable[[str], None]) -> None:
+    """The one that other tests use too is open: the demo would open `AMD` on a smaller machine."""
+    need("llvmlite")
+    with Context(SIM=SIMULATED["AMD"], DEV="AMD"):
+        Device["AMD"].synchronize()
+
+
+@pytest.mark.usefixtures("simulated_gpu")
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_it_learns(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "picture.png"
@@ -152,6 +163,7 @@ def test_it_learns(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert decode(path.read_bytes()).ndim == 3
 
 
+@pytest.mark.usefixtures("simulated_gpu")
 def test_machines_of_others_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that ends while the demo simulates has done nothing for it."""
     training = Training(seed=0, steps=1)

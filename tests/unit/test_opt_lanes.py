@@ -11,8 +11,12 @@ from gpu.compiler.ir.kernel_text import parse_kernel
 from gpu.compiler.ir.kernel_verify import verify_kernel
 from gpu.compiler.ir.linear import Program, block_size, team_bytes
 from gpu.compiler.ir.linear_interp import interpret_linear
+from gpu.compiler.lower import streams
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.lower.quads import MANY_LOADS
+from gpu.compiler.opt import transpose
+from gpu.compiler.opt.columns import FAR_BYTES
+from gpu.compiler.opt.independence import is_independent
 from gpu.compiler.opt.opts import Bind, Sink, Split, Stage
 from gpu.compiler.opt.policy import schedule
 from gpu.compiler.opt.tree import reads as reads_of
@@ -166,6 +170,37 @@ def test_large_transpositions_go_past_the_caches(n: int, streams: bool) -> None:
     assert any(inst.attr[0] for inst in stores) == streams
 
 
+TURNED = """kernel turned(out: f32[{size}] global, x: f32[{size}] global, y: f32[{size}] global)
+  loop b serial 2
+    loop i serial {m}
+      loop j serial {n}
+        out[{area}*b + {n}*i + j] = {value}
+"""
+ACROSS, ALONG = "x[{area}*b + {m}*j + i]", "y[{area}*b + {n}*i + j]"
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "height", "width"), [(53, 50, 24, 32), (16, 35, 16, 32), (40, 32, 40, 32)]
+)
+@pytest.mark.parametrize("added", [False, True])
+def test_large_transpositions_go_by_tiles(
+    m: int, n: int, height: int, width: int, added: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "STREAMED_BYTES", 1)
+    monkeypatch.setattr(transpose, "READ_BYTES", 40 * 4)
+    monkeypatch.setattr(transpose, "WRITTEN_BYTES", 32 * 4)
+    value = (f"add({ACROSS}, {ALONG})" if added else ACROSS).format(m=m, n=n, area=m * n)
+    text = TURNED.format(m=m, n=n, size=2 * m * n, area=m * n, value=value)
+    kernel, opts = schedule(parse_kernel(text), LANES)
+    verify_kernel(kernel)
+    assert Stage("io", "x", ("ii", "ji")) in opts
+    assert {Split("i", height, "peel"), Split("j", width, "peel")} <= set(opts)
+    assert sum(isinstance(s, K.Loop) and is_independent(s) for s in kernel.body.body) == 1
+    x, y = random(2, n, m), random(2, m, n)
+    wanted = (x.transpose(0, 2, 1) + (y if added else 0)).reshape(-1)
+    np.testing.assert_array_equal(result(kernel, LANES, x, y), wanted)
+
+
 def test_lanes_of_a_cpu_share_rows_that_are_gone_through_several_times() -> None:
     kernel, _ = schedule(parse_kernel(SOFTMAX.format(size=3 * 512, rows=3, columns=512)), POSING)
     assert block_size(linearize(kernel, POSING)) == (64,)
@@ -192,13 +227,14 @@ kernel columns(p0: f32[{width}] global, p1: f32[{size}] global)
 
 @pytest.mark.parametrize("width", [256, 784, 999])
 def test_reductions_of_columns_walk_along_rows(width: int) -> None:
-    text = COLUMNS.format(width=width, rows=400, size=400 * width)
+    rows = -(-FAR_BYTES // (4 * width))  # just so many that a core's cache does not hold them
+    text = COLUMNS.format(width=width, rows=rows, size=rows * width)
     kernel, opts = schedule(parse_kernel(text), LANES)
     verify_kernel(kernel)
     (sunk,) = (opt for opt in opts if isinstance(opt, Sink))
     masked = any(isinstance(opt, Split) and opt.tail == "mask" for opt in opts)
     assert len(sunk.axes) == 3 and masked == (width == 999)
-    x = np.random.default_rng(0).integers(-9, 9, (400, width)).astype(np.float32)
+    x = np.random.default_rng(0).integers(-9, 9, (rows, width)).astype(np.float32)
     wanted = 2 * (x - x.sum(0)).max(0)
     np.testing.assert_array_equal(result(kernel, LANES, x), wanted)
 

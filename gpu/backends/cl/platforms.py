@@ -19,6 +19,7 @@ KINDS: Final = {
     cl.CL_DEVICE_TYPE_CPU: "CPU",
 }
 """Types of devices, in the order in which `DEV=CL` prefers them."""
+_DRIVER_ENTRY: Final = "clGetExtensionFunctionAddress"  # how loaders enter drivers (cl_khr_icd)
 _PIXEL: Final = 16  # bytes of the largest pixel there is: four floats
 
 
@@ -107,18 +108,35 @@ def _platform(api: OpenCL, handle: int) -> Platform:
 
 
 def _broken_drivers(vendors: str) -> str:
-    """What keeps the drivers that are registered from being loaded, for an error message.
+    """What keeps the drivers that are registered from being used, for an error message.
 
-    Each file ``*.icd`` of the folder names the library of a driver (cl_khr_icd).
+    Each file ``*.icd`` of the folder has the library of a driver in its first line (cl_khr_icd).
+    The loader skips those that it cannot use without a word.
     """
     reasons = []
     for path in sorted(Path(vendors).glob("*.icd")):
-        library = read_bytes(path).decode(errors="replace").strip()
         try:
-            ctypes.CDLL(library)
+            lines = read_bytes(path).decode(errors="replace").splitlines()
         except OSError as error:
-            reasons.append(f"; {path} names the driver {library}, which does not load: {error}")
+            reasons.append(f"; {path} cannot be read: {error.strerror}")
+            continue
+        library = lines[0].strip() if lines else ""
+        if reason := _broken_driver(library):
+            reasons.append(f"; {path} names the driver {library!r}, {reason}")
     return "".join(reasons)
+
+
+def _broken_driver(library: str) -> str:
+    """What is wrong with the library of a driver; empty where nothing can be seen to be."""
+    if not library or "\0" in library:
+        return "which is no name of a library"
+    try:
+        loaded = ctypes.CDLL(library)
+    except OSError as error:
+        return f"which does not load: {error}"
+    if not hasattr(loaded, _DRIVER_ENTRY):
+        return f"which is no driver: it has no function {_DRIVER_ENTRY}"
+    return ""
 
 
 def find_devices(api: OpenCL, vendors: str, wanted: str = "") -> list[DeviceInfo]:
@@ -131,7 +149,10 @@ def find_devices(api: OpenCL, vendors: str, wanted: str = "") -> list[DeviceInfo
     chosen = [p for i, p in enumerate(platforms) if _is_wanted(i, p, wanted)]
     if not chosen:
         known = ", ".join(f"{i}: {p.name}" for i, p in enumerate(platforms))
-        raise ConfigError(f"CL_PLATFORM={wanted} is no platform of this machine; it has {known}")
+        raise ConfigError(
+            f"CL_PLATFORM={wanted} is no platform of this machine; it has {known}"
+            f"{_broken_drivers(vendors)}"
+        )
     found = [device for platform in chosen for device in _devices_of(api, platform)]
     if not found:
         names = ", ".join(p.name for p in chosen)
@@ -141,7 +162,7 @@ def find_devices(api: OpenCL, vendors: str, wanted: str = "") -> list[DeviceInfo
 
 
 def _is_wanted(number: int, platform: Platform, wanted: str) -> bool:
-    if wanted.isdigit():
+    if wanted.isdecimal():
         return number == int(wanted)
     return wanted.lower() in f"{platform.name}\0{platform.vendor}".lower()
 

@@ -25,10 +25,16 @@ _VALUE: Final = ctypes.sizeof(c_int64)
 
 
 class Scratch:
-    """Memory that kernels use while they run, shared by all: a queue runs one after another."""
+    """Memory that kernels use while they run, shared by all: a queue runs one after another.
+
+    Attributes:
+        lock: held from asking for memory until the launch on it is in the queue: another thread
+            that needs more gives back what there was.
+    """
 
     def __init__(self, allocator: CLAllocator):
         self._allocator = allocator
+        self.lock = threading.RLock()
         self._size = 0
         self._memory: CLMemory | None = None
 
@@ -145,8 +151,9 @@ class CLProgram(Program):
         """
         with self._lock:
             if wait:
-                self.pass_arguments(self._launcher, bufs, vals)
-                return self._timed()
+                with self._scratch.lock:
+                    self.pass_arguments(self._launcher, bufs, vals)
+                    return self._timed()
             self.launch(self._launcher, bufs, vals)
         for memory in bufs:
             if memory.borrowed:  # its owner may change it as soon as this is computed
@@ -156,6 +163,13 @@ class CLProgram(Program):
 
     def launch(self, launcher: Launcher, bufs: Sequence[CLMemory], vals: Sequence[int]) -> None:
         """Passes the arguments and launches."""
+        if not self._scratch_bytes:
+            self._launch(launcher, bufs, vals)
+            return
+        with self._scratch.lock:
+            self._launch(launcher, bufs, vals)
+
+    def _launch(self, launcher: Launcher, bufs: Sequence[CLMemory], vals: Sequence[int]) -> None:
         passed = self.pass_arguments(launcher, bufs, vals)
         if self.context.order is None:
             launcher.enqueue()

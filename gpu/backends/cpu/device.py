@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.backends.cpu.graph import CPUGraph
+from gpu.backends.cpu.native import read_memory, write_memory
 from gpu.backends.cpu.program import CPUProgram
 from gpu.compiler.render.llvm import LLVMRenderer
 from gpu.compiler.render.llvm_target import host_target, missing_here
@@ -65,13 +66,11 @@ class CPUAllocator(LRUAllocator[int]):
 
     def copy_in(self, memory: int, data: memoryview) -> None:
         """Copies bytes to an address."""
-        source = np.frombuffer(data, np.uint8)
-        ctypes.memmove(memory, source.ctypes.data, source.size)
+        write_memory(memory, data)
 
     def copy_out(self, data: memoryview, memory: int) -> None:
         """Copies bytes from an address."""
-        target = np.frombuffer(data, np.uint8)
-        ctypes.memmove(target.ctypes.data, memory, target.size)
+        read_memory(data, memory)
 
 
 class CPU(Compiled):

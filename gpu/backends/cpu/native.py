@@ -17,6 +17,24 @@ def native_function(address: int, signature: str) -> Callable[..., Any]:
     return function
 
 
+def read_memory(target: memoryview, address: int) -> None:
+    """Copies bytes from an address, as many as `target` has, without the interpreter lock."""
+    ffi = _ffi()
+    _copy()(ffi.from_buffer(target), ffi.cast("char *", address), target.nbytes)
+
+
+def write_memory(address: int, source: memoryview) -> None:
+    """Copies the bytes of `source` to an address, without the interpreter lock."""
+    ffi = _ffi()
+    _copy()(ffi.cast("char *", address), ffi.from_buffer(source), source.nbytes)
+
+
+@cache
+def _copy() -> Callable[..., Any]:
+    memmove = c_library_addresses(["memmove"])["memmove"]
+    return native_function(memmove, "void(*)(char *, char const *, size_t)")
+
+
 def c_library_addresses(names: Iterable[str]) -> dict[str, int]:
     """Addresses of functions of the C library. Raises AttributeError for one it lacks."""
     library = ctypes.CDLL(None)

@@ -37,7 +37,7 @@ from gpu.compiler.ir.linear import Program as LinearProgram
 from gpu.compiler.ir.linear_interp import interpret_linear
 from gpu.compiler.ir.linear_text import parse_linear, print_linear
 from gpu.compiler.ir.linear_verify import verify_linear
-from gpu.compiler.ir.matrix import MATRICES
+from gpu.compiler.ir.matrix import WARP, names_for
 from gpu.compiler.ir.optable import OPS
 from gpu.compiler.target import Native, Target
 from gpu.compiler.toolchain.base import Compiler
@@ -61,8 +61,9 @@ BLOCKS: Final = replace(
     shared_bytes=8192,
     warp=4,
     shuffle=4,
+    access_bytes=16,
     registers=128,
-    matrices=tuple(MATRICES),
+    matrices=names_for(WARP),
 )
 """The same as a GPU with small blocks of threads, which share memory, meet, and must not race."""
 

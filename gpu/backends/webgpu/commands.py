@@ -220,6 +220,8 @@ class Staging:
             self._handle, api.MapMode_Read, 0, size, info_for(callback)
         )
         connection.wait(future)
+        if statuses == [api.MapAsyncStatus_Aborted] and not connection.lost:
+            connection.lost = "reading memory was given up"  # before the callback for the loss came
         connection.check("reading memory")
         if statuses != [api.Status_Success]:
             raise DeviceError(f"WebGPU: reading {size:,} bytes failed with status {statuses}")

@@ -34,10 +34,11 @@ _NO_FOLDER: Final = "/nonexistent"
 _SCOPES: Final = (
     api.ErrorFilter_Internal, api.ErrorFilter_OutOfMemory, api.ErrorFilter_Validation,
 )  # fmt: skip
+_FALLBACK: Final = "FALLBACK"
 _PREFERENCES: Final = {
     "HIGH-PERFORMANCE": api.PowerPreference_HighPerformance,
     "LOW-POWER": api.PowerPreference_LowPower,
-    "FALLBACK": 0,
+    _FALLBACK: 0,
 }
 # Times of launches in nanoseconds instead of multiples of 100 us, which browsers round them to.
 _DISABLED_TOGGLES: Final = (b"timestamp_quantization",)
@@ -104,9 +105,11 @@ class Connection:
     def _request_adapter(self, preference: str) -> int:
         options = api.RequestAdapterOptions(
             powerPreference=_PREFERENCES[preference],
-            forceFallbackAdapter=preference == "FALLBACK",
+            forceFallbackAdapter=preference == _FALLBACK,
         )
         got, why = self._request(self.library.InstanceRequestAdapter2, self.instance, options)
+        if not got and preference == _FALLBACK:
+            got, why = self._adapter_in_software()
         if got and self._info(got).backendType == api.BackendType_Null:
             got, why = 0, "only Dawn's null backend, which computes nothing"
         if not got:
@@ -117,6 +120,18 @@ class Connection:
                 " WEBGPU_ADAPTER; where VK_ICD_FILENAMES is set it must name a driver that exists"
             )
         return got
+
+    def _adapter_in_software(self) -> tuple[int, str]:
+        """The adapter there is, if that is a CPU; and why there is none.
+
+        As a fallback Dawn gives only the SwiftShader that it was built with, which dawn-python's
+        was not.
+        """
+        options = api.RequestAdapterOptions()
+        got, why = self._request(self.library.InstanceRequestAdapter2, self.instance, options)
+        if not got or self._info(got).adapterType == api.AdapterType_CPU:
+            return got, why
+        return 0, "name the driver of one that is a CPU in VK_ICD_FILENAMES; the one found is none"
 
     def _info(self, adapter: int) -> api.AdapterInfo:
         """What an adapter is; the texts in it are gone."""
@@ -197,6 +212,7 @@ class Connection:
 
         DeviceLost, OutOfMemory or DeviceError, which name what was being done.
         """
+        self._note_losses(self._problems)
         if self.lost:
             raise DeviceLost(
                 f"WebGPU: {doing}: the device was lost: {self.lost}; what was in its memory is"
@@ -205,6 +221,12 @@ class Connection:
         if self._problems:
             problem, self._problems = self._problems[0], []
             raise problem.error(doing)
+
+    def _note_losses(self, problems: list[Problem]) -> None:
+        """Errors of calls may tell of the loss of the device before the callback for that does."""
+        for problem in problems:
+            if problem.kind == api.ErrorType_DeviceLost and not self.lost:
+                self.lost = problem.text
 
     @contextmanager
     def scope(self, doing: str) -> Iterator[None]:
@@ -215,6 +237,7 @@ class Connection:
             yield
         finally:
             problems = [problem for _ in _SCOPES if (problem := self._pop_scope())]
+        self._note_losses(problems)
         self.check(doing)
         if problems:
             raise problems[0].error(doing)

@@ -6,6 +6,7 @@ after a crash of its driver, raises DeviceLost once; the next use opens it again
 
 from __future__ import annotations
 
+import threading
 from typing import Final
 
 from gpu.backends.webgpu.commands import Commands
@@ -31,19 +32,26 @@ class Link:
         self._library, self._preference = library, preference
         self._commands = Commands(Connection(library, preference))
         self._told = False
+        self._lock = threading.RLock()
 
     @property
     def commands(self) -> Commands:
         """Those of the device as it is now. Raises DeviceLost once after a loss, DeviceError."""
-        lost = self._commands.connection.lost
-        if lost and not self._told:
-            self._told = True
-            self._commands.connection.check("using the device")
-        if lost:
-            log.warning("WebGPU: opening the device again after it was lost: %s", lost)
-            self._commands = Commands(Connection(self._library, self._preference))
-            self._told = False
-        return self._commands
+        commands = self._commands
+        return self._after_a_loss() if commands.connection.lost else commands
+
+    def _after_a_loss(self) -> Commands:
+        """Tells of the loss, or opens the device again: once, however many threads need it."""
+        with self._lock:
+            lost = self._commands.connection.lost
+            if lost and not self._told:
+                self._told = True
+                self._commands.connection.check("using the device")
+            if lost:
+                log.warning("WebGPU: opening the device again after it was lost: %s", lost)
+                self._commands = Commands(Connection(self._library, self._preference))
+                self._told = False
+            return self._commands
 
     @property
     def connection(self) -> Connection:

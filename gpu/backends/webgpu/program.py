@@ -275,18 +275,20 @@ class WebGPUProgram(Program):
                 f" and {len(vals)}"
             )
         loaded = self.loaded()
-        if vals:
-            loaded.pass_values(vals)
         commands = loaded.commands
-        group = loaded.group(bufs)
-        self._prepare(bufs)
-        if not wait:
+        # Values, textures and groups are those of this launch until it is recorded.
+        with commands.lock:
+            if vals:
+                loaded.pass_values(vals)
+            group = loaded.group(bufs)
+            self._prepare(bufs)
+            if not wait:
+                commands.launch(loaded.pipeline, group, self.layout.counts)
+                return None
+            if "timestamp-query" in commands.connection.features:
+                return commands.launch_timed(loaded.pipeline, group, self.layout.counts)
+            commands.synchronize()
+            started = time.perf_counter()
             commands.launch(loaded.pipeline, group, self.layout.counts)
-            return None
-        if "timestamp-query" in commands.connection.features:
-            return commands.launch_timed(loaded.pipeline, group, self.layout.counts)
-        commands.synchronize()
-        started = time.perf_counter()
-        commands.launch(loaded.pipeline, group, self.layout.counts)
-        commands.synchronize()
-        return time.perf_counter() - started
+            commands.synchronize()
+            return time.perf_counter() - started

@@ -17,7 +17,10 @@ def check_folder(folder: Path, force: bool, ours: frozenset[str]) -> None:
     Raises InvalidValue for a folder that cannot be made, or that holds something: with `force` it
     may hold what is called as in `ours`.
     """
-    parent = folder.resolve().parent
+    try:
+        parent = folder.resolve().parent
+    except (OSError, RuntimeError) as error:  # RuntimeError: before Python 3.13
+        raise InvalidValue(f"{folder}: is a link that leads back to itself; remove it") from error
     if not os.path.isdir(parent):
         raise InvalidValue(f"{folder}: there is no folder {parent}; make it first")
     if not os.access(parent, os.W_OK | os.X_OK):

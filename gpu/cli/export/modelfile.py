@@ -88,6 +88,8 @@ def _called(path: Path, call: Callable[[dict[str, Any]], Any], inputs: dict[str,
 
 def _run(path: Path) -> dict[str, Any]:
     """The names that a file defines. Modules beside it can be imported, as when it is a script."""
+    if path.is_char_device():
+        raise InvalidValue(f"{path}: is a device, which may have no end; name a file")
     try:
         source = read_bytes(path)
     except OSError as error:

@@ -15,14 +15,15 @@ found by names and bounds (`Plain`), and take the values when they are launched.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, Final, TypeAlias, TypeGuard
 
 from gpu.compiler.ir.index_expr import Expr, Var
-from gpu.compiler.ir.index_table import WeakTable
 from gpu.core.errors import InvalidValue
+from gpu.core.weak import WeakTable
 
 Dim: TypeAlias = int
 Shape: TypeAlias = tuple[Dim, ...]
+_INTS: Final = frozenset({int})
 
 
 class Symbol(Var):
@@ -52,7 +53,7 @@ _symbols: WeakTable[tuple[str, int, int, int], Symbol] = WeakTable()
 def symbol(name: str, lo: int, hi: int, value: int) -> Symbol:
     """The one variable with these bounds that is bound to `value`."""
     key = (name, lo, hi, value)
-    return _symbols.get(key) or _symbols.file(key, lambda: Symbol(*key))
+    return _symbols.get(key) or _symbols.file(key, Symbol(*key))
 
 
 def any_symbols() -> bool:
@@ -79,7 +80,7 @@ def dimension(value: Expr | Dim) -> Dim:
 def has_symbols(value: object) -> bool:
     """Whether an expression is in `value`, a dimension or nested tuples with dimensions."""
     if isinstance(value, tuple):
-        return any(map(has_symbols, value))
+        return not _INTS.issuperset(map(type, value)) and any(map(has_symbols, value))
     return isinstance(value, Expr)
 
 

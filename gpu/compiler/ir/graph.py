@@ -52,7 +52,6 @@ part        (number, axis)                       what device `number` of several
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -61,8 +60,10 @@ from gpu.compiler.ir.evaluate import Array
 from gpu.compiler.ir.graph_node import Node, Place, Shape, place
 from gpu.compiler.ir.graph_rules import RULES, check_image
 from gpu.compiler.ir.graph_run import RUN, accumulate_as
+from gpu.compiler.ir.optable import constant_key
 from gpu.core.dtype import DType
 from gpu.core.errors import DeviceMismatch, ShapeError
+from gpu.core.weak import WeakTable
 
 __all__ = [
     "MOVEMENT",
@@ -78,7 +79,7 @@ __all__ = [
     "unmoved",
 ]
 
-_interned: weakref.WeakValueDictionary[tuple[Any, ...], Node] = weakref.WeakValueDictionary()
+_interned: WeakTable[tuple[Any, ...], Node] = WeakTable()
 
 
 def make(
@@ -90,15 +91,14 @@ def make(
     device: Place,
 ) -> Node:
     """The node with these fields, made and checked once; raises as `check` does."""
-    # Floats as constants need a key that tells -0.0 from 0.0 and finds NaN again.
-    unique = (attr[0].hex(),) if kind == "const" and isinstance(attr[0], float) else attr
-    key = (kind, tuple(map(id, src)), unique, shape, dtype, device)
+    unique = (constant_key(attr[0]),) if kind == "const" else attr
+    key = (kind, src, unique, shape, dtype, device)
     node = _interned.get(key)
     if node is None:
         node = Node()
         node.kind, node.src, node.attr = kind, src, attr
         node.shape, node.dtype, node.device = shape, dtype, device
-        _interned[key] = check(node)
+        node = _interned.file(key, check(node))
     return node
 
 
@@ -126,16 +126,21 @@ def toposort(roots: Iterable[Node], is_leaf: Callable[[Node], bool] = _no_leaf) 
     """
     order: list[Node] = []
     seen: set[Node] = set()
-    stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(list(roots))]
+    entered: list[Node] = []  # nodes whose sources are being visited
+    stack: list[Node | None] = [*roots]  # None: the last node that was entered has all its sources
+    stack.reverse()
     while stack:
-        node, expanded = stack.pop()
-        if expanded:
-            order.append(node)
+        node = stack.pop()
+        if node is None:
+            order.append(entered.pop())
         elif node not in seen:
             seen.add(node)
-            stack.append((node, True))
-            if not is_leaf(node):
-                stack.extend((s, False) for s in reversed(node.src) if s not in seen)
+            if node.src and not is_leaf(node):
+                entered.append(node)
+                stack.append(None)
+                stack.extend(node.src[::-1])
+            else:
+                order.append(node)
     return order
 
 

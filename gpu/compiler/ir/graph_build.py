@@ -47,9 +47,9 @@ def index(value: Dim, dtype: DType, device: Place) -> Node:
 def alu(name: str, *src: Node) -> Node:
     """A scalar operation on operands of one shape."""
     src = tuple(map(plain, src))
-    dtype = optable.result_dtype(name, tuple(s.dtype for s in src))
+    dtype = optable.result_dtype(name, tuple([s.dtype for s in src]))
     node = make("alu", src, (name,), src[0].shape, dtype, src[0].device)
-    if all(s.kind == "const" for s in src):
+    if src[0].kind == "const" and all(s.kind == "const" for s in src):
         value = optable.fold(name, dtype, src[-1].dtype, tuple(s.attr[0] for s in src))
         return const(value, node.shape, dtype, node.device)
     return _identity(name, src) or node
@@ -121,11 +121,11 @@ def bitcast(x: Node, dtype: DType) -> Node:
 def reduce(monoid: str, x: Node, axes: Sequence[int]) -> Node:
     """`x` with `axes` combined by a monoid and kept with size 1."""
     x = plain(x)
-    kept = tuple(sorted(a for a in axes if x.shape[a] != 1))
+    kept = tuple(sorted([a for a in axes if x.shape[a] != 1]))
     if not kept:
         return x
-    shape = tuple(1 if a in kept else d for a, d in enumerate(x.shape))
-    if any(x.shape[a] == 0 for a in kept):
+    shape = tuple([1 if a in kept else d for a, d in enumerate(x.shape)])
+    if 0 in x.shape and any(x.shape[a] == 0 for a in kept):
         return const(optable.MONOIDS[monoid].identity(x.dtype), shape, x.dtype, x.device)
     if x.kind == "const" and not has_symbols(x.shape):
         count = math.prod(x.shape[a] for a in kept)
@@ -158,6 +158,8 @@ def _move(kind: str, x: Node, attr: tuple[Any, ...], shape: Shape) -> Node:
 
 def reshape(x: Node, shape: Shape) -> Node:
     """The same elements in row-major order under another shape."""
+    if x.shape == shape:
+        return x
     shape = tuple(map(dimension, shape))
     if x.kind == "reshape" and _is_one_reshape(x.src[0].shape, shape):
         x = x.src[0]
@@ -198,17 +200,19 @@ def permute(x: Node, order: Sequence[int]) -> Node:
         x = x.src[0]
     if list(order) == list(range(len(order))):
         return x
-    shape = tuple(x.shape[a] for a in order)
+    shape = tuple([x.shape[a] for a in order])
     return _move("permute", x, (tuple(order),), shape)
 
 
 def slice_(x: Node, ranges: Sequence[tuple[int, int, int]]) -> Node:
     """Elements start, start + step, ... of each axis; `ranges` holds (start, size, step)."""
-    shape = tuple(dimension(size) for _, size, _ in ranges)
+    shape = tuple([dimension(size) for _, size, _ in ranges])
     # The step of an axis with at most one element means nothing: 1 keeps equal nodes equal.
     attr = tuple(
-        (dimension(start), step if is_many(size) else 1)
-        for (start, _, step), size in zip(ranges, shape, strict=True)
+        [
+            (dimension(start), step if is_many(size) else 1)
+            for (start, _, step), size in zip(ranges, shape, strict=True)
+        ]
     )
     if x.kind == "slice" and len(attr) == len(x.attr) and 0 not in shape:
         _move("slice", x, attr, shape)  # the inner range must fit before the two are merged
@@ -217,7 +221,7 @@ def slice_(x: Node, ranges: Sequence[tuple[int, int, int]]) -> Node:
             for outer, inner in zip(x.attr, attr, strict=True)
         )
         x = x.src[0]
-    if shape == x.shape and all(a == (0, 1) for a in attr):
+    if shape == x.shape and attr.count((0, 1)) == len(attr):
         return x
     return _move("slice", x, attr, shape)
 

@@ -37,7 +37,9 @@ MAX_ELEMENTS: Final = (1 << 63) - 1
 
 def _check_leaf(node: Node) -> None:
     _check_size(node)
-    _require(all(d >= 0 for d in node.shape), node, "sizes must not be negative")
+    for size in node.shape:
+        if size < 0:
+            raise _misfit(node, "sizes must not be negative")
 
 
 def _check_size(node: Node) -> None:
@@ -55,9 +57,10 @@ def _check_index_value(node: Node) -> None:
 
 
 def _check_alu(node: Node) -> None:
-    same = all(s.shape == node.shape for s in node.src)
-    _require(same, node, "operands must have the result's shape; broadcast them first")
-    expected = optable.result_dtype(node.attr[0], tuple(s.dtype for s in node.src))
+    for source in node.src:
+        if source.shape != node.shape:
+            raise _misfit(node, "operands must have the result's shape; broadcast them first")
+    expected = optable.result_dtype(node.attr[0], tuple([s.dtype for s in node.src]))
     if expected is not node.dtype:
         raise DTypeError(f"{node.attr[0]} gives {expected}, not {node.dtype}")
 
@@ -79,8 +82,9 @@ def _check_reduce(node: Node) -> None:
     if source.dtype.kind not in optable.MONOIDS[monoid].domain:
         raise DTypeError(f"reduce {monoid} is not defined for {source.dtype}")
     _require(list(axes) == sorted(set(axes)), node, "axes are sorted and distinct")
-    _require(all(0 <= a < len(source.shape) for a in axes), node, "an axis is out of range")
-    expected = tuple(1 if a in axes else d for a, d in enumerate(source.shape))
+    if axes and (axes[0] < 0 or axes[-1] >= len(source.shape)):
+        raise _misfit(node, "an axis is out of range")
+    expected = tuple([1 if a in axes else d for a, d in enumerate(source.shape)])
     if node.shape != expected:
         raise _misfit(node, f"the result has shape {list(expected)}")
 
@@ -100,8 +104,9 @@ def _check_expand(node: Node) -> None:
     _check_size(node)
     source = node.src[0].shape
     _require(len(source) == len(node.shape), node, "the number of dimensions must stay the same")
-    fits = all(a in (1, b) for a, b in zip(source, node.shape, strict=True))
-    _require(fits, node, "only dimensions of size 1 can be repeated")
+    for old, new in zip(source, node.shape, strict=True):
+        if old not in (1, new):
+            raise _misfit(node, "only dimensions of size 1 can be repeated")
 
 
 def _check_permute(node: Node) -> None:
@@ -109,7 +114,7 @@ def _check_permute(node: Node) -> None:
     (order,) = node.attr
     source = node.src[0].shape
     _require(sorted(order) == list(range(len(source))), node, "the order names each axis once")
-    _require(node.shape == tuple(source[a] for a in order), node, "sizes follow the order")
+    _require(node.shape == tuple([source[a] for a in order]), node, "sizes follow the order")
 
 
 def _check_slice(node: Node) -> None:

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu.compiler.ir import index_bounds, index_rules, index_text
-from gpu.compiler.ir.index_table import WeakTable
 from gpu.core.errors import InvalidType, InvalidValue
+from gpu.core.weak import WeakTable
 
 Atom: TypeAlias = "Var | Div | Mod"
 Operand: TypeAlias = "int | Var | Expr"
@@ -302,7 +302,7 @@ def linear(const: int, terms: Mapping[Atom, int]) -> Expr:
 def atom_expr(kind: type[Div] | type[Mod], num: Expr, den: int) -> Expr:
     """`num // den` or `num % den` as an atom, for `index_rules`, which has simplified `num`."""
     key = (kind, num, den)
-    atom = _atoms.get(key) or _atoms.file(key, lambda: kind(num, den))
+    atom = _atoms.get(key) or _atoms.file(key, kind(num, den))
     return _interned(0, ((atom, 1),))
 
 
@@ -312,7 +312,7 @@ def _interned(const: int, terms: Terms) -> Expr:
         if coefficient == 1 and isinstance(atom, Var):
             return atom.as_expr
     key = (const, terms)
-    return _exprs.get(key) or _exprs.file(key, lambda: Expr(const, terms))
+    return _exprs.get(key) or _exprs.file(key, Expr(const, terms))
 
 
 def _term_key(item: tuple[Atom, int]) -> SortKey:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu.compiler.ir import index_expr as nodes
-from gpu.compiler.ir.index_table import WeakTable
 from gpu.compiler.ir.index_text import Reader, parse_error
+from gpu.core.weak import WeakTable
 
 
 class Mask:
@@ -72,7 +72,7 @@ _masks: WeakTable[tuple[nodes.Expr, ...], Mask] = WeakTable()
 
 
 def _interned(constraints: tuple[nodes.Expr, ...]) -> Mask:
-    return _masks.file(constraints, lambda: Mask(constraints))
+    return _masks.get(constraints) or _masks.file(constraints, Mask(constraints))
 
 
 ALWAYS = _interned(())

@@ -2,8 +2,9 @@
 
 A `Kernel` has parameters (global buffers) and a body. Statements are `Block`, `Loop`, `Alloc`,
 `Update`, `If` and `Barrier`; what they compute are `Value` expressions. `Update` is the only write
-but for those of matrix instructions (`gpu/compiler/ir/matrix.py`): `Fragment`, `Mma`, and the
-asynchronous `AsyncCopy`, whose copies `Commit` groups and `Wait` waits for.
+but for those of matrix instructions (`gpu/compiler/ir/matrix.py`): `Fragment`, `Mma`, where one
+thread holds whole matrices `LoadTile` and `StoreTile`, and the asynchronous `AsyncCopy`, whose
+copies `Commit` groups and `Wait` waits for.
 There is no reduction node: an accumulator is a buffer, and a loop absent from an Update's index is
 a reduction whose monoid says how it may be reordered. Loops over independent iterations say so by
 by
@@ -22,7 +23,7 @@ serial     one after another
 
 Memory spaces: `global` (a parameter), `team` (shared by the threads of a block; on a CPU the
 cache-sized workspace of one worker), `private` (registers, or the stack), `fragment` (registers
-with a thread's part of a matrix; only `Fragment` writes and `Mma` reads them).
+with a thread's part of a matrix, which only the statements of matrix instructions touch).
 
 Where a kernel has `thread` loops it is one chain: grid loops, each alone in the other, in them
 thread loops, in those all else. Only Allocs of team memory stand beside the thread loops: a block
@@ -37,14 +38,14 @@ which is then under no condition or mask that differs between threads, and in no
 
 from __future__ import annotations
 
-import weakref
 from typing import Any, Final, NamedTuple
 
 from gpu.compiler.ir import optable
 from gpu.compiler.ir.builder import Builder
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var
-from gpu.compiler.ir.optable import result_dtype
+from gpu.compiler.ir.optable import constant_key, result_dtype
 from gpu.core.dtype import DType, ImageDType, PyScalar, dtypes
+from gpu.core.weak import WeakTable
 
 PARALLEL: Final = frozenset({"grid", "worker", "thread", "vector"})
 LOOP_KINDS: Final = (*sorted(PARALLEL), "unroll", "serial")
@@ -113,7 +114,7 @@ class Value:
         return f"<{self.kind} {self.attr} {self.dtype.code}>"
 
 
-_interned: weakref.WeakValueDictionary[tuple[Any, ...], Value] = weakref.WeakValueDictionary()
+_interned: WeakTable[tuple[Any, ...], Value] = WeakTable()
 _NO_VARS: Final[frozenset[Var]] = frozenset()
 _NO_BUFS: Final[frozenset[Buf]] = frozenset()
 
@@ -126,15 +127,15 @@ def _value(
     own_vars: frozenset[Var] = _NO_VARS,
     own_bufs: frozenset[Buf] = _NO_BUFS,
 ) -> Value:
-    unique = (attr[0].hex(),) if kind == "const" and isinstance(attr[0], float) else attr
-    key = (kind, tuple(map(id, args)), unique, dtype)
+    unique = (constant_key(attr[0]),) if kind == "const" else attr
+    key = (kind, args, unique, dtype)
     value = _interned.get(key)
     if value is None:
         value = Value()
         value.kind, value.args, value.attr, value.dtype = kind, args, attr, dtype
         value.vars = own_vars.union(*(a.vars for a in args))
         value.bufs = own_bufs.union(*(a.bufs for a in args))
-        _interned[key] = value
+        value = _interned.file(key, value)
     return value
 
 
@@ -304,8 +305,8 @@ class Fragment(NamedTuple):
 class Mma(NamedTuple):
     """`buf[indices] += a[a_indices] @ b[b_indices]` by the matrix instruction `name`.
 
-    The last two axes of each buffer are parts, and elements of a part that a thread holds. `buf` is
-    private memory. All threads of a warp take part.
+    The last two axes of each buffer are parts, and elements of a part that a thread holds. Where
+    all threads of a warp take part `buf` is private memory, where each has its own a fragment.
     """
 
     name: str
@@ -317,7 +318,34 @@ class Mma(NamedTuple):
     b_indices: tuple[Expr, ...]
 
 
-MatrixStmt = AsyncCopy | Commit | Wait | Fragment | Mma
+class LoadTile(NamedTuple):
+    """Loads a tile, a matrix that one thread holds, from memory into the fragment `buf[indices]`.
+
+    It begins at `places`, and its rows are `row` elements apart. `source` may have elements of
+    another dtype than `buf`, which gets their bits.
+    """
+
+    buf: Buf
+    indices: tuple[Expr, ...]
+    source: Buf
+    places: tuple[Expr, ...]
+    row: int
+
+
+class StoreTile(NamedTuple):
+    """Stores the fragment `source[places]` as a tile that begins at `buf[indices]`; see `LoadTile`.
+
+    `buf` is team or private memory.
+    """
+
+    buf: Buf
+    indices: tuple[Expr, ...]
+    source: Buf
+    places: tuple[Expr, ...]
+    row: int
+
+
+MatrixStmt = AsyncCopy | Commit | Wait | Fragment | Mma | LoadTile | StoreTile
 Stmt = Block | Loop | Alloc | Update | If | Barrier | MatrixStmt
 
 

@@ -27,9 +27,11 @@ from gpu.compiler.ir.kernel import (
     If,
     Kernel,
     Let,
+    LoadTile,
     Loop,
     Mma,
     Stmt,
+    StoreTile,
     Update,
     Value,
     Wait,
@@ -94,6 +96,7 @@ class _Machine:
         self.vals = vals
         self.vars: dict[Var, int | Array] = dict(vals)
         self.orders: dict[Value, list[Value]] = {}
+        self.consts: dict[Value, Array] = {}
         self.copies = Copies()
 
     def block(self, block: Block) -> None:
@@ -130,6 +133,8 @@ class _Machine:
                 self._fragment(stmt)
             case Mma():
                 self._multiply(stmt)
+            case LoadTile() | StoreTile():
+                self._move_tile(stmt)
 
     def _memory(self, buf: Buf) -> Storage:
         flat = poison((self.points * _size(buf),), buf.dtype)
@@ -283,13 +288,13 @@ class _Machine:
         self.copies.start(landing, copy.buf.dtype)
 
     def _held(self, buf: Buf, indices: tuple[Expr, ...]) -> Array:
-        """Where a thread's registers with a row of parts are, (points, parts, HELD)."""
+        """Where a thread's registers with a row of parts are, (points, parts, elements)."""
         first = self._locate(buf, (*indices, expr(0), expr(0)), self.active, "a fragment")
         own = np.arange(buf.shape[-2] * buf.shape[-1]).reshape(buf.shape[-2:])
         return np.asarray(np.broadcast_to(first, (self.points,))[:, None, None] + own)
 
-    def _warps(self, values: Array) -> Array:
-        return matrix.by_warp(values, self.threads, self._lanes)
+    def _warps(self, values: Array, together: int = matrix.WARP) -> Array:
+        return matrix.by_warp(values, self.threads, self._lanes, together)
 
     def _fragment(self, load: Fragment) -> None:
         check_arrivals(self.active, self.threads * self._lanes, "fragment")
@@ -308,16 +313,33 @@ class _Machine:
         target, source = self.storage[load.buf].flat, self.storage[load.source].flat
         target[first[:, None, None] + parts] = source[position]
 
-    def _multiply(self, mma: Mma) -> None:
-        check_arrivals(self.active, self.threads * self._lanes, "mma")
-        at = self._held(mma.buf, mma.indices)
-        places = ((mma.a, mma.a_indices), (mma.b, mma.b_indices))
-        a, b = (self._warps(self.storage[buf].flat[self._held(buf, i)]) for buf, i in places)
-        flat = self.storage[mma.buf].flat
-        total = matrix.multiply(matrix.MATRICES[mma.name], a, b, self._warps(flat[at]))
-        after = matrix.by_point(total, self.threads, self._lanes)
+    def _move_tile(self, stmt: LoadTile | StoreTile) -> None:
+        """A tile from memory into a fragment, or back."""
+        loads = isinstance(stmt, LoadTile)
+        ends = ((stmt.buf, stmt.indices), (stmt.source, stmt.places))
+        (tile, held_at), (buf, indices) = ends if loads else ends[::-1]
+        first = np.broadcast_to(self._locate(buf, indices, self.active, "a tile"), (self.points,))
         some = slice(None) if self.active is None else self.active
-        flat[at[some]] = after[some]
+        inside = first[some, None] + matrix.tile_offsets(stmt.row, buf.dtype)
+        held = self._held(tile, held_at)[some].reshape(len(inside), -1)
+        memory, fragment = self.storage[buf].flat, self.storage[tile].flat
+        if loads:
+            fragment[held] = np.ascontiguousarray(memory[inside]).view(tile.dtype.np)
+        else:
+            memory[inside] = np.ascontiguousarray(fragment[held]).view(buf.dtype.np)
+
+    def _multiply(self, mma: Mma) -> None:
+        how = matrix.MATRICES[mma.name]
+        if how.threads > 1:
+            check_arrivals(self.active, self.threads * self._lanes, "mma")
+        at = self._held(mma.buf, mma.indices)
+        places = ((mma.a, mma.a_indices), (mma.b, mma.b_indices), (mma.buf, mma.indices))
+        held = (self.storage[buf].flat[self._held(buf, i)] for buf, i in places)
+        a, b, c = (self._warps(values, how.threads) for values in held)
+        total = matrix.multiply(how, a, b, c)
+        after = matrix.by_point(total, self.threads, self._lanes, how.threads)
+        some = slice(None) if self.active is None else self.active
+        self.storage[mma.buf].flat[at[some]] = after[some]
 
     def _value(self, root: Value) -> Array:
         order = self.orders.get(root)
@@ -328,16 +350,23 @@ class _Machine:
             values[value] = self._part(value, tuple(values[a] for a in value.args))
         return values[root]
 
+    def _const(self, value: Value) -> Array:
+        found = self.consts.get(value)
+        if found is None:
+            made = optable.scalar(value.dtype)(value.attr[0])
+            found = self.consts[value] = made.reshape(1)
+        return found
+
     def _part(self, value: Value, args: tuple[Array, ...]) -> Array:
         match value.kind:
             case "const":
-                return optable.scalar(value.dtype)(value.attr[0]).reshape(1)
+                return self._const(value)
             case "index":
                 return np.atleast_1d(value.attr[0].evaluate(self.vars))
             case "load":
                 return self._load(*value.attr)
             case "alu":
-                return optable.apply(value.attr[0], value.dtype, args)
+                return optable.apply_bare(value.attr[0], value.dtype, args)
             case "shuffle_xor":
                 everywhere = np.broadcast_to(args[0], (self.points,))
                 shape = (self.threads, self.points // self.thread_points)

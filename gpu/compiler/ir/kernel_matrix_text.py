@@ -5,6 +5,8 @@ commit
 wait 1
 fragment a[m] = xs[0, 16*m] row 40 steps (320, 8) transposed
 mma acc[m, n] += a[m] b[n] m16n8k16.f16
+load_tile a[m] = x[64*m] row 128
+store_tile t[m, n, 0, 0] = acc[m, n] row 16
 """
 
 from __future__ import annotations
@@ -17,14 +19,16 @@ from gpu.compiler.ir.kernel import (
     Buf,
     Commit,
     Fragment,
+    LoadTile,
     MatrixStmt,
     Mma,
+    StoreTile,
     Wait,
 )
 from gpu.compiler.ir.matrix import MATRICES
 from gpu.compiler.ir.text import Cursor
 
-WORDS: Final = ("copy", "commit", "wait", "fragment", "mma")
+WORDS: Final = ("copy", "commit", "wait", "fragment", "mma", "load_tile", "store_tile")
 """What these statements start with."""
 
 
@@ -54,6 +58,10 @@ def print_matrix(stmt: MatrixStmt) -> str:
         case Mma():
             a, b = _place(stmt.a, stmt.a_indices), _place(stmt.b, stmt.b_indices)
             return f"mma {_place(stmt.buf, stmt.indices)} += {a} {b} {stmt.name}"
+        case LoadTile() | StoreTile():
+            word = "load_tile" if isinstance(stmt, LoadTile) else "store_tile"
+            target, source = _place(stmt.buf, stmt.indices), _place(stmt.source, stmt.places)
+            return f"{word} {target} = {source} row {stmt.row}"
 
 
 def _place(buf: Buf, indices: tuple[Expr, ...], mask: Mask = ALWAYS) -> str:
@@ -75,6 +83,8 @@ def parse_matrix(word: str, at: Cursor, places: Places) -> MatrixStmt:
             return Wait(pending)
         case "fragment":
             return _read_fragment(at, places)
+        case "load_tile" | "store_tile":
+            return _read_tile(LoadTile if word == "load_tile" else StoreTile, at, places)
     return _read_mma(at, places)
 
 
@@ -107,6 +117,18 @@ def _read_fragment(at: Cursor, places: Places) -> Fragment:
     transposed = at.accept("transposed")
     at.end()
     return Fragment(*target, *source, row, steps, transposed)
+
+
+def _read_tile(
+    kind: type[LoadTile] | type[StoreTile], at: Cursor, places: Places
+) -> LoadTile | StoreTile:
+    target = _plain(at, places)
+    at.expect("=")
+    source = _plain(at, places)
+    at.expect("row")
+    row = at.integer("how far rows lie apart")
+    at.end()
+    return kind(*target, *source, row)
 
 
 def _read_mma(at: Cursor, places: Places) -> Mma:

@@ -12,12 +12,22 @@ from gpu.compiler.ir.kernel import (
     Buf,
     Commit,
     Fragment,
+    LoadTile,
     Loop,
     MatrixStmt,
     Mma,
+    StoreTile,
     Wait,
 )
-from gpu.compiler.ir.matrix import COPY_BYTES, HELD, MATRICES, SIDE, WARP
+from gpu.compiler.ir.matrix import (
+    COPY_BYTES,
+    HELD,
+    MATRICES,
+    SIDE,
+    TILE_BYTES,
+    TILE_ROWS,
+    WARP,
+)
 
 
 class Checker(Protocol):
@@ -59,6 +69,12 @@ def check_matrix(check: Checker, stmt: MatrixStmt) -> None:
             _fragment(check, stmt)
         case Mma():
             _mma(check, stmt)
+        case LoadTile():
+            _tile(check, (stmt.buf, stmt.indices), (stmt.source, stmt.places), stmt.row)
+        case StoreTile(buf):
+            local = buf.space in ("team", "private")
+            check.require(local, "a tile is stored to team or private memory")
+            _tile(check, (stmt.source, stmt.places), (buf, stmt.indices), stmt.row)
 
 
 def _copy(check: Checker, copy: AsyncCopy) -> None:
@@ -81,10 +97,12 @@ def _warps(check: Checker, what: str) -> None:
     check.require(threads % WARP == 0, f"{what} takes warps of {WARP}, a block has {threads}")
 
 
-def _registers(check: Checker, buf: Buf, indices: tuple[Expr, ...], space: str) -> None:
+def _registers(
+    check: Checker, buf: Buf, indices: tuple[Expr, ...], space: str, held: int = HELD
+) -> None:
     check.require(buf.space == space, f"{buf.name} must be {space}")
-    fits = len(buf.shape) >= 2 and buf.shape[-1] == HELD
-    check.require(fits, f"{buf.name} must hold parts of {HELD} elements")
+    fits = len(buf.shape) >= 2 and buf.shape[-1] == held
+    check.require(fits, f"{buf.name} must hold parts of {held} elements")
     check.access(buf, (*indices, expr(0), expr(0)), ALWAYS)
 
 
@@ -108,14 +126,53 @@ def _fragment(check: Checker, load: Fragment) -> None:
 
 
 def _mma(check: Checker, stmt: Mma) -> None:
-    _warps(check, "a mma")
     check.require(stmt.name in MATRICES, f"{stmt.name} is no matrix instruction")
     how = MATRICES[stmt.name]
-    _registers(check, stmt.buf, stmt.indices, "private")
-    check.require(stmt.buf.dtype.code == "f32", f"{stmt.buf.name} must hold f32")
-    operands = ((stmt.a, stmt.a_indices, how.a), (stmt.b, stmt.b_indices, how.b))
-    for buf, indices, _ in operands:
-        _registers(check, buf, indices, "fragment")
-        check.require(buf.dtype is how.operand, f"{buf.name} must hold {how.operand.code}")
-    for buf, parts in ((stmt.buf, how.c), *((buf, parts) for buf, _, parts in operands)):
+    _executed(check, "a mma", how.threads)
+    sums = "private" if how.threads == WARP else "fragment"
+    operands = (
+        (stmt.a, stmt.a_indices, how.a, "fragment"),
+        (stmt.b, stmt.b_indices, how.b, "fragment"),
+        (stmt.buf, stmt.indices, how.c, sums),
+    )
+    for (buf, indices, parts, space), part in zip(operands, how.parts, strict=True):
+        _registers(check, buf, indices, space, part.held)
         check.require(buf.shape[-2] == len(parts), f"{buf.name} must hold {len(parts)} parts")
+    dtypes = (*how.operands, how.sums)
+    for buf, dtype in zip((stmt.a, stmt.b, stmt.buf), dtypes, strict=True):
+        check.require(buf.dtype is dtype, f"{buf.name} must hold {dtype.code}")
+
+
+def _executed(check: Checker, what: str, threads: int) -> None:
+    """By a whole warp, or by one thread."""
+    if threads == WARP:
+        _warps(check, what)
+    alone = all(loop.kind != "vector" for loop in check.loops)
+    check.require(alone, f"{what} is in no loop of lanes")
+
+
+def _tile(
+    check: Checker,
+    fragment: tuple[Buf, tuple[Expr, ...]],
+    memory: tuple[Buf, tuple[Expr, ...]],
+    row: int,
+) -> None:
+    """A fragment that is a tile, and memory that has all rows of one."""
+    _executed(check, "a tile", 1)
+    held, (buf, indices) = fragment[0], memory
+    elements = TILE_ROWS * TILE_BYTES // held.dtype.itemsize
+    _registers(check, *fragment, "fragment", elements)
+    check.require(held.shape[-2] == 1, f"{held.name} must hold tiles, each a single part")
+    check.access(buf, indices, ALWAYS)
+    across = TILE_BYTES // buf.dtype.itemsize
+    check.require(row >= across, f"rows of {across} elements are {row} apart")
+    last = _flat(buf, indices) + (TILE_ROWS - 1) * row + across - 1
+    size = math.prod(buf.shape)
+    check.require(last.hi < size, f"a tile ends at {last.hi} of {buf.name}, which has {size}")
+
+
+def _flat(buf: Buf, indices: tuple[Expr, ...]) -> Expr:
+    position = expr(0)
+    for index, size in zip(indices, buf.shape, strict=True):
+        position = position * size + index
+    return position

@@ -21,6 +21,7 @@ from gpu.compiler.ir.kernel import (
     Loop,
     Mma,
     Stmt,
+    StoreTile,
     Update,
     Value,
 )
@@ -66,7 +67,7 @@ def _written(stmt: Stmt) -> set[Buf]:
             return set[Buf]().union(*map(_written, body))
         case Loop() | If():
             return _written(stmt.body)
-        case Update() | AsyncCopy() | Mma():
+        case Update() | AsyncCopy() | Mma() | StoreTile():
             return {stmt.buf}
     return set()
 

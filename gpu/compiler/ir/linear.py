@@ -38,6 +38,10 @@ commit                                                               what was st
 wait                                    (pending,)                   all groups but so many landed
 fragment  team pointer, index           (transposed,)                parts of a matrix, see below
 mma       parts of A, of B, sums        (name,)                      sums + A * B
+load_     pointer, index                (row,)                       a tile, whose rows begin `row`
+tile                                                                 elements of memory apart
+store_    pointer, index, tile          (row,)                       as load_tile; writes
+tile
 shuffle_  scalar                        (distance, warp)             its value on the thread whose
 xor                                                                  number is this one's xor
                                                                      `distance`, in the same warp
@@ -105,6 +109,7 @@ OPS: Final = (
     "const", "param", "val", "local", "loop", "carry", "end", "result", "if", "endif", "load",
     "store", "alu", "cast", "bitcast", "splat", "ramp", "extract", "pack", "fold", "shuffle",
     "barrier", "shuffle_xor", "copy", "commit", "wait", "fragment", "mma",
+    "load_tile", "store_tile",
 )  # fmt: skip
 LOOP_KINDS: Final = ("grid", "worker", "thread", "serial")
 MAX_THREAD_LOOPS: Final = 4

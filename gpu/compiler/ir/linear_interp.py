@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from gpu.compiler.ir import evaluate, matrix, optable
+from gpu.compiler.ir import evaluate, linear_tiles, matrix, optable
 from gpu.compiler.ir.copies import Copies, Landing
 from gpu.compiler.ir.evaluate import Array
 from gpu.compiler.ir.interp import check_vals, flat_view, goes, owners, poison, repeated
@@ -107,6 +107,8 @@ class Machine:
                 self.copies.commit()
             elif inst.op == "wait":
                 self.copies.wait(inst.attr[0])
+            elif inst.op == "store_tile":
+                linear_tiles.store_tile(self, inst)
             else:
                 self.values[inst] = VALUES[inst.op](self, inst)
             at += 1
@@ -120,6 +122,10 @@ class Machine:
         shared = space == "team" and self.inner_threads > 1
         log = TeamLog("team memory", elements, flat.size) if shared else None
         return Memory(f"{space} memory", flat, elements, self.points, log)
+
+    def pointed(self, pointer: Inst) -> Memory:
+        """What a pointer points to."""
+        return self.memory[pointer]
 
     def _barrier(self) -> None:
         check_arrivals(self.active, self.threads)
@@ -172,16 +178,22 @@ class Machine:
             self.run(first + 1, last)
         self.active = active
 
-    def _locate(
-        self, inst: Inst, lanes: int, masks: tuple[Inst, ...], first: int = 0
+    def locate(
+        self,
+        inst: Inst,
+        lanes: int,
+        masks: tuple[Inst, ...],
+        first: int = 0,
+        offsets: Array | None = None,
     ) -> tuple[Array, Array]:
         """Positions in memory an access reaches, and which of them it does reach.
 
-        The pointer is operand `first` of `inst`, and its index the next.
+        The pointer is operand `first` of `inst`, and its index the next. Where that is one for all
+        lanes these follow each other, or are `offsets` from there.
         """
         memory, index = self.memory[inst.args[first]], self.values[inst.args[first + 1]]
         if index.shape[1] != lanes:
-            index = index + np.arange(lanes)
+            index = index + (np.arange(lanes) if offsets is None else offsets)
         reached = np.ones((1, lanes), np.bool_)
         if self.active is not None:
             reached = reached & self.active
@@ -211,7 +223,7 @@ class Machine:
     def load(self, inst: Inst) -> Array:
         """The elements at an index; zero where a mask is false."""
         memory = self.memory[inst.args[0]]
-        position, reached = self._locate(inst, inst.lanes, inst.args[2:])
+        position, reached = self.locate(inst, inst.lanes, inst.args[2:])
         if reached.all():
             return np.asarray(memory.flat[position], inst.dtype.np)
         result = np.zeros(position.shape, inst.dtype.np)
@@ -220,7 +232,7 @@ class Machine:
 
     def _store(self, inst: Inst) -> None:
         memory, value = self.memory[inst.args[0]], self.values[inst.args[2]]
-        position, reached = self._locate(inst, inst.args[2].lanes, inst.args[3:])
+        position, reached = self.locate(inst, inst.args[2].lanes, inst.args[3:])
         position, reached, value = np.broadcast_arrays(position, reached, value)
         memory.flat[position[reached]] = value[reached]
         if self.inner_threads > 1 and inst.args[0].op == "param":
@@ -233,9 +245,9 @@ class Machine:
         (size,), memory = inst.attr, self.memory[inst.args[0]]
         source = self.memory[inst.args[2]].flat
         shape = (self.points, size)
-        to, reached = self._locate(inst, size, ())
+        to, reached = self.locate(inst, size, ())
         position, reached = np.broadcast_to(to, shape), np.broadcast_to(reached, shape)
-        read, wanted = self._locate(inst, size, inst.args[4:], 2)
+        read, wanted = self.locate(inst, size, inst.args[4:], 2)
         wanted = np.broadcast_to(wanted, shape)
         values = np.zeros(shape, source.dtype)
         values[wanted] = source[np.broadcast_to(read, shape)[wanted]]
@@ -249,7 +261,7 @@ class Machine:
         """Parts of a matrix, a thread's elements of them side by side."""
         check_arrivals(self.active, self.threads, "fragment")
         memory, count = self.memory[inst.args[0]], inst.lanes // matrix.HELD
-        rows, _ = self._locate(inst, matrix.SIDE, ())
+        rows, _ = self.locate(inst, matrix.SIDE, ())
         own = matrix.by_warp(np.broadcast_to(rows, (self.points, matrix.SIDE)), self.threads, 1)
         parts = own[:, : count * matrix.SIDE].reshape(-1, count, matrix.SIDE, matrix.SIDE)
         if inst.attr[0]:
@@ -260,22 +272,6 @@ class Machine:
             reached = np.ones((1, 1), np.bool_) if self.active is None else self.active
             self._note(memory.log, "load", position, reached)
         return np.asarray(memory.flat[position])
-
-    def mma(self, inst: Inst) -> Array:
-        """Sums and the product of two matrices."""
-        check_arrivals(self.active, self.threads, "mma")
-        how = matrix.MATRICES[inst.attr[0]]
-
-        def held(args: Sequence[Inst]) -> Array:
-            lanes = (self.values[arg] for arg in args)
-            all_lanes = [np.broadcast_to(v, (self.points, v.shape[1])) for v in lanes]
-            values = np.concatenate(all_lanes, axis=1).reshape(self.points, -1, matrix.HELD)
-            return matrix.by_warp(values, self.threads, 1)
-
-        of_a, of_b = len(how.a), len(how.a) + len(how.b)
-        a, b, c = inst.args[:of_a], inst.args[of_a:of_b], inst.args[of_b:]
-        total = matrix.multiply(how, held(a), held(b), held(c))
-        return matrix.by_point(total, self.threads, 1).reshape(self.points, inst.lanes)
 
     def shuffle(self, inst: Inst) -> Array:
         """Lanes picked from two vectors, joined."""
@@ -300,13 +296,13 @@ class Machine:
         combine = optable.MONOIDS[inst.attr[0]].combine
         result = vector[:, :1]
         for lane in range(1, vector.shape[1]):
-            result = optable.apply(combine, inst.dtype, (result, vector[:, lane : lane + 1]))
+            result = optable.apply_bare(combine, inst.dtype, (result, vector[:, lane : lane + 1]))
         return result
 
     def alu(self, inst: Inst) -> Array:
         """A scalar operation in each lane."""
         args = tuple(self.values[arg] for arg in inst.args)
-        return optable.apply(inst.attr[0], inst.dtype, args)
+        return optable.apply_bare(inst.attr[0], inst.dtype, args)
 
 
 def _const(machine: Machine, inst: Inst) -> Array:
@@ -348,7 +344,8 @@ VALUES: Final[dict[str, Callable[[Machine, Inst], Array]]] = {
     "const": _const, "val": _val, "carry": _carried, "result": _carried, "load": Machine.load,
     "alu": Machine.alu, "cast": _cast, "bitcast": _bitcast, "splat": _splat, "ramp": _ramp,
     "extract": _extract, "pack": Machine.pack, "fold": Machine.fold, "shuffle": Machine.shuffle,
-    "shuffle_xor": Machine.shuffle_xor, "fragment": Machine.fragment, "mma": Machine.mma,
+    "shuffle_xor": Machine.shuffle_xor, "fragment": Machine.fragment, "mma": linear_tiles.mma,
+    "load_tile": linear_tiles.load_tile,
 }  # fmt: skip
 
 

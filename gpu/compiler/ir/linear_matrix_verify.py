@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from gpu.compiler.ir.linear import Inst, Program, block_size
-from gpu.compiler.ir.matrix import COPY_BYTES, HELD, MATRICES, WARP
+from gpu.compiler.ir.matrix import COPY_BYTES, HELD, MATRICES, TILE_BYTES, TILE_ROWS, WARP
 from gpu.core.dtype import dtypes
 
 
@@ -63,9 +63,12 @@ def _fragment(check: Checker, inst: Inst) -> None:
 
 
 def _mma(check: Checker, inst: Inst) -> None:
-    _warps(check, inst)
     check.require(inst.attr[0] in MATRICES, f"{inst.attr[0]} is no matrix instruction")
     how = MATRICES[inst.attr[0]]
+    if how.threads == 1:
+        _mma_of_tiles(check, inst)
+        return
+    _warps(check, inst)
     operands, sums = len(how.a) + len(how.b), len(how.c) * HELD
     parts, before = inst.args[:operands], inst.args[operands:]
     check.require(len(before) == sums, f"{how.name} takes {operands} parts and {sums} sums")
@@ -74,13 +77,35 @@ def _mma(check: Checker, inst: Inst) -> None:
     check.require(inst.dtype is dtypes.float32 and inst.lanes == sums, f"the result has {sums} f32")
 
 
+def _mma_of_tiles(check: Checker, inst: Inst) -> None:
+    """Each operand is a whole matrix."""
+    how = MATRICES[inst.attr[0]]
+    check.require(len(inst.args) == 3, f"{how.name} takes three tiles")
+    codes = tuple(dtype.code for dtype in (*how.operands, how.sums))
+    for arg, code, part in zip(inst.args, codes, how.parts, strict=True):
+        check.require(_is(arg, code, part.held), f"{how.name} takes a tile of {part.held} {code}")
+    check.require(_is(inst, codes[2], how.parts[2].held), "the result is a tile of sums")
+
+
+def _tile(check: Checker, inst: Inst) -> None:
+    pointer, index, *stored = inst.args
+    tile = stored[0] if stored else inst
+    nbytes = tile.lanes * tile.dtype.itemsize
+    check.require(nbytes == TILE_ROWS * TILE_BYTES, f"a tile has {nbytes} bytes")
+    check.require(_is(index, "i64", 1), f"the index of a {inst.op} is an i64")
+    across = TILE_BYTES // pointer.dtype.itemsize
+    check.require(inst.attr[0] >= across, f"rows of {across} elements are {inst.attr[0]} apart")
+    check.require(not stored or pointer.op == "local", "a tile is stored to a local")
+
+
 def _no_rule(check: Checker, inst: Inst) -> None:
     """It stands for itself."""
 
 
 RULES: Final[dict[str, Callable[[Checker, Inst], None]]] = {
     "copy": _copy, "commit": _no_rule, "wait": _wait, "fragment": _fragment, "mma": _mma,
+    "load_tile": _tile, "store_tile": _tile,
 }  # fmt: skip
 """A rule for each of these instructions."""
-POINTERS: Final = {"copy": (0, 2), "fragment": (0,)}
+POINTERS: Final = {"copy": (0, 2), "fragment": (0,), "load_tile": (0,), "store_tile": (0,)}
 """Which of their operands are pointers."""

@@ -15,8 +15,8 @@ A line an instruction, indented by the loops and ifs around it:
 Types are an element type and, for vectors, lanes. A loop with carries ends in `carry %a, %b`, as
 does its `end`. Other attributes stand in parentheses after the operands: the position of `carry`
 and `result`, the step of `ramp`, the lane of `extract`, the monoid of `fold`, the lanes of
-`shuffle`, the elements of `copy`, the groups of `wait`, whether a `fragment` is transposed, and the
-instruction of `mma`.
+`shuffle`, the elements of `copy`, the groups of `wait`, whether a `fragment` is transposed, the
+instruction of `mma`, and how far rows of tiles are apart.
 
 Values passed at launch stand behind the buffers with their bounds, and a loop that stays below one
 says what is the most it can be:
@@ -39,7 +39,7 @@ from gpu.compiler.ir.text import Cursor, cursors, print_scalar
 from gpu.core.dtype import DType, dtypes
 from gpu.core.errors import ParseError
 
-NAMELESS: Final = frozenset({"store", "endif", "barrier", "copy", "commit", "wait"})
+NAMELESS: Final = frozenset({"store", "endif", "barrier", "copy", "commit", "wait", "store_tile"})
 """Instructions that nothing refers to."""
 
 OPENS: Final = frozenset({"loop", "if"})
@@ -47,7 +47,7 @@ CLOSES: Final = frozenset({"end", "endif"})
 _UNTYPED: Final = NAMELESS | OPENS | {"end"}
 _PAREN: Final = frozenset(
     {"carry", "result", "ramp", "extract", "fold", "shuffle", "shuffle_xor", "copy", "wait"}
-    | {"fragment", "mma"}
+    | {"fragment", "mma", "load_tile", "store_tile"}
 )
 
 
@@ -207,8 +207,8 @@ class _Reader:
             return Inst("store", args[2].dtype, args[2].lanes, args, (at.accept("streaming"),))
         if op in ("barrier", "commit"):
             return Inst(op, dtypes.bool)
-        if op in ("copy", "wait"):
-            args = self._values(at) if op == "copy" else ()
+        if op in ("copy", "wait", "store_tile"):
+            args = self._values(at) if op != "wait" else ()
             return Inst(op, dtypes.bool, 1, args, _numbers(op, at))
         opened = self._value(at)
         if op == "if":

@@ -58,7 +58,7 @@ class Threads:
             stop = inst.attr[2]
             limit_varies = isinstance(stop, Limit) and stop.value in self.varying
             return inst.attr[0] == "thread" or limit_varies
-        if inst.op in ("carry", "result", "shuffle_xor", "fragment", "mma"):
+        if inst.op in ("carry", "result", "shuffle_xor", "fragment", "mma", "load_tile"):
             return True
         if inst.op == "load" and not self._reads_constants(inst):
             return True
@@ -74,7 +74,16 @@ class Threads:
             return self._reads_constants(inst)
         if inst.op == "end":
             return inst.attr[0].attr[0] in ("grid", "thread")
-        return inst.op not in ("store", "copy", "loop", "if", "endif", "carry", "result")
+        return inst.op not in (
+            "store",
+            "store_tile",
+            "copy",
+            "loop",
+            "if",
+            "endif",
+            "carry",
+            "result",
+        )
 
     def _chain(self, loop: Inst, around: Sequence[Inst]) -> str | None:
         """Grid loops, then thread loops, each the only one in the one around it."""

@@ -26,6 +26,7 @@ _ARGS: Final[dict[str, tuple[int, int]]] = {
     "bitcast": (1, 1), "splat": (1, 1), "ramp": (1, 1), "extract": (1, 1), "fold": (1, 1),
     "shuffle": (2, 2), "barrier": (0, 0), "alu": (1, 3), "shuffle_xor": (1, 1),
     "copy": (4, 5), "commit": (0, 0), "wait": (0, 0), "fragment": (2, 2),
+    "load_tile": (2, 2), "store_tile": (3, 3),
 }  # fmt: skip
 _POINTER_ARGS: Final = {"load": (0,), "store": (0,), **linear_matrix_verify.POINTERS}
 

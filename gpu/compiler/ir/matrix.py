@@ -1,13 +1,22 @@
-"""Matrix instructions: what the threads of a warp multiply together, and which of them hold what.
+"""Matrix instructions: what threads multiply together, and which of them hold what.
 
 An instruction adds the product of A (m x k) and B (k x n) to C (m x n). The three are held in
-*parts* of 8 x 8 elements: thread t of 32 has of each part two neighbours, those of row t // 4 in
-columns 2 * (t % 4) and the next. The columns of a part of A and B are steps of k and its rows the
-rows of A, or the columns of B; a part of C lies as C does. Parts follow each other along m or n
-first, then along k; those of C along m, then n.
+*parts*. The columns of a part of A and B are steps of k and its rows the rows of A, or the columns
+of B; a part of C lies as C does. Parts follow each other along m or n first, then along k; those of
+C along m, then n. A row of the table says by how many threads an instruction is executed, and
+all else follows from that:
 
-Rows with 16-bit operands are NVIDIA's ("PTX ISA", section 9.7.14.5, "Matrix Fragments for
-mma.m16n8k16"). Sums are of float32; how an instruction rounds in between is its own affair.
+- **32 threads**, a warp: parts have 8 x 8 elements, and thread t has of each two neighbours, those
+  of row t // 4 in columns 2 * (t % 4) and the next. These rows are NVIDIA's ("PTX ISA", section
+  9.7.14.5, "Matrix Fragments for mma.m16n8k16").
+- **One thread** has each matrix as one part, a *tile*: 16 rows of 64 bytes in memory. A and C lie
+  there as they are; of B a row has words of 4 bytes, one for each column, with the steps of k that
+  fit into one. These rows are AMX's ("Intel 64 and IA-32 Architectures Software Developer's
+  Manual", volume 2, TDPBF16PS and TDPBSSD). Those of floats take denormal numbers, and give
+  them, as zero.
+
+Sums of floats are of float32; how an instruction rounds in between is its own affair. Sums of
+integers are of int32 and wrap.
 """
 
 from __future__ import annotations
@@ -30,7 +39,40 @@ PART_COLUMN: Final = np.arange(HELD) + HELD * (np.arange(WARP)[:, None] % 4)
 COPY_BYTES: Final = (4, 8, 16)
 """Bytes that one asynchronous copy can have."""
 
+TILE_ROWS: Final = 16
+TILE_BYTES: Final = 64
+"""Bytes of a row of a tile."""
+WORD: Final = 4
+"""Bytes of the steps of k that lie together in a tile of B."""
+
 Places = tuple[tuple[int, int], ...]
+
+
+class Part(NamedTuple):
+    """Row and column in a part of each element that a thread has of it: (threads, elements)."""
+
+    row: Array
+    column: Array
+
+    @property
+    def held(self) -> int:
+        """Elements of a part that a thread has."""
+        return int(self.row.shape[1])
+
+
+OF_WARP: Final = Part(PART_ROW, PART_COLUMN)
+
+
+def _by_rows(rows: int, columns: int) -> Part:
+    row, column = np.divmod(np.arange(rows * columns), columns)
+    return Part(row[None], column[None])
+
+
+def _in_words(columns: int, steps: int, together: int) -> Part:
+    """A tile of B, of which a row has `together` steps of every column."""
+    word, step = np.divmod(np.arange(columns * steps), together)
+    row, column = np.divmod(word, columns)
+    return Part(column[None], (row * together + step)[None])
 
 
 class Matrix(NamedTuple):
@@ -39,7 +81,10 @@ class Matrix(NamedTuple):
     Attributes:
         name: as text forms and targets have it.
         m, n, k: sizes.
-        operand: dtype of A and B; that of C is float32.
+        operand: dtype of A, and of B where `other` is None.
+        threads: how many execute it together: `WARP` or 1.
+        other: dtype of B where it is another one.
+        sums: dtype of C.
     """
 
     name: str
@@ -47,21 +92,47 @@ class Matrix(NamedTuple):
     n: int
     k: int
     operand: DType
+    threads: int = WARP
+    other: DType | None = None
+    sums: DType = dtypes.float32
+
+    @property
+    def operands(self) -> tuple[DType, DType]:
+        """dtypes of A and B."""
+        return self.operand, self.other or self.operand
 
     @property
     def a(self) -> Places:
         """Row and step of k at which each part of A begins."""
-        return tuple((m, k) for k in range(0, self.k, SIDE) for m in range(0, self.m, SIDE))
+        return self._places(self.m, self.k)
 
     @property
     def b(self) -> Places:
         """Column and step of k at which each part of B begins."""
-        return tuple((n, k) for k in range(0, self.k, SIDE) for n in range(0, self.n, SIDE))
+        return self._places(self.n, self.k)
 
     @property
     def c(self) -> Places:
         """Row and column at which each part of C begins."""
-        return tuple((m, n) for n in range(0, self.n, SIDE) for m in range(0, self.m, SIDE))
+        return tuple((m, n) for n, m in self._places(self.n, self.m))
+
+    @property
+    def together(self) -> int:
+        """Steps of k in a word of B, where one thread holds it."""
+        return WORD // self.operand.itemsize
+
+    @property
+    def parts(self) -> tuple[Part, Part, Part]:
+        """What threads have of a part of A, of B and of C."""
+        if self.threads == WARP:
+            return OF_WARP, OF_WARP, OF_WARP
+        b = _in_words(self.n, self.k, self.together)
+        return _by_rows(self.m, self.k), b, _by_rows(self.m, self.n)
+
+    def _places(self, lines: int, steps: int) -> Places:
+        if self.threads == 1:
+            return ((0, 0),)
+        return tuple((line, k) for k in range(0, steps, SIDE) for line in range(0, lines, SIDE))
 
 
 MATRICES: Final = {
@@ -69,30 +140,50 @@ MATRICES: Final = {
     for row in (
         Matrix("m16n8k16.f16", 16, 8, 16, dtypes.float16),
         Matrix("m16n8k16.bf16", 16, 8, 16, dtypes.bfloat16),
+        Matrix("m16n16k32.bf16", 16, 16, 32, dtypes.bfloat16, 1),
+        Matrix("m16n16k64.i8", 16, 16, 64, dtypes.int8, 1, None, dtypes.int32),
+        Matrix("m16n16k64.u8", 16, 16, 64, dtypes.uint8, 1, None, dtypes.int32),
+        Matrix("m16n16k64.i8u8", 16, 16, 64, dtypes.int8, 1, dtypes.uint8, dtypes.int32),
+        Matrix("m16n16k64.u8i8", 16, 16, 64, dtypes.uint8, 1, dtypes.int8, dtypes.int32),
     )
 }
 
 
-def whole(held: Array, places: Places, shape: tuple[int, int]) -> Array:
-    """Matrices (warps, *shape) from what threads hold: (warps, WARP, parts, HELD)."""
+def names_for(threads: int) -> tuple[str, ...]:
+    """The instructions that so many threads execute together."""
+    return tuple(name for name, how in MATRICES.items() if how.threads == threads)
+
+
+def whole(held: Array, places: Places, shape: tuple[int, int], of: Part = OF_WARP) -> Array:
+    """Matrices (groups, *shape) from what threads hold: (groups, threads, parts, elements)."""
     result = np.empty((len(held), *shape), held.dtype)
     for part, (row, column) in enumerate(places):
-        result[:, PART_ROW + row, PART_COLUMN + column] = held[:, :, part]
+        result[:, of.row + row, of.column + column] = held[:, :, part]
     return result
 
 
-def spread(matrices: Array, places: Places) -> Array:
-    """What threads hold, (warps, WARP, parts, HELD), of matrices (warps, rows, columns)."""
-    parts = [matrices[:, PART_ROW + row, PART_COLUMN + column] for row, column in places]
+def spread(matrices: Array, places: Places, of: Part = OF_WARP) -> Array:
+    """What threads hold, (groups, threads, parts, elements), of matrices (groups, rows, columns).
+
+    A group is the threads that execute an instruction together.
+    """
+    parts = [matrices[:, of.row + row, of.column + column] for row, column in places]
     return np.stack(parts, axis=2)
 
 
 def multiply(how: Matrix, a: Array, b: Array, c: Array) -> Array:
-    """C plus the product, all as threads hold them: (warps, WARP, parts, HELD)."""
-    left = whole(a, how.a, (how.m, how.k)).astype(np.float32)
-    right = whole(b, how.b, (how.n, how.k)).astype(np.float32)
-    total = whole(c, how.c, (how.m, how.n)) + left @ right.transpose(0, 2, 1)
-    return spread(total, how.c)
+    """C plus the product, all as threads hold them: (groups, threads, parts, elements)."""
+    of_a, of_b, of_c = how.parts
+    left = whole(a, how.a, (how.m, how.k), of_a).astype(how.sums.np)
+    right = whole(b, how.b, (how.n, how.k), of_b).astype(how.sums.np)
+    total = whole(c, how.c, (how.m, how.n), of_c) + left @ right.transpose(0, 2, 1)
+    return spread(total, how.c, of_c)
+
+
+def tile_offsets(row: int, dtype: DType) -> Array:
+    """Where the elements of a tile lie in memory whose rows are `row` apart, in order."""
+    across = np.arange(TILE_BYTES // dtype.itemsize)
+    return np.asarray((row * np.arange(TILE_ROWS)[:, None] + across).ravel())
 
 
 def part_steps(steps: Sequence[int]) -> list[int]:
@@ -111,16 +202,16 @@ def held_offsets(row: int, steps: Sequence[int], transposed: bool) -> Array:
     return np.asarray(inside[:, None, :] + np.array(part_steps(steps))[None, :, None])
 
 
-def by_warp(values: Array, threads: int, lanes: int) -> Array:
-    """Values of points, (points, ...), as (warps, WARP, ...).
+def by_warp(values: Array, threads: int, lanes: int, together: int = WARP) -> Array:
+    """Values of points, (points, ...), as (groups, together, ...).
 
     `threads` are those of a block, each of which is `lanes` points.
     """
-    blocks = values.reshape(-1, threads // WARP, WARP, lanes, *values.shape[1:])
-    return np.moveaxis(blocks, 3, 2).reshape(-1, WARP, *values.shape[1:])
+    groups = values.reshape(-1, threads // together, together, lanes, *values.shape[1:])
+    return np.moveaxis(groups, 3, 2).reshape(-1, together, *values.shape[1:])
 
 
-def by_point(values: Array, threads: int, lanes: int) -> Array:
+def by_point(values: Array, threads: int, lanes: int, together: int = WARP) -> Array:
     """The inverse of `by_warp`."""
-    blocks = values.reshape(-1, threads // WARP, lanes, WARP, *values.shape[2:])
-    return np.moveaxis(blocks, 2, 3).reshape(-1, *values.shape[2:])
+    groups = values.reshape(-1, threads // together, lanes, together, *values.shape[2:])
+    return np.moveaxis(groups, 2, 3).reshape(-1, *values.shape[2:])

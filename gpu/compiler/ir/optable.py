@@ -126,6 +126,7 @@ MONOIDS: Final = {
 }
 
 
+@functools.cache
 def result_dtype(name: str, operands: tuple[DType, ...]) -> DType:
     """The dtype of an operation's result.
 
@@ -152,7 +153,12 @@ def apply(name: str, dtype: DType, args: tuple[Array, ...]) -> Array:
     `dtype` is the result's. Warnings of numpy are silenced.
     """
     with np.errstate(all="ignore"):
-        result = np.asarray(OPS[name].evaluate(*args))
+        return apply_bare(name, dtype, args)
+
+
+def apply_bare(name: str, dtype: DType, args: tuple[Array, ...]) -> Array:
+    """As `apply`, for callers that silence warnings once for many operations."""
+    result = np.asarray(OPS[name].evaluate(*args))
     return result if result.dtype == dtype.np else result.astype(dtype.np)
 
 
@@ -182,6 +188,11 @@ def rounded(value: PyScalar, dtype: DType) -> PyScalar:
 @functools.lru_cache(maxsize=4096, typed=True)
 def _rounded_memo(value: PyScalar, dtype: DType) -> PyScalar:
     return to_python(scalar(dtype)(value), dtype)
+
+
+def constant_key(value: PyScalar) -> object:
+    """A constant of one dtype as a key, which tells -0.0 from 0.0 and finds NaN again."""
+    return value if value < 0 or value > 0 else repr(value)
 
 
 def fold(name: str, dtype: DType, operand_dtype: DType, values: tuple[PyScalar, ...]) -> PyScalar:

@@ -19,6 +19,7 @@ from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.lower.address import Addresses, Lane
 from gpu.compiler.lower.emit import Emitter
 from gpu.compiler.lower.exchange import Exchanger
+from gpu.compiler.lower.joins import join
 from gpu.compiler.lower.legalize import Legalizer
 from gpu.compiler.lower.matrices import Matrices
 from gpu.compiler.lower.quads import quads
@@ -43,7 +44,8 @@ def linearize(kernel: K.Kernel, target: Target) -> Program:
     if target.native.scalar:
         program = scalarize(program, target.native)
     program = split64(program, target.native) if target.native.paired else program
-    return quads(program) if target.native.quads else program
+    program = quads(program) if target.native.quads else program
+    return join(program, target.access_bytes) if target.access_bytes else program
 
 
 class _Linearizer:
@@ -162,14 +164,13 @@ class _Linearizer:
 
     def guarded(self, stmt: K.If) -> None:
         """A condition; one that differs between written-out iterations is asked in each of them."""
-        if stmt.mask.vars.isdisjoint(self.tiles):
-            self.under(stmt)
-            return
         tiles, fixed = self.tiles, self.fixed
-        for _ in self.iterations():
-            self.tiles, self.fixed = [], self.unrolled
+        asked = [var for var in tiles if var in stmt.mask.vars]
+        self.tiles = [var for var in tiles if var not in stmt.mask.vars]
+        for point in itertools.product(*(range(v.hi + 1) for v in asked)):
+            self.fixed = fixed | dict(zip(asked, point, strict=True))
             self.under(stmt)
-            self.tiles, self.fixed = tiles, fixed
+        self.tiles, self.fixed = tiles, fixed
 
     def under(self, stmt: K.If) -> None:
         condition = self.addresses.mask(stmt.mask.subst(self.fixed))

@@ -1,7 +1,8 @@
 """Matrix instructions and asynchronous copies, from kernel IR to linear IR.
 
-What a thread holds of a part is one value of two lanes; which parts a buffer holds is known while
-emitting, since the loops around matrix instructions are written out.
+What a thread of a warp holds of a part is one value of two lanes, and a matrix that one thread
+holds is one value; which parts a buffer holds is known while emitting, since the loops around
+matrix instructions are written out.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections.abc import Callable, Mapping
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, expr
 from gpu.compiler.ir.linear import Inst
-from gpu.compiler.ir.matrix import HELD, SIDE, WARP
+from gpu.compiler.ir.matrix import HELD, MATRICES, SIDE, TILE_BYTES, TILE_ROWS, WARP
 from gpu.compiler.lower.address import Addresses
 from gpu.compiler.lower.emit import Emitter
-from gpu.compiler.lower.registers import Registers
+from gpu.compiler.lower.registers import Key, Registers
 from gpu.core.dtype import dtypes
 from gpu.core.errors import CompileError
 
@@ -54,8 +55,14 @@ class Matrices:
                 self.emitter.effect("wait", dtypes.bool, attr=(pending,))
             case K.Fragment():
                 self._fragment(stmt)
+            case K.Mma(name) if MATRICES[name].threads == 1:
+                self._multiply_tiles(stmt, unrolled)
             case K.Mma():
                 self._multiply(stmt, unrolled)
+            case K.LoadTile():
+                self._load_tile(stmt, unrolled)
+            case K.StoreTile():
+                self._store_tile(stmt, unrolled)
 
     def _copy(self, copy: K.AsyncCopy, mask: Mask) -> None:
         to = self.addresses.value(self.place(copy.buf, copy.indices))
@@ -117,3 +124,29 @@ class Matrices:
         for lane, key in enumerate(keys):
             after = self.emitter.pure("extract", dtypes.float32, 1, (total,), (lane,))
             self.registers.write(key, after)
+
+    def _tile(self, buf: K.Buf, indices: tuple[Expr, ...], unrolled: Unrolled) -> Key:
+        """The register with a matrix that this thread holds alone."""
+        return self.registers.key(buf, (*indices, expr(0), expr(0)), unrolled)
+
+    def _multiply_tiles(self, mma: K.Mma, unrolled: Unrolled) -> None:
+        operands = ((mma.a, mma.a_indices), (mma.b, mma.b_indices), (mma.buf, mma.indices))
+        keys = [self._tile(buf, indices, unrolled) for buf, indices in operands]
+        args = tuple(self.registers.read(key) for key in keys)
+        sums = args[-1]
+        total = self.emitter.effect("mma", sums.dtype, sums.lanes, args, (mma.name,))
+        self.registers.write(keys[-1], total)
+
+    def _load_tile(self, load: K.LoadTile, unrolled: Unrolled) -> None:
+        index = self.addresses.value(self.place(load.source, load.places))
+        dtype = load.buf.dtype
+        lanes = TILE_ROWS * TILE_BYTES // dtype.itemsize
+        args = (self.pointers[load.source], index)
+        tile = self.emitter.effect("load_tile", dtype, lanes, args, (load.row,))
+        self.registers.write(self._tile(load.buf, load.indices, unrolled), tile)
+
+    def _store_tile(self, store: K.StoreTile, unrolled: Unrolled) -> None:
+        index = self.addresses.value(self.place(store.buf, store.indices))
+        tile = self.registers.read(self._tile(store.source, store.places, unrolled))
+        args = (self.pointers[store.buf], index, tile)
+        self.emitter.effect("store_tile", dtypes.bool, args=args, attr=(store.row,))

@@ -12,12 +12,12 @@ the device has to bear it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir.linear import Inst, Limit, Program
 from gpu.compiler.lower.emit import Emitter
 from gpu.compiler.lower.sums import Sum, taken_apart
+from gpu.compiler.lower.unused import PURE, used
 from gpu.core.dtype import dtypes
 
 QUAD: Final = 4
@@ -26,10 +26,6 @@ QUAD: Final = 4
 MANY_LOADS: Final = 4096
 WORDS_PER_LOAD: Final = 12
 
-_PURE: Final = frozenset(
-    {"const", "param", "val", "alu", "cast", "bitcast", "splat", "ramp", "extract", "pack", "fold",
-     "shuffle"}
-)  # fmt: skip
 Terms = frozenset[tuple[Inst, int]]
 
 
@@ -84,7 +80,7 @@ class _Quads:
 
     def run(self) -> Program:
         for inst in self.program.body:
-            if inst.op in _PURE:
+            if inst.op in PURE:
                 self.values[inst] = self.emitter.pure(
                     inst.op, inst.dtype, inst.lanes, self.args(inst), inst.attr
                 )
@@ -97,7 +93,7 @@ class _Quads:
             else param
             for number, param in enumerate(self.program.params)
         )
-        return self.program._replace(params=params, body=_used(self.emitter.body()))
+        return self.program._replace(params=params, body=used(self.emitter.body()))
 
     def place(self, load: Inst) -> tuple[Inst, Terms]:
         """What the places of loads have in common that are a known distance apart."""
@@ -278,23 +274,3 @@ class _Quads:
     def _barrier(self, inst: Inst) -> None:
         self.flush_all()
         self.emitter.effect("barrier", inst.dtype)
-
-
-def _used(body: tuple[Inst, ...]) -> tuple[Inst, ...]:
-    """Without what nothing uses any more: the places of elements that are parts of quads."""
-    used: set[Inst] = set()
-    kept = [inst for inst in reversed(body) if _is_used(inst, used)]
-    return tuple(reversed(kept))
-
-
-def _is_used(inst: Inst, used: set[Inst]) -> bool:
-    if inst.op in _PURE and inst not in used:
-        return False
-    used.update(_needed(inst))
-    return True
-
-
-def _needed(inst: Inst) -> Iterator[Inst]:
-    yield from inst.args
-    if inst.op == "loop" and isinstance(inst.attr[2], Limit):
-        yield inst.attr[2].value

@@ -1,8 +1,9 @@
-"""Which private buffers of a kernel live in registers, and what is in them.
+"""Which private buffers and fragments of a kernel live in registers, and what is in them.
 
 A private buffer is promoted when every access is at a place known while emitting: its indices use
 only loops that are written out (`unroll`) and, in the last one, the lanes of the vector loop. Each
-element, for each iteration of the written-out loops around its Alloc, is then one SSA value.
+element, for each iteration of the written-out loops around its Alloc, is then one SSA value. So is
+each matrix of a fragment that one thread holds.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def _visit(
         if stmt.kind == "vector":
             lanes = stmt.var.hi + 1
         _visit(stmt.body, copies, lanes, kinds, guarded, places, homes)
-    elif isinstance(stmt, K.Alloc) and stmt.buf.space == "private" and stmt.buf not in guarded:
+    elif isinstance(stmt, K.Alloc) and stmt.buf.space != "team" and stmt.buf not in guarded:
         home = _home(stmt.buf, copies, lanes, kinds, places.get(stmt.buf, []))
         if home is not None:
             homes[stmt.buf] = home

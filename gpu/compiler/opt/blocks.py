@@ -17,39 +17,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
 from gpu.compiler.opt import matrices, tiles
-from gpu.compiler.opt.opts import Bind, Cooperate, Inline, Opt, Reorder, Reuse, Split, apply
+from gpu.compiler.opt.flat import BLOCK, BUSY, block_of, cost, flat
+from gpu.compiler.opt.neighbours import held_rows, inner_walks, neighbours
+from gpu.compiler.opt.opts import Bind, Cooperate, Hold, Inline, Opt, Reorder, Reuse, Split, apply
 from gpu.compiler.opt.own import KEPT
 from gpu.compiler.opt.shape import Leaf, leaves, outer_nest, scattered
 from gpu.compiler.opt.share import work_of
 from gpu.compiler.opt.sync import thread_loops
-from gpu.compiler.opt.tree import IllegalOpt, walk
+from gpu.compiler.opt.tree import IllegalOpt, loops, walk
 from gpu.compiler.target import Target
 from gpu.core.log import get_logger
 
 log = get_logger(__name__)
 
-# Threads of a block, unless there is too little to do for blocks of that size.
-BLOCK: Final = 256
-# Threads from which the smallest machine is busy.
-BUSY: Final = 1 << 14
 # Iterations that a thread does of a shared loop before more threads are worth their meeting.
 EACH: Final = 4
 # Threads that share a row at least: as many as read a piece of memory that comes in one go.
 FEWEST: Final = 8
+# One in so many of its registers holds an element of a row that a thread keeps.
+KEPT_SHARE: Final = 4
 # Elements of a row that a thread keeps where its registers are a CPU's memory.
 KEPT_BY_LANES: Final = 64
 # Neighbours that a thread has where memory is read by fours.
 FOUR: Final = 4
-# Thread loops at most, those of the tiles of matrix instructions aside.
-DIMENSIONS: Final = 3
-# Elements that a thread writes where each is little work, and elements from which it does.
-MANY: Final = 4
-PLENTY: Final = 1 << 20
 
 Way = Callable[[K.Kernel, Target], Iterator[Opt]]
 
@@ -106,17 +101,12 @@ def _ways(kernel: K.Kernel, target: Target) -> Sequence[Way]:
     work = work_of(nest[-1].body)
     if work.alone >= work.shared:
         return flat, in_rows
-    outer = min((_cost(found, loop.var) for loop in nest), default=0)
+    outer = min((cost(found, loop.var) for loop in nest), default=0)
     if own or _cost_inside(found, len(nest)) < outer:
         return tiles.product, in_rows, flat
     if math.prod(loop.var.extent for loop in nest) < _busy(target):
         return tiles.product, in_columns, flat
     return tiles.product, flat
-
-
-def _cost(found: Sequence[Leaf], var: Var) -> int:
-    """Accesses that neighbours over `var` would make far apart."""
-    return sum(scattered(leaf.update, var) for leaf in found)
 
 
 def _cost_inside(found: Sequence[Leaf], depth: int) -> int:
@@ -138,19 +128,28 @@ def _inlinings(kernel: K.Kernel) -> Iterator[list[Opt]]:
 def in_rows(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     """A block of threads for each iteration of the outer loops, or for a few where rows are short.
 
-    Raises IllegalOpt where no loop inside is long enough to share.
+    Rows that several loops read are read once, and threads have neighbours where that makes fewer
+    accesses. Raises IllegalOpt where no loop inside is long enough to share.
     """
     nest = outer_nest(kernel.body)
     outer = math.prod(loop.var.extent for loop in nest)
     longest = work_of(nest[-1].body if nest else kernel.body).shared
-    threads = _team(longest, outer, target)
+    walks = inner_walks(list(leaves(kernel.body)), len(nest))
+    side = neighbours(walks, target) if walks and target.access_bytes else 1
+    threads = _team(longest, outer, target, side)
     yield from (Bind(loop.var.name, "grid") for loop in nest)
+    axis = nest[-1].var if nest else None
+    held = list(_holds(kernel, axis, threads, target))
+    yield from held
     if target.native.quads:
         yield from _by_fours(kernel, len(nest), threads)
-    axis = nest[-1].var if nest else None
+    else:
+        yield from _side_by_side(apply(kernel, held), len(nest), threads, side)
     fit = target.shared_bytes // max(_row_bytes(kernel, target), 1)
-    rows = min(_block(target) // threads, axis.extent, fit) if axis else 1
-    kept = KEPT_BY_LANES if target.native.scalar else KEPT
+    rows = min(block_of(target) // threads, axis.extent, fit) if axis else 1
+    if axis is not None and side > 1:  # a mask would keep accesses of several elements apart
+        rows = math.gcd(rows, axis.extent)
+    kept = _kept(target)
     if axis is None or rows < 2:
         yield Cooperate(axis.name if axis else "", threads, kept=kept, warp=target.shuffle)
         return
@@ -162,6 +161,40 @@ def in_rows(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     yield Cooperate(name, threads, kept=kept, warp=target.shuffle)
 
 
+def _kept(target: Target) -> int:
+    """Elements of a row that a thread keeps."""
+    if target.native.scalar:
+        return KEPT_BY_LANES
+    return max(KEPT, target.registers // KEPT_SHARE) if target.access_bytes else KEPT
+
+
+def _holds(kernel: K.Kernel, axis: Var | None, threads: int, target: Target) -> Iterator[Opt]:
+    """What reads rows once that threads can keep."""
+    if axis is None or not target.access_bytes:
+        return
+    for buf in held_rows(kernel.body, axis.name):
+        opt = Hold(axis.name, buf.name)
+        made = loops(apply(kernel, [opt]).body)[f"{buf.name}h"]
+        if made.var.extent % threads == 0 and made.var.extent // threads <= _kept(target):
+            yield opt
+
+
+def _side_by_side(kernel: K.Kernel, depth: int, threads: int, side: int) -> Iterator[Opt]:
+    """Loops inside the outer ones in steps of as many neighbours as `threads` threads can have.
+
+    Where a row is kept, each thread has to have the same elements of it in all loops.
+    """
+    inner = dict.fromkeys(var for _, var in inner_walks(list(leaves(kernel.body)), depth))
+    kept = any(isinstance(s, K.Alloc) and s.buf.shape for s in walk(kernel.body))
+    if kept and inner:
+        side = math.gcd(side, *(var.extent // threads for var in inner))
+    step = threads * side
+    whole = all(var.extent % step == 0 if kept else var.extent >= step for var in inner)
+    for var in inner if side > 1 and whole else ():
+        yield Split(var.name, side)
+        yield Bind(f"{var.name}i", "unroll")
+
+
 def _by_fours(kernel: K.Kernel, depth: int, threads: int) -> Iterator[Opt]:
     """Loops inside the outer ones in steps of four neighbours, where `threads` share all steps."""
     for leaf in leaves(kernel.body):
@@ -170,11 +203,6 @@ def _by_fours(kernel: K.Kernel, depth: int, threads: int) -> Iterator[Opt]:
         if shared and var.extent % (FOUR * threads) == 0 and not scattered(leaf.update, var):
             yield Split(var.name, FOUR)
             yield Bind(f"{var.name}i", "unroll")
-
-
-def _block(target: Target) -> int:
-    """Threads of a block."""
-    return min(BLOCK, target.threads)
 
 
 def _busy(target: Target) -> int:
@@ -188,15 +216,18 @@ def _row_bytes(kernel: K.Kernel, target: Target) -> int:
     return sum(_size(buf, target) for buf in bufs)
 
 
-def _team(longest: int, outer: int, target: Target) -> int:
-    """How many threads share loops of `longest` iterations in each of `outer` blocks."""
-    most = _block(target)
+def _team(longest: int, outer: int, target: Target, side: int = 1) -> int:
+    """How many threads share loops of `longest` iterations in each of `outer` blocks.
+
+    Each has `side` neighbours of them at least.
+    """
+    most = block_of(target)
     if outer * most < _busy(target):
         most = target.threads
-    if outer * target.shuffle >= _busy(target) and longest <= target.shuffle * KEPT:
+    if outer * target.shuffle >= _busy(target) and longest <= target.shuffle * _kept(target):
         most = target.shuffle  # threads that meet without barriers
     threads = min(FEWEST, target.warp)
-    while threads * 2 <= most and threads * 2 * EACH <= longest:
+    while threads * 2 <= most and threads * 2 * max(EACH, side) <= longest:
         threads *= 2
     if longest < threads * 2:
         raise IllegalOpt(f"loops of {longest} iterations are too short to be shared")
@@ -210,7 +241,7 @@ def in_columns(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     """
     nest, found = outer_nest(kernel.body), list(leaves(kernel.body))
     longest = work_of(nest[-1].body).shared
-    near = min(reversed(nest), key=lambda loop: _cost(found, loop.var)).var
+    near = min(reversed(nest), key=lambda loop: cost(found, loop.var)).var
     width, threads = min(target.warp, near.extent), 1
     while threads * 2 * width <= target.threads and threads * 2 * EACH <= longest:
         threads *= 2
@@ -224,89 +255,3 @@ def in_columns(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
         axis = f"{axis}i"
     yield Bind(axis, "thread")
     yield Cooperate(axis, threads, True, warp=target.shuffle)
-
-
-def flat(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
-    """A thread for every iteration of the outer loops, neighbours next to each other in memory.
-
-    Raises IllegalOpt where each would need team memory of its own.
-    """
-    nest, found = outer_nest(kernel.body), list(leaves(kernel.body))
-    if any(isinstance(s, K.Alloc) and s.buf.space == "team" for s in walk(kernel.body)):
-        raise IllegalOpt("threads have no team memory of their own")
-    if not nest:
-        raise IllegalOpt("there are no independent loops outside")
-    yield from (Bind(loop.var.name, "grid") for loop in nest)
-    order = sorted(nest, key=lambda loop: (_cost(found, loop.var), -nest.index(loop)))
-    near, longest = order[0].var, max((loop.var for loop in order), key=lambda var: var.extent)
-    simple = all(len(leaf.loops) == len(nest) for leaf in found)
-    parts, left = _Parts([], [], []), _small_block(nest, target)
-    steps = _steps(nest, target, simple)
-    for number, loop in enumerate(order):
-        var, slots = loop.var, DIMENSIONS - len(parts.threads)
-        takes_threads = var is near or (slots > 0 and left > 1)
-        if slots == 1 and number:  # the last one has to fill the block
-            takes_threads &= var is _filling(order[number:], left)
-        size = _threads(var, left) if takes_threads else 1
-        yield from _split(var, size, steps if var is longest else 1, parts)
-        left //= size
-    kept = [loop.var.name for loop in nest if loop.var.name in parts.blocks]
-    made = [name for name in parts.blocks if name not in kept]
-    yield Reorder((*kept, *made, *parts.threads, *parts.each))
-    yield from (Bind(name, "thread") for name in parts.threads)
-    yield from (Bind(name, "unroll" if steps <= MANY else "serial") for name in parts.each)
-
-
-def _filling(loops: Sequence[K.Loop], threads: int) -> Var:
-    """The first of the loops that has so many iterations, or the longest one."""
-    return max((loop.var for loop in loops), key=lambda var: min(var.extent, threads))
-
-
-class _Parts(NamedTuple):
-    """Names of the loops that the outer loops become: over blocks, threads, and what each does."""
-
-    blocks: list[str]
-    threads: list[str]
-    each: list[str]
-
-
-def _split(var: Var, size: int, steps: int, parts: _Parts) -> Iterator[Opt]:
-    """Loop `var` into blocks, `size` threads, and up to `steps` iterations of each."""
-    name, steps = var.name, max(min(steps, var.extent // size), 1)
-    if size * steps < var.extent or var.stop is not None:
-        if size * steps == 1:
-            parts.blocks.append(name)
-            return
-        yield Split(name, size * steps, "skip")
-        parts.blocks.append(f"{name}o")
-        name = f"{name}i"
-    if steps > 1 and size > 1:
-        yield Split(name, size)
-        parts.each.append(f"{name}o")
-        name = f"{name}i"
-    (parts.each if size == 1 and steps > 1 else parts.threads).insert(0, name)
-
-
-def _small_block(nest: Sequence[K.Loop], target: Target) -> int:
-    """Threads of a block, fewer where that gives more of the machine something to do."""
-    elements, threads = math.prod(loop.var.extent for loop in nest), _block(target)
-    while threads >= 2 * target.warp and elements < threads * target.workers:
-        threads //= 2
-    return threads
-
-
-def _threads(var: Var, most: int) -> int:
-    """Threads along `var`, `most` at most: few of them idle, and many of them."""
-    if var.extent <= most and var.stop is None:
-        return var.extent
-    sizes = [most >> shift for shift in range(4) if 0 < most >> shift <= var.extent]
-    if not sizes:
-        return min(var.extent, max(most, 1))
-    return min(sizes, key=lambda s: (-(-var.extent // s) * s * 16 // var.extent, -s))
-
-
-def _steps(nest: Sequence[K.Loop], target: Target, simple: bool) -> int:
-    """How many elements a thread writes."""
-    elements = math.prod(loop.var.extent for loop in nest)
-    least = -(-elements // (target.max_blocks * _block(target) // 2))
-    return max(least, MANY if simple and elements >= PLENTY else 1)

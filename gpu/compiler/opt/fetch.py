@@ -22,23 +22,37 @@ from gpu.compiler.opt.tree import (
     values,
     writes,
 )
-from gpu.core.dtype import dtypes
+from gpu.core.dtype import DType, dtypes
 
 APART: Final = 8
 """Elements between the rows of a tile. Rows have a multiple of 16, so that they then begin an odd
 number of 16 bytes apart: eight of them, which are read at once, lie in different banks."""
-NARROW: Final = (dtypes.float16, dtypes.bfloat16)
+NARROW: Final = {
+    dtypes.float32: (dtypes.float16, dtypes.bfloat16),
+    dtypes.int32: (dtypes.int8, dtypes.uint8),
+}
+"""What operands of matrix instructions are cast to, and what they are before."""
 
 
 def narrow(operand: K.Value) -> K.Value:
-    """What a float32 operand is a cast of, of 16 bits. Raises IllegalOpt where there is no such."""
-    if operand.kind == "cast" and operand.args[0].dtype in NARROW:
+    """What an operand is a cast of: of 16 bits where it is float32, of 8 where it is int32.
+
+    Raises IllegalOpt where there is no such.
+    """
+    if operand.kind == "cast" and operand.args[0].dtype in NARROW.get(operand.dtype, ()):
         return operand.args[0]
     is_where = operand.kind == "alu" and operand.attr[0] == "where"
-    if is_where and operand.args[2] is K.const(dtypes.float32, 0.0):
+    if is_where and operand.args[2] is _zero(operand.dtype):
         inside = narrow(operand.args[1])
-        return K.alu("where", operand.args[0], inside, K.const(inside.dtype, 0.0))
-    raise IllegalOpt("an operand of a product is not of 16 bits; float32 is never rounded to less")
+        return K.alu("where", operand.args[0], inside, _zero(inside.dtype))
+    raise IllegalOpt(
+        "an operand of a product is not of 16 bits, or 8 of an integer; float32 is never rounded"
+        " to less"
+    )
+
+
+def _zero(dtype: DType) -> K.Value:
+    return K.const(dtype, 0.0 if dtype.is_float else 0)
 
 
 class _Tile(NamedTuple):

@@ -65,7 +65,7 @@ def separates(places: Iterable[Place], var: Var, inside: frozenset[Var]) -> bool
     if len({p.fixed for p in parts}) != 1 or parts[0].fixed.vars & (inside | {var}):
         return False
     g = math.gcd(*(abs(factor) for p in parts for _, factor in p.large.terms))
-    small = [p.small % g if g and p.small.is_const else p.small for p in parts]
+    small = [_modulo(p.small, g) if g else p.small for p in parts]
     masks = [mask for _, mask in distinct]
     still = [_bounds(s, mask) for s, mask in zip(small, masks, strict=True)]
     moving = expr(var) * step
@@ -86,6 +86,11 @@ def _split(e: Expr, step: int, inside: frozenset[Var]) -> _Parts:
         else:
             large = large + term
     return _Parts(e - large - small, large, small)
+
+
+def _modulo(e: Expr, g: int) -> Expr:
+    """What equals `e` modulo `g`, shifted so that it begins below `g` if it was not around 0."""
+    return e if e.lo < g and e.hi >= 0 else e - e.lo // g * g
 
 
 def _bounds(e: Expr, mask: Mask) -> tuple[int, int]:

@@ -17,7 +17,9 @@ from gpu.compiler.opt.buffers import inline, rfactor, stage
 from gpu.compiler.opt.fetch import fetch
 from gpu.compiler.opt.independence import is_independent
 from gpu.compiler.opt.jam import jam
+from gpu.compiler.opt.neighbours import hold
 from gpu.compiler.opt.own import KEPT
+from gpu.compiler.opt.pack import pack
 from gpu.compiler.opt.reuse import reuse
 from gpu.compiler.opt.share import cooperate
 from gpu.compiler.opt.staging import sink, stage_together
@@ -101,6 +103,16 @@ class Stage(NamedTuple):
     together: bool = False
 
 
+class Hold(NamedTuple):
+    """Inside loop `axis`, a row of parameter `buf` that loops walk along is read once, first.
+
+    It goes into a team buffer `{buf}h`, in a loop of that name, and all reads take it from there.
+    """
+
+    axis: str
+    buf: str
+
+
 class Cooperate(NamedTuple):
     """What loop `axis` holds is done by a block of `threads`, a power of two.
 
@@ -168,16 +180,36 @@ class Fetch(NamedTuple):
     size: int = 1
 
 
+class Pack(NamedTuple):
+    """Inside loop `axis` an operand of narrow elements is copied, as a thread loads tiles.
+
+    The operand is what the kernel computes from buffer `buf` alone, of 16 bits before it is cast to
+    float32, or of 8 before it is cast to int32.
+    In team memory its elements follow each other as the loops `order` count them. Those of loop
+    `words`, where one is named, are together in an integer of 4 bytes. The copy loops are named
+    `{loop}s`, and with words `{loop}w`.
+    """
+
+    axis: str
+    buf: str
+    order: tuple[str, ...]
+    words: str = ""
+
+
 class Tensorize(NamedTuple):
     """The loops `axes`, the steps of a sum of products, become matrix instructions `name`.
 
-    The inner one of the two counts the steps of an instruction, the outer one is written out. In
-    them are four loops that are written out: tiles along the first operand and the second, then
-    halves and pairs of a tile. The innermost threads are the 8 by 4 of a warp, and both operands
-    are in team memory; `gpu/compiler/ir/matrix.py` says what a tile looks like.
+    Where a warp executes them, the inner one of two counts the steps of an instruction, the outer
+    one is written out. In them are four loops that are written out: tiles along the first operand
+    and the second, then halves and pairs of a tile. The innermost threads are the 8 by 4 of a warp,
+    and both operands are in team memory; `gpu/compiler/ir/matrix.py` says what a tile looks like.
+
+    Where one thread does, the last two count the words of an instruction and the steps of a word,
+    the others stay. In them are loops over tiles of both operands, written out, then over rows and
+    columns of a tile; sums are in team memory, and the second operand is in words (`Pack`).
     """
 
-    axes: tuple[str, str]
+    axes: tuple[str, ...]
     name: str
 
 
@@ -193,7 +225,7 @@ class Pipeline(NamedTuple):
 
 Opt = (
     Split | Fuse | Reorder | Bind | Rfactor | Stage | Cooperate | Sink | Inline | Jam | Reuse
-    | Fetch | Tensorize | Pipeline
+    | Fetch | Pack | Tensorize | Pipeline | Hold
 )  # fmt: skip
 
 
@@ -221,6 +253,8 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
             return move(body, opt.axis, opt.buf, opt.order)
         case Cooperate():
             return cooperate(body, opt.axis, opt.threads, opt.first, opt.kept, opt.warp)
+        case Hold():
+            return hold(body, opt.axis, opt.buf)
         case Sink():
             return sink(body, opt.axes)
         case Inline():
@@ -231,6 +265,8 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
             return reuse(body)
         case Fetch():
             return fetch(body, opt.axis, opt.buf, opt.rows, opt.columns, opt.size)
+        case Pack():
+            return pack(body, opt.axis, opt.buf, opt.order, opt.words)
         case Tensorize():
             return tensorize(body, opt.axes, opt.name)
         case Pipeline():

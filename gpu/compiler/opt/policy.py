@@ -14,13 +14,17 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import split_hint
 from gpu.compiler.opt import blocks, columns, contraction, dots
 from gpu.compiler.opt.independence import is_independent
+from gpu.compiler.opt.matrix_tiles import by_thread
 from gpu.compiler.opt.opts import Bind, Fuse, Opt, Split, apply, fusable
 from gpu.compiler.opt.pixels import pixel_lanes, writes_image
 from gpu.compiler.opt.scatter import jammed
 from gpu.compiler.opt.shape import outer_nest
-from gpu.compiler.opt.tree import expressions, loops, walk
+from gpu.compiler.opt.tree import IllegalOpt, expressions, loops, walk
 from gpu.compiler.opt.vectorize import vectorize
 from gpu.compiler.target import Target
+from gpu.core.log import get_logger
+
+log = get_logger(__name__)
 
 # Innermost iterations below which waking another worker costs more than it gains.
 PARALLEL_WORK: Final = 1 << 17
@@ -90,6 +94,9 @@ def _next_fuse(kernel: K.Kernel) -> Opt | None:
 def _lanes(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     if not target.vector_bytes:
         return
+    if target.matrices and (chosen := _whole_tiles(kernel, target)):
+        yield from chosen
+        return
     reduced = columns.match(kernel, target)
     if reduced is not None:
         yield from columns.tile(reduced)
@@ -99,6 +106,18 @@ def _lanes(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     if not tiles and (sums := dots.match(kernel, target)) is not None:
         tiles = list(dots.tile(sums))
     yield from tiles or vectorize(kernel, target)
+
+
+def _whole_tiles(kernel: K.Kernel, target: Target) -> list[Opt]:
+    """What makes a product of matrices of a kernel that is one; else the log says why not."""
+    parallel = target.workers > 1 and _work(kernel.body) >= PARALLEL_WORK
+    try:
+        opts = list(by_thread(kernel, target, parallel))
+        apply(kernel, opts)
+    except IllegalOpt as error:
+        log.debug("%s: no matrix instructions: %s", kernel.name, error.message)
+        return []
+    return opts
 
 
 def _spread(kernel: K.Kernel, target: Target) -> Iterator[Opt]:

@@ -217,11 +217,14 @@ class _Sharer:
         total = update._replace(value=K.load(parts, (expr(last),)), lets=(), mask=ALWAYS)
         yield K.Loop(last, "unroll", as_block(total))
 
-    def _suits(self, loop: K.Loop) -> tuple[bool, int, int]:
-        """How well a loop can be dealt out: enough iterations first, then neighbours in memory."""
+    def _suits(self, loop: K.Loop) -> tuple[bool, bool, int, int]:
+        """How well a loop can be dealt out: enough iterations first, then neighbours in memory.
+
+        What is written out is a thread's own.
+        """
         bad = sum(scattered(leaf.update, loop.var) for leaf in leaves(loop))
         enough = loop.var.extent * 4 >= self.thread.extent
-        return enough, -bad, loop.var.extent
+        return loop.kind != "unroll", enough, -bad, loop.var.extent
 
 
 def _is_reduction(nest: Sequence[K.Loop]) -> bool:

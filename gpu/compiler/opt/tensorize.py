@@ -9,8 +9,10 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Var, at_most, expr, iterations
 from gpu.compiler.ir.matrix import HELD, MATRICES, SIDE, WARP, Matrix
 from gpu.compiler.opt.fetch import narrow
+from gpu.compiler.opt.products import require_lanes, require_sums
 from gpu.compiler.opt.shape import perfect_nest
 from gpu.compiler.opt.sync import thread_loops
+from gpu.compiler.opt.tensorize_tiles import tensorize_tiles
 from gpu.compiler.opt.tree import (
     IllegalOpt,
     Substitution,
@@ -21,7 +23,6 @@ from gpu.compiler.opt.tree import (
     rewrite,
     walk,
 )
-from gpu.core.dtype import dtypes
 
 
 class _Operand(NamedTuple):
@@ -70,6 +71,9 @@ def tensorize(body: K.Block, axes: Sequence[str], name: str) -> K.Stmt:
     if name not in MATRICES:
         raise IllegalOpt(f"{what}: there is no such instruction, only {list(MATRICES)}")
     how = MATRICES[name]
+    if how.threads == 1:
+        outermost = find_loop(body, axes[0], what)
+        return replace_loop(body, outermost, tensorize_tiles(body, axes, how, what))
     outer, inner = (find_loop(body, axis, what) for axis in axes)
     if outer.body.body != (inner,) or inner.var.extent != how.k or inner.kind != "serial":
         raise IllegalOpt(f"{what}: the loops are no steps of {how.k}")
@@ -101,14 +105,7 @@ def _nest(body: K.Block, inner: K.Loop, how: Matrix, what: str) -> _Nest:
         raise IllegalOpt(f"{what}: inside is more than one Update")
     across, along, half, one = (loop.var for loop in nest)
     found = _Nest(threads[-2], threads[-1], across, along, half, one, update)
-    own = tuple(map(expr, (across, along, half, one)))
-    plain = update.mask is ALWAYS and not update.lets and update.indices == own
-    if update.monoid != "add" or update.buf.space != "private" or not plain:
-        raise IllegalOpt(f"{what}: {update.buf.name} is no tile of sums")
-    if update.value.kind != "alu" or update.value.attr != ("mul",):
-        raise IllegalOpt(f"{what}: what is added is no product")
-    if update.value.dtype is not dtypes.float32:
-        raise IllegalOpt(f"{what}: products of {update.value.dtype.name}; they must be of float32")
+    require_sums(update, (across, along, half, one), "private", how.sums, what)
     return found
 
 
@@ -121,8 +118,8 @@ def _operands(nest: _Nest, step: Var, how: Matrix, what: str) -> tuple[_Operand,
     b = _Operand(right, other.coeff(nest.one), other.coeff(step))
     in_a = {nest.row: a.lines, nest.half: SIDE * a.lines, step: a.steps}
     in_b = {nest.one: b.lines, nest.pair: HELD * b.lines, step: b.steps}
-    _require_lanes(index, in_a, {nest.pair, nest.one, nest.along}, what)
-    _require_lanes(other, in_b, {nest.row, nest.half, nest.across}, what)
+    require_lanes(index, in_a, {nest.pair, nest.one, nest.along}, what)
+    require_lanes(other, in_b, {nest.row, nest.half, nest.across}, what)
     for operand in (a, b):
         if 1 not in (operand.lines, operand.steps):
             raise IllegalOpt(f"{what}: {operand.load.attr[0].name} has no neighbours in memory")
@@ -136,13 +133,6 @@ def _in_team_memory(arg: K.Value, how: Matrix, what: str) -> K.Value:
     if value.dtype is not how.operand:
         raise IllegalOpt(f"{what}: an operand is of {value.dtype.name}, not {how.operand.name}")
     return value
-
-
-def _require_lanes(index: Expr, wanted: dict[Var, int], others: set[Var], what: str) -> None:
-    """An index grows evenly along the loops of an instruction, and with no others of them."""
-    rest = index - sum((expr(var) * step for var, step in wanted.items()), expr(0))
-    if rest.vars & (wanted.keys() | others):
-        raise IllegalOpt(f"{what}: elements at {index} do not lie as the instruction has them")
 
 
 def _step(

@@ -59,8 +59,10 @@ def writes(stmt: K.Stmt) -> Iterator[tuple[K.Buf, tuple[Expr, ...], Mask]]:
             yield s.buf, s.indices, s.mask
         elif isinstance(s, K.AsyncCopy):
             yield s.buf, s.indices, ALWAYS
-        elif isinstance(s, K.Mma):
+        elif isinstance(s, K.Mma | K.LoadTile):
             yield s.buf, (*s.indices, expr(0), expr(0)), ALWAYS
+        elif isinstance(s, K.StoreTile):
+            yield s.buf, s.indices, ALWAYS
 
 
 def reads(stmt: K.Stmt) -> Iterator[tuple[K.Buf, tuple[Expr, ...], Mask]]:
@@ -73,7 +75,7 @@ def reads(stmt: K.Stmt) -> Iterator[tuple[K.Buf, tuple[Expr, ...], Mask]]:
                     yield value.attr
         elif isinstance(s, K.AsyncCopy):
             yield s.source, s.places, s.mask
-        elif isinstance(s, K.Fragment):
+        elif isinstance(s, K.Fragment | K.LoadTile):
             yield s.source, s.places, ALWAYS
 
 
@@ -194,7 +196,7 @@ class Substitution:
                 return K.Alloc(self.bufs.get(stmt.buf, stmt.buf))
             case K.Barrier() | K.Commit() | K.Wait():
                 return stmt
-            case K.AsyncCopy() | K.Fragment() | K.Mma():
+            case K.AsyncCopy() | K.Fragment() | K.Mma() | K.LoadTile() | K.StoreTile():
                 return self._of_matrices(stmt)
             case K.Update():
                 return K.Update(
@@ -209,7 +211,9 @@ class Substitution:
     def _moved(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
         return tuple(i.subst(self.env) for i in indices)
 
-    def _of_matrices(self, stmt: K.AsyncCopy | K.Fragment | K.Mma) -> K.Stmt:
+    def _of_matrices(
+        self, stmt: K.AsyncCopy | K.Fragment | K.Mma | K.LoadTile | K.StoreTile
+    ) -> K.Stmt:
         buf, indices = self.bufs.get(stmt.buf, stmt.buf), self._moved(stmt.indices)
         if isinstance(stmt, K.Mma):
             a, b = (self.bufs.get(operand, operand) for operand in (stmt.a, stmt.b))

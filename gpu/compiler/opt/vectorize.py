@@ -7,14 +7,14 @@ from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import divides
+from gpu.compiler.opt import transpose
 from gpu.compiler.opt.independence import is_independent
-from gpu.compiler.opt.opts import Bind, Opt, Reorder, Rfactor, Split
+from gpu.compiler.opt.opts import Bind, Opt, Rfactor, Split
 from gpu.compiler.opt.shape import (
     Leaf,
     leaves,
     outer_nest,
     scattered,
-    transposition,
 )
 from gpu.compiler.target import Target
 
@@ -22,8 +22,6 @@ from gpu.compiler.target import Target
 PARTIALS: Final = 8
 # Vectors an elementwise loop writes per round.
 ROUND: Final = 2
-# Bytes of a row that a transposition writes at once: two cache lines, which go to memory whole.
-PIECE_BYTES: Final = 128
 
 
 def lanes_of(target: Target, updates: list[K.Update]) -> int:
@@ -40,9 +38,9 @@ def vectorize(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     lanes = lanes_of(target, [leaf.update for leaf in found])
     if lanes == 1:
         return
-    square = transposition(kernel, lanes)
+    square = transpose.match(kernel, lanes)
     if square is not None:
-        yield from _transpose(*square, lanes)
+        yield from transpose.turn(kernel, square, lanes, target)
         return
     outer = _best_outer(kernel, found, lanes)
     inner = list(_innermost(found))
@@ -57,37 +55,6 @@ def vectorize(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
             yield from _split_lanes(loop, lanes, True)
         elif _is_reduction(loop, leaf):
             yield from _reduce_in_lanes(loop, lanes)
-
-
-def _transpose(others: list[K.Loop], reads: K.Loop, writes: K.Loop, lanes: int) -> Iterator[Opt]:
-    """Squares of `lanes` by `lanes`, a few of them side by side so that cache lines are written
-    whole, and those below each other next, so that reading goes on where it was.
-    """
-    read, write = reads.var.name, writes.var.name
-    (leaf,) = leaves(reads)
-    columns = _columns(writes.var.extent, lanes, leaf.update.buf.dtype.itemsize)
-    yield Reorder((*(loop.var.name for loop in others), write, read))
-    if columns < writes.var.extent:
-        yield Split(write, columns, "peel")
-        write = f"{write}i"
-    yield Reorder((read, write))
-    if lanes < reads.var.extent:
-        yield Split(read, lanes, "peel")
-        read = f"{read}i"
-    yield Reorder((write, read))
-    if columns > lanes:
-        yield Split(write, lanes)
-        yield Bind(f"{write}o", "unroll")
-        write = f"{write}i"
-    yield Bind(write, "vector")
-    yield Bind(read, "unroll")
-
-
-def _columns(extent: int, lanes: int, itemsize: int) -> int:
-    """How much of a row of `extent` a transposition writes at once, without a long rest."""
-    rest = max(lanes - 1, extent // 16)
-    most = min(max(PIECE_BYTES // itemsize, lanes), extent)
-    return next(n for n in range(most // lanes * lanes, 0, -lanes) if extent % n <= rest)
 
 
 def _best_outer(kernel: K.Kernel, found: list[Leaf], lanes: int) -> tuple[K.Loop, int, bool] | None:

@@ -24,8 +24,10 @@ BLOCK: Final = 256
 """Work-items of a workgroup, at most."""
 MOST_ITEMS: Final = 1024
 """Work-items of a workgroup that hardware has, at most."""
-MOST_GROUPS: Final = (1 << 31) // MOST_ITEMS - 1
-"""Workgroups of a launch, at most: work-items are counted in 31 bits."""
+LAUNCH_ITEMS: Final = (1 << 31) - 1
+"""Work-items of a launch, at most: they are counted in 31 bits."""
+MOST_GROUPS: Final = LAUNCH_ITEMS // MOST_ITEMS
+"""Workgroups of a launch that are within `LAUNCH_ITEMS` whatever their size."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,10 @@ class Grid:
         return math.prod(map(trips, self.outer)) * self.lane_groups
 
 
-def plan_grid(program: Program, wave: int, most_groups: int = MOST_GROUPS) -> Grid:
+def plan_grid(program: Program, wave: int, most_groups: int | None = None) -> Grid:
     """The launch of a program on a machine with waves of `wave` lanes, of at most so many groups.
+
+    Without a number of groups those that `LAUNCH_ITEMS` work-items make up are the most.
 
     Raises VerifyError for grid loops that are not nested in each other, Unsupported for more
     iterations than a launch has.
@@ -82,11 +86,12 @@ def plan_grid(program: Program, wave: int, most_groups: int = MOST_GROUPS) -> Gr
     return _checked(program, Grid(loops[:split], loops[split:], block, lane_groups), most_groups)
 
 
-def _checked(program: Program, grid: Grid, most_groups: int) -> Grid:
-    if grid.groups > most_groups or grid.block > MOST_ITEMS:
+def _checked(program: Program, grid: Grid, most_groups: int | None) -> Grid:
+    most = LAUNCH_ITEMS // grid.block if most_groups is None else most_groups
+    if grid.groups > most or grid.block > MOST_ITEMS:
         raise Unsupported(
             f"{program.name} has {grid.groups:,} workgroups of {grid.block} work-items, a launch at"
-            f" most {most_groups:,} of {MOST_ITEMS}: use smaller tensors"
+            f" most {most:,} of at most {MOST_ITEMS}: use smaller tensors"
         )
     return grid
 

@@ -23,6 +23,8 @@ _STORAGE_ONLY: Final = frozenset({dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m
 _THREADS: Final = 256
 # Waves of chips that have DPP with ROW_XMASK and V_PERMLANEX16: RDNA has, CDNA has not.
 _DPP_XMASK_WAVE: Final = 32
+# Of the widest loads and stores of a work-item ("RDNA3" ISA, GLOBAL_LOAD_B128).
+_ACCESS_BYTES: Final = 16
 # Of a work-item: half of what there are, so that twice as many waves fit a processor.
 _REGISTERS: Final = 128
 
@@ -73,6 +75,7 @@ def amd_target(chip: str) -> Target:
         native=native,
         parallel="grid",
         registers=_REGISTERS,
+        access_bytes=_ACCESS_BYTES,
         threads=_THREADS,
         shared_bytes=found.shared,
         warp=found.wave,

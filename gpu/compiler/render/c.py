@@ -8,6 +8,8 @@ integers, no aliasing by type, and products fused with sums within an expression
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpu.compiler.ir.linear import Inst, Limit, Program
 from gpu.compiler.render import c_memory, c_ops
 from gpu.compiler.render.c_flow import FlowPrinter, OpenLoop
@@ -34,11 +36,12 @@ class CRenderer:
     """Prints programs for one machine.
 
     Attributes:
-        target: the machine; what it lacks is refused.
+        target: the machine, without its matrix instructions; what it lacks is refused.
     """
 
     def __init__(self, target: Target):
-        self.target = target
+        # C here has vectors, and no tiles.
+        self.target = replace(target, matrices=())
 
     def render(self, program: Program) -> str:
         """A source that defines the function `program.name`.

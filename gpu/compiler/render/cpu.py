@@ -26,7 +26,8 @@ LOCAL_ALIGN: Final = 64
 """Alignment of locals, in bytes."""
 _VALUE_OPS_OF_NARROW_FLOATS: Final = frozenset(
     {"const", "load", "store", "cast", "bitcast", "splat", "extract", "pack", "shuffle",
-     "param", "val", "local", "loop", "carry", "end", "result", "copy", "fragment", "mma"}
+     "param", "val", "local", "loop", "carry", "end", "result", "copy", "fragment", "mma",
+     "load_tile", "store_tile"}
 )  # fmt: skip
 
 

@@ -18,7 +18,8 @@ from gpu.compiler.render.c_flow import OpenLoop
 from gpu.compiler.render.cpu import constant_value
 from gpu.compiler.render.cuda_grid import counter_lines
 from gpu.compiler.render.cuda_matrix import MatrixPrinter, Place
-from gpu.compiler.render.cuda_text import HALVES, TYPES, CudaOps
+from gpu.compiler.render.cuda_text import INTRINSICS, TYPES, CudaOps
+from gpu.compiler.render.cuda_wide import VECTORS, Wide
 from gpu.compiler.render.gpu_c import KernelPrinter
 from gpu.compiler.render.int_ranges import int_factors, int_ranges
 from gpu.compiler.render.nv_grid import (
@@ -34,12 +35,14 @@ from gpu.compiler.target import Target
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
 
-HEAD: Final = f"{TYPES}\n{HALVES}"
+HEAD: Final = f"{TYPES}\n{VECTORS}\n{INTRINSICS}"
 """What every source begins with."""
 _SPREAD: Final = ("grid", "thread")
 _I32: Final = Type("int")
 _LOWEST: Final = int(dtypes.int32.min)
 _HIGHEST: Final = int(dtypes.int32.max)
+# What may be a vector: what moves it to or from memory.
+_WIDE: Final = ("load", "store", "pack", "splat", "fragment", "mma")
 _EXACT: Final = {"add": "+", "sub": "-", "mul": "*"}
 
 
@@ -52,7 +55,16 @@ class CUDARenderer:
 
     def __init__(self, arch: str):
         """`arch` as nvrtc calls it: `sm_90`. Raises Unsupported for one that is not known."""
-        self.target = nv_target(arch)
+        target = nv_target(arch)
+        bfloat = frozenset({dtypes.bfloat16})
+        self.target = replace(
+            target,
+            native=replace(
+                target.native,
+                storage_only=target.native.storage_only - bfloat,
+                compute_as_float32=target.native.compute_as_float32 | bfloat,
+            ),
+        )
 
     def render(self, program: Program) -> str:
         """A source that defines the kernel `program.name`.
@@ -87,6 +99,7 @@ class _Kernel(KernelPrinter):
         self.factors = int_factors(program)
         self.shared = nv_shared(program, self.places)
         self.matrices = MatrixPrinter(self.emitter)
+        self.wide = Wide(self.emitter)
         self.members = warp_members(self.grid)
         self.counters: dict[Inst, Value] = {}
 
@@ -111,9 +124,9 @@ class _Kernel(KernelPrinter):
         )
 
     def _refuse(self, inst: Inst) -> None:
-        if inst.lanes != 1 and inst.op not in ("fragment", "mma") and not _is_part(inst):
+        if inst.lanes != 1 and inst.op not in _WIDE and not _is_part(inst):
             raise Unsupported(
-                f"{self.program.name}: {inst} is a vector, and CUDA C has no operations on those;"
+                f"{self.program.name}: {inst} is a vector, and CUDA C only loads and stores those;"
                 " give the target no vector_bytes"
             )
 
@@ -197,6 +210,8 @@ class _Kernel(KernelPrinter):
 
     def _alu(self, inst: Inst) -> Value:
         name = inst.attr[0]
+        if clamp := _clamp(inst):
+            return self.ops.alu(clamp, inst.dtype, self._args(inst)[1:], None)
         args = inst.args[1:] if name == "where" else inst.args
         compares = inst.dtype is dtypes.bool and args[0].dtype is dtypes.int64
         if not (all(map(self._is_narrow, args)) and (inst in self.ranges or compares)):
@@ -236,8 +251,25 @@ class _Kernel(KernelPrinter):
             index=Value(_I32, "0"),
         )
 
+    def _load(self, inst: Inst) -> Value:
+        if inst.lanes == 1:
+            return super()._load(inst)
+        access = super()._access(Type(element_of(inst.dtype), inst.lanes), *inst.args)
+        return self.wide.load(access.type, access.start, access.mask)
+
+    def _splat(self, inst: Inst) -> Value:
+        """Of a mask, which all elements of an access have in common."""
+        return self.values[inst.args[0]]
+
+    def _pack(self, inst: Inst) -> Value:
+        return self.wide.pack([self.values[arg] for arg in inst.args])
+
     def _store(self, inst: Inst) -> None:
         pointer, index, stored, *mask = inst.args
+        if stored.lanes > 1:
+            where = super()._access(self.values[stored].type, pointer, index, *mask)
+            self.wide.store(self.values[stored], where.start, where.mask)
+            return
         access = self._access(Type(element_of(stored.dtype)), pointer, index, *mask)
         opencl_memory.store(self.emitter, access, self.values[stored])
 
@@ -277,12 +309,30 @@ class _Kernel(KernelPrinter):
         return self.matrices.multiply(inst, [self.values[arg] for arg in inst.args])
 
     def _extract(self, inst: Inst) -> Value:
-        return self.matrices.total(inst)
+        (source,), (lane,) = inst.args, inst.attr
+        if source.op == "mma":
+            return self.matrices.total(inst)
+        element = self.wide.element(self.values[source], lane)
+        if inst.dtype is not dtypes.bool:
+            return element
+        return self.emitter.bool_of(f"{element} != 0", element.type)
 
     def _barrier(self, inst: Inst) -> None:
         del inst
         if self.grid.has_threads:
             self.emitter.line("__syncthreads();")
+
+
+def _clamp(inst: Inst) -> str | None:
+    """The extreme that chooses, as this does, between a constant and a float32 that may be NaN."""
+    if inst.attr[0] != "where" or inst.dtype is not dtypes.float32:
+        return None
+    condition, bound, x = inst.args
+    if condition.op != "alu" or condition.attr[0] != "lt" or bound.op != "const":
+        return None
+    if not abs(bound.attr[0]) > 0:  # which may change the sign of a zero, or is NaN
+        return None
+    return {(x, bound): "max", (bound, x): "min"}.get((condition.args[0], condition.args[1]))
 
 
 def _is_part(inst: Inst) -> bool:

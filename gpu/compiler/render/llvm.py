@@ -7,7 +7,7 @@ machine in `gpu/compiler/render/llvm_function.py`.
 from __future__ import annotations
 
 from gpu.compiler.ir.linear import Inst, Program
-from gpu.compiler.render import llvm_memory
+from gpu.compiler.render import llvm_memory, llvm_tiles
 from gpu.compiler.render.cpu import LOCAL_ALIGN, launch_data, place_locals
 from gpu.compiler.render.llvm_function import FunctionPrinter
 from gpu.compiler.render.llvm_text import INT64, POINTER, Value, memory_element
@@ -125,6 +125,15 @@ class _Function(FunctionPrinter):
 
     def _barrier(self, inst: Inst) -> None:
         del inst  # a block is one worker
+
+    def _load_tile(self, inst: Inst) -> Value:
+        return llvm_tiles.load(self.emitter, inst.args[0].dtype, inst.attr[0], *self._args(inst))
+
+    def _store_tile(self, inst: Inst) -> None:
+        llvm_tiles.store(self.emitter, inst.args[0].dtype, inst.attr[0], *self._args(inst))
+
+    def _mma(self, inst: Inst) -> Value:
+        return llvm_tiles.multiply(self.emitter, inst.attr[0], *self._args(inst))
 
 
 def _attributes(target: Target) -> str:

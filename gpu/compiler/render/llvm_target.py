@@ -18,6 +18,10 @@ from gpu.core.devspec import did_you_mean
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
 from gpu.core.files import read_bytes
+from gpu.core.log import get_logger
+from gpu.core.tiledata import tiles_refused
+
+log = get_logger(__name__)
 
 X86: Final = "x86_64"
 ARM: Final = "aarch64"
@@ -45,6 +49,12 @@ _ARM_FEATURES: Final[dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 _FEATURES: Final = {X86: _X86_FEATURES, ARM: _ARM_FEATURES}
 _CPUS: Final = {X86: X86_CPUS, ARM: ARM_CPUS}
+_TILES: Final = "amx-tile"
+# Matrix instruction -> the feature it belongs to.
+_MATRICES: Final = {
+    "m16n16k32.bf16": "amx-bf16", "m16n16k64.i8": "amx-int8", "m16n16k64.u8": "amx-int8",
+    "m16n16k64.i8u8": "amx-int8", "m16n16k64.u8i8": "amx-int8",
+}  # fmt: skip
 _BASELINE: Final = {X86: frozenset[str](), ARM: frozenset({"neon"})}
 # The names Linux uses in /proc/cpuinfo where they differ (arch/x86/include/asm/cpufeatures.h and
 # arch/arm64/kernel/cpuinfo.c).
@@ -80,6 +90,7 @@ def host_target(features: str | None = None, workers: int = 1) -> Target:
         vector_bytes=wide,
         registers=32 if not x86 or "avx512f" in present else 16,
         features=",".join(f"+{name}" for name in sorted(present)),
+        matrices=tuple(name for name, needs in _MATRICES.items() if needs in present),
     )
 
 
@@ -148,7 +159,7 @@ def _with_implied(known: dict[str, tuple[str, ...]], name: str) -> frozenset[str
 
 @cache
 def _host_features() -> frozenset[str]:
-    """The features of this machine that are known here."""
+    """The features of this machine that are known here, and that the system lets us use."""
     architecture = host_architecture()
     known = _FEATURES[architecture]
     if platform.system() == "Linux":
@@ -158,6 +169,9 @@ def _host_features() -> frozenset[str]:
 
         named = {n for n, present in llvmlite.binding.get_host_cpu_features().items() if present}
     present = frozenset(name for name in named if name in known) | _BASELINE[architecture]
+    if _TILES in present and (reason := tiles_refused()):
+        log.warning("AMX is left out, this process gets no tile registers: %s", reason)
+        present -= {_TILES}
     # A hypervisor may hide a feature but not those that imply it: these do not count either.
     return frozenset(name for name in present if _with_implied(known, name) <= present)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpu.compiler.ir.matrix import MATRICES
+from gpu.compiler.ir.matrix import names_for
 from gpu.compiler.ir.optable import OPS
 from gpu.compiler.target import Native, Target
 from gpu.core.devspec import did_you_mean
@@ -41,6 +41,8 @@ can spare for all threads it may run at once."""
 _DERIVED: Final = frozenset({"exp", "exp2", "log2", "sin"})
 _STORAGE_ONLY: Final = frozenset({dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2})
 _THREADS: Final = 256
+# Of the widest loads and stores of a thread (PTX ISA, "ld", .v4 of 32 bits).
+_ACCESS_BYTES: Final = 16
 # Of a thread: a multiprocessor has 65536, so that two blocks fit.
 _REGISTERS: Final = 128
 
@@ -64,9 +66,10 @@ def nv_target(arch: str) -> Target:
         registers=_REGISTERS,
         threads=_THREADS,
         shared_bytes=SHARED_KIB[arch] << 10,
-        matrices=tuple(MATRICES),
+        matrices=names_for(WARP),
         warp=WARP,
         shuffle=WARP,
+        access_bytes=_ACCESS_BYTES,
         max_blocks=MOST_BLOCKS,
     )
 

@@ -20,7 +20,11 @@ from gpu.compiler.target import Target
 LONG: Final = 1 << 17
 # Results from which there is enough to do at once anyway.
 MANY: Final = 16
-PARTS: Final = (2, 4, 8, 16, 32, 64)
+PARTS: Final = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+# Parts that any machine gets of a reduction to one result; those with blocks of threads get blocks
+# enough that each worker has two, which read while the other adds up.
+LEAST_PARTS: Final = 64
+BLOCKS_EACH: Final = 2
 # Products summed into one result from which their operands are worth keeping in a cache, how often
 # each element of those is used, and bytes of operands that stay in one.
 LONG_SUM: Final = 1 << 13
@@ -40,8 +44,8 @@ def split_reductions(
 
     def change(node: Node) -> Node | None:
         target = target_of(node.device)
-        if _is_long(node) and target.workers > 1:
-            return _split(node, PARTS[-1])
+        if target.workers > 1 and (parts := _parts_of_long(node, target)) > 1:
+            return _split(node, parts)
         if target.vector_bytes and (parts := _parts_in_cache(node)) > 1:
             return _split(node, parts)
         return None
@@ -49,10 +53,12 @@ def split_reductions(
     return rewrite(roots, is_leaf, change)
 
 
-def _is_long(node: Node) -> bool:
-    if node.kind != "reduce" or not 0 < node.size <= MANY:
-        return False
-    return node.src[0].size >= LONG * node.size
+def _parts_of_long(node: Node, target: Target) -> int:
+    """Parts of a long reduction to few results; 1 for any other node."""
+    if node.kind != "reduce" or not node.size or node.src[0].size < LONG * node.size:
+        return 1
+    blocks = BLOCKS_EACH * target.workers if target.threads else 0
+    return max(-(-blocks // node.size), LEAST_PARTS if node.size <= MANY else 1)
 
 
 def _parts_in_cache(node: Node) -> int:

@@ -10,7 +10,7 @@ import pytest
 from gpu.compiler.ir.linear import Inst, Limit, Param, Program, Val
 from gpu.compiler.ir.optable import MONOIDS, OPS, apply
 from gpu.compiler.render.amdgcn import AMDRenderer
-from gpu.compiler.render.amdgcn_grid import MOST_GROUPS, plan_grid
+from gpu.compiler.render.amdgcn_grid import LAUNCH_ITEMS, MOST_GROUPS, plan_grid
 from gpu.compiler.render.amdgcn_target import CHIPS
 from gpu.compiler.toolchain.amdgcn import AMDCompiler
 from gpu.core.dtype import ALL, DType, dtypes
@@ -98,7 +98,14 @@ def test_what_is_no_launch_is_refused() -> None:
     with pytest.raises(VerifyError, match="one nest"):
         AMDRenderer("gfx1100").render(k.program())
     with pytest.raises(Unsupported, match="workgroups"):
-        AMDRenderer("gfx1100").render(nest(MOST_GROUPS + 1, 256).program())
+        AMDRenderer("gfx1100").render(nest(LAUNCH_ITEMS // 256 + 1, 256).program())
+
+
+def test_launches_are_limited_by_their_work_items() -> None:
+    small = nest(MOST_GROUPS + 1, 256).program()
+    assert plan_grid(small, 32).groups == MOST_GROUPS + 1
+    with pytest.raises(Unsupported, match="workgroups"):
+        plan_grid(small, 32, MOST_GROUPS)
 
 
 def symbolic(kind: str) -> Program:

@@ -14,7 +14,7 @@ import numpy as np
 from gpu.compiler.ir.linear import Program
 from gpu.compiler.ir.linear_verify import verify_linear
 from gpu.compiler.render.cuda import HEAD, CUDARenderer
-from gpu.compiler.render.cuda_text import HALVES
+from gpu.compiler.render.cuda_text import INTRINSICS
 from gpu.compiler.render.opencl_text import element_of
 from gpu.compiler.toolchain.clang import find_clang
 
@@ -81,9 +81,20 @@ extern "C" int launch(int which, void **arguments, long blocks, unsigned threads
   return 0;
 }
 """
-_HALVES = """
+_INTRINSICS = """
 static float from_half(ushort x) { return (float)__builtin_bit_cast(_Float16, x); }
 static ushort to_half(float x) { return __builtin_bit_cast(ushort, (_Float16)x); }
+static ushort to_bfloat(float x) {
+  if (x != x) return 0x7fff;
+  const uint bits = as_uint(x);
+  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+static int to_int(float x) {
+  return x != x ? 0 : x >= 0x1p31f ? 0x7fffffff : x < -0x1p31f ? -0x7fffffff - 1 : (int)x;
+}
+static uint to_uint(float x) { return !(x > 0) ? 0 : x >= 0x1p32f ? 0xffffffff : (uint)x; }
+static float larger(float x, float y) { return x != x || x > y ? x : y; }
+static float smaller(float x, float y) { return x != x || x < y ? x : y; }
 """
 
 
@@ -92,7 +103,7 @@ def run_host(
 ) -> None:
     """Runs programs on arrays, one for each parameter, which they may change."""
     renderer = CUDARenderer(ARCH)
-    texts = [HEAD.replace(HALVES, _HALVES)]
+    texts = [HEAD.replace(INTRINSICS, _INTRINSICS)]
     for program in programs:
         verify_linear(program)
         texts.append(renderer.render(program).replace(HEAD, ""))

@@ -10,9 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from gpu.core.errors import Unsupported
+from gpu.sim.machine import machines
 from gpu.sim.nv.compute import ComputeEngine
 from gpu.sim.nv.world import NvSimWorld
 from gpu.transport.world import World
+from simulated import SIMULATED
 from tools.hw_acceptance import folder as prepared
 from tools.hw_acceptance.bench import queues, rows, stamina, tensors, theirs
 from tools.hw_acceptance.child import Context, run_step
@@ -58,6 +60,7 @@ def run(folder: Path, tmp_path: Path) -> Run:
         chip: str = CHIP,
     ) -> Told:
         simulation = simulate(chip, folder)
+        machine = machines()[-1]
         log = StepLog(tmp_path)
         options = {NAMES: checks}
         context = Context(
@@ -65,6 +68,7 @@ def run(folder: Path, tmp_path: Path) -> Run:
         )
         found = run_step(step, context)
         log.close()
+        machine.close()
         told = read_step(tmp_path)
         assert found is outcome, told.reason
         return told
@@ -74,6 +78,7 @@ def run(folder: Path, tmp_path: Path) -> Run:
 
 def test_a_model_knows_the_folders_kernels_and_no_others(folder: Path) -> None:
     assert isinstance(simulate(CHIP, folder), Simulation)
+    machines()[-1].close()
     assert set(LAYOUTS) <= set(SOURCES)
     for name in LAYOUTS:
         assert prepared.read_kernel(folder, 90, name)
@@ -159,7 +164,7 @@ def test_rows_of_tensors(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensors, "mapped_libraries", list)  # other tests may have loaded some
     small = rows.Sizes(1 << 12, 1 << 12, 32, ((8, 16),), ())
     monkeypatch.setattr(rows, "SMALL", small)
-    told = run(tensors.ours)
+    told = run(tensors.ours, chip=SIMULATED["NV"])  # the device `NV` is one for all tests
     assert all(check["ok"] for check in told.checks)
     names = [
         rows.row(what, dtype, (8, 16))
@@ -172,7 +177,7 @@ def test_rows_of_tensors(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_wrong_tensor_is_noticed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "SMALL", rows.Sizes(1 << 12, 1 << 12, 32, ()))
     monkeypatch.setattr(tensors, "_TOLERANCE", {"bf16": 0.0, "f32": -1.0})
-    told = run(tensors.ours, Outcome.FAIL)
+    told = run(tensors.ours, Outcome.FAIL, chip=SIMULATED["NV"])
     assert rows.NEGATE in told.reason
 
 

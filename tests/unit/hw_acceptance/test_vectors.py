@@ -65,6 +65,7 @@ def take(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
     context = Context(world, log, folder, simulation=Simulation("gh100", world, executor))
     outcome = run_step(compare.instructions, context)
     log.close()
+    machine.close()
     return outcome, read_step(tmp_path)
 
 

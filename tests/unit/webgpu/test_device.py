@@ -12,11 +12,12 @@ import pytest
 from gpu import Device, Tensor
 from gpu.autogen import webgpu as api
 from gpu.backends.webgpu import connection as connections
+from gpu.backends.webgpu.commands import Commands, Staging
 from gpu.backends.webgpu.connection import Connection
 from gpu.backends.webgpu.device import WebGPU, open_device
 from gpu.backends.webgpu.library import Library, find_library, view
 from gpu.backends.webgpu.memory import Memory
-from gpu.backends.webgpu.program import WebGPUProgram
+from gpu.backends.webgpu.program import WebGPUProgram, shader_module
 from gpu.core.devspec import DeviceSpec
 from gpu.core.errors import (
     CompileError,
@@ -151,6 +152,29 @@ def test_tensors_work_again_after_a_loss(need: Callable[[str], None]) -> None:
     assert (Tensor([1.0, 2.0], device="WEBGPU:7") + 1).tolist() == [2, 3]
 
 
+@pytest.mark.parametrize("words", ["allocating", "compiling", "reading"])
+def test_errors_that_tell_of_a_loss_first_are_losses(
+    need: Callable[[str], None], words: str
+) -> None:
+    """The callback for the loss comes from a thread of Dawn's, perhaps later than they do."""
+    need("webgpu")
+    connection = Connection(Library(find_library()), "HIGH-PERFORMANCE")
+    commands = Commands(connection)
+    buffer = commands.new_buffer(16, api.BufferUsage_Storage | api.BufferUsage_CopySrc)
+    staging = Staging(commands, 16)
+    connection.lose(b"gone")
+    connection.lost = ""  # as if the callback had not come yet
+    with pytest.raises(DeviceLost, match=words):
+        if words == "allocating":
+            commands.new_buffer(16, api.BufferUsage_Storage)
+        elif words == "compiling":
+            shader_module(connection, DOUBLE)
+        else:
+            with staging.read(buffer, 0, 16):
+                pass
+    assert connection.lost
+
+
 def test_float64_is_refused_with_the_fix(need: Callable[[str], None]) -> None:
     need("webgpu")
     x = Tensor(np.ones(3), device="WEBGPU")
@@ -213,6 +237,12 @@ def test_the_backend_that_computes_nothing_is_no_adapter(
     monkeypatch.setattr(api, "RequestAdapterOptions", null)
     with pytest.raises(DeviceError, match=r"null backend.*VK_ICD_FILENAMES"):
         Connection(Library(find_library()), "HIGH-PERFORMANCE")
+
+
+def test_an_adapter_in_software_is_found_without_swiftshader(webgpu: WebGPU) -> None:
+    if not webgpu.link.connection.is_cpu:
+        pytest.skip("this adapter is none in software")
+    assert Connection(Library(find_library()), "FALLBACK").is_cpu
 
 
 def test_an_architecture_cannot_be_chosen() -> None:

@@ -34,7 +34,7 @@ def expand_exp(x: Term[V], fmt: Format) -> Term[V]:
     x = _clamped(x, -(fmt.bias + fmt.mantissa + 1) * math.log(2), (fmt.bias + 2) * math.log(2))
     n = (x * (1 / math.log(2))).apply("rint")
     high, low = fmt.log_two  # n * high is exact, and so is its difference from x
-    r = (x - n * high) - n * low
+    r = n.times_plus(-low, n.times_plus(-high, x))
     power = (r * r).times_plus(polynomial(r, fmt.exp), r) + 1.0
     return _scaled(power, n, fmt)
 

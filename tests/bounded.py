@@ -7,6 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+# Python drops what is raised in a finalizer or a weak reference's callback, and the end of what was
+# stopped may not end either: so it is raised again after so many seconds of the processor.
+_AGAIN = 0.5
+
 
 def _stop(_: int, __: FrameType | None) -> None:
     raise TimeoutError
@@ -16,7 +20,7 @@ def _stop(_: int, __: FrameType | None) -> None:
 def bounded(seconds: float) -> Iterator[None]:
     """Raises TimeoutError in the block after so many seconds of the processor."""
     previous = signal.signal(signal.SIGVTALRM, _stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds, _AGAIN)
     try:
         yield
     finally:

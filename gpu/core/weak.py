@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
@@ -18,6 +19,22 @@ class _Entry(ref[ValueT]):
     key: Any
 
 
+class _Guard:
+    """The lock of all tables, which is held for moments."""
+
+    lock: threading.RLock
+
+    @classmethod
+    def renew(cls) -> None:
+        """As at the beginning, and in a forked child, in which whoever held the lock is not."""
+        # Reentrant: a collection that runs while an entry is filed may forget one in this thread.
+        cls.lock = threading.RLock()
+
+
+_Guard.renew()
+os.register_at_fork(after_in_child=_Guard.renew)
+
+
 class WeakTable(Generic[KeyT, ValueT]):
     """Live objects by key; unlike WeakValueDictionary, two threads cannot file two for one key.
 
@@ -26,17 +43,15 @@ class WeakTable(Generic[KeyT, ValueT]):
 
     def __init__(self) -> None:
         entries: dict[KeyT, _Entry[ValueT]] = {}
-        # Reentrant: a collection that runs while an entry is filed may forget one in this thread.
-        lock = threading.RLock()
+        guard = _Guard  # known here, as names of a module may be gone when Python exits
 
         def forget(entry: _Entry[ValueT]) -> None:
             key = entry.key
-            with lock:
+            with guard.lock:
                 if entries.get(key) is entry:
                     del entries[key]
 
         self._entries = entries
-        self._lock = lock
         self._forget = forget
 
     def get(self, key: KeyT) -> ValueT | None:
@@ -44,14 +59,14 @@ class WeakTable(Generic[KeyT, ValueT]):
         entry = self._entries.get(key)
         return None if entry is None else entry()
 
-    def file(self, key: KeyT, make: Callable[[], ValueT]) -> ValueT:
-        """The object filed under `key`, made and filed first where there is none."""
-        with self._lock:
+    def file(self, key: KeyT, value: ValueT) -> ValueT:
+        """The object filed under `key`: `value`, unless another thread was faster."""
+        with _Guard.lock:
             present = self._entries.get(key)
             found = None if present is None else present()
             if found is None:
-                found = make()
-                entry = _Entry(found, self._forget)
+                found = value
+                entry = _Entry(value, self._forget)
                 entry.key = key
                 self._entries[key] = entry
             return found

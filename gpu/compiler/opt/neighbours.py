@@ -1,0 +1,132 @@
+"""Elements side by side that one thread moves at once: how many, and rows that it reads once.
+
+`Target.access_bytes` says what fits one access. Whoever gives a thread as many neighbours names
+them in a loop that is written out; `gpu/compiler/lower/joins.py` makes one access of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, expr
+from gpu.compiler.opt.shape import Leaf, last_index, leaves
+from gpu.compiler.opt.tree import (
+    IllegalOpt,
+    Substitution,
+    as_block,
+    find_loop,
+    reads,
+    replace_loop,
+    walk,
+)
+from gpu.compiler.target import Target
+
+# Accesses of the wider elements for one of the narrower: threads then still meet in cache lines.
+MOST_ACCESSES = 2
+
+
+def neighbours(walked: Iterable[tuple[K.Update, Var]], target: Target) -> int:
+    """How many neighbours along its variable each Update should have in a thread.
+
+    A power of two; 1 where an access is not to elements side by side, or they do not begin where
+    an access may.
+    """
+    sizes, most = list[int](), target.access_bytes
+    for update, var in walked:
+        if var.stop is not None or var.lo:
+            return 1
+        for buf, index, mask in _in_memory(update):
+            step = index.coeff(var)
+            rest = index - var * step
+            if var in rest.vars or step not in (0, 1) or var in mask.vars or buf.image:
+                return 1
+            if step == 1:
+                sizes.append(buf.dtype.itemsize)
+                most = math.gcd(most, rest.const, *(factor for _, factor in rest.terms))
+        most = math.gcd(most, var.extent)
+    if not sizes:
+        return 1
+    return min(most, max(_fitting(min(sizes), max(sizes), target), 1))
+
+
+def _fitting(smallest: int, largest: int, target: Target) -> int:
+    return min(target.access_bytes // smallest, MOST_ACCESSES * target.access_bytes // largest)
+
+
+def _in_memory(update: K.Update) -> Iterator[tuple[K.Buf, Expr, Mask]]:
+    """Accesses of an Update to parameters."""
+    if update.buf.space == "global":
+        yield update.buf, last_index(update.indices), update.mask
+    for buf, indices, mask in reads(update):
+        if buf.space == "global":
+            yield buf, last_index(indices), mask
+
+
+def held_rows(body: K.Block, axis: str) -> list[K.Buf]:
+    """Parameters of which several loops inside loop `axis` read the same row."""
+    loop = find_loop(body, axis, "held_rows")
+    found = dict.fromkeys(buf for buf, _, _ in reads(loop) if buf.space == "global")
+    return [buf for buf in found if _is_read_again(loop, buf) and _row(body, loop, buf)]
+
+
+def _is_read_again(loop: K.Loop, buf: K.Buf) -> bool:
+    readers = [leaf for leaf in leaves(loop) if buf in {read for read, _, _ in reads(leaf.update)}]
+    return len(readers) > 1
+
+
+def hold(body: K.Block, axis: str, name: str) -> K.Stmt:
+    """See `gpu.compiler.opt.opts.Hold`. Raises IllegalOpt."""
+    what = f"Hold({axis!r}, {name!r})"
+    loop = find_loop(body, axis, what)
+    buf = next((buf for buf, _, _ in reads(loop) if buf.name == name), None)
+    start = None if buf is None else _row(body, loop, buf)
+    if buf is None or start is None:
+        raise IllegalOpt(f"{what}: the loops inside do not read one row of {name}")
+    size = next(_walkers(loop, buf))[1].extent
+    row = K.Buf(f"{name}h", buf.dtype, (size,), "team")
+    var = Var(f"{name}h", 0, size - 1)
+    fill = K.Update(row, (expr(var),), None, K.load(buf, (start + var,)))
+    again = {
+        K.load(*read): K.load(row, (last_index(read[1]) - start,))
+        for read, _ in _walkers(loop, buf)
+    }
+    held = Substitution({}, values=again).block(loop.body)
+    inside = (K.Alloc(row), K.Loop(var, "serial", as_block(fill)), *held.body)
+    return replace_loop(body, loop, K.Loop(loop.var, loop.kind, K.Block(inside)))
+
+
+Read = tuple[K.Buf, tuple[Expr, ...], Mask]
+
+
+def _walkers(loop: K.Loop, buf: K.Buf) -> Iterator[tuple[Read, Var]]:
+    """Reads of a buffer with the innermost loop around them."""
+    for leaf in leaves(loop):
+        for read in reads(leaf.update):
+            if read[0] is buf:
+                yield read, leaf.loops[-1].var
+
+
+def _row(body: K.Block, loop: K.Loop, buf: K.Buf) -> Expr | None:
+    """Where the row begins that all reads of `buf` inside a loop walk along, if they do."""
+    if any(isinstance(s, K.Update) and s.buf is buf for s in walk(body)):
+        return None
+    walked = list(_walkers(loop, buf))
+    starts = {last_index(indices) - var for (_, indices, _), var in walked}
+    own = {inner.var for inner in walk(loop) if isinstance(inner, K.Loop)} - {loop.var}
+    plain = all(mask is ALWAYS and _is_plain(var) for (_, _, mask), var in walked)
+    if not plain or len(starts) != 1 or len({var.extent for _, var in walked}) != 1:
+        return None
+    (start,) = starts
+    picked = {let.var for leaf in leaves(loop) for let in leaf.update.lets}
+    return None if start.vars & (own | picked) else start
+
+
+def _is_plain(var: Var) -> bool:
+    return var.stop is None and not var.lo
+
+
+def inner_walks(found: Sequence[Leaf], depth: int) -> list[tuple[K.Update, Var]]:
+    """The Updates inside more than `depth` loops, with their innermost variables."""
+    return [(leaf.update, leaf.loops[-1].var) for leaf in found if len(leaf.loops) > depth]

@@ -1,0 +1,59 @@
+"""Several elements in one load or store, as CUDA C: structs as aligned as they are large.
+
+nvrtc moves such a struct in one instruction. Its members have the type of the memory they lie in,
+so that other accesses to it are seen to touch the same.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gpu.compiler.render.opencl_text import Emitter, Type, Value
+
+VECTORS: Final = (
+    "template <class T, int N> struct __attribute__((aligned(sizeof(T) * N))) vec { T e[N]; };"
+)
+"""The type of some elements."""
+
+
+class Wide:
+    """Prints loads and stores of several elements.
+
+    Attributes:
+        emitter: takes the statements.
+    """
+
+    def __init__(self, emitter: Emitter):
+        self.emitter = emitter
+
+    def load(self, kind: Type, address: str, condition: Value | None) -> Value:
+        """A variable with the elements at an address, zeros where the condition does not hold."""
+        name, struct = self.emitter.name("wide"), _struct(kind)
+        source = f"*(const {struct} *)({address})"
+        if condition is None:
+            self.emitter.line(f"const {struct} {name} = {source};")
+        else:
+            self.emitter.line(f"{struct} {name} = {{}};")
+            self.emitter.line(f"if ({condition}) {name} = {source};")
+        return Value(kind, name)
+
+    def element(self, vector: Value, lane: int) -> Value:
+        """One element of what was loaded."""
+        return Value(Type(vector.type.element), f"{vector}.e[{lane}]")
+
+    def pack(self, elements: list[Value]) -> Value:
+        """A variable with some elements, as `store` takes it."""
+        kind = Type(elements[0].type.element, len(elements))
+        name = self.emitter.name("wide")
+        listed = ", ".join(map(str, elements))
+        self.emitter.line(f"const {_struct(kind)} {name} = {{{{{listed}}}}};")
+        return Value(kind, name)
+
+    def store(self, vector: Value, address: str, condition: Value | None) -> None:
+        """Writes elements that were packed."""
+        guard = "" if condition is None else f"if ({condition}) "
+        self.emitter.line(f"{guard}*({_struct(vector.type)} *)({address}) = {vector};")
+
+
+def _struct(kind: Type) -> str:
+    return f"vec<{kind.element}, {kind.lanes}>"

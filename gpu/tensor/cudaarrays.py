@@ -1,0 +1,30 @@
+"""Why arrays are not shared with CUDA in place, and what serves instead.
+
+`__cuda_array_interface__` names an address that libcuda of the same process knows. Our GPUs are
+driven without libcuda, by page tables of our own: its addresses mean nothing in them, nor ours to
+it (docs/drivers/nv.md).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+INTERFACE: Final = "__cuda_array_interface__"
+"""The attribute by which libraries on CUDA share an array."""
+_WHY: Final = "its address means nothing outside of CUDA's own driver, which is not used here"
+NOT_OFFERED: Final = (
+    f"a Tensor has no {INTERFACE}: its GPU has page tables of its own, in which CUDA finds nothing;"
+    " go through the host, as in cupy.asarray(x.numpy()) or torch.from_dlpack(x.to('CPU'))"
+)
+"""Why a tensor has none."""
+
+
+def not_taken(x: object) -> str | None:
+    """Why an array of CUDA's cannot become a tensor, or None where `x` is no such array."""
+    if not hasattr(x, INTERFACE):
+        return None
+    kind = f"{type(x).__module__}.{type(x).__qualname__}"
+    return (
+        f"a tensor cannot be made of the memory of a {kind}: {_WHY}; copy it through the host, as"
+        " in Tensor(array.get()) of cupy's or Tensor.from_dlpack(tensor.cpu()) of torch's"
+    )

@@ -1,0 +1,34 @@
+"""The simulated machine that all tests of a process share, and machines apart from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+# What SIM says, per kind of device. A device is opened once in a process, on the machine that SIM
+# names then: were that another in another test, what a name means would hang on their order.
+SIMULATED = {
+    "AMD": "gfx1100,gfx1100",
+    "NV": "gh100,gh100,gh100,gh100,ga102,ad102,gb202",
+}
+
+
+@contextmanager
+def own_machines() -> Iterator[None]:
+    """What is opened in the block is on machines that no other test has; they end with it."""
+    from gpu.backends.amd import device as amd
+    from gpu.backends.nv import simulated as nv
+    from gpu.sim.machine import machines
+
+    before = machines()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(amd, "_world", amd._world.__wrapped__)
+        patch.setattr(nv, "simulated", nv.simulated.__wrapped__)
+        try:
+            yield
+        finally:
+            for machine in machines():
+                if machine not in before:
+                    machine.close()
