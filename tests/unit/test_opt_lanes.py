@@ -187,6 +187,7 @@ def test_large_transpositions_go_by_tiles(
     m: int, n: int, height: int, width: int, added: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "STREAMED_BYTES", 1)
+    monkeypatch.setattr(transpose, "PAGE_BYTES", 16 * 4)
     monkeypatch.setattr(transpose, "READ_BYTES", 40 * 4)
     monkeypatch.setattr(transpose, "WRITTEN_BYTES", 32 * 4)
     value = (f"add({ACROSS}, {ALONG})" if added else ACROSS).format(m=m, n=n, area=m * n)

@@ -1,10 +1,10 @@
 """Lanes for transpositions: squares in registers, and for large ones tiles that go through caches.
 
-A square has as many rows as a vector has lanes. Squares alone read and write lines of memory in
-parts, many of them at once, and these often lie a power of two apart, so that a cache holds few of
-them. A worker therefore turns a tile of a large transposition into memory of its own, which stays
-in its cache, by squares that follow each other along what is read; then it writes the tile row by
-row, lines that follow each other whole.
+A square has as many rows as a vector has lanes. Squares alone read parts of lines, of as many rows
+at once, and where these lie pages apart, more often than not by a power of two, a cache holds few
+of them. A worker therefore turns a tile of such a transposition, if it is large, into memory of its
+own, which stays in its cache, by squares that follow each other along what is read; then it writes
+the tile row by row, lines that follow each other whole.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from gpu.compiler.target import Target
 PIECE_BYTES: Final = 128
 # Rows that are written a piece each, one after another, without losing any by it.
 FEW_ROWS: Final = 4
+# Bytes between rows on both sides from which squares touch a page in each row.
+PAGE_BYTES: Final = 4096
 # Most bytes of what a tile reads in one go, and of what it writes.
 READ_BYTES: Final = 1024
 WRITTEN_BYTES: Final = 512
@@ -61,7 +63,8 @@ def match(kernel: K.Kernel, lanes: int) -> Transposition | None:
 def turn(kernel: K.Kernel, found: Transposition, lanes: int, target: Target) -> list[Opt]:
     """Tiles where workers have memory and that is a gain, else squares alone."""
     out, workers = found.update.buf, target.parallel == "worker"
-    if workers and lanes > FEW_ROWS and out in streamed_outputs(kernel, {out}):
+    far = lanes > FEW_ROWS and _is_far_apart(found)
+    if workers and far and out in streamed_outputs(kernel, {out}):
         tiles = list(_tiles(found, lanes))
         try:
             apply(kernel, tiles)
@@ -89,6 +92,8 @@ def _squares(found: Transposition, lanes: int) -> Iterator[Opt]:
     yield Reorder((write, read))
     if columns > lanes:
         yield Split(write, lanes)
+        # Lines are written whole, one after another: processors hold parts of few of them.
+        yield Reorder((read, f"{write}o", f"{write}i"))
         yield Bind(f"{write}o", "unroll")
         write = f"{write}i"
     yield Bind(write, "vector")
@@ -104,7 +109,7 @@ def _columns(extent: int, lanes: int, itemsize: int) -> int:
 
 def _tiles(found: Transposition, lanes: int) -> Iterator[Opt]:
     """Tiles that squares turn into memory of a worker, from which rows are written."""
-    source = _read_apart(found)
+    source, _ = _read_apart(found)
     itemsize = max(found.update.buf.dtype.itemsize, source.dtype.itemsize)
     line = max(LINE_BYTES // itemsize, lanes)
     height = _side(found.read.extent, READ_BYTES // itemsize, lanes)
@@ -133,14 +138,23 @@ def _turned(read: str, write: str, lanes: int) -> Iterator[Opt]:
     yield Bind(f"{read}i", "unroll")
 
 
-def _read_apart(found: Transposition) -> K.Buf:
-    """A buffer that is read where what is written next to each other lies apart."""
+def _read_apart(found: Transposition) -> tuple[K.Buf, int]:
+    """A buffer that is read where what is written next to each other lies apart, and how far."""
     for load in loads_of(found.update.value):
-        buf: K.Buf = load.attr[0]
-        indices = load.attr[1]
-        if last_index(indices).coeff(found.write) not in (0, 1):
-            return buf
+        buf, indices, _ = load.attr
+        step = last_index(indices).coeff(found.write)
+        if step not in (0, 1):
+            return buf, abs(step)
     raise AssertionError("a transposition that reads nothing apart")
+
+
+def _is_far_apart(found: Transposition) -> bool:
+    """Whether rows lie apart by a page or more, where they are read and where they are written."""
+    source, read_step = _read_apart(found)
+    out, indices = found.update.buf, found.update.indices
+    write_step = abs(last_index(indices).coeff(found.read))
+    read_bytes, written_bytes = read_step * source.dtype.itemsize, write_step * out.dtype.itemsize
+    return min(read_bytes, written_bytes) >= PAGE_BYTES
 
 
 def _side(extent: int, most: int, step: int) -> int:
