@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import settings
 
+from simulated import SIMULATED
+
 # An example takes as long as a busy machine makes it.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
-
-from simulated import SIMULATED
 
 # Before anything imports gpu: the environment is read once.
 _CACHE_DIR = tempfile.mkdtemp(prefix="gpu-tests-")

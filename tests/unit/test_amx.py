@@ -57,6 +57,7 @@ PRODUCTS = (
     Product(20, 128, 33, BF16, left=True, right=True),
     Product(16, 16, 32, BF16),
     Product(64, 64, 32, BF16, right=True, fused=True),
+    Product(176, 32, 32, BF16),
 )
 """Sizes that tiles divide and that they do not, and every way that operands can lie."""
 
@@ -206,7 +207,7 @@ def run(product: Product, seed: int, workers: int = 1) -> Counter[str]:
 
 @pytest.mark.parametrize("product", PRODUCTS, ids=str)
 def test_machine_code_multiplies(product: Product) -> None:
-    run(product, 7)
+    run(product, 7, workers=4)
 
 
 @pytest.mark.parametrize("seed", range(4, 7))

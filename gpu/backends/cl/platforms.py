@@ -110,8 +110,8 @@ def _platform(api: OpenCL, handle: int) -> Platform:
 def _broken_drivers(vendors: str) -> str:
     """What keeps the drivers that are registered from being used, for an error message.
 
-    Each file ``*.icd`` of the folder has the library of a driver in its first line (cl_khr_icd). The
-    loader skips those that it cannot use without a word.
+    Each file ``*.icd`` of the folder has the library of a driver in its first line (cl_khr_icd).
+    The loader skips those that it cannot use without a word.
     """
     reasons = []
     for path in sorted(Path(vendors).glob("*.icd")):

@@ -104,19 +104,36 @@ def by_thread(kernel: K.Kernel, target: Target, parallel: bool) -> Iterator[Opt]
         raise IllegalOpt(f"{c.u.extent} x {c.v.extent} x {k.extent} is less than a tile")
     rows, columns = _axis(c.u, how.m), _Axis(c.v, min(SIDE_BY_SIDE, c.v.extent // how.n), how.n)
     shares = _shares(c, rows, columns, target)
-    direct = _lies_in_rows(c, k) and rows.whole and k.extent % how.k == 0
-    squares = _step(c.across, c.u) == 1 and rows.whole and k.extent % how.k == 0
-    near = direct or squares or _step(c.across, k) == 1
-    if not near and shares.panel * columns.size < PAYING_LINES:
+    whole = rows.whole and rows.blocks % shares.chunk == 0 and k.extent % how.k == 0
+    direct, squares = whole and _lies_in_rows(c, k), whole and _step(c.across, c.u) == 1
+    if not squares and _step(c.across, k) != 1 and shares.panel * columns.size < PAYING_LINES:
         raise IllegalOpt("too few columns to pick rows for, element by element")
     if 1 not in (_step(c.along, c.v), _step(c.along, k)) and c.u.extent < PAYING_LINES:
         raise IllegalOpt("too few rows to pick columns for, element by element")
     # Loops stay independent whatever they are split into, but that shows best while they are whole.
     yield from (Bind(loop.var.name, "worker") for loop in outer_nest(kernel.body))
+    yield from _blocked(tuple(var.name for var in c.outer), rows, columns, shares, parallel)
+    others = tuple(var.name for var in c.reduction if var is not k)
+    if others:
+        yield Reorder((*others, k.name))
+    steps, word, one = f"{k.name}o", f"{k.name}io", f"{k.name}ii"
+    yield Split(k.name, how.k, "zero" if k.extent % how.k else "exact")
+    yield Split(f"{k.name}i", how.together)
+    (ut, ur), (vt, vc) = rows.inside, columns.inside
+    yield Sink((ut, vt, ur, vc))
+    yield from _packed_columns(c, columns, (steps, vt, word, vc), one)
+    if not direct:
+        yield from _packed_rows(c, k, f"{rows.block}i", (steps, ut, ur, word, one), squares)
+    yield Tensorize((*others, steps, word, one), how.name)
+
+
+def _blocked(
+    outer: tuple[str, ...], rows: _Axis, columns: _Axis, shares: _Shares, parallel: bool
+) -> Iterator[Opt]:
+    """The loops of the output in blocks, of which workers may share the outermost."""
     yield from (*rows.split(), *columns.split())
-    yield Split(columns.block, shares.panel, "mask" if columns.blocks % shares.panel else "exact")
-    yield Split(rows.block, shares.chunk)
-    outer = tuple(var.name for var in c.outer)
+    for axis, size in ((columns, shares.panel), (rows, shares.chunk)):
+        yield Split(axis.block, size, "mask" if axis.blocks % size else "exact")
     chunk, block = f"{rows.block}o", f"{rows.block}i"
     panel, tile = f"{columns.block}o", f"{columns.block}i"
     shared = (chunk, *outer, panel) if shares.rows_first else (*outer, panel, chunk)
@@ -125,17 +142,6 @@ def by_thread(kernel: K.Kernel, target: Target, parallel: bool) -> Iterator[Opt]
     yield Reorder((*counted, ut, vt, ur, vc))
     yield from (Bind(name, "serial") for name in (*counted[int(parallel) :], ur))
     yield from (Bind(ut, "unroll"), Bind(vt, "unroll"), Bind(vc, "vector"))
-    others = tuple(var.name for var in c.reduction if var is not k)
-    if others:
-        yield Reorder((*others, k.name))
-    whole, word, one = f"{k.name}o", f"{k.name}io", f"{k.name}ii"
-    yield Split(k.name, how.k, "zero" if k.extent % how.k else "exact")
-    yield Split(f"{k.name}i", how.together)
-    yield Sink((ut, vt, ur, vc))
-    yield from _packed_columns(c, panel, tile, (whole, vt, word, vc), one)
-    if not direct:
-        yield from _packed_rows(c, k, block, (whole, ut, ur, word, one), squares)
-    yield Tensorize((*others, whole, word, one), how.name)
 
 
 def _instruction(c: contraction.Contraction, target: Target) -> Matrix:
@@ -172,11 +178,12 @@ def _shares(c: contraction.Contraction, rows: _Axis, columns: _Axis, target: Tar
         most = min(most, columns.blocks // target.workers)
     panels = -(-columns.blocks // most)
     top = c.outer[0].extent if c.outer else panels
-    chunks = 1
-    if top < min(target.workers, rows.blocks):
-        enough = min(target.workers, rows.blocks)
-        chunks = next(n for n in range(enough, rows.blocks + 1) if rows.blocks % n == 0)
-    return _Shares(-(-columns.blocks // panels), rows.blocks // chunks, chunks > 1)
+    chunk, enough = rows.blocks, min(target.workers, rows.blocks)
+    if top < enough:
+        # A few more chunks than workers, each of which packs its panels, or one that is not full.
+        exact = (n for n in range(enough, 2 * enough) if rows.blocks % n == 0)
+        chunk = -(-rows.blocks // next(exact, enough))
+    return _Shares(-(-columns.blocks // panels), chunk, top < enough)
 
 
 def _step(operand: K.Value, var: Var) -> int:
@@ -193,12 +200,13 @@ def _lies_in_rows(c: contraction.Contraction, k: Var) -> bool:
 
 
 def _packed_columns(
-    c: contraction.Contraction, panel: str, tile: str, inside: tuple[str, ...], one: str
+    c: contraction.Contraction, columns: _Axis, inside: tuple[str, ...], one: str
 ) -> Iterator[Opt]:
     """A panel in words, 16 x 16 of them for each tile."""
-    whole, of_block, word, column = inside
-    others = tuple(v.name for v in c.reduction if v in c.along.vars and f"{v.name}o" != whole)
-    yield Pack(panel, only_buffer(c.along), (tile, *others, whole, of_block, word, column), one)
+    steps, of_block, word, column = inside
+    others = tuple(v.name for v in c.reduction if v in c.along.vars and f"{v.name}o" != steps)
+    order = (f"{columns.block}i", *others, steps, of_block, word, column)
+    yield Pack(f"{columns.block}o", only_buffer(c.along), order, one)
     # Where columns are no neighbours, two steps of each may be, and are loaded as one word.
     yield Bind(f"{column}w", "vector" if _step(c.along, c.v) == 1 else "unroll")
 
@@ -207,14 +215,14 @@ def _packed_rows(
     c: contraction.Contraction, k: Var, block: str, inside: tuple[str, ...], squares: bool
 ) -> Iterator[Opt]:
     """The rows of a block; where rows are neighbours, in `squares` that are transposed."""
-    whole, of_block, row, word, one = inside
+    steps, of_block, row, word, one = inside
     others = tuple(v.name for v in c.reduction if v in c.across.vars and v is not k)
-    yield Pack(block, only_buffer(c.across), (*others, whole, of_block, row, word, one))
-    steps = f"{word}s"
-    yield Fuse(steps, f"{one}s")
+    yield Pack(block, only_buffer(c.across), (*others, steps, of_block, row, word, one))
+    copied = f"{word}s"
+    yield Fuse(copied, f"{one}s")
     if _step(c.across, k) == 1:
-        yield Bind(steps, "vector")
+        yield Bind(copied, "vector")
     elif squares:
-        yield Split(steps, TILE_ROWS)
-        yield Reorder((f"{steps}o", f"{row}s", f"{steps}i"))
-        yield from (Bind(f"{row}s", "unroll"), Bind(f"{steps}i", "vector"))
+        yield Split(copied, TILE_ROWS)
+        yield Reorder((f"{copied}o", f"{row}s", f"{copied}i"))
+        yield from (Bind(f"{row}s", "unroll"), Bind(f"{copied}i", "vector"))

@@ -153,7 +153,9 @@ def test_tensors_work_again_after_a_loss(need: Callable[[str], None]) -> None:
 
 
 @pytest.mark.parametrize("words", ["allocating", "compiling", "reading"])
-def test_errors_that_tell_of_a_loss_first_are_losses(need: Callable[[str], None], words: str) -> None:
+def test_errors_that_tell_of_a_loss_first_are_losses(
+    need: Callable[[str], None], words: str
+) -> None:
     """The callback for the loss comes from a thread of Dawn's, perhaps later than they do."""
     need("webgpu")
     connection = Connection(Library(find_library()), "HIGH-PERFORMANCE")
