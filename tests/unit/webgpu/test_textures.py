@@ -44,6 +44,20 @@ def test_products_of_any_size(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_halves_are_stored_by_fours(seed: int) -> None:
+    n, m = np.random.default_rng(seed).integers(20, 60, 2)
+    a = numbers(seed, n, m).astype(np.float16)
+    t = on_device(a)
+    for got, wanted in (
+        (t + t, a + a),
+        (t.permute(1, 0).contiguous(), a.T),
+        (t[1:, 3:] * 2, a[1:, 3:] * 2),
+    ):
+        assert got.numpy().dtype == np.float16
+        np.testing.assert_array_equal(got.numpy(), wanted)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_convolutions_read_lines_that_begin_anywhere(seed: int) -> None:
     channels, size, taps, pad = np.random.default_rng(seed).integers((2, 14, 2, 0), (6, 40, 5, 3))
     x, w = numbers(seed, 2, channels, size, size), numbers(seed, 8, channels, taps, taps)
