@@ -284,7 +284,8 @@ class HCQDevice:
         """Lose the device if this process is a child of the one that opened it."""
         if os.getpid() != self._pid:
             self._error = DeviceLost(
-                f"forked: it belongs to process {self._pid}; open it in this process"
+                f"forked: it belongs to process {self._pid}; open it in this process, or start"
+                " processes by multiprocessing's 'spawn'"
             )
 
     def forget_error(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsIndex
 
 from gpu.core.errors import InvalidValue
 from gpu.hcq.args import ArgumentLayout, KernelArguments, misfit
@@ -65,10 +65,11 @@ class HCQProgram:
         if args.layout is not self.layout:
             raise InvalidValue(f"arguments that were not made by {self.name}.arguments()")
         sizes = [size for size in (*grid, *block) if not isinstance(size, Symbol)]
-        if len(grid) != 3 or len(block) != 3 or min(sizes, default=1) < 1:
+        whole = all(isinstance(size, SupportsIndex) for size in sizes)
+        if len(grid) != 3 or len(block) != 3 or not whole or min(sizes, default=1) < 1:
             raise InvalidValue(
                 f"launch of {self.name} with grid {grid} and block {block}:"
-                " give three sizes of at least 1 for each"
+                " give three whole sizes of at least 1 for each"
             )
 
     def __call__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from gpu.core.errors import InvalidValue
 from gpu.hcq import commands
 from gpu.hcq.args import KernelArguments
 from gpu.hcq.buffer import HCQBuffer
@@ -56,8 +57,15 @@ class HWQueue:
         return self.add(commands.Launch(program, args, grid, block))
 
     def copy(self, dst: HCQBuffer | Value, src: HCQBuffer | Value, size: Value) -> Self:
-        """Copy bytes between buffers or GPU addresses."""
-        self.buffers += [b for b in (dst, src) if isinstance(b, HCQBuffer)]
+        """Copy bytes between buffers or GPU addresses.
+
+        Raises `InvalidValue` for more than a buffer has; of addresses nobody knows.
+        """
+        buffers = [b for b in (dst, src) if isinstance(b, HCQBuffer)]
+        for buffer in buffers:
+            if isinstance(size, int) and not 0 <= size <= buffer.size:
+                raise InvalidValue(f"copy of {size} bytes with {buffer!r}: it has {buffer.size}")
+        self.buffers += buffers
         return self.add(commands.Copy(_address(dst), _address(src), size))
 
     def write(self, address: Value, data: bytes) -> Self:
@@ -77,16 +85,26 @@ class HWQueue:
     def submit(self, device: HCQDevice) -> Point:
         """Send it; returns what `HCQDevice.wait` takes. Errors as of `HCQDevice.exclusively`.
 
-        Raises `InvalidValue` where a symbol of the caller's is left: `bind` takes those.
+        Raises `InvalidValue` where a symbol of the caller's is left (`bind` takes those), and for
+        buffers that were freed or that the device does not reach.
         """
+        self._check_buffers(device)
         return device.submit(device.channel(self.kind, self.index), self.commands)
 
     def bind(self, device: HCQDevice) -> BoundQueue:
-        """Put it into memory of its own, from where it can be submitted cheaply many times."""
+        """Put it into memory of its own, from where it can be submitted cheaply many times.
+
+        Raises `InvalidValue` for buffers that were freed or that the device does not reach.
+        """
+        self._check_buffers(device)
         from gpu.hcq.bound import BoundQueue
 
         channel = device.channel(self.kind, self.index)
         return BoundQueue(device, channel, self.commands, self.buffers)
+
+    def _check_buffers(self, device: HCQDevice) -> None:
+        for buffer in self.buffers:
+            buffer.check_reachable(device)
 
 
 def _address(place: HCQBuffer | Value) -> Value:

@@ -1,8 +1,9 @@
-"""What docs/drivers/am.md says of opening: its example runs, and what it names is there."""
+"""What docs/drivers/am.md says of opening: its examples run, and what it names is there."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,18 @@ OPENING = TEXT[TEXT.index("## Opening through KFD") :]
 _REFERENCE = re.compile(r"`((?:gpu|tests)/[\w./]*\w\.py)(?::([\w.]+))?`")
 
 
-def test_example(capsys: pytest.CaptureFixture[str]) -> None:
-    example = re.search(r"```python\n(.*?)```", OPENING, re.DOTALL)
-    assert example is not None
-    exec(example.group(1), {})
+EXAMPLES = re.findall(r"```python\n(.*?)```", OPENING, re.DOTALL)
+
+
+def test_opening(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(EXAMPLES[0], {})
     assert capsys.readouterr().out == "523776 AMD gfx 11.0.0 at 0000:03:00.0\n"
+
+
+def test_kernel(capsys: pytest.CaptureFixture[str], need: Callable[[str], None]) -> None:
+    need("llvmlite")
+    exec(EXAMPLES[1], {})
+    assert capsys.readouterr().out == "[0 2 4 6 8]\n"
 
 
 def test_references() -> None:

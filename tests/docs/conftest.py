@@ -12,7 +12,8 @@ from gpu.runtime.device import BACKENDS, Device
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _forget_toy() -> Iterator[None]:
+def _toy_meanwhile() -> Iterator[None]:
+    tool().guide_device()
     yield
     tool().guide_device.cache_clear()
     for table in (DEVICES, BACKENDS, Device._open):

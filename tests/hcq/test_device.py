@@ -31,6 +31,8 @@ def test_what_is_refused() -> None:
             fill(buffer, vals=(1, 1), grid=(n, 1, 1))
         with pytest.raises(InvalidValue, match=r"grid \(0, 1, 1\)"):
             fill(buffer, vals=(1, 1), grid=(0, 1, 1))
+        with pytest.raises(InvalidValue, match="three whole sizes"):
+            fill(buffer, vals=(1, 1), grid=(1.5, 1, 1))  # type: ignore[arg-type]
         queue = device.queue()
         for _ in range(200):
             queue.copy(buffer, buffer, 4)
@@ -42,6 +44,22 @@ def test_what_is_refused() -> None:
             device.queue().exec(other, fill.arguments(buffer, vals=(1, 1)), (1, 1, 1), (1, 1, 1))
     with pytest.raises(DeviceLost, match="it is closed"):
         device.signal()
+
+
+def test_buffers_of_queues_are_checked() -> None:
+    target = HostTarget()
+    with target.open() as device, target.open() as other:
+        one, two, theirs = (upload(d, numbers(0)) for d in (device, device, other))
+        for size in (-4, two.size + 4):
+            with pytest.raises(InvalidValue, match=f"it has {two.size}"):
+                device.queue().copy(one, two, size)
+        queues = [device.queue().copy(one, two, 4), device.queue().copy(one, theirs, 4)]
+        with pytest.raises(InvalidValue, match="call map_to"):
+            queues[1].submit(device)
+        two.free()
+        for act in (queues[0].submit, queues[0].bind):
+            with pytest.raises(InvalidValue, match="has been freed"):
+                act(device)
 
 
 def test_clock_map() -> None:

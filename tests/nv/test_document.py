@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from nv.walk import BLOCK, DOCUMENT
+from simulated import own_machines
 
 ROOT = DOCUMENT.parents[2]
 TEXT = DOCUMENT.read_text()
@@ -30,7 +31,8 @@ def test_the_walk_is_as_shown() -> None:
 def test_example(capsys: pytest.CaptureFixture[str]) -> None:
     example = re.search(r"```python\n(.*?)```", TEXT, re.DOTALL)
     assert example is not None
-    exec(example.group(1), {})
+    with own_machines():
+        exec(example.group(1), {})
     assert capsys.readouterr().out == "523776 NVIDIA Hopper at 0000:01:00.0\n"
 
 

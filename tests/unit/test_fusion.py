@@ -63,3 +63,11 @@ def test_what_is_as_large_as_its_sources_is_cut_itself() -> None:
     x = Tensor.rand(6, 5).realize()
     sizes = stored(chain(x, 2 * CHAIN))
     assert len(sizes) > 2 and set(sizes) == {30}
+
+
+def test_a_row_is_made_where_all_that_read_it_find_it() -> None:
+    """The sum reads the plane outside of the loop over its rows, where there is no row of it."""
+    x = Tensor.rand(5, 5, 2).realize()
+    plane = chain(x, 1)[3]
+    numbers = np.sin(x.numpy().astype(np.float64) + 1)[3]
+    np.testing.assert_allclose((plane + plane.sum()).numpy(), numbers + numbers.sum(), rtol=1e-5)

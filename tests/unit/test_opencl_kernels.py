@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import evaluate
 from gpu.compiler.ir.linear import Limit, Val
 from gpu.compiler.ir.optable import MONOIDS, OPS, apply
 from gpu.compiler.render.opencl import OpenCLRenderer
 from gpu.compiler.render.opencl_grid import MAX_ITEMS, spread_program
-from gpu.compiler.target import NARROW_FLOATS
+from gpu.compiler.target import NARROW_FLOATS, Target
 from gpu.core.dtype import FLOATS, DType, dtypes
 from gpu.core.errors import Unsupported, VerifyError
 from unit.cl_kernels import CLRunner, cl_device, grid_target
@@ -55,6 +56,16 @@ def test_every_operation_means_what_the_op_table_says(runner: CLRunner) -> None:
             args = (m, a, b) if name == "where" else (a, b, c)[: OPS[name].arity]
             want = apply(name, dtypes.from_numpy(got.dtype), args)
             assert_same(got, want, f"{name} {dtype.name} x{lanes}")
+
+
+@pytest.mark.parametrize("clang", [False, True])
+def test_vectors_are_one_access_to_clang(clang: bool) -> None:
+    k = Kernel(out=(dtypes.int16, 16), x=(dtypes.int16, 16))
+    k.store(k.out, k.const(1), k.load(k.x, k.const(3), 8))
+    target = Target("opencl", BLOCKS.native, "worker", features="clang" if clang else "")
+    text = OpenCLRenderer(target).render(k.program())
+    assert ("typedef short8 short8_anywhere __attribute__((aligned(2)));" in text) == clang
+    assert ("vload8" in text, "vstore8" in text) == (not clang, not clang)
 
 
 def test_constant_divisors_and_shift_counts(runner: CLRunner) -> None:

@@ -233,11 +233,12 @@ def test_a_setting_that_changes_within_a_process_compiles_anew(make: Any, size: 
     assert counts[1] > counts[0] and counts[1:] == [counts[1]] * 3
 
 
-def test_a_chain_of_50000_operations_runs() -> None:
+def test_a_chain_of_5000_operations_runs() -> None:
+    """Ten times as many, with their gradient: tests/tensor/test_hostile.py."""
     x = start = Tensor(np.ones(3, np.float32))
-    for _ in range(50_000):
+    for _ in range(5_000):
         x = x + 1.0
-    assert x.numpy().tolist() == [50_001.0] * 3
+    assert x.numpy().tolist() == [5_001.0] * 3
     assert start.numpy().tolist() == [1.0] * 3
 
 

@@ -75,7 +75,7 @@ def building() -> Iterator[Row]:
     yield Row("a.sum(): build", a.sum)
     forward = _transformer_block()
     nodes = len(toposort([forward()._node]))
-    yield Row(f"a transformer block's {nodes} nodes: build, each", forward, nodes)
+    yield Row("each node of a transformer block: build", forward, nodes)
 
 
 def running() -> Iterator[Row]:

@@ -27,6 +27,7 @@ VARIANTS: Final = "variants"
 _RESERVE: Final = 45.0  # seconds that are kept for the last steps
 _LATE: Final = 60.0  # seconds that questions leave to late steps
 _LEAST: Final = 3.0  # seconds that are worth starting a child for
+_SHARE: Final = 4.0  # likewise, a step's deadline by what is left for it, at most
 
 
 class Launch(Protocol):
@@ -110,6 +111,7 @@ class Runner:
         launch: how a child is started.
         kernel_log: read after every child.
         deadline: seconds that all of it may take.
+        patience: how often its deadline a step may take; a model is slower than a GPU.
         check_needs: whether a step is left out that builds on one that did not pass.
         say: where progress goes.
         now: seconds on a clock.
@@ -123,6 +125,7 @@ class Runner:
     launch: Launch
     kernel_log: KernelLog
     deadline: float
+    patience: float = 1.0
     check_needs: bool = True
     say: Callable[[str], None] = print
     now: Callable[[], float] = time.monotonic
@@ -191,13 +194,14 @@ class Runner:
             force=trial.force,
             options=trial.options,
         )
-        limit = min(step.deadline, self.deadline - self._elapsed() - reserve)
+        allowed = step.deadline * self.patience
+        limit = min(allowed, self.deadline - self._elapsed() - reserve)
         missing = [name for name in step.needs if not self.report.passed(name)]
         if self.report.stopped:
             result.reason = f"the run was stopped: {self.report.stopped}"
         elif missing and self.check_needs:
             result.reason = f"it builds on {', '.join(missing)}"
-        elif limit < _LEAST:
+        elif limit < max(_LEAST, step.deadline / _SHARE):
             result.reason = "no time was left: resume with --resume"
         else:
             self._run_child(step, trial, limit, result)

@@ -55,16 +55,7 @@ class CUDARenderer:
 
     def __init__(self, arch: str):
         """`arch` as nvrtc calls it: `sm_90`. Raises Unsupported for one that is not known."""
-        target = nv_target(arch)
-        bfloat = frozenset({dtypes.bfloat16})
-        self.target = replace(
-            target,
-            native=replace(
-                target.native,
-                storage_only=target.native.storage_only - bfloat,
-                compute_as_float32=target.native.compute_as_float32 | bfloat,
-            ),
-        )
+        self.target = nv_target(arch)
 
     def render(self, program: Program) -> str:
         """A source that defines the kernel `program.name`.

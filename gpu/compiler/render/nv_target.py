@@ -1,8 +1,8 @@
 """NVIDIA GPUs as targets: what code for them may use.
 
 All that is known here have correctly rounded f32 and f64 division and square root, fused
-multiply-add, and conversions between f16 and f32 (PTX ISA, "Floating Point Instructions" and
-"cvt"); those of bfloat16 and fp8 are there in some only, and derived everywhere.
+multiply-add, and conversions between f16 and f32 and from f32 to bfloat16 (PTX ISA, "Floating Point
+Instructions" and "cvt"); those of fp8 are there in some only, and derived everywhere.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ can spare for all threads it may run at once."""
 
 # The hardware's own are approximations; derived they are as exact as elsewhere.
 _DERIVED: Final = frozenset({"exp", "exp2", "log2", "sin"})
-_STORAGE_ONLY: Final = frozenset({dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2})
+_STORAGE_ONLY: Final = frozenset({dtypes.fp8e4m3, dtypes.fp8e5m2})
 _THREADS: Final = 256
 # Of the widest loads and stores of a thread (PTX ISA, "ld", .v4 of 32 bits).
 _ACCESS_BYTES: Final = 16
@@ -56,7 +56,7 @@ def nv_target(arch: str) -> Target:
     native = Native(
         ops=frozenset(OPS) - _DERIVED,
         storage_only=_STORAGE_ONLY,
-        compute_as_float32=frozenset({dtypes.float16}),
+        compute_as_float32=frozenset({dtypes.float16, dtypes.bfloat16}),
     )
     return Target(
         name=check_architecture(arch),

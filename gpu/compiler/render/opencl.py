@@ -15,6 +15,7 @@ compiler has that one's built-in functions.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from gpu.compiler.ir.linear import Inst, Limit, Program, team_bytes
@@ -78,6 +79,7 @@ class _Kernel(KernelPrinter):
         super().__init__(target, program, Ops(Emitter(), self.clang, through_double=in_double))
         self.spread = spread_program(program, target)
         self.residues = Residues(CHANNELS)
+        self.vectors: dict[Type, None] = {}  # those accessed at any address
         self._refuse_much_team_memory()
 
     def text(self) -> str:
@@ -94,6 +96,7 @@ class _Kernel(KernelPrinter):
                 f"__attribute__((reqd_work_group_size({', '.join(map(str, self.spread.group))})))",
                 f"__kernel void {name}({', '.join(self._parameters())}) {{",
                 *([f"  {SAMPLER}"] if any(p.image for p in self.program.params) else []),
+                *(f"  {opencl_memory.declare_anywhere(kind)}" for kind in self.vectors),
                 *self._places(),
                 *self.emitter.entry,
                 *self.emitter.lines,
@@ -221,6 +224,16 @@ class _Kernel(KernelPrinter):
         condition = self.values[mask[0]] if mask else None
         residue = self.residues.of(index)
         return image.load(inst.lanes, self.values[index], residue, condition)
+
+    def _access(
+        self, kind: Type, pointer: Inst, index: Inst, mask: Inst | None = None
+    ) -> opencl_memory.Access:
+        access = super()._access(kind, pointer, index, mask)
+        is_global = pointer.op == "param" or pointer in self.spread.places.offsets
+        if not self.clang or access.by_lane or not is_global:
+            return access
+        self.vectors[kind] = None
+        return replace(access, space="__global")
 
     def _store(self, inst: Inst) -> None:
         pointer, index, stored, *mask = inst.args

@@ -20,12 +20,15 @@ class Access:
         pointer: to element 0.
         index: long; of the first of consecutive elements, or a vector with one for each lane.
         mask: one bool a lane, or None where all are accessed.
+        space: the address space, for a compiler that takes vectors from any address in it; where
+            it is empty OpenCL's functions do that.
     """
 
     type: Type
     pointer: Value
     index: Value
     mask: Value | None
+    space: str = ""
 
     @property
     def by_lane(self) -> bool:
@@ -43,6 +46,19 @@ class Access:
         return f"{self.pointer} + {self.index}"
 
     @property
+    def loaded(self) -> str:
+        """All elements at once, as an expression."""
+        if self.space:
+            return f"*({self.space} const {anywhere(self.type)} *)({self.start})"
+        return f"vload{self.type.lanes}(0, {self.start})"
+
+    def stored(self, value: Value) -> str:
+        """The statement that writes all elements at once."""
+        if self.space:
+            return f"*({self.space} {anywhere(self.type)} *)({self.start}) = {value};"
+        return f"vstore{self.type.lanes}({value}, 0, {self.start});"
+
+    @property
     def all_included(self) -> str:
         """Whether the mask excludes no lane."""
         assert self.mask is not None
@@ -53,6 +69,20 @@ class Access:
         if self.index.type.lanes > 1:
             return f"{self.pointer}[{self.index.lane(lane)}]"
         return f"{self.pointer}[{self.index} + {lane}]" if lane else f"{self.pointer}[{self.index}]"
+
+
+def anywhere(kind: Type) -> str:
+    """The name of a vector type whose address need only be a multiple of an element's size.
+
+    clang accesses one as a vector; what it makes of `vload8` and `vstore8` of PoCL, which are
+    accesses to halves of halves, is not always one again.
+    """
+    return f"{kind}_anywhere"
+
+
+def declare_anywhere(kind: Type) -> str:
+    """The line that declares `anywhere(kind)`."""
+    return f"typedef {kind} {anywhere(kind)} __attribute__((aligned({kind.bits // 8})));"
 
 
 def load(emitter: Emitter, access: Access, is_bool: bool) -> Value:
@@ -67,7 +97,7 @@ def _load_bytes(emitter: Emitter, access: Access) -> Value:
     kind = access.type
     if access.by_lane:
         return emitter.vector(kind, _elements(access))
-    vector = f"vload{kind.lanes}(0, {access.start})"
+    vector = access.loaded
     if access.mask is None:
         return emitter.value(kind, vector)
     loaded = Value(kind, emitter.name())
@@ -94,7 +124,7 @@ def store(emitter: Emitter, access: Access, value: Value) -> None:
     if access.by_lane:
         _store_lanes(emitter, access, value)
         return
-    vector = f"vstore{access.type.lanes}({value}, 0, {access.start});"
+    vector = access.stored(value)
     if access.mask is None:
         emitter.line(vector)
         return

@@ -26,6 +26,7 @@ from gpu.compiler.render.nv_grid import (
 from gpu.compiler.render.nv_target import WARP, nv_target
 from gpu.compiler.render.ptx_matrix import MatrixPrinter
 from gpu.compiler.target import Target
+from gpu.core.dtype import dtypes
 
 _ASKED_FOR: Final = "block_memory"
 """Name of the shared memory that a launch gives the size of."""
@@ -100,6 +101,18 @@ class _Kernel(GridPrinter):
         width = integer(b.type, inst.dtype.bits)
         count = self.emitter.intrinsic(f"llvm.umin.{b.type.mangled}", b.type, b, width)
         return llvm_ops.alu(self.emitter, name, inst.dtype, [a, count], None)
+
+    def _cast(self, inst: Inst) -> Value:
+        """As elsewhere, and between float32 and bfloat16, the upper half of one."""
+        (source,), emitter = inst.args, self.emitter
+        x = self.values[source]
+        if (source.dtype, inst.dtype) == (dtypes.float32, dtypes.bfloat16):
+            return emitter.convert("bitcast", emitter.convert("fptrunc", x, "bfloat"), "i16")
+        if (source.dtype, inst.dtype) == (dtypes.bfloat16, dtypes.float32):
+            bits = emitter.convert("zext", x, "i32")
+            upper = emitter.binary("shl", bits, integer(bits.type, 16))
+            return emitter.convert("bitcast", upper, "float")
+        return super()._cast(inst)
 
     def _shuffle_xor(self, inst: Inst) -> Value:
         """`shfl.sync.bfly` of the threads that the warp has (PTX ISA, "shfl.sync")."""

@@ -333,7 +333,10 @@ class _Fusion:
         for depth in range(len(domain) - 1, -1, -1):
             region = needed_region(reads, node.shape, frozenset(domain[:depth]))
             rows = math.prod(var.extent for var in domain[:depth])
-            if region.size * rows == node.size and region.size * node.dtype.itemsize <= ROW_BYTES:
+            # Read in each of these loops, in another place each time.
+            apart = _loops_of(region.base) >= frozenset(domain[:depth])
+            once = region.size * rows == node.size
+            if apart and once and region.size * node.dtype.itemsize <= ROW_BYTES:
                 if rows < MIN_ROWS and node.size > SMALL:
                     return False
                 if not self._take(node, root, depth, "team"):

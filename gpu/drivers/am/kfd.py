@@ -104,7 +104,8 @@ class Kfd:
                 raise
             raise DeviceError(
                 f"{nodes.KFD} is not there: load the kernel's driver with `modprobe amdgpu`; it"
-                " needs CONFIG_HSA_AMD"
+                " needs CONFIG_HSA_AMD. A machine without such a GPU has a simulated one with"
+                " SIM=gfx1100"
             ) from error
 
     def close(self) -> None:

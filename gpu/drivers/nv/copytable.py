@@ -57,12 +57,12 @@ class CopyKernel:
     Attributes:
         program: it, loaded.
         generation: decides by `COPY_TABLE` whether it is taken.
-        blocks, threads: of a launch; the threads share the words.
+        blocks, threads: of a launch; the threads share the words. As many as H200 runs at once.
     """
 
     program: HCQProgram
     generation: Generation
-    blocks: int = 264
+    blocks: int = 1056
     threads: int = 256
 
     def __call__(self, dst: HCQBuffer, src: HCQBuffer) -> bool:

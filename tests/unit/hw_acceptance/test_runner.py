@@ -6,6 +6,7 @@ import gzip
 import json
 import tarfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,7 @@ def run(tmp_path: Path) -> Run:
         report: Report | None = None,
         deadline: float = 1000.0,
         last: tuple[Step, ...] = (),
+        patience: float = 1.0,
     ) -> tuple[Report, bool]:
         place = tmp_path / str(next(count))
         (place / "out").mkdir(parents=True)
@@ -88,6 +90,7 @@ def run(tmp_path: Path) -> Run:
         said: list[str] = []
         runner = Runner(
             *(steps, last, report, place / "out", place / "work", stage, Log(stage), deadline),
+            patience=patience,
             say=said.append,
             now=lambda: stage.clock,
         )
@@ -206,7 +209,7 @@ def test_resuming_runs_only_what_has_not_passed(run: Run) -> None:
 
 
 def test_resuming_asks_only_open_questions_and_keeps_what_was_settled(run: Run) -> None:
-    step = _step("one", trials=WAYS, questions=(Trial("q"),))
+    step = replace(_step("one", trials=WAYS, questions=(Trial("q"),)), deadline=8.0)
     report, _ = run(Stage(one_default="fail", one_c="fail"), step, deadline=48.5)
     assert _outcomes(report) == {
         "one default": "fail",
@@ -231,10 +234,24 @@ def test_a_stop_does_not_outlive_its_run(run: Run) -> None:
 def test_children_get_no_more_than_is_left(run: Run) -> None:
     stage = Stage()
     last = Step("last", "", "group", "", 30.0, always=True)
-    report, _ = run(stage, *(_step(str(i)) for i in range(5)), deadline=51.0, last=(last,))
+    report, _ = run(stage, *(_step(str(i)) for i in range(5)), deadline=54.0, last=(last,))
     limits = {name: limit for name, _, _, limit in stage.calls}
-    assert limits == {"0": 6.0, "1": 5.0, "2": 4.0, "3": 3.0, "last": 30.0}
-    assert report.of("4")[0].reason.startswith("no time was left")
+    assert limits == {"0": 9.0, "1": 8.0, "last": 30.0}
+    assert report.of("2")[0].reason.startswith("no time was left")
+
+
+def test_a_step_is_not_begun_that_cannot_end(run: Run) -> None:
+    stage = Stage()
+    long = Step("long", "", "group", "", 80.0)
+    report, _ = run(stage, long, _step("short"), deadline=55.0)
+    assert [name for name, *_ in stage.calls] == ["short"]
+    assert report.of("long")[0].reason.startswith("no time was left")
+
+
+def test_a_model_is_given_more_time(run: Run) -> None:
+    stage = Stage()
+    run(stage, _step("one"), patience=3.0)
+    assert [limit for *_, limit in stage.calls] == [90.0]
 
 
 def test_only_names_steps_by_number_name_or_group() -> None:

@@ -90,7 +90,7 @@ def _compare_ways(
     context: Context, device: RmDevice, target: FolderTarget, sizes: rows.Sizes, most: int
 ) -> None:
     """Copies within the device by engine and by kernel: what goes into the driver's table."""
-    size = (1, 32) if context.simulation is not None else (2 * device.port.gpu.units.sms, 256)
+    size = (1, 32) if context.simulation is not None else (8 * device.port.gpu.units.sms, 256)
     kernel = CopyKernel(target.program(device, "copy"), device.target.generation, *size)
     measured: list[tuple[int, dict[Way, float]]] = []
     for size in sizes.within:

@@ -1,0 +1,58 @@
+"""What docs/simulator.md shows runs as it is printed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from docs.documents import ROOT
+
+TEXT = (ROOT / "docs/simulator.md").read_text()
+EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+FIXTURE = next(example for example in EXAMPLES if "pytest.fixture" in example)
+SERVER, CLIENT = (
+    next(example for example in EXAMPLES if name in example) for name in ("serve(", "RemoteWorld(")
+)
+ALONE = [example for example in EXAMPLES if example not in (FIXTURE, SERVER, CLIENT)]
+TESTS = """
+
+def test_all_is_given_back(machine):
+    machine.os.close(machine.os.open("/dev/kfd", 2))
+
+def test_a_file_stays_open(machine):
+    machine.os.open("/dev/kfd", 2)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _needs_llvm(need: Callable[[str], None]) -> None:
+    need("llvmlite")
+
+
+@pytest.mark.parametrize("number", range(len(ALONE)))
+def test_examples(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(ALONE[number], {})
+    assert capsys.readouterr().out
+
+
+def test_a_served_machine(tmp_path: Path) -> None:
+    path = str(tmp_path / "gpu")
+    assert "/tmp/simulated-gpu" in SERVER and "/tmp/simulated-gpu" in CLIENT
+    client = CLIENT.replace("/tmp/simulated-gpu", path)
+    client += "assert remote.os.exists('/dev/kfd')\n"
+    run = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {client!r}], check=True)"
+    exec(SERVER.replace("/tmp/simulated-gpu", path).replace("...  ", f"{run}  "), {})
+
+
+def test_the_fixture_finds_what_it_says(tmp_path: Path) -> None:
+    file = tmp_path / "test_driver.py"
+    file.write_text(FIXTURE + TESTS)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "12 passed, 6 errors" in found.stdout, found.stdout
+    assert "test_all_is_given_back" not in found.stdout
