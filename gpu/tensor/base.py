@@ -324,6 +324,8 @@ def _as_array(data: object, dtype: DType | None) -> npt.NDArray[Any]:
     if array.size == 0 and dtype is None:
         return array.astype(np.float32)
     if array.dtype.kind == "f":
+        if dtype is not None and dtype.is_int:
+            return _whole_numbers(array, dtype)
         return array.astype((dtype or dtypes.default_float).np)
     if array.dtype.kind == "i":
         low, high = dtypes.int32.min, dtypes.int32.max
@@ -340,3 +342,13 @@ def _node_of_array(array: npt.NDArray[Any], device: Place) -> Node:
         return G.const(0, array.shape, dtype, device)
     handle = Buffer(device, array.size, dtype).copy_in(array)
     return G.buffer(handle, array.shape, dtype, device)
+
+
+def _whole_numbers(array: npt.NDArray[Any], dtype: DType) -> npt.NDArray[Any]:
+    """Floats as integers, as `cast` makes them: truncated, at most the largest, 0 of NaN."""
+    with np.errstate(invalid="ignore"):
+        found = array.astype(dtype.np)
+    found[array >= dtype.max] = dtype.max
+    found[array <= dtype.min] = dtype.min
+    found[np.isnan(array)] = 0
+    return found

@@ -124,7 +124,9 @@ class Creation(Operands):
         for name, value in (("start", first), ("stop", end), ("step", step)):
             check_number(value, name)
         if step == 0 or not all(map(math.isfinite, (first, end, step))):
-            raise InvalidValue(f"arange({first}, {end}, {step}): the step must not be 0")
+            raise InvalidValue(
+                f"arange({first}, {end}, {step}): all must be finite, the step not 0"
+            )
         count = max(0, math.ceil((end - first) / step))
         natural = promote(promote(dtypes.of(first), dtypes.of(end)), dtypes.of(step))
         element = natural if dtype is None else to_dtype(dtype)

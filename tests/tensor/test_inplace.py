@@ -159,7 +159,10 @@ def address(x: Tensor) -> int:
     memory = storage(x._node).memory
     if isinstance(memory, np.ndarray):
         return int(memory.ctypes.data)
-    return memory if isinstance(memory, int) else int(getattr(memory, "address", id(memory)))
+    if isinstance(memory, int):
+        return memory
+    where = getattr(memory, "address", None)  # None where the host cannot read it
+    return id(memory) if where is None else int(where)
 
 
 def table(device: str | None = None) -> tuple[Tensor, np.ndarray[Any, Any]]:

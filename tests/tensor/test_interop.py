@@ -334,3 +334,15 @@ def test_a_tensor_says_why_cuda_cannot_have_its_memory() -> None:
     assert not hasattr(x, "__cuda_array_interface__")
     with pytest.raises(AttributeError, match=r"page tables of its own.*through the host"):
         _ = x.__cuda_array_interface__
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "uint8", "int64"])
+def test_floats_that_no_integer_holds(dtype: str) -> None:
+    values = [float("nan"), float("inf"), -float("inf"), 1e30, -1e30, 2.9, -0.5]
+    info = np.iinfo(dtype)
+    wanted = [0, info.max, info.min, info.max, info.min, 2, 0]
+    assert Tensor(values, dtype=dtype).tolist() == wanted
+    for value, whole in zip(values, wanted, strict=True):
+        assert Tensor(value, dtype=dtype).item() == whole
+        assert Tensor.full((1,), value, dtype=dtype).item() == whole
+    assert Tensor([[values]], dtype=dtype).shape == (1, 1, len(values))

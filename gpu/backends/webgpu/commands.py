@@ -16,6 +16,7 @@ from typing import Final
 from gpu.autogen import webgpu as api
 from gpu.backends.webgpu.connection import Connection, info_for
 from gpu.core.errors import DeviceError, OutOfMemory
+from gpu.core.interrupts import put_off
 
 BATCH: Final = 64
 """Launches after which what is recorded is submitted, so that the device has something to do."""
@@ -39,6 +40,21 @@ class Commands:
         self._pass = 0
         self._pipeline = 0
         self._recorded = 0
+        self._is_whole = False
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Holds the lock, and puts off Ctrl-C: it would leave handles that are none any more."""
+        with self.lock:
+            if self._is_whole:
+                yield
+                return
+            with put_off():
+                self._is_whole = True
+                try:
+                    yield
+                finally:
+                    self._is_whole = False
 
     # Buffers.
 
@@ -67,7 +83,7 @@ class Commands:
 
     def write(self, buffer: int, offset: int, address: int, size: int) -> None:
         """Copies `size` bytes of the host, a multiple of 4, after what was launched before."""
-        with self.lock:
+        with self.whole():
             self.submit()
             self._library.QueueWriteBuffer(self.connection.queue, buffer, offset, address, size)
 
@@ -76,7 +92,7 @@ class Commands:
     def launch(self, pipeline: int, group: int, counts: tuple[int, int, int]) -> None:
         """Records a launch of `counts` workgroups. Raises what went wrong before."""
         library = self._library
-        with self.lock:
+        with self.whole():
             if not self._pass:
                 self._begin(0)
             if pipeline != self._pipeline:
@@ -148,7 +164,7 @@ class Commands:
 
     def copy(self, source: int, offset: int, target: int, size: int) -> None:
         """Records a copy to the start of `target`."""
-        with self.lock:
+        with self.whole():
             self._end_pass()
             self._open()
             self._library.CommandEncoderCopyBufferToBuffer(
@@ -159,7 +175,7 @@ class Commands:
         self, source: api.ImageCopyBuffer, target: api.ImageCopyTexture, size: api.Extent3D
     ) -> None:
         """Records a copy."""
-        with self.lock:
+        with self.whole():
             self._end_pass()
             self._open()
             self._library.CommandEncoderCopyBufferToTexture(
@@ -168,7 +184,7 @@ class Commands:
 
     def submit(self) -> None:
         """Submits what is recorded. Raises DeviceLost or DeviceError for what has gone wrong."""
-        with self.lock:
+        with self.whole():
             if self._encoder:
                 self._end_pass()
                 commands = self._library.CommandEncoderFinish(self._encoder, None)
@@ -206,10 +222,10 @@ class Staging:
         with commands.lock:
             commands.copy(source, offset, self._handle, size)
             commands.submit()
-            self._map(size)
             try:
+                self._map(size)
                 yield library.BufferGetConstMappedRange(self._handle, 0, size)
-            finally:
+            finally:  # also where waiting for the mapping was interrupted
                 library.BufferUnmap(self._handle)
 
     def _map(self, size: int) -> None:

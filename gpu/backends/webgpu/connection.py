@@ -19,6 +19,7 @@ from gpu.autogen import webgpu as api
 from gpu.backends.webgpu.library import Library, text_of, view
 from gpu.core.config import lent_variable
 from gpu.core.errors import DeviceError, DeviceLost, OutOfMemory
+from gpu.core.interrupts import put_off
 from gpu.core.log import get_logger
 
 log = get_logger(__name__)
@@ -231,12 +232,13 @@ class Connection:
     @contextmanager
     def scope(self, doing: str) -> Iterator[None]:
         """Raises what goes wrong in the calls within: OutOfMemory, DeviceError or DeviceLost."""
-        for kind in _SCOPES:
-            self.library.DevicePushErrorScope(self.device, kind)
-        try:
-            yield
-        finally:
-            problems = [problem for _ in _SCOPES if (problem := self._pop_scope())]
+        with put_off():  # a scope that stays would swallow the errors of others
+            for kind in _SCOPES:
+                self.library.DevicePushErrorScope(self.device, kind)
+            try:
+                yield
+            finally:
+                problems = [problem for _ in _SCOPES if (problem := self._pop_scope())]
         self._note_losses(problems)
         self.check(doing)
         if problems:
@@ -260,7 +262,8 @@ class Connection:
         info = api.FutureWaitInfo(future)
         status = api.WaitStatus_TimedOut
         while status == api.WaitStatus_TimedOut:
-            status = self.library.InstanceWaitAny(self.instance, 1, ctypes.byref(info), _POLL)
+            with put_off():  # an exception in a callback is lost, and with it what that was told
+                status = self.library.InstanceWaitAny(self.instance, 1, ctypes.byref(info), _POLL)
         if status != api.Status_Success:
             raise DeviceError(f"WebGPU: waiting failed with status {status}")
 

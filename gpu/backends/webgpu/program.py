@@ -278,13 +278,14 @@ class WebGPUProgram(Program):
         commands = loaded.commands
         # Values, textures and groups are those of this launch until it is recorded.
         with commands.lock:
-            if vals:
-                loaded.pass_values(vals)
-            group = loaded.group(bufs)
-            self._prepare(bufs)
-            if not wait:
-                commands.launch(loaded.pipeline, group, self.layout.counts)
-                return None
+            with commands.whole():
+                if vals:
+                    loaded.pass_values(vals)
+                group = loaded.group(bufs)
+                self._prepare(bufs)
+                if not wait:
+                    commands.launch(loaded.pipeline, group, self.layout.counts)
+                    return None
             if "timestamp-query" in commands.connection.features:
                 return commands.launch_timed(loaded.pipeline, group, self.layout.counts)
             commands.synchronize()

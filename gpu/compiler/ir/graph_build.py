@@ -27,8 +27,10 @@ def buffer(handle: Hashable, shape: Shape, dtype: DType, device: Place) -> Node:
 
 
 def const(value: PyScalar, shape: Shape, dtype: DType, device: Place) -> Node:
-    """One value everywhere, rounded or wrapped to `dtype`."""
+    """One value everywhere, rounded or wrapped to `dtype`; of floats as `cast` makes integers."""
     dtype = dtype.element
+    if isinstance(value, float) and dtype.is_int:
+        value = 0 if math.isnan(value) else max(dtype.min, min(value, dtype.max))
     return make("const", (), (optable.rounded(value, dtype),), shape, dtype, device)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -260,3 +262,63 @@ def test_it_describes_its_adapter(webgpu: WebGPU) -> None:
     about = webgpu.describe()
     assert webgpu.link.connection.name in about["target"]
     assert set(filter(None, about["features"].split(","))) <= set(connections.FEATURES)
+
+
+# Interrupts.
+
+# Ctrl-C comes as soon as a function of Dawn's has returned; what was half done must be none.
+_INTERRUPTED = """
+import os, signal
+from gpu import Device, Tensor
+from gpu.autogen.webgpu import StringView
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+library = Device["WEBGPU"].link.connection.library
+told = []
+
+
+def compute(size):
+    return (Tensor([1.0] * size, device="WEBGPU") + 1).tolist()
+
+
+def interrupt(name):
+    whole = getattr(library, name)
+
+    def interrupted(*arguments):
+        setattr(library, name, whole)
+        result = whole(*arguments)
+        os.kill(os.getpid(), signal.SIGINT)
+        return result
+
+    setattr(library, name, interrupted)
+
+
+for size, name in enumerate(NAMES, 2):
+    interrupt(name)
+    try:
+        compute(size * 100)
+    except KeyboardInterrupt:
+        told.append(name)
+    for _ in range(2):
+        assert compute(size) == [2.0] * size, name
+assert told == NAMES, told
+connection = Device["WEBGPU"].link.connection  # no scope was left that would take an error:
+library.DeviceInjectError(connection.device, 2, StringView())
+try:
+    compute(3)
+except Exception as error:
+    print(type(error).__name__)
+"""
+
+
+def test_ctrl_c_leaves_nothing_half_done(need: Callable[[str], None]) -> None:
+    need("webgpu")
+    names = [
+        *("DevicePushErrorScope", "DeviceCreateBuffer", "CommandEncoderBeginComputePass"),
+        *("ComputePassEncoderRelease", "CommandEncoderRelease", "QueueSubmit", "BufferMapAsync2"),
+    ]
+    code = f"NAMES = {names}\n{_INTERRUPTED}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.stdout.split() == ["DeviceError"], done.stderr
