@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from gpu import Tensor
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Node
 from gpu.core.dtype import dtypes
+from unit.python_calls import python_calls
 
 A = Tensor(np.arange(10, dtype=np.float32), device="CPU")
 BLOCK = Tensor(np.zeros((4, 6, 8), np.float32), device="CPU")
@@ -27,22 +27,11 @@ def add_one(x: Tensor) -> Tensor:
     return x + 1
 
 
-def python_calls(run: Callable[[], object]) -> int:
-    """How many functions written in Python are called by `run` when everything is warm."""
+def warm_calls(run: Callable[[], object]) -> int:
+    """How many functions written in Python `run` calls when everything is warm."""
     for _ in range(3):
         run()
-    calls = 0
-
-    def count(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    sys.setprofile(count)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return calls
+    return python_calls(run)
 
 
 # What is run, and how many calls of Python's it may take: each costs 0.1 to 0.3 us with its work.
@@ -55,8 +44,8 @@ OPERATIONS: Mapping[str, tuple[Callable[[], object], int]] = {
 }
 
 COUNTING = """
-from unit.test_eager import OPERATIONS, python_calls
-print(*(python_calls(run) for run, _ in OPERATIONS.values()))
+from unit.test_eager import OPERATIONS, warm_calls
+print(*(warm_calls(run) for run, _ in OPERATIONS.values()))
 """
 
 

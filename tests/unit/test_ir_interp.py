@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from gpu.compiler.ir.optable import MONOIDS
 from gpu.core.dtype import ALL, DType, dtypes
 from gpu.core.errors import CompileError, InvalidValue, VerifyError
 from gpu.runtime.device import Device
+from unit.python_calls import python_calls
 
 Array = npt.NDArray[Any]
 
@@ -98,17 +97,7 @@ def test_a_matmul_of_64_is_done_on_whole_arrays(abc: tuple[Array, Array, Array],
     else:
         program = parse_linear(LINEAR_MATMUL)
         run = lambda: interpret_linear(program, [out, a, b])  # noqa: E731
-    calls = 0
-
-    def count(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    sys.setprofile(count)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
+    calls = python_calls(run)
     np.testing.assert_array_equal(out, a @ b)
     assert calls < 64**3 / 10  # of a product each
 

@@ -1,0 +1,23 @@
+"""Counting calls of functions that are written in Python."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+
+def python_calls(run: Callable[[], object]) -> int:
+    """How many functions written in Python are called while `run` does."""
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return calls
