@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from gpu.core import hostmem
+from gpu.core.bits import align_up
 from gpu.core.errors import AccessDenied, OutOfMemory, TransportError
 from gpu.core.ref import POINTER_SIZE, Argument, Block, Ref, argument_memory, follow
 from gpu.core.traceevent import (
@@ -39,6 +41,8 @@ from gpu.transport.ioctl import describe
 _SHOWN_BYTES: Final = 16
 _EXACTLY: Final = hostmem.MAP_FIXED | hostmem.MAP_FIXED_NOREPLACE
 _WORD: Final = 8
+# Mappings that go elsewhere are where the recorded ones were, modulo this: the largest pages.
+_ALIGNED_ALIKE: Final = 2 << 20
 _E = TypeVar("_E", bound=Event)
 
 
@@ -224,7 +228,14 @@ def _map_again(size: int, prot: int, exactly: int, address: int, recorded: int) 
     with contextlib.suppress(TransportError):  # what is there now stays
         there = flags | hostmem.MAP_FIXED_NOREPLACE
         return hostmem.map_file(-1, 0, size, prot, there, recorded)
-    return hostmem.map_file(-1, 0, size, prot, flags)
+    # Drivers cut aligned parts out of what they map: those lie alike in it.
+    size = align_up(size, mmap.PAGESIZE)
+    whole = hostmem.map_file(-1, 0, size + _ALIGNED_ALIKE, prot, flags)
+    before = (recorded - whole) % _ALIGNED_ALIKE
+    for start, end in ((0, before), (before + size, size + _ALIGNED_ALIKE)):
+        if end > start:
+            hostmem.unmap(whole + start, end - start)
+    return whole + before
 
 
 def _place(at: tuple[int, ...]) -> str:

@@ -121,7 +121,7 @@ ONE = K.const(dtypes.float32, 1.0)
         (K.Update(OTHER, (), None, ONE), "the buffer other does not exist here"),
         (K.Update(OUT, (expr(0),), None, K.load(OTHER, ())), "the buffer other does not exist"),
         (K.Update(OUT, (expr(0),), None, K.const(dtypes.float32, 0.1)), "0.1 is no float32"),
-        (K.Update(OUT, (expr(0),), None, K.const(dtypes.float32, 3)), "3 is no float32"),
+        (K.Update(OUT, (expr(0),), None, K.const(dtypes.float32, 1)), "1 is no float32"),
         (K.Update(OUT, (expr(0),), None, K.cast(K.index(expr(R)), dtypes.float32)), "variable r"),
         (K.Block((K.Block((K.Alloc(OTHER),)), K.Update(OTHER, (), None, ONE))), "does not exist"),
         (K.Loop(R, "serial", K.Block((K.Update(OUT, (R + 1,), None, ONE),))), "is 1..4; the size"),

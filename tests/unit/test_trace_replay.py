@@ -259,6 +259,21 @@ def test_a_reservation_at_an_address_is_there_or_fails() -> None:
     hostmem.unmap(taken, PAGE)
 
 
+def test_a_mapping_elsewhere_is_aligned_as_the_recorded_one() -> None:
+    """So what a driver aligns in it is found at the same place in it."""
+    size, huge = 5 * PAGE, 2 << 20
+    for _ in range(8):
+        taken = hostmem.map_anonymous(size)
+        replay = ReplayOs([Map(-1, "", size, READ_WRITE, ANONYMOUS, 0, 0, taken)])
+        found = replay.mmap(-1, size, READ_WRITE, ANONYMOUS)
+        assert found != taken and (found - taken) % huge == 0
+        ctypes.memset(found, 1, size)
+        flags = ANONYMOUS | hostmem.MAP_FIXED_NOREPLACE  # nothing more is held
+        hostmem.unmap(hostmem.map_file(-1, 0, PAGE, 0, flags, found + size), PAGE)
+        hostmem.unmap(found, size)
+        hostmem.unmap(taken, size)
+
+
 def test_a_mapping_elsewhere_counts_as_the_recorded_one() -> None:
     taken = hostmem.map_anonymous(2 * PAGE)
     ctypes.memset(taken, 5, PAGE)
