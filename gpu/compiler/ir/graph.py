@@ -91,7 +91,8 @@ def make(
     device: Place,
 ) -> Node:
     """The node with these fields, made and checked once; raises as `check` does."""
-    unique = (constant_key(attr[0]),) if kind == "const" else attr
+    # 1 is told from 1.0: only one of them is a constant of the dtype.
+    unique = (constant_key(attr[0]), attr[0].__class__) if kind == "const" else attr
     key = (kind, src, unique, shape, dtype, device)
     node = _interned.get(key)
     if node is None:

@@ -127,7 +127,8 @@ def _value(
     own_vars: frozenset[Var] = _NO_VARS,
     own_bufs: frozenset[Buf] = _NO_BUFS,
 ) -> Value:
-    unique = (constant_key(attr[0]),) if kind == "const" else attr
+    # 1 is told from 1.0: only one of them is a constant of the dtype.
+    unique = (constant_key(attr[0]), attr[0].__class__) if kind == "const" else attr
     key = (kind, args, unique, dtype)
     value = _interned.get(key)
     if value is None:

@@ -191,11 +191,8 @@ def _rounded_memo(value: PyScalar, dtype: DType) -> PyScalar:
 
 
 def constant_key(value: PyScalar) -> object:
-    """A constant of one dtype as a key, which tells -0.0 from 0.0 and finds NaN again.
-
-    1 is told from 1.0 as well: only one of them is a constant of the dtype.
-    """
-    return (value.__class__, value) if value < 0 or value > 0 else repr(value)
+    """A constant of one dtype as a key, which tells -0.0 from 0.0 and finds NaN again."""
+    return value if value < 0 or value > 0 else repr(value)
 
 
 def fold(name: str, dtype: DType, operand_dtype: DType, values: tuple[PyScalar, ...]) -> PyScalar:
