@@ -39,12 +39,13 @@ page_size: Final = PAGE_SIZE
 """Bytes of a page of this process."""
 
 
-def reserve(size: int, align: int = 0) -> int:
+def reserve(size: int, align: int = 0, beyond: int = 0) -> int:
     """Takes `size` bytes of address space that nothing may touch yet; returns the address.
 
     Args:
         size: in bytes, rounded up to whole pages.
         align: the address is a multiple of it; a power of two, by default the page size.
+        beyond: how far beyond such a multiple the address is instead, whole pages.
 
     Raises InvalidValue, and OutOfMemory where there is no such room.
     """
@@ -56,7 +57,7 @@ def reserve(size: int, align: int = 0) -> int:
     # More than needed, so that an aligned part is inside; the rest is given back.
     slack = align - page_size
     start = map_file(-1, 0, size + slack, PROT_NONE, flags)
-    address = (start + align - 1) // align * align
+    address = start + (beyond - start) % align
     if address > start:
         unmap(start, address - start)
     if start + slack > address:

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
 import os
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from gpu.core import hostmem
-from gpu.core.bits import align_up
 from gpu.core.errors import AccessDenied, OutOfMemory, TransportError
 from gpu.core.ref import POINTER_SIZE, Argument, Block, Ref, argument_memory, follow
 from gpu.core.traceevent import (
@@ -229,13 +227,8 @@ def _map_again(size: int, prot: int, exactly: int, address: int, recorded: int) 
         there = flags | hostmem.MAP_FIXED_NOREPLACE
         return hostmem.map_file(-1, 0, size, prot, there, recorded)
     # Drivers cut aligned parts out of what they map: those lie alike in it.
-    size = align_up(size, mmap.PAGESIZE)
-    whole = hostmem.map_file(-1, 0, size + _ALIGNED_ALIKE, prot, flags)
-    before = (recorded - whole) % _ALIGNED_ALIKE
-    for start, end in ((0, before), (before + size, size + _ALIGNED_ALIKE)):
-        if end > start:
-            hostmem.unmap(whole + start, end - start)
-    return whole + before
+    elsewhere = hostmem.reserve(size, _ALIGNED_ALIKE, recorded % _ALIGNED_ALIKE)
+    return hostmem.map_file(-1, 0, size, prot, flags | hostmem.MAP_FIXED, elsewhere)
 
 
 def _place(at: tuple[int, ...]) -> str:
