@@ -145,7 +145,7 @@ class DeviceTable:
         Raises ConfigError for a name that is not known, Unsupported for a device whose backend is
         not part of this version, DeviceError where it cannot be opened.
         """
-        found = self._open.get(name)
+        found = self._open.get(name) if isinstance(name, str) else None
         if found is None:
             canonical = self.canonicalize(name)
             if not isinstance(canonical, str):
