@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gpu.core.errors import DTypeError
+from gpu.core.errors import DTypeError, NumberOverflow
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -42,6 +42,7 @@ Pixels = tuple[int, int]
 """A height and a width."""
 NumpyDType = np.dtype[Any]
 
+_MOST_BITS_SHOWN: Final = 128  # of a number, in messages
 _KIND_ORDER: Final = {"bool": 0, "uint": 1, "int": 1, "float": 2}
 
 
@@ -198,13 +199,15 @@ class dtypes:
     def of(value: PyScalar) -> DType:
         """The default element type of a Python scalar.
 
-        bool, int32 (int64 where the value does not fit) or float32.
+        bool, int32 (int64, then uint64, where the value does not fit) or float32.
         """
         if isinstance(value, bool):
             return dtypes.bool
         if isinstance(value, int):
-            fits = dtypes.int32.min <= value <= dtypes.int32.max
-            return dtypes.int32 if fits else dtypes.int64
+            if dtypes.int32.min <= value <= dtypes.int32.max:
+                return dtypes.int32
+            large = dtypes.int64.max < value <= dtypes.uint64.max
+            return dtypes.uint64 if large else dtypes.int64
         return dtypes.default_float
 
 
@@ -355,11 +358,42 @@ def _promote_floats(a: DType, b: DType) -> DType:
 
 
 def promote_scalar(array: DType, value: PyScalar) -> DType:
-    """The dtype an array and a scalar combine to: the array's unless the scalar's kind wins."""
+    """The dtype an array and a scalar combine to: the array's unless the scalar's kind wins.
+
+    Raises NumberOverflow as `check_fits`.
+    """
     kind = 0 if isinstance(value, bool) else 1 if isinstance(value, int) else 2
     if kind <= _kind_rank(array):
-        return array.element
-    return dtypes.default_int if kind == 1 else dtypes.default_float
+        found = array.element
+    else:
+        found = dtypes.default_int if kind == 1 else dtypes.default_float
+    if kind == 1 and not dtypes.int64.min <= value <= dtypes.int64.max:
+        check_fits(value, found)
+    return found
+
+
+def check_fits(value: PyScalar, dtype: DType) -> None:
+    """Raises NumberOverflow for a whole number that is too large to become a `dtype`.
+
+    Narrow integers take what 64 bits hold and wrap, as a cast does; what 64 bits do not hold, or a
+    float, is a mistake.
+    """
+    if not isinstance(value, int):
+        return
+    bits = value.bit_length()
+    shown = f"an int of {bits} bits" if bits > _MOST_BITS_SHOWN else str(value)
+    if dtype.is_float:
+        try:
+            float(value)
+        except OverflowError as error:
+            raise NumberOverflow(f"{shown} is larger than any float") from error
+    elif dtype.is_int:
+        most = dtypes.uint64.max if dtype is dtypes.uint64 else dtypes.int64.max
+        if not dtypes.int64.min <= value <= most:
+            raise NumberOverflow(
+                f"{shown} does not fit 64 bits, so no {dtype.name} can be made of it; write it as a"
+                " float, or give a dtype of floats"
+            )
 
 
 def accumulator(dtype: DType) -> DType:
