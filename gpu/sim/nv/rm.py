@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from gpu.core.bits import align_up
 from gpu.sim.kernel import CallerMemory, SysError
 from gpu.sim.nv import construct
+from gpu.sim.nv.branches import Branch
 from gpu.sim.nv.classes import (
     EVENT_CLASSES,
     NOT_MODELLED,
@@ -76,12 +77,14 @@ class ResourceManager:
     Attributes:
         clients: of all processes, by handle.
         gpus: in the order of their device instances.
+        branch: of the driver.
         os_events: files that ALLOC_OS_EVENT told of, by client and descriptor.
         peers: pairs of GPUs that reach each other's memory.
     """
 
-    def __init__(self, gpus: list[NvGpu], debug: DebugChannel, pcie_peers: bool):
+    def __init__(self, gpus: list[NvGpu], debug: DebugChannel, pcie_peers: bool, branch: Branch):
         self.gpus = gpus
+        self.branch = branch
         self.debug = debug
         self.peers = PeerPairs(pcie_peers)
         self.clients: dict[int, Client] = {}
@@ -150,8 +153,9 @@ class ResourceManager:
             return None
         if rule.params is None:
             raise RmError(Status.INVALID_ARGUMENT, f"class {number:#x} takes no parameters")
+        layout = self.branch.layout(rule.params)
         try:
-            return rule.params.parse(user.read(address, rule.params.size))
+            return layout.parse(user.read(address, layout.size))
         except SysError as error:
             raise RmError(Status.INVALID_ADDRESS, str(error)) from error
 
