@@ -340,6 +340,11 @@ def refuse_virtual(request: Request) -> Resource:
     raise RmError(Status.NOT_SUPPORTED, "NV01_MEMORY_VIRTUAL is not modelled")
 
 
+def refuse_described(request: Request) -> Resource:
+    """Memory of the process comes by NV_ESC_RM_ALLOC_MEMORY alone."""
+    raise RmError(Status.NOT_SUPPORTED, "OS descriptors through RM_ALLOC are not modelled")
+
+
 MAKERS: Final[dict[Kind, Callable[[Request], Resource]]] = {
     "device": make_device,
     "subdevice": make_subdevice,
@@ -354,4 +359,5 @@ MAKERS: Final[dict[Kind, Callable[[Request], Resource]]] = {
     "debugger": make_debugger,
     "event": make_event,
     "virtual": refuse_virtual,
+    "os_memory": refuse_described,
 }

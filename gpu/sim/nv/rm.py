@@ -17,7 +17,6 @@ from gpu.sim.nv.branches import Branch
 from gpu.sim.nv.classes import (
     EVENT_CLASSES,
     NOT_MODELLED,
-    OS_DESCRIPTOR,
     OS_EVENT,
     ROOT_CLASSES,
     RULES,
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
 
 _FIRST_CLIENT: Final = 0xC1D0_0001
 _FIRST_OBJECT: Final = 0xCAF0_0000
+_FIRMWARE_HANDLES: Final = range(0xC9F0_0000, 0xC9F8_0000)  # rmapi/client.c, rmclientConstruct
 _LINEAR_BASE: Final = 0x7000_0000_0000  # addresses that RM_MAP_MEMORY answers with; never mapped
 _SHARE_TYPES: Final = 8
 _BAR1_GRANULE: Final = 64 << 10
@@ -127,8 +127,9 @@ class ResourceManager:
             return
         client = self.client(file, args["hRoot"])
         self._check_privilege(number)
-        parent = client.find(args["hObjectParent"])
         wanted = args["hObjectNew"]
+        self._check_not_own(client, wanted)
+        parent = client.find(args["hObjectParent"])
         if rule.parents and parent.kind not in rule.parents:
             raise RmError(
                 Status.INVALID_OBJECT_PARENT,
@@ -159,13 +160,13 @@ class ResourceManager:
         except SysError as error:
             raise RmError(Status.INVALID_ADDRESS, str(error)) from error
 
+    def _check_not_own(self, client: Client, wanted: int) -> None:
+        """serverAllocResourceUnderLock: what has the client's handle has no parent."""
+        check(wanted != client.handle, Status.INVALID_OBJECT_PARENT, "the client's own handle")
+
     def _check_privilege(self, number: int) -> None:
         if number in EVENT_CLASSES and number != OS_EVENT:
             raise RmError(Status.ILLEGAL_ACTION, f"event class {number:#x} is the kernel's own")
-        if number == OS_DESCRIPTOR:
-            raise RmError(
-                Status.NOT_SUPPORTED, "OS descriptors through RM_ALLOC: not modelled, see 0x27"
-            )
 
     def _check_class(self, number: int, parent: Resource, params: Record | None) -> None:
         """resservResourceFactory: the chip must have the class."""
@@ -192,7 +193,9 @@ class ResourceManager:
                 self._next_object += 1
             self._next_object += 1
             return self._next_object - 1
-        check(wanted != client.handle, Status.INVALID_OBJECT_HANDLE, "the client's own handle")
+        own, firmware = wanted == client.handle, wanted in _FIRMWARE_HANDLES
+        check(not own, Status.INVALID_OBJECT_HANDLE, "the client's own handle")
+        check(not firmware, Status.INVALID_OBJECT_HANDLE, f"handle {wanted:#x} is the firmware's")
         taken = wanted in client.objects
         check(not taken, Status.INSERT_DUPLICATE_NAME, f"handle {wanted:#x} is taken")
         return wanted
@@ -200,6 +203,7 @@ class ResourceManager:
     def adopt(self, client: Client, parent: Resource, wanted: int) -> int:
         """A handle for an object that is not made by RM_ALLOC. Raises RmError."""
         assert parent.client is client
+        self._check_not_own(client, wanted)
         return self._new_handle(client, wanted)
 
     # Freeing.

@@ -110,9 +110,21 @@ REFUSED: dict[str, tuple[int, Case]] = {
         )[0],
     ),
     "handle of the client itself": (
-        INVALID_HANDLE,
+        INVALID_PARENT,
         lambda u: u.try_alloc(
             VIDMEM, u.memory_params(PAGE, True), parent=u.device, handle=u.client
+        )[0],
+    ),
+    "first handle of the firmware's": (
+        INVALID_HANDLE,
+        lambda u: u.try_alloc(
+            VIDMEM, u.memory_params(PAGE, True), parent=u.device, handle=0xC9F0_0000
+        )[0],
+    ),
+    "last handle of the firmware's": (
+        INVALID_HANDLE,
+        lambda u: u.try_alloc(
+            VIDMEM, u.memory_params(PAGE, True), parent=u.device, handle=0xC9F7_FFFF
         )[0],
     ),
     "device instance that cannot be": (
@@ -342,7 +354,7 @@ def test_a_group_ends_with_its_vaspace(mapped: RawNv) -> None:
 def test_other_kinds_of_vaspaces_are_not_modelled(opened: RawNv) -> None:
     status, _ = opened.try_alloc(VASPACE, pack(56, ("I", 0, 1)), parent=opened.device)
     assert status == NOT_SUPPORTED
-    assert opened.try_alloc(0x71, parent=opened.device)[0] == NOT_SUPPORTED
+    assert opened.try_alloc(0x71, bytearray(40), parent=opened.device)[0] == NOT_SUPPORTED
     assert opened.try_alloc(0xCB97, parent=opened.device)[0] == NOT_SUPPORTED
     assert opened.try_alloc(0x70, bytearray(24), parent=opened.device)[0] == NOT_SUPPORTED
 
@@ -383,10 +395,11 @@ def test_duplicates_keep_memory(opened: RawNv) -> None:
     other = RawNv(opened.process, upto="objects")
     handle = opened.alloc(VIDMEM, opened.memory_params(PAGE, True), parent=opened.device)
 
-    def duplicate(parent: int, source: int, client: int = 0) -> tuple[int, int]:
+    def duplicate(parent: int, source: int, client: int = 0, new: int = 0) -> tuple[int, int]:
         data = pack(
             28, ("I", 0, other.client), ("I", 4, parent), ("I", 12, client or opened.client)
         )
+        struct.pack_into("<I", data, 8, new)
         struct.pack_into("<I", data, 16, source)
         other.escape(0x34, data)
         return struct.unpack_from("<I", data, 24)[0], struct.unpack_from("<I", data, 8)[0]
@@ -396,6 +409,8 @@ def test_duplicates_keep_memory(opened: RawNv) -> None:
     assert duplicate(0x77, handle)[0] == NOT_FOUND
     assert duplicate(other.device, opened.subdevice)[0] == INVALID_ARGUMENT
     assert duplicate(other.client, handle)[0] == INVALID_PARENT
+    assert duplicate(other.device, handle, new=other.client)[0] == INVALID_HANDLE
+    assert duplicate(other.device, handle, new=other.device)[0] == DUPLICATE
     space = opened.alloc(VASPACE, bytearray(56), parent=opened.device)
     assert duplicate(other.device, space)[0] == NOT_SUPPORTED  # legal, and not modelled
     status, copy = duplicate(other.device, handle)
