@@ -36,6 +36,7 @@ from gpu.sim.nv.objects import (
     VaSpace,
 )
 from gpu.sim.nv.peers import PeerPairs
+from gpu.sim.nv.request import Request
 from gpu.sim.nv.status import RmError, Status, check
 from gpu.sim.physical import PAGE, Extent, Pool
 from gpu.sim.record import DebugChannel
@@ -137,7 +138,7 @@ class ResourceManager:
             )
         handle = self._new_handle(client, wanted)
         self._check_class(number, parent, params)
-        request = construct.Request(self, file, client, parent, handle, number, params)
+        request = Request(self, file, client, parent, handle, number, params)
         made = construct.MAKERS[rule.kind](request)
         parent.children.append(made)
         client.objects[handle] = made
