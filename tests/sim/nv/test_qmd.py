@@ -100,6 +100,16 @@ def test_what_a_qmd_names_must_be_mapped(each_bench: Bench, name: str) -> None:
     assert each_bench.user.ring.error() == (31, 1, 0xFFFF)
 
 
+@pytest.mark.parametrize("name", ["program", "bank that is not new"])
+def test_what_a_kernel_does_not_touch_must_be_mapped_too(name: str) -> None:
+    made = bench("gh100", lambda launch, memory: None)
+    qmd = made.qmd()
+    FAULTS[name](made, qmd)
+    made.run(qmd)
+    assert made.user.ring.error() == (31, 1, 0xFFFF)
+    made.user.world.close()
+
+
 def test_a_qmd_that_is_not_mapped(hopper: Bench) -> None:
     hopper.user.ring.submit(*launch(0x100000))
     hopper.user.run()

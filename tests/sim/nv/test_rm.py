@@ -214,6 +214,20 @@ def test_allocations_that_are_refused(opened: RawNv, name: str) -> None:
     assert groups <= 1 and (after.vram, after.host) == (before.vram, before.host)
 
 
+def test_memory_in_one_piece(opened: RawNv) -> None:
+    """Video memory in two halves: enough of it, but no piece so large."""
+    half = opened.gpu.vram.size // 2
+    large = opened.memory_params(half - (4 << 20), True)
+    first = opened.alloc(VIDMEM, large, parent=opened.device)
+    middle = opened.alloc(VIDMEM, opened.memory_params(8 << 20, True), parent=opened.device)
+    assert middle and opened.free(first) == OK
+    before = opened.world.usage()
+    for contiguous, status in ((1, NO_MEMORY), (0, OK)):
+        params = opened.memory_params(half + (8 << 20), True, attr=contiguous << 28)
+        assert opened.try_alloc(VIDMEM, params, parent=opened.device)[0] == status
+        assert contiguous == (opened.world.usage().vram == before.vram)
+
+
 def test_both_alloc_structures_work(opened: RawNv) -> None:
     for short in (True, False):
         params = opened.memory_params(PAGE, True)
@@ -264,6 +278,15 @@ CHANNELS: dict[str, tuple[int, dict[str, tuple[str, int, object]]]] = {
     "unknown share": (NOT_FOUND, {"share": ("I", 24, 0x77)}),
     "engine of another runlist": (INVALID_ARGUMENT, {"engine": ("I", 128, COPY0 + 4)}),
     "error memory that is none": (INVALID_STATE, {"error": ("I", 0, 0x77)}),
+    "engine of another runlist that the chip lacks": (
+        INVALID_ARGUMENT,
+        {"engine": ("I", 128, COPY0 + 2)},
+    ),
+    "ring off its words": (INVALID_ARGUMENT, {"ring": ("Q", 8, 0x2_0000_0004)}),
+    "ECC error memory that is none": (INVALID_STATE, {"error": ("I", 140, 0x77)}),
+    "virtual channel": (NOT_SUPPORTED, {"flags": ("I", 20, 1)}),
+    "channel of old": (NOT_SUPPORTED, {"flags": ("I", 20, 2)}),
+    "without scrubbing": (INVALID_ARGUMENT, {"flags": ("I", 20, 1 << 23)}),
     "USERD of RM's own": (NOT_SUPPORTED, {"userd": ("I", 32, 0)}),
     "USERD that is no memory": (NOT_FOUND, {"userd": ("I", 32, 0x77)}),
     "USERD behind the memory": (INVALID_ARGUMENT, {"offset": ("Q", 64, 256 << 10)}),
