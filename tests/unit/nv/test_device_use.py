@@ -218,6 +218,18 @@ def test_a_fault_tells_address_and_program_counter(kernel: FakeKernel) -> None:
         assert caught.value.address == 0xDEAD_0000
 
 
+def test_errors_of_sms_are_told_where_addresses_are_not(kernel: FakeKernel) -> None:
+    with _open(kernel) as gpu:
+        kernel.sm_errors = {3: (0x10, 0x10_0000_0120)}
+        kernel.mmu_faults = [(0xDEAD_0000, 1, 0)]
+        kernel.unknown_commands.add(0x83DE0328)  # as in gVisor
+        gpu.compute_queue.notifier.store(0, struct.pack("<QIHH", 1, 31, 0, 0xFFFF))
+        wanted = r"Xid 31.*SM 3 stopped.*could not be read: .*NV_ERR_NOT_SUPPORTED"
+        with pytest.raises(GpuFault, match=wanted) as caught:
+            gpu.check()
+        assert caught.value.address is None
+
+
 @pytest.mark.parametrize("refused", [True, False])
 def test_a_fault_without_details_is_still_told(kernel: FakeKernel, refused: bool) -> None:
     if refused:
