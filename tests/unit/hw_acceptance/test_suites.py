@@ -214,7 +214,7 @@ def test_a_cut_op_suite_says_how_many_of_how_many(run: Run, tmp_path: Path) -> N
         {"total": 4},
         {"test": "a", "outcome": "passed", "seconds": 1.0, "error": ""},
         {"test": "b", "outcome": "failed", "seconds": 1.0, "error": "it is 3"},
-        {"test": "c", "outcome": "failed", "error": "NVIDIA GPU 1: this machine has 1 (at x)"},
+        {"test": "c", "outcome": "failed", "error": "NVIDIA GPU 1: this process can reach 1 (x)"},
         {"mapped": ["libcuda.so.1"], "torch": False},
     ]
     out = tmp_path / "told.jsonl"

@@ -31,7 +31,7 @@ _PLUGIN: Final = "tools.hw_acceptance.suites.plugin"
 _SEED: Final = 20260101
 _SHUTDOWN: Final = 25.0  # seconds from the last test's begin to the end of all processes
 _MOST_WORKERS: Final = 8
-_ABSENT: Final = re.compile(r"NVIDIA GPU \d+: this machine has \d+")
+_ABSENT: Final = re.compile(r"NVIDIA GPU \d+: this process can reach \d+")
 _MOST_ROWS: Final = 60  # failures that are told one by one
 
 
