@@ -193,17 +193,17 @@ def driver_version(system: Os, client: RmObject) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Mapped:
-    """What ends a mapping: the device it was made with, RM's name of it, and its file."""
+    """What ends a mapping: the device it was made with, and RM's name of it."""
 
     device: RmObject
     linear_address: int
-    fd: int
 
 
 class CardPort:
     """One GPU's node, registered with a client's control file: the `MapPort` of its objects.
 
-    Every mapping has a file of its own, since the kernel keeps one pending mapping a file.
+    Every mapping has a file of its own, since the kernel keeps one pending mapping a file. It is
+    closed at once: the mapping holds it, and as many files as kernels would be too many.
     """
 
     def __init__(self, system: Os, control_fd: int, minor: int, log: CallLog):
@@ -238,19 +238,15 @@ class CardPort:
             except BaseException:
                 self._forget(device, memory, linear)
                 raise
-        except BaseException:
+        finally:
             self.os.close(fd)
-            raise
-        return Mapping(memory, found, size, MemoryWindow(found, size), _Mapped(device, linear, fd))
+        return Mapping(memory, found, size, MemoryWindow(found, size), _Mapped(device, linear))
 
     def unmap(self, mapping: Mapping) -> None:
         """Ends a mapping; see `MapPort.unmap`. Raises TransportError, and as `CallLog.check`."""
         assert isinstance(mapping.handle, _Mapped), "a mapping of another port"
-        try:
-            self.os.munmap(mapping.address, mapping.size)
-            self._forget(mapping.handle.device, mapping.memory, mapping.handle.linear_address)
-        finally:
-            self.os.close(mapping.handle.fd)
+        self.os.munmap(mapping.address, mapping.size)
+        self._forget(mapping.handle.device, mapping.memory, mapping.handle.linear_address)
 
     def describe_host_memory(
         self, device: RmObject, address: int, size: int, *, name: str

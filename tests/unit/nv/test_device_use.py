@@ -199,6 +199,17 @@ def test_faults_are_read_from_the_notifiers(kernel: FakeKernel) -> None:
             gpu.compute_queue.check()
 
 
+def test_mappings_hold_no_files(kernel: FakeKernel) -> None:
+    """A process may open 1024, and each kernel that is loaded has memory of its own."""
+    with _open(kernel) as gpu:
+        before = len(kernel.fds)
+        memories = [gpu.alloc(1, MemoryKind.VISIBLE) for _ in range(20)]
+        memories += [gpu.alloc(1, MemoryKind.SYSTEM) for _ in range(20)]
+        assert len(kernel.fds) == before == 4  # control, card, UVM's two
+        for memory in memories:
+            gpu.free(memory)
+
+
 def test_a_fault_tells_address_and_program_counter(kernel: FakeKernel) -> None:
     kernel.gpc_tpcs = dict.fromkeys(range(8), 0x1FF)  # 144 SMs are read in two calls
     with _open(kernel) as gpu:
