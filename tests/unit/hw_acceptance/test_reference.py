@@ -166,6 +166,20 @@ def test_the_vendors_latency_is_taken_in_c(place: Path, tmp_path: Path) -> None:
     assert 0 <= times["least"] <= times["median"] <= times["p99"]
 
 
+def test_a_cupy_that_does_not_work_costs_its_own_row_alone(place: Path, tmp_path: Path) -> None:
+    brought = tmp_path / "brought"
+    brought.mkdir()
+    (brought / "cupy.py").write_text("raise ImportError('libcudart.so.13 is not here')")
+    paths = (str(brought), str(Path(gpu.__file__).parents[1]), str(ROOT))
+    told, _ = _child(
+        *(place, tmp_path, "tools.hw_acceptance.bench.latency:vendors"),
+        PYTHONPATH=os.pathsep.join(paths),
+    )
+    assert told.outcome is Outcome.PASS, told.reason
+    assert told.facts["cupy"] == "ImportError: libcudart.so.13 is not here"
+    assert "cupy to completion, ns" not in told.facts
+
+
 HEALTH = "tools.hw_acceptance.vendor.health:check"
 
 
