@@ -70,7 +70,8 @@ class WebGPUCompiler(Compiler):
     def compile(self, source: str) -> bytes:
         """The source as bytes. Raises CompileError with the line that Dawn refuses."""
         connection = self._link.connection
-        connection.library.ShaderModuleRelease(shader_module(connection, source))
+        module = shader_module(connection, source)
+        connection.drop(connection.library.ShaderModuleRelease, module)
         return source.encode()
 
     def disassemble(self, lib: bytes) -> str:
