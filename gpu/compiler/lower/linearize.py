@@ -101,6 +101,9 @@ class _Linearizer:
                         self.update(stmt)
                 case K.If():
                     self.guarded(stmt)
+                case K.Prefetch():
+                    for _ in self.iterations():
+                        self.prefetch(stmt)
                 case K.Barrier():
                     self.shared.clear()
                     self.emitter.effect("barrier", dtypes.bool)
@@ -183,6 +186,12 @@ class _Linearizer:
         self.block(stmt.body)
         self.shared.clear()
         self.emitter.close_if(previous)
+
+    def prefetch(self, stmt: K.Prefetch) -> None:
+        index = self.addresses.value(self.place(stmt.buf, stmt.indices))
+        if index.lanes > 1:
+            raise CompileError(f"a prefetch of {stmt.buf.name} differs between lanes")
+        self.emitter.effect("prefetch", dtypes.bool, 1, (self.pointers[stmt.buf], index))
 
     def update(self, stmt: K.Update) -> None:
         self.memo: dict[K.Value, Inst] = {}

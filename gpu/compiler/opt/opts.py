@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var, expr, iterations, loop_var
+from gpu.compiler.opt.ahead import ahead
 from gpu.compiler.opt.buffers import inline, rfactor, stage
 from gpu.compiler.opt.fetch import fetch
 from gpu.compiler.opt.independence import is_independent
@@ -91,16 +92,30 @@ class Stage(NamedTuple):
     """Inside loop `axis`, what the kernel computes from buffer `buf` alone is computed first.
 
     It goes into a team buffer indexed by `order`, the loops inside `axis` that it depends on,
-    outermost dimension first. The copy loops are named `{loop}s`.
+    outermost dimension first. The copy loops are named `{loop}s`. Behind each row of it `apart`
+    elements stay unused: rows that are a power of two apart share few sets of a cache.
 
     With `together` the threads of a block around `axis` copy it together, and use it together:
-    `order` names the thread loops that it depends on as well.
+    `order` names the thread loops that it depends on as well, and how far rows are apart is chosen.
     """
 
     axis: str
     buf: str
     order: tuple[str, ...]
     together: bool = False
+    apart: int = 0
+
+
+class Ahead(NamedTuple):
+    """While loop `axis` uses what it staged from `buf`, what its next iteration stages comes near.
+
+    Each iteration of the serial loop `loop`, inside `axis`, asks for its part of the cache lines
+    that the copy of `buf`, still as `Stage` made it, reads in the next iteration of `axis`.
+    """
+
+    axis: str
+    buf: str
+    loop: str
 
 
 class Hold(NamedTuple):
@@ -225,7 +240,7 @@ class Pipeline(NamedTuple):
 
 Opt = (
     Split | Fuse | Reorder | Bind | Rfactor | Stage | Cooperate | Sink | Inline | Jam | Reuse
-    | Fetch | Pack | Tensorize | Pipeline | Hold
+    | Fetch | Pack | Tensorize | Pipeline | Hold | Ahead
 )  # fmt: skip
 
 
@@ -249,10 +264,13 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
         case Rfactor():
             return rfactor(body, opt.axis, opt.factor)
         case Stage():
-            move = stage_together if opt.together else stage
-            return move(body, opt.axis, opt.buf, opt.order)
+            if opt.together:
+                return stage_together(body, opt.axis, opt.buf, opt.order)
+            return stage(body, opt.axis, opt.buf, opt.order, opt.apart)
         case Cooperate():
             return cooperate(body, opt.axis, opt.threads, opt.first, opt.kept, opt.warp)
+        case Ahead():
+            return ahead(body, opt.axis, opt.buf, opt.loop)
         case Hold():
             return hold(body, opt.axis, opt.buf)
         case Sink():
