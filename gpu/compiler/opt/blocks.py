@@ -4,7 +4,8 @@ There are five ways to spread a kernel, tried in an order that its form suggests
 legal, or takes more team memory than there is, is left for the next one:
 
 - `matrices.by_instructions`: a block computes a tile, by matrix instructions if the target has any;
-- `tiles.product` and `tiles.transpose`: a block computes a tile, operands go through team memory;
+- `tiles.product`, and `turning.by_accesses` or `tiles.transpose`: a block computes a tile, operands
+  go through team memory;
 - `in_rows`: a block computes a few rows together, reductions included;
 - `in_columns`: the same where neighbours in memory belong to different results;
 - `flat`: every iteration of the outer loops, or a few of them, has a thread of its own.
@@ -21,7 +22,7 @@ from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
-from gpu.compiler.opt import matrices, tiles
+from gpu.compiler.opt import matrices, tiles, turning
 from gpu.compiler.opt.flat import BLOCK, BUSY, block_of, cost, flat
 from gpu.compiler.opt.neighbours import held_rows, inner_walks, neighbours
 from gpu.compiler.opt.opts import Bind, Cooperate, Hold, Inline, Opt, Reorder, Reuse, Split, apply
@@ -95,7 +96,7 @@ def _ways(kernel: K.Kernel, target: Target) -> Sequence[Way]:
         passes = sum(len(leaf.loops) > len(nest) for leaf in found)
         return (in_rows,) if nest and passes > 1 else ()
     if all(len(leaf.loops) == len(nest) for leaf in found) and not own:
-        return tiles.transpose, flat
+        return turning.by_accesses if target.access_bytes else tiles.transpose, flat
     if not nest:
         return (in_rows,)
     work = work_of(nest[-1].body)

@@ -44,11 +44,20 @@ def neighbours(walked: Iterable[tuple[K.Update, Var]], target: Target) -> int:
                 return 1
             if step == 1:
                 sizes.append(buf.dtype.itemsize)
-                most = math.gcd(most, rest.const, *(factor for _, factor in rest.terms))
+                most = aligned(index, var, most)
         most = math.gcd(most, var.extent)
     if not sizes:
         return 1
     return min(most, max(_fitting(min(sizes), max(sizes), target), 1))
+
+
+def aligned(index: Expr, var: Var, most: int) -> int:
+    """Up to `most` elements, from the first one, that begin at a multiple of their number.
+
+    The index steps by one along `var`.
+    """
+    rest = index - var
+    return math.gcd(most, rest.const, *(factor for _, factor in rest.terms), var.extent)
 
 
 def _fitting(smallest: int, largest: int, target: Target) -> int:

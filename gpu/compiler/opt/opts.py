@@ -35,6 +35,7 @@ from gpu.compiler.opt.tree import (
     replace_loop,
     walk,
 )
+from gpu.compiler.opt.turn import turn
 
 PARALLEL_KINDS: Final = ("grid", "worker", "thread")
 
@@ -180,6 +181,22 @@ class Fetch(NamedTuple):
     size: int = 1
 
 
+class Turn(NamedTuple):
+    """Inside loop `axis` the threads of a block copy what is read of parameter `buf`, as it lies.
+
+    It is read along the loops `columns` and goes to a tile in team memory, from where each thread
+    takes single elements in any order. Both `rows` and `columns` name thread loops as well,
+    outermost first. With `side` above 1 their last loops have so many iterations, and are what a
+    thread copies, or writes, in one access.
+    """
+
+    axis: str
+    buf: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    side: int = 1
+
+
 class Pack(NamedTuple):
     """Inside loop `axis` an operand of narrow elements is copied, as a thread loads tiles.
 
@@ -225,7 +242,7 @@ class Pipeline(NamedTuple):
 
 Opt = (
     Split | Fuse | Reorder | Bind | Rfactor | Stage | Cooperate | Sink | Inline | Jam | Reuse
-    | Fetch | Pack | Tensorize | Pipeline | Hold
+    | Fetch | Pack | Tensorize | Pipeline | Hold | Turn
 )  # fmt: skip
 
 
@@ -265,6 +282,8 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
             return reuse(body)
         case Fetch():
             return fetch(body, opt.axis, opt.buf, opt.rows, opt.columns, opt.size)
+        case Turn():
+            return turn(body, opt.axis, opt.buf, opt.rows, opt.columns, opt.side)
         case Pack():
             return pack(body, opt.axis, opt.buf, opt.order, opt.words)
         case Tensorize():
