@@ -23,14 +23,15 @@ from typing import Final
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
 from gpu.compiler.opt import matrices, tiles, turning
-from gpu.compiler.opt.flat import BLOCK, BUSY, block_of, cost, flat
+from gpu.compiler.opt.flat import BLOCK, BUSY, SIDE_BY_SIDE, block_of, cost, flat, worthwhile
 from gpu.compiler.opt.neighbours import held_rows, inner_walks, neighbours
 from gpu.compiler.opt.opts import Bind, Cooperate, Hold, Inline, Opt, Reorder, Reuse, Split, apply
 from gpu.compiler.opt.own import KEPT
 from gpu.compiler.opt.shape import Leaf, leaves, outer_nest, scattered
 from gpu.compiler.opt.share import work_of
 from gpu.compiler.opt.sync import thread_loops
-from gpu.compiler.opt.tree import IllegalOpt, loops, walk
+from gpu.compiler.opt.tree import IllegalOpt, loops, reads, walk
+from gpu.compiler.opt.turning import LINE_BYTES
 from gpu.compiler.target import Target
 from gpu.core.log import get_logger
 
@@ -243,16 +244,44 @@ def in_columns(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     nest, found = outer_nest(kernel.body), list(leaves(kernel.body))
     longest = work_of(nest[-1].body).shared
     near = min(reversed(nest), key=lambda loop: cost(found, loop.var)).var
-    width, threads = min(target.warp, near.extent), 1
+    side = _beside(found, near, target)
+    width = min(_width(found, side, target), near.extent // side)
+    threads = 1
     while threads * 2 * width <= target.threads and threads * 2 * EACH <= longest:
         threads *= 2
     if threads == 1:
         raise IllegalOpt(f"loops of {longest} iterations are too short to be shared")
     yield from (Bind(loop.var.name, "grid") for loop in nest)
-    yield Reorder((*(one.var.name for one in nest if one.var is not near), near.name))
-    axis = near.name
-    if near.extent > target.warp or near.stop is not None:
+    axis, beside = near.name, list[str]()
+    if side > 1:
+        yield Split(axis, side)
+        beside, axis = [f"{axis}i"], f"{axis}o"
+    yield Reorder((*(one.var.name for one in nest if one.var is not near), axis, *beside))
+    yield from (Bind(name, "unroll") for name in beside)
+    if near.extent > width * side or near.stop is not None:
         yield Split(axis, width, "mask")
         axis = f"{axis}i"
     yield Bind(axis, "thread")
     yield Cooperate(axis, threads, True, warp=target.shuffle)
+
+
+def _beside(found: Sequence[Leaf], near: Var, target: Target) -> int:
+    """Neighbouring results that a thread has."""
+    if not target.access_bytes:
+        return 1
+    side = min(neighbours([(leaf.update, near) for leaf in found], target), SIDE_BY_SIDE)
+    steps = max(math.prod(loop.var.extent for loop in leaf.loops) for leaf in found)
+    return worthwhile(side, steps)
+
+
+def _width(found: Sequence[Leaf], side: int, target: Target) -> int:
+    """Threads side by side: those of a warp, or fewer where they have what memory gives at once."""
+    if side == 1:
+        return target.warp
+    narrowest = min(buf.dtype.itemsize for leaf in found for buf in _parameters(leaf.update))
+    return min(max(LINE_BYTES // (side * narrowest), 1), target.warp)
+
+
+def _parameters(update: K.Update) -> Iterator[K.Buf]:
+    bufs = (update.buf, *(buf for buf, _, _ in reads(update)))
+    return (buf for buf in bufs if buf.space == "global")

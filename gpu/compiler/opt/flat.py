@@ -76,10 +76,14 @@ def _side(found: Sequence[Leaf], nest: Sequence[K.Loop], near: Var, target: Targ
     if not target.access_bytes:
         return 1
     most = neighbours([(leaf.update, near) for leaf in found], target)
-    elements = math.prod(loop.var.extent for loop in nest)
-    while most > 1 and most * BUSY > elements:
-        most //= 2
-    return most
+    return worthwhile(most, math.prod(loop.var.extent for loop in nest))
+
+
+def worthwhile(side: int, elements: int) -> int:
+    """Up to `side` neighbours of a thread, where so many elements leave threads enough."""
+    while side > 1 and side * BUSY > elements:
+        side //= 2
+    return side
 
 
 class _Parts(NamedTuple):

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
-from gpu.compiler.opt.flat import block_of
+from gpu.compiler.opt.flat import block_of, worthwhile
 from gpu.compiler.opt.neighbours import aligned
 from gpu.compiler.opt.opts import Bind, Opt, Reorder, Split, Turn
 from gpu.compiler.opt.shape import last_index, leaves, outer_nest, transposition
@@ -139,7 +139,8 @@ def _form(found: _Turned, target: Target) -> _Form:
     extent = min(found.read.extent, found.write.extent)
     most = min(TILE_BYTES, target.shared_bytes // TEAM_SHARE) // (len(found.loads) * itemsize)
     line = min(LINE_BYTES // itemsize, _power_below(extent), _power_below(math.isqrt(most)))
-    side = min(_aligned(found, target), line)
+    elements = found.blocks * found.read.extent * found.write.extent
+    side = min(worthwhile(_aligned(found, target), elements), line)
     lanes = min(line // side, LANES, threads // side)
     if lanes < 2:
         raise IllegalOpt("too few threads for the tile of a transposition")
