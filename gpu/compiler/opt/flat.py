@@ -29,6 +29,8 @@ MANY: Final = 4
 # The same where several of them lie side by side.
 SIDE_BY_SIDE: Final = 8
 PLENTY: Final = 1 << 20
+# Updates of a reduction: a start, a step, and what is written.
+LIGHT: Final = 3
 
 
 def block_of(target: Target) -> int:
@@ -55,7 +57,8 @@ def flat(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     order = sorted(nest, key=lambda loop: (cost(found, loop.var), -nest.index(loop)))
     variables = {loop.var.name: loop.var for loop in order}
     simple, near = all(len(leaf.loops) == len(nest) for leaf in found), order[0].var
-    side, beside = _side(found, nest, near, target) if simple else 1, list[str]()
+    light = simple or _is_light(found, len(nest))
+    side, beside = _side(found, nest, near, target) if light else 1, list[str]()
     if side > 1:
         yield Split(near.name, side)
         yield Bind(f"{near.name}i", "unroll")
@@ -69,6 +72,12 @@ def flat(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     yield Reorder((*kept, *made, *parts.threads, *parts.each, *beside))
     yield from (Bind(name, "thread") for name in parts.threads)
     yield from (Bind(name, "unroll" if steps <= MANY else "serial") for name in parts.each)
+
+
+def _is_light(found: Sequence[Leaf], depth: int) -> bool:
+    """Whether all that is done for an element of the outer loops is a reduction, in plain loops."""
+    kinds = {loop.kind for leaf in found for loop in leaf.loops[depth:]}
+    return len(found) <= LIGHT and kinds == {"serial"}
 
 
 def _side(found: Sequence[Leaf], nest: Sequence[K.Loop], near: Var, target: Target) -> int:

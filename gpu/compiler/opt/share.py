@@ -71,7 +71,9 @@ def cooperate(body: K.Block, axis: str, threads: int, first: bool, kept: int, wa
 def _written_out(body: K.Block) -> tuple[list[K.Loop], K.Block]:
     """The loops that are written out around all of a body, and what they hold."""
     nest: list[K.Loop] = []
-    while len(body.body) == 1 and isinstance(loop := body.body[0], K.Loop) and loop.kind == "unroll":
+    while (
+        len(body.body) == 1 and isinstance(loop := body.body[0], K.Loop) and loop.kind == "unroll"
+    ):
         nest.append(loop)
         body = loop.body
     return nest, body
