@@ -23,7 +23,16 @@ from typing import Final
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
 from gpu.compiler.opt import matrices, tiles, turning
-from gpu.compiler.opt.flat import BLOCK, BUSY, SIDE_BY_SIDE, block_of, cost, flat, worthwhile
+from gpu.compiler.opt.flat import (
+    BLOCK,
+    BUSY,
+    SIDE_BY_SIDE,
+    block_of,
+    cost,
+    flat,
+    side_by_side,
+    worthwhile,
+)
 from gpu.compiler.opt.neighbours import held_rows, inner_walks, neighbours
 from gpu.compiler.opt.opts import Bind, Cooperate, Hold, Inline, Opt, Reorder, Reuse, Split, apply
 from gpu.compiler.opt.own import KEPT
@@ -192,9 +201,9 @@ def _side_by_side(kernel: K.Kernel, depth: int, threads: int, side: int) -> Iter
         side = math.gcd(side, *(var.extent // threads for var in inner))
     step = threads * side
     whole = all(var.extent % step == 0 if kept else var.extent >= step for var in inner)
+    updates = [leaf.update for leaf in leaves(kernel.body)]
     for var in inner if side > 1 and whole else ():
-        yield Split(var.name, side)
-        yield Bind(f"{var.name}i", "unroll")
+        yield from side_by_side(updates, var, side)
 
 
 def _by_fours(kernel: K.Kernel, depth: int, threads: int) -> Iterator[Opt]:
@@ -254,10 +263,9 @@ def in_columns(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     yield from (Bind(loop.var.name, "grid") for loop in nest)
     axis, beside = near.name, list[str]()
     if side > 1:
-        yield Split(axis, side)
+        yield from side_by_side([leaf.update for leaf in found], near, side)
         beside, axis = [f"{axis}i"], f"{axis}o"
     yield Reorder((*(one.var.name for one in nest if one.var is not near), axis, *beside))
-    yield from (Bind(name, "unroll") for name in beside)
     if near.extent > width * side or near.stop is not None:
         yield Split(axis, width, "mask")
         axis = f"{axis}i"

@@ -10,6 +10,7 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Mask, Var, at_most, expr
 from gpu.compiler.ir.matrix import COPY_BYTES
 from gpu.compiler.opt.buffers import operand_of
+from gpu.compiler.opt.neighbours import all_alike
 from gpu.compiler.opt.sync import synchronize, thread_loops
 from gpu.compiler.opt.tails import masked_loads
 from gpu.compiler.opt.tree import (
@@ -192,26 +193,10 @@ def copy_size(value: K.Value, columns: Sequence[Var]) -> int:
         return 1
     for nbytes in sorted(COPY_BYTES, reverse=True):
         size = nbytes // value.dtype.itemsize
-        whole = all(_all_alike(c.subst(env), number, size) for c in mask.constraints)
+        whole = all(all_alike(c.subst(env), number, size) for c in mask.constraints)
         if size > 1 and width % size == 0 and rest.gcd() % size == 0 and whole:
             return size
     return 1
-
-
-def _all_alike(constraint: Expr, number: Var, size: int) -> bool:
-    """Whether `constraint >= 0` holds for all of `size` elements that follow each other, or none.
-
-    They begin at multiples of `size` of `number`, which a constraint counts up or down by.
-    """
-    step = constraint.coeff(number)
-    rest = constraint - expr(number) * step
-    if number in rest.vars:
-        return False
-    return (
-        step == 0
-        or (step == 1 and rest.gcd() % size == 0)
-        or (step == -1 and (rest + 1).gcd() % size == 0)
-    )
 
 
 def _copies(

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
-from gpu.compiler.opt.neighbours import neighbours
-from gpu.compiler.opt.opts import Bind, Opt, Reorder, Split
+from gpu.compiler.opt.neighbours import conditioned, neighbours
+from gpu.compiler.opt.opts import Agree, Bind, Opt, Reorder, Split
 from gpu.compiler.opt.shape import Leaf, leaves, outer_nest, scattered
 from gpu.compiler.opt.tree import IllegalOpt, walk
 from gpu.compiler.target import Target
@@ -60,8 +60,7 @@ def flat(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     light = simple or _is_light(found, len(nest))
     side, beside = _side(found, nest, near, target) if light else 1, list[str]()
     if side > 1:
-        yield Split(near.name, side)
-        yield Bind(f"{near.name}i", "unroll")
+        yield from side_by_side([leaf.update for leaf in found], near, side)
         beside = [f"{near.name}i"]
         variables[near.name] = Var(f"{near.name}o", 0, near.extent // side - 1)
     parts, steps = _Parts([], [], []), _steps(nest, target, simple, side)
@@ -86,6 +85,14 @@ def _side(found: Sequence[Leaf], nest: Sequence[K.Loop], near: Var, target: Targ
         return 1
     most = neighbours([(leaf.update, near) for leaf in found], target)
     return worthwhile(most, math.prod(loop.var.extent for loop in nest))
+
+
+def side_by_side(updates: Sequence[K.Update], var: Var, side: int) -> Iterator[Opt]:
+    """A loop in steps of `side` neighbours, which a thread names one by one."""
+    yield Split(var.name, side)
+    if conditioned(updates, var):
+        yield Agree(f"{var.name}i")
+    yield Bind(f"{var.name}i", "unroll")
 
 
 def worthwhile(side: int, elements: int) -> int:

@@ -17,7 +17,7 @@ from gpu.compiler.opt.buffers import inline, rfactor, stage
 from gpu.compiler.opt.fetch import fetch
 from gpu.compiler.opt.independence import is_independent
 from gpu.compiler.opt.jam import jam
-from gpu.compiler.opt.neighbours import hold
+from gpu.compiler.opt.neighbours import agree, hold
 from gpu.compiler.opt.own import KEPT
 from gpu.compiler.opt.pack import pack
 from gpu.compiler.opt.reuse import reuse
@@ -112,6 +112,15 @@ class Hold(NamedTuple):
 
     axis: str
     buf: str
+
+
+class Agree(NamedTuple):
+    """Conditions of accesses are asked once for all iterations of loop `axis`.
+
+    Each must hold for all of them or for none.
+    """
+
+    axis: str
 
 
 class Cooperate(NamedTuple):
@@ -243,6 +252,7 @@ class Pipeline(NamedTuple):
 Opt = (
     Split | Fuse | Reorder | Bind | Rfactor | Stage | Cooperate | Sink | Inline | Jam | Reuse
     | Fetch | Pack | Tensorize | Pipeline | Hold | Turn
+    | Agree
 )  # fmt: skip
 
 
@@ -270,6 +280,8 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
             return move(body, opt.axis, opt.buf, opt.order)
         case Cooperate():
             return cooperate(body, opt.axis, opt.threads, opt.first, opt.kept, opt.warp)
+        case Agree():
+            return agree(body, opt.axis)
         case Hold():
             return hold(body, opt.axis, opt.buf)
         case Sink():

@@ -52,9 +52,9 @@ class _Loop(NamedTuple):
 def render_nir(target: Target, program: Program, grid: Grid, places: Places) -> NirProgram:
     """A program as NIR, launched as ``grid`` says, with its locals at ``places``.
 
-    Raises Unsupported for an operation that the target does not have and for vectors that are more than
-    neighbours in memory, VerifyError
-    for a program that is not well formed in a way that shows.
+    Raises Unsupported for an operation that the target does not have and for vectors that are more
+    than neighbours in memory, VerifyError for a program that is not well formed in a way that
+    shows.
     """
     return _Printer(target, program, grid, places).program()
 
