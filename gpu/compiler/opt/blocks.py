@@ -1,11 +1,12 @@
 """Which loop transformations a kernel gets where blocks have threads (`Target.threads`).
 
-There are five ways to spread a kernel, tried in an order that its form suggests; a way that is not
+There are six ways to spread a kernel, tried in an order that its form suggests; a way that is not
 legal, or takes more team memory than there is, is left for the next one:
 
 - `matrices.by_instructions`: a block computes a tile, by matrix instructions if the target has any;
 - `tiles.product`, and `turning.by_accesses` or `tiles.transpose`: a block computes a tile, operands
   go through team memory;
+- `sweeping.along_rows`: a block computes running results of a few rows;
 - `in_rows`: a block computes a few rows together, reductions included;
 - `in_columns`: the same where neighbours in memory belong to different results;
 - `flat`: every iteration of the outer loops, or a few of them, has a thread of its own.
@@ -22,7 +23,7 @@ from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
-from gpu.compiler.opt import matrices, tiles, turning
+from gpu.compiler.opt import matrices, sweeping, tiles, turning
 from gpu.compiler.opt.flat import (
     BLOCK,
     BUSY,
@@ -62,7 +63,9 @@ Way = Callable[[K.Kernel, Target], Iterator[Opt]]
 
 def spread(kernel: K.Kernel, target: Target) -> tuple[K.Kernel, list[Opt]]:
     """The kernel for blocks of threads, and the transformations that did it."""
-    for way in (*((matrices.by_instructions,) if target.matrices else ()), *_ways(kernel, target)):
+    by_instructions = (matrices.by_instructions,) if target.matrices else ()
+    scans = (sweeping.along_rows,) if target.access_bytes else ()
+    for way in (*by_instructions, *scans, *_ways(kernel, target)):
         for inlined in _inlinings(kernel):
             try:
                 lighter = apply(kernel, inlined)

@@ -23,6 +23,7 @@ from gpu.compiler.opt.pack import pack
 from gpu.compiler.opt.reuse import reuse
 from gpu.compiler.opt.share import cooperate
 from gpu.compiler.opt.staging import sink, stage_together
+from gpu.compiler.opt.sweep import sweep
 from gpu.compiler.opt.tails import ROUNDED
 from gpu.compiler.opt.tensorize import pipeline, tensorize
 from gpu.compiler.opt.tree import (
@@ -141,6 +142,20 @@ class Cooperate(NamedTuple):
     warp: int = 0
 
 
+class Sweep(NamedTuple):
+    """The scan that loop `axis` holds is done by a block of `threads`, a power of two.
+
+    `axis` is one of the independent outer loops, or "" for the whole kernel. The new thread loop,
+    `{axis}th`, is inside of it; each thread has `side` elements that lie side by side in a round,
+    and exchanges what they make with those of its `warp`.
+    """
+
+    axis: str
+    threads: int
+    side: int
+    warp: int
+
+
 class Sink(NamedTuple):
     """The directly nested loops `axes`, lanes, written out or independent, go around each Update
     inside.
@@ -252,7 +267,7 @@ class Pipeline(NamedTuple):
 Opt = (
     Split | Fuse | Reorder | Bind | Rfactor | Stage | Cooperate | Sink | Inline | Jam | Reuse
     | Fetch | Pack | Tensorize | Pipeline | Hold | Turn
-    | Agree
+    | Agree | Sweep
 )  # fmt: skip
 
 
@@ -280,6 +295,8 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
             return move(body, opt.axis, opt.buf, opt.order)
         case Cooperate():
             return cooperate(body, opt.axis, opt.threads, opt.first, opt.kept, opt.warp)
+        case Sweep():
+            return sweep(body, opt.axis, opt.threads, opt.side, opt.warp)
         case Agree():
             return agree(body, opt.axis)
         case Hold():
