@@ -353,7 +353,8 @@ def _matrix(config: pytest.Config) -> Matrix:
     stats: dict[str, list[Any]] = reporter.stats if reporter else {}
     for outcome in ("passed", "failed", "skipped", "xfailed"):
         for report in stats.get(outcome, []):
-            for name in (value for key, value in report.user_properties if key == "device"):
+            told = getattr(report, "user_properties", ())  # none of a module that was skipped
+            for name in (value for key, value in told if key == "device"):
                 matrix.seen[name] += 1
                 if outcome == "skipped":
                     matrix.skipped[name].append((report.nodeid, report.longrepr[2]))

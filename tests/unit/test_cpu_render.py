@@ -345,6 +345,29 @@ def test_streaming_stores_at_any_alignment(cpu: Toolchain, offset: int) -> None:
     assert (raw[first : first + 32] == 2.5).all() and raw.sum() == 80.0
 
 
+@pytest.mark.parametrize("start", range(9))
+def test_streaming_stores_from_any_element(cpu: Toolchain, start: int) -> None:
+    raw = np.zeros(64, np.float32)
+    first = (-raw.ctypes.data // 4) % 16
+    k = Kernel(out=(dtypes.float32, 48))
+    i = k.loop(32, 8)
+    at = k.alu("add", i, k.const(start))
+    k.store(k.out, at, k.const(2.5, dtypes.float32, 8), streaming=True)
+    k.end(i)
+    cpu.build(k)(raw.ctypes.data + 4 * first)
+    assert (raw[first + start : first + start + 32] == 2.5).all() and raw.sum() == 80.0
+
+
+def test_prefetches_read_nothing(cpu: Toolchain) -> None:
+    k = Kernel(out=(dtypes.float32, 8))
+    for index in (0, 8, -1, 1 << 40):
+        k("prefetch", dtypes.bool, k.out, k.const(index))
+    k.store(k.out, k.const(0), k.const(2.5, dtypes.float32, 8))
+    out = np.zeros(8, np.float32)
+    cpu.build(k)(out.ctypes.data)
+    assert (out == 2.5).all()
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3, 5, 64])
 @pytest.mark.parametrize(("stop", "step"), [(1, 1), (10, 1), (100, 8), (63, 4), (0, 1)])
 def test_worker_loops_are_shared_out(cpu: Toolchain, workers: int, stop: int, step: int) -> None:

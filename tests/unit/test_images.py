@@ -160,7 +160,7 @@ def test_residues_are_those_of_every_value(data: st.DataObject) -> None:
         run = {"add": int.__add__, "sub": int.__sub__, "mul": int.__mul__, "shl": int.__lshift__}
         return run[inst.attr[0]](a, b)
 
-    found = Residues(4).of(made[-1])
+    found = Residues().of(made[-1], 4)
     values = {
         value(made[-1], dict(zip(loops, (i, j), strict=True))) % 4
         for i in range(*loops[0].attr[1:])

@@ -40,6 +40,7 @@ kernel rows(out: f32[64] global, x: f32[64,100] global)
         acc[] add= mul(%0, %0)
     block
       out[r] = add(acc[], cast.f32(index(r + 2))) if r - 1 >= 0
+    prefetch x[r + 1, 0]
     loop lane.0 vector 3..10
       out[r] max= x[r, 16*lane.0 if 6 - lane.0 >= 0]
 """
@@ -65,6 +66,7 @@ program scale(out: f32[1024] written, x: f32[1024])
     %16 = lt b1 %4, %4
     %17 = if %16
       store %0, %5, %15 streaming
+      prefetch %1, %5
       barrier
     endif %17
   %18 = end %5

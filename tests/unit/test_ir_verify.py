@@ -125,6 +125,10 @@ ONE = K.const(dtypes.float32, 1.0)
         (K.Update(OUT, (expr(0),), None, K.cast(K.index(expr(R)), dtypes.float32)), "variable r"),
         (K.Block((K.Block((K.Alloc(OTHER),)), K.Update(OTHER, (), None, ONE))), "does not exist"),
         (K.Loop(R, "serial", K.Block((K.Update(OUT, (R + 1,), None, ONE),))), "is 1..4; the size"),
+        (K.Prefetch(OTHER, ()), "the buffer other does not exist here"),
+        (K.Prefetch(OUT, (expr(R),)), "no loop around this binds the variable r"),
+        (K.Prefetch(OUT, ()), "out takes 1 indices, got 0"),
+        (K.Block((K.Alloc(OTHER), K.Prefetch(OTHER, ()))), "a prefetch is of a parameter"),
     ],
 )
 def test_kernel_rules_that_text_cannot_break(stmt: K.Stmt, rule: str) -> None:
@@ -143,6 +147,8 @@ def test_kernel_rules_that_text_cannot_break(stmt: K.Stmt, rule: str) -> None:
         ("store %0, %9, %21", "store %0, %9, %8", "points to f32, not f64"),
         ("store %0, %9, %21", "store %0, %9, %21, %6", "mask must be bool with 8 lanes, not b1"),
         ("store %0, %9, %21", "store %0, %20, %21", "is a end, which has no value"),
+        ("store %0, %9, %21", "prefetch %2, %9", "a prefetch is of a parameter"),
+        ("store %0, %9, %21", "prefetch %1, %6", "the index must be one int64"),
         ("load f32x8 %1, %9, %5", "load f64x8 %1, %9, %5", "points to f32, not f64"),
         ("endif %22", "barrier", "end closes no loop|must close"),
         ("  %23 = end %9\n", "", "loop is never closed"),

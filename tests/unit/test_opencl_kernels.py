@@ -443,3 +443,24 @@ def test_divisions_that_are_not_rounded_correctly_go_through_float64(runner: CLR
     q = np.empty(4096, np.float32)
     CLRunner(target).run(k, a, b, q)
     assert (q == np.sqrt(a / b)).all()
+
+
+@pytest.mark.parametrize(("features", "hint"), [("clang", "__builtin_prefetch"), ("", "prefetch")])
+def test_prefetches_are_those_that_the_compiler_heeds(
+    runner: CLRunner, features: str, hint: str
+) -> None:
+    k = Kernel(out=(dtypes.float32, 8))
+    k("prefetch", dtypes.bool, k.out, k.const(1 << 40))
+    k.store(k.out, k.const(0), k.const(2.5, dtypes.float32, 8))
+    text = OpenCLRenderer(replace(runner.target, features=features)).render(k.program())
+    assert f" {hint}(p0 + " in text
+
+
+def test_prefetches_read_nothing(runner: CLRunner) -> None:
+    k = Kernel(out=(dtypes.float32, 8))
+    for index in (0, 8, -1, 1 << 40):
+        k("prefetch", dtypes.bool, k.out, k.const(index))
+    k.store(k.out, k.const(0), k.const(2.5, dtypes.float32, 8))
+    out = np.zeros(8, np.float32)
+    runner.run_many([k], [[out]])
+    assert (out == 2.5).all()

@@ -5,26 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.kernel_text import parse_kernel
 from gpu.compiler.ir.kernel_verify import verify_kernel
 from gpu.compiler.ir.linear import Program, block_size, team_bytes
 from gpu.compiler.ir.linear_interp import interpret_linear
-from gpu.compiler.lower import streams
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.lower.quads import MANY_LOADS
-from gpu.compiler.opt import transpose
 from gpu.compiler.opt.columns import FAR_BYTES
-from gpu.compiler.opt.independence import is_independent
 from gpu.compiler.opt.opts import Bind, Sink, Split, Stage
 from gpu.compiler.opt.policy import schedule
 from gpu.compiler.opt.tree import reads as reads_of
 from gpu.compiler.opt.tree import walk
 from gpu.compiler.render.wgsl import WGSLLimits, WGSLRenderer, wgsl_target
-from gpu.compiler.target import Target
+from unit.lane_kernels import LANES, TRANSPOSE, random, result
 
-LANES = Target("lanes", BLOCKS.native, "worker", 1, 32, 16)
 POSING = wgsl_target(WGSLLimits(is_cpu=True), has_f16=False)
 # The same where memory is accessed four words at a time.
 FOURS = wgsl_target(WGSLLimits(is_cpu=True, quads=True), has_f16=False)
@@ -53,11 +48,6 @@ WEIGHTS = """kernel weights(out: f32[32] global, g: f32[{many}] global, x: f32[{
             s[] add= mul(g[{area}*o + {n}*h + i], x[{wide}*c + {n}*h + h + i + t])
         out[4*o + 2*c + t] = s[]
 """
-TRANSPOSE = """kernel transpose(out: f32[{size}] global, x: f32[{size}] global)
-  loop i serial {m}
-    loop j serial {n}
-      out[{n}*i + j] = x[{m}*j + i]
-"""
 SOFTMAX = """kernel softmax(out: f32[{size}] global, x: f32[{size}] global)
   loop i serial {rows}
     alloc m: f32[] private
@@ -85,19 +75,6 @@ SHIFTED = """kernel shifted(out: f32[{size}] global, x: f32[{size}] global)
   loop i serial {n}
     out[i] = x[i + 3]
 """
-
-
-def random(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
-
-
-def result(
-    kernel: K.Kernel, target: Target, *inputs: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
-) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    """What the kernel computes, lowered for the target."""
-    out = np.zeros(kernel.params[0].shape, np.float32)
-    interpret_linear(linearize(kernel, target), [out, *(x.reshape(-1) for x in inputs)])
-    return out
 
 
 def test_tiles_have_vectors_of_several_lines() -> None:
@@ -151,55 +128,6 @@ def test_loops_that_read_the_same_memory_are_inside_the_tiles() -> None:
         s.var.name for s in walk(kernel.body) if isinstance(s, K.Loop) and s.kind == "serial"
     ]
     assert counted.index("oo") < counted.index("t")
-
-
-@pytest.mark.parametrize(
-    ("m", "n", "columns"), [(16, 64, 32), (17, 60, 8), (9, 100, 32), (24, 8, 8), (8, 150, 24)]
-)
-def test_transpositions_write_pieces_without_a_long_rest(m: int, n: int, columns: int) -> None:
-    kernel, opts = schedule(parse_kernel(TRANSPOSE.format(size=m * n, m=m, n=n)), LANES)
-    assert columns == n or Split("j", columns, "peel") in opts
-    x = random(n, m)
-    np.testing.assert_array_equal(result(kernel, LANES, x), x.T.reshape(-1))
-
-
-@pytest.mark.parametrize(("n", "streams"), [(4096, True), (4104, True), (4097, True), (264, False)])
-def test_large_transpositions_go_past_the_caches(n: int, streams: bool) -> None:
-    kernel, _ = schedule(parse_kernel(TRANSPOSE.format(size=n * n, m=n, n=n)), LANES)
-    stores = [inst for inst in linearize(kernel, LANES).body if inst.op == "store"]
-    assert any(inst.attr[0] for inst in stores) == streams
-
-
-TURNED = """kernel turned(out: f32[{size}] global, x: f32[{size}] global, y: f32[{size}] global)
-  loop b serial 2
-    loop i serial {m}
-      loop j serial {n}
-        out[{area}*b + {n}*i + j] = {value}
-"""
-ACROSS, ALONG = "x[{area}*b + {m}*j + i]", "y[{area}*b + {n}*i + j]"
-
-
-@pytest.mark.parametrize(
-    ("m", "n", "height", "width"), [(53, 50, 24, 32), (16, 35, 16, 32), (40, 32, 40, 32)]
-)
-@pytest.mark.parametrize("added", [False, True])
-def test_large_transpositions_go_by_tiles(
-    m: int, n: int, height: int, width: int, added: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(streams, "STREAMED_BYTES", 1)
-    monkeypatch.setattr(transpose, "PAGE_BYTES", 16 * 4)
-    monkeypatch.setattr(transpose, "READ_BYTES", 40 * 4)
-    monkeypatch.setattr(transpose, "WRITTEN_BYTES", 32 * 4)
-    value = (f"add({ACROSS}, {ALONG})" if added else ACROSS).format(m=m, n=n, area=m * n)
-    text = TURNED.format(m=m, n=n, size=2 * m * n, area=m * n, value=value)
-    kernel, opts = schedule(parse_kernel(text), LANES)
-    verify_kernel(kernel)
-    assert Stage("io", "x", ("ii", "ji")) in opts
-    assert {Split("i", height, "peel"), Split("j", width, "peel")} <= set(opts)
-    assert sum(isinstance(s, K.Loop) and is_independent(s) for s in kernel.body.body) == 1
-    x, y = random(2, n, m), random(2, m, n)
-    wanted = (x.transpose(0, 2, 1) + (y if added else 0)).reshape(-1)
-    np.testing.assert_array_equal(result(kernel, LANES, x, y), wanted)
 
 
 def test_lanes_of_a_cpu_share_rows_that_are_gone_through_several_times() -> None:

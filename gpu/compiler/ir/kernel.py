@@ -1,13 +1,12 @@
 """Kernel IR: a tree of loops over explicit memory.
 
 A `Kernel` has parameters (global buffers) and a body. Statements are `Block`, `Loop`, `Alloc`,
-`Update`, `If` and `Barrier`; what they compute are `Value` expressions. `Update` is the only write
-but for those of matrix instructions (`gpu/compiler/ir/matrix.py`): `Fragment`, `Mma`, where one
-thread holds whole matrices `LoadTile` and `StoreTile`, and the asynchronous `AsyncCopy`, whose
-copies `Commit` groups and `Wait` waits for.
+`Update`, `If`, `Barrier` and `Prefetch`; what they compute are `Value` expressions. `Update` is the
+only write but for those of matrix instructions (`gpu/compiler/ir/matrix.py`): `Fragment`, `Mma`,
+where one thread holds whole matrices `LoadTile` and `StoreTile`, and the asynchronous `AsyncCopy`,
+whose copies `Commit` groups and `Wait` waits for.
 There is no reduction node: an accumulator is a buffer, and a loop absent from an Update's index is
 a reduction whose monoid says how it may be reordered. Loops over independent iterations say so by
-by
 their kind:
 
 =========  ======================================================================================
@@ -258,6 +257,16 @@ class Barrier(NamedTuple):
     """All threads of a block arrive before any goes on; team memory is in order across it."""
 
 
+class Prefetch(NamedTuple):
+    """A hint that `buf[indices]` is read soon, which a processor may take into its caches.
+
+    Nothing is read, so the indices may lie outside of the buffer, a parameter.
+    """
+
+    buf: Buf
+    indices: tuple[Expr, ...]
+
+
 class AsyncCopy(NamedTuple):
     """Starts a copy of `size` elements that follow each other, from `source` to `buf`.
 
@@ -347,7 +356,7 @@ class StoreTile(NamedTuple):
 
 
 MatrixStmt = AsyncCopy | Commit | Wait | Fragment | Mma | LoadTile | StoreTile
-Stmt = Block | Loop | Alloc | Update | If | Barrier | MatrixStmt
+Stmt = Block | Loop | Alloc | Update | If | Barrier | Prefetch | MatrixStmt
 
 
 class Kernel(NamedTuple):

@@ -30,6 +30,7 @@ from gpu.compiler.ir.kernel import (
     LoadTile,
     Loop,
     Mma,
+    Prefetch,
     Stmt,
     StoreTile,
     Update,
@@ -135,6 +136,8 @@ class _Machine:
                 self._multiply(stmt)
             case LoadTile() | StoreTile():
                 self._move_tile(stmt)
+            case Prefetch():
+                pass
 
     def _memory(self, buf: Buf) -> Storage:
         flat = poison((self.points * _size(buf),), buf.dtype)

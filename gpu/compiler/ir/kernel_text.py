@@ -21,7 +21,7 @@ runs may depend on them:
 
 `acc[] = v` sets, `acc[] add= v` combines by a monoid; a mask follows as in
 `out[r] = v if r - 1 >= 0`, and in a load inside the brackets: `x[r, c if 99 - c >= 0]`. A line
-`barrier` is where the threads of a block meet. Values are
+`barrier` is where the threads of a block meet, and `prefetch x[r + 1, c]` a hint. Values are
 written as calls, `cast.f32(v)` and `bitcast.i32(v)` name the new dtype, constants theirs, and
 `index(16*r + c)` is index arithmetic as a value, and `shuffle_xor.4.32(v)` what v is on the thread
 whose number is this one's xor 4, in warps of 32. What an update uses twice, or nests deeply, gets a
@@ -59,6 +59,7 @@ from gpu.compiler.ir.kernel import (
     Kernel,
     Let,
     Loop,
+    Prefetch,
     Stmt,
     Update,
     Value,
@@ -72,7 +73,7 @@ from gpu.core.errors import ParseError
 
 T = TypeVar("T")
 
-RESERVED: Final = frozenset({"loop", "alloc", "if", "block", "barrier", "let", *WORDS})
+RESERVED: Final = frozenset({"loop", "alloc", "if", "block", "barrier", "prefetch", "let", *WORDS})
 """Words a statement starts with, which no buffer can be called."""
 
 # Numbers beyond int64, and signs in a row that each cost the reader a level of recursion.
@@ -119,6 +120,8 @@ def _own_lines(stmt: Stmt) -> list[str]:
             return ["block"]
         case Barrier():
             return ["barrier"]
+        case Prefetch(buf, indices):
+            return [f"prefetch {buf.name}[{', '.join(map(str, indices))}]"]
         case Alloc(buf):
             return [f"alloc {_declaration(buf)}"]
         case If(mask, _):
@@ -266,6 +269,13 @@ class _Reader:
         if at.accept("barrier"):
             at.end()
             return Barrier()
+        if at.accept("prefetch"):
+            buf = self._buffer(at, at.name("a buffer"))
+            indices, mask = self._indices(at)
+            if mask is not ALWAYS:
+                raise at.refused("a prefetch without a mask")
+            at.end()
+            return Prefetch(buf, indices)
         if at.accept("block"):
             at.end()
             return self.block(at.indent, depth + 1)

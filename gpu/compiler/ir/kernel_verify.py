@@ -20,6 +20,7 @@ from gpu.compiler.ir.kernel import (
     Kernel,
     Loop,
     Mma,
+    Prefetch,
     Stmt,
     StoreTile,
     Update,
@@ -145,6 +146,9 @@ class _Verifier:
                 self.loop(stmt)
             case Update():
                 self.update(stmt)
+            case Prefetch(buf, indices):
+                self.names_element(buf, indices)
+                self.require(buf.space == "global", "a prefetch is of a parameter")
             case _:
                 check_matrix(self, stmt)
 
@@ -300,14 +304,19 @@ class _Verifier:
         for var in sorted(used - known, key=str):
             self.fail(f"no loop around this binds the variable {var.name}")
 
-    def access(self, buf: Buf, indices: tuple[Expr, ...], mask: Mask) -> None:
-        """A buffer that exists, with as many indices as dimensions, all inside it."""
+    def names_element(self, buf: Buf, indices: tuple[Expr, ...]) -> None:
+        """A buffer that exists, with as many indices as dimensions, of variables that do."""
         self.require(buf in self.depths, f"the buffer {buf.name} does not exist here")
         rank = len(buf.shape)
         self.require(len(indices) == rank, f"{buf.name} takes {rank} indices, got {len(indices)}")
+        for index in indices:
+            self.bound(index.vars)
+
+    def access(self, buf: Buf, indices: tuple[Expr, ...], mask: Mask) -> None:
+        """A buffer that exists, with as many indices as dimensions, all inside it."""
+        self.names_element(buf, indices)
         guards = tuple(self._guards(mask))
         for axis, (index, size) in enumerate(zip(indices, buf.shape, strict=True)):
-            self.bound(index.vars)
             lo, hi = index.lo, index.hi
             if lo < 0 or hi >= size:
                 lo, hi = extremes(index, self.kernel.vals, [loop.var for loop in self.loops])

@@ -21,6 +21,9 @@ endif                                   (if,)
 load      pointer, index [, mask]                                    elements index, index + 1, ...;
                                                                      0 in lanes the mask excludes
 store     pointer, index, value [,mask] (streaming,)                 as load; writes
+prefetch  pointer, index                                             hints that an element of a
+                                                                     parameter, or behind it, is
+                                                                     loaded soon
 alu       1 to 3 values                 (op,)                        an operation of the op table
 cast      value                                                      converted to the inst's dtype
 bitcast   value                                                      same bits
@@ -109,7 +112,7 @@ OPS: Final = (
     "const", "param", "val", "local", "loop", "carry", "end", "result", "if", "endif", "load",
     "store", "alu", "cast", "bitcast", "splat", "ramp", "extract", "pack", "fold", "shuffle",
     "barrier", "shuffle_xor", "copy", "commit", "wait", "fragment", "mma",
-    "load_tile", "store_tile",
+    "load_tile", "store_tile", "prefetch",
 )  # fmt: skip
 LOOP_KINDS: Final = ("grid", "worker", "thread", "serial")
 MAX_THREAD_LOOPS: Final = 4

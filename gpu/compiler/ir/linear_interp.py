@@ -109,7 +109,7 @@ class Machine:
                 self.copies.wait(inst.attr[0])
             elif inst.op == "store_tile":
                 linear_tiles.store_tile(self, inst)
-            else:
+            elif inst.op != "prefetch":
                 self.values[inst] = VALUES[inst.op](self, inst)
             at += 1
 

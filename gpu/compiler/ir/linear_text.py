@@ -39,7 +39,9 @@ from gpu.compiler.ir.text import Cursor, cursors, print_scalar
 from gpu.core.dtype import DType, dtypes
 from gpu.core.errors import ParseError
 
-NAMELESS: Final = frozenset({"store", "endif", "barrier", "copy", "commit", "wait", "store_tile"})
+NAMELESS: Final = frozenset(
+    {"store", "endif", "barrier", "copy", "commit", "wait", "store_tile", "prefetch"}
+)
 """Instructions that nothing refers to."""
 
 OPENS: Final = frozenset({"loop", "if"})
@@ -207,6 +209,8 @@ class _Reader:
             return Inst("store", args[2].dtype, args[2].lanes, args, (at.accept("streaming"),))
         if op in ("barrier", "commit"):
             return Inst(op, dtypes.bool)
+        if op == "prefetch":
+            return Inst(op, dtypes.bool, 1, self._values(at))
         if op in ("copy", "wait", "store_tile"):
             args = self._values(at) if op != "wait" else ()
             return Inst(op, dtypes.bool, 1, args, _numbers(op, at))

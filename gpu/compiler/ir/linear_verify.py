@@ -26,9 +26,14 @@ _ARGS: Final[dict[str, tuple[int, int]]] = {
     "bitcast": (1, 1), "splat": (1, 1), "ramp": (1, 1), "extract": (1, 1), "fold": (1, 1),
     "shuffle": (2, 2), "barrier": (0, 0), "alu": (1, 3), "shuffle_xor": (1, 1),
     "copy": (4, 5), "commit": (0, 0), "wait": (0, 0), "fragment": (2, 2),
-    "load_tile": (2, 2), "store_tile": (3, 3),
+    "load_tile": (2, 2), "store_tile": (3, 3), "prefetch": (2, 2),
 }  # fmt: skip
-_POINTER_ARGS: Final = {"load": (0,), "store": (0,), **linear_matrix_verify.POINTERS}
+_POINTER_ARGS: Final = {
+    "load": (0,),
+    "store": (0,),
+    "prefetch": (0,),
+    **linear_matrix_verify.POINTERS,
+}
 
 
 def verify_linear(program: Program) -> None:
@@ -57,7 +62,7 @@ class _Verifier:
         self.open: list[tuple[Inst, list[Inst]]] = []
         self.top: list[Inst] = []
         self.threads = Threads(program)
-        self.residues = Residues(4)
+        self.residues = Residues()
 
     def fail(self, rule: str) -> NoReturn:
         """Raises for the current instruction."""
@@ -230,7 +235,7 @@ def _image_access(check: _Verifier, inst: Inst, param: Param) -> None:
         check.require(not param.written, f"the image {param.name} is written, so never loaded")
         return
     index = inst.args[1]
-    whole = inst.args[2].lanes == 4 and check.residues.of(index) == 0 and len(inst.args) == 3
+    whole = inst.args[2].lanes == 4 and check.residues.of(index, 4) == 0 and len(inst.args) == 3
     rule = f"the image {param.name} is written by pixels: four lanes from a multiple of 4 on"
     check.require(whole and index.lanes == 1, f"{rule}, without a mask")
 
@@ -296,10 +301,18 @@ def _shuffle_xor(check: _Verifier, inst: Inst) -> None:
     check.require(len(inst.attr) == 2, "an exchange has a distance and a warp")
 
 
+def _prefetch(check: _Verifier, inst: Inst) -> None:
+    pointer, index = inst.args
+    check.require(pointer.op == "param", "a prefetch is of a parameter")
+    scalar = index.dtype is dtypes.int64 and index.lanes == 1
+    check.require(scalar, "the index must be one int64")
+
+
 _RULES: Final[dict[str, Callable[[_Verifier, Inst], None]]] = {
     "const": _const, "param": _param, "val": _val, "local": _local, "loop": _loop, "carry": _carry,
     "end": _end, "result": _result, "if": _if, "load": _access, "store": _access, "alu": _alu,
     "cast": _cast, "bitcast": _cast, "splat": _splat, "ramp": _ramp, "extract": _lane,
     "fold": _lane, "pack": _pack, "shuffle": _shuffle, "shuffle_xor": _shuffle_xor,
+    "prefetch": _prefetch,
     **linear_matrix_verify.RULES,
 }  # fmt: skip

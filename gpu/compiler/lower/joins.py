@@ -70,7 +70,7 @@ class _Joiner:
     def __init__(self, program: Program, nbytes: int):
         self.program, self.nbytes = program, nbytes
         self.places: dict[Inst, _Place] = {}
-        self.residues: dict[int, Residues] = {}
+        self.residues = Residues()
         self.new: dict[Inst, Inst] = {}
 
     def run(self) -> Iterator[Inst]:
@@ -144,8 +144,7 @@ class _Joiner:
     ) -> bool:
         """Whether a group begins at a multiple of its size, and may be where it would stand."""
         first, numbers = group[0], [access.number for access in group]
-        residues = self.residues.setdefault(len(group), Residues(len(group)))
-        if residues.of(first.inst.args[1]) != 0:
+        if self.residues.of(first.inst.args[1], len(group)) != 0:
             return False
         if not first.is_store and numbers[0] != min(numbers):
             return False  # the index of the first is not there before

@@ -45,7 +45,7 @@ def linearize(kernel: K.Kernel, target: Target) -> Program:
         program = scalarize(program, target.native)
     program = split64(program, target.native) if target.native.paired else program
     if target.native.quads:
-        program = quads(program, halves=dtypes.float16 not in target.native.storage_only)
+        program = quads(program)
     return join(program, target.access_bytes) if target.access_bytes else program
 
 
@@ -101,6 +101,9 @@ class _Linearizer:
                         self.update(stmt)
                 case K.If():
                     self.guarded(stmt)
+                case K.Prefetch():
+                    for _ in self.iterations():
+                        self.prefetch(stmt)
                 case K.Barrier():
                     self.shared.clear()
                     self.emitter.effect("barrier", dtypes.bool)
@@ -183,6 +186,12 @@ class _Linearizer:
         self.block(stmt.body)
         self.shared.clear()
         self.emitter.close_if(previous)
+
+    def prefetch(self, stmt: K.Prefetch) -> None:
+        index = self.addresses.value(self.place(stmt.buf, stmt.indices))
+        if index.lanes > 1:
+            raise CompileError(f"a prefetch of {stmt.buf.name} differs between lanes")
+        self.emitter.effect("prefetch", dtypes.bool, 1, (self.pointers[stmt.buf], index))
 
     def update(self, stmt: K.Update) -> None:
         self.memo: dict[K.Value, Inst] = {}

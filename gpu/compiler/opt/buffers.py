@@ -96,7 +96,7 @@ def around_vars(loop_vars: Iterable[Var], body: K.Stmt) -> K.Stmt:
     return body
 
 
-def stage(body: K.Block, axis: str, buf: str, order: Sequence[str]) -> K.Stmt:
+def stage(body: K.Block, axis: str, buf: str, order: Sequence[str], apart: int = 0) -> K.Stmt:
     """See `gpu.compiler.opt.opts.Stage`. Raises IllegalOpt."""
     what = f"Stage({axis!r}, {buf!r}, {tuple(order)})"
     loop = find_loop(body, axis, what)
@@ -107,7 +107,8 @@ def stage(body: K.Block, axis: str, buf: str, order: Sequence[str]) -> K.Stmt:
         raise IllegalOpt(f"{what}: {buf} is written in the kernel")
     axes = [inside[name].var for name in order]
     copies = [Var(f"{var.name}s", var.lo, var.hi, var.stop) for var in axes]
-    tile = K.Buf(f"{buf}s", operand.dtype, tuple(v.extent for v in axes), "team")
+    *rows, row = (v.extent for v in axes)
+    tile = K.Buf(f"{buf}s", operand.dtype, (*rows, row + apart), "team")
     env: dict[Var, Expr | int] = {a: expr(c) for a, c in zip(axes, copies, strict=True)}
     fill = K.Update(tile, tuple(map(expr, copies)), None, Substitution(env).value(operand))
     read = K.load(tile, tuple(map(expr, axes)))

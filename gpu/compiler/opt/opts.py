@@ -13,16 +13,18 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var, expr, iterations, loop_var
+from gpu.compiler.opt.ahead import ahead
 from gpu.compiler.opt.buffers import inline, rfactor, stage
 from gpu.compiler.opt.fetch import fetch
 from gpu.compiler.opt.independence import is_independent
 from gpu.compiler.opt.jam import jam
-from gpu.compiler.opt.neighbours import hold
+from gpu.compiler.opt.neighbours import agree, hold
 from gpu.compiler.opt.own import KEPT
 from gpu.compiler.opt.pack import pack
 from gpu.compiler.opt.reuse import reuse
 from gpu.compiler.opt.share import cooperate
 from gpu.compiler.opt.staging import sink, stage_together
+from gpu.compiler.opt.sweep import sweep
 from gpu.compiler.opt.tails import ROUNDED
 from gpu.compiler.opt.tensorize import pipeline, tensorize
 from gpu.compiler.opt.tree import (
@@ -35,6 +37,7 @@ from gpu.compiler.opt.tree import (
     replace_loop,
     walk,
 )
+from gpu.compiler.opt.turn import turn
 
 PARALLEL_KINDS: Final = ("grid", "worker", "thread")
 
@@ -91,16 +94,30 @@ class Stage(NamedTuple):
     """Inside loop `axis`, what the kernel computes from buffer `buf` alone is computed first.
 
     It goes into a team buffer indexed by `order`, the loops inside `axis` that it depends on,
-    outermost dimension first. The copy loops are named `{loop}s`.
+    outermost dimension first. The copy loops are named `{loop}s`. Behind each row of it `apart`
+    elements stay unused: rows that are a power of two apart share few sets of a cache.
 
     With `together` the threads of a block around `axis` copy it together, and use it together:
-    `order` names the thread loops that it depends on as well.
+    `order` names the thread loops that it depends on as well, and how far rows are apart is chosen.
     """
 
     axis: str
     buf: str
     order: tuple[str, ...]
     together: bool = False
+    apart: int = 0
+
+
+class Ahead(NamedTuple):
+    """While loop `axis` uses what it staged from `buf`, what its next iteration stages comes near.
+
+    Each iteration of the serial loop `loop`, inside `axis`, asks for its part of the cache lines
+    that the copy of `buf`, still as `Stage` made it, reads in the next iteration of `axis`.
+    """
+
+    axis: str
+    buf: str
+    loop: str
 
 
 class Hold(NamedTuple):
@@ -111,6 +128,15 @@ class Hold(NamedTuple):
 
     axis: str
     buf: str
+
+
+class Agree(NamedTuple):
+    """Conditions of accesses are asked once for all iterations of loop `axis`.
+
+    Each must hold for all of them or for none.
+    """
+
+    axis: str
 
 
 class Cooperate(NamedTuple):
@@ -129,6 +155,20 @@ class Cooperate(NamedTuple):
     first: bool = False
     kept: int = KEPT
     warp: int = 0
+
+
+class Sweep(NamedTuple):
+    """The scan that loop `axis` holds is done by a block of `threads`, a power of two.
+
+    `axis` is one of the independent outer loops, or "" for the whole kernel. The new thread loop,
+    `{axis}th`, is inside of it; each thread has `side` elements that lie side by side in a round,
+    and exchanges what they make with those of its `warp`.
+    """
+
+    axis: str
+    threads: int
+    side: int
+    warp: int
 
 
 class Sink(NamedTuple):
@@ -180,6 +220,22 @@ class Fetch(NamedTuple):
     size: int = 1
 
 
+class Turn(NamedTuple):
+    """Inside loop `axis` the threads of a block copy what is read of parameter `buf`, as it lies.
+
+    It is read along the loops `columns` and goes to a tile in team memory, from where each thread
+    takes single elements in any order. Both `rows` and `columns` name thread loops as well,
+    outermost first. With `side` above 1 their last loops have so many iterations, and are what a
+    thread copies, or writes, in one access.
+    """
+
+    axis: str
+    buf: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    side: int = 1
+
+
 class Pack(NamedTuple):
     """Inside loop `axis` an operand of narrow elements is copied, as a thread loads tiles.
 
@@ -225,7 +281,8 @@ class Pipeline(NamedTuple):
 
 Opt = (
     Split | Fuse | Reorder | Bind | Rfactor | Stage | Cooperate | Sink | Inline | Jam | Reuse
-    | Fetch | Pack | Tensorize | Pipeline | Hold
+    | Fetch | Pack | Tensorize | Pipeline | Hold | Ahead
+    | Turn | Agree | Sweep
 )  # fmt: skip
 
 
@@ -249,10 +306,17 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
         case Rfactor():
             return rfactor(body, opt.axis, opt.factor)
         case Stage():
-            move = stage_together if opt.together else stage
-            return move(body, opt.axis, opt.buf, opt.order)
+            if opt.together:
+                return stage_together(body, opt.axis, opt.buf, opt.order)
+            return stage(body, opt.axis, opt.buf, opt.order, opt.apart)
         case Cooperate():
             return cooperate(body, opt.axis, opt.threads, opt.first, opt.kept, opt.warp)
+        case Ahead():
+            return ahead(body, opt.axis, opt.buf, opt.loop)
+        case Sweep():
+            return sweep(body, opt.axis, opt.threads, opt.side, opt.warp)
+        case Agree():
+            return agree(body, opt.axis)
         case Hold():
             return hold(body, opt.axis, opt.buf)
         case Sink():
@@ -265,6 +329,8 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
             return reuse(body)
         case Fetch():
             return fetch(body, opt.axis, opt.buf, opt.rows, opt.columns, opt.size)
+        case Turn():
+            return turn(body, opt.axis, opt.buf, opt.rows, opt.columns, opt.side)
         case Pack():
             return pack(body, opt.axis, opt.buf, opt.order, opt.words)
         case Tensorize():

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
 from gpu.compiler.lower.streams import LINE_BYTES, streamed_outputs
-from gpu.compiler.opt.opts import Bind, Opt, Reorder, Split, Stage, apply
+from gpu.compiler.opt.opts import Ahead, Bind, Opt, Reorder, Split, Stage, apply
 from gpu.compiler.opt.shape import last_index, leaves, transposition
 from gpu.compiler.opt.tree import IllegalOpt, loads_of
 from gpu.compiler.target import Target
@@ -27,7 +27,7 @@ FEW_ROWS: Final = 4
 # Bytes between rows on both sides from which squares touch a page in each row.
 PAGE_BYTES: Final = 4096
 # Most bytes of what a tile reads in one go, and of what it writes.
-READ_BYTES: Final = 1024
+READ_BYTES: Final = 512
 WRITTEN_BYTES: Final = 512
 # Most bytes of a tile: a part of the memory that a worker's own cache holds.
 TILE_BYTES: Final = 1 << 17
@@ -112,7 +112,7 @@ def _tiles(found: Transposition, lanes: int) -> Iterator[Opt]:
     source, _ = _read_apart(found)
     itemsize = max(found.update.buf.dtype.itemsize, source.dtype.itemsize)
     line = max(LINE_BYTES // itemsize, lanes)
-    height = _side(found.read.extent, READ_BYTES // itemsize, lanes)
+    height = _side(found.read.extent, READ_BYTES // itemsize, line)
     most = min(WRITTEN_BYTES // itemsize, TILE_BYTES // (height * itemsize))
     width = _side(found.write.extent, most, line)
     read, write = found.read.name, found.write.name
@@ -120,9 +120,10 @@ def _tiles(found: Transposition, lanes: int) -> Iterator[Opt]:
     yield Split(write, width, "peel")
     yield Reorder((read, f"{write}i"))
     yield Split(read, height, "peel")
-    yield Stage(f"{read}o", source.name, (f"{read}i", f"{write}i"))
-    yield from _turned(f"{read}is", f"{write}is", lanes)
+    yield Stage(f"{read}o", source.name, (f"{read}i", f"{write}i"), apart=lanes)
     yield Split(f"{write}i", line)
+    yield Ahead(f"{read}o", source.name, f"{write}io")
+    yield from _turned(f"{read}is", f"{write}is", lanes)
     yield Split(f"{write}ii", lanes)
     yield Bind(f"{write}iio", "unroll")
     yield Bind(f"{write}iii", "vector")

@@ -116,6 +116,8 @@ def expressions(stmt: K.Stmt) -> Iterator[Expr]:
     for s in walk(stmt):
         if isinstance(s, K.If):
             yield from s.mask.constraints
+        if isinstance(s, K.Prefetch):
+            yield from s.indices
         if isinstance(s, K.Update):
             yield from s.indices
             yield from s.mask.constraints
@@ -196,6 +198,8 @@ class Substitution:
                 return K.Alloc(self.bufs.get(stmt.buf, stmt.buf))
             case K.Barrier() | K.Commit() | K.Wait():
                 return stmt
+            case K.Prefetch():
+                return K.Prefetch(self.bufs.get(stmt.buf, stmt.buf), self._moved(stmt.indices))
             case K.AsyncCopy() | K.Fragment() | K.Mma() | K.LoadTile() | K.StoreTile():
                 return self._of_matrices(stmt)
             case K.Update():

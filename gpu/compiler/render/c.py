@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpu.compiler.ir.linear import Inst, Limit, Program
+from gpu.compiler.ir.linear_residue import Residues
 from gpu.compiler.render import c_memory, c_ops
 from gpu.compiler.render.c_flow import FlowPrinter, OpenLoop
 from gpu.compiler.render.c_text import (
@@ -64,6 +65,7 @@ class _Function(FlowPrinter[Value]):
     def __init__(self, target: Target, program: Program):
         super().__init__(target, program, Emitter())
         self.places = place_locals(program)
+        self.residues = Residues()
 
     def text(self) -> str:
         """The whole source."""
@@ -157,7 +159,12 @@ class _Function(FlowPrinter[Value]):
     def _store(self, inst: Inst) -> None:
         pointer, index, value, *mask = self._args(inst)
         access = c_memory.Access(value.type, pointer, index, mask[0] if mask else None)
-        c_memory.store(self.emitter, access, value, streaming=bool(inst.attr and inst.attr[0]))
+        residue = self.residues.of(inst.args[1], value.type.lanes)
+        c_memory.store(self.emitter, access, value, bool(inst.attr and inst.attr[0]), residue)
+
+    def _prefetch(self, inst: Inst) -> None:
+        pointer, index = self._args(inst)
+        self.emitter.line(f"__builtin_prefetch({pointer} + {index}, 0, 3);")
 
     def _alu(self, inst: Inst) -> Value:
         last = inst.args[-1]

@@ -85,8 +85,13 @@ def _load_bytes(emitter: Emitter, access: Access) -> Value:
     return loaded
 
 
-def store(emitter: Emitter, access: Access, value: Value, streaming: bool) -> None:
-    """Writes `value`; past the caches if `streaming` and not masked or lane by lane."""
+def store(
+    emitter: Emitter, access: Access, value: Value, streaming: bool, residue: int | None
+) -> None:
+    """Writes `value`; past the caches if `streaming` and not masked or lane by lane.
+
+    `residue` is what the index leaves when divided by the lanes, where that is known.
+    """
     if access.by_lane:
         _store_lanes(emitter, access, value)
     elif access.mask is not None:
@@ -97,7 +102,7 @@ def store(emitter: Emitter, access: Access, value: Value, streaming: bool) -> No
         _store_lanes(emitter, access, value)
         emitter.close()
     elif streaming:
-        _store_streaming(emitter, access, value)
+        _store_streaming(emitter, access, value, residue)
     else:
         emitter.line(f"{access.vector(emitter)} = {value};")
 
@@ -107,16 +112,17 @@ def _store_lanes(emitter: Emitter, access: Access, value: Value) -> None:
         emitter.line(f"{element} = {value.lane(lane)};")
 
 
-def _store_streaming(emitter: Emitter, access: Access, value: Value) -> None:
+def _store_streaming(emitter: Emitter, access: Access, value: Value, residue: int | None) -> None:
     """A non-temporal store where the address allows one.
 
-    x86 has them for aligned vectors only; whether a buffer is aligned shows when the kernel runs,
-    and is the same for all of its stores.
+    x86 has them for aligned vectors only; whether a buffer is aligned shows when the kernel runs.
+    Where the residue is known it is the same for all these stores, and asked once.
     """
     emitter.fenced = True
     address = f"({access.pointer} + {access.index})"
+    like = address if residue is None else f"({access.pointer} + {residue})"
     size = access.type.lanes * access.type.bits // 8
-    emitter.open(f"if (((u64){address} & {size - 1}) == 0)")
+    emitter.open(f"if (((u64){like} & {size - 1}) == 0)")
     emitter.line(f"__builtin_nontemporal_store({value}, ({access.type} *){address});")
     emitter.close()
     emitter.open("else")

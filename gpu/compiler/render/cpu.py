@@ -27,7 +27,7 @@ LOCAL_ALIGN: Final = 64
 _VALUE_OPS_OF_NARROW_FLOATS: Final = frozenset(
     {"const", "load", "store", "cast", "bitcast", "splat", "extract", "pack", "shuffle",
      "param", "val", "local", "loop", "carry", "end", "result", "copy", "fragment", "mma",
-     "load_tile", "store_tile"}
+     "load_tile", "store_tile", "prefetch"}
 )  # fmt: skip
 
 

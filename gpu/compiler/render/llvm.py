@@ -7,6 +7,7 @@ machine in `gpu/compiler/render/llvm_function.py`.
 from __future__ import annotations
 
 from gpu.compiler.ir.linear import Inst, Program
+from gpu.compiler.ir.linear_residue import Residues
 from gpu.compiler.render import llvm_memory, llvm_tiles
 from gpu.compiler.render.cpu import LOCAL_ALIGN, launch_data, place_locals
 from gpu.compiler.render.llvm_function import FunctionPrinter
@@ -43,6 +44,7 @@ class _Function(FunctionPrinter):
     def __init__(self, target: Target, program: Program):
         super().__init__(target, program)
         self.places = place_locals(program)
+        self.residues = Residues()
 
     def text(self) -> str:
         """The whole module."""
@@ -121,7 +123,11 @@ class _Function(FunctionPrinter):
         access = llvm_memory.Access(
             inst.args[0].dtype, stored.lanes, pointer, index, mask[0] if mask else None
         )
-        llvm_memory.store(self.emitter, access, value, streaming=bool(inst.attr and inst.attr[0]))
+        residue = self.residues.of(inst.args[1], stored.lanes)
+        llvm_memory.store(self.emitter, access, value, bool(inst.attr and inst.attr[0]), residue)
+
+    def _prefetch(self, inst: Inst) -> None:
+        llvm_memory.prefetch(self.emitter, inst.args[0].dtype, *self._args(inst))
 
     def _barrier(self, inst: Inst) -> None:
         del inst  # a block is one worker

@@ -89,8 +89,13 @@ def _load_memory(emitter: Emitter, access: Access) -> Value:
     )
 
 
-def store(emitter: Emitter, access: Access, value: Value, streaming: bool) -> None:
-    """Writes `value`; past the caches if `streaming` and not masked or scattered."""
+def store(
+    emitter: Emitter, access: Access, value: Value, streaming: bool, residue: int | None
+) -> None:
+    """Writes `value`; past the caches if `streaming` and not masked or scattered.
+
+    `residue` is what the index leaves when divided by the lanes, where that is known.
+    """
     if value_element(access.dtype) != access.type.element:
         value = emitter.convert("zext", value, access.type.element)
     align = access.dtype.itemsize
@@ -104,20 +109,35 @@ def store(emitter: Emitter, access: Access, value: Value, streaming: bool) -> No
         name = f"llvm.masked.store.{access.type.mangled}.p0"
         emitter.effect(name, value, addresses, integer(Type("i32"), align), access.mask)
     elif streaming:
-        _store_streaming(emitter, value, addresses, access)
+        _store_streaming(emitter, value, addresses, access, residue)
     else:
         emitter.line(f"store {value}, {addresses}, align {align}")
 
 
-def _store_streaming(emitter: Emitter, value: Value, address: Value, access: Access) -> None:
+def prefetch(emitter: Emitter, dtype: DType, pointer: Value, index: Value) -> None:
+    """Asks for the cache line of an element that may lie outside of its buffer."""
+    address = emitter.element_address(pointer, memory_element(dtype), index, inbounds=False)
+    for_reading, into_all_caches, of_data = (integer(Type("i32"), n) for n in (0, 3, 1))
+    emitter.effect("llvm.prefetch.p0", address, for_reading, into_all_caches, of_data)
+
+
+def _store_streaming(
+    emitter: Emitter, value: Value, address: Value, access: Access, residue: int | None
+) -> None:
     """A non-temporal store where the address allows one.
 
     x86 has them for aligned vectors only, and LLVM breaks others into 4-byte ones; whether a
-    buffer is aligned shows when the kernel runs, and is the same for all of its stores.
+    buffer is aligned shows when the kernel runs. Where the residue is known it is the same for all
+    these stores, and asked once.
     """
     emitter.fenced = True
     size = access.lanes * access.dtype.itemsize
-    bits = emitter.value(Type("i64"), f"ptrtoint {address} to i64")
+    like = address
+    if residue is not None:
+        first = integer(Type("i64"), residue)
+        element = memory_element(access.dtype)
+        like = emitter.element_address(access.pointer, element, first, inbounds=True)
+    bits = emitter.value(Type("i64"), f"ptrtoint {like} to i64")
     low = emitter.binary("and", bits, integer(bits.type, size - 1))
     aligned = emitter.compare("icmp eq", low, integer(bits.type, 0))
     past, through, done = (emitter.fresh(f"{name}.") for name in ("past", "through", "stored"))

@@ -78,7 +78,7 @@ class _Kernel(KernelPrinter):
         in_double = "rounded" not in self.features and "fp64" in self.features
         super().__init__(target, program, Ops(Emitter(), self.clang, through_double=in_double))
         self.spread = spread_program(program, target)
-        self.residues = Residues(CHANNELS)
+        self.residues = Residues()
         self.vectors: dict[Type, None] = {}  # those accessed at any address
         self._refuse_much_team_memory()
 
@@ -222,7 +222,7 @@ class _Kernel(KernelPrinter):
         if image is None:
             return super()._load(inst)
         condition = self.values[mask[0]] if mask else None
-        residue = self.residues.of(index)
+        residue = self.residues.of(index, CHANNELS)
         return image.load(inst.lanes, self.values[index], residue, condition)
 
     def _access(
@@ -243,9 +243,16 @@ class _Kernel(KernelPrinter):
         value = self.values[stored]
         access = self._access(value.type, pointer, index, *mask)
         if inst.attr and inst.attr[0] and self.clang and access.is_whole:
-            opencl_memory.store_streaming(self.emitter, access, value)
+            residue = self.residues.of(index, stored.lanes)
+            opencl_memory.store_streaming(self.emitter, access, value, residue)
         else:
             opencl_memory.store(self.emitter, access, value)
+
+    def _prefetch(self, inst: Inst) -> None:
+        pointer, index = self._args(inst)
+        # PoCL compiles OpenCL's own function to nothing.
+        hint = "__builtin_prefetch({})" if self.clang else "prefetch({}, 1)"
+        self.emitter.line(f"{hint.format(f'{pointer} + {index}')};")
 
     def _splat(self, inst: Inst) -> Value:
         kind = Type(element_of(inst.dtype), inst.lanes)

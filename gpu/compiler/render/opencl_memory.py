@@ -136,14 +136,16 @@ def store(emitter: Emitter, access: Access, value: Value) -> None:
     emitter.close()
 
 
-def store_streaming(emitter: Emitter, access: Access, value: Value) -> None:
+def store_streaming(emitter: Emitter, access: Access, value: Value, residue: int | None) -> None:
     """Writes a whole vector past the caches where its address is a multiple of its size.
 
-    Whether a buffer is aligned so shows when the kernel runs, and is the same for all its stores.
+    Whether a buffer is aligned so shows when the kernel runs. Where `residue`, what the index
+    leaves when divided by the lanes, is known, it is the same for all these stores, and asked once.
     """
     emitter.fenced = True
     size = access.type.lanes * access.type.bits // 8
-    emitter.open(f"if (((ulong)({access.start}) & {size - 1}) == 0)")
+    like = access.start if residue is None else f"{access.pointer} + {residue}"
+    emitter.open(f"if (((ulong)({like}) & {size - 1}) == 0)")
     pointer = f"(__global {access.type} *)({access.start})"
     emitter.line(f"__builtin_nontemporal_store({value}, {pointer});")
     emitter.close()

@@ -1,0 +1,31 @@
+"""What tests of lanes share: a CPU's target, a transposition, and what a kernel computes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpu.backends.python.device import BLOCKS
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.linear_interp import interpret_linear
+from gpu.compiler.lower.linearize import linearize
+from gpu.compiler.target import Target
+
+LANES = Target("lanes", BLOCKS.native, "worker", 1, 32, 16)
+TRANSPOSE = """kernel transpose(out: f32[{size}] global, x: f32[{size}] global)
+  loop i serial {m}
+    loop j serial {n}
+      out[{n}*i + j] = x[{m}*j + i]
+"""
+
+
+def random(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
+
+
+def result(
+    kernel: K.Kernel, target: Target, *inputs: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    """What the kernel computes, lowered for the target."""
+    out = np.zeros(kernel.params[0].shape, np.float32)
+    interpret_linear(linearize(kernel, target), [out, *(x.reshape(-1) for x in inputs)])
+    return out
