@@ -13,13 +13,14 @@ from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import bound, dimension, find_symbols, is_symbolic, product, upper_shape
 from gpu.compiler.ir.graph import Node, Place, Shape
 from gpu.compiler.ir.graph_node import place
-from gpu.core.dtype import DType, PyScalar, check_fits, dtypes, promote, promote_scalar, to_dtype
+from gpu.core.dtype import DType, PyScalar, dtypes, promote, to_dtype
 from gpu.core.errors import (
     DeviceMismatch,
     InvalidType,
     ShapeError,
     Unsupported,
 )
+from gpu.core.scalars import check_fits, promote_scalar
 from gpu.runtime.buffer import Buffer, own_copy
 from gpu.runtime.device import Device
 from gpu.runtime.execute import Counters, realize, storage

@@ -8,8 +8,9 @@ from typing import Any, Self
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import dimension, is_symbolic
 from gpu.compiler.ir.graph import Node, Shape
-from gpu.core.dtype import DType, PyScalar, check_fits, dtypes, promote, to_dtype
+from gpu.core.dtype import DType, PyScalar, dtypes, promote, to_dtype
 from gpu.core.errors import InvalidType, InvalidValue, ShapeError
+from gpu.core.scalars import check_fits
 from gpu.runtime.device import Device
 from gpu.tensor.arguments import check_number, integer, shape_of, size_of
 from gpu.tensor.operands import Operands

@@ -6,7 +6,8 @@ from typing import Self
 
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Node
-from gpu.core.dtype import PyScalar, check_fits, dtype_named, dtypes
+from gpu.core.dtype import PyScalar, dtype_named, dtypes
+from gpu.core.scalars import check_fits
 from gpu.tensor.arguments import Operand
 from gpu.tensor.base import TensorBase
 
