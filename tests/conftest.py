@@ -38,7 +38,9 @@ for _name in ("GPU_CACHE_DIR", "GPU_VERIFY"):
 os.environ["CACHE_DIR"] = _CACHE_DIR
 os.environ["VERIFY"] = "1"
 # Tests and their children compute on the CPU unless they say otherwise, whatever the machine has.
-os.environ.setdefault("DEV", "CPU")
+_SELECTING = ("DEV", "CPU", "AMD", "NV", "QCOM", "METAL", "CUDA", "CL", "WEBGPU")
+if not any(os.environ.get(prefix + name) for name in _SELECTING for prefix in ("", "GPU_")):
+    os.environ["DEV"] = "CPU"
 
 # `tools` is no part of an installed package: made importable by its path.
 if "tools" not in sys.modules:
