@@ -37,6 +37,8 @@ for _name in ("GPU_CACHE_DIR", "GPU_VERIFY"):
     os.environ.pop(_name, None)
 os.environ["CACHE_DIR"] = _CACHE_DIR
 os.environ["VERIFY"] = "1"
+# Tests and their children compute on the CPU unless they say otherwise, whatever the machine has.
+os.environ.setdefault("DEV", "CPU")
 
 # `tools` is no part of an installed package: made importable by its path.
 if "tools" not in sys.modules:
@@ -206,6 +208,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def _required(config: pytest.Config) -> set[str]:
     return {name for name in config.getoption("--require").split(",") if name}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_gpu_of_the_machine() -> Iterator[None]:
+    """Where a test unsets DEV, the default device is the CPU still."""
+    from gpu.runtime import default
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            default, "_machines_own", lambda: default.Choice("CPU", "tests look for none")
+        )
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")
