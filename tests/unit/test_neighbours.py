@@ -228,6 +228,52 @@ def test_conditions_on_which_neighbours_do_not_agree_stay() -> None:
     assert masks == {"-jo >= 0", "jo - 1 >= 0"}
 
 
+# Elements of several places side by side: channels, parts of complex numbers.
+
+CHANNELS = """kernel channels(out: {t}[{size}] global, x: {t}[{most}] global)
+  loop c serial {c}
+    loop j serial {n}
+      out[{to}] = x[{at}]
+"""
+
+
+def channels(c: int, n: int, t: str = "f32", first: int = 0, apart: bool = True) -> K.Kernel:
+    """Channels of n pixels taken apart, or put together, from an element of x on."""
+    near, far = f"{c}*j + c", f"{n}*c + j"
+    to, at = (far, f"{near} + {first}") if apart else (near, f"{far} + {first}")
+    return parse_kernel(
+        CHANNELS.format(c=c, n=n, t=t, size=c * n, most=c * n + first, to=to, at=at)
+    )
+
+
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize(
+    ("c", "n", "t", "first", "lanes"),
+    [(3, LARGE, "f32", 0, 4), (2, LARGE, "f16", 0, 8), (3, LARGE, "u8", 0, 8),
+     (4, LARGE, "f64", 0, 2), (3, LARGE, "f32", 2, 2), (3, LARGE + 1, "f32", 0, 1)],
+)  # fmt: skip
+def test_a_thread_has_all_channels_of_its_pixels(
+    apart: bool, c: int, n: int, t: str, first: int, lanes: int
+) -> None:
+    program = lowered(channels(c, n, t, first, apart))
+    assert set(moved(program, "load")) == set(moved(program, "store")) == {lanes}
+
+
+@given(
+    st.integers(2, 5), st.integers(1, 40), st.sampled_from([1, 2, 1024]), st.integers(0, 4),
+    st.booleans(), st.sampled_from([GPU, BLOCKS]),
+)  # fmt: skip
+@settings(max_examples=25, deadline=None)
+def test_any_channels(
+    c: int, pixels: int, scale: int, first: int, apart: bool, target: Target
+) -> None:
+    n = pixels * scale
+    x, out = random(c * n + first), np.zeros(c * n, np.float32)
+    interpret_linear(lowered(channels(c, n, "f32", first, apart), target), [out, x])
+    shape = (n, c) if apart else (c, n)
+    np.testing.assert_array_equal(out, x[first:].reshape(shape).T.ravel())
+
+
 # Accesses that become one.
 
 

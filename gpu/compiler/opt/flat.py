@@ -6,13 +6,14 @@ are one access (`gpu/compiler/opt/neighbours.py`).
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
-from gpu.compiler.opt.neighbours import conditioned, neighbours
+from gpu.compiler.opt.neighbours import conditioned, neighbours, packed
 from gpu.compiler.opt.opts import Agree, Bind, Opt, Reorder, Split
 from gpu.compiler.opt.shape import Leaf, leaves, outer_nest, scattered
 from gpu.compiler.opt.tree import IllegalOpt, walk
@@ -29,6 +30,8 @@ MANY: Final = 4
 # The same where several of them lie side by side.
 SIDE_BY_SIDE: Final = 8
 PLENTY: Final = 1 << 20
+# Iterations of a loop that a thread does all of, where they lie side by side.
+FEW: Final = range(2, 5)
 # Updates of a reduction: a start, a step, and what is written.
 LIGHT: Final = 3
 
@@ -54,23 +57,71 @@ def flat(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     if not nest:
         raise IllegalOpt("there are no independent loops outside")
     yield from (Bind(loop.var.name, "grid") for loop in nest)
-    order = sorted(nest, key=lambda loop: (cost(found, loop.var), -nest.index(loop)))
-    variables = {loop.var.name: loop.var for loop in order}
-    simple, near = all(len(leaf.loops) == len(nest) for leaf in found), order[0].var
-    light = simple or _is_light(found, len(nest))
-    side, beside = _side(found, nest, near, target) if light else 1, list[str]()
+    simple, own = all(len(leaf.loops) == len(nest) for leaf in found), _own(found, nest, target)
+    near, side = own.near, own.side
     if side > 1:
         yield from side_by_side([leaf.update for leaf in found], near, side)
-        beside = [f"{near.name}i"]
-        variables[near.name] = Var(f"{near.name}o", 0, near.extent // side - 1)
-    parts, steps = _Parts([], [], []), _steps(nest, target, simple, side)
-    yield from _dealt(list(variables.values()), _small_block(nest, target), steps, parts)
-    names = [variables[loop.var.name].name for loop in nest]
+    yield from (Bind(var.name, "unroll") for var in own.whole)
+    dealt = {v.name: v for v in own.order}
+    if side > 1:
+        dealt[near.name] = Var(f"{near.name}o", 0, near.extent // side - 1)
+    parts, steps = _Parts([], [], []), _steps(nest, target, simple, own.elements)
+    yield from _dealt(list(dealt.values()), _small_block(nest, target), steps, parts)
+    names = [dealt[loop.var.name].name for loop in nest if loop.var.name in dealt]
     kept = [name for name in names if name in parts.blocks]
     made = [name for name in parts.blocks if name not in kept]
+    beside = (*((f"{near.name}i",) if side > 1 else ()), *(var.name for var in own.whole))
     yield Reorder((*kept, *made, *parts.threads, *parts.each, *beside))
     yield from (Bind(name, "thread") for name in parts.threads)
     yield from (Bind(name, "unroll" if steps <= MANY else "serial") for name in parts.each)
+
+
+class _Own(NamedTuple):
+    """What a thread has that lies together.
+
+    Attributes:
+        order: variables of loops that are dealt out, the one of neighbours first.
+        side: neighbours along it.
+        whole: variables of short loops that are all its own.
+    """
+
+    order: tuple[Var, ...]
+    side: int
+    whole: tuple[Var, ...] = ()
+
+    @property
+    def near(self) -> Var:
+        """The variable along which neighbours are."""
+        return self.order[0]
+
+    @property
+    def elements(self) -> int:
+        """Elements of a thread."""
+        return math.prod(var.extent for var in self.whole) * self.side
+
+
+def _own(found: Sequence[Leaf], nest: Sequence[K.Loop], target: Target) -> _Own:
+    """How elements come to threads: neighbours where they make fewer accesses."""
+    ordered = sorted(nest, key=lambda loop: (cost(found, loop.var), -nest.index(loop)))
+    order = tuple(loop.var for loop in ordered)
+    simple = all(len(leaf.loops) == len(nest) for leaf in found)
+    if target.access_bytes and simple:
+        for near, few in itertools.permutations(order, 2):
+            if few.extent in FEW and (side := _packed(found, near, few, nest, target)) > 1:
+                rest = (var for var in order if var not in (near, few))
+                return _Own((near, *rest), side, (few,))
+    light = simple or _is_light(found, len(nest))
+    return _Own(order, _side(found, nest, order[0], target) if light else 1)
+
+
+def _packed(
+    found: Sequence[Leaf], near: Var, few: Var, nest: Sequence[K.Loop], target: Target
+) -> int:
+    """Neighbours along `near` of a thread that does all of `few`, where threads are left."""
+    if near.stop is not None or few.stop is not None or near.lo:
+        return 1
+    side = min(packed([leaf.update for leaf in found], near, few, target), SIDE_BY_SIDE)
+    return worthwhile(side, math.prod(loop.var.extent for loop in nest) // few.extent)
 
 
 def _is_light(found: Sequence[Leaf], depth: int) -> bool:

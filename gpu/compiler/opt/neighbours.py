@@ -43,8 +43,7 @@ def neighbours(walked: Iterable[tuple[K.Update, Var]], target: Target) -> int:
             rest = index - var * step
             if var in rest.vars or step not in (0, 1) or buf.image:
                 return 1
-            while most > 1 and not all(all_alike(c, var, most) for c in mask.constraints):
-                most //= 2
+            most = _agreeing(mask, var, most)
             if step == 1:
                 sizes.append(buf.dtype.itemsize)
                 most = aligned(index, var, most)
@@ -52,6 +51,36 @@ def neighbours(walked: Iterable[tuple[K.Update, Var]], target: Target) -> int:
     if not sizes:
         return 1
     return min(most, max(_fitting(min(sizes), max(sizes), target), 1))
+
+
+def packed(updates: Iterable[K.Update], var: Var, few: Var, target: Target) -> int:
+    """How many neighbours along `var` a thread should have that does all iterations of `few`.
+
+    So it is where some access has these side by side for each of those, as channels of a pixel or
+    parts of a complex number are, and each other one walks along `var`, or stays. 1 where not.
+    """
+    most, packs = math.gcd(target.access_bytes, var.extent), False
+    for update in updates:
+        for buf, index, mask in _in_memory(update):
+            step, unit = index.coeff(var), index.coeff(few)
+            rest = index - var * step - few * unit
+            if rest.vars & {var, few} or buf.image:
+                return 1
+            most = math.gcd(_agreeing(mask, var, most), target.access_bytes // buf.dtype.itemsize)
+            if (step, unit) == (few.extent, 1):
+                most, packs = math.gcd(most, rest.gcd()), True
+            elif step == 1:
+                most = aligned(index, var, most)
+            elif step:
+                return 1
+    return most if packs else 1
+
+
+def _agreeing(mask: Mask, var: Var, most: int) -> int:
+    """Up to `most` neighbours along a variable that all satisfy a condition, or do not."""
+    while most > 1 and not all(all_alike(c, var, most) for c in mask.constraints):
+        most //= 2
+    return most
 
 
 def aligned(index: Expr, var: Var, most: int) -> int:
