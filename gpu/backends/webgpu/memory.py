@@ -12,6 +12,7 @@ import numpy as np
 from gpu.autogen import webgpu as api
 from gpu.backends.webgpu.commands import Commands, Staging
 from gpu.backends.webgpu.texture import Texture
+from gpu.core.arguments import host_bytes
 from gpu.core.available import check_memory
 from gpu.core.errors import DeviceLost, OutOfMemory
 from gpu.runtime.allocator import LRUAllocator
@@ -113,7 +114,7 @@ class WebGPUAllocator(LRUAllocator[Memory]):
         """Copies bytes from the host; what was launched before it still sees the old ones."""
         commands = self._commands()
         handle = on_device(memory, commands).handle
-        source = np.frombuffer(data, np.uint8)
+        source = np.frombuffer(host_bytes(data, "data"), np.uint8)
         whole = source.size - source.size % _WORD
         with commands.lock:  # or another thread's launch would copy what is there to a texture
             memory.version += 1
@@ -129,7 +130,7 @@ class WebGPUAllocator(LRUAllocator[Memory]):
         """Copies bytes to the host after all work launched so far. Raises what that work raised."""
         commands = self._commands()
         handle = on_device(memory, commands).handle
-        target = np.frombuffer(data, np.uint8)
+        target = np.frombuffer(host_bytes(data, "data", writable=True), np.uint8)
         for start in range(0, target.size, _PART):
             part = target[start : start + _PART]
             size = -(-part.size // _WORD) * _WORD

@@ -13,7 +13,7 @@ from gpu.backends.webgpu.connection import Connection, info_for
 from gpu.backends.webgpu.library import text_of, view
 from gpu.backends.webgpu.memory import Memory, on_device
 from gpu.core.errors import CompileError, DeviceError, InvalidValue, OutOfMemory
-from gpu.runtime.program import Program
+from gpu.runtime.program import Program, check_memory_of, check_values
 
 _KEPT_GROUPS: Final = 256
 _INT_BYTES: Final = 4
@@ -267,8 +267,10 @@ class WebGPUProgram(Program):
 
         Returns at once, or with `wait` the seconds it took when it is done: by the device's clock
         where it has one, else by the host's. Raises InvalidValue for a wrong number of buffers,
-        DeviceLost, DeviceError.
+        InvalidType, DeviceLost, DeviceError.
         """
+        check_memory_of(self.name, bufs, Memory)
+        vals = check_values(self.name, vals)
         wanted = len(self.layout.written)
         if len(bufs) != wanted or len(vals) != self.layout.vals:
             raise InvalidValue(

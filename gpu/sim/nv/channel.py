@@ -256,7 +256,7 @@ class Channel(Resource):
         if subchannel not in _ENGINE_SUBCHANNELS:
             raise class_error(f"SET_OBJECT {value:#x} on the software subchannel {subchannel}")
         found = [c for c in self.children if isinstance(c, EngineObject) and c.number == number]
-        if number not in (chip.compute, chip.copy) or not found:
+        if not found:
             raise class_error(f"SET_OBJECT of class {number:#x}, which {self} has no object of")
         graphics = self.group.runlist == 0
         if graphics and (number == chip.copy) != (subchannel == _COPY_SUBCHANNEL):

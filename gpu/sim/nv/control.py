@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from gpu.sim.nv.rm import ResourceManager
     from gpu.sim.process import SimProcess
 
-VERSION: Final = "580.142"
 _MAX_ATTACHED: Final = 32
 _SM_CALL: Final = 100  # NV83DE_CTRL_DEBUG_MAX_SMS_PER_CALL
 _SM_STATE: Final = 48
@@ -82,9 +81,10 @@ def control(rm: ResourceManager, file: RmFile, process: SimProcess, args: Record
     number, address, size = args["cmd"], args["params"], args["paramsSize"]
     check(args["hClient"] in rm.clients, Status.INVALID_CLIENT, f"client {args['hClient']:#x}")
     command = COMMANDS.get(number)
-    exported = command is not None and number >> 16 in RULES and size != command.layout.size
+    layout = rm.branch.layout(command.layout) if command else None
+    exported = layout is not None and number >> 16 in RULES and size != layout.size
     paired = bool(size) == bool(address) and not exported
-    wanted = f"{command.layout.size}" if command else "as many as it has"
+    wanted = f"{layout.size}" if layout else "as many as it has"
     what = f"command {number:#x}: {size} bytes of parameters at {address:#x}; {wanted}"
     check(paired, Status.INVALID_ARGUMENT, what)
     try:
@@ -93,12 +93,12 @@ def control(rm: ResourceManager, file: RmFile, process: SimProcess, args: Record
         raise RmError(Status.INVALID_ADDRESS, str(error)) from error
     client = rm.client(file, args["hClient"])
     target = client.find(args["hObject"])
-    if command is None or target.kind not in command.kinds:
+    if command is None or layout is None or target.kind not in command.kinds:
         if command is None:
             rm.debug.note(f"RM command {number:#x} is not modelled")
         raise RmError(Status.NOT_SUPPORTED, f"{target} has no command {number:#x}")
-    check(size == command.layout.size, Status.INVALID_PARAM_STRUCT, what)
-    params = command.layout.parse(data)
+    check(size == layout.size, Status.INVALID_PARAM_STRUCT, what)
+    params = layout.parse(data)
     command.handler(Call(rm, target, params, process.user))
     process.user.write(address, params.data)
 
@@ -107,7 +107,10 @@ def control(rm: ResourceManager, file: RmFile, process: SimProcess, args: Record
 
 
 def _build_version(call: Call) -> None:
-    text = {"driver": VERSION, "version": VERSION, "branch": "r580_00", "title": "Open Kernel"}
+    branch = call.rm.branch
+    text = {"driver": branch.version, "version": branch.version, "title": "Open Kernel"}
+    if "branch" in call.params.layout.fields:
+        text["branch"] = f"r{branch.number}_00"
     for name, value in text.items():
         call.params.put(name, value.encode())
 
@@ -216,7 +219,7 @@ def _pce_mask(call: Call) -> None:
 
 
 def _all_caps(call: Call) -> None:
-    table = bytearray(128)
+    table = bytearray(len(call.params.raw("caps")))
     for unit in call.gpu.chip.copy_engines:
         table[2 * unit.index] = unit.caps
         call.params["present"] |= 1 << unit.index

@@ -250,7 +250,7 @@ def _register(file: RmFile, process: SimProcess, args: Record) -> None:
 
 def _check_version(file: RmFile, process: SimProcess, args: Record) -> None:
     """RmPerformVersionCheck; a relaxed comparison ends at the first point."""
-    given, own = args.raw("versionString").split(b"\0")[0], control.VERSION.encode()
+    given, own = args.raw("versionString").split(b"\0")[0], file.rm.branch.version.encode()
     args["reply"] = _REPLY_RECOGNIZED
     relaxed = args["cmd"] == _VERSION_RELAXED
     same = given == own or (relaxed and given.split(b".")[0] == own.split(b".")[0])

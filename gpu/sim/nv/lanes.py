@@ -22,6 +22,7 @@ from gpu.sim.isa.ptx.faults import WarpFault
 from gpu.sim.isa.ptx.program import Program
 from gpu.sim.isa.ptx.run import Grid
 from gpu.sim.isa.ptx.warps import GridShape
+from gpu.sim.nv.bank0 import check_words, words_at
 from gpu.sim.nv.errors import graphics
 from gpu.sim.nv.lanememory import LaneMemory
 from gpu.sim.nv.launch import KernelFault, KernelMemory, Launch, RunningKernel
@@ -100,10 +101,11 @@ class PtxExecutor:
                 are in bank 2 on sm_80 to sm_89, so kernels that differ in them have one code.
 
         Raises PtxError for a text that is not understood or lacks the kernel, InvalidValue where
-        there is no code.
+        there is no code, Unsupported for parameters that begin elsewhere.
         """
         if not code:
             raise InvalidValue(f"the machine code of {kernel!r} is empty")
+        words_at(parameters)
         with self._learning:
             self._learn(code, kernel, ptx, parameters, dict(constants or {}))
 
@@ -176,6 +178,7 @@ class _Running:
         parameters = b""
         if program.parameter_bytes:
             parameters = memory.constant(0, kernel.parameters, program.parameter_bytes)
+        check_words(words_at(kernel.parameters), program, launch, memory)
         self._launch = launch
         shape = GridShape(
             grid=launch.grid,
@@ -186,6 +189,7 @@ class _Running:
             shared_window=launch.shared_window,
             shared_window_size=memory.window_size,
             local_window=launch.local_window,
+            barriers=launch.barriers,
         )
         data = kernel.module.data
         flags = layout.READ | layout.WRITE | layout.ATOMIC

@@ -93,6 +93,10 @@ MEMORY: Final = Layout(
     " zcullCovg@40 rangeLo@48:8 rangeHi@56:8 size@64:8 alignment@72:8 offset@80:8 limit@88:8"
     " address@96:8 ctagOffset@104 hVASpace@108 internalflags@112 tag@116 numaNode@120",
 )
+MEMORY_VIRTUAL: Final = Layout(
+    "NV_MEMORY_VIRTUAL_ALLOCATION_PARAMS", 24, "offset@0:8 limit@8:8 hVASpace@16"
+)
+OS_DESCRIPTOR: Final = Layout("NV_OS_DESC_MEMORY_ALLOCATION_PARAMS", 40, "")
 VASPACE: Final = Layout(
     "NV_VASPACE_ALLOCATION_PARAMETERS",
     56,

@@ -62,11 +62,10 @@ class Resource:
 
     @property
     def gpu(self) -> NvGpu:
-        """The GPU whose device it is under. Raises RmError(INVALID_OBJECT)."""
-        for ancestor in self.ancestors():
-            if isinstance(ancestor, Device):
-                return ancestor.device_gpu
-        raise RmError(Status.INVALID_OBJECT, f"{self} belongs to no GPU")
+        """The GPU whose device it is under; clients are under none."""
+        devices = [each for each in self.ancestors() if isinstance(each, Device)]
+        assert devices, f"{self} belongs to no GPU"
+        return devices[0].device_gpu
 
 
 class Client(Resource):

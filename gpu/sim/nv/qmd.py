@@ -132,7 +132,7 @@ class Qmd:
             self.either("GRID_HEIGHT", "CTA_RASTER_HEIGHT"),
             self.either("GRID_DEPTH", "CTA_RASTER_DEPTH"),
         )
-        if not all(grid) or grid.x >= 1 << 31 or max(grid.y, grid.z) > 65535:
+        if not all(grid) or grid.x >= 1 << 31:  # the others have 16 bits
             raise graphics(f"a grid of {tuple(grid)} blocks; from 1 to 2^31 - 1, 65535, 65535")
         block = Size3(*(self.get(f"CTA_THREAD_DIMENSION{i}") for i in range(3)))
         if not all(block) or block.volume > 1024 or block.z > 64:

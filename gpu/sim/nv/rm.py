@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 from gpu.core.bits import align_up
 from gpu.sim.kernel import CallerMemory, SysError
 from gpu.sim.nv import construct
+from gpu.sim.nv.branches import Branch
 from gpu.sim.nv.classes import (
     EVENT_CLASSES,
     NOT_MODELLED,
-    OS_DESCRIPTOR,
     OS_EVENT,
     ROOT_CLASSES,
     RULES,
@@ -36,6 +36,7 @@ from gpu.sim.nv.objects import (
     VaSpace,
 )
 from gpu.sim.nv.peers import PeerPairs
+from gpu.sim.nv.request import Request
 from gpu.sim.nv.status import RmError, Status, check
 from gpu.sim.physical import PAGE, Extent, Pool
 from gpu.sim.record import DebugChannel
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 _FIRST_CLIENT: Final = 0xC1D0_0001
 _FIRST_OBJECT: Final = 0xCAF0_0000
+_FIRMWARE_HANDLES: Final = range(0xC9F0_0000, 0xC9F8_0000)  # rmapi/client.c, rmclientConstruct
 _LINEAR_BASE: Final = 0x7000_0000_0000  # addresses that RM_MAP_MEMORY answers with; never mapped
 _SHARE_TYPES: Final = 8
 _BAR1_GRANULE: Final = 64 << 10
@@ -76,12 +78,14 @@ class ResourceManager:
     Attributes:
         clients: of all processes, by handle.
         gpus: in the order of their device instances.
+        branch: of the driver.
         os_events: files that ALLOC_OS_EVENT told of, by client and descriptor.
         peers: pairs of GPUs that reach each other's memory.
     """
 
-    def __init__(self, gpus: list[NvGpu], debug: DebugChannel, pcie_peers: bool):
+    def __init__(self, gpus: list[NvGpu], debug: DebugChannel, pcie_peers: bool, branch: Branch):
         self.gpus = gpus
+        self.branch = branch
         self.debug = debug
         self.peers = PeerPairs(pcie_peers)
         self.clients: dict[int, Client] = {}
@@ -124,8 +128,9 @@ class ResourceManager:
             return
         client = self.client(file, args["hRoot"])
         self._check_privilege(number)
-        parent = client.find(args["hObjectParent"])
         wanted = args["hObjectNew"]
+        self._check_not_own(client, wanted)
+        parent = client.find(args["hObjectParent"])
         if rule.parents and parent.kind not in rule.parents:
             raise RmError(
                 Status.INVALID_OBJECT_PARENT,
@@ -133,7 +138,7 @@ class ResourceManager:
             )
         handle = self._new_handle(client, wanted)
         self._check_class(number, parent, params)
-        request = construct.Request(self, file, client, parent, handle, number, params)
+        request = Request(self, file, client, parent, handle, number, params)
         made = construct.MAKERS[rule.kind](request)
         parent.children.append(made)
         client.objects[handle] = made
@@ -150,18 +155,19 @@ class ResourceManager:
             return None
         if rule.params is None:
             raise RmError(Status.INVALID_ARGUMENT, f"class {number:#x} takes no parameters")
+        layout = self.branch.layout(rule.params)
         try:
-            return rule.params.parse(user.read(address, rule.params.size))
+            return layout.parse(user.read(address, layout.size))
         except SysError as error:
             raise RmError(Status.INVALID_ADDRESS, str(error)) from error
+
+    def _check_not_own(self, client: Client, wanted: int) -> None:
+        """serverAllocResourceUnderLock: what has the client's handle has no parent."""
+        check(wanted != client.handle, Status.INVALID_OBJECT_PARENT, "the client's own handle")
 
     def _check_privilege(self, number: int) -> None:
         if number in EVENT_CLASSES and number != OS_EVENT:
             raise RmError(Status.ILLEGAL_ACTION, f"event class {number:#x} is the kernel's own")
-        if number == OS_DESCRIPTOR:
-            raise RmError(
-                Status.NOT_SUPPORTED, "OS descriptors through RM_ALLOC: not modelled, see 0x27"
-            )
 
     def _check_class(self, number: int, parent: Resource, params: Record | None) -> None:
         """resservResourceFactory: the chip must have the class."""
@@ -188,7 +194,9 @@ class ResourceManager:
                 self._next_object += 1
             self._next_object += 1
             return self._next_object - 1
-        check(wanted != client.handle, Status.INVALID_OBJECT_HANDLE, "the client's own handle")
+        own, firmware = wanted == client.handle, wanted in _FIRMWARE_HANDLES
+        check(not own, Status.INVALID_OBJECT_HANDLE, "the client's own handle")
+        check(not firmware, Status.INVALID_OBJECT_HANDLE, f"handle {wanted:#x} is the firmware's")
         taken = wanted in client.objects
         check(not taken, Status.INSERT_DUPLICATE_NAME, f"handle {wanted:#x} is taken")
         return wanted
@@ -196,6 +204,7 @@ class ResourceManager:
     def adopt(self, client: Client, parent: Resource, wanted: int) -> int:
         """A handle for an object that is not made by RM_ALLOC. Raises RmError."""
         assert parent.client is client
+        self._check_not_own(client, wanted)
         return self._new_handle(client, wanted)
 
     # Freeing.

@@ -42,10 +42,11 @@ class UvmFile(UvmSpace):
             raise SysError(errno.EBADF, "a file of UVM belongs to the process that opened it")
         if call.handler is None:
             return 0
-        size = call.layout.size
+        layout = self.world.rm.branch.layout(call.layout)
+        size = layout.size
         if len(argument) < size:
             raise SysError(errno.EFAULT, f"an argument of {len(argument)} bytes, not {size}")
-        args = call.layout.parse(ctypes.string_at(argument, size))
+        args = layout.parse(ctypes.string_at(argument, size))
         args["rmStatus"] = Status.OK
         try:
             ready = self.flags is not None or not call.needs_space
@@ -203,11 +204,11 @@ def _create_range(file: UvmSpace, args: Record) -> None:
 
 
 def _free(file: UvmSpace, args: Record) -> None:
-    base, length = span(args)
-    found = file.ranges.get(base)
-    good = found is not None and found.size == length and not found.channel
-    check(good, Status.INVALID_ADDRESS, f"no external range of {length:#x} bytes at {base:#x}")
-    assert found is not None
+    """uvm_api_free; from branch 590 on the range is found by its base alone."""
+    found = file.ranges.get(args["base"])
+    sized = "length" in args.layout.fields
+    if found is None or found.channel or (sized and found.size != args["length"]):
+        raise RmError(Status.INVALID_ADDRESS, f"no external range is of {args}")
     file.drop_range(found)
 
 

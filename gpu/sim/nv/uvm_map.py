@@ -16,7 +16,6 @@ from gpu.sim.nv.uvm import External, GpuSpace, Range, UvmSpace
 from gpu.sim.translate import Mapping
 
 _PAGE: Final = 4096
-_MAX_GPUS: Final = 256
 _MAPPING_TYPES: Final = 4
 _READ_ONLY: Final = 3
 _CACHING_TYPES: Final = 3
@@ -34,11 +33,10 @@ def span(args: Record) -> tuple[int, int]:
 def map_memory(file: UvmSpace, args: Record) -> None:
     """uvm_map_external_allocation; what fails on a later GPU undoes the earlier ones."""
     base, length = span(args)
-    count = args["count"]
-    check(0 < count <= _MAX_GPUS, Status.INVALID_ARGUMENT, f"{count} GPUs")
-    found = _external(file, base, length)
+    count, table = args["count"], args.raw("attributes")
     size = layouts.UVM_ATTRIBUTES.size
-    table = args.raw("attributes")
+    check(0 < count <= len(table) // size, Status.INVALID_ARGUMENT, f"{count} GPUs")
+    found = _external(file, base, length)
     made: list[External] = []
     try:
         for i in range(count):

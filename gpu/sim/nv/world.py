@@ -19,10 +19,10 @@ from typing import Final
 from gpu.sim.faults import FaultPlan
 from gpu.sim.kernel import SysError
 from gpu.sim.machine import Machine
+from gpu.sim.nv.branches import find_branch
 from gpu.sim.nv.caches import Mode
 from gpu.sim.nv.channel import Channel
 from gpu.sim.nv.chips import find_chip
-from gpu.sim.nv.control import VERSION
 from gpu.sim.nv.files import RmFile
 from gpu.sim.nv.gpu import NvGpu
 from gpu.sim.nv.launch import KernelExecutor, NoExecutor
@@ -72,6 +72,7 @@ class NvSimWorld(Machine):
         coherence: what caches do; see `gpu.sim.nv.caches`.
         executor: runs kernels; without one a launch is an error.
         pcie_peers: whether GPUs of one chip reach each other's memory; see `gpu.sim.nv.peers`.
+        branch: of the kernel driver, as `gpu.sim.nv.branches` has it.
 
     Attributes: those of `Machine`, and
         gpus, rm: for tests.
@@ -89,13 +90,16 @@ class NvSimWorld(Machine):
         coherence: Mode = "check",
         executor: KernelExecutor | None = None,
         pcie_peers: bool = True,
+        branch: int = 580,
     ):
         super().__init__(seed, plan, _HOST_MEMORY)
         parts = (self._host, self.clock, self.debug, self.rng, plan, self.counts, coherence)
         names = [chip] if isinstance(chip, str) else list(chip)
-        runner = executor or NoExecutor()
+        runner, driver = executor or NoExecutor(), find_branch(branch)
+        for name in names:
+            driver.check_chip(find_chip(name))
         self.gpus = [NvGpu(find_chip(n), i, *parts, runner) for i, n in enumerate(names)]
-        self.rm = ResourceManager(self.gpus, self.debug, pcie_peers)
+        self.rm = ResourceManager(self.gpus, self.debug, pcie_peers, driver)
         self._spaces: list[UvmSpace] = []
         self._add_files()
 
@@ -134,12 +138,13 @@ class NvSimWorld(Machine):
         self._spaces.remove(space)
 
     def _add_files(self) -> None:
+        version = self.rm.branch.version
         text = (
-            f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {VERSION}  Release Build\n"
+            f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release Build\n"
             "GCC version:  gcc version 12.2.0\n"
         )
         self.tree.add("/proc/driver/nvidia/version", text)
-        self.tree.add("/sys/module/nvidia/version", f"{VERSION}\n")
+        self.tree.add("/sys/module/nvidia/version", f"{version}\n")
         devices = "Character devices:\n195 nvidia\n195 nvidiactl\n511 nvidia-uvm\n"
         self.tree.add("/proc/devices", devices)
         nodes: dict[str, Callable[[SimProcess], SimFile]] = {

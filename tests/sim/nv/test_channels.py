@@ -214,6 +214,12 @@ def test_where_a_pushbuffer_is_cut_does_not_matter(cuts: set[int], seed: int) ->
     world.close()
 
 
+def without_object(user: RawNv) -> list[int]:
+    """SET_OBJECT of a class whose object is gone."""
+    assert user.free(user.objects["copy"]) == OK
+    return inc(4, 0, COPY[user.chip])
+
+
 BAD: dict[str, tuple[int, Callable[[RawNv], list[int]]]] = {
     "unknown opcode": (32, lambda u: [2 << 29 | 1 << 16, 0]),
     "reserved header bit": (32, lambda u: [1 << 29 | 1 << 16 | 1 << 12, 0]),
@@ -222,11 +228,21 @@ BAD: dict[str, tuple[int, Callable[[RawNv], list[int]]]] = {
     "misaligned release": (32, lambda u: release(u.buffer().va + 2, 1)),
     "misaligned time stamp": (32, lambda u: release(u.buffer().va + 8, 1, stamp=True)),
     "unknown semaphore bits": (32, lambda u: inc(0, 0x6C, 1 << 8)),
+    "semaphore reduction": (32, lambda u: [*release(u.buffer().va, 1)[:-1], 6]),
+    "semaphore operation 7": (32, lambda u: [*release(u.buffer().va, 1)[:-1], 7]),
+    "semaphore beyond 57 bits": (32, lambda u: release(1 << 57, 1)),
+    "misaligned acquire": (32, lambda u: acquire(u.buffer().va + 1, 1)),
+    "misaligned release of 64 bits": (
+        32,
+        lambda u: [*release(u.buffer().va + 4, 1)[:-1], 1 | 1 << 24],
+    ),
     "unknown memory operation": (32, lambda u: inc(0, 0x34, 3 << 27)),
     "release to nowhere": (31, lambda u: release(0x1_0000, 1)),
     "acquire from nowhere": (31, lambda u: acquire(0x1_0000, 1)),
     "method before SET_OBJECT": (69, lambda u: inc(1, 0x100, 0)),
     "object that the channel has not": (69, lambda u: inc(1, 0, 0xA140)),
+    "object that was freed": (69, without_object),
+    "launch of the copy engine before SET_OBJECT": (69, lambda u: inc(4, 0x300, 0x182)),
     "object of another chip": (69, lambda u: inc(1, 0, 0xC6C0)),
     "software subchannel": (69, lambda u: inc(5, 0, COMPUTE[u.chip])),
     "copy on a subchannel of graphics": (69, lambda u: inc(1, 0, COPY[u.chip])),
@@ -257,6 +273,7 @@ ENTRIES: dict[str, tuple[int, Callable[[Ring], int]]] = {
     "unknown opcode": (32, lambda r: 9 << 32),
     "conditional": (32, lambda r: r.entry([0]) | 1),
     "reserved bit": (32, lambda r: r.entry([0]) | 1 << 40),
+    "reserved bit of the address": (32, lambda r: r.entry([0]) | 2),
     "beyond 40 bits": (31, lambda r: 0xFF_FFFF_F000 | 1 << 42),
     "longer than what is mapped": (31, lambda r: r.memory.va | 0x1FFFFF << 42),
 }

@@ -11,6 +11,7 @@ import pytest
 from sim.nv.numbers import (
     COPY0,
     GRAPHICS,
+    INVALID_ADDRESS,
     INVALID_ARGUMENT,
     INVALID_CLIENT,
     INVALID_STATE,
@@ -77,6 +78,22 @@ CONTROLS: dict[str, tuple[int, Case]] = {
         INVALID_ARGUMENT,
         lambda u: u.control(u.subdevice, 0x20801201, bytearray(32)),
     ),
+    "GR infos of which there are none": (
+        INVALID_ARGUMENT,
+        lambda u: u.control(u.subdevice, 0x20801201, pack(32, ("Q", 8, _gr_infos(1)[2]))),
+    ),
+    "GR infos that are nowhere": (
+        INVALID_ARGUMENT,
+        lambda u: u.control(u.subdevice, 0x20801201, pack(32, ("I", 0, 1))),
+    ),
+    "more GR infos than there are": (
+        INVALID_ARGUMENT,
+        lambda u: u.control(u.subdevice, 0x20801201, _gr_infos(*range(0x39), 0, 0)[0]),
+    ),
+    "parameters that cannot be read": (
+        INVALID_ADDRESS,
+        lambda u: _control_at(u, 0x1000),
+    ),
     "a GR info beyond the last": (
         INVALID_ARGUMENT,
         lambda u: u.control(u.subdevice, 0x20801201, _gr_infos(0x3A)[0]),
@@ -90,16 +107,23 @@ def _control_of(user: RawNv, client: int, target: int) -> int:
     return int(struct.unpack_from("<I", data, 28)[0])
 
 
+def _control_at(user: RawNv, address: int) -> int:
+    fields = (("I", 0, user.client), ("I", 4, user.client), ("I", 8, 0x205))
+    data = pack(32, *fields, ("Q", 16, address), ("I", 24, 32))
+    user.escape(0x2A, data)
+    return int(struct.unpack_from("<I", data, 28)[0])
+
+
 _KEEP: list[object] = []  # what the model reads by address
 
 
-def _gr_infos(*indices: int) -> tuple[bytearray, memoryview]:
+def _gr_infos(*indices: int) -> tuple[bytearray, memoryview, int]:
     table = (ctypes.c_uint32 * (2 * len(indices)))()
     for i, index in enumerate(indices):
         table[2 * i] = index
     _KEEP.append(table)
     params = pack(32, ("I", 0, len(indices)), ("Q", 8, ctypes.addressof(table)))
-    return params, memoryview(table).cast("B").cast("I")
+    return params, memoryview(table).cast("B").cast("I"), ctypes.addressof(table)
 
 
 @pytest.mark.parametrize("name", CONTROLS)
@@ -122,7 +146,7 @@ def test_binding_a_channel_to_an_engine(user: RawNv) -> None:
 
 def test_what_a_gpu_tells(each: RawNv) -> None:
     chip = each.gpu.chip
-    params, table = _gr_infos(0x0C, 0x0D, 0x14, 0x17, 0x20)
+    params, table, _ = _gr_infos(0x0C, 0x0D, 0x14, 0x17, 0x20)
     assert each.control(each.subdevice, 0x20801201, params) == OK
     told = list(table)[1::2]
     assert told == [chip.sm_version, chip.warps, chip.litter_gpcs, chip.litter_tpcs, 2]

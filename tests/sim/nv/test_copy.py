@@ -122,6 +122,22 @@ def test_an_engine_without_a_way_to_system_memory(user: RawNv, way: tuple[int, i
     assert all("system memory" in each for each in user.violations)
 
 
+@pytest.mark.parametrize("what", ["fill", "swizzle from it", "semaphore"])
+def test_all_that_an_engine_does_needs_its_way(user: RawNv, what: str) -> None:
+    chip = user.gpu.chip
+    units = tuple(replace(unit, caps=unit.caps & ~SYSMEM) for unit in chip.copy_engines)
+    user.gpu.chip = replace(chip, copy_engines=units)
+    near, far = user.buffer(local=True), user.buffer()
+    words = {
+        "fill": remap(near.va, far.va, 4 | 3 << 16),
+        "swizzle from it": remap(far.va, near.va, 0 | 3 << 16),
+        "semaphore": inc(4, 0x240, *halves(far.va), 1) + inc(4, 0x300, 1 << 3),
+    }[what]
+    user.ring.submit(*inc(4, 0, COPY[user.chip]), *words)
+    user.run()
+    assert user.ring.error()[0] == 39 and "system memory" in user.violations[0]
+
+
 def remap(source: int, target: int, components: int) -> list[int]:
     return inc(4, 0x708, components) + copy(source, target, 4, PLAIN | 1 << 10)
 
@@ -144,6 +160,18 @@ WRONG: dict[str, tuple[int, Bad]] = {
         39,
         lambda a, b: inc(4, 0x240, *halves(b + 4), 1) + inc(4, 0x300, 2 << 3),
     ),
+    "component that there is not": (39, lambda a, b: remap(a, b, 7 | 3 << 16)),
+    "a copy type": (39, lambda a, b: copy(a, b, 4, PLAIN | 1 << 20)),
+    "scrubbing": (39, lambda a, b: copy(a, b, 4, PLAIN | 1 << 23)),
+    "bit 24": (39, lambda a, b: copy(a, b, 4, PLAIN | 1 << 24)),
+    "bit 28": (39, lambda a, b: copy(a, b, 4, PLAIN | 1 << 28)),
+    "misaligned semaphore of 64 bits": (
+        39,
+        lambda a, b: inc(4, 0x240, *halves(b + 4), 1) + inc(4, 0x300, 1 << 3 | 1 << 27),
+    ),
+    "semaphore not mapped": (31, lambda a, b: inc(4, 0x240, 0, 0x1000, 1) + inc(4, 0x300, 1 << 3)),
+    "fill that ends early": (31, lambda a, b: remap(a, b + SIZE - 8, 4 | 3 << 16)),
+    "swizzle whose source ends early": (31, lambda a, b: remap(a + SIZE - 8, b, 0 | 3 << 16)),
     "more than 49 bits": (39, lambda a, b: copy(1 << 50, b, 4)),
     "source not mapped": (31, lambda a, b: copy(0x1000, b, 4)),
     "source ends early": (31, lambda a, b: copy(a + SIZE - PAGE, b, 2 * PAGE)),

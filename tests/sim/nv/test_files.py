@@ -108,6 +108,10 @@ def test_a_file_is_registered_once(opened: RawNv) -> None:
         opened.escape(201, pack(4, ("i", 0, opened.ctl)), fd)
     with fails(errno.EINVAL):  # itself
         opened.escape(201, pack(4, ("i", 0, opened.ctl)), opened.ctl)
+    linked = opened.os.open("/dev/nvidiactl", os.O_RDWR)
+    opened.escape(201, pack(4, ("i", 0, opened.ctl)), linked)
+    with fails(errno.EINVAL):  # a control file that is registered itself
+        opened.escape(201, pack(4, ("i", 0, linked)), other)
 
 
 def test_transfer_carries_large_arguments(opened: RawNv) -> None:
@@ -117,7 +121,7 @@ def test_transfer_carries_large_arguments(opened: RawNv) -> None:
     opened.escape(211, outer)
     assert bytes(inner)[8:15] == b"580.142"
     with fails(errno.EINVAL):
-        opened.escape(211, bytearray(12))
+        opened.escape(211, outer[:12])
 
 
 def vidmem(user: RawNv, size: int = 1 << 20) -> int:

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu.core.errors import InvalidValue
+from gpu.core.errors import InvalidValue, Unsupported
 from gpu.sim.isa.ptx.syntax import PtxError
 from gpu.sim.nv.caches import Mode
 from gpu.sim.nv.lanes import PtxExecutor
 from gpu.sim.nv.world import NvSimWorld
 from sim.nv.bench import BANK, PROGRAM, SCRATCH, Bench, Machine, add_one
+from sim.nv.methods import LOCAL_WINDOW
 from sim.nv.raw_nv import RawNv
 
 CODE = bytes(range(256)) * 2
@@ -60,6 +61,20 @@ L: bra L;
   st.global.u32 [%rd1], %r2;
   ret;
 }
+.visible .entry counts(.param .u64 data, .param .u32 factor)
+{
+  .reg .b32 %r<2>;
+  .reg .b64 %rd<2>;
+  ld.param.u64 %rd1, [data];
+  mov.u32 %r1, %nctaid.y;
+  st.global.u32 [%rd1], %r1;
+  ret;
+}
+.visible .entry meet(.param .u64 data, .param .u32 factor)
+{
+  bar.sync 3;
+  ret;
+}
 """
 
 
@@ -75,8 +90,19 @@ class Nv:
         self.host = self.bench.area.host
         self.host.store(PROGRAM, CODE)
         self.host.store(BANK + parameters, struct.pack("<QI", self.bench.at(SCRATCH), 3))
+        self.words_at = (0x360, 0x370, 0x2F8) if parameters == 0x380 else (0, 0xC, 0x20)
+
+    def fill(self, block: tuple[int, int, int] = (32, 1, 1), grid: int = 2) -> None:
+        """The words of bank 0 that code reads."""
+        for at, size in zip(self.words_at, (block, (grid, 1, 1)), strict=False):
+            self.host.store(BANK + at, struct.pack("<3I", *size))
+        self.host.store(BANK + self.words_at[2], struct.pack("<Q", LOCAL_WINDOW))
 
     def run(self, **fields: int) -> None:
+        self.fill((fields.get("block_x", 32), 1, 1), fields.get("grid_x", 2))
+        self.launch(**fields)
+
+    def launch(self, **fields: int) -> None:
         self.bench.run(self.bench.qmd().set(**{"bank_size": 0x500 >> 4, **fields}))
 
     def words(self, count: int) -> tuple[int, ...]:
@@ -105,6 +131,58 @@ def test_windows_lead_to_shared_and_local_memory() -> None:
     made = Nv("gh100", "local")
     made.run(block_x=1)
     assert not made.user.violations and made.words(1) == (7,)
+    made.user.world.close()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "offset"), [("scale", 0x0), ("counts", 0x10), ("local", 0x20), ("local", 0x24)]
+)
+def test_bank_0_says_what_the_launch_has(kernel: str, offset: int) -> None:
+    made = Nv("gh100", kernel)
+    made.fill()
+    word = made.host.read(BANK + offset, 4)
+    made.host.write(BANK + offset, 4, word + 1)
+    made.launch()
+    assert made.user.ring.error()[0] == 13
+    assert "of constant bank 0, the launch has" in made.user.violations[0]
+    made.user.world.close()
+
+
+def test_words_of_bank_0_that_code_does_not_read() -> None:
+    made = Nv("gh100", "scale")
+    made.fill()
+    made.host.store(BANK + 0x4, struct.pack("<5I", 9, 9, 9, 9, 9))
+    made.launch()
+    assert not made.user.violations and made.user.ring.error()[0] == 0
+    made.user.world.close()
+
+
+def test_bank_0_holds_what_code_reads() -> None:
+    made = Nv("gb202", "counts", parameters=0x380)
+    made.fill()
+    made.launch(bank_size=0x370 >> 4)
+    assert made.user.ring.error()[0] == 13 and not made.user.violations
+    assert "the bank is 0x370 bytes" in made.user.world.debug.faults[0]
+    made.user.world.close()
+
+
+@pytest.mark.parametrize(
+    ("threads", "barriers", "right"), [(64, 4, True), (64, 3, False), (32, 0, True)]
+)
+def test_a_launch_has_the_barriers_that_code_uses(threads: int, barriers: int, right: bool) -> None:
+    """A block of one warp has nothing to wait for."""
+    made = Nv("gh100", "meet")
+    made.run(block_x=threads, barriers=barriers)
+    assert made.user.ring.error()[0] == (0 if right else 13)
+    assert right or "no barrier 3" in made.user.world.debug.faults[0]
+    made.user.world.close()
+
+
+def test_a_launch_has_the_shared_memory_that_code_uses() -> None:
+    made = Nv("gh100", "local")
+    made.run(block_x=1, shared=128)
+    assert made.user.ring.error()[0] == 13
+    assert "0x100 bytes of shared memory" in made.user.world.debug.faults[0]
     made.user.world.close()
 
 
@@ -154,5 +232,7 @@ def test_what_cannot_be_learned() -> None:
     with pytest.raises(PtxError, match="line 3: what has no semantics"):
         text = ".version 8.0\n.target sm_80\n.entry k() { what.u32 %r1;\n}"
         executor.learn(CODE, "k", text, 0x210)
+    with pytest.raises(Unsupported, match="parameters at 0x200 of constant bank 0"):
+        executor.learn(CODE, "scale", PTX, 0x200)
     with pytest.raises(InvalidValue, match="workers"):
         PtxExecutor(workers=2)

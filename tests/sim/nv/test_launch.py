@@ -77,6 +77,19 @@ def test_hoppers_shared_window_is_4_gib(hopper: Bench) -> None:
     ampere.user.world.close()
 
 
+@pytest.mark.parametrize("method", [0x2A0, 0x7B0])
+def test_windows_lie_below_49_bits(hopper: Bench, method: int) -> None:
+    hopper.user.ring.submit(*inc(1, method, 1 << 17, 0))
+    hopper.run(hopper.qmd())
+    assert hopper.user.ring.error()[0] == 13 and "0x2000000000000" in hopper.user.violations[0]
+
+
+def test_local_memory_needs_its_address(hopper: Bench) -> None:
+    hopper.user.ring.submit(*inc(1, 0x2E4, 1, 0, 0xFF))
+    hopper.run(hopper.qmd().set(high=16))
+    assert hopper.user.ring.error()[0] == 13 and "at 0x0 are set" in hopper.user.violations[0]
+
+
 def test_local_memory() -> None:
     made = bench("gh100")
     need = 0x240 * 32 // 0x200 * 0x200 * 64 * 2
@@ -104,6 +117,7 @@ def test_local_memory_must_be_mapped_whole(hopper: Bench) -> None:
     "words",
     [
         inc(1, 0x2C0, 2),  # an action before SEND_PCAS_A
+        inc(1, 0x318, 0, 0),  # an inline QMD
         inc(1, 0x1B00, 0, 8, 1, 0),  # a report of four words, misaligned
         inc(1, 0x1B00, 0, 16, 1, 1),  # a report that is no release
     ],
@@ -219,10 +233,13 @@ def test_the_newer_report_semaphores(hopper: Bench) -> None:
     assert words == [7, 0, 3, 0, 8, 9] and s.host.read(24, 8) and not hopper.user.violations
 
 
-@pytest.mark.parametrize("execute", [1, 3 << 3, 1 << 6, 1 << 3 | 1 << 12])
-def test_newer_report_semaphores_that_are_refused(hopper: Bench, execute: int) -> None:
+@pytest.mark.parametrize(
+    ("execute", "offset"),
+    [(1, 0), (3 << 3, 0), (1 << 6, 0), (1 << 3 | 1 << 12, 0), (0, 8), (1 << 3, 2)],
+)
+def test_newer_report_semaphores_that_are_refused(hopper: Bench, execute: int, offset: int) -> None:
     s = hopper.user.buffer()
-    words = inc(1, 0x158, 1, 0, s.va & 0xFFFFFFFF, s.va >> 32) + inc(1, 0x168, execute)
+    words = inc(1, 0x158, 1, 0, s.va + offset & 0xFFFFFFFF, s.va >> 32) + inc(1, 0x168, execute)
     hopper.user.ring.submit(*words)
     hopper.user.run()
     assert hopper.user.ring.error()[0] == 69
@@ -250,6 +267,7 @@ INLINE: dict[str, tuple[int, Callable[[int], list[int]]]] = {
     "block linear": (69, lambda at: inline(at, 4, 1, 0, 0)),
     "reduction": (69, lambda at: inline(at, 4, 1, 0, 3)),
     "nothing": (69, lambda at: inline(at, 0, 1, 0, 1)),
+    "no lines": (69, lambda at: inline(at, 4, 0, 0, 1)),
     "odd lines": (69, lambda at: inline(at, 6, 2, 8, 1)),
     "data without a launch": (69, lambda at: inc(1, 0x1B4, 1)),
     "more data than wanted": (69, lambda at: inline(at, 4, 1, 0, 1) + inc(1, 0x1B4, 1) * 2),
@@ -277,6 +295,10 @@ def read_beyond_the_bank(launch: Launch, memory: KernelMemory) -> None:
     memory.constant(0, 1020, 8)
 
 
+def read_a_bank_that_is_not_valid(launch: Launch, memory: KernelMemory) -> None:
+    memory.constant(3, 0, 4)
+
+
 def read_the_shared_window(launch: Launch, memory: KernelMemory) -> None:
     memory.load(SHARED_WINDOW + 64, 4)
 
@@ -290,7 +312,11 @@ def trap(launch: Launch, memory: KernelMemory) -> None:
 
 
 @pytest.mark.parametrize(
-    "kernel", [read_beyond_the_bank, read_the_shared_window, read_the_local_window, trap]
+    "kernel",
+    [
+        *(read_beyond_the_bank, read_a_bank_that_is_not_valid, read_the_shared_window),
+        *(read_the_local_window, trap),
+    ],
 )
 def test_kernels_that_stop_an_sm(kernel: Kernel) -> None:
     made = bench("gh100", kernel)
@@ -330,8 +356,10 @@ def test_the_debugger_tells_the_mmu_fault() -> None:
     struct.pack_into("<I", states, 4, 32)
     struct.pack_into("<I", states, 4820, 100)
     assert made.user.control(debugger, 0x83DE030C, states) == OK and states[4812] == 1
-    struct.pack_into("<I", states, 4, 33)  # an H200 has 132
-    assert made.user.control(debugger, 0x83DE030C, states) == 0x1F
+    for count, start in ((33, 100), (101, 0), (0, 0)):  # an H200 has 132, a call takes 100
+        struct.pack_into("<I", states, 4, count)
+        struct.pack_into("<I", states, 4820, start)
+        assert made.user.control(debugger, 0x83DE030C, states) == 0x1F
     assert made.user.control(debugger, 0x83DE0310, bytearray(8)) == OK
     assert made.user.control(debugger, 0x83DE0328, faults) == OK and faults[64] == 0
     made.user.world.close()

@@ -331,6 +331,7 @@ def test_the_matrix(world: NvSimWorld) -> None:
     params = pack(1352, ("I", 0, 1), ("I", 4, 1), ("I", 8, 0x200), ("I", 40, 0x100))
     assert user.control(user.client, 0x13A, params) == OK
     assert struct.unpack_from("<I", params, 72)[0] == BOTH
+    both = tuple(("I", 8 + 4 * i, 0x100) for i in range(16))
     for counts in ((0, 1), (9, 0), (1, 9)):
-        params = pack(1352, ("I", 0, counts[0]), ("I", 4, counts[1]), *ids)
+        params = pack(1352, ("I", 0, counts[0]), ("I", 4, counts[1]), *both)
         assert user.control(user.client, 0x13A, params) == INVALID_ARGUMENT

@@ -51,21 +51,46 @@ def test_qmds_that_are_refused(each_bench: Bench, name: str) -> None:
     assert each_bench.area.host.read(RELEASE, 4) == 0
 
 
-MISALIGNED: tuple[Change, ...] = (
-    lambda b, q: q.set(low=8),
-    lambda b, q: q.pair("program", b.at(8)),
+MISALIGNED: tuple[tuple[str, Change], ...] = (
+    ("0x8 and 0x0 bytes: multiples of 16", lambda b, q: q.set(low=8)),
+    ("0x0 and 0x8 bytes: multiples of 16", lambda b, q: q.set(high=8)),
+    ("no multiple of 16", lambda b, q: q.pair("program", b.at(8))),
 )
 
 
 @pytest.mark.parametrize("chip", ["ga102", "gh100"])
-@pytest.mark.parametrize("change", MISALIGNED)
-def test_misaligned_sizes_and_programs(chip: str, change: Change) -> None:
+@pytest.mark.parametrize(("why", "change"), MISALIGNED)
+def test_misaligned_sizes_and_programs(chip: str, why: str, change: Change) -> None:
     """Version 5 counts them in units of 16 bytes, so that they cannot be misaligned."""
     made = bench(chip)
     qmd = made.qmd()
     change(made, qmd)
     made.run(qmd)
+    assert made.user.ring.error()[0] == 13 and why in made.user.violations[0]
+    made.user.world.close()
+
+
+def test_banks_of_version_3_lie_on_64_bytes() -> None:
+    """Later versions count in units of 64 bytes."""
+    made = bench("ga102")
+    made.run(made.qmd().pair("bank", made.at(32)))
     assert made.user.ring.error()[0] == 13
+    made.user.world.close()
+
+
+@pytest.mark.parametrize("chip", ["ga102", "gh100", "gb202"])
+@pytest.mark.parametrize("over", [0, 128])
+def test_shared_memory_has_a_size_that_can_be(chip: str, over: int) -> None:
+    """As much as the largest carve-out, and one unit more. Version 5 counts in units of 128."""
+    made = bench(chip)
+    limit = made.user.gpu.chip.shared_limit
+    shift = 7 if chip == "gb202" else 0
+    most = limit // 4096 + 1
+    made.run(made.qmd().set(shared=limit + over >> shift, min=most, target=most, max=most))
+    assert made.user.ring.error()[0] == (13 if over else 0)
+    if not shift and not over:
+        made.run(made.qmd().set(shared=1024 + 64))
+        assert made.user.ring.error()[0] == 13
     made.user.world.close()
 
 
@@ -100,6 +125,16 @@ def test_what_a_qmd_names_must_be_mapped(each_bench: Bench, name: str) -> None:
     assert each_bench.user.ring.error() == (31, 1, 0xFFFF)
 
 
+@pytest.mark.parametrize("name", ["program", "bank that is not new"])
+def test_what_a_kernel_does_not_touch_must_be_mapped_too(name: str) -> None:
+    made = bench("gh100", lambda launch, memory: None)
+    qmd = made.qmd()
+    FAULTS[name](made, qmd)
+    made.run(qmd)
+    assert made.user.ring.error() == (31, 1, 0xFFFF)
+    made.user.world.close()
+
+
 def test_a_qmd_that_is_not_mapped(hopper: Bench) -> None:
     hopper.user.ring.submit(*launch(0x100000))
     hopper.user.run()
@@ -119,6 +154,11 @@ def test_clusters() -> None:
         made.run(made.qmd().set(type=2, cluster_x=2, grid_x=4))
         assert made.user.ring.error()[0] == 13
         made.user.world.close()
+
+
+def test_clusters_have_16_blocks(hopper: Bench) -> None:
+    hopper.run(hopper.qmd().set(type=3, cluster_x=17, grid_x=34))
+    assert hopper.user.ring.error()[0] == 13
 
 
 def test_clusters_fill_the_grid(hopper: Bench) -> None:

@@ -110,9 +110,21 @@ REFUSED: dict[str, tuple[int, Case]] = {
         )[0],
     ),
     "handle of the client itself": (
-        INVALID_HANDLE,
+        INVALID_PARENT,
         lambda u: u.try_alloc(
             VIDMEM, u.memory_params(PAGE, True), parent=u.device, handle=u.client
+        )[0],
+    ),
+    "first handle of the firmware's": (
+        INVALID_HANDLE,
+        lambda u: u.try_alloc(
+            VIDMEM, u.memory_params(PAGE, True), parent=u.device, handle=0xC9F0_0000
+        )[0],
+    ),
+    "last handle of the firmware's": (
+        INVALID_HANDLE,
+        lambda u: u.try_alloc(
+            VIDMEM, u.memory_params(PAGE, True), parent=u.device, handle=0xC9F7_FFFF
         )[0],
     ),
     "device instance that cannot be": (
@@ -202,6 +214,20 @@ def test_allocations_that_are_refused(opened: RawNv, name: str) -> None:
     assert groups <= 1 and (after.vram, after.host) == (before.vram, before.host)
 
 
+def test_memory_in_one_piece(opened: RawNv) -> None:
+    """Video memory in two halves: enough of it, but no piece so large."""
+    half = opened.gpu.vram.size // 2
+    large = opened.memory_params(half - (4 << 20), True)
+    first = opened.alloc(VIDMEM, large, parent=opened.device)
+    middle = opened.alloc(VIDMEM, opened.memory_params(8 << 20, True), parent=opened.device)
+    assert middle and opened.free(first) == OK
+    before = opened.world.usage()
+    for contiguous, status in ((1, NO_MEMORY), (0, OK)):
+        params = opened.memory_params(half + (8 << 20), True, attr=contiguous << 28)
+        assert opened.try_alloc(VIDMEM, params, parent=opened.device)[0] == status
+        assert contiguous == (opened.world.usage().vram == before.vram)
+
+
 def test_both_alloc_structures_work(opened: RawNv) -> None:
     for short in (True, False):
         params = opened.memory_params(PAGE, True)
@@ -252,6 +278,15 @@ CHANNELS: dict[str, tuple[int, dict[str, tuple[str, int, object]]]] = {
     "unknown share": (NOT_FOUND, {"share": ("I", 24, 0x77)}),
     "engine of another runlist": (INVALID_ARGUMENT, {"engine": ("I", 128, COPY0 + 4)}),
     "error memory that is none": (INVALID_STATE, {"error": ("I", 0, 0x77)}),
+    "engine of another runlist that the chip lacks": (
+        INVALID_ARGUMENT,
+        {"engine": ("I", 128, COPY0 + 2)},
+    ),
+    "ring off its words": (INVALID_ARGUMENT, {"ring": ("Q", 8, 0x2_0000_0004)}),
+    "ECC error memory that is none": (INVALID_STATE, {"error": ("I", 140, 0x77)}),
+    "virtual channel": (NOT_SUPPORTED, {"flags": ("I", 20, 1)}),
+    "channel of old": (NOT_SUPPORTED, {"flags": ("I", 20, 2)}),
+    "without scrubbing": (INVALID_ARGUMENT, {"flags": ("I", 20, 1 << 23)}),
     "USERD of RM's own": (NOT_SUPPORTED, {"userd": ("I", 32, 0)}),
     "USERD that is no memory": (NOT_FOUND, {"userd": ("I", 32, 0x77)}),
     "USERD behind the memory": (INVALID_ARGUMENT, {"offset": ("Q", 64, 256 << 10)}),
@@ -342,7 +377,7 @@ def test_a_group_ends_with_its_vaspace(mapped: RawNv) -> None:
 def test_other_kinds_of_vaspaces_are_not_modelled(opened: RawNv) -> None:
     status, _ = opened.try_alloc(VASPACE, pack(56, ("I", 0, 1)), parent=opened.device)
     assert status == NOT_SUPPORTED
-    assert opened.try_alloc(0x71, parent=opened.device)[0] == NOT_SUPPORTED
+    assert opened.try_alloc(0x71, bytearray(40), parent=opened.device)[0] == NOT_SUPPORTED
     assert opened.try_alloc(0xCB97, parent=opened.device)[0] == NOT_SUPPORTED
     assert opened.try_alloc(0x70, bytearray(24), parent=opened.device)[0] == NOT_SUPPORTED
 
@@ -383,10 +418,11 @@ def test_duplicates_keep_memory(opened: RawNv) -> None:
     other = RawNv(opened.process, upto="objects")
     handle = opened.alloc(VIDMEM, opened.memory_params(PAGE, True), parent=opened.device)
 
-    def duplicate(parent: int, source: int, client: int = 0) -> tuple[int, int]:
+    def duplicate(parent: int, source: int, client: int = 0, new: int = 0) -> tuple[int, int]:
         data = pack(
             28, ("I", 0, other.client), ("I", 4, parent), ("I", 12, client or opened.client)
         )
+        struct.pack_into("<I", data, 8, new)
         struct.pack_into("<I", data, 16, source)
         other.escape(0x34, data)
         return struct.unpack_from("<I", data, 24)[0], struct.unpack_from("<I", data, 8)[0]
@@ -396,6 +432,8 @@ def test_duplicates_keep_memory(opened: RawNv) -> None:
     assert duplicate(0x77, handle)[0] == NOT_FOUND
     assert duplicate(other.device, opened.subdevice)[0] == INVALID_ARGUMENT
     assert duplicate(other.client, handle)[0] == INVALID_PARENT
+    assert duplicate(other.device, handle, new=other.client)[0] == INVALID_HANDLE
+    assert duplicate(other.device, handle, new=other.device)[0] == DUPLICATE
     space = opened.alloc(VASPACE, bytearray(56), parent=opened.device)
     assert duplicate(other.device, space)[0] == NOT_SUPPORTED  # legal, and not modelled
     status, copy = duplicate(other.device, handle)

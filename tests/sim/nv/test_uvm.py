@@ -69,6 +69,7 @@ def test_mm_initialize(mapped: RawNv) -> None:
     assert mapped.uvm_call(75, pack(8, ("i", 0, -1)), 4, fd) == INVALID_ARGUMENT
     assert mapped.uvm_call(75, pack(8, ("i", 0, mapped.uvm)), 4, fd) == INVALID_STATE
     assert mapped.uvm_call(75, pack(8, ("i", 0, mapped.uvm)), 4, mapped.uvm) == IN_USE
+    assert mapped.uvm_call(75, pack(8, ("i", 0, mapped.uvm)), 4, mapped.uvm_mm) == IN_USE
 
 
 def test_unknown_calls_and_short_arguments_are_errnos(mapped: RawNv) -> None:
@@ -190,6 +191,20 @@ def test_mappings(mapped: RawNv, name: str) -> None:
     assert mapped.world.usage().external == (status == OK)
 
 
+@pytest.mark.parametrize("field", [20, 24, 28, 32])
+def test_attributes_that_are_not_modelled(mapped: RawNv, field: int) -> None:
+    """Caching beyond the last; formats and compression, of which there are none but 0."""
+    assert mapped.create_range(BASE, MIB) == OK
+    memory = mapped.alloc(VIDMEM, mapped.memory_params(PAGE, True), parent=mapped.device)
+    data = pack(
+        9264, ("Q", 0, BASE), ("Q", 8, PAGE), ("16s", 24, mapped.uuid), ("I", 24 + field, 3)
+    )
+    struct.pack_into("<QiII", data, 9240, 1, mapped.ctl, mapped.client, memory)
+    assert mapped.uvm_call(33, data, 9260) == INVALID_ARGUMENT
+    struct.pack_into("<I", data, 24 + field, 0)
+    assert mapped.uvm_call(33, data, 9260) == OK
+
+
 def test_addresses_beyond_the_gpu(mapped: RawNv) -> None:
     memory = mapped.alloc(VIDMEM, mapped.memory_params(PAGE, True), parent=mapped.device)
     assert mapped.create_range(1 << 50, PAGE) == OK
@@ -293,6 +308,14 @@ def test_a_window_does_not_touch_ranges(mapped: RawNv) -> None:
     assert mapped.register_channel(ring.handle, BASE, 148 * MIB) == INVALID_ADDRESS
     assert mapped.register_channel(ring.handle, BASE, 256 * MIB) == OK
     assert mapped.create_range(BASE + 32 * MIB, PAGE) == ADDRESS_IN_USE
+
+
+def test_a_window_is_no_external_range(mapped: RawNv) -> None:
+    ring = mapped.open_ring(register=False, schedule=False)
+    assert mapped.register_channel(ring.handle, BASE, 256 * MIB) == OK
+    assert mapped.map_range(BASE, PAGE, ring.memory.handle) == INVALID_ADDRESS
+    assert mapped.free_range(BASE, 132 * MIB) == INVALID_ADDRESS
+    assert mapped.create_range(BASE + 131 * MIB, PAGE) == ADDRESS_IN_USE
 
 
 def test_unknown_clients(user: RawNv) -> None:

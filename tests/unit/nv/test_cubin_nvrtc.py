@@ -6,10 +6,13 @@ import ctypes
 import ctypes.util
 import functools
 import importlib.util
+import random
+import struct
 from pathlib import Path
 
 import pytest
 
+from gpu.core.errors import GpuError
 from gpu.drivers.nv.cubin import Cubin
 
 SOURCE = b"""
@@ -38,6 +41,19 @@ extern "C" __global__ void constants(float *p) {
     *third = 4;
 }
 extern "C" __global__ void __launch_bounds__(256, 2) bounded(float *p) { p[threadIdx.x] = 1; }
+extern "C" __global__ void dynamic(float *p) {
+    extern __shared__ float d[];
+    d[threadIdx.x] = p[threadIdx.x];
+    __syncthreads();
+    p[threadIdx.x] = d[blockDim.x - 1 - threadIdx.x];
+}
+#if __CUDA_ARCH__ >= 900
+extern "C" __global__ void __cluster_dims__(2, 1, 1) clustered(float *p) { p[blockIdx.x] = 1; }
+#endif
+"""
+PRINTING = b"""
+extern "C" int printf(const char *, ...);
+extern "C" __global__ void prints(int n) { printf("%d\\n", n); }
 """
 
 
@@ -54,11 +70,17 @@ def library() -> str | None:
 @functools.cache
 def compiled(sm: int) -> Cubin:
     """The source for one architecture."""
+    return Cubin(binary(sm))
+
+
+@functools.cache
+def binary(sm: int, source: bytes = SOURCE) -> bytes:
+    """A file for one architecture."""
     path = library()
     assert path is not None
     nvrtc = ctypes.CDLL(path)
     program = ctypes.c_void_p()
-    assert not nvrtc.nvrtcCreateProgram(ctypes.byref(program), SOURCE, b"k.cu", 0, None, None)
+    assert not nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, b"k.cu", 0, None, None)
     options = (ctypes.c_char_p * 1)(f"--gpu-architecture=sm_{sm}".encode())
     size = ctypes.c_size_t()
     if nvrtc.nvrtcCompileProgram(program, 1, options):
@@ -67,7 +89,7 @@ def compiled(sm: int) -> Cubin:
     data = ctypes.create_string_buffer(size.value)
     assert not nvrtc.nvrtcGetCUBIN(program, data)
     nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    return Cubin(data.raw)
+    return data.raw
 
 
 needs_nvrtc = pytest.mark.skipif(library() is None, reason="nvrtc is not installed")
@@ -81,8 +103,10 @@ def test_kernels(sm: int) -> None:
     kernels = cubin.kernels
     assert cubin.sm == sm
     assert set(kernels) == {
-        *("plain", "nothing", "tile", "barriers", "local", "constants", "bounded")
+        *("plain", "nothing", "tile", "barriers", "local", "constants", "bounded", "dynamic"),
+        *(("clustered",) if sm >= 90 else ()),
     }
+    assert (kernels["dynamic"].shared, kernels["dynamic"].barriers) == (1024, 1)
     plain, nothing = kernels["plain"], kernels["nothing"]
     assert [tuple(p) for p in plain.parameters] == [(0, 0, 8), (1, 8, 4), (2, 16, 8)]
     assert (plain.parameter_size, nothing.parameter_size) == (24, 0)
@@ -110,3 +134,39 @@ def test_linking(sm: int) -> None:
     third = cubin.variables["third"]
     found = int.from_bytes(image[third : third + 8], "little")
     assert found == address + cubin.variables["numbers"] + 8
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("sm", [86, 90, 120])
+def test_what_only_the_vendors_runtime_has(sm: int) -> None:
+    """printf is a function of the driver's; the error says whose symbol is missing."""
+    with pytest.raises(GpuError, match="vprintf"):
+        Cubin(binary(sm, PRINTING)).link(0x2_0000_0000)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("sm", [86, 90, 100, 120])
+def test_damage(sm: int) -> None:
+    """Cut anywhere, or with words replaced, a file is read or refused, and nothing else."""
+    whole, draw = binary(sm), random.Random(sm)
+    table = struct.unpack_from("<Q", whole, 40)[0]
+    for size in draw.sample(range(len(whole)), 100):
+        read(whole[:size])
+    for _ in range(400):
+        data = bytearray(whole)
+        at = draw.choice([draw.randrange(64), table + draw.randrange(len(whole) - table - 8)])
+        word = draw.choice([0, 1, len(data), 1 << 31, (1 << 64) - 1, draw.getrandbits(64)])
+        data[at : at + 8] = word.to_bytes(8, "little")
+        read(bytes(data))
+
+
+def read(data: bytes) -> None:
+    """Reads a file to the end, or raises what is raised on purpose."""
+    try:
+        cubin = Cubin(data)
+        if cubin.image.data_size < 1 << 24:
+            cubin.link(0x2_0000_0000)
+        for kernel in cubin.kernels.values():
+            kernel.local_size(stack=64)
+    except GpuError:
+        pass

@@ -9,17 +9,20 @@ from gpu.sim.isa import layout
 from gpu.sim.isa.ptx import wave
 from gpu.sim.isa.ptx.warps import Warp
 
-_COUNT: Final = 16
+_MOST: Final = 16
 
 
-def arrive(warps: Sequence[Warp], arrived: dict[int, int], warp: Warp) -> bool:
+def arrive(warps: Sequence[Warp], arrived: dict[int, int], warp: Warp, count: int) -> bool:
     """A warp has come to a barrier; False for a barrier that cannot be.
 
-    `arrived` counts the threads that have come to each barrier with a number of threads.
+    `arrived` counts the threads that have come to each barrier with a number of threads; there are
+    `count` barriers. A block of a single warp needs none: ptxas leaves them out where it knows.
     """
+    if len(warps) == 1:
+        count = _MOST
     number, threads = warp.word(wave.BARRIER_ID), warp.word(wave.BARRIER_THREADS)
     kind = warp.word(wave.BARRIER_KIND)
-    if number >= _COUNT or threads % layout.LANES or (kind == wave.ARRIVE and not threads):
+    if number >= count or threads % layout.LANES or (kind == wave.ARRIVE and not threads):
         return False
     if kind != wave.ARRIVE:
         warp.barrier = number

@@ -149,9 +149,11 @@ class Grid:
         elif status == layout.SLICE:
             self._rotate(warp)
         elif status == layout.BARRIER:
-            if not arrive(block.warps, block.arrived, warp):
-                why = f"barrier {warp.word(wave.BARRIER_ID)} of {self._shape.threads} threads"
-                raise self._fault(block, warp, "stuck", f"there is no {why}")
+            count = self._shape.barriers
+            if not arrive(block.warps, block.arrived, warp, count):
+                why = f"there is no barrier {warp.word(wave.BARRIER_ID)} of {self._shape.threads}"
+                why = f"{why} threads: the block has {count}, each for whole warps"
+                raise self._fault(block, warp, "stuck", why)
         elif status == layout.FAULT:
             self._fill_or_raise(block, warp)
         elif status == wave.TRAP:

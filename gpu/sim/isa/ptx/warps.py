@@ -35,6 +35,7 @@ class GridShape:
         parameters: what the kernel is called with.
         shared_bytes: shared memory of a block.
         shared_window, shared_window_size, local_window: generic addresses of those memories.
+        barriers: how many a block has, at most 16.
     """
 
     grid: Three
@@ -45,6 +46,7 @@ class GridShape:
     shared_window: int = 0x7F00_0000_0000
     shared_window_size: int = 1 << 24
     local_window: int = 0x7F80_0000_0000
+    barriers: int = 16
 
     @property
     def threads(self) -> int:
