@@ -275,3 +275,14 @@ def test_errors_of_the_file_itself_are_told_by_line(
     told = capsys.readouterr().err
     assert code == 1 and not folder.exists()
     assert f"model.py, {where}" in told and "DEBUG=2" in told and "Traceback" not in told
+
+
+def test_errors_of_ours_name_the_line_that_led_to_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (
+        "from gpu import Tensor\ninputs = {'x': Tensor([1.0])}\n"
+        "def model(x):\n    return x.reshape(7)\n"
+    )
+    assert export(tmp_path, text)[0] == 1
+    assert "model.py, line 4, in model: shape [1] has 1 elements" in capsys.readouterr().err

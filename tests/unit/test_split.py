@@ -40,7 +40,10 @@ def weight_gradient(images: int, rows: int, outputs: int, inputs: int) -> Node:
     return G.reduce("add", G.alu("mul", G.expand(grad, full), G.expand(x, full)), (0, 3))
 
 
-@pytest.mark.parametrize(("size", "parts"), [(LONG, 64), (LONG - 64, 1), (3 * LONG, 64)])
+@pytest.mark.parametrize(
+    ("size", "parts"),
+    [(LONG, 64), (LONG - 64, 1), (3 * LONG, 64), (21 * 6391, 77)],  # 6391 = 7 * 11 * 83
+)
 def test_a_long_reduction_to_one_result_gives_every_worker_a_part(size: int, parts: int) -> None:
     node = G.reduce("max", G.buffer("x", (size,), dtypes.float32, "CPU"), (0,))
     assert parts_of(node, SCALAR) == parts

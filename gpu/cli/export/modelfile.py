@@ -115,22 +115,27 @@ def _run(path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _located(path: Path) -> Iterator[None]:
-    """Errors of the file's own code with the line they come from; ours say enough themselves.
+    """Errors that the file's code leads to, with the line they come from.
 
-    Raises InvalidValue, whose cause is the file's error.
+    This package's keep their type; of others InvalidValue is raised, with them as its cause.
     """
     try:
         yield
-    except GpuError:
+    except GpuError as error:
+        error.args = (f"{path}, {_line_of(path, error)}: {error.message}",)
         raise
     except Exception as error:  # whatever other people's code raises
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame for frame in frames if frame.filename == str(path)]
-        where = f"line {lines[-1].lineno}, in {lines[-1].name}" if lines else "when it is called"
         raise InvalidValue(
-            f"{path}, {where}: {type(error).__name__}: {error}; with DEBUG=2 the whole traceback is"
-            " shown"
+            f"{path}, {_line_of(path, error)}: {type(error).__name__}: {error}; with DEBUG=2 the"
+            " whole traceback is shown"
         ) from error
+
+
+def _line_of(path: Path, error: BaseException) -> str:
+    """The innermost line of the file that led to an error, in words."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame for frame in frames if frame.filename == str(path)]
+    return f"line {lines[-1].lineno}, in {lines[-1].name}" if lines else "when it is called"
 
 
 # Inputs.

@@ -46,13 +46,13 @@ def vectorize(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     inner = list(_innermost(found))
     inner_cost = sum(scattered(leaf.update, loop.var) for loop, leaf in inner)
     if outer is not None and (not inner or outer[1] <= inner_cost):
-        yield from _split_lanes(outer[0], lanes, outer[2])
+        yield from _split_lanes(outer[0], lanes, outer[2], _tail(target))
         return
     for loop, leaf in inner:
         if loop.var.extent < lanes or scattered(leaf.update, loop.var) > 1:
             continue
         if is_independent(loop):
-            yield from _split_lanes(loop, lanes, True)
+            yield from _split_lanes(loop, lanes, True, _tail(target))
         elif _is_reduction(loop, leaf):
             yield from _reduce_in_lanes(loop, lanes)
 
@@ -102,7 +102,15 @@ def _is_reduction(loop: K.Loop, leaf: Leaf) -> bool:
     return private and update.monoid is not None and loop.kind == "serial"
 
 
-def _split_lanes(loop: K.Loop, lanes: int, innermost: bool) -> Iterator[Opt]:
+def _tail(target: Target) -> str:
+    """What becomes of iterations that fill no vector.
+
+    A grid is of one nest, which peeling would make two: all would be done by one invocation.
+    """
+    return "mask" if target.parallel == "grid" else "peel"
+
+
+def _split_lanes(loop: K.Loop, lanes: int, innermost: bool, tail: str) -> Iterator[Opt]:
     """Vectors along an independent loop; a tight one writes several per round."""
     name, extent = loop.var.name, loop.var.extent
     if innermost and extent >= lanes * ROUND and divides(lanes, loop.var):
@@ -110,7 +118,7 @@ def _split_lanes(loop: K.Loop, lanes: int, innermost: bool) -> Iterator[Opt]:
         yield Split(name, lanes * rounds)
         yield from _vectors(f"{name}i", lanes, rounds)
         return
-    yield Split(name, lanes, "peel")
+    yield Split(name, lanes, tail)
     yield Bind(f"{name}i", "vector")
 
 

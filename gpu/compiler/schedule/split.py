@@ -137,6 +137,8 @@ def _split(node: Node, wanted: int, axis: int | None) -> Node | None:
     source = node.src[0]
     size = source.shape[axis]
     possible = [p for p in PARTS if size % p == 0]
+    # Odd sizes have few divisors, of which any will do.
+    possible = possible or [p for p in range(3, PARTS[-1], 2) if size % p == 0 and p < size]
     if not possible:
         return None
     parts = next((p for p in possible if p >= wanted), possible[-1])

@@ -80,6 +80,25 @@ def test_views_whose_rows_begin_anywhere(seed: int) -> None:
     near(t.sum(0), x.sum(0))
 
 
+@pytest.mark.parametrize("columns", [573 * 202, 573 * 201])
+def test_columns_that_vectors_do_not_divide_are_spread_over_the_device(columns: int) -> None:
+    x = numbers(1, 14, columns)
+    near(on_device(x).max(0), x.max(0))
+    (plan,) = [
+        text
+        for name, text in explain(
+            [on_device(x).max(0)._node], is_computed, Device["WEBGPU"].renderer
+        )
+        if name == "scheduled kernel"
+    ]
+    assert "grid" in plan.splitlines()[1]
+
+
+def test_long_sums_of_odd_shapes() -> None:
+    x = np.random.default_rng(2).integers(0, 9, (6393, 239, 3)).astype(np.uint16)
+    assert on_device(x)[2:, 2::2, 1:].sum().item() == x[2:, 2::2, 1:].sum()
+
+
 NARROW = ["float16", "bfloat16", "int8", "uint8", "int16", "uint16", "bool", "fp8e4m3"]
 
 
