@@ -19,6 +19,7 @@ from gpu.sim.nv.gpu import ENGINE_COPY0
 from gpu.sim.nv.layout import Layout, Record
 from gpu.sim.nv.objects import ChannelGroup, Debugger
 from gpu.sim.nv.peer_control import PEER_COMMANDS
+from gpu.sim.nv.sandbox import check_command
 from gpu.sim.nv.status import RmError, Status, check
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ _TOKEN: Final = Layout(
 def control(rm: ResourceManager, file: RmFile, process: SimProcess, args: Record) -> None:
     """NV_ESC_RM_CONTROL. Raises RmError."""
     number, address, size = args["cmd"], args["params"], args["paramsSize"]
+    if rm.sandboxed:
+        check_command(number, address, size)
     check(args["hClient"] in rm.clients, Status.INVALID_CLIENT, f"client {args['hClient']:#x}")
     command = COMMANDS.get(number)
     layout = rm.branch.layout(command.layout) if command else None
