@@ -37,6 +37,8 @@ for _name in ("GPU_CACHE_DIR", "GPU_VERIFY"):
     os.environ.pop(_name, None)
 os.environ["CACHE_DIR"] = _CACHE_DIR
 os.environ["VERIFY"] = "1"
+# Tests and their children compute on the CPU unless they say otherwise, whatever the machine has.
+os.environ.setdefault("DEV", "CPU")
 
 # `tools` is no part of an installed package: made importable by its path.
 if "tools" not in sys.modules:
@@ -208,6 +210,18 @@ def _required(config: pytest.Config) -> set[str]:
     return {name for name in config.getoption("--require").split(",") if name}
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_gpu_of_the_machine() -> Iterator[None]:
+    """Where a test unsets DEV, the default device is the CPU still."""
+    from gpu.runtime import default
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            default, "_machines_own", lambda: default.Choice("CPU", "tests look for none")
+        )
+        yield
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _isolated_file(request: pytest.FixtureRequest) -> Iterator[None]:
     """What fixtures of a whole file leave; see `isolation`."""
@@ -329,7 +343,8 @@ def _matrix(config: pytest.Config) -> Matrix:
     stats: dict[str, list[Any]] = reporter.stats if reporter else {}
     for outcome in ("passed", "failed", "skipped", "xfailed"):
         for report in stats.get(outcome, []):
-            for name in (value for key, value in report.user_properties if key == "device"):
+            told = getattr(report, "user_properties", ())  # none of a module that was skipped
+            for name in (value for key, value in told if key == "device"):
                 matrix.seen[name] += 1
                 if outcome == "skipped":
                     matrix.skipped[name].append((report.nodeid, report.longrepr[2]))

@@ -79,6 +79,7 @@ EXCEPTIONS: Final[dict[tuple[str, str, str], str]] = {
     ("devices", "gpu/backends/cpu/pool.py", "mmap"): "anonymous memory that workers share",
     ("devices", "gpu/sim/wire.py", "socket"): "between processes on one model, not to a device",
     ("dynamic_imports", "gpu/runtime/device.py", "import_module"): "the table of backends",
+    ("dynamic_imports", "gpu/runtime/default.py", "import_module"): "the table of finders",
     ("dynamic_imports", "gpu/__init__.py", "import_module"): (
         "names of the public API, from a table, when they are first used"
     ),

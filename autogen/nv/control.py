@@ -12,6 +12,7 @@ from gpu.autogen.nv.layout import Bytes, layout, u8, u32, u64
 
 Struct = ctypes.Structure
 
+NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION: Final = 0x101
 NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION_V2: Final = 0x13E
 NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2: Final = 0x205
 NV0080_CTRL_CMD_GPU_GET_CLASSLIST: Final = 0x800201
@@ -50,24 +51,13 @@ NV2080_CTRL_CE_CAPS_CE_P2P: Final = 0x40
 
 
 @layout
-class NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_V2_PARAMS(Struct):
-    """Version strings, from branch 570 on; driverVersionBuffer is like "580.142"."""
+class NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_PARAMS(Struct):
+    """Version strings, in buffers of ``sizeOfStrings`` bytes each; the first is like "580.142"."""
 
-    driverVersionBuffer: Annotated[Bytes, ctypes.c_uint8 * 256]
-    versionBuffer: Annotated[Bytes, ctypes.c_uint8 * 256]
-    driverBranch: Annotated[Bytes, ctypes.c_uint8 * 256]
-    titleBuffer: Annotated[Bytes, ctypes.c_uint8 * 256]
-    changelistNumber: u32
-    officialChangelistNumber: u32
-
-
-@layout
-class NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_V2_PARAMS_535(Struct):
-    """Version strings, in branches 535 and 550."""
-
-    driverVersionBuffer: Annotated[Bytes, ctypes.c_uint8 * 256]
-    versionBuffer: Annotated[Bytes, ctypes.c_uint8 * 256]
-    titleBuffer: Annotated[Bytes, ctypes.c_uint8 * 256]
+    sizeOfStrings: u32
+    pDriverVersionBuffer: u64
+    pVersionBuffer: u64
+    pTitleBuffer: u64
     changelistNumber: u32
     officialChangelistNumber: u32
 

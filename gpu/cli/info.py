@@ -16,6 +16,7 @@ from gpu import __version__
 from gpu.core.config import ALIASES, SETTINGS, Setting, config
 from gpu.core.errors import ConfigError, GpuError
 from gpu.core.files import cache_dir
+from gpu.runtime.default import default_choice
 from gpu.runtime.device import BACKENDS, Device
 
 SCHEMA: Final = 1
@@ -82,6 +83,7 @@ class Report:
     system: str
     packages: dict[str, str]
     default_device: str
+    default_reason: str
     devices: tuple[DeviceReport, ...]
     settings: tuple[SettingReport, ...]
     cache: CacheReport
@@ -108,14 +110,19 @@ def package_version(name: str) -> str:
 
 
 def collect() -> Report:
-    """Looks at everything; opens each device this version supports."""
+    """Looks at everything; opens each device this version supports.
+
+    Raises ConfigError for settings that name no device.
+    """
+    default = default_choice()
     return Report(
         schema=SCHEMA,
         version=__version__,
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
         packages={name: package_version(name) for name in _PACKAGES},
-        default_device=Device.DEFAULT,
+        default_device=default.device,
+        default_reason=default.reason,
         devices=tuple(_device(name) for name in Device.known()),
         settings=tuple(_settings()),
         cache=_cache(),
@@ -186,7 +193,8 @@ def as_text(report: Report) -> str:
         f"gpu {report.version} on Python {report.python}, {report.system}",
         f"with {packages}",
         "",
-        f"Devices (default: {report.default_device})",
+        "Devices",
+        *_hanging("  default: ", f"{report.default_device}, as {report.default_reason}"),
         *_device_lines(report.devices),
         "",
         "Settings",

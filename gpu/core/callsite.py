@@ -39,6 +39,17 @@ def user_call_site() -> CallSite | None:
     return None
 
 
+def frames_below_user() -> int:
+    """The `stacklevel` by which a caller's warning is shown at the line of `user_call_site`.
+
+    That of the outermost line where there is no such line.
+    """
+    level, frame = 0, sys._getframe(1)
+    while frame.f_back is not None and not is_users(frame.f_code.co_filename):
+        level, frame = level + 1, frame.f_back
+    return level + 1
+
+
 def is_users(file: str) -> bool:
     """Whether code of this file is neither this package's nor the standard library's."""
     return not file.startswith((_PACKAGE, "<frozen ")) and not _is_library(file)

@@ -28,12 +28,20 @@ class GpuError(Exception):
         """The text without the line, to be put into other texts."""
         return super().__str__()
 
+    def add(self, more: str) -> None:
+        """Adds to the message what is known further out, such as why this was tried at all."""
+        self.args = (f"{self.message}; {more}",)
+
     def __str__(self) -> str:
         message = self.message
         if self.call_site is None:
             return message
         gap = "\n" if "\n" in message else " "
         return f"{message}{gap}(at {self.call_site})"
+
+
+class DeviceWarning(UserWarning):
+    """A device is there and not used; the message says why, and what to do."""
 
 
 class InvalidValue(GpuError, ValueError):

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from gpu.core.arguments import host_bytes, integer
 from gpu.core.bits import align_up, round_up_power_of_two
-from gpu.core.errors import InvalidValue, OutOfMemory
+from gpu.core.errors import InvalidType, InvalidValue, OutOfMemory
 from gpu.core.interrupts import put_off
 from gpu.core.ring import FencedRing
 from gpu.hcq.buffer import Allocation, HCQBuffer, Pins
 from gpu.hcq.channel import Channel, MustWait, Point
+from gpu.hcq.checks import buffer_of
 from gpu.hcq.commands import Barrier, Copy
 from gpu.hcq.ports import Memory, MemoryKind
 
@@ -74,11 +76,14 @@ class HCQAllocator:
     def alloc(self, size: int, kind: MemoryKind = MemoryKind.VRAM) -> HCQBuffer:
         """Memory of at least ``size`` bytes, with stale contents.
 
-        Raises `InvalidValue` for a size below 1, and `OutOfMemory` when not even all that was
-        freed makes room.
+        Raises `InvalidType` for what is no size or kind, `InvalidValue` for a size below 1, and
+        `OutOfMemory` when not even all that was freed makes room.
         """
+        size = integer(size, "the size of an allocation")
         if size < 1:
             raise InvalidValue(f"allocation of {size} bytes: give at least 1")
+        if not isinstance(kind, MemoryKind):
+            raise InvalidType(f"a kind of memory is one of MemoryKind, not {kind!r}")
         whole = _rounded(size)
         return self._device.exclusively(self._buffer, whole, kind, size)
 
@@ -88,6 +93,8 @@ class HCQAllocator:
         Raises `InvalidValue` for an array that is not contiguous, `Unsupported` where the device
         cannot reach host memory in place.
         """
+        if not isinstance(array, np.ndarray):
+            raise InvalidType(f"mapping a {type(array).__name__}: give a numpy array")
         if not array.flags.c_contiguous or not array.nbytes:
             raise InvalidValue("mapping an array that is empty or not contiguous")
         device = self._device
@@ -165,7 +172,7 @@ class HCQAllocator:
 
         Raises `InvalidValue` for different sizes and for memory of another device.
         """
-        _check_sizes(dst, src.size)
+        _check_sizes(dst, buffer_of(src, "the source of a copy").size)
         for buffer in (dst, src):
             buffer.check_reachable(self._device)
         if self.copier is not None and self.copier(dst, src):
@@ -180,7 +187,7 @@ class HCQAllocator:
         Goes through the staging ring, however large it is. Raises `InvalidValue` for a size that
         is not the buffer's.
         """
-        source = memoryview(data).cast("B")
+        source = host_bytes(data, "what is copied")
         _check_sizes(dst, source.nbytes)
         dst.check_reachable(self._device)
         if dst.allocation.memory.kind is MemoryKind.SYSTEM:
@@ -217,7 +224,7 @@ class HCQAllocator:
 
     def copy_out(self, src: HCQBuffer) -> bytes:
         """The contents once all that was submitted in order before is done."""
-        src.check_reachable(self._device)
+        buffer_of(src, "the source of a copy").check_reachable(self._device)
         if src.allocation.memory.kind is MemoryKind.SYSTEM:
             self._device.wait_in_order()
             window = src.window
@@ -261,5 +268,5 @@ def _rounded(size: int) -> int:
 
 
 def _check_sizes(dst: HCQBuffer, size: int) -> None:
-    if dst.size != size:
+    if buffer_of(dst, "the target of a copy").size != size:
         raise InvalidValue(f"copy of {size} bytes into {dst!r}: sizes must be equal, take a view")

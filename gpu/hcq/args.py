@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from gpu.core.arguments import whole
 from gpu.core.bits import align_up
 from gpu.core.errors import InvalidType, InvalidValue
 from gpu.hcq.symbol import Symbol, Value
@@ -18,6 +19,8 @@ _SIZES: Final = {"b": 1, "B": 1, "h": 2, "H": 2, "e": 2, "i": 4, "I": 4, "f": 4}
 _SIZES_8: Final = {"q": 8, "Q": 8, "d": 8}
 SCALARS: Final = _SIZES | _SIZES_8
 _POINTER: Final = 8
+MOST_BUFFERS: Final = 1 << 16
+"""More are a mistake: no device has parameters of so many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +40,15 @@ class ArgumentLayout:
     """
 
     def __init__(self, pointers: int, scalars: Sequence[str] = ()):
-        """Raises `InvalidValue` for a format that is no scalar's."""
+        """Raises `InvalidValue` for a format that is no scalar's, `InvalidType`."""
+        pointers = whole(pointers, "the number of buffers of a kernel", 0, MOST_BUFFERS)
+        if not isinstance(scalars, Sequence):
+            raise InvalidType(f"scalars are formats as of struct, such as ['I']; got {scalars!r}")
         places = [Argument(_POINTER * index, "Q") for index in range(pointers)]
         offset = _POINTER * pointers
         text = f"<{pointers}Q"
         for code in scalars:
-            size = SCALARS.get(code)
+            size = SCALARS.get(code) if isinstance(code, str) else None
             if size is None:
                 raise InvalidValue(f"argument format {code!r}: give one of {' '.join(SCALARS)}")
             start = align_up(offset, size)

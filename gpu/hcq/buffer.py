@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from gpu.core.arguments import integer
 from gpu.core.errors import InvalidIndex, InvalidValue, Unsupported
 from gpu.core.window import Window
 from gpu.hcq.ports import Memory
@@ -102,7 +103,8 @@ class HCQBuffer:
         return memory.window.sub(self.address - memory.address, self.size)
 
     def view(self, offset: int, size: int) -> HCQBuffer:
-        """A part of it, which shares its life. `InvalidIndex` outside of it."""
+        """A part of it, which shares its life. `InvalidIndex` outside of it, `InvalidType`."""
+        offset, size = integer(offset, "the offset of a view"), integer(size, "the size of a view")
         if offset < 0 or size <= 0 or offset + size > self.size:
             raise InvalidIndex(f"{size} bytes at {offset} of {self!r}: they must lie inside")
         start = self.address - self.allocation.memory.address

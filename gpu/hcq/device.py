@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Final, TypeVar, TypeVarTuple
 from weakref import WeakSet
 
+from gpu.core.arguments import integer, seconds, whole
 from gpu.core.errors import (
     DeviceError,
     DeviceHang,
@@ -17,6 +18,7 @@ from gpu.core.errors import (
     GpuFault,
     HwTimeout,
     InvalidIndex,
+    InvalidType,
     InvalidValue,
 )
 from gpu.core.interrupts import put_off
@@ -107,6 +109,9 @@ class HCQDevice:
 
     def channel(self, kind: str, index: int = 0) -> Channel:
         """A queue; `InvalidIndex` tells which there are."""
+        if not isinstance(kind, str):
+            raise InvalidType(f"a kind of queue is a str, as compute; got {kind!r}")
+        index = integer(index, "the index of a queue")
         if 0 <= index < len(self.queues.get(kind, ())):
             return self.queues[kind][index]
         known = ", ".join(f"{name}: {len(found)}" for name, found in self.queues.items())
@@ -230,6 +235,10 @@ class HCQDevice:
         ``timeout`` is in seconds without progress. Raises `DeviceHang`, which leaves the device
         usable, `GpuFault` and `DeviceLost`. Interrupting it cancels nothing.
         """
+        if not isinstance(point, tuple):
+            raise InvalidType(f"what is waited for is what submit() returns, not {point!r}")
+        if timeout is not None:
+            timeout = seconds(timeout, "timeout")
         channel, value = point
         self.forked()
         self.check_usable()
@@ -246,6 +255,9 @@ class HCQDevice:
 
     def wait_signal(self, signal: Signal, value: int, timeout: float | None = None) -> None:
         """Wait until a signal is at least ``value``; errors as of `wait`."""
+        value = whole(value, "the value of a signal")
+        if timeout is not None:
+            timeout = seconds(timeout, "timeout")
         self._wait(lambda: signal.value, value, f"{self.name} signal", timeout)
 
     def _wait(self, read: Callable[[], int], value: int, what: str, timeout: float | None) -> None:
@@ -267,6 +279,8 @@ class HCQDevice:
 
     def synchronize(self, timeout: float | None = None) -> None:
         """Wait until all that was submitted is done; errors as of `wait`."""
+        if timeout is not None:
+            timeout = seconds(timeout, "timeout")
         for point in self.exclusively(self._submitted):
             self.wait(point, timeout)
 

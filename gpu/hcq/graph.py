@@ -280,8 +280,7 @@ class _Plan:
             return commands.Copy(self.place(item.dst), self.place(item.src), item.src.size)
         pointers = tuple(self.place(buffer) for buffer in item.buffers)
         args = KernelArguments(item.program.layout, pointers, item.vals)
-        item.program.check_launch(args, item.grid, item.block)
-        return commands.Launch(item.program, args, item.grid, item.block)
+        return item.program.launch(args, item.grid, item.block)
 
     def place(self, buffer: HCQBuffer) -> Value:
         """The address of a buffer, or of its part of an input."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING
 
 from gpu.core.errors import InvalidValue
 from gpu.hcq.args import ArgumentLayout, KernelArguments, misfit
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.channel import Template
+from gpu.hcq.checks import buffer_of, launch_sizes, sequence_of
 from gpu.hcq.commands import Block, Command, Grid, Launch, Timestamp
 from gpu.hcq.symbol import Symbol, Value
 
@@ -58,19 +59,17 @@ class HCQProgram:
         for buffer in kept:
             buffer.check_reachable(self.device)
         pointers = (b.address if isinstance(b, HCQBuffer) else b for b in buffers)
-        return KernelArguments(self.layout, tuple(pointers), tuple(vals), kept)
+        values = sequence_of(vals, self.name)
+        return KernelArguments(self.layout, tuple(pointers), values, kept)
 
-    def check_launch(self, args: KernelArguments, grid: Grid, block: Block) -> None:
-        """Raise `InvalidValue` for arguments of another kernel, or sizes below 1."""
-        if args.layout is not self.layout:
+    def launch(self, args: KernelArguments, grid: Grid, block: Block) -> Launch:
+        """The command that runs it. Errors as of `launch_sizes`, and for another kernel's `args`.
+
+        Raises `InvalidValue`, `InvalidType`.
+        """
+        if not isinstance(args, KernelArguments) or args.layout is not self.layout:
             raise InvalidValue(f"arguments that were not made by {self.name}.arguments()")
-        sizes = [size for size in (*grid, *block) if not isinstance(size, Symbol)]
-        whole = all(isinstance(size, SupportsIndex) for size in sizes)
-        if len(grid) != 3 or len(block) != 3 or not whole or min(sizes, default=1) < 1:
-            raise InvalidValue(
-                f"launch of {self.name} with grid {grid} and block {block}:"
-                " give three whole sizes of at least 1 for each"
-            )
+        return Launch(self, args, *launch_sizes(self.name, grid, block))
 
     def __call__(
         self,
@@ -87,18 +86,28 @@ class HCQProgram:
         """
         device = self.device
         values: list[int | float] = []
-        for buffer in buffers:
-            if buffer.allocation.device is not device:
-                buffer.check_reachable(device)
-            values.append(buffer.address)
+        try:
+            for buffer in buffers:
+                if buffer.allocation.device is not device:
+                    buffer.check_reachable(device)
+                values.append(buffer.address)
+        except AttributeError:
+            for buffer in buffers:
+                buffer_of(buffer, f"an argument of {self.name}")
+            raise
         if len(buffers) != self.layout.pointers:
             self.arguments(*buffers, vals=vals)  # raises
         if wait:
             return self._timed(self.arguments(*buffers, vals=vals), grid, block)
-        launch = self._launches.get((grid, block))
+        try:
+            launch = self._launches.get((grid, block))
+            values.extend(vals)  # not +=, which numpy takes for a sum
+        except TypeError as error:  # a list of sizes, or a number for vals
+            grid, block = launch_sizes(self.name, grid, block)
+            values = [*values[: len(buffers)], *sequence_of(vals, self.name, error)]
+            launch = self._launches.get((grid, block))
         if launch is None:
             launch = self._launches[grid, block] = _Launch(self, grid, block)
-        values += vals
         try:
             device.exclusively(launch.send, values)
         except (struct.error, OverflowError) as error:
@@ -108,7 +117,7 @@ class HCQProgram:
     def _timed(self, args: KernelArguments, grid: Grid, block: Block) -> float:
         device = self.device
         start, end = device.signal(), device.signal()
-        launch = Launch(self, args, grid, block)
+        launch = self.launch(args, grid, block)
         commands: list[Command] = [Timestamp(start), launch, Timestamp(end)]
         device.wait(device.submit_in_order(device.channel("compute"), commands))
         seconds = (end.timestamp - start.timestamp) / device.port.clock_hz
@@ -123,8 +132,7 @@ class _Launch:
     def __init__(self, program: HCQProgram, grid: Grid, block: Block):
         layout = program.layout
         args = KernelArguments(layout, (0,) * layout.pointers, (0,) * len(layout.scalars))
-        program.check_launch(args, grid, block)
-        self._command = Launch(program, args, grid, block)
+        self._command = program.launch(args, grid, block)
         self._device = program.device
         self._layout = layout
         self._channel = program.device.channel("compute")

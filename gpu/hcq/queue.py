@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self, get_args
 
-from gpu.core.errors import InvalidValue
+from gpu.core.arguments import host_bytes, whole
+from gpu.core.errors import InvalidType, InvalidValue
 from gpu.hcq import commands
 from gpu.hcq.args import KernelArguments
 from gpu.hcq.buffer import HCQBuffer
+from gpu.hcq.checks import number_or_symbol, payload, signal_of
 from gpu.hcq.commands import Block, Command, Comparison, Grid, HasAddress
+from gpu.hcq.program import HCQProgram
 from gpu.hcq.symbol import Value
 
 if TYPE_CHECKING:
     from gpu.hcq.bound import BoundQueue
     from gpu.hcq.channel import Point
     from gpu.hcq.device import HCQDevice
-    from gpu.hcq.program import HCQProgram
+
+
+_POLLED: Final = (1 << 32) - 1
 
 
 class HWQueue:
@@ -34,49 +39,60 @@ class HWQueue:
         self.buffers: list[HCQBuffer] = []  # kept alive with the list
 
     def add(self, command: Command) -> Self:
-        """Append any command."""
+        """Append any command. Raises `InvalidType` for anything else."""
+        if not isinstance(command, Command):
+            raise InvalidType(f"{command!r} is no command of gpu.hcq.commands")
         self.commands.append(command)
         return self
 
     def wait(self, signal: HasAddress, value: Value) -> Self:
         """Go on when a signal is at least ``value``."""
-        return self.add(commands.Wait(signal, value))
+        return self.add(commands.Wait(signal_of(signal), payload(signal, value)))
 
     def signal(self, signal: HasAddress, value: Value) -> Self:
         """Write ``value`` to a signal once all before it is done."""
-        return self.add(commands.Signal(signal, value))
+        return self.add(commands.Signal(signal_of(signal), payload(signal, value)))
 
     def timestamp(self, signal: HasAddress) -> Self:
         """Write the device's clock to the timestamp of a signal once all before it is done."""
-        return self.add(commands.Timestamp(signal))
+        return self.add(commands.Timestamp(signal_of(signal)))
 
     def exec(self, program: HCQProgram, args: KernelArguments, grid: Grid, block: Block) -> Self:
-        """Run a program; `HCQProgram.arguments` makes ``args``."""
-        program.check_launch(args, grid, block)
+        """Run a program; `HCQProgram.arguments` makes ``args``. Raises as its `launch`."""
+        if not isinstance(program, HCQProgram):
+            raise InvalidType(f"{program!r} is no program of a device: HCQProgram makes one")
+        launch = program.launch(args, grid, block)
         self.buffers += args.buffers
-        return self.add(commands.Launch(program, args, grid, block))
+        return self.add(launch)
 
     def copy(self, dst: HCQBuffer | Value, src: HCQBuffer | Value, size: Value) -> Self:
         """Copy bytes between buffers or GPU addresses.
 
         Raises `InvalidValue` for more than a buffer has; of addresses nobody knows.
         """
+        size = number_or_symbol(size, "the size of a copy")
         buffers = [b for b in (dst, src) if isinstance(b, HCQBuffer)]
         for buffer in buffers:
-            if isinstance(size, int) and not 0 <= size <= buffer.size:
+            if isinstance(size, int) and size > buffer.size:
                 raise InvalidValue(f"copy of {size} bytes with {buffer!r}: it has {buffer.size}")
         self.buffers += buffers
         return self.add(commands.Copy(_address(dst), _address(src), size))
 
     def write(self, address: Value, data: bytes) -> Self:
         """Write some bytes, a multiple of 4."""
-        return self.add(commands.WriteMem(address, data))
+        kept = bytes(host_bytes(data, "what is written"))
+        return self.add(commands.WriteMem(_address(address), kept))
 
     def poll(
         self, address: Value, value: Value, mask: int = 0xFFFF_FFFF, op: Comparison = "=="
     ) -> Self:
         """Go on when the masked 32-bit word at ``address`` compares with ``value``."""
-        return self.add(commands.PollMem(address, value, mask, op))
+        if op not in get_args(Comparison):
+            known = ", ".join(get_args(Comparison))
+            raise InvalidValue(f"polling for {op!r}: give one of {known}")
+        wanted = number_or_symbol(value, "the value that is polled for", 0, _POLLED)
+        bits = whole(mask, "the mask of a poll", 0, _POLLED)
+        return self.add(commands.PollMem(_address(address), wanted, bits, op))
 
     def memory_barrier(self) -> Self:
         """See what the host or another engine has written until now."""
@@ -108,4 +124,4 @@ class HWQueue:
 
 
 def _address(place: HCQBuffer | Value) -> Value:
-    return place.address if isinstance(place, HCQBuffer) else place
+    return place.address if isinstance(place, HCQBuffer) else number_or_symbol(place, "an address")

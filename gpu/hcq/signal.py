@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Final
 
+from gpu.core.arguments import whole
 from gpu.core.errors import InvalidValue
 from gpu.core.window import MemoryWindow, Window
 from gpu.hcq.commands import SymbolicSignal
@@ -44,9 +45,13 @@ class Signal:
         return self._window.read(0, self._width) if item is None else item[0]
 
     def set(self, value: int) -> None:
-        """Store a value from the host, with one aligned store; `InvalidValue` if it is too wide."""
+        """Store a value from the host, with one aligned store.
+
+        Raises `InvalidValue` for one that is too wide, `InvalidType`.
+        """
         self._check()
-        self._window.write(0, self._width, value)
+        number = whole(value, "the value of a signal", 0, (1 << self.bits) - 1)
+        self._window.write(0, self._width, number)
 
     @property
     def timestamp(self) -> int:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from typing import Any, Generic, TypeVar
 
+from gpu.core.arguments import count_of
 from gpu.core.dtype import ImageDType
 from gpu.core.errors import OutOfMemory, Unsupported
 
@@ -36,7 +37,7 @@ class Allocator(ABC, Generic[M]):
 
     def copy(self, target: M, source: M, nbytes: int) -> None:
         """Copies bytes from the start of `source` to the start of `target`, through the host."""
-        staging = memoryview(bytearray(nbytes))
+        staging = memoryview(bytearray(count_of(nbytes, "the number of bytes to copy")))
         self.copy_out(staging, source)
         self.copy_in(target, staging)
 
@@ -89,8 +90,11 @@ class Allocator(ABC, Generic[M]):
         return self.borrow(pointer, nbytes, None)
 
     def alloc(self, nbytes: int) -> M:
-        """Memory of at least `nbytes` bytes with undefined contents. Raises OutOfMemory."""
-        return self._alloc(nbytes)
+        """Memory of at least `nbytes` bytes with undefined contents.
+
+        Raises OutOfMemory, InvalidType and InvalidValue for what is no number of bytes.
+        """
+        return self._alloc(count_of(nbytes, "the size of an allocation"))
 
     def free(self, memory: M, nbytes: int) -> None:
         """Gives back what `alloc(nbytes)` returned."""
@@ -117,7 +121,8 @@ class LRUAllocator(Allocator[M]):
         self.cached = 0
 
     def alloc(self, nbytes: int) -> M:
-        """Memory of at least `nbytes` bytes. Raises OutOfMemory after giving up what is kept."""
+        """As `Allocator.alloc`; raises OutOfMemory after giving up what is kept."""
+        nbytes = count_of(nbytes, "the size of an allocation")
         try:
             memory = self._kept[nbytes].pop()
         except IndexError:

@@ -8,8 +8,9 @@ from typing import Any, Final, cast
 import numpy as np
 import numpy.typing as npt
 
+from gpu.core.arguments import count_of
 from gpu.core.dtype import DType, ImageDType
-from gpu.core.errors import InvalidValue, OutOfMemory
+from gpu.core.errors import InvalidType, InvalidValue, OutOfMemory
 from gpu.runtime.allocator import Allocator
 from gpu.runtime.device import Device
 from gpu.runtime.users import note_thread
@@ -40,9 +41,13 @@ class Buffer:
     )
 
     def __init__(self, device: str, size: int, dtype: DType):
-        self.device, self.size, self.dtype = device, size, dtype
+        """Raises InvalidType and InvalidValue for what is no number of elements or no dtype."""
+        self._allocator: Allocator[Any] | None = None  # first: the finalizer looks at it
+        if not isinstance(dtype, DType):
+            raise InvalidType(f"a buffer's dtype must be one of dtypes, as float32; got {dtype!r}")
+        self.device, self.dtype = device, dtype
+        self.size = count_of(size, "the number of a buffer's elements")
         self.read_only = False
-        self._allocator: Allocator[Any] | None = None
         self._memory: Any = None
         self._owner: object = None
 

@@ -17,8 +17,9 @@ from gpu.core.devspec import (
     name_device,
     parse_device_name,
 )
-from gpu.core.errors import InvalidType, InvalidValue, Unsupported
+from gpu.core.errors import GpuError, InvalidType, InvalidValue, Unsupported
 from gpu.runtime.allocator import Allocator
+from gpu.runtime.default import advice_for, default_choice
 from gpu.runtime.program import Program
 
 if TYPE_CHECKING:
@@ -128,10 +129,6 @@ def register(name: str, backend: str | Opener, kind: DeviceKind | None = None) -
     BACKENDS[name] = backend
 
 
-# Tried in this order where no device is asked for.
-PREFERENCE: Final = ("CPU",)
-
-
 class DeviceTable:
     """Open devices by name: ``Device["CPU"]`` opens on first use; `Device.DEFAULT` names one."""
 
@@ -148,7 +145,7 @@ class DeviceTable:
         Raises ConfigError for a name that is not known, Unsupported for a device whose backend is
         not part of this version, DeviceError where it cannot be opened.
         """
-        found = self._open.get(name)
+        found = self._open.get(name) if isinstance(name, str) else None
         if found is None:
             canonical = self.canonicalize(name)
             if not isinstance(canonical, str):
@@ -168,7 +165,12 @@ class DeviceTable:
         backend = BACKENDS[kind]
         if isinstance(backend, str):
             backend = importlib.import_module(backend).open_device
-        opened: Compiled = backend(name, config.device_options(kind))
+        try:
+            opened: Compiled = backend(name, config.device_options(kind))
+        except GpuError as error:
+            if advice := advice_for(name):
+                error.add(advice)
+            raise
         return opened
 
     def canonicalize(self, name: Place | None) -> Place:
@@ -199,9 +201,12 @@ class DeviceTable:
 
     @property
     def DEFAULT(self) -> str:
-        """The device that `DEV` (or an alias) asks for, or the best one this machine has."""
-        spec = config.device_spec()
-        return PREFERENCE[0] if spec is None else spec.name
+        """The device that is used where none is named; see `gpu.runtime.default`.
+
+        Raises ConfigError for settings that name no device, DeviceError where what the machine has
+        cannot be told.
+        """
+        return default_choice().device
 
     def opened(self) -> list[Compiled]:
         """The devices in use."""

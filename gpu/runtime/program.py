@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
+
+from gpu.core.arguments import whole
+from gpu.core.errors import InvalidType
+
+_LARGEST: Final = (1 << 63) - 1
 
 
 class Program(ABC):
@@ -31,3 +36,25 @@ class Program(ABC):
             vals: values of the kernel's index variables.
             wait: wait for it to finish and return the seconds it took.
         """
+
+
+def check_values(name: str, vals: Sequence[int]) -> tuple[int, ...]:
+    """The values of a kernel as Python's integers. Raises InvalidType, InvalidValue for others."""
+    try:
+        values = tuple(vals)
+    except TypeError as error:
+        raise InvalidType(f"vals of {name} must be a sequence of ints, got {vals!r}") from error
+    return tuple(
+        whole(value, f"value {number} of {name}", -_LARGEST - 1, _LARGEST)
+        for number, value in enumerate(values)
+    )
+
+
+def check_memory_of(name: str, bufs: Sequence[object], kind: type) -> None:
+    """Raises InvalidType for the first buffer of a kernel that is no memory of its device's."""
+    for number, memory in enumerate(bufs):
+        if not isinstance(memory, kind):
+            raise InvalidType(
+                f"buffer {number} of {name} must be memory of its device's allocator, got"
+                f" {type(memory).__name__} {memory!r}"
+            )

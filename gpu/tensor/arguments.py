@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -11,28 +10,29 @@ import numpy.typing as npt
 
 from gpu.compiler.ir.dims import Dim, dimension, is_symbolic
 from gpu.compiler.ir.graph import Shape
+from gpu.core.arguments import integer
 from gpu.core.dtype import PyScalar
 from gpu.core.errors import InvalidIndex, InvalidType, InvalidValue, ShapeError
 
 if TYPE_CHECKING:
     from gpu.tensor.base import TensorBase
 
+__all__ = [
+    "Axis",
+    "Operand",
+    "axes_of",
+    "axis_of",
+    "check_number",
+    "choice",
+    "integer",
+    "items_of",
+    "shape_of",
+    "size_of",
+]
+
 # What a tensor can be combined with; the types are checked where it happens.
 Operand: TypeAlias = "TensorBase | PyScalar | npt.NDArray[Any] | np.generic | Sequence[Any]"
 Axis: TypeAlias = int | Sequence[int] | None
-
-
-def integer(value: Any, name: str) -> int:
-    """An argument that has to be a whole number, numpy's included. Raises InvalidType."""
-    if type(value) is int:
-        return value
-    error: TypeError | None = None
-    if not isinstance(value, (bool, np.bool_)):
-        try:
-            return operator.index(value)
-        except TypeError as reason:
-            error = reason
-    raise InvalidType(f"{name} must be an int, got {type(value).__name__} {value!r}") from error
 
 
 def size_of(value: object, name: str) -> Dim:

@@ -8,6 +8,7 @@ written. The other way round, memory that was borrowed must not change while a t
 
 from __future__ import annotations
 
+import math
 import operator
 import weakref
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ import numpy.typing as npt
 
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Node
+from gpu.core.arguments import WORD
 from gpu.core.dtype import DType, ImageDType, dtypes, to_dtype
 from gpu.core.errors import InvalidType, InvalidValue, Unsupported
 from gpu.runtime.buffer import Buffer, own_copy
@@ -195,13 +197,17 @@ class Interop(Operands):
             raise Unsupported(why)
         name, element, sizes = Device.canonicalize(device), to_dtype(dtype), shape_of(shape)
         address = integer(ptr, "ptr")
-        if address <= 0 or address % element.itemsize:
+        if not 0 < address <= WORD or address % element.itemsize:
             raise InvalidValue(
-                f"ptr must be an address that is a multiple of {element.itemsize}, the size of "
+                f"ptr must be an address of 64 bits that is a multiple of {element.itemsize}, of "
                 f"{element.name}; got {address:#x}"
             )
         if 0 in sizes:
             return cls._wrap(G.const(0, sizes, element, name))
+        if math.prod(sizes) * element.itemsize > WORD - address:
+            raise InvalidValue(
+                f"{element.name} of shape {list(sizes)} at {address:#x} does not end within 64 bits"
+            )
         adopt = _adopter(name, element)
         source = _Foreign(name, sizes, element, address, read_only=False)
         node = source.node(lambda nbytes: adopt(address, nbytes), None)
@@ -270,7 +276,7 @@ class _Foreign(NamedTuple):
 
         `use` makes memory of the device of so many bytes, or None, which is the result then.
         """
-        size = int(np.prod(self.shape, dtype=np.int64))
+        size = math.prod(self.shape)
         key = (self.device, self.address, size, self.dtype, self.read_only)
         buffer = _foreign.get(key)
         if buffer is None:

@@ -15,18 +15,18 @@ import ctypes
 import errno
 import os
 from collections.abc import Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from gpu.core import hostmem
-from gpu.core.errors import AccessDenied, OutOfMemory, TransportError
+from gpu.core.errors import OutOfMemory, TransportError
 from gpu.core.ref import Argument, Ref, argument_memory
-from gpu.transport.access import access_hint
+from gpu.transport.files import Files, RealFiles, fail
 from gpu.transport.ioctl import check_request, describe
 
 __all__ = ["Argument", "Os", "RealOs", "Ref"]
 
 
-class Os(Protocol):
+class Os(Files, Protocol):
     """Device files of one machine, real or not. Sizes, offsets and addresses are in bytes."""
 
     def open(self, path: str, flags: int) -> int:
@@ -65,10 +65,6 @@ class Os(Protocol):
         """Unmaps whole pages. Raises TransportError."""
         ...
 
-    def read_file(self, path: str) -> bytes:
-        """All that a file holds. Raises AccessDenied, TransportError."""
-        ...
-
     def write_file(self, path: str, data: bytes) -> None:
         """Writes an existing file by one call, as attributes in sysfs need.
 
@@ -76,17 +72,9 @@ class Os(Protocol):
         """
         ...
 
-    def list_dir(self, path: str) -> list[str]:
-        """The names in a folder, sorted. Raises AccessDenied, TransportError."""
-        ...
 
-    def exists(self, path: str) -> bool:
-        """Whether something has this path, as far as this user may see."""
-        ...
-
-
-class RealOs:
-    """This machine's operating system."""
+class RealOs(RealFiles):
+    """This machine's operating system; reading is that of `RealFiles`."""
 
     def __init__(self) -> None:
         self._paths: dict[int, str] = {}  # of open descriptors, for messages
@@ -97,7 +85,7 @@ class RealOs:
         try:
             fd = os.open(path, flags | os.O_CLOEXEC)
         except OSError as error:
-            _fail("opening", path, error, flags)
+            fail("opening", path, error, flags)
         self._paths[fd] = path
         return fd
 
@@ -107,7 +95,7 @@ class RealOs:
         try:
             os.close(fd)
         except OSError as error:
-            _fail("closing", path, error)
+            fail("closing", path, error)
 
     def ioctl(self, fd: int, request: int, argument: Argument, refs: Sequence[Ref] = ()) -> int:
         """Makes a request; see `Os.ioctl`. The kernel follows pointers by itself."""
@@ -137,46 +125,17 @@ class RealOs:
         """Unmaps whole pages; see `Os.munmap`."""
         hostmem.unmap(address, size)
 
-    def read_file(self, path: str) -> bytes:
-        """All that a file holds; see `Os.read_file`."""
-        try:
-            with open(path, "rb") as file:
-                return file.read()
-        except OSError as error:
-            _fail("reading", path, error, os.O_RDONLY)
-
     def write_file(self, path: str, data: bytes) -> None:
         """Writes an existing file; see `Os.write_file`."""
         fd = self.open(path, os.O_WRONLY)
         try:
             written = os.write(fd, data)
         except OSError as error:
-            _fail("writing", path, error)
+            fail("writing", path, error)
         finally:
             self.close(fd)
         if written != len(data):
             raise TransportError(f"{path} took {written} of {len(data)} bytes", errno.EIO)
-
-    def list_dir(self, path: str) -> list[str]:
-        """The names in a folder; see `Os.list_dir`."""
-        try:
-            return sorted(os.listdir(path))
-        except OSError as error:
-            _fail("listing", path, error, os.O_RDONLY)
-
-    def exists(self, path: str) -> bool:
-        """Whether something has this path; see `Os.exists`."""
-        return os.path.exists(path)
-
-
-def _fail(action: str, path: str, error: OSError, flags: int = 0) -> NoReturn:
-    """Raises the typed form of an OSError."""
-    if error.errno in (errno.EACCES, errno.EPERM):
-        raise AccessDenied(path, access_hint(path, flags)) from error
-    reason = error.strerror or str(error)
-    if error.errno == errno.ENOENT:
-        reason += "; is the device there and its kernel driver loaded?"
-    raise TransportError(f"{action} {path}: {reason}", error.errno) from error
 
 
 def _ioctl_function() -> Any:

@@ -231,7 +231,7 @@ def test_what_this_version_lacks(spec: str, text: str) -> None:
 
 
 def test_a_gpu_that_is_not_there() -> None:
-    with Context(SIM=SIM), pytest.raises(InvalidIndex, match="this machine has 7"):
+    with Context(SIM=SIM), pytest.raises(InvalidIndex, match="this process can reach 7"):
         open_device("NV:7", parse_device_spec("NV:7"))
 
 

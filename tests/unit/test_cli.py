@@ -46,7 +46,7 @@ def test_info_json_has_the_promised_keys(capsys: pytest.CaptureFixture[str]) -> 
     assert report["schema"] == 1
     assert set(report) == {
         *("schema", "version", "python", "system", "packages", "default_device"),
-        *("devices", "settings", "cache"),
+        *("default_reason", "devices", "settings", "cache"),
     }
     assert [d["name"] for d in report["devices"]] == list(DEVICES)
     for device in report["devices"]:

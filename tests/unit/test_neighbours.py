@@ -24,9 +24,9 @@ from gpu.compiler.ir.linear_text import parse_linear, print_linear
 from gpu.compiler.ir.linear_verify import verify_linear
 from gpu.compiler.lower.joins import join
 from gpu.compiler.lower.linearize import linearize
-from gpu.compiler.opt.opts import Hold, apply
+from gpu.compiler.opt.opts import Agree, Hold, Split, apply
 from gpu.compiler.opt.policy import schedule
-from gpu.compiler.opt.tree import IllegalOpt
+from gpu.compiler.opt.tree import IllegalOpt, reads
 from gpu.compiler.render.amdgcn import AMDRenderer
 from gpu.compiler.render.cuda import CUDARenderer
 from gpu.compiler.render.ptx import PTXRenderer
@@ -164,6 +164,68 @@ def test_rows_that_differ_are_not_held(change: tuple[str, str]) -> None:
     kernel = parse_kernel(text.replace(*change) if change[0] else text)
     with pytest.raises(IllegalOpt, match="do not read one row of"):
         apply(kernel, [Hold("i", "x" if change[0] else "out")])
+
+
+# Conditions.
+
+JOINED = """kernel joined(out: {t}[{size}] global, x: {t}[{left}] global, y: {t}[{right}] global)
+  loop i serial {rows}
+    loop j serial {n}
+      out[{n}*i + j] = add(x[{a}*i + j if {a} - 1 - j >= 0], y[{b}*i + j - {a} if j - {a} >= 0])
+"""
+
+
+def joined(rows: int, a: int, b: int, t: str = "f32") -> K.Kernel:
+    """`x` of a columns with `y` of b columns behind them."""
+    sizes = {"size": rows * (a + b), "left": rows * a, "right": rows * b}
+    return parse_kernel(JOINED.format(t=t, rows=rows, a=a, b=b, n=a + b, **sizes))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "t", "lanes"),
+    [(512, 1024, "f32", 4), (510, 1026, "f32", 2), (511, 1025, "f32", 1), (512, 1024, "f16", 8),
+     (8, 1528, "f16", 8), (4, 1532, "f16", 4)],
+)  # fmt: skip
+def test_what_is_put_together_moves_whole_accesses(a: int, b: int, t: str, lanes: int) -> None:
+    program = lowered(joined(512, a, b, t))
+    assert set(moved(program, "load")) == set(moved(program, "store")) == {lanes}
+
+
+@given(
+    st.integers(1, 40), st.integers(1, 80), st.integers(1, 4), st.integers(200, 400),
+    st.sampled_from([GPU, BLOCKS]),
+)  # fmt: skip
+@settings(max_examples=25, deadline=None)
+def test_any_two_put_together(a: int, b: int, scale: int, rows: int, target: Target) -> None:
+    a, b = a * scale, b * scale
+    x, y, out = random(rows, a), random(rows, b), np.zeros(rows * (a + b), np.float32)
+    interpret_linear(lowered(joined(rows, a, b), target), [out, x.ravel(), y.ravel()])
+    np.testing.assert_array_equal(out.reshape(rows, -1), np.concatenate([x, y], 1))
+
+
+@pytest.mark.parametrize(("side", "lanes"), [(8, 4), (2, 2), (1, 1)])
+def test_margins_are_whole_accesses(side: int, lanes: int) -> None:
+    n = 512
+    wide = n + 2 * side
+    text = f"""kernel padded(out: f32[{wide * n}] global, x: f32[{n * n}] global)
+  loop i serial {n}
+    loop j serial {wide}
+      out[{wide}*i + j] = x[{n}*i + j - {side} if j - {side} >= 0 & {n + side - 1} - j >= 0]
+"""
+    program = lowered(parse_kernel(text))
+    assert set(moved(program, "load")) == set(moved(program, "store")) == {lanes}
+    x, out = random(n, n), np.zeros(wide * n, np.float32)
+    interpret_linear(program, [out, x.ravel()])
+    np.testing.assert_array_equal(out.reshape(n, wide), np.pad(x, ((0, 0), (side, side))))
+
+
+def test_conditions_on_which_neighbours_do_not_agree_stay() -> None:
+    kernel = apply(joined(4, 6, 10), [Split("j", 4)])
+    with pytest.raises(IllegalOpt, match=r"Agree\('ji'\): not all iterations agree on"):
+        apply(kernel, [Agree("ji")])
+    agreed = apply(joined(4, 4, 12), [Split("j", 4), Agree("ji")])
+    masks = {str(mask) for _, _, mask in reads(agreed.body)}
+    assert masks == {"-jo >= 0", "jo - 1 >= 0"}
 
 
 # Accesses that become one.

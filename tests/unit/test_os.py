@@ -22,6 +22,7 @@ from gpu.core import hostmem
 from gpu.core.errors import AccessDenied, InvalidValue, TransportError
 from gpu.core.ref import Ref
 from gpu.transport.access import hint_for
+from gpu.transport.files import Files
 from gpu.transport.os import Os, RealOs
 from gpu.transport.replay import ReplayOs
 from gpu.transport.traced import TracedOs
@@ -32,7 +33,7 @@ PAGE = hostmem.page_size
 
 @pytest.mark.parametrize("implementation", [RealOs, TracedOs, ReplayOs])
 def test_implementations_have_the_protocols_methods(implementation: type) -> None:
-    methods = [name for name in vars(Os) if not name.startswith("_")]
+    methods = [name for name in (*vars(Files), *vars(Os)) if not name.startswith("_")]
     assert len(methods) == 9
     for name in methods:
         wanted = inspect.signature(getattr(Os, name))

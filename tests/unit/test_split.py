@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from gpu.core.dtype import dtypes
 
 Array = np.ndarray[Any, Any]
 LANES = Target("lanes", BLOCKS.native, "worker", 2, 32, 16)
+GPU = replace(BLOCKS, name="gpu", workers=132)
 SCALAR = Target("scalar", BLOCKS.native, "worker", 2)
 
 
@@ -72,6 +74,37 @@ def test_what_is_read_once_is_left_whole() -> None:
     matrix = G.buffer("g", (256, 1 << 16), dtypes.float32, "CPU")
     vector = G.expand(G.buffer("x", (1, 1 << 16), dtypes.float32, "CPU"), matrix.shape)
     assert parts_of(G.reduce("add", G.alu("mul", matrix, vector), (1,)), LANES) == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "parts"),
+    [
+        ((1 << 16, 64), (0,), 128),  # two blocks: 132 parts, but of so many elements each
+        ((1 << 14, 64), (0,), 32),
+        ((8192, 1024), (0,), 16),  # 32 blocks: 9 parts
+        ((8192, 2048), (0,), 1),  # 64 blocks are not few
+        ((32, 56, 56, 64), (0, 1, 2), 32),  # the axis that can be cut
+        ((1 << 16, 64), (1,), 1),  # along rows
+    ],
+)
+def test_few_columns_are_cut_where_threads_share_them(
+    shape: tuple[int, ...], axes: tuple[int, ...], parts: int
+) -> None:
+    node = G.reduce("add", G.buffer("x", shape, dtypes.float32, "CPU"), axes)
+    assert parts_of(node, GPU) == parts
+    assert parts_of(node, replace(GPU, access_bytes=0)) == 1
+
+
+def test_columns_of_products_are_cut_where_each_element_is_used_once() -> None:
+    x = G.buffer("x", (1 << 16, 1), dtypes.float32, "CPU")
+    w = G.buffer("w", (1 << 16, 64), dtypes.float32, "CPU")
+    rows = G.alu("mul", G.expand(x, w.shape), w)
+    assert parts_of(G.reduce("add", rows, (0,)), GPU) > 1
+    a = G.buffer("a", (1 << 16, 16, 1), dtypes.float32, "CPU")
+    b = G.buffer("b", (1 << 16, 1, 16), dtypes.float32, "CPU")
+    full = (1 << 16, 16, 16)
+    product = G.alu("mul", G.expand(a, full), G.expand(b, full))
+    assert parts_of(G.reduce("add", product, (0,)), GPU) == 1
 
 
 def test_the_parts_add_up() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from typing import Final
 
 # Seconds that a killed process may take to end: the kernel driver first ends its channels.
 _GRACE: Final = 20.0
+_PR_SET_PDEATHSIG: Final = 1  # <linux/prctl.h>
 _TAIL: Final = 2000  # bytes of output that a reason may quote
 
 
@@ -67,7 +69,7 @@ def run_bounded(
             stderr=subprocess.STDOUT,
             env=dict(environment),
             cwd=cwd,
-            start_new_session=True,
+            process_group=0,  # no session of its own: it must not outlive who started all of this
         )
         timed_out = False
         try:
@@ -79,6 +81,16 @@ def run_bounded(
         code = _wait(process)
     seconds = time.monotonic() - began
     return Ended(code, timed_out, seconds, _tail(output))
+
+
+def die_with_parent() -> None:
+    """Has this process killed when the one that started it ends, also by SIGKILL; on Linux.
+
+    What is left of a run that was killed would keep the GPU busy in the next one.
+    """
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 def _kill_group(leader: int) -> None:

@@ -19,6 +19,7 @@ from gpu.core.errors import GpuError
 from gpu.transport import nvidia as nodes
 from tools.hw_acceptance import folder as prepared
 from tools.hw_acceptance.child import run_child
+from tools.hw_acceptance.children import die_with_parent
 from tools.hw_acceptance.kernellog import KernelLog
 from tools.hw_acceptance.kernels import ARCHITECTURES
 from tools.hw_acceptance.markdown import write_document
@@ -153,5 +154,6 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _child(options: argparse.Namespace) -> int:
+    die_with_parent()
     given = (options.run, options.work, options.folder, options.force, options.options)
     return run_child(*given, options.sim, options.limit)

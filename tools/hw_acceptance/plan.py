@@ -30,7 +30,7 @@ STEPS: Final = (
         "the vendor's stack computes",
         "vendor",
         HEALTH,
-        120,
+        60,
         always=True,
         guards=True,
         hardware=True,

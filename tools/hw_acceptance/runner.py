@@ -64,11 +64,17 @@ class ChildLauncher:
 
     def _environment(self, step: Step, work: Path) -> dict[str, str]:
         # Without a safe path the child would find the tree's `gpu` in the current folder.
-        paths = os.pathsep.join((str(self.library), str(ROOT)))
+        # What the caller added to the path stays behind them: packages that were brought along.
+        given = (os.path.abspath(each) for each in filter(None, _given_paths()))
+        paths = os.pathsep.join((str(self.library), str(ROOT), *given))
         ours = {"PYTHONPATH": paths, "PYTHONSAFEPATH": "1", "PYTHONFAULTHANDLER": "1"}
         if step.preload:
             ours |= {"LD_PRELOAD": str(self.recorder), "NV_RECORD": str(work / "ioctls.jsonl")}
         return {**os.environ, **ours}
+
+
+def _given_paths() -> list[str]:
+    return os.environ.get("PYTHONPATH", "").split(os.pathsep)
 
 
 def choose(steps: Sequence[Step], only: Sequence[str]) -> list[Step]:

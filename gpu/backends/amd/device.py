@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache, partial
 
+from gpu.backends.amd.chips import chip_name
 from gpu.backends.amd.program import load_program
 from gpu.backends.hcq.chips import simulated_chips
 from gpu.backends.hcq.graph import QueueGraph
@@ -14,7 +15,6 @@ from gpu.core.config import config
 from gpu.core.devspec import DeviceSpec, parse_device_name
 from gpu.core.errors import Unsupported
 from gpu.drivers.am.device import KfdDevice
-from gpu.drivers.am.target import Version
 from gpu.runtime.device import Compiled
 from gpu.transport.world import World, real_world, recorded
 
@@ -72,12 +72,6 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
         queues.close()
         raise Unsupported(f"{name} is a {chip}; code for {spec.arch} does not run on it")
     return AMDDevice(name, queues)
-
-
-def chip_name(version: Version) -> str:
-    """What LLVM calls a graphics core: `gfx1100` for 11.0.0."""
-    major, minor, stepping = version
-    return f"gfx{major}{minor:x}{stepping:x}"
 
 
 @cache

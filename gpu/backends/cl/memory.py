@@ -14,6 +14,7 @@ from gpu.backends.cl import images
 from gpu.backends.cl.context import CLContext
 from gpu.backends.cl.images import CLImage
 from gpu.backends.cl.objects import BorrowedMemory, CLMemory, SubMemory
+from gpu.core.arguments import host_bytes
 from gpu.core.available import check_memory
 from gpu.core.dtype import ImageDType
 from gpu.core.errors import InvalidValue, OutOfMemory
@@ -154,7 +155,7 @@ class CLAllocator(LRUAllocator[CLMemory]):
 
     def copy_in(self, memory: CLMemory, data: memoryview) -> None:
         """Copies bytes to a buffer, after everything launched before."""
-        source = np.frombuffer(data, np.uint8)
+        source = np.frombuffer(host_bytes(data, "data"), np.uint8)
         if memory.image is not None:
             images.write_image(self._context, memory, source.ctypes.data)
             return
@@ -172,7 +173,7 @@ class CLAllocator(LRUAllocator[CLMemory]):
 
     def copy_out(self, data: memoryview, memory: CLMemory) -> None:
         """Copies bytes from a buffer, after everything launched before."""
-        target = np.frombuffer(data, np.uint8)
+        target = np.frombuffer(host_bytes(data, "data", writable=True), np.uint8)
         if memory.image is not None:
             images.read_image(self._context, target.ctypes.data, memory)
             return

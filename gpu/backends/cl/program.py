@@ -17,7 +17,7 @@ from gpu.backends.cl.memory import CLAllocator, CLMemory
 from gpu.compiler.render.opencl_images import images_of
 from gpu.core.errors import InvalidValue
 from gpu.runtime.device import LaunchData
-from gpu.runtime.program import Program
+from gpu.runtime.program import Program, check_memory_of, check_values
 
 _DIMENSIONS: Final = 3
 _POINTER: Final = ctypes.sizeof(c_void_p)
@@ -147,8 +147,10 @@ class CLProgram(Program):
         """Launches the kernel; returns at once, unless memory is borrowed.
 
         With `wait` it returns the seconds that the device took, when it has finished. Raises
-        DeviceLost, OutOfMemory, DeviceError.
+        DeviceLost, OutOfMemory, DeviceError, InvalidType, InvalidValue.
         """
+        check_memory_of(self.name, bufs, CLMemory)
+        vals = check_values(self.name, vals)
         with self._lock:
             if wait:
                 with self._scratch.lock:

@@ -16,6 +16,7 @@ from gpu.compiler.render.llvm_target import host_target, missing_here
 from gpu.compiler.target import Target
 from gpu.compiler.toolchain.base import Compiler
 from gpu.compiler.toolchain.llvm import LLVMCompiler
+from gpu.core.arguments import count_of, host_bytes
 from gpu.core.available import check_memory
 from gpu.core.config import config
 from gpu.core.devspec import DeviceSpec
@@ -58,7 +59,7 @@ class CPUAllocator(LRUAllocator[int]):
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copies bytes from one address to another."""
-        ctypes.memmove(target, source, nbytes)
+        ctypes.memmove(target, source, count_of(nbytes, "the number of bytes to copy"))
 
     def borrow(self, address: int, nbytes: int, owner: object) -> int:
         """The address itself: nothing runs any more when a launch returns."""
@@ -66,11 +67,11 @@ class CPUAllocator(LRUAllocator[int]):
 
     def copy_in(self, memory: int, data: memoryview) -> None:
         """Copies bytes to an address."""
-        write_memory(memory, data)
+        write_memory(memory, host_bytes(data, "data"))
 
     def copy_out(self, data: memoryview, memory: int) -> None:
         """Copies bytes from an address."""
-        read_memory(data, memory)
+        read_memory(host_bytes(data, "data", writable=True), memory)
 
 
 class CPU(Compiled):

@@ -6,14 +6,14 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Final
+from typing import Final, NoReturn
 
 from gpu.backends.cpu.native import c_library_addresses, native_function
 from gpu.backends.cpu.pool import Pool, shared_pool
+from gpu.core.arguments import whole
 from gpu.core.objload import load_object
-from gpu.runtime.program import Program
+from gpu.runtime.program import Program, check_values
 
-_WORD: Final = (1 << 64) - 1
 _EXTERNALS: Final = ("memset", "memcpy")
 
 
@@ -74,8 +74,17 @@ class CPUProgram(Program):
 
     def words(self, addresses: Sequence[int], vals: Sequence[int] = (), scratch: int = 0) -> bytes:
         """What `args` points to, as for a replay table; `scratch` is the address of that memory."""
-        values = [v & _WORD for v in vals] if vals else vals
-        return _packer(len(addresses) + 1 + len(vals))(*addresses, scratch, *values)
+        try:
+            return _packer(len(addresses) + 1, len(vals))(*addresses, scratch, *vals)
+        except (struct.error, TypeError) as error:
+            self._refuse(addresses, vals, error)
+
+    def _refuse(self, addresses: Sequence[int], vals: Sequence[int], error: Exception) -> NoReturn:
+        """Raises InvalidType or InvalidValue for the first argument that is no 64-bit number."""
+        check_values(self.name, vals)
+        for number, address in enumerate(addresses):
+            whole(address, f"the address of buffer {number} of {self.name}")
+        raise error
 
     def _run_with_scratch(self, addresses: Sequence[int], vals: Sequence[int]) -> None:
         with self.pool.lock:
@@ -87,8 +96,8 @@ class CPUProgram(Program):
 
 
 @cache
-def _packer(count: int) -> Callable[..., bytes]:
-    return struct.Struct(f"={count}Q").pack
+def _packer(addresses: int, values: int) -> Callable[..., bytes]:
+    return struct.Struct(f"={addresses}Q{values}q").pack
 
 
 @cache

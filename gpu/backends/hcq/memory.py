@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpu.core.arguments import host_bytes
 from gpu.core.errors import Unsupported
 from gpu.core.log import get_logger
 from gpu.hcq.buffer import HCQBuffer
@@ -28,13 +29,15 @@ class QueueAllocator(Allocator[HCQBuffer]):
 
     def copy_in(self, memory: HCQBuffer, data: memoryview) -> None:
         """Copies bytes from the host, behind what was launched before."""
-        if data.nbytes:
-            self._device.allocator.copy_in(memory.view(0, data.nbytes), data)
+        source = host_bytes(data, "data")
+        if source.nbytes:
+            self._device.allocator.copy_in(memory.view(0, source.nbytes), source)
 
     def copy_out(self, data: memoryview, memory: HCQBuffer) -> None:
         """Copies bytes to the host, when what was launched before is done."""
-        if data.nbytes:
-            data.cast("B")[:] = self._device.allocator.copy_out(memory.view(0, data.nbytes))
+        target = host_bytes(data, "data", writable=True)
+        if target.nbytes:
+            target[:] = self._device.allocator.copy_out(memory.view(0, target.nbytes))
 
     def copy(self, target: HCQBuffer, source: HCQBuffer, nbytes: int) -> None:
         """Copies within the device, behind what was launched before."""

@@ -41,12 +41,13 @@ from gpu.compiler.ir.matrix import WARP, names_for
 from gpu.compiler.ir.optable import OPS
 from gpu.compiler.target import Native, Target
 from gpu.compiler.toolchain.base import Compiler
+from gpu.core.arguments import host_bytes
 from gpu.core.available import check_memory
 from gpu.core.devspec import DeviceSpec
 from gpu.core.errors import CompileError, GpuError, InvalidValue, OutOfMemory, Unsupported
 from gpu.runtime.allocator import Allocator
 from gpu.runtime.device import Compiled, LaunchData
-from gpu.runtime.program import Program
+from gpu.runtime.program import Program, check_memory_of, check_values
 
 Memory = npt.NDArray[np.uint8]
 
@@ -132,12 +133,13 @@ class PythonProgram(Program):
         too few and for values outside their bounds, VerifyError for an access outside a buffer.
         """
         started = time.perf_counter()
-        interpret_linear(self.program, self._arrays(bufs), vals)
+        interpret_linear(self.program, self._arrays(bufs), check_values(self.name, vals))
         return time.perf_counter() - started if wait else None
 
     def _arrays(self, bufs: Sequence[Memory]) -> list[npt.NDArray[np.generic]]:
         """The start of each allocation as an array of its parameter's dtype."""
         params = self.program.params
+        check_memory_of(self.name, bufs, np.ndarray)
         if len(bufs) != len(params):
             raise InvalidValue(f"{self.name} takes {len(params)} buffers, got {len(bufs)}")
         arrays = []
@@ -169,11 +171,13 @@ class PythonAllocator(Allocator[Memory]):
 
     def copy_in(self, memory: Memory, data: memoryview) -> None:
         """Copies bytes from the host to the start of `memory`."""
-        memory[: data.nbytes] = np.frombuffer(data, np.uint8)
+        source = host_bytes(data, "data")
+        memory[: source.nbytes] = np.frombuffer(source, np.uint8)
 
     def copy_out(self, data: memoryview, memory: Memory) -> None:
         """Copies bytes from the start of `memory` to the host."""
-        np.frombuffer(data, np.uint8)[:] = memory[: data.nbytes]
+        target = host_bytes(data, "data", writable=True)
+        np.frombuffer(target, np.uint8)[:] = memory[: target.nbytes]
 
 
 def _load(name: str, lib: bytes, data: LaunchData) -> Program:

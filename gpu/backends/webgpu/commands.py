@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import RLock
 from typing import Final
 
 from gpu.autogen import webgpu as api
@@ -29,13 +28,13 @@ class Commands:
 
     Attributes:
         connection: the device.
-        lock: held by whoever records something.
+        lock: the connection's, held by whoever calls Dawn.
     """
 
     def __init__(self, connection: Connection):
         self.connection = connection
         self._library = connection.library
-        self.lock = RLock()
+        self.lock = connection.lock
         self._encoder = 0
         self._pass = 0
         self._pipeline = 0
@@ -61,7 +60,7 @@ class Commands:
     def new_buffer(self, size: int, usage: int) -> int:
         """The handle of a new buffer. Raises OutOfMemory and DeviceError."""
         description = api.BufferDescriptor(usage=usage, size=size)
-        with self.lock, self.connection.scope(f"allocating {size:,} bytes"):
+        with self.connection.scope(f"allocating {size:,} bytes"):
             handle: int = self._library.DeviceCreateBuffer(
                 self.connection.device, ctypes.byref(description)
             )
@@ -71,15 +70,15 @@ class Commands:
 
     def new_texture(self, description: api.TextureDescriptor, size: int) -> int:
         """The handle of a new texture for `size` bytes. Raises OutOfMemory and DeviceError."""
-        with self.lock, self.connection.scope(f"allocating a texture of {size:,} bytes"):
+        with self.connection.scope(f"allocating a texture of {size:,} bytes"):
             handle: int = self._library.DeviceCreateTexture(
                 self.connection.device, ctypes.byref(description)
             )
         return handle
 
     def release_buffer(self, handle: int) -> None:
-        """Gives a buffer back; what was recorded keeps it until it is done."""
-        self._library.BufferRelease(handle)
+        """Gives a buffer back, soon; what was recorded keeps it until it is done."""
+        self.connection.drop(self._library.BufferRelease, handle)
 
     def write(self, buffer: int, offset: int, address: int, size: int) -> None:
         """Copies `size` bytes of the host, a multiple of 4, after what was launched before."""
@@ -119,7 +118,7 @@ class Commands:
             try:
                 return self._elapsed(queries)
             finally:
-                self._library.QuerySetRelease(queries)
+                self.connection.drop(self._library.QuerySetRelease, queries)
 
     def _new_queries(self) -> int:
         description = api.QuerySetDescriptor(type=api.QueryType_Timestamp, count=_STAMPS)
@@ -185,6 +184,7 @@ class Commands:
     def submit(self) -> None:
         """Submits what is recorded. Raises DeviceLost or DeviceError for what has gone wrong."""
         with self.whole():
+            self.connection.give_back()
             if self._encoder:
                 self._end_pass()
                 commands = self._library.CommandEncoderFinish(self._encoder, None)

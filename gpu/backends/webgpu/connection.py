@@ -4,6 +4,10 @@ Dawn tells of errors in three ways, all of which end as typed errors here: a sta
 an error scope around calls, and two callbacks that come at any time, for errors in no scope and for
 the loss of the device. Nothing may be raised from a callback, so these two are noted, and raised by
 the next `check`.
+
+A device of Dawn's takes calls of one thread at a time, and has one stack of error scopes for all
+(docs/dawn/features/implicit_device_synchronization.md of Dawn). So whoever calls holds `lock`, and
+what the garbage collector drops, at any moment in any thread, is given back by whoever calls next.
 """
 
 from __future__ import annotations
@@ -11,8 +15,10 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import RLock
 from typing import Any, Final, NamedTuple
 
 from gpu.autogen import webgpu as api
@@ -64,6 +70,7 @@ class Connection:
 
     Attributes:
         library: Dawn.
+        lock: held by whoever calls Dawn.
         device: its handle.
         queue: its handle.
         name: of the adapter and its driver.
@@ -79,6 +86,8 @@ class Connection:
         """Opens what `preference`, of the setting WEBGPU_ADAPTER, asks for. Raises DeviceError."""
         self.library = library
         self.lost = ""
+        self.lock = RLock()
+        self._dropped: deque[tuple[Callable[[int], None], int]] = deque()
         _connections.add(self)
         self._problems: list[Problem] = []
         self._keep: list[Any] = []
@@ -229,20 +238,37 @@ class Connection:
             if problem.kind == api.ErrorType_DeviceLost and not self.lost:
                 self.lost = problem.text
 
+    # Handles that nobody needs any more.
+
+    def drop(self, release: Callable[[int], None], handle: int) -> None:
+        """Has a handle given back by `release`, soon; may be called at any moment."""
+        self._dropped.append((release, handle))
+
+    def give_back(self) -> None:
+        """Gives back what was dropped. What was lost took its handles along."""
+        with self.lock:
+            while self._dropped:
+                release, handle = self._dropped.popleft()
+                if not self.lost:
+                    release(handle)
+
+    # Error scopes.
+
     @contextmanager
     def scope(self, doing: str) -> Iterator[None]:
         """Raises what goes wrong in the calls within: OutOfMemory, DeviceError or DeviceLost."""
-        with put_off():  # a scope that stays would swallow the errors of others
+        with self.lock, put_off():  # a scope that stays would swallow the errors of others
+            self.give_back()
             for kind in _SCOPES:
                 self.library.DevicePushErrorScope(self.device, kind)
             try:
                 yield
             finally:
                 problems = [problem for _ in _SCOPES if (problem := self._pop_scope())]
-        self._note_losses(problems)
-        self.check(doing)
-        if problems:
-            raise problems[0].error(doing)
+            self._note_losses(problems)
+            self.check(doing)
+            if problems:
+                raise problems[0].error(doing)
 
     def _pop_scope(self) -> Problem | None:
         found: list[Problem] = []
@@ -258,7 +284,10 @@ class Connection:
     # Waiting.
 
     def wait(self, future: api.Future) -> None:
-        """Waits until a future has happened and its callback has run. Raises DeviceError."""
+        """Waits until a future has happened and its callback has run. Raises DeviceError.
+
+        Whoever waits holds `lock`, except while nobody else knows the connection.
+        """
         info = api.FutureWaitInfo(future)
         status = api.WaitStatus_TimedOut
         while status == api.WaitStatus_TimedOut:

@@ -12,6 +12,7 @@ import numpy as np
 from gpu.autogen import webgpu as api
 from gpu.backends.webgpu.commands import Commands, Staging
 from gpu.backends.webgpu.texture import Texture
+from gpu.core.arguments import host_bytes
 from gpu.core.available import check_memory
 from gpu.core.errors import DeviceLost, OutOfMemory
 from gpu.runtime.allocator import LRUAllocator
@@ -56,7 +57,7 @@ class Memory:
         return self.texture
 
     def release(self) -> None:
-        """Gives buffer and texture back."""
+        """Gives buffer and texture back, soon."""
         self.commands.release_buffer(self.handle)
         if self.texture is not None:
             self.texture.release()
@@ -107,31 +108,34 @@ class WebGPUAllocator(LRUAllocator[Memory]):
 
     def _free(self, memory: Memory, nbytes: int) -> None:
         memory.release()
+        memory.commands.connection.give_back()
 
     def copy_in(self, memory: Memory, data: memoryview) -> None:
         """Copies bytes from the host; what was launched before it still sees the old ones."""
         commands = self._commands()
         handle = on_device(memory, commands).handle
-        memory.version += 1
-        source = np.frombuffer(data, np.uint8)
+        source = np.frombuffer(host_bytes(data, "data"), np.uint8)
         whole = source.size - source.size % _WORD
-        for start in range(0, whole, _PART):
-            part = source[start : min(start + _PART, whole)]
-            commands.write(handle, start, part.ctypes.data, part.size)
-        if whole < source.size:
-            last = np.zeros(_WORD, np.uint8)
-            last[: source.size - whole] = source[whole:]
-            commands.write(handle, whole, last.ctypes.data, _WORD)
+        with commands.lock:  # or another thread's launch would copy what is there to a texture
+            memory.version += 1
+            for start in range(0, whole, _PART):
+                part = source[start : min(start + _PART, whole)]
+                commands.write(handle, start, part.ctypes.data, part.size)
+            if whole < source.size:
+                last = np.zeros(_WORD, np.uint8)
+                last[: source.size - whole] = source[whole:]
+                commands.write(handle, whole, last.ctypes.data, _WORD)
 
     def copy_out(self, data: memoryview, memory: Memory) -> None:
         """Copies bytes to the host after all work launched so far. Raises what that work raised."""
         commands = self._commands()
         handle = on_device(memory, commands).handle
-        target = np.frombuffer(data, np.uint8)
+        target = np.frombuffer(host_bytes(data, "data", writable=True), np.uint8)
         for start in range(0, target.size, _PART):
             part = target[start : start + _PART]
             size = -(-part.size // _WORD) * _WORD
-            if self._staging is None or not self._staging.serves(commands, size):
-                self._staging = Staging(commands, size)
-            with self._staging.read(handle, start, size) as address:
-                ctypes.memmove(part.ctypes.data, address, part.size)
+            with commands.lock:  # or another thread would put a smaller one in its place
+                if self._staging is None or not self._staging.serves(commands, size):
+                    self._staging = Staging(commands, size)
+                with self._staging.read(handle, start, size) as address:
+                    ctypes.memmove(part.ctypes.data, address, part.size)

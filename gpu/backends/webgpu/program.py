@@ -13,7 +13,7 @@ from gpu.backends.webgpu.connection import Connection, info_for
 from gpu.backends.webgpu.library import text_of, view
 from gpu.backends.webgpu.memory import Memory, on_device
 from gpu.core.errors import CompileError, DeviceError, InvalidValue, OutOfMemory
-from gpu.runtime.program import Program
+from gpu.runtime.program import Program, check_memory_of, check_values
 
 _KEPT_GROUPS: Final = 256
 _INT_BYTES: Final = 4
@@ -65,6 +65,7 @@ def shader_module(connection: Connection, source: str) -> int:
         if connection.lost:
             raise
         told = _messages(connection, module, source) or error.message
+        connection.drop(connection.library.ShaderModuleRelease, module)
         raise CompileError(f"WebGPU refuses a kernel:\n{told}") from error
     return module
 
@@ -81,8 +82,9 @@ def _messages(connection: Connection, module: int, source: str) -> str:
                 told.append(_told(message, lines))
 
     callback = api.CompilationInfoCallback(done)
-    future = connection.library.ShaderModuleGetCompilationInfo2(module, info_for(callback))
-    connection.wait(future)
+    with connection.lock:
+        future = connection.library.ShaderModuleGetCompilationInfo2(module, info_for(callback))
+        connection.wait(future)
     return "\n".join(told)
 
 
@@ -122,19 +124,18 @@ class Loaded:
 
     def __del__(self) -> None:
         """What was recorded keeps what it needs until it has run."""
-        if self.commands.connection.lost:
-            return
+        drop = self.commands.connection.drop
         for handle in self.groups.values():
-            self.library.BindGroupRelease(handle)
-        for handle in filter(None, (self.spilled, self.vals)):
-            self.commands.release_buffer(handle)
+            drop(self.library.BindGroupRelease, handle)
         for release, handle in (
+            (self.library.BufferRelease, self.spilled),
+            (self.library.BufferRelease, self.vals),
             (self.library.ComputePipelineRelease, self.pipeline),
             (self.library.BindGroupLayoutRelease, self.group_layout),
             (self.library.ShaderModuleRelease, self.module),
         ):
             if handle:
-                release(handle)
+                drop(release, handle)
 
     def _new_spilled(self) -> int:
         """The buffer of spilled memory. Raises OutOfMemory."""
@@ -266,8 +267,10 @@ class WebGPUProgram(Program):
 
         Returns at once, or with `wait` the seconds it took when it is done: by the device's clock
         where it has one, else by the host's. Raises InvalidValue for a wrong number of buffers,
-        DeviceLost, DeviceError.
+        InvalidType, DeviceLost, DeviceError.
         """
+        check_memory_of(self.name, bufs, Memory)
+        vals = check_values(self.name, vals)
         wanted = len(self.layout.written)
         if len(bufs) != wanted or len(vals) != self.layout.vals:
             raise InvalidValue(

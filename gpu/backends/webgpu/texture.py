@@ -62,7 +62,7 @@ class Texture:
         self._commands.copy_to_texture(source, target, size)
 
     def release(self) -> None:
-        """Gives it back; what was recorded keeps it until it is done."""
-        library = self._commands.connection.library
-        library.TextureViewRelease(self.view)
-        library.TextureRelease(self._handle)
+        """Gives it back, soon; what was recorded keeps it until it is done."""
+        connection = self._commands.connection
+        connection.drop(connection.library.TextureViewRelease, self.view)
+        connection.drop(connection.library.TextureRelease, self._handle)

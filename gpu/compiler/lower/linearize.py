@@ -45,7 +45,7 @@ def linearize(kernel: K.Kernel, target: Target) -> Program:
         program = scalarize(program, target.native)
     program = split64(program, target.native) if target.native.paired else program
     if target.native.quads:
-        program = quads(program, halves=dtypes.float16 not in target.native.storage_only)
+        program = quads(program)
     return join(program, target.access_bytes) if target.access_bytes else program
 
 

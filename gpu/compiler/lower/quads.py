@@ -1,4 +1,4 @@
-"""Neighbouring words of memory four at a time, for devices that move four as fast as one.
+"""Neighbouring elements four at a time, for devices that move four words as fast as one.
 
 A place in memory is taken apart into a sum of multiples and a constant. Where all the multiples are
 of four, the constant tells in which quad the element is and where in it, and elements of one quad
@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from gpu.compiler.ir.linear import Inst, Limit, Program
+from gpu.compiler.ir.linear import Inst, Limit, Param, Program
 from gpu.compiler.lower.emit import Emitter
 from gpu.compiler.lower.sums import Sum, taken_apart
 from gpu.compiler.lower.unused import PURE, used
 from gpu.core.dtype import dtypes
 
 QUAD: Final = 4
+WORD: Final = 32  # bits
 # Loads that a kernel does at least of a parameter, and one more for so many of its words, before
 # it is worth having the parameter where quads are: a copy of it is made there.
 MANY_LOADS: Final = 4096
@@ -29,12 +30,12 @@ WORDS_PER_LOAD: Final = 12
 Terms = frozenset[tuple[Inst, int]]
 
 
-def quads(program: Program, halves: bool = False) -> Program:
+def quads(program: Program) -> Program:
     """The same scalar program with vectors of four elements in memory where that pays.
 
-    With `halves` float16 is stored so as well, on devices to which it is no part of a word.
+    Elements have a word or less.
     """
-    return _Quads(program, halves).run()
+    return _Quads(program).run()
 
 
 def loads_of(program: Program) -> dict[int, int]:
@@ -53,6 +54,10 @@ def loads_of(program: Program) -> dict[int, int]:
     return counts
 
 
+def _words(param: Param) -> int:
+    return param.elements * param.dtype.bits // WORD
+
+
 class _Waiting(NamedTuple):
     """A store that may become part of a quad."""
 
@@ -62,9 +67,8 @@ class _Waiting(NamedTuple):
 
 
 class _Quads:
-    def __init__(self, program: Program, halves: bool):
+    def __init__(self, program: Program):
         self.program = program
-        self.halves = halves
         self.emitter = Emitter()
         self.values: dict[Inst, Inst] = {}
         self.carried: dict[Inst, list[Inst]] = {}
@@ -78,8 +82,8 @@ class _Quads:
             number
             for number, param in enumerate(program.params)
             if not param.written
-            and param.dtype.bits == 32
-            and counts.get(number, 0) >= MANY_LOADS + param.elements // WORDS_PER_LOAD
+            and param.dtype.bits <= WORD
+            and counts.get(number, 0) >= MANY_LOADS + _words(param) // WORDS_PER_LOAD
         }
 
     def run(self) -> Program:
@@ -199,7 +203,7 @@ class _Quads:
     def _store(self, inst: Inst) -> None:
         pointer, index, value, *masks = self.args(inst)
         at = taken_apart(index, self.sums)
-        if pointer.op != "param" or not self.is_stored(value) or at.modulo(QUAD) is None:
+        if pointer.op != "param" or value.dtype.bits > WORD or at.modulo(QUAD) is None:
             self.flush(pointer)
             self.emitter.effect("store", inst.dtype, 1, (pointer, index, value, *masks), inst.attr)
             return
@@ -219,10 +223,6 @@ class _Quads:
         if len(quad) == QUAD:
             self.waiting[pointer] = [one for one in waiting if one not in quad]
             self.store_quad(pointer, sorted(quad, key=lambda one: one.at.constant))
-
-    def is_stored(self, value: Inst) -> bool:
-        """Whether four elements of its dtype can be stored at once."""
-        return value.dtype.bits == 32 or (self.halves and value.dtype is dtypes.float16)
 
     def store_quad(self, pointer: Inst, quad: list[_Waiting]) -> None:
         first, store = quad[0], quad[0].store

@@ -1,10 +1,12 @@
 """Which loop transformations a kernel gets where blocks have threads (`Target.threads`).
 
-There are five ways to spread a kernel, tried in an order that its form suggests; a way that is not
+There are six ways to spread a kernel, tried in an order that its form suggests; a way that is not
 legal, or takes more team memory than there is, is left for the next one:
 
 - `matrices.by_instructions`: a block computes a tile, by matrix instructions if the target has any;
-- `tiles.product` and `tiles.transpose`: a block computes a tile, operands go through team memory;
+- `tiles.product`, and `turning.by_accesses` or `tiles.transpose`: a block computes a tile, operands
+  go through team memory;
+- `sweeping.along_rows`: a block computes running results of a few rows;
 - `in_rows`: a block computes a few rows together, reductions included;
 - `in_columns`: the same where neighbours in memory belong to different results;
 - `flat`: every iteration of the outer loops, or a few of them, has a thread of its own.
@@ -21,15 +23,25 @@ from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
-from gpu.compiler.opt import matrices, tiles
-from gpu.compiler.opt.flat import BLOCK, BUSY, block_of, cost, flat
+from gpu.compiler.opt import matrices, sweeping, tiles, turning
+from gpu.compiler.opt.flat import (
+    BLOCK,
+    BUSY,
+    SIDE_BY_SIDE,
+    block_of,
+    cost,
+    flat,
+    side_by_side,
+    worthwhile,
+)
 from gpu.compiler.opt.neighbours import held_rows, inner_walks, neighbours
 from gpu.compiler.opt.opts import Bind, Cooperate, Hold, Inline, Opt, Reorder, Reuse, Split, apply
 from gpu.compiler.opt.own import KEPT
 from gpu.compiler.opt.shape import Leaf, leaves, outer_nest, scattered
 from gpu.compiler.opt.share import work_of
 from gpu.compiler.opt.sync import thread_loops
-from gpu.compiler.opt.tree import IllegalOpt, loops, walk
+from gpu.compiler.opt.tree import IllegalOpt, loops, reads, walk
+from gpu.compiler.opt.turning import LINE_BYTES
 from gpu.compiler.target import Target
 from gpu.core.log import get_logger
 
@@ -51,7 +63,9 @@ Way = Callable[[K.Kernel, Target], Iterator[Opt]]
 
 def spread(kernel: K.Kernel, target: Target) -> tuple[K.Kernel, list[Opt]]:
     """The kernel for blocks of threads, and the transformations that did it."""
-    for way in (*((matrices.by_instructions,) if target.matrices else ()), *_ways(kernel, target)):
+    by_instructions = (matrices.by_instructions,) if target.matrices else ()
+    scans = (sweeping.along_rows,) if target.access_bytes else ()
+    for way in (*by_instructions, *scans, *_ways(kernel, target)):
         for inlined in _inlinings(kernel):
             try:
                 lighter = apply(kernel, inlined)
@@ -95,7 +109,7 @@ def _ways(kernel: K.Kernel, target: Target) -> Sequence[Way]:
         passes = sum(len(leaf.loops) > len(nest) for leaf in found)
         return (in_rows,) if nest and passes > 1 else ()
     if all(len(leaf.loops) == len(nest) for leaf in found) and not own:
-        return tiles.transpose, flat
+        return turning.by_accesses if target.access_bytes else tiles.transpose, flat
     if not nest:
         return (in_rows,)
     work = work_of(nest[-1].body)
@@ -190,9 +204,9 @@ def _side_by_side(kernel: K.Kernel, depth: int, threads: int, side: int) -> Iter
         side = math.gcd(side, *(var.extent // threads for var in inner))
     step = threads * side
     whole = all(var.extent % step == 0 if kept else var.extent >= step for var in inner)
+    updates = [leaf.update for leaf in leaves(kernel.body)]
     for var in inner if side > 1 and whole else ():
-        yield Split(var.name, side)
-        yield Bind(f"{var.name}i", "unroll")
+        yield from side_by_side(updates, var, side)
 
 
 def _by_fours(kernel: K.Kernel, depth: int, threads: int) -> Iterator[Opt]:
@@ -242,16 +256,43 @@ def in_columns(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     nest, found = outer_nest(kernel.body), list(leaves(kernel.body))
     longest = work_of(nest[-1].body).shared
     near = min(reversed(nest), key=lambda loop: cost(found, loop.var)).var
-    width, threads = min(target.warp, near.extent), 1
+    side = _beside(found, near, target)
+    width = min(_width(found, side, target), near.extent // side)
+    threads = 1
     while threads * 2 * width <= target.threads and threads * 2 * EACH <= longest:
         threads *= 2
     if threads == 1:
         raise IllegalOpt(f"loops of {longest} iterations are too short to be shared")
     yield from (Bind(loop.var.name, "grid") for loop in nest)
-    yield Reorder((*(one.var.name for one in nest if one.var is not near), near.name))
-    axis = near.name
-    if near.extent > target.warp or near.stop is not None:
+    axis, beside = near.name, list[str]()
+    if side > 1:
+        yield from side_by_side([leaf.update for leaf in found], near, side)
+        beside, axis = [f"{axis}i"], f"{axis}o"
+    yield Reorder((*(one.var.name for one in nest if one.var is not near), axis, *beside))
+    if near.extent > width * side or near.stop is not None:
         yield Split(axis, width, "mask")
         axis = f"{axis}i"
     yield Bind(axis, "thread")
     yield Cooperate(axis, threads, True, warp=target.shuffle)
+
+
+def _beside(found: Sequence[Leaf], near: Var, target: Target) -> int:
+    """Neighbouring results that a thread has."""
+    if not target.access_bytes:
+        return 1
+    side = min(neighbours([(leaf.update, near) for leaf in found], target), SIDE_BY_SIDE)
+    steps = max(math.prod(loop.var.extent for loop in leaf.loops) for leaf in found)
+    return worthwhile(side, steps)
+
+
+def _width(found: Sequence[Leaf], side: int, target: Target) -> int:
+    """Threads side by side: those of a warp, or fewer where they have what memory gives at once."""
+    if side == 1:
+        return target.warp
+    narrowest = min(buf.dtype.itemsize for leaf in found for buf in _parameters(leaf.update))
+    return min(max(LINE_BYTES // (side * narrowest), 1), target.warp)
+
+
+def _parameters(update: K.Update) -> Iterator[K.Buf]:
+    bufs = (update.buf, *(buf for buf, _, _ in reads(update)))
+    return (buf for buf in bufs if buf.space == "global")

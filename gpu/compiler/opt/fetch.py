@@ -10,6 +10,7 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Mask, Var, at_most, expr
 from gpu.compiler.ir.matrix import COPY_BYTES
 from gpu.compiler.opt.buffers import operand_of
+from gpu.compiler.opt.neighbours import all_alike
 from gpu.compiler.opt.sync import synchronize, thread_loops
 from gpu.compiler.opt.tails import masked_loads
 from gpu.compiler.opt.tree import (
@@ -77,7 +78,7 @@ class _Tile(NamedTuple):
         return (row * (self.width + APART) + column,)
 
 
-def _flat(axes: Sequence[Var]) -> Expr:
+def iteration(axes: Sequence[Var]) -> Expr:
     """The number of an iteration of nested loops."""
     number = expr(0)
     for var in axes:
@@ -85,7 +86,9 @@ def _flat(axes: Sequence[Var]) -> Expr:
     return number
 
 
-def _at(axes: Sequence[Var], number: Expr, everywhere: Sequence[Expr]) -> dict[Var, Expr | int]:
+def at_iteration(
+    axes: Sequence[Var], number: Expr, everywhere: Sequence[Expr]
+) -> dict[Var, Expr | int]:
     """The loops' variables at iteration `number`.
 
     Where all expressions are sums in which the loops count as one, so they are put in: the last
@@ -140,7 +143,9 @@ def fetch(
     tile = _Tile(K.Buf(name, value.dtype, (height * (width + APART),), "team"), *axes)
     own = [t.var for t in threads]
     fill = _copies(tile, value, own, size, what) if size > 1 else (_stores(tile, value, own),)
-    read = K.cast(K.load(tile.buf, tile.place(_flat(axes[0]), _flat(axes[1]))), operand.dtype)
+    read = K.cast(
+        K.load(tile.buf, tile.place(iteration(axes[0]), iteration(axes[1]))), operand.dtype
+    )
     staged = Substitution({}, values={operand: read}).block(loop.body)
     new = K.Loop(loop.var, loop.kind, K.Block((K.Alloc(tile.buf), *fill, *staged.body)))
     return synchronize(as_block(replace_loop(body, loop, new)), what)
@@ -151,7 +156,7 @@ def _rounds(tile: _Tile, threads: Sequence[Var], size: int) -> tuple[Var, Expr, 
     together = math.prod(t.extent for t in threads)
     count = tile.height * tile.width // size
     rounds = Var(f"{tile.buf.name}c", 0, -(-count // together) - 1)
-    number = expr(rounds) * together + _flat(threads)
+    number = expr(rounds) * together + iteration(threads)
     return rounds, number, at_most(number, count - 1) if count % together else None
 
 
@@ -160,7 +165,7 @@ def _moved(tile: _Tile, value: K.Value, number: Expr, size: int) -> tuple[K.Valu
     across = tile.width // size
     row, column = number // across, number % across * size
     everywhere = _expressions(value)
-    env = _at(tile.rows, row, everywhere) | _at(tile.columns, column, everywhere)
+    env = at_iteration(tile.rows, row, everywhere) | at_iteration(tile.columns, column, everywhere)
     return Substitution(env).value(value), row, column
 
 
@@ -181,33 +186,17 @@ def copy_size(value: K.Value, columns: Sequence[Var]) -> int:
         return 1
     _, (place,), mask = value.attr
     number = Var("run", 0, width - 1)
-    env = _at(columns, expr(number), [place, *mask.constraints])
+    env = at_iteration(columns, expr(number), [place, *mask.constraints])
     moved = place.subst(env)
     rest = moved - number
     if number in rest.vars:
         return 1
     for nbytes in sorted(COPY_BYTES, reverse=True):
         size = nbytes // value.dtype.itemsize
-        whole = all(_all_alike(c.subst(env), number, size) for c in mask.constraints)
+        whole = all(all_alike(c.subst(env), number, size) for c in mask.constraints)
         if size > 1 and width % size == 0 and rest.gcd() % size == 0 and whole:
             return size
     return 1
-
-
-def _all_alike(constraint: Expr, number: Var, size: int) -> bool:
-    """Whether `constraint >= 0` holds for all of `size` elements that follow each other, or none.
-
-    They begin at multiples of `size` of `number`, which a constraint counts up or down by.
-    """
-    step = constraint.coeff(number)
-    rest = constraint - expr(number) * step
-    if number in rest.vars:
-        return False
-    return (
-        step == 0
-        or (step == 1 and rest.gcd() % size == 0)
-        or (step == -1 and (rest + 1).gcd() % size == 0)
-    )
 
 
 def _copies(

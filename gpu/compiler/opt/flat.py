@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
-from gpu.compiler.opt.neighbours import neighbours
-from gpu.compiler.opt.opts import Bind, Opt, Reorder, Split
+from gpu.compiler.opt.neighbours import conditioned, neighbours
+from gpu.compiler.opt.opts import Agree, Bind, Opt, Reorder, Split
 from gpu.compiler.opt.shape import Leaf, leaves, outer_nest, scattered
 from gpu.compiler.opt.tree import IllegalOpt, walk
 from gpu.compiler.target import Target
@@ -29,6 +29,8 @@ MANY: Final = 4
 # The same where several of them lie side by side.
 SIDE_BY_SIDE: Final = 8
 PLENTY: Final = 1 << 20
+# Updates of a reduction: a start, a step, and what is written.
+LIGHT: Final = 3
 
 
 def block_of(target: Target) -> int:
@@ -55,10 +57,10 @@ def flat(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     order = sorted(nest, key=lambda loop: (cost(found, loop.var), -nest.index(loop)))
     variables = {loop.var.name: loop.var for loop in order}
     simple, near = all(len(leaf.loops) == len(nest) for leaf in found), order[0].var
-    side, beside = _side(found, nest, near, target) if simple else 1, list[str]()
+    light = simple or _is_light(found, len(nest))
+    side, beside = _side(found, nest, near, target) if light else 1, list[str]()
     if side > 1:
-        yield Split(near.name, side)
-        yield Bind(f"{near.name}i", "unroll")
+        yield from side_by_side([leaf.update for leaf in found], near, side)
         beside = [f"{near.name}i"]
         variables[near.name] = Var(f"{near.name}o", 0, near.extent // side - 1)
     parts, steps = _Parts([], [], []), _steps(nest, target, simple, side)
@@ -71,15 +73,33 @@ def flat(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     yield from (Bind(name, "unroll" if steps <= MANY else "serial") for name in parts.each)
 
 
+def _is_light(found: Sequence[Leaf], depth: int) -> bool:
+    """Whether all that is done for an element of the outer loops is a reduction, in plain loops."""
+    kinds = {loop.kind for leaf in found for loop in leaf.loops[depth:]}
+    return len(found) <= LIGHT and kinds == {"serial"}
+
+
 def _side(found: Sequence[Leaf], nest: Sequence[K.Loop], near: Var, target: Target) -> int:
     """Neighbours along `near` that a thread has, where enough threads are left."""
     if not target.access_bytes:
         return 1
     most = neighbours([(leaf.update, near) for leaf in found], target)
-    elements = math.prod(loop.var.extent for loop in nest)
-    while most > 1 and most * BUSY > elements:
-        most //= 2
-    return most
+    return worthwhile(most, math.prod(loop.var.extent for loop in nest))
+
+
+def side_by_side(updates: Sequence[K.Update], var: Var, side: int) -> Iterator[Opt]:
+    """A loop in steps of `side` neighbours, which a thread names one by one."""
+    yield Split(var.name, side)
+    if conditioned(updates, var):
+        yield Agree(f"{var.name}i")
+    yield Bind(f"{var.name}i", "unroll")
+
+
+def worthwhile(side: int, elements: int) -> int:
+    """Up to `side` neighbours of a thread, where so many elements leave threads enough."""
+    while side > 1 and side * BUSY > elements:
+        side //= 2
+    return side
 
 
 class _Parts(NamedTuple):

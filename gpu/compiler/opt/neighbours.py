@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, expr
+from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, at_least, expr
 from gpu.compiler.opt.shape import Leaf, last_index, leaves
 from gpu.compiler.opt.tree import (
     IllegalOpt,
@@ -19,6 +19,7 @@ from gpu.compiler.opt.tree import (
     find_loop,
     reads,
     replace_loop,
+    rewrite,
     walk,
 )
 from gpu.compiler.target import Target
@@ -40,15 +41,31 @@ def neighbours(walked: Iterable[tuple[K.Update, Var]], target: Target) -> int:
         for buf, index, mask in _in_memory(update):
             step = index.coeff(var)
             rest = index - var * step
-            if var in rest.vars or step not in (0, 1) or var in mask.vars or buf.image:
+            if var in rest.vars or step not in (0, 1) or buf.image:
                 return 1
+            while most > 1 and not all(all_alike(c, var, most) for c in mask.constraints):
+                most //= 2
             if step == 1:
                 sizes.append(buf.dtype.itemsize)
-                most = math.gcd(most, rest.const, *(factor for _, factor in rest.terms))
+                most = aligned(index, var, most)
         most = math.gcd(most, var.extent)
     if not sizes:
         return 1
     return min(most, max(_fitting(min(sizes), max(sizes), target), 1))
+
+
+def aligned(index: Expr, var: Var, most: int) -> int:
+    """Up to `most` elements, from the first one, that begin at a multiple of their number.
+
+    The index steps by one along `var`.
+    """
+    rest = index - var
+    return math.gcd(most, rest.const, *(factor for _, factor in rest.terms), var.extent)
+
+
+def conditioned(updates: Iterable[K.Update], var: Var) -> bool:
+    """Whether a condition of an access to a parameter depends on a variable."""
+    return any(var in mask.vars for update in updates for _, _, mask in _in_memory(update))
 
 
 def _fitting(smallest: int, largest: int, target: Target) -> int:
@@ -62,6 +79,43 @@ def _in_memory(update: K.Update) -> Iterator[tuple[K.Buf, Expr, Mask]]:
     for buf, indices, mask in reads(update):
         if buf.space == "global":
             yield buf, last_index(indices), mask
+
+
+def all_alike(constraint: Expr, var: Var, size: int) -> bool:
+    """Whether `constraint >= 0` holds for all of `size` elements that follow each other, or none.
+
+    They begin at multiples of `size` of `var`, which a constraint counts up or down by.
+    """
+    step = constraint.coeff(var)
+    rest = constraint - expr(var) * step
+    if var in rest.vars:
+        return False
+    return (
+        step == 0
+        or (step == 1 and rest.gcd() % size == 0)
+        or (step == -1 and (rest + 1).gcd() % size == 0)
+    )
+
+
+def agree(body: K.Block, axis: str) -> K.Stmt:
+    """See `gpu.compiler.opt.opts.Agree`. Raises IllegalOpt."""
+    loop = find_loop(body, axis, f"Agree({axis!r})")
+    var = loop.var
+
+    def common(mask: Mask) -> Mask:
+        result = ALWAYS
+        for constraint in mask.constraints:
+            if var in constraint.vars and not all_alike(constraint, var, var.extent):
+                raise IllegalOpt(f"Agree({axis!r}): not all iterations agree on {constraint} >= 0")
+            result &= at_least(constraint.subst({var: 0}), 0)
+        return result
+
+    def change(stmt: K.Stmt) -> K.Stmt | None:
+        return stmt._replace(mask=common(stmt.mask)) if isinstance(stmt, K.Update) else None
+
+    loads = {K.load(*read): K.load(*read[:2], common(read[2])) for read in reads(loop)}
+    inside = as_block(rewrite(Substitution({}, values=loads).block(loop.body), change))
+    return replace_loop(body, loop, K.Loop(var, loop.kind, inside))
 
 
 def held_rows(body: K.Block, axis: str) -> list[K.Buf]:

@@ -18,12 +18,13 @@ from gpu.compiler.opt.buffers import inline, rfactor, stage
 from gpu.compiler.opt.fetch import fetch
 from gpu.compiler.opt.independence import is_independent
 from gpu.compiler.opt.jam import jam
-from gpu.compiler.opt.neighbours import hold
+from gpu.compiler.opt.neighbours import agree, hold
 from gpu.compiler.opt.own import KEPT
 from gpu.compiler.opt.pack import pack
 from gpu.compiler.opt.reuse import reuse
 from gpu.compiler.opt.share import cooperate
 from gpu.compiler.opt.staging import sink, stage_together
+from gpu.compiler.opt.sweep import sweep
 from gpu.compiler.opt.tails import ROUNDED
 from gpu.compiler.opt.tensorize import pipeline, tensorize
 from gpu.compiler.opt.tree import (
@@ -36,6 +37,7 @@ from gpu.compiler.opt.tree import (
     replace_loop,
     walk,
 )
+from gpu.compiler.opt.turn import turn
 
 PARALLEL_KINDS: Final = ("grid", "worker", "thread")
 
@@ -128,6 +130,15 @@ class Hold(NamedTuple):
     buf: str
 
 
+class Agree(NamedTuple):
+    """Conditions of accesses are asked once for all iterations of loop `axis`.
+
+    Each must hold for all of them or for none.
+    """
+
+    axis: str
+
+
 class Cooperate(NamedTuple):
     """What loop `axis` holds is done by a block of `threads`, a power of two.
 
@@ -144,6 +155,20 @@ class Cooperate(NamedTuple):
     first: bool = False
     kept: int = KEPT
     warp: int = 0
+
+
+class Sweep(NamedTuple):
+    """The scan that loop `axis` holds is done by a block of `threads`, a power of two.
+
+    `axis` is one of the independent outer loops, or "" for the whole kernel. The new thread loop,
+    `{axis}th`, is inside of it; each thread has `side` elements that lie side by side in a round,
+    and exchanges what they make with those of its `warp`.
+    """
+
+    axis: str
+    threads: int
+    side: int
+    warp: int
 
 
 class Sink(NamedTuple):
@@ -195,6 +220,22 @@ class Fetch(NamedTuple):
     size: int = 1
 
 
+class Turn(NamedTuple):
+    """Inside loop `axis` the threads of a block copy what is read of parameter `buf`, as it lies.
+
+    It is read along the loops `columns` and goes to a tile in team memory, from where each thread
+    takes single elements in any order. Both `rows` and `columns` name thread loops as well,
+    outermost first. With `side` above 1 their last loops have so many iterations, and are what a
+    thread copies, or writes, in one access.
+    """
+
+    axis: str
+    buf: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    side: int = 1
+
+
 class Pack(NamedTuple):
     """Inside loop `axis` an operand of narrow elements is copied, as a thread loads tiles.
 
@@ -241,6 +282,7 @@ class Pipeline(NamedTuple):
 Opt = (
     Split | Fuse | Reorder | Bind | Rfactor | Stage | Cooperate | Sink | Inline | Jam | Reuse
     | Fetch | Pack | Tensorize | Pipeline | Hold | Ahead
+    | Turn | Agree | Sweep
 )  # fmt: skip
 
 
@@ -271,6 +313,10 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
             return cooperate(body, opt.axis, opt.threads, opt.first, opt.kept, opt.warp)
         case Ahead():
             return ahead(body, opt.axis, opt.buf, opt.loop)
+        case Sweep():
+            return sweep(body, opt.axis, opt.threads, opt.side, opt.warp)
+        case Agree():
+            return agree(body, opt.axis)
         case Hold():
             return hold(body, opt.axis, opt.buf)
         case Sink():
@@ -283,6 +329,8 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
             return reuse(body)
         case Fetch():
             return fetch(body, opt.axis, opt.buf, opt.rows, opt.columns, opt.size)
+        case Turn():
+            return turn(body, opt.axis, opt.buf, opt.rows, opt.columns, opt.side)
         case Pack():
             return pack(body, opt.axis, opt.buf, opt.order, opt.words)
         case Tensorize():

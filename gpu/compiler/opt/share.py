@@ -12,6 +12,7 @@ from gpu.compiler.opt.independence import is_independent
 from gpu.compiler.opt.meet import Meeting
 from gpu.compiler.opt.own import keep_own
 from gpu.compiler.opt.shape import leaves, outer_nest, perfect_nest, scattered
+from gpu.compiler.opt.staging import sunk
 from gpu.compiler.opt.sync import first_only, synchronize, thread_loops
 from gpu.compiler.opt.tails import holds, masked_loads
 from gpu.compiler.opt.tree import (
@@ -46,13 +47,16 @@ def cooperate(body: K.Block, axis: str, threads: int, first: bool, kept: int, wa
         raise IllegalOpt(f"{what}: blocks and threads must be around, and no threads inside")
     teams = [loop.var for loop in around if loop.kind == "thread"]
     thread = Var(f"{axis}th", 0, threads - 1)
+    beside, inside = _written_out(inside)
     shared = [b for b in allocated(inside) if _is_shared(inside, b)]
+    if beside and shared:
+        raise IllegalOpt(f"{what}: neighbours do not share {shared[0].name}")
     lowered = with_axes(inside, shared, teams, "team")
     rows = [b for b in allocated(lowered) if b.space == "team" and len(b.shape) == len(teams) + 1]
     done = keep_own(
         _Sharer(thread, Meeting(thread, teams, first, warp)).block(lowered), rows, thread, kept
     )
-    work = K.Loop(thread, "thread", done)
+    work = K.Loop(thread, "thread", _with_neighbours(done, beside))
     if first and teams:
         outermost = next(loop for loop in around if loop.kind == "thread")
         inner = replace_loop(K.Block((outermost,)), around[-1], _with_body(around[-1], work.body))
@@ -62,6 +66,25 @@ def cooperate(body: K.Block, axis: str, threads: int, first: bool, kept: int, wa
     else:
         new = work
     return synchronize(as_block(new), what)
+
+
+def _written_out(body: K.Block) -> tuple[list[K.Loop], K.Block]:
+    """The loops that are written out around all of a body, and what they hold."""
+    nest: list[K.Loop] = []
+    while (
+        len(body.body) == 1 and isinstance(loop := body.body[0], K.Loop) and loop.kind == "unroll"
+    ):
+        nest.append(loop)
+        body = loop.body
+    return nest, body
+
+
+def _with_neighbours(body: K.Block, beside: Sequence[K.Loop]) -> K.Block:
+    """What a thread does for all the neighbours that it has, statement by statement."""
+    axes = [loop.var for loop in beside]
+    for space in ("private", "team") if beside else ():
+        body = with_axes(body, [b for b in allocated(body) if b.space == space], axes, space)
+    return as_block(sunk(body, beside))
 
 
 def _with_body(loop: K.Loop, body: K.Block) -> K.Loop:

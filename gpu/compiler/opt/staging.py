@@ -48,15 +48,16 @@ def sink(body: K.Block, axes: Sequence[str]) -> K.Stmt:
         raise IllegalOpt(f"{what}: the loops hold memory that is not private")
     space = "team" if counted else "private"
     widened = with_axes(inside, tuple(own), [loop.var for loop in nest], space)
-    return replace_loop(body, nest[0], _sunk(widened, nest))
+    return replace_loop(body, nest[0], sunk(widened, nest))
 
 
-def _sunk(stmt: K.Stmt, nest: Sequence[K.Loop]) -> K.Stmt:
+def sunk(stmt: K.Stmt, nest: Sequence[K.Loop]) -> K.Stmt:
+    """`stmt` with the loops `nest` around each statement that does something."""
     match stmt:
         case K.Block():
-            return K.Block(tuple(_sunk(s, nest) for s in stmt.body))
+            return K.Block(tuple(sunk(s, nest) for s in stmt.body))
         case K.Loop(var, "serial", inside):
-            return K.Loop(var, "serial", as_block(_sunk(inside, nest)))
+            return K.Loop(var, "serial", as_block(sunk(inside, nest)))
         case K.Alloc():
             return stmt
     for loop in reversed(nest):

@@ -15,6 +15,8 @@ VECTORS: Final = (
 )
 """The type of some elements."""
 
+_WORD_BITS: Final = 32
+
 
 class Wide:
     """Prints loads and stores of several elements.
@@ -38,8 +40,17 @@ class Wide:
         return Value(kind, name)
 
     def element(self, vector: Value, lane: int) -> Value:
-        """One element of what was loaded."""
-        return Value(Type(vector.type.element), f"{vector}.e[{lane}]")
+        """One element of what was loaded; a narrow one out of its word, by a shift.
+
+        nvrtc takes words apart by permutations of bytes, which do not merge with what follows.
+        """
+        kind = Type(vector.type.element)
+        words, rest = divmod(vector.type.bits * vector.type.lanes, _WORD_BITS)
+        if rest or kind.bits >= _WORD_BITS:
+            return Value(kind, f"{vector}.e[{lane}]")
+        word, bit = divmod(lane * kind.bits, _WORD_BITS)
+        source = f"__builtin_bit_cast(vec<uint, {words}>, {vector}).e[{word}]"
+        return Value(kind, f"({kind})({source} >> {bit})")
 
     def pack(self, elements: list[Value]) -> Value:
         """A variable with some elements, as `store` takes it."""

@@ -38,6 +38,7 @@ def nak_target(arch: str) -> Target:
         shared_bytes=STATIC_SHARED_BYTES,
         warp=machine.warp,
         shuffle=machine.shuffle,
+        access_bytes=machine.access_bytes,
         max_blocks=MOST_GROUPS,
     )
 
@@ -56,9 +57,9 @@ class NAKRenderer:
     def render(self, program: Program) -> str:
         """The text of the kernel `program.name`, as `gpu/compiler/render/nir_text.py` describes.
 
-        Raises Unsupported for an operation the target does not have, for vectors, for too much
-        shared memory and for grids that are too large, VerifyError for a program that is not well
-        formed in a way that shows.
+        Raises Unsupported for an operation the target does not have, for arithmetic of vectors, for
+        too much shared memory and for grids that are too large, VerifyError for a program that is
+        not well formed in a way that shows.
         """
         grid = nv_grid(program, MOST_GROUPS)
         places = nv_places(program, grid, self.target)

@@ -8,6 +8,7 @@ bytes.
 
 from __future__ import annotations
 
+import math
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir.linear import Inst, Limit, Program
@@ -19,6 +20,7 @@ from gpu.compiler.render.int_ranges import int_factors, int_ranges
 from gpu.compiler.render.nir_emit import Emitter, Value
 from gpu.compiler.render.nir_grid import ThreadPlace
 from gpu.compiler.render.nir_text import NirProgram
+from gpu.compiler.render.nir_vectors import elements_of, is_of_memory, word_bits, words_of
 from gpu.compiler.target import Target
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported, VerifyError
@@ -50,8 +52,9 @@ class _Loop(NamedTuple):
 def render_nir(target: Target, program: Program, grid: Grid, places: Places) -> NirProgram:
     """A program as NIR, launched as ``grid`` says, with its locals at ``places``.
 
-    Raises Unsupported for an operation that the target does not have and for vectors, VerifyError
-    for a program that is not well formed in a way that shows.
+    Raises Unsupported for an operation that the target does not have and for vectors that are more
+    than neighbours in memory, VerifyError for a program that is not well formed in a way that
+    shows.
     """
     return _Printer(target, program, grid, places).program()
 
@@ -75,6 +78,7 @@ class _Printer:
         self.factors = int_factors(program)
         self.values: dict[Inst, Value] = {}
         self.pointers: dict[Inst, _Pointer] = {}
+        self.vectors: dict[Inst, tuple[Value, ...]] = {}
         self.guarded: set[Inst] = set()
         self.loops: list[_Loop] = []
         self.results: dict[Inst, tuple[Value, ...]] = {}
@@ -89,10 +93,10 @@ class _Printer:
                     f"{self.linear.name}: {inst}: NIR is printed without matrix instructions; give"
                     " the target no matrices"
                 )
-            if inst.lanes != 1:
+            if inst.lanes != 1 and not is_of_memory(inst):
                 raise Unsupported(
-                    f"{self.linear.name}: {inst} is a vector, and NIR is made of scalars here;"
-                    " give the target no vector_bytes"
+                    f"{self.linear.name}: {inst} is a vector, and NIR is made of scalars here,"
+                    " those in memory aside; give the target no vector_bytes"
                 )
             value = getattr(self, f"_{inst.op}")(inst)
             if value is not None:
@@ -138,10 +142,13 @@ class _Printer:
         offset = self.e.alu("imul", number, self.e.integer(64, self.places.workspace))
         return self.e.alu("iadd", self._parameter(len(self.linear.params)), offset)
 
-    def _address(self, pointer: Inst, index: Inst) -> tuple[_Pointer, Value, int]:
-        """A pointer, the address or offset of one element behind it, and its alignment."""
+    def _address(self, pointer: Inst, index: Inst, further: int = 0) -> tuple[_Pointer, Value, int]:
+        """A pointer, the address or offset of one element behind it, and its alignment.
+
+        It may be of what begins some bytes further.
+        """
         known, size = self.pointers[pointer], pointer.dtype.itemsize
-        align = min(self.factors.get(index, 1) * size, ALIGN)
+        align = math.gcd(min(self.factors.get(index, 1) * size, ALIGN), further)
         index, constant = self._without_constant(index, size)
         at = self.values[index]
         if known.space != "global" and at.bits == 64:
@@ -155,8 +162,8 @@ class _Printer:
         if known.space == "global" and at.bits == 32:
             at = self.e.resize(at, 64, signed=self.ranges[index][0] < 0)
         address = self.e.alu("iadd", known.base, at)
-        if constant:
-            address = self.e.alu("iadd", address, self.e.integer(address.bits, constant * size))
+        if behind := constant * size + further:
+            address = self.e.alu("iadd", address, self.e.integer(address.bits, behind))
         return known, address, align
 
     def _without_constant(self, index: Inst, size: int) -> tuple[Inst, int]:
@@ -171,38 +178,61 @@ class _Printer:
                 return first, second.attr[0]
         return index, 0
 
-    def _load(self, inst: Inst) -> Value:
+    def _load(self, inst: Inst) -> Value | None:
         pointer, index, *mask = inst.args
+        bits = word_bits(inst.dtype, inst.lanes)
+        count = 8 * inst.dtype.itemsize * inst.lanes // bits
         if not mask:
-            loaded = self._load_element(pointer, index)
+            words = self._load_words(pointer, index, bits, count)
         else:
-            bits = 8 * inst.dtype.itemsize
-            register = self.e.register(self.e.integer(bits, 0))
+            registers = [self.e.register(self.e.integer(bits, 0)) for _ in range(count)]
             self.e.effect("if", self.values[mask[0]])
-            self.e.effect("store_reg", register, self._load_element(pointer, index))
+            loaded = self._load_words(pointer, index, bits, count)
+            for register, word in zip(registers, loaded, strict=True):
+                self.e.effect("store_reg", register, word)
             self.e.effect("endif")
-            loaded = self.e.read(register)
+            words = [self.e.read(register) for register in registers]
+        elements = tuple(elements_of(self.e, words, 8 * inst.dtype.itemsize))
         if inst.dtype is dtypes.bool:
-            return self.e.alu("ine", loaded, self.e.integer(8, 0))
-        return loaded
+            zero = self.e.integer(8, 0)
+            elements = tuple(self.e.alu("ine", element, zero) for element in elements)
+        if inst.lanes > 1:
+            self.vectors[inst] = elements
+        return elements[0] if inst.lanes == 1 else None
 
-    def _load_element(self, pointer: Inst, index: Inst) -> Value:
-        known, address, align = self._address(pointer, index)
-        attr = (align, int(known.constant)) if known.space == "global" else (align,)
-        bits = 8 * pointer.dtype.itemsize
-        return self.e.value(f"load_{known.space}", bits, address, attr=attr)
+    def _load_words(self, pointer: Inst, index: Inst, bits: int, count: int) -> list[Value]:
+        words = []
+        for number in range(count):
+            known, address, align = self._address(pointer, index, number * bits // 8)
+            attr = (align, int(known.constant)) if known.space == "global" else (align,)
+            words.append(self.e.value(f"load_{known.space}", bits, address, attr=attr))
+        return words
 
     def _store(self, inst: Inst) -> None:
         pointer, index, stored, *mask = inst.args
         if mask:
             self.e.effect("if", self.values[mask[0]])
-        known, address, align = self._address(pointer, index)
-        value = self._wide(stored)
+        elements = self.vectors[stored] if stored.lanes > 1 else (self._wide(stored),)
         if stored.dtype is dtypes.bool:
-            value = self.e.value("b2i8", 8, value)
-        self.e.effect(f"store_{known.space}", value, address, attr=(align,))
+            elements = tuple(self.e.value("b2i8", 8, element) for element in elements)
+        bits = word_bits(stored.dtype, stored.lanes)
+        for number, word in enumerate(words_of(self.e, elements, bits)):
+            known, address, align = self._address(pointer, index, number * bits // 8)
+            self.e.effect(f"store_{known.space}", word, address, attr=(align,))
         if mask:
             self.e.effect("endif")
+
+    # Vectors, of which there is memory alone.
+
+    def _pack(self, inst: Inst) -> None:
+        self.vectors[inst] = tuple(self._wide(arg) for arg in inst.args)
+
+    def _extract(self, inst: Inst) -> Value:
+        lane: int = inst.attr[0]
+        return self.vectors[inst.args[0]][lane]
+
+    def _splat(self, inst: Inst) -> Value:
+        return self.values[inst.args[0]]
 
     # Loops.
 

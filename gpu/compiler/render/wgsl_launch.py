@@ -163,33 +163,38 @@ def repeats_of(program: Program, most: int) -> dict[Inst, int]:
 
     Of all loops together; 0 is any number. Raises Unsupported where writing out does not help.
     """
-    rounds, around = _rounds(program)
-    total = sum(rounds.values())
-    if not most or total <= most:
-        return {}
-    innermost = [loop for loop in rounds if loop not in around.values()]
-    others = total - sum(rounds[loop] for loop in innermost)
-    for count in range(2, MOST_REPEATS + 1):
-        if others + sum(-(-rounds[loop] // count) for loop in innermost) <= most:
-            return dict.fromkeys(innermost, count)
+    loops = _serial_loops(program)
+    for count in range(1, MOST_REPEATS + 1):
+        repeats = {loop: count for loop, (_, is_innermost) in loops.items() if is_innermost}
+        if not most or _rounds(loops, repeats) <= most:
+            return repeats if count > 1 else {}
     raise Unsupported(
-        f"{program.name}: loops of {total:,} rounds in one invocation, but this device's compiler"
-        f" stops after {most:,}; use smaller tensors, or another device"
+        f"{program.name}: loops of {_rounds(loops, {}):,} rounds in one invocation, but this"
+        f" device's compiler stops after {most:,}; use smaller tensors, or another device"
     )
 
 
-def _rounds(program: Program) -> tuple[dict[Inst, int], dict[Inst, Inst]]:
-    """Of each serial loop the rounds in all for an invocation, and the serial loop around it."""
-    rounds: dict[Inst, int] = {}
-    around: dict[Inst, Inst] = {}
+def _rounds(loops: Mapping[Inst, tuple[int, bool]], repeats: Mapping[Inst, int]) -> int:
+    """The rounds of all loops of an invocation; that in which a loop finds its end is one more."""
+    return sum(
+        entered * (-(-_extent(loop) // repeats.get(loop, 1)) + 1)
+        for loop, (entered, _) in loops.items()
+    )
+
+
+def _serial_loops(program: Program) -> dict[Inst, tuple[int, bool]]:
+    """Of each serial loop how often an invocation enters it, and whether no other is inside."""
+    loops: dict[Inst, tuple[int, bool]] = {}
     stack: list[Inst] = []
     for inst in program.body:
         if inst.op == "loop" and inst.attr[0] == "serial":
-            rounds[inst] = _extent(inst)
+            entered = 1
             if stack:
-                rounds[inst] *= rounds[stack[-1]]
-                around[inst] = stack[-1]
+                around = stack[-1]
+                entered = loops[around][0] * _extent(around)
+                loops[around] = loops[around][0], False
+            loops[inst] = entered, True
             stack.append(inst)
-        elif inst.op == "end" and inst.attr[0] in rounds:
+        elif inst.op == "end" and inst.attr[0] in loops:
             stack.pop()
-    return rounds, around
+    return loops

@@ -6,9 +6,10 @@ the word by an atomic exclusive-or with what is to change there; nobody else cha
 alternative, a word for each element, would take up to four times the memory and a conversion of
 every copy.) Where the device has f16, a float16 is an element by itself.
 
-Where a program loads four words at a time (`gpu/compiler/lower/quads.py`), it does so from a copy
-of the buffer in a texture, whose texels are four words, `TEXELS` in a row. What it stores four
-words at a time is an array of vectors.
+Where a program loads four elements at a time (`gpu/compiler/lower/quads.py`), it does so from a
+copy of the buffer in a texture, whose texels are four words, `TEXELS` in a row. What it stores four
+words at a time is an array of vectors; four packed elements are whole words, which nobody else
+changes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from gpu.core.dtype import DType, dtypes
 TEXELS: Final = 2048
 """Of a row: a power of two, with which textures of 16,384 rows hold more than buffers do."""
 
+_LOG2_TEXELS: Final = TEXELS.bit_length() - 1
 _QUAD: Final = 4
+# Of narrow elements that lie in a quad, where in their words they begin.
+_SHIFTS: Final = {16: "vec4u(0u, 16u, 0u, 16u)", 8: "vec4u(0u, 8u, 16u, 24u)"}
 
 
 class Place(NamedTuple):
@@ -80,17 +84,74 @@ def stored_in_quads(body: Iterable[Inst]) -> set[Inst]:
     return {inst.args[0] for inst in body if inst.op == "store" and inst.args[2].lanes == _QUAD}
 
 
-def load_quad(texture: str, at: str, kind: str) -> str:
-    """An expression for the four elements of type `kind` that begin at an index."""
-    texel = f"u32({at}) >> 2u"
-    place = f"vec2u(({texel}) & {TEXELS - 1}u, ({texel}) >> {TEXELS.bit_length() - 1}u)"
-    words = f"textureLoad({texture}, {place}, 0)"
-    return words if kind == "u32" else f"bitcast<vec4<{kind}>>({words})"
+def quad_function(texture: str, dtype: DType, has_f16: bool) -> str:
+    """The function that loads the four elements which begin at an index."""
+    kind = f"vec4<{type_name(dtype, has_f16)}>"
+    texel = f"at >> {_log2_of_parts(dtype.bits) + 2}u"
+    return f"""fn quad_{texture}(at: u32) -> {kind} {{
+  let texel = {texel};
+  let words = textureLoad({texture}, vec2u(texel & {TEXELS - 1}u, texel >> {_LOG2_TEXELS}u), 0);
+  return {_QUADS_OF[dtype.bits](dtype, kind)};
+}}"""
+
+
+def load_quad(texture: str, at: str) -> str:
+    """An expression for the four elements that begin at an index."""
+    return f"quad_{texture}(u32({at}))"
+
+
+def _quad_of_words(dtype: DType, kind: str) -> str:
+    return "words" if kind == "vec4<u32>" else f"bitcast<{kind}>(words)"
+
+
+def _quad_of_halves(dtype: DType, kind: str) -> str:
+    pair = "select(words.xy, words.zw, (at & 4u) != 0u)"
+    if kind == "vec4<f16>":
+        return f"bitcast<{kind}>({pair})"
+    return _parts(dtype, f"{pair}.xxyy")
+
+
+def _quad_of_bytes(dtype: DType, kind: str) -> str:
+    pair = "select(words.xy, words.zw, (at & 8u) != 0u)"
+    word = f"select({pair}.x, {pair}.y, (at & 4u) != 0u)"
+    return _parts(dtype, f"vec4u({word})")
+
+
+def _parts(dtype: DType, words: str) -> str:
+    """Elements of which each lies in a word of a vector."""
+    shifts = _SHIFTS[dtype.bits]
+    if dtype.kind == "int":
+        up = 32 - dtype.bits
+        return f"bitcast<vec4i>({words} << (vec4u({up}u) - {shifts})) >> vec4u({up}u)"
+    parts = f"({words} >> {shifts}) & vec4u({(1 << dtype.bits) - 1:#x}u)"
+    return f"({parts}) != vec4u(0u)" if dtype is dtypes.bool else parts
+
+
+_QUADS_OF: Final = {32: _quad_of_words, 16: _quad_of_halves, 8: _quad_of_bytes}
 
 
 def store_quad(place: Place, at: str, value: str) -> str:
     """A statement that stores four elements which begin at an index."""
+    if place.packed:
+        return f"store_quad_{place.name}(u32({at}), {value});"
     return f"{place.name}[u32({at}) >> 2u] = {value};"
+
+
+def store_quad_function(place: Place, has_f16: bool) -> str:
+    """The function that stores four elements into packed memory: one word, or two."""
+    bits = place.dtype.bits
+    kind = type_name(place.dtype, has_f16)
+    words = bits * _QUAD // 32
+    parts = 32 // bits
+    lines = [
+        f"fn store_quad_{place.name}(at: u32, value: vec4<{kind}>) {{",
+        f"  let parts = (vec4u(value) & vec4u({(1 << bits) - 1:#x}u)) << {_SHIFTS[bits]};",
+    ]
+    for word in range(words):
+        lanes = " | ".join(f"parts.{lane}" for lane in "xyzw"[word * parts : (word + 1) * parts])
+        to = f"{place.name}[(at >> {_log2_of_parts(bits)}u) + {word}u]"
+        lines.append(f"  atomicStore(&{to}, {lanes});")
+    return "\n".join([*lines, "}"])
 
 
 def load(place: Place, at: str) -> str:

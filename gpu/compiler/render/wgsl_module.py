@@ -81,15 +81,22 @@ class Module(Writer):
                 self.declarations.append(
                     f"@group(0) @binding({number}) var p{number}: texture_2d<u32>;"
                 )
+                self.functions[f"quad_p{number}"] = wgsl_memory.quad_function(
+                    f"p{number}", param.dtype, self.has_f16
+                )
                 continue
             packed = is_packed(param.dtype, self.has_f16)
             atomic = packed and param.written
             kind = element_type(param.dtype, self.has_f16, atomic)
-            kind = f"vec4<{kind}>" if number in in_quads else kind
+            kind = f"vec4<{kind}>" if number in in_quads and not packed else kind
             self._declare_buffer(number, f"p{number}", kind, param.written)
             if atomic:
                 place = Place(f"p{number}", param.dtype, packed=True, atomic=True)
                 self.functions[place.name] = wgsl_memory.store_function(place)
+                if number in in_quads:
+                    self.functions[f"store_quad_{place.name}"] = wgsl_memory.store_quad_function(
+                        place, self.has_f16
+                    )
         if self.spilled:
             self._declare_buffer(len(self.program.params), "spilled", "u32", True)
 
@@ -275,8 +282,7 @@ class Module(Writer):
         place = self.places[inst.args[0]]
         at, *mask = (self.names[a] for a in inst.args[1:])
         if inst.lanes > 1:
-            kind = type_name(inst.dtype, self.has_f16)
-            self.let(inst, wgsl_memory.load_quad(place.name, at, kind))
+            self.let(inst, wgsl_memory.load_quad(place.name, at))
             return
         if mask:
             at = f"select(0i, {at}, {mask[0]})"
@@ -308,8 +314,10 @@ class Module(Writer):
             self._foreign(inst)
         (name,) = inst.attr
         last = inst.args[-1]
-        wide = last.dtype.is_int and last.dtype.bits != 32
-        if name not in NATIVE or wide or (last.dtype.is_float and last.dtype.bits != 32):
+        is_number = last.dtype.is_int or last.dtype.is_float
+        is_word = not is_number or last.dtype.bits == 32
+        is_chosen = name == "where" and last.dtype.bits < 32
+        if name not in NATIVE or not (is_word or is_chosen):
             raise Unsupported(
                 f"{self.program.name}: {name} on {last.dtype.name}; legalize it before rendering"
             )

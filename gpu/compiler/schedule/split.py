@@ -1,8 +1,9 @@
 """Reductions of many elements, split in two: partial results, and their sum.
 
-There are two reasons: with few results not every worker would have a part; and a sum of products
-that is longer than a cache, as the gradient of a convolution's weights over a batch, would read
-all its operands anew for every few results. A part of it stays in the cache meanwhile.
+There are two reasons: with few results, or few columns of them, not every worker would have a part;
+and a sum of products that is longer than a cache, as the gradient of a convolution's weights over a
+batch, would read all its operands anew for every few results. A part of it stays in the cache
+meanwhile.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ PARTS: Final = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 # enough that each worker has two, which read while the other adds up.
 LEAST_PARTS: Final = 64
 BLOCKS_EACH: Final = 2
+# Of reductions from row to row: bytes of the columns that a block does, elements that it has to do
+# at least, and how many times too few blocks there are before they are worth a second kernel.
+LINE: Final = 128
+LEAST_WORK: Final = 1 << 14
+FEW_BLOCKS: Final = 8
 # Products summed into one result from which their operands are worth keeping in a cache, how often
 # each element of those is used, and bytes of operands that stay in one.
 LONG_SUM: Final = 1 << 13
@@ -44,10 +50,12 @@ def split_reductions(
 
     def change(node: Node) -> Node | None:
         target = target_of(node.device)
+        if target.workers > 1 and (parts := _parts_of_columns(node, target)) > 1:
+            return _split(node, parts, _most_divisible(node, parts))
         if target.workers > 1 and (parts := _parts_of_long(node, target)) > 1:
-            return _split(node, parts)
+            return _split(node, parts, _longest(node))
         if target.vector_bytes and (parts := _parts_in_cache(node)) > 1:
-            return _split(node, parts)
+            return _split(node, parts, _longest(node))
         return None
 
     return rewrite(roots, is_leaf, change)
@@ -59,6 +67,30 @@ def _parts_of_long(node: Node, target: Target) -> int:
         return 1
     blocks = BLOCKS_EACH * target.workers if target.threads else 0
     return max(-(-blocks // node.size), LEAST_PARTS if node.size <= MANY else 1)
+
+
+def _parts_of_columns(node: Node, target: Target) -> int:
+    """Parts of a reduction from row to row, of which a block of threads does a few columns.
+
+    There are so many that the blocks are enough for the machine; 1 for any other node, and where
+    each would have little to do.
+    """
+    if not target.access_bytes or node.kind != "reduce" or not node.size:
+        return 1
+    source, axes = node.src[0], node.attr[1]
+    if not source.shape or len(source.shape) - 1 in axes or _is_reused(source):
+        return 1
+    blocks = -(-node.size * source.dtype.itemsize // LINE)
+    wanted = -(-BLOCKS_EACH * target.workers // blocks)
+    parts = min(wanted, source.size // (blocks * LEAST_WORK))
+    return parts if wanted >= FEW_BLOCKS else 1
+
+
+def _is_reused(source: Node) -> bool:
+    """Whether it is made of products that each use elements which many others use as well."""
+    if (source.kind, source.attr) != ("alu", ("mul",)):
+        return False
+    return source.size >= REUSED * max(unmoved(factor).size for factor in source.src)
 
 
 def _parts_in_cache(node: Node) -> int:
@@ -77,14 +109,32 @@ def _parts_in_cache(node: Node) -> int:
     return parts if 4 * parts * node.nbytes <= read else 1
 
 
-def _split(node: Node, wanted: int) -> Node | None:
-    """The reduction in `wanted` parts, or the next number that its longest axis can be cut into."""
+def _counted(node: Node) -> list[int]:
+    """Axes of a reduction whose sizes are known."""
+    return [a for a in node.attr[1] if not has_symbols(node.src[0].shape[a])]
+
+
+def _longest(node: Node) -> int | None:
+    """The longest axis of a reduction."""
+    return max(_counted(node), key=lambda a: node.src[0].shape[a], default=None)
+
+
+def _most_divisible(node: Node, wanted: int) -> int | None:
+    """The first axis of a reduction that can be cut into `wanted` parts, or nearly as many."""
+
+    def parts(axis: int) -> int:
+        possible = [p for p in PARTS if node.src[0].shape[axis] % p == 0]
+        return min(max(possible, default=1), wanted)
+
+    return max(_counted(node), key=parts, default=None)
+
+
+def _split(node: Node, wanted: int, axis: int | None) -> Node | None:
+    """The reduction in `wanted` parts, or the next number that an axis can be cut into."""
+    if axis is None:
+        return None
     monoid, axes = node.attr
     source = node.src[0]
-    counted = [a for a in axes if not has_symbols(source.shape[a])]
-    if not counted:
-        return None
-    axis = max(counted, key=lambda a: source.shape[a])
     size = source.shape[axis]
     possible = [p for p in PARTS if size % p == 0]
     if not possible:

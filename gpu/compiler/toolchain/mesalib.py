@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterable
 from ctypes import c_char_p, c_uint8
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution
 from typing import Final, NamedTuple
 
 from gpu.autogen import mesa
@@ -60,6 +59,9 @@ def find_mesa() -> MesaLibrary:
 
 @cache
 def _search() -> MesaLibrary:
+    # Imported here: who is told the path needs none of it, and it takes a fifth of a start.
+    from importlib.metadata import PackageNotFoundError, distribution
+
     try:
         package = distribution(mesa.PACKAGE)
     except PackageNotFoundError:

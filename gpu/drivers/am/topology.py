@@ -13,7 +13,7 @@ from gpu.core.errors import AccessDenied, DeviceError, FormatError, InvalidIndex
 from gpu.core.log import get_logger
 from gpu.drivers.am.target import Target, Version, dotted, parse_gfx_version
 from gpu.transport import amd as nodes
-from gpu.transport.os import Os
+from gpu.transport.files import Files
 
 ROOT: Final = nodes.TOPOLOGY
 _AMD: Final = 0x1002
@@ -94,7 +94,7 @@ class GpuNode:
         return f"AMD gfx {dotted(self.version)} at {self.pci_address}"
 
 
-def read_gpus(os: Os) -> tuple[GpuNode, ...]:
+def read_gpus(os: Files) -> tuple[GpuNode, ...]:
     """The GPUs that this process may use, in KFD's order.
 
     Raises DeviceError where there is no KFD, FormatError for a file that is not as it should be,
@@ -124,7 +124,7 @@ def choose(gpus: tuple[GpuNode, ...], index: int) -> GpuNode:
     return gpus[index]
 
 
-def target_of(os: Os, gpu: GpuNode) -> Target:
+def target_of(os: Files, gpu: GpuNode) -> Target:
     """What the encoders have to know of a GPU.
 
     Raises Unsupported for a generation that they do not know, FormatError, TransportError.
@@ -141,7 +141,7 @@ def target_of(os: Os, gpu: GpuNode) -> Target:
     return found
 
 
-def _read_all(os: Os) -> tuple[GpuNode, ...]:
+def _read_all(os: Files) -> tuple[GpuNode, ...]:
     names = os.list_dir(f"{ROOT}/nodes")
     for name in names:
         if not name.isdecimal():
@@ -160,7 +160,7 @@ def _read_all(os: Os) -> tuple[GpuNode, ...]:
     return tuple(found)
 
 
-def _read_node(os: Os, number: int, gpu_id: int) -> GpuNode:
+def _read_node(os: Files, number: int, gpu_id: int) -> GpuNode:
     folder = f"{ROOT}/nodes/{number}"
     told = _Properties(os, f"{folder}/properties")
     if told.number("vendor_id") != _AMD:
@@ -193,7 +193,7 @@ def _read_node(os: Os, number: int, gpu_id: int) -> GpuNode:
 class _Properties:
     """A file of lines ``name number``. Raises FormatError for any other."""
 
-    def __init__(self, os: Os, path: str):
+    def __init__(self, os: Files, path: str):
         self.path = path
         self._values: dict[str, int] = {}
         for line, text in enumerate(_read_text(os, path).splitlines(), 1):
@@ -221,13 +221,13 @@ class _Properties:
         return self._values.get(name)
 
 
-def _banks(os: Os, folder: str, heaps: tuple[int, ...]) -> int:
+def _banks(os: Files, folder: str, heaps: tuple[int, ...]) -> int:
     """Bytes of the memory banks of some kinds."""
     banks = [_Properties(os, path) for path in _numbered(os, f"{folder}/mem_banks")]
     return sum(bank.number("size_in_bytes") for bank in banks if bank.number("heap_type") in heaps)
 
 
-def _links(os: Os, folder: str) -> tuple[int, ...]:
+def _links(os: Files, folder: str) -> tuple[int, ...]:
     """Where links go; ``p2p_links``, which kernels have since 6.0, are those between GPUs."""
     paths = [*_numbered(os, f"{folder}/io_links"), *_numbered(os, f"{folder}/p2p_links")]
     links = [_Properties(os, path) for path in paths]
@@ -238,14 +238,14 @@ def _links(os: Os, folder: str) -> tuple[int, ...]:
     )
 
 
-def _numbered(os: Os, folder: str) -> list[str]:
+def _numbered(os: Files, folder: str) -> list[str]:
     """The property files of a folder's numbered parts; none where it does not exist."""
     if not os.exists(folder):
         return []
     return [f"{folder}/{name}/properties" for name in os.list_dir(folder)]
 
 
-def _sdma_version(os: Os, gpu: GpuNode) -> Version:
+def _sdma_version(os: Files, gpu: GpuNode) -> Version:
     """Of the first copy engine, as the chip's own table says."""
     folder = nodes.ip_block(gpu.drm_render_minor, "SDMA0")
     try:
@@ -259,14 +259,14 @@ def _sdma_version(os: Os, gpu: GpuNode) -> Version:
     return major, minor, revision
 
 
-def _read_number(os: Os, path: str) -> int:
+def _read_number(os: Files, path: str) -> int:
     text = _read_text(os, path).strip()
     if not text.isdecimal():
         raise FormatError(f"{path} holds {text[:40]!r}: a decimal number is expected")
     return int(text)
 
 
-def _read_text(os: Os, path: str) -> str:
+def _read_text(os: Files, path: str) -> str:
     try:
         return os.read_file(path).decode("ascii")
     except UnicodeDecodeError as error:

@@ -27,7 +27,7 @@ _RESERVED: Final = hostmem.MAP_PRIVATE | hostmem.MAP_ANONYMOUS | hostmem.MAP_NOR
 
 
 class AddressSpace:
-    """Two reserved ranges: 64 GiB below 1 << 40 for what the host maps or queues fetch, and 1 TiB.
+    """Two reserved ranges: 64 GiB below 1 << 40 for what hosts map or channels reach, and 1 TiB.
 
     All methods raise TransportError where the system refuses. Raises OutOfMemory where no such
     range is free.

@@ -55,7 +55,7 @@ def _branch(number: int) -> Branch:
 
 
 BRANCHES: Final[dict[int, Branch]] = {
-    number: _branch(number) for number in (535, 550, 570, 575, 580, 590, 595)
+    number: _branch(number) for number in (535, 545, 550, 555, 560, 565, 570, 575, 580, 590, 595)
 }
 
 

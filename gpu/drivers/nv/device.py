@@ -111,7 +111,7 @@ class NvDevice:
 
         Args:
             world: what it is opened through.
-            index: the GPU's place in the driver's list.
+            index: the GPU's place in `NvSession.cards`.
             force: variants of open questions to take, by name (`variants.QUESTIONS`).
 
         Raises AccessDenied, DeviceError where there is no driver or GPU, InvalidIndex, Unsupported

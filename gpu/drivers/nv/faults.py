@@ -12,6 +12,7 @@ from typing import Final
 from gpu.autogen.nv import classes as ids
 from gpu.autogen.nv import control
 from gpu.autogen.nv.alloc import NV83DE_ALLOC_PARAMETERS
+from gpu.core.errors import RmError
 from gpu.drivers.nv.rm import RmObject
 
 _SMS_PER_CALL: Final = 100
@@ -78,10 +79,14 @@ class MmuFault:
 
 @dataclass(frozen=True, slots=True)
 class FaultDetails:
-    """The SMs with an error, and the accesses that were refused."""
+    """The SMs with an error, and the accesses that were refused.
+
+    ``unread`` is why accesses could not be read although there were some; else it is empty.
+    """
 
     sms: tuple[SmError, ...]
     accesses: tuple[MmuFault, ...]
+    unread: str = ""
 
     @property
     def address(self) -> int | None:
@@ -89,7 +94,10 @@ class FaultDetails:
         return self.accesses[0].address if self.accesses else None
 
     def __str__(self) -> str:
-        return "; ".join(str(each) for each in (*self.accesses, *self.sms[:_MAX_MMU_FAULTS]))
+        told = [str(each) for each in (*self.accesses, *self.sms[:_MAX_MMU_FAULTS])]
+        if self.unread:
+            told.append(f"the address that the MMU refused could not be read: {self.unread}")
+        return "; ".join(told)
 
 
 def attach_debugger(device: RmObject, compute: RmObject) -> RmObject:
@@ -99,7 +107,10 @@ def attach_debugger(device: RmObject, compute: RmObject) -> RmObject:
 
 
 def read_details(debugger: RmObject, channel: RmObject, sms: int) -> FaultDetails:
-    """What ``sms`` SMs and the MMU tell. Raises as `RmObject.control` does."""
+    """What ``sms`` SMs and the MMU tell. Raises as `RmObject.control` does.
+
+    Where the kernel tells no refused accesses, as gVisor's nvproxy, the SMs are told without them.
+    """
     errors: list[SmError] = []
     has_mmu_fault = False
     for first in range(0, sms, _SMS_PER_CALL):
@@ -115,7 +126,14 @@ def read_details(debugger: RmObject, channel: RmObject, sms: int) -> FaultDetail
             if state.hwwWarpEsr or state.hwwGlobalEsr:
                 pc = state.hwwWarpEsrPc64
                 errors.append(SmError(number, state.hwwWarpEsr, state.hwwGlobalEsr, pc))
-    return FaultDetails(tuple(errors), _read_mmu(debugger) if has_mmu_fault else ())
+    accesses: tuple[MmuFault, ...] = ()
+    unread = ""
+    if has_mmu_fault:
+        try:
+            accesses = _read_mmu(debugger)
+        except RmError as error:
+            unread = error.message
+    return FaultDetails(tuple(errors), accesses, unread)
 
 
 def _read_mmu(debugger: RmObject) -> tuple[MmuFault, ...]:

@@ -101,7 +101,7 @@ class RmDevice(HCQDevice):
         command_memory: int = 1 << 20,
         staging: int = STAGING,
     ) -> RmDevice:
-        """Opens a GPU by its place in the driver's list; on an error nothing of it stays open.
+        """Opens a GPU by its place in `NvSession.cards`; on an error nothing of it stays open.
 
         ``force`` and errors are those of `NvDevice.open`; raises DeviceHang and GpuFault too, where
         a queue does not run what sets it up.

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 
 from gpu.autogen.nv import classes as ids
 from gpu.autogen.nv import control, rm
+from gpu.autogen.nv.layout import offset_of
 from gpu.core import hostmem
 from gpu.core.errors import DeviceError, InvalidValue, TransportError
 from gpu.core.window import MemoryWindow
@@ -33,6 +34,9 @@ AllocForm = Literal["NVOS64", "NVOS21"]
 # The kernel copies as many bytes of alloc parameters as its own struct has, whatever size we tell.
 _ALLOC_BUFFER: Final = 512
 _POINTER: Final = 16  # offset of the pointer to parameters in NVOS21, NVOS64 and NVOS54
+
+_BUILD_VERSION: Final = control.NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_PARAMS
+_VERSION_TEXT: Final = 256  # bytes of each string that RM keeps
 
 _OS_DESCRIPTOR_FLAGS: Final = (
     rm.NVOS02_FLAGS_PHYSICALITY_NONCONTIGUOUS
@@ -170,35 +174,36 @@ def _card(entry: rm.nv_ioctl_card_info_t) -> Card:
 def driver_version(system: Os, client: RmObject) -> str:
     """The version of the loaded driver: from its text file, else by asking RM.
 
+    gVisor has no such file, and lets through the form with pointers alone (its nvproxy/version.go),
+    which has the same layout in all branches.
+
     Raises DeviceError for a file without one, and as `RmObject.control` does.
     """
     if system.exists(nodes.VERSION):
         return version_in(system.read_file(nodes.VERSION).decode("utf-8", "replace"))
-    command = control.NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION_V2
-    try:
-        answer: ctypes.Structure = client.control(
-            command, control.NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_V2_PARAMS()
-        )
-    except DeviceError:  # before branch 570 the struct was smaller, and its size must be exact
-        answer = client.control(
-            command, control.NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_V2_PARAMS_535()
-        )
-    return bytes(answer.driverVersionBuffer).partition(b"\0")[0].decode("utf-8", "replace")
+    texts = [(ctypes.c_char * _VERSION_TEXT)() for _ in range(3)]
+    params = _BUILD_VERSION(_VERSION_TEXT, *(ctypes.addressof(text) for text in texts))
+    refs = [
+        Ref(offset_of(_BUILD_VERSION, name), size=_VERSION_TEXT)
+        for name in ("pDriverVersionBuffer", "pVersionBuffer", "pTitleBuffer")
+    ]
+    client.control(control.NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION, params, refs)
+    return texts[0].value.decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)
 class _Mapped:
-    """What ends a mapping: the device it was made with, RM's name of it, and its file."""
+    """What ends a mapping: the device it was made with, and RM's name of it."""
 
     device: RmObject
     linear_address: int
-    fd: int
 
 
 class CardPort:
     """One GPU's node, registered with a client's control file: the `MapPort` of its objects.
 
-    Every mapping has a file of its own, since the kernel keeps one pending mapping a file.
+    Every mapping has a file of its own, since the kernel keeps one pending mapping a file. It is
+    closed at once: the mapping holds it, and as many files as kernels would be too many.
     """
 
     def __init__(self, system: Os, control_fd: int, minor: int, log: CallLog):
@@ -233,19 +238,15 @@ class CardPort:
             except BaseException:
                 self._forget(device, memory, linear)
                 raise
-        except BaseException:
+        finally:
             self.os.close(fd)
-            raise
-        return Mapping(memory, found, size, MemoryWindow(found, size), _Mapped(device, linear, fd))
+        return Mapping(memory, found, size, MemoryWindow(found, size), _Mapped(device, linear))
 
     def unmap(self, mapping: Mapping) -> None:
         """Ends a mapping; see `MapPort.unmap`. Raises TransportError, and as `CallLog.check`."""
         assert isinstance(mapping.handle, _Mapped), "a mapping of another port"
-        try:
-            self.os.munmap(mapping.address, mapping.size)
-            self._forget(mapping.handle.device, mapping.memory, mapping.handle.linear_address)
-        finally:
-            self.os.close(mapping.handle.fd)
+        self.os.munmap(mapping.address, mapping.size)
+        self._forget(mapping.handle.device, mapping.memory, mapping.handle.linear_address)
 
     def describe_host_memory(
         self, device: RmObject, address: int, size: int, *, name: str

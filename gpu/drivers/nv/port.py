@@ -244,7 +244,7 @@ class NvPort:
 def open_port(
     world: World, index: int, options: QueueOptions, *, force: Mapping[str, str] | None = None
 ) -> NvPort:
-    """Opens a GPU by its place in the driver's list; on an error nothing of it stays open.
+    """Opens a GPU by its place in `NvSession.cards`; on an error nothing of it stays open.
 
     ``force`` and errors are those of `NvDevice.open`.
     """

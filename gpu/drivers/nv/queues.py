@@ -137,7 +137,7 @@ class QueueMaker:
         def attempt(window: str) -> Undo:
             size = int(window.removesuffix(" MiB")) * _MIB
             with Undo() as inner:
-                base = session.addresses.take(size, low=False)
+                base = session.addresses.take(size, low=True)
                 inner.add(session.addresses.give, base)
                 session.uvm.register_channel(self._uuid, channel, base, size)
                 inner.add(session.uvm.unregister_channel, session.branch, self._uuid, channel)

@@ -28,13 +28,19 @@ SESSION_STEPS: Final = (
     Step("uvm initialize", "bind UVM to this process"),
     Step("uvm memory", "keep this process's memory known to UVM"),
     Step("addresses", "reserve addresses that host and GPU share"),
-    Step("cards", "list the GPUs"),
+    Step("cards", "list the GPUs, and which of them have a node here"),
 )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NvSession:
-    """An opened kernel driver, for one GPU; closed after it. Other GPUs may share its UVM file."""
+    """An opened kernel driver, for one GPU; closed after it. Other GPUs may share its UVM file.
+
+    Attributes:
+        cards: those that this process can reach. In a container the driver lists all GPUs of the
+            machine, and only some have their node there.
+        listed: how many GPUs the driver lists.
+    """
 
     os: Os
     waiter: Waiter
@@ -47,16 +53,22 @@ class NvSession:
     uvm_file: UvmFile
     addresses: AddressSpace
     cards: tuple[Card, ...]
+    listed: int
     _undo: Undo
 
     def card(self, index: int) -> Card:
-        """A GPU by its place in the driver's list. Raises DeviceError, InvalidIndex."""
+        """A GPU by its place among `cards`. Raises DeviceError, InvalidIndex."""
+        if not self.cards and self.listed:
+            raise DeviceError(
+                f"the nvidia driver lists {self.listed} GPU(s), but this process sees the node of"
+                " none (/dev/nvidia0, /dev/nvidia1, ...): give the container a GPU"
+            )
         if not self.cards:
             raise DeviceError(
                 "the nvidia driver lists no GPU: check `lspci -d 10de:` and the kernel's log"
             )
         if not 0 <= index < len(self.cards):
-            raise InvalidIndex(f"NVIDIA GPU {index}: this machine has {len(self.cards)}")
+            raise InvalidIndex(f"NVIDIA GPU {index}: this process can reach {len(self.cards)}")
         return self.cards[index]
 
     def close(self) -> None:
@@ -67,7 +79,7 @@ class NvSession:
 def open_session(world: World, trail: Trail, index: int = 0) -> NvSession:
     """Opens the kernel driver, by `SESSION_STEPS`; on an error nothing stays open.
 
-    ``index`` is the place in the driver's list of the GPU that it is for.
+    ``index`` is the place in `NvSession.cards` of the GPU that it is for.
 
     Raises AccessDenied, DeviceError where there is no driver, Unsupported for an unknown driver
     branch, TransportError, and as `CallLog.check` does.
@@ -96,7 +108,8 @@ def open_session(world: World, trail: Trail, index: int = 0) -> NvSession:
             addresses = AddressSpace(os)
             undo.add(addresses.close)
         with trail.step("cards"):
-            cards = tuple(kernel.cards())
+            listed = kernel.cards()
+            cards = tuple(each for each in listed if os.exists(nodes.card(each.minor)))
         return NvSession(
             os=os,
             waiter=world.waiter,
@@ -109,5 +122,6 @@ def open_session(world: World, trail: Trail, index: int = 0) -> NvSession:
             uvm_file=file,
             addresses=addresses,
             cards=cards,
+            listed=len(listed),
             _undo=undo.take(),
         )

@@ -20,8 +20,11 @@ from gpu.drivers.nv.rm import RmObject
 from gpu.transport.os import Os
 
 UUID_SIZE: Final = 16
-MAX_CHANNEL_ADDRESS: Final = 1 << 57
-"""Channel buffers must lie below (uvm_hal.c, max_channel_va of Hopper and later)."""
+MAX_CHANNEL_ADDRESS: Final = 1 << 40
+"""Channel buffers must lie below: max_channel_va of uvm_ampere.c and uvm_ada.c of nvidia-uvm.
+
+Hopper and later (uvm_hopper.c, uvm_blackwell.c) would take them up to 1 << 57.
+"""
 
 
 class Uvm:

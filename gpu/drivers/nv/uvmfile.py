@@ -111,7 +111,7 @@ _files_lock: Final = threading.Lock()
 
 
 def join(system: Os, gpu: int) -> UvmFile:
-    """The file for a GPU, by its place in the driver's list: that of others, or a new one.
+    """The file for a GPU, by its place in `NvSession.cards`: that of others, or a new one.
 
     All `RealOs` are one system. `leave` it afterwards. Raises as `open_node` does.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -125,3 +126,38 @@ def test_forced_variants_reach_the_child(tmp_path: Path) -> None:
     assert ended.code == 0, ended.tail
     told = (work / "log.jsonl").read_text()
     assert '[{"doorbell": "BAR1"}, {"qmd QMD_TYPE": "0"}]' in told
+
+
+def test_packages_that_were_brought_along_reach_the_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "brought"))
+    launch = ChildLauncher(tmp_path, tmp_path / "library", tmp_path / "recorder.so")
+    given = launch._environment(Step("it", "", "g", "m:f", 20), tmp_path)["PYTHONPATH"]
+    assert given.split(os.pathsep) == [
+        *(str(tmp_path / "library"), str(ROOT), str(tmp_path / "brought"))
+    ]
+
+
+def test_a_child_ends_with_a_run_that_is_killed(tmp_path: Path) -> None:
+    """It has no session of its own either, by which what is left of a command may be kept."""
+    started = (
+        "import os, subprocess, sys, time;"
+        "child = 'from tools.hw_acceptance.children import die_with_parent as d;"
+        "d(); import os, time; print(os.getpid(), os.getsid(0), flush=True); time.sleep(60)';"
+        "from tools.hw_acceptance.children import run_bounded; from pathlib import Path;"
+        "run_bounded([sys.executable, '-c', child], 60, Path(sys.argv[1]), os.environ)"
+    )
+    output = tmp_path / "output"
+    run = subprocess.Popen([sys.executable, "-c", started, str(output)], cwd=ROOT)
+    end = time.monotonic() + 20
+    while not (output.exists() and output.read_text().endswith("\n")):
+        assert time.monotonic() < end and run.poll() is None, "the child did not start"
+        time.sleep(0.02)
+    child, session = map(int, output.read_text().split())
+    assert session == os.getsid(0)
+    run.kill()
+    run.wait()
+    while _runs(child):
+        assert time.monotonic() < end, "the child outlived the run"
+        time.sleep(0.02)

@@ -38,6 +38,9 @@ int cuCtxSynchronize(void) { return 0; }
 int cuStreamSynchronize(void *stream) { return stream != 0; }
 int cuGetErrorName(int code, const char **name) { *name = "CUDA_ERROR_STUB"; return code == 0; }
 int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
+int cuDeviceGetName(char *name, int size, int device) {
+  return snprintf(name, size, "NVIDIA H200") != 11 || device;
+}
 int cuDeviceGetAttribute(int *value, int number, int device) {
   *value = number == 75 ? 9 : number == 76 ? 0 : 132;
   return device;
@@ -61,6 +64,9 @@ int cuLaunchKernel(void *function, u32 gx, u32 gy, u32 gz, u32 bx, u32 by, u32 b
   if (getenv("STUB_FAILS")) return 700;
   if (strcmp(function, "nothing"))
     printf("%s %u,%u,%u %u,%u,%u %u\n", (char *)function, gx, gy, gz, bx, by, bz, shared);
+  if (!strcmp(function, "add"))
+    for (u32 i = 0; i < *(u32 *)parameters[3] && !getenv("STUB_WRONG"); i++)
+      (*(u32 **)parameters[0])[i] = (*(u32 **)parameters[1])[i] + (*(u32 **)parameters[2])[i];
   if (!strcmp(function, "store"))
     printf("store %x %llx %x\n", *(u32 *)parameters[1],
            (unsigned long long)*(u64 *)parameters[2], *(uint16_t *)parameters[3]);
@@ -79,9 +85,6 @@ int cuTensorMapEncodeTiled(void *map, int type, u32 rank, void *address, const u
 TORCH = """
 import os
 __version__ = "0"
-class cuda:
-    is_available = staticmethod(lambda: "STUB_ABSENT" not in os.environ)
-    get_device_name = staticmethod(lambda number: "NVIDIA H200")
 class Number:
     def __init__(self, value): self.value = value
     def __matmul__(self, other): return self
@@ -89,9 +92,6 @@ class Number:
     def sum(self): return self
     def item(self): return self.value
 def ones(rows, columns, device): return Number(float(rows * rows * columns))
-def arange(count, device):
-    if "STUB_FAILS" in os.environ: raise RuntimeError("CUDA error: an illegal access")
-    return Number(sum(range(count)))
 """
 
 
@@ -166,6 +166,20 @@ def test_the_vendors_latency_is_taken_in_c(place: Path, tmp_path: Path) -> None:
     assert 0 <= times["least"] <= times["median"] <= times["p99"]
 
 
+def test_a_cupy_that_does_not_work_costs_its_own_row_alone(place: Path, tmp_path: Path) -> None:
+    brought = tmp_path / "brought"
+    brought.mkdir()
+    (brought / "cupy.py").write_text("raise ImportError('libcudart.so.13 is not here')")
+    paths = (str(brought), str(Path(gpu.__file__).parents[1]), str(ROOT))
+    told, _ = _child(
+        *(place, tmp_path, "tools.hw_acceptance.bench.latency:vendors"),
+        PYTHONPATH=os.pathsep.join(paths),
+    )
+    assert told.outcome is Outcome.PASS, told.reason
+    assert told.facts["cupy"] == "ImportError: libcudart.so.13 is not here"
+    assert "cupy to completion, ns" not in told.facts
+
+
 HEALTH = "tools.hw_acceptance.vendor.health:check"
 
 
@@ -173,8 +187,9 @@ HEALTH = "tools.hw_acceptance.vendor.health:check"
     ("stub", "outcome", "reason"),
     [
         ({}, Outcome.PASS, ""),
-        ({"STUB_ABSENT": "1"}, Outcome.FAIL, "torch sees no CUDA device"),
-        ({"STUB_FAILS": "1"}, Outcome.FAIL, "torch: CUDA error: an illegal access"),
+        ({"STUB_WRONG": "1"}, Outcome.FAIL, "sum of numbers: 8386560 of 16773120"),
+        ({"STUB_FAILS": "1"}, Outcome.FAIL, "cuLaunchKernel: CUDA_ERROR_STUB"),
+        ({"LD_LIBRARY_PATH": ""}, Outcome.UNAVAILABLE, "libcuda cannot be loaded"),
     ],
 )
 def test_health_is_a_sum_that_is_known(
@@ -185,5 +200,5 @@ def test_health_is_a_sum_that_is_known(
     if outcome is Outcome.PASS:
         assert told.facts["device"] == "NVIDIA H200"
         assert told.checks == [
-            {"name": "sum of doubled numbers", "ok": True, "details": "16773120 of 16773120"}
+            {"name": "sum of numbers", "ok": True, "details": "16773120 of 16773120"}
         ]

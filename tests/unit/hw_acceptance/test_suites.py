@@ -114,15 +114,21 @@ def test_faults_are_told_and_the_device_goes_on(run: Run) -> None:
     assert "fill (argument 0 is 0x1000)" in told.facts["a store to nowhere"]
     assert "warp error" in told.facts["a trap"]
     assert told.facts["a trap, then made anew"] == "channel groups"
+    notifiers = told.facts["a store to nowhere: what notifiers say"]
+    assert notifiers["compute queue"] == 31 and notifiers["compute queue 1"] is None
     assert told.facts["rounds of the spinning kernel"] > 1
 
 
-def test_a_fault_that_does_not_come_fails(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_that_does_not_come_fails(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(provoke, "_NOWHERE", 0)
     monkeypatch.setattr(provoke.Rig, "submit_at", lambda *_: None)
     told = run(provoke.run_part, checks="a pointer to nowhere")
     end = told.facts["ended: a pointer to nowhere"]
     assert end["outcome"] == "fail" and "a store to nowhere is no fault" in end["error"]
+    state = (tmp_path / "a-pointer-to-nowhere-state.txt").read_text()
+    assert "compute queue 1: token" in state and "errors of SMs and MMU" in state
 
 
 def test_chained_launches(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,12 +220,15 @@ def test_a_cut_op_suite_says_how_many_of_how_many(run: Run, tmp_path: Path) -> N
         {"total": 4},
         {"test": "a", "outcome": "passed", "seconds": 1.0, "error": ""},
         {"test": "b", "outcome": "failed", "seconds": 1.0, "error": "it is 3"},
-        {"test": "c", "outcome": "failed", "error": "NVIDIA GPU 1: this machine has 1 (at x)"},
+        {"test": "c", "outcome": "failed", "error": "NVIDIA GPU 1: this process can reach 1 (x)"},
+        {"module": "tests/d.py", "error": "No module named 'cffi'"},
         {"mapped": ["libcuda.so.1"], "torch": False},
     ]
     out = tmp_path / "told.jsonl"
     out.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"test": "cut')
     told = run(lambda context: op_suite.tell(context, out), Outcome.FAIL)
+    broken = told.facts["modules that could not be imported"]
+    assert broken == {"tests/d.py": "No module named 'cffi'"}
     assert told.facts["tests"] == {
         "all": 4,
         "ran": 3,

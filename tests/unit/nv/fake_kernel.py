@@ -57,7 +57,7 @@ PARENTS = {
     0x83DE: {0x80},
 }
 CONTROL_SIZES = {
-    0x13E: 1032,
+    0x101: 40,
     0x205: 32,
     0x800201: 16,
     0x2080014A: 268,
@@ -86,6 +86,9 @@ class FakeKernel(FakeUvm):
         self.scheduled: list[int] = []
         self.calls: list[str] = []
         self.has_version_file = True
+        self.nodes = {CTL, CARD, UVM}
+        self.unknown_commands: set[int] = set()
+        self.elsewhere: list[tuple[int, int]] = []  # GPUs that are listed without a node
         self.copy_engines = {9: (0x61, 0x3), 10: (0x61, 0xC), 13: (0x60, 0xF0), 15: (0x60, 0x7F00)}
         self.refuse: dict[int, int] = {}
         self.copy_in_graphics_group = True
@@ -129,7 +132,7 @@ class FakeKernel(FakeUvm):
 
     def open(self, path: str, flags: int) -> int:
         self._called(f"open {path}")
-        if path not in (CTL, CARD, UVM):
+        if path not in self.nodes:
             raise TransportError(f"{path}: no such file", errno.ENOENT)
         self._next_fd += 1
         self.fds[self._next_fd] = path
@@ -170,7 +173,7 @@ class FakeKernel(FakeUvm):
         raise AssertionError(path)
 
     def exists(self, path: str) -> bool:
-        return path == VERSION and self.has_version_file
+        return path in self.nodes or (path == VERSION and self.has_version_file)
 
     def ioctl(self, fd: int, request: int, argument: Argument, refs: Sequence[Ref] = ()) -> int:
         memory, path = argument_memory(argument), self.fds[fd]
@@ -205,9 +208,10 @@ class FakeKernel(FakeUvm):
     # Escapes.
 
     def _cards(self, fd: int, memory: ctypes.Array[ctypes.c_char]) -> None:
-        struct.pack_into("<B3xIBBBxHH", memory, 0, 1, 0, 0x0F, 0, 0, 0x10DE, 0x2335)
-        struct.pack_into("<I", memory, 16, GPU_ID)
-        struct.pack_into("<I", memory, 56, 3)
+        for at, (gpu_id, minor) in enumerate((*self.elsewhere, (GPU_ID, 3))):
+            struct.pack_into("<B3xIBBBxHH", memory, 72 * at, 1, 0, 0x0F, 0, 0, 0x10DE, 0x2335)
+            struct.pack_into("<I", memory, 72 * at + 16, gpu_id)
+            struct.pack_into("<I", memory, 72 * at + 56, minor)
 
     def _register(self, fd: int, memory: ctypes.Array[ctypes.c_char]) -> None:
         assert (
@@ -305,6 +309,8 @@ class FakeKernel(FakeUvm):
 
     def _control(self, memory: ctypes.Array[ctypes.c_char], blocks: Sequence[Block]) -> int:
         _, handle, command, flags, pointer, size = struct.unpack_from("<4IQI", memory)
+        if command in self.unknown_commands:
+            return NOT_SUPPORTED
         block = next(block for block in blocks if block.address == pointer)
         wanted = self.schedule_size if command == 0xA06C0101 else CONTROL_SIZES[command]
         if size != wanted or block.size != size or flags:
@@ -321,8 +327,11 @@ class FakeKernel(FakeUvm):
         params: ctypes.Array[ctypes.c_char],
         blocks: Sequence[Block],
     ) -> int:
-        if command == 0x13E:
-            params.raw = self.version.ljust(1032, b"\0")
+        if command == 0x101:
+            size, *pointers = struct.unpack_from("<I4x3Q", params)
+            texts = [block for block in blocks if block.address in pointers]
+            assert [block.size for block in texts] == [size] * 3 and size >= 256
+            texts[0].write(self.version.ljust(size, b"\0"))
         elif command == 0x205:
             assert struct.unpack_from("<I", params)[0] == GPU_ID
             struct.pack_into("<II", params, 8, 5, 0)

@@ -7,7 +7,7 @@ import struct
 
 CTL, UVM = "/dev/nvidiactl", "/dev/nvidia-uvm"
 OK, IN_USE_ADDRESS, INVALID_ADDRESS, INVALID_ARGUMENT = 0, 0x68, 0x1E, 0x1F
-NO_OBJECT, BAD_STATE = 0x31, 0x40
+NO_OBJECT, BAD_STATE, OUT_OF_RANGE = 0x31, 0x40, 0x5B
 
 # Size of the argument, and where its status is; driver 580.142.
 LAYOUTS = {
@@ -74,6 +74,8 @@ class FakeUvm:
             channel, base, length = struct.unpack_from("<I4xQQ", memory, 24)
             if length < self.window_needed:
                 return INVALID_ADDRESS
+            if base + length > 1 << 40:  # max_channel_va of uvm_ampere.c
+                return OUT_OF_RANGE
             if not self._is_free(base, length):
                 return IN_USE_ADDRESS
             self.windows[channel] = (base, length)

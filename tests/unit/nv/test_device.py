@@ -171,6 +171,19 @@ def test_the_version_is_asked_of_rm_where_there_is_no_file() -> None:
         assert gpu.session.version == "580.159.04" and gpu.session.branch.number == 580
 
 
+def test_gpus_whose_node_is_not_here_are_passed_over() -> None:
+    kernel = FakeKernel()
+    kernel.elsewhere = [(0x1A00, 0), (0x2B00, 1)]
+    with _open(kernel) as gpu:
+        assert gpu.card.minor == 3 and gpu.session.listed == 3
+    with pytest.raises(InvalidIndex, match="GPU 1: this process can reach 1"):
+        NvDevice.open(_world(kernel), 1)
+    kernel.nodes.remove(CARD)
+    with pytest.raises(DeviceError, match=r"lists 3 GPU.*sees the node of none.*container"):
+        _open(kernel)
+    assert kernel.held() == {}
+
+
 def test_an_unknown_branch_is_refused_by_its_number() -> None:
     kernel = FakeKernel(version=b"610.43.02")
     with pytest.raises(Unsupported, match=r"610\.43\.02 is of branch 610.*580.*install a driver"):
@@ -208,7 +221,7 @@ def test_ampere_has_its_classes_and_no_second_doorbell() -> None:
 
 def test_gpus_are_chosen_by_index() -> None:
     kernel = FakeKernel()
-    with pytest.raises(InvalidIndex, match="NVIDIA GPU 1: this machine has 1"):
+    with pytest.raises(InvalidIndex, match="NVIDIA GPU 1: this process can reach 1"):
         NvDevice.open(_world(kernel), 1)
     assert kernel.held() == {}
 

@@ -199,6 +199,17 @@ def test_faults_are_read_from_the_notifiers(kernel: FakeKernel) -> None:
             gpu.compute_queue.check()
 
 
+def test_mappings_hold_no_files(kernel: FakeKernel) -> None:
+    """A process may open 1024, and each kernel that is loaded has memory of its own."""
+    with _open(kernel) as gpu:
+        before = len(kernel.fds)
+        memories = [gpu.alloc(1, MemoryKind.VISIBLE) for _ in range(20)]
+        memories += [gpu.alloc(1, MemoryKind.SYSTEM) for _ in range(20)]
+        assert len(kernel.fds) == before == 4  # control, card, UVM's two
+        for memory in memories:
+            gpu.free(memory)
+
+
 def test_a_fault_tells_address_and_program_counter(kernel: FakeKernel) -> None:
     kernel.gpc_tpcs = dict.fromkeys(range(8), 0x1FF)  # 144 SMs are read in two calls
     with _open(kernel) as gpu:
@@ -216,6 +227,18 @@ def test_a_fault_tells_address_and_program_counter(kernel: FakeKernel) -> None:
         with pytest.raises(GpuFault, match=r"Xid 13.*0xdead0000 refused.*SM 3 stopped") as caught:
             gpu.check()
         assert caught.value.address == 0xDEAD_0000
+
+
+def test_errors_of_sms_are_told_where_addresses_are_not(kernel: FakeKernel) -> None:
+    with _open(kernel) as gpu:
+        kernel.sm_errors = {3: (0x10, 0x10_0000_0120)}
+        kernel.mmu_faults = [(0xDEAD_0000, 1, 0)]
+        kernel.unknown_commands.add(0x83DE0328)  # as in gVisor
+        gpu.compute_queue.notifier.store(0, struct.pack("<QIHH", 1, 31, 0, 0xFFFF))
+        wanted = r"Xid 31.*SM 3 stopped.*could not be read: .*NV_ERR_NOT_SUPPORTED"
+        with pytest.raises(GpuFault, match=wanted) as caught:
+            gpu.check()
+        assert caught.value.address is None
 
 
 @pytest.mark.parametrize("refused", [True, False])

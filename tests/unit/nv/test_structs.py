@@ -55,10 +55,8 @@ NV0080_ALLOC_PARAMETERS = 56: deviceId@0, hClientShare@4, hTargetClient@8, hTarg
 NV2080_ALLOC_PARAMETERS = 4: subDeviceId@0
 NVB0B5_ALLOCATION_PARAMETERS = 8: version@0, engineType@4
 NV83DE_ALLOC_PARAMETERS = 12: hDebuggerClient_Obsolete@0, hAppClient@4, hClass3dObject@8
-NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_V2_PARAMS = 1032: driverVersionBuffer@0:256,
-  versionBuffer@256:256, driverBranch@512:256, titleBuffer@768:256, changelistNumber@1024,
-  officialChangelistNumber@1028
-NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_V2_PARAMS_535 = 776: driverVersionBuffer@0:256
+NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_PARAMS = 40: sizeOfStrings@0, pDriverVersionBuffer@8:8,
+  pVersionBuffer@16:8, pTitleBuffer@24:8, changelistNumber@32, officialChangelistNumber@36
 NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS = 32: gpuId@0, gpuFlags@4, deviceInstance@8,
   subDeviceInstance@12, sliStatus@16, boardId@20, gpuInstance@24, numaId@28
 NV0080_CTRL_GPU_GET_CLASSLIST_PARAMS = 16: numClasses@0, classList@8:8

@@ -79,6 +79,24 @@ COUNTED = """program k(out: i32[2] written; n 1..100000)
     store %0, %2, %9
   %10 = end %2
 """
+# 65,190 rounds, and 1,591 in which a loop finds its end.
+SHORT_INSIDE = """program k(out: i32[2] written)
+  %0 = param i32 out
+  %1 = loop grid 0..2
+    %2 = const i32 0
+    %3 = const i32 1
+    %4 = loop serial 0..1590 carry %2
+      %5 = carry i32 %4 (0)
+      %6 = loop serial 0..40 carry %5
+        %7 = carry i32 %6 (0)
+        %8 = add i32 %7, %3
+      %9 = end %6 carry %8
+      %10 = result i32 %9 (0)
+    %11 = end %4 carry %10
+    %12 = result i32 %11 (0)
+    store %0, %1, %12
+  %13 = end %1
+"""
 
 
 def run(device: WebGPU, text: str, x: Array | None, size: int, dtype: Any, **limits: int) -> Array:
@@ -142,6 +160,10 @@ def test_rounds_of_loops_are_kept_below_a_limit(webgpu: WebGPU, rounds: int) -> 
     assert found.tolist() == [70001, 70001]
     with pytest.raises(Unsupported, match="stops after 1,000"):
         WGSLRenderer(WGSLLimits(rounds=1000), has_f16=False).render(parse_linear(COUNTED))
+
+
+def test_rounds_that_end_loops_count(webgpu: WebGPU) -> None:
+    assert run(webgpu, SHORT_INSIDE, None, 2, np.int32).tolist() == [63600, 63600]
 
 
 def test_too_many_buffers_are_refused() -> None:

@@ -10,6 +10,8 @@ import pytest
 from gpu import Tensor
 from gpu.backends.webgpu.device import WebGPU
 from gpu.runtime.device import Device
+from gpu.runtime.execute import is_computed
+from gpu.runtime.explain import explain
 
 Array = np.ndarray[Any, Any]
 SEEDS = range(2)
@@ -76,6 +78,45 @@ def test_views_whose_rows_begin_anywhere(seed: int) -> None:
     near(t.permute(1, 0).contiguous(), x.T)
     near(t.pad(((0, 0), (1, 2))) + 0.5, np.pad(x, ((0, 0), (1, 2))) + 0.5)
     near(t.sum(0), x.sum(0))
+
+
+NARROW = ["float16", "bfloat16", "int8", "uint8", "int16", "uint16", "bool", "fp8e4m3"]
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_narrow_elements_are_loaded_and_stored_by_fours(dtype: str) -> None:
+    whole = numbers(3, 131, 97)
+    x = Tensor(whole > 0 if dtype == "bool" else whole * 9, device="CPU").cast(dtype).realize()
+    t = x.to("WEBGPU").realize()
+    index = np.random.default_rng(4).integers(0, 131, 200).astype(np.int32)
+    for view in (
+        lambda x, device: x.permute(1, 0).contiguous(),
+        lambda x, device: x[3:, 5:].contiguous(),
+        lambda x, device: x.flip(1).contiguous(),
+        lambda x, device: x.pad(((0, 0), (1, 2))),
+        lambda x, device: x.expand(2, 131, 97).contiguous(),
+        lambda x, device: x[Tensor(index, device=device)],
+        lambda x, device: x[..., :96].cast("float32").sum(0),
+    ):
+        got, wanted = view(t, "WEBGPU"), view(x, "CPU")
+        assert got.dtype == wanted.dtype
+        near(got.cast("float32"), wanted.cast("float32").numpy())
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_products_of_halves(dtype: str) -> None:
+    a, b = (Tensor(numbers(seed, 96, 96), device="CPU").cast(dtype).realize() for seed in (5, 6))
+    got = a.to("WEBGPU").realize() @ b.to("WEBGPU").realize()
+    wanted = a.cast("float32").numpy() @ b.cast("float32").numpy()
+    assert got.dtype == a.dtype
+    np.testing.assert_allclose(got.cast("float32").numpy(), wanted, rtol=0.02, atol=0.2)
+
+
+def test_products_of_halves_load_from_textures() -> None:
+    """Each load from a buffer is a loop to lavapipe's compiler, which took 19 s for a product."""
+    a, b = (on_device(numbers(seed, 256, 256)).cast("bfloat16").realize() for seed in (7, 8))
+    *_, (_, source) = explain([(a @ b)._node], is_computed, Device["WEBGPU"].renderer)
+    assert source.count("texture_2d") == 2 and source.count("array<") == 1
 
 
 def test_words_keep_their_bits() -> None:

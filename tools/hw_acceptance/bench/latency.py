@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.util
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -48,8 +49,8 @@ def vendors(context: Context) -> None:
     """
     with Cuda() as cuda:
         _tell(context, "cuLaunchKernel to completion", time_libcuda(context, cuda)[_WARM_UP:])
-        if importlib.util.find_spec("cupy") is not None:
-            _tell(context, "cupy to completion", time_cupy()[_WARM_UP:])
+        if times := time_cupy(context):
+            _tell(context, "cupy to completion", times[_WARM_UP:])
 
 
 def _time_ours(launches: Launcher) -> list[int]:
@@ -101,18 +102,24 @@ def time_libcuda(context: Context, cuda: Cuda) -> list[int]:
     return list(times)
 
 
-def time_cupy() -> list[int]:
-    """Nanoseconds of each launch through cupy, from Python."""
-    cupy = importlib.import_module("cupy")
+def time_cupy(context: Context) -> list[int]:
+    """Nanoseconds of each launch through cupy, from Python; none where cupy does not work."""
+    if importlib.util.find_spec("cupy") is None:
+        return []
+    os.environ["CUPY_CACHE_IN_MEMORY"] = "1"  # there may be no home folder to write to
+    try:
+        cupy = importlib.import_module("cupy")
+        kernel = cupy.RawKernel('extern "C" __global__ void nothing() {}', "nothing")
+        stream = cupy.cuda.get_current_stream()
 
-    kernel = cupy.RawKernel('extern "C" __global__ void nothing() {}', "nothing")
-    stream = cupy.cuda.get_current_stream()
+        def once() -> None:
+            kernel((1,), (1,), ())
+            stream.synchronize()
 
-    def once() -> None:
-        kernel((1,), (1,), ())
-        stream.synchronize()
-
-    return _time(once)
+        return _time(once)
+    except (ImportError, OSError, RuntimeError) as error:
+        context.log.fact("cupy", f"{type(error).__name__}: {error}")
+        return []
 
 
 def _time(once: Callable[[], None]) -> list[int]:

@@ -38,8 +38,8 @@ def theirs(context: Context) -> None:
         seconds[rows.LAUNCH] = median(time_libcuda(context, cuda)) / 1e9
         seconds[rows.GRAPH] = _time_graph(context, cuda, sm)
         context.log.fact(rows.THEIRS, seconds)
-        if importlib.util.find_spec("cupy") is not None:
-            seconds[rows.LAUNCH_PYTHON] = median(time_cupy()) / 1e9
+        if times := time_cupy(context):
+            seconds[rows.LAUNCH_PYTHON] = median(times) / 1e9
             context.log.fact(rows.THEIRS, seconds)
     if importlib.util.find_spec("torch") is None:
         context.log.fact("torch", "not installed")

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from gpu.core.errors import DeviceHang, GpuFault
+from gpu.core.errors import DeviceHang, GpuError, GpuFault
+from gpu.drivers.nv.channel import Channel
 from gpu.drivers.nv.hcqdevice import RmDevice
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.conformance.kit import WORDS, download, expect_equal, numbers, system, upload
@@ -15,6 +16,7 @@ from gpu.hcq.graph import GraphLaunch, HCQGraph
 from gpu.hcq.program import HCQProgram
 from gpu.hcq.symbol import Symbol
 from tools.hw_acceptance.child import Context
+from tools.hw_acceptance.state import DUMP, describe_state
 from tools.hw_acceptance.steplog import StepFailed
 from tools.hw_acceptance.suites.supervise import run_checks, supervise
 from tools.hw_acceptance.suites.target import FolderTarget
@@ -72,12 +74,23 @@ class Rig:
         bound = self.device.queue().exec(program, args, (1, 1, 1), (1, 1, 1)).bind(self.device)
         bound.submit({place: address})
 
+    def tell_state(self, name: str) -> None:
+        """Writes down what is known of all channels, after the check of a name failed."""
+        lines = describe_state(self.device.port.gpu, self._channels(), self.context.log)
+        self.context.log.dump(f"{name.replace(' ', '-')}-{DUMP}", "\n".join(lines) + "\n")
+
     def _expect(self, what: str) -> GpuFault:
         try:
             self.device.synchronize()
         except GpuFault as fault:
+            told = {channel.name: channel.fault() for channel in self._channels()}
+            codes = {name: found.number if found else None for name, found in told.items()}
+            self.context.log.fact(f"{what}: what notifiers say", codes)
             return fault
         raise StepFailed(f"{what} is no fault")
+
+    def _channels(self) -> list[Channel]:
+        return [queue.channel for queues in self.device.port.queues.values() for queue in queues]
 
 
 def provoke(context: Context) -> None:
@@ -100,25 +113,30 @@ def _faults(context: Context) -> dict[str, Callable[[], None]]:
         with target.open() as device:
             yield Rig(context, target, device)
 
-    def check(run: Callable[[Rig], None]) -> Callable[[], None]:
+    def check(name: str, run: Callable[[Rig], None]) -> Callable[[], None]:
         def go() -> None:
             with rig() as made:
-                run(made)
+                try:
+                    run(made)
+                except GpuError:
+                    made.tell_state(name)
+                    raise
             with rig() as made:  # a device that is opened behind it works as well
                 made.works("opening anew")
 
         return go
 
-    return {
-        "a spinning kernel": check(_spinning),
-        "a pointer to nowhere": check(_nowhere),
-        "a pointer behind its buffer": check(_behind),
-        "a copy from nowhere": check(_copy),
-        "a misaligned pointer": check(_misaligned),
-        "a trap": check(_trap),
-        "three faults in a row": check(_again),
-        "a fault on the second queue": check(_second_queue),
+    runs = {
+        "a spinning kernel": _spinning,
+        "a pointer to nowhere": _nowhere,
+        "a pointer behind its buffer": _behind,
+        "a copy from nowhere": _copy,
+        "a misaligned pointer": _misaligned,
+        "a trap": _trap,
+        "three faults in a row": _again,
+        "a fault on the second queue": _second_queue,
     }
+    return {name: check(name, run) for name, run in runs.items()}
 
 
 def _nowhere(rig: Rig) -> None:

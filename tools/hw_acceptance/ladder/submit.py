@@ -7,32 +7,23 @@ from contextlib import contextmanager
 from typing import Final
 
 from gpu.core.bits import align_up
-from gpu.core.errors import GpuError, InvalidValue
+from gpu.core.errors import InvalidValue
 from gpu.core.hoststore import fence
 from gpu.core.wait import wait_until
 from gpu.core.window import Window
-from gpu.drivers.nv.channel import (
-    ENTRY_SIZE,
-    NOTIFICATION_SIZE,
-    NOTIFICATIONS,
-    USERD_SIZE,
-    Channel,
-)
+from gpu.drivers.nv.channel import ENTRY_SIZE, Channel
 from gpu.drivers.nv.device import NvDevice
 from gpu.drivers.nv.pushbuf import Pushbuffer, gp_entry
-from gpu.drivers.nv.pushdecode import bound_classes
 from gpu.hcq.ports import Memory, MemoryKind
 from tools.hw_acceptance.child import Context
-from tools.hw_acceptance.dumping import describe_entries, hex_lines, ring_entries
 from tools.hw_acceptance.ladder.opening import open_device
+from tools.hw_acceptance.state import DUMP, describe_state
 from tools.hw_acceptance.steplog import StepLog
 
 TIMEOUT: Final = 3.0
 """Seconds that work of this ladder may take; it takes microseconds."""
-DUMP: Final = "state.txt"
 _ARENA: Final = 1 << 20
 _SEMAPHORE: Final = 16
-_SHOWN: Final = 16  # ring entries
 
 
 class Arena:
@@ -122,42 +113,12 @@ class Bench:
             check=self.gpu.check,
         )
 
-    def read(self, address: int, size: int, /) -> bytes | None:
-        """Memory of this device, where the host sees it: a `dumping.Reader`."""
-        for memory in self.gpu.memory.live:
-            start = address - memory.address
-            if memory.window is not None and start >= 0 and start + size <= memory.size:
-                return memory.window.load(start, size)
-        return None
-
     def describe(self) -> Iterator[str]:
         """Lines about all channels, semaphores and faults, as they are now."""
-        yield f"{self.gpu!r}, clock {self.gpu.clock()}"
         for semaphore in self._semaphores:
             place = f"semaphore at {semaphore.address:#x}"
             yield f"{place}: {semaphore.value:#x}, timestamp {semaphore.timestamp}"
-        for fault in self.gpu.fault_state():
-            yield f"notifier: {fault} at {fault.timestamp}"
-            self.log.notified(fault.number)
-        try:
-            details = self.gpu.fault_details()
-        except GpuError as error:
-            yield f"errors of SMs and MMU could not be read: {error.message}"
-        else:
-            yield f"errors of SMs and MMU: {details}"
-        for channel in self.gpu.channels:
-            yield from self._describe_channel(channel)
-
-    def _describe_channel(self, channel: Channel) -> Iterator[str]:
-        put = channel.put()
-        yield f"{channel.name}: token {channel.token:#x}, get {channel.get()}, put {put}"
-        yield "  USERD"
-        yield from hex_lines(channel.userd.load(0, USERD_SIZE))
-        yield "  notifier"
-        yield from hex_lines(channel.notifier.load(0, NOTIFICATIONS * NOTIFICATION_SIZE))
-        ring = channel.ring.load(0, channel.entries * ENTRY_SIZE)
-        classes = bound_classes(self.gpu.classes.compute, self.gpu.classes.dma)
-        yield from describe_entries(self.read, ring_entries(ring, put, _SHOWN), classes)
+        yield from describe_state(self.gpu, self.gpu.channels, self.log)
 
 
 @contextmanager

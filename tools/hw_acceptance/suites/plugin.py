@@ -1,8 +1,9 @@
 """A plugin of pytest: the tests that take a device, in a seeded order, until the time is over.
 
 ``pytest -p tools.hw_acceptance.suites.plugin --device=NV --suite-out FILE --suite-seconds 100``.
-The file gets a line of JSON for each test as it ends; for each process how many tests there are and
-which of the vendor's libraries it had mapped at its end.
+The file gets a line of JSON for each test as it ends and for each module that cannot be imported;
+for each process how many tests there are and which of the vendor's libraries it had mapped at its
+end.
 """
 
 from __future__ import annotations
@@ -62,6 +63,11 @@ class _Suite:
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
         """Leaves a test out, without a report, when the time is over."""
         return True if time.monotonic() > self._end else None
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Writes which module could not be imported."""
+        if report.failed and not self._is_worker:
+            self._write({"module": report.nodeid, "error": str(report.longrepr)[-_LONG:]})
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Writes the end of a test."""

@@ -44,6 +44,12 @@ class Cuda:
             self.library.cuGetErrorName(code, ctypes.byref(text))
             raise StepFailed(f"{name}: {(text.value or b'').decode() or code}")
 
+    def name(self) -> str:
+        """What the device is called."""
+        text = ctypes.create_string_buffer(256)
+        self.call("cuDeviceGetName", text, len(text), self._device)
+        return text.value.decode("utf-8", "replace")
+
     def attribute(self, number: int) -> int:
         """A CUdevice_attribute of the device."""
         value = ctypes.c_int()

@@ -77,6 +77,7 @@ def record(context: Context) -> None:
             "tensor maps", {"all": len(maps), "made": sum(not m["result"] for m in maps)}
         )
         context.log.dump("tensormaps.json", json.dumps(maps))
+        recorder.finish()  # importing torch may outlast this step
         if importlib.util.find_spec("torch") is not None:
             recorder.mark("torch")
             _run_torch(context)

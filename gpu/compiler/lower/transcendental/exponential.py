@@ -18,11 +18,11 @@ def expand_exp2(x: Term[V], fmt: Format) -> Term[V]:
     """
     # Beyond these the result is certainly 0 or infinity, and within them both scales are normal.
     x = _clamped(x, float(-fmt.bias - fmt.mantissa - 1), float(fmt.bias + 2))
-    n = x.apply("rint")
-    f = x - n
+    anchored = x + fmt.anchor
+    f = x - (anchored - fmt.anchor)
     # f/2 is exact, so that only the rest of f's coefficient is rounded.
     power = f.times_plus(polynomial(f, fmt.exp2), f * 0.5) + 1.0
-    return _scaled(power, n, fmt)
+    return _scaled(power, anchored, fmt)
 
 
 def expand_exp(x: Term[V], fmt: Format) -> Term[V]:
@@ -32,11 +32,12 @@ def expand_exp(x: Term[V], fmt: Format) -> Term[V]:
     the last place as x has. NaN passes through.
     """
     x = _clamped(x, -(fmt.bias + fmt.mantissa + 1) * math.log(2), (fmt.bias + 2) * math.log(2))
-    n = (x * (1 / math.log(2))).apply("rint")
+    anchored = x.times_plus(1 / math.log(2), fmt.anchor)
+    n = anchored - fmt.anchor
     high, low = fmt.log_two  # n * high is exact, and so is its difference from x
     r = n.times_plus(-low, n.times_plus(-high, x))
     power = (r * r).times_plus(polynomial(r, fmt.exp), r) + 1.0
-    return _scaled(power, n, fmt)
+    return _scaled(power, anchored, fmt)
 
 
 def _clamped(x: Term[V], lowest: float, highest: float) -> Term[V]:
@@ -45,13 +46,14 @@ def _clamped(x: Term[V], lowest: float, highest: float) -> Term[V]:
     return (x.constant(highest) < x).select(x.constant(highest), x)
 
 
-def _scaled(power: Term[V], n: Term[V], fmt: Format) -> Term[V]:
-    """``power * 2**n`` for a power in [0.7, 1.5] and an integral n."""
+def _scaled(power: Term[V], anchored: Term[V], fmt: Format) -> Term[V]:
+    """``power * 2**n`` for a power in [0.7, 1.5] and n, to which `Format.anchor` was added."""
     # Two factors, as 2**n itself may be subnormal or overflow. The first product is exact, so that
-    # a subnormal result is rounded once.
-    exponent = n.cast(fmt.signed)
-    half = exponent >> 1
-    return power * _power_of_two(half, fmt) * _power_of_two(exponent - half, fmt)
+    # a subnormal result is rounded once. What the anchor left of n, in the bits and their half,
+    # lies above those that stay in an exponent.
+    bits = anchored.bitcast(fmt.signed)
+    half = bits >> 1
+    return power * _power_of_two(half, fmt) * _power_of_two(bits - half, fmt)
 
 
 def _power_of_two(exponent: Term[V], fmt: Format) -> Term[V]:

@@ -96,6 +96,15 @@ class Format:
         return tuple((fraction >> (precision - (i + 1) * self.bits)) & mask for i in range(count))
 
     @property
+    def anchor(self) -> float:
+        """What rounds a number to an integer, which is then the lower part of the sum's bits.
+
+        The spacing of numbers there is 1, also for a sum with a negative integer. For what the
+        format holds of exponents the bits of the anchor itself, and their half, end in zeros.
+        """
+        return 1.5 * 2.0**self.mantissa
+
+    @property
     def head_bits(self) -> int:
         """Half of the mantissa's length: a product of two numbers of so many bits is exact."""
         return (self.mantissa + 1) // 2
