@@ -115,8 +115,8 @@ MEMORY: Rows = {
     "virtual video memory": ("INVALID_ARGUMENT", lambda o: o.memory(flags=1 << 19)),
     "video memory with a VA space": ("INVALID_ARGUMENT", lambda o: o.memory(hVASpace=1)),
     "more video memory than there is": ("NO_MEMORY", lambda o: o.memory(size=1 << 42)),
-    "a VA space with an index": (
-        "NOT_SUPPORTED",
+    "the VA space of BAR1": (
+        "INVALID_ARGUMENT",
         lambda o: o.device.alloc(0x90F1, alloc.NV_VASPACE_ALLOCATION_PARAMETERS(index=1), name="x"),
     ),
 }

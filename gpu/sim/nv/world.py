@@ -140,13 +140,8 @@ class NvSimWorld(Machine):
         self._spaces.remove(space)
 
     def _add_files(self) -> None:
-        version = self.rm.branch.version
-        text = (
-            f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release Build\n"
-            "GCC version:  gcc version 12.2.0\n"
-        )
-        self.tree.add("/proc/driver/nvidia/version", text)
-        self.tree.add("/sys/module/nvidia/version", f"{version}\n")
+        if not self.rm.sandboxed:  # gVisor shows nothing of the driver there
+            self._add_version(self.rm.branch.version)
         devices = "Character devices:\n195 nvidia\n195 nvidiactl\n511 nvidia-uvm\n"
         self.tree.add("/proc/devices", devices)
         nodes: dict[str, Callable[[SimProcess], SimFile]] = {
@@ -164,6 +159,14 @@ class NvSimWorld(Machine):
         for path, opener in nodes.items():
             self.devices[path] = opener
             self.tree.add(path, b"")
+
+    def _add_version(self, version: str) -> None:
+        text = (
+            f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release Build\n"
+            "GCC version:  gcc version 12.2.0\n"
+        )
+        self.tree.add("/proc/driver/nvidia/version", text)
+        self.tree.add("/sys/module/nvidia/version", f"{version}\n")
 
     def _information(self, gpu: NvGpu) -> str:
         return (
