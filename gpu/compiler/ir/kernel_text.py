@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import Counter
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -65,9 +64,9 @@ from gpu.compiler.ir.kernel import (
     Value,
 )
 from gpu.compiler.ir.kernel_matrix_text import WORDS, parse_matrix, print_matrix
-from gpu.compiler.ir.kernel_walk import operands_first
+from gpu.compiler.ir.kernel_value_text import print_value
 from gpu.compiler.ir.optable import MONOIDS, OPS
-from gpu.compiler.ir.text import Cursor, cursors, print_scalar, print_shape
+from gpu.compiler.ir.text import Cursor, cursors, print_shape
 from gpu.core.dtype import BY_CODE
 from gpu.core.errors import ParseError
 
@@ -79,7 +78,6 @@ RESERVED: Final = frozenset({"loop", "alloc", "if", "block", "barrier", "prefetc
 # Numbers beyond int64, and signs in a row that each cost the reader a level of recursion.
 _ABSURD: Final = re.compile(r"\d{19}|(?:-\s*){9}")
 _SHUFFLE: Final = re.compile(r"shuffle_xor\.(\d{1,4})\.(\d{1,4})", re.ASCII)
-_PRINTED_DEPTH: Final = 6
 _READ_DEPTH: Final = 60
 _CONVERSIONS: Final = {"cast": ir.cast, "bitcast": ir.bitcast}
 
@@ -131,7 +129,7 @@ def _own_lines(stmt: Stmt) -> list[str]:
             return [f"loop {var.name} {kind} {extent}"]
         case Update(buf, indices, monoid, value, mask, lets):
             bound = [line for var, value_of in lets for line in _print_let(var, value_of)]
-            lines, text = _print_value(value)
+            lines, text = print_value(value)
             target = f"{buf.name}[{', '.join(map(str, indices))}] {monoid or ''}="
             guard = "" if mask is ALWAYS else f" if {mask}"
             return [*bound, *lines, f"{target} {text}{guard}"]
@@ -140,51 +138,13 @@ def _own_lines(stmt: Stmt) -> list[str]:
 
 
 def _print_let(var: Var, value: Value) -> list[str]:
-    lines, text = _print_value(value)
+    lines, text = print_value(value)
     return [*lines, f"let {var.name} {var.extent} = {text}"]
 
 
 def _declaration(buf: Buf) -> str:
     image = f" {buf.image.code}" if buf.image else ""
     return f"{buf.name}: {buf.dtype.code}{print_shape(buf.shape)} {buf.space}{image}"
-
-
-def _print_value(root: Value) -> tuple[list[str], str]:
-    """Lines that give numbers to parts of a value, and the value in terms of them."""
-    order = operands_first(root)
-    uses = Counter(arg for value in order for arg in value.args)
-    lines: list[str] = []
-    text: dict[Value, str] = {}
-    depth: dict[Value, int] = {}
-    for value in order:
-        text[value] = _expression(value, text)
-        depth[value] = 1 + max((depth[a] for a in value.args), default=-1)
-        shared = value.args and uses[value] > 1
-        if value is not root and (shared or depth[value] >= _PRINTED_DEPTH):
-            number = f"%{len(lines)}"
-            lines.append(f"{number} = {text[value]}")
-            text[value], depth[value] = number, 0
-    return lines, text[root]
-
-
-def _expression(value: Value, text: dict[Value, str]) -> str:
-    args = ", ".join(text[a] for a in value.args)
-    match value.kind:
-        case "const":
-            return f"{print_scalar(value.attr[0])}:{value.dtype.code}"
-        case "index":
-            return f"index({value.attr[0]})"
-        case "load":
-            buf, indices, mask = value.attr
-            guard = "" if mask is ALWAYS else f" if {mask}"
-            return f"{buf.name}[{', '.join(map(str, indices))}{guard}]"
-        case "alu":
-            return f"{value.attr[0]}({args})"
-        case "shuffle_xor":
-            distance, warp = value.attr
-            return f"shuffle_xor.{distance}.{warp}({args})"
-        case _:
-            return f"{value.kind}.{value.dtype.code}({args})"
 
 
 def parse_kernel(text: str) -> Kernel:

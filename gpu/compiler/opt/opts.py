@@ -7,17 +7,15 @@ change what the kernel computes.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.index import Expr, Var, expr, iterations, loop_var
 from gpu.compiler.opt.ahead import ahead
 from gpu.compiler.opt.buffers import inline, rfactor, stage
 from gpu.compiler.opt.fetch import fetch
-from gpu.compiler.opt.independence import is_independent
 from gpu.compiler.opt.jam import jam
+from gpu.compiler.opt.loops import bind, fuse, reorder, split
 from gpu.compiler.opt.neighbours import agree, hold
 from gpu.compiler.opt.own import KEPT
 from gpu.compiler.opt.pack import pack
@@ -25,21 +23,9 @@ from gpu.compiler.opt.reuse import reuse
 from gpu.compiler.opt.share import cooperate
 from gpu.compiler.opt.staging import sink, stage_together
 from gpu.compiler.opt.sweep import sweep
-from gpu.compiler.opt.tails import ROUNDED
 from gpu.compiler.opt.tensorize import pipeline, tensorize
-from gpu.compiler.opt.tree import (
-    IllegalOpt,
-    Substitution,
-    as_block,
-    expressions,
-    find_loop,
-    fresh_copy,
-    replace_loop,
-    walk,
-)
+from gpu.compiler.opt.tree import as_block
 from gpu.compiler.opt.turn import turn
-
-PARALLEL_KINDS: Final = ("grid", "worker", "thread")
 
 
 class Split(NamedTuple):
@@ -296,13 +282,13 @@ def apply(kernel: K.Kernel, opts: Iterable[Opt]) -> K.Kernel:
 def _apply(body: K.Block, opt: Opt) -> K.Stmt:
     match opt:
         case Split():
-            return _split(body, opt)
+            return split(body, opt.axis, opt.factor, opt.tail)
         case Fuse():
-            return _fuse(body, opt)
+            return fuse(body, opt.outer, opt.inner)
         case Reorder():
-            return _reorder(body, opt)
+            return reorder(body, opt.axes)
         case Bind():
-            return _bind(body, opt)
+            return bind(body, opt.axis, opt.kind)
         case Rfactor():
             return rfactor(body, opt.axis, opt.factor)
         case Stage():
@@ -337,109 +323,3 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
             return tensorize(body, opt.axes, opt.name)
         case Pipeline():
             return pipeline(body, opt.axis, opt.slots)
-
-
-def _split(body: K.Block, opt: Split) -> K.Stmt:
-    loop = find_loop(body, opt.axis, opt)
-    extent, name, factor = iterations(loop.var), opt.axis, opt.factor
-    whole, rest = extent // factor, extent % factor
-    if loop.var.lo != 0 or not 1 <= factor <= extent.hi:
-        raise IllegalOpt(f"{opt}: the factor must be between 1 and the extent {extent}")
-    has_rest = rest is not expr(0)
-    masked = has_rest and opt.tail == "mask"
-    if has_rest and opt.tail == "exact":
-        raise IllegalOpt(f"{opt}: {extent} is not a multiple of {factor}")
-    if masked and loop.kind not in PARALLEL_KINDS and not is_independent(loop):
-        raise IllegalOpt(f"{opt}: only independent iterations can be masked")
-    rounded_up = has_rest and opt.tail in ROUNDED
-    outer = loop_var(f"{name}o", (extent + factor - 1) // factor if rounded_up else whole)
-    inner = Var(f"{name}i", 0, factor - 1)
-    body_of_loop = ROUNDED[opt.tail](loop, factor * outer.extent) if rounded_up else loop
-    main = Substitution({body_of_loop.var: outer * factor + inner}).block(body_of_loop.body)
-    nest = K.Loop(outer, loop.kind, K.Block((K.Loop(inner, loop.kind, main),)))
-    if not has_rest or rounded_up:
-        return replace_loop(body, loop, nest)
-    tail_var = loop_var(f"{name}t", rest)
-    tail_body = as_block(fresh_copy(loop.body, "t"))
-    tail = Substitution({loop.var: tail_var + whole * factor}).block(tail_body)
-    return replace_loop(body, loop, K.Block((nest, K.Loop(tail_var, loop.kind, tail))))
-
-
-def fusable(outer: K.Loop) -> K.Loop | None:
-    """The loop directly inside `outer` with which it can become one, or None.
-
-    They can where every index uses the two only as `outer * extent + inner`, and the extent of the
-    inner one is the same in all launches.
-    """
-    if len(outer.body.body) != 1 or not isinstance(outer.body.body[0], K.Loop):
-        return None
-    inner = outer.body.body[0]
-    extent = inner.var.hi + 1
-    if outer.kind != inner.kind or inner.var.lo or outer.var.lo or inner.var.stop is not None:
-        return None
-    both = {outer.var, inner.var}
-    for e in expressions(inner.body):
-        if not e.vars & both:
-            continue
-        rest = e - expr(outer.var) * e.coeff(outer.var) - expr(inner.var) * e.coeff(inner.var)
-        if rest.vars & both or e.coeff(outer.var) != extent * e.coeff(inner.var):
-            return None
-    return inner
-
-
-def _fuse(body: K.Block, opt: Fuse) -> K.Stmt:
-    outer = find_loop(body, opt.outer, opt)
-    inner = fusable(outer)
-    if inner is None or inner.var.name != opt.inner:
-        raise IllegalOpt(f"{opt}: the loops are not directly nested, or indexed separately")
-    fused = loop_var(opt.outer, iterations(outer.var) * inner.var.extent)
-    env: dict[Var, Expr | int] = {outer.var: 0, inner.var: expr(fused)}
-    return replace_loop(body, outer, K.Loop(fused, outer.kind, Substitution(env).block(inner.body)))
-
-
-def _reorder(body: K.Block, opt: Reorder) -> K.Stmt:
-    nest = [find_loop(body, name, opt) for name in opt.axes]
-    by_depth = sorted(nest, key=lambda loop: -sum(1 for _ in walk(loop)))
-    for outer, inner in itertools.pairwise(by_depth):
-        if outer.body.body != (inner,):
-            raise IllegalOpt(f"{opt}: {inner.var.name} is not directly inside {outer.var.name}")
-    for loop in by_depth:
-        if loop.kind == "serial" and not is_independent(loop) and not _one_reduction(by_depth[-1]):
-            raise IllegalOpt(f"{opt}: iterations of {loop.var.name} depend on each other")
-    inner_body = by_depth[-1].body
-    for loop in reversed(nest):
-        inner_body = K.Block((K.Loop(loop.var, loop.kind, inner_body),))
-    return replace_loop(body, by_depth[0], inner_body.body[0])
-
-
-def _one_reduction(innermost: K.Loop) -> bool:
-    """Whether all the loops do is combine into one buffer: a monoid takes any order."""
-    body = innermost.body.body
-    return len(body) == 1 and isinstance(body[0], K.Update) and body[0].monoid is not None
-
-
-def _bind(body: K.Block, opt: Bind) -> K.Stmt:
-    loop = find_loop(body, opt.axis, opt)
-    if opt.kind not in K.LOOP_KINDS:
-        raise IllegalOpt(f"{opt}: loop kinds are {K.LOOP_KINDS}")
-    if opt.kind in ("vector", "unroll") and loop.var.stop is not None:
-        raise IllegalOpt(f"{opt}: how often it runs, {loop.var.stop}, is known at launch only")
-    parallel = opt.kind in PARALLEL_KINDS
-    lanes = opt.kind in ("vector", "unroll") and not _folds(loop)
-    # What Split and Reorder make of an independent loop stays independent.
-    if (parallel or lanes) and loop.kind not in PARALLEL_KINDS and not is_independent(loop):
-        raise IllegalOpt(f"{opt}: iterations of {opt.axis} write the same elements")
-    return replace_loop(body, loop, K.Loop(loop.var, opt.kind, loop.body))
-
-
-def _folds(loop: K.Loop) -> bool:
-    """Whether what the iterations share is only combined by a monoid, so that lanes can fold."""
-    own = {s.buf for s in walk(loop.body) if isinstance(s, K.Alloc)}
-    shared = [s for s in walk(loop.body) if isinstance(s, K.Update) and s.buf not in own]
-    reads = {b for s in shared for b in s.value.bufs}
-    return all(s.monoid is not None and s.buf not in reads and not _picks(s) for s in shared)
-
-
-def _picks(update: K.Update) -> bool:
-    """Whether data says which element is updated, so that lanes may meet in one."""
-    return any(let.var in index.vars for let in update.lets for index in update.indices)

@@ -14,8 +14,9 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import split_hint
 from gpu.compiler.opt import blocks, columns, contraction, dots
 from gpu.compiler.opt.independence import is_independent
+from gpu.compiler.opt.loops import fusable
 from gpu.compiler.opt.matrix_tiles import by_thread
-from gpu.compiler.opt.opts import Bind, Fuse, Opt, Split, apply, fusable
+from gpu.compiler.opt.opts import Bind, Fuse, Opt, Split, apply
 from gpu.compiler.opt.pixels import pixel_lanes, writes_image
 from gpu.compiler.opt.scatter import jammed
 from gpu.compiler.opt.shape import outer_nest
