@@ -6,9 +6,9 @@ from gpu.core.dtype import (
     dtypes,
     from_torch_dtype,
     promote,
-    promote_scalar,
     to_dtype,
 )
+from gpu.core.scalars import promote_scalar
 
 __all__ = [
     "DType",

@@ -38,7 +38,9 @@ for _name in ("GPU_CACHE_DIR", "GPU_VERIFY"):
 os.environ["CACHE_DIR"] = _CACHE_DIR
 os.environ["VERIFY"] = "1"
 # Tests and their children compute on the CPU unless they say otherwise, whatever the machine has.
-os.environ.setdefault("DEV", "CPU")
+_SELECTING = ("DEV", "CPU", "AMD", "NV", "QCOM", "METAL", "CUDA", "CL", "WEBGPU")
+if not any(os.environ.get(prefix + name) for name in _SELECTING for prefix in ("", "GPU_")):
+    os.environ["DEV"] = "CPU"
 
 # `tools` is no part of an installed package: made importable by its path.
 if "tools" not in sys.modules:
@@ -334,6 +336,16 @@ class Matrix(NamedTuple):
         total = sum(self.seen[d] for d in self.here)
         return sum(len(self.skipped[d]) for d in self.here) / max(total, 1)
 
+    def lines(self, device: str) -> list[str]:
+        """What is reported of a device."""
+        if not self.seen[device]:
+            return [f"{device}: no ids were selected"]
+        skipped = self.skipped[device]
+        counts = f"{device}: {self.seen[device]} ids, {len(skipped)} skipped"
+        if device not in self.here:
+            return [f"{counts}: this machine lacks it"]
+        return [counts, *(f"  {nodeid}: {reason}" for nodeid, reason in skipped)]
+
 
 def _matrix(config: pytest.Config) -> Matrix:
     """Reads the reports; with xdist they are those of all workers."""
@@ -362,12 +374,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         return
     terminalreporter.section("the same tests on every device")
     for name in matrix.devices:
-        here = "" if name in matrix.here else ": this machine lacks it"
-        skipped = len(matrix.skipped[name])
-        terminalreporter.line(f"{name}: {matrix.seen[name]} ids, {skipped} skipped{here}")
-        if not here:
-            for nodeid, reason in matrix.skipped[name]:
-                terminalreporter.line(f"  {nodeid}: {reason}")
+        for line in matrix.lines(name):
+            terminalreporter.line(line)
     verdict = "too many" if matrix.share > MOST_SKIPPED else "allowed"
     terminalreporter.line(
         f"skipped {matrix.share:.2%} of what the devices here could run, {MOST_SKIPPED:.0%} at "

@@ -37,6 +37,9 @@ UVM_MAX_GPUS_V2: Final = 256  # from branch 550 on
 Uuid = Annotated[Bytes, ctypes.c_uint8 * 16]
 
 
+UVM_INIT_FLAGS_DISABLE_HMM: Final = 0x1
+
+
 @layout
 class UVM_INITIALIZE_PARAMS(ctypes.Structure):
     """Binds the file to this process's memory."""

@@ -42,7 +42,7 @@ Pixels = tuple[int, int]
 """A height and a width."""
 NumpyDType = np.dtype[Any]
 
-_KIND_ORDER: Final = {"bool": 0, "uint": 1, "int": 1, "float": 2}
+KIND_ORDER: Final = {"bool": 0, "uint": 1, "int": 1, "float": 2}
 
 
 class DType:
@@ -198,13 +198,15 @@ class dtypes:
     def of(value: PyScalar) -> DType:
         """The default element type of a Python scalar.
 
-        bool, int32 (int64 where the value does not fit) or float32.
+        bool, int32 (int64, then uint64, where the value does not fit) or float32.
         """
         if isinstance(value, bool):
             return dtypes.bool
         if isinstance(value, int):
-            fits = dtypes.int32.min <= value <= dtypes.int32.max
-            return dtypes.int32 if fits else dtypes.int64
+            if dtypes.int32.min <= value <= dtypes.int32.max:
+                return dtypes.int32
+            large = dtypes.int64.max < value <= dtypes.uint64.max
+            return dtypes.uint64 if large else dtypes.int64
         return dtypes.default_float
 
 
@@ -323,7 +325,7 @@ def from_torch_dtype(dtype: object) -> DType:
 
 
 def _kind_rank(d: DType) -> int:
-    return _KIND_ORDER[d.kind]
+    return KIND_ORDER[d.kind]
 
 
 @cache
@@ -352,14 +354,6 @@ def _promote_floats(a: DType, b: DType) -> DType:
     if small.bits == large.bits:
         return dtypes.float32
     return large
-
-
-def promote_scalar(array: DType, value: PyScalar) -> DType:
-    """The dtype an array and a scalar combine to: the array's unless the scalar's kind wins."""
-    kind = 0 if isinstance(value, bool) else 1 if isinstance(value, int) else 2
-    if kind <= _kind_rank(array):
-        return array.element
-    return dtypes.default_int if kind == 1 else dtypes.default_float
 
 
 def accumulator(dtype: DType) -> DType:

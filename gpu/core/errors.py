@@ -48,6 +48,10 @@ class InvalidValue(GpuError, ValueError):
     """A value the user passed cannot be used; the message names it and what is accepted."""
 
 
+class NumberOverflow(InvalidValue, OverflowError):
+    """A number is too large for any tensor of the dtype that it would have."""
+
+
 class ShapeError(InvalidValue):
     """Shapes do not fit together; the message shows each of them."""
 

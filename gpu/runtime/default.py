@@ -1,13 +1,15 @@
 """Which device computes where neither the program nor `DEV` names one.
 
 That of the chip that `SIM` names; else the first of `FINDERS` of which the machine has a GPU that
-this user may open; else the CPU. Nodes and descriptions of GPUs are looked at once in a process,
-when a device is first needed, and nothing is opened: whether a GPU works shows when it is used, and
-then an error says so, as what was there must not silently compute on something else.
+this user may open, and a compiler for it; else the CPU. Nodes and descriptions of GPUs are looked
+at once in a process, when a device is first needed, and nothing is opened: whether a GPU works
+shows when it is used, and then an error says so, as what was there must not silently compute on
+something else.
 
 A GPU that this user may not open is another matter: nodes of a shared machine or a container are
-there for others, and a program that runs on the CPU there must go on doing so. It is passed over
-with a `DeviceWarning` that says what would give access.
+there for others, and a program that runs on the CPU there must go on doing so. So is one without an
+installed compiler: whoever has just installed this has it for a screen perhaps, and did not choose.
+It is passed over with a `DeviceWarning` that says what it takes.
 
 `CL` and `WEBGPU` are for who asks for them. What a machine has of these is the same GPU by another
 way, or, as with PoCL and lavapipe, its CPU, by a slower one.
@@ -33,7 +35,7 @@ class Found(enum.Enum):
     """What is there of the hardware of one device type."""
 
     NOTHING = enum.auto()
-    DENIED = enum.auto()  # this user may not open it
+    UNUSABLE = enum.auto()  # this user may not open it, or has no compiler for it
     USABLE = enum.auto()
 
 
@@ -128,7 +130,7 @@ def _machines_own() -> Choice:
         if look.found is Found.USABLE:
             return Choice(device_name(device, look.which), look.told, is_found=True)
         passed_over.append(f"{device}: {look.told}")
-        if look.found is Found.DENIED:
+        if look.found is Found.UNUSABLE:
             warnings.warn(
                 f"{device} is there but not used: {look.told}. This goes on without it; DEV={_ELSE}"
                 " does so without a warning",

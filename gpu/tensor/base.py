@@ -13,13 +13,14 @@ from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import bound, dimension, find_symbols, is_symbolic, product, upper_shape
 from gpu.compiler.ir.graph import Node, Place, Shape
 from gpu.compiler.ir.graph_node import place
-from gpu.core.dtype import DType, PyScalar, dtypes, promote, promote_scalar, to_dtype
+from gpu.core.dtype import DType, PyScalar, dtypes, promote, to_dtype
 from gpu.core.errors import (
     DeviceMismatch,
     InvalidType,
     ShapeError,
     Unsupported,
 )
+from gpu.core.scalars import check_fits, promote_scalar
 from gpu.runtime.buffer import Buffer, own_copy
 from gpu.runtime.device import Device
 from gpu.runtime.execute import Counters, realize, storage
@@ -296,7 +297,9 @@ def node_of(data: object, device: Place, dtype: DType | None) -> Node:
     elif isinstance(data, TensorBase):
         node = G.copy(data._node, device)
     elif isinstance(data, _PYTHON_SCALARS) and not isinstance(data, np.generic):
-        return G.const(data, (), dtype or dtypes.of(data), device)
+        dtype = dtype or dtypes.of(data)
+        check_fits(data, dtype)
+        return G.const(data, (), dtype, device)
     elif data is None:
         node = G.const(0, (0,), dtype or dtypes.default_float, device)
     elif isinstance(data, _ARRAYS):
@@ -320,7 +323,7 @@ def _as_array(data: object, dtype: DType | None) -> npt.NDArray[Any]:
     except ValueError as error:
         raise ShapeError(f"the nested lists have no common shape: {error}") from error
     if array.dtype == object:
-        raise InvalidType("the nested lists hold something that is not a number")
+        return _large_numbers(array, dtype)
     if array.size == 0 and dtype is None:
         return array.astype(np.float32)
     if array.dtype.kind == "f":
@@ -332,6 +335,19 @@ def _as_array(data: object, dtype: DType | None) -> npt.NDArray[Any]:
         fits = low <= int(array.min()) and int(array.max()) <= high
         return array.astype(np.int32) if fits else array
     return array
+
+
+def _large_numbers(array: npt.NDArray[Any], dtype: DType | None) -> npt.NDArray[Any]:
+    """Numbers of which some are integers that 64 bits do not hold, as floats or bools."""
+    numbers = array.ravel().tolist()
+    if not all(isinstance(number, _PYTHON_SCALARS) for number in numbers):
+        raise InvalidType("the nested lists hold something that is not a number")
+    with_floats = any(isinstance(number, float) for number in numbers)
+    target = dtype or (dtypes.default_float if with_floats else dtypes.int64)
+    for number in numbers:
+        check_fits(number, target)
+    # No float of another library's takes Python's integers.
+    return array.astype(bool if target is dtypes.bool else np.float64).astype(target.np)
 
 
 def _node_of_array(array: npt.NDArray[Any], device: Place) -> Node:

@@ -10,6 +10,7 @@ from gpu.compiler.ir.dims import dimension, is_symbolic
 from gpu.compiler.ir.graph import Node, Shape
 from gpu.core.dtype import DType, PyScalar, dtypes, promote, to_dtype
 from gpu.core.errors import InvalidType, InvalidValue, ShapeError
+from gpu.core.scalars import check_fits
 from gpu.runtime.device import Device
 from gpu.tensor.arguments import check_number, integer, shape_of, size_of
 from gpu.tensor.operands import Operands
@@ -40,6 +41,7 @@ class Creation(Operands):
         if not isinstance(fill_value, bool | int | float):
             raise InvalidType(f"fill_value must be a number, got {fill_value!r}")
         element = dtypes.of(fill_value) if dtype is None else to_dtype(dtype)
+        check_fits(fill_value, element)
         made = G.const(fill_value, shape_of(shape), element, Device.canonicalize(device))
         made = G.cast(made, element)  # an image is memory, which no number is
         tensor = cls._wrap(made)

@@ -199,15 +199,18 @@ class Movement(Comparison):
     def unfold(self, dim: int, size: int, step: int) -> Self:
         """Windows of `size` elements along `dim`, `step` apart; they are the last axis.
 
-        Raises InvalidValue for a window that does not fit or a step under 1.
+        A 0-d tensor counts as one of a single element, whose only window is the result. Raises
+        InvalidValue for a window that does not fit or a step under 1.
         """
-        axis = axis_of(dim, self.ndim, "dim")
-        length = self.shape[axis]
+        axis = axis_of(dim, max(self.ndim, 1), "dim")
+        length = self.shape[axis] if self.ndim else 1
         if not 0 <= integer(size, "size") <= length or integer(step, "step") < 1:
             raise InvalidValue(
                 f"unfold of {length} elements: size must be in 0..{length} and step at least 1, "
                 f"got size {size} and step {step}"
             )
+        if not self.ndim:
+            return self._reshaped((1,))._sliced([(0, size, 1)])
         return self._viewed(Windows(axis, size, step))
 
     def _beside_diagonal(self, offset: int) -> Self:

@@ -7,6 +7,7 @@ from typing import Self
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Node
 from gpu.core.dtype import PyScalar, dtype_named, dtypes
+from gpu.core.scalars import check_fits
 from gpu.tensor.arguments import Operand
 from gpu.tensor.base import TensorBase
 
@@ -34,6 +35,7 @@ class Operands(TensorBase):
 
     def _filled(self, value: PyScalar) -> Self:
         """A constant of this tensor's shape, dtype and device."""
+        check_fits(value, self.dtype)
         return self._wrap(G.const(value, self.shape, self.dtype, self.device))
 
     def _as_float(self) -> Self:

@@ -36,8 +36,10 @@ def test_sizes_are_not_negative_and_fit(device: str) -> None:
     allocator = Device[device].allocator
     refused(InvalidValue, "allocation is -1: give 0 or more", lambda: allocator.alloc(-1))
     refused(InvalidValue, "elements is -8", lambda: Buffer(device, -8, dtypes.float32))
-    refused(OutOfMemory, "", lambda: allocator.alloc(1 << 70))
-    refused(OutOfMemory, "", lambda: Buffer(device, 1 << 70, dtypes.float32).memory)
+    with pytest.raises(OutOfMemory):
+        allocator.alloc(1 << 70)
+    with pytest.raises(OutOfMemory):
+        _ = Buffer(device, 1 << 70, dtypes.float32).memory
 
 
 @pytest.mark.parametrize("value", NUMBERS, ids=repr)

@@ -15,10 +15,10 @@ from gpu.core.dtype import (
     dtypes,
     from_torch_dtype,
     promote,
-    promote_scalar,
     to_dtype,
 )
 from gpu.core.errors import DTypeError
+from gpu.core.scalars import promote_scalar
 
 PAIRS = list(itertools.product(ALL, ALL))
 FP8 = {dtypes.fp8e4m3, dtypes.fp8e5m2}

@@ -17,7 +17,14 @@ from gpu import Context, Device, Tensor
 from gpu.backends.amd import find as amd
 from gpu.backends.nv import find as nv
 from gpu.cli.main import main
-from gpu.core.errors import AccessDenied, ConfigError, DeviceError, DeviceWarning, FormatError
+from gpu.core.errors import (
+    AccessDenied,
+    ConfigError,
+    DeviceError,
+    DeviceWarning,
+    FormatError,
+    Unsupported,
+)
 from gpu.runtime import default
 from gpu.runtime.default import Choice, Found, Look
 from gpu.sim.nv.world import NvSimWorld
@@ -92,9 +99,15 @@ def on_machine(
 
 
 USABLE = Look(Found.USABLE, "/dev/x is there")
-DENIED = Look(Found.DENIED, "access to /dev/x was denied: run `this`")
+UNUSABLE = Look(Found.UNUSABLE, "access to /dev/x was denied: run `this`")
 
 
+@pytest.fixture
+def with_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nv, "find_library", lambda name: name)
+
+
+@pytest.mark.usefixtures("with_nvrtc")
 def test_a_gpu_of_nvidia_is_found_by_its_nodes(nvidia: Files) -> None:
     assert nv.look_at(Machine(nvidia)) == Look(
         Found.USABLE, "/dev/nvidiactl and /dev/nvidia0 are there"
@@ -114,6 +127,18 @@ def test_without_its_nodes_there_is_no_gpu_of_nvidia(
     assert nv.look_at(Machine(nvidia, missing)) == Look(Found.NOTHING, told)
 
 
+def test_without_a_compiler_there_is_no_use_in_a_gpu_of_nvidia(
+    nvidia: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> None:
+        raise Unsupported(f"{name} of NVIDIA is not installed: get it so")
+
+    monkeypatch.setattr(nv, "find_library", missing)
+    told = "nvrtc of NVIDIA is not installed: get it so"
+    assert nv.look_at(Machine(nvidia)) == Look(Found.UNUSABLE, told)
+
+
+@pytest.mark.usefixtures("with_nvrtc")
 def test_a_container_with_another_gpus_node_has_that(nvidia: Files) -> None:
     look = nv.look_at(Machine(nvidia, missing=("/dev/nvidia0",)))
     assert look == Look(Found.USABLE, "/dev/nvidiactl and /dev/nvidia1 are there")
@@ -144,9 +169,9 @@ def test_without_its_nodes_there_is_no_gpu_of_amd(
 @pytest.mark.parametrize("denied", ["/dev/kfd", "/dev/dri/renderD128"])
 def test_what_this_user_may_not_open_is_told(radeon: Files, nvidia: Files, denied: str) -> None:
     assert amd.look_at(Machine(radeon, denied=(denied,))) == Look(
-        Found.DENIED, f"access to {denied} was denied: run `this`"
+        Found.UNUSABLE, f"access to {denied} was denied: run `this`"
     )
-    assert nv.look_at(Machine(nvidia, denied=("/dev/nvidia0",))).found is Found.DENIED
+    assert nv.look_at(Machine(nvidia, denied=("/dev/nvidia0",))).found is Found.UNUSABLE
 
 
 class Renamed(Machine):
@@ -208,7 +233,7 @@ def test_a_gpu_that_may_not_be_opened_is_passed_over_with_one_warning(
     on_machine: Callable[..., Choice],
 ) -> None:
     with pytest.warns(DeviceWarning, match=r"NV is there but not used: .*run `this`.*DEV=CPU") as w:
-        assert on_machine(NV=DENIED, AMD=USABLE).device == "AMD"
+        assert on_machine(NV=UNUSABLE, AMD=USABLE).device == "AMD"
     assert [each.filename for each in w] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -22,8 +22,9 @@ from gpu.compiler.ir.linear_verify import verify_linear
 from gpu.compiler.render.llvm_target import host_target
 from gpu.compiler.schedule.images import read_as_images
 from gpu.compiler.target import ImageLimits, Target
-from gpu.core.dtype import dtype_named, dtypes, promote, promote_scalar
+from gpu.core.dtype import dtype_named, dtypes, promote
 from gpu.core.errors import DTypeError, ShapeError, Unsupported, VerifyError
+from gpu.core.scalars import promote_scalar
 from unit.linear_kernels import Kernel
 
 HALF, FLOAT = dtypes.imageh((2, 3)), dtypes.imagef((2, 3))

@@ -36,7 +36,7 @@ def look_at(system: Looking) -> Look:
         elif not system.exists(node):
             told = f"{node} of {gpu} is not there"
         elif denied := system.why_denied(nodes.KFD) or system.why_denied(node):
-            return Look(Found.DENIED, denied)
+            return Look(Found.UNUSABLE, denied)
         else:
             return Look(Found.USABLE, f"{nodes.KFD} and {node} of {gpu} are there", which)
     return Look(Found.NOTHING, told)

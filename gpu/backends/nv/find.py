@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from gpu.compiler.toolchain.nvlibs import find_library
+from gpu.core.errors import Unsupported
 from gpu.runtime.default import Found, Look
 from gpu.transport import nvidia as nodes
 from gpu.transport.files import Looking, RealFiles
@@ -15,7 +17,7 @@ def look() -> Look:
 
 
 def look_at(system: Looking) -> Look:
-    """The same of any machine: the control node and that of a GPU must be there.
+    """The same of any machine: the control node, that of a GPU and the compiler must be there.
 
     A container with the driver's files but no GPU has the first alone. Raises AccessDenied.
     """
@@ -26,7 +28,11 @@ def look_at(system: Looking) -> Look:
         return Look(Found.NOTHING, f"{nodes.CONTROL} is there, but no GPU's node")
     denied = system.why_denied(nodes.CONTROL) or system.why_denied(cards[0])
     if denied:
-        return Look(Found.DENIED, denied)
+        return Look(Found.UNUSABLE, denied)
+    try:
+        find_library("nvrtc")
+    except Unsupported as error:
+        return Look(Found.UNUSABLE, error.message)
     return Look(Found.USABLE, f"{nodes.CONTROL} and {cards[0]} are there")
 
 

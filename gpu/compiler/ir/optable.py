@@ -187,6 +187,8 @@ def rounded(value: PyScalar, dtype: DType) -> PyScalar:
 
 @functools.lru_cache(maxsize=4096, typed=True)
 def _rounded_memo(value: PyScalar, dtype: DType) -> PyScalar:
+    if dtype.is_float:
+        value = float(value)  # narrow floats take no integer of more than 64 bits
     return to_python(scalar(dtype)(value), dtype)
 
 

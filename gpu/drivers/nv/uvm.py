@@ -42,8 +42,14 @@ class Uvm:
         self._log = log
 
     def initialize(self) -> None:
-        """Binds the file to this process; before all other calls."""
-        self._call(uvm.UVM_INITIALIZE, uvm.UVM_INITIALIZE_PARAMS(), "this process")
+        """Binds the file to this process; before all other calls.
+
+        Without heterogeneous memory management, by which a kernel that follows a wild pointer into
+        the process's own memory would read and write there instead of causing a fault. All branches
+        from 535 on take the flag (uvm_ioctl.h, uvm_va_space.c).
+        """
+        params = uvm.UVM_INITIALIZE_PARAMS(flags=uvm.UVM_INIT_FLAGS_DISABLE_HMM)
+        self._call(uvm.UVM_INITIALIZE, params, "this process")
 
     def keep_memory(self, second_fd: int) -> None:
         """Keeps the process's memory known to UVM for as long as a second file is open.

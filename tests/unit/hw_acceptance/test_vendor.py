@@ -100,6 +100,15 @@ def test_channels_are_followed_to_descriptors_and_constants(pages: int) -> None:
     assert "0 entries are new" in "\n".join(dumper.describe(recording))
 
 
+def test_memory_that_was_unmapped_since_is_not_touched(pages: int) -> None:
+    recording = _recording(pages)
+    nowhere = (0x10000, 0x1000, 0x77, USERD - RING)
+    recording.host_maps[:] = [(pages, USERD - RING, 0x77, 0), nowhere]
+    assert "cannot see its pointers" in "\n".join(ChannelDumper().describe(recording))
+    recording.host_maps[:] = [(0x10000, 1 << 20, 0x77, 0)]
+    assert "cannot see its ring" in "\n".join(ChannelDumper().describe(recording))
+
+
 def test_a_recording_is_read_while_it_is_written(tmp_path: Path) -> None:
     path = tmp_path / "ioctls.jsonl"
     live = LiveRecording(path)

@@ -171,6 +171,18 @@ def test_the_version_is_asked_of_rm_where_there_is_no_file() -> None:
         assert gpu.session.version == "580.159.04" and gpu.session.branch.number == 580
 
 
+def test_what_gvisor_does_not_let_through_is_done_without() -> None:
+    """As its nvproxy/version.go has it for compute containers: NOT_SUPPORTED, and no such file."""
+    kernel = FakeKernel(version=b"580.159.03")
+    kernel.has_version_file = False
+    kernel.unknown_commands = {0x13E, 0x20802A02, 0x83DE0328}
+    with _open(kernel) as gpu:
+        assert gpu.session.version == "580.159.03" and len(gpu.copy_queues) == 2
+        details = gpu.fault_details()
+        assert details is not None and not details.accesses
+    assert kernel.held() == {}
+
+
 def test_gpus_whose_node_is_not_here_are_passed_over() -> None:
     kernel = FakeKernel()
     kernel.elsewhere = [(0x1A00, 0), (0x2B00, 1)]

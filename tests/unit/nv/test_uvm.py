@@ -35,7 +35,7 @@ Act = Callable[[Uvm, RmObject], None]
 OF_580, OF_590, OF_535 = BRANCHES[580], BRANCHES[590], BRANCHES[535]
 # Request, size, where the status is, the fields sent, and the call that sends them.
 CALLS: list[tuple[int, int, int, tuple[Field, ...], Act]] = [
-    (0x30000001, 16, 8, (), lambda uvm, _: uvm.initialize()),
+    (0x30000001, 16, 8, ((0, "Q", 1),), lambda uvm, _: uvm.initialize()),
     (
         *(37, 40, 36, ((0, "16s", UUID), (24, "i", -1))),
         lambda uvm, _: uvm.register_gpu(UUID),

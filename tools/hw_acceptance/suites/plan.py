@@ -8,6 +8,8 @@ from gpu.drivers.nv.variants import CHAINING
 from tools.hw_acceptance.model import Step, Trial
 
 GROUP: Final = "suites"
+TENSOR_SECONDS: Final = {"NV": 130.0, "NV:PTX": 80.0, "NV:NAK": 80.0}
+"""What tests of tensors take of a run, by device; also where a model's steps may take longer."""
 
 SUITES: Final = (
     Step(
@@ -43,7 +45,7 @@ SUITES: Final = (
         "tensor operations, their kernels compiled from CUDA C",
         GROUP,
         "tools.hw_acceptance.suites.tensors:by_nvrtc",
-        130.0,
+        TENSOR_SECONDS["NV"],
         needs=("11 kernels", "12 copies"),
     ),
     Step(
@@ -51,7 +53,7 @@ SUITES: Final = (
         "the same, their kernels compiled from our own PTX",
         GROUP,
         "tools.hw_acceptance.suites.tensors:by_ptx",
-        80.0,
+        TENSOR_SECONDS["NV:PTX"],
         needs=("11 kernels", "12 copies"),
     ),
     Step(
@@ -59,7 +61,7 @@ SUITES: Final = (
         "the same, their kernels compiled by Mesa; only where the package tinymesa is",
         GROUP,
         "tools.hw_acceptance.suites.tensors:by_nak",
-        80.0,
+        TENSOR_SECONDS["NV:NAK"],
         needs=("11 kernels", "12 copies"),
         hardware=True,
     ),

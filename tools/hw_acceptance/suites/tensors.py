@@ -25,6 +25,7 @@ from gpu.drivers.nv.variants import variants_text
 from tools.hw_acceptance.child import Context
 from tools.hw_acceptance.runner import ROOT
 from tools.hw_acceptance.steplog import StepFailed, Unavailable
+from tools.hw_acceptance.suites.plan import TENSOR_SECONDS
 
 TESTS: Final = ("tests/backend", "tests/tensor")
 _PLUGIN: Final = "tools.hw_acceptance.suites.plugin"
@@ -123,7 +124,8 @@ def _run(context: Context, device: str) -> None:
         raise Unavailable("pytest is not installed")
     if not (ROOT / TESTS[0]).exists():
         raise Unavailable(f"{TESTS[0]} is not beside this tool")
-    context.log.fact("seconds", seconds := max(context.limit - _SHUTDOWN - 5.0, 5.0))
+    limit = min(context.limit, TENSOR_SECONDS[device])
+    context.log.fact("seconds", seconds := max(limit - _SHUTDOWN - 5.0, 5.0))
     tell(context, run_tests(context, device, TESTS, seconds))
 
 

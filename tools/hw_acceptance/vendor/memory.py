@@ -43,11 +43,17 @@ class ProcessReader:
 
     def __call__(self, address: int, size: int, /) -> bytes | None:
         """The bytes, at the same address for the host or where their object is mapped."""
-        maps = Path("/proc/self/maps").read_text(encoding="ascii")
         for place in (self._recording.host_address(address, size), address):
-            if place is not None and readable(maps, place, size):
-                return ctypes.string_at(place, size)
+            if (found := self.at(place, size)) is not None:
+                return found
         return None
+
+    def at(self, place: int | None, size: int = 4) -> bytes | None:
+        """The bytes at an address of the host's; None where there are none to be read."""
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+        if place is None or not readable(maps, place, size):
+            return None  # what was mapped once may be gone
+        return ctypes.string_at(place, size)
 
 
 class ChannelDumper:
@@ -70,12 +76,11 @@ class ChannelDumper:
         self, read: ProcessReader, recording: Recording, channel: VendorChannel, engines: list[int]
     ) -> Iterator[str]:
         ring = read(channel.ring, ENTRY_SIZE * channel.entries)
-        memory, offset = channel.userd
-        place = recording.host_address_of(memory, offset + GP_PUT, 4)
-        if ring is None or place is None:
-            yield "  the host cannot see its ring" if ring is None else "  nor its pointers"
+        pointer = read.at(recording.host_address_of(channel.userd[0], channel.userd[1] + GP_PUT, 4))
+        if ring is None or pointer is None:
+            yield "  the host cannot see its " + ("ring" if ring is None else "pointers")
             return
-        put = ctypes.c_uint32.from_address(place).value
+        put = int.from_bytes(pointer, "little")
         since = self._shown.get(channel.handle, 0)
         self._shown[channel.handle] = put
         count = min((put - since) % channel.entries, _RECENT)
