@@ -64,7 +64,8 @@ TREE: Rows = {
         lambda o: o.device.alloc(0xC661, name="x"),
     ),
 }
-# gpu/device/device.c, gpu/subdevice/subdevice.c, usermode_api.c, kernel_sm_debugger_session.c
+# gpu/device.c, gpu/subdevice/subdevice.c, gpu/fifo/usermode_api.c,
+# gpu/gr/kernel_sm_debugger_session.c
 DEVICES: Rows = {
     "a device that is not there": (
         "INVALID_STATE",
@@ -103,7 +104,7 @@ DEVICES: Rows = {
         ),
     ),
 }
-# mem_mgr/standard_mem.c, video_mem.c, system_mem.c, mem_mgr/vaspace_api.c
+# mem_mgr/standard_mem.c, video_mem.c, system_mem.c, gpu/mem_mgr/vaspace_api.c
 MEMORY: Rows = {
     "memory of size 0": ("INVALID_ARGUMENT", lambda o: o.memory(size=0)),
     "memory of nobody": ("INVALID_OWNER", lambda o: o.memory(owner=0)),
@@ -114,8 +115,8 @@ MEMORY: Rows = {
     "virtual video memory": ("INVALID_ARGUMENT", lambda o: o.memory(flags=1 << 19)),
     "video memory with a VA space": ("INVALID_ARGUMENT", lambda o: o.memory(hVASpace=1)),
     "more video memory than there is": ("NO_MEMORY", lambda o: o.memory(size=1 << 42)),
-    "a VA space with an index": (
-        "NOT_SUPPORTED",
+    "the VA space of BAR1": (
+        "INVALID_ARGUMENT",
         lambda o: o.device.alloc(0x90F1, alloc.NV_VASPACE_ALLOCATION_PARAMETERS(index=1), name="x"),
     ),
 }

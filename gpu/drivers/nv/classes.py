@@ -46,7 +46,8 @@ class Generation:
     sm_from_device: bool = True
 
 
-_AMPERE_USERMODE: Final = (ids.AMPERE_USERMODE_A,)
+# Turing's leads to the same registers, and gVisor lets no other of the two through.
+_AMPERE_USERMODE: Final = (ids.TURING_USERMODE_A, ids.AMPERE_USERMODE_A)
 _HOPPER_USERMODE: Final = (ids.HOPPER_USERMODE_A,)
 _BLACKWELL_USERMODE: Final = (ids.HOPPER_USERMODE_A, ids.BLACKWELL_USERMODE_A)
 

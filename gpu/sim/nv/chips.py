@@ -28,8 +28,7 @@ class Chip:
         litter_gpcs, litter_tpcs: GPCs, and TPCs of a GPC, of the design; an SM pair is a TPC.
         tpcs: TPCs of each GPC of the board.
         warps: of an SM.
-        carveouts: what may be shared memory of an SM, in KiB.
-        shared_limit: bytes of shared memory of a block, with the KiB that the system takes.
+        carveouts: what may be shared memory of an SM, in KiB; the last of it may be one block's.
         compute, copy, channel: the newest classes.
         classes: further classes of the chip besides those that every chip has.
         copy_engines: logical engines that are present.
@@ -47,7 +46,6 @@ class Chip:
     tpcs: tuple[int, ...]
     warps: int
     carveouts: tuple[int, ...]
-    shared_limit: int
     vram_size: int
     bar1_size: int
     compute: int
@@ -81,7 +79,7 @@ CHIPS: Final = {
         Chip(
             name="ga102", board="NVIDIA GeForce RTX 3090", device_id=0x2204, sm_version=0x806,
             litter_gpcs=7, litter_tpcs=6, tpcs=(6, 6, 6, 6, 6, 6, 5), warps=48,
-            carveouts=_SMALL, shared_limit=100 << 10, vram_size=24 * _GIB, bar1_size=_GIB >> 2,
+            carveouts=_SMALL, vram_size=24 * _GIB, bar1_size=_GIB >> 2,
             compute=0xC7C0, copy=0xC7B5, channel=0xC56F, graphics=0xC797, classes=_COMMON,
             copy_engines=GA10X,
             qmd_major=3, qmd_text=qmd_fields.QMD_V3, window_bits=24,
@@ -90,7 +88,7 @@ CHIPS: Final = {
         Chip(
             name="ad102", board="NVIDIA GeForce RTX 4090", device_id=0x2684, sm_version=0x809,
             litter_gpcs=12, litter_tpcs=6, tpcs=(6,) * 9 + (5, 5), warps=48,
-            carveouts=_SMALL, shared_limit=100 << 10, vram_size=24 * _GIB, bar1_size=32 * _GIB,
+            carveouts=_SMALL, vram_size=24 * _GIB, bar1_size=32 * _GIB,
             compute=0xC9C0, copy=0xC7B5, channel=0xC56F, graphics=0xC997, classes=_COMMON,
             copy_engines=GA10X,
             qmd_major=3, qmd_text=qmd_fields.QMD_V3, window_bits=24,
@@ -99,7 +97,7 @@ CHIPS: Final = {
         Chip(
             name="gh100", board="NVIDIA H200", device_id=0x2335, sm_version=0x900,
             litter_gpcs=8, litter_tpcs=9, tpcs=(9, 8, 8, 8, 9, 8, 8, 8), warps=64,
-            carveouts=_LARGE, shared_limit=228 << 10, vram_size=141 * _GIB, bar1_size=256 * _GIB,
+            carveouts=_LARGE, vram_size=141 * _GIB, bar1_size=256 * _GIB,
             compute=0xCBC0, copy=0xC8B5, channel=0xC86F, graphics=0xCB97,
             classes=(*_COMMON, 0xC661, 0xC86F),
             copy_engines=GH100,
@@ -109,7 +107,7 @@ CHIPS: Final = {
         Chip(
             name="gb202", board="NVIDIA GeForce RTX 5090", device_id=0x2B85, sm_version=0xC00,
             litter_gpcs=12, litter_tpcs=8, tpcs=(8,) * 8 + (7,) * 3, warps=48,
-            carveouts=_SMALL, shared_limit=100 << 10, vram_size=32 * _GIB, bar1_size=32 * _GIB,
+            carveouts=_SMALL, vram_size=32 * _GIB, bar1_size=32 * _GIB,
             compute=0xCEC0, copy=0xCAB5, channel=0xCA6F, graphics=0xCE97,
             classes=(*_COMMON, 0xC661, 0xC761, 0xC86F, 0xC96F, 0xCA6F),
             copy_engines=GB202,

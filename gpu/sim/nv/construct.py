@@ -35,13 +35,20 @@ from gpu.sim.nv.status import RmError, Status, check
 
 _MAX_DEVICES: Final = 32
 _VASPACE_EXTERNAL: Final = 1 << 3
+_VASPACE_ATS: Final = 1 << 4
 _VASPACE_FAULTING: Final = 1 << 6
+_INDEX_HOST: Final = 1  # NV_VASPACE_ALLOCATION_INDEX_GPU_HOST
+_BIG_PAGES: Final = (0, 64 << 10, 128 << 10)
 _NVOS32_VIRTUAL: Final = 1 << 19  # NVOS32_ALLOC_FLAGS_VIRTUAL
 _NVOS32_USE_BEGIN_END: Final = 1 << 20
 _LOCATION_VIDMEM: Final = 0
 _CONTIGUOUS: Final = 2
 _PAGE_SIZES: Final = {1: 4 << 10, 2: 64 << 10, 3: 2 << 20}
 _READ_ONLY: Final = 1 << 22  # ATTR2_PROTECTION_USER
+_NO_OFFLINING: Final = 1 << 19  # ATTR2_PAGE_OFFLINING_OFF
+_SUBHEAP: Final = 1 << 27  # ATTR2_ALLOCATE_FROM_SUBHEAP
+_ENCRYPTED: Final = 1 << 18  # NVOS32_ALLOC_FLAGS_TURBO_CIPHER_ENCRYPTED
+_SCRATCH_OWNERS: Final = range(0xDEAF_0000, 0xDEAF_0004)  # HEAP_OWNER_RM_SCRATCH_*
 _EVENT_FLAGS: Final = 0xFF00_0000
 
 
@@ -67,8 +74,15 @@ def make_subdevice(request: Request) -> Resource:
 def make_vaspace(request: Request) -> Resource:
     """vaspaceapiConstruct, of a new VA space."""
     params = request.required
-    check(params["index"] == 0, Status.NOT_SUPPORTED, f"VA space index {params['index']}")
-    flags = params["flags"]
+    index, flags = params["index"], params["flags"]
+    check(index != _INDEX_HOST, Status.INVALID_ARGUMENT, "the VA space of BAR1 is the kernel's own")
+    check(index == 0, Status.NOT_SUPPORTED, f"VA space index {index} is not modelled")
+    big = params["bigPageSize"]
+    check(big in _BIG_PAGES, Status.INVALID_ARGUMENT, f"big pages of {big:#x} bytes")
+    ats = flags & _VASPACE_ATS
+    check(not ats, Status.NOT_SUPPORTED, "address translation services, which PCIe cards lack")
+    end = params["vaBase"] + params["vaSize"]
+    check(end <= 1 << 64, Status.INVALID_ARGUMENT, f"a VA space up to {end:#x}")
     external, faulting = bool(flags & _VASPACE_EXTERNAL), bool(flags & _VASPACE_FAULTING)
     return VaSpace("vaspace", *request.base, external=external, faulting=faulting)
 
@@ -78,11 +92,19 @@ def make_memory(request: Request) -> Resource:
     params = request.required
     check(params["internalflags"] == 0, Status.INVALID_ARGUMENT, "internalflags")
     check(params["size"] > 0, Status.INVALID_ARGUMENT, "memory of size 0")
-    check(params["owner"] not in (0, 0xFFFF_FFFF), Status.INVALID_OWNER, "owner 0")
+    owner = params["owner"]
+    good = owner not in (0, 0xFFFF_FFFF) and owner not in _SCRATCH_OWNERS
+    check(good, Status.INVALID_OWNER, f"owner {owner:#x}")
+    offlining = not params["attr2"] & _NO_OFFLINING
+    check(offlining, Status.INSUFFICIENT_PERMISSIONS, "PAGE_OFFLINING OFF is the kernel's own")
     if not params["flags"] & _NVOS32_USE_BEGIN_END:
         span = params["rangeLo"] or params["rangeHi"]
         check(not span, Status.INVALID_ARGUMENT, "a range without USE_BEGIN_END")
+    subheap = params["attr2"] & _SUBHEAP
+    check(not subheap, Status.INVALID_ARGUMENT, "ALLOCATE_FROM_SUBHEAP, of which there is none")
     attr, local = params["attr"], request.number == MEMORY_LOCAL
+    encrypted = params["flags"] & _ENCRYPTED and bits(attr, 26, 25) == _LOCATION_VIDMEM
+    check(not encrypted, Status.INVALID_ARGUMENT, "encrypted video memory")
     in_vidmem = bits(attr, 26, 25) == _LOCATION_VIDMEM
     check(in_vidmem == local, Status.INVALID_ARGUMENT, f"location of class {request.number:#x}")
     virtual = params["flags"] & _NVOS32_VIRTUAL
@@ -120,11 +142,16 @@ def make_debugger(request: Request) -> Resource:
     params = request.required
     old = params["hDebuggerClient_Obsolete"]
     check(not old, Status.INVALID_ARGUMENT, "hDebuggerClient_Obsolete must be 0")
-    owner = request.rm.clients.get(params["hAppClient"])
+    owner = request.rm.clients.get(params["hAppClient"] or request.client.handle)
     if owner is None:
         raise RmError(Status.INVALID_OBJECT_HANDLE, f"no client {params['hAppClient']:#x}")
-    target = expect(owner.find(params["hClass3dObject"]), EngineObject, Status.INVALID_OBJECT)
+    found = owner.find(params["hClass3dObject"], Status.INVALID_OBJECT_PARENT)
+    shared = owner.pid == request.client.pid
+    check(shared, Status.INSUFFICIENT_PERMISSIONS, f"{found} is another process's")
+    target = expect(found, EngineObject, Status.INVALID_OBJECT)
     check(target.kind == "compute", Status.INVALID_OBJECT, f"{target} is no object of graphics")
+    same = target.gpu is request.parent.gpu
+    check(same, Status.INVALID_ARGUMENT, f"{target} is of another GPU")
     debugger = Debugger("debugger", *request.base)
     debugger.target = target
     target.dependants.append(debugger)

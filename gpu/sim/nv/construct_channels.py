@@ -24,6 +24,7 @@ from gpu.sim.nv.request import Request
 from gpu.sim.nv.status import RmError, Status, check
 
 _SKIP_SCRUBBER: Final = 1 << 23  # NVOS04_FLAGS_CHANNEL_SKIP_SCRUBBER, alloc_channel.h
+_SUBCONTEXTS: Final = range(4)  # NV_CTXSHARE_ALLOCATION_FLAGS_SUBCONTEXT_*
 _ENGINE_TYPES: Final = range(1, 0x54)  # NV2080_ENGINE_TYPE_IS_VALID, cl2080_notification.h
 
 
@@ -52,11 +53,18 @@ def new_group(
 
 
 def make_share(request: Request) -> Resource:
-    """kctxshareapiConstruct; without a VA space it takes the device's own, which UVM cannot own."""
+    """kctxshareapiConstruct; without a VA space it takes the device's own, which UVM cannot own.
+
+    A VA space that is externally owned has a page directory once UVM has registered it.
+    """
     params = request.required
+    flags = params["flags"]
+    check(flags in _SUBCONTEXTS, Status.INVALID_ARGUMENT, f"flags {flags:#x} of a context share")
     share = ContextShare("share", *request.base)
     if params["hVASpace"]:
         share.vaspace = request.find(params["hVASpace"], VaSpace)
+        ready = share.vaspace.uvm_owner or not share.vaspace.external
+        check(ready, Status.INVALID_STATE, f"UVM has not registered {share.vaspace} yet")
         share.vaspace.dependants.append(share)
     else:
         share.vaspace = _default_vaspace(request)

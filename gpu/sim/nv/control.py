@@ -19,7 +19,9 @@ from gpu.sim.nv.gpu import ENGINE_COPY0
 from gpu.sim.nv.layout import Layout, Record
 from gpu.sim.nv.objects import ChannelGroup, Debugger
 from gpu.sim.nv.peer_control import PEER_COMMANDS
+from gpu.sim.nv.sandbox import check_command
 from gpu.sim.nv.status import RmError, Status, check
+from gpu.sim.nv.version_control import VERSION_COMMANDS
 
 if TYPE_CHECKING:
     from gpu.sim.nv.files import RmFile
@@ -32,11 +34,6 @@ _SM_STATE: Final = 48
 _GID_BINARY: Final = 2
 _GR_INFO_MAX: Final = 0x39
 
-_BUILD_VERSION: Final = Layout(
-    "NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_V2_PARAMS",
-    1032,
-    "driver@0:256 version@256:256 branch@512:256 title@768:256 changelist@1024 official@1028",
-)
 _ID_INFO: Final = Layout(
     "NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS",
     32,
@@ -79,6 +76,8 @@ _TOKEN: Final = Layout(
 def control(rm: ResourceManager, file: RmFile, process: SimProcess, args: Record) -> None:
     """NV_ESC_RM_CONTROL. Raises RmError."""
     number, address, size = args["cmd"], args["params"], args["paramsSize"]
+    if rm.sandboxed:
+        check_command(number, address, size)
     check(args["hClient"] in rm.clients, Status.INVALID_CLIENT, f"client {args['hClient']:#x}")
     command = COMMANDS.get(number)
     layout = rm.branch.layout(command.layout) if command else None
@@ -104,15 +103,6 @@ def control(rm: ResourceManager, file: RmFile, process: SimProcess, args: Record
 
 
 # The root.
-
-
-def _build_version(call: Call) -> None:
-    branch = call.rm.branch
-    text = {"driver": branch.version, "version": branch.version, "title": "Open Kernel"}
-    if "branch" in call.params.layout.fields:
-        text["branch"] = f"r{branch.number}_00"
-    for name, value in text.items():
-        call.params.put(name, value.encode())
 
 
 def _id_info(call: Call) -> None:
@@ -304,7 +294,6 @@ def _mmu_faults(call: Call) -> None:
 
 
 COMMANDS: Final[dict[int, Command]] = {
-    0x13E: Command(("client",), _BUILD_VERSION, _build_version),
     0x201: Command(("client",), _ATTACHED, _attached_ids),
     0x205: Command(("client",), _ID_INFO, _id_info),
     0x800201: Command(("device",), _CLASSLIST, _class_list),
@@ -328,4 +317,5 @@ COMMANDS: Final[dict[int, Command]] = {
     0xA06F0104: Command(("channel",), _BIND, _bind),
     0xC36F0108: Command(("channel",), _TOKEN, _token),
     **PEER_COMMANDS,
+    **VERSION_COMMANDS,
 }

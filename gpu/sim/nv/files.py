@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from gpu.core import hostmem
 from gpu.core.bits import align_up, bits
 from gpu.sim.kernel import SysError
-from gpu.sim.nv import control, layouts
+from gpu.sim.nv import control, layouts, sandbox
 from gpu.sim.nv.classes import OS_DESCRIPTOR, RULES
 from gpu.sim.nv.gpu import NvGpu
 from gpu.sim.nv.layout import Layout, Record
@@ -81,7 +81,7 @@ class RmFile(SimFile):
         if len(argument) < size:
             raise SysError(errno.EFAULT, f"an argument of {len(argument)} bytes, not {size}")
         data = bytearray(ctypes.string_at(argument, size))
-        if number == _XFER:
+        if number == _XFER and not self.rm.sandboxed:
             return self._transfer(process, data)
         try:
             self._escape(process, number, data)
@@ -103,6 +103,8 @@ class RmFile(SimFile):
         return 0
 
     def _escape(self, process: SimProcess, number: int, data: bytearray) -> None:
+        if self.rm.sandboxed:
+            sandbox.check_escape(number, self.rm.branch)
         for gpu in self.rm.gpus:
             if not gpu.plugged and self.gpu in (None, gpu):
                 raise SysError(errno.EINVAL, "the GPU is lost")
@@ -178,6 +180,8 @@ class RmFile(SimFile):
 
 
 def _alloc(file: RmFile, process: SimProcess, args: Record) -> None:
+    if file.rm.sandboxed:
+        sandbox.check_class(args, file.rm.branch)
     rule = RULES.get(args["hClass"])
     if file.gpu is not None and (rule is None or rule.kind != "event"):
         raise SysError(errno.EINVAL, "RM_ALLOC on a GPU's file")

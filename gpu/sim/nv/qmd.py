@@ -177,9 +177,8 @@ class Qmd:
             size = self.get("SHARED_MEMORY_SIZE_SHIFTED7") << 7
         else:
             size = self.get("SHARED_MEMORY_SIZE")
-        if size % 128 or size > self.chip.shared_limit:
-            limit = self.chip.shared_limit
-            raise graphics(f"{size:#x} bytes of shared memory; a multiple of 128 up to {limit:#x}")
+        if size % 128:
+            raise graphics(f"{size:#x} bytes of shared memory are no multiple of 128")
         least, most, target = (
             self.get(f"{which}_SM_CONFIG_SHARED_MEM_SIZE") for which in ("MIN", "MAX", "TARGET")
         )

@@ -79,13 +79,22 @@ class ResourceManager:
         clients: of all processes, by handle.
         gpus: in the order of their device instances.
         branch: of the driver.
+        sandboxed: whether calls come through gVisor; see `gpu.sim.nv.sandbox`.
         os_events: files that ALLOC_OS_EVENT told of, by client and descriptor.
         peers: pairs of GPUs that reach each other's memory.
     """
 
-    def __init__(self, gpus: list[NvGpu], debug: DebugChannel, pcie_peers: bool, branch: Branch):
+    def __init__(
+        self,
+        gpus: list[NvGpu],
+        debug: DebugChannel,
+        pcie_peers: bool,
+        branch: Branch,
+        sandboxed: bool,
+    ):
         self.gpus = gpus
         self.branch = branch
+        self.sandboxed = sandboxed
         self.debug = debug
         self.peers = PeerPairs(pcie_peers)
         self.clients: dict[int, Client] = {}

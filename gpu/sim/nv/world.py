@@ -73,6 +73,7 @@ class NvSimWorld(Machine):
         executor: runs kernels; without one a launch is an error.
         pcie_peers: whether GPUs of one chip reach each other's memory; see `gpu.sim.nv.peers`.
         branch: of the kernel driver, as `gpu.sim.nv.branches` has it.
+        sandboxed: whether processes are in gVisor, which keeps some calls from the driver.
 
     Attributes: those of `Machine`, and
         gpus, rm: for tests.
@@ -91,6 +92,7 @@ class NvSimWorld(Machine):
         executor: KernelExecutor | None = None,
         pcie_peers: bool = True,
         branch: int = 580,
+        sandboxed: bool = False,
     ):
         super().__init__(seed, plan, _HOST_MEMORY)
         parts = (self._host, self.clock, self.debug, self.rng, plan, self.counts, coherence)
@@ -99,7 +101,7 @@ class NvSimWorld(Machine):
         for name in names:
             driver.check_chip(find_chip(name))
         self.gpus = [NvGpu(find_chip(n), i, *parts, runner) for i, n in enumerate(names)]
-        self.rm = ResourceManager(self.gpus, self.debug, pcie_peers, driver)
+        self.rm = ResourceManager(self.gpus, self.debug, pcie_peers, driver, sandboxed)
         self._spaces: list[UvmSpace] = []
         self._add_files()
 
@@ -138,13 +140,8 @@ class NvSimWorld(Machine):
         self._spaces.remove(space)
 
     def _add_files(self) -> None:
-        version = self.rm.branch.version
-        text = (
-            f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release Build\n"
-            "GCC version:  gcc version 12.2.0\n"
-        )
-        self.tree.add("/proc/driver/nvidia/version", text)
-        self.tree.add("/sys/module/nvidia/version", f"{version}\n")
+        if not self.rm.sandboxed:  # gVisor shows nothing of the driver there
+            self._add_version(self.rm.branch.version)
         devices = "Character devices:\n195 nvidia\n195 nvidiactl\n511 nvidia-uvm\n"
         self.tree.add("/proc/devices", devices)
         nodes: dict[str, Callable[[SimProcess], SimFile]] = {
@@ -162,6 +159,14 @@ class NvSimWorld(Machine):
         for path, opener in nodes.items():
             self.devices[path] = opener
             self.tree.add(path, b"")
+
+    def _add_version(self, version: str) -> None:
+        text = (
+            f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release Build\n"
+            "GCC version:  gcc version 12.2.0\n"
+        )
+        self.tree.add("/proc/driver/nvidia/version", text)
+        self.tree.add("/sys/module/nvidia/version", f"{version}\n")
 
     def _information(self, gpu: NvGpu) -> str:
         return (

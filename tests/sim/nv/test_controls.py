@@ -167,6 +167,21 @@ def test_what_a_gpu_tells(each: RawNv) -> None:
     assert better == ([(4, 0), (0, 8)] if each.chip == "gb202" else [(0, 0), (0, 0)])
 
 
+def test_the_older_form_of_the_version(opened: RawNv) -> None:
+    texts = [(ctypes.c_uint8 * 32)() for _ in range(3)]
+    places = [ctypes.addressof(text) for text in texts]
+    for room, missing, status in ((32, 0, OK), (12, 0, OK), (11, 0, PARAM_STRUCT), (0, 1, OK)):
+        fields = [("Q", 8 + 8 * i, place) for i, place in enumerate(places) if not missing or i]
+        params = pack(40, ("I", 0, room), *fields)
+        assert opened.control(opened.client, 0x101, params) == status
+        assert not missing or params[0] == 12  # the title is the longest, with its end
+    assert [bytes(text).split(b"\0")[0] for text in texts] == [
+        b"580.142",
+        b"580.142",
+        b"Open Kernel",
+    ]
+
+
 def test_version_and_ids(opened: RawNv) -> None:
     version = bytearray(1032)
     assert opened.control(opened.client, 0x13E, version) == OK

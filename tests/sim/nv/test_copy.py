@@ -138,6 +138,18 @@ def test_all_that_an_engine_does_needs_its_way(user: RawNv, what: str) -> None:
     assert user.ring.error()[0] == 39 and "system memory" in user.violations[0]
 
 
+@pytest.mark.parametrize("short", ["source", "target"])
+def test_nothing_is_written_before_all_is_mapped(user: RawNv, short: str) -> None:
+    """More than the model moves at once, of which the last page is missing."""
+    large, size = (4 << 20) + PAGE, 4 << 20
+    source = user.buffer(size if short == "source" else large, local=True)
+    target = user.buffer(size if short == "target" else large, local=True)
+    source.host.store(0, b"data")
+    user.ring.submit(*inc(4, 0, COPY[user.chip]), *copy(source.va, target.va, large))
+    user.run()
+    assert user.ring.error()[0] == 31 and target.host.load(0, 4) == bytes(4)
+
+
 def remap(source: int, target: int, components: int) -> list[int]:
     return inc(4, 0x708, components) + copy(source, target, 4, PLAIN | 1 << 10)
 

@@ -83,7 +83,7 @@ def test_banks_of_version_3_lie_on_64_bytes() -> None:
 def test_shared_memory_has_a_size_that_can_be(chip: str, over: int) -> None:
     """As much as the largest carve-out, and one unit more. Version 5 counts in units of 128."""
     made = bench(chip)
-    limit = made.user.gpu.chip.shared_limit
+    limit = made.user.gpu.chip.carveouts[-1] << 10
     shift = 7 if chip == "gb202" else 0
     most = limit // 4096 + 1
     made.run(made.qmd().set(shared=limit + over >> shift, min=most, target=most, max=most))

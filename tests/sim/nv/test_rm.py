@@ -54,6 +54,10 @@ def memory(user: RawNv, number: int = VIDMEM, **fields: tuple[str, int, object])
     return user.try_alloc(number, params, parent=user.device)[0]
 
 
+def vaspace(user: RawNv, *fields: tuple[str, int, object]) -> int:
+    return user.try_alloc(VASPACE, pack(56, *fields), parent=user.device)[0]
+
+
 REFUSED: dict[str, tuple[int, Case]] = {
     "class that RM does not know": (
         INVALID_CLASS,
@@ -196,6 +200,27 @@ REFUSED: dict[str, tuple[int, Case]] = {
     "debugger for an unknown client": (
         INVALID_HANDLE,
         lambda u: u.try_alloc(DEBUGGER, pack(12, ("I", 4, 0x77)), parent=u.device)[0],
+    ),
+    "context share with unknown flags": (
+        INVALID_ARGUMENT,
+        lambda u: u.try_alloc(SHARE, pack(12, ("I", 4, 4)), parent=u.group())[0],
+    ),
+    "memory of RM's own heap": (INVALID_OWNER, lambda u: memory(u, owner=("I", 0, 0xDEAF_0003))),
+    "memory whose pages stay in use": (PERMISSIONS, lambda u: memory(u, attr2=("I", 28, 1 << 19))),
+    "memory of a subheap": (INVALID_ARGUMENT, lambda u: memory(u, attr2=("I", 28, 1 << 27))),
+    "encrypted vidmem": (INVALID_ARGUMENT, lambda u: memory(u, flags=("I", 8, 1 << 18))),
+    "VA space of BAR1": (INVALID_ARGUMENT, lambda u: vaspace(u, ("I", 0, 1))),
+    "VA space with large big pages": (INVALID_ARGUMENT, lambda u: vaspace(u, ("I", 32, 2 << 20))),
+    "VA space with ATS": (NOT_SUPPORTED, lambda u: vaspace(u, ("I", 4, 1 << 4))),
+    "VA space that overflows": (
+        INVALID_ARGUMENT,
+        lambda u: vaspace(u, ("Q", 40, PAGE), ("Q", 8, (1 << 64) - PAGE + 1)),
+    ),
+    "debugger of nothing": (
+        INVALID_PARENT,
+        lambda u: u.try_alloc(
+            DEBUGGER, pack(12, ("I", 4, u.client), ("I", 8, 0x77)), parent=u.device
+        )[0],
     ),
     "debugger of old": (
         INVALID_ARGUMENT,
@@ -375,8 +400,7 @@ def test_a_group_ends_with_its_vaspace(mapped: RawNv) -> None:
 
 
 def test_other_kinds_of_vaspaces_are_not_modelled(opened: RawNv) -> None:
-    status, _ = opened.try_alloc(VASPACE, pack(56, ("I", 0, 1)), parent=opened.device)
-    assert status == NOT_SUPPORTED
+    assert vaspace(opened, ("I", 0, 2)) == NOT_SUPPORTED
     assert opened.try_alloc(0x71, bytearray(40), parent=opened.device)[0] == NOT_SUPPORTED
     assert opened.try_alloc(0xCB97, parent=opened.device)[0] == NOT_SUPPORTED
     assert opened.try_alloc(0x70, bytearray(24), parent=opened.device)[0] == NOT_SUPPORTED
@@ -393,9 +417,34 @@ def test_userd_lives_as_long_as_its_channel(mapped: RawNv) -> None:
 
 
 def test_a_debugger_looks_at_graphics(user: RawNv) -> None:
+    """Client 0 is the caller."""
     for name, status in (("copy", INVALID_OBJECT), ("compute", OK)):
-        params = pack(12, ("I", 4, user.client), ("I", 8, user.objects[name]))
-        assert user.try_alloc(DEBUGGER, params, parent=user.device)[0] == status
+        for client in (user.client, 0):
+            params = pack(12, ("I", 4, client), ("I", 8, user.objects[name]))
+            assert user.try_alloc(DEBUGGER, params, parent=user.device)[0] == status
+
+
+def test_a_debugger_looks_at_its_own_process_and_gpu() -> None:
+    world = NvSimWorld(chip=("gh100", "gh100"))
+    user, other = RawNv(world.process), RawNv(world.process, upto="objects", gpu_index=1)
+    stranger = RawNv(world.new_process(), upto="objects")
+    params = pack(12, ("I", 4, user.client), ("I", 8, user.objects["compute"]))
+    for asking, status in ((stranger, PERMISSIONS), (other, INVALID_ARGUMENT), (user, OK)):
+        assert asking.try_alloc(DEBUGGER, params, parent=asking.device)[0] == status
+    world.close()
+
+
+def test_a_share_comes_behind_its_page_directory(mapped: RawNv) -> None:
+    """UVM brings it when it registers the VA space."""
+    late = mapped.alloc(VASPACE, pack(56, ("I", 4, 1 << 3)), parent=mapped.device)
+    group = mapped.group()
+    share = pack(12, ("I", 0, late), ("I", 4, 1))
+    assert mapped.try_alloc(SHARE, share, parent=group)[0] == INVALID_STATE
+    assert mapped.uvm_call(26, bytearray(mapped.uuid) + bytearray(4), 16) == OK
+    assert mapped.register_vaspace(late) == OK
+    assert mapped.try_alloc(SHARE, share, parent=group)[0] == OK
+    plain = mapped.alloc(VASPACE, bytearray(56), parent=mapped.device)
+    assert mapped.try_alloc(SHARE, pack(12, ("I", 0, plain)), parent=group)[0] == OK
 
 
 def test_freeing_takes_all_below_and_what_depends(user: RawNv) -> None:

@@ -379,7 +379,7 @@ def test_channels_of_a_group_share_their_context(mapped: RawNv) -> None:
 
 
 def test_a_channel_of_another_vaspace(mapped: RawNv) -> None:
-    space = mapped.alloc(VASPACE, pack(56, ("I", 4, 8)), parent=mapped.device)
+    space = mapped.alloc(VASPACE, bytearray(56), parent=mapped.device)
     group = mapped.group()
     share = mapped.alloc(0x9067, pack(12, ("I", 0, space)), parent=group)
     memory = mapped.buffer(256 << 10, local=True)
