@@ -7,7 +7,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from gpu.core.errors import GpuFault, TransportError
+from gpu.core.errors import GpuFault
 from gpu.drivers.nv.hcqdevice import RmDevice
 from gpu.hcq.conformance.kit import WORDS, download, numbers, upload
 from gpu.sim.nv.world import NvSimWorld
@@ -15,11 +15,6 @@ from gpu.transport.world import World
 from nv.kernels import LAYOUTS, WRITTEN, PythonKernels, cubin
 
 BEHIND = 1 << 20  # words behind a buffer, where nothing is
-OLD = pytest.mark.xfail(
-    raises=TransportError,
-    strict=True,
-    reason="RM_ALLOC says the sizes of 580, and gVisor wants those of the driver's version",
-)
 MACHINES = [
     ("gh100", 580),
     ("ga102", 580),
@@ -27,7 +22,7 @@ MACHINES = [
     ("gb202", 580),
     ("gh100", 590),
     ("gh100", 595),
-    *(pytest.param("gh100", branch, marks=OLD) for branch in (535, 550, 570, 575)),
+    *(("gh100", branch) for branch in (535, 550, 570, 575)),
 ]
 
 

@@ -124,7 +124,9 @@ class KernelPort:
         refs: tuple[Ref, ...] = ()
         if params is not None:
             ctypes.memmove(buffer, ctypes.addressof(params), size)
-            call.pAllocParms, call.paramsSize = ctypes.addressof(buffer), size
+            # The size stays 0: RM has its own for each class (alloc_free.c: serverAllocApiCopyIn),
+            # and releases of gVisor refuse one of another branch (nvproxy: rmAllocSimpleParams).
+            call.pAllocParms = ctypes.addressof(buffer)
             refs = (Ref(_POINTER, _ALLOC_BUFFER),)
         escape(self.os, self.control_fd, rm.NV_ESC_RM_ALLOC, call, refs)
         if params is not None:

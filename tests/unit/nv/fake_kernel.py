@@ -242,7 +242,7 @@ class FakeKernel(FakeUvm):
             block = next(block for block in blocks if block.address == pointer)
             assert block.size >= 512, "a short buffer lets the kernel read our neighbours"
             params = block.read()
-            assert size and not any(params[size:]), "what follows the parameters is not zero"
+            assert not size, "releases of gVisor refuse a size that is another branch's"
         status = self._check_alloc(class_id, params, len(memory))
         if status == OK:
             self.objects[handle] = Object(class_id, parent, params)

@@ -71,9 +71,7 @@ def test_a_root_is_allocated_without_parameters_and_freed() -> None:
     os.finish()
 
 
-def _device_call(
-    request: int, size: int, params_size_at: int, status_at: int, status: int = 0
-) -> Event:
+def _device_call(request: int, size: int, status_at: int, status: int = 0) -> Event:
     params = image(512, (0, "I", 5), (4, "I", CLIENT))
     before = image(
         size,
@@ -81,7 +79,6 @@ def _device_call(
         (4, "I", CLIENT),
         (8, "I", 0x67700001),
         (12, "I", 0x80),
-        (params_size_at, "I", 56),
     )
     return call(CTL_FD, request, before, ((status_at, "I", status),), ((16,), params, params))
 
@@ -89,8 +86,8 @@ def _device_call(
 DEVICE = alloc.NV0080_ALLOC_PARAMETERS
 
 
-def test_an_alloc_sends_512_zero_filled_bytes_and_the_true_size() -> None:
-    os, client = _tree(_device_call(0xC030462B, 48, 32, 40))
+def test_an_alloc_sends_512_zero_filled_bytes_and_no_size() -> None:
+    os, client = _tree(_device_call(0xC030462B, 48, 40))
     client.alloc(0x80, DEVICE(deviceId=5, hClientShare=CLIENT), name="device")
     os.finish()
 
@@ -100,7 +97,7 @@ def test_answers_within_alloc_parameters_come_back() -> None:
     answered = image(512, (0, "I", 0x55), (4, "I", 1), (8, "I", 3))
     before = image(
         *(48, (0, "I", CLIENT), (4, "I", CLIENT), (8, "I", 0x67700001)),
-        *((12, "I", 0x9067), (32, "I", 12)),
+        (12, "I", 0x9067),
     )
     os, client = _tree(call(CTL_FD, 0xC030462B, before, (), ((16,), sent, answered)))
     params = alloc.NV_CTXSHARE_ALLOCATION_PARAMETERS(hVASpace=0x55, flags=1)
@@ -110,7 +107,7 @@ def test_answers_within_alloc_parameters_come_back() -> None:
 
 
 def test_the_older_alloc_struct_by_choice() -> None:
-    os, client = _tree(_device_call(0xC020462B, 32, 24, 28))
+    os, client = _tree(_device_call(0xC020462B, 32, 28))
     assert isinstance(client.port, KernelPort)
     with client.port.using("NVOS21"):
         client.alloc(0x80, DEVICE(deviceId=5, hClientShare=CLIENT), name="device")
@@ -119,7 +116,7 @@ def test_the_older_alloc_struct_by_choice() -> None:
 
 
 def test_a_bad_status_inside_the_struct_is_an_error() -> None:
-    _, client = _tree(_device_call(0xC030462B, 48, 32, 40, status=0x26))
+    _, client = _tree(_device_call(0xC030462B, 48, 40, status=0x26))
     with pytest.raises(RmError, match="NV_ERR_INVALID_DEVICE") as caught:
         client.alloc(0x80, DEVICE(deviceId=5, hClientShare=CLIENT), name="device")
     assert caught.value.status == 0x26
