@@ -1,16 +1,23 @@
-"""What tests of lanes share: a CPU's target, a transposition, and what a kernel computes."""
+"""What tests of lanes share: a CPU's target, a GPU's, and kernels lowered for them."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
 from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.kernel_verify import verify_kernel
+from gpu.compiler.ir.linear import Program
 from gpu.compiler.ir.linear_interp import interpret_linear
+from gpu.compiler.ir.linear_verify import verify_linear
 from gpu.compiler.lower.linearize import linearize
+from gpu.compiler.opt.policy import schedule
 from gpu.compiler.target import Target
 
 LANES = Target("lanes", BLOCKS.native, "worker", 1, 32, 16)
+GPU = replace(BLOCKS, name="gpu", threads=256, shared_bytes=65536, warp=32, shuffle=32)
 TRANSPOSE = """kernel transpose(out: f32[{size}] global, x: f32[{size}] global)
   loop i serial {m}
     loop j serial {n}
@@ -29,3 +36,12 @@ def result(
     out = np.zeros(kernel.params[0].shape, np.float32)
     interpret_linear(linearize(kernel, target), [out, *(x.reshape(-1) for x in inputs)])
     return out
+
+
+def lowered(kernel: K.Kernel, target: Target = GPU) -> Program:
+    """The kernel as the policy makes it for the target; every form on the way is verified."""
+    done, _ = schedule(kernel, target)
+    verify_kernel(done)
+    program = linearize(done, target)
+    verify_linear(program)
+    return program

@@ -19,11 +19,8 @@ from gpu.compiler.ir.kernel_text import parse_kernel
 from gpu.compiler.ir.kernel_verify import verify_kernel
 from gpu.compiler.ir.linear import Program, block_size
 from gpu.compiler.ir.linear_interp import interpret_linear
-from gpu.compiler.ir.linear_verify import verify_linear
 from gpu.compiler.ir.linear_warps import warp_accesses
-from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.opts import Bind, Cooperate, Opt, Split, apply
-from gpu.compiler.opt.policy import schedule
 from gpu.compiler.opt.tree import IllegalOpt
 from gpu.compiler.render.amdgcn import AMDRenderer
 from gpu.compiler.render.cuda import CUDARenderer
@@ -31,9 +28,9 @@ from gpu.compiler.target import Target
 from gpu.compiler.toolchain.nvrtc import NvBinary, NvrtcCompiler
 from unit.amdgcn import lanes as amd_lanes
 from unit.cuda.lanes import run_nvrtc
+from unit.lane_kernels import GPU, lowered
 
 Array = np.ndarray[Any, Any]
-GPU = replace(BLOCKS, name="gpu", threads=256, shared_bytes=32768, warp=32, shuffle=32)
 WITHOUT = replace(GPU, name="without", shuffle=0)
 TEXT = """kernel columns(out: {t}[{n}] global, x: {t}[{size}] global)
   loop j serial {n}
@@ -55,14 +52,6 @@ def columns(m: int, n: int, t: str = "f32", monoid: str = "add", first: int = 0)
     size, start = m * n + first, STARTS[monoid]
     text = TEXT.format(t=t, n=n, m=m, size=size, start=start, monoid=monoid, value=value, last=last)
     return parse_kernel(text)
-
-
-def lowered(kernel: K.Kernel, target: Target = GPU) -> Program:
-    done, _ = schedule(kernel, target)
-    verify_kernel(done)
-    program = linearize(done, target)
-    verify_linear(program)
-    return program
 
 
 def loaded(program: Program) -> set[int]:

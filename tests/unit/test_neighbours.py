@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,9 +22,7 @@ from gpu.compiler.ir.linear_interp import interpret_linear
 from gpu.compiler.ir.linear_text import parse_linear, print_linear
 from gpu.compiler.ir.linear_verify import verify_linear
 from gpu.compiler.lower.joins import join
-from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.opts import Agree, Hold, Split, apply
-from gpu.compiler.opt.policy import schedule
 from gpu.compiler.opt.tree import IllegalOpt, reads
 from gpu.compiler.render.amdgcn import AMDRenderer
 from gpu.compiler.render.cuda import CUDARenderer
@@ -36,9 +33,9 @@ from gpu.compiler.toolchain.nvptx import generate_ptx
 from gpu.compiler.toolchain.nvrtc import NvBinary, NvrtcCompiler
 from unit.amdgcn import lanes as amd_lanes
 from unit.cuda.lanes import run_llvm, run_nvrtc
+from unit.lane_kernels import GPU, lowered
 
 Array = np.ndarray[Any, Any]
-GPU = replace(BLOCKS, name="gpu", threads=256, shared_bytes=32768, warp=32, shuffle=32)
 
 ADD = """kernel add(out: {t}[{n}] global, x: {t}[{m}] global, y: {t}[{n}] global)
   loop i serial {n}
@@ -75,14 +72,6 @@ def softmax(rows: int, columns: int, t: str = "f32") -> K.Kernel:
 def _plain(text: str, t: str) -> str:
     """Without casts of what has the type already."""
     return re.sub(r"cast\.f32\((x\[[^\]]*\])\)", r"\1", text) if t == "f32" else text
-
-
-def lowered(kernel: K.Kernel, target: Target = GPU) -> Program:
-    done, _ = schedule(kernel, target)
-    verify_kernel(done)
-    program = linearize(done, target)
-    verify_linear(program)
-    return program
 
 
 def moved(program: Program, op: str) -> list[int]:

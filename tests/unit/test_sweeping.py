@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,22 +15,18 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.kernel_interp import interpret_kernel
 from gpu.compiler.ir.kernel_text import parse_kernel
 from gpu.compiler.ir.kernel_verify import verify_kernel
-from gpu.compiler.ir.linear import Program
 from gpu.compiler.ir.linear_interp import interpret_linear
-from gpu.compiler.ir.linear_verify import verify_linear
 from gpu.compiler.ir.linear_warps import warp_accesses
-from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.opts import Bind, Sweep, apply
-from gpu.compiler.opt.policy import schedule
 from gpu.compiler.opt.tree import IllegalOpt
 from gpu.compiler.render.amdgcn import AMDRenderer
 from gpu.compiler.render.cuda import CUDARenderer
 from gpu.compiler.target import Target
 from unit.amdgcn import lanes as amd_lanes
 from unit.cuda.lanes import run_nvrtc
+from unit.lane_kernels import GPU, lowered
 
 Array = np.ndarray[Any, Any]
-GPU = replace(BLOCKS, name="gpu", threads=256, shared_bytes=32768, warp=32, shuffle=32)
 TEXT = """kernel scan(out: {t}[{size}] global, x: {t}[{size}] global)
   loop i serial {rows}
     alloc running: {t}[] private
@@ -54,14 +49,6 @@ def scan(
         rows=rows, n=n, size=rows * n, monoid=monoid, t=t, start=start, at=at, result=result
     )
     return parse_kernel(text)
-
-
-def lowered(kernel: K.Kernel, target: Target = GPU) -> Program:
-    done, _ = schedule(kernel, target)
-    verify_kernel(done)
-    program = linearize(done, target)
-    verify_linear(program)
-    return program
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,10 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.kernel_interp import interpret_kernel
 from gpu.compiler.ir.kernel_text import parse_kernel
 from gpu.compiler.ir.kernel_verify import verify_kernel
-from gpu.compiler.ir.linear import Program
 from gpu.compiler.ir.linear_interp import interpret_linear
 from gpu.compiler.ir.linear_text import parse_linear
-from gpu.compiler.ir.linear_verify import verify_linear
 from gpu.compiler.ir.linear_warps import WarpAccess, warp_accesses
-from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.opts import Bind, Reorder, Split, Turn, apply
-from gpu.compiler.opt.policy import schedule
 from gpu.compiler.opt.tree import IllegalOpt
 from gpu.compiler.render.amdgcn import AMDRenderer
 from gpu.compiler.render.cuda import CUDARenderer
@@ -34,9 +29,9 @@ from gpu.compiler.toolchain.amdgcn import AMDCompiler
 from gpu.compiler.toolchain.nvrtc import NvBinary, NvrtcCompiler
 from unit.amdgcn import lanes as amd_lanes
 from unit.cuda.lanes import run_llvm, run_nvrtc
+from unit.lane_kernels import GPU, lowered
 
 Array = np.ndarray[Any, Any]
-GPU = replace(BLOCKS, name="gpu", threads=256, shared_bytes=65536, warp=32, shuffle=32)
 TEXT = """kernel turned(out: {t}[{mn}] global, x: {t}[{size}] global, y: {t}[{mn}] global)
   loop i serial {m}
     loop j serial {n}
@@ -54,14 +49,6 @@ def turned(
     text = value.format(row=row, first=first, n=n)
     size = row * n + first
     return parse_kernel(TEXT.format(t=t, m=m, n=n, mn=m * n, size=size, value=text))
-
-
-def lowered(kernel: K.Kernel, target: Target = GPU) -> Program:
-    done, _ = schedule(kernel, target)
-    verify_kernel(done)
-    program = linearize(done, target)
-    verify_linear(program)
-    return program
 
 
 def bytes_of(accesses: list[WarpAccess], space: str, op: str) -> set[int]:

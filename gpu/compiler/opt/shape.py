@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var, expr
 from gpu.compiler.opt.independence import is_independent
-from gpu.compiler.opt.tree import values_of
+from gpu.compiler.opt.tree import IllegalOpt, values_of
 
 
 def outer_nest(body: K.Block) -> list[K.Loop]:
@@ -19,6 +19,19 @@ def outer_nest(body: K.Block) -> list[K.Loop]:
         nest.append(stmts[0])
         stmts = stmts[0].body.body
     return nest
+
+
+def nest_down_to(body: K.Block, axis: str, what: str) -> tuple[list[K.Loop], K.Block]:
+    """The independent outer loops down to `axis`, none for an empty one, and what is in them.
+
+    Raises IllegalOpt for another loop, in the name of `what`.
+    """
+    nest = outer_nest(body)
+    names = [loop.var.name for loop in nest]
+    if axis and axis not in names:
+        raise IllegalOpt(f"{what}: {axis} is none of the independent outer loops {names}")
+    around = nest[: names.index(axis) + 1] if axis else []
+    return around, around[-1].body if around else body
 
 
 def perfect_nest(loop: K.Loop) -> list[K.Loop]:

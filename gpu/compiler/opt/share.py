@@ -11,7 +11,7 @@ from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.opt.independence import is_independent
 from gpu.compiler.opt.meet import Meeting
 from gpu.compiler.opt.own import keep_own
-from gpu.compiler.opt.shape import leaves, outer_nest, perfect_nest, scattered
+from gpu.compiler.opt.shape import leaves, nest_down_to, perfect_nest, scattered
 from gpu.compiler.opt.staging import sunk
 from gpu.compiler.opt.sync import first_only, synchronize, thread_loops
 from gpu.compiler.opt.tails import holds, masked_loads
@@ -35,12 +35,7 @@ PARTS: Final = 4
 def cooperate(body: K.Block, axis: str, threads: int, first: bool, kept: int, warp: int) -> K.Stmt:
     """See `gpu.compiler.opt.opts.Cooperate`. Raises IllegalOpt."""
     what = f"Cooperate({axis!r}, {threads}, {first}, {kept}, {warp})"
-    nest = outer_nest(body)
-    names = [loop.var.name for loop in nest]
-    if axis and axis not in names:
-        raise IllegalOpt(f"{what}: {axis} is none of the independent outer loops {names}")
-    around = nest[: names.index(axis) + 1] if axis else []
-    inside = around[-1].body if around else body
+    around, inside = nest_down_to(body, axis, what)
     if threads < 2 or threads & (threads - 1):
         raise IllegalOpt(f"{what}: the number of threads must be a power of two from 2")
     if thread_loops(inside) or any(loop.kind not in PARALLEL for loop in around):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, at_least, at_most, expr
 from gpu.compiler.ir.optable import MONOIDS
-from gpu.compiler.opt.shape import outer_nest
+from gpu.compiler.opt.shape import nest_down_to
 from gpu.compiler.opt.sync import synchronize, thread_loops
 from gpu.compiler.opt.tails import holds, masked_loads
 from gpu.compiler.opt.tree import (
@@ -68,12 +68,7 @@ def _is_private(stmt: K.Stmt) -> bool:
 def sweep(body: K.Block, axis: str, threads: int, side: int, warp: int) -> K.Stmt:
     """See `gpu.compiler.opt.opts.Sweep`. Raises IllegalOpt."""
     what = f"Sweep({axis!r}, {threads}, {side}, {warp})"
-    nest = outer_nest(body)
-    names = [loop.var.name for loop in nest]
-    if axis and axis not in names:
-        raise IllegalOpt(f"{what}: {axis} is none of the independent outer loops {names}")
-    around = nest[: names.index(axis) + 1] if axis else []
-    inside = around[-1].body if around else body
+    around, inside = nest_down_to(body, axis, what)
     scan = scan_in(inside)
     if scan is None or thread_loops(inside):
         raise IllegalOpt(f"{what}: a scan is not all that is done there")
