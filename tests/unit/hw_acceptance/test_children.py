@@ -149,7 +149,8 @@ def test_a_child_ends_with_a_run_that_is_killed(tmp_path: Path) -> None:
         "run_bounded([sys.executable, '-c', child], 60, Path(sys.argv[1]), os.environ)"
     )
     output = tmp_path / "output"
-    run = subprocess.Popen([sys.executable, "-c", started, str(output)], cwd=ROOT)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = subprocess.Popen([sys.executable, "-c", started, str(output)], env=environment)
     end = time.monotonic() + 20
     while not (output.exists() and output.read_text().endswith("\n")):
         assert time.monotonic() < end and run.poll() is None, "the child did not start"
