@@ -120,6 +120,11 @@ def _parse(text: str) -> ast.Module:
     return ast.parse(text)
 
 
+@cache
+def _nodes(text: str) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(_parse(text)))
+
+
 def _inside(name: str, packages: tuple[str, ...]) -> bool:
     return any(name == package or name.startswith(package + ".") for package in packages)
 
@@ -128,7 +133,7 @@ def _imports(module: Module) -> Iterator[tuple[int, str]]:
     """(line, full name) of everything a module imports; `from a import b` gives ``a.b``."""
     parts = module.name.split(".")
     package = parts if module.path.endswith("/__init__.py") else parts[:-1]
-    for node in ast.walk(module.tree):
+    for node in _nodes(module.text):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -147,7 +152,7 @@ def _dotted(node: ast.expr) -> str:
 
 
 def _calls(module: Module) -> Iterator[tuple[ast.Call, str]]:
-    for node in ast.walk(module.tree):
+    for node in _nodes(module.text):
         if isinstance(node, ast.Call):
             yield node, _dotted(node.func)
 
@@ -158,7 +163,7 @@ def _resolved(module: Module) -> Iterator[tuple[ast.Call, str]]:
     So ``os.open`` is the system's only where it is imported: drivers call an `Os` of theirs ``os``.
     """
     names: dict[str, str] = {"os": "()"}
-    for node in ast.walk(module.tree):
+    for node in _nodes(module.text):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 head = alias.name.partition(".")[0]
@@ -196,7 +201,7 @@ def environment(module: Module) -> Iterator[Finding]:
     homes = {"os.path.expanduser", "os.path.expandvars", "Path.home", "().expanduser"}
     allowed = {"gpu/core/config.py": variables | homes, "gpu/core/settingkinds.py": homes}
     used = list(_imports(module))
-    used += [(n.lineno, _dotted(n)) for n in ast.walk(module.tree) if isinstance(n, ast.Attribute)]
+    used += [(n.lineno, _dotted(n)) for n in _nodes(module.text) if isinstance(n, ast.Attribute)]
     for line, name in used:
         if name in (variables | homes) - allowed.get(module.path, set()):
             yield Finding(line, name, "reads the environment: make it a setting of core/config.py")
@@ -217,7 +222,7 @@ def devices(module: Module) -> Iterator[Finding]:
         root = target.partition(".")[0]
         if root in ("fcntl", "mmap", "socket", "termios", "usb"):
             yield Finding(line, root, "touches devices: go through gpu/transport")
-    for node in ast.walk(module.tree):
+    for node in _nodes(module.text):
         if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
             text = node.value if isinstance(node.value, str) else node.value.decode("latin-1")
             if re.match(r"/(dev|sys|proc)(/|$)", text) and not module.path.startswith("gpu/sim/"):
@@ -276,7 +281,7 @@ def sizes(module: Module) -> Iterator[Finding]:
     lines = module.text.count("\n")
     if lines > MAX_FILE:
         yield Finding(1, module.path, f"has {lines} lines of at most {MAX_FILE}: split it by job")
-    for node in ast.walk(module.tree):
+    for node in _nodes(module.text):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or 0) - node.lineno + 1
             if length > MAX_FUNCTION:
@@ -324,6 +329,7 @@ def _modules() -> tuple[Module, ...]:
     return tuple(Module(name, p.read_text()) for p, name in sorted(paths.items()))
 
 
+@cache
 def _broken(rule: Rule) -> list[tuple[str, Finding]]:
     generated = "gpu/autogen/" if rule in HAND_WRITTEN else "\0"
     return [(m.path, f) for m in _modules() if not m.path.startswith(generated) for f in rule(m)]
