@@ -33,11 +33,9 @@ UVM_GPU_MAPPING_TYPE_READ_ONLY: Final = 3
 
 UVM_MAX_GPUS_V1: Final = 32  # branch 535
 UVM_MAX_GPUS_V2: Final = 256  # from branch 550 on
+UVM_INIT_FLAGS_DISABLE_HMM: Final = 0x1
 
 Uuid = Annotated[Bytes, ctypes.c_uint8 * 16]
-
-
-UVM_INIT_FLAGS_DISABLE_HMM: Final = 0x1
 
 
 @layout

@@ -237,8 +237,7 @@ class HCQDevice:
         """
         if not isinstance(point, tuple):
             raise InvalidType(f"what is waited for is what submit() returns, not {point!r}")
-        if timeout is not None:
-            timeout = seconds(timeout, "timeout")
+        timeout = None if timeout is None else seconds(timeout, "timeout")
         channel, value = point
         self.forked()
         self.check_usable()
@@ -256,8 +255,7 @@ class HCQDevice:
     def wait_signal(self, signal: Signal, value: int, timeout: float | None = None) -> None:
         """Wait until a signal is at least ``value``; errors as of `wait`."""
         value = whole(value, "the value of a signal")
-        if timeout is not None:
-            timeout = seconds(timeout, "timeout")
+        timeout = None if timeout is None else seconds(timeout, "timeout")
         self._wait(lambda: signal.value, value, f"{self.name} signal", timeout)
 
     def _wait(self, read: Callable[[], int], value: int, what: str, timeout: float | None) -> None:
@@ -279,8 +277,7 @@ class HCQDevice:
 
     def synchronize(self, timeout: float | None = None) -> None:
         """Wait until all that was submitted is done; errors as of `wait`."""
-        if timeout is not None:
-            timeout = seconds(timeout, "timeout")
+        timeout = None if timeout is None else seconds(timeout, "timeout")
         for point in self.exclusively(self._submitted):
             self.wait(point, timeout)
 

@@ -34,13 +34,13 @@ from gpu.compiler.opt.flat import (
     side_by_side,
     worthwhile,
 )
-from gpu.compiler.opt.neighbours import held_rows, inner_walks, neighbours
+from gpu.compiler.opt.neighbours import held_rows, in_memory, inner_walks, neighbours
 from gpu.compiler.opt.opts import Bind, Cooperate, Hold, Inline, Opt, Reorder, Reuse, Split, apply
 from gpu.compiler.opt.own import KEPT
 from gpu.compiler.opt.shape import Leaf, leaves, outer_nest, scattered
 from gpu.compiler.opt.share import work_of
 from gpu.compiler.opt.sync import thread_loops
-from gpu.compiler.opt.tree import IllegalOpt, loops, reads, walk
+from gpu.compiler.opt.tree import IllegalOpt, loops, walk
 from gpu.compiler.opt.turning import LINE_BYTES
 from gpu.compiler.target import Target
 from gpu.core.log import get_logger
@@ -289,10 +289,5 @@ def _width(found: Sequence[Leaf], side: int, target: Target) -> int:
     """Threads side by side: those of a warp, or fewer where they have what memory gives at once."""
     if side == 1:
         return target.warp
-    narrowest = min(buf.dtype.itemsize for leaf in found for buf in _parameters(leaf.update))
+    narrowest = min(buf.dtype.itemsize for leaf in found for buf, *_ in in_memory(leaf.update))
     return min(max(LINE_BYTES // (side * narrowest), 1), target.warp)
-
-
-def _parameters(update: K.Update) -> Iterator[K.Buf]:
-    bufs = (update.buf, *(buf for buf, _, _ in reads(update)))
-    return (buf for buf in bufs if buf.space == "global")

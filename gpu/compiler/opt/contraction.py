@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var, divides, expr, iterations
+from gpu.compiler.lower.quads import WORD
 from gpu.compiler.opt.opts import Bind, Opt, Reorder, Split, Stage
 from gpu.compiler.opt.shape import SumOfProducts, leaves, sum_of_products
 from gpu.compiler.opt.tree import loads_of
@@ -28,10 +29,8 @@ PANEL_TILES: Final = 4
 PANEL_BYTES: Final = 1 << 18
 # Bytes of an operand that is at hand without packing it.
 NEAR_BYTES: Final = 1 << 15
-# Steps of the sum that are written out where memory is read by fours, and the widest elements
-# of which that is so.
+# Steps of the sum that are written out where memory is read by fours.
 STEPS: Final = 4
-WORD_BITS: Final = 32
 # Which part of a tile's rows a second tile has, for what is left over where that is not known.
 SHORT: Final = 3
 # Multiplications below which tiling gains nothing.
@@ -159,7 +158,7 @@ def tile(c: Contraction, target: Target) -> Iterator[Opt]:
 def _by_fours(c: Contraction, target: Target) -> bool:
     """Whether memory of the operands is accessed by four elements at a time."""
     loads = [*loads_of(c.along), *loads_of(c.across)]
-    return target.native.quads and all(load.dtype.bits <= WORD_BITS for load in loads)
+    return target.native.quads and all(load.dtype.bits <= WORD for load in loads)
 
 
 def _steps(inner: Var) -> Iterator[Opt]:

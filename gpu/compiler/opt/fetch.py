@@ -11,6 +11,7 @@ from gpu.compiler.ir.index import Expr, Mask, Var, at_most, expr
 from gpu.compiler.ir.matrix import COPY_BYTES
 from gpu.compiler.opt.buffers import operand_of
 from gpu.compiler.opt.neighbours import all_alike
+from gpu.compiler.opt.shape import iteration
 from gpu.compiler.opt.sync import synchronize, thread_loops
 from gpu.compiler.opt.tails import masked_loads
 from gpu.compiler.opt.tree import (
@@ -76,14 +77,6 @@ class _Tile(NamedTuple):
     def place(self, row: Expr, column: Expr) -> tuple[Expr, ...]:
         """The index of an element."""
         return (row * (self.width + APART) + column,)
-
-
-def iteration(axes: Sequence[Var]) -> Expr:
-    """The number of an iteration of nested loops."""
-    number = expr(0)
-    for var in axes:
-        number = number * var.extent + var
-    return number
 
 
 def at_iteration(

@@ -38,7 +38,7 @@ def neighbours(walked: Iterable[tuple[K.Update, Var]], target: Target) -> int:
     for update, var in walked:
         if var.stop is not None or var.lo:
             return 1
-        for buf, index, mask in _in_memory(update):
+        for buf, index, mask in in_memory(update):
             step = index.coeff(var)
             rest = index - var * step
             if var in rest.vars or step not in (0, 1) or buf.image:
@@ -61,7 +61,7 @@ def packed(updates: Iterable[K.Update], var: Var, few: Var, target: Target) -> i
     """
     most, packs = math.gcd(target.access_bytes, var.extent), False
     for update in updates:
-        for buf, index, mask in _in_memory(update):
+        for buf, index, mask in in_memory(update):
             step, unit = index.coeff(var), index.coeff(few)
             rest = index - var * step - few * unit
             if rest.vars & {var, few} or buf.image:
@@ -94,14 +94,14 @@ def aligned(index: Expr, var: Var, most: int) -> int:
 
 def conditioned(updates: Iterable[K.Update], var: Var) -> bool:
     """Whether a condition of an access to a parameter depends on a variable."""
-    return any(var in mask.vars for update in updates for _, _, mask in _in_memory(update))
+    return any(var in mask.vars for update in updates for _, _, mask in in_memory(update))
 
 
 def _fitting(smallest: int, largest: int, target: Target) -> int:
     return min(target.access_bytes // smallest, MOST_ACCESSES * target.access_bytes // largest)
 
 
-def _in_memory(update: K.Update) -> Iterator[tuple[K.Buf, Expr, Mask]]:
+def in_memory(update: K.Update) -> Iterator[tuple[K.Buf, Expr, Mask]]:
     """Accesses of an Update to parameters."""
     if update.buf.space == "global":
         yield update.buf, last_index(update.indices), update.mask

@@ -42,6 +42,14 @@ def perfect_nest(loop: K.Loop) -> list[K.Loop]:
     return nest
 
 
+def iteration(axes: Sequence[Var]) -> Expr:
+    """The number of an iteration of nested loops."""
+    number = expr(0)
+    for var in axes:
+        number = number * var.extent + var
+    return number
+
+
 class Leaf(NamedTuple):
     """An Update and the loops around it, outermost first."""
 

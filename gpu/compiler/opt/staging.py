@@ -11,6 +11,7 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, at_most, expr
 from gpu.compiler.opt.buffers import operand_of
 from gpu.compiler.opt.independence import is_independent
+from gpu.compiler.opt.shape import iteration
 from gpu.compiler.opt.sync import synchronize, thread_loops
 from gpu.compiler.opt.tails import masked_loads
 from gpu.compiler.opt.tree import (
@@ -131,13 +132,10 @@ def _layout(
 
 def _fill(tile: _Tile, operand: K.Value, lying: Sequence[Var], threads: Sequence[Var]) -> K.Stmt:
     """Neighbouring threads copy what lies together in memory."""
-    flat = expr(0)
-    for thread in threads:
-        flat = flat * thread.extent + thread
     together = math.prod(t.extent for t in threads)
     elements = math.prod(v.extent for v in lying)
     rounds = Var(f"{tile.buf.name}c", 0, -(-elements // together) - 1)
-    place = expr(rounds) * together + flat
+    place = expr(rounds) * together + iteration(threads)
     at: dict[Var, Expr] = {}
     rest = place
     for var in reversed(lying[1:]):

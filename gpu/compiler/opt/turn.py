@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Var, at_most, expr
-from gpu.compiler.opt.fetch import at_iteration, iteration
-from gpu.compiler.opt.shape import last_index
+from gpu.compiler.opt.fetch import at_iteration
+from gpu.compiler.opt.shape import iteration, last_index
 from gpu.compiler.opt.sync import synchronize, thread_loops
 from gpu.compiler.opt.tails import masked_loads
 from gpu.compiler.opt.tree import (

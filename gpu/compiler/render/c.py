@@ -159,8 +159,9 @@ class _Function(FlowPrinter[Value]):
     def _store(self, inst: Inst) -> None:
         pointer, index, value, *mask = self._args(inst)
         access = c_memory.Access(value.type, pointer, index, mask[0] if mask else None)
-        residue = self.residues.of(inst.args[1], value.type.lanes)
-        c_memory.store(self.emitter, access, value, bool(inst.attr and inst.attr[0]), residue)
+        streaming = bool(inst.attr and inst.attr[0])
+        residue = self.residues.of(inst.args[1], value.type.lanes) if streaming else None
+        c_memory.store(self.emitter, access, value, streaming, residue)
 
     def _prefetch(self, inst: Inst) -> None:
         pointer, index = self._args(inst)

@@ -123,8 +123,9 @@ class _Function(FunctionPrinter):
         access = llvm_memory.Access(
             inst.args[0].dtype, stored.lanes, pointer, index, mask[0] if mask else None
         )
-        residue = self.residues.of(inst.args[1], stored.lanes)
-        llvm_memory.store(self.emitter, access, value, bool(inst.attr and inst.attr[0]), residue)
+        streaming = bool(inst.attr and inst.attr[0])
+        residue = self.residues.of(inst.args[1], stored.lanes) if streaming else None
+        llvm_memory.store(self.emitter, access, value, streaming, residue)
 
     def _prefetch(self, inst: Inst) -> None:
         llvm_memory.prefetch(self.emitter, inst.args[0].dtype, *self._args(inst))
