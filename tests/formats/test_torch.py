@@ -22,7 +22,7 @@ from gpu.nn.state import torch_load
 from gpu.runtime.execute import storage
 from gpu.tensor.tensor import Tensor
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+torch = pytest.importorskip("torch", reason="needs torch: module torch is not installed")
 
 pytestmark = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 

@@ -231,7 +231,8 @@ def test_what_this_version_lacks(spec: str, text: str) -> None:
 
 
 def test_a_gpu_that_is_not_there() -> None:
-    with Context(SIM=SIM), pytest.raises(InvalidIndex, match="this process can reach 7"):
+    reached = pytest.raises(InvalidIndex, match="this process can reach 7")
+    with own_machines(), Context(SIM=SIM), reached:
         open_device("NV:7", parse_device_spec("NV:7"))
 
 

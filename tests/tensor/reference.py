@@ -12,7 +12,7 @@ import pytest
 
 from gpu import Device, Tensor, dtypes
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="needs torch: module torch is not installed")
 
 Array = npt.NDArray[Any]
 Function = Callable[..., Any]

@@ -37,7 +37,8 @@ DATA = {
 
 
 @pytest.fixture(scope="module")
-def opened() -> Iterator[CLDevice]:
+def opened(need: Callable[[str], None]) -> Iterator[CLDevice]:
+    need("opencl")
     plain = cl_device().context
     context = CLContext(plain.api, plain.info, reorder=True)
     device = CLDevice(NAME, context, device_target(plain.info))
@@ -49,12 +50,10 @@ def opened() -> Iterator[CLDevice]:
 
 
 @pytest.fixture
-def device(need: Callable[[str], None], request: pytest.FixtureRequest) -> CLDevice:
-    need("opencl")
-    device: CLDevice = request.getfixturevalue("opened")
-    if device.context.order is None:
-        pytest.skip(f"{device.context.info.name} has no queues that reorder")
-    return device
+def device(opened: CLDevice) -> CLDevice:
+    if opened.context.order is None:
+        pytest.skip(f"{opened.context.info.name} has no queues that reorder")
+    return opened
 
 
 def test_queues_keep_their_order_unless_told(need: Callable[[str], None]) -> None:

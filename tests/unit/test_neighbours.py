@@ -366,7 +366,7 @@ def test_llvm_moves_16_bytes_for_nvidia(need: Callable[[str], None]) -> None:
 
 @pytest.mark.parametrize("t", ["f32", "bf16"])
 def test_llvm_moves_16_bytes_for_amd(t: str, need: Callable[[str], None]) -> None:
-    need("llvmlite")
+    need("libllvm")
     renderer, compiler = AMDRenderer("gfx1100"), AMDCompiler("gfx1100")
     text = compiler.disassemble(compiler.compile(renderer.render(scheduled(renderer.target, t))))
     found = set(re.findall(r"global_(?:load|store)_\w+", text))

@@ -170,7 +170,7 @@ def test_nvrtc_moves_16_bytes(t: str, need: Callable[[str], None]) -> None:
 
 
 def test_llvm_moves_16_bytes_for_amd(need: Callable[[str], None]) -> None:
-    need("llvmlite")
+    need("libllvm")
     renderer, compiler = AMDRenderer("gfx1100"), AMDCompiler("gfx1100")
     source = renderer.render(lowered(turned(512, 512), renderer.target))
     found = re.findall(

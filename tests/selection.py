@@ -1,0 +1,72 @@
+"""Which of the tests run: a fixed part of them, or those that an earlier run skipped."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+_BUCKETS: Final = 10_000
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """The options of this module."""
+    parser.addoption(
+        "--part",
+        metavar="PERCENT",
+        type=_percent,
+        help="a fixed part of the tests, chosen by their ids: the same in every run",
+    )
+    parser.addoption(
+        "--skips-to",
+        metavar="FILE",
+        type=Path,
+        help="writes the ids of what was skipped, one a line, for --only",
+    )
+    parser.addoption(
+        "--only",
+        metavar="FILE",
+        type=Path,
+        help="the tests that FILE lists, as --skips-to writes it: of a file all its tests",
+    )
+
+
+def _percent(text: str) -> float:
+    try:
+        percent = float(text.removesuffix("%"))
+    except ValueError:
+        percent = -1.0
+    if not 0 < percent <= 100:
+        raise pytest.UsageError(f"--part={text}: a number above 0 and up to 100, such as 10%")
+    return percent
+
+
+def _bucket(nodeid: str) -> int:
+    return zlib.crc32(nodeid.encode()) % _BUCKETS
+
+
+def select(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Takes out of `items` what `--part` and `--only` leave out. Raises UsageError."""
+    kept = items
+    if (percent := config.getoption("--part")) is not None:
+        kept = [i for i in kept if _bucket(i.nodeid) < percent / 100 * _BUCKETS]
+    if (path := config.getoption("--only")) is not None:
+        try:
+            listed = set(path.read_text().splitlines())
+        except OSError as error:
+            raise pytest.UsageError(f"--only={path}: {error.strerror}") from error
+        kept = [i for i in kept if listed.intersection((i.nodeid, i.nodeid.partition("::")[0]))]
+    if len(kept) < len(items):
+        chosen = set(kept)
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = kept
+
+
+def write_skips(config: pytest.Config, reports: Iterable[Any]) -> None:
+    """Writes what `--skips-to` asks for; `reports` are those of tests, and of files, skipped."""
+    path: Path | None = config.getoption("--skips-to")
+    if path is not None:
+        path.write_text("".join(f"{report.nodeid}\n" for report in reports))
