@@ -117,7 +117,9 @@ def _simulated(setting: str) -> Choice:
         if first in models:
             return Choice(device, f"SIM={setting} names one of its chips")
     models = "; ".join(f"{device} of {', '.join(known[device])}" for device in known)
-    raise ConfigError(f"SIM={setting}: no device has a model of {first!r}; there are: {models}")
+    raise ConfigError(
+        f"SIM={setting}: no device has a model of {first!r} that runs kernels; there are: {models}"
+    )
 
 
 @cache

@@ -78,21 +78,15 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
 def _world(simulated: str) -> World:
     """What drivers are given: this machine, or one with simulated GPUs of these chips.
 
-    All devices of a process share it. Raises ConfigError for a chip that is not AMD's, Unsupported
-    for one whose code no model runs.
+    All devices of a process share it. Raises ConfigError for a chip that is not AMD's, or whose
+    kernels no model runs.
     """
     if not simulated:
         return real_world()
-    from gpu.sim.amd.chips import CHIPS
-    from gpu.sim.amd.lanes import RUNS, LaneExecutor
+    from gpu.sim.amd.chips import RUNS
+    from gpu.sim.amd.lanes import LaneExecutor
     from gpu.sim.world import SimWorld
 
-    chips = simulated_chips(simulated, "AMD", CHIPS)
-    others = [chip for chip in chips if chip not in RUNS]
-    if others:
-        raise Unsupported(
-            f"SIM={simulated}: kernels for {others[0]} are not run by the model, which has calls"
-            f" and packets only; use SIM={RUNS[0]}"
-        )
+    chips = simulated_chips(simulated, "AMD", RUNS)
     world = SimWorld(chip=chips, executor=LaneExecutor())
     return recorded(World(world.os, world.waiter))

@@ -43,7 +43,7 @@ def look_at(system: Looking) -> Look:
 
 
 def models() -> Collection[str]:
-    """The chips that `SIM` may name for it."""
-    from gpu.sim.amd.chips import CHIPS
+    """The chips that `SIM` may name for it: of others no model runs kernels."""
+    from gpu.sim.amd.chips import RUNS
 
-    return CHIPS
+    return RUNS

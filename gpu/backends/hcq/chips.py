@@ -16,6 +16,7 @@ def simulated_chips(setting: str, device: str, known: Collection[str]) -> list[s
     for name in chips:
         if name not in known:
             raise ConfigError(
-                f"SIM={setting}: {device} has no model of {name!r}, but of {', '.join(known)}"
+                f"SIM={setting}: {device} has no model of {name!r} that runs kernels, but of "
+                f"{', '.join(known)}"
             )
     return chips

@@ -17,8 +17,6 @@ from gpu.sim.isa.rdna.faults import IllegalInstruction, WaveFault
 from gpu.sim.isa.rdna.run import InstructionCache, Machine
 from gpu.sim.translate import AddressSpace
 
-RUNS: Final = ("gfx1100",)
-"""Chips whose code it knows."""
 _UNSET: Final = 0xB1A5_B1A5
 _SCRATCH_UNIT: Final = 256  # bytes that COMPUTE_TMPRING_SIZE.WAVESIZE counts on GFX11
 
