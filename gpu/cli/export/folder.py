@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -18,9 +19,14 @@ def check_folder(folder: Path, force: bool, ours: frozenset[str]) -> None:
     may hold what is called as in `ours`.
     """
     try:
-        parent = folder.resolve().parent
-    except (OSError, RuntimeError) as error:  # RuntimeError: before Python 3.13
+        os.stat(folder)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
         raise InvalidValue(f"{folder}: is a link that leads back to itself; remove it") from error
+    parent = folder.resolve().parent
     if not os.path.isdir(parent):
         raise InvalidValue(f"{folder}: there is no folder {parent}; make it first")
     if not os.access(parent, os.W_OK | os.X_OK):

@@ -259,7 +259,8 @@ class _Kernel(KernelPrinter):
         pointer, index, stored, *mask = inst.args
         if stored.lanes > 1:
             where = super()._access(self.values[stored].type, pointer, index, *mask)
-            self.wide.store(self.values[stored], where.start, where.mask)
+            in_vectors = pointer.op != "param"  # of an array, which starts at a vector
+            self.wide.store(self.values[stored], where, in_vectors)
             return
         access = self._access(Type(element_of(stored.dtype)), pointer, index, *mask)
         opencl_memory.store(self.emitter, access, self.values[stored])

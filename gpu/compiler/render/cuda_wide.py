@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from gpu.compiler.render.opencl_memory import Access
 from gpu.compiler.render.opencl_text import Emitter, Type, Value
 
 VECTORS: Final = (
@@ -60,10 +61,18 @@ class Wide:
         self.emitter.line(f"const {_struct(kind)} {name} = {{{{{listed}}}}};")
         return Value(kind, name)
 
-    def store(self, vector: Value, address: str, condition: Value | None) -> None:
-        """Writes elements that were packed."""
-        guard = "" if condition is None else f"if ({condition}) "
-        self.emitter.line(f"{guard}*({_struct(vector.type)} *)({address}) = {vector};")
+    def store(self, vector: Value, where: Access, in_vectors: bool) -> None:
+        """Writes elements that were packed.
+
+        What lies in a row of vectors is counted in vectors: of a sum of elements nvrtc 13 does not
+        see that it is a multiple, and stores one by one to shared memory.
+        """
+        guard = "" if where.mask is None else f"if ({where.mask}) "
+        pointer = f"{_struct(vector.type)} *"
+        place = f"*({pointer})({where.start})"
+        if in_vectors:
+            place = f"(({pointer}){where.pointer})[{where.index} / {vector.type.lanes}]"
+        self.emitter.line(f"{guard}{place} = {vector};")
 
 
 def _struct(kind: Type) -> str:

@@ -82,8 +82,8 @@ extern "C" int launch(int which, void **arguments, long blocks, unsigned threads
 }
 """
 _INTRINSICS = """
-static float from_half(ushort x) { return (float)__builtin_bit_cast(_Float16, x); }
-static ushort to_half(float x) { return __builtin_bit_cast(ushort, (_Float16)x); }
+static float from_half(ushort x) { return (float)__builtin_bit_cast(__fp16, x); }
+static ushort to_half(float x) { return __builtin_bit_cast(ushort, (__fp16)x); }
 static ushort to_bfloat(float x) {
   if (x != x) return 0x7fff;
   const uint bits = as_uint(x);
