@@ -148,14 +148,15 @@ def test_chained_launches(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "replay 1" in run(chains.chains, Outcome.FAIL).reason
 
 
-def test_rows_of_queues(run: Run) -> None:
+def test_rows_of_queues(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues, "mapped_libraries", list)  # torch may have loaded some
     told = run(queues.ours)
     assert set(told.facts[rows.OURS]) == {
         *(rows.OPEN, rows.LAUNCH, rows.LAUNCH_PYTHON, rows.GRAPH),
         *(rows.COPY, rows.TO_DEVICE, rows.TO_HOST),
     }
     assert all(seconds > 0 for seconds in told.facts[rows.OURS].values())
-    assert [check["ok"] for check in told.checks] == [True, True, not mapped_libraries()]
+    assert all(check["ok"] for check in told.checks) and len(told.checks) == 3
     sizes = [size for size, _ in told.facts["copies within the device"]]
     assert sizes == list(rows.SMALL.within)
     assert told.facts["line for gpu/drivers/nv/copytable.py"].startswith("0xcbc0: (")
