@@ -2,18 +2,22 @@
 
 Errors caused by what the user wrote are also the built-in exception a Python programmer would
 expect there (``ValueError``, ``TypeError``, ``IndexError``), so ``except ValueError`` keeps
-working. A message names the thing, the value, what was expected and what to do.
+working; and all of them are ``RuntimeError``, which torch raises for most. A message names the
+thing, the value, what was expected and what to do.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from gpu.core.callsite import user_call_site
 
 
-class GpuError(Exception):
+class GpuError(RuntimeError):
     """Base of every error raised on purpose by this package.
 
     Its text ends in the line of the user's code that led to it: ``(at train.py:41: y = x @ w)``.
+    Copies and pickles have the same text and fields, so that an error can leave a worker process.
 
     Attributes:
         call_site: that line, None where an error comes from no call of the user's.
@@ -38,6 +42,24 @@ class GpuError(Exception):
             return message
         gap = "\n" if "\n" in message else " "
         return f"{message}{gap}(at {self.call_site})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args), self.__dict__
+
+
+def _restored(kind: type[GpuError], args: tuple[object, ...]) -> GpuError:
+    """An error as it was when it was pickled: `__init__`, which takes other arguments, is not run.
+
+    Raises InvalidType for a class that is no error of this package.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, GpuError) and isinstance(args, tuple)):
+        raise InvalidType(f"a pickled error is a GpuError and its args, got {kind!r}, {args!r}")
+    builtin: Any = kind  # becomes the one that has the memory's layout: no other may make it
+    while builtin.__module__ != "builtins":
+        builtin = builtin.__base__
+    error: GpuError = builtin.__new__(kind)
+    error.args = args
+    return error
 
 
 class DeviceWarning(UserWarning):
@@ -68,7 +90,7 @@ class InvalidIndex(GpuError, IndexError):
     """An index or axis is out of range; the message names the range."""
 
 
-class DeviceError(GpuError, RuntimeError):
+class DeviceError(GpuError):
     """A device cannot be opened or used; the message carries the fix."""
 
 
@@ -84,7 +106,7 @@ class Unsupported(GpuError, NotImplementedError):
     """This machine, device or build cannot do what was asked; the message says what and why."""
 
 
-class CompileError(GpuError, RuntimeError):
+class CompileError(GpuError):
     """A kernel could not be compiled; carries the tool's own words."""
 
 

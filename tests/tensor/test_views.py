@@ -52,9 +52,11 @@ class Program:
         move = MOVES[self.number(len(MOVES))](self, theirs)
         # torch copies where strides do not express a reshape; it is no view then.
         try:
-            self.live.append((move(ours), move(theirs)))
+            moved = move(theirs)
         except RuntimeError as error:
             assert "view" in str(error)
+        else:
+            self.live.append((move(ours), moved))
 
     def derive(self) -> None:
         ours, theirs = self.pick()
