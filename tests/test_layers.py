@@ -75,6 +75,7 @@ EXCEPTIONS: Final[dict[tuple[str, str, str], str]] = {
     ),
     ("devices", "gpu/core/available.py", "/proc/meminfo"): "a plain file of the system's",
     ("devices", "gpu/core/available.py", "/sys/fs/cgroup/"): "plain files of the system's",
+    ("devices", "gpu/core/files.py", "fcntl"): "locks on plain files",
     ("devices", "gpu/core/execmem.py", "mmap"): "anonymous executable memory, not a device's",
     ("devices", "gpu/backends/cpu/pool.py", "mmap"): "anonymous memory that workers share",
     ("devices", "gpu/sim/wire.py", "socket"): "between processes on one model, not to a device",

@@ -7,6 +7,7 @@ one warning. Entries hold bytes and a checksum, never pickles.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import stat
@@ -31,6 +32,7 @@ _MAGIC: Final = b"GPUCACHE"
 _VERSION: Final = 1
 _CHECKSUM_SIZE: Final = 16
 _HEADER: Final = struct.Struct(f"<8sIQ{_CHECKSUM_SIZE}s")
+_TEMPORARY: Final = re.compile(r"\.tmp-gpu-[0-9a-f]{16}")
 _NAMESPACE: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _PUTS_PER_EVICTION: Final = 256
 _DEFAULT_LIMIT: Final = 1 << 30
@@ -53,6 +55,8 @@ def atomic_file(
     """A file to write piece by piece, which takes the place of `path` when the block ends well.
 
     Until then, and for good where the block raises, `path` is as it was and nothing is left behind.
+    What writers that were killed left in the folder is removed first: each holds a lock (flock) on
+    its temporary file for as long as it lives, and a file whose lock nobody holds is nobody's.
 
     Args:
         path: the file to make or replace.
@@ -61,22 +65,62 @@ def atomic_file(
 
     Raises OSError as the system does.
     """
+    _clear_dead(os.path.dirname(path) or ".")
+    with _replacing(path, mode, durable) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def _replacing(
+    path: str | os.PathLike[str], mode: int, durable: bool = False
+) -> Iterator[BinaryIO]:
+    """`atomic_file`, less what it does for others' files."""
     target = os.fspath(path)
-    folder = os.path.dirname(target) or "."
-    temporary = os.path.join(folder, f".tmp-{os.urandom(8).hex()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    temporary, locked = _temporary_file(os.path.dirname(target) or ".", mode)
     moved = False
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with os.fdopen(os.dup(locked), "wb") as file:
             yield file
             if durable:
                 file.flush()
-                os.fsync(descriptor)
+                os.fsync(locked)
         os.replace(temporary, target)
         moved = True
     finally:
         if not moved:
             os.unlink(temporary)
+        os.close(locked)
+
+
+def _temporary_file(folder: str, mode: int) -> tuple[str, int]:
+    """A new file that this process alone holds the lock of: its path and a descriptor."""
+    while True:
+        path = os.path.join(folder, f".tmp-gpu-{os.urandom(8).hex()}")
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with contextlib.suppress(OSError):  # no locks there, so that nobody removes it either
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return path, descriptor
+        os.close(descriptor)  # who cleared the folder was faster than the lock
+
+
+def _clear_dead(folder: str) -> None:
+    """Removes the temporary files of writers that are gone, as far as it may."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if _TEMPORARY.fullmatch(entry.name):
+                with contextlib.suppress(OSError):
+                    _remove_if_dead(entry.path)
+
+
+def _remove_if_dead(path: str) -> None:
+    """Raises OSError where somebody holds the file's lock, or where that cannot be told."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(path)
+    finally:
+        os.close(descriptor)
 
 
 def map_file(path: str | os.PathLike[str]) -> npt.NDArray[np.uint8]:
@@ -207,7 +251,8 @@ class DiskCache:
             # By key: many short processes then check as rarely as one long one.
             if int.from_bytes(digest[:2], "little") % _PUTS_PER_EVICTION == 0:
                 self._evict(path.parent)
-            atomic_write(path, _frame(data, digest))
+            with _replacing(path, mode=0o600) as file:  # `_evict` clears, where there are many
+                file.write(_frame(data, digest))
         except OSError as error:
             self._warn("written", error)
 
@@ -227,7 +272,9 @@ class DiskCache:
         """Removes the entries used longest ago once all together exceed the limit.
 
         It goes down to three quarters of the limit, so that it does not happen on every check.
+        What killed processes left is removed in any case.
         """
+        _clear_dead(os.fspath(folder))
         entries = _files_by_age(folder)
         total = sum(size for _, size, _ in entries)
         if total <= self.limit:
@@ -241,10 +288,12 @@ class DiskCache:
 
 
 def _files_by_age(folder: Path) -> list[tuple[int, int, str]]:
-    """(time of last use in ns, size, path) of each file, the oldest first."""
+    """(time of last use in ns, size, path) of each file, the oldest first; of complete ones."""
     found = []
     with os.scandir(folder) as entries:
         for entry in entries:
+            if _TEMPORARY.fullmatch(entry.name):
+                continue
             with contextlib.suppress(FileNotFoundError):  # another process evicts too
                 status = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode):

@@ -55,7 +55,7 @@ def make_unwritable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_full(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "atomic_write", no_space)
+    monkeypatch.setattr(os, "replace", no_space)
 
 
 def make_anothers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

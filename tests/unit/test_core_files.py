@@ -128,7 +128,7 @@ def test_full_disk_is_one_warning(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(files, "atomic_write", full)
+    monkeypatch.setattr(os, "replace", full)
     cache = DiskCache("kernels")
     with caplog.at_level(logging.WARNING):
         cache.put("a", b"1")

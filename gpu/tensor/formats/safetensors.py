@@ -120,8 +120,9 @@ def safe_save(
 ) -> None:
     """Writes tensors by name, and text about them, to a safetensors file.
 
-    The file appears when it is complete; one that was there before stays until then. Tensors that
-    were not computed yet are. Raises InvalidType for what is not a tensor or not text, InvalidValue
+    The file appears when it is complete; one that was there before stays until then, and what a
+    process left in the folder that was killed while it saved is removed. Tensors that were not
+    computed yet are. Raises InvalidType for what is not a tensor or not text, InvalidValue
     for a name that cannot be written, OSError as the system does.
     """
     _check_saved(tensors, metadata or {})
