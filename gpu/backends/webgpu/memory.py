@@ -126,6 +126,14 @@ class WebGPUAllocator(LRUAllocator[Memory]):
                 last[: source.size - whole] = source[whole:]
                 commands.write(handle, whole, last.ctypes.data, _WORD)
 
+    def copy(self, target: Memory, source: Memory, nbytes: int) -> None:
+        """Copies between buffers on the device, behind what was launched before."""
+        commands = self._commands()
+        handle, read = on_device(target, commands).handle, on_device(source, commands).handle
+        with commands.lock:
+            target.version += 1
+            commands.copy(read, 0, handle, -(-nbytes // _WORD) * _WORD)
+
     def copy_out(self, data: memoryview, memory: Memory) -> None:
         """Copies bytes to the host after all work launched so far. Raises what that work raised."""
         commands = self._commands()
