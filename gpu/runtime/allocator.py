@@ -9,11 +9,12 @@ from typing import Any, Generic, TypeVar
 from gpu.core.arguments import count_of
 from gpu.core.dtype import ImageDType
 from gpu.core.errors import OutOfMemory, Unsupported
+from gpu.core.unpicklable import Unpicklable
 
 M = TypeVar("M")
 
 
-class Allocator(ABC, Generic[M]):
+class Allocator(Unpicklable, ABC, Generic[M]):
     """Memory of one device. `M` is whatever the device's programs take as a buffer."""
 
     @abstractmethod

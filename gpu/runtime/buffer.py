@@ -11,6 +11,7 @@ import numpy.typing as npt
 from gpu.core.arguments import count_of
 from gpu.core.dtype import DType, ImageDType
 from gpu.core.errors import InvalidType, InvalidValue, OutOfMemory
+from gpu.core.unpicklable import Unpicklable
 from gpu.runtime.allocator import Allocator
 from gpu.runtime.device import Device
 from gpu.runtime.users import note_thread
@@ -19,8 +20,10 @@ from gpu.runtime.users import note_thread
 _GONE: Final = object()
 
 
-class Buffer:
+class Buffer(Unpicklable):
     """`size` elements of `dtype` on `device`, allocated on first use and freed with the object.
+
+    Copies by the module `copy` have memory of their own.
 
     Attributes:
         device: name of the device.
@@ -115,6 +118,12 @@ class Buffer:
         device.synchronize()
         device.allocator.copy(result.memory, self.memory, self.nbytes)
         return result
+
+    def __copy__(self) -> Buffer:
+        return self.duplicate()
+
+    def __deepcopy__(self, memo: object) -> Buffer:
+        return self.duplicate()
 
     def __del__(self) -> None:
         if self._allocator is None:

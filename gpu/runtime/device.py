@@ -18,6 +18,7 @@ from gpu.core.devspec import (
     parse_device_name,
 )
 from gpu.core.errors import GpuError, InvalidType, InvalidValue, Unsupported
+from gpu.core.unpicklable import Unpicklable
 from gpu.runtime.allocator import Allocator
 from gpu.runtime.default import advice_for, default_choice
 from gpu.runtime.program import Program
@@ -51,7 +52,7 @@ GraphMaker = Callable[
 ]
 
 
-class Compiled:
+class Compiled(Unpicklable):
     """A device that runs compiled kernels: an allocator, a renderer, a compiler and a runtime.
 
     Attributes:
@@ -138,6 +139,9 @@ class DeviceTable:
     _opening: ClassVar[threading.RLock] = threading.RLock()
     # Whether several devices were ever asked for at once.
     has_groups: ClassVar[bool] = False
+
+    def __reduce__(self) -> str:
+        return "Device"  # there is one in a process
 
     def __getitem__(self, name: str) -> Compiled:
         """The device called `name`, in any case, as in ``cpu:1``.

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from gpu.core.arguments import whole
 from gpu.core.errors import InvalidType
+from gpu.core.unpicklable import Unpicklable
 
 _LARGEST: Final = (1 << 63) - 1
 
 
-class Program(ABC):
+class Program(Unpicklable, ABC):
     """A kernel loaded on a device, ready to launch.
 
     It is let go of when no compiled graph has it any more, which may be while launches of it wait

@@ -39,6 +39,7 @@ from gpu.runtime.recent import Recent
 from gpu.runtime.schedule import compile_settings
 from gpu.tensor.capture import Capture, changed_number, map_tensors, tensors_in
 from gpu.tensor.handle import Handle
+from gpu.tensor.jitobject import JitObject
 from gpu.tensor.randomness import generator_state, restore_generator
 from gpu.tensor.tensor import Tensor
 from gpu.tensor.tracing import JitError, Trace, active, tracing
@@ -71,7 +72,7 @@ class _Turn:
 os.register_at_fork(after_in_child=_Turn.renew)
 
 
-class Jit(Generic[P, R]):
+class Jit(JitObject, Generic[P, R]):
     """A function that is captured and replayed; see the module's text.
 
     Attributes:
@@ -80,10 +81,12 @@ class Jit(Generic[P, R]):
             called in a while are forgotten, and captured anew when they come again.
     """
 
+    function: Callable[P, R]
+
     def __init__(self, function: Callable[P, R]):
         functools.update_wrapper(self, function)
         self.function = function
-        self._name: str = getattr(function, "__qualname__", repr(function))
+        self._name = getattr(function, "__qualname__", repr(function))
         self._captures: Recent[Any, Capture] = Recent(KEPT_CAPTURES)
 
     @property
@@ -94,20 +97,6 @@ class Jit(Generic[P, R]):
     def reset(self) -> None:
         """Forgets all captures."""
         self._captures.clear()
-
-    def __get__(self, instance: object, owner: type) -> Callable[..., R]:
-        """Methods are jitted for each object apart."""
-        if instance is None:
-            return self
-        bound = Jit(self.function.__get__(instance, owner))
-        try:
-            setattr(instance, self.function.__name__, bound)
-        except AttributeError as error:
-            raise JitError(
-                f"{self._name} keeps its captures in the object, whose class has __slots__ and no "
-                "__dict__: leave __slots__ out, or jit a plain function"
-            ) from error
-        return bound
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function, or replays it. Raises JitError where it cannot be replayed."""

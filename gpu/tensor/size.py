@@ -24,6 +24,9 @@ class Size(int):
         size.shape = shape
         return size
 
+    def __reduce__(self) -> tuple[type[Size], tuple[Shape]]:
+        return type(self), (self.shape,)
+
     def __call__(self, dim: int | None = None) -> Shape | int:
         """The shape, or the size of axis `dim`. Raises InvalidIndex where there is no such axis."""
         return self.shape if dim is None else self.shape[axis_of(dim, len(self.shape), "dim")]

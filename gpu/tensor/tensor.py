@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu.tensor.casts import Casts
 from gpu.tensor.convolution import Convolution
+from gpu.tensor.copying import Copying
 from gpu.tensor.creation import Creation
 from gpu.tensor.cudaarrays import INTERFACE, NOT_OFFERED
 from gpu.tensor.display import Display
@@ -24,7 +25,7 @@ from gpu.tensor.synonyms import accepts_torch_keywords
 @accepts_torch_keywords
 class Tensor(
     Operators, Products, Loss, Interpolation, Convolution, Pooling, Normalization,
-    Notation, Creation, Casts, Interop, Sharding, Display,
+    Notation, Creation, Casts, Interop, Sharding, Copying, Display,
 ):  # fmt: skip
     """A tensor: a lazy value on a device, computed when it is asked for.
 

@@ -54,6 +54,10 @@ class View:
             return View(self.base, self.step.then(step), self.before)
         return View(self.base, step, self)
 
+    def of(self, base: Handle) -> View:
+        """The same view of another base."""
+        return View(base, self.step, None if self.before is None else self.before.of(base))
+
     def derive(self) -> Node:
         """The view's value, from the value that the base has now."""
         node = self.base._node

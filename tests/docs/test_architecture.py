@@ -49,8 +49,11 @@ def test_every_marker_has_its_block() -> None:
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
 def test_references_are_right(path: Path) -> None:
     found = references(path.read_text())
-    assert len(found) > 20
     assert [text for reference in found if (text := problem(reference))] == []
+
+
+def test_there_are_references() -> None:
+    assert len(references(ARCHITECTURE.read_text())) > 20
 
 
 @pytest.mark.parametrize("code", PYTHON_BLOCKS, ids=["explain", "by-hand"])

@@ -19,6 +19,7 @@ import pytest
 import gpu
 from gpu.core import errors
 from gpu.core.errors import GpuError, HwTimeout, InvalidType, RmError
+from workers import fail
 
 # What each is besides a GpuError and a RuntimeError.
 BUILTINS: dict[str, type[Exception]] = {
@@ -102,13 +103,6 @@ def test_copies_and_pickles_are_the_same(again: Callable[[Any], Any]) -> None:
         error.add_note("a note")
         error.add("added")
         assert seen(again(error)) == seen(error)
-
-
-def fail(number: int) -> None:
-    """Raises as a driver would, in a worker process."""
-    if number:
-        raise HwTimeout("fence 7", number, "at least 0x9", 1.5)
-    raise RmError("allocating a channel", 0x1F, "NV_ERR_INVALID_ARGUMENT")
 
 
 def test_errors_leave_a_worker_process() -> None:

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 from gpu.compiler.ir.dims import Shape, upper
 from gpu.core.dtype import DType
+from gpu.core.unpicklable import Unpicklable
 
 __all__ = ["Node", "Place", "Shape", "place"]
 
@@ -18,7 +19,7 @@ def place(device: Place) -> str:
     return device if isinstance(device, str) else ", ".join(device)
 
 
-class Node:
+class Node(Unpicklable):
     """One tensor-valued expression.
 
     Attributes:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from gpu.compiler.ir import index_bounds, index_rules, index_text
 from gpu.core.errors import InvalidType, InvalidValue
+from gpu.core.unpicklable import Unpicklable
 from gpu.core.weak import WeakTable
 
 Atom: TypeAlias = "Var | Div | Mod"
@@ -32,7 +33,7 @@ VAR_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _serial = itertools.count()
 
 
-class _Arithmetic:
+class _Arithmetic(Unpicklable):
     """The operators that variables and expressions share; operands may be int, Var or Expr."""
 
     __slots__ = ()
@@ -123,7 +124,7 @@ class Var(_Arithmetic):
         return f"Var({self.name!r}, {self.lo}, {self.hi})"
 
 
-class Div:
+class Div(Unpicklable):
     """The atom `num // den`, floored, `den > 1`; made by `Expr // int` alone."""
 
     __slots__ = ("__weakref__", "den", "hi", "key", "lo", "num")
@@ -136,7 +137,7 @@ class Div:
         self.key: SortKey = (1, den, num.sort_key)
 
 
-class Mod:
+class Mod(Unpicklable):
     """The atom `num % den`, never negative, `den > 1`; made by `Expr % int` alone."""
 
     __slots__ = ("__weakref__", "den", "hi", "key", "lo", "num")

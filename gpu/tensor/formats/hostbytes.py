@@ -38,7 +38,7 @@ def buffer_over(data: Bytes, dtype: DType, device: str) -> Buffer:
     if dtype is dtypes.bool and data.size and data.max() > 1:
         data = (data != 0).view(np.uint8)  # programs may rely on 0 and 1
     size = data.size // dtype.itemsize
-    if device.partition(":")[0] != "CPU":
+    if device.partition(":")[0] != "CPU" or dtype.is_image:
         return Buffer(device, size, dtype).copy_in(data)
     data = aligned(data, dtype.itemsize)
     read_only = not data.flags.writeable

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Final, NamedTuple
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Node
 from gpu.core.errors import InvalidType, InvalidValue
 from gpu.core.log import get_logger
-from gpu.runtime.buffer import Buffer
-from gpu.runtime.execute import parts_of, realize, storage, transfer
+from gpu.runtime.execute import realize
 from gpu.tensor.base import TensorBase
+from gpu.tensor.copying import own_memory
 from gpu.tensor.formats.archive import tar_extract, zip_extract
 from gpu.tensor.formats.safetensors import (
     SafeMetadata,
@@ -22,6 +21,7 @@ from gpu.tensor.formats.safetensors import (
     safe_save,
 )
 from gpu.tensor.formats.torch import torch_load
+from gpu.tensor.jitobject import JitObject
 from gpu.tensor.tensor import Tensor
 
 __all__ = [
@@ -95,6 +95,8 @@ def _parts(obj: object) -> Iterator[tuple[str, object]]:
         yield from zip(obj._fields, obj, strict=True)
     elif isinstance(obj, list | tuple):
         yield from ((str(index), value) for index, value in enumerate(obj))
+    elif isinstance(obj, JitObject):
+        yield "function", obj.function  # what it has captured is no state
     elif not isinstance(obj, _OPAQUE):
         yield from getattr(obj, "__dict__", {}).items()
         yield from _slots(obj)
@@ -195,18 +197,5 @@ def _own_copies(pairs: list[tuple[Tensor, Tensor]]) -> list[Node]:
 
     A value's own buffer would do until someone asks both tensors for gradients, or writes to one.
     """
-    converted = realize(
-        [value.cast(target.dtype).shard_like(target)._node for target, value in pairs]
-    )
-    result = []
-    for (target, _), node in zip(pairs, converted, strict=True):
-        parts = [_own_copy(part) for part in parts_of(node)]
-        one = isinstance(target.device, str)
-        result.append(parts[0] if one else G.multi(parts, target.shard_axis, node.shape))
-    return result
-
-
-def _own_copy(node: Node) -> Node:
-    own = Buffer(node.device, node.size, node.dtype)
-    transfer(storage(node), own)
-    return G.buffer(own, node.shape, node.dtype, node.device)
+    converted = [value.cast(target.dtype).shard_like(target)._node for target, value in pairs]
+    return [own_memory(node) for node in realize(converted)]
