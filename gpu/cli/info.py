@@ -159,8 +159,13 @@ def _settings() -> Iterator[SettingReport]:
 def _setting(setting: Setting[Any]) -> SettingReport:
     value = setting.from_environment()
     source = "default" if _is_default(setting, value) else "environment"
-    plain = value if isinstance(value, bool | int) else str(value)
-    return SettingReport(setting.name, plain, source, setting.doc)
+    return SettingReport(setting.name, _plain(value), source, setting.doc)
+
+
+def _plain(value: object) -> bool | int | str:
+    if isinstance(value, frozenset):
+        return ",".join(sorted(value))
+    return value if isinstance(value, bool | int) else str(value)
 
 
 def _is_default(setting: Setting[Any], value: object) -> bool:

@@ -30,7 +30,16 @@ from gpu.core.devspec import (
     parse_device_spec,
 )
 from gpu.core.errors import ConfigError
-from gpu.core.settingkinds import BOOL, DEVICE, PATH, TEXT, Kind, one_of, whole_number
+from gpu.core.settingkinds import (
+    BOOL,
+    DEVICE,
+    PATH,
+    TEXT,
+    Kind,
+    comma_list,
+    one_of,
+    whole_number,
+)
 
 __all__ = [
     "ALIASES",
@@ -211,6 +220,12 @@ class Config:
         TEXT, "answers for DEV=NV where hardware leaves a choice, as in doorbell=BAR1,debugger=none"
     )
     VERIFY = _flag("check the intermediate representation between compiler passes")
+    CHECK = Setting(
+        comma_list({"1": "index", "index": "index"}),
+        "what is looked for while computing: 1 or index, positions and labels out of range",
+        frozenset,
+        "0",
+    )
     GPU_VERIFY_JIT = _flag("run jitted functions eagerly too, and compare the results")
     IMAGE = _flag(
         "read operands of matrix products and convolutions as images, where there are any"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -54,6 +54,20 @@ def one_of(names: tuple[str, ...]) -> Kind[str]:
         return text.upper()
 
     return Kind("str", " or ".join(names), parse)
+
+
+def comma_list(words: Mapping[str, str]) -> Kind[frozenset[str]]:
+    """Words separated by commas, each of which stands for a name; 0 for none of them."""
+
+    def parse(text: str) -> frozenset[str]:
+        found = [word.strip().lower() for word in text.split(",")]
+        if found == ["0"]:
+            return frozenset()
+        if not words.keys() >= set(found):
+            raise ValueError(text)
+        return frozenset(words[word] for word in found)
+
+    return Kind("list", f"0 or a comma list of {', '.join(words)}", parse)
 
 
 def _parse_bool(text: str) -> bool:

@@ -32,7 +32,7 @@ from gpu.runtime.execute import (
 from gpu.runtime.ownership import is_only_reference
 from gpu.runtime.users import touching_alone
 from gpu.tensor.handle import Handle
-from gpu.tensor.randomness import write_state
+from gpu.tensor.randomness import generator_state, restore_generator, write_state
 from gpu.tensor.tensor import Tensor
 from gpu.tensor.tracing import Trace
 
@@ -142,6 +142,11 @@ class Capture:
         stand_in = Tensor._wrap(G.const(0, (), dtypes.int32, Device.DEFAULT))
         self.result = map_tensors(result, lambda _: stand_in)
         self._workspace: list[Buffer] | None = None
+        self._allowed = [allowed for _, allowed in trace.checks]
+        self._checked: Capture | None = None
+        if trace.checks:
+            positions = [given for given, _ in trace.checks]
+            self._checked = Capture(trace.of_checks(), stand_ins, arguments, positions)
 
     def form(self) -> tuple[Any, ...]:
         """What must be the same each time the function is traced."""
@@ -162,7 +167,10 @@ class Capture:
         `symbols` are the variables that arguments depend on, bound to their values now; those that
         the function binds itself keep the value they were traced with. When `before_changes` was
         called, the caller gives the values to the tensors they are for before it is interrupted.
+        Raises InvalidIndex, before anything else is done, where a check of positions fails.
         """
+        if self._checked is not None:
+            self._check(self._checked, arguments, symbols)
         given = [_buffer(source, arguments) for source in self.given_sources]
         outputs = []
         if self.prepared:
@@ -173,6 +181,15 @@ class Capture:
             one = isinstance(wanted.device, str)
             result.append(parts[0] if one else G.multi(parts, wanted.axis, wanted.shape))
         return result
+
+    def _check(self, checked: Capture, arguments: list[Tensor], symbols: dict[str, Symbol]) -> None:
+        """Computes the positions apart, of the random numbers that the replay then has again."""
+        state = generator_state()
+        positions = checked.replay(arguments, symbols)
+        for node, allowed in zip(positions, self._allowed, strict=True):
+            size = rebound(allowed.size, symbols)
+            allowed._replace(size=size).verify(Tensor._wrap(node).numpy())
+        restore_generator(state)
 
     def _run(
         self,

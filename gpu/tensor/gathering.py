@@ -2,23 +2,25 @@
 
 An index counts from 0. What lies outside the axis is harmless on every device: it reads 0, and
 writes nowhere. Where an index is known when the call is made, as in a list or a numpy array, one
-that is out of range raises InvalidIndex; the values of a tensor are not looked at. A 0-d tensor is
-a line of one element, and so is a 0-d index, as in torch.
+that is out of range raises InvalidIndex; the values of a tensor are looked at with ``CHECK=1``
+only (`gpu/tensor/checks.py`). A 0-d tensor is a line of one element, and so is a 0-d index, as in
+torch.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
 
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Shape
 from gpu.core.dtype import PyScalar, accumulator, dtypes
-from gpu.core.errors import DTypeError, InvalidIndex, InvalidValue, ShapeError
+from gpu.core.errors import DTypeError, InvalidValue, ShapeError
 from gpu.tensor.arguments import Operand, axis_of, choice, integer
 from gpu.tensor.base import TensorBase
+from gpu.tensor.checks import Allowed, check_positions
 from gpu.tensor.scanning import Scanning
 from gpu.tensor.views import Reshape
 
@@ -39,7 +41,7 @@ class Gathering(Scanning):
             shape = index.shape if isinstance(index, TensorBase) else np.shape(index)
             return self._reshaped((1,)).gather(dim, _as_line(index))._reshaped(shape)
         axis = axis_of(dim, self.ndim, "dim")
-        places = self._places(index, axis)
+        places = self._places(index, axis, "gather")
         return self._wrap(G.gather(self._corner(places.shape, axis)._node, places._node, axis))
 
     def scatter(self, dim: int, index: Operand, src: Operand, reduce: str | None = None) -> Self:
@@ -58,7 +60,7 @@ class Gathering(Scanning):
             line = self._reshaped((1,))
             return line.scatter(dim, _as_line(index), _as_line(src), reduce)._reshaped(())
         monoid = "set" if reduce is None else {"add": "add", "multiply": "mul"}[reduce]
-        axis, places, updates = self._scattering(dim, index, src)
+        axis, places, updates = self._scattering(dim, index, src, "scatter")
         return self._scattered(axis, places, updates, monoid)
 
     def scatter_reduce(
@@ -73,7 +75,7 @@ class Gathering(Scanning):
         if not self.shape:
             line, at, new = self._reshaped((1,)), _as_line(index), _as_line(src)
             return line.scatter_reduce(dim, at, new, reduce, include_self)._reshaped(())
-        axis, places, updates = self._scattering(dim, index, src)
+        axis, places, updates = self._scattering(dim, index, src, "scatter_reduce")
         monoid = _MONOIDS[reduce]
         start = self
         if not include_self:
@@ -87,9 +89,13 @@ class Gathering(Scanning):
     def index_select(self, dim: int, index: Operand) -> Self:
         """The elements along `dim` that `index`, of one axis, names."""
         axis = axis_of(dim, self.ndim, "dim")
-        places = self._places_in(index, self.shape[axis])
+        places = self._places_in(index, axis, "index_select")
         if places.ndim != 1:
             raise ShapeError(f"index must have one axis, got shape {list(places.shape)}")
+        return self._lines(axis, places)
+
+    def _lines(self, axis: int, places: Self) -> Self:
+        """What `places`, of one axis, name along `axis`."""
         count = places.numel()
         line = tuple(count if a == axis else 1 for a in range(self.ndim))
         shape = tuple(count if a == axis else n for a, n in enumerate(self.shape))
@@ -99,14 +105,15 @@ class Gathering(Scanning):
         """The rows of self that `index` names: of shape ``(*index.shape, *self.shape[1:])``."""
         if not self.shape:
             raise ShapeError("embedding needs a tensor with rows, this one is 0-d")
-        places = self._places_in(index, self.shape[0])
-        rows = self.index_select(0, places._reshaped((places.numel(),)))
+        places = self._places_in(index, 0, "embedding")
+        rows = self._lines(0, places._reshaped((places.numel(),)))
         return rows._reshaped((*places.shape, *self.shape[1:]))
 
     def one_hot(self, num_classes: int = -1) -> Self:
         """1 at the place along a new last axis that self names, else 0; int32.
 
-        -1 stands for one more than the largest element, which is computed for it.
+        -1 stands for one more than the largest element, which is computed for it. An element that
+        is no class makes zeros only.
         """
         if not self.dtype.is_int:
             raise DTypeError(f"one_hot needs integers, this tensor is {self.dtype.name}")
@@ -115,6 +122,7 @@ class Gathering(Scanning):
             count = int(self.max().item()) + 1 if self.numel() else 0
         if count < 0:
             raise InvalidValue(f"num_classes must be -1 or not negative, got {num_classes}")
+        check_positions(self, Allowed("one_hot", count, "{} classes", "class"))
         shape = (*self.shape, count)
         place = self._wrap(G.iota(count, dtypes.int64, self.device))
         return self._reshaped((*self.shape, 1)).eq(place.expand(shape)).cast(dtypes.int32)
@@ -171,10 +179,12 @@ class Gathering(Scanning):
         places = blank._scattered(0, rank, own, "set") if size else blank
         return places, self._wrap(G.iota(size, counter, self.device)).lt(total)
 
-    def _scattering(self, dim: int, index: Operand, src: Operand) -> tuple[int, Self, Self]:
+    def _scattering(
+        self, dim: int, index: Operand, src: Operand, operation: str
+    ) -> tuple[int, Self, Self]:
         """The axis, the places and what is written there, checked."""
         axis = axis_of(dim, self.ndim, "dim")
-        places = self._places(index, axis)
+        places = self._places(index, axis, operation)
         updates = self._lift(src)
         if not isinstance(src, TensorBase) and not updates.shape:
             updates = updates.cast(self.dtype).expand(places.shape)
@@ -232,9 +242,9 @@ class Gathering(Scanning):
         shape = self._filled(0).cast(dtypes.bool)._pair(other.cast(dtypes.bool))[0].shape
         return self.expand(shape), other.expand(shape)
 
-    def _places(self, index: Operand, axis: int) -> Self:
+    def _places(self, index: Operand, axis: int, operation: str) -> Self:
         """`index` checked against the shape of self."""
-        places = self._places_in(index, self.shape[axis])
+        places = self._places_in(index, axis, operation)
         fits = places.ndim == self.ndim and all(
             a == axis or n <= m
             for a, (n, m) in enumerate(zip(places.shape, self.shape, strict=True))
@@ -246,23 +256,14 @@ class Gathering(Scanning):
             )
         return places
 
-    def _places_in(self, index: Operand, size: int) -> Self:
-        """`index` as a tensor; where its values are known now, they are in 0..size-1."""
-        known: Any = None
-        if not isinstance(index, TensorBase):
-            known = np.asarray(index)
-        elif index._node.kind == "const":
-            known = np.asarray(index._node.attr[0])
+    def _places_in(self, index: Operand, axis: int, operation: str) -> Self:
+        """`index` as a tensor, checked as far as its values are."""
         places = self._lift(index)
         if not places.numel():
             return places.cast(dtypes.int32)
         if not places.dtype.is_int:
             raise DTypeError(f"an index must be of integers, got {places.dtype.name}")
-        if known is not None and (known.min() < 0 or known.max() >= size):
-            wrong = known.min() if known.min() < 0 else known.max()
-            raise InvalidIndex(
-                f"index {wrong} is out of range for size {size}: it allows 0..{size - 1}"
-            )
+        check_positions(index, Allowed(operation, self.shape[axis], f"axis {axis} of size {{}}"))
         return places
 
 

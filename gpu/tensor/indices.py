@@ -16,6 +16,7 @@ from gpu.core.dtype import dtypes
 from gpu.core.errors import DTypeError, InvalidIndex, InvalidType, InvalidValue
 from gpu.tensor.arguments import integer, size_of
 from gpu.tensor.base import TensorBase
+from gpu.tensor.checks import Allowed, check_positions
 from gpu.tensor.views import Range
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -150,16 +151,11 @@ def _checked_mask(pick: Pick, shape: Shape) -> Shape:
 
 
 def _checked_positions(pick: Pick, shape: Shape) -> Shape:
-    """The size of the axis that an index array stands for, which has to have its elements.
-
-    Those of a tensor are not known yet.
-    """
-    size = shape[pick.source_axis]
-    if isinstance(pick.key, np.ndarray):
-        wrong = pick.key[(pick.key < -size) | (pick.key >= size)]
-        if wrong.size:
-            _position(wrong.flat[0], pick.source_axis, size)
-    return (size,)
+    """The size of the axis that an index array stands for, which has to have its elements."""
+    axis = pick.source_axis
+    where = f"axis {axis} of size {{}}"
+    check_positions(pick.key, Allowed("x[...]", shape[axis], where, wraps=True))
+    return (shape[axis],)
 
 
 def _of_one_element(pick: Pick) -> Pick:

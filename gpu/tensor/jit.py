@@ -10,7 +10,7 @@ Tensors from outside that the function uses are its state: each replay reads wha
 then, and what the function wrote to them (parameters, optimiser state, running statistics, `grad`)
 is written again. Random numbers are new in each replay. A function is captured anew for other
 shapes, dtypes, devices or Python arguments (of a bound `Var` the name and bounds count, and a
-replay takes the value), another setting of `Tensor.training` or of `NOOPT`, and another
+replay takes the value), another setting of `Tensor.training`, `CHECK` or `NOOPT`, and another
 value of a number it takes from its closure or from the globals of its module.
 
 A tensor made inside that leaves in another way than the result has no value: using it is an error.
@@ -111,7 +111,8 @@ class Jit(JitObject, Generic[P, R]):
         form = _form((args, kwargs), found, symbols)
         arguments = list(found.values())
         outside = self._outside(symbols)
-        key = (form, _sharing(arguments), outside, Tensor.training, compile_settings())
+        settings = (Tensor.training, config.CHECK, compile_settings())
+        key = (form, _sharing(arguments), outside, *settings)
         _compute(arguments)
         capture = self._captures.get(key)
         if capture is None or capture.calls == 1:

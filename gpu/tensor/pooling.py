@@ -12,6 +12,7 @@ from gpu.core.dtype import accumulator, dtypes
 from gpu.core.errors import InvalidType, InvalidValue, ShapeError
 from gpu.tensor.arguments import shape_of
 from gpu.tensor.base import TensorBase
+from gpu.tensor.checks import Allowed, check_positions
 from gpu.tensor.joining import Joining
 from gpu.tensor.reduction import Reduction
 from gpu.tensor.windows import Each, Pairs, Window, each, sides, slide
@@ -149,8 +150,10 @@ class Pooling(Joining, Reduction):
         front = self.shape[: -window.rank]
         lines = math.prod(front)
         values = self._reshaped((lines, math.prod(self._plane(window))))
+        size = math.prod(plane)
+        check_positions(indices, Allowed("max_unpool2d", size, "a plane of {} elements", "indices"))
         places = indices._reshaped(values.shape)
-        blank = G.const(0, (lines, math.prod(plane)), self.dtype, self.device)
+        blank = G.const(0, (lines, size), self.dtype, self.device)
         filled = G.scatter(blank, places._node, values._node, 1, "set")
         return self._wrap(G.reshape(filled, (*front, *plane)))
 

@@ -12,6 +12,7 @@ from gpu.core.errors import InvalidValue
 from gpu.runtime.execute import is_computed, realize
 
 if TYPE_CHECKING:
+    from gpu.tensor.checks import Allowed
     from gpu.tensor.handle import Handle
 
 
@@ -28,6 +29,7 @@ class Trace:
         moved: tensors from outside that are written to, with what they stood for before.
         random: leaves that hold the state of random numbers: (node, device, words taken).
         grads: the gradient that each of the tensors in `state` had then.
+        checks: tensors of positions, and what each replay has to find in them; see `CHECK`.
     """
 
     def __init__(self) -> None:
@@ -36,6 +38,13 @@ class Trace:
         self.moved: dict[Handle, Node] = {}
         self.grads: dict[Handle, Handle | None] = {}
         self.random: list[tuple[Node, str, int]] = []
+        self.checks: list[tuple[Handle, Allowed]] = []
+
+    def of_checks(self) -> Trace:
+        """The part of it that `checks` are computed from."""
+        part = Trace()
+        part.state, part.random = self.state, self.random
+        return part
 
     def uses(self, handle: Handle) -> None:
         """A tensor's value is asked for; one from outside is computed now if it was not yet."""

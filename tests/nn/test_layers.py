@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpu import Tensor, nn
-from gpu.core.errors import DTypeError, GpuError, InvalidValue, ShapeError
+from gpu.core.errors import DTypeError, GpuError, InvalidIndex, InvalidValue, ShapeError
 from gpu.nn.state import get_state_dict
 from tensor.reference import Tolerance, assert_same, rng_for, torch
 
@@ -143,6 +143,23 @@ def test_embedding() -> None:
         ours(Tensor([1.0]))
 
 
+@pytest.mark.parametrize("row", [0, 3, -1])
+def test_embedding_of_padding(row: int, device: str) -> None:
+    ours, theirs = nn.Embedding(5, 3, padding_idx=row), torch.nn.Embedding(5, 3, padding_idx=row)
+    assert ours.padding_idx == theirs.padding_idx
+    assert ours.weight[row].tolist() == [0, 0, 0] and ours.weight.abs().sum(1).min().item() == 0
+    # Whatever the row holds later is what is read.
+    table = rng_for("padding", row).normal(size=(5, 3)).astype("float32")
+    ours.weight = Tensor(table, device=device, requires_grad=True)
+    theirs.weight.data = torch.tensor(table)
+    numbers = np.array([[0, 3, 4], [3, 3, 1]], np.int32)
+    value, expected = ours(Tensor(numbers, device=device)), theirs(torch.tensor(numbers))
+    value.square().sum().backward()
+    (expected**2).sum().backward()
+    assert_same(value, expected)
+    assert_same(ours.weight.grad, theirs.weight.grad)
+
+
 @pytest.mark.parametrize("bias", [True, False])
 def test_lstm_cell(bias: bool) -> None:
     ours, theirs = nn.LSTMCell(4, 3, bias), torch.nn.LSTMCell(4, 3, bias)
@@ -196,6 +213,7 @@ def test_batchnorm_of_one_value() -> None:
         (lambda: nn.Conv2d(3, 4, 3, groups=2), InvalidValue, "groups must divide in_channels 3"),
         (lambda: nn.GroupNorm(4, 6), InvalidValue, "must divide 6 channels"),
         (lambda: nn.Embedding(0, 3), InvalidValue, "vocab_size must be at least 1"),
+        (lambda: nn.Embedding(4, 3, padding_idx=4), InvalidIndex, "padding_idx 4 .* 4 rows"),
         (lambda: nn.BatchNorm(3)(Tensor.ones(2, 4)), ShapeError, r"takes \[batch, 3"),
         (lambda: nn.LayerNorm(3)(Tensor.ones(2, 4)), ShapeError, "last sizes"),
         (lambda: nn.RMSNorm(3)(Tensor.ones(2, 4)), ShapeError, "3 elements"),

@@ -16,7 +16,11 @@ LINES = Path(__file__).with_name("tinygrad_api.txt").read_text().splitlines()
 METHODS = [line for line in LINES if line.endswith(")")]
 OWNERS = {"Tensor": Tensor, "nn": nn, "nn.optim": nn.optim, "nn.state": nn.state}
 # Defaults that are written in another way, and one that is wider here: num_classes can be counted.
-SAME = {("one_hot", "num_classes"): "=-1", ("size", "dim"): "=None"}
+SAME = {
+    ("one_hot", "num_classes"): "=-1",
+    ("size", "dim"): "=None",
+    ("nll_loss", "ignore_index"): "=-100",
+}
 # What `**kwargs` stand for, by what is made; the others take none that mean anything here.
 KEYWORDS = {
     "ones": "dtype device buffer", "zeros": "dtype device buffer", "ones_like": "dtype device",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpu import Tensor
-from gpu.core.errors import DTypeError, GpuError, InvalidValue, ShapeError
+from gpu.core.errors import DTypeError, GpuError, InvalidType, InvalidValue, ShapeError
 from tensor.reference import Array, assert_gradients, assert_same, fitted, rng_for, torch
 
 F = torch.nn.functional
@@ -100,6 +100,86 @@ def test_sparse_categorical_crossentropy(smoothing: float, reduction: str, devic
         x,
         of=target,
     )
+
+
+def draw_classes(rng: np.random.Generator, shape: tuple[int, ...], ignored: int) -> Array:
+    """Classes for logits of `shape`, about a third of them `ignored`."""
+    axis = min(1, len(shape) - 1)
+    target = rng.integers(0, shape[axis], (*shape[:axis], *shape[axis + 1 :]))
+    return np.where(rng.uniform(size=target.shape) < 0.3, ignored, target)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("ignored", [-100, -3, 0])
+def test_cross_entropy_of_drawn_shapes(
+    ignored: int, weighted: bool, smoothing: float, reduction: str, device: str
+) -> None:
+    rng = rng_for(ignored, weighted, smoothing, reduction)
+    shape = tuple(int(n) for n in rng.integers(1, 6, rng.integers(1, 5)))
+    classes = shape[min(1, len(shape) - 1)]
+    weight = fitted(device, rng.uniform(0.2, 2, classes))
+    ours = Tensor(weight, device=device) if weighted else None
+    theirs = torch.tensor(weight) if weighted else None
+    kwargs: dict[str, Any] = {} if ignored == -100 else {"ignore_index": ignored}
+    against(
+        device,
+        lambda t, y: t.cross_entropy(y, reduction, smoothing, ours, **kwargs),
+        lambda t, y: F.cross_entropy(
+            t, y, theirs, reduction=reduction, label_smoothing=smoothing, **kwargs
+        ),
+        rng.normal(size=shape),
+        of=draw_classes(rng, shape, ignored),
+    )
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("shape", [(3,), (4, 3), (2, 3, 4), (2, 3, 1, 2)])
+def test_cross_entropy_of_weighted_probabilities(
+    shape: tuple[int, ...], reduction: str, device: str
+) -> None:
+    rng = rng_for(shape, reduction)
+    weight = fitted(device, rng.uniform(0.2, 2, 3))
+    against(
+        device,
+        lambda t, y: t.cross_entropy(y, reduction, 0.1, weight=Tensor(weight, device=device)),
+        lambda t, y: F.cross_entropy(
+            t, y, torch.tensor(weight), reduction=reduction, label_smoothing=0.1
+        ),
+        rng.normal(size=shape),
+        of=rng.uniform(size=shape),
+    )
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8", "uint32"])
+def test_classes_of_every_dtype(dtype: str, device: str) -> None:
+    rng = rng_for(dtype)
+    x = rng.normal(size=(7, 4)).astype("float32")
+    ignored = -100 if dtype.startswith("int") else 200
+    target = draw_classes(rng, x.shape, ignored).astype(dtype)
+    found = Tensor(x, device=device).cross_entropy(
+        Tensor(target, device=device), ignore_index=ignored
+    )
+    labels = torch.tensor(target.astype("int64"))
+    assert_same(found, F.cross_entropy(torch.tensor(x), labels, ignore_index=ignored))
+
+
+@pytest.mark.parametrize("call", [Tensor.cross_entropy, Tensor.nll_loss])
+def test_where_nothing_takes_part(call: Callable[..., Tensor], device: str) -> None:
+    x = Tensor([[1.0, 2.0], [0.0, 1.0]], device=device, requires_grad=True)
+    none = Tensor([-100, -100], device=device)
+    assert np.isnan(call(x, none).item())
+    assert call(x, none, reduction="sum").item() == 0
+    assert call(x, none, reduction="none").tolist() == [0, 0]
+    assert call(x, none, reduction="sum").gradient(x)[0].tolist() == [[0, 0], [0, 0]]
+
+
+def test_the_mean_of_many_halves_counts_right() -> None:
+    x = Tensor.zeros(70_000, 2, dtype="float16")
+    labels = Tensor.arange(70_000) % 3 - 1
+    loss = x.cross_entropy(labels, ignore_index=-1)
+    assert loss.dtype.name == "float16" and abs(loss.item() - np.log(2)) < 1e-3
 
 
 def test_losses_of_many_classes_use_no_matrix_of_them() -> None:
@@ -223,6 +303,9 @@ def test_newton_schulz(shape: tuple[int, ...], device: str) -> None:
         (lambda x: x.nll_loss(Tensor([0.0, 1.0])), DTypeError, "must be integers"),
         (lambda x: x.nll_loss(Tensor([0, 1]), Tensor([1.0])), ShapeError, "3 classes"),
         (lambda x: x.nll_loss(Tensor([0, 1]), reduction="max"), InvalidValue, "'max'"),
+        (lambda x: x.cross_entropy(x, weight=Tensor([1.0])), ShapeError, "3 classes"),
+        (lambda x: x.cross_entropy(x, ignore_index=1), InvalidValue, "ignore_index=1 is a class"),
+        (lambda x: x.cross_entropy(Tensor([0, 1]), ignore_index=0.5), InvalidType, "ignore_index"),
         (lambda x: x.sparse_categorical_crossentropy(x), DTypeError, "float32"),
         (
             lambda x: x.sparse_categorical_crossentropy(Tensor([0, 1]), label_smoothing=-1),

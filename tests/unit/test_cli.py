@@ -86,9 +86,10 @@ def test_info_says_what_to_do_about_a_missing_device(
 def test_info_tells_where_a_setting_is_from(
     environment: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    environment(CPU_THREADS="1", GPU_NOOPT="1", CPU_LLVM="1")
+    environment(CPU_THREADS="1", GPU_NOOPT="1", CPU_LLVM="1", CHECK="1")
     settings = {s["name"]: s for s in _json(capsys)["settings"]}
     assert (settings["CPU_THREADS"]["value"], settings["NOOPT"]["value"]) == (1, True)
+    assert settings["CHECK"]["value"] == "index"
     assert settings["NOOPT"]["source"] == settings["CPU_LLVM"]["source"] == "environment"
     assert settings["DEBUG"]["source"] == "default"
     assert "CPU_CLANG" not in settings, "older spellings are shown only where they are set"

@@ -31,6 +31,26 @@ def test_defaults(environment: Environment) -> None:
     assert 1 <= config.CPU_THREADS <= (os.cpu_count() or 1)
 
 
+def test_checks_are_a_list_of_names(environment: Environment) -> None:
+    for text, names in (
+        ("1", {"index"}),
+        ("index", {"index"}),
+        ("0", set()),
+        ("Index, 1", {"index"}),
+    ):
+        environment(CHECK=text)
+        assert names == config.CHECK
+        with Context(CHECK=text):
+            assert names == config.CHECK
+    with Context(CHECK=1), Context(CHECK=0):
+        assert not config.CHECK
+    for wrong in ("2", "nan", "index,nan", "0,1", "index,"):
+        with pytest.raises(ConfigError, match="CHECK takes 0 or a comma list of 1, index"):
+            Context(CHECK=wrong)
+    environment()
+    assert config.CHECK == frozenset()
+
+
 def test_a_relative_xdg_cache_home_is_ignored(environment: Environment) -> None:
     environment(CACHE_DIR=None, XDG_CACHE_HOME="relative", HOME="/users/ann")
     assert str(config.CACHE_DIR) == "/users/ann/.cache/gpu"

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gpu.core.errors import DTypeError, InvalidValue
+from gpu.core.errors import DTypeError, InvalidIndex, InvalidValue
+from gpu.tensor.arguments import integer
 from gpu.tensor.nn.parameters import count, inverse_root, kernel_sizes, normal, uniform
 from gpu.tensor.tensor import Tensor
 from gpu.tensor.windows import Each
@@ -166,23 +167,35 @@ def ConvTranspose1d(
 class Embedding:
     """Rows of a table by their numbers: (...) integers to (..., embed_size).
 
-    A number that is not in 0..vocab_size - 1 gives zeros.
+    A number that is not in 0..vocab_size - 1 gives zeros, and is an error with ``CHECK=1``. The row
+    `padding_idx`, negative to count from the end, starts as zeros and gets no gradient, as in torch.
 
     Attributes:
         weight: the table, shape (vocab_size, embed_size), normally distributed.
     """
 
-    def __init__(self, vocab_size: int, embed_size: int):
+    def __init__(self, vocab_size: int, embed_size: int, padding_idx: int | None = None):
         self.vocab_size = count(vocab_size, "vocab_size")
         self.embed_size = count(embed_size, "embed_size")
+        self.padding_idx = padding_idx
         self.weight = normal(vocab_size, embed_size)
+        if padding_idx is not None:
+            if not -vocab_size <= integer(padding_idx, "padding_idx") < vocab_size:
+                raise InvalidIndex(
+                    f"padding_idx {padding_idx} is out of range for a table of {vocab_size} rows"
+                )
+            self.padding_idx = padding_idx % vocab_size
+            self.weight[self.padding_idx] = 0
+            self.weight.realize()
 
     def __call__(self, idx: Tensor) -> Tensor:
         """Integers of shape (...) to (..., embed_size)."""
         if not idx.dtype.is_int:
             raise DTypeError(f"an embedding takes integers, got {idx.dtype.name}: cast them")
-        rows = idx.reshape(-1, 1).expand(-1, self.embed_size)
-        return self.weight.gather(0, rows).reshape((*idx.shape, self.embed_size))
+        rows = self.weight.embedding(idx)
+        if self.padding_idx is None:
+            return rows
+        return idx.eq(self.padding_idx).unsqueeze(-1).where(rows.detach(), rows)
 
 
 def _check_groups(groups: int, in_channels: int, out_channels: int) -> None:
