@@ -29,8 +29,8 @@ class Indexing(Movement):
     if others lie between. As in torch, and unlike numpy, an int or a 0-d tensor beside them just
     drops its axis. Negative positions count from the end.
 
-    Positions that the host knows are checked at once, those of a tensor with ``CHECK=1`` only: where
-    they are out of range, reading gives 0 and writing does nothing.
+    Positions that the host knows are checked at once, those of a tensor with ``CHECK=1`` only:
+    where they are out of range, reading gives 0 and writing does nothing.
 
     A mask, of bools, takes the elements where it is true. How many those are decides the shape of
     the result, so that reading through a mask computes the mask. Writing through one does not,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import operator
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -21,10 +21,10 @@ from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Node
 from gpu.core.arguments import WORD
 from gpu.core.dtype import DType, ImageDType, dtypes, to_dtype
-from gpu.core.errors import InvalidType, InvalidValue, Unsupported
+from gpu.core.errors import GpuError, InvalidType, InvalidValue, Unsupported
 from gpu.runtime.buffer import Buffer, own_copy
 from gpu.runtime.device import Device
-from gpu.tensor.arguments import integer, shape_of
+from gpu.tensor.arguments import axes_of, integer, shape_of
 from gpu.tensor.base import TensorBase, node_of
 from gpu.tensor.cudaarrays import not_taken
 from gpu.tensor.operands import Operands
@@ -83,18 +83,28 @@ class Interop(Operands):
             )
         return self.numpy().astype(wanted, copy=False)
 
-    # numpy calls this for its functions and, in ``array + tensor``, for its operators.
+    # numpy calls this for its element-wise functions and, in ``array + tensor``, its operators.
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         """Operators give tensors; any other function of numpy's works on arrays and gives those."""
         run = _OPERATORS.get(ufunc.__name__)
         if run is not None and method == "__call__" and not options:
             return run(*(self._lift(x) for x in inputs))
-        if any(isinstance(x, TensorBase) for x in options.get("out", ())):
-            raise InvalidType(
-                f"numpy's {ufunc.__name__} cannot write to a tensor; assign its result"
-            )
-        arrays = (x.numpy() if isinstance(x, TensorBase) else x for x in inputs)
-        return getattr(ufunc, method)(*arrays, **options)
+        written = inputs[:1] if method == "at" else options.get("out", ())
+        return _by_numpy(getattr(ufunc, method), ufunc.__name__, inputs, options, written)
+
+    # And this for its other functions, by NEP 18.
+    def __array_function__(
+        self,
+        function: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """What numpy's function makes of the values: arrays, as of any other function of its."""
+        about = _ABOUT.get(function)
+        if about is not None:
+            return about(*args, **kwargs)
+        return _by_numpy(function, function.__name__, args, kwargs, (kwargs.get("out"),))
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Host memory, in which every tensor of this version can be lent."""
@@ -228,6 +238,50 @@ class Interop(Operands):
         return array
 
 
+def _by_numpy(
+    function: Callable[..., Any],
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    written: Iterable[object],
+) -> Any:
+    """What a function of numpy's makes of tensors as read-only arrays.
+
+    Raises InvalidType where it would write to one: to one of those in `written`, or to another.
+    """
+    for target in written:
+        if isinstance(target, TensorBase):
+            raise _no_target(name, target._described())
+    try:
+        return function(*_arrays(args), **_arrays(kwargs))
+    except ValueError as error:
+        if "read-only" not in str(error) or isinstance(error, GpuError):
+            raise
+        raise _no_target(name, "what was given") from error
+
+
+def _no_target(name: str, target: str) -> InvalidType:
+    return InvalidType(
+        f"numpy's {name} cannot write to {target}: the memory of a tensor is lent for reading. "
+        "Give it an array, such as tensor.numpy(), and what that becomes to tensor.assign()"
+    )
+
+
+def _arrays(value: Any) -> Any:
+    """`value` with each tensor in its lists, tuples and dicts as an array."""
+    if isinstance(value, Interop):
+        return value._lent()
+    if type(value) in (list, tuple):
+        return type(value)(_arrays(v) for v in value)
+    if type(value) is dict:
+        return {key: _arrays(v) for key, v in value.items()}
+    return value
+
+
+def _size(a: Any, axis: int | Sequence[int] | None = None) -> int:
+    return math.prod(a.shape[i] for i in axes_of(axis, a.ndim))
+
+
 def _adopter(device: str, dtype: DType) -> Callable[[int, int], Any]:
     """Makes memory of a device of what someone else names by a number, for so many bytes."""
     allocator = Device[device].allocator
@@ -299,4 +353,8 @@ _OPERATORS: Final[dict[str, Callable[..., Any]]] = {
     "not_equal": operator.ne, "less": operator.lt, "less_equal": operator.le,
     "greater": operator.gt, "greater_equal": operator.ge, "negative": operator.neg,
     "positive": operator.pos, "absolute": operator.abs, "invert": operator.invert,
+}  # fmt: skip
+# Functions of shapes alone, which compute nothing.
+_ABOUT: Final[Mapping[Callable[..., Any], Callable[..., Any]]] = {
+    np.shape: lambda a: tuple(a.shape), np.ndim: lambda a: a.ndim, np.size: _size,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""`CHECK=1`: positions and labels out of range are found, on every device, where torch finds them."""
+"""`CHECK=1`: positions and labels out of range are found on every device, as torch finds them."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_what_torch_refuses_is_refused(name: str, device: str) -> None:
                     found = ours(source, index).numpy()
                     np.testing.assert_allclose(found, expected, 1e-5, 1e-5)
                     continue
-                says = rf" {number} is out of range for .*\b{ROWS}\b.* {low}..{ROWS - 1}.*\[{place}[],]"
+                says = rf" {number} is out of range for .*\b{ROWS}\b.* {low}..5.*\[{place}[],]"
                 with pytest.raises(InvalidIndex, match=says) as caught:
                     ours(source, index)
             site = caught.value.call_site

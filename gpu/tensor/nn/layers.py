@@ -168,7 +168,7 @@ class Embedding:
     """Rows of a table by their numbers: (...) integers to (..., embed_size).
 
     A number that is not in 0..vocab_size - 1 gives zeros, and is an error with ``CHECK=1``. The row
-    `padding_idx`, negative to count from the end, starts as zeros and gets no gradient, as in torch.
+    `padding_idx`, negative to count from the end, starts as zeros and gets no gradient.
 
     Attributes:
         weight: the table, shape (vocab_size, embed_size), normally distributed.
