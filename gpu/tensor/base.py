@@ -23,11 +23,11 @@ from gpu.core.errors import (
 from gpu.core.scalars import check_fits, promote_scalar
 from gpu.runtime.buffer import Buffer, own_copy
 from gpu.runtime.device import Device
-from gpu.runtime.execute import Counters, realize, storage
+from gpu.runtime.execute import Counters, storage
 from gpu.runtime.users import note_thread
 from gpu.tensor.cudaarrays import not_taken
 from gpu.tensor.gradients import Gradients, check_tensor
-from gpu.tensor.handle import Handle, leaf_nodes, releases, written_before
+from gpu.tensor.handle import compute
 from gpu.tensor.hostview import host_view
 from gpu.tensor.size import Size
 from gpu.tensor.tracing import active, refuse
@@ -107,7 +107,7 @@ class TensorBase(Gradients):
             return self  # a jitted function is computed as a whole
         note_thread()  # before it looks at nodes, whose memory another thread may be reusing
         launches = Counters.launches
-        _compute((self, *others))
+        compute((self, *others))
         if not do_update_stats:
             Counters.launches = launches
         return self
@@ -137,7 +137,7 @@ class TensorBase(Gradients):
 
     def _computed(self) -> Node:
         """The value in memory; a tensor of its own stands for that from now on."""
-        return _compute((self if self._view is None else self._same(),))[0]
+        return compute((self if self._view is None else self._same(),))[0]
 
     def _copied_out(self) -> npt.NDArray[Any]:
         if not isinstance(self.device, str):
@@ -227,18 +227,14 @@ class TensorBase(Gradients):
         if is_symbolic(other):
             dtype = promote_scalar(self.dtype, 0)
             return G.cast(G.index(dimension(other), dtypes.int64, self.device), dtype)
-        raise InvalidType(f"a tensor cannot be combined with {type(other).__name__} {other!r}")
-
-
-def _compute(tensors: tuple[Handle, ...]) -> list[Node]:
-    """Computes the values of `tensors`, and what was written to others on the way to them."""
-    written = written_before([t._node for t in tensors])
-    everything = (*tensors, *written)
-    computed = realize([t._node for t in everything], lambda: releases(everything))
-    leaves = leaf_nodes()
-    for tensor, node in zip(everything, computed, strict=True):
-        tensor._become(node, leaves)
-    return computed
+        hint = ""
+        if other is None:
+            hint = "; a tensor's grad is None until backward() has found it"
+        elif callable(other):
+            hint = "; call it, and give a tensor new values by assign(), not through .data"
+        raise InvalidType(
+            f"a tensor cannot be combined with {type(other).__name__} {other!r}{hint}"
+        )
 
 
 def _cut(memory: npt.NDArray[Any], shape: Shape) -> npt.NDArray[Any]:

@@ -124,7 +124,9 @@ class Gathering(Scanning):
             raise InvalidValue(f"num_classes must be -1 or not negative, got {num_classes}")
         check_positions(self, Allowed("one_hot", count, "{} classes", "class"))
         shape = (*self.shape, count)
-        place = self._wrap(G.iota(count, dtypes.int64, self.device))
+        # No other integer than uint64 holds all of its own; with it, int64 would meet as a float.
+        counter = self.dtype if self.dtype is dtypes.uint64 else dtypes.int64
+        place = self._wrap(G.cast(G.iota(count, dtypes.int64, self.device), counter))
         return self._reshaped((*self.shape, 1)).eq(place.expand(shape)).cast(dtypes.int32)
 
     def masked_select(

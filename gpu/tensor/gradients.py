@@ -11,6 +11,7 @@ from gpu.compiler.ir.graph import Node, toposort
 from gpu.core.errors import DTypeError, InvalidType, InvalidValue, ShapeError
 from gpu.tensor.autodiff import gradients
 from gpu.tensor.handle import Handle, live_leaves
+from gpu.tensor.nograd import NoGrad
 
 if TYPE_CHECKING:
     from typing import Self
@@ -67,6 +68,24 @@ class Gradients(Handle):
                 )
         return grads
 
+    @staticmethod
+    def no_grad() -> NoGrad:
+        """``with Tensor.no_grad():`` computes only to read: no gradient flows back through it.
+
+        What is made inside keeps nothing that only a gradient would need, so that a loop over
+        states or caches needs no more memory from step to step. Tensors with `requires_grad` may
+        be written to inside, as ``w -= rate * w.grad``, and stay leaves. Also a decorator.
+
+        >>> from gpu import Tensor
+        >>> w = Tensor([1.0, 2.0], requires_grad=True)
+        >>> _ = (w * w).sum().backward()
+        >>> with Tensor.no_grad():
+        ...     w -= 0.25 * w.grad
+        >>> w.tolist(), w.requires_grad
+        ([0.5, 1.0], True)
+        """
+        return NoGrad()
+
     def backward(self, gradient: Handle | None = None) -> Self:
         """Adds the gradient of this tensor to `grad` of every tensor that asks for one.
 
@@ -80,7 +99,10 @@ class Gradients(Handle):
         if all(node is None for node in found):
             raise InvalidValue(
                 f"{self._described()} was computed from no tensor with requires_grad=True, or "
-                "only through detach() and operations that have no gradient"
+                "only through detach(), no_grad() and operations that have no gradient: set "
+                "requires_grad=True on what gradients are wanted of (parameters of nn's layers "
+                "have it) before it is used, and give it new values by assign(), since w = w - "
+                "step makes another tensor; or ask for gradient(w), which needs no flag"
             )
         for leaf, node in zip(leaves, found, strict=True):
             if node is not None:

@@ -9,9 +9,11 @@ one (`gpu/tensor/views.py`).
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, ClassVar, Final
+from weakref import ref
 
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.derivative import has_gradient
@@ -19,16 +21,20 @@ from gpu.compiler.ir.graph import Node, Shape, toposort
 from gpu.compiler.ir.graph_node import Place, place
 from gpu.core.dtype import DType
 from gpu.core.errors import DTypeError, InvalidValue
-from gpu.runtime.execute import is_computed
+from gpu.runtime.execute import is_computed, realize
 from gpu.runtime.origins import note_origin
 from gpu.tensor.autodiff import reaches
+from gpu.tensor.nograd import unrecorded
 from gpu.tensor.tracing import active
-from gpu.tensor.views import Step, View
+from gpu.tensor.views import Detach, Step, View
 
 if TYPE_CHECKING:
     from typing import Self
 
 _identities = itertools.count(1)
+# Nodes that the value of a leaf is known as, or was; weakly, and quick to ask.
+_leaf_nodes: dict[ref[Node], None] = {}
+_forget: Final = _leaf_nodes.pop
 
 
 class Handle:
@@ -59,8 +65,10 @@ class Handle:
         # How often a base was written to; of a view, how often its base was when it last looked.
         self._version = 0
         self._requires_grad: bool | None = None
-        self._earlier: tuple[Node, ...] = ()
+        self._earlier: tuple[ref[Node], ...] = ()
         self.grad = None
+        if (born := unrecorded()) is not None:
+            born[id(self)] = self
         if (trace := active()) is not None:
             trace.born[id(self)] = self
 
@@ -85,6 +93,8 @@ class Handle:
     @property
     def _node(self) -> Node:
         """The value the tensor has now."""
+        if self._requires_grad and _written.leaves:
+            _settle_leaves()
         if (trace := active()) is not None:
             trace.uses(self)
         if self._view is not None:
@@ -137,11 +147,18 @@ class Handle:
         if self._requires_grad:
             # Still a leaf: gradients end at the new value, not where that came from.
             node = _node_of_its_own(G.detach(node))
+            _note_leaf(node)
+        elif unrecorded() is not None:
+            node = G.detach(node)
         self._note_write()
         self._value, self._earlier = node, ()
         self._version += 1
-        if active() is None:
-            Handle._unsettled[id(self)] = self
+        if active() is not None:
+            _written.leaves.pop(id(self), None)
+            return
+        Handle._unsettled[id(self)] = self
+        if self._requires_grad:
+            _written.leaves[id(self)] = self
 
     def _catch_up(self) -> None:
         """A view that was written through lets go of the value it showed before.
@@ -156,7 +173,7 @@ class Handle:
         if (trace := active()) is not None:
             trace.writes(self)
 
-    def _become(self, node: Node, leaf_nodes: set[Node]) -> None:
+    def _become(self, node: Node, leaf_nodes: Collection[ref[Node]]) -> None:
         """Stands for `node` from now on, which has the value the tensor has already.
 
         Where gradients could flow on to a leaf, one of `leaf_nodes`, the tensor keeps the node it
@@ -165,10 +182,24 @@ class Handle:
         if node is self._value:
             return
         if self._requires_grad:
-            self._earlier = (*self._earlier, self._value)
-        elif leaf_nodes and reaches(self._value, leaf_nodes):
+            self._earlier = (*self._earlier, ref(self._value))
+            _note_leaf(node)
+        elif self._has_history(leaf_nodes):
             return
         self._value = node
+
+    def _has_history(self, leaf_nodes: Collection[ref[Node]]) -> bool:
+        """Whether `backward` may need what lies behind the value."""
+        if not leaf_nodes or ((born := unrecorded()) is not None and id(self) in born):
+            return False
+        return reaches(self._value, leaf_nodes)
+
+    def _cut_off(self) -> None:
+        """Lets no gradient flow past the value it has now; a leaf stays what it is."""
+        if not self._requires_grad and self._value.kind not in ("buffer", "multi"):
+            self._value = G.detach(self._value)
+            if self._view is not None:
+                self._view = self._view.then(Detach())
 
     def _replace(self, node: Node) -> None:
         """Takes another value: `node`, in memory that no other tensor of interest stands for.
@@ -180,17 +211,24 @@ class Handle:
             self._set(node)
         else:
             self._note_write()
+            if self._requires_grad:
+                _note_leaf(node)
             self._value, self._earlier = node, ()
             self._version += 1
 
     def _refuse_leaf(self) -> None:
-        """Raises InvalidValue where a write would change a tensor that asks for gradients."""
+        """Raises InvalidValue where a write would change a tensor that asks for gradients.
+
+        Not so in a block of `no_grad`, where a leaf takes the new value and stays one.
+        """
         view = self._view
         base = self if view is None else view.base
-        if base._requires_grad and not (view is not None and view.detached):
+        detached = view is not None and view.detached
+        if base._requires_grad and not detached and unrecorded() is None:
             raise InvalidValue(
-                f"{base._described()} has requires_grad=True and cannot be written to in place: "
-                "use assign(), or write to its detach()"
+                f"{base._described()} has requires_grad=True and cannot be written to in place, "
+                "where gradients would have to flow through: to take a step, write "
+                "`with Tensor.no_grad():` around it, or w.assign(w - rate * w.grad)"
             )
 
     # Leaves.
@@ -207,7 +245,9 @@ class Handle:
     def requires_grad(self, value: bool | None) -> None:
         if not value:
             self._requires_grad = value
-            Handle._leaves.pop(id(self), None)
+            if Handle._leaves.pop(id(self), None) is not None:
+                for known in self._nodes():
+                    _forget(ref(known), None)
             return
         if not has_gradient(self.dtype):
             raise DTypeError(f"only float tensors have gradients, this one is {self.dtype.name}")
@@ -222,10 +262,27 @@ class Handle:
             node = _node_of_its_own(node)
         self._value, self._view = node, None
         Handle._leaves[id(self)] = self
+        _note_leaf(node)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Sets `requires_grad` and returns the tensor: False freezes a parameter, as in torch.
+
+        >>> from gpu import nn
+        >>> nn.Linear(2, 1).weight.requires_grad_(False).requires_grad
+        False
+        """
+        self.requires_grad = requires_grad
+        return self
 
     def _nodes(self) -> tuple[Node, ...]:
-        """Every node this tensor's value has been known as."""
-        return (self._node, *self._earlier)
+        """Every node this tensor's value has been known as, of those that are in use."""
+        earlier = [node for known in self._earlier if (node := known()) is not None]
+        return (self._to_compute, *earlier)
+
+    @property
+    def _to_compute(self) -> Node:
+        """The value the tensor has now: as `_node`, but nothing is computed for it."""
+        return self._value if self._requires_grad else self._node
 
 
 def releases(handles: Sequence[Handle]) -> list[Node]:
@@ -234,7 +291,7 @@ def releases(handles: Sequence[Handle]) -> list[Node]:
     return [
         handle._value
         for handle in handles
-        if not handle._requires_grad and not (leaves and reaches(handle._value, leaves))
+        if not handle._requires_grad and not handle._has_history(leaves)
     ]
 
 
@@ -256,16 +313,55 @@ def written_before(nodes: Sequence[Node]) -> list[Handle]:
     return found
 
 
+class _Written(threading.local):
+    """Leaves that this thread wrote to and has not read since, by identity."""
+
+    def __init__(self) -> None:
+        self.leaves: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
+
+
+_written: Final = _Written()
+
+
+def _settle_leaves() -> None:
+    """Computes what leaves were written, together, before anything is built on one of them.
+
+    What is built on values in memory does not hold what these came from. So a loop that takes steps
+    by hand, in which all leaves have new values before one of them is read, computes them with
+    their gradients once, and each step begins with the last.
+    """
+    leaves = list(_written.leaves.values())
+    _written.leaves.clear()
+    waiting = [leaf for leaf in leaves if leaf._requires_grad and not is_computed(leaf._value)]
+    if waiting:
+        compute(waiting)
+
+
+def compute(tensors: Sequence[Handle]) -> list[Node]:
+    """Computes the values of `tensors`, and what was written to others on the way to them."""
+    written = written_before([t._to_compute for t in tensors])
+    everything = (*tensors, *written)
+    computed = realize([t._to_compute for t in everything], lambda: releases(everything))
+    leaves = leaf_nodes()
+    for tensor, node in zip(everything, computed, strict=True):
+        tensor._become(node, leaves)
+    return computed
+
+
 def _node_of_its_own(node: Node) -> Node:
     return G.contiguous(node, next(_identities))
 
 
-def leaf_nodes() -> set[Node]:
-    """Every node that a leaf's value is or has been known as."""
-    leaves = live_leaves()
-    if not leaves:
-        return set()
-    return {leaf._value for leaf in leaves}.union(*[leaf._earlier for leaf in leaves])
+def _note_leaf(node: Node) -> None:
+    _leaf_nodes[ref(node, _forget)] = None
+
+
+def leaf_nodes() -> Collection[ref[Node]]:
+    """Every node that a leaf's value is or has been known as; one that is a leaf no more may stay.
+
+    That costs what lies behind a tensor its release, and nothing else.
+    """
+    return _leaf_nodes
 
 
 def live_leaves() -> list[Handle]:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 _CALL: Final = "any object with __call__ is a layer, and nn.state finds the tensors it holds"
-_TRACKED: Final = "nothing is recorded until backward() is called; detach() stops a gradient"
 
 TENSOR: Final[Mapping[str, str]] = {
     "bmm": "matmul(), or @",
@@ -26,10 +25,8 @@ TENSOR: Final[Mapping[str, str]] = {
     "nelement": "numel()",
     "new_ones": "Tensor.ones(..., dtype=x.dtype, device=x.device)",
     "new_zeros": "Tensor.zeros(..., dtype=x.dtype, device=x.device)",
-    "no_grad": _TRACKED,
     "norm": "square().sum().sqrt()",
     "normal_": "assign(Tensor.normal(...))",
-    "requires_grad_": "requires_grad = True",
     "swapaxes": "transpose()",
     "swapdims": "transpose()",
     "t": "T",
@@ -44,7 +41,6 @@ PACKAGE: Final[Mapping[str, str]] = {
     "device": "a device is named by a str, as in Tensor.ones(3, device='CPU')",
     "from_numpy": "gpu.Tensor(array)",
     "load": "gpu.nn.state.torch_load or safe_load",
-    "no_grad": _TRACKED,
     "optim": "gpu.nn.optim",
     "save": "gpu.nn.state.safe_save",
     "set_num_threads": "CPU_THREADS in the environment",

@@ -177,6 +177,8 @@ def test_one_hot(device: str) -> None:
         assert found.dtype is dtypes.int32
         wanted = F.one_hot(torch.tensor(index), classes)
         np.testing.assert_array_equal(found.numpy(), wanted.numpy())
+    large = Tensor(np.array([2, 2**63 + 2, 2**64 - 1], np.uint64), device=device)
+    assert large.one_hot(3).tolist() == [[0, 0, 1], [0, 0, 0], [0, 0, 0]]
 
 
 @pytest.mark.parametrize("shape", [(), (6,), (3, 4), (2, 3, 4), (0, 3), (40, 30)])

@@ -1,7 +1,8 @@
 """Layers with weights: linear maps, convolutions and embeddings.
 
 Names and shapes of the weights, and the distributions they are drawn from, are torch's. Weights
-have `requires_grad` None: an optimiser that gets them sets it.
+have `requires_grad` True. What is computed with them only to be read, as in evaluating a model,
+belongs into a block of `Tensor.no_grad`, which keeps nothing that only a gradient would need.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ class Embedding:
                     f"padding_idx {padding_idx} is out of range for a table of {vocab_size} rows"
                 )
             self.padding_idx = padding_idx % vocab_size
-            self.weight[self.padding_idx] = 0
+            self.weight.detach()[self.padding_idx] = 0
             self.weight.realize()
 
     def __call__(self, idx: Tensor) -> Tensor:

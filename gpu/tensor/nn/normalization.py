@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from gpu.core.dtype import accumulator, dtypes
 from gpu.core.errors import InvalidValue, ShapeError
-from gpu.tensor.nn.parameters import count, filled
+from gpu.tensor.nn.parameters import count, filled, state
 from gpu.tensor.tensor import Tensor
 
 
@@ -46,10 +46,8 @@ class BatchNorm:
         self.bias = filled(0, sz) if affine else None
         self.running_mean = self.running_var = self.num_batches_tracked = None
         if track_running_stats:
-            self.running_mean, self.running_var = filled(0, sz), filled(1, sz)
-            self.num_batches_tracked = filled(0, dtype=dtypes.int64)
-            for state in (self.running_mean, self.running_var, self.num_batches_tracked):
-                state.requires_grad = False
+            self.running_mean, self.running_var = state(0, sz), state(1, sz)
+            self.num_batches_tracked = state(0, dtype=dtypes.int64)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x normalised, in its shape and dtype."""

@@ -1,4 +1,7 @@
-"""How layers make the tensors they hold: in memory at once, so that nothing is drawn twice."""
+"""How layers make the tensors they hold: in memory at once, so that nothing is drawn twice.
+
+Parameters require gradients from the start, as in torch; other state does not.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,30 @@ from gpu.tensor.arguments import integer
 from gpu.tensor.tensor import Tensor
 
 
-def filled(value: float, *shape: int, dtype: DType | None = None) -> Tensor:
-    """`value` everywhere, float32 if no dtype is given."""
-    return Tensor(np.full(shape, value, (dtype or dtypes.default_float).np))
+def filled(value: float, *shape: int) -> Tensor:
+    """A parameter of `value` everywhere, float32."""
+    return Tensor(np.full(shape, value, dtypes.default_float.np), requires_grad=True)
+
+
+def state(value: float, *shape: int, dtype: DType | None = None) -> Tensor:
+    """What a layer keeps and no gradient changes: `value` everywhere, float32 if not told."""
+    return Tensor(np.full(shape, value, (dtype or dtypes.default_float).np), requires_grad=False)
 
 
 def uniform(bound: float, *shape: int) -> Tensor:
-    """Random numbers in -bound..bound."""
-    return Tensor.uniform(*shape, low=-bound, high=bound).realize()
+    """A parameter of random numbers in -bound..bound."""
+    return _parameter(Tensor.uniform(*shape, low=-bound, high=bound))
 
 
 def normal(*shape: int) -> Tensor:
-    """Normally distributed random numbers, of mean 0 and variance 1."""
-    return Tensor.randn(*shape).realize()
+    """A parameter of normally distributed random numbers, of mean 0 and variance 1."""
+    return _parameter(Tensor.randn(*shape))
+
+
+def _parameter(value: Tensor) -> Tensor:
+    made = value.realize()
+    made.requires_grad = True
+    return made
 
 
 def inverse_root(inputs: int) -> float:
