@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 _identities = itertools.count(1)
-# Nodes that the value of a leaf is known as, or was; weakly, and quick to ask.
+# Nodes that the value of a leaf is known as; weakly, and quick to ask.
 _leaf_nodes: dict[ref[Node], None] = {}
 _forget: Final = _leaf_nodes.pop
 
@@ -147,6 +147,7 @@ class Handle:
         if self._requires_grad:
             # Still a leaf: gradients end at the new value, not where that came from.
             node = _node_of_its_own(G.detach(node))
+            self._forget_nodes()
             _note_leaf(node)
         elif unrecorded() is not None:
             node = G.detach(node)
@@ -212,6 +213,7 @@ class Handle:
         else:
             self._note_write()
             if self._requires_grad:
+                self._forget_nodes()
                 _note_leaf(node)
             self._value, self._earlier = node, ()
             self._version += 1
@@ -227,7 +229,7 @@ class Handle:
         if base._requires_grad and not detached and unrecorded() is None:
             raise InvalidValue(
                 f"{base._described()} has requires_grad=True and cannot be written to in place, "
-                "where gradients would have to flow through: to take a step, write "
+                "since no gradient would flow through that: to take a step, write "
                 "`with Tensor.no_grad():` around it, or w.assign(w - rate * w.grad)"
             )
 
@@ -244,10 +246,9 @@ class Handle:
     @requires_grad.setter
     def requires_grad(self, value: bool | None) -> None:
         if not value:
-            self._requires_grad = value
             if Handle._leaves.pop(id(self), None) is not None:
-                for known in self._nodes():
-                    _forget(ref(known), None)
+                self._forget_nodes()
+            self._requires_grad = value
             return
         if not has_gradient(self.dtype):
             raise DTypeError(f"only float tensors have gradients, this one is {self.dtype.name}")
@@ -273,6 +274,11 @@ class Handle:
         """
         self.requires_grad = requires_grad
         return self
+
+    def _forget_nodes(self) -> None:
+        """Gradients do not end at the nodes that this leaf was known as any more."""
+        for node in self._nodes():
+            _forget(ref(node), None)
 
     def _nodes(self) -> tuple[Node, ...]:
         """Every node this tensor's value has been known as, of those that are in use."""
@@ -357,7 +363,7 @@ def _note_leaf(node: Node) -> None:
 
 
 def leaf_nodes() -> Collection[ref[Node]]:
-    """Every node that a leaf's value is or has been known as; one that is a leaf no more may stay.
+    """Every node that a leaf's value is known as; of a leaf that is gone they may stay.
 
     That costs what lies behind a tensor its release, and nothing else.
     """
