@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from typing import Final
-from weakref import ref
 
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.derivative import RULES, has_gradient
@@ -41,13 +40,13 @@ def gradients(result: Node, seed: Node, targets: Sequence[Node]) -> list[Node | 
     return [grads.get(target) for target in targets]
 
 
-def reaches(result: Node, targets: Container[ref[Node]]) -> bool:
+def reaches(result: Node, targets: Container[Node]) -> bool:
     """Whether a gradient of `result` could reach one of `targets`."""
     seen = {result}
     stack = [result]
     while stack:
         node = stack.pop()
-        if ref(node) in targets:
+        if node in targets:
             return True
         if node.kind != "detach" and has_gradient(node.dtype):
             new = [source for source in node.src if source not in seen]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 from weakref import ref
 
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from typing import Self
 
 _identities = itertools.count(1)
-# Nodes that the value of a leaf is known as; weakly, and quick to ask.
-_leaf_nodes: dict[ref[Node], None] = {}
-_forget: Final = _leaf_nodes.pop
 
 
 class Handle:
@@ -147,8 +144,7 @@ class Handle:
         if self._requires_grad:
             # Still a leaf: gradients end at the new value, not where that came from.
             node = _node_of_its_own(G.detach(node))
-            self._forget_nodes()
-            _note_leaf(node)
+            _leaf_nodes.note(node, self)
         elif unrecorded() is not None:
             node = G.detach(node)
         self._note_write()
@@ -174,7 +170,7 @@ class Handle:
         if (trace := active()) is not None:
             trace.writes(self)
 
-    def _become(self, node: Node, leaf_nodes: Collection[ref[Node]]) -> None:
+    def _become(self, node: Node, leaf_nodes: Container[Node]) -> None:
         """Stands for `node` from now on, which has the value the tensor has already.
 
         Where gradients could flow on to a leaf, one of `leaf_nodes`, the tensor keeps the node it
@@ -184,12 +180,12 @@ class Handle:
             return
         if self._requires_grad:
             self._earlier = (*self._earlier, ref(self._value))
-            _note_leaf(node)
+            _leaf_nodes.note(node, self)
         elif self._has_history(leaf_nodes):
             return
         self._value = node
 
-    def _has_history(self, leaf_nodes: Collection[ref[Node]]) -> bool:
+    def _has_history(self, leaf_nodes: Container[Node]) -> bool:
         """Whether `backward` may need what lies behind the value."""
         if not leaf_nodes or ((born := unrecorded()) is not None and id(self) in born):
             return False
@@ -213,8 +209,7 @@ class Handle:
         else:
             self._note_write()
             if self._requires_grad:
-                self._forget_nodes()
-                _note_leaf(node)
+                _leaf_nodes.note(node, self)
             self._value, self._earlier = node, ()
             self._version += 1
 
@@ -246,9 +241,8 @@ class Handle:
     @requires_grad.setter
     def requires_grad(self, value: bool | None) -> None:
         if not value:
-            if Handle._leaves.pop(id(self), None) is not None:
-                self._forget_nodes()
             self._requires_grad = value
+            Handle._leaves.pop(id(self), None)
             return
         if not has_gradient(self.dtype):
             raise DTypeError(f"only float tensors have gradients, this one is {self.dtype.name}")
@@ -263,7 +257,7 @@ class Handle:
             node = _node_of_its_own(node)
         self._value, self._view = node, None
         Handle._leaves[id(self)] = self
-        _note_leaf(node)
+        _leaf_nodes.note(node, self)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Sets `requires_grad` and returns the tensor: False freezes a parameter, as in torch.
@@ -274,11 +268,6 @@ class Handle:
         """
         self.requires_grad = requires_grad
         return self
-
-    def _forget_nodes(self) -> None:
-        """Gradients do not end at the nodes that this leaf was known as any more."""
-        for node in self._nodes():
-            _forget(ref(node), None)
 
     def _nodes(self) -> tuple[Node, ...]:
         """Every node this tensor's value has been known as, of those that are in use."""
@@ -358,15 +347,31 @@ def _node_of_its_own(node: Node) -> Node:
     return G.contiguous(node, next(_identities))
 
 
-def _note_leaf(node: Node) -> None:
-    _leaf_nodes[ref(node, _forget)] = None
+class _LeafNodes(Container[Node]):
+    """The nodes that values of leaves are known as: each leaf says so, and this finds the leaf."""
+
+    def __init__(self) -> None:
+        self._leaf_of: dict[ref[Node], ref[Handle]] = {}
+        self._forget = self._leaf_of.pop
+
+    def note(self, node: Node, leaf: Handle) -> None:
+        """The value of `leaf` is, or is about to be, known as `node`."""
+        self._leaf_of[ref(node, self._forget)] = ref(leaf)
+
+    def __contains__(self, node: object) -> bool:
+        found = self._leaf_of.get(ref(node)) if isinstance(node, Node) else None
+        leaf = None if found is None else found()
+        return leaf is not None and bool(leaf._requires_grad) and node in leaf._nodes()
+
+    def __bool__(self) -> bool:
+        return bool(self._leaf_of)
 
 
-def leaf_nodes() -> Collection[ref[Node]]:
-    """Every node that a leaf's value is known as; of a leaf that is gone they may stay.
+_leaf_nodes: Final = _LeafNodes()
 
-    That costs what lies behind a tensor its release, and nothing else.
-    """
+
+def leaf_nodes() -> Container[Node]:
+    """Every node that a leaf's value is or has been known as."""
     return _leaf_nodes
 
 

@@ -3,7 +3,8 @@
 Values are immutable underneath, and several tensors may share one memory. So what is lent here may
 be read but not written, and memory that was lent is never written to again by this package: numpy
 gets read-only arrays, as from jax; `numpy()` and ``np.array(tensor)`` make copies that may be
-written. The other way round, memory that was borrowed must not change while a tensor needs it.
+written. Functions of numpy's work on such arrays and give what they give of any array. The other
+way round, memory that was borrowed must not change while a tensor needs it.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu import Device, Tensor, jit, nn
-from gpu.core.errors import InvalidType, InvalidValue
+from gpu import Context, Device, Tensor, jit, nn
+from gpu.core.errors import InvalidIndex, InvalidType, InvalidValue
 from gpu.nn.optim import SGD, Adam
 from gpu.nn.state import get_parameters, get_state_dict, load_state_dict
 from nn.test_layers import LAYERS
@@ -331,3 +331,31 @@ def test_optimisers_take_them_as_before() -> None:
     layer = nn.Linear(2, 2)
     optimizer = SGD(get_parameters(layer))
     assert optimizer.params == get_parameters(layer) and not optimizer.buffers
+
+
+def test_weights_of_half_the_width_keep_nothing_of_the_others() -> None:
+    layer = nn.Linear(64, 64, bias=False)
+    before = Device["CPU"].allocator.used
+    with Tensor.no_grad():
+        layer.weight = layer.weight.half().realize()
+    assert Device["CPU"].allocator.used == before - 64 * 64 * 2
+
+
+def test_a_leaf_is_one_after_a_replay_was_refused() -> None:
+    layer, x = nn.Linear(2, 3), Tensor([[1.0, 2.0]])
+
+    @jit
+    def step(labels: Tensor) -> Tensor:
+        loss = layer(x).cross_entropy(labels).backward()
+        with Tensor.no_grad():
+            layer.weight -= RATE * layer.weight.grad  # type: ignore[operator]
+        layer.weight.grad = None
+        return loss
+
+    with Context(CHECK=1), pytest.raises(InvalidIndex):
+        step(Tensor([3]))
+    layer.weight.grad = None
+    hidden = layer(x).realize()  # what it came from is still needed
+    (hidden * hidden).sum().backward()
+    assert layer.weight.grad is not None
+    assert_same(layer.weight.grad, torch.tensor((2 * hidden.T @ x).tolist()), CLOSE)
