@@ -172,7 +172,9 @@ class Loss(Gathering):
             return missed._summed(reduction)
         share = kept
         if choose.weight is not None:
-            share = kept.where(self._lift(choose.weight).embedding(target), 0)
+            flat = target._reshaped((target.numel(),))
+            weights = self._lift(choose.weight)._lines(0, flat)._reshaped(target.shape)
+            share = kept.where(weights, 0)
         wide = accumulator(self.dtype)
         return missed.cast(wide).sum().div(share.cast(wide).sum()).cast(self.dtype)
 
@@ -190,9 +192,8 @@ class Loss(Gathering):
         ignored = choose.ignore_index
         if ignored is not None:
             integer(ignored, "ignore_index")
-        where = "{} classes"
-        size = self.shape[axis]
-        check_positions(Y, Allowed(choose.operation, size, where, "target", ignored=ignored))
+        size, operation = self.shape[axis], choose.operation
+        check_positions(Y, Allowed(operation, size, "{} classes", "target", ignored=ignored))
         return target
 
     def _weighted(self, weight: Operand | None, axis: int) -> Self:

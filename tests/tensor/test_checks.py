@@ -160,6 +160,25 @@ def test_what_the_host_knows_is_always_checked() -> None:
     assert x.cross_entropy([-100]).isnan().item()
 
 
+def test_classes_that_are_left_out_pass(device: str) -> None:
+    x, weight = Tensor([[1.0, 2.0], [0.0, 1.0]], device=device), Tensor([2.0, 3.0], device=device)
+    for labels in ([-100, 1], Tensor([-100, 1], device=device)):
+        wanted = x[1:].cross_entropy(Tensor([1], device=device)).item()
+        with Context(CHECK=1):
+            assert abs(x.cross_entropy(labels, weight=weight).item() - wanted) < 1e-6
+    none = Tensor.full((2,), -100, device=device)
+    assert x.cross_entropy(none, reduction="sum", weight=weight).item() == 0
+
+
+def test_axes_longer_than_the_index_can_count() -> None:
+    x = Tensor.arange(1000).realize()
+    for dtype in ("int8", "uint8", "int16"):
+        at = Tensor([0, 127, 5], dtype=dtype)
+        with Context(CHECK=1):
+            assert x[at].tolist() == [0, 127, 5]
+            assert x.index_select(0, at).tolist() == [0, 127, 5]
+
+
 def test_without_the_setting_they_are_harmless(device: str) -> None:
     x = Tensor([[1.0, 2.0, 4.0], [1.0, 1.0, 1.0]], device=device)
     labels = Tensor([7, 1], device=device)
