@@ -193,7 +193,9 @@ class Handle:
 
     def _cut_off(self) -> None:
         """Lets no gradient flow past the value it has now; a leaf stays what it is."""
-        if not self._requires_grad and self._value.kind not in ("buffer", "multi"):
+        if self._requires_grad or not has_gradient(self.dtype):
+            return
+        if self._value.kind not in ("buffer", "multi"):
             self._value = G.detach(self._value)
             if self._view is not None:
                 self._view = self._view.then(Detach())
