@@ -29,6 +29,8 @@ def extremes(
         around: variables of loops of which each runs an iteration where `value` is computed.
     """
     loops = {var for var in (*value.vars, *around) if var.stop is not None}
+    if value.is_affine and not loops:
+        return value.lo, value.hi
     used = {var for loop in loops if loop.stop is not None for var in loop.stop.vars}
     known = [var for var in vals if var in used or var in value.vars]
     if not known or math.prod(var.extent for var in known) > MOST:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpu.compiler.ir.index_bounds import extremes
 from gpu.compiler.ir.index_expr import Div, Expr, Mod, Var, expr
 from gpu.compiler.ir.index_mask import Mask
 
@@ -65,9 +66,14 @@ def divides(factor: int, var: Var) -> bool:
 
 
 def loop_var(name: str, size: Expr | int) -> Var:
-    """A variable for a loop of `size` iterations, from 0, of which there may be one at least."""
+    """A variable for a loop of `size` iterations, from 0.
+
+    Its extent is the most there are for any values that come with a launch, though never less
+    than 1: what the bounds of a size allow may be more, and a part of it may turn out to be 0.
+    """
     size = expr(size)
-    return Var(name, 0, size.hi - 1, None if size.is_const else size)
+    most = max(extremes(size, size.vars)[1], 1)
+    return Var(name, 0, most - 1, None if size is expr(most) else size)
 
 
 def iterations(var: Var) -> Expr:

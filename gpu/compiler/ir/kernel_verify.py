@@ -210,9 +210,10 @@ class _Verifier:
         self.require(loop.var.name not in outer, f"a loop around this binds {loop.var.name} too")
         count = iterations(loop.var)
         known = count.vars <= set(self.kernel.vals) and loop.var.lo == 0
-        never_negative = count.lo >= 0 or extremes(count, self.kernel.vals)[0] >= 0
+        least, most = extremes(count, self.kernel.vals)
+        never_negative = count.lo >= 0 or least >= 0
         self.require(
-            count.is_const or (known and never_negative and count.hi == loop.var.hi + 1),
+            count.is_const or (known and never_negative and loop.var.hi + 1 == most),
             f"how often {loop.var.name} runs, {count}, must follow from values of the launch",
         )
         counted = loop.kind not in ("vector", "unroll") or loop.var.stop is None

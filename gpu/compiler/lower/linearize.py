@@ -152,7 +152,7 @@ class _Linearizer:
     def stop(self, var: Var) -> int | Limit:
         if var.stop is None:
             return var.hi + 1
-        return Limit(self.addresses.value(var.stop), var.stop.hi)
+        return Limit(self.addresses.value(var.stop), var.hi + 1)
 
     def write_all(self, keys: list[Key], values: list[Inst]) -> None:
         for key, value in zip(keys, values, strict=True):

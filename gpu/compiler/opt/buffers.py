@@ -31,7 +31,7 @@ def rfactor(body: K.Block, axis: str, factor: int) -> K.Stmt:
     assert isinstance(update, K.Update) and update.monoid is not None
     extent = iterations(loop.var)
     whole, rest = extent // factor, extent % factor
-    if factor < 2 or not whole.hi:
+    if not 2 <= factor <= extent.hi:
         raise IllegalOpt(f"{what}: the factor must be between 2 and the extent {extent}")
     partial = K.Buf(f"{update.buf.name}{axis}p", update.buf.dtype, (factor,), "private")
     zero, inner, final = (Var(f"{axis}{suffix}", 0, factor - 1) for suffix in "zif")

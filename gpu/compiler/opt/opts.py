@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.index import expr
 from gpu.compiler.opt.ahead import ahead
 from gpu.compiler.opt.buffers import inline, rfactor, stage
 from gpu.compiler.opt.fetch import fetch
@@ -24,7 +25,7 @@ from gpu.compiler.opt.share import cooperate
 from gpu.compiler.opt.staging import sink, stage_together
 from gpu.compiler.opt.sweep import sweep
 from gpu.compiler.opt.tensorize import pipeline, tensorize
-from gpu.compiler.opt.tree import as_block
+from gpu.compiler.opt.tree import as_block, rewrite
 from gpu.compiler.opt.turn import turn
 
 
@@ -273,10 +274,20 @@ Opt = (
 
 
 def apply(kernel: K.Kernel, opts: Iterable[Opt]) -> K.Kernel:
-    """The kernel after `opts`, in order. Raises IllegalOpt."""
+    """The kernel after `opts`, in order, without loops that never run. Raises IllegalOpt.
+
+    A split leaves such a loop where the bounds of a size allow a factor that no value reaches.
+    """
     for opt in opts:
         kernel = kernel._replace(body=as_block(_apply(kernel.body, opt)))
-    return kernel
+    if not kernel.vals:
+        return kernel
+    return kernel._replace(body=as_block(rewrite(kernel.body, _without_idle)))
+
+
+def _without_idle(stmt: K.Stmt) -> K.Stmt | None:
+    idle = isinstance(stmt, K.Loop) and stmt.var.stop is expr(0)
+    return K.Block(()) if idle else None
 
 
 def _apply(body: K.Block, opt: Opt) -> K.Stmt:

@@ -1,0 +1,59 @@
+"""Loops whose number of iterations comes with the launch, and is less than its bounds allow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpu.compiler.ir.index import Var, expr, loop_var
+from gpu.compiler.ir.kernel_interp import interpret_kernel
+from gpu.compiler.ir.kernel_text import parse_kernel, print_kernel
+from gpu.compiler.ir.kernel_verify import verify_kernel
+from gpu.compiler.opt.opts import Opt, Rfactor, Split, apply
+from gpu.compiler.opt.tree import loops
+
+# a + b - (a + b) // 2 is 300 at most, which nobody finds out: intervals give 600, and so many
+# pairs of a and b are not tried.
+COPIED = """kernel half(out: f32[600] global, x: f32[600] global; a 0..300, b 0..300)
+  loop i serial a + b - (a + b) // 2
+    out[i] = x[i]
+"""
+SUMMED = """kernel half(out: f32[1] global, x: f32[600] global; a 0..300, b 0..300)
+  alloc s: f32[] private
+  s[] = 0.0:f32
+  loop i serial a + b - (a + b) // 2
+    s[] add= x[i]
+  out[0] = s[]
+"""
+
+
+def test_the_extent_of_a_loop_is_what_its_size_can_be() -> None:
+    n = Var("n", 3, 19)
+    half = n - expr(n) // 2
+    assert half.hi == 18, "by intervals"
+    assert loop_var("i", half).extent == 10
+    assert loop_var("i", expr(n) // 2).extent == 9
+    assert loop_var("i", half // 16).extent == 1, "none at all, and no variable takes no value"
+    assert loop_var("i", 7).stop is None
+    assert loop_var("i", half // 16).stop is expr(0)
+
+
+@pytest.mark.parametrize("opt", [Split("i", 400, "peel"), Split("i", 400, "mask"),
+                                 Rfactor("i", 400)])  # fmt: skip
+def test_a_factor_that_no_value_reaches_leaves_the_rest_alone(opt: Opt) -> None:
+    kernel = parse_kernel(SUMMED if isinstance(opt, Rfactor) else COPIED)
+    done = apply(kernel, [opt])
+    verify_kernel(done)
+    verify_kernel(parse_kernel(print_kernel(done)))
+    assert ("io" in loops(done.body)) == (opt == Split("i", 400, "mask"))
+    for a, b in ((0, 0), (0, 1), (3, 4), (300, 299)):
+        count, x = a + b - (a + b) // 2, np.arange(600, dtype=np.float32)
+        out = np.zeros(kernel.params[0].shape, np.float32)
+        interpret_kernel(done, {"out": out, "x": x}, [a, b])
+        wanted = x[:count].sum(keepdims=True) if isinstance(opt, Rfactor) else x * (x < count)
+        np.testing.assert_array_equal(out, wanted)
+
+
+def test_a_loop_that_never_runs_is_kept_while_names_of_it_are_used() -> None:
+    done = apply(parse_kernel(COPIED), [Split("i", 400, "peel"), Split("ii", 16, "exact")])
+    assert loops(done.body).keys() == {"it"}
