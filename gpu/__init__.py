@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpu.core.dtype import dtypes
     from gpu.core.errors import GpuError
     from gpu.runtime.device import Device
+    from gpu.tensor.crosscompile import compile_for
     from gpu.tensor.jit import jit
     from gpu.tensor.tensor import Tensor
     from gpu.tensor.tracing import JitError
@@ -31,6 +32,7 @@ __all__ = [
     "Tensor",
     "Var",
     "__version__",
+    "compile_for",
     "dtypes",
     "jit",
     "nn",
@@ -42,6 +44,7 @@ _HOMES: Final = {
     "Device": "gpu.runtime.device",
     "GpuError": "gpu.core.errors",
     "Tensor": "gpu.tensor.tensor",
+    "compile_for": "gpu.tensor.crosscompile",
     "dtypes": "gpu.core.dtype",
     "jit": "gpu.tensor.jit",
     "JitError": "gpu.tensor.tracing",

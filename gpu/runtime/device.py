@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
 from gpu.compiler.ir.graph_node import Place
 from gpu.core import config
@@ -16,6 +16,7 @@ from gpu.core.devspec import (
     device_name,
     name_device,
     parse_device_name,
+    parse_device_spec,
 )
 from gpu.core.errors import GpuError, InvalidType, InvalidValue, Unsupported
 from gpu.core.unpicklable import Unpicklable
@@ -39,6 +40,13 @@ class Renderer(Protocol):
 
     def launch_data(self, program: LinearProgram) -> LaunchData:
         """What the runtime needs to load the program besides its code; it is kept in caches."""
+
+
+class Toolchain(NamedTuple):
+    """What makes code for a machine: linear IR to source text, source text to code."""
+
+    renderer: Renderer
+    compiler: Compiler
 
 
 LaunchData = Mapping[str, int]
@@ -115,6 +123,10 @@ BACKENDS: Final[dict[str, str | Opener]] = {
     "WEBGPU": "gpu.backends.webgpu.device",
 }
 
+# Those of them whose module has `toolchain` besides, which makes of a `DeviceSpec` what compiles
+# for a machine that need not be here. Others' compilers are part of their drivers.
+_CROSS: Final = ("AMD", "CPU", "NV", "PYTHON")
+
 
 def register(name: str, backend: str | Opener, kind: DeviceKind | None = None) -> None:
     """Adds a device type that is no part of this package, to be used by its name like any other.
@@ -128,6 +140,25 @@ def register(name: str, backend: str | Opener, kind: DeviceKind | None = None) -
     """
     name_device(name, kind or DeviceKind())
     BACKENDS[name] = backend
+
+
+def toolchain_for(text: str) -> Toolchain:
+    """What makes code for the machine that `text` names as `DEV=` does; it need not be here.
+
+    A CPU may be named alone: ``znver5`` is ``CPU::znver5``. Without an architecture it is that of
+    this machine. Raises ConfigError for what names no device, Unsupported where only the open
+    device compiles, and for an architecture that is not known or whose toolchain is missing.
+    """
+    from gpu.compiler.render.llvm_cpus import is_cpu  # only now: most programs need no table
+
+    spec = parse_device_spec(f"CPU::{text}" if is_cpu(text) else text)
+    if spec.device not in _CROSS:
+        raise Unsupported(
+            f"code for {spec.device} is compiled by the open device alone; without one there is"
+            f" code for {', '.join(_CROSS)}"
+        )
+    made: Toolchain = importlib.import_module(str(BACKENDS[spec.device])).toolchain(spec)
+    return made
 
 
 class DeviceTable:

@@ -9,13 +9,10 @@ from gpu.compiler.ir.graph import Node, toposort
 from gpu.compiler.ir.graph_text import print_graph
 from gpu.compiler.ir.kernel_text import print_kernel
 from gpu.compiler.ir.linear_text import print_linear
-from gpu.compiler.lower.linearize import linearize
-from gpu.compiler.opt.policy import schedule
 from gpu.compiler.schedule.build import build_kernel
-from gpu.compiler.schedule.fusion import plan_fusion
 from gpu.compiler.schedule.plan import At, Plan
-from gpu.compiler.schedule.split import split_reductions
 from gpu.runtime.device import Renderer
+from gpu.runtime.pipeline import lower_kernel, plan_graph
 
 
 class Stage(NamedTuple):
@@ -30,21 +27,20 @@ def explain(
 ) -> list[Stage]:
     """The stages from `roots` to source code, those after the plan once for each kernel.
 
-    All devices of the graph are taken to be like the one that `renderer` prints for.
+    They are those of the runtime. All devices of the graph are taken to be like the one that
+    `renderer` prints for. Raises Unsupported for what that device cannot do.
     """
-    roots = split_reductions(roots, is_leaf, lambda name: renderer.target)
-    plan = plan_fusion(roots, is_leaf)
+    roots, plan, _ = plan_graph(roots, is_leaf, lambda name: renderer.target)
     stages = [Stage("graph", print_graph(roots)), Stage("plan", print_plan(roots, plan))]
     for number, made in enumerate(plan.kernels):
         if made[0].kind == "copy":
             continue
         built = build_kernel(f"k{number}", number, plan)
-        kernel, opts = schedule(built.kernel, renderer.target)
-        program = linearize(kernel, renderer.target)
+        opts, scheduled, program = lower_kernel(built.kernel, renderer.target)
         stages += [
             Stage("kernel", print_kernel(built.kernel)),
             Stage("schedule", "".join(f"{opt}\n" for opt in opts)),
-            Stage("scheduled kernel", print_kernel(kernel)),
+            Stage("scheduled kernel", print_kernel(scheduled)),
             Stage("linear", print_linear(program)),
             Stage("source", renderer.render(program)),
         ]

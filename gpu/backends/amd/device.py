@@ -15,7 +15,7 @@ from gpu.core.config import config
 from gpu.core.devspec import DeviceSpec, parse_device_name
 from gpu.core.errors import Unsupported
 from gpu.drivers.am.device import KfdDevice
-from gpu.runtime.device import Compiled
+from gpu.runtime.device import Compiled, Toolchain
 from gpu.transport.world import World, real_world, recorded
 
 
@@ -32,8 +32,7 @@ class AMDDevice(Compiled):
         super().__init__(
             device,
             QueueAllocator(queues),
-            AMDRenderer(self._chip),
-            AMDCompiler(self._chip),
+            *_toolchain(self._chip),
             partial(load_program, queues),
             partial(QueueGraph, queues),
         )
@@ -64,14 +63,30 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
     """
     if spec.interface not in (None, "KFD"):
         raise Unsupported(f"{name} is reached through KFD in this version, not {spec.interface}")
-    if spec.renderer not in (None, "LLVM"):
-        raise Unsupported(f"{name}:{spec.renderer} is not part of this version; use {name}:LLVM")
+    _check_renderer(spec)
     queues = KfdDevice.open(_world(config.SIM), parse_device_name(name)[1])
     chip = chip_name(queues.target.version)
     if spec.arch not in (None, chip):
         queues.close()
         raise Unsupported(f"{name} is a {chip}; code for {spec.arch} does not run on it")
     return AMDDevice(name, queues)
+
+
+def toolchain(spec: DeviceSpec) -> Toolchain:
+    """What makes code for the chip that `spec` names, without a GPU. Raises Unsupported."""
+    _check_renderer(spec)
+    if spec.arch is None:
+        raise Unsupported(f"{spec} names no chip to compile for; write AMD::gfx1100, say")
+    return _toolchain(spec.arch)
+
+
+def _toolchain(chip: str) -> Toolchain:
+    return Toolchain(AMDRenderer(chip), AMDCompiler(chip))
+
+
+def _check_renderer(spec: DeviceSpec) -> None:
+    if spec.renderer not in (None, "LLVM"):
+        raise Unsupported(f"AMD:{spec.renderer} is not part of this version; use AMD:LLVM")
 
 
 @cache

@@ -14,7 +14,6 @@ from gpu.backends.cpu.program import CPUProgram
 from gpu.compiler.render.llvm import LLVMRenderer
 from gpu.compiler.render.llvm_target import host_target, missing_here
 from gpu.compiler.target import Target
-from gpu.compiler.toolchain.base import Compiler
 from gpu.compiler.toolchain.llvm import LLVMCompiler
 from gpu.core.arguments import count_of, host_bytes
 from gpu.core.available import check_memory
@@ -23,7 +22,7 @@ from gpu.core.devspec import DeviceSpec
 from gpu.core.errors import OutOfMemory, Unsupported
 from gpu.core.log import get_logger
 from gpu.runtime.allocator import LRUAllocator
-from gpu.runtime.device import Compiled, LaunchData, Renderer
+from gpu.runtime.device import Compiled, LaunchData, Toolchain
 
 log = get_logger(__name__)
 
@@ -90,35 +89,42 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
     Where it does not say, with LLVM if llvmlite is installed, else with clang and a warning. Raises
     Unsupported for a renderer or architecture that is not available.
     """
+    made = toolchain(spec)
+    if missing := missing_here(made.renderer.target):
+        raise Unsupported(
+            f"DEV=CPU with {spec.arch} needs {', '.join(missing)}, which this machine lacks"
+        )
+    return CPU(name, CPUAllocator(), *made, _load, CPUGraph)
+
+
+def toolchain(spec: DeviceSpec) -> Toolchain:
+    """What makes code for the CPU that `spec` names, which need not be this machine's.
+
+    Raises Unsupported for a renderer or architecture that is not available.
+    """
     if spec.renderer not in (None, *_TOOLCHAINS):
         raise Unsupported(
             f"CPU:{spec.renderer} is not part of this version; use CPU:LLVM or CPU:CLANG"
         )
-    target = host_target(spec.arch, config.CPU_THREADS)
-    if missing := missing_here(target):
-        raise Unsupported(
-            f"DEV=CPU with {spec.arch} needs {', '.join(missing)}, which this machine lacks"
-        )
-    renderer, compiler = _toolchain(spec.renderer, target)
-    return CPU(name, CPUAllocator(), renderer, compiler, _load, CPUGraph)
+    return _toolchain(spec.renderer, host_target(spec.arch, config.CPU_THREADS))
 
 
-def _llvm(target: Target) -> tuple[Renderer, Compiler]:
-    return LLVMRenderer(target), LLVMCompiler(target.name, target.features)
+def _llvm(target: Target) -> Toolchain:
+    return Toolchain(LLVMRenderer(target), LLVMCompiler(target.name, target.features))
 
 
-def _clang(target: Target) -> tuple[Renderer, Compiler]:
+def _clang(target: Target) -> Toolchain:
     # Only here: the other compiler starts without these.
     from gpu.compiler.render.c import CRenderer
     from gpu.compiler.toolchain.clang import ClangCompiler
 
-    return CRenderer(target), ClangCompiler(target.name, target.features)
+    return Toolchain(CRenderer(target), ClangCompiler(target.name, target.features))
 
 
 _TOOLCHAINS: Final = {"LLVM": _llvm, "CLANG": _clang}
 
 
-def _toolchain(name: str | None, target: Target) -> tuple[Renderer, Compiler]:
+def _toolchain(name: str | None, target: Target) -> Toolchain:
     """The renderer and compiler called `name`; the best that is installed for None."""
     if name is not None:
         return _TOOLCHAINS[name](target)

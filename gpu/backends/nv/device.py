@@ -20,7 +20,7 @@ from gpu.core.devspec import DeviceSpec, parse_device_name
 from gpu.core.errors import Unsupported
 from gpu.drivers.nv.hcqdevice import RmDevice
 from gpu.drivers.nv.variants import parse_variants
-from gpu.runtime.device import Compiled, Renderer
+from gpu.runtime.device import Compiled, Renderer, Toolchain
 from gpu.transport.world import World, real_world
 
 
@@ -101,7 +101,7 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
         arch = arch_of(queues)
         if spec.arch not in (None, arch):
             raise Unsupported(f"{name} is a {arch}; code for {spec.arch} does not run on it")
-        return NVDevice(name, queues, *_compiler(name, spec.renderer, arch), learn)
+        return NVDevice(name, queues, *_toolchain(spec.renderer, arch), learn)
     except BaseException:
         queues.close()
         raise
@@ -118,12 +118,18 @@ def arch_of(queues: RmDevice) -> str:
     return f"sm_{queues.target.sm}"
 
 
-def _compiler(name: str, renderer: str | None, arch: str) -> tuple[Renderer, Compiler]:
-    """What prints kernels, and what makes code of that. Raises Unsupported."""
+def toolchain(spec: DeviceSpec) -> Toolchain:
+    """What makes code for the architecture that `spec` names, without a GPU. Raises Unsupported."""
+    if spec.arch is None:
+        raise Unsupported(f"{spec} names no architecture to compile for; write NV::sm_90, say")
+    return _toolchain(spec.renderer, spec.arch)
+
+
+def _toolchain(renderer: str | None, arch: str) -> Toolchain:
     if renderer in (None, "CUDA"):
-        return CUDARenderer(arch), NvrtcCompiler(arch)
+        return Toolchain(CUDARenderer(arch), NvrtcCompiler(arch))
     if renderer == "PTX":
-        return PTXRenderer(arch), PtxCompiler(arch)
+        return Toolchain(PTXRenderer(arch), PtxCompiler(arch))
     if renderer == "NAK":
-        return NAKRenderer(arch), NakCompiler(arch)
-    raise Unsupported(f"{name}:{renderer} is not known; use {name}:CUDA, {name}:PTX or {name}:NAK")
+        return Toolchain(NAKRenderer(arch), NakCompiler(arch))
+    raise Unsupported(f"NV:{renderer} is not known; use NV:CUDA, NV:PTX or NV:NAK")

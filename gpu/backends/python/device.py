@@ -46,7 +46,7 @@ from gpu.core.available import check_memory
 from gpu.core.devspec import DeviceSpec
 from gpu.core.errors import CompileError, GpuError, InvalidValue, OutOfMemory, Unsupported
 from gpu.runtime.allocator import Allocator
-from gpu.runtime.device import Compiled, LaunchData
+from gpu.runtime.device import Compiled, LaunchData, Toolchain
 from gpu.runtime.program import Program, check_memory_of, check_values
 
 Memory = npt.NDArray[np.uint8]
@@ -189,9 +189,13 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
 
     Raises Unsupported where `spec` asks for a renderer or for another architecture.
     """
+    return Compiled(name, PythonAllocator(), *toolchain(spec), _load)
+
+
+def toolchain(spec: DeviceSpec) -> Toolchain:
+    """The renderer and compiler alone, as for `open_device`, and what that raises."""
     if spec.renderer is not None or spec.arch not in TARGETS:
         raise Unsupported(
-            f"PYTHON has one renderer and the architecture blocks; use {name} or {name}::blocks"
+            "PYTHON has one renderer and the architecture blocks; use PYTHON or PYTHON::blocks"
         )
-    renderer = PythonRenderer(TARGETS[spec.arch])
-    return Compiled(name, PythonAllocator(), renderer, PythonCompiler(), _load)
+    return Toolchain(PythonRenderer(TARGETS[spec.arch]), PythonCompiler())

@@ -34,5 +34,11 @@ X86_CPUS: Final[dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 ARM_CPUS: Final[dict[str, tuple[str, ...]]] = {
     "apple-m1": _ARM_V8_2, "apple-m2": (*_ARM_V8_2, "bf16", "i8mm"), "neoverse-n1": _ARM_V8_2,
-    "neoverse-v1": (*_ARM_V8_2, "bf16", "i8mm"),
+    "neoverse-n2": (*_ARM_V8_2, "bf16", "i8mm"), "neoverse-v1": (*_ARM_V8_2, "bf16", "i8mm"),
+    "neoverse-v2": (*_ARM_V8_2, "bf16", "i8mm"),
 }  # fmt: skip
+
+
+def is_cpu(name: str) -> bool:
+    """Whether `name` is a CPU or an architecture level that is known here."""
+    return name in X86_CPUS or name in ARM_CPUS

@@ -1,0 +1,135 @@
+"""The passes from a graph to linear IR, in order, for the targets of any machines.
+
+What runs, what is explained and what is compiled for a machine that is not here all go through
+`plan_graph` and `lower_kernel`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.graph import Node, toposort
+from gpu.compiler.ir.graph import verify as verify_graph
+from gpu.compiler.ir.linear import Program as LinearProgram
+from gpu.compiler.lower.linearize import linearize
+from gpu.compiler.opt.opts import Opt
+from gpu.compiler.opt.policy import schedule
+from gpu.compiler.schedule.fusion import plan_fusion
+from gpu.compiler.schedule.images import read_as_images
+from gpu.compiler.schedule.inplace import find_stores
+from gpu.compiler.schedule.plan import Plan
+from gpu.compiler.schedule.split import split_reductions
+from gpu.compiler.target import ImageLimits, Target
+from gpu.core.config import config
+from gpu.core.dtype import ImageDType
+from gpu.core.errors import Unsupported
+from gpu.core.log import get_logger
+from gpu.runtime.origins import name_origins
+
+log = get_logger(__name__)
+
+# The target of the device that nodes name.
+TargetOf: TypeAlias = Callable[[str], Target]
+
+
+class Planned(NamedTuple):
+    """A graph as it is computed.
+
+    Attributes:
+        roots: the same values, perhaps computed in another way.
+        plan: where each node is computed.
+        views: nodes that are leaves read as images, with those; the plan has them as leaves.
+    """
+
+    roots: Sequence[Node]
+    plan: Plan
+    views: Mapping[Node, Node]
+
+
+def plan_graph(
+    roots: Sequence[Node], is_leaf: Callable[[Node], bool], target_of: TargetOf
+) -> Planned:
+    """Says where each node that `roots` need is computed; verified first where VERIFY is set.
+
+    Raises Unsupported for a dtype that a device would compute on and does not have.
+    """
+    if config.VERIFY:
+        verify_graph(roots)
+    check_dtypes(roots, is_leaf, target_of)
+    views: Mapping[Node, Node] = {}
+    if config.IMAGE:
+        roots, views = read_as_images(roots, is_leaf, target_of)
+
+    def in_memory(node: Node) -> bool:
+        return is_leaf(node) or node in views
+
+    roots = split_reductions(roots, in_memory, target_of)
+    # Memory that is also read as an image stays as it is: nobody knows when it is read last.
+    viewed = set(views.values())
+    stores = find_stores(roots, in_memory)
+    stores = {node: store for node, store in stores.items() if store.leaf not in viewed}
+    plan = plan_fusion(roots, in_memory, stores, lambda device: target_of(device).buffers)
+    # Nor may a kernel read and write one image.
+    reuses = tuple(
+        (node, leaf) for node, leaf in plan.reuses if leaf not in viewed and not node.dtype.is_image
+    )
+    return Planned(roots, plan._replace(reuses=reuses), views)
+
+
+def check_dtypes(
+    roots: Sequence[Node], is_leaf: Callable[[Node], bool], target_of: TargetOf
+) -> None:
+    """Raises Unsupported where a device would compute on a dtype that it does not have."""
+    for node in toposort(roots, is_leaf):
+        if is_leaf(node) or node.kind == "copy":
+            continue
+        target = target_of(node.device)
+        if isinstance(node.dtype, ImageDType):
+            check_image(node.device, node.dtype, target.images)
+        for dtype in (node.dtype, *(source.dtype for source in node.src)):
+            if dtype in target.native.lacking:
+                error = Unsupported(
+                    f"{node.device} has no {dtype.name}, on which {node.kind} would be computed;"
+                    " give it float32 (.cast('float32') on another device first) or compute this"
+                    " on another device, as in .to('CPU')"
+                )
+                name_origins(error, [node])
+                raise error
+
+
+def check_image(device: str, image: ImageDType, limits: ImageLimits | None) -> None:
+    """Raises Unsupported for an image that a device does not have."""
+    if limits is None:
+        raise Unsupported(
+            f"{device} has no images, and {image.name} is one; keep the value in float32 or float16"
+        )
+    if not limits.fits(image):
+        raise Unsupported(
+            f"{device} has images of at most {limits.height} x {limits.width} pixels, and"
+            f" {image.name} is larger; give it another height and width, or cut the value"
+        )
+
+
+class Lowered(NamedTuple):
+    """A kernel made ready for a target: the transformations, what they made of it, and its code."""
+
+    opts: list[Opt]
+    scheduled: K.Kernel
+    program: LinearProgram
+
+
+def lower_kernel(kernel: K.Kernel, target: Target) -> Lowered:
+    """A kernel as linear IR that `target` can render; verified on the way where VERIFY is set."""
+    scheduled, opts = schedule(kernel, target, optimize=not config.NOOPT)
+    log.debug("%s: %s", kernel.name, opts)
+    program = linearize(scheduled, target)
+    if config.VERIFY:
+        from gpu.compiler.ir.kernel_verify import verify_kernel
+        from gpu.compiler.ir.linear_verify import verify_linear
+
+        verify_kernel(kernel)
+        verify_kernel(scheduled)
+        verify_linear(program)
+    return Lowered(opts, scheduled, program)
