@@ -70,6 +70,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="comma list of devices, written as for DEV=, instead of those that tests know; one "
         "that cannot be opened fails its tests (-p MODULE registers one outside the package)",
     )
+    parser.addoption(
+        "--compile-for",
+        default="x86-64-v4,sapphirerapids",
+        metavar="LIST",
+        help="comma list of CPUs for which some of what tests compute on the CPU is compiled too",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -136,6 +142,16 @@ def _no_gpu_of_the_machine() -> Iterator[None]:
         patch.setattr(
             default, "_machines_own", lambda: default.Choice("CPU", "tests look for none")
         )
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _compiled_elsewhere(request: pytest.FixtureRequest) -> Iterator[None]:
+    """See `elsewhere`; nothing where the compiler is missing."""
+    from elsewhere import compiled_elsewhere
+
+    asked = [name for name in request.config.getoption("--compile-for").split(",") if name]
+    with compiled_elsewhere([] if REQUIREMENTS["llvmlite"]() else asked):
         yield
 
 

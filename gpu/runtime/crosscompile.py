@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from gpu.compiler.ir.graph import Node
 from gpu.compiler.toolchain.base import Compiler
 from gpu.runtime.compile import Kernels
-from gpu.runtime.device import Toolchain
+from gpu.runtime.device import Renderer, Toolchain
 from gpu.runtime.execute import is_computed, is_spread, on_devices, without_reshapes
 from gpu.runtime.pipeline import plan_graph
 
@@ -42,11 +42,18 @@ def cross_compile(roots: Sequence[Node], toolchain: Toolchain) -> list[CompiledK
     bases = dict.fromkeys(map(without_reshapes, roots))
     wanted = [base for base in bases if base.size and not is_computed(base)]
     renderer, compiler = toolchain
-    plan = plan_graph(wanted, is_computed, lambda name: renderer.target).plan
+    sources = render(wanted, is_computed, renderer)
+    libs = compiler.compile_many_cached(sources)
+    return [CompiledKernel(*made, compiler) for made in zip(sources, libs, strict=True)]
+
+
+def render(
+    roots: Sequence[Node], is_leaf: Callable[[Node], bool], renderer: Renderer
+) -> list[str]:
+    """The source of each kernel that computes `roots`, none of which is a leaf, each once."""
+    plan = plan_graph(roots, is_leaf, lambda name: renderer.target).plan
     kernels = Kernels(plan, lambda name: renderer)
     for number, made in enumerate(plan.kernels):
         if made[0].kind != "copy":
             kernels.job(number)
-    sources = list(dict.fromkeys(job.source for job in kernels.jobs))
-    libs = compiler.compile_many_cached(sources)
-    return [CompiledKernel(*made, compiler) for made in zip(sources, libs, strict=True)]
+    return list(dict.fromkeys(job.source for job in kernels.jobs))

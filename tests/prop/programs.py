@@ -13,15 +13,18 @@ from gpu.compiler.ir import graph_build, optable
 from gpu.compiler.ir.graph import Node
 from gpu.core.dtype import ALL, DType, dtypes
 from prop.judge import largest, tiny
+from prop.sizes import near_lanes
 
 Array = npt.NDArray[Any]
 
 
 def random_shape(rng: np.random.Generator, max_size: int) -> tuple[int, ...]:
-    """Sizes of 0 to 4 dimensions: small and odd mostly, sometimes 1, seldom 0."""
+    """Sizes of 0 to 4 dimensions: small and odd, sometimes near a vector's lanes, seldom 0."""
     shape: list[int] = []
     for _ in range(int(rng.integers(0, 5))):
         size = int(rng.choice([0, 1, 2, 3, 4, 5, 7, 8, 16, 17], p=[0.02, 0.18, *[0.1] * 8]))
+        if rng.random() < 0.25:
+            size = near_lanes(rng, max_size)
         if math.prod(shape) * size <= max_size:
             shape.append(size)
     return tuple(shape)

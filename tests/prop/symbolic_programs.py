@@ -13,27 +13,41 @@ from gpu.compiler.ir.dims import bound, has_symbols, upper, upper_shape
 from gpu.compiler.ir.graph import Node
 from gpu.core.dtype import dtypes
 from gpu.tensor.variable import Var
+from prop.sizes import near_lanes
 
 Array = npt.NDArray[Any]
 
-VARS = (Var("p", 0, 13), Var("i", 1, 18), Var("m", 4, 24, multiple_of=4))
-MAX_SIZE = 1500
+MAX_SIZE = 3000
 _OPS = ("add", "sub", "mul", "max", "min", "xor")
 
 
-def random_values(rng: np.random.Generator) -> tuple[int, ...]:
-    """A value for each of `VARS`; bounds more often than others."""
+def variables(seed: int) -> tuple[Var, ...]:
+    """The variables of program `seed`; the bounds of half of them are near a vector's lanes."""
+    rng = np.random.default_rng([seed, 1])
+    most = [near_lanes(rng, 70) if rng.random() < 0.5 else usual for usual in (13, 18, 24)]
+    return (
+        Var("p", 0, most[0]),
+        Var("i", 1, most[1]),
+        Var("m", 4, most[2] // 4 * 4 + 4, multiple_of=4),
+    )
+
+
+def random_values(rng: np.random.Generator, seed: int) -> tuple[int, ...]:
+    """A value for each of the variables of program `seed`; bounds more often than others."""
     picked = []
-    for var in VARS:
+    for var in variables(seed):
         inside = int(rng.integers(var.lo, var.hi + 1)) // var.multiple_of * var.multiple_of
         picked.append([var.lo, var.hi, inside, inside][int(rng.integers(0, 4))])
     return tuple(picked)
 
 
 def symbolic_graph(seed: int, values: tuple[int, ...], depth: int = 12) -> list[Node]:
-    """The roots of program `seed`, with `VARS` bound to `values`; they change nothing else."""
-    maker = _Maker(np.random.default_rng(seed), values)
+    """The roots of program `seed`, its variables bound to `values`; these change nothing else."""
+    bound_to = zip(variables(seed), values, strict=True)
+    maker = _Maker(np.random.default_rng(seed), [var.bind(value) for var, value in bound_to])
     for _ in range(3):
+        maker.leaf()
+    while not maker.pool:  # all were too large
         maker.leaf()
     for _ in range(depth):
         maker.step()
@@ -65,9 +79,9 @@ def cut(memory: Array, shape: tuple[int, ...]) -> Array:
 class _Maker:
     """A growing pool of nodes. Choices are made by bounds, never by values."""
 
-    def __init__(self, rng: np.random.Generator, values: tuple[int, ...]):
+    def __init__(self, rng: np.random.Generator, sizes: list[Any]):
         self.rng = rng
-        self.sizes = [var.bind(value) for var, value in zip(VARS, values, strict=True)]
+        self.sizes = sizes
         self.pool: list[Node] = []
         self.buffers = 0
 
@@ -78,7 +92,8 @@ class _Maker:
     def symbolic(self) -> Any:
         """A symbolic size."""
         p, i, m = self.sizes
-        return [p, i, m, p + 1, i + 2, 3 * p, 20 - p, (i + 1) // 2, m // 2][self.below(9)]
+        halves = (i + 1) // 2, m // 2, i - i // 2, m - m // 3, (p + i) // 2
+        return [p, i, m, p + 1, i + 2, 3 * p, p.hi + 7 - p, *halves][self.below(12)]
 
     def any_size(self) -> Any:
         """A size; a small number as often as not."""

@@ -17,6 +17,7 @@ from gpu.compiler.ir.graph import Node
 from gpu.compiler.schedule.fusion import plan_fusion
 from gpu.core.dtype import DType, dtypes
 from prop.judge import check, expect
+from prop.sizes import near_lanes
 from prop.test_passes import STAGES, run_plan
 
 Array = np.ndarray[Any, Any]
@@ -37,6 +38,8 @@ class Case:
         return G.buffer(handle, shape, dtype, "CPU")
 
     def size(self, most: int) -> int:
+        if self.rng.random() < 0.4:
+            return near_lanes(self.rng, most)
         return int(self.rng.integers(1, most + 1))
 
 

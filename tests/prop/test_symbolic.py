@@ -90,10 +90,10 @@ def test_a_kernel_is_right_for_all_values(  # type: ignore[no-untyped-def]
 ) -> None:
     for seed in seeds:
         rng = np.random.default_rng(seed)
-        first = wanted_of(symbolic_graph(seed, random_values(rng)))
+        first = wanted_of(symbolic_graph(seed, random_values(rng, seed)))
         plan = plan_fusion(first, is_leaf)
         for _ in range(2):
-            roots = wanted_of(symbolic_graph(seed, random_values(rng)))
+            roots = wanted_of(symbolic_graph(seed, random_values(rng, seed)))
             number = {s.name: s.number for s in symbols_of(toposort(roots))}
             memory: dict[Node, Array] = {}
             for kernel_number, made in enumerate(plan.kernels):
@@ -114,7 +114,7 @@ def test_a_device_compiles_once_for_all_values(device: str, batch: int) -> None:
         rng = np.random.default_rng(seed)
         compiled = None
         for _ in range(3):
-            roots = wanted_of(symbolic_graph(seed, random_values(rng)))
+            roots = wanted_of(symbolic_graph(seed, random_values(rng, seed)))
             done = realize(on(device, roots))
             got = [cut(storage(node).copy_out(), node.shape) for node in done]
             for have, want in zip(got, interpret(roots, input_of), strict=True):
