@@ -47,9 +47,7 @@ def cross_compile(roots: Sequence[Node], toolchain: Toolchain) -> list[CompiledK
     return [CompiledKernel(*made, compiler) for made in zip(sources, libs, strict=True)]
 
 
-def render(
-    roots: Sequence[Node], is_leaf: Callable[[Node], bool], renderer: Renderer
-) -> list[str]:
+def render(roots: Sequence[Node], is_leaf: Callable[[Node], bool], renderer: Renderer) -> list[str]:
     """The source of each kernel that computes `roots`, none of which is a leaf, each once."""
     plan = plan_graph(roots, is_leaf, lambda name: renderer.target).plan
     kernels = Kernels(plan, lambda name: renderer)

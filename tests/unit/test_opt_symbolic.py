@@ -5,12 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir.index import Var, expr, loop_var
 from gpu.compiler.ir.kernel_interp import interpret_kernel
 from gpu.compiler.ir.kernel_text import parse_kernel, print_kernel
 from gpu.compiler.ir.kernel_verify import verify_kernel
+from gpu.compiler.ir.linear_interp import interpret_linear
+from gpu.compiler.ir.linear_verify import verify_linear
+from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.opts import Opt, Rfactor, Split, apply
+from gpu.compiler.opt.policy import schedule
 from gpu.compiler.opt.tree import loops
+from gpu.compiler.target import Target
 
 # a + b - (a + b) // 2 is 300 at most, which nobody finds out: intervals give 600, and so many
 # pairs of a and b are not tried.
@@ -57,3 +63,32 @@ def test_a_factor_that_no_value_reaches_leaves_the_rest_alone(opt: Opt) -> None:
 def test_a_loop_that_never_runs_is_kept_while_names_of_it_are_used() -> None:
     done = apply(parse_kernel(COPIED), [Split("i", 400, "peel"), Split("ii", 16, "exact")])
     assert loops(done.body).keys() == {"it"}
+
+
+PRODUCT = """kernel mm(out: f32[{out}] global, a: f32[960] global, b: f32[{b}] global; n 1..{n})
+  loop i serial 40
+    loop j serial n
+      alloc s: f32[] private
+      s[] = 0.0:f32
+      loop k serial 24
+        s[] add= mul(a[24*i + k], b[{n}*k + j])
+      out[{n}*i + j] = s[]
+"""
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_products_have_tiles_around_any_number_of_lanes(lanes: int) -> None:
+    target = Target("lanes", BLOCKS.native, "worker", 1, 4 * lanes, 32)
+    rng = np.random.default_rng(lanes)
+    for most in (lanes - 1, lanes, lanes + 1, 2 * lanes - 1, 2 * lanes, 2 * lanes + 1, 4 * lanes):
+        kernel = parse_kernel(PRODUCT.format(out=40 * most, b=24 * most, n=most))
+        done, opts = schedule(kernel, target)
+        verify_kernel(done)
+        program = linearize(done, target)
+        verify_linear(program)
+        assert opts or most < lanes
+        a, b = (rng.integers(-9, 9, size).astype(np.float32) for size in ((40, 24), (24, most)))
+        for n in (1, most):
+            out = np.zeros((40, most), np.float32)
+            interpret_linear(program, [x.reshape(-1) for x in (out, a, b)], [n])
+            np.testing.assert_array_equal(out, (a @ b) * (np.arange(most) < n))

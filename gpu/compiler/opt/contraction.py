@@ -214,7 +214,8 @@ def _vectors(v: Var, registers: int, lanes: int) -> int:
     A number nearby that divides `v` is better still.
     """
     square = math.isqrt(registers // lanes)
-    most = -(-v.extent // lanes)
+    # Vectors are written out: where it is not known how many there are, a tile is full of them.
+    most = -(-v.extent // lanes) if v.stop is None else v.extent // lanes
     if square <= TILE_VECTORS:
         return min(TILE_VECTORS, most)
     wanted = min(1 << (square.bit_length() - 1), most)
@@ -266,15 +267,15 @@ def _split_along(v: Var, tiles: _Tiles) -> tuple[list[Opt], _Levels]:
         both: list[Opt] = [Split(lines, tiles.vectors)]
         both += [Split(v.name, tiles.lanes)] if counted else []
         return both, _Levels(None, counted, f"{lines}i", f"{v.name}i" if counted else v.name)
-    name, extent = v.name, v.extent
+    name, extent, counted_at_launch = v.name, v.extent, v.stop is not None
     splits: list[Opt] = []
     names: list[str | None] = []
     for size in (_width(tiles), tiles.lanes * tiles.vectors, tiles.lanes):
-        if size < extent:
+        if size < extent or (size == extent and counted_at_launch):
             exact = divides(size, v) if name == v.name else extent % size == 0
             splits.append(Split(name, size, "exact" if exact else "mask"))
             names.append(f"{name}o")
-            name, extent = f"{name}i", size
+            name, extent, counted_at_launch = f"{name}i", size, False
         else:
             names.append(None)
     panel, tile_, vector = names
