@@ -13,9 +13,9 @@ from gpu.compiler.ir.kernel_verify import verify_kernel
 from gpu.compiler.ir.linear_interp import interpret_linear
 from gpu.compiler.ir.linear_verify import verify_linear
 from gpu.compiler.lower.linearize import linearize
-from gpu.compiler.opt.opts import Opt, Rfactor, Split, apply
+from gpu.compiler.opt.opts import Opt, Reorder, Rfactor, Split, apply
 from gpu.compiler.opt.policy import schedule
-from gpu.compiler.opt.tree import loops
+from gpu.compiler.opt.tree import IllegalOpt, loops
 from gpu.compiler.target import Target
 
 # a + b - (a + b) // 2 is 300 at most, which nobody finds out: intervals give 600, and so many
@@ -65,6 +65,11 @@ def test_a_loop_that_never_runs_is_kept_while_names_of_it_are_used() -> None:
     assert loops(done.body).keys() == {"it"}
 
 
+HALF_ROWS = """kernel rows(out: f32[400] global; a 1..31, b 0..13)
+  loop i serial 16
+    loop j serial (a + b) // 2
+      out[22*i + j] = 1.0:f32
+"""
 PRODUCT = """kernel mm(out: f32[{out}] global, a: f32[960] global, b: f32[{b}] global; n 1..{n})
   loop i serial 40
     loop j serial n
@@ -92,3 +97,13 @@ def test_products_have_tiles_around_any_number_of_lanes(lanes: int) -> None:
             out = np.zeros((40, most), np.float32)
             interpret_linear(program, [x.reshape(-1) for x in (out, a, b)], [n])
             np.testing.assert_array_equal(out, (a @ b) * (np.arange(most) < n))
+
+
+def test_a_masked_round_of_half_a_size_keeps_rows_apart() -> None:
+    """The mask says 2 j <= a + b - 2, and rows have (a + b) // 2 elements at most."""
+    kernel = parse_kernel(HALF_ROWS)
+    split = apply(kernel, [Split("j", 16, "mask"), Reorder(("jo", "i", "ji"))])
+    verify_kernel(split)
+    with pytest.raises(IllegalOpt, match="depend on each other"):
+        wide = parse_kernel(HALF_ROWS.replace("(a + b) // 2", "(a + b) // 2 + 1"))
+        apply(wide, [Split("j", 16, "mask"), Reorder(("jo", "i", "ji"))])

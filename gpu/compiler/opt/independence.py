@@ -94,7 +94,17 @@ def _modulo(e: Expr, g: int) -> Expr:
 
 
 def _bounds(e: Expr, mask: Mask) -> tuple[int, int]:
-    """Bounds of `e` where `mask` holds: a constraint c >= 0 gives e - c <= e <= e + c."""
-    lo = max([e.lo, *((e - c).lo for c in mask.constraints)])
-    hi = min([e.hi, *((e + c).hi for c in mask.constraints)])
+    """Bounds of `e` where `mask` holds: c >= 0 gives k e - c <= k e <= k e + c for any k > 0."""
+    lo, hi = e.lo, e.hi
+    for c in mask.constraints:
+        for k in {1, *_ratios(c, e)}:
+            lo = max(lo, -((c - e * k).hi // k))
+            hi = min(hi, (e * k + c).hi // k)
     return lo, hi
+
+
+def _ratios(c: Expr, e: Expr) -> Iterator[int]:
+    """How many times `e` can go into `c`, by the variables of both."""
+    for var in e.vars & c.vars:
+        if (own := abs(e.coeff(var))) and (ratio := abs(c.coeff(var)) // own):
+            yield ratio
