@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
+from gpu.compiler.opt.lanes import lanes_of, widest
 from gpu.compiler.opt.opts import Bind, Opt, Sink, Split
 from gpu.compiler.opt.shape import Leaf, leaves, outer_nest, sum_of_products
 from gpu.compiler.opt.tree import allocated, values_of
-from gpu.compiler.opt.vectorize import lanes_of
 from gpu.compiler.target import Target
 
 # Bytes of an operand from which it does not stay in a core's own cache.
@@ -48,13 +48,13 @@ def match(kernel: K.Kernel, target: Target) -> Columns | None:
         return None
     if not any(_is_far(leaf, var, around) for leaf in inside):
         return None
-    lanes = lanes_of(target, [leaf.update for leaf in inside])
-    widest = max(leaf.update.value.dtype.itemsize for leaf in inside)
+    nbytes = widest(leaf.update for leaf in inside)
+    lanes = lanes_of(target, nbytes)
     panels = -(-target.workers // math.prod(v.extent for v in around - {var}))
-    most = min(WAITING_BYTES // widest, var.extent // panels) // lanes
+    most = min(WAITING_BYTES // nbytes, var.extent // panels) // lanes
     if lanes == 1 or most < VECTORS:
         return None
-    if most * lanes * widest < STRETCH_BYTES and sum_of_products(kernel) is not None:
+    if most * lanes * nbytes < STRETCH_BYTES and sum_of_products(kernel) is not None:
         return None  # there are tiles for these that use each stretch as well
     # A number of vectors that leaves no rest, or else one that is easily written out.
     exact = [n for n in range(most, most // 4, -1) if var.extent % (n * lanes) == 0]

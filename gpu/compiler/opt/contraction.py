@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var, divides, expr, iterations
 from gpu.compiler.lower.quads import WORD
+from gpu.compiler.opt.lanes import fitting, lanes_of
 from gpu.compiler.opt.opts import Bind, Opt, Reorder, Split, Stage
 from gpu.compiler.opt.shape import SumOfProducts, leaves, sum_of_products
 from gpu.compiler.opt.tree import loads_of
@@ -176,10 +177,15 @@ def _width(tiles: _Tiles) -> int:
     return tiles.lanes * tiles.vectors * tiles.group
 
 
+def lanes_along(c: Contraction, target: Target) -> int:
+    """Lanes of a tile; there is none where `v` is shorter."""
+    return fitting(lanes_of(target, c.along.dtype.itemsize), c.v.extent)
+
+
 def _choose(c: Contraction, target: Target) -> _Tiles | None:
     work = math.prod(var.extent for var in (*c.outer, c.v, *c.reduction))
     work *= c.u.extent if c.u else 1
-    lanes = target.vector_bytes // max(c.along.dtype.itemsize, 4)
+    lanes = lanes_along(c, target)
     if lanes < 2 or c.v.extent < lanes or work < SMALL:
         return None
     apart = any(load.attr[1][0].coeff(c.v) != 1 for load in loads_of(c.along))

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var, divides
+from gpu.compiler.opt.lanes import fitting, lanes_of
 from gpu.compiler.opt.opts import Bind, Opt, Reorder, Rfactor, Split
 from gpu.compiler.opt.shape import scattered, sum_of_products
 from gpu.compiler.opt.tree import loads_of
@@ -48,18 +49,14 @@ def match(kernel: K.Kernel, target: Target) -> Dots | None:
     if found is None:
         return None
     along, product = found.reduction[-1], found.update.value
-    if along.extent < _lanes_of(target, product) or scattered(found.update, along):
+    lanes = fitting(lanes_of(target, product.dtype.itemsize), along.extent)
+    if along.extent < lanes or scattered(found.update, along):
         return None
-    return _tile(found.independent, product, along, target)
-
-
-def _lanes_of(target: Target, value: K.Value) -> int:
-    """Lanes of a vector of the products."""
-    return max(target.vector_bytes // max(value.dtype.itemsize, 4), 1)
+    return _tile(found.independent, product, along, lanes, target.registers)
 
 
 def _tile(
-    independent: tuple[Var, ...], product: K.Value, along: Var, target: Target
+    independent: tuple[Var, ...], product: K.Value, along: Var, lanes: int, registers: int
 ) -> Dots | None:
     a, b = product.args
     only_a = [v for v in independent if v in a.vars and v not in b.vars]
@@ -76,15 +73,15 @@ def _tile(
         narrow = min(only_b, key=lambda v: v.extent)
         inner = _divisor(narrow, 4)
         second = narrow, inner
-        steps = _divisor(first, (target.registers - inner - 1) // inner)
+        steps = _divisor(first, (registers - inner - 1) // inner)
     else:
-        steps = _divisor(first, target.registers // 4)
+        steps = _divisor(first, registers // 4)
     tiled = {first} | ({second[0]} if second else set())
     shortest = min(_step(product, v) for v in tiled)
     others = [v for v in independent if v not in tiled]
     near = tuple(v for v in others if _step(product, v) < shortest)
     outer = tuple(v for v in others if v not in near)
-    return Dots(outer, near, (first, steps), second, along, _lanes_of(target, product))
+    return Dots(outer, near, (first, steps), second, along, lanes)
 
 
 def _step(product: K.Value, var: Var) -> int:

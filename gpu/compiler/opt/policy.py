@@ -102,11 +102,16 @@ def _lanes(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     if reduced is not None:
         yield from columns.tile(reduced)
         return
-    product = contraction.match(kernel, symbolic=True)
-    tiles = list(contraction.tile(product, target)) if product else []
-    if not tiles and (sums := dots.match(kernel, target)) is not None:
-        tiles = list(dots.tile(sums))
-    yield from tiles or vectorize(kernel, target)
+    yield from _tiles(kernel, target) or vectorize(kernel, target)
+
+
+def _tiles(kernel: K.Kernel, target: Target) -> list[Opt]:
+    """Tiles of a sum of products: lanes along the output, unless there are more along the sum."""
+    product, sums = contraction.match(kernel, symbolic=True), dots.match(kernel, target)
+    tiles: list[Opt] = []
+    if product and (sums is None or sums.lanes <= contraction.lanes_along(product, target)):
+        tiles = list(contraction.tile(product, target))
+    return tiles or (list(dots.tile(sums)) if sums else [])
 
 
 def _whole_tiles(kernel: K.Kernel, target: Target) -> list[Opt]:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
 from gpu.compiler.lower.streams import LINE_BYTES, streamed_outputs
+from gpu.compiler.opt.lanes import FEWEST, fitting
 from gpu.compiler.opt.opts import Ahead, Bind, Opt, Reorder, Split, Stage, apply
 from gpu.compiler.opt.shape import last_index, leaves, transposition
 from gpu.compiler.opt.tree import IllegalOpt, loads_of
@@ -40,28 +41,31 @@ class Transposition(NamedTuple):
         others: names of the loops beside the two.
         read, write: variables of the loops that walk along what is read and what is written.
         update: the only one.
+        lanes: rows and columns of a square.
     """
 
     others: tuple[str, ...]
     read: Var
     write: Var
     update: K.Update
+    lanes: int
 
 
 def match(kernel: K.Kernel, lanes: int) -> Transposition | None:
-    """The kernel as a transposition of squares of `lanes` by `lanes`, or None."""
-    found = transposition(kernel, lanes)
+    """The kernel as a transposition of squares, of `lanes` by `lanes` if these fit, or None."""
+    found = transposition(kernel, min(lanes, FEWEST))
     if found is None:
         return None
     others, reads, writes = found
     (leaf,) = leaves(reads)
-    return Transposition(
-        tuple(loop.var.name for loop in others), reads.var, writes.var, leaf.update
-    )
+    names = tuple(loop.var.name for loop in others)
+    lanes = fitting(lanes, min(reads.var.extent, writes.var.extent))
+    return Transposition(names, reads.var, writes.var, leaf.update, lanes)
 
 
-def turn(kernel: K.Kernel, found: Transposition, lanes: int, target: Target) -> list[Opt]:
+def turn(kernel: K.Kernel, found: Transposition, target: Target) -> list[Opt]:
     """Tiles where workers have memory and that is a gain, else squares alone."""
+    lanes = found.lanes
     out, workers = found.update.buf, target.parallel == "worker"
     far = lanes > FEW_ROWS and _is_far_apart(found)
     if workers and far and out in streamed_outputs(kernel, {out}):

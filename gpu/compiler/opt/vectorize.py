@@ -9,6 +9,7 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import divides
 from gpu.compiler.opt import transpose
 from gpu.compiler.opt.independence import is_independent
+from gpu.compiler.opt.lanes import fitting, lanes_of, widest
 from gpu.compiler.opt.opts import Bind, Opt, Rfactor, Split
 from gpu.compiler.opt.shape import (
     Leaf,
@@ -22,12 +23,8 @@ from gpu.compiler.target import Target
 PARTIALS: Final = 8
 # Vectors an elementwise loop writes per round.
 ROUND: Final = 2
-
-
-def lanes_of(target: Target, updates: list[K.Update]) -> int:
-    """Lanes of a vector of the widest element among `updates`; wide ones take two registers."""
-    widest = max(max(u.value.dtype.itemsize, u.buf.dtype.itemsize) for u in updates)
-    return max(target.vector_bytes // min(max(widest, 4), 8), 1)
+# Vectors of a loop from which what is left over matters little, whatever it costs.
+MOST_ROUNDS: Final = 8
 
 
 def vectorize(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
@@ -35,26 +32,28 @@ def vectorize(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     found = [leaf for leaf in leaves(kernel.body) if leaf.loops]
     if not found:
         return
-    lanes = lanes_of(target, [leaf.update for leaf in found])
+    lanes = lanes_of(target, widest(leaf.update for leaf in found))
     if lanes == 1:
         return
     square = transpose.match(kernel, lanes)
     if square is not None:
-        yield from transpose.turn(kernel, square, lanes, target)
+        yield from transpose.turn(kernel, square, target)
         return
     outer = _best_outer(kernel, found, lanes)
     inner = list(_innermost(found))
     inner_cost = sum(scattered(leaf.update, loop.var) for loop, leaf in inner)
     if outer is not None and (not inner or outer[1] <= inner_cost):
-        yield from _split_lanes(outer[0], lanes, outer[2], _tail(target))
+        fit = fitting(lanes, outer[0].var.extent)
+        yield from _split_lanes(outer[0], fit, outer[2], _tail(target))
         return
     for loop, leaf in inner:
-        if loop.var.extent < lanes or scattered(leaf.update, loop.var) > 1:
+        fit = fitting(lanes, loop.var.extent)
+        if loop.var.extent < fit or scattered(leaf.update, loop.var) > 1:
             continue
         if is_independent(loop):
-            yield from _split_lanes(loop, lanes, True, _tail(target))
+            yield from _split_lanes(loop, fit, True, _tail(target))
         elif _is_reduction(loop, leaf):
-            yield from _reduce_in_lanes(loop, lanes)
+            yield from _reduce_in_lanes(loop, fit)
 
 
 def _best_outer(kernel: K.Kernel, found: list[Leaf], lanes: int) -> tuple[K.Loop, int, bool] | None:
@@ -62,7 +61,7 @@ def _best_outer(kernel: K.Kernel, found: list[Leaf], lanes: int) -> tuple[K.Loop
     nest = outer_nest(kernel.body)
     best: tuple[K.Loop, int, bool] | None = None
     for loop in reversed(nest):
-        if loop.var.extent < lanes or _holds_memory(loop):
+        if loop.var.extent < fitting(lanes, loop.var.extent) or _holds_memory(loop):
             continue
         cost = sum(scattered(leaf.update, loop.var) for leaf in found)
         innermost = all(leaf.loops[-1].var is loop.var for leaf in found)
@@ -120,6 +119,19 @@ def _split_lanes(loop: K.Loop, lanes: int, innermost: bool, tail: str) -> Iterat
         return
     yield Split(name, lanes, tail)
     yield Bind(f"{name}i", "vector")
+    if tail == "peel" and loop.var.stop is None and extent < lanes * MOST_ROUNDS:
+        yield from _rest(f"{name}t", extent % lanes, lanes)
+
+
+def _rest(name: str, extent: int, lanes: int) -> Iterator[Opt]:
+    """What is left of a short loop, in a vector of half as many lanes, then of half of those."""
+    fit = fitting(lanes, extent)
+    if extent == fit:
+        yield Bind(name, "vector")
+    elif extent > fit:
+        yield Split(name, fit, "peel")
+        yield Bind(f"{name}i", "vector")
+        yield from _rest(f"{name}t", extent - fit, fit)
 
 
 def _reduce_in_lanes(loop: K.Loop, lanes: int) -> Iterator[Opt]:
