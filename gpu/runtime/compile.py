@@ -17,6 +17,7 @@ from gpu.compiler.schedule.build import BuiltKernel, build_kernel
 from gpu.compiler.schedule.fusion import plan_fusion
 from gpu.compiler.schedule.images import read_as_images
 from gpu.compiler.schedule.inplace import find_stores
+from gpu.compiler.schedule.narrow import narrow_sums
 from gpu.compiler.schedule.plan import At, Plan
 from gpu.compiler.schedule.split import split_reductions
 from gpu.compiler.target import ImageLimits, Target
@@ -110,7 +111,7 @@ def _planned(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> _Planned
     def in_memory(node: Node) -> bool:
         return is_leaf(node) or node in views
 
-    roots = split_reductions(roots, in_memory, _target_of)
+    roots = narrow_sums(split_reductions(roots, in_memory, _target_of), in_memory)
     # Memory that is also read as an image stays as it is: nobody knows when it is read last.
     viewed = set(views.values())
     stores = find_stores(roots, in_memory)

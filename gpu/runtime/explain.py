@@ -13,6 +13,7 @@ from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.policy import schedule
 from gpu.compiler.schedule.build import build_kernel
 from gpu.compiler.schedule.fusion import plan_fusion
+from gpu.compiler.schedule.narrow import narrow_sums
 from gpu.compiler.schedule.plan import At, Plan
 from gpu.compiler.schedule.split import split_reductions
 from gpu.runtime.device import Renderer
@@ -33,6 +34,7 @@ def explain(
     All devices of the graph are taken to be like the one that `renderer` prints for.
     """
     roots = split_reductions(roots, is_leaf, lambda name: renderer.target)
+    roots = narrow_sums(roots, is_leaf)
     plan = plan_fusion(roots, is_leaf)
     stages = [Stage("graph", print_graph(roots)), Stage("plan", print_plan(roots, plan))]
     for number, made in enumerate(plan.kernels):
