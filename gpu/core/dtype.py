@@ -17,7 +17,7 @@ fp8 with bfloat16 or wider            the other dtype
 a Python scalar with an array         the array's dtype if the scalar's kind fits it; a Python
                                       float with an integer or bool array gives float32 (the
                                       default float), a Python int with a bool array gives int32
-                                      (the default int)
+                                      (the default int), int64 or uint64, the first that holds it
 an image with anything                as float32, an image with itself too
 ====================================  ==========================================================
 
@@ -357,5 +357,13 @@ def _promote_floats(a: DType, b: DType) -> DType:
 
 
 def accumulator(dtype: DType) -> DType:
-    """The dtype sums of `dtype` are formed in: float32 for narrower floats, else itself."""
+    """The dtype means and products are summed in: float32 for narrower floats, else itself."""
     return dtypes.float32 if dtype.is_float and dtype.bits < 32 else dtype.element
+
+
+def total_dtype(dtype: DType) -> DType:
+    """The dtype of sums and products of many elements.
+
+    int64 for bools and integers, as in torch; for uint64, as in numpy, and for floats their own.
+    """
+    return dtype.element if dtype.is_float or dtype is dtypes.uint64 else dtypes.int64

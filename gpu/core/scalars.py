@@ -1,7 +1,8 @@
-"""Python's numbers beside tensors: which dtype they take, and whether they fit it."""
+"""Python's numbers beside tensors: which dtype they take, whether they fit it, how they compare."""
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from gpu.core.dtype import KIND_ORDER, DType, PyScalar, dtypes
@@ -19,31 +20,69 @@ def promote_scalar(array: DType, value: PyScalar) -> DType:
     if kind <= KIND_ORDER[array.kind]:
         found = array.element
     else:
-        found = dtypes.default_int if kind == 1 else dtypes.default_float
-    if kind == 1 and not dtypes.int64.min <= value <= dtypes.int64.max:
-        check_fits(value, found)
+        found = dtypes.of(value)
+    check_fits(value, found)
     return found
 
 
 def check_fits(value: PyScalar, dtype: DType) -> None:
-    """Raises NumberOverflow for a whole number that is too large to become a `dtype`.
+    """Raises NumberOverflow for a number that `dtype` cannot hold, even rounded.
 
-    Narrow integers take what 64 bits hold and wrap, as a cast does; what 64 bits do not hold, or a
-    float, is a mistake.
+    Integers take what truncates to one of theirs. Floats take any float, of which the largest
+    become infinity, and whole numbers that are no larger than those. Bools take everything.
     """
-    if not isinstance(value, int):
-        return
-    bits = value.bit_length()
-    shown = f"an int of {bits} bits" if bits > _MOST_BITS_SHOWN else str(value)
-    if dtype.is_float:
+    if dtype.is_int:
+        known = isinstance(value, int) or math.isfinite(value)
+        if not (known and dtype.min <= math.trunc(value) <= dtype.max):
+            raise NumberOverflow(_does_not_fit(value, dtype))
+    elif dtype.is_float and isinstance(value, int):
         try:
             float(value)
         except OverflowError as error:
-            raise NumberOverflow(f"{shown} is larger than any float") from error
-    elif dtype.is_int:
-        most = dtypes.uint64.max if dtype is dtypes.uint64 else dtypes.int64.max
-        if not dtypes.int64.min <= value <= most:
-            raise NumberOverflow(
-                f"{shown} does not fit 64 bits, so no {dtype.name} can be made of it; write it as a"
-                " float, or give a dtype of floats"
-            )
+            raise NumberOverflow(f"{_shown(value)} is larger than any float") from error
+
+
+def _does_not_fit(value: PyScalar, dtype: DType) -> str:
+    if isinstance(value, float):
+        return f"{value} does not fit {dtype.name}; clamp it, or take a dtype of floats"
+    if not dtypes.int64.min <= value <= dtypes.uint64.max:
+        return (
+            f"{_shown(value)} does not fit 64 bits, so no {dtype.name} can be made of it; write it "
+            "as a float, or give a dtype of floats"
+        )
+    wider = dtypes.of(value).name
+    return (
+        f"{value} does not fit {dtype.name}, which holds {dtype.min} to {dtype.max}; cast the "
+        f"tensor to {wider} first, or give {wider} as the dtype"
+    )
+
+
+def _shown(value: int) -> str:
+    bits = value.bit_length()
+    return f"an int of {bits} bits" if bits > _MOST_BITS_SHOWN else str(value)
+
+
+def compared(op: str, dtype: DType, value: PyScalar) -> tuple[str, int] | bool:
+    """How integers or bools x of `dtype` compare with any number, as the numbers that they are.
+
+    Args:
+        op: one of lt, le, eq, ne, gt and ge, for `x op value`.
+        dtype: of x.
+        value: infinities and NaN included.
+
+    Returns:
+        An operation and an integer that `dtype` holds with which it gives the same for every x; or
+        what it gives, where that is the same for all.
+    """
+    if isinstance(value, float) and math.isnan(value):
+        return op == "ne"
+    if value > dtype.max:
+        return op in ("lt", "le", "ne")
+    if value < dtype.min:
+        return op in ("gt", "ge", "ne")
+    whole = math.floor(value)
+    if whole == value:
+        return op, whole
+    if op in ("eq", "ne"):
+        return op == "ne"
+    return "le" if op in ("lt", "le") else "gt", whole

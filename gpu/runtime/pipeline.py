@@ -19,6 +19,7 @@ from gpu.compiler.opt.policy import schedule
 from gpu.compiler.schedule.fusion import plan_fusion
 from gpu.compiler.schedule.images import read_as_images
 from gpu.compiler.schedule.inplace import find_stores
+from gpu.compiler.schedule.narrow import narrow_sums
 from gpu.compiler.schedule.plan import Plan
 from gpu.compiler.schedule.split import split_reductions
 from gpu.compiler.target import ImageLimits, Target
@@ -65,7 +66,7 @@ def plan_graph(
     def in_memory(node: Node) -> bool:
         return is_leaf(node) or node in views
 
-    roots = split_reductions(roots, in_memory, target_of)
+    roots = narrow_sums(split_reductions(roots, in_memory, target_of), in_memory)
     # Memory that is also read as an image stays as it is: nobody knows when it is read last.
     viewed = set(views.values())
     stores = find_stores(roots, in_memory)

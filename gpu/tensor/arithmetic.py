@@ -11,6 +11,7 @@ from typing import Final, Self
 from gpu.compiler.ir import graph_build as G
 from gpu.core.dtype import dtypes, promote
 from gpu.core.errors import InvalidValue
+from gpu.core.scalars import check_fits
 from gpu.tensor.arguments import Operand, choice
 from gpu.tensor.comparison import Comparison
 
@@ -168,6 +169,7 @@ class Arithmetic(Comparison):
 
         Raises:
             InvalidValue: an integer tensor to a negative Python int.
+            NumberOverflow: an integer tensor to one that its dtype does not hold.
         """
         if not reverse and isinstance(x, int | float) and not isinstance(x, bool):
             simple = self._constant_power(x)
@@ -186,6 +188,7 @@ class Arithmetic(Comparison):
                     f"a tensor of {self.dtype.name} to the power {power} is not an integer; "
                     "cast it to a float first"
                 )
+            check_fits(power, self.dtype)
             return self._product(power)
         base = self._as_float()
         if power in (0.5, -0.5):

@@ -318,15 +318,19 @@ def _as_array(data: object, dtype: DType | None) -> npt.NDArray[Any]:
         array = np.array(data)
     except ValueError as error:
         raise ShapeError(f"the nested lists have no common shape: {error}") from error
-    if array.dtype == object:
-        return _large_numbers(array, dtype)
+    kind = array.dtype.kind
+    # numpy makes floats of whole numbers that no integer of its own holds together.
+    if kind == "O" or (kind == "f" and array.size and np.abs(array).max() >= 2.0**63):
+        return _large_numbers(np.array(data, object), dtype)
     if array.size == 0 and dtype is None:
         return array.astype(np.float32)
-    if array.dtype.kind == "f":
-        if dtype is not None and dtype.is_int:
-            return _whole_numbers(array, dtype)
+    if dtype is not None and dtype.is_int and array.size:
+        for extreme in (array.min(), array.max()):
+            check_fits(extreme.item(), dtype)
+        return array.astype(dtype.np)
+    if kind == "f":
         return array.astype((dtype or dtypes.default_float).np)
-    if array.dtype.kind == "i":
+    if kind == "i":
         low, high = dtypes.int32.min, dtypes.int32.max
         fits = low <= int(array.min()) and int(array.max()) <= high
         return array.astype(np.int32) if fits else array
@@ -334,14 +338,20 @@ def _as_array(data: object, dtype: DType | None) -> npt.NDArray[Any]:
 
 
 def _large_numbers(array: npt.NDArray[Any], dtype: DType | None) -> npt.NDArray[Any]:
-    """Numbers of which some are integers that 64 bits do not hold, as floats or bools."""
-    numbers = array.ravel().tolist()
+    """Numbers of which some are integers that int64 may not hold."""
+    numbers = [n.item() if isinstance(n, np.generic) else n for n in array.ravel().tolist()]
     if not all(isinstance(number, _PYTHON_SCALARS) for number in numbers):
         raise InvalidType("the nested lists hold something that is not a number")
-    with_floats = any(isinstance(number, float) for number in numbers)
-    target = dtype or (dtypes.default_float if with_floats else dtypes.int64)
+    if dtype is not None:
+        target = dtype
+    elif any(isinstance(number, float) for number in numbers):
+        target = dtypes.default_float
+    else:
+        target = dtypes.of(max(numbers)) if min(numbers) >= 0 else dtypes.int64
     for number in numbers:
         check_fits(number, target)
+    if target.is_int:
+        return np.array([int(number) for number in numbers], target.np).reshape(array.shape)
     # No float of another library's takes Python's integers.
     return array.astype(bool if target is dtypes.bool else np.float64).astype(target.np)
 
@@ -354,13 +364,3 @@ def _node_of_array(array: npt.NDArray[Any], device: Place) -> Node:
         return G.const(0, array.shape, dtype, device)
     handle = Buffer(device, array.size, dtype).copy_in(array)
     return G.buffer(handle, array.shape, dtype, device)
-
-
-def _whole_numbers(array: npt.NDArray[Any], dtype: DType) -> npt.NDArray[Any]:
-    """Floats as integers, as `cast` makes them: truncated, at most the largest, 0 of NaN."""
-    with np.errstate(invalid="ignore"):
-        found = array.astype(dtype.np)
-    found[array >= dtype.max] = dtype.max
-    found[array <= dtype.min] = dtype.min
-    found[np.isnan(array)] = 0
-    return found

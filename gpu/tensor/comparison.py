@@ -3,44 +3,98 @@
 from __future__ import annotations
 
 import math
-from typing import Self
+from typing import Final, Self
 
 from gpu.compiler.ir import graph_build as G
-from gpu.core.dtype import dtypes, promote
+from gpu.compiler.ir.optable import rounded
+from gpu.core.dtype import PyScalar, dtypes, promote
 from gpu.core.errors import DTypeError, InvalidValue
+from gpu.core.scalars import compared
 from gpu.tensor.arguments import Operand
 from gpu.tensor.base import TensorBase, broadcast_shape, node_of, repeated
 from gpu.tensor.operands import Operands
 
+_NUMBERS: Final = (bool, int, float)
+# Comparisons that the op table has with its operands swapped.
+_SWAPPED: Final = {"gt": ("lt", True), "ge": ("le", True)}
+
 
 class Comparison(Operands):
-    """Results are bool tensors unless said otherwise; operands broadcast and are promoted."""
+    """Results are bool tensors unless said otherwise; operands broadcast and are promoted.
+
+    Integers compare with each other and with Python's numbers as the numbers that they are,
+    whatever fits whose dtype. Beside floats a number counts as rounded to their dtype, and so do
+    integers.
+    """
 
     __slots__ = ()
 
     def eq(self, x: Operand) -> Self:
         """self == x, element by element."""
-        return self._binary("eq", x)
+        return self._compare("eq", x)
 
     def ne(self, x: Operand) -> Self:
         """self != x; true where either is NaN."""
-        return self._binary("ne", x)
+        return self._compare("ne", x)
 
     def lt(self, x: Operand) -> Self:
         """self < x."""
-        return self._binary("lt", x)
+        return self._compare("lt", x)
 
     def le(self, x: Operand) -> Self:
         """self <= x."""
-        return self._binary("le", x)
+        return self._compare("le", x)
 
     def gt(self, x: Operand) -> Self:
         """self > x."""
-        return self._binary("lt", x, reverse=True)
+        return self._compare("gt", x)
 
     def ge(self, x: Operand) -> Self:
         """self >= x."""
-        return self._binary("le", x, reverse=True)
+        return self._compare("ge", x)
+
+    def _compare(self, op: str, x: Operand) -> Self:
+        if not isinstance(x, _NUMBERS):
+            other = self._lift(x)
+            if {self.dtype.kind, other.dtype.kind} == {"int", "uint"}:
+                return self._compare_signs(op, other)
+            return self._ordered(op, other)
+        if self.dtype.is_float:
+            return self._compare_float(op, x)
+        found = compared(op, self.dtype, x)
+        if isinstance(found, bool):
+            return self._wrap(G.const(found, self.shape, dtypes.bool, self.device))
+        return self._ordered(found[0], bool(found[1]) if self.dtype is dtypes.bool else found[1])
+
+    def _ordered(self, op: str, x: Operand) -> Self:
+        """A comparison in the promoted dtype."""
+        row, reverse = _SWAPPED.get(op, (op, False))
+        return self._binary(row, x, reverse)
+
+    def _compare_float(self, op: str, x: PyScalar) -> Self:
+        """Floats with a number, rounded to their dtype."""
+        if math.isfinite(rounded(_as_float(x), self.dtype.element)):
+            return self._ordered(op, x)
+        # float32 holds every narrower float and, unlike fp8e4m3, an infinity to compare with.
+        wide = self.cast(promote(self.dtype, dtypes.float32))
+        if isinstance(x, float) and not math.isfinite(x):
+            return wide._ordered(op, x)
+        # The number lies between the largest float and infinity.
+        if op in ("eq", "ne"):
+            return self._wrap(G.const(op == "ne", self.shape, dtypes.bool, self.device))
+        if x > 0:
+            return wide._ordered("lt" if op in ("lt", "le") else "ge", math.inf)
+        return wide._ordered("le" if op in ("lt", "le") else "gt", -math.inf)
+
+    def _compare_signs(self, op: str, other: Self) -> Self:
+        """Signed integers with unsigned ones, of which no integer may hold both."""
+        if promote(self.dtype, other.dtype).is_int:
+            return self._ordered(op, other)
+        below = self.dtype.is_signed
+        negative = (self if below else other).lt(0)
+        of_negative = op in (("lt", "le", "ne") if below else ("gt", "ge", "ne"))
+        unsigned = self.cast(dtypes.uint64)._ordered(op, other.cast(dtypes.uint64))
+        return negative.where(of_negative, unsigned)
 
     def isnan(self) -> Self:
         """Where self is NaN."""
@@ -81,15 +135,15 @@ class Comparison(Operands):
 
     def where(self, x: Operand, y: Operand) -> Self:
         """`x` where self is true, else `y`; self is taken as a bool."""
-        if not isinstance(x, TensorBase) and isinstance(y, TensorBase):
+        if isinstance(x, _NUMBERS) and isinstance(y, _NUMBERS):
+            a, b = node_of(x, self.device, None), node_of(y, self.device, None)
+        elif not isinstance(x, TensorBase) and isinstance(y, TensorBase):
             a, b = y._as_node(x), y._node
         else:
             chosen = x if isinstance(x, TensorBase) else TensorBase(x, self.device)
             a, b = chosen._node, chosen._as_node(y)
         self._as_node(self._wrap(a))  # which refuses a tensor of another device
         dtype = promote(a.dtype, b.dtype)
-        if not isinstance(x, TensorBase) and not isinstance(y, TensorBase):
-            a, b = node_of(x, self.device, dtype), node_of(y, self.device, dtype)
         shape = broadcast_shape(self.shape, a.shape, b.shape)
         condition = repeated(G.cast(self._node, dtypes.bool), shape)
         sides = [repeated(G.cast(side, dtype), shape) for side in (a, b)]
@@ -157,3 +211,11 @@ class Comparison(Operands):
     def rshift(self, x: Operand, reverse: bool = False) -> Self:
         """self >> x, keeping the sign; 0 or -1 where `x` is negative or not less than the width."""
         return self._binary("shr", x, reverse)
+
+
+def _as_float(x: PyScalar) -> float:
+    """The nearest float; infinity beyond them."""
+    try:
+        return float(x)
+    except OverflowError:
+        return math.inf if x > 0 else -math.inf

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from functools import reduce
 from typing import Any, Self
 
 from gpu.compiler.ir import graph_build as G
-from gpu.compiler.ir.dims import dimension, is_symbolic
+from gpu.compiler.ir.dims import dimension, is_symbolic, upper
 from gpu.compiler.ir.graph import Node, Shape
 from gpu.core.dtype import DType, PyScalar, dtypes, promote, to_dtype
 from gpu.core.errors import InvalidType, InvalidValue, ShapeError
@@ -116,8 +117,7 @@ class Creation(Operands):
         """start, start + step, ... before `stop`; 0, 1, ... before `start` if it is alone.
 
         int32 if all are ints (int64 where they do not fit), else float32; bound `Var`s count as
-        ints, and count in int32. Raises InvalidValue for a
-        step of 0.
+        ints. Raises InvalidValue for a step of 0, NumberOverflow where `dtype` does not hold all.
         """
         first, end = (0, start) if stop is None else (start, stop)
         if is_symbolic(first) or is_symbolic(end):
@@ -130,10 +130,12 @@ class Creation(Operands):
                 f"arange({first}, {end}, {step}): all must be finite, the step not 0"
             )
         count = max(0, math.ceil((end - first) / step))
-        natural = promote(promote(dtypes.of(first), dtypes.of(end)), dtypes.of(step))
+        natural = _holding(first, end, step)
         element = natural if dtype is None else to_dtype(dtype)
+        for value in (first, first + (count - 1) * step) if count else ():
+            check_fits(value, element)
         # Steps are counted in integers: floats run out of them.
-        exact = promote(natural, dtypes.int32)
+        exact = natural if natural.bits == 64 else promote(natural, dtypes.int32)
         index = cls._wrap(G.iota(count, _counter(count), Device.canonicalize(device)))
         return index.cast(exact)._binary("mul", step)._binary("add", first).cast(element)
 
@@ -187,6 +189,14 @@ def _or_float(dtype: Dtype | None) -> Dtype:
     return dtypes.default_float if dtype is None else dtype
 
 
+def _holding(*numbers: PyScalar) -> DType:
+    """The first of int32, int64, uint64 and float32 that numbers fit."""
+    kinds = set(map(dtypes.of, numbers))
+    if dtypes.uint64 in kinds and dtypes.default_float not in kinds:
+        return dtypes.uint64  # which does not promote to an integer with signed ones
+    return reduce(promote, kinds)
+
+
 def _symbolic_range(first: object, end: object, step: object, device: str) -> Node:
     """first, first + step, ... before `end`, where those two are made of bound variables."""
     start, stop = size_of(first, "start"), size_of(end, "stop")
@@ -194,7 +204,7 @@ def _symbolic_range(first: object, end: object, step: object, device: str) -> No
     if jump < 1 or start > stop:
         raise InvalidValue(f"arange({start}, {stop}, {jump}): symbolic ranges have to rise")
     count = dimension((stop - start + jump - 1) // jump)
-    index = G.iota(count, dtypes.int32, device)
+    index = G.iota(count, dtypes.of(upper(stop)), device)
     steps = G.expand(G.reshape(G.const(jump, (), index.dtype, device), (1,)), index.shape)
     offset = G.expand(G.reshape(G.index(start, index.dtype, device), (1,)), index.shape)
     return G.alu("add", G.alu("mul", index, steps), offset)

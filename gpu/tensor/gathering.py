@@ -149,7 +149,7 @@ class Gathering(Scanning):
         return there.where(flat._taken(places, 0), fill_value).cast(self.dtype)
 
     def nonzero(self, size: int | None = None, fill_value: PyScalar = 0) -> Self:
-        """The places of elements that are not 0, a row for each; of shape (count, ndim), int32.
+        """The places of elements that are not 0, a row for each; of shape (count, ndim), int64.
 
         With `size` that many rows, cut or filled up with `fill_value`; without it the tensor is
         computed at once and counted.
@@ -159,7 +159,7 @@ class Gathering(Scanning):
         below = [math.prod(sizes[axis + 1 :]) for axis in range(self.ndim)]
         steps, ends = (self._lift(np.array(n, places.dtype.np)) for n in (below, sizes))
         line = places._reshaped((places.numel(), 1))
-        columns = line.div(steps, rounding_mode="floor").mod(ends).cast(dtypes.int32)
+        columns = line.div(steps, rounding_mode="floor").mod(ends).cast(dtypes.int64)
         return there._reshaped((places.numel(), 1)).where(columns, fill_value)
 
     def _true_places(self, size: int | None) -> tuple[Self, Self]:

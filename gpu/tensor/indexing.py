@@ -14,6 +14,7 @@ from gpu.compiler.ir.graph import Node, Shape
 from gpu.compiler.ir.graph_node import place
 from gpu.core.dtype import DType, dtypes, promote
 from gpu.core.errors import DeviceMismatch, InvalidIndex, ShapeError
+from gpu.core.scalars import check_fits
 from gpu.tensor.arguments import Operand
 from gpu.tensor.base import TensorBase, broadcast_shape, broadcast_to, node_of
 from gpu.tensor.indices import Array, Pick, read_index
@@ -37,7 +38,8 @@ class Indexing(Movement):
     unless there is a value for each element it takes.
 
     Written values are converted to the dtype of the tensor without a word, floats to integers
-    included, as in torch; of several written to one element the last one stays.
+    included, as in torch, which like it refuses a Python number that the dtype does not hold; of
+    several written to one element the last one stays.
     """
 
     __slots__ = ()
@@ -100,7 +102,10 @@ class Indexing(Movement):
         return self
 
     def _value_node(self, value: Operand) -> Node:
-        """What is written, in the dtype of self."""
+        """What is written, in the dtype of self. Raises NumberOverflow for a number beyond it."""
+        if isinstance(value, bool | int | float):
+            check_fits(value, self.dtype)
+            return G.const(value, (), self.dtype.element, self.device)
         return G.cast(self._as_node(value), self.dtype.element)
 
     def _read_at(self, picks: Sequence[Pick]) -> Self:

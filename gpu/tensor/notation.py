@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Self, TypeVar
 
 from gpu.compiler.ir import graph_build as G
-from gpu.core.dtype import DType, promote, to_dtype
+from gpu.core.dtype import DType, promote, to_dtype, total_dtype
 from gpu.core.errors import InvalidType, ParseError, ShapeError
 from gpu.tensor.arguments import integer
 from gpu.tensor.base import broadcast_shape, broadcast_to
@@ -32,6 +32,7 @@ class Notation(Joining):
         ``einsum("bij,bjk->bik", a, b)`` is a batch of matrix products. A letter twice in one
         operand is its diagonal; `...` stands for axes that broadcast; without ``->`` the result has
         the letters that occur once, in alphabetical order. Operands are combined from the left.
+        Products are summed in their own dtype, as those of matrices; one operand as by `sum`.
 
         Args:
             formula: letters of each operand's axes, and those of the result.
@@ -51,8 +52,9 @@ class Notation(Joining):
             later = {name for _, rest in terms[i:] for name in rest}
             tensor, axes = _contract((tensor, axes), (other, others), {*result, *later}, wanted)
         extra = [axis for axis, name in enumerate(axes) if name not in result]
-        tensor = tensor if wanted is None else tensor.cast(wanted)
-        summed = tensor._wrap(G.reduce("add", tensor._node, extra))
+        if wanted is None:
+            wanted = total_dtype(tensor.dtype) if extra else tensor.dtype
+        summed = tensor._wrap(G.reduce("add", tensor.cast(wanted)._node, extra))
         kept = [name for name in axes if name in result]
         summed = summed._reshaped(tuple(tensor.shape[axes.index(name)] for name in kept))
         return summed.permute([kept.index(name) for name in result])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.dims import upper
 from gpu.compiler.ir.graph import Node
 from gpu.core.dtype import PyScalar, dtype_named, dtypes
 from gpu.core.scalars import check_fits
@@ -44,10 +45,13 @@ class Operands(TensorBase):
         return self if dtype.is_float and not dtype.is_image else self.cast(dtypes.default_float)
 
     def _index_along(self, axis: int, shape: tuple[int, ...]) -> Self:
-        """The position along `axis` of every element of a tensor of `shape`, as int32."""
+        """The position along `axis` of every element of a tensor of `shape`.
+
+        int32 while that holds the size of the axis, else int64.
+        """
         count = shape[axis]
         line = tuple(count if a == axis else 1 for a in range(len(shape)))
-        iota: Node = G.iota(count, dtypes.int32, self.device)
+        iota: Node = G.iota(count, dtypes.of(upper(count)), self.device)
         return self._wrap(G.expand(G.reshape(iota, line), shape))
 
     def _signbit(self) -> Self:

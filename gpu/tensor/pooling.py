@@ -106,7 +106,7 @@ class Pooling(Joining, Reduction):
         """The largest element of each window, NaN if there is one; padding never counts.
 
         With `return_indices` also where it lies: the first one's position in the flattened plane of
-        pooled axes, as int32. Elements that share a maximum share its gradient.
+        pooled axes, as int64. Elements that share a maximum share its gradient.
         """
         window = self._window(kernel_size, stride, dilation, padding)
         counts, padded = self._layout(window, ceil_mode)
@@ -117,11 +117,12 @@ class Pooling(Joining, Reduction):
             return largest
         plane = self._plane(window)
         nowhere = math.prod(plane)
-        line = self._wrap(G.iota(nowhere, dtypes.int32, self.device))
+        line = self._wrap(G.iota(nowhere, dtypes.of(nowhere), self.device))
         position = line._reshaped(plane)._windows(padded, counts, nowhere)
         taps = tuple(range(windows.ndim - 2 * window.rank + 1, windows.ndim, 2))
         chosen = windows.eq(windows._reduce("max", taps, keepdim=True)).bitwise_or(windows.isnan())
-        return largest, chosen.where(position, nowhere)._over_taps("min", counts)
+        found = chosen.where(position, nowhere)._over_taps("min", counts)
+        return largest, found.cast(dtypes.int64)
 
     def max_unpool2d(
         self,

@@ -170,7 +170,8 @@ class Randomness(Creation):
         device = Device.canonicalize(placement.get("device"))
         drawn = cls._wrap(_below(end - first, _shape(shape), device))
         # Sums wrap, so that a range of more than half of the integers comes right too.
-        shifted = drawn.cast(dtypes.int64)._binary("add", first).cast(element)
+        least = G.const(first, drawn.shape, dtypes.uint64, device)
+        shifted = drawn._binary("add", cls._wrap(least)).cast(element)
         return shifted._finished(placement.get("requires_grad"))
 
     @classmethod

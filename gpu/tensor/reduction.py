@@ -1,9 +1,9 @@
 """Sums, extremes, means and what is made of them.
 
 `axis` is one axis, several, or None for all; `keepdim` keeps reduced axes with size 1. Sums and
-products of bools and of integers under 32 bits are formed in int32 or uint32, which is the dtype of
-the result; those of wider integers wrap in their own dtype. Narrow floats are summed in float32 and
-rounded once.
+products of bools and of integers are formed in int64, as in torch, which is the dtype of the
+result; those of uint64 in uint64. Narrow floats are summed in float32 and rounded once. Positions
+are int64.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Self
 
 from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import Dim, bound, has_symbols, product
-from gpu.core.dtype import DType, accumulator, dtypes, promote, to_dtype
+from gpu.core.dtype import DType, accumulator, dtypes, promote, total_dtype
 from gpu.core.errors import InvalidValue, ShapeError
 from gpu.tensor.activation import Activation
 from gpu.tensor.arguments import Axis, axes_of, axis_of, check_number
@@ -99,12 +99,12 @@ class Reduction(Activation):
     def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
         """The position of the first largest element along `axis`, or in the flattened tensor.
 
-        The result is int32. NaN counts as the largest. Raises ShapeError where there is none.
+        The result is int64. NaN counts as the largest. Raises ShapeError where there is none.
         """
         return self._first("max", axis, keepdim)
 
     def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
-        """The position of the first smallest element, as int32; NaN counts as the smallest."""
+        """The position of the first smallest element, as int64; NaN counts as the smallest."""
         return self._first("min", axis, keepdim)
 
     def logsumexp(self, axis: Axis = None, keepdim: bool = False) -> Self:
@@ -181,11 +181,8 @@ class Reduction(Activation):
 
     def _widened(self, dtype: DType | str | None) -> Self:
         """self in the dtype that sums are formed in."""
-        if dtype is not None:
-            return self.cast(to_dtype(dtype))
-        if self.dtype.is_float or self.dtype.bits >= dtypes.default_int.bits:
-            return self
-        return self.cast(dtypes.uint32 if self.dtype.kind == "uint" else dtypes.int32)
+        wanted = total_dtype(self.dtype) if dtype is None else dtype
+        return self if wanted is self.dtype else self.cast(wanted)
 
     def _counts(self, axis: Axis) -> tuple[Dim, ...]:
         """Numbers whose product is how many elements are combined into one."""
@@ -215,7 +212,7 @@ class Reduction(Activation):
         best = self._reduce(monoid, axis, keepdim=True)
         chosen = self.eq(best).bitwise_or(self.isnan())
         position = chosen.where(self._index_along(axis, self.shape), size)
-        return position._reduce("min", axis, keepdim=True)
+        return position._reduce("min", axis, keepdim=True).cast(dtypes.int64)
 
     def _shaped(self, shape: tuple[int, ...]) -> Self:
         return self._wrap(G.reshape(self._node, shape))

@@ -24,13 +24,13 @@ class Sampling(Randomness, Sorting):
 
     @classmethod
     def randperm(cls, n: int, device: str | None = None, dtype: DType | str | None = None) -> Self:
-        """The numbers 0..n-1 in random order, int32 if no dtype is given.
+        """The numbers 0..n-1 in random order; int32, where that holds n, if no dtype is given.
 
         They are sorted by random keys of 62 bits less those of n, so that ties, which would keep
         their order, do not come up.
         """
         (count,) = shape_of([n])
-        element = dtypes.default_int if dtype is None else to_dtype(dtype)
+        element = dtypes.of(count) if dtype is None else to_dtype(dtype)
         device = Device.canonicalize(device)
         place_bits = max(count - 1, 1).bit_length()
         words = G.cast(random_words((2, count), device), dtypes.int64)
@@ -50,7 +50,7 @@ class Sampling(Randomness, Sorting):
     def multinomial(self, num_samples: int = 1, replacement: bool = False) -> Self:
         """Places drawn with the probability that self, weights along the last axis, gives them.
 
-        The result is int32, `num_samples` for each row. Without replacement no place comes twice;
+        The result is int64, `num_samples` for each row. Without replacement no place comes twice;
         there have to be that many weights over 0. Weights must not be negative, which is not
         checked.
         """
@@ -77,7 +77,7 @@ class Sampling(Randomness, Sorting):
         unit = self.rand((*front, count, 1), dtype=self.dtype, device=self.device)
         point = unit.mul(total._reshaped((*front, 1, 1)))
         passed = sums._reshaped((*front, 1, size)).expand(shape).le(point.expand(shape))
-        return passed.cast(dtypes.int32)._reduce("add", -1, keepdim=False)
+        return passed.sum(-1)
 
     def _drawn_once(self, count: int) -> Self:
         """The places of the smallest of exponential numbers over their weights.

@@ -28,14 +28,14 @@ class Scanning(Movement, Reduction):
         return self._widened(None)._scan("mul", axis)
 
     def cummax(self, axis: int = 0) -> tuple[Self, Self]:
-        """Running maxima, and where each was found, as int32.
+        """Running maxima, and where each was found, as int64.
 
         Of equal elements the last counts, and NaN counts as larger than everything.
         """
         return self._running_extreme("max", axis)
 
     def cummin(self, axis: int = 0) -> tuple[Self, Self]:
-        """Running minima, and where each was found, as int32; NaN counts as smallest."""
+        """Running minima, and where each was found, as int64; NaN counts as smallest."""
         return self._running_extreme("min", axis)
 
     def logcumsumexp(self, axis: int = 0) -> Self:
@@ -69,10 +69,10 @@ class Scanning(Movement, Reduction):
         best = self._scan(monoid, axis)
         along = self._line_axis(axis)
         if along is None:
-            return best, self._wrap(G.const(0, (), dtypes.int32, self.device))
+            return best, self._wrap(G.const(0, (), dtypes.int64, self.device))
         found = self.eq(best).bitwise_or(self.isnan())
         position = found.where(self._index_along(along, self.shape), 0)
-        return best, position._scan("max", along)
+        return best, position._scan("max", along).cast(dtypes.int64)
 
     def _line_axis(self, axis: int) -> int | None:
         """The axis that `axis` names; None for a 0-d tensor, whose one line has no axis."""

@@ -32,17 +32,19 @@ class Sorting(Gathering):
     __slots__ = ()
 
     def sort(self, dim: int = -1, descending: bool = False) -> tuple[Self, Self]:
-        """The elements in order along `dim`, and where each was, as int32."""
+        """The elements in order along `dim`, and where each was, as int64."""
         order = self.argsort(dim, descending)
         if not self.shape:
             return self, order
         return self._taken(order, axis_of(dim, self.ndim, "dim")), order
 
     def argsort(self, dim: int = -1, descending: bool = False) -> Self:
-        """The places of the elements along `dim` in the order of the elements, as int32."""
+        """The places of the elements along `dim` in the order of the elements, as int64."""
         axis = self._line_axis(dim)
         if axis is None:
-            return self._wrap(G.const(0, (), dtypes.int32, self.device))
+            return self._wrap(G.const(0, (), dtypes.int64, self.device))
+        if upper(self.shape[axis]) > 1 << _PLACE_BITS:
+            raise ShapeError(f"{self.shape[axis]} elements along dim {dim} are more than 2**32")
         order = [*(a for a in range(self.ndim) if a != axis), axis]
         lines = self.detach().permute(order)
         places = _argsort(lines._node, descending)
@@ -51,7 +53,7 @@ class Sorting(Gathering):
     def topk(
         self, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True
     ) -> tuple[Self, Self]:
-        """The `k` largest or smallest elements along `dim`, and their places as int32.
+        """The `k` largest or smallest elements along `dim`, and their places as int64.
 
         They come in order, whatever `sorted_` says; of equal elements the first are taken.
         """
@@ -160,18 +162,18 @@ def _exchange(packed: Node, distance: int, mirrored: bool) -> Node:
 
 
 def _argsort(lines: Node, descending: bool) -> Node:
-    """Places in order along the last axis, as int32."""
+    """Places in order along the last axis, as int64."""
     key = _key(lines)
     if descending:
         key = G.alu("not", key)
     own, last = _places(lines), len(lines.shape) - 1
     if key.dtype.bits < 64:
-        return G.cast(_low(sorted_lines(_packed(G.cast(key, dtypes.int64), own))), dtypes.int32)
+        return _low(sorted_lines(_packed(G.cast(key, dtypes.int64), own)))
     shift = G.const(_PLACE_BITS, lines.shape, dtypes.int64, lines.device)
     by_low = _low(sorted_lines(_packed(_signed_low(key), own)))
     high = G.gather(G.alu("shr", key, shift), by_low, last)
     order = _low(sorted_lines(_packed(high, own)))
-    return G.cast(G.gather(by_low, order, last), dtypes.int32)
+    return G.gather(by_low, order, last)
 
 
 def _packed(key: Node, place: Node) -> Node:

@@ -210,7 +210,7 @@ def test_max_pool(seed: int, device: str) -> None:
     )
     ours = Tensor(x.astype("float32")).max_pool2d(**options, return_indices=True)
     theirs = MAX_POOL[rank](torch.tensor(x, dtype=torch.float32), **options, return_indices=True)
-    assert ours[1].dtype is dtypes.int32
+    assert ours[1].dtype is dtypes.int64
     assert_same(ours, theirs)
 
 

@@ -180,7 +180,7 @@ def test_draws_with_replacement(device: str) -> None:
     weights = Tensor([[0.0, 1.0, 3.0, 0.0, 4.0, 0.0]] * 2, device=device)
     count = COUNT if device != "PYTHON" else 400
     found = weights.multinomial(count, replacement=True)
-    assert found.dtype is dtypes.int32 and found.shape == (2, count)
+    assert found.dtype is dtypes.int64 and found.shape == (2, count)
     for row in found.numpy():
         counts = np.bincount(row, minlength=6)
         assert counts[[0, 3, 5]].sum() == 0

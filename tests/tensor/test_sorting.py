@@ -58,7 +58,7 @@ def test_lengths(size: int, descending: bool, device: str) -> None:
     x = numbers((3, size), "float32")
     values, places = Tensor(x, device=device).sort(-1, descending)
     order = order_of(x, -1, descending)
-    assert places.dtype is dtypes.int32
+    assert places.dtype is dtypes.int64
     np.testing.assert_array_equal(places.numpy(), order)
     found, wanted = values.numpy(), np.take_along_axis(x, order, -1)
     np.testing.assert_array_equal(found.view(np.int32), wanted.view(np.int32))  # -0.0 too

@@ -71,7 +71,8 @@ def test_promoted_integers_hold_both_operands() -> None:
     [
         (dtypes.bool, True, dtypes.bool),
         (dtypes.bool, 1, dtypes.int32),
-        (dtypes.uint8, 300, dtypes.uint8),
+        (dtypes.bool, 1 << 40, dtypes.int64),
+        (dtypes.uint8, 255, dtypes.uint8),
         (dtypes.int64, 1.5, dtypes.float32),
         (dtypes.float16, 3, dtypes.float16),
         (dtypes.fp8e4m3, 1.0, dtypes.fp8e4m3),
