@@ -29,6 +29,8 @@ import selection
 from requirements import OPT_IN, REQUIREMENTS
 from simulated import SIMULATED
 
+pytest_plugins = ("store",)
+
 # An example takes as long as a busy machine makes it.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
