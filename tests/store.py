@@ -24,15 +24,16 @@ LIMIT: Final = 2 << 30  # bytes, of all that is in the store
 _IN_USE_S: Final = 3600.0  # what was used so lately may be in use: PoCL reads its files by and by
 _POCL: Final = "pocl"
 _TEMPORARY: Final = "CACHE_DIR"  # the folder of one process, which conftest makes and removes
+_VARIABLE: Final = "GPU_TESTS_STORE"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--store",
-        default=str(default_folder()),
+        default=os.environ.get(_VARIABLE, str(default_folder())),
         metavar="DIR",
         help="folder that keeps compiled objects between runs, private and below "
-        f"{LIMIT >> 30} GiB; `--store=` for none (default: %(default)s)",
+        f"{LIMIT >> 30} GiB; `--store=` for none (default: ${_VARIABLE}, else %(default)s)",
     )
 
 
@@ -48,6 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in ("OBJECT_CACHE_DIR", "GPU_OBJECT_CACHE_DIR"):
         os.environ.pop(name, None)
     folder = _folder(config)
+    os.environ[_VARIABLE] = str(folder or "")  # tests that run pytest use the same
     if folder is not None:
         _make_private(folder)
         os.environ["OBJECT_CACHE_DIR"] = str(folder)
@@ -130,7 +132,8 @@ def _entry(path: Path, files: Iterable[Path]) -> Iterator[Entry]:
     found = []
     for file in files:
         with contextlib.suppress(FileNotFoundError):
-            found.append(file.lstat())
+            if stat.S_ISREG((status := file.lstat()).st_mode):
+                found.append(status)
     if found:
         yield Entry(max(s.st_mtime for s in found), sum(s.st_size for s in found), path)
 

@@ -104,6 +104,7 @@ def test_no_kernels_are_a_batch_too(compiler: ClangCompiler) -> None:
     assert compiler.compile_many([]) == [] and compiler.compile_many_cached([]) == []
 
 
+@pytest.mark.usefixtures("nothing_compiled")
 def test_what_is_known_is_not_compiled_again(
     compiler: ClangCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -403,7 +403,7 @@ def test_a_launch_takes_values(runner: CLRunner) -> None:
         k.end(loop)
         program = k.program()._replace(vals=(Val("n", 1, 10),))
         renderer, device = OpenCLRenderer(target), cl_device()
-        lib = device.compiler.compile(renderer.render(program))
+        lib = device.compiler.compile_cached(renderer.render(program))
         loaded = device.runtime(program.name, lib, renderer.launch_data(program))
         memory = device.allocator.alloc(80)
         for n in (10, 3):

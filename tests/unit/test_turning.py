@@ -163,7 +163,7 @@ def test_nvrtc_moves_16_bytes(t: str, need: Callable[[str], None]) -> None:
     need("nvrtc")
     renderer = CUDARenderer("sm_90")
     source = renderer.render(lowered(turned(512, 512, t), renderer.target))
-    ptx = NvBinary.unpack(NvrtcCompiler("sm_90").compile(source)).ptx
+    ptx = NvBinary.unpack(NvrtcCompiler("sm_90").compile_cached(source)).ptx
     for how in (r"ld\.global\.nc(\.\w+)*", r"st\.global(\.\w+)*", r"st\.shared(\.\w+)*"):
         found = {m[0] for m in re.finditer(how, ptx)}
         assert found and all(".v4." in one for one in found), found
