@@ -150,11 +150,16 @@ def pytest_says(*arguments: object) -> str:
     return done.stdout + done.stderr
 
 
+def run_file(path: Path, *arguments: object) -> str:
+    """What pytest says of a file that has this folder's conftest, but is not in it."""
+    own = [f"--rootdir={path.parent}", f"--confcutdir={TESTS}", "-p", "conftest"]
+    return pytest_says(path, *own, *arguments)
+
+
 def run_one(tmp_path: Path, *arguments: object) -> str:
     path = tmp_path / "test_one.py"
     path.write_text(ONE)
-    inside = [f"--rootdir={tmp_path}", f"--confcutdir={TESTS}", "-p", "conftest"]
-    return pytest_says(path, *inside, "--device=CPU", *arguments)
+    return run_file(path, "--device=CPU", *arguments)
 
 
 def test_the_store_keeps_objects_and_no_plans(tmp_path: Path) -> None:
@@ -220,6 +225,12 @@ def test_small(n):
 def test_hypothesis_tells_how_to_have_a_failure_again(tmp_path: Path) -> None:
     path = tmp_path / "test_failing.py"
     path.write_text(FAILING)
-    inside = [f"--rootdir={tmp_path}", f"--confcutdir={TESTS}", "-p", "conftest", "-n", "1"]
-    said = pytest_says(path, *inside, "--store=")
+    said = run_file(path, "-n", "1", "--store=")
     assert "1 failed" in said and "n=700" in said and "@reproduce_failure(" in said, said
+
+
+def test_the_example_of_the_document(tmp_path: Path) -> None:
+    text = (TESTS.parent / "docs" / "testing.md").read_text(encoding="utf-8")
+    path = tmp_path / "test_example.py"
+    path.write_text(text.split("```python\n")[1].split("```")[0])
+    assert "4 passed" in (said := run_file(path, "--device=CPU,PYTHON")), said

@@ -30,6 +30,7 @@ def endured(launches: int) -> Result:
     return result
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_and_nothing_piles_up() -> None:
     result = endured(LAUNCHES)
     assert {name: told for name, (good, told) in result.checks.items() if not good} == {}

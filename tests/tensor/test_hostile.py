@@ -319,6 +319,7 @@ def test_what_is_left_is_looked_at_before_much_is_taken(system: dict[str, str]) 
     check_memory(1 << 60)
 
 
+@pytest.mark.slow
 def test_a_chain_of_50000_operations_is_built_differentiated_and_run() -> None:
     start = Tensor(np.array([0.5, 1.0, 2.0]))
     x: Any = start

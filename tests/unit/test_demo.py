@@ -212,6 +212,7 @@ def test_ctrl_c_stops_it(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_on_another_device(tmp_path: Path, need: Callable[[str], None]) -> None:
     need("clang")
     path = tmp_path / "picture.png"

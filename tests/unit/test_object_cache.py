@@ -95,6 +95,13 @@ def test_the_code_of_ours_is_what_makes_objects(monkeypatch: pytest.MonkeyPatch)
     }
 
 
+def test_a_class_in_no_file_has_its_key(nothing_compiled: Path) -> None:
+    """As in a notebook, or a program that comes through a pipe."""
+    for module in ("nowhere", "sys"):
+        made = type("Piped", (Counting,), {"__module__": module})()
+        assert made.compile_cached(module) == module.encode() and made.compiled == [module]
+
+
 def test_signatures_are_of_content(tmp_path: Path) -> None:
     for name in ("one", "two", "three"):
         (tmp_path / name).mkdir()

@@ -94,6 +94,7 @@ def test_two_that_lie_across_have_a_tile_each() -> None:
 SIDES = st.one_of(st.integers(32, 600), st.sampled_from([32, 64, 288, 512]))
 
 
+@pytest.mark.slow
 @given(
     SIDES, SIDES, st.sampled_from([*NUMPY]), st.integers(0, 4), st.integers(0, 8),
     st.sampled_from([GPU, BLOCKS]), st.booleans(), st.integers(0, 1000),

@@ -83,10 +83,11 @@ def _code_signature(kind: type[Compiler]) -> str:
     """Names the code that makes objects of what a tool gives.
 
     It is this folder, what reads and writes ELF, and the class's own: the file that it is in, or
-    its folder where that is one of this package's.
+    its folder where that is one of this package's. A class that is in no file has a key alone.
     """
     places = {_HERE, *(Path(elf.__file__).with_name(f"{name}.py") for name in ("elf", "elfwrite"))}
-    if file := getattr(sys.modules[kind.__module__], "__file__", None):
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    if file is not None and os.path.isfile(file):
         own = Path(file)
         places.add(own.parent if own.is_relative_to(_HERE.parents[1]) else own)
     return content_signature(*sorted(places))
