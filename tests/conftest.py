@@ -29,7 +29,7 @@ import selection
 from requirements import OPT_IN, REQUIREMENTS
 from simulated import SIMULATED
 
-pytest_plugins = ("busy", "quick", "store")
+pytest_plugins = ("busy", "store")
 
 # An example takes as long as a busy machine makes it; what fails tells how to have it again.
 settings.register_profile("untimed", deadline=None, print_blob=True)

@@ -189,7 +189,7 @@ def cache_dir() -> Path | None:
 def object_cache_dir() -> Path | None:
     """The folder of compiled objects: that of OBJECT_CACHE_DIR, else `cache_dir()`. None as there.
 
-    Objects are found by their source, whatever compiled it; what led to the source is not in it.
+    An object is found by its compiler and source, not by the graph that led to the source.
     """
     own = config.OBJECT_CACHE_DIR if config.CACHE else None
     return cache_dir() if own is None else _private_folder(own)

@@ -81,8 +81,9 @@ def endure(
     """Threads that launch and allocate beside the main thread, which is interrupted as it does so.
 
     The main thread launches on until `INTERRUPTIONS` signals came where they count: how many that
-    are of so many launches is a matter of the machine and what else it does. ``add`` is the suite's. Of the main thread's launches those that were not interrupted have
-    happened, and of the others each has or has not. Raises InvalidValue off the main thread.
+    are of so many launches is a matter of the machine and what else it does. ``add`` is the
+    suite's. Of the main thread's launches those that were not interrupted have happened, and of the
+    others each has or has not. Raises InvalidValue off the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         raise InvalidValue("signals come to the main thread: call it there")
