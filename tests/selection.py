@@ -1,14 +1,16 @@
-"""Which of the tests run: a fixed part of them, or those that an earlier run skipped."""
+"""Which of the tests run: a fixed part of them, a sample of each file, or what another skipped."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+EVERY: Final = 40  # `--quick` takes one of so many
 _BUCKETS: Final = 10_000
 
 
@@ -19,6 +21,12 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="PERCENT",
         type=_percent,
         help="a fixed part of the tests, chosen by their ids: the same in every run",
+    )
+    parser.addoption(
+        "--quick",
+        action="store_true",
+        help=f"one of {EVERY} tests of each file and at least one, chosen by their ids: the same in"
+        " every run, and none marked `slow` where a file has others",
     )
     parser.addoption(
         "--skips-to",
@@ -48,8 +56,21 @@ def _bucket(nodeid: str) -> int:
     return zlib.crc32(nodeid.encode()) % _BUCKETS
 
 
+def sample(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """The tests that `--quick` runs of these."""
+    files: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        files[item.nodeid.partition("::")[0]].append(item)
+    taken: set[pytest.Item] = set()
+    for tests in files.values():
+        fast = [test for test in tests if test.get_closest_marker("slow") is None]
+        count = max(1, len(fast) // EVERY)
+        taken.update(sorted(fast or tests, key=lambda i: (_bucket(i.nodeid), i.nodeid))[:count])
+    return [item for item in items if item in taken]
+
+
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Takes out of `items` what `--part` and `--only` leave out. Raises UsageError."""
+    """Takes out of `items` what `--part`, `--only` and `--quick` leave out. Raises UsageError."""
     kept = items
     if (percent := config.getoption("--part")) is not None:
         kept = [i for i in kept if _bucket(i.nodeid) < percent / 100 * _BUCKETS]
@@ -59,6 +80,8 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
         except OSError as error:
             raise pytest.UsageError(f"--only={path}: {error.strerror}") from error
         kept = [i for i in kept if listed.intersection((i.nodeid, i.nodeid.partition("::")[0]))]
+    if config.getoption("--quick"):
+        kept = sample(kept)
     if len(kept) < len(items):
         chosen = set(kept)
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])

@@ -33,6 +33,7 @@ from gpu.core.errors import ConfigError
 from gpu.core.settingkinds import (
     BOOL,
     DEVICE,
+    OPTIONAL_PATH,
     PATH,
     TEXT,
     Kind,
@@ -181,6 +182,12 @@ class Config:
     CACHE = _flag("keep compiled kernels on disk", default=True)
     CACHE_DIR = Setting(
         PATH, "folder of the disk cache", _default_cache_dir, "$XDG_CACHE_HOME/gpu or ~/.cache/gpu"
+    )
+    OBJECT_CACHE_DIR: Setting[Path | None] = Setting(
+        OPTIONAL_PATH,
+        "folder of compiled objects, for processes that share those and nothing else",
+        lambda: None,
+        "CACHE_DIR",
     )
     CPU_THREADS = Setting(
         whole_number(1, 4096), "threads of the CPU device", _usable_cpus, "CPUs it may run on"

@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -161,6 +161,22 @@ def folder_signature(folder: str | os.PathLike[str], suffix: str) -> str:
     return blake2b("\n".join(sorted(found)).encode(), digest_size=16).hexdigest()
 
 
+@cache
+def content_signature(*places: str | os.PathLike[str]) -> str:
+    """A text that changes with the content of these files, or of the `.py` files of these folders.
+
+    It is the same for copies in other places. They are read once in a process. Raises OSError as
+    the system does.
+    """
+    digest = blake2b(digest_size=16)
+    for place in places:
+        path = Path(place)
+        for file in sorted(path.glob("*.py")) if path.is_dir() else [path]:
+            content = read_bytes(file)
+            digest.update(f"{file.name} {len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
 def cache_dir() -> Path | None:
     """The folder of the disk cache, made (0700) where it is missing.
 
@@ -170,13 +186,24 @@ def cache_dir() -> Path | None:
     return _private_folder(config.CACHE_DIR) if config.CACHE else None
 
 
+def object_cache_dir() -> Path | None:
+    """The folder of compiled objects: that of OBJECT_CACHE_DIR, else `cache_dir()`. None as there.
+
+    An object is found by its compiler and source, not by the graph that led to the source.
+    """
+    own = config.OBJECT_CACHE_DIR if config.CACHE else None
+    return cache_dir() if own is None else _private_folder(own)
+
+
 @cache
 def _private_folder(folder: Path) -> Path | None:
     reason = _why_not_private(folder)
     if reason is None:
         return folder
     _log.warning(
-        "the cache folder %s is not used: %s. Set CACHE_DIR to another, or CACHE=0", folder, reason
+        "the cache folder %s is not used: %s. Set CACHE_DIR (OBJECT_CACHE_DIR, where that names it)"
+        " to another, or CACHE=0",
+        *(folder, reason),
     )
     return None
 
@@ -198,14 +225,21 @@ def _why_not_private(folder: Path) -> str | None:
 
 
 class DiskCache:
-    """Bytes kept on disk between processes, by key, in a folder of their own in `cache_dir()`.
+    """Bytes kept on disk between processes, by key, in a folder of their own.
 
     Several processes may use it at once. An entry that is truncated, corrupt, of another format or
     of another key is removed and counts as a miss.
     """
 
-    def __init__(self, namespace: str, limit: int = _DEFAULT_LIMIT):
+    def __init__(
+        self,
+        namespace: str,
+        limit: int = _DEFAULT_LIMIT,
+        parent: Callable[[], Path | None] = cache_dir,
+    ):
         """A cache named `namespace` that is kept under about `limit` bytes.
+
+        `parent` tells where its folder is now, or None where nothing is to be kept.
 
         Raises InvalidValue for a namespace that is not a short lower-case file name.
         """
@@ -216,6 +250,7 @@ class DiskCache:
             )
         self.namespace = namespace
         self.limit = limit
+        self._parent = parent
         self._warned = False
 
     def get(self, key: str) -> bytes | None:
@@ -260,7 +295,7 @@ class DiskCache:
         return blake2b(f"{self.namespace}\0{key}".encode(), digest_size=32).digest()
 
     def _path(self, digest: bytes) -> Path | None:
-        folder = cache_dir()
+        folder = self._parent()
         return None if folder is None else folder / self.namespace / digest.hex()
 
     def _warn(self, action: str, error: OSError) -> None:

@@ -82,6 +82,10 @@ def _parse_path(text: str) -> Path:
     return Path(os.path.abspath(os.path.expanduser(text)))
 
 
+def _parse_optional(text: str) -> Path | None:
+    return _parse_path(text) if text else None
+
+
 def _parse_device(text: str) -> str:
     return str(parse_device_spec(text)) if text else ""
 
@@ -89,4 +93,7 @@ def _parse_device(text: str) -> str:
 BOOL: Final = Kind("bool", "0 or 1", _parse_bool)
 TEXT: Final = Kind("str", "any text", str)
 PATH: Final = Kind("path", "the path of a folder", _parse_path)
+OPTIONAL_PATH: Final[Kind[Path | None]] = Kind(
+    "path", "the path of a folder, or nothing", _parse_optional
+)
 DEVICE: Final = Kind("str", GRAMMAR, _parse_device)

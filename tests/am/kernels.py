@@ -75,6 +75,7 @@ class PythonKernels:
         """A grid of `add` or `fill`."""
         self.seen = [*self.seen[-9:], dispatch]
         name = bytes(memory.code.read(dispatch.entry, 8)).partition(b"\0")[0].decode()
+        assert name in KERNELS, f"{name!r} at {dispatch.entry:#x} is no kernel"
         return _Running(self.steps, KERNELS[name], dispatch, memory, self.pause)
 
 

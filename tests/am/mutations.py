@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
-import pytest
-
+from am import checks, test_recovery
 from gpu.core import hostmem
 from gpu.drivers.am import device, hdp, memory, port, queues, session
 from gpu.drivers.am.context_save import ContextSave
@@ -18,34 +17,25 @@ from gpu.drivers.am.port import KfdPort
 from gpu.drivers.am.queues import Doorbells, KfdQueue, QueueKind
 from gpu.drivers.am.session import KfdSession
 from gpu.drivers.undo import Undo
+from gpu.hcq import conformance
+from mutating import Apply, Mutations, Patcher
 
-Apply = Callable[[pytest.MonkeyPatch], None]
-
-
-class Mutation(NamedTuple):
-    """A mistake, the check that has to find it, and what compute queues read there."""
-
-    apply: Apply
-    found_by: str
-    compute: port.ComputeKind
-
-
-MUTATIONS: dict[str, Mutation] = {}
+RECOVERY = {
+    name[5:]: getattr(test_recovery, name) for name in dir(test_recovery) if "test_" in name
+}
+MUTATIONS = Mutations(conformance.CHECKS | checks.CHECKS | RECOVERY)
 
 
 def mutation(found_by: str, compute: port.ComputeKind = "pm4") -> Callable[[Apply], Apply]:
-    def note(apply: Apply) -> Apply:
-        MUTATIONS[apply.__name__] = Mutation(apply, found_by, compute)
-        return apply
-
-    return note
+    """`compute` is what compute queues read there."""
+    return MUTATIONS.found_by(found_by, compute)
 
 
 def _nothing(*_: object) -> None:
     """Does nothing."""
 
 
-def _set(patch: pytest.MonkeyPatch, use: Use, add: int = 0, drop: int = 0) -> None:
+def _set(patch: Patcher, use: Use, add: int = 0, drop: int = 0) -> None:
     """Other flags for a use of memory."""
     patch.setattr(use, "flags", (use.flags | add) & ~drop)
 
@@ -54,22 +44,22 @@ def _set(patch: pytest.MonkeyPatch, use: Use, add: int = 0, drop: int = 0) -> No
 
 
 @mutation("writes_through_the_bar")
-def no_flush_of_what_the_host_wrote(patch: pytest.MonkeyPatch) -> None:
+def no_flush_of_what_the_host_wrote(patch: Patcher) -> None:
     patch.setattr(hdp.HdpPage, "flush", _nothing)
 
 
 @mutation("writes_through_the_bar")
-def flush_with_the_wrong_register(patch: pytest.MonkeyPatch) -> None:
+def flush_with_the_wrong_register(patch: Patcher) -> None:
     patch.setattr(hdp.ids, "KFD_MMIO_REMAP_HDP_MEM_FLUSH_CNTL", 0x40)
 
 
 @mutation("code_comes_and_goes")
-def no_flush_of_code(patch: pytest.MonkeyPatch) -> None:
+def no_flush_of_code(patch: Patcher) -> None:
     patch.setattr(hdp.HdpPage, "flush", _nothing)
 
 
 @mutation("writes_through_the_bar")
-def flush_only_once(patch: pytest.MonkeyPatch) -> None:
+def flush_only_once(patch: Patcher) -> None:
     flush = hdp.HdpPage.flush
 
     def once(self: hdp.HdpPage) -> None:
@@ -80,43 +70,43 @@ def flush_only_once(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("code_is_read_only")
-def writable_code(patch: pytest.MonkeyPatch) -> None:
+def writable_code(patch: Patcher) -> None:
     _set(patch, Use.CODE, add=memory._WRITABLE)
 
 
 @mutation("system_memory_is_coherent")
-def code_that_cannot_run(patch: pytest.MonkeyPatch) -> None:
+def code_that_cannot_run(patch: Patcher) -> None:
     _set(patch, Use.CODE, drop=memory._EXECUTABLE)
 
 
 @mutation("copies")
-def data_is_read_only(patch: pytest.MonkeyPatch) -> None:
+def data_is_read_only(patch: Patcher) -> None:
     _set(patch, Use.DATA, drop=memory._WRITABLE)
 
 
 @mutation("copies")
-def no_mapping_for_the_gpu(patch: pytest.MonkeyPatch) -> None:
+def no_mapping_for_the_gpu(patch: Patcher) -> None:
     patch.setattr(Kfd, "map_memory", _nothing)
 
 
 @mutation("allocations_leave_nothing")
-def free_while_mapped(patch: pytest.MonkeyPatch) -> None:
+def free_while_mapped(patch: Patcher) -> None:
     patch.setattr(KfdMemory, "_unmap", _nothing)
 
 
 @mutation("allocations_leave_nothing")
-def forget_to_free(patch: pytest.MonkeyPatch) -> None:
+def forget_to_free(patch: Patcher) -> None:
     patch.setattr(Kfd, "free_memory", _nothing)
 
 
 @mutation("allocations_leave_nothing")
-def forget_addresses(patch: pytest.MonkeyPatch) -> None:
+def forget_addresses(patch: Patcher) -> None:
     reserve = KfdMemory.reserve
     patch.setattr(KfdMemory, "reserve", lambda self, size, undo: reserve(self, size, Undo()))
 
 
 @mutation("allocations_leave_nothing")
-def give_back_the_aligned_part_alone(patch: pytest.MonkeyPatch) -> None:
+def give_back_the_aligned_part_alone(patch: Patcher) -> None:
     def reserve(self: KfdMemory, size: int, undo: Undo) -> int:
         os, align = self.kfd.os, 2 << 20
         start = os.mmap(-1, size + align, hostmem.PROT_NONE, memory._RESERVED)
@@ -128,7 +118,7 @@ def give_back_the_aligned_part_alone(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("unaligned_arrays")
-def host_memory_from_the_start_of_its_page(patch: pytest.MonkeyPatch) -> None:
+def host_memory_from_the_start_of_its_page(patch: Patcher) -> None:
     map_host = KfdMemory.map_host
 
     def aligned(self: KfdMemory, address: int, size: int) -> Any:
@@ -139,7 +129,7 @@ def host_memory_from_the_start_of_its_page(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("unaligned_arrays")
-def host_memory_of_its_first_page(patch: pytest.MonkeyPatch) -> None:
+def host_memory_of_its_first_page(patch: Patcher) -> None:
     hold = KfdMemory.hold
 
     def short(self: KfdMemory, size: int, use: Use, user_address: int = 0) -> Holding:
@@ -149,7 +139,7 @@ def host_memory_of_its_first_page(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("freed_memory_is_named")
-def forget_what_was_freed(patch: pytest.MonkeyPatch) -> None:
+def forget_what_was_freed(patch: Patcher) -> None:
     drop = KfdMemory.drop
 
     def forgetful(self: KfdMemory, holding: Holding) -> None:
@@ -163,17 +153,17 @@ def forget_what_was_freed(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("peers_end")
-def peers_without_a_mapping(patch: pytest.MonkeyPatch) -> None:
+def peers_without_a_mapping(patch: Patcher) -> None:
     patch.setattr(KfdMemory, "_map_peer", _nothing)
 
 
 @mutation("peers_end")
-def peers_keep_their_mapping(patch: pytest.MonkeyPatch) -> None:
+def peers_keep_their_mapping(patch: Patcher) -> None:
     patch.setattr(KfdMemory, "unmap_peer", _nothing)
 
 
 @mutation("one_gpu_twice")
-def peers_on_one_gpu_end_the_owners(patch: pytest.MonkeyPatch) -> None:
+def peers_on_one_gpu_end_the_owners(patch: Patcher) -> None:
     def unmap(self: KfdMemory, found: Any) -> None:
         self.kfd.unmap_memory(found.handle.handle, [self.gpu.gpu_id])
 
@@ -188,33 +178,33 @@ def _change(kind: QueueKind, name: str, value: int) -> Apply:
 
 
 @mutation("launches", "aql")
-def packet_pointers_in_words(patch: pytest.MonkeyPatch) -> None:
+def packet_pointers_in_words(patch: Patcher) -> None:
     _change(QueueKind.AQL, "unit", 4)(patch)
 
 
 @mutation("copies")
-def copy_pointers_in_words(patch: pytest.MonkeyPatch) -> None:
+def copy_pointers_in_words(patch: Patcher) -> None:
     _change(QueueKind.SDMA, "unit", 4)(patch)
 
 
 @mutation("launches")
-def compute_pointers_in_bytes(patch: pytest.MonkeyPatch) -> None:
+def compute_pointers_in_bytes(patch: Patcher) -> None:
     _change(QueueKind.PM4, "unit", 1)(patch)
 
 
 @mutation("launches")
-def doorbell_of_another_queue(patch: pytest.MonkeyPatch) -> None:
+def doorbell_of_another_queue(patch: Patcher) -> None:
     address = Doorbells.address_of
     patch.setattr(Doorbells, "address_of", lambda self, at: address(self, at & ~0x1FFF))
 
 
 @mutation("copies")
-def control_stack_of_another_size(patch: pytest.MonkeyPatch) -> None:
+def control_stack_of_another_size(patch: Patcher) -> None:
     patch.setattr(queues, "context_save", lambda gpu: ContextSave(0x1000, 0x2000, 0x4000))
 
 
 @mutation("copies")
-def save_area_without_the_debuggers(patch: pytest.MonkeyPatch) -> None:
+def save_area_without_the_debuggers(patch: Patcher) -> None:
     right = queues.context_save
     patch.setattr(
         queues, "context_save", lambda gpu: replace(right(gpu), allocation=right(gpu).area)
@@ -222,12 +212,12 @@ def save_area_without_the_debuggers(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("second_queues_have_no_scratch")
-def scratch_on_every_queue(patch: pytest.MonkeyPatch) -> None:
+def scratch_on_every_queue(patch: Patcher) -> None:
     patch.setattr(KfdDevice, "link", device.HCQDevice.link)
 
 
 @mutation("second_queues_have_no_scratch", "aql")
-def aql_queues_are_not_told_of_scratch(patch: pytest.MonkeyPatch) -> None:
+def aql_queues_are_not_told_of_scratch(patch: Patcher) -> None:
     patch.setattr(KfdQueue, "set_scratch", _nothing)
 
 
@@ -235,22 +225,22 @@ def aql_queues_are_not_told_of_scratch(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("queues_wake_the_host")
-def queues_that_wake_nobody(patch: pytest.MonkeyPatch) -> None:
+def queues_that_wake_nobody(patch: Patcher) -> None:
     patch.setattr(port, "Wake", lambda slot, event: None)
 
 
 @mutation("queues_wake_the_host")
-def events_in_the_wrong_slot(patch: pytest.MonkeyPatch) -> None:
+def events_in_the_wrong_slot(patch: Patcher) -> None:
     patch.setattr(session, "_SLOT", 16)
 
 
 @mutation("faults")
-def faults_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+def faults_are_not_looked_at(patch: Patcher) -> None:
     patch.setattr(KfdSession, "_note", _nothing)
 
 
 @mutation("faults")
-def faults_go_to_every_gpu(patch: pytest.MonkeyPatch) -> None:
+def faults_go_to_every_gpu(patch: Patcher) -> None:
     def note(self: KfdSession, told: Any) -> None:
         for link in self._links.values():
             link.lost = link.lost or told
@@ -259,7 +249,7 @@ def faults_go_to_every_gpu(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("faults_name_buffers")
-def fault_address_in_pages(patch: pytest.MonkeyPatch) -> None:
+def fault_address_in_pages(patch: Patcher) -> None:
     fault = session.memory_fault
 
     def shifted(data: Any) -> Any:
@@ -270,17 +260,17 @@ def fault_address_in_pages(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("faults_name_buffers")
-def a_lost_gpu_is_opened_again(patch: pytest.MonkeyPatch) -> None:
+def a_lost_gpu_is_opened_again(patch: Patcher) -> None:
     patch.setattr(session, "check_not_lost", _nothing)
 
 
 @mutation("resets_are_told")
-def resets_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+def resets_are_not_looked_at(patch: Patcher) -> None:
     patch.setattr(session, "reset", lambda data: None)
 
 
 @mutation("timestamps")
-def the_systems_clock(patch: pytest.MonkeyPatch) -> None:
+def the_systems_clock(patch: Patcher) -> None:
     patch.setattr(
         KfdPort,
         "clock",
@@ -289,12 +279,12 @@ def the_systems_clock(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("clocks_agree")
-def a_clock_in_kilohertz(patch: pytest.MonkeyPatch) -> None:
+def a_clock_in_kilohertz(patch: Patcher) -> None:
     patch.setattr(port, "clock_hz", lambda os, fd: 100_000.0)
 
 
 @mutation("timelines_wrap")
-def signals_of_64_bits(patch: pytest.MonkeyPatch) -> None:
+def signals_of_64_bits(patch: Patcher) -> None:
     patch.setattr(KfdPort, "signal_bits", 64)
 
 
@@ -302,12 +292,12 @@ def signals_of_64_bits(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("a_wait_for_a_signal_that_never_comes")
-def queues_are_torn_off_while_they_wait(patch: pytest.MonkeyPatch) -> None:
+def queues_are_torn_off_while_they_wait(patch: Patcher) -> None:
     patch.setattr(KfdDevice, "_run_out", _nothing)
 
 
 @mutation("going_on_after_faults")
-def memory_stays_in_the_lost_context(patch: pytest.MonkeyPatch) -> None:
+def memory_stays_in_the_lost_context(patch: Patcher) -> None:
     def move(self: KfdMemory, kfd: Kfd, render_fd: int) -> None:
         self.kfd = kfd
 
@@ -315,17 +305,17 @@ def memory_stays_in_the_lost_context(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("going_on_after_faults")
-def queues_in_the_lost_context(patch: pytest.MonkeyPatch) -> None:
+def queues_in_the_lost_context(patch: Patcher) -> None:
     patch.setattr(KfdPort, "move", _nothing)
 
 
 @mutation("going_on_after_faults")
-def contexts_stay_open(patch: pytest.MonkeyPatch) -> None:
+def contexts_stay_open(patch: Patcher) -> None:
     patch.setattr(KfdSession, "leave", _nothing)
 
 
 @mutation("waking_after_a_fault")
-def events_with_another_number(patch: pytest.MonkeyPatch) -> None:
+def events_with_another_number(patch: Patcher) -> None:
     wake = KfdSession.wake_event
     patch.setattr(KfdSession, "wake_event", lambda self, number=0: wake(self))
 
@@ -334,22 +324,22 @@ def events_with_another_number(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("closing")
-def queues_outlive_their_device(patch: pytest.MonkeyPatch) -> None:
+def queues_outlive_their_device(patch: Patcher) -> None:
     patch.setattr(Kfd, "destroy_queue", _nothing)
 
 
 @mutation("closing")
-def doorbells_stay_mapped(patch: pytest.MonkeyPatch) -> None:
+def doorbells_stay_mapped(patch: Patcher) -> None:
     patch.setattr(Doorbells, "close", _nothing)
 
 
 @mutation("events_are_given_back")
-def events_outlive_their_device(patch: pytest.MonkeyPatch) -> None:
+def events_outlive_their_device(patch: Patcher) -> None:
     patch.setattr(Kfd, "destroy_event", _nothing)
 
 
 @mutation("opening_again")
-def the_session_ends_with_a_device(patch: pytest.MonkeyPatch) -> None:
+def the_session_ends_with_a_device(patch: Patcher) -> None:
     close = KfdPort.close
 
     def too_much(self: KfdPort) -> None:
@@ -360,10 +350,10 @@ def the_session_ends_with_a_device(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("stuck_queues_are_let_go")
-def stuck_queues_are_torn_off(patch: pytest.MonkeyPatch) -> None:
+def stuck_queues_are_torn_off(patch: Patcher) -> None:
     patch.setattr(KfdDevice, "_hang", lambda self: None)
 
 
 @mutation("resets_are_told")
-def memory_goes_before_its_queues(patch: pytest.MonkeyPatch) -> None:
+def memory_goes_before_its_queues(patch: Patcher) -> None:
     patch.setattr(KfdPort, "stop", _nothing)

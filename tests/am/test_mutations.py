@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from am import checks, test_recovery
 from am.kfd_target import KfdTarget
 from am.mutations import MUTATIONS
 from bounded import bounded
-from gpu.core.errors import GpuError
-from gpu.hcq import conformance
+from mutating import assert_finds
 from simulated import own_machines
 
 LIMIT = 3.0  # seconds of the processor: a check that hangs has found its mistake
-RECOVERY = {
-    name[5:]: getattr(test_recovery, name) for name in dir(test_recovery) if "test_" in name
-}
-CHECKS = conformance.CHECKS | checks.CHECKS | RECOVERY
 
 
-# What a mistake does in a finalizer is no concern of this process.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    mutation = MUTATIONS[name]
-    mutation.apply(monkeypatch)
-    found: list[str] = []
-    try:
+def test_mistake_is_found(name: str) -> None:
+    apply, found_by, compute = MUTATIONS[name]
+    check = MUTATIONS.checks[found_by]
+
+    def run() -> None:
         with own_machines(), bounded(LIMIT):
-            target = KfdTarget(1, "gfx1100", mutation.compute, "oldest")
+            target = KfdTarget(1, "gfx1100", compute, "oldest")
             target.repeats = 60
-            CHECKS[mutation.found_by](target)
-            found = target.complaints()
-    except (GpuError, AssertionError, OSError, KeyError, pytest.fail.Exception):
-        return
-    assert found, f"{name} was not found by {mutation.found_by}"
+            check(target)
+            assert target.complaints() == []
+
+    assert_finds((found_by, compute), run, apply)

@@ -4,40 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
-from typing import Any, NamedTuple
-
-import pytest
+from typing import Any
 
 from gpu.core.errors import DeviceHang
 from gpu.core.ring import FencedRing
 from gpu.hcq import allocator, buffer, channel, deps, device, graph, hostcode, hostdevice, signal
 from gpu.hcq.bound import BoundPart, Instances
+from gpu.hcq.conformance import CHECKS
 from gpu.hcq.hostcode import HostEncoder, Op, Record
 from gpu.hcq.hostdevice import HostPort
+from mutating import Mutations, Patcher
 
-Apply = Callable[[pytest.MonkeyPatch], None]
-
-
-class Mutation(NamedTuple):
-    """A mistake, and the check that has to find it."""
-
-    apply: Apply
-    found_by: str
+MUTATIONS = Mutations(CHECKS)
+mutation = MUTATIONS.found_by
 
 
-MUTATIONS: dict[str, Mutation] = {}
-
-
-def mutation(found_by: str) -> Callable[[Apply], Apply]:
-    def note(apply: Apply) -> Apply:
-        MUTATIONS[apply.__name__] = Mutation(apply, found_by)
-        return apply
-
-    return note
-
-
-def _skip(patch: pytest.MonkeyPatch, op: Op) -> None:
+def _skip(patch: Patcher, op: Op) -> None:
     """Records of one kind do nothing."""
     execute = HostPort.execute
 
@@ -51,38 +33,38 @@ def _skip(patch: pytest.MonkeyPatch, op: Op) -> None:
 
 
 @mutation("signals_and_waits")
-def drop_a_wait(patch: pytest.MonkeyPatch) -> None:
+def drop_a_wait(patch: Patcher) -> None:
     _skip(patch, Op.WAIT)
 
 
 @mutation("memory_commands")
-def drop_a_poll(patch: pytest.MonkeyPatch) -> None:
+def drop_a_poll(patch: Patcher) -> None:
     _skip(patch, Op.POLL)
 
 
 @mutation("memory_commands")
-def poll_without_mask(patch: pytest.MonkeyPatch) -> None:
+def poll_without_mask(patch: Patcher) -> None:
     compares = hostcode.compares
     patch.setattr(hostdevice, "compares", lambda op, left, right: compares(op, left | 7, right))
 
 
 @mutation("copies")
-def drop_a_copy(patch: pytest.MonkeyPatch) -> None:
+def drop_a_copy(patch: Patcher) -> None:
     _skip(patch, Op.COPY)
 
 
 @mutation("memory_commands")
-def drop_a_write(patch: pytest.MonkeyPatch) -> None:
+def drop_a_write(patch: Patcher) -> None:
     _skip(patch, Op.WRITE)
 
 
 @mutation("timestamps")
-def drop_a_timestamp(patch: pytest.MonkeyPatch) -> None:
+def drop_a_timestamp(patch: Patcher) -> None:
     _skip(patch, Op.TIMESTAMP)
 
 
 @mutation("signals_come_last")
-def signal_early(patch: pytest.MonkeyPatch) -> None:
+def signal_early(patch: Patcher) -> None:
     encode = HostEncoder.encode
 
     def early(self: HostEncoder, commands: Any) -> Any:
@@ -92,7 +74,7 @@ def signal_early(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("signals_and_waits")
-def wait_for_equality(patch: pytest.MonkeyPatch) -> None:
+def wait_for_equality(patch: Patcher) -> None:
     execute = HostPort.execute
 
     def equal(self: HostPort, record: Record) -> bool:
@@ -104,7 +86,7 @@ def wait_for_equality(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("timelines_wrap")
-def signal_32_of_64_bits(patch: pytest.MonkeyPatch) -> None:
+def signal_32_of_64_bits(patch: Patcher) -> None:
     execute = HostPort.execute
 
     def narrow(self: HostPort, record: Record) -> bool:
@@ -117,7 +99,7 @@ def signal_32_of_64_bits(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("copies")
-def copy_one_byte_less(patch: pytest.MonkeyPatch) -> None:
+def copy_one_byte_less(patch: Patcher) -> None:
     execute = HostPort.execute
 
     def shorter(self: HostPort, record: Record) -> bool:
@@ -130,13 +112,13 @@ def copy_one_byte_less(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("queues_wait_for_each_other")
-def forget_the_end_of_a_call(patch: pytest.MonkeyPatch) -> None:
+def forget_the_end_of_a_call(patch: Patcher) -> None:
     decode = hostcode.decode
     patch.setattr(hostdevice, "decode", lambda data: decode(data)[:40])
 
 
 @mutation("faults")
-def swallow_faults(patch: pytest.MonkeyPatch) -> None:
+def swallow_faults(patch: Patcher) -> None:
     patch.setattr(HostPort, "check", lambda self: None)
 
 
@@ -144,12 +126,12 @@ def swallow_faults(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("rings_wrap")
-def reuse_a_ring_before_its_fence(patch: pytest.MonkeyPatch) -> None:
+def reuse_a_ring_before_its_fence(patch: Patcher) -> None:
     patch.setattr(channel.Channel, "must_pass", lambda self, value: None)
 
 
 @mutation("arguments_live_long_enough")
-def reuse_arguments_before_their_fence(patch: pytest.MonkeyPatch) -> None:
+def reuse_arguments_before_their_fence(patch: Patcher) -> None:
     take = channel.Chunks.take
     patch.setattr(
         channel.Chunks, "take", lambda self, n: 0 if "memory" in self._what else take(self, n)
@@ -157,12 +139,12 @@ def reuse_arguments_before_their_fence(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("rings_wrap")
-def no_filler_at_the_end_of_a_ring(patch: pytest.MonkeyPatch) -> None:
+def no_filler_at_the_end_of_a_ring(patch: Patcher) -> None:
     patch.setattr(channel.Channel, "_fill", lambda self, position, size: None)
 
 
 @mutation("rings_wrap")
-def put_pointer_stays(patch: pytest.MonkeyPatch) -> None:
+def put_pointer_stays(patch: Patcher) -> None:
     def reserve(self: channel.Channel, size: int, value: int) -> int:
         return self._ring.take(size)
 
@@ -170,18 +152,18 @@ def put_pointer_stays(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("timelines_wrap")
-def no_new_epoch(patch: pytest.MonkeyPatch) -> None:
+def no_new_epoch(patch: Patcher) -> None:
     patch.setattr(channel.Channel, "next_value", lambda self, n=1: self.timeline.submitted + n)
 
 
 @mutation("timelines_wrap")
-def new_epoch_without_waiting(patch: pytest.MonkeyPatch) -> None:
+def new_epoch_without_waiting(patch: Patcher) -> None:
     patch.setattr(channel.Channel, "must_pass", lambda self, value: None)
     patch.setattr(signal.Timeline, "passed", lambda self, value: True)
 
 
 @mutation("timelines_wrap")
-def new_epoch_on_the_same_signal(patch: pytest.MonkeyPatch) -> None:
+def new_epoch_on_the_same_signal(patch: Patcher) -> None:
     def swap(self: signal.Timeline) -> None:
         _, old, new = self._now
         self._now = (self.submitted, old, new)
@@ -191,12 +173,12 @@ def new_epoch_on_the_same_signal(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("timelines_wrap")
-def payload_without_epoch(patch: pytest.MonkeyPatch) -> None:
+def payload_without_epoch(patch: Patcher) -> None:
     patch.setattr(signal.Timeline, "payload", lambda self, value: value)
 
 
 @mutation("submissions_in_order")
-def no_order_between_queues(patch: pytest.MonkeyPatch) -> None:
+def no_order_between_queues(patch: Patcher) -> None:
     template = device.HCQDevice.template
     patch.setattr(
         device.HCQDevice,
@@ -206,7 +188,7 @@ def no_order_between_queues(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("submissions_in_order")
-def wait_for_the_value_before(patch: pytest.MonkeyPatch) -> None:
+def wait_for_the_value_before(patch: Patcher) -> None:
     send = channel.Channel.send
 
     def early(self: Any, template: Any, value: int, after: Any, *rest: Any) -> None:
@@ -219,12 +201,12 @@ def wait_for_the_value_before(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("bound_queues")
-def patch_while_it_runs(patch: pytest.MonkeyPatch) -> None:
+def patch_while_it_runs(patch: Patcher) -> None:
     patch.setattr(BoundPart, "must_be_idle", lambda self: None)
 
 
 @mutation("bound_queues")
-def patch_the_wrong_instance(patch: pytest.MonkeyPatch) -> None:
+def patch_the_wrong_instance(patch: Patcher) -> None:
     claim = Instances.claim
 
     def wrong(self: Instances) -> list[BoundPart]:
@@ -235,7 +217,7 @@ def patch_the_wrong_instance(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("bound_queues")
-def patch_only_the_first_time(patch: pytest.MonkeyPatch) -> None:
+def patch_only_the_first_time(patch: Patcher) -> None:
     put = BoundPart.put
     first: dict[int, Any] = {}
 
@@ -246,7 +228,7 @@ def patch_only_the_first_time(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("graphs")
-def readers_are_not_waited_for(patch: pytest.MonkeyPatch) -> None:
+def readers_are_not_waited_for(patch: Patcher) -> None:
     access = deps.DependencyTracker.access
     patch.setattr(
         deps.DependencyTracker,
@@ -256,7 +238,7 @@ def readers_are_not_waited_for(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("graphs")
-def writers_are_not_waited_for(patch: pytest.MonkeyPatch) -> None:
+def writers_are_not_waited_for(patch: Patcher) -> None:
     access = deps.DependencyTracker.access
     patch.setattr(
         deps.DependencyTracker,
@@ -266,7 +248,7 @@ def writers_are_not_waited_for(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("graphs")
-def all_waits_are_pruned(patch: pytest.MonkeyPatch) -> None:
+def all_waits_are_pruned(patch: Patcher) -> None:
     prune = graph._Clocks.prune
 
     def nothing(self: graph._Clocks, *args: Any) -> dict[Any, int]:
@@ -277,7 +259,7 @@ def all_waits_are_pruned(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("graphs_in_order")
-def a_graph_waits_for_nothing(patch: pytest.MonkeyPatch) -> None:
+def a_graph_waits_for_nothing(patch: Patcher) -> None:
     link = device.HCQDevice.link
 
     def unordered(
@@ -289,18 +271,18 @@ def a_graph_waits_for_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("graphs")
-def a_queue_of_a_graph_is_not_published(patch: pytest.MonkeyPatch) -> None:
+def a_queue_of_a_graph_is_not_published(patch: Patcher) -> None:
     publish_all = device.HCQDevice.publish_all
     patch.setattr(device.HCQDevice, "publish_all", lambda self, ps: publish_all(self, ps[:1]))
 
 
 @mutation("graphs_pin_memory")
-def a_graph_pins_nothing(patch: pytest.MonkeyPatch) -> None:
+def a_graph_pins_nothing(patch: Patcher) -> None:
     patch.setattr(graph, "Pins", lambda device, buffers: buffer.Pins(device, []))
 
 
 @mutation("inputs_are_checked")
-def inputs_may_overlap(patch: pytest.MonkeyPatch) -> None:
+def inputs_may_overlap(patch: Patcher) -> None:
     patch.setattr(graph, "_check_apart", lambda inputs: None)
 
 
@@ -308,17 +290,17 @@ def inputs_may_overlap(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("freed_memory_waits")
-def reuse_memory_before_its_fence(patch: pytest.MonkeyPatch) -> None:
+def reuse_memory_before_its_fence(patch: Patcher) -> None:
     patch.setattr(allocator._Freed, "blocked", lambda self: None)
 
 
 @mutation("freed_memory_waits")
-def never_reuse_memory(patch: pytest.MonkeyPatch) -> None:
+def never_reuse_memory(patch: Patcher) -> None:
     patch.setattr(allocator.HCQAllocator, "_retire", lambda self, allocation: None)
 
 
 @mutation("collected_memory_waits")
-def collected_memory_is_free_at_once(patch: pytest.MonkeyPatch) -> None:
+def collected_memory_is_free_at_once(patch: Patcher) -> None:
     def free_now(self: buffer.Allocation) -> None:
         if self.device is not None:
             home, self.device = self.device, None
@@ -328,14 +310,14 @@ def collected_memory_is_free_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("the_host_may_go_on")
-def staging_without_fence(patch: pytest.MonkeyPatch) -> None:
+def staging_without_fence(patch: Patcher) -> None:
     patch.setattr(
         allocator, "FencedRing", lambda size, wait, align: FencedRing(size, lambda v: None, align)
     )
 
 
 @mutation("staging_goes_round")
-def copy_out_without_waiting(patch: pytest.MonkeyPatch) -> None:
+def copy_out_without_waiting(patch: Patcher) -> None:
     finish = allocator.HCQAllocator._finish
 
     def hasty(self: Any, data: bytearray, point: Any, *rest: Any) -> None:
@@ -345,22 +327,22 @@ def copy_out_without_waiting(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("running_out")
-def freed_memory_is_never_given_back(patch: pytest.MonkeyPatch) -> None:
+def freed_memory_is_never_given_back(patch: Patcher) -> None:
     patch.setattr(allocator.HCQAllocator, "_give_back", lambda self, size, kind: None)
 
 
 @mutation("views")
-def views_outlive_what_is_freed(patch: pytest.MonkeyPatch) -> None:
+def views_outlive_what_is_freed(patch: Patcher) -> None:
     patch.setattr(buffer.HCQBuffer, "check_reachable", lambda self, device: None)
 
 
 @mutation("peers")
-def peers_reach_everything(patch: pytest.MonkeyPatch) -> None:
+def peers_reach_everything(patch: Patcher) -> None:
     patch.setattr(buffer.HCQBuffer, "check_reachable", lambda self, device: None)
 
 
 @mutation("peers")
-def mappings_are_not_counted(patch: pytest.MonkeyPatch) -> None:
+def mappings_are_not_counted(patch: Patcher) -> None:
     def unmap(self: buffer.HCQBuffer, peer: Any) -> None:
         del self.allocation.peers[peer]
         peer.port.memory.unmap_peer(self.allocation.memory)
@@ -372,12 +354,12 @@ def mappings_are_not_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("forks")
-def forks_go_unnoticed(patch: pytest.MonkeyPatch) -> None:
+def forks_go_unnoticed(patch: Patcher) -> None:
     patch.setattr(device.HCQDevice, "forked", lambda self: None)
 
 
 @mutation("timeouts")
-def timeouts_are_swallowed(patch: pytest.MonkeyPatch) -> None:
+def timeouts_are_swallowed(patch: Patcher) -> None:
     wait = device.HCQDevice._wait
 
     def patient(self: Any, *args: Any) -> None:
@@ -388,12 +370,12 @@ def timeouts_are_swallowed(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("faults")
-def a_fault_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+def a_fault_is_forgotten(patch: Patcher) -> None:
     patch.setattr(device.HCQDevice, "check_usable", lambda self: None)
 
 
 @mutation("interrupts")
-def ring_position_moves_before_publishing(patch: pytest.MonkeyPatch) -> None:
+def ring_position_moves_before_publishing(patch: Patcher) -> None:
     def reserve(self: channel.Channel, size: int, value: int) -> int:
         offset = self._ring.take(size)
         position: int = self._plan[2]
@@ -417,12 +399,12 @@ def ring_position_moves_before_publishing(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation("closing")
-def memory_is_not_freed(patch: pytest.MonkeyPatch) -> None:
+def memory_is_not_freed(patch: Patcher) -> None:
     patch.setattr(device.HCQDevice, "release", lambda self, memory: None)
 
 
 @mutation("closing")
-def files_stay_open(patch: pytest.MonkeyPatch) -> None:
+def files_stay_open(patch: Patcher) -> None:
     close = HostPort.close
 
     def leaking(self: HostPort) -> None:

@@ -7,6 +7,8 @@ import pytest
 from gpu.hcq.conformance import CHECKS
 from hcq.host_target import HostTarget
 
+pytestmark = pytest.mark.timing  # threads, forks and interrupts are among the checks
+
 
 @pytest.mark.parametrize("bits", [32, 64])
 @pytest.mark.parametrize("seed", range(3))

@@ -54,7 +54,9 @@ class PythonKernels:
         """A grid of `add` or `fill`."""
         self.seen = [*self.seen[-9:], launch]
         name = bytes(memory.code.read(launch.program, 8)).partition(b"\0")[0].decode()
+        assert name in KERNELS, f"{name!r} at {launch.program:#x} is no kernel"
         sm = 10 * (launch.sass_version >> 4) + (launch.sass_version & 0xF)
+        assert sm in BASES, f"code for sm_{sm}, which is no architecture"
         return _Running(self.steps, name, sm, memory)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from itertools import count
 
 import pytest
 
@@ -10,7 +12,9 @@ from gpu.drivers.nv.hcqdevice import RmDevice
 from gpu.hcq.channel import Channel
 from nv.kernels import LAYOUTS, WRITTEN, cubin
 from nv.rm_target import RmTarget
-from tools.hw_acceptance.bench.stamina import Result, endure
+from tools.hw_acceptance.bench.stamina import INTERRUPTIONS, Result, endure
+
+pytestmark = pytest.mark.timing
 
 LAUNCHES = int(os.environ.get("STAMINA", "2000"))
 
@@ -26,18 +30,19 @@ def endured(launches: int) -> Result:
     return result
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_and_nothing_piles_up() -> None:
     result = endured(LAUNCHES)
     assert {name: told for name, (good, told) in result.checks.items() if not good} == {}
-    assert result.interrupted > 3
+    assert result.interrupted >= INTERRUPTIONS
 
 
 def test_a_launch_that_is_lost_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    send, sent = Channel.send, []
+    send, numbers = Channel.send, count()
 
     def lossy(self: Channel, *args: object) -> None:
-        sent.append(1)
-        if len(sent) == 500:
+        beside = threading.current_thread() is not threading.main_thread()  # all end there
+        if beside and next(numbers) == 300:
             args = (args[0], args[1], args[2], args[3], (*args[4][:3], 0))  # type: ignore[index]
         send(self, *args)  # type: ignore[arg-type]
 

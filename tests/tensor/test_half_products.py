@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from gpu import Tensor, dtypes
 from gpu.core.dtype import DType
 
-_RNG = np.random.default_rng(5)
+Normal = Callable[..., np.ndarray]
 
 
-def normal(*shape: int) -> np.ndarray:
-    return _RNG.standard_normal(shape).astype(np.float32)
+@pytest.fixture
+def normal() -> Normal:
+    """`normal(3, 4)`: values of such a shape, the same in each run of a test."""
+    rng = np.random.default_rng(5)
+    return lambda *shape: rng.standard_normal(shape).astype(np.float32)
 
 
 def rounded(x: np.ndarray, dtype: DType) -> np.ndarray:
@@ -20,7 +25,7 @@ def rounded(x: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=str)
-def test_a_layer_and_its_gradients(device: str, dtype: DType) -> None:
+def test_a_layer_and_its_gradients(device: str, dtype: DType, normal: Normal) -> None:
     x, w, b, g = (
         rounded(v, dtype) for v in (normal(48, 64), normal(72, 64), normal(72), normal(48, 72))
     )
@@ -33,14 +38,14 @@ def test_a_layer_and_its_gradients(device: str, dtype: DType) -> None:
         assert (error <= 2 * one * (4 + np.abs(exact))).all()
 
 
-def test_batches_that_are_cast_on_the_way(device: str) -> None:
+def test_batches_that_are_cast_on_the_way(device: str, normal: Normal) -> None:
     a, b = normal(3, 40, 33), normal(3, 33, 64)
     found = (Tensor(a).half() @ Tensor(b).half()).float().numpy()
     want = rounded(a, dtypes.float16) @ rounded(b, dtypes.float16)
     assert (np.abs(found - want) <= 2.0**-9 * (1 + np.abs(want))).all()
 
 
-def test_convolutions(device: str) -> None:
+def test_convolutions(device: str, normal: Normal) -> None:
     x, w = normal(2, 32, 3, 34), normal(32, 32, 3, 3) / 16
     found = Tensor(x).half().conv2d(Tensor(w).half(), padding=1).float().numpy()
     wide = np.pad(rounded(x, dtypes.float16), ((0, 0), (0, 0), (1, 1), (1, 1)))

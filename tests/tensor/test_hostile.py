@@ -93,7 +93,8 @@ def test_a_cache_folder_that_cannot_be_used_costs_nothing_but_time(
 ) -> None:
     monkeypatch.setattr(files.DiskCache, "_warn", _always_warn)
     spoil(tmp_path / "cache", monkeypatch)
-    with Context(CACHE_DIR=tmp_path / "cache"), caplog.at_level(logging.WARNING):
+    folder = tmp_path / "cache"
+    with Context(CACHE_DIR=folder, OBJECT_CACHE_DIR=folder), caplog.at_level(logging.WARNING):
         assert fresh(number).tolist() == pytest.approx([1 + number / 7] * 5)
     assert words in caplog.text
     assert not list(tmp_path.rglob(".tmp-*"))
@@ -318,6 +319,7 @@ def test_what_is_left_is_looked_at_before_much_is_taken(system: dict[str, str]) 
     check_memory(1 << 60)
 
 
+@pytest.mark.slow
 def test_a_chain_of_50000_operations_is_built_differentiated_and_run() -> None:
     start = Tensor(np.array([0.5, 1.0, 2.0]))
     x: Any = start

@@ -104,6 +104,7 @@ def test_dtypes(name: str, dtype: str, device: str) -> None:
     np.testing.assert_array_equal(found.numpy(), wanted.numpy().astype(found.dtype.np))
 
 
+@pytest.mark.slow
 def test_long_lines_keep_their_accuracy(device: str) -> None:
     x = fitted(device, rng_for("long").normal(size=(3, 300 if device == "PYTHON" else 3000)) * 30)
     close, less = (1e-12, 1e-9) if x.dtype == np.float64 else (1e-4, 1e-3)

@@ -205,6 +205,7 @@ def trained(devices: tuple[str, ...] | None, optimizer: Any, jitted: bool) -> li
     return [np.array(losses), *(param.numpy() for param in params)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jitted", [False, True])
 @pytest.mark.parametrize("optimizer", [nn.optim.SGD, nn.optim.AdamW])
 def test_data_parallel_training(optimizer: Any, jitted: bool) -> None:

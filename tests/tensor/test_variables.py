@@ -54,6 +54,7 @@ class Decoder:
         np.testing.assert_allclose(got[1].numpy(), weights @ values, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jitted", [False, True])
 def test_a_decoder_compiles_once_for_all_positions(device: str, jitted: bool) -> None:
     decoder, position = Decoder(device), Var("position", 0, POSITIONS - 1)

@@ -38,7 +38,7 @@ class CLRunner:
         programs = [kernel.program() for kernel in kernels]
         for program in programs:
             verify_linear(program)
-        libs = device.compiler.compile_many([renderer.render(p) for p in programs])
+        libs = device.compiler.compile_many_cached([renderer.render(p) for p in programs])
         for program, lib, given in zip(programs, libs, arrays, strict=True):
             loaded = device.runtime(program.name, lib, renderer.launch_data(program))
             memories = [device.allocator.alloc(array.nbytes) for array in given]

@@ -83,7 +83,7 @@ class Toolchain(NamedTuple):
         programs = [kernel.program() for kernel in kernels]
         for program in programs:
             verify_linear(program)
-        libs = self.compiler.compile_many([self.renderer.render(p) for p in programs])
+        libs = self.compiler.compile_many_cached([self.renderer.render(p) for p in programs])
         return [
             CPUProgram(program.name, lib, scratch=scratch_bytes(program))
             for program, lib in zip(programs, libs, strict=True)

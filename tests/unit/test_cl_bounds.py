@@ -50,6 +50,7 @@ def run(*arguments: str, where: Path) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_accesses_out_of_bounds_fail_tests(need: Callable[[str], None], tmp_path: Path) -> None:
     need("oclgrind")
     path = tmp_path / "test_wrong.py"
@@ -59,6 +60,7 @@ def test_accesses_out_of_bounds_fail_tests(need: Callable[[str], None], tmp_path
     assert "Invalid write of size 4" in said and "Invalid read of size 4" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["backend/test_replay.py", "tensor/test_views.py"])
 def test_ours_stay_in_their_memory(need: Callable[[str], None], tmp_path: Path, file: str) -> None:
     need("oclgrind")

@@ -129,7 +129,7 @@ def test_nvrtc_loads_16_bytes(need: Callable[[str], None]) -> None:
     need("nvrtc")
     renderer = CUDARenderer("sm_90")
     source = renderer.render(lowered(columns(2048, 1024), renderer.target))
-    ptx = NvBinary.unpack(NvrtcCompiler("sm_90").compile(source)).ptx
+    ptx = NvBinary.unpack(NvrtcCompiler("sm_90").compile_cached(source)).ptx
     found = {m[0] for m in re.finditer(r"(ld\.global\.nc|st\.global)(\.\w+)*", ptx)}
     assert found and all(".v4." in one for one in found), found
 

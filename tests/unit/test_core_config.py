@@ -24,10 +24,10 @@ Environment = Callable[..., None]
 
 
 def test_defaults(environment: Environment) -> None:
-    environment(VERIFY=None, CACHE_DIR=None, XDG_CACHE_HOME="/somewhere")
+    environment(VERIFY=None, CACHE_DIR=None, OBJECT_CACHE_DIR=None, XDG_CACHE_HOME="/somewhere")
     assert (config.DEBUG, config.DEV, config.SIM, config.CACHE) == (0, "", "", True)
     assert (config.VERIFY, config.GPU_VERIFY_JIT, config.NOOPT) == (False, False, False)
-    assert str(config.CACHE_DIR) == "/somewhere/gpu"
+    assert str(config.CACHE_DIR) == "/somewhere/gpu" and config.OBJECT_CACHE_DIR is None
     assert 1 <= config.CPU_THREADS <= (os.cpu_count() or 1)
 
 
@@ -143,7 +143,7 @@ def test_every_setting_is_documented() -> None:
     for name, setting in {**SETTINGS, **ALIASES}.items():
         assert setting.name == name
         assert setting.doc and setting.default_doc and setting.kind.accepts
-    assert set(SETTINGS) >= {"DEBUG", "DEV", "SIM", "CACHE", "CACHE_DIR", "CPU_THREADS"}
+    assert set(SETTINGS) >= {"DEBUG", "DEV", "CACHE", "CACHE_DIR", "OBJECT_CACHE_DIR"}
 
 
 @pytest.mark.parametrize(

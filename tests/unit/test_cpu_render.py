@@ -412,7 +412,7 @@ def test_no_target_needs_a_library(compiler_name: str, features: str) -> None:
     for dtype in COMPUTED:
         names = [n for n, r in OPS.items() if n in target.native.ops and dtype.kind in r.domain]
         kernels.append(matrix_kernel(dtype, 8 if dtype.bits == 64 else 16, 64, names))
-    libs = tools.compiler.compile_many([tools.renderer.render(k.program()) for k in kernels])
+    libs = tools.compiler.compile_many_cached([tools.renderer.render(k.program()) for k in kernels])
     for lib in libs:
         undefined = [s.name for s in parse_object(lib).symbols if s.section == 0 and s.name]
         assert undefined == []

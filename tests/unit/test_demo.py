@@ -18,6 +18,7 @@ import pytest
 
 from gpu import Context, Device
 from gpu.cli import demo_picture, demo_simulated, png
+from gpu.cli.demo import DEFAULT_STEPS
 from gpu.cli.demo_training import BATCH, Training, batches
 from gpu.cli.main import main
 from gpu.core.errors import DTypeError, FormatError, InvalidValue, ShapeError
@@ -143,11 +144,11 @@ def simulated_gpu(need: Callable[[str], None]) -> None:
         Device["AMD"].synchronize()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("simulated_gpu")
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_it_learns(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "picture.png"
-    assert main(["demo", "--seed", str(seed), "--output", str(path)]) == 0
+    assert main(["demo", "--seed", "0", "--output", str(path)]) == 0
     out = capsys.readouterr().out
     lines = {line[:10].strip(): line[10:] for line in out.splitlines() if line[:1] != " "}
     titles = ["device", "training", "accuracy", "time", "kernels", "picture", "simulated"]
@@ -161,6 +162,14 @@ def test_it_learns(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     )
     assert re.search(r", [1-9]\d* kernels, [1-9][\d,]{6,} instructions\n$", out)
     assert decode(path.read_bytes()).ndim == 3
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_other_seeds_learn_as_well(seed: int) -> None:
+    """Which the simulated GPU, that takes most of a demo's time, has nothing to do with."""
+    training = Training(seed, DEFAULT_STEPS)
+    training.run(lambda report: None)
+    assert (training.test() == training.testing.labels).mean() >= 0.97
 
 
 @pytest.mark.usefixtures("simulated_gpu")
@@ -203,6 +212,7 @@ def test_ctrl_c_stops_it(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_on_another_device(tmp_path: Path, need: Callable[[str], None]) -> None:
     need("clang")
     path = tmp_path / "picture.png"

@@ -350,7 +350,7 @@ def test_nvrtc_moves_16_bytes(need: Callable[[str], None]) -> None:
     renderer = CUDARenderer("sm_90")
     for t in ("f32", "bf16"):
         source = renderer.render(scheduled(renderer.target, t))
-        ptx = NvBinary.unpack(NvrtcCompiler("sm_90").compile(source)).ptx
+        ptx = NvBinary.unpack(NvrtcCompiler("sm_90").compile_cached(source)).ptx
         for how in (r"ld\.global\.nc(\.\w+)*", r"st\.global(\.\w+)*"):
             found = {m[0] for m in re.finditer(how, ptx)}
             assert found and all(".v4." in one for one in found), found

@@ -42,6 +42,7 @@ def operations(runner: CLRunner, dtype: DType) -> list[str]:
     return [n for n, row in OPS.items() if n in native and dtype.kind in row.domain and n != "fma"]
 
 
+@pytest.mark.slow
 def test_every_operation_means_what_the_op_table_says(runner: CLRunner) -> None:
     cases = [(dtype, 8) for dtype in COMPUTED] + [(dtype, 1) for dtype in SCALARS]
     kernels, arrays = [], []
@@ -91,6 +92,7 @@ def test_constant_divisors_and_shift_counts(runner: CLRunner) -> None:
             assert_same(got, want, f"{name} {dtype.name} by {value}")
 
 
+@pytest.mark.slow
 def test_every_cast(runner: CLRunner) -> None:
     cases = [(dtype, 8) for dtype in COMPUTED] + [(dtype, 1) for dtype in SCALARS]
     kernels, arrays = [], []
@@ -248,6 +250,7 @@ def masked_copy(dtype: DType, lanes: int, count: int, scattered: bool) -> Kernel
     return k
 
 
+@pytest.mark.slow
 def test_masks_exclude_lanes(runner: CLRunner) -> None:
     chosen = (dtypes.bool, dtypes.float16, dtypes.float32, dtypes.int64)
     shapes = ((1, 0, False), (1, 1, False), (8, 5, False), (8, 8, False), (16, 15, True))
@@ -403,7 +406,7 @@ def test_a_launch_takes_values(runner: CLRunner) -> None:
         k.end(loop)
         program = k.program()._replace(vals=(Val("n", 1, 10),))
         renderer, device = OpenCLRenderer(target), cl_device()
-        lib = device.compiler.compile(renderer.render(program))
+        lib = device.compiler.compile_cached(renderer.render(program))
         loaded = device.runtime(program.name, lib, renderer.launch_data(program))
         memory = device.allocator.alloc(80)
         for n in (10, 3):

@@ -154,6 +154,7 @@ kernel columns(p0: f32[{width}] global, p1: f32[{size}] global)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [256, 784, 999])
 def test_reductions_of_columns_walk_along_rows(width: int) -> None:
     rows = -(-FAR_BYTES // (4 * width))  # just so many that a core's cache does not hold them

@@ -147,6 +147,7 @@ MAP = st.tuples(PLACE, PLACE, SIZE, st.integers(0, 7), st.booleans())
 
 
 # Eight calls at most: a failure is readable as it is, and shrinking it would take minutes.
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, phases=set(Phase) - {Phase.shrink})
 @given(st.sampled_from(sorted(LAYOUTS)), st.lists(MAP, max_size=8), st.data())
 def test_tables_do_what_a_dict_does(

@@ -182,10 +182,11 @@ WARM = """
 """
 
 
-def python(code: str, **environment: str) -> list[str]:
+def python(code: str, cache: Path, **environment: str) -> list[str]:
+    folders = {"CACHE_DIR": str(cache), "OBJECT_CACHE_DIR": str(cache)}
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, **environment},
+        env={**os.environ, **folders, **environment},
         capture_output=True,
         text=True,
         check=True,
@@ -194,27 +195,27 @@ def python(code: str, **environment: str) -> list[str]:
 
 
 def test_a_warm_process_compiles_nothing_and_imports_no_compiler(tmp_path: Path) -> None:
-    cold = python(WARM, CACHE_DIR=str(tmp_path))
+    cold = python(WARM, tmp_path)
     assert cold[0].endswith(" 1")
-    warm = python(WARM, CACHE_DIR=str(tmp_path))
+    warm = python(WARM, tmp_path)
     assert warm[0] == cold[0].removesuffix(" 1") + " 0"
     assert warm[1] == "False False"
 
 
 def test_a_damaged_cache_is_a_miss(tmp_path: Path) -> None:
-    cold = python(WARM, CACHE_DIR=str(tmp_path))
+    cold = python(WARM, tmp_path)
     rng = np.random.default_rng(0)
     for path in tmp_path.rglob("*"):
         if path.is_file():
             data = bytearray(path.read_bytes())
             data[int(rng.integers(len(data)))] ^= 0xFF
             path.write_bytes(data[: int(rng.integers(1, len(data) + 1))])
-    assert python(WARM, CACHE_DIR=str(tmp_path))[0] == cold[0]
+    assert python(WARM, tmp_path)[0] == cold[0]
 
 
 def test_no_optimisation_gives_the_same_result(tmp_path: Path) -> None:
-    plain = python(WARM, CACHE_DIR=str(tmp_path), NOOPT="1")[0].split()[0]
-    fast = python(WARM, CACHE_DIR=str(tmp_path))[0].split()[0]
+    plain = python(WARM, tmp_path, NOOPT="1")[0].split()[0]
+    fast = python(WARM, tmp_path)[0].split()[0]
     assert float(plain) == pytest.approx(float(fast), rel=1e-5)
 
 

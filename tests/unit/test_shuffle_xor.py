@@ -225,6 +225,7 @@ def reduction(monoid: str, dtype: DType, rows: int, columns: int) -> K.Kernel:
 """)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(
     st.sampled_from([(m, d) for m in MONOIDS for d in ALL if d.kind in MONOIDS[m].domain]),

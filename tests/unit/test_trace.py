@@ -101,6 +101,7 @@ def test_every_cut_within_a_line_is_noticed(tmp_path: Path) -> None:
                 read_trace(tmp_path / "cut")
 
 
+@pytest.mark.slow
 @settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

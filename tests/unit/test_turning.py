@@ -94,6 +94,7 @@ def test_two_that_lie_across_have_a_tile_each() -> None:
 SIDES = st.one_of(st.integers(32, 600), st.sampled_from([32, 64, 288, 512]))
 
 
+@pytest.mark.slow
 @given(
     SIDES, SIDES, st.sampled_from([*NUMPY]), st.integers(0, 4), st.integers(0, 8),
     st.sampled_from([GPU, BLOCKS]), st.booleans(), st.integers(0, 1000),
@@ -163,7 +164,7 @@ def test_nvrtc_moves_16_bytes(t: str, need: Callable[[str], None]) -> None:
     need("nvrtc")
     renderer = CUDARenderer("sm_90")
     source = renderer.render(lowered(turned(512, 512, t), renderer.target))
-    ptx = NvBinary.unpack(NvrtcCompiler("sm_90").compile(source)).ptx
+    ptx = NvBinary.unpack(NvrtcCompiler("sm_90").compile_cached(source)).ptx
     for how in (r"ld\.global\.nc(\.\w+)*", r"st\.global(\.\w+)*", r"st\.shared(\.\w+)*"):
         found = {m[0] for m in re.finditer(how, ptx)}
         assert found and all(".v4." in one for one in found), found

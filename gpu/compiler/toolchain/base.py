@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cache
 from hashlib import blake2b
+from pathlib import Path
 from typing import Final
 
+from gpu.core import elf
 from gpu.core.errors import CompileError, Unsupported
-from gpu.core.files import DiskCache, atomic_write
+from gpu.core.files import DiskCache, atomic_write, content_signature, object_cache_dir
 
 _TOOL_TIMEOUT: Final = 60.0  # seconds
+_HERE: Final = Path(__file__).parent
 
 
 class Compiler(ABC):
@@ -19,7 +24,8 @@ class Compiler(ABC):
 
     Attributes:
         key: toolchain, its version and the options: all that the result depends on besides the
-            source. Known without loading the toolchain, so that a cache hit never does.
+            source and our own code. Known without loading the toolchain, so that a cache hit
+            never does.
     """
 
     key: str
@@ -27,7 +33,7 @@ class Compiler(ABC):
     def __init__(self, key: str, namespace: str):
         """`namespace` names the folder of the disk cache."""
         self.key = key
-        self._disk = DiskCache(namespace)
+        self._disk = DiskCache(namespace, parent=object_cache_dir)
         self._memory: dict[bytes, bytes] = {}
 
     @abstractmethod
@@ -61,7 +67,8 @@ class Compiler(ABC):
         return [self._memory[digest] for digest in digests]
 
     def _digest(self, source: str) -> bytes:
-        return blake2b(f"{self.key}\0{source}".encode(), digest_size=32).digest()
+        text = f"{_code_signature(type(self))}\0{self.key}\0{source}"
+        return blake2b(text.encode(), digest_size=32).digest()
 
     def _find(self, digest: bytes) -> bytes | None:
         """A result from memory or disk; what was on disk is in memory afterwards."""
@@ -69,6 +76,21 @@ class Compiler(ABC):
         if known is not None:
             self._memory[digest] = known
         return known
+
+
+@cache
+def _code_signature(kind: type[Compiler]) -> str:
+    """Names the code that makes objects of what a tool gives.
+
+    It is this folder, what reads and writes ELF, and the class's own: the file that it is in, or
+    its folder where that is one of this package's. A class that is in no file has a key alone.
+    """
+    places = {_HERE, *(Path(elf.__file__).with_name(f"{name}.py") for name in ("elf", "elfwrite"))}
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    if file is not None and os.path.isfile(file):
+        own = Path(file)
+        places.add(own.parent if own.is_relative_to(_HERE.parents[1]) else own)
+    return content_signature(*sorted(places))
 
 
 def disassemble_elf(lib: bytes) -> str:

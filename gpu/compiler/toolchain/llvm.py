@@ -6,14 +6,13 @@ LLVM's optimiser doubles the time for no faster code. llvmlite is imported by th
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from functools import cache
-from importlib.util import find_spec
 from typing import Any, Final
 
 from gpu.compiler.toolchain.base import Compiler, disassemble_elf
+from gpu.core.distributions import installed_version
 from gpu.core.errors import CompileError, Unsupported
 
 _OPT_LEVEL: Final = 2
@@ -22,7 +21,6 @@ _TRIPLES: Final = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unk
 # Apple keeps register x18 to itself ("Writing ARM64 code for Apple platforms"); doing without it
 # makes objects that run on every system.
 _EXTRA_FEATURES: Final = {"x86_64": "", "aarch64": "+reserve-x18"}
-_DIST_INFO: Final = re.compile(r"llvmlite-([^-]+)\.dist-info")
 _LINE_NUMBER: Final = re.compile(r"<string>:(\d+):")
 
 
@@ -83,33 +81,14 @@ def _emit(source: str, triple: str, machine: Any, emit: Callable[[Any], Any]) ->
         raise CompileError(_explain(str(error), source)) from error
 
 
-@cache
 def llvmlite_version() -> str:
     """The version of llvmlite. Raises Unsupported where it is not installed."""
-    found = _dist_info_versions()
-    if len(found) == 1:
-        return found[0]
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("llvmlite")
-    except PackageNotFoundError as error:
+    version = installed_version("llvmlite")
+    if version is None:
         raise Unsupported(
             "the LLVM compiler needs llvmlite: pip install llvmlite, or use DEV=CPU:CLANG"
-        ) from error
-
-
-def _dist_info_versions() -> list[str]:
-    """By the names of `.dist-info` folders beside the package, one where all is well.
-
-    Those names are laid down in "Recording installed projects" (packaging.python.org).
-    `importlib.metadata` knows other kinds of installation too, but takes 30 ms to import.
-    """
-    spec = find_spec("llvmlite")
-    if spec is None or spec.origin is None:
-        return []
-    names = os.listdir(os.path.dirname(os.path.dirname(spec.origin)))
-    return [match[1] for name in names if (match := _DIST_INFO.fullmatch(name))]
+        )
+    return version
 
 
 @cache

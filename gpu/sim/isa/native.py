@@ -1,7 +1,7 @@
 """Compiles modules of operations once and keeps them as objects on disk.
 
 llvmlite is imported only where an object is not in the cache. The key of an object is the text of
-its module, so that a change of the semantics is a miss by itself.
+its module, llvmlite's version and this file, so that a change of the semantics is a miss by itself.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Final
 
+from gpu.core.distributions import installed_version
 from gpu.core.errors import CompileError, Unsupported
-from gpu.core.files import DiskCache, read_bytes
+from gpu.core.files import DiskCache, content_signature, object_cache_dir, read_bytes
 from gpu.core.objload import LoadedObject, load_object
 
 _TRIPLE: Final = "x86_64-unknown-linux-gnu"
@@ -24,7 +25,6 @@ _LEVELS: Final = (
     ("x86-64-v4", {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
     ("x86-64-v3", {"avx2", "fma", "f16c", "bmi1", "bmi2"}),
 )
-_VERSION: Final = "1"
 _MATH: Final = ("exp2", "log2", "sin", "cos", "ldexp", "floor", "fmod")
 _MATH_FLOAT: Final = ("exp2f", "log2f")
 
@@ -84,7 +84,7 @@ class Library:
 
     def __init__(self, name: str, modules: Mapping[str, Callable[[], str]]):
         self._modules = dict(modules)
-        self._cache = DiskCache(f"sim-{name}")
+        self._cache = DiskCache(f"sim-{name}", parent=object_cache_dir)
         self._loaded: dict[str, LoadedObject] = {}
 
     def define(self, module: str, text: Callable[[], str]) -> None:
@@ -99,7 +99,8 @@ class Library:
         return self._loaded[module].address(function)
 
     def _load(self, text: str) -> LoadedObject:
-        key = f"{_VERSION} {host_level()}\n{text}"
+        made_by = f"llvmlite {installed_version('llvmlite')} {content_signature(__file__)}"
+        key = f"{made_by} {host_level()}\n{text}"
         data = self._cache.get(key)
         if data is None:
             data = compile_module(text)

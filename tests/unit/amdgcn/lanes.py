@@ -48,7 +48,7 @@ def run(kernel: Kernel | Program, *arrays: np.ndarray, vals: tuple[int, ...] = (
     verify_linear(program)
     renderer, memory = AMDRenderer(CHIP), Memory()
     sizes = renderer.launch_data(program)
-    code = read_code_object(AMDCompiler(CHIP).compile(renderer.render(program)))
+    code = read_code_object(AMDCompiler(CHIP).compile_cached(renderer.render(program)))
     image = memory.buffer(code.image(0), layout.READ, 4096)
     buffers = [memory.buffer(array.tobytes(), WRITABLE) for array in arrays]
     given = [*buffers]

@@ -37,7 +37,7 @@ def run_nvrtc(
     for program in programs:
         verify_linear(program)
         texts.append(CUDARenderer(ARCH).render(program).replace(HEAD, ""))
-    binary = NvBinary.unpack(NvrtcCompiler(ARCH).compile("\n".join(texts)))
+    binary = NvBinary.unpack(NvrtcCompiler(ARCH).compile_cached("\n".join(texts)))
     module = BareModule(binary.ptx)
     for program, given in zip(programs, arrays, strict=True):
         _launch(module, program, given, vals)

@@ -73,7 +73,7 @@ def test_the_largest_product_fits_a_multiprocessor(need: Callable[[str], None]) 
         (PTXRenderer(ARCH), PtxCompiler(ARCH)),
     ):
         data = renderer.launch_data(program)
-        binary = NvBinary.unpack(compiler.compile(renderer.render(program)))
+        binary = NvBinary.unpack(compiler.compile_cached(renderer.render(program)))
         kernel = Cubin(binary.cubin).kernel(program.name)
         assert kernel.local_size(0) == 0, "registers are spilled"
         assert (data["block"], data["groups"]) == (256, 2048)

@@ -188,6 +188,7 @@ def test_a_wrong_tensor_is_noticed(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     assert rows.NEGATE in told.reason
 
 
+@pytest.mark.slow
 def test_the_op_suite_runs_tests_of_the_tree(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +253,7 @@ def test_mapped_libraries_are_found_by_their_names(monkeypatch: pytest.MonkeyPat
     assert all("nvrtc" not in name for name in FORBIDDEN)
 
 
+@pytest.mark.slow
 def test_a_rehearsal_runs_in_children_and_says_what_it_is(
     folder: Path,
     tmp_path: Path,

@@ -14,6 +14,7 @@ from gpu.compiler.toolchain.mesalib import find_mesa
 from tools.autogen.mesa import OUTPUT, module
 
 
+@pytest.mark.slow
 def test_the_library_gives_the_same_bytes_again(need: Callable[[str], None]) -> None:
     need("tinymesa")
     if shutil.which("gdb") is None:

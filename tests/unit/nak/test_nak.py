@@ -40,7 +40,7 @@ def mesa(need: Callable[[str], None]) -> None:
 
 
 def compiled(arch: str, program: Program) -> NakBinary:
-    return NakBinary.unpack(NakCompiler(arch).compile(NAKRenderer(arch).render(program)))
+    return NakBinary.unpack(NakCompiler(arch).compile_cached(NAKRenderer(arch).render(program)))
 
 
 def every_cast() -> Program:

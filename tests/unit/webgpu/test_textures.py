@@ -102,6 +102,7 @@ def test_long_sums_of_odd_shapes() -> None:
 NARROW = ["float16", "bfloat16", "int8", "uint8", "int16", "uint16", "bool", "fp8e4m3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", NARROW)
 def test_narrow_elements_are_loaded_and_stored_by_fours(dtype: str) -> None:
     whole = numbers(3, 131, 97)
@@ -122,6 +123,7 @@ def test_narrow_elements_are_loaded_and_stored_by_fours(dtype: str) -> None:
         near(got.cast("float32"), wanted.cast("float32").numpy())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_products_of_halves(dtype: str) -> None:
     a, b = (Tensor(numbers(seed, 96, 96), device="CPU").cast(dtype).realize() for seed in (5, 6))

@@ -32,6 +32,8 @@ _MOST_GROWTH: Final = 16 << 20  # bytes that a process may grow by
 _MOST_MAPPINGS: Final = 20
 _MOST_FILES: Final = 4  # queues get more memory for commands when threads are far ahead
 _PERIOD: Final = 0.01  # seconds between two signals, on average
+INTERRUPTIONS: Final = 8  # at least so many calls are interrupted, or little was tried
+_PATIENCE: Final = 60.0  # seconds that signals have for it once all else is done
 _SLICE: Final = 50  # launches of a thread between two waits
 _SIZES: Final = 8  # of buffers, powers of two
 
@@ -78,8 +80,10 @@ def endure(
 ) -> Result:
     """Threads that launch and allocate beside the main thread, which is interrupted as it does so.
 
-    ``add`` is the suite's. Of the main thread's launches those that were not interrupted have
-    happened, and of the others each has or has not. Raises InvalidValue off the main thread.
+    The main thread launches on until `INTERRUPTIONS` signals came where they count: how many that
+    are of so many launches is a matter of the machine and what else it does. ``add`` is the
+    suite's. Of the main thread's launches those that were not interrupted have happened, and of the
+    others each has or has not. Raises InvalidValue off the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         raise InvalidValue("signals come to the main thread: call it there")
@@ -161,14 +165,19 @@ class _Round:
             others = [
                 threads.submit(self._work, count, one, each, kept, _call) for count in counts[1:]
             ]
-            done = self._work(counts[0], one, each, kept, interrupts.around)
+            done, tried = self._work(counts[0], one, each, kept, interrupts.around), each
+            late = time.monotonic() + _PATIENCE
+            while interrupts.count < INTERRUPTIONS and time.monotonic() < late:
+                done += self._work(counts[0], one, _SLICE, 0, interrupts.around)
+                tried += _SLICE
             while not all(other.done() for other in others):
                 interrupts.around(lambda: time.sleep(_PERIOD))
             finished = [done, *(other.result() for other in others)]
         self.device.synchronize()
+        most = [tried] + [each] * (THREADS - 1)
         checks = {
-            f"{each} launches of thread {number}": _counted(download(self.device, count), n, each)
-            for number, (count, n) in enumerate(zip(counts, finished, strict=True))
+            f"{n} launches of thread {number}": _counted(download(self.device, count), least, n)
+            for number, (count, least, n) in enumerate(zip(counts, finished, most, strict=True))
         }
         del one, counts
         gc.collect()
