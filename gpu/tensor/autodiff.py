@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Final
 
 from gpu.compiler.ir import graph_build as G
@@ -42,17 +42,21 @@ def gradients(result: Node, seed: Node, targets: Sequence[Node]) -> list[Node | 
 
 def reaches(result: Node, targets: Container[Node]) -> bool:
     """Whether a gradient of `result` could reach one of `targets`."""
+    return next(reached(result, targets), None) is not None
+
+
+def reached(result: Node, targets: Container[Node]) -> Iterator[Node]:
+    """The nodes of `targets` that a gradient of `result` could reach first."""
     seen = {result}
     stack = [result]
     while stack:
         node = stack.pop()
         if node in targets:
-            return True
-        if node.kind != "detach" and has_gradient(node.dtype):
+            yield node
+        elif node.kind != "detach" and has_gradient(node.dtype):
             new = [source for source in node.src if source not in seen]
             seen.update(new)
             stack += new
-    return False
 
 
 def _nodes_that_carry(order: Sequence[Node], wanted: set[Node]) -> set[Node]:

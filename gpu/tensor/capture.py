@@ -31,6 +31,9 @@ from gpu.runtime.execute import (
 )
 from gpu.runtime.ownership import is_only_reference
 from gpu.runtime.users import touching_alone
+from gpu.tensor.autodiff import reached
+from gpu.tensor.callforms import map_tensors, tensors_in
+from gpu.tensor.guards import Guards
 from gpu.tensor.handle import Handle
 from gpu.tensor.randomness import generator_state, restore_generator, write_state
 from gpu.tensor.tensor import Tensor
@@ -108,11 +111,17 @@ class Capture:
     Attributes:
         result: what the function returned, with the same tensor in place of each.
         shapes: shape, dtype and device of each argument.
+        origins: for each result, the arguments by number, and the tensors from outside, that a
+            gradient of it would reach; nothing for a function that trains.
+        given_grads: tensors that get a gradient that was there before (as an argument, by number),
+            or none.
         has_effects: whether a replay changes tensors that are there.
+        strangers: see `gpu/tensor/watching.py:Watch`; until the second call.
     """
 
     def __init__(self, trace: Trace, stand_ins: list[Node], arguments: list[Tensor], result: Any):
         self.calls = self.attempts = 1
+        self.strangers: dict[int, Any] = {}
         self.shapes = [(plain(t.shape), t.dtype, t.device) for t in arguments]
         wanted = list(_wanted(trace, result, arguments))
         spread = _on_devices([node for _, node in wanted])
@@ -125,7 +134,15 @@ class Capture:
         self.sources = [find(leaf) for leaf in prepared.leaves] if prepared else []
         self.given_sources = [find(node) for node in given]
         self.prepared = prepared._replace(leaves=[]) if prepared else None
-        self.has_effects = any(target.kind != "result" for target, _ in wanted)
+        position = {id(tensor): i for i, tensor in enumerate(arguments)}
+        self.given_grads: list[tuple[Target, Handle | int | None]] = [
+            (target, position.get(id(grad), grad))
+            for target, grad in _gradients_set(trace, arguments)
+            if grad is None or id(grad) in position or id(grad) not in trace.born
+        ]
+        self.has_effects = bool(
+            self.given_grads or any(target.kind != "result" for target, _ in wanted)
+        )
         output = {node: i for i, node in enumerate(fresh)}
         place = {node: i for i, node in enumerate(given)}
         made = iter(
@@ -141,6 +158,7 @@ class Capture:
         ]
         stand_in = Tensor._wrap(G.const(0, (), dtypes.int32, Device.DEFAULT))
         self.result = map_tensors(result, lambda _: stand_in)
+        self.origins = _origins(trace, stand_ins, wanted)
         self._workspace: list[Buffer] | None = None
         self._allowed = [allowed for _, allowed in trace.checks]
         self._checked: Capture | None = None
@@ -148,13 +166,49 @@ class Capture:
             positions = [given for given, _ in trace.checks]
             self._checked = Capture(trace.of_checks(), stand_ins, arguments, positions)
 
+    def guard(self, guards: Guards, trace: Trace, arguments: list[Tensor]) -> None:
+        """Notes what must be outside as it is now, and which arguments come from there too."""
+        self.guards = guards
+        outside = [*guards.tensors(), *trace.state, *trace.moved]
+        known = {id(tensor) for tensor in arguments}.difference(map(id, guards.tensors()))
+        self._outside = {id(h): h for h in outside if id(h) not in known}
+        self._shared = self._found_outside(arguments)
+
+    def holds(self, arguments: list[Tensor]) -> bool:
+        """Whether all outside is as it was, and the same arguments are tensors from there."""
+        return self._found_outside(arguments) == self._shared and self.guards.hold()
+
+    def _found_outside(self, arguments: list[Tensor]) -> list[tuple[int, int]]:
+        bases = [id(t if t._view is None else t._view.base) for t in arguments]
+        return [(i, base) for i, base in enumerate(bases) if base in self._outside]
+
+    def ends(self, arguments: list[Tensor]) -> list[set[Node]]:
+        """For each result, what it is computed from, if a gradient of it would have to go there."""
+        found = []
+        for origins in self.origins:
+            handles = [arguments[o] if isinstance(o, int) else o for o in origins]
+            has_gradient = any(handle._has_gradient() for handle in handles)
+            found.append({n for h in handles for n in h._nodes()} if has_gradient else set())
+        return found
+
     def form(self) -> tuple[Any, ...]:
         """What must be the same each time the function is traced."""
         sources = (*self.sources, *self.given_sources)
         kinds = [(s.kind, s.position, id(s.handle), s.words, s.part, _content(s)) for s in sources]
         targets = [wanted.target for wanted in self.wanted]
+        targets += [target for target, _ in self.given_grads]
         key = self.prepared.key if self.prepared else None
-        return key, kinds, [(t.kind, t.argument, t.argument < 0 and id(t.handle)) for t in targets]
+        places = [(t.kind, t.argument, t.argument < 0 and id(t.handle)) for t in targets]
+        given = [g if isinstance(g, int) else id(g) for _, g in self.given_grads]
+        return key, kinds, places, given
+
+    def reads(self, handle: Handle, arguments: list[Tensor]) -> bool:
+        """Whether the graph starts from the value of a tensor, among others."""
+        return any(
+            source.handle is handle
+            or (source.kind == "argument" and arguments[source.position] is handle)
+            for source in self.sources
+        )
 
     def replay(
         self,
@@ -249,9 +303,28 @@ def _wanted(trace: Trace, result: Any, arguments: list[Tensor]) -> Iterable[tupl
     position = {id(tensor): i for i, tensor in enumerate(arguments)}
     for handle in trace.moved:
         yield Target("move", handle, position.get(id(handle), -1)), handle._value
-    for handle in (*trace.state, *arguments):
-        if handle.grad is not None and id(handle.grad) in trace.born:
-            yield Target("grad", handle, position.get(id(handle), -1)), handle.grad._node
+    for target, grad in _gradients_set(trace, arguments):
+        if grad is not None and id(grad) in trace.born and id(grad) not in position:
+            yield target, grad._node
+
+
+def _origins(
+    trace: Trace, stand_ins: list[Node], wanted: list[tuple[Target, Node]]
+) -> list[tuple[int | Handle, ...]]:
+    if trace.grads or any(handle._requires_grad for handle in trace.moved):
+        return []  # it computes its gradients itself
+    known: dict[Node, int | Handle] = {node: handle for handle, node in trace.state.items()}
+    known |= {node: number for number, node in enumerate(stand_ins)}
+    results = [node for target, node in wanted if target.kind == "result"]
+    return [tuple([known[found] for found in reached(node, known)]) for node in results]
+
+
+def _gradients_set(trace: Trace, arguments: list[Tensor]) -> Iterable[tuple[Target, Handle | None]]:
+    """The tensors from outside that were given a gradient, and which, None if they have none."""
+    position = {id(tensor): i for i, tensor in enumerate(arguments)}
+    for handle in trace.grads:
+        if id(handle) in position or id(handle) not in trace.born:
+            yield Target("grad", handle, position.get(id(handle), -1)), handle._grad
 
 
 def _on_devices(nodes: Sequence[Node]) -> list[tuple[tuple[Node, ...], int | None]]:
@@ -319,38 +392,3 @@ def _buffer(source: _Source, arguments: list[Tensor]) -> Buffer:
             return memory
     assert source.node is not None
     return storage(source.node)
-
-
-def changed_number(first: Capture, second: Capture) -> tuple[str, str] | None:
-    """The first number that differs between two traces that are alike otherwise."""
-    a, b = (c.prepared.key[0] if c.prepared else () for c in (first, second))
-    if [part[0] for part in a] != [part[0] for part in b]:
-        return None
-    for x, y in zip(a, b, strict=True):
-        if x != y and x[0] == "const":
-            return str(x[1]), str(y[1])
-    return None
-
-
-def tensors_in(value: Any) -> Iterable[Tensor]:
-    """The tensors in nested lists, tuples and dicts, in order."""
-    found: list[Tensor] = []
-
-    def note(tensor: Tensor) -> Tensor:
-        found.append(tensor)
-        return tensor
-
-    map_tensors(value, note)
-    return found
-
-
-def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """`value` with each tensor in its lists, tuples and dicts changed."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, (list, tuple)):
-        made = [map_tensors(v, change) for v in value]
-        return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
-    if isinstance(value, dict):
-        return {k: map_tensors(v, change) for k, v in value.items()}
-    return value

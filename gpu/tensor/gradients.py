@@ -9,9 +9,11 @@ from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.derivative import has_gradient
 from gpu.compiler.ir.graph import Node, toposort
 from gpu.core.errors import DTypeError, InvalidType, InvalidValue, ShapeError
-from gpu.tensor.autodiff import gradients
+from gpu.tensor.autodiff import gradients, reached
 from gpu.tensor.handle import Handle, live_leaves
+from gpu.tensor.leafnodes import ENDS
 from gpu.tensor.nograd import NoGrad
+from gpu.tensor.tracing import JitError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -99,7 +101,8 @@ class Gradients(Handle):
         if all(node is None for node in found):
             raise InvalidValue(
                 f"{self._described()} was computed from no tensor with requires_grad=True, or "
-                "only through detach(), no_grad() and operations that have no gradient: set "
+                "only through detach(), no_grad(), jitted functions that train, and operations "
+                "that have no gradient: set "
                 "requires_grad=True on what gradients are wanted of (parameters of nn's layers "
                 "have it) before it is used, and give it new values by assign(), since w = w - "
                 "step makes another tensor; or ask for gradient(w), which needs no flag"
@@ -109,6 +112,19 @@ class Gradients(Handle):
                 total = node if leaf.grad is None else G.alu("add", leaf.grad._node, node)
                 leaf.grad = leaf._wrap(total)
         return self
+
+    def _refuse_ends(self, targets: Sequence[Node]) -> None:
+        """Raises JitError where a gradient should go through the result of a replay."""
+        if not ENDS:
+            return
+        ends = dict(ENDS)
+        for node in reached(self._node, {*targets, *ends}):
+            if node in ends and node not in targets:
+                raise JitError(
+                    f"{self._described()} was computed by way of the jitted {ends[node]}, and "
+                    "gradients do not go through a replay: call backward() or gradient() inside "
+                    f"{ends[node]}, or detach() its result if no gradient is wanted there"
+                )
 
     def _gradients(
         self, targets: Sequence[tuple[Node, ...]], gradient: Handle | None
@@ -131,6 +147,7 @@ class Gradients(Handle):
         else:
             seed = G.cast(gradient._node, self.dtype.element)
         flat = [node for nodes in targets for node in nodes]
+        self._refuse_ends(flat)
         found = dict(zip(flat, gradients(self._node, seed, flat), strict=True))
         return [_sum([found[n] for n in nodes]) for nodes in targets]
 

@@ -24,6 +24,7 @@ from gpu.core.errors import DTypeError, InvalidValue
 from gpu.runtime.execute import is_computed, realize
 from gpu.runtime.origins import note_origin
 from gpu.tensor.autodiff import reaches
+from gpu.tensor.leafnodes import LEAF_NODES
 from gpu.tensor.nograd import unrecorded
 from gpu.tensor.tracing import active
 from gpu.tensor.views import Detach, Step, View
@@ -40,19 +41,17 @@ class Handle:
     __slots__ = (
         "__weakref__",
         "_earlier",
+        "_grad",
         "_requires_grad",
         "_value",
         "_version",
         "_view",
-        "grad",
     )
 
     # Tensors that `backward` fills the gradient of, by identity: `==` compares elements.
     _leaves: ClassVar[weakref.WeakValueDictionary[int, Handle]] = weakref.WeakValueDictionary()
     # Tensors that were written to, until what was written is in memory, by identity.
     _unsettled: ClassVar[weakref.WeakValueDictionary[int, Handle]] = weakref.WeakValueDictionary()
-
-    grad: Self | None
 
     def _hold(self, node: Node) -> None:
         """Starts to stand for `node`, as a tensor that is no view."""
@@ -63,7 +62,7 @@ class Handle:
         self._version = 0
         self._requires_grad: bool | None = None
         self._earlier: tuple[ref[Node], ...] = ()
-        self.grad = None
+        self._grad: Self | None = None
         if (born := unrecorded()) is not None:
             born[id(self)] = self
         if (trace := active()) is not None:
@@ -144,7 +143,7 @@ class Handle:
         if self._requires_grad:
             # Still a leaf: gradients end at the new value, not where that came from.
             node = _node_of_its_own(G.detach(node))
-            _leaf_nodes.note(node, self)
+            LEAF_NODES.note(node, self)
         elif unrecorded() is not None:
             node = G.detach(node)
         self._note_write()
@@ -180,7 +179,7 @@ class Handle:
             return
         if self._requires_grad:
             self._earlier = (*self._earlier, ref(self._value))
-            _leaf_nodes.note(node, self)
+            LEAF_NODES.note(node, self)
         elif self._has_history(leaf_nodes):
             return
         self._value = node
@@ -211,7 +210,7 @@ class Handle:
         else:
             self._note_write()
             if self._requires_grad:
-                _leaf_nodes.note(node, self)
+                LEAF_NODES.note(node, self)
             self._value, self._earlier = node, ()
             self._version += 1
 
@@ -231,6 +230,19 @@ class Handle:
             )
 
     # Leaves.
+
+    @property
+    def grad(self) -> Self | None:
+        """What `backward` has added up here; None before that, and where it was set to None."""
+        if (trace := active()) is not None:
+            trace.reads_gradient(self)
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: Self | None) -> None:
+        if (trace := active()) is not None:
+            trace.writes_gradient(self)
+        self._grad = value
 
     @property
     def requires_grad(self) -> bool | None:
@@ -259,7 +271,7 @@ class Handle:
             node = _node_of_its_own(node)
         self._value, self._view = node, None
         Handle._leaves[id(self)] = self
-        _leaf_nodes.note(node, self)
+        LEAF_NODES.note(node, self)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Sets `requires_grad` and returns the tensor: False freezes a parameter, as in torch.
@@ -270,6 +282,10 @@ class Handle:
         """
         self.requires_grad = requires_grad
         return self
+
+    def _has_gradient(self) -> bool:
+        """Whether it is a leaf, or was computed from one in a way that a gradient can go."""
+        return bool(self._requires_grad) or reaches(self._value, leaf_nodes())
 
     def _nodes(self) -> tuple[Node, ...]:
         """Every node this tensor's value has been known as, of those that are in use."""
@@ -349,32 +365,9 @@ def _node_of_its_own(node: Node) -> Node:
     return G.contiguous(node, next(_identities))
 
 
-class _LeafNodes(Container[Node]):
-    """The nodes that values of leaves are known as: each leaf says so, and this finds the leaf."""
-
-    def __init__(self) -> None:
-        self._leaf_of: dict[ref[Node], ref[Handle]] = {}
-        self._forget = self._leaf_of.pop
-
-    def note(self, node: Node, leaf: Handle) -> None:
-        """The value of `leaf` is, or is about to be, known as `node`."""
-        self._leaf_of[ref(node, self._forget)] = ref(leaf)
-
-    def __contains__(self, node: object) -> bool:
-        found = self._leaf_of.get(ref(node)) if isinstance(node, Node) else None
-        leaf = None if found is None else found()
-        return leaf is not None and bool(leaf._requires_grad) and node in leaf._nodes()
-
-    def __bool__(self) -> bool:
-        return bool(self._leaf_of)
-
-
-_leaf_nodes: Final = _LeafNodes()
-
-
 def leaf_nodes() -> Container[Node]:
-    """Every node that a leaf's value is or has been known as."""
-    return _leaf_nodes
+    """Every node at which gradients end: values that leaves have or had, and those of `ENDS`."""
+    return LEAF_NODES
 
 
 def live_leaves() -> list[Handle]:

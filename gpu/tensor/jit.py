@@ -10,11 +10,14 @@ Tensors from outside that the function uses are its state: each replay reads wha
 then, and what the function wrote to them (parameters, optimiser state, running statistics, `grad`)
 is written again. Random numbers are new in each replay. A function is captured anew for other
 shapes, dtypes, devices or Python arguments (of a bound `Var` the name and bounds count, and a
-replay takes the value), another setting of `Tensor.training`, `CHECK` or `NOOPT`, and another
-value of a number it takes from its closure or from the globals of its module.
+replay takes the value), another setting of `Tensor.training`, `CHECK`, `NOOPT` or of the default
+dtype, inside and outside of `no_grad`,
+and where anything else changed that it reads outside: attributes, items, globals, closures
+(`gpu/tensor/watching.py`). It may not change such things itself, as a replay would not.
 
 A tensor made inside that leaves in another way than the result has no value: using it is an error.
-One jitted function runs at a time in a process: threads take turns.
+So is a gradient that would have to go through a replay.
+One jitted function runs at a time in a process: threads take turns. docs/jit.md tells users more.
 """
 
 from __future__ import annotations
@@ -27,22 +30,33 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 import numpy as np
 
-from gpu.compiler.ir import graph_build as G
-from gpu.compiler.ir.dims import Symbol, any_symbols, find_symbols, is_symbolic, plain
+from gpu.compiler.ir.dims import Symbol
 from gpu.compiler.ir.graph import Node
 from gpu.core.config import config
+from gpu.core.dtype import dtypes
 from gpu.core.interrupts import put_off
 from gpu.core.log import get_logger
-from gpu.runtime.buffer import Buffer
-from gpu.runtime.execute import is_computed, parts_of, realize
 from gpu.runtime.recent import Recent
 from gpu.runtime.schedule import compile_settings
-from gpu.tensor.capture import Capture, changed_number, map_tensors, tensors_in
-from gpu.tensor.handle import Handle
+from gpu.tensor.callforms import (
+    compute_arguments,
+    form_of,
+    map_tensors,
+    parts_in,
+    sharing_of,
+    stand_in,
+    tensors_in,
+)
+from gpu.tensor.capture import Capture
+from gpu.tensor.guards import Guards, elements, shown
+from gpu.tensor.handle import Handle, leaf_nodes
 from gpu.tensor.jitobject import JitObject
+from gpu.tensor.leafnodes import ENDS
+from gpu.tensor.nograd import unrecorded
 from gpu.tensor.randomness import generator_state, restore_generator
 from gpu.tensor.tensor import Tensor
 from gpu.tensor.tracing import JitError, Trace, active, tracing
+from gpu.tensor.watching import Watch
 
 log = get_logger(__name__)
 
@@ -55,7 +69,6 @@ MAX_CAPTURES: Final = 32
 KEPT_CAPTURES: Final = 64
 # Traces of one form of arguments of which two in a row have to agree.
 MAX_ATTEMPTS: Final = 5
-_NUMBERS: Final = (bool, int, float)
 
 
 class _Turn:
@@ -87,12 +100,15 @@ class Jit(JitObject, Generic[P, R]):
         functools.update_wrapper(self, function)
         self.function = function
         self._name = getattr(function, "__qualname__", repr(function))
-        self._captures: Recent[Any, Capture] = Recent(KEPT_CAPTURES)
+        self._captures: Recent[Any, list[Capture]] = Recent(KEPT_CAPTURES)
 
     @property
     def captures(self) -> int:
         """How many forms of arguments are captured."""
-        return len(self._captures)
+        return len(self._kept())
+
+    def _kept(self) -> list[Capture]:
+        return [capture for variants in self._captures.values() for capture in variants]
 
     def reset(self) -> None:
         """Forgets all captures."""
@@ -108,103 +124,150 @@ class Jit(JitObject, Generic[P, R]):
     def _call(self, args: Any, kwargs: Any) -> R:
         found: dict[int, Tensor] = {}
         symbols: dict[str, Symbol] = {}
-        form = _form((args, kwargs), found, symbols)
+        try:
+            form = form_of((args, kwargs), found, symbols)
+        except JitError as error:
+            error.add(f"in a call of {self._name}")
+            raise
         arguments = list(found.values())
-        outside = self._outside(symbols)
-        settings = (Tensor.training, config.CHECK, compile_settings())
-        key = (form, _sharing(arguments), outside, *settings)
-        _compute(arguments)
-        capture = self._captures.get(key)
+        settings = (Tensor.training, config.CHECK, dtypes.default_float, compile_settings())
+        recorded = unrecorded() is None
+        key = (form, sharing_of(arguments), settings, recorded)
+        compute_arguments(arguments, self._name)
+        capture = self._find(key, arguments)
         if capture is None or capture.calls == 1:
-            capture = self._capture(key, args, kwargs, arguments)
-        elif config.GPU_VERIFY_JIT:
-            return self._verified(capture, args, kwargs, arguments, symbols)
+            capture = self._capture(key, capture, args, kwargs, arguments)
+            capture.guards.find_symbols(symbols)
+        else:
+            capture.guards.find_symbols(symbols)
+            if config.GPU_VERIFY_JIT:
+                return self._verified(capture, args, kwargs, arguments, symbols)
+        ends = capture.ends(arguments) if recorded and leaf_nodes() else []
         if capture.has_effects:
             with put_off(at_once=False) as begin:
                 values = capture.replay(arguments, symbols, before_changes=begin)
                 begin()
-                return self._apply(capture, values, arguments)
-        return self._apply(capture, capture.replay(arguments, symbols), arguments)
+                return self._apply(capture, values, arguments, ends)
+        return self._apply(capture, capture.replay(arguments, symbols), arguments, ends)
 
-    def _outside(self, symbols: dict[str, Symbol]) -> tuple[Any, ...]:
-        """Numbers that the function reads from its closure and its module.
+    def _find(self, key: Any, arguments: list[Tensor]) -> Capture | None:
+        """The capture of a form that holds; the next call looks at it first."""
+        variants = self._captures.get(key)
+        if variants is None:
+            return None
+        for number, capture in enumerate(variants):
+            if capture.holds(arguments):
+                if number:
+                    variants.insert(0, variants.pop(number))
+                return capture
+        return None
 
-        The variables of those that are symbolic are added to `symbols`.
-        """
-        function = getattr(self.function, "__func__", self.function)
-        code = getattr(function, "__code__", None)
-        if code is None:
-            return ()
-        cells = [cell.cell_contents for cell in function.__closure__ or ()]
-        named = [*zip(code.co_freevars, cells, strict=True)]
-        named += [(name, function.__globals__.get(name)) for name in code.co_names]
-        if any_symbols():
-            for _, value in named:
-                find_symbols(value, symbols)
-        return tuple(
-            [
-                (name, type(value), repr(plain(value)))
-                for name, value in named
-                if isinstance(value, _NUMBERS) or is_symbolic(value)
-            ]
-        )
-
-    def _capture(self, key: Any, args: Any, kwargs: Any, arguments: list[Tensor]) -> Capture:
-        traced = self._trace(args, kwargs, arguments)
-        first = self._captures.get(key)
+    def _capture(
+        self, key: Any, first: Capture | None, args: Any, kwargs: Any, arguments: list[Tensor]
+    ) -> Capture:
+        """What the function does: kept, or compared with what it did in its first call."""
+        variants = self._captures.get(key) or []
+        why = [_change(*c) for known in variants[:1] for c in known.guards.changed()]
+        traced = self._trace(args, kwargs, arguments, first)
         if first is None:
-            if sum(c.shapes == traced.shapes for c in self._captures.values()) >= MAX_CAPTURES:
-                raise JitError(
-                    f"{self._name} was captured {MAX_CAPTURES} times for tensors of these shapes, "
-                    f"each time for another value; the last is {key}: pass what changes as a Tensor"
-                )
-            self._captures.keep(key, traced)
+            self._refuse_many(key, traced, why)
+            self._captures.keep(key, [traced, *variants])
             log.info("captured %s", self._name)
             return traced
-        if first.form() == traced.form():
-            first.calls = 2
-            return first
-        self._captures.forget(key)
-        if (change := changed_number(first, traced)) is not None:
+        variants.remove(first)
+        self._refuse_effects(first)
+        known = traced.guards.places <= first.guards.places
+        if first.form() == traced.form() and known:
+            traced.calls, traced.strangers = 2, {}
+        elif known and (change := _changed_number(first, traced)) is not None:
             raise JitError(
                 f"{self._name} computed with {change[0]} in its first call and "
-                f"with {change[1]} in its second; pass what changes as an argument or a Tensor"
+                f"with {change[1]} in its second, of the same form: pass what changes as an "
+                "argument or a Tensor"
             )
-        # Something was made by the first call, a gradient perhaps: the next call has to agree.
-        traced.attempts = first.attempts + 1
-        if traced.attempts == MAX_ATTEMPTS:
-            raise JitError(
-                f"{self._name} did something else in each of {MAX_ATTEMPTS} calls "
-                "with arguments of one form; it cannot be replayed"
-            )
-        self._captures.keep(key, traced)
+        else:
+            # Something was made by the first call, a gradient perhaps: the next has to agree.
+            traced.attempts = first.attempts + 1
+            if traced.attempts == MAX_ATTEMPTS:
+                raise JitError(
+                    f"{self._name} did something else in each of {MAX_ATTEMPTS} calls "
+                    "with arguments of one form, so it cannot be replayed: pass what differs, be "
+                    "it random, of the clock or from a file, as an argument or a Tensor"
+                )
+        variants.insert(0, traced)
         return traced
 
-    def _trace(self, args: Any, kwargs: Any, arguments: list[Tensor]) -> Capture:
-        trace = Trace()
-        before = [(t._value, t._view, t._version, t.grad) for t in arguments]
-        stand_ins = [_stand_in(tensor, self._name) for tensor in arguments]
+    def _refuse_many(self, key: Any, traced: Capture, why: list[str]) -> None:
+        """Raises JitError where a value that keeps changing would be captured ever again."""
+        alike = [c for c in self._kept() if c.shapes == traced.shapes]
+        if len(alike) >= MAX_CAPTURES:
+            last = f"the last time of {', '.join(why)}" if why else f"the last is {shown(key[0])}"
+            raise JitError(
+                f"{self._name} was captured {MAX_CAPTURES} times for tensors of these shapes, each "
+                f"time for another value; {last}: pass what changes as a Tensor, or keep it in one "
+                "that is written to with assign()"
+            )
+
+    def _refuse_effects(self, first: Capture) -> None:
+        """Raises JitError where the function changed what was as `first` says before it ran."""
+        if changes := [_change(*change) for change in first.guards.changed()]:
+            raise JitError(
+                f"{self._name} changes {' and '.join(changes)} when it runs, and a replay runs no "
+                "Python: return the value and keep it outside, or keep it in a Tensor that is "
+                "written to with assign()"
+            )
+
+    def _trace(
+        self, args: Any, kwargs: Any, arguments: list[Tensor], first: Capture | None
+    ) -> Capture:
+        trace, watch = Trace(self._name), Watch(self._name)
+        before = [(t._value, t._view, t._version) for t in arguments]
+        given = list(parts_in((args, kwargs)))
+        stand_ins = [stand_in(tensor, self._name) for tensor in arguments]
         for tensor, node in zip(arguments, stand_ins, strict=True):
             tensor._value, tensor._view = node, None
             trace.born[id(tensor)] = tensor
         try:
-            with tracing(trace):
+            with tracing(trace), watch:
                 result = self.function(*args, **kwargs)
             for tensor, node in zip(arguments, stand_ins, strict=True):
                 if tensor._value is not node:
                     trace.moved[tensor] = node
             bases = [
-                view.base if view else t for t, (_, view, *_) in zip(arguments, before, strict=True)
+                view.base if view else t for t, (_, view, _) in zip(arguments, before, strict=True)
             ]
             self._refuse_sharing(trace, arguments, bases)
-            return Capture(trace, stand_ins, arguments, result)
+            capture = Capture(trace, stand_ins, arguments, result)
         finally:
             for handle, old in trace.moved.items():
                 handle._value = old
             for tensor, held in zip(arguments, before, strict=True):
-                tensor._value, tensor._view, tensor._version, tensor.grad = held
+                tensor._value, tensor._view, tensor._version = held
             for handle, before_trace in trace.grads.items():
                 handle.grad = before_trace
+        if not elements(list(parts_in((args, kwargs))), tuple(given)):
+            raise JitError(
+                f"{self._name} changes a list or dict that it was given, which a replay would not "
+                "do again: make a new one and return it"
+            )
+        known = {} if first is None else first.strangers
+        named = self._named(args, kwargs)
+        guards = Guards(watch.guards(self.function, named, known, trace))
+        capture.guard(guards, trace, arguments)
+        capture.strangers = watch.strangers
+        return capture
+
+    def _named(self, args: Any, kwargs: Any) -> dict[str, Any]:
+        """The arguments by name, or by number where the function has no name for them."""
+        function = getattr(self.function, "__func__", self.function)
+        code = getattr(function, "__code__", None)
+        names = code.co_varnames[: code.co_argcount] if code else ()
+        names = names[1:] if function is not self.function else names
+        return {
+            **dict(zip(names, args, strict=False)),
+            **{f"argument {n}": value for n, value in enumerate(args) if n >= len(names)},
+            **kwargs,
+        }
 
     def _refuse_sharing(
         self, trace: Trace, arguments: list[Tensor], bases: Sequence[Handle]
@@ -221,8 +284,13 @@ class Jit(JitObject, Generic[P, R]):
                     "from it inside"
                 )
 
-    def _apply(self, capture: Capture, values: list[Node], arguments: list[Tensor]) -> R:
-        """Makes the function's effects and its result of the values of a replay."""
+    def _apply(
+        self, capture: Capture, values: list[Node], arguments: list[Tensor], ends: list[set[Node]]
+    ) -> R:
+        """Makes the function's effects and its result of the values of a replay.
+
+        `ends` is for each result empty, or what it was computed from if that has a gradient.
+        """
         results: list[Tensor] = []
         for (target, *_), node in zip(capture.wanted, values, strict=True):
             if target.kind == "result":
@@ -230,15 +298,23 @@ class Jit(JitObject, Generic[P, R]):
             elif target.kind == "move":
                 target.tensor(arguments)._replace(node)
             else:
-                self._give_gradient(target.tensor(arguments), node, capture)
+                self._give_gradient(target.tensor(arguments), node, capture, arguments)
+        for tensor, origins in zip(results, ends, strict=False):
+            if origins and tensor._value not in origins:  # which is given back as it is
+                ENDS[tensor._value] = self._name
+        for target, grad in capture.given_grads:
+            given: Any = arguments[grad] if isinstance(grad, int) else grad
+            target.tensor(arguments)._grad = given
         remaining = iter(results)
         rebuilt: R = map_tensors(capture.result, lambda _: next(remaining))
         return rebuilt
 
-    def _give_gradient(self, handle: Handle, node: Node, capture: Capture) -> None:
+    def _give_gradient(
+        self, handle: Handle, node: Node, capture: Capture, arguments: list[Tensor]
+    ) -> None:
         """A gradient that was added to stays the tensor it is; else it is a new one."""
         grad: Handle | None = handle.grad
-        if grad is not None and any(source.handle is grad for source in capture.sources):
+        if grad is not None and capture.reads(grad, arguments):
             grad._replace(node)
         else:
             handle.grad = Tensor._wrap(node)
@@ -271,7 +347,8 @@ class Jit(JitObject, Generic[P, R]):
                     each._value, each.grad = node, grad
                 raise JitError(
                     f"the replay of {self._name} differs from the function itself "
-                    f"by up to {worst:.3g} in a {target.kind}: something it uses changed unseen"
+                    f"by up to {worst:.3g} in a {target.kind}: something it uses changed unseen "
+                    "(docs/jit.md lists what is not seen); pass it as an argument or a Tensor"
                 )
         return result
 
@@ -286,81 +363,16 @@ def _value_of(tensor: Handle | None) -> np.ndarray[Any, Any]:
     return Tensor._wrap(tensor._node).numpy().reshape(-1)
 
 
-class _StandIn(Buffer):
-    """What an argument is while its function is captured: a buffer that never has memory."""
-
-    __slots__ = ("function",)
-    function: str
-
-    @property
-    def memory(self) -> Any:
-        """Raises JitError: what depends on it can only be computed by a replay."""
-        raise JitError(
-            f"a tensor made inside the jitted {self.function} was kept in another way than by "
-            "returning it, so it has no value: return it, in lists, tuples and dicts, or assign() "
-            "it to a tensor that was made and realized outside"
-        )
+def _change(path: str, before: object, now: object) -> str:
+    return f"{path} ({shown(before)}, now {shown(now)})"
 
 
-def _stand_in(tensor: Tensor, function: str) -> Node:
-    parts = []
-    for part in parts_of(tensor._value):
-        handle = _StandIn(part.device, part.size, part.dtype)
-        handle.function = function
-        parts.append(G.buffer(handle, part.shape, part.dtype, part.device))
-    if isinstance(tensor.device, str):
-        return parts[0]
-    return G.multi(parts, tensor.shard_axis, tensor.shape)
-
-
-def _compute(arguments: list[Tensor]) -> None:
-    """Every argument in memory of its own shape, so that a replay can read it."""
-    for tensor in arguments:
-        node = tensor._node
-        if is_computed(node):
-            continue
-        if tensor._view is None:
-            tensor.realize()
-        if not is_computed(tensor._node):
-            # A view, or another shape of memory that is there.
-            (tensor._value,) = realize([G.contiguous(node)])
-
-
-def _sharing(arguments: list[Tensor]) -> tuple[int, ...]:
-    """For each argument the number of the first one that shows elements of the same tensor."""
-    bases = [id(t if t._view is None else t._view.base) for t in arguments]
-    first: dict[int, int] = {}
-    return tuple([first.setdefault(base, number) for number, base in enumerate(bases)])
-
-
-def _form(value: Any, found: dict[int, Tensor], symbols: dict[str, Symbol]) -> Any:
-    """The form of arguments: their structure, with each tensor once in `found`, by its id.
-
-    The variables of symbolic sizes and numbers are added to `symbols`.
-    """
-    if isinstance(value, Tensor):
-        if id(value) in found:
-            return ("same", list(found).index(id(value)))
-        found[id(value)] = value
-        shape = value.shape
-        if any_symbols():
-            find_symbols(shape, symbols)
-            shape = plain(shape)
-        return (shape, value.dtype, value.device, value.shard_axis, value.requires_grad)
-    if isinstance(value, (list, tuple)):
-        return (type(value).__name__, *[_form(v, found, symbols) for v in value])
-    if isinstance(value, dict):
-        return ("dict", *((k, _form(v, found, symbols)) for k, v in value.items()))
-    if is_symbolic(value):
-        find_symbols(value, symbols)
-        return ("symbolic", plain(value))
-    try:
-        hash(value)
-    except TypeError as error:
-        raise JitError(
-            f"a jitted function cannot take {type(value).__name__} {value!r}: pass tensors, "
-            "numbers, strings, and lists, tuples and dicts of them"
-        ) from error
-    if isinstance(value, float):  # equality takes -0.0 for 0.0, and tells a NaN from itself
-        return (type(value), repr(value))
-    return (type(value), value)
+def _changed_number(first: Capture, second: Capture) -> tuple[str, str] | None:
+    """The first number that differs between two traces that are alike otherwise."""
+    a, b = (c.prepared.key[0] if c.prepared else () for c in (first, second))
+    if [part[0] for part in a] != [part[0] for part in b]:
+        return None
+    for x, y in zip(a, b, strict=True):
+        if x != y and x[0] == "const":
+            return str(x[1]), str(y[1])
+    return None

@@ -24,25 +24,29 @@ class Trace:
     """What one run of a function does.
 
     Attributes:
+        name: of the function, for errors.
         born: tensors made inside.
         state: tensors from outside that are used, with the memory they had when first used.
         moved: tensors from outside that are written to, with what they stood for before.
         random: leaves that hold the state of random numbers: (node, device, words taken).
-        grads: the gradient that each of the tensors in `state` had then.
+        grads: tensors whose `grad` is set, with the gradient they had before.
+        seen_grads: tensors whose `grad` is looked at before it is set, with what it was.
         checks: tensors of positions, and what each replay has to find in them; see `CHECK`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.born: dict[int, Handle] = {}
         self.state: dict[Handle, Node] = {}
         self.moved: dict[Handle, Node] = {}
         self.grads: dict[Handle, Handle | None] = {}
+        self.seen_grads: dict[Handle, Handle | None] = {}
         self.random: list[tuple[Node, str, int]] = []
         self.checks: list[tuple[Handle, Allowed]] = []
 
     def of_checks(self) -> Trace:
         """The part of it that `checks` are computed from."""
-        part = Trace()
+        part = Trace(self.name)
         part.state, part.random = self.state, self.random
         return part
 
@@ -57,12 +61,20 @@ class Trace:
             (node,) = realize([handle._value])
             handle._become(node, set())
         self.state[handle] = handle._value
-        self.grads[handle] = handle.grad
 
     def writes(self, handle: Handle) -> None:
         """A tensor is about to stand for another value."""
         if id(handle) not in self.born and handle not in self.moved:
             self.moved[handle] = handle._value
+
+    def reads_gradient(self, handle: Handle) -> None:
+        """The gradient of a tensor is asked for, or whether it has one."""
+        if id(handle) not in self.born and handle not in self.grads:
+            self.seen_grads[handle] = handle._grad
+
+    def writes_gradient(self, handle: Handle) -> None:
+        """A tensor is about to have another gradient, or none."""
+        self.grads.setdefault(handle, handle._grad)
 
 
 class _Active(threading.local):
@@ -95,6 +107,6 @@ def refuse(what: str) -> None:
     """Raises JitError if a function is being captured, since `what` needs a value now."""
     if _here.trace is not None:
         raise JitError(
-            f"{what} inside a jitted function: its result would be fixed at the value of the "
-            "first call; return the tensor and read it outside"
+            f"{what} inside a jitted function, {_here.trace.name}: its result would be fixed at "
+            "the value of the first call; return the tensor and read it outside"
         )

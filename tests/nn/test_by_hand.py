@@ -321,7 +321,7 @@ def test_inference_is_captured_as_it_was() -> None:
             p.requires_grad_(flag).realize()
         apply = jit(model.__call__)
         values = [apply(x).tolist() for _ in range(3)]
-        (capture,) = apply._captures.values()
+        (capture,) = apply._kept()
         assert capture.prepared is not None
         forms.append((capture.prepared.key, len(capture.sources), values))
     assert forms[0] == forms[1]

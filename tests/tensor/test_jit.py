@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextvars
 import gc
 import threading
+import time
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -22,18 +25,17 @@ def vector(*values: float) -> Tensor:
 
 
 def test_replays_compute_with_new_arguments_and_run_no_python() -> None:
-    calls: list[int] = []
-
     @gpu.jit
     def f(x: Tensor, y: Tensor) -> Tensor:
-        calls.append(1)
         return (x * y + 1).sum()
+
+    counted = f.function = Mock(wraps=f.function)
 
     for i in range(5):
         x, y = np.arange(4) + i, np.arange(4) * 2.0
         got = f(Tensor(x.astype(np.float32)), Tensor(y.astype(np.float32))).item()
         assert got == (x * y + 1).sum()
-    assert len(calls) == 2 and f.captures == 1
+    assert counted.call_count == 2 and f.captures == 1
 
 
 def test_a_replay_is_launches_only() -> None:
@@ -83,7 +85,7 @@ def test_random_numbers_are_those_of_the_eager_function() -> None:
     assert [jitted(x).tolist() for _ in range(4)] == eager
 
 
-def test_a_python_learning_rate_schedule_in_an_attribute_is_refused() -> None:
+def test_a_python_learning_rate_schedule_in_an_attribute_is_followed() -> None:
     class Config:
         rate = 0.1
 
@@ -91,10 +93,11 @@ def test_a_python_learning_rate_schedule_in_an_attribute_is_refused() -> None:
     def step(x: Tensor) -> Tensor:
         return x * Config.rate
 
-    step(vector(1))
+    for _ in range(3):
+        assert step(vector(1)).item() == np.float32(0.1)
     Config.rate = 0.05
-    with pytest.raises(gpu.JitError, match=r"0\.1.* first call and with 0\.05"):
-        step(vector(1))
+    for _ in range(3):
+        assert step(vector(1)).item() == np.float32(0.05)
 
 
 def test_a_number_in_the_closure_or_module_is_captured_anew() -> None:
@@ -257,12 +260,9 @@ def test_a_failed_capture_leaves_everything_as_it_was() -> None:
 
 
 def test_data_of_the_host_made_inside_must_stay_the_same() -> None:
-    count = [0]
-
     @gpu.jit
     def f(x: Tensor) -> Tensor:
-        count[0] += 1
-        return x + Tensor(np.full(3, count[0], np.float32))
+        return x + Tensor(np.full(3, time.perf_counter_ns(), np.float64))
 
     with pytest.raises(gpu.JitError, match="did something else"):
         for _ in range(10):
@@ -294,17 +294,16 @@ def test_methods_have_captures_of_their_own() -> None:
 
 
 def test_verify_mode_finds_what_a_replay_cannot_see() -> None:
-    class Config:
-        rate = 2.0
+    rate = contextvars.ContextVar("rate", default=2.0)
 
     @gpu.jit
     def f(x: Tensor) -> Tensor:
-        return x * Config.rate
+        return x * rate.get()
 
     f(vector(1)), f(vector(1))
     with gpu.Context(GPU_VERIFY_JIT=1):
         assert f(vector(4)).item() == 8
-        Config.rate = 3.0
+        rate.set(3.0)
         with pytest.raises(InvalidValue, match="differs from the function itself by up to 4"):
             f(vector(4))
 

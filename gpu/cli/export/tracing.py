@@ -112,7 +112,7 @@ def trace(function: Function, inputs: dict[str, Tensor], device: str) -> Traced:
 
 
 def _watch(function: Function, inputs: dict[str, Tensor]) -> _Watched:
-    watched = Trace()
+    watched = Trace(getattr(function, "__qualname__", repr(function)))
     stand_ins = {name: _stand_in(tensor) for name, tensor in inputs.items()}
     try:
         with tracing(watched):
