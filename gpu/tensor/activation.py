@@ -6,11 +6,14 @@ Where a function has a kink, the gradient there is torch's.
 from __future__ import annotations
 
 import math
-from typing import Self
+from typing import Final, Self
 
 from gpu.tensor.arguments import Operand, choice
 from gpu.tensor.functions import Functions
 from gpu.tensor.precision import float_function
+
+# log(1 + exp(x)) is x from here on, in any float.
+LINEAR: Final = 50.0
 
 
 class Activation(Functions):
@@ -103,12 +106,15 @@ class Activation(Functions):
     @float_function
     def hardswish(self) -> Self:
         """self * relu6(self + 3) / 6."""
-        return self.mul(self.add(3).relu6()).div(6)
+        return self.mul(self.add(3).relu6().div(6))
 
     @float_function
     def softplus(self, beta: float = 1.0) -> Self:
         """log(1 + exp(beta * self)) / beta."""
-        return self.mul(beta).logaddexp(0).div(beta)
+        scaled = self.mul(beta)
+        # Nothing beside self is left there, and beta * self may be infinite.
+        large = scaled.gt(LINEAR)
+        return large.where(self, large.where(0, scaled).logaddexp(0).div(beta))
 
     @float_function
     def softsign(self) -> Self:

@@ -164,8 +164,8 @@ class Arithmetic(Comparison):
 
         Whole powers up to 16 are products; others of floats are 2 ** (x * log2(self)), with an
         error that grows with the exponent of the result. Integers wrap; negative powers of them
-        are 0 except for 1 and -1. At a zero base the gradient is 0 unless the power is a small
-        whole number.
+        are 0 except for 1 and -1. Gradients are torch's, but for that of a power that is a tensor
+        where the base is zero or negative: it is as for the base's absolute value, and 0 for zero.
 
         Raises:
             InvalidValue: an integer tensor to a negative Python int.
@@ -194,8 +194,8 @@ class Arithmetic(Comparison):
         if power in (0.5, -0.5):
             return base.sqrt() if power > 0 else base.rsqrt()
         if abs(power) <= _LARGEST_PRODUCT and power == int(power):
-            product = base._product(abs(int(power)))
-            return product if power >= 0 else product.reciprocal()
+            # Of the reciprocal, so that the gradient at zero is infinite and not 0 times that.
+            return (base if power >= 0 else base.reciprocal())._product(abs(int(power)))
         return None
 
     def _product(self, count: int) -> Self:
@@ -214,12 +214,21 @@ class Arithmetic(Comparison):
         # The logarithm of a zero would put NaN into the gradient of what is not chosen.
         logarithm = nonzero.where(self.abs(), 1.0)._unary("log2")
         raised = y.mul(logarithm)._unary("exp2")
-        of_zero = y.lt(0).where(float("inf"), y.eq(0).where(1.0, y.isnan().where(y, 0.0)))
-        result = nonzero.where(raised, of_zero.cast(self.dtype))
+        result = nonzero.where(raised, self._power_of_zero(y).cast(self.dtype))
         ends = y.isinf().bitwise_and(self.abs().eq(1))
         ends = ends.bitwise_or(self.eq(1).bitwise_and(y.isnan()))
         ends = ends.bitwise_or(y.eq(0).bitwise_and(self.isfinite().logical_not()))
         return self._with_sign_of_power(y, ends.where(1.0, result))
+
+    def _power_of_zero(self, y: Self) -> Self:
+        """0 ** y where self is zero, by what has the power's slope there."""
+        zero = self.eq(0)
+        below, root = y.lt(0), y.gt(0).bitwise_and(y.lt(1))
+        pole = zero.bitwise_and(below).where(self, 1).reciprocal().abs()
+        steep = zero.bitwise_and(root).where(self, 1).sqrt()
+        flat = y.eq(0).where(1.0, y.isnan().where(y, 0.0))
+        line = y.eq(1).where(zero.where(self, 0), flat)
+        return below.where(pole, root.where(steep, line))
 
     def _with_sign_of_power(self, y: Self, magnitude: Self) -> Self:
         """`magnitude`, which is that of self ** y, with its sign; NaN where there is none."""
@@ -228,7 +237,7 @@ class Arithmetic(Comparison):
         odd = whole.bitwise_and(half.floor().ne(half))
         signed = odd.bitwise_and(self._signbit()).where(magnitude.neg(), magnitude)
         undefined = self.lt(0).bitwise_and(self.isfinite()).bitwise_and(whole.logical_not())
-        return undefined.where(float("nan"), signed)
+        return signed.mul(undefined.where(float("nan"), 1.0))  # and so is the gradient
 
     def _integer_power(self, y: Self) -> Self:
         """Square and multiply over every bit of the exponent."""

@@ -11,7 +11,8 @@ import pytest
 
 from gpu import Tensor, dtypes
 from gpu.core.errors import DTypeError, InvalidValue
-from tensor.reference import Tolerance, assert_forward, assert_gradients, rng_for, torch, uniform
+from tensor.definitions import OF_TWO, by_definition
+from tensor.reference import assert_forward, assert_gradients, rng_for, torch, uniform
 
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 2.5, -3.0, 1e-40], np.float32)
 SHAPES = [((3, 4), (3, 4)), ((3, 1), (4,)), ((), (3, 4)), ((2, 1, 4), (3, 1)), ((0, 4), (4,))]
@@ -72,11 +73,11 @@ def test_gradient(name: str, device: str) -> None:
 
 @pytest.mark.parametrize("name", FLOATS)
 def test_special_values(name: str, device: str) -> None:
-    ours, theirs = FLOATS[name]
     # The exact remainder by a denormal number takes more bits than the quotient has.
     divisors = SPECIAL[:-1] if name in ("mod", "fmod") else SPECIAL
     x, y = np.meshgrid(SPECIAL, divisors)
-    assert_forward(device, ours, theirs, [x, y], Tolerance(1e-5, 0))
+    found = FLOATS[name][0](Tensor(x, device=device), Tensor(y, device=device)).numpy()
+    np.testing.assert_allclose(found, by_definition(OF_TWO[name], x, y), 1e-5)
 
 
 @pytest.mark.parametrize("name", COMPARISONS)
@@ -238,3 +239,23 @@ def test_the_gradient_of_copysign_is_zero_at_zero() -> None:
     x = Tensor([0.0, -0.0, -2.0, 3.0], requires_grad=True)
     (slope,) = x.copysign(Tensor([-1.0, 1.0, 1.0, -1.0])).sum().gradient(x)
     assert slope.tolist() == [0, 0, -1, -1]
+
+
+def slope_of_power(x: Any, power: Any) -> Any:
+    """power * x ** (power - 1); 0 for a power of 0, as in torch also where x is 0."""
+    return np.where(power == 0, 0.0, power * x ** (power - 1))
+
+
+BASES = np.array([0.0, -2.0, -0.5, 3.0, 1.0, -1.0], np.float32)
+
+
+@pytest.mark.parametrize("power", [1, 2, 3, -1, -2, -5, 0.5, 1.5, 2.5, -2.5, 17, 0.0])
+def test_gradient_of_powers_of_zero_and_of_negatives(power: float, device: str) -> None:
+    powers = np.full(BASES.shape, power, np.float32)
+    exact = by_definition(slope_of_power, BASES, powers)
+    x = Tensor(BASES, device=device, requires_grad=True)
+    if power:
+        (slope,) = x.pow(power).sum().gradient(x)
+        np.testing.assert_allclose(slope.numpy(), exact, 2e-5)
+    (slope,) = x.pow(Tensor(powers, device=device)).sum().gradient(x)
+    np.testing.assert_allclose(slope.numpy(), exact, 2e-5)

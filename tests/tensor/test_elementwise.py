@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,8 +10,17 @@ import numpy as np
 import pytest
 
 from gpu import Tensor, dtypes
+from tensor.definitions import (
+    DEFINITIONS,
+    Definition,
+    by_definition,
+    clipped,
+    elu,
+    erf,
+    sigmoid,
+    softplus,
+)
 from tensor.reference import (
-    Tolerance,
     assert_forward,
     assert_gradients,
     rng_for,
@@ -22,26 +32,27 @@ F = torch.nn.functional
 REAL, POSITIVE, UNIT, ABOVE_ONE = (-4.0, 4.0), (0.1, 4.0), (-0.95, 0.95), (1.1, 5.0)
 SPECIAL = [
     np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, 1e-3, -1e-5,
-    1e-40, -1e-40, 1e-30, 20.0, -20.0, 87.0, -87.0, 100.0, -100.0, 1e9, -1e9,
+    1e-40, -1e-40, 1e-30, 20.0, -20.0, 87.0, -87.0, 100.0, -100.0, 1e9, -1e9, 3e38, -3e38,
 ]  # fmt: skip
+SPECIAL_LINES = [[1, 2, -1e9], [np.nan, 1, 2], [np.inf, 1, 2], [-np.inf, 1, 2]]
 
 
 class Row(NamedTuple):
-    """One method: its torch counterpart, domain, arguments, and where torch differs.
+    """One method: its torch counterpart, domain, arguments, and what it is by definition.
 
     Attributes:
         name: of the method.
         domain: of random arguments.
         theirs: torch's function; by default the one of the same name.
         kwargs: keyword arguments of the method.
-        without: special values on which the two differ.
+        exact: the function in float64; by default the one of this name in `DEFINITIONS`.
     """
 
     name: str
     domain: tuple[float, float] = REAL
     theirs: Callable[..., Any] | None = None
     kwargs: dict[str, Any] = {}
-    without: tuple[float, ...] = ()
+    exact: Definition | None = None
 
     @property
     def ours(self) -> Callable[[Tensor], Any]:
@@ -51,8 +62,11 @@ class Row(NamedTuple):
     def reference(self) -> Callable[[Any], Any]:
         return self.theirs or getattr(torch, self.name, None) or getattr(F, self.name)
 
+    @property
+    def definition(self) -> Definition:
+        return self.exact or DEFINITIONS[self.name]
 
-LARGE = (1e9, -1e9)
+
 ROWS = [
     Row("neg"),
     Row("abs"),
@@ -70,7 +84,7 @@ ROWS = [
     Row("log1p", POSITIVE),
     Row("sin"),
     Row("cos"),
-    Row("tan", (-1.4, 1.4), without=LARGE),
+    Row("tan", (-1.4, 1.4)),
     Row("sinh"),
     Row("cosh"),
     Row("tanh"),
@@ -92,24 +106,60 @@ ROWS = [
     Row("silu"),
     Row("swish", theirs=F.silu),
     Row("quick_gelu", theirs=lambda t: t * torch.sigmoid(1.702 * t)),
-    Row("gelu", theirs=lambda t: F.gelu(t, approximate="tanh"), without=LARGE),
-    Row("gelu", theirs=F.gelu, kwargs={"approximate": "none"}),
-    Row("elu", kwargs={"alpha": 0.7}, theirs=lambda t: F.elu(t, 0.7)),
-    Row("celu", kwargs={"alpha": 0.5}, theirs=lambda t: F.celu(t, 0.5)),
+    Row("gelu", theirs=lambda t: F.gelu(t, approximate="tanh")),
+    Row(
+        "gelu",
+        theirs=F.gelu,
+        kwargs={"approximate": "none"},
+        exact=lambda x: x / 2 * (1 + erf(x * math.sqrt(0.5))),
+    ),
+    Row("elu", kwargs={"alpha": 0.7}, theirs=lambda t: F.elu(t, 0.7), exact=lambda x: elu(x, 0.7)),
+    Row(
+        "celu",
+        kwargs={"alpha": 0.5},
+        theirs=lambda t: F.celu(t, 0.5),
+        exact=lambda x: elu(x, 0.5, over=0.5),
+    ),
     Row("selu", theirs=lambda t: 1.0507 * F.elu(t, 1.67326)),
-    Row("leaky_relu", kwargs={"neg_slope": 0.2}, theirs=lambda t: F.leaky_relu(t, 0.2)),
+    Row(
+        "leaky_relu",
+        kwargs={"neg_slope": 0.2},
+        theirs=lambda t: F.leaky_relu(t, 0.2),
+        exact=lambda x: np.where(x > 0, x, 0.2 * x),
+    ),
     Row("hardtanh"),
     Row("hardsigmoid", theirs=lambda t: F.relu6(t + 3) / 6),
     Row("hardswish"),
     Row("softplus"),
-    Row("softplus", kwargs={"beta": 2.0}, theirs=lambda t: F.softplus(t, 2.0)),
+    Row(
+        "softplus",
+        kwargs={"beta": 2.0},
+        theirs=lambda t: F.softplus(t, 2.0),
+        exact=lambda x: softplus(x, 2.0),
+    ),
     Row("softsign"),
     Row("mish"),
-    Row("clamp", kwargs={"min_": -1, "max_": 1}, theirs=lambda t: t.clamp(-1, 1)),
-    Row("pow", kwargs={"x": 3}, theirs=lambda t: t**3),
-    Row("pow", POSITIVE, kwargs={"x": -0.5}, theirs=lambda t: t**-0.5),
-    Row("pow", POSITIVE, kwargs={"x": 2.3}, theirs=lambda t: t**2.3, without=LARGE),
-    Row("pow", kwargs={"x": 2.5, "reverse": True}, theirs=lambda t: 2.5**t),
+    Row(
+        "clamp",
+        kwargs={"min_": -1, "max_": 1},
+        theirs=lambda t: t.clamp(-1, 1),
+        exact=lambda x: clipped(x, -1, 1),
+    ),
+    Row("pow", kwargs={"x": 3}, theirs=lambda t: t**3, exact=lambda x: x**3),
+    Row(  # as in torch the reciprocal of the root, also at -0.0 and -inf
+        "pow",
+        POSITIVE,
+        kwargs={"x": -0.5},
+        theirs=lambda t: t**-0.5,
+        exact=DEFINITIONS["rsqrt"],
+    ),
+    Row("pow", POSITIVE, kwargs={"x": 2.3}, theirs=lambda t: t**2.3, exact=lambda x: x**2.3),
+    Row(
+        "pow",
+        kwargs={"x": 2.5, "reverse": True},
+        theirs=lambda t: 2.5**t,
+        exact=lambda x: 2.5**x,
+    ),
     Row("softmax", theirs=lambda t: t.softmax(-1)),
     Row("log_softmax", theirs=lambda t: t.log_softmax(-1)),
     Row("softmin", theirs=lambda t: F.softmin(t, -1)),
@@ -130,14 +180,24 @@ VIEWS: list[tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = [
 
 @by_row
 def test_special_values(row: Row, device: str) -> None:
-    if row.name in ALONG_AXES:
-        values = np.array([[1, 2, -1e9], [np.nan, 1, 2], [np.inf, 1, 2], [-np.inf, 1, 2]])
-    else:
-        values = np.array([v for v in SPECIAL if v not in row.without])
+    special = SPECIAL_LINES if row.name in ALONG_AXES else SPECIAL
+    values = np.array(special, np.float32)
+    found = row.ours(Tensor(values, device=device)).numpy()
     # exp rounds x * log2(e); see the table in gpu/tensor/functions.py.
-    tolerance = Tolerance(1.5e-5, 1e-37)
-    small = values.astype(np.float32)
-    assert_forward(device, row.ours, row.reference, [small], tolerance)
+    np.testing.assert_allclose(found, by_definition(row.definition, values), 1.5e-5, 1e-37)
+
+
+@pytest.mark.parametrize("beta", [1.0, 2.0, 0.5, -1.0])
+def test_softplus_where_it_is_a_line(beta: float, device: str) -> None:
+    """Its slope is sigmoid(beta * x), also where the exponential, or beta * x, overflows."""
+    values = np.array([-3e38, -1e9, -60, -49, -1, 0, 1, 49, 51, 89, 1e9, 3e38], np.float32)
+    x = Tensor(values, device=device, requires_grad=True)
+    y = x.softplus(beta)
+    (slope,) = y.sum().gradient(x)
+    exact = by_definition(lambda v: softplus(v, beta), values)
+    np.testing.assert_allclose(y.numpy(), exact, 1.5e-5, 1e-37)
+    bend = by_definition(lambda v: sigmoid(beta * v), values)
+    np.testing.assert_allclose(slope.numpy(), bend, 1.5e-5, 1e-37)
 
 
 @by_row

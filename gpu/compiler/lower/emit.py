@@ -37,6 +37,10 @@ class Emitter(Builder[Inst]):
         """How many loops and `if`s are around `inst`."""
         return self._depth[inst]
 
+    def is_seen(self, inst: Inst) -> bool:
+        """Whether `inst`, from the loop or `if` just closed or from around it, can be used here."""
+        return self._depth[inst] < len(self._scopes)
+
     def body(self) -> tuple[Inst, ...]:
         """Everything emitted, once all loops are closed."""
         (scope,) = self._scopes

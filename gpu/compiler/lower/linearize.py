@@ -148,6 +148,9 @@ class _Linearizer:
         self.shared.clear()
         results = self.emitter.close_loop(tuple(self.registers.read(key) for key in keys))
         self.write_all(keys, results)
+        for key in self.registers.held(changed):
+            if not self.emitter.is_seen(self.registers.read(key)):
+                self.registers.forget(key)
 
     def stop(self, var: Var) -> int | Limit:
         if var.stop is None:

@@ -147,3 +147,7 @@ class Registers:
     def held(self, bufs: set[K.Buf]) -> list[Key]:
         """The registers of `bufs` that hold something, in a fixed order."""
         return [key for key in self._values if key[0] in bufs]
+
+    def forget(self, key: Key) -> None:
+        """The register holds nothing any more."""
+        del self._values[key]

@@ -20,6 +20,7 @@ from gpu.compiler.opt.loops import bind, fuse, reorder, split
 from gpu.compiler.opt.neighbours import agree, hold
 from gpu.compiler.opt.own import KEPT
 from gpu.compiler.opt.pack import pack
+from gpu.compiler.opt.partial_sums import partial_sums
 from gpu.compiler.opt.reuse import reuse
 from gpu.compiler.opt.share import cooperate
 from gpu.compiler.opt.staging import sink, stage_together
@@ -256,6 +257,18 @@ class Tensorize(NamedTuple):
     name: str
 
 
+class PartialSums(NamedTuple):
+    """What loop `axis` adds to floats becomes a partial sum of each `factor` iterations.
+
+    `{axis}o` and `{axis}i` replace the loop, and `{axis}t` does what is left over; where `factor`
+    is all its iterations, the loop stays. Partial sums begin at zero and are added to what the
+    loop added to.
+    """
+
+    axis: str
+    factor: int
+
+
 class Pipeline(NamedTuple):
     """Asynchronous copies in loop `axis` run ahead of what uses them, by `slots - 1` iterations.
 
@@ -269,7 +282,7 @@ class Pipeline(NamedTuple):
 Opt = (
     Split | Fuse | Reorder | Bind | Rfactor | Stage | Cooperate | Sink | Inline | Jam | Reuse
     | Fetch | Pack | Tensorize | Pipeline | Hold | Ahead
-    | Turn | Agree | Sweep
+    | Turn | Agree | Sweep | PartialSums
 )  # fmt: skip
 
 
@@ -332,5 +345,7 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
             return pack(body, opt.axis, opt.buf, opt.order, opt.words)
         case Tensorize():
             return tensorize(body, opt.axes, opt.name)
+        case PartialSums():
+            return partial_sums(body, opt.axis, opt.factor)
         case Pipeline():
             return pipeline(body, opt.axis, opt.slots)

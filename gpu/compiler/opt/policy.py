@@ -16,7 +16,8 @@ from gpu.compiler.opt import blocks, columns, contraction, dots
 from gpu.compiler.opt.independence import is_independent
 from gpu.compiler.opt.loops import fusable
 from gpu.compiler.opt.matrix_tiles import by_thread
-from gpu.compiler.opt.opts import Bind, Fuse, Opt, Split, apply
+from gpu.compiler.opt.opts import Bind, Fuse, Opt, PartialSums, Split, apply
+from gpu.compiler.opt.partial_sums import long_sums
 from gpu.compiler.opt.pixels import pixel_lanes, writes_image
 from gpu.compiler.opt.scatter import jammed
 from gpu.compiler.opt.shape import outer_nest
@@ -34,8 +35,18 @@ PARALLEL_WORK: Final = 1 << 17
 def schedule(kernel: K.Kernel, target: Target, optimize: bool = True) -> tuple[K.Kernel, list[Opt]]:
     """The kernel made ready for `target`, and the transformations that did it.
 
-    With `optimize` false only what parallel devices cannot do without is done.
+    With `optimize` false only what parallel devices cannot do without is done, and what keeps the
+    rounding of long sums small.
     """
+    kernel, opts = _made_ready(kernel, target, optimize)
+    while levels := long_sums(kernel.body):
+        chosen = [PartialSums(*level) for level in levels]
+        kernel = apply(kernel, chosen)
+        opts += chosen
+    return kernel, opts
+
+
+def _made_ready(kernel: K.Kernel, target: Target, optimize: bool) -> tuple[K.Kernel, list[Opt]]:
     if writes_image(kernel):
         return _by_pixels(kernel, target)
     kernel, opts = canonical(kernel)
