@@ -204,6 +204,10 @@ class Config:
         lambda: "HIGH-PERFORMANCE",
         "HIGH-PERFORMANCE",
     )
+    LLVM_IN_PROCESS = _flag(
+        "run LLVM in this process, whose end are then LLVM's fatal errors; for programs that may"
+        " start no other"
+    )
     NVRTC_LIBRARY = Setting(
         TEXT, "NVIDIA's run-time compiler, by path", str, "that of its package, or CUDA's"
     )
