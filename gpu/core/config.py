@@ -223,6 +223,12 @@ class Config:
     NV_VARIANTS = _text(
         TEXT, "answers for DEV=NV where hardware leaves a choice, as in doorbell=BAR1,debugger=none"
     )
+    HANG_TIMEOUT = Setting(
+        whole_number(1, 1_000_000),
+        "seconds without progress after which a GPU's queue counts as hung",
+        lambda: 30,
+        "30",
+    )
     VERIFY = _flag("check the intermediate representation between compiler passes")
     CHECK = Setting(
         comma_list({"1": "index", "index": "index"}),
