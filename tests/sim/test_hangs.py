@@ -42,6 +42,15 @@ KERNELS = {
         "mov.u32 %r2, 0; L: add.u32 %r2, %r2, %r1; setp.lt.u32 %p1, %r2, 3000000;"
         " @%p1 bra L; st.global.u32 [%rd1], %r2; ret;",
     ),
+    # Counts in memory, with registers that are the same at each jump back.
+    "counter": (
+        "  br label %l\nl:\n  %v = load volatile i32, ptr addrspace(1) %p\n  %w = add i32 %v, 1\n"
+        "  store volatile i32 %w, ptr addrspace(1) %p\n  %m = icmp ult i32 %w, %n\n"
+        "  br i1 %m, label %l, label %e\ne:\n  ret void",
+        "L: ld.volatile.global.u32 %r2, [%rd1]; add.u32 %r2, %r2, 1;"
+        " st.volatile.global.u32 [%rd1], %r2; setp.lt.u32 %p1, %r2, %r1; mov.u32 %r2, 0;"
+        " @%p1 bra L; ret;",
+    ),
     # Waits until a word in memory is as large as the number, and writes the next word.
     "waiting": (
         "  br label %l\nl:\n"
@@ -248,6 +257,12 @@ def test_kernels_that_end_are_no_hang(vendor: Vendor) -> None:
     waiting.window.store(0, (5).to_bytes(4, "little"))
     vendor.device.synchronize()
     assert words(waiting) == [5, 5] and words(other)[0] == 3_000_000
+
+
+def test_a_loop_that_ends_by_what_it_writes_is_no_hang(vendor: Vendor) -> None:
+    counter = vendor.start("counter", 1_000_000)
+    vendor.device.synchronize()
+    assert words(counter)[0] >= 1_000_000
 
 
 def test_a_signal_that_never_comes(vendor: Vendor) -> None:
