@@ -211,6 +211,7 @@ class Config:
         lambda: "HIGH-PERFORMANCE",
         "HIGH-PERFORMANCE",
     )
+    LLVM_IN_PROCESS = _flag("run LLVM in this process, which its fatal errors then end")
     NVRTC_LIBRARY = Setting(
         TEXT, "NVIDIA's run-time compiler, by path", str, "that of its package, or CUDA's"
     )
@@ -225,6 +226,9 @@ class Config:
     )
     NV_VARIANTS = _text(
         TEXT, "answers for DEV=NV where hardware leaves a choice, as in doorbell=BAR1,debugger=none"
+    )
+    HANG_TIMEOUT = Setting(
+        whole_number(1, 10**6), "seconds without progress after which a GPU hangs", lambda: 30, "30"
     )
     VERIFY = _flag("check the intermediate representation between compiler passes")
     CHECK = Setting(

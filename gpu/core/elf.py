@@ -58,6 +58,7 @@ PROGRAM: Final = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr
 SYMBOL: Final = struct.Struct("<IBBHQQ")  # Elf64_Sym
 _REL: Final = struct.Struct("<QQ")  # Elf64_Rel
 _RELA: Final = struct.Struct("<QQq")  # Elf64_Rela
+_SHARED: Final = 16  # times its size that the strings of a table may take together
 IDENT: Final = b"\x7fELF\x02\x01\x01"  # magic, 64-bit, little-endian, version 1
 
 
@@ -186,8 +187,9 @@ def _read_sections(data: bytes, headers: list[tuple[Any, ...]], names: int) -> l
         raise FormatError(f"section name table {names} of {len(headers)} sections")
     contents = [_section_content(data, i, header) for i, header in enumerate(headers)]
     sections = []
+    strings = _Strings(contents[names])
     for index, header in enumerate(headers):
-        name = _string(contents[names], header[0], f"name of section {index}")
+        name = strings.at(header[0], f"name of section {index}")
         kind, flags, size, link, info = header[1], header[2], header[5], header[6], header[7]
         align = max(header[8], 1)
         if align & (align - 1):
@@ -228,11 +230,26 @@ def _section_content(data: bytes, index: int, header: tuple[Any, ...]) -> bytes:
     return b"" if _has_no_content(index, kind) else data[offset : offset + size]
 
 
-def _string(table: bytes, offset: int, what: str) -> str:
-    end = table.find(b"\0", offset)
-    if offset >= len(table) or end < 0:
-        raise FormatError(f"{what}: no string at {offset} of a table of {len(table)} bytes")
-    return table[offset:end].decode("utf-8", "backslashreplace")
+class _Strings:
+    """A table of strings, which may share their ends, but not so that they become many times it."""
+
+    def __init__(self, table: bytes):
+        self._table = table
+        self._left = _SHARED * len(table)
+
+    def at(self, offset: int, what: str) -> str:
+        """The string at an offset. Raises FormatError."""
+        table = self._table
+        end = table.find(b"\0", offset)
+        if offset >= len(table) or end < 0:
+            raise FormatError(f"{what}: no string at {offset} of a table of {len(table)} bytes")
+        self._left -= end - offset
+        if self._left < 0:
+            raise FormatError(
+                f"{what}: strings up to here take over {_SHARED} times their table of"
+                f" {len(table)} bytes"
+            )
+        return table[offset:end].decode("utf-8", "backslashreplace")
 
 
 def _entries(layout: struct.Struct, section: Section) -> Iterator[tuple[Any, ...]]:
@@ -253,12 +270,12 @@ def _read_symbols(sections: list[Section], table_type: int) -> list[Symbol]:
     table = tables[0]
     if table.link >= len(sections):
         raise FormatError(f"symbol table names strings {table.link} of {len(sections)} sections")
-    strings = sections[table.link].content
+    strings = _Strings(sections[table.link].content)
     symbols = []
     for number, (name, info, _, section, value, size) in enumerate(_entries(SYMBOL, table)):
         if len(sections) <= section < SHN_LORESERVE:
             raise FormatError(f"symbol {number} is in section {section} of {len(sections)}")
-        text = _string(strings, name, f"name of symbol {number}")
+        text = strings.at(name, f"name of symbol {number}")
         kind = info & 0xF
         if kind == STT_SECTION and section < len(sections):
             text = text or sections[section].name

@@ -147,11 +147,16 @@ class TransportError(DeviceError):
 
 
 class HwTimeout(DeviceError, TimeoutError):
-    """Hardware did not reach a state in time; tells what, the last value and the wanted one."""
+    """Hardware did not reach a state in time; tells what, the last value and the wanted one.
 
-    def __init__(self, what: str, last: int | None, wanted: str, seconds: float):
+    ``reason`` is why it cannot, where that is known: models know it.
+    """
+
+    def __init__(self, what: str, last: int | None, wanted: str, seconds: float, reason: str = ""):
         seen = "nothing was read" if last is None else f"the last value was {last:#x}"
-        super().__init__(f"{what}: {seen}, wanted {wanted}, after {seconds:g} s")
+        told = f"{what}: {seen}, wanted {wanted}, after {seconds:g} s"
+        super().__init__("; ".join(filter(None, (told, reason))))
+        self.reason = reason
         self.what = what
         self.last = last
         self.wanted = wanted

@@ -100,7 +100,8 @@ def wait_until(
             try:
                 waiter.idle(min(step, left))
             except HwTimeout as stuck:  # a model knows that nothing will come, but not of what
-                raise HwTimeout(what, value, wanted, (now - started) / 1e9) from stuck
+                seconds = (now - started) / 1e9
+                raise HwTimeout(what, value, wanted, seconds, stuck.what) from stuck
             step = min(2 * step, _LONGEST_SLEEP_NS)
         now = waiter.now_ns()
     return value

@@ -273,7 +273,12 @@ class HCQDevice:
         except DeviceHang:
             raise
         except HwTimeout as late:
-            raise DeviceHang(late.what, late.last, late.wanted, late.seconds) from late
+            why = "; ".join(filter(None, (late.reason, self.under_way())))
+            raise DeviceHang(late.what, late.last, late.wanted, late.seconds, why) from late
+
+    def under_way(self) -> str:
+        """What is known of launches that have not ended, for messages; vendors know more."""
+        return ""
 
     def synchronize(self, timeout: float | None = None) -> None:
         """Wait until all that was submitted is done; errors as of `wait`."""

@@ -351,6 +351,8 @@ def _find_or_compile(key: Key, roots: list[Node], leaves: list[Node]) -> Schedul
     devices = sorted({node.device for node in (*roots, *leaves)})
     recipe = find_on_disk(key, devices)
     if recipe is None:
+        for device in {root.device for root in roots if root.kind != "copy"}:
+            Device[device].compiler.prepare()  # while the passes run
         # Only now: a process that finds everything it needs on disk never imports the compiler.
         from gpu.runtime.compile import compile_graph
 

@@ -100,6 +100,9 @@ class _Running:
         self._arguments = dispatch.user_sgprs[0] | dispatch.user_sgprs[1] << 32
         self._memory = memory
 
+    def why_stuck(self) -> str:
+        return ""
+
     def step(self, budget: int) -> bool:
         self._left -= 1
         if self._left > 0:

@@ -82,7 +82,8 @@ def test_cpu_write_coherence(user: RawKfd) -> None:
     polled, target = user.alloc(PAGE, SIGNAL), user.alloc(PAGE, SIGNAL)
     queue = user.queue(PM4)
     queue.submit(launch(load(user, POLL), (polled.va, target.va), items=1))
-    idle(queue)
+    with pytest.raises(HwTimeout, match="only a write to memory by others can end"):
+        idle(queue, 100)
     assert target.host.read(0, 4) == 0
     polled.host.write(0, 4, FLAG)
     queue.run()
@@ -198,7 +199,8 @@ def test_writes_of_a_remote_gpu(flags: int) -> None:
     value.host.write(0, 4, 0xBEEF)
     waiting, writing = near.queue(PM4), far.queue(PM4)
     waiting.submit(launch(load(near, POLL_AND_COPY), (shared.va, target.va), items=1))
-    idle(waiting)
+    with pytest.raises(HwTimeout, match="only a write to memory by others can end"):
+        idle(waiting, 100)
     assert target.host.read(0, 4) == 0
     writing.submit(launch(load(far, WRITE_AND_FLAG), (shared.va, value.va), items=1))
     world.run_until_idle()

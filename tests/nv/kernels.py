@@ -72,6 +72,9 @@ class _Running:
     def instructions(self) -> int:
         return 0
 
+    def why_stuck(self) -> str:
+        return ""
+
     def step(self, budget: int) -> bool:
         self._left -= 1
         if self._left:

@@ -92,6 +92,9 @@ class _Running:
     def __init__(self, program: NirProgram, launch: Launch, memory: KernelMemory):
         self.program, self.launch, self.memory = program, launch, memory
 
+    def why_stuck(self) -> str:
+        return ""
+
     def step(self, budget: int) -> bool:
         launch, program = self.launch, self.program
         assert launch.block == (program.block, 1, 1) and launch.grid[1:] == (1, 1)

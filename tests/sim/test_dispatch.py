@@ -49,6 +49,9 @@ class _Grid:
         self.recorder = recorder
         self.memory = memory
 
+    def why_stuck(self) -> str:
+        return ""
+
     def step(self, budget: int) -> bool:
         self.left -= 1
         if self.left == 0 and self.recorder.target:

@@ -155,11 +155,10 @@ def test_objects_hold_tile_instructions(product: Product, rows: int, columns: in
 
 
 def test_the_inner_loop_is_loads_and_products() -> None:
-    from gpu.compiler.toolchain.llvm import _TRIPLES, _target_machine, emit_assembly
+    from gpu.compiler.toolchain.llvm import cpu_machine, emit_assembly
 
     source = LLVMRenderer(SPR).render(linearize(tiled(PRODUCTS[0]), SPR))
-    triple = _TRIPLES[SPR.name]
-    text = emit_assembly(source, triple, _target_machine(triple, SPR.features))
+    text = emit_assembly(source, cpu_machine(SPR.name, SPR.features))
     (block,) = [b for b in re.split(r"^\.L\w+:", text, flags=re.MULTILINE) if "tdpbf16ps" in b]
     loop = block[: re.search(r"^\tj\w+", block, re.MULTILINE).end()]  # type: ignore[union-attr]
     used = Counter(re.findall(r"^\t(t(?:ile|dp)\w+)", loop, re.MULTILINE))

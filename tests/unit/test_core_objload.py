@@ -346,3 +346,23 @@ def test_relocation_past_its_section() -> None:
     struct.pack_into("<Q", data, start, text.size - 3)
     with pytest.raises(FormatError, match="is past the"):
         Linker(bytes(data))
+
+
+def test_strings_of_an_elf_file_do_not_multiply() -> None:
+    """Names that all are nearly the whole of one long string are refused, not read."""
+    names = b"\0" + b"x" * (1 << 20) + b"\0"
+    symbols = b"".join(elf.SYMBOL.pack(1 + n, 0, 0, 0, 0, 0) for n in range(5000))
+    at = elf.HEADER.size
+    sections = [
+        elf.SECTION.pack(0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
+        elf.SECTION.pack(0, 3, 0, 0, at, len(names), 0, 0, 1, 0),
+        elf.SECTION.pack(
+            *(0, elf.SHT_SYMTAB, 0, 0, at + len(names), len(symbols), 1, 0, 1, elf.SYMBOL.size)
+        ),
+    ]
+    header = elf.HEADER.pack(
+        *(elf.IDENT.ljust(16, b"\0"), elf.ET_REL, 62, 1, 0, 0, at + len(names) + len(symbols)),
+        *(0, at, 0, 0, elf.SECTION.size, len(sections), 1),
+    )
+    with pytest.raises(FormatError, match=r"symbol 16: strings .* over 16 times their table"):
+        parse_object(header + names + symbols + b"".join(sections))

@@ -64,7 +64,8 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
     if spec.interface not in (None, "KFD"):
         raise Unsupported(f"{name} is reached through KFD in this version, not {spec.interface}")
     _check_renderer(spec)
-    queues = KfdDevice.open(_world(config.SIM), parse_device_name(name)[1])
+    index = parse_device_name(name)[1]
+    queues = KfdDevice.open(_world(config.SIM), index, timeout=config.HANG_TIMEOUT)
     chip = chip_name(queues.target.version)
     if spec.arch not in (None, chip):
         queues.close()

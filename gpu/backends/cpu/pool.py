@@ -211,7 +211,7 @@ def shared_pool() -> Pool:
 
 
 def _ir_compiler(architecture: str) -> Compiler:
-    """LLVM in the process; clang reads the same text where llvmlite is not installed."""
+    """LLVM; clang reads the same text where llvmlite is not installed."""
     try:
         return LLVMCompiler(architecture)
     except Unsupported:

@@ -96,7 +96,7 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
         world, _, learn = simulated(config.SIM)
     else:
         world = _this_machine(config.TRACE, os.getpid())
-    queues = RmDevice.open(world, index, force=force)
+    queues = RmDevice.open(world, index, force=force, timeout=config.HANG_TIMEOUT)
     try:
         arch = arch_of(queues)
         if spec.arch not in (None, arch):

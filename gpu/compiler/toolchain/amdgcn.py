@@ -1,17 +1,14 @@
-"""LLVM IR to code objects for AMD GPUs: llvmlite generates code, our linker places it.
-
-llvmlite is imported by the first `compile`.
-"""
+"""LLVM IR to code objects for AMD GPUs: LLVM generates code, our linker places it."""
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, Final
+from typing import Final
 
 from gpu.compiler.toolchain.amdgcn_link import MACHINES, link
 from gpu.compiler.toolchain.base import Compiler
-from gpu.compiler.toolchain.llvm import emit_object, llvmlite_version
+from gpu.compiler.toolchain.llvm import emit_object, llvmlite_version, prepare_llvm
 from gpu.compiler.toolchain.llvm_disassembler import disassemble_amdgcn
+from gpu.compiler.toolchain.llvm_emit import Machine
 from gpu.core import elf
 from gpu.core.devspec import did_you_mean
 from gpu.core.errors import Unsupported
@@ -38,9 +35,13 @@ class AMDCompiler(Compiler):
         key = f"llvmlite {llvmlite_version()}|{_TRIPLE}|{chip}|{_FEATURES}|O{_OPT_LEVEL}"
         super().__init__(key, "amdgcn")
 
+    def prepare(self) -> None:
+        """Starts the process that LLVM runs in."""
+        prepare_llvm()
+
     def compile(self, source: str) -> bytes:
         """A code object. Raises CompileError with LLVM's message and the line it is about."""
-        return link(emit_object(source, _TRIPLE, _target_machine(self._chip)))
+        return link(emit_object(source, amd_machine(self._chip)))
 
     def disassemble(self, lib: bytes) -> str:
         """The code of a code object as text, through LLVM's library where there is one.
@@ -58,12 +59,6 @@ class AMDCompiler(Compiler):
         return "\n".join(lines) + "\n"
 
 
-@cache
-def _target_machine(chip: str) -> Any:
-    import llvmlite.binding as llvm
-
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    return llvm.Target.from_triple(_TRIPLE).create_target_machine(
-        cpu=chip, features=_FEATURES, opt=_OPT_LEVEL, reloc="pic"
-    )
+def amd_machine(chip: str) -> Machine:
+    """The machine for a chip, as LLVM calls it."""
+    return Machine(_TRIPLE, chip, _FEATURES, _OPT_LEVEL, "pic")

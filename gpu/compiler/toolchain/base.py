@@ -36,6 +36,11 @@ class Compiler(ABC):
         self._disk = DiskCache(namespace, parent=object_cache_dir)
         self._memory: dict[bytes, bytes] = {}
 
+    def prepare(self) -> None:  # noqa: B027  # most have nothing to do
+        """Begins what the first `compile` would wait for, such as starting a process, and waits for
+        none of it.
+        """
+
     @abstractmethod
     def compile(self, source: str) -> bytes:
         """Compiles `source`. Raises CompileError with the tool's words where it is refused."""

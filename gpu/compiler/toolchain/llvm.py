@@ -1,19 +1,30 @@
-"""LLVM in the process, through llvmlite: LLVM IR text to an ELF object.
+"""LLVM through llvmlite: LLVM IR text to an ELF object.
 
-Code generation only, at level 2: the renderer's text is in SSA form, vectorised and unrolled, and
-LLVM's optimiser doubles the time for no faster code. llvmlite is imported by the first `compile`.
+LLVM ends its process where it meets what it cannot compile, so it has one of its own
+(`helper`, `llvm_emit`), which the first kernel that is not cached starts and later ones share.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
 from functools import cache
-from typing import Any, Final
+from importlib.util import find_spec
+from typing import Final
 
 from gpu.compiler.toolchain.base import Compiler, disassemble_elf
+from gpu.compiler.toolchain.helper import Helper, Kernel
+from gpu.compiler.toolchain.llvm_emit import (
+    ASSEMBLY,
+    OBJECT,
+    Machine,
+    answer,
+    pack_request,
+    serve_llvm,
+)
+from gpu.core.config import config
 from gpu.core.distributions import installed_version
-from gpu.core.errors import CompileError, Unsupported
+from gpu.core.errors import Unsupported
 
 _OPT_LEVEL: Final = 2
 # ELF whatever the system: the loader of these objects is ours.
@@ -21,7 +32,7 @@ _TRIPLES: Final = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unk
 # Apple keeps register x18 to itself ("Writing ARM64 code for Apple platforms"); doing without it
 # makes objects that run on every system.
 _EXTRA_FEATURES: Final = {"x86_64": "", "aarch64": "+reserve-x18"}
-_LINE_NUMBER: Final = re.compile(r"<string>:(\d+):")
+_NAME: Final = re.compile(r"^define [^@]*@([\w.$-]+|\"[^\"]*\")", re.MULTILINE)
 
 
 class LLVMCompiler(Compiler):
@@ -32,53 +43,64 @@ class LLVMCompiler(Compiler):
 
         Raises Unsupported for another architecture or where llvmlite is not installed.
         """
-        if architecture not in _TRIPLES:
-            known = ", ".join(_TRIPLES)
-            raise Unsupported(f"the LLVM compiler knows {known}, not {architecture!r}")
-        self._triple = _TRIPLES[architecture]
-        self._features = ",".join(filter(None, (features, _EXTRA_FEATURES[architecture])))
-        key = f"llvmlite {llvmlite_version()}|{self._triple}|{self._features}|O{_OPT_LEVEL}"
+        self._machine = cpu_machine(architecture, features)
+        _, _, features, level, _, _ = self._machine
+        key = f"llvmlite {llvmlite_version()}|{self._machine.triple}|{features}|O{level}"
         super().__init__(key, "llvm")
+
+    def prepare(self) -> None:
+        """Starts the process that LLVM runs in."""
+        prepare_llvm()
 
     def compile(self, source: str) -> bytes:
         """An ELF object. Raises CompileError with LLVM's message and the line it is about."""
-        return emit_object(source, self._triple, _target_machine(self._triple, self._features))
+        return emit_object(source, self._machine)
 
     def disassemble(self, lib: bytes) -> str:
         """The object's code as text, through llvm-objdump or objdump."""
         return disassemble_elf(lib)
 
 
-def emit_object(source: str, triple: str, machine: Any) -> bytes:
-    """What a target machine of llvmlite makes of LLVM IR: an object.
+def cpu_machine(architecture: str, features: str = "") -> Machine:
+    """The machine for a CPU. Raises Unsupported for an unknown architecture."""
+    if architecture not in _TRIPLES:
+        known = ", ".join(_TRIPLES)
+        raise Unsupported(f"the LLVM compiler knows {known}, not {architecture!r}")
+    features = ",".join(filter(None, (features, _EXTRA_FEATURES[architecture])))
+    return Machine(_TRIPLES[architecture], "", features, _OPT_LEVEL, "pic", "small")
 
-    Raises CompileError with LLVM's message and the line it is about.
+
+def emit_object(source: str, machine: Machine) -> bytes:
+    """The object that LLVM makes of LLVM IR.
+
+    Raises CompileError with LLVM's message and the line it is about, Unsupported where no process
+    can be started for LLVM.
     """
-    emitted: bytes = _emit(source, triple, machine, machine.emit_object)
-    return emitted
+    return _emit(source, machine, OBJECT)
 
 
-def emit_assembly(source: str, triple: str, machine: Any) -> str:
+def emit_assembly(source: str, machine: Machine) -> str:
     """As `emit_object`, but the text of the machine's assembler."""
-    emitted: str = _emit(source, triple, machine, machine.emit_assembly)
-    return emitted
+    return _emit(source, machine, ASSEMBLY).decode()
 
 
-def _emit(source: str, triple: str, machine: Any, emit: Callable[[Any], Any]) -> Any:
-    import llvmlite.binding as llvm
+def prepare_llvm() -> None:
+    """Starts the process that LLVM runs in, without waiting for it."""
+    if not config.LLVM_IN_PROCESS:
+        _helper().start()
 
+
+def _emit(source: str, machine: Machine, kind: str) -> bytes:
+    request = pack_request(source, machine, kind)
+    if config.LLVM_IN_PROCESS:
+        return answer(request)
+    found = _NAME.search(source)
+    name = found[1] if found else "a module without functions"
     try:
-        # A context of its own frees the types, constants and metadata along with the module.
-        with (
-            llvm.create_context() as context,
-            llvm.parse_assembly(source, context) as module,
-        ):
-            module.triple = triple
-            module.data_layout = str(machine.target_data)
-            module.verify()
-            return emit(module)
-    except RuntimeError as error:
-        raise CompileError(_explain(str(error), source)) from error
+        return _helper().compile(request, Kernel("LLVM", name, str(machine), source, ".ll"))
+    except Unsupported as error:
+        error.add("LLVM_IN_PROCESS=1 does without, and LLVM's fatal errors end this process then")
+        raise
 
 
 def llvmlite_version() -> str:
@@ -92,21 +114,9 @@ def llvmlite_version() -> str:
 
 
 @cache
-def _target_machine(triple: str, features: str) -> Any:
-    import llvmlite.binding as llvm
-
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    return llvm.Target.from_triple(triple).create_target_machine(
-        cpu="", features=features, opt=_OPT_LEVEL, reloc="pic", codemodel="small"
-    )
-
-
-def _explain(message: str, source: str) -> str:
-    """LLVM's message, with the line of source that it names."""
-    found = _LINE_NUMBER.search(message)
-    if found is None:
-        return f"LLVM: {message.strip()}"
-    number = int(found[1])
-    line = source.splitlines()[number - 1].strip()
-    return f"LLVM: {message.strip()} (line {number}: {line})"
+def _helper() -> Helper:
+    """The process that LLVM runs in."""
+    spec = find_spec("llvmlite")
+    assert spec is not None and spec.origin is not None, "who compiles has asked for its version"
+    packages = os.path.dirname(os.path.dirname(spec.origin))
+    return Helper(serve_llvm.__module__, serve_llvm.__name__, packages)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import glob
-import re
 import shutil
 from ctypes import c_bool, c_char_p, c_int, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from functools import cache
@@ -19,12 +18,12 @@ from gpu.autogen import mesa
 from gpu.autogen.nv import classes
 from gpu.compiler.render.nir_text import NirProgram, parse_nir
 from gpu.compiler.toolchain.base import Compiler, run_on_file
-from gpu.compiler.toolchain.helper import Helper, HelperDied, serve
+from gpu.compiler.toolchain.helper import Helper, Kernel
 from gpu.compiler.toolchain.mesalib import MesaLibrary, find_mesa, offset
 from gpu.compiler.toolchain.nakbinary import NakBinary
 from gpu.compiler.toolchain.nirbuild import NirBuilder, declare
-from gpu.core.errors import CompileError, GpuError, ParseError, Unsupported
-from gpu.core.files import atomic_write, cache_dir
+from gpu.compiler.toolchain.served import serve
+from gpu.core.errors import CompileError, Unsupported
 
 _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "nak_compiler_create": (c_void_p, (c_void_p,)),
@@ -46,16 +45,6 @@ _MACHINES: Final = {
 }
 _VERSION: Final = 1  # of what is done here around Mesa, for cache keys
 _PARAMETER_BANK: Final = 0
-_MADE: Final = b"+"
-_ERRORS: Final[dict[type[GpuError], bytes]] = {
-    CompileError: b"C",
-    ParseError: b"P",
-    Unsupported: b"U",
-}
-"""How an answer begins: of a kernel that was made, and of each kind of error."""
-_TELLING: Final = re.compile("error|failed|assert|panicked", re.IGNORECASE)
-_PANIC: Final = re.compile(r"panicked at .*:$")  # the message is on the next line
-_MOST_LINES: Final = 12
 
 
 class NakCompiler(Compiler):
@@ -71,6 +60,10 @@ class NakCompiler(Compiler):
         self._arch, self._library = arch, find_mesa()
         super().__init__(f"nak {_VERSION}|{self._library.identity}|{arch}", "nak")
 
+    def prepare(self) -> None:
+        """Starts the process that Mesa runs in."""
+        _helper().start()
+
     def compile(self, source: str) -> bytes:
         """A `NakBinary`, packed.
 
@@ -78,34 +71,9 @@ class NakCompiler(Compiler):
         up or ends its process, Unsupported where the library cannot be loaded.
         """
         request = "\0".join((self._library.path, self._library.version, self._arch, source))
-        try:
-            answer = _helper().ask(request.encode())
-        except HelperDied as died:
-            name = source.partition(" block ")[0].removeprefix("nir ")
-            raise CompileError(
-                f"Mesa's compiler NAK ended with {died.how} at {name} for {self._arch}"
-                f"{_told(died.said)}{self._keep(source)}"
-            ) from None
-        kind, data = answer.data[:1], answer.data[1:]
-        if kind == _MADE:
-            return data
-        told = data.decode()
-        if kind == _ERRORS[CompileError]:
-            told += _told(answer.said) + self._keep(source)
-        raise next(error for error, letter in _ERRORS.items() if letter == kind)(told)
-
-    def _keep(self, source: str) -> str:
-        """Keeps a kernel for who wants to report it; a clause that tells where."""
-        folder = cache_dir()
-        if folder is None:
-            return ""
-        path = folder / "nak" / f"{self._digest(source).hex()}.nir"
-        try:
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            atomic_write(path, source.encode())
-        except OSError as error:
-            return f"\nThe kernel cannot be kept in {path}: {error.strerror}"
-        return f"\nThe kernel is kept in {path}"
+        name = source.partition(" block ")[0].removeprefix("nir ")
+        kernel = Kernel("Mesa's compiler NAK", name, self._arch, source, ".nir")
+        return _helper().compile(request.encode(), kernel)
 
     def disassemble(self, lib: bytes) -> str:
         """The machine code by nvdisasm where that is installed, else as Mesa writes it."""
@@ -130,23 +98,8 @@ def serve_kernels() -> None:
 
 def _answer(request: bytes) -> bytes:
     path, version, arch, source = request.decode().split("\0", 3)
-    try:
-        nak = _Nak.of(MesaLibrary(path, version), arch)
-        return _MADE + nak.compile(parse_nir(source)).pack()
-    except tuple(_ERRORS) as error:
-        return _ERRORS[type(error)] + error.message.encode()
-
-
-def _told(said: str) -> str:
-    """The lines of what Mesa said that tell what is wrong; its last ones where none looks so."""
-    lines = said.partition("stack backtrace:")[0].strip().splitlines()
-    telling = [
-        line
-        for before, line in zip(["", *lines], lines, strict=False)
-        if _TELLING.search(line) or _PANIC.search(before)
-    ]
-    chosen = telling[:_MOST_LINES] or lines[-_MOST_LINES:]
-    return ":\n" + "\n".join(chosen) if chosen else ", and said nothing"
+    nak = _Nak.of(MesaLibrary(path, version), arch)
+    return nak.compile(parse_nir(source)).pack()
 
 
 class _Shader(NirBuilder):

@@ -1,4 +1,4 @@
-"""LLVM IR to PTX through llvmlite, and PTX to machine code through NVIDIA's libraries.
+"""LLVM IR to PTX through LLVM, and PTX to machine code through NVIDIA's libraries.
 
 Functions and their codes: nvJitLink.h and nvPTXCompiler.h of CUDA 13. Libraries are loaded by the
 first `compile`.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint32, c_void_p
-from functools import cache
 from typing import Any, Final
 
 from gpu.compiler.toolchain.base import Compiler
-from gpu.compiler.toolchain.llvm import emit_assembly, llvmlite_version
+from gpu.compiler.toolchain.llvm import emit_assembly, llvmlite_version, prepare_llvm
+from gpu.compiler.toolchain.llvm_emit import Machine
 from gpu.compiler.toolchain.nvbinary import NvBinary, with_lines
 from gpu.compiler.toolchain.nvlibs import NvLibrary, find_library
 from gpu.core.errors import CompileError, Unsupported
@@ -58,6 +58,10 @@ class PtxCompiler(Compiler):
         key = f"llvmlite {llvmlite_version()}|{machine}|{self._library.identity}|{arch}"
         super().__init__(key, "ptx")
 
+    def prepare(self) -> None:
+        """Starts the process that LLVM runs in."""
+        prepare_llvm()
+
     def compile(self, source: str) -> bytes:
         """An `NvBinary`, packed.
 
@@ -74,7 +78,7 @@ class PtxCompiler(Compiler):
 
 def generate_ptx(source: str) -> str:
     """The PTX of LLVM IR. Raises CompileError with LLVM's message and the line it is about."""
-    return emit_assembly(source, _TRIPLE, _target_machine())
+    return emit_assembly(source, Machine(_TRIPLE, _CPU, _FEATURES, _OPT_LEVEL))
 
 
 def assemble(library: NvLibrary, ptx: str, arch: str) -> bytes:
@@ -95,17 +99,6 @@ def _find_assembler() -> NvLibrary:
             return find_library("nvptxcompiler")
         except Unsupported:
             raise no_linker from None
-
-
-@cache
-def _target_machine() -> Any:
-    import llvmlite.binding as llvm
-
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    return llvm.Target.from_triple(_TRIPLE).create_target_machine(
-        cpu=_CPU, features=_FEATURES, opt=_OPT_LEVEL
-    )
 
 
 class _Assembler:

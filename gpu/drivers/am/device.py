@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -212,6 +212,16 @@ class KfdDevice(HCQDevice):
 
     def _explain(self, address: int) -> str:
         """What `KfdPort.check` adds to a fault: kernels under way, and their arguments."""
+        near = self.port.memory.nearest(address)
+        why = self._suspects(address, lambda pointer: near is not None and pointer in near)
+        return "; ".join(filter(None, (why, self.port.advice)))
+
+    def under_way(self) -> str:
+        """Launches that have not ended, the oldest first."""
+        return self._suspects(None, lambda pointer: False)
+
+    def _suspects(self, address: int | None, is_beside: Callable[[int], bool]) -> str:
+        """Launches that have not ended; only those whose arguments lead to an address, if any."""
         memory = self.port.memory
         launches = [
             launch
@@ -222,10 +232,8 @@ class KfdDevice(HCQDevice):
                 partial(_is_done, channel, memory.read),
             )
         ]
-        near = memory.nearest(address)
         who = suspects(self._kernels.values(), launches, memory.read)
-        why = under_way(who, address, lambda pointer: near is not None and pointer in near)
-        return "; ".join(filter(None, (why, self.port.advice)))
+        return under_way(who, address, is_beside)
 
     def recover(self) -> Rung | None:
         """Makes the device usable again after a fault or a hang; None where there was none.

@@ -14,7 +14,7 @@ A first look::
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpu.core.errors import DeviceError, DeviceHang, DeviceLost, OutOfMemory
 from gpu.core.log import get_logger
@@ -25,7 +25,7 @@ from gpu.drivers.nv.copyengine import set_up_copy
 from gpu.drivers.nv.cubin import Cubin
 from gpu.drivers.nv.encoder import check_arguments
 from gpu.drivers.nv.faults import FaultDetails
-from gpu.drivers.nv.inflight import launches_in_flight
+from gpu.drivers.nv.inflight import SentLaunch, launches_in_flight
 from gpu.drivers.nv.launch import (
     LoadedKernel,
     LocalMemory,
@@ -201,17 +201,18 @@ class RmDevice(HCQDevice):
 
     def _explain(self, channels: Sequence[NvChannel], details: FaultDetails | None) -> str:
         """What `NvPort.check` adds to a fault of these channels: kernels and arguments."""
-        memory = self.port.gpu.memory
-        layout = qmd_layout(self.target.generation.qmd_major)
-        launches = [
-            launch
-            for channel in channels
-            for launch in launches_in_flight(channel, layout, memory.read)
-        ]
         address = details.address if details is not None else None
-        extent = memory.nearest(address) if address is not None else None
-        why = blame(self._kernels.values(), launches, details, extent)
+        extent = self.port.gpu.memory.nearest(address) if address is not None else None
+        why = blame(self._kernels.values(), self._launches(channels), details, extent)
         return "; ".join(filter(None, (why, "recover() makes the device usable again")))
+
+    def under_way(self) -> str:
+        """Launches that have not ended, the oldest first."""
+        return blame(self._kernels.values(), self._launches(self.port.gpu.channels), None, None)
+
+    def _launches(self, channels: Iterable[NvChannel]) -> list[SentLaunch]:
+        layout, read = qmd_layout(self.target.generation.qmd_major), self.port.gpu.memory.read
+        return [each for c in channels for each in launches_in_flight(c, layout, read)]
 
     def recover(self) -> Rung | None:
         """Makes the device usable again after a fault; None where there was none.

@@ -70,9 +70,17 @@ class AqlQueue(HwQueue):
     def has_work(self) -> bool:
         """Packets to handle, or kernels under way."""
         processor = self.processor
-        if processor.busy() or super().has_work():
+        if processor.gets_on() or super().has_work():
             return True
         return bool(processor.streams or self._completion) and not self.waits()
+
+    def runs_kernels(self) -> bool:
+        """Whether kernels go on beside its packets."""
+        return bool(self.processor.kernels)
+
+    def why_kernels_stuck(self) -> str:
+        """Why none of them gets on. Raises PageFault, PacketError."""
+        return self.processor.why_stuck()
 
     def step(self) -> None:
         """One packet, or a slice of what goes on beside."""

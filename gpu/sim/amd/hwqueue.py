@@ -148,7 +148,9 @@ class HwQueue:
             return self.has_work()
         except PageFault as fault:
             self.gpu.page_fault(self, fault)
-            return False
+        except PacketError as error:
+            self.fail(str(error))
+        return False
 
     def has_work(self) -> bool:
         """Whether there is something that does not wait. Raises PageFault."""
@@ -160,8 +162,17 @@ class HwQueue:
 
     @property
     def stuck(self) -> bool:
-        """Whether it stands at an unmet wait."""
-        return self.active and self.blocked is not None and not self.runnable()
+        """Whether it stands at an unmet wait; a kernel is none, whatever that waits for."""
+        at_wait = self.active and self.blocked is not None and not self.runs_kernels()
+        return at_wait and not self.runnable()
+
+    def runs_kernels(self) -> bool:
+        """Whether kernels go on beside its packets."""
+        return False
+
+    def why_kernels_stuck(self) -> str:
+        """Why none of them gets on. Raises PageFault, PacketError."""
+        return ""
 
     def run(self, budget: int) -> int:
         """Handles at most so many packets; returns how many."""
@@ -212,12 +223,20 @@ class HwQueue:
             return True
         return False
 
+    def _why_kernels_stuck(self) -> str:
+        try:
+            return self.why_kernels_stuck()
+        except (PageFault, PacketError):  # told when it runs
+            return ""
+
     def why_idle(self) -> str:
         """What it waits for, in words; "" when it has nothing to do."""
         if self.stopped:
             return f"{self} is stopped: {self.stopped}"
         if self.device.evicted:
             return f"{self} is evicted: its process lost the GPU"
+        if self.active and (why := self._why_kernels_stuck()):
+            return f"{self} runs a kernel that does not get on: {why}"
         if self.blocked:
             return f"{self} waits for {self.blocked.what}"
         if not self.active:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from gpu.core.bits import bits
-from gpu.core.errors import DeviceHang, InvalidValue, Unsupported
+from gpu.core.errors import InvalidValue, Unsupported
 from gpu.sim.amd.dispatch import Dispatch, KernelMemory, RunningKernel
 from gpu.sim.amd.hwqueue import PacketError
 from gpu.sim.amd.lanememory import LaneMemory
@@ -17,6 +18,7 @@ from gpu.sim.isa.rdna.faults import IllegalInstruction, WaveFault
 from gpu.sim.isa.rdna.run import InstructionCache, Machine
 from gpu.sim.translate import AddressSpace
 
+T = TypeVar("T")
 _UNSET: Final = 0xB1A5_B1A5
 _SCRATCH_UNIT: Final = 256  # bytes that COMPUTE_TMPRING_SIZE.WAVESIZE counts on GFX11
 
@@ -25,8 +27,8 @@ class LaneExecutor:
     """Runs kernels for gfx1100. Faults are those of the hardware where it has them.
 
     A memory violation is a PageFault. What would hang hardware, or what it leaves undefined, is a
-    PacketError that says where and why: an unknown instruction, an endless loop, an access outside
-    of local or scratch memory, one that is misaligned.
+    PacketError that says where and why: an unknown instruction, an access outside of local or
+    scratch memory, one that is misaligned. An endless loop is none: see `why_stuck`.
     """
 
     def __init__(self, seed: int = 0):
@@ -70,15 +72,23 @@ class _Grid:
 
         Raises PageFault, PacketError.
         """
+        return self._in_turn(lambda: self._execution.step(budget))
+
+    def why_stuck(self) -> str:
+        """Why it does not get on unless others write memory. Raises PageFault, PacketError."""
+        return self._in_turn(self._execution.why_stuck)
+
+    def _in_turn(self, run: Callable[[], T]) -> T:
         self._memory.begin_turn()
-        ended = True
+        failed = True
         try:
-            ended = self._execution.step(budget)
-        except (WaveFault, IllegalInstruction, DeviceHang) as error:
+            result = run()
+            failed = False
+            return result
+        except (WaveFault, IllegalInstruction) as error:
             raise PacketError(f"a kernel cannot go on: {error}") from error
         finally:
-            self._memory.end_turn(last=ended)
-        return ended
+            self._memory.end_turn(last=failed or self._execution.ended)
 
 
 def _with_scratch(what: waves.Dispatch, memory: LaneMemory) -> waves.Dispatch:

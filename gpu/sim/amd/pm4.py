@@ -106,9 +106,26 @@ class PacketProcessor:
         """Whether something goes on beside the packets."""
         return bool(self.kernels or self.pending)
 
+    def gets_on(self) -> bool:
+        """Whether what goes on beside the packets comes nearer to an end.
+
+        Raises PageFault, PacketError.
+        """
+        if self.pending and self._is_ready(self.pending[0]):
+            return True
+        return any(not kernel.why_stuck() for kernel in self.kernels)
+
+    def why_stuck(self) -> str:
+        """Why it does not, of the kernels under way."""
+        reasons = [kernel.why_stuck() for kernel in self.kernels]
+        return "; ".join(filter(None, reasons)) if all(reasons) else ""
+
+    def _is_ready(self, event: EndOfPipe) -> bool:
+        return not any(kernel in self.kernels for kernel in event.after)
+
     def work_beside(self) -> None:
         """Lets a grid go on, or an end-of-pipe event happen. Raises PageFault, PacketError."""
-        ready = self.pending and not any(k in self.kernels for k in self.pending[0].after)
+        ready = self.pending and self._is_ready(self.pending[0])
         if ready and (not self.kernels or self.queue.gpu.rng.random() < 0.5):
             self.pending.popleft().act()
         elif self.kernels:

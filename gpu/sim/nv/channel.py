@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -166,17 +167,22 @@ class Channel(Resource):
             return False
         try:
             return self._has_work()
-        except PageFault as fault:
+        except (PageFault, KernelFault) as fault:
             self.fail(fault)
             return False
 
     def _has_work(self) -> bool:
-        if self._grids():
+        if self._grids() and not self._why_grids_stuck():
             return True
         return self.blocked.met() if self.blocked else self._more()
 
     def _grids(self) -> bool:
         return self.compute is not None and bool(self.compute.grids)
+
+    def _why_grids_stuck(self) -> str:
+        """Why none of its grids gets on; empty where one does. Raises PageFault, KernelFault."""
+        reasons = [grid.why_stuck() for grid in (self.compute.grids if self.compute else ())]
+        return "; ".join(reasons) if all(reasons) else ""
 
     def run(self, budget: int) -> None:
         """Does at most so many steps."""
@@ -337,6 +343,9 @@ class Channel(Resource):
         """What it waits for, in words; "" when it has nothing to do."""
         if self.group.dead:
             return f"{self}: {self.group.dead}"
+        with suppress(PageFault, KernelFault):  # told when it runs
+            if self.active and (why := self._why_grids_stuck()):
+                return f"{self} runs a kernel that does not get on: {why}"
         if self.blocked:
             return self.blocked.what
         put = self._gp_put()

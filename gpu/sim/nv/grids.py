@@ -31,6 +31,10 @@ class Grid:
         memory = KernelMemory(engine.port.space, gpu.caches, launch, gpu.chip.window_bits)
         self._kernel = gpu.executor.launch(launch, memory)
 
+    def why_stuck(self) -> str:
+        """Why it does not get on unless others write memory. Raises PageFault, KernelFault."""
+        return self._kernel.why_stuck()
+
     def step(self) -> bool:
         """Runs a slice; True when the grid is done. Raises PageFault, KernelFault, ChannelError."""
         if not self._kernel.step(_SLICE):

@@ -9,10 +9,10 @@ parameters come out of constant bank 0, shared and local memory are at their win
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Lock
-from typing import Final
+from typing import Final, TypeVar
 
 from gpu.core.errors import InvalidValue
 from gpu.sim.isa import layout
@@ -27,6 +27,7 @@ from gpu.sim.nv.errors import graphics
 from gpu.sim.nv.lanememory import LaneMemory
 from gpu.sim.nv.launch import KernelFault, KernelMemory, Launch, RunningKernel
 
+T = TypeVar("T")
 _HEAD: Final = 64  # bytes by which code is looked up before all of it is read
 _INSTRUCTION: Final = 16  # bytes of one in machine code, for the pc of faults
 # HWW_WARP_ESR.ERROR, as nouveau's gf100_mp_warp_error names them (gr/gf100.c).
@@ -209,10 +210,19 @@ class _Running:
 
         Raises PageFault, KernelFault.
         """
+        return self._in_turn(lambda: self._grid.step(budget))
+
+    def why_stuck(self) -> str:
+        """Why it does not get on unless others write memory. Raises PageFault, KernelFault."""
+        return self._in_turn(self._grid.why_stuck)
+
+    def _in_turn(self, run: Callable[[], T]) -> T:
         self._memory.begin_turn()
-        ended = True
+        failed = True
         try:
-            ended = self._grid.step(budget)
+            result = run()
+            failed = False
+            return result
         except WarpFault as error:
             raise KernelFault(
                 error.message,
@@ -221,8 +231,7 @@ class _Running:
                 address=error.address or 0,
             ) from error
         finally:
-            self._memory.end_turn(last=ended)
-        return ended
+            self._memory.end_turn(last=failed or self._grid.ended)
 
 
 def _size_of(kernel: _Kernel) -> int:

@@ -151,6 +151,13 @@ class RunningKernel(Protocol):
         """
         ...
 
+    def why_stuck(self) -> str:
+        """Why it does not get on unless others write memory; empty where it may.
+
+        Runs a little of it to find out. Raises what `step` does.
+        """
+        ...
+
 
 class KernelExecutor(Protocol):
     """Runs kernels."""

@@ -34,6 +34,9 @@ _log = get_logger(__name__)
 DEFAULT_LIMIT: Final = 4 << 30
 """Bytes that the compressed part of an archive may grow to, unless told otherwise."""
 
+_MAX_PAX: Final = 1 << 16  # bytes; paths are the longest that is in one
+_MAX_DIGITS: Final = 512
+_LONG_NUMBER: Final = re.compile(rb"(?<!\d)\d{%d}" % (_MAX_DIGITS + 1))
 _PIECE: Final = 1 << 20
 _ENCRYPTED: Final = 1  # bit of a zip member's flags
 # The local header before a zip member's data, APPNOTE.TXT 4.3.7: its signature, and the lengths of
@@ -49,6 +52,27 @@ _TAR_ERRORS: Final = (
     tarfile.TarError, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, ValueError,
     OverflowError, RecursionError, IndexError,
 )  # fmt: skip
+
+
+class _Member(tarfile.TarInfo):
+    """A tar member whose extended header is short and has no long number.
+
+    The standard library searches it for numbers in a time that grows with the square of their
+    length (CVE-2024-6232, until Python 3.11.10 and 3.12.6).
+    """
+
+    def _proc_pax(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        assert archive.fileobj is not None
+        start = archive.fileobj.tell()
+        text = archive.fileobj.read(min(self.size, _MAX_PAX + 1))
+        archive.fileobj.seek(start)
+        if len(text) > _MAX_PAX or _LONG_NUMBER.search(text):
+            raise FormatError(
+                f"the extended header of {self.size:,} bytes at {start:,} is too long, or has a"
+                f" number of over {_MAX_DIGITS} digits"
+            )
+        made: tarfile.TarInfo = super()._proc_pax(archive)  # type: ignore[misc]
+        return made
 
 
 class ZipMembers:
@@ -164,7 +188,7 @@ def tar_extract(
     data = _plain_tar(map_file(path), limit)
     result = {}
     try:
-        with tarfile.open(fileobj=BytesFile(data), mode="r:") as archive:
+        with tarfile.open(fileobj=BytesFile(data), mode="r:", tarinfo=_Member) as archive:
             for member in archive:
                 content = _tar_content(member, data)
                 if content is not None:

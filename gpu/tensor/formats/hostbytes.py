@@ -67,11 +67,14 @@ class BytesFile(io.RawIOBase):
 
     Unlike a real file it never allocates more than there is to read, however much is asked for:
     the sizes that parsers ask for come from the file itself.
+
+    Attributes:
+        view: all of the bytes.
     """
 
     def __init__(self, data: Bytes):
         super().__init__()
-        self._view = data.data
+        self.view = data.data
         self._position = 0
 
     def readable(self) -> bool:
@@ -88,7 +91,7 @@ class BytesFile(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Goes to an offset, which may be past the end. Raises ValueError for one before 0."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: len(self._view)}[whence]
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: len(self.view)}[whence]
         if base + offset < 0:
             raise ValueError(f"cannot seek to {base + offset}")
         self._position = base + offset
@@ -96,18 +99,18 @@ class BytesFile(io.RawIOBase):
 
     def read(self, size: int | None = -1) -> bytes:
         """The next `size` bytes, or fewer at the end; all for None or a negative size."""
-        left = max(0, len(self._view) - self._position)
+        left = max(0, len(self.view) - self._position)
         count = left if size is None or size < 0 else min(size, left)
-        piece = bytes(self._view[self._position : self._position + count])
+        piece = bytes(self.view[self._position : self._position + count])
         self._position += count
         return piece
 
     def readline(self, size: int | None = -1) -> bytes:
         """What comes up to the next newline, with it, or up to the end."""
-        limit = len(self._view) if size is None or size < 0 else self._position + size
+        limit = len(self.view) if size is None or size < 0 else self._position + size
         end = self._position
         while end < limit:
-            piece = bytes(self._view[end : min(end + _LINE_PIECE, limit)])
+            piece = bytes(self.view[end : min(end + _LINE_PIECE, limit)])
             if not piece:
                 break
             newline = piece.find(b"\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,10 @@ from gpu.tensor.formats.hostbytes import (
     tensor_of,
 )
 from gpu.tensor.tensor import Tensor
+
+_TENSOR_BYTES: Final = 512
+"""What a tensor takes itself: less than the limit grows by with what is written for one, some 70
+bytes."""
 
 
 class Global(NamedTuple):
@@ -60,12 +64,12 @@ class TensorMaker:
         self._buffers: dict[tuple[object, ...], Buffer] = {}
 
     def spend(self, nbytes: int) -> None:
-        """Counts bytes that are copied to build a value. Raises FormatError over the limit."""
+        """Counts bytes that a value takes beside the file's. Raises FormatError over the limit."""
         self._left -= nbytes
         if self._left < 0:
             raise FormatError(
-                f"building the values takes more than {self._limit:,} bytes of copies, out of"
-                " proportion to the file; refused"
+                f"building the values takes more than {self._limit:,} bytes, out of proportion to"
+                " the file; refused"
             )
 
     def tensor(
@@ -75,6 +79,7 @@ class TensorMaker:
 
         Raises FormatError for one that reaches out of its storage or has more elements than it.
         """
+        self.spend(_TENSOR_BYTES)
         place = f"a tensor of size {shown(list(size))} in storage {storage.key!r}"
         if len(size) != len(stride) or len(size) > MAX_DIMENSIONS:
             raise FormatError(

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from gpu.core.dtype import DType, dtypes
 from gpu.core.errors import FormatError
 from gpu.tensor.formats.hostbytes import Bytes
-from gpu.tensor.formats.pickle_machine import check_key
+from gpu.tensor.formats.pickle_machine import Keys
 from gpu.tensor.formats.torch_tensors import Global, Storage, TensorMaker, natural, naturals, shown
 from gpu.tensor.tensor import Tensor
 
@@ -53,7 +53,7 @@ def stand_in(name: str) -> object:
     found = _GLOBALS.get(name)
     if found is None:
         raise FormatError(
-            f"the checkpoint asks for {name}; refused: only tensors and plain containers are"
+            f"the checkpoint asks for {shown(name)}; refused: only tensors and plain containers are"
             " loaded, and nothing is executed. Save a model's state_dict() instead of objects"
         )
     return found
@@ -80,7 +80,7 @@ class TorchWorld:
 
     def __init__(self, find: Callable[[StorageId], Bytes], maker: TensorMaker):
         """`find` gives the bytes of storages, and `maker` makes tensors of them."""
-        self._find, self._maker = find, maker
+        self._find, self._maker, self._keys = find, maker, Keys()
 
     # What the pickle machine asks for.
 
@@ -180,11 +180,11 @@ class TorchWorld:
         for pair in self._items(pairs):
             if not isinstance(pair, list | tuple) or len(pair) != 2:
                 raise FormatError(f"an OrderedDict is made of {shown(pair)}, which is no pair")
-            result[check_key(pair[0])] = pair[1]
+            result[self._keys.check(pair[0])] = pair[1]
         return result
 
     def _set(self, values: object = ()) -> set[Any]:
-        return {check_key(value) for value in self._items(values)}
+        return {self._keys.check(value) for value in self._items(values)}
 
     def _frozenset(self, values: object = ()) -> frozenset[Any]:
         return frozenset(self._set(values))

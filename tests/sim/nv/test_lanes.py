@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu.core.errors import InvalidValue, Unsupported
+from gpu.core.errors import HwTimeout, InvalidValue, Unsupported
 from gpu.sim.isa.ptx.syntax import PtxError
 from gpu.sim.nv.caches import Mode
 from gpu.sim.nv.lanes import PtxExecutor
@@ -217,8 +217,9 @@ def test_misaligned_addresses_stop_the_channel(nv: Nv) -> None:
 def test_an_endless_kernel_does_not_hold_up_the_machine() -> None:
     made = Nv("gh100", "spin")
     made.bench.start(made.bench.qmd().set(block_x=64, bank_size=0x500 >> 4))
-    for _ in range(3):
-        made.user.world.waiter.idle(1_000)
+    with pytest.raises(HwTimeout, match=r"kernel spin, instruction 0 .*, is in an endless loop"):
+        for _ in range(100):
+            made.user.world.waiter.idle(1_000)
     assert not made.user.violations
     made.user.world.close()
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpu.compiler.render.amdgcn import AMDRenderer
 from gpu.compiler.render.amdgcn_target import CHIPS
-from gpu.compiler.toolchain.amdgcn import _TRIPLE, AMDCompiler, _target_machine
+from gpu.compiler.toolchain.amdgcn import AMDCompiler, amd_machine
 from gpu.compiler.toolchain.amdgcn_link import MACHINES, link
 from gpu.compiler.toolchain.llvm import emit_object
 from gpu.core import elf
@@ -22,7 +22,7 @@ _DESCRIPTOR, _CODE = 256, 4096  # where the linker puts them
 
 def relocatable(chip: str = "gfx1100", elements: int = 300) -> bytes:
     source = AMDRenderer(chip).render(scratch_kernel(elements).program())
-    return emit_object(source, _TRIPLE, _target_machine(chip))
+    return emit_object(source, amd_machine(chip))
 
 
 @pytest.mark.parametrize("chip", CHIPS)

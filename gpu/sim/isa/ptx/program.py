@@ -44,6 +44,7 @@ _HANDLERS: Final[dict[str, Handler]] = {
     **translate_flow.HANDLERS,
 }
 _TOGETHER: Final = {**translate_flow.TOGETHER, **matrix.HANDLERS}
+_WRITES: Final = ("st", "red", "atom", "cp", "mbarrier", "multimem", "tensormap", "wgmma")
 _MAX_DEPTH: Final = 32  # calls within calls that are written out
 _MAX_LOCAL: Final = 512 << 10  # CUDA C++ Programming Guide, "Compute Capabilities"
 _MAX_RECORDS: Final = 1 << 22
@@ -84,11 +85,19 @@ class Program:
         self.windows = context.windows
         self._sources = context.instructions
         self._source_of = [record.source for record in context.records]
-        join = engine.address("join")  # at labels, behind the instruction that records name
+        self._join = join = engine.address(
+            "join"
+        )  # at labels, behind the instruction that records name
         self._places = [
             max(0, record.source + (record.function == join)) for record in context.records
         ]
         self._assemble(context)
+        self._jumps = [
+            None if r.target is None else context.labels[r.target] for r in context.records
+        ]
+        self._leave = {engine.address(name) for name in ("exit", "trap")}
+        self._go = engine.address("bra")
+        self._functions = [record.function for record in context.records]
 
     def _assemble(self, context: Context) -> None:
         size = layout.RECORD.size
@@ -109,14 +118,37 @@ class Program:
             packed += pack(*fields, done, aux, 0)
         self.memory[:] = np.frombuffer(packed, np.uint8)
 
+    def following(self, place: int) -> list[int] | None:
+        """The records behind one, by number; None where lanes end."""
+        function = self._functions[place]
+        if function in self._leave:
+            return None
+        jump = self._jumps[place]
+        behind = [] if function == self._go else [place + 1]
+        return behind if jump is None else [*behind, jump]
+
+    def is_plain(self, place: int) -> bool:
+        """Whether a record does what registers and memory say, and writes no memory."""
+        source = self._source_of[place]
+        if source < 0:
+            return True
+        instruction = self._sources[source]
+        return not (instruction.name.startswith(_WRITES) or "clock" in instruction.text)
+
+    def place_of(self, record: int) -> int:
+        """The number of a record, by its address."""
+        return (record - self.address) // layout.RECORD.size
+
     def before(self, record: int) -> int:
         """How many instructions of the program are done where a record, by its address, begins."""
-        return self._places[(record - self.address) // layout.RECORD.size]
+        return self._places[self.place_of(record)]
 
     def instruction_at(self, record: int) -> tuple[int, Instruction | None]:
-        """(number of the instruction, it) of a record's address."""
-        index = (record - self.address) // layout.RECORD.size
-        source = self._source_of[index]
+        """(number of the instruction, it) of a record's address; of a label what follows it."""
+        place = self.place_of(record)
+        while self._functions[place] == self._join:
+            place += 1
+        source = self._source_of[place]
         return source, self._sources[source] if source >= 0 else None
 
 

@@ -11,7 +11,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from gpu.core.errors import DeviceHang
 from gpu.sim.isa import layout
+from gpu.sim.isa.circles import Circles, reached, tell
 from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.isa.ptx import wave
 from gpu.sim.isa.ptx.barriers import arrive, release_ended
@@ -78,6 +80,8 @@ class Grid:
         self._random = random.Random(seed)
         self._run = _RUN(engine.address("run"))
         self._maker = WarpMaker(engine, program, shape, memory)
+        self._circles = Circles(program)
+        self._stands = False
         self.instructions = 0
         self._next = 0
         self._running: list[Block] = []
@@ -95,19 +99,51 @@ class Grid:
             self._admit()
             if not self._running:
                 return True
-            block = self._running[int(self._random.random() * len(self._running))]
+            blocks = self._running
+            if self._circles.found:
+                blocks = [each for each in blocks if not self._is_closed(each)]
+                self._stands = not blocks
+                if self._stands:
+                    return False
+            block = blocks[int(self._random.random() * len(blocks))]
             self._advance(block)
             if all(warp.done for warp in block.warps):
                 self._running.remove(block)
                 self._free.append(block.slot)
                 for warp in block.warps:
                     self._maker.recycle(warp)
+        return self.ended
+
+    @property
+    def ended(self) -> bool:
+        """Whether all blocks have."""
         return not self._running and self._next >= self._shape.blocks
 
     def run(self) -> None:
-        """Runs the grid to its end. Raises WarpFault."""
+        """Runs the grid to its end. Raises WarpFault, DeviceHang where no warp gets on."""
         while not self.step(1 << 20):
-            pass
+            if why := self.why_stuck():
+                raise DeviceHang(f"kernel {self._program.name} ({why})", None, "its end", 0.0)
+
+    def why_stuck(self) -> str:
+        """Why no warp gets on unless others write memory; empty where some may.
+
+        Runs warps for a while to find out. Raises WarpFault.
+        """
+        if not self._stands:
+            return ""
+        self._stands = False
+        self._circles.changed()
+        warps = [(block, warp) for block in self._running for warp in block.warps if not warp.done]
+        self.step(sum(2 + 2 * warp.circle.length for _, warp in warps))
+        if not self._stands:
+            return ""
+        return tell((self._where(b, w), w.circle, w.barrier is not None) for b, w in warps)
+
+    def _is_closed(self, block: Block) -> bool:
+        """Whether all warps of a block that do not wait only go round in circles."""
+        ready = [warp for warp in block.warps if not warp.done and warp.barrier is None]
+        return bool(ready) and all(self._circles.is_closed(warp.circle) for warp in ready)
 
     def _take_ranges(self) -> None:
         if self._memory.table() is not self._maker.table:
@@ -137,10 +173,16 @@ class Grid:
         ready = [warp for warp in block.warps if not warp.done and warp.barrier is None]
         if not ready:
             raise self._fault(block, block.warps[0], "stuck", "warps stand at different barriers")
+        if self._circles.found:
+            ready = [warp for warp in ready if not self._circles.is_closed(warp.circle)]
         warp = ready[int(self._random.random() * len(ready))]
         warp.set(layout.BUDGET, _SLICE)
         status = self._run(warp.address, warp.record)
         warp.record = warp.word(layout.RESUME, "<Q")
+        if status in (layout.SLICE, layout.BARRIER):
+            self._look(warp)
+        else:
+            self._circles.changed()
         if status == layout.END:
             warp.done = True
             place = self._program.before(warp.record)
@@ -160,6 +202,18 @@ class Grid:
             raise self._fault(block, warp, "trap", "a trap")
         else:
             raise self._fault(block, warp, "stuck", "lanes wait for lanes that never come")
+
+    def _look(self, warp: Warp) -> None:
+        """Whether a warp that stopped goes round in a circle."""
+        program = self._program
+
+        def places() -> list[int]:
+            return warp.places(program)
+
+        def is_endless() -> bool:
+            return reached(places(), program.following) is not None
+
+        self._circles.stopped(warp.circle, warp.state, places, is_endless)
 
     def _rotate(self, warp: Warp) -> None:
         """Lets other lanes of a warp go on, for which the active ones may be waiting."""
@@ -212,16 +266,19 @@ class Grid:
         shared = 0 <= address - shape.shared_window < shape.shared_window_size
         return shared or 0 <= address - shape.local_window < wave.LOCAL_WINDOW_SIZE
 
-    def _fault(self, block: Block, warp: Warp, reason: Reason, why: str) -> WarpFault:
+    def _where(self, block: Block, warp: Warp) -> str:
         number, instruction = self._program.instruction_at(warp.record)
         text = " ".join(instruction.text.split()) if instruction else "end"
         line = instruction.line if instruction else 0
         x, y, _ = self._shape.grid
         ids = (block.number % x, block.number // x % y, block.number // (x * y))
-        where = (
+        return (
             f"kernel {self._program.name}, instruction {number} (line {line}: `{text}`),"
             f" block {ids}, warp {warp.index}"
         )
+
+    def _fault(self, block: Block, warp: Warp, reason: Reason, why: str) -> WarpFault:
+        number, where = self._program.instruction_at(warp.record)[0], self._where(block, warp)
         if reason in ("trap", "stuck"):
             return WarpFault(f"{why}; {where}", reason, number)
         lane = warp.word(layout.FAULT_LANE)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.sim.isa import layout
+from gpu.sim.isa.circles import Circle
 from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.isa.ptx import wave
 from gpu.sim.isa.ptx.engine import PtxEngine
@@ -73,9 +74,13 @@ class Warp:
         index: its place in the block.
         record: address of the record to go on with.
         barrier: the barrier that it stands at.
+        circle: what is known of where it goes round.
     """
 
-    __slots__ = ("address", "barrier", "done", "index", "keep", "memory", "record", "view", "words")
+    __slots__ = (
+        *("address", "barrier", "circle", "done", "index", "keep", "memory", "record", "view"),
+        "words",
+    )
 
     def __init__(self, memory: npt.NDArray[np.uint8], keep: npt.NDArray[np.uint8] | None):
         self.memory = memory
@@ -86,6 +91,7 @@ class Warp:
         self.index = 0
         self.record = 0
         self.barrier: int | None = None
+        self.circle = Circle()
         self.done = False
 
     def word(self, offset: int, format: str = "<I") -> int:
@@ -96,6 +102,21 @@ class Warp:
     def set(self, offset: int, value: int, format: str = "<I") -> None:
         """Writes a field of the header."""
         struct.pack_into(format, self.view, offset, value)
+
+    def state(self) -> tuple[int, bytes, bytes, bytes]:
+        """All that decides what it does next but memory; the clock is asked for by name."""
+        clock, count = wave.CLOCK, wave.COUNT
+        between = bytes(self.view[clock + 8 : count])
+        return self.record, bytes(self.view[:clock]), between, bytes(self.view[count + 8 :])
+
+    def places(self, program: Program) -> list[int]:
+        """The records that its lanes are at."""
+        alive, active = self.word(wave.ALIVE), self.word(layout.EXEC_OFFSET)
+        found = {program.place_of(self.record)}
+        for lane in range(layout.LANES):
+            if (alive & ~active) >> lane & 1:
+                found.add(int(self.words[wave.PCS // 4 + lane]) // layout.RECORD.size)
+        return sorted(found)
 
     def fill(self, offset: int, value: int) -> None:
         """Writes a word into all lanes of a row."""
@@ -127,7 +148,7 @@ class WarpMaker:
     def make(self, block: int, index: int, shared: int) -> Warp:
         """Warp `index` of a block, whose shared memory lies at a host address."""
         warp = self._spare.pop() if self._spare else self._fresh()
-        warp.index, warp.barrier, warp.done = index, None, False
+        warp.index, warp.barrier, warp.done, warp.circle = index, None, False, Circle()
         warp.record = self._program.address
         left = self._shape.threads - index * layout.LANES
         mask = (1 << min(left, layout.LANES)) - 1

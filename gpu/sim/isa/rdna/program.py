@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from gpu.core.errors import FormatError
 from gpu.sim.isa import layout
+from gpu.sim.isa.circles import reached
 from gpu.sim.isa.engine import Engine
 from gpu.sim.isa.rdna import (
     matrix,
@@ -39,6 +40,9 @@ _TRANSLATORS: Final[dict[str, Callable[[Context], None]]] = {
     "mubuf": translate_buffer,
 }
 _ENDS: Final = frozenset(("s_endpgm", "s_branch", "s_setpc_b64", "s_swappc_b64"))
+_JUMPS: Final = ("s_branch", "s_cbranch", "s_call")
+# What only looks at LDS, or moves values between lanes.
+_LDS_READS: Final = ("ds_load", "ds_bpermute", "ds_permute", "ds_swizzle")
 _MODE_CHANGES: Final = ("s_setreg", "s_round_mode", "s_denorm_mode")
 
 
@@ -129,6 +133,44 @@ class Program:
             pieces[-1][1].extend(found.code)
         return [(offset, bytes(code)) for offset, code in pieces]
 
+    def following(self, place: int) -> list[int] | None:
+        """The code offsets behind an instruction; None where it ends, or goes anywhere."""
+        found = self.instructions.get(place)
+        if found is None or (found.name in _ENDS and found.name != "s_branch"):
+            return None
+        offsets = [] if found.name in _ENDS else [place + found.size]
+        if found.name.startswith(_JUMPS):
+            offsets.append(_target(place, found))
+        return offsets
+
+    def is_endless(self, place: int, vcc: int) -> bool:
+        """Whether no way leads from a place to an end, where VCC has a value.
+
+        LLVM gives a loop without an end a branch that is always taken, as VCC says.
+        """
+
+        def following(each: int) -> list[int] | None:
+            found = self.instructions.get(each)
+            if found is None or not found.name.startswith("s_cbranch_vcc"):
+                return self.following(each)
+            is_taken = bool(vcc) == (found.name == "s_cbranch_vccnz")
+            return [_target(each, found) if is_taken else each + found.size]
+
+        places = reached([place], following)
+        return places is not None and all(
+            "vcc" not in self.text(each) or self.instructions[each].name.startswith("s_cbranch")
+            for each in places
+        )
+
+    def is_plain(self, place: int) -> bool:
+        """Whether an instruction does what registers and memory say, and writes no memory."""
+        found = self.instructions[place]
+        name = found.name
+        if found.opcode.format == "ds":
+            return name.startswith(_LDS_READS)
+        writes = "_store" in name or "_atomic" in name
+        return not (writes or name.startswith(("s_getreg", "s_sendmsg_rtn")))
+
     def dump(self) -> str:
         """A line per instruction with its address and bytes."""
         found = sorted(self.instructions.items())
@@ -146,8 +188,8 @@ class Program:
                 self.problems[offset] = error.message
                 continue
             self.instructions[offset] = found
-            if found.name.startswith(("s_branch", "s_cbranch", "s_call")):
-                waiting.append(offset + 4 + 4 * signed16(found.fields["simm16"]))
+            if found.name.startswith(_JUMPS):
+                waiting.append(_target(offset, found))
             if found.name not in _ENDS:
                 waiting.append(offset + found.size)
 
@@ -212,6 +254,10 @@ class Program:
                 *(function, *placed, immediate, target, offset, record.aux, 0)
             )
         self.memory[:] = np.frombuffer(packed, np.uint8)
+
+
+def _target(offset: int, jump: Instruction) -> int:
+    return offset + 4 + 4 * signed16(jump.fields["simm16"])
 
 
 def _constant_rows(rows: Layout) -> npt.NDArray[np.uint32]:

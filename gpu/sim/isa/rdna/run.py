@@ -14,6 +14,7 @@ import numpy.typing as npt
 from gpu.core.errors import DeviceHang, InvalidValue
 from gpu.core.once import once
 from gpu.sim.isa import layout
+from gpu.sim.isa.circles import Circles, tell
 from gpu.sim.isa.engine import Engine
 from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.isa.rdna.decode import Decoder
@@ -28,7 +29,6 @@ _RESIDENT: Final = (
     64  # waves at a time; more than one workgroup, so that groups may wait for others
 )
 _SLICE: Final = 1000  # taken branches after which another wave gets its turn
-_PATIENCE: Final = 200_000_000  # taken branches without an end or a barrier: a hang
 OnMiss = Callable[[int, int, int], None]
 Fetch = Callable[[int, int], bytes]
 _NO_LIMIT: Final = 1 << 62
@@ -98,8 +98,14 @@ class Machine:
         self._decoder = Decoder("gfx1100", disassemble)
 
     def run(self, dispatch: Dispatch) -> None:
-        """Runs all workgroups to their end; see `Execution.step` for what it raises."""
-        self.start(dispatch).step(_NO_LIMIT)
+        """Runs all workgroups to their end; see `Execution.step` for what it raises.
+
+        Raises DeviceHang too, where no wave gets on.
+        """
+        execution = self.start(dispatch)
+        while not execution.step(_NO_LIMIT):
+            if why := execution.why_stuck():
+                raise DeviceHang(f"the dispatch of {dispatch.pc:#x} ({why})", None, "an end", 0.0)
 
     def start(self, dispatch: Dispatch) -> Execution:
         """A dispatch that is executed step by step. Raises what `program` does."""
@@ -139,6 +145,7 @@ class Execution:
 
     Attributes:
         instructions: executed by the waves that have ended, each once for all lanes of its wave.
+        ended: whether all waves have.
     """
 
     def __init__(self, machine: Machine, dispatch: Dispatch):
@@ -151,7 +158,9 @@ class Execution:
         self._waiting = iter(range(self._maker.groups()))
         self._free = list(range(self._slots()))
         self._running: list[_Group] = []
-        self._quiet = 0
+        self._circles = Circles(self._program)
+        self._stands = False
+        self.ended = False
         self.instructions = 0
         self._lds: dict[int, tuple[npt.NDArray[np.uint8], int]] = {}
         self._table: npt.NDArray[np.uint64] | None = None
@@ -159,29 +168,51 @@ class Execution:
     def step(self, budget: int) -> bool:
         """Runs waves for about `budget` taken branches; True when all have ended.
 
-        Changes of the memory map between two steps are seen. Raises WaveFault, IllegalInstruction,
-        and DeviceHang where no wave gets on; what was written before stays.
+        Changes of the memory map between two steps are seen. Raises WaveFault, IllegalInstruction;
+        what was written before stays.
         """
         self._take_ranges()
         used = 0
         while used < budget:
             self._admit()
             if not self._running:
+                self.ended = True
                 return True
-            group = self._running[int(self._random.random() * len(self._running))]
+            groups = self._running
+            if self._circles.found:
+                groups = [each for each in groups if self._ready(each)]
+                self._stands = not groups
+                if self._stands:
+                    return False
+            group = groups[int(self._random.random() * len(groups))]
             used += _SLICE
-            if self._advance(group):
-                self._quiet = 0
-            else:
-                self._quiet += _SLICE
-                if self._quiet > _PATIENCE:
-                    raise self._hang()
+            self._advance(group)
             if all(wave.done for wave in group.waves):
                 self._running.remove(group)
                 self._free.append(group.slot)
                 for wave in group.waves:
                     self._maker.recycle(wave)
         return False
+
+    def why_stuck(self) -> str:
+        """Why no wave gets on unless others write memory; empty where some may.
+
+        Runs waves for a while to find out. Raises what `step` does.
+        """
+        if not self._stands:
+            return ""
+        self._stands = False
+        self._circles.changed()
+        self.step(_SLICE * sum(2 + 2 * wave.circle.length for wave in self._resident()))
+        if not self._stands:
+            return ""
+        stuck = [wave for wave in self._resident() if not wave.done]
+        return tell((self._where(wave), wave.circle, wave.waiting) for wave in stuck)
+
+    def _ready(self, group: _Group) -> list[Wave]:
+        """The waves of a group that may do something."""
+        closed = self._circles.is_closed
+        return [w for w in group.waves if not (w.done or w.waiting or closed(w.circle))]
 
     def _take_ranges(self) -> None:
         """Tells the waves what addresses mean, if that has changed."""
@@ -227,21 +258,25 @@ class Execution:
             known[0][:] = POISON
         return known[1]
 
-    def _advance(self, group: _Group) -> bool:
-        """Runs a wave of a group for a while; whether it ended, met a barrier or got memory."""
-        ready = [wave for wave in group.waves if not wave.done and not wave.waiting]
+    def _advance(self, group: _Group) -> None:
+        """Runs a wave of a group for a while."""
+        ready = self._ready(group)
         wave = ready[int(self._random.random() * len(ready))]
         wave.set(layout.BUDGET, _SLICE)
         status = self._run(wave.address, wave.record)
         if status == layout.JUMP:
             self._jump(wave)
-            return False
+            return
         wave.record = wave.word(layout.RESUME, "<Q")
-        if status == layout.SLICE:
-            return False
+        if status in (layout.SLICE, layout.BARRIER):
+            self._look(wave)
+            if status == layout.SLICE:
+                return
+        else:
+            self._circles.changed()
         if status == layout.FAULT:
             self._fill_or_raise(wave)
-            return True
+            return
         if status == layout.UNKNOWN:
             raise self._illegal(wave)
         if status == layout.END:
@@ -252,7 +287,17 @@ class Execution:
         if all(each.done or each.waiting for each in group.waves):
             for each in group.waves:
                 each.waiting = False
-        return True
+
+    def _look(self, wave: Wave) -> None:
+        """Whether a wave that stopped goes round in a circle."""
+
+        def place() -> int:
+            return self._program.offset_of(wave.record)
+
+        def is_endless() -> bool:
+            return self._program.is_endless(place(), wave.word(layout.VCC_OFFSET))
+
+        self._circles.stopped(wave.circle, wave.state, lambda: [place()], is_endless)
 
     def _fill_or_raise(self, wave: Wave) -> None:
         """Asks the owner of the memory for what a wave has missed. Raises WaveFault."""
@@ -306,12 +351,4 @@ class Execution:
             f"{access} of {size} bytes at {address:#x} by lane {lane} is not allowed;"
             f" {self._where(wave)}",
             *(pc, lane, address, access),
-        )
-
-    def _hang(self) -> DeviceHang:
-        stuck = [wave for wave in self._resident() if not wave.done]
-        places = ", ".join(self._where(wave) for wave in stuck[:4])
-        return DeviceHang(
-            f"the dispatch of {self._dispatch.pc:#x} ({len(stuck)} waves are left: {places})",
-            *(None, f"an end or a barrier within {_PATIENCE} branches", 0.0),
         )

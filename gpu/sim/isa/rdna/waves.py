@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from gpu.core.errors import InvalidValue
 from gpu.sim.isa import layout
+from gpu.sim.isa.circles import Circle
 from gpu.sim.isa.control import mxcsr_of
 from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.isa.rdna.constants import PRIVATE_APERTURE, SHARED_APERTURE
@@ -32,13 +33,14 @@ class Wave:
         index: its place in the workgroup.
         record: address of the record to go on with.
         waiting: it stands at a barrier.
+        circle: what is known of where it goes round.
         done: it has ended.
         keep: memory that it points to.
     """
 
     __slots__ = (
         *("memory", "words", "address", "group", "index", "record", "waiting", "done", "keep"),
-        "_view",
+        *("_view", "circle"),
     )
 
     def __init__(self, memory: npt.NDArray[np.uint8]):
@@ -55,7 +57,13 @@ class Wave:
         self.record = record
         self.waiting = False
         self.done = False
+        self.circle = Circle()
         self.keep: list[npt.NDArray[np.uint8]] = []
+
+    def state(self) -> tuple[int, bytes, bytes]:
+        """All that decides what it does next but memory."""
+        counted = layout.COUNT + 8
+        return self.record, bytes(self._view[: layout.COUNT]), bytes(self._view[counted:])
 
     def word(self, offset: int, format: str = "<I") -> int:
         """A field of the header."""
