@@ -53,6 +53,8 @@ def one_large(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 KINDS = (equal, positive, mixed)
+# Of sums of products, of which many more are added one after another.
+FACTORS = (positive, mixed)
 
 
 def assert_bounded(
@@ -123,7 +125,7 @@ def test_sums_of_views(view: Any, axis: Any, device: str) -> None:
         assert_sum(device, viewed.numpy(), axis, lambda _, x=viewed: x.sum(axis))
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", FACTORS, ids=lambda kind: kind.__name__)
 def test_sums_of_products(kind: Any, device: str) -> None:
     rng = rng_for(kind.__name__)
     n = drawn(rng, kind)
@@ -139,7 +141,7 @@ def test_sums_of_products(kind: Any, device: str) -> None:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_matrix_products(shape: tuple[int, int, int], device: str) -> None:
     m, k, n = shape
-    for kind in KINDS:
+    for kind in FACTORS:
         rng = rng_for(kind.__name__, shape)
         a, b = kind(rng, (m, k)).astype(np.float32), kind(rng, (k, n)).astype(np.float32)
         wide, other = a.astype(np.float64), b.astype(np.float64)
@@ -149,7 +151,7 @@ def test_matrix_products(shape: tuple[int, int, int], device: str) -> None:
 
 def test_products_with_what_is_turned(device: str) -> None:
     m, k, n = SHAPES[2]
-    for kind in KINDS:
+    for kind in FACTORS:
         rng = rng_for(kind.__name__, "turned")
         a, b = kind(rng, (m, k)).astype(np.float32), kind(rng, (n, k)).astype(np.float32)
         wide, other = a.astype(np.float64), b.astype(np.float64).T

@@ -33,10 +33,11 @@ from gpu.compiler.opt.tree import (
     writes,
 )
 
-# Additions to one accumulator, one after another; sums of products have many accumulators in
-# registers, of which a level more often would take time.
+# Additions to one accumulator, one after another. Sums of products have many accumulators in
+# registers, and levels for those take time: with 64 a 3x3 convolution of 64 channels took 1.17
+# times as long, a product of 256 x 256 1.4 times. Their terms, of two factors, vary more.
 LONGEST: Final = 32
-PRODUCTS: Final = 64
+PRODUCTS: Final = 1024
 # That over how many partial sums are added up, where there are so many that they take levels.
 LEVEL: Final = 4
 
