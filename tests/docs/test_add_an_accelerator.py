@@ -74,9 +74,10 @@ def test_the_suite_for_new_devices_takes_it(tmp_path: Path) -> None:
     (tmp_path / "toy_device.py").write_text(tool().guide_code())
     command = [sys.executable, "-m", "pytest", "-q", "-p", "toy_device", "--device=TOY"]
     chosen = ["test_memory.py", "test_programs.py", "test_replay.py"]
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
         [*command, *(str(tests / "backend" / name) for name in chosen)],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env={**kept, "PYTHONPATH": str(tmp_path)},
         cwd=tests.parent,
         capture_output=True,
         text=True,

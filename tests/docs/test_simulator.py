@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -53,6 +54,9 @@ def test_the_fixture_finds_what_it_says(tmp_path: Path) -> None:
     file = tmp_path / "test_driver.py"
     file.write_text(FIXTURE + TESTS)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
-    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_")}
+    found = subprocess.run(
+        command, cwd=tmp_path, env=kept, capture_output=True, text=True, check=False
+    )
     assert "12 passed, 6 errors" in found.stdout, found.stdout
     assert "test_all_is_given_back" not in found.stdout

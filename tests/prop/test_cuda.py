@@ -13,6 +13,7 @@ from gpu.compiler.ir.linear import Program
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.policy import schedule
 from gpu.compiler.render.cuda import CUDARenderer
+from gpu.compiler.render.nak import NAKRenderer
 from gpu.compiler.render.nv_target import ARCHITECTURES, nv_target
 from gpu.compiler.schedule.build import BuiltKernel
 from gpu.compiler.target import Target
@@ -25,34 +26,38 @@ from unit.cuda.lanes import run_llvm, run_nvrtc
 from unit.nak.machine import run_nir
 
 Array = np.ndarray[Any, Any]
+NVIDIA = nv_target(ARCH)
+NAK = NAKRenderer(ARCH).target  # which stores bfloat16 and does not convert it
 # Small blocks make many of them, and rows that one block does not hold.
-SMALL = replace(nv_target(ARCH), threads=64, shared_bytes=1 << 13)
+SMALL = {"threads": 64, "shared_bytes": 1 << 13}
 
 
 def lowered(built: BuiltKernel, target: Target) -> Program:
     return linearize(schedule(built.kernel, target)[0], target)
 
 
-@pytest.mark.parametrize("target", [nv_target(ARCH), SMALL], ids=["blocks", "small"])
+@pytest.mark.parametrize("sizes", [{}, SMALL], ids=["blocks", "small"])
 @pytest.mark.parametrize(
-    ("tool", "run", "seeds"),
+    ("tool", "target", "run", "seeds"),
     [
-        ("clang", run_host, range(2)),
-        ("llvmlite", run_llvm, range(6)),
-        ("nvrtc", run_nvrtc, range(4)),
-        (None, run_nir, range(6)),
+        ("clang", NVIDIA, run_host, range(2)),
+        ("llvmlite", NVIDIA, run_llvm, range(6)),
+        ("nvrtc", NVIDIA, run_nvrtc, range(4)),
+        (None, NAK, run_nir, range(6)),
     ],
     ids=["host", "llvm", "nvrtc", "nir"],
 )
 def test_kernels_mean_what_the_graph_says(
-    target: Target,
+    sizes: dict[str, int],
     tool: str | None,
+    target: Target,
     run: Callable[..., None],
     seeds: range,
     need: Callable[[str], None],
 ) -> None:
     if tool is not None:
         need(tool)
+    target = replace(target, **sizes)
 
     def run_kernel(built: BuiltKernel, arrays: list[Array]) -> None:
         run([lowered(built, target)], [arrays])

@@ -53,6 +53,7 @@ def run(*arguments: str, where: Path) -> str:
 @pytest.mark.slow
 def test_accesses_out_of_bounds_fail_tests(need: Callable[[str], None], tmp_path: Path) -> None:
     need("oclgrind")
+    need("torch")
     path = tmp_path / "test_wrong.py"
     path.write_text(_WRONG)
     said = run(str(path), f"--rootdir={tmp_path}", where=tmp_path)
@@ -64,5 +65,6 @@ def test_accesses_out_of_bounds_fail_tests(need: Callable[[str], None], tmp_path
 @pytest.mark.parametrize("file", ["backend/test_replay.py", "tensor/test_views.py"])
 def test_ours_stay_in_their_memory(need: Callable[[str], None], tmp_path: Path, file: str) -> None:
     need("oclgrind")
+    need("torch")
     said = run(str(_TESTS / file), "--device=CL,CLCPU", where=tmp_path)
     assert " passed" in said and " failed" not in said and " error" not in said, said

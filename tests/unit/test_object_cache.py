@@ -38,12 +38,12 @@ def compiled(sources: Sequence[str], key: str = "counting") -> list[str]:
 
 
 def test_another_process_plans_anew_and_compiles_nothing(tmp_path: Path) -> None:
-    objects = {"OBJECT_CACHE_DIR": str(tmp_path / "objects")}
+    objects = {"OBJECT_CACHE_DIR": str(tmp_path / "objects"), "LLVM_IN_PROCESS": "1"}
     cold = python(WARM, tmp_path / "one", **objects)
     assert cold[0].endswith(" 1") and cold[1] == "True True"
     again = python(WARM, tmp_path / "two", **objects)
     assert again == [cold[0], "False True"], "one graph was planned, without llvmlite"
-    without = python(WARM, tmp_path / "three")
+    without = python(WARM, tmp_path / "three", LLVM_IN_PROCESS="1")
     assert without == cold
 
 
