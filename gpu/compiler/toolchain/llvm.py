@@ -10,10 +10,9 @@ import os
 import re
 from functools import cache
 from importlib.util import find_spec
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpu.compiler.toolchain.base import Compiler, disassemble_elf
-from gpu.compiler.toolchain.helper import Helper, Kernel
 from gpu.compiler.toolchain.llvm_emit import (
     ASSEMBLY,
     OBJECT,
@@ -25,6 +24,9 @@ from gpu.compiler.toolchain.llvm_emit import (
 from gpu.core.config import config
 from gpu.core.distributions import installed_version
 from gpu.core.errors import Unsupported
+
+if TYPE_CHECKING:  # what starts processes is imported by who has something to compile
+    from gpu.compiler.toolchain.helper import Helper
 
 _OPT_LEVEL: Final = 2
 # ELF whatever the system: the loader of these objects is ours.
@@ -94,6 +96,8 @@ def _emit(source: str, machine: Machine, kind: str) -> bytes:
     request = pack_request(source, machine, kind)
     if config.LLVM_IN_PROCESS:
         return answer(request)
+    from gpu.compiler.toolchain.helper import Kernel
+
     found = _NAME.search(source)
     name = found[1] if found else "a module without functions"
     try:
@@ -116,6 +120,8 @@ def llvmlite_version() -> str:
 @cache
 def _helper() -> Helper:
     """The process that LLVM runs in."""
+    from gpu.compiler.toolchain.helper import Helper
+
     spec = find_spec("llvmlite")
     assert spec is not None and spec.origin is not None, "who compiles has asked for its version"
     packages = os.path.dirname(os.path.dirname(spec.origin))
