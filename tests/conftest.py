@@ -307,6 +307,27 @@ def _matrix(config: pytest.Config) -> Matrix:
     return matrix
 
 
+# Files that are skipped as a whole, and why: xdist passes no reports of those on.
+_SKIPPED_FILES: dict[str, str] = {}
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.skipped:
+        assert isinstance(report.longrepr, tuple)
+        _SKIPPED_FILES[report.nodeid] = report.longrepr[2]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    _SKIPPED_FILES.update(getattr(node, "workeroutput", {}).get("skipped files", {}))
+
+
+def _skips(config: pytest.Config) -> dict[str, str]:
+    """What was skipped, tests and whole files, and why."""
+    tests = {report.nodeid: report.longrepr[2] for report in _reports(config, "skipped")}
+    return {**tests, **_SKIPPED_FILES}
+
+
 def _reports(config: pytest.Config, outcome: str) -> list[Any]:
     """Those of all workers, with xdist."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
@@ -315,7 +336,9 @@ def _reports(config: pytest.Config, outcome: str) -> list[Any]:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if not hasattr(session.config, "workerinput"):
-        selection.write_skips(session.config, _reports(session.config, "skipped"))
+        selection.write_skips(session.config, _skips(session.config))
+    else:
+        session.config.workeroutput["skipped files"] = _SKIPPED_FILES
     quick = session.config.getoption("--quick")  # of which few tests make a large share
     if not quick and _matrix(session.config).share > MOST_SKIPPED:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -338,12 +361,16 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def _tell_what_is_lacking(terminalreporter: Any, config: pytest.Config) -> None:
-    reasons = (report.longrepr[2] for report in _reports(config, "skipped"))
+    reasons = _skips(config).values()
     lacking = Counter(m[1] for reason in reasons if (m := re.search(r"needs ([\w-]+): ", reason)))
     if lacking:
         terminalreporter.section("what this machine lacks, or was not asked for")
     for name, count in lacking.most_common():
         terminalreporter.line(f"{name}: {count} skipped; {_lack(name) or OPT_IN[name]}")
+    if _SKIPPED_FILES:
+        terminalreporter.section("files that were skipped as a whole")
+    for nodeid, reason in sorted(_SKIPPED_FILES.items()):
+        terminalreporter.line(f"{nodeid}: {reason}")
 
 
 @pytest.fixture

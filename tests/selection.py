@@ -6,7 +6,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -88,8 +88,8 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
         items[:] = kept
 
 
-def write_skips(config: pytest.Config, reports: Iterable[Any]) -> None:
-    """Writes what `--skips-to` asks for; `reports` are those of tests, and of files, skipped."""
+def write_skips(config: pytest.Config, skipped: Iterable[str]) -> None:
+    """Writes what `--skips-to` asks for: the ids of tests, and of files, that were skipped."""
     path: Path | None = config.getoption("--skips-to")
     if path is not None:
-        path.write_text("".join(f"{report.nodeid}\n" for report in reports))
+        path.write_text("".join(f"{nodeid}\n" for nodeid in skipped))

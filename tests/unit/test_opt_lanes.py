@@ -17,6 +17,7 @@ from gpu.compiler.opt.opts import Bind, Sink, Split, Stage
 from gpu.compiler.opt.policy import schedule
 from gpu.compiler.opt.tree import reads as reads_of
 from gpu.compiler.opt.tree import walk
+from gpu.compiler.render.llvm_target import host_target
 from gpu.compiler.render.wgsl import WGSLLimits, WGSLRenderer, wgsl_target
 from unit.lane_kernels import LANES, TRANSPOSE, random, result
 
@@ -71,6 +72,20 @@ MATMUL = """kernel matmul(out: f32[{size}] global, a: f32[{size}] global, b: f32
       out[{n}*i + j] = s[]
 """
 
+# Each row makes what its sum reads, and what is written once more.
+ROWS = """kernel rows(out: f32[{size}] global, x: f32[{size}] global, y: f32[{size}] global)
+  loop i serial {rows}
+    alloc t: f32[{n}] team
+    loop a serial {n}
+      t[a] = mul(x[{n}*i + a], x[{n}*i + a])
+    alloc s: f32[] private
+    block
+      s[] = 0.0:f32
+      loop b serial {n}
+        s[] add= mul(t[b], y[{n}*i + b])
+    loop c serial {n}
+      out[{n}*i + c] = add(t[c], s[])
+"""
 SHIFTED = """kernel shifted(out: f32[{size}] global, x: f32[{size}] global)
   loop i serial {n}
     out[i] = x[i + 3]
@@ -119,6 +134,19 @@ def test_the_last_vector_of_a_dot_product_is_filled_with_zeros(n: int, zeros: bo
     windows = np.stack([x[:, :, t : t + n] for t in range(2)], -1)
     wanted = np.einsum("ohi,chit->oct", g, windows).reshape(-1)
     np.testing.assert_allclose(result(kernel, LANES, g, x), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("cpu", ["x86-64", "x86-64-v3", "x86-64-v4", "neoverse-v2"])
+@pytest.mark.parametrize(("rows", "n"), [(5, 8), (5, 16), (3, 32), (2, 7), (8, 40), (4, 64)])
+def test_rows_that_make_what_they_sum_are_not_written_out(cpu: str, rows: int, n: int) -> None:
+    """What a row makes is memory, of which loops that are written out have none."""
+    target = host_target(cpu)
+    kernel, _ = schedule(parse_kernel(ROWS.format(rows=rows, n=n, size=rows * n)), target)
+    x, y = random(rows, n), random(rows, n, 1)[..., 0]
+    squares = x * x
+    wanted = squares + (squares * y).sum(1, keepdims=True)
+    got = result(kernel, target, x, y).reshape(rows, n)
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_loops_that_read_the_same_memory_are_inside_the_tiles() -> None:

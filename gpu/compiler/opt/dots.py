@@ -15,7 +15,7 @@ from gpu.compiler.ir.index import Var, divides
 from gpu.compiler.opt.lanes import fitting, lanes_of
 from gpu.compiler.opt.opts import Bind, Opt, Reorder, Rfactor, Split
 from gpu.compiler.opt.shape import scattered, sum_of_products
-from gpu.compiler.opt.tree import loads_of
+from gpu.compiler.opt.tree import allocated, loads_of
 from gpu.compiler.target import Target
 
 # Vectors of a sum that are written out, where its last one is not whole.
@@ -44,15 +44,24 @@ class Dots(NamedTuple):
 
 
 def match(kernel: K.Kernel, target: Target) -> Dots | None:
-    """The tile for a kernel that is one sum of products, or None."""
+    """The tile for a kernel that is one sum of products, or None.
+
+    What the loops around make for each of their iterations is memory, which no loop that is written
+    out has.
+    """
     found = sum_of_products(kernel)
-    if found is None:
+    if found is None or _reads_what_is_made(found.update.value, kernel):
         return None
     along, product = found.reduction[-1], found.update.value
     lanes = fitting(lanes_of(target, product.dtype.itemsize), along.extent)
     if along.extent < lanes or scattered(found.update, along):
         return None
     return _tile(found.independent, product, along, lanes, target.registers)
+
+
+def _reads_what_is_made(value: K.Value, kernel: K.Kernel) -> bool:
+    made = set(allocated(kernel.body))
+    return any(load.attr[0] in made for load in loads_of(value))
 
 
 def _tile(
