@@ -366,7 +366,8 @@ def _tell_what_is_lacking(terminalreporter: Any, config: pytest.Config) -> None:
     if lacking:
         terminalreporter.section("what this machine lacks, or was not asked for")
     for name, count in lacking.most_common():
-        terminalreporter.line(f"{name}: {count} skipped; {_lack(name) or OPT_IN[name]}")
+        reason = _lack(name) or OPT_IN.get(name, "it cannot be imported")
+        terminalreporter.line(f"{name}: {count} skipped; {reason}")
     if _SKIPPED_FILES:
         terminalreporter.section("files that were skipped as a whole")
     for nodeid, reason in sorted(_SKIPPED_FILES.items()):

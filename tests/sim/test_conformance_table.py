@@ -1,4 +1,4 @@
-"""docs/conformance.md names every case of kfdtest once, counts them right, and its tests exist."""
+"""kfdtest.md names every case of kfdtest once, counts them right, and its tests exist."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+TABLE = ROOT / "docs/reference/kfdtest.md"
 UPSTREAM = 167
 LEAST = 60
 ROW = re.compile(r"^\| (\w+) \| (mirrored|out of scope) \| (\D.*) \|$", re.MULTILINE)
@@ -16,7 +17,7 @@ ROW = re.compile(r"^\| (\w+) \| (mirrored|out of scope) \| (\D.*) \|$", re.MULTI
 
 def groups() -> dict[str, tuple[int, list[tuple[str, str, str]]]]:
     """Group -> (how many cases it says it has, its rows)."""
-    parts = re.split(r"^## ", (ROOT / "docs/conformance.md").read_text(), flags=re.MULTILINE)[1:]
+    parts = re.split(r"^## ", TABLE.read_text(), flags=re.MULTILINE)[1:]
     found = {}
     for part in parts:
         heading = re.match(r"(\w+) \((\d+)\)\n", part)
@@ -38,7 +39,7 @@ def test_every_case_stands_somewhere() -> None:
         assert len({case for case, _, _ in rows}) == len(rows) == count, name
         cases += rows
     assert len(cases) == UPSTREAM
-    text = (ROOT / "docs/conformance.md").read_text()
+    text = TABLE.read_text()
     counted = dict(re.findall(r"^\| ([a-z ]+) \| (\d+) \|", text, re.MULTILINE))
     assert Counter(state for _, state, _ in cases) == {k: int(v) for k, v in counted.items()}
 

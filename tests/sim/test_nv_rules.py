@@ -1,4 +1,4 @@
-"""docs/nv-rules.md: every row names a check and a test that exist, and no check is left out."""
+"""nv-rules.md: every row names a check and a test that exist, and no check is left out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "gpu/sim/nv"
-TEXT = (ROOT / "docs/nv-rules.md").read_text()
+TEXT = (ROOT / "docs/reference/nv-rules.md").read_text()
 ROW = re.compile(
     r"^\| (?P<rule>.+) \| (?P<source>\S.*) \| `(?P<check>[\w./]+:[\w.]+)`"
     r" \| `(?P<test>[\w./]+:\w+)`(?:: (?P<case>.+))? \|$",
