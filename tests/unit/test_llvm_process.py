@@ -122,6 +122,7 @@ def test_errors_in_the_text_name_the_line_and_end_nothing() -> None:
     assert child() == first
 
 
+@pytest.mark.usefixtures("nothing_compiled")
 def test_tensors_go_on_after_a_kernel_that_ends_llvm(monkeypatch: pytest.MonkeyPatch) -> None:
     def spoil(compiler: LLVMCompiler, source: str) -> bytes:
         asm = '  call void asm sideeffect "nonsense", ""()\n'
