@@ -22,8 +22,8 @@ from gpu.compiler.toolchain.nak import NakCompiler
 from gpu.compiler.toolchain.nakbinary import NakBinary
 from gpu.core.dtype import dtypes
 from gpu.core.errors import InvalidIndex, InvalidValue, Unsupported
-from gpu.drivers.nv.hcqdevice import RmDevice
-from gpu.drivers.nv.launch import LoadedKernel
+from gpu.drivers.nv.device import RmDevice
+from gpu.drivers.nv.encode.launch import LoadedKernel
 from gpu.runtime.device import Device, DeviceTable
 from gpu.sim.nv.launch import KernelMemory, Launch, RunningKernel
 from gpu.sim.nv.world import NvSimWorld

@@ -21,7 +21,7 @@ from gpu.compiler.ir.linear import Inst, Program, block_size
 from gpu.compiler.ir.linear_interp import interpret_linear
 from gpu.compiler.ir.linear_text import parse_linear, print_linear
 from gpu.compiler.ir.linear_verify import verify_linear
-from gpu.compiler.lower.joins import join
+from gpu.compiler.lower.vectorize_access import join
 from gpu.compiler.opt.opts import Agree, Hold, Split, apply
 from gpu.compiler.opt.tree import IllegalOpt, reads
 from gpu.compiler.render.amdgcn import AMDRenderer

@@ -31,7 +31,7 @@ from gpu.compiler.opt.opts import (
     Stage,
     apply,
 )
-from gpu.compiler.opt.policy import schedule
+from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.opt.tree import IllegalOpt, walk
 from gpu.compiler.target import Target
 

@@ -14,7 +14,7 @@ from gpu.compiler.ir.linear_interp import interpret_linear
 from gpu.compiler.ir.linear_verify import verify_linear
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.opts import Opt, Reorder, Rfactor, Split, apply
-from gpu.compiler.opt.policy import schedule
+from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.opt.tree import IllegalOpt, loops
 from gpu.compiler.target import Target
 

@@ -23,7 +23,7 @@ from gpu.compiler.ir.races import exchanged
 from gpu.compiler.ir.text import print_scalar
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.opts import Bind, Cooperate, Opt, Split, apply
-from gpu.compiler.opt.policy import schedule
+from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.opt.tree import allocated, walk
 from gpu.compiler.render.amdgcn_target import amd_target
 from gpu.compiler.render.c import CRenderer
