@@ -12,6 +12,7 @@ from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.kernel_interp import interpret_kernel
 from gpu.compiler.ir.kernel_text import parse_kernel, print_kernel
+from gpu.compiler.ir.kernel_tree import IllegalOpt, rewrite, walk
 from gpu.compiler.ir.kernel_verify import verify_kernel
 from gpu.compiler.ir.linear_interp import interpret_linear
 from gpu.compiler.ir.linear_text import parse_linear, print_linear
@@ -21,7 +22,6 @@ from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.opts import Fetch, Opt, Pipeline, Sink, Tensorize, apply
 from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.opt.policy.gpu.mma import by_instructions
-from gpu.compiler.opt.tree import IllegalOpt, rewrite, walk
 from gpu.compiler.target import Target
 from gpu.core.dtype import dtypes
 from gpu.core.errors import VerifyError

@@ -13,6 +13,9 @@ from collections.abc import Iterator
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var
+from gpu.compiler.ir.index_rows import flatten
+from gpu.compiler.ir.kernel_nontemporal import fills_lines, streamed_outputs
+from gpu.compiler.ir.kernel_tree import walk, writes
 from gpu.compiler.ir.kernel_verify import count_thread_loops
 from gpu.compiler.ir.linear import Inst, Limit, Param, Program, Val
 from gpu.compiler.ir.optable import MONOIDS
@@ -24,12 +27,9 @@ from gpu.compiler.lower.matrices import Matrices
 from gpu.compiler.lower.register_transpose import transpose
 from gpu.compiler.lower.registers import Key, Registers, find_homes
 from gpu.compiler.lower.scalarize import scalarize
-from gpu.compiler.lower.streams import fills_lines, streamed_outputs
 from gpu.compiler.lower.vectorize_access import join
 from gpu.compiler.lower.vectorize_access4 import quads
 from gpu.compiler.lower.warp_shuffle import Exchanger
-from gpu.compiler.opt.tree import walk, writes
-from gpu.compiler.schedule.views import flatten
 from gpu.compiler.target import Target
 from gpu.core.dtype import dtypes
 from gpu.core.errors import CompileError

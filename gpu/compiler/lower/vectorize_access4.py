@@ -18,10 +18,10 @@ from gpu.compiler.ir.linear import Inst, Limit, Param, Program
 from gpu.compiler.lower.dce import PURE, used
 from gpu.compiler.lower.emit import Emitter
 from gpu.compiler.lower.sums import Sum, taken_apart
+from gpu.compiler.target import WORD
 from gpu.core.dtype import dtypes
 
 QUAD: Final = 4
-WORD: Final = 32  # bits
 # Loads that a kernel does at least of a parameter, and one more for so many of its words, before
 # it is worth having the parameter where quads are: a copy of it is made there.
 MANY_LOADS: Final = 4096

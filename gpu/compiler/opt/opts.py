@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import expr
+from gpu.compiler.ir.kernel_tree import as_block, rewrite
 from gpu.compiler.opt.analysis.access_width import agree, hold
 from gpu.compiler.opt.primitives.async_fetch import fetch
 from gpu.compiler.opt.primitives.block_scan import sweep
@@ -27,7 +28,6 @@ from gpu.compiler.opt.primitives.shared_transpose import turn
 from gpu.compiler.opt.primitives.sibling_fusion import jam
 from gpu.compiler.opt.primitives.tensorize_warp import pipeline, tensorize
 from gpu.compiler.opt.primitives.thread_distribution import cooperate
-from gpu.compiler.opt.tree import as_block, rewrite
 
 
 class Split(NamedTuple):

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, at_least, expr
-from gpu.compiler.opt.analysis.loop_nest import Leaf, last_index, leaves
-from gpu.compiler.opt.tree import (
+from gpu.compiler.ir.kernel_tree import (
     IllegalOpt,
     Substitution,
     as_block,
@@ -23,6 +22,7 @@ from gpu.compiler.opt.tree import (
     rewrite,
     walk,
 )
+from gpu.compiler.opt.analysis.loop_nest import Leaf, last_index, leaves
 from gpu.compiler.target import Target
 
 # Accesses of the wider elements for one of the narrower: threads then still meet in cache lines.

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var, expr
+from gpu.compiler.ir.kernel_tree import IllegalOpt, values_of
 from gpu.compiler.opt.analysis.dependence import is_independent
-from gpu.compiler.opt.tree import IllegalOpt, values_of
 
 
 def outer_nest(body: K.Block) -> list[K.Loop]:

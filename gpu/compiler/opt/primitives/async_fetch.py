@@ -8,13 +8,7 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Mask, Var, at_most, expr
-from gpu.compiler.ir.matrix import COPY_BYTES
-from gpu.compiler.opt.analysis.access_width import all_alike
-from gpu.compiler.opt.analysis.loop_nest import iteration
-from gpu.compiler.opt.primitives.barriers import synchronize, thread_loops
-from gpu.compiler.opt.primitives.buffers import operand_of
-from gpu.compiler.opt.primitives.predication import masked_loads
-from gpu.compiler.opt.tree import (
+from gpu.compiler.ir.kernel_tree import (
     IllegalOpt,
     Substitution,
     as_block,
@@ -24,6 +18,12 @@ from gpu.compiler.opt.tree import (
     values,
     writes,
 )
+from gpu.compiler.ir.matrix import COPY_BYTES
+from gpu.compiler.opt.analysis.access_width import all_alike
+from gpu.compiler.opt.analysis.loop_nest import iteration
+from gpu.compiler.opt.primitives.barriers import synchronize, thread_loops
+from gpu.compiler.opt.primitives.buffers import operand_of
+from gpu.compiler.opt.primitives.predication import masked_loads
 from gpu.core.dtype import DType, dtypes
 
 APART: Final = 8

@@ -15,8 +15,16 @@ import numpy as np
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Mask, Var, at_most, expr
+from gpu.compiler.ir.kernel_tree import (
+    IllegalOpt,
+    as_block,
+    reads,
+    replace_loop,
+    rewrite,
+    walk,
+    writes,
+)
 from gpu.compiler.opt.analysis.dependence import separates, vars_inside
-from gpu.compiler.opt.tree import IllegalOpt, as_block, reads, replace_loop, rewrite, walk, writes
 
 
 def synchronize(body: K.Block, what: object) -> K.Block:

@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, at_least, at_most, expr
-from gpu.compiler.ir.optable import MONOIDS
-from gpu.compiler.opt.analysis.loop_nest import nest_down_to
-from gpu.compiler.opt.primitives.barriers import synchronize, thread_loops
-from gpu.compiler.opt.primitives.predication import holds, masked_loads
-from gpu.compiler.opt.tree import (
+from gpu.compiler.ir.kernel_tree import (
     IllegalOpt,
     Substitution,
     as_block,
     replace_loop,
 )
+from gpu.compiler.ir.optable import MONOIDS
+from gpu.compiler.opt.analysis.loop_nest import nest_down_to
+from gpu.compiler.opt.primitives.barriers import synchronize, thread_loops
+from gpu.compiler.opt.primitives.predication import holds, masked_loads
 
 
 class Scan(NamedTuple):

@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Var, expr, iterations, loop_var
-from gpu.compiler.ir.optable import MONOIDS
-from gpu.compiler.opt.tree import (
+from gpu.compiler.ir.kernel_tree import (
     IllegalOpt,
     Substitution,
     as_block,
@@ -20,6 +19,7 @@ from gpu.compiler.opt.tree import (
     values_of,
     walk,
 )
+from gpu.compiler.ir.optable import MONOIDS
 
 
 def rfactor(body: K.Block, axis: str, factor: int) -> K.Stmt:

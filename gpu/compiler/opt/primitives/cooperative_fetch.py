@@ -9,12 +9,7 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, at_most, expr
-from gpu.compiler.opt.analysis.dependence import is_independent
-from gpu.compiler.opt.analysis.loop_nest import iteration
-from gpu.compiler.opt.primitives.barriers import synchronize, thread_loops
-from gpu.compiler.opt.primitives.buffers import operand_of
-from gpu.compiler.opt.primitives.predication import masked_loads
-from gpu.compiler.opt.tree import (
+from gpu.compiler.ir.kernel_tree import (
     IllegalOpt,
     Substitution,
     as_block,
@@ -25,6 +20,11 @@ from gpu.compiler.opt.tree import (
     walk,
     with_axes,
 )
+from gpu.compiler.opt.analysis.dependence import is_independent
+from gpu.compiler.opt.analysis.loop_nest import iteration
+from gpu.compiler.opt.primitives.barriers import synchronize, thread_loops
+from gpu.compiler.opt.primitives.buffers import operand_of
+from gpu.compiler.opt.primitives.predication import masked_loads
 
 # Rounds of a copy that are written out.
 WRITTEN_OUT: Final = 32

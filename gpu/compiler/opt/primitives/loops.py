@@ -8,9 +8,7 @@ from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var, expr, iterations, loop_var
-from gpu.compiler.opt.analysis.dependence import is_independent
-from gpu.compiler.opt.primitives.predication import ROUNDED
-from gpu.compiler.opt.tree import (
+from gpu.compiler.ir.kernel_tree import (
     IllegalOpt,
     Substitution,
     as_block,
@@ -20,6 +18,8 @@ from gpu.compiler.opt.tree import (
     replace_loop,
     walk,
 )
+from gpu.compiler.opt.analysis.dependence import is_independent
+from gpu.compiler.opt.primitives.predication import ROUNDED
 
 PARALLEL: Final = ("grid", "worker", "thread")
 

@@ -8,9 +8,16 @@ from functools import reduce
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var, expr
+from gpu.compiler.ir.kernel_tree import (
+    IllegalOpt,
+    Substitution,
+    find_loop,
+    loops,
+    replace_loop,
+    writes,
+)
 from gpu.compiler.opt.primitives.async_fetch import narrow
 from gpu.compiler.opt.primitives.buffers import around_vars, operand_of
-from gpu.compiler.opt.tree import IllegalOpt, Substitution, find_loop, loops, replace_loop, writes
 from gpu.core.dtype import DType, dtypes
 
 _BITS = {8: dtypes.uint8, 16: dtypes.uint16}

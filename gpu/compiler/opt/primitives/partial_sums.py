@@ -16,10 +16,7 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var, divides, iterations
-from gpu.compiler.opt.analysis.loop_nest import Leaf, leaves
-from gpu.compiler.opt.primitives.buffers import around
-from gpu.compiler.opt.primitives.loops import split
-from gpu.compiler.opt.tree import (
+from gpu.compiler.ir.kernel_tree import (
     IllegalOpt,
     Substitution,
     allocated,
@@ -32,6 +29,9 @@ from gpu.compiler.opt.tree import (
     walk,
     writes,
 )
+from gpu.compiler.opt.analysis.loop_nest import Leaf, leaves
+from gpu.compiler.opt.primitives.buffers import around
+from gpu.compiler.opt.primitives.loops import split
 
 # Additions to one accumulator, one after another. Sums of products have many accumulators in
 # registers, and levels for those take time: with 64 a 3x3 convolution of 64 channels took 1.17

@@ -7,8 +7,7 @@ from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Mask, Var, at_most, expr, iterations
-from gpu.compiler.ir.optable import scalar, to_python
-from gpu.compiler.opt.tree import (
+from gpu.compiler.ir.kernel_tree import (
     IllegalOpt,
     Substitution,
     as_block,
@@ -17,6 +16,7 @@ from gpu.compiler.opt.tree import (
     values_of,
     walk,
 )
+from gpu.compiler.ir.optable import scalar, to_python
 from gpu.core.dtype import dtypes
 
 

@@ -8,11 +8,7 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Var, at_most, expr
-from gpu.compiler.opt.analysis.loop_nest import iteration, last_index
-from gpu.compiler.opt.primitives.async_fetch import at_iteration
-from gpu.compiler.opt.primitives.barriers import synchronize, thread_loops
-from gpu.compiler.opt.primitives.predication import masked_loads
-from gpu.compiler.opt.tree import (
+from gpu.compiler.ir.kernel_tree import (
     IllegalOpt,
     Substitution,
     as_block,
@@ -22,6 +18,10 @@ from gpu.compiler.opt.tree import (
     replace_loop,
     writes,
 )
+from gpu.compiler.opt.analysis.loop_nest import iteration, last_index
+from gpu.compiler.opt.primitives.async_fetch import at_iteration
+from gpu.compiler.opt.primitives.barriers import synchronize, thread_loops
+from gpu.compiler.opt.primitives.predication import masked_loads
 
 BANK_BYTES: Final = 4
 

@@ -7,13 +7,7 @@ from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Var, at_most, expr, iterations
-from gpu.compiler.ir.matrix import HELD, MATRICES, SIDE, WARP, Matrix
-from gpu.compiler.opt.analysis.loop_nest import perfect_nest
-from gpu.compiler.opt.primitives.async_fetch import narrow
-from gpu.compiler.opt.primitives.barriers import thread_loops
-from gpu.compiler.opt.primitives.mma_checks import require_lanes, require_sums
-from gpu.compiler.opt.primitives.tensorize_thread import tensorize_tiles
-from gpu.compiler.opt.tree import (
+from gpu.compiler.ir.kernel_tree import (
     IllegalOpt,
     Substitution,
     as_block,
@@ -23,6 +17,12 @@ from gpu.compiler.opt.tree import (
     rewrite,
     walk,
 )
+from gpu.compiler.ir.matrix import HELD, MATRICES, SIDE, WARP, Matrix
+from gpu.compiler.opt.analysis.loop_nest import perfect_nest
+from gpu.compiler.opt.primitives.async_fetch import narrow
+from gpu.compiler.opt.primitives.barriers import thread_loops
+from gpu.compiler.opt.primitives.mma_checks import require_lanes, require_sums
+from gpu.compiler.opt.primitives.tensorize_thread import tensorize_tiles
 
 
 class _Operand(NamedTuple):

@@ -7,15 +7,7 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Var, at_most, expr, iterations, loop_var
-from gpu.compiler.ir.optable import MONOIDS
-from gpu.compiler.opt.analysis.dependence import is_independent
-from gpu.compiler.opt.analysis.loop_nest import leaves, nest_down_to, perfect_nest, scattered
-from gpu.compiler.opt.primitives.barriers import first_only, synchronize, thread_loops
-from gpu.compiler.opt.primitives.block_reduce import Meeting
-from gpu.compiler.opt.primitives.cooperative_fetch import sunk
-from gpu.compiler.opt.primitives.predication import holds, masked_loads
-from gpu.compiler.opt.primitives.privatize import keep_own
-from gpu.compiler.opt.tree import (
+from gpu.compiler.ir.kernel_tree import (
     IllegalOpt,
     Substitution,
     allocated,
@@ -26,6 +18,14 @@ from gpu.compiler.opt.tree import (
     walk,
     with_axes,
 )
+from gpu.compiler.ir.optable import MONOIDS
+from gpu.compiler.opt.analysis.dependence import is_independent
+from gpu.compiler.opt.analysis.loop_nest import leaves, nest_down_to, perfect_nest, scattered
+from gpu.compiler.opt.primitives.barriers import first_only, synchronize, thread_loops
+from gpu.compiler.opt.primitives.block_reduce import Meeting
+from gpu.compiler.opt.primitives.cooperative_fetch import sunk
+from gpu.compiler.opt.primitives.predication import holds, masked_loads
+from gpu.compiler.opt.primitives.privatize import keep_own
 
 PARALLEL: Final = ("grid", "thread", "serial")
 # Independent parts that a thread keeps of a long reduction: it waits for memory less often.

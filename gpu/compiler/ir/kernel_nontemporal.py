@@ -7,7 +7,7 @@ from collections.abc import Set
 from typing import Final
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.opt.tree import reads, walk
+from gpu.compiler.ir.kernel_tree import reads, walk
 
 # An output of this size leaves nothing of itself in the caches.
 STREAMED_BYTES: Final = 1 << 25
