@@ -22,7 +22,7 @@ from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.linear import Program
 from gpu.compiler.ir.linear_warps import SECTOR, WarpAccess, warp_accesses
 from gpu.compiler.lower.linearize import linearize
-from gpu.compiler.opt.policy import schedule
+from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.render.amdgcn_target import amd_target
 from gpu.compiler.render.nak import nak_target
 from gpu.compiler.render.nv_target import nv_target

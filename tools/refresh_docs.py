@@ -29,7 +29,7 @@ from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir.kernel_text import print_kernel
 from gpu.compiler.ir.optable import OPS
 from gpu.compiler.lower.linearize import linearize
-from gpu.compiler.opt.policy import schedule
+from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.render.llvm import LLVMRenderer
 from gpu.compiler.render.llvm_target import host_target
 from gpu.compiler.schedule import fusion

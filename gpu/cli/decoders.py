@@ -9,12 +9,12 @@ from typing import Final
 from gpu.cli.decode import KINDS
 from gpu.core.errors import InvalidValue
 from gpu.core.trace import is_trace, parse_trace
-from gpu.drivers.am.aql_decode import decode_aql
-from gpu.drivers.am.descriptor_decode import decode_code_object, decode_descriptor
-from gpu.drivers.am.pm4_decode import decode_pm4
-from gpu.drivers.am.sdma_decode import decode_sdma
+from gpu.drivers.am.decode.aql import decode_aql
+from gpu.drivers.am.decode.descriptor import decode_code_object, decode_descriptor
+from gpu.drivers.am.decode.pm4 import decode_pm4
+from gpu.drivers.am.decode.sdma import decode_sdma
 from gpu.drivers.am.target import Version, generation_of, parse_gfx_name
-from gpu.drivers.nv.pushdecode import bound_classes, decode_pushbuffer
+from gpu.drivers.nv.fault.pushbuf_text import bound_classes, decode_pushbuffer
 from gpu.transport.tracetext import format_event
 
 # Copy engine of a chip, by the major version of its graphics core: chips pair them so.

@@ -10,6 +10,7 @@ from gpu.core.bits import is_power_of_two
 from gpu.core.dtype import DType, ImageDType, dtypes
 from gpu.core.errors import InvalidValue
 
+WORD: Final = 32  # bits
 WORDS: Final = frozenset({dtypes.int32, dtypes.uint32, dtypes.float32})
 NARROW_FLOATS: Final = frozenset({dtypes.bfloat16, dtypes.float16, dtypes.fp8e4m3, dtypes.fp8e5m2})
 

@@ -15,7 +15,7 @@ from gpu.compiler.ir.graph import verify as verify_graph
 from gpu.compiler.ir.linear import Program as LinearProgram
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.opts import Opt
-from gpu.compiler.opt.policy import schedule
+from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.schedule.fusion import plan_fusion
 from gpu.compiler.schedule.images import read_as_images
 from gpu.compiler.schedule.inplace import find_stores

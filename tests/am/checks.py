@@ -16,8 +16,8 @@ from am.kfd_target import KfdTarget, open_device
 from gpu.core import hostmem
 from gpu.core.errors import DeviceHang, DeviceLost, GpuError, GpuFault, Unsupported
 from gpu.drivers.am.device import KfdDevice
-from gpu.drivers.am.queues import QueueKind
-from gpu.drivers.am.session import session_of
+from gpu.drivers.am.kfd.process import session_of
+from gpu.drivers.am.kfd.queues import QueueKind
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.conformance.kit import WORDS, Ints, download, numbers, peek, system, upload
 from gpu.hcq.ports import MemoryKind

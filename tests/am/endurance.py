@@ -18,7 +18,7 @@ from typing import NamedTuple
 from am.kernels import LAYOUTS, PythonKernels, code_object
 from gpu.core import hostmem
 from gpu.drivers.am.device import KfdDevice
-from gpu.drivers.am.port import QueueOptions
+from gpu.drivers.am.kfd.port import QueueOptions
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.conformance.kit import WORDS, numbers, upload
 from gpu.hcq.ports import MemoryKind

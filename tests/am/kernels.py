@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpu.drivers.am.kernel_descriptor import parse_descriptor
-from gpu.drivers.am.kernel_metadata import KernelArgument, KernelMetadata
-from gpu.drivers.am.kernel_object import CodeObject, Kernel
+from gpu.drivers.am.code.descriptor import parse_descriptor
+from gpu.drivers.am.code.metadata import KernelArgument, KernelMetadata
+from gpu.drivers.am.code.object import CodeObject, Kernel
 from gpu.drivers.am.target import Version
 from gpu.hcq.args import ArgumentLayout
 from gpu.sim.amd.dispatch import Dispatch, KernelMemory, RunningKernel

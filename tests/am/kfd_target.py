@@ -8,8 +8,8 @@ from typing import Literal
 
 from am.kernels import LAYOUTS, WRITTEN, PythonKernels, code_object
 from gpu.drivers.am.device import KfdDevice
-from gpu.drivers.am.memory import Use
-from gpu.drivers.am.port import ComputeKind, QueueOptions
+from gpu.drivers.am.kfd.memory import Use
+from gpu.drivers.am.kfd.port import ComputeKind, QueueOptions
 from gpu.hcq.device import HCQDevice
 from gpu.hcq.program import HCQProgram
 from gpu.sim.amd.dispatch import KernelExecutor

@@ -7,9 +7,9 @@ from functools import cache
 from am.kernels import LAYOUTS, WRITTEN
 from am.kfd_target import KfdTarget
 from gpu.compiler.toolchain.amdgcn import AMDCompiler
+from gpu.drivers.am.code.object import CodeObject, read_code_object
 from gpu.drivers.am.device import KfdDevice
-from gpu.drivers.am.kernel_object import CodeObject, read_code_object
-from gpu.drivers.am.port import ComputeKind
+from gpu.drivers.am.kfd.port import ComputeKind
 from gpu.hcq.device import HCQDevice
 from gpu.hcq.program import HCQProgram
 from gpu.sim.amd.lanes import LaneExecutor

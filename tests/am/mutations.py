@@ -8,15 +8,17 @@ from typing import Any
 
 from am import checks, test_recovery
 from gpu.core import hostmem
-from gpu.drivers.am import device, hdp, memory, port, queues, session
-from gpu.drivers.am.context_save import ContextSave
+from gpu.drivers.am import device
 from gpu.drivers.am.device import KfdDevice
-from gpu.drivers.am.kfd import Kfd
-from gpu.drivers.am.memory import Holding, KfdMemory, Use
-from gpu.drivers.am.port import KfdPort
-from gpu.drivers.am.queues import Doorbells, KfdQueue, QueueKind
-from gpu.drivers.am.session import KfdSession
-from gpu.drivers.undo import Undo
+from gpu.drivers.am.kfd import hdp, memory, port, queues
+from gpu.drivers.am.kfd import process as session
+from gpu.drivers.am.kfd.cwsr import ContextSave
+from gpu.drivers.am.kfd.ioctls import Kfd
+from gpu.drivers.am.kfd.memory import Holding, KfdMemory, Use
+from gpu.drivers.am.kfd.port import KfdPort
+from gpu.drivers.am.kfd.process import KfdSession
+from gpu.drivers.am.kfd.queues import Doorbells, KfdQueue, QueueKind
+from gpu.drivers.cleanup import Undo
 from gpu.hcq import conformance
 from mutating import Apply, Mutations, Patcher
 

@@ -9,7 +9,7 @@ import pytest
 
 from am.kfd_target import KfdTarget
 from bounded import bounded
-from gpu.drivers.am.port import ComputeKind
+from gpu.drivers.am.kfd.port import ComputeKind
 from gpu.hcq.conformance import CHECKS, commands
 
 Coherence = Literal["check", "oldest"]

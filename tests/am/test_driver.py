@@ -6,7 +6,7 @@ import pytest
 
 from am.checks import CHECKS
 from am.kfd_target import KfdTarget
-from gpu.drivers.am.port import ComputeKind
+from gpu.drivers.am.kfd.port import ComputeKind
 
 
 @pytest.mark.parametrize("chip, compute", [("gfx1100", "pm4"), ("gfx1201", "aql")])

@@ -20,11 +20,11 @@ from gpu.core.errors import (
     OutOfMemory,
     Unsupported,
 )
-from gpu.drivers.am import render
 from gpu.drivers.am.device import KfdDevice
-from gpu.drivers.am.memory import PAGE, Use
-from gpu.drivers.am.port import ComputeKind, KfdWaiter, QueueOptions
-from gpu.drivers.am.session import session_of
+from gpu.drivers.am.kfd import drm as render
+from gpu.drivers.am.kfd.memory import PAGE, Use
+from gpu.drivers.am.kfd.port import ComputeKind, KfdWaiter, QueueOptions
+from gpu.drivers.am.kfd.process import session_of
 from gpu.hcq.conformance.kit import WORDS, download, numbers, upload
 from gpu.hcq.hostdevice import HostMemory
 from gpu.hcq.ports import MemoryKind

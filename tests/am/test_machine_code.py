@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bounded import bounded
-from gpu.drivers.am.port import ComputeKind
+from gpu.drivers.am.kfd.port import ComputeKind
 from gpu.hcq.conformance import CHECKS
 
 pytest.importorskip("llvmlite", reason="compiles kernels")

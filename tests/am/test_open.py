@@ -25,10 +25,10 @@ from gpu.core.errors import (
 )
 from gpu.core.trace import Recorder, read_trace
 from gpu.drivers.am.device import KfdDevice
-from gpu.drivers.am.kfd import Kfd
-from gpu.drivers.am.port import QueueOptions, open_port
-from gpu.drivers.am.queues import QueueKind
-from gpu.drivers.am.session import session_of
+from gpu.drivers.am.kfd.ioctls import Kfd
+from gpu.drivers.am.kfd.port import QueueOptions, open_port
+from gpu.drivers.am.kfd.process import session_of
+from gpu.drivers.am.kfd.queues import QueueKind
 from gpu.hcq.conformance.kit import download, numbers, upload
 from gpu.hcq.ports import MemoryKind
 from gpu.sim.faults import FaultPlan
@@ -213,7 +213,7 @@ def test_worlds_go_with_their_sessions() -> None:
 
 
 def test_old_kernels(sim: SimWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpu.drivers.am.kfd.OLDEST", (1, 90))
+    monkeypatch.setattr("gpu.drivers.am.kfd.ioctls.OLDEST", (1, 90))
     with pytest.raises(Unsupported, match=r"interface 1.19: 1.90 or a later 1.x is needed"):
         _open(World(sim.os, sim.waiter))
     assert sim.process.exit() == []

@@ -12,7 +12,7 @@ from am.kfd_target import KfdTarget, open_device
 from gpu.core import hostmem
 from gpu.core.errors import DeviceHang, DeviceLost, GpuFault, OutOfMemory, Unsupported
 from gpu.drivers.am.device import KfdDevice
-from gpu.drivers.am.port import KfdPort, Rung
+from gpu.drivers.am.kfd.port import KfdPort, Rung
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.conformance.kit import WORDS, download, numbers, system, upload
 from gpu.hcq.graph import GraphLaunch, HCQGraph

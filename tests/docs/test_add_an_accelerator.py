@@ -18,7 +18,7 @@ from gpu.compiler.ir import linear
 from gpu.compiler.ir.optable import OPS
 from gpu.compiler.lower.legalize import DERIVATIONS
 from gpu.compiler.lower.linearize import linearize
-from gpu.compiler.opt.policy import schedule
+from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.schedule.build import build_kernel
 from gpu.compiler.schedule.fusion import plan_fusion
 from gpu.core.errors import CompileError, ConfigError, Unsupported

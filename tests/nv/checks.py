@@ -18,8 +18,8 @@ import pytest
 
 from gpu.core import hostmem
 from gpu.core.errors import GpuFault, TransportError
-from gpu.drivers.nv.hcqdevice import RmDevice
-from gpu.drivers.nv.renewal import Rung
+from gpu.drivers.nv.channel.recover import Rung
+from gpu.drivers.nv.device import RmDevice
 from gpu.hcq import conformance
 from gpu.hcq.conformance.kit import WORDS, download, numbers, peek, system, upload
 from gpu.hcq.ports import MemoryKind

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from gpu.autogen.nv import alloc, control
 from gpu.core import hostmem
-from gpu.drivers.nv.branch import BRANCHES
-from gpu.drivers.nv.rm import RmObject
+from gpu.drivers.nv.rm.branch import BRANCHES
+from gpu.drivers.nv.rm.object import RmObject
 from nv.ports import BASE, CHANNEL, MIB, PAGE, Opened
 
 COMPUTE = 0xCBC0

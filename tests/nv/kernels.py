@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from gpu.drivers.nv.cubin import Cubin
+from gpu.drivers.nv.code.cubin import Cubin
 from gpu.hcq.args import ArgumentLayout
 from gpu.sim.nv.launch import KernelMemory, Launch, RunningKernel
 from unit.nv.cubins import BASES, CubinWriter

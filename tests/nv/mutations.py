@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gpu.drivers.nv import channel as driver_channel
 from gpu.drivers.nv import (
     copyengine,
     encoder,
@@ -20,18 +19,19 @@ from gpu.drivers.nv import (
     uvm,
     uvmfile,
 )
-from gpu.drivers.nv.addresses import AddressSpace
-from gpu.drivers.nv.hcqdevice import RmDevice
-from gpu.drivers.nv.launch import Target
+from gpu.drivers.nv.channel import channel as driver_channel
+from gpu.drivers.nv.channel.create import QueueMaker
+from gpu.drivers.nv.channel.recover import Renewal
+from gpu.drivers.nv.device import RmDevice
+from gpu.drivers.nv.encode.launch import Target
+from gpu.drivers.nv.encode.methods.compute import PcasAction
+from gpu.drivers.nv.encode.methods.host import SemOperation
 from gpu.drivers.nv.memory import NvMemoryPort
-from gpu.drivers.nv.methods_compute import PcasAction
-from gpu.drivers.nv.methods_host import SemOperation
-from gpu.drivers.nv.pagetables import PageTables
 from gpu.drivers.nv.port import NvPort, NvQueue, QueueMemory
-from gpu.drivers.nv.queues import QueueMaker
-from gpu.drivers.nv.renewal import Renewal
-from gpu.drivers.nv.rm import RmObject
-from gpu.drivers.nv.uvmfile import UvmFile
+from gpu.drivers.nv.rm.object import RmObject
+from gpu.drivers.nv.uvm.fd import UvmFile
+from gpu.drivers.nv.uvm.ranges import PageTables
+from gpu.drivers.nv.uvm.va import AddressSpace
 from gpu.sim.nv import grids, pbdma
 from gpu.sim.nv.caches import Caches
 from gpu.sim.nv.channel import Channel
@@ -424,7 +424,7 @@ def all_launches_count_as_done(patch: Patcher) -> None:
 
 @mutation("a_fault_names_kernel_buffer_and_argument")
 def no_debugger(patch: Patcher) -> None:
-    from gpu.drivers.nv import device
+    from gpu.drivers.nv.rm import gpu as device
 
     empty = device.FaultDetails((), ())
     patch.setattr(device, "read_details", lambda *_: empty)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from gpu.core.errors import OutOfMemory
-from gpu.drivers.nv.hcqdevice import RmDevice
+from gpu.drivers.nv.device import RmDevice
 from gpu.drivers.nv.port import QueueOptions, open_port
 from gpu.hcq.device import HCQDevice
 from gpu.hcq.ports import MemoryKind

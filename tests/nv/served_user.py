@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from gpu.drivers.nv.hcqdevice import RmDevice
+from gpu.drivers.nv.device import RmDevice
 from gpu.hcq.conformance.kit import WORDS, download, numbers, upload
 from gpu.hcq.graph import GraphCopy, GraphLaunch, HCQGraph
 from gpu.sim.remote import RemoteWorld

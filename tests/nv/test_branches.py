@@ -7,7 +7,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from gpu.drivers.nv.hcqdevice import RmDevice
+from gpu.drivers.nv.device import RmDevice
 from gpu.hcq.conformance.kit import WORDS, download, numbers, upload
 from gpu.sim.nv.branches import BRANCHES
 from gpu.sim.nv.world import NvSimWorld

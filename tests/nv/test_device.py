@@ -19,12 +19,12 @@ from gpu.core.errors import (
     TransportError,
     Unsupported,
 )
-from gpu.drivers.nv.copytable import COPY_TABLE, CopyKernel, Range
-from gpu.drivers.nv.hcqdevice import RmDevice
+from gpu.drivers.cleanup import Undo
+from gpu.drivers.nv.channel.ce_table import COPY_TABLE, CopyKernel, Range
+from gpu.drivers.nv.channel.create import ChannelMemory, QueueMaker
+from gpu.drivers.nv.device import RmDevice
 from gpu.drivers.nv.patience import PatientWaiter
 from gpu.drivers.nv.port import MAX_RING, QueueOptions
-from gpu.drivers.nv.queues import ChannelMemory, QueueMaker
-from gpu.drivers.undo import Undo
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.conformance.kit import WORDS, download, numbers, peek, system, upload
 from gpu.hcq.graph import GraphLaunch, HCQGraph

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from gpu.core.errors import DeviceLost, GpuFault, RmError
-from gpu.drivers.nv import allqueues
-from gpu.drivers.nv.hcqdevice import RmDevice
-from gpu.drivers.nv.renewal import Renewal, Rung
+from gpu.drivers.nv.channel import all as allqueues
+from gpu.drivers.nv.channel.recover import Renewal, Rung
+from gpu.drivers.nv.device import RmDevice
 from gpu.hcq.conformance.kit import WORDS, download, numbers, upload
 from gpu.hcq.graph import GraphLaunch, HCQGraph
 from gpu.hcq.ports import MemoryKind

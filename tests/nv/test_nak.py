@@ -16,14 +16,14 @@ from gpu import Context, Tensor
 from gpu.backends.nv.device import NVDevice
 from gpu.backends.nv.program import load_bare
 from gpu.compiler.ir.linear import Program
+from gpu.compiler.nir_text import NirProgram, parse_nir
 from gpu.compiler.render.nak import NAKRenderer
-from gpu.compiler.render.nir_text import NirProgram, parse_nir
 from gpu.compiler.toolchain.nak import NakCompiler
 from gpu.compiler.toolchain.nakbinary import NakBinary
 from gpu.core.dtype import dtypes
 from gpu.core.errors import InvalidIndex, InvalidValue, Unsupported
-from gpu.drivers.nv.hcqdevice import RmDevice
-from gpu.drivers.nv.launch import LoadedKernel
+from gpu.drivers.nv.device import RmDevice
+from gpu.drivers.nv.encode.launch import LoadedKernel
 from gpu.runtime.device import Device, DeviceTable
 from gpu.sim.nv.launch import KernelMemory, Launch, RunningKernel
 from gpu.sim.nv.world import NvSimWorld

@@ -12,10 +12,11 @@ import pytest
 from am.systems import Failure, SteppedOs
 from gpu.autogen.nv import uvm
 from gpu.core.errors import GpuFault, InvalidValue, RmError, TransportError, Unsupported
-from gpu.drivers.nv import peercalls, uvmfile
-from gpu.drivers.nv.hcqdevice import RmDevice
+from gpu.drivers.nv.channel.recover import Rung
+from gpu.drivers.nv.device import RmDevice
 from gpu.drivers.nv.memory import NvMemoryPort
-from gpu.drivers.nv.renewal import Rung
+from gpu.drivers.nv.uvm import fd as uvmfile
+from gpu.drivers.nv.uvm import peers as peercalls
 from gpu.hcq.conformance.kit import WORDS, download, numbers, upload
 from gpu.hcq.ports import Memory, MemoryKind
 from gpu.sim.nv.world import NvSimWorld

@@ -13,7 +13,7 @@ from types import CodeType
 import pytest
 
 from gpu.core.errors import GpuFault, OutOfMemory, RmError
-from gpu.drivers.nv.hcqdevice import RmDevice
+from gpu.drivers.nv.device import RmDevice
 from gpu.hcq.conformance.kit import WORDS, numbers, system, upload
 from gpu.sim.nv.world import NvSimWorld
 from gpu.transport.world import World

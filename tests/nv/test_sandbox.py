@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpu.core.errors import GpuFault
-from gpu.drivers.nv.hcqdevice import RmDevice
+from gpu.drivers.nv.device import RmDevice
 from gpu.hcq.conformance.kit import WORDS, download, numbers, upload
 from gpu.sim.nv.world import NvSimWorld
 from gpu.transport.world import World

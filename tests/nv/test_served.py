@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import gpu
-from gpu.drivers.nv.hcqdevice import RmDevice
+from gpu.drivers.nv.device import RmDevice
 from gpu.hcq.conformance.kit import WORDS, download, numbers, upload
 from gpu.sim.nv.world import NvSimWorld
 from gpu.sim.server import serve

@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from gpu.drivers.nv.hcqdevice import RmDevice
+from gpu.drivers.nv.device import RmDevice
 from gpu.hcq.channel import Channel
 from nv.kernels import LAYOUTS, WRITTEN, cubin
 from nv.rm_target import RmTarget

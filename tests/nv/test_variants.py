@@ -10,7 +10,7 @@ from gpu import Context
 from gpu.backends.nv.device import NVDevice, open_device
 from gpu.core.devspec import parse_device_spec
 from gpu.core.errors import ConfigError
-from gpu.drivers.nv.variants import QUESTIONS, parse_variants, variants_text
+from gpu.drivers.nv.channel.probes import QUESTIONS, parse_variants, variants_text
 from simulated import own_machines
 
 

@@ -18,20 +18,20 @@ from typing import Final
 from gpu.autogen.nv import rm, uvm
 from gpu.core.trace import Recorder, parse_trace
 from gpu.core.traceevent import Ioctl
-from gpu.drivers.nv.channel import ENTRY_SIZE
-from gpu.drivers.nv.constbank import bank_layout
-from gpu.drivers.nv.hcqdevice import RmDevice
-from gpu.drivers.nv.inflight import launches_of
-from gpu.drivers.nv.methods_compute import SEND_PCAS_A
-from gpu.drivers.nv.pushbuf import GpEntry
-from gpu.drivers.nv.pushdecode import (
+from gpu.drivers.nv.channel.channel import ENTRY_SIZE
+from gpu.drivers.nv.device import RmDevice
+from gpu.drivers.nv.encode.cbank0 import bank_layout
+from gpu.drivers.nv.encode.methods.compute import SEND_PCAS_A
+from gpu.drivers.nv.encode.pushbuf import GpEntry
+from gpu.drivers.nv.encode.qmd import decode_qmd
+from gpu.drivers.nv.encode.qmd_layout import qmd_layout
+from gpu.drivers.nv.fault.inflight import launches_of
+from gpu.drivers.nv.fault.pushbuf_text import (
     bound_classes,
     decode_gp_entries,
     decode_pushbuffer,
     written_methods,
 )
-from gpu.drivers.nv.qmd import decode_qmd
-from gpu.drivers.nv.qmd_layout import qmd_layout
 from gpu.hcq.conformance.kit import WORDS, numbers, upload
 from gpu.sim.nv.world import NvSimWorld
 from gpu.transport import nvidia as nodes

@@ -11,7 +11,7 @@ import pytest
 
 from gpu.compiler.ir.linear import Program
 from gpu.compiler.lower.linearize import linearize
-from gpu.compiler.opt.policy import schedule
+from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.render.cuda import CUDARenderer
 from gpu.compiler.render.nak import NAKRenderer
 from gpu.compiler.render.nv_target import ARCHITECTURES, nv_target

@@ -13,9 +13,9 @@ from gpu.compiler.ir.linear import Program
 from gpu.compiler.ir.linear_interp import interpret_linear
 from gpu.compiler.ir.linear_text import parse_linear
 from gpu.compiler.ir.linear_verify import verify_linear
+from gpu.compiler.lower.int64.pairs import WIDE, split64
 from gpu.compiler.lower.linearize import linearize
-from gpu.compiler.lower.split64 import WIDE, split64
-from gpu.compiler.opt.policy import schedule
+from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.render.wgsl import WGSLLimits, wgsl_target
 from gpu.compiler.schedule.build import BuiltKernel
 from gpu.compiler.target import Target

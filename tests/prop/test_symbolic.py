@@ -16,7 +16,7 @@ from gpu.compiler.ir.kernel_verify import verify_kernel
 from gpu.compiler.ir.linear_interp import interpret_linear
 from gpu.compiler.ir.linear_text import parse_linear, print_linear
 from gpu.compiler.lower.linearize import linearize
-from gpu.compiler.opt.policy import schedule
+from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.schedule.build import BuiltKernel, build_kernel
 from gpu.compiler.schedule.fusion import plan_fusion
 from gpu.compiler.target import Target

@@ -17,7 +17,7 @@ import pytest
 
 from bounded import bounded
 from gpu.core.errors import DeviceHang
-from gpu.drivers.am.port import Rung
+from gpu.drivers.am.kfd.port import Rung
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.conformance.kit import peek, system
 from gpu.hcq.device import HCQDevice
@@ -129,7 +129,7 @@ class Amd(Vendor):
     def load(self, name: str) -> HCQProgram:
         from am.machine_code import _UNUSED
         from gpu.compiler.toolchain.amdgcn import AMDCompiler
-        from gpu.drivers.am.kernel_object import read_code_object
+        from gpu.drivers.am.code.object import read_code_object
         from gpu.hcq.args import ArgumentLayout
 
         unused = _UNUSED.replace('"amdgpu-no-workitem-id-x"', "")
@@ -142,7 +142,7 @@ class Nv(Vendor):
     """gh100 through RM."""
 
     def __init__(self) -> None:
-        from gpu.drivers.nv.hcqdevice import RmDevice
+        from gpu.drivers.nv.device import RmDevice
         from gpu.sim.nv.lanes import PtxExecutor
         from gpu.sim.nv.world import NvSimWorld
         from gpu.transport.world import World
@@ -152,7 +152,7 @@ class Nv(Vendor):
         self.device = RmDevice.open(World(self.world.os, self.world.waiter))
 
     def load(self, name: str) -> HCQProgram:
-        from gpu.drivers.nv.cubin import Cubin
+        from gpu.drivers.nv.code.cubin import Cubin
         from gpu.hcq.args import ArgumentLayout
         from unit.nv.cubins import BASES, CubinWriter
 

@@ -15,9 +15,9 @@ from gpu.compiler.render.amdgcn import AMDRenderer
 from gpu.compiler.toolchain.amdgcn import AMDCompiler
 from gpu.core.dtype import dtypes
 from gpu.core.errors import DeviceHang, GpuFault
+from gpu.drivers.am.code.object import read_code_object
 from gpu.drivers.am.device import KfdDevice
-from gpu.drivers.am.kernel_object import read_code_object
-from gpu.drivers.am.port import QueueOptions
+from gpu.drivers.am.kfd.port import QueueOptions
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.program import HCQProgram
 from gpu.sim.amd.caches import CacheControl, Caches, Mode

@@ -14,7 +14,7 @@ import pytest
 
 import gpu
 from gpu import Tensor, Var
-from gpu.compiler.lower import streams
+from gpu.compiler.ir import kernel_nontemporal as streams
 from gpu.compiler.schedule import inplace
 from gpu.core.interrupts import put_off
 from gpu.runtime import execute, users

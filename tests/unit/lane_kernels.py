@@ -13,7 +13,7 @@ from gpu.compiler.ir.linear import Program
 from gpu.compiler.ir.linear_interp import interpret_linear
 from gpu.compiler.ir.linear_verify import verify_linear
 from gpu.compiler.lower.linearize import linearize
-from gpu.compiler.opt.policy import schedule
+from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.target import Target
 
 LANES = Target("lanes", BLOCKS.native, "worker", 1, 32, 16)

@@ -22,16 +22,16 @@ from gpu.backends.cpu.program import CPUProgram
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.kernel_interp import interpret_kernel
 from gpu.compiler.ir.kernel_text import parse_kernel, print_kernel
+from gpu.compiler.ir.kernel_tree import IllegalOpt, walk
 from gpu.compiler.ir.kernel_verify import verify_kernel
 from gpu.compiler.ir.linear_interp import interpret_linear
 from gpu.compiler.ir.linear_text import parse_linear, print_linear
 from gpu.compiler.ir.linear_verify import verify_linear
 from gpu.compiler.ir.matrix import MATRICES, multiply, names_for, spread, whole
 from gpu.compiler.lower.linearize import linearize
-from gpu.compiler.opt.matrix_tiles import by_thread
 from gpu.compiler.opt.opts import Opt, Pack, Sink, Tensorize, apply
-from gpu.compiler.opt.policy import PARALLEL_WORK, schedule
-from gpu.compiler.opt.tree import IllegalOpt, walk
+from gpu.compiler.opt.policy.choose import PARALLEL_WORK, schedule
+from gpu.compiler.opt.policy.cpu.amx import by_thread
 from gpu.compiler.render import llvm_target
 from gpu.compiler.render.c import CRenderer
 from gpu.compiler.render.cpu import scratch_bytes

@@ -11,7 +11,7 @@ import pytest
 from gpu.compiler.ir import evaluate
 from gpu.compiler.ir.builder import Builder
 from gpu.compiler.ir.optable import OPS, apply, result_dtype, scalar
-from gpu.compiler.lower import narrow
+from gpu.compiler.lower import narrow_floats as narrow
 from gpu.compiler.lower.legalize import DERIVATIONS, Legalizer, round_to_odd
 from gpu.compiler.target import Native
 from gpu.core.dtype import ALL, DType, PyScalar, dtypes

@@ -16,14 +16,14 @@ from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.kernel_interp import interpret_kernel
 from gpu.compiler.ir.kernel_text import parse_kernel
+from gpu.compiler.ir.kernel_tree import IllegalOpt, reads
 from gpu.compiler.ir.kernel_verify import verify_kernel
 from gpu.compiler.ir.linear import Inst, Program, block_size
 from gpu.compiler.ir.linear_interp import interpret_linear
 from gpu.compiler.ir.linear_text import parse_linear, print_linear
 from gpu.compiler.ir.linear_verify import verify_linear
-from gpu.compiler.lower.joins import join
+from gpu.compiler.lower.vectorize_access import join
 from gpu.compiler.opt.opts import Agree, Hold, Split, apply
-from gpu.compiler.opt.tree import IllegalOpt, reads
 from gpu.compiler.render.amdgcn import AMDRenderer
 from gpu.compiler.render.cuda import CUDARenderer
 from gpu.compiler.render.ptx import PTXRenderer

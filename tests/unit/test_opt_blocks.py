@@ -14,6 +14,7 @@ from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.kernel_interp import interpret_kernel
 from gpu.compiler.ir.kernel_text import parse_kernel, print_kernel
+from gpu.compiler.ir.kernel_tree import IllegalOpt, walk
 from gpu.compiler.ir.kernel_verify import verify_kernel
 from gpu.compiler.ir.linear import block_size, team_bytes
 from gpu.compiler.ir.linear_interp import interpret_linear
@@ -31,8 +32,7 @@ from gpu.compiler.opt.opts import (
     Stage,
     apply,
 )
-from gpu.compiler.opt.policy import schedule
-from gpu.compiler.opt.tree import IllegalOpt, walk
+from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.target import Target
 
 Array = np.ndarray[Any, Any]

@@ -7,16 +7,16 @@ import pytest
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.kernel_text import parse_kernel
+from gpu.compiler.ir.kernel_tree import reads as reads_of
+from gpu.compiler.ir.kernel_tree import walk
 from gpu.compiler.ir.kernel_verify import verify_kernel
 from gpu.compiler.ir.linear import Program, block_size, team_bytes
 from gpu.compiler.ir.linear_interp import interpret_linear
 from gpu.compiler.lower.linearize import linearize
-from gpu.compiler.lower.quads import MANY_LOADS
-from gpu.compiler.opt.columns import FAR_BYTES
+from gpu.compiler.lower.vectorize_access4 import MANY_LOADS
 from gpu.compiler.opt.opts import Bind, Sink, Split, Stage
-from gpu.compiler.opt.policy import schedule
-from gpu.compiler.opt.tree import reads as reads_of
-from gpu.compiler.opt.tree import walk
+from gpu.compiler.opt.policy.choose import schedule
+from gpu.compiler.opt.policy.cpu.column_reduce import FAR_BYTES
 from gpu.compiler.render.llvm_target import host_target
 from gpu.compiler.render.wgsl import WGSLLimits, WGSLRenderer, wgsl_target
 from unit.lane_kernels import LANES, TRANSPOSE, random, result

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir import kernel_nontemporal as streams
 from gpu.compiler.ir.index import Var
 from gpu.compiler.ir.kernel_text import parse_kernel
+from gpu.compiler.ir.kernel_tree import IllegalOpt, loads_of
 from gpu.compiler.ir.kernel_verify import verify_kernel
-from gpu.compiler.lower import streams
 from gpu.compiler.lower.linearize import linearize
-from gpu.compiler.opt import transpose
-from gpu.compiler.opt.independence import is_independent
+from gpu.compiler.opt.analysis.dependence import is_independent
 from gpu.compiler.opt.opts import Ahead, Reorder, Split, Stage, apply
-from gpu.compiler.opt.policy import schedule
-from gpu.compiler.opt.tree import IllegalOpt, loads_of
+from gpu.compiler.opt.policy.choose import schedule
+from gpu.compiler.opt.policy.cpu import transpose
 from unit.lane_kernels import LANES, TRANSPOSE, random, result
 
 

@@ -8,12 +8,12 @@ import pytest
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.kernel_interp import interpret_kernel
 from gpu.compiler.ir.kernel_text import parse_kernel
+from gpu.compiler.ir.kernel_tree import IllegalOpt
 from gpu.compiler.ir.kernel_verify import verify_kernel
+from gpu.compiler.opt.analysis.loop_nest import leaves
 from gpu.compiler.opt.opts import PartialSums, apply
-from gpu.compiler.opt.partial_sums import LEVEL, LONGEST, PRODUCTS, long_sums
-from gpu.compiler.opt.policy import schedule
-from gpu.compiler.opt.shape import leaves
-from gpu.compiler.opt.tree import IllegalOpt
+from gpu.compiler.opt.policy.choose import schedule
+from gpu.compiler.opt.primitives.partial_sums import LEVEL, LONGEST, PRODUCTS, long_sums
 from unit.lane_kernels import GPU, LANES, lowered, random, result
 
 SUMS = """kernel sums(out: f32[4] global, x: f32[{size}] global)

@@ -14,6 +14,7 @@ from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir import kernel_interp, linear_interp
 from gpu.compiler.ir.kernel_text import parse_kernel, print_kernel
+from gpu.compiler.ir.kernel_tree import allocated, walk
 from gpu.compiler.ir.kernel_verify import verify_kernel
 from gpu.compiler.ir.linear import Program
 from gpu.compiler.ir.linear_text import parse_linear, print_linear
@@ -23,8 +24,7 @@ from gpu.compiler.ir.races import exchanged
 from gpu.compiler.ir.text import print_scalar
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.opts import Bind, Cooperate, Opt, Split, apply
-from gpu.compiler.opt.policy import schedule
-from gpu.compiler.opt.tree import allocated, walk
+from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.render.amdgcn_target import amd_target
 from gpu.compiler.render.c import CRenderer
 from gpu.compiler.render.nv_target import nv_target

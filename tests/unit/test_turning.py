@@ -15,12 +15,12 @@ from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.kernel_interp import interpret_kernel
 from gpu.compiler.ir.kernel_text import parse_kernel
+from gpu.compiler.ir.kernel_tree import IllegalOpt
 from gpu.compiler.ir.kernel_verify import verify_kernel
 from gpu.compiler.ir.linear_interp import interpret_linear
 from gpu.compiler.ir.linear_text import parse_linear
 from gpu.compiler.ir.linear_warps import WarpAccess, warp_accesses
 from gpu.compiler.opt.opts import Bind, Reorder, Split, Turn, apply
-from gpu.compiler.opt.tree import IllegalOpt
 from gpu.compiler.render.amdgcn import AMDRenderer
 from gpu.compiler.render.cuda import CUDARenderer
 from gpu.compiler.render.ptx import PTXRenderer

@@ -18,12 +18,12 @@ from itertools import cycle
 from typing import Final, NamedTuple
 
 from gpu.autogen import amdhsa
-from gpu.drivers.am.kernel_descriptor import parse_descriptor
-from gpu.drivers.am.kernel_metadata import KernelArgument, KernelMetadata
-from gpu.drivers.am.kernel_object import Kernel
-from gpu.drivers.am.pm4_encoder import Pm4Encoder
-from gpu.drivers.am.program import AmProgram, LoadedKernel
-from gpu.drivers.am.sdma import SdmaEncoder
+from gpu.drivers.am.code.descriptor import parse_descriptor
+from gpu.drivers.am.code.metadata import KernelArgument, KernelMetadata
+from gpu.drivers.am.code.object import Kernel
+from gpu.drivers.am.encode.dispatch import AmProgram, LoadedKernel
+from gpu.drivers.am.encode.pm4_encoder import Pm4Encoder
+from gpu.drivers.am.encode.sdma import SdmaEncoder
 from gpu.drivers.am.target import Target
 from gpu.hcq.device import HCQDevice
 from gpu.hcq.graph import GraphLaunch, HCQGraph

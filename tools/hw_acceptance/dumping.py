@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
 from gpu.core.errors import FormatError
-from gpu.drivers.nv.pushbuf import ENTRY_SIZE, GpEntry
-from gpu.drivers.nv.pushdecode import Line, decode_gp_entries, decode_pushbuffer
-from gpu.drivers.nv.qmd import DecodedQmd, decode_qmd
+from gpu.drivers.nv.encode.pushbuf import ENTRY_SIZE, GpEntry
+from gpu.drivers.nv.encode.qmd import DecodedQmd, decode_qmd
+from gpu.drivers.nv.fault.pushbuf_text import Line, decode_gp_entries, decode_pushbuffer
 
 _ROW: Final = 32  # bytes of a line of hex
 _MAX_PUSH: Final = 4096  # words of a pushbuffer that are shown

@@ -153,4 +153,4 @@ SOURCES: Final[dict[str, str]] = {
 }
 """The source of each kernel, by its name."""
 ARCHITECTURES: Final = (80, 86, 89, 90, 100, 120)
-"""What they are compiled for: one number for each generation of `gpu.drivers.nv.classes`."""
+"""What they are compiled for: one number for each generation of `gpu.drivers.nv.rm.classes`."""

@@ -37,7 +37,7 @@ class Trial:
 
     Attributes:
         name: what differs from the other ways, for people.
-        force: variants that the driver's opening is to take (`gpu.drivers.nv.variants`).
+        force: variants that the driver's opening is to take (`gpu.drivers.nv.channel.probes`).
         options: likewise for what the step itself submits.
     """
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu.drivers.nv.cubin import Cubin
+from gpu.drivers.nv.code.cubin import Cubin
 from gpu.transport.world import World
 from tools.hw_acceptance import folder as prepared
 

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from gpu.core.errors import GpuError
-from gpu.drivers.nv.channel import (
+from gpu.drivers.nv.channel.channel import (
     ENTRY_SIZE,
     NOTIFICATION_SIZE,
     NOTIFICATIONS,
     USERD_SIZE,
     Channel,
 )
-from gpu.drivers.nv.device import NvDevice
-from gpu.drivers.nv.pushdecode import bound_classes
+from gpu.drivers.nv.fault.pushbuf_text import bound_classes
+from gpu.drivers.nv.rm.gpu import NvDevice
 from tools.hw_acceptance.dumping import describe_entries, hex_lines, ring_entries
 from tools.hw_acceptance.steplog import StepLog
 

@@ -26,7 +26,7 @@ def look_at(system: Looking) -> Look:
             return Look(Found.NOTHING, f"{path} is not there")
     # Imported where there is KFD: it takes longer than all the rest.
     from gpu.backends.amd.chips import chip_name, is_supported
-    from gpu.drivers.am.topology import read_gpus
+    from gpu.drivers.am.kfd.topology import read_gpus
 
     told = "KFD lists no GPU"
     for which, gpu in enumerate(read_gpus(system)):

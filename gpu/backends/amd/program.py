@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from gpu.backends.hcq.program import QueueProgram
 from gpu.core.errors import InvalidValue
+from gpu.drivers.am.code.object import read_code_object
 from gpu.drivers.am.device import KfdDevice
-from gpu.drivers.am.kernarg import argument_layout
-from gpu.drivers.am.kernel_object import read_code_object
+from gpu.drivers.am.encode.kernarg import argument_layout
 from gpu.hcq.args import ArgumentLayout
 from gpu.runtime.device import LaunchData
 

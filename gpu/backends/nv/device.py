@@ -18,8 +18,8 @@ from gpu.compiler.toolchain.nvrtc import NvrtcCompiler
 from gpu.core.config import config
 from gpu.core.devspec import DeviceSpec, parse_device_name
 from gpu.core.errors import Unsupported
-from gpu.drivers.nv.hcqdevice import RmDevice
-from gpu.drivers.nv.variants import parse_variants
+from gpu.drivers.nv.channel.probes import parse_variants
+from gpu.drivers.nv.device import RmDevice
 from gpu.runtime.device import Compiled, Renderer, Toolchain
 from gpu.transport.world import World, real_world
 

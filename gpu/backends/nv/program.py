@@ -9,10 +9,10 @@ from gpu.backends.hcq.program import QueueProgram
 from gpu.compiler.toolchain.nakbinary import NakBinary
 from gpu.compiler.toolchain.nvbinary import NvBinary
 from gpu.core.errors import FormatError, InvalidIndex, Unsupported
-from gpu.drivers.nv.barecode import BareCode, BareSizes
-from gpu.drivers.nv.cubin import Cubin
-from gpu.drivers.nv.hcqdevice import RmDevice
-from gpu.drivers.nv.launch import LoadedKernel
+from gpu.drivers.nv.code.cubin import Cubin
+from gpu.drivers.nv.code.sass import BareCode, BareSizes
+from gpu.drivers.nv.device import RmDevice
+from gpu.drivers.nv.encode.launch import LoadedKernel
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.program import HCQProgram
 from gpu.runtime.device import LaunchData

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from gpu.compiler.ir.builder import Builder
 from gpu.compiler.ir.optable import fold_cast, result_dtype
-from gpu.compiler.lower import narrow
+from gpu.compiler.lower import narrow_floats
 from gpu.compiler.lower.transcendental import exp, exp2, log2, sin
 from gpu.compiler.target import Native
 from gpu.core.dtype import DType, PyScalar, dtypes
@@ -47,7 +47,7 @@ class Legalizer(Builder[V]):
         """A constant; one of a narrow float without arithmetic is made from its bits."""
         if dtype not in self._indirect:
             return self.inner.const(dtype, value)
-        bits = narrow.FORMATS[dtype].bits
+        bits = narrow_floats.FORMATS[dtype].bits
         pattern = fold_cast(value, dtype, bits, bits=True)
         return self.inner.bitcast(self.inner.const(bits, pattern), dtype)
 
@@ -77,7 +77,7 @@ class Legalizer(Builder[V]):
         if name in ("neg", "abs"):
             return self._derive(name, args)
         if name == "where":
-            bits = narrow.FORMATS[dtype].bits
+            bits = narrow_floats.FORMATS[dtype].bits
             chosen = self.op("where", args[0], *(self.bitcast(a, bits) for a in args[1:]))
             return self.bitcast(chosen, dtype)
         wide = self.op(name, *(self.cast(a, dtypes.float32) for a in args))
@@ -117,7 +117,7 @@ class Legalizer(Builder[V]):
         else:
             single = self.cast(x, dtypes.float32)
         if dtype in self.native.storage_only:
-            return narrow.from_float32(self, single, dtype)
+            return narrow_floats.from_float32(self, single, dtype)
         return self.inner.cast(single, dtype)
 
     def _needs_int32(self, source: DType, dtype: DType) -> bool:
@@ -130,7 +130,7 @@ class Legalizer(Builder[V]):
 
     def _widen(self, x: V, source: DType) -> V:
         if source in self.native.storage_only:
-            return narrow.to_float32(self, x)
+            return narrow_floats.to_float32(self, x)
         return self.inner.cast(x, dtypes.float32)
 
 

@@ -13,23 +13,23 @@ from collections.abc import Iterator
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var
+from gpu.compiler.ir.index_rows import flatten
+from gpu.compiler.ir.kernel_nontemporal import fills_lines, streamed_outputs
+from gpu.compiler.ir.kernel_tree import walk, writes
 from gpu.compiler.ir.kernel_verify import count_thread_loops
 from gpu.compiler.ir.linear import Inst, Limit, Param, Program, Val
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.lower.address import Addresses, Lane
 from gpu.compiler.lower.emit import Emitter
-from gpu.compiler.lower.exchange import Exchanger
-from gpu.compiler.lower.joins import join
+from gpu.compiler.lower.int64.pairs import split64
 from gpu.compiler.lower.legalize import Legalizer
 from gpu.compiler.lower.matrices import Matrices
-from gpu.compiler.lower.quads import quads
+from gpu.compiler.lower.register_transpose import transpose
 from gpu.compiler.lower.registers import Key, Registers, find_homes
 from gpu.compiler.lower.scalarize import scalarize
-from gpu.compiler.lower.split64 import split64
-from gpu.compiler.lower.squares import transpose
-from gpu.compiler.lower.streams import fills_lines, streamed_outputs
-from gpu.compiler.opt.tree import walk, writes
-from gpu.compiler.schedule.views import flatten
+from gpu.compiler.lower.vectorize_access import join
+from gpu.compiler.lower.vectorize_access4 import quads
+from gpu.compiler.lower.warp_shuffle import Exchanger
 from gpu.compiler.target import Target
 from gpu.core.dtype import dtypes
 from gpu.core.errors import CompileError

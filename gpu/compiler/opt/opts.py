@@ -12,22 +12,22 @@ from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import expr
-from gpu.compiler.opt.ahead import ahead
-from gpu.compiler.opt.buffers import inline, rfactor, stage
-from gpu.compiler.opt.fetch import fetch
-from gpu.compiler.opt.jam import jam
-from gpu.compiler.opt.loops import bind, fuse, reorder, split
-from gpu.compiler.opt.neighbours import agree, hold
-from gpu.compiler.opt.own import KEPT
-from gpu.compiler.opt.pack import pack
-from gpu.compiler.opt.partial_sums import partial_sums
-from gpu.compiler.opt.reuse import reuse
-from gpu.compiler.opt.share import cooperate
-from gpu.compiler.opt.staging import sink, stage_together
-from gpu.compiler.opt.sweep import sweep
-from gpu.compiler.opt.tensorize import pipeline, tensorize
-from gpu.compiler.opt.tree import as_block, rewrite
-from gpu.compiler.opt.turn import turn
+from gpu.compiler.ir.kernel_tree import as_block, rewrite
+from gpu.compiler.opt.analysis.access_width import agree, hold
+from gpu.compiler.opt.primitives.async_fetch import fetch
+from gpu.compiler.opt.primitives.block_scan import sweep
+from gpu.compiler.opt.primitives.buffers import inline, rfactor, stage
+from gpu.compiler.opt.primitives.cooperative_fetch import sink, stage_together
+from gpu.compiler.opt.primitives.loops import bind, fuse, reorder, split
+from gpu.compiler.opt.primitives.pack import pack
+from gpu.compiler.opt.primitives.partial_sums import partial_sums
+from gpu.compiler.opt.primitives.prefetch import ahead
+from gpu.compiler.opt.primitives.privatize import KEPT
+from gpu.compiler.opt.primitives.shared_reuse import reuse
+from gpu.compiler.opt.primitives.shared_transpose import turn
+from gpu.compiler.opt.primitives.sibling_fusion import jam
+from gpu.compiler.opt.primitives.tensorize_warp import pipeline, tensorize
+from gpu.compiler.opt.primitives.thread_distribution import cooperate
 
 
 class Split(NamedTuple):
@@ -132,10 +132,11 @@ class Cooperate(NamedTuple):
 
     `axis` is one of the independent outer loops, or "" for the whole kernel. Independent loops
     inside go to the threads in turn, reductions are done in parts that meet in team memory, those
-    of `warp` threads that follow each other without it (`gpu/compiler/opt/meet.py`), and what
-    remains is done by each thread, or by the first one where it writes. With `first` the new thread
-    loop, `{axis}th`, stands outside of those around `axis`, whose threads are then the neighbours.
-    A thread holds `kept` elements of a row in registers at most, where it alone uses them.
+    of `warp` threads that follow each other without it
+    (`gpu/compiler/opt/primitives/block_reduce.py`), and what remains is done by each thread, or by
+    the first one where it writes. With `first` the new thread loop, `{axis}th`, stands outside of
+    those around `axis`, whose threads are then the neighbours. A thread holds `kept` elements of a
+    row in registers at most, where it alone uses them.
     """
 
     axis: str
@@ -198,7 +199,7 @@ class Fetch(NamedTuple):
     The operand is what the kernel computes from buffer `buf` alone, before it is cast to float32.
     In team memory the loops `columns` count elements that follow each other, and the loops `rows`
     such rows; both name thread loops as well, outermost first. With `size` above 1 copies are
-    asynchronous, of so many elements each (`fetch.copy_size` says how many may be).
+    asynchronous, of so many elements each (`async_fetch.copy_size` says how many may be).
     """
 
     axis: str

@@ -6,9 +6,9 @@ from typing import Final
 
 from gpu.compiler.ir.linear import Program
 from gpu.compiler.ir.optable import OPS
+from gpu.compiler.nir_text import print_nir
 from gpu.compiler.render.amdgcn_grid import MOST_GROUPS
 from gpu.compiler.render.nir import render_nir
-from gpu.compiler.render.nir_text import print_nir
 from gpu.compiler.render.nv_grid import launch_data, nv_grid, nv_places
 from gpu.compiler.render.nv_target import STATIC_SHARED_BYTES, nv_target
 from gpu.compiler.target import Native, Target
@@ -55,7 +55,7 @@ class NAKRenderer:
         self.target = nak_target(arch)
 
     def render(self, program: Program) -> str:
-        """The text of the kernel `program.name`, as `gpu/compiler/render/nir_text.py` describes.
+        """The text of the kernel `program.name`, as `gpu/compiler/nir_text.py` describes.
 
         Raises Unsupported for an operation the target does not have, for arithmetic of vectors, for
         too much shared memory and for grids that are too large, VerifyError for a program that is

@@ -12,6 +12,7 @@ import math
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir.linear import Inst, Limit, Program
+from gpu.compiler.nir_text import NirProgram
 from gpu.compiler.render import nir_ops
 from gpu.compiler.render.amdgcn_grid import Grid
 from gpu.compiler.render.amdgcn_locals import ALIGN, Places
@@ -19,7 +20,6 @@ from gpu.compiler.render.cpu import constant_value, refuse_what_is_lacking
 from gpu.compiler.render.int_ranges import int_factors, int_ranges
 from gpu.compiler.render.nir_emit import Emitter, Value
 from gpu.compiler.render.nir_grid import ThreadPlace
-from gpu.compiler.render.nir_text import NirProgram
 from gpu.compiler.render.nir_vectors import elements_of, is_of_memory, word_bits, words_of
 from gpu.compiler.target import Target
 from gpu.core.dtype import dtypes

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from gpu.compiler.render.nir_text import NirInst, NirProgram
+from gpu.compiler.nir_text import NirInst, NirProgram
 from gpu.core.dtype import DType, PyScalar, dtypes
 
 _COMPARISONS: Final = frozenset(

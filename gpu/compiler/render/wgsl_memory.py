@@ -6,10 +6,10 @@ the word by an atomic exclusive-or with what is to change there; nobody else cha
 alternative, a word for each element, would take up to four times the memory and a conversion of
 every copy.) Where the device has f16, a float16 is an element by itself.
 
-Where a program loads four elements at a time (`gpu/compiler/lower/quads.py`), it does so from a
-copy of the buffer in a texture, whose texels are four words, `TEXELS` in a row. What it stores four
-words at a time is an array of vectors; four packed elements are whole words, which nobody else
-changes.
+Where a program loads four elements at a time (`gpu/compiler/lower/vectorize_access4.py`), it does
+so from a copy of the buffer in a texture, whose texels are four words, `TEXELS` in a row. What it
+stores four words at a time is an array of vectors; four packed elements are whole words, which
+nobody else changes.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.dims import is_many, upper
 from gpu.compiler.ir.graph import Node, accumulate_as, symbols_of, toposort
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, expr, loop_var
+from gpu.compiler.ir.index_rows import flatten
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.schedule.compute import COMPUTE, pick_value
 from gpu.compiler.schedule.inplace import Store
@@ -26,7 +27,6 @@ from gpu.compiler.schedule.views import (
     Indices,
     domain_indices,
     domain_loops,
-    flatten,
     inner_vars,
     outer_first,
     picked,

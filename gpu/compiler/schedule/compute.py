@@ -9,8 +9,9 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.dims import upper
 from gpu.compiler.ir.graph import MOVEMENT, Node
 from gpu.compiler.ir.index import ALWAYS, Mask, expr
+from gpu.compiler.ir.index_rows import flatten
 from gpu.compiler.ir.threefry import element_bits
-from gpu.compiler.schedule.views import Access, flatten, source_index, written_region
+from gpu.compiler.schedule.views import Access, source_index, written_region
 from gpu.core.dtype import DType, dtypes
 
 

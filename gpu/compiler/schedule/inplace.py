@@ -17,7 +17,8 @@ from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import same_memory
 from gpu.compiler.ir.graph import Node, toposort
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask
-from gpu.compiler.schedule.views import Indices, flatten, source_index
+from gpu.compiler.ir.index_rows import flatten
+from gpu.compiler.schedule.views import Indices, source_index
 
 # Bytes of memory under which computing all of it anew costs no more than a launch.
 MIN_BYTES: Final = 1 << 16

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from gpu.compiler.ir.dims import Dim, is_symbolic, upper, upper_shape
 from gpu.compiler.ir.graph import Shape
 from gpu.compiler.ir.index import Expr, Var, expr
-from gpu.compiler.schedule.views import ZERO, Indices
+from gpu.compiler.ir.index_rows import ZERO
+from gpu.compiler.schedule.views import Indices
 
 
 class Region(NamedTuple):

@@ -8,35 +8,15 @@ Symbolic axes are loops that end at their value of the launch; memory is laid ou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from gpu.compiler.ir.dims import has_symbols, is_many, reshape_groups, upper
 from gpu.compiler.ir.graph import MOVEMENT, Node, Shape
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, at_most, between, expr, loop_var
+from gpu.compiler.ir.index_rows import ZERO, flatten, unflatten
 
 Indices = tuple[Expr, ...]
 Access = tuple[Indices, Mask]
-
-ZERO = expr(0)
-
-
-def flatten(indices: Sequence[Expr], shape: Shape) -> Expr:
-    """The position of an element in row-major memory."""
-    position = ZERO
-    for index, size in zip(indices, shape, strict=True):
-        position = position * upper(size) + index
-    return position
-
-
-def unflatten(position: Expr, shape: Shape) -> Indices:
-    """The index of the element at a row-major position."""
-    indices: list[Expr] = []
-    for size in reversed(shape[1:]):
-        indices.append(position % size)
-        position = position // size
-    if shape:
-        indices.append(position if is_many(shape[0]) else ZERO)
-    return tuple(reversed(indices))
 
 
 def _reshaped(indices: Indices, shape: Shape, source: Shape) -> Indices:

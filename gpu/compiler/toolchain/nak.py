@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from gpu.autogen import mesa
 from gpu.autogen.nv import classes
-from gpu.compiler.render.nir_text import NirProgram, parse_nir
+from gpu.compiler.nir_text import NirProgram, parse_nir
 from gpu.compiler.toolchain.base import Compiler, run_on_file
 from gpu.compiler.toolchain.helper import Helper, Kernel
 from gpu.compiler.toolchain.mesalib import MesaLibrary, find_mesa, offset

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, Final
 
 from gpu.autogen import mesa
-from gpu.compiler.render.nir_text import ALU, NirInst, NirProgram
+from gpu.compiler.nir_text import ALU, NirInst, NirProgram
 from gpu.compiler.toolchain.mesalib import offset
 
 _POINTER: Final = ctypes.c_void_p

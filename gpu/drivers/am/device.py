@@ -17,22 +17,22 @@ from gpu.core.errors import (
     Unsupported,
 )
 from gpu.core.log import get_logger
-from gpu.drivers.am.blame import suspects
-from gpu.drivers.am.inflight import Read, launches_in_flight
-from gpu.drivers.am.kernel_object import CodeObject
-from gpu.drivers.am.port import KfdPort, QueueOptions, Rung, open_port
-from gpu.drivers.am.program import AmProgram, LoadedKernel
-from gpu.drivers.am.queues import KfdQueue, QueueKind
-from gpu.drivers.am.scratch import (
+from gpu.drivers.am.code.object import CodeObject
+from gpu.drivers.am.encode.dispatch import AmProgram, LoadedKernel
+from gpu.drivers.am.encode.dwords import WORD
+from gpu.drivers.am.encode.tmpring import (
     Scratch,
     ScratchSize,
     resource_descriptor,
     ring_size,
     scratch_size,
 )
+from gpu.drivers.am.fault.inflight import Read, launches_in_flight
+from gpu.drivers.am.fault.report import suspects
+from gpu.drivers.am.kfd.port import KfdPort, QueueOptions, Rung, open_port
+from gpu.drivers.am.kfd.queues import KfdQueue, QueueKind
 from gpu.drivers.am.target import Target
-from gpu.drivers.am.words import WORD
-from gpu.drivers.suspects import under_way
+from gpu.drivers.fault_report import under_way
 from gpu.hcq.allocator import STAGING
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.buffer import Allocation, HCQBuffer

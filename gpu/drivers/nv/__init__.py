@@ -1,5 +1,5 @@
 """NVIDIA, Ampere to Blackwell, through its kernel driver, without libcuda.
 
 README.md beside this file has the words of this folder and the open sequence as a diagram;
-`gpu.drivers.nv.device` is where to start.
+`gpu.drivers.nv.rm.gpu` is where to start.
 """

@@ -1,274 +1,278 @@
-"""An NVIDIA GPU through its kernel driver: memory, a compute queue and copy queues.
+"""An NVIDIA GPU with command queues, through its kernel driver: opening, programs, closing.
 
 A first look::
 
-    from gpu.drivers.nv.device import NvDevice, explain_open
+    from gpu.drivers.nv.device import RmDevice
     from gpu.transport.world import real_world
 
-    print(explain_open(real_world()))          # each step with its calls, all closed again
-    with NvDevice.open(real_world()) as gpu:
-        print(gpu, gpu.units.sms, "SMs,", gpu.clock(), "ns")
+    with RmDevice.open(real_world()) as gpu:
+        buffer = gpu.allocator.alloc(5)
+        gpu.allocator.copy_in(buffer, b"hello")
+        print(gpu.allocator.copy_out(buffer))
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Final
+import os
+from collections.abc import Iterable, Mapping, Sequence
 
-from gpu.core.errors import DeviceError, DeviceLost, GpuError, GpuFault, OutOfMemory
-from gpu.core.wait import Waiter
-from gpu.drivers.nv.calls import CallLog
-from gpu.drivers.nv.channel import Channel, ChannelFault, read_time
-from gpu.drivers.nv.chip import GraphicsInfo
-from gpu.drivers.nv.classes import Generation
-from gpu.drivers.nv.faults import FaultDetails, read_details
-from gpu.drivers.nv.kernel import Card
-from gpu.drivers.nv.memory import NvMemoryPort
-from gpu.drivers.nv.opening import (
-    DEVICE_STEPS,
-    GpuMemory,
-    GpuObjects,
-    GpuQueues,
-    open_memory,
-    open_objects,
-    open_queues,
+from gpu.core.errors import DeviceError, DeviceHang, DeviceLost, OutOfMemory
+from gpu.core.log import get_logger
+from gpu.drivers.nv.channel.channel import Channel as NvChannel
+from gpu.drivers.nv.channel.recover import Rung
+from gpu.drivers.nv.code.cubin import Cubin
+from gpu.drivers.nv.code.sass import BareCode
+from gpu.drivers.nv.encode.ce import set_up_copy
+from gpu.drivers.nv.encode.compute import check_arguments
+from gpu.drivers.nv.encode.launch import (
+    LoadedKernel,
+    LocalMemory,
+    Target,
+    set_local_memory,
+    set_up_compute,
+    size_local_memory,
 )
-from gpu.drivers.nv.session import SESSION_STEPS, NvSession, open_session
-from gpu.drivers.nv.steps import StepReport, Stopped, Trail
-from gpu.drivers.nv.variants import Outcome, Variants
-from gpu.drivers.undo import Undo
+from gpu.drivers.nv.encode.pushbuf import Pushbuffer
+from gpu.drivers.nv.encode.qmd_layout import qmd_layout
+from gpu.drivers.nv.encode.semaphore import release
+from gpu.drivers.nv.fault.inflight import SentLaunch, launches_in_flight
+from gpu.drivers.nv.fault.report import blame
+from gpu.drivers.nv.fault.sm_errors import FaultDetails
+from gpu.drivers.nv.port import NvPort, QueueOptions, open_port
+from gpu.hcq.allocator import STAGING
+from gpu.hcq.args import ArgumentLayout
+from gpu.hcq.buffer import Allocation, HCQBuffer
+from gpu.hcq.channel import Channel, Template
+from gpu.hcq.device import HCQDevice
+from gpu.hcq.encoder import Encoded, Segment
+from gpu.hcq.link import link
 from gpu.hcq.ports import Memory, MemoryKind
+from gpu.hcq.program import HCQProgram
+from gpu.hcq.recovery import restart
+from gpu.hcq.symbol import TIMELINE_ADDRESS, TIMELINE_VALUE
 from gpu.transport.world import World
 
-STEPS: Final = (*SESSION_STEPS, *DEVICE_STEPS)
-"""The whole opening, in order."""
+_log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenReport:
-    """How an opening went: its steps with their calls, and what became of open questions.
+class RmDevice(HCQDevice):
+    """Queues, memory and programs of one GPU; everything else is `HCQDevice`'s."""
 
-    ``closing`` is what failed while all was closed again, if it was.
-    """
-
-    steps: tuple[StepReport, ...]
-    outcomes: tuple[Outcome, ...]
-    closing: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        lines = [f"{number:2} {step}" for number, step in enumerate(self.steps, 1)]
-        return "\n".join([*lines, *(f"   {each}" for each in (*self.outcomes, *self.closing))])
-
-
-class NvDevice:
-    """An open GPU. Closing it gives everything back, in the reverse of the opening.
-
-    Attributes:
-        name: generation and PCI address, for messages.
-        session: the kernel driver that it was opened from.
-        card: as the driver lists it.
-        classes: the classes of its generation.
-        units: how large it is.
-        uuid: the 16 bytes by which UVM knows it.
-        memory: allocates, in whole pages.
-        compute_queue: channel of the compute class.
-        copy_queues: channels of the copy class; none if the device gave none.
-        report: how the opening went.
-    """
+    port: NvPort
 
     def __init__(
         self,
-        session: NvSession,
-        card: Card,
-        gpu: GpuObjects,
-        memory: GpuMemory,
-        queues: GpuQueues,
-        report: OpenReport,
-        undo: Undo,
+        port: NvPort,
+        *,
+        timeline_start: int = 0,
+        timeout: float = 30.0,
+        command_memory: int = 1 << 20,
+        staging: int = STAGING,
     ):
-        self.session = session
-        self.card = card
-        self.classes: Generation = gpu.classes
-        self.units: GraphicsInfo = gpu.units
-        self.uuid = memory.uuid
-        self.memory: NvMemoryPort = memory.port
-        self.use(queues)
-        self.report = report
-        self.name = f"NVIDIA {self.classes.name} at {card.pci_address}"
-        self.waiter: Waiter = session.waiter
-        self.device = gpu.device
-        self.subdevice = gpu.subdevice
-        self._usermode = gpu.usermode
-        self._undo = undo
+        """As `HCQDevice`; use `open`."""
+        self._local: LocalMemory | None = None
+        self._local_memory: dict[Channel, Memory] = {}
+        self._kernels: dict[Memory, LoadedKernel] = {}
+        port.explain = self._explain
+        super().__init__(
+            port,
+            timeline_start=timeline_start,
+            timeout=timeout,
+            command_memory=command_memory,
+            staging=staging,
+        )
+        self.allocator.places = port.copy_places
+        try:
+            self._set_up()
+        except BaseException:
+            port.close()
+            raise
 
     @classmethod
     def open(
-        cls, world: World, index: int = 0, *, force: Mapping[str, str] | None = None
-    ) -> NvDevice:
-        """Opens the kernel driver and a GPU of it; on an error nothing stays open.
+        cls,
+        world: World,
+        index: int = 0,
+        *,
+        options: QueueOptions | None = None,
+        force: Mapping[str, str] | None = None,
+        timeline_start: int = 0,
+        timeout: float = 30.0,
+        command_memory: int = 1 << 20,
+        staging: int = STAGING,
+    ) -> RmDevice:
+        """Opens a GPU by its place in `NvSession.cards`; on an error nothing of it stays open.
 
-        Args:
-            world: what it is opened through.
-            index: the GPU's place in `NvSession.cards`.
-            force: variants of open questions to take, by name (`variants.QUESTIONS`).
-
-        Raises AccessDenied, DeviceError where there is no driver or GPU, InvalidIndex, Unsupported
-        for a branch or generation that is not known, RmError, OutOfMemory, TransportError; each
-        with a note of the step.
+        ``force`` and errors are those of `NvDevice.open`; raises DeviceHang and GpuFault too, where
+        a queue does not run what sets it up.
         """
-        return _open(world, index, Trail(STEPS, CallLog()), Variants(force))
-
-    def use(self, queues: GpuQueues) -> None:
-        """Takes other queues from here on."""
-        self.compute_queue: Channel = queues.compute
-        self.copy_queues: tuple[Channel, ...] = queues.copies.channels
-        self._debugger = queues.debugger
+        return cls(
+            open_port(world, index, options or QueueOptions(), force=force),
+            timeline_start=timeline_start,
+            timeout=timeout,
+            command_memory=command_memory,
+            staging=staging,
+        )
 
     @property
-    def sm(self) -> int:
-        """The architecture number that compilers take, 90 for sm_90."""
-        return self.units.sm(self.classes)
+    def target(self) -> Target:
+        """What code and launches for it depend on."""
+        return self.port.target
 
-    @property
-    def channels(self) -> tuple[Channel, ...]:
-        """Its queues."""
-        return (self.compute_queue, *self.copy_queues)
+    def _set_up(self) -> None:
+        """Gives all channels what they get before anything else: their classes, the windows."""
+        copy_class = self.target.generation.dma
+        for channel in self.queues["compute"]:
+            push = set_up_compute(self.target)
+            if self.port.copies_on_compute:
+                push.data += set_up_copy(copy_class).data
+            self._run(channel, push)
+        for channel in self.queues.get("copy", ()):
+            self._run(channel, set_up_copy(copy_class))
 
-    def alloc(self, size: int, kind: MemoryKind, *, name: str = "buffer") -> Memory:
-        """Memory with ``.address`` and, where the host sees it, ``.window``.
+    def _run(self, channel: Channel, push: Pushbuffer) -> None:
+        """Runs methods that no command stands for, and waits for their end."""
+        push.write(*release(TIMELINE_ADDRESS, TIMELINE_VALUE, bits=self.target.signal_bits))
+        segment = Segment("pushbuf", 4, "memory", bytes(push.data))
+        template = Template(link(Encoded((segment,), tuple(push.patches)), channel.port.encoder))
+        self.wait(self.exclusively(self._send, channel, template))
 
-        Raises as `NvMemoryPort.allocate` does, DeviceLost in a forked child.
+    # Programs
+
+    def load(
+        self,
+        cubin: Cubin | BareCode,
+        name: str,
+        layout: ArgumentLayout,
+        *,
+        dynamic_shared: int = 0,
+        stack: int = 0,
+        written: Sequence[int] | None = None,
+    ) -> HCQProgram:
+        """A kernel of a cubin or bare code, in memory of its own, ready to be launched.
+
+        ``dynamic_shared`` is bytes of a block beside what it declares, ``stack`` of a thread for
+        recursion. Raises InvalidIndex for a name that it does not have, InvalidValue for a layout
+        that is not its parameters', OutOfMemory.
         """
-        self.check_process()
-        return self.memory.allocate(size, kind, name=name)
+        kernel = cubin.kernel(name)
+        check_arguments(kernel, layout)
+        size = cubin.size
+        memory = self.exclusively(self.allocate, size, MemoryKind.VISIBLE)
+        buffer = HCQBuffer(Allocation(memory, self, reusable=False), 0, memory.size)
+        assert memory.window is not None, "code is written by the host"
+        memory.window.store(0, cubin.link(memory.address).ljust(size, b"\0"))
+        loaded = LoadedKernel(kernel, memory.address, dynamic_shared, stack)
+        self._kernels[memory] = loaded
+        if loaded.local:
+            self._need_local(loaded.local)
+        return HCQProgram(
+            *(self, name, buffer, layout),
+            group_size=loaded.shared,
+            private_size=loaded.local,
+            written=written,
+            info=loaded,
+        )
 
-    def free(self, memory: Memory) -> None:
-        """Gives memory back; the GPU must not use it any more."""
-        self.check_process()
-        self.memory.free(memory)
+    def _need_local(self, per_thread: int) -> None:
+        """Sees to it that threads have so many bytes of local memory; only ever grows.
 
-    def clock(self) -> int:
-        """The GPU's clock in nanoseconds."""
-        self.check_process()
-        return read_time(self._usermode)
-
-    def fault_state(self) -> tuple[ChannelFault, ...]:
-        """What RM wrote into the notifiers of its channels; empty while all is well."""
-        self.check_process()
-        faults = (channel.fault() for channel in self.channels)
-        return tuple(fault for fault in faults if fault is not None)
-
-    def fault_details(self) -> FaultDetails | None:
-        """What SMs and MMU tell after a fault; None where no debugger could be attached.
-
-        Raises as `RmObject.control` does.
+        Each compute queue has its own: those of different groups may be switched at any time.
+        What was got before goes when all launches that were submitted with it are done.
         """
-        self.check_process()
-        if self._debugger is None:
+        if self._local is not None and self._local.per_thread >= per_thread:
+            return
+        local = size_local_memory(per_thread, self.port.gpu.units)
+        memories = {}
+        for channel in self.queues["compute"]:
+            memory = self.exclusively(self.allocate, local.total, MemoryKind.VRAM)
+            memories[channel] = memory
+            self._run(channel, set_local_memory(self.target, local, memory.address))
+        before, self._local, self._local_memory = self._local_memory, local, memories
+        for memory in before.values():
+            self.exclusively(self.release, memory)
+
+    def release(self, memory: Memory) -> None:
+        """As `HCQDevice.release`."""
+        self._kernels.pop(memory, None)
+        super().release(memory)
+
+    # Faults
+
+    def _explain(self, channels: Sequence[NvChannel], details: FaultDetails | None) -> str:
+        """What `NvPort.check` adds to a fault of these channels: kernels and arguments."""
+        address = details.address if details is not None else None
+        extent = self.port.gpu.memory.nearest(address) if address is not None else None
+        why = blame(self._kernels.values(), self._launches(channels), details, extent)
+        return "; ".join(filter(None, (why, "recover() makes the device usable again")))
+
+    def under_way(self) -> str:
+        """Launches that have not ended, the oldest first."""
+        return blame(self._kernels.values(), self._launches(self.port.gpu.channels), None, None)
+
+    def _launches(self, channels: Iterable[NvChannel]) -> list[SentLaunch]:
+        layout, read = qmd_layout(self.target.generation.qmd_major), self.port.gpu.memory.read
+        return [each for c in channels for each in launches_in_flight(c, layout, read)]
+
+    def recover(self) -> Rung | None:
+        """Makes the device usable again after a fault; None where there was none.
+
+        What was submitted and not done is dropped, and what it would have written is undefined;
+        otherwise memory, programs and graphs are as before. No other thread may use the device
+        meanwhile. Returns what was made anew. Raises DeviceLost where that does not help: the
+        device is to be closed and opened anew then, without its memory.
+        """
+        self.forked()
+        if self._closed or isinstance(self._error, DeviceLost):
+            self.check_usable()
+        if not self.port.failed():
             return None
-        return read_details(self._debugger, self.compute_queue.object, self.units.sms)
+        reasons = []
+        for rung in Rung:
+            try:
+                self._renew(rung)
+            except (DeviceError, OutOfMemory) as error:
+                reasons.append(f"{rung.value}: {error.message}")
+                _log.warning("recovering %s with other %s: %s", self.name, rung.value, error)
+            else:
+                return rung
+        self._error = DeviceLost(f"other channels do not help ({'; '.join(reasons)})")
+        self.check_usable()
+        raise AssertionError("a lost device is not usable")
 
-    def check(self) -> None:
-        """Raises GpuFault, with all that is told, if a channel has failed.
+    def _renew(self, rung: Rung) -> None:
+        """Other channels under the same queues, set up like those before."""
+        restart(self, lambda: self.port.renew(rung))
+        self._set_up()
+        for channel, memory in self._local_memory.items():
+            assert self._local is not None, "its size is known where there is any"
+            self._run(channel, set_local_memory(self.target, self._local, memory.address))
 
-        Raises DeviceLost in a forked child.
-        """
-        faults = self.fault_state()
-        if faults:
-            text, details = self.tell(faults)
-            advice = "Its channel group is dead: open the device anew"
-            address = details.address if details is not None else None
-            raise GpuFault(f"{self.name}: {text}. {advice}", address)
-
-    def tell(self, faults: Sequence[ChannelFault]) -> tuple[str, FaultDetails | None]:
-        """Faults in words, with the details that could be read, and where addresses are."""
-        told = [str(fault) for fault in faults]
-        details = None
-        try:
-            details = self.fault_details()
-        except (DeviceError, OutOfMemory) as error:  # the fault is worth more than its details
-            told.append(f"its details could not be read: {error.message}")
-        else:
-            if details is not None:
-                told.append(str(details))
-                told.append(self._place_of(details.address))
-        return "; ".join(each for each in told if each), details
-
-    def _place_of(self, address: int | None) -> str:
-        """Where an address is, in words; empty where nothing is known of it."""
-        extent = self.memory.nearest(address) if address is not None else None
-        if address is None or extent is None:
-            return ""
-        return f"{address:#x} is {extent.place_of(address)}"
-
-    def check_process(self) -> None:
-        """Raises DeviceLost in a process that was forked off the one that opened the device."""
-        if self.session.client.is_forked:
-            raise DeviceLost(f"{self.name} was opened before this process forked: open it anew")
+    # Life
 
     def close(self) -> None:
-        """Gives everything back; the GPU must be idle. Again, or in a forked child, does nothing.
+        """As `HCQDevice.close`, but memory goes after the channels, which may still read it.
 
-        All is tried before an error is raised.
+        Raises DeviceHang where a queue did not come to its end; all is given back even so.
         """
-        if self.session.client.is_forked:
-            self._undo.take()
-        self._undo.close()
+        if self._closed or os.getpid() != self._pid:
+            return
+        hang = self._hang()
+        self._error = self._error or DeviceLost("it is closed")
+        self._memories.clear()  # the port frees what is left, once its channels are gone
+        super().close()
+        if hang is not None:
+            raise hang
 
-    def __enter__(self) -> NvDevice:
+    def _hang(self) -> DeviceHang | None:
+        """Why the queues do not come to their end, if they do not."""
+        try:
+            self.synchronize()
+        except DeviceHang as hang:
+            return hang
+        except DeviceError as error:
+            _log.info("closing %s, which cannot be waited for: %s", self.name, error)
+        return None
+
+    def __enter__(self) -> RmDevice:
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<{self.name}, sm_{self.sm}, driver {self.session.version}>"
-
-
-def explain_open(
-    world: World,
-    index: int = 0,
-    *,
-    stop_after: str | None = None,
-    force: Mapping[str, str] | None = None,
-) -> OpenReport:
-    """Opens a GPU up to a step, closes all again, and tells how it went, failures included.
-
-    ``stop_after`` is the name of one of `STEPS`, by default the last. Raises InvalidValue for
-    another name.
-    """
-    trail, variants = Trail(STEPS, CallLog(), stop_after), Variants(force)
-    closing: tuple[str, ...] = ()
-    try:
-        device = _open(world, index, trail, variants)
-    except Stopped as stopped:
-        closing = tuple(getattr(stopped, "__notes__", ()))
-    except GpuError:
-        if not trail.reports or trail.reports[-1].error is None:  # no step failed
-            raise
-    else:
-        device.close()
-    return replace(_report(trail, variants), closing=closing)
-
-
-def _open(world: World, index: int, trail: Trail, variants: Variants) -> NvDevice:
-    with Undo() as undo:
-        session = open_session(world, trail, index)
-        undo.add(session.close)
-        card = session.card(index)
-        gpu = open_objects(session, card, variants, trail, undo)
-        memory = open_memory(session, gpu, variants, trail, undo)
-        queues = open_queues(session, gpu, memory, variants, trail, undo)
-        report = _report(trail, variants)
-        return NvDevice(session, card, gpu, memory, queues, report, undo.take())
-
-
-def _report(trail: Trail, variants: Variants) -> OpenReport:
-    return OpenReport(tuple(trail.reports), tuple(variants.outcomes))

@@ -16,12 +16,12 @@ from gpu.autogen.nv import classes as ids
 from gpu.core import hostmem
 from gpu.core.bits import align_up
 from gpu.core.errors import InvalidValue
-from gpu.drivers.nv.addresses import AddressSpace
-from gpu.drivers.nv.kernel import CardPort
-from gpu.drivers.nv.pagetables import PageTables
-from gpu.drivers.nv.rm import Mapping, RmObject
-from gpu.drivers.nv.variants import COHERENCY, Variants
-from gpu.drivers.undo import Undo
+from gpu.drivers.cleanup import Undo
+from gpu.drivers.nv.channel.probes import COHERENCY, Variants
+from gpu.drivers.nv.rm.escapes import CardPort
+from gpu.drivers.nv.rm.object import Mapping, RmObject
+from gpu.drivers.nv.uvm.ranges import PageTables
+from gpu.drivers.nv.uvm.va import AddressSpace
 from gpu.hcq.ports import Memory, MemoryKind
 from gpu.hcq.symbol import GpuVA
 

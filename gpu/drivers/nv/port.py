@@ -1,6 +1,6 @@
 """An NVIDIA GPU under its command queues, through RM and UVM: queues, memory, clock, faults.
 
-Opening is that of `gpu.drivers.nv.device`, and then what `gpu.drivers.nv.allqueues` adds.
+Opening is that of `gpu.drivers.nv.rm.gpu`, and then what `gpu.drivers.nv.channel.all` adds.
 `NvPort.close` takes the channels away before the memory that they may still read.
 """
 
@@ -15,23 +15,23 @@ from gpu.core.bits import align_up, is_power_of_two
 from gpu.core.errors import GpuFault, InvalidValue, Unsupported
 from gpu.core.wait import Waiter
 from gpu.core.window import MemoryWindow, Window
-from gpu.drivers.nv.allqueues import MORE_QUEUES, AllQueues, QueueOpener
-from gpu.drivers.nv.calls import CallLog
-from gpu.drivers.nv.channel import ENTRY_SIZE, GP_PUT, Channel, ChannelFault
-from gpu.drivers.nv.device import STEPS, NvDevice, OpenReport
-from gpu.drivers.nv.encoder import ComputeEncoder, CopyEncoder
-from gpu.drivers.nv.faults import FaultDetails
-from gpu.drivers.nv.launch import Target
+from gpu.drivers.bringup import Trail
+from gpu.drivers.cleanup import Undo
+from gpu.drivers.nv.channel.all import MORE_QUEUES, AllQueues, QueueOpener
+from gpu.drivers.nv.channel.channel import ENTRY_SIZE, GP_PUT, Channel, ChannelFault
+from gpu.drivers.nv.channel.create import ENTRIES
+from gpu.drivers.nv.channel.open import open_memory, open_objects
+from gpu.drivers.nv.channel.probes import CHAINING, Variants
+from gpu.drivers.nv.channel.recover import Renewal, Rung
+from gpu.drivers.nv.encode.compute import ComputeEncoder, CopyEncoder
+from gpu.drivers.nv.encode.compute_ce import MixedEncoder
+from gpu.drivers.nv.encode.launch import Target
+from gpu.drivers.nv.fault.sm_errors import FaultDetails
 from gpu.drivers.nv.memory import NvMemoryPort
-from gpu.drivers.nv.mixed_encoder import MixedEncoder
-from gpu.drivers.nv.opening import open_memory, open_objects
 from gpu.drivers.nv.patience import PatientWaiter
-from gpu.drivers.nv.queues import ENTRIES
-from gpu.drivers.nv.renewal import Renewal, Rung
-from gpu.drivers.nv.session import open_session
-from gpu.drivers.nv.steps import Trail
-from gpu.drivers.nv.variants import CHAINING, Variants
-from gpu.drivers.undo import Undo
+from gpu.drivers.nv.rm.client import open_session
+from gpu.drivers.nv.rm.gpu import STEPS, NvDevice, OpenReport
+from gpu.drivers.nv.rm.status import CallLog
 from gpu.hcq.allocator import CopyPlaces
 from gpu.hcq.encoder import Encoder
 from gpu.hcq.hostring import HostRing

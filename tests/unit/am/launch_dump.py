@@ -5,10 +5,10 @@ Run from the root, `PYTHONPATH=.:tests python tests/unit/am/launch_dump.py` prin
 
 from __future__ import annotations
 
-from gpu.drivers.am.pm4_decode import decode_pm4
-from gpu.drivers.am.pm4_encoder import Pm4Encoder
-from gpu.drivers.am.program import AmProgram, LoadedKernel
-from gpu.drivers.am.sdma import SdmaEncoder
+from gpu.drivers.am.decode.pm4 import decode_pm4
+from gpu.drivers.am.encode.dispatch import AmProgram, LoadedKernel
+from gpu.drivers.am.encode.pm4_encoder import Pm4Encoder
+from gpu.drivers.am.encode.sdma import SdmaEncoder
 from gpu.drivers.am.target import Target, Wake
 from gpu.hcq.commands import Launch, Signal
 from gpu.hcq.nulldevice import open_null

@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 
 from gpu.core.errors import InvalidType, InvalidValue, Unsupported
-from gpu.drivers.am.aql_decode import decode_aql
-from gpu.drivers.am.aql_encoder import AqlEncoder
-from gpu.drivers.am.dump import Line
-from gpu.drivers.am.kernarg import build_kernarg
-from gpu.drivers.am.kernel_metadata import KernelArgument
-from gpu.drivers.am.kernel_object import read_code_object
-from gpu.drivers.am.pm4_decode import decode_pm4
-from gpu.drivers.am.pm4_encoder import Pm4Encoder
-from gpu.drivers.am.program import AmProgram, LoadedKernel, dispatch_state
-from gpu.drivers.am.scratch import (
+from gpu.drivers.am.code.metadata import KernelArgument
+from gpu.drivers.am.code.object import read_code_object
+from gpu.drivers.am.decode.aql import decode_aql
+from gpu.drivers.am.decode.pm4 import decode_pm4
+from gpu.drivers.am.decode.text import Line
+from gpu.drivers.am.encode.aql_encoder import AqlEncoder
+from gpu.drivers.am.encode.dispatch import AmProgram, LoadedKernel, dispatch_state
+from gpu.drivers.am.encode.kernarg import build_kernarg
+from gpu.drivers.am.encode.pm4_encoder import Pm4Encoder
+from gpu.drivers.am.encode.sdma import SdmaEncoder
+from gpu.drivers.am.encode.tmpring import (
     Scratch,
     ScratchSize,
     resource_descriptor,
     ring_size,
     scratch_size,
 )
-from gpu.drivers.am.sdma import SdmaEncoder
 from gpu.drivers.am.target import HdpFlush, Target, Wake
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.commands import (

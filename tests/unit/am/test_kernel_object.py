@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from gpu.autogen import amdhsa
 from gpu.core.errors import FormatError, GpuError, InvalidValue, Unsupported
-from gpu.drivers.am.descriptor_decode import decode_code_object, decode_descriptor
-from gpu.drivers.am.kernel_descriptor import parse_descriptor
-from gpu.drivers.am.kernel_metadata import parse_target
-from gpu.drivers.am.kernel_object import CodeObject, read_code_object
-from gpu.drivers.am.msgpack import unpack
+from gpu.drivers.am.code.descriptor import parse_descriptor
+from gpu.drivers.am.code.metadata import parse_target
+from gpu.drivers.am.code.msgpack import unpack
+from gpu.drivers.am.code.object import CodeObject, read_code_object
+from gpu.drivers.am.decode.descriptor import decode_code_object, decode_descriptor
 from gpu.drivers.am.target import Version
 from unit.am.code_objects import ADD, CURIOUS, HUNGRY, code_object, compile_object
 

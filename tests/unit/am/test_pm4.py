@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu.core.errors import InvalidValue, Unsupported
-from gpu.drivers.am import pm4_fields as fields
-from gpu.drivers.am import pm4_packets as pm4
-from gpu.drivers.am.pm4 import Caches, Pm4Builder, packets_of, write_pieces
-from gpu.drivers.am.pm4_decode import decode_pm4
+from gpu.drivers.am.decode.pm4 import decode_pm4
+from gpu.drivers.am.encode import pm4_fields as fields
+from gpu.drivers.am.encode import pm4_packets as pm4
+from gpu.drivers.am.encode.pm4 import Caches, Pm4Builder, packets_of, write_pieces
 from gpu.drivers.am.target import HdpFlush, Target, generation_of, parse_gfx_name
 from gpu.hcq.symbol import Symbol, offset
 

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu.core.errors import InvalidValue, Unsupported
-from gpu.drivers.am.sdma import RING_ALIGN, SdmaEncoder
-from gpu.drivers.am.sdma_builder import SdmaBuilder
-from gpu.drivers.am.sdma_decode import decode_sdma
-from gpu.drivers.am.sdma_packets import sdma_version
+from gpu.drivers.am.decode.sdma import decode_sdma
+from gpu.drivers.am.encode.sdma import RING_ALIGN, SdmaEncoder
+from gpu.drivers.am.encode.sdma_builder import SdmaBuilder
+from gpu.drivers.am.encode.sdma_packets import sdma_version
 from gpu.drivers.am.target import HdpFlush, Target, Version, Wake
 from gpu.hcq.commands import (
     Barrier,

@@ -16,8 +16,8 @@ from gpu.core.errors import (
     TransportError,
     Unsupported,
 )
-from gpu.drivers.am.context_save import ContextSave, context_save
-from gpu.drivers.am.topology import ROOT, GpuNode, choose, read_gpus, target_of
+from gpu.drivers.am.kfd.cwsr import ContextSave, context_save
+from gpu.drivers.am.kfd.topology import ROOT, GpuNode, choose, read_gpus, target_of
 from gpu.transport.os import Argument, Ref
 
 PROPERTIES = """\

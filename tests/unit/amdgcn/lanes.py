@@ -12,7 +12,7 @@ from gpu.compiler.ir.linear_verify import verify_linear
 from gpu.compiler.render.amdgcn import AMDRenderer
 from gpu.compiler.toolchain.amdgcn import AMDCompiler
 from gpu.core.bits import align_up
-from gpu.drivers.am.kernel_object import read_code_object
+from gpu.drivers.am.code.object import read_code_object
 from gpu.sim.isa import layout
 from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.isa.rdna.codeobject import KernelDescriptor

@@ -14,7 +14,7 @@ from gpu.compiler.toolchain.amdgcn_link import MACHINES, link
 from gpu.compiler.toolchain.llvm import emit_object
 from gpu.core import elf
 from gpu.core.errors import CompileError, FormatError, GpuError, Unsupported
-from gpu.drivers.am.kernel_object import read_code_object
+from gpu.drivers.am.code.object import read_code_object
 from unit.linear_kernels import scratch_kernel
 
 _DESCRIPTOR, _CODE = 256, 4096  # where the linker puts them

@@ -11,7 +11,7 @@ import pytest
 
 from gpu.compiler.ir.linear import Program
 from gpu.compiler.lower.linearize import linearize
-from gpu.compiler.opt.policy import schedule
+from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.render.cuda import CUDARenderer
 from gpu.compiler.render.nv_target import SHARED_KIB, nv_target
 from gpu.compiler.render.ptx import PTXRenderer
@@ -19,7 +19,7 @@ from gpu.compiler.toolchain.nvbinary import NvBinary
 from gpu.compiler.toolchain.nvptx import PtxCompiler, generate_ptx
 from gpu.compiler.toolchain.nvrtc import NvrtcCompiler
 from gpu.core.dtype import dtypes
-from gpu.drivers.nv.cubin import Cubin
+from gpu.drivers.nv.code.cubin import Cubin
 from unit.cuda.lanes import ARCH, run_llvm, run_nvrtc
 from unit.matrix_kernels import PRODUCTS, Product
 

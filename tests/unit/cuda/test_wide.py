@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gpu.compiler.lower.joins import join
+from gpu.compiler.lower.vectorize_access import join
 from gpu.compiler.render.cuda import CUDARenderer
 from gpu.core.dtype import ALL, DType, dtypes
 from unit.cuda.host import ARCH, run_host

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gpu.core.errors import CompileError, DeviceError, FormatError, Unsupported
-from gpu.drivers.nv.cubin import Cubin
+from gpu.drivers.nv.code.cubin import Cubin
 from tools.hw_acceptance import folder as prepared
 from tools.hw_acceptance import prepare as making
 from tools.hw_acceptance.kernels import ARCHITECTURES, SOURCES
@@ -148,7 +148,7 @@ def test_the_wheel_holds_the_package_with_its_tables(
     library = tmp_path / "library"
     prepared.unpack_wheel(tmp_path, library)
     assert wheel.stat().st_size < 4 << 20
-    code = "import gpu.drivers.nv.device as found; print(found.__file__)"
+    code = "import gpu.drivers.nv.rm.gpu as found; print(found.__file__)"
     done = subprocess.run(
         [sys.executable, "-P", "-c", code],
         env={"PYTHONPATH": str(library)},

@@ -13,7 +13,7 @@ import pytest
 
 from gpu.autogen.nv import alloc, rm, uvm
 from gpu.core import hostmem
-from gpu.drivers.nv.qmd import ConstantBuffer, Launch, build_qmd
+from gpu.drivers.nv.encode.qmd import ConstantBuffer, Launch, build_qmd
 from tools.hw_acceptance.dumping import banks, find_qmd
 from tools.hw_acceptance.ioctls import describe_ioctl
 from tools.hw_acceptance.vendor.memory import ChannelDumper, readable

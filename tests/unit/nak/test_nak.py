@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpu.compiler.ir.linear import Inst, Program
 from gpu.compiler.lower.linearize import linearize
-from gpu.compiler.opt.policy import schedule
+from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.render.nak import NAKRenderer
 from gpu.compiler.render.nv_target import ARCHITECTURES
 from gpu.compiler.schedule.build import BuiltKernel

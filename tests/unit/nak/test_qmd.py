@@ -15,7 +15,7 @@ import pytest
 from gpu.autogen import mesa
 from gpu.compiler.toolchain.mesalib import find_mesa, offset
 from gpu.compiler.toolchain.nak import describe_device
-from gpu.drivers.nv.qmd import ConstantBuffer, Launch, build_qmd, decode_qmd
+from gpu.drivers.nv.encode.qmd import ConstantBuffer, Launch, build_qmd, decode_qmd
 
 VERSIONS = {80: 3, 86: 3, 89: 3, 90: 4, 120: 5}
 DIFFER = {

@@ -7,9 +7,9 @@ import ctypes
 import pytest
 
 from gpu.core.errors import DeviceError, Unsupported
-from gpu.drivers.nv.branch import BRANCHES, branch_of, version_in
-from gpu.drivers.nv.chip import GraphicsInfo
-from gpu.drivers.nv.classes import GENERATIONS, choose, generation, usermode_class
+from gpu.drivers.nv.rm.branch import BRANCHES, branch_of, version_in
+from gpu.drivers.nv.rm.chip import GraphicsInfo
+from gpu.drivers.nv.rm.classes import GENERATIONS, choose, generation, usermode_class
 
 # compute, channel, copy, doorbell, QMD major and size, sm: from the public class lists.
 TABLE = [

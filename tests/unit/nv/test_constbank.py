@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from gpu.core.errors import InvalidValue, Unsupported
-from gpu.drivers.nv.constbank import build_bank0
+from gpu.drivers.nv.encode.cbank0 import build_bank0
 from gpu.hcq.symbol import Symbol
 
 GRID, BLOCK = (7, 8, 9), (32, 2, 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu.drivers.nv.copychoice import CopyEngine, choose_copy_engines
+from gpu.drivers.nv.channel.ce_select import CopyEngine, choose_copy_engines
 from gpu.hcq.allocator import CopyPlaces
 
 GRCE, SHARED, READ, WRITE, NVLINK, PLAIN = 0x01, 0x02, 0x04, 0x08, 0x10, 0x60

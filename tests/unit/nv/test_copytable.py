@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpu.drivers.nv import copytable
-from gpu.drivers.nv.classes import generation
-from gpu.drivers.nv.copytable import Range, Way, ranges, way_of
+from gpu.drivers.nv.channel import ce_table as copytable
+from gpu.drivers.nv.channel.ce_table import Range, Way, ranges, way_of
+from gpu.drivers.nv.rm.classes import generation
 
 HOPPER = generation(0xCBC0)
 

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from gpu.core.errors import FormatError, GpuError, InvalidIndex, InvalidValue, Unsupported
-from gpu.drivers.nv.cubin import Cubin, Kernel
+from gpu.drivers.nv.code.cubin import Cubin, Kernel
 from unit.nv.cubins import ALLOC, EXEC, FUNC, NOBITS, WRITE, CubinWriter, half, simple, sized
 
 ADDRESS = 0x1_2345_6000

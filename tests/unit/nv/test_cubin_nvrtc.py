@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpu.core.errors import GpuError
-from gpu.drivers.nv.cubin import Cubin
+from gpu.drivers.nv.code.cubin import Cubin
 
 SOURCE = b"""
 __constant__ float table[16];

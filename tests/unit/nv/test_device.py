@@ -20,8 +20,8 @@ from gpu.core.errors import (
     Unsupported,
 )
 from gpu.core.wait import HostWaiter
-from gpu.drivers.nv import variants
-from gpu.drivers.nv.device import STEPS, NvDevice, explain_open
+from gpu.drivers.nv.channel import probes as variants
+from gpu.drivers.nv.rm.gpu import STEPS, NvDevice, explain_open
 from gpu.transport.os import Os
 from gpu.transport.world import World
 from unit.nv.fake_kernel import CARD, UUID, FakeKernel

@@ -19,7 +19,7 @@ from gpu.core.errors import (
 )
 from gpu.core.wait import HostWaiter
 from gpu.core.window import MemoryWindow
-from gpu.drivers.nv.device import NvDevice
+from gpu.drivers.nv.rm.gpu import NvDevice
 from gpu.hcq.ports import MemoryKind, MemoryPort
 from gpu.transport.os import Os
 from gpu.transport.world import World

@@ -17,10 +17,10 @@ from gpu.core.errors import DeviceError, InvalidValue, RmError, TransportError
 from gpu.core.trace import Recorder, read_trace
 from gpu.core.traceevent import Event, Failure, Ioctl, Open
 from gpu.core.wait import HostWaiter
-from gpu.drivers.nv.calls import CallLog
-from gpu.drivers.nv.device import NvDevice
-from gpu.drivers.nv.kernel import Card, CardPort, KernelPort
-from gpu.drivers.nv.rm import RmClient, RmObject
+from gpu.drivers.nv.rm.escapes import Card, CardPort, KernelPort
+from gpu.drivers.nv.rm.gpu import NvDevice
+from gpu.drivers.nv.rm.object import RmClient, RmObject
+from gpu.drivers.nv.rm.status import CallLog
 from gpu.hcq.ports import MemoryKind
 from gpu.transport.os import Ref
 from gpu.transport.replay import ReplayOs

@@ -9,12 +9,10 @@ import pytest
 
 from gpu.autogen.nv import classes as ids
 from gpu.core.errors import InvalidType, InvalidValue, Unsupported
-from gpu.drivers.nv import copyengine
-from gpu.drivers.nv.chip import GraphicsInfo
-from gpu.drivers.nv.classes import GENERATIONS
-from gpu.drivers.nv.cubin import Cubin
-from gpu.drivers.nv.encoder import ComputeEncoder, CopyEncoder
-from gpu.drivers.nv.launch import (
+from gpu.drivers.nv.code.cubin import Cubin
+from gpu.drivers.nv.encode import ce as copyengine
+from gpu.drivers.nv.encode.compute import ComputeEncoder, CopyEncoder
+from gpu.drivers.nv.encode.launch import (
     LoadedKernel,
     Target,
     kernel_bank0,
@@ -23,10 +21,12 @@ from gpu.drivers.nv.launch import (
     set_up_compute,
     size_local_memory,
 )
-from gpu.drivers.nv.methods_compute import PcasAction
-from gpu.drivers.nv.pushbuf import Pushbuffer, gp_entry
-from gpu.drivers.nv.pushdecode import bound_classes, decode_gp_entries, decode_pushbuffer
-from gpu.drivers.nv.qmd import ConstantBuffer, DecodedQmd, decode_qmd
+from gpu.drivers.nv.encode.methods.compute import PcasAction
+from gpu.drivers.nv.encode.pushbuf import Pushbuffer, gp_entry
+from gpu.drivers.nv.encode.qmd import ConstantBuffer, DecodedQmd, decode_qmd
+from gpu.drivers.nv.fault.pushbuf_text import bound_classes, decode_gp_entries, decode_pushbuffer
+from gpu.drivers.nv.rm.chip import GraphicsInfo
+from gpu.drivers.nv.rm.classes import GENERATIONS
 from gpu.hcq import commands as hcq
 from gpu.hcq.args import ArgumentLayout, KernelArguments
 from gpu.hcq.commands import SymbolicSignal

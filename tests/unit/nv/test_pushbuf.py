@@ -10,20 +10,18 @@ from hypothesis import strategies as st
 
 from gpu.autogen.nv import classes as ids
 from gpu.core.errors import InvalidValue, Unsupported
-from gpu.drivers.nv import methods_compute as compute
-from gpu.drivers.nv import methods_copy as copy
-from gpu.drivers.nv import methods_host as host
-from gpu.drivers.nv.classes import GENERATIONS
-from gpu.drivers.nv.methods import HOST_METHODS_END, Engine, MethodSet
-from gpu.drivers.nv.methods_compute import COMPUTE_CLASSES
-from gpu.drivers.nv.methods_copy import COPY_CLASSES
-from gpu.drivers.nv.pushbuf import MAX_COUNT, Pushbuffer, gp_entry, methods_of
-from gpu.drivers.nv.pushdecode import (
+from gpu.drivers.nv.encode.methods import compute, copy, host
+from gpu.drivers.nv.encode.methods.compute import COMPUTE_CLASSES
+from gpu.drivers.nv.encode.methods.copy import COPY_CLASSES
+from gpu.drivers.nv.encode.methods.method import HOST_METHODS_END, Engine, MethodSet
+from gpu.drivers.nv.encode.pushbuf import MAX_COUNT, Pushbuffer, gp_entry, methods_of
+from gpu.drivers.nv.encode.semaphore import acquire, membar, release, wait_for_idle
+from gpu.drivers.nv.fault.pushbuf_text import (
     bound_classes,
     decode_gp_entries,
     decode_pushbuffer,
 )
-from gpu.drivers.nv.semaphores import acquire, membar, release, wait_for_idle
+from gpu.drivers.nv.rm.classes import GENERATIONS
 from gpu.hcq.symbol import Symbol
 
 HOPPER = ids.HOPPER_COMPUTE_A

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu.core.errors import FormatError, InvalidIndex, InvalidValue, Unsupported
-from gpu.drivers.nv.limits import sm_limits
-from gpu.drivers.nv.qmd import (
+from gpu.drivers.nv.encode.qmd import (
     ConstantBuffer,
     Dependent,
     DependentAction,
@@ -21,7 +20,8 @@ from gpu.drivers.nv.qmd import (
     build_qmd,
     decode_qmd,
 )
-from gpu.drivers.nv.qmd_layout import QmdWriter, qmd_layout
+from gpu.drivers.nv.encode.qmd_layout import QmdWriter, qmd_layout
+from gpu.drivers.nv.encode.sm_limits import sm_limits
 from gpu.hcq.symbol import Symbol
 
 # Written from the documentation of the fields that a launch needs, not from the tables.

@@ -10,10 +10,10 @@ import pytest
 
 from gpu.autogen.nv.alloc import NV2080_ALLOC_PARAMETERS, NV_CTXSHARE_ALLOCATION_PARAMETERS
 from gpu.core.errors import DeviceLost, InvalidValue, OutOfMemory, RmError
-from gpu.drivers.nv.calls import Call, CallLog
-from gpu.drivers.nv.kernel import CardPort, KernelPort
-from gpu.drivers.nv.rm import Allocated, MapPort, RmClient, RmObject, RmPort
-from gpu.drivers.undo import Undo
+from gpu.drivers.cleanup import Undo
+from gpu.drivers.nv.rm.escapes import CardPort, KernelPort
+from gpu.drivers.nv.rm.object import Allocated, MapPort, RmClient, RmObject, RmPort
+from gpu.drivers.nv.rm.status import Call, CallLog
 from gpu.transport.os import Ref
 
 ROOT, DEVICE, SUBDEVICE, GROUP, SHARE = 0x41, 0x80, 0x2080, 0xA06C, 0x9067

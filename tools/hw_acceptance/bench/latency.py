@@ -19,8 +19,8 @@ import numpy as np
 
 from gpu.core import hoststore
 from gpu.core.window import MemoryWindow, Window
-from gpu.drivers.nv.channel import ENTRY_SIZE, GP_PUT
-from gpu.drivers.nv.pushbuf import gp_entry
+from gpu.drivers.nv.channel.channel import ENTRY_SIZE, GP_PUT
+from gpu.drivers.nv.encode.pushbuf import gp_entry
 from tools.hw_acceptance.child import Context
 from tools.hw_acceptance.folder import LAUNCH_LOOP, read_kernel
 from tools.hw_acceptance.ladder.launching import Launcher, launcher

@@ -6,8 +6,8 @@ import time
 
 import numpy as np
 
-from gpu.drivers.nv.copytable import CopyKernel, Way, ranges
-from gpu.drivers.nv.hcqdevice import RmDevice
+from gpu.drivers.nv.channel.ce_table import CopyKernel, Way, ranges
+from gpu.drivers.nv.device import RmDevice
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.conformance.kit import download, expect_equal, numbers, upload
 from gpu.hcq.graph import GraphLaunch, HCQGraph
@@ -113,4 +113,4 @@ def _compare_ways(
         of.free()
     context.log.fact("copies within the device", [[size, ways] for size, ways in measured])
     table = f"{device.target.generation.compute:#x}: {ranges(measured)!r},"
-    context.log.fact("line for gpu/drivers/nv/copytable.py", table)
+    context.log.fact("line for gpu/drivers/nv/channel/ce_table.py", table)

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Final
 
 from gpu.core.errors import InvalidValue
-from gpu.drivers.nv.hcqdevice import RmDevice
+from gpu.drivers.nv.device import RmDevice
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.conformance.kit import WORDS, Ints, download, numbers, upload
 from gpu.hcq.program import HCQProgram

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from gpu.core.errors import DeviceHang, GpuError, GpuFault
-from gpu.drivers.nv.channel import Channel
-from gpu.drivers.nv.hcqdevice import RmDevice
+from gpu.drivers.nv.channel.channel import Channel
+from gpu.drivers.nv.device import RmDevice
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.conformance.kit import WORDS, download, expect_equal, numbers, system, upload
 from gpu.hcq.graph import GraphLaunch, HCQGraph

@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from gpu.drivers.nv import copyengine
-from gpu.drivers.nv.channel import Channel
-from gpu.drivers.nv.pushbuf import Pushbuffer
+from gpu.drivers.nv.channel.channel import Channel
+from gpu.drivers.nv.encode import ce as copyengine
+from gpu.drivers.nv.encode.pushbuf import Pushbuffer
 from gpu.hcq.ports import MemoryKind
 from tools.hw_acceptance.child import Context
 from tools.hw_acceptance.ladder.launching import Launcher

@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from gpu.core.bits import mask
 from gpu.core.hoststore import fence
-from gpu.drivers.nv.chip import GraphicsInfo
-from gpu.drivers.nv.cubin import Cubin, Kernel
-from gpu.drivers.nv.launch import (
+from gpu.drivers.nv.code.cubin import Cubin, Kernel
+from gpu.drivers.nv.encode.launch import (
     LoadedKernel,
     Target,
     invalidate_caches,
@@ -25,11 +24,12 @@ from gpu.drivers.nv.launch import (
     set_up_compute,
     size_local_memory,
 )
-from gpu.drivers.nv.methods_compute import PcasAction
-from gpu.drivers.nv.pushbuf import Pushbuffer
-from gpu.drivers.nv.qmd import ConstantBuffer, Release
-from gpu.drivers.nv.qmd_layout import qmd_layout
-from gpu.drivers.nv.semaphores import release
+from gpu.drivers.nv.encode.methods.compute import PcasAction
+from gpu.drivers.nv.encode.pushbuf import Pushbuffer
+from gpu.drivers.nv.encode.qmd import ConstantBuffer, Release
+from gpu.drivers.nv.encode.qmd_layout import qmd_layout
+from gpu.drivers.nv.encode.semaphore import release
+from gpu.drivers.nv.rm.chip import GraphicsInfo
 from gpu.hcq.ports import MemoryKind
 from tools.hw_acceptance.child import Context
 from tools.hw_acceptance.folder import read_kernel

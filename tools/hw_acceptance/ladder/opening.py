@@ -14,19 +14,19 @@ import numpy as np
 from gpu.autogen.nv import rm
 from gpu.autogen.nv.classes import NAMES
 from gpu.core import hostmem
-from gpu.drivers.nv.branch import branch_of
-from gpu.drivers.nv.calls import CallLog
-from gpu.drivers.nv.channel import NOTIFICATION_SIZE, read_time
-from gpu.drivers.nv.chip import list_classes
-from gpu.drivers.nv.copychoice import choose_copy_engines, list_copy_engines
-from gpu.drivers.nv.device import STEPS, NvDevice, explain_open
-from gpu.drivers.nv.kernel import KernelPort, driver_version, open_node
-from gpu.drivers.nv.opening import GpuMemory, GpuObjects, open_memory, open_objects
-from gpu.drivers.nv.rm import RmClient
-from gpu.drivers.nv.session import open_session
-from gpu.drivers.nv.steps import Trail
-from gpu.drivers.nv.variants import Variants
-from gpu.drivers.undo import Undo
+from gpu.drivers.bringup import Trail
+from gpu.drivers.cleanup import Undo
+from gpu.drivers.nv.channel.ce_select import choose_copy_engines, list_copy_engines
+from gpu.drivers.nv.channel.channel import NOTIFICATION_SIZE, read_time
+from gpu.drivers.nv.channel.open import GpuMemory, GpuObjects, open_memory, open_objects
+from gpu.drivers.nv.channel.probes import Variants
+from gpu.drivers.nv.rm.branch import branch_of
+from gpu.drivers.nv.rm.chip import list_classes
+from gpu.drivers.nv.rm.client import open_session
+from gpu.drivers.nv.rm.escapes import KernelPort, driver_version, open_node
+from gpu.drivers.nv.rm.gpu import STEPS, NvDevice, explain_open
+from gpu.drivers.nv.rm.object import RmClient
+from gpu.drivers.nv.rm.status import CallLog
 from gpu.hcq.ports import Memory, MemoryKind
 from gpu.transport import nvidia as nodes
 from tools.hw_acceptance.child import Context

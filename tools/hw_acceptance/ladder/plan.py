@@ -1,14 +1,15 @@
 """The ladder's steps and their variants.
 
-A variant of the driver's opening is forced by the names of `gpu.drivers.nv.variants`; an option is
-read by the step itself. Alternatives are tried until one passes; questions are asked afterwards.
+A variant of the driver's opening is forced by the names of `gpu.drivers.nv.channel.probes`; an
+option is read by the step itself. Alternatives are tried until one passes; questions are asked
+afterwards.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from gpu.drivers.nv import variants
+from gpu.drivers.nv.channel import probes as variants
 from tools.hw_acceptance.model import Step, Trial
 
 GROUP: Final = "ladder"

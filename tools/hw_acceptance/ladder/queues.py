@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpu.drivers.nv import semaphores
-from gpu.drivers.nv.channel import Channel
-from gpu.drivers.nv.launch import Target, set_up_compute
-from gpu.drivers.nv.methods_host import SemOperation
-from gpu.drivers.nv.pushbuf import Pushbuffer
+from gpu.drivers.nv.channel.channel import Channel
+from gpu.drivers.nv.encode import semaphore as semaphores
+from gpu.drivers.nv.encode.launch import Target, set_up_compute
+from gpu.drivers.nv.encode.methods.host import SemOperation
+from gpu.drivers.nv.encode.pushbuf import Pushbuffer
 from tools.hw_acceptance.child import Context
 from tools.hw_acceptance.ladder.submit import Bench, opened
 

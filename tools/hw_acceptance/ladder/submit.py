@@ -11,9 +11,9 @@ from gpu.core.errors import InvalidValue
 from gpu.core.hoststore import fence
 from gpu.core.wait import wait_until
 from gpu.core.window import Window
-from gpu.drivers.nv.channel import ENTRY_SIZE, Channel
-from gpu.drivers.nv.device import NvDevice
-from gpu.drivers.nv.pushbuf import Pushbuffer, gp_entry
+from gpu.drivers.nv.channel.channel import ENTRY_SIZE, Channel
+from gpu.drivers.nv.encode.pushbuf import Pushbuffer, gp_entry
+from gpu.drivers.nv.rm.gpu import NvDevice
 from gpu.hcq.ports import Memory, MemoryKind
 from tools.hw_acceptance.child import Context
 from tools.hw_acceptance.ladder.opening import open_device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpu.drivers.nv.variants import CHAINING
+from gpu.drivers.nv.channel.probes import CHAINING
 from tools.hw_acceptance.model import Step, Trial
 
 GROUP: Final = "suites"

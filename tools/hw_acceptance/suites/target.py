@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from gpu.core.errors import OutOfMemory
-from gpu.drivers.nv.cubin import Cubin
-from gpu.drivers.nv.hcqdevice import RmDevice
+from gpu.drivers.nv.code.cubin import Cubin
+from gpu.drivers.nv.device import RmDevice
 from gpu.drivers.nv.port import MAX_RING, QueueOptions
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.device import HCQDevice

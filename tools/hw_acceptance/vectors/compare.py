@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from gpu.drivers.nv.cubin import Cubin
-from gpu.drivers.nv.hcqdevice import RmDevice
-from gpu.drivers.nv.launch import LoadedKernel
+from gpu.drivers.nv.code.cubin import Cubin
+from gpu.drivers.nv.device import RmDevice
+from gpu.drivers.nv.encode.launch import LoadedKernel
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.program import HCQProgram
 from tools.hw_acceptance.child import Context

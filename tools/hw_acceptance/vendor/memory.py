@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from gpu.drivers.nv.channel import ENTRY_SIZE, GP_PUT
-from gpu.drivers.nv.pushdecode import bound_classes
+from gpu.drivers.nv.channel.channel import ENTRY_SIZE, GP_PUT
+from gpu.drivers.nv.fault.pushbuf_text import bound_classes
 from gpu.transport import nvidia as nodes
 from tools.hw_acceptance.dumping import describe_entries, ring_entries
 from tools.hw_acceptance.vendor.recording import Recording, VendorChannel

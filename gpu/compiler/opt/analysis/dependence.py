@@ -1,0 +1,110 @@
+"""Whether the iterations of a loop may run in any order, or at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.index import Expr, Mask, Var, expr
+from gpu.compiler.ir.kernel_tree import accesses, walk
+
+Place = tuple[Expr, Mask]
+
+
+def is_independent(loop: K.Loop) -> bool:
+    """Whether every iteration of `loop` writes elements that no other one touches.
+
+    For each buffer from outside that the body writes there must be an axis along which all its
+    accesses keep iterations apart.
+    """
+    if loop.var.extent == 1:
+        return True
+    own = {s.buf for s in walk(loop.body) if isinstance(s, K.Alloc)}
+    written = {s.buf for s in walk(loop.body) if isinstance(s, K.Update)} - own
+    inside = frozenset(vars_inside(loop)) - {loop.var}
+    for buf in written:
+        places = [(indices, mask) for b, indices, mask in accesses(loop.body) if b is buf]
+        axes = range(len(buf.shape))
+        if not any(separates([(i[a], m) for i, m in places], loop.var, inside) for a in axes):
+            return False
+    return True
+
+
+def vars_inside(loop: K.Loop) -> Iterator[Var]:
+    """Variables whose value may change while the loop stands still: of loops and of lets."""
+    for stmt in walk(loop):
+        if isinstance(stmt, K.Loop):
+            yield stmt.var
+        elif isinstance(stmt, K.Update):
+            yield from (let.var for let in stmt.lets)
+
+
+class _Parts(NamedTuple):
+    """An index as `fixed + large + step * var + small`, over the loops inside and `var`."""
+
+    fixed: Expr
+    large: Expr
+    small: Expr
+
+
+def separates(places: Iterable[Place], var: Var, inside: frozenset[Var]) -> bool:
+    """Whether two values of `var` never give these indices a common value.
+
+    Let every large part be a multiple of g. Two indices that are equal have then equal values of
+    `step * var + small` modulo g; if those span less than g they are equal, and if the small parts
+    span less than `step` so are the values of `var`.
+    """
+    distinct = list(dict.fromkeys(places))
+    steps = {e.coeff(var) for e, _ in distinct}
+    if len(steps) != 1 or steps == {0}:
+        return False
+    (step,) = steps
+    parts = [_split(e - expr(var) * step, step, inside) for e, _ in distinct]
+    if len({p.fixed for p in parts}) != 1 or parts[0].fixed.vars & (inside | {var}):
+        return False
+    g = math.gcd(*(abs(factor) for p in parts for _, factor in p.large.terms))
+    small = [_modulo(p.small, g) if g else p.small for p in parts]
+    masks = [mask for _, mask in distinct]
+    still = [_bounds(s, mask) for s, mask in zip(small, masks, strict=True)]
+    moving = expr(var) * step
+    whole = [_bounds(s + moving, mask) for s, mask in zip(small, masks, strict=True)]
+    first = min(max(lo, low + moving.lo) for (lo, _), (low, _) in zip(whole, still, strict=True))
+    last = max(min(hi, high + moving.hi) for (_, hi), (_, high) in zip(whole, still, strict=True))
+    moved = max(high for _, high in still) - min(low for low, _ in still)
+    window = last - first
+    return moved < abs(step) and (not g or window < g)
+
+
+def _split(e: Expr, step: int, inside: frozenset[Var]) -> _Parts:
+    large, small = expr(0), expr(e.const)
+    for var in e.vars & inside:
+        term = expr(var) * e.coeff(var)
+        if abs(e.coeff(var)) < abs(step):
+            small = small + term
+        else:
+            large = large + term
+    return _Parts(e - large - small, large, small)
+
+
+def _modulo(e: Expr, g: int) -> Expr:
+    """What equals `e` modulo `g`, shifted so that it begins below `g` if it was not around 0."""
+    return e if e.lo < g and e.hi >= 0 else e - e.lo // g * g
+
+
+def _bounds(e: Expr, mask: Mask) -> tuple[int, int]:
+    """Bounds of `e` where `mask` holds: c >= 0 gives k e - c <= k e <= k e + c for any k > 0."""
+    lo, hi = e.lo, e.hi
+    for c in mask.constraints:
+        for k in {1, *_ratios(c, e)}:
+            lo = max(lo, -((c - e * k).hi // k))
+            hi = min(hi, (e * k + c).hi // k)
+    return lo, hi
+
+
+def _ratios(c: Expr, e: Expr) -> Iterator[int]:
+    """How many times `e` can go into `c`, by the variables of both."""
+    for var in e.vars & c.vars:
+        if (own := abs(e.coeff(var))) and (ratio := abs(c.coeff(var)) // own):
+            yield ratio

@@ -1,0 +1,168 @@
+"""What the policies look at: the outer loops of a kernel, and how loops walk through memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.index import Expr, Var, expr
+from gpu.compiler.ir.kernel_tree import IllegalOpt, values_of
+from gpu.compiler.opt.analysis.dependence import is_independent
+
+
+def outer_nest(body: K.Block) -> list[K.Loop]:
+    """The outermost loops that are directly nested and whose iterations are independent."""
+    nest: list[K.Loop] = []
+    stmts = body.body
+    while len(stmts) == 1 and isinstance(stmts[0], K.Loop) and is_independent(stmts[0]):
+        nest.append(stmts[0])
+        stmts = stmts[0].body.body
+    return nest
+
+
+def nest_down_to(body: K.Block, axis: str, what: str) -> tuple[list[K.Loop], K.Block]:
+    """The independent outer loops down to `axis`, none for an empty one, and what is in them.
+
+    Raises IllegalOpt for another loop, in the name of `what`.
+    """
+    nest = outer_nest(body)
+    names = [loop.var.name for loop in nest]
+    if axis and axis not in names:
+        raise IllegalOpt(f"{what}: {axis} is none of the independent outer loops {names}")
+    around = nest[: names.index(axis) + 1] if axis else []
+    return around, around[-1].body if around else body
+
+
+def perfect_nest(loop: K.Loop) -> list[K.Loop]:
+    """A loop, the loop that is all it holds, and so on."""
+    nest = [loop]
+    while len(nest[-1].body.body) == 1 and isinstance(inner := nest[-1].body.body[0], K.Loop):
+        nest.append(inner)
+    return nest
+
+
+def iteration(axes: Sequence[Var]) -> Expr:
+    """The number of an iteration of nested loops."""
+    number = expr(0)
+    for var in axes:
+        number = number * var.extent + var
+    return number
+
+
+class Leaf(NamedTuple):
+    """An Update and the loops around it, outermost first."""
+
+    update: K.Update
+    loops: tuple[K.Loop, ...]
+
+
+def leaves(stmt: K.Stmt, around: tuple[K.Loop, ...] = ()) -> Iterator[Leaf]:
+    """Every Update inside `stmt`."""
+    if isinstance(stmt, K.Update):
+        yield Leaf(stmt, around)
+    elif isinstance(stmt, K.Block):
+        for child in stmt.body:
+            yield from leaves(child, around)
+    elif isinstance(stmt, K.If):
+        yield from leaves(stmt.body, around)
+    elif isinstance(stmt, K.Loop):
+        yield from leaves(stmt.body, (*around, stmt))
+
+
+class SumOfProducts(NamedTuple):
+    """A kernel whose one reduction adds up products, inside perfectly nested output loops.
+
+    Attributes:
+        independent: variables of the output loops, outermost first.
+        reduction: variables of the loops summed over, outermost first.
+        update: what adds a product to its sum.
+    """
+
+    independent: tuple[Var, ...]
+    reduction: tuple[Var, ...]
+    update: K.Update
+
+
+def sum_of_products(kernel: K.Kernel) -> SumOfProducts | None:
+    """The kernel as a sum of products, or None if it is something else."""
+    nest = outer_nest(kernel.body)
+    sums = [leaf for leaf in leaves(kernel.body) if leaf.update.monoid is not None]
+    if len(sums) != 1 or not nest:
+        return None
+    update, around = sums[0]
+    value, inner = update.value, around[len(nest) :]
+    product = update.monoid == "add" and value.kind == "alu" and value.attr[0] == "mul"
+    if not product or update.lets or update.buf.shape or not inner:
+        return None
+    if around[: len(nest)] != tuple(nest) or any(len(loop.body.body) != 1 for loop in inner):
+        return None
+    independent = tuple(loop.var for loop in nest)
+    return SumOfProducts(independent, tuple(loop.var for loop in inner), update)
+
+
+def memory_accesses(update: K.Update) -> Iterator[tuple[K.Buf, Expr]]:
+    """Accesses of an Update to global and team memory, by their last index.
+
+    Memory of one element without axes has none: it is always at 0.
+    """
+    if update.buf.space != "private":
+        yield update.buf, last_index(update.indices)
+    for value in values_of(update, set()):
+        if value.kind == "load" and value.attr[0].space != "private":
+            buf, indices, _ = value.attr
+            yield buf, last_index(indices)
+
+
+def last_index(indices: Sequence[Expr]) -> Expr:
+    """The index along the axis that lies together in memory; 0 where there are no axes."""
+    return indices[-1] if indices else expr(0)
+
+
+def scattered(update: K.Update, var: Var) -> int:
+    """How many accesses of an Update are not at consecutive or equal places for lanes over `var`.
+
+    Stores count more: they have no gather.
+    """
+    bad = 0
+    for buf, index in memory_accesses(update):
+        rest = index - var * index.coeff(var)
+        if var in rest.vars or index.coeff(var) not in (0, 1):
+            bad += 1 + (buf is update.buf)
+    return bad
+
+
+def transposition(kernel: K.Kernel, side: int) -> tuple[list[K.Loop], K.Loop, K.Loop] | None:
+    """For a kernel that transposes squares of `side` or more:
+
+    other loops, the one it reads along, the one it writes along.
+    """
+    nest, found = outer_nest(kernel.body), list(leaves(kernel.body))
+    if len(found) != 1 or len(nest) < 2 or found[0].loops != tuple(nest):
+        return None
+    update = found[0].update
+    writes = [loop for loop in nest if last_index(update.indices).coeff(loop.var) == 1]
+    if not writes or not _reads_apart(update, writes[0].var) or update.lets:
+        return None
+    reads = [loop for loop in nest if loop is not writes[0] and _reads_along(update, loop.var)]
+    if not reads or min(writes[0].var.extent, reads[0].var.extent) < side:
+        return None
+    if writes[0].var.stop is not None or reads[0].var.stop is not None:
+        return None
+    others = [loop for loop in nest if loop not in (writes[0], reads[0])]
+    return others, reads[0], writes[0]
+
+
+def _reads_apart(update: K.Update, var: Var) -> int:
+    """Reads whose lanes over `var` would lie apart."""
+    return sum(
+        buf is not update.buf and index.coeff(var) not in (0, 1)
+        for buf, index in memory_accesses(update)
+    )
+
+
+def _reads_along(update: K.Update, var: Var) -> bool:
+    """Whether some read walks memory along `var`."""
+    return any(
+        buf is not update.buf and index.coeff(var) == 1 for buf, index in memory_accesses(update)
+    )

@@ -1,0 +1,164 @@
+"""Which loop transformations a kernel gets.
+
+`canonical` puts every kernel into the same shape first: loops are split where an index divides
+them, until nothing divides any more, and merged where two of them walk memory as one. `choose`
+then picks lanes and the loop that spreads over the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.index import split_hint
+from gpu.compiler.ir.kernel_tree import IllegalOpt, expressions, loops, walk
+from gpu.compiler.opt.analysis.dependence import is_independent
+from gpu.compiler.opt.analysis.loop_nest import outer_nest
+from gpu.compiler.opt.opts import Bind, Fuse, Opt, PartialSums, Split, apply
+from gpu.compiler.opt.policy.cpu import column_reduce, dot_products, register_tiling
+from gpu.compiler.opt.policy.cpu.amx import by_thread
+from gpu.compiler.opt.policy.cpu.vectorize import vectorize
+from gpu.compiler.opt.policy.gpu import choose
+from gpu.compiler.opt.policy.gpu.scatter import jammed
+from gpu.compiler.opt.policy.images import pixel_lanes, writes_image
+from gpu.compiler.opt.primitives.loops import fusable
+from gpu.compiler.opt.primitives.partial_sums import long_sums
+from gpu.compiler.target import Target
+from gpu.core.log import get_logger
+
+log = get_logger(__name__)
+
+# Innermost iterations below which waking another worker costs more than it gains.
+PARALLEL_WORK: Final = 1 << 17
+
+
+def schedule(kernel: K.Kernel, target: Target, optimize: bool = True) -> tuple[K.Kernel, list[Opt]]:
+    """The kernel made ready for `target`, and the transformations that did it.
+
+    With `optimize` false only what parallel devices cannot do without is done, and what keeps the
+    rounding of long sums small.
+    """
+    kernel, opts = _made_ready(kernel, target, optimize)
+    while levels := long_sums(kernel.body):
+        chosen = [PartialSums(*level) for level in levels]
+        kernel = apply(kernel, chosen)
+        opts += chosen
+    return kernel, opts
+
+
+def _made_ready(kernel: K.Kernel, target: Target, optimize: bool) -> tuple[K.Kernel, list[Opt]]:
+    if writes_image(kernel):
+        return _by_pixels(kernel, target)
+    kernel, opts = canonical(kernel)
+    if optimize and target.threads:
+        kernel, merged = (kernel, []) if target.native.scalar else jammed(kernel)
+        kernel, chosen = choose.spread(kernel, target)
+        opts += merged + chosen
+        if chosen:
+            return kernel, opts
+    # Nests that follow each other may touch the same memory, and workers do not wait in between.
+    # (The rest that peeling leaves behind an only nest touches memory of its own.)
+    one_nest = len(kernel.body.body) == 1
+    if optimize:
+        chosen = list(_lanes(kernel, target))
+        kernel = apply(kernel, chosen)
+        opts += chosen
+    if one_nest:
+        chosen = list(_spread(kernel, target))
+        kernel = apply(kernel, chosen)
+        opts += chosen
+    return kernel, opts
+
+
+def _by_pixels(kernel: K.Kernel, target: Target) -> tuple[K.Kernel, list[Opt]]:
+    opts = list(pixel_lanes(kernel))
+    kernel = apply(kernel, opts)
+    chosen = list(_spread(kernel, target))
+    return apply(kernel, chosen), opts + chosen
+
+
+def canonical(kernel: K.Kernel) -> tuple[K.Kernel, list[Opt]]:
+    """Splits loops where indices divide them, then merges what is one walk through memory."""
+    opts: list[Opt] = []
+    while (opt := _next_split(kernel) or _next_fuse(kernel)) is not None:
+        kernel = apply(kernel, [opt])
+        opts.append(opt)
+    return kernel, opts
+
+
+def _next_split(kernel: K.Kernel) -> Opt | None:
+    counted = loops(kernel.body)
+    for e in expressions(kernel.body):
+        hint = None if e.is_affine else split_hint(e)
+        if hint is not None and hint[0].name in counted:
+            var, factor = hint
+            return Split(var.name, factor)
+    return None
+
+
+def _next_fuse(kernel: K.Kernel) -> Opt | None:
+    for stmt in walk(kernel.body):
+        if isinstance(stmt, K.Loop) and (inner := fusable(stmt)) is not None:
+            return Fuse(stmt.var.name, inner.var.name)
+    return None
+
+
+def _lanes(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
+    if not target.vector_bytes:
+        return
+    if target.matrices and (chosen := _whole_tiles(kernel, target)):
+        yield from chosen
+        return
+    reduced = column_reduce.match(kernel, target)
+    if reduced is not None:
+        yield from column_reduce.tile(reduced)
+        return
+    yield from _tiles(kernel, target) or vectorize(kernel, target)
+
+
+def _tiles(kernel: K.Kernel, target: Target) -> list[Opt]:
+    """Tiles of a sum of products: lanes along the output, unless there are more along the sum."""
+    product, sums = register_tiling.match(kernel, symbolic=True), dot_products.match(kernel, target)
+    tiles: list[Opt] = []
+    if product and (sums is None or sums.lanes <= register_tiling.lanes_along(product, target)):
+        tiles = list(register_tiling.tile(product, target))
+    return tiles or (list(dot_products.tile(sums)) if sums else [])
+
+
+def _whole_tiles(kernel: K.Kernel, target: Target) -> list[Opt]:
+    """What makes a product of matrices of a kernel that is one; else the log says why not."""
+    parallel = target.workers > 1 and _work(kernel.body) >= PARALLEL_WORK
+    try:
+        opts = list(by_thread(kernel, target, parallel))
+        apply(kernel, opts)
+    except IllegalOpt as error:
+        log.debug("%s: no matrix instructions: %s", kernel.name, error.message)
+        return []
+    return opts
+
+
+def _spread(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
+    """The outermost independent loops, so that every worker, or every block, has some."""
+    if target.parallel == "grid":
+        for loop in outer_nest(kernel.body):
+            if loop.kind == "serial":  # not what a tile is made of
+                yield Bind(loop.var.name, "grid")
+        return
+    if target.workers == 1 or _work(kernel.body) < PARALLEL_WORK:
+        return
+    tops = kernel.body.body
+    if all(isinstance(s, K.Loop) and s.kind == "serial" and is_independent(s) for s in tops):
+        for top in tops:
+            assert isinstance(top, K.Loop)
+            yield Bind(top.var.name, "worker")
+
+
+def _work(stmt: K.Stmt) -> int:
+    """Innermost iterations."""
+    if isinstance(stmt, K.Loop):
+        return (stmt.var.hi + 1) * _work(stmt.body)
+    if isinstance(stmt, (K.Block, K.If)):
+        body = stmt.body if isinstance(stmt, K.Block) else stmt.body.body
+        return sum(_work(s) for s in body)
+    return 1

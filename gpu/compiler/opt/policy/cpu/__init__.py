@@ -1,0 +1,1 @@
+"""Choices for CPUs: lanes, tiles in registers, dot products, columns, transpositions, AMX."""

@@ -1,0 +1,156 @@
+"""Lanes for kernels that are not contractions: elementwise, row and column reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.index import divides
+from gpu.compiler.opt.analysis.dependence import is_independent
+from gpu.compiler.opt.analysis.lanes import fitting, lanes_of, widest
+from gpu.compiler.opt.analysis.loop_nest import (
+    Leaf,
+    leaves,
+    outer_nest,
+    scattered,
+)
+from gpu.compiler.opt.opts import Bind, Opt, Rfactor, Split
+from gpu.compiler.opt.policy.cpu import transpose
+from gpu.compiler.target import Target
+
+# Independent vectors a reduction keeps, to cover the latency of its operation.
+PARTIALS: Final = 8
+# Vectors an elementwise loop writes per round.
+ROUND: Final = 2
+# Vectors of a loop from which what is left over matters little, whatever it costs.
+MOST_ROUNDS: Final = 8
+
+
+def vectorize(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
+    """Lanes over an outer loop where that walks memory well, else over each innermost loop."""
+    found = [leaf for leaf in leaves(kernel.body) if leaf.loops]
+    if not found:
+        return
+    lanes = lanes_of(target, widest(leaf.update for leaf in found))
+    if lanes == 1:
+        return
+    square = transpose.match(kernel, lanes)
+    if square is not None:
+        yield from transpose.turn(kernel, square, target)
+        return
+    outer = _best_outer(kernel, found, lanes)
+    inner = list(_innermost(found))
+    inner_cost = sum(scattered(leaf.update, loop.var) for loop, leaf in inner)
+    if outer is not None and (not inner or outer[1] <= inner_cost):
+        fit = fitting(lanes, outer[0].var.extent)
+        yield from _split_lanes(outer[0], fit, outer[2], _tail(target))
+        return
+    for loop, leaf in inner:
+        fit = fitting(lanes, loop.var.extent)
+        if loop.var.extent < fit or scattered(leaf.update, loop.var) > 1:
+            continue
+        if is_independent(loop):
+            yield from _split_lanes(loop, fit, True, _tail(target))
+        elif _is_reduction(loop, leaf):
+            yield from _reduce_in_lanes(loop, fit)
+
+
+def _best_outer(kernel: K.Kernel, found: list[Leaf], lanes: int) -> tuple[K.Loop, int, bool] | None:
+    """The independent outer loop that suits lanes best, its cost, and whether it is innermost."""
+    nest = outer_nest(kernel.body)
+    best: tuple[K.Loop, int, bool] | None = None
+    for loop in reversed(nest):
+        if loop.var.extent < fitting(lanes, loop.var.extent) or _holds_memory(loop):
+            continue
+        cost = sum(scattered(leaf.update, loop.var) for leaf in found)
+        innermost = all(leaf.loops[-1].var is loop.var for leaf in found)
+        if best is None or cost < best[1]:
+            best = (loop, cost, innermost)
+    return best
+
+
+def _holds_memory(loop: K.Loop) -> bool:
+    """Whether the body declares memory, of which lanes would need one each."""
+    return any(
+        isinstance(s, K.Alloc) and (s.buf.space != "private" or s.buf.shape)
+        for s in _statements(loop.body)
+    )
+
+
+def _statements(block: K.Block) -> Iterator[K.Stmt]:
+    for s in block.body:
+        yield s
+        if isinstance(s, K.Block):
+            yield from _statements(s)
+        elif isinstance(s, (K.Loop, K.If)):
+            yield from _statements(s.body)
+
+
+def _innermost(found: list[Leaf]) -> Iterator[tuple[K.Loop, Leaf]]:
+    """Innermost loops that hold a single Update, with it."""
+    for leaf in found:
+        loop = leaf.loops[-1]
+        if loop.body.body == (leaf.update,):
+            yield loop, leaf
+
+
+def _is_reduction(loop: K.Loop, leaf: Leaf) -> bool:
+    update = leaf.update
+    private = update.buf.space == "private" and update.buf not in update.value.bufs
+    return private and update.monoid is not None and loop.kind == "serial"
+
+
+def _tail(target: Target) -> str:
+    """What becomes of iterations that fill no vector.
+
+    A grid is of one nest, which peeling would make two: all would be done by one invocation.
+    """
+    return "mask" if target.parallel == "grid" else "peel"
+
+
+def _split_lanes(loop: K.Loop, lanes: int, innermost: bool, tail: str) -> Iterator[Opt]:
+    """Vectors along an independent loop; a tight one writes several per round."""
+    name, extent = loop.var.name, loop.var.extent
+    if innermost and extent >= lanes * ROUND and divides(lanes, loop.var):
+        rounds = ROUND if divides(lanes * ROUND, loop.var) else 1
+        yield Split(name, lanes * rounds)
+        yield from _vectors(f"{name}i", lanes, rounds)
+        return
+    yield Split(name, lanes, tail)
+    yield Bind(f"{name}i", "vector")
+    if tail == "peel" and loop.var.stop is None and extent < lanes * MOST_ROUNDS:
+        yield from _rest(f"{name}t", extent % lanes, lanes)
+
+
+def _rest(name: str, extent: int, lanes: int) -> Iterator[Opt]:
+    """What is left of a short loop, in a vector of half as many lanes, then of half of those."""
+    fit = fitting(lanes, extent)
+    if extent == fit:
+        yield Bind(name, "vector")
+    elif extent > fit:
+        yield Split(name, fit, "peel")
+        yield Bind(f"{name}i", "vector")
+        yield from _rest(f"{name}t", extent - fit, fit)
+
+
+def _reduce_in_lanes(loop: K.Loop, lanes: int) -> Iterator[Opt]:
+    """Partial results in several vectors, combined at the end."""
+    name, extent = loop.var.name, loop.var.extent
+    # Where the rest is not known, as many single steps may be left over as there are partials.
+    rounds = PARTIALS if loop.var.stop is None else ROUND
+    while rounds > 1 and extent < lanes * rounds * 2:
+        rounds //= 2
+    yield Rfactor(name, lanes * rounds)
+    for part in "zif":
+        yield from _vectors(f"{name}{part}", lanes, rounds)
+
+
+def _vectors(name: str, lanes: int, rounds: int) -> Iterator[Opt]:
+    """Loop `name` of `lanes * rounds` iterations as `rounds` vectors."""
+    if rounds > 1:
+        yield Split(name, lanes)
+        yield Bind(f"{name}o", "unroll")
+        yield Bind(f"{name}i", "vector")
+    else:
+        yield Bind(name, "vector")

@@ -1,0 +1,1 @@
+"""Choices for GPUs: blocks and threads, shared memory, matrix instructions, scans."""

@@ -1,0 +1,1 @@
+"""The transformations of loops, each with its test of what is legal."""

@@ -1,0 +1,139 @@
+"""The transformations of single loops and nests: split, fused, reordered, bound to a kind."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Final
+
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.index import Expr, Var, expr, iterations, loop_var
+from gpu.compiler.ir.kernel_tree import (
+    IllegalOpt,
+    Substitution,
+    as_block,
+    expressions,
+    find_loop,
+    fresh_copy,
+    replace_loop,
+    walk,
+)
+from gpu.compiler.opt.analysis.dependence import is_independent
+from gpu.compiler.opt.primitives.predication import ROUNDED
+
+PARALLEL: Final = ("grid", "worker", "thread")
+
+
+def split(body: K.Block, axis: str, factor: int, tail: str) -> K.Stmt:
+    """See `gpu.compiler.opt.opts.Split`. Raises IllegalOpt."""
+    what = f"Split({axis!r}, {factor}, {tail!r})"
+    loop = find_loop(body, axis, what)
+    extent = iterations(loop.var)
+    whole, rest = extent // factor, extent % factor
+    if loop.var.lo != 0 or not 1 <= factor <= extent.hi:
+        raise IllegalOpt(f"{what}: the factor must be between 1 and the extent {extent}")
+    has_rest = rest is not expr(0)
+    masked = has_rest and tail == "mask"
+    if has_rest and tail == "exact":
+        raise IllegalOpt(f"{what}: {extent} is not a multiple of {factor}")
+    if masked and loop.kind not in PARALLEL and not is_independent(loop):
+        raise IllegalOpt(f"{what}: only independent iterations can be masked")
+    rounded_up = has_rest and tail in ROUNDED
+    outer = loop_var(f"{axis}o", (extent + factor - 1) // factor if rounded_up else whole)
+    inner = Var(f"{axis}i", 0, factor - 1)
+    body_of_loop = ROUNDED[tail](loop, factor * outer.extent) if rounded_up else loop
+    main = Substitution({body_of_loop.var: outer * factor + inner}).block(body_of_loop.body)
+    nest = K.Loop(outer, loop.kind, K.Block((K.Loop(inner, loop.kind, main),)))
+    if not has_rest or rounded_up:
+        return replace_loop(body, loop, nest)
+    tail_var = loop_var(f"{axis}t", rest)
+    tail_body = as_block(fresh_copy(loop.body, "t"))
+    last = Substitution({loop.var: tail_var + whole * factor}).block(tail_body)
+    return replace_loop(body, loop, K.Block((nest, K.Loop(tail_var, loop.kind, last))))
+
+
+def fusable(outer: K.Loop) -> K.Loop | None:
+    """The loop directly inside `outer` with which it can become one, or None.
+
+    They can where every index uses the two only as `outer * extent + inner`, and the extent of the
+    inner one is the same in all launches.
+    """
+    if len(outer.body.body) != 1 or not isinstance(outer.body.body[0], K.Loop):
+        return None
+    inner = outer.body.body[0]
+    extent = inner.var.hi + 1
+    if outer.kind != inner.kind or inner.var.lo or outer.var.lo or inner.var.stop is not None:
+        return None
+    both = {outer.var, inner.var}
+    for e in expressions(inner.body):
+        if not e.vars & both:
+            continue
+        rest = e - expr(outer.var) * e.coeff(outer.var) - expr(inner.var) * e.coeff(inner.var)
+        if rest.vars & both or e.coeff(outer.var) != extent * e.coeff(inner.var):
+            return None
+    return inner
+
+
+def fuse(body: K.Block, outer: str, inner: str) -> K.Stmt:
+    """See `gpu.compiler.opt.opts.Fuse`. Raises IllegalOpt."""
+    what = f"Fuse({outer!r}, {inner!r})"
+    around = find_loop(body, outer, what)
+    within = fusable(around)
+    if within is None or within.var.name != inner:
+        raise IllegalOpt(f"{what}: the loops are not directly nested, or indexed separately")
+    fused = loop_var(outer, iterations(around.var) * within.var.extent)
+    env: dict[Var, Expr | int] = {around.var: 0, within.var: expr(fused)}
+    new_body = Substitution(env).block(within.body)
+    return replace_loop(body, around, K.Loop(fused, around.kind, new_body))
+
+
+def reorder(body: K.Block, axes: Sequence[str]) -> K.Stmt:
+    """See `gpu.compiler.opt.opts.Reorder`. Raises IllegalOpt."""
+    what = f"Reorder({tuple(axes)})"
+    nest = [find_loop(body, name, what) for name in axes]
+    by_depth = sorted(nest, key=lambda loop: -sum(1 for _ in walk(loop)))
+    for outer, inner in itertools.pairwise(by_depth):
+        if outer.body.body != (inner,):
+            raise IllegalOpt(f"{what}: {inner.var.name} is not directly inside {outer.var.name}")
+    for loop in by_depth:
+        if loop.kind == "serial" and not is_independent(loop) and not _one_reduction(by_depth[-1]):
+            raise IllegalOpt(f"{what}: iterations of {loop.var.name} depend on each other")
+    inner_body = by_depth[-1].body
+    for loop in reversed(nest):
+        inner_body = K.Block((K.Loop(loop.var, loop.kind, inner_body),))
+    return replace_loop(body, by_depth[0], inner_body.body[0])
+
+
+def _one_reduction(innermost: K.Loop) -> bool:
+    """Whether all the loops do is combine into one buffer: a monoid takes any order."""
+    body = innermost.body.body
+    return len(body) == 1 and isinstance(body[0], K.Update) and body[0].monoid is not None
+
+
+def bind(body: K.Block, axis: str, kind: str) -> K.Stmt:
+    """See `gpu.compiler.opt.opts.Bind`. Raises IllegalOpt."""
+    what = f"Bind({axis!r}, {kind!r})"
+    loop = find_loop(body, axis, what)
+    if kind not in K.LOOP_KINDS:
+        raise IllegalOpt(f"{what}: loop kinds are {K.LOOP_KINDS}")
+    if kind in ("vector", "unroll") and loop.var.stop is not None:
+        raise IllegalOpt(f"{what}: how often it runs, {loop.var.stop}, is known at launch only")
+    parallel = kind in PARALLEL
+    lanes = kind in ("vector", "unroll") and not _folds(loop)
+    # What Split and Reorder make of an independent loop stays independent.
+    if (parallel or lanes) and loop.kind not in PARALLEL and not is_independent(loop):
+        raise IllegalOpt(f"{what}: iterations of {axis} write the same elements")
+    return replace_loop(body, loop, K.Loop(loop.var, kind, loop.body))
+
+
+def _folds(loop: K.Loop) -> bool:
+    """Whether what the iterations share is only combined by a monoid, so that lanes can fold."""
+    own = {s.buf for s in walk(loop.body) if isinstance(s, K.Alloc)}
+    shared = [s for s in walk(loop.body) if isinstance(s, K.Update) and s.buf not in own]
+    reads = {b for s in shared for b in s.value.bufs}
+    return all(s.monoid is not None and s.buf not in reads and not _picks(s) for s in shared)
+
+
+def _picks(update: K.Update) -> bool:
+    """Whether data says which element is updated, so that lanes may meet in one."""
+    return any(let.var in index.vars for let in update.lets for index in update.indices)

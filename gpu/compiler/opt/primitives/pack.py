@@ -1,0 +1,77 @@
+"""The transformation `Pack`: operands of matrix instructions as one thread loads whole tiles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import reduce
+
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.index import Expr, Var, expr
+from gpu.compiler.ir.kernel_tree import (
+    IllegalOpt,
+    Substitution,
+    find_loop,
+    loops,
+    replace_loop,
+    writes,
+)
+from gpu.compiler.opt.primitives.async_fetch import narrow
+from gpu.compiler.opt.primitives.buffers import around_vars, operand_of
+from gpu.core.dtype import DType, dtypes
+
+_BITS = {8: dtypes.uint8, 16: dtypes.uint16}
+
+
+def pack(body: K.Block, axis: str, buf: str, order: Sequence[str], words: str) -> K.Stmt:
+    """See `gpu.compiler.opt.opts.Pack`. Raises IllegalOpt."""
+    what = f"Pack({axis!r}, {buf!r}, {tuple(order)}, {words!r})"
+    loop = find_loop(body, axis, what)
+    inside = loops(loop.body)
+    names = (*order, words) if words else tuple(order)
+    if missing := sorted(set(names) - inside.keys()):
+        raise IllegalOpt(f"{what}: there are no loops {missing} inside {axis}")
+    depends = frozenset(name for name in names if inside[name].var.extent > 1)
+    operand = operand_of(loop.body, buf, depends, inside.keys(), what)
+    written = {b for b, _, _ in writes(body)}
+    if operand.bufs & written:
+        raise IllegalOpt(f"{what}: {buf} is written in the kernel")
+    value = narrow(operand)
+    axes = [inside[name].var for name in order]
+    copies = [Var(f"{var.name}{'w' if words else 's'}", var.lo, var.hi, var.stop) for var in axes]
+    taken = {b.name for b in written}
+    name = next(n for n in (f"{buf}{'s' * times}" for times in range(1, 9)) if n not in taken)
+    held = dtypes.uint32 if words else value.dtype
+    tile = K.Buf(name, held, (math.prod(var.extent for var in axes),), "team")
+    env: dict[Var, Expr | int] = {a: expr(c) for a, c in zip(axes, copies, strict=True)}
+    filled, read = Substitution(env).value(value), K.load(tile, (_flat(axes),))
+    if words:
+        one = inside[words].var
+        read = element_of(read, one, value.dtype)
+        filled = _word_of(filled, one)
+    fill = K.Update(tile, (_flat(copies),), None, filled)
+    staged = Substitution({}, values={operand: K.cast(read, operand.dtype)}).block(loop.body)
+    new = K.Block((K.Alloc(tile), around_vars(copies, fill), *staged.body))
+    return replace_loop(body, loop, K.Loop(loop.var, loop.kind, new))
+
+
+def _flat(axes: Sequence[Var]) -> Expr:
+    """The number of an iteration of nested loops."""
+    return reduce(lambda number, var: number * var.extent + var, axes, expr(0))
+
+
+def _word_of(value: K.Value, one: Var) -> K.Value:
+    """The bits of `value` at each iteration of `one`, the first ones lowest."""
+    bits, word = value.dtype.bits, K.const(dtypes.uint32, 0)
+    for number in range(one.extent):
+        part = K.bitcast(Substitution({one: number}).value(value), _BITS[bits])
+        wide = K.cast(part, dtypes.uint32)
+        place = K.const(dtypes.uint32, bits * number)
+        word = K.alu("or", word, K.alu("shl", wide, place)) if number else wide
+    return word
+
+
+def element_of(word: K.Value, one: Var, dtype: DType) -> K.Value:
+    """The element of iteration `one` in a word of them."""
+    place = K.cast(K.index(expr(one) * dtype.bits), dtypes.uint32)
+    return K.bitcast(K.cast(K.alu("shr", word, place), _BITS[dtype.bits]), dtype)

@@ -1,0 +1,122 @@
+"""The last round of a loop that is split by a number that does not divide its iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.index import Mask, Var, at_most, expr, iterations
+from gpu.compiler.ir.kernel_tree import (
+    IllegalOpt,
+    Substitution,
+    as_block,
+    rewrite,
+    values,
+    values_of,
+    walk,
+)
+from gpu.compiler.ir.optable import scalar, to_python
+from gpu.core.dtype import dtypes
+
+
+def holds(mask: Mask) -> K.Value:
+    """A mask as a value."""
+    limit = K.const(dtypes.int64, -1)
+    result = K.const(dtypes.bool, True)
+    for number, constraint in enumerate(mask.constraints):
+        part = K.alu("lt", limit, K.index(constraint))
+        result = K.alu("and", result, part) if number else part
+    return result
+
+
+def masked_loads(value: K.Value, mask: Mask) -> K.Value:
+    """`value` with the loads that depend on the variables of `mask` done only where it holds."""
+    loads: dict[K.Value, K.Value] = {}
+    for part in values(value, set()):
+        if part.kind == "load" and part.vars & mask.vars:
+            buf, indices, old = part.attr
+            loads[part] = K.load(buf, indices, old & mask)
+    return Substitution({}, values=loads).value(value) if loads else value
+
+
+def zero_outside(value: K.Value, mask: Mask) -> K.Value:
+    """`value` where `mask` holds, else zero; nothing is read there."""
+    masked = masked_loads(value, mask)
+    inner = masked.args[0] if masked.kind == "cast" else masked
+    if inner.kind == "load" and mask.vars <= inner.attr[2].vars:
+        return masked  # a load gives zero by itself
+    zero = K.const(value.dtype, to_python(scalar(value.dtype)(0), value.dtype))
+    return K.alu("where", holds(mask), masked, zero)
+
+
+def guarded(loop: K.Loop, extent: int) -> K.Loop:
+    """The loop run up to `extent`, nothing outside of it touched in the iterations that adds."""
+    wide = Var(f"{loop.var.name}w", 0, extent - 1)
+    mask = at_most(expr(wide), iterations(loop.var) - 1)
+    own = {s.buf for s in walk(loop.body) if isinstance(s, K.Alloc)}
+    body = Substitution({loop.var: expr(wide)}).block(loop.body)
+    loads: dict[K.Value, K.Value] = {}
+    seen: set[K.Value] = set()
+    for stmt in walk(body):
+        for value in values_of(stmt, seen) if isinstance(stmt, K.Update) else ():
+            if value.kind == "load" and value.attr[0] not in own and wide in value.vars:
+                buf, indices, old = value.attr
+                loads[value] = K.load(buf, indices, old & mask)
+
+    def guard(stmt: K.Stmt) -> K.Stmt | None:
+        if isinstance(stmt, K.Update) and stmt.buf not in own:
+            return stmt._replace(mask=stmt.mask & mask)
+        return None
+
+    masked = Substitution({}, values=loads).block(body) if loads else body
+    return K.Loop(wide, loop.kind, as_block(rewrite(masked, guard)))
+
+
+def skipped(loop: K.Loop, extent: int) -> K.Loop:
+    """The loop run up to `extent`, doing nothing in the iterations that adds."""
+    wide = Var(f"{loop.var.name}w", 0, extent - 1)
+    mask = at_most(expr(wide), iterations(loop.var) - 1)
+
+    def under(block: K.Block) -> K.Block:
+        inner = block.body[0]
+        if len(block.body) == 1 and isinstance(inner, K.Loop) and inner.kind != "serial":
+            return K.Block((K.Loop(inner.var, inner.kind, under(inner.body)),))
+        return K.Block((K.If(mask, block),))
+
+    body = Substitution({loop.var: expr(wide)}).block(loop.body)
+    return K.Loop(wide, loop.kind, under(body))
+
+
+def zeroed(loop: K.Loop, extent: int) -> K.Loop:
+    """A sum of products run up to `extent`, both factors zero in the iterations that adds."""
+    update = _sum_of_products(loop)
+    wide = Var(f"{loop.var.name}w", 0, extent - 1)
+    mask = at_most(expr(wide), iterations(loop.var) - 1)
+    moved = Substitution({loop.var: expr(wide)})
+    factors = [zero_outside(moved.value(factor), mask) for factor in update.value.args]
+    product = K.alu("mul", *factors)
+
+    def change(stmt: K.Stmt) -> K.Stmt | None:
+        return stmt._replace(value=product) if isinstance(stmt, K.Update) else None
+
+    return K.Loop(wide, loop.kind, as_block(rewrite(moved.block(loop.body), change)))
+
+
+def _sum_of_products(loop: K.Loop) -> K.Update:
+    """The Update that is all a loop holds, if it adds products to what it does not read."""
+    found = [s for s in walk(loop.body) if not isinstance(s, K.Block | K.Loop)]
+    update = found[0]
+    if len(found) == 1 and isinstance(update, K.Update) and not update.lets:
+        value = update.value
+        product = value.kind == "alu" and value.attr == ("mul",)
+        if product and update.monoid == "add" and update.buf not in value.bufs:
+            return update
+    raise IllegalOpt(f"only sums of products can add zeros; {loop.var.name} holds something else")
+
+
+ROUNDED: Final[dict[str, Callable[[K.Loop, int], K.Loop]]] = {
+    "mask": guarded,
+    "skip": skipped,
+    "zero": zeroed,
+}

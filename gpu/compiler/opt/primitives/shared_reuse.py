@@ -1,0 +1,68 @@
+"""Team memory used again: the transformation `Reuse`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.kernel_tree import IllegalOpt, Substitution, allocated, as_block, rewrite, walk
+from gpu.compiler.opt.primitives.barriers import synchronize, thread_loops
+
+
+class _Life(NamedTuple):
+    """The first and the last statement of a block that touch a buffer."""
+
+    first: int
+    last: int
+
+
+def reuse(body: K.Block) -> K.Stmt:
+    """See `gpu.compiler.opt.opts.Reuse`. Raises IllegalOpt."""
+    threads = thread_loops(body)
+    if not threads:
+        raise IllegalOpt("Reuse(): there are no threads that share memory")
+    lives = _lives(threads[-1].body)
+    homes: dict[K.Buf, K.Buf] = {}
+    until: dict[K.Buf, int] = {}
+    for buf in sorted((b for b in allocated(body) if b in lives), key=lambda b: lives[b].first):
+        free = (b for b, last in until.items() if _alike(b, buf) and last < lives[buf].first)
+        home = next(free, buf)
+        homes[buf] = home
+        until[home] = lives[buf].last
+    gone = {buf for buf, home in homes.items() if home is not buf}
+
+    def drop(s: K.Stmt) -> K.Stmt | None:
+        return K.Block(()) if isinstance(s, K.Alloc) and s.buf in gone else None
+
+    fewer = Substitution({}, homes).block(as_block(rewrite(body, drop)))
+    return synchronize(fewer, "Reuse()")
+
+
+def _alike(a: K.Buf, b: K.Buf) -> bool:
+    return (a.dtype, a.shape) == (b.dtype, b.shape)
+
+
+def _lives(block: K.Block) -> dict[K.Buf, _Life]:
+    """When team buffers are needed, in statements that no loop of the block is around."""
+    lives: dict[K.Buf, _Life] = {}
+    for number, stmt in enumerate(_in_order(block)):
+        for buf in {buf for s in walk(stmt) for buf in _bufs(s) if buf.space == "team"}:
+            lives[buf] = _Life(lives[buf].first if buf in lives else number, number)
+    return lives
+
+
+def _bufs(stmt: K.Stmt) -> Iterator[K.Buf]:
+    if isinstance(stmt, K.Update):
+        yield stmt.buf
+        yield from stmt.value.bufs
+        for let in stmt.lets:
+            yield from let.value.bufs
+
+
+def _in_order(block: K.Block) -> Iterator[K.Stmt]:
+    for stmt in block.body:
+        if isinstance(stmt, K.Block):
+            yield from _in_order(stmt)
+        else:
+            yield stmt

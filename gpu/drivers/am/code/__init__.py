@@ -1,0 +1,1 @@
+"""Code objects: kernels, their descriptors and metadata."""

@@ -1,0 +1,1 @@
+"""Packets and descriptors as text."""

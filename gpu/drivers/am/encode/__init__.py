@@ -1,0 +1,1 @@
+"""Commands as PM4, SDMA and AQL packets, and what a dispatch needs."""

@@ -1,0 +1,1 @@
+"""Faults: dispatches under way, the report."""

@@ -1,0 +1,296 @@
+"""A GPU under its command queues, through KFD: queues, memory, clock, faults, sleeping.
+
+Opening, in order: the process's session and its link to the GPU, an event to wake the host, memory,
+queues. `KfdPort.close` undoes all but session and link, which belong to the process.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from gpu.core.errors import DeviceError, DeviceLost, GpuFault, HwTimeout, InvalidValue, Unsupported
+from gpu.core.log import get_logger
+from gpu.core.wait import Waiter
+from gpu.drivers.am.encode.aql_encoder import AqlEncoder
+from gpu.drivers.am.encode.pm4 import packets_of
+from gpu.drivers.am.encode.pm4_encoder import Pm4Encoder
+from gpu.drivers.am.encode.sdma import SdmaEncoder
+from gpu.drivers.am.kfd.drm import clock_hz
+from gpu.drivers.am.kfd.events import MemoryFault
+from gpu.drivers.am.kfd.hdp import HdpPage
+from gpu.drivers.am.kfd.ioctls import HAS_CONTEXTS, Event
+from gpu.drivers.am.kfd.memory import KfdMemory
+from gpu.drivers.am.kfd.process import GpuLink, KfdSession, session_of
+from gpu.drivers.am.kfd.queues import Doorbells, KfdQueue, QueueKind, QueueMaker
+from gpu.drivers.am.kfd.topology import target_of
+from gpu.drivers.am.target import Target, Wake
+from gpu.drivers.cleanup import Undo
+from gpu.hcq.encoder import Encoder
+from gpu.hcq.symbol import GpuVA
+from gpu.transport.world import World
+
+ComputeKind = Literal["pm4", "aql"]
+_log = get_logger(__name__)
+_MILLISECOND: Final = 1_000_000
+_RUN_OUT_SLEEPS: Final = 3  # of some milliseconds: what waited only has little to do
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOptions:
+    """Which queues a device gets; sizes of rings are bytes, powers of two from 4096 up.
+
+    Attributes:
+        compute: what its compute queues read; by default PM4, and AQL where a GPU has several dies.
+        compute_queues: how many; copy queues likewise, and fewer where the hardware has fewer.
+    """
+
+    compute: ComputeKind | None = None
+    compute_queues: int = 2
+    copy_queues: int = 2
+    compute_ring: int = 1 << 20
+    copy_ring: int = 1 << 18
+
+    def __post_init__(self) -> None:
+        if self.compute not in (None, "pm4", "aql"):
+            raise InvalidValue(f"compute queues of {self.compute!r}: give 'pm4' or 'aql'")
+        if min(self.compute_queues, self.copy_queues) < 1:
+            raise InvalidValue(
+                f"{self.compute_queues} compute queues and {self.copy_queues} copy queues: at least"
+                " one of each is needed"
+            )
+
+
+class Rung(enum.Enum):
+    """What is made anew to go on; the value is what messages call it."""
+
+    QUEUES = "queues"
+    CONTEXT = "queues and page tables"
+
+
+class KfdWaiter:
+    """Sleeps in the kernel until a queue of the device is done, or faults.
+
+    On a model the sleep lets engines work; one that has nothing to do says so at once.
+    """
+
+    def __init__(self, session: KfdSession, event: Event, inner: Waiter):
+        """``event`` is what the device's queues set; ``inner`` is the world's waiter."""
+        self.spin_ns: int = inner.spin_ns
+        self._session = session
+        self.event = event
+        self._inner = inner
+        self._seen = _Seen()
+
+    def use(self, session: KfdSession, event: Event) -> None:
+        """Sleep in another context from now on."""
+        self._session, self.event = session, event
+
+    def now_ns(self) -> int:
+        """The world's clock."""
+        return self._inner.now_ns()
+
+    def begin(self) -> None:
+        """A wait of this thread begins: what the last one saw does not count any more."""
+        self._seen.stuck = False
+
+    def idle(self, timeout_ns: int) -> None:
+        """Sleep until something ends, at most ``timeout_ns`` in whole milliseconds.
+
+        Raises HwTimeout where a model is stuck and was when this wait idled before: what it ran
+        meanwhile, for this thread or another, has then been looked at.
+        """
+        seen = self._seen
+        undisturbed = seen.stuck and self._inner.now_ns() == seen.at_ns
+        seen.stuck = False
+        if self._session.sleep(self.event, max(1, -(-timeout_ns // _MILLISECOND))):
+            return
+        try:
+            self._inner.idle(1)
+        except HwTimeout:
+            if undisturbed:
+                raise
+            seen.stuck, seen.at_ns = True, self._inner.now_ns()
+
+
+class _Seen(threading.local):
+    """Whether a model was stuck when this thread idled last, and when that was."""
+
+    stuck = False
+    at_ns = 0
+
+
+class KfdPort:
+    """The `gpu.hcq.ports.DevicePort` of GPUs behind KFD. Made by `open_port`.
+
+    Attributes:
+        link: the GPU in the context that the device is in.
+        queues: replaced by `renew`.
+        explain: says what more is known of a fault at an address, for its message.
+    """
+
+    signal_bits: int = 32
+
+    def __init__(
+        self, world: World, link: GpuLink, target: Target, options: QueueOptions, ticks: float
+    ):
+        """Opens nothing yet."""
+        self.name = str(link.node)
+        self.world = world
+        self.link = link
+        self.target = target
+        self.clock_hz = ticks
+        self.memory = KfdMemory(link.session.kfd, link.node, link.render_fd, link.apertures.memory)
+        self.hdp = HdpPage(self.memory)
+        self.queues: Mapping[str, Sequence[KfdQueue]] = {}
+        self.explain: Callable[[int], str] = lambda address: self.advice
+        self._options = options
+        default = "aql" if target.xccs > 1 else "pm4"
+        self._is_aql = (options.compute or default) == "aql"
+        self._opened = Undo()  # all but queues, which end before
+        self._queues = Undo()
+
+    def open(self) -> None:
+        """Opens all there is. What was opened when it fails `close` gives back."""
+        session = self.link.session
+        session.enter(self.link)
+        self._opened.add(self._leave)
+        event, slot = session.wake_event()
+        self.waiter = KfdWaiter(session, event, self.world.waiter)
+        self._opened.add(self._end_event)
+        self._opened.add(self.memory.close)
+        self._opened.add(self.hdp.close)
+        wake = Wake(GpuVA(slot), event.number)
+        self._encoder: Encoder = (AqlEncoder if self._is_aql else Pm4Encoder)(self.target, wake)
+        self._copier = SdmaEncoder(self.target, wake)
+        self.open_queues()
+
+    def open_queues(self) -> None:
+        """Opens the queues by kind, a copy queue for each direction where there are as many."""
+        gpu, options = self.link.node, self._options
+        if not gpu.num_sdma_engines:
+            raise Unsupported(f"{gpu} has no copy engine (num_sdma_engines is 0)")
+        kfd, doorbells = self.link.session.kfd, Doorbells(self.link.session.kfd)
+        self._queues.add(doorbells.close)
+        maker = QueueMaker(kfd, self.memory, self.link.apertures, doorbells, self.hdp)
+
+        def make(kind: QueueKind, encoder: Encoder, size: int) -> KfdQueue:
+            queue = maker.make(kind, encoder, size)
+            self._queues.add(queue.close)
+            return queue
+
+        kind = QueueKind.AQL if self._is_aql else QueueKind.PM4
+        most = gpu.num_sdma_engines * gpu.num_sdma_queues_per_engine
+        self.queues = {
+            "compute": [
+                make(kind, self._encoder, options.compute_ring)
+                for _ in range(options.compute_queues)
+            ],
+            "copy": [
+                make(QueueKind.SDMA, self._copier, options.copy_ring)
+                for _ in range(min(options.copy_queues, most))
+            ],
+        }
+
+    def clock(self) -> int:
+        """The GPU's clock in ticks of `clock_hz`."""
+        return self.link.session.kfd.counters(self.link.node.gpu_id).gpu
+
+    def check(self) -> None:
+        """Raise GpuFault for a memory violation, DeviceLost for a reset."""
+        lost = self.link.lost
+        if isinstance(lost, MemoryFault):
+            near = self.memory.describe(lost.address)
+            told = f"{self.name}: {lost}; it is {near}; {self.explain(lost.address)}"
+            raise GpuFault(told, lost.address)
+        if lost is not None:
+            where = "" if self._is_given_back else " in a new process"
+            raise DeviceLost(f"{self.name}: {lost}. Close it, and open it anew{where}")
+
+    @property
+    def advice(self) -> str:
+        """What to do after a fault."""
+        if self._is_given_back:
+            return "recover() makes the device usable again"
+        return "the kernel keeps it from this process now: open it in a new one"
+
+    @property
+    def _is_given_back(self) -> bool:
+        return self.link.session.kfd.version >= HAS_CONTEXTS
+
+    def look(self) -> None:
+        """Learns of faults and resets that the kernel has told of by now."""
+        self.link.session.sleep(self.waiter.event, 0)
+
+    def stop(self) -> None:
+        """Take all queues off the hardware, whatever they do; a fault or a reset may be the end."""
+        try:
+            self._queues.close()
+        except DeviceError as error:
+            _log.warning("stopping the queues of %s: %s", self.name, error)
+
+    def let_run_out(self) -> None:
+        """Waits a moment for queues to read what they still have."""
+        queues = [queue for kind in self.queues.values() for queue in kind]
+        self.waiter.begin()
+        with suppress(HwTimeout):  # of a model, where nothing goes on any more
+            for _ in range(_RUN_OUT_SLEEPS):
+                if all(queue.is_drained for queue in queues):
+                    return
+                self.waiter.idle(_MILLISECOND)
+
+    def move(self) -> None:
+        """After `stop`, has everything in a context that has not lost the GPU.
+
+        Memory stays where it is. Raises DeviceLost where the kernel has no other, Unsupported for
+        memory that cannot go there, and what opening raises; then all is as before.
+        """
+        link = self.link.session.other(self.link)
+        event, _ = link.session.wake_event(self.waiter.event.number)
+        with Undo() as undo:
+            undo.add(link.session.kfd.destroy_event, event.number)
+            self.memory.move(link.session.kfd, link.render_fd)
+            undo.take()
+        self.hdp.close()
+        self._end_event()
+        link.session.enter(link)
+        before, self.link = self.link, link
+        self.waiter.use(link.session, event)
+        before.session.leave(before)
+
+    def _end_event(self) -> None:
+        self.link.session.kfd.destroy_event(self.waiter.event.number)
+
+    def _leave(self) -> None:
+        self.link.session.leave(self.link)
+
+    def close(self) -> None:
+        """Give everything back: queues, doorbells, memory, the event. Again does nothing.
+
+        All is tried before an error is raised.
+        """
+        with Undo() as undo:
+            undo.add(self._opened.close)
+            undo.add(self._queues.close)
+
+
+def open_port(world: World, index: int, options: QueueOptions) -> KfdPort:
+    """Opens a GPU by its place in KFD's list; on an error nothing of it stays open.
+
+    Raises what `session_of`, `KfdSession.link` and `target_of` raise, OutOfMemory where there are
+    no more queues.
+    """
+    session = session_of(world.os)
+    link = session.link(index)
+    target = target_of(world.os, link.node)
+    packets_of(target.generation)  # made here, where an interrupt does no harm
+    with Undo() as undo:
+        port = KfdPort(world, link, target, options, clock_hz(world.os, link.render_fd))
+        undo.add(port.close)
+        port.open()
+        undo.take()
+    return port

@@ -1,0 +1,1 @@
+"""Channels: choosing engines, opening, renewing them."""

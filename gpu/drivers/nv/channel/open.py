@@ -1,0 +1,245 @@
+"""The open sequence of one GPU, from its node to scheduled channels.
+
+Each function is a stretch of `DEVICE_STEPS`; what it opens goes onto the given stack, so that an
+error, a stop or `close` undoes all of it in reverse.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from gpu.autogen.nv import alloc, control
+from gpu.autogen.nv import classes as ids
+from gpu.core.window import Window
+from gpu.drivers.bringup import Step, Trail
+from gpu.drivers.cleanup import Undo
+from gpu.drivers.nv.channel.ce_open import CopyOpener, CopyQueues
+from gpu.drivers.nv.channel.channel import DOORBELL as DOORBELL_OFFSET
+from gpu.drivers.nv.channel.channel import Channel
+from gpu.drivers.nv.channel.create import Group, QueueMaker
+from gpu.drivers.nv.channel.probes import DEBUGGER, DOORBELL, Variants
+from gpu.drivers.nv.fault.sm_errors import attach_debugger
+from gpu.drivers.nv.memory import NvMemoryPort
+from gpu.drivers.nv.rm.chip import (
+    GraphicsInfo,
+    list_classes,
+    read_graphics_info,
+    read_uuid,
+)
+from gpu.drivers.nv.rm.classes import Generation, choose, usermode_class
+from gpu.drivers.nv.rm.client import NvSession
+from gpu.drivers.nv.rm.escapes import Card, CardPort
+from gpu.drivers.nv.rm.object import RmObject
+from gpu.drivers.nv.uvm.ranges import PageTables
+
+USERMODE_SIZE: Final = 0x10000
+VA_BASE: Final = 0x1000
+VA_SIZE: Final = 0x1FFFFFB000000  # of the 49 bits; what tinygrad's ops_nv.py asks for
+
+QUEUE_STEPS: Final = (
+    Step("channel group", "allocate the group of the compute queue"),
+    Step("context share", "allocate what ties the group's channels to the page tables"),
+    Step("compute memory", "allocate ring, pointers and notifier of the compute queue"),
+    Step("compute channel", "allocate the channel of the compute queue"),
+    Step("compute object", "allocate the compute engine on it"),
+    Step("debugger", "attach what can read the errors of SMs after a fault"),
+    Step("compute token", "ask what its doorbell takes"),
+    Step("register compute", "give UVM addresses for the channel's own buffers"),
+    Step("copy channel", "allocate and register the copy queues likewise"),
+    Step("schedule", "let the channels run"),
+)
+
+DEVICE_STEPS: Final = (
+    Step("card file", "open the GPU's node and register it with the client"),
+    Step("identity", "from the driver's list to the number that device objects take"),
+    Step("device", "allocate the device"),
+    Step("subdevice", "allocate the GPU within the device"),
+    Step("classes", "list the classes and choose the generation"),
+    Step("units", "read how many SMs there are, and of which version"),
+    Step("doorbell", "allocate and map the page with doorbell and clock"),
+    Step("address space", "allocate page tables that UVM will own"),
+    Step("uuid", "read the name by which UVM knows the GPU"),
+    Step("register gpu", "tell UVM to drive the GPU"),
+    Step("register address space", "hand the page tables to UVM"),
+    *QUEUE_STEPS,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GpuObjects:
+    """A GPU in RM's tree, and what it is."""
+
+    gpu_id: int
+    card: CardPort
+    device: RmObject
+    subdevice: RmObject
+    classes: Generation
+    units: GraphicsInfo
+    usermode: Window
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GpuMemory:
+    """A GPU's page tables, under UVM's care, and what allocates in them."""
+
+    uuid: bytes
+    vaspace: RmObject
+    port: NvMemoryPort
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GpuQueues:
+    """A GPU's channels, scheduled, and the debugger of the compute queue if there is one."""
+
+    compute: Channel
+    copies: CopyQueues
+    debugger: RmObject | None
+
+
+def open_objects(
+    session: NvSession, card: Card, variants: Variants, trail: Trail, undo: Undo
+) -> GpuObjects:
+    """Node, device objects, classes and the doorbell page."""
+    with trail.step("card file"):
+        port = CardPort(session.os, session.kernel.control_fd, card.minor, session.log)
+        undo.add(port.close)
+    with trail.step("identity"):
+        identity = session.client.control(
+            control.NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2,
+            control.NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS(gpuId=card.gpu_id),
+        )
+    with trail.step("device"):
+        device_params = alloc.NV0080_ALLOC_PARAMETERS(
+            deviceId=identity.deviceInstance,
+            hClientShare=session.client.handle,
+            vaMode=alloc.NV_DEVICE_ALLOCATION_VAMODE_OPTIONAL_MULTIPLE_VASPACES,
+        )
+        device = session.client.alloc(ids.NV01_DEVICE_0, device_params, name="device")
+        undo.add(device.free)
+    with trail.step("subdevice"):
+        subdevice_params = alloc.NV2080_ALLOC_PARAMETERS(subDeviceId=identity.subDeviceInstance)
+        subdevice = device.alloc(ids.NV20_SUBDEVICE_0, subdevice_params, name="subdevice")
+    with trail.step("classes"):
+        listed = list_classes(device)
+        row = choose(listed)
+    with trail.step("units"):
+        units = read_graphics_info(subdevice)
+    with trail.step("doorbell"):
+        usermode = _map_usermode(
+            port, device, subdevice, usermode_class(row, listed), variants, undo
+        )
+    return GpuObjects(card.gpu_id, port, device, subdevice, row, units, usermode)
+
+
+def _map_usermode(
+    card: CardPort,
+    device: RmObject,
+    subdevice: RmObject,
+    class_id: int,
+    variants: Variants,
+    undo: Undo,
+) -> Window:
+    has_bar1 = class_id >= ids.HOPPER_USERMODE_A
+
+    def attempt(bar: str) -> tuple[Window, Undo]:
+        params = alloc.NV_HOPPER_USERMODE_A_PARAMS(bBar1Mapping=1) if bar == "BAR1" else None
+        with Undo() as inner:
+            page = subdevice.alloc(class_id, params, name="doorbell page")
+            inner.add(page.free)
+            mapping = card.map(device, page, USERMODE_SIZE, on_card=True)
+            inner.add(card.unmap, mapping)
+            return mapping.window, inner.take()
+
+    bars = ("BAR0", "BAR1") if has_bar1 else ("BAR0",)
+    window, opened = variants.attempt(DOORBELL, attempt, only=bars)
+    undo.add(opened.close)
+    return window
+
+
+def new_vaspace(gpu: GpuObjects) -> RmObject:
+    """Page tables that UVM will own."""
+    flags = (
+        alloc.NV_VASPACE_ALLOCATION_FLAGS_IS_EXTERNALLY_OWNED
+        | alloc.NV_VASPACE_ALLOCATION_FLAGS_ENABLE_PAGE_FAULTING
+    )
+    params = alloc.NV_VASPACE_ALLOCATION_PARAMETERS(flags=flags, vaBase=VA_BASE, vaSize=VA_SIZE)
+    return gpu.device.alloc(ids.FERMI_VASPACE_A, params, name="address space")
+
+
+def open_memory(
+    session: NvSession, gpu: GpuObjects, variants: Variants, trail: Trail, undo: Undo
+) -> GpuMemory:
+    """The VA space and its registration with UVM."""
+    with trail.step("address space"):
+        vaspace = new_vaspace(gpu)
+        undo.add(vaspace.free)
+    with trail.step("uuid"):
+        uuid = read_uuid(gpu.subdevice)
+    with trail.step("register gpu"):
+        session.uvm.register_gpu(uuid)
+        undo.add(session.uvm.unregister_gpu, uuid)
+    tables = PageTables(
+        *(session.client, session.uvm, session.uvm_file, session.branch, uuid, gpu.gpu_id)
+    )
+    undo.add(tables.disconnect)
+    with trail.step("register address space"):
+        session.uvm.register_vaspace(uuid, vaspace)
+        undo.add(session.uvm.unregister_vaspace, uuid)
+    port = NvMemoryPort(gpu.device, gpu.card, tables, session.addresses, variants)
+    undo.add(port.close)
+    return GpuMemory(uuid, vaspace, port)
+
+
+def open_queues(
+    session: NvSession,
+    gpu: GpuObjects,
+    memory: GpuMemory,
+    variants: Variants,
+    trail: Trail,
+    undo: Undo,
+) -> GpuQueues:
+    """The compute queue and, unless the kernel takes no such variant, copy queues."""
+    doorbell = gpu.usermode.sub(DOORBELL_OFFSET, 4)
+    maker = QueueMaker(
+        *(session, gpu.device, memory.uuid, gpu.classes, memory.port, variants, doorbell)
+    )
+    with trail.step("channel group"):
+        engine_type = alloc.NV2080_ENGINE_TYPE_GRAPHICS
+        group = maker.group(engine_type, "compute group")
+        undo.add(group.free)
+    with trail.step("context share"):
+        compute = Group(group, engine_type, maker.context_share(group, memory.vaspace))
+    compute_queue, debugger = _open_compute(gpu, maker, compute, variants, trail, undo)
+    with trail.step("copy channel"):
+        opener = CopyOpener(maker, gpu.subdevice, memory.vaspace, compute, variants)
+        copies = opener.open(undo)
+    with trail.step("schedule"):
+        maker.schedule(group)
+        opener.schedule(copies)
+    return GpuQueues(compute_queue, copies, debugger)
+
+
+def _open_compute(
+    gpu: GpuObjects, maker: QueueMaker, group: Group, variants: Variants, trail: Trail, undo: Undo
+) -> tuple[Channel, RmObject | None]:
+    name = "compute queue"
+    with trail.step("compute memory"):
+        ring = maker.channel_memory(name, undo)
+    with trail.step("compute channel"):
+        channel = maker.channel_object(name, group, ring)
+        undo.add(channel.free)
+    with trail.step("compute object"):
+        engine = channel.alloc(gpu.classes.compute, name="compute object")
+    with trail.step("debugger"):
+        debugger = variants.attempt(
+            DEBUGGER,
+            lambda variant: attach_debugger(gpu.device, engine) if variant == "attached" else None,
+        )
+        if debugger is not None:
+            undo.add(debugger.free)
+    with trail.step("compute token"):
+        token = maker.token(channel)
+    with trail.step("register compute"):
+        maker.register(channel, undo)
+    return maker.finished(name, channel, engine, ring, token), debugger

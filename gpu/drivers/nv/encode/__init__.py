@@ -1,0 +1,1 @@
+"""Commands as methods, pushbuffers, launch descriptors and constant banks."""

@@ -1,0 +1,1 @@
+"""The methods of host, compute and copy engines, by their classes."""

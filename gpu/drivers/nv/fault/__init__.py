@@ -1,0 +1,1 @@
+"""Faults: errors of multiprocessors, launches under way, the report."""

@@ -1,0 +1,111 @@
+"""Which launches a failed channel may have been at, read back from its ring.
+
+Nothing is noted when launches are submitted: what they are made of is still in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from gpu.drivers.nv.channel.channel import ENTRY_SIZE, Channel
+from gpu.drivers.nv.encode.methods import host
+from gpu.drivers.nv.encode.methods.compute import SEND_PCAS_A
+from gpu.drivers.nv.encode.methods.host import SemOperation
+from gpu.drivers.nv.encode.methods.method import Engine
+from gpu.drivers.nv.encode.pushbuf import GpEntry
+from gpu.drivers.nv.encode.qmd_layout import QmdLayout
+from gpu.drivers.nv.fault.pushbuf_text import written_methods
+
+_MOST_ENTRIES: Final = 256  # that are looked at
+_LONGEST_CHAIN: Final = 4096  # descriptors that are followed
+_WORD: Final = 4
+
+Read = Callable[[int, int], bytes | None]
+"""Bytes at an address of the GPU, None where the host does not see them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentLaunch:
+    """A launch in a channel: where its code begins, and its constant bank 0."""
+
+    program: int
+    bank0: bytes
+
+
+def launches_in_flight(channel: Channel, layout: QmdLayout, read: Read) -> list[SentLaunch]:
+    """Launches that were submitted and are not known to be done, the oldest first.
+
+    Each submission ends by writing a semaphore: the youngest whose semaphore has its value is done,
+    and all before it.
+    """
+    found: list[SentLaunch] = []
+    for entry in _youngest_first(channel):
+        data = read(entry.GET << 2, entry.LENGTH * _WORD)
+        if data is None:
+            break
+        methods = list(written_methods(data))
+        if _is_done(methods, read):
+            break
+        found[:0] = launches_of(methods, layout, read)
+    return found
+
+
+def _youngest_first(channel: Channel) -> Iterator[GpEntry]:
+    """Entries with a pushbuffer."""
+    put = channel.put()
+    for back in range(1, min(channel.entries, _MOST_ENTRIES)):
+        at = (put - back) % channel.entries * ENTRY_SIZE
+        entry = GpEntry.parse(channel.ring.read(at, ENTRY_SIZE))
+        if entry.LENGTH:
+            yield entry
+
+
+def _is_done(methods: Iterable[tuple[int, int, int]], read: Read) -> bool:
+    """Whether the last semaphore that the host engine releases has its value, or a later one."""
+    state: dict[int, int] = {}
+    last: tuple[int, int, int] | None = None
+    for _, address, word in methods:
+        state[address] = word
+        if address == host.SEM_EXECUTE.address:
+            execute = host.SEM_EXECUTE.parse(word)
+            if execute.OPERATION == SemOperation.RELEASE:
+                high, low = host.SEM_ADDR_HI.address, host.SEM_ADDR_LO.address
+                at = state.get(high, 0) << 32 | state.get(low, 0)
+                size = 8 if execute.PAYLOAD_SIZE else 4
+                upper = state.get(host.SEM_PAYLOAD_HI.address, 0) << 32 if size == 8 else 0
+                last = at, size, upper | state.get(host.SEM_PAYLOAD_LO.address, 0)
+    if last is None:
+        return False
+    at, size, payload = last
+    now = read(at, size)
+    return now is not None and int.from_bytes(now, "little") >= payload
+
+
+def launches_of(
+    methods: Iterable[tuple[int, int, int]], layout: QmdLayout, read: Read
+) -> Iterator[SentLaunch]:
+    """What the methods of a pushbuffer launch, as far as the host sees the descriptors."""
+    for subchannel, address, word in methods:
+        if (subchannel, address) != (Engine.COMPUTE, SEND_PCAS_A.address):
+            continue
+        for qmd in _chain(word << 8, layout, read):
+            size = layout.span("CONSTANT_BUFFER_SIZE", 0)
+            bank = layout.join(qmd, "CONSTANT_BUFFER_ADDR", 0)
+            bank0 = read(bank, size.extract(qmd) << size.shift)
+            yield SentLaunch(layout.join(qmd, "PROGRAM_ADDRESS"), bank0 or b"")
+
+
+def _chain(address: int, layout: QmdLayout, read: Read) -> Iterator[int]:
+    """A descriptor, and those that it starts one after the other, as far as the host sees them."""
+    for _ in range(_LONGEST_CHAIN):
+        data = read(address, layout.size)
+        if data is None:
+            return
+        qmd = int.from_bytes(data, "little")
+        yield qmd
+        if not layout.span("DEPENDENT_QMD_ENABLE", 0).extract(qmd):
+            return
+        pointer = layout.span("DEPENDENT_QMD_POINTER", 0)
+        address = pointer.extract(qmd) << 8

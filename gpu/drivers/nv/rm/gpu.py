@@ -1,0 +1,274 @@
+"""An NVIDIA GPU through its kernel driver: memory, a compute queue and copy queues.
+
+A first look::
+
+    from gpu.drivers.nv.rm.gpu import NvDevice, explain_open
+    from gpu.transport.world import real_world
+
+    print(explain_open(real_world()))          # each step with its calls, all closed again
+    with NvDevice.open(real_world()) as gpu:
+        print(gpu, gpu.units.sms, "SMs,", gpu.clock(), "ns")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Final
+
+from gpu.core.errors import DeviceError, DeviceLost, GpuError, GpuFault, OutOfMemory
+from gpu.core.wait import Waiter
+from gpu.drivers.bringup import StepReport, Stopped, Trail
+from gpu.drivers.cleanup import Undo
+from gpu.drivers.nv.channel.channel import Channel, ChannelFault, read_time
+from gpu.drivers.nv.channel.open import (
+    DEVICE_STEPS,
+    GpuMemory,
+    GpuObjects,
+    GpuQueues,
+    open_memory,
+    open_objects,
+    open_queues,
+)
+from gpu.drivers.nv.channel.probes import Outcome, Variants
+from gpu.drivers.nv.fault.sm_errors import FaultDetails, read_details
+from gpu.drivers.nv.memory import NvMemoryPort
+from gpu.drivers.nv.rm.chip import GraphicsInfo
+from gpu.drivers.nv.rm.classes import Generation
+from gpu.drivers.nv.rm.client import SESSION_STEPS, NvSession, open_session
+from gpu.drivers.nv.rm.escapes import Card
+from gpu.drivers.nv.rm.status import CallLog
+from gpu.hcq.ports import Memory, MemoryKind
+from gpu.transport.world import World
+
+STEPS: Final = (*SESSION_STEPS, *DEVICE_STEPS)
+"""The whole opening, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenReport:
+    """How an opening went: its steps with their calls, and what became of open questions.
+
+    ``closing`` is what failed while all was closed again, if it was.
+    """
+
+    steps: tuple[StepReport, ...]
+    outcomes: tuple[Outcome, ...]
+    closing: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"{number:2} {step}" for number, step in enumerate(self.steps, 1)]
+        return "\n".join([*lines, *(f"   {each}" for each in (*self.outcomes, *self.closing))])
+
+
+class NvDevice:
+    """An open GPU. Closing it gives everything back, in the reverse of the opening.
+
+    Attributes:
+        name: generation and PCI address, for messages.
+        session: the kernel driver that it was opened from.
+        card: as the driver lists it.
+        classes: the classes of its generation.
+        units: how large it is.
+        uuid: the 16 bytes by which UVM knows it.
+        memory: allocates, in whole pages.
+        compute_queue: channel of the compute class.
+        copy_queues: channels of the copy class; none if the device gave none.
+        report: how the opening went.
+    """
+
+    def __init__(
+        self,
+        session: NvSession,
+        card: Card,
+        gpu: GpuObjects,
+        memory: GpuMemory,
+        queues: GpuQueues,
+        report: OpenReport,
+        undo: Undo,
+    ):
+        self.session = session
+        self.card = card
+        self.classes: Generation = gpu.classes
+        self.units: GraphicsInfo = gpu.units
+        self.uuid = memory.uuid
+        self.memory: NvMemoryPort = memory.port
+        self.use(queues)
+        self.report = report
+        self.name = f"NVIDIA {self.classes.name} at {card.pci_address}"
+        self.waiter: Waiter = session.waiter
+        self.device = gpu.device
+        self.subdevice = gpu.subdevice
+        self._usermode = gpu.usermode
+        self._undo = undo
+
+    @classmethod
+    def open(
+        cls, world: World, index: int = 0, *, force: Mapping[str, str] | None = None
+    ) -> NvDevice:
+        """Opens the kernel driver and a GPU of it; on an error nothing stays open.
+
+        Args:
+            world: what it is opened through.
+            index: the GPU's place in `NvSession.cards`.
+            force: variants of open questions to take, by name (`probes.QUESTIONS`).
+
+        Raises AccessDenied, DeviceError where there is no driver or GPU, InvalidIndex, Unsupported
+        for a branch or generation that is not known, RmError, OutOfMemory, TransportError; each
+        with a note of the step.
+        """
+        return _open(world, index, Trail(STEPS, CallLog()), Variants(force))
+
+    def use(self, queues: GpuQueues) -> None:
+        """Takes other queues from here on."""
+        self.compute_queue: Channel = queues.compute
+        self.copy_queues: tuple[Channel, ...] = queues.copies.channels
+        self._debugger = queues.debugger
+
+    @property
+    def sm(self) -> int:
+        """The architecture number that compilers take, 90 for sm_90."""
+        return self.units.sm(self.classes)
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """Its queues."""
+        return (self.compute_queue, *self.copy_queues)
+
+    def alloc(self, size: int, kind: MemoryKind, *, name: str = "buffer") -> Memory:
+        """Memory with ``.address`` and, where the host sees it, ``.window``.
+
+        Raises as `NvMemoryPort.allocate` does, DeviceLost in a forked child.
+        """
+        self.check_process()
+        return self.memory.allocate(size, kind, name=name)
+
+    def free(self, memory: Memory) -> None:
+        """Gives memory back; the GPU must not use it any more."""
+        self.check_process()
+        self.memory.free(memory)
+
+    def clock(self) -> int:
+        """The GPU's clock in nanoseconds."""
+        self.check_process()
+        return read_time(self._usermode)
+
+    def fault_state(self) -> tuple[ChannelFault, ...]:
+        """What RM wrote into the notifiers of its channels; empty while all is well."""
+        self.check_process()
+        faults = (channel.fault() for channel in self.channels)
+        return tuple(fault for fault in faults if fault is not None)
+
+    def fault_details(self) -> FaultDetails | None:
+        """What SMs and MMU tell after a fault; None where no debugger could be attached.
+
+        Raises as `RmObject.control` does.
+        """
+        self.check_process()
+        if self._debugger is None:
+            return None
+        return read_details(self._debugger, self.compute_queue.object, self.units.sms)
+
+    def check(self) -> None:
+        """Raises GpuFault, with all that is told, if a channel has failed.
+
+        Raises DeviceLost in a forked child.
+        """
+        faults = self.fault_state()
+        if faults:
+            text, details = self.tell(faults)
+            advice = "Its channel group is dead: open the device anew"
+            address = details.address if details is not None else None
+            raise GpuFault(f"{self.name}: {text}. {advice}", address)
+
+    def tell(self, faults: Sequence[ChannelFault]) -> tuple[str, FaultDetails | None]:
+        """Faults in words, with the details that could be read, and where addresses are."""
+        told = [str(fault) for fault in faults]
+        details = None
+        try:
+            details = self.fault_details()
+        except (DeviceError, OutOfMemory) as error:  # the fault is worth more than its details
+            told.append(f"its details could not be read: {error.message}")
+        else:
+            if details is not None:
+                told.append(str(details))
+                told.append(self._place_of(details.address))
+        return "; ".join(each for each in told if each), details
+
+    def _place_of(self, address: int | None) -> str:
+        """Where an address is, in words; empty where nothing is known of it."""
+        extent = self.memory.nearest(address) if address is not None else None
+        if address is None or extent is None:
+            return ""
+        return f"{address:#x} is {extent.place_of(address)}"
+
+    def check_process(self) -> None:
+        """Raises DeviceLost in a process that was forked off the one that opened the device."""
+        if self.session.client.is_forked:
+            raise DeviceLost(f"{self.name} was opened before this process forked: open it anew")
+
+    def close(self) -> None:
+        """Gives everything back; the GPU must be idle. Again, or in a forked child, does nothing.
+
+        All is tried before an error is raised.
+        """
+        if self.session.client.is_forked:
+            self._undo.take()
+        self._undo.close()
+
+    def __enter__(self) -> NvDevice:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{self.name}, sm_{self.sm}, driver {self.session.version}>"
+
+
+def explain_open(
+    world: World,
+    index: int = 0,
+    *,
+    stop_after: str | None = None,
+    force: Mapping[str, str] | None = None,
+) -> OpenReport:
+    """Opens a GPU up to a step, closes all again, and tells how it went, failures included.
+
+    ``stop_after`` is the name of one of `STEPS`, by default the last. Raises InvalidValue for
+    another name.
+    """
+    trail, variants = Trail(STEPS, CallLog(), stop_after), Variants(force)
+    closing: tuple[str, ...] = ()
+    try:
+        device = _open(world, index, trail, variants)
+    except Stopped as stopped:
+        closing = tuple(getattr(stopped, "__notes__", ()))
+    except GpuError:
+        if not trail.reports or trail.reports[-1].error is None:  # no step failed
+            raise
+    else:
+        device.close()
+    return replace(_report(trail, variants), closing=closing)
+
+
+def _open(world: World, index: int, trail: Trail, variants: Variants) -> NvDevice:
+    with Undo() as undo:
+        session = open_session(world, trail, index)
+        undo.add(session.close)
+        card = session.card(index)
+        gpu = open_objects(session, card, variants, trail, undo)
+        memory = open_memory(session, gpu, variants, trail, undo)
+        queues = open_queues(session, gpu, memory, variants, trail, undo)
+        report = _report(trail, variants)
+        return NvDevice(session, card, gpu, memory, queues, report, undo.take())
+
+
+def _report(trail: Trail, variants: Variants) -> OpenReport:
+    return OpenReport(tuple(trail.reports), tuple(variants.outcomes))

@@ -1,0 +1,1 @@
+"""UVM, NVIDIA's unified memory driver: calls, the file, ranges of addresses, peers."""
