@@ -320,3 +320,12 @@ def test_casts_of_floats_saturate(dtype: DType, device: str) -> None:
 
     found = Tensor(values, device=device).cast(dtype)
     assert found.tolist() == [held(value) for value in values.tolist()]
+
+
+def test_counts_of_many_rows(device: str) -> None:
+    """They are formed in int32, and a thread may store several of them in one access."""
+    rng = rng_for("counts", device)
+    rows = int(rng.integers(20_000, 24_000)) & ~1
+    a, b = (rng.random(shape).astype(np.float32) for shape in ((2, rows, 1), (2, 1, 6)))
+    found = (Tensor(a, device=device) > Tensor(b, device=device)).sum(2)
+    np.testing.assert_array_equal(found.numpy(), (a > b).sum(2))

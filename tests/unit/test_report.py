@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from conftest import Matrix
+from matrix import Matrix
 
 
 def test_a_device_without_ids_is_not_said_to_be_lacking() -> None:

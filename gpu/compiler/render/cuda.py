@@ -253,7 +253,7 @@ class _Kernel(KernelPrinter):
         return self.values[inst.args[0]]
 
     def _pack(self, inst: Inst) -> Value:
-        return self.wide.pack([self.values[arg] for arg in inst.args])
+        return self.wide.pack(self._args(inst))
 
     def _store(self, inst: Inst) -> None:
         pointer, index, stored, *mask = inst.args
