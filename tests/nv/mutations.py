@@ -5,30 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gpu.drivers.nv import (
-    copyengine,
-    encoder,
-    hcqdevice,
-    inflight,
-    launch,
-    port,
-    qmd,
-    queues,
-    renewal,
-    session,
-    uvm,
-    uvmfile,
-)
+from gpu.drivers.nv import device as hcqdevice
+from gpu.drivers.nv import port
 from gpu.drivers.nv.channel import channel as driver_channel
+from gpu.drivers.nv.channel import create as queues
+from gpu.drivers.nv.channel import recover as renewal
 from gpu.drivers.nv.channel.create import QueueMaker
 from gpu.drivers.nv.channel.recover import Renewal
 from gpu.drivers.nv.device import RmDevice
+from gpu.drivers.nv.encode import ce as copyengine
+from gpu.drivers.nv.encode import compute as encoder
+from gpu.drivers.nv.encode import launch, qmd
 from gpu.drivers.nv.encode.launch import Target
 from gpu.drivers.nv.encode.methods.compute import PcasAction
 from gpu.drivers.nv.encode.methods.host import SemOperation
+from gpu.drivers.nv.fault import inflight
 from gpu.drivers.nv.memory import NvMemoryPort
 from gpu.drivers.nv.port import NvPort, NvQueue, QueueMemory
+from gpu.drivers.nv.rm import client as session
 from gpu.drivers.nv.rm.object import RmObject
+from gpu.drivers.nv.uvm import calls as uvm
+from gpu.drivers.nv.uvm import fd as uvmfile
 from gpu.drivers.nv.uvm.fd import UvmFile
 from gpu.drivers.nv.uvm.ranges import PageTables
 from gpu.drivers.nv.uvm.va import AddressSpace
