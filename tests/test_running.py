@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import nested
 from busy import busy
 from selection import EVERY, sample
 from store import evict
@@ -136,12 +137,11 @@ def test_one():
 
 
 def pytest_says(*arguments: object) -> str:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     command = [sys.executable, "-m", "pytest", "-c", str(TESTS.parent / "pyproject.toml")]
     done = subprocess.run(
         [*command, "-p", "no:cacheprovider", *map(str, arguments)],
         cwd=TESTS.parent,
-        env=kept,
+        env=nested.environment(),
         capture_output=True,
         text=True,
         check=False,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import nested
 from docs.documents import tool
 from gpu import Tensor
 from gpu.compiler.ir import linear
@@ -74,10 +74,9 @@ def test_the_suite_for_new_devices_takes_it(tmp_path: Path) -> None:
     (tmp_path / "toy_device.py").write_text(tool().guide_code())
     command = [sys.executable, "-m", "pytest", "-q", "-p", "toy_device", "--device=TOY"]
     chosen = ["test_memory.py", "test_programs.py", "test_replay.py"]
-    kept = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
         [*command, *(str(tests / "backend" / name) for name in chosen)],
-        env={**kept, "PYTHONPATH": str(tmp_path)},
+        env={**nested.environment(), "PYTHONPATH": str(tmp_path)},
         cwd=tests.parent,
         capture_output=True,
         text=True,

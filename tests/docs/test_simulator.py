@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import nested
 from docs.documents import ROOT
 
 TEXT = (ROOT / "docs/simulator.md").read_text()
@@ -54,9 +54,8 @@ def test_the_fixture_finds_what_it_says(tmp_path: Path) -> None:
     file = tmp_path / "test_driver.py"
     file.write_text(FIXTURE + TESTS)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
-    kept = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_")}
     found = subprocess.run(
-        command, cwd=tmp_path, env=kept, capture_output=True, text=True, check=False
+        command, cwd=tmp_path, env=nested.environment(), capture_output=True, text=True, check=False
     )
     assert "12 passed, 6 errors" in found.stdout, found.stdout
     assert "test_all_is_given_back" not in found.stdout

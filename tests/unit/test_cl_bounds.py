@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+
+import nested
 
 _TESTS: Final = Path(__file__).parents[1]
 # Writes, reads, and both well.
@@ -36,7 +37,7 @@ def test_it(write, read):
 
 def run(*arguments: str, where: Path) -> str:
     """What pytest says of tests on Oclgrind."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "OCLGRIND_"))}
+    kept = {k: v for k, v in nested.environment().items() if not k.startswith("OCLGRIND_")}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-c", str(_TESTS.parent / "pyproject.toml"),
          "-p", "oclgrind", "-p", "no:cacheprovider", *arguments],
