@@ -19,12 +19,12 @@ import pytest
 
 from gpu import Device
 from gpu.compiler.ir.graph import Node
-from gpu.compiler.target import Target
+from gpu.compiler.targets import Target
 from gpu.core.errors import CompileError, GpuError
 from gpu.runtime import compile as compiling
 from gpu.runtime.crosscompile import render
 from gpu.runtime.device import Toolchain, toolchain_for
-from gpu.runtime.schedule import Recipe, graph_key
+from gpu.runtime.recipe import Recipe, graph_key
 
 _ONE_IN: Final = 3
 _CODE_OF: Final = 8

@@ -13,7 +13,7 @@ def _lacks_module(name: str) -> str | None:
 
 
 def _lacks_amx() -> str | None:
-    from gpu.compiler.render.llvm_target import host_target, missing_here
+    from gpu.compiler.targets.cpu import host_target, missing_here
 
     missing = missing_here(host_target("x86_64,amx-bf16"))
     return f"this machine lacks {', '.join(missing)}" if missing else None

@@ -5,7 +5,7 @@
 
 A line is a kernel: bytes that a block moves to and from parameters beside those that are wanted,
 then each sort of access: bytes of a thread, sectors of a warp (behind `*` rounds of the banks), how
-many there would be at least, and how often (`gpu/compiler/ir/linear_warps.py`). No device is
+many there would be at least, and how often (`gpu/compiler/ir/linear/warps.py`). No device is
 needed.
 """
 
@@ -18,18 +18,18 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from gpu import Tensor
-from gpu.compiler.ir import graph_build as G
+from gpu.compiler.fusion.build import build_kernel
+from gpu.compiler.fusion.placement import plan_fusion
+from gpu.compiler.fusion.split_reduce import split_reductions
+from gpu.compiler.ir.graph import build as G
 from gpu.compiler.ir.linear import Program
-from gpu.compiler.ir.linear_warps import SECTOR, WarpAccess, warp_accesses
+from gpu.compiler.ir.linear.warps import SECTOR, WarpAccess, warp_accesses
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.policy.choose import schedule
-from gpu.compiler.render.amdgcn_target import amd_target
-from gpu.compiler.render.nak import nak_target
-from gpu.compiler.render.nv_target import nv_target
-from gpu.compiler.schedule.build import build_kernel
-from gpu.compiler.schedule.fusion import plan_fusion
-from gpu.compiler.schedule.split import split_reductions
-from gpu.compiler.target import Target
+from gpu.compiler.render.nir.nak import nak_target
+from gpu.compiler.targets import Target
+from gpu.compiler.targets.amd import amd_target
+from gpu.compiler.targets.nvidia import nv_target
 from gpu.core.dtype import DType, dtypes
 from gpu.runtime.execute import is_computed
 

@@ -26,15 +26,15 @@ import numpy as np
 
 from gpu import Tensor
 from gpu.backends.python.device import BLOCKS
-from gpu.compiler.ir.kernel_text import print_kernel
+from gpu.compiler.fusion import placement
+from gpu.compiler.fusion.build import build_kernel
+from gpu.compiler.fusion.placement import plan_fusion
+from gpu.compiler.ir.kernel.text import print_kernel
 from gpu.compiler.ir.optable import OPS
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.policy.choose import schedule
-from gpu.compiler.render.llvm import LLVMRenderer
-from gpu.compiler.render.llvm_target import host_target
-from gpu.compiler.schedule import fusion
-from gpu.compiler.schedule.build import build_kernel
-from gpu.compiler.schedule.fusion import plan_fusion
+from gpu.compiler.render.llvm.cpu import LLVMRenderer
+from gpu.compiler.targets.cpu import host_target
 from gpu.runtime.execute import is_computed
 from gpu.runtime.explain import explain
 
@@ -146,7 +146,7 @@ def _tiles() -> str:
 
 def fusion_limits() -> str:
     """The numbers that the fusion policy decides by."""
-    values = {name: value for name, value in vars(fusion).items() if name.isupper()}
+    values = {name: value for name, value in vars(placement).items() if name.isupper()}
     numbers = {name: value for name, value in values.items() if isinstance(value, int)}
     width = max(map(len, numbers))
     return "".join(f"{name:<{width}}  {value}\n" for name, value in numbers.items())
@@ -231,13 +231,24 @@ def _docstring_lines(tree: ast.Module) -> Iterator[int]:
             yield from range(first.lineno, (first.end_lineno or first.lineno) + 1)
 
 
-_CPU: Final = ("gpu/backends/cpu", "gpu/compiler/render", "gpu/compiler/toolchain")
+_CPU: Final = (
+    "gpu/backends/cpu/*.py",
+    "gpu/compiler/render/*.py",
+    "gpu/compiler/render/launch/cpu_abi.py",
+    "gpu/compiler/render/cstyle/c*.py",
+    "gpu/compiler/render/cstyle/flow.py",
+    "gpu/compiler/render/llvm/*.py",
+    "gpu/compiler/toolchain/*.py",
+)
+_OTHERS: Final = ("amd", "cuda", "gpu", "mesa", "nak", "nir", "nv", "ptx")
+"""What the names of modules in these folders begin with that are of other devices."""
 _LOADER: Final = ("objload", "relocate", "elf", "execmem")
 
 
 def effort() -> str:
     """How many lines of code each device takes."""
-    cpu = [path for folder in _CPU for path in sorted((ROOT / folder).glob("*.py"))]
+    found = [path for pattern in _CPU for path in sorted(ROOT.glob(pattern))]
+    cpu = [path for path in found if not path.name.startswith(_OTHERS)]
     cpu += [ROOT / f"gpu/core/{name}.py" for name in _LOADER]
     rows = {
         "TOY, the blocks above": lines_of_code(guide_code()),

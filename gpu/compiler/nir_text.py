@@ -1,8 +1,8 @@
 """Programs of NIR, Mesa's intermediate language, as plain data and as text.
 
-This is the seam between what prints kernels and what calls Mesa: `gpu/compiler/render/nir.py`
-makes such programs, `gpu/compiler/toolchain/nirbuild.py` has Mesa's functions build them. The text
-is what is compiled and cached:
+This is the seam between what prints kernels and what calls Mesa: such programs are made by
+`gpu/compiler/render/nir/printer.py`, and `gpu/compiler/toolchain/nirbuild.py` has Mesa's functions
+build them. The text is what is compiled and cached:
 
     nir copy block 256 shared 0 scratch 0 parameters 16
       %0 = param 64 (0)

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from gpu.compiler.fusion.build import BuiltKernel, build_kernel
+from gpu.compiler.fusion.plan import At, Plan
 from gpu.compiler.ir.graph import Node, toposort
-from gpu.compiler.schedule.build import BuiltKernel, build_kernel
-from gpu.compiler.schedule.plan import At, Plan
 from gpu.core.errors import GpuError
 from gpu.core.log import get_logger
 from gpu.runtime.device import Device, LaunchData, Renderer
 from gpu.runtime.memory import share_memory
 from gpu.runtime.origins import name_origins
 from gpu.runtime.pipeline import lower_kernel, plan_graph
-from gpu.runtime.schedule import Code, Key, Recipe, Slot, graph_key, graph_symbols
+from gpu.runtime.recipe import Code, Key, Recipe, Slot, graph_key, graph_symbols
 
 log = get_logger(__name__)
 

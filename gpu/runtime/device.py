@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
-from gpu.compiler.ir.graph_node import Place
+from gpu.compiler.ir.graph.node import Place
 from gpu.core import config
 from gpu.core.devspec import (
     DEVICES,
@@ -26,7 +26,7 @@ from gpu.runtime.program import Program
 
 if TYPE_CHECKING:
     from gpu.compiler.ir.linear import Program as LinearProgram
-    from gpu.compiler.target import Target
+    from gpu.compiler.targets import Target
     from gpu.compiler.toolchain.base import Compiler
 
 
@@ -149,7 +149,7 @@ def toolchain_for(text: str) -> Toolchain:
     this machine. Raises ConfigError for what names no device, Unsupported where only the open
     device compiles, and for an architecture that is not known or whose toolchain is missing.
     """
-    from gpu.compiler.render.llvm_cpus import is_cpu  # only now: most programs need no table
+    from gpu.compiler.targets.cpu_names import is_cpu  # only now: most programs need no table
 
     spec = parse_device_spec(f"CPU::{text}" if is_cpu(text) else text)
     if spec.device not in _CROSS:

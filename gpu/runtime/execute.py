@@ -17,7 +17,7 @@ from gpu.compiler.ir.dims import (
     same_memory,
 )
 from gpu.compiler.ir.graph import Node, Shape, toposort
-from gpu.compiler.ir.graph_build import buffer, multi
+from gpu.compiler.ir.graph.build import buffer, multi
 from gpu.core.errors import GpuError
 from gpu.core.interrupts import put_off
 from gpu.runtime.buffer import Buffer
@@ -25,7 +25,7 @@ from gpu.runtime.device import Device
 from gpu.runtime.origins import name_origins
 from gpu.runtime.ownership import is_only_buffer, is_only_reference, only_held_by_graph
 from gpu.runtime.recent import Recent
-from gpu.runtime.schedule import (
+from gpu.runtime.recipe import (
     Key,
     Launch,
     Part,
@@ -40,7 +40,7 @@ from gpu.runtime.schedule import (
 from gpu.runtime.users import note_thread, touching_alone
 
 if TYPE_CHECKING:
-    from gpu.compiler.ir.graph_shards import Sharded
+    from gpu.compiler.shard.values import Sharded
 
 Releases: TypeAlias = "Callable[[], list[Node]]"
 
@@ -132,7 +132,7 @@ def on_devices(nodes: Sequence[Node]) -> list[Sharded]:
 
     Raises Unsupported for an operation along an axis that is cut, where there is no rule.
     """
-    from gpu.compiler.ir.graph_shard_rules import lower  # only now: few programs need it
+    from gpu.compiler.shard.rules import lower  # only now: few programs need it
 
     return lower(nodes, is_computed, _memory_of)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from gpu.compiler.fusion.build import build_kernel
+from gpu.compiler.fusion.plan import At, Plan
 from gpu.compiler.ir.graph import Node, toposort
-from gpu.compiler.ir.graph_text import print_graph
-from gpu.compiler.ir.kernel_text import print_kernel
-from gpu.compiler.ir.linear_text import print_linear
-from gpu.compiler.schedule.build import build_kernel
-from gpu.compiler.schedule.plan import At, Plan
+from gpu.compiler.ir.graph.text import print_graph
+from gpu.compiler.ir.kernel.text import print_kernel
+from gpu.compiler.ir.linear.text import print_linear
 from gpu.runtime.device import Renderer
 from gpu.runtime.pipeline import lower_kernel, plan_graph
 

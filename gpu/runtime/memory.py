@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu.core.dtype import dtypes
-from gpu.runtime.schedule import Recipe, Slot
+from gpu.runtime.recipe import Recipe, Slot
 
 
 def share_memory(recipe: Recipe, leaves: int) -> Recipe:

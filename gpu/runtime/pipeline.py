@@ -9,6 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from gpu.compiler.fusion.images import read_as_images
+from gpu.compiler.fusion.inplace import find_stores
+from gpu.compiler.fusion.narrow_sums import narrow_sums
+from gpu.compiler.fusion.placement import plan_fusion
+from gpu.compiler.fusion.plan import Plan
+from gpu.compiler.fusion.split_reduce import split_reductions
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.graph import Node, toposort
 from gpu.compiler.ir.graph import verify as verify_graph
@@ -16,13 +22,7 @@ from gpu.compiler.ir.linear import Program as LinearProgram
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.opts import Opt
 from gpu.compiler.opt.policy.choose import schedule
-from gpu.compiler.schedule.fusion import plan_fusion
-from gpu.compiler.schedule.images import read_as_images
-from gpu.compiler.schedule.inplace import find_stores
-from gpu.compiler.schedule.narrow import narrow_sums
-from gpu.compiler.schedule.plan import Plan
-from gpu.compiler.schedule.split import split_reductions
-from gpu.compiler.target import ImageLimits, Target
+from gpu.compiler.targets import ImageLimits, Target
 from gpu.core.config import config
 from gpu.core.dtype import ImageDType
 from gpu.core.errors import Unsupported
@@ -127,8 +127,8 @@ def lower_kernel(kernel: K.Kernel, target: Target) -> Lowered:
     log.debug("%s: %s", kernel.name, opts)
     program = linearize(scheduled, target)
     if config.VERIFY:
-        from gpu.compiler.ir.kernel_verify import verify_kernel
-        from gpu.compiler.ir.linear_verify import verify_linear
+        from gpu.compiler.ir.kernel.verify import verify_kernel
+        from gpu.compiler.ir.linear.verify import verify_linear
 
         verify_kernel(kernel)
         verify_kernel(scheduled)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, Self
 
-from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import dtypes, promote
 from gpu.core.errors import InvalidValue
 from gpu.core.scalars import check_fits

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Final
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.derivative import RULES, has_gradient
 from gpu.compiler.ir.graph import Node, toposort
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import dtypes
 
 Gradients = tuple[Node | None, ...]

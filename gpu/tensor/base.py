@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import bound, dimension, find_symbols, is_symbolic, product, upper_shape
 from gpu.compiler.ir.graph import Node, Place, Shape
-from gpu.compiler.ir.graph_node import place
+from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.node import place
 from gpu.core.dtype import DType, PyScalar, dtypes, promote, to_dtype
 from gpu.core.errors import (
     DeviceMismatch,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import Symbol, any_symbols, find_symbols, is_symbolic, plain
 from gpu.compiler.ir.graph import Node
+from gpu.compiler.ir.graph import build as G
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.execute import is_computed, parts_of, realize
 from gpu.tensor.leafnodes import ENDS

@@ -11,9 +11,9 @@ from contextlib import nullcontext
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import Symbol, find_symbols, plain, rebound
 from gpu.compiler.ir.graph import Node, Place, Shape
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import DType, dtypes
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device

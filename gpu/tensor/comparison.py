@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final, Self
 
-from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.graph import build as G
 from gpu.compiler.ir.optable import rounded
 from gpu.core.dtype import PyScalar, dtypes, promote
 from gpu.core.errors import DTypeError, InvalidValue

@@ -15,8 +15,8 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Node
+from gpu.compiler.ir.graph import build as G
 from gpu.core.errors import InvalidValue
 from gpu.runtime.execute import parts_of, storage
 from gpu.runtime.users import note_thread

@@ -6,9 +6,9 @@ import math
 from functools import reduce
 from typing import Any, Self
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import dimension, is_symbolic, upper
 from gpu.compiler.ir.graph import Node, Shape
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import DType, PyScalar, dtypes, promote, to_dtype
 from gpu.core.errors import InvalidType, InvalidValue, ShapeError
 from gpu.core.scalars import check_fits

@@ -14,8 +14,8 @@ from typing import Final, Self
 
 import numpy as np
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Shape
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import PyScalar, accumulator, dtypes
 from gpu.core.errors import DTypeError, InvalidValue, ShapeError
 from gpu.tensor.arguments import Operand, axis_of, choice, integer

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.derivative import has_gradient
 from gpu.compiler.ir.graph import Node, toposort
+from gpu.compiler.ir.graph import build as G
 from gpu.core.errors import DTypeError, InvalidType, InvalidValue, ShapeError
 from gpu.tensor.autodiff import gradients, reached
 from gpu.tensor.handle import Handle, live_leaves

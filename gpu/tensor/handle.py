@@ -15,10 +15,10 @@ from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 from weakref import ref
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.derivative import has_gradient
 from gpu.compiler.ir.graph import Node, Shape, toposort
-from gpu.compiler.ir.graph_node import Place, place
+from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.node import Place, place
 from gpu.core.dtype import DType
 from gpu.core.errors import DTypeError, InvalidValue
 from gpu.runtime.execute import is_computed, realize

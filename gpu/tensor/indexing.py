@@ -8,10 +8,10 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import product
 from gpu.compiler.ir.graph import Node, Shape
-from gpu.compiler.ir.graph_node import place
+from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.node import place
 from gpu.core.dtype import DType, dtypes, promote
 from gpu.core.errors import DeviceMismatch, InvalidIndex, ShapeError
 from gpu.core.scalars import check_fits

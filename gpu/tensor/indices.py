@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import Dim, dimension, is_symbolic
 from gpu.compiler.ir.graph import Shape
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import dtypes
 from gpu.core.errors import DTypeError, InvalidIndex, InvalidType, InvalidValue
 from gpu.tensor.arguments import integer, size_of

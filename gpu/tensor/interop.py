@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Node
+from gpu.compiler.ir.graph import build as G
 from gpu.core.arguments import WORD
 from gpu.core.dtype import DType, ImageDType, dtypes, to_dtype
 from gpu.core.errors import GpuError, InvalidType, InvalidValue, Unsupported

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Self
 
-from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import accumulator, dtypes
 from gpu.core.errors import InvalidValue, ShapeError
 from gpu.tensor.arguments import choice, integer

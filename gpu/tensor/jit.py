@@ -37,7 +37,7 @@ from gpu.core.dtype import dtypes
 from gpu.core.interrupts import put_off
 from gpu.core.log import get_logger
 from gpu.runtime.recent import Recent
-from gpu.runtime.schedule import compile_settings
+from gpu.runtime.recipe import compile_settings
 from gpu.tensor.callforms import (
     compute_arguments,
     form_of,

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Self, TypeVar
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import is_symbolic
 from gpu.compiler.ir.graph import Shape
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import PyScalar, dtypes, promote
 from gpu.core.errors import InvalidType, InvalidValue, ShapeError
 from gpu.tensor.arguments import Axis, Operand, axis_of, choice, integer, items_of, size_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Self
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Node
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import DType, accumulator, promote, to_dtype
 from gpu.core.errors import ShapeError
 from gpu.tensor.arguments import Operand

@@ -11,9 +11,9 @@ import math
 from collections.abc import Sequence
 from typing import Self
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import Dim, dimension, has_symbols, product, reshape_groups
 from gpu.compiler.ir.graph import Shape
+from gpu.compiler.ir.graph import build as G
 from gpu.core.errors import InvalidIndex, InvalidValue, ShapeError
 from gpu.tensor.arguments import Axis, axes_of, axis_of, integer, items_of, shape_of, size_of
 from gpu.tensor.comparison import Comparison

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.graph import build as G
 from gpu.core.errors import ShapeError
 from gpu.tensor.arguments import Axis, Operand, axes_of
 from gpu.tensor.arithmetic import Arithmetic

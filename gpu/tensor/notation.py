@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Self, TypeVar
 
-from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import DType, promote, to_dtype, total_dtype
 from gpu.core.errors import InvalidType, ParseError, ShapeError
 from gpu.tensor.arguments import integer

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Self
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import upper
 from gpu.compiler.ir.graph import Node
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import PyScalar, dtype_named, dtypes
 from gpu.core.scalars import check_fits
 from gpu.tensor.arguments import Operand

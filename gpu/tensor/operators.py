@@ -6,7 +6,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.graph import build as G
 from gpu.core.errors import DTypeError, ShapeError
 from gpu.tensor.arguments import Operand
 from gpu.tensor.arithmetic import Arithmetic

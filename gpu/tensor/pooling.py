@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Literal, Self, overload
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Shape
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import accumulator, dtypes
 from gpu.core.errors import InvalidType, InvalidValue, ShapeError
 from gpu.tensor.arguments import shape_of

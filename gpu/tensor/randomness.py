@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Final, Self, TypedDict, Unpack
 
 import numpy as np
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import upper_shape
 from gpu.compiler.ir.graph import Node, Place, Shape
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import DType, dtypes, promote, to_dtype
 from gpu.core.errors import DTypeError, InvalidType, InvalidValue, ShapeError
 from gpu.runtime.buffer import Buffer

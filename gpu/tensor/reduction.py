@@ -12,8 +12,8 @@ import math
 from collections.abc import Sequence
 from typing import Self
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import Dim, bound, has_symbols, product
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import DType, accumulator, dtypes, promote, total_dtype
 from gpu.core.errors import InvalidValue, ShapeError
 from gpu.tensor.activation import Activation

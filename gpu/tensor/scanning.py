@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import accumulator, dtypes
 from gpu.tensor.arguments import axes_of
 from gpu.tensor.movement import Movement

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import has_symbols
 from gpu.compiler.ir.graph import Node
-from gpu.compiler.ir.graph_node import Place, place
+from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.node import Place, place
 from gpu.core.errors import InvalidType, InvalidValue, ShapeError, Unsupported
 from gpu.runtime.device import Device
 from gpu.runtime.execute import on_devices

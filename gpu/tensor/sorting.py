@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import Final, Self
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import Dim, dimension, has_symbols, upper
 from gpu.compiler.ir.graph import Node
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import dtype_named, dtypes
 from gpu.core.errors import InvalidValue, ShapeError
 from gpu.tensor.arguments import axis_of, integer

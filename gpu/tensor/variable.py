@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpu.compiler.ir.dims import dimension, symbol
-from gpu.compiler.ir.index_expr import VAR_NAME, Expr
+from gpu.compiler.ir.index.expression import VAR_NAME, Expr
 from gpu.core.errors import InvalidValue
 from gpu.tensor.arguments import integer
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Node, Shape
+from gpu.compiler.ir.graph import build as G
 from gpu.core.errors import InvalidValue
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Node, Shape
+from gpu.compiler.ir.graph import build as G
 from gpu.core.errors import InvalidValue, ShapeError
 from gpu.tensor.arguments import integer
 

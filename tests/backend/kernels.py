@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpu import Tensor
-from gpu.compiler.schedule.build import build_kernel
-from gpu.compiler.schedule.fusion import plan_fusion
+from gpu.compiler.fusion.build import build_kernel
+from gpu.compiler.fusion.placement import plan_fusion
 from gpu.runtime.compile import Job, prepare_kernel
 from gpu.runtime.device import Device
 from gpu.runtime.program import Program

@@ -14,13 +14,13 @@ import pytest
 import nested
 from docs.documents import tool
 from gpu import Tensor
+from gpu.compiler.fusion.build import build_kernel
+from gpu.compiler.fusion.placement import plan_fusion
 from gpu.compiler.ir import linear
 from gpu.compiler.ir.optable import OPS
 from gpu.compiler.lower.legalize import DERIVATIONS
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.policy.choose import schedule
-from gpu.compiler.schedule.build import build_kernel
-from gpu.compiler.schedule.fusion import plan_fusion
 from gpu.core.errors import CompileError, ConfigError, Unsupported
 from gpu.runtime.device import Device, register
 from gpu.runtime.execute import realize, storage

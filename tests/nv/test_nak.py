@@ -17,7 +17,7 @@ from gpu.backends.nv.device import NVDevice
 from gpu.backends.nv.program import load_bare
 from gpu.compiler.ir.linear import Program
 from gpu.compiler.nir_text import NirProgram, parse_nir
-from gpu.compiler.render.nak import NAKRenderer
+from gpu.compiler.render.nir.nak import NAKRenderer
 from gpu.compiler.toolchain.nak import NakCompiler
 from gpu.compiler.toolchain.nakbinary import NakBinary
 from gpu.core.dtype import dtypes

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpu.compiler.ir.graph import Node, toposort
-from gpu.compiler.ir.graph_text import handles_of, parse_graph, print_graph
+from gpu.compiler.ir.graph.text import handles_of, parse_graph, print_graph
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
 

@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from gpu.compiler.ir import evaluate
 from gpu.compiler.ir.graph import Node, accumulate_as, toposort
-from gpu.compiler.ir.graph_run import RUN
+from gpu.compiler.ir.graph.interp import RUN
 from gpu.core.dtype import DType, dtypes
 
 Array = npt.NDArray[Any]

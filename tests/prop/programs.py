@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpu.compiler.ir import graph_build, optable
+from gpu.compiler.ir import optable
 from gpu.compiler.ir.graph import Node
+from gpu.compiler.ir.graph import build as graph_build
 from gpu.core.dtype import ALL, DType, dtypes
 from prop.judge import largest, tiny
 from prop.sizes import near_lanes

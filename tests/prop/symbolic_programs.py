@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import bound, has_symbols, upper, upper_shape
 from gpu.compiler.ir.graph import Node
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import dtypes
 from gpu.tensor.variable import Var
 from prop.sizes import near_lanes

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpu.compiler.fusion.build import BuiltKernel
 from gpu.compiler.ir.linear import Program
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.policy.choose import schedule
-from gpu.compiler.render.cuda import CUDARenderer
-from gpu.compiler.render.nak import NAKRenderer
-from gpu.compiler.render.nv_target import ARCHITECTURES, nv_target
-from gpu.compiler.schedule.build import BuiltKernel
-from gpu.compiler.target import Target
+from gpu.compiler.render.cstyle.cuda import CUDARenderer
+from gpu.compiler.render.nir.nak import NAKRenderer
+from gpu.compiler.targets import Target
+from gpu.compiler.targets.nvidia import ARCHITECTURES, nv_target
 from gpu.compiler.toolchain.nvrtc import NvBinary, NvrtcCompiler
 from prop.judge import check, expect
 from prop.programs import random_graph

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu.compiler.ir import graph, graph_build, optable
-from gpu.compiler.ir.graph import Node, make
-from gpu.compiler.ir.graph_text import handles_of, parse_graph, print_graph
+from gpu.compiler.ir import graph, optable
+from gpu.compiler.ir.graph import Node, build, make
+from gpu.compiler.ir.graph.text import handles_of, parse_graph, print_graph
 from gpu.core.dtype import DType, dtypes
 from gpu.core.errors import GpuError
 from prop.judge import check, compare, expect, run
@@ -19,9 +19,9 @@ BATCHES, EACH = 8, 12
 class Unsimplified:
     """The constructors of `graph_build`, each making exactly the node that was asked for."""
 
-    buffer = staticmethod(graph_build.buffer)
-    const = staticmethod(graph_build.const)
-    iota = staticmethod(graph_build.iota)
+    buffer = staticmethod(build.buffer)
+    const = staticmethod(build.const)
+    iota = staticmethod(build.iota)
 
     @staticmethod
     def alu(name: str, *src: Node) -> Node:
@@ -136,18 +136,18 @@ def test_compare_sees_one_wrong_element() -> None:
 
 
 def test_slack_grows_where_a_sum_cancels() -> None:
-    big = graph_build.buffer("x", (4,), dtypes.float32, "CPU")
+    big = build.buffer("x", (4,), dtypes.float32, "CPU")
     values: dict[Any, Any] = {"x": np.array([1e8, 1.0, -1e8, 1.0], np.float32)}
-    roots = [graph_build.reduce("add", big, (0,)), graph_build.reduce("max", big, (0,))]
+    roots = [build.reduce("add", big, (0,)), build.reduce("max", big, (0,))]
     total, largest = expect(roots, values, np.random.default_rng(0))
     assert total.slack[0] > 1.0
     assert largest.slack[0] == 0.0
 
 
 def test_plain_arithmetic_has_slack_only_where_devices_may_round_otherwise() -> None:
-    x = graph_build.buffer("x", (3,), dtypes.float32, "CPU")
+    x = build.buffer("x", (3,), dtypes.float32, "CPU")
     values: dict[Any, Any] = {"x": np.array([0.1, 3.0, 7e5], np.float32)}
-    roots = [graph_build.alu("mul", x, x), graph_build.alu("exp2", x)]
+    roots = [build.alu("mul", x, x), build.alu("exp2", x)]
     product, power = expect(roots, values, np.random.default_rng(0))
     assert not product.slack.any()
     assert (power.slack[:2] > 0).all()

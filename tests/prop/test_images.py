@@ -8,10 +8,10 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Node
-from gpu.compiler.ir.graph_images import plain
-from gpu.compiler.ir.rewrite import rewrite
+from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.images import plain
+from gpu.compiler.ir.graph.rewrite import rewrite
 from gpu.core.dtype import dtypes
 from gpu.runtime.execute import realize, storage
 from prop.graphs import computed, on

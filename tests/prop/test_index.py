@@ -25,7 +25,7 @@ from gpu.compiler.ir.index import (
     simplify_under,
     split_hint,
 )
-from gpu.compiler.ir.index_expr import IntArray, _exprs
+from gpu.compiler.ir.index.expression import IntArray, _exprs
 
 Grid = dict[Var, IntArray]
 Reference = Callable[[Grid], IntArray]

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu.compiler.ir import graph_build as G
+from gpu.compiler.fusion import inplace
+from gpu.compiler.fusion.build import build_kernel
+from gpu.compiler.fusion.inplace import find_stores
+from gpu.compiler.fusion.placement import plan_fusion
 from gpu.compiler.ir.graph import Node
-from gpu.compiler.schedule import inplace
-from gpu.compiler.schedule.build import build_kernel
-from gpu.compiler.schedule.fusion import plan_fusion
-from gpu.compiler.schedule.inplace import find_stores
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import dtypes
 from gpu.tensor.views import Permute, Reshape, Slice, Step
 from prop.judge import check, expect

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Node
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import dtypes
 from gpu.runtime.execute import realize, storage
 from prop.graphs import on

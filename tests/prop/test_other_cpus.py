@@ -12,7 +12,7 @@ import pytest
 
 from gpu.backends.cpu.device import open_device
 from gpu.compiler.ir.graph import Node, interpret
-from gpu.compiler.render.llvm_target import host_target, missing_here
+from gpu.compiler.targets.cpu import host_target, missing_here
 from gpu.core.devspec import DeviceSpec
 from gpu.runtime.crosscompile import render
 from gpu.runtime.device import toolchain_for

@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 
 from gpu.backends.python.device import BLOCKS
+from gpu.compiler.fusion.build import BuiltKernel, build_kernel
+from gpu.compiler.fusion.placement import plan_fusion
 from gpu.compiler.ir.graph import Node
-from gpu.compiler.ir.kernel_interp import interpret_kernel
-from gpu.compiler.ir.kernel_verify import verify_kernel
-from gpu.compiler.ir.linear_interp import interpret_linear
-from gpu.compiler.ir.linear_text import parse_linear, print_linear
+from gpu.compiler.ir.kernel.interp import interpret_kernel
+from gpu.compiler.ir.kernel.verify import verify_kernel
+from gpu.compiler.ir.linear.interp import interpret_linear
+from gpu.compiler.ir.linear.text import parse_linear, print_linear
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.opts import apply
 from gpu.compiler.opt.policy.choose import schedule
-from gpu.compiler.render.llvm_target import host_target
-from gpu.compiler.schedule.build import BuiltKernel, build_kernel
-from gpu.compiler.schedule.fusion import plan_fusion
-from gpu.compiler.target import Target
+from gpu.compiler.targets import Target
+from gpu.compiler.targets.cpu import host_target
 from prop.graphs import computed
 from prop.judge import check, expect
 from prop.programs import random_graph

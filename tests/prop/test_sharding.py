@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu.compiler.ir import graph_build as G
-from gpu.compiler.ir import graph_shards
 from gpu.compiler.ir.graph import Node, interpret, make, toposort, verify
-from gpu.compiler.ir.graph_shard_rules import lower
-from gpu.compiler.ir.graph_text import handles_of, parse_graph, print_graph
+from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.text import handles_of, parse_graph, print_graph
+from gpu.compiler.shard import values as graph_shards
+from gpu.compiler.shard.rules import lower
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
 from prop.judge import check, expect

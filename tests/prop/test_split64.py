@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpu.compiler.fusion.build import BuiltKernel
 from gpu.compiler.ir import optable
 from gpu.compiler.ir.graph import toposort
 from gpu.compiler.ir.linear import Program
-from gpu.compiler.ir.linear_interp import interpret_linear
-from gpu.compiler.ir.linear_text import parse_linear
-from gpu.compiler.ir.linear_verify import verify_linear
+from gpu.compiler.ir.linear.interp import interpret_linear
+from gpu.compiler.ir.linear.text import parse_linear
+from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.lower.int64.pairs import WIDE, split64
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.policy.choose import schedule
-from gpu.compiler.render.wgsl import WGSLLimits, wgsl_target
-from gpu.compiler.schedule.build import BuiltKernel
-from gpu.compiler.target import Target
+from gpu.compiler.render.wgsl.renderer import WGSLLimits, wgsl_target
+from gpu.compiler.targets import Target
 from gpu.core.dtype import dtype_named, dtypes
 from gpu.core.errors import Unsupported
 from prop.graphs import computed

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu.compiler.ir import graph_build as G
+from gpu.compiler.fusion.placement import plan_fusion
 from gpu.compiler.ir.graph import Node
-from gpu.compiler.schedule.fusion import plan_fusion
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import DType, dtypes
 from prop.judge import check, expect
 from prop.sizes import near_lanes

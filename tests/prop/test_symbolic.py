@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 from gpu.backends.python.device import BLOCKS
+from gpu.compiler.fusion.build import BuiltKernel, build_kernel
+from gpu.compiler.fusion.placement import plan_fusion
 from gpu.compiler.ir.graph import Node, interpret, symbols_of, toposort
-from gpu.compiler.ir.graph_text import handles_of, parse_graph, print_graph
-from gpu.compiler.ir.kernel_interp import interpret_kernel
-from gpu.compiler.ir.kernel_text import parse_kernel, print_kernel
-from gpu.compiler.ir.kernel_verify import verify_kernel
-from gpu.compiler.ir.linear_interp import interpret_linear
-from gpu.compiler.ir.linear_text import parse_linear, print_linear
+from gpu.compiler.ir.graph.text import handles_of, parse_graph, print_graph
+from gpu.compiler.ir.kernel.interp import interpret_kernel
+from gpu.compiler.ir.kernel.text import parse_kernel, print_kernel
+from gpu.compiler.ir.kernel.verify import verify_kernel
+from gpu.compiler.ir.linear.interp import interpret_linear
+from gpu.compiler.ir.linear.text import parse_linear, print_linear
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.policy.choose import schedule
-from gpu.compiler.schedule.build import BuiltKernel, build_kernel
-from gpu.compiler.schedule.fusion import plan_fusion
-from gpu.compiler.target import Target
+from gpu.compiler.targets import Target
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.execute import Counters, realize, storage
 from prop.symbolic_programs import (

@@ -19,7 +19,7 @@ from gpu.backends.hcq import graph as queue_graph
 from gpu.backends.hcq.graph import ONE_BY_ONE, QueueGraph
 from gpu.backends.hcq.program import QueueProgram
 from gpu.compiler.ir.linear import Program, Val
-from gpu.compiler.render.amdgcn import AMDRenderer
+from gpu.compiler.render.llvm.amdgcn import AMDRenderer
 from gpu.core.dtype import dtypes
 from gpu.core.errors import InvalidValue
 from gpu.core.trace import read_trace

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpu.compiler.ir.linear import Program
-from gpu.compiler.render.amdgcn import AMDRenderer
+from gpu.compiler.render.llvm.amdgcn import AMDRenderer
 from gpu.compiler.toolchain.amdgcn import AMDCompiler
 from gpu.core.dtype import dtypes
 from gpu.core.errors import DeviceHang, GpuFault

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpu import Tensor
-from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.graph import build as G
 from tensor.reference import rng_for, torch
 from tensor.test_binary import FLOATS, NOT_BY_BOTH
 from tensor.test_elementwise import ROWS

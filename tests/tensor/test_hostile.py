@@ -185,7 +185,7 @@ import gpu
 from gpu import Tensor
 from gpu.backends.cpu import graph
 from gpu.backends.cpu.pool import Pool
-from gpu.compiler.schedule import inplace
+from gpu.compiler.fusion import inplace
 
 graph.LONGEST, inplace.MIN_BYTES = 0.0, 0  # every launch is a long one
 at, launched, replay = None, 0, Pool.replay

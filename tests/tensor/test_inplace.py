@@ -14,8 +14,8 @@ import pytest
 
 import gpu
 from gpu import Tensor, Var
-from gpu.compiler.ir import kernel_nontemporal as streams
-from gpu.compiler.schedule import inplace
+from gpu.compiler.fusion import inplace
+from gpu.compiler.ir.kernel import nontemporal as streams
 from gpu.core.interrupts import put_off
 from gpu.runtime import execute, users
 from gpu.runtime.buffer import Buffer

@@ -120,7 +120,7 @@ def test_gradients_come_back_sharded() -> None:
 
 
 def test_three_devices_and_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpu.compiler.ir import graph_shards
+    from gpu.compiler.shard import values as graph_shards
 
     devices = ("CPU", "CPU:1", "CPU:2")
     for size in (1 << 30, 0):

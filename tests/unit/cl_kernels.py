@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpu.backends.cl.device import CLDevice
-from gpu.compiler.ir.linear_verify import verify_linear
-from gpu.compiler.render.opencl import OpenCLRenderer
-from gpu.compiler.target import Target
+from gpu.compiler.ir.linear.verify import verify_linear
+from gpu.compiler.render.cstyle.opencl import OpenCLRenderer
+from gpu.compiler.targets import Target
 from gpu.runtime.device import Device
 from unit.linear_kernels import Kernel
 

@@ -8,13 +8,13 @@ import numpy as np
 
 from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.kernel_verify import verify_kernel
+from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.ir.linear import Program
-from gpu.compiler.ir.linear_interp import interpret_linear
-from gpu.compiler.ir.linear_verify import verify_linear
+from gpu.compiler.ir.linear.interp import interpret_linear
+from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.policy.choose import schedule
-from gpu.compiler.target import Target
+from gpu.compiler.targets import Target
 
 LANES = Target("lanes", BLOCKS.native, "worker", 1, 32, 16)
 GPU = replace(BLOCKS, name="gpu", threads=256, shared_bytes=65536, warp=32, shuffle=32)

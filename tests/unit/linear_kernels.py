@@ -9,13 +9,13 @@ import numpy as np
 
 from gpu.backends.cpu.program import CPUProgram
 from gpu.compiler.ir.linear import Inst, Param, Program
-from gpu.compiler.ir.linear_verify import verify_linear
+from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.ir.optable import OPS
-from gpu.compiler.render.c import CRenderer
-from gpu.compiler.render.cpu import scratch_bytes
-from gpu.compiler.render.llvm import LLVMRenderer
-from gpu.compiler.render.llvm_target import host_target
-from gpu.compiler.target import Target
+from gpu.compiler.render.cstyle.c import CRenderer
+from gpu.compiler.render.launch.cpu_abi import scratch_bytes
+from gpu.compiler.render.llvm.cpu import LLVMRenderer
+from gpu.compiler.targets import Target
+from gpu.compiler.targets.cpu import host_target
 from gpu.compiler.toolchain.base import Compiler
 from gpu.compiler.toolchain.clang import ClangCompiler
 from gpu.compiler.toolchain.llvm import LLVMCompiler

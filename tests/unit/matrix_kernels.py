@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpu.compiler.ir.kernel import Kernel
-from gpu.compiler.ir.kernel_text import parse_kernel
+from gpu.compiler.ir.kernel.text import parse_kernel
 from gpu.core.dtype import DType, dtypes
 
 Array = np.ndarray[Any, Any]

@@ -20,24 +20,23 @@ from gpu import Context, Device, Tensor, dtypes
 from gpu.backends.cpu import device as cpu_device
 from gpu.backends.cpu.program import CPUProgram
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.kernel_interp import interpret_kernel
-from gpu.compiler.ir.kernel_text import parse_kernel, print_kernel
-from gpu.compiler.ir.kernel_tree import IllegalOpt, walk
-from gpu.compiler.ir.kernel_verify import verify_kernel
-from gpu.compiler.ir.linear_interp import interpret_linear
-from gpu.compiler.ir.linear_text import parse_linear, print_linear
-from gpu.compiler.ir.linear_verify import verify_linear
+from gpu.compiler.ir.kernel.interp import interpret_kernel
+from gpu.compiler.ir.kernel.text import parse_kernel, print_kernel
+from gpu.compiler.ir.kernel.tree import IllegalOpt, walk
+from gpu.compiler.ir.kernel.verify import verify_kernel
+from gpu.compiler.ir.linear.interp import interpret_linear
+from gpu.compiler.ir.linear.text import parse_linear, print_linear
+from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.ir.matrix import MATRICES, multiply, names_for, spread, whole
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.opts import Opt, Pack, Sink, Tensorize, apply
 from gpu.compiler.opt.policy.choose import PARALLEL_WORK, schedule
 from gpu.compiler.opt.policy.cpu.amx import by_thread
-from gpu.compiler.render import llvm_target
-from gpu.compiler.render.c import CRenderer
-from gpu.compiler.render.cpu import scratch_bytes
-from gpu.compiler.render.llvm import LLVMRenderer
-from gpu.compiler.render.llvm_target import host_target, missing_here
-from gpu.compiler.target import Target
+from gpu.compiler.render.cstyle.c import CRenderer
+from gpu.compiler.render.launch.cpu_abi import scratch_bytes
+from gpu.compiler.render.llvm.cpu import LLVMRenderer
+from gpu.compiler.targets import Target, cpu
+from gpu.compiler.targets.cpu import host_target, missing_here
 from gpu.compiler.toolchain.llvm import LLVMCompiler
 from gpu.core.errors import VerifyError
 from gpu.core.tiledata import tiles_refused
@@ -472,13 +471,13 @@ def test_tiles_are_there_if_the_system_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     flags = b"flags : avx2 fma amx_tile amx_bf16 amx_int8\n"
-    monkeypatch.setattr(llvm_target, "host_architecture", lambda: "x86_64")
-    monkeypatch.setattr(llvm_target.platform, "system", lambda: "Linux")
-    monkeypatch.setattr(llvm_target, "read_bytes", lambda path: flags)
-    features: Any = llvm_target._host_features.__wrapped__
-    monkeypatch.setattr(llvm_target, "tiles_refused", lambda: "")
+    monkeypatch.setattr(cpu, "host_architecture", lambda: "x86_64")
+    monkeypatch.setattr(cpu.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(cpu, "read_bytes", lambda path: flags)
+    features: Any = cpu._host_features.__wrapped__
+    monkeypatch.setattr(cpu, "tiles_refused", lambda: "")
     assert {"amx-tile", "amx-bf16", "amx-int8"} <= features()
-    monkeypatch.setattr(llvm_target, "tiles_refused", lambda: "arch_prctl says EPERM")
+    monkeypatch.setattr(cpu, "tiles_refused", lambda: "arch_prctl says EPERM")
     with caplog.at_level("WARNING"):
         assert not {name for name in features() if name.startswith("amx")}
     assert "AMX is left out" in caplog.text and "EPERM" in caplog.text

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu.compiler.ir.kernel_interp import interpret_kernel
-from gpu.compiler.ir.kernel_text import parse_kernel, print_kernel
-from gpu.compiler.ir.kernel_verify import verify_kernel
+from gpu.compiler.ir.kernel.interp import interpret_kernel
+from gpu.compiler.ir.kernel.text import parse_kernel, print_kernel
+from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.ir.linear import block_size, team_bytes
-from gpu.compiler.ir.linear_interp import interpret_linear
-from gpu.compiler.ir.linear_text import parse_linear, print_linear
-from gpu.compiler.ir.linear_verify import verify_linear
+from gpu.compiler.ir.linear.interp import interpret_linear
+from gpu.compiler.ir.linear.text import parse_linear, print_linear
+from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.lower.linearize import linearize
-from gpu.compiler.target import Native, Target
+from gpu.compiler.targets import Native, Target
 from gpu.core.errors import InvalidValue, VerifyError
 
 REVERSE = """kernel reverse(out: f32[40] global, in: f32[40] global; n 1..4)

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from gpu.compiler.render.c import CRenderer
-from gpu.compiler.render.c_text import element_of
+from gpu.compiler.render.cstyle.c import CRenderer
+from gpu.compiler.render.cstyle.c_text import element_of
 from gpu.core.dtype import ALL, dtypes
 from gpu.core.errors import VerifyError
 from unit.linear_kernels import HOST, Kernel, scratch_kernel

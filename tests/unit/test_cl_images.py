@@ -276,7 +276,7 @@ def test_limits_are_the_devices_own(device: CLDevice) -> None:
 @pytest.fixture
 def images_used(monkeypatch: pytest.MonkeyPatch) -> list[ImageDType]:
     """The images that kernels compiled from now on take."""
-    from gpu.compiler.render.opencl_images import images_of
+    from gpu.compiler.render.cstyle.opencl_images import images_of
 
     used: list[ImageDType] = []
 

@@ -14,8 +14,8 @@ from gpu import Tensor
 from gpu.backends.cpu import device, pool, pool_code
 from gpu.backends.cpu.native import c_library_addresses
 from gpu.backends.cpu.program import CPUProgram
-from gpu.compiler.render.c import CRenderer
-from gpu.compiler.render.llvm_target import host_architecture
+from gpu.compiler.render.cstyle.c import CRenderer
+from gpu.compiler.targets.cpu import host_architecture
 from gpu.compiler.toolchain import clang, llvm
 from gpu.compiler.toolchain.clang import ClangCompiler, clang_version, find_clang
 from gpu.core.config import Context

@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.kernel_interp import interpret_kernel
-from gpu.compiler.ir.kernel_text import parse_kernel
-from gpu.compiler.ir.kernel_tree import IllegalOpt
-from gpu.compiler.ir.kernel_verify import verify_kernel
+from gpu.compiler.ir.kernel.interp import interpret_kernel
+from gpu.compiler.ir.kernel.text import parse_kernel
+from gpu.compiler.ir.kernel.tree import IllegalOpt
+from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.ir.linear import Program, block_size
-from gpu.compiler.ir.linear_interp import interpret_linear
-from gpu.compiler.ir.linear_warps import warp_accesses
+from gpu.compiler.ir.linear.interp import interpret_linear
+from gpu.compiler.ir.linear.warps import warp_accesses
 from gpu.compiler.opt.opts import Bind, Cooperate, Opt, Split, apply
-from gpu.compiler.render.amdgcn import AMDRenderer
-from gpu.compiler.render.cuda import CUDARenderer
-from gpu.compiler.target import Target
+from gpu.compiler.render.cstyle.cuda import CUDARenderer
+from gpu.compiler.render.llvm.amdgcn import AMDRenderer
+from gpu.compiler.targets import Target
 from gpu.compiler.toolchain.nvrtc import NvBinary, NvrtcCompiler
 from unit.amdgcn import lanes as amd_lanes
 from unit.cuda.lanes import run_nvrtc

@@ -14,7 +14,7 @@ from gpu.backends.cpu import graph as cpu_graph
 from gpu.backends.cpu.graph import CPUGraph, grouped
 from gpu.backends.cpu.pool import Pool, shared_pool
 from gpu.backends.cpu.program import CPUProgram
-from gpu.compiler.render.llvm_target import host_architecture
+from gpu.compiler.targets.cpu import host_architecture
 from gpu.compiler.toolchain.llvm import LLVMCompiler
 from gpu.core.config import config
 from gpu.core.errors import InvalidValue

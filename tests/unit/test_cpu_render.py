@@ -13,8 +13,8 @@ import pytest
 from gpu.backends.cpu.native import native_function
 from gpu.compiler.ir import evaluate
 from gpu.compiler.ir.optable import MONOIDS, OPS, apply
-from gpu.compiler.render.cpu import STACK_LIMIT, scratch_bytes
-from gpu.compiler.render.llvm_target import host_target
+from gpu.compiler.render.launch.cpu_abi import STACK_LIMIT, scratch_bytes
+from gpu.compiler.targets.cpu import host_target
 from gpu.core.dtype import ALL, FLOATS, DType, dtypes
 from gpu.core.elf import parse_object
 from gpu.core.errors import Unsupported

@@ -12,16 +12,16 @@ import pytest
 import gpu
 from gpu import Context, Device, Tensor, Var
 from gpu.compiler.ir.graph import Node
-from gpu.compiler.render.llvm import LLVMRenderer
-from gpu.compiler.render.llvm_target import host_target
-from gpu.compiler.target import ImageLimits
+from gpu.compiler.render.llvm.cpu import LLVMRenderer
+from gpu.compiler.targets import ImageLimits
+from gpu.compiler.targets.cpu import host_target
 from gpu.core.errors import ConfigError, Unsupported
 from gpu.runtime.compile import compile_graph
 from gpu.runtime.crosscompile import cross_compile
 from gpu.runtime.device import Toolchain, toolchain_for
 from gpu.runtime.execute import is_computed
 from gpu.runtime.explain import explain
-from gpu.runtime.schedule import graph_key
+from gpu.runtime.recipe import graph_key
 
 
 def numbers(*shape: int) -> Tensor:

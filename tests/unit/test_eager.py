@@ -13,8 +13,8 @@ import numpy as np
 
 import gpu
 from gpu import Tensor
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.graph import Node
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import dtypes
 from unit.python_calls import python_calls
 

@@ -9,7 +9,7 @@ import pytest
 import elsewhere
 from gpu import Tensor
 from gpu.compiler.ir.graph import Node
-from gpu.compiler.render.llvm_target import host_target
+from gpu.compiler.targets.cpu import host_target
 from gpu.core.errors import CompileError
 from gpu.runtime.execute import is_computed
 

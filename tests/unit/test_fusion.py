@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpu import Tensor, nn
-from gpu.compiler.schedule.fusion import MAX_INLINE, plan_fusion
+from gpu.compiler.fusion.placement import MAX_INLINE, plan_fusion
 from gpu.runtime.execute import is_computed, without_reshapes
 
 CHAIN = 9  # sines, of which MAX_INLINE allows about five

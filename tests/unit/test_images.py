@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu import Tensor
-from gpu.compiler.ir import graph_build as G
+from gpu.compiler.fusion.images import read_as_images
 from gpu.compiler.ir.graph import Node, interpret
-from gpu.compiler.ir.graph_text import parse_graph, print_graph
+from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.text import parse_graph, print_graph
 from gpu.compiler.ir.linear import Inst, Param, Program
-from gpu.compiler.ir.linear_interp import interpret_linear
-from gpu.compiler.ir.linear_residue import Residues
-from gpu.compiler.ir.linear_text import parse_linear, print_linear
-from gpu.compiler.ir.linear_verify import verify_linear
-from gpu.compiler.render.llvm_target import host_target
-from gpu.compiler.schedule.images import read_as_images
-from gpu.compiler.target import ImageLimits, Target
+from gpu.compiler.ir.linear.interp import interpret_linear
+from gpu.compiler.ir.linear.residue import Residues
+from gpu.compiler.ir.linear.text import parse_linear, print_linear
+from gpu.compiler.ir.linear.verify import verify_linear
+from gpu.compiler.targets import ImageLimits, Target
+from gpu.compiler.targets.cpu import host_target
 from gpu.core.dtype import dtype_named, dtypes, promote
 from gpu.core.errors import DTypeError, ShapeError, Unsupported, VerifyError
 from gpu.core.scalars import promote_scalar

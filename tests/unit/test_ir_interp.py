@@ -8,10 +8,10 @@ import numpy.typing as npt
 import pytest
 
 from gpu.compiler.ir import interp
-from gpu.compiler.ir.kernel_interp import interpret_kernel
-from gpu.compiler.ir.kernel_text import parse_kernel
-from gpu.compiler.ir.linear_interp import interpret_linear
-from gpu.compiler.ir.linear_text import parse_linear
+from gpu.compiler.ir.kernel.interp import interpret_kernel
+from gpu.compiler.ir.kernel.text import parse_kernel
+from gpu.compiler.ir.linear.interp import interpret_linear
+from gpu.compiler.ir.linear.text import parse_linear
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.core.dtype import ALL, DType, dtypes
 from gpu.core.errors import CompileError, InvalidValue, VerifyError

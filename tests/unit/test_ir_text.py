@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.graph import Node
-from gpu.compiler.ir.graph_text import handles_of, parse_graph, print_graph
+from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.text import handles_of, parse_graph, print_graph
 from gpu.compiler.ir.index import ALWAYS, NEVER, Var, at_least, expr
-from gpu.compiler.ir.kernel_text import parse_kernel, print_kernel
-from gpu.compiler.ir.linear_text import parse_linear, print_linear
+from gpu.compiler.ir.kernel.text import parse_kernel, print_kernel
+from gpu.compiler.ir.linear.text import parse_linear, print_linear
 from gpu.core.dtype import ALL, DType, dtypes
 from gpu.core.errors import GpuError, ParseError
 from prop.programs import mutated

@@ -4,11 +4,11 @@ import pytest
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var, expr
-from gpu.compiler.ir.kernel_text import parse_kernel
-from gpu.compiler.ir.kernel_verify import verify_kernel
+from gpu.compiler.ir.kernel.text import parse_kernel
+from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.ir.linear import Inst, Param, Program
-from gpu.compiler.ir.linear_text import parse_linear
-from gpu.compiler.ir.linear_verify import verify_linear
+from gpu.compiler.ir.linear.text import parse_linear
+from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.core.dtype import dtypes
 from gpu.core.errors import VerifyError
 

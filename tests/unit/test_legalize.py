@@ -11,9 +11,9 @@ import pytest
 from gpu.compiler.ir import evaluate
 from gpu.compiler.ir.builder import Builder
 from gpu.compiler.ir.optable import OPS, apply, result_dtype, scalar
-from gpu.compiler.lower import narrow_floats as narrow
+from gpu.compiler.lower import narrow_floats
 from gpu.compiler.lower.legalize import DERIVATIONS, Legalizer, round_to_odd
-from gpu.compiler.target import Native
+from gpu.compiler.targets import Native
 from gpu.core.dtype import ALL, DType, PyScalar, dtypes
 from gpu.core.errors import DTypeError, InvalidValue, Unsupported
 
@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 # numpy warns of overflow and NaN in casts and comparisons, which are the point here.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
-NARROW = tuple(narrow.FORMATS)
+NARROW = tuple(narrow_floats.FORMATS)
 MINIMAL = frozenset(OPS) - frozenset(DERIVATIONS)
 STORAGE = Native(MINIMAL, storage_only=frozenset(NARROW))
 CONVERTING = Native(MINIMAL, compute_as_float32=frozenset(NARROW))
@@ -129,7 +129,7 @@ EXACT = [(name, d) for name in OPS if name not in TRANSCENDENTAL for d in domain
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
 def test_to_float32_is_exact_for_every_pattern(dtype: DType) -> None:
     values = every_pattern(dtype)
-    assert_same(narrow.to_float32(legalizer(STORAGE), values), values.astype(np.float32))
+    assert_same(narrow_floats.to_float32(legalizer(STORAGE), values), values.astype(np.float32))
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
@@ -137,23 +137,23 @@ def test_from_float32_rounds_as_numpy(dtype: DType) -> None:
     random = np.random.default_rng(1).integers(0, 1 << 32, 1_000_000, np.uint32).view(np.float32)
     for values in (around_narrow_values(dtype), random):
         want = values.astype(dtype.np)
-        assert_same(narrow.from_float32(legalizer(STORAGE), values, dtype), want)
+        assert_same(narrow_floats.from_float32(legalizer(STORAGE), values, dtype), want)
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
 def test_nan_becomes_the_quiet_nan_of_its_sign(dtype: DType) -> None:
     values = np.array([0x7F800001, 0xFFFFFFFF], np.uint32).view(np.float32)
-    fmt = narrow.FORMATS[dtype]
-    got = narrow.from_float32(legalizer(STORAGE), values, dtype).view(fmt.bits.np)
+    fmt = narrow_floats.FORMATS[dtype]
+    got = narrow_floats.from_float32(legalizer(STORAGE), values, dtype).view(fmt.bits.np)
     assert got.tolist() == [fmt.nan, fmt.nan | 1 << (dtype.bits - 1)]
 
 
 def test_narrow_rejects_other_dtypes() -> None:
     b = legalizer(STORAGE)
     with pytest.raises(DTypeError, match="float64 is not a narrow float"):
-        narrow.to_float32(b, np.zeros(1))
+        narrow_floats.to_float32(b, np.zeros(1))
     with pytest.raises(DTypeError, match="takes a float32, got float64"):
-        narrow.from_float32(b, np.zeros(1), dtypes.float16)
+        narrow_floats.from_float32(b, np.zeros(1), dtypes.float16)
 
 
 @pytest.mark.parametrize(

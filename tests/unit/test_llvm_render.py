@@ -4,9 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gpu.compiler.render.llvm import LLVMRenderer
-from gpu.compiler.render.llvm_cpus import ARM_CPUS, X86_CPUS
-from gpu.compiler.render.llvm_target import host_target, missing_here
+from gpu.compiler.render.llvm.cpu import LLVMRenderer
+from gpu.compiler.targets.cpu import host_target, missing_here
+from gpu.compiler.targets.cpu_names import ARM_CPUS, X86_CPUS
 from gpu.compiler.toolchain.llvm import LLVMCompiler
 from gpu.core.dtype import dtypes
 from gpu.core.errors import CompileError, Unsupported

@@ -10,19 +10,19 @@ import pytest
 
 from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.kernel_interp import interpret_kernel
-from gpu.compiler.ir.kernel_text import parse_kernel, print_kernel
-from gpu.compiler.ir.kernel_tree import IllegalOpt, rewrite, walk
-from gpu.compiler.ir.kernel_verify import verify_kernel
-from gpu.compiler.ir.linear_interp import interpret_linear
-from gpu.compiler.ir.linear_text import parse_linear, print_linear
-from gpu.compiler.ir.linear_verify import verify_linear
+from gpu.compiler.ir.kernel.interp import interpret_kernel
+from gpu.compiler.ir.kernel.text import parse_kernel, print_kernel
+from gpu.compiler.ir.kernel.tree import IllegalOpt, rewrite, walk
+from gpu.compiler.ir.kernel.verify import verify_kernel
+from gpu.compiler.ir.linear.interp import interpret_linear
+from gpu.compiler.ir.linear.text import parse_linear, print_linear
+from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.ir.matrix import MATRICES, WARP, multiply, names_for, spread, whole
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.opts import Fetch, Opt, Pipeline, Sink, Tensorize, apply
 from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.opt.policy.gpu.mma import by_instructions
-from gpu.compiler.target import Target
+from gpu.compiler.targets import Target
 from gpu.core.dtype import dtypes
 from gpu.core.errors import VerifyError
 from unit.matrix_kernels import PRODUCTS, Array, Product

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu.compiler.ir import graph_build as G
+from gpu.compiler.fusion.narrow_sums import narrow_sums
 from gpu.compiler.ir.graph import Node, interpret, toposort
-from gpu.compiler.schedule.narrow import narrow_sums
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import DType, dtypes
 
 

@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 
 from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.kernel_interp import interpret_kernel
-from gpu.compiler.ir.kernel_text import parse_kernel
-from gpu.compiler.ir.kernel_tree import IllegalOpt, reads
-from gpu.compiler.ir.kernel_verify import verify_kernel
+from gpu.compiler.ir.kernel.interp import interpret_kernel
+from gpu.compiler.ir.kernel.text import parse_kernel
+from gpu.compiler.ir.kernel.tree import IllegalOpt, reads
+from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.ir.linear import Inst, Program, block_size
-from gpu.compiler.ir.linear_interp import interpret_linear
-from gpu.compiler.ir.linear_text import parse_linear, print_linear
-from gpu.compiler.ir.linear_verify import verify_linear
+from gpu.compiler.ir.linear.interp import interpret_linear
+from gpu.compiler.ir.linear.text import parse_linear, print_linear
+from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.lower.vectorize_access import join
 from gpu.compiler.opt.opts import Agree, Hold, Split, apply
-from gpu.compiler.render.amdgcn import AMDRenderer
-from gpu.compiler.render.cuda import CUDARenderer
-from gpu.compiler.render.ptx import PTXRenderer
-from gpu.compiler.target import Target
+from gpu.compiler.render.cstyle.cuda import CUDARenderer
+from gpu.compiler.render.llvm.amdgcn import AMDRenderer
+from gpu.compiler.render.llvm.ptx import PTXRenderer
+from gpu.compiler.targets import Target
 from gpu.compiler.toolchain.amdgcn import AMDCompiler
 from gpu.compiler.toolchain.nvptx import generate_ptx
 from gpu.compiler.toolchain.nvrtc import NvBinary, NvrtcCompiler

@@ -12,9 +12,9 @@ from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import evaluate
 from gpu.compiler.ir.linear import Limit, Val
 from gpu.compiler.ir.optable import MONOIDS, OPS, apply
-from gpu.compiler.render.opencl import OpenCLRenderer
-from gpu.compiler.render.opencl_grid import MAX_ITEMS, spread_program
-from gpu.compiler.target import NARROW_FLOATS, Target
+from gpu.compiler.render.cstyle.opencl import OpenCLRenderer
+from gpu.compiler.render.cstyle.opencl_grid import MAX_ITEMS, spread_program
+from gpu.compiler.targets import NARROW_FLOATS, Target
 from gpu.core.dtype import FLOATS, DType, dtypes
 from gpu.core.errors import Unsupported, VerifyError
 from unit.cl_kernels import CLRunner, cl_device, grid_target

@@ -12,12 +12,12 @@ import pytest
 
 from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.kernel_interp import interpret_kernel
-from gpu.compiler.ir.kernel_text import parse_kernel, print_kernel
-from gpu.compiler.ir.kernel_tree import IllegalOpt, walk
-from gpu.compiler.ir.kernel_verify import verify_kernel
+from gpu.compiler.ir.kernel.interp import interpret_kernel
+from gpu.compiler.ir.kernel.text import parse_kernel, print_kernel
+from gpu.compiler.ir.kernel.tree import IllegalOpt, walk
+from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.ir.linear import block_size, team_bytes
-from gpu.compiler.ir.linear_interp import interpret_linear
+from gpu.compiler.ir.linear.interp import interpret_linear
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.opts import (
     Bind,
@@ -33,7 +33,7 @@ from gpu.compiler.opt.opts import (
     apply,
 )
 from gpu.compiler.opt.policy.choose import schedule
-from gpu.compiler.target import Target
+from gpu.compiler.targets import Target
 
 Array = np.ndarray[Any, Any]
 

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.kernel_text import parse_kernel
-from gpu.compiler.ir.kernel_tree import reads as reads_of
-from gpu.compiler.ir.kernel_tree import walk
-from gpu.compiler.ir.kernel_verify import verify_kernel
+from gpu.compiler.ir.kernel.text import parse_kernel
+from gpu.compiler.ir.kernel.tree import reads as reads_of
+from gpu.compiler.ir.kernel.tree import walk
+from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.ir.linear import Program, block_size, team_bytes
-from gpu.compiler.ir.linear_interp import interpret_linear
+from gpu.compiler.ir.linear.interp import interpret_linear
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.lower.vectorize_access4 import MANY_LOADS
 from gpu.compiler.opt.opts import Bind, Sink, Split, Stage
 from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.opt.policy.cpu.column_reduce import FAR_BYTES
-from gpu.compiler.render.llvm_target import host_target
-from gpu.compiler.render.wgsl import WGSLLimits, WGSLRenderer, wgsl_target
+from gpu.compiler.render.wgsl.renderer import WGSLLimits, WGSLRenderer, wgsl_target
+from gpu.compiler.targets.cpu import host_target
 from unit.lane_kernels import LANES, TRANSPOSE, random, result
 
 POSING = wgsl_target(WGSLLimits(is_cpu=True), has_f16=False)

@@ -7,12 +7,12 @@ import pytest
 
 from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.kernel_text import parse_kernel
-from gpu.compiler.ir.kernel_tree import walk
+from gpu.compiler.ir.kernel.text import parse_kernel
+from gpu.compiler.ir.kernel.tree import walk
 from gpu.compiler.opt.analysis.lanes import FEWEST, fitting
 from gpu.compiler.opt.opts import Rfactor
 from gpu.compiler.opt.policy.choose import schedule
-from gpu.compiler.target import Target
+from gpu.compiler.targets import Target
 from unit.lane_kernels import TRANSPOSE, lowered, random, result
 
 BIAS = """kernel bias(out: f32[{size}] global, x: f32[{size}] global, b: f32[{n}] global)

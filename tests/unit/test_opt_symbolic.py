@@ -7,16 +7,16 @@ import pytest
 
 from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir.index import Var, expr, loop_var
-from gpu.compiler.ir.kernel_interp import interpret_kernel
-from gpu.compiler.ir.kernel_text import parse_kernel, print_kernel
-from gpu.compiler.ir.kernel_tree import IllegalOpt, loops
-from gpu.compiler.ir.kernel_verify import verify_kernel
-from gpu.compiler.ir.linear_interp import interpret_linear
-from gpu.compiler.ir.linear_verify import verify_linear
+from gpu.compiler.ir.kernel.interp import interpret_kernel
+from gpu.compiler.ir.kernel.text import parse_kernel, print_kernel
+from gpu.compiler.ir.kernel.tree import IllegalOpt, loops
+from gpu.compiler.ir.kernel.verify import verify_kernel
+from gpu.compiler.ir.linear.interp import interpret_linear
+from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.opts import Opt, Reorder, Rfactor, Split, apply
 from gpu.compiler.opt.policy.choose import schedule
-from gpu.compiler.target import Target
+from gpu.compiler.targets import Target
 
 # a + b - (a + b) // 2 is 300 at most, which nobody finds out: intervals give 600, and so many
 # pairs of a and b are not tried.

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir import kernel_nontemporal as streams
 from gpu.compiler.ir.index import Var
-from gpu.compiler.ir.kernel_text import parse_kernel
-from gpu.compiler.ir.kernel_tree import IllegalOpt, loads_of
-from gpu.compiler.ir.kernel_verify import verify_kernel
+from gpu.compiler.ir.kernel import nontemporal as streams
+from gpu.compiler.ir.kernel.text import parse_kernel
+from gpu.compiler.ir.kernel.tree import IllegalOpt, loads_of
+from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.analysis.dependence import is_independent
 from gpu.compiler.opt.opts import Ahead, Reorder, Split, Stage, apply

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.kernel_interp import interpret_kernel
-from gpu.compiler.ir.kernel_text import parse_kernel
-from gpu.compiler.ir.kernel_tree import IllegalOpt
-from gpu.compiler.ir.kernel_verify import verify_kernel
+from gpu.compiler.ir.kernel.interp import interpret_kernel
+from gpu.compiler.ir.kernel.text import parse_kernel
+from gpu.compiler.ir.kernel.tree import IllegalOpt
+from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.opt.analysis.loop_nest import leaves
 from gpu.compiler.opt.opts import PartialSums, apply
 from gpu.compiler.opt.policy.choose import schedule

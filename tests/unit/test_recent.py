@@ -10,7 +10,7 @@ import pytest
 
 import gpu
 from gpu import Tensor
-from gpu.runtime import execute, schedule
+from gpu.runtime import execute, recipe
 from gpu.runtime.execute import Counters
 from gpu.runtime.recent import Recent
 from gpu.tensor import jit as jit_module
@@ -54,7 +54,7 @@ def test_compiled_graphs_are_forgotten_and_their_code_unloaded(
 ) -> None:
     monkeypatch.setattr(execute, "_schedules", Recent(10))
     gc.collect()
-    before = len(schedule._programs)
+    before = len(recipe._programs)
     kept = gpu.jit(lambda x: x * 5 + 1)
     x = Tensor(np.arange(7, dtype=np.float32)).realize()
     kept(x)
@@ -62,7 +62,7 @@ def test_compiled_graphs_are_forgotten_and_their_code_unloaded(
         assert (Tensor(np.ones(size, np.float32)) * 3 + size).tolist() == [3 + size] * size
         assert kept(x).tolist() == [5 * i + 1 for i in range(7)]  # a capture keeps its programs
     gc.collect()
-    assert len(schedule._programs) - before <= 11  # each weighs 2, and that of the capture
+    assert len(recipe._programs) - before <= 11  # each weighs 2, and that of the capture
     compiled = Counters.compiled
     assert (Tensor(np.ones(1, np.float32)) * 3 + 1).tolist() == [4]
     assert Counters.compiled == compiled  # found on disk

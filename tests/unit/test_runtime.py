@@ -15,8 +15,8 @@ import pytest
 
 import gpu
 from gpu import Tensor
-from gpu.compiler.render.llvm import LLVMRenderer
-from gpu.compiler.render.llvm_target import host_target
+from gpu.compiler.render.llvm.cpu import LLVMRenderer
+from gpu.compiler.targets.cpu import host_target
 from gpu.core.dtype import dtypes
 from gpu.core.errors import OutOfMemory, ShapeError
 from gpu.runtime.allocator import LRUAllocator
@@ -24,7 +24,7 @@ from gpu.runtime.device import Device
 from gpu.runtime.execute import Counters, is_computed
 from gpu.runtime.explain import explain
 from gpu.runtime.memory import share_memory
-from gpu.runtime.schedule import Recipe, Slot
+from gpu.runtime.recipe import Recipe, Slot
 
 
 def random_recipe(rng: np.random.Generator) -> tuple[Recipe, int]:

@@ -12,23 +12,24 @@ from hypothesis import strategies as st
 
 from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir import kernel_interp, linear_interp
-from gpu.compiler.ir.kernel_text import parse_kernel, print_kernel
-from gpu.compiler.ir.kernel_tree import allocated, walk
-from gpu.compiler.ir.kernel_verify import verify_kernel
+from gpu.compiler.ir.kernel import interp
+from gpu.compiler.ir.kernel.text import parse_kernel, print_kernel
+from gpu.compiler.ir.kernel.tree import allocated, walk
+from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.ir.linear import Program
-from gpu.compiler.ir.linear_text import parse_linear, print_linear
-from gpu.compiler.ir.linear_verify import verify_linear
+from gpu.compiler.ir.linear import interp as linear_interp
+from gpu.compiler.ir.linear.text import parse_linear, print_linear
+from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.ir.races import exchanged
 from gpu.compiler.ir.text import print_scalar
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.opts import Bind, Cooperate, Opt, Split, apply
 from gpu.compiler.opt.policy.choose import schedule
-from gpu.compiler.render.amdgcn_target import amd_target
-from gpu.compiler.render.c import CRenderer
-from gpu.compiler.render.nv_target import nv_target
-from gpu.compiler.target import NARROW_FLOATS, Target
+from gpu.compiler.render.cstyle.c import CRenderer
+from gpu.compiler.targets import NARROW_FLOATS, Target
+from gpu.compiler.targets.amd import amd_target
+from gpu.compiler.targets.nvidia import nv_target
 from gpu.core.dtype import ALL, DType, dtypes
 from gpu.core.errors import InvalidValue, ParseError, Unsupported, VerifyError
 from unit.linear_kernels import HOST
@@ -63,7 +64,7 @@ def test_each_thread_gets_its_partners_value(distance: int) -> None:
     kernel = parse_kernel(PAIRS.format(distance=distance))
     assert print_kernel(parse_kernel(print_kernel(kernel))) == print_kernel(kernel)
     values, out = random(64), np.zeros(64, np.float32)
-    kernel_interp.interpret_kernel(kernel, {"out": out, "in": values})
+    interp.interpret_kernel(kernel, {"out": out, "in": values})
     np.testing.assert_array_equal(out, values[np.arange(64) ^ distance] + 1)
     lowered = linearize(kernel, BLOCKS)
     assert print_linear(parse_linear(print_linear(lowered))) == print_linear(lowered)
@@ -178,12 +179,12 @@ def test_an_exchange_in_which_some_threads_of_a_warp_take_part(
     divergent = parse_linear(text)
     kernel = parse_kernel(PAIRS.format(distance=2).replace("loop u unroll 2", "if 3 - x >= 0"))
     monkeypatch.setattr(linear_interp, "verify_linear", lambda program: None)
-    monkeypatch.setattr(kernel_interp, "verify_kernel", lambda kernel: None)
+    monkeypatch.setattr(interp, "verify_kernel", lambda kernel: None)
     with pytest.raises(VerifyError, match="only some of the threads of a warp"):
         linear_interp.interpret_linear(divergent, [np.zeros(16, np.float32)] * 2, [1])
     with pytest.raises(VerifyError, match="threads 0 to 15"):
         memory = {"out": np.zeros(64, np.float32), "in": np.zeros(64, np.float32)}
-        kernel_interp.interpret_kernel(kernel, memory)
+        interp.interpret_kernel(kernel, memory)
 
 
 def test_a_warp_that_takes_no_part_is_no_error() -> None:
@@ -253,7 +254,7 @@ def test_reductions_against_numpy(
     )
     verify_kernel(kernel)
     found = np.zeros(rows, dtype.np)
-    kernel_interp.interpret_kernel(kernel, {"out": found, "x": x.reshape(-1)})
+    interp.interpret_kernel(kernel, {"out": found, "x": x.reshape(-1)})
     again = np.zeros(rows, dtype.np)
     linear_interp.interpret_linear(linearize(kernel, BLOCKS), [again, x.reshape(-1)])
     with np.errstate(all="ignore"):
@@ -273,7 +274,7 @@ def test_nans_come_through(first: bool) -> None:
         x = random(4, 64)
         x[np.arange(4), [0, 17, 40, 63]] = np.nan
         out = np.zeros(4, np.float32)
-        kernel_interp.interpret_kernel(kernel, {"out": out, "x": x.reshape(-1)})
+        interp.interpret_kernel(kernel, {"out": out, "x": x.reshape(-1)})
         assert np.isnan(out).all()
 
 

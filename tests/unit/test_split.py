@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from gpu.backends.python.device import BLOCKS
-from gpu.compiler.ir import graph_build as G
+from gpu.compiler.fusion.split_reduce import CACHED, LONG, LONG_SUM, split_reductions
 from gpu.compiler.ir.graph import Node, interpret, toposort
-from gpu.compiler.schedule.split import CACHED, LONG, LONG_SUM, split_reductions
-from gpu.compiler.target import Target
+from gpu.compiler.ir.graph import build as G
+from gpu.compiler.targets import Target
 from gpu.core.dtype import dtypes
 
 Array = np.ndarray[Any, Any]

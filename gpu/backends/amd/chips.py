@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu.compiler.render.amdgcn_target import check_chip
+from gpu.compiler.targets.amd import check_chip
 from gpu.core.errors import Unsupported
 from gpu.drivers.am.target import Version, generation_of
 

@@ -9,7 +9,7 @@ from gpu.backends.amd.program import load_program
 from gpu.backends.hcq.chips import simulated_chips
 from gpu.backends.hcq.graph import QueueGraph
 from gpu.backends.hcq.memory import QueueAllocator
-from gpu.compiler.render.amdgcn import AMDRenderer
+from gpu.compiler.render.llvm.amdgcn import AMDRenderer
 from gpu.compiler.toolchain.amdgcn import AMDCompiler
 from gpu.core.config import config
 from gpu.core.devspec import DeviceSpec, parse_device_name

@@ -12,8 +12,8 @@ from gpu.backends.cl.platforms import choose, find_devices
 from gpu.backends.cl.program import CLGraph, CLProgram, Scratch
 from gpu.backends.cl.quirks import quirks_of
 from gpu.backends.cl.target import build_options, device_target
-from gpu.compiler.render.opencl import OpenCLRenderer
-from gpu.compiler.target import Target
+from gpu.compiler.render.cstyle.opencl import OpenCLRenderer
+from gpu.compiler.targets import Target
 from gpu.core.config import config, preset_variable
 from gpu.core.devspec import DeviceSpec, parse_device_name
 from gpu.core.errors import Unsupported

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from gpu.autogen import opencl as cl
 from gpu.backends.cl.api import INSTALL, OpenCL, handles
-from gpu.compiler.target import ImageLimits
+from gpu.compiler.targets import ImageLimits
 from gpu.core.errors import ConfigError, DeviceError, GpuError
 from gpu.core.files import read_bytes
 

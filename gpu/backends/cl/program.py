@@ -14,7 +14,7 @@ from gpu.backends.cl.compiler import Binary
 from gpu.backends.cl.context import CLContext
 from gpu.backends.cl.images import image_argument
 from gpu.backends.cl.memory import CLAllocator, CLMemory
-from gpu.compiler.render.opencl_images import images_of
+from gpu.compiler.render.cstyle.opencl_images import images_of
 from gpu.core.errors import InvalidValue
 from gpu.runtime.device import LaunchData
 from gpu.runtime.program import Program, check_memory_of, check_values

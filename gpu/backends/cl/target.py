@@ -8,7 +8,7 @@ from gpu.autogen import opencl as cl
 from gpu.backends.cl.platforms import DeviceInfo
 from gpu.backends.cl.quirks import quirks_of
 from gpu.compiler.ir.optable import OPS
-from gpu.compiler.target import NARROW_FLOATS, Native, Target
+from gpu.compiler.targets import NARROW_FLOATS, Native, Target
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
 

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from gpu.backends.cpu.graph import CPUGraph
 from gpu.backends.cpu.native import read_memory, write_memory
 from gpu.backends.cpu.program import CPUProgram
-from gpu.compiler.render.llvm import LLVMRenderer
-from gpu.compiler.render.llvm_target import host_target, missing_here
-from gpu.compiler.target import Target
+from gpu.compiler.render.llvm.cpu import LLVMRenderer
+from gpu.compiler.targets import Target
+from gpu.compiler.targets.cpu import host_target, missing_here
 from gpu.compiler.toolchain.llvm import LLVMCompiler
 from gpu.core.arguments import count_of, host_bytes
 from gpu.core.available import check_memory
@@ -115,7 +115,7 @@ def _llvm(target: Target) -> Toolchain:
 
 def _clang(target: Target) -> Toolchain:
     # Only here: the other compiler starts without these.
-    from gpu.compiler.render.c import CRenderer
+    from gpu.compiler.render.cstyle.c import CRenderer
     from gpu.compiler.toolchain.clang import ClangCompiler
 
     return Toolchain(CRenderer(target), ClangCompiler(target.name, target.features))

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from gpu.backends.cpu import pool_code
 from gpu.backends.cpu.native import c_library_addresses, native_function
-from gpu.compiler.render.llvm_target import host_architecture
+from gpu.compiler.targets.cpu import host_architecture
 from gpu.compiler.toolchain.base import Compiler
 from gpu.compiler.toolchain.llvm import LLVMCompiler
 from gpu.core.config import config

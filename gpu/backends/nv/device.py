@@ -8,9 +8,9 @@ from functools import cache, partial
 from gpu.backends.hcq.graph import QueueGraph
 from gpu.backends.hcq.memory import QueueAllocator
 from gpu.backends.nv.program import Learn, load_bare_program, load_program
-from gpu.compiler.render.cuda import CUDARenderer
-from gpu.compiler.render.nak import NAKRenderer
-from gpu.compiler.render.ptx import PTXRenderer
+from gpu.compiler.render.cstyle.cuda import CUDARenderer
+from gpu.compiler.render.llvm.ptx import PTXRenderer
+from gpu.compiler.render.nir.nak import NAKRenderer
 from gpu.compiler.toolchain.base import Compiler
 from gpu.compiler.toolchain.nak import NakCompiler
 from gpu.compiler.toolchain.nvptx import PtxCompiler

@@ -34,12 +34,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.compiler.ir.linear import Program as LinearProgram
-from gpu.compiler.ir.linear_interp import interpret_linear
-from gpu.compiler.ir.linear_text import parse_linear, print_linear
-from gpu.compiler.ir.linear_verify import verify_linear
+from gpu.compiler.ir.linear.interp import interpret_linear
+from gpu.compiler.ir.linear.text import parse_linear, print_linear
+from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.ir.matrix import WARP, names_for
 from gpu.compiler.ir.optable import OPS
-from gpu.compiler.target import Native, Target
+from gpu.compiler.targets import Native, Target
 from gpu.compiler.toolchain.base import Compiler
 from gpu.core.arguments import host_bytes
 from gpu.core.available import check_memory

@@ -14,7 +14,7 @@ from gpu.backends.webgpu.connection import Connection
 from gpu.backends.webgpu.library import Library, find_library
 from gpu.backends.webgpu.memory import WebGPUAllocator
 from gpu.backends.webgpu.program import WebGPUProgram, shader_module
-from gpu.compiler.render.wgsl import WGSLLimits, WGSLRenderer
+from gpu.compiler.render.wgsl.renderer import WGSLLimits, WGSLRenderer
 from gpu.compiler.toolchain.base import Compiler
 from gpu.core.config import config
 from gpu.core.devspec import DeviceSpec

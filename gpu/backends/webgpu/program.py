@@ -22,7 +22,7 @@ _AROUND: Final = 2  # lines shown before and after the one that the compiler ref
 
 
 class Layout(NamedTuple):
-    """What the launch data of `gpu/compiler/render/wgsl_launch.py` says of bindings.
+    """What the launch data of `gpu/compiler/render/wgsl/launch.py` says of bindings.
 
     Attributes:
         written: of each parameter, whether it is written.

@@ -1,6 +1,6 @@
 """Buffers copied to textures, for adapters whose kernels load faster from those.
 
-The texels of a row are as many as `gpu/compiler/render/wgsl_memory.py:TEXELS`, four words each.
+The texels of a row are as many as `gpu/compiler/render/wgsl/memory.py:TEXELS`, four words each.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Final
 
 from gpu.autogen import webgpu as api
 from gpu.backends.webgpu.commands import Commands
-from gpu.compiler.render.wgsl_memory import TEXELS
+from gpu.compiler.render.wgsl.memory import TEXELS
 
 _TEXEL_BYTES: Final = 16
 _ROW_BYTES: Final = TEXELS * _TEXEL_BYTES

@@ -36,7 +36,7 @@ from gpu.compiler.ir.dims import Symbol
 from gpu.compiler.ir.graph import Node
 from gpu.runtime.compile import compile_graph
 from gpu.runtime.execute import is_computed, without_reshapes
-from gpu.runtime.schedule import Code, Recipe, graph_key, graph_symbols
+from gpu.runtime.recipe import Code, Recipe, graph_key, graph_symbols
 from gpu.tensor.tensor import Tensor
 
 FORMAT: Final = 1

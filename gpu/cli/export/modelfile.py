@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.compiler.ir.dims import Symbol, find_symbols, has_symbols
-from gpu.compiler.ir.index_expr import Expr
+from gpu.compiler.ir.index.expression import Expr
 from gpu.core.dtype import dtypes
 from gpu.core.errors import GpuError, InvalidType, InvalidValue, Unsupported
 from gpu.core.files import read_bytes

@@ -15,7 +15,7 @@ from gpu.cli.export.tracing import Traced, page_dtype, trace
 from gpu.core.dtype import dtypes
 from gpu.core.files import atomic_file, read_bytes
 from gpu.runtime.execute import is_computed, storage
-from gpu.runtime.schedule import graph_key
+from gpu.runtime.recipe import graph_key
 from gpu.tensor.formats.safetensors import safe_save
 from gpu.tensor.tensor import Tensor
 from gpu.tensor.tracing import JitError

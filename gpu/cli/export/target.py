@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
-from gpu.compiler.render.wgsl import WGSLLimits, WGSLRenderer
+from gpu.compiler.render.wgsl.renderer import WGSLLimits, WGSLRenderer
 from gpu.compiler.toolchain.base import Compiler
 from gpu.core.devspec import DeviceSpec
 from gpu.core.errors import Unsupported

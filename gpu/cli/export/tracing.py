@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import has_symbols
 from gpu.compiler.ir.graph import Node, make, toposort
-from gpu.compiler.target import NARROW_FLOATS
+from gpu.compiler.ir.graph import build as G
+from gpu.compiler.targets import NARROW_FLOATS
 from gpu.core.dtype import DType, dtypes
 from gpu.core.errors import InvalidValue, Unsupported
 from gpu.runtime.buffer import Buffer

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeAlias, TypeGuard
 
-from gpu.compiler.ir.index_expr import Expr, Var
+from gpu.compiler.ir.index.expression import Expr, Var
 from gpu.core.errors import InvalidValue
 from gpu.core.weak import WeakTable
 

@@ -18,7 +18,7 @@ from gpu.compiler.ir.builder import Builder
 from gpu.compiler.ir.optable import fold_cast, result_dtype
 from gpu.compiler.lower import narrow_floats
 from gpu.compiler.lower.transcendental import exp, exp2, log2, sin
-from gpu.compiler.target import Native
+from gpu.compiler.targets import Native
 from gpu.core.dtype import DType, PyScalar, dtypes
 from gpu.core.errors import Unsupported
 

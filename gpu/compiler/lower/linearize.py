@@ -13,10 +13,10 @@ from collections.abc import Iterator
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var
-from gpu.compiler.ir.index_rows import flatten
-from gpu.compiler.ir.kernel_nontemporal import fills_lines, streamed_outputs
-from gpu.compiler.ir.kernel_tree import walk, writes
-from gpu.compiler.ir.kernel_verify import count_thread_loops
+from gpu.compiler.ir.index.rows import flatten
+from gpu.compiler.ir.kernel.nontemporal import fills_lines, streamed_outputs
+from gpu.compiler.ir.kernel.tree import walk, writes
+from gpu.compiler.ir.kernel.verify import count_thread_loops
 from gpu.compiler.ir.linear import Inst, Limit, Param, Program, Val
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.lower.address import Addresses, Lane
@@ -30,7 +30,7 @@ from gpu.compiler.lower.scalarize import scalarize
 from gpu.compiler.lower.vectorize_access import join
 from gpu.compiler.lower.vectorize_access4 import quads
 from gpu.compiler.lower.warp_shuffle import Exchanger
-from gpu.compiler.target import Target
+from gpu.compiler.targets import Target
 from gpu.core.dtype import dtypes
 from gpu.core.errors import CompileError
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var
-from gpu.compiler.ir.kernel_tree import accesses, walk, writes
+from gpu.compiler.ir.kernel.tree import accesses, walk, writes
 from gpu.compiler.ir.linear import Inst
 from gpu.core.errors import CompileError
 

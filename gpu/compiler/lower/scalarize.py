@@ -13,7 +13,7 @@ from gpu.compiler.ir.linear import Inst, Program
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.lower.emit import Emitter
 from gpu.compiler.lower.legalize import Legalizer
-from gpu.compiler.target import Native
+from gpu.compiler.targets import Native
 from gpu.core.dtype import dtypes
 
 Lanes = list[Inst]

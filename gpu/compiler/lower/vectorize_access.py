@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from gpu.compiler.ir.linear import Inst, Limit, Program
-from gpu.compiler.ir.linear_residue import Residues
+from gpu.compiler.ir.linear.residue import Residues
 from gpu.compiler.lower.dce import used
 
 _CONTROL: Final = frozenset({"loop", "end", "if", "endif"})

@@ -15,10 +15,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir.linear import Inst, Limit, Param, Program
+from gpu.compiler.ir.linear.affine import Sum, taken_apart
 from gpu.compiler.lower.dce import PURE, used
 from gpu.compiler.lower.emit import Emitter
-from gpu.compiler.lower.sums import Sum, taken_apart
-from gpu.compiler.target import WORD
+from gpu.compiler.targets import WORD
 from gpu.core.dtype import dtypes
 
 QUAD: Final = 4

@@ -6,7 +6,7 @@ from gpu.compiler.ir.linear import Inst
 from gpu.compiler.lower.emit import Emitter
 from gpu.compiler.lower.legalize import Legalizer
 from gpu.compiler.lower.narrow_floats import FORMATS
-from gpu.compiler.target import Native
+from gpu.compiler.targets import Native
 from gpu.core.dtype import DType, dtypes
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import expr
-from gpu.compiler.ir.kernel_tree import as_block, rewrite
+from gpu.compiler.ir.kernel.tree import as_block, rewrite
 from gpu.compiler.opt.analysis.access_width import agree, hold
 from gpu.compiler.opt.primitives.async_fetch import fetch
 from gpu.compiler.opt.primitives.block_scan import sweep

@@ -35,8 +35,8 @@ _MACHINES: Final = {
     # Apple keeps register x18 to itself ("Writing ARM64 code for Apple platforms").
     "aarch64": ("--target=aarch64-unknown-linux-gnu", "-march=armv8-a", "-ffixed-x18"),
 }
-# What the text from gpu/compiler/render/c.py relies on, and what the loader does not take. Loops
-# are vectorised and unrolled already.
+# What the text from gpu/compiler/render/cstyle/c.py relies on, and what the loader does not take.
+# Loops are vectorised and unrolled already.
 _LANGUAGES: Final = {
     "c": (
         "-std=gnu11", "-O2", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=on",

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from gpu.compiler.ir import graph_build as G
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import DType, dtypes
 from gpu.runtime.buffer import Buffer
 from gpu.tensor.tensor import Tensor

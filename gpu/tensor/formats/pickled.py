@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from gpu.compiler.ir import graph_build as G
 from gpu.compiler.ir.dims import has_symbols
 from gpu.compiler.ir.graph import Node
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import DType, dtype_named
 from gpu.core.errors import FormatError, GpuError, Unsupported
 from gpu.runtime.device import Device

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from gpu.compiler.ir.graph_node import place
+from gpu.compiler.ir.graph.node import place
 from gpu.core.dtype import DType, dtypes, promote
 from gpu.core.errors import DeviceMismatch, InvalidType, InvalidValue
 from gpu.tensor.tensor import Tensor

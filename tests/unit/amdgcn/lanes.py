@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.compiler.ir.linear import Program
-from gpu.compiler.ir.linear_verify import verify_linear
-from gpu.compiler.render.amdgcn import AMDRenderer
+from gpu.compiler.ir.linear.verify import verify_linear
+from gpu.compiler.render.llvm.amdgcn import AMDRenderer
 from gpu.compiler.toolchain.amdgcn import AMDCompiler
 from gpu.core.bits import align_up
 from gpu.drivers.am.code.object import read_code_object

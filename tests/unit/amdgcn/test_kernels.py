@@ -9,9 +9,9 @@ import pytest
 
 from gpu.compiler.ir.linear import Inst, Limit, Param, Program, Val
 from gpu.compiler.ir.optable import MONOIDS, OPS, apply
-from gpu.compiler.render.amdgcn import AMDRenderer
-from gpu.compiler.render.amdgcn_grid import LAUNCH_ITEMS, MOST_GROUPS, plan_grid
-from gpu.compiler.render.amdgcn_target import CHIPS
+from gpu.compiler.render.launch.grid import LAUNCH_ITEMS, MOST_GROUPS, plan_grid
+from gpu.compiler.render.llvm.amdgcn import AMDRenderer
+from gpu.compiler.targets.amd import CHIPS
 from gpu.compiler.toolchain.amdgcn import AMDCompiler
 from gpu.core.dtype import ALL, DType, dtypes
 from gpu.core.errors import Unsupported, VerifyError

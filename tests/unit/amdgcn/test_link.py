@@ -7,8 +7,8 @@ import struct
 import numpy as np
 import pytest
 
-from gpu.compiler.render.amdgcn import AMDRenderer
-from gpu.compiler.render.amdgcn_target import CHIPS
+from gpu.compiler.render.llvm.amdgcn import AMDRenderer
+from gpu.compiler.targets.amd import CHIPS
 from gpu.compiler.toolchain.amdgcn import AMDCompiler, amd_machine
 from gpu.compiler.toolchain.amdgcn_link import MACHINES, link
 from gpu.compiler.toolchain.llvm import emit_object

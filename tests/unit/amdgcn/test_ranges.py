@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpu.compiler.ir.linear import Inst, Program
-from gpu.compiler.render.int_ranges import int_factors, int_ranges
+from gpu.compiler.ir.linear.ranges import int_factors, int_ranges
 from gpu.core.dtype import dtypes
 from unit.amdgcn.lanes import run
 from unit.linear_kernels import Kernel
@@ -51,7 +51,7 @@ def random_program(seed: int) -> tuple[Kernel, int]:
 
 
 def interpreted(program: Program, size: int) -> np.ndarray:
-    from gpu.compiler.ir.linear_interp import interpret_linear
+    from gpu.compiler.ir.linear.interp import interpret_linear
 
     out = np.zeros(size, np.int64)
     interpret_linear(program, [out], ())

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from gpu.compiler.ir.linear import Program
-from gpu.compiler.ir.linear_verify import verify_linear
-from gpu.compiler.render.cuda import HEAD, CUDARenderer
-from gpu.compiler.render.cuda_text import INTRINSICS
-from gpu.compiler.render.opencl_text import element_of
+from gpu.compiler.ir.linear.verify import verify_linear
+from gpu.compiler.render.cstyle.cuda import HEAD, CUDARenderer
+from gpu.compiler.render.cstyle.cuda_text import INTRINSICS
+from gpu.compiler.render.cstyle.opencl_text import element_of
 from gpu.compiler.toolchain.clang import find_clang
 
 ARCH = "sm_90"

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpu.compiler.ir.linear import Program
-from gpu.compiler.ir.linear_verify import verify_linear
-from gpu.compiler.render.cuda import HEAD, CUDARenderer
-from gpu.compiler.render.nv_grid import launch_data
-from gpu.compiler.render.nv_target import nv_target
-from gpu.compiler.render.ptx import PTXRenderer
+from gpu.compiler.ir.linear.verify import verify_linear
+from gpu.compiler.render.cstyle.cuda import HEAD, CUDARenderer
+from gpu.compiler.render.launch.nv import launch_data
+from gpu.compiler.render.llvm.ptx import PTXRenderer
+from gpu.compiler.targets.nvidia import nv_target
 from gpu.compiler.toolchain.nvptx import generate_ptx
 from gpu.compiler.toolchain.nvrtc import NvBinary, NvrtcCompiler
 from gpu.sim.isa.ptx.bare import BareModule

@@ -14,8 +14,8 @@ import pytest
 from gpu.compiler.ir import evaluate
 from gpu.compiler.ir.linear import Inst, Param, Program, Val
 from gpu.compiler.ir.optable import OPS, apply
-from gpu.compiler.render.cuda import CUDARenderer
-from gpu.compiler.render.nv_target import ARCHITECTURES, MOST_BLOCKS, nv_target
+from gpu.compiler.render.cstyle.cuda import CUDARenderer
+from gpu.compiler.targets.nvidia import ARCHITECTURES, MOST_BLOCKS, nv_target
 from gpu.core.dtype import ALL, DType, dtypes
 from gpu.core.errors import Unsupported, VerifyError
 from unit.cuda.host import ARCH, run_host

@@ -12,9 +12,9 @@ import pytest
 from gpu.compiler.ir.linear import Program
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.policy.choose import schedule
-from gpu.compiler.render.cuda import CUDARenderer
-from gpu.compiler.render.nv_target import SHARED_KIB, nv_target
-from gpu.compiler.render.ptx import PTXRenderer
+from gpu.compiler.render.cstyle.cuda import CUDARenderer
+from gpu.compiler.render.llvm.ptx import PTXRenderer
+from gpu.compiler.targets.nvidia import SHARED_KIB, nv_target
 from gpu.compiler.toolchain.nvbinary import NvBinary
 from gpu.compiler.toolchain.nvptx import PtxCompiler, generate_ptx
 from gpu.compiler.toolchain.nvrtc import NvrtcCompiler

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gpu.compiler.render.cuda import HEAD, CUDARenderer
-from gpu.compiler.render.nv_target import ARCHITECTURES
+from gpu.compiler.render.cstyle.cuda import HEAD, CUDARenderer
+from gpu.compiler.targets.nvidia import ARCHITECTURES
 from gpu.compiler.toolchain.nvrtc import NvBinary, NvrtcCompiler
 from gpu.core.elf import EM_CUDA, parse_executable
 from gpu.core.errors import CompileError, Unsupported

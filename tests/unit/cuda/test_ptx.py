@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from gpu.compiler.ir.optable import MONOIDS, OPS
-from gpu.compiler.render.nv_target import ARCHITECTURES
-from gpu.compiler.render.ptx import PTXRenderer
+from gpu.compiler.render.llvm.ptx import PTXRenderer
+from gpu.compiler.targets.nvidia import ARCHITECTURES
 from gpu.compiler.toolchain.nvlibs import find_library
 from gpu.compiler.toolchain.nvptx import PtxCompiler, assemble, generate_ptx
 from gpu.compiler.toolchain.nvrtc import NvBinary

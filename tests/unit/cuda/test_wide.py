@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpu.compiler.lower.vectorize_access import join
-from gpu.compiler.render.cuda import CUDARenderer
+from gpu.compiler.render.cstyle.cuda import CUDARenderer
 from gpu.core.dtype import ALL, DType, dtypes
 from unit.cuda.host import ARCH, run_host
 from unit.cuda.lanes import run_llvm, run_nvrtc

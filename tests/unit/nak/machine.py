@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from gpu.compiler.ir.linear import Program
-from gpu.compiler.ir.linear_verify import verify_linear
+from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.nir_text import NirInst, NirProgram, parse_nir
-from gpu.compiler.render.nak import NAKRenderer
+from gpu.compiler.render.nir.nak import NAKRenderer
 
 Array = np.ndarray[Any, Any]
 ARCH = "sm_90"

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu.compiler.fusion.build import BuiltKernel
 from gpu.compiler.ir.linear import Inst, Program
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.policy.choose import schedule
-from gpu.compiler.render.nak import NAKRenderer
-from gpu.compiler.render.nv_target import ARCHITECTURES
-from gpu.compiler.schedule.build import BuiltKernel
+from gpu.compiler.render.nir.nak import NAKRenderer
+from gpu.compiler.targets.nvidia import ARCHITECTURES
 from gpu.compiler.toolchain import mesalib
 from gpu.compiler.toolchain.nak import NakCompiler
 from gpu.compiler.toolchain.nakbinary import NakBinary

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpu.autogen import mesa
 from gpu.compiler.nir_text import ALU, parse_nir, print_nir
-from gpu.compiler.render.nak import NAKRenderer
+from gpu.compiler.render.nir.nak import NAKRenderer
 from gpu.core.errors import ParseError
 from unit.cuda.kernels import reversing, roots_and_products, symbolic
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gpu.compiler.ir.kernel_text import parse_kernel
+from gpu.compiler.ir.kernel.text import parse_kernel
 from gpu.compiler.ir.linear import Program
-from gpu.compiler.ir.linear_text import parse_linear
-from gpu.compiler.render.nak import NAKRenderer
+from gpu.compiler.ir.linear.text import parse_linear
+from gpu.compiler.render.nir.nak import NAKRenderer
 from gpu.compiler.toolchain.nak import NakCompiler
 from gpu.compiler.toolchain.nakbinary import NakBinary
 from gpu.core.errors import Unsupported

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from gpu.backends.webgpu.device import WebGPU
-from gpu.compiler.ir.linear_interp import interpret_linear
-from gpu.compiler.ir.linear_text import parse_linear
-from gpu.compiler.render.wgsl import WGSLLimits, WGSLRenderer
+from gpu.compiler.ir.linear.interp import interpret_linear
+from gpu.compiler.ir.linear.text import parse_linear
+from gpu.compiler.render.wgsl.renderer import WGSLLimits, WGSLRenderer
 from gpu.core.errors import Unsupported
 
 Array = np.ndarray[Any, Any]

@@ -8,7 +8,7 @@ import pytest
 from gpu.backends.webgpu.device import SUBGROUPS_IN_ORDER, WebGPU
 from gpu.compiler.ir.linear import Program
 from gpu.compiler.lower.int64.pairs import split64
-from gpu.compiler.render.wgsl import WGSLLimits, WGSLRenderer
+from gpu.compiler.render.wgsl.renderer import WGSLLimits, WGSLRenderer
 from gpu.core.errors import Unsupported
 from unit.linear_kernels import exchanged_arrays, exchanging
 

@@ -14,7 +14,7 @@ from gpu.compiler.lower.emit import Emitter
 from gpu.compiler.lower.int64 import division as conversions
 from gpu.compiler.lower.int64.words import Wide, Words, fits_int32
 from gpu.compiler.lower.legalize import Legalizer
-from gpu.compiler.target import Native
+from gpu.compiler.targets import Native
 from gpu.core.dtype import DType, dtypes
 from gpu.core.errors import Unsupported
 

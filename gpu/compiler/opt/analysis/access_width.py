@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, at_least, expr
-from gpu.compiler.ir.kernel_tree import (
+from gpu.compiler.ir.kernel.tree import (
     IllegalOpt,
     Substitution,
     as_block,
@@ -23,7 +23,7 @@ from gpu.compiler.ir.kernel_tree import (
     walk,
 )
 from gpu.compiler.opt.analysis.loop_nest import Leaf, last_index, leaves
-from gpu.compiler.target import Target
+from gpu.compiler.targets import Target
 
 # Accesses of the wider elements for one of the narrower: threads then still meet in cache lines.
 MOST_ACCESSES = 2

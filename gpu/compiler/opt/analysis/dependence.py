@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Mask, Var, expr
-from gpu.compiler.ir.kernel_tree import accesses, walk
+from gpu.compiler.ir.kernel.tree import accesses, walk
 
 Place = tuple[Expr, Mask]
 

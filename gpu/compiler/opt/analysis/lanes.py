@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.target import Target
+from gpu.compiler.targets import Target
 
 # Lanes below which what vectors cost beside the work is more than they save.
 FEWEST: Final = 4

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var, expr
-from gpu.compiler.ir.kernel_tree import IllegalOpt, values_of
+from gpu.compiler.ir.kernel.tree import IllegalOpt, values_of
 from gpu.compiler.opt.analysis.dependence import is_independent
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Mask, Var, at_most, expr
-from gpu.compiler.ir.kernel_tree import (
+from gpu.compiler.ir.kernel.tree import (
     IllegalOpt,
     as_block,
     reads,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Var, expr, iterations, loop_var
-from gpu.compiler.ir.kernel_tree import (
+from gpu.compiler.ir.kernel.tree import (
     IllegalOpt,
     Substitution,
     as_block,

@@ -8,7 +8,7 @@ from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var, expr, iterations, loop_var
-from gpu.compiler.ir.kernel_tree import (
+from gpu.compiler.ir.kernel.tree import (
     IllegalOpt,
     Substitution,
     as_block,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Var, expr
-from gpu.compiler.ir.kernel_tree import IllegalOpt
+from gpu.compiler.ir.kernel.tree import IllegalOpt
 from gpu.core.dtype import DType
 
 

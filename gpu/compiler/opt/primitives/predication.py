@@ -7,7 +7,7 @@ from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Mask, Var, at_most, expr, iterations
-from gpu.compiler.ir.kernel_tree import (
+from gpu.compiler.ir.kernel.tree import (
     IllegalOpt,
     Substitution,
     as_block,

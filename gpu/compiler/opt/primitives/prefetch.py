@@ -13,8 +13,8 @@ from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var, expr
-from gpu.compiler.ir.kernel_nontemporal import LINE_BYTES
-from gpu.compiler.ir.kernel_tree import IllegalOpt, find_loop, loads_of, replace_loop
+from gpu.compiler.ir.kernel.nontemporal import LINE_BYTES
+from gpu.compiler.ir.kernel.tree import IllegalOpt, find_loop, loads_of, replace_loop
 from gpu.compiler.opt.analysis.loop_nest import Leaf, iteration, last_index, leaves
 
 # Hints that an iteration gives at most: it has other work to do.

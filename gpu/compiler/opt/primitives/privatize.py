@@ -7,7 +7,7 @@ from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Var, expr
-from gpu.compiler.ir.kernel_tree import Substitution, as_block, rewrite, values_of, walk
+from gpu.compiler.ir.kernel.tree import Substitution, as_block, rewrite, values_of, walk
 
 # Elements of a row that a thread keeps, in registers.
 KEPT: Final = 16

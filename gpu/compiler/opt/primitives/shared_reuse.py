@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.kernel_tree import IllegalOpt, Substitution, allocated, as_block, rewrite, walk
+from gpu.compiler.ir.kernel.tree import IllegalOpt, Substitution, allocated, as_block, rewrite, walk
 from gpu.compiler.opt.primitives.barriers import synchronize, thread_loops
 
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Var, at_most, expr
-from gpu.compiler.ir.kernel_tree import (
+from gpu.compiler.ir.kernel.tree import (
     IllegalOpt,
     Substitution,
     as_block,

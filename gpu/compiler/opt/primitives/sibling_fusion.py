@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var, expr
-from gpu.compiler.ir.kernel_tree import IllegalOpt, Substitution, rewrite
+from gpu.compiler.ir.kernel.tree import IllegalOpt, Substitution, rewrite
 from gpu.compiler.opt.analysis.dependence import is_independent
 from gpu.compiler.opt.analysis.loop_nest import perfect_nest
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Var, expr
-from gpu.compiler.ir.kernel_tree import IllegalOpt, as_block, find_loop, loads_of
+from gpu.compiler.ir.kernel.tree import IllegalOpt, as_block, find_loop, loads_of
 from gpu.compiler.ir.matrix import Matrix
 from gpu.compiler.opt.analysis.loop_nest import perfect_nest
 from gpu.compiler.opt.primitives.async_fetch import narrow

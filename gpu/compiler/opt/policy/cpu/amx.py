@@ -24,13 +24,13 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Var
-from gpu.compiler.ir.kernel_tree import IllegalOpt, loads_of, only_buffer
+from gpu.compiler.ir.kernel.tree import IllegalOpt, loads_of, only_buffer
 from gpu.compiler.ir.matrix import MATRICES, TILE_ROWS, Matrix
 from gpu.compiler.opt.analysis.loop_nest import outer_nest
 from gpu.compiler.opt.opts import Bind, Fuse, Opt, Pack, Reorder, Sink, Split, Tensorize
 from gpu.compiler.opt.policy.cpu import register_tiling
 from gpu.compiler.opt.primitives.async_fetch import narrow
-from gpu.compiler.target import Target
+from gpu.compiler.targets import Target
 
 # Tiles of sums along either side, where there are elements for so many.
 SIDE_BY_SIDE: Final = 2

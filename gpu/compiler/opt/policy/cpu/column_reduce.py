@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
-from gpu.compiler.ir.kernel_tree import allocated, values_of
+from gpu.compiler.ir.kernel.tree import allocated, values_of
 from gpu.compiler.opt.analysis.lanes import lanes_of, widest
 from gpu.compiler.opt.analysis.loop_nest import Leaf, leaves, outer_nest, sum_of_products
 from gpu.compiler.opt.opts import Bind, Opt, Sink, Split
-from gpu.compiler.target import Target
+from gpu.compiler.targets import Target
 
 # Bytes of an operand from which it does not stay in a core's own cache.
 FAR_BYTES: Final = 1 << 18

@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var, divides
-from gpu.compiler.ir.kernel_tree import allocated, loads_of
+from gpu.compiler.ir.kernel.tree import allocated, loads_of
 from gpu.compiler.opt.analysis.lanes import fitting, lanes_of
 from gpu.compiler.opt.analysis.loop_nest import scattered, sum_of_products
 from gpu.compiler.opt.opts import Bind, Opt, Reorder, Rfactor, Split
-from gpu.compiler.target import Target
+from gpu.compiler.targets import Target
 
 # Vectors of a sum that are written out, where its last one is not whole.
 MOST_ROUNDS: Final = 8

@@ -16,11 +16,11 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var, divides, expr, iterations
-from gpu.compiler.ir.kernel_tree import loads_of
+from gpu.compiler.ir.kernel.tree import loads_of
 from gpu.compiler.opt.analysis.lanes import fitting, lanes_of
 from gpu.compiler.opt.analysis.loop_nest import SumOfProducts, leaves, sum_of_products
 from gpu.compiler.opt.opts import Bind, Opt, Reorder, Split, Stage
-from gpu.compiler.target import WORD, Target
+from gpu.compiler.targets import WORD, Target
 
 # Vectors of a tile along `v` at least, and how many tiles share a packed panel.
 TILE_VECTORS: Final = 2

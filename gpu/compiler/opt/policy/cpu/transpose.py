@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
-from gpu.compiler.ir.kernel_nontemporal import LINE_BYTES, streamed_outputs
-from gpu.compiler.ir.kernel_tree import IllegalOpt, loads_of
+from gpu.compiler.ir.kernel.nontemporal import LINE_BYTES, streamed_outputs
+from gpu.compiler.ir.kernel.tree import IllegalOpt, loads_of
 from gpu.compiler.opt.analysis.lanes import FEWEST, fitting
 from gpu.compiler.opt.analysis.loop_nest import last_index, leaves, transposition
 from gpu.compiler.opt.opts import Ahead, Bind, Opt, Reorder, Split, Stage, apply
-from gpu.compiler.target import Target
+from gpu.compiler.targets import Target
 
 # Bytes of a row that squares write side by side: two cache lines, which go to memory whole.
 PIECE_BYTES: Final = 128

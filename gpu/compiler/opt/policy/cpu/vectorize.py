@@ -17,7 +17,7 @@ from gpu.compiler.opt.analysis.loop_nest import (
 )
 from gpu.compiler.opt.opts import Bind, Opt, Rfactor, Split
 from gpu.compiler.opt.policy.cpu import transpose
-from gpu.compiler.target import Target
+from gpu.compiler.targets import Target
 
 # Independent vectors a reduction keeps, to cover the latency of its operation.
 PARTIALS: Final = 8

@@ -25,7 +25,7 @@ from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
-from gpu.compiler.ir.kernel_tree import IllegalOpt, loops, walk
+from gpu.compiler.ir.kernel.tree import IllegalOpt, loops, walk
 from gpu.compiler.opt.analysis.access_width import held_rows, in_memory, inner_walks, neighbours
 from gpu.compiler.opt.analysis.loop_nest import Leaf, leaves, outer_nest, scattered
 from gpu.compiler.opt.opts import Bind, Cooperate, Hold, Inline, Opt, Reorder, Reuse, Split, apply
@@ -44,7 +44,7 @@ from gpu.compiler.opt.policy.gpu.transpose import LINE_BYTES
 from gpu.compiler.opt.primitives.barriers import thread_loops
 from gpu.compiler.opt.primitives.privatize import KEPT
 from gpu.compiler.opt.primitives.thread_distribution import work_of
-from gpu.compiler.target import Target
+from gpu.compiler.targets import Target
 from gpu.core.log import get_logger
 
 log = get_logger(__name__)

@@ -18,13 +18,13 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var
-from gpu.compiler.ir.kernel_tree import IllegalOpt, loads_of, only_buffer
+from gpu.compiler.ir.kernel.tree import IllegalOpt, loads_of, only_buffer
 from gpu.compiler.ir.matrix import HELD, MATRICES, SIDE, WARP, Matrix
 from gpu.compiler.opt.analysis.loop_nest import outer_nest
 from gpu.compiler.opt.opts import Bind, Fetch, Opt, Pipeline, Reorder, Sink, Split, Tensorize
 from gpu.compiler.opt.policy.cpu import register_tiling
 from gpu.compiler.opt.primitives.async_fetch import APART, copy_size, narrow
-from gpu.compiler.target import Target
+from gpu.compiler.targets import Target
 
 # Registers of a thread beside its sums and parts: addresses of both operands, and copies' places.
 OTHER_REGISTERS: Final = 48

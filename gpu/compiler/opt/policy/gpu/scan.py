@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.kernel_tree import IllegalOpt
+from gpu.compiler.ir.kernel.tree import IllegalOpt
 from gpu.compiler.opt.analysis.access_width import neighbours
 from gpu.compiler.opt.analysis.loop_nest import leaves, outer_nest, scattered
 from gpu.compiler.opt.opts import Bind, Opt, Split, Sweep
 from gpu.compiler.opt.policy.gpu.thread_per_element import SIDE_BY_SIDE, block_of, cost
 from gpu.compiler.opt.primitives.block_scan import Scan, scan_in
-from gpu.compiler.target import Target
+from gpu.compiler.targets import Target
 
 # Elements for each thread of a warp from which they are worth their exchanges.
 ROUNDS: Final = 2

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
-from gpu.compiler.ir.kernel_tree import IllegalOpt, walk
+from gpu.compiler.ir.kernel.tree import IllegalOpt, walk
 from gpu.compiler.opt.analysis.loop_nest import perfect_nest
 from gpu.compiler.opt.opts import Jam, Opt, Split, apply
 

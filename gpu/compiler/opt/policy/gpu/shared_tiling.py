@@ -17,11 +17,11 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
-from gpu.compiler.ir.kernel_tree import IllegalOpt, loads_of, only_buffer
+from gpu.compiler.ir.kernel.tree import IllegalOpt, loads_of, only_buffer
 from gpu.compiler.opt.analysis.loop_nest import leaves, outer_nest, transposition
 from gpu.compiler.opt.opts import Bind, Opt, Reorder, Sink, Split, Stage
 from gpu.compiler.opt.policy.cpu import register_tiling
-from gpu.compiler.target import Target
+from gpu.compiler.targets import Target
 
 # Elements that a thread has side by side.
 GROUP: Final = 4

@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
-from gpu.compiler.ir.kernel_tree import IllegalOpt, walk
+from gpu.compiler.ir.kernel.tree import IllegalOpt, walk
 from gpu.compiler.opt.analysis.access_width import conditioned, neighbours, packed
 from gpu.compiler.opt.analysis.loop_nest import Leaf, leaves, outer_nest, scattered
 from gpu.compiler.opt.opts import Agree, Bind, Opt, Reorder, Split
-from gpu.compiler.target import Target
+from gpu.compiler.targets import Target
 
 # Threads of a block, unless there is too little to do for blocks of that size.
 BLOCK: Final = 256

@@ -18,12 +18,12 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
-from gpu.compiler.ir.kernel_tree import IllegalOpt, loads_of
+from gpu.compiler.ir.kernel.tree import IllegalOpt, loads_of
 from gpu.compiler.opt.analysis.access_width import aligned
 from gpu.compiler.opt.analysis.loop_nest import last_index, leaves, outer_nest, transposition
 from gpu.compiler.opt.opts import Bind, Opt, Reorder, Split, Turn
 from gpu.compiler.opt.policy.gpu.thread_per_element import block_of, worthwhile
-from gpu.compiler.target import Target
+from gpu.compiler.targets import Target
 
 # Extent below which a loop is not worth a tile.
 SMALL: Final = 32

@@ -1,0 +1,384 @@
+"""The fusion policy: gives each node of a graph its placement.
+
+A node becomes a `Root` when it is asked for, when it must have memory of its own, or when computing
+it inline would repeat too much work. Then nodes are visited from readers to sources, with the
+elements of each that every kernel reads. A reduction whose elements are each needed by one
+iteration of a kernel's outer loops goes `At` those loops: innermost it is an accumulator with an
+epilogue, further out a row statistic as in softmax and layernorm. A costly node that a kernel
+reads in several places goes into a row buffer. Everything else is inline.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from gpu.compiler.fusion.images import reductions_inline
+from gpu.compiler.fusion.inplace import Store, find_reuses, store_order
+from gpu.compiler.fusion.limit import to_store
+from gpu.compiler.fusion.merge import merge_outputs
+from gpu.compiler.fusion.plan import At, Plan, Root
+from gpu.compiler.fusion.region import needed_region
+from gpu.compiler.fusion.views import (
+    Access,
+    Indices,
+    domain_indices,
+    domain_loops,
+    inner_vars,
+    outer_first,
+    source_accesses,
+)
+from gpu.compiler.ir.dims import is_many
+from gpu.compiler.ir.graph import MOVEMENT, NO_SOURCES, Node, toposort, unmoved
+from gpu.compiler.ir.graph.images import is_written_image
+from gpu.compiler.ir.index import ALWAYS, Var
+
+# An inline expression is cut into kernels at this many operations: compile time is linear in it.
+MAX_INLINE: Final = 160
+# Operations a node may cost and still be computed again for each kernel or repetition that reads
+# it.
+CHEAP: Final = 6
+COSTLY_OPS: Final = {
+    "exp": 12, "exp2": 12, "log2": 12, "sin": 30, "sqrt": 4, "div": 4, "tdiv": 8, "tmod": 8,
+}  # fmt: skip
+RANDOM_COST: Final = 100
+# How often a kernel may make an element narrower, of a float, that memory could hold so.
+NARROWED: Final = 32
+# Kinds that have memory of their own by what they mean, or loops unlike any other's.
+OWN_KERNEL: Final = frozenset({"contiguous", "copy", "scatter", "scan"})
+# Places a kernel may read an inline node at: its expression is built once for each.
+MAX_READS: Final = 4
+# Outer iterations from which computing a reduction inside them leaves enough to run at once.
+MIN_ROWS: Final = 16
+# Elements of a reduction's source below which running at once does not matter.
+SMALL: Final = 1 << 14
+# Bytes a row buffer may take: it should stay in a core's own cache.
+ROW_BYTES: Final = 1 << 18
+# Nodes with a buffer inside one kernel.
+MAX_PLACED: Final = 16
+
+
+def plan_fusion(
+    roots: Iterable[Node],
+    is_leaf: Callable[[Node], bool],
+    stores: Mapping[Node, Store] | None = None,
+    most_of: Callable[[str], int] = lambda device: 0,
+) -> Plan:
+    """Places every node needed for `roots`; `is_leaf` says which are in memory already.
+
+    `stores` are what may be written in place, as `find_stores` gives them. Those whose old memory
+    is read by something that also needs the new one are left out of the plan. `most_of` gives the
+    buffers that a kernel of a device may have, 0 for any number; kernels that would have more are
+    cut where that helps.
+    """
+    wanted = list(dict.fromkeys(roots))
+    left = dict(stores or {})
+    cut: set[Node] = set()
+    while True:
+        plan, stuck = _Fusion(wanted, is_leaf, left, cut).plan(most_of)
+        if stuck is None:
+            more = to_store(plan, most_of) - cut
+            if not more:
+                return plan
+            cut |= more
+            continue
+        left = {node: store for node, store in left.items() if store.leaf is not stuck}
+
+
+class _Fusion:
+    def __init__(
+        self,
+        roots: list[Node],
+        is_leaf: Callable[[Node], bool],
+        stores: Mapping[Node, Store],
+        cut: Iterable[Node] = (),
+    ):
+        self.is_leaf = is_leaf
+        self.stores = stores
+        # What stores do; such a node is computed where something else needs it too.
+        self.written = {store.write for store in stores.values()}
+        self.order = toposort(roots, is_leaf)
+        self.requested = frozenset(roots)
+        self.outputs = {*roots, *stores, *self._read_before_writing(), *cut}
+        self.cost: dict[Node, int] = {}
+        # What each kernel, named by its output, reads of each node.
+        self.reads: dict[Node, dict[Node, dict[Access, None]]] = {n: {} for n in self.order}
+        self.domain: dict[Node, tuple[Var, ...]] = {}
+        self.placed: dict[Node, tuple[Node, int, str]] = {}
+        self.in_kernel: dict[Node, int] = {}
+        # Loops of placed nodes: how many loops of the kernel's domain are around each.
+        self.depth: dict[Var, int] = {}
+
+    def plan(self, most_of: Callable[[str], int]) -> tuple[Plan, Node | None]:
+        """The plan, or a leaf whose memory cannot be written to in any order of its kernels."""
+        inner = [node for node in self.order if not self.is_leaf(node)]
+        for node in inner:
+            self._decide_output(node)
+        for node in reversed(inner):
+            self._place(node)
+        outputs = [node for node in inner if node in self.outputs]
+        stuck = None
+        if self.stores:
+            outputs, stuck = store_order(outputs, self.stores, self.reads)
+        mergeable = self._mergeable(outputs)
+        merged = merge_outputs(outputs, mergeable, self.cost, most_of)
+        kernels = [kept for group in merged if (kept := self._stored(group))]
+        number = {node: i for i, group in enumerate(kernels) for node in group}
+        placement: dict[Node, Root | At] = {node: Root(i) for node, i in number.items()}
+        for node, (root, depth, space) in self.placed.items():
+            placement[node] = At(number[root], depth, space)
+        reuses = find_reuses(kernels, mergeable, self.reads, self.is_leaf)
+        return Plan(tuple(kernels), placement, self.is_leaf, self.stores, reuses), stuck
+
+    def _read_before_writing(self) -> set[Node]:
+        """What is written somewhere and computed from memory that stores change.
+
+        It gets memory of its own, so that no store reads what it writes.
+        """
+        memory = {s.leaf for s in self.stores.values()} | set(self.stores)
+        if not memory:
+            return set()
+        depends: set[Node] = set(memory)
+        for node in self.order:
+            if not self.is_leaf(node) and any(source in depends for source in node.src):
+                depends.add(node)
+        written = {operand for s in self.stores.values() for operand in s.operands}
+        return {node for node in written if node in depends and not self.is_leaf(node)}
+
+    def _stored(self, group: tuple[Node, ...]) -> tuple[Node, ...]:
+        """The outputs of a kernel without those that only it reads."""
+        return tuple(
+            node
+            for node in group
+            if node in self.requested
+            or node in self.stores
+            or not {*self.reads[node]} <= {node, *group}
+        )
+
+    def _mergeable(self, outputs: list[Node]) -> dict[Node, dict[Node, bool]]:
+        """What the kernels without loops of their own read, and whether element by element."""
+        looping = {root for root, _, _ in self.placed.values()}
+        looping.update(n for n in outputs if n.kind in ("reduce", "scatter", "scan", "copy"))
+        looping.update(self.stores)
+        result: dict[Node, dict[Node, bool]] = {n: {} for n in outputs if n not in looping}
+        for node in self.order:
+            if self._in_memory(node):
+                for root, accesses in self.reads[node].items():
+                    if root in result and root is not node:
+                        own = domain_indices(root.shape, self.domain[root])
+                        result[root][node] = all(a == (own, ALWAYS) for a in accesses)
+        return result
+
+    # Which nodes must be outputs, from sources to readers.
+
+    def _decide_output(self, node: Node) -> None:
+        """Makes `node`, or what it reads, an output if it must be or would cost too much inline."""
+        inline = [s for s in node.src if not self._in_memory(s) and s.kind != "reduce"]
+        own = _own_cost(node)
+        total = own + sum(self.cost[s] for s in inline if not self._in_memory(s))
+        if total > MAX_INLINE:
+            # What is used several times was counted as often, but is computed once.
+            total = own + self._distinct_cost(inline)
+        if total > MAX_INLINE:
+            self.outputs |= self._where_to_cut(inline)
+            total = own + self._distinct_cost([s for s in inline if not self._in_memory(s)])
+        if total > MAX_INLINE:
+            self.outputs.update(s for s in inline if s.kind not in NO_SOURCES)
+            total = own
+        self.cost[node] = total
+        if node.kind in OWN_KERNEL and node not in self.written:
+            self.outputs.add(node)
+        if is_written_image(node):
+            self.outputs |= {node, *reductions_inline(node, self._in_memory)}
+        if node.kind == "copy":
+            self.outputs.update(s for s in node.src if not self.is_leaf(s))
+
+    def _distinct_cost(self, inline: list[Node]) -> int:
+        """What computing these nodes inline costs, each node counted once; stops at the limit."""
+        total = 0
+        seen: set[Node] = set(inline)
+        waiting = list(inline)
+        while waiting and total <= MAX_INLINE:
+            node = waiting.pop()
+            total += _own_cost(node)
+            new = {s for s in node.src if s.kind != "reduce" and not self._in_memory(s)} - seen
+            seen |= new
+            waiting += new
+        return total
+
+    def _where_to_cut(self, nodes: list[Node]) -> set[Node]:
+        """What to store so that computing `nodes` begins there.
+
+        What moves elements, or spreads few of them over many as a product of two expanded tensors
+        does, stays inline: that from which it is made takes less memory.
+        """
+        cut: set[Node] = set()
+        seen: set[Node] = set()
+        waiting = list(nodes)
+        while waiting:
+            node = waiting.pop()
+            if node in seen or self._in_memory(node) or node.kind in {"reduce", *NO_SOURCES}:
+                continue
+            seen.add(node)
+            bases = [unmoved(source) for source in node.src]
+            read = sum(base.size for base in bases if base.kind not in NO_SOURCES)
+            if node.kind in MOVEMENT or node.size > read:
+                waiting += bases
+            else:
+                cut.add(node)
+        return cut
+
+    def _in_memory(self, node: Node) -> bool:
+        return node in self.outputs or self.is_leaf(node)
+
+    # Where the others are computed, from readers to sources.
+
+    def _place(self, node: Node) -> None:
+        if node not in self.outputs and not self._place_inside(node):
+            self.outputs.add(node)
+        if node in self.outputs:
+            self._start_kernel(node)
+
+    def _start_kernel(self, node: Node) -> None:
+        if node in self.stores:
+            self._start_store(node, self.stores[node])
+            return
+        loops = domain_loops(node.shape, "i")
+        self.domain[node] = outer_first(node, loops)
+        self.in_kernel[node] = 0
+        access = (domain_indices(node.shape, loops), ALWAYS)
+        if node.kind != "scatter":
+            self._push(node, node, access, len(loops))
+            return
+        # Two nests: the source is copied, then the updates are walked through.
+        source, index, updates = node.src
+        walk = domain_loops(index.shape, f"walk{len(self.depth)}_")
+        self.depth.update(dict.fromkeys(walk, 0))
+        place = (domain_indices(index.shape, walk), ALWAYS)
+        for each, where in ((source, access), (index, place), (updates, place)):
+            self.reads[each].setdefault(node, {})[where] = None
+
+    def _start_store(self, node: Node, store: Store) -> None:
+        """A kernel that walks what is written, and writes it where it belongs."""
+        shape = store.domain.shape
+        loops = domain_loops(shape, "i")
+        self.domain[node] = loops
+        self.in_kernel[node] = 0
+        for operand in store.operands:
+            place = (domain_indices(shape, loops), ALWAYS)
+            self.reads[operand].setdefault(node, {})[place] = None
+
+    def _place_inside(self, node: Node) -> bool:
+        """Places `node` inside the kernels that read it, or says that it cannot be."""
+        kernels = self.reads[node]
+        if node in self.written and node.kind in OWN_KERNEL:
+            return not kernels
+        if node.kind == "reduce":
+            return len(kernels) == 1 and self._place_reduction(node, *kernels)
+        if _narrows(node) and self._most_often(node) >= NARROWED * node.size:
+            return False
+        worth_keeping = node.kind not in MOVEMENT and self.cost[node] > CHEAP
+        if worth_keeping and (len(kernels) > 1 or self._most_often(node) > node.size):
+            return False
+        for root, accesses in kernels.items():
+            if worth_keeping and len(accesses) > 1:
+                return self._place_row(node, root)
+            if len(accesses) > MAX_READS:
+                return False
+        for root, accesses in kernels.items():
+            for access in accesses:
+                self._push(node, root, access)
+        return True
+
+    def _most_often(self, node: Node) -> int:
+        """How many elements of `node` a kernel would compute, counted as often as it does.
+
+        What does not depend on a loop is computed outside of it, so the loops that count are those
+        around the innermost one that an index depends on.
+        """
+        most = 0
+        for root, accesses in self.reads[node].items():
+            domain = self.domain[root]
+            for indices, _ in accesses:
+                used = _loops_of(indices)
+                inner = [var for var in used if var in self.depth]
+                outer = [domain.index(var) + 1 for var in used if var not in self.depth]
+                depth = max([self.depth[var] for var in inner] + outer, default=0)
+                count = math.prod(v.extent for v in (*domain[:depth], *inner))
+                most = max(most, count)
+        return most
+
+    def _place_reduction(self, node: Node, root: Node) -> bool:
+        accesses = self.reads[node][root]
+        domain = self.domain[root]
+        (access, *others) = accesses
+        indices, mask = access
+        used = _loops_of(indices)
+        depth = max((domain.index(var) + 1 for var in used if var in domain), default=0)
+        rows = math.prod(var.extent for var in domain[:depth])
+        # Each element at most once, by the iteration that needs it.
+        aligned = used == frozenset(domain[:depth]) and rows <= node.size
+        if others or mask is not ALWAYS or not aligned:
+            return False
+        enough = depth == len(domain) or rows >= MIN_ROWS or node.src[0].size <= SMALL
+        if not enough or not self._take(node, root, depth, "private"):
+            return False
+        self._push(node, root, access, depth)
+        return True
+
+    def _place_row(self, node: Node, root: Node) -> bool:
+        domain = self.domain[root]
+        reads = [indices for indices, _ in self.reads[node][root]]
+        for depth in range(len(domain) - 1, -1, -1):
+            region = needed_region(reads, node.shape, frozenset(domain[:depth]))
+            rows = math.prod(var.extent for var in domain[:depth])
+            # Read in each of these loops, in another place each time.
+            apart = _loops_of(region.base) >= frozenset(domain[:depth])
+            once = region.size * rows == node.size
+            if apart and once and region.size * node.dtype.itemsize <= ROW_BYTES:
+                if rows < MIN_ROWS and node.size > SMALL:
+                    return False
+                if not self._take(node, root, depth, "team"):
+                    return False
+                row = domain_loops(region.extents, f"row{len(self.placed)}_")
+                self.depth.update(dict.fromkeys(row, depth))
+                loops = iter(row)
+                own = tuple(
+                    base + next(loops) if is_many(extent) else base
+                    for base, extent in zip(region.base, region.extents, strict=True)
+                )
+                self._push(node, root, (own, ALWAYS))
+                return True
+        return False
+
+    def _take(self, node: Node, root: Node, depth: int, space: str) -> bool:
+        if self.in_kernel[root] == MAX_PLACED:
+            return False
+        self.in_kernel[root] += 1
+        self.placed[node] = (root, depth, space)
+        return True
+
+    def _push(self, node: Node, root: Node, access: Access, depth: int = 0) -> None:
+        """Notes what computing `node` at `access` in the kernel of `root` reads."""
+        loops = inner_vars(node, f"in{len(self.depth)}_")
+        self.depth.update(dict.fromkeys(loops, depth))
+        for source, read in source_accesses(node, access, loops):
+            self.reads[source].setdefault(root, {})[read] = None
+
+
+def _loops_of(indices: Indices) -> frozenset[Var]:
+    """The loops that indices depend on."""
+    return frozenset(var for index in indices for var in index.vars if var.bound is None)
+
+
+def _narrows(node: Node) -> bool:
+    """Whether a node is a cast from a float to a narrower one."""
+    source = node.src[0].dtype if node.kind == "cast" else node.dtype
+    return source.is_float and node.dtype.is_float and node.dtype.bits < source.bits
+
+
+def _own_cost(node: Node) -> int:
+    if node.kind == "random":
+        return RANDOM_COST
+    return COSTLY_OPS.get(node.attr[0], 1) if node.kind == "alu" else 1

@@ -1,0 +1,73 @@
+"""The part of a node that must be computed while some outer loops stand still."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gpu.compiler.fusion.views import Indices
+from gpu.compiler.ir.dims import Dim, is_symbolic, upper, upper_shape
+from gpu.compiler.ir.graph import Shape
+from gpu.compiler.ir.index import Expr, Var, expr
+from gpu.compiler.ir.index.rows import ZERO
+
+
+class Region(NamedTuple):
+    """A box of elements.
+
+    Attributes:
+        base: its first element, an expression over the outer loops.
+        extents: its size along each axis.
+    """
+
+    base: Indices
+    extents: Shape
+
+    @property
+    def size(self) -> int:
+        """Number of elements, symbolic extents at their largest."""
+        return math.prod(upper_shape(self.extents))
+
+
+def needed_region(reads: Iterable[Indices], shape: Shape, outer: frozenset[Var]) -> Region:
+    """The smallest known box of a node of `shape` that covers `reads`, `outer` standing still."""
+    reads = list(reads)
+    spans = [_span([r[axis] for r in reads], outer, size) for axis, size in enumerate(shape)]
+    return Region(tuple(base for base, _ in spans), tuple(extent for _, extent in spans))
+
+
+def _span(reads: list[Expr], outer: frozenset[Var], size: Dim) -> tuple[Expr, Dim]:
+    """First element and extent along one axis of `size` elements."""
+    parts = [_split_terms(read, outer) for read in reads]
+    start = parts[0][0]
+    if any(fixed is not start for fixed, _ in parts):
+        return ZERO, size
+    lo = min(moving.lo for _, moving in parts)
+    hi = max(moving.hi for _, moving in parts)
+    if lo != hi and (is_symbolic(size) or (not start.is_const and any(map(_is_loose, reads)))):
+        return ZERO, size  # bounds of what depends on a launch may reach outside the node
+    if start.is_const:
+        # Masked reads may lie outside the node: nothing is computed there.
+        lo, hi = max(lo + start.const, 0), min(hi + start.const, upper(size) - 1)
+        start = ZERO
+    if hi - lo + 1 >= upper(size):
+        return ZERO, size
+    return start + lo, hi - lo + 1
+
+
+def _is_loose(read: Expr) -> bool:
+    """Whether the bounds of an index are those of no launch: they are for several at once."""
+    return any(var.bound is not None or var.stop is not None for var in read.vars)
+
+
+def _split_terms(e: Expr, outer: frozenset[Var]) -> tuple[Expr, Expr]:
+    """`e` as a part fixed by `outer` and a part that moves with the loops inside."""
+    fixed = ZERO
+    for var in e.vars & outer:
+        fixed = fixed + expr(var) * e.coeff(var)
+    moving = e - fixed
+    if moving.vars & outer:
+        # A division mixes both: fixed only if nothing but the outer loops is in it.
+        return (e, ZERO) if e.vars <= outer else (ZERO, e)
+    return fixed, moving

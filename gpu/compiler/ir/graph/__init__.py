@@ -1,0 +1,209 @@
+"""Graph IR: whole tensors as values.
+
+A node's shape, dtype and device are fixed when it is made. Nodes are frozen and interned: two equal
+expressions are one object, so `is` compares them and common subexpressions vanish by themselves.
+Anything known about a node beyond its fields lives in the pass that found it out.
+
+A value on several devices has a tuple of names as its device, and the shape it has as a whole;
+before it is computed, `gpu/compiler/shard/rules.py` makes nodes of single devices of it.
+
+Sizes, and where slices, pads and writes start, may be symbolic (`gpu/compiler/ir/dims.py`).
+
+Nodes are made by the functions of `gpu/compiler/ir/graph/build.py`, which simplify; `make` here
+only checks. `RULES` and `RUN` say for each kind what it needs, its shape rule and what it computes.
+
+==========  ===================================  =================================================
+kind        attr                                 value
+==========  ===================================  =================================================
+buffer      (handle,)                            memory of the runtime, opaque to the compiler
+const       (value,)                             one value everywhere
+iota        ()                                   0, 1, 2, ... ; one dimension
+index       (expression,)                        a symbolic size as a number; no dimension
+alu         (op,)                                a scalar operation, element by element
+cast        ()                                   converted by value to the node's dtype
+bitcast     ()                                   the same bits, as the node's dtype
+reduce      (monoid, axes)                       the axes combined, kept with size 1
+reshape     ()                                   same elements in row-major order, another shape
+expand      ()                                   dimensions of size 1 repeated
+permute     (order,)                             dimension i of the result is order[i] of the source
+slice       ((start, step), ...)                 result size is the node's; step may be negative
+pad         ((before, after, interior), ...)     zeros around, and `interior` zeros between elements
+skew        (axis, tap, stride, dilation)        element (o, k) of two axes is (o * stride + k *
+                                                 dilation, k) of the source: windows of it
+unskew      (axis, tap, stride, dilation)        the reverse, zero where nothing comes from
+gather      (axis,)                              source, index: along axis, the element that index
+                                                 says; zero where that is out of range
+scatter     (axis, monoid)                       source, index, updates: each update combined into
+                                                 the element that index says (`set`: the last one
+                                                 stays); those out of range do nothing
+scan        (monoid, axis)                       running combination along axis, inclusive
+write       ((start, step), ...)                 source, value: the region replaced by value
+random      ()                                   Threefry-2x32 bits; the source is uint32[4]: key,
+                                                 then the 64-bit counter of element 0
+contiguous  (identity,)                          the source, placed in memory of its own
+detach      ()                                   the source, through which no gradient flows
+copy        ()                                   the source, on the node's device
+multi       (axis,)                              a source for each of the node's devices: side by
+                                                 side along axis, or for None all the same
+part        (number, axis)                       what device `number` of several has of the source
+                                                 if it is cut along axis; for None all of it
+==========  ===================================  =================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from gpu.compiler.ir.dims import Symbol, any_symbols, bound, find_symbols, ordered
+from gpu.compiler.ir.evaluate import Array
+from gpu.compiler.ir.graph.interp import RUN, accumulate_as
+from gpu.compiler.ir.graph.node import Node, Place, Shape, place
+from gpu.compiler.ir.graph.rules import RULES, check_image
+from gpu.compiler.ir.optable import constant_key
+from gpu.core.dtype import DType
+from gpu.core.errors import DeviceMismatch, ShapeError
+from gpu.core.weak import WeakTable
+
+__all__ = [
+    "MOVEMENT",
+    "NO_SOURCES",
+    "RULES",
+    "Node",
+    "Place",
+    "Shape",
+    "accumulate_as",
+    "interpret",
+    "make",
+    "toposort",
+    "unmoved",
+]
+
+_interned: WeakTable[tuple[Any, ...], Node] = WeakTable()
+
+
+def make(
+    kind: str,
+    src: tuple[Node, ...],
+    attr: tuple[Any, ...],
+    shape: Shape,
+    dtype: DType,
+    device: Place,
+) -> Node:
+    """The node with these fields, made and checked once; raises as `check` does."""
+    # 1 is told from 1.0: only one of them is a constant of the dtype.
+    unique = (constant_key(attr[0]), attr[0].__class__) if kind == "const" else attr
+    key = (kind, src, unique, shape, dtype, device)
+    node = _interned.get(key)
+    if node is None:
+        node = Node()
+        node.kind, node.src, node.attr = kind, src, attr
+        node.shape, node.dtype, node.device = shape, dtype, device
+        node = _interned.file(key, check(node))
+    return node
+
+
+def _no_leaf(node: Node) -> bool:
+    return False
+
+
+def symbols_of(
+    nodes: Iterable[Node], is_leaf: Callable[[Node], bool] = _no_leaf
+) -> tuple[Symbol, ...]:
+    """The variables that nodes depend on, by name; leaves do by their shapes only.
+
+    Raises InvalidValue where one name stands for two variables, or for two values.
+    """
+    found: dict[str, Symbol] = {}
+    for node in nodes:
+        find_symbols(node.shape if is_leaf(node) else (node.shape, node.attr), found)
+    return ordered(found)
+
+
+def toposort(roots: Iterable[Node], is_leaf: Callable[[Node], bool] = _no_leaf) -> list[Node]:
+    """Every node reachable from `roots`, sources first; what lies behind a leaf is not visited.
+
+    Deep graphs are fine: there is no recursion.
+    """
+    order: list[Node] = []
+    seen: set[Node] = set()
+    entered: list[Node] = []  # nodes whose sources are being visited
+    stack: list[Node | None] = [*roots]  # None: the last node that was entered has all its sources
+    stack.reverse()
+    while stack:
+        node = stack.pop()
+        if node is None:
+            order.append(entered.pop())
+        elif node not in seen:
+            seen.add(node)
+            if node.src and not is_leaf(node):
+                entered.append(node)
+                stack.append(None)
+                stack.extend(node.src[::-1])
+            else:
+                order.append(node)
+    return order
+
+
+def check(node: Node) -> Node:
+    """Verifies one node against its kind's rule and returns it.
+
+    Raises ShapeError, DTypeError or DeviceMismatch.
+    """
+    sources, rule = RULES[node.kind]
+    if sources >= 0 and len(node.src) != sources:
+        raise ShapeError(f"{node.kind} has {sources} operands, got {len(node.src)}")
+    if node.kind not in _BETWEEN_DEVICES:
+        for source in node.src:
+            if source.device != node.device:
+                raise DeviceMismatch(
+                    f"{node.kind} on {place(node.device)} reads a tensor on "
+                    f"{place(source.device)}; move one of them with .to(device)"
+                )
+    rule(node)
+    if node.dtype.is_image:
+        check_image(node)
+    return node
+
+
+_BETWEEN_DEVICES: Final = frozenset({"copy", "multi", "part"})
+MOVEMENT: Final = frozenset({"reshape", "expand", "permute", "slice", "pad", "skew", "unskew"})
+NO_SOURCES: Final = frozenset({"const", "iota", "index"})
+"""Kinds that are computed from nothing: numbers in a kernel."""
+
+
+def verify(roots: Iterable[Node]) -> None:
+    """Checks every node reachable from `roots`; raises as `check` does."""
+    for node in toposort(roots):
+        check(node)
+
+
+def unmoved(node: Node) -> Node:
+    """The node whose elements `node` shows, moved and perhaps repeated."""
+    while node.kind in MOVEMENT:
+        node = node.src[0]
+    return node
+
+
+def bound_node(node: Node) -> Node:
+    """The node with the values of its variables in shape and attributes; not interned."""
+    result = Node()
+    result.kind, result.src, result.attr = node.kind, node.src, bound(node.attr)
+    result.shape, result.dtype, result.device = bound(node.shape), node.dtype, node.device
+    return result
+
+
+def interpret(roots: Iterable[Node], inputs: Callable[[Node], Array]) -> list[Array]:
+    """The values of `roots` computed with numpy; `inputs` gives the value of each buffer node.
+
+    Arrays have the sizes that variables are bound to.
+    """
+    roots = list(roots)
+    values: dict[Node, Array] = {}
+    for node in toposort(roots):
+        if node.kind == "buffer":
+            values[node] = inputs(node)
+        else:
+            at_values = bound_node(node) if any_symbols() else node
+            values[node] = RUN[node.kind](at_values, tuple(values[s] for s in node.src))
+    return [values[root] for root in roots]

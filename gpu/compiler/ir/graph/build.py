@@ -1,0 +1,379 @@
+"""Constructors of graph nodes: each returns the simplest equal node, or raises as `make` does.
+
+Simplification is O(1) per call and looks one node down, never further: a movement of a movement of
+the same kind merges, a movement that does nothing vanishes, constants fold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpu.compiler.ir import optable
+from gpu.compiler.ir.builder import Builder
+from gpu.compiler.ir.dims import Dim, dimension, has_symbols, is_many, reshape_groups
+from gpu.compiler.ir.graph import Node, Place, Shape, make
+from gpu.compiler.ir.graph.images import as_image, plain, rounded
+from gpu.core.dtype import DType, ImageDType, PyScalar, dtypes
+from gpu.core.errors import ShapeError
+
+
+def buffer(handle: Hashable, shape: Shape, dtype: DType, device: Place) -> Node:
+    """Memory owned by the runtime; `handle` is any hashable object that stands for it."""
+    return make("buffer", (), (handle,), shape, dtype, device)
+
+
+def const(value: PyScalar, shape: Shape, dtype: DType, device: Place) -> Node:
+    """One value everywhere, rounded or wrapped to `dtype`; of floats as `cast` makes integers."""
+    dtype = dtype.element
+    if isinstance(value, float) and dtype.is_int:
+        value = 0 if math.isnan(value) else max(dtype.min, min(value, dtype.max))
+    return make("const", (), (optable.rounded(value, dtype),), shape, dtype, device)
+
+
+def iota(size: Dim, dtype: DType, device: Place) -> Node:
+    """0, 1, ..., size - 1."""
+    return make("iota", (), (), (size,), dtype, device)
+
+
+def index(value: Dim, dtype: DType, device: Place) -> Node:
+    """A dimension as a number, 0-d."""
+    if not has_symbols(value):
+        return const(value, (), dtype, device)
+    return make("index", (), (value,), (), dtype, device)
+
+
+def alu(name: str, *src: Node) -> Node:
+    """A scalar operation on operands of one shape."""
+    src = tuple(map(plain, src))
+    dtype = optable.result_dtype(name, tuple([s.dtype for s in src]))
+    node = make("alu", src, (name,), src[0].shape, dtype, src[0].device)
+    if src[0].kind == "const" and all(s.kind == "const" for s in src):
+        value = optable.fold(name, dtype, src[-1].dtype, tuple(s.attr[0] for s in src))
+        return const(value, node.shape, dtype, node.device)
+    return _identity(name, src) or node
+
+
+def _is(node: Node, value: PyScalar) -> bool:
+    return node.kind == "const" and bool(node.attr[0] == value)
+
+
+def _identity(name: str, src: tuple[Node, ...]) -> Node | None:
+    """The operand an operation reduces to, where it does so for every value, -0.0 and NaN too."""
+    if name == "where":
+        if src[0].kind == "const":
+            return src[1] if src[0].attr[0] else src[2]
+        return src[1] if src[1] is src[2] else None
+    if len(src) != 2:
+        return None
+    a, b = src
+    exact = not a.dtype.is_float
+    if name in ("mul", "div") and _is(b, 1):
+        return a
+    if name == "mul" and _is(a, 1):
+        return b
+    if name == "add" and exact and (_is(a, 0) or _is(b, 0)):
+        return b if _is(a, 0) else a
+    if name == "sub" and _is(b, 0) and (exact or math.copysign(1.0, b.attr[0]) > 0):
+        return a
+    if name == "mul" and exact and (_is(a, 0) or _is(b, 0)):
+        return a if _is(a, 0) else b
+    if name in ("and", "or") and a.dtype is dtypes.bool:
+        return _bool_identity(name, a, b)
+    return None
+
+
+def _bool_identity(name: str, a: Node, b: Node) -> Node | None:
+    for constant, other in ((a, b), (b, a)):
+        if constant.kind == "const":
+            neutral = constant.attr[0] == (name == "and")
+            return other if neutral else constant
+    return a if a is b else None
+
+
+def cast(x: Node, dtype: DType) -> Node:
+    """`x` converted by value; to an image, written there."""
+    if x.dtype is dtype:
+        return x
+    x = plain(x)
+    if isinstance(dtype, ImageDType):
+        exact = x.dtype is dtype.stored
+        return as_image(x if exact else rounded(cast(x, dtypes.float32), dtype), dtype)
+    if x.dtype is dtype:
+        return x
+    if x.kind == "const":
+        value = optable.fold_cast(x.attr[0], x.dtype, dtype, bits=False)
+        return const(value, x.shape, dtype, x.device)
+    return make("cast", (x,), (), x.shape, dtype, x.device)
+
+
+def bitcast(x: Node, dtype: DType) -> Node:
+    """The bits of `x` as another dtype of the same width."""
+    if x.dtype is dtype:
+        return x
+    x = plain(x)
+    if x.kind == "bitcast":
+        return bitcast(x.src[0], dtype)
+    return make("bitcast", (x,), (), x.shape, dtype, x.device)
+
+
+def reduce(monoid: str, x: Node, axes: Sequence[int]) -> Node:
+    """`x` with `axes` combined by a monoid and kept with size 1."""
+    x = plain(x)
+    kept = tuple(sorted([a for a in axes if x.shape[a] != 1]))
+    if not kept:
+        return x
+    shape = tuple([1 if a in kept else d for a, d in enumerate(x.shape)])
+    if 0 in x.shape and any(x.shape[a] == 0 for a in kept):
+        return const(optable.MONOIDS[monoid].identity(x.dtype), shape, x.dtype, x.device)
+    if x.kind == "const" and not has_symbols(x.shape):
+        count = math.prod(x.shape[a] for a in kept)
+        return const(_repeated(monoid, x.attr[0], count, x.dtype), shape, x.dtype, x.device)
+    if x.kind == "reduce" and x.attr[0] == monoid:
+        merged = tuple(sorted({*kept, *x.attr[1]}))
+        return make("reduce", x.src, (monoid, merged), shape, x.dtype, x.device)
+    return make("reduce", (x,), (monoid, kept), shape, x.dtype, x.device)
+
+
+def _repeated(monoid: str, value: PyScalar, count: int, dtype: DType) -> PyScalar:
+    """`count` copies of a constant combined, rounded or wrapped once at the end."""
+    if monoid == "add":
+        return value * count
+    if monoid == "mul":
+        if not dtype.is_float:
+            return pow(int(value), count, 1 << dtype.bits)
+        with np.errstate(all="ignore"):
+            return float(np.float64(value) ** count)
+    return value
+
+
+def _move(kind: str, x: Node, attr: tuple[Any, ...], shape: Shape) -> Node:
+    """A movement that only rearranges or repeats elements; of a constant, a constant."""
+    if kind != "reshape":
+        x = plain(x)
+    node = make(kind, (x,), attr, shape, x.dtype, x.device)
+    return const(x.attr[0], shape, x.dtype, x.device) if x.kind == "const" else node
+
+
+def reshape(x: Node, shape: Shape) -> Node:
+    """The same elements in row-major order under another shape."""
+    if x.shape == shape:
+        return x
+    shape = tuple(map(dimension, shape))
+    if x.kind == "reshape" and _is_one_reshape(x.src[0].shape, shape):
+        x = x.src[0]
+    if x.shape == shape:
+        return x
+    if 0 in x.shape and 0 in shape and has_symbols((x.shape, shape)):
+        return _reshape_of_nothing(x, shape)
+    return _move("reshape", x, (), shape)
+
+
+def _reshape_of_nothing(x: Node, shape: Shape) -> Node:
+    """An empty value under an empty shape: their symbolic axes need not correspond."""
+    nothing = slice_(x, [(0, 0, 1)] * len(x.shape))
+    fixed = tuple(1 if has_symbols(size) else size for size in shape)
+    return expand(_move("reshape", nothing, (), fixed), shape)
+
+
+def _is_one_reshape(old: Shape, new: Shape) -> bool:
+    """Whether two reshapes in a row can be one, which is so unless an axis is symbolic."""
+    return not has_symbols((old, new)) or reshape_groups(old, new) is not None
+
+
+def expand(x: Node, shape: Shape) -> Node:
+    """Dimensions of size 1 repeated."""
+    if x.kind == "expand":
+        x = x.src[0]
+    if x.shape == shape:
+        return x
+    return _move("expand", x, (), shape)
+
+
+def permute(x: Node, order: Sequence[int]) -> Node:
+    """Dimension i of the result is dimension order[i] of `x`."""
+    if sorted(order) != list(range(len(x.shape))):
+        raise ShapeError(f"the order {tuple(order)} must name each of {len(x.shape)} axes once")
+    if x.kind == "permute":
+        order = [x.attr[0][a] for a in order]
+        x = x.src[0]
+    if list(order) == list(range(len(order))):
+        return x
+    shape = tuple([x.shape[a] for a in order])
+    return _move("permute", x, (tuple(order),), shape)
+
+
+def slice_(x: Node, ranges: Sequence[tuple[int, int, int]]) -> Node:
+    """Elements start, start + step, ... of each axis; `ranges` holds (start, size, step)."""
+    shape = tuple([dimension(size) for _, size, _ in ranges])
+    # The step of an axis with at most one element means nothing: 1 keeps equal nodes equal.
+    attr = tuple(
+        [
+            (dimension(start), step if is_many(size) else 1)
+            for (start, _, step), size in zip(ranges, shape, strict=True)
+        ]
+    )
+    if x.kind == "slice" and len(attr) == len(x.attr) and 0 not in shape:
+        _move("slice", x, attr, shape)  # the inner range must fit before the two are merged
+        attr = tuple(
+            (dimension(outer[0] + outer[1] * inner[0]), outer[1] * inner[1])
+            for outer, inner in zip(x.attr, attr, strict=True)
+        )
+        x = x.src[0]
+    if shape == x.shape and attr.count((0, 1)) == len(attr):
+        return x
+    return _move("slice", x, attr, shape)
+
+
+def pad(x: Node, padding: Sequence[tuple[int, int, int]]) -> Node:
+    """Zeros around each axis and between its elements; `padding` holds (before, after, gap)."""
+    x = plain(x)
+    attr = tuple(
+        (dimension(before), dimension(after), gap if is_many(size) else 0)
+        for (before, after, gap), size in zip(padding, x.shape, strict=True)
+    )
+    if all(a == (0, 0, 0) for a in attr):
+        return x
+    shape = tuple(
+        dimension(before + size + (max(size - 1, 0) * gap if gap else 0) + after)
+        for (before, after, gap), size in zip(attr, x.shape, strict=True)
+    )
+    zero = x.kind == "const" and not x.attr[0] and math.copysign(1.0, x.attr[0]) > 0
+    if zero or 0 in x.shape:
+        return const(0, shape, x.dtype, x.device)
+    return make("pad", (x,), attr, shape, x.dtype, x.device)
+
+
+def skew(x: Node, axis: int, tap: int, stride: int, dilation: int, windows: int) -> Node:
+    """Element (o, k) of axes (axis, tap) is element (o * stride + k * dilation, k) of `x`."""
+    shape = (*x.shape[:axis], windows, *x.shape[axis + 1 :])
+    return _move("skew", x, (axis, tap, stride, dilation), shape)
+
+
+def unskew(x: Node, axis: int, tap: int, stride: int, dilation: int, size: int) -> Node:
+    """The reverse of `skew`, with `size` elements along `axis` and zeros where nothing lands."""
+    x = plain(x)
+    shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
+    if 0 in x.shape:
+        return const(0, shape, x.dtype, x.device)
+    if x.kind == "alu" and x.attr == ("mul",):
+        # The gradient of a convolution: a factor that is the same for all windows stays outside,
+        # so that one product is left to sum over. Zeros times an infinite factor become NaN: to
+        # mask the products, as the rest of the gradient would need, takes tiles away from them.
+        for a, b in (x.src, x.src[::-1]):
+            if b.kind == "expand" and b.src[0].shape[axis] == 1:
+                wide = expand(b.src[0], shape)
+                return alu("mul", unskew(a, axis, tap, stride, dilation, size), wide)
+    return make("unskew", (x,), (axis, tap, stride, dilation), shape, x.dtype, x.device)
+
+
+def gather(x: Node, index: Node, axis: int) -> Node:
+    """Along `axis` the elements of `x` that `index` names; zero where it is out of range."""
+    x = plain(x)
+    if x.shape[axis] == 0:
+        return const(0, index.shape, x.dtype, x.device)
+    return make("gather", (x, index), (axis,), index.shape, x.dtype, x.device)
+
+
+def scatter(x: Node, index: Node, updates: Node, axis: int, monoid: str) -> Node:
+    """`x` with each update combined into the element `index` names; `set` keeps the last one."""
+    x, updates = plain(x), plain(updates)
+    if 0 in index.shape or x.size == 0:
+        return x
+    return make("scatter", (x, index, updates), (axis, monoid), x.shape, x.dtype, x.device)
+
+
+def scan(monoid: str, x: Node, axis: int) -> Node:
+    """The running combination of `x` along `axis`."""
+    x = plain(x)
+    if not is_many(x.shape[axis]):
+        return x
+    return make("scan", (x,), (monoid, axis), x.shape, x.dtype, x.device)
+
+
+def write(x: Node, value: Node, ranges: Sequence[tuple[int, int]]) -> Node:
+    """`x` with the region that starts and steps as `ranges` say replaced by `value`."""
+    x, value = plain(x), plain(value)
+    if 0 in value.shape:
+        return x
+    attr = tuple((s, d if is_many(n) else 1) for (s, d), n in zip(ranges, value.shape, strict=True))
+    node = make("write", (x, value), attr, x.shape, x.dtype, x.device)
+    return value if value.shape == x.shape else node
+
+
+def random_bits(state: Node, shape: Shape) -> Node:
+    """Random bits as uint32; `state` is uint32[4]: two words of key, then the counter."""
+    return make("random", (state,), (), shape, dtypes.uint32, state.device)
+
+
+def contiguous(x: Node, identity: int = 0) -> Node:
+    """`x` placed in memory of its own; nodes of different `identity` are different tensors."""
+    x = plain(x)
+    if not identity and x.kind in ("buffer", "contiguous"):
+        return x
+    return make("contiguous", (x,), (identity,), x.shape, x.dtype, x.device)
+
+
+def detach(x: Node) -> Node:
+    """`x`, through which no gradient flows."""
+    x = plain(x)
+    if x.kind in ("const", "iota", "index", "detach"):
+        return x
+    return make("detach", (x,), (), x.shape, x.dtype, x.device)
+
+
+def copy(x: Node, device: Place) -> Node:
+    """`x` on another device, or on each of several."""
+    if x.device == device:
+        return x
+    x = plain(x)
+    if x.kind == "const":
+        return const(x.attr[0], x.shape, x.dtype, device)
+    return make("copy", (x,), (), x.shape, x.dtype, device)
+
+
+def multi(parts: Sequence[Node], axis: int | None, shape: Shape) -> Node:
+    """A value of `shape` on the devices of `parts`, which lie side by side along `axis`.
+
+    For None they are the same value.
+    """
+    devices = tuple(part.device for part in parts)
+    return make("multi", tuple(parts), (axis,), shape, parts[0].dtype, devices)
+
+
+def part(x: Node, number: int, axis: int | None) -> Node:
+    """What device `number` has of a value on several devices if it is cut along `axis`."""
+    shape = x.shape
+    if axis is not None:
+        shape = (*shape[:axis], shape[axis] // len(x.device), *shape[axis + 1 :])
+    return make("part", (x,), (number, axis), shape, x.dtype, x.device[number])
+
+
+class GraphBuilder(Builder[Node]):
+    """Scalar operations over graph nodes of one shape on one device."""
+
+    def __init__(self, shape: Shape, device: Place):
+        self.shape, self.device = shape, device
+
+    def op(self, name: str, *args: Node) -> Node:
+        """See `alu`."""
+        return alu(name, *args)
+
+    def const(self, dtype: DType, value: PyScalar) -> Node:
+        """A constant of this builder's shape."""
+        return const(value, self.shape, dtype, self.device)
+
+    def cast(self, x: Node, dtype: DType) -> Node:
+        """See `cast`."""
+        return cast(x, dtype)
+
+    def bitcast(self, x: Node, dtype: DType) -> Node:
+        """See `bitcast`."""
+        return bitcast(x, dtype)
+
+    def dtype(self, x: Node) -> DType:
+        """The node's dtype."""
+        return x.dtype

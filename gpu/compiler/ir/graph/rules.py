@@ -1,0 +1,281 @@
+"""The shape and dtype rule of each kind of graph node.
+
+A rule raises ShapeError or DTypeError where a node's fields do not follow from its operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from gpu.compiler.ir import optable
+from gpu.compiler.ir.dims import dimension, has_symbols, is_many, reshape_groups
+from gpu.compiler.ir.graph.node import Node, Shape
+from gpu.core.dtype import ImageDType, dtypes
+from gpu.core.errors import DTypeError, ShapeError
+
+
+def _misfit(node: Node, rule: str) -> ShapeError:
+    sources = ", ".join(f"{s.dtype.name}{list(s.shape)}" for s in node.src)
+    result = f"{node.dtype.name}{list(node.shape)}"
+    return ShapeError(f"{node.kind}{node.attr or ''} of {sources} to {result}: {rule}")
+
+
+def _require(condition: bool, node: Node, rule: str) -> None:
+    if not condition:
+        raise _misfit(node, rule)
+
+
+def _same_dtype(node: Node) -> None:
+    if node.dtype is not node.src[0].dtype:
+        raise DTypeError(f"{node.kind} keeps the dtype {node.src[0].dtype}, not {node.dtype}")
+
+
+# Elements are counted, and memory is addressed, in 64 bits.
+MAX_ELEMENTS: Final = (1 << 63) - 1
+
+
+def _check_leaf(node: Node) -> None:
+    _check_size(node)
+    for size in node.shape:
+        if size < 0:
+            raise _misfit(node, "sizes must not be negative")
+
+
+def _check_size(node: Node) -> None:
+    if node.size > MAX_ELEMENTS:
+        raise _misfit(node, f"{node.size} elements are more than 2**63 - 1")
+
+
+def _check_iota(node: Node) -> None:
+    _require(len(node.shape) == 1, node, "iota has one dimension")
+
+
+def _check_index_value(node: Node) -> None:
+    fits = not node.shape and node.dtype.is_int and has_symbols(node.attr[0])
+    _require(fits, node, "a symbolic size is one integer")
+
+
+def _check_alu(node: Node) -> None:
+    for source in node.src:
+        if source.shape != node.shape:
+            raise _misfit(node, "operands must have the result's shape; broadcast them first")
+    expected = optable.result_dtype(node.attr[0], tuple([s.dtype for s in node.src]))
+    if expected is not node.dtype:
+        raise DTypeError(f"{node.attr[0]} gives {expected}, not {node.dtype}")
+
+
+def _check_cast(node: Node) -> None:
+    _require(node.shape == node.src[0].shape, node, "the shape does not change")
+
+
+def _check_bitcast(node: Node) -> None:
+    _check_cast(node)
+    if node.dtype.bits != node.src[0].dtype.bits:
+        raise DTypeError(f"bitcast keeps the width; {node.src[0].dtype} to {node.dtype} does not")
+
+
+def _check_reduce(node: Node) -> None:
+    monoid, axes = node.attr
+    source = node.src[0]
+    _same_dtype(node)
+    if source.dtype.kind not in optable.MONOIDS[monoid].domain:
+        raise DTypeError(f"reduce {monoid} is not defined for {source.dtype}")
+    _require(list(axes) == sorted(set(axes)), node, "axes are sorted and distinct")
+    if axes and (axes[0] < 0 or axes[-1] >= len(source.shape)):
+        raise _misfit(node, "an axis is out of range")
+    expected = tuple([1 if a in axes else d for a, d in enumerate(source.shape)])
+    if node.shape != expected:
+        raise _misfit(node, f"the result has shape {list(expected)}")
+
+
+def _check_reshape(node: Node) -> None:
+    _same_dtype(node)
+    shapes = node.src[0].shape, node.shape
+    if not has_symbols(shapes):
+        _require(node.size == node.src[0].size, node, "the number of elements must stay the same")
+        return
+    rule = "the elements must stay the same, and a symbolic axis cannot join one outside of it"
+    _require(reshape_groups(*shapes) is not None, node, rule)
+
+
+def _check_expand(node: Node) -> None:
+    _same_dtype(node)
+    _check_size(node)
+    source = node.src[0].shape
+    _require(len(source) == len(node.shape), node, "the number of dimensions must stay the same")
+    for old, new in zip(source, node.shape, strict=True):
+        if old not in (1, new):
+            raise _misfit(node, "only dimensions of size 1 can be repeated")
+
+
+def _check_permute(node: Node) -> None:
+    _same_dtype(node)
+    (order,) = node.attr
+    source = node.src[0].shape
+    _require(sorted(order) == list(range(len(source))), node, "the order names each axis once")
+    _require(node.shape == tuple([source[a] for a in order]), node, "sizes follow the order")
+
+
+def _check_slice(node: Node) -> None:
+    _same_dtype(node)
+    source = node.src[0].shape
+    _require(len(node.attr) == len(source) == len(node.shape), node, "one (start, step) per axis")
+    for (start, step), size, available in zip(node.attr, node.shape, source, strict=True):
+        last = start + (size - 1) * step
+        low, high = (start, last) if step > 0 else (last, start)
+        inside = size == 0 or (low >= 0 and high < available)
+        if step == 0 or not inside:
+            raise _misfit(node, f"elements {start}..{last} are not all in 0..{available - 1}")
+
+
+def _check_pad(node: Node) -> None:
+    _same_dtype(node)
+    _check_size(node)
+    source = node.src[0].shape
+    _require(len(node.attr) == len(source) == len(node.shape), node, "one (lo, hi, gap) per axis")
+    for (before, after, interior), size, result in zip(node.attr, source, node.shape, strict=True):
+        positive = before >= 0 and after >= 0 and interior >= 0
+        _require(positive, node, "padding must not be negative")
+        inner = size + (max(size - 1, 0) * interior if interior else 0)
+        expected = dimension(before + inner + after)
+        if result != expected:
+            raise _misfit(node, f"the size must be {expected}")
+
+
+def _check_skew(node: Node) -> None:
+    _same_dtype(node)
+    axis, tap, stride, dilation = node.attr
+    source = node.src[0].shape
+    wide, narrow = (source, node.shape) if node.kind == "skew" else (node.shape, source)
+    others = [a for a in range(len(source)) if a != axis]
+    _require(len(wide) == len(narrow) and axis != tap, node, "two axes of one tensor")
+    _require(min(stride, dilation) >= 1, node, "stride and dilation are at least 1")
+    _require(all(wide[a] == narrow[a] for a in others), node, "only one axis changes its size")
+    last = (narrow[axis] - 1) * stride + (narrow[tap] - 1) * dilation
+    _require(last < wide[axis], node, "the last window must lie inside")
+
+
+def _check_index(node: Node, index: Node, other: Shape) -> None:
+    axis = node.attr[0]
+    _require(index.dtype.is_int, node, "the index must be of an integer dtype")
+    shape = index.shape
+    _require(0 <= axis < len(shape) == len(other), node, "as many axes everywhere")
+    same = all(a == axis or n == m for a, (n, m) in enumerate(zip(shape, other, strict=True)))
+    _require(same, node, "all axes but the indexed one have the same size everywhere")
+
+
+def _check_gather(node: Node) -> None:
+    _same_dtype(node)
+    _check_index(node, node.src[1], node.src[0].shape)
+    _require(node.shape == node.src[1].shape, node, "the result has the shape of the index")
+
+
+def _check_scatter(node: Node) -> None:
+    _check_same(node)
+    source, index, updates = node.src
+    _check_index(node, index, source.shape)
+    _require(updates.shape == index.shape, node, "updates and index have one shape")
+    if updates.dtype is not source.dtype:
+        raise DTypeError(f"scatter of {updates.dtype} into {source.dtype}; cast one of them")
+    monoid = node.attr[1]
+    if monoid != "set" and source.dtype.kind not in optable.MONOIDS[monoid].domain:
+        raise DTypeError(f"scatter {monoid} is not defined for {source.dtype}")
+
+
+def _check_scan(node: Node) -> None:
+    _check_same(node)
+    monoid, axis = node.attr
+    _require(0 <= axis < len(node.shape), node, "the axis is out of range")
+    if node.dtype.kind not in optable.MONOIDS[monoid].domain:
+        raise DTypeError(f"scan {monoid} is not defined for {node.dtype}")
+
+
+def _check_write(node: Node) -> None:
+    _check_same(node)
+    source, value = node.src
+    if value.dtype is not source.dtype:
+        raise DTypeError(f"write of {value.dtype} into {source.dtype}; cast the value")
+    _require(len(node.attr) == len(value.shape) == len(source.shape), node, "one range per axis")
+    for (start, step), size, available in zip(node.attr, value.shape, source.shape, strict=True):
+        inside = size == 0 or (start >= 0 and start + (size - 1) * step < available)
+        _require(step >= 1 and inside, node, "the region must lie inside, steps be positive")
+
+
+def _check_random(node: Node) -> None:
+    (state,) = node.src
+    fits = state.shape == (4,) and state.dtype is dtypes.uint32 and node.dtype is dtypes.uint32
+    _require(fits, node, "the state is uint32[4] and the result uint32")
+    # Elements are numbered in row-major order, which only the first size plays no part in.
+    inner = [d for d in node.shape if is_many(d)][1:]
+    _require(not has_symbols(tuple(inner)), node, "only the first axis can be symbolic")
+
+
+def _check_multi(node: Node) -> None:
+    (axis,), count = node.attr, len(node.device)
+    _require(1 < count == len(node.src), node, "one part for each of several devices")
+    places = tuple(part.device for part in node.src)
+    _require(places == node.device, node, "each part is on its own device")
+    _require(axis is None or 0 <= axis < len(node.shape), node, "the axis is out of range")
+    shapes = {_cut(node.shape, axis, count)}
+    alike = {p.shape for p in node.src} == shapes and {p.dtype for p in node.src} == {node.dtype}
+    _require(alike, node, "the parts have one dtype and equal shares of the shape")
+
+
+def _check_part(node: Node) -> None:
+    _same_dtype(node)
+    (number, axis), source = node.attr, node.src[0]
+    _require(node.device == source.device[number], node, "a part is where its device is")
+    fits = node.shape == _cut(source.shape, axis, len(source.device))
+    _require(fits, node, "the shape is an equal share")
+
+
+def _cut(shape: Shape, axis: int | None, count: int) -> Shape:
+    if axis is None:
+        return shape
+    return (*shape[:axis], dimension(shape[axis] // count), *shape[axis + 1 :])
+
+
+def _check_same(node: Node) -> None:
+    _same_dtype(node)
+    _require(node.shape == node.src[0].shape, node, "the shape does not change")
+
+
+def check_image(node: Node) -> None:
+    """The rule of nodes that are images, besides that of their kind."""
+    if node.kind not in ("buffer", "cast", "reshape"):
+        raise DTypeError(f"{node.kind} does not give an image; cast what it gives to {node.dtype}")
+    assert isinstance(node.dtype, ImageDType)
+    _require(node.size == node.dtype.size, node, f"an image has {node.dtype.size} elements")
+    pixels = (node.dtype.height, node.dtype.width, 4)
+    _require(node.kind != "cast" or node.shape == pixels, node, f"it is written as {pixels}")
+
+
+# For each kind, how many operands it has (-1: its attribute decides) and its rule.
+RULES: Final[dict[str, tuple[int, Callable[[Node], None]]]] = {
+    "buffer": (0, _check_leaf),
+    "const": (0, _check_leaf),
+    "iota": (0, _check_iota),
+    "index": (0, _check_index_value),
+    "alu": (-1, _check_alu),
+    "cast": (1, _check_cast),
+    "bitcast": (1, _check_bitcast),
+    "reduce": (1, _check_reduce),
+    "reshape": (1, _check_reshape),
+    "expand": (1, _check_expand),
+    "permute": (1, _check_permute),
+    "slice": (1, _check_slice),
+    "pad": (1, _check_pad),
+    "skew": (1, _check_skew),
+    "unskew": (1, _check_skew),
+    "gather": (2, _check_gather),
+    "scatter": (3, _check_scatter),
+    "scan": (1, _check_scan),
+    "write": (2, _check_write),
+    "random": (1, _check_random),
+    "contiguous": (1, _check_same),
+    "detach": (1, _check_same),
+    "copy": (1, _check_same),
+    "multi": (-1, _check_multi),
+    "part": (1, _check_part),
+}

@@ -1,0 +1,60 @@
+"""Which iteration of the loops that a launch spreads is a thread's, as lines of CUDA C."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gpu.compiler.ir.linear import Inst
+from gpu.compiler.render.cstyle.opencl_text import Emitter, Type, Value
+from gpu.compiler.render.launch.grid import Grid, trips
+
+_MOST_SHORT: Final = 1 << 31  # threads of a launch whose numbers fit 32 bits, with room to spare
+
+
+def counter_lines(
+    grid: Grid, emitter: Emitter, narrow: frozenset[Inst]
+) -> tuple[dict[Inst, Value], list[str]]:
+    """The counters of all loops of a launch, and the lines that compute them.
+
+    A variable `lane` is the number of the thread among those of its outer iteration. Counters are
+    ints for the loops in `narrow`, else longs; `emitter` names them.
+    """
+    if not grid.outer and not grid.inner:
+        return {}, []
+    number = "uint" if grid.groups * grid.block < _MOST_SHORT else "ulong"
+    groups = grid.lane_groups
+    lines = [
+        f"  const {number} outer = blockIdx.x / {groups};",
+        f"  const {number} lane = ({number})(blockIdx.x % {groups}) * {grid.block} + threadIdx.x;",
+    ]
+    counters: dict[Inst, Value] = {}
+    for nest, index in ((grid.outer, "outer"), (grid.inner, "lane")):
+        lines += _count(nest, index, number, counters, emitter, narrow)
+    return counters, lines
+
+
+def _count(
+    loops: tuple[Inst, ...],
+    index: str,
+    number: str,
+    counters: dict[Inst, Value],
+    emitter: Emitter,
+    narrow: frozenset[Inst],
+) -> list[str]:
+    """Lines for the counters of nested loops, from the number of the iteration."""
+    lines = []
+    for position in reversed(range(len(loops))):
+        loop, count = loops[position], max(trips(loops[position]), 1)
+        trip, rest = index, index
+        if position:
+            trip = f"{index} % {count}"
+            rest = emitter.name("rest")
+            lines.append(f"  const {number} {rest} = {index} / {count};")
+        _, start, _, step = loop.attr
+        kind = Type("int" if loop in narrow else "long")
+        counter = Value(kind, emitter.name("n"))
+        scaled = f" * {step}" * (step != 1) + f" + {start}" * (start != 0)
+        lines.append(f"  const {kind} {counter} = ({kind})({trip}){scaled};")
+        counters[loop] = counter
+        index = rest
+    return lines

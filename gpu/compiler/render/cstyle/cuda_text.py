@@ -1,0 +1,108 @@
+"""CUDA C in the words of `opencl_text.py`: the head of every source, and operations on scalars.
+
+Nothing is included: nvrtc knows the mathematical functions by itself, and headers may be missing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gpu.compiler.render.cstyle.opencl_ops import Ops
+from gpu.compiler.render.cstyle.opencl_text import Type, Value, element_of, integer
+from gpu.core.dtype import DType, dtypes
+
+_TYPES: Final = ("char", "uchar", "short", "ushort", "int", "uint", "long", "ulong",
+                 "float", "double")  # fmt: skip
+TYPES: Final = "\n".join(
+    [
+        *(f"typedef unsigned {name} u{name};" for name in ("char", "short", "int", "long")),
+        # Where the host is an ARM, nvrtc's char has no sign.
+        "#define char signed char",
+        'static_assert(sizeof(long) == 8, "a long has 64 bits");',
+        *(f"#define as_{name}(x) __builtin_bit_cast({name}, x)" for name in _TYPES),
+    ]
+)
+"""The types of OpenCL C, and its reinterpretations of bits."""
+INTRINSICS: Final = """\
+static __device__ float from_half(ushort x) {
+  float result;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(x));
+  return result;
+}
+static __device__ ushort to_half(float x) {
+  ushort result;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result) : "f"(x));
+  return result;
+}
+static __device__ ushort to_bfloat(float x) {
+  ushort result;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result) : "f"(x));
+  return result;
+}
+static __device__ int to_int(float x) {
+  int result;
+  asm("cvt.rzi.s32.f32 %0, %1;" : "=r"(result) : "f"(x));
+  return result;
+}
+static __device__ uint to_uint(float x) {
+  uint result;
+  asm("cvt.rzi.u32.f32 %0, %1;" : "=r"(result) : "f"(x));
+  return result;
+}
+static __device__ float larger(float x, float y) {
+  float result;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(x), "f"(y));
+  return result;
+}
+static __device__ float smaller(float x, float y) {
+  float result;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(x), "f"(y));
+  return result;
+}"""
+"""What is one instruction and has no words in CUDA C, but in headers.
+
+Conversions of float16 and, from sm_80 on, of bfloat16; those to integers, which saturate and give 0
+for NaN, as C leaves open; and extremes that are NaN where an operand is, from sm_80 on (PTX ISA,
+"cvt", "max").
+"""
+
+
+_FLOAT: Final = Type("float")
+_EXTREMES: Final = {"max": "larger", "min": "smaller"}
+_TO_INTEGERS: Final = {dtypes.int32: "to_int", dtypes.uint32: "to_uint"}
+
+
+class CudaOps(Ops):
+    """Prints operations on scalars as CUDA C, where OpenCL C has a function that it lacks."""
+
+    def _float_op(self, name: str, args: list[Value]) -> Value:
+        if name in _EXTREMES and args[0].type == _FLOAT:
+            return self.emitter.value(_FLOAT, f"{_EXTREMES[name]}({args[0]}, {args[1]})")
+        return super()._float_op(name, args)
+
+    def _int_op(self, name: str, args: list[Value]) -> Value:
+        kind, a = args[0].type, args[0]
+        if name == "abs":
+            if kind == kind.unsigned:
+                return a
+            negated = f"({kind})(0 - ({kind.unsigned}){a})"
+            return self.emitter.value(kind, f"{a} < {integer(kind, 0)} ? {negated} : {a}")
+        if name in ("max", "min"):
+            sign = ">" if name == "max" else "<"
+            return self.emitter.value(kind, f"{a} {sign} {args[1]} ? {a} : {args[1]}")
+        return super()._int_op(name, args)
+
+    def cast(self, x: Value, source: DType, target: DType) -> Value:
+        """`x` of dtype `source` converted by value to `target`, as in `Ops`."""
+        if (source, target) == (dtypes.float16, dtypes.float32):
+            return self.emitter.value(_FLOAT, f"from_half({x})")
+        if (source, target) == (dtypes.float32, dtypes.float16):
+            return self.emitter.value(Type("ushort"), f"to_half({x})")
+        if (source, target) == (dtypes.bfloat16, dtypes.float32):
+            return self.emitter.value(_FLOAT, f"as_float((uint){x} << 16)")
+        if (source, target) == (dtypes.float32, dtypes.bfloat16):
+            return self.emitter.value(Type("ushort"), f"to_bfloat({x})")
+        if source is dtypes.float32 and target in _TO_INTEGERS:
+            kind = Type(element_of(target))
+            return self.emitter.value(kind, f"{_TO_INTEGERS[target]}({x})")
+        return super().cast(x, source, target)

@@ -1,0 +1,1 @@
+"""Linear IR printed as LLVM IR text: for CPUs, AMD's GPUs and NVIDIA's."""

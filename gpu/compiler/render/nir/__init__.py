@@ -1,0 +1,1 @@
+"""Linear IR as NIR, for the GPUs that Mesa compiles for."""

@@ -1,0 +1,1 @@
+"""Linear IR printed as WGSL, for WebGPU."""

@@ -1,0 +1,1 @@
+"""Values on several devices, and the nodes of single devices that they become."""
