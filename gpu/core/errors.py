@@ -114,6 +114,10 @@ class VerifyError(GpuError, AssertionError):
     """An intermediate representation breaks its own rules: a bug in the compiler."""
 
 
+class IllegalOpt(InvalidValue):
+    """A loop transformation that does not apply; names it, the loop and the rule it breaks."""
+
+
 class ParseError(InvalidValue):
     """Text of an intermediate representation, or of a file, that cannot be read."""
 

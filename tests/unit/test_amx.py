@@ -22,14 +22,14 @@ from gpu.backends.cpu.program import CPUProgram
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.kernel.interp import interpret_kernel
 from gpu.compiler.ir.kernel.text import parse_kernel, print_kernel
-from gpu.compiler.ir.kernel.tree import IllegalOpt, walk
+from gpu.compiler.ir.kernel.tree import walk
 from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.ir.linear.interp import interpret_linear
 from gpu.compiler.ir.linear.text import parse_linear, print_linear
 from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.ir.matrix import MATRICES, multiply, names_for, spread, whole
 from gpu.compiler.lower.linearize import linearize
-from gpu.compiler.opt.opts import Opt, Pack, Sink, Tensorize, apply
+from gpu.compiler.opt.opts import Distribute, Opt, Pack, Tensorize, apply
 from gpu.compiler.opt.policy.choose import PARALLEL_WORK, schedule
 from gpu.compiler.opt.policy.cpu.amx import by_thread
 from gpu.compiler.render.cstyle.c import CRenderer
@@ -38,7 +38,7 @@ from gpu.compiler.render.llvm.cpu import LLVMRenderer
 from gpu.compiler.targets import Target, cpu
 from gpu.compiler.targets.cpu import host_target, missing_here
 from gpu.compiler.toolchain.llvm import LLVMCompiler
-from gpu.core.errors import VerifyError
+from gpu.core.errors import IllegalOpt, VerifyError
 from gpu.core.tiledata import tiles_refused
 from gpu.runtime.execute import is_computed
 from gpu.runtime.explain import explain
@@ -400,7 +400,7 @@ def test_transformations_refuse_what_would_be_wrong() -> None:
     turned = apply(before, [pack._replace(order=(*pack.order[:-2], column, word))])
     with pytest.raises(IllegalOpt, match="do not lie as the instruction has them"):
         apply(turned, [tensorize])
-    sunk, _ = up_to(PRODUCTS[0], Sink)
+    sunk, _ = up_to(PRODUCTS[0], Distribute)
     with pytest.raises(IllegalOpt):
         apply(sunk, [tensorize])
 

@@ -16,16 +16,16 @@ from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.kernel.interp import interpret_kernel
 from gpu.compiler.ir.kernel.text import parse_kernel
-from gpu.compiler.ir.kernel.tree import IllegalOpt
 from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.ir.linear import Program, block_size
 from gpu.compiler.ir.linear.interp import interpret_linear
 from gpu.compiler.ir.linear.warps import warp_accesses
-from gpu.compiler.opt.opts import Bind, Cooperate, Opt, Split, apply
+from gpu.compiler.opt.opts import Bind, DistributeThreads, Opt, Split, apply
 from gpu.compiler.render.cstyle.cuda import CUDARenderer
 from gpu.compiler.render.llvm.amdgcn import AMDRenderer
 from gpu.compiler.targets import Target
 from gpu.compiler.toolchain.nvrtc import NvBinary, NvrtcCompiler
+from gpu.core.errors import IllegalOpt
 from unit.amdgcn import lanes as amd_lanes
 from unit.cuda.lanes import run_nvrtc
 from unit.lane_kernels import GPU, lowered
@@ -100,7 +100,7 @@ def test_any_shape(
 def beside(axis: str = "joi") -> list[Opt]:
     """Four columns of each of eight threads, and four of these to share the rows."""
     split = [Split("j", 4), Split("jo", 8), Bind("ji", "unroll"), Bind("joi", "thread")]
-    return [Bind("j", "grid"), *split, Cooperate(axis, 4, True, warp=32)]
+    return [Bind("j", "grid"), *split, DistributeThreads(axis, 4, True, warp=32)]
 
 
 def test_threads_share_the_rows_of_neighbouring_columns() -> None:

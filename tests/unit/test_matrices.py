@@ -12,19 +12,19 @@ from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.kernel.interp import interpret_kernel
 from gpu.compiler.ir.kernel.text import parse_kernel, print_kernel
-from gpu.compiler.ir.kernel.tree import IllegalOpt, rewrite, walk
+from gpu.compiler.ir.kernel.tree import rewrite, walk
 from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.ir.linear.interp import interpret_linear
 from gpu.compiler.ir.linear.text import parse_linear, print_linear
 from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.ir.matrix import MATRICES, WARP, multiply, names_for, spread, whole
 from gpu.compiler.lower.linearize import linearize
-from gpu.compiler.opt.opts import Fetch, Opt, Pipeline, Sink, Tensorize, apply
+from gpu.compiler.opt.opts import AsyncFetch, Distribute, Opt, Pipeline, Tensorize, apply
 from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.opt.policy.gpu.mma import by_instructions
 from gpu.compiler.targets import Target
 from gpu.core.dtype import dtypes
-from gpu.core.errors import VerifyError
+from gpu.core.errors import IllegalOpt, VerifyError
 from unit.matrix_kernels import PRODUCTS, Array, Product
 
 GPU = replace(BLOCKS, name="gpu", threads=256, shared_bytes=64 << 10, warp=32, workers=2)
@@ -187,8 +187,8 @@ def up_to(product: Product, kind: type) -> tuple[K.Kernel, list[Opt]]:
 
 
 def test_transformations_refuse_what_would_be_wrong() -> None:
-    before, (fetch, *_) = up_to(PRODUCTS[0], Fetch)
-    assert isinstance(fetch, Fetch)
+    before, (fetch, *_) = up_to(PRODUCTS[0], AsyncFetch)
+    assert isinstance(fetch, AsyncFetch)
     with pytest.raises(IllegalOpt, match="not follow each other"):
         apply(before, [fetch._replace(rows=fetch.columns, columns=fetch.rows)])
     before, (tensorize, *_) = up_to(PRODUCTS[0], Tensorize)
@@ -201,7 +201,7 @@ def test_transformations_refuse_what_would_be_wrong() -> None:
         apply(before, [tensorize._replace(axes=("ro", "rio"))])
     with pytest.raises(IllegalOpt, match="products alone"):
         apply(before, [Pipeline("ro", 2)])
-    sunk, _ = up_to(PRODUCTS[0], Sink)
+    sunk, _ = up_to(PRODUCTS[0], Distribute)
     with pytest.raises(IllegalOpt):
         apply(sunk, [tensorize])
     before, (ahead, *_) = up_to(PRODUCTS[0], Pipeline)

@@ -16,14 +16,14 @@ from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.kernel.interp import interpret_kernel
 from gpu.compiler.ir.kernel.text import parse_kernel
-from gpu.compiler.ir.kernel.tree import IllegalOpt, reads
+from gpu.compiler.ir.kernel.tree import reads
 from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.ir.linear import Inst, Program, block_size
 from gpu.compiler.ir.linear.interp import interpret_linear
 from gpu.compiler.ir.linear.text import parse_linear, print_linear
 from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.lower.vectorize_access import join
-from gpu.compiler.opt.opts import Agree, Hold, Split, apply
+from gpu.compiler.opt.opts import CacheRow, Split, UniformMask, apply
 from gpu.compiler.render.cstyle.cuda import CUDARenderer
 from gpu.compiler.render.llvm.amdgcn import AMDRenderer
 from gpu.compiler.render.llvm.ptx import PTXRenderer
@@ -31,6 +31,7 @@ from gpu.compiler.targets import Target
 from gpu.compiler.toolchain.amdgcn import AMDCompiler
 from gpu.compiler.toolchain.nvptx import generate_ptx
 from gpu.compiler.toolchain.nvrtc import NvBinary, NvrtcCompiler
+from gpu.core.errors import IllegalOpt
 from unit.amdgcn import lanes as amd_lanes
 from unit.cuda.lanes import run_llvm, run_nvrtc
 from unit.lane_kernels import GPU, lowered
@@ -137,7 +138,7 @@ def test_rows_that_are_no_whole_accesses_go_one_by_one() -> None:
 
 def test_the_row_that_loops_share_is_held() -> None:
     kernel, x = softmax(3, 40), random(3, 40)
-    held = apply(kernel, [Hold("i", "x")])
+    held = apply(kernel, [CacheRow("i", "x")])
     verify_kernel(held)
     out, again = np.zeros(120, np.float32), np.zeros(120, np.float32)
     interpret_kernel(kernel, {"out": out, "x": x.reshape(-1)})
@@ -152,7 +153,7 @@ def test_rows_that_differ_are_not_held(change: tuple[str, str]) -> None:
     text = _plain(SOFTMAX.format(t="f32", size=120, rows=3, columns=40, last="e[d]"), "f32")
     kernel = parse_kernel(text.replace(*change) if change[0] else text)
     with pytest.raises(IllegalOpt, match="do not read one row of"):
-        apply(kernel, [Hold("i", "x" if change[0] else "out")])
+        apply(kernel, [CacheRow("i", "x" if change[0] else "out")])
 
 
 # Conditions.
@@ -210,9 +211,9 @@ def test_margins_are_whole_accesses(side: int, lanes: int) -> None:
 
 def test_conditions_on_which_neighbours_do_not_agree_stay() -> None:
     kernel = apply(joined(4, 6, 10), [Split("j", 4)])
-    with pytest.raises(IllegalOpt, match=r"Agree\('ji'\): not all iterations agree on"):
-        apply(kernel, [Agree("ji")])
-    agreed = apply(joined(4, 4, 12), [Split("j", 4), Agree("ji")])
+    with pytest.raises(IllegalOpt, match=r"UniformMask\('ji'\): not all iterations agree on"):
+        apply(kernel, [UniformMask("ji")])
+    agreed = apply(joined(4, 4, 12), [Split("j", 4), UniformMask("ji")])
     masks = {str(mask) for _, _, mask in reads(agreed.body)}
     assert masks == {"-jo >= 0", "jo - 1 >= 0"}
 

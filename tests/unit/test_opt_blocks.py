@@ -14,26 +14,27 @@ from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.kernel.interp import interpret_kernel
 from gpu.compiler.ir.kernel.text import parse_kernel, print_kernel
-from gpu.compiler.ir.kernel.tree import IllegalOpt, walk
+from gpu.compiler.ir.kernel.tree import walk
 from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.ir.linear import block_size, team_bytes
 from gpu.compiler.ir.linear.interp import interpret_linear
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.opts import (
     Bind,
-    Cooperate,
+    Distribute,
+    DistributeThreads,
+    FuseSiblings,
     Inline,
-    Jam,
     Opt,
     Reorder,
-    Reuse,
-    Sink,
+    ReuseShared,
     Split,
     Stage,
     apply,
 )
 from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.targets import Target
+from gpu.core.errors import IllegalOpt
 
 Array = np.ndarray[Any, Any]
 
@@ -126,7 +127,7 @@ def barriers(kernel: K.Kernel) -> int:
 
 @pytest.mark.parametrize(("rows", "columns", "threads"), [(3, 64, 8), (2, 37, 16), (5, 700, 32)])
 def test_rows_done_together(rows: int, columns: int, threads: int) -> None:
-    kernel = apply(softmax(rows, columns), [Bind("i", "grid"), Cooperate("i", threads)])
+    kernel = apply(softmax(rows, columns), [Bind("i", "grid"), DistributeThreads("i", threads)])
     x = random(rows, columns)
     np.testing.assert_allclose(run(kernel, [x]), softmax_of(x), rtol=1e-5)
     # Elements of `e` are used by the thread that made them: only reductions meet.
@@ -136,7 +137,7 @@ def test_rows_done_together(rows: int, columns: int, threads: int) -> None:
 @pytest.mark.parametrize("threads", [4, 32])
 def test_several_rows_in_a_block(threads: int) -> None:
     opts: list[Opt] = [Bind("i", "grid"), Split("i", 3, "mask"), Bind("ii", "thread")]
-    kernel = apply(softmax(7, 50), [*opts, Cooperate("ii", threads)])
+    kernel = apply(softmax(7, 50), [*opts, DistributeThreads("ii", threads)])
     x = random(7, 50)
     np.testing.assert_allclose(run(kernel, [x]), softmax_of(x), rtol=1e-5)
     assert block_size(linearize(kernel, GPU)) == (3, threads)
@@ -144,7 +145,7 @@ def test_several_rows_in_a_block(threads: int) -> None:
 
 def test_columns_done_together() -> None:
     opts: list[Opt] = [Bind("j", "grid"), Split("j", 8, "mask"), Bind("ji", "thread")]
-    kernel = apply(sized(COLUMNS, 50, 30), [*opts, Cooperate("ji", 4, True)])
+    kernel = apply(sized(COLUMNS, 50, 30), [*opts, DistributeThreads("ji", 4, True)])
     x = random(50, 30)
     np.testing.assert_allclose(run(kernel, [x]), x.sum(0), rtol=1e-4, atol=1e-5)
     assert block_size(linearize(kernel, GPU)) == (4, 8)
@@ -159,12 +160,12 @@ def test_a_whole_kernel_done_together() -> None:
   loop j serial 50
     out[j] = div(x[j], s[])
 """
-    kernel, x = apply(parse_kernel(text), [Cooperate("", 16)]), random(50)
+    kernel, x = apply(parse_kernel(text), [DistributeThreads("", 16)]), random(50)
     np.testing.assert_allclose(run(kernel, [x]), x / x.sum(), rtol=1e-4)
 
 
 def test_a_race_is_found_where_a_barrier_is_left_out() -> None:
-    text = print_kernel(apply(softmax(2, 64), [Bind("i", "grid"), Cooperate("i", 32)]))
+    text = print_kernel(apply(softmax(2, 64), [Bind("i", "grid"), DistributeThreads("i", 32)]))
     assert text.count("barrier") == 4
     start = -1
     for _ in range(4):
@@ -182,10 +183,12 @@ def test_threads_do_not_exchange_parameters() -> None:
     out[49 - j] = out[49 - j]
 """
     with pytest.raises(IllegalOpt, match="exchange out, a parameter"):
-        apply(parse_kernel(text), [Cooperate("", 16)])
+        apply(parse_kernel(text), [DistributeThreads("", 16)])
 
 
-@pytest.mark.parametrize("opt", [Cooperate("i", 12), Cooperate("a", 8), Cooperate("none", 8)])
+@pytest.mark.parametrize(
+    "opt", [DistributeThreads("i", 12), DistributeThreads("a", 8), DistributeThreads("none", 8)]
+)
 def test_what_cannot_be_done_together(opt: Opt) -> None:
     with pytest.raises(IllegalOpt):
         apply(softmax(2, 64), [Bind("i", "grid"), opt])
@@ -215,8 +218,8 @@ def test_team_memory_is_used_again() -> None:
   loop l serial 60
     out[l] = c[59 - l]
 """
-    kernel, x = apply(parse_kernel(text), [Cooperate("", 8)]), random(60)
-    fewer = apply(kernel, [Reuse()])
+    kernel, x = apply(parse_kernel(text), [DistributeThreads("", 8)]), random(60)
+    fewer = apply(kernel, [ReuseShared()])
     sizes = [
         [s.buf.name for s in walk(one.body) if isinstance(s, K.Alloc)] for one in (kernel, fewer)
     ]
@@ -224,7 +227,7 @@ def test_team_memory_is_used_again() -> None:
     np.testing.assert_allclose(run(fewer, [x]), x[::-1] + 1)
     assert barriers(kernel) == 3
     with pytest.raises(IllegalOpt, match="no threads"):
-        apply(parse_kernel(text), [Reuse()])
+        apply(parse_kernel(text), [ReuseShared()])
 
 
 def tiled(m: int, n: int, k: int) -> list[Opt]:
@@ -237,7 +240,7 @@ def tiled(m: int, n: int, k: int) -> list[Opt]:
         *(Bind(name, "thread") for name in ("iio", "jio")),
         *(Bind(name, "unroll") for name in ("iii", "jii")),
         Split("k", 4, "zero"),
-        Sink(("iii", "jii")),
+        Distribute(("iii", "jii")),
         Stage("ko", "a", ("ki", "iio", "iii"), True),
         Stage("ko", "b", ("ki", "jio", "jii"), True),
     ]
@@ -287,7 +290,9 @@ def scattered(at: Array, x: Array) -> Array:
 
 
 def test_a_scatter_becomes_one_nest() -> None:
-    kernel = apply(parse_kernel(SCATTER), [Split("i", 6), Jam("ii", "v"), Bind("ii", "grid")])
+    kernel = apply(
+        parse_kernel(SCATTER), [Split("i", 6), FuseSiblings("ii", "v"), Bind("ii", "grid")]
+    )
     at, x = np.random.default_rng(0).integers(0, 101, 70), random(420)
     np.testing.assert_allclose(run(kernel, [at, x]), scattered(at, x), rtol=1e-5)
     done = launches(parse_kernel(SCATTER))
@@ -298,7 +303,7 @@ def test_a_scatter_becomes_one_nest() -> None:
 @pytest.mark.parametrize("pair", [("ii", "u"), ("io", "v"), ("i", "v")])
 def test_loops_that_stay_apart(pair: tuple[str, str]) -> None:
     with pytest.raises(IllegalOpt):
-        apply(parse_kernel(SCATTER), [Split("i", 6), Jam(*pair)])
+        apply(parse_kernel(SCATTER), [Split("i", 6), FuseSiblings(*pair)])
 
 
 def launches(kernel: K.Kernel, target: Target = GPU) -> K.Kernel:

@@ -14,7 +14,7 @@ from gpu.compiler.ir.linear import Program, block_size, team_bytes
 from gpu.compiler.ir.linear.interp import interpret_linear
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.lower.vectorize_access4 import MANY_LOADS
-from gpu.compiler.opt.opts import Bind, Sink, Split, Stage
+from gpu.compiler.opt.opts import Bind, Distribute, Split, Stage
 from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.opt.policy.cpu.column_reduce import FAR_BYTES
 from gpu.compiler.render.wgsl.renderer import WGSLLimits, WGSLRenderer, wgsl_target
@@ -189,7 +189,7 @@ def test_reductions_of_columns_walk_along_rows(width: int) -> None:
     text = COLUMNS.format(width=width, rows=rows, size=rows * width)
     kernel, opts = schedule(parse_kernel(text), LANES)
     verify_kernel(kernel)
-    (sunk,) = (opt for opt in opts if isinstance(opt, Sink))
+    (sunk,) = (opt for opt in opts if isinstance(opt, Distribute))
     masked = any(isinstance(opt, Split) and opt.tail == "mask" for opt in opts)
     assert len(sunk.axes) == 3 and masked == (width == 999)
     x = np.random.default_rng(0).integers(-9, 9, (rows, width)).astype(np.float32)

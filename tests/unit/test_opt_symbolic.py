@@ -9,7 +9,7 @@ from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir.index import Var, expr, loop_var
 from gpu.compiler.ir.kernel.interp import interpret_kernel
 from gpu.compiler.ir.kernel.text import parse_kernel, print_kernel
-from gpu.compiler.ir.kernel.tree import IllegalOpt, loops
+from gpu.compiler.ir.kernel.tree import loops
 from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.ir.linear.interp import interpret_linear
 from gpu.compiler.ir.linear.verify import verify_linear
@@ -17,6 +17,7 @@ from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.opts import Opt, Reorder, Rfactor, Split, apply
 from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.targets import Target
+from gpu.core.errors import IllegalOpt
 
 # a + b - (a + b) // 2 is 300 at most, which nobody finds out: intervals give 600, and so many
 # pairs of a and b are not tried.

@@ -12,13 +12,14 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
 from gpu.compiler.ir.kernel import nontemporal as streams
 from gpu.compiler.ir.kernel.text import parse_kernel
-from gpu.compiler.ir.kernel.tree import IllegalOpt, loads_of
+from gpu.compiler.ir.kernel.tree import loads_of
 from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.analysis.dependence import is_independent
-from gpu.compiler.opt.opts import Ahead, Reorder, Split, Stage, apply
+from gpu.compiler.opt.opts import Prefetch, Reorder, Split, Stage, apply
 from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.opt.policy.cpu import transpose
+from gpu.core.errors import IllegalOpt
 from unit.lane_kernels import LANES, TRANSPOSE, random, result
 
 
@@ -63,7 +64,7 @@ def test_large_transpositions_go_by_tiles(
     text = TURNED.format(m=m, n=n, size=2 * m * n, area=m * n, value=value)
     kernel, opts = schedule(parse_kernel(text), LANES)
     verify_kernel(kernel)
-    assert {Stage("io", "x", ("ii", "ji"), apart=8), Ahead("io", "x", "jio")} <= set(opts)
+    assert {Stage("io", "x", ("ii", "ji"), apart=8), Prefetch("io", "x", "jio")} <= set(opts)
     assert {Split("i", height, "peel"), Split("j", width, "peel")} <= set(opts)
     assert sum(isinstance(s, K.Loop) and is_independent(s) for s in kernel.body.body) == 1
     x, y = random(2, n, m), random(2, m, n)
@@ -96,7 +97,7 @@ def test_tiles_ask_for_the_lines_of_the_next_one(m: int, n: int, step: int) -> N
     """Tiles are `m` long where they are read, `n` where they are written; a line is 16 floats."""
     text = TRANSPOSE.format(size=4 * m * 2 * n, m=4 * m, n=2 * n)
     tiles = [Split("j", n), Reorder(("i", "ji")), Split("i", m), Stage("io", "x", ("ii", "ji"))]
-    hints = [Split("ji", step), Ahead("io", "x", "jio")]
+    hints = [Split("ji", step), Prefetch("io", "x", "jio")]
     kernel = apply(parse_kernel(text), [Reorder(("j", "i")), *tiles, *hints])
     verify_kernel(kernel)
     read, asked = defaultdict(set), defaultdict(list)
@@ -128,4 +129,4 @@ def test_hints_need_a_tile_and_a_loop_that_uses_it(
     opts = [Split("j", 256), Reorder(("i", "ji")), Split("i", 32), Stage("io", "x", ("ii", "ji"))]
     tiled = apply(parse_kernel(text), [Reorder(("j", "i")), *opts, Split("ji", 16)])
     with pytest.raises(IllegalOpt, match=rule):
-        apply(tiled, [Ahead(axis, buf, loop)])
+        apply(tiled, [Prefetch(axis, buf, loop)])

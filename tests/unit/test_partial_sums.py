@@ -8,12 +8,12 @@ import pytest
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.kernel.interp import interpret_kernel
 from gpu.compiler.ir.kernel.text import parse_kernel
-from gpu.compiler.ir.kernel.tree import IllegalOpt
 from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.opt.analysis.loop_nest import leaves
 from gpu.compiler.opt.opts import PartialSums, apply
 from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.opt.primitives.partial_sums import LEVEL, LONGEST, PRODUCTS, long_sums
+from gpu.core.errors import IllegalOpt
 from unit.lane_kernels import GPU, LANES, lowered, random, result
 
 SUMS = """kernel sums(out: f32[4] global, x: f32[{size}] global)

@@ -24,7 +24,7 @@ from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.ir.races import exchanged
 from gpu.compiler.ir.text import print_scalar
 from gpu.compiler.lower.linearize import linearize
-from gpu.compiler.opt.opts import Bind, Cooperate, Opt, Split, apply
+from gpu.compiler.opt.opts import Bind, DistributeThreads, Opt, Split, apply
 from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.render.cstyle.c import CRenderer
 from gpu.compiler.targets import NARROW_FLOATS, Target
@@ -250,7 +250,7 @@ def test_reductions_against_numpy(
     axis = "ii" if rows > 1 else "i"
     kernel = apply(
         reduction(monoid, dtype, rows, columns),
-        [*opts, Cooperate(axis, threads, first and rows > 1, warp=warp)],
+        [*opts, DistributeThreads(axis, threads, first and rows > 1, warp=warp)],
     )
     verify_kernel(kernel)
     found = np.zeros(rows, dtype.np)
@@ -269,7 +269,7 @@ def test_reductions_against_numpy(
 @pytest.mark.parametrize("first", [False, True])
 def test_nans_come_through(first: bool) -> None:
     for monoid in ("add", "max", "min"):
-        opts = [Bind("i", "thread"), Cooperate("i", 16, first, warp=8)]
+        opts = [Bind("i", "thread"), DistributeThreads("i", 16, first, warp=8)]
         kernel = apply(reduction(monoid, dtypes.float32, 4, 64), opts)
         x = random(4, 64)
         x[np.arange(4), [0, 17, 40, 63]] = np.nan

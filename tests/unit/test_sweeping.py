@@ -14,14 +14,14 @@ from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.kernel.interp import interpret_kernel
 from gpu.compiler.ir.kernel.text import parse_kernel
-from gpu.compiler.ir.kernel.tree import IllegalOpt
 from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.ir.linear.interp import interpret_linear
 from gpu.compiler.ir.linear.warps import warp_accesses
-from gpu.compiler.opt.opts import Bind, Sweep, apply
+from gpu.compiler.opt.opts import Bind, BlockScan, apply
 from gpu.compiler.render.cstyle.cuda import CUDARenderer
 from gpu.compiler.render.llvm.amdgcn import AMDRenderer
 from gpu.compiler.targets import Target
+from gpu.core.errors import IllegalOpt
 from unit.amdgcn import lanes as amd_lanes
 from unit.cuda.lanes import run_nvrtc
 from unit.lane_kernels import GPU, lowered
@@ -86,7 +86,7 @@ def test_any_rows(
 
 def test_what_is_made_of_running_results() -> None:
     kernel = scan(3, 300, result="mul(running[], cast.i32(index(k)))")
-    done = apply(kernel, [Bind("i", "grid"), Sweep("i", 16, 4, 4)])
+    done = apply(kernel, [Bind("i", "grid"), BlockScan("i", 16, 4, 4)])
     verify_kernel(done)
     x, out = np.arange(900, dtype=np.int32), np.zeros(900, np.int32)
     interpret_kernel(done, {"out": out, "x": x})
@@ -97,15 +97,15 @@ def test_what_is_made_of_running_results() -> None:
 @pytest.mark.parametrize(
     ("opt", "change", "message"),
     [
-        (Sweep("j", 16, 4, 4), ("", ""), "none of the independent outer loops"),
-        (Sweep("i", 12, 4, 4), ("", ""), "a power of two of threads"),
-        (Sweep("i", 16, 8, 4), ("", ""), "whole groups of 8 among 300"),
-        (Sweep("i", 16, 4, 4), ("x[300*i + k]\n", "add(x[300*i + k], running[])\n"), "a scan"),
-        (Sweep("i", 16, 4, 4), ("x[300*i + k]\n", "out[300*i + k]\n"), "a scan is not all"),
-        (Sweep("i", 16, 4, 4), ("] = running[]", "] add= running[]"), "a scan is not all"),
+        (BlockScan("j", 16, 4, 4), ("", ""), "none of the independent outer loops"),
+        (BlockScan("i", 12, 4, 4), ("", ""), "a power of two of threads"),
+        (BlockScan("i", 16, 8, 4), ("", ""), "whole groups of 8 among 300"),
+        (BlockScan("i", 16, 4, 4), ("x[300*i + k]\n", "add(x[300*i + k], running[])\n"), "a scan"),
+        (BlockScan("i", 16, 4, 4), ("x[300*i + k]\n", "out[300*i + k]\n"), "a scan is not all"),
+        (BlockScan("i", 16, 4, 4), ("] = running[]", "] add= running[]"), "a scan is not all"),
     ],
 )
-def test_what_is_not_swept(opt: Sweep, change: tuple[str, str], message: str) -> None:
+def test_what_is_not_swept(opt: BlockScan, change: tuple[str, str], message: str) -> None:
     text = TEXT.format(
         rows=3, n=300, size=900, monoid="add", t="i32", start="0:i32", at="300*i + k",
         result="running[]",

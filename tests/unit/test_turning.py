@@ -15,18 +15,18 @@ from gpu.backends.python.device import BLOCKS
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.kernel.interp import interpret_kernel
 from gpu.compiler.ir.kernel.text import parse_kernel
-from gpu.compiler.ir.kernel.tree import IllegalOpt
 from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.ir.linear.interp import interpret_linear
 from gpu.compiler.ir.linear.text import parse_linear
 from gpu.compiler.ir.linear.warps import WarpAccess, warp_accesses
-from gpu.compiler.opt.opts import Bind, Reorder, Split, Turn, apply
+from gpu.compiler.opt.opts import Bind, Reorder, SharedTranspose, Split, apply
 from gpu.compiler.render.cstyle.cuda import CUDARenderer
 from gpu.compiler.render.llvm.amdgcn import AMDRenderer
 from gpu.compiler.render.llvm.ptx import PTXRenderer
 from gpu.compiler.targets import Target
 from gpu.compiler.toolchain.amdgcn import AMDCompiler
 from gpu.compiler.toolchain.nvrtc import NvBinary, NvrtcCompiler
+from gpu.core.errors import IllegalOpt
 from unit.amdgcn import lanes as amd_lanes
 from unit.cuda.lanes import run_llvm, run_nvrtc
 from unit.lane_kernels import GPU, lowered
@@ -125,8 +125,8 @@ def opts(side: int = 4) -> list[Any]:
     return [Bind("i", "grid"), Bind("j", "grid"), *split, Reorder(order), *threads, *rest]
 
 
-def turn(buf: str = "x", side: int = 4) -> Turn:
-    return Turn("joi", buf, ("joi", "ji"), ("ioio", "ioii", "ii"), side)
+def turn(buf: str = "x", side: int = 4) -> SharedTranspose:
+    return SharedTranspose("joi", buf, ("joi", "ji"), ("ioio", "ioii", "ii"), side)
 
 
 def test_a_turned_kernel_is_the_same_kernel() -> None:
@@ -150,7 +150,7 @@ def test_a_turned_kernel_is_the_same_kernel() -> None:
         (ACROSS, turn()._replace(rows=("ji",)), "does not depend on just these"),
     ],
 )
-def test_what_is_not_turned(value: str, opt: Turn, message: str) -> None:
+def test_what_is_not_turned(value: str, opt: SharedTranspose, message: str) -> None:
     kernel = turned(64, 96, first=1, value=value)
     with pytest.raises(IllegalOpt, match=message):
         apply(kernel, [*opts(), opt])

@@ -1,4 +1,9 @@
-"""`python -m tools.autogen`: lists, makes or checks the modules of autogen/."""
+"""`python -m tools.autogen`: lists, makes or checks the modules of autogen/.
+
+Exit status: 0 if all that was asked for was done and is as it should be, 1 if a module differs or
+could not be made, 2 for a wrong command line, 3 if nothing differs but a package that some modules
+are made from was to be had nowhere, so that these were not looked at.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +16,21 @@ from typing import Final
 
 from .debian import Archive, extract
 from .make import module
-from .recipe import AutogenError, Package, Recipe, VersionGoneError
+from .recipe import AutogenError, Package, Recipe, UnreachableError
 from .recipes import RECIPES
 
 OUTPUT: Final = Path(__file__).resolve().parents[2] / "autogen"
+DIFFERS, NOT_CHECKED = 1, 3
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command; 1 if a module differs or could not be made."""
-    options = _parser().parse_args(arguments)
+    """Runs the command; the exit status."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
     known = {recipe.module: recipe for recipe in RECIPES}
     unknown = sorted(set(options.names) - set(known))
     if unknown:
-        print(f"no recipe {', '.join(unknown)}; known: {', '.join(known)}", file=sys.stderr)
-        return 1
+        parser.error(f"no recipe {', '.join(unknown)}; known: {', '.join(known)}")
     chosen = [known[name] for name in options.names or known]
     if options.list:
         for recipe in chosen:
@@ -37,7 +43,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tools.autogen", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.autogen",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help="modules; all if none is named")
     parser.add_argument("--list", action="store_true", help="say what there is, and from where")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
@@ -46,19 +56,21 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(recipes: Iterable[Recipe], archive: Archive, finish: Callable[[Recipe, str], bool]) -> int:
-    failed = False
+    failed = skipped = False
     for package, group in _by_package(recipes):
         with tempfile.TemporaryDirectory(prefix="autogen-") as name:
             folder = Path(name)
             try:
-                wanted = sorted({path for recipe in group for path in recipe.wanted()})
-                extract(archive.fetch(package), package, wanted, folder)
-            except VersionGoneError as error:
-                print(f"skipped {' '.join(recipe.module for recipe in group)}: {error}")
+                deb = archive.fetch(package)
+            except UnreachableError as error:
+                skipped = True
+                print(f"NOT CHECKED {' '.join(recipe.module for recipe in group)}: {error}")
                 continue
+            wanted = sorted({path for recipe in group for path in recipe.wanted()})
+            extract(deb, package, wanted, folder)
             for recipe in group:
                 failed |= not finish(recipe, module(recipe, folder))
-    return int(failed)
+    return DIFFERS if failed else NOT_CHECKED if skipped else 0
 
 
 def _by_package(recipes: Iterable[Recipe]) -> Iterator[tuple[Package, list[Recipe]]]:

@@ -1,88 +1,139 @@
 """Headers out of Debian packages, with a private apt configuration: nothing of the system changes.
 
-The packages are downloaded and unpacked, never installed.
+The packages are downloaded and unpacked, never installed. Each is known by its SHA-256, so that it
+does not matter where it comes from: a folder, the archive of its release or, where that has moved
+on, Debian's snapshots of the archive.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import tarfile
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from .recipe import AutogenError, Package, VersionGoneError
+from .recipe import AutogenError, Package, UnreachableError
 
-SUITES: Final = """\
-Types: deb
-URIs: http://deb.debian.org/debian
-Suites: bookworm bookworm-updates
-Components: main
-Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+_KEYS: Final = "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg"
 
-Types: deb
-URIs: http://deb.debian.org/debian-security
-Suites: bookworm-security
-Components: main
-Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
-"""
+
+@dataclass(frozen=True)
+class Mirror:
+    """Where packages of Debian are.
+
+    `archive` and `security` are addresses as apt takes them; ``{day}`` in them becomes the day of
+    a package's snapshot. `trust` is the line of apt's that says why to believe what they serve.
+    """
+
+    name: str
+    archive: str
+    security: str
+    trust: str = _KEYS
+
+    def sources(self, package: Package) -> str:
+        """The file that tells apt of this mirror, for one package."""
+        suites = {
+            self.archive: f"{package.suite} {package.suite}-updates",
+            self.security: f"{package.suite}-security",
+        }
+        day = f"{package.snapshot}T235959Z"
+        return "\n\n".join(
+            f"Types: deb\nURIs: {address.replace('{day}', day)}\nSuites: {names}\n"
+            f"Components: {package.component}\n{self.trust}\n"
+            for address, names in suites.items()
+        )
+
+
+MIRRORS: Final = (
+    Mirror(
+        "the archive",
+        "http://deb.debian.org/debian",
+        "http://deb.debian.org/debian-security",
+    ),
+    Mirror(
+        "Debian's snapshots",
+        "http://snapshot.debian.org/archive/debian/{day}",
+        "http://snapshot.debian.org/archive/debian-security/{day}",
+        # What a snapshot says of how long it holds is long over.
+        f"{_KEYS}\nCheck-Valid-Until: no",
+    ),
+)
 
 
 class Archive:
-    """Packages of Debian 12, kept in a folder once they are downloaded."""
+    """Packages of Debian, kept in a folder once they are downloaded."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, mirrors: Sequence[Mirror] = MIRRORS) -> None:
         self.folder = folder.resolve()
-        self._environment: dict[str, str] | None = None
+        self.mirrors = mirrors
+        self._updated: dict[str, tuple[dict[str, str], str]] = {}
 
     def fetch(self, package: Package) -> Path:
-        """The path of a package's .deb file.
+        """The path of a package's .deb file, whose SHA-256 is the recorded one.
 
         Raises:
-            VersionGoneError: the archive no longer has that version.
-            AutogenError: apt is missing or cannot reach the archive.
+            UnreachableError: none of the mirrors has that version, or can be reached.
+            AutogenError: apt is missing, or what is there under that name is another file.
         """
         have = self._find(package)
         if have:
-            return have[0]
-        environment = self._configure()
-        known = _run(["apt-cache", "show", f"{package.name}={package.version}"], environment)
-        if not known.stdout.strip():
-            raise VersionGoneError(
-                f"{package.name} {package.version} is no longer in the archive of Debian 12"
-            )
-        command = ["apt-get", "download", f"{package.name}={package.version}"]
-        loaded = _run(command, environment, self.folder)
-        have = self._find(package)
-        if loaded.returncode or not have:
-            raise AutogenError(f"{' '.join(command)}: {loaded.stderr.strip()}")
-        return have[0]
+            return _checked(have, package)
+        said = []
+        for mirror in self.mirrors:
+            why = self._download(mirror, package)
+            have = self._find(package)
+            if have:
+                return _checked(have, package)
+            said.append(f"{mirror.name}: {why}")
+        raise UnreachableError(f"{package.name} {package.version}: {'; '.join(said)}")
 
-    def _find(self, package: Package) -> list[Path]:
+    def _find(self, package: Package) -> Path | None:
         version = package.version.replace(":", "%3a")
-        return sorted(self.folder.glob(f"{package.name}_{version}_*.deb"))
+        return next(iter(sorted(self.folder.glob(f"{package.name}_{version}_*.deb"))), None)
 
-    def _configure(self) -> dict[str, str]:
-        """The environment of an apt with lists and caches of its own, brought up to date."""
-        if self._environment is None:
-            state = self.folder / "apt"
+    def _download(self, mirror: Mirror, package: Package) -> str:
+        """Tries to put the package into the folder; why it did not, where it did not."""
+        environment, trouble = self._update(mirror.sources(package))
+        wanted = f"{package.name}={package.version}"
+        if not _run(["apt-cache", "show", wanted], environment).stdout.strip():
+            return trouble or f"has another version for {package.suite}"
+        return _run(["apt-get", "download", wanted], environment, self.folder).stderr.strip()
+
+    def _update(self, sources: str) -> tuple[dict[str, str], str]:
+        """The environment of an apt with lists of its own, and what went wrong filling them."""
+        if sources not in self._updated:
+            state = self.folder / "apt" / hashlib.sha256(sources.encode()).hexdigest()[:16]
             for name in ("lists/partial", "cache/archives/partial"):
                 (state / name).mkdir(parents=True, exist_ok=True)
-            (state / "debian.sources").write_text(SUITES)
+            (state / "debian.sources").write_text(sources)
             (state / "apt.conf").write_text(
                 f'Dir::State::lists "{state}/lists";\n'
                 f'Dir::Cache "{state}/cache";\n'
                 f'Dir::Etc::sourcelist "{state}/debian.sources";\n'
                 'Dir::Etc::sourceparts "-";\n'
+                'Acquire::Languages "none";\n'
                 'APT::Sandbox::User "";\n'
             )
             environment = {**os.environ, "APT_CONFIG": str(state / "apt.conf")}
             updated = _run(["apt-get", "update", "--error-on=any"], environment)
-            if updated.returncode:
-                raise AutogenError(f"apt-get update: {updated.stderr.strip()}")
-            self._environment = environment
-        return self._environment
+            first = updated.stderr.strip().partition("\n")[0]
+            self._updated[sources] = environment, first if updated.returncode else ""
+        return self._updated[sources]
+
+
+def _checked(path: Path, package: Package) -> Path:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != package.sha256:
+        raise AutogenError(
+            f"{path}: its SHA-256 is {digest}, that of {package.name} {package.version} is recorded"
+            f" as {package.sha256}: remove the file if it was cut short, and do not use it else"
+        )
+    return path
 
 
 def extract(deb: Path, package: Package, wanted: Sequence[str], folder: Path) -> None:

@@ -11,22 +11,29 @@ class AutogenError(Exception):
     """A header is not as its recipe expects, or a tool is missing or fails."""
 
 
-class VersionGoneError(AutogenError):
-    """The recorded version of a package is no longer in the archive."""
+class UnreachableError(AutogenError):
+    """The recorded version of a package is to be had nowhere; says where it was looked for."""
 
 
 @dataclass(frozen=True)
 class Package:
     """A Debian binary package that holds headers.
 
-    `root` is where they are inside it. A kernel's sources are one more archive in there: then
-    `inner` is that archive, and `root` is inside of it.
+    `sha256` is of the .deb file, which is thus the same wherever it comes from. `root` is where the
+    headers are inside it. A kernel's sources are one more archive in there: then `inner` is that
+    archive, and `root` is inside of it. `suite` is the release that has it, and `component` the
+    part of that. `snapshot` is a day on which it was there, as 20261121: what a release no longer
+    has is in Debian's snapshots.
     """
 
     name: str
     version: str
+    sha256: str
     root: str
     inner: str = ""
+    suite: str = "bookworm"
+    component: str = "main"
+    snapshot: str = "20261121"
 
 
 @dataclass(frozen=True, kw_only=True)

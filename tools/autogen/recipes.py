@@ -23,22 +23,38 @@ from .amd_names import (
 )
 from .recipe import Constants, CTypes, Package, Pm4, Recipe, Registers, Sdma
 
-# Debian 12's security archive keeps the last few versions of a kernel.
 KERNEL: Final = "6.12.117-1~deb12u1"
 UAPI: Final = Package(
     "linux-headers-6.12.117+deb12-common",
     KERNEL,
+    "0c70107dda266a9d26dc119d80a71589202b17fbf4d4ddf544681c89e2002742",
     "usr/src/linux-headers-6.12.117+deb12-common/include/uapi",
 )
 SOURCE: Final = Package(
     "linux-source-6.12",
     KERNEL,
+    "e849faf31ca3555757f3a8877cb01af92122f744f75d1f3102734651c4e14703",
     "linux-source-6.12/drivers/gpu/drm/amd",
     inner="usr/src/linux-source-6.12.tar.xz",
 )
-HSA: Final = Package("libhsa-runtime-dev", "5.2.3-3", "usr/include/hsa")
-OPENCL: Final = Package("opencl-c-headers", "3.0~2023.02.06-1", "usr/include")
-LLVM: Final = Package("llvm-19-dev", "1:19.1.7-3~deb12u1", "usr/include/llvm-19/llvm/Support")
+HSA: Final = Package(
+    "libhsa-runtime-dev",
+    "5.2.3-3",
+    "7b5d021c2718818d597cd9439581757931ecdc8e346c1f5e7aab664793b53fb0",
+    "usr/include/hsa",
+)
+OPENCL: Final = Package(
+    "opencl-c-headers",
+    "3.0~2023.02.06-1",
+    "81fedfd0a14a0694c4f6097faea417e1d9afc0c80cb41aa9e7b65e2c51f5fc4b",
+    "usr/include",
+)
+LLVM: Final = Package(
+    "llvm-19-dev",
+    "1:19.1.7-3~deb12u1",
+    "05d3347ff02b6d55189f1e4ab5e946d3713677a04588a775100f218a349d02cf",
+    "usr/include/llvm-19/llvm/Support",
+)
 
 _EVERY_UAPI: Final = ("linux/", "asm-generic/", "drm/")
 

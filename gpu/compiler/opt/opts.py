@@ -13,21 +13,25 @@ from typing import NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import expr
 from gpu.compiler.ir.kernel.tree import as_block, rewrite
-from gpu.compiler.opt.analysis.access_width import agree, hold
-from gpu.compiler.opt.primitives.async_fetch import fetch
-from gpu.compiler.opt.primitives.block_scan import sweep
-from gpu.compiler.opt.primitives.buffers import inline, rfactor, stage
-from gpu.compiler.opt.primitives.cooperative_fetch import sink, stage_together
+from gpu.compiler.opt.primitives.async_fetch import async_fetch
+from gpu.compiler.opt.primitives.block_scan import block_scan
+from gpu.compiler.opt.primitives.cache_read import stage
+from gpu.compiler.opt.primitives.cache_row import cache_row
+from gpu.compiler.opt.primitives.compute_inline import inline
+from gpu.compiler.opt.primitives.cooperative_fetch import distribute, stage_together
 from gpu.compiler.opt.primitives.loops import bind, fuse, reorder, split
 from gpu.compiler.opt.primitives.pack import pack
 from gpu.compiler.opt.primitives.partial_sums import partial_sums
-from gpu.compiler.opt.primitives.prefetch import ahead
+from gpu.compiler.opt.primitives.prefetch import prefetch
 from gpu.compiler.opt.primitives.privatize import KEPT
-from gpu.compiler.opt.primitives.shared_reuse import reuse
-from gpu.compiler.opt.primitives.shared_transpose import turn
-from gpu.compiler.opt.primitives.sibling_fusion import jam
-from gpu.compiler.opt.primitives.tensorize_warp import pipeline, tensorize
-from gpu.compiler.opt.primitives.thread_distribution import cooperate
+from gpu.compiler.opt.primitives.rfactor import rfactor
+from gpu.compiler.opt.primitives.shared_reuse import reuse_shared
+from gpu.compiler.opt.primitives.shared_transpose import shared_transpose
+from gpu.compiler.opt.primitives.sibling_fusion import fuse_siblings
+from gpu.compiler.opt.primitives.software_pipeline import pipeline
+from gpu.compiler.opt.primitives.tensorize_warp import tensorize
+from gpu.compiler.opt.primitives.thread_distribution import distribute_threads
+from gpu.compiler.opt.primitives.uniform_mask import uniform_mask
 
 
 class Split(NamedTuple):
@@ -96,7 +100,7 @@ class Stage(NamedTuple):
     apart: int = 0
 
 
-class Ahead(NamedTuple):
+class Prefetch(NamedTuple):
     """While loop `axis` uses what it staged from `buf`, what its next iteration stages comes near.
 
     Each iteration of the serial loop `loop`, inside `axis`, asks for its part of the cache lines
@@ -108,7 +112,7 @@ class Ahead(NamedTuple):
     loop: str
 
 
-class Hold(NamedTuple):
+class CacheRow(NamedTuple):
     """Inside loop `axis`, a row of parameter `buf` that loops walk along is read once, first.
 
     It goes into a team buffer `{buf}h`, in a loop of that name, and all reads take it from there.
@@ -118,7 +122,7 @@ class Hold(NamedTuple):
     buf: str
 
 
-class Agree(NamedTuple):
+class UniformMask(NamedTuple):
     """Conditions of accesses are asked once for all iterations of loop `axis`.
 
     Each must hold for all of them or for none.
@@ -127,7 +131,7 @@ class Agree(NamedTuple):
     axis: str
 
 
-class Cooperate(NamedTuple):
+class DistributeThreads(NamedTuple):
     """What loop `axis` holds is done by a block of `threads`, a power of two.
 
     `axis` is one of the independent outer loops, or "" for the whole kernel. Independent loops
@@ -146,7 +150,7 @@ class Cooperate(NamedTuple):
     warp: int = 0
 
 
-class Sweep(NamedTuple):
+class BlockScan(NamedTuple):
     """The scan that loop `axis` holds is done by a block of `threads`, a power of two.
 
     `axis` is one of the independent outer loops, or "" for the whole kernel. The new thread loop,
@@ -160,7 +164,7 @@ class Sweep(NamedTuple):
     warp: int
 
 
-class Sink(NamedTuple):
+class Distribute(NamedTuple):
     """The directly nested loops `axes`, lanes, written out or independent, go around each Update
     inside.
 
@@ -178,7 +182,7 @@ class Inline(NamedTuple):
     buf: str
 
 
-class Jam(NamedTuple):
+class FuseSiblings(NamedTuple):
     """Loops `first` and `second` of two nests that follow each other become one outer loop.
 
     Both have the same iterations, which must be independent once they are one. The other loops of
@@ -189,11 +193,11 @@ class Jam(NamedTuple):
     second: str
 
 
-class Reuse(NamedTuple):
+class ReuseShared(NamedTuple):
     """Team buffers of one form that the threads of a block never need at once become one."""
 
 
-class Fetch(NamedTuple):
+class AsyncFetch(NamedTuple):
     """Inside loop `axis` the threads of a block copy an operand of 16-bit elements, together.
 
     The operand is what the kernel computes from buffer `buf` alone, before it is cast to float32.
@@ -209,7 +213,7 @@ class Fetch(NamedTuple):
     size: int = 1
 
 
-class Turn(NamedTuple):
+class SharedTranspose(NamedTuple):
     """Inside loop `axis` the threads of a block copy what is read of parameter `buf`, as it lies.
 
     It is read along the loops `columns` and goes to a tile in team memory, from where each thread
@@ -281,9 +285,9 @@ class Pipeline(NamedTuple):
 
 
 Opt = (
-    Split | Fuse | Reorder | Bind | Rfactor | Stage | Cooperate | Sink | Inline | Jam | Reuse
-    | Fetch | Pack | Tensorize | Pipeline | Hold | Ahead
-    | Turn | Agree | Sweep | PartialSums
+    Split | Fuse | Reorder | Bind | Rfactor | Stage | DistributeThreads | Distribute | Inline
+    | FuseSiblings | ReuseShared | AsyncFetch | Pack | Tensorize | Pipeline | CacheRow | Prefetch
+    | SharedTranspose | UniformMask | BlockScan | PartialSums
 )  # fmt: skip
 
 
@@ -320,28 +324,28 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
             if opt.together:
                 return stage_together(body, opt.axis, opt.buf, opt.order)
             return stage(body, opt.axis, opt.buf, opt.order, opt.apart)
-        case Cooperate():
-            return cooperate(body, opt.axis, opt.threads, opt.first, opt.kept, opt.warp)
-        case Ahead():
-            return ahead(body, opt.axis, opt.buf, opt.loop)
-        case Sweep():
-            return sweep(body, opt.axis, opt.threads, opt.side, opt.warp)
-        case Agree():
-            return agree(body, opt.axis)
-        case Hold():
-            return hold(body, opt.axis, opt.buf)
-        case Sink():
-            return sink(body, opt.axes)
+        case DistributeThreads():
+            return distribute_threads(body, opt.axis, opt.threads, opt.first, opt.kept, opt.warp)
+        case Prefetch():
+            return prefetch(body, opt.axis, opt.buf, opt.loop)
+        case BlockScan():
+            return block_scan(body, opt.axis, opt.threads, opt.side, opt.warp)
+        case UniformMask():
+            return uniform_mask(body, opt.axis)
+        case CacheRow():
+            return cache_row(body, opt.axis, opt.buf)
+        case Distribute():
+            return distribute(body, opt.axes)
         case Inline():
             return inline(body, opt.buf)
-        case Jam():
-            return jam(body, opt.first, opt.second)
-        case Reuse():
-            return reuse(body)
-        case Fetch():
-            return fetch(body, opt.axis, opt.buf, opt.rows, opt.columns, opt.size)
-        case Turn():
-            return turn(body, opt.axis, opt.buf, opt.rows, opt.columns, opt.side)
+        case FuseSiblings():
+            return fuse_siblings(body, opt.first, opt.second)
+        case ReuseShared():
+            return reuse_shared(body)
+        case AsyncFetch():
+            return async_fetch(body, opt.axis, opt.buf, opt.rows, opt.columns, opt.size)
+        case SharedTranspose():
+            return shared_transpose(body, opt.axis, opt.buf, opt.rows, opt.columns, opt.side)
         case Pack():
             return pack(body, opt.axis, opt.buf, opt.order, opt.words)
         case Tensorize():

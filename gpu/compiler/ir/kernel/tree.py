@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, expr
-from gpu.core.errors import InvalidValue
-
-
-class IllegalOpt(InvalidValue):
-    """A loop transformation that does not apply; names it, the loop and the rule it breaks."""
+from gpu.core.errors import IllegalOpt
 
 
 def walk(stmt: K.Stmt) -> Iterator[K.Stmt]:
@@ -301,3 +297,17 @@ def with_axes(body: K.Block, bufs: Sequence[K.Buf], axes: Sequence[Var], space: 
         return None
 
     return as_block(rewrite(Substitution({}, values=loads).block(body), change))
+
+
+def around(nest: Iterable[K.Loop], body: K.Stmt) -> K.Stmt:
+    """`body` inside loops like those of `nest`."""
+    for loop in reversed(list(nest)):
+        body = K.Loop(loop.var, loop.kind, as_block(body))
+    return body
+
+
+def around_vars(loop_vars: Iterable[Var], body: K.Stmt) -> K.Stmt:
+    """`body` inside serial loops over `loop_vars`."""
+    for var in reversed(list(loop_vars)):
+        body = K.Loop(var, "serial", as_block(body))
+    return body

@@ -11,18 +11,11 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, at_least, expr
+from gpu.compiler.ir.index import Expr, Mask, Var, expr
 from gpu.compiler.ir.kernel.tree import (
-    IllegalOpt,
-    Substitution,
-    as_block,
-    find_loop,
     reads,
-    replace_loop,
-    rewrite,
-    walk,
 )
-from gpu.compiler.opt.analysis.loop_nest import Leaf, last_index, leaves
+from gpu.compiler.opt.analysis.loop_nest import Leaf, last_index
 from gpu.compiler.targets import Target
 
 # Accesses of the wider elements for one of the narrower: threads then still meet in cache lines.
@@ -125,90 +118,6 @@ def all_alike(constraint: Expr, var: Var, size: int) -> bool:
         or (step == 1 and rest.gcd() % size == 0)
         or (step == -1 and (rest + 1).gcd() % size == 0)
     )
-
-
-def agree(body: K.Block, axis: str) -> K.Stmt:
-    """See `gpu.compiler.opt.opts.Agree`. Raises IllegalOpt."""
-    loop = find_loop(body, axis, f"Agree({axis!r})")
-    var = loop.var
-
-    def common(mask: Mask) -> Mask:
-        result = ALWAYS
-        for constraint in mask.constraints:
-            if var in constraint.vars and not all_alike(constraint, var, var.extent):
-                raise IllegalOpt(f"Agree({axis!r}): not all iterations agree on {constraint} >= 0")
-            result &= at_least(constraint.subst({var: 0}), 0)
-        return result
-
-    def change(stmt: K.Stmt) -> K.Stmt | None:
-        return stmt._replace(mask=common(stmt.mask)) if isinstance(stmt, K.Update) else None
-
-    loads = {K.load(*read): K.load(*read[:2], common(read[2])) for read in reads(loop)}
-    inside = as_block(rewrite(Substitution({}, values=loads).block(loop.body), change))
-    return replace_loop(body, loop, K.Loop(var, loop.kind, inside))
-
-
-def held_rows(body: K.Block, axis: str) -> list[K.Buf]:
-    """Parameters of which several loops inside loop `axis` read the same row."""
-    loop = find_loop(body, axis, "held_rows")
-    found = dict.fromkeys(buf for buf, _, _ in reads(loop) if buf.space == "global")
-    return [buf for buf in found if _is_read_again(loop, buf) and _row(body, loop, buf)]
-
-
-def _is_read_again(loop: K.Loop, buf: K.Buf) -> bool:
-    readers = [leaf for leaf in leaves(loop) if buf in {read for read, _, _ in reads(leaf.update)}]
-    return len(readers) > 1
-
-
-def hold(body: K.Block, axis: str, name: str) -> K.Stmt:
-    """See `gpu.compiler.opt.opts.Hold`. Raises IllegalOpt."""
-    what = f"Hold({axis!r}, {name!r})"
-    loop = find_loop(body, axis, what)
-    buf = next((buf for buf, _, _ in reads(loop) if buf.name == name), None)
-    start = None if buf is None else _row(body, loop, buf)
-    if buf is None or start is None:
-        raise IllegalOpt(f"{what}: the loops inside do not read one row of {name}")
-    size = next(_walkers(loop, buf))[1].extent
-    row = K.Buf(f"{name}h", buf.dtype, (size,), "team")
-    var = Var(f"{name}h", 0, size - 1)
-    fill = K.Update(row, (expr(var),), None, K.load(buf, (start + var,)))
-    again = {
-        K.load(*read): K.load(row, (last_index(read[1]) - start,))
-        for read, _ in _walkers(loop, buf)
-    }
-    held = Substitution({}, values=again).block(loop.body)
-    inside = (K.Alloc(row), K.Loop(var, "serial", as_block(fill)), *held.body)
-    return replace_loop(body, loop, K.Loop(loop.var, loop.kind, K.Block(inside)))
-
-
-Read = tuple[K.Buf, tuple[Expr, ...], Mask]
-
-
-def _walkers(loop: K.Loop, buf: K.Buf) -> Iterator[tuple[Read, Var]]:
-    """Reads of a buffer with the innermost loop around them."""
-    for leaf in leaves(loop):
-        for read in reads(leaf.update):
-            if read[0] is buf:
-                yield read, leaf.loops[-1].var
-
-
-def _row(body: K.Block, loop: K.Loop, buf: K.Buf) -> Expr | None:
-    """Where the row begins that all reads of `buf` inside a loop walk along, if they do."""
-    if any(isinstance(s, K.Update) and s.buf is buf for s in walk(body)):
-        return None
-    walked = list(_walkers(loop, buf))
-    starts = {last_index(indices) - var for (_, indices, _), var in walked}
-    own = {inner.var for inner in walk(loop) if isinstance(inner, K.Loop)} - {loop.var}
-    plain = all(mask is ALWAYS and _is_plain(var) for (_, _, mask), var in walked)
-    if not plain or len(starts) != 1 or len({var.extent for _, var in walked}) != 1:
-        return None
-    (start,) = starts
-    picked = {let.var for leaf in leaves(loop) for let in leaf.update.lets}
-    return None if start.vars & (own | picked) else start
-
-
-def _is_plain(var: Var) -> bool:
-    return var.stop is None and not var.lo
 
 
 def inner_walks(found: Sequence[Leaf], depth: int) -> list[tuple[K.Update, Var]]:

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var, expr
-from gpu.compiler.ir.kernel.tree import IllegalOpt, values_of
+from gpu.compiler.ir.kernel.tree import values_of
 from gpu.compiler.opt.analysis.dependence import is_independent
+from gpu.core.errors import IllegalOpt
 
 
 def outer_nest(body: K.Block) -> list[K.Loop]:

@@ -12,7 +12,7 @@ from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import split_hint
-from gpu.compiler.ir.kernel.tree import IllegalOpt, expressions, loops, walk
+from gpu.compiler.ir.kernel.tree import expressions, loops, walk
 from gpu.compiler.opt.analysis.dependence import is_independent
 from gpu.compiler.opt.analysis.loop_nest import outer_nest
 from gpu.compiler.opt.opts import Bind, Fuse, Opt, PartialSums, Split, apply
@@ -25,6 +25,7 @@ from gpu.compiler.opt.policy.images import pixel_lanes, writes_image
 from gpu.compiler.opt.primitives.loops import fusable
 from gpu.compiler.opt.primitives.partial_sums import long_sums
 from gpu.compiler.targets import Target
+from gpu.core.errors import IllegalOpt
 from gpu.core.log import get_logger
 
 log = get_logger(__name__)

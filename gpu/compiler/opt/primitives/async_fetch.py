@@ -1,4 +1,4 @@
-"""The transformation `Fetch`: operands of matrix instructions in team memory, as they lie."""
+"""The transformation `AsyncFetch`: operands of matrix instructions in team memory, as they lie."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Mask, Var, at_most, expr
 from gpu.compiler.ir.kernel.tree import (
-    IllegalOpt,
     Substitution,
     as_block,
     find_loop,
@@ -22,9 +21,10 @@ from gpu.compiler.ir.matrix import COPY_BYTES
 from gpu.compiler.opt.analysis.access_width import all_alike
 from gpu.compiler.opt.analysis.loop_nest import iteration
 from gpu.compiler.opt.primitives.barriers import synchronize, thread_loops
-from gpu.compiler.opt.primitives.buffers import operand_of
+from gpu.compiler.opt.primitives.cache_read import operand_of
 from gpu.compiler.opt.primitives.predication import masked_loads
 from gpu.core.dtype import DType, dtypes
+from gpu.core.errors import IllegalOpt
 
 APART: Final = 8
 """Elements between the rows of a tile. Rows have a multiple of 16, so that they then begin an odd
@@ -115,11 +115,11 @@ def _expressions(value: K.Value) -> list[Expr]:
     return found
 
 
-def fetch(
+def async_fetch(
     body: K.Block, axis: str, buf: str, rows: Sequence[str], columns: Sequence[str], size: int
 ) -> K.Stmt:
-    """See `gpu.compiler.opt.opts.Fetch`. Raises IllegalOpt."""
-    what = f"Fetch({axis!r}, {buf!r}, {tuple(rows)}, {tuple(columns)}, {size})"
+    """See `gpu.compiler.opt.opts.AsyncFetch`. Raises IllegalOpt."""
+    what = f"AsyncFetch({axis!r}, {buf!r}, {tuple(rows)}, {tuple(columns)}, {size})"
     loop, threads = find_loop(body, axis, what), thread_loops(body)
     moving = loops(loop.body) | {t.var.name: t for t in threads}
     if not threads or axis not in loops(threads[-1]):

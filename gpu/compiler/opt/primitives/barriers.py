@@ -15,16 +15,9 @@ import numpy as np
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Mask, Var, at_most, expr
-from gpu.compiler.ir.kernel.tree import (
-    IllegalOpt,
-    as_block,
-    reads,
-    replace_loop,
-    rewrite,
-    walk,
-    writes,
-)
+from gpu.compiler.ir.kernel.tree import as_block, reads, replace_loop, rewrite, walk, writes
 from gpu.compiler.opt.analysis.dependence import separates, vars_inside
+from gpu.core.errors import IllegalOpt
 
 
 def synchronize(body: K.Block, what: object) -> K.Block:

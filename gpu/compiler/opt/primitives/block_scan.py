@@ -1,4 +1,4 @@
-"""The transformation `Sweep`: a scan that the threads of a block do together.
+"""The transformation `BlockScan`: a scan that the threads of a block do together.
 
 Each thread has a few elements that lie side by side, of which it makes running results by itself.
 What all threads before it have comes from exchanges within its warp: in step k each has what the
@@ -14,16 +14,12 @@ from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, at_least, at_most, expr
-from gpu.compiler.ir.kernel.tree import (
-    IllegalOpt,
-    Substitution,
-    as_block,
-    replace_loop,
-)
+from gpu.compiler.ir.kernel.tree import Substitution, as_block, replace_loop
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.opt.analysis.loop_nest import nest_down_to
 from gpu.compiler.opt.primitives.barriers import synchronize, thread_loops
 from gpu.compiler.opt.primitives.predication import holds, masked_loads
+from gpu.core.errors import IllegalOpt
 
 
 class Scan(NamedTuple):
@@ -65,9 +61,9 @@ def _is_private(stmt: K.Stmt) -> bool:
     return isinstance(stmt, K.Update) and stmt.buf.space == "private" and not stmt.buf.shape
 
 
-def sweep(body: K.Block, axis: str, threads: int, side: int, warp: int) -> K.Stmt:
-    """See `gpu.compiler.opt.opts.Sweep`. Raises IllegalOpt."""
-    what = f"Sweep({axis!r}, {threads}, {side}, {warp})"
+def block_scan(body: K.Block, axis: str, threads: int, side: int, warp: int) -> K.Stmt:
+    """See `gpu.compiler.opt.opts.BlockScan`. Raises IllegalOpt."""
+    what = f"BlockScan({axis!r}, {threads}, {side}, {warp})"
     around, inside = nest_down_to(body, axis, what)
     scan = scan_in(inside)
     if scan is None or thread_loops(inside):

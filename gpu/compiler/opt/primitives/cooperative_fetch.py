@@ -1,4 +1,4 @@
-"""Transformations for tiles that the threads of a block share: `Sink` and `Stage` by threads."""
+"""Tiles that the threads of a block fill together: `Distribute` and `Stage` by threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, at_most, expr
 from gpu.compiler.ir.kernel.tree import (
-    IllegalOpt,
     Substitution,
     as_block,
     find_loop,
@@ -23,8 +22,9 @@ from gpu.compiler.ir.kernel.tree import (
 from gpu.compiler.opt.analysis.dependence import is_independent
 from gpu.compiler.opt.analysis.loop_nest import iteration
 from gpu.compiler.opt.primitives.barriers import synchronize, thread_loops
-from gpu.compiler.opt.primitives.buffers import operand_of
+from gpu.compiler.opt.primitives.cache_read import operand_of
 from gpu.compiler.opt.primitives.predication import masked_loads
+from gpu.core.errors import IllegalOpt
 
 # Rounds of a copy that are written out.
 WRITTEN_OUT: Final = 32
@@ -33,9 +33,9 @@ WRITTEN_OUT: Final = 32
 APART: Final = 16
 
 
-def sink(body: K.Block, axes: Sequence[str]) -> K.Stmt:
-    """See `gpu.compiler.opt.opts.Sink`. Raises IllegalOpt."""
-    what = f"Sink({tuple(axes)})"
+def distribute(body: K.Block, axes: Sequence[str]) -> K.Stmt:
+    """See `gpu.compiler.opt.opts.Distribute`. Raises IllegalOpt."""
+    what = f"Distribute({tuple(axes)})"
     nest = [find_loop(body, name, what) for name in axes]
     for outer, inner in itertools.pairwise(nest):
         if outer.body.body != (inner,):

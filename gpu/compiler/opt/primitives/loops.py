@@ -9,7 +9,6 @@ from typing import Final
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var, expr, iterations, loop_var
 from gpu.compiler.ir.kernel.tree import (
-    IllegalOpt,
     Substitution,
     as_block,
     expressions,
@@ -20,6 +19,7 @@ from gpu.compiler.ir.kernel.tree import (
 )
 from gpu.compiler.opt.analysis.dependence import is_independent
 from gpu.compiler.opt.primitives.predication import ROUNDED
+from gpu.core.errors import IllegalOpt
 
 PARALLEL: Final = ("grid", "worker", "thread")
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Var, expr
-from gpu.compiler.ir.kernel.tree import IllegalOpt
 from gpu.core.dtype import DType
+from gpu.core.errors import IllegalOpt
 
 
 def require_sums(update: K.Update, own: Sequence[Var], space: str, dtype: DType, what: str) -> None:

@@ -9,16 +9,17 @@ from functools import reduce
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var, expr
 from gpu.compiler.ir.kernel.tree import (
-    IllegalOpt,
     Substitution,
+    around_vars,
     find_loop,
     loops,
     replace_loop,
     writes,
 )
 from gpu.compiler.opt.primitives.async_fetch import narrow
-from gpu.compiler.opt.primitives.buffers import around_vars, operand_of
+from gpu.compiler.opt.primitives.cache_read import operand_of
 from gpu.core.dtype import DType, dtypes
+from gpu.core.errors import IllegalOpt
 
 _BITS = {8: dtypes.uint8, 16: dtypes.uint16}
 

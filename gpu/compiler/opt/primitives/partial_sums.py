@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var, divides, iterations
 from gpu.compiler.ir.kernel.tree import (
-    IllegalOpt,
     Substitution,
     allocated,
+    around,
     as_block,
     find_loop,
     reads,
@@ -30,8 +30,8 @@ from gpu.compiler.ir.kernel.tree import (
     writes,
 )
 from gpu.compiler.opt.analysis.loop_nest import Leaf, leaves
-from gpu.compiler.opt.primitives.buffers import around
 from gpu.compiler.opt.primitives.loops import split
+from gpu.core.errors import IllegalOpt
 
 # Additions to one accumulator, one after another. Sums of products have many accumulators in
 # registers, and levels for those take time: with 64 a 3x3 convolution of 64 channels took 1.17

@@ -7,17 +7,10 @@ from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Mask, Var, at_most, expr, iterations
-from gpu.compiler.ir.kernel.tree import (
-    IllegalOpt,
-    Substitution,
-    as_block,
-    rewrite,
-    values,
-    values_of,
-    walk,
-)
+from gpu.compiler.ir.kernel.tree import Substitution, as_block, rewrite, values, values_of, walk
 from gpu.compiler.ir.optable import scalar, to_python
 from gpu.core.dtype import dtypes
+from gpu.core.errors import IllegalOpt
 
 
 def holds(mask: Mask) -> K.Value:

@@ -1,4 +1,4 @@
-"""`Ahead`: what the next iteration of a loop stages comes near while this one is used.
+"""`Prefetch`: what the next iteration of a loop stages comes near while this one is used.
 
 A processor that reads a row guesses where it goes on, but of the rows of the next tile, which lie
 pages away, it knows nothing: it waits for memory when it copies a tile, and leaves memory idle
@@ -14,16 +14,17 @@ from typing import Final
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var, expr
 from gpu.compiler.ir.kernel.nontemporal import LINE_BYTES
-from gpu.compiler.ir.kernel.tree import IllegalOpt, find_loop, loads_of, replace_loop
+from gpu.compiler.ir.kernel.tree import find_loop, loads_of, replace_loop
 from gpu.compiler.opt.analysis.loop_nest import Leaf, iteration, last_index, leaves
+from gpu.core.errors import IllegalOpt
 
 # Hints that an iteration gives at most: it has other work to do.
 MOST: Final = 8
 
 
-def ahead(body: K.Block, axis: str, buf: str, loop: str) -> K.Stmt:
-    """See `gpu.compiler.opt.opts.Ahead`. Raises IllegalOpt."""
-    what = f"Ahead({axis!r}, {buf!r}, {loop!r})"
+def prefetch(body: K.Block, axis: str, buf: str, loop: str) -> K.Stmt:
+    """See `gpu.compiler.opt.opts.Prefetch`. Raises IllegalOpt."""
+    what = f"Prefetch({axis!r}, {buf!r}, {loop!r})"
     outer = find_loop(body, axis, what)
     user = find_loop(outer.body, loop, what)
     inside = list(leaves(outer.body))

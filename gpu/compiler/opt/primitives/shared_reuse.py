@@ -1,4 +1,4 @@
-"""Team memory used again: the transformation `Reuse`."""
+"""Team memory used again: the transformation `ReuseShared`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.kernel.tree import IllegalOpt, Substitution, allocated, as_block, rewrite, walk
+from gpu.compiler.ir.kernel.tree import Substitution, allocated, as_block, rewrite, walk
 from gpu.compiler.opt.primitives.barriers import synchronize, thread_loops
+from gpu.core.errors import IllegalOpt
 
 
 class _Life(NamedTuple):
@@ -17,11 +18,11 @@ class _Life(NamedTuple):
     last: int
 
 
-def reuse(body: K.Block) -> K.Stmt:
-    """See `gpu.compiler.opt.opts.Reuse`. Raises IllegalOpt."""
+def reuse_shared(body: K.Block) -> K.Stmt:
+    """See `gpu.compiler.opt.opts.ReuseShared`. Raises IllegalOpt."""
     threads = thread_loops(body)
     if not threads:
-        raise IllegalOpt("Reuse(): there are no threads that share memory")
+        raise IllegalOpt("ReuseShared(): there are no threads that share memory")
     lives = _lives(threads[-1].body)
     homes: dict[K.Buf, K.Buf] = {}
     until: dict[K.Buf, int] = {}
@@ -36,7 +37,7 @@ def reuse(body: K.Block) -> K.Stmt:
         return K.Block(()) if isinstance(s, K.Alloc) and s.buf in gone else None
 
     fewer = Substitution({}, homes).block(as_block(rewrite(body, drop)))
-    return synchronize(fewer, "Reuse()")
+    return synchronize(fewer, "ReuseShared()")
 
 
 def _alike(a: K.Buf, b: K.Buf) -> bool:

@@ -1,4 +1,4 @@
-"""The transformation `Turn`: what is read across goes through a tile, in whole accesses."""
+"""`SharedTranspose`: what is read across goes through a tile, in whole accesses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Var, at_most, expr
 from gpu.compiler.ir.kernel.tree import (
-    IllegalOpt,
     Substitution,
     as_block,
     find_loop,
@@ -22,6 +21,7 @@ from gpu.compiler.opt.analysis.loop_nest import iteration, last_index
 from gpu.compiler.opt.primitives.async_fetch import at_iteration
 from gpu.compiler.opt.primitives.barriers import synchronize, thread_loops
 from gpu.compiler.opt.primitives.predication import masked_loads
+from gpu.core.errors import IllegalOpt
 
 BANK_BYTES: Final = 4
 
@@ -75,11 +75,11 @@ class _Tile(NamedTuple):
         return (group * self.group + row * (self.columns.many * self.side) + column,)
 
 
-def turn(
+def shared_transpose(
     body: K.Block, axis: str, buf: str, rows: Sequence[str], columns: Sequence[str], side: int
 ) -> K.Stmt:
-    """See `gpu.compiler.opt.opts.Turn`. Raises IllegalOpt."""
-    what = f"Turn({axis!r}, {buf!r}, {tuple(rows)}, {tuple(columns)}, {side})"
+    """See `gpu.compiler.opt.opts.SharedTranspose`. Raises IllegalOpt."""
+    what = f"SharedTranspose({axis!r}, {buf!r}, {tuple(rows)}, {tuple(columns)}, {side})"
     loop, threads = find_loop(body, axis, what), thread_loops(body)
     moving = {n: s.var for n, s in loops(loop.body).items()} | {t.var.name: t.var for t in threads}
     if not threads or (axis != threads[-1].var.name and axis not in loops(threads[-1])):

@@ -1,4 +1,4 @@
-"""Loops that follow each other made one: the transformation `Jam`."""
+"""Loops that follow each other made one: the transformation `FuseSiblings`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Sequence
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var, expr
-from gpu.compiler.ir.kernel.tree import IllegalOpt, Substitution, rewrite
+from gpu.compiler.ir.kernel.tree import Substitution, rewrite
 from gpu.compiler.opt.analysis.dependence import is_independent
 from gpu.compiler.opt.analysis.loop_nest import perfect_nest
+from gpu.core.errors import IllegalOpt
 
 
-def jam(body: K.Block, first: str, second: str) -> K.Stmt:
-    """See `gpu.compiler.opt.opts.Jam`. Raises IllegalOpt."""
-    what = f"Jam({first!r}, {second!r})"
+def fuse_siblings(body: K.Block, first: str, second: str) -> K.Stmt:
+    """See `gpu.compiler.opt.opts.FuseSiblings`. Raises IllegalOpt."""
+    what = f"FuseSiblings({first!r}, {second!r})"
     done: list[K.Loop] = []
 
     def change(stmt: K.Stmt) -> K.Stmt | None:
@@ -46,7 +47,7 @@ def _jammed(one: list[K.Loop], other: list[K.Loop], first: str, second: str) -> 
     (a,) = [loop for loop in one if loop.var.name == first]
     (b,) = [loop for loop in other if loop.var.name == second]
     if (a.var.lo, a.var.hi, a.var.stop) != (b.var.lo, b.var.hi, b.var.stop):
-        raise IllegalOpt(f"Jam: {first} and {second} have different iterations")
+        raise IllegalOpt(f"FuseSiblings: {first} and {second} have different iterations")
     env: dict[Var, Expr | int] = {b.var: expr(a.var)}
     bodies = (_without(one, a), Substitution(env).stmt(_without(other, b)))
     return K.Loop(a.var, a.kind, K.Block(bodies))

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Var, expr
-from gpu.compiler.ir.kernel.tree import IllegalOpt, as_block, find_loop, loads_of
+from gpu.compiler.ir.kernel.tree import around, as_block, find_loop, loads_of
 from gpu.compiler.ir.matrix import Matrix
 from gpu.compiler.opt.analysis.loop_nest import perfect_nest
 from gpu.compiler.opt.primitives.async_fetch import narrow
-from gpu.compiler.opt.primitives.buffers import around
 from gpu.compiler.opt.primitives.mma_checks import require_lanes, require_sums
 from gpu.compiler.opt.primitives.pack import element_of
 from gpu.core.dtype import dtypes
+from gpu.core.errors import IllegalOpt
 
 
 class _Nest(NamedTuple):

@@ -1,4 +1,4 @@
-"""Work that the threads of a block share: the transformation `Cooperate`."""
+"""Work that the threads of a block share: the transformation `DistributeThreads`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Var, at_most, expr, iterations, loop_var
 from gpu.compiler.ir.kernel.tree import (
-    IllegalOpt,
     Substitution,
     allocated,
     as_block,
@@ -26,15 +25,18 @@ from gpu.compiler.opt.primitives.block_reduce import Meeting
 from gpu.compiler.opt.primitives.cooperative_fetch import sunk
 from gpu.compiler.opt.primitives.predication import holds, masked_loads
 from gpu.compiler.opt.primitives.privatize import keep_own
+from gpu.core.errors import IllegalOpt
 
 PARALLEL: Final = ("grid", "thread", "serial")
 # Independent parts that a thread keeps of a long reduction: it waits for memory less often.
 PARTS: Final = 4
 
 
-def cooperate(body: K.Block, axis: str, threads: int, first: bool, kept: int, warp: int) -> K.Stmt:
-    """See `gpu.compiler.opt.opts.Cooperate`. Raises IllegalOpt."""
-    what = f"Cooperate({axis!r}, {threads}, {first}, {kept}, {warp})"
+def distribute_threads(
+    body: K.Block, axis: str, threads: int, first: bool, kept: int, warp: int
+) -> K.Stmt:
+    """See `gpu.compiler.opt.opts.DistributeThreads`. Raises IllegalOpt."""
+    what = f"DistributeThreads({axis!r}, {threads}, {first}, {kept}, {warp})"
     around, inside = nest_down_to(body, axis, what)
     if threads < 2 or threads & (threads - 1):
         raise IllegalOpt(f"{what}: the number of threads must be a power of two from 2")

@@ -24,13 +24,14 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Var
-from gpu.compiler.ir.kernel.tree import IllegalOpt, loads_of, only_buffer
+from gpu.compiler.ir.kernel.tree import loads_of, only_buffer
 from gpu.compiler.ir.matrix import MATRICES, TILE_ROWS, Matrix
 from gpu.compiler.opt.analysis.loop_nest import outer_nest
-from gpu.compiler.opt.opts import Bind, Fuse, Opt, Pack, Reorder, Sink, Split, Tensorize
+from gpu.compiler.opt.opts import Bind, Distribute, Fuse, Opt, Pack, Reorder, Split, Tensorize
 from gpu.compiler.opt.policy.cpu import register_tiling
 from gpu.compiler.opt.primitives.async_fetch import narrow
 from gpu.compiler.targets import Target
+from gpu.core.errors import IllegalOpt
 
 # Tiles of sums along either side, where there are elements for so many.
 SIDE_BY_SIDE: Final = 2
@@ -120,7 +121,7 @@ def by_thread(kernel: K.Kernel, target: Target, parallel: bool) -> Iterator[Opt]
     yield Split(k.name, how.k, "zero" if k.extent % how.k else "exact")
     yield Split(f"{k.name}i", how.together)
     (ut, ur), (vt, vc) = rows.inside, columns.inside
-    yield Sink((ut, vt, ur, vc))
+    yield Distribute((ut, vt, ur, vc))
     yield from _packed_columns(c, columns, (steps, vt, word, vc), one)
     if not direct:
         yield from _packed_rows(c, k, f"{rows.block}i", (steps, ut, ur, word, one), squares)

@@ -16,7 +16,7 @@ from gpu.compiler.ir.index import Var
 from gpu.compiler.ir.kernel.tree import allocated, values_of
 from gpu.compiler.opt.analysis.lanes import lanes_of, widest
 from gpu.compiler.opt.analysis.loop_nest import Leaf, leaves, outer_nest, sum_of_products
-from gpu.compiler.opt.opts import Bind, Opt, Sink, Split
+from gpu.compiler.opt.opts import Bind, Distribute, Opt, Split
 from gpu.compiler.targets import Target
 
 # Bytes of an operand from which it does not stay in a core's own cache.
@@ -92,4 +92,4 @@ def tile(columns: Columns) -> Iterator[Opt]:
             name, count = f"{name}i", size
     yield from (Bind(loop, "unroll") for loop in inner[-1:])
     yield Bind(name, "vector")
-    yield Sink((*inner, name))
+    yield Distribute((*inner, name))

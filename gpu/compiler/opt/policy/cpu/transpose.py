@@ -15,11 +15,12 @@ from typing import Final, NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
 from gpu.compiler.ir.kernel.nontemporal import LINE_BYTES, streamed_outputs
-from gpu.compiler.ir.kernel.tree import IllegalOpt, loads_of
+from gpu.compiler.ir.kernel.tree import loads_of
 from gpu.compiler.opt.analysis.lanes import FEWEST, fitting
 from gpu.compiler.opt.analysis.loop_nest import last_index, leaves, transposition
-from gpu.compiler.opt.opts import Ahead, Bind, Opt, Reorder, Split, Stage, apply
+from gpu.compiler.opt.opts import Bind, Opt, Prefetch, Reorder, Split, Stage, apply
 from gpu.compiler.targets import Target
+from gpu.core.errors import IllegalOpt
 
 # Bytes of a row that squares write side by side: two cache lines, which go to memory whole.
 PIECE_BYTES: Final = 128
@@ -126,7 +127,7 @@ def _tiles(found: Transposition, lanes: int) -> Iterator[Opt]:
     yield Split(read, height, "peel")
     yield Stage(f"{read}o", source.name, (f"{read}i", f"{write}i"), apart=lanes)
     yield Split(f"{write}i", line)
-    yield Ahead(f"{read}o", source.name, f"{write}io")
+    yield Prefetch(f"{read}o", source.name, f"{write}io")
     yield from _turned(f"{read}is", f"{write}is", lanes)
     yield Split(f"{write}ii", lanes)
     yield Bind(f"{write}iio", "unroll")

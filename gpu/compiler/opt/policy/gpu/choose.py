@@ -25,10 +25,20 @@ from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
-from gpu.compiler.ir.kernel.tree import IllegalOpt, loops, walk
-from gpu.compiler.opt.analysis.access_width import held_rows, in_memory, inner_walks, neighbours
+from gpu.compiler.ir.kernel.tree import loops, walk
+from gpu.compiler.opt.analysis.access_width import in_memory, inner_walks, neighbours
 from gpu.compiler.opt.analysis.loop_nest import Leaf, leaves, outer_nest, scattered
-from gpu.compiler.opt.opts import Bind, Cooperate, Hold, Inline, Opt, Reorder, Reuse, Split, apply
+from gpu.compiler.opt.opts import (
+    Bind,
+    CacheRow,
+    DistributeThreads,
+    Inline,
+    Opt,
+    Reorder,
+    ReuseShared,
+    Split,
+    apply,
+)
 from gpu.compiler.opt.policy.gpu import mma, scan, shared_tiling, transpose
 from gpu.compiler.opt.policy.gpu.thread_per_element import (
     BLOCK,
@@ -42,9 +52,11 @@ from gpu.compiler.opt.policy.gpu.thread_per_element import (
 )
 from gpu.compiler.opt.policy.gpu.transpose import LINE_BYTES
 from gpu.compiler.opt.primitives.barriers import thread_loops
+from gpu.compiler.opt.primitives.cache_row import held_rows
 from gpu.compiler.opt.primitives.privatize import KEPT
 from gpu.compiler.opt.primitives.thread_distribution import work_of
 from gpu.compiler.targets import Target
+from gpu.core.errors import IllegalOpt
 from gpu.core.log import get_logger
 
 log = get_logger(__name__)
@@ -74,7 +86,7 @@ def spread(kernel: K.Kernel, target: Target) -> tuple[K.Kernel, list[Opt]]:
                 opts = list(way(lighter, target))
                 done = apply(lighter, opts)
                 if team_bytes(done, target) > target.shared_bytes:
-                    opts.append(Reuse())
+                    opts.append(ReuseShared())
                     done = apply(done, opts[-1:])
             except IllegalOpt as error:
                 log.debug("%s: not %s: %s", kernel.name, way.__name__, error)
@@ -167,14 +179,14 @@ def in_rows(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
         rows = math.gcd(rows, axis.extent)
     kept = _kept(target)
     if axis is None or rows < 2:
-        yield Cooperate(axis.name if axis else "", threads, kept=kept, warp=target.shuffle)
+        yield DistributeThreads(axis.name if axis else "", threads, kept=kept, warp=target.shuffle)
         return
     whole = rows == axis.extent and axis.stop is None
     name = axis.name if whole else f"{axis.name}i"
     if not whole:
         yield Split(axis.name, rows, "mask")
     yield Bind(name, "thread")
-    yield Cooperate(name, threads, kept=kept, warp=target.shuffle)
+    yield DistributeThreads(name, threads, kept=kept, warp=target.shuffle)
 
 
 def _kept(target: Target) -> int:
@@ -189,7 +201,7 @@ def _holds(kernel: K.Kernel, axis: Var | None, threads: int, target: Target) -> 
     if axis is None or not target.access_bytes:
         return
     for buf in held_rows(kernel.body, axis.name):
-        opt = Hold(axis.name, buf.name)
+        opt = CacheRow(axis.name, buf.name)
         made = loops(apply(kernel, [opt]).body)[f"{buf.name}h"]
         if made.var.extent % threads == 0 and made.var.extent // threads <= _kept(target):
             yield opt
@@ -275,7 +287,7 @@ def in_columns(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
         yield Split(axis, width, "mask")
         axis = f"{axis}i"
     yield Bind(axis, "thread")
-    yield Cooperate(axis, threads, True, warp=target.shuffle)
+    yield DistributeThreads(axis, threads, True, warp=target.shuffle)
 
 
 def _beside(found: Sequence[Leaf], near: Var, target: Target) -> int:

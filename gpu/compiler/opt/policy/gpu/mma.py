@@ -18,13 +18,23 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var
-from gpu.compiler.ir.kernel.tree import IllegalOpt, loads_of, only_buffer
+from gpu.compiler.ir.kernel.tree import loads_of, only_buffer
 from gpu.compiler.ir.matrix import HELD, MATRICES, SIDE, WARP, Matrix
 from gpu.compiler.opt.analysis.loop_nest import outer_nest
-from gpu.compiler.opt.opts import Bind, Fetch, Opt, Pipeline, Reorder, Sink, Split, Tensorize
+from gpu.compiler.opt.opts import (
+    AsyncFetch,
+    Bind,
+    Distribute,
+    Opt,
+    Pipeline,
+    Reorder,
+    Split,
+    Tensorize,
+)
 from gpu.compiler.opt.policy.cpu import register_tiling
 from gpu.compiler.opt.primitives.async_fetch import APART, copy_size, narrow
 from gpu.compiler.targets import Target
+from gpu.core.errors import IllegalOpt
 
 # Registers of a thread beside its sums and parts: addresses of both operands, and copies' places.
 OTHER_REGISTERS: Final = 48
@@ -102,11 +112,11 @@ def by_instructions(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     whole, steps, step = f"{k.name}o", f"{k.name}io", f"{k.name}ii"
     yield Split(k.name, depth, "zero" if k.extent % depth else "exact")
     yield Split(f"{k.name}i", how.k)
-    yield Sink(registers)
+    yield Distribute(registers)
     for one in operands:
         summed, lines = (steps, step), one.axis.inside
         rows, columns = (lines, summed) if one.along_sum else (summed, lines)
-        yield Fetch(whole, one.buf, rows, columns, one.size)
+        yield AsyncFetch(whole, one.buf, rows, columns, one.size)
     yield Tensorize((steps, step), how.name)
     if slots > 1:
         yield Pipeline(whole, slots)

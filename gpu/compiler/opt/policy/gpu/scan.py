@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.kernel.tree import IllegalOpt
 from gpu.compiler.opt.analysis.access_width import neighbours
 from gpu.compiler.opt.analysis.loop_nest import leaves, outer_nest, scattered
-from gpu.compiler.opt.opts import Bind, Opt, Split, Sweep
+from gpu.compiler.opt.opts import Bind, BlockScan, Opt, Split
 from gpu.compiler.opt.policy.gpu.thread_per_element import SIDE_BY_SIDE, block_of, cost
 from gpu.compiler.opt.primitives.block_scan import Scan, scan_in
 from gpu.compiler.targets import Target
+from gpu.core.errors import IllegalOpt
 
 # Elements for each thread of a warp from which they are worth their exchanges.
 ROUNDS: Final = 2
@@ -38,14 +38,14 @@ def along_rows(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     axis = nest[-1].var if nest else None
     rows = min(block_of(target) // threads, axis.extent) if axis else 1
     if axis is None or rows < 2:
-        yield Sweep(axis.name if axis else "", threads, side, target.shuffle)
+        yield BlockScan(axis.name if axis else "", threads, side, target.shuffle)
         return
     name = axis.name
     if rows < axis.extent or axis.stop is not None:
         yield Split(name, rows, "mask")
         name = f"{name}i"
     yield Bind(name, "thread")
-    yield Sweep(name, threads, side, target.shuffle)
+    yield BlockScan(name, threads, side, target.shuffle)
 
 
 def _check_lies_along(kernel: K.Kernel, scan: Scan) -> None:

@@ -1,7 +1,8 @@
 """Scatters, whose two nests are made one where threads would have to wait between them.
 
 A scatter first fills its output and then writes to places that data picks. Most of its loops are
-independent, but in either nest on its own; made one (`Jam`) they can be spread over a machine.
+independent, but in either nest on its own; made one (`FuseSiblings`) they can be spread over a
+machine.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from collections.abc import Iterator
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
-from gpu.compiler.ir.kernel.tree import IllegalOpt, walk
+from gpu.compiler.ir.kernel.tree import walk
 from gpu.compiler.opt.analysis.loop_nest import perfect_nest
-from gpu.compiler.opt.opts import Jam, Opt, Split, apply
+from gpu.compiler.opt.opts import FuseSiblings, Opt, Split, apply
+from gpu.core.errors import IllegalOpt
 
 
 def jammed(kernel: K.Kernel) -> tuple[K.Kernel, list[Opt]]:
@@ -64,7 +66,7 @@ def _only_update(loop: K.Loop) -> K.Update | None:
 
 
 def _opts(filling: Var, writing: Var, step: int) -> list[Opt]:
-    """Splits that give the loop over `filling` a part like `writing`, and the Jam."""
+    """Splits that give the loop over `filling` a part like `writing`, and the FuseSiblings."""
     opts: list[Opt] = []
     name, extent = filling.name, filling.extent
     if step > 1:
@@ -73,4 +75,4 @@ def _opts(filling: Var, writing: Var, step: int) -> list[Opt]:
     if writing.extent < extent:
         opts.append(Split(name, writing.extent))
         name = f"{name}i"
-    return [*opts, Jam(name, writing.name)]
+    return [*opts, FuseSiblings(name, writing.name)]

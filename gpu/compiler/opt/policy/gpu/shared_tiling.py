@@ -17,11 +17,12 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
-from gpu.compiler.ir.kernel.tree import IllegalOpt, loads_of, only_buffer
+from gpu.compiler.ir.kernel.tree import loads_of, only_buffer
 from gpu.compiler.opt.analysis.loop_nest import leaves, outer_nest, transposition
-from gpu.compiler.opt.opts import Bind, Opt, Reorder, Sink, Split, Stage
+from gpu.compiler.opt.opts import Bind, Distribute, Opt, Reorder, Split, Stage
 from gpu.compiler.opt.policy.cpu import register_tiling
 from gpu.compiler.targets import Target
+from gpu.core.errors import IllegalOpt
 
 # Elements that a thread has side by side.
 GROUP: Final = 4
@@ -103,7 +104,7 @@ def _staged(c: register_tiling.Contraction, rows: _Rows, u: _Axis, v: _Axis) -> 
     whole = [f"{var.name}o" for var, size in rows if size < var.extent]
     outside = [r.name for r in c.reduction if r not in [var for var, _ in rows]]
     holder = (holder, *outside, *whole)[-1]
-    yield Sink((*u.registers, *v.registers))
+    yield Distribute((*u.registers, *v.registers))
     for operand, axis in ((c.across, u), (c.along, v)):
         used = [n for n, (var, _) in zip(names, rows, strict=True) if var in operand.vars]
         yield Stage(holder, only_buffer(operand), (*used, *axis.inside), True)

@@ -13,11 +13,12 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
-from gpu.compiler.ir.kernel.tree import IllegalOpt, walk
+from gpu.compiler.ir.kernel.tree import walk
 from gpu.compiler.opt.analysis.access_width import conditioned, neighbours, packed
 from gpu.compiler.opt.analysis.loop_nest import Leaf, leaves, outer_nest, scattered
-from gpu.compiler.opt.opts import Agree, Bind, Opt, Reorder, Split
+from gpu.compiler.opt.opts import Bind, Opt, Reorder, Split, UniformMask
 from gpu.compiler.targets import Target
+from gpu.core.errors import IllegalOpt
 
 # Threads of a block, unless there is too little to do for blocks of that size.
 BLOCK: Final = 256
@@ -142,7 +143,7 @@ def side_by_side(updates: Sequence[K.Update], var: Var, side: int) -> Iterator[O
     """A loop in steps of `side` neighbours, which a thread names one by one."""
     yield Split(var.name, side)
     if conditioned(updates, var):
-        yield Agree(f"{var.name}i")
+        yield UniformMask(f"{var.name}i")
     yield Bind(f"{var.name}i", "unroll")
 
 

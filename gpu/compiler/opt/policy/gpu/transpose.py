@@ -1,7 +1,7 @@
 """Transpositions by blocks of threads, in whole accesses on both sides.
 
-A block turns a tile (`gpu.compiler.opt.opts.Turn`) of `line` elements along what is read and `each`
-times as many along what is written. With accesses of `side` elements loops become
+A block turns a tile (`gpu.compiler.opt.opts.SharedTranspose`) of `line` elements along what is
+read and `each` times as many along what is written. With accesses of `side` elements loops become
 
     read  = line * ro + lines * rio + side * rii + ri      rii, ri: threads
     write = each * line * wo + line * wio + side * wii + wi      wii: threads, in the same block
@@ -18,12 +18,13 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
-from gpu.compiler.ir.kernel.tree import IllegalOpt, loads_of
+from gpu.compiler.ir.kernel.tree import loads_of
 from gpu.compiler.opt.analysis.access_width import aligned
 from gpu.compiler.opt.analysis.loop_nest import last_index, leaves, outer_nest, transposition
-from gpu.compiler.opt.opts import Bind, Opt, Reorder, Split, Turn
+from gpu.compiler.opt.opts import Bind, Opt, Reorder, SharedTranspose, Split
 from gpu.compiler.opt.policy.gpu.thread_per_element import block_of, worthwhile
 from gpu.compiler.targets import Target
+from gpu.core.errors import IllegalOpt
 
 # Extent below which a loop is not worth a tile.
 SMALL: Final = 32
@@ -76,7 +77,7 @@ def by_accesses(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     yield from (Bind(name, "thread") for name in threads)
     yield from (Bind(name, "unroll") for name in written_out)
     for load in found.loads:
-        yield Turn(threads[-1], load.attr[0].name, write.inside, read.inside, form.side)
+        yield SharedTranspose(threads[-1], load.attr[0].name, write.inside, read.inside, form.side)
 
 
 class _Axis:

@@ -1,0 +1,62 @@
+"""An operand of the loops inside another is read once, into memory near the core."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.index import Expr, Var, expr
+from gpu.compiler.ir.kernel.tree import (
+    Substitution,
+    around_vars,
+    find_loop,
+    loops,
+    replace_loop,
+    values,
+    walk,
+)
+from gpu.core.errors import IllegalOpt
+
+
+def stage(body: K.Block, axis: str, buf: str, order: Sequence[str], apart: int = 0) -> K.Stmt:
+    """See `gpu.compiler.opt.opts.Stage`. Raises IllegalOpt."""
+    what = f"Stage({axis!r}, {buf!r}, {tuple(order)})"
+    loop = find_loop(body, axis, what)
+    inside = loops(loop.body)
+    operand = operand_of(loop.body, buf, frozenset(order), inside.keys(), what)
+    written = {s.buf for s in walk(body) if isinstance(s, K.Update)}
+    if operand.bufs & written:
+        raise IllegalOpt(f"{what}: {buf} is written in the kernel")
+    axes = [inside[name].var for name in order]
+    copies = [Var(f"{var.name}s", var.lo, var.hi, var.stop) for var in axes]
+    *rows, row = (v.extent for v in axes)
+    tile = K.Buf(f"{buf}s", operand.dtype, (*rows, row + apart), "team")
+    env: dict[Var, Expr | int] = {a: expr(c) for a, c in zip(axes, copies, strict=True)}
+    fill = K.Update(tile, tuple(map(expr, copies)), None, Substitution(env).value(operand))
+    read = K.load(tile, tuple(map(expr, axes)))
+    staged = Substitution({}, values={operand: read}).block(loop.body)
+    new_body = K.Block((K.Alloc(tile), around_vars(copies, fill), *staged.body))
+    return replace_loop(body, loop, K.Loop(loop.var, loop.kind, new_body))
+
+
+def operand_of(
+    body: K.Block, buf: str, depends: frozenset[str], inside: Collection[str], what: str
+) -> K.Value:
+    """The largest value that is computed from `buf` alone and moves with just these loops."""
+    found: set[K.Value] = set()
+    seen: set[K.Value] = set()
+    for stmt in walk(body):
+        if isinstance(stmt, K.Update) and not stmt.lets:
+            if {b.name for b in stmt.value.bufs} == {buf}:
+                found.add(stmt.value)
+            for value in values(stmt.value, seen):
+                found.update(a for a in value.args if {b.name for b in a.bufs} == {buf})
+    moving = {v: {var.name for var in v.vars} & set(inside) for v in found}
+    exact = [v for v in found if moving[v] == depends]
+    contained = {part for v in exact for arg in v.args for part in values(arg, set())}
+    largest = [v for v in exact if v not in contained]
+    if len(largest) != 1:
+        raise IllegalOpt(
+            f"{what}: {len(largest)} operands from {buf} depend on just these loops, not one"
+        )
+    return largest[0]

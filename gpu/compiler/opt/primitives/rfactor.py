@@ -1,0 +1,79 @@
+"""Reductions with several partial results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.index import Var, expr, iterations, loop_var
+from gpu.compiler.ir.kernel.tree import (
+    Substitution,
+    around,
+    around_vars,
+    find_loop,
+    fresh_copy,
+    replace_loop,
+    walk,
+)
+from gpu.compiler.ir.optable import MONOIDS
+from gpu.core.errors import IllegalOpt
+
+
+def rfactor(body: K.Block, axis: str, factor: int) -> K.Stmt:
+    """See `gpu.compiler.opt.opts.Rfactor`. Raises IllegalOpt."""
+    what = f"Rfactor({axis!r}, {factor})"
+    loop = find_loop(body, axis, what)
+    nest = _reduction_nest(body, loop, what)
+    update = nest[-1].body.body[0]
+    assert isinstance(update, K.Update) and update.monoid is not None
+    extent = iterations(loop.var)
+    whole, rest = extent // factor, extent % factor
+    if not 2 <= factor <= extent.hi:
+        raise IllegalOpt(f"{what}: the factor must be between 2 and the extent {extent}")
+    partial = K.Buf(f"{update.buf.name}{axis}p", update.buf.dtype, (factor,), "private")
+    zero, inner, final = (Var(f"{axis}{suffix}", 0, factor - 1) for suffix in "zif")
+    outer = loop_var(f"{axis}o", whole)
+    identity = K.const(partial.dtype, MONOIDS[update.monoid].identity(partial.dtype))
+    into_partial = update._replace(buf=partial, indices=(expr(inner),))
+    moved = Substitution({loop.var: outer * factor + inner}).stmt(into_partial)
+    main = around(nest[:-1], around_vars((outer, inner), moved))
+    collected = update._replace(value=K.load(partial, (expr(final),)), lets=())
+    steps: list[K.Stmt] = [
+        K.Alloc(partial),
+        around_vars((zero,), K.Update(partial, (expr(zero),), None, identity)),
+        main,
+        around_vars((final,), collected),
+    ]
+    if rest is not expr(0):
+        tail = loop_var(f"{axis}t", rest)
+        left = Substitution({loop.var: tail + whole * factor}).stmt(update)
+        steps.append(fresh_copy(around(nest[:-1], around_vars((tail,), left)), "t"))
+    return replace_loop(body, nest[0], K.Block(tuple(steps)))
+
+
+def _reduction_nest(body: K.Block, loop: K.Loop, what: str) -> list[K.Loop]:
+    """The perfectly nested serial loops that reduce into one element, down to `loop`."""
+    only = loop.body.body
+    if len(only) != 1 or not isinstance(only[0], K.Update) or only[0].monoid is None:
+        raise IllegalOpt(f"{what}: the loop must hold one Update with a monoid and nothing else")
+    update = only[0]
+    if update.buf.space != "private" or update.buf in update.value.bufs:
+        raise IllegalOpt(f"{what}: {update.buf.name} is not an accumulator")
+    nest = [loop]
+    around_it = {inner.var: outer for outer, inner in _chains(body)}
+    while (outer := around_it.get(nest[0].var)) is not None and outer.kind == "serial":
+        if any(outer.var in i.vars for i in update.indices):
+            break
+        nest.insert(0, outer)
+    if any(loop.var in i.vars for i in update.indices) or loop.kind != "serial":
+        raise IllegalOpt(f"{what}: the loop does not reduce")
+    return nest
+
+
+def _chains(body: K.Block) -> Iterator[tuple[K.Loop, K.Loop]]:
+    """Loops that hold one loop and nothing else, with that loop."""
+    for s in walk(body):
+        if isinstance(s, K.Loop) and len(s.body.body) == 1:
+            (inner,) = s.body.body
+            if isinstance(inner, K.Loop):
+                yield s, inner
