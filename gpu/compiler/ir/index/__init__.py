@@ -1,9 +1,8 @@
 """Index arithmetic: everything that computes an address or guards an access is built from these
 names.
 
-`Expr` is a canonical integer expression over bounded variables (`expression`, with its algebra in
-`rules`), `Mask` a conjunction of constraints on such expressions (`mask`); both have a
-text form (`text`).
+`Expr` is a canonical integer expression over bounded variables (`expression`), `Mask` a conjunction
+of constraints on such expressions (`mask`); both have a text form (`text`).
 """
 
 from __future__ import annotations

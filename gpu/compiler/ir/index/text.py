@@ -1,7 +1,6 @@
-"""Text of index expressions: Python's own notation and precedence, written and read.
+"""Text of index expressions, read: Python's own notation and precedence.
 
-Writing and reading are inverse: reading the text of an expression, with the same variables, gives
-the same object.
+Reading the text of an expression (`str`), with the same variables, gives the same object.
 """
 
 from __future__ import annotations
@@ -13,34 +12,6 @@ from gpu.compiler.ir.index import expression as nodes
 from gpu.core.errors import ParseError
 
 _TOKEN = re.compile(r"[0-9]+|[A-Za-z_][A-Za-z0-9_.]*|//|[-+*%()]")
-
-
-def format_expr(value: nodes.Expr) -> str:
-    """The text of an expression, such as `16*c0 + c1 + 3`, `9 - r` or `(r + 2) // 4`."""
-    pieces = [_format_term(atom, coefficient) for atom, coefficient in value.terms]
-    if value.const or not pieces:
-        pieces.append(str(value.const))
-    # A sum reads better when it does not open with a minus sign.
-    lead = next((at for at, piece in enumerate(pieces) if piece[0] != "-"), 0)
-    pieces.insert(0, pieces.pop(lead))
-    signed = [f" - {piece[1:]}" if piece[0] == "-" else f" + {piece}" for piece in pieces[1:]]
-    return pieces[0] + "".join(signed)
-
-
-def _format_term(atom: nodes.Atom, coefficient: int) -> str:
-    text = atom.name if isinstance(atom, nodes.Var) else _format_quotient(atom)
-    if coefficient == 1:
-        return text
-    factor = "-" if coefficient == -1 else f"{coefficient}*"
-    return factor + (text if isinstance(atom, nodes.Var) else f"({text})")
-
-
-def _format_quotient(atom: nodes.Div | nodes.Mod) -> str:
-    num = str(atom.num)
-    terms = atom.num.terms
-    bare = atom.num.const == 0 and terms[0][1] == 1 and isinstance(terms[0][0], nodes.Var)
-    operator = "//" if isinstance(atom, nodes.Div) else "%"
-    return f"{num if bare and len(terms) == 1 else f'({num})'} {operator} {atom.den}"
 
 
 def parse_expr(text: str, names: Mapping[str, nodes.Var]) -> nodes.Expr:
