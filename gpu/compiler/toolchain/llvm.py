@@ -45,9 +45,9 @@ class LLVMCompiler(Compiler):
 
         Raises Unsupported for another architecture or where llvmlite is not installed.
         """
-        self._machine = cpu_machine(architecture, features)
-        _, _, features, level, _, _ = self._machine
-        key = f"llvmlite {llvmlite_version()}|{self._machine.triple}|{features}|O{level}"
+        self.machine = cpu_machine(architecture, features)
+        _, _, features, level, _, _ = self.machine
+        key = f"llvmlite {llvmlite_version()}|{self.machine.triple}|{features}|O{level}"
         super().__init__(key, "llvm")
 
     def prepare(self) -> None:
@@ -56,7 +56,7 @@ class LLVMCompiler(Compiler):
 
     def compile(self, source: str) -> bytes:
         """An ELF object. Raises CompileError with LLVM's message and the line it is about."""
-        return emit_object(source, self._machine)
+        return emit_object(source, self.machine)
 
     def disassemble(self, lib: bytes) -> str:
         """The object's code as text, through llvm-objdump or objdump."""

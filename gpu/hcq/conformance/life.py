@@ -181,6 +181,13 @@ def interrupts(target: Target) -> None:
             assert callable(handler), "it was set below"
             handler(signal.SIGINT, frame)
 
+        def launch_on() -> None:
+            """What a handler raises on a jump back of a loop passes by `finally` in Python 3.13."""
+            while not fired:  # Python drops an exception that comes within a finalizer
+                add(count, count, one, vals=(WORDS,))
+                if (timeline.submitted - before) % 8 == 0:
+                    device.synchronize()
+
         device.synchronize()
         before, previous = timeline.submitted, signal.signal(signal.SIGALRM, ctrl_c)
         as_ever = signal.signal(signal.SIGINT, interrupt)
@@ -190,10 +197,7 @@ def interrupts(target: Target) -> None:
                 with suppress(KeyboardInterrupt):
                     try:
                         signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.0001 * number)
-                        while not fired:  # Python drops an exception that comes within a finalizer
-                            add(count, count, one, vals=(WORDS,))
-                            if (timeline.submitted - before) % 8 == 0:
-                                device.synchronize()
+                        launch_on()
                     finally:  # also where it ended otherwise: none may come outside of this block
                         signal.setitimer(signal.ITIMER_REAL, 0)
                         _take_signals()
