@@ -76,7 +76,7 @@ class NumpyBuilder:
             if not (self.dtype(x).is_float and dtype.is_int):
                 return x.astype(dtype.np)
             in_range = (x > dtype.min - 1.0) & (x < dtype.max + 1.0)
-            clipped = np.where(x > 0, dtype.max, dtype.min)
+            clipped = np.where(x > 0, self.const(dtype, dtype.max), self.const(dtype, dtype.min))
             result = np.where(in_range, np.where(in_range, x, 0).astype(dtype.np), clipped)
             return np.where(np.isnan(x), 0, result).astype(dtype.np)
 
