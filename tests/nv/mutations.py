@@ -29,16 +29,16 @@ from gpu.drivers.nv.uvm import fd as uvmfile
 from gpu.drivers.nv.uvm.fd import UvmFile
 from gpu.drivers.nv.uvm.ranges import PageTables
 from gpu.drivers.nv.uvm.va import AddressSpace
-from gpu.sim.nv import grids, pbdma
-from gpu.sim.nv.caches import Caches
-from gpu.sim.nv.channel import Channel
-from gpu.sim.nv.copyengine import CopyEngine
-from gpu.sim.nv.gpu import MmuFault, NvGpu
-from gpu.sim.nv.launch import KernelMemory
-from gpu.sim.nv.memory import Physical
-from gpu.sim.nv.peers import PeerPairs, Support
-from gpu.sim.nv.qmd import Qmd
-from gpu.sim.nv.uvm import UvmSpace
+from gpu.sim.nv.chip import grids, pbdma
+from gpu.sim.nv.chip.caches import Caches
+from gpu.sim.nv.chip.channel import Channel
+from gpu.sim.nv.chip.copyengine import CopyEngine
+from gpu.sim.nv.chip.gpu import MmuFault, NvGpu
+from gpu.sim.nv.chip.launch import KernelMemory
+from gpu.sim.nv.chip.qmd import Qmd
+from gpu.sim.nv.rm.memory import Physical
+from gpu.sim.nv.rm.peers import PeerPairs, Support
+from gpu.sim.nv.uvm.space import UvmSpace
 from mutating import Mutations, Patcher
 from nv.checks import CHECKS
 

@@ -18,12 +18,12 @@ from typing import Final, NamedTuple
 from gpu.core import hostmem
 from gpu.core.errors import DeviceError, OutOfMemory
 from gpu.core.traceevent import Close, Event, Ioctl, Map, Open
-from gpu.sim.nv import layouts
-from gpu.sim.nv.classes import RULES
-from gpu.sim.nv.control import COMMANDS
-from gpu.sim.nv.files import ESCAPES
-from gpu.sim.nv.layout import Layout, Record
-from gpu.sim.nv.uvm_calls import CALLS
+from gpu.sim.nv.files.rm import ESCAPES
+from gpu.sim.nv.rm import layouts
+from gpu.sim.nv.rm.classes import RULES
+from gpu.sim.nv.rm.control import COMMANDS
+from gpu.sim.nv.rm.layout import Layout, Record
+from gpu.sim.nv.uvm.calls import CALLS
 from gpu.sim.nv.world import NvSimWorld
 
 _UVM_PATH: Final = "/dev/nvidia-uvm"

@@ -19,19 +19,19 @@ from typing import Final
 from gpu.sim.faults import FaultPlan
 from gpu.sim.kernel import SysError
 from gpu.sim.machine import Machine
-from gpu.sim.nv.branches import find_branch
-from gpu.sim.nv.caches import Mode
-from gpu.sim.nv.channel import Channel
-from gpu.sim.nv.chips import find_chip
-from gpu.sim.nv.files import RmFile
-from gpu.sim.nv.gpu import NvGpu
-from gpu.sim.nv.launch import KernelExecutor, NoExecutor
-from gpu.sim.nv.layout import Record
-from gpu.sim.nv.layouts import UNIX_EVENT
-from gpu.sim.nv.objects import Event
-from gpu.sim.nv.rm import ResourceManager
-from gpu.sim.nv.uvm import UvmSpace
-from gpu.sim.nv.uvm_calls import UvmFile
+from gpu.sim.nv.chip.caches import Mode
+from gpu.sim.nv.chip.channel import Channel
+from gpu.sim.nv.chip.chips import find_chip
+from gpu.sim.nv.chip.gpu import NvGpu
+from gpu.sim.nv.chip.launch import KernelExecutor, NoExecutor
+from gpu.sim.nv.files.rm import RmFile
+from gpu.sim.nv.rm.branches import find_branch
+from gpu.sim.nv.rm.layout import Record
+from gpu.sim.nv.rm.layouts import UNIX_EVENT
+from gpu.sim.nv.rm.manager import ResourceManager
+from gpu.sim.nv.rm.objects import Event
+from gpu.sim.nv.uvm.calls import UvmFile
+from gpu.sim.nv.uvm.space import UvmSpace
 from gpu.sim.process import SimFile, SimProcess
 
 _HOST_MEMORY: Final = 64 << 30
@@ -67,12 +67,12 @@ class NvSimWorld(Machine):
 
     Args:
         seed: of all that is left to chance.
-        chip: name of one GPU, or of each of several; see `gpu.sim.nv.chips`.
+        chip: name of one GPU, or of each of several; see `gpu.sim.nv.chip.chips`.
         plan: faults to inject.
-        coherence: what caches do; see `gpu.sim.nv.caches`.
+        coherence: what caches do; see `gpu.sim.nv.chip.caches`.
         executor: runs kernels; without one a launch is an error.
-        pcie_peers: whether GPUs of one chip reach each other's memory; see `gpu.sim.nv.peers`.
-        branch: of the kernel driver, as `gpu.sim.nv.branches` has it.
+        pcie_peers: whether GPUs of one chip reach each other's memory; see `gpu.sim.nv.rm.peers`.
+        branch: of the kernel driver, as `gpu.sim.nv.rm.branches` has it.
         sandboxed: whether processes are in gVisor, which keeps some calls from the driver.
 
     Attributes: those of `Machine`, and

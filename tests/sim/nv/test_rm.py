@@ -371,7 +371,7 @@ def test_engine_objects_follow_the_channels_engine(user: RawNv) -> None:
 
 
 def test_channel_ids_run_out(user: RawNv, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpu.sim.nv.gpu._CHANNEL_IDS", 1)
+    monkeypatch.setattr("gpu.sim.nv.chip.gpu._CHANNEL_IDS", 1)
     make = channel(user)
     assert make(user.last_group, user.last_share) == NO_FREE_FIFOS
     assert user.world.usage().channels == 1

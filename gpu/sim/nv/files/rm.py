@@ -1,0 +1,310 @@
+"""/dev/nvidiactl and /dev/nvidiaN: escapes, registered files, and what a file may map.
+
+From kernel-open/nvidia/{nv.c,nv-mmap.c} and arch/nvalloc/unix/src/{escape.c,osapi.c} of
+open-gpu-kernel-modules 580.142. A wrong number, size or file is EINVAL; all else is a status in the
+argument, and the ioctl succeeds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gpu.core import hostmem
+from gpu.core.bits import align_up, bits
+from gpu.sim.kernel import SysError
+from gpu.sim.nv.chip.gpu import NvGpu
+from gpu.sim.nv.files import sandbox
+from gpu.sim.nv.rm import control, layouts
+from gpu.sim.nv.rm.classes import OS_DESCRIPTOR, RULES
+from gpu.sim.nv.rm.layout import Layout, Record
+from gpu.sim.nv.rm.manager import Mapped, ResourceManager
+from gpu.sim.nv.rm.memory import Physical
+from gpu.sim.nv.rm.objects import Memory
+from gpu.sim.nv.rm.status import RmError, Status, check
+from gpu.sim.physical import PAGE, Extent, UserPages
+from gpu.sim.process import ArgumentBytes, SimFile, SimProcess
+
+if TYPE_CHECKING:
+    from gpu.sim.nv.world import NvSimWorld
+
+_MAGIC: Final = 0x46
+_XFER: Final = 211
+_CARD_INFO: Final = 200
+_VERSION_QUERY: Final = 0x32
+_VERSION_RELAXED: Final = 0x31
+_REPLY_RECOGNIZED: Final = 1
+_COHERENCIES: Final = (0, 1, 5)  # uncached, cached, write-back
+
+
+class Escape(NamedTuple):
+    """An escape: its argument, which file it is for (None: either), and what does it."""
+
+    layout: Layout
+    control_only: bool | None
+    handler: Callable[[RmFile, SimProcess, Record], None]
+
+
+class RmFile(SimFile):
+    """One open node of the driver.
+
+    Attributes:
+        gpu: of /dev/nvidiaN; None for the control file.
+        registered: the control file that REGISTER_FD named.
+        mapped: what mmap gives; set once.
+        events: what was signalled and not fetched, oldest first.
+        attached: whether ATTACH_GPUS_TO_FD was called.
+    """
+
+    def __init__(self, world: NvSimWorld, gpu: NvGpu | None):
+        self.world = world
+        self.rm: ResourceManager = world.rm
+        self.gpu = gpu
+        self.registered: RmFile | None = None
+        self.mapped: Mapped | None = None
+        self.events: list[Record] = []
+        self.attached = False
+
+    @property
+    def control_file(self) -> RmFile:
+        """The file whose clients this one may use."""
+        return self.registered or self
+
+    def ioctl(self, process: SimProcess, request: int, argument: ArgumentBytes) -> int:
+        """Makes an escape; see `ESCAPES`."""
+        number, size = request & 0xFF, request >> 16 & 0x3FFF
+        if bits(request, 15, 8) != _MAGIC:
+            self.world.debug.violation(
+                f"ioctl {request:#x} is not of the driver's type {_MAGIC:#x}"
+            )
+        if len(argument) < size:
+            raise SysError(errno.EFAULT, f"an argument of {len(argument)} bytes, not {size}")
+        data = bytearray(ctypes.string_at(argument, size))
+        if number == _XFER and not self.rm.sandboxed:
+            return self._transfer(process, data)
+        try:
+            self._escape(process, number, data)
+        finally:
+            ctypes.memmove(argument, bytes(data), size)
+        return 0
+
+    def _transfer(self, process: SimProcess, data: bytearray) -> int:
+        """An argument too large for the number: its size and place come in a structure."""
+        if len(data) != layouts.XFER.size:
+            raise SysError(errno.EINVAL, f"XFER of {len(data)} bytes")
+        args = Record(layouts.XFER, data)
+        user = process.user
+        inner = bytearray(user.read(args["ptr"], args["size"]))
+        try:
+            self._escape(process, args["cmd"], inner)
+        finally:
+            user.write(args["ptr"], inner)
+        return 0
+
+    def _escape(self, process: SimProcess, number: int, data: bytearray) -> None:
+        if self.rm.sandboxed:
+            sandbox.check_escape(number, self.rm.branch)
+        for gpu in self.rm.gpus:
+            if not gpu.plugged and self.gpu in (None, gpu):
+                raise SysError(errno.EINVAL, "the GPU is lost")
+        if number == _CARD_INFO:
+            self._card_info(data)
+            return
+        escape = ESCAPES.get(number)
+        if escape is None:
+            self.world.debug.note(f"escape {number:#x} is unknown or not modelled")
+            raise SysError(errno.EINVAL, f"escape {number:#x}")
+        sizes = (layouts.OS21.size, layouts.OS64.size) if number == 0x2B else (escape.layout.size,)
+        if len(data) not in sizes:
+            raise SysError(errno.EINVAL, f"escape {number:#x} of {len(data)} bytes, not {sizes}")
+        if escape.control_only is not None and escape.control_only != (self.gpu is None):
+            raise SysError(errno.EINVAL, f"escape {number:#x} on the wrong kind of file")
+        layout = (
+            layouts.OS21 if len(data) == layouts.OS21.size and number == 0x2B else escape.layout
+        )
+        args = Record(layout, data)
+        status = Status.OK
+        try:
+            escape.handler(self, process, args)
+        except RmError as error:
+            status = error.status
+            self.world.debug.note(f"escape {number:#x} answers {error}")
+        if "status" in layout.fields:
+            args["status"] = status
+        elif "Status" in layout.fields:
+            args["Status"] = status
+        elif status:
+            raise SysError(errno.EINVAL, f"escape {number:#x}: {status.name}")
+
+    def _card_info(self, data: bytearray) -> None:
+        if self.gpu is not None:
+            raise SysError(errno.EINVAL, "CARD_INFO on a GPU's file")
+        step = layouts.CARD_INFO.size
+        if len(data) // step < len(self.rm.gpus):
+            raise SysError(errno.EINVAL, f"room for {len(data) // step} cards")
+        data[:] = bytes(len(data))
+        for i, gpu in enumerate(self.rm.gpus):
+            card = Record(layouts.CARD_INFO)
+            card["valid"] = 1
+            card["bus"] = gpu.bus
+            card["vendor_id"], card["device_id"] = 0x10DE, gpu.chip.device_id
+            card["gpu_id"], card["minor_number"] = gpu.gpu_id, gpu.index
+            card["reg_address"], card["reg_size"] = 0xF000_0000 + (gpu.index << 24), 16 << 20
+            card["fb_address"], card["fb_size"] = 1 << 40 + gpu.index, gpu.chip.bar1_size
+            data[i * step : (i + 1) * step] = card.data
+
+    def mmap(
+        self, process: SimProcess, size: int, prot: int, flags: int, offset: int, address: int
+    ) -> int:
+        """Maps what RM_MAP_MEMORY prepared (nv-mmap.c, nvidia_mmap_helper)."""
+        if self.mapped is None:
+            raise SysError(errno.EINVAL, "RM_MAP_MEMORY did not name this file")
+        if offset:
+            raise SysError(errno.EINVAL, f"offset {offset:#x}; the mapping begins at 0")
+        mapped, size = self.mapped, align_up(size, PAGE)
+        if mapped.gpu and size != mapped.size:
+            raise SysError(errno.ENXIO, f"{size:#x} bytes of a BAR mapping of {mapped.size:#x}")
+        if size > mapped.size:
+            raise SysError(errno.ERANGE, f"{size:#x} bytes of {mapped.size:#x}")
+        if not mapped.writable:
+            prot &= ~hostmem.PROT_WRITE
+        kept = flags & (hostmem.MAP_FIXED | hostmem.MAP_FIXED_NOREPLACE) | hostmem.MAP_SHARED
+        where = (mapped.extents, size, prot, kept, address)
+        return mapped.pool.map_for_cpu(*where, process.mapper)
+
+    def released(self) -> None:
+        """The file's clients end with it."""
+        self.rm.close_file(self)
+        self.rm.os_events = {k: f for k, f in self.rm.os_events.items() if f is not self}
+
+
+def _alloc(file: RmFile, process: SimProcess, args: Record) -> None:
+    if file.rm.sandboxed:
+        sandbox.check_class(args, file.rm.branch)
+    rule = RULES.get(args["hClass"])
+    if file.gpu is not None and (rule is None or rule.kind != "event"):
+        raise SysError(errno.EINVAL, "RM_ALLOC on a GPU's file")
+    file.rm.allocate(file, process, args)
+
+
+def _alloc_memory(file: RmFile, process: SimProcess, args: Record) -> None:
+    """NV_ESC_RM_ALLOC_MEMORY with memory that the process has (RmAllocOsDescriptor)."""
+    if args["hClass"] != OS_DESCRIPTOR:
+        raise RmError(Status.NOT_SUPPORTED, f"class {args['hClass']:#x} here is not modelled")
+    flags = args["flags"]
+    good = bits(flags, 11, 8) == 0 and bits(flags, 31, 30) == 1
+    check(good and bits(flags, 15, 12) in _COHERENCIES, Status.INVALID_FLAGS, f"{flags:#x}")
+    start = args["pMemory"]
+    check(start % PAGE == 0, Status.NOT_SUPPORTED, f"{start:#x} does not begin a page")
+    check(args["limit"] != (1 << 64) - 1, Status.INVALID_LIMIT, "the limit overflows")
+    size = align_up(args["limit"] + 1, PAGE)
+    for page in range(start, start + size, PAGE):
+        try:
+            process.user.read(page, 1)
+        except SysError as error:
+            raise RmError(Status.INVALID_ADDRESS, f"page {page:#x} is not there") from error
+    client = file.rm.client(file, args["hRoot"])
+    device = client.find(args["hObjectParent"])
+    check(device.kind == "device", Status.INVALID_OBJECT_PARENT, f"{device} is no device")
+    handle = file.rm.adopt(client, device, args["hObjectNew"])
+    memory = Memory("os_memory", OS_DESCRIPTOR, client, handle, device)
+    pages = (Extent(start, size),)
+    memory.physical = Physical(device.gpu, UserPages(process.user), pages, size, PAGE, cpu=False)
+    memory.length = size
+    device.children.append(memory)
+    client.objects[handle] = memory
+    args["hObjectNew"] = handle
+
+
+def _map_memory(file: RmFile, process: SimProcess, args: Record) -> None:
+    """RM_MAP_MEMORY, then the mapping context goes to a file (nv_add_mapping_context_to_file)."""
+    mapped = file.rm.map_memory(file, args)
+    try:
+        mine = file.rm.clients[args["hClient"]].pid == process.pid
+        check(mine, Status.INVALID_CLIENT, "the client is of another process")
+        target = _file(process, args.signed("fd"))
+        right = target.gpu is mapped.gpu
+        check(right, Status.INVALID_ARGUMENT, f"fd {args['fd']} is of another device")
+        check(target.mapped is None, Status.STATE_IN_USE, f"fd {args['fd']} has a mapping already")
+    except RmError:
+        file.rm.unmap_memory(file, args)
+        raise
+    target.mapped = mapped
+
+
+def _file(process: SimProcess, fd: int) -> RmFile:
+    """Another file of the driver. Raises RmError(INVALID_ARGUMENT)."""
+    try:
+        found = process.file(fd).file
+    except SysError as error:
+        raise RmError(Status.INVALID_ARGUMENT, str(error)) from error
+    if not isinstance(found, RmFile):
+        raise RmError(Status.INVALID_ARGUMENT, f"fd {fd} is not of this driver")
+    return found
+
+
+def _register(file: RmFile, process: SimProcess, args: Record) -> None:
+    check(file.registered is None, Status.INVALID_STATE, "this file is registered already")
+    target = _file(process, args.signed("ctl_fd"))
+    good = target.gpu is None and target is not file and target.registered is None
+    check(good, Status.INVALID_ARGUMENT, f"fd {args['ctl_fd']} is no control file of its own")
+    file.registered = target
+
+
+def _check_version(file: RmFile, process: SimProcess, args: Record) -> None:
+    """RmPerformVersionCheck; a relaxed comparison ends at the first point."""
+    given, own = args.raw("versionString").split(b"\0")[0], file.rm.branch.version.encode()
+    args["reply"] = _REPLY_RECOGNIZED
+    relaxed = args["cmd"] == _VERSION_RELAXED
+    same = given == own or (relaxed and given.split(b".")[0] == own.split(b".")[0])
+    if args["cmd"] != _VERSION_QUERY and same:
+        return
+    args.put("versionString", own)
+    if args["cmd"] != _VERSION_QUERY:
+        args["reply"] = 0
+        raise RmError(Status.INVALID_ARGUMENT, f"version {given!r}")
+
+
+def _alloc_os_event(file: RmFile, process: SimProcess, args: Record) -> None:
+    key = args["hClient"], args["fd"]
+    new = key not in file.rm.os_events
+    check(new, Status.INSUFFICIENT_RESOURCES, f"fd {args['fd']} is known already")
+    file.rm.os_events[key] = file
+
+
+def _free_os_event(file: RmFile, process: SimProcess, args: Record) -> None:
+    key = args["hClient"], args["fd"]
+    known = key in file.rm.os_events
+    check(known, Status.INVALID_ARGUMENT, f"fd {args['fd']} is not known")
+    del file.rm.os_events[key]
+
+
+def _event_data(file: RmFile, process: SimProcess, args: Record) -> None:
+    check(bool(file.events), Status.OPERATING_SYSTEM, "no event is queued")
+    process.user.write(args["pEvent"], file.events.pop(0).data)
+    args["MoreEvents"] = bool(file.events)
+
+
+def _nothing(file: RmFile, process: SimProcess, args: Record) -> None:
+    """Answers what the argument was cleared to."""
+
+
+ESCAPES: Final[dict[int, Escape]] = {
+    0x27: Escape(layouts.OS02, False, _alloc_memory),
+    0x29: Escape(layouts.OS00, True, lambda f, p, a: f.rm.free(f, a["hRoot"], a["hObjectOld"])),
+    0x2A: Escape(layouts.OS54, True, lambda f, p, a: control.control(f.rm, f, p, a)),
+    0x2B: Escape(layouts.OS64, None, _alloc),
+    0x34: Escape(layouts.OS55, True, lambda f, p, a: f.rm.duplicate(f, a)),
+    0x35: Escape(layouts.OS57, True, lambda f, p, a: f.rm.share(f, a)),
+    0x4E: Escape(layouts.OS33, True, _map_memory),
+    0x4F: Escape(layouts.OS34, True, lambda f, p, a: f.rm.unmap_memory(f, a)),
+    0x52: Escape(layouts.OS41, None, _event_data),
+    201: Escape(layouts.REGISTER_FD, None, _register),
+    206: Escape(layouts.OS_EVENT, None, _alloc_os_event),
+    207: Escape(layouts.OS_EVENT, None, _free_os_event),
+    210: Escape(layouts.API_VERSION, True, _check_version),
+    214: Escape(layouts.SYS_PARAMS, True, _nothing),
+    218: Escape(layouts.WAIT_OPEN, None, _nothing),
+}

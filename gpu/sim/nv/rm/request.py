@@ -1,0 +1,42 @@
+"""One RM_ALLOC, as constructors of objects are given it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpu.sim.nv.rm.layout import Record
+from gpu.sim.nv.rm.objects import Client, Resource, expect
+from gpu.sim.nv.rm.status import Status
+
+if TYPE_CHECKING:
+    from gpu.sim.nv.files.rm import RmFile
+    from gpu.sim.nv.rm.manager import ResourceManager
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One RM_ALLOC after the checks that all classes share."""
+
+    rm: ResourceManager
+    file: RmFile
+    client: Client
+    parent: Resource
+    handle: int
+    number: int
+    params: Record | None
+
+    @property
+    def base(self) -> tuple[Any, ...]:
+        """What every object is made of, after its kind."""
+        return self.number, self.client, self.handle, self.parent
+
+    @property
+    def required(self) -> Record:
+        """Parameters of a class that needs them."""
+        assert self.params is not None
+        return self.params
+
+    def find(self, handle: int, kind: type[Any]) -> Any:
+        """clientGetResourceRefByType: OBJECT_NOT_FOUND, or INVALID_CLASS for another kind."""
+        return expect(self.client.find(handle), kind, Status.INVALID_CLASS)
