@@ -366,8 +366,8 @@ def test_engine_objects_follow_the_channels_engine(user: RawNv) -> None:
     status, _ = user.try_alloc(COMPUTE[user.chip], bytearray(16), parent=copies.handle)
     assert status == INVALID_CLASS
     gr, ce = user.gpu.channels
-    assert [o.engine for o in gr.children if o.kind == "copy"] == [0]  # type: ignore[attr-defined]
-    assert [o.engine for o in ce.children] == [4]  # type: ignore[attr-defined]
+    assert [unit.engine for unit in gr.units if unit.number == user.gpu.chip.copy] == [0]
+    assert [unit.engine for unit in ce.units] == [4]
 
 
 def test_channel_ids_run_out(user: RawNv, monkeypatch: pytest.MonkeyPatch) -> None:

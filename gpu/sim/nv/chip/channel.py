@@ -5,26 +5,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from gpu.sim.nv.chip.compute import ComputeEngine
 from gpu.sim.nv.chip.copyengine import CopyEngine
 from gpu.sim.nv.chip.errors import GR_EXCEPTION, MMU_FAULT, ChannelError, class_error, pbdma
-from gpu.sim.nv.chip.gpu import MmuFault
+from gpu.sim.nv.chip.hardware import Hardware
+from gpu.sim.nv.chip.host import Engine
 from gpu.sim.nv.chip.launch import KernelFault
-from gpu.sim.nv.chip.pbdma import Engine, Pbdma
+from gpu.sim.nv.chip.memory import Physical
+from gpu.sim.nv.chip.pbdma import Pbdma
 from gpu.sim.nv.chip.port import Port
-from gpu.sim.nv.rm.memory import Physical
-from gpu.sim.nv.rm.objects import (
-    ChannelGroup,
-    ContextShare,
-    EngineObject,
-    Memory,
-    Resource,
-    VaSpace,
-)
-from gpu.sim.translate import PageFault
+from gpu.sim.translate import AddressSpace, PageFault
 
 _GP_GET: Final = 0x88  # Nvc86fControl
 _GP_PUT: Final = 0x8C
@@ -34,6 +27,8 @@ _ENGINE_SUBCHANNELS: Final = range(5)
 _COPY_SUBCHANNEL: Final = 4  # of runlists with graphics (cla06fsubch.h)
 ERROR_SLOT: Final = 0
 TOKEN_SLOT: Final = 1
+FAULT_PTE: Final = 2  # NV_PFAULT_FAULT_TYPE_*, dev_fault.h
+FAULT_RO_VIOLATION: Final = 6
 _TOKEN_STATUS: Final = 0xFFFF  # IN_PROGRESS and the value's bits, kchannelNotifyWorkSubmitToken
 
 
@@ -46,62 +41,109 @@ class Blocked:
     then: Callable[[], None] | None = None
 
 
-class Channel(Resource):
+@dataclass(frozen=True, slots=True)
+class MmuFault:
+    """What READ_MMU_FAULT_INFO tells: address, NV_PFAULT_FAULT_TYPE_*, NV_PFAULT_ACCESS_TYPE_*."""
+
+    address: int
+    kind: int
+    access: int
+
+    @staticmethod
+    def of(fault: PageFault) -> MmuFault:
+        """An engine's page fault as the MMU reports it: the page, not the byte."""
+        kind = FAULT_RO_VIOLATION if fault.present else FAULT_PTE
+        return MmuFault(fault.address & ~0xFFF, kind, int(fault.write))
+
+
+@dataclass(eq=False)
+class Group:
+    """Channels that are scheduled together, and die together.
+
+    Attributes:
+        engine: NV2080_ENGINE_TYPE_*, which decides the runlist.
+        enabled: whether it is scheduled.
+        channels: its channels, oldest first.
+        dead: why it was torn down, or "".
+        mmu_faults, sm_errors: what a debugger reads after a fault.
+    """
+
+    engine: int
+    runlist: int
+    enabled: bool = False
+    dead: str = ""
+    channels: list[Channel] = field(default_factory=list)
+    mmu_faults: list[MmuFault] = field(default_factory=list)
+    sm_errors: list[KernelFault] = field(default_factory=list)
+
+
+class Unit(NamedTuple):
+    """An engine's class on a channel, and of which copy engine it is."""
+
+    number: int
+    engine: int
+
+
+class Channel:
     """One channel of a group.
 
     Attributes:
-        group: its group; of one that was made without, a group of its own.
-        ring, entries: GPU address and length of the ring.
+        gpu, number: the GPU it is on, and its class.
+        group: its group.
+        ring_address, entries: GPU address and length of the ring.
         userd, userd_offset: where its control words lie.
         error_memory: where errors are written; None for nowhere.
+        needs_context: whether its context must be bound before it may run.
         number_on_runlist, token: how the doorbell names it.
-        own_group: the group that RM made around it, which ends with it.
-        bound: whether UVM has mapped its context (REGISTER_CHANNEL).
-        stopped: whether UVM let it go, for good unless it registers it again.
+        units: classes that SET_OBJECT may name.
+        bound: whether its context is mapped.
+        stopped: whether it was let go, for good unless its context is mapped again.
         get, put: entries that were fetched, and up to where the last ring said.
     """
 
     def __init__(
         self,
-        *args: Any,
-        group: ChannelGroup,
-        vaspace: VaSpace,
+        gpu: Hardware,
+        name: str,
+        number: int,
+        group: Group,
+        number_on_runlist: int,
+        space: AddressSpace,
+        *,
         ring: int,
         entries: int,
         userd: Physical,
         userd_offset: int,
-        error_memory: Memory | None,
+        error_memory: Physical | None,
+        needs_context: bool,
     ):
-        super().__init__(*args)
+        self.gpu = gpu
+        self._name = name
+        self.number = number
         self.group = group
-        self.vaspace = vaspace
-        self.share: ContextShare | None = None
+        self.number_on_runlist = number_on_runlist
         self.ring_address = ring
         self.entries = entries
         self.userd = userd
         self.userd_offset = userd_offset
         self.error_memory = error_memory
-        self.own_group: ChannelGroup | None = None
+        self.needs_context = needs_context
+        self.units: list[Unit] = []
         self.bound = False
+        self.stopped = False
         self.get = 0
         self.put = 0
         self.blocked: Blocked | None = None
-        self._hardware = self.gpu
-        self.port = Port(vaspace.space, self._hardware.caches, "host")
+        self.port = Port(space, gpu.caches, "host")
         self.pbdma = Pbdma(self)
         self.compute: ComputeEngine | None = None
         self._copy: CopyEngine | None = None
-        self.stopped = False
         self._published: deque[int] = deque()
         self._ring_due: int | None = None
-        self.number_on_runlist = self._hardware.new_channel_id(group.runlist)
-        self._held = [userd, *([error_memory.physical] if error_memory else [])]
-        for physical in self._held:
-            physical.hold()
         group.channels.append(self)
 
     def __str__(self) -> str:
-        return f"channel {self.handle:#x}"
+        return self._name
 
     @property
     def token(self) -> int:
@@ -118,15 +160,6 @@ class Channel(Resource):
         """When a delayed ring will be noticed."""
         return self._ring_due
 
-    def released(self) -> None:
-        """Off the hardware. What was rung for it before came in time, though nobody has looked."""
-        self._hardware.take_ring()
-        self.group.channels.remove(self)
-        for physical in self._held:
-            physical.drop()
-        if self.own_group:
-            self.own_group.released()
-
     # Doorbell.
 
     def ring(self, hidden: bool) -> None:
@@ -134,19 +167,19 @@ class Channel(Resource):
         if hidden and (not self.active or self._gp_put() == self.put):
             return
         if not self.active:
-            debug, dead = self._hardware.debug, self.group.dead
+            debug, dead = self.gpu.debug, self.group.dead
             tell = debug.note if dead else debug.violation  # whoever rings may not know yet
             tell(f"{self}: a ring of its doorbell, but {dead or 'it was never scheduled'}")
             return
-        plan = self._hardware.plan
-        if plan.delayed_doorbell and self._hardware.rng.random() < plan.delayed_doorbell:
-            self._ring_due = self._hardware.clock.now_ns + plan.delay_ns
+        plan = self.gpu.plan
+        if plan.delayed_doorbell and self.gpu.rng.random() < plan.delayed_doorbell:
+            self._ring_due = self.gpu.clock.now_ns + plan.delay_ns
         else:
             self._guarded(self._take_put)
 
     def sample(self) -> None:
         """Looks whether a delayed ring is due."""
-        if self._ring_due is not None and self._hardware.clock.now_ns >= self._ring_due:
+        if self._ring_due is not None and self.gpu.clock.now_ns >= self._ring_due:
             self._ring_due = None
             if self.active:
                 self._guarded(self._take_put)
@@ -199,17 +232,17 @@ class Channel(Resource):
                 if not self.runnable():
                     break
                 self._step()
-                self._hardware.clock.advance(_STEP_NS)
+                self.gpu.clock.advance(_STEP_NS)
 
         self._guarded(work)
         idle = not self.runnable()
-        if self.active and (idle or self._hardware.rng.random() < 0.5):  # written back now and then
+        if self.active and (idle or self.gpu.rng.random() < 0.5):  # written back now and then
             self._store_userd(_GP_GET, self.get)
 
     def _step(self) -> None:
         beside = self._grids()
         forward = self.blocked.met() if self.blocked else self._more()
-        if beside and (not forward or self._hardware.rng.random() < 0.5):
+        if beside and (not forward or self.gpu.rng.random() < 0.5):
             assert self.compute is not None
             self.compute.step()
         elif self.blocked:
@@ -228,7 +261,7 @@ class Channel(Resource):
     def _fetch(self) -> None:
         value, published = self._entry(self.get), self._published.popleft()
         if value != published:
-            self._hardware.debug.violation(
+            self.gpu.debug.violation(
                 f"{self}: ring entry {self.get} was overwritten before it was fetched:"
                 f" {published:#018x}, now {value:#018x}"
             )
@@ -247,28 +280,28 @@ class Channel(Resource):
 
     def loses_completion(self) -> bool:
         """Draws whether a completion is lost on purpose."""
-        plan = self._hardware.plan
-        lost = plan.lost_completion and self._hardware.rng.random() < plan.lost_completion
+        plan = self.gpu.plan
+        lost = plan.lost_completion and self.gpu.rng.random() < plan.lost_completion
         if lost:
-            self._hardware.debug.note(f"{self}: lost a completion")
+            self.gpu.debug.note(f"{self}: lost a completion")
         return bool(lost)
 
     def interrupt(self) -> None:
         """A non-stall interrupt of its engine, unless a fault is to lose it."""
-        plan = self._hardware.plan
-        if plan.lost_interrupt and self._hardware.rng.random() < plan.lost_interrupt:
-            self._hardware.debug.note(f"{self}: lost an interrupt")
+        plan = self.gpu.plan
+        if plan.lost_interrupt and self.gpu.rng.random() < plan.lost_interrupt:
+            self.gpu.debug.note(f"{self}: lost an interrupt")
             return
-        self._hardware.signal(self.group.engine)
+        self.gpu.signal(self.group.engine)
 
     # Engines.
 
     def engine_for(self, subchannel: int, value: int) -> Engine:
         """What SET_OBJECT puts on a subchannel. Raises ChannelError."""
-        number, chip = value & 0xFFFF, self._hardware.chip
+        number, chip = value & 0xFFFF, self.gpu.chip
         if subchannel not in _ENGINE_SUBCHANNELS:
             raise class_error(f"SET_OBJECT {value:#x} on the software subchannel {subchannel}")
-        found = [c for c in self.children if isinstance(c, EngineObject) and c.number == number]
+        found = [unit for unit in self.units if unit.number == number]
         if not found:
             raise class_error(f"SET_OBJECT of class {number:#x}, which {self} has no object of")
         graphics = self.group.runlist == 0
@@ -306,14 +339,14 @@ class Channel(Resource):
         else:
             code = error.code
         what = f"{self}: {error}"
-        self._hardware.debug.fault(f"{what} (Xid {code})")
+        self.gpu.debug.fault(f"{what} (Xid {code})")
         if isinstance(error, ChannelError):
-            self._hardware.debug.violation(what)
+            self.gpu.debug.violation(what)
         self.group.dead = f"it was torn down: {error}"
         for channel in self.group.channels:
             channel.stop()
             channel.notify(ERROR_SLOT, code, self.group.engine, 0xFFFF)
-        self._hardware.signal_error(self.group)
+        self.gpu.signal_error(self.group.engine)
 
     def stop(self) -> None:
         """Forgets what was under way."""
@@ -329,10 +362,10 @@ class Channel(Resource):
         """
         if self.error_memory is None:
             return
-        now = self._hardware.clock.now_ns
+        now = self.gpu.clock.now_ns
         data = (now >> 32).to_bytes(4, "little") + (now & 0xFFFF_FFFF).to_bytes(4, "little")
         data += info32.to_bytes(4, "little") + info16.to_bytes(2, "little")
-        self.error_memory.physical.store(16 * slot, data + status.to_bytes(2, "little"))
+        self.error_memory.store(16 * slot, data + status.to_bytes(2, "little"))
 
     def notify_token(self) -> None:
         """Writes the token where GET_WORK_SUBMIT_TOKEN does."""
@@ -340,11 +373,6 @@ class Channel(Resource):
 
     def _store_userd(self, offset: int, value: int) -> None:
         self.userd.store(self.userd_offset + offset, value.to_bytes(4, "little"))
-
-    @property
-    def needs_context(self) -> bool:
-        """Whether UVM must bind it before it may run (kchannelIsSchedulable)."""
-        return self.group.runlist == 0 and self.vaspace.external
 
     def why_idle(self) -> str:
         """What it waits for, in words; "" when it has nothing to do."""

@@ -6,18 +6,16 @@ agree in all that is used here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gpu.core.bits import align_up
 from gpu.sim.nv.chip import inline
 from gpu.sim.nv.chip.errors import class_error, graphics
 from gpu.sim.nv.chip.grids import Grid, write_release
+from gpu.sim.nv.chip.host import Host
 from gpu.sim.nv.chip.launch import Launch
 from gpu.sim.nv.chip.method_tables import expand
 from gpu.sim.nv.chip.qmd import SIZES, Qmd, Release
-
-if TYPE_CHECKING:
-    from gpu.sim.nv.chip.channel import Channel
 
 _WAIT_FOR_IDLE: Final = 0x110
 _INLINE_QMDS: Final = range(0x318, 0x4A0, 4)
@@ -65,13 +63,13 @@ class ComputeEngine:
         grids: those that run.
     """
 
-    def __init__(self, channel: Channel):
+    def __init__(self, channel: Host):
         self.channel = channel
         self.gpu = channel.gpu
         self.port = channel.port
         self.registers: dict[int, int] = {}
         self.grids: list[Grid] = []
-        self._inline = inline.InlineCopy(self)
+        self._inline = inline.InlineCopy(channel, self.registers)
         self._known = expand(self.gpu.chip.compute_methods)
 
     def method(self, address: int, value: int) -> None:
@@ -110,6 +108,8 @@ class ComputeEngine:
         """Runs a slice of one of the grids. Raises PageFault, KernelFault, ChannelError."""
         grid = self.gpu.rng.choice(self.grids)
         if grid.step():
+            for dependent in grid.dependents:
+                self.launch(dependent.address, dependent.invalidate)
             self.grids.remove(grid)
 
     def _invalidate(self, value: int) -> None:
@@ -145,7 +145,7 @@ class ComputeEngine:
         launch = self._decode(address, qmd)
         self._invalidate_for(qmd, launch)
         self._check_mapped(qmd, launch)
-        self.grids.append(Grid(self, launch, qmd))
+        self.grids.append(Grid(self.channel, launch, qmd))
         for dependent in qmd.dependents():
             if dependent.prefetch:
                 self.port.as_agent("sked").read(dependent.address, SIZES[chip.qmd_major])

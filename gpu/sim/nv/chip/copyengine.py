@@ -6,15 +6,13 @@ in all that is used here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gpu.core.bits import bits
 from gpu.sim.nv.chip.copyunits import P2P, SYSMEM
 from gpu.sim.nv.chip.errors import COPY_ERRORS, ChannelError, class_error
+from gpu.sim.nv.chip.host import Host
 from gpu.sim.nv.chip.method_tables import expand
-
-if TYPE_CHECKING:
-    from gpu.sim.nv.chip.channel import Channel
 
 _SEMAPHORE: Final = 0x240, 0x244
 _PAYLOAD: Final = 0x24C, 0x248  # upper, lower
@@ -41,7 +39,7 @@ class CopyEngine:
         number: which logical engine it is.
     """
 
-    def __init__(self, channel: Channel, number: int):
+    def __init__(self, channel: Host, number: int):
         self.channel = channel
         self.gpu = channel.gpu
         self.port = channel.port.as_agent("copy")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gpu.core.bits import bits
 from gpu.sim.nv.chip.errors import class_error
 from gpu.sim.nv.chip.grids import write_release
+from gpu.sim.nv.chip.host import Host
 from gpu.sim.nv.chip.qmd import Release
-
-if TYPE_CHECKING:
-    from gpu.sim.nv.chip.compute import ComputeEngine
 
 _LENGTH: Final = 0x180
 _COUNT: Final = 0x184
@@ -27,8 +25,10 @@ _RELEASE: Final = 2  # COMPLETION_TYPE
 class InlineCopy:
     """What LAUNCH_DMA began and LOAD_INLINE_DATA fills."""
 
-    def __init__(self, engine: ComputeEngine):
-        self._engine = engine
+    def __init__(self, channel: Host, registers: dict[int, int]):
+        """`registers` are the compute class's methods as last written."""
+        self._channel = channel
+        self._registers = registers
         self._launched = 0
         self._missing = 0
         self._data = bytearray()
@@ -51,7 +51,7 @@ class InlineCopy:
                 self._finish()
 
     def _register(self, address: int) -> int:
-        return self._engine.registers.get(address, 0)
+        return self._registers.get(address, 0)
 
     def _begin(self, value: int) -> None:
         length, lines = self._register(_LENGTH), self._register(_COUNT)
@@ -66,21 +66,21 @@ class InlineCopy:
     def _finish(self) -> None:
         high, low = (self._register(method) for method in _TARGET)
         length, lines = self._register(_LENGTH), self._register(_COUNT)
-        port = self._engine.port
+        port = self._channel.port
         for line in range(lines):
             start = (high << 32 | low) + line * self._register(_PITCH)
             port.write(start, self._data[line * length : (line + 1) * length])
         if bits(self._launched, 5, 4) == _RELEASE:
             self._release(1 if self._launched >> 12 & 1 else 4)
         if bits(self._launched, 9, 8):
-            self._engine.channel.interrupt()
+            self._channel.interrupt()
 
     def _release(self, words: int) -> None:
         high, low = (self._register(method) for method in _SEMAPHORE)
         address = high << 32 | low
         if address % (4 * words):
             raise class_error(f"an inline copy's semaphore of {words} words at {address:#x}")
-        engine = self._engine
-        if not engine.channel.loses_completion():
+        channel = self._channel
+        if not channel.loses_completion():
             release = Release(address, self._register(_PAYLOAD), words, wide=False, trap=False)
-            write_release(engine.port, release, engine.gpu.clock.now_ns)
+            write_release(channel.port, release, channel.gpu.clock.now_ns)

@@ -7,13 +7,11 @@ assumed to be kept from Ampere.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 from gpu.core.bits import bits
 from gpu.sim.nv.chip.errors import class_error, pbdma
-
-if TYPE_CHECKING:
-    from gpu.sim.nv.chip.channel import Channel
+from gpu.sim.nv.chip.host import Engine, Host
 
 _INC: Final = 1
 _NON_INC: Final = 3
@@ -41,14 +39,6 @@ _MEM_OPS: Final = (0x5, 0xD, 0xE, 0xF, 0x10, 0x15)  # barriers and L2 maintenanc
 _ADDRESS_LIMIT: Final = 1 << 57
 
 
-class Engine(Protocol):
-    """What a subchannel leads to."""
-
-    def method(self, address: int, value: int) -> None:
-        """One method; raises what ends the channel."""
-        ...
-
-
 class Pbdma:
     """Fetches and decodes what one channel was given.
 
@@ -57,7 +47,7 @@ class Pbdma:
         segment: the pushbuffer at hand, None between entries.
     """
 
-    def __init__(self, channel: Channel):
+    def __init__(self, channel: Host):
         self.channel = channel
         self.port = channel.port.as_agent("host")
         self.subchannels: dict[int, Engine] = {}

@@ -10,25 +10,21 @@ from __future__ import annotations
 import ctypes
 import errno
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from gpu.core import hostmem
 from gpu.core.bits import align_up, bits
-from gpu.sim.kernel import SysError
+from gpu.sim.kernel import CallerMemory, SysError
 from gpu.sim.nv.chip.gpu import NvGpu
-from gpu.sim.nv.files import sandbox
-from gpu.sim.nv.rm import control, layouts
+from gpu.sim.nv.files import layouts, sandbox
 from gpu.sim.nv.rm.classes import OS_DESCRIPTOR, RULES
+from gpu.sim.nv.rm.control import command_of, control
 from gpu.sim.nv.rm.layout import Layout, Record
 from gpu.sim.nv.rm.manager import Mapped, ResourceManager
-from gpu.sim.nv.rm.memory import Physical
-from gpu.sim.nv.rm.objects import Memory
+from gpu.sim.nv.rm.state import Caller, Place
 from gpu.sim.nv.rm.status import RmError, Status, check
 from gpu.sim.physical import PAGE, Extent, UserPages
 from gpu.sim.process import ArgumentBytes, SimFile, SimProcess
-
-if TYPE_CHECKING:
-    from gpu.sim.nv.world import NvSimWorld
 
 _MAGIC: Final = 0x46
 _XFER: Final = 211
@@ -37,6 +33,7 @@ _VERSION_QUERY: Final = 0x32
 _VERSION_RELAXED: Final = 0x31
 _REPLY_RECOGNIZED: Final = 1
 _COHERENCIES: Final = (0, 1, 5)  # uncached, cached, write-back
+_MOST_LISTED: Final = 1 << 20  # RMAPI_PARAM_COPY_MAX_PARAMS_SIZE
 
 
 class Escape(NamedTuple):
@@ -55,34 +52,30 @@ class RmFile(SimFile):
         registered: the control file that REGISTER_FD named.
         mapped: what mmap gives; set once.
         events: what was signalled and not fetched, oldest first.
-        attached: whether ATTACH_GPUS_TO_FD was called.
+        sandboxed: whether calls come through gVisor; see `gpu.sim.nv.files.sandbox`.
     """
 
-    def __init__(self, world: NvSimWorld, gpu: NvGpu | None):
-        self.world = world
-        self.rm: ResourceManager = world.rm
+    def __init__(self, rm: ResourceManager, gpu: NvGpu | None, sandboxed: bool):
+        self.rm = rm
         self.gpu = gpu
+        self.sandboxed = sandboxed
         self.registered: RmFile | None = None
         self.mapped: Mapped | None = None
         self.events: list[Record] = []
-        self.attached = False
 
-    @property
-    def control_file(self) -> RmFile:
-        """The file whose clients this one may use."""
-        return self.registered or self
+    def caller(self, process: SimProcess) -> Caller:
+        """Who calls through this file: clients are of the control file that it belongs to."""
+        return Caller(self.registered or self, process.pid)
 
     def ioctl(self, process: SimProcess, request: int, argument: ArgumentBytes) -> int:
         """Makes an escape; see `ESCAPES`."""
         number, size = request & 0xFF, request >> 16 & 0x3FFF
         if bits(request, 15, 8) != _MAGIC:
-            self.world.debug.violation(
-                f"ioctl {request:#x} is not of the driver's type {_MAGIC:#x}"
-            )
+            self.rm.debug.violation(f"ioctl {request:#x} is not of the driver's type {_MAGIC:#x}")
         if len(argument) < size:
             raise SysError(errno.EFAULT, f"an argument of {len(argument)} bytes, not {size}")
         data = bytearray(ctypes.string_at(argument, size))
-        if number == _XFER and not self.rm.sandboxed:
+        if number == _XFER and not self.sandboxed:
             return self._transfer(process, data)
         try:
             self._escape(process, number, data)
@@ -104,7 +97,7 @@ class RmFile(SimFile):
         return 0
 
     def _escape(self, process: SimProcess, number: int, data: bytearray) -> None:
-        if self.rm.sandboxed:
+        if self.sandboxed:
             sandbox.check_escape(number, self.rm.branch)
         for gpu in self.rm.gpus:
             if not gpu.plugged and self.gpu in (None, gpu):
@@ -114,7 +107,7 @@ class RmFile(SimFile):
             return
         escape = ESCAPES.get(number)
         if escape is None:
-            self.world.debug.note(f"escape {number:#x} is unknown or not modelled")
+            self.rm.debug.note(f"escape {number:#x} is unknown or not modelled")
             raise SysError(errno.EINVAL, f"escape {number:#x}")
         sizes = (layouts.OS21.size, layouts.OS64.size) if number == 0x2B else (escape.layout.size,)
         if len(data) not in sizes:
@@ -130,7 +123,7 @@ class RmFile(SimFile):
             escape.handler(self, process, args)
         except RmError as error:
             status = error.status
-            self.world.debug.note(f"escape {number:#x} answers {error}")
+            self.rm.debug.note(f"escape {number:#x} answers {error}")
         if "status" in layout.fields:
             args["status"] = status
         elif "Status" in layout.fields:
@@ -176,17 +169,60 @@ class RmFile(SimFile):
 
     def released(self) -> None:
         """The file's clients end with it."""
-        self.rm.close_file(self)
-        self.rm.os_events = {k: f for k, f in self.rm.os_events.items() if f is not self}
+        self.rm.end_session(self)
+        kept = {key: queue for key, queue in self.rm.os_events.items() if queue is not self.events}
+        self.rm.os_events = kept
 
 
 def _alloc(file: RmFile, process: SimProcess, args: Record) -> None:
-    if file.rm.sandboxed:
+    number, address = args["hClass"], args["pAllocParms"]
+    if file.sandboxed:
         sandbox.check_class(args, file.rm.branch)
-    rule = RULES.get(args["hClass"])
-    if file.gpu is not None and (rule is None or rule.kind != "event"):
+    if file.gpu is not None and (number not in RULES or RULES[number].kind != "event"):
         raise SysError(errno.EINVAL, "RM_ALLOC on a GPU's file")
-    file.rm.allocate(file, process, args)
+    params = file.rm.rule(number).params
+    size = file.rm.branch.layout(params).size if params else 0
+    data = _read(process.user, address, size) if address else None
+    handle, answer = file.rm.allocate(file.caller(process), _place(args), number, data)
+    args["hObjectNew"] = handle
+    if answer is not None:
+        process.user.write(address, answer)
+
+
+def _place(args: Record) -> Place:
+    return Place(args["hRoot"], args["hObjectParent"], args["hObjectNew"])
+
+
+def _read(user: CallerMemory, address: int, size: int) -> bytes:
+    """portMemExCopyFromUser. Raises RmError(INVALID_ADDRESS)."""
+    try:
+        return user.read(address, size)
+    except SysError as error:
+        raise RmError(Status.INVALID_ADDRESS, str(error)) from error
+
+
+def _control(file: RmFile, process: SimProcess, args: Record) -> None:
+    """RM_CONTROL, with what pointers among its parameters lead to (embeddedParamCopyIn, Out)."""
+    number, address, size = args["cmd"], args["params"], args["paramsSize"]
+    client, user, rm = args["hClient"], process.user, file.rm
+    if file.sandboxed:
+        sandbox.check_command(number, address, size)
+    command = command_of(rm, client, number, size)
+    paired = bool(size) == bool(address)
+    check(paired, Status.INVALID_ARGUMENT, f"command {number:#x}: {size} bytes at {address:#x}")
+    data = _read(user, address, size) if size else b""
+    lists, pointers = {}, {}
+    if command and command.lists:
+        params = rm.branch.layout(command.layout).parse(data)
+        pointers = {name: params[name] for name in command.lists if params[name]}
+        for name, pointer in pointers.items():
+            length = command.lists[name](params)
+            check(length <= _MOST_LISTED, Status.INVALID_ARGUMENT, f"{name} of {length} bytes")
+            lists[name] = bytearray(_read(user, pointer, length))
+    answer = control(rm, file.caller(process), client, args["hObject"], number, data, lists)
+    for name, pointer in pointers.items():
+        user.write(pointer, lists[name])
+    user.write(address, answer)
 
 
 def _alloc_memory(file: RmFile, process: SimProcess, args: Record) -> None:
@@ -201,26 +237,31 @@ def _alloc_memory(file: RmFile, process: SimProcess, args: Record) -> None:
     check(args["limit"] != (1 << 64) - 1, Status.INVALID_LIMIT, "the limit overflows")
     size = align_up(args["limit"] + 1, PAGE)
     for page in range(start, start + size, PAGE):
-        try:
-            process.user.read(page, 1)
-        except SysError as error:
-            raise RmError(Status.INVALID_ADDRESS, f"page {page:#x} is not there") from error
-    client = file.rm.client(file, args["hRoot"])
-    device = client.find(args["hObjectParent"])
-    check(device.kind == "device", Status.INVALID_OBJECT_PARENT, f"{device} is no device")
-    handle = file.rm.adopt(client, device, args["hObjectNew"])
-    memory = Memory("os_memory", OS_DESCRIPTOR, client, handle, device)
-    pages = (Extent(start, size),)
-    memory.physical = Physical(device.gpu, UserPages(process.user), pages, size, PAGE, cpu=False)
-    memory.length = size
-    device.children.append(memory)
-    client.objects[handle] = memory
-    args["hObjectNew"] = handle
+        _read(process.user, page, 1)
+    pages, span = UserPages(process.user), Extent(start, size)
+    args["hObjectNew"] = file.rm.describe(file.caller(process), _place(args), pages, span)
+
+
+def _free(file: RmFile, process: SimProcess, args: Record) -> None:
+    file.rm.free(file.caller(process), args["hRoot"], args["hObjectOld"])
+
+
+def _duplicate(file: RmFile, process: SimProcess, args: Record) -> None:
+    place = Place(args["hClient"], args["hParent"], args["hObject"])
+    source = args["hClientSrc"], args["hObjectSrc"]
+    args["hObject"] = file.rm.duplicate(file.caller(process), place, source)
+
+
+def _share(file: RmFile, process: SimProcess, args: Record) -> None:
+    file.rm.share(file.caller(process), args["hClient"], args["hObject"], args["type"])
 
 
 def _map_memory(file: RmFile, process: SimProcess, args: Record) -> None:
     """RM_MAP_MEMORY, then the mapping context goes to a file (nv_add_mapping_context_to_file)."""
-    mapped = file.rm.map_memory(file, args)
+    handles = args["hClient"], args["hDevice"], args["hMemory"]
+    span, caller = Extent(args["offset"], args["length"]), file.caller(process)
+    linear, mapped = file.rm.map_memory(caller, *handles, span, args["flags"])
+    args["pLinearAddress"] = linear
     try:
         mine = file.rm.clients[args["hClient"]].pid == process.pid
         check(mine, Status.INVALID_CLIENT, "the client is of another process")
@@ -229,9 +270,14 @@ def _map_memory(file: RmFile, process: SimProcess, args: Record) -> None:
         check(right, Status.INVALID_ARGUMENT, f"fd {args['fd']} is of another device")
         check(target.mapped is None, Status.STATE_IN_USE, f"fd {args['fd']} has a mapping already")
     except RmError:
-        file.rm.unmap_memory(file, args)
+        file.rm.unmap_memory(caller, *handles, linear)
         raise
     target.mapped = mapped
+
+
+def _unmap_memory(file: RmFile, process: SimProcess, args: Record) -> None:
+    handles = args["hClient"], args["hDevice"], args["hMemory"]
+    file.rm.unmap_memory(file.caller(process), *handles, args["pLinearAddress"])
 
 
 def _file(process: SimProcess, fd: int) -> RmFile:
@@ -268,17 +314,11 @@ def _check_version(file: RmFile, process: SimProcess, args: Record) -> None:
 
 
 def _alloc_os_event(file: RmFile, process: SimProcess, args: Record) -> None:
-    key = args["hClient"], args["fd"]
-    new = key not in file.rm.os_events
-    check(new, Status.INSUFFICIENT_RESOURCES, f"fd {args['fd']} is known already")
-    file.rm.os_events[key] = file
+    file.rm.add_os_event(args["hClient"], args["fd"], file.events)
 
 
 def _free_os_event(file: RmFile, process: SimProcess, args: Record) -> None:
-    key = args["hClient"], args["fd"]
-    known = key in file.rm.os_events
-    check(known, Status.INVALID_ARGUMENT, f"fd {args['fd']} is not known")
-    del file.rm.os_events[key]
+    file.rm.drop_os_event(args["hClient"], args["fd"])
 
 
 def _event_data(file: RmFile, process: SimProcess, args: Record) -> None:
@@ -293,13 +333,13 @@ def _nothing(file: RmFile, process: SimProcess, args: Record) -> None:
 
 ESCAPES: Final[dict[int, Escape]] = {
     0x27: Escape(layouts.OS02, False, _alloc_memory),
-    0x29: Escape(layouts.OS00, True, lambda f, p, a: f.rm.free(f, a["hRoot"], a["hObjectOld"])),
-    0x2A: Escape(layouts.OS54, True, lambda f, p, a: control.control(f.rm, f, p, a)),
+    0x29: Escape(layouts.OS00, True, _free),
+    0x2A: Escape(layouts.OS54, True, _control),
     0x2B: Escape(layouts.OS64, None, _alloc),
-    0x34: Escape(layouts.OS55, True, lambda f, p, a: f.rm.duplicate(f, a)),
-    0x35: Escape(layouts.OS57, True, lambda f, p, a: f.rm.share(f, a)),
+    0x34: Escape(layouts.OS55, True, _duplicate),
+    0x35: Escape(layouts.OS57, True, _share),
     0x4E: Escape(layouts.OS33, True, _map_memory),
-    0x4F: Escape(layouts.OS34, True, lambda f, p, a: f.rm.unmap_memory(f, a)),
+    0x4F: Escape(layouts.OS34, True, _unmap_memory),
     0x52: Escape(layouts.OS41, None, _event_data),
     201: Escape(layouts.REGISTER_FD, None, _register),
     206: Escape(layouts.OS_EVENT, None, _alloc_os_event),

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
-from gpu.sim.kernel import CallerMemory
 from gpu.sim.nv.chip.gpu import NvGpu
 from gpu.sim.nv.rm.classes import Kind
 from gpu.sim.nv.rm.layout import Layout, Record
 from gpu.sim.nv.rm.objects import Resource
+from gpu.sim.nv.rm.state import RmState
 
-if TYPE_CHECKING:
-    from gpu.sim.nv.rm.manager import ResourceManager
+Lists = Mapping[str, bytearray]
+_NONE: Final[Mapping[str, Callable[[Record], int]]] = {}
 
 
 class Call(NamedTuple):
-    """What a handler is given; `user` is the memory of the process that calls."""
+    """What a handler is given; `lists` is what pointers among the parameters lead to."""
 
-    rm: ResourceManager
+    rm: RmState
     target: Resource
     params: Record
-    user: CallerMemory
+    lists: Lists
 
     @property
     def gpu(self) -> NvGpu:
@@ -30,8 +30,15 @@ class Call(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A command: objects that have it, its parameters, and what answers it."""
+    """A command.
+
+    Attributes:
+        kinds: objects that have it.
+        layout, handler: its parameters, and what answers it.
+        lists: bytes behind each pointer among the parameters (embedded_param_copy.c).
+    """
 
     kinds: tuple[Kind, ...]
     layout: Layout
     handler: Callable[[Call], None]
+    lists: Mapping[str, Callable[[Record], int]] = _NONE

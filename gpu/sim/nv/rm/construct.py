@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from gpu.core.bits import bits
+from gpu.core.bits import align_up, bits
+from gpu.sim.kernel import SysError
+from gpu.sim.nv.chip.gpu import NvGpu
+from gpu.sim.nv.chip.memory import Physical
 from gpu.sim.nv.rm.classes import MEMORY_LOCAL, Kind
 from gpu.sim.nv.rm.construct_channels import (
     make_channel,
@@ -17,7 +20,6 @@ from gpu.sim.nv.rm.construct_channels import (
     make_group,
     make_share,
 )
-from gpu.sim.nv.rm.memory import allocate
 from gpu.sim.nv.rm.objects import (
     Debugger,
     Device,
@@ -32,6 +34,7 @@ from gpu.sim.nv.rm.objects import (
 )
 from gpu.sim.nv.rm.request import Request
 from gpu.sim.nv.rm.status import RmError, Status, check
+from gpu.sim.physical import Pool
 
 _MAX_DEVICES: Final = 32
 _VASPACE_EXTERNAL: Final = 1 << 3
@@ -117,13 +120,26 @@ def make_memory(request: Request) -> Resource:
     contiguous = bits(attr, 28, 27) == _CONTIGUOUS
     pool = gpu.vram if local else gpu.host
     memory = Memory("memory", *request.base)
-    memory.physical = allocate(gpu, pool, size, page_size, contiguous)
+    memory.physical = _allocate(gpu, pool, size, page_size, contiguous)
     memory.length = memory.physical.size
     memory.read_only = bool(params["attr2"] & _READ_ONLY)
     params["size"] = memory.physical.size
     params["limit"] = memory.physical.size - 1
     params["offset"] = memory.physical.extents[0].offset
     return memory
+
+
+def _allocate(gpu: NvGpu, pool: Pool, size: int, page_size: int, contiguous: bool) -> Physical:
+    """New memory, zeroed. Raises RmError(NO_MEMORY)."""
+    wanted = align_up(size, page_size)
+    try:
+        extents = pool.allocate(wanted)
+    except SysError as error:
+        raise RmError(Status.NO_MEMORY, str(error)) from error
+    if contiguous and len(extents) > 1:
+        pool.release(extents)
+        raise RmError(Status.NO_MEMORY, f"{wanted:#x} bytes in one piece of {pool.name}")
+    return Physical(gpu, pool, extents, wanted, page_size)
 
 
 def make_usermode(request: Request) -> Resource:
@@ -142,9 +158,7 @@ def make_debugger(request: Request) -> Resource:
     params = request.required
     old = params["hDebuggerClient_Obsolete"]
     check(not old, Status.INVALID_ARGUMENT, "hDebuggerClient_Obsolete must be 0")
-    owner = request.rm.clients.get(params["hAppClient"] or request.client.handle)
-    if owner is None:
-        raise RmError(Status.INVALID_OBJECT_HANDLE, f"no client {params['hAppClient']:#x}")
+    owner = request.rm.any_client(params["hAppClient"] or request.client.handle)
     found = owner.find(params["hClass3dObject"], Status.INVALID_OBJECT_PARENT)
     shared = owner.pid == request.client.pid
     check(shared, Status.INSUFFICIENT_PERMISSIONS, f"{found} is another process's")
@@ -172,8 +186,8 @@ def make_event(request: Request) -> Resource:
     event.index, event.flags = params["notifyIndex"] & 0xFFFF, params["notifyIndex"] & _EVENT_FLAGS
     known = (request.client.handle, event.fd) in request.rm.os_events
     check(known, Status.INVALID_ARGUMENT, f"ALLOC_OS_EVENT was not called for fd {event.fd}")
-    source.gpu.events.append(event)
-    event.hub = source.gpu.events
+    request.rm.events.append(event)
+    event.hub = request.rm.events
     return event
 
 

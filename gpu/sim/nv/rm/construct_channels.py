@@ -9,13 +9,15 @@ from __future__ import annotations
 from typing import Final
 
 from gpu.core.bits import bits, is_power_of_two
-from gpu.sim.nv.chip.channel import USERD_SIZE, Channel
-from gpu.sim.nv.chip.gpu import ENGINE_COPY0, NvGpu
-from gpu.sim.nv.rm.classes import GROUP
+from gpu.sim.nv.chip.channel import USERD_SIZE, Channel, Group, Unit
+from gpu.sim.nv.chip.gpu import NvGpu
+from gpu.sim.nv.chip.hardware import ENGINE_COPY0
+from gpu.sim.nv.chip.memory import Physical
 from gpu.sim.nv.rm.objects import (
-    ChannelGroup,
+    ChannelObject,
     ContextShare,
     EngineObject,
+    GroupObject,
     Memory,
     Resource,
     VaSpace,
@@ -31,25 +33,20 @@ _ENGINE_TYPES: Final = range(1, 0x54)  # NV2080_ENGINE_TYPE_IS_VALID, cl2080_not
 def make_group(request: Request) -> Resource:
     """kchangrpapiConstruct."""
     params = request.required
-    gpu, engine = request.parent.gpu, params["engineType"]
-    check(gpu.has_engine(engine), Status.INVALID_ARGUMENT, f"{gpu} has no engine {engine}")
-    return new_group(request, gpu, engine, params["hVASpace"], params["hObjectError"])
-
-
-def new_group(
-    request: Request, gpu: NvGpu, engine: int, vaspace: int, error: int, inner: bool = False
-) -> ChannelGroup:
-    """A group, on the runlist of its engine; an `inner` one wraps a channel that has none."""
-    base = (GROUP, request.client, request.handle, request.parent) if inner else request.base
-    group = ChannelGroup("group", *base)
-    group.engine, group.runlist = engine, gpu.runlist(engine)
-    if vaspace:
-        group.vaspace = request.find(vaspace, VaSpace)
-        if not inner:
-            group.vaspace.dependants.append(group)
-    group.error_handle = error
-    gpu.groups.append(group)
+    group = GroupObject("group", *request.base)
+    group.group = _group(request.parent.gpu, params["engineType"])
+    if params["hVASpace"]:
+        group.vaspace = request.find(params["hVASpace"], VaSpace)
+        group.vaspace.dependants.append(group)
+    group.error_handle = params["hObjectError"]
+    request.parent.gpu.groups.append(group.group)
     return group
+
+
+def _group(gpu: NvGpu, engine: int) -> Group:
+    """A group of the chip, on the runlist of its engine. Raises RmError."""
+    check(gpu.has_engine(engine), Status.INVALID_ARGUMENT, f"{gpu} has no engine {engine}")
+    return Group(engine, gpu.runlist(engine))
 
 
 def make_share(request: Request) -> Resource:
@@ -78,75 +75,80 @@ def _default_vaspace(request: Request) -> VaSpace:
 
 
 def make_channel(request: Request) -> Resource:
-    """kchannelConstruct."""
-    params, gpu = request.required, request.parent.gpu
+    """kchannelConstruct; one without a group gets a group of its own."""
+    params, parent = request.required, request.parent
     share, vaspace, flags = params["hContextShare"], params["hVASpace"], params["flags"]
     physical = bits(flags, 1, 0) == 0  # NVOS04_FLAGS_CHANNEL_TYPE
     check(physical, Status.NOT_SUPPORTED, f"flags {flags:#x}: the channel type is not PHYSICAL")
-    group = request.parent
-    if not isinstance(group, ChannelGroup):
-        check(not share, Status.INVALID_ARGUMENT, "a context share without a group")
-        engine = params["engineType"]
-        check(gpu.has_engine(engine), Status.INVALID_ARGUMENT, f"{gpu} has no engine {engine}")
-        group = new_group(request, gpu, engine, vaspace, 0, inner=True)
-    else:
+    if isinstance(parent, GroupObject):
         check(not vaspace, Status.INVALID_ARGUMENT, "a VA space for a channel of a group")
-    try:
-        scrubbed = not flags & _SKIP_SCRUBBER
-        check(scrubbed, Status.INVALID_ARGUMENT, "SKIP_SCRUBBER is the kernel's own")
-        return _channel_of(request, group)
-    except RmError:
-        if group is not request.parent:
-            gpu.groups.remove(group)
-        raise
+        space, error, group = parent.vaspace, parent.error_handle, parent.group
+    else:
+        check(not share, Status.INVALID_ARGUMENT, "a context share without a group")
+        group, error = _group(parent.gpu, params["engineType"]), 0
+        space = request.find(vaspace, VaSpace) if vaspace else None
+    scrubbed = not flags & _SKIP_SCRUBBER
+    check(scrubbed, Status.INVALID_ARGUMENT, "SKIP_SCRUBBER is the kernel's own")
+    made = _channel_of(request, group, space, error)
+    if not isinstance(parent, GroupObject):
+        parent.gpu.groups.append(group)
+    return made
 
 
-def _channel_of(request: Request, group: ChannelGroup) -> Channel:
-    params = request.required
-    error = _error_memory(request, params["hObjectError"] or group.error_handle)
+def _channel_of(
+    request: Request, group: Group, own_space: VaSpace | None, group_errors: int
+) -> ChannelObject:
+    params, gpu = request.required, request.parent.gpu
+    error = _error_memory(request, params["hObjectError"] or group_errors)
     _error_memory(request, params["hObjectEccError"])
-    share = _share_of(request, group)
+    share = _share_of(request)
     engine = params["engineType"]
     own = engine not in _ENGINE_TYPES or engine == group.engine
     check(own, Status.INVALID_ARGUMENT, f"engine {engine} in a group of engine {group.engine}")
-    vaspace = share.vaspace if share else group.vaspace or _default_vaspace(request)
+    vaspace = share.vaspace if share else own_space or _default_vaspace(request)
     entries = params["gpFifoEntries"]  # U: checked by firmware only
     good = is_power_of_two(entries) and params["gpFifoOffset"] % 8 == 0
     check(good, Status.INVALID_ARGUMENT, f"a ring of {entries} at {params['gpFifoOffset']:#x}")
-    userd = _userd(request)
-    channel = Channel(
-        *("channel", *request.base),
-        group=group,
-        vaspace=vaspace,
+    userd = _userd(request).physical
+    number = gpu.new_channel_id(group.runlist)
+    if number is None:
+        raise RmError(Status.NO_FREE_FIFOS, f"runlist {group.runlist} has no channel left")
+    made = ChannelObject("channel", *request.base)
+    made.vaspace = vaspace
+    made.channel = Channel(
+        *(gpu, f"channel {request.handle:#x}", request.number, group, number, vaspace.space),
         ring=params["gpFifoOffset"],
         entries=entries,
-        userd=userd.physical,
+        userd=userd,
         userd_offset=params["userdOffset"],
         error_memory=error,
+        needs_context=group.runlist == 0 and vaspace.external,  # kchannelIsSchedulable
     )
-    group.uses_shares = share is not None
-    channel.share = share
-    (share or vaspace).dependants.append(channel)
-    params["cid"] = channel.number_on_runlist
-    if group is not request.parent:
-        channel.own_group = group
-    return channel
+    made.held = [userd, *([error] if error else [])]
+    for physical in made.held:
+        physical.hold()
+    if isinstance(request.parent, GroupObject):
+        request.parent.uses_shares = share is not None
+    (share or vaspace).dependants.append(made)
+    params["cid"] = number
+    return made
 
 
-def _error_memory(request: Request, handle: int) -> Memory | None:
+def _error_memory(request: Request, handle: int) -> Physical | None:
     """kchannelGetNotifierInfo; what is no memory leaves no descriptor, which is INVALID_STATE."""
     if not handle:
         return None
     found = request.client.objects.get(handle)
     if not isinstance(found, Memory):
         raise RmError(Status.INVALID_STATE, f"the notifier {handle:#x} is no memory")
-    return found
+    return found.physical
 
 
-def _share_of(request: Request, group: ChannelGroup) -> ContextShare | None:
-    handle = request.required["hContextShare"]
-    mixed = group.uses_shares is not None and group.uses_shares != bool(handle) and group.channels
-    check(not mixed, Status.INVALID_ARGUMENT, "channels with and without context share in a group")
+def _share_of(request: Request) -> ContextShare | None:
+    handle, group = request.required["hContextShare"], request.parent
+    if isinstance(group, GroupObject) and group.uses_shares is not None and group.group.channels:
+        same = group.uses_shares == bool(handle)
+        check(same, Status.INVALID_ARGUMENT, "channels with and without context share in a group")
     if not handle:
         return None
     share: ContextShare = request.find(handle, ContextShare)
@@ -178,14 +180,17 @@ def make_engine_object(request: Request) -> Resource:
 
     A copy object on a channel of graphics gets the partner engine of its run queue, GRCE 0.
     """
-    channel, gpu = request.parent, request.parent.gpu
-    assert isinstance(channel, Channel)
+    parent, gpu = request.parent, request.parent.gpu
+    assert isinstance(parent, ChannelObject)
+    group = parent.channel.group
     is_copy = request.number == gpu.chip.copy
-    graphics = channel.group.runlist == 0 and channel.group.engine < ENGINE_COPY0
+    graphics = group.runlist == 0 and group.engine < ENGINE_COPY0
     if not graphics and not is_copy:
         raise RmError(
             Status.INVALID_CLASS, f"class {request.number:#x} on a channel of a copy engine"
         )
     made = EngineObject("copy" if is_copy else "compute", *request.base)
-    made.engine = 0 if graphics else channel.group.engine - ENGINE_COPY0
+    made.unit = Unit(request.number, 0 if graphics else group.engine - ENGINE_COPY0)
+    made.channel = parent
+    parent.channel.units.append(made.unit)
     return made

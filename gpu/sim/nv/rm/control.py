@@ -8,25 +8,19 @@ then the command in its class (NOT_SUPPORTED, INVALID_PARAM_STRUCT).
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from gpu.sim.kernel import SysError
-from gpu.sim.nv.chip.channel import Channel
+from gpu.sim.nv.chip.channel import Group
 from gpu.sim.nv.chip.copyunits import CopyUnit
-from gpu.sim.nv.chip.gpu import ENGINE_COPY0
-from gpu.sim.nv.files.sandbox import check_command
+from gpu.sim.nv.chip.hardware import ENGINE_COPY0
 from gpu.sim.nv.rm.classes import RULES, chip_classes
-from gpu.sim.nv.rm.commands import Call, Command
-from gpu.sim.nv.rm.layout import Layout, Record
-from gpu.sim.nv.rm.objects import ChannelGroup, Debugger
+from gpu.sim.nv.rm.commands import Call, Command, Lists
+from gpu.sim.nv.rm.layout import Layout
+from gpu.sim.nv.rm.objects import ChannelObject, Debugger, GroupObject
 from gpu.sim.nv.rm.peer_control import PEER_COMMANDS
+from gpu.sim.nv.rm.state import Caller, RmState
 from gpu.sim.nv.rm.status import RmError, Status, check
 from gpu.sim.nv.rm.version_control import VERSION_COMMANDS
-
-if TYPE_CHECKING:
-    from gpu.sim.nv.files.rm import RmFile
-    from gpu.sim.nv.rm.manager import ResourceManager
-    from gpu.sim.process import SimProcess
 
 _MAX_ATTACHED: Final = 32
 _SM_CALL: Final = 100  # NV83DE_CTRL_DEBUG_MAX_SMS_PER_CALL
@@ -73,33 +67,35 @@ _TOKEN: Final = Layout(
 )
 
 
-def control(rm: ResourceManager, file: RmFile, process: SimProcess, args: Record) -> None:
-    """NV_ESC_RM_CONTROL. Raises RmError."""
-    number, address, size = args["cmd"], args["params"], args["paramsSize"]
-    if rm.sandboxed:
-        check_command(number, address, size)
-    check(args["hClient"] in rm.clients, Status.INVALID_CLIENT, f"client {args['hClient']:#x}")
+def command_of(rm: RmState, client: int, number: int, size: int) -> Command | None:
+    """A command, after what is checked before its parameters are copied in. Raises RmError."""
+    check(client in rm.clients, Status.INVALID_CLIENT, f"client {client:#x}")
     command = COMMANDS.get(number)
-    layout = rm.branch.layout(command.layout) if command else None
-    exported = layout is not None and number >> 16 in RULES and size != layout.size
-    paired = bool(size) == bool(address) and not exported
-    wanted = f"{layout.size}" if layout else "as many as it has"
-    what = f"command {number:#x}: {size} bytes of parameters at {address:#x}; {wanted}"
-    check(paired, Status.INVALID_ARGUMENT, what)
-    try:
-        data = process.user.read(address, size) if size else b""
-    except SysError as error:
-        raise RmError(Status.INVALID_ADDRESS, str(error)) from error
-    client = rm.client(file, args["hClient"])
-    target = client.find(args["hObject"])
-    if command is None or layout is None or target.kind not in command.kinds:
+    if command and number >> 16 in RULES:
+        good = size == rm.branch.layout(command.layout).size
+        check(good, Status.INVALID_ARGUMENT, f"command {number:#x}: {size} bytes of parameters")
+    return command
+
+
+def control(
+    rm: RmState, caller: Caller, client: int, handle: int, number: int, data: bytes, lists: Lists
+) -> bytes:
+    """RM_CONTROL: parameters as they come back. Raises RmError.
+
+    `lists` has what each pointer among them leads to, which is changed in place.
+    """
+    command = command_of(rm, client, number, len(data))
+    target = rm.client(caller, client).find(handle)
+    if command is None or target.kind not in command.kinds:
         if command is None:
             rm.debug.note(f"RM command {number:#x} is not modelled")
         raise RmError(Status.NOT_SUPPORTED, f"{target} has no command {number:#x}")
-    check(size == layout.size, Status.INVALID_PARAM_STRUCT, what)
+    layout = rm.branch.layout(command.layout)
+    what = f"command {number:#x}: {len(data)} bytes of parameters, not {layout.size}"
+    check(len(data) == layout.size, Status.INVALID_PARAM_STRUCT, what)
     params = layout.parse(data)
-    command.handler(Call(rm, target, params, process.user))
-    process.user.write(address, params.data)
+    command.handler(Call(rm, target, params, lists))
+    return bytes(params.data)
 
 
 # The root.
@@ -127,12 +123,11 @@ def _attached_ids(call: Call) -> None:
 
 def _class_list(call: Call) -> None:
     classes = chip_classes(call.gpu.chip)
-    address = call.params["list"]
-    if address:
+    if "list" in call.lists:
         room = call.params["count"]
         check(room >= len(classes), Status.INVALID_PARAM_STRUCT, f"{room} of {len(classes)}")
         data = b"".join(number.to_bytes(4, "little") for number in classes)
-        call.user.write(address, data)
+        call.lists["list"][: len(data)] = data
     call.params["count"] = len(classes)
 
 
@@ -159,9 +154,9 @@ def _gid_info(call: Call) -> None:
 
 
 def _gr_info(call: Call) -> None:
-    count, address = call.params["size"], call.params["list"]
-    good = 0 < count <= _GR_INFO_MAX + 1 and address
-    check(bool(good), Status.INVALID_ARGUMENT, f"{count} GR infos at {address:#x}")
+    count = call.params["size"]
+    good = 0 < count <= _GR_INFO_MAX + 1 and "list" in call.lists
+    check(good, Status.INVALID_ARGUMENT, f"{count} GR infos at {call.params['list']:#x}")
     chip = call.gpu.chip
     known = {
         0x0C: chip.sm_version,
@@ -172,14 +167,13 @@ def _gr_info(call: Call) -> None:
         0x20: 2,
         0x2C: 64,
     }
-    data = bytearray(call.user.read(address, 8 * count))
+    data = call.lists["list"]
     for at in range(0, len(data), 8):
         index = int.from_bytes(data[at : at + 4], "little")
         check(index <= _GR_INFO_MAX, Status.INVALID_ARGUMENT, f"GR info {index:#x}")
         if index not in known:
             call.rm.debug.note(f"GR info {index:#x} is not modelled; 0 is answered")
         data[at + 4 : at + 8] = known.get(index, 0).to_bytes(4, "little")
-    call.user.write(address, data)
 
 
 def _gpc_mask(call: Call) -> None:
@@ -226,8 +220,8 @@ def _nothing(call: Call) -> None:
 def _schedule(call: Call) -> None:
     """kchangrpapiCtrlCmdGpFifoSchedule, and that of a channel in a group of its own."""
     target = call.target
-    assert isinstance(target, ChannelGroup | Channel)
-    group = target if isinstance(target, ChannelGroup) else target.group
+    assert isinstance(target, GroupObject | ChannelObject)
+    group = target.group if isinstance(target, GroupObject) else target.channel.group
     for channel in group.channels:
         ready = channel.bound or not channel.needs_context
         check(ready, Status.INVALID_STATE, f"{channel} was not registered with UVM")
@@ -235,27 +229,25 @@ def _schedule(call: Call) -> None:
 
 
 def _token(call: Call) -> None:
-    assert isinstance(call.target, Channel)
-    call.params["workSubmitToken"] = call.target.token
-    call.target.notify_token()
+    assert isinstance(call.target, ChannelObject)
+    call.params["workSubmitToken"] = call.target.channel.token
+    call.target.channel.notify_token()
 
 
 def _bind(call: Call) -> None:
-    assert isinstance(call.target, Channel)
+    assert isinstance(call.target, ChannelObject)
     engine = call.params["engineType"]
     check(call.gpu.has_engine(engine), Status.INVALID_ARGUMENT, f"no engine {engine}")
-    same = call.gpu.runlist(engine) == call.target.group.runlist
+    same = call.gpu.runlist(engine) == call.target.channel.group.runlist
     check(same, Status.INVALID_STATE, f"engine {engine} is on another runlist")
 
 
 # The debugger.
 
 
-def _group_of(call: Call) -> ChannelGroup:
+def _group_of(call: Call) -> Group:
     assert isinstance(call.target, Debugger)
-    channel = call.target.target.parent
-    assert isinstance(channel, Channel)
-    return channel.group
+    return call.target.target.channel.channel.group
 
 
 def _sm_states(call: Call) -> None:
@@ -296,10 +288,14 @@ def _mmu_faults(call: Call) -> None:
 COMMANDS: Final[dict[int, Command]] = {
     0x201: Command(("client",), _ATTACHED, _attached_ids),
     0x205: Command(("client",), _ID_INFO, _id_info),
-    0x800201: Command(("device",), _CLASSLIST, _class_list),
+    0x800201: Command(
+        *(("device",), _CLASSLIST, _class_list), {"list": lambda params: 4 * params["count"]}
+    ),
     0x800292: Command(("device",), _CLASSLIST_V2, _class_list_v2),
     0x2080014A: Command(("subdevice",), _GID, _gid_info),
-    0x20801201: Command(("subdevice",), _GR_INFO, _gr_info),
+    0x20801201: Command(
+        *(("subdevice",), _GR_INFO, _gr_info), {"list": lambda params: 8 * params["size"]}
+    ),
     0x2080122A: Command(("subdevice",), _GPC_MASK, _gpc_mask),
     0x2080122B: Command(("subdevice",), _TPC_MASK, _tpc_mask),
     0x20802A02: Command(("subdevice",), _PCE_MASK, _pce_mask),

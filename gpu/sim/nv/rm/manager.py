@@ -1,23 +1,27 @@
 """The resource manager: clients and their trees; allocate, free, duplicate, share, map.
 
-Order of checks and their statuses are those of open-gpu-kernel-modules 580.142: rmapi/alloc_free.c,
-resserv's rs_server.c and rs_client.c, mapping_cpu.c. A driver of that branch is modelled on Linux,
-where a client belongs to the file that made it (strict handle validation).
+Calls are of handles and bytes: what stands before it, device files or messages, copies parameters
+from and to where they are. Order of checks and their statuses are those of open-gpu-kernel-modules
+580.142: rmapi/alloc_free.c, resserv's rs_server.c and rs_client.c, mapping_cpu.c. A driver of that
+branch is modelled on Linux, where a client belongs to the file that made it (strict handle
+validation).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import Final
 
 from gpu.core.bits import align_up
-from gpu.sim.kernel import CallerMemory, SysError
 from gpu.sim.nv.chip.gpu import USERMODE_SIZE, NvGpu
+from gpu.sim.nv.chip.memory import Physical
 from gpu.sim.nv.rm import construct
 from gpu.sim.nv.rm.branches import Branch
 from gpu.sim.nv.rm.classes import (
     EVENT_CLASSES,
     NOT_MODELLED,
+    OS_DESCRIPTOR,
     OS_EVENT,
     ROOT_CLASSES,
     RULES,
@@ -25,25 +29,14 @@ from gpu.sim.nv.rm.classes import (
     has_class,
 )
 from gpu.sim.nv.rm.layout import Record
-from gpu.sim.nv.rm.objects import (
-    Client,
-    CpuMapping,
-    Device,
-    Memory,
-    Resource,
-    Subdevice,
-    Usermode,
-    VaSpace,
-)
+from gpu.sim.nv.rm.layouts import UNIX_EVENT
+from gpu.sim.nv.rm.objects import Client, CpuMapping, Device, Memory, Resource, Subdevice, Usermode
 from gpu.sim.nv.rm.peers import PeerPairs
 from gpu.sim.nv.rm.request import Request
+from gpu.sim.nv.rm.state import Caller, Place, RmState
 from gpu.sim.nv.rm.status import RmError, Status, check
-from gpu.sim.physical import PAGE, Extent, Pool
+from gpu.sim.physical import PAGE, Extent, Pool, UserPages
 from gpu.sim.record import DebugChannel
-
-if TYPE_CHECKING:
-    from gpu.sim.nv.files.rm import RmFile
-    from gpu.sim.process import SimProcess
 
 _FIRST_CLIENT: Final = 0xC1D0_0001
 _FIRST_OBJECT: Final = 0xCAF0_0000
@@ -54,6 +47,7 @@ _BAR1_GRANULE: Final = 64 << 10
 _MAP_PERSISTENT: Final = 1 << 4
 _MAP_SKIP_SIZE_CHECK: Final = 1 << 8
 _COPYABLE: Final = ("memory", "os_memory", "vaspace", "group", "share", "usermode")
+_WITHOUT_DATA: Final = 1 << 28  # NV01_EVENT_WITHOUT_EVENT_DATA
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,103 +66,85 @@ class Mapped:
     writable: bool
 
 
-class ResourceManager:
+class ResourceManager(RmState):
     """RM of one machine.
 
-    Attributes:
-        clients: of all processes, by handle.
-        gpus: in the order of their device instances.
-        branch: of the driver.
-        sandboxed: whether calls come through gVisor; see `gpu.sim.nv.files.sandbox`.
-        os_events: files that ALLOC_OS_EVENT told of, by client and descriptor.
-        peers: pairs of GPUs that reach each other's memory.
+    Args:
+        pcie_peers: whether GPUs of one chip reach each other's memory over PCIe.
     """
 
     def __init__(
-        self,
-        gpus: list[NvGpu],
-        debug: DebugChannel,
-        pcie_peers: bool,
-        branch: Branch,
-        sandboxed: bool,
-    ):
-        self.gpus = gpus
-        self.branch = branch
-        self.sandboxed = sandboxed
-        self.debug = debug
-        self.peers = PeerPairs(pcie_peers)
-        self.clients: dict[int, Client] = {}
-        self.os_events: dict[tuple[int, int], RmFile] = {}
+        self, gpus: list[NvGpu], debug: DebugChannel, pcie_peers: bool, branch: Branch
+    ) -> None:
+        super().__init__(gpus, debug, branch, PeerPairs(pcie_peers))
         self._next_client = _FIRST_CLIENT
         self._next_object = _FIRST_OBJECT
         self._next_linear = _LINEAR_BASE
+        for gpu in gpus:
+            gpu.interrupt = partial(self._deliver, gpu)
 
-    def client(
-        self, file: RmFile, handle: int, missing: Status = Status.INVALID_OBJECT_HANDLE
-    ) -> Client:
-        """A client that a file may use. Raises RmError."""
-        found = self.clients.get(handle)
-        if found is None:
-            raise RmError(missing, f"there is no client {handle:#x}")
-        owner = file.control_file
-        check(found.file is owner, Status.INVALID_CLIENT, f"client {handle:#x} is another file's")
-        return found
-
-    def find(self, client: int, handle: int) -> Resource:
-        """An object of any client, as other modules of the kernel look it up. Raises RmError."""
-        owner = self.clients.get(client)
-        if owner is None:
-            raise RmError(Status.INVALID_OBJECT_HANDLE, f"there is no client {client:#x}")
-        return owner.find(handle)
+    def _deliver(self, gpu: NvGpu, index: int, info32: int) -> None:
+        """Queues an interrupt's events where ALLOC_OS_EVENT said."""
+        for event in self.events:
+            queue = self.os_events.get((event.client.handle, event.fd))
+            meant = event.index == index and event.source.gpu is gpu
+            if queue is None or not meant or event.flags & _WITHOUT_DATA:
+                continue
+            entry = Record(UNIX_EVENT)
+            entry["hObject"], entry["NotifyIndex"] = event.handle, event.index
+            entry["info32"] = info32
+            queue.append(entry)
 
     # Allocating.
 
-    def allocate(self, file: RmFile, process: SimProcess, args: Record) -> None:
-        """RM_ALLOC; sets hObjectNew."""
-        number = args["hClass"]
+    def rule(self, number: int) -> ClassRule:
+        """What RM knows of a class. Raises RmError."""
         rule = RULES.get(number)
         if rule is None:
             known = number in NOT_MODELLED
             status = Status.NOT_SUPPORTED if known else Status.INVALID_CLASS
             raise RmError(status, f"{'not modelled' if known else 'unknown'}: class {number:#x}")
-        params = self._read_params(process.user, number, rule, args["pAllocParms"])
+        return rule
+
+    def allocate(
+        self, caller: Caller, place: Place, number: int, data: bytes | None = None
+    ) -> tuple[int, bytes | None]:
+        """RM_ALLOC of a class, with its parameters: the handle, and parameters as they come back.
+
+        Raises RmError.
+        """
+        rule = self.rule(number)
+        params = self._parse(number, rule, data)
         if number in ROOT_CLASSES:
-            args["hObjectNew"] = self._new_client(file, process, args["hObjectNew"]).handle
-            return
-        client = self.client(file, args["hRoot"])
+            return self._new_client(caller, place.wanted), data
+        owner = self.client(caller, place.client)
         self._check_privilege(number)
-        wanted = args["hObjectNew"]
-        self._check_not_own(client, wanted)
-        parent = client.find(args["hObjectParent"])
-        if rule.parents and parent.kind not in rule.parents:
+        self._check_not_own(owner, place.wanted)
+        above = owner.find(place.parent)
+        if rule.parents and above.kind not in rule.parents:
             raise RmError(
                 Status.INVALID_OBJECT_PARENT,
-                f"class {number:#x} under {parent}: its parent is a {' or '.join(rule.parents)}",
+                f"class {number:#x} under {above}: its parent is a {' or '.join(rule.parents)}",
             )
-        handle = self._new_handle(client, wanted)
-        self._check_class(number, parent, params)
-        request = Request(self, file, client, parent, handle, number, params)
-        made = construct.MAKERS[rule.kind](request)
-        parent.children.append(made)
-        client.objects[handle] = made
-        args["hObjectNew"] = handle
-        if params is not None:
-            process.user.write(args["pAllocParms"], params.data)
+        handle = self._new_handle(owner, place.wanted)
+        self._check_class(number, above, params)
+        request = Request(self, owner, above, handle, number, params)
+        self._add(construct.MAKERS[rule.kind](request))
+        return handle, bytes(params.data) if params else None
 
-    def _read_params(
-        self, user: CallerMemory, number: int, rule: ClassRule, address: int
-    ) -> Record | None:
-        if not address:
+    def _add(self, made: Resource) -> None:
+        assert made.parent
+        made.parent.children.append(made)
+        made.client.objects[made.handle] = made
+
+    def _parse(self, number: int, rule: ClassRule, data: bytes | None) -> Record | None:
+        if data is None:
             required = rule.required and rule.params is not None
             check(not required, Status.INVALID_ARGUMENT, f"class {number:#x} needs pAllocParms")
             return None
         if rule.params is None:
             raise RmError(Status.INVALID_ARGUMENT, f"class {number:#x} takes no parameters")
-        layout = self.branch.layout(rule.params)
-        try:
-            return layout.parse(user.read(address, layout.size))
-        except SysError as error:
-            raise RmError(Status.INVALID_ADDRESS, str(error)) from error
+        return self.branch.layout(rule.params).parse(data)
 
     def _check_not_own(self, client: Client, wanted: int) -> None:
         """serverAllocResourceUnderLock: what has the client's handle has no parent."""
@@ -187,14 +163,13 @@ class ResourceManager:
         if not has_class(parent.gpu.chip, number):
             raise RmError(Status.NOT_SUPPORTED, f"{parent.gpu.chip.name} has no class {number:#x}")
 
-    def _new_client(self, file: RmFile, process: SimProcess, wanted: int) -> Client:
+    def _new_client(self, caller: Caller, wanted: int) -> int:
         handle = wanted
         if not handle:
             handle, self._next_client = self._next_client, self._next_client + 1
         check(handle not in self.clients, Status.INSERT_DUPLICATE_NAME, f"client {handle:#x}")
-        client = Client(0x41, handle, file, process.pid)
-        self.clients[handle] = client
-        return client
+        self.clients[handle] = Client(0x41, handle, *caller)
+        return handle
 
     def _new_handle(self, client: Client, wanted: int) -> int:
         """clientAssignResourceHandle. Raises RmError."""
@@ -210,18 +185,27 @@ class ResourceManager:
         check(not taken, Status.INSERT_DUPLICATE_NAME, f"handle {wanted:#x} is taken")
         return wanted
 
-    def adopt(self, client: Client, parent: Resource, wanted: int) -> int:
-        """A handle for an object that is not made by RM_ALLOC. Raises RmError."""
-        assert parent.client is client
-        self._check_not_own(client, wanted)
-        return self._new_handle(client, wanted)
+    def describe(self, caller: Caller, place: Place, pages: UserPages, span: Extent) -> int:
+        """Memory that a process has becomes an object (RmAllocOsDescriptor): its handle.
+
+        Raises RmError.
+        """
+        owner = self.client(caller, place.client)
+        device = owner.find(place.parent)
+        check(device.kind == "device", Status.INVALID_OBJECT_PARENT, f"{device} is no device")
+        self._check_not_own(owner, place.wanted)
+        handle = self._new_handle(owner, place.wanted)
+        memory = Memory("os_memory", OS_DESCRIPTOR, owner, handle, device)
+        memory.physical = Physical(device.gpu, pages, (span,), span.size, PAGE, cpu=False)
+        memory.length = span.size
+        self._add(memory)
+        return handle
 
     # Freeing.
 
-    def free(self, file: RmFile, client_handle: int, handle: int) -> None:
+    def free(self, caller: Caller, client: int, handle: int) -> None:
         """RM_FREE, with all below; an unknown handle is no error (RS_COMPATABILITY_MODE)."""
-        client = self.client(file, client_handle)
-        found = client.objects.get(handle)
+        found = self.client(caller, client).objects.get(handle)
         if found is None:
             self.debug.violation(f"RM_FREE of {handle:#x}, which is not there; the kernel says OK")
             return
@@ -247,58 +231,55 @@ class ResourceManager:
 
     # Duplicating and sharing.
 
-    def duplicate(self, file: RmFile, args: Record) -> None:
-        """RM_DUP_OBJECT; sets hObject. The source must be of a client of the same process."""
-        target = self.client(file, args["hClient"])
-        source_client = self.clients.get(args["hClientSrc"])
-        if source_client is None:
-            raise RmError(Status.INVALID_OBJECT_HANDLE, "there is no such source client")
-        source = source_client.find(args["hObjectSrc"])
-        parent = target.find(args["hParent"])
-        check(source.kind in _COPYABLE, Status.INVALID_ARGUMENT, f"{source} cannot be duplicated")
-        same = source_client.pid == target.pid
-        check(same, Status.INSUFFICIENT_PERMISSIONS, f"{source} was not shared")
-        if not isinstance(source, Memory):
-            raise RmError(Status.NOT_SUPPORTED, f"duplicating {source} is not modelled")
-        check(parent.kind in ("device", "subdevice"), Status.INVALID_OBJECT_PARENT, f"{parent}")
-        handle = self._new_handle(target, args["hObject"])
-        copy = Memory(source.kind, source.number, target, handle, parent)
-        copy.physical, copy.length = source.physical, source.length
-        copy.read_only = source.read_only
-        copy.physical.hold()
-        parent.children.append(copy)
-        target.objects[handle] = copy
-        args["hObject"] = handle
+    def duplicate(self, caller: Caller, place: Place, source: tuple[int, int]) -> int:
+        """RM_DUP_OBJECT: the new handle. `source` is a client's, of the same process, and a handle.
 
-    def share(self, file: RmFile, args: Record) -> None:
-        """RM_SHARE; what it allows to other processes is not modelled."""
-        kind = args["type"]
+        Raises RmError.
+        """
+        target = self.client(caller, place.client)
+        source_client = self.any_client(source[0])
+        found = source_client.find(source[1])
+        above = target.find(place.parent)
+        check(found.kind in _COPYABLE, Status.INVALID_ARGUMENT, f"{found} cannot be duplicated")
+        same = source_client.pid == target.pid
+        check(same, Status.INSUFFICIENT_PERMISSIONS, f"{found} was not shared")
+        if not isinstance(found, Memory):
+            raise RmError(Status.NOT_SUPPORTED, f"duplicating {found} is not modelled")
+        check(above.kind in ("device", "subdevice"), Status.INVALID_OBJECT_PARENT, f"{above}")
+        handle = self._new_handle(target, place.wanted)
+        copy = Memory(found.kind, found.number, target, handle, above)
+        copy.physical, copy.length = found.physical, found.length
+        copy.read_only = found.read_only
+        copy.physical.hold()
+        self._add(copy)
+        return handle
+
+    def share(self, caller: Caller, client: int, handle: int, kind: int) -> None:
+        """RM_SHARE; what it allows to other processes is not modelled. Raises RmError."""
         check(kind < _SHARE_TYPES, Status.INVALID_ARGUMENT, f"share type {kind}")
-        self.client(file, args["hClient"]).find(args["hObject"])
+        self.client(caller, client).find(handle)
 
     # Mapping for the CPU.
 
-    def map_memory(self, file: RmFile, args: Record) -> Mapped:
-        """RM_MAP_MEMORY up to the file; sets pLinearAddress."""
-        client = self.client(file, args["hClient"])
-        found = client.find(args["hMemory"])
-        flags = args["flags"]
+    def map_memory(
+        self, caller: Caller, client: int, device: int, memory: int, span: Extent, flags: int
+    ) -> tuple[int, Mapped]:
+        """RM_MAP_MEMORY: the address that RM calls it by, and what is mapped. Raises RmError."""
+        owner = self.client(caller, client)
+        found = owner.find(memory)
         check(not flags & _MAP_PERSISTENT, Status.INVALID_FLAGS, "a persistent mapping")
-        device = client.find(args["hDevice"])
-        if not isinstance(device, Device | Subdevice):
-            raise RmError(Status.INVALID_OBJECT_PARENT, f"{device} is no device")
-        mapped, bar1 = self._mapped(found, device.gpu, args)
-        linear, self._next_linear = (
-            self._next_linear,
-            self._next_linear + align_up(mapped.size, PAGE),
-        )
-        device.gpu.bar1_used += bar1
+        via = owner.find(device)
+        if not isinstance(via, Device | Subdevice):
+            raise RmError(Status.INVALID_OBJECT_PARENT, f"{via} is no device")
+        mapped, bar1 = self._mapped(found, via.gpu, span, flags)
+        linear = self._next_linear
+        self._next_linear += align_up(mapped.size, PAGE)
+        via.gpu.bar1_used += bar1
         found.cpu_mappings.append(CpuMapping(linear, mapped.size, bar1))
-        args["pLinearAddress"] = linear
-        return mapped
+        return linear, mapped
 
-    def _mapped(self, found: Resource, gpu: NvGpu, args: Record) -> tuple[Mapped, int]:
-        offset, length, access = args["offset"], args["length"], args["flags"] & 3
+    def _mapped(self, found: Resource, gpu: NvGpu, span: Extent, flags: int) -> tuple[Mapped, int]:
+        offset, length, access = span.offset, span.size, flags & 3
         if isinstance(found, Usermode):
             self._check_span(offset, length, USERMODE_SIZE)
             pages = (Extent(0, USERMODE_SIZE),)
@@ -308,7 +289,7 @@ class ResourceManager:
         physical = found.physical
         check(physical.cpu, Status.NOT_SUPPORTED, "memory of the process is mapped already")
         check(not found.read_only or access == 1, Status.INVALID_ARGUMENT, "read-only memory")
-        skip = args["flags"] & _MAP_SKIP_SIZE_CHECK
+        skip = flags & _MAP_SKIP_SIZE_CHECK
         self._check_span(offset, length, found.length)
         check(not skip, Status.INSUFFICIENT_PERMISSIONS, "SKIP_SIZE_CHECK is the kernel's own")
         start = offset & ~(PAGE - 1)
@@ -329,12 +310,13 @@ class ResourceManager:
         fits = 0 < length <= size - offset
         check(fits, Status.INVALID_LIMIT, f"{length:#x} bytes from {offset:#x} of {size:#x}")
 
-    def unmap_memory(self, file: RmFile, args: Record) -> None:
-        """RM_UNMAP_MEMORY, by the address that mapping answered."""
-        client = self.client(file, args["hClient"])
-        found = client.find(args["hMemory"])
-        client.find(args["hDevice"])
-        linear = args["pLinearAddress"]
+    def unmap_memory(
+        self, caller: Caller, client: int, device: int, memory: int, linear: int
+    ) -> None:
+        """RM_UNMAP_MEMORY, by the address that mapping answered. Raises RmError."""
+        owner = self.client(caller, client)
+        found = owner.find(memory)
+        owner.find(device)
         mappings = [m for m in found.cpu_mappings if m.linear == linear]
         check(bool(mappings), Status.OBJECT_NOT_FOUND, f"{found} is not mapped at {linear:#x}")
         self._forget_mappings(found, mappings)
@@ -344,14 +326,21 @@ class ResourceManager:
             found.gpu.bar1_used -= mapping.bar1
             found.cpu_mappings.remove(mapping)
 
-    # Processes.
+    # Events and sessions.
 
-    def close_file(self, file: RmFile) -> None:
-        """A control file was closed: its clients end."""
-        for client in [c for c in self.clients.values() if c.file is file]:
+    def add_os_event(self, client: int, fd: int, queue: list[Record]) -> None:
+        """ALLOC_OS_EVENT: where a descriptor's events are queued. Raises RmError."""
+        new = (client, fd) not in self.os_events
+        check(new, Status.INSUFFICIENT_RESOURCES, f"fd {fd} is known already")
+        self.os_events[client, fd] = queue
+
+    def drop_os_event(self, client: int, fd: int) -> None:
+        """FREE_OS_EVENT. Raises RmError."""
+        known = (client, fd) in self.os_events
+        check(known, Status.INVALID_ARGUMENT, f"fd {fd} is not known")
+        del self.os_events[client, fd]
+
+    def end_session(self, session: object) -> None:
+        """Ends its clients."""
+        for client in [c for c in self.clients.values() if c.session is session]:
             self.end(client)
-
-    def vaspaces(self) -> list[VaSpace]:
-        """All VA spaces, for tests."""
-        objects = [o for client in self.clients.values() for o in client.objects.values()]
-        return [found for found in objects if isinstance(found, VaSpace)]

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from gpu.sim.nv.chip.channel import Channel, Group, Unit
+from gpu.sim.nv.chip.gpu import NvGpu
+from gpu.sim.nv.chip.memory import Physical
 from gpu.sim.nv.rm.classes import Kind
-from gpu.sim.nv.rm.memory import Physical
 from gpu.sim.nv.rm.status import RmError, Status
 from gpu.sim.translate import AddressSpace
-
-if TYPE_CHECKING:
-    from gpu.sim.nv.chip.channel import Channel
-    from gpu.sim.nv.chip.gpu import MmuFault, NvGpu
-    from gpu.sim.nv.chip.launch import KernelFault
-    from gpu.sim.nv.files.rm import RmFile
 
 
 @dataclass(eq=False)
@@ -69,18 +65,17 @@ class Resource:
 
 
 class Client(Resource):
-    """The root of a tree. It dies with the control file that made it.
+    """The root of a tree. It dies with the session that made it.
 
     Attributes:
-        file: that file; no other may use the client (client.c, rmclientValidate, strict mode).
+        session: that one; no other may use the client (client.c, rmclientValidate, strict mode).
         pid: the process that made it.
         objects: all of the tree by handle, the client itself too.
-        events: signalled descriptors and what is queued for each.
     """
 
-    def __init__(self, number: int, handle: int, file: RmFile, pid: int):
+    def __init__(self, number: int, handle: int, session: object, pid: int):
         super().__init__("client", number, self, handle, None)
-        self.file = file
+        self.session = session
         self.pid = pid
         self.objects: dict[int, Resource] = {handle: self}
 
@@ -132,42 +127,55 @@ class ContextShare(Resource):
     subcontext = 0
 
 
-class ChannelGroup(Resource):
-    """Channels that are scheduled together, and die together.
+class GroupObject(Resource):
+    """A group of channels.
 
     Attributes:
-        engine: NV2080_ENGINE_TYPE_*, which decides the runlist.
+        group: that of the chip.
         uses_shares: whether its channels name a context share; None before the first channel.
-        enabled: whether it is scheduled.
         error_handle: memory for the errors of channels that name none themselves.
-        channels: its channels, oldest first.
-        dead: why it was torn down, or "".
-        mmu_faults, sm_errors: what a debugger reads after a fault.
     """
 
-    engine = 0
-    runlist = 0
-    enabled = False
-    dead = ""
+    group: Group
     uses_shares: bool | None = None
     vaspace: VaSpace | None = None
     error_handle = 0
 
-    def __init__(self, *args: Any):
-        super().__init__(*args)
-        self.channels: list[Channel] = []
-        self.mmu_faults: list[MmuFault] = []
-        self.sm_errors: list[KernelFault] = []
-
     def released(self) -> None:
         """Forgotten by the scheduler."""
-        self.gpu.groups.remove(self)
+        self.gpu.groups.remove(self.group)
+
+
+class ChannelObject(Resource):
+    """A channel.
+
+    Attributes:
+        channel: that of the chip.
+        held: memory that it keeps.
+    """
+
+    channel: Channel
+    vaspace: VaSpace
+    held: list[Physical]
+
+    def released(self) -> None:
+        """Off the hardware, and the group that RM made around it with it."""
+        self.gpu.remove(self.channel)
+        for physical in self.held:
+            physical.drop()
+        if not isinstance(self.parent, GroupObject):
+            self.gpu.groups.remove(self.channel.group)
 
 
 class EngineObject(Resource):
-    """An object of the compute or copy engine on a channel; `engine` counts copy engines."""
+    """An object of the compute or copy engine on a channel."""
 
-    engine = 0
+    channel: ChannelObject
+    unit: Unit
+
+    def released(self) -> None:
+        """SET_OBJECT cannot name it any more."""
+        self.channel.channel.units.remove(self.unit)
 
 
 class Memory(Resource):
@@ -196,7 +204,7 @@ class Event(Resource):
         index: which of them; NV01_EVENT_* flags taken off.
         flags: those flags.
         fd: the descriptor that is told.
-        hub: where its GPU keeps its events.
+        hub: where RM keeps its events.
     """
 
     source: Resource

@@ -52,8 +52,8 @@ def _caps(call: Call) -> None:
     gpus = _named(call)
     _answer(call, gpus)
     for name, table in (("busPeerIds", _ids(call, gpus)), ("busEgmPeerIds", _no_ids(gpus))):
-        if call.params[name]:
-            call.user.write(call.params[name], table)
+        if name in call.lists:
+            call.lists[name][:] = table
 
 
 def _caps_v2(call: Call) -> None:
@@ -131,7 +131,10 @@ def _no_ids(gpus: Sequence[NvGpu]) -> bytes:
 
 
 PEER_COMMANDS: Final[dict[int, Command]] = {
-    0x127: Command(("client",), _CAPS, _caps),
+    0x127: Command(
+        *(("client",), _CAPS, _caps),
+        dict.fromkeys(("busPeerIds", "busEgmPeerIds"), lambda params: 4 * params["gpuCount"] ** 2),
+    ),
     0x12B: Command(("client",), _CAPS_V2, _caps_v2),
     0x13A: Command(("client",), _MATRIX, _matrix),
 }

@@ -15,7 +15,7 @@ from enum import IntEnum
 from itertools import count
 from typing import Final
 
-from gpu.sim.nv.chip.gpu import NvGpu
+from gpu.sim.nv.chip.hardware import Hardware
 from gpu.sim.nv.rm.status import Status, check
 
 NO_PEER: Final = 0xFFFF_FFFF  # NV0000_CTRL_SYSTEM_GET_P2P_CAPS_INVALID_PEER
@@ -34,7 +34,7 @@ class _Pair:
     """What is set up between two GPUs: how many want it, and what each calls the other."""
 
     users: int
-    ids: dict[NvGpu, int]
+    ids: dict[Hardware, int]
 
 
 class PeerPairs:
@@ -46,15 +46,15 @@ class PeerPairs:
 
     def __init__(self, pcie: bool):
         self._pcie = pcie
-        self._pairs: dict[frozenset[NvGpu], _Pair] = {}
+        self._pairs: dict[frozenset[Hardware], _Pair] = {}
 
-    def support(self, gpus: Sequence[NvGpu]) -> Support:
+    def support(self, gpus: Sequence[Hardware]) -> Support:
         """Whether all of some GPUs read and write each other, one GPU itself over the bus."""
         if any(gpu.chip is not gpus[0].chip for gpu in gpus):
             return Support.NOT_SUPPORTED
         return Support.OK if self._pcie else Support.CHIPSET_NOT_SUPPORTED
 
-    def retain(self, first: NvGpu, second: NvGpu) -> None:
+    def retain(self, first: Hardware, second: Hardware) -> None:
         """One user more of a pair. Raises RmError(NOT_SUPPORTED), as RM does for NV50_P2P."""
         support = self.support((first, second))
         supported = support is Support.OK
@@ -66,18 +66,18 @@ class PeerPairs:
         ids = {first: self._free_id(first), second: self._free_id(second)}
         self._pairs[key] = _Pair(1, ids)
 
-    def release(self, first: NvGpu, second: NvGpu) -> None:
+    def release(self, first: Hardware, second: Hardware) -> None:
         """One user less of a pair."""
         key = frozenset((first, second))
         self._pairs[key].users -= 1
         if not self._pairs[key].users:
             del self._pairs[key]
 
-    def peer_id(self, gpu: NvGpu, peer: NvGpu) -> int:
+    def peer_id(self, gpu: Hardware, peer: Hardware) -> int:
         """What a GPU calls another in its page tables; `NO_PEER` where nothing is set up."""
         pair = self._pairs.get(frozenset((gpu, peer)))
         return pair.ids[gpu] if pair else NO_PEER
 
-    def _free_id(self, gpu: NvGpu) -> int:
+    def _free_id(self, gpu: Hardware) -> int:
         used = {pair.ids[gpu] for key, pair in self._pairs.items() if gpu in key}
         return next(number for number in count() if number not in used)

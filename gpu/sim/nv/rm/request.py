@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpu.sim.nv.rm.layout import Record
 from gpu.sim.nv.rm.objects import Client, Resource, expect
+from gpu.sim.nv.rm.state import RmState
 from gpu.sim.nv.rm.status import Status
-
-if TYPE_CHECKING:
-    from gpu.sim.nv.files.rm import RmFile
-    from gpu.sim.nv.rm.manager import ResourceManager
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """One RM_ALLOC after the checks that all classes share."""
 
-    rm: ResourceManager
-    file: RmFile
+    rm: RmState
     client: Client
     parent: Resource
     handle: int

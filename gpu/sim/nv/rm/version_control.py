@@ -22,6 +22,7 @@ _V2: Final = Layout(
     1032,
     "driver@0:256 version@256:256 branch@512:256 title@768:256 changelist@1024 official@1028",
 )
+_TEXTS: Final = ("driver", "version", "title")
 
 
 def _texts(call: Call) -> dict[str, bytes]:
@@ -32,17 +33,17 @@ def _texts(call: Call) -> dict[str, bytes]:
 
 
 def _by_pointers(call: Call) -> None:
-    """Writes texts where pointers lead; without one of them it tells how much room they take."""
+    """Fills in texts where pointers lead; without one of them tells how much room they take."""
     params = call.params
     texts = {name: text + b"\0" for name, text in _texts(call).items() if name != "branch"}
     needed = max(map(len, texts.values()))
-    if not all(params[name] for name in texts):
+    if not all(name in call.lists for name in texts):
         params["room"] = needed
         return
     room = params["room"]
     check(room >= needed, Status.INVALID_PARAM_STRUCT, f"{room} bytes for texts of {needed}")
     for name, text in texts.items():
-        call.user.write(params[name], text)
+        call.lists[name][: len(text)] = text
 
 
 def _by_value(call: Call) -> None:
@@ -52,6 +53,6 @@ def _by_value(call: Call) -> None:
 
 
 VERSION_COMMANDS: Final[dict[int, Command]] = {
-    0x101: Command(("client",), _V1, _by_pointers),
+    0x101: Command(("client",), _V1, _by_pointers, dict.fromkeys(_TEXTS, lambda p: p["room"])),
     0x13E: Command(("client",), _V2, _by_value),
 }

@@ -1,4 +1,4 @@
-"""The state behind /dev/nvidia-uvm: ranges of addresses, and what GPUs see of them.
+"""The state of UVM: ranges of addresses, and what GPUs see of them.
 
 From kernel-open/nvidia-uvm of open-gpu-kernel-modules 580.142: uvm_va_space.c, uvm_va_range.c. The
 calls are in `gpu.sim.nv.uvm.calls`.
@@ -9,32 +9,27 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from gpu.sim.nv.chip.channel import Channel
-from gpu.sim.nv.chip.gpu import NvGpu
-from gpu.sim.nv.rm.memory import Physical
-from gpu.sim.nv.rm.objects import VaSpace
+from gpu.sim.nv.chip.hardware import Hardware
+from gpu.sim.nv.chip.memory import Physical
+from gpu.sim.nv.rm.objects import ChannelObject, VaSpace
+from gpu.sim.nv.rm.state import RmState
 from gpu.sim.nv.rm.status import RmError, Status
-from gpu.sim.process import SimFile, SimProcess
 from gpu.sim.translate import Mapping
-
-if TYPE_CHECKING:
-    from gpu.sim.nv.world import NvSimWorld
 
 
 @dataclass(eq=False)
 class External:
     """What is mapped at a part of a range on one GPU; a duplicate keeps the memory."""
 
-    gpu: NvGpu
+    gpu: Hardware
     start: int
     size: int
     physical: Physical
     mappings: list[Mapping]
 
     @property
-    def owner(self) -> NvGpu:
+    def owner(self) -> Hardware:
         """The GPU under whose device the memory was allocated, also that of the machine."""
         return self.physical.gpu
 
@@ -68,15 +63,17 @@ class GpuSpace:
             one context, so they share the list.
     """
 
-    gpu: NvGpu
+    gpu: Hardware
     vaspace: VaSpace
-    channels: dict[Channel, list[Range]] = field(default_factory=dict)
+    channels: dict[ChannelObject, list[Range]] = field(default_factory=dict)
 
 
-class UvmSpace(SimFile):
-    """What one open /dev/nvidia-uvm holds.
+class UvmSpace:
+    """What one open file of UVM holds.
 
     Attributes:
+        pid: of the process that opened it.
+        opened: what a descriptor of that process is of, if it is of UVM.
         flags: of UVM_INITIALIZE; None before it was called.
         keeps: the file whose memory this one keeps, after MM_INITIALIZE; `mm_alive` there.
         gpus: registered ones by uuid.
@@ -85,19 +82,20 @@ class UvmSpace(SimFile):
         ranges: by start.
     """
 
-    def __init__(self, world: NvSimWorld, process: SimProcess):
-        self.world = world
-        self.process = process
+    def __init__(self, rm: RmState, pid: int, opened: Callable[[int], UvmSpace | None]):
+        self.rm = rm
+        self.pid = pid
+        self.opened = opened
         self.flags: int | None = None
         self.keeps: UvmSpace | None = None
         self.mm_alive = False
-        self.gpus: dict[bytes, NvGpu] = {}
+        self.gpus: dict[bytes, Hardware] = {}
         self.spaces: dict[bytes, GpuSpace] = {}
-        self.peers: set[frozenset[NvGpu]] = set()
+        self.peers: set[frozenset[Hardware]] = set()
         self.ranges: dict[int, Range] = {}
         self._starts: list[int] = []
 
-    def released(self) -> None:
+    def end(self) -> None:
         """The VA space ends: all it holds goes."""
         for uuid in list(self.spaces):
             self.drop_space(uuid)
@@ -106,9 +104,8 @@ class UvmSpace(SimFile):
         for pair in list(self.peers):
             self.drop_peers(pair)
         self.gpus.clear()
-        self.world.forget_space(self)
 
-    def gpu(self, uuid: bytes) -> NvGpu:
+    def gpu(self, uuid: bytes) -> Hardware:
         """A registered GPU. Raises RmError(INVALID_DEVICE)."""
         found = self.gpus.get(uuid)
         if found is None:
@@ -166,7 +163,7 @@ class UvmSpace(SimFile):
         space.vaspace.uvm_owner = False
         del self.spaces[uuid]
 
-    def drop_peers(self, pair: frozenset[NvGpu]) -> None:
+    def drop_peers(self, pair: frozenset[Hardware]) -> None:
         """Ends peer access: what either has mapped of the other's video memory goes.
 
         uvm_va_range_disable_peer_external.
@@ -175,9 +172,9 @@ class UvmSpace(SimFile):
             lambda e: e.gpu in pair and e.owner is not e.gpu and e.owner in pair and e.is_local
         )
         self.peers.remove(pair)
-        self.world.rm.peers.release(*pair)
+        self.rm.peers.release(*pair)
 
-    def drop_gpu(self, gpu: NvGpu) -> None:
+    def drop_gpu(self, gpu: Hardware) -> None:
         """Unregisters a GPU: its VA space, its peers, and what others have mapped of its memory."""
         if gpu.uuid in self.spaces:
             self.drop_space(gpu.uuid)
@@ -191,12 +188,12 @@ class UvmSpace(SimFile):
             for external in [e for e in found.mapped if matches(e)]:
                 self.unmap(found, external)
 
-    def drop_channel(self, space: GpuSpace, channel: Channel) -> None:
+    def drop_channel(self, space: GpuSpace, channel: ChannelObject) -> None:
         """Unregisters a channel; it stops, and its context's addresses are free again."""
         ranges = space.channels.pop(channel)
         if not any(ranges is others for others in space.channels.values()):
             for found in ranges:
                 self.drop_range(found)
-        channel.bound = False
-        channel.stopped = True
-        channel.stop()
+        channel.channel.bound = False
+        channel.channel.stopped = True
+        channel.channel.stop()

@@ -1,17 +1,11 @@
-"""Physical memory that RM hands out, and who holds it: handles, UVM's duplicates, channels."""
+"""Physical memory that was given out, and who holds it: handles, UVM's duplicates, channels."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from gpu.core.bits import align_up
-from gpu.sim.kernel import SysError
-from gpu.sim.nv.rm.status import RmError, Status
+from gpu.sim.nv.chip.hardware import Hardware
 from gpu.sim.physical import Extent, Pool, Region
-
-if TYPE_CHECKING:
-    from gpu.sim.nv.chip.gpu import NvGpu
 
 
 @dataclass(eq=False)
@@ -29,14 +23,14 @@ class Physical:
         seen_by: GPUs that it was ever mapped on.
     """
 
-    gpu: NvGpu
+    gpu: Hardware
     region: Region
     extents: tuple[Extent, ...]
     size: int
     page_size: int
     cpu: bool = True
     users: int = field(default=1)
-    seen_by: set[NvGpu] = field(default_factory=set)
+    seen_by: set[Hardware] = field(default_factory=set)
 
     @property
     def local(self) -> bool:
@@ -87,16 +81,3 @@ class Physical:
         for piece in self.pieces(offset, len(data)):
             self.region.store(piece.offset, data[: piece.size])
             data = data[piece.size :]
-
-
-def allocate(gpu: NvGpu, pool: Pool, size: int, page_size: int, contiguous: bool) -> Physical:
-    """New memory, zeroed. Raises RmError(NO_MEMORY)."""
-    wanted = align_up(size, page_size)
-    try:
-        extents = pool.allocate(wanted)
-    except SysError as error:
-        raise RmError(Status.NO_MEMORY, str(error)) from error
-    if contiguous and len(extents) > 1:
-        pool.release(extents)
-        raise RmError(Status.NO_MEMORY, f"{wanted:#x} bytes in one piece of {pool.name}")
-    return Physical(gpu, pool, extents, wanted, page_size)
