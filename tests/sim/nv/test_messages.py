@@ -71,9 +71,9 @@ def test_bytes_have_the_size_of_their_structure(world: NvSimWorld) -> None:
     wrong = refusal(lambda: session.ask(session.subdevice, 0x2080014A, bytes(264)))
     assert wrong == Status.INVALID_ARGUMENT
     # A command whose parameters have a pointer does nothing where nobody follows it.
-    assert refusal(lambda: session.ask(session.subdevice, 0x20801201, bytes(32))) == (
-        Status.INVALID_ARGUMENT
-    )
+    infos = bytes(pack(32, ("I", 0, 1), ("Q", 8, 0x1000)))
+    refused = refusal(lambda: session.ask(session.subdevice, 0x20801201, infos))
+    assert refused == Status.INVALID_ARGUMENT
 
 
 def test_events_go_where_a_session_wants_them(world: NvSimWorld) -> None:
