@@ -23,7 +23,6 @@ from gpu.sim.nv.chip.caches import Mode
 from gpu.sim.nv.chip.channel import Channel
 from gpu.sim.nv.chip.chips import find_chip
 from gpu.sim.nv.chip.gpu import NvGpu
-from gpu.sim.nv.chip.hardware import Surroundings
 from gpu.sim.nv.chip.launch import KernelExecutor, NoExecutor
 from gpu.sim.nv.files.rm import RmFile
 from gpu.sim.nv.files.uvm import UvmFile
@@ -92,13 +91,13 @@ class NvSimWorld(Machine):
         sandboxed: bool = False,
     ):
         super().__init__(seed, plan, _HOST_MEMORY)
-        shared = (self._host, self.clock, self.debug, self.rng, plan, self.counts)
-        around = Surroundings(*shared, coherence, executor or NoExecutor())
+        parts = (self._host, self.clock, self.debug, self.rng, plan, self.counts, coherence)
+        runner = executor or NoExecutor()
         chips = [find_chip(name) for name in ([chip] if isinstance(chip, str) else chip)]
         driver = find_branch(branch)
         for each in chips:
             driver.check_chip(each)
-        self.gpus = [NvGpu(each, index, around) for index, each in enumerate(chips)]
+        self.gpus = [NvGpu(each, index, *parts, runner) for index, each in enumerate(chips)]
         self.rm = ResourceManager(self.gpus, self.debug, pcie_peers, driver)
         self._sandboxed = sandboxed
         self._spaces: list[UvmSpace] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Final, NamedTuple
 
 from gpu.sim.nv.chip.compute import ComputeEngine
@@ -84,66 +84,54 @@ class Unit(NamedTuple):
     engine: int
 
 
+@dataclass(eq=False)
 class Channel:
     """One channel of a group.
 
     Attributes:
-        gpu, number: the GPU it is on, and its class.
-        group: its group.
+        gpu, name, number: the GPU it is on, what records call it, and its class.
+        number_on_runlist, token: how the doorbell names it.
+        space: its addresses.
         ring_address, entries: GPU address and length of the ring.
         userd, userd_offset: where its control words lie.
         error_memory: where errors are written; None for nowhere.
         needs_context: whether its context must be bound before it may run.
-        number_on_runlist, token: how the doorbell names it.
         units: classes that SET_OBJECT may name.
         bound: whether its context is mapped.
         stopped: whether it was let go, for good unless its context is mapped again.
         get, put: entries that were fetched, and up to where the last ring said.
     """
 
-    def __init__(
-        self,
-        gpu: Hardware,
-        name: str,
-        number: int,
-        group: Group,
-        number_on_runlist: int,
-        space: AddressSpace,
-        *,
-        ring: int,
-        entries: int,
-        userd: Physical,
-        userd_offset: int,
-        error_memory: Physical | None,
-        needs_context: bool,
-    ):
-        self.gpu = gpu
-        self._name = name
-        self.number = number
-        self.group = group
-        self.number_on_runlist = number_on_runlist
-        self.ring_address = ring
-        self.entries = entries
-        self.userd = userd
-        self.userd_offset = userd_offset
-        self.error_memory = error_memory
-        self.needs_context = needs_context
-        self.units: list[Unit] = []
-        self.bound = False
-        self.stopped = False
-        self.get = 0
-        self.put = 0
-        self.blocked: Blocked | None = None
-        self.port = Port(space, gpu.caches, "host")
+    gpu: Hardware
+    name: str
+    number: int
+    group: Group
+    number_on_runlist: int
+    space: InitVar[AddressSpace]
+    ring_address: int
+    entries: int
+    userd: Physical
+    userd_offset: int
+    error_memory: Physical | None
+    needs_context: bool
+    units: list[Unit] = field(default_factory=list)
+    bound: bool = False
+    stopped: bool = False
+    get: int = 0
+    put: int = 0
+    blocked: Blocked | None = None
+    compute: ComputeEngine | None = None
+    _copy: CopyEngine | None = None
+    _ring_due: int | None = None
+
+    def __post_init__(self, space: AddressSpace) -> None:
+        self.port = Port(space, self.gpu.caches, "host")
         self.pbdma = Pbdma(self)
-        self.compute: ComputeEngine | None = None
-        self._copy: CopyEngine | None = None
         self._published: deque[int] = deque()
-        self._ring_due: int | None = None
-        group.channels.append(self)
+        self.group.channels.append(self)
 
     def __str__(self) -> str:
-        return self._name
+        return self.name
 
     @property
     def token(self) -> int:

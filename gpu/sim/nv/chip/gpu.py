@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Final
 
+from gpu.sim.nv.chip.caches import Mode
 from gpu.sim.nv.chip.channel import Channel, Group
-from gpu.sim.nv.chip.chips import Chip
-from gpu.sim.nv.chip.hardware import Hardware, Surroundings
+from gpu.sim.nv.chip.hardware import Hardware
 from gpu.sim.physical import Pool
 
 USERMODE_SIZE: Final = 64 << 10
@@ -26,8 +26,8 @@ class NvGpu(Hardware):
         usermode: the page that processes map: the doorbell at 0x90, the clock at 0x80.
     """
 
-    def __init__(self, chip: Chip, index: int, around: Surroundings):
-        super().__init__(chip, index, around)
+    def __post_init__(self, coherence: Mode) -> None:
+        super().__post_init__(coherence)
         self.usermode = Pool("usermode registers", USERMODE_SIZE)
         self.groups: list[Group] = []
         self._next_channel: dict[int, int] = {}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from dataclasses import InitVar, dataclass
+from typing import Final
 
 from gpu.sim.clock import VirtualClock
 from gpu.sim.counts import Counts
@@ -22,49 +23,40 @@ NOTIFY_CE0: Final = 23
 NOTIFY_RC_ERROR: Final = 37
 
 
-class Surroundings(NamedTuple):
-    """What a machine has besides its GPUs."""
+@dataclass(eq=False)
+class Hardware:
+    """A GPU, as its engines and the memory on it know it.
 
+    Attributes:
+        index: its number: minor of its node, and device instance.
+        host, clock, debug, rng, plan: the machine's.
+        counts: the machine's, to which it adds what it does.
+        gpu_id, bus: what RM calls it, and where it is.
+        uuid: 16 bytes, what UVM calls it.
+        bar1_used: bytes of the BAR1 aperture that are mapped.
+        interrupt: whom it interrupts, with an index of NV2080_NOTIFIERS_* and 32 bits about it.
+    """
+
+    chip: Chip
+    index: int
     host: Pool
     clock: VirtualClock
     debug: DebugChannel
     rng: random.Random
     plan: FaultPlan
     counts: Counts
-    coherence: Mode
+    coherence: InitVar[Mode]
     executor: KernelExecutor
+    bar1_used: int = 0
+    plugged: bool = True
 
-
-class Hardware:
-    """A GPU, as its engines and the memory on it know it.
-
-    Attributes:
-        index: its number: minor of its node, and device instance.
-        gpu_id: what RM calls it.
-        uuid: 16 bytes, what UVM calls it.
-        counts: the machine's, to which it adds what it does.
-        bar1_used: bytes of the BAR1 aperture that are mapped.
-        interrupt: whom it interrupts, with an index of NV2080_NOTIFIERS_* and 32 bits about it.
-    """
-
-    def __init__(self, chip: Chip, index: int, around: Surroundings):
-        self.chip = chip
-        self.index = index
-        self.gpu_id = 0x100 * (index + 1)
-        self.bus = index + 1
-        self.uuid = random.Random(f"{chip.name} {index}").randbytes(16)
-        self.host = around.host
-        self.clock = around.clock
-        self.debug = around.debug
-        self.rng = around.rng
-        self.plan = around.plan
-        self.counts = around.counts
-        self.executor = around.executor
-        self.vram = Pool("video memory", chip.vram_size, local=True)
-        self.caches = Caches(around.coherence, around.debug)
+    def __post_init__(self, coherence: Mode) -> None:
+        self.gpu_id = 0x100 * (self.index + 1)
+        self.bus = self.index + 1
+        self.uuid = random.Random(f"{self.chip.name} {self.index}").randbytes(16)
+        self.vram = Pool("video memory", self.chip.vram_size, local=True)
+        self.caches = Caches(coherence, self.debug)
         self.interrupt: Callable[[int, int], None] = lambda index, info32: None
-        self.bar1_used = 0
-        self.plugged = True
 
     def __str__(self) -> str:
         return f"GPU {self.index} ({self.chip.name})"

@@ -115,14 +115,10 @@ def _channel_of(
         raise RmError(Status.NO_FREE_FIFOS, f"runlist {group.runlist} has no channel left")
     made = ChannelObject("channel", *request.base)
     made.vaspace = vaspace
+    needs_context = group.runlist == 0 and vaspace.external  # kchannelIsSchedulable
     made.channel = Channel(
         *(gpu, f"channel {request.handle:#x}", request.number, group, number, vaspace.space),
-        ring=params["gpFifoOffset"],
-        entries=entries,
-        userd=userd,
-        userd_offset=params["userdOffset"],
-        error_memory=error,
-        needs_context=group.runlist == 0 and vaspace.external,  # kchannelIsSchedulable
+        *(params["gpFifoOffset"], entries, userd, params["userdOffset"], error, needs_context),
     )
     made.held = [userd, *([error] if error else [])]
     for physical in made.held:
