@@ -403,7 +403,6 @@ def test_other_kinds_of_vaspaces_are_not_modelled(opened: RawNv) -> None:
     assert vaspace(opened, ("I", 0, 2)) == NOT_SUPPORTED
     assert opened.try_alloc(0x71, bytearray(40), parent=opened.device)[0] == NOT_SUPPORTED
     assert opened.try_alloc(0xCB97, parent=opened.device)[0] == NOT_SUPPORTED
-    assert opened.try_alloc(0x70, bytearray(24), parent=opened.device)[0] == NOT_SUPPORTED
 
 
 def test_userd_lives_as_long_as_its_channel(mapped: RawNv) -> None:

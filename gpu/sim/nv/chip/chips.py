@@ -65,6 +65,11 @@ class Chip:
         """Streaming multiprocessors of the board."""
         return 2 * sum(self.tpcs)
 
+    @property
+    def va_limit(self) -> int:
+        """What addresses end at: format 3 of page tables has 57 bits (kern_gmmu_gm107.c)."""
+        return 1 << (49 if self.qmd_major == 3 else 57)
+
     def copy_engine(self, index: int) -> CopyUnit | None:
         """The copy engine of a number, if it is present."""
         return next((unit for unit in self.copy_engines if unit.index == index), None)

@@ -51,6 +51,17 @@ OS34: Final = Layout(
     32,
     "hClient@0 hDevice@4 hMemory@8 pLinearAddress@16:8 status@24 flags@28",
 )
+OS46: Final = Layout(
+    "NVOS46_PARAMETERS",
+    64,
+    "hClient@0 hDevice@4 hDma@8 hMemory@12 offset@16:8 length@24:8 flags@32 flags2@36"
+    " kindOverride@40 dmaOffset@48:8 status@56",
+)
+OS47: Final = Layout(
+    "NVOS47_PARAMETERS",
+    48,
+    "hClient@0 hDevice@4 hDma@8 hMemory@12 flags@16 dmaOffset@24:8 size@32:8 status@40",
+)
 OS41: Final = Layout("NVOS41_PARAMETERS", 16, "pEvent@0:8 MoreEvents@8 status@12")
 OS54: Final = Layout(
     "NVOS54_PARAMETERS",

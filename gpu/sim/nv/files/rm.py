@@ -23,6 +23,7 @@ from gpu.sim.nv.rm.layout import Layout, Record
 from gpu.sim.nv.rm.manager import Mapped, ResourceManager
 from gpu.sim.nv.rm.state import Caller, Place
 from gpu.sim.nv.rm.status import RmError, Status, check
+from gpu.sim.nv.rm.virtual import DmaHandles, map_dma, unmap_dma
 from gpu.sim.physical import PAGE, Extent, UserPages
 from gpu.sim.process import ArgumentBytes, SimFile, SimProcess
 
@@ -109,14 +110,13 @@ class RmFile(SimFile):
         if escape is None:
             self.rm.debug.note(f"escape {number:#x} is unknown or not modelled")
             raise SysError(errno.EINVAL, f"escape {number:#x}")
-        sizes = (layouts.OS21.size, layouts.OS64.size) if number == 0x2B else (escape.layout.size,)
-        if len(data) not in sizes:
-            raise SysError(errno.EINVAL, f"escape {number:#x} of {len(data)} bytes, not {sizes}")
+        layout = self.rm.branch.layout(escape.layout)
+        if number == 0x2B and len(data) == layouts.OS21.size:
+            layout = layouts.OS21
+        if len(data) != layout.size:
+            raise SysError(errno.EINVAL, f"escape {number:#x} of {len(data)}, not {layout.size}")
         if escape.control_only is not None and escape.control_only != (self.gpu is None):
             raise SysError(errno.EINVAL, f"escape {number:#x} on the wrong kind of file")
-        layout = (
-            layouts.OS21 if len(data) == layouts.OS21.size and number == 0x2B else escape.layout
-        )
         args = Record(layout, data)
         status = Status.OK
         try:
@@ -280,6 +280,19 @@ def _unmap_memory(file: RmFile, process: SimProcess, args: Record) -> None:
     file.rm.unmap_memory(file.caller(process), *handles, args["pLinearAddress"])
 
 
+def _map_dma(file: RmFile, process: SimProcess, args: Record) -> None:
+    handles = DmaHandles(*(args[name] for name in ("hClient", "hDevice", "hDma", "hMemory")))
+    span, offset = Extent(args["offset"], args["length"]), args["dmaOffset"]
+    caller = file.caller(process)
+    args["dmaOffset"] = map_dma(file.rm, caller, handles, span, args["flags"], offset)
+
+
+def _unmap_dma(file: RmFile, process: SimProcess, args: Record) -> None:
+    handles = DmaHandles(args["hClient"], args["hDevice"], args["hDma"])
+    size = args["size"] if "size" in args.layout.fields else 0
+    unmap_dma(file.rm, file.caller(process), handles, args["dmaOffset"], size, args["flags"])
+
+
 def _file(process: SimProcess, fd: int) -> RmFile:
     """Another file of the driver. Raises RmError(INVALID_ARGUMENT)."""
     try:
@@ -341,6 +354,8 @@ ESCAPES: Final[dict[int, Escape]] = {
     0x4E: Escape(layouts.OS33, True, _map_memory),
     0x4F: Escape(layouts.OS34, True, _unmap_memory),
     0x52: Escape(layouts.OS41, None, _event_data),
+    0x57: Escape(layouts.OS46, True, _map_dma),
+    0x58: Escape(layouts.OS47, True, _unmap_dma),
     201: Escape(layouts.REGISTER_FD, None, _register),
     206: Escape(layouts.OS_EVENT, None, _alloc_os_event),
     207: Escape(layouts.OS_EVENT, None, _free_os_event),

@@ -77,7 +77,16 @@ _SHORT_VERSION: Final = _layouts(
     )
 )
 _SHORT_CHANNEL: Final = _layouts(("NV_CHANNELGPFIFO_ALLOCATION_PARAMETERS", 360, _CHANNEL))
-_OF_570: Final = {**_SHORT_VASPACE, **_SMALL_CLASSLIST, **_SHORT_SCHEDULE}
+_SHORT_MAP_DMA: Final = _layouts(
+    (
+        "NVOS46_PARAMETERS",
+        56,
+        "hClient@0 hDevice@4 hDma@8 hMemory@12 offset@16:8 length@24:8 flags@32 dmaOffset@40:8"
+        " status@48",
+    )
+)
+_OF_575: Final = {**_SHORT_VASPACE, **_SMALL_CLASSLIST, **_SHORT_MAP_DMA}
+_OF_570: Final = {**_OF_575, **_SHORT_SCHEDULE}
 _OF_550: Final = {
     **_OF_570,
     **_SHORT_VERSION,
@@ -98,6 +107,11 @@ _OF_535: Final = {
             "base@0:8 length@8:8 offset@16:8 attributes@24:1152 count@1176:8 rmCtrlFd@1184"
             " hClient@1188 hMemory@1192 rmStatus@1196",
         ),
+        (
+            "NVOS47_PARAMETERS",
+            40,
+            "hClient@0 hDevice@4 hDma@8 hMemory@12 flags@16 dmaOffset@24:8 status@32",
+        ),
     ),
 }
 _OF_590: Final = _layouts(
@@ -110,7 +124,7 @@ BRANCHES: Final = {
         Branch(535, "535.288.01", _OF_535),
         Branch(550, "550.163.01", _OF_550),
         Branch(570, "570.211.01", _OF_570),
-        Branch(575, "575.64.05", {**_SHORT_VASPACE, **_SMALL_CLASSLIST}),
+        Branch(575, "575.64.05", _OF_575),
         Branch(580, "580.142", {}),
         Branch(590, "590.48.01", _OF_590),
         Branch(595, "595.45.04", _OF_590),

@@ -34,6 +34,7 @@ from gpu.sim.nv.rm.objects import (
 )
 from gpu.sim.nv.rm.request import Request
 from gpu.sim.nv.rm.status import RmError, Status, check
+from gpu.sim.nv.rm.virtual import make_virtual
 from gpu.sim.physical import Pool
 
 _MAX_DEVICES: Final = 32
@@ -191,11 +192,6 @@ def make_event(request: Request) -> Resource:
     return event
 
 
-def refuse_virtual(request: Request) -> Resource:
-    """NV01_MEMORY_VIRTUAL: mapping through RM is not modelled, UVM owns the page tables."""
-    raise RmError(Status.NOT_SUPPORTED, "NV01_MEMORY_VIRTUAL is not modelled")
-
-
 def refuse_described(request: Request) -> Resource:
     """Memory of the process comes by NV_ESC_RM_ALLOC_MEMORY alone."""
     raise RmError(Status.NOT_SUPPORTED, "OS descriptors through RM_ALLOC are not modelled")
@@ -214,6 +210,6 @@ MAKERS: Final[dict[Kind, Callable[[Request], Resource]]] = {
     "usermode": make_usermode,
     "debugger": make_debugger,
     "event": make_event,
-    "virtual": refuse_virtual,
+    "virtual": make_virtual,
     "os_memory": refuse_described,
 }

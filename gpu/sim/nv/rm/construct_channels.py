@@ -64,14 +64,10 @@ def make_share(request: Request) -> Resource:
         check(ready, Status.INVALID_STATE, f"UVM has not registered {share.vaspace} yet")
         share.vaspace.dependants.append(share)
     else:
-        share.vaspace = _default_vaspace(request)
+        share.vaspace = request.default_vaspace()
     share.subcontext = params["flags"] & 1
     params["subctxId"] = share.subcontext
     return share
-
-
-def _default_vaspace(request: Request) -> VaSpace:
-    return VaSpace("vaspace", 0x90F1, request.client, 0, None, external=False, faulting=False)
 
 
 def make_channel(request: Request) -> Resource:
@@ -105,7 +101,7 @@ def _channel_of(
     engine = params["engineType"]
     own = engine not in _ENGINE_TYPES or engine == group.engine
     check(own, Status.INVALID_ARGUMENT, f"engine {engine} in a group of engine {group.engine}")
-    vaspace = share.vaspace if share else own_space or _default_vaspace(request)
+    vaspace = share.vaspace if share else own_space or request.default_vaspace()
     entries = params["gpFifoEntries"]  # U: checked by firmware only
     good = is_power_of_two(entries) and params["gpFifoOffset"] % 8 == 0
     check(good, Status.INVALID_ARGUMENT, f"a ring of {entries} at {params['gpFifoOffset']:#x}")

@@ -35,6 +35,7 @@ from gpu.sim.nv.rm.peers import PeerPairs
 from gpu.sim.nv.rm.request import Request
 from gpu.sim.nv.rm.state import Caller, Place, RmState
 from gpu.sim.nv.rm.status import RmError, Status, check
+from gpu.sim.nv.rm.virtual import VirtualMemory
 from gpu.sim.physical import PAGE, Extent, Pool, UserPages
 from gpu.sim.record import DebugChannel
 
@@ -219,6 +220,9 @@ class ResourceManager(RmState):
         for child in reversed(list(found.children)):
             if child in found.children:
                 self.end(child)
+        for other in found.client.objects.values():
+            if isinstance(other, VirtualMemory) and isinstance(found, Memory):
+                other.forget(found)
         if found.cpu_mappings:
             self._forget_mappings(found, found.cpu_mappings)
         found.client.objects.pop(found.handle, None)

@@ -91,6 +91,7 @@ class Device(Resource):
     """A GPU as a client opened it."""
 
     device_gpu: NvGpu
+    default_vaspace: VaSpace | None = None
 
 
 class Subdevice(Resource):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from gpu.sim.nv.rm.classes import VASPACE
 from gpu.sim.nv.rm.layout import Record
-from gpu.sim.nv.rm.objects import Client, Resource, expect
+from gpu.sim.nv.rm.objects import Client, Device, Resource, VaSpace, expect
 from gpu.sim.nv.rm.state import RmState
 from gpu.sim.nv.rm.status import Status
 
@@ -32,6 +33,14 @@ class Request:
         """Parameters of a class that needs them."""
         assert self.params is not None
         return self.params
+
+    def default_vaspace(self) -> VaSpace:
+        """The VA space of those that name none: the device's own, which UVM cannot own."""
+        device = next(each for each in self.parent.ancestors() if isinstance(each, Device))
+        if device.default_vaspace is None:
+            base = (VASPACE, self.client, 0, device)
+            device.default_vaspace = VaSpace("vaspace", *base, external=False, faulting=False)
+        return device.default_vaspace
 
     def find(self, handle: int, kind: type[Any]) -> Any:
         """clientGetResourceRefByType: OBJECT_NOT_FOUND, or INVALID_CLASS for another kind."""
