@@ -104,6 +104,7 @@ class Scope:
     Attributes:
         registers: name -> (offset of its rows, bits).
         symbols: variables -> (space, address).
+        elements: variables -> bytes of an element.
         end: number of the label behind it.
         labels: name -> number.
     """
@@ -111,6 +112,7 @@ class Scope:
     function: Function
     registers: dict[str, tuple[int, int]] = field(default_factory=dict)
     symbols: dict[str, tuple[str, int]] = field(default_factory=dict)
+    elements: dict[str, int] = field(default_factory=dict)
     labels: dict[str, int] = field(default_factory=dict)
     end: int = 0
 
@@ -191,7 +193,7 @@ class Context:
     def register(self, operand: Operand) -> tuple[int, int] | None:
         """(rows, bits) of a register, None for what is none."""
         if (isinstance(operand, Register) and not operand.negated) or (
-            isinstance(operand, Symbol) and not operand.offset
+            isinstance(operand, Symbol) and not operand.offset and not operand.index
         ):
             name = operand.name
         else:
@@ -278,7 +280,8 @@ class Context:
         """The address of a variable in its space."""
         if symbol.name == "WARP_SZ":
             return layout.LANES + symbol.offset
-        return self.symbol(symbol.name)[1] + symbol.offset
+        at = self.symbol(symbol.name)[1] + symbol.offset
+        return at + symbol.index * self.scope.elements.get(symbol.name, 1)
 
     def target(self, operand: Operand, kind: str, loose: bool = False) -> int:
         """Rows to write a value to; `loose` where a wider register will do."""

@@ -47,7 +47,8 @@ class LoadedModule:
                 target = self.symbols.get(symbol.name)
                 if target is None:
                     raise PtxError(f"the address of {symbol.name} is not known", 1, variable.name)
-                pointer = (target[1] + symbol.offset) % (1 << 64)
+                behind = symbol.offset + symbol.index * self.module.variables[symbol.name].element
+                pointer = (target[1] + behind) % (1 << 64)
                 place = start + offset
                 self.data[place : place + 8] = list(pointer.to_bytes(8, "little"))
 

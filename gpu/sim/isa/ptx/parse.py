@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -228,9 +229,7 @@ def _declare(text: str, function: Function, scopes: list[dict[str, str]]) -> Non
     name = unique(variable.name, any(v.name == variable.name for v in function.variables))
     if variable.space not in _SPACES:
         raise ValueError(f".{variable.space} variables are not known")
-    function.variables.append(
-        Variable(variable.space, name, variable.size, variable.align, variable.initial)
-    )
+    function.variables.append(replace(variable, name=name))
 
 
 def _instruction(text: str, line: int) -> Instruction:

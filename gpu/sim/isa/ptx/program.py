@@ -17,6 +17,7 @@ from gpu.sim.isa.ptx import (
     translate_int,
     translate_memory,
     translate_move,
+    translate_video,
 )
 from gpu.sim.isa.ptx.context import Context, Handler, Scope
 from gpu.sim.isa.ptx.data import LoadedModule
@@ -41,6 +42,7 @@ _HANDLERS: Final[dict[str, Handler]] = {
     **translate_float.HANDLERS,
     **translate_move.HANDLERS,
     **translate_memory.HANDLERS,
+    **translate_video.HANDLERS,
     **translate_flow.HANDLERS,
 }
 _TOGETHER: Final = {**translate_flow.TOGETHER, **matrix.HANDLERS}
@@ -191,6 +193,8 @@ class _Translation:
         outer = getattr(context, "scope", None)
         context.scope = scope
         function = scope.function
+        known = (*self._loaded.module.variables.values(), *function.variables)
+        scope.elements = {variable.name: variable.element for variable in known}
         for variable in function.variables:
             if variable.space in ("local", "param"):
                 self.local = -(-self.local // variable.align) * variable.align

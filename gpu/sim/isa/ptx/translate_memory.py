@@ -52,6 +52,8 @@ def locate(context: Context, flags: set[str], operand: Operand) -> tuple[int, di
 
     A kernel's parameter by name has no kind, and its place as the immediate.
     """
+    if isinstance(operand, Symbol) and not context.register(operand):  # ``a[1]``
+        operand = Address(operand)
     if not isinstance(operand, Address):
         raise context.error("an address in brackets is needed")
     space = _space(context, flags, operand)

@@ -182,9 +182,7 @@ def make_virtual(request: Request) -> Resource:
     else:
         vaspace = request.default_vaspace()
     if limit:
-        check(
-            limit < end, Status.INVALID_LIMIT, f"a limit of {limit:#x}, beyond {end:#x}"
-        )
+        check(limit < end, Status.INVALID_LIMIT, f"a limit of {limit:#x}, beyond {end:#x}")
         end = limit + 1
     check(offset < end, Status.INVALID_OFFSET, f"from {offset:#x} to {end:#x}")
     made = VirtualMemory("virtual", *request.base, base=offset, end=end)
