@@ -129,6 +129,7 @@ class Context:
         windows: field of the header -> rows that hold it in all lanes, 64 bits.
         parameter_bytes: of the kernel.
         exit: the label at which all ends.
+        frame: the row with the place of a function's frame in local memory; 0 where none recurses.
     """
 
     def __init__(self, engine: PtxEngine):
@@ -140,6 +141,7 @@ class Context:
         self.specials: set[str] = set()
         self.windows: dict[int, int] = {}
         self.parameter_bytes = 0
+        self.frame = 0
         self.exit = self.new_label()
         self.scope: Scope
         self.instruction: Instruction
@@ -223,7 +225,13 @@ class Context:
         if isinstance(operand, Register):
             return self._special(operand, kind)
         if isinstance(operand, Symbol):
-            return self.rows.constant(kind, self.address_of(operand))
+            at = self.rows.constant(kind, self.address_of(operand))
+            if operand.name not in self.scope.symbols or self.symbol(operand.name)[0] != "frame":
+                return at
+            made = self.temp(rows.rows_of(kind))
+            build = lambda x, y: x.to(kind) + y  # noqa: E731
+            self.compute(f"frame.{kind}", build, [self.frame, at], ["i64", kind], [made])
+            return made
         raise self.error(f"{operand} is no source")
 
     def pattern(self, number: Number, kind: str) -> int:

@@ -41,7 +41,7 @@ _INSTRUCTION: Final = re.compile(
 )
 _LINKAGE: Final = re.compile(r"\.(?:visible|extern|weak|common)\b\s*")
 _SPACES: Final = ("global", "const", "shared", "local", "param")
-_TARGETS: Final = re.compile(r"\.branchtargets\s+([\w$%,\s]*);")
+_TARGETS: Final = re.compile(r"\.(?:(?:branch|call)targets\s+([\w$%,\s]*)|callprototype\b[^;]*);")
 
 
 @lru_cache(maxsize=4096)
@@ -170,7 +170,7 @@ def _statement(reader: _Reader, function: Function, scopes: list[dict[str, str]]
         reader.skip()
         table = reader.take(_TARGETS)
         if table:
-            targets = tuple(split(table[1]))
+            targets = tuple(split(table[1] or ""))
             function.body.append(BranchTargets(label[1], targets, line))
         else:
             function.body.append(Label(label[1], line))

@@ -141,7 +141,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class BranchTargets:
-    """``label: .branchtargets L1, L2;``."""
+    """``label: .branchtargets L1, L2;``, or ``.calltargets``; a ``.callprototype`` names none."""
 
     name: str
     targets: tuple[str, ...]
