@@ -16,6 +16,7 @@ from gpu.sim.nv.chip import qmd_fields
 from gpu.sim.nv.chip.copyunits import GA10X, GB202, GH100, CopyUnit
 
 _GIB: Final = 1 << 30
+HOPPER_COMPUTE: Final = 0xCBC0
 _COMMON: Final = (0xC361, 0xC461, 0xC561, 0xC36F, 0xC46F, 0xC56F)  # usermode pages, channels
 
 
@@ -103,7 +104,7 @@ CHIPS: Final = {
             name="gh100", board="NVIDIA H200", device_id=0x2335, sm_version=0x900,
             litter_gpcs=8, litter_tpcs=9, tpcs=(9, 8, 8, 8, 9, 8, 8, 8), warps=64,
             carveouts=_LARGE, vram_size=141 * _GIB, bar1_size=256 * _GIB,
-            compute=0xCBC0, copy=0xC8B5, channel=0xC86F, graphics=0xCB97,
+            compute=HOPPER_COMPUTE, copy=0xC8B5, channel=0xC86F, graphics=0xCB97,
             classes=(*_COMMON, 0xC661, 0xC86F),
             copy_engines=GH100,
             qmd_major=4, qmd_text=qmd_fields.QMD_V4, window_bits=32,

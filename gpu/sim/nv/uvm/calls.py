@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from gpu.sim.nv.chip.channel import Channel
+from gpu.sim.nv.chip.chips import HOPPER_COMPUTE
 from gpu.sim.nv.chip.hardware import ENGINE_GRAPHICS
 from gpu.sim.nv.rm.layout import Layout, Record
 from gpu.sim.nv.rm.objects import ChannelObject, VaSpace
@@ -144,8 +145,9 @@ def _context_buffers(channel: Channel) -> list[int]:
     chip = channel.gpu.chip
     made = [u for c in channel.group.channels for u in c.units if u.number == chip.compute]
     check(bool(made), Status.INVALID_STATE, f"the group of {channel} has no compute object yet")
-    # A window of 64 MiB is known to serve Ada (tinygrad); Hopper is said to need more.
-    main = chip.sms << (18 if chip.qmd_major == 3 else 20)
+    # tinygrad's ops_nv.py drives Ampere, Ada and GB20x with a window of 64 MiB; nothing public says
+    # what Hopper needs, of which the model asks for more: a guess.
+    main = chip.sms << (20 if chip.compute == HOPPER_COMPUTE else 18)
     return [main, 8 << 20, 4 << 20, 2 << 20]
 
 
