@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -35,6 +36,10 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     "gpu.hcq": ("gpu.core",),
     "gpu.drivers": ("gpu.core", "gpu.transport", "gpu.hcq", "gpu.autogen"),
     "gpu.sim": ("gpu.core", "gpu.autogen"),
+    # Each room of NVIDIA's model knows those before it.
+    "gpu.sim.nv.chip": ("gpu.core", "gpu.sim"),
+    "gpu.sim.nv.rm": ("gpu.core", "gpu.sim"),
+    "gpu.sim.nv.uvm": ("gpu.core", "gpu.sim"),
     "gpu.compiler": ("gpu.core",),
     "gpu.compiler.ir": ("gpu.core",),
     "gpu.compiler.targets": ("gpu.core", "gpu.compiler.ir"),
@@ -76,8 +81,15 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     "gpu.cli": ("gpu",),  # everything
 }
 # Simulators must not share the drivers' mistakes: they write these down a second time.
+_OF_DRIVERS: Final = tuple(
+    f"gpu.core.{name}" for name in ("pagelevels", "pagetable", "ring", "tlsf")
+)
+_FRONT: Final = ("gpu.sim.nv.files", "gpu.sim.nv.world", "gpu.sim.amd")
 DENIED: Final = {
-    "gpu.sim": ("gpu.core.pagelevels", "gpu.core.pagetable", "gpu.core.ring", "gpu.core.tlsf")
+    "gpu.sim": _OF_DRIVERS,
+    "gpu.sim.nv.chip": (*_OF_DRIVERS, *_FRONT, "gpu.sim.nv.rm", "gpu.sim.nv.uvm"),
+    "gpu.sim.nv.rm": (*_OF_DRIVERS, *_FRONT, "gpu.sim.nv.uvm", "gpu.sim.process"),
+    "gpu.sim.nv.uvm": (*_OF_DRIVERS, *_FRONT, "gpu.sim.process"),
 }
 
 # What looks at files without opening them.
@@ -372,6 +384,35 @@ def test_exceptions_are_still_needed() -> None:
     assert not stale, f"remove from EXCEPTIONS what no file does any more: {sorted(stale)}"
 
 
+def _circle(modules: Iterable[Module]) -> list[str]:
+    """Modules that import each other, each followed by what it is imported by; empty for none."""
+    by_name = {module.name: module for module in modules}
+    graph: dict[str, set[str]] = {}
+    for name, module in by_name.items():
+        targets = {target for _, target in _imports(module)}
+        packages = {target.rpartition(".")[0] for target in targets if target not in by_name}
+        graph[name] = (targets | packages) & by_name.keys() - {name}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_nvidias_model_has_no_import_circle() -> None:
+    parts = ("gpu/sim/nv/",)
+    found = _circle(module for module in _modules() if module.path.startswith(parts))
+    assert not found, " <- ".join(found)
+
+
+def test_circles_are_found() -> None:
+    first = Module("gpu/hcq/a.py", "if TYPE_CHECKING:\n    from gpu.hcq.b import B")
+    second = Module("gpu/hcq/b.py", "def f():\n    from gpu.hcq import c")
+    third = Module("gpu/hcq/c.py", "import gpu.hcq.a, gpu.core.bits")
+    assert set(_circle([first, second, third])) == {first.name, second.name, third.name}
+    assert not _circle([first, second])
+
+
 def test_autogen_stays_small() -> None:
     lines = sum(m.text.count("\n") for m in _modules() if m.path.startswith("gpu/autogen/"))
     assert lines < MAX_AUTOGEN, f"autogen/ has {lines} lines: narrow its recipes"
@@ -390,6 +431,8 @@ BAD: Final[list[tuple[Rule, str, str, str]]] = [
     (layers, "gpu/core/__init__.py", "from ..tensor import base", "gpu.tensor.base"),
     (layers, "gpu/core/a.py", "import gpu", "gpu"),
     (layers, "gpu/compiler/a.py", "from gpu.hcq import queue", "gpu.hcq.queue"),
+    (layers, "gpu/sim/nv/rm/a.py", "from gpu.sim import process", "gpu.sim.process"),
+    (layers, "gpu/sim/nv/chip/a.py", "import gpu.sim.nv.rm.status", "gpu.sim.nv.rm.status"),
     (layers, "gpu/compiler/ir/a.py", "from gpu import autogen", "gpu.autogen"),
     (layers, "gpu/compiler/ir/a.py", "import gpu.compiler.lower", "gpu.compiler.lower"),
     (layers, "gpu/compiler/lower/a.py", "import gpu.compiler.opt.opts", "gpu.compiler.opt.opts"),

@@ -29,16 +29,17 @@ from gpu.drivers.nv.uvm import fd as uvmfile
 from gpu.drivers.nv.uvm.fd import UvmFile
 from gpu.drivers.nv.uvm.ranges import PageTables
 from gpu.drivers.nv.uvm.va import AddressSpace
-from gpu.sim.nv import grids, pbdma
-from gpu.sim.nv.caches import Caches
-from gpu.sim.nv.channel import Channel
-from gpu.sim.nv.copyengine import CopyEngine
-from gpu.sim.nv.gpu import MmuFault, NvGpu
-from gpu.sim.nv.launch import KernelMemory
-from gpu.sim.nv.memory import Physical
-from gpu.sim.nv.peers import PeerPairs, Support
-from gpu.sim.nv.qmd import Qmd
-from gpu.sim.nv.uvm import UvmSpace
+from gpu.sim.nv.chip import pbdma
+from gpu.sim.nv.chip.caches import Caches
+from gpu.sim.nv.chip.channel import Channel, MmuFault
+from gpu.sim.nv.chip.compute import ComputeEngine
+from gpu.sim.nv.chip.copyengine import CopyEngine
+from gpu.sim.nv.chip.gpu import NvGpu
+from gpu.sim.nv.chip.launch import KernelMemory
+from gpu.sim.nv.chip.memory import Physical
+from gpu.sim.nv.chip.qmd import Qmd
+from gpu.sim.nv.rm.peers import PeerPairs, Support
+from gpu.sim.nv.uvm.space import UvmSpace
 from mutating import Mutations, Patcher
 from nv.checks import CHECKS
 
@@ -585,15 +586,16 @@ def no_gpu_has_peers(patch: Patcher) -> None:
 
 @mutation("launches_wait_for_each_other")
 def followers_start_at_once(patch: Patcher) -> None:
-    begin = grids.Grid.__init__
+    launch = ComputeEngine.launch
 
-    def eager(self: grids.Grid, *args: Any) -> None:
-        begin(self, *args)
-        for dependent in self._dependents:
-            self._engine.launch(dependent.address, dependent.invalidate)
-        self._dependents = []
+    def eager(self: ComputeEngine, address: int, invalidate: bool) -> None:
+        launch(self, address, invalidate)
+        grid = self.grids[-1]
+        for dependent in grid.dependents:
+            self.launch(dependent.address, dependent.invalidate)
+        grid.dependents = []
 
-    patch.setattr(grids.Grid, "__init__", eager)
+    patch.setattr(ComputeEngine, "launch", eager)
 
 
 @mutation("submissions_in_order")

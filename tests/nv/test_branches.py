@@ -9,7 +9,7 @@ import pytest
 
 from gpu.drivers.nv.device import RmDevice
 from gpu.hcq.conformance.kit import WORDS, download, numbers, upload
-from gpu.sim.nv.branches import BRANCHES
+from gpu.sim.nv.rm.branches import BRANCHES
 from gpu.sim.nv.world import NvSimWorld
 from gpu.transport.world import World
 from nv.kernels import LAYOUTS, WRITTEN, PythonKernels, cubin

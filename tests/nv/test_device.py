@@ -28,8 +28,8 @@ from gpu.drivers.nv.port import MAX_RING, QueueOptions
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.conformance.kit import WORDS, download, numbers, peek, system, upload
 from gpu.hcq.graph import GraphLaunch, HCQGraph
-from gpu.sim.nv.compute import ComputeEngine
-from gpu.sim.nv.copyunits import SYSMEM
+from gpu.sim.nv.chip.compute import ComputeEngine
+from gpu.sim.nv.chip.copyunits import SYSMEM
 from gpu.sim.nv.world import NvSimWorld
 from gpu.transport.world import World
 from nv.kernels import LAYOUTS, PythonKernels, cubin

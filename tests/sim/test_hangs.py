@@ -143,7 +143,7 @@ class Nv(Vendor):
 
     def __init__(self) -> None:
         from gpu.drivers.nv.device import RmDevice
-        from gpu.sim.nv.lanes import PtxExecutor
+        from gpu.sim.nv.chip.lanes import PtxExecutor
         from gpu.sim.nv.world import NvSimWorld
         from gpu.transport.world import World
 

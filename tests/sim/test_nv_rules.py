@@ -26,8 +26,8 @@ REFUSALS = {
 BUILDERS = {
     f"gpu/sim/nv/{name}"
     for name in (
-        *("errors.py:pbdma", "errors.py:class_error", "errors.py:graphics"),
-        *("status.py:check", "objects.py:expect", "copyengine.py:CopyEngine._error"),
+        *("chip/errors.py:pbdma", "chip/errors.py:class_error", "chip/errors.py:graphics"),
+        *("rm/status.py:check", "rm/objects.py:expect", "chip/copyengine.py:CopyEngine._error"),
     )
 }
 
@@ -94,8 +94,8 @@ def test_tests_exist() -> None:
 def test_whatever_refuses_is_named() -> None:
     named = {row["check"] for row in ROWS} | BUILDERS
     left = {
-        f"{MODEL.relative_to(ROOT)}/{path.name}:{name}"
-        for path in MODEL.glob("*.py")
+        f"{path.relative_to(ROOT)}:{name}"
+        for path in MODEL.rglob("*.py")
         for name, node in functions(path).items()
         if isinstance(node, ast.FunctionDef) and calls(node) & REFUSALS
     }

@@ -17,7 +17,7 @@ from gpu.transport.world import World
 from tools.hw_acceptance import folder as prepared
 
 if TYPE_CHECKING:
-    from gpu.sim.nv.lanes import PtxExecutor
+    from gpu.sim.nv.chip.lanes import PtxExecutor
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def simulate(chip: str, folder: Path) -> Simulation:
 
     Raises ConfigError for an unknown chip, FormatError for a folder without kernels.
     """
-    from gpu.sim.nv.lanes import PtxExecutor
+    from gpu.sim.nv.chip.lanes import PtxExecutor
     from gpu.sim.nv.world import NvSimWorld
 
     executor = PtxExecutor()

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from gpu.backends.hcq.chips import simulated_chips
 from gpu.backends.nv.program import Learn
-from gpu.sim.nv.chips import CHIPS
-from gpu.sim.nv.lanes import PtxExecutor
+from gpu.sim.nv.chip.chips import CHIPS
+from gpu.sim.nv.chip.lanes import PtxExecutor
 from gpu.sim.nv.world import NvSimWorld
 from gpu.transport.world import World, recorded
 

@@ -19,23 +19,19 @@ from typing import Final
 from gpu.sim.faults import FaultPlan
 from gpu.sim.kernel import SysError
 from gpu.sim.machine import Machine
-from gpu.sim.nv.branches import find_branch
-from gpu.sim.nv.caches import Mode
-from gpu.sim.nv.channel import Channel
-from gpu.sim.nv.chips import find_chip
-from gpu.sim.nv.files import RmFile
-from gpu.sim.nv.gpu import NvGpu
-from gpu.sim.nv.launch import KernelExecutor, NoExecutor
-from gpu.sim.nv.layout import Record
-from gpu.sim.nv.layouts import UNIX_EVENT
-from gpu.sim.nv.objects import Event
-from gpu.sim.nv.rm import ResourceManager
-from gpu.sim.nv.uvm import UvmSpace
-from gpu.sim.nv.uvm_calls import UvmFile
+from gpu.sim.nv.chip.caches import Mode
+from gpu.sim.nv.chip.channel import Channel
+from gpu.sim.nv.chip.chips import find_chip
+from gpu.sim.nv.chip.gpu import NvGpu
+from gpu.sim.nv.chip.launch import KernelExecutor, NoExecutor
+from gpu.sim.nv.files.rm import RmFile
+from gpu.sim.nv.files.uvm import UvmFile
+from gpu.sim.nv.rm.branches import find_branch
+from gpu.sim.nv.rm.manager import ResourceManager
+from gpu.sim.nv.uvm.space import UvmSpace
 from gpu.sim.process import SimFile, SimProcess
 
 _HOST_MEMORY: Final = 64 << 30
-_WITHOUT_DATA: Final = 1 << 28  # NV01_EVENT_WITHOUT_EVENT_DATA
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +63,12 @@ class NvSimWorld(Machine):
 
     Args:
         seed: of all that is left to chance.
-        chip: name of one GPU, or of each of several; see `gpu.sim.nv.chips`.
+        chip: name of one GPU, or of each of several; see `gpu.sim.nv.chip.chips`.
         plan: faults to inject.
-        coherence: what caches do; see `gpu.sim.nv.caches`.
+        coherence: what caches do; see `gpu.sim.nv.chip.caches`.
         executor: runs kernels; without one a launch is an error.
-        pcie_peers: whether GPUs of one chip reach each other's memory; see `gpu.sim.nv.peers`.
-        branch: of the kernel driver, as `gpu.sim.nv.branches` has it.
+        pcie_peers: whether GPUs of one chip reach each other's memory; see `gpu.sim.nv.rm.peers`.
+        branch: of the kernel driver, as `gpu.sim.nv.rm.branches` has it.
         sandboxed: whether processes are in gVisor, which keeps some calls from the driver.
 
     Attributes: those of `Machine`, and
@@ -96,12 +92,14 @@ class NvSimWorld(Machine):
     ):
         super().__init__(seed, plan, _HOST_MEMORY)
         parts = (self._host, self.clock, self.debug, self.rng, plan, self.counts, coherence)
-        names = [chip] if isinstance(chip, str) else list(chip)
-        runner, driver = executor or NoExecutor(), find_branch(branch)
-        for name in names:
-            driver.check_chip(find_chip(name))
-        self.gpus = [NvGpu(find_chip(n), i, *parts, runner) for i, n in enumerate(names)]
-        self.rm = ResourceManager(self.gpus, self.debug, pcie_peers, driver, sandboxed)
+        runner = executor or NoExecutor()
+        chips = [find_chip(name) for name in ([chip] if isinstance(chip, str) else chip)]
+        driver = find_branch(branch)
+        for each in chips:
+            driver.check_chip(each)
+        self.gpus = [NvGpu(each, index, *parts, runner) for index, each in enumerate(chips)]
+        self.rm = ResourceManager(self.gpus, self.debug, pcie_peers, driver)
+        self._sandboxed = sandboxed
         self._spaces: list[UvmSpace] = []
         self._add_files()
 
@@ -135,12 +133,8 @@ class NvSimWorld(Machine):
             bar1=sum(gpu.bar1_used for gpu in self.gpus),
         )
 
-    def forget_space(self, space: UvmSpace) -> None:
-        """A file of UVM was closed."""
-        self._spaces.remove(space)
-
     def _add_files(self) -> None:
-        if not self.rm.sandboxed:  # gVisor shows nothing of the driver there
+        if not self._sandboxed:  # gVisor shows nothing of the driver there
             self._add_version(self.rm.branch.version)
         devices = "Character devices:\n195 nvidia\n195 nvidiactl\n511 nvidia-uvm\n"
         self.tree.add("/proc/devices", devices)
@@ -155,7 +149,6 @@ class NvSimWorld(Machine):
             pci = f"/sys/bus/pci/devices/0000:{gpu.bus:02x}:00.0"
             self.tree.add(f"{pci}/vendor", "0x10de\n")
             self.tree.add(f"{pci}/device", f"0x{gpu.chip.device_id:04x}\n")
-            gpu.deliver = self._deliver
         for path, opener in nodes.items():
             self.devices[path] = opener
             self.tree.add(path, b"")
@@ -177,19 +170,7 @@ class NvSimWorld(Machine):
     def _open_rm(self, gpu: NvGpu | None, process: SimProcess) -> SimFile:
         if gpu is not None and not gpu.plugged:
             raise SysError(errno.EIO, "the GPU is lost")
-        return RmFile(self, gpu)
+        return RmFile(self.rm, gpu, self._sandboxed)
 
     def _open_uvm(self, process: SimProcess) -> SimFile:
-        space = UvmFile(self, process)
-        self._spaces.append(space)
-        return space
-
-    def _deliver(self, event: Event, info32: int) -> None:
-        """Queues an event for the file that ALLOC_OS_EVENT named."""
-        file = self.rm.os_events.get((event.client.handle, event.fd))
-        if file is None or event.flags & _WITHOUT_DATA:
-            return
-        entry = Record(UNIX_EVENT)
-        entry["hObject"], entry["NotifyIndex"] = event.handle, event.index
-        entry["info32"] = info32
-        file.events.append(entry)
+        return UvmFile(self.rm, process, self._spaces)

@@ -6,8 +6,8 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gpu.sim.nv.caches import Mode
-from gpu.sim.nv.launch import KernelMemory, Launch, RunningKernel
+from gpu.sim.nv.chip.caches import Mode
+from gpu.sim.nv.chip.launch import KernelMemory, Launch, RunningKernel
 from gpu.sim.nv.world import NvSimWorld
 from sim.nv.methods import compute_setup, launch
 from sim.nv.qmds import Qmd, plain

@@ -73,7 +73,7 @@ def test_tokens_name_runlist_and_channel(user: RawNv) -> None:
     assert copies.token >> 16 == 4 and user.ring.token >> 16 == 0
     assert user.ring.token & 0xFFF
     slot = user.world.gpus[0].channels[0].error_memory
-    assert slot and struct.unpack("<I", slot.physical.load(16 + 8, 4))[0] == user.ring.token
+    assert slot and struct.unpack("<I", slot.load(16 + 8, 4))[0] == user.ring.token
 
 
 def test_rings_of_a_channel_that_is_not_scheduled(mapped: RawNv) -> None:
@@ -354,7 +354,7 @@ def test_the_time_of_an_error_has_its_high_half_first(user: RawNv) -> None:
     user.run()
     memory = user.gpu.channels[0].error_memory
     assert memory
-    high, low = struct.unpack("<II", memory.physical.load(0, 8))
+    high, low = struct.unpack("<II", memory.load(0, 8))
     assert 0 < high << 32 | low <= user.world.clock.now_ns and high == 4
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from gpu.sim.nv.classes import RULES
+from gpu.sim.nv.rm.classes import RULES
 from gpu.sim.nv.world import NvSimWorld
 from sim.nv.numbers import (
     DEBUGGER,

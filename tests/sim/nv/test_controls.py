@@ -60,7 +60,15 @@ CONTROLS: dict[str, tuple[int, Case]] = {
     ),
     "room for too few classes": (
         PARAM_STRUCT,
-        lambda u: u.control(u.device, 0x800201, pack(16, ("I", 0, 3), ("Q", 8, 0x10000))),
+        lambda u: u.control(u.device, 0x800201, _room_for_classes(3)),
+    ),
+    "list that cannot be read": (
+        INVALID_ADDRESS,
+        lambda u: u.control(u.device, 0x800201, pack(16, ("I", 0, 99), ("Q", 8, 0x10000))),
+    ),
+    "list of more than 1 MiB": (
+        INVALID_ARGUMENT,
+        lambda u: u.control(u.device, 0x800201, pack(16, ("I", 0, 1 << 19), ("Q", 8, 0x10000))),
     ),
     "GPC that is not there": (
         INVALID_ARGUMENT,
@@ -124,6 +132,12 @@ def _gr_infos(*indices: int) -> tuple[bytearray, memoryview, int]:
     _KEEP.append(table)
     params = pack(32, ("I", 0, len(indices)), ("Q", 8, ctypes.addressof(table)))
     return params, memoryview(table).cast("B").cast("I"), ctypes.addressof(table)
+
+
+def _room_for_classes(count: int) -> bytearray:
+    table = (ctypes.c_uint32 * count)()
+    _KEEP.append(table)
+    return pack(16, ("I", 0, count), ("Q", 8, ctypes.addressof(table)))
 
 
 @pytest.mark.parametrize("name", CONTROLS)

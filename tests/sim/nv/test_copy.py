@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpu.sim.nv.copyunits import SYSMEM
+from gpu.sim.nv.chip.copyunits import SYSMEM
 from sim.nv.methods import copy, inc
 from sim.nv.numbers import COPY, COPY0
 from sim.nv.raw_nv import PAGE, Buffer, RawNv

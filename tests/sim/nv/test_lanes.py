@@ -9,8 +9,8 @@ import pytest
 
 from gpu.core.errors import HwTimeout, InvalidValue, Unsupported
 from gpu.sim.isa.ptx.syntax import PtxError
-from gpu.sim.nv.caches import Mode
-from gpu.sim.nv.lanes import PtxExecutor
+from gpu.sim.nv.chip.caches import Mode
+from gpu.sim.nv.chip.lanes import PtxExecutor
 from gpu.sim.nv.world import NvSimWorld
 from sim.nv.bench import BANK, PROGRAM, SCRATCH, Bench, Machine, add_one
 from sim.nv.methods import LOCAL_WINDOW

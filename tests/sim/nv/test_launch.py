@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gpu.sim.nv.caches import Mode
-from gpu.sim.nv.launch import KernelFault, KernelMemory, Launch
+from gpu.sim.nv.chip.caches import Mode
+from gpu.sim.nv.chip.launch import KernelFault, KernelMemory, Launch
 from sim.nv.bench import (
     BANK,
     PROGRAM,

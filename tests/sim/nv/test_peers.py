@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gpu.sim.nv.copyunits import P2P
+from gpu.sim.nv.chip.copyunits import P2P
 from gpu.sim.nv.world import NvSimWorld
 from gpu.sim.process import SimProcess
 from sim.nv.bench import BANK, Bench, Machine, add_one

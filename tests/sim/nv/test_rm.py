@@ -366,12 +366,12 @@ def test_engine_objects_follow_the_channels_engine(user: RawNv) -> None:
     status, _ = user.try_alloc(COMPUTE[user.chip], bytearray(16), parent=copies.handle)
     assert status == INVALID_CLASS
     gr, ce = user.gpu.channels
-    assert [o.engine for o in gr.children if o.kind == "copy"] == [0]  # type: ignore[attr-defined]
-    assert [o.engine for o in ce.children] == [4]  # type: ignore[attr-defined]
+    assert [unit.engine for unit in gr.units if unit.number == user.gpu.chip.copy] == [0]
+    assert [unit.engine for unit in ce.units] == [4]
 
 
 def test_channel_ids_run_out(user: RawNv, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpu.sim.nv.gpu._CHANNEL_IDS", 1)
+    monkeypatch.setattr("gpu.sim.nv.chip.gpu._CHANNEL_IDS", 1)
     make = channel(user)
     assert make(user.last_group, user.last_share) == NO_FREE_FIFOS
     assert user.world.usage().channels == 1
@@ -403,7 +403,6 @@ def test_other_kinds_of_vaspaces_are_not_modelled(opened: RawNv) -> None:
     assert vaspace(opened, ("I", 0, 2)) == NOT_SUPPORTED
     assert opened.try_alloc(0x71, bytearray(40), parent=opened.device)[0] == NOT_SUPPORTED
     assert opened.try_alloc(0xCB97, parent=opened.device)[0] == NOT_SUPPORTED
-    assert opened.try_alloc(0x70, bytearray(24), parent=opened.device)[0] == NOT_SUPPORTED
 
 
 def test_userd_lives_as_long_as_its_channel(mapped: RawNv) -> None:

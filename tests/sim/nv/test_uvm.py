@@ -267,6 +267,17 @@ CHANNELS: dict[str, tuple[int, Case]] = {
 }
 
 
+@pytest.mark.parametrize(("chip", "fits"), [("ga102", 1), ("ad102", 1), ("gh100", 0), ("gb202", 1)])
+def test_windows_of_64_mib(chip: str, fits: bool) -> None:
+    """They are known to serve all but Hopper, of which nothing is known."""
+    world = NvSimWorld(chip=chip)
+    user = RawNv(world.process, upto="memory")
+    ring = user.open_ring(register=False, schedule=False)
+    status = user.register_channel(ring.handle, user.new_va(64 * MIB), 64 * MIB)
+    assert status == (OK if fits else INVALID_ADDRESS)
+    world.close()
+
+
 @pytest.mark.parametrize("name", CHANNELS)
 def test_channels_that_are_not_registered(mapped: RawNv, name: str) -> None:
     status, case = CHANNELS[name]

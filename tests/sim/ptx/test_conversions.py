@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sim.ptx.exact import FORMATS, is_nan, rounded, value
-from sim.ptx.ops import Form, Words, check, integers, signed
+from sim.ptx.ops import LANES, Form, Words, check, integers, signed
 from sim.ptx.test_floats import MINUS_ZERO, NAN, numbers
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -81,6 +81,49 @@ def test_floats_to_integers() -> None:
                     )
                 )
     check(forms, _make)
+
+
+def test_nan_to_integers() -> None:
+    """0 where the source is not .f64 and the result has not 64 bits, else its highest bit."""
+    quiet = {"f16": 0x7E01, "bf16": 0x7FC1, "f32": 0x7FC00001, "f64": 0x7FF8000000000001}
+    forms = []
+    for source, form in FORMATS.items():
+        for target in INTEGERS:
+            bits = _bits(target)
+            lowest = 1 << bits - 1 if source == "f64" or bits == 64 else 0
+            for mode in WHOLE:
+                forms.append(
+                    Form(
+                        f"cvt.{mode}.{target}.{source} {{d}}, {{a}};",
+                        _register(target),
+                        (form.bits,),
+                        lambda x, t=target, w=lowest: _number(w, t),
+                    )
+                )
+
+    def make(rng: np.random.Generator, form: Form) -> Sequence[Words]:
+        kind = form.text.split(" {d}")[0].rsplit(".", 1)[1]
+        sign = rng.integers(0, 2, LANES).astype(np.uint64) << np.uint64(form.sources[0] - 1)
+        return [np.full(LANES, quiet[kind], np.uint64) | sign]
+
+    check(forms, make)
+
+
+@pytest.mark.parametrize("target", ["s8", "u8"])
+@pytest.mark.parametrize("source", ["s32", "u16", "s64", "f32", "f64"])
+def test_registers_of_8_bits(target: str, source: str) -> None:
+    bits, mode = _bits(source), ".rzi" if source in FORMATS else ""
+    low, high = _bounds(target)
+
+    def wanted(x: int) -> int:
+        if source in FORMATS:
+            return max(low, min(high, trunc(value(x, source))))
+        return _number(x, target)
+
+    opcode = f"cvt{mode}.{target}.{source}"
+    text = f"{{{{ .reg .{target} %c; {opcode} %c, {{a}}; cvt.s32.{target} {{d}}, %c; }}}}"
+    form = Form(text, 32, (bits,), wanted)
+    check([form], lambda rng, _: [numbers(rng, source) if mode else integers(rng, bits)])
 
 
 def test_integers_to_floats() -> None:

@@ -167,6 +167,75 @@ def test_local_arrays_and_calls() -> None:
         assert out[t, 0] == first - second and (out[t, 1:] == want[1:]).all()
 
 
+def test_recursion() -> None:
+    """Quicksort of one's own array through pointers, and Ackermann's function."""
+    source = (
+        """
+    __device__ __noinline__ void quick(int* a, int low, int high) {
+      if (low >= high) return;
+      int i = low, j = high, pivot = a[(low + high) / 2];
+      while (i <= j) {
+        while (a[i] < pivot) i++;
+        while (a[j] > pivot) j--;
+        if (i <= j) { int k = a[i]; a[i++] = a[j]; a[j--] = k; }
+      }
+      quick(a, low, j); quick(a, i, high);
+    }
+    __device__ __noinline__ int ack(int m, int n) {
+      return m == 0 ? n + 1 : n == 0 ? ack(m - 1, 1) : ack(m - 1, ack(m, n - 1));
+    }"""
+        + K
+        + """ sort(const int* a, int* out) {
+      int own[24], t = threadIdx.x;
+      for (int i = 0; i < 24; i++) own[i] = a[24 * t + i];
+      quick(own, 0, 23 - t % 5);
+      for (int i = 0; i < 24; i++) out[24 * t + i] = own[i];
+      out[24 * t + 23] = ack(t & 1, t & 7);
+    }"""
+    )
+    a = rng().integers(-99, 99, (64, 24), dtype=np.int32)
+    out = np.zeros_like(a)
+    cuda(source).run("sort", (1, 1, 1), (64, 1, 1), a, out)
+    for t in range(64):
+        count = 24 - t % 5
+        want = np.concatenate([np.sort(a[t, :count]), a[t, count:]])
+        want[23] = (t & 7) + 2 if t & 1 else (t & 7) + 1
+        assert (out[t] == want).all()
+
+
+def test_functions_by_address() -> None:
+    """A table of functions, virtual functions, and one that is given to another."""
+    source = (
+        """
+    struct Shape { int side; __device__ virtual int area() const = 0; };
+    struct Square : Shape { __device__ int area() const override { return side * side; } };
+    struct Line : Shape { __device__ int area() const override { return -side; } };
+    typedef int (*Step)(int, int);
+    __device__ __noinline__ int plus(int a, int b) { return a + b; }
+    __device__ __noinline__ int minus(int a, int b) { return a - b; }
+    __device__ __noinline__ int fold(Step step, const int* a, int n) {
+      int total = 0;
+      for (int i = 0; i < n; i++) total = step(total, a[i]);
+      return total;
+    }
+    __device__ Step steps[2] = {plus, minus};"""
+        + K
+        + """ go(const int* a, int* out) {
+      int t = threadIdx.x;
+      Square square; Line line; square.side = line.side = a[t];
+      const Shape* shape = t % 3 ? (const Shape*)&square : (const Shape*)&line;
+      out[2 * t] = shape->area();
+      out[2 * t + 1] = fold(steps[a[t] & 1], a + t, t % 4);
+    }"""
+    )
+    a = rng().integers(-99, 99, 80, dtype=np.int32)
+    out = np.zeros((64, 2), np.int32)
+    cuda(source).run("go", (1, 1, 1), (64, 1, 1), a, out)
+    for t in range(64):
+        total = a[t : t + t % 4].sum() * (-1 if a[t] & 1 else 1)
+        assert out[t].tolist() == [a[t] * a[t] if t % 3 else -a[t], total], t
+
+
 def test_transcendental_functions() -> None:
     source = (
         K

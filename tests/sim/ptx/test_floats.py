@@ -166,18 +166,19 @@ def test_flushing_saturation_and_signs() -> None:
                 two,
                 lambda x, y: _flushed(_sum(_flushed(x), _flushed(y), "f32", "rn")),
             ),
-            Form(
-                "mul.ftz.f32 {d}, {a}, {b};",
-                32,
-                two,
-                lambda x, y: _flushed(
-                    rounded(
-                        value(_flushed(x), "f32") * value(_flushed(y), "f32"),
-                        "f32",
-                        "rn",
-                        bool((x ^ y) >> 31),
-                    )
-                ),
+            *(
+                Form(
+                    f"mul{mode}.ftz.f32 {{d}}, {{a}}, {{b}};",
+                    32,
+                    two,
+                    lambda x, y, m=mode[1:] or "rn": _flushed(
+                        rounded(
+                            value(_flushed(x), "f32") * value(_flushed(y), "f32"),
+                            *("f32", m, bool((x ^ y) >> 31)),
+                        )
+                    ),
+                )
+                for mode in ("", ".rn", ".rz", ".rm", ".rp")
             ),
             Form(
                 "add.sat.f32 {d}, {a}, {b};",

@@ -173,7 +173,8 @@ def test_messages(body: str, why: str) -> None:
     assert caught.value.line == 6 and caught.value.text in " ".join(body.split())
 
 
-def test_endless_calls_are_refused() -> None:
+def test_endless_calls_run_out_of_memory() -> None:
     text = HEAD + ".func f() { call f; ret; }\n.entry k() { call f; ret; }"
-    with pytest.raises(PtxError, match="nested"):
-        BareModule(text).program("k")
+    with pytest.raises(WarpFault) as caught:
+        BareModule(text).run("k", (1, 1, 1), (32, 1, 1))
+    assert caught.value.reason == "access"

@@ -83,6 +83,51 @@ def test_products(shape: str, element: str, result: str) -> None:
     assert (got == a @ b + c).all()
 
 
+SIGNED = {"s8": np.dtype(np.int8), "u8": np.dtype(np.uint8)}
+
+
+@pytest.mark.parametrize("satfinite", [False, True])
+@pytest.mark.parametrize("right", SIGNED)
+@pytest.mark.parametrize("left", SIGNED)
+@pytest.mark.parametrize("k", [16, 32])
+def test_products_of_bytes(k: int, left: str, right: str, satfinite: bool) -> None:
+    """A and B of all values, C at the ends of its type now and then; sums wrap, or saturate."""
+    rng = np.random.default_rng(k)
+    a = rng.integers(0, 256, (16, k)).astype(np.uint8).view(SIGNED[left])
+    b = rng.integers(0, 256, (k, 8)).astype(np.uint8).view(SIGNED[right])
+    c = rng.integers(-(1 << 31), 1 << 31, (16, 8))
+    ends = rng.random((16, 8))
+    c = np.where(ends < 0.3, (1 << 31) - 1, np.where(ends < 0.6, -(1 << 31), c)).astype(np.int32)
+    lanes = np.arange(32)
+    g, t = lanes // 4, lanes % 4
+    # "PTX ISA", "Matrix Fragments for mma.m16n8k32": element i of a lane.
+    words = []
+    for register in range(k // 8):
+        i = 4 * register + np.arange(4)
+        rows = g[:, None] + np.where((i < 4) | ((i >= 8) & (i < 12)), 0, 8)
+        columns = 4 * t[:, None] + (i & 3) + np.where(i < 8, 0, 16)
+        words.append(np.ascontiguousarray(a[rows, columns]).view(np.uint32)[:, 0])
+    for register in range(k // 16):
+        i = 4 * register + np.arange(4)
+        rows = 4 * t[:, None] + (i & 3) + np.where(i < 4, 0, 16)
+        words.append(np.ascontiguousarray(b[rows, g[:, None]]).view(np.uint32)[:, 0])
+    places = [(g + 8 * (i // 2), 2 * t + i % 2) for i in range(4)]
+    words += [c[place].view(np.uint32) for place in places]
+    text = kernel(f"m16n8k{k}", left, "s32", k // 8, k // 16, 4)
+    text = text.replace(f".s32.{left}.{left}.s32", f".s32.{left}.{right}.s32")
+    if satfinite:
+        text = text.replace(".row.col", ".row.col.satfinite")
+    memory = np.zeros((len(words) + 4, 32), np.uint32)
+    memory[: len(words)] = words
+    BareModule(text).run("k", (1, 1, 1), (32, 1, 1), memory)
+    exact = a.astype(np.int64) @ b.astype(np.int64) + c
+    limits = np.iinfo(np.int32)
+    wanted = exact.clip(limits.min, limits.max) if satfinite else exact
+    assert (exact.astype(np.int32) != exact).any()
+    for i, place in enumerate(places):
+        assert (memory[len(words) + i].view(np.int32) == wanted[place].astype(np.int32)).all()
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_loads_of_matrices(count: int, transposed: bool) -> None:
@@ -109,6 +154,13 @@ def test_loads_of_matrices(count: int, transposed: bool) -> None:
 
 
 def test_other_products_are_refused() -> None:
-    text = kernel("m16n8k32", "f16", "f32", 4, 2, 4)
-    with pytest.raises(PtxError, match="no semantics"):
-        BareModule(text).program("k")
+    refused = (
+        kernel("m16n8k32", "f16", "f32", 4, 2, 4),
+        kernel("m16n8k8", "s8", "s32", 2, 1, 4),
+        kernel("m16n8k32", "s8", "f32", 4, 2, 4),
+        kernel("m16n8k16", "s8", "s32", 2, 1, 4).replace("s8.s8", "s8.f16"),
+        kernel("m16n8k16", "f16", "f32", 4, 2, 4).replace("row.col", "row.col.satfinite"),
+    )
+    for text in refused:
+        with pytest.raises(PtxError, match=r"no semantics|satfinite"):
+            BareModule(text).program("k")

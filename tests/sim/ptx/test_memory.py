@@ -211,3 +211,25 @@ def test_no_lane_stores_where_one_may_not() -> None:
     with pytest.raises(WarpFault, match="by lane 31"):
         BareModule(text).run("k", (1, 1, 1), (32, 1, 1), out)
     assert not out.any()
+
+
+@pytest.mark.parametrize("space", ["global", "shared", "local", "const"])
+def test_elements_of_arrays(space: str) -> None:
+    """``a[i]`` is the element, as ptxas has it: what counts is its type, not bytes."""
+    own = f".{space} .align 8 .b64 wide[6]; .{space} .align 8 .b16 narrow[9];"
+    stores = (
+        "" if space == "const" else f"st.{space}.u64 wide[4], %rd8; st.{space}.u16 narrow[7], 5;"
+    )
+    reads = "mov.u64 %rd10, 0;" if space == "const" else f"ld.{space}.u64 %rd10, [%rd2];"
+    text = f"""{HEAD}{own if space in ("global", "const") else ""}
+.global .u64 places[3] = {{places, places[2], places+4}};
+.entry k(.param .u64 out) {{ .reg .b64 %rd<12>; {own if space in ("shared", "local") else ""}
+  ld.param.u64 %rd1, [out]; mov.u64 %rd8, 77; {stores}
+  mov.u64 %rd2, wide[4]; mov.u64 %rd3, wide; sub.u64 %rd4, %rd2, %rd3;
+  mov.u64 %rd5, narrow[7]; mov.u64 %rd6, narrow; sub.u64 %rd7, %rd5, %rd6; {reads}
+  st.global.u64 [%rd1], %rd4; st.global.u64 [%rd1+8], %rd7; st.global.u64 [%rd1+16], %rd10;
+  ld.global.u64 %rd2, places[1]; ld.global.u64 %rd3, places[0]; sub.u64 %rd4, %rd2, %rd3;
+  st.global.u64 [%rd1+24], %rd4; ret; }}"""
+    out = np.zeros(4, np.uint64)
+    BareModule(text).run("k", (1, 1, 1), (1, 1, 1), out)
+    assert out.tolist() == [32, 14, 0 if space == "const" else 77, 16]

@@ -11,7 +11,7 @@ import pytest
 
 from gpu.core.errors import Unsupported
 from gpu.sim.machine import machines
-from gpu.sim.nv.compute import ComputeEngine
+from gpu.sim.nv.chip.compute import ComputeEngine
 from gpu.sim.nv.world import NvSimWorld
 from gpu.transport.world import World
 from simulated import SIMULATED

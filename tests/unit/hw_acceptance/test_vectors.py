@@ -53,7 +53,7 @@ def folder(
 
 
 def take(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Outcome, Told]:
-    from gpu.sim.nv.lanes import PtxExecutor
+    from gpu.sim.nv.chip.lanes import PtxExecutor
     from gpu.sim.nv.world import NvSimWorld
     from gpu.transport.world import World
 

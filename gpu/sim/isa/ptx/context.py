@@ -104,6 +104,7 @@ class Scope:
     Attributes:
         registers: name -> (offset of its rows, bits).
         symbols: variables -> (space, address).
+        elements: variables -> bytes of an element.
         end: number of the label behind it.
         labels: name -> number.
     """
@@ -111,6 +112,7 @@ class Scope:
     function: Function
     registers: dict[str, tuple[int, int]] = field(default_factory=dict)
     symbols: dict[str, tuple[str, int]] = field(default_factory=dict)
+    elements: dict[str, int] = field(default_factory=dict)
     labels: dict[str, int] = field(default_factory=dict)
     end: int = 0
 
@@ -127,6 +129,7 @@ class Context:
         windows: field of the header -> rows that hold it in all lanes, 64 bits.
         parameter_bytes: of the kernel.
         exit: the label at which all ends.
+        frame: the row with the place of a function's frame in local memory; 0 where none recurses.
     """
 
     def __init__(self, engine: PtxEngine):
@@ -138,6 +141,7 @@ class Context:
         self.specials: set[str] = set()
         self.windows: dict[int, int] = {}
         self.parameter_bytes = 0
+        self.frame = 0
         self.exit = self.new_label()
         self.scope: Scope
         self.instruction: Instruction
@@ -191,7 +195,7 @@ class Context:
     def register(self, operand: Operand) -> tuple[int, int] | None:
         """(rows, bits) of a register, None for what is none."""
         if (isinstance(operand, Register) and not operand.negated) or (
-            isinstance(operand, Symbol) and not operand.offset
+            isinstance(operand, Symbol) and not operand.offset and not operand.index
         ):
             name = operand.name
         else:
@@ -221,7 +225,13 @@ class Context:
         if isinstance(operand, Register):
             return self._special(operand, kind)
         if isinstance(operand, Symbol):
-            return self.rows.constant(kind, self.address_of(operand))
+            at = self.rows.constant(kind, self.address_of(operand))
+            if operand.name not in self.scope.symbols or self.symbol(operand.name)[0] != "frame":
+                return at
+            made = self.temp(rows.rows_of(kind))
+            build = lambda x, y: x.to(kind) + y  # noqa: E731
+            self.compute(f"frame.{kind}", build, [self.frame, at], ["i64", kind], [made])
+            return made
         raise self.error(f"{operand} is no source")
 
     def pattern(self, number: Number, kind: str) -> int:
@@ -278,7 +288,8 @@ class Context:
         """The address of a variable in its space."""
         if symbol.name == "WARP_SZ":
             return layout.LANES + symbol.offset
-        return self.symbol(symbol.name)[1] + symbol.offset
+        at = self.symbol(symbol.name)[1] + symbol.offset
+        return at + symbol.index * self.scope.elements.get(symbol.name, 1)
 
     def target(self, operand: Operand, kind: str, loose: bool = False) -> int:
         """Rows to write a value to; `loose` where a wider register will do."""

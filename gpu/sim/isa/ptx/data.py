@@ -14,6 +14,7 @@ from gpu.sim.isa.ptx.syntax import Module, PtxError
 FIRST_ADDRESS: Final = 0x00F0_0000_0000_0000
 """Variables lie where no page table of a GPU reaches (57 bits on the newest ones)."""
 _STEP: Final = 1 << 32
+_FUNCTIONS: Final = 1 << 52  # how far below variables functions are, whose code is nowhere
 
 
 @dataclass
@@ -22,7 +23,7 @@ class LoadedModule:
 
     Attributes:
         base: GPU address of `data`.
-        symbols: variable -> (space, GPU address).
+        symbols: variable or function -> (space, GPU address).
     """
 
     module: Module
@@ -39,6 +40,9 @@ class LoadedModule:
             at = -(-at // variable.align) * variable.align
             self.symbols[variable.name] = (variable.space, self.base + at)
             at += variable.size
+        functions = [name for name, f in self.module.functions.items() if not f.is_kernel]
+        for number, name in enumerate(functions, 1):
+            self.symbols[name] = ("function", self.base - _FUNCTIONS + 16 * number)
         self.data = np.zeros(max(at, 16), np.uint8)
         for variable in variables:
             start = self.symbols[variable.name][1] - self.base
@@ -47,7 +51,9 @@ class LoadedModule:
                 target = self.symbols.get(symbol.name)
                 if target is None:
                     raise PtxError(f"the address of {symbol.name} is not known", 1, variable.name)
-                pointer = (target[1] + symbol.offset) % (1 << 64)
+                held = self.module.variables.get(symbol.name)
+                behind = symbol.offset + symbol.index * (held.element if held else 1)
+                pointer = (target[1] + behind) % (1 << 64)
                 place = start + offset
                 self.data[place : place + 8] = list(pointer.to_bytes(8, "little"))
 

@@ -67,7 +67,7 @@ def declared_variable(text: str) -> Variable:
         if total:
             raise ValueError(f"{name} has {total} bytes and {len(data)} to begin with")
         total = len(data)
-    return Variable(space, name, total, aligned, data, pointers)
+    return Variable(space, name, total, aligned, element * lanes, data, pointers)
 
 
 def _initial(text: str, kind: str, element: int) -> tuple[bytes, tuple[tuple[int, Symbol], ...]]:

@@ -2,8 +2,9 @@
 
 Lane ``4 g + t`` holds of A, in registers of two 16-bit elements: rows g and g + 8, columns 2t and
 2t + 1 and, for 16 columns, 2t + 8 and 2t + 9; of B the same places of column g; of C and D rows g
-and g + 8, columns 2t and 2t + 1. Elements of 32 bits are one to a register, in columns t and t + 4.
-Sums are exact here and rounded once; how hardware rounds in between is not documented.
+and g + 8, columns 2t and 2t + 1. Elements of 32 bits are one to a register, in columns t and t + 4,
+those of 8 bits four, in columns 4t to 4t + 3 and 16 further. Sums are exact here and rounded or
+saturated once; what hardware does in between is not documented. Sums of integers wrap otherwise.
 """
 
 from __future__ import annotations
@@ -25,27 +26,30 @@ _GROUPS: Final = 4  # lanes of a row
 
 
 class Shape(NamedTuple):
-    """Kinds of a product: of the elements, and of the sums."""
+    """Kinds of a product: of the elements of A and of B, and of the sums."""
 
     columns: int
     element: str
+    other: str
     result: str
+    saturates: bool = False
 
     @property
     def per_register(self) -> int:
         """Elements of a register."""
-        return 1 if self.element == "tf32" else 2
+        return {"tf32": 1, "s8": 4, "u8": 4}.get(self.element, 2)
 
     @property
     def registers(self) -> tuple[int, int, int]:
         """Registers of A, of B, of C."""
         of_b = self.columns // (_GROUPS * self.per_register)
-        return 2 * of_b, of_b, 4 if self.result == "f32" else 2
+        return 2 * of_b, of_b, 2 if self.result == "f16" else 4
 
     @property
     def name(self) -> str:
         """Of the native function."""
-        return f"mma_{self.columns}_{self.element}_{self.result}"
+        tail = "_sat" if self.saturates else ""
+        return f"mma_{self.columns}_{self.element}_{self.other}_{self.result}{tail}"
 
 
 _SHAPES: Final = {
@@ -55,7 +59,9 @@ _SHAPES: Final = {
     ("m16n8k8", "bf16"): 8,
     ("m16n8k8", "tf32"): 8,
     ("m16n8k4", "tf32"): 4,
+    **{(f"m16n8k{columns}", kind): columns for columns in (16, 32) for kind in ("s8", "u8")},
 }
+_SUMS: Final = {"f16": ("f32", "f16"), "s8": ("s32",), "u8": ("s32",)}
 
 
 def _shuffled(e: Emitter, value: Value, lanes: list[int]) -> Value:
@@ -67,7 +73,10 @@ def _shuffled(e: Emitter, value: Value, lanes: list[int]) -> Value:
 
 
 def _elements(word: Value, kind: str) -> list[Value]:
-    """The numbers of a register, as doubles."""
+    """The numbers of a register: integers, or doubles."""
+    if kind in ("s8", "u8"):
+        bytes_ = [word.shl(24 - 8 * number) for number in range(4)]
+        return [each.ashr(24) if kind == "s8" else each.lshr(24) for each in bytes_]
     if kind == "tf32":
         return [(word & ~0x1FFF).bits("f32").to("f64")]
     if kind == "f16":
@@ -86,7 +95,7 @@ def product(shape: Shape) -> str:
     left = [_row(e, "a", number) for number in range(of_a)]
     right = [_row(e, "b", number) for number in range(of_b)]
     before = [_row(e, "c", number) for number in range(of_c)]
-    sums = _accumulators(before, shape.result)
+    sums = _accumulators(before, shape)
     for source in range(_GROUPS):
         of_row = [lane // _GROUPS * _GROUPS + source for lane in range(e.lanes)]
         for part in range(of_b):
@@ -98,26 +107,33 @@ def product(shape: Shape) -> str:
                 of_column = [
                     (2 * (lane % _GROUPS) + column) * _GROUPS + source for lane in range(e.lanes)
                 ]
-                numbers = _elements(_shuffled(e, right[part], of_column), shape.element)
+                numbers = _elements(_shuffled(e, right[part], of_column), shape.other)
                 for upper in range(2):
                     place = 2 * upper + column
                     for x, y in zip(heights[upper], numbers, strict=True):
-                        sums[place] = sums[place] + x * y
-    for number, word in enumerate(_packed(sums, shape.result)):
+                        term = (x * y).sext("i64") if shape.saturates else x * y
+                        sums[place] = sums[place] + term
+    for number, word in enumerate(_packed(sums, shape)):
         target = frames.behind(e, frames.row(e, "d"), number * layout.ROW)
         rows.store(e, target, word)
     frames.next_record(e)
     return rows.function(shape.name, e)
 
 
-def _accumulators(words: list[Value], kind: str) -> list[Value]:
-    if kind == "f32":
+def _accumulators(words: list[Value], shape: Shape) -> list[Value]:
+    if shape.result == "s32":
+        return [word.sext("i64") if shape.saturates else word for word in words]
+    if shape.result == "f32":
         return [word.bits("f32").to("f64") for word in words]
     return [half.to("f64") for word in words for half in parts.halves(word, "f16")]
 
 
-def _packed(sums: list[Value], kind: str) -> list[Value]:
-    if kind == "f32":
+def _packed(sums: list[Value], shape: Shape) -> list[Value]:
+    if shape.saturates:
+        return [total.smax(-1 << 31).smin((1 << 31) - 1).to("i32") for total in sums]
+    if shape.result == "s32":
+        return sums
+    if shape.result == "f32":
         return [parts.canonical(total.to("f32")).bits() for total in sums]
     halves = [parts.canonical(parts.half_of(total)) for total in sums]
     return [parts.both(halves[0], halves[1]), parts.both(halves[2], halves[3])]
@@ -187,13 +203,18 @@ def _multiply(context: Context) -> None:
     """MMA: through rows that lie one behind the other."""
     found = context.instruction.parts
     shape = next((part for part in found if part.startswith("m16n8")), "")
-    types, _ = context.parts("sync", "aligned", "row", "col", shape)
-    columns = _SHAPES.get((shape, types[1] if len(types) == 4 else ""))
-    if columns is None or types[1] != types[2] or types[0] != types[3]:
+    types, flags = context.parts("sync", "aligned", "row", "col", "satfinite", shape)
+    result, left, right, before = types if len(types) == 4 else ("",) * 4
+    columns = _SHAPES.get((shape, left))
+    same = left == right or {left, right} == {"s8", "u8"}
+    if columns is None or not same or result != before:
         raise context.error("this product of matrices has no semantics here")
-    how = Shape(columns, types[1], types[0])
-    if types[0] not in ("f32", "f16") or (types[0] == "f16" and types[1] != "f16"):
-        raise context.error(f"sums of .{types[0]} have no semantics here")
+    if result not in _SUMS.get(left, ("f32",)):
+        raise context.error(f"sums of .{result} have no semantics here")
+    saturates = "satfinite" in flags
+    if saturates and result != "s32":
+        raise context.error(".satfinite is for integers")
+    how = Shape(columns, left, right, result, saturates)
     of_a, of_b, of_c = how.registers
     operands = context.arity(4)
     counts = (of_c, of_a, of_b, of_c)

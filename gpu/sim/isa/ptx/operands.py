@@ -7,7 +7,17 @@ import struct
 from functools import lru_cache
 from typing import Final
 
-from gpu.sim.isa.ptx.syntax import Address, Both, Number, Operand, Pack, Register, Sink, Symbol
+from gpu.sim.isa.ptx.syntax import (
+    Address,
+    Both,
+    Number,
+    Operand,
+    Pack,
+    Part,
+    Register,
+    Sink,
+    Symbol,
+)
 
 _NAME: Final = r"[A-Za-z_$%][\w$%]*(?:\.[xyzw])?"
 _WORD: Final = re.compile(rf"(!?)\s*({_NAME})")
@@ -16,6 +26,8 @@ _BITS: Final = re.compile(r"(-?)0([fFdD])([0-9a-fA-F]{8}|[0-9a-fA-F]{16})")
 _FRACTION: Final = re.compile(r"[+-]?(?:\d+\.\d*|\d*\.\d+|\d+)(?:[eE][+-]?\d+)?")
 _ADDRESS: Final = re.compile(rf"\s*({_NAME}|0[xX][0-9a-fA-F]+|\d+)\s*(?:([+-])\s*(\S.*))?\s*")
 _BOTH: Final = re.compile(rf"({_NAME}|_)\s*\|\s*({_NAME}|_)")
+_PART: Final = re.compile(rf"({_NAME})\.(b[0-7]{{1,4}}|h[0-3]{{1,2}})")
+_INDEXED: Final = re.compile(rf"({_NAME})\s*\[([^\[\]]+)\]")
 _SUM: Final = re.compile(rf"({_NAME})\s*([+-])\s*(.+)")
 
 
@@ -106,4 +118,10 @@ def operand(text: str) -> Operand:
     if total:
         sign = -1 if total[2] == "-" else 1
         return Symbol(total[1], sign * integer(total[3]))
+    part = _PART.fullmatch(text)
+    if part:
+        return Part(_name(part[1]), part[2])
+    indexed = _INDEXED.fullmatch(text)
+    if indexed:
+        return Symbol(indexed[1], index=integer(indexed[2]))
     return number(text)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -40,7 +41,7 @@ _INSTRUCTION: Final = re.compile(
 )
 _LINKAGE: Final = re.compile(r"\.(?:visible|extern|weak|common)\b\s*")
 _SPACES: Final = ("global", "const", "shared", "local", "param")
-_TARGETS: Final = re.compile(r"\.branchtargets\s+([\w$%,\s]*);")
+_TARGETS: Final = re.compile(r"\.(?:(?:branch|call)targets\s+([\w$%,\s]*)|callprototype\b[^;]*);")
 
 
 @lru_cache(maxsize=4096)
@@ -169,7 +170,7 @@ def _statement(reader: _Reader, function: Function, scopes: list[dict[str, str]]
         reader.skip()
         table = reader.take(_TARGETS)
         if table:
-            targets = tuple(split(table[1]))
+            targets = tuple(split(table[1] or ""))
             function.body.append(BranchTargets(label[1], targets, line))
         else:
             function.body.append(Label(label[1], line))
@@ -228,9 +229,7 @@ def _declare(text: str, function: Function, scopes: list[dict[str, str]]) -> Non
     name = unique(variable.name, any(v.name == variable.name for v in function.variables))
     if variable.space not in _SPACES:
         raise ValueError(f".{variable.space} variables are not known")
-    function.variables.append(
-        Variable(variable.space, name, variable.size, variable.align, variable.initial)
-    )
+    function.variables.append(replace(variable, name=name))
 
 
 def _instruction(text: str, line: int) -> Instruction:

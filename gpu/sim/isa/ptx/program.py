@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from gpu.sim.isa import layout
 from gpu.sim.isa.ptx import (
+    calls,
     matrix,
     translate_bits,
     translate_float,
@@ -17,12 +19,12 @@ from gpu.sim.isa.ptx import (
     translate_int,
     translate_memory,
     translate_move,
+    translate_video,
 )
 from gpu.sim.isa.ptx.context import Context, Handler, Scope
 from gpu.sim.isa.ptx.data import LoadedModule
 from gpu.sim.isa.ptx.engine import PtxEngine
 from gpu.sim.isa.ptx.syntax import (
-    Address,
     BranchTargets,
     Function,
     Instruction,
@@ -41,6 +43,7 @@ _HANDLERS: Final[dict[str, Handler]] = {
     **translate_float.HANDLERS,
     **translate_move.HANDLERS,
     **translate_memory.HANDLERS,
+    **translate_video.HANDLERS,
     **translate_flow.HANDLERS,
 }
 _TOGETHER: Final = {**translate_flow.TOGETHER, **matrix.HANDLERS}
@@ -84,6 +87,7 @@ class Program:
         self.specials = context.specials
         self.windows = context.windows
         self._sources = context.instructions
+        self._has_frames = bool(context.frame)
         self._source_of = [record.source for record in context.records]
         self._join = join = engine.address(
             "join"
@@ -133,6 +137,8 @@ class Program:
         if source < 0:
             return True
         instruction = self._sources[source]
+        if self._has_frames and instruction.name == "call":
+            return False
         return not (instruction.name.startswith(_WRITES) or "clock" in instruction.text)
 
     def place_of(self, record: int) -> int:
@@ -161,7 +167,10 @@ class _Translation:
         self._functions = loaded.module.functions
         self.local = 0
         self.shared = 0
+        self._pointed = calls.pointed_to(loaded.module)
+        self._recursive = calls.recursive(loaded.module, self._pointed)
         self._module_symbols = self._place_shared(kernel)
+        self._frames = calls.Frames(self.context, self._module_symbols)
         scope = Scope(kernel, symbols=dict(self._module_symbols))
         offsets = kernel.parameter_offsets()
         scope.symbols |= {name: ("param", offset) for name, offset in offsets.items()}
@@ -171,10 +180,16 @@ class _Translation:
         self.context.place(self.context.exit)
         self.context.emit("join")
         self.context.emit("exit")
+        self._functions_that_recurse()
 
     def _place_shared(self, kernel: Function) -> dict[str, tuple[str, int]]:
         """Addresses of the module's variables; of shared ones only those that are used."""
-        used = set(_names_used(kernel, self._functions, set()))
+        seen: set[str] = set()
+        used = {
+            name
+            for function in (kernel, *self._pointed.values())
+            for name in _names_used(function, self._functions, seen)
+        }
         symbols: dict[str, tuple[str, int]] = dict(self._loaded.symbols)
         module = self._loaded.module.variables.values()
         own = [*(v for v in module if v.space == "shared" and v.name in used)]
@@ -185,13 +200,36 @@ class _Translation:
             self.shared = at + variable.size if variable.size else self.shared
         return symbols
 
+    def _functions_that_recurse(self) -> None:
+        """What was called and is not written out there; each may call more."""
+        context, frames = self.context, self._frames
+        done: list[calls.Frame] = []
+        while len(done) < len(frames.made):
+            frame = list(frames.made.values())[len(done)]
+            done.append(frame)
+            context.place(frame.entry)
+            context.emit("join")
+            frames.current, self._depth = frame, 1
+            self._function(frame.scope)
+            context.emit("bra", target=frame.scope.end)
+        for frame in done:
+            frames.returns(frame)
+        if done:
+            self.local = -(-self.local // 16) * 16
+            calls.stack_row(context, self.local)
+            self.local += calls.STACK
+
     def _function(self, scope: Scope) -> None:
         """Everything of one function, in the scope that is given."""
         context = self.context
         outer = getattr(context, "scope", None)
         context.scope = scope
         function = scope.function
+        known = (*self._loaded.module.variables.values(), *function.variables)
+        scope.elements = {variable.name: variable.element for variable in known}
         for variable in function.variables:
+            if scope.symbols.get(variable.name, ("",))[0] == "frame":
+                continue
             if variable.space in ("local", "param"):
                 self.local = -(-self.local // variable.align) * variable.align
                 scope.symbols[variable.name] = ("local", self.local)
@@ -237,25 +275,41 @@ class _Translation:
             raise context.error(f"{name} has no semantics here")
 
     def _call(self, context: Context) -> None:
-        """CALL of a function that is known: its body, written out here."""
+        """CALL of a function by its name, or by its address."""
         context.parts("uni")
         operands = list(context.instruction.operands)
         results = _taken(operands)
         target = operands.pop(0) if operands else None
-        arguments = _taken(operands)
+        passed = [*results, *_taken(operands)]
+        sizes = len(results), len(passed) - len(results)
+        if isinstance(target, Register | Symbol) and context.register(target):
+            given = [self._passed(context, each) for each in passed]
+            row, symbols = context.source(target, "i64"), self._loaded.symbols
+            known = calls.candidates(context.scope.function, operands, self._pointed)
+            fitting = [each for each in known.values() if _takes(each) == sizes]
+            choices = [(symbols[f.name][1], partial(self._enter, f, given)) for f in fitting]
+            calls.branch_by_address(context, row, choices)
+            return
         function = self._functions.get(target.name) if isinstance(target, Symbol) else None
         if operands or function is None or function.body is None:
-            raise context.error("only functions of the same text can be called, by name")
+            raise context.error("only functions of the same text can be called")
+        if _takes(function) != sizes:
+            raise context.error(f"{function.name} takes {_takes(function)} results and parameters")
+        given = [self._passed(context, each) for each in passed]
+        self._enter(function, given)
+
+    def _enter(self, function: Function, given: list[tuple[str, int]]) -> None:
+        """A body, written out here, or once for all calls where it recurses."""
+        context, calling = self.context, self.context.instruction
+        if function.name in self._recursive:
+            self._frames.enter(function, given)
+            return
         if self._depth >= _MAX_DEPTH:
             raise context.error(f"calls are nested more than {_MAX_DEPTH} deep")
         scope = Scope(function, symbols=dict(self._module_symbols), end=context.new_label())
         formals = [*function.results, *function.parameters]
-        given = [*results, *arguments]
-        if len(given) != len(formals):
-            raise context.error(f"{function.name} takes {len(formals)} parameters and results")
-        for formal, actual in zip(formals, given, strict=True):
-            scope.symbols[formal.name] = self._passed(context, actual)
-        calling = context.instruction
+        for formal, place in zip(formals, given, strict=True):
+            scope.symbols[formal.name] = place
         self._depth += 1
         self._function(scope)
         self._depth -= 1
@@ -268,9 +322,14 @@ class _Translation:
         if not isinstance(actual, Symbol) or actual.offset:
             raise context.error("arguments are .param variables")
         space, at = context.symbol(actual.name)
-        if space != "local":
+        if space not in ("local", "frame"):
             raise context.error(f"{actual.name} is no .param variable of the function")
         return space, at
+
+
+def _takes(function: Function) -> tuple[int, int]:
+    """How many results and parameters a function has."""
+    return len(function.results), len(function.parameters)
 
 
 def _taken(operands: list[Operand]) -> tuple[Operand, ...]:
@@ -305,15 +364,8 @@ def _names_used(
 ) -> Iterator[str]:
     """Names of symbols in a function, and in what it calls."""
     seen.add(function.name)
-    for item in function.body or ():
-        if not isinstance(item, Instruction):
-            continue
-        for operand in item.operands:
-            base = operand.base if isinstance(operand, Address) else operand
-            for part in base.items if isinstance(base, Pack) else (base,):
-                if not isinstance(part, Symbol):
-                    continue
-                yield part.name
-                called = functions.get(part.name)
-                if called and called.name not in seen:
-                    yield from _names_used(called, functions, seen)
+    for symbol in (part for item in calls.instructions(function) for part in calls.named(item)):
+        yield symbol.name
+        called = functions.get(symbol.name)
+        if called and called.name not in seen:
+            yield from _names_used(called, functions, seen)

@@ -47,8 +47,11 @@ class Conversion:
         if self.rounding in _TO_INTEGER:
             number = number.unary(_TO_INTEGER[self.rounding])
         if self.target not in FLOATS:
-            signed = self.target[0] == "s"
-            return _to_integer(number, f"i{TYPES[self.target]}", signed)
+            bits = TYPES[self.target]
+            found = _to_integer(number, f"i{bits}", self.target[0] == "s")
+            if self.source == "f64" or bits == 64:  # of other conversions NaN gives 0
+                return number.is_nan().select(-1 << bits - 1, found)
+            return found
         return self._finish(self._float_to_float(number))
 
     def _integer_to_integer(self, value: Value) -> Value:

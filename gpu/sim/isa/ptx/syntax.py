@@ -66,10 +66,19 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A label, variable or function, and a number behind it."""
+    """A label, variable or function, and a number behind it; or an element of an array."""
 
     name: str
     offset: int = 0
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some bytes or halves of a register, as video instructions take them: ``%r1.b3210``."""
+
+    base: Register | Symbol
+    parts: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +109,7 @@ class Sink:
     """``_``: a destination that goes nowhere."""
 
 
-Operand = Register | Number | Symbol | Address | Pack | Both | Sink
+Operand = Register | Number | Symbol | Part | Address | Pack | Both | Sink
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +141,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class BranchTargets:
-    """``label: .branchtargets L1, L2;``."""
+    """``label: .branchtargets L1, L2;``, or ``.calltargets``; a ``.callprototype`` names none."""
 
     name: str
     targets: tuple[str, ...]
@@ -146,6 +155,7 @@ class Variable:
     Attributes:
         space: ``global``, ``const``, ``shared``, ``local`` or ``param``.
         size: in bytes, 0 for an array of unknown size.
+        element: bytes of an element of an array.
         initial: (offset, bytes) of what it holds first.
         pointers: (offset, symbol) of addresses that it holds.
     """
@@ -154,6 +164,7 @@ class Variable:
     name: str
     size: int
     align: int
+    element: int
     initial: bytes = b""
     pointers: tuple[tuple[int, Symbol], ...] = ()
 

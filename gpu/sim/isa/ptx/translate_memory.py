@@ -32,6 +32,7 @@ _SPACES: Final = {
     "param::func": LOCAL,
     "shared::cluster": SHARED,
 }
+_WHERE: Final = {"local": LOCAL, "frame": LOCAL, "shared": SHARED, "param": PARAM}
 _ATOMICS: Final = ("exch", "add", "and", "or", "xor", "inc", "dec", "min", "max", "cas")
 
 
@@ -43,7 +44,7 @@ def _space(context: Context, flags: set[str], address: Address) -> int:
     if isinstance(base, Symbol) and context.register(base) is None:
         where, _ = context.symbol(base.name)
         # The parameters of functions, and what is passed to them, lie in local memory.
-        return {"local": LOCAL, "shared": SHARED, "param": PARAM}.get(where, GLOBAL)
+        return _WHERE.get(where, GLOBAL)
     return space
 
 
@@ -52,6 +53,8 @@ def locate(context: Context, flags: set[str], operand: Operand) -> tuple[int, di
 
     A kernel's parameter by name has no kind, and its place as the immediate.
     """
+    if isinstance(operand, Symbol) and not context.register(operand):  # ``a[1]``
+        operand = Address(operand)
     if not isinstance(operand, Address):
         raise context.error("an address in brackets is needed")
     space = _space(context, flags, operand)
@@ -66,6 +69,8 @@ def locate(context: Context, flags: set[str], operand: Operand) -> tuple[int, di
         at = base.bits
     elif isinstance(base, Symbol):
         at = context.address_of(base)
+        if context.symbol(base.name)[0] == "frame":
+            return space, {"a": context.frame, "immediate": at + operand.offset}, "i64"
         if space == PARAM:
             return space, {"immediate": at + operand.offset}, ""
     else:

@@ -311,7 +311,8 @@ def _convert_one(context: Context, how: Conversion) -> None:
     row = context.source(operands[1], KINDS[how.source], loose=True)
     if have > bits_of(wide):
         wide = f"i{have}"
-    bits = max(16, TYPES[how.target], context.width(operands[0]))
+    have = context.width(operands[0])
+    bits = 8 if have == TYPES[how.target] == 8 else max(16, TYPES[how.target], have)
     result_kind = f"i{bits}"
     result = context.target(operands[0], result_kind)
 

@@ -1,0 +1,1 @@
+"""The chip: memory, caches, channels, compute and copy engines, and who runs kernels."""

@@ -1,0 +1,1 @@
+"""The resource manager (RM): clients, objects and commands, by handles and bytes."""

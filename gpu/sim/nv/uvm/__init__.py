@@ -1,0 +1,1 @@
+"""Unified virtual memory (UVM): ranges of addresses, and what GPUs see of them."""
