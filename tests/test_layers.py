@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -35,6 +36,13 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     "gpu.hcq": ("gpu.core",),
     "gpu.drivers": ("gpu.core", "gpu.transport", "gpu.hcq", "gpu.autogen"),
     "gpu.sim": ("gpu.core", "gpu.autogen"),
+    # Instruction sets know no machine; a chip knows memory and time, and nobody who drives it.
+    "gpu.sim.isa": ("gpu.core",),
+    "gpu.sim.amd.chip": (
+        *("gpu.core", "gpu.autogen", "gpu.sim.isa", "gpu.sim.amd.chips"),
+        *("gpu.sim.simulation", "gpu.sim.record", "gpu.sim.physical", "gpu.sim.translate"),
+        *("gpu.sim.port", "gpu.sim.chunks"),
+    ),
     "gpu.compiler": ("gpu.core",),
     "gpu.compiler.ir": ("gpu.core",),
     "gpu.compiler.targets": ("gpu.core", "gpu.compiler.ir"),
@@ -75,10 +83,18 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     "gpu.tensor": ("gpu.core", "gpu.runtime", "gpu.compiler.ir"),
     "gpu.cli": ("gpu",),  # everything
 }
-# Simulators must not share the drivers' mistakes: they write these down a second time.
+# What a package and all below it must not import, though it lies in what they may.
 DENIED: Final = {
-    "gpu.sim": ("gpu.core.pagelevels", "gpu.core.pagetable", "gpu.core.ring", "gpu.core.tlsf")
+    # Simulators must not share the drivers' mistakes: they write these down a second time.
+    "gpu.sim": ("gpu.core.pagelevels", "gpu.core.pagetable", "gpu.core.ring", "gpu.core.tlsf"),
+    # A model knows no other vendor's, a kernel driver no machine code, and a bus neither.
+    "gpu.sim.amd": ("gpu.sim.nv", "gpu.sim.worlds"),
+    "gpu.sim.amd.kfd": ("gpu.sim.isa", "gpu.sim.amd.chip.lanes"),
+    "gpu.sim.nv": ("gpu.sim.amd", "gpu.sim.worlds"),
+    "gpu.sim.pci": ("gpu.sim.amd", "gpu.sim.nv", "gpu.sim.isa", "gpu.sim.worlds"),
 }
+# Packages in which no module imports itself by way of others, and what is left out of them.
+WITHOUT_CIRCLES: Final = {"gpu.sim": ("gpu.sim.nv",)}
 
 # What looks at files without opening them.
 LOOKING: Final = {
@@ -205,9 +221,10 @@ def layers(module: Module) -> Iterator[Finding]:
         return
     owner = max(owners, key=len)
     allowed = ALLOWED[owner] if owner == "gpu" else (owner, *ALLOWED[owner])
+    denied = tuple(d for n, names in DENIED.items() if _inside(module.name, (n,)) for d in names)
     for line, target in _imports(module):
         ours = _inside(target, ("gpu",)) and not _inside(target, allowed)
-        if ours or _inside(target, DENIED.get(owner, ())):
+        if ours or _inside(target, denied):
             known = ", ".join(ALLOWED[owner]) or "nothing of ours"
             yield Finding(line, target, f"must not be imported by {owner}, which may know {known}")
 
@@ -372,6 +389,43 @@ def test_exceptions_are_still_needed() -> None:
     assert not stale, f"remove from EXCEPTIONS what no file does any more: {sorted(stale)}"
 
 
+def _circle(modules: Iterable[Module]) -> list[str]:
+    """Modules of which each imports the next, the last the first; none where there are none."""
+    known = {module.name: module for module in modules}
+    graph = {
+        name: {
+            found
+            for _, target in _imports(module)
+            for found in (target, target.rpartition(".")[0])
+            if found in known and found != name
+        }
+        for name, module in known.items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(reversed(error.args[1]))
+    return []
+
+
+@pytest.mark.parametrize(("package", "left_out"), WITHOUT_CIRCLES.items())
+def test_no_circle_of_imports(package: str, left_out: tuple[str, ...]) -> None:
+    inside = (
+        m for m in _modules() if _inside(m.name, (package,)) and not _inside(m.name, left_out)
+    )
+    assert not (circle := _circle(inside)), " -> ".join(circle)
+    for each in left_out:
+        inside = (m for m in _modules() if _inside(m.name, (each,)))
+        assert _circle(inside), f"{each} has none any more: take it out of WITHOUT_CIRCLES"
+
+
+def test_a_circle_is_found() -> None:
+    for_types = "if TYPE_CHECKING:\n  from gpu.sim.b import B"
+    first, second = Module("gpu/sim/a.py", for_types), Module("gpu/sim/b.py", "import gpu.sim.a")
+    assert sorted(set(_circle([first, second]))) == ["gpu.sim.a", "gpu.sim.b"]
+    assert not _circle([first, Module("gpu/sim/b.py", "from gpu.sim.c import a")])
+
+
 def test_autogen_stays_small() -> None:
     lines = sum(m.text.count("\n") for m in _modules() if m.path.startswith("gpu/autogen/"))
     assert lines < MAX_AUTOGEN, f"autogen/ has {lines} lines: narrow its recipes"
@@ -403,6 +457,14 @@ BAD: Final[list[tuple[Rule, str, str, str]]] = [
     (layers, "gpu/tensor/a.py", "from gpu.compiler.lower import emit", "gpu.compiler.lower.emit"),
     (layers, "gpu/sim/a.py", "from gpu.core.ring import Ring", "gpu.core.ring.Ring"),
     (layers, "gpu/sim/a.py", "from gpu.drivers import am", "gpu.drivers.am"),
+    (layers, "gpu/sim/isa/a.py", "from gpu.core import ring", "gpu.core.ring"),
+    (layers, "gpu/sim/isa/a.py", "import gpu.sim.machine", "gpu.sim.machine"),
+    (layers, "gpu/sim/amd/chip/a.py", "import gpu.sim.amd.kfd.gpu", "gpu.sim.amd.kfd.gpu"),
+    (layers, "gpu/sim/amd/chip/a.py", "import gpu.sim.process", "gpu.sim.process"),
+    (layers, "gpu/sim/amd/kfd/a.py", "from gpu.sim import nv", "gpu.sim.nv"),
+    (layers, "gpu/sim/amd/kfd/a.py", "import gpu.sim.isa.engine", "gpu.sim.isa.engine"),
+    (layers, "gpu/sim/nv/a.py", "import gpu.sim.amd.chips", "gpu.sim.amd.chips"),
+    (layers, "gpu/sim/pci/a.py", "import gpu.sim.amd.chips", "gpu.sim.amd.chips"),
     (layers, "gpu/dtype.py", "from gpu.tensor import base", "gpu.tensor.base"),
     (layers, "gpu/__init__.py", "from gpu.backends import cpu", "gpu.backends.cpu"),
     (layers, "gpu/misc/a.py", "", "gpu.misc.a"),
@@ -448,6 +510,7 @@ GOOD: Final[list[tuple[Rule, str, str]]] = [
     (layers, "gpu/compiler/toolchain/a.py", "import gpu.autogen.nvrtc, gpu.compiler.targets"),
     (layers, "gpu/backends/nv/a.py", "from gpu.drivers import nv"),
     (layers, "gpu/cli/a.py", "import gpu\nfrom gpu.sim import worlds"),
+    (layers, "gpu/sim/amd/kfd/a.py", "import gpu.sim.amd.chip.sdma, gpu.sim.machine"),
     (environment, "gpu/core/config.py", "os.environ['A']"),
     (environment, "gpu/cli/a.py", "self.environ, config.home"),
     (devices, "gpu/transport/a.py", "import fcntl\nx = '/dev/kfd'"),
