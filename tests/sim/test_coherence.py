@@ -11,8 +11,8 @@ import pytest
 
 from gpu.core import hostmem
 from gpu.core.window import MemoryWindow
-from gpu.sim.amd.dispatch import KernelMemory
-from gpu.sim.world import SimWorld
+from gpu.sim.amd.chip.dispatch import KernelMemory
+from gpu.sim.amd.kfd.world import KfdWorld
 from sim.raw_kfd import (
     ACCESS,
     GTT,
@@ -42,14 +42,14 @@ CODE_ACQUIRE = GLI_INV | GL2_INV
 
 @pytest.fixture(params=["check", "oldest"])
 def machine(request: pytest.FixtureRequest) -> Iterator[RawKfd]:
-    world = SimWorld(seed=5, coherence=request.param)
+    world = KfdWorld(seed=5, coherence=request.param)
     yield RawKfd(world.process)
     world.close()
 
 
 def _shader(user: RawKfd) -> KernelMemory:
     device = next(iter(user.process.state.values())).device(user.gpu_id)
-    return KernelMemory(device.space, user.gpu.caches)
+    return KernelMemory(device.space, user.gpu.asic.caches)
 
 
 def _submit(user: RawKfd, kind: int, words: list[int]) -> None:
@@ -59,7 +59,7 @@ def _submit(user: RawKfd, kind: int, words: list[int]) -> None:
 
 
 def _strict(user: RawKfd) -> bool:
-    return user.gpu.caches.mode == "oldest"
+    return user.gpu.asic.caches.mode == "oldest"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_sdma_write_is_newer_than_what_l2_holds(machine: RawKfd) -> None:
 @pytest.fixture
 def old() -> Iterator[RawKfd]:
     """GFX9, whose copy engine goes behind L2."""
-    world = SimWorld(chip="gfx942")
+    world = KfdWorld(chip="gfx942")
     yield RawKfd(world.process)
     world.close()
 

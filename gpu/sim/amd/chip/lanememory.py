@@ -1,0 +1,109 @@
+"""Memory for the lane engine, through AMD's caches. See `gpu.sim.chunks`.
+
+Memory itself is given out of what no cache holds, and in the mode "check", in which memory is up to
+date.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from gpu.sim.amd.chip.dispatch import KernelMemory
+from gpu.sim.chunks import LOADS, STORES, Chunk, ChunkedMemory, fill_copy
+from gpu.sim.isa import layout
+from gpu.sim.physical import Pool
+from gpu.sim.translate import PAGE_SIZE
+
+IN_PLACE: Final = 64 << 10
+"""Bytes of a chunk that is the memory itself."""
+_VECTOR: Final = layout.READ | STORES
+
+
+class LaneMemory(ChunkedMemory):
+    """What waves of one kernel see."""
+
+    def __init__(self, memory: KernelMemory):
+        super().__init__(memory.space, memory.caches.mode)
+        self._memory = memory
+        self._held: Chunk | None = None
+
+    def fetch(self, address: int, size: int) -> bytes:
+        """Code bytes, fewer where its mapping ends."""
+        mapping = self._space.translate(address, write=False)
+        return self._memory.code.read(address, min(size, mapping.end - address))
+
+    def fill(self, address: int, size: int, access: int) -> None:
+        """Gives the engine what it misses. Raises PageFault."""
+        at, touched = address, []
+        while at < address + size:
+            touched.append(self._chunk(at, bool(access & STORES)))
+            at = touched[-1].end
+        if len(touched) > 1:  # an access must lie in one range; chunks of one kind join
+            for chunk in touched:
+                access |= chunk.flags
+            if not self._is_in_place(touched[0].mapping):
+                touched = [self._joined(touched)]
+        for chunk in touched:
+            self._give(chunk, access)
+        self._update()
+
+    def _joined(self, chunks: list[Chunk]) -> Chunk:
+        """One chunk for several, whose copies lie apart."""
+        for chunk in chunks:
+            self._store_changes(chunk)
+            self._chunks.pop(chunk.start, None)
+        first = chunks[0]
+        return Chunk(
+            first.mapping, first.start, min(chunks[-1].end, first.mapping.end) - first.start
+        )
+
+    def hold(self, address: int, size: int) -> bool:
+        """Gives a range that only this kernel uses, for reading and writing, as one.
+
+        False where it is not one piece of memory that can be given in place. Raises PageFault.
+        """
+        mapping = self._space.translate(address, write=True)
+        region = mapping.region
+        if address + size > mapping.end:
+            self._space.translate(mapping.end, write=True)
+            return False
+        if not self._is_in_place(mapping) or not isinstance(region, Pool):
+            return False
+        chunk = Chunk(mapping, address, size, flags=_VECTOR)
+        chunk.host = region.host_address(chunk.offset)
+        self._held = chunk
+        self._update()
+        return True
+
+    def _step(self, in_place: bool) -> int:
+        return IN_PLACE if in_place else PAGE_SIZE
+
+    def _shown(self) -> list[Chunk]:
+        return [*self._chunks.values(), *([self._held] if self._held else [])]
+
+    def _load(self, chunk: Chunk, access: int) -> None:
+        for agent in _readers(access):
+            self._memory.caches.load(agent, chunk.mapping, chunk.offset, chunk.size)
+
+    def _copy(self, chunk: Chunk, access: int) -> None:
+        """Of what the scalar or the vector cache has: not both at a time."""
+        scalar = access == layout.SCALAR
+        port = self._memory.scalar if scalar else self._memory.vector
+        fill_copy(chunk, port.read(chunk.start, chunk.size))
+        chunk.flags = layout.SCALAR if scalar else (chunk.flags | access) & _VECTOR | layout.READ
+
+    def _write(self, address: int, data: bytes) -> None:
+        self._memory.vector.write(address, data)
+
+    def _written_in_place(self, chunk: Chunk) -> None:
+        self._memory.caches.written_in_place(chunk.mapping, chunk.offset, chunk.size)
+
+
+def _readers(access: int) -> list[Literal["scalar", "vector"]]:
+    """Whose caches an access goes through that reads."""
+    readers: list[Literal["scalar", "vector"]] = []
+    if access & layout.SCALAR:
+        readers.append("scalar")
+    if access & LOADS:
+        readers.append("vector")
+    return readers

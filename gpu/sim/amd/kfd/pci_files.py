@@ -1,0 +1,88 @@
+"""The files of a GPU's PCI device in sysfs, with the discovery tree of amdgpu.
+
+Formats: Linux 6.12 amdgpu_discovery.c (`ip_hw_instance_attr_show`), drivers/pci/pci-sysfs.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from gpu.sim.amd.chips import Chip
+from gpu.sim.amd.kfd.topology import AMD_VENDOR, Board
+from gpu.sim.tree import FileTree
+
+# Hardware ids of include/soc15_hw_ip.h.
+_GC, _SDMA0, _MMHUB, _HDP, _NBIF = 11, 42, 34, 41, 108
+# Blocks that compute does not touch through KFD; listed where the versions are known.
+_MORE_BLOCKS: Final = {
+    "gfx1100": (
+        ("MMHUB", _MMHUB, (3, 0, 0), (0x1A000, 0x02408800)),
+        ("HDP", _HDP, (6, 0, 0), (0xF20, 0x0240A400)),
+        ("NBIF", _NBIF, (4, 3, 0), (0x0, 0x14, 0xD20, 0x10400, 0x0241B000)),
+    ),
+}
+
+
+def add_pci_files(tree: FileTree, board: Board, vram_used: Callable[[], int]) -> None:
+    """Adds /sys/class/drm/renderD<minor>/device/."""
+    folder = f"/sys/class/drm/renderD{board.minor}/device"
+    size = board.chip.vram_size
+    for name, text in (
+        ("vendor", f"{AMD_VENDOR:#06x}"),
+        ("device", f"{board.chip.device_id:#06x}"),
+        ("subsystem_vendor", f"{AMD_VENDOR:#06x}"),
+        ("subsystem_device", "0x0e3b"),
+        ("revision", "0xc8"),
+        ("class", "0x030000"),
+        ("unique_id", f"{board.unique_id:016x}"),
+        ("mem_info_vram_total", str(size)),
+        ("mem_info_vis_vram_total", str(size)),
+        ("current_link_width", "16"),
+        ("numa_node", "-1"),
+        ("uevent", _uevent(board)),
+    ):
+        tree.add(f"{folder}/{name}", f"{text}\n")
+    tree.add(f"{folder}/mem_info_vram_used", partial(_number, vram_used))
+    _add_discovery(tree, f"{folder}/ip_discovery", board.chip)
+
+
+def _number(read: Callable[[], int]) -> bytes:
+    return f"{read()}\n".encode()
+
+
+def _uevent(board: Board) -> str:
+    ids = f"PCI_ID={AMD_VENDOR:04X}:{board.chip.device_id:04X}"
+    return f"DRIVER=amdgpu\n{ids}\nPCI_SLOT_NAME=0000:{board.bus:02x}:00.0"
+
+
+def _add_discovery(tree: FileTree, folder: str, chip: Chip) -> None:
+    gc_bases = (chip.sh_base, 0xA000, 0x02402C00)
+    blocks = [("GC", _GC, chip.gc, gc_bases)] * chip.xccs
+    blocks += [("SDMA0", _SDMA0, chip.sdma, gc_bases), *_MORE_BLOCKS.get(chip.name, ())]
+    tree.add(f"{folder}/die/num_dies", "1\n")
+    tree.add(f"{folder}/die/0/num_ips", f"{len(blocks)}\n")
+    seen: dict[int, int] = {}
+    for name, hw_id, version, bases in blocks:
+        instance = seen.get(hw_id, 0)
+        seen[hw_id] = instance + 1
+        for alias in (name, str(hw_id)):
+            _add_block(tree, f"{folder}/die/0/{alias}/{instance}", hw_id, instance, version, bases)
+
+
+def _add_block(
+    tree: FileTree,
+    folder: str,
+    hw_id: int,
+    instance: int,
+    version: tuple[int, int, int],
+    bases: tuple[int, ...],
+) -> None:
+    major, minor, revision = version
+    numbers = {"hw_id": hw_id, "num_instance": instance, "major": major, "minor": minor}
+    numbers |= {"revision": revision, "num_base_addresses": len(bases)}
+    for name, value in numbers.items():
+        tree.add(f"{folder}/{name}", f"{value}\n")
+    tree.add(f"{folder}/harvest", "0x0\n")
+    tree.add(f"{folder}/base_addr", "".join(f"0x{base:08X}\n" for base in bases))
