@@ -142,7 +142,7 @@ def test_chained_launches(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def once(self: ComputeEngine, address: int, invalidate: bool) -> None:
         """A GPU that does not start what a descriptor names."""
         start(self, address, invalidate)
-        self.grids[-1]._dependents.clear()
+        self.grids[-1].dependents.clear()
 
     monkeypatch.setattr(ComputeEngine, "launch", once)
     assert "replay 1" in run(chains.chains, Outcome.FAIL).reason
