@@ -80,7 +80,7 @@ class SimWaiter:
 
 
 class Machine(ABC):
-    """What all simulated machines share; `gpu.sim.world` and `gpu.sim.nv.world` have the vendors'.
+    """What all simulated machines share; those of vendors derive from it.
 
     Engines work when someone waits, and a little in every call. Which of them, and for how long, is
     drawn from the seed; the same seed and the same calls give the same run.

@@ -1,6 +1,6 @@
 """Lets other real processes use a machine of this one: `serve` here, `RemoteWorld` there.
 
-    with serve(SimWorld(executor=LaneExecutor()), "/tmp/gpu.socket"):
+    with serve(KfdWorld(executor=LaneExecutor()), "/tmp/gpu.socket"):
         subprocess.run([...])            # opens RemoteWorld("/tmp/gpu.socket")
 
 A process that connects is a process of the machine, with an address space of its own, from then on

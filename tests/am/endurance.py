@@ -23,8 +23,8 @@ from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.conformance.kit import WORDS, numbers, upload
 from gpu.hcq.ports import MemoryKind
 from gpu.hcq.program import HCQProgram
-from gpu.sim.amd.objects import KfdProcess
-from gpu.sim.world import SimWorld
+from gpu.sim.amd.kfd.process import KfdProcess
+from gpu.sim.amd.kfd.world import KfdWorld
 from gpu.transport.world import World
 
 LAUNCHES, ALLOCATIONS, OPENINGS = 100_000, 10_000, 1_000
@@ -60,7 +60,7 @@ class Bench:
     """A simulated GPU, and what is done with it a number of times."""
 
     def __init__(self) -> None:
-        self.sim = SimWorld(seed=1, executor=PythonKernels(1))
+        self.sim = KfdWorld(seed=1, executor=PythonKernels(1))
         self.world = World(self.sim.os, self.sim.waiter)
 
     def held(self) -> Held:

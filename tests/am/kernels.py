@@ -16,7 +16,7 @@ from gpu.drivers.am.code.metadata import KernelArgument, KernelMetadata
 from gpu.drivers.am.code.object import CodeObject, Kernel
 from gpu.drivers.am.target import Version
 from gpu.hcq.args import ArgumentLayout
-from gpu.sim.amd.dispatch import Dispatch, KernelMemory, RunningKernel
+from gpu.sim.amd.chip.dispatch import Dispatch, KernelMemory, RunningKernel
 
 ENTRY = 256
 SIZE = 4096

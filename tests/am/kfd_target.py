@@ -12,8 +12,8 @@ from gpu.drivers.am.kfd.memory import Use
 from gpu.drivers.am.kfd.port import ComputeKind, QueueOptions
 from gpu.hcq.device import HCQDevice
 from gpu.hcq.program import HCQProgram
-from gpu.sim.amd.dispatch import KernelExecutor
-from gpu.sim.world import SimWorld
+from gpu.sim.amd.chip.dispatch import KernelExecutor
+from gpu.sim.amd.kfd.world import KfdWorld
 from gpu.transport.world import World
 
 NEAR_WRAP = (1 << 32) - 10
@@ -38,7 +38,7 @@ class KfdTarget:
         self.kernels = PythonKernels()
         self.repeats = 1000
         """How often checks that look for leaks allocate; they open a fortieth as often."""
-        self.sim = SimWorld(
+        self.sim = KfdWorld(
             seed=seed,
             chip=(chip, chip),
             executor=executor or self.kernels,

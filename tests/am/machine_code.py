@@ -12,7 +12,7 @@ from gpu.drivers.am.device import KfdDevice
 from gpu.drivers.am.kfd.port import ComputeKind
 from gpu.hcq.device import HCQDevice
 from gpu.hcq.program import HCQProgram
-from gpu.sim.amd.lanes import LaneExecutor
+from gpu.sim.amd.chip.lanes import LaneExecutor
 
 CHIP = "gfx1100"
 

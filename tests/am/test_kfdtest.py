@@ -24,8 +24,8 @@ from am.kfdtest_kernels import (
 )
 from gpu.autogen import kfd
 from gpu.core.errors import HwTimeout
-from gpu.sim.amd.lanes import LaneExecutor
-from gpu.sim.world import SimWorld
+from gpu.sim.amd.chip.lanes import LaneExecutor
+from gpu.sim.amd.kfd.world import KfdWorld
 from sim.raw_kfd import (
     ACCESS,
     PAGE,
@@ -49,7 +49,7 @@ def needs_llvm(need: Callable[[str], None]) -> None:
 
 @pytest.fixture
 def user() -> Iterator[RawKfd]:
-    world = SimWorld(seed=11, executor=LaneExecutor(11))
+    world = KfdWorld(seed=11, executor=LaneExecutor(11))
     yield RawKfd(world.process)
     assert not world.debug.violations
     world.close()
@@ -173,7 +173,7 @@ def test_signal_max_events(user: RawKfd) -> None:
 @pytest.mark.parametrize(("register", "operation"), [(0xE26, 1), (0xE26, 0), (0xE2A, 1)])
 def test_hdp_flush_of_a_compute_queue(register: int, operation: int) -> None:
     """Like DeviceHdpFlush, by the packet that a kernel's ring has for it."""
-    world = SimWorld(seed=4, coherence="oldest")
+    world = KfdWorld(seed=4, coherence="oldest")
     user = RawKfd(world.process)
     memory, target = user.alloc(PAGE, VRAM | ACCESS), user.alloc(PAGE, SIGNAL)
     memory.host.write(0, 4, 7)
@@ -191,7 +191,7 @@ def test_hdp_flush_of_a_compute_queue(register: int, operation: int) -> None:
 @pytest.mark.parametrize("flags", [SIGNAL, VRAM | ACCESS | UNCACHED], ids=["system", "vram"])
 def test_writes_of_a_remote_gpu(flags: int) -> None:
     """CacheInvalidateOnRemoteWrite, VramCacheCoherenceWithRemoteGPU: one polls, a peer writes."""
-    world = SimWorld(seed=3, chip=("gfx1100", "gfx1100"), executor=LaneExecutor(3))
+    world = KfdWorld(seed=3, chip=("gfx1100", "gfx1100"), executor=LaneExecutor(3))
     near, far = RawKfd(world.process), RawKfd(world.process, index=1)
     shared = near.alloc(PAGE, flags, map_gpu=False)
     near.map(shared, [near.gpu_id, far.gpu_id])

@@ -28,14 +28,14 @@ from gpu.drivers.am.kfd.process import session_of
 from gpu.hcq.conformance.kit import WORDS, download, numbers, upload
 from gpu.hcq.hostdevice import HostMemory
 from gpu.hcq.ports import MemoryKind
+from gpu.sim.amd.kfd.world import KfdWorld
 from gpu.sim.faults import FaultPlan
-from gpu.sim.world import SimWorld
 from gpu.transport.world import World
 
 
 def test_interrupted_sleep() -> None:
     """Ctrl-C while the kernel sleeps ends the wait and nothing else."""
-    sim = SimWorld(seed=1, executor=PythonKernels(steps=500))
+    sim = KfdWorld(seed=1, executor=PythonKernels(steps=500))
     struck: list[str] = []
 
     def strike(call: str) -> None:
@@ -91,7 +91,7 @@ def test_two_threads() -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_processes_share_a_gpu(seed: int) -> None:
     """Each has addresses, queues and a session of its own; one may die amid its work."""
-    sim = SimWorld(seed=seed, executor=PythonKernels(20))
+    sim = KfdWorld(seed=seed, executor=PythonKernels(20))
     processes = [sim.process, sim.new_process(), sim.new_process()]
     devices = [KfdDevice.open(World(process.os, sim.waiter)) for process in processes]
     code = code_object("add", devices[0].target.version)
@@ -112,7 +112,7 @@ def test_processes_share_a_gpu(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_lost_interrupts_cost_time_only(seed: int) -> None:
-    sim = SimWorld(seed=seed, plan=FaultPlan(lost_interrupt=1))
+    sim = KfdWorld(seed=seed, plan=FaultPlan(lost_interrupt=1))
     with KfdDevice.open(World(sim.os, sim.waiter)) as device:
         for number in range(5):
             assert (download(device, upload(device, numbers(number))) == numbers(number)).all()
@@ -121,7 +121,7 @@ def test_lost_interrupts_cost_time_only(seed: int) -> None:
 
 def test_lost_completions_are_hangs() -> None:
     """A timeline that is never written is a hang, and closing tells it too."""
-    sim = SimWorld(seed=1, plan=FaultPlan(lost_completion=1))
+    sim = KfdWorld(seed=1, plan=FaultPlan(lost_completion=1))
     device = KfdDevice.open(World(sim.os, sim.waiter))
     point = device.queue().submit(device)
     with pytest.raises(DeviceHang, match="compute queue 0"):
@@ -133,7 +133,7 @@ def test_lost_completions_are_hangs() -> None:
 
 
 def test_late_doorbells() -> None:
-    sim = SimWorld(seed=1, plan=FaultPlan(delayed_doorbell=1, delay_ns=3_000_000))
+    sim = KfdWorld(seed=1, plan=FaultPlan(delayed_doorbell=1, delay_ns=3_000_000))
     with KfdDevice.open(World(sim.os, sim.waiter)) as device:
         assert (download(device, upload(device, numbers(1))) == numbers(1)).all()
     sim.close()
@@ -156,7 +156,7 @@ class _Stuck:
 
 def test_a_stuck_model_is_told_once_it_was_stuck_before() -> None:
     """In between another thread may have run what this one waits for."""
-    sim = SimWorld(seed=1)
+    sim = KfdWorld(seed=1)
     with KfdDevice.open(World(sim.os, sim.waiter)) as device:
         inner = _Stuck()
         waiter = KfdWaiter(session_of(sim.os), device.port.waiter.event, inner)
@@ -199,7 +199,7 @@ def test_what_memory_refuses() -> None:
 
 def test_peers_without_a_link() -> None:
     """Where the kernel refuses, the message says what else can be done."""
-    sim = SimWorld(seed=1, chip=("gfx1100", "gfx1100"))
+    sim = KfdWorld(seed=1, chip=("gfx1100", "gfx1100"))
     failure = Failure(1 << 30, errno.EINVAL)
     world = World(SteppedOs(sim.os, failure), sim.waiter)
     with KfdDevice.open(world, 0) as owner, KfdDevice.open(world, 1) as peer:
@@ -237,7 +237,7 @@ def test_addresses_outside_of_the_aperture() -> None:
 @pytest.mark.parametrize("compute", ["pm4", "aql"])
 def test_pointers_go_on_for_ever(compute: ComputeKind) -> None:
     """Queues run all that was published, also after their rings went round."""
-    sim = SimWorld(seed=1)
+    sim = KfdWorld(seed=1)
     options = QueueOptions(compute=compute, compute_ring=4096, copy_ring=4096)
     with KfdDevice.open(World(sim.os, sim.waiter), options=options) as device:
         for kind in ("compute", "copy"):
@@ -251,7 +251,7 @@ def test_pointers_go_on_for_ever(compute: ComputeKind) -> None:
 def test_filler_is_read_before_its_place_is_used_again(compute: ComputeKind) -> None:
     """What fills up a ring comes behind the submission whose value frees it."""
     for seed in range(3):
-        sim = SimWorld(seed=seed, executor=PythonKernels(1))
+        sim = KfdWorld(seed=seed, executor=PythonKernels(1))
         options = QueueOptions(compute=compute, compute_ring=4096)
         with KfdDevice.open(World(sim.os, sim.waiter), options=options) as device:
             code = code_object("fill", device.target.version)
@@ -264,7 +264,7 @@ def test_filler_is_read_before_its_place_is_used_again(compute: ComputeKind) -> 
 
 
 def test_clock_rate_of_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    sim = SimWorld(seed=1)
+    sim = KfdWorld(seed=1)
     info = render.drm.drm_amdgpu_info_device()
     monkeypatch.setattr(render, "device_info", lambda os, fd: info)
     with pytest.raises(FormatError, match="0 kHz"):

@@ -31,8 +31,8 @@ from gpu.drivers.am.kfd.process import session_of
 from gpu.drivers.am.kfd.queues import QueueKind
 from gpu.hcq.conformance.kit import download, numbers, upload
 from gpu.hcq.ports import MemoryKind
+from gpu.sim.amd.kfd.world import KfdWorld
 from gpu.sim.faults import FaultPlan
-from gpu.sim.world import SimWorld
 from gpu.transport.os import Os
 from gpu.transport.replay import ReplayOs
 from gpu.transport.traced import TracedOs
@@ -42,8 +42,8 @@ SMALL = QueueOptions(compute_ring=4096, copy_ring=4096)
 
 
 @pytest.fixture
-def sim() -> Iterator[SimWorld]:
-    sim = SimWorld(seed=5)
+def sim() -> Iterator[KfdWorld]:
+    sim = KfdWorld(seed=5)
     yield sim
     sim.close()
 
@@ -67,7 +67,7 @@ def test_each_call_may_fail(number: int, step: int) -> None:
     """Whatever call fails, the error is typed, nothing is left, and the next opening succeeds."""
     failed: list[str] = []
     while True:
-        sim = SimWorld(seed=1)
+        sim = KfdWorld(seed=1)
         failure = Failure(step * len(failed), number)
         system = SteppedOs(sim.os, failure)
         world = World(system, sim.waiter)
@@ -91,7 +91,7 @@ def test_each_call_may_fail(number: int, step: int) -> None:
     assert len(failed) >= 60 // step and (step > 1 or "ioctl 0x2" in failed)
 
 
-def test_failing_again_and_again_holds_nothing(sim: SimWorld) -> None:
+def test_failing_again_and_again_holds_nothing(sim: KfdWorld) -> None:
     """In one process: descriptors and mappings stay as they are."""
     system = SteppedOs(sim.os, lambda call: None)
     world = World(system, sim.waiter)
@@ -111,7 +111,7 @@ def test_each_call_of_closing_may_fail() -> None:
     """An error while closing is told after all else was given back."""
     at, failure = 0, Failure(0)
     while at == 0 or failure.failed:
-        sim = SimWorld(seed=1)
+        sim = KfdWorld(seed=1)
         system = SteppedOs(sim.os, lambda call: None)
         device = _open(World(system, sim.waiter))
         upload(device, numbers(1))
@@ -130,7 +130,7 @@ def test_each_call_of_closing_may_fail() -> None:
     assert at > 20
 
 
-def test_what_a_gpu_must_be(sim: SimWorld) -> None:
+def test_what_a_gpu_must_be(sim: KfdWorld) -> None:
     world = World(sim.os, sim.waiter)
     with pytest.raises(InvalidIndex, match=r"there are 1, numbered from 0: AMD gfx 11\.0\.0"):
         _open(world, 1)
@@ -148,7 +148,7 @@ def test_what_a_gpu_must_be(sim: SimWorld) -> None:
 
 
 def test_many_dies_read_aql() -> None:
-    sim = SimWorld(seed=1, chip="gfx942")
+    sim = KfdWorld(seed=1, chip="gfx942")
     world = World(sim.os, sim.waiter)
     with pytest.raises(Unsupported, match="a PM4 queue on 8 dies: open an AQL queue"):
         KfdDevice.open(world, options=replace(SMALL, compute="pm4"))
@@ -158,7 +158,7 @@ def test_many_dies_read_aql() -> None:
     sim.close()
 
 
-def test_a_recorded_opening_is_replayed(sim: SimWorld, tmp_path: Path) -> None:
+def test_a_recorded_opening_is_replayed(sim: KfdWorld, tmp_path: Path) -> None:
     """All pointers of all calls are told, so that a recording can stand in for the kernel."""
     recorder = Recorder(tmp_path / "open.trace")
 
@@ -175,7 +175,7 @@ def test_a_recorded_opening_is_replayed(sim: SimWorld, tmp_path: Path) -> None:
     assert use(ReplayOs(events)) == ticks and len(events) > 100
 
 
-def test_others_in_this_process(sim: SimWorld) -> None:
+def test_others_in_this_process(sim: KfdWorld) -> None:
     """Another user of KFD in the process, such as ROCm, has the GPU's address space."""
     rocm = Kfd(sim.os)
     fd = sim.os.open("/dev/dri/renderD128", os.O_RDWR)
@@ -184,7 +184,7 @@ def test_others_in_this_process(sim: SimWorld) -> None:
         _open(World(sim.os, sim.waiter))
 
 
-def test_the_session_is_one(sim: SimWorld) -> None:
+def test_the_session_is_one(sim: KfdWorld) -> None:
     """Files are opened once a process; what a forked child inherits it replaces."""
     first = session_of(sim.os)
     _open(World(sim.os, sim.waiter)).close()
@@ -202,7 +202,7 @@ def test_worlds_go_with_their_sessions() -> None:
     """The table of sessions keeps no system alive."""
     import weakref
 
-    sim = SimWorld(seed=1)
+    sim = KfdWorld(seed=1)
     _open(World(sim.os, sim.waiter)).close()
     gone = weakref.ref(session_of(sim.os))
     sim.close()
@@ -212,14 +212,14 @@ def test_worlds_go_with_their_sessions() -> None:
     assert gone() is None
 
 
-def test_old_kernels(sim: SimWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_kernels(sim: KfdWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpu.drivers.am.kfd.ioctls.OLDEST", (1, 90))
     with pytest.raises(Unsupported, match=r"interface 1.19: 1.90 or a later 1.x is needed"):
         _open(World(sim.os, sim.waiter))
     assert sim.process.exit() == []
 
 
-def test_no_driver(sim: SimWorld) -> None:
+def test_no_driver(sim: KfdWorld) -> None:
     def missing(call: str) -> None:
         if call == "open /dev/kfd":
             raise TransportError("no such file", errno.ENOENT)
@@ -235,7 +235,7 @@ def test_no_driver(sim: SimWorld) -> None:
         _open(World(SteppedOs(sim.os, denied), sim.waiter))
 
 
-def test_small_bars(sim: SimWorld) -> None:
+def test_small_bars(sim: KfdWorld) -> None:
     """Where the host sees a part of the memory only, code lies in system memory."""
     session = session_of(sim.os)
     session.gpus = (replace(session.gpus[0], hidden_vram=1 << 30),)
@@ -253,7 +253,7 @@ def test_small_bars(sim: SimWorld) -> None:
 @pytest.mark.parametrize("after", range(1, 120, 7))
 def test_unplugging(after: int) -> None:
     """A GPU that goes is lost, with a typed error wherever that is seen; closing is no error."""
-    sim = SimWorld(seed=1, plan=FaultPlan(unplug_after=after))
+    sim = KfdWorld(seed=1, plan=FaultPlan(unplug_after=after))
     try:
         device = _open(World(sim.os, sim.waiter))
     except (DeviceLost, TransportError):

@@ -22,9 +22,9 @@ from gpu.core import hostmem
 from gpu.core.errors import AccessDenied, DeviceHang, TransportError
 from gpu.drivers.am.device import KfdDevice
 from gpu.hcq.conformance.kit import download, numbers, upload
+from gpu.sim.amd.kfd.world import KfdWorld
 from gpu.sim.remote import RemoteWorld
 from gpu.sim.server import serve
-from gpu.sim.world import SimWorld
 from gpu.transport.os import Os
 from gpu.transport.world import World
 
@@ -32,15 +32,15 @@ _TREES = os.pathsep.join(str(Path(file).parents[1]) for file in (gpu.__file__, _
 
 
 @pytest.fixture
-def world() -> Iterator[SimWorld]:
-    world = SimWorld(seed=1, executor=PythonKernels(1))
+def world() -> Iterator[KfdWorld]:
+    world = KfdWorld(seed=1, executor=PythonKernels(1))
     yield world
     assert world.debug.violations == []
     world.close()
 
 
 @pytest.fixture
-def path(world: SimWorld, tmp_path: Path) -> Iterator[str]:
+def path(world: KfdWorld, tmp_path: Path) -> Iterator[str]:
     path = str(tmp_path / "machine")
     with serve(world, path):
         yield path
@@ -57,7 +57,7 @@ def start(path: str, rounds: int) -> subprocess.Popen[str]:
     return process
 
 
-def test_processes_work_at_once(world: SimWorld, path: str) -> None:
+def test_processes_work_at_once(world: KfdWorld, path: str) -> None:
     """Each has memory of its own at whatever address; all use the one GPU."""
     users = [start(path, 40) for _ in range(2)]
     with KfdDevice.open(World(world.os, world.waiter)) as device:
@@ -67,7 +67,7 @@ def test_processes_work_at_once(world: SimWorld, path: str) -> None:
     assert world.counts.kernels == 2 * 40 + 20
 
 
-def test_a_killed_process_leaves_nothing(world: SimWorld, path: str) -> None:
+def test_a_killed_process_leaves_nothing(world: KfdWorld, path: str) -> None:
     with KfdDevice.open(World(world.os, world.waiter)) as device:
         mine = upload(device, numbers(3))
         card, fds = world.gpus[0], len(os.listdir("/proc/self/fd"))
@@ -84,7 +84,7 @@ def test_a_killed_process_leaves_nothing(world: SimWorld, path: str) -> None:
         np.testing.assert_array_equal(download(device, mine), numbers(3))
 
 
-def test_waits_are_patient(world: SimWorld, path: str) -> None:
+def test_waits_are_patient(world: KfdWorld, path: str) -> None:
     """What nothing on the machine can bring, another process may: time passes meanwhile."""
     remote = RemoteWorld(path)
     with KfdDevice.open(World(remote.os, remote.waiter)) as device:
@@ -98,7 +98,7 @@ def test_waits_are_patient(world: SimWorld, path: str) -> None:
     remote.close()
 
 
-def test_calls(world: SimWorld, path: str) -> None:
+def test_calls(world: KfdWorld, path: str) -> None:
     """Every call of a system, its errors, and arguments with pointers."""
     remote = RemoteWorld(path)
     system: Os = remote.os

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu.sim.world import SimWorld
+from gpu.sim.amd.kfd.world import KfdWorld
 from sim.raw_kfd import RawKfd
 
 
 @pytest.fixture
-def world() -> Iterator[SimWorld]:
-    world = SimWorld(seed=7)
+def world() -> Iterator[KfdWorld]:
+    world = KfdWorld(seed=7)
     yield world
     world.close()
 
 
 @pytest.fixture
-def user(world: SimWorld) -> RawKfd:
+def user(world: KfdWorld) -> RawKfd:
     return RawKfd(world.process)

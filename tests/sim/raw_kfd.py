@@ -19,8 +19,8 @@ from gpu.autogen import kfd
 from gpu.core import hostmem
 from gpu.core.errors import DeviceError
 from gpu.core.window import MemoryWindow
+from gpu.sim.amd.kfd.world import KfdWorld
 from gpu.sim.process import SimProcess
-from gpu.sim.world import SimWorld
 
 PAGE = 4096
 VRAM = kfd.KFD_IOC_ALLOC_MEM_FLAGS_VRAM | kfd.KFD_IOC_ALLOC_MEM_FLAGS_PUBLIC
@@ -72,7 +72,7 @@ class RawKfd:
 
     def __post_init__(self) -> None:
         self.os = self.process.os
-        self.world: SimWorld = self.process.world
+        self.world: KfdWorld = self.process.world
         self.gpu = self.world.gpus[self.index]
         self.gpu_id = self.gpu.gpu_id
         self.kfd_fd = self.os.open("/dev/kfd", os.O_RDWR)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from gpu.core.errors import HwTimeout
-from gpu.sim.world import SimWorld
+from gpu.sim.amd.kfd.world import KfdWorld
 from sim.aql_packets import AGENT, AND, INVALID, OR, barrier, descriptor, kernel, signal, vendor
 from sim.raw_kfd import (
     AQL,
@@ -36,7 +36,7 @@ def test_barrier_completes(user: RawKfd) -> None:
 
 def test_dies_write_once() -> None:
     """Each die carries out a vendor's packet: PRED_EXEC gives one of them what is done once."""
-    world = SimWorld(seed=1, chip="gfx942")
+    world = KfdWorld(seed=1, chip="gfx942")
     user = RawKfd(world.process)
     memory, queue = user.alloc(PAGE, SIGNAL), user.queue(AQL)
     for at, mask in enumerate((1, 2, 1)):  # another die's write is not modelled

@@ -11,8 +11,8 @@ import pytest
 
 from gpu.core import hostmem
 from gpu.core.window import MemoryWindow
-from gpu.sim.amd.dispatch import KernelMemory
-from gpu.sim.world import SimWorld
+from gpu.sim.amd.chip.dispatch import KernelMemory
+from gpu.sim.amd.kfd.world import KfdWorld
 from sim.raw_kfd import (
     ACCESS,
     GTT,
@@ -42,7 +42,7 @@ CODE_ACQUIRE = GLI_INV | GL2_INV
 
 @pytest.fixture(params=["check", "oldest"])
 def machine(request: pytest.FixtureRequest) -> Iterator[RawKfd]:
-    world = SimWorld(seed=5, coherence=request.param)
+    world = KfdWorld(seed=5, coherence=request.param)
     yield RawKfd(world.process)
     world.close()
 
@@ -169,7 +169,7 @@ def test_a_sdma_write_is_newer_than_what_l2_holds(machine: RawKfd) -> None:
 @pytest.fixture
 def old() -> Iterator[RawKfd]:
     """GFX9, whose copy engine goes behind L2."""
-    world = SimWorld(chip="gfx942")
+    world = KfdWorld(chip="gfx942")
     yield RawKfd(world.process)
     world.close()
 

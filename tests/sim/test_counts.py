@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from gpu.sim.amd.lanes import LaneExecutor
+from gpu.sim.amd.chip.lanes import LaneExecutor
+from gpu.sim.amd.kfd.world import KfdWorld
 from gpu.sim.counts import Counts
 from gpu.sim.isa import layout
 from gpu.sim.isa.memorymap import MemoryMap
@@ -15,7 +16,6 @@ from gpu.sim.isa.rdna.dispatch import Dispatch
 from gpu.sim.isa.rdna.run import Machine
 from gpu.sim.isa.rdna.waves import aligned_bytes
 from gpu.sim.machine import machines
-from gpu.sim.world import SimWorld
 from sim.aql_packets import VENDOR, signal
 from sim.isa.asm import END, op
 from sim.raw_kfd import (
@@ -103,7 +103,7 @@ def test_instructions_of_waves(code: bytes, wanted: int, seed: int) -> None:
 
 @pytest.fixture
 def user() -> Iterator[RawKfd]:
-    world = SimWorld(seed=2, executor=LaneExecutor())
+    world = KfdWorld(seed=2, executor=LaneExecutor())
     yield RawKfd(world.process)
     assert not world.debug.violations
     world.close()
@@ -173,7 +173,7 @@ def test_copies(user: RawKfd) -> None:
 def test_machines_of_this_process(user: RawKfd) -> None:
     """Those that something else opened can be found, until they are closed."""
     assert user.world in machines()
-    other = SimWorld()
+    other = KfdWorld()
     assert machines()[-1] is other
     other.close()
     assert other not in machines() and user.world in machines()

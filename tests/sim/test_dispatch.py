@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu.sim.amd.dispatch import Dispatch, KernelMemory, RunningKernel, Size3
-from gpu.sim.world import SimWorld
+from gpu.sim.amd.chip.dispatch import Dispatch, KernelMemory, RunningKernel, Size3
+from gpu.sim.amd.kfd.world import KfdWorld
 from sim.aql_packets import BARRIER, descriptor, kernel, signal
 from sim.raw_kfd import (
     ACCESS,
@@ -67,7 +67,7 @@ def recorder() -> Recorder:
 
 @pytest.fixture
 def user_with_kernels(recorder: Recorder) -> Iterator[RawKfd]:
-    world = SimWorld(seed=3, executor=recorder)
+    world = KfdWorld(seed=3, executor=recorder)
     yield RawKfd(world.process)
     world.close()
 
@@ -144,7 +144,7 @@ def test_kernels_run_beside_packets(recorder: Recorder, flush: bool) -> None:
     recorder.turns = 50
     early = 0
     for seed in range(20):
-        user = RawKfd(SimWorld(seed, executor=recorder).process)
+        user = RawKfd(KfdWorld(seed, executor=recorder).process)
         code, memory = user.alloc(PAGE, VRAM | ACCESS), user.alloc(PAGE, SIGNAL)
         recorder.target = memory.va
         copy = packet3(0x40, 1 | 5 << 8, *halves(memory.va), *halves(memory.va + 8))
@@ -168,7 +168,7 @@ def test_barrier_bit(recorder: Recorder, flags: int) -> None:
     """Kernels may overlap, unless the later one has the bit."""
     recorder.turns = 20
     for seed in range(10):
-        user = RawKfd(SimWorld(seed, executor=recorder).process)
+        user = RawKfd(KfdWorld(seed, executor=recorder).process)
         code = descriptor(user)
         queue = user.queue(AQL)
         queue.submit_aql(kernel(code.va))

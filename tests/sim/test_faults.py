@@ -7,7 +7,7 @@ import pytest
 from gpu.autogen import kfd
 from gpu.core import hostmem
 from gpu.core.errors import HwTimeout
-from gpu.sim.world import SimWorld
+from gpu.sim.amd.kfd.world import KfdWorld
 from sim.raw_kfd import (
     ACCESS,
     AQL,
@@ -86,7 +86,7 @@ def test_fault_storm(user: RawKfd) -> None:
     assert user.wait([event], timeout=0)[0] == 0
 
 
-def test_sdma_queue_exception_and_eviction(world: SimWorld) -> None:
+def test_sdma_queue_exception_and_eviction(world: KfdWorld) -> None:
     """The process has lost the GPU for good; others and new processes have not."""
     user, other = RawKfd(world.process), RawKfd(world.new_process())
     memory = user.alloc(PAGE, GTT | ACCESS)

@@ -119,11 +119,11 @@ class Amd(Vendor):
 
     def __init__(self) -> None:
         from gpu.drivers.am.device import KfdDevice
-        from gpu.sim.amd.lanes import LaneExecutor
-        from gpu.sim.world import SimWorld
+        from gpu.sim.amd.chip.lanes import LaneExecutor
+        from gpu.sim.amd.kfd.world import KfdWorld
         from gpu.transport.world import World
 
-        self.world = SimWorld(seed=3, executor=LaneExecutor(4))
+        self.world = KfdWorld(seed=3, executor=LaneExecutor(4))
         self.device = KfdDevice.open(World(self.world.os, self.world.waiter))
 
     def load(self, name: str) -> HCQProgram:

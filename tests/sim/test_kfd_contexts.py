@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from gpu.autogen import kfd
+from gpu.sim.amd.kfd.world import KfdWorld
 from gpu.sim.process import SimProcess
-from gpu.sim.world import SimWorld
 from sim.raw_kfd import ACCESS, GTT, PAGE, SDMA, SIGNAL, VRAM, RawKfd, fails, sdma_write
 
 CREATE_PROCESS = ord("K") << 8 | 0x27
@@ -34,7 +34,7 @@ def works(user: RawKfd) -> bool:
 
 
 def test_a_fault_is_of_one_context() -> None:
-    world = SimWorld(seed=1)
+    world = KfdWorld(seed=1)
     first, second = RawKfd(world.process), another(world.process)
     event = second.event(kfd.KFD_IOC_EVENT_MEMORY).event_id
     assert works(first) and works(second)
@@ -48,7 +48,7 @@ def test_a_fault_is_of_one_context() -> None:
 
 def test_buffers_go_from_one_to_another() -> None:
     """By a dma-buf, at the address they have; the second keeps them when the first lets go."""
-    world = SimWorld(seed=1)
+    world = KfdWorld(seed=1)
     first, second = RawKfd(world.process), another(world.process)
     for flags in (VRAM | ACCESS, GTT | ACCESS):
         buffer = first.alloc(PAGE, flags)
@@ -67,7 +67,7 @@ def test_buffers_go_from_one_to_another() -> None:
 
 
 def test_what_only_the_first_context_may() -> None:
-    world = SimWorld(seed=1)
+    world = KfdWorld(seed=1)
     user = another(world.process)
     with fails(errno.EOPNOTSUPP):
         fields = {"va_addr": 1 << 30, "size": PAGE, "gpu_id": user.gpu_id, "mmap_offset": 1 << 30}
@@ -81,7 +81,7 @@ def test_what_only_the_first_context_may() -> None:
 
 
 def test_a_context_ends_with_its_descriptor() -> None:
-    world = SimWorld(seed=1)
+    world = KfdWorld(seed=1)
     first, second = RawKfd(world.process), another(world.process)
     used = first.gpu.vram_used
     second.alloc(1 << 20, VRAM | ACCESS)
@@ -93,7 +93,7 @@ def test_a_context_ends_with_its_descriptor() -> None:
 
 
 def test_old_kernels_have_one() -> None:
-    world = SimWorld(seed=1, interface=17)
+    world = KfdWorld(seed=1, interface=17)
     fd = world.os.open("/dev/kfd", os.O_RDWR)
     with fails(errno.ENOTTY):
         world.os.ioctl(fd, CREATE_PROCESS, bytearray(8))
@@ -103,7 +103,7 @@ def test_old_kernels_have_one() -> None:
 
 @pytest.mark.parametrize("flags", [VRAM | ACCESS, GTT | ACCESS])
 def test_a_reset_loses_video_memory(flags: int) -> None:
-    world = SimWorld(seed=1)
+    world = KfdWorld(seed=1)
     user = RawKfd(world.process)
     buffer = user.alloc(PAGE, flags)
     buffer.host.write(0, 4, 5)

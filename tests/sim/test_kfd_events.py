@@ -9,8 +9,8 @@ import pytest
 from gpu.autogen import kfd
 from gpu.core import hostmem
 from gpu.core.errors import HwTimeout
+from gpu.sim.amd.kfd.world import KfdWorld
 from gpu.sim.faults import FaultPlan
-from gpu.sim.world import SimWorld
 from sim.raw_kfd import (
     ACCESS,
     GTT,
@@ -182,7 +182,7 @@ def test_an_interrupt_without_a_written_slot_signals_nothing(user: RawKfd) -> No
 
 @pytest.mark.parametrize("plan", [FaultPlan(lost_completion=1), FaultPlan(lost_interrupt=1)])
 def test_lost_on_purpose(plan: FaultPlan) -> None:
-    world = SimWorld(plan=plan)
+    world = KfdWorld(plan=plan)
     user = RawKfd(world.process)
     page = user.event_page()
     event = user.event(page=page.handle).event_id
@@ -230,7 +230,7 @@ def test_updating_a_stuck_queue_resets_too(user: RawKfd) -> None:
 
 
 def test_a_stuck_wait_need_not_reset() -> None:
-    world = SimWorld(plan=FaultPlan(stuck_wait_resets=False))
+    world = KfdWorld(plan=FaultPlan(stuck_wait_resets=False))
     user = RawKfd(world.process)
     memory = user.alloc(PAGE, GTT | ACCESS)
     queue = user.queue(PM4)

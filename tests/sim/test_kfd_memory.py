@@ -14,7 +14,7 @@ import pytest
 from gpu.autogen import kfd
 from gpu.core import hostmem
 from gpu.core.errors import OutOfMemory
-from gpu.sim.world import SimWorld
+from gpu.sim.amd.kfd.world import KfdWorld
 from sim.raw_kfd import (
     ACCESS,
     GTT,
@@ -197,7 +197,7 @@ def test_address_conflict(user: RawKfd) -> None:
         user.map(Buffer(buffer.va + PAGE, PAGE, handle))
 
 
-def test_mmap_rules(world: SimWorld) -> None:
+def test_mmap_rules(world: KfdWorld) -> None:
     user = RawKfd(world.process)
     fields = {"va_addr": 1 << 30, "size": PAGE, "gpu_id": user.gpu_id}
     at = user.call("alloc_memory_of_gpu", flags=GTT | ACCESS, **fields).mmap_offset

@@ -12,26 +12,26 @@ from gpu.autogen import amdgpu_drm, kfd
 from gpu.core import hostmem
 from gpu.core.errors import AccessDenied, TransportError
 from gpu.core.wait import Waiter
+from gpu.sim.amd.kfd.world import KfdWorld
 from gpu.sim.faults import FaultPlan
-from gpu.sim.world import SimWorld
 from gpu.transport.world import World
 from sim.raw_kfd import GTT, PAGE, PM4, RawKfd, fails
 
 
-def test_protocols(world: SimWorld) -> None:
+def test_protocols(world: KfdWorld) -> None:
     waiter: Waiter = world.waiter
     whole = World(world.os, waiter)
     assert whole.waiter.spin_ns == 0
 
 
-def test_open_close_kfd(world: SimWorld) -> None:
+def test_open_close_kfd(world: KfdWorld) -> None:
     fd = world.os.open("/dev/kfd", os.O_RDWR)
     world.os.close(fd)
     with fails(errno.EBADF):
         world.os.close(fd)
 
 
-def test_open_already_opened_kfd(world: SimWorld) -> None:
+def test_open_already_opened_kfd(world: KfdWorld) -> None:
     first = RawKfd(world.process)
     second = RawKfd(world.process, acquire=False)
     assert first.kfd_fd != second.kfd_fd
@@ -40,7 +40,7 @@ def test_open_already_opened_kfd(world: SimWorld) -> None:
     second.free(buffer)  # all descriptors of a process share what KFD keeps of it
 
 
-def test_invalid_kfd_handle(world: SimWorld) -> None:
+def test_invalid_kfd_handle(world: KfdWorld) -> None:
     """A child inherits the descriptor and may not use it (kfd_chardev.c `kfd_ioctl`)."""
     user = RawKfd(world.process)
     child = world.process.fork()
@@ -52,7 +52,7 @@ def test_invalid_kfd_handle(world: SimWorld) -> None:
     assert (args.major_version, args.minor_version) == (1, 19)
 
 
-def test_a_really_forked_process_is_refused(world: SimWorld) -> None:
+def test_a_really_forked_process_is_refused(world: KfdWorld) -> None:
     user = RawKfd(world.process)
     child = os.fork()
     if child == 0:
@@ -64,7 +64,7 @@ def test_a_really_forked_process_is_refused(world: SimWorld) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == errno.EBADF
 
 
-def test_paths(world: SimWorld) -> None:
+def test_paths(world: KfdWorld) -> None:
     with fails(errno.ENOENT):
         world.os.open("/dev/nothing", os.O_RDWR)
     with fails(errno.ENOENT):
@@ -102,7 +102,7 @@ def test_short_argument(user: RawKfd) -> None:
         user.os.ioctl(user.kfd_fd, kfd.AMDKFD_IOC_CREATE_QUEUE, bytearray(8))
 
 
-def test_acquire_vm(world: SimWorld) -> None:
+def test_acquire_vm(world: KfdWorld) -> None:
     user = RawKfd(world.process, acquire=False)
     with fails(errno.ENODEV):
         user.call("alloc_memory_of_gpu", va_addr=1 << 20, size=PAGE, gpu_id=user.gpu_id, flags=2)
@@ -119,7 +119,7 @@ def test_acquire_vm(world: SimWorld) -> None:
         user.call("acquire_vm", drm_fd=other, gpu_id=user.gpu_id)
 
 
-def test_a_vm_belongs_to_one_process(world: SimWorld) -> None:
+def test_a_vm_belongs_to_one_process(world: KfdWorld) -> None:
     user = RawKfd(world.process)
     child = world.process.fork()
     fd = child.os.open("/dev/kfd", os.O_RDWR)
@@ -166,7 +166,7 @@ def test_svm_is_not_there(user: RawKfd) -> None:
 
 
 @pytest.mark.parametrize("name", ["set_trap_handler", "set_memory_policy"])
-def test_calls_that_need_the_vm(world: SimWorld, name: str) -> None:
+def test_calls_that_need_the_vm(world: KfdWorld, name: str) -> None:
     user = RawKfd(world.process, acquire=False)
     with fails(errno.ESRCH):
         user.call(name, gpu_id=user.gpu_id)
@@ -175,7 +175,7 @@ def test_calls_that_need_the_vm(world: SimWorld, name: str) -> None:
 
 
 def test_unplug() -> None:
-    world = SimWorld(plan=FaultPlan(unplug_after=5))
+    world = KfdWorld(plan=FaultPlan(unplug_after=5))
     user = RawKfd(world.process)
     with fails(errno.ENODEV):
         for _ in range(10):
@@ -185,7 +185,7 @@ def test_unplug() -> None:
     world.close()
 
 
-def test_what_a_process_leaves(world: SimWorld) -> None:
+def test_what_a_process_leaves(world: KfdWorld) -> None:
     user = RawKfd(world.process)
     user.alloc(PAGE, GTT)
     user.queue(PM4)

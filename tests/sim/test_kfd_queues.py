@@ -9,8 +9,8 @@ import pytest
 
 from gpu.autogen import kfd
 from gpu.core.errors import HwTimeout
+from gpu.sim.amd.kfd.world import KfdWorld
 from gpu.sim.kernel import ENOTSUPP
-from gpu.sim.world import SimWorld
 from sim.raw_kfd import (
     ACCESS,
     AQL,
@@ -108,7 +108,7 @@ def test_sdma_by_engine(user: RawKfd) -> None:
 
 
 def test_all_xgmi_sdma_queues() -> None:
-    world = SimWorld(chip="gfx942")
+    world = KfdWorld(chip="gfx942")
     user = RawKfd(world.process)
     queues = [user.queue(3) for _ in range(14)]
     assert len({queue.slot for queue in queues}) == 14
@@ -157,7 +157,7 @@ def test_invalid_queue(user: RawKfd, name: str) -> None:
     assert not user.gpu.queues
 
 
-def test_queue_before_the_vm(world: SimWorld) -> None:
+def test_queue_before_the_vm(world: KfdWorld) -> None:
     user = RawKfd(world.process, acquire=False)
     with fails(errno.ESRCH):
         user.call("create_queue", gpu_id=user.gpu_id)
@@ -217,7 +217,7 @@ def test_cu_mask(user: RawKfd) -> None:
         user.call("set_cu_mask", queue_id=99, num_cu_mask=32, cu_mask_ptr=at)
 
 
-def test_another_processes_memory_is_not_there(world: SimWorld) -> None:
+def test_another_processes_memory_is_not_there(world: KfdWorld) -> None:
     first, second = RawKfd(world.process), RawKfd(world.new_process())
     secret = first.alloc(PAGE, GTT | ACCESS)
     queue = second.queue(SDMA)

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from gpu.autogen import kfd
 from gpu.core import hostmem
-from gpu.sim.amd.memory import DmaBuf
-from gpu.sim.world import SimWorld
+from gpu.sim.amd.kfd.memory import DmaBuf
+from gpu.sim.amd.kfd.world import KfdWorld
 from sim.raw_kfd import (
     ACCESS,
     GTT,
@@ -164,7 +164,7 @@ def test_dmabuf_errors(user: RawKfd) -> None:
 
 def test_peers() -> None:
     """MapUnmapToNodes, MapVramToGPUNodesTest: VRAM of one GPU at the same address on another."""
-    world = SimWorld(chip=("gfx1100", "gfx1100"))
+    world = KfdWorld(chip=("gfx1100", "gfx1100"))
     first, second = RawKfd(world.process), RawKfd(world.process, index=1)
     buffer = first.alloc(PAGE, VRAM | ACCESS, map_gpu=False)
     first.map(buffer, [first.gpu_id, second.gpu_id])

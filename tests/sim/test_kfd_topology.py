@@ -10,9 +10,9 @@ import pytest
 from gpu.autogen import kfd
 from gpu.core.errors import TransportError, Unsupported
 from gpu.sim.amd.chips import CHIPS, find_chip
-from gpu.sim.amd.topology import ROOT, context_sizes, crc16
+from gpu.sim.amd.kfd.topology import ROOT, context_sizes, crc16
+from gpu.sim.amd.kfd.world import KfdWorld
 from gpu.sim.os import SimOs
-from gpu.sim.world import SimWorld
 from gpu.transport.os import Os
 from sim.raw_kfd import RawKfd, fails
 
@@ -22,13 +22,13 @@ def _properties(os: SimOs, path: str) -> dict[str, int]:
     return {name: int(value) for name, value in (line.split() for line in lines)}
 
 
-def _gpu_node(world: SimWorld) -> dict[str, int]:
+def _gpu_node(world: KfdWorld) -> dict[str, int]:
     return _properties(world.os, f"{ROOT}/nodes/1/properties")
 
 
 @pytest.mark.parametrize("chip", CHIPS)
 def test_basic(chip: str) -> None:
-    world = SimWorld(chip=chip)
+    world = KfdWorld(chip=chip)
     os: Os = world.os  # mypy: the model is an Os
     assert os.list_dir(f"{ROOT}/nodes") == ["0", "1"]
     assert os.read_file(f"{ROOT}/nodes/0/gpu_id") == b"0\n"
@@ -43,7 +43,7 @@ def test_basic(chip: str) -> None:
 
 
 def test_gfx1100_as_a_real_board_prints_it() -> None:
-    world = SimWorld(chip="gfx1100")
+    world = KfdWorld(chip="gfx1100")
     properties = _gpu_node(world)
     expected = {"simd_count": 192, "array_count": 12, "cu_per_simd_array": 8, "simd_per_cu": 2}
     expected |= {"num_sdma_engines": 2, "num_sdma_queues_per_engine": 6, "debug_prop": 1495}
@@ -52,14 +52,14 @@ def test_gfx1100_as_a_real_board_prints_it() -> None:
     world.close()
 
 
-def test_get_node_properties_invalid_node_num(world: SimWorld) -> None:
+def test_get_node_properties_invalid_node_num(world: KfdWorld) -> None:
     with pytest.raises(TransportError) as caught:
         world.os.read_file(f"{ROOT}/nodes/2/properties")
     assert caught.value.errno == errno.ENOENT
     assert not world.os.exists(f"{ROOT}/nodes/2")
 
 
-def test_get_node_memory_properties(world: SimWorld) -> None:
+def test_get_node_memory_properties(world: KfdWorld) -> None:
     bank = _properties(world.os, f"{ROOT}/nodes/1/mem_banks/0/properties")
     assert bank["heap_type"] == 1
     assert bank["size_in_bytes"] == 24 << 30
@@ -85,7 +85,7 @@ def test_gpuvm_aperture_validate(user: RawKfd) -> None:
         user.call("get_process_apertures_new", num_of_nodes=1)
 
 
-def test_get_node_cache_properties(world: SimWorld) -> None:
+def test_get_node_cache_properties(world: KfdWorld) -> None:
     caches = world.os.list_dir(f"{ROOT}/nodes/1/caches")
     assert len(caches) == _gpu_node(world)["caches_count"]
     text = world.os.read_file(f"{ROOT}/nodes/1/caches/0/properties").decode()
@@ -96,14 +96,14 @@ def test_get_node_cache_properties(world: SimWorld) -> None:
     assert set(bits.split(",")) == {"0", "1"}
 
 
-def test_get_node_io_link_properties(world: SimWorld) -> None:
+def test_get_node_io_link_properties(world: KfdWorld) -> None:
     there = _properties(world.os, f"{ROOT}/nodes/0/io_links/0/properties")
     back = _properties(world.os, f"{ROOT}/nodes/1/io_links/0/properties")
     assert (there["node_from"], there["node_to"], there["type"]) == (0, 1, 2)
     assert (back["node_from"], back["node_to"]) == (1, 0)
 
 
-def test_ip_discovery(world: SimWorld) -> None:
+def test_ip_discovery(world: KfdWorld) -> None:
     folder = "/sys/class/drm/renderD128/device/ip_discovery/die/0/GC/0"
     assert world.os.read_file(f"{folder}/major") == b"11\n"
     assert world.os.read_file(f"{folder}/base_addr").splitlines()[0] == b"0x00001260"
@@ -136,7 +136,7 @@ def test_crc16_is_the_kernels() -> None:
 
 
 def test_two_boards_differ() -> None:
-    world = SimWorld(chip=("gfx1100", "gfx1100"))
+    world = KfdWorld(chip=("gfx1100", "gfx1100"))
     first, second = world.gpus
     assert first.gpu_id != second.gpu_id
     assert world.os.exists("/dev/dri/renderD129")

@@ -20,16 +20,16 @@ from gpu.drivers.am.device import KfdDevice
 from gpu.drivers.am.kfd.port import QueueOptions
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.program import HCQProgram
-from gpu.sim.amd.caches import CacheControl, Caches, Mode
-from gpu.sim.amd.dispatch import KernelMemory
-from gpu.sim.amd.lanememory import IN_PLACE, LaneMemory
-from gpu.sim.amd.lanes import LaneExecutor
+from gpu.sim.amd.chip.caches import CacheControl, Caches, Mode
+from gpu.sim.amd.chip.dispatch import KernelMemory
+from gpu.sim.amd.chip.lanememory import IN_PLACE, LaneMemory
+from gpu.sim.amd.chip.lanes import LaneExecutor
+from gpu.sim.amd.kfd.world import KfdWorld
 from gpu.sim.clock import VirtualClock
 from gpu.sim.isa import layout
 from gpu.sim.physical import Pool
 from gpu.sim.record import DebugChannel
 from gpu.sim.translate import AddressSpace, Mapping, PageFault
-from gpu.sim.world import SimWorld
 from gpu.transport.world import World
 from unit.linear_kernels import Kernel, scratch_kernel
 
@@ -45,7 +45,7 @@ class Machine:
     """A simulated GPU with a driver on it."""
 
     def __init__(self, compute: Literal["pm4", "aql"] = "pm4", coherence: Mode = "check"):
-        self.world = SimWorld(seed=5, executor=LaneExecutor(7), coherence=coherence)
+        self.world = KfdWorld(seed=5, executor=LaneExecutor(7), coherence=coherence)
         options = QueueOptions(compute=compute)
         self.device = KfdDevice.open(World(self.world.os, self.world.waiter), options=options)
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu.core import hostmem
-from gpu.sim.amd.caches import CacheControl, Caches
-from gpu.sim.amd.objects import IdTable
+from gpu.sim.amd.chip.caches import CacheControl, Caches
+from gpu.sim.amd.kfd.process import IdTable
 from gpu.sim.clock import VirtualClock
 from gpu.sim.kernel import SysError, UserMemory
 from gpu.sim.physical import PAGE, Pool

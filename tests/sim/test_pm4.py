@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gpu.core.errors import HwTimeout
-from gpu.sim.world import SimWorld
+from gpu.sim.amd.kfd.world import KfdWorld
 from sim.raw_kfd import (
     ACCESS,
     GTT,
@@ -306,7 +306,7 @@ def test_bad_packet(user: RawKfd, memory: Buffer, name: str) -> None:
 
 def test_gfx9_layouts() -> None:
     """Releases and acquires of GFX9 have other bits, and 64-bit waits are not there."""
-    world = SimWorld(chip="gfx942")
+    world = KfdWorld(chip="gfx942")
     user = RawKfd(world.process)
     memory = user.alloc(PAGE, SIGNAL)
     acquire = packet3(0x58, 1 << 27 | 1 << 29, 0xFFFFFFFF, 0xFFFFFF, 0, 0, 0xA)

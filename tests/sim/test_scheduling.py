@@ -6,8 +6,8 @@ import pytest
 
 from gpu.core.errors import HwTimeout
 from gpu.core.wait import wait_until
+from gpu.sim.amd.kfd.world import KfdWorld
 from gpu.sim.faults import FaultPlan
-from gpu.sim.world import SimWorld
 from sim.raw_kfd import (
     ACCESS,
     AQL,
@@ -66,7 +66,7 @@ def test_enabling_reads_the_write_pointer_from_memory(user: RawKfd) -> None:
     assert queue.rptr == 1
 
 
-def test_multi_process_oversubscribed(world: SimWorld) -> None:
+def test_multi_process_oversubscribed(world: KfdWorld) -> None:
     """KFDHWSTest.MultiProcessOversubscribed: each process sees its own memory."""
     users = [RawKfd(world.process)] + [RawKfd(world.new_process()) for _ in range(3)]
     targets = []
@@ -80,7 +80,7 @@ def test_multi_process_oversubscribed(world: SimWorld) -> None:
         assert [target.host.read(4 * i, 4) for i in range(4)] == [16 * number + i for i in range(4)]
 
 
-def test_sdma_concurrent_copies_interleave(world: SimWorld) -> None:
+def test_sdma_concurrent_copies_interleave(world: KfdWorld) -> None:
     """SdmaConcurrentCopies: long copies of two queues share the engine's time."""
     user = RawKfd(world.process)
     size = 8 << 20
@@ -98,7 +98,7 @@ def test_sdma_concurrent_copies_interleave(world: SimWorld) -> None:
 
 def _order(seed: int) -> list[int]:
     """In which order two queues write ten values each to one place."""
-    world = SimWorld(seed)
+    world = KfdWorld(seed)
     user = RawKfd(world.process)
     log = user.alloc(PAGE, GTT | ACCESS)
     first, second = user.queue(PM4), user.queue(PM4)
@@ -199,7 +199,7 @@ def test_doorbell_rules(user: RawKfd, kind: str) -> None:
 
 
 def test_delayed_doorbell() -> None:
-    world = SimWorld(plan=FaultPlan(delayed_doorbell=1, delay_ns=7_000_000))
+    world = KfdWorld(plan=FaultPlan(delayed_doorbell=1, delay_ns=7_000_000))
     user = RawKfd(world.process)
     target = user.alloc(PAGE, GTT | ACCESS)
     queue = user.queue(PM4)

@@ -9,7 +9,7 @@ import pytest
 
 from gpu.core.errors import HwTimeout
 from gpu.sim.amd.chips import CHIPS
-from gpu.sim.world import SimWorld
+from gpu.sim.amd.kfd.world import KfdWorld
 from sim.raw_kfd import (
     ACCESS,
     GTT,
@@ -42,7 +42,7 @@ def _run(user: RawKfd, packet: list[int]) -> None:
 @pytest.mark.parametrize("chip", CHIPS)
 def test_copy_linear(chip: str) -> None:
     """SubmitPacketSdmaQueue, on each chip: any offsets and sizes, across buffers in pieces."""
-    world = SimWorld(chip=chip)
+    world = KfdWorld(chip=chip)
     user = RawKfd(world.process)
     rng = np.random.default_rng(3)
     source, target = user.alloc(1 << 20, GTT | ACCESS), user.alloc(1 << 20, VRAM | ACCESS)
@@ -68,7 +68,7 @@ def test_largest_copy_of_one_packet(user: RawKfd) -> None:
 
 
 def test_the_count_of_old_engines_is_narrow() -> None:
-    world = SimWorld(chip="gfx942")
+    world = KfdWorld(chip="gfx942")
     user = RawKfd(world.process)
     _run(user, sdma_copy(1 << 20, 1 << 24, (4 << 20) + 1))
     assert "dword 1" in world.debug.violations[0]

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
+from gpu.sim.amd.kfd.world import KfdWorld
 from gpu.sim.undisturbed import Undisturbed
-from gpu.sim.world import SimWorld
 from sim.raw_kfd import PAGE, SDMA, SIGNAL, RawKfd, sdma_write
 
 
@@ -29,7 +29,7 @@ def test_it_comes_at_the_end() -> None:
 
 def test_an_engine_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A packet that was begun is done."""
-    world = SimWorld(seed=1)
+    world = KfdWorld(seed=1)
     user = RawKfd(world.process)
     target, queue = user.alloc(PAGE, SIGNAL), user.queue(SDMA)
     step = type(world.gpus[0].queues[0]).step
@@ -48,7 +48,7 @@ def test_an_engine_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_wait_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """WAIT_EVENTS is left between two turns of engines, and may be made again."""
-    world = SimWorld(seed=1)
+    world = KfdWorld(seed=1)
     user = RawKfd(world.process)
     event = user.event(page=user.event_page().handle).event_id
 

@@ -27,8 +27,8 @@ from gpu.core.errors import (
 )
 from gpu.runtime import default
 from gpu.runtime.default import Choice, Found, Look
+from gpu.sim.amd.kfd.world import KfdWorld
 from gpu.sim.nv.world import NvSimWorld
-from gpu.sim.world import SimWorld
 from gpu.transport.files import Files, RealFiles
 from simulated import SIMULATED
 
@@ -63,7 +63,7 @@ def nvidia() -> Iterator[Files]:
 
 @pytest.fixture(scope="module")
 def radeon() -> Iterator[Files]:
-    world = SimWorld(chip=("gfx1100", "gfx1201"))
+    world = KfdWorld(chip=("gfx1100", "gfx1201"))
     yield world.os
     world.close()
 

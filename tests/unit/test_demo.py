@@ -23,7 +23,7 @@ from gpu.cli.demo_training import BATCH, Training, batches
 from gpu.cli.main import main
 from gpu.core.errors import DTypeError, FormatError, InvalidValue, ShapeError
 from gpu.data import DIGITS_FILE, load_digits, split_digits
-from gpu.sim.world import SimWorld
+from gpu.sim.amd.kfd.world import KfdWorld
 from simulated import SIMULATED
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -176,7 +176,7 @@ def test_other_seeds_learn_as_well(seed: int) -> None:
 def test_machines_of_others_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that ends while the demo simulates has done nothing for it."""
     training = Training(seed=0, steps=1)
-    other = SimWorld()
+    other = KfdWorld()
     other.counts.ioctls = 10**9
     predict = demo_simulated._predict
 

@@ -99,10 +99,10 @@ def _world(simulated: str) -> World:
     """
     if not simulated:
         return real_world()
+    from gpu.sim.amd.chip.lanes import LaneExecutor
     from gpu.sim.amd.chips import RUNS
-    from gpu.sim.amd.lanes import LaneExecutor
-    from gpu.sim.world import SimWorld
+    from gpu.sim.amd.kfd.world import KfdWorld
 
     chips = simulated_chips(simulated, "AMD", RUNS)
-    world = SimWorld(chip=chips, executor=LaneExecutor())
+    world = KfdWorld(chip=chips, executor=LaneExecutor())
     return recorded(World(world.os, world.waiter))

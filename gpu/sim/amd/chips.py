@@ -2,7 +2,7 @@
 
 Numbers are those of retail boards as their topology shows them (gfx1100 is a Radeon RX 7900 XTX,
 gfx1030 an RX 6900 XT, gfx1201 an RX 9070 XT, gfx942 an MI300X as one device). Rules that derive
-one number from another are in `gpu.sim.amd.topology`.
+one number from another are in `gpu.sim.amd.kfd.topology`.
 """
 
 from __future__ import annotations

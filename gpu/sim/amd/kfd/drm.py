@@ -13,14 +13,14 @@ from gpu.autogen import amdgpu_drm as drm
 from gpu.autogen import kfd
 from gpu.core import hostmem
 from gpu.core.bits import align_up
-from gpu.sim.amd.objects import Bo
+from gpu.sim.amd.kfd.process import Bo
 from gpu.sim.clock import GPU_CLOCK_HZ
 from gpu.sim.kernel import SysError
 from gpu.sim.process import ArgumentBytes, SimFile, SimProcess
 
 if TYPE_CHECKING:
-    from gpu.sim.amd.gpu import SimGpu
-    from gpu.sim.amd.objects import KfdProcess
+    from gpu.sim.amd.kfd.gpu import SimGpu
+    from gpu.sim.amd.kfd.process import KfdProcess
 
 DRIVER_NAME: Final = b"amdgpu"
 _DATE: Final = b"20150101"

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from gpu.autogen import kfd
-from gpu.sim.amd.objects import Bo, IdTable
+from gpu.sim.amd.kfd.process import Bo, IdTable
 from gpu.sim.kernel import SysError
 from gpu.sim.physical import Extent, Pool
 from gpu.sim.translate import PageFault
 
 if TYPE_CHECKING:
-    from gpu.sim.amd.objects import KfdProcess
+    from gpu.sim.amd.kfd.process import KfdProcess
+    from gpu.sim.amd.kfd.world import KfdWorld
     from gpu.sim.process import SimProcess
-    from gpu.sim.world import SimWorld
 
 UNSIGNALED: Final = (1 << 64) - 1
 MMAP_EVENTS: Final = 2 << 62
@@ -60,7 +60,7 @@ class Events:
         page_handle: the allocation that serves as event page, as the process named it.
     """
 
-    def __init__(self, world: SimWorld, process: SimProcess) -> None:
+    def __init__(self, world: KfdWorld, process: SimProcess) -> None:
         self._world = world
         self._user = process.user
         self._events: IdTable[Event | None] = IdTable()

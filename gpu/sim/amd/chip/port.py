@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu.sim.amd.caches import Agent
+from gpu.sim.amd.chip.caches import Agent
 from gpu.sim.physical import Pool
 from gpu.sim.port import AgentPort
 

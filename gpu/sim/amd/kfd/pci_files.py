@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from gpu.sim.amd.chips import Chip
-from gpu.sim.amd.topology import AMD_VENDOR, Board
+from gpu.sim.amd.kfd.topology import AMD_VENDOR, Board
 from gpu.sim.tree import FileTree
 
 # Hardware ids of include/soc15_hw_ip.h.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from gpu.sim.amd.hwqueue import HwQueue, Kind, PacketError, RingSettings
-from gpu.sim.amd.objects import ProcessDevice
-from gpu.sim.amd.pm4 import CONTROL_PACKETS, Handler, PacketProcessor, packet_size
-from gpu.sim.amd.pm4_memory import MEMORY_PACKETS
+from gpu.sim.amd.chip.hwqueue import HwQueue, Kind, PacketError, RingSettings
+from gpu.sim.amd.chip.pm4 import CONTROL_PACKETS, Handler, PacketProcessor, packet_size
+from gpu.sim.amd.chip.pm4_memory import MEMORY_PACKETS
+from gpu.sim.amd.kfd.process import ProcessDevice
 
 PACKETS: Final[Mapping[int, Handler]] = {**CONTROL_PACKETS, **MEMORY_PACKETS}
 

@@ -11,11 +11,11 @@ from typing import Final
 
 from gpu.autogen import kfd
 from gpu.core.bits import align_up, is_power_of_two
-from gpu.sim.amd.aql import AqlQueue
-from gpu.sim.amd.hwqueue import HwQueue, RingSettings
-from gpu.sim.amd.objects import MAX_QUEUES, Allocation, KfdProcess, ProcessDevice
-from gpu.sim.amd.rings import Pm4Queue
-from gpu.sim.amd.sdma import SdmaQueue
+from gpu.sim.amd.chip.aql import AqlQueue
+from gpu.sim.amd.chip.hwqueue import HwQueue, RingSettings
+from gpu.sim.amd.chip.pm4_queue import Pm4Queue
+from gpu.sim.amd.chip.sdma import SdmaQueue
+from gpu.sim.amd.kfd.process import MAX_QUEUES, Allocation, KfdProcess, ProcessDevice
 from gpu.sim.kernel import ENOTSUPP, SysError, check_access
 from gpu.sim.translate import PAGE_SIZE
 

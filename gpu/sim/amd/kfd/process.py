@@ -16,10 +16,10 @@ from gpu.sim.physical import Extent, Pool, Region
 from gpu.sim.translate import AddressSpace, Mapping
 
 if TYPE_CHECKING:
-    from gpu.sim.amd.drm import DrmFile
-    from gpu.sim.amd.events import Events
-    from gpu.sim.amd.gpu import SimGpu
-    from gpu.sim.amd.hwqueue import HwQueue
+    from gpu.sim.amd.chip.hwqueue import HwQueue
+    from gpu.sim.amd.kfd.drm import DrmFile
+    from gpu.sim.amd.kfd.events import Events
+    from gpu.sim.amd.kfd.gpu import SimGpu
     from gpu.sim.process import SimProcess
 
 DOORBELL_SLICE: Final = 0x2000

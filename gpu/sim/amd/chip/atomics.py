@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from gpu.sim.amd.hwqueue import PacketError
-from gpu.sim.amd.port import Port
+from gpu.sim.amd.chip.hwqueue import PacketError
+from gpu.sim.amd.chip.port import Port
 
 _Operation = Callable[[int, int, int, int], int]  # old value, source, compare, bits
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from gpu.autogen import kfd
 from gpu.core.bits import align_up
-from gpu.sim.amd.objects import DOORBELL_SLICE, Allocation, Bo, KfdProcess, ProcessDevice
+from gpu.sim.amd.kfd.process import DOORBELL_SLICE, Allocation, Bo, KfdProcess, ProcessDevice
 from gpu.sim.kernel import SysError
 from gpu.sim.physical import UserPages
 from gpu.sim.process import SimFile

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from gpu.sim.amd.objects import UNRUNG
-from gpu.sim.amd.port import Port
+from gpu.sim.amd.chip.port import Port
+from gpu.sim.amd.kfd.process import UNRUNG
 from gpu.sim.translate import PageFault
 
 if TYPE_CHECKING:
-    from gpu.sim.amd.gpu import SimGpu
-    from gpu.sim.amd.objects import Allocation, ProcessDevice
+    from gpu.sim.amd.kfd.gpu import SimGpu
+    from gpu.sim.amd.kfd.process import Allocation, ProcessDevice
 
 Kind = Literal["pm4", "aql", "sdma"]
 _PACKET_NS: Final = 200

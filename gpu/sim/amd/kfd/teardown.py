@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpu.sim.amd.memory import release, unmap
-from gpu.sim.amd.objects import KfdProcess
-from gpu.sim.amd.queues import drop_queue
+from gpu.sim.amd.kfd.memory import release, unmap
+from gpu.sim.amd.kfd.process import KfdProcess
+from gpu.sim.amd.kfd.queues import drop_queue
 
 
 def free_process(p: KfdProcess) -> list[str]:

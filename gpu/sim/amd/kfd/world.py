@@ -1,6 +1,6 @@
 """A machine with simulated GPUs: what a driver is given instead of the real one.
 
-    world = SimWorld(seed=1, chip="gfx1100")
+    world = KfdWorld(seed=1, chip="gfx1100")
     driver = open_it(World(world.os, world.waiter))     # gpu.transport.world.World
     assert not world.debug.violations
 
@@ -14,32 +14,32 @@ import errno
 from collections.abc import Sequence
 from functools import partial
 
-from gpu.sim.amd.caches import Mode
+from gpu.sim.amd.chip.caches import Mode
+from gpu.sim.amd.chip.dispatch import KernelExecutor, NoExecutor
+from gpu.sim.amd.chip.hwqueue import HwQueue
 from gpu.sim.amd.chips import find_chip
-from gpu.sim.amd.dispatch import KernelExecutor, NoExecutor
-from gpu.sim.amd.drm import DrmFile
-from gpu.sim.amd.events import Events
-from gpu.sim.amd.gpu import SimGpu
-from gpu.sim.amd.hwqueue import HwQueue
-from gpu.sim.amd.kfd import KfdFile
-from gpu.sim.amd.objects import KfdProcess
-from gpu.sim.amd.pci_files import add_pci_files
-from gpu.sim.amd.teardown import free_process
-from gpu.sim.amd.topology import HOST_MEMORY, Board, add_topology
+from gpu.sim.amd.kfd.drm import DrmFile
+from gpu.sim.amd.kfd.events import Events
+from gpu.sim.amd.kfd.gpu import SimGpu
+from gpu.sim.amd.kfd.ioctls import KfdFile
+from gpu.sim.amd.kfd.pci_files import add_pci_files
+from gpu.sim.amd.kfd.process import KfdProcess
+from gpu.sim.amd.kfd.teardown import free_process
+from gpu.sim.amd.kfd.topology import HOST_MEMORY, Board, add_topology
 from gpu.sim.faults import FaultPlan
 from gpu.sim.kernel import SysError
 from gpu.sim.machine import Machine
 from gpu.sim.process import SimFile, SimProcess
 
 
-class SimWorld(Machine):
+class KfdWorld(Machine):
     """A machine with AMD GPUs.
 
     Args:
         seed: of all that is left to chance.
         chip: name of one GPU, or of each of several; see `gpu.sim.amd.chips`.
         plan: faults to inject.
-        coherence: what caches do; see `gpu.sim.amd.caches`.
+        coherence: what caches do; see `gpu.sim.amd.chip.caches`.
         executor: runs kernels; without one a dispatch is an error.
         interface: minor version of KFD's interface: 17 is Linux 6.12's, 19 has CREATE_PROCESS too.
 

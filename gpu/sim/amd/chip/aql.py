@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 
 from gpu.autogen import amdhsa, hsa
 from gpu.autogen.amd import pm4_gfx10
-from gpu.sim.amd.caches import CacheControl
-from gpu.sim.amd.dispatch import Dispatch, Size3, check_sizes
-from gpu.sim.amd.hwqueue import Blocked, HwQueue, Kind, PacketError, RingSettings
-from gpu.sim.amd.objects import ProcessDevice
-from gpu.sim.amd.pm4 import PacketProcessor
-from gpu.sim.amd.rings import PACKETS
+from gpu.sim.amd.chip.caches import CacheControl
+from gpu.sim.amd.chip.dispatch import Dispatch, Size3, check_sizes
+from gpu.sim.amd.chip.hwqueue import Blocked, HwQueue, Kind, PacketError, RingSettings
+from gpu.sim.amd.chip.pm4 import PacketProcessor
+from gpu.sim.amd.chip.pm4_queue import PACKETS
+from gpu.sim.amd.kfd.process import ProcessDevice
 
 PACKET: Final = 64
 VENDOR, INVALID, KERNEL, BARRIER_AND, AGENT, BARRIER_OR = range(6)

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 from gpu.autogen import kfd
 from gpu.core import hostmem
 from gpu.core.bits import align_up
-from gpu.sim.amd import memory, queues
-from gpu.sim.amd.drm import DrmFile
-from gpu.sim.amd.events import MMAP_EVENTS
-from gpu.sim.amd.objects import DOORBELL_SLICE, KfdProcess
-from gpu.sim.amd.teardown import free_process
+from gpu.sim.amd.kfd import memory, queues
+from gpu.sim.amd.kfd.drm import DrmFile
+from gpu.sim.amd.kfd.events import MMAP_EVENTS
+from gpu.sim.amd.kfd.process import DOORBELL_SLICE, KfdProcess
+from gpu.sim.amd.kfd.teardown import free_process
 from gpu.sim.kernel import SysError
 from gpu.sim.physical import Extent
 from gpu.sim.process import ArgumentBytes, SimFile, SimProcess
 from gpu.sim.translate import PAGE_SIZE
 
 if TYPE_CHECKING:
-    from gpu.sim.world import SimWorld
+    from gpu.sim.amd.kfd.world import KfdWorld
 
 _HAS_CREATE_PROCESS: Final = 19
 _TYPE_MASK: Final = 3 << 62
@@ -38,7 +38,7 @@ _APERTURE: Final = ctypes.sizeof(kfd.kfd_process_device_apertures)
 class KfdFile(SimFile):
     """One open /dev/kfd; all of a process's share its `KfdProcess`, until CREATE_PROCESS."""
 
-    def __init__(self, process: KfdProcess, world: SimWorld):
+    def __init__(self, process: KfdProcess, world: KfdWorld):
         self.kfd = process
         self._world = world
 

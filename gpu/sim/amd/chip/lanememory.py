@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from gpu.sim.amd.dispatch import KernelMemory
+from gpu.sim.amd.chip.dispatch import KernelMemory
 from gpu.sim.chunks import LOADS, STORES, Chunk, ChunkedMemory, fill_copy
 from gpu.sim.isa import layout
 from gpu.sim.physical import Pool

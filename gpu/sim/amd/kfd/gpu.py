@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from gpu.autogen import kfd
 from gpu.core.bits import align_up
-from gpu.sim.amd.caches import Caches, Mode
+from gpu.sim.amd.chip.caches import Caches, Mode
+from gpu.sim.amd.chip.dispatch import KernelExecutor
 from gpu.sim.amd.chips import Chip
-from gpu.sim.amd.dispatch import KernelExecutor
-from gpu.sim.amd.objects import Bo, KfdProcess
-from gpu.sim.amd.topology import HOST_MEMORY, Board
+from gpu.sim.amd.kfd.process import Bo, KfdProcess
+from gpu.sim.amd.kfd.topology import HOST_MEMORY, Board
 from gpu.sim.clock import VirtualClock
 from gpu.sim.counts import Counts
 from gpu.sim.faults import FaultPlan
@@ -22,7 +22,7 @@ from gpu.sim.record import DebugChannel
 from gpu.sim.translate import PAGE_SIZE, PageFault
 
 if TYPE_CHECKING:
-    from gpu.sim.amd.hwqueue import HwQueue
+    from gpu.sim.amd.chip.hwqueue import HwQueue
 
 _VRAM_GRANULE: Final = 2 << 20  # amdgpu_amdkfd_gpuvm.c VRAM_AVAILABILITY_ALIGN
 _PAGE_TABLES: Final = 8 << 20  # amdgpu_vm.h AMDGPU_VM_RESERVED_VRAM
@@ -39,7 +39,7 @@ class SimGpu:
         queues: all queues of all processes, mapped to hardware or not.
         mmap_offsets: buffers by the offset under which the render node maps them.
         remap: the page of registers that processes may map: HDP flush at 0 and 4.
-        executor: runs kernels; see `gpu.sim.amd.dispatch`.
+        executor: runs kernels; see `gpu.sim.amd.chip.dispatch`.
     """
 
     def __init__(

@@ -14,11 +14,11 @@ from types import ModuleType
 from typing import Final
 
 from gpu.autogen.amd import sdma_packets_v4, sdma_packets_v5, sdma_packets_v6
-from gpu.sim.amd.atomics import find_atomic
+from gpu.sim.amd.chip.atomics import find_atomic
+from gpu.sim.amd.chip.hwqueue import Blocked, HwQueue, Kind, PacketError, RingSettings
+from gpu.sim.amd.chip.pm4_memory import COMPARE, gcr_control
 from gpu.sim.amd.chips import Chip
-from gpu.sim.amd.hwqueue import Blocked, HwQueue, Kind, PacketError, RingSettings
-from gpu.sim.amd.objects import ProcessDevice
-from gpu.sim.amd.pm4_memory import COMPARE, gcr_control
+from gpu.sim.amd.kfd.process import ProcessDevice
 
 _TABLES: Final[Mapping[int, ModuleType]] = {
     4: sdma_packets_v4,

@@ -9,9 +9,9 @@ from weakref import WeakKeyDictionary
 
 from gpu.core.bits import bits
 from gpu.core.errors import InvalidValue, Unsupported
-from gpu.sim.amd.dispatch import Dispatch, KernelMemory, RunningKernel
-from gpu.sim.amd.hwqueue import PacketError
-from gpu.sim.amd.lanememory import LaneMemory
+from gpu.sim.amd.chip.dispatch import Dispatch, KernelMemory, RunningKernel
+from gpu.sim.amd.chip.hwqueue import PacketError
+from gpu.sim.amd.chip.lanememory import LaneMemory
 from gpu.sim.isa import layout
 from gpu.sim.isa.rdna import dispatch as waves
 from gpu.sim.isa.rdna.faults import IllegalInstruction, WaveFault

@@ -1,7 +1,7 @@
 """Dispatches as the packet processor hands them over, and the seam to whoever runs kernels.
 
 The model knows queues, packets and memory; what a kernel's machine code does is the business of a
-`KernelExecutor`, which `SimWorld` is given. Without one, a dispatch is an error.
+`KernelExecutor`, which `KfdWorld` is given. Without one, a dispatch is an error.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol
 
 from gpu.autogen import amdhsa
-from gpu.sim.amd.caches import Caches
+from gpu.sim.amd.chip.caches import Caches
+from gpu.sim.amd.chip.hwqueue import PacketError
+from gpu.sim.amd.chip.port import Port
 from gpu.sim.amd.chips import Chip
-from gpu.sim.amd.hwqueue import PacketError
-from gpu.sim.amd.port import Port
 from gpu.sim.translate import AddressSpace, PageFault
 
 _MAX_THREADS: Final = 1024
@@ -72,7 +72,7 @@ class KernelMemory:
 
     Attributes:
         scalar, vector, code: ports for scalar loads, vector accesses and instruction fetches; all
-            raise `PageFault`. They go through the caches of `gpu.sim.amd.caches`.
+            raise `PageFault`. They go through the caches of `gpu.sim.amd.chip.caches`.
         space, caches: for an executor with fast paths of its own.
     """
 
@@ -122,7 +122,7 @@ class NoExecutor:
         """Refuses."""
         raise PacketError(
             f"a kernel at {dispatch.entry:#x} is dispatched, and this world has no executor: give"
-            " SimWorld one, such as the lane engine"
+            " KfdWorld one, such as the lane engine"
         )
 
 

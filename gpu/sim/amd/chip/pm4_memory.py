@@ -13,11 +13,11 @@ from typing import Final
 
 from gpu.autogen.amd import pm4_gfx9, pm4_gfx10
 from gpu.autogen.amd import pm4_gfx10 as op
-from gpu.sim.amd.atomics import COMPARE_SWAP, find_atomic
-from gpu.sim.amd.caches import CacheControl
-from gpu.sim.amd.hwqueue import Blocked, PacketError
-from gpu.sim.amd.pm4 import Handler, PacketProcessor, address_of, need, reserved
-from gpu.sim.amd.port import Port
+from gpu.sim.amd.chip.atomics import COMPARE_SWAP, find_atomic
+from gpu.sim.amd.chip.caches import CacheControl
+from gpu.sim.amd.chip.hwqueue import Blocked, PacketError
+from gpu.sim.amd.chip.pm4 import Handler, PacketProcessor, address_of, need, reserved
+from gpu.sim.amd.chip.port import Port
 
 COMPARE: Final[dict[int, tuple[str, Callable[[int, int], bool]]]] = {
     0: ("always", lambda a, b: True),

@@ -1,0 +1,1 @@
+"""The chip: packets, caches, kernels and queues, whoever put these on it."""
