@@ -23,7 +23,7 @@ from gpu.core.bits import align_down, align_up
 from gpu.sim.isa import layout
 from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.physical import Pool
-from gpu.sim.translate import AddressSpace, Mapping, PageFault
+from gpu.sim.translate import Mapping, PageFault, Translation
 
 STORES: Final = layout.WRITE | layout.ATOMIC
 LOADS: Final = layout.READ | layout.ATOMIC
@@ -68,7 +68,7 @@ class ChunkedMemory(ABC):
         map: what the engine sees.
     """
 
-    def __init__(self, space: AddressSpace, mode: str):
+    def __init__(self, space: Translation, mode: str):
         """`mode` is that of the caches before the memory."""
         self._space = space
         self._mode = mode

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from itertools import count
 from typing import ClassVar, Final, Protocol
 from weakref import WeakValueDictionary
 
 from gpu.core.errors import HwTimeout
-from gpu.sim.clock import VirtualClock
-from gpu.sim.counts import Counts
 from gpu.sim.faults import FaultPlan
-from gpu.sim.kernel import UserMemory
-from gpu.sim.os import SimOs
 from gpu.sim.physical import Pool
-from gpu.sim.process import SimFile, SimProcess
-from gpu.sim.record import DebugChannel
-from gpu.sim.tree import FileTree
-from gpu.sim.undisturbed import Undisturbed
+from gpu.sim.process import SimOs, SimProcess, System
 
 _MOST_STEPS: Final = 64  # that an engine makes before another may
 _CALL_SHARE: Final = 0.25  # of calls during which an engine works
@@ -79,38 +71,25 @@ class SimWaiter:
                 raise machine.stuck("idle")
 
 
-class Machine(ABC):
+class Machine(System):
     """What all simulated machines share; those of vendors derive from it.
 
     Engines work when someone waits, and a little in every call. Which of them, and for how long, is
     drawn from the seed; the same seed and the same calls give the same run.
 
-    Attributes:
+    Attributes: those of `System`, and
         os, waiter: what a driver of the first process is given.
         process: that process; `new_process` makes others, `SimProcess.fork` children.
-        debug, clock, rng: the parts, for tests.
-        undisturbed: keeps Ctrl-C out of calls and engines.
-        counts: how much it has done.
         is_served: whether other real processes use it; see `gpu.sim.server`.
-        devices: what opens each device file.
     """
 
     gpus: Sequence[Gpu]
     call_ns: ClassVar[int] = 0  # virtual time that a call takes
 
     def __init__(self, seed: int, plan: FaultPlan, host_memory: int):
-        self.lock = threading.RLock()  # threads of a driver come one after another
+        super().__init__(seed, plan)
         self._others = threading.Condition(self.lock)
-        self.undisturbed = Undisturbed()
         self.is_served = False
-        self.clock = VirtualClock()
-        self.debug = DebugChannel(self.clock)
-        self.rng = random.Random(seed)
-        self.counts = Counts()
-        self.user = UserMemory()
-        self.tree = FileTree()
-        self.plan = plan
-        self.devices: dict[str, Callable[[SimProcess], SimFile]] = {}
         self._host = Pool("system memory", host_memory)
         self._processes: list[SimProcess] = []
         self._next_pid = 1000
@@ -220,7 +199,7 @@ class Machine(ABC):
     def _run_one(self) -> bool:
         """Lets an engine that can do something make `_steps`; False when there is none."""
 
-    def _time_passed(self) -> None:  # noqa: B027 - nothing to do where processes map no clock
+    def _time_passed(self) -> None:
         """Shows the new time where processes map a clock."""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from bisect import bisect_left, insort
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 from gpu.core import hostmem
@@ -62,6 +63,7 @@ class Pool:
         self._fd, self._device = _mapped_file(name, size)
         self._cpu_fd = self._fd
         self._cpu: MemoryWindow | None = None
+        self._cpu_mapped: set[tuple[Extent, ...]] = set()
         if behind_hdp:
             self._cpu_fd, self._cpu = _mapped_file(name, size)
 
@@ -83,6 +85,7 @@ class Pool:
     def release(self, extents: tuple[Extent, ...]) -> None:
         """Takes pages back and forgets what they held."""
         self.forget(extents)
+        self._cpu_mapped.discard(extents)
         for extent in extents:
             self.free_bytes += extent.size
             self._put_back(extent)
@@ -104,12 +107,13 @@ class Pool:
         mapper: Mapper = map_pieces,
     ) -> int:
         """Maps pieces one after another into a process, by default this; returns the address."""
+        self._cpu_mapped.add(extents)
         return mapper(self._cpu_fd, extents, size, prot, flags, address)
 
-    def flush(self, extents: tuple[Extent, ...]) -> None:
+    def flush(self) -> None:
         """Brings what the CPU wrote to the device; nothing to do without a view of its own."""
         if self._cpu:
-            for offset, size in extents:
+            for offset, size in chain.from_iterable(self._cpu_mapped):
                 self._device.memory[offset : offset + size] = self._cpu.memory[
                     offset : offset + size
                 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Generic, Protocol, Self, TypeVar
 
 from gpu.sim.kernel import SysError
-from gpu.sim.translate import AddressSpace, Mapping, PageFault
+from gpu.sim.translate import Mapping, PageFault, Translation
 
 AgentT = TypeVar("AgentT")
 _AgentT_contra = TypeVar("_AgentT_contra", contravariant=True)
@@ -26,7 +26,7 @@ class Caching(Protocol[_AgentT_contra]):
 class AgentPort(Generic[AgentT]):
     """One agent's way into one address space. All of it raises `PageFault`."""
 
-    def __init__(self, space: AddressSpace, caches: Caching[AgentT], agent: AgentT):
+    def __init__(self, space: Translation, caches: Caching[AgentT], agent: AgentT):
         self.space = space
         self.caches = caches
         self.agent = agent

@@ -1,22 +1,65 @@
-"""Processes of a model: descriptors, what `fork` passes on, and what is left at the end."""
+"""Processes of a model: descriptors, what `fork` passes on, what is left at the end, and calls.
+
+`SimOs` is the operating system as one process sees it: `gpu.transport.os.Os` without a kernel.
+Descriptors are real ones, of empty files in memory, because their numbers travel inside ioctls and
+because a driver may compare them with others that it has. Addresses are real too: a process maps
+the very pages that the device uses, so an address of the GPU can equal that of the CPU.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import errno
 import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
 from gpu.core import hostmem
-from gpu.sim.kernel import CallerMemory, SysError
+from gpu.core.errors import AccessDenied, OutOfMemory, TransportError
+from gpu.core.ref import Argument, Ref, argument_memory
+from gpu.sim.faults import FaultPlan
+from gpu.sim.kernel import CallerMemory, SysError, UserMemory
 from gpu.sim.mapping import Mapper, map_pieces
-from gpu.sim.os import SimOs
-
-if TYPE_CHECKING:
-    from gpu.sim.machine import Machine
+from gpu.sim.simulation import Simulation
+from gpu.sim.tree import FileTree
+from gpu.sim.undisturbed import Undisturbed
 
 ArgumentBytes = ctypes.Array[ctypes.c_char]
+
+
+class System(Simulation, ABC):
+    """What processes share: `gpu.sim.machine.Machine` without what works by itself.
+
+    Attributes: those of `Simulation`, and
+        lock: threads of a driver come one after another.
+        undisturbed: keeps Ctrl-C out of calls and engines.
+        user: the memory of this real process.
+        tree: files that are only read.
+        devices: what opens each device file.
+    """
+
+    def __init__(self, seed: int, plan: FaultPlan):
+        super().__init__(seed, plan)
+        self.lock = threading.RLock()
+        self.undisturbed = Undisturbed()
+        self.user = UserMemory()
+        self.tree = FileTree()
+        self.devices: dict[str, Callable[[SimProcess], SimFile]] = {}
+
+    @abstractmethod
+    def work_a_little(self) -> None:
+        """What goes on while a process makes a call."""
+
+    @abstractmethod
+    def new_process(self) -> SimProcess:
+        """Another process on this machine."""
+
+    @abstractmethod
+    def end_process(self, process: SimProcess) -> list[str]:
+        """Frees all that a process has; returns what it should have freed itself."""
 
 
 class SimFile:
@@ -57,7 +100,7 @@ class SimProcess:
     user: CallerMemory
     mapper: Mapper
 
-    def __init__(self, world: Machine, pid: int):
+    def __init__(self, world: System, pid: int):
         self.world = world
         self.pid = pid
         self.os = SimOs(self)
@@ -117,3 +160,97 @@ class SimProcess:
         left += self.world.end_process(self)
         self.alive = False
         return left
+
+
+class SimOs:
+    """Files, ioctls and mappings of a `SimProcess`; each call lets engines work for a moment."""
+
+    def __init__(self, process: SimProcess):
+        self._process = process
+
+    def open(self, path: str, flags: int) -> int:
+        """Opens a device of the model; plain files are only read, by `read_file`."""
+        world = self._process.world
+        try:
+            self._process.check_alive()
+            opener = world.devices.get(path)
+            if opener is None:
+                raise SysError(errno.EACCES if world.tree.has(path) else errno.ENOENT)
+            with world.lock, world.undisturbed:
+                return self._process.add_file(opener(self._process), path)
+        except SysError as error:
+            _fail("opening", path, error)
+
+    def close(self, fd: int) -> None:
+        """Closes a descriptor that `open` or an ioctl gave."""
+        try:
+            with self._process.world.lock, self._process.world.undisturbed:
+                self._process.close_file(fd)
+        except SysError as error:
+            _fail("closing", f"fd {fd}", error)
+
+    def ioctl(self, fd: int, request: int, argument: Argument, refs: Sequence[Ref] = ()) -> int:
+        """Makes a request of a device; `refs` are not needed, as the pointers lead to memory."""
+        process = self._process
+        found: OpenFile | None = None
+        try:
+            found = process.file(fd)
+            with process.world.lock, process.world.undisturbed:
+                process.world.work_a_little()
+                return found.file.ioctl(process, request, argument_memory(argument))
+        except SysError as error:
+            name = found.path if found else f"fd {fd}"
+            process.world.debug.note(f"ioctl {request:#010x} on {name} fails with {error}")
+            _fail(f"ioctl {request:#010x} on", name, error)
+
+    def mmap(
+        self, fd: int, size: int, prot: int, flags: int, offset: int = 0, address: int = 0
+    ) -> int:
+        """Maps a device of the model, or with fd -1 anonymous memory."""
+        if fd == -1:
+            return hostmem.map_file(-1, 0, size, prot, flags, address)
+        try:
+            file = self._process.file(fd).file
+            with self._process.world.lock, self._process.world.undisturbed:
+                return file.mmap(self._process, size, prot, flags, offset, address)
+        except SysError as error:
+            if error.number == errno.ENOMEM:
+                raise OutOfMemory(f"mapping {size:#x} bytes of fd {fd}: {error}") from error
+            _fail(f"mapping {size:#x} bytes, offset {offset:#x}, of", f"fd {fd}", error)
+
+    def munmap(self, address: int, size: int) -> None:
+        """Unmaps whole pages."""
+        hostmem.unmap(address, size)
+
+    def read_file(self, path: str) -> bytes:
+        """All that a file of the model's tree holds."""
+        try:
+            return self._process.world.tree.read(path)
+        except SysError as error:
+            _fail("reading", path, error)
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """No file of the model takes anything."""
+        known = self._process.world.tree.has(path)
+        _fail("writing", path, SysError(errno.EACCES if known else errno.ENOENT))
+
+    def list_dir(self, path: str) -> list[str]:
+        """The names in a folder of the model's tree."""
+        try:
+            return self._process.world.tree.names(path)
+        except SysError as error:
+            _fail("listing", path, error)
+
+    def exists(self, path: str) -> bool:
+        """Whether the model has a file, folder or device of this path."""
+        return path in self._process.world.devices or self._process.world.tree.has(path)
+
+
+def _fail(action: str, path: str, error: SysError) -> NoReturn:
+    """Raises the typed error that the real operating system's wrapper would raise."""
+    if error.number == errno.EACCES and action in ("opening", "reading", "writing", "listing"):
+        raise AccessDenied(path, "the model does not let anyone do that") from error
+    known = error.number in errno.errorcode
+    reason = os.strerror(error.number) if known else f"errno {error.number}"
+    detail = f" ({error.reason})" if error.reason else ""
+    raise TransportError(f"{action} {path}: {reason}{detail}", error.number) from error

@@ -6,6 +6,7 @@ gone, until someone flushes the TLB: a missing flush gives stale data, as on har
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,7 +56,28 @@ class PageFault(Exception):
         super().__init__(f"{what} at {address:#x}, which is {why}")
 
 
-class AddressSpace:
+class Translation(ABC):
+    """Virtual to physical, as engines see it: mappings that are kept, or a walk of page tables."""
+
+    @abstractmethod
+    def translate(self, address: int, write: bool) -> Mapping:
+        """What one access leads to, the same object until that changes. Raises PageFault."""
+
+    def spans(self, address: int, size: int, write: bool) -> Iterator[tuple[Mapping, int, int]]:
+        """(mapping, offset in its region, bytes) of each piece of a range. Raises PageFault.
+
+        Pieces end where mappings do; within one the first page's translation serves, as one large
+        TLB entry would.
+        """
+        while size > 0:
+            mapping = self.translate(address, write)
+            count = min(size, mapping.end - address)
+            yield mapping, mapping.offset + address - mapping.start, count
+            address += count
+            size -= count
+
+
+class AddressSpace(Translation):
     """One process's addresses on one GPU."""
 
     def __init__(self) -> None:
@@ -109,16 +131,3 @@ class AddressSpace:
         if write and not mapping.writable:
             raise PageFault(address, write, present=True)
         return mapping
-
-    def spans(self, address: int, size: int, write: bool) -> Iterator[tuple[Mapping, int, int]]:
-        """(mapping, offset in its region, bytes) of each piece of a range. Raises PageFault.
-
-        Pieces end where mappings do; within one the first page's translation serves, as one large
-        TLB entry would.
-        """
-        while size > 0:
-            mapping = self.translate(address, write)
-            count = min(size, mapping.end - address)
-            yield mapping, mapping.offset + address - mapping.start, count
-            address += count
-            size -= count

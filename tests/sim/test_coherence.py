@@ -49,7 +49,7 @@ def machine(request: pytest.FixtureRequest) -> Iterator[RawKfd]:
 
 def _shader(user: RawKfd) -> KernelMemory:
     device = next(iter(user.process.state.values())).device(user.gpu_id)
-    return KernelMemory(device.space, user.gpu.caches)
+    return KernelMemory(device.space, user.gpu.asic.caches)
 
 
 def _submit(user: RawKfd, kind: int, words: list[int]) -> None:
@@ -59,7 +59,7 @@ def _submit(user: RawKfd, kind: int, words: list[int]) -> None:
 
 
 def _strict(user: RawKfd) -> bool:
-    return user.gpu.caches.mode == "oldest"
+    return user.gpu.asic.caches.mode == "oldest"
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_a_context_ends_with_its_descriptor() -> None:
     assert works(second) and first.gpu.vram_used > used
     second.os.close(second.kfd_fd)
     assert first.gpu.vram_used == used and works(first)
-    assert [queue.device.process.is_primary for queue in first.gpu.queues] == [True]
+    assert [queue.host.device.process.is_primary for queue in first.gpu.queues] == [True]
     world.close()
 
 

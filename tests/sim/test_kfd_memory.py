@@ -86,20 +86,20 @@ def test_fragmentation(user: RawKfd) -> None:
     gpu = user.gpu
     page = 2 << 20
     hold = [user.alloc(page, VRAM | ACCESS, map_cpu=False) for _ in range(16)]
-    rest = gpu.vram.free_bytes
-    filler = gpu.vram.allocate(rest)
+    rest = gpu.asic.vram.free_bytes
+    filler = gpu.asic.vram.allocate(rest)
     for each in hold[::2]:
         user.unmap(each)
         user.free(each)
     large = user.alloc(4 * page, VRAM | ACCESS)
-    assert len(gpu.vram._holes) == 4
+    assert len(gpu.asic.vram._holes) == 4
     queue = user.queue(SDMA)
     queue.submit(sdma_write(large.va + page - 4, 1, 2) + sdma_write(large.va + 4 * page - 4, 3))
     queue.run()
     assert large.host.read(page - 4, 4) == 1
     assert large.host.read(page, 4) == 2
     assert large.host.read(4 * page - 4, 4) == 3
-    gpu.vram.release(filler)
+    gpu.asic.vram.release(filler)
 
 
 def test_zero_memory_size_alloc(user: RawKfd) -> None:

@@ -12,7 +12,7 @@ from gpu.core.errors import TransportError, Unsupported
 from gpu.sim.amd.chips import CHIPS, find_chip
 from gpu.sim.amd.kfd.topology import ROOT, context_sizes, crc16
 from gpu.sim.amd.kfd.world import KfdWorld
-from gpu.sim.os import SimOs
+from gpu.sim.process import SimOs
 from gpu.transport.os import Os
 from sim.raw_kfd import RawKfd, fails
 

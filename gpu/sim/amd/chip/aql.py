@@ -13,12 +13,13 @@ from typing import Final, NamedTuple
 
 from gpu.autogen import amdhsa, hsa
 from gpu.autogen.amd import pm4_gfx10
+from gpu.sim.amd.chip.asic import Asic
 from gpu.sim.amd.chip.caches import CacheControl
 from gpu.sim.amd.chip.dispatch import Dispatch, Size3, check_sizes
-from gpu.sim.amd.chip.hwqueue import Blocked, HwQueue, Kind, PacketError, RingSettings
+from gpu.sim.amd.chip.errors import PacketError
+from gpu.sim.amd.chip.hwqueue import Blocked, HwQueue, Kind, QueueHost, RingSettings
 from gpu.sim.amd.chip.pm4 import PacketProcessor
 from gpu.sim.amd.chip.pm4_queue import PACKETS
-from gpu.sim.amd.kfd.process import ProcessDevice
 
 PACKET: Final = 64
 VENDOR, INVALID, KERNEL, BARRIER_AND, AGENT, BARRIER_OR = range(6)
@@ -44,8 +45,8 @@ class AqlQueue(HwQueue):
 
     kind: Kind = "aql"
 
-    def __init__(self, device: ProcessDevice, settings: RingSettings):
-        super().__init__(device, settings)
+    def __init__(self, host: QueueHost, asic: Asic, settings: RingSettings):
+        super().__init__(host, asic, settings)
         self.processor = PacketProcessor(self, PACKETS)
         self._completion: Callable[[], None] | None = None  # of a vendor packet under way
 
@@ -87,7 +88,7 @@ class AqlQueue(HwQueue):
         processor = self.processor
         rest = processor.streams or self._completion or self.wptr > self.rptr
         more = not self.blocked and bool(rest)
-        if processor.busy() and (not more or self.gpu.rng.random() < 0.5):
+        if processor.busy() and (not more or self.sim.rng.random() < 0.5):
             processor.work_beside()
         elif processor.streams:
             processor.step_stream()
@@ -123,7 +124,7 @@ class AqlQueue(HwQueue):
             raise PacketError(f"AQL packet of type {header.kind} is not for the GPU")
         signal = int.from_bytes(packet[56:64], "little")
         self.rptr += 1
-        self.gpu.counts.packets += 1
+        self.sim.counts.packets += 1
         if header.kind == VENDOR:
             self._completion = partial(self._complete, address, header, signal)
         else:
@@ -141,14 +142,14 @@ class AqlQueue(HwQueue):
     def _acquire(self, header: Header) -> None:
         if header.acquire:
             system = header.acquire == 2
-            self.gpu.caches.control(
+            self.asic.caches.control(
                 CacheControl(invalidate_scalar=True, invalidate_vector=True, invalidate_l2=system)
             )
 
     def _complete(self, address: int, header: Header, signal: int) -> None:
         self.port.write(address, bytes([INVALID]))
         if header.release:
-            self.gpu.caches.control(CacheControl(write_back_l2=header.release == 2))
+            self.asic.caches.control(CacheControl(write_back_l2=header.release == 2))
         if not signal or self.loses_completion():
             return
         if signal % 64:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from gpu.sim.amd.chip.hwqueue import PacketError
+from gpu.sim.amd.chip.errors import PacketError
 from gpu.sim.amd.chip.port import Port
 
 _Operation = Callable[[int, int, int, int], int]  # old value, source, compare, bits

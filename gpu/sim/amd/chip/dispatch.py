@@ -1,7 +1,7 @@
 """Dispatches as the packet processor hands them over, and the seam to whoever runs kernels.
 
 The model knows queues, packets and memory; what a kernel's machine code does is the business of a
-`KernelExecutor`, which `KfdWorld` is given. Without one, a dispatch is an error.
+`KernelExecutor`, which a machine is given. Without one, a dispatch is an error.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 from gpu.autogen import amdhsa
 from gpu.sim.amd.chip.caches import Caches
-from gpu.sim.amd.chip.hwqueue import PacketError
+from gpu.sim.amd.chip.errors import PacketError
 from gpu.sim.amd.chip.port import Port
 from gpu.sim.amd.chips import Chip
-from gpu.sim.translate import AddressSpace, PageFault
+from gpu.sim.translate import PageFault, Translation
 
 _MAX_THREADS: Final = 1024
 _RSRC2: Final = amdhsa.FIELDS["COMPUTE_PGM_RSRC2"]
@@ -76,7 +76,7 @@ class KernelMemory:
         space, caches: for an executor with fast paths of its own.
     """
 
-    def __init__(self, space: AddressSpace, caches: Caches):
+    def __init__(self, space: Translation, caches: Caches):
         self.space = space
         self.caches = caches
         self.scalar = Port(space, caches, "scalar")
@@ -121,8 +121,8 @@ class NoExecutor:
     def launch(self, dispatch: Dispatch, memory: KernelMemory) -> RunningKernel:
         """Refuses."""
         raise PacketError(
-            f"a kernel at {dispatch.entry:#x} is dispatched, and this world has no executor: give"
-            " KfdWorld one, such as the lane engine"
+            f"a kernel at {dispatch.entry:#x} is dispatched, and this machine has no executor: give"
+            " it one, such as the lane engine"
         )
 
 

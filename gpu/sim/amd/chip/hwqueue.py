@@ -4,23 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal, Protocol
 
+from gpu.sim.amd.chip.asic import Asic
+from gpu.sim.amd.chip.errors import PacketError
 from gpu.sim.amd.chip.port import Port
-from gpu.sim.amd.kfd.process import UNRUNG
-from gpu.sim.translate import PageFault
-
-if TYPE_CHECKING:
-    from gpu.sim.amd.kfd.gpu import SimGpu
-    from gpu.sim.amd.kfd.process import Allocation, ProcessDevice
+from gpu.sim.translate import PageFault, Translation
 
 Kind = Literal["pm4", "aql", "sdma"]
 _PACKET_NS: Final = 200
 _CHUNK: Final = 512  # dwords that are fetched ahead
 
 
-class PacketError(Exception):
-    """A packet that hardware would not understand, or that does what may not be done."""
+class QueueHost(Protocol):
+    """Who put a queue on the hardware, as the queue knows it: a kernel driver, or registers."""
+
+    @property
+    def name(self) -> str:
+        """What records call the queue, behind its kind."""
+        ...
+
+    @property
+    def space(self) -> Translation:
+        """What its addresses lead to."""
+        ...
+
+    def why_off(self) -> str:
+        """Why it may not run although it is enabled; empty where it may."""
+        ...
+
+    def doorbell(self) -> int | None:
+        """What was rung since the last call; None where nothing was."""
+        ...
+
+    def page_fault(self, fault: PageFault) -> None:
+        """The queue has stopped at a memory violation: tell whom it concerns."""
+        ...
+
+    def interrupt(self, number: int, bits: int) -> None:
+        """An end-of-pipe or trap interrupt; `number` has so many valid bits."""
+        ...
 
 
 @dataclass(slots=True)
@@ -33,15 +56,13 @@ class Blocked:
 
 @dataclass(slots=True)
 class RingSettings:
-    """What CREATE_QUEUE and UPDATE_QUEUE set; addresses and sizes in bytes."""
+    """Where a queue is, in bytes, and whether it is switched on."""
 
     ring: int
     size: int
     rptr: int
     wptr: int
-    percent: int
-    priority: int
-    doorbell: int
+    enabled: bool = True
 
 
 class HwQueue:
@@ -51,39 +72,32 @@ class HwQueue:
         wptr, rptr: up to where software wrote and the engine has read; they never wrap.
         blocked: what the packet at `rptr` waits for.
         stopped: why it will not run any more, or "".
-        holds: allocations that may not be unmapped while it exists.
-        engine: of a queue of the copy engines, which of their queues it is.
         ring_words: what was fetched ahead.
     """
 
     kind: Kind
 
-    def __init__(self, device: ProcessDevice, settings: RingSettings):
-        self.device = device
-        self.gpu: SimGpu = device.gpu
+    def __init__(self, host: QueueHost, asic: Asic, settings: RingSettings):
+        self.host = host
+        self.asic = asic
+        self.sim = asic.sim
         self.settings = settings
-        self.number = -1
-        self.port = Port(device.space, self.gpu.caches, "sdma" if self.kind == "sdma" else "cp")
+        self.port = Port(host.space, asic.caches, "sdma" if self.kind == "sdma" else "cp")
         self.rptr = 0
         self.wptr = 0
         self.blocked: Blocked | None = None
         self.stopped = ""
-        self.holds: list[Allocation] = []
-        self.engine = 0
         self.ring_words = DwordRing(self)
-        self._rung = UNRUNG
+        self._was_rung = False
         self._delayed: tuple[int, int] | None = None
-        device.need_doorbells().write_word(settings.doorbell, 8, UNRUNG)
 
     def __str__(self) -> str:
-        return f"{self.kind} queue {self.number} of process {self.device.process.process.pid}"
+        return f"{self.kind} queue {self.host.name}"
 
     @property
     def active(self) -> bool:
-        """Linux 6.12 kfd_priv.h QUEUE_IS_ACTIVE, and not stopped by a fault."""
-        s = self.settings
-        wanted = s.size > 0 and s.ring != 0 and s.percent > 0
-        return wanted and not self.device.evicted and not self.stopped
+        """Whether it may run."""
+        return self.settings.enabled and not self.stopped and not self.host.why_off()
 
     def stop(self, why: str) -> None:
         """Ends it; only destroying it is left."""
@@ -91,16 +105,15 @@ class HwQueue:
 
     def sample(self) -> None:
         """Looks at the doorbell."""
-        value = self.device.need_doorbells().read_word(self.settings.doorbell, 8)
-        if value != self._rung and self.active:
-            self._rung = value
-            self.gpu.counts.doorbells += 1
-            plan = self.gpu.plan
-            if plan.delayed_doorbell and self.gpu.rng.random() < plan.delayed_doorbell:
-                self._delayed = (self.gpu.clock.now_ns + plan.delay_ns, value)
+        if self.active and (value := self.host.doorbell()) is not None:
+            self._was_rung = True
+            self.sim.counts.doorbells += 1
+            plan = self.sim.plan
+            if plan.delayed_doorbell and self.sim.rng.random() < plan.delayed_doorbell:
+                self._delayed = (self.sim.clock.now_ns + plan.delay_ns, value)
             else:
                 self._ring(value)
-        if self._delayed and self.gpu.clock.now_ns >= self._delayed[0]:
+        if self._delayed and self.sim.clock.now_ns >= self._delayed[0]:
             self._ring(self._delayed[1])
             self._delayed = None
 
@@ -133,7 +146,7 @@ class HwQueue:
         try:
             act()
         except PageFault as fault:
-            self.gpu.page_fault(self, fault)
+            self._page_fault(fault)
         except PacketError as error:
             self.fail(str(error))
 
@@ -147,7 +160,7 @@ class HwQueue:
         try:
             return self.has_work()
         except PageFault as fault:
-            self.gpu.page_fault(self, fault)
+            self._page_fault(fault)
         except PacketError as error:
             self.fail(str(error))
         return False
@@ -184,7 +197,7 @@ class HwQueue:
                 if self.blocked and self.blocked.met():
                     self.blocked = None
                 self.step()
-                self.gpu.clock.advance(_PACKET_NS)
+                self.sim.clock.advance(_PACKET_NS)
                 done += 1
             self.report()
 
@@ -204,22 +217,27 @@ class HwQueue:
         self._violation(what)
         self.stop(what)
 
+    def _page_fault(self, fault: PageFault) -> None:
+        self.sim.debug.fault(f"{self}: {fault}")
+        self.stop(f"page fault: {fault}")
+        self.host.page_fault(fault)
+
     def _violation(self, what: str) -> None:
-        self.gpu.debug.violation(f"{self}: {what}")
+        self.sim.debug.violation(f"{self}: {what}")
 
     def interrupt(self, number: int, bits: int) -> None:
         """Raises an interrupt that names an event, unless a fault is to lose it."""
-        plan = self.gpu.plan
-        if plan.lost_interrupt and self.gpu.rng.random() < plan.lost_interrupt:
-            self.gpu.debug.note(f"{self}: lost the interrupt for event {number}")
+        plan = self.sim.plan
+        if plan.lost_interrupt and self.sim.rng.random() < plan.lost_interrupt:
+            self.sim.debug.note(f"{self}: lost the interrupt for event {number}")
             return
-        self.device.process.events.interrupt(number, bits)
+        self.host.interrupt(number, bits)
 
     def loses_completion(self) -> bool:
         """Draws whether a completion is lost on purpose."""
-        plan = self.gpu.plan
-        if plan.lost_completion and self.gpu.rng.random() < plan.lost_completion:
-            self.gpu.debug.note(f"{self}: lost a completion")
+        plan = self.sim.plan
+        if plan.lost_completion and self.sim.rng.random() < plan.lost_completion:
+            self.sim.debug.note(f"{self}: lost a completion")
             return True
         return False
 
@@ -233,8 +251,8 @@ class HwQueue:
         """What it waits for, in words; "" when it has nothing to do."""
         if self.stopped:
             return f"{self} is stopped: {self.stopped}"
-        if self.device.evicted:
-            return f"{self} is evicted: its process lost the GPU"
+        if why := self.host.why_off():
+            return f"{self} is {why}"
         if self.active and (why := self._why_kernels_stuck()):
             return f"{self} runs a kernel that does not get on: {why}"
         if self.blocked:
@@ -245,7 +263,7 @@ class HwQueue:
             in_memory = self.port.read_word(self.settings.wptr, 8)
         except PageFault:
             return f"{self}: its write pointer is not mapped"
-        if in_memory and self._rung == UNRUNG:
+        if in_memory and not self._was_rung:
             return f"{self}: its doorbell was never rung; the write pointer is {in_memory:#x}"
         return ""
 

@@ -10,13 +10,13 @@ from weakref import WeakKeyDictionary
 from gpu.core.bits import bits
 from gpu.core.errors import InvalidValue, Unsupported
 from gpu.sim.amd.chip.dispatch import Dispatch, KernelMemory, RunningKernel
-from gpu.sim.amd.chip.hwqueue import PacketError
+from gpu.sim.amd.chip.errors import PacketError
 from gpu.sim.amd.chip.lanememory import LaneMemory
 from gpu.sim.isa import layout
 from gpu.sim.isa.rdna import dispatch as waves
 from gpu.sim.isa.rdna.faults import IllegalInstruction, WaveFault
 from gpu.sim.isa.rdna.run import InstructionCache, Machine
-from gpu.sim.translate import AddressSpace
+from gpu.sim.translate import Translation
 
 T = TypeVar("T")
 _UNSET: Final = 0xB1A5_B1A5
@@ -34,7 +34,7 @@ class LaneExecutor:
     def __init__(self, seed: int = 0):
         """`seed` decides how waves of a kernel interleave."""
         self._seed = seed
-        self._code: WeakKeyDictionary[AddressSpace, InstructionCache] = WeakKeyDictionary()
+        self._code: WeakKeyDictionary[Translation, InstructionCache] = WeakKeyDictionary()
 
     def launch(self, dispatch: Dispatch, memory: KernelMemory) -> RunningKernel:
         """Begins a grid. Raises PageFault, PacketError for a dispatch that cannot be."""

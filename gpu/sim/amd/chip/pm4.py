@@ -11,17 +11,15 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gpu.autogen.amd import gc_9_4_3, gc_10_3_0, gc_11_0_0, gc_12_0_0
 from gpu.autogen.amd import pm4_gfx10 as op
 from gpu.sim.amd.chip import dispatch
 from gpu.sim.amd.chip.dispatch import Dispatch, KernelMemory, RunningKernel, Size3
-from gpu.sim.amd.chip.hwqueue import Blocked, PacketError
+from gpu.sim.amd.chip.errors import PacketError
+from gpu.sim.amd.chip.hwqueue import Blocked, HwQueue
 from gpu.sim.amd.chips import Chip
-
-if TYPE_CHECKING:
-    from gpu.sim.amd.chip.hwqueue import HwQueue
 
 _SH_BASE: Final = op.VALUES["SET_SH_REG"]["START"]
 _SH_COUNT: Final = op.VALUES["SET_SH_REG"]["END"] - _SH_BASE
@@ -96,11 +94,10 @@ class PacketProcessor:
     alone: int = 0
 
     def __post_init__(self) -> None:
-        gpu = self.queue.gpu
-        self.memory = KernelMemory(self.queue.device.space, gpu.caches)
-        self.port = self.queue.port
+        asic, self.port = self.queue.asic, self.queue.port
+        self.memory = KernelMemory(self.port.space, asic.caches)
         self.l2_port = self.port.as_agent("cp_l2")
-        self._known = sh_registers(gpu.chip)
+        self._known = sh_registers(asic.chip)
 
     def busy(self) -> bool:
         """Whether something goes on beside the packets."""
@@ -126,13 +123,13 @@ class PacketProcessor:
     def work_beside(self) -> None:
         """Lets a grid go on, or an end-of-pipe event happen. Raises PageFault, PacketError."""
         ready = self.pending and self._is_ready(self.pending[0])
-        if ready and (not self.kernels or self.queue.gpu.rng.random() < 0.5):
+        if ready and (not self.kernels or self.queue.sim.rng.random() < 0.5):
             self.pending.popleft().act()
         elif self.kernels:
-            kernel = self.queue.gpu.rng.choice(self.kernels)
+            kernel = self.queue.sim.rng.choice(self.kernels)
             if kernel.step(_KERNEL_SLICE):
                 self.kernels.remove(kernel)
-                self.queue.gpu.counts.instructions += kernel.instructions
+                self.queue.sim.counts.instructions += kernel.instructions
 
     def at_end_of_pipe(self, act: Callable[[], None]) -> None:
         """Does something when all that was begun is done."""
@@ -141,8 +138,8 @@ class PacketProcessor:
     def launch(self, what: Dispatch) -> None:
         """Begins a grid. Raises PageFault, PacketError."""
         dispatch.check_entry(what, self.memory)
-        self.kernels.append(self.queue.gpu.executor.launch(what, self.memory))
-        self.queue.gpu.counts.kernels += 1
+        self.kernels.append(self.queue.asic.executor.launch(what, self.memory))
+        self.queue.sim.counts.kernels += 1
 
     def block_until_idle(self, what: str) -> bool:
         """Blocks the queue while grids run; True when it did."""
@@ -173,7 +170,7 @@ class PacketProcessor:
         done = header >> 30 == 2 or self._handle(header, body)
         if done:
             self.alone -= min(self.alone, 1 + len(body))
-        self.queue.gpu.counts.packets += done
+        self.queue.sim.counts.packets += done
         return done
 
     def _handle(self, header: int, body: list[int]) -> bool:
@@ -185,7 +182,7 @@ class PacketProcessor:
             raise PacketError(f"header {header:#010x}: bits {header & 0xFD:#x} must be 0")
         if opcode in _ONCE and not self.alone and self._is_shared:
             raise PacketError(
-                f"{opcode_name(opcode)} on {self.queue.gpu.chip.xccs} dies, each of which does it:"
+                f"{opcode_name(opcode)} on {self.queue.asic.chip.xccs} dies, each of which does it:"
                 " PRED_EXEC gives it one"
             )
         return handler(self, body) is not False
@@ -193,7 +190,7 @@ class PacketProcessor:
     @property
     def _is_shared(self) -> bool:
         """Whether several dies carry out each packet, as they do of AQL queues alone."""
-        return self.queue.gpu.chip.xccs > 1 and self.queue.kind == "aql"
+        return self.queue.asic.chip.xccs > 1 and self.queue.kind == "aql"
 
     def enter(self, address: int, count: int, replace: bool) -> None:
         """Goes on in an indirect buffer."""
@@ -305,7 +302,7 @@ def _pred_exec(cp: PacketProcessor, body: list[int]) -> None:
 
 def _dispatch_direct(cp: PacketProcessor, body: list[int]) -> None:
     need("DISPATCH_DIRECT", body, 4)
-    chip = cp.queue.gpu.chip
+    chip = cp.queue.asic.chip
     cp.launch(dispatch.from_registers(chip, cp.registers, Size3(*body[:3]), body[3]))
 
 
@@ -313,7 +310,7 @@ def _dispatch_indirect(cp: PacketProcessor, body: list[int]) -> None:
     need("DISPATCH_INDIRECT", body, 3)
     address = address_of("DISPATCH_INDIRECT", body[0], body[1], 4)
     groups = Size3(*cp.l2_port.words(address, 3))
-    cp.launch(dispatch.from_registers(cp.queue.gpu.chip, cp.registers, groups, body[2]))
+    cp.launch(dispatch.from_registers(cp.queue.asic.chip, cp.registers, groups, body[2]))
 
 
 CONTROL_PACKETS: Final[Mapping[int, Handler]] = {

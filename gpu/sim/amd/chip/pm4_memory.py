@@ -15,7 +15,8 @@ from gpu.autogen.amd import pm4_gfx9, pm4_gfx10
 from gpu.autogen.amd import pm4_gfx10 as op
 from gpu.sim.amd.chip.atomics import COMPARE_SWAP, find_atomic
 from gpu.sim.amd.chip.caches import CacheControl
-from gpu.sim.amd.chip.hwqueue import Blocked, PacketError
+from gpu.sim.amd.chip.errors import PacketError
+from gpu.sim.amd.chip.hwqueue import Blocked
 from gpu.sim.amd.chip.pm4 import Handler, PacketProcessor, address_of, need, reserved
 from gpu.sim.amd.chip.port import Port
 
@@ -79,7 +80,7 @@ def _copy_data(cp: PacketProcessor, body: list[int]) -> None:
     elif source == 5:
         value = body[2] << 32 | body[1]
     elif source == 9:
-        value = cp.queue.gpu.clock.gpu_ticks
+        value = cp.queue.sim.clock.gpu_ticks
     else:
         raise PacketError(f"COPY_DATA from {source}: user queues copy from 1, 2, 5 and 9")
     if target not in ports:
@@ -108,13 +109,13 @@ def _flush_hdp(cp: PacketProcessor, body: list[int]) -> bool:
             f"WAIT_REG_MEM on registers {body[1]:#x} and {body[2]:#x}: user queues wait on memory,"
             f" and write {_HDP_FLUSH[0]:#x} and wait for {_HDP_FLUSH[1]:#x} to flush HDP"
         )
-    cp.queue.gpu.flush_hdp()
+    cp.queue.asic.vram.flush()
     return True
 
 
 def _wait_reg_mem64(cp: PacketProcessor, body: list[int]) -> bool:
     need("WAIT_REG_MEM64", body, 8)
-    if cp.queue.gpu.chip.gc[0] < 11:
+    if cp.queue.asic.chip.gc[0] < 11:
         raise PacketError("WAIT_REG_MEM64 needs GFX11")
     address = address_of("WAIT_REG_MEM64", body[1], body[2], 8)
     reserved("WAIT_REG_MEM64", 8, body[7], 0xFFFF | 1 << 31)
@@ -154,7 +155,7 @@ def _wait(
 def _release_mem(cp: PacketProcessor, body: list[int]) -> None:
     need("RELEASE_MEM", body, 7)
     control, select = body[0], body[1]
-    gfx9 = cp.queue.gpu.chip.pm4 == "gfx9"
+    gfx9 = cp.queue.asic.chip.pm4 == "gfx9"
     allowed = 0xF3F | (0x3FF000 if gfx9 else 0xFFF000) | 3 << 25 | 1 << 28
     reserved("RELEASE_MEM", 1, control, allowed)
     reserved("RELEASE_MEM", 2, select, 3 << 16 | 7 << 24 | 7 << 29)
@@ -171,11 +172,11 @@ def _release_mem(cp: PacketProcessor, body: list[int]) -> None:
     value = body[5] << 32 | body[4]
 
     def act() -> None:
-        cp.queue.gpu.caches.control(flush)
+        cp.queue.asic.caches.control(flush)
         if cp.queue.loses_completion():
             return
         if width:
-            stamp = cp.queue.gpu.clock.gpu_ticks
+            stamp = cp.queue.sim.clock.gpu_ticks
             port.write_word(address, width, stamp if data in (3, 4) else value)
         if interrupt in (1, 2):
             cp.queue.interrupt(body[6], 32)
@@ -201,7 +202,7 @@ def _released_caches(control: int, gfx9: bool) -> CacheControl:
 
 
 def _acquire_mem(cp: PacketProcessor, body: list[int]) -> None:
-    if cp.queue.gpu.chip.pm4 == "gfx9":
+    if cp.queue.asic.chip.pm4 == "gfx9":
         need("ACQUIRE_MEM", body, 6)
         control = _acquired_gfx9(body[0])
     else:
@@ -214,7 +215,7 @@ def _acquire_mem(cp: PacketProcessor, body: list[int]) -> None:
     reserved("ACQUIRE_MEM", 6, body[5], 0xFFFF)
     if body[1] == 0 and body[2] == 0:
         raise PacketError("ACQUIRE_MEM of size 0 does nothing")
-    cp.queue.gpu.caches.control(control)
+    cp.queue.asic.caches.control(control)
 
 
 def gcr_control(value: int) -> CacheControl:

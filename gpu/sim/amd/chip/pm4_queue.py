@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from gpu.sim.amd.chip.hwqueue import HwQueue, Kind, PacketError, RingSettings
+from gpu.sim.amd.chip.asic import Asic
+from gpu.sim.amd.chip.errors import PacketError
+from gpu.sim.amd.chip.hwqueue import HwQueue, Kind, QueueHost, RingSettings
 from gpu.sim.amd.chip.pm4 import CONTROL_PACKETS, Handler, PacketProcessor, packet_size
 from gpu.sim.amd.chip.pm4_memory import MEMORY_PACKETS
-from gpu.sim.amd.kfd.process import ProcessDevice
 
 PACKETS: Final[Mapping[int, Handler]] = {**CONTROL_PACKETS, **MEMORY_PACKETS}
 
@@ -18,8 +19,8 @@ class Pm4Queue(HwQueue):
 
     kind: Kind = "pm4"
 
-    def __init__(self, device: ProcessDevice, settings: RingSettings):
-        super().__init__(device, settings)
+    def __init__(self, host: QueueHost, asic: Asic, settings: RingSettings):
+        super().__init__(host, asic, settings)
         self.processor = PacketProcessor(self, PACKETS)
 
     def _take_wptr(self, doorbell: int, in_memory: int) -> None:
@@ -56,7 +57,7 @@ class Pm4Queue(HwQueue):
     def step(self) -> None:
         """One packet, or a slice of what goes on beside."""
         processor = self.processor
-        if processor.busy() and (not self._more() or self.gpu.rng.random() < 0.5):
+        if processor.busy() and (not self._more() or self.sim.rng.random() < 0.5):
             processor.work_beside()
         elif processor.streams:
             processor.step_stream()

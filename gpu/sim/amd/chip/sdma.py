@@ -14,11 +14,12 @@ from types import ModuleType
 from typing import Final
 
 from gpu.autogen.amd import sdma_packets_v4, sdma_packets_v5, sdma_packets_v6
+from gpu.sim.amd.chip.asic import Asic
 from gpu.sim.amd.chip.atomics import find_atomic
-from gpu.sim.amd.chip.hwqueue import Blocked, HwQueue, Kind, PacketError, RingSettings
+from gpu.sim.amd.chip.errors import PacketError
+from gpu.sim.amd.chip.hwqueue import Blocked, HwQueue, Kind, QueueHost, RingSettings
 from gpu.sim.amd.chip.pm4_memory import COMPARE, gcr_control
 from gpu.sim.amd.chips import Chip
-from gpu.sim.amd.kfd.process import ProcessDevice
 
 _TABLES: Final[Mapping[int, ModuleType]] = {
     4: sdma_packets_v4,
@@ -88,9 +89,9 @@ class SdmaQueue(HwQueue):
 
     kind: Kind = "sdma"
 
-    def __init__(self, device: ProcessDevice, settings: RingSettings):
-        super().__init__(device, settings)
-        self._layouts = layouts(self.gpu.chip)
+    def __init__(self, host: QueueHost, asic: Asic, settings: RingSettings):
+        super().__init__(host, asic, settings)
+        self._layouts = layouts(self.asic.chip)
         self._buffer: tuple[_Words, int] | None = None  # an indirect buffer and the place in it
         self._copying: Callable[[], bool] | None = None  # a long copy; true when it is done
 
@@ -138,7 +139,7 @@ class SdmaQueue(HwQueue):
             raise PacketError(f"a packet of {size} dwords goes beyond the write pointer")
         if self._execute(self.ring_words.words(at, end, size), at):
             self.rptr += 4 * size
-            self.gpu.counts.packets += 1
+            self.sim.counts.packets += 1
 
     def _peek(self, at: int, end: int, i: int) -> int:
         if at + i >= end:
@@ -158,7 +159,7 @@ class SdmaQueue(HwQueue):
         size = self._size(words[at], peek)
         peek(size - 1)
         if self._execute(words[at : at + size], None):
-            self.gpu.counts.packets += 1
+            self.sim.counts.packets += 1
             done = at + size == len(words)
             self._buffer = None if done else (words, at + size)
 
@@ -265,12 +266,12 @@ def _trap(queue: SdmaQueue, layout: Layout, words: _Words) -> None:
 
 def _poll(queue: SdmaQueue, layout: Layout, words: _Words) -> bool:
     if layout.get(words, "hdp_flush"):
-        queue.gpu.flush_hdp()
+        queue.asic.vram.flush()
         return True
     if not layout.get(words, "mem_poll"):
         raise PacketError("POLL_REGMEM on a register: user queues poll memory")
     if layout.get(words, "retry_count") != _FOREVER:
-        queue.gpu.debug.violation(f"{queue}: POLL_REGMEM that gives up after some tries")
+        queue.sim.debug.violation(f"{queue}: POLL_REGMEM that gives up after some tries")
     function = layout.get(words, "func")
     if function not in COMPARE:
         raise PacketError("POLL_REGMEM with function 7")
@@ -289,7 +290,7 @@ def _poll(queue: SdmaQueue, layout: Layout, words: _Words) -> bool:
 
 def _timestamp(queue: SdmaQueue, layout: Layout, words: _Words) -> None:
     address = layout.address(words, "write_addr_31_3", 8)
-    queue.port.write_word(address, 8, queue.gpu.clock.gpu_ticks)
+    queue.port.write_word(address, 8, queue.sim.clock.gpu_ticks)
 
 
 def _atomic(queue: SdmaQueue, layout: Layout, words: _Words) -> None:
@@ -306,7 +307,7 @@ def _atomic(queue: SdmaQueue, layout: Layout, words: _Words) -> None:
 
 def _gcr(queue: SdmaQueue, layout: Layout, words: _Words) -> None:
     high = layout.get(words, "gcr_control_18_16")
-    queue.gpu.caches.control(gcr_control(high << 16 | layout.get(words, "gcr_control_15_0")))
+    queue.asic.caches.control(gcr_control(high << 16 | layout.get(words, "gcr_control_15_0")))
 
 
 # (operation, sub-operation) -> packet, among those that user queues may have

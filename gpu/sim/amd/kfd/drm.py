@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import ctypes
 import errno
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gpu.autogen import amdgpu_drm as drm
 from gpu.autogen import kfd
 from gpu.core import hostmem
 from gpu.core.bits import align_up
-from gpu.sim.amd.kfd.process import Bo
+from gpu.sim.amd.kfd.gpu import Bo, KfdGpu
 from gpu.sim.clock import GPU_CLOCK_HZ
 from gpu.sim.kernel import SysError
 from gpu.sim.process import ArgumentBytes, SimFile, SimProcess
-
-if TYPE_CHECKING:
-    from gpu.sim.amd.kfd.gpu import SimGpu
-    from gpu.sim.amd.kfd.process import KfdProcess
 
 DRIVER_NAME: Final = b"amdgpu"
 _DATE: Final = b"20150101"
@@ -34,13 +30,13 @@ class DrmFile(SimFile):
     """One open render node.
 
     Attributes:
-        owner: the compute process whose VM this file's became, if any.
+        acquired: whether its VM became that of a compute process.
         allowed: buffers that may be mapped through this file.
     """
 
-    def __init__(self, gpu: SimGpu):
+    def __init__(self, gpu: KfdGpu):
         self.gpu = gpu
-        self.owner: KfdProcess | None = None
+        self.acquired = False
         self.allowed: dict[int, Bo] = {}
 
     def ioctl(self, process: SimProcess, request: int, argument: ArgumentBytes) -> int:
@@ -49,7 +45,7 @@ class DrmFile(SimFile):
         if request >> 8 & 0xFF != ord("d"):
             raise SysError(errno.ENOTTY, "a render node answers calls of type 'd'")
         if request not in _MODELLED:
-            self.gpu.debug.violation(f"ioctl {request:#x} on a render node is not modelled")
+            self.gpu.sim.debug.violation(f"ioctl {request:#x} on a render node is not modelled")
             raise SysError(errno.EINVAL)
         if len(argument) < request >> 16 & 0x3FFF:
             raise SysError(errno.EFAULT, "the argument is smaller than the request says")
@@ -76,13 +72,11 @@ class DrmFile(SimFile):
             self._note_private(bo)
         kept = flags & (hostmem.MAP_FIXED | hostmem.MAP_FIXED_NOREPLACE | hostmem.MAP_POPULATE)
         kept |= hostmem.MAP_SHARED
-        found = bo.pool.map_for_cpu(bo.pieces(), size, prot, kept, address, process.mapper)
-        bo.gpu.cpu_mapped(bo)
-        return found
+        return bo.pool.map_for_cpu(bo.pieces(), size, prot, kept, address, process.mapper)
 
     def _note_private(self, bo: Bo) -> None:
         if not bo.flags & kfd.KFD_IOC_ALLOC_MEM_FLAGS_PUBLIC:
-            self.gpu.debug.violation(
+            self.gpu.sim.debug.violation(
                 "VRAM without the flag PUBLIC is mapped: this kernel allows it where all VRAM is"
                 " visible, others refuse with EPERM"
             )
@@ -110,18 +104,18 @@ def _info(file: DrmFile, process: SimProcess, argument: ArgumentBytes) -> None:
         raise SysError(errno.EINVAL)
     answer = _answer(file.gpu, args.query)
     if answer is None:
-        file.gpu.debug.violation(f"AMDGPU_INFO query {args.query:#x} is not modelled")
+        file.gpu.sim.debug.violation(f"AMDGPU_INFO query {args.query:#x} is not modelled")
         raise SysError(errno.EINVAL)
     process.user.write(args.return_pointer, answer[: args.return_size])
 
 
-def _answer(gpu: SimGpu, query: int) -> bytes | None:
+def _answer(gpu: KfdGpu, query: int) -> bytes | None:
     if query == drm.AMDGPU_INFO_ACCEL_WORKING:
         return (1).to_bytes(4, "little")
     if query == drm.AMDGPU_INFO_DEV_INFO:
         return bytes(_device_info(gpu))
     numbers = {
-        drm.AMDGPU_INFO_TIMESTAMP: gpu.clock.gpu_ticks,
+        drm.AMDGPU_INFO_TIMESTAMP: gpu.sim.clock.gpu_ticks,
         drm.AMDGPU_INFO_VRAM_USAGE: gpu.vram_used,
         drm.AMDGPU_INFO_VIS_VRAM_USAGE: gpu.vram_used,
         drm.AMDGPU_INFO_GTT_USAGE: 0,
@@ -129,11 +123,12 @@ def _answer(gpu: SimGpu, query: int) -> bytes | None:
     if query in numbers:
         return numbers[query].to_bytes(8, "little")
     if query == drm.AMDGPU_INFO_VRAM_GTT:
-        return bytes(drm.drm_amdgpu_info_vram_gtt(gpu.vram.size, gpu.vram.size, gpu.host.size))
+        vram = gpu.asic.vram.size
+        return bytes(drm.drm_amdgpu_info_vram_gtt(vram, vram, gpu.host.size))
     return None
 
 
-def _device_info(gpu: SimGpu) -> ctypes.Structure:
+def _device_info(gpu: KfdGpu) -> ctypes.Structure:
     chip = gpu.chip
     return drm.drm_amdgpu_info_device(
         device_id=chip.device_id,

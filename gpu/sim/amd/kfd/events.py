@@ -9,18 +9,16 @@ from __future__ import annotations
 import ctypes
 import errno
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gpu.autogen import kfd
-from gpu.sim.amd.kfd.process import Bo, IdTable
+from gpu.sim.amd.kfd.gpu import Bo, KfdGpu
+from gpu.sim.amd.kfd.ids import IdTable
 from gpu.sim.kernel import SysError
+from gpu.sim.machine import Machine
 from gpu.sim.physical import Extent, Pool
+from gpu.sim.process import SimProcess
 from gpu.sim.translate import PageFault
-
-if TYPE_CHECKING:
-    from gpu.sim.amd.kfd.process import KfdProcess
-    from gpu.sim.amd.kfd.world import KfdWorld
-    from gpu.sim.process import SimProcess
 
 UNSIGNALED: Final = (1 << 64) - 1
 MMAP_EVENTS: Final = 2 << 62
@@ -60,8 +58,9 @@ class Events:
         page_handle: the allocation that serves as event page, as the process named it.
     """
 
-    def __init__(self, world: KfdWorld, process: SimProcess) -> None:
+    def __init__(self, world: Machine, process: SimProcess, gpu: KfdGpu) -> None:
         self._world = world
+        self._gpu = gpu  # that has the page which the kernel allocates
         self._user = process.user
         self._events: IdTable[Event | None] = IdTable()
         self._events.add(None)  # id 0 is taken, for interrupts that name none
@@ -71,6 +70,11 @@ class Events:
         self._page_bytes = 0
         self.page_handle: int | None = None
 
+    @property
+    def has_page(self) -> bool:
+        """Whether events have slots already."""
+        return self._page is not None
+
     def __len__(self) -> int:
         return len(self._events) - 1
 
@@ -79,13 +83,8 @@ class Events:
         if self._own_page is not None:
             self._own_page.close()
 
-    def set_page(self, p: KfdProcess, handle: int) -> None:
-        """Makes an allocation the event page; the first CREATE_EVENT that names one does."""
-        if self._page is not None:
-            raise SysError(errno.EINVAL, "the event page is set already")
-        p.device(handle >> 32).bind()
-        _, allocation = p.allocation(handle, errno.EINVAL)
-        bo = allocation.bo
+    def set_page(self, bo: Bo, handle: int) -> None:
+        """Makes a buffer the event page; the first CREATE_EVENT that names one does."""
         if bo.domain == kfd.KFD_IOC_ALLOC_MEM_FLAGS_USERPTR:
             raise SysError(errno.EINVAL, "user memory cannot be the event page")
         if bo.size < _PAGE_BYTES:
@@ -114,7 +113,7 @@ class Events:
             raise SysError(errno.ENOSPC, f"{self._count} signal events exist")
         if self._page is None:
             self._own_page = Pool("event page", _PAGE_BYTES)
-            self._use_page(Bo(self._own_page, _PAGE_BYTES, 0, self._world.gpus[0]))
+            self._use_page(Bo(self._own_page, _PAGE_BYTES, 0, self._gpu))
             self._page_bytes = _OLD_PAGE_BYTES
         event.number = self._events.add(event, 0, self._page_bytes // 8)
         self._count += 1

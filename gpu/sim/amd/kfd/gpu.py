@@ -1,28 +1,20 @@
-"""One GPU: its memory, its queues, and what happens when they fault or hang."""
+"""One GPU as the kernel keeps it: its buffers, its queues, and what a hang costs."""
 
 from __future__ import annotations
 
 import errno
-import random
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from gpu.autogen import kfd
 from gpu.core.bits import align_up
-from gpu.sim.amd.chip.caches import Caches, Mode
-from gpu.sim.amd.chip.dispatch import KernelExecutor
+from gpu.sim.amd.chip.asic import Asic
+from gpu.sim.amd.chip.hwqueue import HwQueue
 from gpu.sim.amd.chips import Chip
-from gpu.sim.amd.kfd.process import Bo, KfdProcess
 from gpu.sim.amd.kfd.topology import HOST_MEMORY, Board
-from gpu.sim.clock import VirtualClock
-from gpu.sim.counts import Counts
-from gpu.sim.faults import FaultPlan
 from gpu.sim.kernel import SysError
-from gpu.sim.physical import Pool, Region
-from gpu.sim.record import DebugChannel
-from gpu.sim.translate import PAGE_SIZE, PageFault
-
-if TYPE_CHECKING:
-    from gpu.sim.amd.chip.hwqueue import HwQueue
+from gpu.sim.physical import Extent, Pool, Region
+from gpu.sim.translate import PAGE_SIZE
 
 _VRAM_GRANULE: Final = 2 << 20  # amdgpu_amdkfd_gpuvm.c VRAM_AVAILABILITY_ALIGN
 _PAGE_TABLES: Final = 8 << 20  # amdgpu_vm.h AMDGPU_VM_RESERVED_VRAM
@@ -32,40 +24,100 @@ _VRAM: Final = kfd.KFD_IOC_ALLOC_MEM_FLAGS_VRAM
 _GTT: Final = kfd.KFD_IOC_ALLOC_MEM_FLAGS_GTT
 
 
-class SimGpu:
-    """A GPU of a world.
+class GpuUser(Protocol):
+    """A process that has opened the GPU."""
+
+    def gpu_reset(self) -> None:
+        """All that it had on the GPU is lost."""
+        ...
+
+
+@dataclass(eq=False)
+class Bo:
+    """A buffer object: where bytes are, and who holds it.
 
     Attributes:
-        queues: all queues of all processes, mapped to hardware or not.
-        mmap_offsets: buffers by the offset under which the render node maps them.
-        remap: the page of registers that processes may map: HDP flush at 0 and 4.
-        executor: runs kernels; see `gpu.sim.amd.chip.dispatch`.
+        extents: its pieces of `region`; None for memory that no pool owns.
+        start: offset in `region` where there are no extents.
+        mmap_offset: what a process passes to mmap of the render node.
+        users: allocations and exported descriptors.
     """
 
-    def __init__(
-        self,
-        board: Board,
-        host: Pool,
-        clock: VirtualClock,
-        debug: DebugChannel,
-        rng: random.Random,
-        plan: FaultPlan,
-        counts: Counts,
-        mode: Mode,
-        executor: KernelExecutor,
-    ):
+    region: Region
+    size: int
+    flags: int
+    gpu: KfdGpu
+    extents: tuple[Extent, ...] | None = None
+    start: int = 0
+    mmap_offset: int = 0
+    users: int = 1
+
+    @property
+    def domain(self) -> int:
+        """The one domain flag among its flags, the first that the kernel looks at."""
+        for bit in (
+            kfd.KFD_IOC_ALLOC_MEM_FLAGS_VRAM,
+            kfd.KFD_IOC_ALLOC_MEM_FLAGS_GTT,
+            kfd.KFD_IOC_ALLOC_MEM_FLAGS_USERPTR,
+            kfd.KFD_IOC_ALLOC_MEM_FLAGS_DOORBELL,
+        ):
+            if self.flags & bit:
+                return bit
+        return kfd.KFD_IOC_ALLOC_MEM_FLAGS_MMIO_REMAP
+
+    @property
+    def pool(self) -> Pool:
+        """The pool that owns its pages."""
+        assert isinstance(self.region, Pool), f"{self.region.name} is no pool"
+        return self.region
+
+    def pieces(self) -> tuple[Extent, ...]:
+        """Where its bytes are, in order."""
+        return self.extents if self.extents is not None else (Extent(self.start, self.size),)
+
+    def load(self, offset: int, size: int) -> bytes:
+        """Reads bytes as the kernel does, past all caches."""
+        found = []
+        for piece in self.pieces():
+            if offset < piece.size and size:
+                count = min(size, piece.size - offset)
+                found.append(self.region.load(piece.offset + offset, count))
+                size, offset = size - count, 0
+            else:
+                offset -= piece.size
+        return b"".join(found)
+
+    def store(self, offset: int, data: bytes) -> None:
+        """Writes bytes as the kernel does, past all caches."""
+        for piece in self.pieces():
+            if offset < piece.size and data:
+                part = data[: piece.size - offset]
+                self.region.store(piece.offset + offset, part)
+                data, offset = data[len(part) :], 0
+            else:
+                offset -= piece.size
+
+
+class KfdGpu:
+    """A GPU of a machine: the chip, and what the kernel keeps of it.
+
+    Attributes:
+        host: the machine's memory.
+        queues: all queues of all processes, mapped to hardware or not.
+        engine_slots: queues of the copy engines that are taken.
+        users: processes that have opened KFD.
+        mmap_offsets: buffers by the offset under which the render node maps them.
+        remap: the page of registers that processes may map: HDP flush at 0 and 4.
+    """
+
+    def __init__(self, board: Board, asic: Asic, host: Pool):
         self.board = board
+        self.asic = asic
+        self.sim = asic.sim
         self.host = host
-        self.clock = clock
-        self.debug = debug
-        self.rng = rng
-        self.plan = plan
-        self.counts = counts
-        self.executor = executor
-        self.vram = Pool("VRAM", board.chip.vram_size, local=True, behind_hdp=mode == "oldest")
-        self.caches = Caches(mode, board.chip.sdma_through_l2, debug)
         self.queues: list[HwQueue] = []
-        self.processes: list[KfdProcess] = []
+        self.engine_slots: set[int] = set()
+        self.users: list[GpuUser] = []
         self.mmap_offsets: dict[int, Bo] = {}
         self.plugged = True
         self.remap = Pool("remapped registers", PAGE_SIZE)
@@ -74,12 +126,11 @@ class SimGpu:
         self._vram_used = 0
         self._vram_granules = 0
         self._host_used = 0
-        self._cpu_mapped: set[Bo] = set()
 
     @property
     def chip(self) -> Chip:
         """Which kind it is."""
-        return self.board.chip
+        return self.asic.chip
 
     @property
     def gpu_id(self) -> int:
@@ -94,7 +145,7 @@ class SimGpu:
     @property
     def available(self) -> int:
         """What AVAILABLE_MEMORY tells: whole pieces of 2 MiB, less what page tables may need."""
-        free = self.vram.size - self._vram_granules - self._page_tables()
+        free = self.asic.vram.size - self._vram_granules - self._page_tables()
         return max(free // _VRAM_GRANULE * _VRAM_GRANULE, 0)
 
     def check_plugged(self) -> None:
@@ -106,7 +157,7 @@ class SimGpu:
         """A new buffer in VRAM or system memory. Raises SysError(ENOMEM)."""
         size = align_up(size, PAGE_SIZE)
         self._reserve(size, flags)
-        pool = self.vram if flags & _VRAM else self.host
+        pool = self.asic.vram if flags & _VRAM else self.host
         bo = Bo(pool, size, flags, self, pool.allocate(size))
         return self.publish(bo)
 
@@ -130,26 +181,15 @@ class SimGpu:
             return
         self._reserve(-bo.size, bo.flags)
         del self.mmap_offsets[bo.mmap_offset]
-        self._cpu_mapped.discard(bo)
         if bo.extents is not None:
             for extent in bo.extents:
-                self.caches.drop(bo.region, *extent)
+                self.asic.caches.drop(bo.region, *extent)
             bo.pool.release(bo.extents)
-
-    def cpu_mapped(self, bo: Bo) -> None:
-        """The process may write to a buffer from now on."""
-        self._cpu_mapped.add(bo)
-
-    def flush_hdp(self) -> None:
-        """Brings what the CPU wrote over the PCI window into VRAM."""
-        for bo in self._cpu_mapped:
-            if bo.region is self.vram:
-                self.vram.flush(bo.pieces())
 
     def sample(self) -> None:
         """Looks at what processes wrote without a call: doorbells and remapped registers."""
         if any(self.remap.read_word(at, 4) != _REMAP_UNWRITTEN for at in (0, 4)):
-            self.flush_hdp()
+            self.asic.vram.flush()
             self._reset_remap()
         for queue in self.queues:
             queue.sample()
@@ -168,43 +208,24 @@ class SimGpu:
         compute = sum(queue.active and queue.kind != "sdma" for queue in self.queues)
         return compute > self.chip.cp_queues
 
-    def run(self, queue: HwQueue, budget: int) -> None:
-        """Lets one queue handle at most so many packets."""
-        queue.run(budget)
-
-    def page_fault(self, queue: HwQueue, fault: PageFault) -> None:
-        """A memory violation: the process loses this GPU for good, and its events tell.
-
-        Linux 6.12 kfd_debug.c `kfd_set_dbg_ev_from_interrupt`: evict, then signal with the page's
-        address; there is neither a program counter nor a queue in it.
-        """
-        device = queue.device
-        self.debug.fault(f"{queue}: {fault}")
-        queue.stop(f"page fault: {fault}")
-        device.evicted += 1
-        device.process.events.memory_violation(self.gpu_id, fault)
-
     def reset(self, why: str) -> None:
         """A GPU reset: all queues and what VRAM held are gone, and the processes' events tell.
 
         Linux 6.12 kfd_device.c `kgd2kfd_pre_reset`: processes stay evicted; kfd_events.c
         `kfd_signal_reset_event`: HW_EXCEPTION with memory_lost and the cause GPU_HANG.
         """
-        self.debug.fault(f"GPU reset: {why}")
+        self.sim.debug.fault(f"GPU reset: {why}")
         for bo in self.mmap_offsets.values():
-            if bo.region is self.vram:
-                self.vram.forget(bo.pieces())
+            if bo.region is self.asic.vram:
+                self.asic.vram.forget(bo.pieces())
         for queue in self.queues:
             queue.stop("GPU reset")
-        for process in self.processes:
-            device = process.device(self.gpu_id)
-            device.evicted += 1
-            device.was_reset = True
-            process.events.gpu_reset(self.gpu_id)
+        for user in self.users:
+            user.gpu_reset()
 
     def close(self) -> None:
         """Gives its memory back."""
-        self.vram.close()
+        self.asic.vram.close()
         self.remap.close()
 
     def _reset_remap(self) -> None:
@@ -212,14 +233,14 @@ class SimGpu:
             self.remap.write_word(at, 4, _REMAP_UNWRITTEN)
 
     def _page_tables(self) -> int:
-        return max((self.vram.size + HOST_MEMORY) >> 14, _PAGE_TABLES)
+        return max((self.asic.vram.size + HOST_MEMORY) >> 14, _PAGE_TABLES)
 
     def _reserve(self, size: int, flags: int) -> None:
         """amdgpu_amdkfd_reserve_mem_limit; a negative size gives back. Raises SysError(ENOMEM)."""
         if flags & _GTT:
             limit, used = HOST_MEMORY // 2, self._host_used
         elif flags & _VRAM:
-            limit, used = self.vram.size - self._page_tables(), self._vram_used
+            limit, used = self.asic.vram.size - self._page_tables(), self._vram_used
         else:
             return
         if used + size > limit:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from gpu.autogen import kfd
 from gpu.core import hostmem
@@ -24,9 +24,6 @@ from gpu.sim.physical import Extent
 from gpu.sim.process import ArgumentBytes, SimFile, SimProcess
 from gpu.sim.translate import PAGE_SIZE
 
-if TYPE_CHECKING:
-    from gpu.sim.amd.kfd.world import KfdWorld
-
 _HAS_CREATE_PROCESS: Final = 19
 _TYPE_MASK: Final = 3 << 62
 _GPU_MASK: Final = 0xFFFF << memory.MMAP_GPU_SHIFT
@@ -38,15 +35,16 @@ _APERTURE: Final = ctypes.sizeof(kfd.kfd_process_device_apertures)
 class KfdFile(SimFile):
     """One open /dev/kfd; all of a process's share its `KfdProcess`, until CREATE_PROCESS."""
 
-    def __init__(self, process: KfdProcess, world: KfdWorld):
+    def __init__(self, process: KfdProcess, new_context: Callable[[SimProcess], KfdProcess]):
+        """`new_context` makes what CREATE_PROCESS gives a process."""
         self.kfd = process
-        self._world = world
+        self._new_context = new_context
 
     def ioctl(self, process: SimProcess, request: int, argument: ArgumentBytes) -> int:
         """Makes a call of the process that opened the file."""
         number, size = request & 0xFF, request >> 16 & 0x3FFF
         debug = process.world.debug
-        if request == CREATE_PROCESS and self._world.interface >= _HAS_CREATE_PROCESS:
+        if request == CREATE_PROCESS and self.kfd.interface >= _HAS_CREATE_PROCESS:
             self._create_process(process)
             return 0
         if number not in _COMMANDS:
@@ -111,13 +109,13 @@ class KfdFile(SimFile):
             raise SysError(errno.EBADF, "only the process that opened KFD may use it")
         if not self.kfd.is_primary:
             raise SysError(errno.EINVAL, "this descriptor has a context of its own already")
-        self.kfd = self._world.new_context(process, is_primary=False)
+        self.kfd = self._new_context(process)
 
     def released(self) -> None:
         """The end of a context that is not the primary one ("destroy kfd secondary contexts")."""
         if not self.kfd.is_primary:
             for thing in free_process(self.kfd):
-                self._world.debug.note(f"a context ended with {thing}")
+                self.kfd.process.world.debug.note(f"a context ended with {thing}")
 
 
 def _get_version(p: KfdProcess, args: kfd.kfd_ioctl_get_version_args) -> None:
@@ -137,12 +135,12 @@ def _acquire_vm(p: KfdProcess, args: kfd.kfd_ioctl_acquire_vm_args) -> None:
         return
     if not isinstance(file, DrmFile):
         raise SysError(errno.EINVAL, f"fd {args.drm_fd} is no render node")
-    if file.owner is not None:
+    if file.acquired:
         raise SysError(errno.EINVAL, "that VM belongs to a compute process already")
     if file.gpu is not device.gpu:
         p.process.world.debug.violation("ACQUIRE_VM with the render node of another GPU")
         raise SysError(errno.EINVAL)
-    file.owner = p
+    file.acquired = True
     device.drm = file
 
 
@@ -230,13 +228,21 @@ def _without_svm(p: KfdProcess, args: ctypes.Structure) -> None:
 
 def _create_event(p: KfdProcess, args: kfd.kfd_ioctl_create_event_args) -> None:
     if args.event_page_offset:
-        p.events.set_page(p, args.event_page_offset)
+        _set_event_page(p, args.event_page_offset)
     args.event_page_offset = 0
     event = p.events.create(args.event_type, args.auto_reset != 0)
     args.event_id = args.event_trigger_data = event.number
     if args.event_type in (kfd.KFD_IOC_EVENT_SIGNAL, kfd.KFD_IOC_EVENT_DEBUG_EVENT):
         args.event_page_offset = MMAP_EVENTS
         args.event_slot_index = event.number
+
+
+def _set_event_page(p: KfdProcess, handle: int) -> None:
+    if p.events.has_page:
+        raise SysError(errno.EINVAL, "the event page is set already")
+    p.device(handle >> 32).bind()
+    _, allocation = p.allocation(handle, errno.EINVAL)
+    p.events.set_page(allocation.bo, handle)
 
 
 def _wait_events(p: KfdProcess, args: kfd.kfd_ioctl_wait_events_args) -> None:

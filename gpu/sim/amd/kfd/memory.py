@@ -11,7 +11,8 @@ from typing import Final
 
 from gpu.autogen import kfd
 from gpu.core.bits import align_up
-from gpu.sim.amd.kfd.process import DOORBELL_SLICE, Allocation, Bo, KfdProcess, ProcessDevice
+from gpu.sim.amd.kfd.gpu import Bo
+from gpu.sim.amd.kfd.process import DOORBELL_SLICE, Allocation, KfdProcess, ProcessDevice
 from gpu.sim.kernel import SysError
 from gpu.sim.physical import UserPages
 from gpu.sim.process import SimFile
@@ -80,7 +81,7 @@ def _note_flags(device: ProcessDevice, flags: int) -> None:
     """The kernel ignores what it does not know and takes the first domain; we do not like it."""
     domains = flags & _DOMAINS
     if domains & (domains - 1) or flags & ~_KNOWN:
-        device.gpu.debug.violation(
+        device.gpu.sim.debug.violation(
             f"ALLOC_MEMORY_OF_GPU flags {flags:#x}: one domain of VRAM, GTT, USERPTR, DOORBELL,"
             f" MMIO_REMAP, and no bits of {flags & ~_KNOWN:#x}"
         )
@@ -115,7 +116,7 @@ def _wrap_user(p: KfdProcess, device: ProcessDevice, address: int, size: int, fl
     if not address:
         raise SysError(errno.EINVAL, "the address of user memory goes into mmap_offset")
     if address % PAGE_SIZE:
-        device.gpu.debug.violation(f"user memory at {address:#x} does not begin at a page")
+        device.gpu.sim.debug.violation(f"user memory at {address:#x} does not begin at a page")
         raise SysError(errno.EINVAL)
     user = p.process.user
     for page in range(address, address + size, PAGE_SIZE):

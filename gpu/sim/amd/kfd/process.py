@@ -1,4 +1,4 @@
-"""What the kernel keeps: memory objects, and a process's half of each GPU.
+"""What the kernel keeps of a process: its half of each GPU, its memory and its queues.
 
 Names follow Linux 6.12: `ProcessDevice` is `kfd_process_device`, `Allocation` is `kgd_mem`.
 """
@@ -6,131 +6,24 @@ Names follow Linux 6.12: `ProcessDevice` is `kfd_process_device`, `Allocation` i
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import Final
 
-from gpu.autogen import kfd
+from gpu.sim.amd.chip.hwqueue import HwQueue, RingSettings
+from gpu.sim.amd.kfd.drm import DrmFile
+from gpu.sim.amd.kfd.events import Events
+from gpu.sim.amd.kfd.gpu import Bo, KfdGpu
+from gpu.sim.amd.kfd.ids import IdTable
 from gpu.sim.kernel import SysError
-from gpu.sim.physical import Extent, Pool, Region
-from gpu.sim.translate import AddressSpace, Mapping
-
-if TYPE_CHECKING:
-    from gpu.sim.amd.chip.hwqueue import HwQueue
-    from gpu.sim.amd.kfd.drm import DrmFile
-    from gpu.sim.amd.kfd.events import Events
-    from gpu.sim.amd.kfd.gpu import SimGpu
-    from gpu.sim.process import SimProcess
+from gpu.sim.physical import Pool
+from gpu.sim.process import SimProcess
+from gpu.sim.translate import AddressSpace, Mapping, PageFault
 
 DOORBELL_SLICE: Final = 0x2000
 """Bytes of doorbells a process has on a GPU: 8 for each of 1024 queues (kfd_doorbell.c)."""
 MAX_QUEUES: Final = 1024
-UNRUNG: Final = (1 << 64) - 1
+_UNRUNG: Final = (1 << 64) - 1
 """What the model puts into a doorbell that nobody has rung; a 32-bit ring shows against it."""
-
-ItemT = TypeVar("ItemT")
-
-
-class IdTable(Generic[ItemT]):
-    """Numbers for things, the lowest free one first, as the kernel's idr gives them."""
-
-    def __init__(self) -> None:
-        self._items: dict[int, ItemT] = {}
-        self._lowest: dict[int, int] = {}  # by where a range begins, what may be free there
-
-    def add(self, item: ItemT, first: int = 0, limit: int = 1 << 31) -> int:
-        """Gives a thing a number. Raises SysError(ENOSPC) when all up to `limit` are taken."""
-        number = self._lowest.get(first, first)
-        while number in self._items:
-            number += 1
-        self._lowest[first] = number
-        if number >= limit:
-            raise SysError(errno.ENOSPC, f"no free number from {first:#x} to {limit:#x}")
-        self._items[number] = item
-        return number
-
-    def get(self, number: int) -> ItemT | None:
-        """The thing of a number."""
-        return self._items.get(number)
-
-    def remove(self, number: int) -> None:
-        """Frees a number."""
-        del self._items[number]
-        for first, lowest in self._lowest.items():
-            if first <= number < lowest:
-                self._lowest[first] = number
-
-    def __iter__(self) -> Iterator[tuple[int, ItemT]]:
-        return iter(sorted(self._items.items()))
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-
-@dataclass(eq=False)
-class Bo:
-    """A buffer object: where bytes are, and who holds it.
-
-    Attributes:
-        extents: its pieces of `region`; None for memory that no pool owns.
-        start: offset in `region` where there are no extents.
-        mmap_offset: what a process passes to mmap of the render node.
-        users: allocations and exported descriptors.
-    """
-
-    region: Region
-    size: int
-    flags: int
-    gpu: SimGpu
-    extents: tuple[Extent, ...] | None = None
-    start: int = 0
-    mmap_offset: int = 0
-    users: int = 1
-
-    @property
-    def domain(self) -> int:
-        """The one domain flag among its flags, the first that the kernel looks at."""
-        for bit in (
-            kfd.KFD_IOC_ALLOC_MEM_FLAGS_VRAM,
-            kfd.KFD_IOC_ALLOC_MEM_FLAGS_GTT,
-            kfd.KFD_IOC_ALLOC_MEM_FLAGS_USERPTR,
-            kfd.KFD_IOC_ALLOC_MEM_FLAGS_DOORBELL,
-        ):
-            if self.flags & bit:
-                return bit
-        return kfd.KFD_IOC_ALLOC_MEM_FLAGS_MMIO_REMAP
-
-    @property
-    def pool(self) -> Pool:
-        """The pool that owns its pages."""
-        assert isinstance(self.region, Pool), f"{self.region.name} is no pool"
-        return self.region
-
-    def pieces(self) -> tuple[Extent, ...]:
-        """Where its bytes are, in order."""
-        return self.extents if self.extents is not None else (Extent(self.start, self.size),)
-
-    def load(self, offset: int, size: int) -> bytes:
-        """Reads bytes as the kernel does, past all caches."""
-        found = []
-        for piece in self.pieces():
-            if offset < piece.size and size:
-                count = min(size, piece.size - offset)
-                found.append(self.region.load(piece.offset + offset, count))
-                size, offset = size - count, 0
-            else:
-                offset -= piece.size
-        return b"".join(found)
-
-    def store(self, offset: int, data: bytes) -> None:
-        """Writes bytes as the kernel does, past all caches."""
-        for piece in self.pieces():
-            if offset < piece.size and data:
-                part = data[: piece.size - offset]
-                self.region.store(piece.offset + offset, part)
-                data, offset = data[len(part) :], 0
-            else:
-                offset -= piece.size
 
 
 @dataclass(eq=False)
@@ -158,7 +51,7 @@ class ProcessDevice:
         was_reset: a GPU reset ended its queues.
     """
 
-    def __init__(self, gpu: SimGpu, process: KfdProcess):
+    def __init__(self, gpu: KfdGpu, process: KfdProcess):
         self.gpu = gpu
         self.process = process
         self.drm: DrmFile | None = None
@@ -169,6 +62,7 @@ class ProcessDevice:
         self.evicted = 0
         self.was_reset = False
         self._queue_users: dict[Allocation, int] = {}
+        gpu.users.append(self)
 
     def bind(self) -> None:
         """What most calls need first. Raises SysError(ENODEV) before ACQUIRE_VM."""
@@ -193,10 +87,17 @@ class ProcessDevice:
         """How the process names one of its allocations."""
         return self.gpu.gpu_id << 32 | number
 
+    def gpu_reset(self) -> None:
+        """The GPU was reset; see `KfdGpu.reset`."""
+        self.evicted += 1
+        self.was_reset = True
+        self.process.events.gpu_reset(self.gpu.gpu_id)
+
     def close(self) -> None:
         """Gives the doorbells back."""
         if self.doorbells is not None:
             self.doorbells.close()
+        self.gpu.users.remove(self)
 
     def need_doorbells(self) -> Pool:
         """The process's doorbell pages, made when first needed."""
@@ -207,6 +108,73 @@ class ProcessDevice:
             reserved = range(chip.sdma_doorbells[0], last + 1)
             self.doorbell_slots = {*reserved, *(slot + 512 for slot in reserved)}
         return self.doorbells
+
+
+class KfdQueue:
+    """A queue that a process has made: the `QueueHost` of one on the hardware.
+
+    Attributes:
+        number: what the process calls it.
+        doorbell_at: offset in the process's doorbells, in bytes.
+        engine_slot: of a queue of the copy engines, which of their queues it is.
+        holds: allocations that may not be unmapped while it exists.
+    """
+
+    def __init__(
+        self,
+        device: ProcessDevice,
+        kind: type[HwQueue],
+        settings: RingSettings,
+        doorbell_at: int,
+        engine_slot: int | None,
+    ):
+        self.device = device
+        self.number = -1
+        self.doorbell_at = doorbell_at
+        self.engine_slot = engine_slot
+        self.holds: list[Allocation] = []
+        self._seen = _UNRUNG
+        self._doorbells = device.need_doorbells()
+        self._doorbells.write_word(doorbell_at, 8, _UNRUNG)
+        self.hardware = kind(self, device.gpu.asic, settings)
+
+    def __str__(self) -> str:
+        return str(self.hardware)
+
+    @property
+    def name(self) -> str:
+        """See `QueueHost`."""
+        return f"{self.number} of process {self.device.process.process.pid}"
+
+    @property
+    def space(self) -> AddressSpace:
+        """The process's addresses."""
+        return self.device.space
+
+    def why_off(self) -> str:
+        """Linux 6.12 kfd_priv.h QUEUE_IS_ACTIVE: not of a process that is evicted."""
+        return "evicted: its process lost the GPU" if self.device.evicted else ""
+
+    def doorbell(self) -> int | None:
+        """Whether the doorbell holds another value than before."""
+        value = self._doorbells.read_word(self.doorbell_at, 8)
+        if value == self._seen:
+            return None
+        self._seen = value
+        return value
+
+    def page_fault(self, fault: PageFault) -> None:
+        """A memory violation: the process loses this GPU for good, and its events tell.
+
+        Linux 6.12 kfd_debug.c `kfd_set_dbg_ev_from_interrupt`: evict, then signal with the page's
+        address; there is neither a program counter nor a queue in it.
+        """
+        self.device.evicted += 1
+        self.device.process.events.memory_violation(self.device.gpu.gpu_id, fault)
+
+    def interrupt(self, number: int, bits: int) -> None:
+        """An interrupt that names an event."""
+        self.device.process.events.interrupt(number, bits)
 
 
 class KfdProcess:
@@ -223,7 +191,7 @@ class KfdProcess:
     def __init__(
         self,
         process: SimProcess,
-        gpus: list[SimGpu],
+        gpus: list[KfdGpu],
         events: Events,
         interface: int,
         is_primary: bool,
@@ -232,7 +200,7 @@ class KfdProcess:
         self.interface = interface
         self.is_primary = is_primary
         self.devices = {gpu.gpu_id: ProcessDevice(gpu, self) for gpu in gpus}
-        self.queues: IdTable[HwQueue] = IdTable()
+        self.queues: IdTable[KfdQueue] = IdTable()
         self.events = events
         self.runtime_enabled = False
 

@@ -15,7 +15,7 @@ from gpu.sim.amd.chip.aql import AqlQueue
 from gpu.sim.amd.chip.hwqueue import HwQueue, RingSettings
 from gpu.sim.amd.chip.pm4_queue import Pm4Queue
 from gpu.sim.amd.chip.sdma import SdmaQueue
-from gpu.sim.amd.kfd.process import MAX_QUEUES, Allocation, KfdProcess, ProcessDevice
+from gpu.sim.amd.kfd.process import MAX_QUEUES, Allocation, KfdProcess, KfdQueue, ProcessDevice
 from gpu.sim.kernel import ENOTSUPP, SysError, check_access
 from gpu.sim.translate import PAGE_SIZE
 
@@ -58,7 +58,7 @@ def create_queue(p: KfdProcess, args: kfd.kfd_ioctl_create_queue_args) -> None:
     for allocation in holds:
         device.hold(allocation)
     args.queue_id = queue.number
-    args.doorbell_offset = MMAP_DOORBELL | args.gpu_id << 46 | queue.settings.doorbell
+    args.doorbell_offset = MMAP_DOORBELL | args.gpu_id << 46 | queue.doorbell_at
 
 
 def _check_properties(percentage: int, priority: int, ring_size: int) -> None:
@@ -120,43 +120,48 @@ def _buffer(device: ProcessDevice, address: int, size: int, what: str) -> Alloca
 
 def _make_queue(
     p: KfdProcess, device: ProcessDevice, args: kfd.kfd_ioctl_create_queue_args
-) -> HwQueue:
+) -> KfdQueue:
     mine = [queue for _, queue in p.queues if queue.device is device]
     limit = 255 if device.gpu.chip.gc == (9, 4, 3) else _PER_DEVICE
     if len(mine) >= limit:
         raise SysError(errno.ENOSPC, f"{limit} queues exist")
     kind = _KINDS[args.queue_type]
+    slot = None
+    if kind is SdmaQueue:
+        slot = _sdma_slot(device, args)
+        device.gpu.engine_slots.add(slot)
+        doorbell = _sdma_doorbell(device, slot)
+    else:
+        taken = device.doorbell_slots
+        free = next((i for i in range(MAX_QUEUES) if i not in taken), None)
+        if free is None:
+            raise SysError(errno.EBUSY, "no doorbell is free")
+        taken.add(free)
+        doorbell = free
     settings = RingSettings(
         ring=args.ring_base_address,
         size=args.ring_size,
         rptr=args.read_pointer_address,
         wptr=args.write_pointer_address,
-        percent=args.queue_percentage & 0xFF,
-        priority=args.queue_priority,
-        doorbell=0,
+        enabled=_is_enabled(args),
     )
-    engine = 0
-    if kind is SdmaQueue:
-        engine = _sdma_slot(device, args)
-        settings.doorbell = 8 * _sdma_doorbell(device, engine)
-    else:
-        taken = device.doorbell_slots
-        slot = next((i for i in range(MAX_QUEUES) if i not in taken), None)
-        if slot is None:
-            raise SysError(errno.EBUSY, "no doorbell is free")
-        taken.add(slot)
-        settings.doorbell = 8 * slot
-    queue = kind(device, settings)
-    queue.engine = engine
+    queue = KfdQueue(device, kind, settings, 8 * doorbell, slot)
     queue.number = p.queues.add(queue, 0, MAX_QUEUES)
-    device.gpu.queues.append(queue)
+    device.gpu.queues.append(queue.hardware)
     return queue
+
+
+def _is_enabled(
+    args: kfd.kfd_ioctl_create_queue_args | kfd.kfd_ioctl_update_queue_args,
+) -> bool:
+    """Linux 6.12 kfd_priv.h QUEUE_IS_ACTIVE, as far as the process decides."""
+    return bool(args.ring_base_address and args.queue_percentage & 0xFF)
 
 
 def _sdma_slot(device: ProcessDevice, args: kfd.kfd_ioctl_create_queue_args) -> int:
     """`allocate_sdma_queue`: the first free queue; engines take turns. XGMI ones come after."""
     chip = device.gpu.chip
-    used = {queue.engine for queue in device.gpu.queues if queue.kind == "sdma"}
+    used = device.gpu.engine_slots
     plain = chip.sdma_engines * chip.sdma_queues
     reserved = chip.sdma_engines * chip.sdma_reserved
     slots = range(reserved, plain)
@@ -208,16 +213,16 @@ def update_queue(p: KfdProcess, args: kfd.kfd_ioctl_update_queue_args) -> None:
     _preempt(queue)
     if device.was_reset:
         raise SysError(errno.EACCES, "the queue was reset")
-    was_active = queue.active
-    settings = queue.settings
+    hardware = queue.hardware
+    was_active = hardware.active
+    settings = hardware.settings
     settings.ring, settings.size = args.ring_base_address, size
-    settings.percent = args.queue_percentage & 0xFF
-    settings.priority = args.queue_priority
-    if queue.active and not was_active:
-        queue.remap()
+    settings.enabled = _is_enabled(args)
+    if hardware.active and not was_active:
+        hardware.remap()
 
 
-def _exchange_ring(queue: HwQueue, ring: Allocation) -> None:
+def _exchange_ring(queue: KfdQueue, ring: Allocation) -> None:
     queue.device.let_go(queue.holds[2])
     queue.device.hold(ring)
     queue.holds[2] = ring
@@ -226,23 +231,26 @@ def _exchange_ring(queue: HwQueue, ring: Allocation) -> None:
 def destroy_queue(p: KfdProcess, args: kfd.kfd_ioctl_destroy_queue_args) -> None:
     """DESTROY_QUEUE."""
     queue = _find(p, args.queue_id, errno.EINVAL)
-    if queue.active and queue.wptr > queue.rptr and not queue.blocked:
-        queue.gpu.debug.note(f"{queue} is destroyed before it read all its packets")
+    hardware, gpu = queue.hardware, queue.device.gpu
+    if hardware.active and hardware.wptr > hardware.rptr and not hardware.blocked:
+        gpu.sim.debug.note(f"{queue} is destroyed before it read all its packets")
     hung = _preempt(queue)
     drop_queue(p, queue)
     if hung:
         # remove_queue_mes passes on MES's time-out, execute_queues_cpsch that of the older firmware
-        raise SysError(errno.ETIMEDOUT if queue.gpu.chip.mes else errno.ETIME, "GPU reset")
+        raise SysError(errno.ETIMEDOUT if gpu.chip.mes else errno.ETIME, "GPU reset")
 
 
-def drop_queue(p: KfdProcess, queue: HwQueue) -> None:
+def drop_queue(p: KfdProcess, queue: KfdQueue) -> None:
     """Forgets a queue and what it held."""
     p.queues.remove(queue.number)
-    queue.gpu.queues.remove(queue)
+    queue.device.gpu.queues.remove(queue.hardware)
     for allocation in queue.holds:
         queue.device.let_go(allocation)
-    if queue.kind != "sdma":
-        queue.device.doorbell_slots.discard(queue.settings.doorbell // 8)
+    if queue.engine_slot is None:
+        queue.device.doorbell_slots.discard(queue.doorbell_at // 8)
+    else:
+        queue.device.gpu.engine_slots.discard(queue.engine_slot)
 
 
 def set_cu_mask(p: KfdProcess, args: kfd.kfd_ioctl_set_cu_mask_args) -> None:
@@ -253,23 +261,24 @@ def set_cu_mask(p: KfdProcess, args: kfd.kfd_ioctl_set_cu_mask_args) -> None:
     mask = int.from_bytes(p.process.user.read(args.cu_mask_ptr, count // 8), "little")
     queue = _find(p, args.queue_id, errno.EFAULT)
     half_pairs = any(mask >> i & 3 in (1, 2) for i in range(0, count, 2))
-    if queue.gpu.chip.gc[0] >= 10 and half_pairs:
+    if queue.device.gpu.chip.gc[0] >= 10 and half_pairs:
         raise SysError(errno.EINVAL, "compute units are enabled in pairs")
 
 
-def _find(p: KfdProcess, number: int, missing: int) -> HwQueue:
+def _find(p: KfdProcess, number: int, missing: int) -> KfdQueue:
     queue = p.queues.get(number)
     if queue is None:
         raise SysError(missing, f"there is no queue {number}")
     return queue
 
 
-def _preempt(queue: HwQueue) -> bool:
+def _preempt(queue: KfdQueue) -> bool:
     """Takes a queue off hardware; one that stands at an unmet wait may hang the scheduler.
 
     Then the kernel resets the GPU, and the result is True.
     """
-    hung = queue.stuck and queue.gpu.plan.stuck_wait_resets
+    hardware, gpu = queue.hardware, queue.device.gpu
+    hung = hardware.stuck and gpu.sim.plan.stuck_wait_resets
     if hung:
-        queue.gpu.reset(queue.why_idle())
+        gpu.reset(hardware.why_idle())
     return hung

@@ -20,6 +20,5 @@ def free_process(p: KfdProcess) -> list[str]:
                 unmap(allocation, other)
             release(device, number)
         device.close()
-        device.gpu.processes.remove(p)
     p.events.close()
     return left

@@ -14,13 +14,14 @@ import errno
 from collections.abc import Sequence
 from functools import partial
 
+from gpu.sim.amd.chip.asic import Asic
 from gpu.sim.amd.chip.caches import Mode
 from gpu.sim.amd.chip.dispatch import KernelExecutor, NoExecutor
 from gpu.sim.amd.chip.hwqueue import HwQueue
 from gpu.sim.amd.chips import find_chip
 from gpu.sim.amd.kfd.drm import DrmFile
 from gpu.sim.amd.kfd.events import Events
-from gpu.sim.amd.kfd.gpu import SimGpu
+from gpu.sim.amd.kfd.gpu import KfdGpu
 from gpu.sim.amd.kfd.ioctls import KfdFile
 from gpu.sim.amd.kfd.pci_files import add_pci_files
 from gpu.sim.amd.kfd.process import KfdProcess
@@ -47,7 +48,7 @@ class KfdWorld(Machine):
         gpus: for tests.
     """
 
-    gpus: list[SimGpu]
+    gpus: list[KfdGpu]
 
     def __init__(
         self,
@@ -69,10 +70,9 @@ class KfdWorld(Machine):
         return [queue for gpu in self.gpus for queue in gpu.queues]
 
     def _run_one(self) -> bool:
-        runnable = [(gpu, queue) for gpu in self.gpus for queue in gpu.runnable()]
+        runnable = [queue for gpu in self.gpus for queue in gpu.runnable()]
         if runnable:
-            gpu, queue = self.rng.choice(runnable)
-            gpu.run(queue, self._steps())
+            self.rng.choice(runnable).run(self._steps())
         return bool(runnable)
 
     def end_process(self, process: SimProcess) -> list[str]:
@@ -85,13 +85,13 @@ class KfdWorld(Machine):
 
     def _make_gpus(
         self, chip: str | Sequence[str], coherence: Mode, executor: KernelExecutor
-    ) -> list[SimGpu]:
+    ) -> list[KfdGpu]:
         names = [chip] if isinstance(chip, str) else list(chip)
-        gpus: list[SimGpu] = []
+        gpus: list[KfdGpu] = []
         for node, name in enumerate(names, 1):
             board = Board(find_chip(name), node, tuple(gpu.gpu_id for gpu in gpus))
-            parts = (self._host, self.clock, self.debug, self.rng, self.plan, self.counts)
-            gpus.append(SimGpu(board, *parts, coherence, executor))
+            asic = Asic(board.chip, self, coherence, executor)
+            gpus.append(KfdGpu(board, asic, self._host))
         return gpus
 
     def _add_files(self) -> None:
@@ -110,16 +110,14 @@ class KfdWorld(Machine):
         if p is None:
             p = self.new_context(process, is_primary=True)
             process.state[KfdProcess] = p
-        return KfdFile(p, self)
+        return KfdFile(p, self.new_context)
 
-    def new_context(self, process: SimProcess, *, is_primary: bool) -> KfdProcess:
+    def new_context(self, process: SimProcess, is_primary: bool = False) -> KfdProcess:
         """What KFD keeps of a process from now on, or of one more context of it."""
-        p = KfdProcess(process, self.gpus, Events(self, process), self.interface, is_primary)
-        for gpu in self.gpus:
-            gpu.processes.append(p)
-        return p
+        events = Events(self, process, self.gpus[0])
+        return KfdProcess(process, self.gpus, events, self.interface, is_primary)
 
 
-def _open_drm(gpu: SimGpu, process: SimProcess) -> SimFile:
+def _open_drm(gpu: KfdGpu, process: SimProcess) -> SimFile:
     gpu.check_plugged()
     return DrmFile(gpu)

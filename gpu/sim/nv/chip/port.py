@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from gpu.sim.nv.chip.caches import Agent
 from gpu.sim.port import AgentPort
-from gpu.sim.translate import PageFault
+from gpu.sim.translate import AddressSpace, PageFault
 
 
 class Port(AgentPort[Agent]):
     """An `AgentPort` that can be asked what is mapped."""
+
+    space: AddressSpace
 
     def is_mapped(self, address: int, size: int) -> bool:
         """Whether all of a range is mapped."""
