@@ -17,9 +17,8 @@ from gpu.sim.amd.chip.asic import Asic
 from gpu.sim.amd.chip.caches import CacheControl
 from gpu.sim.amd.chip.dispatch import Dispatch, Size3, check_sizes
 from gpu.sim.amd.chip.errors import PacketError
-from gpu.sim.amd.chip.hwqueue import Blocked, HwQueue, Kind, QueueHost, RingSettings
-from gpu.sim.amd.chip.pm4 import PacketProcessor
-from gpu.sim.amd.chip.pm4_queue import PACKETS
+from gpu.sim.amd.chip.hwqueue import Blocked, Kind, QueueHost, RingSettings
+from gpu.sim.amd.chip.pm4_queue import ComputeQueue
 
 PACKET: Final = 64
 VENDOR, INVALID, KERNEL, BARRIER_AND, AGENT, BARRIER_OR = range(6)
@@ -40,19 +39,15 @@ class Header(NamedTuple):
     release: int
 
 
-class AqlQueue(HwQueue):
+class AqlQueue(ComputeQueue):
     """An AQL queue; its pointers count packets."""
 
     kind: Kind = "aql"
+    unit, unit_name = PACKET, "packets"
 
     def __init__(self, host: QueueHost, asic: Asic, settings: RingSettings):
         super().__init__(host, asic, settings)
-        self.processor = PacketProcessor(self, PACKETS)
         self._completion: Callable[[], None] | None = None  # of a vendor packet under way
-
-    @property
-    def _capacity(self) -> int:
-        return self.settings.size // PACKET
 
     def _take_wptr(self, doorbell: int, in_memory: int) -> None:
         """The doorbell wakes it; how far it may read says the write index in memory."""
@@ -61,49 +56,22 @@ class AqlQueue(HwQueue):
                 f"doorbell {doorbell:#x} while the write index in memory is {in_memory:#x}: it"
                 " takes the index of the last packet"
             )
-        if in_memory - self.rptr > self._capacity:
-            raise PacketError(
-                f"write index {in_memory:#x} is more than the ring's {self._capacity} packets ahead"
-                f" of {self.rptr:#x}: packets were overwritten"
-            )
+        self._check_room(in_memory)
         self.wptr = max(self.wptr, in_memory)
 
-    def has_work(self) -> bool:
-        """Packets to handle, or kernels under way."""
-        processor = self.processor
-        if processor.gets_on() or super().has_work():
-            return True
-        return bool(processor.streams or self._completion) and not self.waits()
-
-    def runs_kernels(self) -> bool:
-        """Whether kernels go on beside its packets."""
-        return bool(self.processor.kernels)
-
-    def why_kernels_stuck(self) -> str:
-        """Why none of them gets on. Raises PageFault, PacketError."""
-        return self.processor.why_stuck()
-
-    def step(self) -> None:
-        """One packet, or a slice of what goes on beside."""
-        processor = self.processor
-        rest = processor.streams or self._completion or self.wptr > self.rptr
-        more = not self.blocked and bool(rest)
-        if processor.busy() and (not more or self.sim.rng.random() < 0.5):
-            processor.work_beside()
-        elif processor.streams:
-            processor.step_stream()
-        elif self._completion:
-            processor.at_end_of_pipe(self._completion)
-            self._completion = None
-        elif more:
-            self._step_ring()
+    def _is_amid(self) -> bool:
+        return super()._is_amid() or self._completion is not None
 
     def report(self) -> None:
         """The index of the next packet to read, 64 bits."""
         self.port.write_word(self.settings.rptr, 8, self.rptr)
 
     def _step_ring(self) -> None:
-        address = self.settings.ring + self.rptr % self._capacity * PACKET
+        if self._completion:
+            self.processor.at_end_of_pipe(self._completion)
+            self._completion = None
+            return
+        address = self.settings.ring + self.rptr % (self.settings.size // PACKET) * PACKET
         packet = self.port.read(address, PACKET)
         header = self._header(int.from_bytes(packet[:2], "little"))
         if header.kind == INVALID:

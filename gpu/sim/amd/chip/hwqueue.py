@@ -76,6 +76,8 @@ class HwQueue:
     """
 
     kind: Kind
+    unit: int  # bytes that its pointers count by
+    unit_name: str
 
     def __init__(self, host: QueueHost, asic: Asic, settings: RingSettings):
         self.host = host
@@ -151,7 +153,24 @@ class HwQueue:
             self.fail(str(error))
 
     def _take_wptr(self, doorbell: int, in_memory: int) -> None:
-        raise NotImplementedError
+        """Takes over a write pointer that the doorbell tells, in the queue's units."""
+        if in_memory < doorbell:
+            self._violation(
+                f"doorbell {doorbell:#x} while the write pointer in memory is {in_memory:#x}: store"
+                " it first, the scheduler reads it when it maps the queue again"
+            )
+        if doorbell < self.wptr:
+            raise PacketError(f"doorbell {doorbell:#x} after {self.wptr:#x}: pointers only grow")
+        self._check_room(doorbell)
+        self.wptr = doorbell
+
+    def _check_room(self, wptr: int) -> None:
+        size = self.settings.size // self.unit
+        if wptr - self.rptr > size:
+            raise PacketError(
+                f"write pointer {wptr:#x} is more than the ring's {size:#x} {self.unit_name}"
+                f" ahead of {self.rptr:#x}: packets were overwritten"
+            )
 
     def runnable(self) -> bool:
         """Whether it could do something now; looking may already fault."""

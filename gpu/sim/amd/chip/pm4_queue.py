@@ -1,4 +1,4 @@
-"""Compute queues whose ring holds PM4 packets."""
+"""Compute queues, and those of them whose ring holds PM4 packets."""
 
 from __future__ import annotations
 
@@ -14,37 +14,18 @@ from gpu.sim.amd.chip.pm4_memory import MEMORY_PACKETS
 PACKETS: Final[Mapping[int, Handler]] = {**CONTROL_PACKETS, **MEMORY_PACKETS}
 
 
-class Pm4Queue(HwQueue):
-    """A PM4 queue; its pointers count dwords."""
-
-    kind: Kind = "pm4"
+class ComputeQueue(HwQueue):
+    """A queue with a packet processor, whose kernels go on beside the packets."""
 
     def __init__(self, host: QueueHost, asic: Asic, settings: RingSettings):
         super().__init__(host, asic, settings)
         self.processor = PacketProcessor(self, PACKETS)
 
-    def _take_wptr(self, doorbell: int, in_memory: int) -> None:
-        if in_memory < doorbell:
-            self._violation(
-                f"doorbell {doorbell:#x} while the write pointer in memory is {in_memory:#x}: store"
-                " it first, the scheduler reads it when it maps the queue again"
-            )
-        if doorbell < self.wptr:
-            raise PacketError(f"doorbell {doorbell:#x} after {self.wptr:#x}: pointers only grow")
-        size = self.settings.size // 4
-        if doorbell - self.rptr > size:
-            raise PacketError(
-                f"write pointer {doorbell:#x} is more than the ring's {size:#x} dwords ahead of"
-                f" {self.rptr:#x}: packets were overwritten"
-            )
-        self.wptr = doorbell
-
     def has_work(self) -> bool:
         """Packets to handle, or kernels under way."""
-        processor = self.processor
-        if processor.gets_on() or super().has_work():
+        if self.processor.gets_on() or super().has_work():
             return True
-        return bool(processor.streams) and not self.waits()
+        return self._is_amid() and not self.waits()
 
     def runs_kernels(self) -> bool:
         """Whether kernels go on beside its packets."""
@@ -57,15 +38,27 @@ class Pm4Queue(HwQueue):
     def step(self) -> None:
         """One packet, or a slice of what goes on beside."""
         processor = self.processor
-        if processor.busy() and (not self._more() or self.sim.rng.random() < 0.5):
+        more = not self.blocked and (self._is_amid() or self.wptr > self.rptr)
+        if processor.busy() and (not more or self.sim.rng.random() < 0.5):
             processor.work_beside()
         elif processor.streams:
             processor.step_stream()
-        else:
+        elif more:
             self._step_ring()
 
-    def _more(self) -> bool:
-        return not self.blocked and bool(self.processor.streams or self.wptr > self.rptr)
+    def _is_amid(self) -> bool:
+        """Whether a packet has begun that is not done with."""
+        return bool(self.processor.streams)
+
+    def _step_ring(self) -> None:
+        raise NotImplementedError
+
+
+class Pm4Queue(ComputeQueue):
+    """A PM4 queue; its pointers count dwords."""
+
+    kind: Kind = "pm4"
+    unit, unit_name = 4, "dwords"
 
     def _step_ring(self) -> None:
         ring, rptr, wptr = self.ring_words, self.rptr, self.wptr

@@ -88,6 +88,7 @@ class SdmaQueue(HwQueue):
     """A queue of the copy engine; its pointers count bytes."""
 
     kind: Kind = "sdma"
+    unit, unit_name = 1, "bytes"
 
     def __init__(self, host: QueueHost, asic: Asic, settings: RingSettings):
         super().__init__(host, asic, settings)
@@ -98,18 +99,7 @@ class SdmaQueue(HwQueue):
     def _take_wptr(self, doorbell: int, in_memory: int) -> None:
         if doorbell % 4:
             raise PacketError(f"doorbell {doorbell:#x}: byte pointers are multiples of 4")
-        if in_memory < doorbell:
-            self._violation(
-                f"doorbell {doorbell:#x} while the write pointer in memory is {in_memory:#x}"
-            )
-        if doorbell < self.wptr:
-            raise PacketError(f"doorbell {doorbell:#x} after {self.wptr:#x}: pointers only grow")
-        if doorbell - self.rptr > self.settings.size:
-            raise PacketError(
-                f"write pointer {doorbell:#x} is more than the ring's {self.settings.size:#x} bytes"
-                f" ahead of {self.rptr:#x}: packets were overwritten"
-            )
-        self.wptr = doorbell
+        super()._take_wptr(doorbell, in_memory)
 
     def has_work(self) -> bool:
         """Packets to handle, or a copy under way."""
