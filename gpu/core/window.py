@@ -2,7 +2,8 @@
 
 Registers, doorbells, ring pointers and signals go through :meth:`Window.read` and
 :meth:`Window.write` only: one aligned access of the width that was asked for. `MemoryWindow` is
-memory mapped into this process; windows over a bus, a socket or a device model live with those.
+memory mapped into this process; a `TrappedWindow` calls a function for each access, for device
+models and for windows over a bus or a socket.
 
 **Why a store is an item of a typed memoryview.** Another agent - a GPU, a thread, a device model -
 looks at the word while Python writes it. ``struct.pack_into`` zeroes the bytes before it packs
@@ -18,7 +19,7 @@ Values are little-endian, as on every GPU and on every host this package has mac
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Literal, NamedTuple, NoReturn, Protocol
 
 from gpu.core.errors import InvalidIndex, InvalidValue
@@ -173,6 +174,83 @@ class MemoryWindow:
 
     def __repr__(self) -> str:
         return f"MemoryWindow({self.address:#x}, {self._size:#x})"
+
+
+class TrappedWindow:
+    """A `Window` of which every access calls a function: a model's registers, or those over a bus.
+
+    Bulk copies are made of aligned accesses, each the widest that fits, up to ``widest`` bytes.
+
+    Args:
+        size: bytes of the window.
+        read: is given offset and width, and returns the value.
+        write: is given offset, width and value.
+        widest: the widest access of a bulk copy: 4 for most registers.
+        base: what is added to offsets before they are given.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        read: Callable[[int, int], int],
+        write: Callable[[int, int, int], None],
+        widest: int = 8,
+        base: int = 0,
+    ):
+        self._size = size
+        self._read = read
+        self._write = write
+        self._widest = widest
+        self._base = base
+
+    @property
+    def size(self) -> int:
+        """How many bytes the window spans."""
+        return self._size
+
+    def read(self, offset: int, width: int) -> int:
+        """One call; errors as `check_access` raises them, and what the function raises."""
+        check_access(self._size, offset, width, self._base)
+        value = self._read(self._base + offset, width)
+        check_value(offset, width, value)
+        return value
+
+    def write(self, offset: int, width: int, value: int) -> None:
+        """One call; errors as of `check_access` and `check_value`, and what the function raises."""
+        check_access(self._size, offset, width, self._base)
+        check_value(offset, width, value)
+        self._write(self._base + offset, width, value)
+
+    def load(self, offset: int, size: int) -> bytes:
+        """A call for each access of the range; `InvalidIndex` outside the window."""
+        check_range(self._size, offset, size)
+        return b"".join(
+            self.read(at, width).to_bytes(width, "little") for at, width in self._cut(offset, size)
+        )
+
+    def store(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """A call for each access of the range; `InvalidIndex` outside the window."""
+        source = memoryview(data).cast("B")
+        check_range(self._size, offset, source.nbytes)
+        for at, width in self._cut(offset, source.nbytes):
+            part = source[at - offset : at - offset + width]
+            self.write(at, width, int.from_bytes(part, "little"))
+
+    def sub(self, offset: int, size: int) -> TrappedWindow:
+        """The part of ``size`` bytes at ``offset``; `InvalidIndex` outside the window."""
+        check_range(self._size, offset, size)
+        base = self._base + offset
+        return TrappedWindow(size, self._read, self._write, self._widest, base)
+
+    def _cut(self, offset: int, size: int) -> Iterator[tuple[int, int]]:
+        """Offset and width of each access of a range."""
+        end = offset + size
+        while offset < end:
+            width = self._widest
+            while (self._base + offset) % width or offset + width > end:
+                width //= 2
+            yield offset, width
+            offset += width
 
 
 class WindowAccess(NamedTuple):

@@ -9,30 +9,40 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Final
 
 from gpu.core.config import config
 from gpu.core.errors import TransportError
 from gpu.core.trace import Recorder
 from gpu.core.wait import HostWaiter, Waiter
 from gpu.transport.os import Os, RealOs
+from gpu.transport.pci.function import NoPci, PciBus
+from gpu.transport.pci.sysfs import SysfsBus
 from gpu.transport.traced import TracedOs
+from gpu.transport.usb import NoUsb, UsbBus
+
+_NO_PCI: Final = NoPci()
+_NO_USB: Final = NoUsb()
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The operating system, and the clock with the means to wait on it."""
+    """The operating system, the clock with the means to wait on it, and what is on the buses."""
 
     os: Os
     waiter: Waiter
+    pci: PciBus = _NO_PCI
+    usb: UsbBus = _NO_USB
 
 
 def real_world() -> World:
     """This machine; recorded where the setting TRACE names a file."""
-    return recorded(World(RealOs(), HostWaiter()))
+    system = RealOs()
+    return recorded(World(system, HostWaiter(), SysfsBus(system)))
 
 
 def recorded(world: World) -> World:
-    """The same world, with a recorder around it where the setting TRACE names a file.
+    """The same world, with a recorder around its system where the setting TRACE names a file.
 
     All worlds of a process share its file. Where that exists already, another process's perhaps,
     the number of this one is put behind the name. Raises TransportError where it cannot be made.

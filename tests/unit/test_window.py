@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from random import Random
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu.core.errors import InvalidIndex, InvalidValue
-from gpu.core.window import MemoryWindow, RecordingWindow, Window, WindowAccess
+from gpu.core.window import MemoryWindow, RecordingWindow, TrappedWindow, Window, WindowAccess
 
 WIDTHS = (1, 2, 4, 8)
 
@@ -127,3 +128,56 @@ def test_recording_tells_every_access_with_its_outermost_offset() -> None:
         ("store", 1, 2, b"ab"),
         ("load", 12, 2, b"\5\0"),
     ]
+
+
+def trapped(memory: bytearray, seen: list[tuple[str, int, int]], widest: int) -> TrappedWindow:
+    """A window whose functions keep what is stored, and write down each access."""
+
+    def read(offset: int, width: int) -> int:
+        seen.append(("read", offset, width))
+        return int.from_bytes(memory[offset : offset + width], "little")
+
+    def write(offset: int, width: int, value: int) -> None:
+        seen.append(("write", offset, width))
+        memory[offset : offset + width] = value.to_bytes(width, "little")
+
+    return TrappedWindow(len(memory), read, write, widest)
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from(WIDTHS))
+def test_a_trapped_window_is_told_each_access_once(random: Random, widest: int) -> None:
+    seen: list[tuple[str, int, int]] = []
+    memory = bytearray(64)
+    start, size = random.randrange(32), random.randrange(1, 32)
+    part: Window = trapped(memory, seen, widest).sub(start, size)
+    model = bytearray(64)
+    for _ in range(8):
+        at = random.randrange(size)
+        data = random.randbytes(random.randrange(size - at + 1))
+        part.store(at, data)
+        model[start + at : start + at + len(data)] = data
+        assert part.load(at, len(data)) == data
+        half = len(seen) // 2
+        assert [(o, w) for _, o, w in seen[:half]] == [(o, w) for _, o, w in seen[half:]]
+        assert sum(width for _, _, width in seen[:half]) == len(data)
+        assert all(width <= widest and not offset % width for _, offset, width in seen)
+        seen.clear()
+    assert memory == model
+
+
+def test_a_trapped_window_refuses_before_it_asks() -> None:
+    seen: list[tuple[str, int, int]] = []
+    window = trapped(bytearray(16), seen, 8)
+    for refused in (
+        lambda: window.read(1, 2),
+        lambda: window.read(0, 3),
+        lambda: window.write(0, 1, 256),
+        lambda: window.write(12, 8, 0),
+        lambda: window.load(10, 7),
+        lambda: window.sub(8, 9),
+    ):
+        with pytest.raises((InvalidValue, InvalidIndex)):
+            refused()
+    assert not seen
+    with pytest.raises(InvalidValue, match="does not fit width 1"):
+        TrappedWindow(4, lambda offset, width: 256, lambda offset, width, value: None).read(0, 1)

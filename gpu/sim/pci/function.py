@@ -1,0 +1,341 @@
+"""Cards in a machine: what a driver is given of one, and what the card is given of the machine.
+
+`SimFunction` is what `gpu.transport.pci.function.PciFunction` asks for. Behind it is a `Card`, a
+model of some chip: its BARs are windows, of which those of functions see every register access, and
+its `CardBus` takes it to the machine's memory by an IOMMU, through which it reaches what was given
+to it and nothing else.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from gpu.core import hostmem
+from gpu.core.bits import align_up
+from gpu.core.errors import InvalidIndex, InvalidValue, OutOfMemory, TransportError, Unsupported
+from gpu.core.pci import Bar, BusAddr, DmaPiece, PciAddress, PciIds
+from gpu.core.window import MemoryWindow, TrappedWindow, Window, check_range
+from gpu.sim.kernel import SysError
+from gpu.sim.machine import Machine
+from gpu.sim.pci.config import ConfigSpace
+from gpu.sim.physical import Extent, Pool, UserPages
+from gpu.sim.translate import PAGE_SIZE, AddressSpace, PageFault
+from gpu.sim.translate import Mapping as Translated
+
+Span = tuple[Translated, int, int]
+_FIRST_BUS_ADDRESS: Final = 1 << 32
+_FIRST_BAR_ADDRESS: Final = 1 << 40
+
+
+class CardBar(NamedTuple):
+    """A BAR of a card: what is behind it, and how it is told in config space.
+
+    Memory (a `MemoryWindow`) can be mapped by a process, and then nobody sees what is done there.
+    """
+
+    window: Window
+    bar: Bar
+
+
+class Card(Protocol):
+    """A model of what is behind a function."""
+
+    @property
+    def ids(self) -> PciIds:
+        """What it is."""
+        ...
+
+    @property
+    def vectors(self) -> int:
+        """How many messages it can send: a power of two up to 32, or 0."""
+        ...
+
+    @property
+    def bars(self) -> Mapping[int, CardBar]:
+        """Its BARs, by their first register."""
+        ...
+
+    def plug(self, bus: CardBus) -> None:
+        """It is in a machine from now on."""
+        ...
+
+    def reset(self) -> None:
+        """All that it knows is forgotten."""
+        ...
+
+
+class CardBus:
+    """A card's way to the machine. It is a `gpu.sim.physical.Region` by bus address.
+
+    What is not let through is recorded: reads then bring ones, writes are lost.
+    """
+
+    name = "the bus"
+    local = False
+
+    def __init__(self, machine: Machine, config: ConfigSpace, title: str):
+        self.space = AddressSpace()
+        self.pending: dict[int, int] = {}
+        self._debug = machine.debug
+        self._config = config
+        self._title = title
+
+    def load(self, offset: int, size: int) -> bytes:
+        """What memory holds at a bus address."""
+        spans = self._reach(offset, size, write=False)
+        if spans is None:
+            return b"\xff" * size
+        return b"".join(mapping.region.load(at, count) for mapping, at, count in spans)
+
+    def store(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Writes to a bus address; nothing where a page of it is not given to the card."""
+        view, done = memoryview(data), 0
+        for mapping, at, count in self._reach(offset, len(data), write=True) or ():
+            mapping.region.store(at, view[done : done + count])
+            done += count
+
+    def interrupt(self, number: int = 0) -> None:
+        """Sends a message, which is a write to memory like others."""
+        if not self._is_master(f"message {number}"):
+            return
+        if number >= self._config.messages:
+            self._debug.violation(f"{self._title}: message {number} is not enabled")
+            return
+        self.pending[number] = self.pending.get(number, 0) + 1
+
+    def _reach(self, address: int, size: int, write: bool) -> list[Span] | None:
+        if not self._is_master(f"DMA of {size:#x} bytes at {address:#x}"):
+            return None
+        try:
+            return list(self.space.spans(address, size, write))
+        except PageFault as fault:
+            self._debug.fault(f"{self._title}: DMA {fault}")
+            return None
+
+    def _is_master(self, what: str) -> bool:
+        if not self._config.is_master:
+            self._debug.violation(f"{self._title}: {what} while it is no bus master")
+        return self._config.is_master
+
+
+@dataclass(eq=False)
+class SimDma:
+    """Memory that a card may reach. See `gpu.transport.pci.function.DmaMemory`."""
+
+    window: MemoryWindow
+    pieces: Sequence[DmaPiece]
+    give_back: Callable[[], None]
+    closed: bool = False
+
+    def close(self) -> None:
+        """Takes it away from the card, then gives it back."""
+        if not self.closed:
+            self.closed = True
+            self.give_back()
+
+
+class SimInterrupt:
+    """One message. See `gpu.transport.pci.function.Interrupt`."""
+
+    def __init__(self, machine: Machine, bus: CardBus, number: int):
+        self._machine = machine
+        self._bus = bus
+        self._number = number
+
+    def wait(self, timeout_ns: int) -> int:
+        """How often it came; lets the machine's engines work meanwhile."""
+        waiter = self._machine.waiter
+        deadline = waiter.now_ns() + timeout_ns
+        while not (came := self._bus.pending.pop(self._number, 0)):
+            left = deadline - waiter.now_ns()
+            if left <= 0:
+                break
+            waiter.idle(left)
+        return came
+
+
+class SimFunction:
+    """A card as a driver has it. See `gpu.transport.pci.function.PciFunction`."""
+
+    def __init__(self, machine: Machine, host: Pool, address: PciAddress, card: Card):
+        self.address = address
+        self.ids = card.ids
+        self.bars: Mapping[int, Bar] = {index: bar for index, (_, bar) in card.bars.items()}
+        self._machine = machine
+        self._host = host
+        self._card = card
+        self._config = ConfigSpace(card.ids, self.bars, card.vectors)
+        self._bus = CardBus(machine, self._config, f"card {address}")
+        self._next_bus_address = _FIRST_BUS_ADDRESS
+        self._memory: list[SimDma] = []
+        self._is_open = False
+        card.plug(self._bus)
+
+    def open(self) -> SimFunction:
+        """For who takes it. Raises TransportError(EBUSY) while someone has it."""
+        if self._is_open:
+            raise TransportError(f"{self.address} is in use", errno.EBUSY)
+        self._is_open = True
+        place = _FIRST_BAR_ADDRESS
+        for index, bar in self.bars.items():
+            place = align_up(place, bar.size)
+            self._config.place(index, place)
+            place += bar.size
+        self._config.allow(memory=True, master=False)
+        return self
+
+    @property
+    def config(self) -> Window:
+        """Config space, 4096 bytes."""
+        return self._config.window
+
+    def window(self, bar: int) -> TrappedWindow:
+        """A BAR, whose card sees each access; while it does not decode memory there is nothing."""
+        inner = self._bar(bar).window
+
+        def read(offset: int, width: int) -> int:
+            with self._machine.lock, self._machine.undisturbed:
+                if self._decodes(f"a read of BAR {bar} at {offset:#x}"):
+                    return inner.read(offset, width)
+                return (1 << 8 * width) - 1
+
+        def write(offset: int, width: int, value: int) -> None:
+            with self._machine.lock, self._machine.undisturbed:
+                if self._decodes(f"a write to BAR {bar} at {offset:#x}"):
+                    inner.write(offset, width, value)
+
+        return TrappedWindow(inner.size, read, write)
+
+    def map(self, bar: int, offset: int, size: int) -> MemoryWindow:
+        """Memory behind a BAR. Raises Unsupported for registers."""
+        inner = self._bar(bar).window
+        check_range(inner.size, offset, size)
+        if not isinstance(inner, MemoryWindow):
+            raise Unsupported(f"BAR {bar} of {self.address} is of registers: use its window")
+        return inner.sub(offset, size)
+
+    def set_bus_master(self, allowed: bool) -> None:
+        """Lets the card reach memory, or not any more."""
+        self._need_open()
+        self._config.allow(master=allowed)
+
+    def allocate(self, size: int) -> SimDma:
+        """Pages of the machine's memory, one behind the other for the card."""
+        self._need_open()
+        size = align_up(size, PAGE_SIZE)
+        try:
+            extents = self._host.allocate(size)
+        except SysError as error:
+            raise OutOfMemory(f"memory for {self.address}: {error}") from error
+        protection = hostmem.PROT_READ | hostmem.PROT_WRITE
+        address = self._host.map_for_cpu(extents, size, protection, hostmem.MAP_SHARED, 0)
+        piece = self._give(size)
+        at = int(piece.address)
+        for offset, length in extents:
+            self._bus.space.map(Translated(at, at + length, self._host, offset))
+            at += length
+
+        def give_back() -> None:
+            self._take(piece, extents)
+            hostmem.unmap(address, size)
+            self._host.release(extents)
+
+        return self._keep(MemoryWindow(address, size), piece, give_back)
+
+    def share(self, address: int, size: int) -> SimDma:
+        """Pages of the process. Raises InvalidValue for parts of pages."""
+        self._need_open()
+        if address % PAGE_SIZE or size % PAGE_SIZE or not size:
+            raise InvalidValue(f"{size:#x} bytes at {address:#x}: whole pages are shared")
+        piece, user = self._give(size), UserPages(self._machine.process.user)
+        at = int(piece.address)
+        self._bus.space.map(Translated(at, at + size, user, address))
+        whole = (Extent(address, size),)
+        return self._keep(MemoryWindow(address, size), piece, lambda: self._take(piece, whole))
+
+    def interrupts(self, count: int) -> Sequence[SimInterrupt]:
+        """Messages. Raises InvalidValue for more than the card can send."""
+        self._need_open()
+        if not 0 < count <= self._card.vectors:
+            raise InvalidValue(
+                f"{count} messages of {self.address}: 1 to {self._card.vectors} can be"
+            )
+        self._config.enable_messages(1 << (count - 1).bit_length())
+        return [SimInterrupt(self._machine, self._bus, number) for number in range(count)]
+
+    def resize(self, bar: int, size: int) -> None:
+        """Raises Unsupported: no BAR of a model has another size."""
+        raise Unsupported(f"BAR {bar} of {self.address} has one size, {self._bar(bar).bar.size:#x}")
+
+    def reset(self) -> None:
+        """Forgets all that the card knows, and brings back config space as VFIO does."""
+        self._need_open()
+        saved = self._config.save()
+        self._card.reset()
+        self._bus.pending.clear()
+        self._config.reset(saved)
+
+    def close(self) -> None:
+        """Ends bus mastering, takes all memory away, and lets others have it."""
+        if self._is_open:
+            self._config.reset()
+            for memory in self._memory:
+                memory.close()
+            self._memory.clear()
+            self._bus.pending.clear()
+            self._is_open = False
+
+    def _need_open(self) -> None:
+        if not self._is_open:
+            raise TransportError(f"{self.address} was closed", errno.EBADF)
+
+    def _bar(self, bar: int) -> CardBar:
+        self._need_open()
+        if bar not in self._card.bars:
+            raise InvalidIndex(f"{self.address} has no BAR {bar}, but {list(self._card.bars)}")
+        return self._card.bars[bar]
+
+    def _decodes(self, what: str) -> bool:
+        self._need_open()
+        if not self._config.decodes_memory:
+            self._machine.debug.violation(f"{self.address}: {what} while it decodes no memory")
+        return self._config.decodes_memory
+
+    def _give(self, size: int) -> DmaPiece:
+        """Bus addresses, with a hole behind them."""
+        piece = DmaPiece(BusAddr(self._next_bus_address), size)
+        self._next_bus_address += size + PAGE_SIZE
+        return piece
+
+    def _take(self, piece: DmaPiece, extents: Sequence[Extent]) -> None:
+        at = int(piece.address)
+        for _, length in extents:
+            self._bus.space.unmap(at)
+            at += length
+        self._bus.space.flush_tlb()
+
+    def _keep(self, window: MemoryWindow, piece: DmaPiece, give_back: Callable[[], None]) -> SimDma:
+        self._memory.append(SimDma(window, (piece,), give_back))
+        return self._memory[-1]
+
+
+class SimPci:
+    """The cards of a machine. See `gpu.transport.pci.function.PciBus`."""
+
+    def __init__(self, machine: Machine, host: Pool, cards: Mapping[PciAddress, Card]):
+        self._functions = {
+            address: SimFunction(machine, host, address, card) for address, card in cards.items()
+        }
+
+    def list_functions(self) -> Sequence[PciAddress]:
+        """Where its cards are."""
+        return sorted(self._functions)
+
+    def open(self, address: PciAddress) -> SimFunction:
+        """Takes a card. Raises TransportError: ENODEV, EBUSY."""
+        if address not in self._functions:
+            raise TransportError(f"there is no PCI function {address}", errno.ENODEV)
+        return self._functions[address].open()

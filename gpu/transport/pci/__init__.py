@@ -1,0 +1,1 @@
+"""PCI functions: `function` says what a driver may ask of one, the others how it is reached."""
