@@ -17,6 +17,7 @@ from gpu.drivers.am.code.object import CodeObject, Kernel
 from gpu.drivers.am.target import Version
 from gpu.hcq.args import ArgumentLayout
 from gpu.sim.amd.chip.dispatch import Dispatch, KernelMemory, RunningKernel
+from gpu.sim.amd.chips import Chip
 
 ENTRY = 256
 SIZE = 4096
@@ -70,6 +71,9 @@ class PythonKernels:
         self.seen: list[Dispatch] = []
         self.pause: Callable[[], None] = lambda: None
         """Called by a kernel that goes on: so it takes its time."""
+
+    def check(self, chip: Chip) -> None:
+        pass
 
     def launch(self, dispatch: Dispatch, memory: KernelMemory) -> RunningKernel:
         """A grid of `add` or `fill`."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpu.sim.amd.chip.dispatch import Dispatch, KernelMemory, RunningKernel, Size3
+from gpu.sim.amd.chips import Chip
 from gpu.sim.amd.kfd.world import KfdWorld
 from sim.aql_packets import BARRIER, descriptor, kernel, signal
 from sim.raw_kfd import (
@@ -33,6 +34,9 @@ class Recorder:
         self.target = 0
         self.running = 0
         self.overlapped = False
+
+    def check(self, chip: Chip) -> None:
+        pass
 
     def launch(self, dispatch: Dispatch, memory: KernelMemory) -> RunningKernel:
         self.seen.append(dispatch)

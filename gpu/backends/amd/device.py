@@ -6,7 +6,6 @@ from functools import cache, partial
 
 from gpu.backends.amd.chips import chip_name
 from gpu.backends.amd.program import load_program
-from gpu.backends.hcq.chips import simulated_chips
 from gpu.backends.hcq.graph import QueueGraph
 from gpu.backends.hcq.memory import QueueAllocator
 from gpu.compiler.render.llvm.amdgcn import AMDRenderer
@@ -99,10 +98,7 @@ def _world(simulated: str) -> World:
     """
     if not simulated:
         return real_world()
-    from gpu.sim.amd.chip.lanes import LaneExecutor
-    from gpu.sim.amd.chips import RUNS
-    from gpu.sim.amd.kfd.world import KfdWorld
+    from gpu.sim.worlds import simulate
 
-    chips = simulated_chips(simulated, "AMD", RUNS)
-    world = KfdWorld(chip=chips, executor=LaneExecutor())
+    world = simulate(simulated, "AMD").machine
     return recorded(World(world.os, world.waiter))

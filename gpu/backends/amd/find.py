@@ -44,6 +44,6 @@ def look_at(system: Looking) -> Look:
 
 def models() -> Collection[str]:
     """The chips that `SIM` may name for it: of others no model runs kernels."""
-    from gpu.sim.amd.chips import RUNS
+    from gpu.sim.worlds import find_model
 
-    return RUNS
+    return find_model("AMD").chips

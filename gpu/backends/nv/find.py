@@ -38,6 +38,6 @@ def look_at(system: Looking) -> Look:
 
 def models() -> Collection[str]:
     """The chips that `SIM` may name for it."""
-    from gpu.sim.nv.chip.chips import CHIPS
+    from gpu.sim.worlds import find_model
 
-    return CHIPS
+    return find_model("NV").chips

@@ -5,11 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from gpu.backends.hcq.chips import simulated_chips
 from gpu.backends.nv.program import Learn
-from gpu.sim.nv.chip.chips import CHIPS
-from gpu.sim.nv.chip.lanes import PtxExecutor
-from gpu.sim.nv.world import NvSimWorld
+from gpu.sim.machine import Machine
+from gpu.sim.worlds import simulate
 from gpu.transport.world import World, recorded
 
 
@@ -17,8 +15,8 @@ class Simulated(NamedTuple):
     """A machine with simulated GPUs: what drivers are given, and how kernels are learned."""
 
     world: World
-    machine: NvSimWorld
-    learn: Learn
+    machine: Machine
+    learn: Learn | None
 
 
 @cache
@@ -27,6 +25,5 @@ def simulated(chips: str) -> Simulated:
 
     All devices of a process share it. Raises ConfigError for a chip that is not NVIDIA's.
     """
-    executor = PtxExecutor()
-    machine = NvSimWorld(chip=simulated_chips(chips, "NV", CHIPS), executor=executor)
-    return Simulated(recorded(World(machine.os, machine.waiter)), machine, executor.learn)
+    machine, learn = simulate(chips, "NV")
+    return Simulated(recorded(World(machine.os, machine.waiter)), machine, learn)

@@ -20,6 +20,8 @@ class Asic:
     """
 
     def __init__(self, chip: Chip, sim: Simulation, mode: Mode, executor: KernelExecutor):
+        """Raises Unsupported where the executor does not run the chip's machine code."""
+        executor.check(chip)
         self.chip = chip
         self.sim = sim
         self.executor = executor

@@ -110,6 +110,10 @@ class RunningKernel(Protocol):
 class KernelExecutor(Protocol):
     """Runs kernels."""
 
+    def check(self, chip: Chip) -> None:
+        """Raises Unsupported for a chip whose machine code it cannot run."""
+        ...
+
     def launch(self, dispatch: Dispatch, memory: KernelMemory) -> RunningKernel:
         """Begins a grid. Raises PacketError for a dispatch that cannot be."""
         ...
@@ -117,6 +121,9 @@ class KernelExecutor(Protocol):
 
 class NoExecutor:
     """The default: a world without kernels."""
+
+    def check(self, chip: Chip) -> None:
+        """Any chip will do."""
 
     def launch(self, dispatch: Dispatch, memory: KernelMemory) -> RunningKernel:
         """Refuses."""

@@ -12,6 +12,7 @@ from gpu.core.errors import InvalidValue, Unsupported
 from gpu.sim.amd.chip.dispatch import Dispatch, KernelMemory, RunningKernel
 from gpu.sim.amd.chip.errors import PacketError
 from gpu.sim.amd.chip.lanememory import LaneMemory
+from gpu.sim.amd.chips import RUNS, Chip
 from gpu.sim.isa import layout
 from gpu.sim.isa.rdna import dispatch as waves
 from gpu.sim.isa.rdna.faults import IllegalInstruction, WaveFault
@@ -35,6 +36,12 @@ class LaneExecutor:
         """`seed` decides how waves of a kernel interleave."""
         self._seed = seed
         self._code: WeakKeyDictionary[Translation, InstructionCache] = WeakKeyDictionary()
+
+    def check(self, chip: Chip) -> None:
+        """Raises Unsupported for chips with other instructions."""
+        if chip.name not in RUNS:
+            known = ", ".join(RUNS)
+            raise Unsupported(f"the lane engine runs no code of {chip.name}, but of {known}")
 
     def launch(self, dispatch: Dispatch, memory: KernelMemory) -> RunningKernel:
         """Begins a grid. Raises PageFault, PacketError for a dispatch that cannot be."""

@@ -1,0 +1,64 @@
+"""Which chips `SIM` may name: those whose kernels run, and no others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gpu.core.errors import ConfigError, Unsupported
+from gpu.sim.amd.chip.lanes import LaneExecutor
+from gpu.sim.amd.chips import CHIPS, RUNS
+from gpu.sim.amd.kfd.world import KfdWorld
+from gpu.sim.worlds import MODELS, Model, find_model, simulate
+
+ADD = "from gpu import Tensor; print((Tensor([1.0, 2.0]) + 1).tolist())"
+
+
+def run(chip: str) -> subprocess.CompletedProcess[str]:
+    """`a + 1` where SIM names a chip."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("DEV", "SIM", "TRACE")}
+    command = [sys.executable, "-c", ADD]
+    return subprocess.run(
+        command, env={**environment, "SIM": chip}, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_chip_without_kernels_is_refused_by_those_that_have_them() -> None:
+    told = run("gfx90a").stderr.splitlines()[-1]
+    assert "SIM=gfx90a: no device has a model of 'gfx90a' that runs kernels" in told
+    offered = {word.strip(",;.") for word in told.partition("there are:")[2].split()}
+    every = {chip for model in MODELS for chip in model.chips}
+    assert offered & (every | set(CHIPS)) == every
+    assert not every & (set(CHIPS) - set(RUNS))
+
+
+@pytest.mark.parametrize("chip", find_model("AMD").chips)
+def test_what_is_offered_runs(chip: str) -> None:
+    pytest.importorskip("llvmlite")
+    result = run(chip)
+    assert result.stdout == "[2.0, 3.0]\n", result.stderr
+
+
+@pytest.mark.parametrize("chip", sorted(set(CHIPS) - set(RUNS)))
+def test_other_models_have_calls_and_packets_alone(chip: str) -> None:
+    with pytest.raises(ConfigError, match=f"SIM=gfx1100,{chip}: AMD has no model of '{chip}'"):
+        simulate(f"gfx1100,{chip}", "AMD")
+    with pytest.raises(Unsupported, match=f"runs no code of {chip}, but of gfx1100"):
+        KfdWorld(chip=chip, executor=LaneExecutor())
+    KfdWorld(chip=chip).close()
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: f"{model.interface}+{model.device}")
+def test_every_row_makes_machines(model: Model) -> None:
+    machine, _ = simulate(",".join(model.chips).upper(), model.device, model.interface)
+    assert len(machine.gpus) == len(model.chips)
+    machine.close()
+    assert find_model(model.device) == model
+
+
+def test_an_interface_without_a_row() -> None:
+    with pytest.raises(ConfigError, match=r"no model of PCI\+AMD, but of KFD\+AMD"):
+        find_model("AMD", "PCI")
