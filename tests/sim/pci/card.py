@@ -10,15 +10,17 @@ Then the fence gets the doorbell's value, and message 0 is sent.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from gpu.core import hostmem
 from gpu.core.pci import Bar, PciAddress, PciIds
 from gpu.core.window import MemoryWindow, TrappedWindow
 from gpu.sim.faults import FaultPlan
-from gpu.sim.machine import Machine
+from gpu.sim.machine import Engine, Gpu, Machine
 from gpu.sim.pci.function import Card, CardBar, CardBus, SimPci
 from gpu.sim.physical import Extent, Pool
+from gpu.sim.simulation import Simulation
 
 IDENTITY, DONE, DESCRIPTOR, FENCE = 0x00, 0x04, 0x10, 0x18
 WHO = 0x600DCA4D
@@ -44,7 +46,7 @@ class MadeUpCard:
     due_ns = None
     bus: CardBus
 
-    def __init__(self) -> None:
+    def __init__(self, sim: Simulation) -> None:
         self.registers = {DESCRIPTOR: 0, DESCRIPTOR + 4: 0, FENCE: 0, FENCE + 4: 0}
         self.accesses: list[tuple[str, int, int]] = []
         self.doorbells, self.memory = Pool("doorbells", 0x1000), Pool("memory", MEMORY, local=True)
@@ -105,16 +107,24 @@ class MadeUpCard:
         self.doorbells.close()
 
 
+class WorkingCard(Card, Engine, Gpu, Protocol):
+    """A card that does something by itself."""
+
+    def has_work(self) -> bool: ...
+
+    def work(self) -> None: ...
+
+
 class CardMachine(Machine):
-    """A machine with cards and no kernel driver of theirs."""
+    """A machine with a card and no kernel driver of its."""
 
-    def __init__(self, cards: Mapping[PciAddress, MadeUpCard], seed: int = 0):
+    def __init__(self, make: Callable[[Simulation], WorkingCard], seed: int = 0):
         super().__init__(seed, FaultPlan(), 1 << 24)
-        self.gpus: Sequence[MadeUpCard] = list(cards.values())
-        placed: dict[PciAddress, Card] = dict(cards)
-        self.pci = SimPci(self, self._host, placed)
+        self.card = make(self)
+        self.gpus: Sequence[WorkingCard] = [self.card]
+        self.pci = SimPci(self, self._host, {AT: self.card})
 
-    def _engines(self) -> Sequence[MadeUpCard]:
+    def _engines(self) -> Sequence[WorkingCard]:
         return self.gpus
 
     def _run_one(self) -> bool:

@@ -23,15 +23,16 @@ SECOND = 1_000_000_000
 
 
 @pytest.fixture
-def card() -> MadeUpCard:
-    return MadeUpCard()
+def machine() -> Iterator[CardMachine]:
+    machine = CardMachine(MadeUpCard)
+    yield machine
+    machine.close()
 
 
 @pytest.fixture
-def machine(card: MadeUpCard) -> Iterator[CardMachine]:
-    machine = CardMachine({AT: card})
-    yield machine
-    machine.close()
+def card(machine: CardMachine) -> MadeUpCard:
+    assert isinstance(machine.card, MadeUpCard)
+    return machine.card
 
 
 @pytest.fixture
@@ -145,11 +146,11 @@ def test_without_bus_mastering_nothing_moves(world: World, machine: CardMachine)
 
 def test_a_message_that_is_not_enabled_is_lost(world: World, machine: CardMachine) -> None:
     driver = Driver(world)
-    machine.gpus[0].bus.interrupt(1)
+    machine.card.bus.interrupt(1)
     assert machine.debug.violations == ["card 0000:03:00.0: message 1 is not enabled"]
     first, second = driver.card.interrupts(2)
-    machine.gpus[0].bus.interrupt(1)
-    machine.gpus[0].bus.interrupt(1)
+    machine.card.bus.interrupt(1)
+    machine.card.bus.interrupt(1)
     assert (first.wait(0), second.wait(0), second.wait(0)) == (0, 2, 0)
     with pytest.raises(InvalidValue, match="1 to 2 can be"):
         driver.card.interrupts(3)
@@ -177,7 +178,7 @@ def test_what_does_not_decode_answers_with_ones(world: World, machine: CardMachi
     function.config.write(4, 2, 0)
     assert registers.read(IDENTITY, 4) == 0xFFFFFFFF and registers.read(IDENTITY, 2) == 0xFFFF
     registers.write(DESCRIPTOR, 4, 5)
-    assert not machine.gpus[0].accesses and len(machine.debug.violations) == 3
+    assert not machine.card.accesses and len(machine.debug.violations) == 3
     function.config.write(4, 2, 2)
     assert registers.read(IDENTITY, 4) == WHO
 
@@ -197,7 +198,7 @@ def test_a_card_is_of_one_owner_and_leaves_nothing(world: World, machine: CardMa
             use()
     again = world.pci.open(AT)
     again.set_bus_master(True)
-    assert machine.gpus[0].bus.load(at, 4) == b"\xff" * 4
+    assert machine.card.bus.load(at, 4) == b"\xff" * 4
     assert "not mapped" in machine.debug.faults[-1]
     with pytest.raises(TransportError) as caught:
         world.pci.open(AT._replace(bus=9))
