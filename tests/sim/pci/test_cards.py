@@ -193,6 +193,8 @@ def test_a_card_is_of_one_owner_and_leaves_nothing(world: World, machine: CardMa
     driver.card.close()
     driver.card.close()
     assert machine._host.free_bytes == free
+    assert machine.card.bus.load(at, 4) == b"\xff" * 4
+    assert "no bus master" in machine.debug.violations[-1]
     for use in (lambda: driver.registers.read(0, 4), lambda: driver.card.allocate(1)):
         with pytest.raises(TransportError, match="closed"):
             use()
