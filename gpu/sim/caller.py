@@ -5,11 +5,9 @@ from __future__ import annotations
 import ctypes
 import errno
 from functools import cache
-from typing import Final, TypeVar
+from typing import Final
 
-from gpu.sim.kernel import SysError, check_access
-
-StructT = TypeVar("StructT", bound=ctypes.Structure)
+from gpu.sim.kernel import CallerMemory, SysError, check_access
 
 _PR_SET_PTRACER: Final = 0x59616D61  # include/uapi/linux/prctl.h
 
@@ -20,7 +18,7 @@ class _Span(ctypes.Structure):
     _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
 
-class ProcessMemory:
+class ProcessMemory(CallerMemory):
     """The memory of a process of the same user, which has called `admit`. See `CallerMemory`."""
 
     def __init__(self, pid: int):
@@ -36,10 +34,6 @@ class ProcessMemory:
         """Writes bytes at an address. Raises SysError(EFAULT)."""
         buffer = ctypes.create_string_buffer(bytes(data), len(data))
         self._move(_libc().process_vm_writev, "written", buffer, address, len(data))
-
-    def read_struct(self, address: int, kind: type[StructT]) -> StructT:
-        """A C structure at an address. Raises SysError(EFAULT)."""
-        return kind.from_buffer_copy(self.read(address, ctypes.sizeof(kind)))
 
     def _move(
         self,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from abc import ABC, abstractmethod
 from functools import cache
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from gpu.core import hostmem
 from gpu.core.window import MemoryWindow
@@ -30,23 +31,23 @@ class SysError(Exception):
         super().__init__(f"{name}: {reason}" if reason else name)
 
 
-class CallerMemory(Protocol):
+class CallerMemory(ABC):
     """The memory of the process that makes a call. All of it raises SysError(EFAULT)."""
 
+    @abstractmethod
     def read(self, address: int, size: int) -> bytes:
         """`size` bytes at an address."""
-        ...
 
+    @abstractmethod
     def write(self, address: int, data: bytes | bytearray | memoryview) -> None:
         """Writes bytes at an address."""
-        ...
 
     def read_struct(self, address: int, kind: type[StructT]) -> StructT:
         """A C structure at an address."""
-        ...
+        return kind.from_buffer_copy(self.read(address, ctypes.sizeof(kind)))
 
 
-class UserMemory:
+class UserMemory(CallerMemory):
     """The memory of this process, read and written as `copy_from_user` and `copy_to_user` do.
 
     Every byte goes through a file in memory with `pwrite` and `pread`: the real kernel then tells
@@ -81,10 +82,6 @@ class UserMemory:
             if _libc().pread(self._fd, address + done, len(part), 0) != len(part):
                 where = f"{len(part)} bytes at {address + done:#x}"
                 raise SysError(errno.EFAULT, f"{where} cannot be written")
-
-    def read_struct(self, address: int, kind: type[StructT]) -> StructT:
-        """A C structure at an address. Raises SysError(EFAULT)."""
-        return kind.from_buffer_copy(self.read(address, ctypes.sizeof(kind)))
 
     def close(self) -> None:
         """Gives the bounce memory back."""

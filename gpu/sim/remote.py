@@ -11,24 +11,17 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
 from gpu.core import hostmem
-from gpu.core.errors import AccessDenied, GpuError, HwTimeout, OutOfMemory, TransportError
+from gpu.core.errors import TransportError
 from gpu.core.ref import Argument, Ref, argument_memory
 from gpu.sim.caller import admit
 from gpu.sim.mapping import map_pieces
-from gpu.sim.wire import Message, connect
+from gpu.sim.wire import ERRORS, Message, connect
 
 _Answer = tuple[Message, list[int]]
-
-_ERRORS: Final[dict[str, Callable[..., GpuError]]] = {
-    "access": AccessDenied,
-    "memory": OutOfMemory,
-    "timeout": HwTimeout,
-    "transport": TransportError,
-}
 
 
 class RemoteWorld:
@@ -176,4 +169,4 @@ class RemoteWaiter:
 def _raise_error(answer: Message) -> None:
     error = answer.get("error")
     if error is not None:
-        raise _ERRORS[error["kind"]](*error["arguments"])
+        raise ERRORS[error["kind"]][0](*error["arguments"])

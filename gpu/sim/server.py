@@ -16,12 +16,12 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from gpu.core.errors import AccessDenied, GpuError, HwTimeout, OutOfMemory, TransportError
+from gpu.core.errors import GpuError, TransportError
 from gpu.sim.caller import ProcessMemory
 from gpu.sim.machine import Machine
 from gpu.sim.mapping import Pieces
 from gpu.sim.process import SimProcess
-from gpu.sim.wire import Listener, Message, Wire
+from gpu.sim.wire import ERRORS, Listener, Message, Wire
 
 
 class RemoteProcess(SimProcess):
@@ -145,17 +145,9 @@ def _answer(process: RemoteProcess, request: Message) -> tuple[Message, tuple[in
 
 def _described(error: GpuError) -> Message:
     """An error that a system's calls raise, as `gpu.sim.remote` raises it again."""
-    if isinstance(error, AccessDenied):
-        return {"kind": "access", "arguments": [error.path, error.hint]}
-    if isinstance(error, HwTimeout):
-        return {
-            "kind": "timeout",
-            "arguments": [error.what, error.last, error.wanted, error.seconds],
-        }
-    if isinstance(error, OutOfMemory):
-        return {"kind": "memory", "arguments": [error.message]}
-    if isinstance(error, TransportError):
-        return {"kind": "transport", "arguments": [error.message, error.errno]}
+    for kind, (cls, fields) in enumerate(ERRORS):
+        if isinstance(error, cls):
+            return {"kind": kind, "arguments": [getattr(error, field) for field in fields]}
     raise error
 
 

@@ -12,9 +12,16 @@ import socket
 from collections.abc import Sequence
 from typing import Any, Final
 
-from gpu.core.errors import TransportError
+from gpu.core.errors import AccessDenied, GpuError, HwTimeout, OutOfMemory, TransportError
 
 Message = dict[str, Any]
+ERRORS: Final[tuple[tuple[type[GpuError], tuple[str, ...]], ...]] = (
+    (AccessDenied, ("path", "hint")),
+    (HwTimeout, ("what", "last", "wanted", "seconds", "reason")),
+    (OutOfMemory, ("message",)),
+    (TransportError, ("message", "errno")),
+)
+"""What calls of a system raise, and what makes such an error again."""
 
 _MOST_BYTES: Final = 1 << 20
 _MOST_FDS: Final = 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 from gpu.autogen import kfd
 from gpu.core import hostmem
@@ -222,7 +222,11 @@ def _bound(p: KfdProcess, gpu_id: int) -> None:
         raise SysError(errno.ESRCH, "ACQUIRE_VM must come first")
 
 
-def _without_svm(p: KfdProcess, args: ctypes.Structure) -> None:
+def _svm(p: KfdProcess, args: kfd.kfd_ioctl_svm_args) -> None:
+    raise SysError(errno.EPERM, "this kernel has no shared virtual memory")
+
+
+def _set_xnack_mode(p: KfdProcess, args: kfd.kfd_ioctl_set_xnack_mode_args) -> None:
     raise SysError(errno.EPERM, "this kernel has no shared virtual memory")
 
 
@@ -245,71 +249,55 @@ def _set_event_page(p: KfdProcess, handle: int) -> None:
     p.events.set_page(allocation.bo, handle)
 
 
+def _destroy_event(p: KfdProcess, args: kfd.kfd_ioctl_destroy_event_args) -> None:
+    p.events.destroy(args.event_id)
+
+
+def _set_event(p: KfdProcess, args: kfd.kfd_ioctl_set_event_args) -> None:
+    p.events.set(args.event_id)
+
+
+def _reset_event(p: KfdProcess, args: kfd.kfd_ioctl_reset_event_args) -> None:
+    p.events.reset(args.event_id)
+
+
 def _wait_events(p: KfdProcess, args: kfd.kfd_ioctl_wait_events_args) -> None:
     p.events.wait(args)
 
 
 _Handler = Callable[[KfdProcess, Any], None]
-_TABLE: Final[tuple[tuple[int, type[ctypes.Structure], _Handler], ...]] = (
-    (kfd.AMDKFD_IOC_GET_VERSION, kfd.kfd_ioctl_get_version_args, _get_version),
-    (kfd.AMDKFD_IOC_CREATE_QUEUE, kfd.kfd_ioctl_create_queue_args, queues.create_queue),
-    (kfd.AMDKFD_IOC_DESTROY_QUEUE, kfd.kfd_ioctl_destroy_queue_args, queues.destroy_queue),
-    (kfd.AMDKFD_IOC_SET_MEMORY_POLICY, kfd.kfd_ioctl_set_memory_policy_args, _memory_policy),
-    (kfd.AMDKFD_IOC_GET_CLOCK_COUNTERS, kfd.kfd_ioctl_get_clock_counters_args, _clock_counters),
-    (kfd.AMDKFD_IOC_UPDATE_QUEUE, kfd.kfd_ioctl_update_queue_args, queues.update_queue),
-    (kfd.AMDKFD_IOC_CREATE_EVENT, kfd.kfd_ioctl_create_event_args, _create_event),
-    (
-        kfd.AMDKFD_IOC_DESTROY_EVENT,
-        kfd.kfd_ioctl_destroy_event_args,
-        lambda p, args: p.events.destroy(args.event_id),
-    ),
-    (
-        kfd.AMDKFD_IOC_SET_EVENT,
-        kfd.kfd_ioctl_set_event_args,
-        lambda p, args: p.events.set(args.event_id),
-    ),
-    (
-        kfd.AMDKFD_IOC_RESET_EVENT,
-        kfd.kfd_ioctl_reset_event_args,
-        lambda p, args: p.events.reset(args.event_id),
-    ),
-    (kfd.AMDKFD_IOC_WAIT_EVENTS, kfd.kfd_ioctl_wait_events_args, _wait_events),
-    (
-        kfd.AMDKFD_IOC_SET_SCRATCH_BACKING_VA,
-        kfd.kfd_ioctl_set_scratch_backing_va_args,
-        _scratch_backing,
-    ),
-    (kfd.AMDKFD_IOC_GET_TILE_CONFIG, kfd.kfd_ioctl_get_tile_config_args, _tile_config),
-    (kfd.AMDKFD_IOC_SET_TRAP_HANDLER, kfd.kfd_ioctl_set_trap_handler_args, _trap_handler),
-    (
-        kfd.AMDKFD_IOC_GET_PROCESS_APERTURES_NEW,
-        kfd.kfd_ioctl_get_process_apertures_new_args,
-        _apertures_new,
-    ),
-    (kfd.AMDKFD_IOC_ACQUIRE_VM, kfd.kfd_ioctl_acquire_vm_args, _acquire_vm),
-    (
-        kfd.AMDKFD_IOC_ALLOC_MEMORY_OF_GPU,
-        kfd.kfd_ioctl_alloc_memory_of_gpu_args,
-        memory.alloc_memory,
-    ),
-    (kfd.AMDKFD_IOC_FREE_MEMORY_OF_GPU, kfd.kfd_ioctl_free_memory_of_gpu_args, memory.free_memory),
-    (kfd.AMDKFD_IOC_MAP_MEMORY_TO_GPU, kfd.kfd_ioctl_map_memory_to_gpu_args, memory.map_memory),
-    (
-        kfd.AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU,
-        kfd.kfd_ioctl_unmap_memory_from_gpu_args,
-        memory.unmap_memory,
-    ),
-    (kfd.AMDKFD_IOC_SET_CU_MASK, kfd.kfd_ioctl_set_cu_mask_args, queues.set_cu_mask),
-    (kfd.AMDKFD_IOC_GET_DMABUF_INFO, kfd.kfd_ioctl_get_dmabuf_info_args, memory.dmabuf_info),
-    (kfd.AMDKFD_IOC_IMPORT_DMABUF, kfd.kfd_ioctl_import_dmabuf_args, memory.import_dmabuf),
-    (kfd.AMDKFD_IOC_SVM, kfd.kfd_ioctl_svm_args, _without_svm),
-    (kfd.AMDKFD_IOC_SET_XNACK_MODE, kfd.kfd_ioctl_set_xnack_mode_args, _without_svm),
-    (
-        kfd.AMDKFD_IOC_AVAILABLE_MEMORY,
-        kfd.kfd_ioctl_get_available_memory_args,
-        _available_memory,
-    ),
-    (kfd.AMDKFD_IOC_EXPORT_DMABUF, kfd.kfd_ioctl_export_dmabuf_args, memory.export_dmabuf),
-    (kfd.AMDKFD_IOC_RUNTIME_ENABLE, kfd.kfd_ioctl_runtime_enable_args, _runtime_enable),
-)
-CALLS: Final = {request & 0xFF: (request, kind, handler) for request, kind, handler in _TABLE}
+_HANDLERS: Final[dict[int, _Handler]] = {
+    kfd.AMDKFD_IOC_GET_VERSION: _get_version,
+    kfd.AMDKFD_IOC_CREATE_QUEUE: queues.create_queue,
+    kfd.AMDKFD_IOC_DESTROY_QUEUE: queues.destroy_queue,
+    kfd.AMDKFD_IOC_SET_MEMORY_POLICY: _memory_policy,
+    kfd.AMDKFD_IOC_GET_CLOCK_COUNTERS: _clock_counters,
+    kfd.AMDKFD_IOC_UPDATE_QUEUE: queues.update_queue,
+    kfd.AMDKFD_IOC_CREATE_EVENT: _create_event,
+    kfd.AMDKFD_IOC_DESTROY_EVENT: _destroy_event,
+    kfd.AMDKFD_IOC_SET_EVENT: _set_event,
+    kfd.AMDKFD_IOC_RESET_EVENT: _reset_event,
+    kfd.AMDKFD_IOC_WAIT_EVENTS: _wait_events,
+    kfd.AMDKFD_IOC_SET_SCRATCH_BACKING_VA: _scratch_backing,
+    kfd.AMDKFD_IOC_GET_TILE_CONFIG: _tile_config,
+    kfd.AMDKFD_IOC_SET_TRAP_HANDLER: _trap_handler,
+    kfd.AMDKFD_IOC_GET_PROCESS_APERTURES_NEW: _apertures_new,
+    kfd.AMDKFD_IOC_ACQUIRE_VM: _acquire_vm,
+    kfd.AMDKFD_IOC_ALLOC_MEMORY_OF_GPU: memory.alloc_memory,
+    kfd.AMDKFD_IOC_FREE_MEMORY_OF_GPU: memory.free_memory,
+    kfd.AMDKFD_IOC_MAP_MEMORY_TO_GPU: memory.map_memory,
+    kfd.AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU: memory.unmap_memory,
+    kfd.AMDKFD_IOC_SET_CU_MASK: queues.set_cu_mask,
+    kfd.AMDKFD_IOC_GET_DMABUF_INFO: memory.dmabuf_info,
+    kfd.AMDKFD_IOC_IMPORT_DMABUF: memory.import_dmabuf,
+    kfd.AMDKFD_IOC_SVM: _svm,
+    kfd.AMDKFD_IOC_SET_XNACK_MODE: _set_xnack_mode,
+    kfd.AMDKFD_IOC_AVAILABLE_MEMORY: _available_memory,
+    kfd.AMDKFD_IOC_EXPORT_DMABUF: memory.export_dmabuf,
+    kfd.AMDKFD_IOC_RUNTIME_ENABLE: _runtime_enable,
+}
+# By number: the request as Linux 6.12 knows it, its argument as the handler says, and the handler.
+CALLS: Final = {
+    request & 0xFF: (request, get_type_hints(handler)["args"], handler)
+    for request, handler in _HANDLERS.items()
+}
