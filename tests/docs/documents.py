@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DOCUMENTS: Final = tuple(sorted((ROOT / "docs").glob("*.md")))
+EVERY_DOCUMENT: Final = tuple(sorted((ROOT / "docs").rglob("*.md")))
 _REFERENCE: Final = re.compile(
     r"`((?:gpu|tests|tools|docs|autogen|examples)/[\w./]*|README\.md|CHANGELOG\.md)(?::([\w.]+))?`"
 )
-_LINK: Final = re.compile(r"\]\(([\w./-]+)\)")
 
 
 @cache
@@ -38,8 +38,7 @@ class Reference(NamedTuple):
 
 def references(text: str) -> list[Reference]:
     """What a document refers to as ``path`` or ``path:name``, in order."""
-    found = [Reference(*match) for match in _REFERENCE.findall(text)]
-    return found + [Reference(f"docs/{path}", "") for path in _LINK.findall(text)]
+    return [Reference(*match) for match in _REFERENCE.findall(text)]
 
 
 def problem(reference: Reference) -> str:

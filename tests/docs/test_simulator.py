@@ -1,4 +1,4 @@
-"""What docs/simulator.md shows runs as it is printed."""
+"""What docs/simulator.md and those below it show runs as it is printed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ import pytest
 import nested
 from docs.documents import ROOT
 
-TEXT = (ROOT / "docs/simulator.md").read_text()
-EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+DOCUMENTS = [ROOT / "docs/simulator.md", *sorted((ROOT / "docs/simulator").glob("*.md"))]
+EXAMPLES = [
+    example
+    for path in DOCUMENTS
+    for example in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
+]
 FIXTURE = next(example for example in EXAMPLES if "pytest.fixture" in example)
 SERVER, CLIENT = (
     next(example for example in EXAMPLES if name in example) for name in ("serve(", "RemoteWorld(")
