@@ -107,7 +107,8 @@ class Pool:
         mapper: Mapper = map_pieces,
     ) -> int:
         """Maps pieces one after another into a process, by default this; returns the address."""
-        self._cpu_mapped.add(extents)
+        if self._cpu:
+            self._cpu_mapped.add(extents)
         return mapper(self._cpu_fd, extents, size, prot, flags, address)
 
     def flush(self) -> None:

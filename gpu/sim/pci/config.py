@@ -84,9 +84,9 @@ class ConfigSpace:
         control = (count.bit_length() - 1) << 4 | _MSI_ENABLE
         self._write(_MSI + 2, 2, control)
 
-    def place(self, index: int, address: int) -> None:
-        """Writes a BAR of 64 bits, as firmware does."""
-        self._write(_FIRST_BAR + 4 * index, 8, address)
+    def place(self, index: int, bar: Bar, address: int) -> None:
+        """Writes a BAR, as firmware does."""
+        self._write(_FIRST_BAR + 4 * index, 8 if bar.is_64bit else 4, address)
 
     def save(self) -> bytes:
         """All of it."""

@@ -21,13 +21,12 @@ from gpu.core.window import MemoryWindow, TrappedWindow, Window, check_range
 from gpu.sim.kernel import SysError
 from gpu.sim.machine import Machine
 from gpu.sim.pci.config import ConfigSpace
-from gpu.sim.physical import Extent, Pool, UserPages
+from gpu.sim.physical import Extent, Pool, Region, UserPages
 from gpu.sim.translate import PAGE_SIZE, AddressSpace, PageFault
 from gpu.sim.translate import Mapping as Translated
 
-Span = tuple[Translated, int, int]
 _FIRST_BUS_ADDRESS: Final = 1 << 32
-_FIRST_BAR_ADDRESS: Final = 1 << 40
+_FIRST_BARS: Final = {False: 1 << 31, True: 1 << 40}  # whether they have 64 bits
 
 
 class CardBar(NamedTuple):
@@ -85,17 +84,24 @@ class CardBus:
 
     def load(self, offset: int, size: int) -> bytes:
         """What memory holds at a bus address."""
-        spans = self._reach(offset, size, write=False)
-        if spans is None:
-            return b"\xff" * size
-        return b"".join(mapping.region.load(at, count) for mapping, at, count in spans)
+        if self._is_master(f"a read of {size:#x} bytes at {offset:#x}"):
+            try:
+                spans = self.space.spans(offset, size, write=False)
+                return b"".join(mapping.region.load(at, count) for mapping, at, count in spans)
+            except (PageFault, SysError) as error:  # the latter: the process has unmapped it
+                self._debug.fault(f"{self._title}: DMA {error}")
+        return b"\xff" * size
 
     def store(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Writes to a bus address; nothing where a page of it is not given to the card."""
         view, done = memoryview(data), 0
-        for mapping, at, count in self._reach(offset, len(data), write=True) or ():
-            mapping.region.store(at, view[done : done + count])
-            done += count
+        if self._is_master(f"a write of {len(data):#x} bytes at {offset:#x}"):
+            try:
+                for mapping, at, count in list(self.space.spans(offset, len(data), write=True)):
+                    mapping.region.store(at, view[done : done + count])
+                    done += count
+            except (PageFault, SysError) as error:
+                self._debug.fault(f"{self._title}: DMA {error}")
 
     def interrupt(self, number: int = 0) -> None:
         """Sends a message, which is a write to memory like others."""
@@ -105,15 +111,6 @@ class CardBus:
             self._debug.violation(f"{self._title}: message {number} is not enabled")
             return
         self.pending[number] = self.pending.get(number, 0) + 1
-
-    def _reach(self, address: int, size: int, write: bool) -> list[Span] | None:
-        if not self._is_master(f"DMA of {size:#x} bytes at {address:#x}"):
-            return None
-        try:
-            return list(self.space.spans(address, size, write))
-        except PageFault as fault:
-            self._debug.fault(f"{self._title}: DMA {fault}")
-            return None
 
     def _is_master(self, what: str) -> bool:
         if not self._config.is_master:
@@ -170,7 +167,7 @@ class SimFunction:
         self._config = ConfigSpace(card.ids, self.bars, card.vectors)
         self._bus = CardBus(machine, self._config, f"card {address}")
         self._next_bus_address = _FIRST_BUS_ADDRESS
-        self._memory: list[SimDma] = []
+        self._memory: set[SimDma] = set()
         self._is_open = False
         card.plug(self._bus)
 
@@ -179,11 +176,11 @@ class SimFunction:
         if self._is_open:
             raise TransportError(f"{self.address} is in use", errno.EBUSY)
         self._is_open = True
-        place = _FIRST_BAR_ADDRESS
+        places = dict(_FIRST_BARS)
         for index, bar in self.bars.items():
-            place = align_up(place, bar.size)
-            self._config.place(index, place)
-            place += bar.size
+            place = align_up(places[bar.is_64bit], bar.size)
+            self._config.place(index, bar, place)
+            places[bar.is_64bit] = place + bar.size
         self._config.allow(memory=True, master=False)
         return self
 
@@ -232,29 +229,20 @@ class SimFunction:
             raise OutOfMemory(f"memory for {self.address}: {error}") from error
         protection = hostmem.PROT_READ | hostmem.PROT_WRITE
         address = self._host.map_for_cpu(extents, size, protection, hostmem.MAP_SHARED, 0)
-        piece = self._give(size)
-        at = int(piece.address)
-        for offset, length in extents:
-            self._bus.space.map(Translated(at, at + length, self._host, offset))
-            at += length
 
         def give_back() -> None:
-            self._take(piece, extents)
             hostmem.unmap(address, size)
             self._host.release(extents)
 
-        return self._keep(MemoryWindow(address, size), piece, give_back)
+        return self._give(MemoryWindow(address, size), self._host, extents, give_back)
 
     def share(self, address: int, size: int) -> SimDma:
         """Pages of the process. Raises InvalidValue for parts of pages."""
         self._need_open()
         if address % PAGE_SIZE or size % PAGE_SIZE or not size:
             raise InvalidValue(f"{size:#x} bytes at {address:#x}: whole pages are shared")
-        piece, user = self._give(size), UserPages(self._machine.process.user)
-        at = int(piece.address)
-        self._bus.space.map(Translated(at, at + size, user, address))
-        whole = (Extent(address, size),)
-        return self._keep(MemoryWindow(address, size), piece, lambda: self._take(piece, whole))
+        window, user = MemoryWindow(address, size), UserPages(self._machine.process.user)
+        return self._give(window, user, (Extent(address, size),), lambda: None)
 
     def interrupts(self, count: int) -> Sequence[SimInterrupt]:
         """Messages. Raises InvalidValue for more than the card can send."""
@@ -282,9 +270,8 @@ class SimFunction:
         """Ends bus mastering, takes all memory away, and lets others have it."""
         if self._is_open:
             self._config.reset()
-            for memory in self._memory:
+            for memory in list(self._memory):
                 memory.close()
-            self._memory.clear()
             self._bus.pending.clear()
             self._is_open = False
 
@@ -304,22 +291,35 @@ class SimFunction:
             self._machine.debug.violation(f"{self.address}: {what} while it decodes no memory")
         return self._config.decodes_memory
 
-    def _give(self, size: int) -> DmaPiece:
-        """Bus addresses, with a hole behind them."""
-        piece = DmaPiece(BusAddr(self._next_bus_address), size)
-        self._next_bus_address += size + PAGE_SIZE
-        return piece
+    def _give(
+        self,
+        window: MemoryWindow,
+        region: Region,
+        extents: Sequence[Extent],
+        give_back: Callable[[], None],
+    ) -> SimDma:
+        """Maps pieces of memory for the card, one behind the other, with a hole behind them."""
+        space, at = self._bus.space, self._next_bus_address
+        piece = DmaPiece(BusAddr(at), window.size)
+        starts = []
+        with self._machine.lock:
+            for offset, length in extents:
+                space.map(Translated(at, at + length, region, offset))
+                starts.append(at)
+                at += length
+        self._next_bus_address = at + PAGE_SIZE
 
-    def _take(self, piece: DmaPiece, extents: Sequence[Extent]) -> None:
-        at = int(piece.address)
-        for _, length in extents:
-            self._bus.space.unmap(at)
-            at += length
-        self._bus.space.flush_tlb()
+        def take_back() -> None:
+            with self._machine.lock:
+                self._memory.discard(memory)
+                for start in starts:
+                    space.unmap(start)
+                space.flush_tlb()
+                give_back()
 
-    def _keep(self, window: MemoryWindow, piece: DmaPiece, give_back: Callable[[], None]) -> SimDma:
-        self._memory.append(SimDma(window, (piece,), give_back))
-        return self._memory[-1]
+        memory = SimDma(window, (piece,), take_back)
+        self._memory.add(memory)
+        return memory
 
 
 class SimPci:

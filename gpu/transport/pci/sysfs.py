@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Final, NoReturn
 
 from gpu.core import hostmem
+from gpu.core.bits import align_up
 from gpu.core.errors import FormatError, InvalidIndex, InvalidValue, TransportError, Unsupported
 from gpu.core.pci import Bar, PciAddress, PciIds
 from gpu.core.window import MemoryWindow, TrappedWindow, check_range
@@ -58,7 +59,7 @@ class SysfsFunction:
         self._os = system
         self._address = address
         self._folder = f"{DEVICES}/{address}"
-        self._mapped: list[MemoryWindow] = []
+        self._mapped: list[tuple[int, int]] = []
 
     @property
     def address(self) -> PciAddress:
@@ -77,9 +78,14 @@ class SysfsFunction:
         size = len(self._os.read_file(f"{self._folder}/config"))
         return TrappedWindow(size, self._read_config, self._write_config, widest=4)
 
-    @cached_property
+    @property
     def bars(self) -> Mapping[int, Bar]:
         """Its ranges. Raises FormatError, TransportError."""
+        return {index: bar for index, (bar, _) in self._ranges.items()}
+
+    @cached_property
+    def _ranges(self) -> dict[int, tuple[Bar, int]]:
+        """The same, and where each begins on the bus."""
         found = {}
         lines = self._os.read_file(f"{self._folder}/resource").decode().splitlines()
         for index, line in zip(_BARS, lines, strict=False):
@@ -89,7 +95,7 @@ class SysfsFunction:
                 raise FormatError(f"{self._folder}/resource, line {index}: {line!r}") from error
             if end > start:
                 wide, ahead = bool(flags & _MEM_64), bool(flags & _PREFETCH)
-                found[index] = Bar(end - start + 1, bool(flags & _IO), wide, ahead)
+                found[index] = Bar(end - start + 1, bool(flags & _IO), wide, ahead), start
         return found
 
     def window(self, bar: int) -> MemoryWindow:
@@ -97,7 +103,7 @@ class SysfsFunction:
         return self.map(bar, 0, self._bar(bar).size)
 
     def map(self, bar: int, offset: int, size: int) -> MemoryWindow:
-        """Whole pages of a BAR, or a BAR of less than one.
+        """A part of a BAR that begins at a page.
 
         Raises TransportError: EBUSY while a kernel driver has the function; AccessDenied;
         Unsupported for ports; InvalidIndex, InvalidValue.
@@ -108,18 +114,21 @@ class SysfsFunction:
             raise Unsupported(f"BAR {bar} of {self._address} is of ports, which are not mapped")
         if not size or offset % hostmem.page_size:
             raise InvalidValue(
-                f"{size:#x} bytes at {offset:#x} of BAR {bar}: whole pages of"
-                f" {hostmem.page_size:#x} are mapped"
+                f"{size:#x} bytes at {offset:#x} of BAR {bar}: a mapping begins at a page of"
+                f" {hostmem.page_size:#x}"
             )
         self._check_free()
         fd = self._os.open(f"{self._folder}/resource{bar}", os.O_RDWR | os.O_SYNC)
         try:
+            # A BAR of less than a page begins within one, and all of that is mapped.
+            skew = self._ranges[bar][1] % hostmem.page_size
+            whole = align_up(skew + size, hostmem.page_size)
             protection = hostmem.PROT_READ | hostmem.PROT_WRITE
-            address = self._os.mmap(fd, size, protection, hostmem.MAP_SHARED, offset)
+            address = self._os.mmap(fd, whole, protection, hostmem.MAP_SHARED, offset)
         finally:
             self._os.close(fd)
-        self._mapped.append(MemoryWindow(address, size))
-        return self._mapped[-1]
+        self._mapped.append((address, whole))
+        return MemoryWindow(address + skew, size)
 
     def set_bus_master(self, allowed: bool) -> None:
         """Raises Unsupported."""
@@ -151,7 +160,7 @@ class SysfsFunction:
             raise InvalidValue(f"size {size:#x} of BAR {bar}: 2^n MiB of n in mask {listed:#x}")
         self._os.write_file(path, f"{number}\n".encode())
         with contextlib.suppress(AttributeError):
-            del self.bars
+            del self._ranges
 
     def reset(self) -> None:
         """The reset that the kernel has for it. Raises TransportError, AccessDenied."""
@@ -161,8 +170,7 @@ class SysfsFunction:
     def close(self) -> None:
         """Unmaps its BARs."""
         while self._mapped:
-            window = self._mapped.pop()
-            self._os.munmap(window.address, window.size)
+            self._os.munmap(*self._mapped.pop())
 
     def _bar(self, bar: int) -> Bar:
         if bar not in self.bars:

@@ -108,8 +108,12 @@ def test_memory_of_the_process_is_shared_page_by_page(world: World, machine: Car
     assert len(machine.debug.faults) == 2
     with pytest.raises(InvalidValue, match="whole pages"):
         driver.card.share(address, page - 1)
-    driver.card.close()
+    gone = driver.card.share(address, page)
     hostmem.unmap(address, 2 * page)
+    assert machine.card.bus.load(int(gone.pieces[0].address), 4) == b"\xff" * 4
+    machine.card.bus.store(int(gone.pieces[0].address), b"lost")
+    assert "cannot be written" in machine.debug.faults[-1] and len(machine.debug.faults) == 4
+    driver.card.close()
 
 
 def test_every_register_access_is_seen(world: World, card: MadeUpCard) -> None:
@@ -162,6 +166,8 @@ def test_config_space_tells_sizes_as_hardware_does(world: World, card: MadeUpCar
     assert config.read(8, 4) == 0x0B4000A1 and config.read(0x2C, 4) == 0x00011234
     for register, size, kind in ((0x10, 0x1000, 0), (0x18, 0x1000, 4), (0x20, MEMORY, 0xC)):
         before = config.read(register, 4)
+        place = before & -16 | (config.read(register + 4, 4) << 32 if kind & 4 else 0)
+        assert place and place % size == 0
         config.write(register, 4, 0xFFFFFFFF)
         assert config.read(register, 4) == (-size & 0xFFFFFFF0) | kind
         config.write(register, 4, before)

@@ -111,8 +111,8 @@ def test_bars_are_the_files(function: SysfsFunction, folder: Path) -> None:
     [
         (1, 0, 0x1000, InvalidIndex, "no BAR 1, but 0, 2, 4, 5"),
         (2, 0x1000, 0x2000, InvalidIndex, "not inside"),
-        (2, 0x10, 0x1000, InvalidValue, "whole pages"),
-        (2, 0, 0, InvalidValue, "whole pages"),
+        (2, 0x10, 0x1000, InvalidValue, "begins at a page"),
+        (2, 0, 0, InvalidValue, "begins at a page"),
         (4, 0, 0x100, Unsupported, "of ports"),
     ],
 )
@@ -121,6 +121,18 @@ def test_what_is_no_mapping(
 ) -> None:
     with pytest.raises(error, match=text):
         function.map(bar, offset, size)
+
+
+def test_a_bar_of_less_than_a_page(function: SysfsFunction, folder: Path) -> None:
+    lines = RESOURCE.splitlines()
+    lines[1] = "0x00000000fcea0100 0x00000000fcea01ff 0x0000000000040200"
+    (folder / "resource").write_text("\n".join(lines))
+    (folder / "resource1").write_bytes(bytes(range(256)) * 16)
+    window = function.window(1)
+    assert window.size == 0x100 and window.read(4, 4) == 0x07060504
+    window.write(8, 1, 0xAB)
+    assert (folder / "resource1").read_bytes()[0x108] == 0xAB
+    function.close()
 
 
 def test_a_function_of_a_kernel_driver_is_only_looked_at(

@@ -69,6 +69,8 @@ class HwQueue:
     """One user queue. Subclasses know the packets, and count pointers in units of their own.
 
     Attributes:
+        host: who put it on the hardware.
+        asic, sim: the chip, and the run of the model.
         wptr, rptr: up to where software wrote and the engine has read; they never wrap.
         blocked: what the packet at `rptr` waits for.
         stopped: why it will not run any more, or "".
