@@ -88,7 +88,7 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     "gpu.cli": ("gpu",),  # everything
 }
 # What a package and all below it must not import, though it lies in what they may.
-_FRONT: Final = ("gpu.sim.nv.files", "gpu.sim.nv.world")
+_NV_FRONT: Final = ("gpu.sim.nv.files", "gpu.sim.nv.world")
 DENIED: Final = {
     # Simulators must not share the drivers' mistakes: they write these down a second time.
     "gpu.sim": ("gpu.core.pagelevels", "gpu.core.pagetable", "gpu.core.ring", "gpu.core.tlsf"),
@@ -96,9 +96,9 @@ DENIED: Final = {
     "gpu.sim.amd": ("gpu.sim.nv", "gpu.sim.worlds"),
     "gpu.sim.amd.kfd": ("gpu.sim.isa", "gpu.sim.amd.chip.lanes"),
     "gpu.sim.nv": ("gpu.sim.amd", "gpu.sim.worlds"),
-    "gpu.sim.nv.chip": (*_FRONT, "gpu.sim.nv.rm", "gpu.sim.nv.uvm"),
-    "gpu.sim.nv.rm": (*_FRONT, "gpu.sim.nv.uvm", "gpu.sim.process"),
-    "gpu.sim.nv.uvm": (*_FRONT, "gpu.sim.process"),
+    "gpu.sim.nv.chip": (*_NV_FRONT, "gpu.sim.nv.rm", "gpu.sim.nv.uvm"),
+    "gpu.sim.nv.rm": (*_NV_FRONT, "gpu.sim.nv.uvm", "gpu.sim.process"),
+    "gpu.sim.nv.uvm": (*_NV_FRONT, "gpu.sim.process"),
     "gpu.sim.pci": ("gpu.sim.amd", "gpu.sim.nv", "gpu.sim.isa", "gpu.sim.worlds"),
 }
 # Packages in which no module imports itself by way of others.
