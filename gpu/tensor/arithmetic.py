@@ -12,6 +12,7 @@ from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import dtypes, promote
 from gpu.core.errors import InvalidValue
 from gpu.core.scalars import check_fits
+from gpu.tensor import customgrad
 from gpu.tensor.arguments import Operand, choice
 from gpu.tensor.comparison import Comparison
 
@@ -164,8 +165,8 @@ class Arithmetic(Comparison):
 
         Whole powers up to 16 are products; others of floats are 2 ** (x * log2(self)), with an
         error that grows with the exponent of the result. Integers wrap; negative powers of them
-        are 0 except for 1 and -1. Gradients are torch's, but for that of a power that is a tensor
-        where the base is zero or negative: it is as for the base's absolute value, and 0 for zero.
+        are 0 except for 1 and -1. Gradients are torch's: that of a power that is a tensor is NaN
+        where the base is negative.
 
         Raises:
             InvalidValue: an integer tensor to a negative Python int.
@@ -177,7 +178,7 @@ class Arithmetic(Comparison):
                 return simple
         base, exponent = self._pair(x, reverse)
         if base.dtype.is_float:
-            return base._float_power(exponent)
+            return self._wrap(customgrad.power(base._node, exponent._node))
         return base._integer_power(exponent)
 
     def _constant_power(self, power: float) -> Self | None:
@@ -207,37 +208,7 @@ class Arithmetic(Comparison):
                 result = square if result is None else result.mul(square)
             count >>= 1
             square = square.mul(square) if count else square
-        return self._filled(1) if result is None else result
-
-    def _float_power(self, y: Self) -> Self:
-        nonzero = self.ne(0)
-        # The logarithm of a zero would put NaN into the gradient of what is not chosen.
-        logarithm = nonzero.where(self.abs(), 1.0)._unary("log2")
-        raised = y.mul(logarithm)._unary("exp2")
-        result = nonzero.where(raised, self._power_of_zero(y).cast(self.dtype))
-        ends = y.isinf().bitwise_and(self.abs().eq(1))
-        ends = ends.bitwise_or(self.eq(1).bitwise_and(y.isnan()))
-        ends = ends.bitwise_or(y.eq(0).bitwise_and(self.isfinite().logical_not()))
-        return self._with_sign_of_power(y, ends.where(1.0, result))
-
-    def _power_of_zero(self, y: Self) -> Self:
-        """0 ** y where self is zero, by what has the power's slope there."""
-        zero = self.eq(0)
-        below, root = y.lt(0), y.gt(0).bitwise_and(y.lt(1))
-        pole = zero.bitwise_and(below).where(self, 1).reciprocal().abs()
-        steep = zero.bitwise_and(root).where(self, 1).sqrt()
-        flat = y.eq(0).where(1.0, y.isnan().where(y, 0.0))
-        line = y.eq(1).where(zero.where(self, 0), flat)
-        return below.where(pole, root.where(steep, line))
-
-    def _with_sign_of_power(self, y: Self, magnitude: Self) -> Self:
-        """`magnitude`, which is that of self ** y, with its sign; NaN where there is none."""
-        whole = y.floor().eq(y)
-        half = y.mul(0.5)
-        odd = whole.bitwise_and(half.floor().ne(half))
-        signed = odd.bitwise_and(self._signbit()).where(magnitude.neg(), magnitude)
-        undefined = self.lt(0).bitwise_and(self.isfinite()).bitwise_and(whole.logical_not())
-        return signed.mul(undefined.where(float("nan"), 1.0))  # and so is the gradient
+        return self._wrap(G.flat(self._filled(1)._node, self._node)) if result is None else result
 
     def _integer_power(self, y: Self) -> Self:
         """Square and multiply over every bit of the exponent."""
