@@ -1,7 +1,7 @@
 """Arithmetic, element by element, with broadcasting and promotion.
 
 Division by zero of integers gives 0, as the op table fixes it for every device; remainders by zero
-give 0 too. Which sign a zero remainder of floats has is not fixed.
+give 0 too. Remainders of floats are exact, and zeros have the sign that others have.
 """
 
 from __future__ import annotations
@@ -59,31 +59,19 @@ class Arithmetic(Comparison):
         return a._as_float()._binary("div", b._as_float())
 
     def fmod(self, x: Operand) -> Self:
-        """The remainder of division rounded toward zero; it has the sign of self."""
+        """The remainder of division rounded toward zero, exactly; it has the sign of self."""
         a, b = self._pair(x)
-        return a._float_fmod(b) if a.dtype.is_float else a._binary("tmod", b)
+        return a._binary("fmod" if a.dtype.is_float else "tmod", b)
 
     def mod(self, x: Operand, reverse: bool = False) -> Self:
         """The remainder of floor division, as Python's %; it has the sign of the divisor."""
         a, b = self._pair(x, reverse)
         rest = a.fmod(b)
-        return rest._opposes(b).where(rest.add(b), rest)
-
-    def _float_fmod(self, y: Self) -> Self:
-        """fmod of floats.
-
-        Exact while the quotient has fewer bits than the mantissa, on devices whose fma rounds once;
-        NaN where the quotient overflows. Narrow floats are divided in float32.
-        """
-        if self.dtype.bits < dtypes.float32.bits:
-            return self.cast("float32")._float_fmod(y.cast("float32")).cast(self.dtype)
-        quotient = self._binary("div", y).trunc()
-        rest = self._wrap(G.alu("fma", quotient.neg()._node, y._node, self._node))
-        # A quotient just below a whole number may have been rounded up to it.
-        overshot = rest._opposes(self)
-        with_sign = rest._opposes(y).where(y, y.neg())
-        rest = overshot.where(rest.add(with_sign), rest)
-        return y.isinf().bitwise_and(self.isfinite()).where(self, rest)
+        moved = rest._opposes(b).where(rest.add(b), rest)
+        if not a.dtype.is_float:
+            return moved
+        signed = moved.eq(0).where(b._signed_zero(), moved)
+        return self._wrap(G.custom_grad("remainder", signed._node, (a._node, b._node)))
 
     def _floor_div(self, y: Self) -> Self:
         """Floor division of two tensors of one dtype and shape."""

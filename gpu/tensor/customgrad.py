@@ -51,6 +51,15 @@ def _deviations(node: Node, grad: Node) -> Gradients:
     return (None, G.alu("mul", G.expand(twice, x.shape), centred), None)
 
 
+def _remainder(node: Node, grad: Node) -> Gradients:
+    """That of the divisor is by the whole quotient, found from what it leaves."""
+    _, x, y = node.src
+    b = G.GraphBuilder(x.shape, x.device)
+    whole = b.op("rint", b.div(b.sub(x, node), y))
+    quotient = b.where(b.eq(y, b.like(y, 0)), b.div(x, y), whole)
+    return (None, grad, b.neg(b.mul(grad, quotient)))
+
+
 def first_max(windows: Node, order: Node, axes: Sequence[int]) -> Node:
     """The largest over `axes`, kept with size 1; of equal ones the gradient goes to the first.
 
@@ -157,6 +166,7 @@ def _power(node: Node, grad: Node) -> Gradients:
 RULES: Final[dict[str, Rule]] = {
     "own": lambda node, grad: (None,),
     "flat": _flat,
+    "remainder": _remainder,
     "deviations": _deviations,
     "first_max": _first_max,
     "replacing_extreme": _replacing_extreme,
