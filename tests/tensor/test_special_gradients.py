@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from gpu import Tensor
+from gpu.compiler.ir.graph import toposort
+from gpu.compiler.ir.graph.text import handles_of, parse_graph, print_graph
 from gpu.runtime.execute import Counters
 from tensor.reference import assert_gradients, rng_for, torch
 
@@ -220,3 +222,16 @@ def test_an_empty_tensor(shape: tuple[int, ...]) -> None:
     for x in (Tensor(np.zeros(shape, np.float32)), Tensor.zeros(shape)):
         (found,) = (x * 2).sum().gradient(x)
         assert found.shape == shape
+
+
+def test_rules_of_gradients_have_a_text_and_cost_no_kernel(device: str) -> None:
+    x = Tensor([[1.0, 2, 2, 0]], device=device)
+    root = (x.max_pool2d((1, 2)) + x.var() + x[0:0].sum())._node
+    kinds = [node.kind for node in toposort([root])]
+    assert kinds.count("custom_grad") == 3
+    handles = handles_of([root])
+    assert parse_graph(print_graph([root]), handles) == [root]
+    x.sum().realize()
+    before = Counters.launches
+    (x * x).pow(x).realize()
+    assert Counters.launches == before + 1
