@@ -19,8 +19,6 @@ from typing import Final, NamedTuple
 
 from gpu import Tensor
 from gpu.compiler.fusion.build import build_kernel
-from gpu.compiler.fusion.placement import plan_fusion
-from gpu.compiler.fusion.split_reduce import split_reductions
 from gpu.compiler.ir.graph import build as G
 from gpu.compiler.ir.linear import Program
 from gpu.compiler.ir.linear.warps import SECTOR, WarpAccess, warp_accesses
@@ -32,6 +30,7 @@ from gpu.compiler.targets.amd import amd_target
 from gpu.compiler.targets.nvidia import nv_target
 from gpu.core.dtype import DType, dtypes
 from gpu.runtime.execute import is_computed
+from gpu.runtime.pipeline import plan_graph
 
 TARGETS: Final = {
     "nv": lambda: nv_target("sm_90"),
@@ -103,8 +102,7 @@ class Row(NamedTuple):
 
 def programs(root: Tensor, target: Target) -> Iterator[Program]:
     """The kernels of an operation."""
-    roots = split_reductions([root._node], is_computed, lambda _: target)
-    plan = plan_fusion(roots, is_computed)
+    plan = plan_graph([root._node], is_computed, lambda _: target).plan
     for number in range(len(plan.kernels)):
         kernel, _ = schedule(build_kernel(f"k{number}", number, plan).kernel, target)
         yield linearize(kernel, target)

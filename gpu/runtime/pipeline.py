@@ -18,6 +18,7 @@ from gpu.compiler.fusion.split_reduce import split_reductions
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.graph import Node, toposort
 from gpu.compiler.ir.graph import verify as verify_graph
+from gpu.compiler.ir.graph.rewrite import without_custom_grads
 from gpu.compiler.ir.linear import Program as LinearProgram
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.opts import Opt
@@ -59,6 +60,7 @@ def plan_graph(
     if config.VERIFY:
         verify_graph(roots)
     check_dtypes(roots, is_leaf, target_of)
+    roots = without_custom_grads(roots, is_leaf)
     views: Mapping[Node, Node] = {}
     if config.IMAGE:
         roots, views = read_as_images(roots, is_leaf, target_of)

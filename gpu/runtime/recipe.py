@@ -178,10 +178,11 @@ def graph_key(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[K
     return (plain(form) if any_symbols() else form, tuple(map(number_of, roots))), leaves
 
 
-# The identity of a contiguous node changes nothing that is computed.
-_KEY_ATTR: Final[dict[str, Callable[[Any], object]]] = {
+# The identity of a contiguous node changes nothing that is computed, nor does a rule of gradients.
+_KEY_ATTR: Final[dict[str, Callable[..., object]]] = {
     "const": constant_key,
     "contiguous": lambda identity: (),
+    "custom_grad": lambda *rule: (),
 }
 
 # Loaded code, for as long as a schedule has it.

@@ -1,7 +1,7 @@
 """Arithmetic, element by element, with broadcasting and promotion.
 
 Division by zero of integers gives 0, as the op table fixes it for every device; remainders by zero
-give 0 too. Which sign a zero remainder of floats has is not fixed.
+give 0 too. Remainders of floats are exact, and zeros have the sign that others have.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import dtypes, promote
 from gpu.core.errors import InvalidValue
 from gpu.core.scalars import check_fits
+from gpu.tensor import customgrad
 from gpu.tensor.arguments import Operand, choice
 from gpu.tensor.comparison import Comparison
 
@@ -58,31 +59,19 @@ class Arithmetic(Comparison):
         return a._as_float()._binary("div", b._as_float())
 
     def fmod(self, x: Operand) -> Self:
-        """The remainder of division rounded toward zero; it has the sign of self."""
+        """The remainder of division rounded toward zero, exactly; it has the sign of self."""
         a, b = self._pair(x)
-        return a._float_fmod(b) if a.dtype.is_float else a._binary("tmod", b)
+        return a._binary("fmod" if a.dtype.is_float else "tmod", b)
 
     def mod(self, x: Operand, reverse: bool = False) -> Self:
         """The remainder of floor division, as Python's %; it has the sign of the divisor."""
         a, b = self._pair(x, reverse)
         rest = a.fmod(b)
-        return rest._opposes(b).where(rest.add(b), rest)
-
-    def _float_fmod(self, y: Self) -> Self:
-        """fmod of floats.
-
-        Exact while the quotient has fewer bits than the mantissa, on devices whose fma rounds once;
-        NaN where the quotient overflows. Narrow floats are divided in float32.
-        """
-        if self.dtype.bits < dtypes.float32.bits:
-            return self.cast("float32")._float_fmod(y.cast("float32")).cast(self.dtype)
-        quotient = self._binary("div", y).trunc()
-        rest = self._wrap(G.alu("fma", quotient.neg()._node, y._node, self._node))
-        # A quotient just below a whole number may have been rounded up to it.
-        overshot = rest._opposes(self)
-        with_sign = rest._opposes(y).where(y, y.neg())
-        rest = overshot.where(rest.add(with_sign), rest)
-        return y.isinf().bitwise_and(self.isfinite()).where(self, rest)
+        moved = rest._opposes(b).where(rest.add(b), rest)
+        if not a.dtype.is_float:
+            return moved
+        signed = moved.eq(0).where(b._signed_zero(), moved)
+        return self._wrap(G.custom_grad("remainder", signed._node, (a._node, b._node)))
 
     def _floor_div(self, y: Self) -> Self:
         """Floor division of two tensors of one dtype and shape."""
@@ -164,8 +153,8 @@ class Arithmetic(Comparison):
 
         Whole powers up to 16 are products; others of floats are 2 ** (x * log2(self)), with an
         error that grows with the exponent of the result. Integers wrap; negative powers of them
-        are 0 except for 1 and -1. Gradients are torch's, but for that of a power that is a tensor
-        where the base is zero or negative: it is as for the base's absolute value, and 0 for zero.
+        are 0 except for 1 and -1. Gradients are torch's: that of a power that is a tensor is NaN
+        where the base is negative.
 
         Raises:
             InvalidValue: an integer tensor to a negative Python int.
@@ -177,7 +166,7 @@ class Arithmetic(Comparison):
                 return simple
         base, exponent = self._pair(x, reverse)
         if base.dtype.is_float:
-            return base._float_power(exponent)
+            return self._wrap(customgrad.power(base._node, exponent._node))
         return base._integer_power(exponent)
 
     def _constant_power(self, power: float) -> Self | None:
@@ -207,37 +196,7 @@ class Arithmetic(Comparison):
                 result = square if result is None else result.mul(square)
             count >>= 1
             square = square.mul(square) if count else square
-        return self._filled(1) if result is None else result
-
-    def _float_power(self, y: Self) -> Self:
-        nonzero = self.ne(0)
-        # The logarithm of a zero would put NaN into the gradient of what is not chosen.
-        logarithm = nonzero.where(self.abs(), 1.0)._unary("log2")
-        raised = y.mul(logarithm)._unary("exp2")
-        result = nonzero.where(raised, self._power_of_zero(y).cast(self.dtype))
-        ends = y.isinf().bitwise_and(self.abs().eq(1))
-        ends = ends.bitwise_or(self.eq(1).bitwise_and(y.isnan()))
-        ends = ends.bitwise_or(y.eq(0).bitwise_and(self.isfinite().logical_not()))
-        return self._with_sign_of_power(y, ends.where(1.0, result))
-
-    def _power_of_zero(self, y: Self) -> Self:
-        """0 ** y where self is zero, by what has the power's slope there."""
-        zero = self.eq(0)
-        below, root = y.lt(0), y.gt(0).bitwise_and(y.lt(1))
-        pole = zero.bitwise_and(below).where(self, 1).reciprocal().abs()
-        steep = zero.bitwise_and(root).where(self, 1).sqrt()
-        flat = y.eq(0).where(1.0, y.isnan().where(y, 0.0))
-        line = y.eq(1).where(zero.where(self, 0), flat)
-        return below.where(pole, root.where(steep, line))
-
-    def _with_sign_of_power(self, y: Self, magnitude: Self) -> Self:
-        """`magnitude`, which is that of self ** y, with its sign; NaN where there is none."""
-        whole = y.floor().eq(y)
-        half = y.mul(0.5)
-        odd = whole.bitwise_and(half.floor().ne(half))
-        signed = odd.bitwise_and(self._signbit()).where(magnitude.neg(), magnitude)
-        undefined = self.lt(0).bitwise_and(self.isfinite()).bitwise_and(whole.logical_not())
-        return signed.mul(undefined.where(float("nan"), 1.0))  # and so is the gradient
+        return self._wrap(G.flat(self._filled(1)._node, self._node)) if result is None else result
 
     def _integer_power(self, y: Self) -> Self:
         """Square and multiply over every bit of the exponent."""

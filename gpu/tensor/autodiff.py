@@ -9,6 +9,7 @@ from gpu.compiler.ir.derivative import RULES, has_gradient
 from gpu.compiler.ir.graph import Node, toposort
 from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import dtypes
+from gpu.tensor import customgrad
 
 Gradients = tuple[Node | None, ...]
 
@@ -176,15 +177,8 @@ def _scatter(node: Node, grad: Node) -> Gradients:
 def _scattered_extreme(node: Node, grad: Node) -> Gradients:
     """The gradient of a scattered max or min: those that are equal to the result share it."""
     x, index, updates = node.src
-    axis = node.attr[0]
-    own = G.cast(G.alu("eq", x, node), x.dtype)
-    best = G.gather(node, index, axis)
-    theirs = G.cast(G.alu("eq", updates, best), x.dtype)
-    ties = G.scatter(own, index, theirs, axis, "add")
-    one = G.const(1, x.shape, x.dtype, x.device)
-    share = G.alu("div", grad, G.alu("max", ties, one))  # without a tie, a NaN: nobody has a share
-    each = G.gather(share, index, axis)
-    return (G.alu("mul", own, share), None, G.alu("mul", theirs, each))
+    own, theirs = customgrad.scattered_extreme(x, index, updates, node, node.attr[0], grad)
+    return (own, None, theirs)
 
 
 def _scattered_product(node: Node, grad: Node) -> Gradients:
@@ -307,6 +301,10 @@ def _write(node: Node, grad: Node) -> Gradients:
     return (G.write(grad, zeros, node.attr), G.slice_(grad, ranges))
 
 
+def _custom(node: Node, grad: Node) -> Gradients:
+    return tuple(customgrad.RULES[node.attr[0]](node, grad))
+
+
 def _nothing(node: Node, grad: Node) -> Gradients:
     return (None,) * len(node.src)
 
@@ -318,6 +316,7 @@ _RULES: Final[dict[str, Callable[[Node, Node], Gradients]]] = {
     "index": _nothing,
     "bitcast": _nothing,
     "detach": _nothing,
+    "custom_grad": _custom,
     "alu": _alu,
     "cast": _cast,
     "reduce": _reduce,

@@ -26,6 +26,7 @@ from gpu.runtime.device import Device
 from gpu.runtime.execute import Counters, storage
 from gpu.runtime.users import note_thread
 from gpu.tensor.cudaarrays import not_taken
+from gpu.tensor.customgrad import own
 from gpu.tensor.gradients import Gradients, check_tensor
 from gpu.tensor.handle import compute
 from gpu.tensor.hostview import host_view
@@ -53,7 +54,7 @@ class TensorBase(Gradients):
         requires_grad: bool | None = None,
     ):
         wanted = None if dtype is None else to_dtype(dtype)
-        self._hold(node_of(data, Device.canonicalize(device), wanted))
+        self._hold(own(node_of(data, Device.canonicalize(device), wanted)))
         if requires_grad is not None:
             self.requires_grad = requires_grad
 

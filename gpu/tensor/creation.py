@@ -14,6 +14,7 @@ from gpu.core.errors import InvalidType, InvalidValue, ShapeError
 from gpu.core.scalars import check_fits
 from gpu.runtime.device import Device
 from gpu.tensor.arguments import check_number, integer, shape_of, size_of
+from gpu.tensor.customgrad import own
 from gpu.tensor.operands import Operands
 
 Dtype = DType | str
@@ -43,7 +44,7 @@ class Creation(Operands):
             raise InvalidType(f"fill_value must be a number, got {fill_value!r}")
         element = dtypes.of(fill_value) if dtype is None else to_dtype(dtype)
         check_fits(fill_value, element)
-        made = G.const(fill_value, shape_of(shape), element, Device.canonicalize(device))
+        made = own(G.const(fill_value, shape_of(shape), element, Device.canonicalize(device)))
         made = G.cast(made, element)  # an image is memory, which no number is
         tensor = cls._wrap(made)
         if requires_grad is not None:

@@ -14,7 +14,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from gpu.compiler.ir.graph import Shape
+from gpu.compiler.ir.graph import Node, Shape
 from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import PyScalar, accumulator, dtypes
 from gpu.core.errors import DTypeError, InvalidValue, ShapeError
@@ -80,6 +80,8 @@ class Gathering(Scanning):
         start = self
         if not include_self:
             start = self._scattered(axis, places, updates._neutral(monoid), "set")
+        if reduce in ("amax", "amin") and not include_self:
+            return self._replaced_by_extreme(axis, places, updates, start, monoid)
         if reduce != "mean":
             return start._scattered(axis, places, updates, monoid)
         wide = accumulator(self.dtype)
@@ -205,10 +207,22 @@ class Gathering(Scanning):
     def _scattered(self, axis: int, places: Self, updates: Self, monoid: str) -> Self:
         """self with updates combined in; they may cover a corner of the other axes only."""
         corner = self._corner(places.shape, axis)
-        node = G.scatter(corner._node, places._node, updates._node, axis, monoid)
+        return self._with_corner(G.scatter(corner._node, places._node, updates._node, axis, monoid))
+
+    def _replaced_by_extreme(
+        self, axis: int, places: Self, updates: Self, start: Self, monoid: str
+    ) -> Self:
+        """self with a max or min of updates where any are written; `start` is neutral there."""
+        index = places._node
+        node = G.scatter(start._corner(index.shape, axis)._node, index, updates._node, axis, monoid)
+        operands = (self._corner(index.shape, axis)._node, index, updates._node)
+        return self._with_corner(G.custom_grad("replacing_extreme", node, operands, axis))
+
+    def _with_corner(self, corner: Node) -> Self:
+        """self with `corner` in place of its first elements along each axis."""
         if corner.shape == self.shape:
-            return self._wrap(node)
-        return self._wrap(G.write(self._node, node, [(0, 1)] * self.ndim))
+            return self._wrap(corner)
+        return self._wrap(G.write(self._node, corner, [(0, 1)] * self.ndim))
 
     def _neutral(self, monoid: str) -> Self:
         """What changes nothing when it is combined, in the shape of self."""

@@ -91,4 +91,5 @@ _MOVES: Final[dict[str, Callable[[Array, Node], Array]]] = {
     "skew": _skew,
     "contiguous": _same,
     "detach": _same,
+    "custom_grad": _same,
 }

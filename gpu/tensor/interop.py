@@ -28,6 +28,7 @@ from gpu.runtime.device import Device
 from gpu.tensor.arguments import axes_of, integer, shape_of
 from gpu.tensor.base import TensorBase, node_of
 from gpu.tensor.cudaarrays import not_taken
+from gpu.tensor.customgrad import own
 from gpu.tensor.operands import Operands
 
 Array = npt.NDArray[Any]
@@ -168,7 +169,7 @@ class Interop(Operands):
         address = array.ctypes.data
         fits = array.flags.c_contiguous and address % dtype.itemsize == 0
         if not array.size:
-            return cls._wrap(G.const(0, array.shape, dtype, name))
+            return cls._wrap(own(G.const(0, array.shape, dtype, name)))
         node = None
         if fits and not copy:
             source = _Foreign(name, array.shape, dtype, address, read_only)
@@ -214,7 +215,7 @@ class Interop(Operands):
                 f"{element.name}; got {address:#x}"
             )
         if 0 in sizes:
-            return cls._wrap(G.const(0, sizes, element, name))
+            return cls._wrap(own(G.const(0, sizes, element, name)))
         if math.prod(sizes) * element.itemsize > WORD - address:
             raise InvalidValue(
                 f"{element.name} of shape {list(sizes)} at {address:#x} does not end within 64 bits"

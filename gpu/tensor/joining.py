@@ -38,8 +38,11 @@ class Joining(Indexing):
         for part in parts:
             _check_joinable(self.shape, part.shape, axis)
             dtype = promote(dtype, part.dtype)
-        present = [part.cast(dtype) for part in (self, *parts) if part.shape[axis]]
-        return _joined(present, axis) if present else self.cast(dtype)
+        every = [part.cast(dtype) for part in (self, *parts)]
+        present = [part for part in every if part.shape[axis]]
+        joined = _joined(present, axis) if present else every[0]
+        empty = [part._node for part in every if not part.shape[axis]]
+        return self._wrap(G.flat(joined._node, *empty))
 
     def stack(self, *args: Operand, dim: int = 0) -> Self:
         """self and others, all of one shape, along a new axis at `dim`."""

@@ -54,6 +54,11 @@ class Operands(TensorBase):
         iota: Node = G.iota(count, dtypes.of(upper(count)), self.device)
         return self._wrap(G.expand(G.reshape(iota, line), shape))
 
+    def _signed_zero(self) -> Self:
+        """A zero with the sign of each element, of floats."""
+        bits = self.bitcast(dtype_named(f"uint{self.dtype.bits}"))
+        return bits._binary("and", 1 << (self.dtype.bits - 1)).bitcast(self.dtype)
+
     def _signbit(self) -> Self:
         """Where the sign is set, that of a zero or NaN included; of floats."""
         return self.bitcast(dtype_named(f"int{self.dtype.bits}"))._binary("lt", 0)

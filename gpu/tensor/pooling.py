@@ -10,6 +10,7 @@ from gpu.compiler.ir.graph import Shape
 from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import accumulator, dtypes
 from gpu.core.errors import InvalidType, InvalidValue, ShapeError
+from gpu.tensor import customgrad
 from gpu.tensor.arguments import shape_of
 from gpu.tensor.base import TensorBase
 from gpu.tensor.checks import Allowed, check_positions
@@ -105,24 +106,29 @@ class Pooling(Joining, Reduction):
     ) -> Self | tuple[Self, Self]:
         """The largest element of each window, NaN if there is one; padding never counts.
 
-        With `return_indices` also where it lies: the first one's position in the flattened plane of
-        pooled axes, as int64. Elements that share a maximum share its gradient.
+        With `return_indices` also where it lies, as a position in the flattened plane of pooled
+        axes, int64. Of equal elements the first one is taken and has the gradient; of NaNs the
+        last, as in torch.
         """
         window = self._window(kernel_size, stride, dilation, padding)
         counts, padded = self._layout(window, ceil_mode)
         least = -math.inf if self.dtype.is_float else self.dtype.min
         windows = self._windows(padded, counts, least)
-        largest = windows._over_taps("max", counts)
-        if not return_indices:
-            return largest
         plane = self._plane(window)
         nowhere = math.prod(plane)
         line = self._wrap(G.iota(nowhere, dtypes.of(nowhere), self.device))
         position = line._reshaped(plane)._windows(padded, counts, nowhere)
-        taps = tuple(range(windows.ndim - 2 * window.rank + 1, windows.ndim, 2))
-        chosen = windows.eq(windows._reduce("max", taps, keepdim=True)).bitwise_or(windows.isnan())
-        found = chosen.where(position, nowhere)._over_taps("min", counts)
-        return largest, found.cast(dtypes.int64)
+        lead = windows.ndim - position.ndim
+        order = G.expand(G.reshape(position._node, (1,) * lead + position.shape), windows.shape)
+        taps = tuple(range(lead + 1, windows.ndim, 2))
+        largest = customgrad.first_max(windows._node, order, taps)
+        shape = (*self.shape[: -window.rank], *counts)
+        pooled = self._wrap(G.reshape(largest, shape))
+        if not return_indices:
+            return pooled
+        place = self._wrap(customgrad.place_of_max(windows._node, order, largest, taps))
+        place = place.lt(0).where(place.neg().sub(1), place)
+        return pooled, place._reshaped(shape).cast(dtypes.int64)
 
     def max_unpool2d(
         self,

@@ -16,6 +16,7 @@ from gpu.compiler.ir.dims import Dim, bound, has_symbols, product
 from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import DType, accumulator, dtypes, promote, total_dtype
 from gpu.core.errors import InvalidValue, ShapeError
+from gpu.tensor import customgrad
 from gpu.tensor.activation import Activation
 from gpu.tensor.arguments import Axis, axes_of, axis_of, check_number
 
@@ -71,8 +72,9 @@ class Reduction(Activation):
         check_number(correction, "correction")
         x = self._as_float()
         wide = x.cast(accumulator(x.dtype))
-        squares = wide.sub(wide.mean(axis, keepdim=True)).square()
-        total = squares._reduce("add", axis, keepdim)
+        centred = wide.sub(wide.mean(axis, keepdim=True))._node
+        axes = axes_of(axis, self.ndim)
+        total = self._wrap(customgrad.deviations(wide._node, centred, axes))._dropped(axis, keepdim)
         if has_symbols(count := product(self._counts(axis))):
             free = self._wrap(G.index(count, dtypes.int64, self.device)).cast(total.dtype)
             return total.div(free.sub(correction).clamp(min_=0)).cast(x.dtype)

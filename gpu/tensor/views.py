@@ -141,7 +141,7 @@ class Slice:
     def write(self, source: Node, value: Node) -> Node:
         """See `Step`."""
         if 0 in value.shape:
-            return source
+            return G.flat(source, value)
         upwards = G.slice_(
             value,
             [(0, size, 1) if step > 0 else (size - 1, size, -1) for _, size, step in self.ranges],

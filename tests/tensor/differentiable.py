@@ -58,7 +58,7 @@ OPERATIONS: dict[str, Case] = {
         ("floor", torch.floor, 1, UP), ("rint", torch.round, 1, UP), ("trunc", torch.trunc, 1, UP),
         ("add", torch.add, 2, UP), ("sub", torch.sub, 2, UP), ("mul", torch.mul, 2, UP),
         ("div", torch.div, 2, UP), ("max", torch.maximum, 2, UP), ("min", torch.minimum, 2, UP),
-        ("fma", lambda a, b, c: a * b + c, 3, (-2, 2)),
+        ("fmod", torch.fmod, 2, UP), ("fma", lambda a, b, c: a * b + c, 3, (-2, 2)),
     ]
 }  # fmt: skip
 OPERATIONS["where"] = Case(lambda a, b: (a < b).where(a * b, b), choose, [(3, 4)] * 2)

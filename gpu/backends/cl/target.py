@@ -8,12 +8,10 @@ from gpu.autogen import opencl as cl
 from gpu.backends.cl.platforms import DeviceInfo
 from gpu.backends.cl.quirks import quirks_of
 from gpu.compiler.ir.optable import OPS
-from gpu.compiler.targets import NARROW_FLOATS, Native, Target
+from gpu.compiler.targets import DERIVED, NARROW_FLOATS, Native, Target
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
 
-# OpenCL's own are less exact than the polynomials they are derived to (7.4 of the specification).
-_DERIVED: Final = frozenset({"exp", "exp2", "log2", "sin"})
 _VECTOR_REGISTERS: Final = {32: 16, 64: 32}
 """Vector registers by their width in bytes: AVX and AVX-512; others have 16 at least."""
 # No property tells these; they suit the GPUs of all vendors.
@@ -30,7 +28,7 @@ def device_target(info: DeviceInfo) -> Target:
     """
     _refuse(info)
     features = _features(info)
-    ops = frozenset(OPS) - _DERIVED
+    ops = frozenset(OPS) - DERIVED
     if not info.single & cl.CL_FP_FMA:
         ops -= {"fma"}
     half = frozenset({dtypes.float16}) if "fp16" in features else frozenset()

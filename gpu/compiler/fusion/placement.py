@@ -41,6 +41,7 @@ MAX_INLINE: Final = 160
 CHEAP: Final = 6
 COSTLY_OPS: Final = {
     "exp": 12, "exp2": 12, "log2": 12, "sin": 30, "sqrt": 4, "div": 4, "tdiv": 8, "tmod": 8,
+    "fmod": 30,
 }  # fmt: skip
 RANDOM_COST: Final = 100
 # How often a kernel may make an element narrower, of a float, that memory could hold so.

@@ -7,6 +7,7 @@ Derivations (an operation in terms of simpler ones) and gradients are written on
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from gpu.core.dtype import DType, PyScalar
@@ -36,6 +37,18 @@ class Builder(ABC, Generic[V]):
     @abstractmethod
     def dtype(self, x: V) -> DType:
         """The element type of `x`."""
+
+    def repeat(
+        self, count: V, most: int, initial: tuple[V, ...], step: Callable[..., tuple[V, ...]]
+    ) -> tuple[V, ...]:
+        """`initial` after `count` times `step`, an int32 that is at most `most` in every lane.
+
+        One more time must change nothing: where lanes differ, all go on for the longest, and what
+        has no loops takes all of `most` steps.
+        """
+        for _ in range(most):
+            initial = step(*initial)
+        return initial
 
     def like(self, x: V, value: PyScalar) -> V:
         """A constant of the dtype of `x`."""

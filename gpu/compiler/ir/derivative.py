@@ -59,6 +59,11 @@ def _div(b: Builder[V], args: tuple[V, ...], out: V, g: V) -> tuple[V | None, ..
     return over, b.neg(b.mul(over, b.div(x, y)))
 
 
+def _fmod(b: Builder[V], args: tuple[V, ...], out: V, g: V) -> tuple[V | None, ...]:
+    x, y = args
+    return g, b.neg(b.mul(g, b.op("trunc", b.div(x, y))))
+
+
 def _larger(b: Builder[V], x: V, y: V, g: V) -> V:
     """The share of `g` that goes to `x` in max(x, y): half of it where both are equal."""
     half = b.mul(g, b.like(g, 0.5))
@@ -99,6 +104,7 @@ RULES: Final[dict[str, Rule]] = {
     "sub": lambda b, args, out, g: (g, b.neg(g)),
     "mul": _mul,
     "div": _div,
+    "fmod": _fmod,
     "max": _max,
     "min": _min,
     "where": _where,

@@ -3,6 +3,7 @@
 Integers wrap. Division by zero gives 0 in `tdiv` and `tmod`. A shift by the width or more gives
 0, or the sign for `shr` of a signed integer; a negative shift count counts as such. `max` and
 `min` return NaN if either side is NaN; which of two zeros of unlike sign they return is not fixed.
+`fmod` is exact: C's, with the sign of its first operand for zeros too.
 A float cast to an integer truncates, saturates, and sends NaN to 0. Narrow floats (fp8, float16,
 bfloat16) are computed in float32 and rounded once. Casts to them round through float32, as those
 of numpy and ml_dtypes do, except that float64 to float16 rounds once.

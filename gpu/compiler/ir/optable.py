@@ -67,6 +67,7 @@ _ROWS: Final = (
     Op("div", 2, FLOAT, "same", np.divide),
     Op("tdiv", 2, INTEGER, "same", evaluate.truncating_division),
     Op("tmod", 2, INTEGER, "same", np.fmod),
+    Op("fmod", 2, FLOAT, "same", through_float32(np.fmod), core=False),
     Op("max", 2, ANY, "same", np.maximum, commutes=True),
     Op("min", 2, ANY, "same", np.minimum, commutes=True),
     Op("and", 2, BITS, "same", np.bitwise_and, commutes=True),

@@ -6,6 +6,7 @@ never inside the loop, and the same computation is never there twice.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gpu.compiler.ir import optable
@@ -161,6 +162,21 @@ class Emitter(Builder[Inst]):
     def dtype(self, x: Inst) -> DType:
         """The element type of `x`."""
         return x.dtype
+
+    def repeat(
+        self,
+        count: Inst,
+        most: int,
+        initial: tuple[Inst, ...],
+        step: Callable[..., tuple[Inst, ...]],
+    ) -> tuple[Inst, ...]:
+        """A loop of as many iterations as the lane needs that needs most of them."""
+        lanes = max(x.lanes for x in (count, *initial))
+        if count.lanes > 1:
+            count = self.pure("fold", count.dtype, 1, (count,), ("max",))
+        limit = Limit(self.cast(count, dtypes.int64), most)
+        carries = self.open_loop("serial", limit, tuple(self.widen(x, lanes) for x in initial))[1]
+        return tuple(self.close_loop(tuple(self.widen(x, lanes) for x in step(*carries))))
 
     def widen(self, x: Inst, lanes: int) -> Inst:
         """`x` in every one of `lanes` lanes, if it is a scalar."""

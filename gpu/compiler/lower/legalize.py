@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 from gpu.compiler.ir.builder import Builder
 from gpu.compiler.ir.optable import fold_cast, result_dtype
 from gpu.compiler.lower import narrow_floats
+from gpu.compiler.lower.float_remainder import fmod
 from gpu.compiler.lower.transcendental import exp, exp2, log2, sin
 from gpu.compiler.targets import Native
 from gpu.core.dtype import DType, PyScalar, dtypes
@@ -50,6 +51,12 @@ class Legalizer(Builder[V]):
         bits = narrow_floats.FORMATS[dtype].bits
         pattern = fold_cast(value, dtype, bits, bits=True)
         return self.inner.bitcast(self.inner.const(bits, pattern), dtype)
+
+    def repeat(
+        self, count: V, most: int, initial: tuple[V, ...], step: Callable[..., tuple[V, ...]]
+    ) -> tuple[V, ...]:
+        """A loop, where the inner builder has them."""
+        return self.inner.repeat(count, most, initial, step)
 
     def op(self, name: str, *args: V) -> V:
         """The operation called `name`, native or derived."""
@@ -238,6 +245,6 @@ def _fma(b: Builder[V], x: V, y: V, z: V) -> V:
 # A derivation takes the builder to build on and the operands. None may need itself, however deep.
 DERIVATIONS: Final[dict[str, Callable[..., Any]]] = {
     "neg": _neg, "abs": _abs, "sub": _sub, "le": _le, "ne": _ne, "fma": _fma,
-    "rint": _rint, "trunc": _trunc, "floor": _floor,
+    "rint": _rint, "trunc": _trunc, "floor": _floor, "fmod": fmod,
     "exp": exp, "exp2": exp2, "log2": log2, "sin": sin,
 }  # fmt: skip

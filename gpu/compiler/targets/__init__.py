@@ -12,6 +12,8 @@ from gpu.core.errors import InvalidValue
 
 WORD: Final = 32  # bits
 WORDS: Final = frozenset({dtypes.int32, dtypes.uint32, dtypes.float32})
+# What machines and libraries have of these is less exact than what they are derived to, or slower.
+DERIVED: Final = frozenset({"exp", "exp2", "log2", "sin", "fmod"})
 NARROW_FLOATS: Final = frozenset({dtypes.bfloat16, dtypes.float16, dtypes.fp8e4m3, dtypes.fp8e5m2})
 
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir.optable import OPS
-from gpu.compiler.targets import Native, Target
+from gpu.compiler.targets import DERIVED, Native, Target
 from gpu.core.devspec import did_you_mean
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
 
-# The hardware's own are approximations without denormals; derived they are as exact as elsewhere.
-_DERIVED: Final = frozenset({"exp", "exp2", "log2", "sin"})
 _STORAGE_ONLY: Final = frozenset({dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2})
 
 
@@ -65,7 +63,7 @@ def amd_target(chip: str) -> Target:
     """The target for a chip: `gfx1100`. Raises Unsupported for one that is not known."""
     found = check_chip(chip)
     native = Native(
-        ops=frozenset(OPS) - _DERIVED,
+        ops=frozenset(OPS) - DERIVED,
         storage_only=_STORAGE_ONLY,
         compute_as_float32=frozenset({dtypes.float16}),
     )

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Final
 
 from gpu.compiler.ir.optable import OPS
-from gpu.compiler.targets import Native, Target
+from gpu.compiler.targets import DERIVED, Native, Target
 from gpu.compiler.targets.cpu_names import ARM_CPUS, X86_CPUS
 from gpu.core.devspec import did_you_mean
 from gpu.core.dtype import dtypes
@@ -26,7 +26,6 @@ log = get_logger(__name__)
 X86: Final = "x86_64"
 ARM: Final = "aarch64"
 _ARCHITECTURES: Final = {"x86_64": X86, "amd64": X86, "AMD64": X86, "aarch64": ARM, "arm64": ARM}
-_DERIVED: Final = frozenset({"exp", "exp2", "log2", "sin"})
 _ROUNDING: Final = frozenset({"floor", "rint", "trunc"})
 _FOREIGN_FLOATS: Final = frozenset({dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2})
 
@@ -104,7 +103,7 @@ def host_architecture() -> str:
 
 def _native(architecture: str, present: frozenset[str]) -> Native:
     x86 = architecture == X86
-    missing = set(_DERIVED)
+    missing = set(DERIVED)
     if x86 and "sse4.1" not in present:
         missing |= _ROUNDING
     if x86 and "fma" not in present:

@@ -11,7 +11,7 @@ from typing import Final
 
 from gpu.compiler.ir.matrix import names_for
 from gpu.compiler.ir.optable import OPS
-from gpu.compiler.targets import Native, Target
+from gpu.compiler.targets import DERIVED, Native, Target
 from gpu.core.devspec import did_you_mean
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
@@ -37,8 +37,6 @@ PRIVATE_BYTES: Final = 16 << 10
 """Local memory of a thread that kernels use: of what the hardware has (512 KiB), as much as a GPU
 can spare for all threads it may run at once."""
 
-# The hardware's own are approximations; derived they are as exact as elsewhere.
-_DERIVED: Final = frozenset({"exp", "exp2", "log2", "sin"})
 _STORAGE_ONLY: Final = frozenset({dtypes.fp8e4m3, dtypes.fp8e5m2})
 _THREADS: Final = 256
 # Of the widest loads and stores of a thread (PTX ISA, "ld", .v4 of 32 bits).
@@ -54,7 +52,7 @@ def nv_target(arch: str) -> Target:
     other's barriers, and leave each thread registers enough for tiles.
     """
     native = Native(
-        ops=frozenset(OPS) - _DERIVED,
+        ops=frozenset(OPS) - DERIVED,
         storage_only=_STORAGE_ONLY,
         compute_as_float32=frozenset({dtypes.float16, dtypes.bfloat16}),
     )

@@ -42,6 +42,8 @@ random      ()                                   Threefry-2x32 bits; the source 
                                                  then the 64-bit counter of element 0
 contiguous  (identity,)                          the source, placed in memory of its own
 detach      ()                                   the source, through which no gradient flows
+custom_grad (rule, number, ...)                  source, operands: the source, whose gradient goes
+                                                 to the operands by a rule of its own
 copy        ()                                   the source, on the node's device
 multi       (axis,)                              a source for each of the node's devices: side by
                                                  side along axis, or for None all the same

@@ -14,6 +14,7 @@ import numpy as np
 
 from gpu.compiler.ir import optable
 from gpu.compiler.ir.builder import Builder
+from gpu.compiler.ir.derivative import has_gradient
 from gpu.compiler.ir.dims import Dim, dimension, has_symbols, is_many, reshape_groups
 from gpu.compiler.ir.graph import Node, Place, Shape, make
 from gpu.compiler.ir.graph.images import as_image, plain, rounded
@@ -128,7 +129,7 @@ def reduce(monoid: str, x: Node, axes: Sequence[int]) -> Node:
         return x
     shape = tuple([1 if a in kept else d for a, d in enumerate(x.shape)])
     if 0 in x.shape and any(x.shape[a] == 0 for a in kept):
-        return const(optable.MONOIDS[monoid].identity(x.dtype), shape, x.dtype, x.device)
+        return flat(const(optable.MONOIDS[monoid].identity(x.dtype), shape, x.dtype, x.device), x)
     if x.kind == "const" and not has_symbols(x.shape):
         count = math.prod(x.shape[a] for a in kept)
         return const(_repeated(monoid, x.attr[0], count, x.dtype), shape, x.dtype, x.device)
@@ -243,7 +244,7 @@ def pad(x: Node, padding: Sequence[tuple[int, int, int]]) -> Node:
     )
     zero = x.kind == "const" and not x.attr[0] and math.copysign(1.0, x.attr[0]) > 0
     if zero or 0 in x.shape:
-        return const(0, shape, x.dtype, x.device)
+        return flat(const(0, shape, x.dtype, x.device), x)
     return make("pad", (x,), attr, shape, x.dtype, x.device)
 
 
@@ -258,7 +259,7 @@ def unskew(x: Node, axis: int, tap: int, stride: int, dilation: int, size: int) 
     x = plain(x)
     shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
     if 0 in x.shape:
-        return const(0, shape, x.dtype, x.device)
+        return flat(const(0, shape, x.dtype, x.device), x)
     if x.kind == "alu" and x.attr == ("mul",):
         # The gradient of a convolution: a factor that is the same for all windows stays outside,
         # so that one product is left to sum over. Zeros times an infinite factor become NaN: to
@@ -274,7 +275,7 @@ def gather(x: Node, index: Node, axis: int) -> Node:
     """Along `axis` the elements of `x` that `index` names; zero where it is out of range."""
     x = plain(x)
     if x.shape[axis] == 0:
-        return const(0, index.shape, x.dtype, x.device)
+        return flat(const(0, index.shape, x.dtype, x.device), x)
     return make("gather", (x, index), (axis,), index.shape, x.dtype, x.device)
 
 
@@ -282,7 +283,7 @@ def scatter(x: Node, index: Node, updates: Node, axis: int, monoid: str) -> Node
     """`x` with each update combined into the element `index` names; `set` keeps the last one."""
     x, updates = plain(x), plain(updates)
     if 0 in index.shape or x.size == 0:
-        return x
+        return flat(x, updates)
     return make("scatter", (x, index, updates), (axis, monoid), x.shape, x.dtype, x.device)
 
 
@@ -298,7 +299,7 @@ def write(x: Node, value: Node, ranges: Sequence[tuple[int, int]]) -> Node:
     """`x` with the region that starts and steps as `ranges` say replaced by `value`."""
     x, value = plain(x), plain(value)
     if 0 in value.shape:
-        return x
+        return flat(x, value)
     attr = tuple((s, d if is_many(n) else 1) for (s, d), n in zip(ranges, value.shape, strict=True))
     node = make("write", (x, value), attr, x.shape, x.dtype, x.device)
     return value if value.shape == x.shape else node
@@ -323,6 +324,21 @@ def detach(x: Node) -> Node:
     if x.kind in ("const", "iota", "index", "detach"):
         return x
     return make("detach", (x,), (), x.shape, x.dtype, x.device)
+
+
+def custom_grad(rule: str, x: Node, operands: Sequence[Node], *numbers: int) -> Node:
+    """`x`, whose gradient goes to `operands` by a rule that `gpu/tensor/customgrad.py` names.
+
+    Only a rule that says so lets it go on to `x` itself.
+    """
+    x = plain(x)
+    return make("custom_grad", (x, *operands), (rule, *numbers), x.shape, x.dtype, x.device)
+
+
+def flat(x: Node, *operands: Node) -> Node:
+    """`x`, with gradients for `operands` too, on which it does not depend: they are zeros."""
+    others = [node for node in operands if has_gradient(node.dtype) and node.kind != "const"]
+    return custom_grad("flat", x, others) if others else x
 
 
 def copy(x: Node, device: Place) -> Node:

@@ -198,5 +198,5 @@ RUN: Final[dict[str, Callable[[Node, tuple[Array, ...]], Array]]] = {
     "random": _run_random,
     "multi": _run_multi,
     "part": _run_part,
-    **dict.fromkeys(("contiguous", "detach", "copy"), _run_same),
+    **dict.fromkeys(("contiguous", "detach", "custom_grad", "copy"), _run_same),
 }

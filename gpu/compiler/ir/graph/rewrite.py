@@ -28,3 +28,19 @@ def rewrite(roots: Sequence[Node], is_leaf: Callable[[Node], bool], change: Chan
         replacement = change(moved)
         new[node] = moved if replacement is None else replacement
     return [new[root] for root in roots]
+
+
+def without_custom_grads(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> list[Node]:
+    """`roots` as they are computed, which no rule of a gradient changes: without operands of any.
+
+    A `detach` is left of each, so that no root becomes a leaf.
+    """
+    if all(is_leaf(node) or node.kind != "custom_grad" for node in toposort(roots, is_leaf)):
+        return list(roots)
+
+    def change(node: Node) -> Node | None:
+        if node.kind != "custom_grad":
+            return None
+        return make("detach", node.src[:1], (), node.shape, node.dtype, node.device)
+
+    return rewrite(roots, is_leaf, change)

@@ -275,6 +275,7 @@ RULES: Final[dict[str, tuple[int, Callable[[Node], None]]]] = {
     "random": (1, _check_random),
     "contiguous": (1, _check_same),
     "detach": (1, _check_same),
+    "custom_grad": (-1, _check_same),
     "copy": (1, _check_same),
     "multi": (-1, _check_multi),
     "part": (1, _check_part),

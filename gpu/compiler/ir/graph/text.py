@@ -86,6 +86,8 @@ def _label(node: Node, numbers: dict[Hashable, int]) -> str:
         case "scan":
             monoid, axis = node.attr
             return f"scan {monoid} ({axis})"
+        case "custom_grad":
+            return f"custom_grad {node.attr[0]} ({', '.join(map(str, node.attr[1:]))})"
         case "index":
             return f"index ({node.attr[0]})"
         case "permute":
@@ -227,6 +229,10 @@ def _scan(at: Cursor, _: Symbols) -> tuple[Any, ...]:
     return (monoid, axes[0])
 
 
+def _custom_grad(at: Cursor, _: Symbols) -> tuple[Any, ...]:
+    return (at.name("a rule of gradients"), *_integers(at))
+
+
 def _counted(at: Cursor, count: int) -> tuple[int, ...]:
     numbers = _integers(at)
     if len(numbers) != count:
@@ -282,6 +288,7 @@ _ATTRIBUTES: Final[dict[str, Callable[[Cursor, Symbols], tuple[Any, ...]]]] = {
     "part": _part,
     "scatter": _scatter,
     "scan": _scan,
+    "custom_grad": _custom_grad,
     "write": _axes(2),
     "slice": _axes(2),
     "pad": _axes(3),

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from gpu.compiler.ir.linear import Program
 from gpu.compiler.ir.optable import OPS
 from gpu.compiler.nir_text import print_nir
 from gpu.compiler.render.launch.grid import MOST_GROUPS
 from gpu.compiler.render.launch.nv import launch_data, nv_grid, nv_places
 from gpu.compiler.render.nir.printer import render_nir
-from gpu.compiler.targets import Native, Target
+from gpu.compiler.targets import DERIVED, Native, Target
 from gpu.compiler.targets.nvidia import STATIC_SHARED_BYTES, nv_target
 from gpu.core.dtype import dtypes
-
-# What the hardware has are approximations; derived they are as exact as elsewhere.
-_DERIVED: Final = frozenset({"exp", "exp2", "log2", "sin"})
 
 
 def nak_target(arch: str) -> Target:
@@ -27,7 +22,7 @@ def nak_target(arch: str) -> Target:
     return Target(
         name=machine.name,
         native=Native(
-            ops=frozenset(OPS) - _DERIVED,
+            ops=frozenset(OPS) - DERIVED,
             storage_only=frozenset({dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2}),
             compute_as_float32=frozenset({dtypes.float16}),
         ),

@@ -1,0 +1,174 @@
+"""Gradients that do not follow from how a value is computed: the rules of `custom_grad` nodes.
+
+Each is torch's, at ties, zeros and infinities too, where the gradient of the formula would be
+another one or NaN. A rule takes the node and its gradient, and gives that of each source, of nodes
+that have gradients themselves.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from gpu.compiler.ir.derivative import has_gradient
+from gpu.compiler.ir.graph import Node
+from gpu.compiler.ir.graph import build as G
+from gpu.core.dtype import dtype_named
+
+Gradients = Sequence[Node | None]
+Rule = Callable[[Node, Node], Gradients]
+
+_identities = itertools.count(1)
+
+
+def own(x: Node) -> Node:
+    """`x`, a constant that the user made, as a tensor of its own.
+
+    Equal constants are one node, and what is computed from them alone is a constant: a gradient
+    could not tell which it belongs to, nor find the way there.
+    """
+    if x.kind != "const" or not has_gradient(x.dtype):
+        return x
+    return G.custom_grad("own", x, (), next(_identities))
+
+
+def _flat(node: Node, grad: Node) -> list[Node]:
+    return [grad, *(G.const(0, x.shape, x.dtype, x.device) for x in node.src[1:])]
+
+
+def deviations(x: Node, centred: Node, axes: Sequence[int]) -> Node:
+    """The sum over `axes` of the squares of `centred`, which is `x` less its mean over them."""
+    total = G.reduce("add", G.alu("mul", centred, centred), axes)
+    return G.custom_grad("deviations", total, (x, centred))
+
+
+def _deviations(node: Node, grad: Node) -> Gradients:
+    # The mean's own share is the sum of deviations, which is 0, or NaN beside an infinity.
+    _, x, centred = node.src
+    twice = G.alu("mul", grad, G.const(2, grad.shape, grad.dtype, grad.device))
+    return (None, G.alu("mul", G.expand(twice, x.shape), centred), None)
+
+
+def _remainder(node: Node, grad: Node) -> Gradients:
+    """That of the divisor is by the whole quotient, found from what it leaves."""
+    _, x, y = node.src
+    b = G.GraphBuilder(x.shape, x.device)
+    whole = b.op("rint", b.div(b.sub(x, node), y))
+    quotient = b.where(b.eq(y, b.like(y, 0)), b.div(x, y), whole)
+    return (None, grad, b.neg(b.mul(grad, quotient)))
+
+
+def first_max(windows: Node, order: Node, axes: Sequence[int]) -> Node:
+    """The largest over `axes`, kept with size 1; of equal ones the gradient goes to the first.
+
+    `order` says with its numbers, not negative, which is first; a NaN is the largest, the last one.
+    """
+    return G.custom_grad("first_max", G.reduce("max", windows, axes), (windows, order), *axes)
+
+
+def place_of_max(windows: Node, order: Node, largest: Node, axes: Sequence[int]) -> Node:
+    """The place in `order` of the element that `first_max` takes: -1 - place where it is a NaN."""
+    return G.reduce("min", _ranks(windows, order, largest), axes)
+
+
+def _ranks(windows: Node, order: Node, largest: Node) -> Node:
+    """Numbers of which the least marks the largest element, and is that of no other one."""
+    b = G.GraphBuilder(windows.shape, windows.device)
+    behind = b.sub(b.like(order, -1), order)  # a later NaN comes first, and all before any number
+    others = b.where(
+        b.eq(windows, G.expand(largest, windows.shape)), order, b.like(order, order.dtype.max)
+    )
+    return b.where(b.op("ne", windows, windows), behind, others)
+
+
+def _first_max(node: Node, grad: Node) -> Gradients:
+    largest, windows, order = node.src
+    ranks = _ranks(windows, order, largest)
+    place = G.expand(G.reduce("min", ranks, node.attr[1:]), windows.shape)
+    b = G.GraphBuilder(windows.shape, windows.device)
+    spread = G.expand(grad, windows.shape)
+    return (None, b.where(b.eq(ranks, place), spread, b.like(spread, 0)), None)
+
+
+def scattered_extreme(
+    x: Node, index: Node, updates: Node, result: Node, axis: int, grad: Node
+) -> tuple[Node, Node]:
+    """The gradients of `x` and `updates` of a scattered max or min.
+
+    Those that are equal to the result share its gradient.
+    """
+    own = G.cast(G.alu("eq", x, result), x.dtype)
+    best = G.gather(result, index, axis)
+    theirs = G.cast(G.alu("eq", updates, best), x.dtype)
+    ties = G.scatter(own, index, theirs, axis, "add")
+    one = G.const(1, x.shape, x.dtype, x.device)
+    share = G.alu("div", grad, G.alu("max", ties, one))  # without a tie, a NaN: nobody has a share
+    each = G.gather(share, index, axis)
+    return G.alu("mul", own, share), G.alu("mul", theirs, each)
+
+
+def _replacing_extreme(node: Node, grad: Node) -> Gradients:
+    """The same where `x` does not take part in what is written to: as in torch, it still counts
+    among those that share, but its own share is nobody's.
+    """
+    (_, x, index, updates), axis = node.src, node.attr[1]
+    own, theirs = scattered_extreme(x, index, updates, node, axis, grad)
+    nothing = G.const(0, updates.shape, x.dtype, x.device)
+    return (None, G.scatter(own, index, nothing, axis, "set"), None, theirs)
+
+
+def power(x: Node, y: Node) -> Node:
+    """`x` to the power of `y`, floats of one dtype and shape, as C's pow.
+
+    2 ** (y * log2(x)), with an error that grows with the exponent of the result.
+    """
+    b = G.GraphBuilder(x.shape, x.device)
+    one = b.like(x, 1)
+    size = b.op("abs", x)
+    raised = b.op("exp2", b.mul(y, b.op("log2", size)))
+    always = b.op("or", b.eq(x, one), b.eq(y, b.like(y, 0)))
+    always = b.op("or", always, b.op("and", b.eq(size, one), b.eq(b.op("abs", y), _infinity(b, y))))
+    magnitude = b.where(always, one, raised)
+    whole = b.eq(b.op("floor", y), y)
+    half = b.mul(y, b.like(y, 0.5))
+    odd = b.op("and", whole, b.op("ne", b.op("floor", half), half))
+    signed = b.where(b.op("and", odd, _signbit(b, x)), b.neg(magnitude), magnitude)
+    negative = b.op("and", b.lt(x, b.like(x, 0)), b.lt(size, _infinity(b, x)))
+    undefined = b.op("and", negative, b.op("not", whole))
+    value = b.where(undefined, b.like(x, math.nan), signed)
+    return value if value.kind == "const" else G.custom_grad("power", value, (x, y))
+
+
+def _infinity(b: G.GraphBuilder, x: Node) -> Node:
+    return b.like(x, math.inf)
+
+
+def _signbit(b: G.GraphBuilder, x: Node) -> Node:
+    bits = b.bitcast(x, dtype_named(f"int{x.dtype.bits}"))
+    return b.lt(bits, b.like(bits, 0))
+
+
+def _power(node: Node, grad: Node) -> Gradients:
+    _, x, y = node.src
+    b = G.GraphBuilder(x.shape, x.device)
+    zero = b.like(x, 0)
+    slope = b.mul(y, power(x, b.sub(y, b.like(y, 1))))
+    base = b.where(b.eq(y, zero), zero, b.mul(grad, slope))
+    if y.kind == "const":
+        return (None, base, None)
+    logarithm = b.mul(b.op("log2", x), b.like(x, math.log(2)))
+    flat = b.op("and", b.eq(x, zero), b.op("le", zero, y))
+    return (None, base, b.where(flat, zero, b.mul(grad, b.mul(node, logarithm))))
+
+
+RULES: Final[dict[str, Rule]] = {
+    "own": lambda node, grad: (None,),
+    "flat": _flat,
+    "remainder": _remainder,
+    "deviations": _deviations,
+    "first_max": _first_max,
+    "replacing_extreme": _replacing_extreme,
+    "power": _power,
+}
