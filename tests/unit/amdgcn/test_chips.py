@@ -16,6 +16,7 @@ import pytest
 import gpu
 from gpu import Tensor, dtypes
 from gpu.backends.amd.chips import is_supported
+from gpu.compiler.render.llvm.amdgcn import AMDRenderer
 from gpu.compiler.targets.amd import CHIPS, amd_target
 from gpu.compiler.toolchain.amdgcn import AMDCompiler, amd_machine
 from gpu.compiler.toolchain.amdgcn_link import link
@@ -24,8 +25,15 @@ from gpu.core import elf
 from gpu.core.dtype import DType
 from gpu.core.errors import Unsupported
 from gpu.drivers.am.code.object import read_code_object
-from gpu.drivers.am.target import generation_of, parse_gfx_name
+from gpu.drivers.am.decode.sdma import decode_sdma
+from gpu.drivers.am.encode.dispatch import LoadedKernel, dispatch_state
+from gpu.drivers.am.encode.pm4 import packets_of
+from gpu.drivers.am.encode.sdma_builder import SdmaBuilder
+from gpu.drivers.am.encode.tmpring import Scratch, scratch_size
+from gpu.drivers.am.target import Target, generation_of, parse_gfx_name
+from gpu.hcq.symbol import GpuVA
 from gpu.runtime.crosscompile import CompiledKernel
+from unit.linear_kernels import scratch_kernel
 
 _WORDS = {"lds": 0x00, "scratch": 0x04, "kernarg": 0x08, "rsrc3": 0x2C, "rsrc1": 0x30}
 _WORDS |= {"rsrc2": 0x34, "properties": 0x38}
@@ -177,6 +185,45 @@ def test_all_of_a_kernel_is_code(name: str) -> None:
                 pytest.skip(error.message)
     assert all("s_endpgm" in text and ".long" not in text for text in texts)
     assert "s_barrier" in texts[-1]  # workgroups of 256
+
+
+COPIERS = {
+    "gfx9": (4, 4, 5),
+    "gfx103": (5, 2, 6),
+    "gfx110": (6, 0, 3),
+    "gfx115": (6, 1, 3),
+    "gfx120": (7, 0, 1),
+}
+"""Copy engines beside the graphics cores whose names begin so."""
+
+
+@pytest.mark.parametrize("name", CHIPS)
+def test_the_driver_launches_them(name: str, need: Callable[[str], None]) -> None:
+    """Registers of a dispatch, for a kernel with local memory and one with a stack."""
+    need("llvmlite")
+    version = parse_gfx_name(name)
+    sdma = next(found for prefix, found in COPIERS.items() if name.startswith(prefix))
+    target = Target(version, sdma, compute_units=CHIPS[name].units)
+    generation, packets = target.generation, packets_of(target.generation)
+    (product_kernel,) = gpu.compile_for(f"AMD::{name}", product(dtypes.float32))
+    shared = read_code_object(product_kernel.lib).kernels["kernel"]
+    state = dispatch_state(target, LoadedKernel(shared, 1 << 20))
+    block = 1280 if name == "gfx950" else 512
+    size = packets.registers["COMPUTE_PGM_RSRC2"].parse(state.rsrc2)["LDS_SIZE"]
+    assert size == -(-shared.descriptor.group_size // block) > 0
+    compiler = AMDCompiler(name)
+    stacked = compiler.compile(AMDRenderer(name).render(scratch_kernel(300).program()))
+    private = read_code_object(stacked).kernels["kernel"]
+    memory = Scratch(GpuVA(1 << 30), scratch_size(target, private.descriptor.private_size))
+    state = dispatch_state(target, LoadedKernel(private, 1 << 20, memory))
+    ring = packets.registers["COMPUTE_TMPRING_SIZE"].parse(state.ring_size)
+    granule = 256 if version >= (11, 0, 0) else 1024
+    assert ring["WAVESIZE"] * granule >= 64 * private.descriptor.private_size
+    assert generation.architected_scratch == (version[0] != 10)
+    push = SdmaBuilder(sdma)
+    push.copy(GpuVA(1 << 20), GpuVA(1 << 21), 64)
+    shown = decode_sdma(struct.pack(f"<{len(push.words)}I", *push.words), sdma)
+    assert shown[0].text.startswith("COPY_LINEAR")
 
 
 PRESSURE = """

@@ -72,7 +72,8 @@ def _uevent(board: Board) -> str:
 
 def _add_discovery(tree: FileTree, folder: str, chip: Chip) -> None:
     gc_bases = (chip.sh_base, 0xA000, 0x02402C00)
-    blocks = [("GC", _GC, chip.gc, gc_bases)] * chip.xccs
+    blocks: list[tuple[str, int, tuple[int, int, int], tuple[int, ...]]] = []
+    blocks += [("GC", _GC, chip.gc, gc_bases)] * chip.xccs
     blocks.append(("SDMA0", _SDMA0, chip.sdma, gc_bases))
     for (name, number), version in zip(_HARDWARE_IDS.items(), _VERSIONS[chip.name], strict=True):
         blocks.append((name, number, version, _BASES[name]))
