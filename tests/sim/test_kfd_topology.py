@@ -110,6 +110,30 @@ def test_ip_discovery(world: KfdWorld) -> None:
     assert world.os.read_file(folder.replace("GC", "11") + "/hw_id") == b"11\n"
 
 
+# As Linux's register headers are called, which belong to these graphics cores.
+BLOCKS = {
+    "gfx1030": {"NBIF": "3.3.0", "MMHUB": "2.1.0", "HDP": "5.0.3", "MP0": "11.0.7"},
+    "gfx1100": {"NBIF": "4.3.0", "OSSSYS": "6.0.0", "MP1": "13.0.0", "SDMA0": "6.0.0"},
+    "gfx1201": {"NBIF": "6.3.1", "MMHUB": "4.1.0", "OSSSYS": "7.0.0", "MP0": "14.0.3"},
+    "gfx942": {"NBIF": "7.9.0", "MMHUB": "1.8.0", "HDP": "4.4.2", "MP1": "13.0.6", "GC": "9.4.3"},
+}
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_blocks_of_each_chip(chip: str) -> None:
+    os = KfdWorld(chip=chip).os
+    die = "/sys/class/drm/renderD128/device/ip_discovery/die/0"
+    names = {name for name in os.list_dir(die) if not name.isdecimal()} - {"num_ips"}
+    assert names == {"GC", "SDMA0", "NBIF", "MMHUB", "OSSSYS", "HDP", "MP0", "MP1"}
+    blocks = sum(len(os.list_dir(f"{die}/{name}")) for name in names)
+    assert int(os.read_file(f"{die}/num_ips")) == blocks
+    for name, version in BLOCKS[chip].items():
+        parts = [os.read_file(f"{die}/{name}/0/{part}") for part in ("major", "minor", "revision")]
+        assert ".".join(part.decode().strip() for part in parts) == version
+        number = os.read_file(f"{die}/{name}/0/hw_id").decode().strip()
+        assert os.read_file(f"{die}/{number}/0/base_addr").startswith(b"0x")
+
+
 # Worked out by hand from kfd_queue.c: (control stack, save area, debug memory) of one XCC.
 # gfx1100: 96 CUs, 3072 waves: 3072*12+48 -> 0xa000; 96*0x75000 more; 3072*32.
 # gfx1030: 80 CUs, 2560 waves: 2560*12+48 -> 0x8000, cut to 0x7000; 80*0x55000; 2560*32.

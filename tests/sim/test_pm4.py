@@ -304,6 +304,14 @@ def test_bad_packet(user: RawKfd, memory: Buffer, name: str) -> None:
     assert memory.host.read(0, 4) == 1
 
 
+def test_sizes_of_acquires_past_their_bits_are_noted(user: RawKfd) -> None:
+    """Hardware ignores the reserved bits of COHER_SIZE_HI."""
+    _run(user, packet3(0x58, 0, 0xFFFFFFFF, 0xFFFFFFFF, 0, 0, 0xA, 0x7FFFF))
+    debug = user.world.debug
+    assert any("COHER_SIZE_HI is 0xffffffff" in record.what for record in debug.records)
+    assert not debug.violations
+
+
 def test_gfx9_layouts() -> None:
     """Releases and acquires of GFX9 have other bits, and 64-bit waits are not there."""
     world = KfdWorld(chip="gfx942")

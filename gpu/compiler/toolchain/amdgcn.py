@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpu.compiler.toolchain.amdgcn_link import MACHINES, link
+from gpu.compiler.targets.amd import check_chip
+from gpu.compiler.toolchain.amdgcn_link import link
 from gpu.compiler.toolchain.base import Compiler
 from gpu.compiler.toolchain.llvm import emit_object, llvmlite_version, prepare_llvm
 from gpu.compiler.toolchain.llvm_disassembler import disassemble_amdgcn
 from gpu.compiler.toolchain.llvm_emit import Machine
 from gpu.core import elf
-from gpu.core.devspec import did_you_mean
-from gpu.core.errors import Unsupported
 
 _TRIPLE: Final = "amdgcn-amd-amdhsa"
 _OPT_LEVEL: Final = 3
@@ -29,8 +28,7 @@ class AMDCompiler(Compiler):
 
         Raises Unsupported for one that is not known or where llvmlite is not installed.
         """
-        if chip not in MACHINES:
-            raise Unsupported(f"the AMD compiler knows no {chip!r}{did_you_mean(chip, MACHINES)}")
+        check_chip(chip)
         self._chip = chip
         key = f"llvmlite {llvmlite_version()}|{_TRIPLE}|{chip}|{_FEATURES}|O{_OPT_LEVEL}"
         super().__init__(key, "amdgcn")
@@ -40,7 +38,11 @@ class AMDCompiler(Compiler):
         prepare_llvm()
 
     def compile(self, source: str) -> bytes:
-        """A code object. Raises CompileError with LLVM's message and the line it is about."""
+        """A code object.
+
+        Raises CompileError with LLVM's message and the line it is about, Unsupported where the
+        LLVM of this llvmlite is too old for the chip.
+        """
         return link(emit_object(source, amd_machine(self._chip)))
 
     def disassemble(self, lib: bytes) -> str:
@@ -60,5 +62,6 @@ class AMDCompiler(Compiler):
 
 
 def amd_machine(chip: str) -> Machine:
-    """The machine for a chip, as LLVM calls it."""
-    return Machine(_TRIPLE, chip, _FEATURES, _OPT_LEVEL, "pic")
+    """The machine for a chip, as LLVM calls it. Raises Unsupported for one that is not known."""
+    oldest = check_chip(chip).llvm
+    return Machine(_TRIPLE, chip, _FEATURES, _OPT_LEVEL, "pic", oldest=oldest)

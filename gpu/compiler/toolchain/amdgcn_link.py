@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from gpu.compiler.targets.amd import CHIPS
 from gpu.core import elf
 from gpu.core.bits import align_up
 from gpu.core.elf import ElfObject, Relocation, Section, Symbol
@@ -18,10 +19,7 @@ from gpu.core.elfwrite import MAX_SEGMENTS, Placed, shared_object
 from gpu.core.errors import FormatError
 
 PAGE: Final = 4096
-MACHINES: Final = {
-    "gfx942": 0x4C, "gfx1030": 0x36, "gfx1100": 0x41, "gfx1200": 0x48, "gfx1201": 0x4E,
-}  # fmt: skip
-"""EF_AMDGPU_MACH of the chips known here (the same guide, "ELF Header e_flags")."""
+_MACHINES: Final = frozenset(chip.machine for chip in CHIPS.values())
 _ABIS: Final = (2, 3, 4)  # ELFABIVERSION_AMDGPU_HSA_V4 to V6, which differ in their metadata alone
 _OSABI_HSA: Final = 64
 _MACHINE_MASK: Final = 0xFF
@@ -70,8 +68,8 @@ def _check_machine(found: ElfObject) -> None:
             f"ELF machine {found.machine}, ABI {found.abi} version {found.abi_version}; code for"
             f" AMD's GPUs is {elf.EM_AMDGPU}, {_OSABI_HSA} version {_ABIS[0]} to {_ABIS[-1]}"
         )
-    if found.flags & _MACHINE_MASK not in MACHINES.values():
-        raise FormatError(f"ELF flags {found.flags:#x} name no chip of {', '.join(MACHINES)}")
+    if found.flags & _MACHINE_MASK not in _MACHINES:
+        raise FormatError(f"ELF flags {found.flags:#x} name no chip of {', '.join(CHIPS)}")
 
 
 def _place(found: ElfObject, start: int) -> list[Placed]:

@@ -46,8 +46,8 @@ class LLVMCompiler(Compiler):
         Raises Unsupported for another architecture or where llvmlite is not installed.
         """
         self.machine = cpu_machine(architecture, features)
-        _, _, features, level, _, _ = self.machine
-        key = f"llvmlite {llvmlite_version()}|{self.machine.triple}|{features}|O{level}"
+        triple, _, features, level, *_ = self.machine
+        key = f"llvmlite {llvmlite_version()}|{triple}|{features}|O{level}"
         super().__init__(key, "llvm")
 
     def prepare(self) -> None:
@@ -75,8 +75,8 @@ def cpu_machine(architecture: str, features: str = "") -> Machine:
 def emit_object(source: str, machine: Machine) -> bytes:
     """The object that LLVM makes of LLVM IR.
 
-    Raises CompileError with LLVM's message and the line it is about, Unsupported where no process
-    can be started for LLVM.
+    Raises CompileError with LLVM's message and the line it is about, Unsupported where LLVM is too
+    old for the machine or no process can be started for it.
     """
     return _emit(source, machine, OBJECT)
 

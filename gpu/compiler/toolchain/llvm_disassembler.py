@@ -1,7 +1,7 @@
 """Machine code as text, through the disassembler of LLVM's C library where this machine has one.
 
-llvmlite has no disassembler. The functions are those of LLVM's `llvm-c/Disassembler.h` and
-`llvm-c/Target.h`.
+llvmlite has no disassembler. The functions are those of LLVM's `llvm-c/Disassembler.h`,
+`llvm-c/Target.h` and `llvm-c/Core.h`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import ctypes
 from functools import cache
 from typing import Final
 
-from gpu.core.errors import CompileError, Unsupported
+from gpu.compiler.targets.amd import check_chip
+from gpu.core.errors import Unsupported
 
 # How Debian, Fedora and macOS name it, newest first; AMD's gfx11 is known from 16 on.
 _VERSIONS: Final = range(23, 15, -1)
@@ -26,13 +27,18 @@ _TRIPLE: Final = b"amdgcn-amd-amdhsa"
 def disassemble_amdgcn(code: bytes, chip: str, start: int = 0) -> list[str]:
     """A line for each instruction: its address, counted from `start`, its bytes and its text.
 
-    What is no instruction is shown as a word. Raises Unsupported where there is no LLVM library,
-    CompileError where it does not know the chip.
+    What is no instruction is shown as a word. Raises Unsupported where there is no LLVM library, or
+    one that is too old for the chip, which would end the process.
     """
     library = find_disassembler()
+    oldest, version = check_chip(chip).llvm, _version(library)
+    if version < oldest:
+        raise Unsupported(
+            f"this machine's LLVM library has version {version}, and {chip} is known to LLVM"
+            f" {oldest} and newer: install one (Debian: the package libllvm22)"
+        )
     context = library.LLVMCreateDisasmCPU(_TRIPLE, chip.encode(), None, 0, None, None)
-    if not context:
-        raise CompileError(f"this machine's libLLVM knows no {chip}")
+    assert context, "LLVM was built with what it was told to prepare"
     try:
         return list(_lines(library, context, code, start))
     finally:
@@ -53,6 +59,12 @@ def _lines(library: ctypes.CDLL, context: int, code: bytes, start: int) -> list[
         lines.append(f"{start + at:08x}:  {words:26} {shown or '.long ?'}".rstrip())
         at += size
     return lines
+
+
+def _version(library: ctypes.CDLL) -> int:
+    major = ctypes.c_uint()
+    library.LLVMGetVersion(ctypes.byref(major), None, None)
+    return major.value
 
 
 @cache

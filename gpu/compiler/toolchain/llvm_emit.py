@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 from gpu.compiler.toolchain.served import serve
-from gpu.core.errors import CompileError
+from gpu.core.errors import CompileError, Unsupported
 
 OBJECT: Final = "object"
 ASSEMBLY: Final = "assembly"
@@ -27,6 +27,7 @@ class Machine(NamedTuple):
         cpu, features: as LLVM calls them.
         level: of code generation, 0 to 3.
         reloc, codemodel: the relocation model and the code model.
+        oldest: the first release of LLVM that knows the cpu; before, it compiles for another.
     """
 
     triple: str
@@ -35,6 +36,7 @@ class Machine(NamedTuple):
     level: int
     reloc: str = "default"
     codemodel: str = "default"
+    oldest: int = 0
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.triple, self.cpu, self.features)))
@@ -48,16 +50,23 @@ def pack_request(source: str, machine: Machine, kind: str) -> bytes:
 def answer(request: bytes) -> bytes:
     """An object, or text of the assembler.
 
-    Raises CompileError with LLVM's message and the line it is about. Where LLVM gives up for other
-    reasons it ends the process.
+    Raises CompileError with LLVM's message and the line it is about, Unsupported where LLVM is too
+    old for the machine. Where LLVM gives up for other reasons it ends the process.
     """
+    import llvmlite
     import llvmlite.binding as llvm
 
     count = len(Machine._fields)
     *fields, kind, source = request.decode().split("\0", count + 1)
-    triple, cpu, features, level, reloc, codemodel = fields
+    triple, cpu, features, level, reloc, codemodel, oldest = fields
+    asked = Machine(triple, cpu, features, int(level), reloc, codemodel, int(oldest))
+    if llvm.llvm_version_info[0] < asked.oldest:
+        raise Unsupported(
+            f"{cpu} is known to LLVM {oldest} and newer, and llvmlite {llvmlite.__version__} has"
+            f" LLVM {'.'.join(map(str, llvm.llvm_version_info))}: pip install --upgrade llvmlite"
+        )
     try:
-        machine = _target_machine(Machine(triple, cpu, features, int(level), reloc, codemodel))
+        machine = _target_machine(asked)
         # A context of its own frees the types, constants and metadata along with the module.
         with (
             llvm.create_context() as context,

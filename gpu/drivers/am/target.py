@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gpu.autogen.amd import gc_9_4_3, gc_10_3_0, gc_11_0_0, gc_12_0_0
@@ -35,6 +35,8 @@ class Generation:
         architected_scratch: the dispatcher is told where scratch memory is, not the kernel.
         counts_waves_per_engine: TMPRING_SIZE has the waves of one shader engine, not of all.
         needs_priv: RSRC1.PRIV must be set, or the trap handler that saves waves goes wrong.
+        lds_block: bytes that RSRC2.LDS_SIZE counts.
+        lds_size: bytes of LDS of a group, at most.
     """
 
     name: str
@@ -46,36 +48,48 @@ class Generation:
     architected_scratch: bool
     counts_waves_per_engine: bool
     needs_priv: bool
+    lds_block: int = 512
+    lds_size: int = 64 << 10
 
 
-def _generation(
-    name: str, registers: RegisterTable, *, architected_scratch: bool = False
-) -> Generation:
-    recent = name in ("GFX11", "GFX12")
-    return Generation(
-        name=name,
-        registers=registers,
-        has_gcr=not name.startswith("GFX9"),
-        has_glm=name in ("GFX10", "GFX11"),
-        has_wave32=not name.startswith("GFX9"),
-        scratch_granule=256 if recent else 1024,
-        architected_scratch=architected_scratch or recent,
-        counts_waves_per_engine=recent,
-        # tinygrad's ops_amd.py sets it on GFX11; no header tells.
-        needs_priv=name == "GFX11",
-    )
-
-
-_GFX90A: Final = _generation("GFX90A", gc_9_4_3.REGISTERS)
-_GFX940: Final = _generation("GFX940", gc_9_4_3.REGISTERS, architected_scratch=True)
-_GFX10: Final = _generation("GFX10", gc_10_3_0.REGISTERS)
-_GFX11: Final = _generation("GFX11", gc_11_0_0.REGISTERS)
-_GFX12: Final = _generation("GFX12", gc_12_0_0.REGISTERS)
+_GFX90A: Final = Generation(
+    name="GFX90A",
+    registers=gc_9_4_3.REGISTERS,
+    has_gcr=False,
+    has_glm=False,
+    has_wave32=False,
+    scratch_granule=1024,
+    architected_scratch=False,
+    counts_waves_per_engine=False,
+    needs_priv=False,
+)
+_GFX940: Final = replace(_GFX90A, name="GFX940", architected_scratch=True)
+_GFX950: Final = replace(_GFX940, name="GFX950", lds_block=1280, lds_size=160 << 10)
+_GFX10: Final = replace(
+    _GFX90A,
+    name="GFX10",
+    registers=gc_10_3_0.REGISTERS,
+    has_gcr=True,
+    has_glm=True,
+    has_wave32=True,
+)
+_GFX11: Final = replace(
+    _GFX10,
+    name="GFX11",
+    registers=gc_11_0_0.REGISTERS,
+    scratch_granule=256,
+    architected_scratch=True,
+    counts_waves_per_engine=True,
+    needs_priv=True,  # as tinygrad's ops_amd.py sets it on GFX11; no header tells
+)
+_GFX12: Final = replace(
+    _GFX11, name="GFX12", registers=gc_12_0_0.REGISTERS, has_glm=False, needs_priv=False
+)
 
 # (major, minor) -> generation; GFX9 of which only CDNA 2 and later are of interest by the third.
 _GENERATIONS: Final[dict[tuple[int, int], Generation]] = {
     (9, 4): _GFX940,
-    (9, 5): _GFX940,
+    (9, 5): _GFX950,
     (10, 1): _GFX10,
     (10, 3): _GFX10,
     (11, 0): _GFX11,

@@ -75,17 +75,17 @@ def _read_lane(e: Emitter, slot: str, lane: str, bits: int) -> Value:
     return frames.join64(low, high)
 
 
-def _write_lane(e: Emitter, lane: str, value: Value) -> None:
-    pointer = e.raw(f"getelementptr i32, ptr {frames.row(e, 'd')}, i32 {lane}")
+def _write_lane(e: Emitter, lane: str, value: Value, row: int = 0) -> None:
+    """Writes lane `lane` of the rows that begin `row` rows behind the destination."""
+    target = frames.behind(e, frames.row(e, "d"), row * layout.ROW)
+    pointer = e.raw(f"getelementptr i32, ptr {target}, i32 {lane}")
     e.lines.append(f"store i32 {value.to('i32').text}, ptr {pointer}, align 4")
     if value.kind == "i64":
         high = value.lshr(32).to("i32")
         e.lines.append(f"store i32 {high.text}, ptr {frames.behind(e, pointer)}, align 4")
 
 
-def _atomic(
-    bits: int, update: Callable[[Emitter, Value, Value, str], Value]
-) -> Callable[[Emitter], None]:
+def _each_lane(step: Callable[[Emitter, str], None]) -> Callable[[Emitter], None]:
     """A loop over the active lanes."""
 
     def build(e: Emitter) -> None:
@@ -97,16 +97,46 @@ def _atomic(
         e.lines += ["br i1 %empty, label %done, label %one", "one:"]
         lane = e.raw(f"call i32 @llvm.cttz.i32(i32 {mask}, i1 true)")
         e.lines.append(f"%rest = and i32 {mask}, {e.raw(f'sub i32 {mask}, 1')}")
-        slot = e.raw(f"getelementptr ptr, ptr {frames.row(e, 'b')}, i32 {lane}")
-        pointer = e.raw(f"load ptr, ptr {slot}, align 8")
-        old = e.value(f"i{bits}", f"load i{bits}, ptr {pointer}, align 4")
-        new = update(e, old, _read_lane(e, "a", lane, bits), lane)
-        e.lines.append(f"store i{bits} {new.text}, ptr {pointer}, align 4")
-        _write_lane(e, lane, old)
+        step(e, lane)
         e.lines += ["br label %loop", "done:"]
         frames.next_record(e)
 
     return build
+
+
+def _pointer(e: Emitter, lane: str, row: int = 0) -> str:
+    rows = frames.behind(e, frames.row(e, "b"), row * layout.ROW)
+    slot = e.raw(f"getelementptr ptr, ptr {rows}, i32 {lane}")
+    return e.raw(f"load ptr, ptr {slot}, align 8")
+
+
+def _atomic(
+    bits: int, update: Callable[[Emitter, Value, Value, str], Value]
+) -> Callable[[Emitter], None]:
+    def step(e: Emitter, lane: str) -> None:
+        pointer = _pointer(e, lane)
+        old = e.value(f"i{bits}", f"load i{bits}, ptr {pointer}, align 4")
+        new = update(e, old, _read_lane(e, "a", lane, bits), lane)
+        e.lines.append(f"store i{bits} {new.text}, ptr {pointer}, align 4")
+        _write_lane(e, lane, old)
+
+    return _each_lane(step)
+
+
+def _swap_two(bits: int) -> Callable[[Emitter], None]:
+    """`a` and `c` into two places, whose pointers lie one behind the other; both old values."""
+
+    def step(e: Emitter, lane: str) -> None:
+        pointers = [_pointer(e, lane, row) for row in (0, 2)]
+        kind = f"i{bits}"
+        old = [e.value(kind, f"load {kind}, ptr {pointer}, align 4") for pointer in pointers]
+        new = [_read_lane(e, slot, lane, bits) for slot in ("a", "c")]
+        for pointer, value in zip(pointers, new, strict=True):
+            e.lines.append(f"store {kind} {value.text}, ptr {pointer}, align 4")
+        for number, value in enumerate(old):
+            _write_lane(e, lane, value, number * bits // 32)
+
+    return _each_lane(step)
 
 
 def _plain(update: Update) -> Callable[[Emitter, Value, Value, str], Value]:
@@ -167,6 +197,7 @@ BUILDERS: Final[dict[str, Callable[[Emitter], None]]] = {
     **{f"atomic_cmpswap_{bits}": _atomic(bits, _compare(bits, "")) for bits in (32, 64)},
     **{f"atomic_fcmpswap_{bits}": _atomic(bits, _compare(bits, f"f{bits}")) for bits in (32, 64)},
     **{f"atomic_mskor_{bits}": _atomic(bits, _mask_or(bits)) for bits in (32, 64)},
+    **{f"atomic_swap_two_{bits}": _swap_two(bits) for bits in (32, 64)},
     "scalar_load": _scalar_load,
 }
 """Operations by name: how each is written. They are functions of scalars."""

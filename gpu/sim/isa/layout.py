@@ -90,4 +90,5 @@ RANGE: Final = struct.Struct("<QQQQ")
 # Bits of the word at MODE that operations look at.
 MODE_IEEE: Final = 1 << 9
 MODE_DX10_CLAMP: Final = 1 << 8
+MODE_DENORMAL_RESULTS: Final = {"f16": 1 << 7, "f32": 1 << 5, "f64": 1 << 7}
 """Positions as in the MODE register of RDNA3 (section 3.3.2); they come from COMPUTE_PGM_RSRC1."""

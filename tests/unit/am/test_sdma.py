@@ -118,8 +118,12 @@ def test_what_does_not_fit_is_refused() -> None:
         with pytest.raises(InvalidValue):
             wrong()
     assert push.words == []
-    with pytest.raises(Unsupported):
-        sdma_version((3, 0, 0))
+
+
+@pytest.mark.parametrize("version", [(3, 0, 0), (4, 0, 0), (5, 1, 0), (6, 2, 0), (7, 1, 0)])
+def test_other_versions_are_refused(version: Version) -> None:
+    with pytest.raises(Unsupported, match=r"known are 4\.4, 5\.0, 5\.2, 6\.0, 6\.1, 7\.0 "):
+        sdma_version(version)
 
 
 # The encoder

@@ -18,10 +18,6 @@ from gpu.hcq.commands import Block, Launch
 from gpu.hcq.device import HCQDevice
 from gpu.hcq.program import HCQProgram
 
-_LDS_BLOCK: Final = 512
-_LDS_BLOCK_GFX950: Final = 1280
-_LDS_MAX: Final = 64 << 10
-_LDS_MAX_GFX950: Final = 160 << 10
 _MAX_GROUP: Final = 1024  # work-items, of any AMD GPU
 _USER_DATA: Final = 16
 """How many SGPRs a dispatch can set."""
@@ -212,15 +208,14 @@ def dispatch_state(target: Target, loaded: LoadedKernel) -> DispatchState:
 
 
 def _lds_blocks(target: Target, loaded: LoadedKernel) -> int:
-    """LLVM's guide: LDS_SIZE is in blocks of 128 words, on gfx950 of 320."""
-    large = target.version[:2] == (9, 5)
-    block, most = (_LDS_BLOCK_GFX950, _LDS_MAX_GFX950) if large else (_LDS_BLOCK, _LDS_MAX)
-    if loaded.group_size > most:
+    """What LDS_SIZE gets (LLVM's guide, COMPUTE_PGM_RSRC2, GRANULATED_LDS_SIZE)."""
+    generation = target.generation
+    if loaded.group_size > generation.lds_size:
         raise InvalidValue(
             f"{loaded.kernel.name} with {loaded.group_size} bytes of LDS a group: a group has at"
-            f" most {most}"
+            f" most {generation.lds_size}"
         )
-    return -(-loaded.group_size // block)
+    return -(-loaded.group_size // generation.lds_block)
 
 
 def _user_sgprs(loaded: LoadedKernel) -> tuple[tuple[str, int], ...]:

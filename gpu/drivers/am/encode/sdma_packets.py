@@ -2,7 +2,7 @@
 
 Source: the kernel's sdma packet headers (autogen/amd/sdma_packets_v*.py): which bits of which word
 a field is. Versions 6 and 7 share one; limits of a copy are those of sdma_v4_4_2.c, sdma_v5_0.c,
-sdma_v5_2.c, sdma_v6_0.c and sdma_v7_0.c.
+sdma_v5_2.c, sdma_v6_0.c and sdma_v7_0.c. Which versions there are: `amdgpu_discovery.c`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,15 @@ from gpu.core.regs import Register
 from gpu.drivers.am.target import Version, dotted
 
 _FIELD_NAMES: Final = {"value": "value_"}  # registers have an attribute of that name
+# Which packets an engine of a version takes, and beside which graphics cores there is one.
+_MODULES: Final = {
+    (4, 4): sdma_packets_v4,  # GFX90A, GFX940, GFX950
+    (5, 0): sdma_packets_v5,  # GFX10.1
+    (5, 2): sdma_packets_v5,  # GFX10.3
+    (6, 0): sdma_packets_v6,  # GFX11.0
+    (6, 1): sdma_packets_v6,  # GFX11.5
+    (7, 0): sdma_packets_v6,  # GFX12.0
+}
 _Table = Mapping[str, Mapping[str, tuple[int, int, int]]]
 
 
@@ -101,11 +110,10 @@ def _kinds(table: _Table, constants: Mapping[str, int]) -> dict[str, SdmaPacket]
 @cache
 def sdma_version(version: Version) -> SdmaVersion:
     """What an engine knows. Raises Unsupported for one that is not in the table."""
-    module = {
-        4: sdma_packets_v4, 5: sdma_packets_v5, 6: sdma_packets_v6, 7: sdma_packets_v6
-    }.get(version[0])  # fmt: skip
+    module = _MODULES.get(version[:2])
     if module is None:
-        raise Unsupported(f"copy engine {dotted(version)}: known are versions 4 to 7")
+        known = ", ".join(f"{major}.{minor}" for major, minor in _MODULES)
+        raise Unsupported(f"copy engine {dotted(version)}: known are {known}")
     constants = {name: n for name, n in vars(module).items() if isinstance(n, int)}
     packets = _kinds(module.PACKETS, constants)
     by_operation = {(packet.op, packet.sub_op): packet for packet in packets.values()}

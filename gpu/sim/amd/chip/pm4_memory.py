@@ -210,10 +210,12 @@ def _acquire_mem(cp: PacketProcessor, body: list[int]) -> None:
         reserved("ACQUIRE_MEM", 1, body[0], 1 << 31)
         reserved("ACQUIRE_MEM", 7, body[6], 0x7FFFF)
         control = gcr_control(body[6])
-    reserved("ACQUIRE_MEM", 3, body[2], 0xFFFFFF)
+    if body[2] >> 24:  # hardware ignores them: some drivers set all
+        size = f"COHER_SIZE_HI is {body[2]:#x}, it has 24 bits"
+        cp.queue.sim.debug.note(f"{cp.queue}: ACQUIRE_MEM: {size}")
     reserved("ACQUIRE_MEM", 5, body[4], 0xFFFFFF)
     reserved("ACQUIRE_MEM", 6, body[5], 0xFFFF)
-    if body[1] == 0 and body[2] == 0:
+    if body[1] == 0 and body[2] & 0xFFFFFF == 0:
         raise PacketError("ACQUIRE_MEM of size 0 does nothing")
     cp.queue.asic.caches.control(control)
 

@@ -14,14 +14,27 @@ from gpu.sim.amd.kfd.topology import AMD_VENDOR, Board
 from gpu.sim.tree import FileTree
 
 # Hardware ids of include/soc15_hw_ip.h.
-_GC, _SDMA0, _MMHUB, _HDP, _NBIF = 11, 42, 34, 41, 108
-# Blocks that compute does not touch through KFD; listed where the versions are known.
-_MORE_BLOCKS: Final = {
-    "gfx1100": (
-        ("MMHUB", _MMHUB, (3, 0, 0), (0x1A000, 0x02408800)),
-        ("HDP", _HDP, (6, 0, 0), (0xF20, 0x0240A400)),
-        ("NBIF", _NBIF, (4, 3, 0), (0x0, 0x14, 0xD20, 0x10400, 0x0241B000)),
-    ),
+_GC, _SDMA0 = 11, 42
+_HARDWARE_IDS: Final = {"NBIF": 108, "MMHUB": 34, "OSSSYS": 40, "HDP": 41, "MP0": 255, "MP1": 1}
+# Versions of the blocks beside the graphics core, in that order. Linux has register headers of
+# those of gfx942 and gfx1201 (mmhub_1_8_0, nbif_6_3_1, ...); U: no card's own table was seen, and
+# the last number of gfx1030's and of MP0 and MP1 is not sure.
+_VERSIONS: Final = {
+    "gfx1030": ((3, 3, 0), (2, 1, 0), (5, 0, 3), (5, 0, 3), (11, 0, 7), (11, 0, 7)),
+    "gfx1100": ((4, 3, 0), (3, 0, 0), (6, 0, 0), (6, 0, 0), (13, 0, 0), (13, 0, 0)),
+    "gfx1201": ((6, 3, 1), (4, 1, 0), (7, 0, 0), (7, 0, 0), (14, 0, 3), (14, 0, 3)),
+    "gfx942": ((7, 9, 0), (1, 8, 0), (4, 4, 2), (4, 4, 2), (13, 0, 6), (13, 0, 6)),
+}
+_MICROCONTROLLERS: Final = (0x16000, 0xDC0000, 0xE00000, 0xE40000, 0x0243FC00)
+# Register segments of sienna_cichlid_ip_offset.h; that those of other chips are the same is a
+# guess: their tables are on the cards alone. U.
+_BASES: Final = {
+    "NBIF": (0x0, 0x14, 0xD20, 0x10400, 0x0241B000),
+    "MMHUB": (0x1A000, 0x02408800),
+    "OSSSYS": (0x10A0, 0x0240A000),
+    "HDP": (0xF20, 0x0240A400),
+    "MP0": _MICROCONTROLLERS,
+    "MP1": _MICROCONTROLLERS,
 }
 
 
@@ -59,8 +72,11 @@ def _uevent(board: Board) -> str:
 
 def _add_discovery(tree: FileTree, folder: str, chip: Chip) -> None:
     gc_bases = (chip.sh_base, 0xA000, 0x02402C00)
-    blocks = [("GC", _GC, chip.gc, gc_bases)] * chip.xccs
-    blocks += [("SDMA0", _SDMA0, chip.sdma, gc_bases), *_MORE_BLOCKS.get(chip.name, ())]
+    blocks: list[tuple[str, int, tuple[int, int, int], tuple[int, ...]]] = []
+    blocks += [("GC", _GC, chip.gc, gc_bases)] * chip.xccs
+    blocks.append(("SDMA0", _SDMA0, chip.sdma, gc_bases))
+    for (name, number), version in zip(_HARDWARE_IDS.items(), _VERSIONS[chip.name], strict=True):
+        blocks.append((name, number, version, _BASES[name]))
     tree.add(f"{folder}/die/num_dies", "1\n")
     tree.add(f"{folder}/die/0/num_ips", f"{len(blocks)}\n")
     seen: dict[int, int] = {}

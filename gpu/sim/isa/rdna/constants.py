@@ -53,6 +53,8 @@ def words_of(
 
 
 def _float_words(number: float, kind: str) -> tuple[int, ...]:
+    if kind == "bf16":  # of a single the upper half; 1 / (2 pi) is cut
+        return (int.from_bytes(struct.pack("<f", number), "little") >> 16,)
     data = struct.pack(_PACKING.get(kind, "<f"), number)
     value = int.from_bytes(data, "little")
     return (value & 0xFFFFFFFF, value >> 32) if kind in ("f64", "i64") else (value,)

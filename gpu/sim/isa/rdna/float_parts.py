@@ -73,6 +73,29 @@ def median(x: Value, y: Value, z: Value) -> Value:
     return any_nan.select(minimum(minimum(x, y), z), rest)
 
 
+def output_scale(x: Value, factor: Value) -> Value:
+    """The OMOD modifier (section 7.2.3): ignored with IEEE or denormal results, which it flushes.
+
+    A result that is zero is +0.
+    """
+    emitter = x.emitter
+    denormals = layout.MODE_DENORMAL_RESULTS[x.kind]
+    ignored = frames.mode_bit(emitter, layout.MODE_IEEE | denormals)
+    product = x * factor
+    tiny = magnitude(product).icmp("ult", 1 << fraction_bits(x.kind))
+    return ignored.select(x, tiny.select(0.0, product))
+
+
+def halves(x: Value, kind: str) -> tuple[Value, Value]:
+    """The two 16-bit values of a register."""
+    return x.to("i16").bits(kind), x.lshr(16).to("i16").bits(kind)
+
+
+def brain_halves(x: Value) -> tuple[Value, Value]:
+    """The two bfloat16 of a register, as singles."""
+    return x.shl(16).bits("f32"), (x & (0xFFFF0000 - (1 << 32))).bits("f32")
+
+
 def clamp(x: Value) -> Value:
     """The CLAMP modifier: to 0..1; NaN is 0 where MODE.DX10_CLAMP is set."""
     emitter = x.emitter

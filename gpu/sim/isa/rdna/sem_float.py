@@ -6,11 +6,13 @@ exponentials and sines are computed more exactly than hardware does, which is wi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from gpu.sim.isa.frames import Operation
 from gpu.sim.isa.rdna import float_parts as parts
+from gpu.sim.isa.rdna import pi_bits
 from gpu.sim.isa.rdna.define import vector
 from gpu.sim.isa.rdna.sem_compare import exponent_mask, fraction_bits
 from gpu.sim.isa.values import Value, bits_of
@@ -102,39 +104,31 @@ def _exponent(x: Value) -> Value:
 def _div_scale(x: Value, denominator: Value, numerator: Value) -> tuple[Value, Value]:
     """V_DIV_SCALE: brings a quotient's operands into a range without over- and underflow.
 
-    `x` is one of the two; the mask says that V_DIV_FMAS has to scale back. The manual scales a
-    huge denominator of a tiny quotient up, which overflows; only down makes divisions exact.
+    `x` is one of the two; the mask says that V_DIV_FMAS has to scale back: where their exponents
+    are far apart. The manual's text has other conditions (quotients that are denormal, a numerator
+    of exponent 23 and not 24); these are those of AMD's open emulator, rocjitsu, which was compared
+    with gfx1100 and gfx1201.
     """
-    kind = x.kind
-    by, far, tiny = (64, 96, 23) if kind == "f32" else (128, 768, 53)
-    smallest = 2.0 ** (-126 if kind == "f32" else -1022)
-    count = x.emitter.const("i32", by)
-    up, down = parts.scale(x, count), parts.scale(x, -count)
-    wide = (numerator.to("f64"), denominator.to("f64"))
-    inverse = wide[1].like(1.0) / wide[1]
-    quotient = wide[0] / wide[1]
-    inverse_small, quotient_small = (
-        v.unary("fabs").fcmp("olt", smallest) & v.fcmp("one", 0.0) for v in (inverse, quotient)
-    )
-    zero = denominator.fcmp("oeq", 0.0) | numerator.fcmp("oeq", 0.0)
-    distant = (_exponent(numerator) - _exponent(denominator)).icmp("sge", far)
-    denormal = _exponent(denominator).eq(0)
-    is_denominator = x.fcmp("oeq", denominator)
-    is_numerator = x.fcmp("oeq", numerator)
+    kind, emitter = x.kind, x.emitter
+    by, far = (64, 96) if kind == "f32" else (128, 768)
+    largest = exponent_mask(kind) >> fraction_bits(kind)
+    below, above = _exponent(denominator), _exponent(numerator)
+    high, low = (above - below).icmp("sge", far), (above - below).icmp("sle", -far)
+    is_denominator = x.bits().eq(denominator.bits())
+    up, down, no = (emitter.const("i32", shift) for shift in (by, -by, 0))
     cases = (  # the first that holds counts, so that it is written last
-        (_exponent(numerator).icmp("ule", tiny), up, False),
-        (quotient_small, is_numerator.select(up, x), True),
-        (inverse_small, down, False),
-        (inverse_small & quotient_small, is_denominator.select(down, x), True),
-        (denormal, up, False),
-        (distant, is_denominator.select(up, x), True),
-        (zero, parts.quiet(x.like(float("inf"))), False),
+        (above.icmp("ule", fraction_bits(kind) + 1), up),
+        (low, is_denominator.select(no, up)),
+        (below.icmp("uge", largest - 2), (low & ~is_denominator).select(no, down)),
+        (below.eq(0), up),
+        (high, is_denominator.select(up, no)),
     )
-    result, scaled = x, x.emitter.const("i1", False)
-    for condition, value, mark in cases:
-        result = condition.select(value, result)
-        scaled = condition.select(x.emitter.const("i1", mark), scaled)
-    return result, scaled
+    shift = no
+    for condition, count in cases:
+        shift = condition.select(count, shift)
+    scaled = shift.eq(0).select(x, parts.scale(x, shift))
+    zero = parts.magnitude(denominator).eq(0) | parts.magnitude(numerator).eq(0)
+    return zero.select(-math.nan, scaled), high | low
 
 
 def _div_fmas(x: Value, y: Value, z: Value, scaled: Value) -> Value:
@@ -202,6 +196,21 @@ def _division(kind: str) -> dict[str, Operation]:
     }
 
 
+def _lit_product(x: Value, y: Value, z: Value) -> Value:
+    """V_MULLIT_F32: the lighting rules; zero times anything is zero."""
+    lowest = -(2.0**128 - 2.0**104)
+    unlit = y.fcmp("ule", lowest) | z.fcmp("ule", 0.0)
+    return unlit.select(lowest, _dx9_product(x, y))
+
+
+def _dot2_half(x: Value, y: Value, z: Value) -> Value:
+    """V_DOT2_F16_F16: two products and a sum, rounded once."""
+    total = z.to("f64")
+    for first, second in zip(parts.halves(x, "f16"), parts.halves(y, "f16"), strict=True):
+        total = total + first.to("f64") * second.to("f64")
+    return parts.half_of(total)
+
+
 def _scale_half(x: Value, exponent: Value) -> Value:
     return parts.scale(x, exponent.sext("i32"))
 
@@ -213,6 +222,9 @@ TABLE: Final[dict[str, Operation]] = {
     **vector("f16: f16 f16 f16", v_div_fixup_f16=_div_fixup),
     **vector("f32: f32 f32", v_mul_dx9_zero_f32=_dx9_product),
     **vector("f32: f32 f32 f32", v_fma_dx9_zero_f32=_dx9_fma, v_fmac_dx9_zero_f32=_dx9_fma),
+    **vector("f32: f32 f32 f32", v_mullit_f32=_lit_product),
+    **vector("f16: i32 i32 f16", v_dot2_f16_f16=_dot2_half),
+    **vector("f64: f64 i32", v_trig_preop_f64=pi_bits.trig_preop),
     **vector("f32: f32", v_rcp_iflag_f32=lambda x: x.like(1.0) / x),
     **vector("f32: f32 i32", v_ldexp_f32=parts.scale),
     **vector("f64: f64 i32", v_ldexp_f64=parts.scale),
@@ -224,7 +236,7 @@ TABLE: Final[dict[str, Operation]] = {
     **vector("f16: f16", clamp_f16=parts.clamp),
     **vector("f32: f32", clamp_f32=parts.clamp),
     **vector("f64: f64", clamp_f64=parts.clamp),
-    **vector("f16: f16 f16", scale_f16=lambda x, y: x * y),
-    **vector("f32: f32 f32", scale_f32=lambda x, y: x * y),
-    **vector("f64: f64 f64", scale_f64=lambda x, y: x * y),
+    **vector("f16: f16 f16", scale_f16=parts.output_scale),
+    **vector("f32: f32 f32", scale_f32=parts.output_scale),
+    **vector("f64: f64 f64", scale_f64=parts.output_scale),
 }

@@ -5,9 +5,10 @@ AMD, "RDNA3 Instruction Set Architecture", sections 16.7 (VOP2), 16.8 (VOP1), 16
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from gpu.sim.isa.frames import Operation
+from gpu.sim.isa.frames import Build, Operation
 from gpu.sim.isa.rdna.define import clz, ctz, extract, high_product, median, vector
 from gpu.sim.isa.values import Value
 
@@ -81,6 +82,24 @@ def _add_carry(x: Value, y: Value, carry: Value) -> tuple[Value, Value]:
 def _sub_borrow(x: Value, y: Value, borrow: Value) -> tuple[Value, Value]:
     wide = x.to("i64") - y.to("i64") - borrow.to("i64")
     return wide.to("i32"), wide.icmp("slt", 0)
+
+
+def _at_bound(compute: Callable[..., tuple[Value, Value]], bound: int) -> Build:
+    """With CLAMP: `bound` where there is a carry or borrow, which is told all the same."""
+
+    def build(*sources: Value) -> tuple[Value, Value]:
+        result, over = compute(*sources)
+        return over.select(bound, result), over
+
+    return build
+
+
+def _mad_clamped(x: Value, y: Value, z: Value, signed: bool) -> Value:
+    if signed:
+        total = x.sext("i32") * y.sext("i32") + z.sext("i32")
+        return total.smax(-0x8000).smin(0x7FFF).to("i16")
+    total = x.to("i32") * y.to("i32") + z.to("i32")  # at most 65535 * 65536
+    return total.umin(0xFFFF).to("i16")
 
 
 def _multiply_add(x: Value, y: Value, z: Value, signed: bool) -> tuple[Value, Value]:
@@ -213,19 +232,25 @@ WIDE: Final = {
         ),
     ),
 }
+_CARRY_IN: Final[dict[str, Callable[..., tuple[Value, Value]]]] = {
+    "v_add_co_ci_u32": _add_carry,
+    "v_sub_co_ci_u32": _sub_borrow,
+    "v_subrev_co_ci_u32": lambda x, y, c: _sub_borrow(y, x, c),
+}
+_CARRY_OUT: Final[dict[str, Callable[..., tuple[Value, Value]]]] = {
+    "v_add_co_u32": lambda x, y: (x + y, (x + y).icmp("ult", x)),
+    "v_sub_co_u32": lambda x, y: (x - y, x.icmp("ult", y)),
+    "v_subrev_co_u32": lambda x, y: (y - x, y.icmp("ult", x)),
+}
+
+
+def _clamped(table: Mapping[str, Callable[..., tuple[Value, Value]]]) -> dict[str, Build]:
+    return {f"{n}_clamp": _at_bound(b, -1 if "add" in n else 0) for n, b in table.items()}
+
+
 CARRY: Final = {
-    **vector(
-        "i32 m: i32 i32 m",
-        v_add_co_ci_u32=_add_carry,
-        v_sub_co_ci_u32=_sub_borrow,
-        v_subrev_co_ci_u32=lambda x, y, c: _sub_borrow(y, x, c),
-    ),
-    **vector(
-        "i32 m: i32 i32",
-        v_add_co_u32=lambda x, y: (x + y, (x + y).icmp("ult", x)),
-        v_sub_co_u32=lambda x, y: (x - y, x.icmp("ult", y)),
-        v_subrev_co_u32=lambda x, y: (y - x, y.icmp("ult", x)),
-    ),
+    **vector("i32 m: i32 i32 m", **_CARRY_IN, **_clamped(_CARRY_IN)),
+    **vector("i32 m: i32 i32", **_CARRY_OUT, **_clamped(_CARRY_OUT)),
     **vector("i32: i32 i32 m", v_cndmask_b32=lambda x, y, m: m.select(y, x)),
     **vector("i16: i16 i16 m", v_cndmask_b16=lambda x, y, m: m.select(y, x)),
 }
@@ -257,6 +282,8 @@ SHORT: Final = {
         "i16: i16 i16 i16",
         v_mad_u16=lambda x, y, z: x * y + z,
         v_mad_i16=lambda x, y, z: x * y + z,
+        v_mad_u16_clamp=lambda x, y, z: _mad_clamped(x, y, z, False),
+        v_mad_i16_clamp=lambda x, y, z: _mad_clamped(x, y, z, True),
         v_min3_i16=lambda x, y, z: x.smin(y).smin(z),
         v_min3_u16=lambda x, y, z: x.umin(y).umin(z),
         v_max3_i16=lambda x, y, z: x.smax(y).smax(z),

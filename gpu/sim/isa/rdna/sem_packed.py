@@ -17,14 +17,9 @@ from gpu.sim.isa.values import Value
 Lanewise = Callable[..., Value]
 
 
-def halves(x: Value, kind: str) -> tuple[Value, Value]:
-    """The two 16-bit values of a register."""
-    return x.to("i16").bits(kind), x.lshr(16).to("i16").bits(kind)
-
-
 def _packed(kind: str, build: Lanewise) -> Build:
     def whole(*sources: Value) -> Value:
-        pairs = [halves(source, kind) for source in sources]
+        pairs = [parts.halves(source, kind) for source in sources]
         low, high = (build(*(pair[side] for pair in pairs)) for side in (0, 1))
         return low.bits().to("i32") | high.bits().to("i32").shl(16)
 
@@ -59,8 +54,15 @@ _FLOAT: Final[dict[str, Lanewise]] = {
 
 def _dot2(x: Value, y: Value, start: Value) -> Value:
     total = start
-    for first, second in zip(halves(x, "f16"), halves(y, "f16"), strict=True):
+    for first, second in zip(parts.halves(x, "f16"), parts.halves(y, "f16"), strict=True):
         total = parts.fma(first.to("f32"), second.to("f32"), total)
+    return total
+
+
+def _dot2_brain(x: Value, y: Value, start: Value) -> Value:
+    total = start
+    for first, second in zip(parts.brain_halves(x), parts.brain_halves(y), strict=True):
+        total = parts.fma(first, second, total)
     return total
 
 
@@ -109,6 +111,8 @@ TABLE: Final[dict[str, Operation]] = {
         "f32: i32 i32 f32",
         v_dot2_f32_f16=_dot2,
         v_dot2acc_f32_f16=_dot2,
+        v_dot2_f32_bf16=_dot2_brain,
+        v_dot2acc_f32_bf16=_dot2_brain,
     ),
     **vector("f32: f32 f32 f32", v_fma_mix_f32=parts.fma),
     **vector(

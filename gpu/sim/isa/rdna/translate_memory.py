@@ -30,6 +30,7 @@ _NAMES: Final = {
     "cmpstore_f": "fcmpswap",
     "storexchg_b": "swap",
 }
+_SWAP_TWO: Final = re.compile(r"ds_storexchg_(2addr|2addr_stride64)_rtn_b(32|64)")
 _CACHE_INVALIDATES: Final = ("buffer_gl0_inv", "buffer_gl1_inv")
 _BETWEEN_LANES: Final = ("ds_bpermute_b32", "ds_permute_b32")
 
@@ -43,6 +44,8 @@ def translate_memory(context: Context) -> None:
         _swizzle(context)
     elif access := _ACCESS.fullmatch(name):
         _load_or_store(context, access)
+    elif pair := _SWAP_TWO.fullmatch(name):
+        _swap_two(context, pair)
     elif atomic := _ATOMIC.fullmatch(name):
         _atomic(context, atomic)
     else:
@@ -150,6 +153,23 @@ def _atomic(context: Context, atomic: re.Match[str]) -> None:
     size = int(bits) // 8
     _resolve(context, size, READ | WRITE | ATOMIC, size)
     context.emit(function, d=target, a=data, b=layout.POINTERS, c=compared)
+
+
+def _swap_two(context: Context, pair: re.Match[str]) -> None:
+    """DS_STOREXCHG_2ADDR: reads two places, then writes both."""
+    fields, rows = context.instruction.fields, context.rows
+    bits = int(pair[2])
+    size, dwords = bits // 8, bits // 32
+    scale = size * (64 if "stride64" in pair[1] else 1)
+    for pointers, name in ((layout.POINTERS, "offset0"), (_SECOND, "offset1")):
+        _resolve(context, size, READ | WRITE | ATOMIC, size, pointers, fields[name] * scale)
+    context.emit(
+        f"atomic_swap_two_{bits}",
+        d=rows.vector(fields["vdst"], 2 * dwords),
+        a=rows.vector(fields["data0"], dwords),
+        b=layout.POINTERS,
+        c=rows.vector(fields["data1"], dwords),
+    )
 
 
 def _lane_move(context: Context) -> None:

@@ -26,8 +26,9 @@ def translate_packed(context: Context) -> None:
     operation = context.operation(name)
     rows = []
     for place, kind in enumerate(operation.sources):
-        literal_kind = "f16" if "f16" in name and kind == "i32" else kind
-        row = context.source(fields[_PLACES[place]], literal_kind, instruction.literal)
+        half = "bf16" if "bf16" in name else "f16"
+        read_as = half if half in name and kind == "i32" else kind
+        row = context.source(fields[_PLACES[place]], read_as, instruction.literal)
         if "opsel" in instruction.opcode.modifiers and kind == "i32":
             row = _chosen(context, row, place)
         rows.append(row)

@@ -32,8 +32,9 @@ def translate_vector(context: Context) -> None:
     to_exec = name.startswith("v_cmpx")
     count = 0 if to_exec else len(operation.results)
     results, sources = instruction.operands[:count], list(instruction.operands[count:])
+    read = _packed_source if name == "v_dot2_f16_f16" else vector_source
     rows = [
-        vector_source(context, sources[place] if place < len(sources) else None, kind)
+        read(context, sources[place] if place < len(sources) else None, kind)
         for place, kind in enumerate(operation.sources)
     ]
     if to_exec:
@@ -101,6 +102,19 @@ def vector_source(context: Context, spec: OperandSpec | None, kind: str) -> int:
         row = _high(context, row)
     negate, absolute = signs(instruction, spec.field)
     return context.signed(row, kind, negate, absolute)
+
+
+def _packed_source(context: Context, spec: OperandSpec | None, kind: str) -> int:
+    """As `vector_source`, but a whole register is two halves, and constants are one."""
+    if spec is None or spec.half:
+        return vector_source(context, spec, kind)
+    if any(signs(context.instruction, spec.field)):
+        raise Untranslatable(
+            f"{context.instruction.name} with signs of pairs has no semantics here"
+        )
+    if context.instruction.fields[spec.field] < VGPR:
+        kind = "f16"
+    return vector_source(context, spec, kind)
 
 
 def _no_mask(code: int) -> int:
@@ -238,6 +252,7 @@ def _nothing(context: Context) -> None:
 _SPECIAL: Final[dict[str, Callable[[Context], None]]] = {
     "v_nop": _nothing,
     "v_pipeflush": _nothing,
+    "v_permlane64_b32": _nothing,  # in waves of 32 lanes
     "v_swap_b32": _swap,
     "v_swap_b16": _swap_halves,
     **dict.fromkeys(("v_readfirstlane_b32", "v_readlane_b32", "v_writelane_b32"), _between_lanes),
