@@ -22,6 +22,7 @@ from gpu.sim.nv.world import NvSimWorld
 from gpu.sim.world import SimWorld
 from gpu.transport.files import Files
 from gpu.transport.missing import no_node, no_nvidia_gpu
+from simulated import SIMULATED
 from unit.made_up import AMD_AT, BUS, NVIDIA_AT, MadeUp, card, folder, modules
 from unit.test_default_device import Machine
 
@@ -241,18 +242,19 @@ def test_the_text_has_each_fix_below_what_is_missing() -> None:
     assert all(len(line) <= 100 for line in text.split("\n") if "site-packages" not in line)
 
 
-@pytest.mark.parametrize("sim", ["", "gfx1100"])
+@pytest.mark.parametrize("sim", ["", SIMULATED["AMD"]])
 def test_the_command(sim: str, capsys: pytest.CaptureFixture[str]) -> None:
     with Context(SIM=sim):
         assert main(["doctor", "--json"]) == 0
         report = json.loads(capsys.readouterr().out)
         assert main(["doctor"]) == 0
     assert report["schema"] == doctor.SCHEMA
-    found = {one["device"]: one["findings"][0] for one in report["interfaces"] if one["findings"]}
+    found = {one["name"] + one["device"]: one["findings"][0] for one in report["interfaces"]}
     assert found["PYTHON"]["status"] == "found"
     assert capsys.readouterr().out.startswith("gpu ")
     if sim:
-        assert "SIM=gfx1100" in report["machine"][0]["told"]
+        assert f"SIM={sim}" in report["machine"][0]["told"]
+        assert found["KFDAMD"]["status"] == "found" and "simulated" in found["KFDAMD"]["told"]
 
 
 def test_finders_say_the_same(radeon: Files) -> None:
