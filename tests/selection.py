@@ -25,8 +25,8 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addoption(
         "--quick",
         action="store_true",
-        help=f"one of {EVERY} tests of each file and at least one, of those not marked `slow`, chosen"
-        " by their ids: the same in every run",
+        help=f"one of {EVERY} tests of each file and at least one, of those not marked `slow`,"
+        " chosen by their ids: the same in every run",
     )
     parser.addoption(
         "--skips-to",
