@@ -16,8 +16,8 @@ import gpu.sim.nv
 from gpu.autogen.nv import status
 from gpu.drivers.nv.encode.methods.method import MethodSet
 from gpu.drivers.nv.rm.branch import BRANCHES
-from gpu.sim.nv.branches import find_branch
-from gpu.sim.nv.layout import Layout
+from gpu.sim.nv.rm.branches import find_branch
+from gpu.sim.nv.rm.layout import Layout
 
 Places = dict[str, tuple[int, int]]
 """Offset and size in bytes of members, those of inner structures as ``outer.inner``."""
