@@ -50,11 +50,12 @@ def pci_gpus(system: Files, vendor: int) -> list[PciGpu] | None:
     found = []
     for address in names:
         folder = f"{_PCI}/{address}"
-        numbers = [number_in(system, f"{folder}/{name}") for name in ("vendor", "class", "device")]
-        if numbers[0] != vendor or numbers[1] is None or numbers[2] is None:
+        if number_in(system, f"{folder}/vendor") != vendor:
             continue
-        if numbers[1] >> 16 in (_DISPLAY, _ACCELERATOR):
-            found.append(PciGpu(address, vendor, numbers[2], _driver(system, address)))
+        kind = number_in(system, f"{folder}/class")
+        device = number_in(system, f"{folder}/device")
+        if device is not None and kind is not None and kind >> 16 in (_DISPLAY, _ACCELERATOR):
+            found.append(PciGpu(address, vendor, device, _driver(system, address)))
     return found
 
 
