@@ -1,7 +1,7 @@
 """The mark `timing`: tests that could fail, or pass, because a machine has much else to do.
 
 They have to do with signals, processes, threads or clocks. A test gets the mark where it uses such
-a module, or a function or fixture of the tests that does, and where it or its file says so.
+a module, or a function or fixture of the tests that does, in runs whose `-m` names it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ MODULES: Final = frozenset(
 CALLS: Final = frozenset({"os.abort", "os.fork", "os.kill"})
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "timing" not in config.option.markexpr:
+        return  # nobody asks; reading all files takes seconds
     for item in items:
         if isinstance(item, pytest.Function) and item.originalname in busy(item.path):
             item.add_marker(pytest.mark.timing)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from functools import partial
+from shutil import which
 from typing import Final
 
 
@@ -108,8 +109,19 @@ def _lacks_setuptools() -> str | None:
     return None
 
 
+def _lacks_apt() -> str | None:
+    lacking = [name for name in ("apt-get", "apt-cache", "dpkg", "dpkg-deb") if not which(name)]
+    return f"no {', '.join(lacking)}: this is no Debian" if lacking else None
+
+
+def _lacks_nvidia_source() -> str | None:
+    return _lacks_module("ctypeslib") or (None if which("gdb") else "gdb is not installed")
+
+
 REQUIREMENTS: Final[dict[str, Callable[[], str | None]]] = {
+    "apt": _lacks_apt,
     "autogen": partial(_lacks_module, "ctypeslib"),
+    "nvidia-source": _lacks_nvidia_source,
     "amx": _lacks_amx,
     "chromium": _lacks_chromium,
     "clang": _lacks_clang,
@@ -130,5 +142,8 @@ REQUIREMENTS: Final[dict[str, Callable[[], str | None]]] = {
 }
 """By name, what tells why it cannot be used; of what can, None."""
 
-OPT_IN: Final = {"autogen": "fetches 220 MB from Debian's archive"}
+OPT_IN: Final = {
+    "autogen": "fetches 220 MB from Debian's archive",
+    "nvidia-source": "fetches 66 MB from Debian's archive",
+}
 """What is left out unless `--require` names it, and why."""

@@ -25,8 +25,8 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addoption(
         "--quick",
         action="store_true",
-        help=f"one of {EVERY} tests of each file and at least one, chosen by their ids: the same in"
-        " every run, and none marked `slow` where a file has others",
+        help=f"one of {EVERY} tests of each file and at least one, of those not marked `slow`,"
+        " chosen by their ids: the same in every run",
     )
     parser.addoption(
         "--skips-to",
@@ -65,7 +65,7 @@ def sample(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     for tests in files.values():
         fast = [test for test in tests if test.get_closest_marker("slow") is None]
         count = max(1, len(fast) // EVERY)
-        taken.update(sorted(fast or tests, key=lambda i: (_bucket(i.nodeid), i.nodeid))[:count])
+        taken.update(sorted(fast, key=lambda i: (_bucket(i.nodeid), i.nodeid))[:count])
     return [item for item in items if item in taken]
 
 

@@ -84,16 +84,14 @@ def _keep_what_pocl_makes(parent: Path) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     folder = _folder(config)
-    if folder is None:
-        return "store: none, everything is compiled anew"
-    size = sum(entry.size for entry in _entries(folder))
-    return f"store: {folder}, {size / 1e6:.0f} MB"
+    return "store: none, everything is compiled anew" if folder is None else f"store: {folder}"
 
 
-# Workers have `workerinput`; the process that starts them clears up for all.
+# Workers have `workerinput`; the process that starts them clears up for all. A sample leaves little
+# there, and looking at all that there is would take it seconds.
 def pytest_unconfigure(config: pytest.Config) -> None:
     folder = _folder(config)
-    if folder is not None and not hasattr(config, "workerinput"):
+    if folder is not None and not hasattr(config, "workerinput") and not config.option.quick:
         evict(folder, LIMIT)
 
 

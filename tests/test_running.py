@@ -36,12 +36,12 @@ def names(*items: Named) -> list[str]:
     return [item.nodeid for item in sample(items)]  # type: ignore[arg-type]
 
 
-def test_every_file_is_in_a_quick_run() -> None:
+def test_every_file_with_fast_tests_is_in_a_quick_run() -> None:
     many = [Named(f"a.py::test[{n}]", slow=n % 2 == 0) for n in range(10 * EVERY)]
     few = [Named(f"b.py::test_{n}", slow=n > 0) for n in range(3)]
     slow = [Named(f"c.py::test_{n}", slow=True) for n in range(3)]
     chosen = names(*many, *few, *slow)
-    assert [name[:4] for name in chosen] == ["a.py"] * 5 + ["b.py", "c.py"]
+    assert [name[:4] for name in chosen] == ["a.py"] * 5 + ["b.py"]
     assert "b.py::test_0" in chosen
     assert not {item.nodeid for item in many if item.slow} & {*chosen}
     assert sorted(names(*slow, *reversed(many), *few)) == sorted(chosen)
@@ -82,6 +82,12 @@ def limited():
 def harmless():
     os.getpid(), Path()
 """
+
+
+def test_the_mark_is_given_where_it_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "test_waits.py"
+    path.write_text("import time\n\ndef test_a():\n    time.sleep(0)\n\ndef test_b():\n    pass\n")
+    assert "1 passed, 1 deselected" in (said := run_file(path, "-m", "timing")), said
 
 
 def test_what_gets_the_mark_timing(tmp_path: Path) -> None:
@@ -162,6 +168,7 @@ def run_one(tmp_path: Path, *arguments: object) -> str:
     return run_file(path, "--device=CPU", *arguments)
 
 
+@pytest.mark.slow
 def test_the_store_keeps_objects_and_no_plans(tmp_path: Path) -> None:
     store = tmp_path / "store"
     assert "1 passed" in (said := run_one(tmp_path, f"--store={store}")), said
@@ -222,6 +229,7 @@ def test_small(n):
 """
 
 
+@pytest.mark.slow
 def test_hypothesis_tells_how_to_have_a_failure_again(tmp_path: Path) -> None:
     path = tmp_path / "test_failing.py"
     path.write_text(FAILING)
@@ -229,6 +237,7 @@ def test_hypothesis_tells_how_to_have_a_failure_again(tmp_path: Path) -> None:
     assert "1 failed" in said and "n=700" in said and "@reproduce_failure(" in said, said
 
 
+@pytest.mark.slow
 def test_the_example_of_the_document(tmp_path: Path) -> None:
     text = (TESTS.parent / "docs" / "testing.md").read_text(encoding="utf-8")
     path = tmp_path / "test_example.py"

@@ -4,5 +4,6 @@ Written by hand: no package holds these headers. The facts are those of driver 5
 layouts measured by compiling each header and reading the debug information), restated from
 NVIDIA/open-gpu-kernel-modules and NVIDIA/open-gpu-doc; each module names the files its facts are
 from. Names keep NVIDIA's spelling. ``tests/unit/nv/test_structs.py`` checks every size and offset
-against a table of its own.
+against a table of its own, and ``tools.autogen.nvidia`` compares what Debian's package of the open
+kernel modules has of it.
 """

@@ -192,7 +192,7 @@ class NV83DE_SM_ERROR_STATE_REGISTERS(Struct):
 
 
 @layout
-class NV83DE_MMU_FAULT_INFO(Struct):
+class NV83DE_CTRL_DEBUG_READ_MMU_FAULT_INFO_ENTRY(Struct):
     """One fault of READ_MMU_FAULT_INFO."""
 
     faultAddress: u64
@@ -201,7 +201,7 @@ class NV83DE_MMU_FAULT_INFO(Struct):
 
 
 @layout
-class NV83DE_MMU_FAULT(Struct):
+class NV83DE_MMU_FAULT_INFO(Struct):
     """Whether the SMs stopped for an MMU fault."""
 
     valid: u8
@@ -218,7 +218,7 @@ class NV83DE_CTRL_DEBUG_READ_ALL_SM_ERROR_STATES_PARAMS(Struct):
         ctypes.Array[NV83DE_SM_ERROR_STATE_REGISTERS], NV83DE_SM_ERROR_STATE_REGISTERS * 100
     ]
     mmuFaultInfo: u32
-    mmuFault: NV83DE_MMU_FAULT
+    mmuFault: NV83DE_MMU_FAULT_INFO
     startingSM: u32
 
 
@@ -226,7 +226,10 @@ class NV83DE_CTRL_DEBUG_READ_ALL_SM_ERROR_STATES_PARAMS(Struct):
 class NV83DE_CTRL_DEBUG_READ_MMU_FAULT_INFO_PARAMS(Struct):
     """The last MMU faults of the channel's engine."""
 
-    mmuFaultInfoList: Annotated[ctypes.Array[NV83DE_MMU_FAULT_INFO], NV83DE_MMU_FAULT_INFO * 4]
+    mmuFaultInfoList: Annotated[
+        ctypes.Array[NV83DE_CTRL_DEBUG_READ_MMU_FAULT_INFO_ENTRY],
+        NV83DE_CTRL_DEBUG_READ_MMU_FAULT_INFO_ENTRY * 4,
+    ]
     count: u32
 
 

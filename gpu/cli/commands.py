@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from gpu import __version__
-from gpu.cli import decode, demo, info, trace
+from gpu.cli import decode, demo, doctor, info, smi, trace
 from gpu.cli.bench import command as bench
 from gpu.cli.export import command as export
 
@@ -36,8 +36,18 @@ COMMANDS: Final[dict[str, Command]] = {
         decode.run,
     ),
     "demo": Command("train a network to read digits", demo.add_arguments, demo.run),
+    "doctor": Command(
+        "what each device has, or what is missing and how to get it",
+        doctor.add_arguments,
+        doctor.run,
+    ),
     "export": Command("write a model as a web page that runs it", export.add_arguments, export.run),
     "info": Command("what is installed, found and set", info.add_arguments, info.run),
+    "smi": Command(
+        "GPUs, their memory, clocks and temperatures, and who uses them",
+        smi.add_arguments,
+        smi.run,
+    ),
     "trace": Command("record and compare calls of drivers", trace.add_arguments, trace.run),
 }
 

@@ -199,7 +199,7 @@ def as_text(report: Report) -> str:
         f"with {packages}",
         "",
         "Devices",
-        *_hanging("  default: ", f"{report.default_device}, as {report.default_reason}"),
+        *hanging("  default: ", f"{report.default_device}, as {report.default_reason}"),
         *_device_lines(report.devices),
         "",
         "Settings",
@@ -207,7 +207,7 @@ def as_text(report: Report) -> str:
         "",
         "Disk cache",
         f"  {report.cache.folder}" + ("" if report.cache.in_use else " (not in use)"),
-        f"  {report.cache.entries:,} entries, {_size(report.cache.bytes)}",
+        f"  {report.cache.entries:,} entries, {byte_size(report.cache.bytes)}",
     ]
     return "\n".join(lines)
 
@@ -218,7 +218,7 @@ def _device_lines(devices: Sequence[DeviceReport]) -> Iterator[str]:
         details = _found(device) if device.status == "found" else [("what to do", device.problem)]
         yield f"  {device.name:<8}{device.status}"
         for title, text in details:
-            yield from _hanging(f"{'':10}{title:<12}", text)
+            yield from hanging(f"{'':10}{title:<12}", text)
     others = ", ".join(d.name for d in devices if d.status == "unsupported")
     if others:
         yield f"  not supported by this version: {others}"
@@ -238,11 +238,16 @@ def _found(device: DeviceReport) -> list[tuple[str, str]]:
     return [(title, text) for title, text in rows if text]
 
 
-def _hanging(head: str, text: str) -> list[str]:
+def hanging(head: str, text: str) -> list[str]:
     """`text` after `head`, wrapped between words and aligned under its beginning."""
     indent = " " * len(head)
     return textwrap.wrap(
-        text, _WIDTH, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False
+        text,
+        _WIDTH,
+        initial_indent=head,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+        break_long_words=False,
     )
 
 
@@ -257,7 +262,7 @@ def _value_text(value: object) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value) or "-"
 
 
-def _size(nbytes: int) -> str:
+def byte_size(nbytes: int) -> str:
     """A number of bytes with the unit that fits, as in ``1.5 MiB``."""
     amount, units = float(nbytes), ["bytes", "KiB", "MiB", "GiB"]
     while amount >= 1024 and len(units) > 1:

@@ -21,7 +21,7 @@ import enum
 import importlib
 import sys
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import cache
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -40,11 +40,30 @@ class Found(enum.Enum):
 
 
 class Look(NamedTuple):
-    """What a finder saw, in words too: ``/dev/kfd is not there``; `which` is usable, from 0."""
+    """What a finder saw, in words too: ``/dev/kfd is not there``.
+
+    Attributes:
+        found: what is there.
+        told: a clause.
+        which: of the device type's GPUs it is, from 0.
+        fix: what to do about it, where `told` does not say so itself.
+    """
 
     found: Found
     told: str
     which: int = 0
+    fix: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.told}: {self.fix}" if self.fix else self.told
+
+
+def first_of(looks: Iterable[Look]) -> Look:
+    """The first GPU that is there, usable or not; else what was said last. One must be given."""
+    for look in looks:
+        if look.found is not Found.NOTHING:
+            break
+    return look
 
 
 class Finder(Protocol):
@@ -134,7 +153,7 @@ def _machines_own() -> Choice:
         passed_over.append(f"{device}: {look.told}")
         if look.found is Found.UNUSABLE:
             warnings.warn(
-                f"{device} is there but not used: {look.told}. This goes on without it; DEV={_ELSE}"
+                f"{device} is there but not used: {look}. This goes on without it; DEV={_ELSE}"
                 " does so without a warning",
                 DeviceWarning,
                 stacklevel=frames_below_user(),

@@ -13,9 +13,13 @@ TOPOLOGY: Final = "/sys/devices/virtual/kfd/kfd/topology"
 """The machine as KFD sees it: nodes with their properties."""
 
 
+RENDER: Final = "/dev/dri/renderD"
+"""What the nodes of single GPUs begin with."""
+
+
 def render_node(minor: int) -> str:
     """The node of one GPU, by the minor number that its properties tell."""
-    return f"/dev/dri/renderD{minor}"
+    return f"{RENDER}{minor}"
 
 
 def ip_block(minor: int, name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -30,6 +31,8 @@ from gpu.core.errors import (
 from gpu.hcq.buffer import HCQBuffer
 from gpu.runtime.device import Device
 from gpu.runtime.execute import storage
+from gpu.transport.files import RealFiles
+from gpu.transport.missing import no_node
 from simulated import SIMULATED, own_machines
 from unit.linear_kernels import Kernel, scratch_kernel
 
@@ -244,5 +247,6 @@ def test_chips_of_another_vendor() -> None:
 
 
 def test_without_a_driver_the_error_says_what_to_do() -> None:
-    with Context(SIM=""), pytest.raises(DeviceError, match="modprobe nvidia"):
+    said = str(no_node(RealFiles(), "/dev/nvidiactl"))
+    with Context(SIM=""), pytest.raises(DeviceError, match=re.escape(said)):
         open_device("NV", parse_device_spec("NV"))

@@ -250,11 +250,9 @@ def test_modules_are_of_the_versions_that_the_recipes_name() -> None:
 
 
 def test_regenerating_gives_the_same_bytes(need: Callable[[str], None]) -> None:
+    """Status 3, where a package could not be had, is a failure too: nothing was compared then."""
     need("autogen")
     command = [sys.executable, "-m", "tools.autogen", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    gone = [line for line in done.stdout.split("\n") if line.startswith("skipped")]
-    if gone:
-        pytest.skip("\n".join(gone))
     assert "same autogen/kfd.py" in done.stdout

@@ -124,7 +124,8 @@ def test_a_gpu_of_nvidia_is_found_by_its_nodes(nvidia: Files) -> None:
 def test_without_its_nodes_there_is_no_gpu_of_nvidia(
     nvidia: Files, missing: tuple[str, ...], told: str
 ) -> None:
-    assert nv.look_at(Machine(nvidia, missing)) == Look(Found.NOTHING, told)
+    look = nv.look_at(Machine(nvidia, missing))
+    assert (look.found, look.told) == (Found.NOTHING, told)
 
 
 def test_without_a_compiler_there_is_no_use_in_a_gpu_of_nvidia(

@@ -1,7 +1,9 @@
 """C structures through ctypeslib2 and libclang, made independent of this machine.
 
 ctypeslib2 writes a module of ctypes classes. It is run in a process of its own, and its module is
-loaded here, once, to read the layouts off its classes; `emit.py` writes them in our form.
+loaded here, once, to read the layouts off its classes; `emit.py` writes them in our form. Where
+members are, bit fields above all, is libclang's word: ctypeslib2 gives bit fields, and what stands
+beside them, other types than the header does.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from . import records
+from .bitfields import Member, Placed, overlay, place
 from .recipe import AutogenError, CTypes, Patterns
 
 # The pins of the extra `autogen` in pyproject.toml: bindings newer than the library fail, and other
@@ -48,26 +52,20 @@ _SUFFIX: Final = {"c": "h", "c++": "hpp"}
 _INTEGERS: Final = "bBhHiIlLqQ"
 _UNNAMED_ENUM: Final = re.compile(r"\benum(?=\s*[{:])")
 _TAGS: Final = ("struct_", "union_")
-
-
-@dataclass(frozen=True)
-class Field:
-    """A member: its C type as a ctypes expression, and its Python type for type checkers."""
-
-    name: str
-    ctype: str
-    annotation: str
+_PADDING: Final = "PADDING_"
+_BITS: Final = re.compile(r"\(('\w+', [\w.]+), \d+\),")
 
 
 @dataclass(frozen=True)
 class Structure:
-    """A structure or union with explicit padding."""
+    """A structure or union with explicit padding; `places` are (first bit, bits) of members."""
 
     name: str
     base: str
     size: int
-    fields: tuple[Field, ...]
+    fields: tuple[Placed, ...]
     anonymous: tuple[str, ...]
+    places: dict[str, tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -103,9 +101,39 @@ def read(recipe: CTypes, folder: Path) -> Layouts:
     if missing:
         raise AutogenError(missing)
     names = Patterns(recipe.structs)
-    layouts = _Reader(_load(_convert(recipe, folder)), names).layouts()
+    copy = _copy(folder)
+    main = copy / f"all.{_SUFFIX[recipe.language]}"
+    main.write_text("".join(f'#include "{copy / name}"\n' for name in recipe.headers))
+    flags = [
+        *("-x", recipe.language, "-nostdinc", "-target", "x86_64-linux-gnu", f"-I{copy / 'stubs'}"),
+        *(f"-I{copy / include}" for include in recipe.include),
+        *(f"-D{define}" for define in recipe.defines),
+    ]
+    module = _load(_convert(recipe, main, flags))
+    layouts = _Reader(module, records.records(main, flags), names).layouts()
     names.check(f"structures of {recipe.module}")
     return layouts
+
+
+def verify(text: str, layouts: Layouts) -> None:
+    """Raises AutogenError where a member of a module's classes is not where libclang has it."""
+    module: dict[str, Any] = {"__name__": "verified"}
+    exec(text, module)
+    for one in layouts.structures.values():
+        kind = module[one.name]
+        bits = {field.name for field in one.fields if field.bits}
+        for name, (start, width) in one.places.items():
+            place = getattr(kind, name)
+            if name in bits:
+                value = kind()
+                setattr(value, name, -1)
+                there = int.from_bytes(bytes(value), "little") == ((1 << width) - 1) << start
+            else:
+                there = (8 * place.offset, 8 * place.size) == (start, width)
+            if not there:
+                raise AutogenError(f"{one.name}.{name}: not {width} bits from bit {start} on")
+        if ctypes.sizeof(kind) != one.size:
+            raise AutogenError(f"{one.name} is {ctypes.sizeof(kind)} bytes, not {one.size}")
 
 
 def _copy(folder: Path) -> Path:
@@ -132,23 +160,15 @@ def _put(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def _convert(recipe: CTypes, folder: Path) -> Path:
-    copy = _copy(folder)
-    main, output = copy / f"all.{_SUFFIX[recipe.language]}", copy / "ctypeslib.py"
-    main.write_text("".join(f'#include "{copy / name}"\n' for name in recipe.headers))
-    flags = [
-        *("-x", recipe.language, "-nostdinc", "-target", "x86_64-linux-gnu", f"-I{copy / 'stubs'}"),
-        *(f"-I{copy / include}" for include in recipe.include),
-        *(f"-D{define}" for define in recipe.defines),
-    ]
-    native = Path(str(importlib.metadata.distribution("libclang").locate_file("clang/native")))
+def _convert(recipe: CTypes, main: Path, flags: Sequence[str]) -> Path:
+    output = main.with_name("ctypeslib.py")
     done = subprocess.run(
         [
             *(sys.executable, "-c", "from ctypeslib.clang2py import main; main()"),
             *("-i", "-k", "cdefmstu", f"--clang-args={' '.join(flags)}"),
             *("-o", str(output), str(main)),
         ],
-        env={**os.environ, "CLANG_LIBRARY_PATH": str(native / "libclang.so")},
+        env={**os.environ, "CLANG_LIBRARY_PATH": str(records.library())},
         capture_output=True,
         text=True,
         check=False,
@@ -159,16 +179,21 @@ def _convert(recipe: CTypes, folder: Path) -> Path:
 
 
 def _load(path: Path) -> dict[str, Any]:
+    """ctypeslib2's module. Widths of bit fields are left out: some are 0, which ctypes refuses."""
     module: dict[str, Any] = {"__name__": path.stem}
-    exec(compile(path.read_text(), str(path), "exec"), module)
+    text = _BITS.sub(r"(\1),", path.read_text())
+    exec(compile(text, str(path), "exec"), module)
     return module
 
 
 class _Reader:
     """Reads a module of ctypeslib2: the structures whose name, or other name, is wanted."""
 
-    def __init__(self, module: dict[str, Any], wanted: Patterns) -> None:
+    def __init__(
+        self, module: dict[str, Any], described: Mapping[str, Any], wanted: Patterns
+    ) -> None:
         self._module = module
+        self._described = described
         self._wanted = wanted
         self._structures: dict[str, Structure] = {}
         self._aliases: dict[str, str] = {}
@@ -178,39 +203,64 @@ class _Reader:
             if isinstance(value, type) and issubclass(value, (ctypes.Structure, ctypes.Union)):
                 plain = _plain(value)
                 alias = not name.startswith(_TAGS)
-                if hasattr(value, "_fields_") and (name if alias else plain) in self._wanted:
-                    self._structure(value)
+                known = name if alias else plain
+                wanted = hasattr(value, "_fields_") and known in self._wanted
+                if wanted and known in self._described:  # without a tag: with what holds it
+                    self._structure(value, self._described[known])
                     if alias and name != plain:
                         self._aliases[name] = plain
         integers = {n: v for n, v in self._module.items() if type(v) is int}
         return Layouts(self._structures, self._aliases, integers)
 
-    def _structure(self, kind: type[ctypes.Structure | ctypes.Union]) -> str:
+    def _structure(self, kind: type[ctypes.Structure | ctypes.Union], record: Any) -> str:
         name = _plain(kind)
         if name not in self._structures:
-            fields: list[Field] = []
-            for said, *rest in kind._fields_:
-                if len(rest) > 1:
-                    raise AutogenError(f"{name}.{said} is a bit field, which is not supported")
-                # `in` is no name in Python: it becomes `in_`.
-                member = f"{said}_" if keyword.iskeyword(said) else said
-                fields.append(Field(member, *self._type(rest[0])))
-            base = "Union" if issubclass(kind, ctypes.Union) else "Structure"
-            anonymous = tuple(getattr(kind, "_anonymous_", ()))
-            size = ctypes.sizeof(kind)
-            self._structures[name] = Structure(name, base, size, tuple(fields), anonymous)
+            said = [(_word(member), one) for member, one, *_ in kind._fields_]
+            described = records.members(record)
+            named = [one for one in said if not one[0].startswith(_PADDING)]
+            if len(named) != len(described):
+                raise AutogenError(f"{name}: ctypeslib2 and libclang do not see the same members")
+            pairs = list(zip(named, described, strict=True))
+            union, size = issubclass(kind, ctypes.Union), record.get_size()
+            if any(one.bits for one in described):
+                members = [
+                    self._member(*pair, one) for pair, one in pairs if one.name or not one.bits
+                ]
+                fields = overlay(members, size) if union else place(name, members, size)
+            else:
+                types = {member: one.type for (member, _), one in pairs}
+                fields = [Placed(m, *self._type(one, types.get(m))) for m, one in said]
+            self._structures[name] = Structure(
+                name,
+                "Union" if union else "Structure",
+                size,
+                tuple(fields),
+                tuple(getattr(kind, "_anonymous_", ())),
+                {m: (one.start, one.width) for (m, _), one in pairs if one.name or not one.bits},
+            )
         return name
 
-    def _type(self, kind: Any) -> tuple[str, str]:
+    def _member(self, said: str, kind: Any, one: records.Described) -> Member:
+        """A member beside bit fields, whose scalars ctypeslib2 may have given another type."""
+        bits, signed = records.integer(one.type)
+        if one.bits:
+            return Member(said, one.start, one.width, signed=signed)
+        if issubclass(kind, (ctypes.Structure, ctypes.Union, ctypes.Array)):
+            types = self._type(kind, one.type)
+        else:
+            types = (f"ctypes.c_{'' if signed else 'u'}int{bits}", "int")
+        return Member(said, one.start, one.width, *types)
+
+    def _type(self, kind: Any, described: Any) -> tuple[str, str]:
         """The type as a ctypes expression of fixed width, and for type checkers."""
         if issubclass(kind, ctypes.Array):
             item = kind._type_
-            ctype, annotation = self._type(item)
+            ctype, annotation = self._type(item, described)
             inner = annotation if issubclass(item, ctypes.Array) else ctype
             array = "bytes" if item is ctypes.c_char else f"ctypes.Array[{inner}]"
             return f"{ctype} * {kind._length_}", array
         if issubclass(kind, (ctypes.Structure, ctypes.Union)):
-            name = self._structure(kind)
+            name = self._structure(kind, records.element(described))
             return name, name
         code = getattr(kind, "_type_", None)
         if kind is ctypes.c_char:
@@ -224,6 +274,11 @@ class _Reader:
         raise AutogenError(f"{kind} has no type of fixed width")
 
 
+def _word(name: str) -> str:
+    """A member's name in Python: `in` is none, and becomes `in_`."""
+    return f"{name}_" if keyword.iskeyword(name) else name
+
+
 def _plain(kind: type) -> str:
     name = kind.__name__
     for prefix in _TAGS:
@@ -231,7 +286,7 @@ def _plain(kind: type) -> str:
     return name
 
 
-def promoted(structures: Mapping[str, Structure], one: Structure) -> Iterator[Field]:
+def promoted(structures: Mapping[str, Structure], one: Structure) -> Iterator[Placed]:
     """The members of the anonymous structures and unions inside of a structure."""
     for member in one.fields:
         if member.name in one.anonymous:

@@ -26,7 +26,7 @@ class Mirror:
     """Where packages of Debian are.
 
     `archive` and `security` are addresses as apt takes them; ``{day}`` in them becomes the day of
-    a package's snapshot. `trust` is the line of apt's that says why to believe what they serve.
+    a package's snapshot. `trust` is what apt is told of how to believe what they serve.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Mirror:
             self.security: f"{package.suite}-security",
         }
         day = f"{package.snapshot}T235959Z"
-        return "\n\n".join(
+        return "\n".join(
             f"Types: deb\nURIs: {address.replace('{day}', day)}\nSuites: {names}\n"
             f"Components: {package.component}\n{self.trust}\n"
             for address, names in suites.items()
@@ -58,7 +58,7 @@ MIRRORS: Final = (
         "Debian's snapshots",
         "http://snapshot.debian.org/archive/debian/{day}",
         "http://snapshot.debian.org/archive/debian-security/{day}",
-        # What a snapshot says of how long it holds is long over.
+        # How long a snapshot says that it holds is over.
         f"{_KEYS}\nCheck-Valid-Until: no",
     ),
 )
@@ -79,14 +79,12 @@ class Archive:
             UnreachableError: none of the mirrors has that version, or can be reached.
             AutogenError: apt is missing, or what is there under that name is another file.
         """
-        have = self._find(package)
-        if have:
+        if have := self._find(package):
             return _checked(have, package)
         said = []
         for mirror in self.mirrors:
             why = self._download(mirror, package)
-            have = self._find(package)
-            if have:
+            if have := self._find(package):
                 return _checked(have, package)
             said.append(f"{mirror.name}: {why}")
         raise UnreachableError(f"{package.name} {package.version}: {'; '.join(said)}")
@@ -100,7 +98,7 @@ class Archive:
         environment, trouble = self._update(mirror.sources(package))
         wanted = f"{package.name}={package.version}"
         if not _run(["apt-cache", "show", wanted], environment).stdout.strip():
-            return trouble or f"has another version for {package.suite}"
+            return trouble or f"has no such version for {package.suite}"
         return _run(["apt-get", "download", wanted], environment, self.folder).stderr.strip()
 
     def _update(self, sources: str) -> tuple[dict[str, str], str]:
@@ -131,7 +129,7 @@ def _checked(path: Path, package: Package) -> Path:
     if digest != package.sha256:
         raise AutogenError(
             f"{path}: its SHA-256 is {digest}, that of {package.name} {package.version} is recorded"
-            f" as {package.sha256}: remove the file if it was cut short, and do not use it else"
+            f" as {package.sha256}: do not use the file; remove it to fetch it again"
         )
     return path
 

@@ -65,7 +65,8 @@ def _structure(every: Mapping[str, Structure], one: Structure) -> str:
     if one.anonymous:
         lines.append(f"    _anonymous_ = ({', '.join(_quoted(name) for name in one.anonymous)},)")
     lines.append("    _fields_ = [")
-    lines += [f"        ({_quoted(f.name)}, {f.ctype})," for f in one.fields]
+    for f in one.fields:
+        lines.append(f"        ({_quoted(f.name)}, {f.ctype}{f', {f.bits}' if f.bits else ''}),")
     return "\n".join([*lines, "    ]", ""])
 
 

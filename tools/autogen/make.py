@@ -41,6 +41,7 @@ def _ctypes(recipe: CTypes, texts: Mapping[str, str], folder: Path) -> str:
             integers[name] = _known(name, macros.value(name) if value is None else value)
     names.check(f"constants of {recipe.module}")
     text = emit.structures(layouts, integers)
+    clang.verify(text, layouts)
     fields = parse_bits("\n".join(texts.values()), recipe.bits) if recipe.bits else {}
     return text + (emit.bits(fields) if fields else "")
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
-from gpu.runtime.default import Found, Look
+from gpu.runtime.default import Found, Look, first_of
 from gpu.transport import amd as nodes
 from gpu.transport.files import Looking, RealFiles
+from gpu.transport.missing import NO_KFD_GPU, Lack, no_node
 
 
 def look() -> Look:
@@ -21,25 +22,42 @@ def look_at(system: Looking) -> Look:
     machine has one does not make it a device. Raises FormatError, TransportError, AccessDenied
     where KFD's description of the machine cannot be read.
     """
+    return first_of(looks(system))
+
+
+def looks(system: Looking) -> Iterator[Look]:
+    """What there is to say of each GPU of a machine, or of why there is none.
+
+    Raises as `look_at`.
+    """
     for path in (nodes.KFD, nodes.TOPOLOGY):
         if not system.exists(path):
-            return Look(Found.NOTHING, f"{path} is not there")
+            yield _nothing(no_node(system, path))
+            return
     # Imported where there is KFD: it takes longer than all the rest.
     from gpu.backends.amd.chips import chip_name, is_supported
     from gpu.drivers.am.kfd.topology import read_gpus
 
-    told = "KFD lists no GPU"
-    for which, gpu in enumerate(read_gpus(system)):
+    gpus = read_gpus(system)
+    if not gpus:
+        yield _nothing(NO_KFD_GPU)
+    for which, gpu in enumerate(gpus):
         node = nodes.render_node(gpu.drm_render_minor)
         if not is_supported(gpu.version):
             told = f"{gpu} ({chip_name(gpu.version)}) is not supported by this version"
+            yield Look(Found.NOTHING, told)
         elif not system.exists(node):
-            told = f"{node} of {gpu} is not there"
+            fix = no_node(system, node).fix
+            yield Look(Found.NOTHING, f"{node} of {gpu} is not there", fix=fix)
         elif denied := system.why_denied(nodes.KFD) or system.why_denied(node):
-            return Look(Found.UNUSABLE, denied)
+            yield Look(Found.UNUSABLE, denied)
         else:
-            return Look(Found.USABLE, f"{nodes.KFD} and {node} of {gpu} are there", which)
-    return Look(Found.NOTHING, told)
+            told = f"{nodes.KFD} and {node} of {gpu} are there"
+            yield Look(Found.USABLE, told, which)
+
+
+def _nothing(lack: Lack) -> Look:
+    return Look(Found.NOTHING, lack.what, fix=lack.fix)
 
 
 def models() -> Collection[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from gpu.compiler.toolchain.nvlibs import find_library
 from gpu.core.errors import Unsupported
-from gpu.runtime.default import Found, Look
+from gpu.runtime.default import Found, Look, first_of
 from gpu.transport import nvidia as nodes
 from gpu.transport.files import Looking, RealFiles
+from gpu.transport.missing import Lack, no_card, no_node
 
 
 def look() -> Look:
@@ -17,23 +18,45 @@ def look() -> Look:
 
 
 def look_at(system: Looking) -> Look:
-    """The same of any machine: the control node, that of a GPU and the compiler must be there.
+    """The same of any machine: its nodes, those of a GPU and of UVM among them, and the compiler.
 
-    A container with the driver's files but no GPU has the first alone. Raises AccessDenied.
+    A container with the driver's files but no GPU has the control node alone. Raises AccessDenied.
+    """
+    return first_of(looks(system))
+
+
+def looks(system: Looking) -> Iterator[Look]:
+    """What there is to say of each GPU of a machine, or of why there is none.
+
+    Raises AccessDenied.
     """
     if not system.exists(nodes.CONTROL):
-        return Look(Found.NOTHING, f"{nodes.CONTROL} is not there")
+        yield _look(Found.NOTHING, no_node(system, nodes.CONTROL))
+        return
     cards = nodes.list_cards(system)
     if not cards:
-        return Look(Found.NOTHING, f"{nodes.CONTROL} is there, but no GPU's node")
-    denied = system.why_denied(nodes.CONTROL) or system.why_denied(cards[0])
-    if denied:
-        return Look(Found.UNUSABLE, denied)
+        yield _look(Found.NOTHING, no_card(system))
+    for which, card in enumerate(cards):
+        if denied := system.why_denied(nodes.CONTROL) or system.why_denied(card):
+            yield Look(Found.UNUSABLE, denied)
+        elif not system.exists(nodes.UVM):
+            yield _look(Found.UNUSABLE, no_node(system, nodes.UVM))
+        elif lacking := _lacks_compiler():
+            yield Look(Found.UNUSABLE, lacking)
+        else:
+            yield Look(Found.USABLE, f"{nodes.CONTROL} and {card} are there", which)
+
+
+def _look(found: Found, lack: Lack) -> Look:
+    return Look(found, lack.what, fix=lack.fix)
+
+
+def _lacks_compiler() -> str:
     try:
         find_library("nvrtc")
     except Unsupported as error:
-        return Look(Found.UNUSABLE, error.message)
-    return Look(Found.USABLE, f"{nodes.CONTROL} and {cards[0]} are there")
+        return error.message
+    return ""
 
 
 def models() -> Collection[str]:

@@ -76,7 +76,8 @@ def test_processes_work_at_once(world: NvSimWorld, path: str) -> None:
     flag = user.buffer()
     user.ring.submit(*release(flag.va, 1))
     for other in others:
-        assert other.communicate(timeout=60)[0] == "done\n" and other.returncode == 0
+        said = other.communicate(timeout=60)[0]
+        assert (said, other.returncode) == ("done\n", 0)
     wait_for_exit(world, 1)
     assert flag.host.read(0, 4) == 1
     assert world.counts.kernels == 2 * 12

@@ -15,13 +15,14 @@ from gpu.autogen.nv import alloc, control
 from gpu.core import hostmem
 from gpu.core.errors import DeviceError, InvalidValue, RmError, TransportError
 from gpu.core.trace import Recorder, read_trace
-from gpu.core.traceevent import Event, Failure, Ioctl, Open
+from gpu.core.traceevent import Event, Exists, Failure, Ioctl, Open, shown_path
 from gpu.core.wait import HostWaiter
 from gpu.drivers.nv.rm.escapes import Card, CardPort, KernelPort
 from gpu.drivers.nv.rm.gpu import NvDevice
 from gpu.drivers.nv.rm.object import RmClient, RmObject
 from gpu.drivers.nv.rm.status import CallLog
 from gpu.hcq.ports import MemoryKind
+from gpu.transport.machine import CONTAINERS
 from gpu.transport.os import Ref
 from gpu.transport.replay import ReplayOs
 from gpu.transport.traced import TracedOs
@@ -279,7 +280,8 @@ def test_a_card_that_cannot_be_registered_is_closed() -> None:
 
 
 def test_a_missing_node_says_what_to_load() -> None:
-    os = replay(Open(CARD, RDWR, -1, Failure(2)))
+    unseen = [Exists(shown_path(path), False) for path in ("/sys/bus/pci/devices", *CONTAINERS)]
+    os = replay(Open(CARD, RDWR, -1, Failure(2)), *unseen)
     with pytest.raises(DeviceError, match=r"/dev/nvidia0 is not there.*modprobe nvidia`"):
         CardPort(os, CTL_FD, 0, CallLog())
 

@@ -74,8 +74,8 @@ NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN_PARAMS = 4: workSubmitToken@0
 NV83DE_CTRL_DEBUG_READ_ALL_SM_ERROR_STATES_PARAMS = 4824: hTargetChannel@0, numSMsToRead@4,
   smErrorStateArray@8:4800, mmuFaultInfo@4808, mmuFault@4812:8, startingSM@4820
 NV83DE_CTRL_DEBUG_READ_MMU_FAULT_INFO_PARAMS = 72: mmuFaultInfoList@0:64, count@64
-NV83DE_MMU_FAULT = 8: valid@0:1, faultInfo@4
-NV83DE_MMU_FAULT_INFO = 16: faultAddress@0:8, faultType@8, accessType@12
+NV83DE_MMU_FAULT_INFO = 8: valid@0:1, faultInfo@4
+NV83DE_CTRL_DEBUG_READ_MMU_FAULT_INFO_ENTRY = 16: faultAddress@0:8, faultType@8, accessType@12
 NV83DE_SM_ERROR_STATE_REGISTERS = 48: hwwGlobalEsr@0, hwwWarpEsr@4, hwwWarpEsrPc@8,
   hwwGlobalEsrReportMask@12, hwwWarpEsrReportMask@16, hwwEsrAddr@24:8, hwwWarpEsrPc64@32:8,
   hwwCgaEsr@40, hwwCgaEsrReportMask@44

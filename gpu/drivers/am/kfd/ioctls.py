@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from gpu.autogen import kfd
 from gpu.core.errors import DeviceError, DeviceLost, OutOfMemory, TransportError, Unsupported
 from gpu.transport import amd as nodes
+from gpu.transport.missing import no_node
 from gpu.transport.os import Argument, Os, Ref
 
 OLDEST: Final = (1, 9)
@@ -102,11 +103,7 @@ class Kfd:
         except TransportError as error:
             if error.errno not in (errno.ENOENT, errno.ENXIO, errno.ENODEV):
                 raise
-            raise DeviceError(
-                f"{nodes.KFD} is not there: load the kernel's driver with `modprobe amdgpu`; it"
-                " needs CONFIG_HSA_AMD. A machine without such a GPU has a simulated one with"
-                " SIM=gfx1100"
-            ) from error
+            raise DeviceError(str(no_node(system, nodes.KFD))) from error
 
     def close(self) -> None:
         """Closes the file.

@@ -14,6 +14,7 @@ from gpu.core.log import get_logger
 from gpu.drivers.am.target import Target, Version, dotted, parse_gfx_version
 from gpu.transport import amd as nodes
 from gpu.transport.files import Files
+from gpu.transport.missing import NO_KFD_GPU, no_node
 
 ROOT: Final = nodes.TOPOLOGY
 _AMD: Final = 0x1002
@@ -101,10 +102,7 @@ def read_gpus(os: Files) -> tuple[GpuNode, ...]:
     AccessDenied, TransportError.
     """
     if not os.exists(ROOT):
-        raise DeviceError(
-            f"{ROOT} is not there: load the kernel's driver with `modprobe amdgpu`; it needs"
-            " CONFIG_HSA_AMD"
-        )
+        raise DeviceError(str(no_node(os, ROOT)))
     for _ in range(_TRIES):
         # The kernel counts this up whenever a device comes or goes.
         generation = _read_number(os, f"{ROOT}/generation_id")
@@ -117,7 +115,7 @@ def read_gpus(os: Files) -> tuple[GpuNode, ...]:
 def choose(gpus: tuple[GpuNode, ...], index: int) -> GpuNode:
     """A GPU by its place in the list. Raises DeviceError for an empty list, InvalidIndex."""
     if not gpus:
-        raise DeviceError("KFD lists no GPU: check `lspci -d 1002:` and the kernel's log")
+        raise DeviceError(str(NO_KFD_GPU))
     if not 0 <= index < len(gpus):
         names = ", ".join(map(str, gpus))
         raise InvalidIndex(f"AMD GPU {index}: there are {len(gpus)}, numbered from 0: {names}")

@@ -17,6 +17,7 @@ from gpu.drivers.nv.uvm.calls import Uvm
 from gpu.drivers.nv.uvm.fd import UvmFile, join, leave
 from gpu.drivers.nv.uvm.va import AddressSpace
 from gpu.transport import nvidia as nodes
+from gpu.transport.missing import no_nvidia_gpu
 from gpu.transport.os import Os
 from gpu.transport.world import World
 
@@ -58,15 +59,8 @@ class NvSession:
 
     def card(self, index: int) -> Card:
         """A GPU by its place among `cards`. Raises DeviceError, InvalidIndex."""
-        if not self.cards and self.listed:
-            raise DeviceError(
-                f"the nvidia driver lists {self.listed} GPU(s), but this process sees the node of"
-                " none (/dev/nvidia0, /dev/nvidia1, ...): give the container a GPU"
-            )
         if not self.cards:
-            raise DeviceError(
-                "the nvidia driver lists no GPU: check `lspci -d 10de:` and the kernel's log"
-            )
+            raise DeviceError(str(no_nvidia_gpu(self.listed)))
         if not 0 <= index < len(self.cards):
             raise InvalidIndex(f"NVIDIA GPU {index}: this process can reach {len(self.cards)}")
         return self.cards[index]

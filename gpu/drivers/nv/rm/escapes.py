@@ -27,6 +27,7 @@ from gpu.drivers.nv.rm.object import Allocated, Mapping, RmObject
 from gpu.drivers.nv.rm.status import CallLog
 from gpu.transport import nvidia as nodes
 from gpu.transport.ioctl import iowr
+from gpu.transport.missing import no_node
 from gpu.transport.os import Os, Ref
 
 AllocForm = Literal["NVOS64", "NVOS21"]
@@ -65,11 +66,7 @@ def open_node(system: Os, path: str) -> int:
     except TransportError as error:
         if error.errno not in (errno.ENOENT, errno.ENXIO, errno.ENODEV):
             raise
-        module = "nvidia-uvm" if path == nodes.UVM else "nvidia"
-        raise DeviceError(
-            f"{path} is not there: load the kernel driver with `modprobe {module}`, and make the"
-            " node with `nvidia-modprobe` or mknod where nothing does so by itself"
-        ) from error
+        raise DeviceError(str(no_node(system, path))) from error
 
 
 def escape(
