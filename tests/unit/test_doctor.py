@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from gpu.sim.world import SimWorld
 
 from gpu.backends.amd import find as amd
 from gpu.backends.nv import find as nv
@@ -19,7 +20,6 @@ from gpu.drivers.am.kfd.topology import choose, read_gpus
 from gpu.drivers.nv.rm.escapes import open_node
 from gpu.runtime.default import Found
 from gpu.sim.nv.world import NvSimWorld
-from gpu.sim.world import SimWorld
 from gpu.transport.files import Files
 from gpu.transport.missing import no_node, no_nvidia_gpu
 from simulated import SIMULATED
