@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from gpu.sim.world import SimWorld
 
 from gpu.backends.amd import find as amd
 from gpu.backends.nv import find as nv
@@ -19,6 +18,7 @@ from gpu.drivers.am.kfd.ioctls import Kfd
 from gpu.drivers.am.kfd.topology import choose, read_gpus
 from gpu.drivers.nv.rm.escapes import open_node
 from gpu.runtime.default import Found
+from gpu.sim.amd.kfd.world import KfdWorld
 from gpu.sim.nv.world import NvSimWorld
 from gpu.transport.files import Files
 from gpu.transport.missing import no_node, no_nvidia_gpu
@@ -136,7 +136,7 @@ def _only(report: doctor.Report, device: str) -> Finding:
 
 @pytest.fixture(scope="module")
 def radeon() -> Iterator[Files]:
-    world = SimWorld(chip=("gfx1100", "gfx1201"))
+    world = KfdWorld(chip=("gfx1100", "gfx1201"))
     yield world.os
     world.close()
 
