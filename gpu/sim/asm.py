@@ -25,7 +25,7 @@ from gpu.sim.isa import layout
 from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.isa.rdna.dispatch import DEFAULT_MODE, MAX_VGPRS, Dispatch
 from gpu.sim.isa.rdna.run import Machine
-from gpu.sim.isa.rdna.waves import aligned_bytes
+from gpu.sim.isa.waves import aligned_bytes
 
 Bytes = npt.NDArray[np.uint8]
 _CHIPS: Final = ("gfx1100",)

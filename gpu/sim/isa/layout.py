@@ -37,6 +37,22 @@ HOST_MXCSR: Final = 100
 COUNT: Final = 104
 """Instructions executed, less those that lie before the place of the wave in the program (i64).
 So only what jumps changes it; the records of branches hold by how much."""
+CLOCK: Final = 112
+LOWEST: Final = 120
+"""Lowest place of a lane that waits for its turn, where lanes have places of their own; `NOBODY`
+where none does."""
+LOOK: Final = 124
+"""Taken branches until the wave is looked at; see gpu/sim/isa/circles.py."""
+GROUP: Final = 128
+"""Number of its workgroup in the grid (u64)."""
+BARRIER_ID: Final = 136
+BARRIER_THREADS: Final = 140
+"""Threads that the barrier waits for at which the wave stands; 0 for all of its workgroup."""
+BARRIER_KIND: Final = 144
+OWN: Final = 148
+"""From here on fields are an instruction set's own."""
+
+NOBODY: Final = 0xFFFFFFFF
 
 POINTERS: Final = HEADER
 """Host addresses of an access, one u64 a lane; then those of a second one."""
@@ -58,14 +74,14 @@ EXEC_OFFSET: Final = SGPRS + EXEC * ROW
 VCC_OFFSET: Final = SGPRS + VCC_LO * ROW
 
 RECORD: Final = struct.Struct("<Q6iqQiiQ")
-"""An operation: function, rows d a b c e f (byte offsets), immediate, target, pc, aux, hint: the
+"""An operation: function, rows d a b c e f (byte offsets), immediate, target, place, aux, hint: the
 number of the range that its last access fell into."""
 assert RECORD.size == 64
 OPERANDS: Final = {"d": 8, "a": 12, "b": 16, "c": 20, "e": 24, "f": 28}
 IMMEDIATE: Final = 32
 TARGET: Final = 40
 PLACE: Final = 48
-"""The pc; for PTX how many instructions of the program are done where this record begins."""
+"""How many instructions of the program are done where this record begins."""
 AUX: Final = 52
 HINT: Final = 56
 
@@ -76,6 +92,9 @@ FAULT: Final = 2
 SLICE: Final = 3
 UNKNOWN: Final = 4
 JUMP: Final = 5
+STUCK: Final = 6
+"""Lanes wait for lanes that never come."""
+TRAP: Final = 7
 
 # Accesses, as reported with faults and as flags of ranges.
 READ: Final = 1

@@ -12,7 +12,7 @@ from gpu.sim.isa import layout
 from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.isa.rdna.codeobject import CodeObject, place_object
 from gpu.sim.isa.rdna.run import Machine
-from gpu.sim.isa.rdna.waves import aligned_bytes
+from gpu.sim.isa.waves import aligned_bytes
 
 TRIPLE = "amdgcn-amd-amdhsa"
 HEAD = """

@@ -19,7 +19,7 @@ from gpu.sim.isa.rdna.bare import run_asm
 from gpu.sim.isa.rdna.dispatch import ComputeRegisters, Dispatch
 from gpu.sim.isa.rdna.faults import IllegalInstruction, WaveFault
 from gpu.sim.isa.rdna.run import Machine
-from gpu.sim.isa.rdna.waves import aligned_bytes
+from gpu.sim.isa.waves import aligned_bytes
 from sim.isa.amdgpu import Launcher, compile_ir
 from sim.isa.asm import END, EXEC, V, evaluate, op, words
 

@@ -17,7 +17,7 @@ from gpu.sim.isa import layout
 from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.isa.rdna.codeobject import KernelDescriptor
 from gpu.sim.isa.rdna.run import Machine
-from gpu.sim.isa.rdna.waves import aligned_bytes
+from gpu.sim.isa.waves import aligned_bytes
 from unit.linear_kernels import Kernel
 
 CHIP = "gfx1100"

@@ -20,8 +20,8 @@ def arrive(warps: Sequence[Warp], arrived: dict[int, int], warp: Warp, count: in
     """
     if len(warps) == 1:
         count = _MOST
-    number, threads = warp.word(wave.BARRIER_ID), warp.word(wave.BARRIER_THREADS)
-    kind = warp.word(wave.BARRIER_KIND)
+    number, threads = warp.word(layout.BARRIER_ID), warp.word(layout.BARRIER_THREADS)
+    kind = warp.word(layout.BARRIER_KIND)
     if number >= count or threads % layout.LANES or (kind == wave.ARRIVE and not threads):
         return False
     if kind != wave.ARRIVE:
@@ -42,7 +42,7 @@ def release_ended(warps: Sequence[Warp]) -> None:
     if not left or left[0].barrier is None:
         return
     number = left[0].barrier
-    if all(w.barrier == number and not w.word(wave.BARRIER_THREADS) for w in left):
+    if all(w.barrier == number and not w.word(layout.BARRIER_THREADS) for w in left):
         _release(left)
 
 
@@ -50,7 +50,7 @@ def _release(warps: Sequence[Warp]) -> None:
     votes = [warp.word(wave.BARRIER_VALUE) for warp in warps]
     for warp in warps:
         warp.barrier = None
-        kind, place = warp.word(wave.BARRIER_KIND), warp.word(wave.BARRIER_TARGET)
+        kind, place = warp.word(layout.BARRIER_KIND), warp.word(wave.BARRIER_TARGET)
         if kind == wave.RED_POPC:
             warp.fill(place, sum(vote.bit_count() for vote in votes))
         elif kind == wave.RED_OR:

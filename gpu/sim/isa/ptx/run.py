@@ -21,7 +21,8 @@ from gpu.sim.isa.ptx.engine import PtxEngine
 from gpu.sim.isa.ptx.faults import Reason, WarpFault
 from gpu.sim.isa.ptx.program import Program
 from gpu.sim.isa.ptx.resolve import GENERIC, GLOBAL
-from gpu.sim.isa.ptx.warps import POISON, GridShape, Warp, WarpMaker, aligned_bytes
+from gpu.sim.isa.ptx.warps import GridShape, Warp, WarpMaker
+from gpu.sim.isa.waves import POISON, aligned_bytes
 
 _RUN: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 _RESIDENT: Final = 64  # warps at a time: blocks may wait for other blocks
@@ -186,19 +187,19 @@ class Grid:
         if status == layout.END:
             warp.done = True
             place = self._program.before(warp.record)
-            self.instructions += warp.word(wave.COUNT, "<q") + place + 1
+            self.instructions += warp.word(layout.COUNT, "<q") + place + 1
             release_ended(block.warps)
         elif status == layout.SLICE:
             self._rotate(warp)
         elif status == layout.BARRIER:
             count = self._shape.barriers
             if not arrive(block.warps, block.arrived, warp, count):
-                why = f"there is no barrier {warp.word(wave.BARRIER_ID)} of {self._shape.threads}"
+                why = f"there is no barrier {warp.word(layout.BARRIER_ID)} of {self._shape.threads}"
                 why = f"{why} threads: the block has {count}, each for whole warps"
                 raise self._fault(block, warp, "stuck", why)
         elif status == layout.FAULT:
             self._fill_or_raise(block, warp)
-        elif status == wave.TRAP:
+        elif status == layout.TRAP:
             raise self._fault(block, warp, "trap", "a trap")
         else:
             raise self._fault(block, warp, "stuck", "lanes wait for lanes that never come")
@@ -217,8 +218,8 @@ class Grid:
 
     def _rotate(self, warp: Warp) -> None:
         """Lets other lanes of a warp go on, for which the active ones may be waiting."""
-        lowest = warp.word(wave.LOWEST)
-        if lowest == wave.NOBODY:
+        lowest = warp.word(layout.LOWEST)
+        if lowest == layout.NOBODY:
             return
         here = warp.record - self._program.address
         active = warp.word(layout.EXEC_OFFSET)
@@ -230,7 +231,7 @@ class Grid:
                 places[lane] = here
         waiting = {int(places[n]) for n in range(layout.LANES) if ready >> n & 1}
         chosen = self._random.choice(sorted(waiting))
-        mask, rest = 0, wave.NOBODY
+        mask, rest = 0, layout.NOBODY
         for lane in range(layout.LANES):
             if ready >> lane & 1:
                 if places[lane] == chosen:
@@ -238,10 +239,10 @@ class Grid:
                 else:
                     rest = min(rest, int(places[lane]))
         warp.set(layout.EXEC_OFFSET, mask)
-        warp.set(wave.LOWEST, rest)
+        warp.set(layout.LOWEST, rest)
         before, warp.record = warp.record, self._program.address + chosen
         passed = self._program.before(before) - self._program.before(warp.record)
-        warp.set(wave.COUNT, warp.word(wave.COUNT, "<q") + passed, "<q")
+        warp.set(layout.COUNT, warp.word(layout.COUNT, "<q") + passed, "<q")
 
     def _fill_or_raise(self, block: Block, warp: Warp) -> None:
         """Asks the owner of the memory for what lanes have missed. Raises WarpFault."""

@@ -17,12 +17,11 @@ from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.isa.ptx import wave
 from gpu.sim.isa.ptx.engine import PtxEngine
 from gpu.sim.isa.ptx.program import Program
+from gpu.sim.isa.waves import aligned_bytes
 
-POISON: Final = 0xA5
-"""The byte that registers, shared and local memory hold before anything is written there."""
 _MXCSR: Final = 0x1F80  # all exceptions masked, to nearest; the direction is in bits 14:13
 _LANES: Final = np.arange(layout.LANES, dtype=np.uint32)
-_STATE: Final = struct.Struct("<IIQII")  # ALIVE, LOWEST, CODE, BLOCKED, AT_BARRIER
+_STATE: Final = struct.Struct("<IQII")  # ALIVE, CODE, BLOCKED, AT_BARRIER
 _AXES: Final = ("x", "y", "z")
 Three = tuple[int, int, int]
 
@@ -103,11 +102,9 @@ class Warp:
         """Writes a field of the header."""
         struct.pack_into(format, self.view, offset, value)
 
-    def state(self) -> tuple[int, bytes, bytes, bytes]:
+    def state(self) -> tuple[int, bytes, bytes]:
         """All that decides what it does next but memory; the clock is asked for by name."""
-        clock, count = wave.CLOCK, wave.COUNT
-        between = bytes(self.view[clock + 8 : count])
-        return self.record, bytes(self.view[:clock]), between, bytes(self.view[count + 8 :])
+        return self.record, bytes(self.view[: layout.COUNT]), bytes(self.view[layout.LOWEST :])
 
     def places(self, program: Program) -> list[int]:
         """The records that its lanes are at."""
@@ -121,13 +118,6 @@ class Warp:
     def fill(self, offset: int, value: int) -> None:
         """Writes a word into all lanes of a row."""
         self.words[offset // 4 : offset // 4 + layout.LANES] = value & 0xFFFFFFFF
-
-
-def aligned_bytes(size: int) -> npt.NDArray[np.uint8]:
-    """Fresh memory, poisoned, that begins at a multiple of a row."""
-    raw = np.full(size + layout.ROW, POISON, np.uint8)
-    skip = -raw.ctypes.data % layout.ROW
-    return raw[skip : skip + size]
 
 
 class WarpMaker:
@@ -152,10 +142,11 @@ class WarpMaker:
         warp.record = self._program.address
         left = self._shape.threads - index * layout.LANES
         mask = (1 << min(left, layout.LANES)) - 1
-        _STATE.pack_into(*(warp.view, wave.ALIVE, mask, wave.NOBODY, self._program.address, 0, 0))
+        _STATE.pack_into(*(warp.view, wave.ALIVE, mask, self._program.address, 0, 0))
+        warp.set(layout.LOWEST, layout.NOBODY)
         struct.pack_into("<I", warp.view, layout.EXEC_OFFSET, mask)
         struct.pack_into("<Q", warp.view, layout.LDS, shared)
-        struct.pack_into("<q", warp.view, wave.COUNT, 0)
+        struct.pack_into("<q", warp.view, layout.COUNT, 0)
         first = index * layout.LANES
         for place, values in self._thread_rows:
             warp.words[place : place + layout.LANES] = values[first : first + layout.LANES]

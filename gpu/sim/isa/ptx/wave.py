@@ -12,36 +12,26 @@ from typing import Final
 from gpu.sim.isa import layout
 
 # Fields of the header that are not of the shared layout: byte offsets.
-ALIVE: Final = 104
-"""Lanes that have not ended."""
-LOWEST: Final = 108
-"""Lowest place of a lane that waits for its turn; `NOBODY` where none does."""
-CODE: Final = 112
-BLOCKED: Final = 120
-"""Lanes that wait for other lanes of the warp, at a ``.sync``."""
-AT_BARRIER: Final = 124
-"""Lanes that have come to a barrier of the block."""
-RESOLVE: Final = 128
-PARAMETERS: Final = 136
-SHARED_WINDOW: Final = 144
-SHARED_WINDOW_SIZE: Final = 152
-LOCAL_WINDOW: Final = 160
-PARAMETER_SIZE: Final = 168
-CLOCK: Final = 176
-BARRIER_ID: Final = 184
-BARRIER_THREADS: Final = 188
-"""Threads that a barrier waits for; 0 for all of the block."""
-BARRIER_KIND: Final = 192
-BARRIER_VALUE: Final = 196
-ROUND_TOWARD_ZERO: Final = 200
-ROUND_DOWN: Final = 204
-ROUND_UP: Final = 208
-BARRIER_TARGET: Final = 212
+BARRIER_VALUE: Final = layout.OWN
+BARRIER_TARGET: Final = 152
 """Where the row of a reducing barrier's result lies."""
-COUNT: Final = 216
-"""As `layout.COUNT`, whose place is another's here."""
+ALIVE: Final = 156
+"""Lanes that have not ended."""
+CODE: Final = 160
+BLOCKED: Final = 168
+"""Lanes that wait for other lanes of the warp, at a ``.sync``."""
+AT_BARRIER: Final = 172
+"""Lanes that have come to a barrier of the block."""
+RESOLVE: Final = 176
+PARAMETERS: Final = 184
+SHARED_WINDOW: Final = 192
+SHARED_WINDOW_SIZE: Final = 200
+LOCAL_WINDOW: Final = 208
+PARAMETER_SIZE: Final = 216
+ROUND_TOWARD_ZERO: Final = 224
+ROUND_DOWN: Final = 228
+ROUND_UP: Final = 232
 
-NOBODY: Final = 0xFFFFFFFF
 LOCAL_WINDOW_SIZE: Final = 1 << 24
 
 # What BARRIER_KIND says.
@@ -50,10 +40,6 @@ ARRIVE: Final = 1
 RED_POPC: Final = 2
 RED_AND: Final = 3
 RED_OR: Final = 4
-
-STUCK: Final = 6
-"""What `run` gives back when lanes wait for each other, besides what `layout` names."""
-TRAP: Final = 7
 
 PCS: Final = layout.SGPRS
 _FIRST_SPECIAL: Final = layout.SGPRS + layout.ROW

@@ -251,7 +251,7 @@ class Program:
                 immediate = self._places[offset] + 1 - self._places[record.target]
             function = self._engine.address(record.function)
             packed += layout.RECORD.pack(
-                *(function, *placed, immediate, target, offset, record.aux, 0)
+                *(function, *placed, immediate, target, self._places[offset], record.aux, 0)
             )
         self.memory[:] = np.frombuffer(packed, np.uint8)
 

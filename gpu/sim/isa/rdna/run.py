@@ -21,7 +21,8 @@ from gpu.sim.isa.rdna.decode import Decoder
 from gpu.sim.isa.rdna.dispatch import Dispatch
 from gpu.sim.isa.rdna.faults import IllegalInstruction, WaveFault
 from gpu.sim.isa.rdna.program import Program, rdna_engine
-from gpu.sim.isa.rdna.waves import POISON, Wave, WaveMaker, aligned_bytes
+from gpu.sim.isa.rdna.waves import Wave, WaveMaker
+from gpu.sim.isa.waves import POISON, aligned_bytes
 
 _RUN: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 _ACCESSES: Final = {layout.READ: "read", layout.SCALAR: "read", layout.WRITE: "write"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +16,7 @@ from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.isa.rdna.constants import PRIVATE_APERTURE, SHARED_APERTURE
 from gpu.sim.isa.rdna.dispatch import Dispatch
 from gpu.sim.isa.rdna.program import Program
-
-POISON: Final = 0xA5
-"""The byte that registers, LDS and scratch hold before anything is written there."""
+from gpu.sim.isa.waves import aligned_bytes
 
 
 class Wave:
@@ -73,13 +70,6 @@ class Wave:
     def set(self, offset: int, value: int, format: str = "<I") -> None:
         """Writes a field of the header."""
         struct.pack_into(format, self._view, offset, value)
-
-
-def aligned_bytes(size: int, align: int = layout.ROW) -> npt.NDArray[np.uint8]:
-    """Fresh memory, poisoned."""
-    raw = np.full(size + align, POISON, np.uint8)
-    skip = -raw.ctypes.data % align
-    return raw[skip : skip + size]
 
 
 class WaveMaker:
