@@ -9,7 +9,6 @@ from gpu.sim.isa import frames, layout
 from gpu.sim.isa.values import Emitter, Value
 
 _LDMXCSR: Final = "declare void @llvm.x86.sse.ldmxcsr(ptr)"
-_STMXCSR: Final = "declare void @llvm.x86.sse.stmxcsr(ptr)"
 
 
 def control_module() -> str:
@@ -20,18 +19,6 @@ def control_module() -> str:
         build(emitter)
         functions.append((name, emitter))
     return frames.module(functions)
-
-
-def _run(e: Emitter) -> None:
-    """`run(wave, record)`: executes from a record on, under the rounding mode of the wave."""
-    e.declarations |= {_LDMXCSR, _STMXCSR}
-    host = frames.place(e, layout.HOST_MXCSR)
-    e.lines.append(f"call void @llvm.x86.sse.stmxcsr(ptr {host})")
-    e.lines.append(f"call void @llvm.x86.sse.ldmxcsr(ptr {frames.place(e, layout.MXCSR32)})")
-    target = e.raw("load ptr, ptr %o, align 8")
-    status = e.raw(f"call i32 {target}(ptr %w, ptr %o)")
-    e.lines.append(f"call void @llvm.x86.sse.ldmxcsr(ptr {host})")
-    e.lines.append(f"ret i32 {status}")
 
 
 def _load_mxcsr(offset: int) -> Callable[[Emitter], None]:
@@ -221,7 +208,6 @@ def _get_mode(e: Emitter) -> None:
 
 _ROWS: Final = frozenset(("copy", "move", "bits", "high_half", "merge_high"))
 _BUILDERS: Final[dict[str, Callable[[Emitter], None]]] = {
-    "run": _run,
     "mode32": _load_mxcsr(layout.MXCSR32),
     "mode64": _load_mxcsr(layout.MXCSR64),
     "end": _stop_here(layout.END),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from gpu.sim.isa import access, atomics, control, frames, lanes, layout, search
+from gpu.sim.isa import access, atomics, control, frames, lanes, layout, scheduler, search
 from gpu.sim.isa.frames import Operation
 from gpu.sim.isa.native import Library
 from gpu.sim.isa.values import Emitter
@@ -37,6 +37,7 @@ class Engine:
         modules: dict[str, Callable[[], str]] = {
             _CONTROL: control.control_module,
             _SEARCH: _search_module,
+            scheduler.NAME: lambda: scheduler.MODULE,
         }
         for rows in (access.BUILDERS, lanes.BUILDERS, *builders.values()):
             modules |= {f: partial(_built, f, build, layout.LANES) for f, build in rows.items()}

@@ -83,7 +83,7 @@ class _Grid:
 
     def why_stuck(self) -> str:
         """Why it does not get on unless others write memory. Raises PageFault, PacketError."""
-        return self._in_turn(self._execution.why_stuck)
+        return self._in_turn(self._execution.why_stuck) if self._execution.stands else ""
 
     def _in_turn(self, run: Callable[[], T]) -> T:
         self._memory.begin_turn()

@@ -22,7 +22,6 @@ from gpu.sim.isa.values import Emitter, Value
 Builder = Callable[[Emitter], None]
 _EXEC: Final = layout.EXEC_OFFSET
 _LDMXCSR: Final = "declare void @llvm.x86.sse.ldmxcsr(ptr)"
-_STMXCSR: Final = "declare void @llvm.x86.sse.stmxcsr(ptr)"
 
 # Chooses the lanes with the lowest place among those that may go on; gives their record, or null
 # where there are none. Its parts are vector operations over the row PCS.
@@ -105,18 +104,6 @@ def control_module() -> str:
         build(emitter)
         functions.append((name, emitter))
     return _CHOOSE + frames.module(functions)
-
-
-def _run(e: Emitter) -> None:
-    """`run(warp, record)`: executes from a record on; floats round to nearest."""
-    e.declarations |= {_LDMXCSR, _STMXCSR}
-    host = frames.place(e, layout.HOST_MXCSR)
-    e.lines.append(f"call void @llvm.x86.sse.stmxcsr(ptr {host})")
-    e.lines.append(f"call void @llvm.x86.sse.ldmxcsr(ptr {frames.place(e, layout.MXCSR32)})")
-    target = e.raw("load ptr, ptr %o, align 8")
-    status = e.raw(f"call i32 {target}(ptr %w, ptr %o)")
-    e.lines.append(f"call void @llvm.x86.sse.ldmxcsr(ptr {host})")
-    e.lines.append(f"ret i32 {status}")
 
 
 def _round(offset: int) -> Builder:
@@ -355,7 +342,6 @@ def _stop_here(status: int) -> Builder:
 
 
 _BUILDERS: Final[dict[str, Builder]] = {
-    "run": _run,
     "round_rn": _round(layout.MXCSR32),
     "round_rz": _round(wave.ROUND_TOWARD_ZERO),
     "round_rm": _round(wave.ROUND_DOWN),

@@ -33,6 +33,8 @@ ROUND_DOWN: Final = 228
 ROUND_UP: Final = 232
 
 LOCAL_WINDOW_SIZE: Final = 1 << 24
+MOST_BARRIERS: Final = 16
+"""Of a block."""
 
 # What BARRIER_KIND says.
 SYNC: Final = 0

@@ -65,8 +65,7 @@ class Dispatch:
         """Raises InvalidValue for what no dispatcher accepts, Unsupported for wave64."""
         if not self.wave32:
             raise Unsupported("waves of 64 lanes are not simulated; compile for wave32")
-        threads = self.block[0] * self.block[1] * self.block[2]
-        _check("work-items of a workgroup", threads, 1, MAX_WORKGROUP)
+        _check("work-items of a workgroup", self.threads, 1, MAX_WORKGROUP)
         for axis in self.block:
             _check("an axis of the workgroup", axis, 1, MAX_WORKGROUP)
         for count in self.grid:
@@ -83,10 +82,14 @@ class Dispatch:
             )
 
     @property
+    def threads(self) -> int:
+        """Work-items of a workgroup."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
     def waves_per_group(self) -> int:
         """Waves of a workgroup."""
-        threads = self.block[0] * self.block[1] * self.block[2]
-        return -(-threads // layout.LANES)
+        return -(-self.threads // layout.LANES)
 
 
 @dataclass(frozen=True)
