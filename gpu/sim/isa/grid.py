@@ -18,6 +18,7 @@ import numpy.typing as npt
 from gpu.core.errors import DeviceHang
 from gpu.sim.isa import layout, scheduler
 from gpu.sim.isa.circles import Circle, Code, Found, is_plain_loop, tell
+from gpu.sim.isa.layout import WaveLayout
 from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.isa.waves import Bytes, Wave, aligned_bytes
 
@@ -44,6 +45,7 @@ class Start:
     """What the waves of a grid begin with.
 
     Attributes:
+        wave: where the rows of waves lie.
         groups: workgroups of the grid.
         templates: memory of each wave of a workgroup, as it begins; RESUME is its first record.
         ids: rows that differ among workgroups.
@@ -54,6 +56,7 @@ class Start:
         most_groups: workgroups that may be resident at a time.
     """
 
+    wave: WaveLayout
     groups: int
     templates: npt.NDArray[np.uint8]
     ids: Sequence[GroupId]
@@ -105,42 +108,44 @@ class LaneGrid(ABC):
         self._table: npt.NDArray[np.uint64] | None = None
         self._circles: dict[int, tuple[int, Circle]] = {}
         self.stands = False
+        self._waves: dict[int, Wave] = {}
+        self._fields = np.zeros(len(scheduler.FIELDS), np.uint64)
+        self._view = self._fields.view(np.int64)
+        self._address = self._fields.ctypes.data
+        self._keep = self._begin(start)
+        self._set("random", (seed * 0x9E3779B97F4A7C15 + 1) % (1 << 64) or 1)
+        self._set("asks", int(asks))
+
+    def _begin(self, start: Start) -> tuple[object, ...]:
+        """Makes room for resident waves; gives what native code points to."""
         count, size = start.templates.shape
         slots = min(resident_groups(count, start.groups), start.most_groups)
         self._waves_per_group = count
         self._arena = aligned_bytes(slots * count * size).reshape(-1, size)
-        self._waves: dict[int, Wave] = {}
-        self._templates = start.templates
         at = start.templates.ctypes.data
-        self._template_table = np.arange(at, at + count * size, size, dtype=np.uint64)
-        self._lds_stride = max(16, -(-start.lds_bytes // 16) * 16)
-        self._lds = aligned_bytes(slots * self._lds_stride)
-        self._scratch, own = _scratch(start, slots * count)
-        ids = [tuple(min(value, _MOST) for value in each) for each in start.ids]
-        self._ids = np.array(ids, np.uint64)
-        self._fields = np.zeros(len(scheduler.FIELDS), np.uint64)
-        self._view = self._fields.view(np.int64)
-        self._address = self._fields.ctypes.data
-        self._own_scratch = own
+        templates = np.arange(at, at + count * size, size, dtype=np.uint64)
+        stride = max(16, -(-start.lds_bytes // 16) * 16)
+        lds = aligned_bytes(slots * stride)
+        scratch, own = _scratch(start, slots * count)
+        ids = np.array([[min(value, _MOST) for value in each] for each in start.ids], np.uint64)
         for name, value in {
-            "random": (seed * 0x9E3779B97F4A7C15 + 1) % (1 << 64) or 1,
             "free": (1 << slots) - 1,
             "groups": min(start.groups, _MOST),
             "waves_per_group": count,
-            "asks": int(asks),
             "waves": self._arena.ctypes.data,
             "wave_size": size,
-            "row_size": layout.ROW,
-            "templates": self._template_table.ctypes.data,
-            "lds": self._lds.ctypes.data,
-            "lds_stride": self._lds_stride,
+            "row_size": start.wave.row,
+            "templates": templates.ctypes.data,
+            "lds": lds.ctypes.data,
+            "lds_stride": stride,
             "lds_size": start.lds_bytes,
-            "scratch": self._scratch.ctypes.data if len(self._scratch) else 0,
+            "scratch": scratch.ctypes.data if len(scratch) else 0,
             "scratch_size": start.scratch_bytes if own is not None else 0,
-            "ids": self._ids.ctypes.data,
+            "ids": ids.ctypes.data,
             "id_count": len(ids),
         }.items():
-            self._fields[_PLACE[name]] = value
+            self._set(name, value)
+        return start.templates, templates, lds, scratch, own, ids
 
     @property
     def instructions(self) -> int:

@@ -1,17 +1,17 @@
 """Where things lie in the memory of a wave, and what an operation record holds.
 
-A wave is a header and rows of 32 lanes of 4 bytes. Scalar registers are rows too, the same value in
+A wave is a header and rows of lanes of 4 bytes. Scalar registers are rows too, the same value in
 every lane, so that any operation takes any register; 64-bit values are two rows, low and high.
 """
 
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
-LANES: Final = 32
-ROW: Final = 4 * LANES
-HEADER: Final = 256
+HEADER: Final = 512
 
 # Fields of the header: byte offsets.
 SCC: Final = 0
@@ -32,7 +32,6 @@ FAULT_SIZE: Final = 80
 MODE: Final = 84
 MXCSR32: Final = 88
 MXCSR64: Final = 92
-SAVED_EXEC: Final = 96
 HOST_MXCSR: Final = 100
 COUNT: Final = 104
 """Instructions executed, less those that lie before the place of the wave in the program (i64).
@@ -49,29 +48,88 @@ BARRIER_ID: Final = 136
 BARRIER_THREADS: Final = 140
 """Threads that the barrier waits for at which the wave stands; 0 for all of its workgroup."""
 BARRIER_KIND: Final = 144
-OWN: Final = 148
+SAVED_EXEC: Final = 160
+"""A mask, of up to 128 lanes."""
+OWN: Final = 176
 """From here on fields are an instruction set's own."""
 
 NOBODY: Final = 0xFFFFFFFF
 
-POINTERS: Final = HEADER
-"""Host addresses of an access, one u64 a lane; then those of a second one."""
-POINTER_ROWS: Final = 4
-SGPRS: Final = HEADER + POINTER_ROWS * ROW
 SGPR_COUNT: Final = 128
-TEMPS: Final = SGPRS + SGPR_COUNT * ROW
-TEMP_COUNT: Final = 24
-TRASH: Final = TEMPS + TEMP_COUNT * ROW
-"""Two rows for results that go nowhere (`null`)."""
-CONSTANTS: Final = TRASH + 2 * ROW
-"""Here begin the rows of the program's constants, and behind them the vector registers."""
-
 VCC_LO: Final = 106
 NULL: Final = 124
 M0: Final = 125
 EXEC: Final = 126
-EXEC_OFFSET: Final = SGPRS + EXEC * ROW
-VCC_OFFSET: Final = SGPRS + VCC_LO * ROW
+_POINTER_ROWS: Final = 4
+TEMP_COUNT: Final = 24
+
+
+@dataclass(frozen=True)
+class WaveLayout:
+    """Where rows lie in waves of so many lanes: 32, 64 or 128.
+
+    Attributes:
+        lanes: of a wave. A mask of them is a scalar register for each 32.
+    """
+
+    lanes: int
+
+    @cached_property
+    def row(self) -> int:
+        """Bytes of a row."""
+        return 4 * self.lanes
+
+    @property
+    def words(self) -> int:
+        """Scalar registers of a mask."""
+        return self.lanes // 32
+
+    @property
+    def mask(self) -> str:
+        """The type of a mask, in LLVM IR."""
+        return f"i{self.lanes}"
+
+    @property
+    def pointers(self) -> int:
+        """Host addresses of an access, one u64 a lane; then those of a second one."""
+        return HEADER
+
+    @cached_property
+    def scalars(self) -> int:
+        """Scalar registers."""
+        return HEADER + _POINTER_ROWS * self.row
+
+    @cached_property
+    def temps(self) -> int:
+        """`TEMP_COUNT` rows for what lies between the records of an instruction."""
+        return self.scalars + SGPR_COUNT * self.row
+
+    @cached_property
+    def trash(self) -> int:
+        """Two rows for results that go nowhere (`null`)."""
+        return self.temps + TEMP_COUNT * self.row
+
+    @cached_property
+    def constants(self) -> int:
+        """Here begin the rows of the program's constants, and behind them the vector registers."""
+        return self.trash + 2 * self.row
+
+    @cached_property
+    def exec(self) -> int:
+        """The mask of active lanes."""
+        return self.scalar(EXEC)
+
+    @cached_property
+    def vcc(self) -> int:
+        """The mask that vector comparisons write."""
+        return self.scalar(VCC_LO)
+
+    def scalar(self, number: int) -> int:
+        """A scalar register by its number in an encoding."""
+        return self.scalars + number * self.row
+
+
+WAVE32: Final = WaveLayout(32)
 
 RECORD: Final = struct.Struct("<Q6iqQiiQ")
 """An operation: function, rows d a b c e f (byte offsets), immediate, target, place, aux, hint: the

@@ -15,7 +15,7 @@ POISON: Final = 0xA5
 Bytes = npt.NDArray[np.uint8]
 
 
-def aligned_bytes(size: int, align: int = layout.ROW) -> Bytes:
+def aligned_bytes(size: int, align: int = layout.HEADER) -> Bytes:
     """Fresh memory, poisoned, whose address is a multiple of a power of two."""
     raw = np.full(size + align, POISON, np.uint8)
     skip = -raw.ctypes.data % align
@@ -49,10 +49,6 @@ class Wave:
     def set(self, offset: int, value: int, format: str = "<I") -> None:
         """Writes a field of the header."""
         struct.pack_into(format, self._view, offset, value)
-
-    def fill(self, offset: int, value: int) -> None:
-        """Writes a word into all lanes of a row."""
-        self.words[offset // 4 : offset // 4 + layout.LANES] = value & 0xFFFFFFFF
 
     @property
     def record(self) -> int:

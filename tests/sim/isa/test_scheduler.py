@@ -99,6 +99,7 @@ class Rdna(Target):
             user_sgprs=(address & 0xFFFFFFFF, address >> 32, shape.waves),
             lds_bytes=4 * shape.waves,
             vgprs=8,
+            lanes=self.lanes,
         )
         return Machine(memory, seed=seed).start(dispatch)
 
@@ -208,7 +209,7 @@ class Ptx(Target):
         return f"{test} {body} {label}:"
 
 
-TARGETS = {"rdna3": Rdna(32), "ptx": Ptx()}
+TARGETS = {"wave32": Rdna(32), "wave64": Rdna(64), "ptx": Ptx()}
 
 
 def steps(grid: LaneGrid, budget: int) -> int:

@@ -12,7 +12,7 @@ from gpu.sim.isa.waves import Wave
 def has_come(warp: Wave, count: int) -> bool:
     """Whether the barrier that a warp has come to is one of the `count` that its block has."""
     threads, kind = warp.word(layout.BARRIER_THREADS), warp.word(layout.BARRIER_KIND)
-    is_whole = not threads % layout.LANES and (threads or kind != wave.ARRIVE)
+    is_whole = not threads % wave.LANES and (threads or kind != wave.ARRIVE)
     return bool(is_whole and warp.word(layout.BARRIER_ID) < count)
 
 

@@ -20,7 +20,7 @@ from gpu.sim.isa.ptx import wave
 from gpu.sim.isa.values import Emitter, Value
 
 Builder = Callable[[Emitter], None]
-_EXEC: Final = layout.EXEC_OFFSET
+_EXEC: Final = wave.EXEC
 _LDMXCSR: Final = "declare void @llvm.x86.sse.ldmxcsr(ptr)"
 
 # Chooses the lanes with the lowest place among those that may go on; gives their record, or null

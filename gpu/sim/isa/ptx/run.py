@@ -85,7 +85,7 @@ class Grid(LaneGrid):
             self._mark("kept", number)
         if threads:
             key = (warp.word(layout.GROUP, "<Q"), barrier)
-            arrived = self._arrived.pop(key, 0) + layout.LANES
+            arrived = self._arrived.pop(key, 0) + wave.LANES
             if arrived >= threads:
                 self._release([n for n in self._waiting(number) if self._stands_at(n, barrier)])
             else:
@@ -116,12 +116,13 @@ class Grid(LaneGrid):
             self._mark("waiting", number, False)
             self._mark("kept", number, False)
             if result is not None:
-                warp.fill(warp.word(wave.BARRIER_TARGET), result)
+                at = warp.word(wave.BARRIER_TARGET) // 4
+                warp.words[at : at + wave.LANES] = result
 
     def _places(self, warp: Wave) -> list[int]:
-        alive, active = warp.word(wave.ALIVE), warp.word(layout.EXEC_OFFSET)
+        alive, active = warp.word(wave.ALIVE), warp.word(wave.EXEC)
         found = {self._program.place_of(warp.record)}
-        for lane in range(layout.LANES):
+        for lane in range(wave.LANES):
             if (alive & ~active) >> lane & 1:
                 found.add(int(warp.words[wave.PCS // 4 + lane]) // layout.RECORD.size)
         return sorted(found)
@@ -135,23 +136,23 @@ class Grid(LaneGrid):
         if lowest == layout.NOBODY:
             return
         here = warp.record - self._program.address
-        active = warp.word(layout.EXEC_OFFSET)
-        places = warp.words[wave.PCS // 4 : wave.PCS // 4 + layout.LANES]
+        active = warp.word(wave.EXEC)
+        places = warp.words[wave.PCS // 4 : wave.PCS // 4 + wave.LANES]
         stopped = warp.word(wave.BLOCKED) | warp.word(wave.AT_BARRIER)
         ready = warp.word(wave.ALIVE) & ~stopped
-        for lane in range(layout.LANES):
+        for lane in range(wave.LANES):
             if active >> lane & 1:
                 places[lane] = here
-        waiting = {int(places[n]) for n in range(layout.LANES) if ready >> n & 1}
+        waiting = {int(places[n]) for n in range(wave.LANES) if ready >> n & 1}
         chosen = self._random.choice(sorted(waiting))
         mask, rest = 0, layout.NOBODY
-        for lane in range(layout.LANES):
+        for lane in range(wave.LANES):
             if ready >> lane & 1:
                 if places[lane] == chosen:
                     mask |= 1 << lane
                 else:
                     rest = min(rest, int(places[lane]))
-        warp.set(layout.EXEC_OFFSET, mask)
+        warp.set(wave.EXEC, mask)
         warp.set(layout.LOWEST, rest)
         before, warp.record = warp.record, self._program.address + chosen
         passed = self._program.before(before) - self._program.before(warp.record)

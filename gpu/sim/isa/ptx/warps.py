@@ -17,7 +17,7 @@ from gpu.sim.isa.ptx.program import Program
 from gpu.sim.isa.waves import Bytes, aligned_bytes
 
 _MXCSR: Final = 0x1F80  # all exceptions masked, to nearest; the direction is in bits 14:13
-_LANES: Final = np.arange(layout.LANES, dtype=np.uint32)
+_LANES: Final = np.arange(wave.LANES, dtype=np.uint32)
 _AXES: Final = ("x", "y", "z")
 Three = tuple[int, int, int]
 
@@ -52,7 +52,7 @@ class GridShape:
     @property
     def warps(self) -> int:
         """Warps of a block."""
-        return -(-self.threads // layout.LANES)
+        return -(-self.threads // wave.LANES)
 
     @property
     def blocks(self) -> int:
@@ -64,11 +64,12 @@ def start_of(engine: PtxEngine, program: Program, shape: GridShape, parameters: 
     """What the warps of a grid begin with; `parameters` is where those are, on the host."""
     ids = [each for name in sorted(program.specials) for each in _ids(name, shape)]
     return Start(
+        wave=wave.WARP,
         groups=shape.blocks,
         templates=_templates(program, shape, _header(engine, program, shape, parameters)),
         ids=[each for each in ids if each.wrap > 1],
         lds_bytes=shape.shared_bytes,
-        scratch_bytes=program.local_bytes * layout.LANES,
+        scratch_bytes=program.local_bytes * wave.LANES,
     )
 
 
@@ -77,18 +78,18 @@ def _templates(program: Program, shape: GridShape, header: bytes) -> npt.NDArray
     count = shape.warps
     memory = aligned_bytes(count * program.end).reshape(count, program.end)
     memory[:] = _base(program, shape, header)
-    rows = memory.view(np.uint32).reshape(count, -1, layout.LANES)
-    flat = np.arange(count * layout.LANES, dtype=np.uint32)
+    rows = memory.view(np.uint32).reshape(count, -1, wave.LANES)
+    flat = np.arange(count * wave.LANES, dtype=np.uint32)
     x, y, _ = shape.block
     values = {"%tid.x": flat % x, "%tid.y": flat // x % y, "%tid.z": flat // (x * y)}
-    values["%warpid"] = flat // layout.LANES
+    values["%warpid"] = flat // wave.LANES
     for name in program.specials & set(values):
-        rows[:, wave.SPECIALS[name] // layout.ROW] = values[name].reshape(count, -1)
-    left = shape.threads - np.arange(count) * layout.LANES
-    masks = ((1 << np.minimum(left, layout.LANES)) - 1).astype(np.uint32)
+        rows[:, wave.SPECIALS[name] // wave.ROW] = values[name].reshape(count, -1)
+    left = shape.threads - np.arange(count) * wave.LANES
+    masks = ((1 << np.minimum(left, wave.LANES)) - 1).astype(np.uint32)
     words = memory.view(np.uint32)
     words[:, wave.ALIVE // 4] = masks
-    words[:, layout.EXEC_OFFSET // 4] = masks
+    words[:, wave.EXEC // 4] = masks
     return memory
 
 
@@ -127,7 +128,7 @@ def _base(program: Program, shape: GridShape, header: bytes) -> Bytes:
         _fill_special(base, name, shape)
     for field, place in program.windows.items():
         value = struct.unpack_from("<Q", header, field)[0]
-        base[place : place + 2 * layout.ROW].view(np.uint64)[:] = value
+        base[place : place + 2 * wave.ROW].view(np.uint64)[:] = value
     return base
 
 
@@ -156,7 +157,7 @@ def _fill_special(base: npt.NDArray[np.uint8], name: str, shape: GridShape) -> N
         same[f"%nclusterid.{letter}"] = blocks[axis]
         same[f"%cluster_nctaid.{letter}"] = shape.cluster[axis]
     place = wave.SPECIALS[name] // 4
-    base.view(np.uint32)[place : place + layout.LANES] = same.get(name, 0)
+    base.view(np.uint32)[place : place + wave.LANES] = same.get(name, 0)
 
 
 def _ids(name: str, shape: GridShape) -> list[GroupId]:

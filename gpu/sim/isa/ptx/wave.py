@@ -13,24 +13,24 @@ from gpu.sim.isa import layout
 
 # Fields of the header that are not of the shared layout: byte offsets.
 BARRIER_VALUE: Final = layout.OWN
-BARRIER_TARGET: Final = 152
+BARRIER_TARGET: Final = layout.OWN + 4
 """Where the row of a reducing barrier's result lies."""
-ALIVE: Final = 156
+ALIVE: Final = layout.OWN + 8
 """Lanes that have not ended."""
-CODE: Final = 160
-BLOCKED: Final = 168
+CODE: Final = layout.OWN + 16
+BLOCKED: Final = layout.OWN + 24
 """Lanes that wait for other lanes of the warp, at a ``.sync``."""
-AT_BARRIER: Final = 172
+AT_BARRIER: Final = layout.OWN + 28
 """Lanes that have come to a barrier of the block."""
-RESOLVE: Final = 176
-PARAMETERS: Final = 184
-SHARED_WINDOW: Final = 192
-SHARED_WINDOW_SIZE: Final = 200
-LOCAL_WINDOW: Final = 208
-PARAMETER_SIZE: Final = 216
-ROUND_TOWARD_ZERO: Final = 224
-ROUND_DOWN: Final = 228
-ROUND_UP: Final = 232
+RESOLVE: Final = layout.OWN + 32
+PARAMETERS: Final = layout.OWN + 40
+SHARED_WINDOW: Final = layout.OWN + 48
+SHARED_WINDOW_SIZE: Final = layout.OWN + 56
+LOCAL_WINDOW: Final = layout.OWN + 64
+PARAMETER_SIZE: Final = layout.OWN + 72
+ROUND_TOWARD_ZERO: Final = layout.OWN + 80
+ROUND_DOWN: Final = layout.OWN + 84
+ROUND_UP: Final = layout.OWN + 88
 
 LOCAL_WINDOW_SIZE: Final = 1 << 24
 MOST_BARRIERS: Final = 16
@@ -43,10 +43,14 @@ RED_POPC: Final = 2
 RED_AND: Final = 3
 RED_OR: Final = 4
 
-PCS: Final = layout.SGPRS
-_FIRST_SPECIAL: Final = layout.SGPRS + layout.ROW
+WARP: Final = layout.WAVE32
+LANES: Final = WARP.lanes
+ROW: Final = WARP.row
+EXEC: Final = WARP.exec
+PCS: Final = WARP.scalars
+_FIRST_SPECIAL: Final = WARP.scalars + ROW
 SPECIALS: Final = {
-    name: _FIRST_SPECIAL + number * layout.ROW
+    name: _FIRST_SPECIAL + number * ROW
     for number, name in enumerate(
         (
             *("%tid.x", "%tid.y", "%tid.z", "%ctaid.x", "%ctaid.y", "%ctaid.z", "%warpid"),
@@ -63,4 +67,4 @@ SPECIALS: Final = {
     )
 }
 """Rows of special registers."""
-assert max(SPECIALS.values()) < layout.EXEC_OFFSET
+assert max(SPECIALS.values()) < EXEC

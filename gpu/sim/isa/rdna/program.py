@@ -46,8 +46,8 @@ _LDS_READS: Final = ("ds_load", "ds_bpermute", "ds_permute", "ds_swizzle")
 _MODE_CHANGES: Final = ("s_setreg", "s_round_mode", "s_denorm_mode")
 
 
-def rdna_engine() -> Engine:
-    """An engine with the operations of RDNA3."""
+def rdna_engine(lanes: int) -> Engine:
+    """An engine with the operations of RDNA3, for waves of 32 or 64 lanes."""
     return Engine(
         "rdna3",
         {
@@ -59,6 +59,7 @@ def rdna_engine() -> Engine:
             "scalar": sem_scalar.TABLE,
         },
         {"matrix": matrix.BUILDERS},
+        layout.WaveLayout(lanes),
     )
 
 
@@ -67,8 +68,9 @@ class Program:
 
     Attributes:
         base: GPU address of offset 0.
-        rows: rows of 32 lanes that a wave needs, header and scalar registers included.
-        constants: the words of the constant rows, one row per line of 32.
+        wave: where the rows of its waves lie.
+        rows: rows that a wave needs, header and scalar registers included.
+        constants: the words of the constant rows, one row per line.
         problems: code offset -> why the instruction there cannot run.
     """
 
@@ -83,6 +85,7 @@ class Program:
     ):
         """`fetch(offset, size)` gives code bytes, fewer where the memory ends."""
         self._engine = engine
+        self.wave = engine.wave
         self._decoder = decoder
         self._fetch = fetch
         self.base = base
@@ -143,8 +146,8 @@ class Program:
             offsets.append(_target(place, found))
         return offsets
 
-    def is_endless(self, place: int, vcc: int) -> bool:
-        """Whether no way leads from a place to an end, where VCC has a value.
+    def is_endless(self, place: int, vcc: bool) -> bool:
+        """Whether no way leads from a place to an end, where VCC is 0 or is not.
 
         LLVM gives a loop without an end a branch that is always taken, as VCC says.
         """
@@ -153,7 +156,7 @@ class Program:
             found = self.instructions.get(each)
             if found is None or not found.name.startswith("s_cbranch_vcc"):
                 return self.following(each)
-            is_taken = bool(vcc) == (found.name == "s_cbranch_vccnz")
+            is_taken = vcc == (found.name == "s_cbranch_vccnz")
             return [_target(each, found) if is_taken else each + found.size]
 
         places = reached([place], following)
@@ -197,7 +200,7 @@ class Program:
         mixed = self._mixed_modes or any(
             found.name.startswith(_MODE_CHANGES) for found in self.instructions.values()
         )
-        rows = Layout(self._vgprs)
+        rows = Layout(self._engine.wave, self._vgprs)
         records: list[tuple[int, Record]] = []
         self._first: dict[int, int] = {}
         self._places: dict[int, int] = {}
@@ -231,8 +234,9 @@ class Program:
 
     def _place(self, records: list[tuple[int, Record]], rows: Layout) -> None:
         """Puts vector registers behind the constants, and records into memory."""
-        vectors = layout.CONSTANTS + rows.rows * layout.ROW
-        self.rows = vectors // layout.ROW + self._vgprs
+        wave = rows.wave
+        vectors = wave.constants + rows.rows * wave.row
+        self.rows = vectors // wave.row + self._vgprs
         self.vector_offset = vectors
         self.constants = _constant_rows(rows)
         size = layout.RECORD.size
@@ -261,7 +265,7 @@ def _target(offset: int, jump: Instruction) -> int:
 
 
 def _constant_rows(rows: Layout) -> npt.NDArray[np.uint32]:
-    table = np.zeros((rows.rows, layout.LANES), np.uint32)
+    table = np.zeros((rows.rows, rows.wave.lanes), np.uint32)
     for key, place in rows.constants.items():
         if key[0] < 0:
             table[place] = key[1:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from gpu.core.errors import InvalidValue
@@ -14,7 +15,7 @@ from gpu.sim.isa.engine import Engine
 from gpu.sim.isa.grid import LaneGrid, OnMiss
 from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.isa.rdna.decode import Decoder
-from gpu.sim.isa.rdna.dispatch import Dispatch
+from gpu.sim.isa.rdna.dispatch import WAVE_SIZES, Dispatch
 from gpu.sim.isa.rdna.faults import IllegalInstruction, WaveFault
 from gpu.sim.isa.rdna.program import Program, rdna_engine
 from gpu.sim.isa.rdna.waves import start_of
@@ -29,20 +30,22 @@ class InstructionCache:
     """Programs by entry address. What it holds is what runs, until it is invalidated.
 
     Attributes:
-        programs: (pc, vgprs, mixed modes) -> the decoded program.
+        programs: (pc, vgprs, mixed modes, lanes) -> the decoded program.
     """
 
-    programs: dict[tuple[int, int, bool], Program] = field(default_factory=dict)
+    programs: dict[tuple[int, int, bool, int], Program] = field(default_factory=dict)
 
     def invalidate(self) -> None:
         """Forgets all, as an invalidate of the instruction caches does."""
         self.programs.clear()
 
 
-@once
-def shared_engine() -> Engine:
-    """The engine that machines of this process share."""
-    return rdna_engine()
+_ENGINES: Final = {lanes: once(partial(rdna_engine, lanes)) for lanes in WAVE_SIZES}
+
+
+def shared_engine(lanes: int) -> Engine:
+    """The engine that machines of this process share, for waves of 32 or 64 lanes."""
+    return _ENGINES[lanes]()
 
 
 class Machine:
@@ -96,14 +99,14 @@ class Machine:
         """
         mode = dispatch.mode
         mixed = (mode & 3, mode >> 4 & 3) != (mode >> 2 & 3, mode >> 6 & 3)
-        key = (dispatch.pc, dispatch.vgprs, mixed)
+        key = (dispatch.pc, dispatch.vgprs, mixed, dispatch.lanes)
 
         def fetch(offset: int, size: int) -> bytes:
             return self._fetch(dispatch.pc + offset, size)
 
         found = self.caches.programs.get(key)
         if found is None:
-            engine = shared_engine()
+            engine = shared_engine(dispatch.lanes)
             found = Program(engine, self._decoder, fetch, dispatch.pc, dispatch.vgprs, mixed)
             self.caches.programs[key] = found
         elif not found.is_same(fetch):
@@ -123,7 +126,7 @@ class Execution(LaneGrid):
     def __init__(self, machine: Machine, dispatch: Dispatch):
         self._dispatch = dispatch
         self._program = program = machine.program(dispatch)
-        run = shared_engine().address("run_grid")
+        run = shared_engine(dispatch.lanes).address("run_grid")
         start = start_of(dispatch, program, machine.memory)
         seed = machine.random.getrandbits(64)
         super().__init__(run, program, start, machine.memory, machine.on_miss, seed)
@@ -146,7 +149,8 @@ class Execution(LaneGrid):
         return [self._program.offset_of(wave.record)]
 
     def _is_endless(self, wave: Wave) -> bool:
-        vcc = wave.word(layout.VCC_OFFSET)
+        shape = self._program.wave
+        vcc = any(wave.word(shape.vcc + word * shape.row) for word in range(shape.words))
         return self._program.is_endless(self._program.offset_of(wave.record), vcc)
 
     def _jump(self, wave: Wave) -> None:

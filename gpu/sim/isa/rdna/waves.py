@@ -11,6 +11,7 @@ from gpu.core.errors import InvalidValue
 from gpu.sim.isa import layout, scheduler
 from gpu.sim.isa.control import mxcsr_of
 from gpu.sim.isa.grid import GroupId, Start, resident_groups
+from gpu.sim.isa.layout import WaveLayout
 from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.isa.rdna.constants import PRIVATE_APERTURE, SHARED_APERTURE
 from gpu.sim.isa.rdna.dispatch import Dispatch
@@ -29,16 +30,17 @@ def start_of(dispatch: Dispatch, program: Program, memory: MemoryMap) -> Start:
     Raises InvalidValue where scratch memory has no room for a workgroup, or is not mapped.
     """
     x, y, z = dispatch.grid
-    places = _id_places(dispatch)
+    places = _id_places(dispatch, program.wave)
     steps = (1, x, x * y)
     ids = [GroupId(at, steps[axis], dispatch.grid[axis]) for axis, at in places.items()]
     most, scratch = _scratch(dispatch, memory)
     return Start(
+        wave=program.wave,
         groups=x * y * z,
         templates=_templates(dispatch, program, places),
         ids=[each for each in ids if each.wrap > 1],
         lds_bytes=dispatch.lds_bytes,
-        scratch_bytes=dispatch.scratch_bytes * layout.LANES,
+        scratch_bytes=dispatch.scratch_bytes * dispatch.lanes,
         scratch=scratch,
         most_groups=most,
     )
@@ -48,25 +50,27 @@ def _templates(
     dispatch: Dispatch, program: Program, places: dict[int, int]
 ) -> npt.NDArray[np.uint8]:
     """The waves of a workgroup as they begin; vector registers are poisoned."""
-    count, size = dispatch.waves_per_group, program.rows * layout.ROW
+    wave, count = program.wave, dispatch.waves_per_group
+    size, row = program.rows * wave.row, wave.row
     memory = aligned_bytes(count * size).reshape(count, size)
-    rows = memory.view(np.uint32).reshape(count, -1, layout.LANES)
-    rows[:, : layout.HEADER // layout.ROW] = 0
+    rows = memory.view(np.uint32).reshape(count, -1, wave.lanes)
+    rows[:, : layout.HEADER // row] = 0
     header = _header(dispatch, program)
     memory[:, : len(header)] = np.frombuffer(header, np.uint8)
-    first = layout.SGPRS // layout.ROW
+    first = wave.scalars // row
     users = np.array(dispatch.user_sgprs, np.uint32)
     rows[:, first : first + len(users)] = users[:, None]
     rows[:, first + _ZEROS] = 0
     for at in places.values():
-        rows[:, at // layout.ROW] = 0
-    constants = layout.CONSTANTS // layout.ROW
+        rows[:, at // row] = 0
+    constants = wave.constants // row
     rows[:, constants : constants + len(program.constants)] = program.constants
     threads, ids = dispatch.threads, _packed_ids(dispatch)
-    rows[:, program.vector_offset // layout.ROW] = ids.reshape(count, layout.LANES)
-    rows[:, layout.EXEC_OFFSET // layout.ROW] = (1 << layout.LANES) - 1
-    if threads % layout.LANES:
-        rows[-1, layout.EXEC_OFFSET // layout.ROW] = (1 << threads % layout.LANES) - 1
+    rows[:, program.vector_offset // row] = ids.reshape(count, wave.lanes)
+    for number in range(count):
+        active = (1 << min(wave.lanes, threads - number * wave.lanes)) - 1
+        for word in range(wave.words):
+            rows[number, first + layout.EXEC + word] = active >> 32 * word & 0xFFFFFFFF
     if dispatch.workgroup_info:  # TG_SIZE: waves of the group 5:0, first wave 31
         at = first + len(users) + len(places)
         rows[:, at] = count
@@ -93,11 +97,11 @@ def _header(dispatch: Dispatch, program: Program) -> bytes:
     return bytes(header)
 
 
-def _id_places(dispatch: Dispatch) -> dict[int, int]:
+def _id_places(dispatch: Dispatch, wave: WaveLayout) -> dict[int, int]:
     """Where the workgroup's id of each axis lies, of those that are enabled."""
     axes = [axis for axis, on in enumerate(dispatch.workgroup_ids) if on]
-    first = layout.SGPRS + len(dispatch.user_sgprs) * layout.ROW
-    return {axis: first + n * layout.ROW for n, axis in enumerate(axes)}
+    first = len(dispatch.user_sgprs)
+    return {axis: wave.scalar(first + n) for n, axis in enumerate(axes)}
 
 
 def _scratch(dispatch: Dispatch, memory: MemoryMap) -> tuple[int, list[int]]:
@@ -111,7 +115,7 @@ def _scratch(dispatch: Dispatch, memory: MemoryMap) -> tuple[int, list[int]]:
             f"scratch memory has room for {dispatch.scratch_waves} waves, a workgroup has {count}"
         )
     x, y, z = dispatch.grid
-    size, addresses = dispatch.scratch_bytes * layout.LANES, []
+    size, addresses = dispatch.scratch_bytes * dispatch.lanes, []
     for wave in range(min(room, resident_groups(count, x * y * z)) * count if size else 0):
         address = base + wave * size
         host = memory.host_address(address, size)
@@ -124,7 +128,7 @@ def _scratch(dispatch: Dispatch, memory: MemoryMap) -> tuple[int, list[int]]:
 def _packed_ids(dispatch: Dispatch) -> npt.NDArray[np.uint32]:
     """v0 of every work-item: 10 bits for each of x, y and z; poison where there is none."""
     x, y, _ = dispatch.block
-    flat = np.arange(dispatch.waves_per_group * layout.LANES, dtype=np.uint32)
+    flat = np.arange(dispatch.waves_per_group * dispatch.lanes, dtype=np.uint32)
     ids = flat % x
     if dispatch.workitem_dims > 1:
         ids |= (flat // x % y) << 10
