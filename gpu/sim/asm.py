@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.core.bits import bits
-from gpu.core.errors import InvalidValue, Unsupported
+from gpu.core.errors import InvalidValue
 from gpu.sim.isa import layout
 from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.isa.rdna.dispatch import DEFAULT_MODE, MAX_VGPRS, Dispatch, workgroup_ids
@@ -28,7 +28,6 @@ from gpu.sim.isa.rdna.run import Machine
 from gpu.sim.isa.waves import aligned_bytes
 
 Bytes = npt.NDArray[np.uint8]
-_CHIPS: Final = ("gfx1100",)
 _IDS: Final = 0x380
 """COMPUTE_PGM_RSRC2 with the ids of the workgroup in x, y and z, and no more."""
 _EVERYTHING: Final = 1 << 47  # addresses of a process on x86-64
@@ -78,8 +77,6 @@ def run_asm(
     Raises Unsupported for another chip, InvalidValue for sizes that no dispatcher takes, WaveFault,
     IllegalInstruction, and DeviceHang where no wave gets on.
     """
-    if chip not in _CHIPS:
-        raise Unsupported(f"machine code of {chip} is not simulated; known are {', '.join(_CHIPS)}")
     if size < 1 or (isinstance(code, bytes) and size > len(code)):
         raise InvalidValue(f"{size} bytes of code; give their number, at least 1")
     text = _placed(code[:size] if isinstance(code, bytes) else ctypes.string_at(code, size))
@@ -87,7 +84,7 @@ def run_asm(
     at = args if isinstance(args, int) else given.ctypes.data if given is not None else 0
     own = [text] if given is None else [text, given]
     more = [0] * max(bits(rsrc2, 5, 1) - 2, 0)
-    Machine(_memory(own, ranges), seed=seed).run(
+    Machine(_memory(own, ranges), seed=seed, chip=chip).run(
         Dispatch(
             *(text.ctypes.data, grid, block),
             user_sgprs=(at & 0xFFFFFFFF, at >> 32, *more),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +12,7 @@ from gpu.sim.isa import layout, scheduler
 from gpu.sim.isa.engine import Engine
 from gpu.sim.isa.grid import GroupId, LaneGrid, Start
 from gpu.sim.isa.memorymap import MemoryMap
-from gpu.sim.isa.rdna.program import rdna_engine
+from gpu.sim.isa.rdna.chip import chip_of
 from gpu.sim.isa.waves import Wave, aligned_bytes
 
 LANES = (32, 64, 128)
@@ -25,9 +24,8 @@ def needs_llvm(need: Callable[[str], None]) -> None:
     need("llvmlite")
 
 
-@cache
 def engine(lanes: int) -> Engine:
-    return rdna_engine(lanes)
+    return chip_of("gfx1100").engine(lanes)
 
 
 class Bare(LaneGrid):

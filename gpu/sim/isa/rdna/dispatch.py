@@ -13,7 +13,6 @@ from gpu.core.bits import bits
 from gpu.core.errors import InvalidValue, Unsupported
 from gpu.sim.isa import layout
 
-WAVE_SIZES: Final = (32, 64)
 VGPR_GRANULE: Final = {32: 8, 64: 4}
 """Vector registers that one step of COMPUTE_PGM_RSRC1.VGPRS stands for, by lanes of a wave (LLVM,
 "User Guide for AMDGPU Backend", GRANULATED_WORKITEM_VGPR_COUNT)."""
@@ -63,8 +62,6 @@ class Dispatch:
 
     def __post_init__(self) -> None:
         """Raises InvalidValue for what no dispatcher accepts, Unsupported for some modes."""
-        if self.lanes not in WAVE_SIZES:
-            raise InvalidValue(f"waves of {self.lanes} lanes; they have 32 or 64")
         _check("work-items of a workgroup", self.threads, 1, MAX_WORKGROUP)
         for axis in self.block:
             _check("an axis of the workgroup", axis, 1, MAX_WORKGROUP)

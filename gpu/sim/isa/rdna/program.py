@@ -11,56 +11,17 @@ import numpy.typing as npt
 from gpu.core.errors import FormatError
 from gpu.sim.isa import layout
 from gpu.sim.isa.circles import reached
-from gpu.sim.isa.engine import Engine
-from gpu.sim.isa.rdna import (
-    matrix,
-    sem_compare,
-    sem_convert,
-    sem_float,
-    sem_int,
-    sem_packed,
-    sem_scalar,
-)
+from gpu.sim.isa.rdna.chip import Chip
 from gpu.sim.isa.rdna.decode import Decoder, Instruction, UnknownInstruction
 from gpu.sim.isa.rdna.text import text_of
 from gpu.sim.isa.rdna.text_scalar import signed16
 from gpu.sim.isa.rdna.translate import VECTOR_BASE, Context, Layout, Record, Untranslatable
-from gpu.sim.isa.rdna.translate_memory import translate_buffer, translate_memory
-from gpu.sim.isa.rdna.translate_packed import translate_packed
-from gpu.sim.isa.rdna.translate_scalar import translate_scalar, translate_smem
-from gpu.sim.isa.rdna.translate_vector import translate_dual, translate_vector
 
-_TRANSLATORS: Final[dict[str, Callable[[Context], None]]] = {
-    **dict.fromkeys(("sop1", "sop2", "sopc", "sopk", "sopp"), translate_scalar),
-    "smem": translate_smem,
-    **dict.fromkeys(("vop1", "vop2", "vopc", "vop3", "vop3sd"), translate_vector),
-    "vop3p": translate_packed,
-    "vopdx": translate_dual,
-    **dict.fromkeys(("ds", "flat", "global", "scratch"), translate_memory),
-    "mubuf": translate_buffer,
-}
 _ENDS: Final = frozenset(("s_endpgm", "s_branch", "s_setpc_b64", "s_swappc_b64"))
 _JUMPS: Final = ("s_branch", "s_cbranch", "s_call")
 # What only looks at LDS, or moves values between lanes.
 _LDS_READS: Final = ("ds_load", "ds_bpermute", "ds_permute", "ds_swizzle")
 _MODE_CHANGES: Final = ("s_setreg", "s_round_mode", "s_denorm_mode")
-
-
-def rdna_engine(lanes: int) -> Engine:
-    """An engine with the operations of RDNA3, for waves of 32 or 64 lanes."""
-    return Engine(
-        "rdna3",
-        {
-            "integer": sem_int.TABLE,
-            "compare": sem_compare.TABLE,
-            "float": sem_float.TABLE,
-            "convert": sem_convert.TABLE,
-            "packed": sem_packed.TABLE,
-            "scalar": sem_scalar.TABLE,
-        },
-        {"matrix": matrix.BUILDERS},
-        layout.WaveLayout(lanes),
-    )
 
 
 class Program:
@@ -76,16 +37,20 @@ class Program:
 
     def __init__(
         self,
-        engine: Engine,
+        chip: Chip,
+        lanes: int,
         decoder: Decoder,
         fetch: Callable[[int, int], bytes],
         base: int,
         vgprs: int,
         mixed_modes: bool,
     ):
-        """`fetch(offset, size)` gives code bytes, fewer where the memory ends."""
-        self._engine = engine
-        self.wave = engine.wave
+        """`lanes` are those of a wave; `fetch(offset, size)` gives code bytes, fewer where the
+        memory ends.
+        """
+        self._chip = chip
+        self._engine = chip.engine(lanes)
+        self.wave = self._engine.wave
         self._decoder = decoder
         self._fetch = fetch
         self.base = base
@@ -223,7 +188,7 @@ class Program:
             return [Record("unknown")]
         context = Context(self._engine, rows, found, offset, self.base, mixed)
         try:
-            translator = _TRANSLATORS.get(found.opcode.format)
+            translator = self._chip.translators.get(found.opcode.format)
             if translator is None:
                 raise Untranslatable(f"{found.name} has no semantics here")
             translator(context)

@@ -1,23 +1,21 @@
-"""Runs dispatches of machine code of RDNA3."""
+"""Runs dispatches of machine code."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
-from gpu.core.errors import InvalidValue
-from gpu.core.once import once
+from gpu.core.errors import InvalidValue, Unsupported
 from gpu.sim.isa import layout
-from gpu.sim.isa.engine import Engine
 from gpu.sim.isa.grid import LaneGrid, OnMiss
 from gpu.sim.isa.memorymap import MemoryMap
+from gpu.sim.isa.rdna.chip import chip_of
 from gpu.sim.isa.rdna.decode import Decoder
-from gpu.sim.isa.rdna.dispatch import WAVE_SIZES, Dispatch
+from gpu.sim.isa.rdna.dispatch import Dispatch
 from gpu.sim.isa.rdna.faults import IllegalInstruction, WaveFault
-from gpu.sim.isa.rdna.program import Program, rdna_engine
+from gpu.sim.isa.rdna.program import Program
 from gpu.sim.isa.rdna.waves import start_of
 from gpu.sim.isa.waves import Wave
 
@@ -40,16 +38,8 @@ class InstructionCache:
         self.programs.clear()
 
 
-_ENGINES: Final = {lanes: once(partial(rdna_engine, lanes)) for lanes in WAVE_SIZES}
-
-
-def shared_engine(lanes: int) -> Engine:
-    """The engine that machines of this process share, for waves of 32 or 64 lanes."""
-    return _ENGINES[lanes]()
-
-
 class Machine:
-    """Executes RDNA3 code on memory that a `MemoryMap` describes."""
+    """Executes machine code of a chip on memory that a `MemoryMap` describes."""
 
     def __init__(
         self,
@@ -59,8 +49,9 @@ class Machine:
         on_miss: OnMiss | None = None,
         fetch: Fetch | None = None,
         caches: InstructionCache | None = None,
+        chip: str = "gfx1100",
     ):
-        """A machine.
+        """A machine. Raises Unsupported for a chip whose machine code is not simulated.
 
         Args:
             memory: what addresses mean.
@@ -71,6 +62,7 @@ class Machine:
                 memory ends; code that has changed is then decoded anew. Without it they are what
                 `memory` holds, and decoded code is what runs until it is invalidated.
             caches: decoded code, which machines may share; empty where it is left out.
+            chip: whose machine code it runs.
         """
         self.memory = memory
         self.on_miss = on_miss
@@ -78,7 +70,8 @@ class Machine:
         self._fetch = fetch or memory.read
         self._fetches_cached = fetch is not None
         self.random = random.Random(seed)
-        self._decoder = Decoder("gfx1100", disassemble)
+        self.chip = chip_of(chip)
+        self._decoder = Decoder(chip, disassemble)
 
     def run(self, dispatch: Dispatch) -> None:
         """Runs all workgroups to their end; see `Execution.step` for what it raises.
@@ -94,9 +87,14 @@ class Machine:
     def program(self, dispatch: Dispatch) -> Program:
         """The decoded program of a dispatch.
 
-        Raises InvalidValue where its bytes have changed since it was decoded and nothing has
-        invalidated the instruction cache.
+        Raises Unsupported for waves of a size that the chip has not, InvalidValue where its bytes
+        have changed since it was decoded and nothing has invalidated the instruction cache.
         """
+        if dispatch.lanes not in self.chip.wave_sizes:
+            raise Unsupported(
+                f"waves of {dispatch.lanes} lanes on {self.chip.name}, whose waves have"
+                f" {' or '.join(map(str, self.chip.wave_sizes))}"
+            )
         mode = dispatch.mode
         mixed = (mode & 3, mode >> 4 & 3) != (mode >> 2 & 3, mode >> 6 & 3)
         key = (dispatch.pc, dispatch.vgprs, mixed, dispatch.lanes)
@@ -106,8 +104,8 @@ class Machine:
 
         found = self.caches.programs.get(key)
         if found is None:
-            engine = shared_engine(dispatch.lanes)
-            found = Program(engine, self._decoder, fetch, dispatch.pc, dispatch.vgprs, mixed)
+            place = (dispatch.pc, dispatch.vgprs, mixed)
+            found = Program(self.chip, dispatch.lanes, self._decoder, fetch, *place)
             self.caches.programs[key] = found
         elif not found.is_same(fetch):
             if self._fetches_cached:
@@ -126,7 +124,7 @@ class Execution(LaneGrid):
     def __init__(self, machine: Machine, dispatch: Dispatch):
         self._dispatch = dispatch
         self._program = program = machine.program(dispatch)
-        run = shared_engine(dispatch.lanes).address("run_grid")
+        run = machine.chip.engine(dispatch.lanes).address("run_grid")
         start = start_of(dispatch, program, machine.memory)
         seed = machine.random.getrandbits(64)
         super().__init__(run, program, start, machine.memory, machine.on_miss, seed)
