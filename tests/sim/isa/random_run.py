@@ -23,12 +23,12 @@ from gpu.compiler.toolchain.amdgcn import AMDCompiler
 from gpu.core import elf
 from gpu.core.errors import GpuError
 from gpu.sim.asm import Range, run_asm
-from gpu.sim.isa.rdna.codeobject import DESCRIPTOR, KernelDescriptor
 from gpu.sim.isa.rdna.decode import Decoder
 from sim.irprograms.host import GROUPS, Host, Words, difference, inputs
 from sim.irprograms.memory import LANES
 from sim.irprograms.modules import Dialect, kernel_module
 from sim.irprograms.program import make_program
+from sim.isa.codeobject import DESCRIPTOR, KernelDescriptor
 
 PACK: Final = 16
 """Programs of a module."""

@@ -15,13 +15,13 @@ import pytest
 from gpu.core.errors import DeviceHang, InvalidValue
 from gpu.sim.isa import layout
 from gpu.sim.isa.memorymap import MemoryMap
-from gpu.sim.isa.rdna.bare import run_asm
 from gpu.sim.isa.rdna.dispatch import Dispatch
 from gpu.sim.isa.rdna.faults import IllegalInstruction, WaveFault
 from gpu.sim.isa.rdna.run import Machine
 from gpu.sim.isa.waves import aligned_bytes
 from sim.isa.amdgpu import Launcher, compile_ir
 from sim.isa.asm import END, EXEC, V, evaluate, op, words
+from sim.isa.bare import run_asm
 
 LOAD_POINTER = op("s_load_b64", sdata=4, sbase=0)
 WORD_OFFSETS = op("v_lshlrev_b32", vdst=1, src0=130, vsrc1=0)  # v1 = 4 * v0
