@@ -43,7 +43,7 @@ class Engine:
         modules: dict[str, Callable[[], str]] = {
             _CONTROL: partial(control.control_module, wave),
             _SEARCH: partial(_search_module, wave),
-            scheduler.NAME: lambda: scheduler.MODULE,
+            scheduler.NAME: scheduler.module,
         }
         for rows in (access.BUILDERS, lanes.BUILDERS, *builders.values()):
             modules |= {f: partial(_built, f, build, wave.lanes, wave) for f, build in rows.items()}

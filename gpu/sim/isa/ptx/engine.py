@@ -26,7 +26,7 @@ class PtxEngine:
             {
                 _CONTROL: flow.control_module,
                 _RESOLVE: lambda: RESOLVE,
-                scheduler.NAME: lambda: scheduler.MODULE,
+                scheduler.NAME: scheduler.module,
             },
         )
         self._addresses = {name: self._library.address(_CONTROL, name) for name in flow.NAMES}
