@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from gpu import Tensor
-from gpu.sim.amd.lanes import LaneExecutor
+from gpu.sim.amd.chip.lanes import LaneExecutor
 from gpu.sim.isa.grid import LaneGrid
 from gpu.sim.machine import machines
 
