@@ -20,15 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.core.bits import bits
-from gpu.core.errors import InvalidValue, Unsupported
+from gpu.core.errors import InvalidValue
 from gpu.sim.isa import layout
 from gpu.sim.isa.memorymap import MemoryMap
-from gpu.sim.isa.rdna.dispatch import DEFAULT_MODE, MAX_VGPRS, Dispatch
+from gpu.sim.isa.rdna.dispatch import DEFAULT_MODE, MAX_VGPRS, Dispatch, workgroup_ids
 from gpu.sim.isa.rdna.run import Machine
-from gpu.sim.isa.rdna.waves import aligned_bytes
+from gpu.sim.isa.waves import aligned_bytes
 
 Bytes = npt.NDArray[np.uint8]
-_CHIPS: Final = ("gfx1100",)
 _IDS: Final = 0x380
 """COMPUTE_PGM_RSRC2 with the ids of the workgroup in x, y and z, and no more."""
 _EVERYTHING: Final = 1 << 47  # addresses of a process on x86-64
@@ -54,6 +53,7 @@ def run_asm(
     scratch: int = 0,
     vgprs: int = MAX_VGPRS,
     mode: int = DEFAULT_MODE,
+    lanes: int = 32,
     chip: str = "gfx1100",
     ranges: Iterable[Range] | None = None,
     seed: int = 0,
@@ -68,6 +68,7 @@ def run_asm(
         rsrc2: COMPUTE_PGM_RSRC2: user SGPRs 5:1, workgroup ids 9:7, work-item ids 12:11.
         lds, scratch: bytes of local memory of a workgroup, and of scratch memory of a work-item.
         vgprs: vector registers of a wave.
+        lanes: of a wave, 32 or 64.
         mode: the MODE register, of which the default is what compilers ask for.
         ranges: what may be accessed beside code and arguments given as bytes; None for all memory
             of this process, in which a stray access is its end.
@@ -76,29 +77,25 @@ def run_asm(
     Raises Unsupported for another chip, InvalidValue for sizes that no dispatcher takes, WaveFault,
     IllegalInstruction, and DeviceHang where no wave gets on.
     """
-    if chip not in _CHIPS:
-        raise Unsupported(f"machine code of {chip} is not simulated; known are {', '.join(_CHIPS)}")
     if size < 1 or (isinstance(code, bytes) and size > len(code)):
         raise InvalidValue(f"{size} bytes of code; give their number, at least 1")
     text = _placed(code[:size] if isinstance(code, bytes) else ctypes.string_at(code, size))
     given = _placed(args) if isinstance(args, bytes) else None
     at = args if isinstance(args, int) else given.ctypes.data if given is not None else 0
     own = [text] if given is None else [text, given]
-    users = max(bits(rsrc2, 5, 1), 2)
-    x, y, z = (bool(bits(rsrc2, bit, bit)) for bit in (7, 8, 9))
-    Machine(_memory(own, ranges), seed=seed).run(
+    more = [0] * max(bits(rsrc2, 5, 1) - 2, 0)
+    Machine(_memory(own, ranges), seed=seed, chip=chip).run(
         Dispatch(
-            pc=text.ctypes.data,
-            grid=grid,
-            block=block,
-            user_sgprs=(at & 0xFFFFFFFF, at >> 32, *[0] * (users - 2)),
-            workgroup_ids=(x, y, z),
+            *(text.ctypes.data, grid, block),
+            user_sgprs=(at & 0xFFFFFFFF, at >> 32, *more),
+            workgroup_ids=workgroup_ids(rsrc2),
             workgroup_info=bool(bits(rsrc2, 10, 10)),
             workitem_dims=min(3, bits(rsrc2, 12, 11) + 1),
             vgprs=vgprs,
             lds_bytes=lds,
             scratch_bytes=scratch,
             mode=mode,
+            lanes=lanes,
         )
     )
 

@@ -14,7 +14,7 @@ from gpu.sim.isa import layout
 from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.isa.rdna.dispatch import Dispatch
 from gpu.sim.isa.rdna.run import Machine
-from gpu.sim.isa.rdna.waves import aligned_bytes
+from gpu.sim.isa.waves import aligned_bytes
 from gpu.sim.machine import machines
 from sim.aql_packets import VENDOR, signal
 from sim.isa.asm import END, op

@@ -1,7 +1,7 @@
 """Memory operations: an address becomes a host pointer for each lane, then bytes move.
 
 A *resolve* operation computes addresses, checks them all and leaves host pointers in two rows
-(`layout.POINTERS`, a u64 a lane); a lane that may not access stops the wave before anything is
+(`WaveLayout.pointers`, a u64 a lane); a lane that may not access stops the wave before anything is
 read or written. Inactive lanes point at a scrap of memory in the wave, so that the operations
 behind need no branches: they touch every pointer. Loads, stores and atomics are the same for
 global memory, LDS and scratch, which differ in how they resolve.
@@ -20,7 +20,6 @@ from gpu.sim.isa import frames, layout
 from gpu.sim.isa.values import Emitter, Value
 
 Builder = Callable[[Emitter], None]
-_N: Final = layout.LANES
 
 
 def resolve_aux(size: int, access: int, align: int = 1, flat: bool = False) -> int:
@@ -50,20 +49,20 @@ def _aux_parts(e: Emitter) -> tuple[str, str, str]:
 
 def _any_active(e: Emitter, condition: Value) -> tuple[str, str]:
     """(whether it holds in an active lane, the mask of those lanes)."""
-    word = e.raw(f"bitcast {e.type('i1')} {condition.text} to i32")
-    mask = e.raw(f"and i32 {word}, {frames.header(e, layout.EXEC_OFFSET)}")
-    return e.raw(f"icmp ne i32 {mask}, 0"), mask
+    kind = e.wave.mask
+    mask = e.raw(f"and {kind} {frames.mask_of(e, condition)}, {frames.active_lanes(e)}")
+    return e.raw(f"icmp ne {kind} {mask}, 0"), mask
 
 
 def _store_pointers(e: Emitter, pointers: Value) -> None:
-    scrap = e.raw(f"ptrtoint ptr {frames.place(e, layout.TRASH)} to i64")
+    scrap = e.raw(f"ptrtoint ptr {frames.place(e, e.wave.trash)} to i64")
     chosen = frames.exec_mask(e).select(pointers, _splat(e, "i64", scrap))
-    e.lines.append(f"store {e.type('i64')} {chosen.text}, ptr {frames.row(e, 'd')}, align 128")
+    _store_all_pointers(e, chosen)
 
 
 def _fault(e: Emitter, mask: str, addresses: Value, access: str, size: str) -> None:
     """Stops the wave with the first of the lanes of `mask`."""
-    lane = e.raw(f"call i32 @llvm.cttz.i32(i32 {mask}, i1 false)")
+    lane = frames.first_lane(e, mask)
     kind = e.type("i64")
     address = e.raw(f"extractelement {kind} {addresses.text}, i32 {lane}")
     frames.set_header(e, layout.FAULT_ADDRESS, "i64", address)
@@ -90,7 +89,8 @@ def _any_odd(e: Emitter, addresses: Value, align: str) -> str:
 
 
 def _store_all_pointers(e: Emitter, pointers: Value) -> None:
-    e.lines.append(f"store {e.type('i64')} {pointers.text}, ptr {frames.row(e, 'd')}, align 128")
+    where = f"ptr {frames.row(e, 'd')}, align {e.wave.row}"
+    e.lines.append(f"store {e.type('i64')} {pointers.text}, {where}")
 
 
 def _resolve_global(e: Emitter, addresses: Value) -> None:
@@ -114,9 +114,8 @@ def _resolve_global(e: Emitter, addresses: Value) -> None:
     outside = (addresses - _splat(e, "i64", first)).icmp("uge", limit)
     allowed = e.raw(f"and i32 {e.raw(f'trunc i64 {flags} to i32')}, {access}")
     forbidden = e.raw(f"icmp ne i32 {allowed}, {access}")
-    active = frames.header(e, layout.EXEC_OFFSET)
     slow = _any(e, outside)
-    idle = e.raw(f"icmp ne i32 {active}, -1")
+    idle = e.raw(f"icmp ne {e.wave.mask} {frames.active_lanes(e)}, -1")
     for doubt in (_any_odd(e, addresses, align), forbidden, idle):
         slow = e.raw(f"or i1 {slow}, {doubt}")
     pointers = addresses + _splat(e, "i64", delta)
@@ -139,8 +138,9 @@ def _resolve_global(e: Emitter, addresses: Value) -> None:
     e.lines += [f"br i1 {good}, label %found, label %fault", "found:"]
     frames.next_record(e)
     e.lines.append("fault:")
-    mask = e.raw(f"shl i32 1, {lane}")
-    _fault(e, mask, addresses, access, size)
+    kind = e.wave.mask
+    wide = lane if kind == "i32" else e.raw(f"zext i32 {lane} to {kind}")
+    _fault(e, e.raw(f"shl {kind} 1, {wide}"), addresses, access, size)
 
 
 def _resolve_vector(e: Emitter) -> None:
@@ -167,7 +167,7 @@ def _resolve_bounded(e: Emitter, base: str, limit: str, addresses: Value, stride
     if stride != "0":
         pointers = pointers + e.lane_ids().to("i64") * step
     doubt = e.raw(f"or i1 {_any(e, outside)}, {_any_odd(e, addresses, align)}")
-    idle = e.raw(f"icmp ne i32 {frames.header(e, layout.EXEC_OFFSET)}, -1")
+    idle = e.raw(f"icmp ne {e.wave.mask} {frames.active_lanes(e)}, -1")
     e.lines += [f"br i1 {e.raw(f'or i1 {doubt}, {idle}')}, label %careful, label %hit", "hit:"]
     _store_all_pointers(e, pointers)
     frames.next_record(e)
@@ -199,10 +199,10 @@ def _resolve_scratch(e: Emitter) -> None:
 def _gather(e: Emitter, kind: str, offset: int) -> Value:
     """A value from each lane's pointer, as i32; `kind` is what memory holds, ``u8`` ``i8`` ..."""
     memory = "i" + kind[1:]
-    vector = f"<{_N} x {memory}>"
+    vector = f"<{e.lanes} x {memory}>"
     rows = frames.row(e, "b")
     value = "poison"
-    for lane in range(_N):
+    for lane in range(e.lanes):
         pointer = e.raw(f"load ptr, ptr {frames.behind(e, rows, 8 * lane)}, align 8")
         pointer = frames.behind(e, pointer, offset) if offset else pointer
         item = e.raw(f"load {memory}, ptr {pointer}, align 1")
@@ -214,9 +214,9 @@ def _gather(e: Emitter, kind: str, offset: int) -> Value:
 def _contiguous(e: Emitter) -> tuple[str, str]:
     """(whether all lanes are active and their dwords lie one behind the other, the first)."""
     rows = frames.row(e, "b")
-    pointers = e.value("i64", f"load {e.type('i64')}, ptr {rows}, align 128")
+    pointers = e.value("i64", f"load {e.type('i64')}, ptr {rows}, align {e.wave.row}")
     first = e.raw(f"load i64, ptr {rows}, align 8")
-    steps = ", ".join(f"i64 {4 * lane}" for lane in range(_N))
+    steps = ", ".join(f"i64 {4 * lane}" for lane in range(e.lanes))
     wanted = _splat(e, "i64", first) + Value(e, "i64", f"<{steps}>")
     scattered = _any(e, pointers.ne(wanted))
     return e.raw(f"xor i1 {scattered}, true"), e.raw(f"inttoptr i64 {first} to ptr")
@@ -233,7 +233,7 @@ def _load_dwords(count: int) -> Builder:
             e.lines.append("lanes:")
         values = [_gather(e, "u32", 4 * number) for number in range(count)]
         for number, value in enumerate(values):
-            target = frames.behind(e, frames.row(e, "d"), number * layout.ROW)
+            target = frames.behind(e, frames.row(e, "d"), number * e.wave.row)
             frames.store_row(e, target, value)
         frames.next_record(e)
 
@@ -259,7 +259,7 @@ def _load_small(kind: str, half: str) -> Builder:
 def _scatter(e: Emitter, value: Value, offset: int) -> None:
     rows = frames.row(e, "b")
     vector = e.type(value.kind)
-    for lane in range(_N):
+    for lane in range(e.lanes):
         pointer = e.raw(f"load ptr, ptr {frames.behind(e, rows, 8 * lane)}, align 8")
         pointer = frames.behind(e, pointer, offset) if offset else pointer
         item = e.raw(f"extractelement {vector} {value.text}, i64 {lane}")
@@ -277,8 +277,8 @@ def _store_dwords(count: int) -> Builder:
             e.lines.append("lanes:")
         source = frames.row(e, "a")
         for number in range(count):
-            place = frames.behind(e, source, number * layout.ROW)
-            row = e.value("i32", f"load {e.type('i32')}, ptr {place}, align 128")
+            place = frames.behind(e, source, number * e.wave.row)
+            row = e.value("i32", f"load {e.type('i32')}, ptr {place}, align {e.wave.row}")
             _scatter(e, row, 4 * number)
         frames.next_record(e)
 

@@ -77,7 +77,7 @@ def _read_lane(e: Emitter, slot: str, lane: str, bits: int) -> Value:
 
 def _write_lane(e: Emitter, lane: str, value: Value, row: int = 0) -> None:
     """Writes lane `lane` of the rows that begin `row` rows behind the destination."""
-    target = frames.behind(e, frames.row(e, "d"), row * layout.ROW)
+    target = frames.behind(e, frames.row(e, "d"), row * e.wave.row)
     pointer = e.raw(f"getelementptr i32, ptr {target}, i32 {lane}")
     e.lines.append(f"store i32 {value.to('i32').text}, ptr {pointer}, align 4")
     if value.kind == "i64":
@@ -89,14 +89,14 @@ def _each_lane(step: Callable[[Emitter, str], None]) -> Callable[[Emitter], None
     """A loop over the active lanes."""
 
     def build(e: Emitter) -> None:
-        active = frames.header(e, layout.EXEC_OFFSET)
+        active, kind = frames.active_lanes(e), e.wave.mask
         e.lines += ["br label %entry", "entry:", "br label %loop", "loop:"]
         mask = "%mask"
-        e.lines.append(f"%mask = phi i32 [ {active}, %entry ], [ %rest, %one ]")
-        e.lines.append(f"%empty = icmp eq i32 {mask}, 0")
+        e.lines.append(f"%mask = phi {kind} [ {active}, %entry ], [ %rest, %one ]")
+        e.lines.append(f"%empty = icmp eq {kind} {mask}, 0")
         e.lines += ["br i1 %empty, label %done, label %one", "one:"]
-        lane = e.raw(f"call i32 @llvm.cttz.i32(i32 {mask}, i1 true)")
-        e.lines.append(f"%rest = and i32 {mask}, {e.raw(f'sub i32 {mask}, 1')}")
+        lane = frames.first_lane(e, mask)
+        e.lines.append(f"%rest = and {kind} {mask}, {e.raw(f'sub {kind} {mask}, 1')}")
         step(e, lane)
         e.lines += ["br label %loop", "done:"]
         frames.next_record(e)
@@ -105,7 +105,7 @@ def _each_lane(step: Callable[[Emitter, str], None]) -> Callable[[Emitter], None
 
 
 def _pointer(e: Emitter, lane: str, row: int = 0) -> str:
-    rows = frames.behind(e, frames.row(e, "b"), row * layout.ROW)
+    rows = frames.behind(e, frames.row(e, "b"), row * e.wave.row)
     slot = e.raw(f"getelementptr ptr, ptr {rows}, i32 {lane}")
     return e.raw(f"load ptr, ptr {slot}, align 8")
 
@@ -174,7 +174,7 @@ def _scalar_load(e: Emitter) -> None:
     e.lines += [f"br i1 {bad}, label %fault, label %entry", "entry:", "br label %loop", "loop:"]
     e.lines.append("%index = phi i32 [ 0, %entry ], [ %next, %loop ]")
     word = e.raw(f"load i32, ptr {e.raw(f'getelementptr i32, ptr {source}, i32 %index')}, align 4")
-    row = f"[{layout.ROW} x i8]"
+    row = f"[{e.wave.row} x i8]"
     frames.broadcast(e, e.raw(f"getelementptr {row}, ptr {target}, i32 %index"), word)
     e.lines.append("%next = add i32 %index, 1")
     more = e.raw(f"icmp ult i32 %next, {count.text}")

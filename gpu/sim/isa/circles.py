@@ -9,11 +9,11 @@ which no way leads to an end of the program.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from enum import Enum
 from typing import Final, Protocol
 
-_STRIDE: Final = 8  # stops of a wave from one look at it to the next
 _MOST_MISSES: Final = 256
-"""Stops after which a wave that is not back has left its circle. It may come by again later, where
+"""Looks at which a wave that is not back has left its circle. It may come by again later, where
 its lanes take turns at random."""
 _MOST_TOLD: Final = 4
 
@@ -30,91 +30,70 @@ class Code(Protocol):
         ...
 
 
+class Found(Enum):
+    """What a look at a wave has shown."""
+
+    NOTHING = 0
+    CIRCLE = 1  # it goes round in one; by now it may have gone round only once
+    CLOSED = 2  # it has gone round again
+    LEFT = 3  # it has left its circle
+    ENDLESS = 4  # no way leads to an end, whatever the memory holds
+
+
 class Circle:
     """The circle of one wave, found by Brent's algorithm: a state is kept for twice as long each
-    time.
+    time. Looks come at places that the wave's own way decides, whatever others do.
 
     Attributes:
         is_endless: no way leads to an end, whatever the memory holds.
-        length: of the circle in stops of the wave; 0 where none is known.
+        length: of the circle in looks; 0 where none is known.
     """
 
-    __slots__ = ("_checked", "_kept", "_misses", "_since", "_stops", "is_endless", "length")
+    __slots__ = ("_kept", "_looks", "_misses", "_since", "is_endless", "length")
 
     def __init__(self) -> None:
         self.is_endless = False
         self.length = 0
         self._kept: object = None
-        self._stops = 0
-        self._since = 0  # what `_stops` was when the state was kept, or the circle gone round
+        self._looks = 0
+        self._since = 0  # what `_looks` was when the state was kept, or the circle gone round
         self._misses = 0
-        self._checked = -1
 
-    def is_closed(self, changes: int) -> bool:
-        """Whether the wave has gone round since the last change in its grid."""
-        return self.is_endless or self._checked == changes
+    def look(
+        self, state: object, is_plain: Callable[[], bool], is_endless: Callable[[], bool]
+    ) -> Found:
+        """Takes note of a look.
 
-
-class Circles:
-    """What is known of the waves of a grid.
-
-    Attributes:
-        found: whether any wave goes round in a circle.
-    """
-
-    def __init__(self, code: Code):
-        self._code = code
-        self._changes = 0
-        self.found = False
-
-    def changed(self) -> None:
-        """Something may have written memory: all waves have to go round once more."""
-        self._changes += 1
-
-    def is_closed(self, circle: Circle) -> bool:
-        """Whether a wave has gone round since the last change."""
-        return self.found and circle.is_closed(self._changes)
-
-    def stopped(
-        self,
-        circle: Circle,
-        state: Callable[[], object],
-        places: Callable[[], list[int]],
-        is_endless: Callable[[], bool],
-    ) -> None:
-        """A wave stopped on its way.
-
-        ``state`` gives all that decides what it does next but memory, ``places`` where its lanes
-        are, ``is_endless`` whether no way from there leads to an end.
+        ``state`` is all that decides what the wave does next but memory; ``is_plain`` whether what
+        it does on all ways back to where it is does not write memory; ``is_endless`` whether no
+        way from there leads to an end.
         """
-        circle._stops += 1
-        if circle.length:
-            self._go_round(circle, state)
-            return
-        self._changes += 1
-        if circle._stops % _STRIDE:
-            return
-        now, look = state(), circle._stops // _STRIDE
-        if now == circle._kept:
-            if all(is_plain_loop(self._code, place) for place in places()):
-                circle.length = circle._stops - circle._since
-                circle._since = circle._stops
-                self.found = True
-        elif look & look - 1 == 0:
-            circle._kept, circle._since = now, circle._stops
-            circle.is_endless = is_endless()
-            self.found |= circle.is_endless
+        self._looks += 1
+        if self.length:
+            return self._go_round(state)
+        if state == self._kept:
+            if is_plain():
+                self.length = self._looks - self._since
+                self._since = self._looks
+                return Found.CIRCLE
+        elif self._looks & self._looks - 1 == 0:
+            self._kept, self._since = state, self._looks
+            self.is_endless = is_endless()
+            if self.is_endless:
+                return Found.ENDLESS
+        return Found.NOTHING
 
-    def _go_round(self, circle: Circle, state: Callable[[], object]) -> None:
-        if circle._stops < circle._since + circle.length:
-            return
-        if state() == circle._kept:
-            circle._since, circle._misses, circle._checked = circle._stops, 0, self._changes
-            return
-        circle._misses += 1
-        if circle._misses > _MOST_MISSES:
-            circle.__init__()  # type: ignore[misc]
-            self._changes += 1
+    def _go_round(self, state: object) -> Found:
+        if self._looks < self._since + self.length:
+            return Found.NOTHING
+        if state == self._kept:
+            self._since, self._misses = self._looks, 0
+            return Found.CLOSED
+        self._misses += 1
+        if self._misses > _MOST_MISSES:
+            self.__init__()  # type: ignore[misc]
+            return Found.LEFT
+        return Found.NOTHING
 
 
 def tell(waves: Iterable[tuple[str, Circle, bool]]) -> str:

@@ -6,32 +6,20 @@ from collections.abc import Callable
 from typing import Final
 
 from gpu.sim.isa import frames, layout
+from gpu.sim.isa.layout import WaveLayout
 from gpu.sim.isa.values import Emitter, Value
 
 _LDMXCSR: Final = "declare void @llvm.x86.sse.ldmxcsr(ptr)"
-_STMXCSR: Final = "declare void @llvm.x86.sse.stmxcsr(ptr)"
 
 
-def control_module() -> str:
+def control_module(wave: WaveLayout) -> str:
     """The module with all of them."""
     functions: list[tuple[str, Emitter]] = []
     for name, build in _BUILDERS.items():
-        emitter = Emitter(1 if name not in _ROWS else layout.LANES)
+        emitter = Emitter(1 if name not in _ROWS else wave.lanes, wave)
         build(emitter)
         functions.append((name, emitter))
     return frames.module(functions)
-
-
-def _run(e: Emitter) -> None:
-    """`run(wave, record)`: executes from a record on, under the rounding mode of the wave."""
-    e.declarations |= {_LDMXCSR, _STMXCSR}
-    host = frames.place(e, layout.HOST_MXCSR)
-    e.lines.append(f"call void @llvm.x86.sse.stmxcsr(ptr {host})")
-    e.lines.append(f"call void @llvm.x86.sse.ldmxcsr(ptr {frames.place(e, layout.MXCSR32)})")
-    target = e.raw("load ptr, ptr %o, align 8")
-    status = e.raw(f"call i32 {target}(ptr %w, ptr %o)")
-    e.lines.append(f"call void @llvm.x86.sse.ldmxcsr(ptr {host})")
-    e.lines.append(f"ret i32 {status}")
 
 
 def _load_mxcsr(offset: int) -> Callable[[Emitter], None]:
@@ -93,15 +81,28 @@ def _take(e: Emitter, taken: str, fallen: str) -> None:
         frames.next_record(e)
 
 
-def _branch(offset: int, wanted: str) -> Callable[[Emitter], None]:
-    """Branches where a word of the wave is zero (`eq`) or is not (`ne`)."""
+def _branch(read: Callable[[Emitter], Value], wanted: str) -> Callable[[Emitter], None]:
+    """Branches where what is read of the wave is zero (`eq`) or is not (`ne`)."""
 
     def build(e: Emitter) -> None:
-        condition = e.raw(f"icmp {wanted} i32 {frames.header(e, offset)}, 0")
+        read_value = read(e)
+        condition = e.raw(f"icmp {wanted} {read_value.kind} {read_value.text}, 0")
         e.lines.append(f"br i1 {condition}, label %taken, label %fallen")
         _take(e, "taken", "fallen")
 
     return build
+
+
+def _scc(e: Emitter) -> Value:
+    return Value(e, "i32", frames.header(e, layout.SCC))
+
+
+def _vcc(e: Emitter) -> Value:
+    return Value(e, e.wave.mask, frames.load_mask(e, frames.place(e, e.wave.vcc)))
+
+
+def _exec(e: Emitter) -> Value:
+    return Value(e, e.wave.mask, frames.active_lanes(e))
 
 
 def _always(e: Emitter) -> None:
@@ -154,8 +155,8 @@ def _merge_high(e: Emitter) -> None:
 
 def _special(e: Emitter) -> None:
     """The condition bits as numbers: aux 0 is SCC, 1 VCCZ, 2 EXECZ."""
-    vcc = e.raw(f"icmp eq i32 {frames.header(e, layout.VCC_OFFSET)}, 0")
-    active = e.raw(f"icmp eq i32 {frames.header(e, layout.EXEC_OFFSET)}, 0")
+    vcc = e.raw(f"icmp eq {e.wave.mask} {_vcc(e).text}, 0")
+    active = e.raw(f"icmp eq {e.wave.mask} {_exec(e).text}, 0")
     which = frames.field(e, layout.AUX)
     scc = frames.header(e, layout.SCC)
     is_vcc = e.raw(f"icmp eq i32 {which}, 1")
@@ -167,7 +168,8 @@ def _special(e: Emitter) -> None:
 
 def _restore_exec(e: Emitter) -> None:
     """EXEC as it was before `dpp` narrowed it."""
-    frames.broadcast(e, frames.place(e, layout.EXEC_OFFSET), frames.header(e, layout.SAVED_EXEC))
+    saved = frames.header(e, layout.SAVED_EXEC, e.wave.mask)
+    frames.store_mask(e, frames.place(e, e.wave.exec), saved)
     frames.next_record(e)
 
 
@@ -221,7 +223,6 @@ def _get_mode(e: Emitter) -> None:
 
 _ROWS: Final = frozenset(("copy", "move", "bits", "high_half", "merge_high"))
 _BUILDERS: Final[dict[str, Callable[[Emitter], None]]] = {
-    "run": _run,
     "mode32": _load_mxcsr(layout.MXCSR32),
     "mode64": _load_mxcsr(layout.MXCSR64),
     "end": _stop_here(layout.END),
@@ -229,12 +230,12 @@ _BUILDERS: Final[dict[str, Callable[[Emitter], None]]] = {
     "unknown": _stop_here(layout.UNKNOWN),
     "jump_register": _jump_register,
     "branch": _always,
-    "branch_scc0": _branch(layout.SCC, "eq"),
-    "branch_scc1": _branch(layout.SCC, "ne"),
-    "branch_vccz": _branch(layout.VCC_OFFSET, "eq"),
-    "branch_vccnz": _branch(layout.VCC_OFFSET, "ne"),
-    "branch_execz": _branch(layout.EXEC_OFFSET, "eq"),
-    "branch_execnz": _branch(layout.EXEC_OFFSET, "ne"),
+    "branch_scc0": _branch(_scc, "eq"),
+    "branch_scc1": _branch(_scc, "ne"),
+    "branch_vccz": _branch(_vcc, "eq"),
+    "branch_vccnz": _branch(_vcc, "ne"),
+    "branch_execz": _branch(_exec, "eq"),
+    "branch_execnz": _branch(_exec, "ne"),
     "copy": _copy,
     "move": _move,
     "bits": _bits,

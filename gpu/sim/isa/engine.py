@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from gpu.sim.isa import access, atomics, control, frames, lanes, layout, search
+from gpu.sim.isa import access, atomics, control, frames, lanes, scheduler, search
 from gpu.sim.isa.frames import Operation
+from gpu.sim.isa.layout import WaveLayout
 from gpu.sim.isa.native import Library
 from gpu.sim.isa.values import Emitter
 
@@ -31,19 +32,25 @@ class Engine:
         name: str,
         tables: Mapping[str, Mapping[str, Operation]],
         builders: Mapping[str, Builders],
+        wave: WaveLayout,
     ):
-        """`tables` and `builders` are groups by name: semantics, and functions on rows by hand."""
+        """`tables` and `builders` are groups by name: semantics, and functions on rows by hand.
+
+        `wave` says how many lanes waves have.
+        """
+        self.wave = wave
         self.operations: dict[str, Operation] = {}
         modules: dict[str, Callable[[], str]] = {
-            _CONTROL: control.control_module,
-            _SEARCH: _search_module,
+            _CONTROL: partial(control.control_module, wave),
+            _SEARCH: partial(_search_module, wave),
+            scheduler.NAME: scheduler.module,
         }
         for rows in (access.BUILDERS, lanes.BUILDERS, *builders.values()):
-            modules |= {f: partial(_built, f, build, layout.LANES) for f, build in rows.items()}
-        modules |= {f: partial(_built, f, build, 1) for f, build in atomics.BUILDERS.items()}
+            modules |= {f: partial(_built, f, build, wave.lanes, wave) for f, build in rows.items()}
+        modules |= {f: partial(_built, f, build, 1, wave) for f, build in atomics.BUILDERS.items()}
         for operations in tables.values():
             self.operations |= operations
-            modules |= {o.name: partial(_computing, o) for o in operations.values()}
+            modules |= {o.name: partial(_computing, o, wave) for o in operations.values()}
         self._module_of = {function: function for function in modules}
         self._module_of |= dict.fromkeys(control.NAMES, _CONTROL)
         self._module_of |= dict.fromkeys(_SEARCHING, _SEARCH)
@@ -62,23 +69,23 @@ class Engine:
         return function in self._module_of
 
 
-def _emitted(build: Callable[[Emitter], None], lane_count: int) -> Emitter:
-    emitter = Emitter(lane_count)
+def _emitted(build: Callable[[Emitter], None], lanes: int, wave: WaveLayout) -> Emitter:
+    emitter = Emitter(lanes, wave)
     build(emitter)
     return emitter
 
 
-def _built(function: str, build: Callable[[Emitter], None], lane_count: int) -> str:
+def _built(function: str, build: Callable[[Emitter], None], lanes: int, wave: WaveLayout) -> str:
     """The module of a function that is written by hand."""
-    return frames.module([(function, _emitted(build, lane_count))])
+    return frames.module([(function, _emitted(build, lanes, wave))])
 
 
-def _computing(operation: Operation) -> str:
+def _computing(operation: Operation, wave: WaveLayout) -> str:
     """The module of an operation that only computes."""
-    return frames.module([(operation.name, frames.emit(operation))])
+    return frames.module([(operation.name, frames.emit(operation, wave))])
 
 
-def _search_module() -> str:
-    vector = [(f, _emitted(access.BUILDERS[f], layout.LANES)) for f in _SEARCHING[:-1]]
-    scalar = (_SEARCHING[-1], _emitted(atomics.BUILDERS[_SEARCHING[-1]], 1))
-    return search.SEARCH + frames.module([*vector, scalar])
+def _search_module(wave: WaveLayout) -> str:
+    vector = [(f, _emitted(access.BUILDERS[f], wave.lanes, wave)) for f in _SEARCHING[:-1]]
+    scalar = (_SEARCHING[-1], _emitted(atomics.BUILDERS[_SEARCHING[-1]], 1, wave))
+    return search.search_module(wave) + frames.module([*vector, scalar])

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpu.sim.isa import layout
+from gpu.sim.isa.layout import WaveLayout
 from gpu.sim.isa.values import Emitter, Value
 
 Build = Callable[..., "Value | tuple[Value, ...]"]
@@ -29,14 +30,14 @@ class Operation:
         results: types of its results; ``m`` is a lane mask in a scalar register.
         sources: types of its sources; the same, and ``scc`` for the condition bit.
         build: takes the sources as values and gives the results.
-        lanes: 32, or 1 for a scalar operation.
+        is_scalar: it is done once for a wave, not for each lane.
     """
 
     name: str
     results: tuple[str, ...]
     sources: tuple[str, ...]
     build: Build
-    lanes: int = layout.LANES
+    is_scalar: bool = False
 
     @property
     def rounds_in_64(self) -> bool:
@@ -58,9 +59,9 @@ def module(functions: Sequence[tuple[str, Emitter]]) -> str:
     return "\n".join([*declarations, *texts, f"attributes #0 = {{ {_ATTRIBUTES} }}"])
 
 
-def emit(operation: Operation) -> Emitter:
+def emit(operation: Operation, wave: WaveLayout) -> Emitter:
     """The function of an operation that only computes."""
-    emitter = Emitter(operation.lanes)
+    emitter = Emitter(1 if operation.is_scalar else wave.lanes, wave)
     slots = iter(_SLOTS)
     sources = [
         read_scc(emitter) if kind == "scc" else read(emitter, next(slots), kind)
@@ -107,13 +108,14 @@ def row(emitter: Emitter, slot: str) -> str:
     return emitter.raw(f"getelementptr i8, ptr %w, i64 {wide}")
 
 
-def behind(emitter: Emitter, pointer: str, offset: int = layout.ROW) -> str:
+def behind(emitter: Emitter, pointer: str, offset: int | None = None) -> str:
     """An address further on, by default the next row."""
+    offset = emitter.wave.row if offset is None else offset
     return emitter.raw(f"getelementptr i8, ptr {pointer}, i64 {offset}")
 
 
 def _load_row(emitter: Emitter, pointer: str) -> Value:
-    align = layout.ROW if emitter.lanes > 1 else 4
+    align = emitter.wave.row if emitter.lanes > 1 else 4
     return emitter.value("i32", f"load {emitter.type('i32')}, ptr {pointer}, align {align}")
 
 
@@ -121,8 +123,7 @@ def read(emitter: Emitter, slot: str, kind: str) -> Value:
     """A source of a type; 64 bits are two rows, 16 bits the low half of one."""
     pointer = row(emitter, slot)
     if kind == "m":
-        word = emitter.raw(f"load i32, ptr {pointer}, align 4")
-        return mask_value(emitter, word)
+        return mask_value(emitter, load_mask(emitter, pointer))
     low = _load_row(emitter, pointer)
     if kind in ("i64", "f64"):
         high = _load_row(emitter, behind(emitter, pointer))
@@ -137,16 +138,60 @@ def join64(low: Value, high: Value) -> Value:
     return low.to("i64") | high.to("i64").shl(32)
 
 
-def mask_value(emitter: Emitter, word: str) -> Value:
-    """A lane mask, a word, as a bit for each lane."""
+def mask_value(emitter: Emitter, mask: str) -> Value:
+    """A lane mask as a bit for each lane."""
+    kind = emitter.wave.mask
     if emitter.lanes == 1:
-        return emitter.value("i1", f"trunc i32 {word} to i1")
-    return emitter.value("i1", f"bitcast i32 {word} to {emitter.type('i1')}")
+        return emitter.value("i1", f"trunc {kind} {mask} to i1")
+    return emitter.value("i1", f"bitcast {kind} {mask} to {emitter.type('i1')}")
+
+
+def mask_of(emitter: Emitter, value: Value) -> str:
+    """A bit for each lane as a lane mask."""
+    return emitter.raw(f"bitcast {emitter.type('i1')} {value.text} to {emitter.wave.mask}")
+
+
+def load_mask(emitter: Emitter, pointer: str) -> str:
+    """A lane mask from the scalar registers that hold it, a word in each."""
+    kind = emitter.wave.mask
+    mask = emitter.raw(f"load i32, ptr {pointer}, align 4")
+    for number in range(1, emitter.wave.words):
+        mask = mask if number > 1 else emitter.raw(f"zext i32 {mask} to {kind}")
+        place = behind(emitter, pointer, number * emitter.wave.row)
+        word = emitter.raw(f"load i32, ptr {place}, align 4")
+        wide = emitter.raw(f"zext i32 {word} to {kind}")
+        higher = emitter.raw(f"shl {kind} {wide}, {32 * number}")
+        mask = emitter.raw(f"or {kind} {mask}, {higher}")
+    return mask
+
+
+def store_mask(emitter: Emitter, pointer: str, mask: str) -> None:
+    """Writes a lane mask to the scalar registers that hold it."""
+    kind = emitter.wave.mask
+    for number in range(emitter.wave.words):
+        word = mask
+        if emitter.wave.words > 1:
+            moved = emitter.raw(f"lshr {kind} {mask}, {32 * number}")
+            word = emitter.raw(f"trunc {kind} {moved} to i32")
+        broadcast(emitter, behind(emitter, pointer, number * emitter.wave.row), word)
+
+
+def active_lanes(emitter: Emitter) -> str:
+    """EXEC, the mask of active lanes."""
+    return load_mask(emitter, place(emitter, emitter.wave.exec))
 
 
 def exec_mask(emitter: Emitter) -> Value:
     """A bit for each lane: whether it is active."""
-    return mask_value(emitter, header(emitter, layout.EXEC_OFFSET))
+    return mask_value(emitter, active_lanes(emitter))
+
+
+def first_lane(emitter: Emitter, mask: str) -> str:
+    """The number of the lowest lane of a mask, as i32; of lanes past the last where it is empty."""
+    kind = emitter.wave.mask
+    emitter.declarations.add(f"declare {kind} @llvm.cttz.{kind}({kind}, i1)")
+    lane = emitter.raw(f"call {kind} @llvm.cttz.{kind}({kind} {mask}, i1 false)")
+    return lane if kind == "i32" else emitter.raw(f"trunc {kind} {lane} to i32")
 
 
 def write(emitter: Emitter, slot: str, kind: str, value: Value) -> None:
@@ -172,13 +217,13 @@ def store_row(emitter: Emitter, pointer: str, value: Value, masked: bool = True)
         broadcast(emitter, pointer, value.text)
         return
     kind = emitter.type("i32")
-    store = f", ptr {pointer}, align {layout.ROW}"
+    store = f", ptr {pointer}, align {emitter.wave.row}"
     if not masked:
         emitter.lines.append(f"store {kind} {value.text}{store}")
         return
-    active = header(emitter, layout.EXEC_OFFSET)
+    active = active_lanes(emitter)
     full, partial, done = emitter.labels("full", "partial", "done")
-    is_full = emitter.raw(f"icmp eq i32 {active}, -1")
+    is_full = emitter.raw(f"icmp eq {emitter.wave.mask} {active}, -1")
     emitter.lines += [f"br i1 {is_full}, label %{full}, label %{partial}", f"{full}:"]
     emitter.lines += [f"store {kind} {value.text}{store}", f"br label %{done}", f"{partial}:"]
     # Not a select: LLVM would make a masked store of it, which is slow on many processors.
@@ -189,19 +234,20 @@ def store_row(emitter: Emitter, pointer: str, value: Value, masked: bool = True)
 
 def broadcast(emitter: Emitter, pointer: str, word: str) -> None:
     """Writes a word into all lanes of a row."""
-    kind = f"<{layout.LANES} x i32>"
+    lanes, row = emitter.wave.lanes, emitter.wave.row
+    kind = f"<{lanes} x i32>"
     single = emitter.raw(f"insertelement {kind} poison, i32 {word}, i64 0")
     spread = emitter.raw(
-        f"shufflevector {kind} {single}, {kind} poison, <{layout.LANES} x i32> zeroinitializer"
+        f"shufflevector {kind} {single}, {kind} poison, <{lanes} x i32> zeroinitializer"
     )
-    emitter.lines.append(f"store {kind} {spread}, ptr {pointer}, align {layout.ROW}")
+    emitter.lines.append(f"store {kind} {spread}, ptr {pointer}, align {row}")
 
 
 def write_mask(emitter: Emitter, pointer: str, value: Value) -> None:
     """Writes the bits of the active lanes, zeros for the others, to a scalar register."""
-    word = emitter.raw(f"bitcast {emitter.type('i1')} {value.text} to i32")
-    active = header(emitter, layout.EXEC_OFFSET)
-    broadcast(emitter, pointer, emitter.raw(f"and i32 {word}, {active}"))
+    kind = emitter.wave.mask
+    mask = emitter.raw(f"and {kind} {mask_of(emitter, value)}, {active_lanes(emitter)}")
+    store_mask(emitter, pointer, mask)
 
 
 def read_scc(emitter: Emitter) -> Value:

@@ -16,7 +16,7 @@ _ALL: Final = "splat (i1 true)"
 
 
 def _pick(e: Emitter, slot: str, index: Value) -> Value:
-    """Element `index` (0..31) of a row for each lane."""
+    """Element `index` of a row for each lane."""
     kind = e.type("i32")
     base = frames.row(e, slot)
     places = e.raw(f"getelementptr i32, ptr {base}, {kind} {index.text}")
@@ -29,8 +29,11 @@ def _pick(e: Emitter, slot: str, index: Value) -> Value:
 
 
 def _is_active(e: Emitter, index: Value) -> Value:
-    active = splat(e, frames.header(e, layout.EXEC_OFFSET))
-    return (active.lshr(index) & 1).ne(0)
+    row, word = e.wave.row, splat(e, frames.header(e, e.wave.exec))
+    for number in range(1, e.wave.words):
+        here = index.lshr(5).eq(number)
+        word = here.select(splat(e, frames.header(e, e.wave.exec + number * row)), word)
+    return (word.lshr(index & 31) & 1).ne(0)
 
 
 def _aux_bit(e: Emitter, bit: int) -> Value:
@@ -41,24 +44,31 @@ def _dpp(e: Emitter) -> None:
     """``d = a[b]``; lanes without a source, or outside of the immediate's mask, leave EXEC."""
     index = frames.read(e, "b", "i32")
     inside = index.icmp("sge", 0)
-    valid = inside & (_is_active(e, index & 31) | _aux_bit(e, DPP_FETCH_INACTIVE))
-    value = valid.select(_pick(e, "a", index & 31), 0)
+    index = index & (e.lanes - 1)
+    valid = inside & (_is_active(e, index) | _aux_bit(e, DPP_FETCH_INACTIVE))
+    value = valid.select(_pick(e, "a", index), 0)
     frames.store_row(e, frames.row(e, "d"), value, masked=False)
     kept = valid | _aux_bit(e, DPP_BOUND_ZERO)
-    word = e.raw(f"bitcast {e.type('i1')} {kept.text} to i32")
-    active = frames.header(e, layout.EXEC_OFFSET)
-    frames.set_header(e, layout.SAVED_EXEC, "i32", active)
-    chosen = e.raw(f"trunc i64 {frames.field(e, layout.IMMEDIATE, 'i64')} to i32")
-    both = e.raw(f"and i32 {word}, {chosen}")
-    place = frames.place(e, layout.EXEC_OFFSET)
-    frames.broadcast(e, place, e.raw(f"and i32 {both}, {active}"))
+    active, kind = frames.active_lanes(e), e.wave.mask
+    frames.set_header(e, layout.SAVED_EXEC, kind, active)
+    chosen = frames.field(e, layout.IMMEDIATE, "i64")
+    if kind != "i64":
+        chosen = e.raw(f"{'trunc' if kind == 'i32' else 'sext'} i64 {chosen} to {kind}")
+    both = e.raw(f"and {kind} {frames.mask_of(e, kept)}, {chosen}")
+    place = frames.place(e, e.wave.exec)
+    frames.store_mask(e, place, e.raw(f"and {kind} {both}, {active}"))
     frames.next_record(e)
 
 
+def _within_half(e: Emitter, index: Value) -> Value:
+    """A lane among the 32 that each lane is one of."""
+    return (index & 31) | (e.lane_ids() & ~31)
+
+
 def _backward(e: Emitter) -> None:
-    """DS_BPERMUTE: ``d = a[(b + immediate) / 4 % 32]``, 0 where that lane is inactive."""
+    """DS_BPERMUTE: ``d = a[(b + immediate) / 4 % 32]`` of 32 lanes, 0 where that is inactive."""
     offset = splat(e, e.raw(f"trunc i64 {frames.field(e, layout.IMMEDIATE, 'i64')} to i32"))
-    index = (frames.read(e, "b", "i32") + offset).lshr(2) & 31
+    index = _within_half(e, (frames.read(e, "b", "i32") + offset).lshr(2))
     value = _is_active(e, index).select(_pick(e, "a", index), 0)
     frames.write(e, "d", "i32", value)
     frames.next_record(e)
@@ -67,10 +77,10 @@ def _backward(e: Emitter) -> None:
 def _forward(e: Emitter) -> None:
     """DS_PERMUTE: ``d[(b + immediate) / 4 % 32] = a``; the highest lane wins, others get 0."""
     kind = e.type("i32")
-    room = e.raw(f"alloca {kind}, align 128")
-    e.lines.append(f"store {kind} zeroinitializer, ptr {room}, align 128")
+    room = e.raw(f"alloca {kind}, align {e.wave.row}")
+    e.lines.append(f"store {kind} zeroinitializer, ptr {room}, align {e.wave.row}")
     offset = splat(e, e.raw(f"trunc i64 {frames.field(e, layout.IMMEDIATE, 'i64')} to i32"))
-    index = (frames.read(e, "b", "i32") + offset).lshr(2) & 31
+    index = _within_half(e, (frames.read(e, "b", "i32") + offset).lshr(2))
     data = frames.read(e, "a", "i32")
     active = frames.exec_mask(e)
     for lane in range(e.lanes):
@@ -80,7 +90,7 @@ def _forward(e: Emitter) -> None:
         on = e.raw(f"extractelement {e.type('i1')} {active.text}, i64 {lane}")
         old = e.raw(f"load i32, ptr {place}, align 4")
         e.lines.append(f"store i32 {e.raw(f'select i1 {on}, i32 {word}, i32 {old}')}, ptr {place}")
-    result = e.value("i32", f"load {kind}, ptr {room}, align 128")
+    result = e.value("i32", f"load {kind}, ptr {room}, align {e.wave.row}")
     frames.write(e, "d", "i32", result)
     frames.next_record(e)
 
@@ -92,7 +102,7 @@ def _permute_row(other_row: bool) -> Callable[[Emitter], None]:
         lane = e.lane_ids()
         low, high = frames.read(e, "b", "i32"), frames.read(e, "c", "i32")
         selectors = (lane & 8).eq(0).select(low, high)
-        start = (lane ^ 16 if other_row else lane) & 16
+        start = (lane ^ 16 if other_row else lane) & ~15
         index = start | (selectors.lshr((lane & 7).shl(2)) & 15)
         valid = _is_active(e, index) | _aux_bit(e, DPP_FETCH_INACTIVE)
         fallback = _aux_bit(e, DPP_BOUND_ZERO).select(e.const("i32", 0), frames.read(e, "d", "i32"))
@@ -109,22 +119,20 @@ def _element(e: Emitter, slot: str, lane: str) -> str:
 
 def _read_first(e: Emitter) -> None:
     """V_READFIRSTLANE: of the first active lane, of lane 0 where none is."""
-    e.declarations.add("declare i32 @llvm.cttz.i32(i32, i1)")
-    active = frames.header(e, layout.EXEC_OFFSET)
-    first = e.raw(f"call i32 @llvm.cttz.i32(i32 {active}, i1 false)")
-    word = _element(e, "a", e.raw(f"and i32 {first}, 31"))
+    first = frames.first_lane(e, frames.active_lanes(e))
+    word = _element(e, "a", e.raw(f"and i32 {first}, {e.lanes - 1}"))
     frames.broadcast(e, frames.row(e, "d"), word)
     frames.next_record(e)
 
 
 def _read_lane(e: Emitter) -> None:
-    lane = e.raw(f"and i32 {_element(e, 'b', '0')}, 31")
+    lane = e.raw(f"and i32 {_element(e, 'b', '0')}, {e.lanes - 1}")
     frames.broadcast(e, frames.row(e, "d"), _element(e, "a", lane))
     frames.next_record(e)
 
 
 def _write_lane(e: Emitter) -> None:
-    lane = e.raw(f"and i32 {_element(e, 'b', '0')}, 31")
+    lane = e.raw(f"and i32 {_element(e, 'b', '0')}, {e.lanes - 1}")
     word = _element(e, "a", "0")
     place = e.raw(f"getelementptr i32, ptr {frames.row(e, 'd')}, i32 {lane}")
     e.lines.append(f"store i32 {word}, ptr {place}, align 4")

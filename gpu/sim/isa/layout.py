@@ -1,17 +1,17 @@
 """Where things lie in the memory of a wave, and what an operation record holds.
 
-A wave is a header and rows of 32 lanes of 4 bytes. Scalar registers are rows too, the same value in
+A wave is a header and rows of lanes of 4 bytes. Scalar registers are rows too, the same value in
 every lane, so that any operation takes any register; 64-bit values are two rows, low and high.
 """
 
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
-LANES: Final = 32
-ROW: Final = 4 * LANES
-HEADER: Final = 256
+HEADER: Final = 512
 
 # Fields of the header: byte offsets.
 SCC: Final = 0
@@ -32,40 +32,114 @@ FAULT_SIZE: Final = 80
 MODE: Final = 84
 MXCSR32: Final = 88
 MXCSR64: Final = 92
-SAVED_EXEC: Final = 96
 HOST_MXCSR: Final = 100
 COUNT: Final = 104
 """Instructions executed, less those that lie before the place of the wave in the program (i64).
 So only what jumps changes it; the records of branches hold by how much."""
+CLOCK: Final = 112
+LOWEST: Final = 120
+"""Lowest place of a lane that waits for its turn, where lanes have places of their own; `NOBODY`
+where none does."""
+LOOK: Final = 124
+"""Taken branches until the wave is looked at; see gpu/sim/isa/circles.py."""
+GROUP: Final = 128
+"""Number of its workgroup in the grid (u64)."""
+BARRIER_ID: Final = 136
+BARRIER_THREADS: Final = 140
+"""Threads that the barrier waits for at which the wave stands; 0 for all of its workgroup."""
+BARRIER_KIND: Final = 144
+SAVED_EXEC: Final = 160
+"""A mask, of up to 128 lanes."""
+OWN: Final = 176
+"""From here on fields are an instruction set's own."""
 
-POINTERS: Final = HEADER
-"""Host addresses of an access, one u64 a lane; then those of a second one."""
-POINTER_ROWS: Final = 4
-SGPRS: Final = HEADER + POINTER_ROWS * ROW
+NOBODY: Final = 0xFFFFFFFF
+
 SGPR_COUNT: Final = 128
-TEMPS: Final = SGPRS + SGPR_COUNT * ROW
-TEMP_COUNT: Final = 24
-TRASH: Final = TEMPS + TEMP_COUNT * ROW
-"""Two rows for results that go nowhere (`null`)."""
-CONSTANTS: Final = TRASH + 2 * ROW
-"""Here begin the rows of the program's constants, and behind them the vector registers."""
-
 VCC_LO: Final = 106
 NULL: Final = 124
 M0: Final = 125
 EXEC: Final = 126
-EXEC_OFFSET: Final = SGPRS + EXEC * ROW
-VCC_OFFSET: Final = SGPRS + VCC_LO * ROW
+_POINTER_ROWS: Final = 4
+TEMP_COUNT: Final = 24
+
+
+@dataclass(frozen=True)
+class WaveLayout:
+    """Where rows lie in waves of so many lanes: 32, 64 or 128.
+
+    Attributes:
+        lanes: of a wave. A mask of them is a scalar register for each 32.
+    """
+
+    lanes: int
+
+    @cached_property
+    def row(self) -> int:
+        """Bytes of a row."""
+        return 4 * self.lanes
+
+    @property
+    def words(self) -> int:
+        """Scalar registers of a mask."""
+        return self.lanes // 32
+
+    @property
+    def mask(self) -> str:
+        """The type of a mask, in LLVM IR."""
+        return f"i{self.lanes}"
+
+    @property
+    def pointers(self) -> int:
+        """Host addresses of an access, one u64 a lane; then those of a second one."""
+        return HEADER
+
+    @cached_property
+    def scalars(self) -> int:
+        """Scalar registers."""
+        return HEADER + _POINTER_ROWS * self.row
+
+    @cached_property
+    def temps(self) -> int:
+        """`TEMP_COUNT` rows for what lies between the records of an instruction."""
+        return self.scalars + SGPR_COUNT * self.row
+
+    @cached_property
+    def trash(self) -> int:
+        """Two rows for results that go nowhere (`null`)."""
+        return self.temps + TEMP_COUNT * self.row
+
+    @cached_property
+    def constants(self) -> int:
+        """Here begin the rows of the program's constants, and behind them the vector registers."""
+        return self.trash + 2 * self.row
+
+    @cached_property
+    def exec(self) -> int:
+        """The mask of active lanes."""
+        return self.scalar(EXEC)
+
+    @cached_property
+    def vcc(self) -> int:
+        """The mask that vector comparisons write."""
+        return self.scalar(VCC_LO)
+
+    def scalar(self, number: int) -> int:
+        """A scalar register by its number in an encoding."""
+        return self.scalars + number * self.row
+
+
+WAVE32: Final = WaveLayout(32)
 
 RECORD: Final = struct.Struct("<Q6iqQiiQ")
-"""An operation: function, rows d a b c e f (byte offsets), immediate, target, pc, aux, hint: the
+"""An operation: function, rows d a b c e f (byte offsets), immediate, target, place, aux, hint: the
 number of the range that its last access fell into."""
 assert RECORD.size == 64
 OPERANDS: Final = {"d": 8, "a": 12, "b": 16, "c": 20, "e": 24, "f": 28}
 IMMEDIATE: Final = 32
 TARGET: Final = 40
 PLACE: Final = 48
-"""The pc; for PTX how many instructions of the program are done where this record begins."""
+"""How many instructions of the program are done where this record begins."""
 AUX: Final = 52
 HINT: Final = 56
 
@@ -76,6 +150,9 @@ FAULT: Final = 2
 SLICE: Final = 3
 UNKNOWN: Final = 4
 JUMP: Final = 5
+STUCK: Final = 6
+"""Lanes wait for lanes that never come."""
+TRAP: Final = 7
 
 # Accesses, as reported with faults and as flags of ranges.
 READ: Final = 1

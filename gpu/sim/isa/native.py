@@ -27,6 +27,7 @@ _LEVELS: Final = (
 )
 _MATH: Final = ("exp2", "log2", "sin", "cos", "ldexp", "floor", "fmod")
 _MATH_FLOAT: Final = ("exp2f", "log2f")
+_BYTES: Final = ("memcpy", "memset")
 
 
 @cache
@@ -49,7 +50,7 @@ def _library_functions() -> Mapping[str, int]:
     """Addresses of the C library's functions that operations call."""
     library = ctypes.CDLL("libm.so.6" if sys.platform == "linux" else None)
     addresses = {}
-    for name in (*_MATH, *_MATH_FLOAT):
+    for name in (*_MATH, *_MATH_FLOAT, *_BYTES):
         pointer = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
         assert pointer is not None
         addresses[name] = pointer

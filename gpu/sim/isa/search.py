@@ -7,32 +7,38 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpu.sim.isa import layout
+from gpu.sim.isa import frames, layout
+from gpu.sim.isa.layout import WaveLayout
+from gpu.sim.isa.values import Emitter
 
 _L: Final = layout
 
 
-def each_lane(head: str, resolve: str, failed: str = "") -> str:
+def each_lane(head: str, resolve: str, wave: WaveLayout, failed: str = "") -> str:
     """A function that replaces the addresses of active lanes by host addresses.
 
     It is called with the wave's header, a record, the row of addresses, and what the access is. It
     gives -1, or the first lane that may not, after ``failed`` told of `%lane` and `%address`.
-    ``head`` defines it, and ``resolve`` is the function for one lane.
+    ``head`` defines it, and ``resolve`` is the function for one lane. Its module declares
+    `llvm.cttz` of a mask.
     """
+    entered, kind = Emitter(1, wave), wave.mask
+    active = frames.active_lanes(entered)
+    loading = "\n".join(f"  {line}" for line in entered.lines)
     return f"""
 {head}(ptr %w, ptr %o, ptr %rows, i32 %aux) {{
 entry:
-  %exec.p = getelementptr i8, ptr %w, i64 {_L.EXEC_OFFSET}
-  %exec = load i32, ptr %exec.p
+{loading}
   br label %loop
 loop:
-  %mask = phi i32 [ %exec, %entry ], [ %rest, %good ]
-  %empty = icmp eq i32 %mask, 0
+  %mask = phi {kind} [ {active}, %entry ], [ %rest, %good ]
+  %empty = icmp eq {kind} %mask, 0
   br i1 %empty, label %all, label %one
 one:
-  %lane = call i32 @llvm.cttz.i32(i32 %mask, i1 true)
-  %below = sub i32 %mask, 1
-  %rest = and i32 %mask, %below
+  %count = call {kind} @llvm.cttz.{kind}({kind} %mask, i1 true)
+  %lane = {"trunc" if wave.words > 1 else "bitcast"} {kind} %count to i32
+  %below = sub {kind} %mask, 1
+  %rest = and {kind} %mask, %below
   %place = getelementptr i64, ptr %rows, i32 %lane
   %address = load i64, ptr %place
   %host = call i64 @{resolve}(ptr %w, ptr %o, i64 %address, i32 %lane, i32 %aux)
@@ -50,8 +56,6 @@ failed:
 
 
 SEARCH: Final = f"""
-declare i32 @llvm.cttz.i32(i32, i1)
-
 ; The range that holds [address, address + size) and allows the access, or null. A binary search;
 ; the record %o keeps the number of the range, where the next access looks first.
 define internal ptr @find_range(ptr %w, ptr %o, i64 %address, i64 %size, i32 %access) {{
@@ -173,6 +177,10 @@ good:
 bad:
   ret i64 0
 }}
+"""
+"""Functions that the resolve operations call, beside `slow_resolve`."""
 
-{each_lane("define internal i32 @slow_resolve", "resolve_one")}"""
-"""Functions that the resolve operations call."""
+
+def search_module(wave: WaveLayout) -> str:
+    """The functions that the resolve operations call."""
+    return SEARCH + each_lane("define internal i32 @slow_resolve", "resolve_one", wave)

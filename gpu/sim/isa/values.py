@@ -1,6 +1,6 @@
 """Typed values of LLVM IR, for writing what an instruction does as a Python expression.
 
-``x + y * z`` on values emits IR into an `Emitter`. The same expression serves rows of 32 lanes and
+``x + y * z`` on values emits IR into an `Emitter`. The same expression serves rows of lanes and
 scalars: the emitter knows how many lanes there are. Types are ``i1 i8 i16 i32 i64 f16 f32 f64``;
 integers have no sign of their own, so operations that need one say which (`slt`, `ult`, `lshr`).
 """
@@ -10,6 +10,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from typing import Final
+
+from gpu.sim.isa.layout import WAVE32, WaveLayout
 
 _LLVM: Final = {"f16": "half", "f32": "float", "f64": "double"}
 _INTEGER_OF: Final = {"f16": "i16", "f32": "i32", "f64": "i64"}
@@ -26,12 +28,14 @@ class Emitter:
 
     Attributes:
         lanes: 1 for scalars, else values are vectors.
+        wave: where the rows of the function's waves lie.
         lines: the body so far.
         declarations: intrinsics it calls.
     """
 
-    def __init__(self, lanes: int):
+    def __init__(self, lanes: int, wave: WaveLayout = WAVE32):
         self.lanes = lanes
+        self.wave = wave
         self.lines: list[str] = []
         self.declarations: set[str] = set()
         self._count = 0

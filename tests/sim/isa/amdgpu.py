@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from gpu.sim.isa import layout
 from gpu.sim.isa.memorymap import MemoryMap
-from gpu.sim.isa.rdna.codeobject import CodeObject, place_object
 from gpu.sim.isa.rdna.run import Machine
-from gpu.sim.isa.rdna.waves import aligned_bytes
+from gpu.sim.isa.waves import aligned_bytes
+from sim.isa.codeobject import CodeObject, place_object
 
 TRIPLE = "amdgcn-amd-amdhsa"
 HEAD = """

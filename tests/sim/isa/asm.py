@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpu.sim.isa.rdna.bare import run_asm
 from gpu.sim.isa.rdna.dispatch import DEFAULT_MODE
 from gpu.sim.isa.rdna.formats import BY_NAME, NULL, VOP3SD
 from gpu.sim.isa.rdna.table import load_table
+from sim.isa.bare import run_asm
 
 V = 256  # v0 as a source
 VCC, EXEC = 106, 126

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
@@ -22,12 +23,12 @@ from gpu.compiler.toolchain.amdgcn import AMDCompiler
 from gpu.core import elf
 from gpu.core.errors import GpuError
 from gpu.sim.asm import Range, run_asm
-from gpu.sim.isa.rdna.codeobject import DESCRIPTOR, KernelDescriptor
 from gpu.sim.isa.rdna.decode import Decoder
 from sim.irprograms.host import GROUPS, Host, Words, difference, inputs
 from sim.irprograms.memory import LANES
 from sim.irprograms.modules import Dialect, kernel_module
 from sim.irprograms.program import make_program
+from sim.isa.codeobject import DESCRIPTOR, KernelDescriptor
 
 PACK: Final = 16
 """Programs of a module."""
@@ -92,10 +93,17 @@ def _decoder() -> Decoder:
     return Decoder("gfx1100")
 
 
+def dialect(lanes: int) -> Dialect:
+    """That of waves of 32 or 64 lanes; features of a function stand for those of the compiler."""
+    wanted = f'"target-features"="+wavefrontsize{lanes},-promote-alloca,-real-true16"'
+    return replace(AMDGPU, attributes=f"{AMDGPU.attributes} {wanted}")
+
+
 class Kernels:
     """The kernels of a code object, to be run by `run_asm`."""
 
-    def __init__(self, text: str):
+    def __init__(self, text: str, lanes: int):
+        self._lanes = lanes
         self._image = _compiler().compile(text)
         self._symbols = {s.name: s for s in elf.parse_shared(self._image).symbols}
 
@@ -106,6 +114,7 @@ class Kernels:
         found = KernelDescriptor.parse(data, place)
         assert found.properties & _POINTERS == _KERNARG_PTR, "s[0:1] are the arguments alone"
         plan = found.dispatch((GROUPS, 1, 1), (LANES, 1, 1), {})
+        assert plan.lanes == self._lanes
         given = inputs(seed)
         out, sums = given.out(), given.sums()
         arrays = (given.words, given.doubles, given.floats, out, sums)
@@ -118,6 +127,7 @@ class Kernels:
             lds=plan.lds_bytes,
             scratch=plan.scratch_bytes,
             vgprs=plan.vgprs,
+            lanes=self._lanes,
             mode=plan.mode,
             ranges=[Range(a.ctypes.data, a.nbytes, a is out or a is sums) for a in arrays],
             seed=seed,
@@ -137,14 +147,16 @@ class Kernels:
             at += found.size
 
 
-def differences(seeds: Sequence[int], forms: set[Form] | None = None) -> Iterator[str]:
+def differences(
+    seeds: Sequence[int], forms: set[Form] | None = None, lanes: int = 32
+) -> Iterator[str]:
     """Runs the programs of some seeds on both sides; a line for each that differs.
 
-    The instructions of those that agree are added to `forms`.
+    The instructions of those that agree are added to `forms`. Waves have 32 or 64 lanes.
     """
     programs = [make_program(seed, AMDGPU.avoid) for seed in seeds]
     host = Host(programs)
-    kernels = Kernels(kernel_module(programs, AMDGPU))
+    kernels = Kernels(kernel_module(programs, dialect(lanes)), lanes)
     for number, seed in enumerate(seeds):
         try:
             found = difference(host.run(number, inputs(seed)), *kernels.run(number, seed))
@@ -160,9 +172,10 @@ def main() -> None:
     """Prints which programs differ, and how many."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    lanes = int(sys.argv[3]) if len(sys.argv) > 3 else 32
     failures, forms = 0, set[Form]()
     for start in range(first, first + count, PACK):
-        for line in differences(range(start, min(start + PACK, first + count)), forms):
+        for line in differences(range(start, min(start + PACK, first + count)), forms, lanes):
             failures += 1
             print(line, flush=True)
         print(f"{start + PACK - first} of {count}", file=sys.stderr, end="\r", flush=True)

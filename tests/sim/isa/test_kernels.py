@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -9,6 +11,15 @@ import pytest
 from sim.isa.amdgpu import Launcher, compile_ir
 from sim.isa.kernels import BLOCK, ELEMENTWISE, Case, N
 from sim.isa.kernels_whole import WHOLE
+
+_SIZES = '"amdgpu-flat-work-group-size"="1,64"'
+_WAVE64 = f'{_SIZES} "target-features"="+wavefrontsize64,-real-true16"'
+
+
+@pytest.mark.parametrize("case", ELEMENTWISE, ids=lambda case: case.name)
+def test_kernel_in_waves_of_64(case: Case) -> None:
+    assert _SIZES in case.ir
+    test_kernel_agrees_with_numpy(replace(case, ir=case.ir.replace(_SIZES, _WAVE64)))
 
 
 @pytest.mark.parametrize("case", [*ELEMENTWISE, *WHOLE], ids=lambda case: case.name)

@@ -12,16 +12,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gpu.core.errors import DeviceHang, InvalidValue, Unsupported
+from gpu.core.errors import DeviceHang, InvalidValue
 from gpu.sim.isa import layout
 from gpu.sim.isa.memorymap import MemoryMap
-from gpu.sim.isa.rdna.bare import run_asm
-from gpu.sim.isa.rdna.dispatch import ComputeRegisters, Dispatch
+from gpu.sim.isa.rdna.dispatch import Dispatch
 from gpu.sim.isa.rdna.faults import IllegalInstruction, WaveFault
 from gpu.sim.isa.rdna.run import Machine
-from gpu.sim.isa.rdna.waves import aligned_bytes
+from gpu.sim.isa.waves import aligned_bytes
 from sim.isa.amdgpu import Launcher, compile_ir
 from sim.isa.asm import END, EXEC, V, evaluate, op, words
+from sim.isa.bare import run_asm
 
 LOAD_POINTER = op("s_load_b64", sdata=4, sbase=0)
 WORD_OFFSETS = op("v_lshlrev_b32", vdst=1, src0=130, vsrc1=0)  # v1 = 4 * v0
@@ -254,25 +254,21 @@ def test_first_registers_of_a_wave() -> None:
     np.testing.assert_array_equal(out, np.broadcast_to(want, (4, 4, 64)))
 
 
-def test_registers_of_the_dispatcher() -> None:
-    registers = ComputeRegisters(
-        *(0x12345678, 0x9A, 5 | 0xC0 << 12 | 1 << 23, 1 | 4 << 1 | 1 << 8 | 2 << 11 | 3 << 15),
-        num_thread=(64, 2, 1),
-        user_data=(1, 2, 3, 4, 5),
-        dim=(7, 8, 9),
-        initiator=1 << 15,
-        tmpring_size=40 | 16 << 12,
-        scratch_base=0x7000,
+@pytest.mark.parametrize(("lanes", "vgprs"), [(32, 48), (64, 24)])
+def test_resources_of_a_dispatch(lanes: int, vgprs: int) -> None:
+    found = Dispatch.of_resources(
+        *(5 | 0xC0 << 12 | 1 << 23, 1 | 4 << 1 | 1 << 8 | 2 << 11, lanes),
+        pc=0x9A12345678 << 8,
+        grid=(7, 8, 9),
+        block=(33, 2, 1),
+        user_sgprs=(1, 2, 3, 4),
+        lds_bytes=1536,
+        scratch_bytes=0,
     )
-    found = registers.dispatch()
-    assert found.pc == 0x9A12345678 << 8
-    assert (found.grid, found.block, found.user_sgprs) == ((7, 8, 9), (64, 2, 1), (1, 2, 3, 4))
     assert found.workgroup_ids == (False, True, False)
-    assert (found.vgprs, found.lds_bytes, found.workitem_dims) == (48, 1536, 3)
-    assert (found.scratch_bytes, found.scratch_address, found.scratch_waves) == (128, 0x7000, 40)
+    assert (found.vgprs, found.lanes, found.workitem_dims) == (vgprs, lanes, 3)
+    assert found.waves_per_group == -(-66 // lanes)
     assert found.mode == 0xC0 | layout.MODE_IEEE
-    with pytest.raises(Unsupported, match="64 lanes"):
-        replace(registers, initiator=0).dispatch()
 
 
 def test_scratch_memory_of_the_dispatch() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gpu.sim.isa.rdna.bare import run_asm
 from sim.isa.asm import END, V, op
+from sim.isa.bare import run_asm
 
 Array = npt.NDArray[Any]
 A, B, C, D = 10, 20, 30, 40

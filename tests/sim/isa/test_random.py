@@ -10,6 +10,12 @@ SAMPLE = 224
 """Programs that are run here; ``python -m sim.isa.random_run`` runs as many as one likes."""
 
 
-@pytest.mark.parametrize("first", range(0, SAMPLE, PACK))
-def test_random_programs_agree_with_the_host(first: int) -> None:
-    assert not list(differences(range(first, first + PACK)))
+PLACES = [
+    *((first, 32) for first in range(0, SAMPLE, PACK)),
+    *((first, 64) for first in range(SAMPLE, SAMPLE + SAMPLE // 2, PACK)),
+]
+
+
+@pytest.mark.parametrize(("first", "lanes"), PLACES)
+def test_random_programs_agree_with_the_host(first: int, lanes: int) -> None:
+    assert not list(differences(range(first, first + PACK), lanes=lanes))

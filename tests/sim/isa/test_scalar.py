@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu.sim.isa.rdna.bare import run_asm
 from sim.isa.asm import END, EXEC, op
+from sim.isa.bare import run_asm
 
 TOP, ONES = 0x80000000, 0xFFFFFFFF
 

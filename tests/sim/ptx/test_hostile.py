@@ -76,7 +76,7 @@ def attempt(text: str) -> None:
             if function.is_kernel and function.parameter_bytes() < 4096:
                 program = module.program(name)
                 if len(function.parameters) == 2 and program.local_bytes < 1 << 16:
-                    module.run(name, (1, 1, 1), (40, 1, 1), data, 0, turns=50)
+                    module.run(name, (1, 1, 1), (40, 1, 1), data, 0, budget=50_000)
     except (PtxError, WarpFault):
         pass
 

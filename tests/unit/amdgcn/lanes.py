@@ -15,9 +15,9 @@ from gpu.core.bits import align_up
 from gpu.drivers.am.code.object import read_code_object
 from gpu.sim.isa import layout
 from gpu.sim.isa.memorymap import MemoryMap
-from gpu.sim.isa.rdna.codeobject import KernelDescriptor
 from gpu.sim.isa.rdna.run import Machine
-from gpu.sim.isa.rdna.waves import aligned_bytes
+from gpu.sim.isa.waves import aligned_bytes
+from sim.isa.codeobject import KernelDescriptor
 from unit.linear_kernels import Kernel
 
 CHIP = "gfx1100"

@@ -19,16 +19,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
+from gpu.sim.lines import LINE, Lines
 from gpu.sim.physical import Region
 from gpu.sim.record import DebugChannel
 from gpu.sim.translate import Mapping as Translation
 
 Mode = Literal["check", "oldest", "none"]
 Agent = Literal["scalar", "vector", "code", "cp", "cp_l2", "sdma"]
-LINE: Final = 128
-
 _FIRST_CACHE: Final[dict[str, str]] = {"scalar": "K$", "vector": "V$", "code": "I$"}
 _ADVICE: Final = {
     "K$": "ACQUIRE_MEM with GLK_INV",
@@ -63,7 +62,7 @@ class Caches:
         self.mode = mode
         self._sdma_through_l2 = sdma_through_l2
         self._debug = debug
-        self._copies: dict[str, dict[Line, bytes]] = {name: {} for name in _ADVICE}
+        self._copies: dict[str, Lines[Region]] = {name: Lines() for name in _ADVICE}
         self._dirty: dict[Line, tuple[bytearray, bytearray]] = {}  # data, and which bytes of it
         self._written_behind_l2: set[Line] = set()
 
@@ -83,10 +82,10 @@ class Caches:
 
     def drop(self, region: Region, offset: int, size: int) -> None:
         """Forgets memory that was given back."""
-        everything: list[dict[Line, Any]] = [self._dirty, *self._copies.values()]
-        for held in everything:
-            for line in _within(held, region, offset, size):
-                del held[line]
+        for line in _within(self._dirty, region, offset, size):
+            del self._dirty[line]
+        for held in self._copies.values():
+            held.drop(region, offset, size)
 
     def load(self, agent: Agent, mapping: Translation, offset: int, size: int) -> bytes:
         """What an agent reads from a region."""
@@ -111,8 +110,8 @@ class Caches:
         through = agent != "sdma" or self._sdma_through_l2
         if not through:
             self._check_behind_l2("write", region, offset, len(data))
-            lines = _within(self._copies["L2"], region, offset, len(data))
-            self._written_behind_l2.update(lines)
+            lines = self._copies["L2"].within(region, offset, len(data))
+            self._written_behind_l2.update((region, at) for at in lines)
         if agent == "sdma":  # its writes are not kept by L2 (policy BYPASS of amdgpu's sdma_v5_2.c)
             region.store(offset, data)
             self._overwrite_dirty(region, offset, data)
@@ -133,34 +132,32 @@ class Caches:
     def _load_cached(self, first: str, region: Region, offset: int, size: int) -> bytes:
         levels = ("L2",) if first == "L2" else ("L2", first)
         start = offset - offset % LINE
-        current = self._with_dirty(region, start, offset + size - start + -(offset + size) % LINE)
-        parts = []
-        for at in range(0, len(current), LINE):
-            seen = current[at : at + LINE]
-            for level in levels:
-                seen = self._look(level, (region, start + at), seen)
-            parts.append(seen)
-        return b"".join(parts)[offset - start : offset - start + size]
+        seen = self._with_dirty(region, start, offset + size - start + -(offset + size) % LINE)
+        for level in levels:
+            old = self._copies[level].take(region, start, seen)
+            if old:
+                seen = self._with_old(level, region, start, seen, old)
+        return seen[offset - start : offset - start + size]
 
-    def _look(self, level: str, line: Line, current: bytes) -> bytes:
-        """What a cache gives for a line of which the level below gives `current`."""
-        region, at = line
-        copies = self._copies[level]
-        copy = copies.setdefault(line, current)
-        if copy == current:
-            return current
-        # Local memory is only written around L2 by an engine; the CPU comes through the same path.
-        if level == "L2" and region.local and line not in self._written_behind_l2:
-            copies[line] = current
-            return current
-        if self.mode == "oldest":
-            return copy
-        copies[line] = current
-        self._debug.violation(
-            f"{level} holds an old copy of {region.name} at {at:#x}: {_ADVICE[level]} must come"
-            " between the write and this read"
-        )
-        return current
+    def _with_old(
+        self, level: str, region: Region, start: int, current: bytes, lines: list[int]
+    ) -> bytes:
+        """What a cache gives of which the level below gives `current`, where copies differ."""
+        copies, seen = self._copies[level], bytearray(current)
+        for at in lines:
+            place = slice(at - start, at - start + LINE)
+            # Local memory is only written around L2 by an engine; the CPU comes through it too.
+            local = level == "L2" and region.local and (region, at) not in self._written_behind_l2
+            if self.mode == "oldest" and not local:
+                seen[place] = copies[region, at]
+                continue
+            copies[region, at] = current[place]
+            if not local:
+                self._debug.violation(
+                    f"{level} holds an old copy of {region.name} at {at:#x}: {_ADVICE[level]} must"
+                    " come between the write and this read"
+                )
+        return bytes(seen)
 
     def _store_l2(self, region: Region, offset: int, data: bytes | bytearray | memoryview) -> None:
         if self.mode == "check":
@@ -176,10 +173,11 @@ class Caches:
     def _overwrite_dirty(
         self, region: Region, offset: int, data: bytes | bytearray | memoryview
     ) -> None:
+        if self.mode != "oldest":
+            return
         for line in _within(self._dirty, region, offset, len(data)):
             begin, end = max(offset, line[1]), min(offset + len(data), line[1] + LINE)
-            if self.mode == "oldest":
-                self._dirty[line][1][begin - line[1] : end - line[1]] = bytes(end - begin)
+            self._dirty[line][1][begin - line[1] : end - line[1]] = bytes(end - begin)
 
     def _with_dirty(self, region: Region, offset: int, size: int) -> bytes:
         """Memory as L2 sees it."""
@@ -205,8 +203,8 @@ class Caches:
     def _refresh(self, levels: tuple[str, ...], region: Region, offset: int, size: int) -> None:
         """A write through a cache changes the copies there."""
         for level in levels:
-            for line in _within(self._copies[level], region, offset, size):
-                self._copies[level][line] = self._with_dirty(region, line[1], LINE)
+            for at in self._copies[level].within(region, offset, size):
+                self._copies[level][region, at] = self._with_dirty(region, at, LINE)
 
     def _check_behind_l2(self, what: str, region: Region, offset: int, size: int) -> None:
         for line in _within(self._dirty, region, offset, size):

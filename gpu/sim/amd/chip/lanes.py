@@ -13,7 +13,6 @@ from gpu.sim.amd.chip.dispatch import Dispatch, KernelMemory, RunningKernel
 from gpu.sim.amd.chip.errors import PacketError
 from gpu.sim.amd.chip.lanememory import LaneMemory
 from gpu.sim.amd.chips import RUNS, Chip
-from gpu.sim.isa import layout
 from gpu.sim.isa.rdna import dispatch as waves
 from gpu.sim.isa.rdna.faults import IllegalInstruction, WaveFault
 from gpu.sim.isa.rdna.run import InstructionCache, Machine
@@ -83,7 +82,7 @@ class _Grid:
 
     def why_stuck(self) -> str:
         """Why it does not get on unless others write memory. Raises PageFault, PacketError."""
-        return self._in_turn(self._execution.why_stuck)
+        return self._in_turn(self._execution.why_stuck) if self._execution.stands else ""
 
     def _in_turn(self, run: Callable[[], T]) -> T:
         self._memory.begin_turn()
@@ -106,7 +105,7 @@ def _with_scratch(what: waves.Dispatch, memory: LaneMemory) -> waves.Dispatch:
     """
     if what.scratch_address is None:
         return what
-    per_wave = what.scratch_bytes * layout.LANES
+    per_wave = what.scratch_bytes * what.lanes
     if memory.hold(what.scratch_address, per_wave * what.scratch_waves):
         return what
     return replace(what, scratch_address=None)
@@ -119,23 +118,14 @@ def _translate(dispatch: Dispatch) -> waves.Dispatch:
     per_wave = bits(dispatch.tmpring, 26, 12) * _SCRATCH_UNIT
     # What nobody gave a value holds anything; the ids of the workgroup come behind all of them.
     unset = bits(rsrc2, 5, 1) - len(dispatch.user_sgprs)
-    return waves.Dispatch(
+    return waves.Dispatch.of_resources(
+        *(rsrc1, rsrc2, dispatch.wave_size),
         pc=dispatch.entry,
         grid=dispatch.groups,
         block=dispatch.threads,
         user_sgprs=(*dispatch.user_sgprs, *[_UNSET] * unset),
-        workgroup_ids=(
-            bool(bits(rsrc2, 7, 7)),
-            bool(bits(rsrc2, 8, 8)),
-            bool(bits(rsrc2, 9, 9)),
-        ),
-        workgroup_info=bool(bits(rsrc2, 10, 10)),
-        workitem_dims=min(3, bits(rsrc2, 12, 11) + 1),
-        vgprs=min(waves.MAX_VGPRS, (bits(rsrc1, 5, 0) + 1) * waves.VGPR_GRANULE),
         lds_bytes=dispatch.lds_bytes,
-        scratch_bytes=per_wave // layout.LANES if scratch else 0,
+        scratch_bytes=per_wave // dispatch.wave_size if scratch else 0,
         scratch_address=dispatch.scratch_base if scratch else None,
         scratch_waves=bits(dispatch.tmpring, 11, 0) if scratch else 0,
-        mode=waves.mode_of(rsrc1),
-        wave32=dispatch.wave_size == layout.LANES,
     )

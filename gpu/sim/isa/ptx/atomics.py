@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from gpu.sim.isa import frames, layout
-from gpu.sim.isa.ptx import parts, rows
+from gpu.sim.isa import frames
+from gpu.sim.isa.ptx import parts, rows, wave
 from gpu.sim.isa.ptx.resolve import Access, address_of, careful
 from gpu.sim.isa.ptx.sem_float import arithmetic, smaller
 from gpu.sim.isa.ptx.syntax import TYPES
@@ -80,10 +80,10 @@ def _set_element(e: Emitter, slot: str, lane: str, value: Value) -> None:
 
 
 def resolve(name: str, how: Access, address: str) -> str:
-    """The module that leaves a host pointer for each lane at `layout.POINTERS`."""
-    e = Emitter(layout.LANES)
+    """The module that leaves a host pointer for each lane at `wave.WARP.pointers`."""
+    e = Emitter(wave.LANES)
     pointers = careful(e, how, address_of(e, address))
-    place = frames.place(e, layout.POINTERS)
+    place = frames.place(e, wave.WARP.pointers)
     e.lines.append(f"store <{e.lanes} x ptr> {pointers}, ptr {place}, align 128")
     frames.next_record(e)
     return rows.function(name, e)
@@ -96,9 +96,9 @@ def atomic(name: str, operation: str, kind: str) -> str:
     to `d`.
     """
     e = Emitter(1)
-    place = frames.place(e, layout.POINTERS)
+    place = frames.place(e, wave.WARP.pointers)
     memory = f"i{TYPES[kind]}"
-    active = frames.header(e, layout.EXEC_OFFSET)
+    active = frames.header(e, wave.EXEC)
     e.declarations.add("declare i32 @llvm.cttz.i32(i32, i1)")
     e.lines += ["br label %begin", "begin:", "br label %loop", "loop:"]
     e.lines.append(f"%mask = phi i32 [ {active}, %begin ], [ %rest, %one ]")

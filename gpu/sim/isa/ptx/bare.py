@@ -46,7 +46,7 @@ class BareModule:
         *arguments: Argument,
         dynamic: int = 0,
         seed: int = 0,
-        turns: int | None = None,
+        budget: int | None = None,
     ) -> bool:
         """Runs a kernel; arrays are changed in place. Raises PtxError, WarpFault, InvalidValue.
 
@@ -56,9 +56,9 @@ class BareModule:
             arguments: for its parameters; of less than 8 bytes only numbers.
             dynamic: what is added to the shared memory of a block.
             seed: decides how warps interleave.
-            turns: how often a warp goes on before this gives up, by default for ever.
+            budget: branches that warps take before this gives up, by default for ever.
 
-        Returns whether it has ended.
+        Rebudget whether it has ended.
         """
         program = self.program(kernel)
         memory = MemoryMap()
@@ -69,8 +69,8 @@ class BareModule:
         shared = program.shared_bytes + dynamic
         shape = GridShape(grid, block, parameters, shared)
         running = Grid(shared_engine(), program, shape, memory, seed=seed)
-        if turns is not None:
-            return running.step(turns)
+        if budget is not None:
+            return running.step(budget)
         running.run()
         return True
 

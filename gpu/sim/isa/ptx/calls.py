@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpu.sim.isa import layout
-from gpu.sim.isa.ptx import translate_memory
+from gpu.sim.isa.ptx import translate_memory, wave
 from gpu.sim.isa.ptx.context import Context, Scope
 from gpu.sim.isa.ptx.syntax import (
     Address,
@@ -280,4 +279,4 @@ def branch_by_address(
 
 def stack_row(context: Context, start: int) -> None:
     """Where frames begin, in all lanes of a warp that starts."""
-    context.rows.constants[context.frame] = start.to_bytes(8, "little") * layout.LANES
+    context.rows.constants[context.frame] = start.to_bytes(8, "little") * wave.LANES

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from gpu.sim.isa import layout
 from gpu.sim.isa.ptx import rows, wave
 from gpu.sim.isa.ptx.engine import Make, PtxEngine
 from gpu.sim.isa.ptx.syntax import (
@@ -75,14 +74,14 @@ class Rows:
         constants: offset -> bytes of rows that hold something from the start.
     """
 
-    end: int = layout.CONSTANTS
+    end: int = wave.WARP.constants
     constants: dict[int, bytes] = field(default_factory=dict)
     _known: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def take(self, count: int = 1) -> int:
         """Rows that nothing else uses."""
         first = self.end
-        self.end += count * layout.ROW
+        self.end += count * wave.ROW
         return first
 
     def constant(self, kind: str, bits: int) -> int:
@@ -93,7 +92,7 @@ class Rows:
         if found is None:
             found = self._known[width, pattern] = self.take(rows.rows_of(width))
             data = struct.pack("<Q" if width == "i64" else "<I", pattern)
-            self.constants[found] = data * layout.LANES
+            self.constants[found] = data * wave.LANES
         return found
 
 
@@ -164,7 +163,7 @@ class Context:
         self._used += count
         while len(self._temps) < 64:
             start = self.rows.take(64)
-            self._temps += [start + number * layout.ROW for number in range(64)]
+            self._temps += [start + number * wave.ROW for number in range(64)]
         assert self._used <= 64
         return self._temps[first]
 
@@ -274,7 +273,7 @@ class Context:
                 return wide
             return row
         if name == "WARP_SZ":
-            return self.rows.constant(kind, layout.LANES)
+            return self.rows.constant(kind, wave.LANES)
         raise self.error(f"{name} is neither declared nor a special register that is known")
 
     def symbol(self, name: str) -> tuple[str, int]:
@@ -287,14 +286,14 @@ class Context:
     def address_of(self, symbol: Symbol) -> int:
         """The address of a variable in its space."""
         if symbol.name == "WARP_SZ":
-            return layout.LANES + symbol.offset
+            return wave.LANES + symbol.offset
         at = self.symbol(symbol.name)[1] + symbol.offset
         return at + symbol.index * self.scope.elements.get(symbol.name, 1)
 
     def target(self, operand: Operand, kind: str, loose: bool = False) -> int:
         """Rows to write a value to; `loose` where a wider register will do."""
         if isinstance(operand, Sink) or operand == Register("_"):
-            return layout.TRASH
+            return wave.WARP.trash
         found = self.register(operand)
         if found is None:
             raise self.error(f"{operand} is no register to write to")

@@ -7,6 +7,7 @@ from threading import Lock
 from typing import Final
 
 from gpu.core.once import once
+from gpu.sim.isa import scheduler
 from gpu.sim.isa.native import Library
 from gpu.sim.isa.ptx import flow
 from gpu.sim.isa.ptx.resolve import RESOLVE
@@ -20,9 +21,17 @@ class PtxEngine:
     """Functions by name. Whoever asks for one brings what makes the text of its module."""
 
     def __init__(self) -> None:
-        self._library = Library("ptx", {_CONTROL: flow.control_module, _RESOLVE: lambda: RESOLVE})
+        self._library = Library(
+            "ptx",
+            {
+                _CONTROL: flow.control_module,
+                _RESOLVE: lambda: RESOLVE,
+                scheduler.NAME: scheduler.module,
+            },
+        )
         self._addresses = {name: self._library.address(_CONTROL, name) for name in flow.NAMES}
-        self._addresses[_RESOLVE] = self._library.address(_RESOLVE, _RESOLVE)
+        for name in (_RESOLVE, scheduler.NAME):
+            self._addresses[name] = self._library.address(name, name)
         self._making = Lock()
 
     def address(self, name: str, make: Make | None = None) -> int:

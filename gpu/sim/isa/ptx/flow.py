@@ -20,9 +20,8 @@ from gpu.sim.isa.ptx import wave
 from gpu.sim.isa.values import Emitter, Value
 
 Builder = Callable[[Emitter], None]
-_EXEC: Final = layout.EXEC_OFFSET
+_EXEC: Final = wave.EXEC
 _LDMXCSR: Final = "declare void @llvm.x86.sse.ldmxcsr(ptr)"
-_STMXCSR: Final = "declare void @llvm.x86.sse.stmxcsr(ptr)"
 
 # Chooses the lanes with the lowest place among those that may go on; gives their record, or null
 # where there are none. Its parts are vector operations over the row PCS.
@@ -52,7 +51,7 @@ define internal ptr @choose(ptr %w) noinline {{
   store i32 %exec, ptr %exec.p
   %rest = select <32 x i1> %chosen, <32 x i32> splat (i32 -1), <32 x i32> %places
   %next = call i32 @llvm.vector.reduce.umin.v32i32(<32 x i32> %rest)
-  %lowest.p = getelementptr i8, ptr %w, i64 {wave.LOWEST}
+  %lowest.p = getelementptr i8, ptr %w, i64 {layout.LOWEST}
   store i32 %next, ptr %lowest.p
   %none = icmp eq i32 %exec, 0
   %code.p = getelementptr i8, ptr %w, i64 {wave.CODE}
@@ -107,18 +106,6 @@ def control_module() -> str:
     return _CHOOSE + frames.module(functions)
 
 
-def _run(e: Emitter) -> None:
-    """`run(warp, record)`: executes from a record on; floats round to nearest."""
-    e.declarations |= {_LDMXCSR, _STMXCSR}
-    host = frames.place(e, layout.HOST_MXCSR)
-    e.lines.append(f"call void @llvm.x86.sse.stmxcsr(ptr {host})")
-    e.lines.append(f"call void @llvm.x86.sse.ldmxcsr(ptr {frames.place(e, layout.MXCSR32)})")
-    target = e.raw("load ptr, ptr %o, align 8")
-    status = e.raw(f"call i32 {target}(ptr %w, ptr %o)")
-    e.lines.append(f"call void @llvm.x86.sse.ldmxcsr(ptr {host})")
-    e.lines.append(f"ret i32 {status}")
-
-
 def _round(offset: int) -> Builder:
     def build(e: Emitter) -> None:
         e.declarations.add(_LDMXCSR)
@@ -142,8 +129,8 @@ def _count(e: Emitter, record: str, done: int = 1) -> None:
     there = e.raw(f"load i32, ptr {place}, align 4")
     by = e.raw(f"sub i32 {frames.field(e, layout.PLACE)}, {there}")
     wide = e.raw(f"sext i32 {e.raw(f'add i32 {by}, {done}')} to i64")
-    count = e.raw(f"add i64 {frames.header(e, wave.COUNT, 'i64')}, {wide}")
-    frames.set_header(e, wave.COUNT, "i64", count)
+    count = e.raw(f"add i64 {frames.header(e, layout.COUNT, 'i64')}, {wide}")
+    frames.set_header(e, layout.COUNT, "i64", count)
 
 
 def _pay(e: Emitter, record: str) -> None:
@@ -176,7 +163,7 @@ def _schedule(e: Emitter) -> None:
     there = frames.header(e, wave.AT_BARRIER)
     whole = e.raw(f"icmp eq i32 {there}, {alive}")
     e.lines += [f"br i1 {whole}, label %{barrier}, label %{stuck}", f"{stuck}:"]
-    frames.stop(e, wave.STUCK, "%o")
+    frames.stop(e, layout.STUCK, "%o")
     e.lines.append(f"{barrier}:")
     frames.set_header(e, wave.AT_BARRIER, "i32", "0")
     after = e.raw("call ptr @choose(ptr %w)")
@@ -192,7 +179,7 @@ def _park_active(e: Emitter, place: str) -> None:
 def _go_to(e: Emitter) -> None:
     """All active lanes go to the record's target."""
     place = frames.field(e, layout.AUX)
-    behind = e.raw(f"icmp ugt i32 {place}, {frames.header(e, wave.LOWEST)}")
+    behind = e.raw(f"icmp ugt i32 {place}, {frames.header(e, layout.LOWEST)}")
     yield_, straight = e.labels("yield", "straight")
     e.lines += [f"br i1 {behind}, label %{yield_}, label %{straight}", f"{straight}:"]
     _pay(e, frames.field(e, layout.TARGET, "ptr"))
@@ -229,7 +216,7 @@ def _branch_if(negated: bool) -> Builder:
 def _join(e: Emitter) -> None:
     """Takes along the lanes that wait here."""
     place = _my_place(e)
-    meet = e.raw(f"icmp eq i32 {place}, {frames.header(e, wave.LOWEST)}")
+    meet = e.raw(f"icmp eq i32 {place}, {frames.header(e, layout.LOWEST)}")
     e.lines += [f"br i1 {meet}, label %merge, label %alone", "alone:"]
     frames.next_record(e)
     e.lines.append("merge:")
@@ -281,11 +268,11 @@ def _barrier(e: Emitter) -> None:
 
     A reducing one takes a predicate in `c` and leaves its result in `d`.
     """
-    for offset, slot in ((wave.BARRIER_ID, "a"), (wave.BARRIER_THREADS, "b")):
+    for offset, slot in ((layout.BARRIER_ID, "a"), (layout.BARRIER_THREADS, "b")):
         word = e.raw(f"load i32, ptr {frames.row(e, slot)}, align 4")
         frames.set_header(e, offset, "i32", word)
     kind = e.raw(f"trunc i64 {frames.field(e, layout.IMMEDIATE, 'i64')} to i32")
-    frames.set_header(e, wave.BARRIER_KIND, "i32", kind)
+    frames.set_header(e, layout.BARRIER_KIND, "i32", kind)
     frames.set_header(e, wave.BARRIER_TARGET, "i32", frames.field(e, layout.OPERANDS["d"]))
     value = e.raw(f"load i32, ptr {frames.row(e, 'c')}, align 4")
     active, alive = frames.header(e, _EXEC), frames.header(e, wave.ALIVE)
@@ -342,8 +329,8 @@ def _unguard(e: Emitter) -> None:
 
 def _clock(e: Emitter) -> None:
     """A count that grows with every look at it, in `d`: low word, high word or both by aux."""
-    now = Value(e, "i64", frames.header(e, wave.CLOCK, "i64")) + 32
-    frames.set_header(e, wave.CLOCK, "i64", now.text)
+    now = Value(e, "i64", frames.header(e, layout.CLOCK, "i64")) + 32
+    frames.set_header(e, layout.CLOCK, "i64", now.text)
     shift = e.raw(f"zext i32 {frames.field(e, layout.AUX)} to i64")
     word = e.raw(f"trunc i64 {e.raw(f'lshr i64 {now.text}, {shift}')} to i32")
     frames.broadcast(e, frames.row(e, "d"), word)
@@ -355,13 +342,12 @@ def _stop_here(status: int) -> Builder:
 
 
 _BUILDERS: Final[dict[str, Builder]] = {
-    "run": _run,
     "round_rn": _round(layout.MXCSR32),
     "round_rz": _round(wave.ROUND_TOWARD_ZERO),
     "round_rm": _round(wave.ROUND_DOWN),
     "round_rp": _round(wave.ROUND_UP),
     "unknown": _stop_here(layout.UNKNOWN),
-    "trap": _stop_here(wave.TRAP),
+    "trap": _stop_here(layout.TRAP),
     "bra": _go_to,
     "bra_if": _branch_if(False),
     "bra_unless": _branch_if(True),

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpu.sim.isa import frames, layout
-from gpu.sim.isa.ptx import rows
+from gpu.sim.isa import frames
+from gpu.sim.isa.ptx import rows, wave
 from gpu.sim.isa.ptx.memory import gather
 from gpu.sim.isa.values import Emitter, Value
 
@@ -21,14 +21,14 @@ def _pick(e: Emitter, slot: str, index: Value) -> Value:
 
 
 def _active(e: Emitter) -> Value:
-    return rows.splat(e, "i32", frames.header(e, layout.EXEC_OFFSET))
+    return rows.splat(e, "i32", frames.header(e, wave.EXEC))
 
 
 def shuffle(mode: str) -> str:
     """SHFL: the value in `a` of the lane that `b` and the segment in `c` say; `e`: whether it is
     in range.
     """
-    e = Emitter(layout.LANES)
+    e = Emitter(wave.LANES)
     lane = e.lane_ids()
     offset = rows.read(e, "b", "i32") & 31
     control = rows.read(e, "c", "i32")
@@ -63,12 +63,12 @@ def _among(e: Emitter, slot: str) -> str:
     e.declarations.add(f"declare i32 {name}({kind})")
     chosen = active.select(members, 0)
     united = e.raw(f"call i32 {name}({kind} {chosen.text})")
-    return e.raw(f"and i32 {united}, {frames.header(e, layout.EXEC_OFFSET)}")
+    return e.raw(f"and i32 {united}, {frames.header(e, wave.EXEC)}")
 
 
 def vote(mode: str) -> str:
     """VOTE: over the predicate in `a`, of the members in `b`."""
-    e = Emitter(layout.LANES)
+    e = Emitter(wave.LANES)
     predicate = e.raw(f"load i32, ptr {frames.row(e, 'a')}, align 4")
     there = _among(e, "b")
     votes = e.raw(f"and i32 {predicate}, {there}")
@@ -87,7 +87,7 @@ def vote(mode: str) -> str:
 
 def active_mask() -> str:
     """ACTIVEMASK."""
-    e = Emitter(layout.LANES)
+    e = Emitter(wave.LANES)
     rows.write(e, "d", _active(e))
     frames.next_record(e)
     return rows.function("activemask", e)
@@ -107,7 +107,7 @@ _REDUCTIONS: Final = {
 
 def reduce(operation: str) -> str:
     """REDUX: of the active lanes' values in `a`."""
-    e = Emitter(layout.LANES)
+    e = Emitter(wave.LANES)
     name, neutral = _REDUCTIONS[operation]
     value = frames.exec_mask(e).select(rows.read(e, "a", "i32"), neutral)
     function = f"@llvm.vector.reduce.{name}.v{e.lanes}i32"
@@ -120,9 +120,9 @@ def reduce(operation: str) -> str:
 
 def match(mode: str, kind: str) -> str:
     """MATCH: a mask of the active lanes with the same value in `a`; `e` for ``all``."""
-    e = Emitter(layout.LANES)
+    e = Emitter(wave.LANES)
     value = rows.read(e, "a", kind)
-    active = frames.header(e, layout.EXEC_OFFSET)
+    active = frames.header(e, wave.EXEC)
     result = rows.splat(e, "i32", "0")
     for lane in range(e.lanes):
         one = e.raw(f"extractelement {e.type(kind)} {value.text}, i64 {lane}")
@@ -141,9 +141,9 @@ def match(mode: str, kind: str) -> str:
 
 def elect() -> str:
     """ELECT: the lowest active lane; `d` its number, `e` whether it is this one."""
-    e = Emitter(layout.LANES)
+    e = Emitter(wave.LANES)
     e.declarations.add("declare i32 @llvm.cttz.i32(i32, i1)")
-    active = frames.header(e, layout.EXEC_OFFSET)
+    active = frames.header(e, wave.EXEC)
     first = rows.splat(e, "i32", e.raw(f"call i32 @llvm.cttz.i32(i32 {active}, i1 true)"))
     rows.write(e, "d", first)
     rows.write(e, "e", e.lane_ids().eq(first))

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from gpu.sim.isa import frames, layout
-from gpu.sim.isa.ptx import parts, rows
+from gpu.sim.isa.ptx import parts, rows, wave
 from gpu.sim.isa.ptx.context import Context, Handler
 from gpu.sim.isa.ptx.memory import LOADED, gather
 from gpu.sim.isa.ptx.resolve import SHARED, Access, address_of, careful
@@ -85,12 +85,12 @@ def _elements(word: Value, kind: str) -> list[Value]:
 
 
 def _row(e: Emitter, slot: str, number: int) -> Value:
-    return rows.load(e, frames.behind(e, frames.row(e, slot), number * layout.ROW), "i32")
+    return rows.load(e, frames.behind(e, frames.row(e, slot), number * wave.ROW), "i32")
 
 
 def product(shape: Shape) -> str:
     """The module of ``d = a b + c``; each operand is rows one behind the other."""
-    e = Emitter(layout.LANES)
+    e = Emitter(wave.LANES)
     of_a, of_b, of_c = shape.registers
     left = [_row(e, "a", number) for number in range(of_a)]
     right = [_row(e, "b", number) for number in range(of_b)]
@@ -114,7 +114,7 @@ def product(shape: Shape) -> str:
                         term = (x * y).sext("i64") if shape.saturates else x * y
                         sums[place] = sums[place] + term
     for number, word in enumerate(_packed(sums, shape)):
-        target = frames.behind(e, frames.row(e, "d"), number * layout.ROW)
+        target = frames.behind(e, frames.row(e, "d"), number * wave.ROW)
         rows.store(e, target, word)
     frames.next_record(e)
     return rows.function(shape.name, e)
@@ -141,7 +141,7 @@ def _packed(sums: list[Value], shape: Shape) -> list[Value]:
 
 def load_matrix(address: str, count: int, transposed: bool) -> str:
     """The module of LDMATRIX: rows of 16 bytes, whose addresses the first lanes hold."""
-    e = Emitter(layout.LANES)
+    e = Emitter(wave.LANES)
     given = address_of(e, address)
     own = [lane % (8 * count) for lane in range(e.lanes)]
     pointers = careful(e, Access(SHARED, 16, layout.READ), _shuffled(e, given, own))
@@ -223,14 +223,14 @@ def _multiply(context: Context) -> None:
     for start, pack in zip(sources, packs[1:], strict=True):
         for number, item in enumerate(pack):
             row = context.source(item, "i32")
-            place = start + number * layout.ROW
+            place = start + number * wave.ROW
             context.compute("mov", lambda x: x, [row], ["i32"], [place])
     _together(context)
     a, b, c = sources
     context.emit(how.name, partial(product, how), a=a, b=b, c=c, d=target)
     for number, item in enumerate(packs[0]):
         row = context.target(item, "i32")
-        context.compute("mov", lambda x: x, [target + number * layout.ROW], ["i32"], [row])
+        context.compute("mov", lambda x: x, [target + number * wave.ROW], ["i32"], [row])
 
 
 def _load(context: Context) -> None:

@@ -68,7 +68,7 @@ def further(e: Emitter, pointers: str, offset: int) -> str:
 
 def load(space: int, address: str, kind: str, register: str, count: int) -> str:
     """The module of a load; see `load_name`."""
-    e = Emitter(layout.LANES)
+    e = Emitter(wave.LANES)
     memory = _memory_kind(kind)
     size = bits_of(memory) // 8
     how = Access(space, size * count, layout.READ)
@@ -100,7 +100,7 @@ def load_name(space: int, address: str, kind: str, register: str, count: int) ->
 
 def store(space: int, address: str, kind: str, register: str, count: int) -> str:
     """The module of a store; see `store_name`."""
-    e = Emitter(layout.LANES)
+    e = Emitter(wave.LANES)
     memory = _memory_kind(kind)
     size = bits_of(memory) // 8
     how = Access(space, size * count, layout.WRITE)
@@ -127,7 +127,7 @@ def store_name(space: int, address: str, kind: str, register: str, count: int) -
 
 def parameter(kind: str, register: str) -> str:
     """The module of a load of a kernel's parameter at the immediate, into all lanes."""
-    e = Emitter(layout.LANES)
+    e = Emitter(wave.LANES)
     memory = _memory_kind(kind)
     base = frames.header(e, wave.PARAMETERS, "ptr")
     offset = frames.field(e, layout.IMMEDIATE, "i64")

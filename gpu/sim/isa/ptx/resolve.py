@@ -39,7 +39,8 @@ _TELL: Final = f"""\
   store i32 %size, ptr %size.p
 """
 
-RESOLVE: Final = f"""{SEARCH}
+RESOLVE: Final = f"""declare i32 @llvm.cttz.i32(i32, i1)
+{SEARCH}
 define internal i64 @in_own(i64 %base, i64 %limit, i64 %address, i64 %size) {{
   %end = add i64 %address, %size
   %fits = icmp ule i64 %end, %limit
@@ -135,7 +136,7 @@ bad:
   ret i64 0
 }}
 
-{each_lane("define i32 @resolve_lanes", "one_lane", _TELL)}"""
+{each_lane("define i32 @resolve_lanes", "one_lane", wave.WARP, _TELL)}"""
 
 
 @dataclass(frozen=True)
@@ -231,9 +232,9 @@ def careful(e: Emitter, how: Access, addresses: Value) -> str:
     A lane that may not access stops the warp before anything happens.
     """
     vector = e.type("i64")
-    scrap = rows.splat(e, "i64", e.raw(f"ptrtoint ptr {frames.place(e, layout.TRASH)} to i64"))
+    scrap = rows.splat(e, "i64", e.raw(f"ptrtoint ptr {frames.place(e, wave.WARP.trash)} to i64"))
     active = frames.exec_mask(e)
-    place = frames.place(e, layout.POINTERS)
+    place = frames.place(e, wave.WARP.pointers)
     wanted = e.raw(
         f"select {e.type('i1')} {active.text}, {vector} {addresses.text}, {vector} {scrap.text}"
     )
@@ -267,7 +268,7 @@ def _misaligned(e: Emitter, how: Access, addresses: Value) -> Value:
 def _good(e: Emitter, bad: Value) -> str:
     """Whether a condition holds in no active lane."""
     word = rows.mask_of(e, bad)
-    active = frames.header(e, layout.EXEC_OFFSET)
+    active = frames.header(e, wave.EXEC)
     return e.raw(f"icmp eq i32 {e.raw(f'and i32 {word}, {active}')}, 0")
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from gpu.sim.isa import frames, layout
+from gpu.sim.isa import frames
+from gpu.sim.isa.ptx import wave
 from gpu.sim.isa.values import Emitter, Value, bits_of
 
 Build = Callable[..., "Value | tuple[Value, ...]"]
@@ -27,7 +28,7 @@ def load(e: Emitter, pointer: str, kind: str) -> Value:
     if kind == "p":
         return frames.mask_value(e, e.raw(f"load i32, ptr {pointer}, align 4"))
     width = "i64" if bits_of(kind) == 64 else "i32"
-    whole = e.value(width, f"load {e.type(width)}, ptr {pointer}, align {layout.ROW}")
+    whole = e.value(width, f"load {e.type(width)}, ptr {pointer}, align {wave.ROW}")
     plain = _PLAIN.get(kind, kind)
     narrow = whole.to(plain) if plain != width else whole
     return narrow.bits(kind)
@@ -40,7 +41,7 @@ def read(e: Emitter, slot: str, kind: str) -> Value:
 
 def is_full(e: Emitter) -> tuple[str, str]:
     """(whether all lanes are active, the mask of those that are)."""
-    active = frames.header(e, layout.EXEC_OFFSET)
+    active = frames.header(e, wave.EXEC)
     return e.raw(f"icmp eq i32 {active}, -1"), active
 
 
@@ -52,7 +53,7 @@ def store(e: Emitter, pointer: str, value: Value) -> None:
     plain = value.bits()
     width = "i64" if bits_of(plain.kind) == 64 else "i32"
     whole = plain.to(width)
-    where = f", ptr {pointer}, align {layout.ROW}"
+    where = f", ptr {pointer}, align {wave.ROW}"
     full, active = is_full(e)
     all_on, some_on, done = e.labels("full", "partial", "done")
     kind = e.type(width)
@@ -68,12 +69,12 @@ def store(e: Emitter, pointer: str, value: Value) -> None:
 def store_all(e: Emitter, pointer: str, value: Value) -> None:
     """Writes rows in all lanes, active or not."""
     whole = value.bits().to("i64" if bits_of(value.kind) == 64 else "i32")
-    e.lines.append(f"store {e.type(whole.kind)} {whole.text}, ptr {pointer}, align {layout.ROW}")
+    e.lines.append(f"store {e.type(whole.kind)} {whole.text}, ptr {pointer}, align {wave.ROW}")
 
 
 def _store_predicate(e: Emitter, pointer: str, value: Value) -> None:
     word = e.raw(f"bitcast {e.type('i1')} {value.text} to i32")
-    active = frames.header(e, layout.EXEC_OFFSET)
+    active = frames.header(e, wave.EXEC)
     old = e.raw(f"load i32, ptr {pointer}, align 4")
     kept = e.raw(f"and i32 {old}, {e.raw(f'xor i32 {active}, -1')}")
     new = e.raw(f"or i32 {kept}, {e.raw(f'and i32 {word}, {active}')}")
@@ -105,7 +106,7 @@ def function(name: str, e: Emitter) -> str:
 
 def computing(name: str, sources: Sequence[str], build: Build) -> str:
     """The module of an operation that computes results from sources, lane by lane."""
-    e = Emitter(layout.LANES)
+    e = Emitter(wave.LANES)
     values = [read(e, slot, kind) for slot, kind in zip(SOURCES, sources, strict=False)]
     assert len(values) == len(sources), name
     built = build(*values)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from gpu.sim.isa import layout
 from gpu.sim.isa.ptx import lanemoves, wave
 from gpu.sim.isa.ptx.context import KINDS, Context, Handler
 from gpu.sim.isa.ptx.syntax import Both, BranchTargets, Operand, Register, Symbol
@@ -88,7 +87,7 @@ def _barrier(context: Context) -> None:
     if kind is None:
         raise context.error("this barrier has no semantics here")
     operands = list(context.instruction.operands)
-    target = layout.TRASH
+    target = wave.WARP.trash
     predicate = context.rows.constant("i32", 0)
     if kind in (wave.RED_POPC, wave.RED_AND, wave.RED_OR):
         if len(operands) not in (3, 4):

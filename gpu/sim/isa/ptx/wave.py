@@ -12,37 +12,29 @@ from typing import Final
 from gpu.sim.isa import layout
 
 # Fields of the header that are not of the shared layout: byte offsets.
-ALIVE: Final = 104
-"""Lanes that have not ended."""
-LOWEST: Final = 108
-"""Lowest place of a lane that waits for its turn; `NOBODY` where none does."""
-CODE: Final = 112
-BLOCKED: Final = 120
-"""Lanes that wait for other lanes of the warp, at a ``.sync``."""
-AT_BARRIER: Final = 124
-"""Lanes that have come to a barrier of the block."""
-RESOLVE: Final = 128
-PARAMETERS: Final = 136
-SHARED_WINDOW: Final = 144
-SHARED_WINDOW_SIZE: Final = 152
-LOCAL_WINDOW: Final = 160
-PARAMETER_SIZE: Final = 168
-CLOCK: Final = 176
-BARRIER_ID: Final = 184
-BARRIER_THREADS: Final = 188
-"""Threads that a barrier waits for; 0 for all of the block."""
-BARRIER_KIND: Final = 192
-BARRIER_VALUE: Final = 196
-ROUND_TOWARD_ZERO: Final = 200
-ROUND_DOWN: Final = 204
-ROUND_UP: Final = 208
-BARRIER_TARGET: Final = 212
+BARRIER_VALUE: Final = layout.OWN
+BARRIER_TARGET: Final = layout.OWN + 4
 """Where the row of a reducing barrier's result lies."""
-COUNT: Final = 216
-"""As `layout.COUNT`, whose place is another's here."""
+ALIVE: Final = layout.OWN + 8
+"""Lanes that have not ended."""
+CODE: Final = layout.OWN + 16
+BLOCKED: Final = layout.OWN + 24
+"""Lanes that wait for other lanes of the warp, at a ``.sync``."""
+AT_BARRIER: Final = layout.OWN + 28
+"""Lanes that have come to a barrier of the block."""
+RESOLVE: Final = layout.OWN + 32
+PARAMETERS: Final = layout.OWN + 40
+SHARED_WINDOW: Final = layout.OWN + 48
+SHARED_WINDOW_SIZE: Final = layout.OWN + 56
+LOCAL_WINDOW: Final = layout.OWN + 64
+PARAMETER_SIZE: Final = layout.OWN + 72
+ROUND_TOWARD_ZERO: Final = layout.OWN + 80
+ROUND_DOWN: Final = layout.OWN + 84
+ROUND_UP: Final = layout.OWN + 88
 
-NOBODY: Final = 0xFFFFFFFF
 LOCAL_WINDOW_SIZE: Final = 1 << 24
+MOST_BARRIERS: Final = 16
+"""Of a block."""
 
 # What BARRIER_KIND says.
 SYNC: Final = 0
@@ -51,14 +43,14 @@ RED_POPC: Final = 2
 RED_AND: Final = 3
 RED_OR: Final = 4
 
-STUCK: Final = 6
-"""What `run` gives back when lanes wait for each other, besides what `layout` names."""
-TRAP: Final = 7
-
-PCS: Final = layout.SGPRS
-_FIRST_SPECIAL: Final = layout.SGPRS + layout.ROW
+WARP: Final = layout.WAVE32
+LANES: Final = WARP.lanes
+ROW: Final = WARP.row
+EXEC: Final = WARP.exec
+PCS: Final = WARP.scalars
+_FIRST_SPECIAL: Final = WARP.scalars + ROW
 SPECIALS: Final = {
-    name: _FIRST_SPECIAL + number * layout.ROW
+    name: _FIRST_SPECIAL + number * ROW
     for number, name in enumerate(
         (
             *("%tid.x", "%tid.y", "%tid.z", "%ctaid.x", "%ctaid.y", "%ctaid.z", "%warpid"),
@@ -75,4 +67,4 @@ SPECIALS: Final = {
     )
 }
 """Rows of special registers."""
-assert max(SPECIALS.values()) < layout.EXEC_OFFSET
+assert max(SPECIALS.values()) < EXEC

@@ -18,10 +18,9 @@ from gpu.sim.isa.rdna.formats import (
     DPP8_FIELDS,
     DPP16,
     DPP16_FIELDS,
-    FORMATS,
+    ENCODINGS,
     LITERAL,
     VOP3SD,
-    VOP3SD_OPCODES,
     Format,
 )
 from gpu.sim.isa.rdna.table import Opcode, OperandSpec, load_table
@@ -29,14 +28,6 @@ from gpu.sim.isa.rdna.table import Opcode, OperandSpec, load_table
 LONGEST: Final = 12
 """Bytes of the longest instruction: 8, and a literal or a DPP dword."""
 _SOURCE_FIELDS: Final = ("src0", "src1", "src2", "ssrc0", "ssrc1", "src0x", "src0y")
-_FORMATS_BY_TOP: Final = {
-    top: next(
-        (f for f in FORMATS if (top << 23) & f.mask & 0xFF800000 == f.match & 0xFF800000), None
-    )
-    for top in range(1 << 9)
-}
-# Encodings that need their lower bits too.
-_SEGMENTS: Final = tuple(BY_NAME[name] for name in ("flat", "scratch", "global"))
 
 
 class UnknownInstruction(FormatError):
@@ -95,16 +86,18 @@ class Decoder:
         """Raises Unsupported for a chip without a table."""
         self.chip = chip
         self._table = load_table(chip)
+        self._encoding = ENCODINGS[chip]
         self._disassemble = disassemble
 
     def decode(self, code: bytes, offset: int = 0) -> Instruction:
         """The instruction at `offset`. Raises UnknownInstruction, also where `code` ends early."""
         window = code[offset : offset + LONGEST]
-        form = _format_of(int.from_bytes(window[:4], "little")) if len(window) >= 4 else None
+        first = int.from_bytes(window[:4], "little")
+        form = self._encoding.format_of(first) if len(window) >= 4 else None
         if form is None or len(window) < form.size:
             raise self._unknown(window, offset, "no format matches")
         word = int.from_bytes(window[: form.size], "little")
-        if form.name == "vop3" and form.split(word)["op"] in VOP3SD_OPCODES:
+        if form.name == "vop3" and form.split(word)["op"] in self._encoding.vop3sd:
             form = VOP3SD
         fields = form.split(word)
         if form.name == "vopd":
@@ -157,13 +150,6 @@ class Decoder:
             f"{hint}",
             window,
         )
-
-
-def _format_of(word: int) -> Format | None:
-    form = _FORMATS_BY_TOP[word >> 23]
-    if form is not None and form.name == "flat":
-        return next((f for f in _SEGMENTS if word & f.mask == f.match), None)
-    return form
 
 
 def _wants_literal(opcode: Opcode, fields: Mapping[str, int]) -> bool:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from gpu.sim.isa.frames import Build, Operation
-from gpu.sim.isa.layout import LANES
 from gpu.sim.isa.values import Value, bits_of
 
 
 def vector(signature: str, **builders: Build) -> dict[str, Operation]:
-    """Operations on rows of 32 lanes that share a signature ``results: sources``."""
-    return _define(signature, builders, LANES)
+    """Operations on rows that share a signature ``results: sources``."""
+    return _define(signature, builders, False)
 
 
 def scalar(signature: str, **builders: Build) -> dict[str, Operation]:
     """Operations on scalar registers; see `vector`. ``scc`` is the condition bit."""
-    return _define(signature, builders, 1)
+    return _define(signature, builders, True)
 
 
-def _define(signature: str, builders: dict[str, Build], lanes: int) -> dict[str, Operation]:
+def _define(signature: str, builders: dict[str, Build], is_scalar: bool) -> dict[str, Operation]:
     results, _, sources = signature.partition(":")
     kinds = tuple(results.split()), tuple(sources.split())
-    return {name: Operation(name, *kinds, build, lanes) for name, build in builders.items()}
+    return {name: Operation(name, *kinds, build, is_scalar) for name, build in builders.items()}
 
 
 def high_product(x: Value, y: Value, signed: bool) -> Value:

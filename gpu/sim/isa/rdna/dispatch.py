@@ -1,12 +1,11 @@
 """What a dispatch starts its waves with: the registers of a dispatcher, decoded.
 
-Field positions: Linux, ``gc_11_0_0_sh_mask.h`` (COMPUTE_PGM_RSRC1 and 2, COMPUTE_TMPRING_SIZE);
+Field positions: Linux, ``gc_11_0_0_sh_mask.h`` (COMPUTE_PGM_RSRC1 and 2);
 initial registers: LLVM, "User Guide for AMDGPU Backend", "Initial Kernel Execution State".
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,9 +13,9 @@ from gpu.core.bits import bits
 from gpu.core.errors import InvalidValue, Unsupported
 from gpu.sim.isa import layout
 
-VGPR_GRANULE: Final = 8
-"""Vector registers of a wave32 that one step of COMPUTE_PGM_RSRC1.VGPRS stands for."""
-LDS_GRANULE: Final = 512
+VGPR_GRANULE: Final = {32: 8, 64: 4}
+"""Vector registers that one step of COMPUTE_PGM_RSRC1.VGPRS stands for, by lanes of a wave (LLVM,
+"User Guide for AMDGPU Backend", GRANULATED_WORKITEM_VGPR_COUNT)."""
 MAX_LDS: Final = 64 << 10
 MAX_WORKGROUP: Final = 1024
 MAX_VGPRS: Final = 256
@@ -43,7 +42,7 @@ class Dispatch:
         scratch_address: GPU address of scratch memory, None for memory of the simulator's own.
         scratch_waves: waves that scratch memory has room for.
         mode: the MODE register (rounding 3:0, denormals 7:4, DX10_CLAMP 8, IEEE 9).
-        wave32: waves of 32 lanes; others are not supported.
+        lanes: of a wave, 32 or 64.
     """
 
     pc: int
@@ -59,14 +58,11 @@ class Dispatch:
     scratch_address: int | None = None
     scratch_waves: int = 0
     mode: int = DEFAULT_MODE
-    wave32: bool = True
+    lanes: int = 32
 
     def __post_init__(self) -> None:
-        """Raises InvalidValue for what no dispatcher accepts, Unsupported for wave64."""
-        if not self.wave32:
-            raise Unsupported("waves of 64 lanes are not simulated; compile for wave32")
-        threads = self.block[0] * self.block[1] * self.block[2]
-        _check("work-items of a workgroup", threads, 1, MAX_WORKGROUP)
+        """Raises InvalidValue for what no dispatcher accepts, Unsupported for some modes."""
+        _check("work-items of a workgroup", self.threads, 1, MAX_WORKGROUP)
         for axis in self.block:
             _check("an axis of the workgroup", axis, 1, MAX_WORKGROUP)
         for count in self.grid:
@@ -82,58 +78,50 @@ class Dispatch:
                 " simulated; set FP_DENORM of them to 3"
             )
 
+    @classmethod
+    def of_resources(
+        cls,
+        rsrc1: int,
+        rsrc2: int,
+        lanes: int,
+        pc: int,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        user_sgprs: tuple[int, ...],
+        lds_bytes: int,
+        scratch_bytes: int,
+        scratch_address: int | None = None,
+        scratch_waves: int = 0,
+    ) -> Dispatch:
+        """What COMPUTE_PGM_RSRC1 and 2 say, for waves of 32 or 64 lanes. Raises what it does."""
+        return cls(
+            *(pc, grid, block, user_sgprs, workgroup_ids(rsrc2)),
+            workgroup_info=bool(bits(rsrc2, 10, 10)),
+            workitem_dims=min(3, bits(rsrc2, 12, 11) + 1),
+            vgprs=min(MAX_VGPRS, (bits(rsrc1, 5, 0) + 1) * VGPR_GRANULE[lanes]),
+            lds_bytes=lds_bytes,
+            scratch_bytes=scratch_bytes,
+            scratch_address=scratch_address,
+            scratch_waves=scratch_waves,
+            mode=mode_of(rsrc1),
+            lanes=lanes,
+        )
+
+    @property
+    def threads(self) -> int:
+        """Work-items of a workgroup."""
+        return self.block[0] * self.block[1] * self.block[2]
+
     @property
     def waves_per_group(self) -> int:
         """Waves of a workgroup."""
-        threads = self.block[0] * self.block[1] * self.block[2]
-        return -(-threads // layout.LANES)
+        return -(-self.threads // self.lanes)
 
 
-@dataclass(frozen=True)
-class ComputeRegisters:
-    """Registers of the compute dispatcher as a queue has set them, and the packet's dimensions.
-
-    `dim` is that of DISPATCH_DIRECT, in workgroups; `user_data` is COMPUTE_USER_DATA_0 on;
-    `initiator` is COMPUTE_DISPATCH_INITIATOR; `scratch_base` is the address, not shifted.
-    """
-
-    pgm_lo: int
-    pgm_hi: int
-    rsrc1: int
-    rsrc2: int
-    num_thread: tuple[int, int, int]
-    user_data: Sequence[int]
-    dim: tuple[int, int, int]
-    initiator: int
-    tmpring_size: int = 0
-    scratch_base: int = 0
-
-    def dispatch(self) -> Dispatch:
-        """What they say. Raises what `Dispatch` does."""
-        scratch = bits(self.rsrc2, 0, 0)
-        # TMPRING_SIZE.WAVESIZE counts 256 bytes of a wave; 12.. 26 is the field of gfx11.
-        per_wave = bits(self.tmpring_size, 26, 12) * 256
-        users = bits(self.rsrc2, 5, 1)
-        return Dispatch(
-            pc=(self.pgm_hi << 32 | self.pgm_lo) << 8,
-            grid=self.dim,
-            block=self.num_thread,
-            user_sgprs=tuple(self.user_data[:users]),
-            workgroup_ids=(
-                bool(bits(self.rsrc2, 7, 7)),
-                bool(bits(self.rsrc2, 8, 8)),
-                bool(bits(self.rsrc2, 9, 9)),
-            ),
-            workgroup_info=bool(bits(self.rsrc2, 10, 10)),
-            workitem_dims=min(3, bits(self.rsrc2, 12, 11) + 1),
-            vgprs=min(MAX_VGPRS, (bits(self.rsrc1, 5, 0) + 1) * VGPR_GRANULE),
-            lds_bytes=bits(self.rsrc2, 23, 15) * LDS_GRANULE,
-            scratch_bytes=per_wave // layout.LANES if scratch else 0,
-            scratch_address=self.scratch_base if scratch else None,
-            scratch_waves=bits(self.tmpring_size, 11, 0) if scratch else 0,
-            mode=mode_of(self.rsrc1),
-            wave32=bool(bits(self.initiator, 15, 15)),
-        )
+def workgroup_ids(rsrc2: int) -> tuple[bool, bool, bool]:
+    """Which ids of the workgroup COMPUTE_PGM_RSRC2 enables, x, y and z."""
+    x, y, z = (bool(bits(rsrc2, bit, bit)) for bit in (7, 8, 9))
+    return x, y, z
 
 
 def mode_of(rsrc1: int) -> int:

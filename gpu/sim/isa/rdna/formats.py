@@ -133,6 +133,45 @@ VOP3SD: Final = _format("vop3sd", 8, "110101", f"{_VOP3} sdst=14:8")
 VOP3SD_OPCODES: Final = frozenset((*range(0x120, 0x123), *range(0x2FC, 0x303)))
 """The opcodes of VOP3 that are VOP3SD (section 15.3.5)."""
 
+
+@dataclass(frozen=True)
+class Encoding:
+    """How a generation of chips encodes instructions.
+
+    Attributes:
+        formats: the first whose bits match counts.
+        segments: names of those that are told apart by bits below the first nine.
+        vop3sd: opcodes of VOP3 that have a second result in the place of `abs` and `opsel`.
+    """
+
+    formats: tuple[Format, ...]
+    segments: tuple[str, ...]
+    vop3sd: frozenset[int]
+
+    def format_of(self, word: int) -> Format | None:
+        """The format of an instruction, by its first dword; None where none matches."""
+        form = self._by_top[word >> 23]
+        if form is not None and form.name in self.segments:
+            return next((f for f in self._segments if word & f.mask == f.match), None)
+        return form
+
+    @cached_property
+    def _segments(self) -> tuple[Format, ...]:
+        return tuple(f for f in self.formats if f.name in self.segments)
+
+    @cached_property
+    def _by_top(self) -> list[Format | None]:
+        top = 0xFF800000
+        return [
+            next((f for f in self.formats if (bits << 23) & f.mask & top == f.match & top), None)
+            for bits in range(1 << 9)
+        ]
+
+
+GFX11: Final = Encoding(FORMATS, ("flat", "scratch", "global"), VOP3SD_OPCODES)
+ENCODINGS: Final = {"gfx1100": GFX11}
+"""By chip."""
+
 DPP16_FIELDS: Final = _format(
     *("dpp16", 4, ""),
     "vsrc0=7:0 ctrl=16:8 fi=18 bc=19 neg0=20 abs0=21 neg1=22 abs1=23 bank=27:24 row=31:28",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from gpu.sim.isa import frames, layout
+from gpu.sim.isa import frames
 from gpu.sim.isa.rdna.formats import VGPR
 from gpu.sim.isa.rdna.translate import Context, Untranslatable
 from gpu.sim.isa.values import Emitter, Value
@@ -22,8 +22,8 @@ Element = Callable[[Value, int], Value]
 
 
 def _row(e: Emitter, slot: str, number: int) -> Value:
-    place = frames.behind(e, frames.row(e, slot), number * layout.ROW)
-    return e.value("i32", f"load {e.type('i32')}, ptr {place}, align {layout.ROW}")
+    place = frames.behind(e, frames.row(e, slot), number * e.wave.row)
+    return e.value("i32", f"load {e.type('i32')}, ptr {place}, align {e.wave.row}")
 
 
 def _spread_rows(e: Emitter, packed: Value, row: int) -> Value:
@@ -63,7 +63,7 @@ def _matrix(
                     total = step(left(rows, place), column, total)
             sums.append(total)
         for number, total in enumerate(sums):
-            target = frames.behind(e, frames.row(e, "d"), number * layout.ROW)
+            target = frames.behind(e, frames.row(e, "d"), number * e.wave.row)
             finished = finish(total, _row(e, "d", number))
             frames.store_row(e, target, finished, masked=False)
         frames.next_record(e)
@@ -154,6 +154,8 @@ def translate_matrix(context: Context) -> None:
     """Adds the record of a WMMA instruction."""
     instruction = context.instruction
     name, fields = instruction.name, instruction.fields
+    if context.wave.lanes != 32:
+        raise Untranslatable(f"{name} in waves of {context.wave.lanes} lanes has no semantics here")
     integer = name.endswith("iu8")
     narrow = not integer and name.split("_")[2] != "f32"
     if fields["clamp"] or fields["neg_hi"] or fields["neg"] & (4 if integer else 7):

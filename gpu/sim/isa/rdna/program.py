@@ -11,34 +11,12 @@ import numpy.typing as npt
 from gpu.core.errors import FormatError
 from gpu.sim.isa import layout
 from gpu.sim.isa.circles import reached
-from gpu.sim.isa.engine import Engine
-from gpu.sim.isa.rdna import (
-    matrix,
-    sem_compare,
-    sem_convert,
-    sem_float,
-    sem_int,
-    sem_packed,
-    sem_scalar,
-)
+from gpu.sim.isa.rdna.chip import Chip
 from gpu.sim.isa.rdna.decode import Decoder, Instruction, UnknownInstruction
 from gpu.sim.isa.rdna.text import text_of
 from gpu.sim.isa.rdna.text_scalar import signed16
 from gpu.sim.isa.rdna.translate import VECTOR_BASE, Context, Layout, Record, Untranslatable
-from gpu.sim.isa.rdna.translate_memory import translate_buffer, translate_memory
-from gpu.sim.isa.rdna.translate_packed import translate_packed
-from gpu.sim.isa.rdna.translate_scalar import translate_scalar, translate_smem
-from gpu.sim.isa.rdna.translate_vector import translate_dual, translate_vector
 
-_TRANSLATORS: Final[dict[str, Callable[[Context], None]]] = {
-    **dict.fromkeys(("sop1", "sop2", "sopc", "sopk", "sopp"), translate_scalar),
-    "smem": translate_smem,
-    **dict.fromkeys(("vop1", "vop2", "vopc", "vop3", "vop3sd"), translate_vector),
-    "vop3p": translate_packed,
-    "vopdx": translate_dual,
-    **dict.fromkeys(("ds", "flat", "global", "scratch"), translate_memory),
-    "mubuf": translate_buffer,
-}
 _ENDS: Final = frozenset(("s_endpgm", "s_branch", "s_setpc_b64", "s_swappc_b64"))
 _JUMPS: Final = ("s_branch", "s_cbranch", "s_call")
 # What only looks at LDS, or moves values between lanes.
@@ -46,43 +24,33 @@ _LDS_READS: Final = ("ds_load", "ds_bpermute", "ds_permute", "ds_swizzle")
 _MODE_CHANGES: Final = ("s_setreg", "s_round_mode", "s_denorm_mode")
 
 
-def rdna_engine() -> Engine:
-    """An engine with the operations of RDNA3."""
-    return Engine(
-        "rdna3",
-        {
-            "integer": sem_int.TABLE,
-            "compare": sem_compare.TABLE,
-            "float": sem_float.TABLE,
-            "convert": sem_convert.TABLE,
-            "packed": sem_packed.TABLE,
-            "scalar": sem_scalar.TABLE,
-        },
-        {"matrix": matrix.BUILDERS},
-    )
-
-
 class Program:
     """The code that is reached from an entry, decoded and translated.
 
     Attributes:
         base: GPU address of offset 0.
-        rows: rows of 32 lanes that a wave needs, header and scalar registers included.
-        constants: the words of the constant rows, one row per line of 32.
+        wave: where the rows of its waves lie.
+        rows: rows that a wave needs, header and scalar registers included.
+        constants: the words of the constant rows, one row per line.
         problems: code offset -> why the instruction there cannot run.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        chip: Chip,
+        lanes: int,
         decoder: Decoder,
         fetch: Callable[[int, int], bytes],
         base: int,
         vgprs: int,
         mixed_modes: bool,
     ):
-        """`fetch(offset, size)` gives code bytes, fewer where the memory ends."""
-        self._engine = engine
+        """`lanes` are those of a wave; `fetch(offset, size)` gives code bytes, fewer where the
+        memory ends.
+        """
+        self._chip = chip
+        self._engine = chip.engine(lanes)
+        self.wave = self._engine.wave
         self._decoder = decoder
         self._fetch = fetch
         self.base = base
@@ -143,8 +111,8 @@ class Program:
             offsets.append(_target(place, found))
         return offsets
 
-    def is_endless(self, place: int, vcc: int) -> bool:
-        """Whether no way leads from a place to an end, where VCC has a value.
+    def is_endless(self, place: int, vcc: bool) -> bool:
+        """Whether no way leads from a place to an end, where VCC is 0 or is not.
 
         LLVM gives a loop without an end a branch that is always taken, as VCC says.
         """
@@ -153,7 +121,7 @@ class Program:
             found = self.instructions.get(each)
             if found is None or not found.name.startswith("s_cbranch_vcc"):
                 return self.following(each)
-            is_taken = bool(vcc) == (found.name == "s_cbranch_vccnz")
+            is_taken = vcc == (found.name == "s_cbranch_vccnz")
             return [_target(each, found) if is_taken else each + found.size]
 
         places = reached([place], following)
@@ -197,7 +165,7 @@ class Program:
         mixed = self._mixed_modes or any(
             found.name.startswith(_MODE_CHANGES) for found in self.instructions.values()
         )
-        rows = Layout(self._vgprs)
+        rows = Layout(self._engine.wave, self._vgprs)
         records: list[tuple[int, Record]] = []
         self._first: dict[int, int] = {}
         self._places: dict[int, int] = {}
@@ -220,7 +188,7 @@ class Program:
             return [Record("unknown")]
         context = Context(self._engine, rows, found, offset, self.base, mixed)
         try:
-            translator = _TRANSLATORS.get(found.opcode.format)
+            translator = self._chip.translators.get(found.opcode.format)
             if translator is None:
                 raise Untranslatable(f"{found.name} has no semantics here")
             translator(context)
@@ -231,8 +199,9 @@ class Program:
 
     def _place(self, records: list[tuple[int, Record]], rows: Layout) -> None:
         """Puts vector registers behind the constants, and records into memory."""
-        vectors = layout.CONSTANTS + rows.rows * layout.ROW
-        self.rows = vectors // layout.ROW + self._vgprs
+        wave = rows.wave
+        vectors = wave.constants + rows.rows * wave.row
+        self.rows = vectors // wave.row + self._vgprs
         self.vector_offset = vectors
         self.constants = _constant_rows(rows)
         size = layout.RECORD.size
@@ -251,7 +220,7 @@ class Program:
                 immediate = self._places[offset] + 1 - self._places[record.target]
             function = self._engine.address(record.function)
             packed += layout.RECORD.pack(
-                *(function, *placed, immediate, target, offset, record.aux, 0)
+                *(function, *placed, immediate, target, self._places[offset], record.aux, 0)
             )
         self.memory[:] = np.frombuffer(packed, np.uint8)
 
@@ -261,7 +230,7 @@ def _target(offset: int, jump: Instruction) -> int:
 
 
 def _constant_rows(rows: Layout) -> npt.NDArray[np.uint32]:
-    table = np.zeros((rows.rows, layout.LANES), np.uint32)
+    table = np.zeros((rows.rows, rows.wave.lanes), np.uint32)
     for key, place in rows.constants.items():
         if key[0] < 0:
             table[place] = key[1:]

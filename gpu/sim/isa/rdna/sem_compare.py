@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from gpu.sim.isa.frames import Build, Operation
-from gpu.sim.isa.layout import LANES
 from gpu.sim.isa.values import Value, bits_of
 
 _FLOAT: Final = {
@@ -95,7 +94,7 @@ def _definitions() -> Iterator[tuple[str, str, tuple[str, str], Callable[..., Va
 
 
 TABLE: Final[dict[str, Operation]] = {
-    f"v_{verb}_{name}_{kind}": Operation(f"v_cmp_{name}_{kind}", ("m",), sources, build, LANES)
+    f"v_{verb}_{name}_{kind}": Operation(f"v_cmp_{name}_{kind}", ("m",), sources, build)
     for name, kind, sources, build in _definitions()
     for verb in ("cmp", "cmpx")
 }

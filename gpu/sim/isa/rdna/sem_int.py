@@ -68,10 +68,16 @@ def _lane_ids(x: Value) -> Value:
     return x.emitter.lane_ids()
 
 
-def _count_below(mask: Value, start: Value) -> Value:
-    """Set bits of a mask at lanes below each lane's own."""
-    below = _lane_ids(mask)
-    return (mask & (mask.like(1).shl(below) - 1)).unary("ctpop") + start
+def _count_below(first: int) -> Callable[[Value, Value], Value]:
+    """Set bits of a mask of 32 lanes, from the first one on, at lanes below each lane's own."""
+
+    def build(mask: Value, start: Value) -> Value:
+        lane = _lane_ids(mask)
+        below = mask & (mask.like(1).shl(lane & 31) - 1)
+        counted = lane.icmp("uge", first + 32).select(mask, below)
+        return lane.icmp("uge", first).select(counted, 0).unary("ctpop") + start
+
+    return build
 
 
 def _add_carry(x: Value, y: Value, carry: Value) -> tuple[Value, Value]:
@@ -146,8 +152,8 @@ BINARY: Final[dict[str, Operation]] = vector(
     v_sub_nc_i32=lambda x, y: x - y,
     v_bfm_b32=lambda x, y: (x.like(1).shl(x) - 1).shl(y),
     v_bcnt_u32_b32=lambda x, y: x.unary("ctpop") + y,
-    v_mbcnt_lo_u32_b32=_count_below,
-    v_mbcnt_hi_u32_b32=lambda x, y: y,  # lanes are below 32: no bit of the upper mask counts
+    v_mbcnt_lo_u32_b32=_count_below(0),
+    v_mbcnt_hi_u32_b32=_count_below(32),
     v_mul_lo_u32=lambda x, y: x * y,
     v_mul_hi_u32=lambda x, y: high_product(x, y, False),
     v_mul_hi_i32=lambda x, y: high_product(x, y, True),

@@ -154,15 +154,15 @@ def _logic() -> Iterator[Operation]:
             # Results: sdst, EXEC, SCC.
             signature = (kind, kind, "scc"), (kind, kind)
             saved = _with_exec(build, True)
-            yield Operation(f"s_{name}_saveexec_b{bits}", *signature, saved, 1)
+            yield Operation(f"s_{name}_saveexec_b{bits}", *signature, saved, True)
             if name in ("and_not0", "and_not1"):
                 written = _with_exec(build, False)
-                yield Operation(f"s_{name}_wrexec_b{bits}", *signature, written, 1)
+                yield Operation(f"s_{name}_wrexec_b{bits}", *signature, written, True)
             if not name.endswith("0"):
                 yield Operation(
                     f"s_{name}_b{bits}",
                     *((kind, "scc"), (kind, kind)),
-                    *(lambda x, y, build=build: _nonzero(build(x, y)), 1),
+                    *(lambda x, y, build=build: _nonzero(build(x, y)), True),
                 )
 
 
@@ -175,20 +175,20 @@ def _compares() -> Iterator[Operation]:
                 yield Operation(
                     f"s_{verb}_{name}_{sign}32",
                     *(("scc",), ("i32", "i32")),
-                    *(lambda x, y, p=prefix + predicate: x.icmp(p, y), 1),
+                    *(lambda x, y, p=prefix + predicate: x.icmp(p, y), True),
                 )
     for name, predicate in (("eq", "eq"), ("lg", "ne")):
         yield Operation(
             f"s_cmp_{name}_u64",
             *(("scc",), ("i64", "i64")),
-            *(lambda x, y, p=predicate: x.icmp(p, y), 1),
+            *(lambda x, y, p=predicate: x.icmp(p, y), True),
         )
     for bits in ("32", "64"):
         for value in (0, 1):
             yield Operation(
                 f"s_bitcmp{value}_b{bits}",
                 *(("scc",), (f"i{bits}", "i32")),
-                *(lambda x, y, v=value: (x.lshr(y) & 1).eq(v), 1),
+                *(lambda x, y, v=value: (x.lshr(y) & 1).eq(v), True),
             )
 
 

@@ -14,6 +14,7 @@ from gpu.core.errors import InvalidValue
 from gpu.sim.isa import layout
 from gpu.sim.isa.engine import Engine
 from gpu.sim.isa.frames import Operation
+from gpu.sim.isa.layout import WaveLayout
 from gpu.sim.isa.rdna import constants
 from gpu.sim.isa.rdna.decode import Instruction
 from gpu.sim.isa.rdna.formats import EXEC, NULL, VGPR
@@ -52,6 +53,7 @@ class Layout:
     counted from `VECTOR_BASE` until `Program` puts them behind the constants.
     """
 
+    wave: WaveLayout
     vgprs: int
     constants: dict[tuple[int, ...], int] = field(default_factory=dict)
     rows: int = 0
@@ -70,7 +72,7 @@ class Layout:
         if key not in self.constants:
             self.constants[key] = self.rows
             self.rows += rows
-        return layout.CONSTANTS + self.constants[key] * layout.ROW
+        return self.wave.constants + self.constants[key] * self.wave.row
 
     def vector(self, number: int, rows: int = 1) -> int:
         """The provisional offset of a vector register. Raises Untranslatable past the last."""
@@ -78,16 +80,11 @@ class Layout:
             raise Untranslatable(
                 f"v{number + rows - 1} is used, the wave has {self.vgprs} vector registers"
             )
-        return VECTOR_BASE + number * layout.ROW
+        return VECTOR_BASE + number * self.wave.row
 
 
 VECTOR_BASE: Final = 1 << 28
 """Offsets from here on are vector registers, until they are placed."""
-
-
-def scalar_row(number: int) -> int:
-    """The offset of a scalar register by its number in an encoding, EXEC and the like included."""
-    return layout.SGPRS + number * layout.ROW
 
 
 class Context:
@@ -108,6 +105,7 @@ class Context:
         """
         self.engine = engine
         self.rows = rows
+        self.wave = rows.wave
         self.instruction = instruction
         self.offset = offset
         self.base = base
@@ -120,7 +118,7 @@ class Context:
         first = self._temps
         self._temps += count
         assert self._temps <= layout.TEMP_COUNT
-        return layout.TEMPS + first * layout.ROW
+        return self.wave.temps + first * self.wave.row
 
     def emit(self, function: str, **operands: int) -> Record:
         """Adds a record. Raises Untranslatable for an operation the engine does not have."""
@@ -143,7 +141,7 @@ class Context:
         if code >= VGPR:
             return self.rows.vector(code - VGPR, rows)
         if code < NULL or code in (layout.M0, EXEC, EXEC + 1):
-            return scalar_row(code)
+            return self.wave.scalar(code)
         if code in constants.CONDITIONS:
             row = self.temp()
             self.emit("special", d=row, aux=constants.CONDITIONS[code])
@@ -157,10 +155,10 @@ class Context:
     def scalar_result(self, code: int) -> int:
         """The row of a scalar destination."""
         if code == NULL:
-            return layout.TRASH
+            return self.wave.trash
         if code > EXEC + 1:
             raise Untranslatable(f"destination {code} is no scalar register")
-        return scalar_row(code)
+        return self.wave.scalar(code)
 
     def signed(self, row: int, kind: str, negate: bool, absolute: bool) -> int:
         """A row with a float's sign changed."""
@@ -173,7 +171,7 @@ class Context:
         temp = self.temp(wide)
         if wide == 2:
             self.emit("copy", d=temp, a=row)
-        last = (wide - 1) * layout.ROW
+        last = (wide - 1) * self.wave.row
         flip = flipped - (1 << 32) if flipped >> 31 else flipped
         self.emit("bits", d=temp + last, a=row + last, immediate=kept, aux=flip)
         return temp

@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from gpu.sim.isa import layout
 from gpu.sim.isa.access import resolve_aux
 from gpu.sim.isa.layout import ATOMIC, READ, WRITE
 from gpu.sim.isa.rdna.formats import NULL
 from gpu.sim.isa.rdna.translate import Context, Untranslatable
 
-_SECOND: Final = layout.POINTERS + 2 * layout.ROW
 _ACCESS: Final = re.compile(
     r"(?:ds|flat|global|scratch)_(load|store)_(2addr_|2addr_stride64_)?(d16_hi_|d16_)?"
     r"([uib])(\d+)(_d16_hi|_d16)?"
@@ -63,21 +61,22 @@ def _resolve(
     size: int,
     access: int,
     align: int = 1,
-    pointers: int = layout.POINTERS,
+    second: bool = False,
     offset: int | None = None,
-) -> None:
-    """Addresses of an access of `size` bytes a lane into pointer rows."""
+) -> int:
+    """Addresses of an access of `size` bytes a lane; gives the rows where they are."""
     instruction = context.instruction
     fields, form = instruction.fields, instruction.opcode.format
     aux = resolve_aux(size, access, align, form == "flat")
     rows = context.rows
+    pointers = context.wave.pointers + 2 * second * context.wave.row
     if form == "ds":
         if fields["gds"]:
             raise Untranslatable("global data share has no semantics here")
         place = fields["offset0"] | fields["offset1"] << 8 if offset is None else offset
         address = rows.vector(fields["addr"])
         context.emit("resolve_lds", d=pointers, a=address, immediate=place, aux=aux)
-        return
+        return pointers
     raw = fields["offset"]
     place = raw - (1 << 13) if raw >> 12 and form != "flat" else raw
     based = fields["saddr"] != NULL
@@ -93,6 +92,7 @@ def _resolve(
     else:
         address = rows.vector(fields["addr"], 2)
         context.emit("resolve_vector", d=pointers, a=address, immediate=place, aux=aux)
+    return pointers
 
 
 def _function(access: re.Match[str]) -> tuple[str, int]:
@@ -114,17 +114,18 @@ def _load_or_store(context: Context, access: re.Match[str]) -> None:
     rows = context.rows
     stored = fields.get("data", fields.get("data0", 0))
     if not access[2]:
-        _resolve(context, size, kind)
+        pointers = _resolve(context, size, kind)
         if kind == READ:
-            context.emit(function, d=rows.vector(fields["vdst"], dwords), b=layout.POINTERS)
+            context.emit(function, d=rows.vector(fields["vdst"], dwords), b=pointers)
         else:
-            context.emit(function, a=rows.vector(stored, dwords), b=layout.POINTERS)
+            context.emit(function, a=rows.vector(stored, dwords), b=pointers)
         return
     scale = size * (64 if "stride64" in access[2] else 1)
-    places = ((layout.POINTERS, "offset0", 0), (_SECOND, "offset1", 1))
-    for pointers, name, _ in places:
-        _resolve(context, size, kind, 1, pointers, fields[name] * scale)
-    for pointers, _, number in places:
+    places = [
+        _resolve(context, size, kind, 1, bool(number), fields[f"offset{number}"] * scale)
+        for number in range(2)
+    ]
+    for number, pointers in enumerate(places):
         if kind == READ:
             target = rows.vector(fields["vdst"] + number * dwords, dwords)
             context.emit(function, d=target, b=pointers)
@@ -149,10 +150,10 @@ def _atomic(context: Context, atomic: re.Match[str]) -> None:
         number = fields["data1"] if on_lds else fields["data"] + dwords
         compared = rows.vector(number, dwords)
     returns = any(spec.field == "vdst" for spec in instruction.operands)
-    target = rows.vector(fields["vdst"], dwords) if returns else layout.TRASH
+    target = rows.vector(fields["vdst"], dwords) if returns else context.wave.trash
     size = int(bits) // 8
-    _resolve(context, size, READ | WRITE | ATOMIC, size)
-    context.emit(function, d=target, a=data, b=layout.POINTERS, c=compared)
+    pointers = _resolve(context, size, READ | WRITE | ATOMIC, size)
+    context.emit(function, d=target, a=data, b=pointers, c=compared)
 
 
 def _swap_two(context: Context, pair: re.Match[str]) -> None:
@@ -161,13 +162,14 @@ def _swap_two(context: Context, pair: re.Match[str]) -> None:
     bits = int(pair[2])
     size, dwords = bits // 8, bits // 32
     scale = size * (64 if "stride64" in pair[1] else 1)
-    for pointers, name in ((layout.POINTERS, "offset0"), (_SECOND, "offset1")):
-        _resolve(context, size, READ | WRITE | ATOMIC, size, pointers, fields[name] * scale)
+    for number in range(2):
+        place = fields[f"offset{number}"] * scale
+        _resolve(context, size, READ | WRITE | ATOMIC, size, bool(number), place)
     context.emit(
         f"atomic_swap_two_{bits}",
         d=rows.vector(fields["vdst"], 2 * dwords),
         a=rows.vector(fields["data0"], dwords),
-        b=layout.POINTERS,
+        b=context.wave.pointers,
         c=rows.vector(fields["data1"], dwords),
     )
 
@@ -187,7 +189,7 @@ def _swizzle(context: Context) -> None:
     """DS_SWIZZLE_B32: a fixed permutation (section 12.13, "DS Permute")."""
     fields, rows = context.instruction.fields, context.rows
     pattern = fields["offset0"] | fields["offset1"] << 8
-    lanes = [4 * _swizzled(pattern, lane) for lane in range(layout.LANES)]
+    lanes = [4 * _swizzled(pattern, lane) for lane in range(context.wave.lanes)]
     context.emit(
         "ds_bpermute_b32",
         d=rows.vector(fields["vdst"]),

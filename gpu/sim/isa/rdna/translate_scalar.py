@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from gpu.sim.isa import layout
 from gpu.sim.isa.rdna.formats import EXEC, NULL
 from gpu.sim.isa.rdna.text_scalar import signed16
-from gpu.sim.isa.rdna.translate import ROWS_OF_KIND, Context, Untranslatable, scalar_row
+from gpu.sim.isa.rdna.translate import ROWS_OF_KIND, Context, Untranslatable
 
 # Waits order what the engine does in order anyway; hints change no result.
 _IGNORED: Final = frozenset(
@@ -64,7 +63,7 @@ def _compute(context: Context) -> None:
     results = [kind for kind in operation.results if kind != "scc"]
     targets = [context.scalar_result(fields["sdst"])] if results else []
     if len(results) > 1:
-        targets.append(scalar_row(EXEC))
+        targets.append(context.wave.scalar(EXEC))
     operands = dict(zip(("d", "e"), targets, strict=True)) if len(targets) == 2 else {}
     if len(targets) == 1:
         operands = {"d": targets[0]}
@@ -87,7 +86,7 @@ def _source(context: Context, place: int, kind: str) -> int:
     if field in fields and not (place == 1 and instruction.opcode.format == "sop1"):
         return context.source(fields[field], kind, instruction.literal)
     if "exec_" in name:
-        return scalar_row(EXEC)
+        return context.wave.scalar(EXEC)
     assert name.startswith(_READS_DESTINATION), name
     return context.source(fields["sdst"], kind, None)
 
@@ -114,7 +113,7 @@ def _program_counter(context: Context) -> int:
 
 def _copy_pair(context: Context, target: int, source: int) -> None:
     for row in range(ROWS_OF_KIND["i64"]):
-        context.emit("copy", d=target + row * layout.ROW, a=source + row * layout.ROW)
+        context.emit("copy", d=target + row * context.wave.row, a=source + row * context.wave.row)
 
 
 def _get_pc(context: Context) -> None:

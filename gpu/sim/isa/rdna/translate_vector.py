@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from gpu.sim.isa import layout
 from gpu.sim.isa.lanes import DPP_BOUND_ZERO, DPP_FETCH_INACTIVE
 from gpu.sim.isa.rdna.decode import Instruction
 from gpu.sim.isa.rdna.formats import DPP8_FI, DPP16, EXEC, LITERAL, VCC_LO, VGPR
 from gpu.sim.isa.rdna.modifiers import is_high_half, is_long, signs
 from gpu.sim.isa.rdna.table import Opcode, OperandSpec
-from gpu.sim.isa.rdna.translate import ROWS_OF_KIND, Context, Untranslatable, scalar_row
+from gpu.sim.isa.rdna.translate import ROWS_OF_KIND, Context, Untranslatable
 
 _OMOD: Final = {1: 2.0, 2: 4.0, 3: 0.5}
 _OMOD_CODES: Final = {1: 244, 2: 246, 3: 240}  # the inline constants 2.0, 4.0, 0.5
@@ -38,7 +37,7 @@ def translate_vector(context: Context) -> None:
         for place, kind in enumerate(operation.sources)
     ]
     if to_exec:
-        targets = [scalar_row(EXEC)]
+        targets = [context.wave.scalar(EXEC)]
     else:
         targets = [
             _result(context, spec, kind)
@@ -78,7 +77,7 @@ def vector_source(context: Context, spec: OperandSpec | None, kind: str) -> int:
     fields = instruction.fields
     if spec is None:
         if kind == "m":
-            return scalar_row(VCC_LO)
+            return context.wave.scalar(VCC_LO)
         rows = ROWS_OF_KIND.get(kind, 1)
         number = fields["vdst"] & (0x7F if _short_half(instruction) else 0xFF)
         row = context.rows.vector(number, rows)
@@ -86,13 +85,13 @@ def vector_source(context: Context, spec: OperandSpec | None, kind: str) -> int:
             return _high(context, row)
         return row
     if spec.field == "vcc":
-        return scalar_row(VCC_LO)
+        return context.wave.scalar(VCC_LO)
     if spec.field in ("imm", "literal"):
         row = context.source(LITERAL, kind, instruction.literal)
     else:
         code = fields[spec.field] + (VGPR if spec.field == "vsrc1" else 0)
         if kind == "m":
-            return scalar_row(code) if code <= EXEC + 1 else _no_mask(code)
+            return context.wave.scalar(code) if code <= EXEC + 1 else _no_mask(code)
         if spec.half and code >= VGPR and not is_long(instruction):
             code &= ~0x80
         row = context.source(code, kind, instruction.literal)
@@ -141,7 +140,7 @@ def _destination_high(instruction: Instruction) -> bool:
 def _result(context: Context, spec: OperandSpec, kind: str) -> int:
     fields = context.instruction.fields
     if spec.field == "vcc":
-        return scalar_row(VCC_LO)
+        return context.wave.scalar(VCC_LO)
     code = fields[spec.field]
     if spec.scalar or spec.field == "sdst":
         return context.scalar_result(code)
@@ -166,21 +165,23 @@ def _permuted(context: Context, row: int) -> int:
     """Source 0 as DPP moves it between lanes; narrows EXEC until `restore_exec`."""
     dpp = context.instruction.dpp
     assert dpp is not None
+    count = context.wave.lanes
     if dpp["kind"] == DPP16:
-        lanes = [_dpp_source(dpp["ctrl"], lane) for lane in range(layout.LANES)]
+        lanes = [_dpp_source(dpp["ctrl"], lane) for lane in range(count)]
         aux = DPP_FETCH_INACTIVE * dpp["fi"] | DPP_BOUND_ZERO * dpp["bc"]
         enabled = sum(
             1 << lane
-            for lane in range(layout.LANES)
+            for lane in range(count)
             if dpp["row"] >> lane // 16 & 1 and dpp["bank"] >> lane % 16 // 4 & 1
         )
     else:
-        lanes = [lane & ~7 | dpp["lanes"] >> 3 * (lane & 7) & 7 for lane in range(layout.LANES)]
+        lanes = [lane & ~7 | dpp["lanes"] >> 3 * (lane & 7) & 7 for lane in range(count)]
         aux = DPP_BOUND_ZERO | DPP_FETCH_INACTIVE * (dpp["kind"] == DPP8_FI)
-        enabled = 0xFFFFFFFF
+        enabled = (1 << count) - 1
     temp = context.temp()
     index = context.rows.lanes(lanes)
-    context.emit("dpp", d=temp, a=row, b=index, immediate=enabled, aux=aux)
+    signed = enabled - (1 << 64) if enabled >> 63 else enabled
+    context.emit("dpp", d=temp, a=row, b=index, immediate=signed, aux=aux)
     return temp
 
 
@@ -289,7 +290,7 @@ def _dual_sources(context: Context, opcode: Opcode, half: str, target: int) -> l
             code = LITERAL if spec.field == "literal" else instruction.fields[f"src0{half}"]
         rows.append(context.source(code, kind, instruction.literal))
     if len(rows) < len(operation.sources):
-        rows.append(scalar_row(VCC_LO) if operation.sources[-1] == "m" else target)
+        rows.append(context.wave.scalar(VCC_LO) if operation.sources[-1] == "m" else target)
     return rows
 
 

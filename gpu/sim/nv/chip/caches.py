@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+from gpu.sim.lines import LINE, Lines
 from gpu.sim.physical import Region
 from gpu.sim.record import DebugChannel
 from gpu.sim.translate import Mapping
 
 Mode = Literal["check", "oldest", "none"]
 Agent = Literal["code", "constant", "data", "sked", "host", "copy"]
-LINE: Final = 128
 CACHES: Final = ("code", "constant", "data", "sked")
 
 
@@ -38,7 +38,7 @@ class Caches:
     def __init__(self, mode: Mode, debug: DebugChannel):
         self.mode = mode
         self._debug = debug
-        self._copies: dict[str, dict[tuple[Region, int], bytes]] = {name: {} for name in CACHES}
+        self._copies: dict[str, Lines[Region]] = {name: Lines() for name in CACHES}
 
     def invalidate(self, *names: str) -> None:
         """Forgets all that some caches hold."""
@@ -47,26 +47,32 @@ class Caches:
 
     def invalidate_range(self, name: str, mapping: Mapping, offset: int, size: int) -> None:
         """Forgets the lines of a range of a mapping's region."""
-        for line in _lines(offset, size):
-            self._copies[name].pop((mapping.region, line), None)
+        self._copies[name].drop(mapping.region, offset, size)
 
     def drop(self, region: Region, offset: int, size: int) -> None:
         """Forgets memory that was given back."""
         for held in self._copies.values():
-            stale = [k for k in held if k[0] is region and offset <= k[1] < offset + size]
-            for key in stale:
-                del held[key]
+            held.drop(region, offset, size)
 
     def load(self, agent: Agent, mapping: Mapping, offset: int, size: int) -> bytes:
         """What an agent reads from a region."""
         region = mapping.region
-        current = region.load(offset, size)
         if self.mode == "none" or agent not in self._copies or not mapping.cached:
-            return current
-        first = offset - offset % LINE
-        end = offset + size
-        parts = [self._look(agent, region, at) for at in range(first, end, LINE)]
-        return b"".join(parts)[offset - first : end - first]
+            return region.load(offset, size)
+        first, end = offset - offset % LINE, offset + size
+        held, current = self._copies[agent], region.load(first, end - first + -end % LINE)
+        seen = bytearray(current)
+        for at in held.take(region, first, current):
+            place = slice(at - first, at - first + LINE)
+            if self.mode == "oldest":
+                seen[place] = held[region, at]
+                continue
+            held[region, at] = current[place]
+            self._debug.violation(
+                f"the {agent} cache holds an old copy of {region.name} at {at:#x}: an invalidate"
+                " must come before this read"
+            )
+        return bytes(seen[offset - first : end - first])
 
     def store(
         self, agent: Agent, mapping: Mapping, offset: int, data: bytes | bytearray | memoryview
@@ -75,23 +81,5 @@ class Caches:
         mapping.region.store(offset, data)
         if agent == "data":
             held = self._copies["data"]
-            for line in _lines(offset, len(data)):
-                if (mapping.region, line) in held:
-                    held[mapping.region, line] = mapping.region.load(line, LINE)
-
-    def _look(self, agent: str, region: Region, at: int) -> bytes:
-        held = self._copies[agent]
-        current = region.load(at, LINE)
-        copy = held.setdefault((region, at), current)
-        if copy == current or self.mode == "oldest":
-            return copy
-        held[region, at] = current
-        self._debug.violation(
-            f"the {agent} cache holds an old copy of {region.name} at {at:#x}: an invalidate must"
-            " come before this read"
-        )
-        return current
-
-
-def _lines(offset: int, size: int) -> range:
-    return range(offset - offset % LINE, offset + size, LINE)
+            for line in held.within(mapping.region, offset, len(data)):
+                held[mapping.region, line] = mapping.region.load(line, LINE)

@@ -9,7 +9,7 @@ from gpu.sim.nv.chip.launch import KernelMemory, Launch
 from gpu.sim.nv.chip.port import Port
 from gpu.sim.nv.chip.qmd import Qmd, Release
 
-_SLICE: Final = 256  # instructions of a grid before something else may go on
+_SLICE: Final = 8192  # branches of a grid before something else may go on
 
 
 class Grid:

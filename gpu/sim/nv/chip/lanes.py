@@ -206,7 +206,7 @@ class _Running:
         return self._grid.instructions
 
     def step(self, budget: int) -> bool:
-        """Gives `budget` turns to warps; True when the whole grid is done.
+        """Does `budget` branches of it; True when the whole grid is done.
 
         Raises PageFault, KernelFault.
         """
@@ -214,7 +214,7 @@ class _Running:
 
     def why_stuck(self) -> str:
         """Why it does not get on unless others write memory. Raises PageFault, KernelFault."""
-        return self._in_turn(self._grid.why_stuck)
+        return self._in_turn(self._grid.why_stuck) if self._grid.stands else ""
 
     def _in_turn(self, run: Callable[[], T]) -> T:
         self._memory.begin_turn()

@@ -13,7 +13,7 @@ from typing import Final
 from gpu.core.bits import bits
 from gpu.core.elf import SHF_ALLOC, parse_object
 from gpu.core.errors import FormatError
-from gpu.sim.isa.rdna.dispatch import MAX_VGPRS, VGPR_GRANULE, Dispatch, mode_of
+from gpu.sim.isa.rdna.dispatch import Dispatch
 
 DESCRIPTOR: Final = struct.Struct("<IIIIq20xIIIHH4x")
 _REL64: Final = 5  # R_AMDGPU_REL64
@@ -79,20 +79,14 @@ class KernelDescriptor:
                 value = pointers.get(name, 0)
                 users += [value >> 32 * number & 0xFFFFFFFF for number in range(count)]
         users += [0] * (bits(self.rsrc2, 5, 1) - len(users))
-        ids = [bool(bits(self.rsrc2, bit, bit)) for bit in (7, 8, 9)]
-        return Dispatch(
+        return Dispatch.of_resources(
+            *(self.rsrc1, self.rsrc2, 32 if self.properties & _WAVE32 else 64),
             pc=self.entry,
             grid=grid,
             block=block,
             user_sgprs=tuple(users),
-            workgroup_ids=(ids[0], ids[1], ids[2]),
-            workgroup_info=bool(bits(self.rsrc2, 10, 10)),
-            workitem_dims=min(3, bits(self.rsrc2, 12, 11) + 1),
-            vgprs=min(MAX_VGPRS, (bits(self.rsrc1, 5, 0) + 1) * VGPR_GRANULE),
             lds_bytes=self.lds_bytes + dynamic_lds,
             scratch_bytes=self.scratch_bytes,
-            mode=mode_of(self.rsrc1),
-            wave32=bool(self.properties & _WAVE32),
         )
 
 

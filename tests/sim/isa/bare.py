@@ -11,7 +11,7 @@ from gpu.sim.isa import layout
 from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.isa.rdna.dispatch import DEFAULT_MODE, Dispatch
 from gpu.sim.isa.rdna.run import Machine
-from gpu.sim.isa.rdna.waves import aligned_bytes
+from gpu.sim.isa.waves import aligned_bytes
 
 
 def run_asm(

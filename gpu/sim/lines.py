@@ -1,0 +1,104 @@
+"""Copies of lines of memory, as caches hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Generic, TypeVar
+
+R = TypeVar("R")
+LINE: Final = 128
+"""Bytes of a line."""
+_LINES: Final = 128
+_BLOCK: Final = _LINES * LINE
+
+
+class _Block:
+    """Lines that lie together: their bytes, and which of them there are."""
+
+    __slots__ = ("data", "held")
+
+    def __init__(self) -> None:
+        self.data = bytearray(_BLOCK)
+        self.held = 0
+
+
+class Lines(Generic[R]):
+    """Lines of regions. Offsets and sizes are in bytes; those of lines are multiples of `LINE`."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[tuple[R, int], _Block] = {}
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self._blocks.clear()
+
+    def take(self, region: R, start: int, seen: bytes) -> list[int]:
+        """Holds whole lines as they are seen, those that it holds already excepted.
+
+        Gives the offsets of the lines of which it holds something else.
+        """
+        differing: list[int] = []
+        for number, first, last in _pieces(start, len(seen)):
+            block = self._blocks.get((region, number))
+            if block is None:
+                block = self._blocks[region, number] = _Block()
+            base = number * _BLOCK
+            piece = seen[base + first * LINE - start : base + last * LINE - start]
+            wanted = _mask(first, last)
+            held = block.held & wanted
+            if not held:
+                block.data[first * LINE : last * LINE] = piece
+            elif held != wanted or block.data[first * LINE : last * LINE] != piece:
+                for line in range(first, last):
+                    at = base + line * LINE
+                    now = seen[at - start : at - start + LINE]
+                    if not held >> line & 1:
+                        block.data[line * LINE : (line + 1) * LINE] = now
+                    elif block.data[line * LINE : (line + 1) * LINE] != now:
+                        differing.append(at)
+            block.held |= wanted
+        return differing
+
+    def within(self, region: R, offset: int, size: int) -> Iterator[int]:
+        """The offsets of the lines with a byte of a range that it holds."""
+        for number, first, last in _pieces(offset - offset % LINE, size + offset % LINE):
+            block = self._blocks.get((region, number))
+            held = block.held & _mask(first, last) if block else 0
+            while held:
+                lowest = held & -held
+                yield number * _BLOCK + (lowest.bit_length() - 1) * LINE
+                held ^= lowest
+
+    def drop(self, region: R, offset: int, size: int) -> None:
+        """Forgets the lines with a byte of a range."""
+        for number, first, last in _pieces(offset - offset % LINE, size + offset % LINE):
+            block = self._blocks.get((region, number))
+            if block:
+                block.held &= ~_mask(first, last)
+                if not block.held:
+                    del self._blocks[region, number]
+
+    def __getitem__(self, line: tuple[R, int]) -> bytes:
+        """What it holds of a line that it holds."""
+        region, at = line
+        data = self._blocks[region, at // _BLOCK].data
+        return bytes(data[at % _BLOCK : at % _BLOCK + LINE])
+
+    def __setitem__(self, line: tuple[R, int], data: bytes) -> None:
+        """Changes a line that it holds."""
+        region, at = line
+        self._blocks[region, at // _BLOCK].data[at % _BLOCK : at % _BLOCK + LINE] = data
+
+
+def _pieces(start: int, size: int) -> Iterator[tuple[int, int, int]]:
+    """(number of a block, first line in it, the one behind the last) of lines from a start on."""
+    line, end = start // LINE, -(-(start + size) // LINE)
+    while line < end:
+        number, first = divmod(line, _LINES)
+        last = min(_LINES, first + end - line)
+        yield number, first, last
+        line += last - first
+
+
+def _mask(first: int, last: int) -> int:
+    return (1 << last) - (1 << first)
