@@ -63,7 +63,9 @@ def test_processes_work_at_once(world: KfdWorld, path: str) -> None:
     with KfdDevice.open(World(world.os, world.waiter)) as device:
         work(device, 20, 1)
     for user in users:
-        assert user.communicate(timeout=60)[0] == "done\n" and user.returncode == 0
+        assert user.stdout is not None
+        # `communicate` would miss what was read already with the first line.
+        assert (user.stdout.read(), user.wait(60)) == ("done\n", 0)
     assert world.counts.kernels == 2 * 40 + 20
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -104,9 +105,7 @@ MACHINES = {
 def test_the_fix_is_this_machines_and_the_same_wherever_it_is_said(name: str) -> None:
     machine, node, fix = MACHINES[name]
     lack = no_node(machine, node)
-    with pytest.raises(AssertionError if not fix else DeviceError, match=fix) as caught:
-        raise DeviceError(lack.fix)
-    assert caught.value.message == lack.fix
+    assert re.search(fix, lack.fix)
     if node == KFD:
         with pytest.raises(DeviceError) as of_driver:
             Kfd(machine)  # type: ignore[arg-type]
