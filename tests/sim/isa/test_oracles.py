@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gpu.sim.isa.rdna.bare import run_asm
 from gpu.sim.isa.rdna.dispatch import DEFAULT_MODE
 from sim.isa.amdgpu import Launcher, compile_ir
 from sim.isa.asm import END, VCC, evaluate, op, words
+from sim.isa.bare import run_asm
 from sim.isa.kernels import elementwise
 
 Array = npt.NDArray[Any]
