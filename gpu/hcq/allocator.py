@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -13,14 +13,12 @@ from gpu.core.bits import align_up, round_up_power_of_two
 from gpu.core.errors import InvalidType, InvalidValue, OutOfMemory
 from gpu.core.interrupts import put_off
 from gpu.core.ring import FencedRing
-from gpu.hcq.buffer import Allocation, HCQBuffer, Pins
+from gpu.hcq.allocation import Allocation, Owner, Pins
+from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.channel import Channel, MustWait, Point
 from gpu.hcq.checks import buffer_of
 from gpu.hcq.commands import Barrier, Copy
 from gpu.hcq.ports import Memory, MemoryKind
-
-if TYPE_CHECKING:
-    from gpu.hcq.device import HCQDevice
 
 STAGING: Final = 16 << 20
 _SMALLEST: Final = 256
@@ -39,7 +37,7 @@ class _Freed(NamedTuple):
 
     memory: Memory
     until: tuple[tuple[Channel, int], ...]
-    peers: tuple[HCQDevice, ...] = ()
+    peers: tuple[Owner, ...] = ()
 
     def blocked(self) -> tuple[Channel, int] | None:
         """A submission that has to be waited for, or None."""
@@ -61,7 +59,7 @@ class HCQAllocator:
         copier: copies within the device, in order, in place of a copy queue where it returns True.
     """
 
-    def __init__(self, device: HCQDevice, staging: int):
+    def __init__(self, device: Owner, staging: int):
         """``staging`` is the bytes of the ring that copies from the host go through."""
         self.places = CopyPlaces()
         self.copier: Callable[[HCQBuffer, HCQBuffer], bool] | None = None

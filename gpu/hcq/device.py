@@ -23,10 +23,10 @@ from gpu.core.errors import (
 )
 from gpu.core.interrupts import put_off
 from gpu.core.wait import wait_until
+from gpu.hcq.allocation import Allocation, Pins
 from gpu.hcq.allocator import STAGING, HCQAllocator
-from gpu.hcq.buffer import Allocation, Pins
 from gpu.hcq.channel import SLOTS, Channel, MustWait, Point, Template
-from gpu.hcq.commands import Command, SymbolicSignal, Wait
+from gpu.hcq.commands import Command, Launch, SymbolicSignal, Wait
 from gpu.hcq.commands import Signal as SignalCommand
 from gpu.hcq.link import Linked, link
 from gpu.hcq.ports import DevicePort, Memory, MemoryKind
@@ -161,8 +161,15 @@ class HCQDevice:
     def link(
         self, channel: Channel, commands: Iterable[Command], *, after: bool, bound: bool = False
     ) -> Linked:
-        """Commands as a submission, which ends by writing the queue's timeline."""
+        """Commands as a submission, which ends by writing the queue's timeline.
+
+        Raises `InvalidType` for a launch of another device's program, and what encoders raise.
+        """
         encoder = channel.port.encoder
+        commands = tuple(commands)
+        for command in commands:
+            if isinstance(command, Launch):
+                command.program.check_owner(self)
         whole = (*([_AFTER] if after else []), *commands, _DONE)
         return link(encoder.encode(whole), encoder, bound=bound)
 

@@ -38,6 +38,7 @@ class HostMemory:
     def __init__(self, capacity: int):
         self.capacity = capacity
         self.used = 0
+        self._sizes: dict[Memory, int] = {}  # of the pages of what was allocated
         # By address; replaced as a whole, as queues may run in another thread meanwhile.
         self._ranges: tuple[list[int], list[Memory]] = ([], [])
 
@@ -53,16 +54,18 @@ class HostMemory:
         self.used += whole
         ctypes.memset(address, _STALE, whole)
         window = None if kind is MemoryKind.VRAM else MemoryWindow(address, size)
-        memory = Memory(GpuVA(address), size, kind, window, handle=whole)
+        memory = Memory(GpuVA(address), size, kind, window)
+        self._sizes[memory] = whole
         self._insert(memory)
         return memory
 
     def free(self, memory: Memory) -> None:
         """As `MemoryPort.free`."""
         self._remove(memory)
-        if isinstance(memory.handle, int):
-            self.used -= memory.handle
-            hostmem.unmap(memory.address, memory.handle)
+        whole = self._sizes.pop(memory, 0)
+        if whole:
+            self.used -= whole
+            hostmem.unmap(memory.address, whole)
 
     def map_host(self, address: int, size: int) -> Memory:
         """As `MemoryPort.map_host`."""

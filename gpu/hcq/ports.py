@@ -23,16 +23,12 @@ class MemoryKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
-    """One allocation: GPU address, size in bytes, kind, and a window where the host reaches it.
-
-    ``handle`` is the vendor's own.
-    """
+    """One allocation: GPU address, size in bytes, kind, and a window where the host reaches it."""
 
     address: GpuVA
     size: int
     kind: MemoryKind
     window: Window | None
-    handle: object = None
 
 
 class MemoryPort(Protocol):

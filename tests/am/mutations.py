@@ -14,7 +14,7 @@ from gpu.drivers.am.kfd import hdp, memory, port, queues
 from gpu.drivers.am.kfd import process as session
 from gpu.drivers.am.kfd.cwsr import ContextSave
 from gpu.drivers.am.kfd.ioctls import Kfd
-from gpu.drivers.am.kfd.memory import Holding, KfdMemory, Use
+from gpu.drivers.am.kfd.memory import BufferObject, KfdMemory, Use
 from gpu.drivers.am.kfd.port import KfdPort
 from gpu.drivers.am.kfd.process import KfdSession
 from gpu.drivers.am.kfd.queues import Doorbells, KfdQueue, QueueKind
@@ -134,7 +134,7 @@ def host_memory_from_the_start_of_its_page(patch: Patcher) -> None:
 def host_memory_of_its_first_page(patch: Patcher) -> None:
     hold = KfdMemory.hold
 
-    def short(self: KfdMemory, size: int, use: Use, user_address: int = 0) -> Holding:
+    def short(self: KfdMemory, size: int, use: Use, user_address: int = 0) -> BufferObject:
         return hold(self, min(size, 4096) if user_address else size, use, user_address)
 
     patch.setattr(KfdMemory, "hold", short)
@@ -144,8 +144,8 @@ def host_memory_of_its_first_page(patch: Patcher) -> None:
 def forget_what_was_freed(patch: Patcher) -> None:
     drop = KfdMemory.drop
 
-    def forgetful(self: KfdMemory, holding: Holding) -> None:
-        drop(self, holding)
+    def forgetful(self: KfdMemory, bo: BufferObject) -> None:
+        drop(self, bo)
         self._freed.clear()
 
     patch.setattr(KfdMemory, "drop", forgetful)
@@ -167,7 +167,7 @@ def peers_keep_their_mapping(patch: Patcher) -> None:
 @mutation("one_gpu_twice")
 def peers_on_one_gpu_end_the_owners(patch: Patcher) -> None:
     def unmap(self: KfdMemory, found: Any) -> None:
-        self.kfd.unmap_memory(found.handle.handle, [self.gpu.gpu_id])
+        self.kfd.unmap_memory(self._guests.pop(found).handle, [self.gpu.gpu_id])
 
     patch.setattr(KfdMemory, "unmap_peer", unmap)
 

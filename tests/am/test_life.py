@@ -215,9 +215,9 @@ def test_large_buffers_are_aligned() -> None:
     with open_device(target) as device:
         memory = device.port.memory
         for size in (1, PAGE + 1, (2 << 20) - 1, 2 << 20, (2 << 20) + 1, 5 << 20):
-            holding = memory.hold(size, Use.DATA)
-            assert holding.size % PAGE == 0 <= holding.size - size < PAGE
-            assert holding.address % (PAGE if holding.size < 2 << 20 else 2 << 20) == 0
+            bo = memory.hold(size, Use.DATA)
+            assert bo.size % PAGE == 0 <= bo.size - size < PAGE
+            assert bo.address % (PAGE if bo.size < 2 << 20 else 2 << 20) == 0
         top = memory.describe(max(memory._live) + (64 << 20))
         assert "bytes behind" in top and memory.describe(0) == "before all buffers"
     target.close()

@@ -21,7 +21,7 @@ from gpu.drivers.nv.encode.methods.compute import PcasAction
 from gpu.drivers.nv.encode.methods.host import SemOperation
 from gpu.drivers.nv.fault import inflight
 from gpu.drivers.nv.memory import NvMemoryPort
-from gpu.drivers.nv.port import NvPort, NvQueue, QueueMemory
+from gpu.drivers.nv.port import NvPort, NvQueue
 from gpu.drivers.nv.rm import client as session
 from gpu.drivers.nv.rm.object import RmObject
 from gpu.drivers.nv.uvm import calls as uvm
@@ -97,13 +97,13 @@ def all_addresses_are_high(patch: Patcher) -> None:
 
 @mutation("mapped_host_memory")
 def host_memory_from_the_start_of_its_page(patch: Patcher) -> None:
-    map_host = QueueMemory.map_host
+    map_host = NvMemoryPort.map_host
 
-    def aligned(self: QueueMemory, address: int, size: int) -> Any:
+    def aligned(self: NvMemoryPort, address: int, size: int) -> Any:
         found = map_host(self, address, size)
         return replace(found, address=type(found.address)(found.address & ~0xFFF))
 
-    patch.setattr(QueueMemory, "map_host", aligned)
+    patch.setattr(NvMemoryPort, "map_host", aligned)
 
 
 @mutation("host_memory_that_both_have_mapped")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from ctypes import sizeof
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from gpu.drivers.nv.memory import NvMemoryPort
 from gpu.drivers.nv.uvm import fd as uvmfile
 from gpu.drivers.nv.uvm import peers as peercalls
 from gpu.hcq.conformance.kit import WORDS, download, numbers, upload
+from gpu.hcq.hostdevice import HostMemory
 from gpu.hcq.ports import Memory, MemoryKind
 from gpu.sim.nv.world import NvSimWorld
 from gpu.transport.os import Argument, Os, Ref
@@ -221,7 +222,7 @@ def test_memory_of_other_drivers_is_refused(target: RmTarget) -> None:
     with RmDevice.open(target.world) as device:
         memory = upload(device, numbers(0)).allocation.memory
         with pytest.raises(Unsupported, match="of no NVIDIA GPU"):
-            device.port.memory.map_peer(replace(memory, handle=None), device.port.memory)
+            device.port.memory.map_peer(memory, HostMemory(1 << 20))
 
 
 def test_the_file_lives_as_long_as_one_of_its_gpus(target: RmTarget) -> None:

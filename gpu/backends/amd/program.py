@@ -21,4 +21,4 @@ def load_program(device: KfdDevice, name: str, lib: bytes, data: LaunchData) -> 
         raise InvalidValue(f"the code object has no kernel {name}, but {list(code.kernels)}")
     found = argument_layout(code.kernels[name].metadata)
     layout = ArgumentLayout(found.pointers, "q" * len(found.scalars))
-    return QueueProgram(device.load(code, name, layout), data)
+    return QueueProgram(device, device.load(code, name, layout), data)

@@ -33,9 +33,10 @@ from gpu.drivers.am.kfd.port import KfdPort, QueueOptions, Rung, open_port
 from gpu.drivers.am.kfd.queues import KfdQueue, QueueKind
 from gpu.drivers.am.target import Target
 from gpu.drivers.fault_report import under_way
+from gpu.hcq.allocation import Allocation
 from gpu.hcq.allocator import STAGING
 from gpu.hcq.args import ArgumentLayout
-from gpu.hcq.buffer import Allocation, HCQBuffer
+from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.channel import Channel, Point
 from gpu.hcq.commands import Command, Launch
 from gpu.hcq.device import HCQDevice

@@ -39,9 +39,10 @@ from gpu.drivers.nv.fault.inflight import SentLaunch, launches_in_flight
 from gpu.drivers.nv.fault.report import blame
 from gpu.drivers.nv.fault.sm_errors import FaultDetails
 from gpu.drivers.nv.port import NvPort, QueueOptions, open_port
+from gpu.hcq.allocation import Allocation
 from gpu.hcq.allocator import STAGING
 from gpu.hcq.args import ArgumentLayout
-from gpu.hcq.buffer import Allocation, HCQBuffer
+from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.channel import Channel, Template
 from gpu.hcq.device import HCQDevice
 from gpu.hcq.encoder import Encoded, Segment

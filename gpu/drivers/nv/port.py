@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpu.core import hostmem
-from gpu.core.bits import align_up, is_power_of_two
+from gpu.core.bits import is_power_of_two
 from gpu.core.errors import GpuFault, InvalidValue, Unsupported
 from gpu.core.wait import Waiter
 from gpu.core.window import MemoryWindow, Window
@@ -27,7 +26,6 @@ from gpu.drivers.nv.encode.compute import ComputeEncoder, CopyEncoder
 from gpu.drivers.nv.encode.compute_ce import MixedEncoder
 from gpu.drivers.nv.encode.launch import Target
 from gpu.drivers.nv.fault.sm_errors import FaultDetails
-from gpu.drivers.nv.memory import NvMemoryPort
 from gpu.drivers.nv.patience import PatientWaiter
 from gpu.drivers.nv.rm.client import open_session
 from gpu.drivers.nv.rm.gpu import STEPS, NvDevice, OpenReport
@@ -35,8 +33,7 @@ from gpu.drivers.nv.rm.status import CallLog
 from gpu.hcq.allocator import CopyPlaces
 from gpu.hcq.encoder import Encoder
 from gpu.hcq.hostring import HostRing
-from gpu.hcq.ports import Memory, MemoryKind, MemoryPort
-from gpu.hcq.symbol import GpuVA
+from gpu.hcq.ports import MemoryKind, MemoryPort
 from gpu.transport.world import World
 
 MAX_RING: Final = ENTRIES * ENTRY_SIZE // 2
@@ -109,51 +106,6 @@ def _address(what: str, channel: Channel, window: Window) -> int:
     return window.address
 
 
-class QueueMemory:
-    """Memory of one GPU as its queues want it: of the size that was asked for, not whole pages.
-
-    What is allocated of it has the `Memory` of the inner port as its handle.
-    """
-
-    def __init__(self, inner: NvMemoryPort):
-        self._inner = inner
-
-    def allocate(self, size: int, kind: MemoryKind) -> Memory:
-        """As `NvMemoryPort.allocate`."""
-        whole = self._inner.allocate(size, kind)
-        window = whole.window.sub(0, size) if whole.window is not None else None
-        return Memory(whole.address, size, kind, window, whole)
-
-    def free(self, memory: Memory) -> None:
-        """As `NvMemoryPort.free`."""
-        assert isinstance(memory.handle, Memory), "memory comes back to the port that gave it"
-        self._inner.free(memory.handle)
-
-    def map_host(self, address: int, size: int) -> Memory:
-        """The GPU reaches the pages around it, at the host's address.
-
-        Pages that are mapped already cannot be mapped again: raises RmError for those.
-        """
-        page = hostmem.page_size
-        start = address & ~(page - 1)
-        whole = self._inner.map_host(start, align_up(address + size, page) - start)
-        window = MemoryWindow(address, size)
-        return Memory(GpuVA(address), size, MemoryKind.SYSTEM, window, whole)
-
-    def map_peer(self, memory: Memory, owner: MemoryPort) -> None:
-        """As `NvMemoryPort.map_peer`."""
-        if not isinstance(owner, QueueMemory) or not isinstance(memory.handle, Memory):
-            raise Unsupported(
-                f"memory at {memory.address:#x} is of no NVIDIA GPU: copy through system memory"
-            )
-        self._inner.map_peer(memory.handle, owner._inner)
-
-    def unmap_peer(self, memory: Memory) -> None:
-        """As `NvMemoryPort.unmap_peer`."""
-        assert isinstance(memory.handle, Memory), "what was mapped as a peer's is of this driver"
-        self._inner.unmap_peer(memory.handle)
-
-
 class NvPort:
     """The `gpu.hcq.ports.DevicePort` of GPUs behind NVIDIA's kernel driver, made by `open_port`.
 
@@ -180,7 +132,7 @@ class NvPort:
         self.target = target
         self.signal_bits: int = self.target.signal_bits
         self.waiter: Waiter = PatientWaiter(gpu.waiter)
-        self.memory: MemoryPort = QueueMemory(gpu.memory)
+        self.memory: MemoryPort = gpu.memory
         self.explain: Explain = lambda channels, details: ""
         self._renewal = renewal
         self._options = options

@@ -19,7 +19,7 @@ from gpu.drivers.am.encode.aql_packets import (
     kernel_dispatch,
     run_pm4,
 )
-from gpu.drivers.am.encode.dispatch import loaded_kernel
+from gpu.drivers.am.encode.dispatch import LoadedKernel, loaded_kernel
 from gpu.drivers.am.encode.dwords import WORD, in_segment
 from gpu.drivers.am.encode.kernarg import build_kernarg
 from gpu.drivers.am.encode.pm4 import Caches
@@ -41,7 +41,7 @@ class _Submission:
         self._patches: list[Patch] = []
         self._old = Caches.ALL
 
-    def launch(self, command: hcq.Launch) -> None:
+    def launch(self, command: hcq.Launch[LoadedKernel]) -> None:
         loaded = loaded_kernel(self._target, command)
         metadata = loaded.kernel.metadata
         args, grid, block = command.args, command.grid, command.block

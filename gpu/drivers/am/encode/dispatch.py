@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpu.core.errors import InvalidType, InvalidValue, Unsupported
+from gpu.core.errors import InvalidValue, Unsupported
 from gpu.drivers.am.code.object import Kernel
 from gpu.drivers.am.encode.kernarg import argument_layout, check_layout
 from gpu.drivers.am.encode.pm4 import packets_of
@@ -105,14 +105,12 @@ class AmProgram(HCQProgram):
         )
 
 
-def loaded_kernel(target: Target, command: Launch) -> LoadedKernel:
+def loaded_kernel(target: Target, command: Launch[LoadedKernel]) -> LoadedKernel:
     """What a launch launches, checked for the GPU and its block.
 
-    Raises InvalidType, and InvalidValue for what does not fit the kernel.
+    Raises InvalidValue for what does not fit the kernel.
     """
     loaded = command.program.info
-    if not isinstance(loaded, LoadedKernel):
-        raise InvalidType(f"{command.program.name} is no program of this driver")
     version = loaded.kernel.descriptor.version
     if version != target.version:
         raise InvalidValue(

@@ -130,7 +130,7 @@ class _Submission(Pm4Writer):
         self.segments: list[Segment] = []
         self.patches: list[Patch] = []
 
-    def launch(self, command: hcq.Launch) -> None:
+    def launch(self, command: hcq.Launch[LoadedKernel]) -> None:
         loaded = loaded_kernel(self._target, command)
         state = dispatch_state(self._target, loaded)
         places = self._arguments(loaded, state, command)
@@ -141,7 +141,7 @@ class _Submission(Pm4Writer):
         self.old = Caches.UNITS
 
     def _arguments(
-        self, loaded: LoadedKernel, state: DispatchState, command: hcq.Launch
+        self, loaded: LoadedKernel, state: DispatchState, command: hcq.Launch[LoadedKernel]
     ) -> _Places:
         """Adds the segment of a launch; a kernel that asks for its AQL packet finds it first."""
         number = len(self.segments) + 1

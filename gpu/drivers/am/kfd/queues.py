@@ -27,7 +27,7 @@ from gpu.drivers.am.encode.tmpring import Scratch
 from gpu.drivers.am.kfd.cwsr import EOP_SIZE, context_save
 from gpu.drivers.am.kfd.hdp import HdpPage
 from gpu.drivers.am.kfd.ioctls import Apertures, Kfd, QueueRequest
-from gpu.drivers.am.kfd.memory import PAGE, Holding, KfdMemory, Use
+from gpu.drivers.am.kfd.memory import PAGE, BufferObject, KfdMemory, Use
 from gpu.drivers.cleanup import Undo
 from gpu.hcq.encoder import Encoder
 from gpu.hcq.hostring import HostRing
@@ -124,12 +124,12 @@ class QueueMaker:
             )
             return KfdQueue(kind, encoder, pointers, ring, host_ring, self.hdp, undo.take())
 
-    def _hold(self, size: int, use: Use, undo: Undo) -> Holding:
-        holding = self.memory.hold(size, use)
-        undo.add(self.memory.drop, holding)
-        return holding
+    def _hold(self, size: int, use: Use, undo: Undo) -> BufferObject:
+        bo = self.memory.hold(size, use)
+        undo.add(self.memory.drop, bo)
+        return bo
 
-    def _prepare(self, kind: QueueKind, ring: Holding, pointers: Holding) -> None:
+    def _prepare(self, kind: QueueKind, ring: BufferObject, pointers: BufferObject) -> None:
         """Fills ring and pointers with what an empty queue holds."""
         state = hsa.amd_queue_s(read_dispatch_id_field_base_byte_offset=_READ_POINTER)
         if kind is QueueKind.AQL:
@@ -146,7 +146,7 @@ class QueueMaker:
         pointers.window.store(0, bytes(state))
 
     def _request(
-        self, kind: QueueKind, ring: Holding, pointers: Holding, undo: Undo
+        self, kind: QueueKind, ring: BufferObject, pointers: BufferObject, undo: Undo
     ) -> QueueRequest:
         common = (
             *(kind.number, ring.address, ring.size),
@@ -185,8 +185,8 @@ class KfdQueue:
         self,
         kind: QueueKind,
         encoder: Encoder,
-        pointers: Holding,
-        memory: Holding,
+        pointers: BufferObject,
+        memory: BufferObject,
         ring: HostRing,
         hdp: HdpPage,
         undo: Undo,
