@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -56,13 +55,11 @@ class HCQAllocator:
 
     Attributes:
         places: which copy queue copies what.
-        copier: copies within the device, in order, in place of a copy queue where it returns True.
     """
 
     def __init__(self, device: Owner, staging: int):
         """``staging`` is the bytes of the ring that copies from the host go through."""
         self.places = CopyPlaces()
-        self.copier: Callable[[HCQBuffer, HCQBuffer], bool] | None = None
         self._device = device
         self._freed: dict[tuple[int, MemoryKind], deque[_Freed]] = {}
         self._ending: deque[_Freed] = deque()  # what is not used again
@@ -173,8 +170,6 @@ class HCQAllocator:
         _check_sizes(dst, buffer_of(src, "the source of a copy").size)
         for buffer in (dst, src):
             buffer.check_reachable(self._device)
-        if self.copier is not None and self.copier(dst, src):
-            return
         self._device.submit_in_order(
             self._channel(self.places.within), [Barrier(), Copy(dst.address, src.address, src.size)]
         )

@@ -150,7 +150,7 @@ def test_what_a_gpu_must_be(sim: KfdWorld) -> None:
 def test_many_dies_read_aql() -> None:
     sim = KfdWorld(seed=1, chip="gfx942")
     world = World(sim.os, sim.waiter)
-    with pytest.raises(Unsupported, match="a PM4 queue on 8 dies: open an AQL queue"):
+    with pytest.raises(Unsupported, match="a PM4 queue on 8 XCCs: open an AQL queue"):
         KfdDevice.open(world, options=replace(SMALL, compute="pm4"))
     with _open(world) as device:
         assert {queue.kind for queue in device.port.queues["compute"]} == {QueueKind.AQL}

@@ -344,7 +344,7 @@ def polls_for_less(patch: Patcher) -> None:
     )
 
 
-@mutation("without_copies_on_compute_queues")
+@mutation("compute_queues_do_not_copy_unless_they_shall")
 def compute_queues_copy_anyway(patch: Patcher) -> None:
     patch.setattr(port, "ComputeEncoder", port.MixedEncoder)
 
@@ -403,7 +403,7 @@ def no_time_beside_a_signal(patch: Patcher) -> None:
 
 @mutation("faults")
 def faults_are_not_looked_at(patch: Patcher) -> None:
-    patch.setattr(driver_channel.Channel, "fault", _nothing)
+    patch.setattr(driver_channel.GpfifoChannel, "fault", _nothing)
 
 
 @mutation("a_fault_of_each_queue")

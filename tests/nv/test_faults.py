@@ -108,6 +108,7 @@ def test_going_on_after_faults(
         graph = HCQGraph(device, [GraphLaunch(add, (out, a, b), (WORDS,))])
         graph()
         device.synchronize()
+        done = device.signal()
         assert device.recover() is None
         if rung is not Rung.GROUPS:
             refuse(Rung.GROUPS, monkeypatch)
@@ -123,9 +124,10 @@ def test_going_on_after_faults(
             fill(b, vals=(5, WORDS))
             assert (download(device, b) == 5).all()
             device.allocator.copy_in(b, numbers(1).tobytes())
+            done.set(0)
             for index in range(2):
-                point = device.queue("compute", index).copy(out, b, b.size).submit(device)
-                device.wait(point)
+                device.queue("compute", index).signal(done, index + 1).submit(device)
+                device.wait_signal(done, index + 1)
         graph.close()
 
 

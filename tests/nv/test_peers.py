@@ -96,8 +96,8 @@ def test_what_is_not_mapped_any_more_faults(target: RmTarget) -> None:
         there, here = upload(owner, numbers(1)), upload(peer, numbers(0))
         there.map_to(peer)
         there.unmap_from(peer)
-        with pytest.raises(GpuFault, match="refused"):
-            peer.wait(peer.queue().copy(here.address, there.address, 4).submit(peer))
+        with pytest.raises(GpuFault, match="copy queue failed with FIFO_ERROR_MMU_ERR_FLT"):
+            peer.wait(peer.queue("copy").copy(here.address, there.address, 4).submit(peer))
         peer.recover()
         assert (download(owner, there) == numbers(1)).all()
 

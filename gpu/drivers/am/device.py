@@ -24,8 +24,8 @@ from gpu.drivers.am.encode.tmpring import (
     Scratch,
     ScratchSize,
     resource_descriptor,
-    ring_size,
     scratch_size,
+    tmpring_size,
 )
 from gpu.drivers.am.fault.inflight import Read, launches_in_flight
 from gpu.drivers.am.fault.report import suspects
@@ -182,7 +182,7 @@ class KfdDevice(HCQDevice):
             channel.must_pass(channel.timeline.submitted)
         for queue, scratch in zip(self.port.queues["compute"], self._all_scratch, strict=False):
             if queue.kind is QueueKind.AQL:
-                size = ring_size(self.target, scratch.size)
+                size = tmpring_size(self.target, scratch.size)
                 queue.set_scratch(scratch, size, resource_descriptor(self.target, scratch, False))
 
     def link(

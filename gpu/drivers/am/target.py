@@ -167,7 +167,7 @@ class Target:
         shader_engines: how many there are.
         compute_units: how many there are, in all.
         scratch_waves: how many waves of a unit may have scratch memory.
-        xccs: in how many dies each launch runs.
+        xccs: in how many XCCs, the dies with compute units, each launch runs.
         hdp_flush: for queues that make the host's writes through the BAR visible, else None.
     """
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpu.core.errors import DeviceError, DeviceHang, DeviceLost, OutOfMemory
 from gpu.core.log import get_logger
-from gpu.drivers.nv.channel.channel import Channel as NvChannel
+from gpu.drivers.nv.channel.channel import GpfifoChannel
 from gpu.drivers.nv.channel.recover import Rung
 from gpu.drivers.nv.code.cubin import Cubin
 from gpu.drivers.nv.code.sass import BareCode
@@ -200,7 +200,7 @@ class RmDevice(HCQDevice):
 
     # Faults
 
-    def _explain(self, channels: Sequence[NvChannel], details: FaultDetails | None) -> str:
+    def _explain(self, channels: Sequence[GpfifoChannel], details: FaultDetails | None) -> str:
         """What `NvPort.check` adds to a fault of these channels: kernels and arguments."""
         address = details.address if details is not None else None
         extent = self.port.gpu.memory.nearest(address) if address is not None else None
@@ -211,7 +211,7 @@ class RmDevice(HCQDevice):
         """Launches that have not ended, the oldest first."""
         return blame(self._kernels.values(), self._launches(self.port.gpu.channels), None, None)
 
-    def _launches(self, channels: Iterable[NvChannel]) -> list[SentLaunch]:
+    def _launches(self, channels: Iterable[GpfifoChannel]) -> list[SentLaunch]:
         layout, read = qmd_layout(self.target.generation.qmd_major), self.port.gpu.memory.read
         return [each for c in channels for each in launches_in_flight(c, layout, read)]
 

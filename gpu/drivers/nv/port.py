@@ -12,12 +12,12 @@ from typing import Final
 
 from gpu.core.bits import is_power_of_two
 from gpu.core.errors import GpuFault, InvalidValue, Unsupported
-from gpu.core.wait import Waiter
+from gpu.core.wait import PatientWaiter, Waiter
 from gpu.core.window import MemoryWindow, Window
 from gpu.drivers.bringup import Trail
 from gpu.drivers.cleanup import Undo
 from gpu.drivers.nv.channel.all import MORE_QUEUES, AllQueues, QueueOpener
-from gpu.drivers.nv.channel.channel import ENTRY_SIZE, GP_PUT, Channel, ChannelFault
+from gpu.drivers.nv.channel.channel import ENTRY_SIZE, GP_PUT, ChannelFault, GpfifoChannel
 from gpu.drivers.nv.channel.create import ENTRIES
 from gpu.drivers.nv.channel.open import open_memory, open_objects
 from gpu.drivers.nv.channel.probes import CHAINING, Variants
@@ -26,7 +26,6 @@ from gpu.drivers.nv.encode.compute import ComputeEncoder, CopyEncoder
 from gpu.drivers.nv.encode.compute_ce import MixedEncoder
 from gpu.drivers.nv.encode.launch import Target
 from gpu.drivers.nv.fault.sm_errors import FaultDetails
-from gpu.drivers.nv.patience import PatientWaiter
 from gpu.drivers.nv.rm.client import open_session
 from gpu.drivers.nv.rm.gpu import STEPS, NvDevice, OpenReport
 from gpu.drivers.nv.rm.status import CallLog
@@ -44,7 +43,7 @@ Its pointers are indices (clc86f.h): with all of it in flight it would look empt
 _MIN_RING: Final = 8 * ENTRY_SIZE
 
 
-Explain = Callable[[Sequence[Channel], FaultDetails | None], str]
+Explain = Callable[[Sequence[GpfifoChannel], FaultDetails | None], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +53,10 @@ class QueueOptions:
     Attributes:
         compute_queues: how many, at least one.
         ring: bytes of entries that are in flight at most, a power of two up to `MAX_RING`.
-        compute_copies: whether compute queues shall copy too, where the kernel lets them.
     """
 
     compute_queues: int = 2
     ring: int = MAX_RING
-    compute_copies: bool = True
 
     def __post_init__(self) -> None:
         if self.compute_queues < 1:
@@ -80,7 +77,7 @@ class NvQueue:
     ring_align: int = ENTRY_SIZE
     command_memory: MemoryKind = MemoryKind.SYSTEM
 
-    def __init__(self, channel: Channel, encoder: Encoder, options: QueueOptions):
+    def __init__(self, channel: GpfifoChannel, encoder: Encoder, options: QueueOptions):
         """Raises Unsupported where ring or doorbell are not mapped into this process."""
         self.channel = channel
         self.encoder = encoder
@@ -98,7 +95,7 @@ class NvQueue:
         ).publisher()
 
 
-def _address(what: str, channel: Channel, window: Window) -> int:
+def _address(what: str, channel: GpfifoChannel, window: Window) -> int:
     if not isinstance(window, MemoryWindow):
         raise Unsupported(
             f"{channel.name}: its {what} must be mapped into this process, it is {window!r}"
@@ -175,7 +172,7 @@ class NvPort:
             why = self.explain(list(failed), details)
             raise GpuFault(f"{self.name}: {'; '.join(filter(None, (text, why)))}", address)
 
-    def failed(self) -> dict[Channel, ChannelFault]:
+    def failed(self) -> dict[GpfifoChannel, ChannelFault]:
         """Channels that failed, with what RM wrote. Raises DeviceLost in a forked child."""
         self.gpu.check_process()
         found = {channel: channel.fault() for channel in (*self.gpu.channels, *self._all.more)}
@@ -207,7 +204,7 @@ def open_port(
         card = session.card(index)
         gpu = open_objects(session, card, variants, trail, undo)
         memory = open_memory(session, gpu, variants, trail, undo)
-        opener = QueueOpener(session, gpu, variants, options.compute_queues, options.compute_copies)
+        opener = QueueOpener(session, gpu, variants, options.compute_queues)
         renewal = Renewal(opener, memory)
         undo.add(renewal.close)
         queues = renewal.open(trail)

@@ -25,8 +25,8 @@ from gpu.drivers.am.encode.tmpring import (
     Scratch,
     ScratchSize,
     resource_descriptor,
-    ring_size,
     scratch_size,
+    tmpring_size,
 )
 from gpu.drivers.am.target import HdpFlush, Target, Wake
 from gpu.hcq.args import ArgumentLayout
@@ -238,7 +238,7 @@ def test_lds_and_scratch_memory() -> None:
 def test_scratch_memory_of_older_chips() -> None:
     old = Target((10, 3, 0), (5, 2, 0), shader_engines=4, compute_units=80)
     assert scratch_size(old, 20).per_wave == 2048  # of 1 KiB
-    assert ring_size(old, scratch_size(old, 20)) == 2 << 12 | 80 * 32
+    assert tmpring_size(old, scratch_size(old, 20)) == 2 << 12 | 80 * 32
     device = null()
     for target, cpu in ((old, "gfx1030"), (Target((9, 0, 10), (4, 4, 2)), "gfx90a")):
         scratch = Scratch(GpuVA(0x7C00_1234_5600), scratch_size(target, 260))
@@ -550,7 +550,7 @@ def test_several_dies() -> None:
     masks = [struct.unpack_from("<2I", words, at)[1] for at in (28, 28 + 8 + 24 + 28)]
     assert masks == [1 << 24 | 6, 1 << 24 | 6]
     size = scratch_size(target, 16)
-    assert size.total == 1024 * 304 * 32 and ring_size(target, size) == 1 << 12 | 304 * 32 // 8
+    assert size.total == 1024 * 304 * 32 and tmpring_size(target, size) == 1 << 12 | 304 * 32 // 8
     scratch = Scratch(GpuVA(0x7C00_0000_0000), size)
     assert resource_descriptor(target, scratch, False)[2] == size.total // 8
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from gpu.core.errors import DeviceHang, GpuError, GpuFault
-from gpu.drivers.nv.channel.channel import Channel
+from gpu.drivers.nv.channel.channel import GpfifoChannel
 from gpu.drivers.nv.device import RmDevice
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.conformance.kit import WORDS, download, expect_equal, numbers, system, upload
@@ -89,7 +89,7 @@ class Rig:
             return fault
         raise StepFailed(f"{what} is no fault")
 
-    def _channels(self) -> list[Channel]:
+    def _channels(self) -> list[GpfifoChannel]:
         return [queue.channel for queues in self.device.port.queues.values() for queue in queues]
 
 

@@ -65,7 +65,7 @@ class Pm4Builder(WordList):
 
     @contextmanager
     def once(self) -> Iterator[None]:
-        """What the block adds the first die alone carries out, where a queue runs on several.
+        """What the block adds the first XCC alone carries out, where a queue runs on several.
 
         Packets but launches are carried out by each of them, which tinygrad's ops_amd.py heeds in
         the same way.

@@ -165,7 +165,7 @@ class _Submission(Pm4Writer):
         push.set_registers("COMPUTE_PGM_LO", *pair(state.program, 8))
         push.set_registers("COMPUTE_PGM_RSRC1", state.rsrc1, state.rsrc2)
         push.set_registers("COMPUTE_PGM_RSRC3", state.rsrc3)
-        push.set_registers("COMPUTE_TMPRING_SIZE", state.ring_size)
+        push.set_registers("COMPUTE_TMPRING_SIZE", state.tmpring_size)
         if self._target.generation.architected_scratch:
             push.set_registers("COMPUTE_DISPATCH_SCRATCH_BASE_LO", *pair(state.scratch, 8))
         push.set_registers("COMPUTE_RESTART_X", 0, 0, 0)
@@ -204,12 +204,12 @@ class Pm4Encoder:
     """The `Encoder` of compute queues that take PM4; programs are `AmProgram`s.
 
     ``wake`` wakes the host after the queue's own timeline was written. Raises Unsupported for a GPU
-    whose launches run on several dies: those need an AQL queue.
+    whose launches run on several XCCs: those need an AQL queue.
     """
 
     def __init__(self, target: Target, wake: Wake | None = None):
         if target.xccs > 1:
-            raise Unsupported(f"a PM4 queue on {target.xccs} dies: open an AQL queue")
+            raise Unsupported(f"a PM4 queue on {target.xccs} XCCs: open an AQL queue")
         self.target = target
         self.wake = wake
 

@@ -45,7 +45,7 @@ class QueueOptions:
     """Which queues a device gets; sizes of rings are bytes, powers of two from 4096 up.
 
     Attributes:
-        compute: what its compute queues read; by default PM4, and AQL where a GPU has several dies.
+        compute: what its compute queues read; by default PM4, and AQL where a GPU has several XCCs.
         compute_queues: how many; copy queues likewise, and fewer where the hardware has fewer.
     """
 

@@ -202,16 +202,16 @@ class KfdQueue:
         self._pointers: MemoryWindow = pointers.window
         self._undo = undo
 
-    def set_scratch(self, scratch: Scratch, ring_size: int, buffer: Sequence[int]) -> None:
+    def set_scratch(self, scratch: Scratch, tmpring: int, buffer: Sequence[int]) -> None:
         """Gives an AQL queue that is idle its scratch memory.
 
-        ``ring_size`` is TMPRING_SIZE; ``buffer`` is the resource descriptor, whose index stride the
+        ``tmpring`` is TMPRING_SIZE; ``buffer`` is the resource descriptor, whose index stride the
         processor fills in by the kernel on GFX10.
         """
         for index, word in enumerate(buffer):
             self._pointers.write(_place("scratch_resource_descriptor") + 4 * index, 4, word)
         for field, width, value in (
-            ("compute_tmpring_size", 4, ring_size),
+            ("compute_tmpring_size", 4, tmpring),
             ("scratch_backing_memory_location", 8, scratch.address),
             ("scratch_backing_memory_byte_size", 8, scratch.size.total),
             ("scratch_wave64_lane_byte_size", 4, scratch.size.per_wave // 64),

@@ -13,7 +13,7 @@ from gpu.autogen.nv import alloc
 from gpu.drivers.bringup import Step, Trail
 from gpu.drivers.cleanup import Undo
 from gpu.drivers.nv.channel.channel import DOORBELL as DOORBELL_OFFSET
-from gpu.drivers.nv.channel.channel import Channel
+from gpu.drivers.nv.channel.channel import GpfifoChannel
 from gpu.drivers.nv.channel.create import Group, QueueMaker
 from gpu.drivers.nv.channel.open import (
     QUEUE_STEPS,
@@ -22,16 +22,11 @@ from gpu.drivers.nv.channel.open import (
     GpuQueues,
     open_queues,
 )
-from gpu.drivers.nv.channel.probes import Question, Variants
+from gpu.drivers.nv.channel.probes import COMPUTE_COPIES, Variants
 from gpu.drivers.nv.rm.client import NvSession
 
 MORE_QUEUES: Final = Step("more queues", "more compute queues, and copies on all of them")
 ALL_QUEUE_STEPS: Final = (*QUEUE_STEPS, MORE_QUEUES)
-COMPUTE_COPIES: Final = Question(
-    "copies on compute queues",
-    "whether the channel of a compute queue takes the copy class too",
-    ("taken", "none"),
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,24 +37,23 @@ class AllQueues:
     """
 
     first: GpuQueues
-    more: tuple[Channel, ...]
+    more: tuple[GpfifoChannel, ...]
     copies_on_compute: bool
 
     @property
-    def compute(self) -> tuple[Channel, ...]:
+    def compute(self) -> tuple[GpfifoChannel, ...]:
         """All compute queues."""
         return (self.first.compute, *self.more)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueueOpener:
-    """Opens the queues of one GPU: so many of compute, that copy too if they shall and may."""
+    """Opens the queues of one GPU: so many of compute."""
 
     session: NvSession
     gpu: GpuObjects
     variants: Variants
     compute_queues: int
-    compute_copies: bool
 
     def open(self, memory: GpuMemory, trail: Trail, undo: Undo) -> AllQueues:
         """All queues, by `ALL_QUEUE_STEPS`; ``undo`` gives them back. Raises as opening does."""
@@ -74,10 +68,12 @@ class QueueOpener:
                 self._open_compute(f"compute queue {number}", maker, memory, undo)
                 for number in range(1, self.compute_queues)
             )
-            copies = self._take_copies((first.compute, *more))
+            copies = self._take_copies((first.compute, *more), bool(first.copies.channels))
         return AllQueues(first, more, copies)
 
-    def _open_compute(self, name: str, maker: QueueMaker, memory: GpuMemory, undo: Undo) -> Channel:
+    def _open_compute(
+        self, name: str, maker: QueueMaker, memory: GpuMemory, undo: Undo
+    ) -> GpfifoChannel:
         """A compute channel in a group of its own, scheduled."""
         engine_type = alloc.NV2080_ENGINE_TYPE_GRAPHICS
         group = maker.group(engine_type, f"group of {name}")
@@ -92,8 +88,8 @@ class QueueOpener:
         maker.schedule(group)
         return maker.finished(name, channel, engine, ring, token)
 
-    def _take_copies(self, channels: Sequence[Channel]) -> bool:
-        """Allocates the copy class on compute channels; whether the kernel let all have it."""
+    def _take_copies(self, channels: Sequence[GpfifoChannel], can_choose: bool) -> bool:
+        """Allocates the copy class on compute channels if they shall have it, or must."""
 
         def attempt(variant: str) -> bool:
             if variant == "none":
@@ -105,5 +101,5 @@ class QueueOpener:
                 undo.take()
             return True
 
-        only = () if self.compute_copies else ("none",)
+        only = () if can_choose else ("taken",)
         return self.variants.attempt(COMPUTE_COPIES, attempt, only)

@@ -16,7 +16,7 @@ from gpu.drivers.bringup import Step, Trail
 from gpu.drivers.cleanup import Undo
 from gpu.drivers.nv.channel.ce_open import CopyOpener, CopyQueues
 from gpu.drivers.nv.channel.channel import DOORBELL as DOORBELL_OFFSET
-from gpu.drivers.nv.channel.channel import Channel
+from gpu.drivers.nv.channel.channel import GpfifoChannel
 from gpu.drivers.nv.channel.create import Group, QueueMaker
 from gpu.drivers.nv.channel.probes import DEBUGGER, DOORBELL, Variants
 from gpu.drivers.nv.fault.sm_errors import attach_debugger
@@ -92,7 +92,7 @@ class GpuMemory:
 class GpuQueues:
     """A GPU's channels, scheduled, and the debugger of the compute queue if there is one."""
 
-    compute: Channel
+    compute: GpfifoChannel
     copies: CopyQueues
     debugger: RmObject | None
 
@@ -222,7 +222,7 @@ def open_queues(
 
 def _open_compute(
     gpu: GpuObjects, maker: QueueMaker, group: Group, variants: Variants, trail: Trail, undo: Undo
-) -> tuple[Channel, RmObject | None]:
+) -> tuple[GpfifoChannel, RmObject | None]:
     name = "compute queue"
     with trail.step("compute memory"):
         ring = maker.channel_memory(name, undo)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gpu.drivers.nv.channel.channel import ENTRY_SIZE, Channel
+from gpu.drivers.nv.channel.channel import ENTRY_SIZE, GpfifoChannel
 from gpu.drivers.nv.encode.methods import host
 from gpu.drivers.nv.encode.methods.compute import SEND_PCAS_A
 from gpu.drivers.nv.encode.methods.host import SemOperation
@@ -34,7 +34,7 @@ class SentLaunch:
     bank0: bytes
 
 
-def launches_in_flight(channel: Channel, layout: QmdLayout, read: Read) -> list[SentLaunch]:
+def launches_in_flight(channel: GpfifoChannel, layout: QmdLayout, read: Read) -> list[SentLaunch]:
     """Launches that were submitted and are not known to be done, the oldest first.
 
     Each submission ends by writing a semaphore: the youngest whose semaphore has its value is done,
@@ -52,7 +52,7 @@ def launches_in_flight(channel: Channel, layout: QmdLayout, read: Read) -> list[
     return found
 
 
-def _youngest_first(channel: Channel) -> Iterator[GpEntry]:
+def _youngest_first(channel: GpfifoChannel) -> Iterator[GpEntry]:
     """Entries with a pushbuffer."""
     put = channel.put()
     for back in range(1, min(channel.entries, _MOST_ENTRIES)):

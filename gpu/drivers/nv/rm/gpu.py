@@ -21,7 +21,7 @@ from gpu.core.errors import DeviceError, DeviceLost, GpuError, GpuFault, OutOfMe
 from gpu.core.wait import Waiter
 from gpu.drivers.bringup import StepReport, Stopped, Trail
 from gpu.drivers.cleanup import Undo
-from gpu.drivers.nv.channel.channel import Channel, ChannelFault, read_time
+from gpu.drivers.nv.channel.channel import ChannelFault, GpfifoChannel, read_time
 from gpu.drivers.nv.channel.open import (
     DEVICE_STEPS,
     GpuMemory,
@@ -122,8 +122,8 @@ class NvDevice:
 
     def use(self, queues: GpuQueues) -> None:
         """Takes other queues from here on."""
-        self.compute_queue: Channel = queues.compute
-        self.copy_queues: tuple[Channel, ...] = queues.copies.channels
+        self.compute_queue: GpfifoChannel = queues.compute
+        self.copy_queues: tuple[GpfifoChannel, ...] = queues.copies.channels
         self._debugger = queues.debugger
 
     @property
@@ -132,7 +132,7 @@ class NvDevice:
         return self.units.sm(self.classes)
 
     @property
-    def channels(self) -> tuple[Channel, ...]:
+    def channels(self) -> tuple[GpfifoChannel, ...]:
         """Its queues."""
         return (self.compute_queue, *self.copy_queues)
 
