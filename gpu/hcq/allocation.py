@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar, TypeVarTuple
 
 from gpu.hcq.channel import Channel, Point, Template
@@ -31,13 +31,8 @@ class Owner(Protocol):
         """What the vendor provides."""
         ...
 
-    @property
-    def queues(self) -> Mapping[str, Sequence[Channel]]:
-        """All queues by kind."""
-        ...
-
     def channels(self) -> list[Channel]:
-        """All queues."""
+        """All queues that are open."""
         ...
 
     def channel(self, kind: str, index: int = 0) -> Channel:

@@ -251,8 +251,12 @@ class HCQAllocator:
 
     def _channel(self, index: int) -> Channel:
         """A copy queue, or the first compute queue where there is none."""
-        queues = self._device.queues
-        return queues["copy"][index] if queues.get("copy") else queues["compute"][0]
+        count = self._device.port.queue_counts.get("copy", 0)
+        return (
+            self._device.channel("copy", index % count)
+            if count
+            else self._device.channel("compute")
+        )
 
 
 def _rounded(size: int) -> int:

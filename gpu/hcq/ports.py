@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -103,8 +103,16 @@ class DevicePort(Protocol):
         ...
 
     @property
-    def queues(self) -> Mapping[str, Sequence[QueuePort]]:
-        """Its queues by kind, ``compute`` and perhaps ``copy``; from a probed table."""
+    def queue_counts(self) -> Mapping[str, int]:
+        """How many queues it can open of each kind, ``compute`` and perhaps ``copy``."""
+        ...
+
+    def open_queue(self, kind: str, index: int) -> QueuePort:
+        """Queue ``index`` of a kind, below its count; those before it are open.
+
+        It is called once for each, at its first use, and again after what makes all queues anew.
+        Raises `OutOfMemory` where the system has no more.
+        """
         ...
 
     def clock(self) -> int:

@@ -18,7 +18,7 @@ import pytest
 
 from gpu.core import hostmem
 from gpu.core.errors import GpuFault, TransportError
-from gpu.drivers.nv.channel.recover import Rung
+from gpu.drivers.device import Rung
 from gpu.drivers.nv.device import RmDevice
 from gpu.hcq import conformance
 from gpu.hcq.conformance.kit import WORDS, download, numbers, peek, system, upload
@@ -123,13 +123,13 @@ def a_fault_of_each_queue(target: RmTarget) -> None:
     with RmDevice.open(target.world) as device:
         buffer = upload(device, numbers(0))
         device.synchronize()
-        for kind, channels in device.queues.items():
-            for index in range(len(channels)):
+        for kind, count in device.port.queue_counts.items():
+            for index in range(count):
                 queue = device.queue(kind, index)
                 point = queue.write(0x1000, bytes(4)).submit(device)
                 with pytest.raises(GpuFault, match="failed with"):
                     device.wait(point)
-                assert device.recover() is Rung.GROUPS
+                assert device.recover() is Rung.QUEUES
         assert (download(device, buffer) == numbers(0)).all()
 
 

@@ -9,7 +9,6 @@ from gpu.drivers.nv import device as hcqdevice
 from gpu.drivers.nv import port
 from gpu.drivers.nv.channel import channel as driver_channel
 from gpu.drivers.nv.channel import create as queues
-from gpu.drivers.nv.channel import recover as renewal
 from gpu.drivers.nv.channel.create import QueueMaker
 from gpu.drivers.nv.channel.recover import Renewal
 from gpu.drivers.nv.device import RmDevice
@@ -434,20 +433,20 @@ def chains_are_not_followed(patch: Patcher) -> None:
     patch.setattr(inflight, "_chain", lambda *args: list(chain(*args))[:1])
 
 
-@mutation("going_on_with_other_groups")
+@mutation("going_on_with_other_queues")
 def queues_stay_after_a_fault(patch: Patcher) -> None:
     patch.setattr(Renewal, "close", _nothing)
 
 
-@mutation("going_on_with_other_groups")
+@mutation("going_on_with_other_queues")
 def no_local_memory_after_a_fault(patch: Patcher) -> None:
-    renew = RmDevice._renew
+    restart = RmDevice.restart
 
-    def without(self: RmDevice, rung: renewal.Rung) -> None:
-        self._local_memory = {}
-        renew(self, rung)
+    def without(self: RmDevice) -> None:
+        self._local = None
+        restart(self)
 
-    patch.setattr(RmDevice, "_renew", without)
+    patch.setattr(RmDevice, "restart", without)
 
 
 @mutation("going_on_with_other_address_space")

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from gpu.core.errors import DeviceLost, GpuFault, RmError
-from gpu.drivers.nv.channel import all as allqueues
-from gpu.drivers.nv.channel.recover import Renewal, Rung
+from gpu.drivers.device import Rung
+from gpu.drivers.nv.channel.open import GpuQueues
+from gpu.drivers.nv.channel.recover import Renewal
 from gpu.drivers.nv.device import RmDevice
 from gpu.hcq.conformance.kit import WORDS, download, numbers, upload
 from gpu.hcq.graph import GraphLaunch, HCQGraph
@@ -110,8 +111,8 @@ def test_going_on_after_faults(
         device.synchronize()
         done = device.signal()
         assert device.recover() is None
-        if rung is not Rung.GROUPS:
-            refuse(Rung.GROUPS, monkeypatch)
+        if rung is not Rung.QUEUES:
+            refuse(Rung.QUEUES, monkeypatch)
         for round_ in range(2):
             fault = fail(device, fill)
             assert fault.address is not None
@@ -135,7 +136,7 @@ def refuse(refused: Rung, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets a rung fail where it has given the queues back."""
     renew = Renewal.renew
 
-    def failing(self: Renewal, rung: Rung) -> allqueues.AllQueues:
+    def failing(self: Renewal, rung: Rung) -> GpuQueues:
         if rung is refused:
             self.close()
             raise RmError("alloc", 0x1A, "NV_ERR_INSUFFICIENT_RESOURCES")
@@ -152,7 +153,7 @@ def test_where_nothing_helps_the_device_is_opened_anew(
     with monkeypatch.context() as patch:
         for rung in Rung:
             refuse(rung, patch)
-        with pytest.raises(DeviceLost, match=r"channel groups and page tables: .*INSUFFICIENT"):
+        with pytest.raises(DeviceLost, match=r"queues and page tables: .*INSUFFICIENT"):
             device.recover()
         with pytest.raises(DeviceLost, match="do not help"):
             device.recover()
@@ -170,7 +171,7 @@ def test_a_fault_of_the_second_queue(target: RmTarget) -> None:
         device.queue("compute", 1).exec(fill, args, (1, 1, 1), (1, 1, 1)).submit(device)
         with pytest.raises(GpuFault, match=r"compute queue 1 failed .*oldest first: fill;"):
             device.synchronize()
-        assert device.recover() is Rung.GROUPS
+        assert device.recover() is Rung.QUEUES
         fill(out, vals=(3, WORDS))
         assert (download(device, out) == 3).all()
 

@@ -12,7 +12,7 @@ import pytest
 from am.systems import Failure, SteppedOs
 from gpu.autogen.nv import uvm
 from gpu.core.errors import GpuFault, InvalidValue, RmError, TransportError, Unsupported
-from gpu.drivers.nv.channel.recover import Rung
+from gpu.drivers.device import Rung
 from gpu.drivers.nv.device import RmDevice
 from gpu.drivers.nv.memory import NvMemoryPort
 from gpu.drivers.nv.uvm import fd as uvmfile
@@ -169,7 +169,7 @@ def test_mappings_are_checked(target: RmTarget) -> None:
 @pytest.mark.parametrize("target", CHIPS, indirect=True)
 def test_mappings_outlive_recovery(target: RmTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     """Page tables made anew: with what the other GPU owns, and what it sees is not touched."""
-    refuse(Rung.GROUPS, monkeypatch)
+    refuse(Rung.QUEUES, monkeypatch)
     owner, peer = two(target)
     with owner, peer:
         of_owner, of_peer = upload(owner, numbers(1)), upload(peer, numbers(2))

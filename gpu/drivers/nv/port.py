@@ -16,12 +16,13 @@ from gpu.core.wait import PatientWaiter, Waiter
 from gpu.core.window import MemoryWindow, Window
 from gpu.drivers.bringup import Trail
 from gpu.drivers.cleanup import Undo
-from gpu.drivers.nv.channel.all import MORE_QUEUES, AllQueues, QueueOpener
+from gpu.drivers.device import Rung
+from gpu.drivers.nv.channel.all import COPIES_STEP, QueueOpener
 from gpu.drivers.nv.channel.channel import ENTRY_SIZE, GP_PUT, ChannelFault, GpfifoChannel
 from gpu.drivers.nv.channel.create import ENTRIES
-from gpu.drivers.nv.channel.open import open_memory, open_objects
+from gpu.drivers.nv.channel.open import GpuQueues, open_memory, open_objects
 from gpu.drivers.nv.channel.probes import CHAINING, Variants
-from gpu.drivers.nv.channel.recover import Renewal, Rung
+from gpu.drivers.nv.channel.recover import Renewal
 from gpu.drivers.nv.encode.compute import ComputeEncoder, CopyEncoder
 from gpu.drivers.nv.encode.compute_ce import MixedEncoder
 from gpu.drivers.nv.encode.launch import Target
@@ -109,18 +110,16 @@ class NvPort:
     Attributes:
         gpu: the open GPU.
         target: what code and launches for it depend on.
-        queues: replaced by `renew`.
         explain: says what more is known of a fault of these channels, for its message.
     """
 
     clock_hz: float = 1e9  # the usermode page and semaphores tell nanoseconds
-    queues: Mapping[str, Sequence[NvQueue]]
 
     def __init__(
         self,
         gpu: NvDevice,
         renewal: Renewal,
-        queues: AllQueues,
+        queues: GpuQueues,
         options: QueueOptions,
         target: Target,
     ):
@@ -135,29 +134,40 @@ class NvPort:
         self._options = options
         self._use(queues)
 
-    def _use(self, queues: AllQueues) -> None:
-        self.gpu.use(queues.first)
-        self._all = queues
-        encoder: Encoder = ComputeEncoder(self.target)
-        if queues.copies_on_compute:
-            encoder = MixedEncoder(self.target)
-        compute = [NvQueue(each, encoder, self._options) for each in queues.compute]
-        self.queues = {"compute": compute}
-        if queues.first.copies.channels:
-            copier = CopyEncoder(self.target)
-            channels = queues.first.copies.channels
-            copy = [NvQueue(each, copier, self._options) for each in channels]
-            self.queues = {"compute": compute, "copy": copy}
+    def _use(self, queues: GpuQueues) -> None:
+        self.gpu.use(queues)
+        self._queues = queues
+        self._more: list[GpfifoChannel] = []
+        self.queue_counts: dict[str, int] = {"compute": self._options.compute_queues}
+        if queues.copies.channels:
+            self.queue_counts["copy"] = len(queues.copies.channels)
+
+    def open_queue(self, kind: str, index: int) -> NvQueue:
+        """As `DevicePort.open_queue`; the first compute queue and copy queues are open already."""
+        if kind == "copy":
+            channel = self._queues.copies.channels[index]
+            return NvQueue(channel, CopyEncoder(self.target), self._options)
+        channel = self._queues.compute
+        if index:
+            channel = self._renewal.open_compute(index)
+            self._more.append(channel)
+        encoder = (MixedEncoder if self.copies_on_compute else ComputeEncoder)(self.target)
+        return NvQueue(channel, encoder, self._options)
 
     @property
     def copy_places(self) -> CopyPlaces:
         """Which copy queue copies what."""
-        return self._all.first.copies.places
+        return self._queues.copies.places
 
     @property
     def copies_on_compute(self) -> bool:
         """Whether compute queues copy too."""
-        return self._all.copies_on_compute
+        return self._renewal.copies_on_compute
+
+    @property
+    def channels(self) -> tuple[GpfifoChannel, ...]:
+        """Those of all queues that are open."""
+        return (*self.gpu.channels, *self._more)
 
     def clock(self) -> int:
         """The GPU's clock in nanoseconds."""
@@ -175,7 +185,7 @@ class NvPort:
     def failed(self) -> dict[GpfifoChannel, ChannelFault]:
         """Channels that failed, with what RM wrote. Raises DeviceLost in a forked child."""
         self.gpu.check_process()
-        found = {channel: channel.fault() for channel in (*self.gpu.channels, *self._all.more)}
+        found = {channel: channel.fault() for channel in self.channels}
         return {channel: fault for channel, fault in found.items() if fault is not None}
 
     def renew(self, rung: Rung) -> None:
@@ -197,19 +207,19 @@ def open_port(
 
     ``force`` and errors are those of `NvDevice.open`.
     """
-    trail, variants = Trail((*STEPS, MORE_QUEUES), CallLog()), Variants(force)
+    trail, variants = Trail((*STEPS, COPIES_STEP), CallLog()), Variants(force)
     with Undo() as undo:
         session = open_session(world, trail, index)
         undo.add(session.close)
         card = session.card(index)
         gpu = open_objects(session, card, variants, trail, undo)
         memory = open_memory(session, gpu, variants, trail, undo)
-        opener = QueueOpener(session, gpu, variants, options.compute_queues)
+        opener = QueueOpener(session, gpu, variants)
         renewal = Renewal(opener, memory)
         undo.add(renewal.close)
         queues = renewal.open(trail)
         report = OpenReport(tuple(trail.reports), tuple(variants.outcomes))
-        device = NvDevice(session, card, gpu, memory, queues.first, report, undo.take())
+        device = NvDevice(session, card, gpu, memory, queues, report, undo.take())
     try:
         target = Target.of(gpu.classes, gpu.units, variants.choose(CHAINING))
         return NvPort(device, renewal, queues, options, target)

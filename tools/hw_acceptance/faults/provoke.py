@@ -90,7 +90,7 @@ class Rig:
         raise StepFailed(f"{what} is no fault")
 
     def _channels(self) -> list[GpfifoChannel]:
-        return [queue.channel for queues in self.device.port.queues.values() for queue in queues]
+        return list(self.device.port.channels)
 
 
 def provoke(context: Context) -> None:

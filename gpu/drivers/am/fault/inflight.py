@@ -16,7 +16,7 @@ from gpu.drivers.am.encode import pm4_packets as pm4
 from gpu.drivers.am.encode.aql_packets import LAYOUTS, PACKET_SIZE, PacketType, Pm4Packet
 from gpu.drivers.am.encode.dwords import WORD
 from gpu.drivers.am.encode.pm4 import packets_of
-from gpu.drivers.am.kfd.queues import KfdQueue, QueueKind
+from gpu.drivers.am.queue import AmQueue, QueueKind
 from gpu.drivers.am.target import Generation
 
 _USER_DATA: Final = 16
@@ -100,7 +100,7 @@ class _Walk:
 
 
 def launches_in_flight(
-    queue: KfdQueue, generation: Generation, read: Read, is_done: IsDone
+    queue: AmQueue, generation: Generation, read: Read, is_done: IsDone
 ) -> list[SentLaunch]:
     """Launches that were submitted and are not known to be done, the oldest first."""
     walk = _Walk(generation, read, is_done)

@@ -1,11 +1,10 @@
-"""All queues of a device: a compute queue, copy queues, more compute queues, and copies on those.
+"""The queues of a device: those that it opens with, and more compute queues when they are used.
 
 Compute queues beyond the first are each in a channel group of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,81 +24,58 @@ from gpu.drivers.nv.channel.open import (
 from gpu.drivers.nv.channel.probes import COMPUTE_COPIES, Variants
 from gpu.drivers.nv.rm.client import NvSession
 
-MORE_QUEUES: Final = Step("more queues", "more compute queues, and copies on all of them")
-ALL_QUEUE_STEPS: Final = (*QUEUE_STEPS, MORE_QUEUES)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AllQueues:
-    """Channels, scheduled: the first compute queue and the copy queues, and more compute queues.
-
-    ``copies_on_compute`` is whether compute queues copy too.
-    """
-
-    first: GpuQueues
-    more: tuple[GpfifoChannel, ...]
-    copies_on_compute: bool
-
-    @property
-    def compute(self) -> tuple[GpfifoChannel, ...]:
-        """All compute queues."""
-        return (self.first.compute, *self.more)
+COPIES_STEP: Final = Step("compute copies", "let the compute queue copy too, if it shall or must")
+ALL_QUEUE_STEPS: Final = (*QUEUE_STEPS, COPIES_STEP)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueueOpener:
-    """Opens the queues of one GPU: so many of compute."""
+    """Opens the queues of one GPU."""
 
     session: NvSession
     gpu: GpuObjects
     variants: Variants
-    compute_queues: int
 
-    def open(self, memory: GpuMemory, trail: Trail, undo: Undo) -> AllQueues:
-        """All queues, by `ALL_QUEUE_STEPS`; ``undo`` gives them back. Raises as opening does."""
-        session, gpu, variants = self.session, self.gpu, self.variants
-        first = open_queues(session, gpu, memory, variants, trail, undo)
-        with trail.step(MORE_QUEUES.name):
-            doorbell = gpu.usermode.sub(DOORBELL_OFFSET, 4)
-            maker = QueueMaker(
-                *(session, gpu.device, memory.uuid, gpu.classes, memory.port, variants, doorbell)
-            )
-            more = tuple(
-                self._open_compute(f"compute queue {number}", maker, memory, undo)
-                for number in range(1, self.compute_queues)
-            )
-            copies = self._take_copies((first.compute, *more), bool(first.copies.channels))
-        return AllQueues(first, more, copies)
+    @property
+    def copies_on_compute(self) -> bool:
+        """Whether compute queues copy too."""
+        return self.variants.answer(COMPUTE_COPIES) == "taken"
 
-    def _open_compute(
-        self, name: str, maker: QueueMaker, memory: GpuMemory, undo: Undo
-    ) -> GpfifoChannel:
-        """A compute channel in a group of its own, scheduled."""
-        engine_type = alloc.NV2080_ENGINE_TYPE_GRAPHICS
+    def open(self, memory: GpuMemory, trail: Trail, undo: Undo) -> GpuQueues:
+        """The first ones, by `ALL_QUEUE_STEPS`; ``undo`` gives them back. Raises as those do."""
+        queues = open_queues(self.session, self.gpu, memory, self.variants, trail, undo)
+        with trail.step(COPIES_STEP.name):
+            only = () if queues.copies.channels else ("taken",)
+            self.variants.attempt(
+                COMPUTE_COPIES,
+                lambda variant: self._take_copies(queues.compute) if variant == "taken" else None,
+                only,
+            )
+        return queues
+
+    def open_compute(self, number: int, memory: GpuMemory, undo: Undo) -> GpfifoChannel:
+        """Another compute queue, scheduled. Raises as opening does."""
+        gpu, variants = self.gpu, self.variants
+        doorbell = gpu.usermode.sub(DOORBELL_OFFSET, 4)
+        maker = QueueMaker(
+            *(self.session, gpu.device, memory.uuid, gpu.classes, memory.port, variants, doorbell)
+        )
+        name, engine_type = f"compute queue {number}", alloc.NV2080_ENGINE_TYPE_GRAPHICS
         group = maker.group(engine_type, f"group of {name}")
         undo.add(group.free)
         share = Group(group, engine_type, maker.context_share(group, memory.vaspace))
         ring = maker.channel_memory(name, undo)
         channel = maker.channel_object(name, share, ring)
         undo.add(channel.free)
-        engine = channel.alloc(self.gpu.classes.compute, name=f"compute object of {name}")
+        engine = channel.alloc(gpu.classes.compute, name=f"compute object of {name}")
         token = maker.token(channel)
         maker.register(channel, undo)
         maker.schedule(group)
-        return maker.finished(name, channel, engine, ring, token)
+        made = maker.finished(name, channel, engine, ring, token)
+        if self.copies_on_compute:
+            self._take_copies(made)
+        return made
 
-    def _take_copies(self, channels: Sequence[GpfifoChannel], can_choose: bool) -> bool:
-        """Allocates the copy class on compute channels if they shall have it, or must."""
-
-        def attempt(variant: str) -> bool:
-            if variant == "none":
-                return False
-            with Undo() as undo:
-                for channel in channels:
-                    name = f"copies of {channel.name}"
-                    undo.add(channel.object.alloc(self.gpu.classes.dma, name=name).free)
-                undo.take()
-            return True
-
-        only = () if can_choose else ("taken",)
-        return self.variants.attempt(COMPUTE_COPIES, attempt, only)
+    def _take_copies(self, channel: GpfifoChannel) -> None:
+        """Gives a compute channel the copy class, which goes with the channel."""
+        channel.object.alloc(self.gpu.classes.dma, name=f"copies of {channel.name}")

@@ -7,20 +7,14 @@ device anew, without the memory.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import replace
 
 from gpu.drivers.bringup import Trail
 from gpu.drivers.cleanup import Undo
-from gpu.drivers.nv.channel.all import ALL_QUEUE_STEPS, AllQueues, QueueOpener
-from gpu.drivers.nv.channel.open import GpuMemory, new_vaspace
-
-
-class Rung(enum.Enum):
-    """What is made anew; the value is what messages call it."""
-
-    GROUPS = "channel groups"
-    ADDRESS_SPACE = "channel groups and page tables"
+from gpu.drivers.device import Rung
+from gpu.drivers.nv.channel.all import ALL_QUEUE_STEPS, QueueOpener
+from gpu.drivers.nv.channel.channel import GpfifoChannel
+from gpu.drivers.nv.channel.open import GpuMemory, GpuQueues, new_vaspace
 
 
 class Renewal:
@@ -31,15 +25,27 @@ class Renewal:
         self._memory = memory
         self._undo = Undo()
 
-    def open(self, trail: Trail) -> AllQueues:
-        """Opens all queues; on an error none stays open. Raises as opening does."""
+    @property
+    def copies_on_compute(self) -> bool:
+        """Whether compute queues copy too."""
+        return self._opener.copies_on_compute
+
+    def open(self, trail: Trail) -> GpuQueues:
+        """Opens the first queues; on an error none stays open. Raises as opening does."""
         with Undo() as undo:
             queues = self._opener.open(self._memory, trail, undo)
             self._undo = undo.take()
         return queues
 
-    def renew(self, rung: Rung) -> AllQueues:
-        """Closes all queues and opens others. Raises as opening does; then none is open."""
+    def open_compute(self, number: int) -> GpfifoChannel:
+        """Another compute queue. Raises as opening does."""
+        with Undo() as undo:
+            channel = self._opener.open_compute(number, self._memory, undo)
+            self._undo.add(undo.take().close)
+        return channel
+
+    def renew(self, rung: Rung) -> GpuQueues:
+        """Closes all queues and opens the first anew. Raises as opening does; then none is open."""
         self.close()
         if rung is Rung.ADDRESS_SPACE:
             self._renew_address_space()
