@@ -29,81 +29,62 @@ class Owner(Protocol):
     @property
     def port(self) -> DevicePort:
         """What the vendor provides."""
-        ...
 
     def channels(self) -> list[Channel]:
         """All queues that are open."""
-        ...
 
     def channel(self, kind: str, index: int = 0) -> Channel:
         """A queue."""
-        ...
 
     def signal(self, value: int = 0) -> Signal:
         """A signal of one's own."""
-        ...
 
     def release_signal(self, signal: Signal) -> None:
         """Take a signal back."""
-        ...
 
     def template(self, channel: Channel, commands: Iterable[Command], after: bool) -> Template:
         """Commands as `Channel.send` takes them."""
-        ...
 
     def link(
         self, channel: Channel, commands: Iterable[Command], *, after: bool, bound: bool = False
     ) -> Linked:
         """Commands as a submission."""
-        ...
 
     def submit(self, channel: Channel, commands: Iterable[Command]) -> Point:
         """Submit, waiting for nothing but what the commands say."""
-        ...
 
     def submit_in_order(self, channel: Channel, commands: Iterable[Command]) -> Point:
         """Submit behind the last submission in order."""
-        ...
 
     def send_in_order(self, channel: Channel, commands: Iterable[Command]) -> Point:
         """`submit_in_order` under the lock."""
-        ...
 
     def exclusively(self, action: Callable[[*Args], T], *args: *Args) -> T:
         """Run what submits under the lock."""
-        ...
 
     def wait(self, point: Point, timeout: float | None = None) -> None:
         """Wait for a submission."""
-        ...
 
     def wait_in_order(self, timeout: float | None = None) -> None:
         """Wait for the last submission in order."""
-        ...
 
     def synchronize(self, timeout: float | None = None) -> None:
         """Wait for all that was submitted."""
-        ...
 
     def check_usable(self) -> None:
         """Raise `DeviceLost` where it is."""
-        ...
 
     def allocate(self, size: int, kind: MemoryKind) -> Memory:
         """Memory from the port; under the lock."""
-        ...
 
     def release(self, memory: Memory) -> None:
         """Give memory back to the port; under the lock."""
-        ...
 
     def adopt(self, memory: Memory) -> None:
         """Have memory released like that of `allocate`; under the lock."""
-        ...
 
     def park(self, item: Allocation | Pins) -> None:
         """Take memory back at the next submission."""
-        ...
 
 
 class Allocation:

@@ -118,14 +118,17 @@ class HCQAllocator:
         try:
             return self._device.allocate(size, kind)
         except OutOfMemory:
-            self._give_back(size, kind)
+            if freed and (blocked := freed[0].blocked()):  # it fits: worth waiting for
+                raise MustWait(*blocked) from None
+            self._give_back()
         return self._device.allocate(size, kind)
 
-    def _give_back(self, size: int, kind: MemoryKind) -> None:
-        """Release all freed memory; raises `MustWait` until it can, and keeps what fits."""
-        same = self._freed.get((size, kind))
-        if same and (blocked := same[0].blocked()):
-            raise MustWait(*blocked)
+    def free_cache(self) -> None:
+        """Give all that was freed back to the system, once nothing uses it any more."""
+        self._device.exclusively(self._give_back)
+
+    def _give_back(self) -> None:
+        """Release all freed memory; raises `MustWait` until it can. Under the lock."""
         for freed in (*self._freed.values(), self._ending):
             while freed:
                 if blocked := freed[0].blocked():

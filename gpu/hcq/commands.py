@@ -29,7 +29,6 @@ class HasAddress(Protocol):
     @property
     def address(self) -> Value:
         """Where it lies, as the GPU sees it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,26 +44,21 @@ class Kernel(Protocol[Info_co]):
     @property
     def name(self) -> str:
         """For messages."""
-        ...
 
     @property
     def layout(self) -> ArgumentLayout:
         """Where its arguments are."""
-        ...
 
     @property
     def private_size(self) -> int:
         """Bytes of memory of a thread."""
-        ...
 
     @property
     def info(self) -> Info_co:
         """What its driver's encoders read."""
-        ...
 
     def check_owner(self, device: object) -> None:
         """Raise `InvalidType` where another device loaded it: `info` is what its own knows of."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from gpu.drivers.nv import device as hcqdevice
 from gpu.drivers.nv import port
 from gpu.drivers.nv.channel import channel as driver_channel
 from gpu.drivers.nv.channel import create as queues
+from gpu.drivers.nv.channel.all import GpuChannels
 from gpu.drivers.nv.channel.create import QueueMaker
-from gpu.drivers.nv.channel.recover import Renewal
 from gpu.drivers.nv.device import RmDevice
 from gpu.drivers.nv.encode import ce as copyengine
 from gpu.drivers.nv.encode import compute as encoder
@@ -22,6 +22,7 @@ from gpu.drivers.nv.fault import inflight
 from gpu.drivers.nv.memory import NvMemoryPort
 from gpu.drivers.nv.port import NvPort, NvQueue
 from gpu.drivers.nv.rm import client as session
+from gpu.drivers.nv.rm.gpu import NvDevice
 from gpu.drivers.nv.rm.object import RmObject
 from gpu.drivers.nv.uvm import calls as uvm
 from gpu.drivers.nv.uvm import fd as uvmfile
@@ -407,11 +408,11 @@ def faults_are_not_looked_at(patch: Patcher) -> None:
 
 @mutation("a_fault_of_each_queue")
 def faults_of_the_first_queue_alone(patch: Patcher) -> None:
-    def failed(self: NvPort) -> Any:
-        fault = self.gpu.compute_queue.fault()
-        return {self.gpu.compute_queue: fault} if fault is not None else {}
+    def failed(self: NvDevice) -> Any:
+        fault = self.compute_queue.fault()
+        return {self.compute_queue: fault} if fault is not None else {}
 
-    patch.setattr(NvPort, "failed", failed)
+    patch.setattr(NvDevice, "failed", failed)
 
 
 @mutation("a_fault_names_kernel_buffer_and_argument")
@@ -435,7 +436,7 @@ def chains_are_not_followed(patch: Patcher) -> None:
 
 @mutation("going_on_with_other_queues")
 def queues_stay_after_a_fault(patch: Patcher) -> None:
-    patch.setattr(Renewal, "close", _nothing)
+    patch.setattr(GpuChannels, "close", _nothing)
 
 
 @mutation("going_on_with_other_queues")

@@ -8,8 +8,7 @@ import pytest
 
 from gpu.core.errors import DeviceLost, GpuFault, RmError
 from gpu.drivers.device import Rung
-from gpu.drivers.nv.channel.open import GpuQueues
-from gpu.drivers.nv.channel.recover import Renewal
+from gpu.drivers.nv.channel.all import GpuChannels, GpuQueues
 from gpu.drivers.nv.device import RmDevice
 from gpu.hcq.conformance.kit import WORDS, download, numbers, upload
 from gpu.hcq.graph import GraphLaunch, HCQGraph
@@ -134,15 +133,15 @@ def test_going_on_after_faults(
 
 def refuse(refused: Rung, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets a rung fail where it has given the queues back."""
-    renew = Renewal.renew
+    renew = GpuChannels.renew
 
-    def failing(self: Renewal, rung: Rung) -> GpuQueues:
+    def failing(self: GpuChannels, rung: Rung) -> GpuQueues:
         if rung is refused:
             self.close()
             raise RmError("alloc", 0x1A, "NV_ERR_INSUFFICIENT_RESOURCES")
         return renew(self, rung)
 
-    monkeypatch.setattr(Renewal, "renew", failing)
+    monkeypatch.setattr(GpuChannels, "renew", failing)
 
 
 def test_where_nothing_helps_the_device_is_opened_anew(

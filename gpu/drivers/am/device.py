@@ -27,15 +27,15 @@ from gpu.drivers.am.encode.tmpring import (
     scratch_size,
     tmpring_size,
 )
-from gpu.drivers.am.fault.inflight import Read, launches_in_flight
+from gpu.drivers.am.fault.inflight import launches_in_flight
 from gpu.drivers.am.fault.report import suspects
 from gpu.drivers.am.port import AmPort
 from gpu.drivers.am.queue import AmQueue, QueueKind
 from gpu.drivers.am.target import Target
 from gpu.drivers.device import DriverDevice, Rung
-from gpu.drivers.fault_report import under_way
+from gpu.drivers.fault_report import Read, under_way
 from gpu.hcq.args import ArgumentLayout
-from gpu.hcq.channel import Channel, Point
+from gpu.hcq.channel import Channel
 from gpu.hcq.commands import Command, Launch
 from gpu.hcq.device import DeviceOptions
 from gpu.hcq.link import Linked
@@ -71,15 +71,9 @@ class AmDevice(DriverDevice[LoadedKernel]):
         self._signals[signal.address] = signal  # for `close`; there are as many as addresses
         return signal
 
-    def wait(self, point: Point, timeout: float | None = None) -> None:
-        """As `HCQDevice.wait`."""
+    def _wait(self, read: Callable[[], int], value: int, what: str, timeout: float | None) -> None:
         self.port.begin_wait()
-        super().wait(point, timeout)
-
-    def wait_signal(self, signal: Signal, value: int, timeout: float | None = None) -> None:
-        """As `HCQDevice.wait_signal`."""
-        self.port.begin_wait()
-        super().wait_signal(signal, value, timeout)
+        super()._wait(read, value, what, timeout)
 
     # Programs
 
@@ -174,8 +168,7 @@ class AmDevice(DriverDevice[LoadedKernel]):
     def _explain(self, address: int) -> str:
         """What the port's `check` adds to a fault: kernels under way, and their arguments."""
         near = self.port.memory.nearest(address)
-        why = self._suspects(address, lambda pointer: near is not None and pointer in near)
-        return "; ".join(filter(None, (why, self.port.advice)))
+        return self._suspects(address, lambda pointer: near is not None and pointer in near)
 
     def under_way(self) -> str:
         """Launches that have not ended, the oldest first."""

@@ -20,7 +20,6 @@ class Extent(Protocol):
 
     def __contains__(self, address: int, /) -> bool:
         """Whether it has the byte at an address."""
-        ...
 
 
 class AmMemory(MemoryPort, Protocol):
@@ -28,15 +27,12 @@ class AmMemory(MemoryPort, Protocol):
 
     def allocate_code(self, size: int) -> Memory:
         """Memory that kernels can run and not write, with a window to store them."""
-        ...
 
     def read(self, address: int, size: int) -> bytes | None:
         """Bytes at an address of the GPU, None where the host does not see them."""
-        ...
 
     def nearest(self, address: int) -> Extent | None:
         """The allocation that an address is in, was in before it was freed, or is behind."""
-        ...
 
 
 class AmPort(DevicePort, Protocol):
@@ -53,36 +49,24 @@ class AmPort(DevicePort, Protocol):
     @property
     def memory(self) -> AmMemory:
         """Its memory."""
-        ...
 
     def open_queue(self, kind: str, index: int) -> AmQueue:
         """As `DevicePort.open_queue`."""
-        ...
-
-    @property
-    def advice(self) -> str:
-        """What to do after a fault."""
-        ...
 
     def begin_wait(self) -> None:
         """A wait of this thread begins."""
-        ...
 
     def host_wrote(self) -> None:
         """Have queues read what the host wrote to device memory before."""
-        ...
 
     def look(self) -> None:
         """Learn of faults and resets that happened by now, for `check`."""
-        ...
 
     def let_run_out(self) -> bool:
         """Wait a moment for queues to read what they still have; whether they have."""
-        ...
 
     def stop(self) -> None:
         """Take all queues off the hardware, whatever they do; a fault or a reset may be the end."""
-        ...
 
     def renew(self, rung: Rung) -> None:
         """After `stop`, have no queue open, in the address space as it was or in another.
@@ -90,4 +74,3 @@ class AmPort(DevicePort, Protocol):
         Memory stays where it is. Raises DeviceLost where there is no other address space to be had,
         Unsupported for memory that cannot go there, and what opening raises; then all is as before.
         """
-        ...

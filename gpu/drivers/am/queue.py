@@ -9,8 +9,8 @@ Sources: amd_hsa_queue.h; the HSA runtime specification 1.2, section 2.8.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from gpu.autogen import hsa
 from gpu.core.window import MemoryWindow
@@ -29,20 +29,14 @@ class QueueKind(enum.Enum):
     An AQL doorbell gets the number of the last packet, the others the write pointer.
     """
 
-    PM4 = ("pm4", 4, 4, 0)
-    AQL = ("aql", PACKET_SIZE, PACKET_SIZE, -1)
-    SDMA = ("sdma", 1, RING_ALIGN, 0)
+    PM4 = (4, 4, 0)
+    AQL = (PACKET_SIZE, PACKET_SIZE, -1)
+    SDMA = (1, RING_ALIGN, 0)
 
-    def __init__(self, label: str, unit: int, align: int, doorbell_bias: int):
-        self.label = label
+    def __init__(self, unit: int, align: int, doorbell_bias: int):
         self.unit = unit
         self.align = align
         self.doorbell_bias = doorbell_bias
-
-    @property
-    def is_compute(self) -> bool:
-        """Whether it runs launches."""
-        return self is not QueueKind.SDMA
 
 
 class HostDataPath(Protocol):
@@ -51,22 +45,18 @@ class HostDataPath(Protocol):
     @property
     def is_needed(self) -> bool:
         """Whether the host can have written to device memory that queues read."""
-        ...
 
     def flush(self) -> None:
         """Push it out."""
-        ...
 
 
-class Windows(NamedTuple):
-    """Where generic addresses of local memory and of scratch memory begin."""
+def prepare(
+    kind: QueueKind, ring: MemoryWindow, pointers: MemoryWindow, local: int, scratch: int
+) -> None:
+    """Fill ring and pointers with what an empty queue holds.
 
-    local: int
-    scratch: int
-
-
-def prepare(kind: QueueKind, ring: MemoryWindow, pointers: MemoryWindow, windows: Windows) -> None:
-    """Fill ring and pointers with what an empty queue holds."""
+    Generic addresses of local memory begin at ``local``, those of scratch memory at ``scratch``.
+    """
     state = hsa.amd_queue_s(read_dispatch_id_field_base_byte_offset=READ_POINTER)
     if kind is QueueKind.AQL:
         # Invalid packets: the processor must not take what was there before for one.
@@ -76,8 +66,8 @@ def prepare(kind: QueueKind, ring: MemoryWindow, pointers: MemoryWindow, windows
         state.hsa_queue.features = hsa.HSA_QUEUE_FEATURE_KERNEL_DISPATCH
         state.hsa_queue.base_address = ring.address
         state.hsa_queue.size = ring.size // PACKET_SIZE
-        state.group_segment_aperture_base_hi = windows.local >> 32
-        state.private_segment_aperture_base_hi = windows.scratch >> 32
+        state.group_segment_aperture_base_hi = local >> 32
+        state.private_segment_aperture_base_hi = scratch >> 32
         state.queue_properties = hsa.AMD_QUEUE_PROPERTIES_IS_PTR64
     pointers.store(0, bytes(state))
 
@@ -114,11 +104,16 @@ class AmQueue:
         self.encoder = encoder
         self.ring_size = host_ring.size
         self.ring_align = kind.align
-        self.publish: Callable[[int, int, int, int, int], None] = _flushing(
-            host_ring.publisher(), hdp
-        )
+        self._publish = host_ring.publisher()
+        self._hdp = hdp
         self._pointers = pointers
         self._undo = undo
+
+    def publish(self, position: int, words: int, size: int, last: int, value: int, /) -> None:
+        """As `QueuePort.publish`, behind what the host wrote to device memory, if it could have."""
+        if self._hdp.is_needed:
+            self._hdp.flush()
+        self._publish(position, words, size, last, value)
 
     def set_scratch(self, scratch: Scratch, tmpring: int, buffer: Sequence[int]) -> None:
         """Gives an AQL queue that is idle its scratch memory.
@@ -173,16 +168,3 @@ class AmQueue:
         """
         self._is_open = False
         self._undo.close()
-
-
-def _flushing(
-    publish: Callable[[int, int, int, int, int], None], hdp: HostDataPath
-) -> Callable[[int, int, int, int, int], None]:
-    """Publishing that first pushes out what the host wrote to device memory, if it could have."""
-
-    def publish_flushed(position: int, words: int, size: int, last: int, value: int, /) -> None:
-        if hdp.is_needed:
-            hdp.flush()
-        publish(position, words, size, last, value)
-
-    return publish_flushed

@@ -36,9 +36,10 @@ from gpu.drivers.nv.encode.launch import (
 from gpu.drivers.nv.encode.pushbuf import Pushbuffer
 from gpu.drivers.nv.encode.qmd_layout import qmd_layout
 from gpu.drivers.nv.encode.semaphore import release
-from gpu.drivers.nv.fault.inflight import SentLaunch, launches_in_flight
+from gpu.drivers.nv.fault.inflight import launches_in_flight
 from gpu.drivers.nv.fault.report import blame
 from gpu.drivers.nv.fault.sm_errors import FaultDetails
+from gpu.drivers.nv.memory import Extent
 from gpu.drivers.nv.port import NvPort, QueueOptions, open_port
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.channel import Channel, Template
@@ -63,7 +64,7 @@ class RmDevice(DriverDevice[LoadedKernel]):
         self._local: LocalMemory | None = None
         self._local_memory: dict[Channel, Memory] = {}
         self.kernels = {}
-        port.explain = self._explain
+        port.gpu.explain = self._explain
         super().__init__(port, **options)
         self.allocator.places = port.copy_places
 
@@ -172,23 +173,29 @@ class RmDevice(DriverDevice[LoadedKernel]):
     # Faults
 
     def _explain(self, channels: Sequence[GpfifoChannel], details: FaultDetails | None) -> str:
-        """What `NvPort.check` adds to a fault of these channels: kernels and arguments."""
+        """What `NvDevice.check` adds to a fault of these channels: kernels and arguments."""
         address = details.address if details is not None else None
         extent = self.port.gpu.memory.nearest(address) if address is not None else None
-        why = blame(self.kernels.values(), self._launches(channels), details, extent)
+        why = self._blame(channels, details, extent)
         return "; ".join(filter(None, (why, "recover() makes the device usable again")))
 
     def under_way(self) -> str:
         """Launches that have not ended, the oldest first."""
-        return blame(self.kernels.values(), self._launches(self.port.channels), None, None)
+        return self._blame(self.port.gpu.channels, None, None)
 
-    def _launches(self, channels: Iterable[GpfifoChannel]) -> list[SentLaunch]:
+    def _blame(
+        self,
+        channels: Iterable[GpfifoChannel],
+        details: FaultDetails | None,
+        extent: Extent | None,
+    ) -> str:
         layout, read = qmd_layout(self.target.generation.qmd_major), self.port.gpu.memory.read
-        return [each for c in channels for each in launches_in_flight(c, layout, read)]
+        launches = [each for c in channels for each in launches_in_flight(c, layout, read)]
+        return blame(self.kernels.values(), launches, read, details, extent)
 
     def _recover(self) -> Rung | None:
         """As `recover`; what does not help leaves opening the device anew, without its memory."""
-        if not self.port.failed():
+        if not self.port.gpu.failed():
             return None
         reasons = []
         for rung in Rung:

@@ -32,18 +32,15 @@ class Target(Protocol):
 
         With ``small`` rings, staging and memory are as small as they can be.
         """
-        ...
 
     def program(self, device: HCQDevice, name: str) -> HCQProgram:
         """One of the programs, for a grid and block of one, on 32-bit integers.
 
         ``add(out, a, b; u32 n)``: n sums. ``fill(out; i32 value, u32 n)``: n times a value.
         """
-        ...
 
     def resources(self) -> tuple[int, ...]:
         """How much of the system this process holds, such as open files and mappings."""
-        ...
 
 
 Check = Callable[[Target], None]

@@ -192,7 +192,7 @@ def test_faults_are_read_from_the_notifiers(kernel: FakeKernel) -> None:
     with _open(kernel) as gpu:
         notifier = gpu.compute_queue.notifier
         notifier.store(0, struct.pack("<QIHH", 123, 31, 0, 0xFFFF))
-        (fault,) = gpu.fault_state()
+        (fault,) = gpu.failed().values()
         assert (fault.number, fault.timestamp) == (31, 123)
         assert fault.error == "FIFO_ERROR_MMU_ERR_FLT"
         with pytest.raises(GpuFault, match=r"compute queue failed with .*Xid 31"):

@@ -90,7 +90,7 @@ class Rig:
         raise StepFailed(f"{what} is no fault")
 
     def _channels(self) -> list[GpfifoChannel]:
-        return list(self.device.port.channels)
+        return list(self.device.port.gpu.channels)
 
 
 def provoke(context: Context) -> None:

@@ -24,7 +24,7 @@ from gpu.core.regs import Register
 from gpu.drivers.am.encode import pm4_fields as fields
 from gpu.drivers.am.encode import pm4_packets as pm4
 from gpu.drivers.am.encode.dwords import WORD, Word, WordList, check_address, check_word, low, pair
-from gpu.drivers.am.target import Generation, HdpFlush, Target
+from gpu.drivers.am.target import Generation, Target
 from gpu.hcq.symbol import Value
 
 _ALL: Final = 0xFFFF_FFFF
@@ -159,17 +159,6 @@ class Pm4Builder(WordList):
         control = fields.WaitControl(FUNCTION=function, SPACE=fields.Space.MEMORY)
         interval = fields.WaitInterval(INTERVAL=_POLL_INTERVAL)
         self.packet(pm4.WAIT_REG_MEM, control, *pair(address), low(value), mask, interval)
-
-    def flush_hdp(self, flush: HdpFlush) -> None:
-        """Goes on when what the host wrote through the BAR is in memory."""
-        control = fields.WaitControl(
-            FUNCTION=fields.Function.EQUAL,
-            SPACE=fields.Space.REGISTER,
-            OPERATION=fields.WaitOperation.WRITE_WAIT_WRITE,
-        )
-        words = (flush.request, flush.done, flush.mask, flush.mask)
-        interval = fields.WaitInterval(INTERVAL=_POLL_INTERVAL)
-        self.packet(pm4.WAIT_REG_MEM, control, *words, interval)
 
     def write_data(self, address: Value, words: Sequence[int]) -> None:
         """Writes words to memory; goes on when they are there."""

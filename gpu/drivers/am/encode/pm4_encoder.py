@@ -64,8 +64,6 @@ class Pm4Writer:
                 with self.push.once():
                     self.push.release(stamp, data=fields.DataSel.CLOCK, flush=False)
             case hcq.Barrier():
-                if self._target.hdp_flush is not None:
-                    self.push.flush_hdp(self._target.hdp_flush)
                 self.old = Caches.ALL
             case hcq.WriteMem(address, data):
                 for start, words in write_pieces(data).items():

@@ -33,8 +33,6 @@ _FORMAT_32_UINT_GFX10: Final = 20
 _UNCHECKED: Final = 2
 _NUM_FORMAT_UINT: Final = 4
 _DATA_FORMAT_32: Final = 4
-SCRATCH_ALIGN: Final = 256
-"""The dispatcher is told the address without its low 8 bits."""
 
 
 @dataclass(frozen=True, slots=True)

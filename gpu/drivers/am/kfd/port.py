@@ -141,7 +141,7 @@ class KfdPort:
         self.clock_hz = ticks
         self.memory = KfdMemory(link.session.kfd, link.node, link.render_fd, link.apertures.memory)
         self.hdp = HdpPage(self.memory)
-        self.explain: Callable[[int], str] = lambda address: self.advice
+        self.explain: Callable[[int], str] = lambda address: ""
         gpu = link.node
         most = gpu.num_sdma_engines * gpu.num_sdma_queues_per_engine
         self.queue_counts: Mapping[str, int] = {
@@ -207,15 +207,13 @@ class KfdPort:
         lost = self.link.lost
         if isinstance(lost, MemoryFault):
             near = self.memory.describe(lost.address)
-            told = f"{self.name}: {lost}; it is {near}; {self.explain(lost.address)}"
-            raise GpuFault(told, lost.address)
+            told = (f"{lost}; it is {near}", self.explain(lost.address), self._advice())
+            raise GpuFault(f"{self.name}: {'; '.join(filter(None, told))}", lost.address)
         if lost is not None:
             where = "" if self._is_given_back else " in a new process"
             raise DeviceLost(f"{self.name}: {lost}. Close it, and open it anew{where}")
 
-    @property
-    def advice(self) -> str:
-        """What to do after a fault."""
+    def _advice(self) -> str:
         if self._is_given_back:
             return "recover() makes the device usable again"
         return "the kernel keeps it from this process now: open it in a new one"

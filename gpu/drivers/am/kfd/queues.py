@@ -21,7 +21,6 @@ from gpu.drivers.am.queue import (
     WRITE_POINTER,
     AmQueue,
     QueueKind,
-    Windows,
     prepare,
 )
 from gpu.drivers.cleanup import Undo
@@ -84,8 +83,8 @@ class QueueMaker:
         with Undo() as undo:
             ring = self._hold(ring_size, Use.QUEUE, undo)
             pointers = self._hold(PAGE, Use.QUEUE, undo)
-            apertures = Windows(self.apertures.local[0], self.apertures.scratch[0])
-            prepare(kind, ring.window, pointers.window, apertures)
+            windows = (self.apertures.local[0], self.apertures.scratch[0])
+            prepare(kind, ring.window, pointers.window, *windows)
             made = self.kfd.create_queue(
                 self.memory.gpu.gpu_id, self._request(kind, ring, pointers, undo)
             )
@@ -117,7 +116,7 @@ class QueueMaker:
             *(_NUMBERS[kind], ring.address, ring.size),
             *(pointers.address + READ_POINTER, pointers.address + WRITE_POINTER),
         )
-        if not kind.is_compute:
+        if kind is QueueKind.SDMA:
             return QueueRequest(*common)
         sizes = context_save(self.memory.gpu)
         eop = self._hold(EOP_SIZE, Use.PRIVATE, undo)
