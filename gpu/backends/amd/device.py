@@ -66,11 +66,14 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
     _check_renderer(spec)
     index = parse_device_name(name)[1]
     queues = open_kfd(_world(config.SIM), index, timeout=config.HANG_TIMEOUT)
-    chip = chip_name(queues.target.version)
-    if spec.arch not in (None, chip):
+    try:
+        chip = chip_name(queues.target.version)
+        if spec.arch not in (None, chip):
+            raise Unsupported(f"{name} is a {chip}; code for {spec.arch} does not run on it")
+        return AMDDevice(name, queues)
+    except BaseException:
         queues.close()
-        raise Unsupported(f"{name} is a {chip}; code for {spec.arch} does not run on it")
-    return AMDDevice(name, queues)
+        raise
 
 
 def toolchain(spec: DeviceSpec) -> Toolchain:

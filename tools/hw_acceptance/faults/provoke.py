@@ -36,6 +36,7 @@ class Rig:
     def __init__(self, context: Context, target: FolderTarget, device: RmDevice):
         self.context = context
         self.device = device
+        device.channel("compute", 1)  # is open too, so that its notifier is told
         self.load: Callable[[str], HCQProgram] = lambda name: target.program(device, name)
         self.fill, self.add = self.load("fill"), self.load("add")
         self.a, self.b, self.out = (upload(device, numbers(seed)) for seed in range(3))
