@@ -339,7 +339,7 @@ def copy_out_without_waiting(patch: Patcher) -> None:
 
 @mutation("running_out")
 def freed_memory_is_never_given_back(patch: Patcher) -> None:
-    patch.setattr(allocator.HCQAllocator, "_give_back", lambda self, size, kind: None)
+    patch.setattr(allocator.HCQAllocator, "_give_back", lambda self: None)
 
 
 @mutation("views")
