@@ -102,7 +102,9 @@ DENIED: Final = {
     "gpu.sim.pci": ("gpu.sim.amd", "gpu.sim.nv", "gpu.sim.isa", "gpu.sim.worlds"),
 }
 # Packages in which no module imports itself by way of others.
-WITHOUT_CIRCLES: Final = ("gpu.compiler", "gpu.runtime", "gpu.sim", "gpu.transport")
+WITHOUT_CIRCLES: Final = (
+    *("gpu.compiler", "gpu.drivers", "gpu.hcq", "gpu.runtime", "gpu.sim", "gpu.transport"),
+)
 
 # What looks at files without opening them.
 LOOKING: Final = {

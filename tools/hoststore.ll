@@ -85,21 +85,16 @@ define void @kick(i64 %block) #0 {
   %ring = load i64, ptr %ring.p, align 8
   %ring_dwords.p = getelementptr i64, ptr %block_p, i64 8
   %ring_dwords = load i64, ptr %ring_dwords.p, align 8
-  %patches.p = getelementptr i64, ptr %block_p, i64 9
-  %patches = load i64, ptr %patches.p, align 8
-  %n_patches.p = getelementptr i64, ptr %block_p, i64 10
-  %n_patches = load i64, ptr %n_patches.p, align 8
-  %wptr.p = getelementptr i64, ptr %block_p, i64 11
+  %wptr.p = getelementptr i64, ptr %block_p, i64 9
   %wptr = load i64, ptr %wptr.p, align 8
-  %wptr_width.p = getelementptr i64, ptr %block_p, i64 12
+  %wptr_width.p = getelementptr i64, ptr %block_p, i64 10
   %wptr_width = load i64, ptr %wptr_width.p, align 8
-  %doorbell.p = getelementptr i64, ptr %block_p, i64 13
+  %doorbell.p = getelementptr i64, ptr %block_p, i64 11
   %doorbell = load i64, ptr %doorbell.p, align 8
-  %doorbell_width.p = getelementptr i64, ptr %block_p, i64 14
+  %doorbell_width.p = getelementptr i64, ptr %block_p, i64 12
   %doorbell_width = load i64, ptr %doorbell_width.p, align 8
   %ring_p = inttoptr i64 %ring to ptr
   %template_p = inttoptr i64 %template to ptr
-  %patches_p = inttoptr i64 %patches to ptr
   %empty = icmp eq i64 %ring_dwords, 0
   br i1 %empty, label %wrong, label %start
 start:
@@ -114,7 +109,7 @@ chunk:                                       ; what fits before the ring's end
   %count = select i1 %is.room, i64 %left, i64 %room
   %until = add i64 %from, %count
   %copied = icmp eq i64 %count, 0
-  br i1 %copied, label %patch, label %copy
+  br i1 %copied, label %publish, label %copy
 copy:
   %i = phi i64 [ %from, %chunk ], [ %i.next, %copy ]
   %to = phi i64 [ %at, %chunk ], [ %to.next, %copy ]
@@ -126,22 +121,6 @@ copy:
   %to.next = add nuw i64 %to, 1
   %chunk.end = icmp eq i64 %i.next, %until
   br i1 %chunk.end, label %chunk, label %copy
-patch:                                       ; rows of { dword of the template, value }
-  %j = phi i64 [ 0, %chunk ], [ %j.next, %patch.one ]
-  %patched = icmp eq i64 %j, %n_patches
-  br i1 %patched, label %publish, label %patch.one
-patch.one:
-  %row = getelementptr { i32, i32 }, ptr %patches_p, i64 %j
-  %where.narrow = load i32, ptr %row, align 4
-  %where = zext i32 %where.narrow to i64
-  %what.p = getelementptr { i32, i32 }, ptr %patches_p, i64 %j, i32 1
-  %what = load i32, ptr %what.p, align 4
-  %sum = add i64 %begin, %where
-  %place = urem i64 %sum, %ring_dwords
-  %place.p = getelementptr i32, ptr %ring_p, i64 %place
-  store volatile i32 %what, ptr %place.p, align 4
-  %j.next = add nuw i64 %j, 1
-  br label %patch
 publish:
   {fence}
   %no.wptr = icmp eq i64 %wptr, 0

@@ -33,6 +33,8 @@ from gpu.core.errors import ConfigError
 from gpu.core.settingkinds import (
     BOOL,
     DEVICE,
+    EXACTLY_1,
+    NAME,
     OPTIONAL_PATH,
     PATH,
     TEXT,
@@ -192,7 +194,7 @@ class Config:
     CPU_THREADS = Setting(
         whole_number(1, 4096), "threads of the CPU device", _usable_cpus, "CPUs it may run on"
     )
-    CLANG = Setting(TEXT, "the clang of DEV=CPU:CLANG, by name or path", str, "the first in PATH")
+    CLANG = Setting(NAME, "the clang of DEV=CPU:CLANG, by name or path", str, "the first in PATH")
     CL_PLATFORM = _text(TEXT, "the platform of DEV=CL: its number, or a part of its name or vendor")
     CL_LIBRARY = Setting(TEXT, "the OpenCL library, by path", str, "the system's loader")
     CL_REORDER = _flag("let DEV=CL run kernels that do not need each other at once, where it can")
@@ -270,6 +272,10 @@ class _Aliases:
     AMD_HIP = _flag("DEV=AMD:HIP")
     CPU_LLVM = _flag("DEV=CPU:LLVM")
     CPU_CLANG = _flag("DEV=CPU:CLANG")
+    # The oldest ones: they select a device, as its name does.
+    GPU = Setting(EXACTLY_1, "DEV=CL", bool, "0")
+    LLVM = Setting(EXACTLY_1, "DEV=CPU:LLVM", bool, "0")
+    CLANG = Setting(EXACTLY_1, "DEV=CPU:CLANG", bool, "0")
 
 
 def _table(owner: type) -> dict[str, Setting[Any]]:
@@ -280,6 +286,7 @@ SETTINGS: Final[dict[str, Setting[Any]]] = _table(Config)
 """Every setting by name, in the order they are documented."""
 ALIASES: Final[dict[str, Setting[Any]]] = _table(_Aliases)
 """The older device variables by name; each one's `doc` is the `DEV=` spelling it stands for."""
+_SELECTING: Final = frozenset({*DEVICES, "GPU", "LLVM", "CLANG"})
 config: Final = Config()
 
 
@@ -394,7 +401,7 @@ def _alias_requests() -> tuple[Request, ...]:
         if value:
             text = alias.doc.removeprefix("DEV=").replace("<value>", str(value))
             source = f"{name}={1 if value is True else value}"
-            requests.append(Request(source, parse_device_spec(text), selects=name in DEVICES))
+            requests.append(Request(source, parse_device_spec(text), selects=name in _SELECTING))
     return tuple(requests)
 
 

@@ -41,18 +41,16 @@ from gpu.core.hoststore_code import CODE, ENTRIES
 _ARCHITECTURES: Final = {"x86_64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 _LARGE_COPY: Final = 1 << 16  # bytes: some microseconds, worth releasing the GIL
 
-KICK_BLOCK: Final = struct.Struct("<15Q")
+KICK_BLOCK: Final = struct.Struct("<13Q")
 """The arguments of `kick` as `kick_block` takes them.
 
 First those that change with each submission, `KICK_CHANGES` of them: put, template and its dwords,
 values of write pointer and doorbell, address and value of what was submitted last. Then ring and
-its dwords, patches and their number, address and width of write pointer and of doorbell.
+its dwords, address and width of write pointer and of doorbell.
 """
 KICK_CHANGES: Final = struct.Struct("<7Q")
 PATCH_BLOCK: Final = struct.Struct("<4Q")
 """The arguments of `patch`, in order, as `patch_block` takes them."""
-KICK_PATCH: Final = np.dtype([("dword", "<u4"), ("value", "<u4")])
-"""A row of `kick`'s patches: dword `dword` of the template is to be `value`."""
 PATCH_ROW: Final = np.dtype(
     [
         ("offset", "<u4"),
@@ -140,8 +138,6 @@ def kick(
     put: int,
     template_address: int,
     n_dwords: int,
-    patches_address: int,
-    n_patches: int,
     wptr_address: int,
     wptr_value: int,
     wptr_width: int,
@@ -154,7 +150,7 @@ def kick(
     """Publishes commands in a ring, all of it in one native call. In this order:
 
     1. `n_dwords` of the template are copied into the ring from dword `put` (modulo the ring's size)
-       on, wrapping at its end, and `n_patches` rows of `KICK_PATCH` are applied to the copy;
+       on, wrapping at its end;
     2. fence; the write pointer is stored; fence; the doorbell is stored, each by one store of 1, 2,
        4 or 8 bytes. Another width stops the process, and so does a ring of 0 dwords;
     3. `last_value` is stored as 8 bytes: what was submitted last.
@@ -173,8 +169,6 @@ def kick(
             last_value,
             ring_address,
             ring_dwords,
-            patches_address,
-            n_patches,
             wptr_address,
             wptr_width,
             doorbell_address,

@@ -91,7 +91,10 @@ def _parse_device(text: str) -> str:
 
 
 BOOL: Final = Kind("bool", "0 or 1", _parse_bool)
+EXACTLY_1: Final = Kind("bool", "1; all else is somebody else's", lambda text: text == "1")
+"""Of variables whose names other programs use too."""
 TEXT: Final = Kind("str", "any text", str)
+NAME: Final = Kind("str", "any text but 0 and 1", lambda text: "" if text in ("0", "1") else text)
 PATH: Final = Kind("path", "the path of a folder", _parse_path)
 OPTIONAL_PATH: Final[Kind[Path | None]] = Kind(
     "path", "the path of a folder, or nothing", _parse_optional

@@ -7,6 +7,7 @@ hardware works on its own while we sleep, a model works when the driver idles.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -52,6 +53,46 @@ class HostWaiter:
     def idle(self, timeout_ns: int) -> None:
         """Sleep, at most 1 ms; a Python signal handler that raises ends it."""
         time.sleep(min(timeout_ns, _LONGEST_SLEEP_NS) / 1e9)
+
+
+class PatientWaiter:
+    """Passes on that a model is stuck only to who looked again since it was; else it is ``inner``.
+
+    Another thread may have run the model up to there after this one had looked at its value.
+    """
+
+    def __init__(self, inner: Waiter):
+        """``inner`` is the world's waiter."""
+        self.spin_ns: int = inner.spin_ns
+        self._inner = inner
+        self._seen = _Seen()
+
+    def now_ns(self) -> int:
+        """The world's clock."""
+        return self._inner.now_ns()
+
+    def idle(self, timeout_ns: int) -> None:
+        """Let the world go on for at most ``timeout_ns``.
+
+        Raises HwTimeout where a model is stuck, and was when this thread idled before, at the same
+        time: then nobody ran it since this thread looked.
+        """
+        seen = self._seen
+        try:
+            self._inner.idle(timeout_ns)
+        except HwTimeout:
+            now = self._inner.now_ns()
+            before, seen.stuck_ns = seen.stuck_ns, now
+            if now == before:
+                raise
+        else:
+            seen.stuck_ns = None
+
+
+class _Seen(threading.local):
+    """When a model was stuck as this thread idled last; None where it was not."""
+
+    stuck_ns: int | None = None
 
 
 def _no_check() -> None:

@@ -14,7 +14,38 @@ from gpu.core.bits import align_down
 
 _MOST_NAMED: Final = 3
 _PAGE: Final = 4096
+_POINTER: Final = 8
 _NEAR: Final = 1 << 16  # bytes behind a pointer that leads to no buffer
+
+
+Read = Callable[[int, int], bytes | None]
+"""Bytes at an address of the GPU, None where the host does not see them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentLaunch:
+    """A launch read back from a queue: what names its code, and where its arguments are, or 0.
+
+    ``user`` is what its user SGPRs hold, on AMD's GPUs.
+    """
+
+    program: int
+    arguments: int = 0
+    user: tuple[int, ...] = ()
+
+    def suspect(
+        self, name: str, start: int, places: Iterable[tuple[int, int, int]], read: Read
+    ) -> Suspect:
+        """It with its kernel's name, and those of its arguments that may be addresses.
+
+        ``start`` is where arguments begin, or 0; of each there are number, offset and size.
+        """
+        found = []
+        for number, offset, size in places if start else ():
+            data = read(start + offset, size) if size == _POINTER else None
+            if data is not None:
+                found.append((number, int.from_bytes(data, "little")))
+        return Suspect(name, tuple(found))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -13,14 +12,12 @@ from gpu.core.bits import align_up, round_up_power_of_two
 from gpu.core.errors import InvalidType, InvalidValue, OutOfMemory
 from gpu.core.interrupts import put_off
 from gpu.core.ring import FencedRing
-from gpu.hcq.buffer import Allocation, HCQBuffer, Pins
+from gpu.hcq.allocation import Allocation, Owner, Pins
+from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.channel import Channel, MustWait, Point
 from gpu.hcq.checks import buffer_of
 from gpu.hcq.commands import Barrier, Copy
 from gpu.hcq.ports import Memory, MemoryKind
-
-if TYPE_CHECKING:
-    from gpu.hcq.device import HCQDevice
 
 STAGING: Final = 16 << 20
 _SMALLEST: Final = 256
@@ -39,7 +36,7 @@ class _Freed(NamedTuple):
 
     memory: Memory
     until: tuple[tuple[Channel, int], ...]
-    peers: tuple[HCQDevice, ...] = ()
+    peers: tuple[Owner, ...] = ()
 
     def blocked(self) -> tuple[Channel, int] | None:
         """A submission that has to be waited for, or None."""
@@ -58,13 +55,11 @@ class HCQAllocator:
 
     Attributes:
         places: which copy queue copies what.
-        copier: copies within the device, in order, in place of a copy queue where it returns True.
     """
 
-    def __init__(self, device: HCQDevice, staging: int):
+    def __init__(self, device: Owner, staging: int):
         """``staging`` is the bytes of the ring that copies from the host go through."""
         self.places = CopyPlaces()
-        self.copier: Callable[[HCQBuffer, HCQBuffer], bool] | None = None
         self._device = device
         self._freed: dict[tuple[int, MemoryKind], deque[_Freed]] = {}
         self._ending: deque[_Freed] = deque()  # what is not used again
@@ -123,14 +118,17 @@ class HCQAllocator:
         try:
             return self._device.allocate(size, kind)
         except OutOfMemory:
-            self._give_back(size, kind)
+            if freed and (blocked := freed[0].blocked()):  # it fits: worth waiting for
+                raise MustWait(*blocked) from None
+            self._give_back()
         return self._device.allocate(size, kind)
 
-    def _give_back(self, size: int, kind: MemoryKind) -> None:
-        """Release all freed memory; raises `MustWait` until it can, and keeps what fits."""
-        same = self._freed.get((size, kind))
-        if same and (blocked := same[0].blocked()):
-            raise MustWait(*blocked)
+    def free_cache(self) -> None:
+        """Give all that was freed back to the system, once nothing uses it any more."""
+        self._device.exclusively(self._give_back)
+
+    def _give_back(self) -> None:
+        """Release all freed memory; raises `MustWait` until it can. Under the lock."""
         for freed in (*self._freed.values(), self._ending):
             while freed:
                 if blocked := freed[0].blocked():
@@ -175,8 +173,6 @@ class HCQAllocator:
         _check_sizes(dst, buffer_of(src, "the source of a copy").size)
         for buffer in (dst, src):
             buffer.check_reachable(self._device)
-        if self.copier is not None and self.copier(dst, src):
-            return
         self._device.submit_in_order(
             self._channel(self.places.within), [Barrier(), Copy(dst.address, src.address, src.size)]
         )
@@ -258,8 +254,12 @@ class HCQAllocator:
 
     def _channel(self, index: int) -> Channel:
         """A copy queue, or the first compute queue where there is none."""
-        queues = self._device.queues
-        return queues["copy"][index] if queues.get("copy") else queues["compute"][0]
+        count = self._device.port.queue_counts.get("copy", 0)
+        return (
+            self._device.channel("copy", index % count)
+            if count
+            else self._device.channel("compute")
+        )
 
 
 def _rounded(size: int) -> int:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gpu.core.arguments import whole
 from gpu.core.bits import align_up
 from gpu.core.errors import InvalidType, InvalidValue
 from gpu.hcq.symbol import Symbol, Value
-
-if TYPE_CHECKING:
-    from gpu.hcq.buffer import HCQBuffer
 
 _SIZES: Final = {"b": 1, "B": 1, "h": 2, "H": 2, "e": 2, "i": 4, "I": 4, "f": 4}
 _SIZES_8: Final = {"q": 8, "Q": 8, "d": 8}
@@ -80,14 +77,13 @@ class ArgumentPatch:
 class KernelArguments:
     """Values for a layout: addresses, then scalars. Both may be symbols.
 
-    ``buffers`` are kept alive with it. Raises `InvalidValue` when there are not as many values as
-    the layout has, and for one that does not fit its format.
+    Raises `InvalidValue` when there are not as many values as the layout has, and for one that
+    does not fit its format.
     """
 
     layout: ArgumentLayout
     pointers: tuple[Value, ...]
     scalars: tuple[Value | float, ...] = ()
-    buffers: tuple[HCQBuffer, ...] = ()
     data: bytes = field(init=False, repr=False)
     """The arguments with zeros where symbols are."""
     patches: tuple[ArgumentPatch, ...] = field(init=False)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gpu.core.errors import InvalidValue, Unsupported
 from gpu.core.window import MemoryWindow
-from gpu.hcq.buffer import Allocation, HCQBuffer, Pins
+from gpu.hcq.allocation import Allocation, Owner, Pins
+from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.channel import SLOTS, Channel, MustWait, Point
 from gpu.hcq.commands import Command
 from gpu.hcq.link import Linked
@@ -26,9 +27,6 @@ from gpu.hcq.symbol import (
     Symbol,
     resolve,
 )
-
-if TYPE_CHECKING:
-    from gpu.hcq.device import HCQDevice
 
 INSTANCES = 2
 OWN: Final = (TIMELINE_ADDRESS, TIMELINE_VALUE)
@@ -47,7 +45,7 @@ class BoundPart:
 
     def __init__(
         self,
-        device: HCQDevice,
+        device: Owner,
         channel: Channel,
         linked: Linked,
         own: Sequence[Symbol],
@@ -112,7 +110,7 @@ class Instances:
 
     def __init__(
         self,
-        device: HCQDevice,
+        device: Owner,
         linked: Sequence[tuple[Channel, Linked]],
         own: Sequence[Symbol] = OWN,
         inputs: Sequence[Symbol] = (),
@@ -180,13 +178,13 @@ class BoundQueue:
 
     def __init__(
         self,
-        device: HCQDevice,
+        device: Owner,
         channel: Channel,
         commands: Iterable[Command],
         buffers: Iterable[HCQBuffer] = (),
     ):
         self._commands = tuple(commands)  # with the programs
-        self._pins = Pins(device, buffers)
+        self._pins = Pins(device, (buffer.allocation for buffer in buffers))
         self._channel = channel
         linked = device.link(channel, self._commands, after=False, bound=True)
         self._instances = Instances(device, [(channel, linked)])

@@ -10,13 +10,13 @@ A number may also be a `Symbol`, whose value is put in when the commands are sub
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
+from gpu.hcq.args import ArgumentLayout, KernelArguments
 from gpu.hcq.symbol import Symbol, Value
 
-if TYPE_CHECKING:
-    from gpu.hcq.args import KernelArguments
-    from gpu.hcq.program import HCQProgram
+Info_co = TypeVar("Info_co", covariant=True)
+"""What a driver knows of a kernel that it has loaded."""
 
 Grid = tuple[Value, Value, Value]
 Block = tuple[int, int, int]
@@ -29,7 +29,6 @@ class HasAddress(Protocol):
     @property
     def address(self) -> Value:
         """Where it lies, as the GPU sees it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +38,34 @@ class SymbolicSignal:
     address: Symbol
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """Run a program on ``grid`` groups of ``block`` threads."""
+class Kernel(Protocol[Info_co]):
+    """A program as launches see it; `gpu.hcq.program.HCQProgram` is one."""
 
-    program: HCQProgram
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    @property
+    def layout(self) -> ArgumentLayout:
+        """Where its arguments are."""
+
+    @property
+    def private_size(self) -> int:
+        """Bytes of memory of a thread."""
+
+    @property
+    def info(self) -> Info_co:
+        """What its driver's encoders read."""
+
+    def check_owner(self, device: object) -> None:
+        """Raise `InvalidType` where another device loaded it: `info` is what its own knows of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch(Generic[Info_co]):
+    """Run a kernel on ``grid`` groups of ``block`` threads."""
+
+    program: Kernel[Info_co]
     args: KernelArguments
     grid: Grid
     block: Block
@@ -104,4 +126,5 @@ class PollMem:
     op: Comparison = "=="
 
 
-Command = Launch | Copy | Signal | Wait | Barrier | Timestamp | WriteMem | PollMem
+Command = Launch[Any] | Copy | Signal | Wait | Barrier | Timestamp | WriteMem | PollMem
+COMMANDS: Final = (Launch, Copy, Signal, Wait, Barrier, Timestamp, WriteMem, PollMem)

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Final, TypeVar, TypeVarTuple
+from typing import Final, TypedDict, TypeVar, TypeVarTuple, Unpack
 from weakref import WeakSet
 
 from gpu.core.arguments import integer, seconds, whole
@@ -23,10 +23,10 @@ from gpu.core.errors import (
 )
 from gpu.core.interrupts import put_off
 from gpu.core.wait import wait_until
+from gpu.hcq.allocation import Allocation, Pins
 from gpu.hcq.allocator import STAGING, HCQAllocator
-from gpu.hcq.buffer import Allocation, Pins
 from gpu.hcq.channel import SLOTS, Channel, MustWait, Point, Template
-from gpu.hcq.commands import Command, SymbolicSignal, Wait
+from gpu.hcq.commands import Command, Launch, SymbolicSignal, Wait
 from gpu.hcq.commands import Signal as SignalCommand
 from gpu.hcq.link import Linked, link
 from gpu.hcq.ports import DevicePort, Memory, MemoryKind
@@ -36,9 +36,26 @@ from gpu.hcq.symbol import AFTER_ADDRESS, AFTER_VALUE, TIMELINE_VALUE, GpuVA
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
+TIMEOUT: Final = 30.0
 _SIGNAL_PAGE: Final = 4096
 _AFTER: Final = Wait(SymbolicSignal(AFTER_ADDRESS), AFTER_VALUE)
 _DONE: Final = SignalCommand(OWN_TIMELINE, TIMELINE_VALUE)
+
+
+class DeviceOptions(TypedDict, total=False):
+    """What any device can be opened with.
+
+    Attributes:
+        timeline_start: the payload that timelines begin at; tests begin just before the wrap.
+        timeout: seconds that a wait goes on without progress, `TIMEOUT` if not given.
+        command_memory: bytes of each queue for what lies beside its ring, 1 MiB if not given.
+        staging: bytes of what copies from the host go through, `STAGING` if not given.
+    """
+
+    timeline_start: int
+    timeout: float
+    command_memory: int
+    staging: int
 
 
 class HCQDevice:
@@ -51,23 +68,11 @@ class HCQDevice:
     Threads may share a device: one lock covers submitting, and is never held while waiting.
     """
 
-    def __init__(
-        self,
-        port: DevicePort,
-        *,
-        timeline_start: int = 0,
-        timeout: float = 30.0,
-        command_memory: int = 1 << 20,
-        staging: int = STAGING,
-    ):
-        """Opens all queues of ``port``, and closes it when that fails.
-
-        ``timeout`` is in seconds without progress; ``command_memory`` is bytes of each queue, and
-        ``staging`` of what copies from the host go through.
-        """
+    def __init__(self, port: DevicePort, **options: Unpack[DeviceOptions]):
+        """Opens the first compute queue of ``port``, and closes it when that fails."""
         self.port = port
         self.name = port.name
-        self.timeout = timeout
+        self.timeout = options.get("timeout", TIMEOUT)
         self.lock = threading.Lock()
         self._pid = os.getpid()
         self._error: DeviceError | None = None
@@ -77,45 +82,66 @@ class HCQDevice:
         self._parked: deque[Allocation | Pins] = deque()
         self._publishing: list[Callable[[], None]] = []
         self._free_signals: list[Signal] = []
-        self.allocator = HCQAllocator(self, staging)
-        self.queues: dict[str, list[Channel]] = {}
+        self.allocator = HCQAllocator(self, options.get("staging", STAGING))
+        self._timeline_start = options.get("timeline_start", 0)
+        self._command_memory = options.get("command_memory", 1 << 20)
+        self._opening = threading.Lock()
+        self.queues: dict[str, list[Channel]] = {kind: [] for kind in port.queue_counts}
+        """Those that are open, by kind."""
         try:
-            self._open_queues(timeline_start, command_memory)
+            if not port.queue_counts.get("compute"):
+                raise InvalidValue(f"{self.name} has no compute queue: a device needs one")
+            with self.lock:
+                first = self._open_queue("compute")
+            start = (first, first.timeline.submitted)
+            self.frontier: tuple[tuple[Channel, int], tuple[Channel, int]] = (start, start)
+            """The last submission in order, set before it is published, and the one before it.
+
+            Under the lock; `exclusively` takes the one before where the last never happened.
+            """
+            self.set_up("compute", first)
         except BaseException:
             port.close()
             raise
-        first = self.channels()[0]
-        start = (first, first.timeline.submitted)
-        self.frontier: tuple[tuple[Channel, int], tuple[Channel, int]] = (start, start)
-        """The last submission in order, set before it is published, and the one before it.
+        self.queues["compute"].append(first)
 
-        Under the lock; `exclusively` takes the one before where the last never happened.
+    def _open_queue(self, kind: str) -> Channel:
+        """The next queue of a kind, which is not set up yet; under the lock."""
+        index = len(self.queues[kind])
+        queue = self.port.open_queue(kind, index)
+        memory = self.allocate(self._command_memory, queue.command_memory)
+        timeline = Timeline((self._new_signal(), self._new_signal()), self._timeline_start)
+        return Channel(f"{self.name} {kind} queue {index}", queue, timeline, memory)
+
+    def set_up(self, kind: str, channel: Channel) -> None:
+        """Run what a new queue, or one that was made anew, needs before all else.
+
+        Vendors say what that is.
         """
 
-    def _open_queues(self, timeline_start: int, command_memory: int) -> None:
-        if not self.port.queues.get("compute"):
-            raise InvalidValue(f"{self.name} has no compute queue: a device needs one")
-        for kind, ports in self.port.queues.items():
-            self.queues[kind] = []
-            for index, queue in enumerate(ports):
-                memory = self.allocate(command_memory, queue.command_memory)
-                timeline = Timeline((self._new_signal(), self._new_signal()), timeline_start)
-                name = f"{self.name} {kind} queue {index}"
-                self.queues[kind].append(Channel(name, queue, timeline, memory))
-
     def channels(self) -> list[Channel]:
-        """All queues."""
+        """All queues that are open."""
         return [channel for kind in self.queues.values() for channel in kind]
 
     def channel(self, kind: str, index: int = 0) -> Channel:
-        """A queue; `InvalidIndex` tells which there are."""
+        """A queue, opened at its first use; `InvalidIndex` tells which there are.
+
+        Raises what opening raises too.
+        """
         if not isinstance(kind, str):
             raise InvalidType(f"a kind of queue is a str, as compute; got {kind!r}")
-        index = integer(index, "the index of a queue")
-        if 0 <= index < len(self.queues.get(kind, ())):
-            return self.queues[kind][index]
-        known = ", ".join(f"{name}: {len(found)}" for name, found in self.queues.items())
-        raise InvalidIndex(f"{self.name} has no {kind} queue {index}; its queues are {known}")
+        index, counts = integer(index, "the index of a queue"), self.port.queue_counts
+        if not 0 <= index < counts.get(kind, 0):
+            known = ", ".join(f"{name}: {count}" for name, count in counts.items())
+            raise InvalidIndex(f"{self.name} has no {kind} queue {index}; its queues are {known}")
+        found = self.queues[kind]
+        while len(found) <= index:
+            with self._opening:
+                if len(found) <= index:
+                    opened = self.exclusively(self._open_queue, kind)
+                    self.set_up(kind, opened)
+                    found.append(opened)
+        return found[index]
 
     def queue(self, kind: str = "compute", index: int = 0) -> HWQueue:
         """An empty list of commands for a queue."""
@@ -161,8 +187,15 @@ class HCQDevice:
     def link(
         self, channel: Channel, commands: Iterable[Command], *, after: bool, bound: bool = False
     ) -> Linked:
-        """Commands as a submission, which ends by writing the queue's timeline."""
+        """Commands as a submission, which ends by writing the queue's timeline.
+
+        Raises `InvalidType` for a launch of another device's program, and what encoders raise.
+        """
         encoder = channel.port.encoder
+        commands = tuple(commands)
+        for command in commands:
+            if isinstance(command, Launch):
+                command.program.check_owner(self)
         whole = (*([_AFTER] if after else []), *commands, _DONE)
         return link(encoder.encode(whole), encoder, bound=bound)
 
@@ -304,10 +337,21 @@ class HCQDevice:
                 " processes by multiprocessing's 'spawn'"
             )
 
-    def forget_error(self) -> None:
-        """Go on after a fault, with other queues; see `gpu.hcq.recovery`. Under the lock."""
-        self._error = None
-        self._publishing = []
+    def restart(self) -> None:
+        """Go on after a fault or a hang, with other queues: the port has none open.
+
+        What was submitted and not done counts as done. Raises what opening raises. No other thread
+        may use the device meanwhile.
+        """
+        with self.lock:
+            self._error = None
+            self._publishing = []
+            for kind, channels in self.queues.items():
+                for index, channel in enumerate(channels):
+                    channel.restart(self.port.open_queue(kind, index))
+        for kind, channels in self.queues.items():
+            for channel in channels:
+                self.set_up(kind, channel)
 
     def _check(self) -> None:
         self.check_usable()

@@ -127,15 +127,12 @@ class Encoder(Protocol):
 
         Raises `Unsupported` for a command that this kind of queue cannot run.
         """
-        ...
 
     def call(self, target: Symbol, addend: int, size: int) -> Encoded:
         """One segment for the ring that makes the queue run ``size`` bytes at a place in memory.
 
         An INDIRECT_BUFFER packet, a GP entry. The place is ``target + addend``.
         """
-        ...
 
     def filler(self, size: int) -> bytes:
         """``size`` bytes for the ring that do nothing: no submission crosses the ring's end."""
-        ...

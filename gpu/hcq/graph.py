@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from gpu.core.errors import InvalidValue
 from gpu.hcq import commands
-from gpu.hcq.args import KernelArguments
+from gpu.hcq.allocation import Pins
 from gpu.hcq.bound import OWN, BoundPart, Instances
-from gpu.hcq.buffer import HCQBuffer, Pins
+from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.channel import Channel, Point
 from gpu.hcq.commands import Block, Command, Grid, SymbolicSignal
 from gpu.hcq.deps import DependencyTracker, Range
+from gpu.hcq.device import HCQDevice
+from gpu.hcq.program import HCQProgram, ProgramArguments
 from gpu.hcq.symbol import (
     AFTER_ADDRESS,
     AFTER_VALUE,
@@ -23,10 +24,6 @@ from gpu.hcq.symbol import (
     Value,
     offset,
 )
-
-if TYPE_CHECKING:
-    from gpu.hcq.device import HCQDevice
-    from gpu.hcq.program import HCQProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +80,7 @@ class HCQGraph:
         _check_apart(inputs)
         plan = _Plan(device, items, inputs)
         own = (b for item in items for b in _buffers(item) if plan.place(b) == b.address)
-        self._pins = Pins(device, own)
+        self._pins = Pins(device, (buffer.allocation for buffer in own))
         self._items = tuple(items)  # with the programs
         self._counts = plan.counts()
         self._lines = list(plan.lines) if len(plan.lines) > 1 else []
@@ -279,7 +276,7 @@ class _Plan:
                 raise InvalidValue(f"copy of {item.src!r} into {item.dst!r}: take a view")
             return commands.Copy(self.place(item.dst), self.place(item.src), item.src.size)
         pointers = tuple(self.place(buffer) for buffer in item.buffers)
-        args = KernelArguments(item.program.layout, pointers, item.vals)
+        args = ProgramArguments(item.program.layout, pointers, item.vals)
         return item.program.launch(args, item.grid, item.block)
 
     def place(self, buffer: HCQBuffer) -> Value:

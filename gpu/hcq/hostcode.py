@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, assert_never
 
 from gpu.core.bits import align_up
-from gpu.core.errors import InvalidType, InvalidValue
+from gpu.core.errors import InvalidValue
 from gpu.hcq import commands as hcq
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.encoder import Encoded, Patch, Segment
@@ -88,7 +88,7 @@ class _Writer:
     def _word(self, value: int) -> None:
         self.data += (value & _ALL).to_bytes(WORD, "little")
 
-    def arguments(self, launch: hcq.Launch) -> Symbol:
+    def arguments(self, launch: hcq.Launch[HostKernel]) -> Symbol:
         """Put the arguments of a launch into a segment; the symbol of its address."""
         index = 1 + len(self.segments)
         args = launch.args
@@ -126,9 +126,7 @@ class HostEncoder:
 def _encode(writer: _Writer, command: hcq.Command) -> None:
     match command:
         case hcq.Launch(program, _, grid, block):
-            kernel = program.info
-            if not isinstance(kernel, HostKernel):
-                raise InvalidType(f"{program.name} is no program of the host device")
+            kernel: HostKernel = program.info
             arguments = writer.arguments(command)
             writer.record(Op.LAUNCH, kernel.number, arguments, *grid, *block)
         case hcq.Copy(dst, src, size):

@@ -13,7 +13,7 @@ import struct
 import threading
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from gpu.core import hostmem
@@ -38,6 +38,7 @@ class HostMemory:
     def __init__(self, capacity: int):
         self.capacity = capacity
         self.used = 0
+        self._sizes: dict[Memory, int] = {}  # of the pages of what was allocated
         # By address; replaced as a whole, as queues may run in another thread meanwhile.
         self._ranges: tuple[list[int], list[Memory]] = ([], [])
 
@@ -53,16 +54,18 @@ class HostMemory:
         self.used += whole
         ctypes.memset(address, _STALE, whole)
         window = None if kind is MemoryKind.VRAM else MemoryWindow(address, size)
-        memory = Memory(GpuVA(address), size, kind, window, handle=whole)
+        memory = Memory(GpuVA(address), size, kind, window)
+        self._sizes[memory] = whole
         self._insert(memory)
         return memory
 
     def free(self, memory: Memory) -> None:
         """As `MemoryPort.free`."""
         self._remove(memory)
-        if isinstance(memory.handle, int):
-            self.used -= memory.handle
-            hostmem.unmap(memory.address, memory.handle)
+        whole = self._sizes.pop(memory, 0)
+        if whole:
+            self.used -= whole
+            hostmem.unmap(memory.address, whole)
 
     def map_host(self, address: int, size: int) -> Memory:
         """As `MemoryPort.map_host`."""
@@ -195,11 +198,15 @@ class HostPort:
         self._seen = threading.local()
         self._fault: GpuFault | None = None
         self._kernels: list[HostKernel] = []
-        self.queues: Mapping[str, Sequence[HostQueue]] = {
-            kind: [HostQueue(self, ring_size) for _ in range(count)]
-            for kind, count in (("compute", compute), ("copy", copy))
-            if count
-        }
+        counts = {"compute": compute, "copy": copy}
+        self.queue_counts: Mapping[str, int] = {kind: n for kind, n in counts.items() if n}
+        self._ring_size = ring_size
+        self._queues: list[HostQueue] = []
+
+    def open_queue(self, kind: str, index: int) -> HostQueue:
+        """As `DevicePort.open_queue`; all kinds are alike."""
+        self._queues.append(HostQueue(self, self._ring_size))
+        return self._queues[-1]
 
     def kernel(self, run: Callable[..., None], layout: ArgumentLayout) -> HostKernel:
         """A program: the ``info`` of an `HCQProgram` with the same layout; see `HostKernel`."""
@@ -230,7 +237,7 @@ class HostPort:
 
     def step(self) -> bool:
         """Run one record of a queue that can go on. False when none can."""
-        queues = [queue for kind in self.queues.values() for queue in kind]
+        queues = list(self._queues)
         self._rng.shuffle(queues)
         self._now += _STEP_NS
         try:
@@ -251,9 +258,8 @@ class HostPort:
 
     def close(self) -> None:
         """Free the rings; all other memory has been freed."""
-        for kind in self.queues.values():
-            for queue in kind:
-                queue.close()
+        for queue in self._queues:
+            queue.close()
 
     def execute(self, record: Record) -> bool:
         """Do what a record asks. False while it has to wait."""

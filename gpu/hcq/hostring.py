@@ -42,7 +42,7 @@ class HostRing:
         """A function that is `QueuePort.publish`, for one caller at a time."""
         unit, units = self.unit, self.size // self.unit if self.wraps else 0
         token, bias = self.token, self.bias
-        unchanging = (self.address, self.size >> 2, 0, 0, self.put, self.put_width)
+        unchanging = (self.address, self.size >> 2, self.put, self.put_width)
         packed = KICK_BLOCK.pack(*[0] * 7, *unchanging, self.doorbell, self.doorbell_width)
         block = ctypes.create_string_buffer(packed, len(packed))
         at, set_changes = ctypes.addressof(block), KICK_CHANGES.pack_into

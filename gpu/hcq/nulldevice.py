@@ -6,7 +6,7 @@ submitted counts as done as soon as somebody waits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from gpu.core.errors import HwTimeout
 from gpu.hcq.device import HCQDevice
@@ -41,10 +41,15 @@ class NullPort:
     def __init__(self, encoders: Mapping[str, Encoder], ring_size: int, capacity: int):
         self.waiter = self
         self.memory = HostMemory(capacity)
-        self.queues: Mapping[str, Sequence[NullQueue]] = {
-            kind: [NullQueue(encoder, self.memory, ring_size)] for kind, encoder in encoders.items()
-        }
+        self.queue_counts: Mapping[str, int] = dict.fromkeys(encoders, 1)
         self.device: HCQDevice | None = None
+        self._encoders, self._ring_size = encoders, ring_size
+        self._queues: list[NullQueue] = []
+
+    def open_queue(self, kind: str, index: int) -> NullQueue:
+        """As `DevicePort.open_queue`."""
+        self._queues.append(NullQueue(self._encoders[kind], self.memory, self._ring_size))
+        return self._queues[-1]
 
     def now_ns(self) -> int:
         """Time does not pass."""
@@ -68,9 +73,8 @@ class NullPort:
 
     def close(self) -> None:
         """Free the rings."""
-        for kind in self.queues.values():
-            for queue in kind:
-                self.memory.free(queue.memory)
+        for queue in self._queues:
+            self.memory.free(queue.memory)
 
 
 def open_null(

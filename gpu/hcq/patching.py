@@ -23,10 +23,6 @@ class Places:
         self.addresses = (ctypes.c_uint64 * 2)(ring, image)
         self.address = ctypes.addressof(self.addresses)
 
-    def move_image(self, image: int) -> None:
-        """The image is at another address, a multiple of 8."""
-        self.addresses[_IMAGE] = image
-
 
 class PatchCall:
     """Applies patches of some symbols at once, by `apply`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,16 +23,12 @@ class MemoryKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
-    """One allocation: GPU address, size in bytes, kind, and a window where the host reaches it.
-
-    ``handle`` is the vendor's own.
-    """
+    """One allocation: GPU address, size in bytes, kind, and a window where the host reaches it."""
 
     address: GpuVA
     size: int
     kind: MemoryKind
     window: Window | None
-    handle: object = None
 
 
 class MemoryPort(Protocol):
@@ -43,23 +39,18 @@ class MemoryPort(Protocol):
 
         Raises `OutOfMemory`, and `Unsupported` for a kind the device does not have.
         """
-        ...
 
     def free(self, memory: Memory) -> None:
         """Give memory back; nothing on the device uses it any more."""
-        ...
 
     def map_host(self, address: int, size: int) -> Memory:
         """Let the device reach host memory in place. Raises `Unsupported` where it cannot."""
-        ...
 
     def map_peer(self, memory: Memory, owner: MemoryPort) -> None:
         """Let this device reach memory of another at the same GPU address, else `Unsupported`."""
-        ...
 
     def unmap_peer(self, memory: Memory) -> None:
         """End what `map_peer` began; nothing on this device uses it any more."""
-        ...
 
 
 class QueuePort(Protocol):
@@ -75,7 +66,6 @@ class QueuePort(Protocol):
     @property
     def encoder(self) -> Encoder:
         """What makes commands into what this queue reads."""
-        ...
 
     def publish(self, position: int, words: int, size: int, last: int, value: int, /) -> None:
         """Copy ``size`` bytes from host address ``words`` into the ring, then ring the doorbell.
@@ -84,7 +74,6 @@ class QueuePort(Protocol):
         cross the ring's end. Then ``value`` is stored as 8 bytes at host address ``last``, so that
         an exception leaves all done or nothing: on memory one native call (`gpu.hcq.hostring`).
         """
-        ...
 
 
 class DevicePort(Protocol):
@@ -99,26 +88,27 @@ class DevicePort(Protocol):
     @property
     def waiter(self) -> Waiter:
         """How to wait for it."""
-        ...
 
     @property
     def memory(self) -> MemoryPort:
         """Its memory."""
-        ...
 
     @property
-    def queues(self) -> Mapping[str, Sequence[QueuePort]]:
-        """Its queues by kind, ``compute`` and perhaps ``copy``; from a probed table."""
-        ...
+    def queue_counts(self) -> Mapping[str, int]:
+        """How many queues it can open of each kind, ``compute`` and perhaps ``copy``."""
+
+    def open_queue(self, kind: str, index: int) -> QueuePort:
+        """Queue ``index`` of a kind, below its count; those before it are open.
+
+        It is called once for each, at its first use, and again after what makes all queues anew.
+        Raises `OutOfMemory` where the system has no more.
+        """
 
     def clock(self) -> int:
         """The device's clock now, in ticks."""
-        ...
 
     def check(self) -> None:
         """Raise `GpuFault`, `DeviceLost` or `DeviceHang` when the device has reported one."""
-        ...
 
     def close(self) -> None:
         """Give everything back to the system."""
-        ...

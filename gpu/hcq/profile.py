@@ -9,16 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from gpu.core.errors import InvalidValue
 from gpu.hcq.channel import Channel, Point
 from gpu.hcq.commands import Command, Timestamp
+from gpu.hcq.device import HCQDevice
 from gpu.hcq.ports import DevicePort
 from gpu.hcq.signal import Signal
-
-if TYPE_CHECKING:
-    from gpu.hcq.device import HCQDevice
 
 _TRIES: Final = 8
 _STALE_NS: Final = 1_000_000_000

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Any
 
-from gpu.core.errors import InvalidValue
+from gpu.core.errors import InvalidType, InvalidValue
+from gpu.hcq.allocation import Owner
 from gpu.hcq.args import ArgumentLayout, KernelArguments, misfit
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.channel import Template
@@ -14,8 +16,12 @@ from gpu.hcq.checks import buffer_of, launch_sizes, sequence_of
 from gpu.hcq.commands import Block, Command, Grid, Launch, Timestamp
 from gpu.hcq.symbol import Symbol, Value
 
-if TYPE_CHECKING:
-    from gpu.hcq.device import HCQDevice
+
+@dataclass(frozen=True)
+class ProgramArguments(KernelArguments):
+    """Arguments with the ``buffers`` that they point to, which are kept alive with them."""
+
+    buffers: tuple[HCQBuffer, ...] = ()
 
 
 class HCQProgram:
@@ -28,7 +34,7 @@ class HCQProgram:
 
     def __init__(
         self,
-        device: HCQDevice,
+        device: Owner,
         name: str,
         code: HCQBuffer | None,
         layout: ArgumentLayout,
@@ -36,7 +42,7 @@ class HCQProgram:
         group_size: int = 0,
         private_size: int = 0,
         written: Sequence[int] | None = None,
-        info: object = None,
+        info: Any = None,
     ):
         self.device = device
         self.name = name
@@ -50,7 +56,7 @@ class HCQProgram:
 
     def arguments(
         self, *buffers: HCQBuffer | Symbol, vals: Sequence[Value | float] = ()
-    ) -> KernelArguments:
+    ) -> ProgramArguments:
         """Arguments for `HWQueue.exec`. A symbol stands for an address or a value.
 
         Raises `InvalidValue` for a wrong number of them and for buffers of another device.
@@ -60,14 +66,19 @@ class HCQProgram:
             buffer.check_reachable(self.device)
         pointers = (b.address if isinstance(b, HCQBuffer) else b for b in buffers)
         values = sequence_of(vals, self.name)
-        return KernelArguments(self.layout, tuple(pointers), values, kept)
+        return ProgramArguments(self.layout, tuple(pointers), values, kept)
 
-    def launch(self, args: KernelArguments, grid: Grid, block: Block) -> Launch:
+    def check_owner(self, device: object) -> None:
+        """Raise `InvalidType` where another device loaded it."""
+        if self.device is not device:
+            raise InvalidType(f"{self.name} is a program of {self.device.name}: launch it there")
+
+    def launch(self, args: ProgramArguments, grid: Grid, block: Block) -> Launch[Any]:
         """The command that runs it. Errors as of `launch_sizes`, and for another kernel's `args`.
 
         Raises `InvalidValue`, `InvalidType`.
         """
-        if not isinstance(args, KernelArguments) or args.layout is not self.layout:
+        if not isinstance(args, ProgramArguments) or args.layout is not self.layout:
             raise InvalidValue(f"arguments that were not made by {self.name}.arguments()")
         return Launch(self, args, *launch_sizes(self.name, grid, block))
 
@@ -114,7 +125,7 @@ class HCQProgram:
             raise misfit(self.layout, values, error) from error
         return None
 
-    def _timed(self, args: KernelArguments, grid: Grid, block: Block) -> float:
+    def _timed(self, args: ProgramArguments, grid: Grid, block: Block) -> float:
         device = self.device
         start, end = device.signal(), device.signal()
         launch = self.launch(args, grid, block)
@@ -131,7 +142,7 @@ class _Launch:
 
     def __init__(self, program: HCQProgram, grid: Grid, block: Block):
         layout = program.layout
-        args = KernelArguments(layout, (0,) * layout.pointers, (0,) * len(layout.scalars))
+        args = ProgramArguments(layout, (0,) * layout.pointers, (0,) * len(layout.scalars))
         self._command = program.launch(args, grid, block)
         self._device = program.device
         self._layout = layout

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Self, get_args
+from typing import Final, Self, get_args
 
 from gpu.core.arguments import host_bytes, whole
 from gpu.core.errors import InvalidType, InvalidValue
 from gpu.hcq import commands
-from gpu.hcq.args import KernelArguments
+from gpu.hcq.allocation import Owner
+from gpu.hcq.bound import BoundQueue
 from gpu.hcq.buffer import HCQBuffer
+from gpu.hcq.channel import Point
 from gpu.hcq.checks import number_or_symbol, payload, signal_of
 from gpu.hcq.commands import Block, Command, Comparison, Grid, HasAddress
-from gpu.hcq.program import HCQProgram
+from gpu.hcq.program import HCQProgram, ProgramArguments
 from gpu.hcq.symbol import Value
-
-if TYPE_CHECKING:
-    from gpu.hcq.bound import BoundQueue
-    from gpu.hcq.channel import Point
-    from gpu.hcq.device import HCQDevice
-
 
 _POLLED: Final = (1 << 32) - 1
 
@@ -40,7 +36,7 @@ class HWQueue:
 
     def add(self, command: Command) -> Self:
         """Append any command. Raises `InvalidType` for anything else."""
-        if not isinstance(command, Command):
+        if not isinstance(command, commands.COMMANDS):
             raise InvalidType(f"{command!r} is no command of gpu.hcq.commands")
         self.commands.append(command)
         return self
@@ -57,7 +53,7 @@ class HWQueue:
         """Write the device's clock to the timestamp of a signal once all before it is done."""
         return self.add(commands.Timestamp(signal_of(signal)))
 
-    def exec(self, program: HCQProgram, args: KernelArguments, grid: Grid, block: Block) -> Self:
+    def exec(self, program: HCQProgram, args: ProgramArguments, grid: Grid, block: Block) -> Self:
         """Run a program; `HCQProgram.arguments` makes ``args``. Raises as its `launch`."""
         if not isinstance(program, HCQProgram):
             raise InvalidType(f"{program!r} is no program of a device: HCQProgram makes one")
@@ -98,7 +94,7 @@ class HWQueue:
         """See what the host or another engine has written until now."""
         return self.add(commands.Barrier())
 
-    def submit(self, device: HCQDevice) -> Point:
+    def submit(self, device: Owner) -> Point:
         """Send it; returns what `HCQDevice.wait` takes. Errors as of `HCQDevice.exclusively`.
 
         Raises `InvalidValue` where a symbol of the caller's is left (`bind` takes those), and for
@@ -107,18 +103,16 @@ class HWQueue:
         self._check_buffers(device)
         return device.submit(device.channel(self.kind, self.index), self.commands)
 
-    def bind(self, device: HCQDevice) -> BoundQueue:
+    def bind(self, device: Owner) -> BoundQueue:
         """Put it into memory of its own, from where it can be submitted cheaply many times.
 
         Raises `InvalidValue` for buffers that were freed or that the device does not reach.
         """
         self._check_buffers(device)
-        from gpu.hcq.bound import BoundQueue
-
         channel = device.channel(self.kind, self.index)
         return BoundQueue(device, channel, self.commands, self.buffers)
 
-    def _check_buffers(self, device: HCQDevice) -> None:
+    def _check_buffers(self, device: Owner) -> None:
         for buffer in self.buffers:
             buffer.check_reachable(device)
 

@@ -15,9 +15,10 @@ from am.kernels import LAYOUTS, code_object
 from am.kfd_target import KfdTarget, open_device
 from gpu.core import hostmem
 from gpu.core.errors import DeviceHang, DeviceLost, GpuError, GpuFault, Unsupported
-from gpu.drivers.am.device import KfdDevice
+from gpu.drivers.am.device import AmDevice, reads
+from gpu.drivers.am.kfd.port import open_kfd
 from gpu.drivers.am.kfd.process import session_of
-from gpu.drivers.am.kfd.queues import QueueKind
+from gpu.drivers.am.queue import QueueKind
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.conformance.kit import WORDS, Ints, download, numbers, peek, system, upload
 from gpu.hcq.ports import MemoryKind
@@ -109,7 +110,7 @@ def faults_name_buffers(target: KfdTarget) -> None:
     with raises(DeviceLost, "new processes only"):
         open_device(target, 0)
     other = target.sim.new_process()
-    with KfdDevice.open(World(other.os, target.sim.waiter)) as fresh:
+    with open_kfd(World(other.os, target.sim.waiter)) as fresh:
         same(download(fresh, upload(fresh, numbers(1))), numbers(1))
 
 
@@ -127,6 +128,7 @@ def code_is_read_only(target: KfdTarget) -> None:
 def freed_memory_is_named(target: KfdTarget) -> None:
     """A late access is told apart from a stray one."""
     with open_device(target) as device:
+        device.channel("copy")  # takes no addresses any more
         memory = device.allocate(PAGE, MemoryKind.VRAM)
         address = memory.address
         device.release(memory)
@@ -200,7 +202,7 @@ def unaligned_arrays(target: KfdTarget) -> None:
         same(download_from(device, maps[1]), numbers(1))
 
 
-def download_from(device: KfdDevice, mapped: HCQBuffer) -> Ints:
+def download_from(device: AmDevice, mapped: HCQBuffer) -> Ints:
     """What the device sees of memory of the host."""
     copy = device.allocator.alloc(mapped.size)
     device.allocator.copy(copy, mapped)
@@ -273,7 +275,7 @@ def second_queues_have_no_scratch(target: KfdTarget) -> None:
         assert (seen.scratch_base, seen.tmpring != 0) == (scratch.address, True), seen
         args = fill.arguments(out, vals=(3, WORDS))
         queue = device.queue("compute", 1).exec(fill, args, (1, 1, 1), (1, 1, 1))
-        if device.port.queues["compute"][1].kind is QueueKind.AQL:  # has its own
+        if reads(device.channel("compute", 1), QueueKind.AQL):  # has its own
             device.wait(queue.submit(device))
             assert target.kernels.seen[-1].scratch_base not in (0, scratch.address)
             return

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from am.kernels import LAYOUTS, PythonKernels, code_object
 from gpu.core import hostmem
-from gpu.drivers.am.device import KfdDevice
-from gpu.drivers.am.kfd.port import QueueOptions
+from gpu.drivers.am.device import AmDevice
+from gpu.drivers.am.kfd.port import QueueOptions, open_kfd
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.conformance.kit import WORDS, numbers, upload
 from gpu.hcq.ports import MemoryKind
@@ -80,18 +80,18 @@ class Bench:
             rss=int(Path("/proc/self/statm").read_text().split()[1]) * hostmem.page_size >> 10,
         )
 
-    def device(self) -> KfdDevice:
+    def device(self) -> AmDevice:
         """One whose rings are all touched after some launches."""
         options = QueueOptions(compute_ring=1 << 12, copy_ring=1 << 12)
         size = 1 << 14
-        return KfdDevice.open(self.world, options=options, command_memory=size, staging=size)
+        return open_kfd(self.world, options=options, command_memory=size, staging=size)
 
     def open(self, count: int) -> None:
         """Opens the GPU and closes it again."""
         for _ in range(count):
             self.device().close()
 
-    def allocate(self, device: KfdDevice, count: int) -> None:
+    def allocate(self, device: AmDevice, count: int) -> None:
         """Allocates and frees, some at a time, through the allocator's cache and beside it."""
         live: deque[HCQBuffer] = deque()
         for number in range(count):
@@ -104,7 +104,7 @@ class Bench:
         for buffer in live:
             buffer.free()
 
-    def launch(self, device: KfdDevice, fill: HCQProgram, out: HCQBuffer, count: int) -> None:
+    def launch(self, device: AmDevice, fill: HCQProgram, out: HCQBuffer, count: int) -> None:
         """Launches, and waits for some at a time."""
         for number in range(count):
             fill(out, vals=(number & 0xFF, WORDS))

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from am.kernels import LAYOUTS, WRITTEN, PythonKernels, code_object
-from gpu.drivers.am.device import KfdDevice
+from gpu.drivers.am.device import AmDevice
 from gpu.drivers.am.kfd.memory import Use
-from gpu.drivers.am.kfd.port import ComputeKind, QueueOptions
+from gpu.drivers.am.kfd.port import ComputeKind, QueueOptions, open_kfd
 from gpu.hcq.device import HCQDevice
 from gpu.hcq.program import HCQProgram
 from gpu.sim.amd.chip.dispatch import KernelExecutor
@@ -57,7 +57,7 @@ class KfdTarget:
 
     def open_gpu(
         self, index: int | None, *, near_wrap: bool = False, small: bool = False
-    ) -> KfdDevice:
+    ) -> AmDevice:
         """As `open`, of a certain GPU."""
         if index is None:
             index, self._next = self._next, 1 - self._next
@@ -66,7 +66,7 @@ class KfdTarget:
             compute_ring=1 << (14 if small else 16),
             copy_ring=1 << (12 if small else 16),
         )
-        device = KfdDevice.open(
+        device = open_kfd(
             self.world,
             index,
             options=options,
@@ -74,14 +74,15 @@ class KfdTarget:
             command_memory=1 << (13 if small else 16),
             staging=1 << (13 if small else 18),
         )
-        if small:  # so that memory runs out soon
+        if small:  # so that memory runs out soon, but not for queues
+            device.channel("compute", 1)
             memory = device.port.memory
             left = memory.kfd.available_memory(memory.gpu.gpu_id)
             memory.hold(left - SMALL_VRAM, Use.DATA)
         return device
 
     def program(self, device: HCQDevice, name: str) -> HCQProgram:
-        assert isinstance(device, KfdDevice)
+        assert isinstance(device, AmDevice)
         code = code_object(name, device.target.version)
         return device.load(code, name, LAYOUTS[name], written=WRITTEN)
 
@@ -99,7 +100,7 @@ class KfdTarget:
         self.sim.close()
 
 
-def open_device(target: KfdTarget, index: int | None = None, *, small: bool = False) -> KfdDevice:
+def open_device(target: KfdTarget, index: int | None = None, *, small: bool = False) -> AmDevice:
     """A device of a GPU, by default the next."""
     return target.open_gpu(index, small=small)
 

@@ -8,7 +8,7 @@ from am.kernels import LAYOUTS, WRITTEN
 from am.kfd_target import KfdTarget
 from gpu.compiler.toolchain.amdgcn import AMDCompiler
 from gpu.drivers.am.code.object import CodeObject, read_code_object
-from gpu.drivers.am.device import KfdDevice
+from gpu.drivers.am.device import AmDevice
 from gpu.drivers.am.kfd.port import ComputeKind
 from gpu.hcq.device import HCQDevice
 from gpu.hcq.program import HCQProgram
@@ -118,5 +118,5 @@ class MachineTarget(KfdTarget):
         super().__init__(seed, CHIP, compute, executor=LaneExecutor())
 
     def program(self, device: HCQDevice, name: str) -> HCQProgram:
-        assert isinstance(device, KfdDevice)
+        assert isinstance(device, AmDevice)
         return device.load(code_object(name), name, LAYOUTS[name], written=WRITTEN)

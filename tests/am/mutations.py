@@ -8,18 +8,19 @@ from typing import Any
 
 from am import checks, test_recovery
 from gpu.core import hostmem
-from gpu.drivers.am import device
-from gpu.drivers.am.device import KfdDevice
+from gpu.drivers.am.device import AmDevice
 from gpu.drivers.am.kfd import hdp, memory, port, queues
 from gpu.drivers.am.kfd import process as session
 from gpu.drivers.am.kfd.cwsr import ContextSave
 from gpu.drivers.am.kfd.ioctls import Kfd
-from gpu.drivers.am.kfd.memory import Holding, KfdMemory, Use
+from gpu.drivers.am.kfd.memory import BufferObject, KfdMemory, Use
 from gpu.drivers.am.kfd.port import KfdPort
 from gpu.drivers.am.kfd.process import KfdSession
-from gpu.drivers.am.kfd.queues import Doorbells, KfdQueue, QueueKind
+from gpu.drivers.am.kfd.queues import Doorbells
+from gpu.drivers.am.queue import AmQueue, QueueKind
 from gpu.drivers.cleanup import Undo
 from gpu.hcq import conformance
+from gpu.hcq.device import HCQDevice
 from mutating import Apply, Mutations, Patcher
 
 RECOVERY = {
@@ -134,7 +135,7 @@ def host_memory_from_the_start_of_its_page(patch: Patcher) -> None:
 def host_memory_of_its_first_page(patch: Patcher) -> None:
     hold = KfdMemory.hold
 
-    def short(self: KfdMemory, size: int, use: Use, user_address: int = 0) -> Holding:
+    def short(self: KfdMemory, size: int, use: Use, user_address: int = 0) -> BufferObject:
         return hold(self, min(size, 4096) if user_address else size, use, user_address)
 
     patch.setattr(KfdMemory, "hold", short)
@@ -144,8 +145,8 @@ def host_memory_of_its_first_page(patch: Patcher) -> None:
 def forget_what_was_freed(patch: Patcher) -> None:
     drop = KfdMemory.drop
 
-    def forgetful(self: KfdMemory, holding: Holding) -> None:
-        drop(self, holding)
+    def forgetful(self: KfdMemory, bo: BufferObject) -> None:
+        drop(self, bo)
         self._freed.clear()
 
     patch.setattr(KfdMemory, "drop", forgetful)
@@ -167,7 +168,7 @@ def peers_keep_their_mapping(patch: Patcher) -> None:
 @mutation("one_gpu_twice")
 def peers_on_one_gpu_end_the_owners(patch: Patcher) -> None:
     def unmap(self: KfdMemory, found: Any) -> None:
-        self.kfd.unmap_memory(found.handle.handle, [self.gpu.gpu_id])
+        self.kfd.unmap_memory(self._guests.pop(found).handle, [self.gpu.gpu_id])
 
     patch.setattr(KfdMemory, "unmap_peer", unmap)
 
@@ -215,12 +216,12 @@ def save_area_without_the_debuggers(patch: Patcher) -> None:
 
 @mutation("second_queues_have_no_scratch")
 def scratch_on_every_queue(patch: Patcher) -> None:
-    patch.setattr(KfdDevice, "link", device.HCQDevice.link)
+    patch.setattr(AmDevice, "link", HCQDevice.link)
 
 
 @mutation("second_queues_have_no_scratch", "aql")
 def aql_queues_are_not_told_of_scratch(patch: Patcher) -> None:
-    patch.setattr(KfdQueue, "set_scratch", _nothing)
+    patch.setattr(AmQueue, "set_scratch", _nothing)
 
 
 # Waiting, events, faults
@@ -295,7 +296,7 @@ def signals_of_64_bits(patch: Patcher) -> None:
 
 @mutation("a_wait_for_a_signal_that_never_comes")
 def queues_are_torn_off_while_they_wait(patch: Patcher) -> None:
-    patch.setattr(KfdDevice, "_run_out", _nothing)
+    patch.setattr(AmDevice, "_run_out", _nothing)
 
 
 @mutation("going_on_after_faults")
@@ -308,7 +309,7 @@ def memory_stays_in_the_lost_context(patch: Patcher) -> None:
 
 @mutation("going_on_after_faults")
 def queues_in_the_lost_context(patch: Patcher) -> None:
-    patch.setattr(KfdPort, "move", _nothing)
+    patch.setattr(KfdPort, "_move", _nothing)
 
 
 @mutation("going_on_after_faults")
@@ -353,7 +354,7 @@ def the_session_ends_with_a_device(patch: Patcher) -> None:
 
 @mutation("stuck_queues_are_let_go")
 def stuck_queues_are_torn_off(patch: Patcher) -> None:
-    patch.setattr(KfdDevice, "_hang", lambda self: None)
+    patch.setattr(AmDevice, "_hang", lambda self: None)
 
 
 @mutation("resets_are_told")

@@ -13,13 +13,14 @@ from itertools import count
 import numpy as np
 
 from am.kernels import LAYOUTS, code_object
-from gpu.drivers.am.device import KfdDevice
+from gpu.drivers.am.device import AmDevice
+from gpu.drivers.am.kfd.port import open_kfd
 from gpu.hcq.conformance.kit import WORDS, download, numbers, upload
 from gpu.sim.remote import RemoteWorld
 from gpu.transport.world import World
 
 
-def work(device: KfdDevice, rounds: int, seed: int) -> None:
+def work(device: AmDevice, rounds: int, seed: int) -> None:
     """Sums on the device: of what is copied there, and every other time of what lies here."""
     code = code_object("add", device.target.version)
     add = device.load(code, "add", LAYOUTS["add"], written=(0,))
@@ -39,7 +40,7 @@ def work(device: KfdDevice, rounds: int, seed: int) -> None:
 def main(path: str, rounds: int) -> None:
     """All of it."""
     world = RemoteWorld(path)
-    with KfdDevice.open(World(world.os, world.waiter)) as device:
+    with open_kfd(World(world.os, world.waiter)) as device:
         work(device, rounds, os.getpid() % 1000)
     world.close()
     print("done", flush=True)

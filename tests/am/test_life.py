@@ -20,10 +20,9 @@ from gpu.core.errors import (
     OutOfMemory,
     Unsupported,
 )
-from gpu.drivers.am.device import KfdDevice
 from gpu.drivers.am.kfd import drm as render
 from gpu.drivers.am.kfd.memory import PAGE, Use
-from gpu.drivers.am.kfd.port import ComputeKind, KfdWaiter, QueueOptions
+from gpu.drivers.am.kfd.port import ComputeKind, KfdWaiter, QueueOptions, open_kfd
 from gpu.drivers.am.kfd.process import session_of
 from gpu.hcq.conformance.kit import WORDS, download, numbers, upload
 from gpu.hcq.hostdevice import HostMemory
@@ -45,7 +44,7 @@ def test_interrupted_sleep() -> None:
 
     armed = False
     world = World(SteppedOs(sim.os, strike), sim.waiter)
-    with KfdDevice.open(world) as device:
+    with open_kfd(world) as device:
         fill = device.load(
             code_object("fill", device.target.version), "fill", LAYOUTS["fill"], written=(0,)
         )
@@ -93,7 +92,7 @@ def test_processes_share_a_gpu(seed: int) -> None:
     """Each has addresses, queues and a session of its own; one may die amid its work."""
     sim = KfdWorld(seed=seed, executor=PythonKernels(20))
     processes = [sim.process, sim.new_process(), sim.new_process()]
-    devices = [KfdDevice.open(World(process.os, sim.waiter)) for process in processes]
+    devices = [open_kfd(World(process.os, sim.waiter)) for process in processes]
     code = code_object("add", devices[0].target.version)
     adds = [device.load(code, "add", LAYOUTS["add"], written=(0,)) for device in devices]
     sums = [upload(device, numbers(number)) for number, device in enumerate(devices)]
@@ -113,7 +112,7 @@ def test_processes_share_a_gpu(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_lost_interrupts_cost_time_only(seed: int) -> None:
     sim = KfdWorld(seed=seed, plan=FaultPlan(lost_interrupt=1))
-    with KfdDevice.open(World(sim.os, sim.waiter)) as device:
+    with open_kfd(World(sim.os, sim.waiter)) as device:
         for number in range(5):
             assert (download(device, upload(device, numbers(number))) == numbers(number)).all()
     sim.close()
@@ -122,7 +121,7 @@ def test_lost_interrupts_cost_time_only(seed: int) -> None:
 def test_lost_completions_are_hangs() -> None:
     """A timeline that is never written is a hang, and closing tells it too."""
     sim = KfdWorld(seed=1, plan=FaultPlan(lost_completion=1))
-    device = KfdDevice.open(World(sim.os, sim.waiter))
+    device = open_kfd(World(sim.os, sim.waiter))
     point = device.queue().submit(device)
     with pytest.raises(DeviceHang, match="compute queue 0"):
         device.wait(point)
@@ -134,7 +133,7 @@ def test_lost_completions_are_hangs() -> None:
 
 def test_late_doorbells() -> None:
     sim = KfdWorld(seed=1, plan=FaultPlan(delayed_doorbell=1, delay_ns=3_000_000))
-    with KfdDevice.open(World(sim.os, sim.waiter)) as device:
+    with open_kfd(World(sim.os, sim.waiter)) as device:
         assert (download(device, upload(device, numbers(1))) == numbers(1)).all()
     sim.close()
 
@@ -157,7 +156,7 @@ class _Stuck:
 def test_a_stuck_model_is_told_once_it_was_stuck_before() -> None:
     """In between another thread may have run what this one waits for."""
     sim = KfdWorld(seed=1)
-    with KfdDevice.open(World(sim.os, sim.waiter)) as device:
+    with open_kfd(World(sim.os, sim.waiter)) as device:
         inner = _Stuck()
         waiter = KfdWaiter(session_of(sim.os), device.port.waiter.event, inner)
         waiter.idle(1)
@@ -202,7 +201,7 @@ def test_peers_without_a_link() -> None:
     sim = KfdWorld(seed=1, chip=("gfx1100", "gfx1100"))
     failure = Failure(1 << 30, errno.EINVAL)
     world = World(SteppedOs(sim.os, failure), sim.waiter)
-    with KfdDevice.open(world, 0) as owner, KfdDevice.open(world, 1) as peer:
+    with open_kfd(world, 0) as owner, open_kfd(world, 1) as peer:
         buffer = upload(owner, numbers(1))
         failure.left = 0
         with pytest.raises(Unsupported, match="Copy through system memory"):
@@ -215,9 +214,9 @@ def test_large_buffers_are_aligned() -> None:
     with open_device(target) as device:
         memory = device.port.memory
         for size in (1, PAGE + 1, (2 << 20) - 1, 2 << 20, (2 << 20) + 1, 5 << 20):
-            holding = memory.hold(size, Use.DATA)
-            assert holding.size % PAGE == 0 <= holding.size - size < PAGE
-            assert holding.address % (PAGE if holding.size < 2 << 20 else 2 << 20) == 0
+            bo = memory.hold(size, Use.DATA)
+            assert bo.size % PAGE == 0 <= bo.size - size < PAGE
+            assert bo.address % (PAGE if bo.size < 2 << 20 else 2 << 20) == 0
         top = memory.describe(max(memory._live) + (64 << 20))
         assert "bytes behind" in top and memory.describe(0) == "before all buffers"
     target.close()
@@ -239,7 +238,7 @@ def test_pointers_go_on_for_ever(compute: ComputeKind) -> None:
     """Queues run all that was published, also after their rings went round."""
     sim = KfdWorld(seed=1)
     options = QueueOptions(compute=compute, compute_ring=4096, copy_ring=4096)
-    with KfdDevice.open(World(sim.os, sim.waiter), options=options) as device:
+    with open_kfd(World(sim.os, sim.waiter), options=options) as device:
         for kind in ("compute", "copy"):
             for _ in range(300):
                 device.wait(device.queue(kind).submit(device))
@@ -253,7 +252,7 @@ def test_filler_is_read_before_its_place_is_used_again(compute: ComputeKind) -> 
     for seed in range(3):
         sim = KfdWorld(seed=seed, executor=PythonKernels(1))
         options = QueueOptions(compute=compute, compute_ring=4096)
-        with KfdDevice.open(World(sim.os, sim.waiter), options=options) as device:
+        with open_kfd(World(sim.os, sim.waiter), options=options) as device:
             code = code_object("fill", device.target.version)
             fill = device.load(code, "fill", LAYOUTS["fill"], written=(0,))
             out = upload(device, numbers(0))
@@ -268,6 +267,6 @@ def test_clock_rate_of_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     info = render.drm.drm_amdgpu_info_device()
     monkeypatch.setattr(render, "device_info", lambda os, fd: info)
     with pytest.raises(FormatError, match="0 kHz"):
-        KfdDevice.open(World(sim.os, sim.waiter))
+        open_kfd(World(sim.os, sim.waiter))
     assert all(left.startswith("fd ") for left in sim.process.exit())
     sim.close()

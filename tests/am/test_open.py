@@ -24,11 +24,11 @@ from gpu.core.errors import (
     Unsupported,
 )
 from gpu.core.trace import Recorder, read_trace
-from gpu.drivers.am.device import KfdDevice
+from gpu.drivers.am.device import AmDevice, reads
 from gpu.drivers.am.kfd.ioctls import Kfd
-from gpu.drivers.am.kfd.port import QueueOptions, open_port
+from gpu.drivers.am.kfd.port import QueueOptions, open_kfd, open_port
 from gpu.drivers.am.kfd.process import session_of
-from gpu.drivers.am.kfd.queues import QueueKind
+from gpu.drivers.am.queue import QueueKind
 from gpu.hcq.conformance.kit import download, numbers, upload
 from gpu.hcq.ports import MemoryKind
 from gpu.sim.amd.kfd.world import KfdWorld
@@ -48,8 +48,16 @@ def sim() -> Iterator[KfdWorld]:
     sim.close()
 
 
-def _open(world: World, index: int = 0) -> KfdDevice:
-    return KfdDevice.open(world, index, options=SMALL, command_memory=8192, staging=8192)
+def _open(world: World, index: int = 0) -> AmDevice:
+    """A device with all its queues; closed where one does not open."""
+    device = open_kfd(world, index, options=SMALL, command_memory=8192, staging=8192)
+    try:
+        for kind, count in device.port.queue_counts.items():
+            device.channel(kind, count - 1)
+    except GpuError:
+        device.close()
+        raise
+    return device
 
 
 def _held() -> tuple[int, int]:
@@ -58,7 +66,7 @@ def _held() -> tuple[int, int]:
     return len(os.listdir("/proc/self/fd")), maps
 
 
-def _works(device: KfdDevice) -> None:
+def _works(device: AmDevice) -> None:
     assert (download(device, upload(device, numbers(1))) == numbers(1)).all()
 
 
@@ -139,7 +147,7 @@ def test_what_a_gpu_must_be(sim: KfdWorld) -> None:
     with pytest.raises(InvalidValue, match="at least one of each"):
         QueueOptions(compute_queues=0)
     with pytest.raises(InvalidValue, match="ring of 5000 bytes"):
-        KfdDevice.open(world, options=replace(SMALL, compute_ring=5000))
+        open_kfd(world, options=replace(SMALL, compute_ring=5000))
     other = sim.new_process()
     session = session_of(other.os)
     session.gpus = (replace(session.gpus[0], num_sdma_engines=0),)
@@ -150,10 +158,10 @@ def test_what_a_gpu_must_be(sim: KfdWorld) -> None:
 def test_many_dies_read_aql() -> None:
     sim = KfdWorld(seed=1, chip="gfx942")
     world = World(sim.os, sim.waiter)
-    with pytest.raises(Unsupported, match="a PM4 queue on 8 dies: open an AQL queue"):
-        KfdDevice.open(world, options=replace(SMALL, compute="pm4"))
+    with pytest.raises(Unsupported, match="a PM4 queue on 8 XCCs: open an AQL queue"):
+        open_kfd(world, options=replace(SMALL, compute="pm4"))
     with _open(world) as device:
-        assert {queue.kind for queue in device.port.queues["compute"]} == {QueueKind.AQL}
+        assert reads(device.channel("compute", 1), QueueKind.AQL)
         _works(device)
     sim.close()
 
@@ -164,6 +172,9 @@ def test_a_recorded_opening_is_replayed(sim: KfdWorld, tmp_path: Path) -> None:
 
     def use(system: Os) -> int:
         port = open_port(World(system, sim.waiter), 0, SMALL)
+        for kind, count in port.queue_counts.items():
+            for number in range(count):
+                port.open_queue(kind, number)
         session_of(system).sleep(port.waiter.event, 1)
         ticks = port.clock()
         port.close()

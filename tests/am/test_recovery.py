@@ -11,8 +11,9 @@ import pytest
 from am.kfd_target import KfdTarget, open_device
 from gpu.core import hostmem
 from gpu.core.errors import DeviceHang, DeviceLost, GpuFault, OutOfMemory, Unsupported
-from gpu.drivers.am.device import KfdDevice
-from gpu.drivers.am.kfd.port import KfdPort, Rung
+from gpu.drivers.am.device import AmDevice
+from gpu.drivers.am.kfd.port import KfdPort
+from gpu.drivers.device import Rung
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.conformance.kit import WORDS, download, numbers, system, upload
 from gpu.hcq.graph import GraphLaunch, HCQGraph
@@ -40,17 +41,17 @@ def target(request: pytest.FixtureRequest) -> Iterator[KfdTarget]:
 class At(HCQBuffer):
     """An address as a buffer."""
 
-    def __init__(self, device: KfdDevice, address: int):
+    def __init__(self, device: AmDevice, address: int):
         view = device.allocator.alloc(64)
         super().__init__(view.allocation, address - view.allocation.memory.address, 64)
 
 
-def fill(device: KfdDevice, target: KfdTarget, out: HCQBuffer, value: int) -> None:
+def fill(device: AmDevice, target: KfdTarget, out: HCQBuffer, value: int) -> None:
     target.program(device, "fill")(out, vals=(value, WORDS))
     assert (download(device, out) == value).all()
 
 
-def fail(device: KfdDevice, target: KfdTarget) -> GpuFault:
+def fail(device: AmDevice, target: KfdTarget) -> GpuFault:
     """Lets a kernel write behind its buffer."""
     target.program(device, "fill")(At(device, HOLE), vals=(7, 4))
     with pytest.raises(GpuFault) as error:
@@ -122,7 +123,7 @@ def test_going_on_after_faults(target: KfdTarget) -> None:
         descriptors: list[int] = []
         for round_ in range(4):
             fail(device, target)
-            assert device.recover() is Rung.CONTEXT
+            assert device.recover() is Rung.ADDRESS_SPACE
             descriptors.append(len(os.listdir("/proc/self/fd")))
             add(a, a, b, vals=(WORDS,))
             graph()
@@ -162,7 +163,7 @@ def test_waking_after_a_fault(target: KfdTarget) -> None:
             other.synchronize()
             other.queue().submit(other)
             other.synchronize()
-        assert other.recover() is Rung.CONTEXT
+        assert other.recover() is Rung.ADDRESS_SPACE
         fill(other, target, upload(other, numbers(0)), 6)
         fill(device, target, out, 8)
 
@@ -276,13 +277,13 @@ def test_what_cannot_go_to_another_context(target: KfdTarget) -> None:
         theirs.free()
         upload(peer, numbers(1))  # whose submission takes back what was freed
         peer.synchronize()
-        assert device.recover() is Rung.CONTEXT
+        assert device.recover() is Rung.ADDRESS_SPACE
         assert (download(device, kept) == numbers(3)).all()
         with pytest.raises(Unsupported, match="one of them recovered from a fault"):
             kept.map_to(peer)
 
 
-@pytest.mark.parametrize("failing", ["open_queues", "move"])
+@pytest.mark.parametrize("failing", ["open_queue", "_move"])
 def test_failures_of_recovery(
     target: KfdTarget, failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,18 +292,18 @@ def test_failures_of_recovery(
         kept = upload(device, numbers(3))
         fail(device, target)
 
-        def refuse(self: KfdPort) -> None:
+        def refuse(self: KfdPort, *_: object) -> None:
             raise OutOfMemory("no more queues of type 0")
 
         with monkeypatch.context() as patch:
             patch.setattr(KfdPort, failing, refuse)
             with pytest.raises(DeviceLost, match="no more queues"):
                 device.recover()
-        if failing == "open_queues":
+        if failing == "open_queue":
             with pytest.raises(DeviceLost, match="do not help"):
                 device.recover()
         else:
-            assert device.recover() is Rung.CONTEXT
+            assert device.recover() is Rung.ADDRESS_SPACE
             assert (download(device, kept) == numbers(3)).all()
 
 

@@ -8,7 +8,18 @@ from typing import Any
 
 from gpu.core.errors import DeviceHang
 from gpu.core.ring import FencedRing
-from gpu.hcq import allocator, buffer, channel, deps, device, graph, hostcode, hostdevice, signal
+from gpu.hcq import (
+    allocation,
+    allocator,
+    buffer,
+    channel,
+    deps,
+    device,
+    graph,
+    hostcode,
+    hostdevice,
+    signal,
+)
 from gpu.hcq.bound import BoundPart, Instances
 from gpu.hcq.conformance import CHECKS
 from gpu.hcq.hostcode import HostEncoder, Op, Record
@@ -278,7 +289,7 @@ def a_queue_of_a_graph_is_not_published(patch: Patcher) -> None:
 
 @mutation("graphs_pin_memory")
 def a_graph_pins_nothing(patch: Patcher) -> None:
-    patch.setattr(graph, "Pins", lambda device, buffers: buffer.Pins(device, []))
+    patch.setattr(graph, "Pins", lambda device, allocations: allocation.Pins(device, []))
 
 
 @mutation("inputs_are_checked")
@@ -301,12 +312,12 @@ def never_reuse_memory(patch: Patcher) -> None:
 
 @mutation("collected_memory_waits")
 def collected_memory_is_free_at_once(patch: Patcher) -> None:
-    def free_now(self: buffer.Allocation) -> None:
+    def free_now(self: allocation.Allocation) -> None:
         if self.device is not None:
             home, self.device = self.device, None
             home.release(self.memory)
 
-    patch.setattr(buffer.Allocation, "__del__", free_now)
+    patch.setattr(allocation.Allocation, "__del__", free_now)
 
 
 @mutation("the_host_may_go_on")
@@ -328,7 +339,7 @@ def copy_out_without_waiting(patch: Patcher) -> None:
 
 @mutation("running_out")
 def freed_memory_is_never_given_back(patch: Patcher) -> None:
-    patch.setattr(allocator.HCQAllocator, "_give_back", lambda self, size, kind: None)
+    patch.setattr(allocator.HCQAllocator, "_give_back", lambda self: None)
 
 
 @mutation("views")

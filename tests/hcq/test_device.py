@@ -7,8 +7,9 @@ import ctypes
 import numpy as np
 import pytest
 
-from gpu.core.errors import DeviceLost, InvalidIndex, InvalidType, InvalidValue
+from gpu.core.errors import DeviceLost, HwTimeout, InvalidIndex, InvalidType, InvalidValue
 from gpu.hcq.conformance.kit import WORDS, download, numbers, upload
+from gpu.hcq.device import HCQDevice
 from gpu.hcq.hostdevice import HostPort
 from gpu.hcq.hostring import HostRing
 from gpu.hcq.profile import ClockMap
@@ -140,3 +141,30 @@ def test_interrupt_behind_filler() -> None:
                 device.synchronize()
         assert struck
         np.testing.assert_array_equal(download(device, count), np.full(WORDS, launched, np.int32))
+
+
+def test_the_cache_goes_back_once_nothing_uses_it() -> None:
+    """What was freed is kept for the next allocation, until one asks for it."""
+    port = HostPort(seed=2)
+    with HCQDevice(port) as device:
+        before = port.memory.used
+        buffer = device.allocator.alloc(1 << 20)
+        go = device.signal()
+        device.queue().wait(go, 1).copy(buffer, buffer.address + 4096, 64).submit(device)
+        buffer.free()
+        with pytest.raises(HwTimeout):  # a queue still writes it
+            device.allocator.free_cache()
+        assert port.memory.used >= before + (1 << 20)
+        go.set(1)
+        device.allocator.free_cache()
+        assert port.memory.used < before + (1 << 20)
+
+
+def test_queues_open_at_their_first_use() -> None:
+    port = HostPort(seed=3)
+    with HCQDevice(port) as device:
+        assert [len(found) for found in device.queues.values()] == [1, 0]
+        device.channel("compute", 1)
+        assert [len(found) for found in device.queues.values()] == [2, 0]
+        with pytest.raises(InvalidIndex, match="its queues are compute: 2, copy: 2"):
+            device.channel("copy", 2)

@@ -18,14 +18,14 @@ import pytest
 
 from gpu.core import hostmem
 from gpu.core.errors import GpuFault, TransportError
-from gpu.drivers.nv.channel.recover import Rung
+from gpu.drivers.device import Rung
 from gpu.drivers.nv.device import RmDevice
 from gpu.hcq import conformance
 from gpu.hcq.conformance.kit import WORDS, download, numbers, peek, system, upload
 from gpu.hcq.ports import MemoryKind
 from nv import test_device, test_faults, test_peers
 from nv.kernels import LAYOUTS, cubin
-from nv.rm_target import RmTarget
+from nv.rm_target import COPYING, RmTarget
 
 Check = Callable[[RmTarget], None]
 REPEATS = 40
@@ -84,7 +84,7 @@ def launches_wait_for_each_other(target: RmTarget) -> None:
     """Of one submission, with copies between, on either queue; kernels take their time."""
     target.kernels.steps = 40
     for index in range(2):
-        with RmDevice.open(target.world) as device:
+        with RmDevice.open(target.world, force=COPYING) as device:
             names = ("add", "fill")
             add, fill = (device.load(cubin(device.target.sm, n), n, LAYOUTS[n]) for n in names)
             a, b, c = (upload(device, numbers(n)) for n in range(3))
@@ -123,13 +123,13 @@ def a_fault_of_each_queue(target: RmTarget) -> None:
     with RmDevice.open(target.world) as device:
         buffer = upload(device, numbers(0))
         device.synchronize()
-        for kind, channels in device.queues.items():
-            for index in range(len(channels)):
+        for kind, count in device.port.queue_counts.items():
+            for index in range(count):
                 queue = device.queue(kind, index)
-                point = queue.copy(0x1000, buffer, 4).submit(device)
+                point = queue.write(0x1000, bytes(4)).submit(device)
                 with pytest.raises(GpuFault, match="failed with"):
                     device.wait(point)
-                assert device.recover() is Rung.GROUPS
+                assert device.recover() is Rung.QUEUES
         assert (download(device, buffer) == numbers(0)).all()
 
 

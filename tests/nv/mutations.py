@@ -9,9 +9,8 @@ from gpu.drivers.nv import device as hcqdevice
 from gpu.drivers.nv import port
 from gpu.drivers.nv.channel import channel as driver_channel
 from gpu.drivers.nv.channel import create as queues
-from gpu.drivers.nv.channel import recover as renewal
+from gpu.drivers.nv.channel.all import GpuChannels
 from gpu.drivers.nv.channel.create import QueueMaker
-from gpu.drivers.nv.channel.recover import Renewal
 from gpu.drivers.nv.device import RmDevice
 from gpu.drivers.nv.encode import ce as copyengine
 from gpu.drivers.nv.encode import compute as encoder
@@ -21,8 +20,9 @@ from gpu.drivers.nv.encode.methods.compute import PcasAction
 from gpu.drivers.nv.encode.methods.host import SemOperation
 from gpu.drivers.nv.fault import inflight
 from gpu.drivers.nv.memory import NvMemoryPort
-from gpu.drivers.nv.port import NvPort, NvQueue, QueueMemory
+from gpu.drivers.nv.port import NvPort, NvQueue
 from gpu.drivers.nv.rm import client as session
+from gpu.drivers.nv.rm.gpu import NvDevice
 from gpu.drivers.nv.rm.object import RmObject
 from gpu.drivers.nv.uvm import calls as uvm
 from gpu.drivers.nv.uvm import fd as uvmfile
@@ -97,13 +97,13 @@ def all_addresses_are_high(patch: Patcher) -> None:
 
 @mutation("mapped_host_memory")
 def host_memory_from_the_start_of_its_page(patch: Patcher) -> None:
-    map_host = QueueMemory.map_host
+    map_host = NvMemoryPort.map_host
 
-    def aligned(self: QueueMemory, address: int, size: int) -> Any:
+    def aligned(self: NvMemoryPort, address: int, size: int) -> Any:
         found = map_host(self, address, size)
         return replace(found, address=type(found.address)(found.address & ~0xFFF))
 
-    patch.setattr(QueueMemory, "map_host", aligned)
+    patch.setattr(NvMemoryPort, "map_host", aligned)
 
 
 @mutation("host_memory_that_both_have_mapped")
@@ -344,7 +344,7 @@ def polls_for_less(patch: Patcher) -> None:
     )
 
 
-@mutation("without_copies_on_compute_queues")
+@mutation("compute_queues_do_not_copy_unless_they_shall")
 def compute_queues_copy_anyway(patch: Patcher) -> None:
     patch.setattr(port, "ComputeEncoder", port.MixedEncoder)
 
@@ -403,16 +403,16 @@ def no_time_beside_a_signal(patch: Patcher) -> None:
 
 @mutation("faults")
 def faults_are_not_looked_at(patch: Patcher) -> None:
-    patch.setattr(driver_channel.Channel, "fault", _nothing)
+    patch.setattr(driver_channel.GpfifoChannel, "fault", _nothing)
 
 
 @mutation("a_fault_of_each_queue")
 def faults_of_the_first_queue_alone(patch: Patcher) -> None:
-    def failed(self: NvPort) -> Any:
-        fault = self.gpu.compute_queue.fault()
-        return {self.gpu.compute_queue: fault} if fault is not None else {}
+    def failed(self: NvDevice) -> Any:
+        fault = self.compute_queue.fault()
+        return {self.compute_queue: fault} if fault is not None else {}
 
-    patch.setattr(NvPort, "failed", failed)
+    patch.setattr(NvDevice, "failed", failed)
 
 
 @mutation("a_fault_names_kernel_buffer_and_argument")
@@ -434,20 +434,20 @@ def chains_are_not_followed(patch: Patcher) -> None:
     patch.setattr(inflight, "_chain", lambda *args: list(chain(*args))[:1])
 
 
-@mutation("going_on_with_other_groups")
+@mutation("going_on_with_other_queues")
 def queues_stay_after_a_fault(patch: Patcher) -> None:
-    patch.setattr(Renewal, "close", _nothing)
+    patch.setattr(GpuChannels, "close", _nothing)
 
 
-@mutation("going_on_with_other_groups")
+@mutation("going_on_with_other_queues")
 def no_local_memory_after_a_fault(patch: Patcher) -> None:
-    renew = RmDevice._renew
+    restart = RmDevice.restart
 
-    def without(self: RmDevice, rung: renewal.Rung) -> None:
-        self._local_memory = {}
-        renew(self, rung)
+    def without(self: RmDevice) -> None:
+        self._local = None
+        restart(self)
 
-    patch.setattr(RmDevice, "_renew", without)
+    patch.setattr(RmDevice, "restart", without)
 
 
 @mutation("going_on_with_other_address_space")

@@ -19,6 +19,7 @@ from nv.kernels import LAYOUTS, WRITTEN, PythonKernels, cubin
 
 NEAR_WRAP = (1 << 32) - 10
 SMALL_VRAM = 4 << 20
+COPYING = {"copies on compute queues": "taken"}
 
 
 class RmTarget:

@@ -19,11 +19,10 @@ from gpu.core.errors import (
     TransportError,
     Unsupported,
 )
+from gpu.core.wait import PatientWaiter
 from gpu.drivers.cleanup import Undo
-from gpu.drivers.nv.channel.ce_table import COPY_TABLE, CopyKernel, Range
 from gpu.drivers.nv.channel.create import ChannelMemory, QueueMaker
 from gpu.drivers.nv.device import RmDevice
-from gpu.drivers.nv.patience import PatientWaiter
 from gpu.drivers.nv.port import MAX_RING, QueueOptions
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.conformance.kit import WORDS, download, numbers, peek, system, upload
@@ -33,7 +32,7 @@ from gpu.sim.nv.chip.copyunits import SYSMEM
 from gpu.sim.nv.world import NvSimWorld
 from gpu.transport.world import World
 from nv.kernels import LAYOUTS, PythonKernels, cubin
-from nv.rm_target import RmTarget
+from nv.rm_target import COPYING, RmTarget
 
 CHIPS = ["gh100", "ga102", "ad102", "gb202"]
 
@@ -79,30 +78,9 @@ def test_an_engine_that_reaches_no_host_memory_is_not_taken() -> None:
     units = (*gpu.chip.copy_engines[:2], *poor, gpu.chip.copy_engines[4])
     gpu.chip = replace(gpu.chip, copy_engines=units)
     with opened(target) as device:
-        assert len(device.queues["copy"]) == 1
+        assert device.port.queue_counts["copy"] == 1
         buffer = upload(device, numbers(1))
         assert (download(device, buffer) == numbers(1)).all()
-    assert target.complaints() == []
-    target.close()
-
-
-def test_what_the_table_gives_to_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From 64 bytes on in whole words a kernel, all else an engine, behind what was before."""
-    monkeypatch.setitem(COPY_TABLE, 0xCBC0, (Range(64, "kernel"), Range(512, "engine")))
-    target = RmTarget(5)
-    with opened(target) as device:
-        program = device.load(cubin(90, "copy"), "copy", LAYOUTS["copy"], written=(1,))
-        device.allocator.copier = CopyKernel(program, device.target.generation, 1, 32)
-        a, b = device.allocator.alloc(1024), device.allocator.alloc(1024)
-        for size, start, kernels in ((60, 0, 0), (64, 0, 1), (66, 0, 0), (64, 2, 0), (512, 0, 0)):
-            data = np.random.default_rng(size).bytes(1024)
-            device.allocator.copy_in(a, data)
-            device.allocator.copy_in(b, bytes(1024))
-            before = target.sim.counts.kernels
-            device.allocator.copy(b.view(start, size), a.view(start, size))
-            whole = device.allocator.copy_out(b)
-            assert whole == bytes(start) + data[start : start + size] + bytes(1024 - start - size)
-            assert target.sim.counts.kernels - before == kernels, (size, start)
     assert target.complaints() == []
     target.close()
 
@@ -152,7 +130,7 @@ def test_polls_of_whole_words() -> None:
 def test_launches_and_copies_of_one_submission(chip: str, index: int) -> None:
     target = RmTarget(3, chip, "oldest")
     target.kernels.steps = 40  # so that what does not wait for them is too early
-    with opened(target) as device:
+    with RmDevice.open(target.world, force=COPYING) as device:
         names = ("add", "fill")
         add, fill = (device.load(cubin(device.target.sm, n), n, LAYOUTS[n]) for n in names)
         a, b, c = (upload(device, numbers(n)) for n in range(3))
@@ -242,8 +220,8 @@ def test_programs_are_checked() -> None:
 def test_closing_a_queue_that_waits() -> None:
     target = RmTarget(6)
     device = RmDevice.open(target.world, timeout=0.01)
-    out, source = upload(device, numbers(0)), upload(device, numbers(1))
-    device.queue().wait(device.signal(), 1).copy(out, source, out.size).submit(device)
+    out = system(device, numbers(0))
+    device.queue().wait(device.signal(), 1).write(out.address, b"late").submit(device)
     with pytest.raises(DeviceHang, match="compute queue 0"):
         device.close()
     device.close()
@@ -254,18 +232,16 @@ def test_closing_a_queue_that_waits() -> None:
 def test_faults_of_the_second_queue() -> None:
     target = RmTarget(7)
     with opened(target) as device:
-        buffer = upload(device, numbers(0))
-        device.synchronize()
-        point = device.queue("compute", 1).copy(0x1000, buffer, 4).submit(device)
+        point = device.queue("compute", 1).write(0x1000, bytes(4)).submit(device)
         with pytest.raises(GpuFault, match="compute queue 1 failed with"):
             device.wait(point)
     assert target.complaints() == []
     target.close()
 
 
-def test_without_copies_on_compute_queues() -> None:
+def test_compute_queues_do_not_copy_unless_they_shall() -> None:
     target = RmTarget(8)
-    with RmDevice.open(target.world, options=QueueOptions(1, compute_copies=False)) as device:
+    with RmDevice.open(target.world) as device:
         a, b = upload(device, numbers(0)), upload(device, numbers(1))
         with pytest.raises(Unsupported, match="give them to a copy queue"):
             device.queue().copy(a, b, a.size).submit(device)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from gpu.core.errors import DeviceLost, GpuFault, RmError
-from gpu.drivers.nv.channel import all as allqueues
-from gpu.drivers.nv.channel.recover import Renewal, Rung
+from gpu.drivers.device import Rung
+from gpu.drivers.nv.channel.all import GpuChannels, GpuQueues
 from gpu.drivers.nv.device import RmDevice
 from gpu.hcq.conformance.kit import WORDS, download, numbers, upload
 from gpu.hcq.graph import GraphLaunch, HCQGraph
@@ -108,9 +108,10 @@ def test_going_on_after_faults(
         graph = HCQGraph(device, [GraphLaunch(add, (out, a, b), (WORDS,))])
         graph()
         device.synchronize()
+        done = device.signal()
         assert device.recover() is None
-        if rung is not Rung.GROUPS:
-            refuse(Rung.GROUPS, monkeypatch)
+        if rung is not Rung.QUEUES:
+            refuse(Rung.QUEUES, monkeypatch)
         for round_ in range(2):
             fault = fail(device, fill)
             assert fault.address is not None
@@ -123,23 +124,24 @@ def test_going_on_after_faults(
             fill(b, vals=(5, WORDS))
             assert (download(device, b) == 5).all()
             device.allocator.copy_in(b, numbers(1).tobytes())
+            done.set(0)
             for index in range(2):
-                point = device.queue("compute", index).copy(out, b, b.size).submit(device)
-                device.wait(point)
+                device.queue("compute", index).signal(done, index + 1).submit(device)
+                device.wait_signal(done, index + 1)
         graph.close()
 
 
 def refuse(refused: Rung, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets a rung fail where it has given the queues back."""
-    renew = Renewal.renew
+    renew = GpuChannels.renew
 
-    def failing(self: Renewal, rung: Rung) -> allqueues.AllQueues:
+    def failing(self: GpuChannels, rung: Rung) -> GpuQueues:
         if rung is refused:
             self.close()
             raise RmError("alloc", 0x1A, "NV_ERR_INSUFFICIENT_RESOURCES")
         return renew(self, rung)
 
-    monkeypatch.setattr(Renewal, "renew", failing)
+    monkeypatch.setattr(GpuChannels, "renew", failing)
 
 
 def test_where_nothing_helps_the_device_is_opened_anew(
@@ -150,7 +152,7 @@ def test_where_nothing_helps_the_device_is_opened_anew(
     with monkeypatch.context() as patch:
         for rung in Rung:
             refuse(rung, patch)
-        with pytest.raises(DeviceLost, match=r"channel groups and page tables: .*INSUFFICIENT"):
+        with pytest.raises(DeviceLost, match=r"queues and page tables: .*INSUFFICIENT"):
             device.recover()
         with pytest.raises(DeviceLost, match="do not help"):
             device.recover()
@@ -168,7 +170,7 @@ def test_a_fault_of_the_second_queue(target: RmTarget) -> None:
         device.queue("compute", 1).exec(fill, args, (1, 1, 1), (1, 1, 1)).submit(device)
         with pytest.raises(GpuFault, match=r"compute queue 1 failed .*oldest first: fill;"):
             device.synchronize()
-        assert device.recover() is Rung.GROUPS
+        assert device.recover() is Rung.QUEUES
         fill(out, vals=(3, WORDS))
         assert (download(device, out) == 3).all()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from ctypes import sizeof
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -12,12 +12,13 @@ import pytest
 from am.systems import Failure, SteppedOs
 from gpu.autogen.nv import uvm
 from gpu.core.errors import GpuFault, InvalidValue, RmError, TransportError, Unsupported
-from gpu.drivers.nv.channel.recover import Rung
+from gpu.drivers.device import Rung
 from gpu.drivers.nv.device import RmDevice
 from gpu.drivers.nv.memory import NvMemoryPort
 from gpu.drivers.nv.uvm import fd as uvmfile
 from gpu.drivers.nv.uvm import peers as peercalls
 from gpu.hcq.conformance.kit import WORDS, download, numbers, upload
+from gpu.hcq.hostdevice import HostMemory
 from gpu.hcq.ports import Memory, MemoryKind
 from gpu.sim.nv.world import NvSimWorld
 from gpu.transport.os import Argument, Os, Ref
@@ -95,8 +96,8 @@ def test_what_is_not_mapped_any_more_faults(target: RmTarget) -> None:
         there, here = upload(owner, numbers(1)), upload(peer, numbers(0))
         there.map_to(peer)
         there.unmap_from(peer)
-        with pytest.raises(GpuFault, match="refused"):
-            peer.wait(peer.queue().copy(here.address, there.address, 4).submit(peer))
+        with pytest.raises(GpuFault, match="copy queue failed with FIFO_ERROR_MMU_ERR_FLT"):
+            peer.wait(peer.queue("copy").copy(here.address, there.address, 4).submit(peer))
         peer.recover()
         assert (download(owner, there) == numbers(1)).all()
 
@@ -168,7 +169,7 @@ def test_mappings_are_checked(target: RmTarget) -> None:
 @pytest.mark.parametrize("target", CHIPS, indirect=True)
 def test_mappings_outlive_recovery(target: RmTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     """Page tables made anew: with what the other GPU owns, and what it sees is not touched."""
-    refuse(Rung.GROUPS, monkeypatch)
+    refuse(Rung.QUEUES, monkeypatch)
     owner, peer = two(target)
     with owner, peer:
         of_owner, of_peer = upload(owner, numbers(1)), upload(peer, numbers(2))
@@ -221,7 +222,7 @@ def test_memory_of_other_drivers_is_refused(target: RmTarget) -> None:
     with RmDevice.open(target.world) as device:
         memory = upload(device, numbers(0)).allocation.memory
         with pytest.raises(Unsupported, match="of no NVIDIA GPU"):
-            device.port.memory.map_peer(replace(memory, handle=None), device.port.memory)
+            device.port.memory.map_peer(memory, HostMemory(1 << 20))
 
 
 def test_the_file_lives_as_long_as_one_of_its_gpus(target: RmTarget) -> None:

@@ -45,7 +45,7 @@ def test_devices_are_opened_with_it(need: Callable[[str], None]) -> None:
     with own_machines(), Context(SIM="gh100", NV_VARIANTS="copy channel=none"):
         device = open_device("NV", parse_device_spec("NV"))
         assert isinstance(device, NVDevice)
-        assert "copy" not in device.queues.port.queues
+        assert "copy" not in device.queues.port.queue_counts
         device.queues.close()
     wrong = Context(SIM="gh100", NV_VARIANTS="copy=none")
     with own_machines(), wrong, pytest.raises(ConfigError, match="copy"):

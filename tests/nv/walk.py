@@ -103,6 +103,9 @@ def _launch(device: RmDevice) -> dict[str, str]:
     qmd = read(sent[0] << 8, qmd_layout(classes.qmd_major).size)
     assert qmd is not None
     (launch,) = launches_of(written_methods(push), qmd_layout(classes.qmd_major), read)
+    span = qmd_layout(classes.qmd_major).span("CONSTANT_BUFFER_SIZE", 0)
+    bank = read(launch.arguments, span.extract(int.from_bytes(qmd, "little")) << span.shift)
+    assert bank is not None
     known = bound_classes(classes.compute, classes.dma)
     first = decode_gp_entries(entry)[0]
     return {
@@ -110,7 +113,7 @@ def _launch(device: RmDevice) -> dict[str, str]:
         f"  {first.text}",
         "pushbuffer": "\n".join(map(str, decode_pushbuffer(push, known))),
         "qmd": "\n".join(decode_qmd(qmd).lines()),
-        "bank": _bank(launch.bank0),
+        "bank": _bank(bank),
     }
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 from gpu import Context, Tensor
+from gpu.backends.amd import device as backend
 from gpu.backends.amd.device import AMDDevice, open_device
 from gpu.core import hostmem
 from gpu.core.devspec import parse_device_spec
@@ -19,7 +21,10 @@ from gpu.core.errors import (
     InvalidIndex,
     Unsupported,
 )
+from gpu.drivers.am.device import AmDevice
+from gpu.drivers.am.kfd.port import open_kfd
 from gpu.runtime.device import Compiled, Device
+from gpu.transport.world import World
 from simulated import SIMULATED, own_machines
 
 SIM = SIMULATED["AMD"]
@@ -75,6 +80,29 @@ def _fault_and_go_on(device: Compiled) -> None:
     hostmem.release(hole, 1 << 16)
     del kept
     device.queues.close()
+
+
+def test_a_chip_that_the_compiler_refuses_leaves_no_queue_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[AmDevice] = []
+
+    def noted(world: World, index: int, **options: Any) -> AmDevice:
+        opened.append(open_kfd(world, index, **options))
+        return opened[-1]
+
+    def refused(chip: str) -> None:
+        raise Unsupported(f"no code for {chip}")
+
+    monkeypatch.setattr(backend, "open_kfd", noted)
+    monkeypatch.setattr(backend, "AMDCompiler", refused)
+    with (
+        own_machines(),
+        Context(SIM="gfx1100"),
+        pytest.raises(Unsupported, match="no code for gfx1100"),
+    ):
+        open_device("AMD", parse_device_spec("AMD"))
+    assert [device.is_closed for device in opened] == [True]
 
 
 def test_timing_empty_and_large_copies() -> None:

@@ -23,7 +23,7 @@ from gpu.compiler.render.llvm.amdgcn import AMDRenderer
 from gpu.core.dtype import dtypes
 from gpu.core.errors import InvalidValue
 from gpu.core.trace import read_trace
-from gpu.drivers.am.device import KfdDevice
+from gpu.drivers.am.kfd.port import open_kfd
 from gpu.hcq.buffer import HCQBuffer
 from gpu.runtime.device import Device
 from simulated import SIMULATED, own_machines
@@ -279,6 +279,6 @@ def test_slots_that_there_are_not(device: AMDDevice) -> None:
 def test_a_simulated_world_is_recorded(tmp_path: Path) -> None:
     """Drivers of simulated GPUs are recorded like others: one session, from opening to closing."""
     file = tmp_path / "trace"
-    with own_machines(), Context(TRACE=str(file)), KfdDevice.open(amd._world("gfx1100")):
+    with own_machines(), Context(TRACE=str(file)), open_kfd(amd._world("gfx1100")):
         pass
     assert {"Open", "Ioctl", "Map"} <= {type(event).__name__ for event in read_trace(file)}

@@ -17,7 +17,7 @@ import pytest
 
 from bounded import bounded
 from gpu.core.errors import DeviceHang
-from gpu.drivers.am.kfd.port import Rung
+from gpu.drivers.device import Rung
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.conformance.kit import peek, system
 from gpu.hcq.device import HCQDevice
@@ -118,13 +118,13 @@ class Amd(Vendor):
     """gfx1100 behind KFD."""
 
     def __init__(self) -> None:
-        from gpu.drivers.am.device import KfdDevice
+        from gpu.drivers.am.kfd.port import open_kfd
         from gpu.sim.amd.chip.lanes import LaneExecutor
         from gpu.sim.amd.kfd.world import KfdWorld
         from gpu.transport.world import World
 
         self.world = KfdWorld(seed=3, executor=LaneExecutor(4))
-        self.device = KfdDevice.open(World(self.world.os, self.world.waiter))
+        self.device = open_kfd(World(self.world.os, self.world.waiter))
 
     def load(self, name: str) -> HCQProgram:
         from am.machine_code import _UNUSED

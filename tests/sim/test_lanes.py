@@ -16,8 +16,7 @@ from gpu.compiler.toolchain.amdgcn import AMDCompiler
 from gpu.core.dtype import dtypes
 from gpu.core.errors import DeviceHang, GpuFault
 from gpu.drivers.am.code.object import read_code_object
-from gpu.drivers.am.device import KfdDevice
-from gpu.drivers.am.kfd.port import QueueOptions
+from gpu.drivers.am.kfd.port import QueueOptions, open_kfd
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.program import HCQProgram
 from gpu.sim.amd.chip.caches import CacheControl, Caches, Mode
@@ -47,7 +46,7 @@ class Machine:
     def __init__(self, compute: Literal["pm4", "aql"] = "pm4", coherence: Mode = "check"):
         self.world = KfdWorld(seed=5, executor=LaneExecutor(7), coherence=coherence)
         options = QueueOptions(compute=compute)
-        self.device = KfdDevice.open(World(self.world.os, self.world.waiter), options=options)
+        self.device = open_kfd(World(self.world.os, self.world.waiter), options=options)
 
     def load(self, program: Program) -> tuple[HCQProgram, dict[str, Any]]:
         renderer = AMDRenderer("gfx1100")

@@ -164,6 +164,13 @@ def test_every_setting_is_documented() -> None:
         ({"CUDA_PTX": "1"}, "CUDA:PTX"),
         ({"CPU_LLVM": "1"}, "CPU:LLVM"),
         ({"CPU_CLANG": "1"}, "CPU:CLANG"),
+        ({"GPU": "1"}, "CL"),
+        ({"GPU": "GeForce"}, None),
+        ({"LLVM": "1"}, "CPU:LLVM"),
+        ({"LLVM": "1", "AMD_IFACE": "KFD"}, "CPU:LLVM"),
+        ({"LLVM": "-19"}, None),
+        ({"CLANG": "1", "CPU": "1"}, "CPU:CLANG"),
+        ({"CLANG": "clang-19", "DEV": "CPU"}, "CPU"),
     ],
 )
 def test_device_spec(environment: Environment, variables: dict[str, str], want: str | None) -> None:

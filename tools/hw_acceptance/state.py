@@ -11,7 +11,7 @@ from gpu.drivers.nv.channel.channel import (
     NOTIFICATION_SIZE,
     NOTIFICATIONS,
     USERD_SIZE,
-    Channel,
+    GpfifoChannel,
 )
 from gpu.drivers.nv.fault.pushbuf_text import bound_classes
 from gpu.drivers.nv.rm.gpu import NvDevice
@@ -23,7 +23,7 @@ DUMP: Final = "state.txt"
 _SHOWN: Final = 16  # ring entries
 
 
-def describe_state(gpu: NvDevice, channels: Iterable[Channel], log: StepLog) -> Iterator[str]:
+def describe_state(gpu: NvDevice, channels: Iterable[GpfifoChannel], log: StepLog) -> Iterator[str]:
     """Lines about channels and faults, as they are now. What notifiers say is told as well."""
     channels = tuple(channels)
     yield f"{gpu!r}, clock {gpu.clock()}"
@@ -41,7 +41,7 @@ def describe_state(gpu: NvDevice, channels: Iterable[Channel], log: StepLog) -> 
         yield from _describe_channel(gpu, channel)
 
 
-def _describe_channel(gpu: NvDevice, channel: Channel) -> Iterator[str]:
+def _describe_channel(gpu: NvDevice, channel: GpfifoChannel) -> Iterator[str]:
     put = channel.put()
     yield f"{channel.name}: token {channel.token:#x}, get {channel.get()}, put {put}"
     yield "  USERD"

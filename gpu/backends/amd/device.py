@@ -13,7 +13,8 @@ from gpu.compiler.toolchain.amdgcn import AMDCompiler
 from gpu.core.config import config
 from gpu.core.devspec import DeviceSpec, parse_device_name
 from gpu.core.errors import Unsupported
-from gpu.drivers.am.device import KfdDevice
+from gpu.drivers.am.device import AmDevice
+from gpu.drivers.am.kfd.port import open_kfd
 from gpu.runtime.device import Compiled, Toolchain
 from gpu.transport.world import World, real_world, recorded
 
@@ -25,7 +26,7 @@ class AMDDevice(Compiled):
         queues: its command queues and memory, for programs that use them themselves.
     """
 
-    def __init__(self, device: str, queues: KfdDevice):
+    def __init__(self, device: str, queues: AmDevice):
         self.queues = queues
         self._chip = chip_name(queues.target.version)
         super().__init__(
@@ -64,12 +65,15 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
         raise Unsupported(f"{name} is reached through KFD in this version, not {spec.interface}")
     _check_renderer(spec)
     index = parse_device_name(name)[1]
-    queues = KfdDevice.open(_world(config.SIM), index, timeout=config.HANG_TIMEOUT)
-    chip = chip_name(queues.target.version)
-    if spec.arch not in (None, chip):
+    queues = open_kfd(_world(config.SIM), index, timeout=config.HANG_TIMEOUT)
+    try:
+        chip = chip_name(queues.target.version)
+        if spec.arch not in (None, chip):
+            raise Unsupported(f"{name} is a {chip}; code for {spec.arch} does not run on it")
+        return AMDDevice(name, queues)
+    except BaseException:
         queues.close()
-        raise Unsupported(f"{name} is a {chip}; code for {spec.arch} does not run on it")
-    return AMDDevice(name, queues)
+        raise
 
 
 def toolchain(spec: DeviceSpec) -> Toolchain:

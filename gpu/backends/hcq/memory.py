@@ -27,6 +27,11 @@ class QueueAllocator(Allocator[HCQBuffer]):
     def _free(self, memory: HCQBuffer, nbytes: int) -> None:
         memory.free()
 
+    def free_cache(self) -> None:
+        """Gives what was freed back to the system, when nothing uses it any more."""
+        super().free_cache()
+        self._device.allocator.free_cache()
+
     def copy_in(self, memory: HCQBuffer, data: memoryview) -> None:
         """Copies bytes from the host, behind what was launched before."""
         source = host_bytes(data, "data")

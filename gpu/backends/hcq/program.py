@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpu.hcq.buffer import HCQBuffer
+from gpu.hcq.device import HCQDevice
 from gpu.hcq.graph import GraphLaunch
 from gpu.hcq.program import HCQProgram
 from gpu.hcq.symbol import Symbol
@@ -21,7 +22,7 @@ class QueueProgram(Program):
         grid, block: groups of a launch, and threads of each.
     """
 
-    def __init__(self, loaded: HCQProgram, data: LaunchData):
+    def __init__(self, device: HCQDevice, loaded: HCQProgram, data: LaunchData):
         """`data` says `groups`, `block`, and bytes of `workspace` behind the other buffers.
 
         Raises OutOfMemory.
@@ -30,7 +31,7 @@ class QueueProgram(Program):
         self.loaded = loaded
         self.grid, self.block = (data["groups"], 1, 1), (data["block"], 1, 1)
         size = data["workspace"]
-        self._workspace = (loaded.device.allocator.alloc(size),) if size else ()
+        self._workspace = (device.allocator.alloc(size),) if size else ()
 
     def __call__(
         self, *bufs: HCQBuffer, vals: Sequence[int] = (), wait: bool = False

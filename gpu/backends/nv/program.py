@@ -44,12 +44,12 @@ def load_program(
     layout = ArgumentLayout(len(kernel.parameters) - values, "q" * values)
     loaded = device.load(cubin, name, layout, dynamic_shared=data["shared"])
     if learn is not None:
-        assert isinstance(loaded.info, LoadedKernel)
-        image = cubin.link(loaded.info.image)
+        placed: LoadedKernel = loaded.info
+        image = cubin.link(placed.image)
         code = image[kernel.offset : kernel.offset + kernel.size]
         banks = {bank.number: image[bank.offset : bank.offset + bank.size] for bank in kernel.banks}
         learn(code, name, binary.ptx, kernel.parameter_base, banks)
-    return QueueProgram(loaded, data)
+    return QueueProgram(device, loaded, data)
 
 
 def load_bare_program(
@@ -66,7 +66,7 @@ def load_bare_program(
             f"{name} was compiled by NAK, to machine code alone, and a simulated GPU runs the PTX"
             " that code was made of: use NV:CUDA or NV:PTX with SIM, or NV:NAK with a real GPU"
         )
-    return QueueProgram(load_bare(device, name, lib, data["values"]), data)
+    return QueueProgram(device, load_bare(device, name, lib, data["values"]), data)
 
 
 def load_bare(device: RmDevice, name: str, lib: bytes, values: int) -> HCQProgram:

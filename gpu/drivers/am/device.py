@@ -1,11 +1,11 @@
-"""An AMD GPU with command queues, through KFD: opening, programs, scratch memory, closing."""
+"""An AMD GPU with command queues: programs, scratch memory, faults, closing."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Unpack
 
 from gpu.core.errors import (
     DeviceError,
@@ -24,84 +24,41 @@ from gpu.drivers.am.encode.tmpring import (
     Scratch,
     ScratchSize,
     resource_descriptor,
-    ring_size,
     scratch_size,
+    tmpring_size,
 )
-from gpu.drivers.am.fault.inflight import Read, launches_in_flight
+from gpu.drivers.am.fault.inflight import launches_in_flight
 from gpu.drivers.am.fault.report import suspects
-from gpu.drivers.am.kfd.port import KfdPort, QueueOptions, Rung, open_port
-from gpu.drivers.am.kfd.queues import KfdQueue, QueueKind
+from gpu.drivers.am.port import AmPort
+from gpu.drivers.am.queue import AmQueue, QueueKind
 from gpu.drivers.am.target import Target
-from gpu.drivers.fault_report import under_way
-from gpu.hcq.allocator import STAGING
+from gpu.drivers.device import DriverDevice, Rung
+from gpu.drivers.fault_report import Read, under_way
 from gpu.hcq.args import ArgumentLayout
-from gpu.hcq.buffer import Allocation, HCQBuffer
-from gpu.hcq.channel import Channel, Point
+from gpu.hcq.channel import Channel
 from gpu.hcq.commands import Command, Launch
-from gpu.hcq.device import HCQDevice
+from gpu.hcq.device import DeviceOptions
 from gpu.hcq.link import Linked
 from gpu.hcq.ports import Memory, MemoryKind
-from gpu.hcq.recovery import restart
 from gpu.hcq.signal import Signal
-from gpu.transport.world import World
 
 _ALL_ONES: Final = 0xFFFF_FFFF
+_LETTING_GO: Final = 8
 _log = get_logger(__name__)
 
 
-class KfdDevice(HCQDevice):
-    """Queues, memory and programs of one GPU; everything else is `HCQDevice`'s."""
+class AmDevice(DriverDevice[LoadedKernel]):
+    """Queues, memory and programs of one GPU, over whatever port opened it."""
 
-    port: KfdPort
+    port: AmPort
 
-    def __init__(
-        self,
-        port: KfdPort,
-        *,
-        timeline_start: int = 0,
-        timeout: float = 30.0,
-        command_memory: int = 1 << 20,
-        staging: int = STAGING,
-    ):
-        """As `HCQDevice`; use `open`."""
+    def __init__(self, port: AmPort, **options: Unpack[DeviceOptions]):
+        """As `HCQDevice`; ports have functions that open both."""
         self._signals: dict[int, Signal] = {}
-        self._kernels: dict[Memory, LoadedKernel] = {}
+        self.kernels = {}
         port.explain = self._explain
-        self._scratch: Scratch | None = None
-        self._all_scratch: list[Scratch] = []  # of each AQL queue, or of the first queue
-        super().__init__(
-            port,
-            timeline_start=timeline_start,
-            timeout=timeout,
-            command_memory=command_memory,
-            staging=staging,
-        )
-
-    @classmethod
-    def open(
-        cls,
-        world: World,
-        index: int = 0,
-        *,
-        options: QueueOptions | None = None,
-        timeline_start: int = 0,
-        timeout: float = 30.0,
-        command_memory: int = 1 << 20,
-        staging: int = STAGING,
-    ) -> KfdDevice:
-        """Opens a GPU by its place in KFD's list; on an error nothing of it stays open.
-
-        Raises AccessDenied with what to do, DeviceError where there is no KFD, no GPU, or other
-        code of this process has it, InvalidIndex, Unsupported for an old kernel or an unknown chip,
-        DeviceLost where this process lost it before, OutOfMemory, TransportError.
-        """
-        return cls(
-            open_port(world, index, options or QueueOptions()),
-            timeline_start=timeline_start,
-            timeout=timeout,
-            command_memory=command_memory,
-            staging=staging,
-        )
+        self._scratch: dict[Channel, Scratch] = {}
+        super().__init__(port, **options)
 
     @property
     def target(self) -> Target:
@@ -114,15 +71,9 @@ class KfdDevice(HCQDevice):
         self._signals[signal.address] = signal  # for `close`; there are as many as addresses
         return signal
 
-    def wait(self, point: Point, timeout: float | None = None) -> None:
-        """As `HCQDevice.wait`."""
-        self.port.waiter.begin()
-        super().wait(point, timeout)
-
-    def wait_signal(self, signal: Signal, value: int, timeout: float | None = None) -> None:
-        """As `HCQDevice.wait_signal`."""
-        self.port.waiter.begin()
-        super().wait_signal(signal, value, timeout)
+    def _wait(self, read: Callable[[], int], value: int, what: str, timeout: float | None) -> None:
+        self.port.begin_wait()
+        super()._wait(read, value, what, timeout)
 
     # Programs
 
@@ -141,14 +92,12 @@ class KfdDevice(HCQDevice):
         kernel = code.kernels.get(name)
         if kernel is None:
             raise InvalidIndex(f"no kernel {name!r}; there are {', '.join(code.kernels) or 'none'}")
-        memory = self.exclusively(self._take_code, code.size)
-        buffer = HCQBuffer(Allocation(memory, self, reusable=False), 0, memory.size)
-        assert memory.window is not None, "code is written by the host"
-        memory.window.store(0, code.image(memory.address))
-        self.port.hdp.flush()  # queues drop what they have of it before each submission
         private = kernel.descriptor.private_size
         scratch = self.scratch(private) if private else None
-        loaded = self._kernels[memory] = LoadedKernel(kernel, memory.address, scratch)
+        memory = self.exclusively(self._take_code, code.size)
+        loaded = LoadedKernel(kernel, memory.address, scratch)
+        buffer = self.put_code(memory, code.image(memory.address), loaded)
+        self.port.host_wrote()  # queues drop what they have of it before each submission
         return AmProgram(self, loaded, buffer, layout, written=written)
 
     def _take_code(self, size: int) -> Memory:
@@ -164,25 +113,38 @@ class KfdDevice(HCQDevice):
         can be, OutOfMemory.
         """
         size = scratch_size(self.target, bytes_per_lane)
-        if self._scratch is None or self._scratch.size.per_wave < size.per_wave:
-            aql = [q for q in self.port.queues["compute"] if q.kind is QueueKind.AQL]
-            self._scratch = self._new_scratch(size)
-            self._all_scratch = [self._scratch, *(self._new_scratch(size) for _ in aql[1:])]
-            self.exclusively(self._tell_scratch)
-        return self._scratch
+        with self._opening:
+            first = self.queues["compute"][0]
+            now = self._scratch.get(first)
+            if now is None or now.size.per_wave < size.per_wave:
+                own = [c for c in self.queues["compute"] if c is first or reads(c, QueueKind.AQL)]
+                self._scratch = {channel: self._new_scratch(size) for channel in own}
+                self.exclusively(self._tell_all)
+            return self._scratch[first]
 
     def _new_scratch(self, size: ScratchSize) -> Scratch:
         memory = self.exclusively(self.allocate, size.total, MemoryKind.VRAM)
         return Scratch(memory.address, size)
 
-    def _tell_scratch(self) -> None:
+    def set_up(self, kind: str, channel: Channel) -> None:
+        """As `HCQDevice.set_up`: an AQL queue has scratch memory of its own if there is any."""
+        if self._scratch and reads(channel, QueueKind.AQL) and channel not in self._scratch:
+            size = next(iter(self._scratch.values())).size
+            self._scratch[channel] = self._new_scratch(size)
+        self._tell_scratch(channel)
+
+    def _tell_all(self) -> None:
         """Gives AQL queues their scratch memory, which they read with each launch: once idle."""
-        for channel in self.queues["compute"]:
+        for channel in self._scratch:
             channel.must_pass(channel.timeline.submitted)
-        for queue, scratch in zip(self.port.queues["compute"], self._all_scratch, strict=False):
-            if queue.kind is QueueKind.AQL:
-                size = ring_size(self.target, scratch.size)
-                queue.set_scratch(scratch, size, resource_descriptor(self.target, scratch, False))
+        for channel in self._scratch:
+            self._tell_scratch(channel)
+
+    def _tell_scratch(self, channel: Channel) -> None:
+        scratch, queue = self._scratch.get(channel), channel.port
+        if scratch is not None and isinstance(queue, AmQueue) and queue.kind is QueueKind.AQL:
+            size = tmpring_size(self.target, scratch.size)
+            queue.set_scratch(scratch, size, resource_descriptor(self.target, scratch, False))
 
     def link(
         self, channel: Channel, commands: Iterable[Command], *, after: bool, bound: bool = False
@@ -192,9 +154,7 @@ class KfdDevice(HCQDevice):
         Waves of two queues would use the same places of it: AQL queues have their own.
         """
         commands = tuple(commands)
-        port = channel.port
-        is_second = channel is not self.queues["compute"][0]
-        if is_second and isinstance(port, KfdQueue) and port.kind is QueueKind.PM4:
+        if reads(channel, QueueKind.PM4) and channel is not self.queues["compute"][0]:
             for command in commands:
                 if isinstance(command, Launch) and command.program.private_size:
                     raise Unsupported(
@@ -203,18 +163,12 @@ class KfdDevice(HCQDevice):
                     )
         return super().link(channel, commands, after=after, bound=bound)
 
-    def release(self, memory: Memory) -> None:
-        """As `HCQDevice.release`."""
-        self._kernels.pop(memory, None)
-        super().release(memory)
-
     # Faults
 
     def _explain(self, address: int) -> str:
-        """What `KfdPort.check` adds to a fault: kernels under way, and their arguments."""
+        """What the port's `check` adds to a fault: kernels under way, and their arguments."""
         near = self.port.memory.nearest(address)
-        why = self._suspects(address, lambda pointer: near is not None and pointer in near)
-        return "; ".join(filter(None, (why, self.port.advice)))
+        return self._suspects(address, lambda pointer: near is not None and pointer in near)
 
     def under_way(self) -> str:
         """Launches that have not ended, the oldest first."""
@@ -226,26 +180,17 @@ class KfdDevice(HCQDevice):
         launches = [
             launch
             for channel in self.queues.get("compute", ())
-            if isinstance(channel.port, KfdQueue)
+            if isinstance(channel.port, AmQueue)
             for launch in launches_in_flight(
                 *(channel.port, self.target.generation, memory.read),
                 partial(_is_done, channel, memory.read),
             )
         ]
-        who = suspects(self._kernels.values(), launches, memory.read)
+        who = suspects(self.kernels.values(), launches, memory.read)
         return under_way(who, address, is_beside)
 
-    def recover(self) -> Rung | None:
-        """Makes the device usable again after a fault or a hang; None where there was none.
-
-        What was submitted and not done is dropped, and what it would have written is undefined;
-        otherwise memory, programs, graphs and signals are as before. No other thread may use the
-        device meanwhile. Returns what was made anew. Raises DeviceLost where that does not help:
-        after a reset, which loses the memory, and where the kernel does not give the GPU back.
-        """
-        self.forked()
-        if self._closed or isinstance(self._error, DeviceLost):
-            self.check_usable()
+    def _recover(self) -> Rung | None:
+        """As `recover`, which does not help after a reset, as that loses the memory."""
         rung = self._needed()
         if rung is None:
             return None
@@ -253,11 +198,12 @@ class KfdDevice(HCQDevice):
             self._run_out()
         self.port.stop()
         rung = self._needed() or rung  # taking queues off may have been too much
-        if rung is Rung.CONTEXT:
+        if rung is Rung.ADDRESS_SPACE:
             self._move()
+        else:
+            self.port.renew(rung)
         try:
-            restart(self, self.port.open_queues)
-            self.exclusively(self._tell_scratch)
+            self.restart()
         except (DeviceError, OutOfMemory) as error:
             self.port.stop()
             self._error = DeviceLost(f"other queues do not help ({error.message})")
@@ -271,7 +217,7 @@ class KfdDevice(HCQDevice):
             self.port.check()
         except GpuFault as fault:
             self._error = self._error or fault
-            return Rung.CONTEXT
+            return Rung.ADDRESS_SPACE
         except DeviceLost as error:
             self._error = error
             raise
@@ -279,14 +225,14 @@ class KfdDevice(HCQDevice):
         return None if ended else Rung.QUEUES
 
     def _move(self) -> None:
-        """As `KfdPort.move`, without what was freed; where it fails one may try again."""
+        """As `AmPort.renew`, without what was freed; where it fails one may try again."""
         with self.lock:
             before, self._error = self._error, None
             try:
                 for channel in self.channels():
                     channel.timeline.settle()
                 self.allocator.collect(self._parked)
-                self.port.move()
+                self.port.renew(Rung.ADDRESS_SPACE)
             except (DeviceError, OutOfMemory, Unsupported) as error:
                 self._error = before
                 raise DeviceLost(f"{self.name} is not recovered: {error.message}") from error
@@ -298,11 +244,13 @@ class KfdDevice(HCQDevice):
         any more when it is.
         """
         before = [(signal, signal.value) for signal in self._signals.values()]
-        for signal, _ in before:
-            signal.set(_ALL_ONES)
-        for channel in self.channels():
-            channel.timeline.settle()
-        self.port.let_run_out()
+        for _ in range(_LETTING_GO):  # a queue may write a signal that another one waits for
+            for signal, _ in before:
+                signal.set(_ALL_ONES)
+            for channel in self.channels():
+                channel.timeline.settle()
+            if self.port.let_run_out():
+                break
         for signal, value in before:
             signal.set(value)
 
@@ -338,15 +286,10 @@ class KfdDevice(HCQDevice):
             self.port.stop()
         return hang
 
-    def _hang(self) -> DeviceHang | None:
-        """Why the queues do not come to their end, if they do not for want of something."""
-        try:
-            self.synchronize()
-        except DeviceHang as hang:
-            return hang
-        except DeviceError as error:
-            _log.info("closing %s, which cannot be waited for: %s", self.name, error)
-        return None
+
+def reads(channel: Channel, kind: QueueKind) -> bool:
+    """What a queue reads."""
+    return isinstance(channel.port, AmQueue) and channel.port.kind is kind
 
 
 def _is_done(channel: Channel, read: Read, address: int, payload: int) -> bool:

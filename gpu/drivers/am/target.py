@@ -130,21 +130,6 @@ def parse_gfx_name(name: str) -> Version:
 
 
 @dataclass(frozen=True, slots=True)
-class HdpFlush:
-    """The registers that push what the host wrote through the BAR to memory.
-
-    Attributes:
-        request: writing a mask here starts it; an absolute register number, in dwords.
-        done: bits of the mask are set here when it is finished.
-        mask: which flush of those that the chip has is used.
-    """
-
-    request: int
-    done: int
-    mask: int = 0xFFFF_FFFF
-
-
-@dataclass(frozen=True, slots=True)
 class Wake:
     """How a queue wakes the host: writes an event's number into its slot, and interrupts.
 
@@ -167,8 +152,7 @@ class Target:
         shader_engines: how many there are.
         compute_units: how many there are, in all.
         scratch_waves: how many waves of a unit may have scratch memory.
-        xccs: in how many dies each launch runs.
-        hdp_flush: for queues that make the host's writes through the BAR visible, else None.
+        xccs: in how many XCCs, the dies with compute units, each launch runs.
     """
 
     version: Version
@@ -177,7 +161,6 @@ class Target:
     compute_units: int = 1
     scratch_waves: int = 32
     xccs: int = 1
-    hdp_flush: HdpFlush | None = None
 
     @property
     def generation(self) -> Generation:

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Unpack
 
-from gpu.core.errors import DeviceError, DeviceHang, DeviceLost, OutOfMemory
+from gpu.core.errors import DeviceError, DeviceLost, OutOfMemory
 from gpu.core.log import get_logger
-from gpu.drivers.nv.channel.channel import Channel as NvChannel
-from gpu.drivers.nv.channel.recover import Rung
+from gpu.drivers.device import DriverDevice, Rung
+from gpu.drivers.nv.channel.channel import GpfifoChannel
 from gpu.drivers.nv.code.cubin import Cubin
 from gpu.drivers.nv.code.sass import BareCode
 from gpu.drivers.nv.encode.ce import set_up_copy
@@ -35,58 +36,37 @@ from gpu.drivers.nv.encode.launch import (
 from gpu.drivers.nv.encode.pushbuf import Pushbuffer
 from gpu.drivers.nv.encode.qmd_layout import qmd_layout
 from gpu.drivers.nv.encode.semaphore import release
-from gpu.drivers.nv.fault.inflight import SentLaunch, launches_in_flight
+from gpu.drivers.nv.fault.inflight import launches_in_flight
 from gpu.drivers.nv.fault.report import blame
 from gpu.drivers.nv.fault.sm_errors import FaultDetails
+from gpu.drivers.nv.memory import Extent
 from gpu.drivers.nv.port import NvPort, QueueOptions, open_port
-from gpu.hcq.allocator import STAGING
 from gpu.hcq.args import ArgumentLayout
-from gpu.hcq.buffer import Allocation, HCQBuffer
 from gpu.hcq.channel import Channel, Template
-from gpu.hcq.device import HCQDevice
+from gpu.hcq.device import DeviceOptions
 from gpu.hcq.encoder import Encoded, Segment
 from gpu.hcq.link import link
 from gpu.hcq.ports import Memory, MemoryKind
 from gpu.hcq.program import HCQProgram
-from gpu.hcq.recovery import restart
 from gpu.hcq.symbol import TIMELINE_ADDRESS, TIMELINE_VALUE
 from gpu.transport.world import World
 
 _log = get_logger(__name__)
 
 
-class RmDevice(HCQDevice):
-    """Queues, memory and programs of one GPU; everything else is `HCQDevice`'s."""
+class RmDevice(DriverDevice[LoadedKernel]):
+    """Queues, memory and programs of one GPU; everything else is `DriverDevice`'s."""
 
     port: NvPort
 
-    def __init__(
-        self,
-        port: NvPort,
-        *,
-        timeline_start: int = 0,
-        timeout: float = 30.0,
-        command_memory: int = 1 << 20,
-        staging: int = STAGING,
-    ):
+    def __init__(self, port: NvPort, **options: Unpack[DeviceOptions]):
         """As `HCQDevice`; use `open`."""
         self._local: LocalMemory | None = None
         self._local_memory: dict[Channel, Memory] = {}
-        self._kernels: dict[Memory, LoadedKernel] = {}
-        port.explain = self._explain
-        super().__init__(
-            port,
-            timeline_start=timeline_start,
-            timeout=timeout,
-            command_memory=command_memory,
-            staging=staging,
-        )
+        self.kernels = {}
+        port.gpu.explain = self._explain
+        super().__init__(port, **options)
         self.allocator.places = port.copy_places
-        try:
-            self._set_up()
-        except BaseException:
-            port.close()
-            raise
 
     @classmethod
     def open(
@@ -96,39 +76,40 @@ class RmDevice(HCQDevice):
         *,
         options: QueueOptions | None = None,
         force: Mapping[str, str] | None = None,
-        timeline_start: int = 0,
-        timeout: float = 30.0,
-        command_memory: int = 1 << 20,
-        staging: int = STAGING,
+        **device: Unpack[DeviceOptions],
     ) -> RmDevice:
         """Opens a GPU by its place in `NvSession.cards`; on an error nothing of it stays open.
 
         ``force`` and errors are those of `NvDevice.open`; raises DeviceHang and GpuFault too, where
         a queue does not run what sets it up.
         """
-        return cls(
-            open_port(world, index, options or QueueOptions(), force=force),
-            timeline_start=timeline_start,
-            timeout=timeout,
-            command_memory=command_memory,
-            staging=staging,
-        )
+        return cls(open_port(world, index, options or QueueOptions(), force=force), **device)
 
     @property
     def target(self) -> Target:
         """What code and launches for it depend on."""
         return self.port.target
 
-    def _set_up(self) -> None:
-        """Gives all channels what they get before anything else: their classes, the windows."""
+    def set_up(self, kind: str, channel: Channel) -> None:
+        """As `HCQDevice.set_up`: its classes, the windows, local memory if any kernel needs it."""
         copy_class = self.target.generation.dma
-        for channel in self.queues["compute"]:
-            push = set_up_compute(self.target)
-            if self.port.copies_on_compute:
-                push.data += set_up_copy(copy_class).data
-            self._run(channel, push)
-        for channel in self.queues.get("copy", ()):
+        if kind == "copy":
             self._run(channel, set_up_copy(copy_class))
+            return
+        push = set_up_compute(self.target)
+        if self.port.copies_on_compute:
+            push.data += set_up_copy(copy_class).data
+        self._run(channel, push)
+        if self._local is not None:
+            if channel not in self._local_memory:
+                self._local_memory[channel] = self._new_local(self._local)
+            self._use_local(channel, self._local, self._local_memory[channel])
+
+    def _new_local(self, local: LocalMemory) -> Memory:
+        return self.exclusively(self.allocate, local.total, MemoryKind.VRAM)
+
+    def _use_local(self, channel: Channel, local: LocalMemory, memory: Memory) -> None:
+        self._run(channel, set_local_memory(self.target, local, memory.address))
 
     def _run(self, channel: Channel, push: Pushbuffer) -> None:
         """Runs methods that no command stands for, and waits for their end."""
@@ -159,11 +140,8 @@ class RmDevice(HCQDevice):
         check_arguments(kernel, layout)
         size = cubin.size
         memory = self.exclusively(self.allocate, size, MemoryKind.VISIBLE)
-        buffer = HCQBuffer(Allocation(memory, self, reusable=False), 0, memory.size)
-        assert memory.window is not None, "code is written by the host"
-        memory.window.store(0, cubin.link(memory.address).ljust(size, b"\0"))
         loaded = LoadedKernel(kernel, memory.address, dynamic_shared, stack)
-        self._kernels[memory] = loaded
+        buffer = self.put_code(memory, cubin.link(memory.address).ljust(size, b"\0"), loaded)
         if loaded.local:
             self._need_local(loaded.local)
         return HCQProgram(
@@ -180,73 +158,58 @@ class RmDevice(HCQDevice):
         Each compute queue has its own: those of different groups may be switched at any time.
         What was got before goes when all launches that were submitted with it are done.
         """
-        if self._local is not None and self._local.per_thread >= per_thread:
-            return
-        local = size_local_memory(per_thread, self.port.gpu.units)
-        memories = {}
-        for channel in self.queues["compute"]:
-            memory = self.exclusively(self.allocate, local.total, MemoryKind.VRAM)
-            memories[channel] = memory
-            self._run(channel, set_local_memory(self.target, local, memory.address))
-        before, self._local, self._local_memory = self._local_memory, local, memories
-        for memory in before.values():
-            self.exclusively(self.release, memory)
-
-    def release(self, memory: Memory) -> None:
-        """As `HCQDevice.release`."""
-        self._kernels.pop(memory, None)
-        super().release(memory)
+        with self._opening:
+            if self._local is not None and self._local.per_thread >= per_thread:
+                return
+            local = size_local_memory(per_thread, self.port.gpu.units)
+            memories = {}
+            for channel in self.queues["compute"]:
+                memories[channel] = self._new_local(local)
+                self._use_local(channel, local, memories[channel])
+            before, self._local, self._local_memory = self._local_memory, local, memories
+            for memory in before.values():
+                self.exclusively(self.release, memory)
 
     # Faults
 
-    def _explain(self, channels: Sequence[NvChannel], details: FaultDetails | None) -> str:
-        """What `NvPort.check` adds to a fault of these channels: kernels and arguments."""
+    def _explain(self, channels: Sequence[GpfifoChannel], details: FaultDetails | None) -> str:
+        """What `NvDevice.check` adds to a fault of these channels: kernels and arguments."""
         address = details.address if details is not None else None
         extent = self.port.gpu.memory.nearest(address) if address is not None else None
-        why = blame(self._kernels.values(), self._launches(channels), details, extent)
+        why = self._blame(channels, details, extent)
         return "; ".join(filter(None, (why, "recover() makes the device usable again")))
 
     def under_way(self) -> str:
         """Launches that have not ended, the oldest first."""
-        return blame(self._kernels.values(), self._launches(self.port.gpu.channels), None, None)
+        return self._blame(self.port.gpu.channels, None, None)
 
-    def _launches(self, channels: Iterable[NvChannel]) -> list[SentLaunch]:
+    def _blame(
+        self,
+        channels: Iterable[GpfifoChannel],
+        details: FaultDetails | None,
+        extent: Extent | None,
+    ) -> str:
         layout, read = qmd_layout(self.target.generation.qmd_major), self.port.gpu.memory.read
-        return [each for c in channels for each in launches_in_flight(c, layout, read)]
+        launches = [each for c in channels for each in launches_in_flight(c, layout, read)]
+        return blame(self.kernels.values(), launches, read, details, extent)
 
-    def recover(self) -> Rung | None:
-        """Makes the device usable again after a fault; None where there was none.
-
-        What was submitted and not done is dropped, and what it would have written is undefined;
-        otherwise memory, programs and graphs are as before. No other thread may use the device
-        meanwhile. Returns what was made anew. Raises DeviceLost where that does not help: the
-        device is to be closed and opened anew then, without its memory.
-        """
-        self.forked()
-        if self._closed or isinstance(self._error, DeviceLost):
-            self.check_usable()
-        if not self.port.failed():
+    def _recover(self) -> Rung | None:
+        """As `recover`; what does not help leaves opening the device anew, without its memory."""
+        if not self.port.gpu.failed():
             return None
         reasons = []
         for rung in Rung:
             try:
-                self._renew(rung)
+                self.port.renew(rung)
+                self.restart()
             except (DeviceError, OutOfMemory) as error:
                 reasons.append(f"{rung.value}: {error.message}")
                 _log.warning("recovering %s with other %s: %s", self.name, rung.value, error)
             else:
                 return rung
-        self._error = DeviceLost(f"other channels do not help ({'; '.join(reasons)})")
+        self._error = DeviceLost(f"other queues do not help ({'; '.join(reasons)})")
         self.check_usable()
         raise AssertionError("a lost device is not usable")
-
-    def _renew(self, rung: Rung) -> None:
-        """Other channels under the same queues, set up like those before."""
-        restart(self, lambda: self.port.renew(rung))
-        self._set_up()
-        for channel, memory in self._local_memory.items():
-            assert self._local is not None, "its size is known where there is any"
-            self._run(channel, set_local_memory(self.target, self._local, memory.address))
 
     # Life
 
@@ -263,16 +226,6 @@ class RmDevice(HCQDevice):
         super().close()
         if hang is not None:
             raise hang
-
-    def _hang(self) -> DeviceHang | None:
-        """Why the queues do not come to their end, if they do not."""
-        try:
-            self.synchronize()
-        except DeviceHang as hang:
-            return hang
-        except DeviceError as error:
-            _log.info("closing %s, which cannot be waited for: %s", self.name, error)
-        return None
 
     def __enter__(self) -> RmDevice:
         return self

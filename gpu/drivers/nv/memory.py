@@ -14,15 +14,16 @@ from typing import Final
 from gpu.autogen.nv import alloc
 from gpu.autogen.nv import classes as ids
 from gpu.core import hostmem
-from gpu.core.bits import align_up
-from gpu.core.errors import InvalidValue
+from gpu.core.bits import align_down, align_up
+from gpu.core.errors import InvalidValue, Unsupported
+from gpu.core.window import MemoryWindow
 from gpu.drivers.cleanup import Undo
 from gpu.drivers.nv.channel.probes import COHERENCY, Variants
 from gpu.drivers.nv.rm.escapes import CardPort
 from gpu.drivers.nv.rm.object import Mapping, RmObject
 from gpu.drivers.nv.uvm.ranges import PageTables
 from gpu.drivers.nv.uvm.va import AddressSpace
-from gpu.hcq.ports import Memory, MemoryKind
+from gpu.hcq.ports import Memory, MemoryKind, MemoryPort
 from gpu.hcq.symbol import GpuVA
 
 HUGE_PAGE: Final = 2 << 20
@@ -70,23 +71,25 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Holding:
-    """What an allocation consists of; ``undo`` frees it."""
+class BufferObject:
+    """An RM object in whole pages of the GPU's addresses; ``undo`` frees it."""
 
     object: RmObject
+    address: int
+    size: int
     undo: Undo
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Guest:
-    """Memory of another GPU: whose, and the object, which is dead once the owner freed it."""
+    """Memory of another GPU, whose object is dead once its owner freed it."""
 
     owner: PageTables
-    object: RmObject
+    made: BufferObject
 
 
 class NvMemoryPort:
-    """Allocates memory of one GPU, in whole pages; queues have it as a `port.QueueMemory`.
+    """Allocates memory of one GPU, in whole pages; the `gpu.hcq.ports.MemoryPort` of NVIDIA's.
 
     All methods raise as `CallLog.check` does, and TransportError.
     """
@@ -104,7 +107,7 @@ class NvMemoryPort:
         self._tables = tables
         self._addresses = addresses
         self._variants = variants
-        self._live: dict[Memory, Holding] = {}
+        self._live: dict[Memory, BufferObject] = {}
         self._guests: dict[Memory, _Guest] = {}
         self._closed = False
         self._freed: deque[Extent] = deque(maxlen=_REMEMBERED)
@@ -120,55 +123,72 @@ class NvMemoryPort:
             raise InvalidValue(f"{size} bytes for {name}: at least 1 is needed")
         huge = kind is not MemoryKind.SYSTEM and size >= _HUGE_FROM
         page = HUGE_PAGE if huge else hostmem.page_size
-        size = align_up(size, page)
+        whole = align_up(size, page)
         low = kind is not MemoryKind.VRAM
         with Undo() as undo:
-            address = self._addresses.take(size, page, low=low)
+            address = self._addresses.take(whole, page, low=low)
             undo.add(self._addresses.give, address)
-            memory = self._new_object(size, page, kind, contiguous, name)
-            undo.add(memory.free)
-            mapping = None
+            object_ = self._new_object(whole, page, kind, contiguous, name)
+            undo.add(object_.free)
+            window = None
             if low:
                 on_card = kind is MemoryKind.VISIBLE
                 mapping = self._card.map(
-                    self._device, memory, size, on_card=on_card, address=address
+                    self._device, object_, whole, on_card=on_card, address=address
                 )
                 undo.add(self._unmap, mapping)
-            self._map_to_gpu(memory, address, size, undo)
-            return self._keep(address, size, kind, mapping, Holding(memory, undo.take()))
+                window = mapping.window.sub(0, size)
+            self._map_to_gpu(object_, address, whole, undo)
+            memory = Memory(GpuVA(address), size, kind, window)
+            self._live[memory] = BufferObject(object_, address, whole, undo.take())
+            return memory
 
     def free(self, memory: Memory) -> None:
         """Gives memory back; the GPU must not use it any more. Raises InvalidValue if it is not."""
-        holding = self._live.pop(memory, None)
-        if holding is None:
+        made = self._made(memory)
+        del self._live[memory]
+        self._freed.append(Extent(made.address, made.size, made.object.name, freed=True))
+        made.undo.close()
+
+    def _made(self, memory: Memory) -> BufferObject:
+        if memory not in self._live:
             raise InvalidValue(
                 f"memory at {memory.address:#x} is not of {self._device}, or was freed before"
             )
-        extent = Extent(memory.address, memory.size, holding.object.name, freed=True)
-        self._freed.append(extent)
-        holding.undo.close()
+        return self._live[memory]
 
     def map_host(self, address: int, size: int) -> Memory:
-        """Pins whole pages of this process and gives them to the GPU at their own address."""
-        with Undo() as undo:
-            name = f"host memory at {address:#x}"
-            memory = self._card.describe_host_memory(self._device, address, size, name=name)
-            undo.add(memory.free)
-            self._map_to_gpu(memory, address, size, undo)
-            return self._keep(address, size, MemoryKind.SYSTEM, None, Holding(memory, undo.take()))
+        """Pins the pages around memory of this process for the GPU, at their own address.
 
-    def map_peer(self, memory: Memory, owner: NvMemoryPort) -> None:
+        Pages that are mapped already cannot be mapped again: raises RmError for those.
+        """
+        start = align_down(address, hostmem.page_size)
+        whole = align_up(address + size, hostmem.page_size) - start
+        with Undo() as undo:
+            name = f"host memory at {start:#x}"
+            object_ = self._card.describe_host_memory(self._device, start, whole, name=name)
+            undo.add(object_.free)
+            self._map_to_gpu(object_, start, whole, undo)
+            window = MemoryWindow(address, size)
+            memory = Memory(GpuVA(address), size, MemoryKind.SYSTEM, window)
+            self._live[memory] = BufferObject(object_, start, whole, undo.take())
+            return memory
+
+    def map_peer(self, memory: Memory, owner: MemoryPort) -> None:
         """Lets this GPU read and write memory of another one, where it is; atomics do not cross.
 
         Raises Unsupported with the reason where the two are no peers, InvalidValue for memory that
         is not the owner's or is mapped already.
         """
+        if not isinstance(owner, NvMemoryPort):
+            raise Unsupported(
+                f"memory at {memory.address:#x} is of no NVIDIA GPU: copy through system memory"
+            )
         if memory in self._guests:
             raise InvalidValue(f"{memory.address:#x} is mapped into {self._device} already")
-        held = owner.object_of(memory)
-        self._tables.connect(owner._tables)
-        guest = _Guest(owner._tables, held)
-        self._map_guest(memory, guest)
+        guest = _Guest(owner._tables, owner._made(memory))
+        self._tables.connect(guest.owner)
+        self._map_guest(guest)
         self._guests[memory] = guest
 
     def unmap_peer(self, memory: Memory) -> None:
@@ -181,30 +201,31 @@ class NvMemoryPort:
             if self._closed:
                 return
             raise InvalidValue(f"{memory.address:#x} is no peer's memory in {self._device}")
-        if guest.object.alive:
-            self._tables.unmap(memory.address, memory.size)
+        made = guest.made
+        if made.object.alive:
+            self._tables.unmap(made.address, made.size)
 
-    def _map_guest(self, memory: Memory, guest: _Guest) -> None:
-        self._tables.map_peer(guest.owner, guest.object, memory.address, memory.size)
+    def _map_guest(self, guest: _Guest) -> None:
+        made = guest.made
+        self._tables.map_peer(guest.owner, made.object, made.address, made.size)
 
     def unmap_all(self) -> None:
         """Takes all memory out of the GPU's page tables; `map_all` puts it where it was."""
-        self._guests = {memory: g for memory, g in self._guests.items() if g.object.alive}
-        for memory in (*self._guests, *self._live):
-            self._tables.unmap(memory.address, memory.size)
+        self._guests = {memory: g for memory, g in self._guests.items() if g.made.object.alive}
+        guests = (guest.made for guest in self._guests.values())
+        for made in (*guests, *self._live.values()):
+            self._tables.unmap(made.address, made.size)
 
     def map_all(self) -> None:
         """Maps all memory where it was, into the page tables that are registered now."""
-        for memory, holding in self._live.items():
-            self._tables.map(holding.object, memory.address, memory.size)
-        for memory, guest in self._guests.items():
-            self._map_guest(memory, guest)
+        for made in self._live.values():
+            self._tables.map(made.object, made.address, made.size)
+        for guest in self._guests.values():
+            self._map_guest(guest)
 
     def object_of(self, memory: Memory) -> RmObject:
         """The RM object of memory of this port. Raises InvalidValue for other memory."""
-        if memory not in self._live:
-            raise InvalidValue(f"memory at {memory.address:#x} is not of {self._device}")
-        return self._live[memory].object
+        return self._made(memory).object
 
     @property
     def live(self) -> tuple[Memory, ...]:
@@ -213,7 +234,7 @@ class NvMemoryPort:
 
     def nearest(self, address: int) -> Extent | None:
         """The allocation that an address is in, was in before it was freed, or is behind."""
-        live = [Extent(m.address, m.size, h.object.name) for m, h in self._live.items()]
+        live = [Extent(m.address, m.size, m.object.name) for m in self._live.values()]
         for extent in (*live, *reversed(self._freed)):
             if address in extent:
                 return extent
@@ -236,14 +257,6 @@ class NvMemoryPort:
                 order.add(self.free, memory)
             for memory in self._guests:
                 order.add(self.unmap_peer, memory)
-
-    def _keep(
-        self, address: int, size: int, kind: MemoryKind, mapping: Mapping | None, holding: Holding
-    ) -> Memory:
-        window = mapping.window if mapping is not None else None
-        memory = Memory(GpuVA(address), size, kind, window, holding.object)
-        self._live[memory] = holding
-        return memory
 
     def _new_object(
         self, size: int, page: int, kind: MemoryKind, contiguous: bool, name: str

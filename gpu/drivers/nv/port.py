@@ -1,42 +1,31 @@
 """An NVIDIA GPU under its command queues, through RM and UVM: queues, memory, clock, faults.
 
-Opening is that of `gpu.drivers.nv.rm.gpu`, and then what `gpu.drivers.nv.channel.all` adds.
+Opening is that of `gpu.drivers.nv.rm.gpu`; more compute queues open when they are used.
 `NvPort.close` takes the channels away before the memory that they may still read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gpu.core import hostmem
-from gpu.core.bits import align_up, is_power_of_two
-from gpu.core.errors import GpuFault, InvalidValue, Unsupported
-from gpu.core.wait import Waiter
+from gpu.core.bits import is_power_of_two
+from gpu.core.errors import InvalidValue, Unsupported
+from gpu.core.wait import PatientWaiter, Waiter
 from gpu.core.window import MemoryWindow, Window
-from gpu.drivers.bringup import Trail
-from gpu.drivers.cleanup import Undo
-from gpu.drivers.nv.channel.all import MORE_QUEUES, AllQueues, QueueOpener
-from gpu.drivers.nv.channel.channel import ENTRY_SIZE, GP_PUT, Channel, ChannelFault
+from gpu.drivers.device import Rung
+from gpu.drivers.nv.channel.channel import ENTRY_SIZE, GP_PUT, GpfifoChannel
 from gpu.drivers.nv.channel.create import ENTRIES
-from gpu.drivers.nv.channel.open import open_memory, open_objects
-from gpu.drivers.nv.channel.probes import CHAINING, Variants
-from gpu.drivers.nv.channel.recover import Renewal, Rung
+from gpu.drivers.nv.channel.probes import CHAINING
 from gpu.drivers.nv.encode.compute import ComputeEncoder, CopyEncoder
 from gpu.drivers.nv.encode.compute_ce import MixedEncoder
 from gpu.drivers.nv.encode.launch import Target
-from gpu.drivers.nv.fault.sm_errors import FaultDetails
-from gpu.drivers.nv.memory import NvMemoryPort
-from gpu.drivers.nv.patience import PatientWaiter
-from gpu.drivers.nv.rm.client import open_session
-from gpu.drivers.nv.rm.gpu import STEPS, NvDevice, OpenReport
-from gpu.drivers.nv.rm.status import CallLog
+from gpu.drivers.nv.rm.gpu import NvDevice
 from gpu.hcq.allocator import CopyPlaces
 from gpu.hcq.encoder import Encoder
 from gpu.hcq.hostring import HostRing
-from gpu.hcq.ports import Memory, MemoryKind, MemoryPort
-from gpu.hcq.symbol import GpuVA
+from gpu.hcq.ports import MemoryKind, MemoryPort
 from gpu.transport.world import World
 
 MAX_RING: Final = ENTRIES * ENTRY_SIZE // 2
@@ -47,9 +36,6 @@ Its pointers are indices (clc86f.h): with all of it in flight it would look empt
 _MIN_RING: Final = 8 * ENTRY_SIZE
 
 
-Explain = Callable[[Sequence[Channel], FaultDetails | None], str]
-
-
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
     """Which queues a device gets.
@@ -57,12 +43,10 @@ class QueueOptions:
     Attributes:
         compute_queues: how many, at least one.
         ring: bytes of entries that are in flight at most, a power of two up to `MAX_RING`.
-        compute_copies: whether compute queues shall copy too, where the kernel lets them.
     """
 
     compute_queues: int = 2
     ring: int = MAX_RING
-    compute_copies: bool = True
 
     def __post_init__(self) -> None:
         if self.compute_queues < 1:
@@ -83,7 +67,7 @@ class NvQueue:
     ring_align: int = ENTRY_SIZE
     command_memory: MemoryKind = MemoryKind.SYSTEM
 
-    def __init__(self, channel: Channel, encoder: Encoder, options: QueueOptions):
+    def __init__(self, channel: GpfifoChannel, encoder: Encoder, options: QueueOptions):
         """Raises Unsupported where ring or doorbell are not mapped into this process."""
         self.channel = channel
         self.encoder = encoder
@@ -101,57 +85,12 @@ class NvQueue:
         ).publisher()
 
 
-def _address(what: str, channel: Channel, window: Window) -> int:
+def _address(what: str, channel: GpfifoChannel, window: Window) -> int:
     if not isinstance(window, MemoryWindow):
         raise Unsupported(
             f"{channel.name}: its {what} must be mapped into this process, it is {window!r}"
         )
     return window.address
-
-
-class QueueMemory:
-    """Memory of one GPU as its queues want it: of the size that was asked for, not whole pages.
-
-    What is allocated of it has the `Memory` of the inner port as its handle.
-    """
-
-    def __init__(self, inner: NvMemoryPort):
-        self._inner = inner
-
-    def allocate(self, size: int, kind: MemoryKind) -> Memory:
-        """As `NvMemoryPort.allocate`."""
-        whole = self._inner.allocate(size, kind)
-        window = whole.window.sub(0, size) if whole.window is not None else None
-        return Memory(whole.address, size, kind, window, whole)
-
-    def free(self, memory: Memory) -> None:
-        """As `NvMemoryPort.free`."""
-        assert isinstance(memory.handle, Memory), "memory comes back to the port that gave it"
-        self._inner.free(memory.handle)
-
-    def map_host(self, address: int, size: int) -> Memory:
-        """The GPU reaches the pages around it, at the host's address.
-
-        Pages that are mapped already cannot be mapped again: raises RmError for those.
-        """
-        page = hostmem.page_size
-        start = address & ~(page - 1)
-        whole = self._inner.map_host(start, align_up(address + size, page) - start)
-        window = MemoryWindow(address, size)
-        return Memory(GpuVA(address), size, MemoryKind.SYSTEM, window, whole)
-
-    def map_peer(self, memory: Memory, owner: MemoryPort) -> None:
-        """As `NvMemoryPort.map_peer`."""
-        if not isinstance(owner, QueueMemory) or not isinstance(memory.handle, Memory):
-            raise Unsupported(
-                f"memory at {memory.address:#x} is of no NVIDIA GPU: copy through system memory"
-            )
-        self._inner.map_peer(memory.handle, owner._inner)
-
-    def unmap_peer(self, memory: Memory) -> None:
-        """As `NvMemoryPort.unmap_peer`."""
-        assert isinstance(memory.handle, Memory), "what was mapped as a peer's is of this driver"
-        self._inner.unmap_peer(memory.handle)
 
 
 class NvPort:
@@ -160,81 +99,62 @@ class NvPort:
     Attributes:
         gpu: the open GPU.
         target: what code and launches for it depend on.
-        queues: replaced by `renew`.
-        explain: says what more is known of a fault of these channels, for its message.
     """
 
     clock_hz: float = 1e9  # the usermode page and semaphores tell nanoseconds
-    queues: Mapping[str, Sequence[NvQueue]]
 
-    def __init__(
-        self,
-        gpu: NvDevice,
-        renewal: Renewal,
-        queues: AllQueues,
-        options: QueueOptions,
-        target: Target,
-    ):
+    def __init__(self, gpu: NvDevice, options: QueueOptions, target: Target):
         self.gpu = gpu
         self.name = gpu.name
         self.target = target
         self.signal_bits: int = self.target.signal_bits
         self.waiter: Waiter = PatientWaiter(gpu.waiter)
-        self.memory: MemoryPort = QueueMemory(gpu.memory)
-        self.explain: Explain = lambda channels, details: ""
-        self._renewal = renewal
+        self.memory: MemoryPort = gpu.memory
         self._options = options
-        self._use(queues)
+        self._begin()
 
-    def _use(self, queues: AllQueues) -> None:
-        self.gpu.use(queues.first)
-        self._all = queues
-        encoder: Encoder = ComputeEncoder(self.target)
-        if queues.copies_on_compute:
-            encoder = MixedEncoder(self.target)
-        compute = [NvQueue(each, encoder, self._options) for each in queues.compute]
-        self.queues = {"compute": compute}
-        if queues.first.copies.channels:
-            copier = CopyEncoder(self.target)
-            channels = queues.first.copies.channels
-            copy = [NvQueue(each, copier, self._options) for each in channels]
-            self.queues = {"compute": compute, "copy": copy}
+    def _begin(self) -> None:
+        """Begins to open queues; those that the GPU opens with are there."""
+        self.queue_counts: dict[str, int] = {"compute": self._options.compute_queues}
+        if self.gpu.copy_queues:
+            self.queue_counts["copy"] = len(self.gpu.copy_queues)
+
+    def open_queue(self, kind: str, index: int) -> NvQueue:
+        """As `DevicePort.open_queue`; the first compute queue and copy queues are open already."""
+        if kind == "copy":
+            channel = self.gpu.copy_queues[index]
+            return NvQueue(channel, CopyEncoder(self.target), self._options)
+        channel = self.gpu.compute_queue
+        if index:
+            channel = self.gpu.open_compute()
+        encoder = (MixedEncoder if self.copies_on_compute else ComputeEncoder)(self.target)
+        return NvQueue(channel, encoder, self._options)
 
     @property
     def copy_places(self) -> CopyPlaces:
         """Which copy queue copies what."""
-        return self._all.first.copies.places
+        return self.gpu.copy_places
 
     @property
     def copies_on_compute(self) -> bool:
         """Whether compute queues copy too."""
-        return self._all.copies_on_compute
+        return self.gpu.queues.copies_on_compute
 
     def clock(self) -> int:
         """The GPU's clock in nanoseconds."""
         return self.gpu.clock()
 
     def check(self) -> None:
-        """Raises GpuFault for a failed channel, DeviceLost in a forked child."""
-        failed = self.failed()
-        if failed:
-            text, details = self.gpu.tell(list(failed.values()))
-            address = details.address if details is not None else None
-            why = self.explain(list(failed), details)
-            raise GpuFault(f"{self.name}: {'; '.join(filter(None, (text, why)))}", address)
-
-    def failed(self) -> dict[Channel, ChannelFault]:
-        """Channels that failed, with what RM wrote. Raises DeviceLost in a forked child."""
-        self.gpu.check_process()
-        found = {channel: channel.fault() for channel in (*self.gpu.channels, *self._all.more)}
-        return {channel: fault for channel, fault in found.items() if fault is not None}
+        """As `NvDevice.check`."""
+        self.gpu.check()
 
     def renew(self, rung: Rung) -> None:
         """Gives the channels back and opens others, in other page tables if ``rung`` says so.
 
         Memory stays as it is. Raises what opening raises; then there are no channels.
         """
-        self._use(self._renewal.renew(rung))
+        self.gpu.use(self.gpu.queues.renew(rung))
+        self._begin()
 
     def close(self) -> None:
         """Gives everything back, channels first; again, or in a forked child, does nothing."""
@@ -248,22 +168,11 @@ def open_port(
 
     ``force`` and errors are those of `NvDevice.open`.
     """
-    trail, variants = Trail((*STEPS, MORE_QUEUES), CallLog()), Variants(force)
-    with Undo() as undo:
-        session = open_session(world, trail, index)
-        undo.add(session.close)
-        card = session.card(index)
-        gpu = open_objects(session, card, variants, trail, undo)
-        memory = open_memory(session, gpu, variants, trail, undo)
-        opener = QueueOpener(session, gpu, variants, options.compute_queues, options.compute_copies)
-        renewal = Renewal(opener, memory)
-        undo.add(renewal.close)
-        queues = renewal.open(trail)
-        report = OpenReport(tuple(trail.reports), tuple(variants.outcomes))
-        device = NvDevice(session, card, gpu, memory, queues.first, report, undo.take())
+    gpu = NvDevice.open(world, index, force=force)
     try:
-        target = Target.of(gpu.classes, gpu.units, variants.choose(CHAINING))
-        return NvPort(device, renewal, queues, options, target)
+        return NvPort(
+            gpu, options, Target.of(gpu.classes, gpu.units, gpu.variants.choose(CHAINING))
+        )
     except BaseException:
-        device.close()
+        gpu.close()
         raise

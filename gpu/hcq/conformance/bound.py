@@ -20,6 +20,7 @@ from gpu.hcq.conformance.kit import (
     expect_raises,
     numbers,
     peek,
+    queues_that_copy,
     system,
     upload,
 )
@@ -81,7 +82,7 @@ class _Random:
             if len(step) == 3:
                 items.append(GraphLaunch(add, tuple(chosen), (WORDS,), index=index))
             else:
-                kind = rng.choice(["copy", "compute"])
+                kind, _ = rng.choice(queues_that_copy(device, ("compute", 0)))
                 items.append(GraphCopy(chosen[0], chosen[1], kind=kind))
             self.steps.append(step)
         self.graph = HCQGraph(device, items, self.buffers[:2])

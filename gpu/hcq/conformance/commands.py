@@ -19,6 +19,7 @@ from gpu.hcq.conformance.kit import (
     expect_raises,
     numbers,
     peek,
+    queues_that_copy,
     system,
     upload,
 )
@@ -62,7 +63,7 @@ def signals_and_waits(target: Target) -> None:
     with target.open() as device:
         go, done = device.signal(), device.signal(7)
         source, out = system(device, numbers(1)), system(device, numbers(2))
-        queue = device.queue().wait(go, 3).copy(out, source, out.size).signal(done, 9)
+        queue = device.queue("copy").wait(go, 3).copy(out, source, out.size).signal(done, 9)
         point = queue.submit(device)
         for value in (0, 2):
             go.set(value)
@@ -78,10 +79,11 @@ def signals_come_last(target: Target) -> None:
     """What was before a signal is done, and visible to the host, when the signal is there."""
     with target.open() as device:
         done = device.signal()
+        places = queues_that_copy(device, ("compute", 0), ("compute", 1))
         for number in range(1, 30):
             source, out = system(device, numbers(number)), system(device, numbers(0))
-            kind, index = (("compute", 0), ("compute", 1), ("copy", 0))[number % 3]
-            queue = device.queue(kind, index).copy(out, source, out.size).signal(done, number)
+            place = places[number % len(places)]
+            queue = device.queue(*place).copy(out, source, out.size).signal(done, number)
             queue.submit(device)
             device.wait_signal(done, number)
             expect_equal(peek(out), numbers(number), "a copy that a signal says is done")
@@ -92,7 +94,7 @@ def queues_wait_for_each_other(target: Target) -> None:
     with target.open() as device:
         step = device.signal()
         buffers = [system(device, numbers(n)) for n in range(31)]
-        places = [("compute", 0), ("compute", 1), ("copy", 0)]
+        places = queues_that_copy(device, ("compute", 0), ("compute", 1), ("copy", 1))[:3]
         for first, place in reversed(list(enumerate(places))):  # the last steps first
             queue = device.queue(*place)
             for number in range(first, 30, len(places)):
@@ -101,7 +103,7 @@ def queues_wait_for_each_other(target: Target) -> None:
                 queue.signal(step, number + 1)
             queue.submit(device)
         device.wait_signal(step, 30)
-        expect_equal(peek(buffers[30]), numbers(0), "the end of a chain over three queues")
+        expect_equal(peek(buffers[30]), numbers(0), "the end of a chain over several queues")
 
 
 def launches(target: Target) -> None:
@@ -170,10 +172,10 @@ def timelines_wrap(target: Target) -> None:
     """Work goes on where the value of a timeline outgrows what the device compares."""
     with target.open(near_wrap=True, small=True) as device:
         _count_up(device, target.program(device, "add"), 60)
-        go, out, source = device.signal(), system(device, numbers(0)), system(device, numbers(1))
+        go, out = device.signal(), system(device, numbers(0))
         for number in range(25):
             value = number + 1
-            queue = device.queue("compute", 1).wait(go, value).copy(out, source, out.size)
+            queue = device.queue("compute", 1).wait(go, value).write(out.address, b"done")
             point = queue.submit(device)
             expect_raises(DeviceHang, "a blocked queue", partial(device.wait, point, 0.01))
             go.set(value)

@@ -8,8 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gpu.core.errors import GpuError
+from gpu.core.errors import GpuError, InvalidIndex, Unsupported
 from gpu.hcq.buffer import HCQBuffer
+from gpu.hcq.commands import Copy
 from gpu.hcq.device import HCQDevice
 from gpu.hcq.ports import MemoryKind
 from gpu.hcq.program import HCQProgram
@@ -31,18 +32,15 @@ class Target(Protocol):
 
         With ``small`` rings, staging and memory are as small as they can be.
         """
-        ...
 
     def program(self, device: HCQDevice, name: str) -> HCQProgram:
         """One of the programs, for a grid and block of one, on 32-bit integers.
 
         ``add(out, a, b; u32 n)``: n sums. ``fill(out; i32 value, u32 n)``: n times a value.
         """
-        ...
 
     def resources(self) -> tuple[int, ...]:
         """How much of the system this process holds, such as open files and mappings."""
-        ...
 
 
 Check = Callable[[Target], None]
@@ -92,6 +90,20 @@ def upload(device: HCQDevice, values: Ints, kind: MemoryKind = MemoryKind.VRAM) 
 def download(device: HCQDevice, buffer: HCQBuffer) -> Ints:
     """The values in a buffer once all before is done."""
     return np.frombuffer(device.allocator.copy_out(buffer), np.int32)
+
+
+def copies(device: HCQDevice, kind: str, index: int) -> bool:
+    """Whether there is such a queue and it copies words; one that computes need not."""
+    try:
+        device.channel(kind, index).port.encoder.encode([Copy(0, 1 << 16, 4)])
+    except (InvalidIndex, Unsupported):
+        return False
+    return True
+
+
+def queues_that_copy(device: HCQDevice, *others: tuple[str, int]) -> list[tuple[str, int]]:
+    """The first copy queue, and those of the others that copy too."""
+    return [*(place for place in others if copies(device, *place)), ("copy", 0)]
 
 
 def system(device: HCQDevice, values: Ints) -> HCQBuffer:

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpu.core.errors import InvalidIndex, InvalidValue, OutOfMemory
 from gpu.hcq.buffer import HCQBuffer
+from gpu.hcq.channel import Point
 from gpu.hcq.conformance.kit import (
     WORDS,
     Check,
@@ -22,6 +23,20 @@ from gpu.hcq.conformance.kit import (
     system,
     upload,
 )
+from gpu.hcq.device import HCQDevice
+from gpu.hcq.signal import Signal
+
+_ONE: Final = (1, 1, 1)
+
+
+def _read_later(
+    target: Target, device: HCQDevice, go: Signal, out: HCQBuffer, source: HCQBuffer
+) -> Point:
+    """A launch on the second compute queue that has ``out`` be ``source`` once ``go`` is 1."""
+    add, zeros = target.program(device, "add"), system(device, np.zeros(WORDS, np.int32))
+    args = add.arguments(out, source, zeros, vals=(WORDS,))
+    device.synchronize()
+    return device.queue("compute", 1).wait(go, 1).exec(add, args, _ONE, _ONE).submit(device)
 
 
 def freed_memory_waits(target: Target) -> None:
@@ -29,17 +44,15 @@ def freed_memory_waits(target: Target) -> None:
     with target.open() as device:
         go, out = device.signal(), system(device, numbers(0))
         source = upload(device, numbers(1))
-        device.synchronize()
         address = source.address
-        queue = device.queue("compute", 1).wait(go, 1).copy(out, source, out.size)
-        point = queue.submit(device)
+        point = _read_later(target, device, go, out, source)
         source.free()
         expect_raises(InvalidValue, "using freed memory", lambda: source.window)
         other = upload(device, numbers(2))
-        expect(other.address != address, "memory was used again while a copy waits to read it")
+        expect(other.address != address, "memory was used again while a launch waits to read it")
         go.set(1)
         device.wait(point)
-        expect_equal(peek(out), numbers(1), "a copy from memory freed after it was submitted")
+        expect_equal(peek(out), numbers(1), "a launch on memory freed after it was submitted")
         device.synchronize()
         expect(upload(device, numbers(3)).address == address, "freed memory is not used again")
 
@@ -49,15 +62,14 @@ def collected_memory_waits(target: Target) -> None:
     with target.open() as device:
         go, out = device.signal(), system(device, numbers(0))
         source = upload(device, numbers(1))
-        device.synchronize()
-        address, queue = source.address, device.queue("compute", 1)
-        point = queue.wait(go, 1).copy(out, source, out.size).submit(device)
-        del source, queue
+        address = source.address
+        point = _read_later(target, device, go, out, source)
+        del source
         gc.collect()
         expect(upload(device, numbers(2)).address != address, "collected memory was used too early")
         go.set(1)
         device.wait(point)
-        expect_equal(peek(out), numbers(1), "a copy from memory collected after it was submitted")
+        expect_equal(peek(out), numbers(1), "a launch on memory collected after it was submitted")
 
 
 def views(target: Target) -> None:

@@ -18,7 +18,7 @@ from gpu.drivers.am.decode.pm4 import decode_pm4
 from gpu.drivers.am.encode import pm4_fields as fields
 from gpu.drivers.am.encode import pm4_packets as pm4
 from gpu.drivers.am.encode.pm4 import Caches, Pm4Builder, packets_of, write_pieces
-from gpu.drivers.am.target import HdpFlush, Target, generation_of, parse_gfx_name
+from gpu.drivers.am.target import Target, generation_of, parse_gfx_name
 from gpu.hcq.symbol import Symbol, offset
 
 VERSIONS = {9: (9, 4, 2), 10: (10, 3, 0), 11: (11, 0, 0), 12: (12, 0, 0)}
@@ -51,11 +51,6 @@ EVERYWHERE: list[tuple[Build, list[int]]] = [
     (
         lambda p: p.wait_memory(ADDRESS, 9, fields.Function.NOT_EQUAL, 0xFF),
         [0xC005_3C00, 0x14, LO, HI, 9, 0xFF, 4],
-    ),
-    # gfx_v11_0_ring_emit_hdp_flush: mem_space 0, opt 1.
-    (
-        lambda p: p.flush_hdp(HdpFlush(0x106, 0x107, 0x3)),
-        [0xC005_3C00, 0x43, 0x106, 0x107, 3, 3, 4],
     ),
     (
         lambda p: p.write_data(ADDRESS, [5, 6]),

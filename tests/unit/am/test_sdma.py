@@ -18,7 +18,7 @@ from gpu.drivers.am.decode.sdma import decode_sdma
 from gpu.drivers.am.encode.sdma import RING_ALIGN, SdmaEncoder
 from gpu.drivers.am.encode.sdma_builder import SdmaBuilder
 from gpu.drivers.am.encode.sdma_packets import sdma_version
-from gpu.drivers.am.target import HdpFlush, Target, Version, Wake
+from gpu.drivers.am.target import Target, Version, Wake
 from gpu.hcq.commands import (
     Barrier,
     Command,
@@ -50,10 +50,6 @@ EVERYWHERE: list[tuple[Build, list[int]]] = [
     (
         lambda p: p.poll(ADDRESS, 9, 5, 0xFF),
         [0xD000_0008, LO, HI, 9, 0xFF, 0x0FFF_000A],
-    ),
-    (
-        lambda p: p.flush_hdp(HdpFlush(0x106, 0x107, 3)),
-        [0x3400_0008, 0x41C, 0x418, 3, 3, 0x0FFF_000A],
     ),
     (lambda p: p.timestamp(ADDRESS), [0x20D, LO, HI]),
     (lambda p: p.write(ADDRESS, [5, 6]), [2, LO, HI, 1, 5, 6]),
@@ -130,8 +126,7 @@ def test_other_versions_are_refused(version: Version) -> None:
 
 
 def encoder(version: Version = V6, wake: Wake | None = None) -> SdmaEncoder:
-    flush = HdpFlush(0x106, 0x107, 3)
-    return SdmaEncoder(Target((11, 0, 0), version, hdp_flush=flush), wake)
+    return SdmaEncoder(Target((11, 0, 0), version), wake)
 
 
 class At:
@@ -159,7 +154,7 @@ def test_every_command() -> None:
     ]
     found = packets(encoder().encode(commands))
     assert [name for name in found if name != "NOP"] == [
-        *("POLL_REGMEM", "GCR_REQ", "POLL_REGMEM", "POLL_REGMEM", "COPY_LINEAR"),
+        *("GCR_REQ", "POLL_REGMEM", "POLL_REGMEM", "COPY_LINEAR"),
         *("WRITE_UNTILED", "TIMESTAMP_GET_GLOBAL", "FENCE"),
     ]
 

@@ -49,7 +49,7 @@ def test_open_gives_a_hopper_and_close_leaves_nothing() -> None:
         assert [queue.class_id for queue in gpu.copy_queues] == [0xC8B5, 0xC8B5]
         assert len({queue.group for queue in gpu.channels}) == 3
         assert kernel.scheduled == [queue.group.handle for queue in gpu.channels]
-        assert gpu.fault_state() == ()
+        assert gpu.failed() == {}
         gpu.check()
     assert kernel.held() == {}
     gpu.close()

@@ -75,7 +75,7 @@ def _time_ours(launches: Launcher) -> list[int]:
         following = (put + 1) % channel.entries
         began = time.perf_counter_ns()
         hoststore.kick(
-            *(ring, words, 2 * put, entry, 2, 0, 0),
+            *(ring, words, 2 * put, entry, 2),
             *(pointer, following, 4, doorbell, channel.token, 4, 0, 0),
         )
         equal = hoststore.SpinOp.EQUAL

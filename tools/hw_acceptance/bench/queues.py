@@ -6,7 +6,6 @@ import time
 
 import numpy as np
 
-from gpu.drivers.nv.channel.ce_table import CopyKernel, Way, ranges
 from gpu.drivers.nv.device import RmDevice
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.conformance.kit import download, expect_equal, numbers, upload
@@ -18,10 +17,11 @@ from tools.hw_acceptance.suites.mapped import mapped_libraries
 from tools.hw_acceptance.suites.target import FolderTarget
 
 _ONE = (1, 1, 1)
+_WORD = 4  # bytes that a thread of the kernel copies at once
 
 
 def ours(context: Context) -> None:
-    """All rows of queues, and what the table of copies within a device takes. Raises StepFailed."""
+    """All rows of queues, and copies within a device by engine and kernel. Raises StepFailed."""
     simulated = context.simulation is not None
     sizes, most = (rows.SMALL, 3) if simulated else (rows.Sizes(), 1000)
     target = FolderTarget(context, traced=False)
@@ -89,10 +89,11 @@ def _copies(device: RmDevice, sizes: rows.Sizes, most: int) -> dict[str, float]:
 def _compare_ways(
     context: Context, device: RmDevice, target: FolderTarget, sizes: rows.Sizes, most: int
 ) -> None:
-    """Copies within the device by engine and by kernel: what goes into the driver's table."""
-    size = (1, 32) if context.simulation is not None else (8 * device.port.gpu.units.sms, 256)
-    kernel = CopyKernel(target.program(device, "copy"), device.target.generation, *size)
-    measured: list[tuple[int, dict[Way, float]]] = []
+    """Copies within the device by engine and by kernel: whether kernels are worth it, and when."""
+    simulated = context.simulation is not None
+    blocks, threads = (1, 32) if simulated else (8 * device.port.gpu.units.sms, 256)
+    kernel = target.program(device, "copy")
+    measured: list[tuple[int, dict[str, float]]] = []
     for size in sizes.within:
         to, of = device.allocator.alloc(size), device.allocator.alloc(size)
         device.allocator.copy_in(of, np.random.default_rng(size).bytes(size))
@@ -101,7 +102,8 @@ def _compare_ways(
             device.allocator.copy(to, of)
 
         def by_kernel(to: HCQBuffer = to, of: HCQBuffer = of) -> None:
-            kernel.copy(to, of)
+            words = of.size // _WORD
+            kernel(of, to, vals=(words,), grid=(blocks, 1, 1), block=(threads, 1, 1))
 
         engine = rows.time_calls(by_engine, device.synchronize, most)
         device.allocator.copy_in(to, bytes(size))
@@ -112,5 +114,3 @@ def _compare_ways(
         to.free()
         of.free()
     context.log.fact("copies within the device", [[size, ways] for size, ways in measured])
-    table = f"{device.target.generation.compute:#x}: {ranges(measured)!r},"
-    context.log.fact("line for gpu/drivers/nv/channel/ce_table.py", table)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from gpu.core.errors import DeviceHang, GpuError, GpuFault
-from gpu.drivers.nv.channel.channel import Channel
+from gpu.drivers.nv.channel.channel import GpfifoChannel
 from gpu.drivers.nv.device import RmDevice
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.conformance.kit import WORDS, download, expect_equal, numbers, system, upload
@@ -36,6 +36,7 @@ class Rig:
     def __init__(self, context: Context, target: FolderTarget, device: RmDevice):
         self.context = context
         self.device = device
+        device.channel("compute", 1)  # is open too, so that its notifier is told
         self.load: Callable[[str], HCQProgram] = lambda name: target.program(device, name)
         self.fill, self.add = self.load("fill"), self.load("add")
         self.a, self.b, self.out = (upload(device, numbers(seed)) for seed in range(3))
@@ -89,8 +90,8 @@ class Rig:
             return fault
         raise StepFailed(f"{what} is no fault")
 
-    def _channels(self) -> list[Channel]:
-        return [queue.channel for queues in self.device.port.queues.values() for queue in queues]
+    def _channels(self) -> list[GpfifoChannel]:
+        return list(self.device.port.gpu.channels)
 
 
 def provoke(context: Context) -> None:

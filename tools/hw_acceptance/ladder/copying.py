@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from gpu.drivers.nv.channel.channel import Channel
+from gpu.drivers.nv.channel.channel import GpfifoChannel
 from gpu.drivers.nv.encode import ce as copyengine
 from gpu.drivers.nv.encode.pushbuf import Pushbuffer
 from gpu.hcq.ports import MemoryKind
@@ -43,7 +43,7 @@ def _by_engine(context: Context, work: Bench) -> None:
         _on_channel(context, work, channel)
 
 
-def _on_channel(context: Context, work: Bench, channel: Channel) -> None:
+def _on_channel(context: Context, work: Bench, channel: GpfifoChannel) -> None:
     context.log.fact("class", f"{channel.class_id:#x}")
     context.log.fact("with compute", channel.group is work.gpu.compute_queue.group)
     work.submit(channel, copyengine.set_up_copy(work.gpu.classes.dma))
@@ -96,7 +96,7 @@ def _check(context: Context, work: Bench, size: int, copy: Copy) -> None:
         work.gpu.free(memory)
 
 
-def _fill(context: Context, work: Bench, channel: Channel) -> None:
+def _fill(context: Context, work: Bench, channel: GpfifoChannel) -> None:
     address, window = work.arena.take(4096)
     push = Pushbuffer(copy=work.gpu.classes.dma)
     push.write(*copyengine.fill(address, 0x89AB_CDEF, 4, 4096))
@@ -105,7 +105,7 @@ def _fill(context: Context, work: Bench, channel: Channel) -> None:
     context.log.check("4096 bytes filled", right)
 
 
-def _finish(work: Bench, channel: Channel, push: Pushbuffer, what: str) -> Semaphore:
+def _finish(work: Bench, channel: GpfifoChannel, push: Pushbuffer, what: str) -> Semaphore:
     done = work.semaphore()
     push.write(*copyengine.semaphore(done.address, PAYLOAD, timestamp=True))
     work.submit(channel, push)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpu.drivers.nv.channel.channel import Channel
+from gpu.drivers.nv.channel.channel import GpfifoChannel
 from gpu.drivers.nv.encode import semaphore as semaphores
 from gpu.drivers.nv.encode.launch import Target, set_up_compute
 from gpu.drivers.nv.encode.methods.host import SemOperation
@@ -40,7 +40,7 @@ def objects(context: Context) -> None:
         context.log.check("set-up", done.value == PAYLOAD)
 
 
-def release_once(context: Context, work: Bench, channel: Channel) -> None:
+def release_once(context: Context, work: Bench, channel: GpfifoChannel) -> None:
     """A semaphore with a timestamp, which lies between two looks at the GPU's clock."""
     done = work.semaphore()
     push = Pushbuffer().write(*semaphores.release(done.address, PAYLOAD, timestamp=True))
@@ -54,7 +54,7 @@ def release_once(context: Context, work: Bench, channel: Channel) -> None:
     context.log.fact(f"get of the {channel.name} reaches put after ns", _watch_get(work, channel))
 
 
-def _watch_get(work: Bench, channel: Channel) -> int | None:
+def _watch_get(work: Bench, channel: GpfifoChannel) -> int | None:
     """How long the ring's get pointer lags behind what was done; None if it never came."""
     began = work.gpu.waiter.now_ns()
     while channel.get() != channel.put():
@@ -78,7 +78,7 @@ def _acquire(context: Context, work: Bench, operation: SemOperation) -> None:
     context.log.check(f"{operation.name} passes", done.value == PAYLOAD)
 
 
-def release_often(context: Context, work: Bench, channel: Channel) -> None:
+def release_often(context: Context, work: Bench, channel: GpfifoChannel) -> None:
     """Many submissions; the word counts up."""
     done = work.semaphore()
     for value in range(1, _ROUNDS + 1):

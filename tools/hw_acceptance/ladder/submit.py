@@ -11,7 +11,7 @@ from gpu.core.errors import InvalidValue
 from gpu.core.hoststore import fence
 from gpu.core.wait import wait_until
 from gpu.core.window import Window
-from gpu.drivers.nv.channel.channel import ENTRY_SIZE, Channel
+from gpu.drivers.nv.channel.channel import ENTRY_SIZE, GpfifoChannel
 from gpu.drivers.nv.encode.pushbuf import Pushbuffer, gp_entry
 from gpu.drivers.nv.rm.gpu import NvDevice
 from gpu.hcq.ports import Memory, MemoryKind
@@ -92,7 +92,7 @@ class Bench:
         self._semaphores.append(found)
         return found
 
-    def submit(self, channel: Channel, push: Pushbuffer) -> None:
+    def submit(self, channel: GpfifoChannel, push: Pushbuffer) -> None:
         """Puts a pushbuffer into memory and its entry into the ring, and rings the doorbell."""
         address = self.pushes.put(bytes(push.data))
         put = channel.put()

@@ -19,7 +19,7 @@ from gpu.drivers.am.encode.aql_packets import (
     kernel_dispatch,
     run_pm4,
 )
-from gpu.drivers.am.encode.dispatch import loaded_kernel
+from gpu.drivers.am.encode.dispatch import LoadedKernel, loaded_kernel
 from gpu.drivers.am.encode.dwords import WORD, in_segment
 from gpu.drivers.am.encode.kernarg import build_kernarg
 from gpu.drivers.am.encode.pm4 import Caches
@@ -41,7 +41,7 @@ class _Submission:
         self._patches: list[Patch] = []
         self._old = Caches.ALL
 
-    def launch(self, command: hcq.Launch) -> None:
+    def launch(self, command: hcq.Launch[LoadedKernel]) -> None:
         loaded = loaded_kernel(self._target, command)
         metadata = loaded.kernel.metadata
         args, grid, block = command.args, command.grid, command.block
@@ -52,7 +52,7 @@ class _Submission:
             TYPE=PacketType.KERNEL_DISPATCH,
             BARRIER=1,
             ACQUIRE=Scope.SYSTEM if self._old is Caches.ALL else Scope.AGENT,
-            # Each die has an L2, and a signal's packet, on one of them, writes back that one alone.
+            # Each XCC has an L2, and a signal's packet, on one of them, writes back that one alone.
             RELEASE=Scope.AGENT if self._target.xccs == 1 else Scope.SYSTEM,
         )
         packet = kernel_dispatch(loaded, grid, block, place, header)
@@ -92,7 +92,7 @@ class AqlEncoder:
     """The `Encoder` of queues that take AQL; programs are `AmProgram`s.
 
     Scratch memory is that of the queue (`amd_queue_t`), whatever programs were loaded with. On
-    several dies each of them reads the queue: launches they share, and of the rest the first does
+    several XCCs each of them reads the queue: launches they share, and of the rest the first does
     what is to be done once.
     """
 

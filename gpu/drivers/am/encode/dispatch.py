@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpu.core.errors import InvalidType, InvalidValue, Unsupported
+from gpu.core.errors import InvalidValue, Unsupported
 from gpu.drivers.am.code.object import Kernel
 from gpu.drivers.am.encode.kernarg import argument_layout, check_layout
 from gpu.drivers.am.encode.pm4 import packets_of
-from gpu.drivers.am.encode.tmpring import Scratch, resource_descriptor, ring_size
+from gpu.drivers.am.encode.tmpring import Scratch, resource_descriptor, tmpring_size
 from gpu.drivers.am.target import Target, dotted
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.buffer import HCQBuffer
@@ -105,14 +105,12 @@ class AmProgram(HCQProgram):
         )
 
 
-def loaded_kernel(target: Target, command: Launch) -> LoadedKernel:
+def loaded_kernel(target: Target, command: Launch[LoadedKernel]) -> LoadedKernel:
     """What a launch launches, checked for the GPU and its block.
 
-    Raises InvalidType, and InvalidValue for what does not fit the kernel.
+    Raises InvalidValue for what does not fit the kernel.
     """
     loaded = command.program.info
-    if not isinstance(loaded, LoadedKernel):
-        raise InvalidType(f"{command.program.name} is no program of this driver")
     version = loaded.kernel.descriptor.version
     if version != target.version:
         raise InvalidValue(
@@ -145,7 +143,7 @@ class DispatchState:
 
     Attributes:
         program, rsrc1, rsrc2, rsrc3: of the code.
-        ring_size: TMPRING_SIZE, which is 0 without scratch memory.
+        tmpring_size: TMPRING_SIZE, which is 0 without scratch memory.
         scratch: its address, or 0; ``scratch_buffer`` is its resource descriptor, or zeros.
         wave32: what the dispatch says of waves.
         user: what the user SGPRs hold, in order, with their sizes.
@@ -155,7 +153,7 @@ class DispatchState:
     rsrc1: int
     rsrc2: int
     rsrc3: int
-    ring_size: int
+    tmpring_size: int
     scratch: int
     scratch_buffer: tuple[int, ...]
     wave32: bool
@@ -197,7 +195,7 @@ def dispatch_state(target: Target, loaded: LoadedKernel) -> DispatchState:
         rsrc1=rsrc1.value,
         rsrc2=rsrc2.value,
         rsrc3=descriptor.rsrc3.value,
-        ring_size=0 if scratch is None else ring_size(target, scratch.size),
+        tmpring_size=0 if scratch is None else tmpring_size(target, scratch.size),
         scratch=0 if scratch is None else scratch.address,
         scratch_buffer=(0,) * 4
         if scratch is None

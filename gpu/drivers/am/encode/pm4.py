@@ -24,7 +24,7 @@ from gpu.core.regs import Register
 from gpu.drivers.am.encode import pm4_fields as fields
 from gpu.drivers.am.encode import pm4_packets as pm4
 from gpu.drivers.am.encode.dwords import WORD, Word, WordList, check_address, check_word, low, pair
-from gpu.drivers.am.target import Generation, HdpFlush, Target
+from gpu.drivers.am.target import Generation, Target
 from gpu.hcq.symbol import Value
 
 _ALL: Final = 0xFFFF_FFFF
@@ -65,7 +65,7 @@ class Pm4Builder(WordList):
 
     @contextmanager
     def once(self) -> Iterator[None]:
-        """What the block adds the first die alone carries out, where a queue runs on several.
+        """What the block adds the first XCC alone carries out, where a queue runs on several.
 
         Packets but launches are carried out by each of them, which tinygrad's ops_amd.py heeds in
         the same way.
@@ -159,17 +159,6 @@ class Pm4Builder(WordList):
         control = fields.WaitControl(FUNCTION=function, SPACE=fields.Space.MEMORY)
         interval = fields.WaitInterval(INTERVAL=_POLL_INTERVAL)
         self.packet(pm4.WAIT_REG_MEM, control, *pair(address), low(value), mask, interval)
-
-    def flush_hdp(self, flush: HdpFlush) -> None:
-        """Goes on when what the host wrote through the BAR is in memory."""
-        control = fields.WaitControl(
-            FUNCTION=fields.Function.EQUAL,
-            SPACE=fields.Space.REGISTER,
-            OPERATION=fields.WaitOperation.WRITE_WAIT_WRITE,
-        )
-        words = (flush.request, flush.done, flush.mask, flush.mask)
-        interval = fields.WaitInterval(INTERVAL=_POLL_INTERVAL)
-        self.packet(pm4.WAIT_REG_MEM, control, *words, interval)
 
     def write_data(self, address: Value, words: Sequence[int]) -> None:
         """Writes words to memory; goes on when they are there."""

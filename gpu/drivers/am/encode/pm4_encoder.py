@@ -64,8 +64,6 @@ class Pm4Writer:
                 with self.push.once():
                     self.push.release(stamp, data=fields.DataSel.CLOCK, flush=False)
             case hcq.Barrier():
-                if self._target.hdp_flush is not None:
-                    self.push.flush_hdp(self._target.hdp_flush)
                 self.old = Caches.ALL
             case hcq.WriteMem(address, data):
                 for start, words in write_pieces(data).items():
@@ -130,7 +128,7 @@ class _Submission(Pm4Writer):
         self.segments: list[Segment] = []
         self.patches: list[Patch] = []
 
-    def launch(self, command: hcq.Launch) -> None:
+    def launch(self, command: hcq.Launch[LoadedKernel]) -> None:
         loaded = loaded_kernel(self._target, command)
         state = dispatch_state(self._target, loaded)
         places = self._arguments(loaded, state, command)
@@ -141,7 +139,7 @@ class _Submission(Pm4Writer):
         self.old = Caches.UNITS
 
     def _arguments(
-        self, loaded: LoadedKernel, state: DispatchState, command: hcq.Launch
+        self, loaded: LoadedKernel, state: DispatchState, command: hcq.Launch[LoadedKernel]
     ) -> _Places:
         """Adds the segment of a launch; a kernel that asks for its AQL packet finds it first."""
         number = len(self.segments) + 1
@@ -165,7 +163,7 @@ class _Submission(Pm4Writer):
         push.set_registers("COMPUTE_PGM_LO", *pair(state.program, 8))
         push.set_registers("COMPUTE_PGM_RSRC1", state.rsrc1, state.rsrc2)
         push.set_registers("COMPUTE_PGM_RSRC3", state.rsrc3)
-        push.set_registers("COMPUTE_TMPRING_SIZE", state.ring_size)
+        push.set_registers("COMPUTE_TMPRING_SIZE", state.tmpring_size)
         if self._target.generation.architected_scratch:
             push.set_registers("COMPUTE_DISPATCH_SCRATCH_BASE_LO", *pair(state.scratch, 8))
         push.set_registers("COMPUTE_RESTART_X", 0, 0, 0)
@@ -204,12 +202,12 @@ class Pm4Encoder:
     """The `Encoder` of compute queues that take PM4; programs are `AmProgram`s.
 
     ``wake`` wakes the host after the queue's own timeline was written. Raises Unsupported for a GPU
-    whose launches run on several dies: those need an AQL queue.
+    whose launches run on several XCCs: those need an AQL queue.
     """
 
     def __init__(self, target: Target, wake: Wake | None = None):
         if target.xccs > 1:
-            raise Unsupported(f"a PM4 queue on {target.xccs} dies: open an AQL queue")
+            raise Unsupported(f"a PM4 queue on {target.xccs} XCCs: open an AQL queue")
         self.target = target
         self.wake = wake
 

@@ -249,7 +249,7 @@ class BufferControl(Register):
 
 
 class PredicateControl(Register):
-    """Of PRED_EXEC: the words behind it run on some dies only."""
+    """Of PRED_EXEC: the words behind it run on some XCCs only."""
 
     COUNT = field(13, 0)
     XCC_MASK = field(31, 24)

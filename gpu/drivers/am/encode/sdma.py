@@ -94,8 +94,6 @@ class _Submission:
             case hcq.PollMem(address, value, mask, op):
                 push.poll(address, value, FUNCTIONS[op], mask)
             case hcq.Barrier():
-                if self._target.hdp_flush is not None:
-                    push.flush_hdp(self._target.hdp_flush)
                 push.refresh()
             case hcq.Launch(program):
                 raise Unsupported(f"{program.name} on a copy queue: give it to a compute queue")

@@ -29,7 +29,7 @@ from gpu.drivers.am.encode.dwords import (
     pair,
 )
 from gpu.drivers.am.encode.sdma_packets import SdmaPacket, sdma_version
-from gpu.drivers.am.target import HdpFlush, Version
+from gpu.drivers.am.target import Version
 from gpu.hcq.symbol import Derived, Symbol, Value
 
 CALL_ALIGN: Final = 32
@@ -127,16 +127,6 @@ class SdmaBuilder(WordList):
         interval = last(interval=_POLL_INTERVAL, retry_count=_FOREVER)
         words = (*pair(address), low(value), mask, interval)
         self.packet("POLL_REGMEM", *words, func=function, mem_poll=1)
-
-    def flush_hdp(self, flush: HdpFlush) -> None:
-        """Goes on when what the host wrote through the BAR is in memory.
-
-        Registers are numbers of words; the packet has bytes (kernel: sdma_v5_0.c).
-        """
-        last = self.kind("POLL_REGMEM").words[5]
-        interval = last(interval=_POLL_INTERVAL, retry_count=_FOREVER)
-        words = (WORD * flush.done, WORD * flush.request, flush.mask, flush.mask, interval)
-        self.packet("POLL_REGMEM", *words, func=FUNCTIONS["=="], hdp_flush=1)
 
     def timestamp(self, address: Value) -> None:
         """Writes the GPU's clock, 8 bytes, when all before it is done."""

@@ -33,8 +33,6 @@ _FORMAT_32_UINT_GFX10: Final = 20
 _UNCHECKED: Final = 2
 _NUM_FORMAT_UINT: Final = 4
 _DATA_FORMAT_32: Final = 4
-SCRATCH_ALIGN: Final = 256
-"""The dispatcher is told the address without its low 8 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ def scratch_size(target: Target, bytes_per_lane: int) -> ScratchSize:
     per_wave = align_up(max(bytes_per_lane, 1) * _LANES, granule)
     waves = target.compute_units * target.scratch_waves
     size = ScratchSize(per_wave, waves, per_wave * waves)
-    ring_size(target, size)
+    tmpring_size(target, size)
     return size
 
 
@@ -81,11 +79,11 @@ def resource_descriptor(target: Target, scratch: Scratch, wave32: bool) -> tuple
     else:
         last |= _NUM_FORMAT_UINT << 12 | _DATA_FORMAT_32 << 15
     address = scratch.address
-    size = scratch.size.total // target.xccs  # each die has a part
+    size = scratch.size.total // target.xccs  # each XCC has a part
     return address & 0xFFFF_FFFF, address >> 32 | _SWIZZLE, size, last
 
 
-def ring_size(target: Target, size: ScratchSize) -> int:
+def tmpring_size(target: Target, size: ScratchSize) -> int:
     """What COMPUTE_TMPRING_SIZE gets. Raises InvalidValue for more than it can hold."""
     generation = target.generation
     engines = target.shader_engines if generation.counts_waves_per_engine else 1

@@ -16,28 +16,15 @@ from gpu.drivers.am.encode import pm4_packets as pm4
 from gpu.drivers.am.encode.aql_packets import LAYOUTS, PACKET_SIZE, PacketType, Pm4Packet
 from gpu.drivers.am.encode.dwords import WORD
 from gpu.drivers.am.encode.pm4 import packets_of
-from gpu.drivers.am.kfd.queues import KfdQueue, QueueKind
+from gpu.drivers.am.queue import AmQueue, QueueKind
 from gpu.drivers.am.target import Generation
+from gpu.drivers.fault_report import Read, SentLaunch
 
 _USER_DATA: Final = 16
 _MOST_CALLS: Final = 4  # one within another; no encoder makes more than one
 
-Read = Callable[[int, int], bytes | None]
-"""Bytes at an address of the GPU, None where the host does not see them."""
 IsDone = Callable[[int, int], bool]
 """Whether a release of a value to an address tells of the end of a submission, and has happened."""
-
-
-@dataclass(frozen=True, slots=True)
-class SentLaunch:
-    """A launch: its code or its descriptor, and where its arguments are.
-
-    ``user`` is what its user SGPRs hold, of a launch by PM4; ``kernarg`` is known of AQL's alone.
-    """
-
-    program: int
-    user: tuple[int, ...] = ()
-    kernarg: int = 0
 
 
 @dataclass
@@ -80,7 +67,7 @@ class _Walk:
             packet = data[at : at + PACKET_SIZE]
             if packet[0] == PacketType.KERNEL_DISPATCH:
                 launch = LAYOUTS[PacketType.KERNEL_DISPATCH].from_buffer_copy(packet)
-                self.found.append(SentLaunch(launch.kernel_object, kernarg=launch.kernarg_address))
+                self.found.append(SentLaunch(launch.kernel_object, launch.kernarg_address))
             elif packet[0] == PacketType.VENDOR_SPECIFIC:
                 self.call(Pm4Packet.from_buffer_copy(packet).call[1:])
 
@@ -89,7 +76,7 @@ class _Walk:
         user = self._register_number("COMPUTE_USER_DATA_0")
         return SentLaunch(
             (high << 32 | low) << 8,
-            tuple(self.registers.get(user + index, 0) for index in range(_USER_DATA)),
+            user=tuple(self.registers.get(user + index, 0) for index in range(_USER_DATA)),
         )
 
     def _register(self, name: str) -> int:
@@ -100,7 +87,7 @@ class _Walk:
 
 
 def launches_in_flight(
-    queue: KfdQueue, generation: Generation, read: Read, is_done: IsDone
+    queue: AmQueue, generation: Generation, read: Read, is_done: IsDone
 ) -> list[SentLaunch]:
     """Launches that were submitted and are not known to be done, the oldest first."""
     walk = _Walk(generation, read, is_done)

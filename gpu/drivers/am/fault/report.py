@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
 
 from gpu.drivers.am.code.metadata import EXPLICIT
 from gpu.drivers.am.encode.dispatch import LoadedKernel, place_of_kernarg
-from gpu.drivers.am.fault.inflight import Read, SentLaunch
-from gpu.drivers.fault_report import Suspect
-
-_POINTER: Final = 8
+from gpu.drivers.fault_report import Read, SentLaunch, Suspect
 
 
 def suspects(
@@ -25,9 +21,10 @@ def _suspect(kernel: LoadedKernel | None, launch: SentLaunch, read: Read) -> Sus
     if kernel is None:
         return Suspect(f"a kernel at {launch.program:#x}")
     metadata = kernel.kernel.metadata
-    at = launch.kernarg or _kernarg(kernel, launch.user)
-    data = read(at, metadata.kernarg_size) if at else None
-    return Suspect(metadata.name, tuple(_pointers(kernel, data)) if data is not None else ())
+    explicit = [each for each in metadata.arguments if each.kind in EXPLICIT]
+    places = ((number, each.offset, each.size) for number, each in enumerate(explicit))
+    start = launch.arguments or _kernarg(kernel, launch.user)
+    return launch.suspect(metadata.name, start, places, read)
 
 
 def _kernarg(kernel: LoadedKernel, user: Sequence[int]) -> int:
@@ -36,12 +33,3 @@ def _kernarg(kernel: LoadedKernel, user: Sequence[int]) -> int:
     if place is None or place + 2 > len(user):
         return 0
     return user[place + 1] << 32 | user[place]
-
-
-def _pointers(kernel: LoadedKernel, data: bytes) -> Iterator[tuple[int, int]]:
-    """Arguments that may be addresses, with their numbers."""
-    explicit = [each for each in kernel.kernel.metadata.arguments if each.kind in EXPLICIT]
-    for number, argument in enumerate(explicit):
-        if argument.size == _POINTER:
-            value = data[argument.offset : argument.offset + _POINTER]
-            yield number, int.from_bytes(value, "little")

@@ -35,12 +35,12 @@ EOP_SIZE: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class ContextSave:
-    """Sizes in bytes, of one die where there are several.
+    """Sizes in bytes, of one XCC where there are several.
 
     Attributes:
         control_stack: told to the kernel as it is.
         area: control stack and registers; told to the kernel too.
-        allocation: of the one buffer that all dies' areas and the debugger's memory lie in.
+        allocation: of the one buffer that the areas of all XCCs and the debugger's memory lie in.
     """
 
     control_stack: int

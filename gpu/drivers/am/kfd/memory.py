@@ -76,7 +76,7 @@ _USES: Final = {
 
 
 @dataclass(eq=False)
-class Holding:
+class BufferObject:
     """A buffer: where it is, how much, and what for; ``undo`` frees it.
 
     ``gpus`` counts, by gpu_id, the devices that have it mapped: those of one GPU share page tables.
@@ -111,10 +111,12 @@ class KfdMemory:
         self.gpu = gpu
         self._render_fd = render_fd
         self._aperture = aperture
-        self._live: dict[int, Holding] = {}
-        self._freed: deque[Holding] = deque(maxlen=_REMEMBERED)
+        self._live: dict[int, BufferObject] = {}
+        self._of: dict[Memory, BufferObject] = {}  # what was given out, and not what queues hold
+        self._guests: dict[Memory, BufferObject] = {}  # of other devices, and mapped here now
+        self._freed: deque[BufferObject] = deque(maxlen=_REMEMBERED)
         self._visible = 0
-        self._foreign: WeakSet[Holding] = WeakSet()  # of other GPUs, and mapped here once
+        self._foreign: WeakSet[BufferObject] = WeakSet()  # of other GPUs, and mapped here once
 
     @property
     def is_visible(self) -> bool:
@@ -123,24 +125,32 @@ class KfdMemory:
 
     def allocate(self, size: int, kind: MemoryKind) -> Memory:
         """As `MemoryPort.allocate`: whole pages, from 2 MiB on aligned to as much."""
-        holding = self.hold(size, _USES[kind])
-        window = MemoryWindow(holding.address, size) if holding.use.mapped else None
-        return Memory(GpuVA(holding.address), size, kind, window, holding)
+        bo = self.hold(size, _USES[kind])
+        window = MemoryWindow(bo.address, size) if bo.use.mapped else None
+        return self._give_out(bo, Memory(GpuVA(bo.address), size, kind, window))
 
     def allocate_code(self, size: int) -> Memory:
         """Memory for code, which kernels can run and not write, with a window to store it."""
-        holding = self.hold(size, Use.CODE if self.gpu.is_visible else Use.CODE_IN_SYSTEM)
-        window = MemoryWindow(holding.address, size)
-        return Memory(GpuVA(holding.address), size, MemoryKind.VISIBLE, window, holding)
+        bo = self.hold(size, Use.CODE if self.gpu.is_visible else Use.CODE_IN_SYSTEM)
+        window = MemoryWindow(bo.address, size)
+        return self._give_out(bo, Memory(GpuVA(bo.address), size, MemoryKind.VISIBLE, window))
 
     def free(self, memory: Memory) -> None:
         """As `MemoryPort.free`. Raises InvalidValue for what is not of here, or freed before."""
-        holding = memory.handle
-        if not isinstance(holding, Holding) or self._live.get(holding.address) is not holding:
+        self.drop(self._bo(memory))
+        del self._of[memory]
+
+    def _give_out(self, bo: BufferObject, memory: Memory) -> Memory:
+        self._of[memory] = bo
+        return memory
+
+    def _bo(self, memory: Memory) -> BufferObject:
+        bo = self._of.get(memory)
+        if bo is None:
             raise InvalidValue(
                 f"memory at {memory.address:#x} is not of this device of {self.gpu}, or was freed"
             )
-        self.drop(holding)
+        return bo
 
     def map_host(self, address: int, size: int) -> Memory:
         """As `MemoryPort.map_host`; the GPU has the pages at an address of its own.
@@ -149,50 +159,50 @@ class KfdMemory:
         rest of the pages: where a fork moves them, the kernel moves the GPU's mapping too.
         """
         start = address & ~(PAGE - 1)
-        holding = self.hold(address + size - start, Use.HOST, start)
+        bo = self.hold(address + size - start, Use.HOST, start)
         window = MemoryWindow(address, size)
-        place = GpuVA(holding.address + address - start)
-        return Memory(place, size, MemoryKind.SYSTEM, window, holding)
+        place = GpuVA(bo.address + address - start)
+        return self._give_out(bo, Memory(place, size, MemoryKind.SYSTEM, window))
 
     def map_peer(self, memory: Memory, owner: MemoryPort) -> None:
         """As `MemoryPort.map_peer`. Raises Unsupported with the reason."""
-        holding = memory.handle
-        if not isinstance(owner, KfdMemory) or not isinstance(holding, Holding):
+        if not isinstance(owner, KfdMemory):
             raise Unsupported(f"{self.gpu} maps memory of GPUs in the same KFD only")
         if owner.kfd is not self.kfd:
             raise Unsupported(
                 f"{self.gpu} and {owner.gpu} are in different contexts of the kernel's: opened"
                 " through different systems, or one of them recovered from a fault"
             )
-        if not holding.gpus.get(self.gpu.gpu_id):
-            self._map_peer(holding, owner.gpu)
-        holding.gpus[self.gpu.gpu_id] = holding.gpus.get(self.gpu.gpu_id, 0) + 1
+        bo = owner._bo(memory)
+        if not bo.gpus.get(self.gpu.gpu_id):
+            self._map_peer(bo, owner.gpu)
+        bo.gpus[self.gpu.gpu_id] = bo.gpus.get(self.gpu.gpu_id, 0) + 1
         if owner.gpu.gpu_id != self.gpu.gpu_id:
-            self._foreign.add(holding)
+            self._foreign.add(bo)
+        self._guests[memory] = bo
 
-    def _map_peer(self, holding: Holding, owner: GpuNode) -> None:
+    def _map_peer(self, bo: BufferObject, owner: GpuNode) -> None:
         try:
-            self.kfd.map_memory(holding.handle, [self.gpu.gpu_id])
+            self.kfd.map_memory(bo.handle, [self.gpu.gpu_id])
         except TransportError as error:
             linked = self.gpu.node in owner.links
             reason = "the kernel refused" if linked else "there is no link between them"
             raise Unsupported(
-                f"{self.gpu} cannot reach {holding.use.label} of {owner}: {reason}"
+                f"{self.gpu} cannot reach {bo.use.label} of {owner}: {reason}"
                 f" ({error.message}). Copy through system memory"
             ) from error
 
     def unmap_peer(self, memory: Memory) -> None:
         """As `MemoryPort.unmap_peer`."""
-        holding = memory.handle
-        assert isinstance(holding, Holding), "what was mapped as a peer's is of a KFD device"
-        count = holding.gpus.get(self.gpu.gpu_id, 0)
-        if not count:
-            raise InvalidValue(f"{_name(holding)} is not mapped into {self.gpu}")
+        bo = self._guests.pop(memory, None)
+        count = bo.gpus.get(self.gpu.gpu_id, 0) if bo is not None else 0
+        if bo is None or not count:
+            raise InvalidValue(f"memory at {memory.address:#x} is not mapped into {self.gpu}")
         if count == 1:
-            self.kfd.unmap_memory(holding.handle, [self.gpu.gpu_id])
-        holding.gpus[self.gpu.gpu_id] = count - 1
+            self.kfd.unmap_memory(bo.handle, [self.gpu.gpu_id])
+        bo.gpus[self.gpu.gpu_id] = count - 1
 
-    def hold(self, size: int, use: Use, user_address: int = 0) -> Holding:
+    def hold(self, size: int, use: Use, user_address: int = 0) -> BufferObject:
         """A buffer of at least ``size`` bytes, whole pages, mapped for the GPU.
 
         ``user_address`` is that of the process's own pages for `Use.HOST`. Raises OutOfMemory,
@@ -209,50 +219,50 @@ class KfdMemory:
         with Undo() as undo:
             address = self.reserve(size, undo)
             made = self.kfd.alloc_memory(self.gpu.gpu_id, address, size, use.flags, user_address)
-            holding = Holding(address, size, made.handle, use)
-            undo.add(self._free, holding)
+            bo = BufferObject(address, size, made.handle, use)
+            undo.add(self._free, bo)
             if use.mapped:
                 self._map_for_host(address, size, made.mmap_offset)
             # Before it is mapped: an interrupt that comes then must not leave a mapping of
             # addresses that are given back.
-            holding.gpus[self.gpu.gpu_id] = 1
-            undo.add(self._unmap, holding)
-            self._map(holding)
-            holding.undo = undo.take()
-        self._live[address] = holding
+            bo.gpus[self.gpu.gpu_id] = 1
+            undo.add(self._unmap, bo)
+            self._map(bo)
+            bo.undo = undo.take()
+        self._live[address] = bo
         self._visible += use is Use.VISIBLE
-        return holding
+        return bo
 
-    def _map(self, holding: Holding) -> None:
+    def _map(self, bo: BufferObject) -> None:
         try:
-            self.kfd.map_memory(holding.handle, [self.gpu.gpu_id])
+            self.kfd.map_memory(bo.handle, [self.gpu.gpu_id])
         except GpuError:
-            holding.gpus.clear()
+            bo.gpus.clear()
             raise
 
-    def _free(self, holding: Holding) -> None:
+    def _free(self, bo: BufferObject) -> None:
         """Gives the buffer back, in the context that it is in now."""
-        self.kfd.free_memory(holding.handle)
+        self.kfd.free_memory(bo.handle)
 
-    def _unmap(self, holding: Holding) -> None:
+    def _unmap(self, bo: BufferObject) -> None:
         """Takes a buffer from all GPUs, peers too: the kernel frees no buffer that one has."""
-        mapped = [gpu_id for gpu_id, count in holding.gpus.items() if count]
+        mapped = [gpu_id for gpu_id, count in bo.gpus.items() if count]
         if mapped:
-            self.kfd.unmap_memory(holding.handle, mapped)
-        holding.gpus.clear()
+            self.kfd.unmap_memory(bo.handle, mapped)
+        bo.gpus.clear()
 
-    def drop(self, holding: Holding) -> None:
+    def drop(self, bo: BufferObject) -> None:
         """Frees a buffer; nothing on a GPU uses it any more."""
-        del self._live[holding.address]
-        self._visible -= holding.use is Use.VISIBLE
-        self._freed.append(holding)
-        holding.undo.close()
+        del self._live[bo.address]
+        self._visible -= bo.use is Use.VISIBLE
+        self._freed.append(bo)
+        bo.undo.close()
 
     def close(self) -> None:
         """Frees all that is left. All is tried before an error is raised."""
         with Undo() as undo:
-            for holding in list(self._live.values()):
-                undo.add(self.drop, holding)
+            for bo in list(self._live.values()):
+                undo.add(self.drop, bo)
 
     def move(self, kfd: Kfd, render_fd: int) -> None:
         """Has all buffers in another context of the process, at the addresses that they have.
@@ -269,10 +279,10 @@ class KfdMemory:
             undo.take()
         before, self.kfd, self._render_fd = self.kfd, kfd, render_fd
         with Undo() as old:
-            for holding, handle in made:
-                old.add(before.free_memory, holding.handle)
-                old.add(before.unmap_memory, holding.handle, [self.gpu.gpu_id])
-                holding.handle = handle
+            for bo, handle in made:
+                old.add(before.free_memory, bo.handle)
+                old.add(before.unmap_memory, bo.handle, [self.gpu.gpu_id])
+                bo.handle = handle
 
     def _check_movable(self) -> None:
         arrays = [each for each in self._live.values() if each.use is Use.HOST]
@@ -298,13 +308,13 @@ class KfdMemory:
     @property
     def in_use(self) -> int:
         """Bytes of all buffers."""
-        return sum(holding.size for holding in self._live.values())
+        return sum(bo.size for bo in self._live.values())
 
-    def nearest(self, address: int) -> Holding | None:
+    def nearest(self, address: int) -> BufferObject | None:
         """The buffer that an address is in, was in before it was freed, or is behind."""
-        for holding in (*self._live.values(), *reversed(self._freed)):
-            if address in holding:
-                return holding
+        for bo in (*self._live.values(), *reversed(self._freed)):
+            if address in bo:
+                return bo
         before = [each for each in self._live.values() if each.address <= address]
         return max(before, key=lambda each: each.address, default=None)
 
@@ -347,14 +357,14 @@ class KfdMemory:
         hostmem.dontfork(address, size)
 
 
-def take_over(holding: Holding, old: Kfd, new: Kfd, gpu: GpuNode, undo: Undo) -> int:
+def take_over(bo: BufferObject, old: Kfd, new: Kfd, gpu: GpuNode, undo: Undo) -> int:
     """A buffer's handle in another context, mapped where it is. Raises TransportError.
 
     A kernel could write to code from now on: what is imported it may write and run.
     """
-    descriptor = old.export_memory(holding.handle)
+    descriptor = old.export_memory(bo.handle)
     try:
-        handle = new.import_memory(gpu.gpu_id, holding.address, descriptor)
+        handle = new.import_memory(gpu.gpu_id, bo.address, descriptor)
     finally:
         old.os.close(descriptor)
     undo.add(new.free_memory, handle)
@@ -363,5 +373,5 @@ def take_over(holding: Holding, old: Kfd, new: Kfd, gpu: GpuNode, undo: Undo) ->
     return handle
 
 
-def _name(holding: Holding) -> str:
-    return f"{holding.size:#x} bytes of {holding.use.label} at {holding.address:#x}"
+def _name(bo: BufferObject) -> str:
+    return f"{bo.size:#x} bytes of {bo.use.label} at {bo.address:#x}"

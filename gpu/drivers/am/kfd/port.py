@@ -6,16 +6,16 @@ queues. `KfdPort.close` undoes all but session and link, which belong to the pro
 
 from __future__ import annotations
 
-import enum
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, Unpack
 
 from gpu.core.errors import DeviceError, DeviceLost, GpuFault, HwTimeout, InvalidValue, Unsupported
 from gpu.core.log import get_logger
 from gpu.core.wait import Waiter
+from gpu.drivers.am.device import AmDevice
 from gpu.drivers.am.encode.aql_encoder import AqlEncoder
 from gpu.drivers.am.encode.pm4 import packets_of
 from gpu.drivers.am.encode.pm4_encoder import Pm4Encoder
@@ -26,10 +26,13 @@ from gpu.drivers.am.kfd.hdp import HdpPage
 from gpu.drivers.am.kfd.ioctls import HAS_CONTEXTS, Event
 from gpu.drivers.am.kfd.memory import KfdMemory
 from gpu.drivers.am.kfd.process import GpuLink, KfdSession, session_of
-from gpu.drivers.am.kfd.queues import Doorbells, KfdQueue, QueueKind, QueueMaker
+from gpu.drivers.am.kfd.queues import Doorbells, QueueMaker
 from gpu.drivers.am.kfd.topology import target_of
+from gpu.drivers.am.queue import AmQueue, QueueKind
 from gpu.drivers.am.target import Target, Wake
 from gpu.drivers.cleanup import Undo
+from gpu.drivers.device import Rung
+from gpu.hcq.device import DeviceOptions
 from gpu.hcq.encoder import Encoder
 from gpu.hcq.symbol import GpuVA
 from gpu.transport.world import World
@@ -45,7 +48,7 @@ class QueueOptions:
     """Which queues a device gets; sizes of rings are bytes, powers of two from 4096 up.
 
     Attributes:
-        compute: what its compute queues read; by default PM4, and AQL where a GPU has several dies.
+        compute: what its compute queues read; by default PM4, and AQL where a GPU has several XCCs.
         compute_queues: how many; copy queues likewise, and fewer where the hardware has fewer.
     """
 
@@ -63,13 +66,6 @@ class QueueOptions:
                 f"{self.compute_queues} compute queues and {self.copy_queues} copy queues: at least"
                 " one of each is needed"
             )
-
-
-class Rung(enum.Enum):
-    """What is made anew to go on; the value is what messages call it."""
-
-    QUEUES = "queues"
-    CONTEXT = "queues and page tables"
 
 
 class KfdWaiter:
@@ -125,11 +121,10 @@ class _Seen(threading.local):
 
 
 class KfdPort:
-    """The `gpu.hcq.ports.DevicePort` of GPUs behind KFD. Made by `open_port`.
+    """The `AmPort` of GPUs behind KFD. Made by `open_port`.
 
     Attributes:
         link: the GPU in the context that the device is in.
-        queues: replaced by `renew`.
         explain: says what more is known of a fault at an address, for its message.
     """
 
@@ -146,8 +141,13 @@ class KfdPort:
         self.clock_hz = ticks
         self.memory = KfdMemory(link.session.kfd, link.node, link.render_fd, link.apertures.memory)
         self.hdp = HdpPage(self.memory)
-        self.queues: Mapping[str, Sequence[KfdQueue]] = {}
-        self.explain: Callable[[int], str] = lambda address: self.advice
+        self.explain: Callable[[int], str] = lambda address: ""
+        gpu = link.node
+        most = gpu.num_sdma_engines * gpu.num_sdma_queues_per_engine
+        self.queue_counts: Mapping[str, int] = {
+            "compute": options.compute_queues,
+            "copy": min(options.copy_queues, most),
+        }
         self._options = options
         default = "aql" if target.xccs > 1 else "pm4"
         self._is_aql = (options.compute or default) == "aql"
@@ -157,6 +157,8 @@ class KfdPort:
     def open(self) -> None:
         """Opens all there is. What was opened when it fails `close` gives back."""
         session = self.link.session
+        if not self.queue_counts["copy"]:
+            raise Unsupported(f"{self.name} has no copy engine (num_sdma_engines is 0)")
         session.enter(self.link)
         self._opened.add(self._leave)
         event, slot = session.wake_event()
@@ -167,34 +169,34 @@ class KfdPort:
         wake = Wake(GpuVA(slot), event.number)
         self._encoder: Encoder = (AqlEncoder if self._is_aql else Pm4Encoder)(self.target, wake)
         self._copier = SdmaEncoder(self.target, wake)
-        self.open_queues()
+        self._start()
 
-    def open_queues(self) -> None:
-        """Opens the queues by kind, a copy queue for each direction where there are as many."""
-        gpu, options = self.link.node, self._options
-        if not gpu.num_sdma_engines:
-            raise Unsupported(f"{gpu} has no copy engine (num_sdma_engines is 0)")
-        kfd, doorbells = self.link.session.kfd, Doorbells(self.link.session.kfd)
+    def _start(self) -> None:
+        """Begins to open queues, of which there are none."""
+        kfd = self.link.session.kfd
+        doorbells = Doorbells(kfd)
         self._queues.add(doorbells.close)
-        maker = QueueMaker(kfd, self.memory, self.link.apertures, doorbells, self.hdp)
+        self._maker = QueueMaker(kfd, self.memory, self.link.apertures, doorbells, self.hdp)
+        self._open_now: list[AmQueue] = []
 
-        def make(kind: QueueKind, encoder: Encoder, size: int) -> KfdQueue:
-            queue = maker.make(kind, encoder, size)
-            self._queues.add(queue.close)
-            return queue
+    def open_queue(self, kind: str, index: int) -> AmQueue:
+        """As `DevicePort.open_queue`."""
+        if kind == "copy":
+            queue = self._maker.make(QueueKind.SDMA, self._copier, self._options.copy_ring)
+        else:
+            packets = QueueKind.AQL if self._is_aql else QueueKind.PM4
+            queue = self._maker.make(packets, self._encoder, self._options.compute_ring)
+        self._queues.add(queue.close)
+        self._open_now.append(queue)
+        return queue
 
-        kind = QueueKind.AQL if self._is_aql else QueueKind.PM4
-        most = gpu.num_sdma_engines * gpu.num_sdma_queues_per_engine
-        self.queues = {
-            "compute": [
-                make(kind, self._encoder, options.compute_ring)
-                for _ in range(options.compute_queues)
-            ],
-            "copy": [
-                make(QueueKind.SDMA, self._copier, options.copy_ring)
-                for _ in range(min(options.copy_queues, most))
-            ],
-        }
+    def begin_wait(self) -> None:
+        """As `AmPort.begin_wait`."""
+        self.waiter.begin()
+
+    def host_wrote(self) -> None:
+        """As `AmPort.host_wrote`."""
+        self.hdp.flush()
 
     def clock(self) -> int:
         """The GPU's clock in ticks of `clock_hz`."""
@@ -205,15 +207,13 @@ class KfdPort:
         lost = self.link.lost
         if isinstance(lost, MemoryFault):
             near = self.memory.describe(lost.address)
-            told = f"{self.name}: {lost}; it is {near}; {self.explain(lost.address)}"
-            raise GpuFault(told, lost.address)
+            told = (f"{lost}; it is {near}", self.explain(lost.address), self._advice())
+            raise GpuFault(f"{self.name}: {'; '.join(filter(None, told))}", lost.address)
         if lost is not None:
             where = "" if self._is_given_back else " in a new process"
             raise DeviceLost(f"{self.name}: {lost}. Close it, and open it anew{where}")
 
-    @property
-    def advice(self) -> str:
-        """What to do after a fault."""
+    def _advice(self) -> str:
         if self._is_given_back:
             return "recover() makes the device usable again"
         return "the kernel keeps it from this process now: open it in a new one"
@@ -233,18 +233,27 @@ class KfdPort:
         except DeviceError as error:
             _log.warning("stopping the queues of %s: %s", self.name, error)
 
-    def let_run_out(self) -> None:
-        """Waits a moment for queues to read what they still have."""
-        queues = [queue for kind in self.queues.values() for queue in kind]
+    def let_run_out(self) -> bool:
+        """As `AmPort.let_run_out`."""
         self.waiter.begin()
         with suppress(HwTimeout):  # of a model, where nothing goes on any more
             for _ in range(_RUN_OUT_SLEEPS):
-                if all(queue.is_drained for queue in queues):
-                    return
+                if self._is_drained():
+                    break
                 self.waiter.idle(_MILLISECOND)
+        return self._is_drained()
 
-    def move(self) -> None:
-        """After `stop`, has everything in a context that has not lost the GPU.
+    def _is_drained(self) -> bool:
+        return all(queue.is_drained for queue in self._open_now)
+
+    def renew(self, rung: Rung) -> None:
+        """As `AmPort.renew`."""
+        if rung is Rung.ADDRESS_SPACE:
+            self._move()
+        self._start()
+
+    def _move(self) -> None:
+        """Has everything in a context that has not lost the GPU.
 
         Memory stays where it is. Raises DeviceLost where the kernel has no other, Unsupported for
         memory that cannot go there, and what opening raises; then all is as before.
@@ -294,3 +303,19 @@ def open_port(world: World, index: int, options: QueueOptions) -> KfdPort:
         port.open()
         undo.take()
     return port
+
+
+def open_kfd(
+    world: World,
+    index: int = 0,
+    *,
+    options: QueueOptions | None = None,
+    **device: Unpack[DeviceOptions],
+) -> AmDevice:
+    """Opens a GPU by its place in KFD's list; on an error nothing of it stays open.
+
+    Raises AccessDenied with what to do, DeviceError where there is no KFD, no GPU, or other code of
+    this process has it, InvalidIndex, Unsupported for an old kernel or an unknown chip, DeviceLost
+    where this process lost it before, OutOfMemory, TransportError.
+    """
+    return AmDevice(open_port(world, index, options or QueueOptions()), **device)

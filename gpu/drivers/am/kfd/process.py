@@ -23,7 +23,7 @@ from gpu.core.errors import DeviceError, DeviceLost, FormatError, GpuError, Tran
 from gpu.core.log import get_logger
 from gpu.drivers.am.kfd.events import MemoryFault, Reset, memory_fault, reset
 from gpu.drivers.am.kfd.ioctls import HAS_CONTEXTS, Apertures, Event, Kfd
-from gpu.drivers.am.kfd.memory import Holding, KfdMemory, Use, take_over
+from gpu.drivers.am.kfd.memory import BufferObject, KfdMemory, Use, take_over
 from gpu.drivers.am.kfd.topology import GpuNode, choose, read_gpus
 from gpu.drivers.cleanup import Undo
 from gpu.transport import amd as nodes
@@ -63,7 +63,7 @@ class KfdSession:
     pid: int = field(default_factory=os.getpid)
     lock: threading.RLock = field(default_factory=threading.RLock)
     _links: dict[int, GpuLink] = field(default_factory=dict)
-    _page: Holding | None = None
+    _page: BufferObject | None = None
     _memory_event: Event | None = None
     _reset_event: Event | None = None
     _first: KfdSession | None = None
@@ -152,7 +152,7 @@ class KfdSession:
             self._memory_event = self.kfd.create_event(ids.KFD_IOC_EVENT_MEMORY, handle)
             self._reset_event = self.kfd.create_event(ids.KFD_IOC_EVENT_HW_EXCEPTION)
             undo.take()
-        self._page = Holding(page.address, page.size, handle, page.use, {link.node.gpu_id: 1})
+        self._page = BufferObject(page.address, page.size, handle, page.use, {link.node.gpu_id: 1})
 
     def _share_events(self, link: GpuLink) -> None:
         """Sees to it that the page of events is there, and that a GPU can write to it."""

@@ -83,12 +83,12 @@ class GpuNode:
 
     @property
     def compute_units(self) -> int:
-        """How many there are, in all dies."""
+        """How many there are, in all XCCs."""
         return self.simd_count // self.simd_per_cu
 
     @property
     def shader_engines(self) -> int:
-        """How many there are, in all dies."""
+        """How many there are, in all XCCs."""
         return self.array_count // self.simd_arrays_per_engine
 
     def __str__(self) -> str:

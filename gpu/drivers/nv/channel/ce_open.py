@@ -9,7 +9,7 @@ from gpu.core.errors import Unsupported
 from gpu.core.log import get_logger
 from gpu.drivers.cleanup import Undo
 from gpu.drivers.nv.channel.ce_select import CopyEngine, choose_copy_engines, list_copy_engines
-from gpu.drivers.nv.channel.channel import Channel
+from gpu.drivers.nv.channel.channel import GpfifoChannel
 from gpu.drivers.nv.channel.create import Group, QueueMaker
 from gpu.drivers.nv.channel.probes import COPY_CHANNEL, Variants
 from gpu.drivers.nv.rm.object import RmObject
@@ -22,7 +22,7 @@ _log = get_logger(__name__)
 class CopyQueues:
     """Channels of the copy class, none where the kernel gave none, and what each copies."""
 
-    channels: tuple[Channel, ...]
+    channels: tuple[GpfifoChannel, ...]
     places: CopyPlaces
 
 
@@ -68,7 +68,7 @@ class CopyOpener:
         )
         return CopyQueues(tuple(channels), choice.places)
 
-    def _on_engine(self, number: int, engine: CopyEngine, undo: Undo) -> Channel:
+    def _on_engine(self, number: int, engine: CopyEngine, undo: Undo) -> GpfifoChannel:
         """A channel in a group of its own on one engine."""
         name = f"copy queue {number}" if number else "copy queue"
         group = self.maker.group(engine.engine_type, f"group of {name}", self.vaspace)

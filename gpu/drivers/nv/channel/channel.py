@@ -58,7 +58,7 @@ class ChannelFault:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Channel:
+class GpfifoChannel:
     """A channel that runs once its group is scheduled.
 
     Attributes:

@@ -16,7 +16,7 @@ from gpu.drivers.nv.channel.channel import (
     NOTIFICATION_SIZE,
     NOTIFICATIONS,
     USERD_SIZE,
-    Channel,
+    GpfifoChannel,
 )
 from gpu.drivers.nv.channel.probes import ALLOC_FORM, CHANNEL_WINDOW, Variants
 from gpu.drivers.nv.memory import NvMemoryPort
@@ -152,10 +152,10 @@ class QueueMaker:
 
     def finished(
         self, name: str, channel: RmObject, engine: RmObject, memory: ChannelMemory, token: int
-    ) -> Channel:
+    ) -> GpfifoChannel:
         """All that submitting to a channel needs."""
         ring = _window(memory.ring)
-        return Channel(
+        return GpfifoChannel(
             name,
             channel,
             engine,
@@ -170,7 +170,7 @@ class QueueMaker:
 
     def copy_channel(
         self, name: str, group: Group, params: alloc.NVB0B5_ALLOCATION_PARAMETERS | None, undo: Undo
-    ) -> Channel:
+    ) -> GpfifoChannel:
         """A channel of the copy class, not scheduled; ``params`` name the engine of the group."""
         memory = self.channel_memory(name, undo)
         channel = self.channel_object(name, group, memory)

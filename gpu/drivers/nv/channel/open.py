@@ -1,4 +1,4 @@
-"""The open sequence of one GPU, from its node to scheduled channels.
+"""The open sequence of one GPU, from its node to memory; channels come after that, in `all`.
 
 Each function is a stretch of `DEVICE_STEPS`; what it opens goes onto the given stack, so that an
 error, a stop or `close` undoes all of it in reverse.
@@ -14,12 +14,7 @@ from gpu.autogen.nv import classes as ids
 from gpu.core.window import Window
 from gpu.drivers.bringup import Step, Trail
 from gpu.drivers.cleanup import Undo
-from gpu.drivers.nv.channel.ce_open import CopyOpener, CopyQueues
-from gpu.drivers.nv.channel.channel import DOORBELL as DOORBELL_OFFSET
-from gpu.drivers.nv.channel.channel import Channel
-from gpu.drivers.nv.channel.create import Group, QueueMaker
-from gpu.drivers.nv.channel.probes import DEBUGGER, DOORBELL, Variants
-from gpu.drivers.nv.fault.sm_errors import attach_debugger
+from gpu.drivers.nv.channel.probes import DOORBELL, Variants
 from gpu.drivers.nv.memory import NvMemoryPort
 from gpu.drivers.nv.rm.chip import (
     GraphicsInfo,
@@ -37,19 +32,6 @@ USERMODE_SIZE: Final = 0x10000
 VA_BASE: Final = 0x1000
 VA_SIZE: Final = 0x1FFFFFB000000  # of the 49 bits; what tinygrad's ops_nv.py asks for
 
-QUEUE_STEPS: Final = (
-    Step("channel group", "allocate the group of the compute queue"),
-    Step("context share", "allocate what ties the group's channels to the page tables"),
-    Step("compute memory", "allocate ring, pointers and notifier of the compute queue"),
-    Step("compute channel", "allocate the channel of the compute queue"),
-    Step("compute object", "allocate the compute engine on it"),
-    Step("debugger", "attach what can read the errors of SMs after a fault"),
-    Step("compute token", "ask what its doorbell takes"),
-    Step("register compute", "give UVM addresses for the channel's own buffers"),
-    Step("copy channel", "allocate and register the copy queues likewise"),
-    Step("schedule", "let the channels run"),
-)
-
 DEVICE_STEPS: Final = (
     Step("card file", "open the GPU's node and register it with the client"),
     Step("identity", "from the driver's list to the number that device objects take"),
@@ -62,7 +44,6 @@ DEVICE_STEPS: Final = (
     Step("uuid", "read the name by which UVM knows the GPU"),
     Step("register gpu", "tell UVM to drive the GPU"),
     Step("register address space", "hand the page tables to UVM"),
-    *QUEUE_STEPS,
 )
 
 
@@ -86,15 +67,6 @@ class GpuMemory:
     uuid: bytes
     vaspace: RmObject
     port: NvMemoryPort
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GpuQueues:
-    """A GPU's channels, scheduled, and the debugger of the compute queue if there is one."""
-
-    compute: Channel
-    copies: CopyQueues
-    debugger: RmObject | None
 
 
 def open_objects(
@@ -189,57 +161,3 @@ def open_memory(
     port = NvMemoryPort(gpu.device, gpu.card, tables, session.addresses, variants)
     undo.add(port.close)
     return GpuMemory(uuid, vaspace, port)
-
-
-def open_queues(
-    session: NvSession,
-    gpu: GpuObjects,
-    memory: GpuMemory,
-    variants: Variants,
-    trail: Trail,
-    undo: Undo,
-) -> GpuQueues:
-    """The compute queue and, unless the kernel takes no such variant, copy queues."""
-    doorbell = gpu.usermode.sub(DOORBELL_OFFSET, 4)
-    maker = QueueMaker(
-        *(session, gpu.device, memory.uuid, gpu.classes, memory.port, variants, doorbell)
-    )
-    with trail.step("channel group"):
-        engine_type = alloc.NV2080_ENGINE_TYPE_GRAPHICS
-        group = maker.group(engine_type, "compute group")
-        undo.add(group.free)
-    with trail.step("context share"):
-        compute = Group(group, engine_type, maker.context_share(group, memory.vaspace))
-    compute_queue, debugger = _open_compute(gpu, maker, compute, variants, trail, undo)
-    with trail.step("copy channel"):
-        opener = CopyOpener(maker, gpu.subdevice, memory.vaspace, compute, variants)
-        copies = opener.open(undo)
-    with trail.step("schedule"):
-        maker.schedule(group)
-        opener.schedule(copies)
-    return GpuQueues(compute_queue, copies, debugger)
-
-
-def _open_compute(
-    gpu: GpuObjects, maker: QueueMaker, group: Group, variants: Variants, trail: Trail, undo: Undo
-) -> tuple[Channel, RmObject | None]:
-    name = "compute queue"
-    with trail.step("compute memory"):
-        ring = maker.channel_memory(name, undo)
-    with trail.step("compute channel"):
-        channel = maker.channel_object(name, group, ring)
-        undo.add(channel.free)
-    with trail.step("compute object"):
-        engine = channel.alloc(gpu.classes.compute, name="compute object")
-    with trail.step("debugger"):
-        debugger = variants.attempt(
-            DEBUGGER,
-            lambda variant: attach_debugger(gpu.device, engine) if variant == "attached" else None,
-        )
-        if debugger is not None:
-            undo.add(debugger.free)
-    with trail.step("compute token"):
-        token = maker.token(channel)
-    with trail.step("register compute"):
-        maker.register(channel, undo)
-    return maker.finished(name, channel, engine, ring, token), debugger

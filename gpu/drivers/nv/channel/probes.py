@@ -57,9 +57,15 @@ CHAINING: Final = Question(
     " descriptors, copied as the first one is or as they are, or wait in the front end",
     ("copied", "scheduled", "none"),
 )
+COMPUTE_COPIES: Final = Question(
+    "copies on compute queues",
+    "whether compute queues copy too, on a graphics copy engine: their channels get the copy class."
+    " Where there is no copy queue they must",
+    ("none", "taken"),
+)
 QUESTIONS: Final = (
     *(ALLOC_FORM, COPY_CHANNEL, DOORBELL, CHANNEL_WINDOW, DEBUGGER, COHERENCY),
-    CHAINING,
+    *(CHAINING, COMPUTE_COPIES),
 )
 
 

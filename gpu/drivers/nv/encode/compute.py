@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import Final
 
 from gpu.core.bits import align_up
-from gpu.core.errors import InvalidType, InvalidValue, Unsupported
+from gpu.core.errors import InvalidValue, Unsupported
 from gpu.drivers.nv.code.cubin import Kernel
 from gpu.drivers.nv.encode import ce
 from gpu.drivers.nv.encode.launch import (
@@ -78,7 +78,7 @@ class _Writer:
             self.push.write(compute.WAIT_FOR_IDLE())
             self.busy = False
 
-    def launch(self, run: Sequence[hcq.Launch]) -> None:
+    def launch(self, run: Sequence[hcq.Launch[LoadedKernel]]) -> None:
         """Launches one after the other, as one chain or each for itself."""
         chains = [run] if self.target.chained is not None else [[each] for each in run]
         for chain in chains:
@@ -93,11 +93,9 @@ class _Writer:
             self.push.write(*send(self.target, descriptors[0]))
             self.busy = True
 
-    def _descriptor(self, command: hcq.Launch, *, is_last: bool) -> Symbol:
+    def _descriptor(self, command: hcq.Launch[LoadedKernel], *, is_last: bool) -> Symbol:
         """Adds the segments of a launch; the symbol of its descriptor's address."""
         loaded = command.program.info
-        if not isinstance(loaded, LoadedKernel):
-            raise InvalidType(f"{command.program.name} is no program of this driver")
         check_arguments(loaded.kernel, command.args.layout)
         dependents: tuple[Dependent, ...] = ()
         if not is_last:

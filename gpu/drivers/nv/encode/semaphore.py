@@ -14,7 +14,6 @@ from gpu.drivers.nv.encode.methods.host import MemOperation, SemOperation
 from gpu.drivers.nv.encode.pushbuf import Item, check_address, part
 from gpu.hcq.symbol import Symbol, Value
 
-SEMAPHORE_LIMIT: Final = 1 << 40  # 8 bits above the lower 32 before Hopper
 TIMESTAMP_ALIGN: Final = 16
 
 

@@ -5,11 +5,11 @@ Nothing is noted when launches are submitted: what they are made of is still in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-from gpu.drivers.nv.channel.channel import ENTRY_SIZE, Channel
+from gpu.drivers.fault_report import Read, SentLaunch
+from gpu.drivers.nv.channel.channel import ENTRY_SIZE, GpfifoChannel
 from gpu.drivers.nv.encode.methods import host
 from gpu.drivers.nv.encode.methods.compute import SEND_PCAS_A
 from gpu.drivers.nv.encode.methods.host import SemOperation
@@ -22,19 +22,8 @@ _MOST_ENTRIES: Final = 256  # that are looked at
 _LONGEST_CHAIN: Final = 4096  # descriptors that are followed
 _WORD: Final = 4
 
-Read = Callable[[int, int], bytes | None]
-"""Bytes at an address of the GPU, None where the host does not see them."""
 
-
-@dataclass(frozen=True, slots=True)
-class SentLaunch:
-    """A launch in a channel: where its code begins, and its constant bank 0."""
-
-    program: int
-    bank0: bytes
-
-
-def launches_in_flight(channel: Channel, layout: QmdLayout, read: Read) -> list[SentLaunch]:
+def launches_in_flight(channel: GpfifoChannel, layout: QmdLayout, read: Read) -> list[SentLaunch]:
     """Launches that were submitted and are not known to be done, the oldest first.
 
     Each submission ends by writing a semaphore: the youngest whose semaphore has its value is done,
@@ -52,7 +41,7 @@ def launches_in_flight(channel: Channel, layout: QmdLayout, read: Read) -> list[
     return found
 
 
-def _youngest_first(channel: Channel) -> Iterator[GpEntry]:
+def _youngest_first(channel: GpfifoChannel) -> Iterator[GpEntry]:
     """Entries with a pushbuffer."""
     put = channel.put()
     for back in range(1, min(channel.entries, _MOST_ENTRIES)):
@@ -86,15 +75,16 @@ def _is_done(methods: Iterable[tuple[int, int, int]], read: Read) -> bool:
 def launches_of(
     methods: Iterable[tuple[int, int, int]], layout: QmdLayout, read: Read
 ) -> Iterator[SentLaunch]:
-    """What the methods of a pushbuffer launch, as far as the host sees the descriptors."""
+    """What the methods of a pushbuffer launch, as far as the host sees the descriptors.
+
+    Their arguments are constant bank 0.
+    """
     for subchannel, address, word in methods:
         if (subchannel, address) != (Engine.COMPUTE, SEND_PCAS_A.address):
             continue
         for qmd in _chain(word << 8, layout, read):
-            size = layout.span("CONSTANT_BUFFER_SIZE", 0)
-            bank = layout.join(qmd, "CONSTANT_BUFFER_ADDR", 0)
-            bank0 = read(bank, size.extract(qmd) << size.shift)
-            yield SentLaunch(layout.join(qmd, "PROGRAM_ADDRESS"), bank0 or b"")
+            bank0 = layout.join(qmd, "CONSTANT_BUFFER_ADDR", 0)
+            yield SentLaunch(layout.join(qmd, "PROGRAM_ADDRESS"), bank0)
 
 
 def _chain(address: int, layout: QmdLayout, read: Read) -> Iterator[int]:

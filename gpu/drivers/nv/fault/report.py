@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
 
-from gpu.drivers.fault_report import Suspect, under_way
+from gpu.drivers.fault_report import Read, SentLaunch, Suspect, under_way
 from gpu.drivers.nv.encode.launch import LoadedKernel
-from gpu.drivers.nv.fault.inflight import SentLaunch
 from gpu.drivers.nv.fault.sm_errors import FaultDetails
 from gpu.drivers.nv.memory import Extent
-
-_POINTER: Final = 8
 
 
 def blame(
     kernels: Iterable[LoadedKernel],
     launches: Sequence[SentLaunch],
-    details: FaultDetails | None,
-    extent: Extent | None,
+    read: Read,
+    details: FaultDetails | None = None,
+    extent: Extent | None = None,
 ) -> str:
     """What is known of the kernels of a fault; empty where that is nothing.
 
-    ``launches`` are those under way, ``extent`` is the allocation next to the address.
+    ``launches`` are those under way, ``read`` sees the memory that their arguments are in,
+    ``extent`` is the allocation next to the address.
     """
     known = list(kernels)
     told = list(_stops(known, details))
     address = details.address if details is not None else None
-    suspects = [_suspect(known, launch) for launch in launches]
+    suspects = [_suspect(known, launch, read) for launch in launches]
     told.append(under_way(suspects, address, lambda at: extent is not None and at in extent))
     return "; ".join(filter(None, told))
 
@@ -40,20 +38,14 @@ def _stops(kernels: Sequence[LoadedKernel], details: FaultDetails | None) -> Ite
             yield f"{pc:#x} is {pc - _start(kernel):#x} into {kernel.kernel.name}"
 
 
-def _suspect(kernels: Sequence[LoadedKernel], launch: SentLaunch) -> Suspect:
-    kernel = _kernel_at(kernels, launch.program)
-    if kernel is None:
+def _suspect(kernels: Sequence[LoadedKernel], launch: SentLaunch, read: Read) -> Suspect:
+    loaded = _kernel_at(kernels, launch.program)
+    if loaded is None:
         return Suspect(f"a kernel at {launch.program:#x}")
-    return Suspect(kernel.kernel.name, tuple(_pointers(kernel, launch.bank0)))
-
-
-def _pointers(kernel: LoadedKernel, bank0: bytes) -> Iterator[tuple[int, int]]:
-    """Arguments that may be addresses, with their numbers."""
-    base = kernel.kernel.parameter_base
-    for parameter in kernel.kernel.parameters:
-        data = bank0[base + parameter.offset :][: parameter.size]
-        if len(data) == _POINTER:
-            yield parameter.ordinal, int.from_bytes(data, "little")
+    kernel = loaded.kernel
+    places = ((each.ordinal, each.offset, each.size) for each in kernel.parameters)
+    start = launch.arguments + kernel.parameter_base if launch.arguments else 0
+    return launch.suspect(kernel.name, start, places, read)
 
 
 def _kernel_at(kernels: Iterable[LoadedKernel], pc: int) -> LoadedKernel | None:

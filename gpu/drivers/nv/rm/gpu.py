@@ -12,24 +12,22 @@ A first look::
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Final
 
 from gpu.core.errors import DeviceError, DeviceLost, GpuError, GpuFault, OutOfMemory
 from gpu.core.wait import Waiter
 from gpu.drivers.bringup import StepReport, Stopped, Trail
 from gpu.drivers.cleanup import Undo
-from gpu.drivers.nv.channel.channel import Channel, ChannelFault, read_time
+from gpu.drivers.nv.channel.all import QUEUE_STEPS, GpuChannels, GpuQueues
+from gpu.drivers.nv.channel.channel import ChannelFault, GpfifoChannel, read_time
 from gpu.drivers.nv.channel.open import (
     DEVICE_STEPS,
     GpuMemory,
     GpuObjects,
-    GpuQueues,
     open_memory,
     open_objects,
-    open_queues,
 )
 from gpu.drivers.nv.channel.probes import Outcome, Variants
 from gpu.drivers.nv.fault.sm_errors import FaultDetails, read_details
@@ -39,10 +37,12 @@ from gpu.drivers.nv.rm.classes import Generation
 from gpu.drivers.nv.rm.client import SESSION_STEPS, NvSession, open_session
 from gpu.drivers.nv.rm.escapes import Card
 from gpu.drivers.nv.rm.status import CallLog
+from gpu.hcq.allocator import CopyPlaces
 from gpu.hcq.ports import Memory, MemoryKind
 from gpu.transport.world import World
 
-STEPS: Final = (*SESSION_STEPS, *DEVICE_STEPS)
+Explain = Callable[[Sequence[GpfifoChannel], FaultDetails | None], str]
+STEPS: Final = (*SESSION_STEPS, *DEVICE_STEPS, *QUEUE_STEPS)
 """The whole opening, in order."""
 
 
@@ -73,8 +73,13 @@ class NvDevice:
         units: how large it is.
         uuid: the 16 bytes by which UVM knows it.
         memory: allocates, in whole pages.
+        queues: opens more channels, and all anew.
+        variants: answers of open questions.
         compute_queue: channel of the compute class.
         copy_queues: channels of the copy class; none if the device gave none.
+        copy_places: which of them copies what.
+        more_queues: compute queues beyond the first.
+        explain: says what more is known of a fault of these channels, for its message.
         report: how the opening went.
     """
 
@@ -84,7 +89,9 @@ class NvDevice:
         card: Card,
         gpu: GpuObjects,
         memory: GpuMemory,
-        queues: GpuQueues,
+        queues: GpuChannels,
+        opened: GpuQueues,
+        variants: Variants,
         report: OpenReport,
         undo: Undo,
     ):
@@ -94,7 +101,10 @@ class NvDevice:
         self.units: GraphicsInfo = gpu.units
         self.uuid = memory.uuid
         self.memory: NvMemoryPort = memory.port
-        self.use(queues)
+        self.queues = queues
+        self.variants = variants
+        self.explain: Explain = lambda channels, details: "open the device anew"
+        self.use(opened)
         self.report = report
         self.name = f"NVIDIA {self.classes.name} at {card.pci_address}"
         self.waiter: Waiter = session.waiter
@@ -122,9 +132,16 @@ class NvDevice:
 
     def use(self, queues: GpuQueues) -> None:
         """Takes other queues from here on."""
-        self.compute_queue: Channel = queues.compute
-        self.copy_queues: tuple[Channel, ...] = queues.copies.channels
+        self.compute_queue: GpfifoChannel = queues.compute
+        self.copy_queues: tuple[GpfifoChannel, ...] = queues.copies.channels
+        self.copy_places: CopyPlaces = queues.copies.places
+        self.more_queues: tuple[GpfifoChannel, ...] = ()
         self._debugger = queues.debugger
+
+    def open_compute(self) -> GpfifoChannel:
+        """Another compute queue. Raises as `open` does."""
+        self.more_queues += (self.queues.open_compute(1 + len(self.more_queues)),)
+        return self.more_queues[-1]
 
     @property
     def sm(self) -> int:
@@ -132,9 +149,9 @@ class NvDevice:
         return self.units.sm(self.classes)
 
     @property
-    def channels(self) -> tuple[Channel, ...]:
-        """Its queues."""
-        return (self.compute_queue, *self.copy_queues)
+    def channels(self) -> tuple[GpfifoChannel, ...]:
+        """Those of all its queues that are open."""
+        return (self.compute_queue, *self.copy_queues, *self.more_queues)
 
     def alloc(self, size: int, kind: MemoryKind, *, name: str = "buffer") -> Memory:
         """Memory with ``.address`` and, where the host sees it, ``.window``.
@@ -154,11 +171,11 @@ class NvDevice:
         self.check_process()
         return read_time(self._usermode)
 
-    def fault_state(self) -> tuple[ChannelFault, ...]:
-        """What RM wrote into the notifiers of its channels; empty while all is well."""
+    def failed(self) -> dict[GpfifoChannel, ChannelFault]:
+        """Channels that failed, with what RM wrote. Raises DeviceLost in a forked child."""
         self.check_process()
-        faults = (channel.fault() for channel in self.channels)
-        return tuple(fault for fault in faults if fault is not None)
+        found = {channel: channel.fault() for channel in self.channels}
+        return {channel: fault for channel, fault in found.items() if fault is not None}
 
     def fault_details(self) -> FaultDetails | None:
         """What SMs and MMU tell after a fault; None where no debugger could be attached.
@@ -175,12 +192,12 @@ class NvDevice:
 
         Raises DeviceLost in a forked child.
         """
-        faults = self.fault_state()
-        if faults:
-            text, details = self.tell(faults)
-            advice = "Its channel group is dead: open the device anew"
+        failed = self.failed()
+        if failed:
+            text, details = self.tell(list(failed.values()))
             address = details.address if details is not None else None
-            raise GpuFault(f"{self.name}: {text}. {advice}", address)
+            why = self.explain(list(failed), details)
+            raise GpuFault(f"{self.name}: {'; '.join(filter(None, (text, why)))}", address)
 
     def tell(self, faults: Sequence[ChannelFault]) -> tuple[str, FaultDetails | None]:
         """Faults in words, with the details that could be read, and where addresses are."""
@@ -220,12 +237,7 @@ class NvDevice:
     def __enter__(self) -> NvDevice:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -265,9 +277,11 @@ def _open(world: World, index: int, trail: Trail, variants: Variants) -> NvDevic
         card = session.card(index)
         gpu = open_objects(session, card, variants, trail, undo)
         memory = open_memory(session, gpu, variants, trail, undo)
-        queues = open_queues(session, gpu, memory, variants, trail, undo)
+        queues = GpuChannels(session, gpu, memory, variants)
+        undo.add(queues.close)
+        opened = queues.open(trail)
         report = _report(trail, variants)
-        return NvDevice(session, card, gpu, memory, queues, report, undo.take())
+        return NvDevice(session, card, gpu, memory, queues, opened, variants, report, undo.take())
 
 
 def _report(trail: Trail, variants: Variants) -> OpenReport:

@@ -12,7 +12,6 @@ import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from gpu.autogen.nv import classes as ids
@@ -49,11 +48,9 @@ class RmPort(Protocol):
         params: ctypes.Structure | None,
     ) -> Allocated:
         """Makes an object. For a root, ``client``, ``parent`` and ``handle`` are 0."""
-        ...
 
     def free(self, client: int, parent: int, handle: int) -> int:
         """Frees an object, and what is below it."""
-        ...
 
     def control(
         self,
@@ -64,7 +61,6 @@ class RmPort(Protocol):
         refs: Sequence[Ref] = (),
     ) -> int:
         """Asks an object. The size of ``params`` must be the command's; ``refs`` its pointers."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,11 +85,9 @@ class MapPort(Protocol):
         ``on_card``: card memory or registers, rather than system memory. ``address``, unless 0, is
         where to put it, in place of a reservation of the caller's.
         """
-        ...
 
     def unmap(self, mapping: Mapping) -> None:
         """Ends a mapping; its address range holds nothing afterwards."""
-        ...
 
 
 class RmObject:
@@ -188,12 +182,7 @@ class RmObject:
     def __enter__(self) -> RmObject:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.free()
 
 
