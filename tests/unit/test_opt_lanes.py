@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import numpy as np
 import pytest
 
@@ -14,8 +16,9 @@ from gpu.compiler.ir.linear import Program, block_size, team_bytes
 from gpu.compiler.ir.linear.interp import interpret_linear
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.lower.vectorize_access4 import MANY_LOADS
-from gpu.compiler.opt.opts import Bind, Distribute, Split, Stage
+from gpu.compiler.opt.opts import Bind, Distribute, Opt, Split, Stage, apply
 from gpu.compiler.opt.policy.choose import schedule
+from gpu.compiler.opt.policy.cpu import dot_products, register_tiling
 from gpu.compiler.opt.policy.cpu.column_reduce import FAR_BYTES
 from gpu.compiler.render.wgsl.renderer import WGSLLimits, WGSLRenderer, wgsl_target
 from gpu.compiler.targets.cpu import host_target
@@ -92,8 +95,27 @@ SHIFTED = """kernel shifted(out: f32[{size}] global, x: f32[{size}] global)
 """
 
 
+def by_opts(text: str, opts_of: Callable[[K.Kernel], Iterable[Opt]]) -> tuple[K.Kernel, list[Opt]]:
+    """A kernel after transformations that it gets where how often its loops run is not known."""
+    kernel = parse_kernel(text)
+    opts = list(opts_of(kernel))
+    return apply(kernel, opts), opts
+
+
+def in_registers(kernel: K.Kernel) -> Iterable[Opt]:
+    found = register_tiling.match(kernel)
+    assert found is not None
+    return register_tiling.tile(found, LANES)
+
+
+def in_dots(kernel: K.Kernel) -> Iterable[Opt]:
+    found = dot_products.match(kernel, LANES)
+    assert found is not None
+    return dot_products.tile(found)
+
+
 def test_tiles_have_vectors_of_several_lines() -> None:
-    kernel, opts = schedule(parse_kernel(CONVOLUTION), LANES)
+    kernel, opts = by_opts(CONVOLUTION, in_registers)
     # 24 is three vectors: a tile of two along the line would compute a fourth.
     assert Split("h", 2) in opts and Split("i", 8) in opts
     assert any(isinstance(opt, Stage) for opt in opts)
@@ -106,7 +128,7 @@ def test_tiles_have_vectors_of_several_lines() -> None:
 
 def test_packed_panels_need_no_masks_where_they_are_read() -> None:
     lines = CONVOLUTION.replace("serial 24", "serial 22")
-    kernel, opts = schedule(parse_kernel(lines), LANES)
+    kernel, opts = by_opts(lines, in_registers)
     assert any(isinstance(opt, Stage) for opt in opts)
     panel = next(s.buf for s in walk(kernel.body) if isinstance(s, K.Alloc) and s.buf.name == "xs")
     reads = [mask for buf, _, mask in reads_of(kernel.body) if buf is panel]
@@ -128,7 +150,7 @@ def test_packed_panels_need_no_masks_where_they_are_read() -> None:
 def test_the_last_vector_of_a_dot_product_is_filled_with_zeros(n: int, zeros: bool) -> None:
     many, more = 8 * 4 * n, 2 * 4 * (n + 1)
     text = WEIGHTS.format(n=n, area=4 * n, wide=4 * (n + 1), many=many, more=more)
-    kernel, opts = schedule(parse_kernel(text), LANES)
+    kernel, opts = by_opts(text, in_dots)
     assert (Split("i", 8, "zero") in opts) == zeros
     g, x = random(8, 4, n), random(2, 4, n + 1)
     windows = np.stack([x[:, :, t : t + n] for t in range(2)], -1)
@@ -151,7 +173,7 @@ def test_rows_that_make_what_they_sum_are_not_written_out(cpu: str, rows: int, n
 
 def test_loops_that_read_the_same_memory_are_inside_the_tiles() -> None:
     text = WEIGHTS.format(n=16, area=64, wide=68, many=512, more=136)
-    kernel, _ = schedule(parse_kernel(text), LANES)
+    kernel, _ = by_opts(text, in_dots)
     counted = [
         s.var.name for s in walk(kernel.body) if isinstance(s, K.Loop) and s.kind == "serial"
     ]

@@ -31,6 +31,7 @@ from gpu.compiler.opt.primitives.sibling_fusion import fuse_siblings
 from gpu.compiler.opt.primitives.software_pipeline import pipeline
 from gpu.compiler.opt.primitives.tensorize_warp import tensorize
 from gpu.compiler.opt.primitives.thread_distribution import distribute_threads
+from gpu.compiler.opt.primitives.tiling import Tiling, tile
 from gpu.compiler.opt.primitives.uniform_mask import uniform_mask
 
 
@@ -274,6 +275,16 @@ class PartialSums(NamedTuple):
     factor: int
 
 
+class Tile(NamedTuple):
+    """The kernel, one reduction inside independent loops, in tiles as `tiling` has them.
+
+    What a tile is, what is copied, and in which order all of it is done: see
+    `gpu/compiler/opt/primitives/tiling.py`.
+    """
+
+    tiling: Tiling
+
+
 class Pipeline(NamedTuple):
     """Asynchronous copies in loop `axis` run ahead of what uses them, by `slots - 1` iterations.
 
@@ -287,7 +298,7 @@ class Pipeline(NamedTuple):
 Opt = (
     Split | Fuse | Reorder | Bind | Rfactor | Stage | DistributeThreads | Distribute | Inline
     | FuseSiblings | ReuseShared | AsyncFetch | Pack | Tensorize | Pipeline | CacheRow | Prefetch
-    | SharedTranspose | UniformMask | BlockScan | PartialSums
+    | SharedTranspose | UniformMask | BlockScan | PartialSums | Tile
 )  # fmt: skip
 
 
@@ -352,5 +363,7 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
             return tensorize(body, opt.axes, opt.name)
         case PartialSums():
             return partial_sums(body, opt.axis, opt.factor)
+        case Tile():
+            return tile(body, opt.tiling)
         case Pipeline():
             return pipeline(body, opt.axis, opt.slots)

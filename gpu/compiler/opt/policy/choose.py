@@ -15,8 +15,8 @@ from gpu.compiler.ir.index import split_hint
 from gpu.compiler.ir.kernel.tree import expressions, loops, walk
 from gpu.compiler.opt.analysis.dependence import is_independent
 from gpu.compiler.opt.analysis.loop_nest import outer_nest
-from gpu.compiler.opt.opts import Bind, Fuse, Opt, PartialSums, Split, apply
-from gpu.compiler.opt.policy.cpu import column_reduce, dot_products, register_tiling
+from gpu.compiler.opt.opts import Bind, Fuse, Opt, PartialSums, Split, Tile, apply
+from gpu.compiler.opt.policy.cpu import column_reduce, dot_products, register_tiling, tiling
 from gpu.compiler.opt.policy.cpu.amx import by_thread
 from gpu.compiler.opt.policy.cpu.vectorize import vectorize
 from gpu.compiler.opt.policy.gpu import choose
@@ -65,7 +65,7 @@ def _made_ready(kernel: K.Kernel, target: Target, optimize: bool) -> tuple[K.Ker
         chosen = list(_lanes(kernel, target))
         kernel = apply(kernel, chosen)
         opts += chosen
-    if one_nest:
+    if one_nest and not any(isinstance(opt, Tile) for opt in opts):
         chosen = list(_spread(kernel, target))
         kernel = apply(kernel, chosen)
         opts += chosen
@@ -110,6 +110,10 @@ def _lanes(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
         return
     if target.matrices and (chosen := _whole_tiles(kernel, target)):
         yield from chosen
+        return
+    tiled = tiling.choose(kernel, target) if target.parallel == "worker" else None
+    if tiled is not None:
+        yield Tile(tiled)
         return
     reduced = column_reduce.match(kernel, target)
     if reduced is not None:

@@ -1,0 +1,346 @@
+"""What a tiling of a reduction costs, in cycles, from numbers alone.
+
+Nothing is built: tiles of each size are counted, and what a step of them takes of the units of a
+core. The unit with most to do gives its time. Copies are added, and lines that come from farther
+caches. That ranks tilings of one kernel; it is no prediction of its time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from gpu.compiler.ir.index import Var
+from gpu.compiler.ir.kernel.tree import values
+from gpu.compiler.opt.analysis.lanes import lanes_of, widest
+from gpu.compiler.opt.analysis.reduction_nest import Nest, Operand
+from gpu.compiler.opt.policy.cpu.dot_products import Dots
+from gpu.compiler.opt.primitives.tiling import Tiling
+from gpu.compiler.targets import Target
+
+
+class Core(NamedTuple):
+    """A core, as far as costs go.
+
+    Attributes:
+        arithmetic, loads, issue: operations on vectors, loads, and instructions of a cycle.
+        latency: cycles until a sum can be added to again.
+        near, far: bytes of the first and the second level of its cache.
+        ways: lines of the first level that can have the same place.
+        masked: cycles that a mask adds to an access, for each lane if `by_lane`.
+        ahead: registers that take what steps that are written out load early.
+    """
+
+    arithmetic: float = 2
+    loads: float = 2
+    issue: float = 6
+    latency: float = 4
+    near: int = 32 << 10
+    far: int = 512 << 10
+    ways: int = 8
+    masked: float = 2
+    by_lane: bool = False
+    ahead: int = 2
+
+
+# By the bytes of a vector: those of 16 have no masks, those of 64 have registers for them.
+CORES: Final = {
+    16: Core(near=64 << 10, far=1 << 20, ways=4, by_lane=True),
+    32: Core(),
+    64: Core(far=1 << 20, masked=0.5, ahead=0),
+}
+LINE: Final = 64
+# Cycles for each element of a copy: in vectors, in transposed squares, lane by lane; under a mask
+# more.
+COPY: Final = 0.25
+COPY_SQUARE: Final = 0.6
+COPY_APART: Final = 1.5
+COPY_MASKED: Final = 0.7
+# Cycles of a lane that is loaded, or stored, on its own; and of a vector's results.
+GATHER: Final = 1.5
+SCATTER: Final = 1.5
+STORE: Final = 2.0
+# Registers of what is computed between operands and sums; and loads and stores of each that does
+# not fit.
+TEMPORARY: Final = 3
+SPILL: Final = 16
+# How many loads one is that may lie across lines.
+SPLIT: Final = 1.5
+# Cycles to begin the innermost loop, of which each sum takes some, and of each iteration.
+ENTRY: Final = 6.0
+ENTRY_SUM: Final = 0.25
+ITERATION: Final = 1.0
+# Cycles to add up the lanes of a vector.
+FOLD: Final = 12.0
+# Cycles of a row of which several share too few places of the cache.
+CONFLICT: Final = 2.0
+# Cycles of a line from the second level, and from behind it; so many times more far apart.
+FROM_FAR: Final = 0.7
+FROM_MEMORY: Final = 3.0
+JUMP: Final = 4.0
+# The part of a cache that operands may take.
+SHARE: Final = 0.7
+# The part of the smaller one of computing and waiting for memory that the larger does not hide.
+EXPOSED: Final = 0.3
+# Cycles of a launch on one core, and of one that wakes the others.
+SERIAL: Final = 2000.0
+PARALLEL: Final = 12000.0
+
+
+class Inside(NamedTuple):
+    """What is inside some of the loops of a tiling.
+
+    Attributes:
+        extents: how many values each variable has.
+        trips: how often it is run.
+        elements: distinct elements of each operand.
+    """
+
+    extents: Mapping[Var, int]
+    trips: float
+    elements: tuple[int, ...]
+
+
+class Costs:
+    """Costs of tilings of one nest on a target.
+
+    Attributes:
+        lanes: lanes of a whole vector.
+    """
+
+    def __init__(self, nest: Nest, target: Target):
+        self.nest, self.target = nest, target
+        self.core = CORES.get(target.vector_bytes, Core())
+        self.lanes = lanes_of(target, widest([*nest.stores, nest.update]))
+        self.operands = nest.operands
+        self.work_of = [_operations(operand) for operand in nest.operands]
+        self.inner = nest.reduction[-1]
+        self.vars = {var.name: var for var in nest.independent}
+        self._elements: dict[tuple[int, ...], int] = {}
+        self._tiles: dict[tuple[object, ...], float] = {}
+
+    # A tile.
+
+    def tile_time(
+        self, tile: Mapping[Var, int], lane: Var, lanes: int, copied: frozenset[int], written: int
+    ) -> float:
+        """Cycles of a tile of these sizes that writes out some steps; operands `copied` are near.
+
+        Only what differs between tiles is known here: nothing of where else operands are.
+        """
+        key = (*tile.values(), lane, lanes, copied, written)
+        if key not in self._tiles:
+            self._tiles[key] = self._tile_time(tile, lane, lanes, copied, written)
+        return self._tiles[key]
+
+    def _tile_time(
+        self, tile: Mapping[Var, int], lane: Var, lanes: int, copied: frozenset[int], written: int
+    ) -> float:
+        core, vectors, partial = self.core, -(-tile[lane] // lanes), tile[lane] % lanes > 0
+        rows = {var: size for var, size in tile.items() if size > 1 and var is not lane}
+        sums = vectors * math.prod(rows.values())
+        work, loads, live, conflicts = float(sums * self.nest.operations), 0.0, 1, 0.0
+        live += core.ahead * (written > 1) + TEMPORARY * (self.nest.operations > 1)
+        for number, operand in enumerate(self.operands):
+            near = number in copied
+            times = math.prod(size for var, size in rows.items() if var in operand.moves)
+            if lane in operand.moves:
+                times *= vectors
+                loads += times * self._vector_loads(operand, lane, lanes, near, partial)
+                live += vectors
+            else:
+                shared = self._shared(number, rows, written)
+                loads += shared / written if shared else times
+                live += shared
+                conflicts += 0.0 if near else self._conflicts(operand, rows)
+            work += 0 if near else times * self.work_of[number]
+        loads += SPILL * max(0, sums + live - self.target.registers)
+        step = max(
+            work / core.arithmetic,
+            loads / core.loads,
+            (work + loads) / core.issue,
+            core.latency * max(1, self.nest.operations),
+            conflicts,
+        )
+        entries = self.nest.steps / self.inner.extent
+        if written >= self.inner.extent and len(self.nest.reduction) > 1:
+            entries /= self.nest.reduction[-2].extent
+        time = self.nest.steps * (step + ITERATION / written)
+        time += (entries + 1) * ENTRY + entries * sums * ENTRY_SUM
+        return time + sums * self._store_time(lane, lanes, partial)
+
+    def _shared(self, number: int, rows: Mapping[Var, int], written: int) -> int:
+        """Elements that several of the written-out steps use, so that registers keep them; or 0."""
+        operand = self.operands[number]
+        if written == 1 or self.inner not in operand.moves:
+            return 0
+        moved = {var: size for var, size in rows.items() if var in operand.moves}
+        extents = dict.fromkeys(operand.moves, 1) | moved | {self.inner: written}
+        distinct = self.elements(number, extents)
+        return distinct if distinct < written * math.prod(moved.values()) else 0
+
+    def _vector_loads(
+        self, operand: Operand, lane: Var, lanes: int, near: bool, partial: bool
+    ) -> float:
+        """How many loads a vector of an operand is."""
+        if near:
+            extents = {var: var.extent for var in operand.moves}
+            return SPLIT if len(operand.axes(extents, lane)[-1].steps) > 1 else 1.0
+        if operand.steps[lane] not in (1, -1):
+            return lanes * GATHER
+        masked = partial or lane in operand.masked
+        return self._split(operand, lane) + masked * self._mask_time(lanes)
+
+    def _split(self, operand: Operand, along: Var) -> float:
+        """How many loads a vector along `along` is, which begins anywhere if rows do."""
+        steps = (step for var, step in operand.steps.items() if var is not along)
+        itemsize = operand.value.dtype.itemsize
+        return SPLIT if any((step or 0) * itemsize % LINE for step in steps) else 1.0
+
+    def _mask_time(self, lanes: int) -> float:
+        """What a mask adds to an access."""
+        return self.core.masked * (lanes if self.core.by_lane else 1)
+
+    def _conflicts(self, operand: Operand, rows: Mapping[Var, int]) -> float:
+        """Cycles of the rows of an operand that compete for the same places of the cache."""
+        places = self.core.near // LINE // self.core.ways
+        count, sets = 1, 1
+        for var, size in rows.items():
+            if var in operand.moves:
+                step = abs(operand.steps[var] or 0) * operand.value.dtype.itemsize
+                lines, rest = divmod(step, LINE)
+                apart = places if rest or not lines else places // math.gcd(lines, places)
+                count, sets = count * size, min(sets * min(size, apart), places)
+        return count * CONFLICT if count > self.core.ways * sets else 0.0
+
+    def _store_time(self, lane: Var, lanes: int, partial: bool) -> float:
+        """Cycles to store a vector of results."""
+        time = STORE
+        for store in self.nest.stores:
+            together = abs(store.indices[-1].coeff(lane)) == 1
+            time += partial * self._mask_time(lanes) if together else lanes * SCATTER
+        return time
+
+    # A kernel.
+
+    def launched(self, tiling: Tiling) -> tuple[float, Tiling]:
+        """Cycles of a kernel, and its tiling on one core or on all, whichever ends first."""
+        work, (name, size) = self.work(tiling), tiling.loops[0]
+        busiest = self._busiest(self.vars[name].extent, size)
+        if work * busiest + PARALLEL < work + SERIAL:
+            return work * busiest + PARALLEL, tiling._replace(parallel=True)
+        return work + SERIAL, tiling
+
+    def _busiest(self, extent: int, size: int) -> float:
+        """The part of the tiles of a loop that the busiest worker has."""
+        count = -(-extent // size)
+        return -(-count // self.target.workers) / count
+
+    def work(self, tiling: Tiling) -> float:
+        """Cycles of all cores together."""
+        lane, inside = self.vars[tiling.lane], self.insides(tiling.loops)
+        copied = frozenset(copy.operand for copy in tiling.copies)
+        sizes = dict(tiling.loops)
+        tiles = [
+            [*_tiles(var.extent, sizes.get(var.name, var.extent))] for var in self.vars.values()
+        ]
+        time = 0.0
+        for kind in itertools.product(*tiles):
+            tile = {var: size for var, (size, _) in zip(self.vars.values(), kind, strict=True)}
+            count = math.prod(count for _, count in kind)
+            time += count * self.tile_time(tile, lane, tiling.lanes, copied, tiling.steps)
+        for copy in tiling.copies:
+            time += self.copy_time(copy.operand, lane, inside[copy.depth])
+        return _both(time, self.memory_time(inside, copied))
+
+    def insides(self, loops: Sequence[tuple[str, int]]) -> list[Inside]:
+        """What is inside each number of the first loops, from none of them on."""
+        extents = {var: var.extent for var in (*self.nest.independent, *self.nest.reduction)}
+        found, trips = [], 1.0
+        for name, size in (("", 1), *loops):
+            if name:
+                var = self.vars[name]
+                trips *= max(extents[var] / size, 1.0)
+                extents[var] = min(size, extents[var])
+            elements = tuple(self.elements(n, extents) for n in range(len(self.operands)))
+            found.append(Inside(dict(extents), trips, elements))
+        return found
+
+    def elements(self, number: int, extents: Mapping[Var, int]) -> int:
+        """Distinct elements of an operand."""
+        operand = self.operands[number]
+        key = (number, *map(extents.__getitem__, operand.moves))
+        if key not in self._elements:
+            self._elements[key] = math.prod(axis.size for axis in operand.axes(extents))
+        return self._elements[key]
+
+    def copy_time(self, number: int, lane: Var, inside: Inside) -> float:
+        """Cycles to copy what is inside some loops of an operand, each time that they are run."""
+        operand = self.operands[number]
+        near = _nearest(operand)
+        step = operand.steps.get(lane, near)
+        if step in (0, 1, -1):
+            each = COPY
+        else:
+            each = COPY_SQUARE if near == 1 and not operand.masked else COPY_APART
+        each += COPY_MASKED * bool(operand.masked) + COPY * self.work_of[number]
+        return inside.elements[number] * inside.trips * each
+
+    def memory_time(self, inside: Sequence[Inside], copied: frozenset[int]) -> float:
+        """Cycles to bring lines near from farther away."""
+        time = 0.0
+        sizes = [operand.value.dtype.itemsize for operand in self.operands]
+        nbytes = [sum(map(int.__mul__, sizes, part.elements)) for part in inside]
+        for capacity, cost in ((self.core.near, FROM_FAR), (self.core.far, FROM_MEMORY)):
+            fits = (depth for depth, size in enumerate(nbytes) if size <= SHARE * capacity)
+            depth = next(fits, len(inside) - 1)
+            for number, operand in enumerate(self.operands) if depth else ():
+                apart = JUMP if number not in copied and _nearest(operand) > 1 else 1.0
+                lines = inside[depth].elements[number] * sizes[number] / LINE
+                time += lines * inside[depth].trips * cost * apart
+        return time
+
+    def dots_time(self, dots: Dots) -> float:
+        """Cycles of a kernel whose lanes are partial sums, in tiles as `dots` has them."""
+        core, tiled = self.core, [dots.first, *([dots.second] if dots.second else [])]
+        sums, loads = math.prod(size for _, size in tiled), 0.0
+        for operand in self.operands:
+            times = math.prod(size for var, size in tiled if var in operand.moves)
+            loads += times * self._split(operand, dots.along)
+        work = sums * self.nest.operations / core.arithmetic
+        step = max(work, loads / core.loads, core.latency * max(1, self.nest.operations))
+        entries = self.nest.steps / dots.along.extent
+        rounds = entries * -(-dots.along.extent // dots.lanes)
+        time = rounds * (step + ITERATION) + entries * (ENTRY + sums * ENTRY_SUM) + sums * FOLD
+        time *= math.prod(var.extent for var in self.nest.independent) / sums
+        order = [(v, 1) for v in dots.outer] + tiled + [(v, 1) for v in dots.near]
+        loops = [(var.name, size) for var, size in order]
+        work = _both(time, self.memory_time(self.insides(loops), frozenset()))
+        busiest = self._busiest(order[0][0].extent, order[0][1])
+        return min(work * busiest + PARALLEL, work + SERIAL)
+
+
+def _both(time: float, memory: float) -> float:
+    """Computing and waiting for memory, at once as far as that goes."""
+    return max(time, memory) + EXPOSED * min(time, memory)
+
+
+def _operations(operand: Operand) -> int:
+    """Arithmetic that makes an element of what is loaded."""
+    return sum(part.kind in ("alu", "cast") for part in values(operand.value, set()))
+
+
+def _nearest(operand: Operand) -> int:
+    """The least distance of neighbours in memory, in elements."""
+    return min((abs(step) for step in operand.steps.values() if step), default=1)
+
+
+def _tiles(extent: int, size: int) -> Iterator[tuple[int, int]]:
+    """Sizes of the tiles of a loop, and how many there are of each."""
+    whole, rest = divmod(extent, size)
+    if whole:
+        yield size, whole
+    if rest:
+        yield rest, 1

@@ -1,0 +1,201 @@
+"""Which tiling a reduction gets: of a bounded number of them the one that costs least.
+
+Tiles come first: which loop is lanes, how many vectors and rows stay in registers. The best few of
+these get orders of loops, and copies of operands where these are read often, or lie badly.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.index import Var
+from gpu.compiler.opt.analysis.lanes import FEWEST
+from gpu.compiler.opt.analysis.reduction_nest import Nest, Operand, reduction_nest
+from gpu.compiler.opt.policy.cpu import dot_products
+from gpu.compiler.opt.policy.cpu.tile_cost import Costs, Inside
+from gpu.compiler.opt.primitives.tiling import Copy, Tiling
+from gpu.compiler.targets import Target
+
+# Vectors of a tile that are tried, and how many tiles the outer one of two levels has.
+VECTORS: Final = (1, 2, 3, 4, 6)
+GROUPS: Final = (4, 8)
+# Tiles for which orders of loops are tried.
+BEST_TILES: Final = 6
+# Loops of fewer iterations share the rows of a tile with another one.
+SHORT: Final = 8
+# How often elements are used at least, so that tiles are worth it, and so that copies are.
+AGAIN: Final = 2
+OFTEN: Final = 3
+# How many times as often inside one more loop, so that a copy is made there.
+DEEPER: Final = 1.2
+# Steps of the reduction that are written out: all of a short loop, else some where sums take few of
+# the registers.
+MOST_STEPS: Final = 8
+STEPS: Final = 4
+FEW_SUMS: Final = 7 / 16
+# Steps of all results together below which tiling gains nothing.
+SMALL: Final = 1 << 10
+
+
+class _Tile(NamedTuple):
+    """Lanes, how many iterations of each independent loop a tile has, and steps written out."""
+
+    lane: Var
+    lanes: int
+    sizes: Mapping[Var, int]
+    steps: int
+
+
+def choose(kernel: K.Kernel, target: Target) -> Tiling | None:
+    """The tiling that costs least; None where there is none, or where it would gain nothing."""
+    nest = reduction_nest(kernel.body)
+    if nest is None or not _is_reused(nest):
+        return None
+    costs = Costs(nest, target)
+    tiles = sorted(_tiles(nest, costs), key=lambda tile: _time_of_tiles(costs, tile))
+    tilings = [tiling for tile in tiles[:BEST_TILES] for tiling in _tilings(nest, costs, tile)]
+    if not tilings:
+        return None
+    time, best = min(map(costs.launched, tilings), key=lambda found: found[0])
+    dots = dot_products.match(kernel, target)
+    return None if dots is not None and costs.dots_time(dots) < time else best
+
+
+def _is_reused(nest: Nest) -> bool:
+    """Whether there is something to do, and each element of every operand is used again."""
+    extents = {var: var.extent for var in (*nest.independent, *nest.reduction)}
+    steps = math.prod(extents.values())
+    most = max(math.prod(a.size for a in operand.axes(extents)) for operand in nest.operands)
+    return steps >= SMALL and len(nest.operands) > 1 and steps >= AGAIN * most
+
+
+# Tiles.
+
+
+def _tiles(nest: Nest, costs: Costs) -> Iterator[_Tile]:
+    """Tiles that registers hold."""
+    if costs.lanes < 2:
+        return
+    for lane in nest.independent:
+        along = [operand for operand in nest.operands if lane in operand.moves]
+        if lane.extent < min(FEWEST, costs.lanes) or not along:
+            continue
+        lanes = min(costs.lanes, lane.extent) if lane.extent in (4, 8) else costs.lanes
+        for vectors in VECTORS:
+            if vectors > -(-lane.extent // lanes):
+                break
+            most = max((costs.target.registers - 1 - vectors) // vectors, 1)
+            pairs = _pairs([var for var in nest.independent if var is not lane], along)
+            for rows in dict.fromkeys(rows for pair in pairs for rows in _rows(pair, most)):
+                sizes = dict.fromkeys(nest.independent, 1) | dict(rows) | {lane: vectors * lanes}
+                sums = vectors * math.prod(size for _, size in rows)
+                yield _Tile(
+                    lane, lanes, sizes, _steps(nest.reduction[-1], sums, costs.target.registers)
+                )
+
+
+def _pairs(others: Sequence[Var], along: Sequence[Operand]) -> list[tuple[Var, ...]]:
+    """Loops that may be rows of a tile: those in which what is loaded in vectors is used again."""
+    rows = [var for var in others if any(var not in operand.moves for operand in along)] or others
+    pairs = [p for p in itertools.permutations(rows, 2) if p[0].extent < SHORT]
+    return [*((var,) for var in rows), *pairs] or [()]
+
+
+Rows = tuple[tuple[Var, int], ...]
+
+
+def _rows(rows: Sequence[Var], most: int) -> Iterator[Rows]:
+    """Iterations of loops that are rows of a tile, `most` together."""
+    if not rows:
+        yield ()
+        return
+    for size in _counts(rows[0].extent, most):
+        yield from (((rows[0], size), *others) for others in _rows(rows[1:], most // size))
+
+
+def _counts(extent: int, most: int) -> list[int]:
+    """Sizes of tiles of a loop: the largest divisors, the largest of all, and an even cut."""
+    most = min(most, extent)
+    largest = next(n for n in range(most, 0, -1) if extent % n == 0)
+    half = next((n for n in range(largest // 2, 2, -1) if extent % n == 0), largest)
+    return sorted({largest, half, most, -(-extent // -(-extent // most))}, reverse=True)
+
+
+def _steps(inner: Var, sums: int, registers: int) -> int:
+    """Steps of the reduction that are written out."""
+    if inner.extent <= MOST_STEPS:
+        return inner.extent
+    return STEPS if sums <= FEW_SUMS * registers else 1
+
+
+def _time_of_tiles(costs: Costs, tile: _Tile) -> float:
+    """Cycles of all tiles, and of copies that they need, wherever these are made."""
+    near = frozenset(n for n, operand in enumerate(costs.operands) if _needs_copy(operand, tile))
+    time = costs.tile_time(tile.sizes, tile.lane, tile.lanes, near, tile.steps)
+    time *= math.prod(-(-var.extent // size) for var, size in tile.sizes.items())
+    (whole,) = costs.insides(())
+    return time + sum(costs.copy_time(number, tile.lane, whole) for number in near)
+
+
+def _needs_copy(operand: Operand, tile: _Tile) -> bool:
+    """Whether an operand as it lies is loaded lane by lane, or under masks."""
+    apart = tile.lane in operand.moves and operand.steps[tile.lane] not in (1, -1)
+    return apart or bool(operand.masked)
+
+
+# Loops around tiles.
+
+
+def _tilings(nest: Nest, costs: Costs, tile: _Tile) -> Iterator[Tiling]:
+    """Orders of the loops around a tile, with copies of operands or with few."""
+    for loops in dict.fromkeys(_orders(nest, tile)):
+        inside = costs.insides(loops)
+        copied = (tuple(_copies(costs, tile, inside, least)) for least in (OFTEN, math.inf))
+        for copies in dict.fromkeys(copied):
+            yield Tiling(tile.lane.name, tile.lanes, loops, copies, tile.steps)
+
+
+def _orders(nest: Nest, tile: _Tile) -> Iterator[tuple[tuple[str, int], ...]]:
+    """The loop of lanes first, last, behind those that are no rows, or in two levels."""
+    lane, width = tile.lane, tile.sizes[tile.lane]
+    rows = [var for var in nest.independent if tile.sizes[var] > 1 and var is not lane]
+    others = [var for var in nest.independent if tile.sizes[var] == 1 and var is not lane]
+    for order in (
+        (lane, *others, *rows),
+        (*others, lane, *rows),
+        (*others, *rows, lane),
+        (*rows[:1], *others, *rows[1:], lane),
+        (*others[:1], lane, *others[1:], *rows),
+    ):
+        yield _counted([(var, tile.sizes[var]) for var in order], lane)
+    for group in GROUPS:
+        if width * group < lane.extent:
+            around = [(var, tile.sizes[var]) for var in (*others, *rows)]
+            yield _counted([(lane, width * group), *around, (lane, width)], lane)
+
+
+def _counted(loops: Sequence[tuple[Var, int]], lane: Var) -> tuple[tuple[str, int], ...]:
+    """The loops that have more than one iteration; that of lanes in any case."""
+    return tuple((var.name, size) for var, size in loops if size < var.extent or var is lane)
+
+
+def _copies(costs: Costs, tile: _Tile, inside: Sequence[Inside], least: float) -> Iterator[Copy]:
+    """Operands that must be copied, and those of which elements are read `least` times.
+
+    A copy is made where most is read from it, outside of as many loops as that allows.
+    """
+    for number, operand in enumerate(costs.operands):
+        reads = math.prod(tile.sizes.get(var, var.extent) for var in operand.moves)
+        often, chosen = 0.0, 0
+        for depth, part in enumerate(inside):
+            elements = part.elements[number]
+            again = reads * inside[-1].trips / part.trips / elements
+            fits = elements * operand.value.dtype.itemsize <= costs.core.far // 2
+            if depth and fits and elements > 1 and again > DEEPER * often:
+                often, chosen = again, depth
+        if chosen and (_needs_copy(operand, tile) or often >= least):
+            yield Copy(number, chosen)

@@ -1,0 +1,59 @@
+"""Which tiling a reduction gets: it computes the same, fits the machine, and pays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.kernel.tree import loops, walk
+from gpu.compiler.opt.policy.choose import schedule
+from gpu.compiler.opt.policy.cpu.tiling import choose
+from unit.lane_kernels import LANES
+from unit.reduction_kernels import inputs_of, outputs, product, random_reduction
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_the_tiling_that_is_chosen_computes_the_same(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    kernel = random_reduction(rng)
+    arrays = inputs_of(kernel, rng)
+    wanted = outputs(kernel, arrays, None)
+    for lanes, workers in ((4, 1), (16, 4)):
+        target = replace(LANES, vector_bytes=4 * lanes, workers=workers, registers=16)
+        done, _ = schedule(kernel, target)
+        np.testing.assert_array_equal(outputs(done, arrays, target), wanted)
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "a", "b", "tiled"),
+    [
+        (64, 64, 64, "", "", True),
+        (33, 50, 7, "", "", True),
+        (40, 300, 40, "40*k + i", "40*k + j", True),
+        (1, 300, 40, "", "", False),
+        (300, 40, 1, "", "", False),
+        (4, 8, 4, "", "", False),
+    ],
+)
+def test_what_is_used_again_is_tiled(m: int, k: int, n: int, a: str, b: str, tiled: bool) -> None:
+    chosen = choose(product(m, k, n, a, b), replace(LANES, vector_bytes=64, registers=32))
+    assert (chosen is not None) == tiled
+
+
+def test_large_products_are_shared_by_workers_and_small_ones_are_not() -> None:
+    target = replace(LANES, workers=4)
+    for side, parallel in ((32, False), (256, True)):
+        chosen = choose(product(side, side, side), target)
+        assert chosen is not None and chosen.parallel == parallel
+
+
+@pytest.mark.parametrize("registers", [8, 16, 32])
+def test_tiles_fit_registers(registers: int) -> None:
+    target = replace(LANES, registers=registers)
+    tiled, _ = schedule(product(100, 64, 100), target)
+    (sums, *_) = (s.buf for s in walk(tiled.body) if isinstance(s, K.Alloc) and s.buf.shape)
+    assert 2 <= np.prod(sums.shape) // 8 < registers
+    assert "vector" in {loop.kind for loop in loops(tiled.body).values()}
