@@ -123,7 +123,7 @@ def channels(context: Context) -> None:
                 "notifier slot 1": queue.notifier.load(slot, NOTIFICATION_SIZE).hex(),
             }
             context.log.fact(queue.name, facts)
-        faults = gpu.fault_state()
+        faults = gpu.failed().values()
         context.log.check("no fault", not faults, "; ".join(str(each) for each in faults))
 
 
