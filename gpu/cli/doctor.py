@@ -178,8 +178,9 @@ def _gpus(
             if look.found is not Found.USABLE:
                 yield Finding("missing", look.told, look.fix)
                 continue
-            tried = opens(device_name(device, look.which))
-            told = f"{look.told}: {tried.told}"
+            name = device_name(device, look.which)
+            tried = opens(name)
+            told = f"DEV={name}: {look.told}: {tried.told}"
             yield Finding(tried.status, told, tried.fix)
     except GpuError as error:  # what describes the GPUs cannot be read
         yield Finding("missing", " ".join(error.message.split()))

@@ -124,10 +124,6 @@ class Timeline:
             self._seen = self.reached()
         return value <= self._seen
 
-    def is_full(self, count: int = 1) -> bool:
-        """Whether ``count`` more payloads do not fit this epoch: wait, then `swap`."""
-        return self.last.value + count - self._now[0] >= self.limit
-
     def settle(self) -> None:
         """Count all that was submitted as done: the queue that had it is gone."""
         self.signal.set(self.payload(self.submitted))

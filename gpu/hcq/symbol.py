@@ -45,6 +45,12 @@ def offset(base: Symbol, addend: int) -> Symbol:
 Value = int | Symbol
 """What most fields of a command take: a number, or a symbol that a patch puts in later."""
 
+
+def plus(value: Value, by: int) -> Value:
+    """``value + by``."""
+    return offset(value, by) if isinstance(value, Symbol) else value + by
+
+
 # What the linker and the queues define themselves.
 IMAGE: Final = Symbol("image")
 """The address of a submission's memory segments."""

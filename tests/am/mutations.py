@@ -277,7 +277,7 @@ def the_systems_clock(patch: Patcher) -> None:
     patch.setattr(
         KfdPort,
         "clock",
-        lambda self: self.link.session.kfd.counters(self.link.node.gpu_id).system_ns,
+        lambda self: self.link.session.kfd.clock(self.link.node.gpu_id) & 0xFFF,
     )
 
 

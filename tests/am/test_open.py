@@ -140,7 +140,7 @@ def test_each_call_of_closing_may_fail() -> None:
 
 def test_what_a_gpu_must_be(sim: KfdWorld) -> None:
     world = World(sim.os, sim.waiter)
-    with pytest.raises(InvalidIndex, match=r"there are 1, numbered from 0: AMD gfx 11\.0\.0"):
+    with pytest.raises(InvalidIndex, match=r"there are 1: DEV=AMD:0 is AMD gfx 11\.0\.0"):
         _open(world, 1)
     with pytest.raises(InvalidValue, match="'pm4' or 'aql'"):
         QueueOptions(compute="pm5")  # type: ignore[arg-type]

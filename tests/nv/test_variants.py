@@ -10,17 +10,18 @@ from gpu import Context
 from gpu.backends.nv.device import NVDevice, open_device
 from gpu.core.devspec import parse_device_spec
 from gpu.core.errors import ConfigError
-from gpu.drivers.nv.channel.probes import QUESTIONS, parse_variants, variants_text
+from gpu.drivers.nv.channel.probes import QUESTIONS, parse
+from gpu.drivers.questions import variants_text
 from simulated import own_machines
 
 
 def test_every_variant_can_be_named() -> None:
-    assert parse_variants("") == {}
+    assert parse("") == {}
     for question in QUESTIONS:
         for variant in question.variants:
-            assert parse_variants(f" {question.name} = {variant} ") == {question.name: variant}
+            assert parse(f" {question.name} = {variant} ") == {question.name: variant}
     last = {question.name: question.variants[-1] for question in QUESTIONS}
-    assert parse_variants(variants_text(last)) == last
+    assert parse(variants_text(last)) == last
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_every_variant_can_be_named() -> None:
 )
 def test_what_is_wrong_is_named(text: str, why: str) -> None:
     with pytest.raises(ConfigError) as error:
-        parse_variants(text)
+        parse(text)
     assert f"NV_VARIANTS={text}: " in str(error.value) and why in str(error.value)
 
 

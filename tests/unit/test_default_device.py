@@ -181,7 +181,7 @@ class Renamed(Machine):
     def read_file(self, path: str) -> bytes:
         text = super().read_file(path)
         if path.endswith("nodes/1/properties"):
-            return text.replace(b"gfx_target_version 110000", b"gfx_target_version 90012")
+            return text.replace(b"gfx_target_version 110000", b"gfx_target_version 90006")
         return text
 
 
@@ -190,7 +190,7 @@ def test_a_gpu_without_code_for_it_is_passed_over(radeon: Files) -> None:
     assert (look.found, look.which) == (Found.USABLE, 1)
     alone = amd.look_at(Renamed(radeon, missing=("/sys/devices/virtual/kfd/kfd/topology/nodes/2",)))
     assert alone.found is Found.NOTHING
-    assert "(gfx90c) is not supported by this version" in alone.told
+    assert "(gfx906) is not supported by this version" in alone.told
 
 
 def test_real_files_tell_who_may_open_them(tmp_path: Path) -> None:

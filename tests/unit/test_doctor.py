@@ -151,6 +151,7 @@ def test_every_gpu_that_is_there_is_tried(radeon: Files) -> None:
     first, second = _of(_examine(Machine(radeon)), "AMD").findings
     assert (first.status, second.status) == ("found", "found")
     assert first.told.endswith("are there: AMD opens") and second.told.endswith("AMD:1 opens")
+    assert first.told.startswith("DEV=AMD: /dev/") and second.told.startswith("DEV=AMD:1: /dev/")
 
 
 def test_what_one_gpu_lacks_does_not_hide_the_others(radeon: Files) -> None:

@@ -14,7 +14,7 @@ from gpu.core.config import config
 from gpu.core.devspec import DeviceSpec, parse_device_name
 from gpu.core.errors import Unsupported
 from gpu.drivers.am.device import AmDevice
-from gpu.drivers.am.kfd.port import open_kfd
+from gpu.drivers.am.kfd.port import open_kfd, parse
 from gpu.runtime.device import Compiled, Toolchain
 from gpu.transport.world import World, real_world, recorded
 
@@ -58,14 +58,15 @@ class AMDDevice(Compiled):
 def open_device(name: str, spec: DeviceSpec) -> Compiled:
     """The AMD device `name`, as in AMD or AMD:1.
 
-    Raises Unsupported for an interface, renderer or chip that this version does not know, and what
-    opening the GPU raises.
+    Raises Unsupported for an interface, renderer or chip that this version does not know,
+    ConfigError for a wrong AM_VARIANTS, and what opening the GPU raises.
     """
     if spec.interface not in (None, "KFD"):
         raise Unsupported(f"{name} is reached through KFD in this version, not {spec.interface}")
     _check_renderer(spec)
     index = parse_device_name(name)[1]
-    queues = open_kfd(_world(config.SIM), index, timeout=config.HANG_TIMEOUT)
+    force = parse(config.AM_VARIANTS)
+    queues = open_kfd(_world(config.SIM), index, force=force, timeout=config.HANG_TIMEOUT)
     try:
         chip = chip_name(queues.target.version)
         if spec.arch not in (None, chip):

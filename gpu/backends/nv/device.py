@@ -18,7 +18,7 @@ from gpu.compiler.toolchain.nvrtc import NvrtcCompiler
 from gpu.core.config import config
 from gpu.core.devspec import DeviceSpec, parse_device_name
 from gpu.core.errors import Unsupported
-from gpu.drivers.nv.channel.probes import parse_variants
+from gpu.drivers.nv.channel.probes import parse
 from gpu.drivers.nv.device import RmDevice
 from gpu.runtime.device import Compiled, Renderer, Toolchain
 from gpu.transport.world import World, real_world
@@ -88,7 +88,7 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
             f" over {spec.interface}, the GPU's own firmware has to be booted first"
         )
     index = parse_device_name(name)[1]
-    force = parse_variants(config.NV_VARIANTS)
+    force = parse(config.NV_VARIANTS)
     learn = None
     if config.SIM:
         from gpu.backends.nv.simulated import simulated

@@ -18,11 +18,12 @@ from gpu.core.bits import align_down, align_up
 from gpu.core.errors import InvalidValue, Unsupported
 from gpu.core.window import MemoryWindow
 from gpu.drivers.cleanup import Undo
-from gpu.drivers.nv.channel.probes import COHERENCY, Variants
+from gpu.drivers.nv.channel.probes import COHERENCY
 from gpu.drivers.nv.rm.escapes import CardPort
 from gpu.drivers.nv.rm.object import Mapping, RmObject
 from gpu.drivers.nv.uvm.ranges import PageTables
 from gpu.drivers.nv.uvm.va import AddressSpace
+from gpu.drivers.questions import Variants
 from gpu.hcq.ports import Memory, MemoryKind, MemoryPort
 from gpu.hcq.symbol import GpuVA
 

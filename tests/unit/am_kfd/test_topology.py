@@ -116,7 +116,7 @@ def test_what_is_read(tree: Tree) -> None:
     assert (gpu.gpu_id, gpu.node, gpu.version, gpu.vram) == (4711, 1, (11, 0, 0), 1 << 34)
     assert (gpu.compute_units, gpu.shader_engines, gpu.links) == (96, 6, (0, 2))
     assert gpu.pci_address == "0001:03:00.0" and gpu.is_visible
-    assert (gpu.num_xcc, gpu.cwsr_size, gpu.unique_id) == (1, None, 0)
+    assert (gpu.num_xcc, gpu.cwsr_size) == (1, None)
     target = target_of(tree, gpu)
     assert (target.sdma, target.compute_units, target.scratch_waves) == ((6, 0, 1), 96, 32)
     assert choose((gpu,), 0) is gpu
@@ -194,6 +194,21 @@ def test_nodes_are_ordered_by_number(tree: Tree) -> None:
         tree.files[f"{ROOT}/nodes/{number}/gpu_id"] = f"{number}\n"
         tree.files[f"{ROOT}/nodes/{number}/properties"] = PROPERTIES
     assert [gpu.node for gpu in read_gpus(tree)] == [1, 2, 10]
+
+
+def test_a_gpu_in_the_processor_is_behind_others(tree: Tree) -> None:
+    """It is first in KFD's list where the firmware lists it first; all are told with a name."""
+    gpus = {1: 110_003, 2: 110_000, 3: 100_306, 4: 120_001}
+    for number, version in gpus.items():
+        node = f"{ROOT}/nodes/{number}"
+        tree.files[f"{node}/gpu_id"] = f"{number}\n"
+        tree.files[f"{node}/properties"] = PROPERTIES.replace("110000", f"{version}")
+    found = read_gpus(tree)
+    assert [gpu.node for gpu in found] == [2, 4, 1, 3]
+    assert [gpu.is_integrated for gpu in found] == [False, False, True, True]
+    names = r"DEV=AMD:0 is AMD gfx 11\.0\.0 at .*, DEV=AMD:2 is AMD gfx 11\.0\.3 at"
+    with pytest.raises(InvalidIndex, match=f"AMD GPU 4: there are 4: {names}"):
+        choose(found, 4)
 
 
 @pytest.mark.parametrize(("changes", "settles"), [(2, True), (100, False)])

@@ -74,7 +74,7 @@ def test_an_unknown_compute_class_is_named(number: int) -> None:
     ],
 )
 def test_architecture_of_a_version(version: int, row: int, sm: int) -> None:
-    assert GraphicsInfo(version, 64, 8, 9, 2, 64, (9,)).sm(generation(row)) == sm
+    assert GraphicsInfo(version, 64, 8, 9, 2, (9,)).sm(generation(row)) == sm
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from gpu.hcq.symbol import IMAGE, Symbol, Value, segment_address
 from unit.nv.cubins import CubinWriter, sized
 
 HOPPER = GENERATIONS[ids.HOPPER_COMPUTE_A]
-H200 = GraphicsInfo(0x900, 64, 8, 9, 2, 64, (9,) * 7 + (3,))
+H200 = GraphicsInfo(0x900, 64, 8, 9, 2, (9,) * 7 + (3,))
 TARGET = Target.of(HOPPER, H200)
 IMAGE_AT = 0x50_0000_0000
 LAYOUT = ArgumentLayout(1, "I")

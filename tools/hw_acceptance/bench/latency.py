@@ -37,7 +37,7 @@ def ours(context: Context) -> None:
     """Launches of a kernel without work, prepared in turns with payloads of their own."""
     with launcher(context) as launches:
         times = _time_ours(launches)
-        faults = launches.work.gpu.fault_state()
+        faults = launches.work.gpu.failed().values()
         context.log.check("no fault", not faults, "; ".join(str(each) for each in faults))
         _tell(context, "launch to completion", times[_WARM_UP:])
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gpu.compiler.toolchain.nvlibs import find_library
 from gpu.core.errors import Unsupported
-from gpu.drivers.nv.channel.probes import variants_text
+from gpu.drivers.questions import variants_text
 from tools.hw_acceptance.bench import rows
 from tools.hw_acceptance.child import Context
 from tools.hw_acceptance.steplog import Unavailable

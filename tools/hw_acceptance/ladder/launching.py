@@ -153,7 +153,7 @@ def nothing(context: Context) -> None:
         launches.launch(loaded, (), (1000, 3, 2), (128, 2, 1))
         for _ in range(_ROUNDS):
             launches.launch(loaded, (), (1, 1, 1), (1, 1, 1))
-        context.log.check(f"{_ROUNDS} launches more", not work.gpu.fault_state())
+        context.log.check(f"{_ROUNDS} launches more", not work.gpu.failed())
 
 
 def store(context: Context) -> None:

@@ -19,7 +19,7 @@ from gpu.drivers.cleanup import Undo
 from gpu.drivers.nv.channel.ce_select import choose_copy_engines, list_copy_engines
 from gpu.drivers.nv.channel.channel import NOTIFICATION_SIZE, read_time
 from gpu.drivers.nv.channel.open import GpuMemory, GpuObjects, open_memory, open_objects
-from gpu.drivers.nv.channel.probes import Variants
+from gpu.drivers.nv.channel.probes import QUESTIONS
 from gpu.drivers.nv.rm.branch import branch_of
 from gpu.drivers.nv.rm.chip import list_classes
 from gpu.drivers.nv.rm.client import open_session
@@ -27,6 +27,7 @@ from gpu.drivers.nv.rm.escapes import KernelPort, driver_version, open_node
 from gpu.drivers.nv.rm.gpu import STEPS, NvDevice, explain_open
 from gpu.drivers.nv.rm.object import RmClient
 from gpu.drivers.nv.rm.status import CallLog
+from gpu.drivers.questions import Variants
 from gpu.hcq.ports import Memory, MemoryKind
 from gpu.transport import nvidia as nodes
 from tools.hw_acceptance.child import Context
@@ -122,7 +123,7 @@ def channels(context: Context) -> None:
                 "notifier slot 1": queue.notifier.load(slot, NOTIFICATION_SIZE).hex(),
             }
             context.log.fact(queue.name, facts)
-        faults = gpu.fault_state()
+        faults = gpu.failed().values()
         context.log.check("no fault", not faults, "; ".join(str(each) for each in faults))
 
 
@@ -140,7 +141,7 @@ def open_device(context: Context) -> Iterator[NvDevice]:
 @contextmanager
 def _opened(context: Context) -> Iterator[tuple[GpuObjects, Callable[[], GpuMemory]]]:
     """A device without queues, and what opens its memory."""
-    trail, variants = Trail(STEPS, CallLog()), Variants(context.force)
+    trail, variants = Trail(STEPS, CallLog()), Variants(QUESTIONS, context.force)
     with Undo() as undo:
         session = open_session(context.world, trail)
         undo.add(session.close)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from gpu.drivers.nv.channel import probes as variants
+from gpu.drivers.questions import Question
 from tools.hw_acceptance.model import Step, Trial
 
 GROUP: Final = "ladder"
@@ -17,7 +18,7 @@ _HERE: Final = "tools.hw_acceptance.ladder"
 _SECONDS: Final = 30.0  # the first open of a GPU takes some
 
 
-def _forced(question: variants.Question) -> tuple[Trial, ...]:
+def _forced(question: Question) -> tuple[Trial, ...]:
     """A trial for each variant of a question of the driver's."""
     return tuple(
         Trial(f"{question.name}: {each}", force={question.name: each}) for each in question.variants

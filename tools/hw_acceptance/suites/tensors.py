@@ -21,7 +21,7 @@ from gpu.compiler.toolchain.mesalib import find_mesa
 from gpu.compiler.toolchain.nvlibs import find_library
 from gpu.core.errors import Unsupported
 from gpu.core.files import read_bytes
-from gpu.drivers.nv.channel.probes import variants_text
+from gpu.drivers.questions import variants_text
 from tools.hw_acceptance.child import Context
 from tools.hw_acceptance.runner import ROOT
 from tools.hw_acceptance.steplog import StepFailed, Unavailable

@@ -9,7 +9,7 @@ from typing import Final
 
 from gpu.core.errors import InvalidValue
 from gpu.hcq.encoder import Patch
-from gpu.hcq.symbol import Symbol, Value, offset
+from gpu.hcq.symbol import Symbol, Value
 
 WORD: Final = 4
 """Bytes of a word."""
@@ -37,11 +37,6 @@ def low(value: Value, shift: int = 0) -> Word:
 def pair(value: Value, shift: int = 0) -> tuple[Word, Word]:
     """The low and the high word of ``value >> shift``."""
     return low(value, shift), low(value, shift + 32)
-
-
-def moved(value: Value, by: int) -> Value:
-    """``value + by``."""
-    return offset(value, by) if isinstance(value, Symbol) else value + by
 
 
 def check_address(what: str, address: Value, align: int) -> None:

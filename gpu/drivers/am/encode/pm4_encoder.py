@@ -20,14 +20,14 @@ from gpu.drivers.am.encode.dispatch import (
     dispatch_state,
     loaded_kernel,
 )
-from gpu.drivers.am.encode.dwords import WORD, Word, in_segment, moved, pair
+from gpu.drivers.am.encode.dwords import WORD, Word, in_segment, pair
 from gpu.drivers.am.encode.kernarg import build_kernarg
 from gpu.drivers.am.encode.pm4 import Caches, Pm4Builder, write_pieces
 from gpu.drivers.am.target import Target, Wake
 from gpu.hcq import commands as hcq
 from gpu.hcq.encoder import Encoded, Patch, Segment
 from gpu.hcq.signal import OWN_TIMELINE
-from gpu.hcq.symbol import Symbol, Value, offset, segment_address
+from gpu.hcq.symbol import Symbol, Value, offset, plus, segment_address
 
 KERNARG_ALIGN: Final = 64
 _MOST_COPIED: Final = 4096  # bytes, of one copy
@@ -60,7 +60,7 @@ class Pm4Writer:
                 self.push.wait_memory(signal.address, value, fields.Function.GREATER_EQUAL)
                 self.old = Caches.ALL
             case hcq.Timestamp(signal):
-                stamp = moved(signal.address, _TIMESTAMP)
+                stamp = plus(signal.address, _TIMESTAMP)
                 with self.push.once():
                     self.push.release(stamp, data=fields.DataSel.CLOCK, flush=False)
             case hcq.Barrier():
@@ -68,7 +68,7 @@ class Pm4Writer:
             case hcq.WriteMem(address, data):
                 for start, words in write_pieces(data).items():
                     with self.push.once():
-                        self.push.write_data(moved(address, start), words)
+                        self.push.write_data(plus(address, start), words)
                 self.old = Caches.ALL
             case hcq.PollMem(address, value, mask, op):
                 self.push.wait_memory(address, value, _FUNCTIONS[op], mask)
@@ -94,7 +94,7 @@ class Pm4Writer:
                 known = len(places) == 2 and size - at >= 2 * WORD
                 wide = known and not any((place + at) % (2 * WORD) for place in places)
                 self.push.copy_data(
-                    moved(dst, at), moved(src, at), from_=fields.CopySource.L2, all_64=wide
+                    plus(dst, at), plus(src, at), from_=fields.CopySource.L2, all_64=wide
                 )
                 at += 2 * WORD if wide else WORD
         self.old = Caches.UNITS

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from gpu.core.errors import InvalidValue, Unsupported
-from gpu.drivers.am.encode.dwords import WORD, moved
+from gpu.drivers.am.encode.dwords import WORD
 from gpu.drivers.am.encode.pm4 import write_pieces
 from gpu.drivers.am.encode.sdma_builder import CALL_ALIGN, FUNCTIONS, SdmaBuilder
 from gpu.drivers.am.target import Target, Wake
 from gpu.hcq import commands as hcq
 from gpu.hcq.encoder import Encoded, Segment
 from gpu.hcq.signal import OWN_TIMELINE
-from gpu.hcq.symbol import Symbol, Value, offset, segment_address
+from gpu.hcq.symbol import Symbol, Value, offset, plus, segment_address
 
 RING_ALIGN: Final = CALL_ALIGN
 """Bytes that all that is published is a multiple of: calls must end at one of them.
@@ -84,11 +84,11 @@ class _Submission:
             case hcq.WriteMem(address, data):
                 self._order(address, None, len(data))
                 for start, words in write_pieces(data).items():
-                    push.write(moved(address, start), words)
+                    push.write(plus(address, start), words)
             case hcq.Signal(signal, value):
                 self._signal(signal, value)
             case hcq.Timestamp(signal):
-                push.timestamp(moved(signal.address, _TIMESTAMP))
+                push.timestamp(plus(signal.address, _TIMESTAMP))
             case hcq.Wait(signal, value):
                 push.poll(signal.address, value, FUNCTIONS[">="])
             case hcq.PollMem(address, value, mask, op):

@@ -25,12 +25,11 @@ from gpu.drivers.am.encode.dwords import (
     check_address,
     check_word,
     low,
-    moved,
     pair,
 )
 from gpu.drivers.am.encode.sdma_packets import SdmaPacket, sdma_version
 from gpu.drivers.am.target import Version
-from gpu.hcq.symbol import Derived, Symbol, Value
+from gpu.hcq.symbol import Derived, Symbol, Value, plus
 
 CALL_ALIGN: Final = 32
 """Of the address of an indirect buffer, in bytes, and of where a call of it ends."""
@@ -94,7 +93,7 @@ class SdmaBuilder(WordList):
             return
         for start in range(0, size, most):
             count = min(most, size - start) - 1
-            self._copy(moved(dst, start), moved(src, start), count)
+            self._copy(plus(dst, start), plus(src, start), count)
 
     def _copy(self, dst: Value, src: Value, count: Word) -> None:
         self.packet("COPY_LINEAR", count, 0, *pair(src), *pair(dst))
@@ -109,7 +108,7 @@ class SdmaBuilder(WordList):
         for start in range(0, size, most):
             # ROCr's amd_blit_sdma.cpp: words less one, times 4.
             count = min(most, size - start) - WORD
-            place = pair(moved(dst, start))
+            place = pair(plus(dst, start))
             self.packet("CONSTANT_FILL", *place, word, count, fillsize=_FILL_WORDS)
 
     def fence(self, address: Value, value: Value) -> None:
@@ -143,7 +142,7 @@ class SdmaBuilder(WordList):
         last = self.kind("WRITE_UNTILED").words[3]
         for start in range(0, len(words), _WRITE_PIECE):
             some = words[start : start + _WRITE_PIECE]
-            place = pair(moved(address, WORD * start))
+            place = pair(plus(address, WORD * start))
             self.packet("WRITE_UNTILED", *place, last(count=len(some) - 1), *some)
 
     def refresh(self) -> None:

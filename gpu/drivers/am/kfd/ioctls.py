@@ -37,10 +37,9 @@ class Allocated(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An event's number, what the interrupt that sets it carries, and its slot."""
+    """An event's number, and its slot."""
 
     number: int
-    trigger: int
     slot: int
 
 
@@ -78,13 +77,6 @@ class Apertures:
     local: tuple[int, int]
     scratch: tuple[int, int]
     memory: tuple[int, int]
-
-
-class Counters(NamedTuple):
-    """Clocks read together: the GPU's in its ticks, the system's in nanoseconds since boot."""
-
-    gpu: int
-    system_ns: int
 
 
 class Kfd:
@@ -146,6 +138,27 @@ class Kfd:
         cannot map the process's own memory.
         """
         self._call(_CREATE_PROCESS, bytearray(_POINTER))
+
+    def enable_runtime(self) -> None:
+        """Tells that this process has a runtime; under a debugger it waits for that one's answer.
+
+        It must have no queues yet. Without the bit of ``mode_mask`` the call would end the runtime
+        of whoever told of one. Raises Unsupported for an old kernel, DeviceError where other code
+        of this process has told of its own, or has queues.
+        """
+        if self.version < (1, 14):
+            least = "1.14 is needed for runtime=told of AM_VARIANTS"
+            raise Unsupported(f"KFD's interface 1.{self.version[1]} has no RUNTIME_ENABLE: {least}")
+        args = kfd.kfd_ioctl_runtime_enable_args(mode_mask=kfd.KFD_RUNTIME_ENABLE_MODE_ENABLE_MASK)
+        try:
+            self._call(kfd.AMDKFD_IOC_RUNTIME_ENABLE, args)
+        except TransportError as error:
+            if error.errno not in (errno.EBUSY, errno.EEXIST):
+                raise
+            raise DeviceError(
+                "RUNTIME_ENABLE: this process has told KFD of a runtime, such as ROCm's, or has"
+                " queues already; leave the question runtime out of AM_VARIANTS"
+            ) from error
 
     def acquire_vm(self, render_fd: int, gpu_id: int) -> None:
         """Takes the address space of a render node's file for this process's compute."""
@@ -274,7 +287,7 @@ class Kfd:
             event_type=kind, auto_reset=1, event_page_offset=page
         )
         self._call(kfd.AMDKFD_IOC_CREATE_EVENT, args)
-        return Event(args.event_id, args.event_trigger_data, args.event_slot_index)
+        return Event(args.event_id, args.event_slot_index)
 
     def destroy_event(self, number: int) -> None:
         """Ends an event; who waits for it is woken."""
@@ -297,11 +310,11 @@ class Kfd:
         self._call(kfd.AMDKFD_IOC_WAIT_EVENTS, args, _EVENTS)
         return args.wait_result == kfd.KFD_IOC_WAIT_RESULT_COMPLETE, data
 
-    def counters(self, gpu_id: int) -> Counters:
-        """The GPU's clock and the system's."""
+    def clock(self, gpu_id: int) -> int:
+        """The GPU's clock in its ticks."""
         args = kfd.kfd_ioctl_get_clock_counters_args(gpu_id=gpu_id)
         self._call(kfd.AMDKFD_IOC_GET_CLOCK_COUNTERS, args)
-        return Counters(args.gpu_clock_counter, args.system_clock_counter)
+        return int(args.gpu_clock_counter)
 
 
 _NORMAL_PRIORITY: Final = 7

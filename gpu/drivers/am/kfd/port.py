@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal, Unpack
 
 from gpu.core.errors import DeviceError, DeviceLost, GpuFault, HwTimeout, InvalidValue, Unsupported
@@ -32,6 +33,7 @@ from gpu.drivers.am.queue import AmQueue, QueueKind
 from gpu.drivers.am.target import Target, Wake
 from gpu.drivers.cleanup import Undo
 from gpu.drivers.device import Rung
+from gpu.drivers.questions import Question, Variants, parse_variants
 from gpu.hcq.device import DeviceOptions
 from gpu.hcq.encoder import Encoder
 from gpu.hcq.symbol import GpuVA
@@ -40,6 +42,15 @@ from gpu.transport.world import World
 ComputeKind = Literal["pm4", "aql"]
 _log = get_logger(__name__)
 _MILLISECOND: Final = 1_000_000
+RUNTIME: Final = Question(
+    "runtime",
+    "whether a process tells KFD of a runtime (RUNTIME_ENABLE) before its first queue, as debuggers"
+    " want it; under one the call waits for it",
+    ("untold", "told"),
+)
+QUESTIONS: Final = (RUNTIME,)
+"""What KFD's documents leave open."""
+parse: Final = partial(parse_variants, "AM_VARIANTS", QUESTIONS)
 _RUN_OUT_SLEEPS: Final = 3  # of some milliseconds: what waited only has little to do
 
 
@@ -200,7 +211,7 @@ class KfdPort:
 
     def clock(self) -> int:
         """The GPU's clock in ticks of `clock_hz`."""
-        return self.link.session.kfd.counters(self.link.node.gpu_id).gpu
+        return self.link.session.kfd.clock(self.link.node.gpu_id)
 
     def check(self) -> None:
         """Raise GpuFault for a memory violation, DeviceLost for a reset."""
@@ -287,15 +298,20 @@ class KfdPort:
             undo.add(self._queues.close)
 
 
-def open_port(world: World, index: int, options: QueueOptions) -> KfdPort:
+def open_port(
+    world: World, index: int, options: QueueOptions, *, force: Mapping[str, str] | None = None
+) -> KfdPort:
     """Opens a GPU by its place in KFD's list; on an error nothing of it stays open.
 
-    Raises what `session_of`, `KfdSession.link` and `target_of` raise, OutOfMemory where there are
-    no more queues.
+    ``force`` names variants of `QUESTIONS`. Raises what `session_of`, `KfdSession.link`,
+    `Kfd.enable_runtime` and `target_of` raise, OutOfMemory where there are no more queues.
     """
+    variants = Variants(QUESTIONS, force)
     session = session_of(world.os)
     link = session.link(index)
     target = target_of(world.os, link.node)
+    if variants.choose(RUNTIME) == "told":
+        session.enable_runtime()
     packets_of(target.generation)  # made here, where an interrupt does no harm
     with Undo() as undo:
         port = KfdPort(world, link, target, options, clock_hz(world.os, link.render_fd))
@@ -310,12 +326,15 @@ def open_kfd(
     index: int = 0,
     *,
     options: QueueOptions | None = None,
+    force: Mapping[str, str] | None = None,
     **device: Unpack[DeviceOptions],
 ) -> AmDevice:
     """Opens a GPU by its place in KFD's list; on an error nothing of it stays open.
+
+    ``force`` names variants of open questions, see `QUESTIONS`.
 
     Raises AccessDenied with what to do, DeviceError where there is no KFD, no GPU, or other code of
     this process has it, InvalidIndex, Unsupported for an old kernel or an unknown chip, DeviceLost
     where this process lost it before, OutOfMemory, TransportError.
     """
-    return AmDevice(open_port(world, index, options or QueueOptions()), **device)
+    return AmDevice(open_port(world, index, options or QueueOptions(), force=force), **device)

@@ -62,6 +62,7 @@ class KfdSession:
     gpus: tuple[GpuNode, ...]
     pid: int = field(default_factory=os.getpid)
     lock: threading.RLock = field(default_factory=threading.RLock)
+    _has_runtime: bool = False
     _links: dict[int, GpuLink] = field(default_factory=dict)
     _page: BufferObject | None = None
     _memory_event: Event | None = None
@@ -73,6 +74,13 @@ class KfdSession:
     def first(self) -> KfdSession:
         """The session of the process's first context, which knows the others."""
         return self._first or self
+
+    def enable_runtime(self) -> None:
+        """As `Kfd.enable_runtime`, for the whole process: again does nothing."""
+        with self.lock:
+            if not self._has_runtime:
+                self.kfd.enable_runtime()
+                self._has_runtime = True
 
     def link(self, index: int) -> GpuLink:
         """A GPU by its place in KFD's list, acquired; the first also brings the page of events.

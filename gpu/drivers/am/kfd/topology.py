@@ -24,6 +24,11 @@ _PUBLIC_HEAP: Final = 1
 _PRIVATE_HEAP: Final = 2
 _GPU_LINK_TYPES: Final = (2, 11)  # PCI express, xGMI
 
+# Linux 6.12: amdgpu_discovery.c has AMD_IS_APU by version, and kfd_device.c what KFD calls them.
+_INTEGRATED: Final = {
+    *((9, 0, 2), (9, 0, 12), (10, 1, 3), (10, 3, 3), (10, 3, 5), (10, 3, 6)),
+    *((11, 0, 3), (11, 5, 0), (11, 5, 1), (11, 5, 2), (11, 5, 3)),
+}
 _log = get_logger(__name__)
 
 
@@ -52,16 +57,12 @@ class GpuNode:
     lds_size_in_kb: int
     max_slots_scratch_cu: int
     gfx_target_version: int
-    vendor_id: int
-    device_id: int
     location_id: int
     domain: int
     drm_render_minor: int
     num_sdma_engines: int
     num_sdma_queues_per_engine: int
-    num_cp_queues: int
     num_xcc: int
-    unique_id: int
     cwsr_size: int | None
     ctl_stack_size: int | None
 
@@ -91,12 +92,17 @@ class GpuNode:
         """How many there are, in all XCCs."""
         return self.array_count // self.simd_arrays_per_engine
 
+    @property
+    def is_integrated(self) -> bool:
+        """Whether it is in a processor, and has a part of the host's memory for its own."""
+        return self.version in _INTEGRATED
+
     def __str__(self) -> str:
         return f"AMD gfx {dotted(self.version)} at {self.pci_address}"
 
 
 def read_gpus(os: Files) -> tuple[GpuNode, ...]:
-    """The GPUs that this process may use, in KFD's order.
+    """The GPUs that this process may use, in KFD's order, those in processors behind all others.
 
     Raises DeviceError where there is no KFD, FormatError for a file that is not as it should be,
     AccessDenied, TransportError.
@@ -108,7 +114,7 @@ def read_gpus(os: Files) -> tuple[GpuNode, ...]:
         generation = _read_number(os, f"{ROOT}/generation_id")
         found = _read_all(os)
         if _read_number(os, f"{ROOT}/generation_id") == generation:
-            return found
+            return tuple(sorted(found, key=lambda gpu: gpu.is_integrated))
     raise DeviceError(f"{ROOT} changed {_TRIES} times while it was read: try again")
 
 
@@ -117,8 +123,8 @@ def choose(gpus: tuple[GpuNode, ...], index: int) -> GpuNode:
     if not gpus:
         raise DeviceError(str(NO_KFD_GPU))
     if not 0 <= index < len(gpus):
-        names = ", ".join(map(str, gpus))
-        raise InvalidIndex(f"AMD GPU {index}: there are {len(gpus)}, numbered from 0: {names}")
+        names = ", ".join(f"DEV=AMD:{at} is {gpu}" for at, gpu in enumerate(gpus))
+        raise InvalidIndex(f"AMD GPU {index}: there are {len(gpus)}: {names}")
     return gpus[index]
 
 
@@ -165,8 +171,8 @@ def _read_node(os: Files, number: int, gpu_id: int) -> GpuNode:
         raise FormatError(f"{told.path}: vendor_id {told.number('vendor_id')}, not {_AMD}")
     names = (
         *("simd_count", "simd_per_cu", "array_count", "simd_arrays_per_engine"),
-        *("lds_size_in_kb", "max_slots_scratch_cu", "gfx_target_version", "num_cp_queues"),
-        *("drm_render_minor",),
+        *("lds_size_in_kb", "max_slots_scratch_cu", "gfx_target_version"),
+        "drm_render_minor",
     )
     return GpuNode(
         node=number,
@@ -174,14 +180,11 @@ def _read_node(os: Files, number: int, gpu_id: int) -> GpuNode:
         vram=_banks(os, folder, (_PUBLIC_HEAP, _PRIVATE_HEAP)),
         hidden_vram=_banks(os, folder, (_PRIVATE_HEAP,)),
         links=_links(os, folder),
-        vendor_id=_AMD,
-        device_id=told.number("device_id"),
         location_id=told.number("location_id"),
         domain=told.number("domain"),
         num_sdma_engines=told.number("num_sdma_engines"),
         num_sdma_queues_per_engine=told.number("num_sdma_queues_per_engine"),
         num_xcc=told.optional("num_xcc") or 1,  # since Linux 6.5; before, none had more
-        unique_id=told.optional("unique_id") or 0,
         cwsr_size=told.optional("cwsr_size"),
         ctl_stack_size=told.optional("ctl_stack_size"),
         **{name: told.positive(name) for name in names},

@@ -22,10 +22,11 @@ from gpu.drivers.nv.channel.channel import DOORBELL as DOORBELL_OFFSET
 from gpu.drivers.nv.channel.channel import GpfifoChannel
 from gpu.drivers.nv.channel.create import Group, QueueMaker
 from gpu.drivers.nv.channel.open import GpuMemory, GpuObjects, new_vaspace
-from gpu.drivers.nv.channel.probes import COMPUTE_COPIES, DEBUGGER, Variants
+from gpu.drivers.nv.channel.probes import COMPUTE_COPIES, DEBUGGER
 from gpu.drivers.nv.fault.sm_errors import attach_debugger
 from gpu.drivers.nv.rm.client import NvSession
 from gpu.drivers.nv.rm.object import RmObject
+from gpu.drivers.questions import Variants
 
 QUEUE_STEPS: Final = (
     Step("channel group", "allocate the group of the compute queue"),

@@ -11,8 +11,9 @@ from gpu.drivers.cleanup import Undo
 from gpu.drivers.nv.channel.ce_select import CopyEngine, choose_copy_engines, list_copy_engines
 from gpu.drivers.nv.channel.channel import GpfifoChannel
 from gpu.drivers.nv.channel.create import Group, QueueMaker
-from gpu.drivers.nv.channel.probes import COPY_CHANNEL, Variants
+from gpu.drivers.nv.channel.probes import COPY_CHANNEL
 from gpu.drivers.nv.rm.object import RmObject
+from gpu.drivers.questions import Variants
 from gpu.hcq.allocator import CopyPlaces
 
 _log = get_logger(__name__)

@@ -18,11 +18,12 @@ from gpu.drivers.nv.channel.channel import (
     USERD_SIZE,
     GpfifoChannel,
 )
-from gpu.drivers.nv.channel.probes import ALLOC_FORM, CHANNEL_WINDOW, Variants
+from gpu.drivers.nv.channel.probes import ALLOC_FORM, CHANNEL_WINDOW
 from gpu.drivers.nv.memory import NvMemoryPort
 from gpu.drivers.nv.rm.classes import Generation
 from gpu.drivers.nv.rm.client import NvSession
 from gpu.drivers.nv.rm.object import RmObject
+from gpu.drivers.questions import Variants
 from gpu.hcq.ports import Memory, MemoryKind
 from gpu.hcq.symbol import GpuVA
 

@@ -14,7 +14,7 @@ from gpu.autogen.nv import classes as ids
 from gpu.core.window import Window
 from gpu.drivers.bringup import Step, Trail
 from gpu.drivers.cleanup import Undo
-from gpu.drivers.nv.channel.probes import DOORBELL, Variants
+from gpu.drivers.nv.channel.probes import DOORBELL
 from gpu.drivers.nv.memory import NvMemoryPort
 from gpu.drivers.nv.rm.chip import (
     GraphicsInfo,
@@ -27,6 +27,7 @@ from gpu.drivers.nv.rm.client import NvSession
 from gpu.drivers.nv.rm.escapes import Card, CardPort
 from gpu.drivers.nv.rm.object import RmObject
 from gpu.drivers.nv.uvm.ranges import PageTables
+from gpu.drivers.questions import Variants
 
 USERMODE_SIZE: Final = 0x10000
 VA_BASE: Final = 0x1000

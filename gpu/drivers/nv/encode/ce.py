@@ -14,7 +14,7 @@ from gpu.drivers.nv.encode.methods import copy
 from gpu.drivers.nv.encode.methods.copy import Component, Layout, SemaphoreType, Transfer
 from gpu.drivers.nv.encode.methods.method import Engine
 from gpu.drivers.nv.encode.pushbuf import Item, Pushbuffer, check_address, part
-from gpu.hcq.symbol import Symbol, Value, offset
+from gpu.hcq.symbol import Symbol, Value, plus
 
 ADDRESS_LIMIT: Final = 1 << 49
 MAX_LINE: Final = 1 << 31  # bytes, or pixels of a fill, in one transfer
@@ -33,8 +33,8 @@ def copy_linear(dst: Value, src: Value, size: Value) -> list[Item]:
     items: list[Item] = []
     for start, length in _lines(size):
         items += [
-            *_address(copy.OFFSET_IN_UPPER, copy.OFFSET_IN_LOWER, _plus(src, start)),
-            *_address(copy.OFFSET_OUT_UPPER, copy.OFFSET_OUT_LOWER, _plus(dst, start)),
+            *_address(copy.OFFSET_IN_UPPER, copy.OFFSET_IN_LOWER, plus(src, start)),
+            *_address(copy.OFFSET_OUT_UPPER, copy.OFFSET_OUT_LOWER, plus(dst, start)),
             part(copy.LINE_LENGTH_IN, "VALUE", length),
             copy.LINE_COUNT(VALUE=1),
             copy.LAUNCH_DMA(
@@ -121,10 +121,6 @@ def _lines(size: Value) -> list[tuple[int, Value]]:
     if isinstance(size, Symbol):
         return [(0, size)]
     return [(start, min(MAX_LINE, size - start)) for start in range(0, size, MAX_LINE)]
-
-
-def _plus(address: Value, by: int) -> Value:
-    return offset(address, by) if isinstance(address, Symbol) else address + by
 
 
 def _address(

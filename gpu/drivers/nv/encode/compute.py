@@ -42,7 +42,7 @@ from gpu.drivers.nv.encode.semaphore import acquire, membar, release
 from gpu.hcq import commands as hcq
 from gpu.hcq.args import SCALARS, ArgumentLayout
 from gpu.hcq.encoder import Encoded, Patch, Segment
-from gpu.hcq.symbol import Symbol, Value, offset, segment_address
+from gpu.hcq.symbol import Symbol, Value, plus, segment_address
 
 BANK_ALIGN: Final = 256
 _SEGMENTS: Final = 2  # of a launch: constant bank 0, descriptor
@@ -234,6 +234,5 @@ def _write(address: Value, data: bytes) -> list[Item]:
     items: list[Item] = []
     for at in range(0, len(data), _WORD):
         word = int.from_bytes(data[at : at + _WORD], "little")
-        place = offset(address, at) if isinstance(address, Symbol) else address + at
-        items += release(place, word, bits=32, wait=not at)
+        items += release(plus(address, at), word, bits=32, wait=not at)
     return items

@@ -144,36 +144,6 @@ class Pushbuffer:
             self._words(run)
         return self
 
-    def repeat(self, method: type[Method], words: Sequence[int]) -> Self:
-        """All words to one method, as inline data is sent."""
-        self._check(method)
-        for start in range(0, len(words), MAX_COUNT):
-            some = words[start : start + MAX_COUNT]
-            self._header(Opcode.NON_INC, method.engine, method.address, len(some))
-            self._words(method.parse(word) for word in some)
-        return self
-
-    def then_repeat(self, first: Method, second: type[Method], words: Sequence[int]) -> Self:
-        """A method, then all words to the one behind it, under one header."""
-        self._check(type(first))
-        self._check(second)
-        adjacent = second.address == first.address + 4 and second.engine is first.engine
-        if not adjacent or not 1 <= len(words) < MAX_COUNT:
-            raise InvalidValue(
-                f"{type(first).__name__} and {len(words)} words to {second.__name__}: the methods"
-                f" must be neighbours, and the words 1 to {MAX_COUNT - 1}"
-            )
-        self._header(Opcode.ONE_INC, first.engine, first.address, 1 + len(words))
-        return self._words([first, *(second.parse(word) for word in words)])
-
-    def immediate(self, method: Method) -> Self:
-        """A method whose data fits 13 bits, in a single word."""
-        self._check(type(method))
-        if method.value > MAX_COUNT:
-            raise InvalidValue(f"{method!r} as immediate: its data must be at most {MAX_COUNT:#x}")
-        self._header(Opcode.IMMD, method.engine, method.address, method.value)
-        return self
-
     def _check(self, method: type[Method]) -> None:
         self._check_known(method.engine)
         known = self._methods[method.engine]

@@ -47,13 +47,11 @@ class SmError:
     Attributes:
         sm: which one.
         warp_error: its HWW_WARP_ESR, whose low 16 bits are the kind of error.
-        global_error: its HWW_GLOBAL_ESR.
         pc: of the warp that erred, a GPU address within a program.
     """
 
     sm: int
     warp_error: int
-    global_error: int
     pc: int
 
     def __str__(self) -> str:
@@ -125,7 +123,7 @@ def read_details(debugger: RmObject, channel: RmObject, sms: int) -> FaultDetail
         for number, state in enumerate(states.smErrorStateArray[:count], first):
             if state.hwwWarpEsr or state.hwwGlobalEsr:
                 pc = state.hwwWarpEsrPc64
-                errors.append(SmError(number, state.hwwWarpEsr, state.hwwGlobalEsr, pc))
+                errors.append(SmError(number, state.hwwWarpEsr, pc))
     accesses: tuple[MmuFault, ...] = ()
     unread = ""
     if has_mmu_fault:

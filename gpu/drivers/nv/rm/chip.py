@@ -28,7 +28,6 @@ _INDEXES: Final = (
     control.NV2080_CTRL_GR_INFO_INDEX_LITTER_NUM_GPCS,
     control.NV2080_CTRL_GR_INFO_INDEX_LITTER_NUM_TPC_PER_GPC,
     control.NV2080_CTRL_GR_INFO_INDEX_LITTER_NUM_SM_PER_TPC,
-    control.NV2080_CTRL_GR_INFO_INDEX_MAX_SUBCONTEXT_COUNT,
 )
 
 
@@ -42,7 +41,6 @@ class GraphicsInfo:
         max_gpcs: of the chip as designed; what is fused off counts too, as do the next two.
         max_tpcs_per_gpc: likewise; scratch memory is sized by the product.
         sms_per_tpc: likewise.
-        max_subcontexts: of a channel group.
         tpcs: those that this piece of silicon has enabled, by GPC.
     """
 
@@ -51,7 +49,6 @@ class GraphicsInfo:
     max_gpcs: int
     max_tpcs_per_gpc: int
     sms_per_tpc: int
-    max_subcontexts: int
     tpcs: tuple[int, ...]
 
     @property
@@ -102,9 +99,9 @@ def read_graphics_info(subdevice: RmObject) -> GraphicsInfo:
     params = _GR_INFO(grInfoListSize=len(infos), grInfoList=ctypes.addressof(infos))
     pointer = Ref(offset_of(_GR_INFO, "grInfoList"), size=ctypes.sizeof(infos))
     subdevice.control(control.NV2080_CTRL_CMD_GR_GET_INFO, params, (pointer,))
-    version, warps, gpcs, tpcs, sms, subcontexts = (int(info.data) for info in infos)
+    version, warps, gpcs, tpcs, sms = (int(info.data) for info in infos)
     enabled = _read_tpcs(subdevice)
-    return GraphicsInfo(version, warps, gpcs, tpcs, sms, subcontexts, enabled)
+    return GraphicsInfo(version, warps, gpcs, tpcs, sms, enabled)
 
 
 def _read_tpcs(subdevice: RmObject) -> tuple[int, ...]:

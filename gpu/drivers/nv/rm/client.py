@@ -62,7 +62,11 @@ class NvSession:
         if not self.cards:
             raise DeviceError(str(no_nvidia_gpu(self.listed)))
         if not 0 <= index < len(self.cards):
-            raise InvalidIndex(f"NVIDIA GPU {index}: this process can reach {len(self.cards)}")
+            names = ", ".join(
+                f"DEV=NV:{at} is at {c.pci_address}" for at, c in enumerate(self.cards)
+            )
+            reached = f"this process can reach {len(self.cards)}: {names}"
+            raise InvalidIndex(f"NVIDIA GPU {index}: {reached}")
         return self.cards[index]
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """The kernel driver's escapes: calls of /dev/nvidiactl and /dev/nvidiaN as ioctls.
 
-`KernelPort` is the `RmPort` of a client's control file, `CardPort` the `MapPort` of one GPU's.
+`KernelPort` is the `RmPort` of a client's control file, `CardPort` maps objects of one GPU.
 Both errno and status are looked at: an ioctl that the kernel understood returns 0 and has its
 status inside the argument. Rules of the entry code: escape.c, nv.c, nv-mmap.c and
 rmapi/{control,param_copy}.c of open-gpu-kernel-modules.
@@ -199,7 +199,7 @@ class _Mapped:
 
 
 class CardPort:
-    """One GPU's node, registered with a client's control file: the `MapPort` of its objects.
+    """One GPU's node, registered with a client's control file: maps its objects.
 
     Every mapping has a file of its own, since the kernel keeps one pending mapping a file. It is
     closed at once: the mapping holds it, and as many files as kernels would be too many.
@@ -219,7 +219,10 @@ class CardPort:
     def map(
         self, device: RmObject, memory: RmObject, size: int, *, on_card: bool, address: int = 0
     ) -> Mapping:
-        """Maps an object; see `MapPort.map`.
+        """Maps the first ``size`` bytes of an object, whole pages.
+
+        ``on_card``: card memory or registers, rather than system memory. ``address``, unless 0, is
+        where to put it, in place of a reservation of the caller's.
 
         Raises InvalidValue for a size or address that is not whole pages, TransportError, and as
         `CallLog.check` does.
@@ -242,7 +245,7 @@ class CardPort:
         return Mapping(memory, found, size, MemoryWindow(found, size), _Mapped(device, linear))
 
     def unmap(self, mapping: Mapping) -> None:
-        """Ends a mapping; see `MapPort.unmap`. Raises TransportError, and as `CallLog.check`."""
+        """Ends a mapping. Raises TransportError, and as `CallLog.check`."""
         assert isinstance(mapping.handle, _Mapped), "a mapping of another port"
         self.os.munmap(mapping.address, mapping.size)
         self._forget(mapping.handle.device, mapping.memory, mapping.handle.linear_address)

@@ -29,7 +29,7 @@ from gpu.drivers.nv.channel.open import (
     open_memory,
     open_objects,
 )
-from gpu.drivers.nv.channel.probes import Outcome, Variants
+from gpu.drivers.nv.channel.probes import QUESTIONS
 from gpu.drivers.nv.fault.sm_errors import FaultDetails, read_details
 from gpu.drivers.nv.memory import NvMemoryPort
 from gpu.drivers.nv.rm.chip import GraphicsInfo
@@ -37,6 +37,7 @@ from gpu.drivers.nv.rm.classes import Generation
 from gpu.drivers.nv.rm.client import SESSION_STEPS, NvSession, open_session
 from gpu.drivers.nv.rm.escapes import Card
 from gpu.drivers.nv.rm.status import CallLog
+from gpu.drivers.questions import Outcome, Variants
 from gpu.hcq.allocator import CopyPlaces
 from gpu.hcq.ports import Memory, MemoryKind
 from gpu.transport.world import World
@@ -128,7 +129,7 @@ class NvDevice:
         for a branch or generation that is not known, RmError, OutOfMemory, TransportError; each
         with a note of the step.
         """
-        return _open(world, index, Trail(STEPS, CallLog()), Variants(force))
+        return _open(world, index, Trail(STEPS, CallLog()), Variants(QUESTIONS, force))
 
     def use(self, queues: GpuQueues) -> None:
         """Takes other queues from here on."""
@@ -256,7 +257,7 @@ def explain_open(
     ``stop_after`` is the name of one of `STEPS`, by default the last. Raises InvalidValue for
     another name.
     """
-    trail, variants = Trail(STEPS, CallLog(), stop_after), Variants(force)
+    trail, variants = Trail(STEPS, CallLog(), stop_after), Variants(QUESTIONS, force)
     closing: tuple[str, ...] = ()
     try:
         device = _open(world, index, trail, variants)

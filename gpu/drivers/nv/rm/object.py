@@ -74,22 +74,6 @@ class Mapping:
     handle: object
 
 
-class MapPort(Protocol):
-    """Maps objects of the tree into this process."""
-
-    def map(
-        self, device: RmObject, memory: RmObject, size: int, *, on_card: bool, address: int = 0
-    ) -> Mapping:
-        """Maps the first ``size`` bytes, whole pages.
-
-        ``on_card``: card memory or registers, rather than system memory. ``address``, unless 0, is
-        where to put it, in place of a reservation of the caller's.
-        """
-
-    def unmap(self, mapping: Mapping) -> None:
-        """Ends a mapping; its address range holds nothing afterwards."""
-
-
 class RmObject:
     """A node of the tree. Freeing it frees what is below it first, the youngest first.
 
