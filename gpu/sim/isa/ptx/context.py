@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from gpu.sim.isa.native import Library, Make
 from gpu.sim.isa.ptx import rows, wave
-from gpu.sim.isa.ptx.engine import Make, PtxEngine
 from gpu.sim.isa.ptx.syntax import (
     TYPES,
     Function,
@@ -131,7 +131,7 @@ class Context:
         frame: the row with the place of a function's frame in local memory; 0 where none recurses.
     """
 
-    def __init__(self, engine: PtxEngine):
+    def __init__(self, engine: Library):
         self.engine = engine
         self.rows = Rows()
         self.records: list[Record] = []

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.sim.isa import layout
+from gpu.sim.isa.native import Library
 from gpu.sim.isa.ptx import (
     calls,
     matrix,
@@ -23,7 +24,6 @@ from gpu.sim.isa.ptx import (
 )
 from gpu.sim.isa.ptx.context import Context, Handler, Scope
 from gpu.sim.isa.ptx.data import LoadedModule
-from gpu.sim.isa.ptx.engine import PtxEngine
 from gpu.sim.isa.ptx.syntax import (
     BranchTargets,
     Function,
@@ -65,7 +65,7 @@ class Program:
         parameter_bytes: of all parameters.
     """
 
-    def __init__(self, engine: PtxEngine, loaded: LoadedModule, name: str):
+    def __init__(self, engine: Library, loaded: LoadedModule, name: str):
         """Raises PtxError, also for a kernel that is not there."""
         function = loaded.module.functions.get(name)
         if function is None or function.body is None or not function.is_kernel:
@@ -161,7 +161,7 @@ class Program:
 class _Translation:
     """A kernel on its way to records."""
 
-    def __init__(self, engine: PtxEngine, loaded: LoadedModule, kernel: Function):
+    def __init__(self, engine: Library, loaded: LoadedModule, kernel: Function):
         self.context = Context(engine)
         self._loaded = loaded
         self._functions = loaded.module.functions
