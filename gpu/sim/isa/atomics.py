@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gpu.sim.isa import frames, layout
+from gpu.sim.isa.frames import Builder
 from gpu.sim.isa.values import Emitter, Value
 
 Update = Callable[[Value, Value], Value]
@@ -85,7 +86,7 @@ def _write_lane(e: Emitter, lane: str, value: Value, row: int = 0) -> None:
         e.lines.append(f"store i32 {high.text}, ptr {frames.behind(e, pointer)}, align 4")
 
 
-def _each_lane(step: Callable[[Emitter, str], None]) -> Callable[[Emitter], None]:
+def _each_lane(step: Callable[[Emitter, str], None]) -> Builder:
     """A loop over the active lanes."""
 
     def build(e: Emitter) -> None:
@@ -110,9 +111,7 @@ def _pointer(e: Emitter, lane: str, row: int = 0) -> str:
     return e.raw(f"load ptr, ptr {slot}, align 8")
 
 
-def _atomic(
-    bits: int, update: Callable[[Emitter, Value, Value, str], Value]
-) -> Callable[[Emitter], None]:
+def _atomic(bits: int, update: Callable[[Emitter, Value, Value, str], Value]) -> Builder:
     def step(e: Emitter, lane: str) -> None:
         pointer = _pointer(e, lane)
         old = e.value(f"i{bits}", f"load i{bits}, ptr {pointer}, align 4")
@@ -123,7 +122,7 @@ def _atomic(
     return _each_lane(step)
 
 
-def _swap_two(bits: int) -> Callable[[Emitter], None]:
+def _swap_two(bits: int) -> Builder:
     """`a` and `c` into two places, whose pointers lie one behind the other; both old values."""
 
     def step(e: Emitter, lane: str) -> None:
@@ -188,7 +187,7 @@ def _scalar_load(e: Emitter) -> None:
     frames.stop(e, layout.FAULT, "%o")
 
 
-BUILDERS: Final[dict[str, Callable[[Emitter], None]]] = {
+BUILDERS: Final[dict[str, Builder]] = {
     **{
         f"atomic_{name}_{bits}": _atomic(bits, _plain(update))
         for name, update in UPDATES.items()

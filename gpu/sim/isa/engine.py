@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
 from gpu.sim.isa import access, atomics, control, frames, lanes, scheduler, search
-from gpu.sim.isa.frames import Operation
+from gpu.sim.isa.frames import Builder, Operation
 from gpu.sim.isa.layout import WaveLayout
 from gpu.sim.isa.native import Library, Make
 from gpu.sim.isa.values import Emitter
 
-Builders = Mapping[str, Callable[[Emitter], None]]
+Builders = Mapping[str, Builder]
 
 _CONTROL: Final = "control"
 _SEARCH: Final = "search"
@@ -57,13 +57,13 @@ class Engine(Library):
         super().__init__(name, modules, {_CONTROL: control.NAMES, _SEARCH: _SEARCHING})
 
 
-def _emitted(build: Callable[[Emitter], None], lanes: int, wave: WaveLayout) -> Emitter:
+def _emitted(build: Builder, lanes: int, wave: WaveLayout) -> Emitter:
     emitter = Emitter(lanes, wave)
     build(emitter)
     return emitter
 
 
-def _built(function: str, build: Callable[[Emitter], None], lanes: int, wave: WaveLayout) -> str:
+def _built(function: str, build: Builder, lanes: int, wave: WaveLayout) -> str:
     """The module of a function that is written by hand."""
     return frames.module([(function, _emitted(build, lanes, wave))])
 

@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from gpu.sim.isa import frames
+from gpu.sim.isa.atomics import UPDATES, Update
 from gpu.sim.isa.ptx import parts, rows, wave
 from gpu.sim.isa.ptx.resolve import Access, address_of, careful
 from gpu.sim.isa.ptx.sem_float import arithmetic, smaller
 from gpu.sim.isa.ptx.syntax import TYPES
 from gpu.sim.isa.values import Emitter, Value, bits_of
 
-Update = Callable[[Value, Value], Value]
-
-
-def _increment(old: Value, data: Value) -> Value:
-    return old.icmp("uge", data).select(0, old + 1)
-
-
-def _decrement(old: Value, data: Value) -> Value:
-    return (old.eq(0) | old.icmp("ugt", data)).select(data, old - 1)
-
-
 _INTEGER: Final[dict[str, Update]] = {
-    "exch": lambda old, data: data,
-    "add": lambda old, data: old + data,
-    "and": lambda old, data: old & data,
-    "or": lambda old, data: old | data,
-    "xor": lambda old, data: old ^ data,
-    "inc": _increment,
-    "dec": _decrement,
-    "min.s": lambda old, data: old.smin(data),
-    "max.s": lambda old, data: old.smax(data),
-    "min.u": lambda old, data: old.umin(data),
-    "max.u": lambda old, data: old.umax(data),
+    **{name: UPDATES[name] for name in ("add", "and", "or", "xor", "inc", "dec")},
+    "exch": UPDATES["swap"],
+    **{f"{name}.{sign}": UPDATES[sign + name] for name in ("min", "max") for sign in "su"},
 }
 
 
