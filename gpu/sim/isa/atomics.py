@@ -86,8 +86,8 @@ def _write_lane(e: Emitter, lane: str, value: Value, row: int = 0) -> None:
         e.lines.append(f"store i32 {high.text}, ptr {frames.behind(e, pointer)}, align 4")
 
 
-def _each_lane(step: Callable[[Emitter, str], None]) -> Builder:
-    """A loop over the active lanes."""
+def each_lane(step: Callable[[Emitter, str], None]) -> Builder:
+    """A loop over the active lanes, each of which takes a step; it ends the function."""
 
     def build(e: Emitter) -> None:
         active, kind = frames.active_lanes(e), e.wave.mask
@@ -119,7 +119,7 @@ def _atomic(bits: int, update: Callable[[Emitter, Value, Value, str], Value]) ->
         e.lines.append(f"store i{bits} {new.text}, ptr {pointer}, align 4")
         _write_lane(e, lane, old)
 
-    return _each_lane(step)
+    return each_lane(step)
 
 
 def _swap_two(bits: int) -> Builder:
@@ -135,7 +135,7 @@ def _swap_two(bits: int) -> Builder:
         for number, value in enumerate(old):
             _write_lane(e, lane, value, number * bits // 32)
 
-    return _each_lane(step)
+    return each_lane(step)
 
 
 def _plain(update: Update) -> Callable[[Emitter, Value, Value, str], Value]:

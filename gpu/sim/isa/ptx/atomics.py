@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gpu.sim.isa import frames
-from gpu.sim.isa.atomics import UPDATES, Update
+from gpu.sim.isa.atomics import UPDATES, Update, each_lane
 from gpu.sim.isa.ptx import parts, rows, wave
 from gpu.sim.isa.ptx.resolve import Access, address_of, careful
 from gpu.sim.isa.ptx.sem_float import arithmetic, smaller
@@ -76,28 +76,20 @@ def atomic(name: str, operation: str, kind: str) -> str:
     Data is in `b`; for CAS what is compared is in `b` and the new value in `c`. The old value goes
     to `d`.
     """
-    e = Emitter(1)
-    place = frames.place(e, wave.WARP.pointers)
     memory = f"i{TYPES[kind]}"
-    active = frames.header(e, wave.EXEC)
-    e.declarations.add("declare i32 @llvm.cttz.i32(i32, i1)")
-    e.lines += ["br label %begin", "begin:", "br label %loop", "loop:"]
-    e.lines.append(f"%mask = phi i32 [ {active}, %begin ], [ %rest, %one ]")
-    e.lines.append("%empty = icmp eq i32 %mask, 0")
-    e.lines += ["br i1 %empty, label %done, label %one", "one:"]
-    lane = e.raw("call i32 @llvm.cttz.i32(i32 %mask, i1 true)")
-    e.lines.append(f"%rest = and i32 %mask, {e.raw('sub i32 %mask, 1')}")
-    pointer = e.raw(f"load ptr, ptr {e.raw(f'getelementptr ptr, ptr {place}, i32 {lane}')}")
-    old = e.value(memory, f"load {memory}, ptr {pointer}, align 1")
-    data = _element(e, "b", memory, lane)
-    if operation == "cas":
-        new = old.eq(data).select(_element(e, "c", memory, lane), old)
-    else:
-        update = update_of(operation, kind)
-        assert update is not None
-        new = update(old, data)
-    e.lines.append(f"store {memory} {new.text}, ptr {pointer}, align 1")
-    _set_element(e, "d", lane, old)
-    e.lines += ["br label %loop", "done:"]
-    frames.next_record(e)
-    return rows.function(name, e)
+
+    def step(e: Emitter, lane: str) -> None:
+        place = frames.place(e, wave.WARP.pointers)
+        pointer = e.raw(f"load ptr, ptr {e.raw(f'getelementptr ptr, ptr {place}, i32 {lane}')}")
+        old = e.value(memory, f"load {memory}, ptr {pointer}, align 1")
+        data = _element(e, "b", memory, lane)
+        if operation == "cas":
+            new = old.eq(data).select(_element(e, "c", memory, lane), old)
+        else:
+            update = update_of(operation, kind)
+            assert update is not None
+            new = update(old, data)
+        e.lines.append(f"store {memory} {new.text}, ptr {pointer}, align 1")
+        _set_element(e, "d", lane, old)
+
+    return frames.joined({name: (each_lane(step), 1)}, wave.WARP)

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from gpu.sim.isa import layout
 from gpu.sim.isa.native import Library
@@ -36,6 +35,7 @@ from gpu.sim.isa.ptx.syntax import (
     Symbol,
     Variable,
 )
+from gpu.sim.isa.waves import aligned_bytes
 
 _HANDLERS: Final[dict[str, Handler]] = {
     **translate_int.HANDLERS,
@@ -105,9 +105,7 @@ class Program:
 
     def _assemble(self, context: Context) -> None:
         size = layout.RECORD.size
-        raw = np.zeros((len(context.records) + 1) * size, np.uint8)
-        skip = -raw.ctypes.data % size
-        self.memory: npt.NDArray[np.uint8] = raw[skip : skip + len(context.records) * size]
+        self.memory = aligned_bytes(len(context.records) * size, size)
         self.address = start = self.memory.ctypes.data
         pack = layout.RECORD.pack
         packed = bytearray()
