@@ -23,7 +23,7 @@ from gpu.core.bits import bits
 from gpu.core.errors import InvalidValue
 from gpu.sim.isa import layout
 from gpu.sim.isa.memorymap import MemoryMap
-from gpu.sim.isa.rdna.dispatch import DEFAULT_MODE, MAX_VGPRS, Dispatch, workgroup_ids
+from gpu.sim.isa.rdna.dispatch import DEFAULT_MODE, MAX_VGPRS, Dispatch, ids_of
 from gpu.sim.isa.rdna.run import Machine
 from gpu.sim.isa.waves import aligned_bytes
 
@@ -83,14 +83,10 @@ def run_asm(
     given = _placed(args) if isinstance(args, bytes) else None
     at = args if isinstance(args, int) else given.ctypes.data if given is not None else 0
     own = [text] if given is None else [text, given]
-    more = [0] * max(bits(rsrc2, 5, 1) - 2, 0)
+    users = (at & 0xFFFFFFFF, at >> 32, *[0] * max(bits(rsrc2, 5, 1) - 2, 0))
     Machine(_memory(own, ranges), seed=seed, chip=chip).run(
         Dispatch(
-            *(text.ctypes.data, grid, block),
-            user_sgprs=(at & 0xFFFFFFFF, at >> 32, *more),
-            workgroup_ids=workgroup_ids(rsrc2),
-            workgroup_info=bool(bits(rsrc2, 10, 10)),
-            workitem_dims=min(3, bits(rsrc2, 12, 11) + 1),
+            *(text.ctypes.data, grid, block, users, *ids_of(rsrc2)),
             vgprs=vgprs,
             lds_bytes=lds,
             scratch_bytes=scratch,

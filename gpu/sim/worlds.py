@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from gpu.core.errors import ConfigError
-from gpu.sim.amd.chips import RUNS
+from gpu.sim.isa.rdna.chip import CHIPS as RDNA_CHIPS
 from gpu.sim.machine import Machine
 from gpu.sim.nv.chip.chips import CHIPS
 
@@ -50,7 +50,10 @@ def _nvk(chips: list[str]) -> Simulated:
     return Simulated(NvSimWorld(chip=chips, executor=executor), executor.learn)
 
 
-MODELS: Final = (Model("AMD", "KFD", RUNS, _kfd), Model("NV", "NVK", tuple(CHIPS), _nvk))
+MODELS: Final = (
+    Model("AMD", "KFD", tuple(RDNA_CHIPS), _kfd),
+    Model("NV", "NVK", tuple(CHIPS), _nvk),
+)
 
 
 def find_model(device: str, interface: str | None = None) -> Model:

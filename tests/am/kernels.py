@@ -16,8 +16,9 @@ from gpu.drivers.am.code.metadata import KernelArgument, KernelMetadata
 from gpu.drivers.am.code.object import CodeObject, Kernel
 from gpu.drivers.am.target import Version
 from gpu.hcq.args import ArgumentLayout
-from gpu.sim.amd.chip.dispatch import Dispatch, KernelMemory, RunningKernel
+from gpu.sim.amd.chip.dispatch import Dispatch, KernelMemory
 from gpu.sim.amd.chips import Chip
+from gpu.sim.executor import RunningKernel
 
 ENTRY = 256
 SIZE = 4096

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from gpu.drivers.nv.code.cubin import Cubin
 from gpu.hcq.args import ArgumentLayout
-from gpu.sim.nv.chip.launch import KernelMemory, Launch, RunningKernel
+from gpu.sim.executor import RunningKernel
+from gpu.sim.nv.chip.launch import KernelMemory, Launch
 from unit.nv.cubins import BASES, CubinWriter
 
 LAYOUTS = {

@@ -25,7 +25,8 @@ from gpu.core.errors import InvalidIndex, InvalidValue, Unsupported
 from gpu.drivers.nv.device import RmDevice
 from gpu.drivers.nv.encode.launch import LoadedKernel
 from gpu.runtime.device import Device, DeviceTable
-from gpu.sim.nv.chip.launch import KernelMemory, Launch, RunningKernel
+from gpu.sim.executor import RunningKernel
+from gpu.sim.nv.chip.launch import KernelMemory, Launch
 from gpu.sim.nv.world import NvSimWorld
 from gpu.transport.world import World
 from simulated import SIMULATED

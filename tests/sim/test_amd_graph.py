@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from gpu.core.trace import read_trace
 from gpu.drivers.am.kfd.port import open_kfd
 from gpu.hcq.buffer import HCQBuffer
 from gpu.runtime.device import Device
+from gpu.transport.world import _recorder
 from simulated import SIMULATED, own_machines
 from unit.linear_kernels import Kernel, scratch_kernel
 
@@ -281,4 +283,5 @@ def test_a_simulated_world_is_recorded(tmp_path: Path) -> None:
     file = tmp_path / "trace"
     with own_machines(), Context(TRACE=str(file)), open_kfd(amd._world("gfx1100")):
         pass
+    _recorder(str(file), os.getpid()).close()  # else it is open until the process ends
     assert {"Open", "Ioctl", "Map"} <= {type(event).__name__ for event in read_trace(file)}

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu.sim.amd.chip.dispatch import Dispatch, KernelMemory, RunningKernel, Size3
+from gpu.sim.amd.chip.dispatch import Dispatch, KernelMemory
 from gpu.sim.amd.chips import Chip
 from gpu.sim.amd.kfd.world import KfdWorld
+from gpu.sim.executor import RunningKernel, Size3
 from sim.aql_packets import BARRIER, descriptor, kernel, signal
 from sim.raw_kfd import (
     ACCESS,

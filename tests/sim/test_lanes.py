@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -20,11 +21,12 @@ from gpu.drivers.am.kfd.port import QueueOptions, open_kfd
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.program import HCQProgram
 from gpu.sim.amd.chip.caches import CacheControl, Caches, Mode
-from gpu.sim.amd.chip.dispatch import KernelMemory
+from gpu.sim.amd.chip.dispatch import Dispatch, KernelMemory
 from gpu.sim.amd.chip.lanememory import IN_PLACE, LaneMemory
 from gpu.sim.amd.chip.lanes import LaneExecutor
 from gpu.sim.amd.kfd.world import KfdWorld
 from gpu.sim.clock import VirtualClock
+from gpu.sim.executor import RunningKernel
 from gpu.sim.isa import layout
 from gpu.sim.physical import Pool
 from gpu.sim.record import DebugChannel
@@ -43,8 +45,14 @@ def needs_llvm(need: Any) -> None:
 class Machine:
     """A simulated GPU with a driver on it."""
 
-    def __init__(self, compute: Literal["pm4", "aql"] = "pm4", coherence: Mode = "check"):
-        self.world = KfdWorld(seed=5, executor=LaneExecutor(7), coherence=coherence)
+    def __init__(
+        self,
+        compute: Literal["pm4", "aql"] = "pm4",
+        coherence: Mode = "check",
+        executor: LaneExecutor | None = None,
+    ):
+        executor = executor or LaneExecutor(7)
+        self.world = KfdWorld(seed=5, executor=executor, coherence=coherence)
         options = QueueOptions(compute=compute)
         self.device = open_kfd(World(self.world.os, self.world.waiter), options=options)
 
@@ -125,6 +133,26 @@ def test_code_that_is_none_hangs_and_says_where(machine: Machine) -> None:
     with pytest.raises(DeviceHang):
         program(x, x, wait=True, **sizes)
     assert any("kernel cannot go on" in text for text in machine.world.debug.violations)
+
+
+class ForOthers(LaneExecutor):
+    """An executor whose dispatches are of a chip that it runs no code of."""
+
+    def launch(self, dispatch: Dispatch, memory: KernelMemory) -> RunningKernel:
+        return super().launch(replace(dispatch, chip="gfx1030"), memory)
+
+
+@pytest.mark.parametrize("compute", ["pm4", "aql"])
+def test_code_runs_as_that_of_the_dispatchs_chip(compute: Literal["pm4", "aql"]) -> None:
+    machine = Machine(compute, executor=ForOthers())
+    program, sizes = machine.load(shifted(64, 0))
+    x = machine.buffer(np.zeros(64, np.float32))
+    with pytest.raises(DeviceHang):
+        program(x, x, wait=True, **sizes)
+    assert any("code of gfx1030 is not" in text for text in machine.world.debug.violations)
+    with suppress(DeviceHang):
+        machine.device.close()
+    machine.world.close()
 
 
 class Memory:

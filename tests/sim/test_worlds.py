@@ -10,8 +10,9 @@ import pytest
 
 from gpu.core.errors import ConfigError, Unsupported
 from gpu.sim.amd.chip.lanes import LaneExecutor
-from gpu.sim.amd.chips import CHIPS, RUNS
+from gpu.sim.amd.chips import CHIPS
 from gpu.sim.amd.kfd.world import KfdWorld
+from gpu.sim.isa.rdna.chip import CHIPS as RUN
 from gpu.sim.worlds import MODELS, Model, find_model, simulate
 
 ADD = "from gpu import Tensor; print((Tensor([1.0, 2.0]) + 1).tolist())"
@@ -32,7 +33,7 @@ def test_a_chip_without_kernels_is_refused_by_those_that_have_them() -> None:
     offered = {word.strip(",;.") for word in told.partition("there are:")[2].split()}
     every = {chip for model in MODELS for chip in model.chips}
     assert offered & (every | set(CHIPS)) == every
-    assert not every & (set(CHIPS) - set(RUNS))
+    assert not every & (set(CHIPS) - set(RUN))
 
 
 @pytest.mark.parametrize("chip", find_model("AMD").chips)
@@ -42,7 +43,7 @@ def test_what_is_offered_runs(chip: str) -> None:
     assert result.stdout == "[2.0, 3.0]\n", result.stderr
 
 
-@pytest.mark.parametrize("chip", sorted(set(CHIPS) - set(RUNS)))
+@pytest.mark.parametrize("chip", sorted(set(CHIPS) - set(RUN)))
 def test_other_models_have_calls_and_packets_alone(chip: str) -> None:
     with pytest.raises(ConfigError, match=f"SIM=gfx1100,{chip}: AMD has no model of '{chip}'"):
         simulate(f"gfx1100,{chip}", "AMD")

@@ -77,9 +77,6 @@ class Chip:
 
 _NAVI_DOORBELLS: Final = (0x100, 0x10A, 0x114, 0x11E)
 
-RUNS: Final = ("gfx1100",)
-"""Chips whose kernels the lane engine runs; the models of others have calls and packets."""
-
 CHIPS: Final = {
     chip.name: chip
     for chip in (

@@ -13,13 +13,11 @@ debugger can tell.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from gpu.sim.isa import frames, layout
+from gpu.sim.isa.frames import Builder
 from gpu.sim.isa.values import Emitter, Value
-
-Builder = Callable[[Emitter], None]
 
 
 def resolve_aux(size: int, access: int, align: int = 1, flat: bool = False) -> int:
@@ -27,15 +25,8 @@ def resolve_aux(size: int, access: int, align: int = 1, flat: bool = False) -> i
     return size | access << 8 | (align - 1) << 16 | int(flat) << 24
 
 
-def _splat(e: Emitter, kind: str, scalar: str) -> Value:
-    vector = e.type(kind)
-    single = e.raw(f"insertelement {vector} poison, {kind} {scalar}, i64 0")
-    zeros = f"<{e.lanes} x i32> zeroinitializer"
-    return e.value(kind, f"shufflevector {vector} {single}, {vector} poison, {zeros}")
-
-
 def _immediate(e: Emitter) -> Value:
-    return _splat(e, "i64", frames.field(e, layout.IMMEDIATE, "i64"))
+    return frames.splat(e, "i64", frames.field(e, layout.IMMEDIATE, "i64"))
 
 
 def _aux_parts(e: Emitter) -> tuple[str, str, str]:
@@ -56,7 +47,7 @@ def _any_active(e: Emitter, condition: Value) -> tuple[str, str]:
 
 def _store_pointers(e: Emitter, pointers: Value) -> None:
     scrap = e.raw(f"ptrtoint ptr {frames.place(e, e.wave.trash)} to i64")
-    chosen = frames.exec_mask(e).select(pointers, _splat(e, "i64", scrap))
+    chosen = frames.exec_mask(e).select(pointers, frames.splat(e, "i64", scrap))
     _store_all_pointers(e, chosen)
 
 
@@ -110,20 +101,20 @@ def _resolve_global(e: Emitter, addresses: Value) -> None:
     )
     e.declarations.add("declare i64 @llvm.usub.sat.i64(i64, i64)")
     less = e.raw(f"sub i64 {e.raw(f'zext i32 {size} to i64')}, 1")
-    limit = _splat(e, "i64", e.raw(f"call i64 @llvm.usub.sat.i64(i64 {length}, i64 {less})"))
-    outside = (addresses - _splat(e, "i64", first)).icmp("uge", limit)
+    limit = frames.splat(e, "i64", e.raw(f"call i64 @llvm.usub.sat.i64(i64 {length}, i64 {less})"))
+    outside = (addresses - frames.splat(e, "i64", first)).icmp("uge", limit)
     allowed = e.raw(f"and i32 {e.raw(f'trunc i64 {flags} to i32')}, {access}")
     forbidden = e.raw(f"icmp ne i32 {allowed}, {access}")
     slow = _any(e, outside)
     idle = e.raw(f"icmp ne {e.wave.mask} {frames.active_lanes(e)}, -1")
     for doubt in (_any_odd(e, addresses, align), forbidden, idle):
         slow = e.raw(f"or i1 {slow}, {doubt}")
-    pointers = addresses + _splat(e, "i64", delta)
+    pointers = addresses + frames.splat(e, "i64", delta)
     e.lines += [f"br i1 {slow}, label %careful, label %hit", "hit:"]
     _store_all_pointers(e, pointers)
     frames.next_record(e)
     e.lines.append("careful:")
-    odd = (addresses & _splat(e, "i64", e.raw(f"zext i32 {align} to i64"))).ne(0)
+    odd = (addresses & frames.splat(e, "i64", e.raw(f"zext i32 {align} to i64"))).ne(0)
     failing, _ = _any_active(e, outside | odd)
     unsure = e.raw(f"or i1 {failing}, {forbidden}")
     e.lines += [f"br i1 {unsure}, label %search, label %partial", "partial:"]
@@ -159,10 +150,10 @@ def _resolve_bounded(e: Emitter, base: str, limit: str, addresses: Value, stride
     size, access, align = _aux_parts(e)
     room = e.raw(f"call i32 @llvm.usub.sat.i32(i32 {limit}, i32 {e.raw(f'sub i32 {size}, 1')})")
     e.declarations.add("declare i32 @llvm.usub.sat.i32(i32, i32)")
-    bound = _splat(e, "i64", e.raw(f"zext i32 {room} to i64"))
+    bound = frames.splat(e, "i64", e.raw(f"zext i32 {room} to i64"))
     outside = addresses.icmp("uge", bound)
-    origin = _splat(e, "i64", e.raw(f"ptrtoint ptr {base} to i64"))
-    step = _splat(e, "i64", e.raw(f"zext i32 {stride} to i64"))
+    origin = frames.splat(e, "i64", e.raw(f"ptrtoint ptr {base} to i64"))
+    step = frames.splat(e, "i64", e.raw(f"zext i32 {stride} to i64"))
     pointers = addresses + origin
     if stride != "0":
         pointers = pointers + e.lane_ids().to("i64") * step
@@ -172,7 +163,7 @@ def _resolve_bounded(e: Emitter, base: str, limit: str, addresses: Value, stride
     _store_all_pointers(e, pointers)
     frames.next_record(e)
     e.lines.append("careful:")
-    odd = (addresses & _splat(e, "i64", e.raw(f"zext i32 {align} to i64"))).ne(0)
+    odd = (addresses & frames.splat(e, "i64", e.raw(f"zext i32 {align} to i64"))).ne(0)
     bad, mask = _any_active(e, outside | odd)
     e.lines += [f"br i1 {bad}, label %fault, label %partial", "fault:"]
     own = e.raw(f"or i32 {access}, {layout.OWN_MEMORY}")
@@ -217,7 +208,7 @@ def _contiguous(e: Emitter) -> tuple[str, str]:
     pointers = e.value("i64", f"load {e.type('i64')}, ptr {rows}, align {e.wave.row}")
     first = e.raw(f"load i64, ptr {rows}, align 8")
     steps = ", ".join(f"i64 {4 * lane}" for lane in range(e.lanes))
-    wanted = _splat(e, "i64", first) + Value(e, "i64", f"<{steps}>")
+    wanted = frames.splat(e, "i64", first) + Value(e, "i64", f"<{steps}>")
     scattered = _any(e, pointers.ne(wanted))
     return e.raw(f"xor i1 {scattered}, true"), e.raw(f"inttoptr i64 {first} to ptr")
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gpu.sim.isa import frames, layout
+from gpu.sim.isa.frames import Builder
 from gpu.sim.isa.values import Emitter, Value
 
 Update = Callable[[Value, Value], Value]
@@ -85,8 +86,8 @@ def _write_lane(e: Emitter, lane: str, value: Value, row: int = 0) -> None:
         e.lines.append(f"store i32 {high.text}, ptr {frames.behind(e, pointer)}, align 4")
 
 
-def _each_lane(step: Callable[[Emitter, str], None]) -> Callable[[Emitter], None]:
-    """A loop over the active lanes."""
+def each_lane(step: Callable[[Emitter, str], None]) -> Builder:
+    """A loop over the active lanes, each of which takes a step; it ends the function."""
 
     def build(e: Emitter) -> None:
         active, kind = frames.active_lanes(e), e.wave.mask
@@ -110,9 +111,7 @@ def _pointer(e: Emitter, lane: str, row: int = 0) -> str:
     return e.raw(f"load ptr, ptr {slot}, align 8")
 
 
-def _atomic(
-    bits: int, update: Callable[[Emitter, Value, Value, str], Value]
-) -> Callable[[Emitter], None]:
+def _atomic(bits: int, update: Callable[[Emitter, Value, Value, str], Value]) -> Builder:
     def step(e: Emitter, lane: str) -> None:
         pointer = _pointer(e, lane)
         old = e.value(f"i{bits}", f"load i{bits}, ptr {pointer}, align 4")
@@ -120,10 +119,10 @@ def _atomic(
         e.lines.append(f"store i{bits} {new.text}, ptr {pointer}, align 4")
         _write_lane(e, lane, old)
 
-    return _each_lane(step)
+    return each_lane(step)
 
 
-def _swap_two(bits: int) -> Callable[[Emitter], None]:
+def _swap_two(bits: int) -> Builder:
     """`a` and `c` into two places, whose pointers lie one behind the other; both old values."""
 
     def step(e: Emitter, lane: str) -> None:
@@ -136,7 +135,7 @@ def _swap_two(bits: int) -> Callable[[Emitter], None]:
         for number, value in enumerate(old):
             _write_lane(e, lane, value, number * bits // 32)
 
-    return _each_lane(step)
+    return each_lane(step)
 
 
 def _plain(update: Update) -> Callable[[Emitter, Value, Value, str], Value]:
@@ -188,7 +187,7 @@ def _scalar_load(e: Emitter) -> None:
     frames.stop(e, layout.FAULT, "%o")
 
 
-BUILDERS: Final[dict[str, Callable[[Emitter], None]]] = {
+BUILDERS: Final[dict[str, Builder]] = {
     **{
         f"atomic_{name}_{bits}": _atomic(bits, _plain(update))
         for name, update in UPDATES.items()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gpu.sim.isa import frames, layout
+from gpu.sim.isa.frames import Builder
 from gpu.sim.isa.layout import WaveLayout
 from gpu.sim.isa.values import Emitter, Value
 
@@ -14,15 +15,13 @@ _LDMXCSR: Final = "declare void @llvm.x86.sse.ldmxcsr(ptr)"
 
 def control_module(wave: WaveLayout) -> str:
     """The module with all of them."""
-    functions: list[tuple[str, Emitter]] = []
-    for name, build in _BUILDERS.items():
-        emitter = Emitter(1 if name not in _ROWS else wave.lanes, wave)
-        build(emitter)
-        functions.append((name, emitter))
-    return frames.module(functions)
+    lanes = {name: wave.lanes if name in _ROWS else 1 for name in _BUILDERS}
+    return frames.joined({n: (build, lanes[n]) for n, build in _BUILDERS.items()}, wave)
 
 
-def _load_mxcsr(offset: int) -> Callable[[Emitter], None]:
+def load_mxcsr(offset: int) -> Builder:
+    """Takes the host's modes of floats from the wave's header."""
+
     def build(e: Emitter) -> None:
         e.declarations.add(_LDMXCSR)
         e.lines.append(f"call void @llvm.x86.sse.ldmxcsr(ptr {frames.place(e, offset)})")
@@ -31,7 +30,7 @@ def _load_mxcsr(offset: int) -> Callable[[Emitter], None]:
     return build
 
 
-def _stop_behind(status: int) -> Callable[[Emitter], None]:
+def _stop_behind(status: int) -> Builder:
     """Stops; the wave goes on behind this record."""
 
     def build(e: Emitter) -> None:
@@ -41,7 +40,8 @@ def _stop_behind(status: int) -> Callable[[Emitter], None]:
     return build
 
 
-def _stop_here(status: int) -> Callable[[Emitter], None]:
+def stop_here(status: int) -> Builder:
+    """Stops; the wave goes on with this record."""
     return lambda e: frames.stop(e, status, "%o")
 
 
@@ -81,7 +81,7 @@ def _take(e: Emitter, taken: str, fallen: str) -> None:
         frames.next_record(e)
 
 
-def _branch(read: Callable[[Emitter], Value], wanted: str) -> Callable[[Emitter], None]:
+def _branch(read: Callable[[Emitter], Value], wanted: str) -> Builder:
     """Branches where what is read of the wave is zero (`eq`) or is not (`ne`)."""
 
     def build(e: Emitter) -> None:
@@ -125,18 +125,10 @@ def _move(e: Emitter) -> None:
 def _bits(e: Emitter) -> None:
     """``d = (a & immediate) ^ aux`` in all lanes: the signs of a source."""
     source = frames.read(e, "a", "i32")
-    kept = splat(e, e.raw(f"trunc i64 {frames.field(e, layout.IMMEDIATE, 'i64')} to i32"))
-    flipped = splat(e, frames.field(e, layout.AUX))
+    kept = frames.splat(e, "i32", frames.immediate(e))
+    flipped = frames.splat(e, "i32", frames.field(e, layout.AUX))
     frames.store_row(e, frames.row(e, "d"), (source & kept) ^ flipped, masked=False)
     frames.next_record(e)
-
-
-def splat(e: Emitter, word: str) -> Value:
-    """A word in all lanes."""
-    kind = e.type("i32")
-    single = e.raw(f"insertelement {kind} poison, i32 {word}, i64 0")
-    zeros = f"<{e.lanes} x i32> zeroinitializer"
-    return e.value("i32", f"shufflevector {kind} {single}, {kind} poison, {zeros}")
 
 
 def _high_half(e: Emitter) -> None:
@@ -173,12 +165,17 @@ def _restore_exec(e: Emitter) -> None:
     frames.next_record(e)
 
 
-def _set_mode(e: Emitter) -> None:
-    """Writes a field of MODE (aux: first bit, size - 1 above bit 5) and the host's modes."""
+def _mode_field(e: Emitter) -> tuple[str, str]:
+    """(first bit of the field of MODE that aux names, 32 less its bits)."""
     aux = frames.field(e, layout.AUX)
     first = e.raw(f"and i32 {aux}, 31")
     size = e.raw(f"lshr i32 {aux}, 5")
-    less = e.raw(f"sub i32 31, {e.raw(f'and i32 {size}, 31')}")
+    return first, e.raw(f"sub i32 31, {e.raw(f'and i32 {size}, 31')}")
+
+
+def _set_mode(e: Emitter) -> None:
+    """Writes a field of MODE (aux: first bit, size - 1 above bit 5) and the host's modes."""
+    first, less = _mode_field(e)
     mask = e.raw(f"shl i32 {e.raw(f'lshr i32 -1, {less}')}, {first}")
     source = e.raw(f"load i32, ptr {frames.row(e, 'a')}, align 4")
     new = e.raw(f"shl i32 {source}, {first}")
@@ -189,7 +186,7 @@ def _set_mode(e: Emitter) -> None:
     for place, round_bit, denormal_bit in ((layout.MXCSR32, 0, 4), (layout.MXCSR64, 2, 6)):
         control = _mxcsr(mode.lshr(round_bit) & 3, mode.lshr(denormal_bit) & 3)
         frames.set_header(e, place, "i32", control.text)
-    _load_mxcsr(layout.MXCSR32)(e)
+    load_mxcsr(layout.MXCSR32)(e)
 
 
 def _mxcsr(rounding: Value, denormals: Value) -> Value:
@@ -211,10 +208,7 @@ def mxcsr_of(rounding: int, denormals: int) -> int:
 
 def _get_mode(e: Emitter) -> None:
     """Reads a field of MODE into a scalar register."""
-    aux = frames.field(e, layout.AUX)
-    first = e.raw(f"and i32 {aux}, 31")
-    size = e.raw(f"lshr i32 {aux}, 5")
-    less = e.raw(f"sub i32 31, {e.raw(f'and i32 {size}, 31')}")
+    first, less = _mode_field(e)
     moved = e.raw(f"lshr i32 {frames.header(e, layout.MODE)}, {first}")
     kept = e.raw(f"and i32 {moved}, {e.raw(f'lshr i32 -1, {less}')}")
     frames.broadcast(e, frames.row(e, "d"), kept)
@@ -222,12 +216,12 @@ def _get_mode(e: Emitter) -> None:
 
 
 _ROWS: Final = frozenset(("copy", "move", "bits", "high_half", "merge_high"))
-_BUILDERS: Final[dict[str, Callable[[Emitter], None]]] = {
-    "mode32": _load_mxcsr(layout.MXCSR32),
-    "mode64": _load_mxcsr(layout.MXCSR64),
-    "end": _stop_here(layout.END),
+_BUILDERS: Final[dict[str, Builder]] = {
+    "mode32": load_mxcsr(layout.MXCSR32),
+    "mode64": load_mxcsr(layout.MXCSR64),
+    "end": stop_here(layout.END),
     "barrier": _stop_behind(layout.BARRIER),
-    "unknown": _stop_here(layout.UNKNOWN),
+    "unknown": stop_here(layout.UNKNOWN),
     "jump_register": _jump_register,
     "branch": _always,
     "branch_scc0": _branch(_scc, "eq"),

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
 from gpu.sim.isa import access, atomics, control, frames, lanes, scheduler, search
-from gpu.sim.isa.frames import Operation
+from gpu.sim.isa.frames import Builder, Operation
 from gpu.sim.isa.layout import WaveLayout
-from gpu.sim.isa.native import Library
+from gpu.sim.isa.native import Library, Make
 from gpu.sim.isa.values import Emitter
 
-Builders = Mapping[str, Callable[[Emitter], None]]
+Builders = Mapping[str, Builder]
 
 _CONTROL: Final = "control"
 _SEARCH: Final = "search"
@@ -20,11 +20,14 @@ _SEARCHING: Final = ("resolve_vector", "resolve_based", "scalar_load")
 """What calls the functions of `gpu/sim/isa/search.py`."""
 
 
-class Engine:
+class Engine(Library):
     """Native code for the operations of an instruction set.
 
     Each operation is compiled when it is needed; those of the engine itself, and those that look
     for addresses, together.
+
+    Attributes:
+        operations: those that only compute, by name.
     """
 
     def __init__(
@@ -40,7 +43,7 @@ class Engine:
         """
         self.wave = wave
         self.operations: dict[str, Operation] = {}
-        modules: dict[str, Callable[[], str]] = {
+        modules: dict[str, Make] = {
             _CONTROL: partial(control.control_module, wave),
             _SEARCH: partial(_search_module, wave),
             scheduler.NAME: scheduler.module,
@@ -51,31 +54,16 @@ class Engine:
         for operations in tables.values():
             self.operations |= operations
             modules |= {o.name: partial(_computing, o, wave) for o in operations.values()}
-        self._module_of = {function: function for function in modules}
-        self._module_of |= dict.fromkeys(control.NAMES, _CONTROL)
-        self._module_of |= dict.fromkeys(_SEARCHING, _SEARCH)
-        self._library = Library(name, modules)
-        self._addresses: dict[str, int] = {}
-
-    def address(self, function: str) -> int:
-        """The address of a native function. Raises KeyError for a name that is none."""
-        address = self._addresses.get(function)
-        if address is None:
-            address = self._library.address(self._module_of[function], function)
-            self._addresses[function] = address
-        return address
-
-    def __contains__(self, function: str) -> bool:
-        return function in self._module_of
+        super().__init__(name, modules, {_CONTROL: control.NAMES, _SEARCH: _SEARCHING})
 
 
-def _emitted(build: Callable[[Emitter], None], lanes: int, wave: WaveLayout) -> Emitter:
+def _emitted(build: Builder, lanes: int, wave: WaveLayout) -> Emitter:
     emitter = Emitter(lanes, wave)
     build(emitter)
     return emitter
 
 
-def _built(function: str, build: Callable[[Emitter], None], lanes: int, wave: WaveLayout) -> str:
+def _built(function: str, build: Builder, lanes: int, wave: WaveLayout) -> str:
     """The module of a function that is written by hand."""
     return frames.module([(function, _emitted(build, lanes, wave))])
 

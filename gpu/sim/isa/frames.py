@@ -7,7 +7,7 @@ returns why. Vector results are written in the lanes that EXEC names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +16,7 @@ from gpu.sim.isa.layout import WaveLayout
 from gpu.sim.isa.values import Emitter, Value
 
 Build = Callable[..., "Value | tuple[Value, ...]"]
+Builder = Callable[[Emitter], None]
 
 _SLOTS: Final = ("a", "b", "c", "f")
 _ATTRIBUTES: Final = "nounwind"
@@ -59,6 +60,16 @@ def module(functions: Sequence[tuple[str, Emitter]]) -> str:
     return "\n".join([*declarations, *texts, f"attributes #0 = {{ {_ATTRIBUTES} }}"])
 
 
+def joined(builders: Mapping[str, tuple[Builder, int]], wave: WaveLayout) -> str:
+    """The module of functions by name: what writes each, and the lanes of its values."""
+    functions = []
+    for name, (build, lanes) in builders.items():
+        emitter = Emitter(lanes, wave)
+        build(emitter)
+        functions.append((name, emitter))
+    return module(functions)
+
+
 def emit(operation: Operation, wave: WaveLayout) -> Emitter:
     """The function of an operation that only computes."""
     emitter = Emitter(1 if operation.is_scalar else wave.lanes, wave)
@@ -84,6 +95,11 @@ def field(emitter: Emitter, offset: int, kind: str = "i32") -> str:
     """A field of the record."""
     place = emitter.raw(f"getelementptr i8, ptr %o, i64 {offset}")
     return emitter.raw(f"load {kind}, ptr {place}, align 4")
+
+
+def immediate(emitter: Emitter) -> str:
+    """The low word of the record's immediate."""
+    return emitter.raw(f"trunc i64 {field(emitter, layout.IMMEDIATE, 'i64')} to i32")
 
 
 def header(emitter: Emitter, offset: int, kind: str = "i32") -> str:
@@ -268,10 +284,15 @@ def mode_bit(emitter: Emitter, mask: int) -> Value:
     bit = emitter.raw(f"icmp ne i32 {masked}, 0")
     if emitter.lanes == 1:
         return Value(emitter, "i1", bit)
-    kind = emitter.type("i1")
-    single = emitter.raw(f"insertelement {kind} poison, i1 {bit}, i64 0")
+    return splat(emitter, "i1", bit)
+
+
+def splat(emitter: Emitter, kind: str, scalar: str) -> Value:
+    """A scalar in all lanes."""
+    vector = emitter.type(kind)
+    single = emitter.raw(f"insertelement {vector} poison, {kind} {scalar}, i64 0")
     zeros = f"<{emitter.lanes} x i32> zeroinitializer"
-    return emitter.value("i1", f"shufflevector {kind} {single}, {kind} poison, {zeros}")
+    return emitter.value(kind, f"shufflevector {vector} {single}, {vector} poison, {zeros}")
 
 
 def next_record(emitter: Emitter) -> None:

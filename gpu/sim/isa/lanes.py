@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from gpu.sim.isa import frames, layout
-from gpu.sim.isa.control import splat
+from gpu.sim.isa.frames import Builder
 from gpu.sim.isa.values import Emitter, Value
 
 DPP_FETCH_INACTIVE: Final = 1
@@ -29,15 +28,17 @@ def _pick(e: Emitter, slot: str, index: Value) -> Value:
 
 
 def _is_active(e: Emitter, index: Value) -> Value:
-    row, word = e.wave.row, splat(e, frames.header(e, e.wave.exec))
+    row, word = e.wave.row, frames.splat(e, "i32", frames.header(e, e.wave.exec))
     for number in range(1, e.wave.words):
         here = index.lshr(5).eq(number)
-        word = here.select(splat(e, frames.header(e, e.wave.exec + number * row)), word)
+        word = here.select(
+            frames.splat(e, "i32", frames.header(e, e.wave.exec + number * row)), word
+        )
     return (word.lshr(index & 31) & 1).ne(0)
 
 
 def _aux_bit(e: Emitter, bit: int) -> Value:
-    return (splat(e, frames.field(e, layout.AUX)) & bit).ne(0)
+    return (frames.splat(e, "i32", frames.field(e, layout.AUX)) & bit).ne(0)
 
 
 def _dpp(e: Emitter) -> None:
@@ -67,7 +68,7 @@ def _within_half(e: Emitter, index: Value) -> Value:
 
 def _backward(e: Emitter) -> None:
     """DS_BPERMUTE: ``d = a[(b + immediate) / 4 % 32]`` of 32 lanes, 0 where that is inactive."""
-    offset = splat(e, e.raw(f"trunc i64 {frames.field(e, layout.IMMEDIATE, 'i64')} to i32"))
+    offset = frames.splat(e, "i32", frames.immediate(e))
     index = _within_half(e, (frames.read(e, "b", "i32") + offset).lshr(2))
     value = _is_active(e, index).select(_pick(e, "a", index), 0)
     frames.write(e, "d", "i32", value)
@@ -79,7 +80,7 @@ def _forward(e: Emitter) -> None:
     kind = e.type("i32")
     room = e.raw(f"alloca {kind}, align {e.wave.row}")
     e.lines.append(f"store {kind} zeroinitializer, ptr {room}, align {e.wave.row}")
-    offset = splat(e, e.raw(f"trunc i64 {frames.field(e, layout.IMMEDIATE, 'i64')} to i32"))
+    offset = frames.splat(e, "i32", frames.immediate(e))
     index = _within_half(e, (frames.read(e, "b", "i32") + offset).lshr(2))
     data = frames.read(e, "a", "i32")
     active = frames.exec_mask(e)
@@ -95,7 +96,7 @@ def _forward(e: Emitter) -> None:
     frames.next_record(e)
 
 
-def _permute_row(other_row: bool) -> Callable[[Emitter], None]:
+def _permute_row(other_row: bool) -> Builder:
     """V_PERMLANE16: within 16 lanes (or from the other 16) by 4-bit selectors in `b` and `c`."""
 
     def build(e: Emitter) -> None:
@@ -139,7 +140,7 @@ def _write_lane(e: Emitter) -> None:
     frames.next_record(e)
 
 
-BUILDERS: Final[dict[str, Callable[[Emitter], None]]] = {
+BUILDERS: Final[dict[str, Builder]] = {
     "dpp": _dpp,
     "ds_bpermute_b32": _backward,
     "ds_permute_b32": _forward,

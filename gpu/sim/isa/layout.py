@@ -135,6 +135,29 @@ RECORD: Final = struct.Struct("<Q6iqQiiQ")
 """An operation: function, rows d a b c e f (byte offsets), immediate, target, place, aux, hint: the
 number of the range that its last access fell into."""
 assert RECORD.size == 64
+
+
+@dataclass(slots=True, kw_only=True)
+class Operands:
+    """What a record names besides its function, before it has a place.
+
+    Attributes:
+        d, a, b, c, e, f: byte offsets of rows into the wave.
+        immediate, aux: constants.
+        target: what a jump goes to, None where there is none.
+    """
+
+    d: int = 0
+    a: int = 0
+    b: int = 0
+    c: int = 0
+    e: int = 0
+    f: int = 0
+    immediate: int = 0
+    aux: int = 0
+    target: int | None = None
+
+
 OPERANDS: Final = {"d": 8, "a": 12, "b": 16, "c": 20, "e": 24, "f": 28}
 IMMEDIATE: Final = 32
 TARGET: Final = 40

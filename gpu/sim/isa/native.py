@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from threading import Lock
 from typing import Final
 
 from gpu.core.distributions import installed_version
@@ -18,6 +19,7 @@ from gpu.core.errors import CompileError, Unsupported
 from gpu.core.files import DiskCache, content_signature, object_cache_dir, read_bytes
 from gpu.core.objload import LoadedObject, load_object
 
+Make = Callable[[], str]
 _TRIPLE: Final = "x86_64-unknown-linux-gnu"
 _CPUINFO: Final = "/proc/cpuinfo"
 # Feature levels of the x86-64 ABI, and the flags that tell them, best first.
@@ -78,25 +80,47 @@ def compile_module(text: str) -> bytes:
 
 
 class Library:
-    """Modules of native functions, each compiled when it is first needed.
+    """Native functions by name; the module of one is compiled when it is first needed."""
 
-    A module is a callable that gives its text.
-    """
+    def __init__(
+        self, name: str, modules: Mapping[str, Make], together: Mapping[str, Iterable[str]]
+    ):
+        """`modules` gives what makes the text of each.
 
-    def __init__(self, name: str, modules: Mapping[str, Callable[[], str]]):
+        A module has one function, of its own name; those in `together` have those named there.
+        """
         self._modules = dict(modules)
+        self._module_of = {function: function for function in modules}
+        for module, functions in together.items():
+            self._module_of |= dict.fromkeys(functions, module)
         self._cache = DiskCache(f"sim-{name}", parent=object_cache_dir)
         self._loaded: dict[str, LoadedObject] = {}
+        self._addresses: dict[str, int] = {}
+        self._loading = Lock()
 
-    def define(self, module: str, text: Callable[[], str]) -> None:
-        """Adds a module under a name that none has."""
-        assert module not in self._modules, module
-        self._modules[module] = text
+    def __contains__(self, function: str) -> bool:
+        return function in self._module_of
 
-    def address(self, module: str, function: str) -> int:
-        """The address of a function of a module; raises what compiling and loading do."""
+    def address(self, function: str, make: Make | None = None) -> int:
+        """The address of a function, whose module `make` writes where the library has none.
+
+        Raises what compiling and loading do, KeyError for a name that is none.
+        """
+        found = self._addresses.get(function)
+        if found is None:
+            with self._loading:  # another thread may need it too
+                found = self._addresses.get(function)
+                if found is None:
+                    found = self._addresses[function] = self._find(function, make)
+        return found
+
+    def _find(self, function: str, make: Make | None) -> int:
+        module = self._module_of.get(function, function)
         if module not in self._loaded:
-            self._loaded[module] = self._load(self._modules[module]())
+            known = self._modules.get(module, make)
+            if known is None:
+                raise KeyError(function)
+            self._loaded[module] = self._load(known())
         return self._loaded[module].address(function)
 
     def _load(self, text: str) -> LoadedObject:

@@ -55,6 +55,36 @@ failed:
 """
 
 
+ACCESS: Final = """\
+  %size.32 = and i32 %aux, 255
+  %size = zext i32 %size.32 to i64
+  %access.s = lshr i32 %aux, 8
+  %access = and i32 %access.s, 255
+  %align.s = lshr i32 %aux, 16
+  %align.32 = and i32 %align.s, 255
+  %align = zext i32 %align.32 to i64
+  %odd.bits = and i64 %address, %align
+  %odd = icmp ne i64 %odd.bits, 0
+  br i1 %odd, label %bad, label %aligned
+aligned:
+"""
+"""What `%aux` says of one access: `%size`, `%access`, and that `%address` is aligned."""
+IN_RANGE: Final = """\
+global:
+  %range = call ptr @find_range(ptr %w, ptr %o, i64 %address, i64 %size, i32 %access)
+  %missing = icmp eq ptr %range, null
+  br i1 %missing, label %bad, label %good
+good:
+  %delta.p = getelementptr i8, ptr %range, i64 16
+  %delta = load i64, ptr %delta.p
+  %host = add i64 %address, %delta
+  ret i64 %host
+bad:
+  ret i64 0
+}
+"""
+"""The end of a function that gives the host address of one access, or 0: it looks in memory."""
+
 SEARCH: Final = f"""
 ; The range that holds [address, address + size) and allows the access, or null. A binary search;
 ; the record %o keeps the number of the range, where the next access looks first.
@@ -112,18 +142,7 @@ missing:
 ; The host address of one access, 0 where it is not allowed. Flat accesses see both apertures.
 define internal i64 @resolve_one(ptr %w, ptr %o, i64 %address, i32 %lane, i32 %aux) {{
 entry:
-  %size.32 = and i32 %aux, 255
-  %size = zext i32 %size.32 to i64
-  %access.s = lshr i32 %aux, 8
-  %access = and i32 %access.s, 255
-  %align.s = lshr i32 %aux, 16
-  %align.32 = and i32 %align.s, 255
-  %align = zext i32 %align.32 to i64
-  %odd.bits = and i64 %address, %align
-  %odd = icmp ne i64 %odd.bits, 0
-  br i1 %odd, label %bad, label %aligned
-aligned:
-  %flat.bit = and i32 %aux, 16777216
+{ACCESS}  %flat.bit = and i32 %aux, 16777216
   %flat = icmp ne i32 %flat.bit, 0
   br i1 %flat, label %windows, label %global
 windows:
@@ -165,19 +184,7 @@ scratch:
   br i1 %own.fits, label %own.good, label %bad
 own.good:
   ret i64 %own.at
-global:
-  %range = call ptr @find_range(ptr %w, ptr %o, i64 %address, i64 %size, i32 %access)
-  %missing = icmp eq ptr %range, null
-  br i1 %missing, label %bad, label %good
-good:
-  %delta.p = getelementptr i8, ptr %range, i64 16
-  %delta = load i64, ptr %delta.p
-  %host = add i64 %address, %delta
-  ret i64 %host
-bad:
-  ret i64 0
-}}
-"""
+{IN_RANGE}"""
 """Functions that the resolve operations call, beside `slow_resolve`."""
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from gpu.sim.isa.ptx.engine import PtxEngine
+from gpu.sim.isa.native import Library
 
 THREADS = 4
 
 
 def test_threads_that_need_a_function_first_make_it_once() -> None:
-    engine, together, made = PtxEngine(), threading.Barrier(THREADS), []
+    engine, together, made = Library("ptx", {}, {}), threading.Barrier(THREADS), []
 
     def text() -> str:
         made.append(threading.get_ident())

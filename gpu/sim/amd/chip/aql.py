@@ -15,10 +15,11 @@ from gpu.autogen import amdhsa, hsa
 from gpu.autogen.amd import pm4_gfx10
 from gpu.sim.amd.chip.asic import Asic
 from gpu.sim.amd.chip.caches import CacheControl
-from gpu.sim.amd.chip.dispatch import Dispatch, Size3, check_sizes
+from gpu.sim.amd.chip.dispatch import Dispatch, check_sizes
 from gpu.sim.amd.chip.errors import PacketError
 from gpu.sim.amd.chip.hwqueue import Blocked, Kind, QueueHost, RingSettings
 from gpu.sim.amd.chip.pm4_queue import ComputeQueue
+from gpu.sim.executor import Size3
 
 PACKET: Final = 64
 VENDOR, INVALID, KERNEL, BARRIER_AND, AGENT, BARRIER_OR = range(6)
@@ -190,6 +191,7 @@ class AqlQueue(ComputeQueue):
         wave32 = bool(properties >> _PROPERTIES["ENABLE_WAVEFRONT_SIZE32"][0] & 1)
         return Dispatch(
             source="aql",
+            chip=self.asic.chip.name,
             entry=entry,
             groups=groups,
             threads=threads,

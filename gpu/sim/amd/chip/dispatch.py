@@ -1,35 +1,29 @@
 """Dispatches as the packet processor hands them over, and the seam to whoever runs kernels.
 
-The model knows queues, packets and memory; what a kernel's machine code does is the business of a
-`KernelExecutor`, which a machine is given. Without one, a dispatch is an error.
+That is a `KernelExecutor`, which a machine is given. Without one, a dispatch is an error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, Protocol
 
 from gpu.autogen import amdhsa
+from gpu.sim import executor
 from gpu.sim.amd.chip.caches import Caches
 from gpu.sim.amd.chip.errors import PacketError
 from gpu.sim.amd.chip.port import Port
 from gpu.sim.amd.chips import Chip
+from gpu.sim.executor import RunningKernel, Size3
 from gpu.sim.translate import PageFault, Translation
 
 _MAX_THREADS: Final = 1024
 _RSRC2: Final = amdhsa.FIELDS["COMPUTE_PGM_RSRC2"]
 _WAVE32: Final = 1 << 15  # COMPUTE_DISPATCH_INITIATOR.CS_W32_EN
 _SHADER_ENABLE: Final = 1
-_UNSET: Final = 0xB1A5_B1A5
-
-
-class Size3(NamedTuple):
-    """A size in three dimensions."""
-
-    x: int
-    y: int
-    z: int
+UNSET: Final = 0xB1A5_B1A5
+"""What a scalar register holds that nobody gave a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +32,7 @@ class Dispatch:
 
     Attributes:
         source: which kind of packet it came from.
+        chip: the name of the chip that runs it.
         entry: address of the first instruction, a multiple of 256.
         groups: work-groups in each direction.
         threads: work-items of a group in each direction.
@@ -51,6 +46,7 @@ class Dispatch:
     """
 
     source: Literal["pm4", "aql"]
+    chip: str
     entry: int
     groups: Size3
     threads: Size3
@@ -84,38 +80,11 @@ class KernelMemory:
         self.code = Port(space, caches, "code")
 
 
-class RunningKernel(Protocol):
-    """A grid under way."""
-
-    @property
-    def instructions(self) -> int:
-        """How many its waves have executed, for `gpu.sim.counts`; 0 where it has none."""
-        ...
-
-    def step(self, budget: int) -> bool:
-        """Does about so many instructions of it; True when the whole grid is done.
-
-        Raises PageFault for a memory violation, PacketError for what hardware would hang on.
-        """
-        ...
-
-    def why_stuck(self) -> str:
-        """Why it does not get on unless others write memory; empty where it may.
-
-        Runs a little of it to find out. Raises what `step` does.
-        """
-        ...
-
-
-class KernelExecutor(Protocol):
-    """Runs kernels."""
+class KernelExecutor(executor.KernelExecutor[Dispatch, KernelMemory], Protocol):
+    """Runs kernels. A grid raises PageFault, and PacketError for what hardware would hang on."""
 
     def check(self, chip: Chip) -> None:
         """Raises Unsupported for a chip whose machine code it cannot run."""
-        ...
-
-    def launch(self, dispatch: Dispatch, memory: KernelMemory) -> RunningKernel:
-        """Begins a grid. Raises PacketError for a dispatch that cannot be."""
         ...
 
 
@@ -160,11 +129,12 @@ def from_registers(
         raise PacketError("the kernel wants scratch memory, and TMPRING_SIZE is 0")
     return Dispatch(
         source="pm4",
+        chip=chip.name,
         entry=_address(registers, "COMPUTE_PGM"),
         groups=groups,
         threads=threads,
         wave_size=32 if wave32 else 64,
-        user_sgprs=tuple(registers.get(name, _UNSET) for name in names),
+        user_sgprs=tuple(registers.get(name, UNSET) for name in names),
         rsrc1=registers["COMPUTE_PGM_RSRC1"],
         rsrc2=rsrc2,
         rsrc3=registers.get("COMPUTE_PGM_RSRC3", 0),
@@ -183,7 +153,7 @@ def _address(registers: Mapping[str, int], name: str) -> int:
 
 def check_sizes(groups: Size3, threads: Size3) -> None:
     """Raises PacketError for groups that are too large and grids that are empty."""
-    if 0 in threads or threads.x * threads.y * threads.z > _MAX_THREADS:
+    if 0 in threads or threads.volume > _MAX_THREADS:
         raise PacketError(f"groups of {tuple(threads)} work-items: 1 to {_MAX_THREADS} together")
     if 0 in groups:
         raise PacketError(f"a grid of {tuple(groups)} groups is empty: nothing would run")

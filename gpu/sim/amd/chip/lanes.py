@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final
 from weakref import WeakKeyDictionary
 
 from gpu.core.bits import bits
-from gpu.core.errors import InvalidValue, Unsupported
-from gpu.sim.amd.chip.dispatch import Dispatch, KernelMemory, RunningKernel
+from gpu.core.errors import GpuFault, InvalidValue, Unsupported
+from gpu.sim.amd.chip.dispatch import UNSET, Dispatch, KernelMemory
 from gpu.sim.amd.chip.errors import PacketError
 from gpu.sim.amd.chip.lanememory import LaneMemory
-from gpu.sim.amd.chips import RUNS, Chip
+from gpu.sim.amd.chips import Chip
+from gpu.sim.executor import RunningKernel, RunningLanes
 from gpu.sim.isa.rdna import dispatch as waves
-from gpu.sim.isa.rdna.faults import IllegalInstruction, WaveFault
+from gpu.sim.isa.rdna.chip import CHIPS
 from gpu.sim.isa.rdna.run import InstructionCache, Machine
 from gpu.sim.translate import Translation
 
-T = TypeVar("T")
-_UNSET: Final = 0xB1A5_B1A5
 _SCRATCH_UNIT: Final = 256  # bytes that COMPUTE_TMPRING_SIZE.WAVESIZE counts on GFX11
 
 
 class LaneExecutor:
-    """Runs kernels for gfx1100. Faults are those of the hardware where it has them.
+    """Runs kernels of RDNA chips. Faults are those of the hardware where it has them.
 
     A memory violation is a PageFault. What would hang hardware, or what it leaves undefined, is a
     PacketError that says where and why: an unknown instruction, an access outside of local or
@@ -38,63 +36,39 @@ class LaneExecutor:
 
     def check(self, chip: Chip) -> None:
         """Raises Unsupported for chips with other instructions."""
-        if chip.name not in RUNS:
-            known = ", ".join(RUNS)
+        if chip.name not in CHIPS:
+            known = ", ".join(CHIPS)
             raise Unsupported(f"the lane engine runs no code of {chip.name}, but of {known}")
 
     def launch(self, dispatch: Dispatch, memory: KernelMemory) -> RunningKernel:
         """Begins a grid. Raises PageFault, PacketError for a dispatch that cannot be."""
         caches = self._code.setdefault(memory.space, InstructionCache())
         self._seed += 1
-        return _Grid(dispatch, memory, caches, self._seed)
+        return _Running(dispatch, memory, caches, self._seed)
 
 
-class _Grid:
-    """A grid under way."""
+class _Running(RunningLanes):
+    """A grid under way. Raises PageFault, PacketError."""
 
     def __init__(
         self, dispatch: Dispatch, memory: KernelMemory, caches: InstructionCache, seed: int
     ):
-        self._memory = LaneMemory(memory)
+        lanes = LaneMemory(memory)
         try:
-            what = _with_scratch(_translate(dispatch), self._memory)
+            what = _with_scratch(_translate(dispatch), lanes)
             machine = Machine(
-                *(self._memory.map, seed),
-                on_miss=self._memory.fill,
-                fetch=self._memory.fetch,
+                *(lanes.map, seed),
+                on_miss=lanes.fill,
+                fetch=lanes.fetch,
                 caches=caches,
+                chip=dispatch.chip,
             )
-            self._execution = machine.start(what)
+            super().__init__(machine.start(what), lanes)
         except (InvalidValue, Unsupported) as error:
             raise PacketError(f"a dispatch of {dispatch.entry:#x}: {error}") from error
 
-    @property
-    def instructions(self) -> int:
-        """Executed by the waves that have ended."""
-        return self._execution.instructions
-
-    def step(self, budget: int) -> bool:
-        """Does about `budget` branches of it; True when the whole grid is done.
-
-        Raises PageFault, PacketError.
-        """
-        return self._in_turn(lambda: self._execution.step(budget))
-
-    def why_stuck(self) -> str:
-        """Why it does not get on unless others write memory. Raises PageFault, PacketError."""
-        return self._in_turn(self._execution.why_stuck) if self._execution.stands else ""
-
-    def _in_turn(self, run: Callable[[], T]) -> T:
-        self._memory.begin_turn()
-        failed = True
-        try:
-            result = run()
-            failed = False
-            return result
-        except (WaveFault, IllegalInstruction) as error:
-            raise PacketError(f"a kernel cannot go on: {error}") from error
-        finally:
-            self._memory.end_turn(last=failed or self._execution.ended)
+    def _told(self, fault: GpuFault) -> PacketError:
+        return PacketError(f"a kernel cannot go on: {fault}")
 
 
 def _with_scratch(what: waves.Dispatch, memory: LaneMemory) -> waves.Dispatch:
@@ -123,7 +97,7 @@ def _translate(dispatch: Dispatch) -> waves.Dispatch:
         pc=dispatch.entry,
         grid=dispatch.groups,
         block=dispatch.threads,
-        user_sgprs=(*dispatch.user_sgprs, *[_UNSET] * unset),
+        user_sgprs=(*dispatch.user_sgprs, *[UNSET] * unset),
         lds_bytes=dispatch.lds_bytes,
         scratch_bytes=per_wave // dispatch.wave_size if scratch else 0,
         scratch_address=dispatch.scratch_base if scratch else None,

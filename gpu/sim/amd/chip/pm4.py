@@ -16,10 +16,11 @@ from typing import Final
 from gpu.autogen.amd import gc_9_4_3, gc_10_3_0, gc_11_0_0, gc_12_0_0
 from gpu.autogen.amd import pm4_gfx10 as op
 from gpu.sim.amd.chip import dispatch
-from gpu.sim.amd.chip.dispatch import Dispatch, KernelMemory, RunningKernel, Size3
+from gpu.sim.amd.chip.dispatch import Dispatch, KernelMemory
 from gpu.sim.amd.chip.errors import PacketError
 from gpu.sim.amd.chip.hwqueue import Blocked, HwQueue
 from gpu.sim.amd.chips import Chip
+from gpu.sim.executor import RunningKernel, Size3
 
 _SH_BASE: Final = op.VALUES["SET_SH_REG"]["START"]
 _SH_COUNT: Final = op.VALUES["SET_SH_REG"]["END"] - _SH_BASE

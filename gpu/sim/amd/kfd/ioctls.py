@@ -29,7 +29,6 @@ _TYPE_MASK: Final = 3 << 62
 _GPU_MASK: Final = 0xFFFF << memory.MMAP_GPU_SHIFT
 _COMMANDS: Final = range(1, 0x27)  # AMDKFD_COMMAND_START, _END
 CREATE_PROCESS: Final = ord("K") << 8 | 0x27  # AMDKFD_IO(0x27), from interface 1.19 on
-_APERTURE: Final = ctypes.sizeof(kfd.kfd_process_device_apertures)
 
 
 class KfdFile(SimFile):

@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from gpu.sim.isa import frames
+from gpu.sim.isa.atomics import UPDATES, Update, each_lane
 from gpu.sim.isa.ptx import parts, rows, wave
 from gpu.sim.isa.ptx.resolve import Access, address_of, careful
 from gpu.sim.isa.ptx.sem_float import arithmetic, smaller
 from gpu.sim.isa.ptx.syntax import TYPES
 from gpu.sim.isa.values import Emitter, Value, bits_of
 
-Update = Callable[[Value, Value], Value]
-
-
-def _increment(old: Value, data: Value) -> Value:
-    return old.icmp("uge", data).select(0, old + 1)
-
-
-def _decrement(old: Value, data: Value) -> Value:
-    return (old.eq(0) | old.icmp("ugt", data)).select(data, old - 1)
-
-
 _INTEGER: Final[dict[str, Update]] = {
-    "exch": lambda old, data: data,
-    "add": lambda old, data: old + data,
-    "and": lambda old, data: old & data,
-    "or": lambda old, data: old | data,
-    "xor": lambda old, data: old ^ data,
-    "inc": _increment,
-    "dec": _decrement,
-    "min.s": lambda old, data: old.smin(data),
-    "max.s": lambda old, data: old.smax(data),
-    "min.u": lambda old, data: old.umin(data),
-    "max.u": lambda old, data: old.umax(data),
+    **{name: UPDATES[name] for name in ("add", "and", "or", "xor", "inc", "dec")},
+    "exch": UPDATES["swap"],
+    **{f"{name}.{sign}": UPDATES[sign + name] for name in ("min", "max") for sign in "su"},
 }
 
 
@@ -95,28 +76,20 @@ def atomic(name: str, operation: str, kind: str) -> str:
     Data is in `b`; for CAS what is compared is in `b` and the new value in `c`. The old value goes
     to `d`.
     """
-    e = Emitter(1)
-    place = frames.place(e, wave.WARP.pointers)
     memory = f"i{TYPES[kind]}"
-    active = frames.header(e, wave.EXEC)
-    e.declarations.add("declare i32 @llvm.cttz.i32(i32, i1)")
-    e.lines += ["br label %begin", "begin:", "br label %loop", "loop:"]
-    e.lines.append(f"%mask = phi i32 [ {active}, %begin ], [ %rest, %one ]")
-    e.lines.append("%empty = icmp eq i32 %mask, 0")
-    e.lines += ["br i1 %empty, label %done, label %one", "one:"]
-    lane = e.raw("call i32 @llvm.cttz.i32(i32 %mask, i1 true)")
-    e.lines.append(f"%rest = and i32 %mask, {e.raw('sub i32 %mask, 1')}")
-    pointer = e.raw(f"load ptr, ptr {e.raw(f'getelementptr ptr, ptr {place}, i32 {lane}')}")
-    old = e.value(memory, f"load {memory}, ptr {pointer}, align 1")
-    data = _element(e, "b", memory, lane)
-    if operation == "cas":
-        new = old.eq(data).select(_element(e, "c", memory, lane), old)
-    else:
-        update = update_of(operation, kind)
-        assert update is not None
-        new = update(old, data)
-    e.lines.append(f"store {memory} {new.text}, ptr {pointer}, align 1")
-    _set_element(e, "d", lane, old)
-    e.lines += ["br label %loop", "done:"]
-    frames.next_record(e)
-    return rows.function(name, e)
+
+    def step(e: Emitter, lane: str) -> None:
+        place = frames.place(e, wave.WARP.pointers)
+        pointer = e.raw(f"load ptr, ptr {e.raw(f'getelementptr ptr, ptr {place}, i32 {lane}')}")
+        old = e.value(memory, f"load {memory}, ptr {pointer}, align 1")
+        data = _element(e, "b", memory, lane)
+        if operation == "cas":
+            new = old.eq(data).select(_element(e, "c", memory, lane), old)
+        else:
+            update = update_of(operation, kind)
+            assert update is not None
+            new = update(old, data)
+        e.lines.append(f"store {memory} {new.text}, ptr {pointer}, align 1")
+        _set_element(e, "d", lane, old)
+
+    return frames.joined({name: (each_lane(step), 1)}, wave.WARP)

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from gpu.sim.isa.layout import Operands
+from gpu.sim.isa.native import Library, Make
 from gpu.sim.isa.ptx import rows, wave
-from gpu.sim.isa.ptx.engine import Make, PtxEngine
 from gpu.sim.isa.ptx.syntax import (
     TYPES,
     Function,
@@ -44,25 +45,15 @@ _ON_PREDICATES: Final = ("and", "or", "xor", "not", "mov", "vote", "bar", "barri
 
 
 @dataclass(slots=True)
-class Record:
-    """An operation with its operands as byte offsets into the warp.
+class Record(Operands):
+    """An operation with its operands; `target` is the number of the label that it goes to.
 
     Attributes:
-        target: number of the label it goes to, None where it goes to none.
         source: the instruction it comes from.
     """
 
     function: int
     source: int
-    d: int = 0
-    a: int = 0
-    b: int = 0
-    c: int = 0
-    e: int = 0
-    f: int = 0
-    immediate: int = 0
-    aux: int = 0
-    target: int | None = None
 
 
 @dataclass(slots=True)
@@ -131,7 +122,7 @@ class Context:
         frame: the row with the place of a function's frame in local memory; 0 where none recurses.
     """
 
-    def __init__(self, engine: PtxEngine):
+    def __init__(self, engine: Library):
         self.engine = engine
         self.rows = Rows()
         self.records: list[Record] = []

@@ -12,16 +12,14 @@ the budget makes loops of waiting lanes leave, and whoever runs the warp then le
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
-from gpu.sim.isa import frames, layout
+from gpu.sim.isa import control, frames, layout
+from gpu.sim.isa.frames import Builder
 from gpu.sim.isa.ptx import wave
 from gpu.sim.isa.values import Emitter, Value
 
-Builder = Callable[[Emitter], None]
 _EXEC: Final = wave.EXEC
-_LDMXCSR: Final = "declare void @llvm.x86.sse.ldmxcsr(ptr)"
 
 # Chooses the lanes with the lowest place among those that may go on; gives their record, or null
 # where there are none. Its parts are vector operations over the row PCS.
@@ -98,21 +96,8 @@ define internal i32 @standing_at(ptr %w, i32 %place) noinline {{
 
 def control_module() -> str:
     """The module with all of them."""
-    functions: list[tuple[str, Emitter]] = []
-    for name, build in _BUILDERS.items():
-        emitter = Emitter(1)
-        build(emitter)
-        functions.append((name, emitter))
-    return _CHOOSE + frames.module(functions)
-
-
-def _round(offset: int) -> Builder:
-    def build(e: Emitter) -> None:
-        e.declarations.add(_LDMXCSR)
-        e.lines.append(f"call void @llvm.x86.sse.ldmxcsr(ptr {frames.place(e, offset)})")
-        frames.next_record(e)
-
-    return build
+    builders = {name: (build, 1) for name, build in _BUILDERS.items()}
+    return _CHOOSE + frames.joined(builders, wave.WARP)
 
 
 def _my_place(e: Emitter, further: int = 0) -> str:
@@ -188,15 +173,20 @@ def _go_to(e: Emitter) -> None:
     _schedule(e)
 
 
+def _where(e: Emitter, negated: bool) -> tuple[str, str, str]:
+    """(active lanes, those of them whose predicate in `a` holds, whether there are none)."""
+    word = e.raw(f"load i32, ptr {frames.row(e, 'a')}, align 4")
+    wanted = e.raw(f"xor i32 {word}, -1") if negated else word
+    active = frames.header(e, _EXEC)
+    taken = e.raw(f"and i32 {wanted}, {active}")
+    return active, taken, e.raw(f"icmp eq i32 {taken}, 0")
+
+
 def _branch_if(negated: bool) -> Builder:
     """Lanes whose predicate in `a` holds go to the target."""
 
     def build(e: Emitter) -> None:
-        word = e.raw(f"load i32, ptr {frames.row(e, 'a')}, align 4")
-        wanted = e.raw(f"xor i32 {word}, -1") if negated else word
-        active = frames.header(e, _EXEC)
-        taken = e.raw(f"and i32 {wanted}, {active}")
-        none = e.raw(f"icmp eq i32 {taken}, 0")
+        active, taken, none = _where(e, negated)
         e.lines += [f"br i1 {none}, label %fallen, label %some", "fallen:"]
         frames.next_record(e)
         e.lines.append("some:")
@@ -271,7 +261,7 @@ def _barrier(e: Emitter) -> None:
     for offset, slot in ((layout.BARRIER_ID, "a"), (layout.BARRIER_THREADS, "b")):
         word = e.raw(f"load i32, ptr {frames.row(e, slot)}, align 4")
         frames.set_header(e, offset, "i32", word)
-    kind = e.raw(f"trunc i64 {frames.field(e, layout.IMMEDIATE, 'i64')} to i32")
+    kind = frames.immediate(e)
     frames.set_header(e, layout.BARRIER_KIND, "i32", kind)
     frames.set_header(e, wave.BARRIER_TARGET, "i32", frames.field(e, layout.OPERANDS["d"]))
     value = e.raw(f"load i32, ptr {frames.row(e, 'c')}, align 4")
@@ -307,11 +297,7 @@ def _guard(negated: bool) -> Builder:
     """Narrows EXEC to the lanes whose predicate holds; where none does, goes to the target."""
 
     def build(e: Emitter) -> None:
-        word = e.raw(f"load i32, ptr {frames.row(e, 'a')}, align 4")
-        wanted = e.raw(f"xor i32 {word}, -1") if negated else word
-        active = frames.header(e, _EXEC)
-        taken = e.raw(f"and i32 {wanted}, {active}")
-        none = e.raw(f"icmp eq i32 {taken}, 0")
+        active, taken, none = _where(e, negated)
         e.lines += [f"br i1 {none}, label %skip, label %some", "skip:"]
         frames.jump(e, frames.field(e, layout.TARGET, "ptr"))
         e.lines.append("some:")
@@ -337,17 +323,13 @@ def _clock(e: Emitter) -> None:
     frames.next_record(e)
 
 
-def _stop_here(status: int) -> Builder:
-    return lambda e: frames.stop(e, status, "%o")
-
-
 _BUILDERS: Final[dict[str, Builder]] = {
-    "round_rn": _round(layout.MXCSR32),
-    "round_rz": _round(wave.ROUND_TOWARD_ZERO),
-    "round_rm": _round(wave.ROUND_DOWN),
-    "round_rp": _round(wave.ROUND_UP),
-    "unknown": _stop_here(layout.UNKNOWN),
-    "trap": _stop_here(layout.TRAP),
+    "round_rn": control.load_mxcsr(layout.MXCSR32),
+    "round_rz": control.load_mxcsr(wave.ROUND_TOWARD_ZERO),
+    "round_rm": control.load_mxcsr(wave.ROUND_DOWN),
+    "round_rp": control.load_mxcsr(wave.ROUND_UP),
+    "unknown": control.stop_here(layout.UNKNOWN),
+    "trap": control.stop_here(layout.TRAP),
     "bra": _go_to,
     "bra_if": _branch_if(False),
     "bra_unless": _branch_if(True),

@@ -21,7 +21,7 @@ def _pick(e: Emitter, slot: str, index: Value) -> Value:
 
 
 def _active(e: Emitter) -> Value:
-    return rows.splat(e, "i32", frames.header(e, wave.EXEC))
+    return frames.splat(e, "i32", frames.header(e, wave.EXEC))
 
 
 def shuffle(mode: str) -> str:
@@ -74,13 +74,13 @@ def vote(mode: str) -> str:
     votes = e.raw(f"and i32 {predicate}, {there}")
     if mode == "ballot":
         members = rows.read(e, "b", "i32")
-        rows.write(e, "d", rows.splat(e, "i32", votes) & members)
+        rows.write(e, "d", frames.splat(e, "i32", votes) & members)
     else:
         every = e.raw(f"icmp eq i32 {votes}, {there}")
         some = e.raw(f"icmp ne i32 {votes}, 0")
         none = e.raw(f"xor i1 {some}, true")
         result = {"all": every, "any": some, "uni": e.raw(f"or i1 {every}, {none}")}[mode]
-        rows.write(e, "d", rows.splat(e, "i1", result))
+        rows.write(e, "d", frames.splat(e, "i1", result))
     frames.next_record(e)
     return rows.function(f"vote_{mode}", e)
 
@@ -113,7 +113,7 @@ def reduce(operation: str) -> str:
     function = f"@llvm.vector.reduce.{name}.v{e.lanes}i32"
     e.declarations.add(f"declare i32 {function}({e.type('i32')})")
     total = e.raw(f"call i32 {function}({e.type('i32')} {value.text})")
-    rows.write(e, "d", rows.splat(e, "i32", total))
+    rows.write(e, "d", frames.splat(e, "i32", total))
     frames.next_record(e)
     return rows.function(f"redux_{operation}", e)
 
@@ -123,16 +123,16 @@ def match(mode: str, kind: str) -> str:
     e = Emitter(wave.LANES)
     value = rows.read(e, "a", kind)
     active = frames.header(e, wave.EXEC)
-    result = rows.splat(e, "i32", "0")
+    result = frames.splat(e, "i32", "0")
     for lane in range(e.lanes):
         one = e.raw(f"extractelement {e.type(kind)} {value.text}, i64 {lane}")
-        same = value.eq(rows.splat(e, kind, one))
+        same = value.eq(frames.splat(e, kind, one))
         mask = e.raw(f"and i32 {rows.mask_of(e, same)}, {active}")
-        result = e.lane_ids().eq(lane).select(rows.splat(e, "i32", mask), result)
+        result = e.lane_ids().eq(lane).select(frames.splat(e, "i32", mask), result)
     if mode == "any":
         rows.write(e, "d", result)
     else:
-        every = result.eq(rows.splat(e, "i32", active))
+        every = result.eq(frames.splat(e, "i32", active))
         rows.write(e, "d", every.select(result, 0))
         rows.write(e, "e", every)
     frames.next_record(e)
@@ -144,7 +144,7 @@ def elect() -> str:
     e = Emitter(wave.LANES)
     e.declarations.add("declare i32 @llvm.cttz.i32(i32, i1)")
     active = frames.header(e, wave.EXEC)
-    first = rows.splat(e, "i32", e.raw(f"call i32 @llvm.cttz.i32(i32 {active}, i1 true)"))
+    first = frames.splat(e, "i32", e.raw(f"call i32 @llvm.cttz.i32(i32 {active}, i1 true)"))
     rows.write(e, "d", first)
     rows.write(e, "e", e.lane_ids().eq(first))
     frames.next_record(e)

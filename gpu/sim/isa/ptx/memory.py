@@ -81,7 +81,7 @@ def load(space: int, address: str, kind: str, register: str, count: int) -> str:
         frames.next_record(e)
         e.lines.append("same:")
         one = e.raw(f"load {memory}, ptr {host}, align 1")
-        same = _widened(rows.splat(e, memory, one), kind, register)
+        same = _widened(frames.splat(e, memory, one), kind, register)
         rows.store_all(e, frames.row(e, "d"), same)
         frames.next_record(e)
         e.lines.append("lanes:")
@@ -133,7 +133,7 @@ def parameter(kind: str, register: str) -> str:
     offset = frames.field(e, layout.IMMEDIATE, "i64")
     place = e.raw(f"getelementptr i8, ptr {base}, i64 {offset}")
     one = e.raw(f"load {memory}, ptr {place}, align 1")
-    rows.write(e, "d", _widened(rows.splat(e, memory, one), kind, register))
+    rows.write(e, "d", _widened(frames.splat(e, memory, one), kind, register))
     frames.next_record(e)
     return rows.function(parameter_name(kind, register), e)
 

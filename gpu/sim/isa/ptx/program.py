@@ -7,9 +7,9 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from gpu.sim.isa import layout
+from gpu.sim.isa.native import Library
 from gpu.sim.isa.ptx import (
     calls,
     matrix,
@@ -23,7 +23,6 @@ from gpu.sim.isa.ptx import (
 )
 from gpu.sim.isa.ptx.context import Context, Handler, Scope
 from gpu.sim.isa.ptx.data import LoadedModule
-from gpu.sim.isa.ptx.engine import PtxEngine
 from gpu.sim.isa.ptx.syntax import (
     BranchTargets,
     Function,
@@ -36,6 +35,7 @@ from gpu.sim.isa.ptx.syntax import (
     Symbol,
     Variable,
 )
+from gpu.sim.isa.waves import aligned_bytes
 
 _HANDLERS: Final[dict[str, Handler]] = {
     **translate_int.HANDLERS,
@@ -65,7 +65,7 @@ class Program:
         parameter_bytes: of all parameters.
     """
 
-    def __init__(self, engine: PtxEngine, loaded: LoadedModule, name: str):
+    def __init__(self, engine: Library, loaded: LoadedModule, name: str):
         """Raises PtxError, also for a kernel that is not there."""
         function = loaded.module.functions.get(name)
         if function is None or function.body is None or not function.is_kernel:
@@ -105,9 +105,7 @@ class Program:
 
     def _assemble(self, context: Context) -> None:
         size = layout.RECORD.size
-        raw = np.zeros((len(context.records) + 1) * size, np.uint8)
-        skip = -raw.ctypes.data % size
-        self.memory: npt.NDArray[np.uint8] = raw[skip : skip + len(context.records) * size]
+        self.memory = aligned_bytes(len(context.records) * size, size)
         self.address = start = self.memory.ctypes.data
         pack = layout.RECORD.pack
         packed = bytearray()
@@ -161,7 +159,7 @@ class Program:
 class _Translation:
     """A kernel on its way to records."""
 
-    def __init__(self, engine: PtxEngine, loaded: LoadedModule, kernel: Function):
+    def __init__(self, engine: Library, loaded: LoadedModule, kernel: Function):
         self.context = Context(engine)
         self._loaded = loaded
         self._functions = loaded.module.functions

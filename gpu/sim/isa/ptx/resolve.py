@@ -13,7 +13,7 @@ from typing import Final
 
 from gpu.sim.isa import frames, layout
 from gpu.sim.isa.ptx import rows, wave
-from gpu.sim.isa.search import SEARCH, each_lane
+from gpu.sim.isa.search import ACCESS, IN_RANGE, SEARCH, each_lane
 from gpu.sim.isa.values import Emitter, Value
 
 GLOBAL: Final = 0
@@ -76,18 +76,7 @@ define internal i64 @in_local(ptr %w, i32 %lane, i64 %address, i64 %size) {{
 
 define internal i64 @one_lane(ptr %w, ptr %o, i64 %address, i32 %lane, i32 %aux) {{
 entry:
-  %size.32 = and i32 %aux, 255
-  %size = zext i32 %size.32 to i64
-  %access.s = lshr i32 %aux, 8
-  %access = and i32 %access.s, 255
-  %align.s = lshr i32 %aux, 16
-  %align.32 = and i32 %align.s, 255
-  %align = zext i32 %align.32 to i64
-  %odd.bits = and i64 %address, %align
-  %odd = icmp ne i64 %odd.bits, 0
-  br i1 %odd, label %bad, label %aligned
-aligned:
-  %space = lshr i32 %aux, 24
+{ACCESS}  %space = lshr i32 %aux, 24
   switch i32 %space, label %bad [ i32 {GLOBAL}, label %global i32 {GENERIC}, label %generic
     i32 {SHARED}, label %shared i32 {LOCAL}, label %local i32 {PARAM}, label %param ]
 shared:
@@ -123,19 +112,7 @@ not.shared:
 window.local:
   %wl.host = call i64 @in_local(ptr %w, i32 %lane, i64 %in.lw.at, i64 %size)
   ret i64 %wl.host
-global:
-  %range = call ptr @find_range(ptr %w, ptr %o, i64 %address, i64 %size, i32 %access)
-  %missing = icmp eq ptr %range, null
-  br i1 %missing, label %bad, label %good
-good:
-  %delta.p = getelementptr i8, ptr %range, i64 16
-  %delta = load i64, ptr %delta.p
-  %host = add i64 %address, %delta
-  ret i64 %host
-bad:
-  ret i64 0
-}}
-
+{IN_RANGE}
 {each_lane("define i32 @resolve_lanes", "one_lane", wave.WARP, _TELL)}"""
 
 
@@ -162,7 +139,7 @@ class Access:
 def address_of(e: Emitter, kind: str, slot: str = "a") -> Value:
     """The addresses: a register and the immediate."""
     base = rows.read(e, slot, kind)
-    immediate = rows.splat(e, "i64", frames.field(e, layout.IMMEDIATE, "i64"))
+    immediate = frames.splat(e, "i64", frames.field(e, layout.IMMEDIATE, "i64"))
     if kind == "i32":
         return (base + immediate.to("i32")).to("i64")
     return base + immediate
@@ -214,7 +191,7 @@ def fast_paths(e: Emitter, how: Access, addresses: Value) -> tuple[str, str]:
     host = e.raw(f"inttoptr i64 {e.raw(f'add i64 {first}, {delta}')} to ptr")
     e.lines += [f"br i1 {sane}, label %try.row, label %lanes", "try.row:"]
     steps = ", ".join(f"i64 {how.size * lane}" for lane in range(e.lanes))
-    origin = rows.splat(e, "i64", first)
+    origin = frames.splat(e, "i64", first)
     scattered = any_lane(e, addresses.ne(origin + Value(e, "i64", f"<{steps}>")))
     e.lines += [f"br i1 {scattered}, label %try.same, label %row.fits", "row.fits:"]
     fits = _fits(e, first, start, length, e.lanes * how.size)
@@ -232,7 +209,7 @@ def careful(e: Emitter, how: Access, addresses: Value) -> str:
     A lane that may not access stops the warp before anything happens.
     """
     vector = e.type("i64")
-    scrap = rows.splat(e, "i64", e.raw(f"ptrtoint ptr {frames.place(e, wave.WARP.trash)} to i64"))
+    scrap = frames.splat(e, "i64", e.raw(f"ptrtoint ptr {frames.place(e, wave.WARP.trash)} to i64"))
     active = frames.exec_mask(e)
     place = frames.place(e, wave.WARP.pointers)
     wanted = e.raw(
@@ -277,9 +254,9 @@ def _within(e: Emitter, how: Access, addresses: Value) -> tuple[str, Value]:
     start, length, delta, allowed = _span(e, how)
     room = e.raw(f"call i64 @llvm.usub.sat.i64(i64 {length}, i64 {how.size - 1})")
     e.declarations.add("declare i64 @llvm.usub.sat.i64(i64, i64)")
-    outside = (addresses - rows.splat(e, "i64", start)).icmp("uge", rows.splat(e, "i64", room))
+    outside = (addresses - frames.splat(e, "i64", start)).icmp("uge", frames.splat(e, "i64", room))
     good = _good(e, outside | _misaligned(e, how, addresses))
-    return e.raw(f"and i1 {good}, {allowed}"), addresses + rows.splat(e, "i64", delta)
+    return e.raw(f"and i1 {good}, {allowed}"), addresses + frames.splat(e, "i64", delta)
 
 
 def _own(e: Emitter, how: Access, addresses: Value) -> tuple[str, Value]:
@@ -292,9 +269,9 @@ def _own(e: Emitter, how: Access, addresses: Value) -> tuple[str, Value]:
         base = frames.header(e, wave.PARAMETERS, "i64")
     room = e.raw(f"call i64 @llvm.usub.sat.i64(i64 {size}, i64 {how.size - 1})")
     e.declarations.add("declare i64 @llvm.usub.sat.i64(i64, i64)")
-    outside = addresses.icmp("uge", rows.splat(e, "i64", room))
+    outside = addresses.icmp("uge", frames.splat(e, "i64", room))
     good = _good(e, outside | _misaligned(e, how, addresses))
-    host = addresses + rows.splat(e, "i64", base)
+    host = addresses + frames.splat(e, "i64", base)
     if how.space == LOCAL:
-        host = host + e.lane_ids().to("i64") * rows.splat(e, "i64", size)
+        host = host + e.lane_ids().to("i64") * frames.splat(e, "i64", size)
     return good, host

@@ -86,14 +86,6 @@ def write(e: Emitter, slot: str, value: Value) -> None:
     store(e, frames.row(e, slot), value)
 
 
-def splat(e: Emitter, kind: str, scalar: str) -> Value:
-    """A scalar in all lanes."""
-    vector = e.type(kind)
-    single = e.raw(f"insertelement {vector} poison, {kind} {scalar}, i64 0")
-    zeros = f"<{e.lanes} x i32> zeroinitializer"
-    return e.value(kind, f"shufflevector {vector} {single}, {vector} poison, {zeros}")
-
-
 def mask_of(e: Emitter, condition: Value) -> str:
     """A word with a bit for each lane where a condition holds."""
     return e.raw(f"bitcast {e.type('i1')} {condition.text} to i32")

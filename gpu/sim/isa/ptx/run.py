@@ -10,9 +10,9 @@ from gpu.sim.isa import layout
 from gpu.sim.isa.circles import reached
 from gpu.sim.isa.grid import LaneGrid, OnMiss
 from gpu.sim.isa.memorymap import MemoryMap
+from gpu.sim.isa.native import Library
 from gpu.sim.isa.ptx import wave
 from gpu.sim.isa.ptx.barriers import all_at_one, has_come, result_of
-from gpu.sim.isa.ptx.engine import PtxEngine
 from gpu.sim.isa.ptx.faults import Reason, WarpFault
 from gpu.sim.isa.ptx.program import Program
 from gpu.sim.isa.ptx.resolve import GENERIC, GLOBAL
@@ -26,7 +26,7 @@ class Grid(LaneGrid):
 
     def __init__(
         self,
-        engine: PtxEngine,
+        engine: Library,
         program: Program,
         shape: GridShape,
         memory: MemoryMap,

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from gpu.sim.isa import layout, scheduler
 from gpu.sim.isa.grid import GroupId, Start
+from gpu.sim.isa.native import Library
 from gpu.sim.isa.ptx import wave
-from gpu.sim.isa.ptx.engine import PtxEngine
 from gpu.sim.isa.ptx.program import Program
 from gpu.sim.isa.waves import Bytes, aligned_bytes
 
@@ -60,7 +60,7 @@ class GridShape:
         return self.grid[0] * self.grid[1] * self.grid[2]
 
 
-def start_of(engine: PtxEngine, program: Program, shape: GridShape, parameters: int) -> Start:
+def start_of(engine: Library, program: Program, shape: GridShape, parameters: int) -> Start:
     """What the warps of a grid begin with; `parameters` is where those are, on the host."""
     ids = [each for name in sorted(program.specials) for each in _ids(name, shape)]
     return Start(
@@ -93,7 +93,7 @@ def _templates(program: Program, shape: GridShape, header: bytes) -> npt.NDArray
     return memory
 
 
-def _header(engine: PtxEngine, program: Program, shape: GridShape, parameters: int) -> bytes:
+def _header(engine: Library, program: Program, shape: GridShape, parameters: int) -> bytes:
     header = bytearray(layout.HEADER)
     fields = {
         layout.LDS_SIZE: ("<I", shape.shared_bytes),

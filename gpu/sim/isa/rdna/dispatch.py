@@ -95,9 +95,7 @@ class Dispatch:
     ) -> Dispatch:
         """What COMPUTE_PGM_RSRC1 and 2 say, for waves of 32 or 64 lanes. Raises what it does."""
         return cls(
-            *(pc, grid, block, user_sgprs, workgroup_ids(rsrc2)),
-            workgroup_info=bool(bits(rsrc2, 10, 10)),
-            workitem_dims=min(3, bits(rsrc2, 12, 11) + 1),
+            *(pc, grid, block, user_sgprs, *ids_of(rsrc2)),
             vgprs=min(MAX_VGPRS, (bits(rsrc1, 5, 0) + 1) * VGPR_GRANULE[lanes]),
             lds_bytes=lds_bytes,
             scratch_bytes=scratch_bytes,
@@ -118,10 +116,10 @@ class Dispatch:
         return -(-self.threads // self.lanes)
 
 
-def workgroup_ids(rsrc2: int) -> tuple[bool, bool, bool]:
-    """Which ids of the workgroup COMPUTE_PGM_RSRC2 enables, x, y and z."""
+def ids_of(rsrc2: int) -> tuple[tuple[bool, bool, bool], bool, int]:
+    """What COMPUTE_PGM_RSRC2 enables: `workgroup_ids`, `workgroup_info`, `workitem_dims`."""
     x, y, z = (bool(bits(rsrc2, bit, bit)) for bit in (7, 8, 9))
-    return x, y, z
+    return (x, y, z), bool(bits(rsrc2, 10, 10)), min(3, bits(rsrc2, 12, 11) + 1)
 
 
 def mode_of(rsrc1: int) -> int:

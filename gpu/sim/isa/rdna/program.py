@@ -16,6 +16,7 @@ from gpu.sim.isa.rdna.decode import Decoder, Instruction, UnknownInstruction
 from gpu.sim.isa.rdna.text import text_of
 from gpu.sim.isa.rdna.text_scalar import signed16
 from gpu.sim.isa.rdna.translate import VECTOR_BASE, Context, Layout, Record, Untranslatable
+from gpu.sim.isa.waves import aligned_bytes
 
 _ENDS: Final = frozenset(("s_endpgm", "s_branch", "s_setpc_b64", "s_swappc_b64"))
 _JUMPS: Final = ("s_branch", "s_cbranch", "s_call")
@@ -205,9 +206,7 @@ class Program:
         self.vector_offset = vectors
         self.constants = _constant_rows(rows)
         size = layout.RECORD.size
-        raw = np.zeros((len(records) + 1) * size, np.uint8)
-        skip = -raw.ctypes.data % size
-        self.memory: npt.NDArray[np.uint8] = raw[skip : skip + len(records) * size]
+        self.memory = aligned_bytes(len(records) * size, size)
         self._offsets = [offset for offset, _ in records]
         start = self.memory.ctypes.data
         packed = bytearray()

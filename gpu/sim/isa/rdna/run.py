@@ -28,10 +28,10 @@ class InstructionCache:
     """Programs by entry address. What it holds is what runs, until it is invalidated.
 
     Attributes:
-        programs: (pc, vgprs, mixed modes, lanes) -> the decoded program.
+        programs: (chip, pc, vgprs, mixed modes, lanes) -> the decoded program.
     """
 
-    programs: dict[tuple[int, int, bool, int], Program] = field(default_factory=dict)
+    programs: dict[tuple[str, int, int, bool, int], Program] = field(default_factory=dict)
 
     def invalidate(self) -> None:
         """Forgets all, as an invalidate of the instruction caches does."""
@@ -97,14 +97,14 @@ class Machine:
             )
         mode = dispatch.mode
         mixed = (mode & 3, mode >> 4 & 3) != (mode >> 2 & 3, mode >> 6 & 3)
-        key = (dispatch.pc, dispatch.vgprs, mixed, dispatch.lanes)
+        place = (dispatch.pc, dispatch.vgprs, mixed)
+        key = (self.chip.name, *place, dispatch.lanes)
 
         def fetch(offset: int, size: int) -> bytes:
             return self._fetch(dispatch.pc + offset, size)
 
         found = self.caches.programs.get(key)
         if found is None:
-            place = (dispatch.pc, dispatch.vgprs, mixed)
             found = Program(self.chip, dispatch.lanes, self._decoder, fetch, *place)
             self.caches.programs[key] = found
         elif not found.is_same(fetch):

@@ -27,22 +27,10 @@ class Untranslatable(InvalidValue):
 
 
 @dataclass(slots=True)
-class Record:
-    """An operation with its operands as byte offsets into the wave.
-
-    `target` is the code offset a branch goes to, None where it is no branch.
-    """
+class Record(layout.Operands):
+    """An operation with its operands; `target` is the code offset that a branch goes to."""
 
     function: str
-    d: int = 0
-    a: int = 0
-    b: int = 0
-    c: int = 0
-    e: int = 0
-    f: int = 0
-    immediate: int = 0
-    aux: int = 0
-    target: int | None = None
 
 
 @dataclass

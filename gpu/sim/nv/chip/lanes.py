@@ -9,12 +9,13 @@ parameters come out of constant bank 0, shared and local memory are at their win
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
-from typing import Final, TypeVar
+from typing import Final
 
-from gpu.core.errors import InvalidValue
+from gpu.core.errors import GpuFault, InvalidValue
+from gpu.sim.executor import RunningKernel, RunningLanes
 from gpu.sim.isa import layout
 from gpu.sim.isa.ptx.data import LoadedModule, place_module
 from gpu.sim.isa.ptx.engine import shared_engine
@@ -25,9 +26,8 @@ from gpu.sim.isa.ptx.warps import GridShape
 from gpu.sim.nv.chip.bank0 import check_words, words_at
 from gpu.sim.nv.chip.errors import graphics
 from gpu.sim.nv.chip.lanememory import LaneMemory
-from gpu.sim.nv.chip.launch import KernelFault, KernelMemory, Launch, RunningKernel
+from gpu.sim.nv.chip.launch import KernelFault, KernelMemory, Launch
 
-T = TypeVar("T")
 _HEAD: Final = 64  # bytes by which code is looked up before all of it is read
 _INSTRUCTION: Final = 16  # bytes of one in machine code, for the pc of faults
 # HWW_WARP_ESR.ERROR, as nouveau's gf100_mp_warp_error names them (gr/gf100.c).
@@ -165,8 +165,8 @@ def _has_constants(launch: Launch, memory: KernelMemory, constants: Mapping[int,
     return True
 
 
-class _Running:
-    """A grid under way."""
+class _Running(RunningLanes):
+    """A grid under way. Raises PageFault, KernelFault."""
 
     def __init__(self, kernel: _Kernel, launch: Launch, memory: KernelMemory, seed: int):
         program = kernel.program
@@ -195,43 +195,18 @@ class _Running:
         data = kernel.module.data
         flags = layout.READ | layout.WRITE | layout.ATOMIC
         own = (kernel.module.base, len(data), data.ctypes.data, flags)
-        self._memory = LaneMemory(memory, own)
-        self._grid = Grid(
-            *(shared_engine(), program, shape, self._memory.map, self._memory.fill, seed)
+        lanes = LaneMemory(memory, own)
+        grid = Grid(shared_engine(), program, shape, lanes.map, lanes.fill, seed)
+        super().__init__(grid, lanes)
+
+    def _told(self, fault: GpuFault) -> KernelFault:
+        assert isinstance(fault, WarpFault)
+        return KernelFault(
+            fault.message,
+            pc=self._launch.program + _INSTRUCTION * fault.instruction,
+            warp_error=_ERRORS.get(fault.reason, _ILLEGAL_INSTRUCTION),
+            address=fault.address or 0,
         )
-
-    @property
-    def instructions(self) -> int:
-        """Of PTX, as warps execute them."""
-        return self._grid.instructions
-
-    def step(self, budget: int) -> bool:
-        """Does `budget` branches of it; True when the whole grid is done.
-
-        Raises PageFault, KernelFault.
-        """
-        return self._in_turn(lambda: self._grid.step(budget))
-
-    def why_stuck(self) -> str:
-        """Why it does not get on unless others write memory. Raises PageFault, KernelFault."""
-        return self._in_turn(self._grid.why_stuck) if self._grid.stands else ""
-
-    def _in_turn(self, run: Callable[[], T]) -> T:
-        self._memory.begin_turn()
-        failed = True
-        try:
-            result = run()
-            failed = False
-            return result
-        except WarpFault as error:
-            raise KernelFault(
-                error.message,
-                pc=self._launch.program + _INSTRUCTION * error.instruction,
-                warp_error=_ERRORS.get(error.reason, _ILLEGAL_INSTRUCTION),
-                address=error.address or 0,
-            ) from error
-        finally:
-            self._memory.end_turn(last=failed or self._grid.ended)
 
 
 def _size_of(kernel: _Kernel) -> int:

@@ -1,31 +1,19 @@
 """Grids as the compute engine hands them over, and the seam to whoever runs kernels.
 
-The model knows channels, methods, QMDs and memory; what a kernel's code does is the business of a
-`KernelExecutor`, which `NvSimWorld` is given. Without one, a launch is an error.
+That is a `KernelExecutor`, which `NvSimWorld` is given. Without one, a launch is an error.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from gpu.sim import executor
+from gpu.sim.executor import RunningKernel, Size3
 from gpu.sim.nv.chip.caches import Caches
 from gpu.sim.nv.chip.errors import graphics
 from gpu.sim.nv.chip.port import Port
 from gpu.sim.translate import AddressSpace
-
-
-class Size3(NamedTuple):
-    """A size in three dimensions."""
-
-    x: int
-    y: int
-    z: int
-
-    @property
-    def volume(self) -> int:
-        """How many there are."""
-        return self.x * self.y * self.z
 
 
 class Bank(NamedTuple):
@@ -136,35 +124,8 @@ class KernelMemory:
                 )
 
 
-class RunningKernel(Protocol):
-    """A grid under way."""
-
-    @property
-    def instructions(self) -> int:
-        """How many its warps have executed, for `gpu.sim.counts`; 0 where it has none."""
-        ...
-
-    def step(self, budget: int) -> bool:
-        """Does about so many instructions of it; True when the whole grid is done.
-
-        Raises PageFault and KernelFault.
-        """
-        ...
-
-    def why_stuck(self) -> str:
-        """Why it does not get on unless others write memory; empty where it may.
-
-        Runs a little of it to find out. Raises what `step` does.
-        """
-        ...
-
-
-class KernelExecutor(Protocol):
-    """Runs kernels."""
-
-    def launch(self, launch: Launch, memory: KernelMemory) -> RunningKernel:
-        """Begins a grid. Raises KernelFault for one that cannot be."""
-        ...
+KernelExecutor = executor.KernelExecutor[Launch, KernelMemory]
+"""Runs kernels. A grid raises PageFault and KernelFault."""
 
 
 class NoExecutor:

@@ -8,9 +8,10 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from gpu.core.bits import align_up, bits
+from gpu.sim.executor import Size3
 from gpu.sim.nv.chip.chips import Chip
 from gpu.sim.nv.chip.errors import graphics
-from gpu.sim.nv.chip.launch import Bank, Size3
+from gpu.sim.nv.chip.launch import Bank
 
 SIZES: Final = {3: 256, 4: 384, 5: 384}
 SCHEDULE: Final = 1  # DEPENDENT_QMD_ACTION_*

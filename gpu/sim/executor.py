@@ -1,0 +1,101 @@
+"""The seam between packets and whoever runs kernels, and grids on the lane engine behind it.
+
+A model knows queues, packets and memory; what a kernel's code does is the business of a
+`KernelExecutor`, which a machine is given.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypeVar
+
+from gpu.core.errors import GpuFault
+from gpu.sim.chunks import ChunkedMemory
+from gpu.sim.isa.grid import LaneGrid
+
+T = TypeVar("T")
+LaunchT_contra = TypeVar("LaunchT_contra", contravariant=True)
+MemoryT_contra = TypeVar("MemoryT_contra", contravariant=True)
+
+
+class Size3(NamedTuple):
+    """A size in three dimensions."""
+
+    x: int
+    y: int
+    z: int
+
+    @property
+    def volume(self) -> int:
+        """How many there are."""
+        return self.x * self.y * self.z
+
+
+class RunningKernel(Protocol):
+    """A grid under way.
+
+    Its methods raise PageFault for a memory violation, and the chip's own error (AMD's PacketError,
+    NVIDIA's KernelFault) for what hardware would hang on or stop at.
+    """
+
+    @property
+    def instructions(self) -> int:
+        """How many its waves have executed, for `gpu.sim.counts`; 0 where it has none."""
+        ...
+
+    def step(self, budget: int) -> bool:
+        """Does about so many branches of it; True when the whole grid is done."""
+        ...
+
+    def why_stuck(self) -> str:
+        """Why it does not get on unless others write memory; empty where it may.
+
+        Runs a little of it to find out.
+        """
+        ...
+
+
+class KernelExecutor(Protocol[LaunchT_contra, MemoryT_contra]):
+    """Runs kernels: what a chip's front end hands over, on memory as the chip's caches show it."""
+
+    def launch(self, what: LaunchT_contra, memory: MemoryT_contra, /) -> RunningKernel:
+        """Begins a grid. Raises the chip's own error for one that cannot be."""
+        ...
+
+
+class RunningLanes(ABC):
+    """A grid on the lane engine: a `RunningKernel` whose writes others see when its turn ends."""
+
+    def __init__(self, grid: LaneGrid, memory: ChunkedMemory):
+        self._grid = grid
+        self._memory = memory
+
+    @property
+    def instructions(self) -> int:
+        """Executed by the waves that have ended."""
+        return self._grid.instructions
+
+    def step(self, budget: int) -> bool:
+        """Does `budget` branches of it; True when the whole grid is done."""
+        return self._in_turn(lambda: self._grid.step(budget))
+
+    def why_stuck(self) -> str:
+        """Why it does not get on unless others write memory."""
+        return self._in_turn(self._grid.why_stuck) if self._grid.stands else ""
+
+    @abstractmethod
+    def _told(self, fault: GpuFault) -> Exception:
+        """A fault of the engine's, as the chip tells of it."""
+
+    def _in_turn(self, run: Callable[[], T]) -> T:
+        self._memory.begin_turn()
+        failed = True
+        try:
+            result = run()
+            failed = False
+            return result
+        except GpuFault as fault:
+            raise self._told(fault) from fault
+        finally:
+            self._memory.end_turn(last=failed or self._grid.ended)
