@@ -119,6 +119,7 @@ class Costs:
         self.inner = nest.reduction[-1]
         self.vars = {var.name: var for var in nest.independent}
         self._elements: dict[tuple[int, ...], int] = {}
+        self._copied: dict[tuple[object, ...], int] = {}
         self._tiles: dict[tuple[object, ...], float] = {}
 
     # A tile.
@@ -276,6 +277,14 @@ class Costs:
             self._elements[key] = math.prod(axis.size for axis in operand.axes(extents))
         return self._elements[key]
 
+    def copied(self, number: int, lane: Var, extents: Mapping[Var, int]) -> int:
+        """Elements of a copy of an operand; some are there twice if lanes are an axis alone."""
+        operand = self.operands[number]
+        key = (number, lane, *map(extents.__getitem__, operand.moves))
+        if key not in self._copied:
+            self._copied[key] = math.prod(axis.size for axis in operand.axes(extents, lane))
+        return self._copied[key]
+
     def copy_time(self, number: int, lane: Var, inside: Inside) -> float:
         """Cycles to copy what is inside some loops of an operand, each time that they are run."""
         operand = self.operands[number]
@@ -286,7 +295,7 @@ class Costs:
         else:
             each = COPY_SQUARE if near == 1 and not operand.masked else COPY_APART
         each += COPY_MASKED * bool(operand.masked) + COPY * self.work_of[number]
-        return inside.elements[number] * inside.trips * each
+        return self.copied(number, lane, inside.extents) * inside.trips * each
 
     def memory_time(self, inside: Sequence[Inside], copied: frozenset[int]) -> float:
         """Cycles to bring lines near from farther away."""

@@ -192,7 +192,7 @@ def _copies(costs: Costs, tile: _Tile, inside: Sequence[Inside], least: float) -
         reads = math.prod(tile.sizes.get(var, var.extent) for var in operand.moves)
         often, chosen = 0.0, 0
         for depth, part in enumerate(inside):
-            elements = part.elements[number]
+            elements = costs.copied(number, tile.lane, part.extents)
             again = reads * inside[-1].trips / part.trips / elements
             fits = elements * operand.value.dtype.itemsize <= costs.core.far // 2
             if depth and fits and elements > 1 and again > DEEPER * often:
