@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.kernel.text import parse_kernel
-from gpu.compiler.ir.kernel.tree import loops, walk
+from gpu.compiler.ir.kernel.text import parse_kernel, print_kernel
+from gpu.compiler.ir.kernel.tree import loops, values, walk
+from gpu.compiler.ir.optable import COSTLY_OPS
+from gpu.compiler.opt.analysis.loop_nest import leaves
 from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.opt.policy.cpu.tile_cost import CORES
-from gpu.compiler.opt.policy.cpu.tiling import choose
+from gpu.compiler.opt.policy.cpu.tiling import WRITTEN, choose
 from unit.lane_kernels import LANES
 from unit.reduction_kernels import inputs_of, outputs, product, random_reduction
 
@@ -99,3 +101,19 @@ def test_copies_fit_the_cache(
     assert near
     for buf in near:
         assert np.prod(buf.shape) * buf.dtype.itemsize <= CORES[32].far
+
+
+@pytest.mark.parametrize("combined", ["sin(mul({a}, {b}))", "fmod({a}, {b})", "exp(sub({a}, {b}))"])
+@pytest.mark.parametrize(("m", "n", "k"), [(5, 61, 90), (40, 64, 7), (120, 120, 33)])
+def test_tiles_of_costly_operations_are_little_text(combined: str, m: int, n: int, k: int) -> None:
+    text = print_kernel(product(m, k, n))
+    _, _, value = text.partition("add= mul(")
+    a, b = value.splitlines()[0].removesuffix(")").split(", ")
+    kernel = parse_kernel(text.replace(f"mul({a}, {b})", combined.format(a=a, b=b)))
+    target = replace(LANES, vector_bytes=64, registers=32)
+    tiled, _ = schedule(kernel, target)
+    costly = combined.partition("(")[0]
+    for leaf in leaves(tiled.body):
+        if any(v.kind == "alu" and v.attr == (costly,) for v in values(leaf.update.value, set())):
+            repeated = [loop.var.extent for loop in leaf.loops if loop.kind == "unroll"]
+            assert COSTLY_OPS[costly] * np.prod(repeated) <= WRITTEN

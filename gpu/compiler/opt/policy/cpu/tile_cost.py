@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from gpu.compiler.ir.index import Var
 from gpu.compiler.ir.kernel.tree import values
 from gpu.compiler.opt.analysis.lanes import lanes_of, widest
-from gpu.compiler.opt.analysis.reduction_nest import Nest, Operand
+from gpu.compiler.opt.analysis.reduction_nest import Nest, Operand, work_of
 from gpu.compiler.opt.policy.cpu.dot_products import Dots
 from gpu.compiler.opt.primitives.tiling import Tiling
 from gpu.compiler.targets import Target
@@ -115,7 +115,7 @@ class Costs:
         self.core = CORES.get(target.vector_bytes, Core())
         self.lanes = lanes_of(target, widest([*nest.stores, nest.update]))
         self.operands = nest.operands
-        self.work_of = [_operations(operand) for operand in nest.operands]
+        self.work_of = [work_of(values(operand.value, set())) for operand in nest.operands]
         self.inner = nest.reduction[-1]
         self.vars = {var.name: var for var in nest.independent}
         self._elements: dict[tuple[int, ...], int] = {}
@@ -334,11 +334,6 @@ class Costs:
 def _both(time: float, memory: float) -> float:
     """Computing and waiting for memory, at once as far as that goes."""
     return max(time, memory) + EXPOSED * min(time, memory)
-
-
-def _operations(operand: Operand) -> int:
-    """Arithmetic that makes an element of what is loaded."""
-    return sum(part.kind in ("alu", "cast") for part in values(operand.value, set()))
 
 
 def _nearest(operand: Operand) -> int:

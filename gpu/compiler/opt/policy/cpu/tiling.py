@@ -37,6 +37,8 @@ DEEPER: Final = 1.2
 MOST_STEPS: Final = 8
 STEPS: Final = 4
 FEW_SUMS: Final = 7 / 16
+# Operations of a tile, so that sines and the like do not take compilers seconds.
+WRITTEN: Final = 768
 # Steps of all results together below which tiling gains nothing.
 SMALL: Final = 1 << 10
 
@@ -93,9 +95,9 @@ def _tiles(nest: Nest, costs: Costs) -> Iterator[_Tile]:
             for rows in dict.fromkeys(rows for pair in pairs for rows in _rows(pair, most)):
                 sizes = dict.fromkeys(nest.independent, 1) | dict(rows) | {lane: vectors * lanes}
                 sums = vectors * math.prod(size for _, size in rows)
-                yield _Tile(
-                    lane, lanes, sizes, _steps(nest.reduction[-1], sums, costs.target.registers)
-                )
+                if most_steps := WRITTEN // (sums * nest.operations):
+                    steps = _steps(nest.reduction[-1], sums, costs.target.registers)
+                    yield _Tile(lane, lanes, sizes, steps if steps <= most_steps else 1)
 
 
 def _pairs(others: Sequence[Var], along: Sequence[Operand]) -> list[tuple[Var, ...]]:
