@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from gpu.compiler.ir.kernel.interp import interpret_kernel
 from gpu.compiler.ir.kernel.text import parse_kernel
 from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.opt.analysis.loop_nest import leaves
-from gpu.compiler.opt.opts import PartialSums, apply
+from gpu.compiler.opt.opts import PartialSums, Tile, apply
 from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.opt.primitives.partial_sums import LEVEL, LONGEST, PRODUCTS, long_sums
 from gpu.core.errors import IllegalOpt
@@ -98,6 +100,28 @@ def test_what_is_no_sum_of_floats_is_left() -> None:
 def test_no_loop_adds_more_than_a_few(value: str, n: int, target: object) -> None:
     kernel, _ = schedule(sums(n, value), target)  # type: ignore[arg-type]
     verify_kernel(kernel)
+    assert longest(kernel) <= LONGEST
+
+
+DISTANCES = """kernel rows(out: f32[640] global, a: f32[{rows}] global, b: f32[{columns}] global)
+  loop i serial 32
+    loop j serial 20
+      alloc t: f32[] private
+      t[] = 0.0:f32
+      loop r serial {outer}
+        loop s serial {inner}
+          t[] add= abs(sub(a[{n}*i + {inner}*r + s], b[20*s + j]))
+      out[20*i + j] = t[]
+"""
+
+
+@pytest.mark.parametrize(("outer", "inner"), [(48, 9), (5, 41), (3, 1003), (70, 70), (999, 11)])
+def test_no_tile_adds_more_than_a_few(outer: int, inner: int) -> None:
+    n = outer * inner
+    sizes = {"rows": 32 * n, "columns": 20 * inner, "n": n, "outer": outer, "inner": inner}
+    kernel, opts = schedule(parse_kernel(DISTANCES.format(**sizes)), replace(LANES, registers=32))
+    verify_kernel(kernel)
+    assert any(isinstance(opt, Tile) for opt in opts)
     assert longest(kernel) <= LONGEST
 
 

@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.kernel.tree import loops, walk
+from gpu.compiler.ir.kernel.text import parse_kernel, print_kernel
+from gpu.compiler.ir.kernel.tree import loops, values, walk
+from gpu.compiler.ir.optable import COSTLY_OPS
+from gpu.compiler.opt.analysis.loop_nest import leaves
 from gpu.compiler.opt.policy.choose import schedule
-from gpu.compiler.opt.policy.cpu.tiling import choose
+from gpu.compiler.opt.policy.cpu.tile_cost import CORES
+from gpu.compiler.opt.policy.cpu.tiling import WRITTEN, choose
 from unit.lane_kernels import LANES
 from unit.reduction_kernels import inputs_of, outputs, product, random_reduction
 
@@ -57,3 +61,59 @@ def test_tiles_fit_registers(registers: int) -> None:
     (sums, *_) = (s.buf for s in walk(tiled.body) if isinstance(s, K.Alloc) and s.buf.shape)
     assert 2 <= np.prod(sums.shape) // 8 < registers
     assert "vector" in {loop.kind for loop in loops(tiled.body).values()}
+
+
+STRIDED = """\
+kernel strided(out: f32[{size}] global, a: f32[{read}] global, b: f32[{weights}] global)
+  loop i serial {n}
+    loop j serial {pixels}
+      alloc s: f32[] private
+      s[] = 0.0:f32
+      loop r serial {channels}
+        loop t serial {taps}
+          s[] add= mul(a[{row}*r + {step}*j + {spacing}*t], b[{taps}*{channels}*i + {taps}*r + t])
+      out[{pixels}*i + j] = s[]
+"""
+
+
+@pytest.mark.parametrize("pixels", [100, 3000])
+@pytest.mark.parametrize(("taps", "step", "spacing"), [(90, 2, 3), (250, 4, 2), (400, 3, 2)])
+@pytest.mark.parametrize("channels", [3, 40, 300])
+def test_copies_fit_the_cache(
+    pixels: int, taps: int, step: int, spacing: int, channels: int
+) -> None:
+    row = step * pixels + spacing * taps
+    kernel = STRIDED.format(
+        size=60 * pixels,
+        read=row * channels,
+        weights=60 * taps * channels,
+        n=60,
+        pixels=pixels,
+        taps=taps,
+        channels=channels,
+        row=row,
+        step=step,
+        spacing=spacing,
+    )
+    target = replace(LANES, vector_bytes=32, registers=16, workers=4)
+    tiled, _ = schedule(parse_kernel(kernel), target)
+    near = [s.buf for s in walk(tiled.body) if isinstance(s, K.Alloc) and s.buf.space == "team"]
+    assert near
+    for buf in near:
+        assert np.prod(buf.shape) * buf.dtype.itemsize <= CORES[32].far
+
+
+@pytest.mark.parametrize("combined", ["sin(mul({a}, {b}))", "fmod({a}, {b})", "exp(sub({a}, {b}))"])
+@pytest.mark.parametrize(("m", "n", "k"), [(5, 61, 90), (40, 64, 7), (120, 120, 33)])
+def test_tiles_of_costly_operations_are_little_text(combined: str, m: int, n: int, k: int) -> None:
+    text = print_kernel(product(m, k, n))
+    _, _, value = text.partition("add= mul(")
+    a, b = value.splitlines()[0].removesuffix(")").split(", ")
+    kernel = parse_kernel(text.replace(f"mul({a}, {b})", combined.format(a=a, b=b)))
+    target = replace(LANES, vector_bytes=64, registers=32)
+    tiled, _ = schedule(kernel, target)
+    costly = combined.partition("(")[0]
+    for leaf in leaves(tiled.body):
+        if any(v.kind == "alu" and v.attr == (costly,) for v in values(leaf.update.value, set())):
+            repeated = [loop.var.extent for loop in leaf.loops if loop.kind == "unroll"]
+            assert COSTLY_OPS[costly] * np.prod(repeated) <= WRITTEN

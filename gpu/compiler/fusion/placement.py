@@ -33,16 +33,13 @@ from gpu.compiler.ir.dims import is_many
 from gpu.compiler.ir.graph import MOVEMENT, NO_SOURCES, Node, toposort, unmoved
 from gpu.compiler.ir.graph.images import is_written_image
 from gpu.compiler.ir.index import ALWAYS, Var
+from gpu.compiler.ir.optable import COSTLY_OPS
 
 # An inline expression is cut into kernels at this many operations: compile time is linear in it.
 MAX_INLINE: Final = 160
 # Operations a node may cost and still be computed again for each kernel or repetition that reads
 # it.
 CHEAP: Final = 6
-COSTLY_OPS: Final = {
-    "exp": 12, "exp2": 12, "log2": 12, "sin": 30, "sqrt": 4, "div": 4, "tdiv": 8, "tmod": 8,
-    "fmod": 30,
-}  # fmt: skip
 RANDOM_COST: Final = 100
 # How often a kernel may make an element narrower, of a float, that memory could hold so.
 NARROWED: Final = 32

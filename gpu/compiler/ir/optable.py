@@ -83,6 +83,11 @@ _ROWS: Final = (
     Op("fma", 3, FLOAT, "same", through_float32(evaluate.multiply_add), core=False),
 )
 OPS: Final = {row.name: row for row in _ROWS}
+# Operations that take as long, or are as much code, as several others: about how many.
+COSTLY_OPS: Final = {
+    "exp": 12, "exp2": 12, "log2": 12, "sin": 30, "sqrt": 4, "div": 4, "tdiv": 8, "tmod": 8,
+    "fmod": 30,
+}  # fmt: skip
 
 
 class Monoid(NamedTuple):

@@ -10,12 +10,13 @@ then few of its elements are distinct.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Var, expr
 from gpu.compiler.ir.kernel.tree import loads_of, values, writes
+from gpu.compiler.ir.optable import COSTLY_OPS
 from gpu.compiler.opt.analysis.loop_nest import outer_nest, perfect_nest
 
 
@@ -126,7 +127,8 @@ class Nest(NamedTuple):
         after: statements after it, which store results.
         accumulators: the private memory of an iteration.
         operands: what is combined, in parts that stand still in some loop.
-        operations: arithmetic of a step that depends on all loops, the combination included.
+        operations: arithmetic of a step that depends on all loops, the combination included, as
+            `work_of` counts it.
     """
 
     independent: tuple[Var, ...]
@@ -250,12 +252,19 @@ def _step(loads: list[K.Value], var: Var) -> int | None:
     return steps.pop() if len(steps) == 1 else None if steps else 0
 
 
+def work_of(parts: Iterable[K.Value]) -> int:
+    """Arithmetic that computes parts of a value, in operations like an addition."""
+    return sum(
+        COSTLY_OPS.get(part.attr[0], 1) if part.kind == "alu" else part.kind == "cast"
+        for part in parts
+    )
+
+
 def _operations(update: K.Update, operands: tuple[Operand, ...]) -> int:
     """Arithmetic that depends on all loops; a product that is added to a sum is one with it."""
     inside: set[K.Value] = set()
     for operand in operands:
         inside |= set(values(operand.value, set()))
-    count = sum(part.kind in ("alu", "cast") for part in values(update.value, inside))
-    value = update.value
+    count, value = work_of(values(update.value, inside)), update.value
     fused = update.monoid == "add" and value.kind == "alu" and value.attr == ("mul",)
     return count + 1 - (fused and value.dtype.is_float)

@@ -206,8 +206,13 @@ def _accumulators(loop: K.Loop) -> dict[K.Buf, list[Leaf]]:
         and read.get(buf, set()) <= {leaf.update.indices for leaf in sums}
         and others.count(buf) == len(sums)
         and all(_adds(leaf.update, loop.var) for leaf in sums)
-        and len({(leaf.update.indices, leaf.loops) for leaf in sums}) == 1
+        and len({_elements(leaf) for leaf in sums}) == 1
     }
+
+
+def _elements(leaf: Leaf) -> tuple[object, ...]:
+    """To which elements it adds, whatever else is in the loops that count them."""
+    return leaf.update.indices, tuple((loop.var, loop.kind) for loop in leaf.loops)
 
 
 def _adds(update: K.Update, var: Var) -> bool:

@@ -215,9 +215,11 @@ class _Tiler:
         """What is inside the first `depth` loops."""
         copied = dict(copied)
         for number in (copy.operand for copy in self.tiling.copies if copy.depth == depth):
-            copied[number] = self.memory(number, place)
-            yield K.Alloc(copied[number].buf)
-            yield from self.filled(number, copied[number], place)
+            axes = self.nest.operands[number].axes(self.extents(place), self.lane)
+            if axes:  # of a single element, as what is left over may have, there is no copy
+                copied[number] = self.memory(number, place, axes)
+                yield K.Alloc(copied[number].buf)
+                yield from self.filled(number, copied[number], place)
         if depth == len(self.tiling.loops):
             yield from self.written_out(place, copied)
             return
@@ -248,12 +250,9 @@ class _Tiler:
 
     # Copies of operands.
 
-    def memory(self, number: int, place: _Place) -> _Copied:
+    def memory(self, number: int, place: _Place, axes: Sequence[Axis]) -> _Copied:
         """Memory for what is used of an operand inside the loops that begin at `place`."""
         operand, lanes = self.nest.operands[number], self.tiling.lanes
-        axes = operand.axes(self.extents(place), self.lane)
-        if not axes:
-            raise IllegalOpt(f"{self.tiling}: of operand {number} there is one element inside")
         shape, tile = [axis.size for axis in axes], 0
         if self.lane in operand.moves:
             shape[-1] += _whole(place.size[self.lane], lanes) - place.size[self.lane]

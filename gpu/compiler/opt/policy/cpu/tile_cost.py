@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from gpu.compiler.ir.index import Var
 from gpu.compiler.ir.kernel.tree import values
 from gpu.compiler.opt.analysis.lanes import lanes_of, widest
-from gpu.compiler.opt.analysis.reduction_nest import Nest, Operand
+from gpu.compiler.opt.analysis.reduction_nest import Nest, Operand, work_of
 from gpu.compiler.opt.policy.cpu.dot_products import Dots
 from gpu.compiler.opt.primitives.tiling import Tiling
 from gpu.compiler.targets import Target
@@ -115,10 +115,11 @@ class Costs:
         self.core = CORES.get(target.vector_bytes, Core())
         self.lanes = lanes_of(target, widest([*nest.stores, nest.update]))
         self.operands = nest.operands
-        self.work_of = [_operations(operand) for operand in nest.operands]
+        self.work_of = [work_of(values(operand.value, set())) for operand in nest.operands]
         self.inner = nest.reduction[-1]
         self.vars = {var.name: var for var in nest.independent}
         self._elements: dict[tuple[int, ...], int] = {}
+        self._copied: dict[tuple[object, ...], int] = {}
         self._tiles: dict[tuple[object, ...], float] = {}
 
     # A tile.
@@ -276,6 +277,14 @@ class Costs:
             self._elements[key] = math.prod(axis.size for axis in operand.axes(extents))
         return self._elements[key]
 
+    def copied(self, number: int, lane: Var, extents: Mapping[Var, int]) -> int:
+        """Elements of a copy of an operand; some are there twice if lanes are an axis alone."""
+        operand = self.operands[number]
+        key = (number, lane, *map(extents.__getitem__, operand.moves))
+        if key not in self._copied:
+            self._copied[key] = math.prod(axis.size for axis in operand.axes(extents, lane))
+        return self._copied[key]
+
     def copy_time(self, number: int, lane: Var, inside: Inside) -> float:
         """Cycles to copy what is inside some loops of an operand, each time that they are run."""
         operand = self.operands[number]
@@ -286,7 +295,7 @@ class Costs:
         else:
             each = COPY_SQUARE if near == 1 and not operand.masked else COPY_APART
         each += COPY_MASKED * bool(operand.masked) + COPY * self.work_of[number]
-        return inside.elements[number] * inside.trips * each
+        return self.copied(number, lane, inside.extents) * inside.trips * each
 
     def memory_time(self, inside: Sequence[Inside], copied: frozenset[int]) -> float:
         """Cycles to bring lines near from farther away."""
@@ -325,11 +334,6 @@ class Costs:
 def _both(time: float, memory: float) -> float:
     """Computing and waiting for memory, at once as far as that goes."""
     return max(time, memory) + EXPOSED * min(time, memory)
-
-
-def _operations(operand: Operand) -> int:
-    """Arithmetic that makes an element of what is loaded."""
-    return sum(part.kind in ("alu", "cast") for part in values(operand.value, set()))
 
 
 def _nearest(operand: Operand) -> int:

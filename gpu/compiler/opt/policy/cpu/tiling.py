@@ -37,6 +37,8 @@ DEEPER: Final = 1.2
 MOST_STEPS: Final = 8
 STEPS: Final = 4
 FEW_SUMS: Final = 7 / 16
+# Operations of a tile, so that sines and the like do not take compilers seconds.
+WRITTEN: Final = 768
 # Steps of all results together below which tiling gains nothing.
 SMALL: Final = 1 << 10
 
@@ -93,9 +95,9 @@ def _tiles(nest: Nest, costs: Costs) -> Iterator[_Tile]:
             for rows in dict.fromkeys(rows for pair in pairs for rows in _rows(pair, most)):
                 sizes = dict.fromkeys(nest.independent, 1) | dict(rows) | {lane: vectors * lanes}
                 sums = vectors * math.prod(size for _, size in rows)
-                yield _Tile(
-                    lane, lanes, sizes, _steps(nest.reduction[-1], sums, costs.target.registers)
-                )
+                if most_steps := WRITTEN // (sums * nest.operations):
+                    steps = _steps(nest.reduction[-1], sums, costs.target.registers)
+                    yield _Tile(lane, lanes, sizes, steps if steps <= most_steps else 1)
 
 
 def _pairs(others: Sequence[Var], along: Sequence[Operand]) -> list[tuple[Var, ...]]:
@@ -192,7 +194,7 @@ def _copies(costs: Costs, tile: _Tile, inside: Sequence[Inside], least: float) -
         reads = math.prod(tile.sizes.get(var, var.extent) for var in operand.moves)
         often, chosen = 0.0, 0
         for depth, part in enumerate(inside):
-            elements = part.elements[number]
+            elements = costs.copied(number, tile.lane, part.extents)
             again = reads * inside[-1].trips / part.trips / elements
             fits = elements * operand.value.dtype.itemsize <= costs.core.far // 2
             if depth and fits and elements > 1 and again > DEEPER * often:
