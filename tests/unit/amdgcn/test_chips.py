@@ -216,7 +216,7 @@ def test_the_driver_launches_them(name: str, need: Callable[[str], None]) -> Non
     private = read_code_object(stacked).kernels["kernel"]
     memory = Scratch(GpuVA(1 << 30), scratch_size(target, private.descriptor.private_size))
     state = dispatch_state(target, LoadedKernel(private, 1 << 20, memory))
-    ring = packets.registers["COMPUTE_TMPRING_SIZE"].parse(state.ring_size)
+    ring = packets.registers["COMPUTE_TMPRING_SIZE"].parse(state.tmpring_size)
     granule = 256 if version >= (11, 0, 0) else 1024
     assert ring["WAVESIZE"] * granule >= 64 * private.descriptor.private_size
     assert generation.architected_scratch == (version[0] != 10)
