@@ -11,13 +11,16 @@ from numpy.lib.stride_tricks import as_strided
 
 from gpu.compiler.ir.dims import any_symbols, bound, has_symbols, upper_shape
 from gpu.compiler.ir.graph import Node, bound_node
+from gpu.compiler.ir.graph.fold import constant_of
 from gpu.runtime.execute import is_computed, storage
 
 Array = npt.NDArray[Any]
 
 
 def host_view(node: Node) -> Array | None:
-    """The value of `node`, if nothing but movements lie between it and memory the host can read.
+    """The value of `node`, where movements alone lie between it and memory that the host can read.
+
+    Or between it and what is computed from constants alone.
 
     The array is read-only and keeps the memory alive; a reshape that no strides express copies.
     None where something has to be computed first, or where the memory is a device's own.
@@ -25,7 +28,11 @@ def host_view(node: Node) -> Array | None:
     chain: list[Node] = []
     while node.kind != "const" and not is_computed(node):
         if node.kind not in _MOVES:
-            return None
+            constant = constant_of(node, is_computed)
+            if constant is None:
+                return None
+            node = constant
+            break
         chain.append(node)
         node = node.src[0]
     array = _start(node)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gpu.compiler.ir.graph import Node, make, toposort
+from gpu.compiler.ir.graph.fold import fold
 
 Change = Callable[[Node], Node | None]
 
@@ -33,14 +34,24 @@ def rewrite(roots: Sequence[Node], is_leaf: Callable[[Node], bool], change: Chan
 def without_custom_grads(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> list[Node]:
     """`roots` as they are computed, which no rule of a gradient changes: without operands of any.
 
-    A `detach` is left of each, so that no root becomes a leaf.
+    What is computed from constants alone is one then. A `detach` is left of each, so that no root
+    becomes a leaf.
     """
     if all(is_leaf(node) or node.kind != "custom_grad" for node in toposort(roots, is_leaf)):
         return list(roots)
 
     def change(node: Node) -> Node | None:
-        if node.kind != "custom_grad":
-            return None
-        return make("detach", node.src[:1], (), node.shape, node.dtype, node.device)
+        value = fold(node, [_constant(source) for source in node.src])
+        if value is None:
+            value = node.src[0] if node.kind == "custom_grad" else None
+        if value is None or value is node or value.kind == "detach":
+            return value
+        return make("detach", (value,), (), node.shape, node.dtype, node.device)
 
     return rewrite(roots, is_leaf, change)
+
+
+def _constant(node: Node) -> Node | None:
+    while node.kind == "detach":
+        node = node.src[0]
+    return node if node.kind == "const" else None
