@@ -61,9 +61,8 @@ class Lines(Generic[R]):
 
     def within(self, region: R, offset: int, size: int) -> Iterator[int]:
         """The offsets of the lines with a byte of a range that it holds."""
-        for number, first, last in _pieces(offset - offset % LINE, size + offset % LINE):
-            block = self._blocks.get((region, number))
-            held = block.held & _mask(first, last) if block else 0
+        for number, wanted in self._meeting(region, offset, size):
+            held = self._blocks[region, number].held & wanted
             while held:
                 lowest = held & -held
                 yield number * _BLOCK + (lowest.bit_length() - 1) * LINE
@@ -71,12 +70,25 @@ class Lines(Generic[R]):
 
     def drop(self, region: R, offset: int, size: int) -> None:
         """Forgets the lines with a byte of a range."""
-        for number, first, last in _pieces(offset - offset % LINE, size + offset % LINE):
-            block = self._blocks.get((region, number))
-            if block:
-                block.held &= ~_mask(first, last)
-                if not block.held:
-                    del self._blocks[region, number]
+        for number, dropped in self._meeting(region, offset, size):
+            block = self._blocks[region, number]
+            block.held &= ~dropped
+            if not block.held:
+                del self._blocks[region, number]
+
+    def _meeting(self, region: R, offset: int, size: int) -> list[tuple[int, int]]:
+        """The blocks that meet a range, by number, with a mask of its lines in each.
+
+        A range may be much larger than all that is held: a buffer of gigabytes that is freed.
+        """
+        begin, end = offset // LINE, -(-(offset + size) // LINE)
+        numbers = range(begin // _LINES, -(-end // _LINES))
+        if len(numbers) > len(self._blocks):
+            held = sorted(n for of, n in self._blocks if of == region and n in numbers)
+        else:
+            held = [n for n in numbers if (region, n) in self._blocks]
+        bounds = ((n, max(begin - n * _LINES, 0), min(end - n * _LINES, _LINES)) for n in held)
+        return [(n, _mask(first, last)) for n, first, last in bounds]
 
     def __getitem__(self, line: tuple[R, int]) -> bytes:
         """What it holds of a line that it holds."""

@@ -112,7 +112,9 @@ def test_failing_again_and_again_holds_nothing(sim: KfdWorld) -> None:
             _open(world)
     system.before = lambda call: None
     _open(world).close()
-    assert _held() == before
+    descriptors, maps = _held()
+    # Mappings of Python's own memory come and go; of the 47 failures each would leave one.
+    assert descriptors == before[0] and maps < before[1] + 20, f"{before} became {maps}"
 
 
 def test_each_call_of_closing_may_fail() -> None:
