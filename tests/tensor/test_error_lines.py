@@ -108,13 +108,13 @@ def notes(error: BaseException) -> str:
 
 
 def test_of_an_error_when_computing_also_the_line_that_made_it() -> None:
-    huge = Tensor.ones(1 << 44).contiguous()  # here
-    alike = Tensor.ones(1 << 44).contiguous()  # the same node: it was made above
+    huge = Tensor.ones(1 << 44, dtype="int32").contiguous()  # here
+    alike = Tensor.ones(1 << 44, dtype="int32").contiguous()  # the same node: it was made above
     with pytest.raises(OutOfMemory) as caught:
-        Tensor.realize(huge + 1.25, alike)
+        Tensor.realize(huge + 2, alike)
     first, second = notes(caught.value).split("\n  and at ")
-    assert first == "while computing what was made at Tensor.realize(huge + 1.25, alike)"
-    assert second == "huge = Tensor.ones(1 << 44).contiguous()  # here"
+    assert first == "while computing what was made at Tensor.realize(huge + 2, alike)"
+    assert second == 'huge = Tensor.ones(1 << 44, dtype="int32").contiguous()  # here'
 
 
 def test_of_what_a_device_lacks_the_line_that_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
