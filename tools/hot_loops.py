@@ -31,24 +31,19 @@ from gpu.core.dtype import DType
 from tools.coalescing import memory
 
 
-def floats(*shape: int, dtype: DType = dtypes.float32) -> Tensor:
-    """A tensor that stands for memory."""
-    return memory(*shape, dtype=dtype)
-
-
 def product(m: int, n: int, k: int, dtype: DType = dtypes.float32) -> Tensor:
     """A matrix product."""
-    return floats(m, k, dtype=dtype) @ floats(k, n, dtype=dtype)
+    return memory(m, k, dtype=dtype) @ memory(k, n, dtype=dtype)
 
 
 def attention_scores() -> Tensor:
     """Small products, one after the other."""
-    return floats(96, 33, 40) @ floats(96, 40, 33)
+    return memory(96, 33, 40) @ memory(96, 40, 33)
 
 
 def gradient_of_weight(side: int) -> Tensor:
     """The product of a transposed matrix and itself: many rows, few columns."""
-    x = floats(65536, side)
+    x = memory(65536, side)
     return x.T @ x
 
 
@@ -58,22 +53,22 @@ KERNELS: Final[dict[str, Callable[[], Tensor]]] = {
     "gemm n = 31": lambda: product(1024, 31, 1024),
     "gemm bf16": lambda: product(256, 256, 256, dtypes.bfloat16),
     "gemm i8": lambda: product(256, 256, 256, dtypes.int8),
-    "gemv": lambda: floats(1024, 1024) @ floats(1024),
+    "gemv": lambda: memory(1024, 1024) @ memory(1024),
     "A^T A": lambda: gradient_of_weight(32),
-    "bmm 8": lambda: floats(4096, 8, 8) @ floats(4096, 8, 8),
+    "bmm 8": lambda: memory(4096, 8, 8) @ memory(4096, 8, 8),
     "bmm 33": attention_scores,
-    "(a + c) @ b": lambda: (floats(512, 512) + floats(512)) @ floats(512, 512),
-    "max-plus": lambda: (floats(256, 1, 256) + floats(1, 256, 256)).max(2),
-    "conv 14": lambda: floats(8, 64, 14, 14).conv2d(floats(64, 64, 3, 3), padding=1),
-    "conv 15": lambda: floats(8, 64, 15, 15).conv2d(floats(64, 64, 3, 3), padding=1),
-    "conv stride 2": lambda: floats(8, 32, 28, 28).conv2d(floats(64, 32, 3, 3), stride=2),
-    "depthwise 14": lambda: floats(8, 64, 14, 14).conv2d(floats(64, 1, 7, 7), groups=64),
-    "softmax": lambda: floats(1024, 1000).softmax(1),
-    "layernorm": lambda: floats(4096, 768).layernorm(),
-    "row sums": lambda: floats(2048, 2048).sum(1),
-    "column sums": lambda: floats(2048, 2048).sum(0),
-    "gelu": lambda: floats(1 << 20).gelu(),
-    "max pool": lambda: floats(8, 64, 28, 28).max_pool2d((2, 2)),
+    "(a + c) @ b": lambda: (memory(512, 512) + memory(512)) @ memory(512, 512),
+    "max-plus": lambda: (memory(256, 1, 256) + memory(1, 256, 256)).max(2),
+    "conv 14": lambda: memory(8, 64, 14, 14).conv2d(memory(64, 64, 3, 3), padding=1),
+    "conv 15": lambda: memory(8, 64, 15, 15).conv2d(memory(64, 64, 3, 3), padding=1),
+    "conv stride 2": lambda: memory(8, 32, 28, 28).conv2d(memory(64, 32, 3, 3), stride=2),
+    "depthwise 14": lambda: memory(8, 64, 14, 14).conv2d(memory(64, 1, 7, 7), groups=64),
+    "softmax": lambda: memory(1024, 1000).softmax(1),
+    "layernorm": lambda: memory(4096, 768).layernorm(),
+    "row sums": lambda: memory(2048, 2048).sum(1),
+    "column sums": lambda: memory(2048, 2048).sum(0),
+    "gelu": lambda: memory(1 << 20).gelu(),
+    "max pool": lambda: memory(8, 64, 28, 28).max_pool2d((2, 2)),
 }
 # CPUs, and what llvm-mca calls them; its models are of whole CPUs, not of levels.
 TARGETS: Final = {
@@ -217,7 +212,7 @@ def operations(loop: Sequence[Instruction], dialect: Dialect) -> int:
 
 def is_scalar(inst: Instruction, dialect: Dialect) -> bool:
     """Whether an instruction computes, in one lane."""
-    return dialect.work(inst) == (1, 1) or dialect.work(inst) == (1, 2)
+    return dialect.work(inst) in ((1, 1), (1, 2))
 
 
 def count(assemblies: Sequence[str], target: str) -> Counts | None:

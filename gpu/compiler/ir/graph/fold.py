@@ -19,6 +19,11 @@ _SAME_EVERYWHERE: Final = frozenset(
 
 def constant_of(root: Node, is_leaf: Callable[[Node], bool]) -> Node | None:
     """The constant that a node is by what it is computed from; None where it is none."""
+    first = root  # the first sources lead to memory in most graphs: no others need a look then
+    while first.src and not is_leaf(first):
+        first = first.src[0]
+    if first.kind != "const":
+        return None
     known: dict[Node, Node | None] = {}
     for node in toposort([root], is_leaf):
         known[node] = None if is_leaf(node) else fold(node, [known[x] for x in node.src])
