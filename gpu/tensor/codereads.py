@@ -173,8 +173,8 @@ class _Reader:
         if where == "name" and not steps and root in (*_BY_NAME, *_ALL_NAMES):
             self._by_name = str(root)
         elif where == "any":
-            if steps:
-                self.free[steps] = None
+            # What the first steps are taken from may be made inside, of objects that are not.
+            self.free.update({steps[number:]: None for number in range(len(steps))})
         elif where == "name":
             self.names[str(root), steps] = None
         else:

@@ -79,6 +79,19 @@ def case(make: Callable[[], Case]) -> Callable[[], Case]:
 
 
 @case
+def a_variable_that_stands_for_several_tuples() -> Case:
+    first, second = Plain(rate=2.0), Plain(rate=3.0, inner=Plain(rate=4.0))
+
+    def f(x: Tensor) -> Tensor:
+        made = (first, 1)
+        x = x * made[0].rate
+        made = (second, 1)
+        return x * made[0].rate + made[0].inner.rate
+
+    return f, [sets(first, "rate", 5.0), sets(second, "rate", 6.0), sets(second.inner, "rate", 7.0)]
+
+
+@case
 def attribute_of_self() -> Case:
     class Model:
         def __init__(self) -> None:
