@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from gpu import Tensor
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
 from gpu.compiler.ir.kernel import nontemporal as streams
 from gpu.compiler.ir.kernel.text import parse_kernel
-from gpu.compiler.ir.kernel.tree import loads_of
+from gpu.compiler.ir.kernel.tree import loads_of, walk
 from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.analysis.dependence import is_independent
@@ -24,13 +25,58 @@ from unit.lane_kernels import LANES, TRANSPOSE, random, result
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "columns"), [(16, 64, 32), (17, 60, 8), (9, 100, 32), (24, 8, 8), (8, 150, 24)]
+    ("m", "n"), [(16, 64), (17, 60), (9, 100), (24, 8), (8, 150), (13, 11), (37, 35), (8, 33)]
 )
-def test_transpositions_write_pieces_without_a_long_rest(m: int, n: int, columns: int) -> None:
+def test_what_squares_leave_is_shifted(m: int, n: int) -> None:
     kernel, opts = schedule(parse_kernel(TRANSPOSE.format(size=m * n, m=m, n=n)), LANES)
-    assert columns == n or Split("j", columns, "peel") in opts
+    assert n <= 32 or Split("j", 32, "shift") in opts
     x = random(n, m)
     np.testing.assert_array_equal(result(kernel, LANES, x), x.T.reshape(-1))
+    # Every element is written by a vector.
+    squares = [s for s in walk(kernel.body) if isinstance(s, K.Loop) and s.kind == "vector"]
+    assert all(isinstance(s, K.Update) for loop in squares for s in _leaves(loop))
+    assert len(list(_leaves(kernel.body))) == len([s for q in squares for s in _leaves(q)])
+
+
+def _leaves(stmt: K.Stmt) -> Iterator[K.Update]:
+    return (s for s in walk(stmt) if isinstance(s, K.Update))
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("out[i] = x[2*i]", None),
+        ("out[i] = x[i]", "twice"),  # x may have the memory of out
+        ("out[i] add= x[2*i]", "twice"),
+        ("out[i] = mul(out[2*i], x[2*i])", "twice"),
+    ],
+)
+def test_only_what_changes_nothing_runs_twice(body: str, why: str | None) -> None:
+    text = "kernel k(out: f32[40] global, x: f32[40] global)\n  loop i serial 19\n    "
+    kernel = parse_kernel(text + body)
+    if why:
+        with pytest.raises(IllegalOpt, match=why):
+            apply(kernel, [Split("i", 8, "shift")])
+        return
+    done = apply(kernel, [Split("i", 8, "shift")])
+    verify_kernel(done)
+    inner, last = done.body.body
+    assert isinstance(inner, K.Loop) and isinstance(last, K.Loop)
+    assert (inner.var.extent, last.var.extent) == (2, 8)
+    x = random(40)
+    wanted = np.zeros(40, np.float32)
+    wanted[:19] = x[:38:2]
+    np.testing.assert_array_equal(result(done, LANES, x), wanted)
+
+
+def test_values_that_share_memory_with_what_is_written_are_read_once() -> None:
+    rng = np.random.default_rng(5)
+    for rows, columns in rng.integers(530, 600, (3, 2)):
+        a = rng.standard_normal((rows, columns)).astype(np.float32)
+        b = rng.standard_normal((columns, rows)).astype(np.float32)
+        x, y = Tensor(a).contiguous().realize(), Tensor(b).contiguous().realize()
+        x = x + y.T  # whose memory may be that of the old x
+        np.testing.assert_array_equal(x.numpy(), a + b.T)
 
 
 @pytest.mark.parametrize(("n", "streams"), [(4096, True), (4104, True), (4097, True), (264, False)])

@@ -41,10 +41,11 @@ class Split(NamedTuple):
     N may depend on values of the launch.
 
     `tail` says what happens to the N % factor iterations left over: `exact` allows none, `peel`
-    runs them in a loop `{axis}t` of their own afterwards, `mask` runs a last round whose accesses
-    to global memory are masked (for independent iterations only), `skip` one that does nothing in
-    iterations beyond N, by a condition inside the loops directly nested in `axis`, and `zero` one
-    that adds zeros (for a sum of products alone).
+    runs them in a loop `{axis}t` of their own afterwards, and `shift` with them some of those
+    before again, so that they are a power of two (where that changes nothing). `mask` runs a last
+    round whose accesses to global memory are masked (for independent iterations only), `skip` one
+    that does nothing in iterations beyond N, by a condition inside the loops directly nested in
+    `axis`, and `zero` one that adds zeros (for a sum of products alone).
     """
 
     axis: str

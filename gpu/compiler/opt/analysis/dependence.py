@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Mask, Var, expr
-from gpu.compiler.ir.kernel.tree import accesses, walk
+from gpu.compiler.ir.kernel.tree import accesses, loads_of, walk
 
 Place = tuple[Expr, Mask]
 
@@ -30,6 +30,23 @@ def is_independent(loop: K.Loop) -> bool:
         if not any(separates([(i[a], m) for i, m in places], loop.var, inside) for a in axes):
             return False
     return True
+
+
+def is_repeatable(loop: K.Loop) -> bool:
+    """Whether the last iterations of `loop` may run again after all have run, and change nothing.
+
+    They only store, at places that no data decides, and read nothing of what is stored. Neither do
+    they read another buffer at the place of a store: both may be in one memory (`Plan.reuses`).
+    """
+    statements = [s for s in walk(loop.body) if not isinstance(s, K.Block | K.Loop | K.If)]
+    updates = [s for s in statements if isinstance(s, K.Update) and not s.lets]
+    written = {s.buf for s in updates}
+    return len(updates) == len(statements) and not any(
+        update.monoid is not None
+        or update.value.bufs & written
+        or any(load.attr[1] == update.indices for load in loads_of(update.value))
+        for update in updates
+    )
 
 
 def vars_inside(loop: K.Loop) -> Iterator[Var]:

@@ -13,7 +13,7 @@ from typing import Final
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import split_hint
 from gpu.compiler.ir.kernel.tree import expressions, loops, walk
-from gpu.compiler.opt.analysis.dependence import is_independent
+from gpu.compiler.opt.analysis.dependence import is_independent, is_repeatable
 from gpu.compiler.opt.analysis.loop_nest import outer_nest
 from gpu.compiler.opt.opts import Bind, Fuse, Opt, PartialSums, Split, Tile, apply
 from gpu.compiler.opt.policy.cpu import column_reduce, dot_products, register_tiling, tiling
@@ -152,11 +152,14 @@ def _spread(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
         return
     if target.workers == 1 or _work(kernel.body) < PARALLEL_WORK:
         return
-    tops = kernel.body.body
-    if all(isinstance(s, K.Loop) and s.kind == "serial" and is_independent(s) for s in tops):
-        for top in tops:
-            assert isinstance(top, K.Loop)
-            yield Bind(top.var.name, "worker")
+    shared = [s for s in kernel.body.body if isinstance(s, K.Loop) and s.kind == "serial"]
+    # What else there is every worker does.
+    rest = [s for s in kernel.body.body if s not in shared]
+    if all(map(is_independent, shared)) and all(
+        isinstance(s, K.Loop) and is_repeatable(s) for s in rest
+    ):
+        for loop in shared:
+            yield Bind(loop.var.name, "worker")
 
 
 def _work(stmt: K.Stmt) -> int:

@@ -16,9 +16,11 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
 from gpu.compiler.ir.kernel.nontemporal import LINE_BYTES, streamed_outputs
 from gpu.compiler.ir.kernel.tree import loads_of
+from gpu.compiler.opt.analysis.dependence import is_repeatable
 from gpu.compiler.opt.analysis.lanes import FEWEST, fitting
 from gpu.compiler.opt.analysis.loop_nest import last_index, leaves, transposition
 from gpu.compiler.opt.opts import Bind, Opt, Prefetch, Reorder, Split, Stage, apply
+from gpu.compiler.opt.primitives.loops import shifted
 from gpu.compiler.targets import Target
 from gpu.core.errors import IllegalOpt
 
@@ -77,23 +79,39 @@ def turn(kernel: K.Kernel, found: Transposition, target: Target) -> list[Opt]:
             pass
         else:
             return tiles
-    return list(_squares(found, lanes))
+    (leaf,) = leaves(kernel.body)
+    return list(_squares(found, lanes, "shift" if is_repeatable(leaf.loops[0]) else "peel"))
 
 
-def _squares(found: Transposition, lanes: int) -> Iterator[Opt]:
+def _squares(found: Transposition, lanes: int, tail: str) -> Iterator[Opt]:
     """Squares of `lanes` by `lanes`, a few of them side by side so that cache lines are written
     whole, and those below each other next, so that reading goes on where it was.
     """
-    read, write = found.read.name, found.write.name
-    columns = _columns(found.write.extent, lanes, found.update.buf.dtype.itemsize)
+    read, write, extent = found.read.name, found.write.name, found.write.extent
+    columns = _columns(extent, lanes, found.update.buf.dtype.itemsize, tail)
     yield Reorder((*found.others, write, read))
-    if columns < found.write.extent:
-        yield Split(write, columns, "peel")
+    if columns < extent:
+        yield Split(write, columns, tail)
+        if tail == "shift" and (last := shifted(extent, columns)):
+            yield from _strip(f"{read}t", f"{write}t", found.read.extent, last, lanes, tail)
         write = f"{write}i"
+    yield from _strip(read, write, found.read.extent, columns, lanes, tail)
+
+
+def _strip(
+    read: str, write: str, extent: int, columns: int, lanes: int, tail: str
+) -> Iterator[Opt]:
+    """`write`, of `columns` iterations, around `read` of `extent`: squares below each other."""
     yield Reorder((read, write))
-    if lanes < found.read.extent:
-        yield Split(read, lanes, "peel")
+    if lanes < extent:
+        yield Split(read, lanes, tail)
+        if tail == "shift" and extent % lanes:
+            yield from _row_of_squares(f"{read}t", f"{write}t", columns, lanes)
         read = f"{read}i"
+    yield from _row_of_squares(read, write, columns, lanes)
+
+
+def _row_of_squares(read: str, write: str, columns: int, lanes: int) -> Iterator[Opt]:
     yield Reorder((write, read))
     if columns > lanes:
         yield Split(write, lanes)
@@ -105,9 +123,9 @@ def _squares(found: Transposition, lanes: int) -> Iterator[Opt]:
     yield Bind(read, "unroll")
 
 
-def _columns(extent: int, lanes: int, itemsize: int) -> int:
+def _columns(extent: int, lanes: int, itemsize: int, tail: str) -> int:
     """How much of a row of `extent` a transposition writes at once, without a long rest."""
-    rest = max(lanes - 1, extent // 16)
+    rest = extent if tail == "shift" else max(lanes - 1, extent // 16)
     most = min(max(PIECE_BYTES // itemsize, lanes), extent)
     return next(n for n in range(most // lanes * lanes, 0, -lanes) if extent % n <= rest)
 
