@@ -179,7 +179,9 @@ class Config:
 
     DEBUG = Setting(whole_number(0, 7), "logging: 1 events, 2 and up details", lambda: 0, "0")
     DEV = _text(DEVICE, "the device to use and how, as in CPU or PCI+AMD:LLVM")
-    SIM = _text(TEXT, "chip to simulate under the drivers, as in gfx1100")
+    SIM = _text(
+        TEXT, "chip to simulate under the drivers, and its faults, as in gfx1100,fault=hang"
+    )
     TRACE = _text(TEXT, "file to record the drivers' calls to the system in; see `gpu trace`")
     CACHE = _flag("keep compiled kernels on disk", default=True)
     CACHE_DIR = Setting(
