@@ -235,6 +235,15 @@ class Config:
     HANG_TIMEOUT = Setting(
         whole_number(1, 10**6), "seconds without progress after which a GPU hangs", lambda: 30, "30"
     )
+    CRASH_DIR: Setting[Path | None] = Setting(
+        OPTIONAL_PATH,
+        "folder of reports about GPUs that failed; see `gpu crash`",
+        lambda: None,
+        "CACHE_DIR/crashes",
+    )
+    CRASH_FILES = Setting(
+        whole_number(0, 10**6), "how many such reports are kept; 0 writes none", lambda: 16, "16"
+    )
     VERIFY = _flag("check the intermediate representation between compiler passes")
     CHECK = Setting(
         comma_list({"1": "index", "index": "index"}),

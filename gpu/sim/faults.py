@@ -192,6 +192,10 @@ class Faults:
             self._check_call(*fault.detail.split(":", 1))
         self._waiting.append(_Waiting(fault))
 
+    def clear(self) -> None:
+        """Has none of those that were added come any more."""
+        self._waiting.clear()
+
     def _check_call(self, call: str, answer: str) -> None:
         for what, given, known in (("call", call, self._calls), ("answer", answer, self._answers)):
             if given not in known:

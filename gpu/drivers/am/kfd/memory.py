@@ -93,6 +93,11 @@ class BufferObject:
         return self.address <= address < self.address + self.size
 
     @property
+    def label(self) -> str:
+        """What it is for."""
+        return self.use.label
+
+    @property
     def window(self) -> MemoryWindow:
         """All of it, as the host sees it."""
         assert self.use.mapped, f"{self.use.label} is not mapped for the host"
@@ -317,6 +322,10 @@ class KfdMemory:
                 return bo
         before = [each for each in self._live.values() if each.address <= address]
         return max(before, key=lambda each: each.address, default=None)
+
+    def extents(self) -> list[BufferObject]:
+        """All allocations."""
+        return list(self._live.values())
 
     def describe(self, address: int) -> str:
         """Which buffer an address is in or next to, for messages about faults."""
