@@ -40,6 +40,11 @@ class Scene(ABC):
 
     name: str
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the GPU is on its bus, so that its memory may be looked at."""
+        return True
+
     @abstractmethod
     def launches(self) -> Sequence[Suspect]:
         """Launches that have not ended, the oldest first."""

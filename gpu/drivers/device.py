@@ -58,11 +58,13 @@ class DriverDevice(HCQDevice, Generic[K]):
         return self.scene.under_way()
 
     def failed(self, error: DeviceError) -> None:
-        """As `HCQDevice.failed`: writes a report, and adds where it is.
+        """As `HCQDevice.failed`: says what helps, writes a report, and adds where it is.
 
         A hang that is met again has one report.
         """
-        if self.crashes is None:
+        if isinstance(error, DeviceHang):
+            error.add("recover() makes the device usable again")
+        if self.crashes is None or not self.scene.is_there:
             return
         lines = [channel.timeline for channel in self.channels()]
         now = tuple(number for line in lines for number in (line.submitted, line.reached()))

@@ -16,7 +16,7 @@ import pytest
 from gpu.cli.main import main
 from gpu.core.config import Context
 from gpu.core.crashfiles import CrashFolder, crash_folder
-from gpu.core.errors import DeviceHang, FormatError, GpuFault
+from gpu.core.errors import DeviceHang, DeviceLost, FormatError, GpuFault
 from gpu.drivers.crash import Argument, Buffer, Crash, Kernel, Queue, around, parse_crash
 from hcq.provoked import launch, make_bench
 
@@ -112,7 +112,9 @@ def test_a_hang_that_is_met_again_has_one_report(vendor: str, tmp_path: Path) ->
     device.report_to(folder, lambda code, start: [f"{start:x}:  {len(code)} bytes"])
     act = launch(bench, device)
     bench.machine.faults.add("hang")
-    with pytest.raises(DeviceHang, match=r"under way, the oldest first: fill; the report is /"):
+    with pytest.raises(
+        DeviceHang, match=r"the oldest first: fill; recover\(\) makes .*; the report is /"
+    ):
         act()
     with pytest.raises(DeviceHang, match=str(folder.reports()[0].with_suffix(".txt"))):
         device.synchronize()
@@ -136,6 +138,20 @@ def test_a_hang_that_is_met_again_has_one_report(vendor: str, tmp_path: Path) ->
     distances = [abs(each.address - crash.address) for each in crash.buffers]
     assert distances[0] == min(distances)
     device.recover()
+    device.close()
+    bench.machine.close()
+
+
+@pytest.mark.parametrize("vendor", ["AMD", "NV"])
+def test_what_is_gone_is_not_looked_at(vendor: str, tmp_path: Path) -> None:
+    bench, folder = make_bench(vendor), CrashFolder(tmp_path, 9)
+    device = bench.open()
+    device.report_to(folder, None)
+    act = launch(bench, device)
+    bench.machine.unplug()
+    with pytest.raises(DeviceLost, match=r"^((?!report).)*$"):
+        act()
+    assert folder.reports() == []
     device.close()
     bench.machine.close()
 

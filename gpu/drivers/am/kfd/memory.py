@@ -189,7 +189,7 @@ class KfdMemory:
     def _map_peer(self, bo: BufferObject, owner: GpuNode) -> None:
         try:
             self.kfd.map_memory(bo.handle, [self.gpu.gpu_id])
-        except TransportError as error:
+        except (TransportError, OutOfMemory) as error:
             linked = self.gpu.node in owner.links
             reason = "the kernel refused" if linked else "there is no link between them"
             raise Unsupported(

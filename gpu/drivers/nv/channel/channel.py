@@ -35,8 +35,10 @@ _NO_FIRMWARE: Final = (
     "its firmware does not answer any more: whoever owns the machine resets the GPU"
     " (nvidia-smi --gpu-reset), or restarts the machine"
 )
+GONE: Final = 79
+"""The number that a channel gets when its GPU is not on the bus any more."""
 _LOSSES: Final = {
-    79: "it is gone from its bus: look at power and slot, and restart the machine",
+    GONE: "it is gone from its bus: look at power and slot, and restart the machine",
     119: _NO_FIRMWARE,
     120: _NO_FIRMWARE,
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from gpu.drivers.autopsy import Scene
 from gpu.drivers.crash import Buffer
 from gpu.drivers.fault_report import SentLaunch, Suspect
-from gpu.drivers.nv.channel.channel import GpfifoChannel
+from gpu.drivers.nv.channel.channel import GONE, GpfifoChannel
 from gpu.drivers.nv.encode.launch import LoadedKernel
 from gpu.drivers.nv.encode.qmd_layout import qmd_layout
 from gpu.drivers.nv.fault.inflight import launches_in_flight, unfinished
@@ -28,6 +28,11 @@ class NvScene(Scene):
         self._gpu, self._target = port.gpu, port.target
         self._kernels = kernels
         port.gpu.explain = self.explain
+
+    @property
+    def is_there(self) -> bool:
+        """As `Scene.is_there`."""
+        return all(fault.number != GONE for fault in self._gpu.failed().values())
 
     def explain(self, channels: Sequence[GpfifoChannel], details: FaultDetails | None) -> str:
         """What `NvDevice.check` adds to a fault of these channels: kernels and arguments."""
