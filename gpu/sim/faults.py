@@ -72,7 +72,11 @@ FAULTS: Final[dict[str, Kind]] = {
         required=True,
         vendor="NV",
     ),
-    "short-read": Kind("reads of files", "half of it is read", {"PART": "of the paths that count"}),
+    "short-read": Kind(
+        "reads of files whose path has that part",
+        "half of it is read",
+        {"PART": "of a path; without it all count"},
+    ),
     "remove": Kind("calls of device files", "the GPUs are gone from that call on"),
     "no-memory": Kind(
         "allocations of that memory",

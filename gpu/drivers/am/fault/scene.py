@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from gpu.drivers.am.decode.aql import decode_aql
-from gpu.drivers.am.decode.pm4 import decode_pm4
-from gpu.drivers.am.decode.sdma import decode_sdma
-from gpu.drivers.am.decode.text import Line
 from gpu.drivers.am.encode.dispatch import LoadedKernel
 from gpu.drivers.am.encode.dwords import WORD
 from gpu.drivers.am.fault.inflight import launches_in_flight
@@ -70,17 +66,20 @@ class AmScene(Scene):
         """As `Scene.packets`: what is left in its ring. Raises Unsupported for unknown engines."""
         queue = channel.port
         assert isinstance(queue, AmQueue), "its queues are AMD's"
-        return [str(line) for data in queue.unread() for line in self._decode(queue.kind, data)]
+        # Only now: a device that never fails needs none of their tables.
+        from gpu.drivers.am.decode.aql import decode_aql
+        from gpu.drivers.am.decode.pm4 import decode_pm4
+        from gpu.drivers.am.decode.sdma import decode_sdma
 
-    def _decode(self, kind: QueueKind, data: bytes) -> Sequence[Line]:
-        target = self._port.target
-        match kind:
-            case QueueKind.AQL:
-                return decode_aql(data, target.generation)
-            case QueueKind.PM4:
-                return decode_pm4(data, target.generation)
-            case QueueKind.SDMA:
-                return decode_sdma(data, target.sdma)
+        target, kind = self._port.target, queue.kind
+        found: list[str] = []
+        for data in queue.unread():
+            if kind is QueueKind.SDMA:
+                found += map(str, decode_sdma(data, target.sdma))
+            else:
+                decode = decode_aql if kind is QueueKind.AQL else decode_pm4
+                found += map(str, decode(data, target.generation))
+        return found
 
 
 def _is_done(channel: Channel, read: Read, address: int, payload: int) -> bool:
