@@ -249,7 +249,8 @@ class NvMemoryPort:
 
     def extents(self) -> list[Extent]:
         """All allocations."""
-        return [Extent(m.address, m.size, m.object.name) for m in self._live.values()]
+        live = list(self._live.values())  # at once: other threads may allocate
+        return [Extent(m.address, m.size, m.object.name) for m in live]
 
     def read(self, address: int, size: int) -> bytes | None:
         """Bytes at an address of the GPU; None where the host does not see all of them."""
