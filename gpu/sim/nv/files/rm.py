@@ -81,7 +81,7 @@ class RmFile(SimFile):
         args = self.rm.branch.layout(escape.layout).parse(bytes(argument))
         name = "status" if "status" in args.layout.fields else "Status"
         if name not in args.layout.fields:
-            raise SysError(errno.EINVAL, answer)
+            return super().refuse(request, argument, "EINVAL")
         args[name] = Status[answer]
         ctypes.memmove(argument, bytes(args.data), len(args.data))
         return 0
