@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from gpu import __version__
-from gpu.cli import decode, demo, doctor, info, smi, trace
+from gpu.cli import crash, decode, demo, doctor, info, smi, trace
 from gpu.cli.bench import command as bench
 from gpu.cli.export import command as export
 
@@ -30,6 +30,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "bench": Command(
         "time workloads, alone or beside other libraries", bench.add_arguments, bench.run
     ),
+    "crash": Command("reports of GPUs that failed", crash.add_arguments, crash.run),
     "decode": Command(
         "what bytes of a command queue or a kernel's descriptor mean",
         decode.add_arguments,

@@ -179,7 +179,9 @@ class Config:
 
     DEBUG = Setting(whole_number(0, 7), "logging: 1 events, 2 and up details", lambda: 0, "0")
     DEV = _text(DEVICE, "the device to use and how, as in CPU or PCI+AMD:LLVM")
-    SIM = _text(TEXT, "chip to simulate under the drivers, as in gfx1100")
+    SIM = _text(
+        TEXT, "chip to simulate under the drivers, and its faults, as in gfx1100,fault=hang"
+    )
     TRACE = _text(TEXT, "file to record the drivers' calls to the system in; see `gpu trace`")
     CACHE = _flag("keep compiled kernels on disk", default=True)
     CACHE_DIR = Setting(
@@ -232,6 +234,15 @@ class Config:
     )
     HANG_TIMEOUT = Setting(
         whole_number(1, 10**6), "seconds without progress after which a GPU hangs", lambda: 30, "30"
+    )
+    CRASH_DIR: Setting[Path | None] = Setting(
+        OPTIONAL_PATH,
+        "folder of reports about GPUs that failed; see `gpu crash`",
+        lambda: None,
+        "CACHE_DIR/crashes",
+    )
+    CRASH_FILES = Setting(
+        whole_number(0, 10**6), "how many such reports are kept; 0 writes none", lambda: 16, "16"
     )
     VERIFY = _flag("check the intermediate representation between compiler passes")
     CHECK = Setting(

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import enum
-from typing import Generic, TypeVar
+import os
+from itertools import count
+from typing import Final, Generic, TypeVar
+from weakref import WeakSet
 
+from gpu.core.crashfiles import CrashFolder
 from gpu.core.errors import DeviceError, DeviceHang, DeviceLost
 from gpu.core.log import get_logger
+from gpu.drivers.autopsy import Autopsy, Disassemble, Scene
 from gpu.hcq.allocation import Allocation
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.device import HCQDevice
 from gpu.hcq.ports import Memory
+from gpu.hcq.program import HCQProgram
 
 _log = get_logger(__name__)
 K = TypeVar("K")
+P = TypeVar("P", bound=HCQProgram)
+_numbers: Final = count()  # of reports, as one millisecond may have several
 
 
 class Rung(enum.Enum):
@@ -24,10 +32,56 @@ class Rung(enum.Enum):
 
 
 class DriverDevice(HCQDevice, Generic[K]):
-    """An `HCQDevice` that knows its kernels, each as a ``K``, and can be recovered."""
+    """An `HCQDevice` that knows its kernels, each a ``K``, can be recovered, and reports failures.
+
+    Attributes:
+        kernels: by the memory of their code. Made before queues are opened, as what follows.
+        programs: those that are loaded.
+        scene: what it was at when it failed.
+        crashes: where reports go; None for nowhere.
+        disassemble: makes text of code for them, where there is something that does.
+    """
 
     kernels: dict[Memory, K]
-    """By the memory of their code; made before queues are opened."""
+    programs: WeakSet[HCQProgram]
+    scene: Scene
+    crashes: CrashFolder | None = None
+    disassemble: Disassemble | None = None
+    _reported: tuple[tuple[int, ...], str] = ((), "")
+
+    def report_to(self, crashes: CrashFolder | None, disassemble: Disassemble | None) -> None:
+        """Write a report of each failure from now on."""
+        self.crashes, self.disassemble = crashes, disassemble
+
+    def under_way(self) -> str:
+        """Launches that have not ended, the oldest first."""
+        return self.scene.under_way()
+
+    def failed(self, error: DeviceError) -> None:
+        """As `HCQDevice.failed`: says what helps, writes a report, and adds where it is.
+
+        A hang that is met again has one report.
+        """
+        if isinstance(error, DeviceHang):
+            error.add("recover() makes the device usable again")
+        if self.crashes is None or not self.scene.is_there:
+            return
+        lines = [channel.timeline for channel in self.channels()]
+        now = tuple(number for line in lines for number in (line.submitted, line.reached()))
+        if self._reported[0] != now:
+            self._reported = (now, self._report(error, self.crashes))
+        error.add(self._reported[1])
+
+    def _report(self, error: DeviceError, crashes: CrashFolder) -> str:
+        autopsy = Autopsy(
+            self.scene, self.channels(), list(self.programs), list(self.kernels), self.disassemble
+        )
+        crash = autopsy.report(error)
+        name = f"{crash.time[:-6].replace(':', '')}-{os.getpid()}-{next(_numbers)}"
+        try:
+            return f"the report is {crashes.write(name, crash.as_text(), crash.as_json())}"
+        except OSError as why:
+            return f"no report could be written to {crashes.path}: {why.strerror}"
 
     def put_code(self, memory: Memory, image: bytes, kernel: K) -> HCQBuffer:
         """Store code in memory that the host reaches, which goes when the buffer does."""
@@ -36,6 +90,11 @@ class DriverDevice(HCQDevice, Generic[K]):
         memory.window.store(0, image)
         self.kernels[memory] = kernel
         return buffer
+
+    def loaded(self, program: P) -> P:
+        """A program that was loaded, which reports know from now on."""
+        self.programs.add(program)
+        return program
 
     def release(self, memory: Memory) -> None:
         """As `HCQDevice.release`."""
@@ -57,6 +116,11 @@ class DriverDevice(HCQDevice, Generic[K]):
     def _recover(self) -> Rung | None:
         """`recover` of a device that is not lost; vendors know how."""
         raise NotImplementedError
+
+    def _has_ended(self) -> bool:
+        """Whether all that was submitted is done."""
+        lines = [channel.timeline for channel in self.channels()]
+        return all(line.passed(line.submitted) for line in lines)
 
     def _hang(self) -> DeviceHang | None:
         """Why the queues do not come to their end, if they do not for want of something."""

@@ -34,26 +34,37 @@ class SentLaunch:
     user: tuple[int, ...] = ()
 
     def suspect(
-        self, name: str, start: int, places: Iterable[tuple[int, int, int]], read: Read
+        self,
+        name: str,
+        code: tuple[int, int],
+        start: int,
+        places: Iterable[tuple[int, int, int]],
+        read: Read,
     ) -> Suspect:
         """It with its kernel's name, and those of its arguments that may be addresses.
 
-        ``start`` is where arguments begin, or 0; of each there are number, offset and size.
+        ``code`` is where its code begins, and its size or 0; ``start`` is where arguments begin,
+        or 0; of each there are number, offset and size.
         """
         found = []
         for number, offset, size in places if start else ():
             data = read(start + offset, size) if size == _POINTER else None
             if data is not None:
                 found.append((number, int.from_bytes(data, "little")))
-        return Suspect(name, tuple(found))
+        return Suspect(name, tuple(found), *code)
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A launch: its kernel's name, and its arguments that may be addresses, with their numbers."""
+    """A launch: its kernel's name, and its arguments that may be addresses, with their numbers.
+
+    ``code`` is where its code begins, ``size`` how many bytes it has; 0 where that is not known.
+    """
 
     name: str
     pointers: tuple[tuple[int, int], ...] = ()
+    code: int = 0
+    size: int = 0
 
 
 def under_way(

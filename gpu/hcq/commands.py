@@ -23,8 +23,12 @@ Block = tuple[int, int, int]
 Comparison = Literal["==", "!=", "<", "<=", ">=", ">"]
 
 
+TIMESTAMP: Final = 24
+"""Where a signal has its timestamp; a device may write anything to the 8 bytes before that."""
+
+
 class HasAddress(Protocol):
-    """A signal as commands see it: 16 bytes, the value first, a timestamp at 8."""
+    """A signal as commands see it: 32 bytes, the value first, a timestamp at `TIMESTAMP`."""
 
     @property
     def address(self) -> Value:
@@ -103,7 +107,10 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class Timestamp:
-    """Write the device's clock, in ticks, to the timestamp of a signal, once all before is done."""
+    """Write the device's clock, in ticks, to the timestamp of a signal, once all before is done.
+
+    The signal's value stays what it is.
+    """
 
     signal: HasAddress
 

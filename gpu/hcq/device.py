@@ -139,7 +139,11 @@ class HCQDevice:
             with self._opening:
                 if len(found) <= index:
                     opened = self.exclusively(self._open_queue, kind)
-                    self.set_up(kind, opened)
+                    try:
+                        self.set_up(kind, opened)
+                    except DeviceError:  # what it was given may still come: it goes on from there
+                        found.append(opened)
+                        raise
                     found.append(opened)
         return found[index]
 
@@ -307,7 +311,10 @@ class HCQDevice:
             raise
         except HwTimeout as late:
             why = "; ".join(filter(None, (late.reason, self.under_way())))
-            raise DeviceHang(late.what, late.last, late.wanted, late.seconds, why) from late
+            hang = DeviceHang(late.what, late.last, late.wanted, late.seconds, why)
+            if timeout is None:  # else whoever waited may not have wanted to wait for its end
+                self.failed(hang)
+            raise hang from late
 
     def under_way(self) -> str:
         """What is known of launches that have not ended, for messages; vendors know more."""
@@ -358,8 +365,12 @@ class HCQDevice:
         try:
             self.port.check()
         except (GpuFault, DeviceLost, DeviceHang) as error:
+            self.failed(error)  # while it may still be looked at
             self._error = error
             raise
+
+    def failed(self, error: DeviceError) -> None:
+        """The device has failed, and nobody was told yet; vendors may add to the message."""
 
     def allocate(self, size: int, kind: MemoryKind) -> Memory:
         """Memory straight from the port, freed by `close` at the latest; under the lock."""

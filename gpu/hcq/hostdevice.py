@@ -21,6 +21,7 @@ from gpu.core.bits import align_up
 from gpu.core.errors import GpuFault, HwTimeout, InvalidValue, OutOfMemory, Unsupported
 from gpu.core.window import MemoryWindow
 from gpu.hcq.args import ArgumentLayout
+from gpu.hcq.commands import TIMESTAMP
 from gpu.hcq.hostcode import HostEncoder, HostKernel, Op, Record, compares, decode
 from gpu.hcq.hostring import HostRing
 from gpu.hcq.ports import Memory, MemoryKind, MemoryPort
@@ -275,7 +276,7 @@ class HostPort:
             case Op.WAIT:
                 return memory.word(operands[0], self.signal_bits // 8) >= operands[1]
             case Op.TIMESTAMP:
-                memory.store(operands[0] + 8, 8, self.clock())
+                memory.store(operands[0] + TIMESTAMP, 8, self.clock())
             case Op.WRITE:
                 address, size, *words = operands
                 data = struct.pack(f"<{len(words)}Q", *words)

@@ -44,6 +44,7 @@ class HCQProgram:
         written: Sequence[int] | None = None,
         info: Any = None,
     ):
+        """``origin`` may be set to what it computes and where that was asked for, for reports."""
         self.device = device
         self.name = name
         self.code = code
@@ -52,6 +53,7 @@ class HCQProgram:
         self.private_size = private_size
         self.written = frozenset(range(layout.pointers) if written is None else written)
         self.info = info
+        self.origin: object = ""
         self._launches: dict[tuple[Grid, Block], _Launch] = {}
 
     def arguments(

@@ -9,15 +9,14 @@ from typing import Final
 from gpu.core.arguments import whole
 from gpu.core.errors import InvalidValue
 from gpu.core.window import MemoryWindow, Window
-from gpu.hcq.commands import SymbolicSignal
+from gpu.hcq.commands import TIMESTAMP, SymbolicSignal
 from gpu.hcq.symbol import TIMELINE_ADDRESS, GpuVA
 
-SIGNAL_SIZE: Final = 16
-_TIMESTAMP: Final = 8
+SIGNAL_SIZE: Final = 32
 
 
 class Signal:
-    """A value (u64 at 0) and a timestamp in ticks (u64 at 8) in memory that both sides see.
+    """A value (u64 at 0) and a timestamp in ticks (u64 at `TIMESTAMP`) that both sides see.
 
     ``bits`` is how much of the value the device compares and writes; the rest is never looked at.
     ``check_usable`` raises when the memory may not be touched, as in a forked child.
@@ -57,7 +56,7 @@ class Signal:
     def timestamp(self) -> int:
         """The ticks that the last `Timestamp` command wrote."""
         self._check()
-        return self._window.read(_TIMESTAMP, 8)
+        return self._window.read(TIMESTAMP, 8)
 
 
 def _item(window: Window, bits: int) -> memoryview[int] | None:

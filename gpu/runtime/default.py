@@ -130,7 +130,8 @@ def advice_for(device: str) -> str:
 @cache
 def _simulated(setting: str) -> Choice:
     """The device that has a model of the first chip; it checks the others when it is opened."""
-    first = setting.partition(",")[0].strip().lower()
+    parts = [part.strip().lower() for part in setting.split(",")]
+    first = next((part for part in parts if "=" not in part), "")
     known = {device: _finder(device).models() for device in FINDERS}
     for device, models in known.items():
         if first in models:

@@ -22,7 +22,7 @@ from gpu.core.errors import GpuError
 from gpu.core.interrupts import put_off
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
-from gpu.runtime.origins import name_origins
+from gpu.runtime.origins import Origin, name_origins
 from gpu.runtime.ownership import is_only_buffer, is_only_reference, only_held_by_graph
 from gpu.runtime.recent import Recent
 from gpu.runtime.recipe import (
@@ -360,7 +360,12 @@ def _find_or_compile(key: Key, roots: list[Node], leaves: list[Node]) -> Schedul
         keep_on_disk(key, devices, recipe)
         Counters.compiled += 1
         Counters.kernels += len(recipe.codes)
-    return load(recipe, len(leaves))
+    schedule = load(recipe, len(leaves))
+    origin = Origin(roots, is_computed)
+    for step in (*schedule.filling.steps, *schedule.changing.steps):
+        if isinstance(step, Launch):
+            step.program.origin = step.program.origin or origin
+    return schedule
 
 
 def transfer(source: Buffer, target: Buffer) -> None:

@@ -8,18 +8,19 @@ of the lines of what was computed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import CodeType, FrameType
 from typing import Final
 from weakref import ref
 
-from gpu.compiler.ir.graph import Node
+from gpu.compiler.ir.graph import Node, toposort
 from gpu.core.callsite import CallSite, is_users
 from gpu.core.errors import GpuError
 
 # Lines named in one error, and nodes that are looked at to find each.
 _MOST_LINES: Final = 4
 _MOST_NODES: Final = 1000
+_MOST_OPERATIONS: Final = 12
 
 # Code with the offset of the instruction being run: the line is only looked up when it is needed.
 # As a WeakKeyDictionary, whose methods are Python code and would take most of the time.
@@ -58,6 +59,36 @@ def origins(nodes: Iterable[Node]) -> list[CallSite]:
 
 def _line(code: CodeType, offset: int) -> int | None:
     return next((line for start, end, line in code.co_lines() if start <= offset < end), None)
+
+
+class Origin:
+    """What a graph computes and the lines that made it, in words when they are asked for."""
+
+    def __init__(self, roots: Iterable[Node], is_leaf: Callable[[Node], bool]):
+        """Keeps no node; ``is_leaf`` tells those that are in memory."""
+        roots = list(roots)
+        names = (_operation(node) for node in toposort(roots, is_leaf) if not is_leaf(node))
+        self._operations = list(dict.fromkeys(name for name in names if name))
+        self._sites = origins(roots)
+
+    def __str__(self) -> str:
+        operations = ", ".join(self._operations[:_MOST_OPERATIONS])
+        more = ", ..." if len(self._operations) > _MOST_OPERATIONS else ""
+        told = [f"of what computes {operations}{more}"] if operations else []
+        told += [f"first asked for at {site}" for site in self._sites]
+        return "; ".join(told)
+
+
+def _operation(node: Node) -> str:
+    """What a node computes; empty where it only says which elements are meant."""
+    match node.kind:
+        case "alu":
+            return str(node.attr[0])
+        case "reduce":
+            return f"reduce {node.attr[0]}"
+        case "buffer" | "const" | "reshape" | "expand" | "permute" | "slice" | "contiguous":
+            return ""
+    return node.kind
 
 
 def name_origins(error: GpuError, nodes: Iterable[Node]) -> None:

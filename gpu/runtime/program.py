@@ -21,11 +21,13 @@ class Program(Unpicklable, ABC):
 
     Attributes:
         name: symbol of the kernel.
+        origin: what it computed first and the lines of the user's code that asked for it, or "".
         weight: how much memory a loaded kernel takes, where a CPU's, some 20 KiB, is 1. The more,
             the fewer are kept for graphs that may be computed again.
     """
 
     name: str
+    origin: object = ""
     weight = 1
 
     @abstractmethod

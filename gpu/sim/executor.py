@@ -64,6 +64,20 @@ class KernelExecutor(Protocol[LaunchT_contra, MemoryT_contra]):
         ...
 
 
+class Endless:
+    """A grid that never gets on, because it was told not to."""
+
+    instructions: int = 0
+
+    def step(self, budget: int) -> bool:
+        """Does nothing."""
+        return False
+
+    def why_stuck(self) -> str:
+        """Why it never ends."""
+        return "it hangs, as a fault that was injected"
+
+
 class RunningLanes(ABC):
     """A grid on the lane engine: a `RunningKernel` whose writes others see when its turn ends."""
 

@@ -11,7 +11,7 @@ from typing import ClassVar, Final, Protocol
 from weakref import WeakValueDictionary
 
 from gpu.core.errors import HwTimeout
-from gpu.sim.faults import FaultPlan
+from gpu.sim.faults import Given
 from gpu.sim.physical import Pool
 from gpu.sim.process import SimOs, SimProcess, System
 
@@ -42,6 +42,10 @@ class Gpu(Protocol):
 
     def sample(self) -> None:
         """Look at what the host has written."""
+        ...
+
+    def unplug(self) -> None:
+        """It is gone from its bus."""
         ...
 
     def close(self) -> None:
@@ -86,8 +90,8 @@ class Machine(System):
     gpus: Sequence[Gpu]
     call_ns: ClassVar[int] = 0  # virtual time that a call takes
 
-    def __init__(self, seed: int, plan: FaultPlan, host_memory: int):
-        super().__init__(seed, plan)
+    def __init__(self, seed: int, faults: Given, host_memory: int):
+        super().__init__(seed, faults)
         self._others = threading.Condition(self.lock)
         self.is_served = False
         self._host = Pool("system memory", host_memory)
@@ -155,7 +159,7 @@ class Machine(System):
         self.counts.ioctls += 1
         self.clock.advance(self.call_ns)
         self._time_passed()
-        if self.plan.unplug_after and self.counts.ioctls > self.plan.unplug_after:
+        if self.faults.due("remove"):
             self.unplug()
         if self.rng.random() < _CALL_SHARE and self._engines():
             self.work()
@@ -163,7 +167,7 @@ class Machine(System):
     def unplug(self) -> None:
         """Takes all GPUs away: calls fail from now on, engines stand still."""
         for gpu in self.gpus:
-            gpu.plugged = False
+            gpu.unplug()
 
     def stuck(self, what: str) -> HwTimeout:
         """The error of a wait that cannot end; says what each engine waits for."""

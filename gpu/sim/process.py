@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from gpu.core import hostmem
 from gpu.core.errors import AccessDenied, OutOfMemory, TransportError
 from gpu.core.ref import Argument, Ref, argument_memory
-from gpu.sim.faults import FaultPlan
+from gpu.sim.faults import Given
 from gpu.sim.kernel import CallerMemory, SysError, UserMemory
 from gpu.sim.mapping import Mapper, map_pieces
 from gpu.sim.simulation import Simulation
@@ -41,8 +41,8 @@ class System(Simulation, ABC):
         devices: what opens each device file.
     """
 
-    def __init__(self, seed: int, plan: FaultPlan):
-        super().__init__(seed, plan)
+    def __init__(self, seed: int, faults: Given = ()):
+        super().__init__(seed, faults)
         self.lock = threading.RLock()
         self.undisturbed = Undisturbed()
         self.user = UserMemory()
@@ -68,6 +68,14 @@ class SimFile:
     def ioctl(self, process: SimProcess, request: int, argument: ArgumentBytes) -> int:
         """Makes a request. Raises SysError."""
         raise SysError(errno.ENOTTY)
+
+    def call_name(self, request: int) -> str:
+        """What faults call a request; empty where they have no name for it."""
+        return ""
+
+    def refuse(self, request: int, argument: ArgumentBytes, answer: str) -> int:
+        """Answers a request without doing it. Raises SysError for an errno."""
+        raise SysError(getattr(errno, answer), "a fault that was injected")
 
     def mmap(
         self, process: SimProcess, size: int, prot: int, flags: int, offset: int, address: int
@@ -197,7 +205,7 @@ class SimOs:
             found = process.file(fd)
             with process.world.lock, process.world.undisturbed:
                 process.world.work_a_little()
-                return found.file.ioctl(process, request, argument_memory(argument))
+                return _ioctl(process, found.file, request, argument_memory(argument))
         except SysError as error:
             name = found.path if found else f"fd {fd}"
             process.world.debug.note(f"ioctl {request:#010x} on {name} fails with {error}")
@@ -225,9 +233,11 @@ class SimOs:
     def read_file(self, path: str) -> bytes:
         """All that a file of the model's tree holds."""
         try:
-            return self._process.world.tree.read(path)
+            data = self._process.world.tree.read(path)
         except SysError as error:
             _fail("reading", path, error)
+        short = self._process.world.faults.due("short-read", about=path)
+        return data[: len(data) // 2] if short else data
 
     def write_file(self, path: str, data: bytes) -> None:
         """No file of the model takes anything."""
@@ -244,6 +254,13 @@ class SimOs:
     def exists(self, path: str) -> bool:
         """Whether the model has a file, folder or device of this path."""
         return path in self._process.world.devices or self._process.world.tree.has(path)
+
+
+def _ioctl(process: SimProcess, file: SimFile, request: int, argument: ArgumentBytes) -> int:
+    fault = process.world.faults.due("ioctl", about=file.call_name(request))
+    if fault is None:
+        return file.ioctl(process, request, argument)
+    return file.refuse(request, argument, fault.detail.partition(":")[2])
 
 
 def _fail(action: str, path: str, error: SysError) -> NoReturn:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
+from typing import ClassVar
 
 from gpu.sim.clock import VirtualClock
 from gpu.sim.counts import Counts
-from gpu.sim.faults import FaultPlan
+from gpu.sim.faults import ERRNOS, Faults, Given
 from gpu.sim.record import DebugChannel
 
 
@@ -17,13 +19,21 @@ class Simulation:
         clock: virtual time.
         debug: what was seen that no driver is told.
         rng: all that is left to chance, from the seed.
-        plan: faults to inject.
+        faults: those that it shows on purpose.
         counts: how much was done.
+        vendor, calls, answers: as of `Faults`, for machines of this kind.
     """
 
-    def __init__(self, seed: int, plan: FaultPlan):
+    vendor: ClassVar[str] = ""
+    calls: ClassVar[Collection[str]] = ()
+    answers: ClassVar[Collection[str]] = ERRNOS
+
+    def __init__(self, seed: int, faults: Given = ()):
+        """Raises ConfigError for faults that there are not."""
         self.clock = VirtualClock()
         self.debug = DebugChannel(self.clock)
         self.rng = random.Random(seed)
-        self.plan = plan
+        self.faults = Faults(
+            self.rng, faults, vendor=self.vendor, calls=self.calls, answers=self.answers
+        )
         self.counts = Counts()

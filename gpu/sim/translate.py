@@ -45,14 +45,17 @@ class PageFault(Exception):
         address: what was accessed, exactly; drivers are told the page only.
         write: whether it was a write.
         present: whether something is mapped there.
+        execute: whether it was code that was to be run.
     """
 
-    def __init__(self, address: int, write: bool, present: bool):
+    def __init__(self, address: int, write: bool, present: bool, execute: bool = False):
         self.address = address
         self.write = write
         self.present = present
-        what = "write" if write else "read"
-        why = "mapped read-only" if present else "not mapped"
+        self.execute = execute
+        what = "execution" if execute else "write" if write else "read"
+        refused = "without execution" if execute else "read-only"
+        why = f"mapped {refused}" if present else "not mapped"
         super().__init__(f"{what} at {address:#x}, which is {why}")
 
 
@@ -75,6 +78,15 @@ class Translation(ABC):
             yield mapping, mapping.offset + address - mapping.start, count
             address += count
             size -= count
+
+
+def first_hole(space: Translation, address: int) -> int:
+    """The first page from that of a mapped address on that nothing is mapped at."""
+    try:
+        while True:
+            address = space.translate(address, write=False).end
+    except PageFault as fault:
+        return fault.address & ~(PAGE_SIZE - 1)
 
 
 class AddressSpace(Translation):

@@ -6,10 +6,11 @@ before one, or none, is a row here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from gpu.core.errors import ConfigError
+from gpu.sim.faults import Fault, Given
 from gpu.sim.isa.rdna.chip import CHIPS as RDNA_CHIPS
 from gpu.sim.machine import Machine
 from gpu.sim.nv.chip.chips import CHIPS
@@ -32,22 +33,22 @@ class Model(NamedTuple):
     device: str
     interface: str
     chips: tuple[str, ...]
-    make: Callable[[list[str]], Simulated]
+    make: Callable[[Sequence[str], Given], Simulated]
 
 
-def _kfd(chips: list[str]) -> Simulated:
+def _kfd(chips: Sequence[str], faults: Given) -> Simulated:
     from gpu.sim.amd.chip.lanes import LaneExecutor
     from gpu.sim.amd.kfd.world import KfdWorld
 
-    return Simulated(KfdWorld(chip=chips, executor=LaneExecutor()), None)
+    return Simulated(KfdWorld(chip=chips, faults=faults, executor=LaneExecutor()), None)
 
 
-def _nvk(chips: list[str]) -> Simulated:
+def _nvk(chips: Sequence[str], faults: Given) -> Simulated:
     from gpu.sim.nv.chip.lanes import PtxExecutor
     from gpu.sim.nv.world import NvSimWorld
 
     executor = PtxExecutor()
-    return Simulated(NvSimWorld(chip=chips, executor=executor), executor.learn)
+    return Simulated(NvSimWorld(chip=chips, faults=faults, executor=executor), executor.learn)
 
 
 MODELS: Final = (
@@ -66,17 +67,43 @@ def find_model(device: str, interface: str | None = None) -> Model:
     raise ConfigError(f"SIM has no model of {wanted}, but of {known}")
 
 
-def simulate(setting: str, device: str, interface: str | None = None) -> Simulated:
-    """A new machine with the chips that `SIM` names, in any case, their names with commas.
+def parse_setting(setting: str) -> tuple[list[str], list[Fault]]:
+    """The chips that `SIM` names, in any case, and its faults; all of them with commas between.
 
-    Raises ConfigError for a chip that the device has no model of, or one that runs no kernels.
+    Raises ConfigError for a fault that there is not (`gpu.sim.faults`), or no chip.
+    """
+    chips, faults = [], []
+    for part in map(str.strip, setting.split(",")):
+        key, is_fault, text = part.partition("=")
+        if not is_fault:
+            chips.append(part.lower())
+        elif key.strip().lower() == "fault":
+            faults.append(Fault.parse(text))
+        else:
+            raise ConfigError(
+                f"SIM={setting}: {part!r} is not understood; give chips, and faults as in"
+                " gfx1100,fault=hang@2"
+            )
+    if not chips:
+        raise ConfigError(f"SIM={setting}: no chip is named; give one, as in gfx1100,fault=hang")
+    return chips, faults
+
+
+def simulate(setting: str, device: str, interface: str | None = None) -> Simulated:
+    """A new machine with the chips that `SIM` names, and the faults that it shows.
+
+    Raises ConfigError for a chip that the device has no model of, or one that runs no kernels, and
+    for a fault that there is not.
     """
     model = find_model(device, interface)
-    chips = [name.strip().lower() for name in setting.split(",")]
+    chips, faults = parse_setting(setting)
     for name in chips:
         if name not in model.chips:
             raise ConfigError(
                 f"SIM={setting}: {device} has no model of {name!r} that runs kernels, but of "
                 f"{', '.join(model.chips)}"
             )
-    return model.make(chips)
+    try:
+        return model.make(chips, faults)
+    except ConfigError as error:
+        raise ConfigError(f"SIM={setting}: {error.message}") from error

@@ -28,7 +28,6 @@ from gpu.hcq.conformance.kit import WORDS, download, numbers, upload
 from gpu.hcq.hostdevice import HostMemory
 from gpu.hcq.ports import MemoryKind
 from gpu.sim.amd.kfd.world import KfdWorld
-from gpu.sim.faults import FaultPlan
 from gpu.transport.world import World
 
 
@@ -111,7 +110,7 @@ def test_processes_share_a_gpu(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_lost_interrupts_cost_time_only(seed: int) -> None:
-    sim = KfdWorld(seed=seed, plan=FaultPlan(lost_interrupt=1))
+    sim = KfdWorld(seed=seed, faults=["lost-interrupt@1+"])
     with open_kfd(World(sim.os, sim.waiter)) as device:
         for number in range(5):
             assert (download(device, upload(device, numbers(number))) == numbers(number)).all()
@@ -120,7 +119,7 @@ def test_lost_interrupts_cost_time_only(seed: int) -> None:
 
 def test_lost_completions_are_hangs() -> None:
     """A timeline that is never written is a hang, and closing tells it too."""
-    sim = KfdWorld(seed=1, plan=FaultPlan(lost_completion=1))
+    sim = KfdWorld(seed=1, faults=["stuck-fence@1+"])
     device = open_kfd(World(sim.os, sim.waiter))
     point = device.queue().submit(device)
     with pytest.raises(DeviceHang, match="compute queue 0"):
@@ -132,7 +131,7 @@ def test_lost_completions_are_hangs() -> None:
 
 
 def test_late_doorbells() -> None:
-    sim = KfdWorld(seed=1, plan=FaultPlan(delayed_doorbell=1, delay_ns=3_000_000))
+    sim = KfdWorld(seed=1, faults=["late-doorbell:3000000@1+"])
     with open_kfd(World(sim.os, sim.waiter)) as device:
         assert (download(device, upload(device, numbers(1))) == numbers(1)).all()
     sim.close()

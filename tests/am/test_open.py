@@ -32,7 +32,6 @@ from gpu.drivers.am.queue import QueueKind
 from gpu.hcq.conformance.kit import download, numbers, upload
 from gpu.hcq.ports import MemoryKind
 from gpu.sim.amd.kfd.world import KfdWorld
-from gpu.sim.faults import FaultPlan
 from gpu.transport.os import Os
 from gpu.transport.replay import ReplayOs
 from gpu.transport.traced import TracedOs
@@ -266,7 +265,7 @@ def test_small_bars(sim: KfdWorld) -> None:
 @pytest.mark.parametrize("after", range(1, 120, 7))
 def test_unplugging(after: int) -> None:
     """A GPU that goes is lost, with a typed error wherever that is seen; closing is no error."""
-    sim = KfdWorld(seed=1, plan=FaultPlan(unplug_after=after))
+    sim = KfdWorld(seed=1, faults=[f"remove@{after + 1}"])
     try:
         device = _open(World(sim.os, sim.waiter))
     except (DeviceLost, TransportError):

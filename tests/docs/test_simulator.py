@@ -12,6 +12,7 @@ import pytest
 
 import nested
 from docs.documents import ROOT
+from gpu.sim.faults import FAULTS
 
 DOCUMENTS = [ROOT / "docs/simulator.md", *sorted((ROOT / "docs/simulator").glob("*.md"))]
 EXAMPLES = [
@@ -43,6 +44,18 @@ def _needs_llvm(need: Callable[[str], None]) -> None:
 def test_examples(number: int, capsys: pytest.CaptureFixture[str]) -> None:
     exec(ALONE[number], {})
     assert capsys.readouterr().out
+
+
+def test_all_faults_are_told() -> None:
+    told = (ROOT / "docs/simulator.md").read_text().split("## Faults on purpose")[1]
+    rows = re.findall(r"^\| (`[^|]*) \| ([^|]*) \|", told.split("\n## ")[0], re.MULTILINE)
+    forms = {form for row, _ in rows for form in re.findall(r"`([^`]*)`", row)}
+    counted = {re.split("[`:]", row)[1]: what for row, what in rows}
+    assert counted == {name: kind.counted for name, kind in FAULTS.items()}
+    expected = {name for name, kind in FAULTS.items() if not kind.required}
+    expected |= {f"{name}:{word}" for name, kind in FAULTS.items() for word in kind.details}
+    expected |= {"ioctl:CALL:ANSWER"}
+    assert forms == expected
 
 
 def test_a_served_machine(tmp_path: Path) -> None:

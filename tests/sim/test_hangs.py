@@ -183,6 +183,7 @@ PLACES = {
     r" {reason}",
 }
 ENDLESS = "is in an endless loop"
+HELP = "recover() makes the device usable again"
 LOOPS = "goes round in a loop that only a write to memory by others can end"
 WAITS = "waits at a barrier for others that do not come"
 
@@ -214,7 +215,7 @@ def test_a_kernel_that_does_not_end(vendor: Vendor, name: str, number: int, reas
     told = hang(vendor)
     for index in range(2):
         assert re.search(place(vendor, name, index, reasons), told), told
-    assert told.endswith(f"under way, the oldest first: {name}")
+    assert told.endswith(f"under way, the oldest first: {name}; {HELP}")
     assert "compute queue 0: the last value was" in told
 
 
@@ -223,7 +224,7 @@ def test_a_barrier_that_not_all_reach(vendor: Vendor) -> None:
     told = hang(vendor)
     assert re.search(place(vendor, "barrier", 0, f"({ENDLESS}|{LOOPS})"), told), told
     assert re.search(place(vendor, "barrier", 1, WAITS), told), told
-    assert told.endswith("under way, the oldest first: barrier")
+    assert told.endswith(f"under way, the oldest first: barrier; {HELP}")
 
 
 def test_many_waves_are_told_in_short(vendor: Vendor) -> None:

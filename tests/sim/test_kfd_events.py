@@ -10,7 +10,6 @@ from gpu.autogen import kfd
 from gpu.core import hostmem
 from gpu.core.errors import HwTimeout
 from gpu.sim.amd.kfd.world import KfdWorld
-from gpu.sim.faults import FaultPlan
 from sim.raw_kfd import (
     ACCESS,
     GTT,
@@ -180,9 +179,9 @@ def test_an_interrupt_without_a_written_slot_signals_nothing(user: RawKfd) -> No
     assert user.wait([event], timeout=0)[0] == TIMEOUT
 
 
-@pytest.mark.parametrize("plan", [FaultPlan(lost_completion=1), FaultPlan(lost_interrupt=1)])
-def test_lost_on_purpose(plan: FaultPlan) -> None:
-    world = KfdWorld(plan=plan)
+@pytest.mark.parametrize("fault", ["stuck-fence", "lost-interrupt"])
+def test_lost_on_purpose(fault: str) -> None:
+    world = KfdWorld(faults=[fault])
     user = RawKfd(world.process)
     page = user.event_page()
     event = user.event(page=page.handle).event_id
@@ -190,7 +189,7 @@ def test_lost_on_purpose(plan: FaultPlan) -> None:
     queue.submit(release_mem(page.va + 8 * event, event, interrupt=2, context=event))
     assert user.wait([event], timeout=10)[0] == TIMEOUT
     arrived = page.host.read(8 * event, 8) == event
-    assert arrived == bool(plan.lost_interrupt)
+    assert arrived == (fault == "lost-interrupt")
     world.close()
 
 
@@ -230,7 +229,7 @@ def test_updating_a_stuck_queue_resets_too(user: RawKfd) -> None:
 
 
 def test_a_stuck_wait_need_not_reset() -> None:
-    world = KfdWorld(plan=FaultPlan(stuck_wait_resets=False))
+    world = KfdWorld(stuck_wait_resets=False)
     user = RawKfd(world.process)
     memory = user.alloc(PAGE, GTT | ACCESS)
     queue = user.queue(PM4)

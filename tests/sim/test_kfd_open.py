@@ -13,7 +13,6 @@ from gpu.core import hostmem
 from gpu.core.errors import AccessDenied, TransportError
 from gpu.core.wait import Waiter
 from gpu.sim.amd.kfd.world import KfdWorld
-from gpu.sim.faults import FaultPlan
 from gpu.transport.world import World
 from sim.raw_kfd import GTT, PAGE, PM4, RawKfd, fails
 
@@ -175,7 +174,7 @@ def test_calls_that_need_the_vm(world: KfdWorld, name: str) -> None:
 
 
 def test_unplug() -> None:
-    world = KfdWorld(plan=FaultPlan(unplug_after=5))
+    world = KfdWorld(faults=["remove@6"])
     user = RawKfd(world.process)
     with fails(errno.ENODEV):
         for _ in range(10):

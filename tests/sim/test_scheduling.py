@@ -7,7 +7,6 @@ import pytest
 from gpu.core.errors import HwTimeout
 from gpu.core.wait import wait_until
 from gpu.sim.amd.kfd.world import KfdWorld
-from gpu.sim.faults import FaultPlan
 from sim.raw_kfd import (
     ACCESS,
     AQL,
@@ -199,7 +198,7 @@ def test_doorbell_rules(user: RawKfd, kind: str) -> None:
 
 
 def test_delayed_doorbell() -> None:
-    world = KfdWorld(plan=FaultPlan(delayed_doorbell=1, delay_ns=7_000_000))
+    world = KfdWorld(faults=["late-doorbell:7000000@1+"])
     user = RawKfd(world.process)
     target = user.alloc(PAGE, GTT | ACCESS)
     queue = user.queue(PM4)

@@ -11,6 +11,7 @@ from gpu.backends.hcq.memory import QueueAllocator
 from gpu.compiler.render.llvm.amdgcn import AMDRenderer
 from gpu.compiler.toolchain.amdgcn import AMDCompiler
 from gpu.core.config import config
+from gpu.core.crashfiles import crash_folder
 from gpu.core.devspec import DeviceSpec, parse_device_name
 from gpu.core.errors import Unsupported
 from gpu.drivers.am.device import AmDevice
@@ -71,10 +72,17 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
         chip = chip_name(queues.target.version)
         if spec.arch not in (None, chip):
             raise Unsupported(f"{name} is a {chip}; code for {spec.arch} does not run on it")
+        queues.report_to(crash_folder(), partial(_disassemble, chip))
         return AMDDevice(name, queues)
     except BaseException:
         queues.close()
         raise
+
+
+def _disassemble(chip: str, code: bytes, start: int) -> list[str]:
+    from gpu.compiler.toolchain.llvm_disassembler import disassemble_amdgcn
+
+    return disassemble_amdgcn(code, chip, start)
 
 
 def toolchain(spec: DeviceSpec) -> Toolchain:

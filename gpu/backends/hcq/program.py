@@ -33,6 +33,15 @@ class QueueProgram(Program):
         size = data["workspace"]
         self._workspace = (device.allocator.alloc(size),) if size else ()
 
+    @property
+    def origin(self) -> object:
+        """As `Program.origin`; the command queues have it for their reports."""
+        return self.loaded.origin
+
+    @origin.setter
+    def origin(self, origin: object) -> None:
+        self.loaded.origin = origin
+
     def __call__(
         self, *bufs: HCQBuffer, vals: Sequence[int] = (), wait: bool = False
     ) -> float | None:

@@ -13,9 +13,11 @@ from gpu.compiler.render.llvm.ptx import PTXRenderer
 from gpu.compiler.render.nir.nak import NAKRenderer
 from gpu.compiler.toolchain.base import Compiler
 from gpu.compiler.toolchain.nak import NakCompiler
+from gpu.compiler.toolchain.nvbinary import disassemble_sass
 from gpu.compiler.toolchain.nvptx import PtxCompiler
 from gpu.compiler.toolchain.nvrtc import NvrtcCompiler
 from gpu.core.config import config
+from gpu.core.crashfiles import crash_folder
 from gpu.core.devspec import DeviceSpec, parse_device_name
 from gpu.core.errors import Unsupported
 from gpu.drivers.nv.channel.probes import parse
@@ -101,6 +103,7 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
         arch = arch_of(queues)
         if spec.arch not in (None, arch):
             raise Unsupported(f"{name} is a {arch}; code for {spec.arch} does not run on it")
+        queues.report_to(crash_folder(), partial(disassemble_sass, arch))
         return NVDevice(name, queues, *_toolchain(spec.renderer, arch), learn)
     except BaseException:
         queues.close()

@@ -115,20 +115,26 @@ def disassemble_elf(lib: bytes) -> str:
 
 
 def run_on_file(command: list[str], content: bytes) -> str:
-    """What a command prints about a file of this content, which it takes as its last argument."""
+    """What a command prints about a file of this content, which it takes as its last argument.
+
+    Raises CompileError where it fails, or takes too long.
+    """
     import subprocess
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "kernel.o")
         atomic_write(path, content)
-        done = subprocess.run(
-            [*command, path],
-            capture_output=True,
-            text=True,
-            timeout=_TOOL_TIMEOUT,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                [*command, path],
+                capture_output=True,
+                text=True,
+                timeout=_TOOL_TIMEOUT,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise CompileError(f"{command[0]} failed: {error}") from error
     if done.returncode != 0:
         raise CompileError(f"{command[0]} failed: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout

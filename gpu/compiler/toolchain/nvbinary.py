@@ -9,12 +9,13 @@ import struct
 from typing import Final, NamedTuple
 
 from gpu.compiler.toolchain.base import run_on_file
-from gpu.core.errors import FormatError
+from gpu.core.errors import FormatError, Unsupported
 
 _MAGIC: Final = b"NVBINARY"
 _HEADER: Final = struct.Struct("<8sQQ")  # magic, bytes of the cubin, bytes of the PTX
 _CUBIN_START: Final = b"\x7fELF"
 _LINE: Final = re.compile(r"line (\d+)")
+_SASS_LINE: Final = re.compile(r"/\*([0-9a-f]{4,8})\*/\s+(.*?;)")
 
 
 class NvBinary(NamedTuple):
@@ -57,11 +58,27 @@ class NvBinary(NamedTuple):
 
     def disassemble(self) -> str:
         """The PTX, and behind it the machine code where NVIDIA's disassembler is installed."""
-        tools = [shutil.which("nvdisasm"), *glob.glob("/usr/local/cuda*/bin/nvdisasm")]
-        tool = next(filter(None, tools), None)
+        tool = _nvdisasm()
         if tool is None:
             return f"{self.ptx}\n// For the machine code, install nvdisasm (part of CUDA).\n"
         return f"{self.ptx}\n{run_on_file([tool], self.cubin)}"
+
+
+def disassemble_sass(arch: str, code: bytes, start: int) -> list[str]:
+    """A line for each instruction of bare machine code: its address, from `start` on, and text.
+
+    Raises Unsupported where NVIDIA's disassembler is not installed, CompileError where it fails.
+    """
+    tool = _nvdisasm()
+    if tool is None:
+        raise Unsupported("for the machine code, install nvdisasm (part of CUDA)")
+    text = run_on_file([tool, "--binary", arch.replace("sm_", "SM")], code)
+    return [f"{start + int(at, 16):08x}:  {told}" for at, told in _SASS_LINE.findall(text)]
+
+
+def _nvdisasm() -> str | None:
+    tools = [shutil.which("nvdisasm"), *glob.glob("/usr/local/cuda*/bin/nvdisasm")]
+    return next(filter(None, tools), None)
 
 
 def with_lines(log: str, source: str) -> str:

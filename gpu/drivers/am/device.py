@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Final, Unpack
+from weakref import WeakSet
 
 from gpu.core.errors import (
     DeviceError,
@@ -19,7 +19,6 @@ from gpu.core.errors import (
 from gpu.core.log import get_logger
 from gpu.drivers.am.code.object import CodeObject
 from gpu.drivers.am.encode.dispatch import AmProgram, LoadedKernel
-from gpu.drivers.am.encode.dwords import WORD
 from gpu.drivers.am.encode.tmpring import (
     Scratch,
     ScratchSize,
@@ -27,13 +26,11 @@ from gpu.drivers.am.encode.tmpring import (
     scratch_size,
     tmpring_size,
 )
-from gpu.drivers.am.fault.inflight import launches_in_flight
-from gpu.drivers.am.fault.report import suspects
+from gpu.drivers.am.fault.scene import AmScene
 from gpu.drivers.am.port import AmPort
 from gpu.drivers.am.queue import AmQueue, QueueKind
 from gpu.drivers.am.target import Target
 from gpu.drivers.device import DriverDevice, Rung
-from gpu.drivers.fault_report import Read, under_way
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.channel import Channel
 from gpu.hcq.commands import Command, Launch
@@ -55,8 +52,8 @@ class AmDevice(DriverDevice[LoadedKernel]):
     def __init__(self, port: AmPort, **options: Unpack[DeviceOptions]):
         """As `HCQDevice`; ports have functions that open both."""
         self._signals: dict[int, Signal] = {}
-        self.kernels = {}
-        port.explain = self._explain
+        self.kernels, self.programs = {}, WeakSet()
+        self.scene = AmScene(port, self.kernels, self.channels)
         self._scratch: dict[Channel, Scratch] = {}
         super().__init__(port, **options)
 
@@ -98,7 +95,7 @@ class AmDevice(DriverDevice[LoadedKernel]):
         loaded = LoadedKernel(kernel, memory.address, scratch)
         buffer = self.put_code(memory, code.image(memory.address), loaded)
         self.port.host_wrote()  # queues drop what they have of it before each submission
-        return AmProgram(self, loaded, buffer, layout, written=written)
+        return self.loaded(AmProgram(self, loaded, buffer, layout, written=written))
 
     def _take_code(self, size: int) -> Memory:
         memory = self.port.memory.allocate_code(size)
@@ -165,30 +162,6 @@ class AmDevice(DriverDevice[LoadedKernel]):
 
     # Faults
 
-    def _explain(self, address: int) -> str:
-        """What the port's `check` adds to a fault: kernels under way, and their arguments."""
-        near = self.port.memory.nearest(address)
-        return self._suspects(address, lambda pointer: near is not None and pointer in near)
-
-    def under_way(self) -> str:
-        """Launches that have not ended, the oldest first."""
-        return self._suspects(None, lambda pointer: False)
-
-    def _suspects(self, address: int | None, is_beside: Callable[[int], bool]) -> str:
-        """Launches that have not ended; only those whose arguments lead to an address, if any."""
-        memory = self.port.memory
-        launches = [
-            launch
-            for channel in self.queues.get("compute", ())
-            if isinstance(channel.port, AmQueue)
-            for launch in launches_in_flight(
-                *(channel.port, self.target.generation, memory.read),
-                partial(_is_done, channel, memory.read),
-            )
-        ]
-        who = suspects(self.kernels.values(), launches, memory.read)
-        return under_way(who, address, is_beside)
-
     def _recover(self) -> Rung | None:
         """As `recover`, which does not help after a reset, as that loses the memory."""
         rung = self._needed()
@@ -221,8 +194,7 @@ class AmDevice(DriverDevice[LoadedKernel]):
         except DeviceLost as error:
             self._error = error
             raise
-        ended = all(each.timeline.passed(each.timeline.submitted) for each in self.channels())
-        return None if ended else Rung.QUEUES
+        return None if self._has_ended() else Rung.QUEUES
 
     def _move(self) -> None:
         """As `AmPort.renew`, without what was freed; where it fails one may try again."""
@@ -290,9 +262,3 @@ class AmDevice(DriverDevice[LoadedKernel]):
 def reads(channel: Channel, kind: QueueKind) -> bool:
     """What a queue reads."""
     return isinstance(channel.port, AmQueue) and channel.port.kind is kind
-
-
-def _is_done(channel: Channel, read: Read, address: int, payload: int) -> bool:
-    """Whether a release to an address is that of a submission of a queue that is done."""
-    now = read(address, WORD) if address == channel.timeline.address else None
-    return now is not None and int.from_bytes(now, "little") >= payload

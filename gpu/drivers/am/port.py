@@ -6,7 +6,7 @@ kernel driver is asked, or which registers it writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gpu.drivers.am.queue import AmQueue
@@ -17,6 +17,13 @@ from gpu.hcq.ports import DevicePort, Memory, MemoryPort
 
 class Extent(Protocol):
     """An allocation, as far as an address may be in it."""
+
+    address: int
+    size: int
+
+    @property
+    def label(self) -> str:
+        """What it is for."""
 
     def __contains__(self, address: int, /) -> bool:
         """Whether it has the byte at an address."""
@@ -33,6 +40,12 @@ class AmMemory(MemoryPort, Protocol):
 
     def nearest(self, address: int) -> Extent | None:
         """The allocation that an address is in, was in before it was freed, or is behind."""
+
+    def describe(self, address: int) -> str:
+        """That allocation in words, and where in or behind it the address is."""
+
+    def extents(self) -> Sequence[Extent]:
+        """All allocations."""
 
 
 class AmPort(DevicePort, Protocol):

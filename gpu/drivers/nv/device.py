@@ -14,13 +14,13 @@ A first look::
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Unpack
+from weakref import WeakSet
 
-from gpu.core.errors import DeviceError, DeviceLost, OutOfMemory
+from gpu.core.errors import DeviceError, DeviceLost, OutOfMemory, TransportError
 from gpu.core.log import get_logger
 from gpu.drivers.device import DriverDevice, Rung
-from gpu.drivers.nv.channel.channel import GpfifoChannel
 from gpu.drivers.nv.code.cubin import Cubin
 from gpu.drivers.nv.code.sass import BareCode
 from gpu.drivers.nv.encode.ce import set_up_copy
@@ -34,12 +34,8 @@ from gpu.drivers.nv.encode.launch import (
     size_local_memory,
 )
 from gpu.drivers.nv.encode.pushbuf import Pushbuffer
-from gpu.drivers.nv.encode.qmd_layout import qmd_layout
 from gpu.drivers.nv.encode.semaphore import release
-from gpu.drivers.nv.fault.inflight import launches_in_flight
-from gpu.drivers.nv.fault.report import blame
-from gpu.drivers.nv.fault.sm_errors import FaultDetails
-from gpu.drivers.nv.memory import Extent
+from gpu.drivers.nv.fault.scene import NvScene
 from gpu.drivers.nv.port import NvPort, QueueOptions, open_port
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.channel import Channel, Template
@@ -63,8 +59,8 @@ class RmDevice(DriverDevice[LoadedKernel]):
         """As `HCQDevice`; use `open`."""
         self._local: LocalMemory | None = None
         self._local_memory: dict[Channel, Memory] = {}
-        self.kernels = {}
-        port.gpu.explain = self._explain
+        self.kernels, self.programs = {}, WeakSet()
+        self.scene = NvScene(port, self.kernels)
         super().__init__(port, **options)
         self.allocator.places = port.copy_places
 
@@ -144,13 +140,14 @@ class RmDevice(DriverDevice[LoadedKernel]):
         buffer = self.put_code(memory, cubin.link(memory.address).ljust(size, b"\0"), loaded)
         if loaded.local:
             self._need_local(loaded.local)
-        return HCQProgram(
+        program = HCQProgram(
             *(self, name, buffer, layout),
             group_size=loaded.shared,
             private_size=loaded.local,
             written=written,
             info=loaded,
         )
+        return self.loaded(program)
 
     def _need_local(self, per_thread: int) -> None:
         """Sees to it that threads have so many bytes of local memory; only ever grows.
@@ -172,31 +169,26 @@ class RmDevice(DriverDevice[LoadedKernel]):
 
     # Faults
 
-    def _explain(self, channels: Sequence[GpfifoChannel], details: FaultDetails | None) -> str:
-        """What `NvDevice.check` adds to a fault of these channels: kernels and arguments."""
-        address = details.address if details is not None else None
-        extent = self.port.gpu.memory.nearest(address) if address is not None else None
-        why = self._blame(channels, details, extent)
-        return "; ".join(filter(None, (why, "recover() makes the device usable again")))
+    def allocate(self, size: int, kind: MemoryKind) -> Memory:
+        """As `HCQDevice.allocate`. Raises DeviceLost where the GPU is gone."""
+        try:
+            return super().allocate(size, kind)
+        except TransportError:
+            self._check_not_lost()
+            raise
 
-    def under_way(self) -> str:
-        """Launches that have not ended, the oldest first."""
-        return self._blame(self.port.gpu.channels, None, None)
-
-    def _blame(
-        self,
-        channels: Iterable[GpfifoChannel],
-        details: FaultDetails | None,
-        extent: Extent | None,
-    ) -> str:
-        layout, read = qmd_layout(self.target.generation.qmd_major), self.port.gpu.memory.read
-        launches = [each for c in channels for each in launches_in_flight(c, layout, read)]
-        return blame(self.kernels.values(), launches, read, details, extent)
+    def _check_not_lost(self) -> None:
+        try:
+            self.port.gpu.check_not_lost()
+        except DeviceLost as lost:
+            self._error = lost
+            raise
 
     def _recover(self) -> Rung | None:
         """As `recover`; what does not help leaves opening the device anew, without its memory."""
-        if not self.port.gpu.failed():
+        if not self.port.gpu.failed() and self._has_ended():
             return None
+        self._check_not_lost()
         reasons = []
         for rung in Rung:
             try:
@@ -221,9 +213,15 @@ class RmDevice(DriverDevice[LoadedKernel]):
         if self._closed or os.getpid() != self._pid:
             return
         hang = self._hang()
+        was_lost = isinstance(self._error, DeviceLost)
         self._error = self._error or DeviceLost("it is closed")
         self._memories.clear()  # the port frees what is left, once its channels are gone
-        super().close()
+        try:
+            super().close()
+        except DeviceError as error:
+            if not was_lost:
+                raise
+            _log.info("closing %s, which was lost: %s", self.name, error.message)
         if hang is not None:
             raise hang
 

@@ -235,12 +235,22 @@ class NvMemoryPort:
 
     def nearest(self, address: int) -> Extent | None:
         """The allocation that an address is in, was in before it was freed, or is behind."""
-        live = [Extent(m.address, m.size, m.object.name) for m in self._live.values()]
+        live = self.extents()
         for extent in (*live, *reversed(self._freed)):
             if address in extent:
                 return extent
         before = [extent for extent in live if extent.address <= address]
         return max(before, key=lambda extent: extent.address, default=None)
+
+    def describe(self, address: int) -> str:
+        """That allocation in words, and where in or behind it the address is."""
+        near = self.nearest(address)
+        return "before all buffers" if near is None else near.place_of(address)
+
+    def extents(self) -> list[Extent]:
+        """All allocations."""
+        live = list(self._live.values())  # at once: other threads may allocate
+        return [Extent(m.address, m.size, m.object.name) for m in live]
 
     def read(self, address: int, size: int) -> bytes | None:
         """Bytes at an address of the GPU; None where the host does not see all of them."""

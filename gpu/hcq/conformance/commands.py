@@ -186,7 +186,7 @@ def timelines_wrap(target: Target) -> None:
 def timestamps(target: Target) -> None:
     """Timestamps grow along a queue, and fall between the clock readings around them."""
     with target.open() as device:
-        stamps = [device.signal() for _ in range(3)]
+        stamps = [device.signal(number) for number in range(5, 8)]
         before = device.port.clock()
         queue = device.queue()
         for stamp in stamps:
@@ -195,7 +195,8 @@ def timestamps(target: Target) -> None:
         ticks = [stamp.timestamp for stamp in stamps]
         found = [before, *ticks, device.port.clock()]
         expect(found == sorted(found), f"clock, three timestamps, clock: {found} is not sorted")
-        expect(all(stamp.value == 0 for stamp in stamps), "a timestamp changed a signal's value")
+        values = [stamp.value for stamp in stamps]
+        expect(values == [5, 6, 7], f"timestamps changed signals' values to {values}")
 
 
 def profiles(target: Target) -> None:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from gpu.sim.faults import FaultPlan
+from gpu.autogen.nv import uvm
+from gpu.sim.faults import ERRNOS, Given
 from gpu.sim.kernel import SysError
 from gpu.sim.machine import Machine
 from gpu.sim.nv.chip.caches import Mode
@@ -24,10 +25,11 @@ from gpu.sim.nv.chip.channel import Channel
 from gpu.sim.nv.chip.chips import find_chip
 from gpu.sim.nv.chip.gpu import NvGpu
 from gpu.sim.nv.chip.launch import KernelExecutor, NoExecutor
-from gpu.sim.nv.files.rm import RmFile
+from gpu.sim.nv.files.rm import ESCAPE_NAMES, RmFile
 from gpu.sim.nv.files.uvm import UvmFile
 from gpu.sim.nv.rm.branches import find_branch
 from gpu.sim.nv.rm.manager import ResourceManager
+from gpu.sim.nv.rm.status import Status
 from gpu.sim.nv.uvm.space import UvmSpace
 from gpu.sim.process import SimFile, SimProcess
 
@@ -64,7 +66,7 @@ class NvSimWorld(Machine):
     Args:
         seed: of all that is left to chance.
         chip: name of one GPU, or of each of several; see `gpu.sim.nv.chip.chips`.
-        plan: faults to inject.
+        faults: what goes wrong on purpose; see `gpu.sim.faults`. More may come by `faults.add`.
         coherence: what caches do; see `gpu.sim.nv.chip.caches`.
         executor: runs kernels; without one a launch is an error.
         pcie_peers: whether GPUs of one chip reach each other's memory; see `gpu.sim.nv.rm.peers`.
@@ -75,6 +77,9 @@ class NvSimWorld(Machine):
         gpus, rm: for tests.
     """
 
+    vendor = "NV"
+    calls = frozenset([*ESCAPE_NAMES.values(), *uvm.NAMES.values()])
+    answers = ERRNOS | frozenset(Status.__members__)
     gpus: list[NvGpu]
     call_ns = 1000
 
@@ -83,15 +88,15 @@ class NvSimWorld(Machine):
         seed: int = 0,
         chip: str | Sequence[str] = "gh100",
         *,
-        plan: FaultPlan = FaultPlan(),  # noqa: B008 - frozen
+        faults: Given = (),
         coherence: Mode = "check",
         executor: KernelExecutor | None = None,
         pcie_peers: bool = True,
         branch: int = 580,
         sandboxed: bool = False,
     ):
-        super().__init__(seed, plan, _HOST_MEMORY)
-        parts = (self._host, self.clock, self.debug, self.rng, plan, self.counts, coherence)
+        super().__init__(seed, faults, _HOST_MEMORY)
+        parts = (self._host, self.clock, self.debug, self.rng, self.faults, self.counts, coherence)
         runner = executor or NoExecutor()
         chips = [find_chip(name) for name in ([chip] if isinstance(chip, str) else chip)]
         driver = find_branch(branch)

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu.core.errors import HwTimeout
-from gpu.sim.faults import FaultPlan
 from gpu.sim.nv.world import NvSimWorld
 from sim.nv.methods import acquire, inc, release
 from sim.nv.numbers import COMPUTE, COPY, COPY0, INVALID_STATE, OK
@@ -113,7 +112,7 @@ def test_doorbells_hide_each_other_and_both_are_heard(user: RawNv) -> None:
 
 
 def test_delayed_doorbells() -> None:
-    world = NvSimWorld(plan=FaultPlan(delayed_doorbell=1, delay_ns=3_000_000))
+    world = NvSimWorld(faults=["late-doorbell:3000000@1+"])
     user = RawNv(world.process)
     semaphore = user.buffer()
     before = world.clock.now_ns
@@ -124,7 +123,7 @@ def test_delayed_doorbells() -> None:
 
 
 def test_lost_completions_are_found_by_waiting() -> None:
-    world = NvSimWorld(plan=FaultPlan(lost_completion=1))
+    world = NvSimWorld(faults=["stuck-fence@1+"])
     user = RawNv(world.process)
     semaphore = user.buffer()
     user.ring.submit(*release(semaphore.va, 1))

@@ -29,6 +29,7 @@ from sim.nv.numbers import (
     NOT_SUPPORTED,
     OK,
     PERMISSIONS,
+    RESET_REQUIRED,
     STATE_IN_USE,
     SYSMEM,
     VIDMEM,
@@ -285,3 +286,12 @@ def test_a_lost_gpu_fails_all(opened: RawNv, world: NvSimWorld) -> None:
         opened.escape(FREE, bytearray(16))
     with fails(errno.EIO):
         opened.os.open("/dev/nvidia0", os.O_RDWR)
+
+
+def test_a_gpu_without_its_firmware(opened: RawNv, world: NvSimWorld) -> None:
+    """What the firmware would answer is refused; what was made can be freed."""
+    params = opened.memory_params(PAGE, local=True)
+    handle = opened.alloc(VIDMEM, bytearray(params), parent=opened.device)
+    world.gpus[0].lose_firmware()
+    assert opened.try_alloc(VIDMEM, params, parent=opened.device)[0] == RESET_REQUIRED
+    assert opened.free(handle) == OK

@@ -8,7 +8,6 @@ import struct
 import pytest
 
 from gpu.core.errors import Unsupported
-from gpu.sim.faults import FaultPlan
 from gpu.sim.nv.world import NvSimWorld
 from sim.nv.methods import copy, inc, release
 from sim.nv.numbers import (
@@ -156,7 +155,7 @@ def test_events_of_copies_and_errors(user: RawNv) -> None:
 
 
 def test_lost_interrupts() -> None:
-    world = NvSimWorld(plan=FaultPlan(lost_interrupt=1))
+    world = NvSimWorld(faults=["lost-interrupt@1+"])
     user = RawNv(world.process)
     assert os_event(user, 206, user.dev) == OK and event(user, 12, user.dev)[0] == OK
     user.ring.submit(*inc(0, 0x20, 0))

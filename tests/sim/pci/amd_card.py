@@ -111,9 +111,18 @@ class AmdCard:
         before, self._seen = self._seen, self.doorbells.read_word(0, 8)
         return self._seen if self._seen != before else None
 
+    def unplug(self) -> None:
+        self.plugged = False
+
     def page_fault(self, fault: PageFault) -> None:
         self.registers[FAULT : FAULT + 2] = fault.address & 0xFFFFFFFF, fault.address >> 32
         self.bus.interrupt(1)
+
+    def reset_gpu(self, why: str) -> None:
+        raise NotImplementedError(why)
+
+    def read_poison(self) -> None:
+        raise NotImplementedError
 
     def interrupt(self, number: int, bits: int) -> None:
         self.bus.interrupt(0)

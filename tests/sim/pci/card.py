@@ -16,7 +16,6 @@ from typing import Protocol
 from gpu.core import hostmem
 from gpu.core.pci import Bar, PciAddress, PciIds
 from gpu.core.window import MemoryWindow, TrappedWindow
-from gpu.sim.faults import FaultPlan
 from gpu.sim.machine import Engine, Gpu, Machine
 from gpu.sim.pci.function import Card, CardBar, CardBus, SimPci
 from gpu.sim.physical import Extent, Pool
@@ -57,6 +56,9 @@ class MadeUpCard:
             2: CardBar(cpu_memory(self.doorbells), Bar(0x1000)),
             4: CardBar(cpu_memory(self.memory), Bar(MEMORY, prefetchable=True)),
         }
+
+    def unplug(self) -> None:
+        self.plugged = False
 
     def plug(self, bus: CardBus) -> None:
         self.bus = bus
@@ -119,7 +121,7 @@ class CardMachine(Machine):
     """A machine with a card and no kernel driver of its."""
 
     def __init__(self, make: Callable[[Simulation], WorkingCard], seed: int = 0):
-        super().__init__(seed, FaultPlan(), 1 << 24)
+        super().__init__(seed, (), 1 << 24)
         self.card = make(self)
         self.gpus: Sequence[WorkingCard] = [self.card]
         self.pci = SimPci(self, self._host, {AT: self.card})

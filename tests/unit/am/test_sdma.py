@@ -161,7 +161,7 @@ def test_every_command() -> None:
 
 def test_a_timestamp_is_behind_the_value() -> None:
     data = encoder().encode([Timestamp(At(ADDRESS))]).segments[0].data
-    assert struct.unpack_from("<3I", data) == (0x20D, LO + 8, HI)
+    assert struct.unpack_from("<3I", data) == (0x20D, LO + 24, HI)
 
 
 def test_only_the_own_timeline_wakes_the_host() -> None:

@@ -31,7 +31,6 @@ from gpu.hcq.symbol import Symbol, Value, offset, plus, segment_address
 
 KERNARG_ALIGN: Final = 64
 _MOST_COPIED: Final = 4096  # bytes, of one copy
-_TIMESTAMP: Final = 8  # behind a signal's value
 _FUNCTIONS: Final = {
     "==": fields.Function.EQUAL,
     "!=": fields.Function.NOT_EQUAL,
@@ -60,7 +59,7 @@ class Pm4Writer:
                 self.push.wait_memory(signal.address, value, fields.Function.GREATER_EQUAL)
                 self.old = Caches.ALL
             case hcq.Timestamp(signal):
-                stamp = plus(signal.address, _TIMESTAMP)
+                stamp = plus(signal.address, hcq.TIMESTAMP)
                 with self.push.once():
                     self.push.release(stamp, data=fields.DataSel.CLOCK, flush=False)
             case hcq.Barrier():

@@ -25,7 +25,6 @@ RING_ALIGN: Final = CALL_ALIGN
 
 Kernel: sdma_v5_0_ring_emit_ib, "IB packet must end on a 8 DW boundary".
 """
-_TIMESTAMP: Final = 8  # behind a signal's value
 _CALL_WORDS: Final = 6
 
 
@@ -88,7 +87,7 @@ class _Submission:
             case hcq.Signal(signal, value):
                 self._signal(signal, value)
             case hcq.Timestamp(signal):
-                push.timestamp(plus(signal.address, _TIMESTAMP))
+                push.timestamp(plus(signal.address, hcq.TIMESTAMP))
             case hcq.Wait(signal, value):
                 push.poll(signal.address, value, FUNCTIONS[">="])
             case hcq.PollMem(address, value, mask, op):

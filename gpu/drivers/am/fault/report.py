@@ -24,7 +24,7 @@ def _suspect(kernel: LoadedKernel | None, launch: SentLaunch, read: Read) -> Sus
     explicit = [each for each in metadata.arguments if each.kind in EXPLICIT]
     places = ((number, each.offset, each.size) for number, each in enumerate(explicit))
     start = launch.arguments or _kernarg(kernel, launch.user)
-    return launch.suspect(metadata.name, start, places, read)
+    return launch.suspect(metadata.name, (kernel.code, 0), start, places, read)
 
 
 def _kernarg(kernel: LoadedKernel, user: Sequence[int]) -> int:

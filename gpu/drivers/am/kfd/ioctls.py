@@ -231,12 +231,22 @@ class Kfd:
         return int(args.handle)
 
     def map_memory(self, handle: int, gpu_ids: Sequence[int]) -> None:
-        """Puts a buffer into the page tables of some GPUs, at the address that it was made for."""
+        """Puts a buffer into the page tables of some GPUs, at the address that it was made for.
+
+        Raises OutOfMemory where there is none for page tables.
+        """
         ids = (ctypes.c_uint32 * len(gpu_ids))(*gpu_ids)
         args = kfd.kfd_ioctl_map_memory_to_gpu_args(
             handle=handle, device_ids_array_ptr=ctypes.addressof(ids), n_devices=len(ids)
         )
-        self._call(kfd.AMDKFD_IOC_MAP_MEMORY_TO_GPU, args, _IDS)
+        try:
+            self._call(kfd.AMDKFD_IOC_MAP_MEMORY_TO_GPU, args, _IDS)
+        except TransportError as error:
+            if error.errno != errno.ENOMEM:
+                raise
+            raise OutOfMemory(
+                "the kernel has no memory for page tables. Free buffers, or end other programs"
+            ) from error
 
     def unmap_memory(self, handle: int, gpu_ids: Sequence[int]) -> None:
         """Takes a buffer out of the page tables of some GPUs, and flushes their TLBs."""

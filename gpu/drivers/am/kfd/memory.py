@@ -93,6 +93,11 @@ class BufferObject:
         return self.address <= address < self.address + self.size
 
     @property
+    def label(self) -> str:
+        """What it is for."""
+        return self.use.label
+
+    @property
     def window(self) -> MemoryWindow:
         """All of it, as the host sees it."""
         assert self.use.mapped, f"{self.use.label} is not mapped for the host"
@@ -184,7 +189,7 @@ class KfdMemory:
     def _map_peer(self, bo: BufferObject, owner: GpuNode) -> None:
         try:
             self.kfd.map_memory(bo.handle, [self.gpu.gpu_id])
-        except TransportError as error:
+        except (TransportError, OutOfMemory) as error:
             linked = self.gpu.node in owner.links
             reason = "the kernel refused" if linked else "there is no link between them"
             raise Unsupported(
@@ -317,6 +322,10 @@ class KfdMemory:
                 return bo
         before = [each for each in self._live.values() if each.address <= address]
         return max(before, key=lambda each: each.address, default=None)
+
+    def extents(self) -> list[BufferObject]:
+        """All allocations."""
+        return list(self._live.values())
 
     def describe(self, address: int) -> str:
         """Which buffer an address is in or next to, for messages about faults."""

@@ -174,10 +174,10 @@ class GpuChannels:
     def _renew_address_space(self) -> None:
         """Other page tables, with all memory where it was."""
         uvm, memory = self._session.uvm, self._memory
+        vaspace = new_vaspace(self._gpu)  # first: without one there is nothing to undo
         memory.port.unmap_all()
         uvm.unregister_vaspace(memory.uuid)
         memory.vaspace.free()
-        vaspace = new_vaspace(self._gpu)
         uvm.register_vaspace(memory.uuid, vaspace)
         self._memory = replace(memory, vaspace=vaspace)
         memory.port.map_all()

@@ -31,6 +31,17 @@ TIME_HIGH: Final = 0x84
 _INFO: Final = offset_of(rm.NvNotification, "info32")
 _STATUS: Final = offset_of(rm.NvNotification, "status")
 _ERROR_SLOT: Final = NOTIFICATION_SIZE * rm.NV_CHANNELGPFIFO_NOTIFICATION_TYPE_ERROR
+_NO_FIRMWARE: Final = (
+    "its firmware does not answer any more: whoever owns the machine resets the GPU"
+    " (nvidia-smi --gpu-reset), or restarts the machine"
+)
+GONE: Final = 79
+"""The number that a channel gets when its GPU is not on the bus any more."""
+_LOSSES: Final = {
+    GONE: "it is gone from its bus: look at power and slot, and restart the machine",
+    119: _NO_FIRMWARE,
+    120: _NO_FIRMWARE,
+}
 _ERROR_STATUS: Final = 0xFFFF  # what RM stores when it has written an error
 
 
@@ -47,6 +58,14 @@ class ChannelFault:
     channel: str
     number: int
     timestamp: int
+
+    @property
+    def loss(self) -> str:
+        """Why the GPU is lost to everybody with it; empty where the channel's group alone is.
+
+        Those that `kgspRcAndNotifyAllChannels` gives (kernel_gsp.c, osapi.c).
+        """
+        return _LOSSES.get(self.number, "")
 
     @property
     def error(self) -> str:

@@ -6,7 +6,7 @@ an entry that points at the pushbuffer. Channels must have been set up before
 
 Launches that follow each other in a submission are a chain: the descriptor of each names the next,
 which starts when it is done, and only the first is sent. Where `Target.chained` is None all are
-sent, and the front end waits between them. Writing a timestamp sets the signal's value to 0.
+sent, and the front end waits between them.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ _SEGMENTS: Final = 2  # of a launch: constant bank 0, descriptor
 _WORD: Final = 4
 _POLLS: Final = {"==": SemOperation.ACQUIRE, ">=": SemOperation.ACQ_STRICT_GEQ}
 _ALL: Final = 0xFFFF_FFFF
+_TIME: Final = 8  # of a semaphore, behind its payload
 
 
 def check_arguments(kernel: Kernel, layout: ArgumentLayout) -> None:
@@ -163,7 +164,7 @@ class ComputeEncoder(_RingEncoder):
                 case hcq.Signal(signal, value):
                     push.write(*release(signal.address, value, bits=bits))
                 case hcq.Timestamp(signal):
-                    push.write(*release(signal.address, 0, bits=bits, timestamp=True))
+                    push.write(*release(_before_time(signal), 0, bits=bits, timestamp=True))
                 case hcq.Barrier():
                     writer.settle()
                     push.write(*invalidate_caches())
@@ -191,7 +192,7 @@ class CopyEncoder(_RingEncoder):
                 case hcq.Signal(signal, value):
                     push.write(*ce.semaphore(signal.address, value, bits=bits))
                 case hcq.Timestamp(signal):
-                    stamp = ce.semaphore(signal.address, 0, bits=bits, timestamp=True)
+                    stamp = ce.semaphore(_before_time(signal), 0, bits=bits, timestamp=True)
                     push.write(*stamp)
                 case hcq.Barrier():
                     push.write(*membar())
@@ -200,6 +201,11 @@ class CopyEncoder(_RingEncoder):
                 case _:
                     push.write(*_host_command(command, bits))
         return _Writer(self.target, push).finish()
+
+
+def _before_time(signal: hcq.HasAddress) -> Value:
+    """Where a semaphore is whose time is that of a signal: it leaves the signal's value alone."""
+    return plus(signal.address, hcq.TIMESTAMP - _TIME)
 
 
 def _runs(commands: Sequence[hcq.Command]) -> Iterator[list[hcq.Command]]:

@@ -29,15 +29,18 @@ def launches_in_flight(channel: GpfifoChannel, layout: QmdLayout, read: Read) ->
     Each submission ends by writing a semaphore: the youngest whose semaphore has its value is done,
     and all before it.
     """
-    found: list[SentLaunch] = []
+    buffers = unfinished(channel, read)
+    return [each for data in buffers for each in launches_of(written_methods(data), layout, read)]
+
+
+def unfinished(channel: GpfifoChannel, read: Read) -> list[bytes]:
+    """Pushbuffers of submissions that are not known to be done, the oldest first."""
+    found: list[bytes] = []
     for entry in _youngest_first(channel):
         data = read(entry.GET << 2, entry.LENGTH * _WORD)
-        if data is None:
+        if data is None or _is_done(written_methods(data), read):
             break
-        methods = list(written_methods(data))
-        if _is_done(methods, read):
-            break
-        found[:0] = launches_of(methods, layout, read)
+        found.insert(0, data)
     return found
 
 

@@ -25,9 +25,17 @@ def blame(
     known = list(kernels)
     told = list(_stops(known, details))
     address = details.address if details is not None else None
-    suspects = [_suspect(known, launch, read) for launch in launches]
-    told.append(under_way(suspects, address, lambda at: extent is not None and at in extent))
+    who = suspects(known, launches, read)
+    told.append(under_way(who, address, lambda at: extent is not None and at in extent))
     return "; ".join(filter(None, told))
+
+
+def suspects(
+    kernels: Iterable[LoadedKernel], launches: Sequence[SentLaunch], read: Read
+) -> list[Suspect]:
+    """Launches with what is known of them; ``read`` sees the memory that arguments are in."""
+    known = list(kernels)
+    return [_suspect(known, launch, read) for launch in launches]
 
 
 def _stops(kernels: Sequence[LoadedKernel], details: FaultDetails | None) -> Iterator[str]:
@@ -45,7 +53,8 @@ def _suspect(kernels: Sequence[LoadedKernel], launch: SentLaunch, read: Read) ->
     kernel = loaded.kernel
     places = ((each.ordinal, each.offset, each.size) for each in kernel.parameters)
     start = launch.arguments + kernel.parameter_base if launch.arguments else 0
-    return launch.suspect(kernel.name, start, places, read)
+    code = _start(loaded), kernel.size
+    return launch.suspect(kernel.name, code, start, places, read)
 
 
 def _kernel_at(kernels: Iterable[LoadedKernel], pc: int) -> LoadedKernel | None:

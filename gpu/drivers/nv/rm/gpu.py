@@ -191,14 +191,21 @@ class NvDevice:
     def check(self) -> None:
         """Raises GpuFault, with all that is told, if a channel has failed.
 
-        Raises DeviceLost in a forked child.
+        Raises DeviceLost in a forked child, and where the whole GPU has.
         """
         failed = self.failed()
         if failed:
+            self.check_not_lost()
             text, details = self.tell(list(failed.values()))
             address = details.address if details is not None else None
             why = self.explain(list(failed), details)
             raise GpuFault(f"{self.name}: {'; '.join(filter(None, (text, why)))}", address)
+
+    def check_not_lost(self) -> None:
+        """Raises DeviceLost where a channel failed of what is the end of the whole GPU."""
+        for fault in self.failed().values():
+            if fault.loss:
+                raise DeviceLost(f"{self.name}: {fault}; {fault.loss}")
 
     def tell(self, faults: Sequence[ChannelFault]) -> tuple[str, FaultDetails | None]:
         """Faults in words, with the details that could be read, and where addresses are."""

@@ -163,7 +163,7 @@ def check_entry(dispatch: Dispatch, memory: KernelMemory) -> None:
     """The code must be mapped where it begins, and executable. Raises PacketError, PageFault."""
     mapping = memory.space.translate(dispatch.entry, write=False)
     if not mapping.executable:
-        raise PageFault(dispatch.entry, write=False, present=True)
+        raise PageFault(dispatch.entry, write=False, present=True, execute=True)
 
 
 def _field(value: int, name: str) -> int:

@@ -41,6 +41,14 @@ class QueueHost(Protocol):
         """The queue has stopped at a memory violation: tell whom it concerns."""
         ...
 
+    def reset_gpu(self, why: str) -> None:
+        """The GPU needs a reset."""
+        ...
+
+    def read_poison(self) -> None:
+        """The queue read memory whose contents are lost."""
+        ...
+
     def interrupt(self, number: int, bits: int) -> None:
         """An end-of-pipe or trap interrupt; `number` has so many valid bits."""
         ...
@@ -74,6 +82,7 @@ class HwQueue:
         wptr, rptr: up to where software wrote and the engine has read; they never wrap.
         blocked: what the packet at `rptr` waits for.
         stopped: why it will not run any more, or "".
+        is_unsaved: whether it runs what cannot be taken off.
         ring_words: what was fetched ahead.
     """
 
@@ -91,6 +100,7 @@ class HwQueue:
         self.wptr = 0
         self.blocked: Blocked | None = None
         self.stopped = ""
+        self.is_unsaved = False
         self.ring_words = DwordRing(self)
         self._was_rung = False
         self._delayed: tuple[int, int] | None = None
@@ -112,11 +122,13 @@ class HwQueue:
         if self.active and (value := self.host.doorbell()) is not None:
             self._was_rung = True
             self.sim.counts.doorbells += 1
-            plan = self.sim.plan
-            if plan.delayed_doorbell and self.sim.rng.random() < plan.delayed_doorbell:
-                self._delayed = (self.sim.clock.now_ns + plan.delay_ns, value)
-            else:
+            fault = self.sim.faults.due("lost-doorbell", "late-doorbell")
+            if fault is None:
                 self._ring(value)
+            elif fault.name == "late-doorbell":
+                self._delayed = (self.sim.clock.now_ns + fault.late_ns, value)
+            else:
+                self.sim.debug.note(f"{self}: lost a ring of its doorbell")
         if self._delayed and self.sim.clock.now_ns >= self._delayed[0]:
             self._ring(self._delayed[1])
             self._delayed = None
@@ -248,16 +260,14 @@ class HwQueue:
 
     def interrupt(self, number: int, bits: int) -> None:
         """Raises an interrupt that names an event, unless a fault is to lose it."""
-        plan = self.sim.plan
-        if plan.lost_interrupt and self.sim.rng.random() < plan.lost_interrupt:
+        if self.sim.faults.due("lost-interrupt"):
             self.sim.debug.note(f"{self}: lost the interrupt for event {number}")
             return
         self.host.interrupt(number, bits)
 
     def loses_completion(self) -> bool:
-        """Draws whether a completion is lost on purpose."""
-        plan = self.sim.plan
-        if plan.lost_completion and self.sim.rng.random() < plan.lost_completion:
+        """Whether a completion is lost on purpose."""
+        if self.sim.faults.due("stuck-fence"):
             self.sim.debug.note(f"{self}: lost a completion")
             return True
         return False

@@ -20,7 +20,8 @@ from gpu.sim.amd.chip.dispatch import Dispatch, KernelMemory
 from gpu.sim.amd.chip.errors import PacketError
 from gpu.sim.amd.chip.hwqueue import Blocked, HwQueue
 from gpu.sim.amd.chips import Chip
-from gpu.sim.executor import RunningKernel, Size3
+from gpu.sim.executor import Endless, RunningKernel, Size3
+from gpu.sim.translate import PageFault, first_hole
 
 _SH_BASE: Final = op.VALUES["SET_SH_REG"]["START"]
 _SH_COUNT: Final = op.VALUES["SET_SH_REG"]["END"] - _SH_BASE
@@ -139,8 +140,26 @@ class PacketProcessor:
     def launch(self, what: Dispatch) -> None:
         """Begins a grid. Raises PageFault, PacketError."""
         dispatch.check_entry(what, self.memory)
-        self.kernels.append(self.queue.asic.executor.launch(what, self.memory))
+        kernel = self._fault(what) or self.queue.asic.executor.launch(what, self.memory)
+        self.kernels.append(kernel)
         self.queue.sim.counts.kernels += 1
+
+    def _fault(self, what: Dispatch) -> RunningKernel | None:
+        """What runs in place of a grid that a fault was injected for. Raises PageFault."""
+        fault = self.queue.sim.faults.due("hang", "page-fault", "reset", "ecc")
+        if fault is None:
+            return None
+        if fault.name == "page-fault":
+            is_code = fault.detail == "exec"
+            at = what.entry if is_code else first_hole(self.port.space, what.entry)
+            raise PageFault(at, fault.detail == "write", present=is_code, execute=is_code)
+        if fault.name == "reset":
+            self.queue.host.reset_gpu("a fault that was injected")
+        elif fault.name == "ecc":
+            self.queue.host.read_poison()
+        else:
+            self.queue.is_unsaved = fault.detail == "hard"
+        return Endless()
 
     def block_until_idle(self, what: str) -> bool:
         """Blocks the queue while grids run; True when it did."""

@@ -158,6 +158,7 @@ class Events:
         data = kfd.kfd_hsa_memory_exception_data(va=fault.address & ~0xFFF, gpu_id=gpu_id)
         data.failure.NotPresent = not fault.present
         data.failure.ReadOnly = fault.present and fault.write
+        data.failure.NoExecute = fault.present and fault.execute
         self._signal_kind(kfd.KFD_IOC_EVENT_MEMORY, bytes(data))
 
     def gpu_reset(self, gpu_id: int) -> None:
@@ -166,6 +167,15 @@ class Events:
         data.reset_type = kfd.KFD_HW_EXCEPTION_WHOLE_GPU_RESET
         data.reset_cause = kfd.KFD_HW_EXCEPTION_GPU_HANG
         self._signal_kind(kfd.KFD_IOC_EVENT_HW_EXCEPTION, bytes(data))
+
+    def poison_consumed(self, gpu_id: int) -> None:
+        """Signals MEMORY and HW_EXCEPTION events (`kfd_signal_poison_consumed_event`)."""
+        lost = kfd.kfd_hsa_hw_exception_data(memory_lost=1, gpu_id=gpu_id)
+        lost.reset_cause = kfd.KFD_HW_EXCEPTION_ECC
+        self._signal_kind(kfd.KFD_IOC_EVENT_HW_EXCEPTION, bytes(lost))
+        told = kfd.kfd_hsa_memory_exception_data(gpu_id=gpu_id)
+        told.ErrorType, told.failure.imprecise = kfd.KFD_MEM_ERR_POISON_CONSUMED, 1
+        self._signal_kind(kfd.KFD_IOC_EVENT_MEMORY, bytes(told))
 
     def wait(self, args: kfd.kfd_ioctl_wait_events_args) -> None:
         """WAIT_EVENTS in virtual time.

@@ -31,6 +31,10 @@ class GpuUser(Protocol):
         """All that it had on the GPU is lost."""
         ...
 
+    def gpu_poisoned(self) -> None:
+        """It read memory whose contents are lost."""
+        ...
+
 
 @dataclass(eq=False)
 class Bo:
@@ -106,11 +110,12 @@ class KfdGpu:
         queues: all queues of all processes, mapped to hardware or not.
         engine_slots: queues of the copy engines that are taken.
         users: processes that have opened KFD.
+        stuck_wait_resets: whether taking a queue off an unmet wait is the end of all.
         mmap_offsets: buffers by the offset under which the render node maps them.
         remap: the page of registers that processes may map: HDP flush at 0 and 4.
     """
 
-    def __init__(self, board: Board, asic: Asic, host: Pool):
+    def __init__(self, board: Board, asic: Asic, host: Pool, stuck_wait_resets: bool):
         self.board = board
         self.asic = asic
         self.sim = asic.sim
@@ -120,6 +125,7 @@ class KfdGpu:
         self.users: list[GpuUser] = []
         self.mmap_offsets: dict[int, Bo] = {}
         self.plugged = True
+        self.stuck_wait_resets = stuck_wait_resets
         self.remap = Pool("remapped registers", PAGE_SIZE)
         self._reset_remap()
         self._next_offset = _FIRST_MMAP_OFFSET
@@ -147,6 +153,10 @@ class KfdGpu:
         """What AVAILABLE_MEMORY tells: whole pieces of 2 MiB, less what page tables may need."""
         free = self.asic.vram.size - self._vram_granules - self._page_tables()
         return max(free // _VRAM_GRANULE * _VRAM_GRANULE, 0)
+
+    def unplug(self) -> None:
+        """It is gone: calls fail from now on, queues stand still."""
+        self.plugged = False
 
     def check_plugged(self) -> None:
         """Raises SysError(ENODEV) when the device is gone."""
@@ -223,6 +233,15 @@ class KfdGpu:
         for user in self.users:
             user.gpu_reset()
 
+    def poison(self, user: GpuUser) -> None:
+        """A queue of a process read memory whose contents are lost.
+
+        Linux 6.12 kfd_int_process_v11.c `event_interrupt_poison_consumption_v11`: the process is
+        evicted and its events tell; a SIGBUS comes beside them, which no model sends.
+        """
+        self.sim.debug.fault("poison was consumed")
+        user.gpu_poisoned()
+
     def close(self) -> None:
         """Gives its memory back."""
         self.asic.vram.close()
@@ -238,12 +257,14 @@ class KfdGpu:
     def _reserve(self, size: int, flags: int) -> None:
         """amdgpu_amdkfd_reserve_mem_limit; a negative size gives back. Raises SysError(ENOMEM)."""
         if flags & _GTT:
-            limit, used = HOST_MEMORY // 2, self._host_used
+            what, limit, used = "gtt", HOST_MEMORY // 2, self._host_used
         elif flags & _VRAM:
-            limit, used = self.asic.vram.size - self._page_tables(), self._vram_used
+            what, limit = "vram", self.asic.vram.size - self._page_tables()
+            used = self._vram_used
         else:
             return
-        if used + size > limit:
+        is_refused = size > 0 and self.sim.faults.due("no-memory", about=what)
+        if used + size > limit or is_refused:
             raise SysError(errno.ENOMEM, f"{size:#x} bytes; {used:#x} of {limit:#x} are in use")
         if flags & _GTT:
             self._host_used += size

@@ -39,6 +39,10 @@ class KfdFile(SimFile):
         self.kfd = process
         self._new_context = new_context
 
+    def call_name(self, request: int) -> str:
+        """As linux/kfd_ioctl.h has it, without what all begin with."""
+        return CALL_NAMES.get(request & 0xFF, "")
+
     def ioctl(self, process: SimProcess, request: int, argument: ArgumentBytes) -> int:
         """Makes a call of the process that opened the file."""
         number, size = request & 0xFF, request >> 16 & 0x3FFF
@@ -295,6 +299,15 @@ _HANDLERS: Final[dict[int, _Handler]] = {
     kfd.AMDKFD_IOC_EXPORT_DMABUF: memory.export_dmabuf,
     kfd.AMDKFD_IOC_RUNTIME_ENABLE: _runtime_enable,
 }
+CALL_NAMES: Final[dict[int, str]] = {
+    **{
+        request & 0xFF: name.removeprefix("AMDKFD_IOC_")
+        for name, request in vars(kfd).items()
+        if name.startswith("AMDKFD_IOC_")
+    },
+    CREATE_PROCESS & 0xFF: "CREATE_PROCESS",
+}
+"""What faults call them, by number."""
 # By number: the request as Linux 6.12 knows it, its argument as the handler says, and the handler.
 CALLS: Final = {
     request & 0xFF: (request, get_type_hints(handler)["args"], handler)

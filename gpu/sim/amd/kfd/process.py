@@ -93,6 +93,11 @@ class ProcessDevice:
         self.was_reset = True
         self.process.events.gpu_reset(self.gpu.gpu_id)
 
+    def gpu_poisoned(self) -> None:
+        """See `KfdGpu.poison`."""
+        self.evicted += 1
+        self.process.events.poison_consumed(self.gpu.gpu_id)
+
     def close(self) -> None:
         """Gives the doorbells back."""
         if self.doorbells is not None:
@@ -171,6 +176,14 @@ class KfdQueue:
         """
         self.device.evicted += 1
         self.device.process.events.memory_violation(self.device.gpu.gpu_id, fault)
+
+    def reset_gpu(self, why: str) -> None:
+        """The kernel finds that the GPU needs a reset."""
+        self.device.gpu.reset(why)
+
+    def read_poison(self) -> None:
+        """Memory that it read had lost its contents."""
+        self.device.gpu.poison(self.device)
 
     def interrupt(self, number: int, bits: int) -> None:
         """An interrupt that names an event."""

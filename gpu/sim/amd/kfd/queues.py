@@ -278,7 +278,7 @@ def _preempt(queue: KfdQueue) -> bool:
     Then the kernel resets the GPU, and the result is True.
     """
     hardware, gpu = queue.hardware, queue.device.gpu
-    hung = hardware.stuck and gpu.sim.plan.stuck_wait_resets
+    hung = hardware.is_unsaved or (hardware.stuck and gpu.stuck_wait_resets)
     if hung:
         gpu.reset(hardware.why_idle())
     return hung

@@ -22,12 +22,12 @@ from gpu.sim.amd.chips import find_chip
 from gpu.sim.amd.kfd.drm import DrmFile
 from gpu.sim.amd.kfd.events import Events
 from gpu.sim.amd.kfd.gpu import KfdGpu
-from gpu.sim.amd.kfd.ioctls import KfdFile
+from gpu.sim.amd.kfd.ioctls import CALL_NAMES, KfdFile
 from gpu.sim.amd.kfd.pci_files import add_pci_files
 from gpu.sim.amd.kfd.process import KfdProcess
 from gpu.sim.amd.kfd.teardown import free_process
 from gpu.sim.amd.kfd.topology import HOST_MEMORY, Board, add_topology
-from gpu.sim.faults import FaultPlan
+from gpu.sim.faults import Given
 from gpu.sim.kernel import SysError
 from gpu.sim.machine import Machine
 from gpu.sim.process import SimFile, SimProcess
@@ -39,7 +39,9 @@ class KfdWorld(Machine):
     Args:
         seed: of all that is left to chance.
         chip: name of one GPU, or of each of several; see `gpu.sim.amd.chips`.
-        plan: faults to inject.
+        faults: what goes wrong on purpose; see `gpu.sim.faults`. More may come by `faults.add`.
+        stuck_wait_resets: whether removing a queue that stands at an unmet wait hangs the
+            scheduler, and the kernel resets the GPU (hcq.md, "Preemption": it may).
         coherence: what caches do; see `gpu.sim.amd.chip.caches`.
         executor: runs kernels; without one a dispatch is an error.
         interface: minor version of KFD's interface: 17 is Linux 6.12's, 19 has CREATE_PROCESS too.
@@ -48,6 +50,8 @@ class KfdWorld(Machine):
         gpus: for tests.
     """
 
+    vendor = "AMD"
+    calls = CALL_NAMES.values()
     gpus: list[KfdGpu]
 
     def __init__(
@@ -55,13 +59,15 @@ class KfdWorld(Machine):
         seed: int = 0,
         chip: str | Sequence[str] = "gfx1100",
         *,
-        plan: FaultPlan = FaultPlan(),  # noqa: B008 - frozen
+        faults: Given = (),
+        stuck_wait_resets: bool = True,
         coherence: Mode = "check",
         executor: KernelExecutor | None = None,
         interface: int = 19,
     ):
-        super().__init__(seed, plan, HOST_MEMORY)
+        super().__init__(seed, faults, HOST_MEMORY)
         self.interface = interface
+        self._stuck_wait_resets = stuck_wait_resets
         self.gpus = self._make_gpus(chip, coherence, executor or NoExecutor())
         self.devices["/dev/kfd"] = self._open_kfd
         self._add_files()
@@ -91,7 +97,7 @@ class KfdWorld(Machine):
         for node, name in enumerate(names, 1):
             board = Board(find_chip(name), node, tuple(gpu.gpu_id for gpu in gpus))
             asic = Asic(board.chip, self, coherence, executor)
-            gpus.append(KfdGpu(board, asic, self._host))
+            gpus.append(KfdGpu(board, asic, self._host, self._stuck_wait_resets))
         return gpus
 
     def _add_files(self) -> None:

@@ -159,11 +159,13 @@ class Channel:
             tell = debug.note if dead else debug.violation  # whoever rings may not know yet
             tell(f"{self}: a ring of its doorbell, but {dead or 'it was never scheduled'}")
             return
-        plan = self.gpu.plan
-        if plan.delayed_doorbell and self.gpu.rng.random() < plan.delayed_doorbell:
-            self._ring_due = self.gpu.clock.now_ns + plan.delay_ns
-        else:
+        fault = self.gpu.faults.due("lost-doorbell", "late-doorbell")
+        if fault is None:
             self._guarded(self._take_put)
+        elif fault.name == "late-doorbell":
+            self._ring_due = self.gpu.clock.now_ns + fault.late_ns
+        else:
+            self.gpu.debug.note(f"{self}: lost a ring of its doorbell")
 
     def sample(self) -> None:
         """Looks whether a delayed ring is due."""
@@ -267,17 +269,15 @@ class Channel:
         self.wait(what, lambda: not self._grids(), then)
 
     def loses_completion(self) -> bool:
-        """Draws whether a completion is lost on purpose."""
-        plan = self.gpu.plan
-        lost = plan.lost_completion and self.gpu.rng.random() < plan.lost_completion
-        if lost:
-            self.gpu.debug.note(f"{self}: lost a completion")
-        return bool(lost)
+        """Whether a completion is lost on purpose."""
+        if self.gpu.faults.due("stuck-fence") is None:
+            return False
+        self.gpu.debug.note(f"{self}: lost a completion")
+        return True
 
     def interrupt(self) -> None:
         """A non-stall interrupt of its engine, unless a fault is to lose it."""
-        plan = self.gpu.plan
-        if plan.lost_interrupt and self.gpu.rng.random() < plan.lost_interrupt:
+        if self.gpu.faults.due("lost-interrupt"):
             self.gpu.debug.note(f"{self}: lost an interrupt")
             return
         self.gpu.signal(self.group.engine)
@@ -328,7 +328,7 @@ class Channel:
             code = error.code
         what = f"{self}: {error}"
         self.gpu.debug.fault(f"{what} (Xid {code})")
-        if isinstance(error, ChannelError):
+        if isinstance(error, ChannelError) and error.is_drivers:
             self.gpu.debug.violation(what)
         self.group.dead = f"it was torn down: {error}"
         for channel in self.group.channels:

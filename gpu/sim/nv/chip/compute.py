@@ -9,13 +9,15 @@ from __future__ import annotations
 from typing import Final
 
 from gpu.core.bits import align_up
+from gpu.sim.executor import Endless, RunningKernel
 from gpu.sim.nv.chip import inline
-from gpu.sim.nv.chip.errors import class_error, graphics
+from gpu.sim.nv.chip.errors import CONTAINED_ERROR, HardwareError, class_error, graphics
 from gpu.sim.nv.chip.grids import Grid, write_release
 from gpu.sim.nv.chip.host import Host
 from gpu.sim.nv.chip.launch import Launch
 from gpu.sim.nv.chip.method_tables import expand
 from gpu.sim.nv.chip.qmd import SIZES, Qmd, Release
+from gpu.sim.translate import PageFault, first_hole
 
 _WAIT_FOR_IDLE: Final = 0x110
 _INLINE_QMDS: Final = range(0x318, 0x4A0, 4)
@@ -145,11 +147,31 @@ class ComputeEngine:
         launch = self._decode(address, qmd)
         self._invalidate_for(qmd, launch)
         self._check_mapped(qmd, launch)
-        self.grids.append(Grid(self.channel, launch, qmd))
+        self.grids.append(Grid(self.channel, launch, qmd, self._fault(launch)))
         for dependent in qmd.dependents():
             if dependent.prefetch:
                 self.port.as_agent("sked").read(dependent.address, SIZES[chip.qmd_major])
         self.gpu.counts.kernels += 1
+
+    def _fault(self, launch: Launch) -> RunningKernel | None:
+        """What runs in place of a grid that a fault was injected for.
+
+        Raises PageFault, HardwareError.
+        """
+        fault = self.gpu.faults.due("hang", "page-fault", "reset", "ecc", "xid")
+        if fault is None:
+            return None
+        if fault.name == "page-fault":  # the MMU tells reads from writes, not from fetches
+            is_code = fault.detail == "exec"
+            at = launch.program if is_code else first_hole(self.port.space, launch.program)
+            raise PageFault(at, fault.detail == "write", present=False)
+        if fault.name == "ecc":
+            raise HardwareError(CONTAINED_ERROR, "memory lost its contents")
+        if fault.name == "xid":
+            raise HardwareError(int(fault.detail), "a fault that was injected")
+        if fault.name == "reset":
+            self.gpu.lose_firmware()
+        return Endless()
 
     def _decode(self, address: int, qmd: Qmd) -> Launch:
         grid, block, cluster = qmd.sizes()

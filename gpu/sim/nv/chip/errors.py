@@ -12,6 +12,9 @@ GR_EXCEPTION: Final = 13
 MMU_FAULT: Final = 31
 PBDMA_ERROR: Final = 32
 GR_CLASS_ERROR: Final = 69
+FELL_OFF_THE_BUS: Final = 79
+CONTAINED_ERROR: Final = 94
+GSP_RPC_TIMEOUT: Final = 119
 COPY_ERRORS: Final = (39, 40, 41, 70, 71, 72, 75, 76, 77, 85)
 """CE0 to CE9."""
 
@@ -21,11 +24,20 @@ class ChannelError(Exception):
 
     Attributes:
         code: for the error notifier.
+        is_drivers: whether the driver did something wrong.
     """
+
+    is_drivers = True
 
     def __init__(self, code: int, what: str):
         self.code = code
         super().__init__(f"Xid {code}: {what}")
+
+
+class HardwareError(ChannelError):
+    """What no driver is to blame for."""
+
+    is_drivers = False
 
 
 def pbdma(what: str) -> ChannelError:

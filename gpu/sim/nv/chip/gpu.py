@@ -7,6 +7,7 @@ from typing import Final
 
 from gpu.sim.nv.chip.caches import Mode
 from gpu.sim.nv.chip.channel import Channel, Group
+from gpu.sim.nv.chip.errors import FELL_OFF_THE_BUS, GSP_RPC_TIMEOUT, HardwareError
 from gpu.sim.nv.chip.hardware import Hardware
 from gpu.sim.physical import Pool
 
@@ -117,6 +118,22 @@ class NvGpu(Hardware):
         if not self.plugged:
             return []
         return [channel for channel in self.channels if channel.runnable()]
+
+    def unplug(self) -> None:
+        """It is gone from its bus: osHandleGpuLost tears down all channels."""
+        self._tear_down(HardwareError(FELL_OFF_THE_BUS, "the GPU has fallen off the bus"))
+        self.plugged = False
+
+    def lose_firmware(self) -> None:
+        """Calls that its firmware answers are refused from now on (kernel_gsp.c)."""
+        self._tear_down(HardwareError(GSP_RPC_TIMEOUT, "the firmware does not answer"))
+        self.needs_reset = True
+
+    def _tear_down(self, error: HardwareError) -> None:
+        """The end of all channels (kgspRcAndNotifyAllChannels)."""
+        for group in self.groups:
+            if group.channels and not group.dead:
+                group.channels[0].fail(error)
 
     def close(self) -> None:
         """Gives its memory back."""

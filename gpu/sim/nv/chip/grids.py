@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from gpu.sim.executor import RunningKernel
 from gpu.sim.nv.chip.host import Host
 from gpu.sim.nv.chip.launch import KernelMemory, Launch
 from gpu.sim.nv.chip.port import Port
@@ -19,7 +20,10 @@ class Grid:
         dependents: QMDs that its end starts.
     """
 
-    def __init__(self, channel: Host, launch: Launch, qmd: Qmd):
+    def __init__(
+        self, channel: Host, launch: Launch, qmd: Qmd, instead: RunningKernel | None = None
+    ):
+        """``instead`` is what runs in place of its kernel."""
         self._channel = channel
         self._releases = qmd.releases()
         self.dependents = qmd.dependents()
@@ -30,7 +34,7 @@ class Grid:
                 " may not see what its grid writes"
             )
         memory = KernelMemory(channel.port.space, gpu.caches, launch, gpu.chip.window_bits)
-        self._kernel = gpu.executor.launch(launch, memory)
+        self._kernel = instead or gpu.executor.launch(launch, memory)
 
     def why_stuck(self) -> str:
         """Why it does not get on unless others write memory. Raises PageFault, KernelFault."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from gpu.sim.clock import VirtualClock
 from gpu.sim.counts import Counts
-from gpu.sim.faults import FaultPlan
+from gpu.sim.faults import Faults
 from gpu.sim.nv.chip.caches import Caches, Mode
 from gpu.sim.nv.chip.chips import Chip
 from gpu.sim.nv.chip.launch import KernelExecutor
@@ -29,10 +29,11 @@ class Hardware:
 
     Attributes:
         index: its number: minor of its node, and device instance.
-        host, clock, debug, rng, plan: the machine's.
+        host, clock, debug, rng, faults: the machine's.
         counts: the machine's, to which it adds what it does.
         gpu_id, bus: what RM calls it, and where it is.
         uuid: 16 bytes, what UVM calls it.
+        needs_reset: whether its firmware has stopped answering.
         bar1_used: bytes of the BAR1 aperture that are mapped.
         interrupt: whom it interrupts, with an index of NV2080_NOTIFIERS_* and 32 bits about it.
     """
@@ -43,12 +44,13 @@ class Hardware:
     clock: VirtualClock
     debug: DebugChannel
     rng: random.Random
-    plan: FaultPlan
+    faults: Faults
     counts: Counts
     coherence: InitVar[Mode]
     executor: KernelExecutor
     bar1_used: int = 0
     plugged: bool = True
+    needs_reset: bool = False
 
     def __post_init__(self, coherence: Mode) -> None:
         self.gpu_id = 0x100 * (self.index + 1)
@@ -77,6 +79,10 @@ class Hardware:
         """Whether it has an engine of that NV2080_ENGINE_TYPE."""
         unit = self.chip.copy_engine(engine - ENGINE_COPY0)
         return engine == ENGINE_GRAPHICS or unit is not None
+
+    def lose_firmware(self) -> None:
+        """Its firmware stops answering, until someone resets it."""
+        raise NotImplementedError
 
     def signal(self, engine: int) -> None:
         """A non-stall interrupt of an engine."""

@@ -12,6 +12,7 @@ import errno
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from gpu.autogen.nv import rm
 from gpu.core import hostmem
 from gpu.core.bits import align_up, bits
 from gpu.sim.kernel import CallerMemory, SysError
@@ -68,6 +69,23 @@ class RmFile(SimFile):
         """Who calls through this file: clients are of the control file that it belongs to."""
         return Caller(self.registered or self, process.pid)
 
+    def call_name(self, request: int) -> str:
+        """As nv_escape.h has it, without what all begin with."""
+        return ESCAPE_NAMES.get(request & 0xFF, "")
+
+    def refuse(self, request: int, argument: ArgumentBytes, answer: str) -> int:
+        """As `SimFile.refuse`, or with a status in the argument."""
+        escape = ESCAPES.get(request & 0xFF)
+        if answer not in Status.__members__ or escape is None:
+            return super().refuse(request, argument, answer)
+        args = self.rm.branch.layout(escape.layout).parse(bytes(argument))
+        name = "status" if "status" in args.layout.fields else "Status"
+        if name not in args.layout.fields:
+            return super().refuse(request, argument, "EINVAL")
+        args[name] = Status[answer]
+        ctypes.memmove(argument, bytes(args.data), len(args.data))
+        return 0
+
     def ioctl(self, process: SimProcess, request: int, argument: ArgumentBytes) -> int:
         """Makes an escape; see `ESCAPES`."""
         number, size = request & 0xFF, request >> 16 & 0x3FFF
@@ -120,6 +138,8 @@ class RmFile(SimFile):
         args = Record(layout, data)
         status = Status.OK
         try:
+            if number in _FIRMWARES and any(gpu.needs_reset for gpu in self.rm.gpus):
+                raise RmError(Status.RESET_REQUIRED, "the firmware does not answer")
             escape.handler(self, process, args)
         except RmError as error:
             status = error.status
@@ -344,6 +364,14 @@ def _nothing(file: RmFile, process: SimProcess, args: Record) -> None:
     """Answers what the argument was cleared to."""
 
 
+ESCAPE_NAMES: Final[dict[int, str]] = {
+    number: name.removeprefix("NV_ESC_")
+    for name, number in vars(rm).items()
+    if name.startswith("NV_ESC_")
+}
+"""What faults call them, by number."""
+_FIRMWARES: Final = (rm.NV_ESC_RM_ALLOC, rm.NV_ESC_RM_CONTROL)
+"""Those that the GPU's firmware is asked for."""
 ESCAPES: Final[dict[int, Escape]] = {
     0x27: Escape(layouts.OS02, False, _alloc_memory),
     0x29: Escape(layouts.OS00, True, _free),

@@ -6,8 +6,10 @@ import ctypes
 import errno
 from typing import Final
 
+from gpu.autogen.nv.uvm import NAMES
 from gpu.sim.kernel import SysError
 from gpu.sim.nv.rm.state import RmState
+from gpu.sim.nv.rm.status import Status
 from gpu.sim.nv.uvm.calls import CALLS, answer
 from gpu.sim.nv.uvm.space import UvmSpace
 from gpu.sim.process import ArgumentBytes, SimFile, SimProcess
@@ -23,6 +25,20 @@ class UvmFile(SimFile):
         self._process = process
         self._spaces = spaces
         spaces.append(self.space)
+
+    def call_name(self, request: int) -> str:
+        """As uvm_ioctl.h has it."""
+        return NAMES.get(request, "")
+
+    def refuse(self, request: int, argument: ArgumentBytes, answer: str) -> int:
+        """As `SimFile.refuse`, or with a status in the argument."""
+        call = CALLS.get(request)
+        if answer not in Status.__members__ or call is None:
+            return super().refuse(request, argument, answer)
+        args = self.space.rm.branch.layout(call.layout).parse(bytes(argument))
+        args["rmStatus"] = Status[answer]
+        ctypes.memmove(argument, bytes(args.data), len(args.data))
+        return 0
 
     def ioctl(self, process: SimProcess, request: int, argument: ArgumentBytes) -> int:
         """Makes a call; see `CALLS`."""

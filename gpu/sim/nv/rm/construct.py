@@ -120,6 +120,8 @@ def make_memory(request: Request) -> Resource:
     page_size = _PAGE_SIZES.get(bits(attr, 24, 23), default if local else 4 << 10)
     contiguous = bits(attr, 28, 27) == _CONTIGUOUS
     pool = gpu.vram if local else gpu.host
+    refused = gpu.faults.due("no-memory", about="vram" if local else "gtt")
+    check(not refused, Status.NO_MEMORY, "a fault that was injected")
     memory = Memory("memory", *request.base)
     memory.physical = _allocate(gpu, pool, size, page_size, contiguous)
     memory.length = memory.physical.size
