@@ -1,0 +1,18 @@
+"""The exported functions, by what they are about; importing this registers all of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gpu.sim.cuda.calls import (
+    contexts,
+    copying,
+    devices,
+    events,
+    launches,
+    modules,
+    reserving,
+    streaming,
+)
+
+ALL: Final = (*(contexts, copying, devices, events, launches, modules, reserving, streaming),)
