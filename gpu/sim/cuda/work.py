@@ -67,7 +67,19 @@ class Stream:
         self.count = 0
         self.tail: Op | None = None
         self.queue: deque[Op] = deque()
+        self._ended = False
         space.streams.append(self)
+
+    def end(self) -> None:
+        """It was destroyed: what it has queued still runs."""
+        self._ended = True
+        if not self.queue:
+            self.forget()
+
+    def forget(self) -> None:
+        """Leaves the context, if it was destroyed and all its work is done."""
+        if self._ended:
+            self.space.streams.remove(self)
 
     def before(self) -> Iterator[Op]:
         """The work that what comes next in this stream waits for."""
@@ -140,7 +152,6 @@ class Work:
         self._eagerness = self._rng.choice(_EAGERNESS)
         self._busy: dict[int, Stream] = {}
         self._count = 0
-        self._running = False
         self.host = Knowledge()
         self.races = Races(simulation.debug.violation)
 
@@ -179,6 +190,7 @@ class Work:
         if op is None:
             return True
         if not op.done and self._rng.random() < 0.5:
+            self._unstick()
             self._step()
         if op.done:
             self._learn(op)
@@ -212,34 +224,33 @@ class Work:
         self.host.note(op.stream.id, op.number)
 
     def _run_while(self, holds: Callable[[], bool]) -> None:
+        self._unstick()  # the program may have written what kernels wait for
         while holds():
-            assert self._step(), "work waits for work that is not queued"
+            if not self._step():
+                ready = self._ready()
+                assert ready, "work waits for work that is not queued"
+                self._give_up(ready[0])
 
     def _step(self) -> bool:
-        """Does some of what may run now; False where nothing may."""
-        if self._running:  # called by work itself, such as a host function
-            return False
-        ready = [s.queue[0] for s in self._busy.values() if s.queue[0].is_ready()]
-        if not ready:
-            return False
-        getting_on = [op for op in ready if not op.stuck]
+        """Does some of what may run now; False where nothing gets on."""
+        getting_on = [op for op in self._ready() if not op.stuck]
         if not getting_on:
-            self._give_up(ready[0])
-            return True
+            return False
         op = self._rng.choice(getting_on)
-        self._running = True
         try:
-            if not op.run(op):
-                if not op.stuck:
-                    self._unstick()
-                return True
+            ended = op.run(op)
         except CudaError as fault:
             self._fail(op, fault)
             return True
-        finally:
-            self._running = False
-        self._finish(op)
+        if ended:
+            self._finish(op)
+        elif not op.stuck:
+            self._unstick()
         return True
+
+    def _ready(self) -> list[Op]:
+        """The work that waits for no other."""
+        return [s.queue[0] for s in self._busy.values() if s.queue[0].is_ready()]
 
     def _unstick(self) -> None:
         for stream in self._busy.values():
@@ -254,6 +265,7 @@ class Work:
         self._count -= 1
         if not stream.queue:
             del self._busy[stream.id]
+            stream.forget()
         self._unstick()
         told = op.told()
         if op.touches:

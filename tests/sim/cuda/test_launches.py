@@ -189,6 +189,20 @@ def test_a_kernel_may_wait_for_another(cuda: RawCuda) -> None:
     cuda.call("cuStreamSynchronize", one)
 
 
+def test_a_kernel_may_wait_for_the_program(cuda: RawCuda) -> None:
+    """To ask is not to wait: a kernel that stands goes on when the program has written."""
+    host, stream = cuda.pinned(64), cuda.stream(1)
+    host[:] = 0
+    function = cuda.function(cuda.module(module()), "spin")
+    flag = ctypes.c_uint64(host.ctypes.data)
+    assert cuda.launch(function, (1,), (32,), flag, stream=stream) == 0
+    for _ in range(10):
+        assert cuda.result("cuStreamQuery", stream) == 600
+        cuda.call("cuMemsetD8Async", cuda.alloc(4), 0, 4, cuda.stream(1))
+    host[0] = 1
+    cuda.call("cuStreamSynchronize", stream)
+
+
 def test_a_function_is_of_its_context(raw: RawCuda) -> None:
     raw.start()
     function, stream = raw.function(raw.module(module()), "trapped"), raw.stream()

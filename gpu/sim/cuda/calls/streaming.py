@@ -42,9 +42,9 @@ def _create_with_priority(call: Call, result: int, flags: int, priority: int) ->
 def _destroy(call: Call, handle: int) -> None:
     stream = call.driver.handles.get(handle, Stream)
     context = call.context
-    # What it has queued still runs; it is forgotten when that is done.
     if stream.space is not context:
         raise CudaError(INVALID_HANDLE, f"{stream.name} is of another context")
+    stream.end()
     call.driver.disown(context, handle)
 
 
