@@ -88,10 +88,15 @@ def copy(call: Call, stream: Stream, target: End, source: End, size: int, waits:
             call.wait([stream.tail])
 
 
-def _submit(driver: Driver, stream: Stream, target: End, source: End, size: int) -> Op:
+def copying(driver: Driver, target: End, source: End, size: int) -> tuple[str, Run, list[Access]]:
+    """(what it is, what runs, what that touches) of a copy that is queued now."""
     what = f"copy of {size} bytes from {source.address:#x} to {target.address:#x}"
     touches = [*source.access("read", size), *target.access("write", size)]
-    return driver.work.submit(stream, what, _copying(driver, target, source, size), touches)
+    return what, _copying(driver, target, source, size), touches
+
+
+def _submit(driver: Driver, stream: Stream, target: End, source: End, size: int) -> Op:
+    return driver.work.submit(stream, *copying(driver, target, source, size))
 
 
 def _copying(driver: Driver, target: End, source: End, size: int) -> Run:
@@ -121,37 +126,47 @@ def _digest(address: int, size: int) -> int:
     return zlib.crc32((ctypes.c_char * size).from_address(address))
 
 
-def fill(
-    call: Call, stream: Stream, target: End, pattern: bytes, width: int, height: int, pitch: int
-) -> None:
-    """Sets rows of memory, `width` elements of a pattern and `pitch` bytes apart.
+def fill(call: Call, stream: Stream, target: End, shape: Fill) -> None:
+    """Sets rows of memory. The caller goes on before, unless the memory is pinned.
 
-    The caller goes on before, unless the memory is pinned. Raises CudaError.
+    Raises CudaError.
     """
-    row = width * len(pattern)
-    if not row or not height:
-        return
-    driver = call.driver
+    if shape.row and shape.height:
+        call.driver.work.submit(stream, *filling(call.driver, target, shape))
+        if target.is_host:
+            call.wait([stream.tail])
+
+
+class Fill(NamedTuple):
+    """Rows of `width` elements of a pattern, `pitch` bytes apart."""
+
+    pattern: bytes
+    width: int
+    height: int
+    pitch: int
+
+    @property
+    def row(self) -> int:
+        """Bytes of a row."""
+        return self.width * len(self.pattern)
+
+
+def filling(driver: Driver, target: End, shape: Fill) -> tuple[str, Run, list[Access]]:
+    """(what it is, what runs, what that touches) of a fill."""
+    pattern, row = shape.pattern, shape.row
+    starts = range(target.address, target.address + shape.height * shape.pitch, shape.pitch)
 
     def run(_: Op) -> bool:
-        at = target.bytes_at
-        for number in range(height):
-            start = at + number * pitch
+        at = target.bytes_at - target.address
+        for start in starts:
             if pattern == pattern[:1] * len(pattern):
-                ctypes.memset(start, pattern[0], row)
+                ctypes.memset(start + at, pattern[0], row)
             else:
-                ctypes.memmove(start, pattern * width, row)
+                ctypes.memmove(start + at, pattern * shape.width, row)
         if target.allocation is not None:
             target.allocation.written += 1
-        driver.simulation.clock.advance(row * height * _NS_PER_KIB >> 11)
+        driver.simulation.clock.advance(row * shape.height * _NS_PER_KIB >> 11)
         return True
 
-    rows = (
-        [(target.address + n * pitch, row) for n in range(height)]
-        if pitch != row
-        else [(target.address, row * height)]
-    )
-    touches = [Access(start, start + size, "write") for start, size in rows]
-    driver.work.submit(stream, f"fill of {row * height} bytes at {target.address:#x}", run, touches)
-    if target.is_host:
-        call.wait([stream.tail])
+    touches = [Access(start, start + row, "write") for start in starts]
+    return f"fill of {row * shape.height} bytes at {target.address:#x}", run, touches

@@ -11,6 +11,7 @@ from gpu.sim.cuda import calls
 from gpu.sim.cuda.context import Context
 from gpu.sim.cuda.driver import Driver
 from gpu.sim.cuda.entry import EXPORTS, TYPES, Export
+from gpu.sim.cuda.graphs import ExecGraph, Graph
 from gpu.sim.nv.chip.chips import find_chip
 
 assert calls.ALL  # importing it fills EXPORTS
@@ -52,8 +53,10 @@ class Library:
         return self.driver.simulation.debug.faults
 
     def left(self) -> list[str]:
-        """What was made and is still there, but for primary contexts that nobody retains."""
-        return [line for context in self.driver.all_contexts() for line in _left_in(context)]
+        """What was made and is still there."""
+        graphs = [*self.driver.handles.of(Graph), *self.driver.handles.of(ExecGraph)]
+        found = [line for context in self.driver.all_contexts() for line in _left_in(context)]
+        return found + ([f"{len(graphs)} graphs"] if graphs else [])
 
     def check(self, leaks: bool = True) -> None:
         """Raises RuleBroken for violations, and for what was left behind where `leaks` is set."""
@@ -95,7 +98,7 @@ def _left_in(context: Context) -> list[str]:
                 f" {allocation.start:#x}"
             )
     if context.owned:
-        found.append(f"{where}: {len(context.owned)} streams, events, modules or graphs")
+        found.append(f"{where}: {len(context.owned)} streams, events, modules or functions")
     return found
 
 

@@ -62,6 +62,10 @@ class Knowledge:
         if self._last.get(stream, 0) < number:
             self._last[stream] = number
 
+    def last(self, stream: int) -> int:
+        """The number of a stream's last work that has happened, 0 for none."""
+        return self._last.get(stream, 0)
+
     def covers(self, stream: int, number: int) -> bool:
         """Whether work of a stream, numbered from 1, has happened."""
         return self._last.get(stream, 0) >= number

@@ -70,6 +70,15 @@ class Stream:
         self._ended = False
         space.streams.append(self)
 
+    def is_ordered(self, op: Op) -> bool:
+        """Whether all its work is before another's, or after it."""
+        known = op.knows.last(self.id)
+        if known >= self.count:
+            return True
+        # The first that is not before it: if that is after it, all that follow are.
+        behind = known + 1 - self.queue[0].number if self.queue else -1
+        return behind >= 0 and self.queue[behind].knows.covers(op.stream.id, op.number)
+
     def end(self) -> None:
         """It was destroyed: what it has queued still runs."""
         self._ended = True
@@ -198,10 +207,8 @@ class Work:
 
     def is_alone(self, op: Op) -> bool:
         """Whether all that other streams of its context have queued is ordered with work."""
-        knows = op.knows
         return all(
-            stream is op.stream or stream.tail is None or knows.covers(stream.id, stream.count)
-            for stream in op.stream.space.streams
+            stream is op.stream or stream.is_ordered(op) for stream in op.stream.space.streams
         )
 
     def pending(self) -> Iterator[Op]:

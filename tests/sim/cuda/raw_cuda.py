@@ -113,6 +113,21 @@ TYPES: Final[dict[str, tuple[Any, ...]]] = {
     "cuOccupancyMaxActiveBlocksPerMultiprocessor": (_P, _P, _I, _Z),
     "cuLaunchKernel": (*_LAUNCH[:8], _P, _P, _P),
     "cuLaunchKernelEx": (_P, _P, _P, _P),
+    "cuGraphCreate": (_P, _U),
+    "cuGraphDestroy": (_P,),
+    "cuGraphAddKernelNode_v2": (_P, _P, _P, _Z, _P),
+    "cuGraphAddMemcpyNode": (_P, _P, _P, _Z, _P, _P),
+    "cuGraphAddMemsetNode": (_P, _P, _P, _Z, _P, _P),
+    "cuGraphAddEmptyNode": (_P, _P, _P, _Z),
+    "cuGraphAddDependencies": (_P, _P, _P, _Z),
+    "cuGraphGetNodes": (_P, _P, _P),
+    "cuGraphNodeGetType": (_P, _P),
+    "cuGraphInstantiateWithFlags": (_P, _P, _D),
+    "cuGraphLaunch": (_P, _P),
+    "cuGraphExecDestroy": (_P,),
+    "cuGraphExecKernelNodeSetParams_v2": (_P, _P, _P),
+    "cuGraphExecMemcpyNodeSetParams": (_P, _P, _P, _P),
+    "cuGraphExecMemsetNodeSetParams": (_P, _P, _P, _P),
 }
 
 

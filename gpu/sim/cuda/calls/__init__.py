@@ -9,10 +9,13 @@ from gpu.sim.cuda.calls import (
     copying,
     devices,
     events,
+    graphs,
     launches,
     modules,
     reserving,
     streaming,
 )
 
-ALL: Final = (*(contexts, copying, devices, events, launches, modules, reserving, streaming),)
+ALL: Final = (
+    *(contexts, copying, devices, events, graphs, launches, modules, reserving, streaming),
+)

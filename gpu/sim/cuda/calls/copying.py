@@ -7,7 +7,7 @@ from typing import Final
 
 from gpu.sim.cuda import copies
 from gpu.sim.cuda.codes import INVALID_VALUE, NOT_SUPPORTED, CudaError
-from gpu.sim.cuda.copies import End, device_end, host_end
+from gpu.sim.cuda.copies import End, Fill, device_end, host_end
 from gpu.sim.cuda.driver import Call
 from gpu.sim.cuda.entry import export
 
@@ -174,20 +174,29 @@ def _fill(call: Call, target: int, size: int, value: int, count: int, stream: in
     _fill_2d(call, target, 0, size, value, count, 1, stream)
 
 
-def _fill_2d(
-    call: Call, target: int, pitch: int, size: int, value: int, width: int, height: int, stream: int
-) -> None:
-    """Elements of `size` bytes, rows `pitch` bytes apart; one row has none."""
-    queue, row = call.stream(stream), width * size
+def fill_of(
+    call: Call, target: int, pitch: int, size: int, value: int, width: int, height: int
+) -> tuple[End, Fill] | None:
+    """A fill of rows with elements of `size` bytes; None for an empty one. Raises CudaError."""
+    row = width * size
     if target % size or pitch % size or (height > 1 and pitch < row):
         raise CudaError(
             INVALID_VALUE, f"rows of {row} bytes at {target:#x}, {pitch} apart, by {size} bytes"
         )
-    if row and height:
-        pitch = pitch if height > 1 else row
-        end = device_end(call.driver, target, pitch * (height - 1) + row, _TARGET)
-        pattern = value.to_bytes(size, "little")
-        copies.fill(call, queue, end, pattern, width, height, pitch)
+    if not row or not height:
+        return None
+    pitch = pitch if height > 1 else row
+    end = device_end(call.driver, target, pitch * (height - 1) + row, _TARGET)
+    return end, Fill(value.to_bytes(size, "little"), width, height, pitch)
+
+
+def _fill_2d(
+    call: Call, target: int, pitch: int, size: int, value: int, width: int, height: int, stream: int
+) -> None:
+    queue = call.stream(stream)
+    found = fill_of(call, target, pitch, size, value, width, height)
+    if found is not None:
+        copies.fill(call, queue, *found)
 
 
 @export("cuMemsetD8_v2", "QBz", twin="ptds", since=3020)
