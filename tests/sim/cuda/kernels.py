@@ -97,6 +97,15 @@ $again:
   st.global.u32 [%a1], %r1;
   ret;
 }
+.visible .entry wide(.param .u64 p) {
+  .reg .b64 %a<3>; .reg .b32 %r<2>;
+  ld.param.u64 %a1, [p];
+  ld.global.u32 %r1, [%a1];
+  st.global.u32 [%a1+4], %r1;
+  ld.global.u64 %a2, [%a1];
+  st.global.u64 [%a1+8], %a2;
+  ret;
+}
 .visible .entry count(.param .u64 p) {
   .reg .b64 %a<2>; .reg .b32 %r<2>;
   ld.param.u64 %a1, [p];

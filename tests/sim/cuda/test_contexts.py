@@ -6,10 +6,12 @@ import ctypes
 import os
 import threading
 
+import numpy as np
 import pytest
 
 from gpu.sim.cuda.library import Library, load
 from gpu.sim.nv.chip.chips import CHIPS
+from sim.cuda.kernels import module
 from sim.cuda.raw_cuda import RawCuda
 
 INVALID_VALUE, NOT_INITIALIZED, INVALID_DEVICE, INVALID_CONTEXT = 1, 3, 101, 201
@@ -215,5 +217,17 @@ def test_peers_see_each_others_memory(seed: int) -> None:
     raw.call("cuCtxEnablePeerAccess", contexts[1], 0)
     assert raw.result("cuCtxEnablePeerAccess", contexts[1], 0) == 704
     assert raw.result("cuCtxEnablePeerAccess", contexts[0], 0) == INVALID_CONTEXT
+    raw.call("cuCtxSetCurrent", contexts[1])
+    data = np.arange(32, dtype=np.uint32)
+    theirs = raw.upload(data)
+    raw.call("cuCtxSynchronize")
+    raw.call("cuCtxSetCurrent", contexts[0])
+    function = raw.function(raw.module(module()), "twice")
+    assert raw.launch(function, (1,), (32,), ctypes.c_uint64(theirs)) == 0
+    raw.call("cuCtxSynchronize")
+    assert (raw.download(theirs, data) == 2 * data).all()
     raw.call("cuCtxDisablePeerAccess", contexts[1])
+    assert raw.launch(function, (1,), (32,), ctypes.c_uint64(theirs)) == 0
+    assert raw.result("cuCtxSynchronize") == 700
+    assert not library.violations
     library.close()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gpu.sim.cuda.library import Library
+from sim.cuda.kernels import module
 from sim.cuda.raw_cuda import RawCuda
 
 INVALID_VALUE = 1
@@ -79,6 +80,7 @@ def test_pinned_targets_are_written_late(cuda: RawCuda) -> None:
 
 def test_a_pinned_buffer_may_come_and_go(cuda: RawCuda) -> None:
     """What a device writes to pinned memory before a copy reads it breaks no rule."""
+    twice = cuda.function(cuda.module(module()), "twice")
     host, one, other = cuda.pinned(64), cuda.alloc(64), cuda.alloc(64)
     host[:] = 0
     stream = cuda.stream(1)
@@ -87,6 +89,11 @@ def test_a_pinned_buffer_may_come_and_go(cuda: RawCuda) -> None:
     cuda.call("cuMemcpyHtoDAsync_v2", other, host.ctypes.data, 64, stream)
     cuda.call("cuStreamSynchronize", stream)
     assert (cuda.download(other, host) == 7).all()
+    for turn in range(1, 4):
+        cuda.launch(twice, (1,), (16,), ctypes.c_uint64(host.ctypes.data), stream=stream)
+        cuda.call("cuMemcpyHtoDAsync_v2", other, host.ctypes.data, 64, stream)
+        cuda.call("cuStreamSynchronize", stream)
+        assert (cuda.download(other, host) == 7 << turn).all()
 
 
 def test_copies_to_pageable_memory_wait(cuda: RawCuda) -> None:

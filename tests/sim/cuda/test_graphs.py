@@ -153,7 +153,9 @@ def test_launches_of_one_graph_are_in_order(cuda: RawCuda) -> None:
     address = cuda.upload(np.ones(16, np.uint32))
     twice = cuda.function(cuda.module(module()), "twice")
     cuda.call("cuCtxSynchronize")
-    builder.kernel(twice, 16, ctypes.c_uint64(address))
+    first = builder.kernel(twice, 16, ctypes.c_uint64(address))
+    for _ in range(2):  # two branches that read what the next launch writes
+        builder.copy(cuda.alloc(64), address, 64, (2, 2), waits=[first])
     made = builder.instantiate()
     for _ in range(5):
         cuda.call("cuGraphLaunch", made, cuda.stream(1))

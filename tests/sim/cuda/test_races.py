@@ -110,7 +110,9 @@ def test_results_are_the_same_while_it_looks(cuda: RawCuda, seed: int) -> None:
     stream, other = cuda.stream(1), cuda.stream(1)
     cuda.call("cuCtxSynchronize")
     twice, table = cuda.function(kernels, "twice"), cuda.function(kernels, "mixed")
-    target = cuda.alloc(16)
+    target, pair = cuda.alloc(16), cuda.upload(np.full(4, 9, np.uint32))
+    wide = cuda.function(kernels, "wide")
+    cuda.call("cuCtxSynchronize")
     for _ in range(3):
         cuda.call("cuMemsetD8Async", busy, 1, 64, other)
         for place in (address, host.ctypes.data):
@@ -122,10 +124,12 @@ def test_results_are_the_same_while_it_looks(cuda: RawCuda, seed: int) -> None:
             ctypes.c_uint16(2),
         )
         assert cuda.launch(table, (1,), (1,), *arguments, stream=stream) == 0
+        assert cuda.launch(wide, (1,), (1,), ctypes.c_uint64(pair), stream=stream) == 0
     cuda.call("cuCtxSynchronize")
     assert (cuda.download(address, data) == data << 3).all()
     assert (host == data << 3).all()
     assert cuda.download(target, np.zeros(4, np.uint32))[3] == 3
+    assert (cuda.download(pair, np.zeros(4, np.uint32)) == 9).all()
 
 
 def test_spans_are_the_union() -> None:
