@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
+import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType, TracebackType
 from typing import Any, Final
 
@@ -33,6 +35,7 @@ from gpu.sim.simulation import Simulation
 _log = get_logger(__name__)
 LEGACY: Final = 1  # CU_STREAM_LEGACY
 PER_THREAD: Final = 2  # CU_STREAM_PER_THREAD
+_RETRY_S: Final = 0.001
 
 
 class _Thread(threading.local):
@@ -82,6 +85,18 @@ class Driver:
         if self._process not in (0, os.getpid()):
             raise CudaError(NOT_INITIALIZED, "this process was forked from one that uses CUDA")
         self._process = os.getpid()
+
+    def bind(self, export: Export, per_thread: bool) -> Callable[..., int]:
+        """What answers the calls of a function, of its arguments; gives their results."""
+
+        def call(*arguments: int) -> int:
+            try:
+                return self.enter(export, per_thread, arguments)
+            except BaseException:  # of a handler of SIGINT, between the last steps of a call
+                self.whole.send_later()
+                return UNKNOWN
+
+        return call
 
     def enter(self, export: Export, per_thread: bool, arguments: tuple[int, ...]) -> int:
         """A call from outside; gives its result."""
@@ -275,7 +290,27 @@ class _Whole:
         signal.signal(signal.SIGINT, self._handler)
         if self._came:
             self._came = False
-            threading.Timer(0.001, signal.raise_signal, (signal.SIGINT,)).start()
+            self.send_later()
+
+    def send_later(self) -> None:
+        """Sends SIGINT as soon as the main thread is in no call."""
+        threading.Thread(target=_send_outside, daemon=True).start()
 
     def _note(self, _: int, __: FrameType | None) -> None:
         self._came = True
+
+
+def _send_outside() -> None:
+    main = threading.main_thread().ident
+    while main is not None and _is_here(sys._current_frames().get(main)):
+        time.sleep(_RETRY_S)
+    signal.raise_signal(signal.SIGINT)
+
+
+def _is_here(frame: FrameType | None) -> bool:
+    """Whether a thread runs this module, or is called by it."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == __name__:
+            return True
+        frame = frame.f_back
+    return False

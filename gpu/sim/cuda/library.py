@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from typing import Any, Final
 
 from gpu.core.errors import DeviceError
@@ -72,18 +71,11 @@ class Library:
 
     def _add(self, symbol: str, export: Export, per_thread: bool) -> None:
         prototype = ctypes.CFUNCTYPE(ctypes.c_int, *(TYPES[each] for each in export.signature))
-        function = prototype(_bound(self.driver, export, per_thread))
+        function = prototype(self.driver.bind(export, per_thread))
         self._kept.append(function)
         address = ctypes.cast(function, ctypes.c_void_p).value
         assert address is not None
         self.functions[symbol] = address
-
-
-def _bound(driver: Driver, export: Export, per_thread: bool) -> Callable[..., int]:
-    def call(*arguments: int) -> int:
-        return driver.enter(export, per_thread, arguments)
-
-    return call
 
 
 def _left_in(context: Context) -> list[str]:
