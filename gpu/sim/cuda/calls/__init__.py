@@ -1,0 +1,21 @@
+"""The exported functions, by what they are about; importing this registers all of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gpu.sim.cuda.calls import (
+    contexts,
+    copying,
+    devices,
+    events,
+    graphs,
+    launches,
+    modules,
+    reserving,
+    streaming,
+)
+
+ALL: Final = (
+    *(contexts, copying, devices, events, graphs, launches, modules, reserving, streaming),
+)
