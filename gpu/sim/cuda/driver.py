@@ -28,7 +28,6 @@ from gpu.sim.cuda.entry import Export
 from gpu.sim.cuda.handles import Handles
 from gpu.sim.cuda.memory import AddressSpace
 from gpu.sim.cuda.work import Op, Stream, Work
-from gpu.sim.faults import FaultPlan
 from gpu.sim.nv.chip.chips import Chip
 from gpu.sim.simulation import Simulation
 
@@ -63,7 +62,7 @@ class Driver:
     """
 
     def __init__(self, chips: Sequence[Chip], seed: int, version: int, recovers: bool):
-        self.simulation = Simulation(seed, FaultPlan())
+        self.simulation = Simulation(seed)
         self.version = version
         self.recovers = recovers
         self.rng = self.simulation.rng

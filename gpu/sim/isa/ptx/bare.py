@@ -58,7 +58,7 @@ class BareModule:
             seed: decides how warps interleave.
             budget: branches that warps take before this gives up, by default for ever.
 
-        Rebudget whether it has ended.
+        Budget whether it has ended.
         """
         program = self.program(kernel)
         memory = MemoryMap()
