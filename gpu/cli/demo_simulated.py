@@ -6,6 +6,7 @@ operating system is a model. See docs/simulator.md.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -57,8 +58,12 @@ def run_simulated(training: Training) -> Simulated:
     state = {name: value.numpy() for name, value in get_state_dict(training.network).items()}
     before = {machine: machine.counts + Counts() for machine in machines()}
     start = time.perf_counter()
-    with Context(SIM=chip, DEV=name):
-        predicted = _predict(state, training.testing)
+    gc.freeze()  # while a device's modules are imported, nobody looks through what training left
+    try:
+        with Context(SIM=chip, DEV=name):
+            predicted = _predict(state, training.testing)
+    finally:
+        gc.unfreeze()
     seconds = time.perf_counter() - start
     # One that something else closes meanwhile takes its counts along, those from before too.
     done = (machine.counts - before.get(machine, Counts()) for machine in machines())

@@ -6,27 +6,35 @@ not (the mode "oldest" of the caches), and for memory of the process, which may 
 a copy of what the caches give, and what the kernel changed in it is stored when its turn ends.
 
 So a missing invalidate is noticed for whole chunks, not for the lines that were touched, and once
-in a kernel. What a GPU's own caches and ports are like is left to the classes that derive.
+in a kernel. What a kernel was given in place is offered to the next one like it: native code then
+gives itself a chunk when it misses it, copies it first where it is read, and the caches are told of
+that copy when the turn ends. What a GPU's own caches and ports are like is left to the classes that
+derive.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu.core.bits import align_down, align_up
 from gpu.sim.isa import layout
-from gpu.sim.isa.memorymap import MemoryMap
+from gpu.sim.isa.memorymap import MemoryMap, Offer
 from gpu.sim.physical import Pool
-from gpu.sim.translate import Mapping, PageFault, Translation
+from gpu.sim.translate import PAGE_SIZE, Mapping, PageFault, Translation
 
 STORES: Final = layout.WRITE | layout.ATOMIC
 LOADS: Final = layout.READ | layout.ATOMIC
+_KINDS: Final = (LOADS, layout.SCALAR)
+_MANY: Final = 16  # chunks after which the next ones are twice as large
+_MOST_DOUBLED: Final = 8
+_MOST_OFFERED: Final = 64
+_MOST_COPIED: Final = 4 << 20  # bytes that may be read, beyond which a kernel takes its time
 Span = tuple[int, int, int, int]
 """As `MemoryMap.replace` takes it: address, size, address here, flags."""
 
@@ -40,6 +48,7 @@ class Chunk:
         flags: what it is given for; bits of `layout`.
         copy: its bytes, where they are not the memory's own.
         before: what they were when they were loaded.
+        offered: what native code may give it for by itself.
     """
 
     mapping: Mapping
@@ -49,6 +58,7 @@ class Chunk:
     flags: int = 0
     copy: npt.NDArray[np.uint8] | None = None
     before: bytes = b""
+    offered: int = 0
 
     @property
     def end(self) -> int:
@@ -61,22 +71,121 @@ class Chunk:
         return self.mapping.offset + self.start - self.mapping.start
 
 
+class Copy(NamedTuple):
+    """What a chunk was when native code first read it, by loads of one kind.
+
+    Attributes:
+        kind: the bits of `layout` that such loads ask for.
+        scalar: whether they are scalar loads.
+        data: the bytes; the next kernel's are copied there.
+    """
+
+    kind: int
+    scalar: bool
+    data: memoryview
+
+
+class Offers:
+    """Memory itself that native code gives a kernel when it misses it."""
+
+    def __init__(self, map: MemoryMap, chunks: list[Chunk], own: Sequence[Span], copies: bool):
+        """Makes a map one of chunks that are offered, and of what a kernel brings along.
+
+        `copies` tells whether caches hold what is read of memory that may be cached.
+        """
+        spans = {c.start: ((c.start, c.size, c.host, 0), Offer(c.offered)) for c in chunks}
+        spans |= {span[0]: (span, Offer()) for span in own}
+        starts = sorted(spans)
+        map.replace([spans[at][0] for at in starts], [spans[at][1] for at in starts])
+        table = map.table()
+        self._words = table.rows.reshape(-1).data
+        self._blank = table.rows.reshape(-1).copy().data
+        self._given: list[tuple[Chunk, int, list[Copy]]] = []
+        for chunk in chunks:
+            place, made = starts.index(chunk.start), []
+            for number, kind in enumerate(_KINDS):
+                if copies and chunk.mapping.cached and chunk.offered & kind:
+                    data = np.empty(chunk.size, np.uint8)
+                    table.offered[place, 1 + number] = data.ctypes.data
+                    made.append(Copy(kind, bool(number), data.data))
+            self._given.append((chunk, 4 * place + 3, made))
+
+    def renew(self) -> None:
+        """Offers all of it to a kernel that begins."""
+        for chunk, *_ in self._given:
+            chunk.flags = 0
+        self._words[:] = self._blank
+
+    def given(self) -> Iterator[tuple[Chunk, int, list[Copy]]]:
+        """Chunks that native code has given itself: with their flags now, and their copies."""
+        for chunk, place, copies in self._given:
+            flags = self._words[place]
+            if flags != chunk.flags:
+                yield chunk, flags, copies
+
+
 class ChunkedMemory(ABC):
     """Fills a `MemoryMap` from a process's memory while a kernel runs.
 
+    Chunks that are the memory itself grow with their number.
+
     Attributes:
         map: what the engine sees.
+        in_place: bytes of a chunk that is the memory itself, a power of two of at least a page; of
+            one that is a copy a page.
     """
 
-    def __init__(self, space: Translation, mode: str):
-        """`mode` is that of the caches before the memory."""
+    in_place: int
+
+    def __init__(self, space: Translation, mode: str, own: Sequence[Span] = ()):
+        """Memory of a kernel.
+
+        Args:
+            space: its addresses.
+            mode: of the caches before the memory.
+            own: memory that the kernel brings along.
+        """
         self._space = space
         self._mode = mode
+        self._own = own
+        self._generation = space.generation
         self._chunks: dict[int, Chunk] = {}
+        self._offers: Offers | None = None
         self.map = MemoryMap()
+        self._update()
+
+    def again(self) -> None:
+        """Is another kernel's, like the one that has ended: what that was given is offered."""
+        if self._generation != self._space.generation:
+            self._generation = self._space.generation
+            self._chunks, self._offers = {}, None
+        if not self._offers:
+            chunks = self._used_together()
+            self._chunks = {chunk.start: chunk for chunk in chunks}
+            self._update()
+            if chunks:
+                self._offers = Offers(self.map, chunks, self._own, self._mode != "none")
+        if self._offers:
+            self._offers.renew()
+
+    def _used_together(self) -> list[Chunk]:
+        """What was given, neighbours that were used as one joined; nothing where that is much."""
+        chunks: list[Chunk] = []
+        for chunk in sorted(self._chunks.values(), key=_start_of):
+            chunk.offered |= chunk.flags
+            before = chunks[-1] if chunks else None
+            if before and _are_alike(before, chunk):
+                before.size += chunk.size
+            else:
+                chunks.append(chunk)
+        copied = sum(chunk.size for chunk in chunks if chunk.mapping.cached)
+        return chunks if len(chunks) <= _MOST_OFFERED and copied <= _MOST_COPIED else []
 
     def begin_turn(self) -> None:
         """Takes back what is mapped differently by now."""
+        if self._generation == self._space.generation:
+            return
+        self._generation = self._space.generation
         gone = [start for start, chunk in self._chunks.items() if not self._is_current(chunk)]
         for start in gone:
             del self._chunks[start]
@@ -85,6 +194,7 @@ class ChunkedMemory(ABC):
 
     def end_turn(self, last: bool) -> None:
         """Lets others see what the kernel wrote; `last` when it has ended. Raises PageFault."""
+        self._take_note()
         copies = False
         for start, chunk in list(self._chunks.items()):
             if chunk.copy is not None:
@@ -97,12 +207,8 @@ class ChunkedMemory(ABC):
             self._update()
 
     @abstractmethod
-    def _step(self, in_place: bool) -> int:
-        """Bytes of a chunk, a power of two of at least a page; of one that is the memory itself."""
-
-    @abstractmethod
-    def _load(self, chunk: Chunk, access: int) -> None:
-        """Tells the caches that memory itself is given out to be read, as `access` asks for now."""
+    def _see(self, chunk: Chunk, scalar: bool, data: bytes) -> None:
+        """Tells the caches what is read of memory itself, by scalar loads or all others."""
 
     @abstractmethod
     def _copy(self, chunk: Chunk, access: int) -> None:
@@ -120,11 +226,9 @@ class ChunkedMemory(ABC):
         """All chunks that the engine sees."""
         return list(self._chunks.values())
 
-    def _own(self) -> Sequence[Span]:
-        """Memory that the kernel brings along."""
-        return ()
-
     def _is_current(self, chunk: Chunk) -> bool:
+        if not chunk.flags:
+            return False  # it is only offered
         try:
             found = self._space.translate(chunk.start, bool(chunk.flags & STORES))
         except PageFault:
@@ -138,7 +242,9 @@ class ChunkedMemory(ABC):
     def _chunk(self, address: int, write: bool) -> Chunk:
         """The chunk of an address, which may not be given out yet. Raises PageFault."""
         mapping = self._space.translate(address, write)
-        step = self._step(self._is_in_place(mapping))
+        step = PAGE_SIZE
+        if self._is_in_place(mapping):
+            step = self.in_place << min(_MOST_DOUBLED, len(self._chunks) // _MANY)
         start = max(mapping.start, align_down(address, step))
         end = min(mapping.end, align_up(address + 1, step))
         for chunk in self._chunks.values():
@@ -155,12 +261,29 @@ class ChunkedMemory(ABC):
         region = chunk.mapping.region
         if self._is_in_place(chunk.mapping) and isinstance(region, Pool):
             chunk.host = region.host_address(chunk.offset)
-            self._load(chunk, missing)
-            chunk.flags |= access
+            self._read_in_place(chunk, chunk.flags | access)
         elif missing:
             self._store_changes(chunk)
             self._copy(chunk, access)
         self._chunks[chunk.start] = chunk
+
+    def _read_in_place(self, chunk: Chunk, flags: int) -> None:
+        """Memory itself is given with these flags."""
+        before, chunk.flags = chunk.flags, flags
+        if self._mode == "none" or not chunk.mapping.cached:
+            return
+        for kind in _KINDS:
+            if flags & kind and not before & kind:
+                data = chunk.mapping.region.load(chunk.offset, chunk.size)
+                self._see(chunk, kind == layout.SCALAR, data)
+
+    def _take_note(self) -> None:
+        """Tells the caches of what native code has given itself."""
+        for chunk, flags, copies in self._offers.given() if self._offers else ():
+            before, chunk.flags = chunk.flags, flags
+            for kind, scalar, data in copies:
+                if flags & kind and not before & kind:
+                    self._see(chunk, scalar, bytes(data))
 
     def _store_changes(self, chunk: Chunk) -> None:
         if chunk.copy is None or not chunk.flags & STORES:
@@ -175,9 +298,10 @@ class ChunkedMemory(ABC):
             self._write(chunk.start + first, chunk.copy[first : last + 1].tobytes())
 
     def _update(self) -> None:
-        """Makes ranges of the chunks; neighbours of one kind are one range."""
+        """Makes ranges of what is given; neighbours of one kind are one range. Offers nothing."""
+        self._offers = None
         ranges: list[Span] = []
-        for chunk in sorted(self._shown(), key=_start_of):
+        for chunk in sorted(filter(_flags_of, self._shown()), key=_start_of):
             if ranges:
                 before, size, host, flags = ranges[-1]
                 joins = before + size == chunk.start and host + size == chunk.host
@@ -185,7 +309,7 @@ class ChunkedMemory(ABC):
                     ranges[-1] = (before, size + chunk.size, host, flags)
                     continue
             ranges.append((chunk.start, chunk.size, chunk.host, chunk.flags))
-        self.map.replace(sorted([*ranges, *self._own()]))
+        self.map.replace(sorted([*ranges, *self._own]))
 
 
 def fill_copy(chunk: Chunk, data: bytes) -> None:
@@ -197,3 +321,13 @@ def fill_copy(chunk: Chunk, data: bytes) -> None:
 
 def _start_of(chunk: Chunk) -> int:
     return chunk.start
+
+
+def _are_alike(before: Chunk, chunk: Chunk) -> bool:
+    """Whether a kernel used neighbours as if they were one."""
+    adjoin = before.end == chunk.start and before.mapping is chunk.mapping
+    return adjoin and before.offered == chunk.offered and bool(before.flags and chunk.flags)
+
+
+def _flags_of(chunk: Chunk) -> int:
+    return chunk.flags

@@ -7,8 +7,8 @@ A model knows queues, packets and memory; what a kernel's code does is the busin
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Hashable
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from gpu.core.errors import GpuFault
 from gpu.sim.chunks import ChunkedMemory
@@ -17,6 +17,7 @@ from gpu.sim.isa.grid import LaneGrid
 T = TypeVar("T")
 LaunchT_contra = TypeVar("LaunchT_contra", contravariant=True)
 MemoryT_contra = TypeVar("MemoryT_contra", contravariant=True)
+_MOST_KEPT: Final = 64
 
 
 class Size3(NamedTuple):
@@ -78,17 +79,36 @@ class Endless:
         return "it hangs, as a fault that was injected"
 
 
+GridT = TypeVar("GridT", bound=LaneGrid)
+MemoryT = TypeVar("MemoryT", bound=ChunkedMemory)
+
+
+class Kept(Generic[GridT, MemoryT]):
+    """Grids of one address space that have ended and their memory, for the next ones like them."""
+
+    def __init__(self) -> None:
+        self._held: dict[Hashable, tuple[GridT, MemoryT]] = {}
+
+    def take(self, key: Hashable) -> tuple[GridT, MemoryT] | None:
+        """The last one with this key, if it is still kept; it is the taker's now."""
+        return self._held.pop(key, None)
+
+    def put(self, key: Hashable, grid: GridT, memory: MemoryT) -> None:
+        """Keeps one that has ended."""
+        self._held[key] = grid, memory
+        if len(self._held) > _MOST_KEPT:
+            del self._held[next(iter(self._held))]
+
+
 class RunningLanes(ABC):
     """A grid on the lane engine: a `RunningKernel` whose writes others see when its turn ends."""
 
-    def __init__(self, grid: LaneGrid, memory: ChunkedMemory):
+    def __init__(self, grid: LaneGrid, memory: ChunkedMemory, leave: Callable[[], None]):
+        """`leave` is called when the grid has ended, and both can be another's."""
         self._grid = grid
         self._memory = memory
-
-    @property
-    def instructions(self) -> int:
-        """Executed by the waves that have ended."""
-        return self._grid.instructions
+        self._leave = leave
+        self.instructions = 0
 
     def step(self, budget: int) -> bool:
         """Does `budget` branches of it; True when the whole grid is done."""
@@ -104,12 +124,16 @@ class RunningLanes(ABC):
 
     def _in_turn(self, run: Callable[[], T]) -> T:
         self._memory.begin_turn()
-        failed = True
+        over = True
         try:
             result = run()
-            failed = False
-            return result
+            over = self._grid.ended
         except GpuFault as fault:
             raise self._told(fault) from fault
         finally:
-            self._memory.end_turn(last=failed or self._grid.ended)
+            self._memory.end_turn(last=over)
+            self.instructions = self._grid.instructions
+        if over:
+            self._grid.release()
+            self._leave()
+        return result

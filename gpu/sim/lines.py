@@ -10,6 +10,7 @@ LINE: Final = 128
 """Bytes of a line."""
 _LINES: Final = 128
 _BLOCK: Final = _LINES * LINE
+_MANY: Final = 256
 
 
 class _Block:
@@ -23,20 +24,46 @@ class _Block:
 
 
 class Lines(Generic[R]):
-    """Lines of regions. Offsets and sizes are in bytes; those of lines are multiples of `LINE`."""
+    """Lines of regions. Offsets and sizes are in bytes; those of lines are multiples of `LINE`.
+
+    Most are forgotten before anyone asks for them, so what is taken is put into blocks only when
+    something else meets it.
+    """
 
     def __init__(self) -> None:
         self._blocks: dict[tuple[R, int], _Block] = {}
+        self._taken: list[tuple[R, int, bytes]] = []
 
     def clear(self) -> None:
         """Forgets all."""
         self._blocks.clear()
+        self._taken.clear()
 
     def take(self, region: R, start: int, seen: bytes) -> list[int]:
         """Holds whole lines as they are seen, those that it holds already excepted.
 
-        Gives the offsets of the lines of which it holds something else.
+        Gives the offsets of the lines of which it holds something else. `seen` must not change.
         """
+        if self._is_free(region, start, len(seen)) and len(self._taken) < _MANY:
+            self._taken.append((region, start, seen))
+            return []
+        self._settle()
+        return self._hold(region, start, seen)
+
+    def _is_free(self, region: R, start: int, size: int) -> bool:
+        """Whether it is plain that it holds nothing of a range: while no block is held."""
+        for of, at, seen in self._taken:
+            if of is region and at < start + size and start < at + len(seen):
+                return False
+        return not self._blocks
+
+    def _settle(self) -> None:
+        """Puts into blocks what was taken."""
+        taken, self._taken = self._taken, []
+        for each in taken:
+            self._hold(*each)
+
+    def _hold(self, region: R, start: int, seen: bytes) -> list[int]:
         differing: list[int] = []
         for number, first, last in _pieces(start, len(seen)):
             block = self._blocks.get((region, number))
@@ -81,6 +108,9 @@ class Lines(Generic[R]):
 
         A range may be much larger than all that is held: a buffer of gigabytes that is freed.
         """
+        if self._is_free(region, offset, size):
+            return []
+        self._settle()
         begin, end = offset // LINE, -(-(offset + size) // LINE)
         numbers = range(begin // _LINES, -(-end // _LINES))
         if len(numbers) > len(self._blocks):
@@ -92,12 +122,14 @@ class Lines(Generic[R]):
 
     def __getitem__(self, line: tuple[R, int]) -> bytes:
         """What it holds of a line that it holds."""
+        self._settle()
         region, at = line
         data = self._blocks[region, at // _BLOCK].data
         return bytes(data[at % _BLOCK : at % _BLOCK + LINE])
 
     def __setitem__(self, line: tuple[R, int], data: bytes) -> None:
         """Changes a line that it holds."""
+        self._settle()
         region, at = line
         self._blocks[region, at // _BLOCK].data[at % _BLOCK : at % _BLOCK + LINE] = data
 

@@ -60,7 +60,16 @@ class PageFault(Exception):
 
 
 class Translation(ABC):
-    """Virtual to physical, as engines see it: mappings that are kept, or a walk of page tables."""
+    """Virtual to physical, as engines see it: mappings that are kept, or a walk of page tables.
+
+    Attributes:
+        generation: changes whenever what an address leads to may have changed.
+        kept: what others keep for as long as it lasts, by who does.
+    """
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.kept: dict[object, object] = {}
 
     @abstractmethod
     def translate(self, address: int, write: bool) -> Mapping:
@@ -93,6 +102,7 @@ class AddressSpace(Translation):
     """One process's addresses on one GPU."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._starts: list[int] = []
         self._mappings: dict[int, Mapping] = {}
         self._tlb: dict[int, Mapping] = {}
@@ -124,11 +134,13 @@ class AddressSpace(Translation):
 
     def unmap(self, start: int) -> Mapping:
         """Removes a mapping from the page tables, not from the TLB."""
+        self.generation += 1
         self._starts.remove(start)
         return self._mappings.pop(start)
 
     def flush_tlb(self) -> None:
         """Forgets all cached translations."""
+        self.generation += 1
         self._tlb.clear()
 
     def translate(self, address: int, write: bool) -> Mapping:

@@ -115,6 +115,58 @@ def test_launches_follow_each_other(machine: Machine) -> None:
     assert not machine.world.debug.violations
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[LaneMemory]:
+    """Whose memory was asked for something, once for each time."""
+    found: list[LaneMemory] = []
+    fill = LaneMemory.fill
+
+    def filled(self: LaneMemory, address: int, size: int, access: int) -> None:
+        found.append(self)
+        fill(self, address, size, access)
+
+    monkeypatch.setattr(LaneMemory, "fill", filled)
+    return found
+
+
+def test_launches_alike_give_themselves_memory(machine: Machine, asked: list[LaneMemory]) -> None:
+    """Only the first one asks for it, until something is mapped differently."""
+    program, sizes = machine.load(shifted(600, 0))
+    x, y, z = (machine.buffer(np.zeros(600, np.float32)) for _ in range(3))
+
+    def run(target: HCQBuffer) -> int:
+        before, a = len(asked), rng.random(600, np.float32)
+        machine.device.allocator.copy_in(x, a.tobytes())
+        program(x, target, **sizes)
+        np.testing.assert_array_equal(machine.array(target, a), 2 * a)
+        return len(asked) - before
+
+    rng = np.random.default_rng(3)
+    assert run(y) and [run(y) for _ in range(3)] == [0] * 3
+    assert run(z) and [run(buffer) for buffer in (y, z, y)] == [0] * 3
+    asked[-1]._space.flush_tlb()  # type: ignore[attr-defined]
+    assert run(y) and not run(y)
+    assert not machine.world.debug.violations
+
+
+def test_a_missing_invalidate_is_seen_of_what_native_code_gave_itself(
+    machine: Machine, asked: list[LaneMemory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, sizes = machine.load(shifted(600, 0))
+    x, y = (machine.buffer(np.zeros(600, np.float32)) for _ in range(2))
+    for _ in range(2):
+        program(x, y, wait=True, **sizes)
+    monkeypatch.setattr(Caches, "control", lambda *_: None)
+    program(x, y, wait=True, **sizes)
+    count = len(asked)
+    assert not machine.world.debug.violations
+    a = np.arange(600, dtype=np.float32)
+    machine.device.allocator.copy_in(x, a.tobytes())
+    program(x, y, wait=True, **sizes)
+    assert len(asked) == count
+    assert any("V$ holds an old copy" in text for text in machine.world.debug.violations)
+
+
 def test_a_stray_store_is_a_fault(machine: Machine) -> None:
     a = np.zeros(3000, np.float32)
     program, sizes = machine.load(shifted(3000, 1 << 40))
@@ -208,6 +260,27 @@ def test_what_a_kernel_wrote_is_there_after_its_turn(memory: Memory) -> None:
     view.end_turn(last=True)
     memory.caches.control(CacheControl(write_back_l2=True))
     assert memory.pool.load(IN_PLACE - 2, 4) == b"\7\7\7\7"
+
+
+def test_what_is_only_offered_leaves_no_trace() -> None:
+    memory = Memory("check")
+    memory.view.fill(memory.AT, 4, layout.READ)
+    memory.view.fill(memory.AT + IN_PLACE, 4, layout.READ | layout.WRITE)
+    memory.view.end_turn(last=True)
+    memory.caches.control(
+        CacheControl(invalidate_vector=True, invalidate_scalar=True, invalidate_l2=True)
+    )
+    memory.caches.control(CacheControl(write_back_l2=True))
+    like = memory.view
+    like.again()
+    assert like.map.host_address(memory.AT, 4) and not like.map.allows(memory.AT, 4, layout.READ)
+    like.begin_turn()
+    like.end_turn(last=True)
+    memory.pool.store(0, b"new!" * (IN_PLACE // 2))
+    memory.caches.load("sdma", memory.space.translate(memory.AT, False), IN_PLACE, 4)
+    LaneMemory(KernelMemory(memory.space, memory.caches)).fill(memory.AT, 4, layout.READ)
+    assert not memory.debug.violations
+    memory.close()
 
 
 def test_accesses_are_refused_as_the_tables_say() -> None:

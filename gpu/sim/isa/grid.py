@@ -9,24 +9,40 @@ from __future__ import annotations
 import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from gpu.core.bits import align_up
 from gpu.core.errors import DeviceHang
 from gpu.sim.isa import layout, scheduler
 from gpu.sim.isa.circles import Circle, Code, Found, is_plain_loop, tell
 from gpu.sim.isa.layout import WaveLayout
-from gpu.sim.isa.memorymap import MemoryMap
+from gpu.sim.isa.memorymap import MemoryMap, Table
 from gpu.sim.isa.waves import Bytes, Wave, aligned_bytes
 
 OnMiss = Callable[[int, int, int], None]
-_RUN: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+_function: Final = cache(ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p))
 _PLACE: Final = {name: number for number, name in enumerate(scheduler.FIELDS)}
+_LIVE, _NEXT, _GROUPS = _PLACE["live"], _PLACE["next"], _PLACE["groups"]
 _MOST: Final = (1 << 63) - 1
 _WHILE: Final = 1 << 16  # branches between two looks at signals
+_MOST_ROOMS: Final = 4
+
+
+class Room(NamedTuple):
+    """Memory for what is resident, and its address."""
+
+    memory: Bytes
+    address: int
+
+
+_NO_ROOM: Final = Room(np.empty(0, np.uint8), 0)
+_ROOMS: Final[list[Room]] = []
+"""What grids that have ended had, for those to come: fresh pages cost more than a small kernel."""
 
 
 class GroupId(NamedTuple):
@@ -49,21 +65,26 @@ class Start:
         groups: workgroups of the grid.
         templates: memory of each wave of a workgroup, as it begins; RESUME is its first record.
         ids: rows that differ among workgroups.
+        arguments: what grids that begin alike differ in, written there before each.
         lds_bytes: memory of a workgroup.
         scratch_bytes: memory of each wave's own.
         scratch: host addresses of that memory for each wave that may be resident; empty for memory
             of the grid's own.
         most_groups: workgroups that may be resident at a time.
+        users: offset of the rows that hold the dwords of `arguments`; 0 where code finds them
+            otherwise.
     """
 
     wave: WaveLayout
     groups: int
     templates: npt.NDArray[np.uint8]
     ids: Sequence[GroupId]
+    arguments: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     lds_bytes: int = 0
     scratch_bytes: int = 0
     scratch: Sequence[int] = ()
     most_groups: int = scheduler.RESIDENT
+    users: int = 0
 
 
 def resident_groups(waves: int, groups: int) -> int:
@@ -86,6 +107,7 @@ class LaneGrid(ABC):
         memory: MemoryMap,
         on_miss: OnMiss | None,
         seed: int,
+        arguments: bytes = b"",
         asks: bool = False,
     ):
         """Begins a grid.
@@ -99,53 +121,83 @@ class LaneGrid(ABC):
                 the size and the access (bits of `layout`). It may add to `memory`, or replace parts
                 of it; the access is tried again if it is allowed then, else it is a fault.
             seed: decides how waves interleave.
+            arguments: see `Start`.
             asks: whether each barrier is a matter of `stopped`.
         """
-        self._run = _RUN(run)
+        self._run = _function(run)
         self._code = code
         self._memory = memory
         self._on_miss = on_miss
-        self._table: npt.NDArray[np.uint64] | None = None
-        self._circles: dict[int, tuple[int, Circle]] = {}
-        self.stands = False
-        self._waves: dict[int, Wave] = {}
-        self._fields = np.zeros(len(scheduler.FIELDS), np.uint64)
-        self._view = self._fields.view(np.int64)
-        self._address = self._fields.ctypes.data
-        self._keep = self._begin(start)
-        self._set("random", (seed * 0x9E3779B97F4A7C15 + 1) % (1 << 64) or 1)
-        self._set("asks", int(asks))
+        self._arguments = start.arguments.data
+        self._prepare(start, asks)
+        self.begin(arguments, seed)
 
-    def _begin(self, start: Start) -> tuple[object, ...]:
-        """Makes room for resident waves; gives what native code points to."""
+    def _prepare(self, start: Start, asks: bool) -> None:
+        """Sets up what all grids have in common that begin alike."""
         count, size = start.templates.shape
         slots = min(resident_groups(count, start.groups), start.most_groups)
-        self._waves_per_group = count
-        self._arena = aligned_bytes(slots * count * size).reshape(-1, size)
         at = start.templates.ctypes.data
         templates = np.arange(at, at + count * size, size, dtype=np.uint64)
-        stride = max(16, -(-start.lds_bytes // 16) * 16)
-        lds = aligned_bytes(slots * stride)
-        scratch, own = _scratch(start, slots * count)
+        stride = max(16, align_up(start.lds_bytes, 16))
         ids = np.array([[min(value, _MOST) for value in each] for each in start.ids], np.uint64)
+        own = 0 if start.scratch else start.scratch_bytes
+        private = np.array(start.scratch or [0] * (slots * count if own else 0), np.uint64)
+        self._waves_per_group, self._wave_size = count, size
+        self._lds = align_up(slots * count * size, layout.HEADER)
+        self._scratch = align_up(self._lds + slots * stride, layout.HEADER)
+        self._size = self._scratch + slots * count * own
+        self._own, self._private, self._keep = own, private, (start, templates, ids)
+        first = np.zeros(len(scheduler.FIELDS), np.uint64)
         for name, value in {
             "free": (1 << slots) - 1,
             "groups": min(start.groups, _MOST),
             "waves_per_group": count,
-            "waves": self._arena.ctypes.data,
+            "asks": int(asks),
             "wave_size": size,
             "row_size": start.wave.row,
             "templates": templates.ctypes.data,
-            "lds": lds.ctypes.data,
             "lds_stride": stride,
             "lds_size": start.lds_bytes,
-            "scratch": scratch.ctypes.data if len(scratch) else 0,
-            "scratch_size": start.scratch_bytes if own is not None else 0,
+            "scratch": private.ctypes.data if len(private) else 0,
+            "scratch_size": own,
             "ids": ids.ctypes.data,
             "id_count": len(ids),
+            "users": start.users,
+            "user_values": start.arguments.ctypes.data,
+            "user_count": len(start.arguments) // 4 if start.users else 0,
         }.items():
-            self._set(name, value)
-        return start.templates, templates, lds, scratch, own, ids
+            first[_PLACE[name]] = value
+        fields = np.zeros_like(first)
+        self._first, self._fields, self._address = first.data, fields.data, fields.ctypes.data
+
+    def begin(self, arguments: bytes, seed: int) -> None:
+        """Begins another grid that differs in its arguments alone, where the last one has ended."""
+        self._arguments[:] = arguments
+        self._table: Table | None = None
+        self._circles: dict[int, tuple[int, Circle]] = {}
+        self._waves: dict[int, Wave] = {}
+        self.stands = False
+        try:
+            self._room = _ROOMS.pop()
+        except IndexError:
+            self._room = _NO_ROOM
+        if len(self._room.memory) < self._size:
+            memory = aligned_bytes(self._size)
+            self._room = Room(memory, memory.ctypes.data)
+        at = self._room.address
+        self._fields[:] = self._first
+        self._set("random", (seed * 0x9E3779B97F4A7C15 + 1) % (1 << 64) or 1)
+        self._set("waves", at)
+        self._set("lds", at + self._lds)
+        if self._own:
+            first, end = at + self._scratch, at + self._size
+            self._private[:] = np.arange(first, end, self._own, dtype=np.uint64)
+
+    def release(self) -> None:
+        """Gives back the memory of a grid that has ended; `begin` takes some anew."""
+        if len(_ROOMS) < _MOST_ROOMS:
+            _ROOMS.append(self._room)
+        self._room = _NO_ROOM
 
     @property
     def instructions(self) -> int:
@@ -155,7 +207,8 @@ class LaneGrid(ABC):
     @property
     def ended(self) -> bool:
         """Whether all waves have."""
-        return not self._get("live") and self._get("next") >= self._get("groups")
+        fields = self._fields
+        return not fields[_LIVE] and fields[_NEXT] >= fields[_GROUPS]
 
     def step(self, budget: int) -> bool:
         """Runs waves until they have used a budget up; True when the whole grid has ended.
@@ -164,7 +217,7 @@ class LaneGrid(ABC):
         at a barrier, where it misses memory. Raises what an instruction set has for faults; what
         was written before stays.
         """
-        self._view[_PLACE["budget"]] = budget
+        self._set("budget", budget)
         self.stands = False
         while True:
             self._take_ranges()
@@ -226,7 +279,9 @@ class LaneGrid(ABC):
     def _wave(self, number: int) -> Wave:
         found = self._waves.get(number)
         if found is None:
-            found = self._waves[number] = Wave(self._arena[number])
+            first = number * self._wave_size
+            found = Wave(self._room.memory[first : first + self._wave_size])
+            self._waves[number] = found
         return found
 
     def _group_of(self, number: int) -> list[int]:
@@ -236,10 +291,10 @@ class LaneGrid(ABC):
         return self._members(self._get("live") & ((1 << count) - 1) << first)
 
     def _members(self, chosen: int) -> list[int]:
-        return [number for number in range(len(self._arena)) if chosen >> number & 1]
+        return [number for number in range(scheduler.RESIDENT) if chosen >> number & 1]
 
     def _get(self, field: str) -> int:
-        return int(self._fields[_PLACE[field]])
+        return self._fields[_PLACE[field]]
 
     def _set(self, field: str, value: int) -> None:
         self._fields[_PLACE[field]] = value
@@ -278,8 +333,9 @@ class LaneGrid(ABC):
         table = self._memory.table()
         if table is not self._table:
             self._table = table
-            self._set("ranges", table.ctypes.data)
-            self._set("range_count", len(table))
+            self._set("ranges", table.address)
+            self._set("range_count", table.count)
+            self._set("offers", table.offers)
 
     def _fill(self, wave: Wave, access: int) -> bool:
         """Asks the owner of the memory for what a wave has missed; whether it has it now."""
@@ -288,11 +344,3 @@ class LaneGrid(ABC):
             return False  # it was there: what is wrong is another thing
         self._on_miss(address, size, access)
         return self._memory.allows(address, size, access)
-
-
-def _scratch(start: Start, waves: int) -> tuple[npt.NDArray[np.uint64], Bytes | None]:
-    """(addresses of the memory of waves' own, it where the grid brings it)."""
-    if start.scratch or not start.scratch_bytes:
-        return np.array(start.scratch, np.uint64), None
-    own = aligned_bytes(waves * start.scratch_bytes)
-    return own.ctypes.data + np.arange(waves, dtype=np.uint64) * start.scratch_bytes, own

@@ -5,12 +5,49 @@ from __future__ import annotations
 import bisect
 import ctypes
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from gpu.core.errors import InvalidValue
 from gpu.sim.isa import layout
+
+
+class Offer(NamedTuple):
+    """What native code may add to the flags of a range by itself when a wave misses it.
+
+    Attributes:
+        flags: bits of `layout`.
+        data: where it copies the range before it is first read as data; 0 for nowhere.
+        scalar: the same for scalar loads.
+    """
+
+    flags: int = 0
+    data: int = 0
+    scalar: int = 0
+
+
+class Table:
+    """Ranges as native code reads them, which adds flags as they are offered.
+
+    Attributes:
+        rows: `layout.RANGE` of each.
+        offered: `Offer` of each, none where nothing is offered.
+        address, offers: where those are; 0 for no offers.
+        count: of ranges.
+    """
+
+    __slots__ = ("address", "count", "offered", "offers", "rows")
+
+    def __init__(self, ranges: Sequence[tuple[int, int, int, int]], offers: Sequence[Offer]):
+        rows = [
+            (start, size, (host - start) % (1 << 64), flags) for start, size, host, flags in ranges
+        ]
+        self.rows = np.array(rows, np.uint64).reshape(len(rows), 4)
+        self.address = self.rows.ctypes.data
+        self.count = len(rows)
+        self.offered = np.array(offers, np.uint64).reshape(len(offers), 3)
+        self.offers = self.offered.ctypes.data if offers else 0
 
 
 class MemoryMap:
@@ -22,7 +59,8 @@ class MemoryMap:
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._ranges: list[tuple[int, int, int, int]] = []
-        self._table: npt.NDArray[np.uint64] | None = None
+        self._offers: Sequence[Offer] = ()
+        self._table: Table | None = None
 
     def add(
         self, address: int, size: int, host_address: int, flags: int, scalar: bool = True
@@ -45,7 +83,7 @@ class MemoryMap:
             raise InvalidValue(f"{size:#x} bytes at {address:#x} overlap another range")
         self._starts.insert(index, address)
         self._ranges.insert(index, (address, size, host_address, flags))
-        self._table = None
+        self._offers, self._table = (), None
 
     def remove(self, address: int) -> None:
         """Unmaps the range that begins at an address. Raises InvalidValue where none does."""
@@ -53,22 +91,23 @@ class MemoryMap:
         if index == len(self._starts) or self._starts[index] != address:
             raise InvalidValue(f"no range begins at {address:#x}")
         del self._starts[index], self._ranges[index]
-        self._table = None
+        self._offers, self._table = (), None
 
-    def replace(self, ranges: Sequence[tuple[int, int, int, int]]) -> None:
-        """Maps these and nothing else: (address, size, host address, flags), sorted, apart."""
+    def replace(
+        self, ranges: Sequence[tuple[int, int, int, int]], offers: Sequence[Offer] = ()
+    ) -> None:
+        """Maps these and nothing else: (address, size, host address, flags), sorted, apart.
+
+        What is offered of each is seen in `table` once it was taken.
+        """
         self._starts = [start for start, *_ in ranges]
-        self._ranges = list(ranges)
+        self._ranges, self._offers = list(ranges), offers
         self._table = None
 
-    def table(self) -> npt.NDArray[np.uint64]:
+    def table(self) -> Table:
         """The ranges as native code reads them; valid until the map changes."""
         if self._table is None:
-            rows = [
-                (start, size, (host - start) % (1 << 64), flags)
-                for start, size, host, flags in self._ranges
-            ]
-            self._table = np.array(rows, np.uint64).reshape(len(rows), 4)
+            self._table = Table(self._ranges, self._offers)
         return self._table
 
     def allows(self, address: int, size: int, access: int) -> bool:

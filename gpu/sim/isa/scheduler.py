@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from gpu.sim.isa import frames, layout
+from gpu.sim.isa.layout import WAVE32
 from gpu.sim.isa.values import Emitter, Value
 from gpu.sim.isa.waves import POISON
 
@@ -33,7 +34,8 @@ FIELDS: Final = (
     *("waves", "wave_size", "row_size", "templates"),
     *("lds", "lds_stride", "lds_size"),
     *("scratch", "scratch_size"),
-    *("ranges", "range_count", "ids", "id_count"),
+    *("ranges", "range_count", "offers", "ids", "id_count"),
+    *("users", "user_values", "user_count"),
 )
 """Words of the memory that `run_grid` is given (u64):
 
@@ -48,11 +50,17 @@ FIELDS: Final = (
   addresses of what each wave of a workgroup begins as
 - lds, lds_stride, lds_size: memory of workgroups, and how much of it a wave can reach
 - scratch: address of an address for each resident wave, or 0; scratch_size: bytes to poison
-- ranges, range_count: what addresses mean; ids, id_count: `ID` rows
+- ranges, range_count: what addresses mean; offers: `Offer` rows of them, or 0
+- ids, id_count: `ID` rows
+- users, user_values, user_count: offset of rows that each hold a dword, those, and how many
 """
 ID_FIELDS: Final = 6
 """Words (u64) that tell how a row differs among workgroups: its offset, step, wrap, divisor,
 modulus, scale. `number // step % wrap // divisor % modulus * scale` is added to what it holds."""
+
+OFFER_FIELDS: Final = 3
+"""Words (u64) of what is offered of a range: flags, where it is copied before it is first read as
+data, and before it is first read by scalar loads."""
 
 # What `run_grid` gives back beside statuses of waves.
 SPENT: Final = 16
@@ -87,14 +95,18 @@ declare void @llvm.x86.sse.stmxcsr(ptr)
 
 def module() -> str:
     """`run_grid(grid)`, and what it calls."""
-    start, run = Emitter(1), Emitter(1)
+    start, take, run = Emitter(1), Emitter(1), Emitter(1)
     _start_group(start)
+    _take_offer(take)
     _run_grid(run)
-    intrinsics = "\n".join(sorted(start.declarations | run.declarations))
-    starting, running = "\n".join(start.lines), "\n".join(run.lines)
+    intrinsics = "\n".join(sorted(start.declarations | take.declarations | run.declarations))
+    starting, taking, running = ("\n".join(each.lines) for each in (start, take, run))
     return f"""{_RUN}{intrinsics}
 define internal void @start_group(ptr %g, i64 %slot) noinline {{
 {starting}
+}}
+define internal i1 @take_offer(ptr %g, ptr %w) noinline {{
+{taking}
 }}
 define i32 @{NAME}(ptr %g) {{
 {running}
@@ -178,12 +190,21 @@ def _start_group(e: Emitter) -> None:
     frames.set_header(e, layout.LDS, "i64", lds.text)
     frames.set_header(e, layout.GROUP, "i64", group.text)
     scratch = _get(e, "scratch")
-    _branch(e, scratch.ne(0), "private", "ids", "private")
+    _branch(e, scratch.ne(0), "private", "users", "private")
     own = _word(e, scratch, number)
     frames.set_header(e, layout.SCRATCH, "i64", own.text)
     _poison(e, own, _get(e, "scratch_size"))
-    e.lines += ["br label %ids", "ids:"]
-    which = _phi(e, "which", ("0", "wave"), ("0", "private"), ("%which.1", "filled"))
+    e.lines += ["br label %users", "users:"]
+    user = _phi(e, "user", ("0", "wave"), ("0", "private"), ("%user.1", "put.filled"))
+    _branch(e, user.icmp("ult", _get(e, "user_count")), "put", "ids", "put")
+    values = e.raw(f"inttoptr i64 {_get(e, 'user_values').text} to ptr")
+    place = e.raw(f"getelementptr i32, ptr {values}, i64 {user.text}")
+    offset = _get(e, "users") + user * _get(e, "row_size")
+    row = e.raw(f"getelementptr i8, ptr %w, i64 {offset.text}")
+    _fill_row(e, "put", row, e.value("i32", f"load i32, ptr {place}"))
+    _name(e, "user.1", user + 1)
+    e.lines += ["br label %users", "ids:"]
+    which = _phi(e, "which", ("0", "users"), ("%which.1", "id.filled"))
     _branch(e, which.icmp("ult", _get(e, "id_count")), "id", "made", "id")
     at = _get(e, "ids") + which * (8 * ID_FIELDS)
     offset, step, wrap, divisor, modulus, scale = (_word(e, at, n) for n in range(ID_FIELDS))
@@ -192,19 +213,59 @@ def _start_group(e: Emitter) -> None:
         value = e.value("i64", f"{operator} i64 {value.text}, {by.text}")
     row = e.raw(f"getelementptr i8, ptr %w, i64 {offset.text}")
     held_word = e.value("i32", f"load i32, ptr {row}") + (value * scale).to("i32")
-    e.lines += ["br label %fill", "fill:"]
-    place = _phi(e, "place", ("0", "id"), ("%place.1", "fill"))
-    lane = e.raw(f"getelementptr i8, ptr {row}, i64 {place.text}")
-    e.lines.append(f"store i32 {held_word.text}, ptr {lane}")
-    _name(e, "place.1", place + 4)
-    more = Value(e, "i64", "%place.1").icmp("ult", _get(e, "row_size"))
-    _branch(e, more, "fill", "filled", "filled")
+    _fill_row(e, "id", row, held_word)
     _name(e, "which.1", which + 1)
     e.lines += ["br label %ids", "made:"]
     _name(e, "index.1", index + 1)
     more = Value(e, "i64", "%index.1").icmp("ult", _get(e, "waves_per_group"))
     _branch(e, more, "wave", "done", "done")
     e.lines.append("ret void")
+
+
+def _fill_row(e: Emitter, block: str, row: str, word: Value) -> None:
+    """Puts a dword into all lanes of a row, in blocks behind the named one."""
+    lanes = f"<{WAVE32.lanes} x i32>"
+    one = e.raw(f"insertelement {lanes} poison, i32 {word.text}, i64 0")
+    zeros = f"<{WAVE32.lanes} x i32> zeroinitializer"
+    splat = e.raw(f"shufflevector {lanes} {one}, {lanes} poison, {zeros}")
+    e.lines += [f"br label %{block}.fill", f"{block}.fill:"]
+    place = _phi(e, f"{block}.place", ("0", block), (f"%{block}.place.1", f"{block}.fill"))
+    here = e.raw(f"getelementptr i8, ptr {row}, i64 {place.text}")
+    e.lines.append(f"store {lanes} {splat}, ptr {here}, align 4")
+    _name(e, f"{block}.place.1", place + WAVE32.row)
+    more = Value(e, "i64", f"%{block}.place.1").icmp("ult", _get(e, "row_size"))
+    _branch(e, more, f"{block}.fill", f"{block}.filled", f"{block}.filled")
+
+
+def _take_offer(e: Emitter) -> None:
+    """Whether what a wave has missed is offered: it is then allowed, and copied if it is read."""
+    e.lines.append("entry:")
+    address = Value(e, "i64", frames.header(e, layout.FAULT_ADDRESS, "i64"))
+    size = Value(e, "i32", frames.header(e, layout.FAULT_SIZE)).to("i64")
+    access = Value(e, "i32", frames.header(e, layout.FAULT_ACCESS)).to("i64") & 255
+    offers, count = _get(e, "offers"), _get(e, "range_count")
+    _branch(e, offers.ne(0), "loop", "none", "loop")
+    index = _phi(e, "index", ("0", "entry"), ("%index.1", "next"))
+    _branch(e, index.icmp("ult", count), "look", "none", "look")
+    row, offer = _get(e, "ranges") + index * layout.RANGE.size, offers + index * (8 * OFFER_FIELDS)
+    start, length, delta, flags = (_word(e, row, n) for n in range(4))
+    offset, lacking = address - start, access & ~flags
+    inside = offset.icmp("ule", length) & (offset + size).icmp("ule", length)
+    fits = inside & lacking.ne(0) & (access & ~_word(e, offer, 0)).eq(0)
+    _branch(e, fits, "give", "next", "next")
+    _name(e, "index.1", index + 1)
+    e.lines += ["br label %loop", "give:"]
+    loads = layout.READ | layout.ATOMIC
+    for word, kinds in enumerate((loads, layout.SCALAR), 1):
+        copy, reads = _word(e, offer, word), (lacking & kinds).ne(0) & (flags & kinds).eq(0)
+        _branch(e, reads & copy.ne(0), f"copy{word}", f"given{word}", f"copy{word}")
+        to, here = (e.raw(f"inttoptr i64 {at.text} to ptr") for at in (copy, start + delta))
+        copied = f"ptr {to}, ptr {here}, i64 {length.text}, i1 false"
+        e.lines.append(f"call void @llvm.memcpy.p0.p0.i64({copied})")
+        e.lines += [f"br label %given{word}", f"given{word}:"]
+    place = e.raw(f"inttoptr i64 {(row + 24).text} to ptr")
+    e.lines.append(f"store i64 {(flags | access).text}, ptr {place}")
+    e.lines += ["ret i1 true", "none:", "ret i1 false"]
 
 
 def _run_grid(e: Emitter) -> None:
@@ -227,9 +288,13 @@ def _run_grid(e: Emitter) -> None:
     status, left = _turn(e, number, budget)
     e.lines.append(
         f"switch i32 {status.text}, label %other [ i32 {layout.SLICE}, label %sliced"
-        f" i32 {layout.BARRIER}, label %barrier i32 {layout.END}, label %end ]"
+        f" i32 {layout.BARRIER}, label %barrier i32 {layout.END}, label %end"
+        f" i32 {layout.FAULT}, label %missed ]"
     )
-    e.lines += ["other:", f"ret i32 {status.text}", "sliced:"]
+    e.lines.append("missed:")
+    taken = e.value("i1", "call i1 @take_offer(ptr %g, ptr %w)")
+    _branch(e, taken, "loop", "other", "other")
+    e.lines += [f"ret i32 {status.text}", "sliced:"]
     _branch(e, left.eq(0), "looked", "lanes", "looked")
     frames.set_header(e, layout.LOOK, "i32", str(LOOK))
     e.lines += [f"ret i32 {LOOKED}", "lanes:"]

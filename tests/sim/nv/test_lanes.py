@@ -10,6 +10,7 @@ import pytest
 from gpu.core.errors import HwTimeout, InvalidValue, Unsupported
 from gpu.sim.isa.ptx.syntax import PtxError
 from gpu.sim.nv.chip.caches import Mode
+from gpu.sim.nv.chip.lanememory import LaneMemory
 from gpu.sim.nv.chip.lanes import PtxExecutor
 from gpu.sim.nv.world import NvSimWorld
 from sim.nv.bench import BANK, PROGRAM, SCRATCH, Bench, Machine, add_one
@@ -125,6 +126,30 @@ def test_a_kernel_runs(chip: str, coherence: Mode) -> None:
     assert not made.user.violations
     assert made.words(300) == (*(3 * n for n in range(200)), *range(200, 300))
     made.user.world.close()
+
+
+def test_launches_alike_give_themselves_memory(nv: Nv, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first one asks for it; each has its own parameters, and is told what is missing."""
+    asked: list[int] = []
+    fill = LaneMemory.fill
+
+    def filled(self: LaneMemory, address: int, size: int, access: int) -> None:
+        asked.append(address)
+        fill(self, address, size, access)
+
+    monkeypatch.setattr(LaneMemory, "fill", filled)
+    for factor in (3, 5, 7):
+        nv.host.store(BANK + 0x210 + 8, struct.pack("<I", factor))
+        nv.host.store(SCRATCH, struct.pack("<64I", *range(factor, factor + 64)))
+        nv.run()
+        assert nv.words(64) == tuple(factor * n for n in range(factor, factor + 64))
+        if factor == 3:
+            first = len(asked)
+    assert len(asked) == first > 0 and not nv.user.violations
+    nv.host.store(SCRATCH, struct.pack("<64I", *range(64)))
+    nv.run(data_new=0)
+    assert len(asked) == first
+    assert "data cache holds an old copy" in nv.user.violations[0]
 
 
 def test_windows_lead_to_shared_and_local_memory() -> None:

@@ -36,6 +36,7 @@ class Tables(Translation):
     """A walk of the page table in VRAM at each miss, and a TLB before it."""
 
     def __init__(self, vram: Pool, bus: CardBus, table: int):
+        super().__init__()
         self._vram = vram
         self._bus = bus
         self._table = table

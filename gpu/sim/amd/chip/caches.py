@@ -36,6 +36,7 @@ _ADVICE: Final = {
     "L2": "ACQUIRE_MEM with GL2_INV",
 }
 Line = tuple[Region, int]
+_MANY: Final = 64
 _NO_DATA: Final = (bytearray(), bytearray())  # in the mode "check", where memory has it
 
 
@@ -64,6 +65,7 @@ class Caches:
         self._debug = debug
         self._copies: dict[str, Lines[Region]] = {name: Lines() for name in _ADVICE}
         self._dirty: dict[Line, tuple[bytearray, bytearray]] = {}  # data, and which bytes of it
+        self._written: list[tuple[Region, int, int]] = []  # ranges that are dirty too
         self._written_behind_l2: set[Line] = set()
 
     def control(self, what: CacheControl) -> None:
@@ -82,7 +84,7 @@ class Caches:
 
     def drop(self, region: Region, offset: int, size: int) -> None:
         """Forgets memory that was given back."""
-        for line in _within(self._dirty, region, offset, size):
+        for line in _within(self._dirty_lines(), region, offset, size):
             del self._dirty[line]
         for held in self._copies.values():
             held.drop(region, offset, size)
@@ -125,19 +127,36 @@ class Caches:
         region = mapping.region
         if self.mode != "check" or not mapping.cached:
             return
-        self._dirty.update(dict.fromkeys(_lines(region, offset, size), _NO_DATA))
+        self._written.append((region, offset, size))
+        if len(self._written) > _MANY:
+            self._dirty_lines()
         if not region.local:
             self._refresh(("L2",), region, offset, size)
 
+    def see(self, agent: Agent, mapping: Translation, offset: int, data: bytes) -> None:
+        """Tells of whole lines that an agent has read where memory itself is what caches give."""
+        if self.mode != "none" and mapping.cached:
+            self._take(_FIRST_CACHE[agent], mapping.region, offset, data)
+
+    def _dirty_lines(self) -> dict[Line, tuple[bytearray, bytearray]]:
+        written, self._written = self._written, []
+        for each in written:
+            self._dirty.update(dict.fromkeys(_lines(*each), _NO_DATA))
+        return self._dirty
+
     def _load_cached(self, first: str, region: Region, offset: int, size: int) -> bytes:
-        levels = ("L2",) if first == "L2" else ("L2", first)
         start = offset - offset % LINE
         seen = self._with_dirty(region, start, offset + size - start + -(offset + size) % LINE)
-        for level in levels:
+        seen = self._take(first, region, start, seen)
+        return seen[offset - start : offset - start + size]
+
+    def _take(self, first: str, region: Region, start: int, seen: bytes) -> bytes:
+        """What is read of whole lines, through L2 and a cache before it, of which L2 has `seen`."""
+        for level in ("L2",) if first == "L2" else ("L2", first):
             old = self._copies[level].take(region, start, seen)
             if old:
                 seen = self._with_old(level, region, start, seen, old)
-        return seen[offset - start : offset - start + size]
+        return seen
 
     def _with_old(
         self, level: str, region: Region, start: int, current: bytes, lines: list[int]
@@ -199,6 +218,7 @@ class Caches:
                     if which[i]:
                         region.store(at + i, held[i : i + 1])
         self._dirty.clear()
+        self._written.clear()
 
     def _refresh(self, levels: tuple[str, ...], region: Region, offset: int, size: int) -> None:
         """A write through a cache changes the copies there."""
@@ -207,7 +227,7 @@ class Caches:
                 self._copies[level][region, at] = self._with_dirty(region, at, LINE)
 
     def _check_behind_l2(self, what: str, region: Region, offset: int, size: int) -> None:
-        for line in _within(self._dirty, region, offset, size):
+        for line in _within(self._dirty_lines(), region, offset, size):
             self._debug.violation(
                 f"the copy engine's {what} of {region.name} at {line[1]:#x} goes behind L2,"
                 " which holds newer data: RELEASE_MEM with an L2 write-back must come before"

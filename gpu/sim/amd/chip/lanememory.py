@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from gpu.sim.amd.chip.dispatch import KernelMemory
-from gpu.sim.chunks import LOADS, STORES, Chunk, ChunkedMemory, fill_copy
+from gpu.sim.chunks import STORES, Chunk, ChunkedMemory, fill_copy
 from gpu.sim.isa import layout
 from gpu.sim.physical import Pool
-from gpu.sim.translate import PAGE_SIZE
 
 IN_PLACE: Final = 64 << 10
 """Bytes of a chunk that is the memory itself."""
@@ -22,18 +21,16 @@ _VECTOR: Final = layout.READ | STORES
 class LaneMemory(ChunkedMemory):
     """What waves of one kernel see."""
 
+    in_place = IN_PLACE
+
     def __init__(self, memory: KernelMemory):
-        super().__init__(memory.space, memory.caches.mode)
         self._memory = memory
         self._held: Chunk | None = None
-
-    def fetch(self, address: int, size: int) -> bytes:
-        """Code bytes, fewer where its mapping ends."""
-        mapping = self._space.translate(address, write=False)
-        return self._memory.code.read(address, min(size, mapping.end - address))
+        super().__init__(memory.space, memory.caches.mode)
 
     def fill(self, address: int, size: int, access: int) -> None:
         """Gives the engine what it misses. Raises PageFault."""
+        self._take_note()
         at, touched = address, []
         while at < address + size:
             touched.append(self._chunk(at, bool(access & STORES)))
@@ -75,15 +72,12 @@ class LaneMemory(ChunkedMemory):
         self._update()
         return True
 
-    def _step(self, in_place: bool) -> int:
-        return IN_PLACE if in_place else PAGE_SIZE
-
     def _shown(self) -> list[Chunk]:
         return [*self._chunks.values(), *([self._held] if self._held else [])]
 
-    def _load(self, chunk: Chunk, access: int) -> None:
-        for agent in _readers(access):
-            self._memory.caches.load(agent, chunk.mapping, chunk.offset, chunk.size)
+    def _see(self, chunk: Chunk, scalar: bool, data: bytes) -> None:
+        agent: Literal["scalar", "vector"] = "scalar" if scalar else "vector"
+        self._memory.caches.see(agent, chunk.mapping, chunk.offset, data)
 
     def _copy(self, chunk: Chunk, access: int) -> None:
         """Of what the scalar or the vector cache has: not both at a time."""
@@ -97,13 +91,3 @@ class LaneMemory(ChunkedMemory):
 
     def _written_in_place(self, chunk: Chunk) -> None:
         self._memory.caches.written_in_place(chunk.mapping, chunk.offset, chunk.size)
-
-
-def _readers(access: int) -> list[Literal["scalar", "vector"]]:
-    """Whose caches an access goes through that reads."""
-    readers: list[Literal["scalar", "vector"]] = []
-    if access & layout.SCALAR:
-        readers.append("scalar")
-    if access & LOADS:
-        readers.append("vector")
-    return readers

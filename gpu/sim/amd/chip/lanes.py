@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+from functools import lru_cache, partial
 from typing import Final
-from weakref import WeakKeyDictionary
 
 from gpu.core.bits import bits
 from gpu.core.errors import GpuFault, InvalidValue, Unsupported
@@ -12,11 +13,10 @@ from gpu.sim.amd.chip.dispatch import UNSET, Dispatch, KernelMemory
 from gpu.sim.amd.chip.errors import PacketError
 from gpu.sim.amd.chip.lanememory import LaneMemory
 from gpu.sim.amd.chips import Chip
-from gpu.sim.executor import RunningKernel, RunningLanes
+from gpu.sim.executor import Kept, RunningKernel, RunningLanes, Size3
 from gpu.sim.isa.rdna import dispatch as waves
-from gpu.sim.isa.rdna.chip import CHIPS
-from gpu.sim.isa.rdna.run import InstructionCache, Machine
-from gpu.sim.translate import Translation
+from gpu.sim.isa.rdna.chip import CHIPS, chip_of
+from gpu.sim.isa.rdna.run import Execution, InstructionCache, packed
 
 _SCRATCH_UNIT: Final = 256  # bytes that COMPUTE_TMPRING_SIZE.WAVESIZE counts on GFX11
 
@@ -31,8 +31,7 @@ class LaneExecutor:
 
     def __init__(self, seed: int = 0):
         """`seed` decides how waves of a kernel interleave."""
-        self._seed = seed
-        self._code: WeakKeyDictionary[Translation, InstructionCache] = WeakKeyDictionary()
+        self._random = random.Random(seed)
 
     def check(self, chip: Chip) -> None:
         """Raises Unsupported for chips with other instructions."""
@@ -42,30 +41,61 @@ class LaneExecutor:
 
     def launch(self, dispatch: Dispatch, memory: KernelMemory) -> RunningKernel:
         """Begins a grid. Raises PageFault, PacketError for a dispatch that cannot be."""
-        caches = self._code.setdefault(memory.space, InstructionCache())
-        self._seed += 1
-        return _Running(dispatch, memory, caches, self._seed)
+        space = memory.space.kept.get(self)
+        if not isinstance(space, _Space):
+            space = memory.space.kept[self] = _Space()
+        try:
+            return _begin(dispatch, memory, space, self._random.getrandbits(64))
+        except (InvalidValue, Unsupported) as error:
+            raise PacketError(f"a dispatch of {dispatch.entry:#x}: {error}") from error
+
+
+class _Space:
+    """What is kept of the kernels of one address space: their code, and those that have ended."""
+
+    def __init__(self) -> None:
+        self.code = InstructionCache()
+        self.kept: Kept[Execution, LaneMemory] = Kept()
+
+
+def _begin(dispatch: Dispatch, memory: KernelMemory, space: _Space, seed: int) -> _Running:
+    """A dispatch under way. Raises InvalidValue, Unsupported, PageFault."""
+    what = _translate(
+        *(dispatch.entry, dispatch.groups, dispatch.threads, dispatch.wave_size),
+        *(dispatch.rsrc1, dispatch.rsrc2, dispatch.lds_bytes),
+        *(dispatch.tmpring, dispatch.scratch_base, len(dispatch.user_sgprs)),
+    )
+    # What nobody gave a value holds anything; the ids of the workgroup come behind all of them.
+    unset = len(what.user_sgprs) - len(dispatch.user_sgprs)
+    users = packed((*dispatch.user_sgprs, *[UNSET] * unset))
+    fetch = partial(_fetch, memory)
+    program = space.code.program(chip_of(dispatch.chip), what, fetch, anew=True)
+    key = (program, what)
+    if found := space.kept.take(key):
+        grid, lanes = found
+        lanes.again()
+        grid.begin(users, seed)
+    else:
+        lanes = LaneMemory(memory)
+        placed = _with_scratch(what, lanes)
+        grid = Execution(program, placed, lanes.map, lanes.fill, seed, users)
+
+    def leave() -> None:
+        if what.scratch_address is None:
+            space.kept.put(key, grid, lanes)
+
+    return _Running(grid, lanes, leave)
+
+
+def _fetch(memory: KernelMemory, address: int, size: int) -> bytes:
+    """Code bytes, fewer where its mapping ends."""
+    mapping = memory.space.translate(address, write=False)
+    offset, count = mapping.offset + address - mapping.start, min(size, mapping.end - address)
+    return memory.caches.load("code", mapping, offset, count)
 
 
 class _Running(RunningLanes):
     """A grid under way. Raises PageFault, PacketError."""
-
-    def __init__(
-        self, dispatch: Dispatch, memory: KernelMemory, caches: InstructionCache, seed: int
-    ):
-        lanes = LaneMemory(memory)
-        try:
-            what = _with_scratch(_translate(dispatch), lanes)
-            machine = Machine(
-                *(lanes.map, seed),
-                on_miss=lanes.fill,
-                fetch=lanes.fetch,
-                caches=caches,
-                chip=dispatch.chip,
-            )
-            super().__init__(machine.start(what), lanes)
-        except (InvalidValue, Unsupported) as error:
-            raise PacketError(f"a dispatch of {dispatch.entry:#x}: {error}") from error
 
     def _told(self, fault: GpuFault) -> PacketError:
         return PacketError(f"a kernel cannot go on: {fault}")
@@ -85,21 +115,33 @@ def _with_scratch(what: waves.Dispatch, memory: LaneMemory) -> waves.Dispatch:
     return replace(what, scratch_address=None)
 
 
-def _translate(dispatch: Dispatch) -> waves.Dispatch:
-    """A dispatch as waves start with it. Raises InvalidValue, Unsupported."""
-    rsrc1, rsrc2 = dispatch.rsrc1, dispatch.rsrc2
+@lru_cache(maxsize=256)
+def _translate(
+    entry: int,
+    groups: Size3,
+    threads: Size3,
+    wave_size: int,
+    rsrc1: int,
+    rsrc2: int,
+    lds_bytes: int,
+    tmpring: int,
+    scratch_base: int,
+    users: int,
+) -> waves.Dispatch:
+    """A dispatch as waves start with it, with so many user registers, all 0.
+
+    Raises InvalidValue, Unsupported.
+    """
     scratch = bool(bits(rsrc2, 0, 0))
-    per_wave = bits(dispatch.tmpring, 26, 12) * _SCRATCH_UNIT
-    # What nobody gave a value holds anything; the ids of the workgroup come behind all of them.
-    unset = bits(rsrc2, 5, 1) - len(dispatch.user_sgprs)
+    per_wave = bits(tmpring, 26, 12) * _SCRATCH_UNIT
     return waves.Dispatch.of_resources(
-        *(rsrc1, rsrc2, dispatch.wave_size),
-        pc=dispatch.entry,
-        grid=dispatch.groups,
-        block=dispatch.threads,
-        user_sgprs=(*dispatch.user_sgprs, *[UNSET] * unset),
-        lds_bytes=dispatch.lds_bytes,
-        scratch_bytes=per_wave // dispatch.wave_size if scratch else 0,
-        scratch_address=dispatch.scratch_base if scratch else None,
-        scratch_waves=bits(dispatch.tmpring, 11, 0) if scratch else 0,
+        *(rsrc1, rsrc2, wave_size),
+        pc=entry,
+        grid=groups,
+        block=threads,
+        user_sgprs=(0,) * max(users, bits(rsrc2, 5, 1)),
+        lds_bytes=lds_bytes,
+        scratch_bytes=per_wave // wave_size if scratch else 0,
+        scratch_address=scratch_base if scratch else None,
+        scratch_waves=bits(tmpring, 11, 0) if scratch else 0,
     )

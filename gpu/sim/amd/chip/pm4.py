@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
-from gpu.autogen.amd import gc_9_4_3, gc_10_3_0, gc_11_0_0, gc_12_0_0
 from gpu.autogen.amd import pm4_gfx10 as op
 from gpu.sim.amd.chip import dispatch
 from gpu.sim.amd.chip.dispatch import Dispatch, KernelMemory
@@ -25,7 +24,6 @@ from gpu.sim.translate import PageFault, first_hole
 
 _SH_BASE: Final = op.VALUES["SET_SH_REG"]["START"]
 _SH_COUNT: Final = op.VALUES["SET_SH_REG"]["END"] - _SH_BASE
-_REGISTERS: Final = {9: gc_9_4_3, 10: gc_10_3_0, 11: gc_11_0_0, 12: gc_12_0_0}
 _ONE_DWORD: Final = 0x3FFF
 _KERNEL_SLICE: Final = 8192
 _CS_PARTIAL_FLUSH: Final = op.EVENTS["CS_PARTIAL_FLUSH"]
@@ -47,14 +45,26 @@ Handler = Callable[["PacketProcessor", list[int]], "bool | None"]
 @cache
 def sh_registers(chip: Chip) -> dict[int, str]:
     """Compute registers by their offset in SET_SH_REG packets."""
-    table = _REGISTERS[chip.gc[0]].REGISTERS
     found: dict[int, str] = {}
-    for name, (segment, offset, _) in table.items():
+    for name, (segment, offset, _) in _registers(chip.gc[0]).items():
         number = chip.sh_base + offset - _SH_BASE
         aliased = name.startswith("COMPUTE_DESTINATION_EN")
         if name.startswith("COMPUTE_") and segment == 0 and not aliased:
             found[number] = name
     return found
+
+
+def _registers(generation: int) -> Mapping[str, tuple[int, int, object]]:
+    """A generation's registers of the GC block; the tables are large, and a chip needs its own."""
+    if generation == 9:
+        from gpu.autogen.amd.gc_9_4_3 import REGISTERS
+    elif generation == 10:
+        from gpu.autogen.amd.gc_10_3_0 import REGISTERS
+    elif generation == 11:
+        from gpu.autogen.amd.gc_11_0_0 import REGISTERS
+    else:
+        from gpu.autogen.amd.gc_12_0_0 import REGISTERS
+    return REGISTERS
 
 
 @dataclass(eq=False)

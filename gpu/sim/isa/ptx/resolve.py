@@ -33,7 +33,8 @@ _TELL: Final = f"""\
   %lane.p = getelementptr i8, ptr %w, i64 {_L.FAULT_LANE}
   store i32 %lane, ptr %lane.p
   %access.p = getelementptr i8, ptr %w, i64 {_L.FAULT_ACCESS}
-  store i32 %aux, ptr %access.p
+  %told = lshr i32 %aux, 8
+  store i32 %told, ptr %access.p
   %size.p = getelementptr i8, ptr %w, i64 {_L.FAULT_SIZE}
   %size = and i32 %aux, 255
   store i32 %size, ptr %size.p
@@ -132,7 +133,7 @@ class Access:
 
     @property
     def aux(self) -> int:
-        """As `resolve_lanes` takes it, and the fault tells it."""
+        """As `resolve_lanes` takes it; the fault tells of all but the size there."""
         return self.size | self.access << 8 | (self.size - 1) << 16 | self.space << 24
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
-
 from gpu.sim.isa import layout
 from gpu.sim.isa.circles import reached
 from gpu.sim.isa.grid import LaneGrid, OnMiss
@@ -43,14 +41,17 @@ class Grid(LaneGrid):
         """
         self._program = program
         self._shape = shape
-        self._random = random.Random(seed)
-        self._arrived: dict[tuple[int, int], int] = {}
-        self._parameters = np.frombuffer(shape.parameters + bytes(16), np.uint8).copy()
-        start = start_of(engine, program, shape, self._parameters.ctypes.data)
+        start = start_of(engine, program, shape)
         # Barriers of a single warp need none: ptxas leaves them out where it knows.
         asks = shape.warps > 1 and not shape.barriers
         run = engine.address("run_grid")
-        super().__init__(run, program, start, memory, on_miss, seed, asks)
+        super().__init__(run, program, start, memory, on_miss, seed, shape.parameters, asks)
+
+    def begin(self, arguments: bytes, seed: int) -> None:
+        """Begins a grid with other parameters."""
+        super().begin(arguments, seed)
+        self._random = random.Random(seed)
+        self._arrived: dict[tuple[int, int], int] = {}
 
     def run(self) -> None:
         """Runs the grid to its end. Raises WarpFault, DeviceHang where no warp gets on."""
@@ -161,15 +162,15 @@ class Grid(LaneGrid):
     def _fill_or_raise(self, number: int, warp: Wave) -> None:
         """Asks the owner of the memory for what lanes have missed. Raises WarpFault."""
         address, size = warp.word(layout.FAULT_ADDRESS, "<Q"), warp.word(layout.FAULT_SIZE)
-        aux = warp.word(layout.FAULT_ACCESS)
-        space = aux >> 24
+        access = warp.word(layout.FAULT_ACCESS)
+        space = access >> 16
         if address % size:
             raise self._fault(number, "misaligned", "no multiple of its size")
         if space not in (GLOBAL, GENERIC) or (space == GENERIC and self._in_window(address)):
             raise self._fault(number, "access", "outside of that memory")
         if self._in_window(address):
             raise self._fault(number, "space", "no global memory, but a window to another")
-        if not self._fill(warp, aux >> 8 & 255):
+        if not self._fill(warp, access & 255):
             raise self._fault(number, "access", "not allowed")
 
     def _in_window(self, address: int) -> bool:
@@ -198,7 +199,7 @@ class Grid(LaneGrid):
             return WarpFault(f"{why}; {where}", reason, at)
         lane = warp.word(layout.FAULT_LANE)
         address = warp.word(layout.FAULT_ADDRESS, "<Q")
-        bits = warp.word(layout.FAULT_ACCESS) >> 8 & 255
+        bits = warp.word(layout.FAULT_ACCESS) & 255
         access = "read" if bits == layout.READ else "write" if bits == layout.WRITE else "atomic"
         size = warp.word(layout.FAULT_SIZE)
         told = f"{access} of {size} bytes at {address:#x} by lane {lane}: {why}; {where}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from gpu.sim.isa.waves import Bytes, aligned_bytes
 
 _MXCSR: Final = 0x1F80  # all exceptions masked, to nearest; the direction is in bits 14:13
 _LANES: Final = np.arange(wave.LANES, dtype=np.uint32)
+_BEHIND: Final = 16  # bytes that may be read behind parameters
 _AXES: Final = ("x", "y", "z")
 Three = tuple[int, int, int]
 
@@ -28,7 +29,8 @@ class GridShape:
 
     Attributes:
         grid, block, cluster: blocks of the grid, threads of a block, blocks of a cluster.
-        parameters: what the kernel is called with.
+        parameters: what the kernel is called with. Grids that differ in it alone begin alike, and
+            compare equal.
         shared_bytes: shared memory of a block.
         shared_window, shared_window_size, local_window: generic addresses of those memories.
         barriers: how many a block has, at most 16.
@@ -36,7 +38,7 @@ class GridShape:
 
     grid: Three
     block: Three
-    parameters: bytes = b""
+    parameters: bytes = field(default=b"", compare=False)
     shared_bytes: int = 0
     cluster: Three = (1, 1, 1)
     shared_window: int = 0x7F00_0000_0000
@@ -60,13 +62,16 @@ class GridShape:
         return self.grid[0] * self.grid[1] * self.grid[2]
 
 
-def start_of(engine: Library, program: Program, shape: GridShape, parameters: int) -> Start:
-    """What the warps of a grid begin with; `parameters` is where those are, on the host."""
+def start_of(engine: Library, program: Program, shape: GridShape) -> Start:
+    """What the warps of a grid begin with."""
+    arguments = np.zeros(len(shape.parameters) + _BEHIND, np.uint8)
+    header = _header(engine, program, shape, arguments.ctypes.data)
     ids = [each for name in sorted(program.specials) for each in _ids(name, shape)]
     return Start(
         wave=wave.WARP,
         groups=shape.blocks,
-        templates=_templates(program, shape, _header(engine, program, shape, parameters)),
+        templates=_templates(program, shape, header),
+        arguments=arguments[: len(shape.parameters)],
         ids=[each for each in ids if each.wrap > 1],
         lds_bytes=shape.shared_bytes,
         scratch_bytes=program.local_bytes * wave.LANES,
@@ -126,8 +131,8 @@ def _base(program: Program, shape: GridShape, header: bytes) -> Bytes:
         base[place : place + len(data)] = np.frombuffer(data, np.uint8)
     for name in program.specials:
         _fill_special(base, name, shape)
-    for field, place in program.windows.items():
-        value = struct.unpack_from("<Q", header, field)[0]
+    for window, place in program.windows.items():
+        value = struct.unpack_from("<Q", header, window)[0]
         base[place : place + 2 * wave.ROW].view(np.uint64)[:] = value
     return base
 

@@ -7,6 +7,7 @@ initial registers: LLVM, "User Guide for AMDGPU Backend", "Initial Kernel Execut
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from gpu.core.bits import bits
@@ -24,9 +25,9 @@ DEFAULT_MODE: Final = 0xF0 | layout.MODE_DX10_CLAMP | layout.MODE_IEEE
 """MODE as compilers ask for it: nearest even, denormals kept, IEEE, DX10_CLAMP."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dispatch:
-    """A dispatch of workgroups.
+    """A dispatch of workgroups; each is equal to itself alone.
 
     Attributes:
         pc: GPU address of the first instruction, a multiple of 256.
@@ -104,6 +105,15 @@ class Dispatch:
             mode=mode_of(rsrc1),
             lanes=lanes,
         )
+
+    @cached_property
+    def code(self) -> tuple[int, int, bool]:
+        """What decoding depends on: pc, vector registers, whether modes are mixed.
+
+        They are where 32-bit floats are rounded, or their denormals treated, unlike all others.
+        """
+        low, high = (self.mode & 3, self.mode >> 4 & 3), (self.mode >> 2 & 3, self.mode >> 6 & 3)
+        return self.pc, self.vgprs, low != high
 
     @property
     def threads(self) -> int:

@@ -9,15 +9,17 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.core.errors import FormatError
-from gpu.sim.isa import layout
+from gpu.sim.isa import layout, scheduler
 from gpu.sim.isa.circles import reached
 from gpu.sim.isa.rdna.chip import Chip
-from gpu.sim.isa.rdna.decode import Decoder, Instruction, UnknownInstruction
+from gpu.sim.isa.rdna.decode import LONGEST, Decoder, Instruction, UnknownInstruction
 from gpu.sim.isa.rdna.text import text_of
 from gpu.sim.isa.rdna.text_scalar import signed16
 from gpu.sim.isa.rdna.translate import VECTOR_BASE, Context, Layout, Record, Untranslatable
 from gpu.sim.isa.waves import aligned_bytes
 
+_AHEAD: Final = 128
+"""Bytes of code that are fetched at a time."""
 _ENDS: Final = frozenset(("s_endpgm", "s_branch", "s_setpc_b64", "s_swappc_b64"))
 _JUMPS: Final = ("s_branch", "s_cbranch", "s_call")
 # What only looks at LDS, or moves values between lanes.
@@ -31,6 +33,7 @@ class Program:
     Attributes:
         base: GPU address of offset 0.
         wave: where the rows of its waves lie.
+        run_grid: the address of the loop over them.
         rows: rows that a wave needs, header and scalar registers included.
         constants: the words of the constant rows, one row per line.
         problems: code offset -> why the instruction there cannot run.
@@ -46,28 +49,19 @@ class Program:
         vgprs: int,
         mixed_modes: bool,
     ):
-        """`lanes` are those of a wave; `fetch(offset, size)` gives code bytes, fewer where the
+        """`lanes` are those of a wave; `fetch(address, size)` gives code bytes, fewer where the
         memory ends.
         """
         self._chip = chip
         self._engine = chip.engine(lanes)
         self.wave = self._engine.wave
-        self._decoder = decoder
-        self._fetch = fetch
+        self.run_grid = self._engine.address(scheduler.NAME)
         self.base = base
         self._vgprs = vgprs
         self._mixed_modes = mixed_modes
-        self._entries: set[int] = set()
         self.instructions: dict[int, Instruction] = {}
         self.problems: dict[int, str] = {}
-        self.extend(0)
-
-    def extend(self, entry: int) -> None:
-        """Makes sure that the code at offset `entry` is there; records may move."""
-        if entry in self._entries:
-            return
-        self._entries.add(entry)
-        self._decode(entry)
+        self._decode(decoder, fetch)
         self._translate()
         self._pieces = self._code_pieces()
 
@@ -91,16 +85,16 @@ class Program:
 
     def is_same(self, fetch: Callable[[int, int], bytes]) -> bool:
         """Whether code that is fetched now is what was decoded."""
-        return all(fetch(offset, len(code)) == code for offset, code in self._pieces)
+        return all(fetch(address, len(code)) == code for address, code in self._pieces)
 
     def _code_pieces(self) -> list[tuple[int, bytes]]:
-        """The decoded bytes in pieces without gaps, by offset."""
+        """The decoded bytes in pieces without gaps, by address."""
         pieces: list[tuple[int, bytearray]] = []
         for offset, found in sorted(self.instructions.items()):
             if not pieces or pieces[-1][0] + len(pieces[-1][1]) != offset:
                 pieces.append((offset, bytearray()))
             pieces[-1][1].extend(found.code)
-        return [(offset, bytes(code)) for offset, code in pieces]
+        return [(self.base + offset, bytes(code)) for offset, code in pieces]
 
     def following(self, place: int) -> list[int] | None:
         """The code offsets behind an instruction; None where it ends, or goes anywhere."""
@@ -145,14 +139,16 @@ class Program:
         found = sorted(self.instructions.items())
         return "\n".join(text_of(each, self.base + offset) for offset, each in found)
 
-    def _decode(self, entry: int) -> None:
-        waiting = [entry]
+    def _decode(self, decoder: Decoder, fetch: Callable[[int, int], bytes]) -> None:
+        waiting, start, ahead = [0], 0, b""
         while waiting:
             offset = waiting.pop()
             if offset in self.instructions or offset in self.problems:
                 continue
+            if not start <= offset <= start + len(ahead) - LONGEST:
+                start, ahead = offset, fetch(self.base + offset, _AHEAD)
             try:
-                found = self._decoder.decode(self._fetch(offset, 16))
+                found = decoder.decode(ahead[offset - start :][:LONGEST])
             except UnknownInstruction as error:
                 self.problems[offset] = error.message
                 continue

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 from gpu.core.errors import InvalidValue, Unsupported
 from gpu.sim.isa import layout
 from gpu.sim.isa.grid import LaneGrid, OnMiss
 from gpu.sim.isa.memorymap import MemoryMap
-from gpu.sim.isa.rdna.chip import chip_of
+from gpu.sim.isa.rdna.chip import Chip, chip_of
 from gpu.sim.isa.rdna.decode import Decoder
 from gpu.sim.isa.rdna.dispatch import Dispatch
 from gpu.sim.isa.rdna.faults import IllegalInstruction, WaveFault
@@ -23,7 +23,6 @@ _ACCESSES: Final = {layout.READ: "read", layout.SCALAR: "read", layout.WRITE: "w
 Fetch = Callable[[int, int], bytes]
 
 
-@dataclass
 class InstructionCache:
     """Programs by entry address. What it holds is what runs, until it is invalidated.
 
@@ -31,11 +30,42 @@ class InstructionCache:
         programs: (chip, pc, vgprs, mixed modes, lanes) -> the decoded program.
     """
 
-    programs: dict[tuple[str, int, int, bool, int], Program] = field(default_factory=dict)
+    def __init__(self, disassemble: Callable[[bytes], str | None] | None = None):
+        """`disassemble` is asked about unknown bytes, for messages."""
+        self.programs: dict[tuple[str, int, int, bool, int], Program] = {}
+        self._disassemble = disassemble
 
     def invalidate(self) -> None:
         """Forgets all, as an invalidate of the instruction caches does."""
         self.programs.clear()
+
+    def program(self, chip: Chip, dispatch: Dispatch, fetch: Fetch, anew: bool) -> Program:
+        """The decoded program of a dispatch, whose code `fetch` gives by address and size.
+
+        Code that has changed is decoded `anew`, or else is an error. Raises Unsupported for waves
+        of a size that the chip has not, InvalidValue where bytes have changed since they were
+        decoded and nothing has invalidated the instruction cache.
+        """
+        if dispatch.lanes not in chip.wave_sizes:
+            raise Unsupported(
+                f"waves of {dispatch.lanes} lanes on {chip.name}, whose waves have"
+                f" {' or '.join(map(str, chip.wave_sizes))}"
+            )
+        place = dispatch.code
+        key = (chip.name, *place, dispatch.lanes)
+
+        found = self.programs.get(key)
+        if found is not None:
+            if found.is_same(fetch):
+                return found
+            if not anew:
+                raise InvalidValue(
+                    f"the code at {dispatch.pc:#x} has changed since it was decoded: invalidate the"
+                    " instruction cache before dispatching it"
+                )
+        decoder = Decoder(chip.name, self._disassemble)
+        made = self.programs[key] = Program(chip, dispatch.lanes, decoder, fetch, *place)
+        return made
 
 
 class Machine:
@@ -47,31 +77,23 @@ class Machine:
         seed: int = 0,
         disassemble: Callable[[bytes], str | None] | None = None,
         on_miss: OnMiss | None = None,
-        fetch: Fetch | None = None,
-        caches: InstructionCache | None = None,
         chip: str = "gfx1100",
     ):
         """A machine. Raises Unsupported for a chip whose machine code is not simulated.
 
         Args:
-            memory: what addresses mean.
+            memory: what addresses mean. Code is decoded once, and is what runs until `caches` are
+                invalidated.
             seed: decides how waves interleave.
             disassemble: is asked about unknown bytes, for messages.
             on_miss: is asked for memory that is missing, see `LaneGrid`.
-            fetch: gives code bytes of an address as the instruction cache has them, fewer where
-                memory ends; code that has changed is then decoded anew. Without it they are what
-                `memory` holds, and decoded code is what runs until it is invalidated.
-            caches: decoded code, which machines may share; empty where it is left out.
             chip: whose machine code it runs.
         """
         self.memory = memory
         self.on_miss = on_miss
-        self.caches = caches or InstructionCache()
-        self._fetch = fetch or memory.read
-        self._fetches_cached = fetch is not None
+        self.caches = InstructionCache(disassemble)
         self.random = random.Random(seed)
         self.chip = chip_of(chip)
-        self._decoder = Decoder(chip, disassemble)
 
     def run(self, dispatch: Dispatch) -> None:
         """Runs all workgroups to their end; see `Execution.step` for what it raises.
@@ -81,53 +103,38 @@ class Machine:
         self.start(dispatch).finish(f"the dispatch of {dispatch.pc:#x}")
 
     def start(self, dispatch: Dispatch) -> Execution:
-        """A dispatch that is executed step by step. Raises what `program` does."""
-        return Execution(self, dispatch)
+        """A dispatch that is executed step by step. Raises what `InstructionCache.program` does."""
+        program = self.caches.program(self.chip, dispatch, self.memory.read, anew=False)
+        seed = self.random.getrandbits(64)
+        users = packed(dispatch.user_sgprs)
+        return Execution(program, dispatch, self.memory, self.on_miss, seed, users)
 
-    def program(self, dispatch: Dispatch) -> Program:
-        """The decoded program of a dispatch.
 
-        Raises Unsupported for waves of a size that the chip has not, InvalidValue where its bytes
-        have changed since it was decoded and nothing has invalidated the instruction cache.
-        """
-        if dispatch.lanes not in self.chip.wave_sizes:
-            raise Unsupported(
-                f"waves of {dispatch.lanes} lanes on {self.chip.name}, whose waves have"
-                f" {' or '.join(map(str, self.chip.wave_sizes))}"
-            )
-        mode = dispatch.mode
-        mixed = (mode & 3, mode >> 4 & 3) != (mode >> 2 & 3, mode >> 6 & 3)
-        place = (dispatch.pc, dispatch.vgprs, mixed)
-        key = (self.chip.name, *place, dispatch.lanes)
-
-        def fetch(offset: int, size: int) -> bytes:
-            return self._fetch(dispatch.pc + offset, size)
-
-        found = self.caches.programs.get(key)
-        if found is None:
-            found = Program(self.chip, dispatch.lanes, self._decoder, fetch, *place)
-            self.caches.programs[key] = found
-        elif not found.is_same(fetch):
-            if self._fetches_cached:
-                del self.caches.programs[key]
-                return self.program(dispatch)
-            raise InvalidValue(
-                f"the code at {dispatch.pc:#x} has changed since it was decoded: invalidate the"
-                " instruction cache before dispatching it"
-            )
-        return found
+def packed(user_sgprs: tuple[int, ...]) -> bytes:
+    """User SGPRs as the arguments of an `Execution`."""
+    return struct.pack(f"<{len(user_sgprs)}I", *user_sgprs)
 
 
 class Execution(LaneGrid):
     """A dispatch under way."""
 
-    def __init__(self, machine: Machine, dispatch: Dispatch):
+    def __init__(
+        self,
+        program: Program,
+        dispatch: Dispatch,
+        memory: MemoryMap,
+        on_miss: OnMiss | None,
+        seed: int,
+        users: bytes,
+    ):
+        """Begins a dispatch of a program; see `LaneGrid`. Raises what `start_of` does.
+
+        `users` are user SGPRs, `packed`, in the place of the dispatch's own.
+        """
         self._dispatch = dispatch
-        self._program = program = machine.program(dispatch)
-        run = machine.chip.engine(dispatch.lanes).address("run_grid")
-        start = start_of(dispatch, program, machine.memory)
-        seed = machine.random.getrandbits(64)
-        super().__init__(run, program, start, machine.memory, machine.on_miss, seed)
+        self._program = program
+        start = start_of(dispatch, program, memory)
+        super().__init__(program.run_grid, program, start, memory, on_miss, seed, users)
 
     def _stopped(self, number: int, wave: Wave, status: int) -> None:
         if status == layout.JUMP:

@@ -38,6 +38,8 @@ def start_of(dispatch: Dispatch, program: Program, memory: MemoryMap) -> Start:
         wave=program.wave,
         groups=x * y * z,
         templates=_templates(dispatch, program, places),
+        arguments=np.array(dispatch.user_sgprs, np.uint32).view(np.uint8),
+        users=program.wave.scalars,
         ids=[each for each in ids if each.wrap > 1],
         lds_bytes=dispatch.lds_bytes,
         scratch_bytes=dispatch.scratch_bytes * dispatch.lanes,
@@ -49,7 +51,7 @@ def start_of(dispatch: Dispatch, program: Program, memory: MemoryMap) -> Start:
 def _templates(
     dispatch: Dispatch, program: Program, places: dict[int, int]
 ) -> npt.NDArray[np.uint8]:
-    """The waves of a workgroup as they begin; vector registers are poisoned."""
+    """The waves of a workgroup as they begin, but for user SGPRs; vector registers are poisoned."""
     wave, count = program.wave, dispatch.waves_per_group
     size, row = program.rows * wave.row, wave.row
     memory = aligned_bytes(count * size).reshape(count, size)
@@ -58,8 +60,6 @@ def _templates(
     header = _header(dispatch, program)
     memory[:, : len(header)] = np.frombuffer(header, np.uint8)
     first = wave.scalars // row
-    users = np.array(dispatch.user_sgprs, np.uint32)
-    rows[:, first : first + len(users)] = users[:, None]
     rows[:, first + _ZEROS] = 0
     for at in places.values():
         rows[:, at // row] = 0
@@ -72,7 +72,7 @@ def _templates(
         for word in range(wave.words):
             rows[number, first + layout.EXEC + word] = active >> 32 * word & 0xFFFFFFFF
     if dispatch.workgroup_info:  # TG_SIZE: waves of the group 5:0, first wave 31
-        at = first + len(users) + len(places)
+        at = first + len(dispatch.user_sgprs) + len(places)
         rows[:, at] = count
         rows[0, at] |= np.uint32(1 << 31)
     return memory

@@ -60,9 +60,22 @@ class Caches:
         if self.mode == "none" or agent not in self._copies or not mapping.cached:
             return region.load(offset, size)
         first, end = offset - offset % LINE, offset + size
-        held, current = self._copies[agent], region.load(first, end - first + -end % LINE)
+        current = region.load(first, end - first + -end % LINE)
+        return self._take(agent, region, first, current)[offset - first : end - first]
+
+    def see(self, agent: Agent, mapping: Mapping, offset: int, data: bytes) -> None:
+        """Tells of whole lines that an agent has read where memory itself is what caches give."""
+        if self.mode != "none" and mapping.cached:
+            self._take(agent, mapping.region, offset, data)
+
+    def _take(self, agent: Agent, region: Region, first: int, current: bytes) -> bytes:
+        """What is read of whole lines, of which memory has `current`."""
+        held = self._copies[agent]
+        old = held.take(region, first, current)
+        if not old:
+            return current
         seen = bytearray(current)
-        for at in held.take(region, first, current):
+        for at in old:
             place = slice(at - first, at - first + LINE)
             if self.mode == "oldest":
                 seen[place] = held[region, at]
@@ -72,7 +85,7 @@ class Caches:
                 f"the {agent} cache holds an old copy of {region.name} at {at:#x}: an invalidate"
                 " must come before this read"
             )
-        return bytes(seen[offset - first : end - first])
+        return bytes(seen)
 
     def store(
         self, agent: Agent, mapping: Mapping, offset: int, data: bytes | bytearray | memoryview
@@ -80,6 +93,10 @@ class Caches:
         """What an agent writes; the cache in front of it takes part."""
         mapping.region.store(offset, data)
         if agent == "data":
-            held = self._copies["data"]
-            for line in held.within(mapping.region, offset, len(data)):
-                held[mapping.region, line] = mapping.region.load(line, LINE)
+            self.written_in_place(mapping, offset, len(data))
+
+    def written_in_place(self, mapping: Mapping, offset: int, size: int) -> None:
+        """Memory was written through the cache of data, whose copies are not old."""
+        held, region = self._copies["data"], mapping.region
+        for line in held.within(region, offset, size):
+            held[region, line] = region.load(line, LINE)

@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Final
 
 from gpu.core.errors import GpuFault, InvalidValue
-from gpu.sim.executor import RunningKernel, RunningLanes
+from gpu.sim.executor import Kept, RunningKernel, RunningLanes
 from gpu.sim.isa import layout
 from gpu.sim.isa.ptx.data import LoadedModule, place_module
 from gpu.sim.isa.ptx.engine import shared_engine
@@ -132,7 +132,10 @@ class PtxExecutor:
         """Begins a grid. Raises PageFault, KernelFault, ChannelError for code that is not known."""
         kernel = self._find(launch, memory)
         self._seed += 1
-        return _Running(kernel, launch, memory, self._seed)
+        kept = memory.space.kept.get(self)
+        if not isinstance(kept, Kept):
+            kept = memory.space.kept[self] = Kept()
+        return _Running(kernel, launch, memory, kept, self._seed)
 
     def _find(self, launch: Launch, memory: KernelMemory) -> _Kernel:
         """The kernel whose code and constants a launch has."""
@@ -168,7 +171,14 @@ def _has_constants(launch: Launch, memory: KernelMemory, constants: Mapping[int,
 class _Running(RunningLanes):
     """A grid under way. Raises PageFault, KernelFault."""
 
-    def __init__(self, kernel: _Kernel, launch: Launch, memory: KernelMemory, seed: int):
+    def __init__(
+        self,
+        kernel: _Kernel,
+        launch: Launch,
+        memory: KernelMemory,
+        kept: Kept[Grid, LaneMemory],
+        seed: int,
+    ):
         program = kernel.program
         if program.shared_bytes > launch.shared_bytes:
             raise KernelFault(
@@ -195,9 +205,15 @@ class _Running(RunningLanes):
         data = kernel.module.data
         flags = layout.READ | layout.WRITE | layout.ATOMIC
         own = (kernel.module.base, len(data), data.ctypes.data, flags)
-        lanes = LaneMemory(memory, own)
-        grid = Grid(shared_engine(), program, shape, lanes.map, lanes.fill, seed)
-        super().__init__(grid, lanes)
+        key = (program, shape)
+        if found := kept.take(key):
+            grid, lanes = found
+            lanes.again()
+            grid.begin(parameters, seed)
+        else:
+            lanes = LaneMemory(memory, own)
+            grid = Grid(shared_engine(), program, shape, lanes.map, lanes.fill, seed)
+        super().__init__(grid, lanes, lambda: kept.put(key, grid, lanes))
 
     def _told(self, fault: GpuFault) -> KernelFault:
         assert isinstance(fault, WarpFault)
