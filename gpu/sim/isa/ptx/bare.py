@@ -58,7 +58,7 @@ class BareModule:
             seed: decides how warps interleave.
             budget: branches that warps take before this gives up, by default for ever.
 
-        Budget whether it has ended.
+        Returns whether it has ended.
         """
         program = self.program(kernel)
         memory = MemoryMap()
