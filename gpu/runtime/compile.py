@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 from gpu.compiler.fusion.build import BuiltKernel, build_kernel
 from gpu.compiler.fusion.plan import At, Plan
-from gpu.compiler.ir.graph import Node, toposort
+from gpu.compiler.ir.graph import Node, symbols_of, toposort
 from gpu.core.errors import GpuError
 from gpu.core.log import get_logger
 from gpu.runtime.device import Device, LaunchData, Renderer
 from gpu.runtime.memory import share_memory
 from gpu.runtime.origins import name_origins
 from gpu.runtime.pipeline import lower_kernel, plan_graph
-from gpu.runtime.recipe import Code, Key, Recipe, Slot, graph_key, graph_symbols
+from gpu.runtime.recipe import Code, Key, Recipe, Slot, graph_key
 
 log = get_logger(__name__)
 
@@ -29,11 +29,12 @@ def compile_graph(
 
     Raises CompileError where a toolchain fails and Unsupported for what a device cannot do.
     """
+    symbols = symbols_of(toposort(roots, is_leaf), is_leaf)
     roots, plan, views = plan_graph(roots, is_leaf, lambda name: Device[name].renderer.target)
     slot_of = {leaf: i for i, leaf in enumerate(leaves)}
     slot_of.update((view, slot_of[leaf]) for view, leaf in views.items())
     kernels = Kernels(plan, lambda name: Device[name].renderer)
-    position = {symbol.name: i for i, symbol in enumerate(graph_symbols(roots, plan.is_leaf))}
+    position = {symbol.name: i for i, symbol in enumerate(symbols)}
     vals: list[tuple[int, ...]] = []
     slots: list[Slot] = []
     steps: list[tuple[int, tuple[int, ...]]] = []

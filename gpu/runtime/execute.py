@@ -14,6 +14,7 @@ from gpu.compiler.ir.dims import (
     any_symbols,
     dimension,
     find_symbols,
+    plain,
     same_memory,
 )
 from gpu.compiler.ir.graph import Node, Shape, toposort
@@ -22,6 +23,7 @@ from gpu.core.errors import GpuError
 from gpu.core.interrupts import put_off
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
+from gpu.runtime.dynamic import Arguments, Family, general
 from gpu.runtime.origins import Origin, name_origins
 from gpu.runtime.ownership import is_only_buffer, is_only_reference, only_held_by_graph
 from gpu.runtime.recent import Recent
@@ -51,7 +53,8 @@ _forget: Final = _values.pop
 # Kernels of compiled graphs that are kept, and as many again of those that were used before them.
 # Each has mappings of its own, of which a process has few (Linux: vm.max_map_count, 65530).
 KEPT_KERNELS: Final = 4096
-_schedules: Recent[Key, Schedule] = Recent(KEPT_KERNELS)
+_families: Recent[Key, Family] = Recent(KEPT_KERNELS)
+_schedules: Recent[tuple[Family, Key], Schedule] = Recent(KEPT_KERNELS)
 
 
 class Counters:
@@ -261,16 +264,23 @@ class Prepared(NamedTuple):
     """A compiled graph with its leaves, to be run on whatever memory stands for them.
 
     Attributes:
-        key: the graph's form.
+        key: the graph's form and numbers.
         leaves: nodes whose memory the first slots are, in order.
         schedule: what to run, and the slot of each root.
-        symbols: the symbolic sizes, bound to values.
+        values: what launches take: symbolic sizes, bound to values, and numbers that vary.
     """
 
     key: Key
     leaves: list[Node]
     schedule: Schedule
-    symbols: tuple[Symbol, ...] = ()
+    values: tuple[Symbol | int, ...] = ()
+
+    def numbers(self, symbols: Mapping[str, Symbol]) -> list[int]:
+        """Each of `values` as a number, with sizes as in `symbols` where that has them."""
+        return [
+            value if isinstance(value, int) else symbols.get(value.base, value).number
+            for value in self.values
+        ]
 
     def make_slots(self) -> list[Buffer]:
         """Fresh buffers for the slots after the leaves."""
@@ -303,11 +313,11 @@ class Prepared(NamedTuple):
     ) -> None:
         """Runs the graph on a buffer for each slot.
 
-        `vals` has a value for each of the symbolic sizes; without it they have those they are bound
-        to. `before_changes` is called as in `run_in_place`.
+        `vals` has a number for each of `values`; without it sizes have those they are bound to.
+        `before_changes` is called as in `run_in_place`.
         """
         if vals is None:
-            vals = [symbol.number for symbol in self.symbols] if self.symbols else ()
+            vals = self.numbers({}) if self.values else ()
         note_thread()
         memories = [slot.memory for slot in slots]
         schedule = self.schedule
@@ -325,12 +335,39 @@ def prepare(roots: list[Node]) -> Prepared:
     """
     symbols = graph_symbols(roots, is_computed)
     key, leaves = graph_key(roots, is_computed)
-    settings = compile_settings()
-    schedule = _schedules.get((key, settings))
+    form, numbers = key
+    named = (form, compile_settings())
+    family = _families.get(named)
+    if family is None:
+        family = Family(numbers)
+        _families.keep(named, family)
+    schedule = _schedules.get((family, numbers))
+    if schedule is None and numbers != family.first:
+        arguments = family.arguments(numbers, roots, is_computed)
+        if arguments is not None:
+            schedule = _general(family, arguments, roots, leaves, symbols)
+            return Prepared(key, leaves, schedule, (*symbols, *arguments.words))
     if schedule is None:
         schedule = _find_or_compile(key, roots, leaves)
-        _schedules.keep((key, settings), schedule, schedule.weight)
+        _schedules.keep((family, numbers), schedule, schedule.weight)
     return Prepared(key, leaves, schedule, symbols)
+
+
+def _general(
+    family: Family,
+    arguments: Arguments,
+    roots: list[Node],
+    leaves: list[Node],
+    symbols: tuple[Symbol, ...],
+) -> Schedule:
+    """What computes `roots`, and all of the family that have the same pattern."""
+    schedule = _schedules.get((family, arguments.pattern))
+    if schedule is None:
+        roots = general(roots, is_computed, arguments, symbols)
+        key, _ = graph_key(roots, is_computed)
+        schedule = _find_or_compile(plain(key), roots, leaves)
+        _schedules.keep((family, arguments.pattern), schedule, schedule.weight)
+    return schedule
 
 
 def _run_part(part: Part, slots: list[Buffer], memories: list[Any], vals: Sequence[int]) -> None:

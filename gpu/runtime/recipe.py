@@ -18,12 +18,12 @@ from typing import Any, Final, NamedTuple
 
 from gpu.compiler.ir.dims import Symbol, any_symbols, plain
 from gpu.compiler.ir.graph import Node, symbols_of, toposort
-from gpu.compiler.ir.optable import constant_key
 from gpu.core.config import config
 from gpu.core.dtype import DType, dtype_named
 from gpu.core.files import DiskCache, folder_signature
 from gpu.core.log import get_logger
 from gpu.runtime.device import Device, LaunchData
+from gpu.runtime.dynamic import WITH_NUMBERS, without_numbers
 from gpu.runtime.program import Program
 
 log = get_logger(__name__)
@@ -156,10 +156,12 @@ def graph_symbols(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tup
 
 
 def graph_key(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[Key, list[Node]]:
-    """The form of a graph, and its leaves in order of first use.
+    """The form of a graph with its numbers, and its leaves in order of first use.
 
-    Graphs with equal keys compute the same function of their leaves and symbolic sizes.
+    Graphs with equal keys compute the same function of their leaves and symbolic sizes. The form is
+    the same for other numbers (`gpu/runtime/dynamic.py`).
     """
+    numbers: list[Any] = []
     number: dict[Node, int] = {}
     number_of = number.__getitem__
     leaves: list[Node] = []
@@ -170,20 +172,21 @@ def graph_key(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[K
             leaves.append(node)
             parts.append((node.shape, node.dtype, node.device))
         else:
-            to_key = _KEY_ATTR.get(node.kind)
-            attr = node.attr if to_key is None else to_key(*node.attr)
+            kind = node.kind
+            if kind in WITH_NUMBERS:
+                attr = without_numbers(node, numbers)
+            else:
+                attr = () if kind in _OUTSIDE else node.attr
             sources = tuple(map(number_of, node.src))
-            parts.append((node.kind, attr, node.shape, node.dtype, node.device, sources))
+            parts.append((kind, attr, node.shape, node.dtype, node.device, sources))
     form = tuple(parts)
-    return (plain(form) if any_symbols() else form, tuple(map(number_of, roots))), leaves
+    if any_symbols():
+        form = plain(form)
+    return ((form, tuple(map(number_of, roots))), tuple(numbers)), leaves
 
 
 # The identity of a contiguous node changes nothing that is computed, nor does a rule of gradients.
-_KEY_ATTR: Final[dict[str, Callable[..., object]]] = {
-    "const": constant_key,
-    "contiguous": lambda identity: (),
-    "custom_grad": lambda *rule: (),
-}
+_OUTSIDE: Final = frozenset({"contiguous", "custom_grad"})
 
 # Loaded code, for as long as a schedule has it.
 _programs: weakref.WeakValueDictionary[Key, Program] = weakref.WeakValueDictionary()

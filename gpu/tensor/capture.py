@@ -258,7 +258,7 @@ class Capture:
         for source in self.sources:
             if source.handle is not None:
                 find_symbols(source.handle._value.shape, symbols)
-        vals = [symbols.get(s.base, s).number for s in prepared.symbols]
+        vals = prepared.numbers(symbols)
 
         def may_change(slot: int) -> bool:
             return self._may_change(slot, slots[slot : slot + 1], arguments)
