@@ -61,13 +61,16 @@ class WeakTable(Generic[KeyT, ValueT]):
 
     def file(self, key: KeyT, value: ValueT) -> ValueT:
         """The object filed under `key`: `value`, unless another thread was faster."""
+        entry = _Entry(value, self._forget)
+        entry.key = key
+        # In one step, as no key has comparisons of its own that run Python code for long.
+        if self._entries.setdefault(key, entry) is entry:
+            return value
         with _Guard.lock:
             present = self._entries.get(key)
             found = None if present is None else present()
             if found is None:
                 found = value
-                entry = _Entry(value, self._forget)
-                entry.key = key
                 self._entries[key] = entry
             return found
 

@@ -51,7 +51,7 @@ from gpu.tensor.capture import Capture
 from gpu.tensor.guards import Guards, elements, shown
 from gpu.tensor.handle import Handle, leaf_nodes
 from gpu.tensor.jitobject import JitObject
-from gpu.tensor.leafnodes import ENDS
+from gpu.tensor.leafnodes import LEAF_NODES
 from gpu.tensor.nograd import unrecorded
 from gpu.tensor.randomness import generator_state, restore_generator
 from gpu.tensor.tensor import Tensor
@@ -301,7 +301,7 @@ class Jit(JitObject, Generic[P, R]):
                 self._give_gradient(target.tensor(arguments), node, capture, arguments)
         for tensor, origins in zip(results, ends, strict=False):
             if origins and tensor._value not in origins:  # which is given back as it is
-                ENDS[tensor._value] = self._name
+                LEAF_NODES.note_replayed(tensor._value, self._name)
         for target, grad in capture.given_grads:
             given: Any = arguments[grad] if isinstance(grad, int) else grad
             target.tensor(arguments)._grad = given
