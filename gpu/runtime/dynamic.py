@@ -174,8 +174,11 @@ def general(
     is_leaf: Callable[[Node], bool],
     arguments: Arguments,
     symbols: Sequence[Symbol],
-) -> list[Node]:
-    """`roots` with arguments in the places of numbers, to be taken after the graph's `symbols`."""
+) -> dict[Node, Node]:
+    """Each node of a graph with arguments in the places of numbers.
+
+    Programs take them after the graph's `symbols`.
+    """
     terms = _terms(arguments, symbols)
     chosen: dict[Node, dict[int, int]] = {}
     for i, (node, axis, _) in enumerate(_sites(roots, is_leaf)):
@@ -197,7 +200,7 @@ def general(
             new[node] = make(node.kind, sources, tuple(attr), node.shape, node.dtype, node.device)
         else:
             new[node] = node
-    return [new[root] for root in roots]
+    return new
 
 
 def _terms(arguments: Arguments, symbols: Sequence[Symbol]) -> list[list[Expr]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from weakref import ref
@@ -26,6 +27,7 @@ from gpu.runtime.device import Device
 from gpu.runtime.dynamic import Arguments, Family, general
 from gpu.runtime.origins import Origin, name_origins
 from gpu.runtime.ownership import is_only_buffer, is_only_reference, only_held_by_graph
+from gpu.runtime.profile import PROFILE, is_profiling, lines_of
 from gpu.runtime.recent import Recent
 from gpu.runtime.recipe import (
     Key,
@@ -268,12 +270,15 @@ class Prepared(NamedTuple):
         leaves: nodes whose memory the first slots are, in order.
         schedule: what to run, and the slot of each root.
         values: what launches take: symbolic sizes, bound to values, and numbers that vary.
+        lines: the lines that its steps are for, or () where they are not known; None where its
+            kernels are not profiled.
     """
 
     key: Key
     leaves: list[Node]
     schedule: Schedule
     values: tuple[Symbol | int, ...] = ()
+    lines: tuple[str, ...] | None = None
 
     def numbers(self, symbols: Mapping[str, Symbol]) -> list[int]:
         """Each of `values` as a number, with sizes as in `symbols` where that has them."""
@@ -321,11 +326,33 @@ class Prepared(NamedTuple):
         note_thread()
         memories = [slot.memory for slot in slots]
         schedule = self.schedule
-        _run_part(schedule.filling, slots, memories, vals)
+        run = _run_part if self.lines is None else self._run_timed
+        run(schedule.filling, slots, memories, vals)
         if schedule.changing.steps:
             if before_changes is not None:
                 before_changes()
-            _run_part(schedule.changing, slots, memories, vals)
+            run(schedule.changing, slots, memories, vals)
+
+    def _run_timed(
+        self, part: Part, slots: list[Buffer], memories: list[Any], vals: Sequence[int]
+    ) -> None:
+        """As `_run_part`, a step after the other, each waited for."""
+        schedule = self.schedule
+        first = 0 if part is schedule.filling else len(schedule.filling.steps)
+        for number, step in enumerate(part.steps, first):
+            if isinstance(step, Launch):
+                device, taken = slots[step.slots[0]].device, [vals[i] for i in step.vals]
+                used = [memories[i] for i in step.slots]
+                seconds = step.program(*used, vals=taken, wait=True) or 0.0
+                Counters.launches += 1
+            else:
+                began = time.perf_counter()
+                transfer(slots[step.source], slots[step.target])
+                device = slots[step.target].device
+                synchronize(device)
+                seconds = time.perf_counter() - began
+            line = self.lines[number] if self.lines else ""
+            PROFILE.note(device, schedule.abouts[number], line, seconds)
 
 
 def prepare(roots: list[Node]) -> Prepared:
@@ -341,16 +368,19 @@ def prepare(roots: list[Node]) -> Prepared:
     if family is None:
         family = Family(numbers)
         _families.keep(named, family)
-    schedule = _schedules.get((family, numbers))
+    schedule, arguments = _schedules.get((family, numbers)), None
     if schedule is None and numbers != family.first:
         arguments = family.arguments(numbers, roots, is_computed)
         if arguments is not None:
             schedule = _general(family, arguments, roots, leaves, symbols)
-            return Prepared(key, leaves, schedule, (*symbols, *arguments.words))
     if schedule is None:
         schedule = _find_or_compile(key, roots, leaves)
         _schedules.keep((family, numbers), schedule, schedule.weight)
-    return Prepared(key, leaves, schedule, symbols)
+    values: tuple[Symbol | int, ...] = (
+        symbols if arguments is None else (*symbols, *arguments.words)
+    )
+    lines = _lines(schedule, arguments, roots, symbols) if is_profiling() else None
+    return Prepared(key, leaves, schedule, values, lines)
 
 
 def _general(
@@ -363,11 +393,27 @@ def _general(
     """What computes `roots`, and all of the family that have the same pattern."""
     schedule = _schedules.get((family, arguments.pattern))
     if schedule is None:
-        roots = general(roots, is_computed, arguments, symbols)
+        new = general(roots, is_computed, arguments, symbols)
+        roots = [new[root] for root in roots]
         key, _ = graph_key(roots, is_computed)
         schedule = _find_or_compile(plain(key), roots, leaves)
         _schedules.keep((family, arguments.pattern), schedule, schedule.weight)
     return schedule
+
+
+def _lines(
+    schedule: Schedule,
+    arguments: Arguments | None,
+    roots: list[Node],
+    symbols: tuple[Symbol, ...],
+) -> tuple[str, ...]:
+    """The lines that the steps of a schedule are for, of the user who asks for `roots` now."""
+    if arguments is None:
+        return lines_of(schedule.abouts, toposort(roots, is_computed))
+    new = general(roots, is_computed, arguments, symbols)
+    old = {made: node for node, made in new.items()}
+    order = toposort([new[root] for root in roots], is_computed)
+    return lines_of(schedule.abouts, [old.get(node, node) for node in order])
 
 
 def _run_part(part: Part, slots: list[Buffer], memories: list[Any], vals: Sequence[int]) -> None:

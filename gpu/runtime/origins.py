@@ -43,17 +43,23 @@ def note_origin(node: Node) -> None:
         frame = frame.f_back
 
 
+def origin_of(node: Node) -> CallSite | None:
+    """The line that made `node`, None where that is not known."""
+    made = _made.get(ref(node))
+    line = None if made is None else _line(*made)
+    return None if made is None or line is None else CallSite(made[0].co_filename, line)
+
+
 def origins(nodes: Iterable[Node]) -> list[CallSite]:
     """The lines that made `nodes`, each once: of a node without one, those of its sources."""
     found: dict[CallSite, None] = {}
     waiting, seen = list(nodes), 0
     while waiting and seen < _MOST_NODES and len(found) < _MOST_LINES:
         node, seen = waiting.pop(0), seen + 1
-        made = _made.get(ref(node))
-        if made is None:
+        if ref(node) not in _made:
             waiting += node.src
-        elif (line := _line(*made)) is not None:
-            found[CallSite(made[0].co_filename, line)] = None
+        elif (site := origin_of(node)) is not None:
+            found[site] = None
     return list(found)
 
 

@@ -68,6 +68,25 @@ class Transfer(NamedTuple):
     target: int
 
 
+class About(NamedTuple):
+    """What a step of a compiled graph does, for people.
+
+    Attributes:
+        label: what it computes, as `gpu/compiler/fusion/label.py` says it.
+        operations: scalar operations.
+        nbytes: bytes that it moves where it touches each element of its memory once.
+        scalar: why it computes no vectors where it might; "" otherwise.
+        origin: the node that it computes, by its place in the order of the graph; -1 if there is
+            none.
+    """
+
+    label: str
+    operations: int
+    nbytes: int
+    scalar: str = ""
+    origin: int = -1
+
+
 class Recipe(NamedTuple):
     """A compiled graph that is not loaded.
 
@@ -82,6 +101,7 @@ class Recipe(NamedTuple):
         reuses: (slot, leaf) where the slot may be the memory of the leaf, for leaves that nothing
             needs after the run; see `Plan.reuses`.
         changes_from: the first step that changes memory of a leaf, or may.
+        abouts: what each step does.
     """
 
     codes: tuple[Code, ...]
@@ -92,6 +112,7 @@ class Recipe(NamedTuple):
     writes: tuple[int, ...] = ()
     reuses: tuple[tuple[int, int], ...] = ()
     changes_from: int = 0
+    abouts: tuple[About, ...] = ()
 
 
 class Part(NamedTuple):
@@ -118,6 +139,7 @@ class Schedule(NamedTuple):
         writes: leaves whose memory the other steps change, so that nothing else may need it.
         reuses: as in a Recipe.
         changing: the other steps, from the first that changes memory of a leaf, or may.
+        abouts: what each step does, those of `filling` first.
     """
 
     slots: tuple[Slot, ...]
@@ -126,6 +148,7 @@ class Schedule(NamedTuple):
     writes: tuple[int, ...]
     reuses: tuple[tuple[int, int], ...]
     changing: Part
+    abouts: tuple[About, ...] = ()
 
     def reused(self, may_change: Callable[[int], bool]) -> dict[int, int]:
         """Slots and the leaves whose memory they get: those that `may_change` says can be had."""
@@ -218,7 +241,10 @@ def load(recipe: Recipe, leaves: int) -> Schedule:
     first = recipe.changes_from if recipe.writes or recipe.reuses else len(steps)
     count = leaves + len(recipe.slots)
     filling, changing = _part(steps[:first], device, count), _part(steps[first:], device, count)
-    return Schedule(recipe.slots, filling, recipe.outputs, recipe.writes, recipe.reuses, changing)
+    return Schedule(
+        *(recipe.slots, filling, recipe.outputs, recipe.writes, recipe.reuses, changing),
+        recipe.abouts,
+    )
 
 
 def _part(steps: tuple[Launch | Transfer, ...], device: str | None, slots: int) -> Part:
@@ -254,7 +280,9 @@ def find_on_disk(key: Key, devices: Sequence[str]) -> Recipe | None:
     outputs, writes = tuple(header["outputs"]), tuple(header["writes"])
     reuses = tuple((slot, leaf) for slot, leaf in header["reuses"])
     return Recipe(
-        *(tuple(codes), slots, steps, outputs, vals, writes), *(reuses, header["changes_from"])
+        *(tuple(codes), slots, steps, outputs, vals, writes),
+        *(reuses, header["changes_from"]),
+        tuple(About(*about) for about in header["abouts"]),
     )
 
 
@@ -269,6 +297,7 @@ def keep_on_disk(key: Key, devices: Sequence[str], recipe: Recipe) -> None:
         "writes": recipe.writes,
         "reuses": recipe.reuses,
         "changes_from": recipe.changes_from,
+        "abouts": recipe.abouts,
     }
     text = json.dumps(header).encode()
     data = b"".join(

@@ -30,6 +30,7 @@ from gpu.runtime.execute import (
     without_reshapes,
 )
 from gpu.runtime.ownership import is_only_reference
+from gpu.runtime.profile import is_profiling
 from gpu.runtime.users import touching_alone
 from gpu.tensor.autodiff import reached
 from gpu.tensor.callforms import map_tensors, tensors_in
@@ -253,6 +254,8 @@ class Capture:
         before_changes: Callable[[], None] | None,
     ) -> list[Buffer]:
         """The memory of each root that is computed."""
+        if prepared.lines is None and is_profiling():
+            prepared = prepared._replace(lines=())  # of a trace that nobody watched
         schedule = prepared.schedule
         slots = [_buffer(source, arguments) for source in self.sources]
         for source in self.sources if prepared.values else ():
