@@ -152,6 +152,16 @@ def test_a_number_that_changes_is_exact(device: str, dtype: DType) -> None:
     assert graphs <= AT_MOST
 
 
+def test_numbers_of_either_sign_go_through_many_launches_at_once(device: str) -> None:
+    values = numbers(20)
+    x = Tensor(values, device=device).realize()
+    for scale in (2.0, -3.0, 5.0, -0.25):
+        y, want = x, values
+        for _ in range(4):
+            y, want = (y * scale).contiguous().sum(keepdim=True) + x, (want * scale).sum() + values
+        np.testing.assert_array_equal(y.numpy(), want)
+
+
 def test_a_tensor_of_a_number_is_one_kernel_for_all(device: str) -> None:
     counts = []
     for value in (2.5, -7.25, 1e-30, 3e38, 0.1):
