@@ -9,7 +9,7 @@ import pytest
 
 from bounded import bounded
 from gpu import Tensor
-from gpu.runtime.execute import is_computed
+from gpu.runtime.execute import Counters, is_computed
 from gpu.runtime.pipeline import plan_graph
 from prop.test_passes import SCALAR
 from unit.python_calls import python_calls
@@ -48,6 +48,14 @@ def test_twice_the_graph_is_twice_the_planning(made: Callable[[int], Tensor]) ->
 
     once, twice = planning(STEPS), planning(2 * STEPS)
     assert twice < 2.2 * once
+
+
+def test_tensors_that_are_stacked_share_kernels() -> None:
+    before = Counters.kernels
+    rows = [np.full(3, i, np.float32) for i in range(500)]
+    got = Tensor.stack(*[Tensor(row).realize() for row in rows])
+    np.testing.assert_array_equal(got.numpy(), np.stack(rows))
+    assert Counters.kernels - before <= 6
 
 
 @pytest.mark.slow
