@@ -25,7 +25,7 @@ from gpu.core.interrupts import put_off
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
 from gpu.runtime.dynamic import Arguments, Family, general
-from gpu.runtime.origins import Origin, name_origins
+from gpu.runtime.origins import Origin, copy_origins, name_origins
 from gpu.runtime.ownership import is_only_buffer, is_only_reference, only_held_by_graph
 from gpu.runtime.profile import PROFILE, is_profiling, lines_of
 from gpu.runtime.recent import Recent
@@ -393,8 +393,7 @@ def _general(
     """What computes `roots`, and all of the family that have the same pattern."""
     schedule = _schedules.get((family, arguments.pattern))
     if schedule is None:
-        new = general(roots, is_computed, arguments, symbols)
-        roots = [new[root] for root in roots]
+        roots = _with_arguments(roots, arguments, symbols)
         key, _ = graph_key(roots, is_computed)
         schedule = _find_or_compile(plain(key), roots, leaves)
         _schedules.keep((family, arguments.pattern), schedule, schedule.weight)
@@ -408,12 +407,18 @@ def _lines(
     symbols: tuple[Symbol, ...],
 ) -> tuple[str, ...]:
     """The lines that the steps of a schedule are for, of the user who asks for `roots` now."""
-    if arguments is None:
-        return lines_of(schedule.abouts, toposort(roots, is_computed))
+    if arguments is not None:
+        roots = _with_arguments(roots, arguments, symbols)
+    return lines_of(schedule.abouts, toposort(roots, is_computed))
+
+
+def _with_arguments(
+    roots: list[Node], arguments: Arguments, symbols: tuple[Symbol, ...]
+) -> list[Node]:
+    """The graph of `roots` that takes arguments, for the same lines of the user."""
     new = general(roots, is_computed, arguments, symbols)
-    old = {made: node for node, made in new.items()}
-    order = toposort([new[root] for root in roots], is_computed)
-    return lines_of(schedule.abouts, [old.get(node, node) for node in order])
+    copy_origins(new)
+    return [new[root] for root in roots]
 
 
 def _run_part(part: Part, slots: list[Buffer], memories: list[Any], vals: Sequence[int]) -> None:

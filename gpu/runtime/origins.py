@@ -8,7 +8,7 @@ of the lines of what was computed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import CodeType, FrameType
 from typing import Final
 from weakref import ref
@@ -41,6 +41,13 @@ def note_origin(node: Node) -> None:
             _made.setdefault(ref(node, _forget), (code, frame.f_lasti))
             return
         frame = frame.f_back
+
+
+def copy_origins(replaced: Mapping[Node, Node]) -> None:
+    """Notes for what stands in the place of nodes, by those, the lines that made them."""
+    for old, new in replaced.items():
+        if (made := _made.get(ref(old))) is not None:
+            _made.setdefault(ref(new, _forget), made)
 
 
 def origin_of(node: Node) -> CallSite | None:
