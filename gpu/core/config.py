@@ -252,6 +252,7 @@ class Config:
         "0",
     )
     GPU_VERIFY_JIT = _flag("run jitted functions eagerly too, and compare the results")
+    GPU_PROFILE = _flag("time each kernel; at exit, tell what it computed for which line, how fast")
     IMAGE = _flag(
         "read operands of matrix products and convolutions as images, where there are any"
     )

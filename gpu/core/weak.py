@@ -39,6 +39,9 @@ class WeakTable(Generic[KeyT, ValueT]):
     """Live objects by key; unlike WeakValueDictionary, two threads cannot file two for one key.
 
     A key must not hold its own value, however indirectly, or the two keep each other alive.
+
+    Attributes:
+        count: gives how many are filed, as `len` does, without a function of Python's.
     """
 
     def __init__(self) -> None:
@@ -52,6 +55,7 @@ class WeakTable(Generic[KeyT, ValueT]):
                     del entries[key]
 
         self._entries = entries
+        self.count = entries.__len__
         self._forget = forget
 
     def get(self, key: KeyT) -> ValueT | None:
@@ -61,13 +65,16 @@ class WeakTable(Generic[KeyT, ValueT]):
 
     def file(self, key: KeyT, value: ValueT) -> ValueT:
         """The object filed under `key`: `value`, unless another thread was faster."""
+        entry = _Entry(value, self._forget)
+        entry.key = key
+        # One step of the dict's own: of two threads one is told of the other's entry.
+        if self._entries.setdefault(key, entry) is entry:
+            return value
         with _Guard.lock:
             present = self._entries.get(key)
             found = None if present is None else present()
             if found is None:
                 found = value
-                entry = _Entry(value, self._forget)
-                entry.key = key
                 self._entries[key] = entry
             return found
 

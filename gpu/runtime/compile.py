@@ -5,19 +5,24 @@ Imported by the first graph that is in no cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpu.compiler.fusion.build import BuiltKernel, build_kernel
+from gpu.compiler.fusion.label import kernel_label
 from gpu.compiler.fusion.plan import At, Plan
-from gpu.compiler.ir.graph import Node, toposort
+from gpu.compiler.ir.graph import Node, symbols_of, toposort
+from gpu.compiler.ir.kernel.work import operations, parameter_bytes
+from gpu.compiler.opt.policy.cpu.scalar import why_scalar
+from gpu.core.config import config
 from gpu.core.errors import GpuError
 from gpu.core.log import get_logger
 from gpu.runtime.device import Device, LaunchData, Renderer
 from gpu.runtime.memory import share_memory
 from gpu.runtime.origins import name_origins
 from gpu.runtime.pipeline import lower_kernel, plan_graph
-from gpu.runtime.recipe import Code, Key, Recipe, Slot, graph_key, graph_symbols
+from gpu.runtime.recipe import About, Code, Key, Recipe, Slot, graph_key
 
 log = get_logger(__name__)
 
@@ -29,14 +34,18 @@ def compile_graph(
 
     Raises CompileError where a toolchain fails and Unsupported for what a device cannot do.
     """
+    order = toposort(roots, is_leaf)
+    symbols = symbols_of(order, is_leaf)
+    computed = {node: i for i, node in enumerate(order) if not is_leaf(node)}
     roots, plan, views = plan_graph(roots, is_leaf, lambda name: Device[name].renderer.target)
     slot_of = {leaf: i for i, leaf in enumerate(leaves)}
     slot_of.update((view, slot_of[leaf]) for view, leaf in views.items())
     kernels = Kernels(plan, lambda name: Device[name].renderer)
-    position = {symbol.name: i for i, symbol in enumerate(graph_symbols(roots, plan.is_leaf))}
+    position = {symbol.name: i for i, symbol in enumerate(symbols)}
     vals: list[tuple[int, ...]] = []
     slots: list[Slot] = []
     steps: list[tuple[int, tuple[int, ...]]] = []
+    abouts: list[About] = []
     for number, made in enumerate(plan.kernels):
         for root in made:
             if root in plan.stores:
@@ -47,10 +56,13 @@ def compile_graph(
         if made[0].kind == "copy":
             steps.append((-1, (slot_of[made[0].src[0]], slot_of[made[0]])))
             vals.append(())
+            abouts.append(About(kernel_label(number, plan), 0, 2 * made[0].nbytes))
         else:
             job, params, names = kernels.job(number)
+            abouts.append(kernels.jobs[job].about)
             steps.append((job, tuple(slot_of[node] for node in params)))
             vals.append(tuple(position[name] for name in names))
+        abouts[-1] = abouts[-1]._replace(origin=_nearest(made[0], computed))
     codes, code_of = distinct(compile_jobs(kernels.jobs))
     log.info("compiled %d kernels, %d of them distinct", len(steps), len(codes))
     outputs = [slot_of[root] for root in roots]
@@ -67,8 +79,24 @@ def compile_graph(
     changed = {*writes, *(slot for slot, _ in reuses)}
     is_changing = [any(slot_of[node] in changed for node in made) for made in plan.kernels]
     first = is_changing.index(True) if changed else len(steps)
-    recipe = Recipe(codes, tuple(slots), launches, tuple(outputs), taken, writes, reuses, first)
+    recipe = Recipe(
+        *(codes, tuple(slots), launches, tuple(outputs), taken, writes, reuses, first),
+        tuple(abouts),
+    )
     return share_memory(recipe, len(leaves))
+
+
+def _nearest(root: Node, computed: Mapping[Node, int]) -> int:
+    """The place of the node that a kernel's root was made of; -1 for one that is all new."""
+    waiting, seen = deque([root]), {root}
+    while waiting:
+        node = waiting.popleft()
+        if node in computed:
+            return computed[node]
+        new = [source for source in node.src if source not in seen]
+        seen.update(new)
+        waiting.extend(new)
+    return -1
 
 
 class Kernels:
@@ -111,7 +139,9 @@ class Kernels:
         names = tuple(val.name for val in built.kernel.vals)
         used = tuple(place[node] for node in built.params)
         device = self.plan.kernels[number][0].device
-        self.jobs.append(_job(built, device, self.renderer_of(device)))
+        self.jobs.append(
+            _job(built, device, self.renderer_of(device), kernel_label(number, self.plan))
+        )
         return len(self.jobs) - 1, used, names
 
     def _form(self, roots: Sequence[Node]) -> tuple[Key, list[Node]]:
@@ -150,16 +180,22 @@ class Job(NamedTuple):
     name: str
     source: str
     data: LaunchData
+    about: About
 
 
 def prepare_kernel(built: BuiltKernel, device_name: str) -> Job:
     """A kernel lowered and rendered for a device."""
-    return _job(built, device_name, Device[device_name].renderer)
+    return _job(built, device_name, Device[device_name].renderer, built.kernel.name)
 
 
-def _job(built: BuiltKernel, device_name: str, renderer: Renderer) -> Job:
-    program = lower_kernel(built.kernel, renderer.target).program
-    return Job(device_name, program.name, renderer.render(program), renderer.launch_data(program))
+def _job(built: BuiltKernel, device_name: str, renderer: Renderer, label: str) -> Job:
+    opts, scheduled, program = lower_kernel(built.kernel, renderer.target)
+    log.debug("%s: %s", label, opts)
+    scalar = why_scalar(scheduled, renderer.target, not config.NOOPT)
+    work, moved = operations(built.kernel.body), parameter_bytes(built.kernel)
+    about = About(label, work, moved, scalar)
+    source, data = renderer.render(program), renderer.launch_data(program)
+    return Job(device_name, program.name, source, data, about)
 
 
 def compile_jobs(jobs: Sequence[Job]) -> list[Code]:

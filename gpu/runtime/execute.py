@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from weakref import ref
@@ -14,6 +15,7 @@ from gpu.compiler.ir.dims import (
     any_symbols,
     dimension,
     find_symbols,
+    plain,
     same_memory,
 )
 from gpu.compiler.ir.graph import Node, Shape, toposort
@@ -22,8 +24,10 @@ from gpu.core.errors import GpuError
 from gpu.core.interrupts import put_off
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
-from gpu.runtime.origins import Origin, name_origins
+from gpu.runtime.dynamic import Arguments, Family, general
+from gpu.runtime.origins import Origin, copy_origins, name_origins
 from gpu.runtime.ownership import is_only_buffer, is_only_reference, only_held_by_graph
+from gpu.runtime.profile import PROFILE, is_profiling, lines_of
 from gpu.runtime.recent import Recent
 from gpu.runtime.recipe import (
     Key,
@@ -51,7 +55,8 @@ _forget: Final = _values.pop
 # Kernels of compiled graphs that are kept, and as many again of those that were used before them.
 # Each has mappings of its own, of which a process has few (Linux: vm.max_map_count, 65530).
 KEPT_KERNELS: Final = 4096
-_schedules: Recent[Key, Schedule] = Recent(KEPT_KERNELS)
+_families: Recent[Key, Family] = Recent(KEPT_KERNELS)
+_schedules: Recent[tuple[Family, Key], Schedule] = Recent(KEPT_KERNELS)
 
 
 class Counters:
@@ -261,16 +266,26 @@ class Prepared(NamedTuple):
     """A compiled graph with its leaves, to be run on whatever memory stands for them.
 
     Attributes:
-        key: the graph's form.
+        key: the graph's form and numbers.
         leaves: nodes whose memory the first slots are, in order.
         schedule: what to run, and the slot of each root.
-        symbols: the symbolic sizes, bound to values.
+        values: what launches take: symbolic sizes, bound to values, and numbers that vary.
+        lines: the lines that its steps are for, or () where they are not known; None where its
+            kernels are not profiled.
     """
 
     key: Key
     leaves: list[Node]
     schedule: Schedule
-    symbols: tuple[Symbol, ...] = ()
+    values: tuple[Symbol | int, ...] = ()
+    lines: tuple[str, ...] | None = None
+
+    def numbers(self, symbols: Mapping[str, Symbol]) -> list[int]:
+        """Each of `values` as a number, with sizes as in `symbols` where that has them."""
+        return [
+            value if isinstance(value, int) else symbols.get(value.base, value).number
+            for value in self.values
+        ]
 
     def make_slots(self) -> list[Buffer]:
         """Fresh buffers for the slots after the leaves."""
@@ -303,19 +318,41 @@ class Prepared(NamedTuple):
     ) -> None:
         """Runs the graph on a buffer for each slot.
 
-        `vals` has a value for each of the symbolic sizes; without it they have those they are bound
-        to. `before_changes` is called as in `run_in_place`.
+        `vals` has a number for each of `values`; without it sizes have those they are bound to.
+        `before_changes` is called as in `run_in_place`.
         """
         if vals is None:
-            vals = [symbol.number for symbol in self.symbols] if self.symbols else ()
+            vals = self.numbers({}) if self.values else ()
         note_thread()
         memories = [slot.memory for slot in slots]
         schedule = self.schedule
-        _run_part(schedule.filling, slots, memories, vals)
+        run = _run_part if self.lines is None else self._run_timed
+        run(schedule.filling, slots, memories, vals)
         if schedule.changing.steps:
             if before_changes is not None:
                 before_changes()
-            _run_part(schedule.changing, slots, memories, vals)
+            run(schedule.changing, slots, memories, vals)
+
+    def _run_timed(
+        self, part: Part, slots: list[Buffer], memories: list[Any], vals: Sequence[int]
+    ) -> None:
+        """As `_run_part`, a step after the other, each waited for."""
+        schedule = self.schedule
+        first = 0 if part is schedule.filling else len(schedule.filling.steps)
+        for number, step in enumerate(part.steps, first):
+            if isinstance(step, Launch):
+                device, taken = slots[step.slots[0]].device, [vals[i] for i in step.vals]
+                used = [memories[i] for i in step.slots]
+                seconds = step.program(*used, vals=taken, wait=True) or 0.0
+                Counters.launches += 1
+            else:
+                began = time.perf_counter()
+                transfer(slots[step.source], slots[step.target])
+                device = slots[step.target].device
+                synchronize(device)
+                seconds = time.perf_counter() - began
+            line = self.lines[number] if self.lines else ""
+            PROFILE.note(device, schedule.abouts[number], line, seconds)
 
 
 def prepare(roots: list[Node]) -> Prepared:
@@ -325,12 +362,63 @@ def prepare(roots: list[Node]) -> Prepared:
     """
     symbols = graph_symbols(roots, is_computed)
     key, leaves = graph_key(roots, is_computed)
-    settings = compile_settings()
-    schedule = _schedules.get((key, settings))
+    form, numbers = key
+    named = (form, compile_settings())
+    family = _families.get(named)
+    if family is None:
+        family = Family(numbers)
+        _families.keep(named, family)
+    schedule, arguments = _schedules.get((family, numbers)), None
+    if schedule is None and numbers != family.first:
+        arguments = family.arguments(numbers, roots, is_computed)
+        if arguments is not None:
+            schedule = _general(family, arguments, roots, leaves, symbols)
     if schedule is None:
         schedule = _find_or_compile(key, roots, leaves)
-        _schedules.keep((key, settings), schedule, schedule.weight)
-    return Prepared(key, leaves, schedule, symbols)
+        _schedules.keep((family, numbers), schedule, schedule.weight)
+    values: tuple[Symbol | int, ...] = (
+        symbols if arguments is None else (*symbols, *arguments.words)
+    )
+    lines = _lines(schedule, arguments, roots, symbols) if is_profiling() else None
+    return Prepared(key, leaves, schedule, values, lines)
+
+
+def _general(
+    family: Family,
+    arguments: Arguments,
+    roots: list[Node],
+    leaves: list[Node],
+    symbols: tuple[Symbol, ...],
+) -> Schedule:
+    """What computes `roots`, and all of the family that have the same pattern."""
+    schedule = _schedules.get((family, arguments.pattern))
+    if schedule is None:
+        roots = _with_arguments(roots, arguments, symbols)
+        key, _ = graph_key(roots, is_computed)
+        schedule = _find_or_compile(plain(key), roots, leaves)
+        _schedules.keep((family, arguments.pattern), schedule, schedule.weight)
+    return schedule
+
+
+def _lines(
+    schedule: Schedule,
+    arguments: Arguments | None,
+    roots: list[Node],
+    symbols: tuple[Symbol, ...],
+) -> tuple[str, ...]:
+    """The lines that the steps of a schedule are for, of the user who asks for `roots` now."""
+    if arguments is not None:
+        roots = _with_arguments(roots, arguments, symbols)
+    return lines_of(schedule.abouts, toposort(roots, is_computed))
+
+
+def _with_arguments(
+    roots: list[Node], arguments: Arguments, symbols: tuple[Symbol, ...]
+) -> list[Node]:
+    """The graph of `roots` that takes arguments, for the same lines of the user."""
+    new = general(roots, is_computed, arguments, symbols)
+    copy_origins(new)
+    return [new[root] for root in roots]
 
 
 def _run_part(part: Part, slots: list[Buffer], memories: list[Any], vals: Sequence[int]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+
 from gpu.core.dtype import dtypes
 from gpu.runtime.recipe import Recipe, Slot
 
@@ -46,7 +48,8 @@ class _Memory:
     def __init__(self, leaves: int):
         self.leaves = leaves
         self.slots: list[Slot] = []
-        self.free: list[int] = []
+        # For each device, by size.
+        self.free: dict[str, list[tuple[int, int]]] = {}
 
     def new(self, wanted: Slot) -> int:
         """A slot of its own."""
@@ -56,18 +59,13 @@ class _Memory:
     def borrow(self, wanted: Slot) -> int:
         """The smallest free slot that fits, or a new one. Sizes are in bytes."""
         needed = wanted.size * wanted.dtype.itemsize
-        fitting = [
-            (slot.size, number)
-            for number in self.free
-            if (slot := self.slots[number - self.leaves]).device == wanted.device
-            and needed <= slot.size
-        ]
-        if not fitting:
+        free = self.free.setdefault(wanted.device, [])
+        place = bisect_left(free, (needed, 0))
+        if place == len(free):
             return self.new(Slot(wanted.device, needed, dtypes.uint8))
-        _, best = min(fitting)
-        self.free.remove(best)
-        return best
+        return free.pop(place)[1]
 
     def give_back(self, number: int) -> None:
         """What is in the slot is not needed any more."""
-        self.free.append(number)
+        slot = self.slots[number - self.leaves]
+        insort(self.free[slot.device], (slot.size, number))

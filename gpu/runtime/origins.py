@@ -8,7 +8,7 @@ of the lines of what was computed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import CodeType, FrameType
 from typing import Final
 from weakref import ref
@@ -43,17 +43,30 @@ def note_origin(node: Node) -> None:
         frame = frame.f_back
 
 
+def copy_origins(replaced: Mapping[Node, Node]) -> None:
+    """Notes for what stands in the place of nodes, by those, the lines that made them."""
+    for old, new in replaced.items():
+        if (made := _made.get(ref(old))) is not None:
+            _made.setdefault(ref(new, _forget), made)
+
+
+def origin_of(node: Node) -> CallSite | None:
+    """The line that made `node`, None where that is not known."""
+    made = _made.get(ref(node))
+    line = None if made is None else _line(*made)
+    return None if made is None or line is None else CallSite(made[0].co_filename, line)
+
+
 def origins(nodes: Iterable[Node]) -> list[CallSite]:
     """The lines that made `nodes`, each once: of a node without one, those of its sources."""
     found: dict[CallSite, None] = {}
     waiting, seen = list(nodes), 0
     while waiting and seen < _MOST_NODES and len(found) < _MOST_LINES:
         node, seen = waiting.pop(0), seen + 1
-        made = _made.get(ref(node))
-        if made is None:
+        if ref(node) not in _made:
             waiting += node.src
-        elif (line := _line(*made)) is not None:
-            found[CallSite(made[0].co_filename, line)] = None
+        elif (site := origin_of(node)) is not None:
+            found[site] = None
     return list(found)
 
 

@@ -126,7 +126,6 @@ class Lowered(NamedTuple):
 def lower_kernel(kernel: K.Kernel, target: Target) -> Lowered:
     """A kernel as linear IR that `target` can render; verified on the way where VERIFY is set."""
     scheduled, opts = schedule(kernel, target, optimize=not config.NOOPT)
-    log.debug("%s: %s", kernel.name, opts)
     program = linearize(scheduled, target)
     if config.VERIFY:
         from gpu.compiler.ir.kernel.verify import verify_kernel

@@ -18,12 +18,12 @@ from typing import Any, Final, NamedTuple
 
 from gpu.compiler.ir.dims import Symbol, any_symbols, plain
 from gpu.compiler.ir.graph import Node, symbols_of, toposort
-from gpu.compiler.ir.optable import constant_key
 from gpu.core.config import config
 from gpu.core.dtype import DType, dtype_named
 from gpu.core.files import DiskCache, folder_signature
 from gpu.core.log import get_logger
 from gpu.runtime.device import Device, LaunchData
+from gpu.runtime.dynamic import WITH_NUMBERS, without_numbers
 from gpu.runtime.program import Program
 
 log = get_logger(__name__)
@@ -68,6 +68,25 @@ class Transfer(NamedTuple):
     target: int
 
 
+class About(NamedTuple):
+    """What a step of a compiled graph does, for people.
+
+    Attributes:
+        label: what it computes, as `gpu/compiler/fusion/label.py` says it.
+        operations: scalar operations.
+        nbytes: bytes that it moves where it touches each element of its memory once.
+        scalar: why it computes no vectors where it might; "" otherwise.
+        origin: the node that it computes, by its place in the order of the graph; -1 if there is
+            none.
+    """
+
+    label: str
+    operations: int
+    nbytes: int
+    scalar: str = ""
+    origin: int = -1
+
+
 class Recipe(NamedTuple):
     """A compiled graph that is not loaded.
 
@@ -82,6 +101,7 @@ class Recipe(NamedTuple):
         reuses: (slot, leaf) where the slot may be the memory of the leaf, for leaves that nothing
             needs after the run; see `Plan.reuses`.
         changes_from: the first step that changes memory of a leaf, or may.
+        abouts: what each step does.
     """
 
     codes: tuple[Code, ...]
@@ -92,6 +112,7 @@ class Recipe(NamedTuple):
     writes: tuple[int, ...] = ()
     reuses: tuple[tuple[int, int], ...] = ()
     changes_from: int = 0
+    abouts: tuple[About, ...] = ()
 
 
 class Part(NamedTuple):
@@ -118,6 +139,7 @@ class Schedule(NamedTuple):
         writes: leaves whose memory the other steps change, so that nothing else may need it.
         reuses: as in a Recipe.
         changing: the other steps, from the first that changes memory of a leaf, or may.
+        abouts: what each step does, those of `filling` first.
     """
 
     slots: tuple[Slot, ...]
@@ -126,6 +148,7 @@ class Schedule(NamedTuple):
     writes: tuple[int, ...]
     reuses: tuple[tuple[int, int], ...]
     changing: Part
+    abouts: tuple[About, ...] = ()
 
     def reused(self, may_change: Callable[[int], bool]) -> dict[int, int]:
         """Slots and the leaves whose memory they get: those that `may_change` says can be had."""
@@ -156,10 +179,12 @@ def graph_symbols(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tup
 
 
 def graph_key(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[Key, list[Node]]:
-    """The form of a graph, and its leaves in order of first use.
+    """The form of a graph with its numbers, and its leaves in order of first use.
 
-    Graphs with equal keys compute the same function of their leaves and symbolic sizes.
+    Graphs with equal keys compute the same function of their leaves and symbolic sizes. The form is
+    the same for other numbers (`gpu/runtime/dynamic.py`).
     """
+    numbers: list[Any] = []
     number: dict[Node, int] = {}
     number_of = number.__getitem__
     leaves: list[Node] = []
@@ -170,20 +195,21 @@ def graph_key(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[K
             leaves.append(node)
             parts.append((node.shape, node.dtype, node.device))
         else:
-            to_key = _KEY_ATTR.get(node.kind)
-            attr = node.attr if to_key is None else to_key(*node.attr)
+            kind = node.kind
+            if kind in WITH_NUMBERS:
+                attr = without_numbers(node, numbers)
+            else:
+                attr = () if kind in _OUTSIDE else node.attr
             sources = tuple(map(number_of, node.src))
-            parts.append((node.kind, attr, node.shape, node.dtype, node.device, sources))
+            parts.append((kind, attr, node.shape, node.dtype, node.device, sources))
     form = tuple(parts)
-    return (plain(form) if any_symbols() else form, tuple(map(number_of, roots))), leaves
+    if any_symbols():
+        form = plain(form)
+    return ((form, tuple(map(number_of, roots))), tuple(numbers)), leaves
 
 
 # The identity of a contiguous node changes nothing that is computed, nor does a rule of gradients.
-_KEY_ATTR: Final[dict[str, Callable[..., object]]] = {
-    "const": constant_key,
-    "contiguous": lambda identity: (),
-    "custom_grad": lambda *rule: (),
-}
+_OUTSIDE: Final = frozenset({"contiguous", "custom_grad"})
 
 # Loaded code, for as long as a schedule has it.
 _programs: weakref.WeakValueDictionary[Key, Program] = weakref.WeakValueDictionary()
@@ -215,7 +241,10 @@ def load(recipe: Recipe, leaves: int) -> Schedule:
     first = recipe.changes_from if recipe.writes or recipe.reuses else len(steps)
     count = leaves + len(recipe.slots)
     filling, changing = _part(steps[:first], device, count), _part(steps[first:], device, count)
-    return Schedule(recipe.slots, filling, recipe.outputs, recipe.writes, recipe.reuses, changing)
+    return Schedule(
+        *(recipe.slots, filling, recipe.outputs, recipe.writes, recipe.reuses, changing),
+        recipe.abouts,
+    )
 
 
 def _part(steps: tuple[Launch | Transfer, ...], device: str | None, slots: int) -> Part:
@@ -251,7 +280,9 @@ def find_on_disk(key: Key, devices: Sequence[str]) -> Recipe | None:
     outputs, writes = tuple(header["outputs"]), tuple(header["writes"])
     reuses = tuple((slot, leaf) for slot, leaf in header["reuses"])
     return Recipe(
-        *(tuple(codes), slots, steps, outputs, vals, writes), *(reuses, header["changes_from"])
+        *(tuple(codes), slots, steps, outputs, vals, writes),
+        *(reuses, header["changes_from"]),
+        tuple(About(*about) for about in header["abouts"]),
     )
 
 
@@ -266,6 +297,7 @@ def keep_on_disk(key: Key, devices: Sequence[str], recipe: Recipe) -> None:
         "writes": recipe.writes,
         "reuses": recipe.reuses,
         "changes_from": recipe.changes_from,
+        "abouts": recipe.abouts,
     }
     text = json.dumps(header).encode()
     data = b"".join(

@@ -23,7 +23,7 @@ _MOST_LAUNCHES: Final = 4096  # in a sample
 
 
 class KernelTime(NamedTuple):
-    """A launch of a compiled graph, and its seconds in the best sample."""
+    """A launch of a compiled graph, by what it computes, and its seconds in the best sample."""
 
     name: str
     seconds: float
@@ -38,15 +38,15 @@ def time_kernels(roots: Sequence[Node], samples: int = SAMPLES) -> list[KernelTi
     """
     prepared = prepare(list(roots))
     slots = [*_leaves(prepared), *prepared.make_slots()]
-    vals = [symbol.number for symbol in prepared.symbols]
+    vals = prepared.numbers({})
     prepared.run(slots, vals)
     memories = [slot.memory for slot in slots]
     steps = (*prepared.schedule.filling.steps, *prepared.schedule.changing.steps)
     found = []
-    for step in steps:
+    for step, about in zip(steps, prepared.schedule.abouts, strict=True):
         if isinstance(step, Launch):
             seconds = _best(step, Device[slots[step.slots[0]].device], memories, vals, samples)
-            found.append(KernelTime(step.program.name, seconds))
+            found.append(KernelTime(about.label, seconds))
     return found
 
 

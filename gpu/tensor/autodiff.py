@@ -14,27 +14,34 @@ from gpu.tensor import customgrad
 Gradients = tuple[Node | None, ...]
 
 
-def gradients(result: Node, seed: Node, targets: Sequence[Node]) -> list[Node | None]:
+def gradients(
+    result: Node, seed: Node, targets: Sequence[Node], order: Sequence[Node] | None = None
+) -> list[Node | None]:
     """The gradient of `result` with respect to each of `targets`.
 
     Args:
         result: the node that is differentiated.
         seed: the gradient of `result`, of its shape and dtype.
         targets: nodes of the graph below `result`.
+        order: what `result` is computed from, sources first, where the caller has it.
 
     Returns:
         A node of the target's shape and dtype for each target, or None where `result` does not
         depend on it through operations that have a gradient.
     """
     wanted = set(targets)
-    order = toposort([result], wanted.__contains__)
+    order = toposort([result], wanted.__contains__) if order is None else order
     carries = _nodes_that_carry(order, wanted)
     grads: dict[Node, Node] = {result: seed}
     for node in reversed(order):
         if node not in grads or node in wanted or node not in carries:
             continue
         grad = grads.pop(node)
-        for source, part in zip(node.src, _source_gradients(node, grad), strict=True):
+        if node.kind == "alu":
+            parts = _alu(node, grad, carries)
+        else:
+            parts = _RULES[node.kind](node, grad)
+        for source, part in zip(node.src, parts, strict=True):
             if part is not None and source in carries:
                 known = grads.get(source)
                 grads[source] = part if known is None else G.alu("add", known, part)
@@ -55,9 +62,10 @@ def reached(result: Node, targets: Container[Node]) -> Iterator[Node]:
         if node in targets:
             yield node
         elif node.kind != "detach" and has_gradient(node.dtype):
-            new = [source for source in node.src if source not in seen]
-            seen.update(new)
-            stack += new
+            for source in node.src:
+                if source not in seen:
+                    seen.add(source)
+                    stack.append(source)
 
 
 def _nodes_that_carry(order: Sequence[Node], wanted: set[Node]) -> set[Node]:
@@ -65,20 +73,22 @@ def _nodes_that_carry(order: Sequence[Node], wanted: set[Node]) -> set[Node]:
     carries = set(wanted)
     for node in order:
         flows = node.kind != "detach" and has_gradient(node.dtype)
-        if flows and any(source in carries for source in node.src):
+        if flows and not carries.isdisjoint(node.src):
             carries.add(node)
     return carries
 
 
-def _source_gradients(node: Node, grad: Node) -> Gradients:
-    return _RULES[node.kind](node, grad)
-
-
-def _alu(node: Node, grad: Node) -> Gradients:
+def _alu(node: Node, grad: Node, carries: Container[Node]) -> Gradients:
     rule = RULES.get(node.attr[0])
     if rule is None:
         return (None,) * len(node.src)
-    return rule(G.GraphBuilder(node.shape, node.device), node.src, node, grad)
+    parts = rule(G.GraphBuilder(node.shape, node.device), node.src, node, grad)
+    return tuple(
+        [
+            None if part is None or source not in carries else part()
+            for source, part in zip(node.src, parts, strict=True)
+        ]
+    )
 
 
 def _cast(node: Node, grad: Node) -> Gradients:
@@ -317,7 +327,6 @@ _RULES: Final[dict[str, Callable[[Node, Node], Gradients]]] = {
     "bitcast": _nothing,
     "detach": _nothing,
     "custom_grad": _custom,
-    "alu": _alu,
     "cast": _cast,
     "reduce": _reduce,
     "reshape": lambda node, grad: (G.reshape(grad, node.src[0].shape),),

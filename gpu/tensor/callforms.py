@@ -10,7 +10,7 @@ from gpu.compiler.ir.graph import Node
 from gpu.compiler.ir.graph import build as G
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.execute import is_computed, parts_of, realize
-from gpu.tensor.leafnodes import ENDS
+from gpu.tensor.leafnodes import LEAF_NODES
 from gpu.tensor.tensor import Tensor
 from gpu.tensor.tracing import JitError
 
@@ -56,7 +56,7 @@ def compute_arguments(arguments: list[Tensor], function: str) -> None:
             had_gradient = tensor._has_gradient()
             (tensor._value,) = realize([G.contiguous(node)])
             if had_gradient:
-                ENDS[tensor._value] = function
+                LEAF_NODES.note_replayed(tensor._value, function)
 
 
 def sharing_of(arguments: list[Tensor]) -> tuple[int, ...]:

@@ -30,6 +30,7 @@ from gpu.runtime.execute import (
     without_reshapes,
 )
 from gpu.runtime.ownership import is_only_reference
+from gpu.runtime.profile import is_profiling
 from gpu.runtime.users import touching_alone
 from gpu.tensor.autodiff import reached
 from gpu.tensor.callforms import map_tensors, tensors_in
@@ -253,12 +254,14 @@ class Capture:
         before_changes: Callable[[], None] | None,
     ) -> list[Buffer]:
         """The memory of each root that is computed."""
+        if prepared.lines is None and is_profiling():
+            prepared = prepared._replace(lines=())  # of a trace that nobody watched
         schedule = prepared.schedule
         slots = [_buffer(source, arguments) for source in self.sources]
-        for source in self.sources:
+        for source in self.sources if prepared.values else ():
             if source.handle is not None:
                 find_symbols(source.handle._value.shape, symbols)
-        vals = [symbols.get(s.base, s).number for s in prepared.symbols]
+        vals = prepared.numbers(symbols)
 
         def may_change(slot: int) -> bool:
             return self._may_change(slot, slots[slot : slot + 1], arguments)
@@ -370,25 +373,19 @@ def _content(source: _Source) -> bytes:
     return blake2b(storage(source.node).copy_out().tobytes(), digest_size=16).digest()
 
 
-def _part_of(node: Node, source: _Source) -> Node:
-    return node if isinstance(node.device, str) else parts_of(node)[source.part]
-
-
 def _buffer(source: _Source, arguments: list[Tensor]) -> Buffer:
-    match source.kind:
-        case "argument":
-            return storage(_part_of(arguments[source.position]._node, source))
-        case "state":
-            assert source.handle is not None
-            node = source.handle._node
-            if not is_computed(node):
-                (node,) = realize([node])
-                source.handle._become(node, set())
-            return storage(_part_of(node, source))
-        case "random":
-            assert source.node is not None
-            memory = storage(source.node)
-            write_state(memory, source.device, source.words)
-            return memory
+    kind = source.kind
+    if kind in ("argument", "state"):
+        handle = arguments[source.position] if source.handle is None else source.handle
+        node = handle._node
+        if node.kind == "buffer":
+            return storage(node)
+        if kind == "state" and not is_computed(node):
+            (node,) = realize([node])
+            handle._become(node, set())
+        return storage(node if isinstance(node.device, str) else parts_of(node)[source.part])
     assert source.node is not None
-    return storage(source.node)
+    memory = storage(source.node)
+    if kind == "random":
+        write_state(memory, source.device, source.words)
+    return memory

@@ -11,7 +11,7 @@ from gpu.compiler.ir.graph import build as G
 from gpu.core.errors import DTypeError, InvalidType, InvalidValue, ShapeError
 from gpu.tensor.autodiff import gradients, reached
 from gpu.tensor.handle import Handle, live_leaves
-from gpu.tensor.leafnodes import ENDS
+from gpu.tensor.leafnodes import LEAF_NODES
 from gpu.tensor.nograd import NoGrad
 from gpu.tensor.tracing import JitError
 
@@ -95,9 +95,10 @@ class Gradients(Handle):
         ShapeError if the tensor is not 0-d and no gradient is given, InvalidValue if there is no
         such tensor.
         """
-        inside = set(toposort([self._node]))
+        order = toposort([self._node])
+        inside = set(order)
         leaves = [t for t in live_leaves() if not inside.isdisjoint(t._nodes())]
-        found = self._gradients([t._nodes() for t in leaves], gradient)
+        found = self._gradients([t._nodes() for t in leaves], gradient, order)
         if all(node is None for node in found):
             raise InvalidValue(
                 f"{self._described()} was computed from no tensor with requires_grad=True, or "
@@ -115,9 +116,8 @@ class Gradients(Handle):
 
     def _refuse_ends(self, targets: Sequence[Node]) -> None:
         """Raises JitError where a gradient should go through the result of a replay."""
-        if not ENDS:
+        if not (ends := LEAF_NODES.replayed()):
             return
-        ends = dict(ENDS)
         for node in reached(self._node, {*targets, *ends}):
             if node in ends and node not in targets:
                 raise JitError(
@@ -127,7 +127,10 @@ class Gradients(Handle):
                 )
 
     def _gradients(
-        self, targets: Sequence[tuple[Node, ...]], gradient: Handle | None
+        self,
+        targets: Sequence[tuple[Node, ...]],
+        gradient: Handle | None,
+        order: Sequence[Node] | None = None,
     ) -> list[Node | None]:
         if not has_gradient(self.dtype):
             raise DTypeError(f"only float tensors have gradients, this one is {self.dtype.name}")
@@ -148,7 +151,7 @@ class Gradients(Handle):
             seed = G.cast(gradient._node, self.dtype.element)
         flat = [node for nodes in targets for node in nodes]
         self._refuse_ends(flat)
-        found = dict(zip(flat, gradients(self._node, seed, flat), strict=True))
+        found = dict(zip(flat, gradients(self._node, seed, flat, order), strict=True))
         return [_sum([found[n] for n in nodes]) for nodes in targets]
 
 

@@ -285,7 +285,10 @@ class Handle:
 
     def _has_gradient(self) -> bool:
         """Whether it is a leaf, or was computed from one in a way that a gradient can go."""
-        return bool(self._requires_grad) or reaches(self._value, leaf_nodes())
+        if self._requires_grad:
+            return True
+        value = self._value
+        return reaches(value, LEAF_NODES) if value.src else value in LEAF_NODES
 
     def _nodes(self) -> tuple[Node, ...]:
         """Every node this tensor's value has been known as, of those that are in use."""
@@ -366,7 +369,7 @@ def _node_of_its_own(node: Node) -> Node:
 
 
 def leaf_nodes() -> Container[Node]:
-    """Every node at which gradients end: values that leaves have or had, and those of `ENDS`."""
+    """Every node at which gradients end: values that leaves have or had, and results of replays."""
     return LEAF_NODES
 
 

@@ -51,7 +51,7 @@ from gpu.tensor.capture import Capture
 from gpu.tensor.guards import Guards, elements, shown
 from gpu.tensor.handle import Handle, leaf_nodes
 from gpu.tensor.jitobject import JitObject
-from gpu.tensor.leafnodes import ENDS
+from gpu.tensor.leafnodes import LEAF_NODES
 from gpu.tensor.nograd import unrecorded
 from gpu.tensor.randomness import generator_state, restore_generator
 from gpu.tensor.tensor import Tensor
@@ -301,7 +301,7 @@ class Jit(JitObject, Generic[P, R]):
                 self._give_gradient(target.tensor(arguments), node, capture, arguments)
         for tensor, origins in zip(results, ends, strict=False):
             if origins and tensor._value not in origins:  # which is given back as it is
-                ENDS[tensor._value] = self._name
+                LEAF_NODES.note_replayed(tensor._value, self._name)
         for target, grad in capture.given_grads:
             given: Any = arguments[grad] if isinstance(grad, int) else grad
             target.tensor(arguments)._grad = given
@@ -369,10 +369,12 @@ def _change(path: str, before: object, now: object) -> str:
 
 def _changed_number(first: Capture, second: Capture) -> tuple[str, str] | None:
     """The first number that differs between two traces that are alike otherwise."""
-    a, b = (c.prepared.key[0] if c.prepared else () for c in (first, second))
-    if [part[0] for part in a] != [part[0] for part in b]:
+    if first.prepared is None or second.prepared is None:
         return None
-    for x, y in zip(a, b, strict=True):
-        if x != y and x[0] == "const":
-            return str(x[1]), str(y[1])
-    return None
+    (form, before), (other, now) = first.prepared.key, second.prepared.key
+    if form != other:
+        return None
+    # What is no tuple, of where something starts, is a constant.
+    pairs = zip(before, now, strict=True)
+    changed = ((a, b) for a, b in pairs if a != b and not isinstance(a, tuple))
+    return next(((str(a), str(b)) for a, b in changed), None)

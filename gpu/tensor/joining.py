@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from gpu.compiler.ir.dims import is_symbolic
 from gpu.compiler.ir.graph import Shape
@@ -199,8 +199,16 @@ class Joining(Indexing):
         return head.cat(self, tail, dim=axis)
 
 
+# Parts of which one kernel chooses; of more, groups of as many are joined in memory first. Those of
+# one form have one kernel, and each touches its own parts alone.
+_GROUP: Final = 24
+
+
 def _joined(parts: Sequence[T], axis: int) -> T:
     """Parts of one dtype along `axis`: each is padded to the whole and chosen where it lies."""
+    if len(parts) > _GROUP:
+        groups = [_joined(parts[i : i + _GROUP], axis) for i in range(0, len(parts), _GROUP)]
+        return _joined([group._wrap(G.contiguous(group._node)) for group in groups], axis)
     ends = list(accumulate(part.shape[axis] for part in parts))
     padded = []
     for part, end in zip(parts, ends, strict=True):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +24,42 @@ A = Tensor(np.arange(10, dtype=np.float32), device="CPU")
 BLOCK = Tensor(np.zeros((4, 6, 8), np.float32), device="CPU")
 
 
+X = Tensor(np.ones((8, 8), np.float32), device="CPU")
+LAYERS = [Tensor(np.eye(8, dtype=np.float32) + i, device="CPU").realize() for i in range(8)]
+ROWS = itertools.count()
+
+
 @gpu.jit
 def add_one(x: Tensor) -> Tensor:
     return x + 1
+
+
+@gpu.jit
+def layers(x: Tensor) -> Tensor:
+    for weight in LAYERS:
+        x = (x @ weight).relu()
+    return x
+
+
+@cache
+def parameters() -> tuple[Tensor, Tensor]:
+    """Made when they are needed: where there are leaves, other operations take more calls."""
+    weight = Tensor(np.eye(8, dtype=np.float32), device="CPU").requires_grad_()
+    return weight, Tensor(np.ones(8, np.float32), device="CPU").requires_grad_()
+
+
+def train() -> None:
+    """A forward and backward pass, all of it computed."""
+    weight, bias = parameters()
+    weight.grad = bias.grad = None
+    loss = (X @ weight + bias).relu().square().mean().backward()
+    assert weight.grad is not None and bias.grad is not None
+    Tensor.realize(loss, weight.grad, bias.grad)
+
+
+def row() -> None:
+    """An element that no call before had."""
+    (A[next(ROWS) % 10] * 3).realize()
 
 
 def warm_calls(run: Callable[[], object]) -> int:
@@ -41,6 +76,9 @@ OPERATIONS: Mapping[str, tuple[Callable[[], object], int]] = {
     "views": (lambda: BLOCK.reshape(24, 8).permute(1, 0), 100),
     "index": (lambda: A[1:3], 60),
     "replay": (lambda: add_one(A), 110),
+    "layers": (lambda: layers(X), 160),
+    "row": (row, 240),
+    "train": (train, 1500),
 }
 
 COUNTING = """

@@ -51,6 +51,7 @@ class CPUGraph:
         self._words = np.zeros(len(source), np.uint64)
         self._slots = slots
         self._addresses = np.zeros(slots + 1 + self._vals, np.uint64)
+        self._values = self._addresses[slots + 1 :].view(np.int64)
         base, rows = self._words.ctypes.data, zip(self._programs, starts, strict=True)
         table = [(p.address, base + start * 8, int(p.parallel)) for p, start in rows]
         self._table = np.array(table, np.uint64)
@@ -63,7 +64,7 @@ class CPUGraph:
         with pool.lock:
             self._addresses[: self._slots] = addresses
             if self._vals:
-                self._addresses[self._slots + 1 :] = vals[: self._vals]
+                self._values[:] = vals[: self._vals]
             if self._scratch:
                 self._addresses[self._slots] = pool.scratch(self._scratch).address
             np.take(self._addresses, self._source, out=self._words)

@@ -6,6 +6,7 @@ the same shape: computed together, what they share is read and computed once.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -14,6 +15,9 @@ from gpu.compiler.ir.graph import Node
 # Outputs of one kernel, and operations in it, that still compile well.
 MAX_OUTPUTS: Final = 6
 MAX_COST: Final = 240
+# Of the groups that touch one value, how many an output looks at: all the kernels of a long chain
+# may read what it began with.
+MAX_LOOKED_AT: Final = 64
 
 
 def merge_outputs(
@@ -33,38 +37,42 @@ def merge_outputs(
     """
     groups: list[list[Node]] = []
     place: dict[Node, int] = {}
+    # The groups that read each value or compute it, in order.
+    touching: dict[Node, list[int]] = {}
     for output in outputs:
-        target = _group_for(output, groups, place, reads, cost, most_of)
+        target = None
+        for number in _candidates(output, place, touching, reads):
+            group = groups[number]
+            few = _few_buffers([*group, output], reads, most_of(output.device))
+            if few and _fits(output, group, reads, cost):
+                target = number
+                break
         if target is None:
             target = len(groups)
             groups.append([])
         groups[target].append(output)
         place[output] = target
+        for node in (output, *reads.get(output, ())):
+            known = touching.setdefault(node, [])
+            if target not in known[-MAX_LOOKED_AT:]:
+                insort(known, target)
     return [tuple(group) for group in groups]
 
 
-def _group_for(
+def _candidates(
     output: Node,
-    groups: list[list[Node]],
     place: Mapping[Node, int],
+    touching: Mapping[Node, list[int]],
     reads: Mapping[Node, Mapping[Node, bool]],
-    cost: Mapping[Node, int],
-    most_of: Callable[[str], int],
-) -> int | None:
-    """The latest group that `output` can join, or None.
+) -> list[int]:
+    """The groups that `output` might join, the latest one first.
 
-    It must run no earlier than what it reads; of the group itself it may read just the element that
-    it computes, which then does not come from memory at all.
+    It must run no earlier than what it reads, and shares something with the group.
     """
-    if output not in reads:
-        return None
-    earliest = max((place[node] for node in reads[output] if node in place), default=0)
-    for number in range(len(groups) - 1, earliest - 1, -1):
-        group = groups[number]
-        few = _few_buffers([*group, output], reads, most_of(output.device))
-        if few and _fits(output, group, reads, cost):
-            return number
-    return None
+    wanted = reads.get(output, ())
+    earliest = max((place[node] for node in wanted if node in place), default=0)
+    near = {number for node in wanted for number in touching.get(node, ())[-MAX_LOOKED_AT:]}
+    return sorted((number for number in near if number >= earliest), reverse=True)
 
 
 def _few_buffers(group: list[Node], reads: Mapping[Node, Mapping[Node, bool]], most: int) -> bool:
@@ -79,6 +87,11 @@ def _fits(
     reads: Mapping[Node, Mapping[Node, bool]],
     cost: Mapping[Node, int],
 ) -> bool:
+    """Whether `output` can join a group that shares something with it.
+
+    Of the group itself it may read just the element that it computes, which then does not come from
+    memory at all.
+    """
     first = group[0]
     alike = output.shape == first.shape and output.device == first.device
     if not alike or first not in reads or len(group) == MAX_OUTPUTS:
@@ -86,7 +99,4 @@ def _fits(
     if sum(cost[node] for node in (*group, output)) > MAX_COST:
         return False
     wanted = reads[output]
-    if any(node in wanted and not wanted[node] for node in group):
-        return False
-    together = {node for member in group for node in reads[member]} | set(group)
-    return not together.isdisjoint(wanted)
+    return not any(node in wanted and not wanted[node] for node in group)

@@ -21,7 +21,7 @@ Access = tuple[Indices, Mask]
 
 def _reshaped(indices: Indices, shape: Shape, source: Shape) -> Indices:
     """The index in `source` of the element at `indices` of `shape`."""
-    if not has_symbols((shape, source)):
+    if not has_symbols(shape + source):
         return unflatten(flatten(indices, shape), source)
     groups = reshape_groups(source, shape)
     assert groups is not None, "no such node is made"

@@ -58,7 +58,7 @@ def symbol(name: str, lo: int, hi: int, value: int) -> Symbol:
 
 def any_symbols() -> bool:
     """Whether there may be a symbolic dimension at all: most programs need not look for one."""
-    return len(_symbols) > 0
+    return _symbols.count() > 0
 
 
 class TwoValues(InvalidValue):

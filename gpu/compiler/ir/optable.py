@@ -187,8 +187,10 @@ def scalar(dtype: DType) -> Callable[[Any], Array]:
 
 def rounded(value: PyScalar, dtype: DType) -> PyScalar:
     """`value` as `dtype` holds it: rounded or wrapped."""
-    # Zero is left out because 0.0 and -0.0 are one key.
-    return _rounded_memo(value, dtype) if value else to_python(scalar(dtype)(value), dtype)
+    if value:
+        return _rounded_memo(value, dtype)
+    # 0.0 and -0.0 would be one key of the memo.
+    return float(value) if dtype.is_float else 0 if dtype.is_int else False
 
 
 @functools.lru_cache(maxsize=4096, typed=True)

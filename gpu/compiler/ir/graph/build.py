@@ -168,7 +168,7 @@ def reshape(x: Node, shape: Shape) -> Node:
         x = x.src[0]
     if x.shape == shape:
         return x
-    if 0 in x.shape and 0 in shape and has_symbols((x.shape, shape)):
+    if 0 in x.shape and 0 in shape and has_symbols(x.shape + shape):
         return _reshape_of_nothing(x, shape)
     return _move("reshape", x, (), shape)
 
@@ -182,7 +182,7 @@ def _reshape_of_nothing(x: Node, shape: Shape) -> Node:
 
 def _is_one_reshape(old: Shape, new: Shape) -> bool:
     """Whether two reshapes in a row can be one, which is so unless an axis is symbolic."""
-    return not has_symbols((old, new)) or reshape_groups(old, new) is not None
+    return not has_symbols(old + new) or reshape_groups(old, new) is not None
 
 
 def expand(x: Node, shape: Shape) -> Node:

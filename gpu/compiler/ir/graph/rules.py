@@ -5,6 +5,7 @@ A rule raises ShapeError or DTypeError where a node's fields do not follow from 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -91,12 +92,13 @@ def _check_reduce(node: Node) -> None:
 
 def _check_reshape(node: Node) -> None:
     _same_dtype(node)
-    shapes = node.src[0].shape, node.shape
-    if not has_symbols(shapes):
-        _require(node.size == node.src[0].size, node, "the number of elements must stay the same")
+    old, new = node.src[0].shape, node.shape
+    if not has_symbols(old + new):
+        same = math.prod(old) == math.prod(new)
+        _require(same, node, "the number of elements must stay the same")
         return
     rule = "the elements must stay the same, and a symbolic axis cannot join one outside of it"
-    _require(reshape_groups(*shapes) is not None, node, rule)
+    _require(reshape_groups(old, new) is not None, node, rule)
 
 
 def _check_expand(node: Node) -> None:
