@@ -39,6 +39,8 @@ MAX_INLINE: Final = 160
 # Operations a node may cost and still be computed again for each kernel or repetition that reads
 # it.
 CHEAP: Final = 6
+# The same for a large one that is computed from positions alone.
+BY_POSITION: Final = 16
 RANDOM_COST: Final = 100
 # How often a kernel may make an element narrower, of a float, that memory could hold so.
 NARROWED: Final = 32
@@ -320,7 +322,7 @@ class _Fusion:
             return len(kernels) == 1 and self._place_reduction(node, *kernels)
         if _narrows(node) and self._most_often(node) >= NARROWED * node.size:
             return False
-        worth_keeping = node.kind not in MOVEMENT and self.cost[node] > CHEAP
+        worth_keeping = self._is_worth_keeping(node)
         if worth_keeping and (len(kernels) > 1 or self._most_often(node) > node.size):
             return False
         for root, accesses in kernels.items():
@@ -332,6 +334,18 @@ class _Fusion:
             for access in accesses:
                 self._push(node, root, access)
         return True
+
+    def _is_worth_keeping(self, node: Node) -> bool:
+        """Whether computing `node` again costs more than reading it."""
+        cost = self.cost[node]
+        if node.kind in MOVEMENT or cost <= CHEAP:
+            return False
+        return cost > BY_POSITION or node.nbytes < LARGE or not self._is_by_position(node)
+
+    def _is_by_position(self, node: Node) -> bool:
+        """Whether `node` reads nothing from memory, as the mask of causal attention."""
+        below = toposort([node], self.is_leaf)
+        return not any(self.is_leaf(n) or not (n.src or n.kind in NO_SOURCES) for n in below)
 
     def _most_often(self, node: Node) -> int:
         """How many elements of `node` a kernel would compute, counted as often as it does.
@@ -392,7 +406,9 @@ class _Fusion:
     # Blocks.
 
     def other_blocks(self) -> dict[Node, Block | None]:
-        """Blocks to plan again with: those that would save memory, and none where they did not."""
+        """Blocks to plan again with: more that would save memory, else none where they did not."""
+        if self.wanted_blocks:
+            return self.wanted_blocks
         used = {
             root
             for inside in self.placed.values()
@@ -400,7 +416,7 @@ class _Fusion:
             if at.depth == self.domain[root].depth
         }
         idle = (root for root, domain in self.domain.items() if domain.depth and root not in used)
-        return {**self.wanted_blocks, **dict.fromkeys(idle)}
+        return dict.fromkeys(idle)
 
     def _want_blocks(self, node: Node) -> None:
         """Notes blocks in which all kernels that read `node` could compute what they read of it."""
@@ -454,7 +470,7 @@ class _Fusion:
         if len(kernels) > 1 and not self._is_spread(node):
             return False
         if node.kind != "reduce":
-            if node.kind in MOVEMENT or not (self.cost[node] > CHEAP or _narrows(node)):
+            if not (self._is_worth_keeping(node) or _narrows(node)):
                 return False
             several = any(len(accesses) > 1 for accesses in kernels.values())
             if not several and self._most_often(node) <= node.size:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gpu.compiler.fusion.views import Access, Indices
 from gpu.compiler.ir.dims import Dim, is_many, is_symbolic, upper, upper_shape
 from gpu.compiler.ir.graph import Shape
-from gpu.compiler.ir.index import ALWAYS, Expr, Var, at_most, expr
+from gpu.compiler.ir.index import ALWAYS, Expr, Var, between, expr
 from gpu.compiler.ir.index.rows import ZERO
 
 
@@ -40,7 +40,8 @@ def needed_region(reads: Iterable[Indices], shape: Shape, outer: frozenset[Var])
 def own_element(region: Region, loops: Iterable[Var], shape: Shape) -> Access:
     """The element of a node of `shape` that loops over the wide axes of a region stand at.
 
-    Its mask tells where there is one, as a block of rows may reach beyond the last.
+    Its mask tells where there is one: a block of rows may reach beyond the last, and rows that are
+    read under a mask may begin before the first.
     """
     remaining = iter(loops)
     own = tuple(
@@ -50,7 +51,7 @@ def own_element(region: Region, loops: Iterable[Var], shape: Shape) -> Access:
     mask = ALWAYS
     for index, size in zip(own, shape, strict=True):
         if not is_symbolic(size):
-            mask = mask & at_most(index, size - 1)
+            mask = mask & between(index, 0, size - 1)
     return own, mask
 
 
