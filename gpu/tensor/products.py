@@ -31,11 +31,14 @@ class Products(Matmul, Sampling):
     ) -> Self:
         """softmax(self @ key.T / sqrt(width) + mask) @ value, over the last two axes.
 
+        Scores are formed in float32 at least. The gradient computes them again; on a CPU neither
+        pass stores them, and memory grows with the number of positions alone.
+
         Args:
             key: (..., positions, width), as self, the queries.
             value: (..., positions, any width).
-            attn_mask: added to the scores; or bools, true where a query may look. A query that
-                may look nowhere gives 0.
+            attn_mask: added to the scores; or bools, true where a query may look. A query whose
+                scores are all minus infinity gives 0.
             dropout_p: `dropout` of the weights, while `Tensor.training` is set.
             is_causal: query i looks at keys 0..i; not together with `attn_mask`.
             enable_gqa: several queries share a head: that of keys and values, axis -3, repeats.

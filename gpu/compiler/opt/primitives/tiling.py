@@ -223,12 +223,12 @@ class _Tiler:
     def inside(self, depth: int, place: _Place, copied: Mapping[int, _Copied]) -> Iterator[K.Stmt]:
         """What is inside the first `depth` loops."""
         copied = dict(copied)
-        for number in (copy.operand for copy in self.tiling.copies if copy.depth == depth):
-            axes = self.nest.operands[number].axes(self.extents(place), self.lane)
+        for operand in (copy.operand for copy in self.tiling.copies if copy.depth == depth):
+            axes = self.nest.operands[operand].axes(self.extents(place), self.lane)
             if axes:  # of a single element, as what is left over may have, there is no copy
-                copied[number] = self.memory(number, place, axes)
-                yield K.Alloc(copied[number].buf)
-                yield from self.filled(number, copied[number], place)
+                copied[operand] = self.memory(operand, place, axes)
+                yield K.Alloc(copied[operand].buf)
+                yield from self.filled(operand, copied[operand], place)
         if depth == len(self.tiling.loops):
             yield from self.written_out(place, copied)
             return
