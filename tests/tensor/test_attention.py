@@ -15,7 +15,7 @@ from tensor.reference import Tolerance, assert_gradients, fitted, rng_for, torch
 
 F = torch.nn.functional
 
-LINEAR = ("none", "causal", "bool", "float", "heads", "dropped rows")
+KINDS = ("none", "causal", "bool", "float", "heads", "dropped rows")
 
 
 def sizes(device: str, rng: np.random.Generator) -> tuple[int, int]:
@@ -44,7 +44,7 @@ def keywords(kind: str, queries: int, keys: int, rng: np.random.Generator) -> di
     return {}
 
 
-@pytest.mark.parametrize("kind", LINEAR)
+@pytest.mark.parametrize("kind", KINDS)
 def test_values_and_gradients(kind: str, device: str) -> None:
     rng = rng_for(kind, 2)
     queries, keys = sizes(device, rng)
@@ -66,25 +66,30 @@ def test_values_and_gradients(kind: str, device: str) -> None:
     )
 
 
+def exactly(x: Tensor) -> Any:
+    """A tensor of narrow floats as numpy's widest."""
+    return x.cast("float32").numpy().astype(np.float64)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_narrow_floats(dtype: str, device: str) -> None:
     rng = rng_for(dtype)
     queries, keys = sizes(device, rng)
     shapes = ((1, 2, queries, 8), (1, 2, keys, 8), (1, 2, keys, 8))
     narrow = [Tensor(rng.normal(size=s).astype(np.float32)).cast(dtype).realize() for s in shapes]
-    wide = [torch.tensor(x.cast("float64").numpy(), requires_grad=True) for x in narrow]
+    wide = [torch.tensor(exactly(x), requires_grad=True) for x in narrow]
     xs = [x.to(device) for x in narrow]
     expected = F.scaled_dot_product_attention(*wide)
     seed = Tensor(rng.uniform(-1, 1, expected.shape).astype(np.float32)).cast(dtype)
-    expected.backward(torch.tensor(seed.cast("float64").numpy()))
+    expected.backward(torch.tensor(exactly(seed)))
     value = xs[0].scaled_dot_product_attention(xs[1], xs[2])
     grads = value.gradient(*xs, gradient=seed.to(device))
     one = 2.0**-7 if dtype == "bfloat16" else 2.0**-10
     Tensor.realize(value, *grads)
     for found, exact in zip((value, *grads), (expected, *(t.grad for t in wide)), strict=True):
         assert exact is not None
-        difference = np.abs(found.cast("float32").numpy() - exact.detach().numpy())
-        assert difference.max() <= 4 * one * max(1, float(exact.abs().max()))
+        wanted = exact.detach().numpy()
+        assert np.abs(exactly(found) - wanted).max() <= 4 * one * max(1, np.abs(wanted).max())
 
 
 def test_scores_that_are_huge_or_infinite(device: str) -> None:
