@@ -2,6 +2,8 @@
 
 `sum(a * r)` over axes along which `r` is the same is `sum(a) * r`: weights that are normalised for
 a product with a matrix need no value of their own then, since the product is normalised instead.
+That is done where `a` is an exponential, whose sum is what normalises it: other factors may be
+there to keep a sum from overflowing.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ def _split(
     if has_symbols((factor.shape, base.shape)):
         return None
     for still, moving in (base.src, base.src[::-1]):
-        if _stands_still(_seen(still, views), axes, is_leaf):
+        grows = (moving.kind, moving.attr) in (("alu", ("exp",)), ("alu", ("exp2",)))
+        if grows and _stands_still(_seen(still, views), axes, is_leaf):
             return _seen(moving, views), _seen(still, views)
     return None
 

@@ -82,7 +82,7 @@ def plan_fusion(
         plan, stuck = fusion.plan(most_of)
         if stuck is not None:
             left = {node: store for node, store in left.items() if store.leaf is not stuck}
-        elif more := to_store(plan, most_of) - cut:
+        elif more := (to_store(plan, most_of) | fusion.circular) - cut:
             cut |= more
         elif tried := fusion.other_blocks():
             blocks |= tried
@@ -119,6 +119,8 @@ class _Fusion:
         self.placed: dict[Node, dict[Node, At]] = {}
         # Kernels that store what they have in a buffer, since others read it.
         self.beside: dict[Node, Node] = {}
+        # Those by which kernels would wait for each other.
+        self.circular: set[Node] = set()
         self.in_kernel: dict[Node, int] = {}
         # Loops of placed nodes: how many loops of the kernel's domain are around each.
         self.depth: dict[Var, int] = {}
@@ -136,10 +138,9 @@ class _Fusion:
             outputs, stuck = store_order(outputs, self.stores, self.reads)
         mergeable = self._mergeable(outputs)
         merged = merge_outputs(outputs, mergeable, self.cost, most_of)
-        kernels = [kept for group in merged if (kept := self._stored(group))]
+        groups = self._with_beside(merged) if self.beside else merged
+        kernels = [kept for group in groups if (kept := self._stored(group))]
         reuses = find_reuses(kernels, mergeable, self.reads, self.is_leaf)
-        if self.beside:
-            kernels = self._with_beside(kernels)
         number = {node: i for i, group in enumerate(kernels) for node in group}
         placement: dict[Node, Root | Mapping[int, At]] = {n: Root(i) for n, i in number.items()}
         for node, inside in self.placed.items():
@@ -161,14 +162,19 @@ class _Fusion:
                 for root in readers:
                     needs[number[root]].add(number[node])
         ordered: dict[int, None] = {}
+        begun: set[int] = set()
         waiting = [(i, False) for i in reversed(range(len(groups)))]
         while waiting:
             group, done = waiting.pop()
             if done:
                 ordered[group] = None
-            elif group not in ordered:
+            elif group not in begun:
+                begun.add(group)
                 waiting.append((group, True))
-                waiting += [(i, False) for i in needs[group] if i not in ordered and i != group]
+                waiting += [(i, False) for i in sorted(needs[group] - begun, reverse=True)]
+        place = {group: position for position, group in enumerate(ordered)}
+        if any(place[i] > place[group] for group, wanted in enumerate(needs) for i in wanted):
+            self.circular = {*self.beside}
         return [groups[i] for i in ordered]
 
     def _read_before_writing(self) -> set[Node]:
@@ -446,15 +452,16 @@ class _Fusion:
         That is one which has what is reduced near by, and needs nothing of what the others compute.
         """
         kernels = self.reads[node]
-        if node.kind != "reduce" or len(kernels) < 2 or self.stores or not self._is_spread(node):
+        blocked = [root for root in kernels if self.domain[root].depth]
+        if node.kind != "reduce" or len(kernels) < 2 or not blocked or self.stores:
             return False
-        for root in kernels:
-            place = self._in_block(node, root) if self.domain[root].depth else None
+        if node.nbytes >= LARGE or not self._is_spread(node):
+            return False
+        for root in blocked:
+            place = self._in_block(node, root)
             if place is None or place[0].space != "team" or self.in_kernel[root] == MAX_PLACED:
                 continue
-            if node.nbytes >= LARGE or not kernels.keys().isdisjoint(
-                toposort(root.src, self.is_leaf)
-            ):
+            if not kernels.keys().isdisjoint(toposort(root.src, self.is_leaf)):
                 continue
             self._take(node, root, *place[0])
             self._push(node, root, place[1], place[0].depth)
