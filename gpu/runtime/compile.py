@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gpu.compiler.fusion.build import BuiltKernel, build_kernel
 from gpu.compiler.fusion.label import kernel_label
-from gpu.compiler.fusion.plan import At, Plan
+from gpu.compiler.fusion.plan import Plan
 from gpu.compiler.ir.graph import Node, symbols_of, toposort
 from gpu.compiler.ir.kernel.work import operations, parameter_bytes
 from gpu.compiler.opt.policy.cpu.scalar import why_scalar
@@ -121,7 +121,7 @@ class Kernels:
         """
         roots = self.plan.kernels[number]
         try:
-            form, nodes = self._form(roots)
+            form, nodes = self._form(number)
             if form not in self._known:
                 self._known[form] = self._made(number, nodes)
         except GpuError as error:
@@ -144,9 +144,9 @@ class Kernels:
         )
         return len(self.jobs) - 1, used, names
 
-    def _form(self, roots: Sequence[Node]) -> tuple[Key, list[Node]]:
+    def _form(self, number: int) -> tuple[Key, list[Node]]:
         """What a kernel is made of, with its buffers numbered, and its nodes in that order."""
-
+        roots = self.plan.kernels[number]
         inside = {*roots, *self._behind_store(roots[0])}
 
         def is_outside(node: Node) -> bool:
@@ -154,9 +154,9 @@ class Kernels:
 
         key, _ = graph_key(roots, is_outside)
         nodes = toposort(roots, is_outside)
-        places = [self.plan.placement.get(node) for node in nodes]
-        depths = tuple((p.depth, p.space) if isinstance(p, At) else None for p in places)
-        return (key, depths, roots[0] in self.plan.stores), nodes
+        places = tuple(self.plan.inside(node, number) for node in nodes)
+        how = (places, self.plan.blocks.get(roots[0]), roots[0] in self.plan.stores)
+        return (key, *how), nodes
 
     def _behind_store(self, root: Node) -> set[Node]:
         """What leads from `root`, if it is written in place, to the write that its kernel does.

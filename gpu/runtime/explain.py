@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from gpu.compiler.fusion.build import build_kernel
-from gpu.compiler.fusion.plan import At, Plan
+from gpu.compiler.fusion.plan import Plan, Root
 from gpu.compiler.ir.graph import Node, toposort
 from gpu.compiler.ir.graph.text import print_graph
 from gpu.compiler.ir.kernel.text import print_kernel
@@ -54,11 +54,14 @@ def print_plan(roots: Sequence[Node], plan: Plan) -> str:
     result = []
     for node, line in zip(toposort(roots), numbered, strict=True):
         placed = plan.placement.get(node)
-        if isinstance(placed, At):
-            where = f"At(kernel {placed.kernel}, below {placed.depth} loops, {placed.space})"
-        elif placed is not None:
-            where = f"Root(kernel {placed.kernel})"
-        else:
+        if placed is None:
             continue
-        result.append(f"{line.split(' ')[0]} {where}\n")
+        name = line.split(" ")[0]
+        if isinstance(placed, Root):
+            result.append(f"{name} Root(kernel {placed.kernel})\n")
+        inside = placed if not isinstance(placed, Root) else {placed.kernel: placed.at}
+        for kernel, at in inside.items():
+            if at is None:
+                continue
+            result.append(f"{name} At(kernel {kernel}, below {at.depth} loops, {at.space})\n")
     return "".join(result)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from gpu.compiler.fusion.hoist import hoist_factors
 from gpu.compiler.fusion.images import read_as_images
 from gpu.compiler.fusion.inplace import find_stores
 from gpu.compiler.fusion.narrow_sums import narrow_sums
@@ -68,12 +69,19 @@ def plan_graph(
     def in_memory(node: Node) -> bool:
         return is_leaf(node) or node in views
 
+    roots = hoist_factors(roots, in_memory, lambda device: target_of(device).has_blocks)
     roots = narrow_sums(split_reductions(roots, in_memory, target_of), in_memory)
     # Memory that is also read as an image stays as it is: nobody knows when it is read last.
     viewed = set(views.values())
     stores = find_stores(roots, in_memory)
     stores = {node: store for node, store in stores.items() if store.leaf not in viewed}
-    plan = plan_fusion(roots, in_memory, stores, lambda device: target_of(device).buffers)
+    plan = plan_fusion(
+        roots,
+        in_memory,
+        stores,
+        lambda device: target_of(device).buffers,
+        lambda device: target_of(device).has_blocks,
+    )
     # Nor may a kernel read and write one image.
     reuses = tuple(
         (node, leaf) for node, leaf in plan.reuses if leaf not in viewed and not node.dtype.is_image

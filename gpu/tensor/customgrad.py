@@ -141,6 +141,80 @@ def power(x: Node, y: Node) -> Node:
     return value if value.kind == "const" else G.custom_grad("power", value, (x, y))
 
 
+def attention(scores: Node, values: Node, kept: Node | None) -> Node:
+    """softmax(`scores`), times `kept` if there is one, as a matrix @ `values`.
+
+    Rows of scores that are minus infinity alone give zeros. All have the same axes but the last
+    two; those of `kept` are those of `scores`. The gradient computes the softmax again, from the
+    scores and a number for each row: between the two passes nothing of the size of the scores is
+    needed (T. Dao et al., "FlashAttention", 2022).
+    """
+    base, total = _rows(scores)
+    b = G.GraphBuilder(total.shape, total.device)
+    share = G.expand(b.div(b.like(total, 1), total), scores.shape)
+    weights = G.alu("mul", _exp(scores, base), share)
+    used = weights if kept is None else G.alu("mul", weights, kept)
+    turned = _turned(G.cast(values, scores.dtype))
+    value = G.cast(_products(_rounded(used, values), turned), values.dtype)
+    operands = (scores, values) if kept is None else (scores, values, kept)
+    return value if value.kind == "const" else G.custom_grad("attention", value, operands)
+
+
+def _attention(node: Node, grad: Node) -> Gradients:
+    value, scores, values, *factor = node.src
+    wide = scores.dtype
+    base, total = _rows(scores)
+    b = G.GraphBuilder(total.shape, total.device)
+    level = b.add(base, b.mul(b.op("log2", total), b.like(total, math.log(2))))
+    weights = used = _exp(scores, level)
+    grad_wide = G.cast(grad, wide)
+    change = _products(grad_wide, G.cast(values, wide))
+    if factor:
+        used, change = (G.alu("mul", each, factor[0]) for each in (weights, change))
+    # The sum of weights * change along a row.
+    mean = G.reduce("add", G.alu("mul", grad_wide, G.cast(node, wide)), (len(value.shape) - 1,))
+    slope = G.alu("mul", weights, G.alu("sub", change, G.expand(mean, scores.shape)))
+    of_values = _products(_turned(_rounded(used, values)), _turned(grad_wide))
+    return (None, _rounded(slope, values), G.cast(of_values, values.dtype), *(None for _ in factor))
+
+
+def _rows(scores: Node) -> tuple[Node, Node]:
+    """The largest of each row, or 0 if it is minus infinity, and the sum of exp(scores - that).
+
+    The sum of such a row is 0, for which 1 comes back.
+    """
+    last = (len(scores.shape) - 1,)
+    top = G.detach(G.reduce("max", scores, last))
+    b = G.GraphBuilder(top.shape, top.device)
+    base = b.where(b.eq(top, b.like(top, -math.inf)), b.like(top, 0), top)
+    total = G.reduce("add", _exp(scores, base), last)
+    return base, b.where(b.eq(total, b.like(total, 0)), b.like(total, 1), total)
+
+
+def _exp(scores: Node, base: Node) -> Node:
+    return G.alu("exp", G.alu("sub", scores, G.expand(base, scores.shape)))
+
+
+def _products(a: Node, b: Node) -> Node:
+    """a @ b.T over the last two axes, of which the others are the same."""
+    (*batch, rows, inner), columns, axis = a.shape, b.shape[-2], len(a.shape)
+    whole = (*batch, rows, columns, inner)
+    left = G.expand(G.reshape(a, (*batch, rows, 1, inner)), whole)
+    right = G.expand(G.reshape(b, (*batch, 1, columns, inner)), whole)
+    return G.reshape(G.reduce("add", G.alu("mul", left, right), (axis,)), whole[:-1])
+
+
+def _turned(x: Node) -> Node:
+    """`x` with its last two axes exchanged."""
+    *batch, rows, columns = range(len(x.shape))
+    return G.permute(x, (*batch, columns, rows))
+
+
+def _rounded(x: Node, like: Node) -> Node:
+    """`x` as precise as `like`, so that what is narrow is multiplied by what is."""
+    return G.cast(G.cast(x, like.dtype), x.dtype)
+
+
 def _infinity(b: G.GraphBuilder, x: Node) -> Node:
     return b.like(x, math.inf)
 
@@ -171,4 +245,5 @@ RULES: Final[dict[str, Rule]] = {
     "first_max": _first_max,
     "replacing_extreme": _replacing_extreme,
     "power": _power,
+    "attention": _attention,
 }

@@ -6,9 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Self
 
-from gpu.core.dtype import dtypes
+from gpu.core.dtype import accumulator, dtypes, promote
 from gpu.core.errors import InvalidValue, ShapeError
+from gpu.tensor import customgrad
 from gpu.tensor.arguments import Operand, integer
+from gpu.tensor.base import broadcast_shape
 from gpu.tensor.matmul import Matmul
 from gpu.tensor.sampling import Sampling
 
@@ -29,11 +31,14 @@ class Products(Matmul, Sampling):
     ) -> Self:
         """softmax(self @ key.T / sqrt(width) + mask) @ value, over the last two axes.
 
+        Scores are formed in float32 at least. The gradient computes them again; on a CPU neither
+        pass stores them, and memory grows with the number of positions alone.
+
         Args:
             key: (..., positions, width), as self, the queries.
             value: (..., positions, any width).
-            attn_mask: added to the scores; or bools, true where a query may look. A query that
-                may look nowhere gives 0.
+            attn_mask: added to the scores; or bools, true where a query may look. A query whose
+                scores are all minus infinity gives 0.
             dropout_p: `dropout` of the weights, while `Tensor.training` is set.
             is_causal: query i looks at keys 0..i; not together with `attn_mask`.
             enable_gqa: several queries share a head: that of keys and values, axis -3, repeats.
@@ -46,17 +51,22 @@ class Products(Matmul, Sampling):
             )
         if enable_gqa:
             keys, values = self._shared_heads(keys), self._shared_heads(values)
-        scores = self.matmul(keys.transpose(-2, -1)).mul(1 / math.sqrt(self.shape[-1]))
         if is_causal and attn_mask is not None:
             raise InvalidValue("is_causal and attn_mask exclude each other; put both in the mask")
+        queries = self._as_float()
+        result = promote(promote(queries.dtype, keys.dtype), values.dtype)
+        scores = queries.matmul(keys.transpose(-2, -1), dtype=accumulator(result))
+        scores = scores.mul(1 / math.sqrt(self.shape[-1]))
         if is_causal:
-            seen = scores._beside_diagonal(0)
-            weights = seen.where(scores, -math.inf).softmax(-1)
+            scores = scores._beside_diagonal(0).where(scores, -math.inf)
         elif attn_mask is not None:
-            weights = scores._masked_softmax(self._lift(attn_mask))
-        else:
-            weights = scores.softmax(-1)
-        return weights.cast(self.dtype).dropout(dropout_p).matmul(values)
+            scores = scores._masked(self._lift(attn_mask))
+        batch = broadcast_shape(scores.shape[:-2], values.shape[:-2])
+        scores = scores.expand(*batch, *scores.shape[-2:])
+        values = values.cast(result).expand(*batch, *values.shape[-2:])
+        drops = self.training and dropout_p
+        kept = scores.full_like(1).dropout(dropout_p)._node if drops else None
+        return self._wrap(customgrad.attention(scores._node, values._node, kept))
 
     def newton_schulz(self, steps: int, params: Sequence[float], eps: float = 1e-07) -> Self:
         """The matrices of the last two axes with singular values brought near to 1.
@@ -88,15 +98,9 @@ class Products(Matmul, Sampling):
             total = total.add(power.mul(factor))
         return total
 
-    def _masked_softmax(self, mask: Self) -> Self:
-        """Weights under a mask; a row without any score above minus infinity is 0."""
-        if mask.dtype is dtypes.bool:
-            scores = mask.where(self, -math.inf)
-        else:
-            scores = self.add(mask)
-        blind = scores.max(-1, keepdim=True).eq(-math.inf)
-        # Zeros go in and come out, so that neither value nor gradient is NaN.
-        return blind.where(0.0, blind.where(0.0, scores).softmax(-1))
+    def _masked(self, mask: Self) -> Self:
+        """Scores under a mask: one that is added, or bools."""
+        return mask.where(self, -math.inf) if mask.dtype is dtypes.bool else self.add(mask)
 
     def _shared_heads(self, shared: Self) -> Self:
         """`shared` with each of its heads, axis -3, as often as queries share it."""

@@ -39,13 +39,15 @@ SCALAR = Target("scalar", WORKERS.native, "grid")
 VECTORS = replace(BLOCKS, name="vectors", vector_bytes=16, threads=256, warp=32, shuffle=0)
 
 
-def run_plan(roots: list[Node], inputs: dict[Any, Array], run: RunKernel) -> list[Array]:
+def run_plan(
+    roots: list[Node], inputs: dict[Any, Array], run: RunKernel, in_blocks: bool = False
+) -> list[Array]:
     """The values of `roots`, each kernel of their plan run by `run` on numpy arrays."""
 
     def is_leaf(node: Node) -> bool:
         return node.kind == "buffer"
 
-    plan = plan_fusion(roots, is_leaf)
+    plan = plan_fusion(roots, is_leaf, has_blocks=lambda device: in_blocks)
     values: dict[Node, Array] = {}
 
     def value(node: Node) -> Array:

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from gpu.compiler.fusion.blocks import kernel_domain
 from gpu.compiler.fusion.inplace import Store
 from gpu.compiler.fusion.plan import At, Plan
-from gpu.compiler.fusion.region import needed_region
+from gpu.compiler.fusion.region import needed_region, own_element
 from gpu.compiler.fusion.values import COMPUTE, pick_value
 from gpu.compiler.fusion.views import (
     Access,
@@ -22,14 +23,13 @@ from gpu.compiler.fusion.views import (
     domain_indices,
     domain_loops,
     inner_vars,
-    outer_first,
     picked,
     source_accesses,
 )
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.dims import is_many, upper
 from gpu.compiler.ir.graph import Node, accumulate_as, symbols_of, toposort
-from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, expr, loop_var
+from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, at_least, expr
 from gpu.compiler.ir.index.rows import flatten
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.core.dtype import ImageDType
@@ -43,26 +43,25 @@ class BuiltKernel(NamedTuple):
 
 
 class _Home(NamedTuple):
-    """The part of a placed node that is computed at once:
+    """The part of a placed node that is computed at once, a loop over each wide axis.
 
-    `base` plus a loop over each wide axis.
+    Attributes:
+        buf: what it is in.
+        base: the first element of the part.
+        axes: those along which there are several, as they lie in the buffer.
+        loops: over these axes.
+        own: the node's element that the loops stand at.
     """
 
     buf: K.Buf
     base: Indices
-    wide: tuple[int, ...]
+    axes: tuple[int, ...]
     loops: tuple[Var, ...]
+    own: Access
 
     def local(self, indices: Indices) -> Indices:
         """Where in the buffer the node's element at `indices` lies."""
-        return tuple(indices[axis] - self.base[axis] for axis in self.wide)
-
-    def own(self) -> Indices:
-        """The node's element that the loops stand at."""
-        result = list(self.base)
-        for axis, var in zip(self.wide, self.loops, strict=True):
-            result[axis] = result[axis] + var
-        return tuple(result)
+        return tuple(indices[axis] - self.base[axis] for axis in self.axes)
 
 
 def build_kernel(name: str, number: int, plan: Plan) -> BuiltKernel:
@@ -76,17 +75,20 @@ def build_kernel(name: str, number: int, plan: Plan) -> BuiltKernel:
 class _Builder:
     def __init__(self, name: str, number: int, plan: Plan):
         self.name, self.number = name, number
-        self.plan, self.placement = plan, plan.placement
-        self.roots = plan.kernels[number]
+        self.plan = plan
+        outputs = plan.kernels[number]
+        self.roots = tuple(node for node in outputs if plan.inside(node, number) is None)
+        self.beside = tuple(node for node in outputs if node not in self.roots)
         # A root that is written in place is made of what is written alone.
         self.store = plan.stores.get(self.roots[0])
         sources = self.store.operands if self.store else self.roots
         self.order = toposort(sources, self._is_leaf)
         self.symbols = symbols_of((*self.order, *self._written()), self._is_leaf)
-        shape = self.store.domain.shape if self.store else self.roots[0].shape
-        loops = domain_loops(shape, self._prefix("i"))
-        self.domain = outer_first(self.roots[0], loops) if not self.store else loops
-        self.at_root = (domain_indices(shape, loops), ALWAYS)
+        output = self.store.domain if self.store else self.roots[0]
+        block = None if self.store else plan.blocks.get(output)
+        self.domain, indices, mask, depth = kernel_domain(output, self._prefix("i"), block)
+        self.at_root: Access = (indices, mask)
+        self.around = frozenset(self.domain[:depth])
         self.reads: dict[Node, dict[Access, None]] = {node: {} for node in self.order}
         self.regions: dict[Node, _Home] = {}
         # Loops of reductions, and what gathers and scatters pick, for each element read.
@@ -95,6 +97,8 @@ class _Builder:
         self.values: dict[tuple[Node, Access], K.Value] = {}
         self.params: dict[Node, K.Buf] = {}
         self.accumulators: dict[Node, K.Buf] = {}
+        # What holds of rows that a block has. What is computed for others is of no account.
+        self.inside: set[Expr] = {*self.at_root[1].constraints}
 
     def _written(self) -> list[Node]:
         """The nodes that say where a root that is written in place is written."""
@@ -109,10 +113,10 @@ class _Builder:
 
     def _is_leaf(self, node: Node) -> bool:
         """Whether `node` is read from memory that exists before this kernel runs."""
-        return node not in self.roots and self.plan.is_read(node)
+        return node not in self.roots and node not in self.beside and self.plan.is_read(node)
 
     def build(self) -> BuiltKernel:
-        for root in self.roots:
+        for root in (*self.roots, *self.beside):
             self.params[root] = self._param(root, len(self.params))
         for source in self.store.operands if self.store else self.roots:
             self.reads[source][self.at_root] = None
@@ -147,21 +151,19 @@ class _Builder:
         placed = self._inner_placement(node)
         if placed:
             self._open_region(node, placed)
-            self._push_access(node, (self.regions[node].own(), ALWAYS))
+            self._push_access(node, self.regions[node].own)
         else:
             for access in self.reads[node]:
                 self._push_access(node, access)
 
     def _inner_placement(self, node: Node) -> At | None:
         """Where in this kernel `node` has a buffer; an output that is a reduction needs one too."""
-        placed = self.placement.get(node)
-        if isinstance(placed, At):
+        placed = self.plan.inside(node, self.number)
+        if placed or node.kind != "reduce":
             return placed
-        if node.kind != "reduce":
-            return None
-        if placed is None:
+        if node not in self.roots:
             raise AssertionError(f"{node} must be placed, it cannot be computed inline")
-        return At(self.number, len(self.domain), "private")
+        return At(len(self.domain), "private")
 
     def _push_access(self, node: Node, access: Access) -> None:
         if node.kind == "scatter":
@@ -184,12 +186,18 @@ class _Builder:
         outer = frozenset(self.domain[: placed.depth])
         region = needed_region((indices for indices, _ in self.reads[node]), node.shape, outer)
         label = f"{self._prefix('t')}{len(self.regions)}"
-        wide = tuple(axis for axis, extent in enumerate(region.extents) if is_many(extent))
-        loops = tuple(loop_var(f"{label}_{axis}", region.extents[axis]) for axis in wide)
+        loops = domain_loops(region.extents, f"{label}_")
+        own = own_element(region, loops, node.shape)
+        self.inside.update(own[1].constraints)
+        # The rows of a block lie together: they are lanes, whatever is done along them.
+        rows = self.around if placed.space == "team" else frozenset[Var]()
+        wide = [axis for axis, extent in enumerate(region.extents) if is_many(extent)]
+        order = sorted(wide, key=lambda axis: not rows.isdisjoint(region.base[axis].vars))
+        loops = tuple(loops[wide.index(axis)] for axis in order)
         dtype = accumulate_as(node.dtype) if node.kind == "reduce" else node.dtype
         shape = tuple(loop.hi + 1 for loop in loops)
         buf = K.Buf(label, dtype, shape, placed.space)
-        self.regions[node] = _Home(buf, region.base, wide, loops)
+        self.regions[node] = _Home(buf, region.base, tuple(order), loops, own)
 
     # Producers to consumers: the value of each node at each element.
 
@@ -198,11 +206,21 @@ class _Builder:
         if self._is_leaf(node):
             if node not in self.params:
                 self.params[node] = self._param(node, len(self.params))
-            return K.load(self.params[node], (flatten(indices, node.shape),), mask)
+            where = flatten(indices, node.shape)
+            return K.load(self.params[node], (where,), self._without_rows(mask, where.vars))
         if node in self.regions:
             region = self.regions[node]
-            return K.cast(K.load(region.buf, region.local(indices), mask), node.dtype)
+            own = self._without_rows(mask, frozenset())
+            return K.cast(K.load(region.buf, region.local(indices), own), node.dtype)
         return self._compute(node, access)
+
+    def _without_rows(self, mask: Mask, used: frozenset[Var]) -> Mask:
+        """A mask without asking whether a block has a row, but for one that an index depends on."""
+        left = ALWAYS
+        for constraint in mask.constraints:
+            if constraint not in self.inside or not used.isdisjoint(constraint.vars - self.around):
+                left = left & at_least(constraint, 0)
+        return left
 
     def _compute(self, node: Node, access: Access) -> K.Value:
         if node.kind == "const":
@@ -252,7 +270,7 @@ class _Builder:
             value = self.values[root.src[0], self.at_root]
         else:
             value = self.values[root, self.at_root]
-        return self._update(self.params[root], (where,), None, value)
+        return self._update(self.params[root], (where,), None, value, self.at_root[1])
 
     def _update(
         self,
@@ -331,7 +349,7 @@ class _Builder:
         return [(node, self.regions[node]) for node in self.order if node in here]
 
     def _produce(self, node: Node, region: _Home) -> list[K.Stmt]:
-        access = (region.own(), ALWAYS)
+        access = region.own
         where = tuple(expr(loop) for loop in region.loops)
         if node.kind != "reduce":
             update = self._update(region.buf, where, None, self._compute(node, access))
@@ -341,10 +359,21 @@ class _Builder:
         start = K.const(dtype, monoid.identity(dtype))
         ((source, read),) = self._source_accesses(node, access)
         value = K.cast(self.values[source, read], dtype)
-        combine = self._update(region.buf, where, monoid.name, value)
-        init = self._update(region.buf, where, None, start)
-        body = K.Block((init, _loops(self.inner[node, access], combine)))
-        return [K.Alloc(region.buf), _loops(region.loops, body)]
+        total, at = region.buf, where
+        if region.loops:
+            total, at = K.Buf(f"{region.buf.name}s", dtype, (), "private"), ()
+        combine = self._update(total, at, monoid.name, value)
+        init = self._update(total, at, None, start)
+        body = [init, _loops(self.inner[node, access], combine)]
+        if region.loops:
+            store = self._update(region.buf, where, None, K.load(total, ()))
+            body = [K.Alloc(total), *body, store]
+        if node in self.beside:
+            indices, mask = access
+            place = (flatten(indices, node.shape),)
+            result = K.cast(K.load(total, ()), node.dtype)
+            body.append(self._update(self.params[node], place, None, result, mask))
+        return [K.Alloc(region.buf), _loops(region.loops, K.Block(tuple(body)))]
 
 
 def _loops(loops: Iterable[Var], body: K.Stmt) -> K.Stmt:

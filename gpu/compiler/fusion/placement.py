@@ -11,25 +11,24 @@ reads in several places goes into a row buffer. Everything else is inline.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from gpu.compiler.fusion.blocks import LARGE, Block, Domain, block_for, is_spread, kernel_domain
 from gpu.compiler.fusion.images import reductions_inline
 from gpu.compiler.fusion.inplace import Store, find_reuses, store_order
 from gpu.compiler.fusion.limit import to_store
 from gpu.compiler.fusion.merge import merge_outputs
 from gpu.compiler.fusion.plan import At, Plan, Root
-from gpu.compiler.fusion.region import needed_region
+from gpu.compiler.fusion.region import needed_region, own_element
 from gpu.compiler.fusion.views import (
     Access,
     Indices,
     domain_indices,
     domain_loops,
     inner_vars,
-    outer_first,
     source_accesses,
 )
-from gpu.compiler.ir.dims import is_many
 from gpu.compiler.ir.graph import MOVEMENT, NO_SOURCES, Node, toposort, unmoved
 from gpu.compiler.ir.graph.images import is_written_image
 from gpu.compiler.ir.index import ALWAYS, Var
@@ -40,6 +39,8 @@ MAX_INLINE: Final = 160
 # Operations a node may cost and still be computed again for each kernel or repetition that reads
 # it.
 CHEAP: Final = 6
+# The same for a large one that is computed from positions alone.
+BY_POSITION: Final = 16
 RANDOM_COST: Final = 100
 # How often a kernel may make an element narrower, of a float, that memory could hold so.
 NARROWED: Final = 32
@@ -62,26 +63,31 @@ def plan_fusion(
     is_leaf: Callable[[Node], bool],
     stores: Mapping[Node, Store] | None = None,
     most_of: Callable[[str], int] = lambda device: 0,
+    has_blocks: Callable[[str], bool] = lambda device: False,
 ) -> Plan:
     """Places every node needed for `roots`; `is_leaf` says which are in memory already.
 
     `stores` are what may be written in place, as `find_stores` gives them. Those whose old memory
     is read by something that also needs the new one are left out of the plan. `most_of` gives the
     buffers that a kernel of a device may have, 0 for any number; kernels that would have more are
-    cut where that helps.
+    cut where that helps. `has_blocks` says whether the kernels of a device may go through their
+    output in blocks, by which large values need no memory of their own.
     """
     wanted = list(dict.fromkeys(roots))
     left = dict(stores or {})
     cut: set[Node] = set()
+    blocks: dict[Node, Block | None] = {}
     while True:
-        plan, stuck = _Fusion(wanted, is_leaf, left, cut).plan(most_of)
-        if stuck is None:
-            more = to_store(plan, most_of) - cut
-            if not more:
-                return plan
+        fusion = _Fusion(wanted, is_leaf, left, cut, blocks, has_blocks)
+        plan, stuck = fusion.plan(most_of)
+        if stuck is not None:
+            left = {node: store for node, store in left.items() if store.leaf is not stuck}
+        elif more := (to_store(plan, most_of) | fusion.circular) - cut:
             cut |= more
-            continue
-        left = {node: store for node, store in left.items() if store.leaf is not stuck}
+        elif tried := fusion.other_blocks():
+            blocks |= tried
+        else:
+            return plan
 
 
 class _Fusion:
@@ -90,10 +96,16 @@ class _Fusion:
         roots: list[Node],
         is_leaf: Callable[[Node], bool],
         stores: Mapping[Node, Store],
-        cut: Iterable[Node] = (),
+        cut: Iterable[Node],
+        blocks: Mapping[Node, Block | None],
+        has_blocks: Callable[[str], bool],
     ):
         self.is_leaf = is_leaf
         self.stores = stores
+        # Blocks of outputs; None where they turned out to be of no use.
+        self.blocks = blocks
+        self.has_blocks = has_blocks
+        self.wanted_blocks: dict[Node, Block | None] = {}
         # What stores do; such a node is computed where something else needs it too.
         self.written = {store.write for store in stores.values()}
         self.order = toposort(roots, is_leaf)
@@ -102,8 +114,13 @@ class _Fusion:
         self.cost: dict[Node, int] = {}
         # What each kernel, named by its output, reads of each node.
         self.reads: dict[Node, dict[Node, dict[Access, None]]] = {n: {} for n in self.order}
-        self.domain: dict[Node, tuple[Var, ...]] = {}
-        self.placed: dict[Node, tuple[Node, int, str]] = {}
+        self.domain: dict[Node, Domain] = {}
+        # Depth and space, for each kernel that a node is placed in.
+        self.placed: dict[Node, dict[Node, At]] = {}
+        # Kernels that store what they have in a buffer, since others read it.
+        self.beside: dict[Node, Node] = {}
+        # Those by which kernels would wait for each other.
+        self.circular: set[Node] = set()
         self.in_kernel: dict[Node, int] = {}
         # Loops of placed nodes: how many loops of the kernel's domain are around each.
         self.depth: dict[Var, int] = {}
@@ -121,13 +138,44 @@ class _Fusion:
             outputs, stuck = store_order(outputs, self.stores, self.reads)
         mergeable = self._mergeable(outputs)
         merged = merge_outputs(outputs, mergeable, self.cost, most_of)
-        kernels = [kept for group in merged if (kept := self._stored(group))]
-        number = {node: i for i, group in enumerate(kernels) for node in group}
-        placement: dict[Node, Root | At] = {node: Root(i) for node, i in number.items()}
-        for node, (root, depth, space) in self.placed.items():
-            placement[node] = At(number[root], depth, space)
+        groups = self._with_beside(merged) if self.beside else merged
+        kernels = [kept for group in groups if (kept := self._stored(group))]
         reuses = find_reuses(kernels, mergeable, self.reads, self.is_leaf)
-        return Plan(tuple(kernels), placement, self.is_leaf, self.stores, reuses), stuck
+        number = {node: i for i, group in enumerate(kernels) for node in group}
+        placement: dict[Node, Root | Mapping[int, At]] = {n: Root(i) for n, i in number.items()}
+        for node, inside in self.placed.items():
+            at = {number[root]: at for root, at in inside.items()}
+            placement[node] = Root(number[node], *at.values()) if node in self.beside else at
+        blocks = {node: block for node, block in self.blocks.items() if block}
+        return Plan(tuple(kernels), placement, self.is_leaf, self.stores, reuses, blocks), stuck
+
+    def _with_beside(self, kernels: Sequence[tuple[Node, ...]]) -> list[tuple[Node, ...]]:
+        """The kernels with what they store besides, each behind those that it reads from."""
+        added: dict[Node, list[Node]] = {}
+        for node, root in self.beside.items():
+            added.setdefault(root, []).append(node)
+        groups = [(*g, *(n for root in g for n in added.get(root, ()))) for g in kernels]
+        number = {node: i for i, group in enumerate(groups) for node in group}
+        needs: list[set[int]] = [set() for _ in groups]
+        for node, readers in self.reads.items():
+            if node in number:
+                for root in readers:
+                    needs[number[root]].add(number[node])
+        ordered: dict[int, None] = {}
+        begun: set[int] = set()
+        waiting = [(i, False) for i in reversed(range(len(groups)))]
+        while waiting:
+            group, done = waiting.pop()
+            if done:
+                ordered[group] = None
+            elif group not in begun:
+                begun.add(group)
+                waiting.append((group, True))
+                waiting += [(i, False) for i in sorted(needs[group] - begun, reverse=True)]
+        place = {group: position for position, group in enumerate(ordered)}
+        if any(place[i] > place[group] for group, wanted in enumerate(needs) for i in wanted):
+            self.circular = {*self.beside}
+        return [groups[i] for i in ordered]
 
     def _read_before_writing(self) -> set[Node]:
         """What is written somewhere and computed from memory that stores change.
@@ -156,7 +204,7 @@ class _Fusion:
 
     def _mergeable(self, outputs: list[Node]) -> dict[Node, dict[Node, bool]]:
         """What the kernels without loops of their own read, and whether element by element."""
-        looping = {root for root, _, _ in self.placed.values()}
+        looping = {root for inside in self.placed.values() for root in inside}
         looping.update(n for n in outputs if n.kind in ("reduce", "scatter", "scan", "copy"))
         looping.update(self.stores)
         result: dict[Node, dict[Node, bool]] = {n: {} for n in outputs if n not in looping}
@@ -164,7 +212,7 @@ class _Fusion:
             if self._in_memory(node):
                 for root, accesses in self.reads[node].items():
                     if root in result and root is not node:
-                        own = domain_indices(root.shape, self.domain[root])
+                        own = self.domain[root].indices
                         result[root][node] = all(a == (own, ALWAYS) for a in accesses)
         return result
 
@@ -228,7 +276,7 @@ class _Fusion:
         return cut
 
     def _in_memory(self, node: Node) -> bool:
-        return node in self.outputs or self.is_leaf(node)
+        return node in self.outputs or node in self.beside or self.is_leaf(node)
 
     # Where the others are computed, from readers to sources.
 
@@ -242,12 +290,11 @@ class _Fusion:
         if node in self.stores:
             self._start_store(node, self.stores[node])
             return
-        loops = domain_loops(node.shape, "i")
-        self.domain[node] = outer_first(node, loops)
+        domain = self.domain[node] = kernel_domain(node, "i", self.blocks.get(node))
         self.in_kernel[node] = 0
-        access = (domain_indices(node.shape, loops), ALWAYS)
+        access = (domain.indices, domain.mask)
         if node.kind != "scatter":
-            self._push(node, node, access, len(loops))
+            self._push(node, node, access, len(domain.loops))
             return
         # Two nests: the source is copied, then the updates are walked through.
         source, index, updates = node.src
@@ -259,24 +306,29 @@ class _Fusion:
 
     def _start_store(self, node: Node, store: Store) -> None:
         """A kernel that walks what is written, and writes it where it belongs."""
-        shape = store.domain.shape
-        loops = domain_loops(shape, "i")
-        self.domain[node] = loops
+        domain = self.domain[node] = kernel_domain(store.domain, "i", None)
         self.in_kernel[node] = 0
         for operand in store.operands:
-            place = (domain_indices(shape, loops), ALWAYS)
+            place = (domain.indices, ALWAYS)
             self.reads[operand].setdefault(node, {})[place] = None
 
     def _place_inside(self, node: Node) -> bool:
         """Places `node` inside the kernels that read it, or says that it cannot be."""
-        kernels = self.reads[node]
         if node in self.written and node.kind in OWN_KERNEL:
-            return not kernels
+            return not self.reads[node]
+        if self._place_beside(node) or self._place_in_blocks(node) or self._place_in_rows(node):
+            return True
+        self._want_blocks(node)
+        return False
+
+    def _place_in_rows(self, node: Node) -> bool:
+        """Places `node` where a kernel needs each of its elements once, or inline, if it can be."""
+        kernels = self.reads[node]
         if node.kind == "reduce":
             return len(kernels) == 1 and self._place_reduction(node, *kernels)
         if _narrows(node) and self._most_often(node) >= NARROWED * node.size:
             return False
-        worth_keeping = node.kind not in MOVEMENT and self.cost[node] > CHEAP
+        worth_keeping = self._is_worth_keeping(node)
         if worth_keeping and (len(kernels) > 1 or self._most_often(node) > node.size):
             return False
         for root, accesses in kernels.items():
@@ -289,6 +341,18 @@ class _Fusion:
                 self._push(node, root, access)
         return True
 
+    def _is_worth_keeping(self, node: Node) -> bool:
+        """Whether computing `node` again costs more than reading it."""
+        cost = self.cost[node]
+        if node.kind in MOVEMENT or cost <= CHEAP:
+            return False
+        return cost > BY_POSITION or node.nbytes < LARGE or not self._is_by_position(node)
+
+    def _is_by_position(self, node: Node) -> bool:
+        """Whether `node` reads nothing from memory, as the mask of causal attention."""
+        below = toposort([node], self.is_leaf)
+        return not any(self.is_leaf(n) or not (n.src or n.kind in NO_SOURCES) for n in below)
+
     def _most_often(self, node: Node) -> int:
         """How many elements of `node` a kernel would compute, counted as often as it does.
 
@@ -297,7 +361,7 @@ class _Fusion:
         """
         most = 0
         for root, accesses in self.reads[node].items():
-            domain = self.domain[root]
+            domain = self.domain[root].loops
             for indices, _ in accesses:
                 used = _loops_of(indices)
                 inner = [var for var in used if var in self.depth]
@@ -309,7 +373,7 @@ class _Fusion:
 
     def _place_reduction(self, node: Node, root: Node) -> bool:
         accesses = self.reads[node][root]
-        domain = self.domain[root]
+        domain = self.domain[root].loops
         (access, *others) = accesses
         indices, mask = access
         used = _loops_of(indices)
@@ -326,7 +390,7 @@ class _Fusion:
         return True
 
     def _place_row(self, node: Node, root: Node) -> bool:
-        domain = self.domain[root]
+        domain = self.domain[root].loops
         reads = [indices for indices, _ in self.reads[node][root]]
         for depth in range(len(domain) - 1, -1, -1):
             region = needed_region(reads, node.shape, frozenset(domain[:depth]))
@@ -341,20 +405,122 @@ class _Fusion:
                     return False
                 row = domain_loops(region.extents, f"row{len(self.placed)}_")
                 self.depth.update(dict.fromkeys(row, depth))
-                loops = iter(row)
-                own = tuple(
-                    base + next(loops) if is_many(extent) else base
-                    for base, extent in zip(region.base, region.extents, strict=True)
-                )
-                self._push(node, root, (own, ALWAYS))
+                self._push(node, root, own_element(region, row, node.shape))
                 return True
         return False
+
+    # Blocks.
+
+    def other_blocks(self) -> dict[Node, Block | None]:
+        """Blocks to plan again with: more that would save memory, else none where they did not."""
+        if self.wanted_blocks:
+            return self.wanted_blocks
+        used = {
+            root
+            for inside in self.placed.values()
+            for root, at in inside.items()
+            if at.depth == self.domain[root].depth
+        }
+        idle = (root for root, domain in self.domain.items() if domain.depth and root not in used)
+        return dict.fromkeys(idle)
+
+    def _want_blocks(self, node: Node) -> None:
+        """Notes blocks in which all kernels that read `node` could compute what they read of it."""
+        found: dict[Node, Block | None] = {}
+        for root, accesses in self.reads[node].items():
+            known = root in self.blocks or root in self.stores or root.kind in OWN_KERNEL
+            if self.domain[root].depth:
+                continue
+            if known or not self.has_blocks(root.device):
+                return
+            block = block_for(node, accesses, root, self.domain[root], self._in_memory)
+            if block is None:
+                return
+            found[root] = block
+        self.wanted_blocks |= found
+
+    def _is_spread(self, node: Node) -> bool:
+        """Whether `node`, or what it reduces, has many more elements than it is made of."""
+        below = toposort([node], self._in_memory)
+        made_of = sum(n.size for n in below if n is not node and self._in_memory(n))
+        large = unmoved(node.src[0]) if node.kind == "reduce" else node
+        return is_spread(large, made_of)
+
+    def _place_beside(self, node: Node) -> bool:
+        """Places a reduction that several kernels read into one, which stores it for the others.
+
+        That is one which has what is reduced near by, and needs nothing of what the others compute.
+        """
+        kernels = self.reads[node]
+        blocked = [root for root in kernels if self.domain[root].depth]
+        if node.kind != "reduce" or len(kernels) < 2 or not blocked or self.stores:
+            return False
+        if node.nbytes >= LARGE or not self._is_spread(node):
+            return False
+        for root in blocked:
+            place = self._in_block(node, root)
+            if place is None or place[0].space != "team" or self.in_kernel[root] == MAX_PLACED:
+                continue
+            if not kernels.keys().isdisjoint(toposort(root.src, self.is_leaf)):
+                continue
+            self._take(node, root, *place[0])
+            self._push(node, root, place[1], place[0].depth)
+            self.beside[node] = root
+            return True
+        return False
+
+    def _place_in_blocks(self, node: Node) -> bool:
+        """Places `node` in a block of each kernel that reads it, or says that it cannot be."""
+        kernels = self.reads[node]
+        if not kernels or not all(self.domain[root].depth for root in kernels):
+            return False
+        if len(kernels) > 1 and not self._is_spread(node):
+            return False
+        if node.kind != "reduce":
+            if not (self._is_worth_keeping(node) or _narrows(node)):
+                return False
+            several = any(len(accesses) > 1 for accesses in kernels.values())
+            if not several and self._most_often(node) <= node.size:
+                for root, (access,) in kernels.items():
+                    self._push(node, root, access)
+                return True
+        places = {root: self._in_block(node, root) for root in kernels}
+        if any(
+            place is None or self.in_kernel[root] == MAX_PLACED for root, place in places.items()
+        ):
+            return False
+        for root, place in places.items():
+            assert place is not None
+            at, access = place
+            self._take(node, root, *at)
+            self._push(node, root, access, at.depth)
+        return True
+
+    def _in_block(self, node: Node, root: Node) -> tuple[At, Access] | None:
+        """Where in the blocks of a kernel `node` is computed, and the element at a time."""
+        domain, accesses = self.domain[root], [*self.reads[node][root]]
+        (indices, mask), *others = accesses
+        innermost = not others and _loops_of(indices) == frozenset(domain.loops)
+        if node.kind == "reduce" and innermost and mask is domain.mask:
+            return At(len(domain.loops), "private"), (indices, mask)
+        around = domain.loops[: domain.depth]
+        region = needed_region((i for i, _ in accesses), node.shape, frozenset(around))
+        rounds = math.prod(var.extent for var in around)
+        block = self.blocks[root]
+        assert block is not None
+        # Each element once, but for what the last block has too many.
+        most = node.size // root.shape[block.axis] * block.size * around[-1].extent
+        if not _loops_of(region.base) >= frozenset(around) or region.size * rounds > most:
+            return None
+        row = domain_loops(region.extents, f"row{len(self.placed)}_")
+        self.depth.update(dict.fromkeys(row, domain.depth))
+        return At(domain.depth, "team"), own_element(region, row, node.shape)
 
     def _take(self, node: Node, root: Node, depth: int, space: str) -> bool:
         if self.in_kernel[root] == MAX_PLACED:
             return False
         self.in_kernel[root] += 1
-        self.placed[node] = (root, depth, space)
+        self.placed.setdefault(node, {})[root] = At(depth, space)
         return True
 
     def _push(self, node: Node, root: Node, access: Access, depth: int = 0) -> None:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gpu.compiler.fusion.views import Indices
-from gpu.compiler.ir.dims import Dim, is_symbolic, upper, upper_shape
+from gpu.compiler.fusion.views import Access, Indices
+from gpu.compiler.ir.dims import Dim, is_many, is_symbolic, upper, upper_shape
 from gpu.compiler.ir.graph import Shape
-from gpu.compiler.ir.index import Expr, Var, expr
+from gpu.compiler.ir.index import ALWAYS, Expr, Var, between, expr
 from gpu.compiler.ir.index.rows import ZERO
 
 
@@ -35,6 +35,24 @@ def needed_region(reads: Iterable[Indices], shape: Shape, outer: frozenset[Var])
     reads = list(reads)
     spans = [_span([r[axis] for r in reads], outer, size) for axis, size in enumerate(shape)]
     return Region(tuple(base for base, _ in spans), tuple(extent for _, extent in spans))
+
+
+def own_element(region: Region, loops: Iterable[Var], shape: Shape) -> Access:
+    """The element of a node of `shape` that loops over the wide axes of a region stand at.
+
+    Its mask tells where there is one: a block of rows may reach beyond the last, and rows that are
+    read under a mask may begin before the first.
+    """
+    remaining = iter(loops)
+    own = tuple(
+        base + next(remaining) if is_many(extent) else base
+        for base, extent in zip(region.base, region.extents, strict=True)
+    )
+    mask = ALWAYS
+    for index, size in zip(own, shape, strict=True):
+        if not is_symbolic(size):
+            mask = mask & between(index, 0, size - 1)
+    return own, mask
 
 
 def _span(reads: list[Expr], outer: frozenset[Var], size: Dim) -> tuple[Expr, Dim]:

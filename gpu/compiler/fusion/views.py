@@ -21,10 +21,10 @@ Access = tuple[Indices, Mask]
 
 def _reshaped(indices: Indices, shape: Shape, source: Shape) -> Indices:
     """The index in `source` of the element at `indices` of `shape`."""
-    if not has_symbols(shape + source):
-        return unflatten(flatten(indices, shape), source)
     groups = reshape_groups(source, shape)
-    assert groups is not None, "no such node is made"
+    if groups is None:
+        assert not has_symbols((shape, source)), "no such node is made"
+        return unflatten(flatten(indices, shape), source)
     result: list[Expr] = []
     for old, new in groups:
         position = flatten([indices[a] for a in new], tuple(shape[a] for a in new))

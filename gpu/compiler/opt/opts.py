@@ -279,11 +279,13 @@ class PartialSums(NamedTuple):
 class Tile(NamedTuple):
     """The kernel, one reduction inside independent loops, in tiles as `tiling` has them.
 
+    With `nest` that is not the whole kernel but loop `nest`, inside other loops.
     What a tile is, what is copied, and in which order all of it is done: see
     `gpu/compiler/opt/primitives/tiling.py`.
     """
 
     tiling: Tiling
+    nest: str = ""
 
 
 class Pipeline(NamedTuple):
@@ -365,6 +367,6 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
         case PartialSums():
             return partial_sums(body, opt.axis, opt.factor)
         case Tile():
-            return tile(body, opt.tiling)
+            return tile(body, opt.tiling, opt.nest)
         case Pipeline():
             return pipeline(body, opt.axis, opt.slots)

@@ -139,6 +139,11 @@ class Target:
             )
 
     @property
+    def has_blocks(self) -> bool:
+        """Whether a kernel may keep some rows of a large value near by: workers, with caches."""
+        return self.parallel == "worker" and self.vector_bytes > 0
+
+    @property
     def key(self) -> str:
         """All of the above as text that is the same in every process, for cache keys."""
         native = self.native

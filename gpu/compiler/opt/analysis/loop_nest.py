@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var, expr
+from gpu.compiler.ir.index.rows import flatten
 from gpu.compiler.ir.kernel.tree import values_of
 from gpu.compiler.opt.analysis.dependence import is_independent
 from gpu.core.errors import IllegalOpt
@@ -103,16 +104,13 @@ def sum_of_products(kernel: K.Kernel) -> SumOfProducts | None:
 
 
 def memory_accesses(update: K.Update) -> Iterator[tuple[K.Buf, Expr]]:
-    """Accesses of an Update to global and team memory, by their last index.
-
-    Memory of one element without axes has none: it is always at 0.
-    """
+    """Accesses of an Update to global and team memory, by the element."""
     if update.buf.space != "private":
-        yield update.buf, last_index(update.indices)
+        yield update.buf, flatten(update.indices, update.buf.shape)
     for value in values_of(update, set()):
         if value.kind == "load" and value.attr[0].space != "private":
             buf, indices, _ = value.attr
-            yield buf, last_index(indices)
+            yield buf, flatten(indices, buf.shape)
 
 
 def last_index(indices: Sequence[Expr]) -> Expr:

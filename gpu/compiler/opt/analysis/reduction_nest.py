@@ -10,7 +10,7 @@ then few of its elements are distinct.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
@@ -52,16 +52,17 @@ class Operand:
     Attributes:
         value: what it is.
         loads: the loads in it.
-        moves: for each of the loops' variables that it depends on how far an iteration moves each
-            place and each mask of the loads; None for one that is inside a division.
+        moves: for each variable of the nest how far an iteration moves each place and each mask of
+            the loads; None for one that is inside a division.
         steps: for each variable how many elements an iteration moves the loads on in memory; None
             where they disagree.
     """
 
-    def __init__(self, value: K.Value, loops: Collection[Var]):
+    def __init__(self, value: K.Value, own: frozenset[Var]):
+        """`own` are the variables of the nest; others stand still."""
         self.value = value
         self.loads = loads_of(value)
-        self.moves = _moves(value, self.loads, loops)
+        self.moves = _moves(value, self.loads, own)
         self.steps = {var: _step(self.loads, var) for var in self.moves}
         self._reach = {var: sum(map(abs, own or ())) for var, own in self.moves.items()}
         self._ratios: dict[tuple[Var, Var], int] = {}
@@ -148,7 +149,7 @@ class Nest(NamedTuple):
     @property
     def stores(self) -> list[K.Update]:
         """The statements that write results."""
-        return [stmt for stmt in self.after if stmt.buf.space == "global"]
+        return [stmt for stmt in self.after if stmt.buf.space != "private"]
 
 
 def reduction_nest(body: K.Block) -> Nest | None:
@@ -179,7 +180,8 @@ def reduction_nest(body: K.Block) -> Nest | None:
     if update.buf in update.value.bufs:
         return None
     parts = [[s for s in half if isinstance(s, K.Update)] for half in _halves(stmts, loops[0])]
-    operands = tuple(_operands(update.value, {loop.var for loop in (*nest, *inner)}))
+    own = frozenset(loop.var for loop in (*nest, *inner))
+    operands = tuple(_operands(update.value, own))
     written = {buf for buf, _, _ in writes(body)}
     if not operands or any(operand.value.bufs & written for operand in operands):
         return None
@@ -211,34 +213,34 @@ def _is_counted_later(loop: K.Loop) -> bool:
     return loop.var.stop is not None or loop.var.lo != 0
 
 
-def _operands(value: K.Value, loops: Set[Var]) -> Iterator[Operand]:
-    """The largest parts of `value` that do not depend on all loops that it depends on.
+def _operands(value: K.Value, own: frozenset[Var]) -> Iterator[Operand]:
+    """The largest parts of `value` that do not depend on all variables, of `own`, that it does.
 
     A load that does is one itself.
     """
-    all_vars, seen = value.vars & loops, set[K.Value]()
+    all_vars, seen = value.vars & own, set[K.Value]()
     stack = [value]
     while stack:
         part = stack.pop()
         if part in seen or part.kind in ("const", "index"):
             continue
         seen.add(part)
-        loads = loads_of(part) if part.kind == "load" or part.vars & loops != all_vars else []
+        loads = loads_of(part) if part.kind == "load" or part.vars & own != all_vars else []
         if loads:
-            yield Operand(part, loops)
+            yield Operand(part, own)
         else:
             stack.extend(reversed(part.args))
 
 
 def _moves(
-    value: K.Value, loads: list[K.Value], loops: Collection[Var]
+    value: K.Value, loads: list[K.Value], own: frozenset[Var]
 ) -> dict[Var, tuple[int, ...] | None]:
     places = [place for load in loads for place in load.attr[1]]
     places += [constraint for load in loads for constraint in load.attr[2].constraints]
     places += [part.attr[0] for part in values(value, set()) if part.kind == "index"]
     plain = [None if place.is_affine else _divided(place) for place in places]
     divided = frozenset[Var]().union(*(found for found in plain if found))
-    ordered = sorted(value.vars.intersection(loops), key=lambda var: var.key)
+    ordered = sorted(value.vars & own, key=lambda var: var.key)
     return {v: None if v in divided else tuple(p.coeff(v) for p in places) for v in ordered}
 
 

@@ -18,6 +18,7 @@ from gpu.compiler.opt.analysis.loop_nest import outer_nest
 from gpu.compiler.opt.opts import Bind, Fuse, Opt, PartialSums, Split, Tile, apply
 from gpu.compiler.opt.policy.cpu import column_reduce, dot_products, register_tiling, tiling
 from gpu.compiler.opt.policy.cpu.amx import by_thread
+from gpu.compiler.opt.policy.cpu.nests import in_nests
 from gpu.compiler.opt.policy.cpu.vectorize import vectorize
 from gpu.compiler.opt.policy.gpu import choose
 from gpu.compiler.opt.policy.gpu.scatter import jammed
@@ -65,7 +66,7 @@ def _made_ready(kernel: K.Kernel, target: Target, optimize: bool) -> tuple[K.Ker
         chosen = list(_lanes(kernel, target))
         kernel = apply(kernel, chosen)
         opts += chosen
-    if one_nest and not any(isinstance(opt, Tile) for opt in opts):
+    if one_nest and not any(isinstance(opt, Tile) and not opt.nest for opt in opts):
         chosen = list(_spread(kernel, target))
         kernel = apply(kernel, chosen)
         opts += chosen
@@ -114,6 +115,9 @@ def _lanes(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     tiled = tiling.choose(kernel, target) if target.parallel == "worker" else None
     if tiled is not None:
         yield Tile(tiled)
+        return
+    if target.parallel == "worker" and (chosen := in_nests(kernel, target)):
+        yield from chosen
         return
     reduced = column_reduce.match(kernel, target)
     if reduced is not None:

@@ -18,7 +18,9 @@ from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, at_least, at_most, ex
 from gpu.compiler.ir.kernel.tree import (
     Substitution,
     as_block,
+    find_loop,
     loads_of,
+    replace_loop,
     rewrite,
     values_of,
     with_axes,
@@ -61,13 +63,18 @@ class Tiling(NamedTuple):
     parallel: bool = False
 
 
-def tile(body: K.Block, tiling: Tiling) -> K.Stmt:
+def tile(body: K.Block, tiling: Tiling, inside: str = "") -> K.Stmt:
     """See `gpu.compiler.opt.opts.Tile`. Raises IllegalOpt."""
-    nest = reduction_nest(body)
+    loop = find_loop(body, inside, tiling) if inside else None
+    nest = reduction_nest(K.Block((loop,)) if loop else body)
     if nest is None:
-        raise IllegalOpt(f"{tiling}: the kernel is no reduction inside independent loops")
+        what = f"loop {inside}" if loop else "the kernel"
+        raise IllegalOpt(f"{tiling}: {what} is no reduction inside independent loops")
+    if loop and tiling.parallel:
+        raise IllegalOpt(f"{tiling}: workers share outer loops alone, and not loop {inside}")
     _require_legal(nest, tiling)
-    return _Tiler(nest, tiling).body()
+    tiled = _Tiler(nest, tiling, f"{inside}_" if loop else "").body()
+    return replace_loop(body, loop, tiled) if loop else tiled
 
 
 def _require_legal(nest: Nest, tiling: Tiling) -> None:
@@ -181,7 +188,7 @@ class _Element(NamedTuple):
             for load in values_of(stmt, set()):
                 if (
                     load.kind == "load"
-                    and load.attr[0].space == "global"
+                    and load.attr[0].space != "private"
                     and self.lane in load.vars
                 ):
                     buf, indices, mask = load.attr
@@ -192,18 +199,20 @@ class _Element(NamedTuple):
                 known[self.nest.operands[number].value] = copied.load(env)
         moved = Substitution(env, self.bufs, known).stmt(stmt)
         assert isinstance(moved, K.Update)
-        return moved._replace(mask=moved.mask & self.mask) if moved.buf.space == "global" else moved
+        is_own = moved.buf.space == "private"
+        return moved if is_own else moved._replace(mask=moved.mask & self.mask)
 
 
 class _Tiler:
     """Builds a tiled nest, from the outermost loop inwards."""
 
-    def __init__(self, nest: Nest, tiling: Tiling):
+    def __init__(self, nest: Nest, tiling: Tiling, label: str):
+        """`label` begins what is new in names."""
         self.nest, self.tiling = nest, tiling
         self.vars = {var.name: var for var in nest.independent}
         self.lane = self.vars[tiling.lane]
         self.tile = dict(tiling.loops).get(tiling.lane, _whole(self.lane.extent, tiling.lanes))
-        self.numbers = itertools.count()
+        self.numbers = (f"{label}{number}" for number in itertools.count())
 
     def body(self) -> K.Block:
         """The whole kernel."""
@@ -214,12 +223,12 @@ class _Tiler:
     def inside(self, depth: int, place: _Place, copied: Mapping[int, _Copied]) -> Iterator[K.Stmt]:
         """What is inside the first `depth` loops."""
         copied = dict(copied)
-        for number in (copy.operand for copy in self.tiling.copies if copy.depth == depth):
-            axes = self.nest.operands[number].axes(self.extents(place), self.lane)
+        for operand in (copy.operand for copy in self.tiling.copies if copy.depth == depth):
+            axes = self.nest.operands[operand].axes(self.extents(place), self.lane)
             if axes:  # of a single element, as what is left over may have, there is no copy
-                copied[number] = self.memory(number, place, axes)
-                yield K.Alloc(copied[number].buf)
-                yield from self.filled(number, copied[number], place)
+                copied[operand] = self.memory(operand, place, axes)
+                yield K.Alloc(copied[operand].buf)
+                yield from self.filled(operand, copied[operand], place)
         if depth == len(self.tiling.loops):
             yield from self.written_out(place, copied)
             return
@@ -389,7 +398,7 @@ class _Tiler:
         mine = set(self.nest.accumulators)
         loads = {v for s in self.nest.after for v in loads_of(s.value) if v.attr[0] in mine}
         apart = any(abs(s.indices[-1].coeff(self.lane)) != 1 for s in self.nest.after)
-        alone = all(s.buf.space == "global" and s.monoid is None for s in self.nest.after)
+        alone = all(s.buf.space != "private" and s.monoid is None for s in self.nest.after)
         return apart and alone and all(v is K.load(v.attr[0], ()) for v in loads)
 
     def waiting(self, buf: K.Buf, rows: Iterable[Var], vector: Var) -> K.Buf:
@@ -413,7 +422,7 @@ class _Tiler:
         stores = [_nested(rows, single.moved(s)) for s in self.nest.after]
         return K.Loop(one, "serial", K.Block(tuple(stores)))
 
-    def reduced(self, stmt: _Element, number: int) -> Iterator[K.Stmt]:
+    def reduced(self, stmt: _Element, number: str) -> Iterator[K.Stmt]:
         """The loops of the reduction, some steps of the innermost one written out."""
         *outer, inner = self.nest.reduction
         around = [Var(f"{var.name}_{number}", 0, var.extent - 1) for var in outer]

@@ -52,8 +52,11 @@ class _Tile(NamedTuple):
     steps: int
 
 
-def choose(kernel: K.Kernel, target: Target) -> Tiling | None:
-    """The tiling that costs least; None where there is none, or where it would gain nothing."""
+def choose(kernel: K.Kernel, target: Target, dots: bool = True) -> Tiling | None:
+    """The tiling that costs least; None where there is none, or where it would gain nothing.
+
+    With `dots` that is also where lanes along the sum cost less.
+    """
     nest = reduction_nest(kernel.body)
     if nest is None or not _is_reused(nest):
         return None
@@ -63,8 +66,8 @@ def choose(kernel: K.Kernel, target: Target) -> Tiling | None:
     if not tilings:
         return None
     time, best = min(map(costs.launched, tilings), key=lambda found: found[0])
-    dots = dot_products.match(kernel, target)
-    return None if dots is not None and costs.dots_time(dots) < time else best
+    other = dot_products.match(kernel, target) if dots else None
+    return None if other is not None and costs.dots_time(other) < time else best
 
 
 def _is_reused(nest: Nest) -> bool:
