@@ -28,7 +28,7 @@ from hypothesis import settings
 import selection
 from matrix import Matrix
 from requirements import OPT_IN, REQUIREMENTS
-from simulated import SIMULATED
+from simulated import SIMULATED, keeping_rules
 
 pytest_plugins = ("busy", "store")
 
@@ -95,7 +95,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--device") is None:
+        selection.thin_out(config, items, _is_sampled)
     selection.select(config, items)
+
+
+def _is_sampled(item: pytest.Item) -> bool:
+    """Whether a test is one of those of which a sample runs."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return parameters.get("device") in SAMPLED and not item.nodeid.startswith(PROMISED)
 
 
 def _check_devices(config: pytest.Config) -> None:
@@ -211,6 +219,7 @@ DEVICES = {
     "CL": "CL",
     "AMD": "AMD",
     "NV": "NV",
+    "CUDA": "CUDA",
 }
 # What each needs, of `REQUIREMENTS`.
 TOOLS = {
@@ -219,8 +228,13 @@ TOOLS = {
     "AMD": "llvmlite",
     "CL": "opencl",
     "NV": "nvrtc",
+    "CUDA": "nvrtc",
     "WEBGPU": "webgpu",
 }
+# Those whose code is another one's that runs everything: unless they are asked for, all of what a
+# device promises runs on them, and of the rest a fixed sample.
+SAMPLED = ("CUDA",)
+PROMISED = "tests/backend/"
 os.environ.setdefault("POCL_DEVICES", "pthread pthread")  # a CL:1, for tests that take two devices
 MOST_SKIPPED = 0.02
 
@@ -256,7 +270,8 @@ def device(request: pytest.FixtureRequest, need: Callable[[str], None]) -> Itera
         target = opened.renderer.target
         told = f"{target.name} {target.features}".strip()
         request.node.user_properties.append(("target", told))
-        yield name
+        with keeping_rules(name):
+            yield name
 
 
 def _matrix(config: pytest.Config) -> Matrix:

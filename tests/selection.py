@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 EVERY: Final = 40  # `--quick` takes one of so many
+SAMPLE: Final = 10  # percent of the tests of a device that is sampled
 _BUCKETS: Final = 10_000
 
 
@@ -82,6 +83,24 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
         kept = [i for i in kept if listed.intersection((i.nodeid, i.nodeid.partition("::")[0]))]
     if config.getoption("--quick"):
         kept = sample(kept)
+    _keep(config, items, kept)
+
+
+def thin_out(
+    config: pytest.Config, items: list[pytest.Item], is_sampled: Callable[[pytest.Item], bool]
+) -> None:
+    """Leaves a fixed part, `SAMPLE` percent, of those of `items` that are sampled."""
+    # Not the part that `--part` takes, or of that the whole sample would be in it.
+    most = SAMPLE / 100 * _BUCKETS
+    _keep(
+        config,
+        items,
+        [i for i in items if not is_sampled(i) or _bucket(f"sampled {i.nodeid}") < most],
+    )
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:
+    """Takes all others out of `items`."""
     if len(kept) < len(items):
         chosen = set(kept)
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])

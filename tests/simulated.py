@@ -12,7 +12,21 @@ import pytest
 SIMULATED = {
     "AMD": "gfx1100,gfx1100",
     "NV": "gh100,gh100,gh100,gh100,ga102,ad102,gb202",
+    "CUDA": "gh100,gh100,gh100,gh100",
 }
+
+
+@contextmanager
+def keeping_rules(device: str) -> Iterator[None]:
+    """Fails where a simulated libcuda sees what real ones leave undefined, such as races."""
+    if not device.startswith("CUDA"):
+        yield
+        return
+    from gpu.sim.cuda import drivers
+
+    before = {id(library): len(library.violations) for library in drivers()}
+    yield
+    assert not [v for each in drivers() for v in each.violations[before.get(id(each), 0) :]]
 
 
 @contextmanager

@@ -89,6 +89,11 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
         *("gpu.core", "gpu.runtime", "gpu.compiler", "gpu.transport", "gpu.autogen"),
         *("gpu.backends.hcq", "gpu.drivers.nv", "gpu.hcq", "gpu.sim"),
     ),
+    # The vendor's own library, or a model of it.
+    "gpu.backends.cuda": (
+        *("gpu.core", "gpu.runtime", "gpu.compiler", "gpu.transport", "gpu.backends.cpu.native"),
+        *("gpu.sim.cuda", "gpu.sim.worlds"),
+    ),
     "gpu.tensor": ("gpu.core", "gpu.runtime", "gpu.compiler.ir"),
     "gpu.cli": ("gpu",),  # everything
 }

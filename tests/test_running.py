@@ -7,14 +7,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 import nested
 from busy import busy
-from selection import EVERY, sample
+from selection import EVERY, SAMPLE, sample, thin_out
 from store import evict
 
 TESTS = Path(__file__).parent
@@ -47,6 +48,32 @@ def test_every_file_with_fast_tests_is_in_a_quick_run() -> None:
     assert sorted(names(*slow, *reversed(many), *few)) == sorted(chosen)
     others = [Named(item.nodeid.replace("test", "other"), item.slow) for item in many]
     assert [n.replace("other", "test") for n in names(*others)] != chosen[:5]
+
+
+def test_of_sampled_tests_a_fixed_tenth_runs() -> None:
+    class Config:
+        def __init__(self) -> None:
+            self.deselected: list[object] = []
+            self.hook = self
+
+        def pytest_deselected(self, items: list[object]) -> None:
+            self.deselected += items
+
+    def run(names: Sequence[str]) -> list[str]:
+        items, config = [Named(name) for name in names], Config()
+        thin_out(config, items, lambda item: "CUDA" in item.nodeid)  # type: ignore[arg-type]
+        assert len(items) + len(config.deselected) == len(names)
+        return [item.nodeid for item in items]
+
+    names = [f"a.py::test[{device}-{n}]" for n in range(2000) for device in ("CUDA", "NV")]
+    kept = run(names)
+    sampled = [name for name in kept if "CUDA" in name]
+    assert [name for name in kept if "NV" in name] == [name for name in names if "NV" in name]
+    assert 0.8 * SAMPLE < len(sampled) / 20 < 1.2 * SAMPLE
+    assert set(run(names[::-1])) == set(kept)
+    # Of a part that `--part` takes, it is a tenth as well.
+    parts = [name for name in sampled if zlib.crc32(name.encode()) % 10_000 < 1000]
+    assert len(parts) < len(sampled) / 4
 
 
 MARKED = """

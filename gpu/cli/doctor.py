@@ -15,6 +15,7 @@ from typing import Final
 
 from gpu import __version__
 from gpu.backends.amd import find as amd
+from gpu.backends.cuda import find as cuda
 from gpu.backends.nv import find as nv
 from gpu.cli.info import hanging
 from gpu.compiler.toolchain.clang import find_clang
@@ -35,8 +36,10 @@ SCHEMA: Final = 1
 _GPUS: Final[dict[str, tuple[str, Callable[[Looking], Iterator[Look]]]]] = {
     "AMD": ("KFD", amd.looks),
     "NV": ("NVK", nv.looks),
+    "CUDA": ("", cuda.looks),
 }
-"""By device type: the interface that there is, and what looks at a machine for it."""
+"""By device type: the interface that there is, empty where there is no other, and what looks at a
+machine for it."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +201,7 @@ _COMPILERS: Final[dict[str, Callable[[], str]]] = {
     "nvJitLink": lambda: _of_nvidia("nvJitLink"),
     "NAK": lambda: str(find_mesa().path),
 }
-"""For CPU and AMD; CPU:CLANG; NV; NV:PTX; NV:NAK."""
+"""For CPU, AMD and CUDA:PTX; CPU:CLANG; NV and CUDA; NV:PTX; NV:NAK."""
 
 
 def as_text(report: Report) -> str:

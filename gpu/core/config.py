@@ -206,6 +206,7 @@ class Config:
         lambda: "/etc/OpenCL/vendors",
         "/etc/OpenCL/vendors",
     )
+    CUDA_LIBRARY = Setting(TEXT, "libcuda, by path", str, "the system's")
     WEBGPU_LIBRARY = Setting(
         TEXT, "path of Dawn's library for DEV=WEBGPU", str, "that of the package dawn-python"
     )

@@ -91,10 +91,11 @@ class Choice(NamedTuple):
 
 
 # In this order. A machine with GPUs of both has AMD's in its processor as a rule, and a faster card
-# of NVIDIA's. Modules with the functions of `Finder`, imported on use.
+# of NVIDIA's; CUDA is another way to that. Modules with the functions of `Finder`, imported on use.
 FINDERS: Final[dict[str, str | Finder]] = {
     "NV": "gpu.backends.nv.find",
     "AMD": "gpu.backends.amd.find",
+    "CUDA": "gpu.backends.cuda.find",
 }
 _ELSE: Final = "CPU"
 
@@ -145,21 +146,23 @@ def _simulated(setting: str) -> Choice:
 @cache
 def _machines_own() -> Choice:
     if sys.platform != "linux":
-        return Choice(_ELSE, f"{' and '.join(FINDERS)} are found on Linux only")
-    passed_over = []
+        return Choice(_ELSE, f"{', '.join(FINDERS)} are found on Linux only")
+    passed_over: dict[str, Look] = {}
     for device in FINDERS:
         look = _look(device)
         if look.found is Found.USABLE:
             return Choice(device_name(device, look.which), look.told, is_found=True)
-        passed_over.append(f"{device}: {look.told}")
-        if look.found is Found.UNUSABLE:
+        # What two device types say in the same words is one GPU that both would use.
+        if look.found is Found.UNUSABLE and look not in passed_over.values():
             warnings.warn(
                 f"{device} is there but not used: {look}. This goes on without it; DEV={_ELSE}"
                 " does so without a warning",
                 DeviceWarning,
                 stacklevel=frames_below_user(),
             )
-    return Choice(_ELSE, f"no GPU was found; {'; '.join(passed_over)}")
+        passed_over[device] = look
+    told = "; ".join(f"{device}: {look.told}" for device, look in passed_over.items())
+    return Choice(_ELSE, f"no GPU was found; {told}")
 
 
 def _look(device: str) -> Look:

@@ -118,6 +118,7 @@ BACKENDS: Final[dict[str, str | Opener]] = {
     "AMD": "gpu.backends.amd.device",
     "CL": "gpu.backends.cl.device",
     "CPU": "gpu.backends.cpu.device",
+    "CUDA": "gpu.backends.cuda.device",
     "NV": "gpu.backends.nv.device",
     "PYTHON": "gpu.backends.python.device",
     "WEBGPU": "gpu.backends.webgpu.device",
@@ -125,7 +126,7 @@ BACKENDS: Final[dict[str, str | Opener]] = {
 
 # Those of them whose module has `toolchain` besides, which makes of a `DeviceSpec` what compiles
 # for a machine that need not be here. Others' compilers are part of their drivers.
-_CROSS: Final = ("AMD", "CPU", "NV", "PYTHON")
+_CROSS: Final = ("AMD", "CPU", "CUDA", "NV", "PYTHON")
 
 
 def register(name: str, backend: str | Opener, kind: DeviceKind | None = None) -> None:

@@ -31,6 +31,13 @@ _is_users: dict[str, bool] = {}
 
 def note_origin(node: Node) -> None:
     """Notes that the line of the user's code that is being run made `node`, if it is new."""
+    place = users_place()
+    if place is not None:
+        _made.setdefault(ref(node, _forget), place)
+
+
+def users_place() -> tuple[CodeType, int] | None:
+    """Where in the user's code is being run what called the caller of this, for `line_of`."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         code = frame.f_code
@@ -38,9 +45,17 @@ def note_origin(node: Node) -> None:
         if users is None:
             users = _is_users[code.co_filename] = is_users(code.co_filename)
         if users:
-            _made.setdefault(ref(node, _forget), (code, frame.f_lasti))
-            return
+            return code, frame.f_lasti
         frame = frame.f_back
+    return None
+
+
+def line_of(place: tuple[CodeType, int]) -> CallSite | None:
+    """The line of a place that `users_place` gave; None for code that has none."""
+    code, offset = place
+    lines = code.co_lines()
+    line = next((line for start, end, line in lines if start <= offset < end), None)
+    return None if line is None else CallSite(code.co_filename, line)
 
 
 def copy_origins(replaced: Mapping[Node, Node]) -> None:
@@ -53,8 +68,7 @@ def copy_origins(replaced: Mapping[Node, Node]) -> None:
 def origin_of(node: Node) -> CallSite | None:
     """The line that made `node`, None where that is not known."""
     made = _made.get(ref(node))
-    line = None if made is None else _line(*made)
-    return None if made is None or line is None else CallSite(made[0].co_filename, line)
+    return None if made is None else line_of(made)
 
 
 def origins(nodes: Iterable[Node]) -> list[CallSite]:
@@ -68,10 +82,6 @@ def origins(nodes: Iterable[Node]) -> list[CallSite]:
         elif (site := origin_of(node)) is not None:
             found[site] = None
     return list(found)
-
-
-def _line(code: CodeType, offset: int) -> int | None:
-    return next((line for start, end, line in code.co_lines() if start <= offset < end), None)
 
 
 class Origin:

@@ -1,8 +1,8 @@
 """Why arrays are not shared with CUDA in place, and what serves instead.
 
-`__cuda_array_interface__` names an address that libcuda of the same process knows. Our GPUs are
+`__cuda_array_interface__` names an address that libcuda of the same process knows. The device NV is
 driven without libcuda, by page tables of our own: its addresses mean nothing in them, nor ours to
-it (docs/drivers/nv.md).
+it (docs/drivers/nv.md). The device CUDA is driven by libcuda, and does not share memory yet.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import Final
 
 INTERFACE: Final = "__cuda_array_interface__"
 """The attribute by which libraries on CUDA share an array."""
-_WHY: Final = "its address means nothing outside of CUDA's own driver, which is not used here"
+_WHY: Final = "its address means nothing outside of CUDA's own driver, and DEV=CUDA shares none yet"
 NOT_OFFERED: Final = (
-    f"a Tensor has no {INTERFACE}: its GPU has page tables of its own, in which CUDA finds nothing;"
-    " go through the host, as in cupy.asarray(x.numpy()) or torch.from_dlpack(x.to('CPU'))"
+    f"a Tensor has no {INTERFACE}: on NV its GPU has page tables of its own, in which CUDA finds"
+    " nothing, and on CUDA memory is not shared yet; go through the host, as in"
+    " cupy.asarray(x.numpy()) or torch.from_dlpack(x.to('CPU'))"
 )
 """Why a tensor has none."""
 

@@ -102,6 +102,25 @@ def no_nvidia_gpu(listed: int) -> Lack:
     return Lack("the nvidia driver lists no GPU", "check `lspci -d 10de:` and the kernel's log")
 
 
+def no_libcuda(system: Files) -> Lack:
+    """Why the library that `DEV=CUDA` calls is not there: what else the driver has, may be."""
+    what = f"{nvidia.LIBCUDA} is not there"
+    if not system.exists(nvidia.CONTROL):
+        return Lack(what, _fix(system, nvidia.CONTROL, _NVIDIA))
+    if kind := container(system):
+        return Lack(
+            what,
+            f"this is a container ({kind}): start it with `--gpus all` and"
+            " NVIDIA_DRIVER_CAPABILITIES=compute,utility (NVIDIA's container toolkit), which gives"
+            " it the host's",
+        )
+    return Lack(
+        what,
+        "install the driver's libraries, of the version of its kernel module (Debian: `apt install"
+        " libcuda1`), or set CUDA_LIBRARY to the path of the file",
+    )
+
+
 def no_card(system: Files) -> Lack:
     """Why NVIDIA's driver is there, and the node of no GPU."""
     what = f"{nvidia.CONTROL} is there, but no GPU's node"

@@ -213,7 +213,7 @@ def test_the_first_device_type_with_hardware_is_the_default(
     assert on_machine(AMD=second) == Choice("AMD:1", "/dev/x is there", is_found=True)
     nothing = on_machine()
     assert (nothing.device, nothing.is_found) == ("CPU", False)
-    assert nothing.reason == "no GPU was found; NV: none here; AMD: none here"
+    assert nothing.reason == "no GPU was found; NV: none here; AMD: none here; CUDA: none here"
     assert Device.DEFAULT == Tensor([1]).device == "CPU"
 
 
@@ -239,6 +239,17 @@ def test_a_gpu_that_may_not_be_opened_is_passed_over_with_one_warning(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert default.default_choice().device == "AMD"
+
+
+def test_a_gpu_that_two_device_types_may_not_open_is_one_warning(
+    on_machine: Callable[..., Choice],
+) -> None:
+    with pytest.warns(DeviceWarning) as caught:
+        assert on_machine(NV=UNUSABLE, CUDA=UNUSABLE).device == "CPU"
+    assert len(caught) == 1
+    with pytest.warns(DeviceWarning, match="NV is there but"):
+        assert on_machine(NV=UNUSABLE, CUDA=USABLE).device == "CUDA"
+    assert on_machine(AMD=USABLE, CUDA=USABLE).device == "AMD"
 
 
 def test_a_description_that_cannot_be_read_is_an_error_with_a_way_out(

@@ -22,7 +22,8 @@ class NvBinary(NamedTuple):
     """A compiled source.
 
     Attributes:
-        cubin: an ELF file with the machine code of one architecture.
+        cubin: an ELF file with the machine code of one architecture; empty where the compiler in
+            the GPU's driver makes it.
         ptx: what it was made of.
     """
 
@@ -49,7 +50,7 @@ class NvBinary(NamedTuple):
             )
         ptx_at = _HEADER.size + cubin_size
         cubin = lib[_HEADER.size : ptx_at]
-        if not cubin.startswith(_CUBIN_START):
+        if cubin and not cubin.startswith(_CUBIN_START):
             raise FormatError(f"a cubin is an ELF file; this one begins with {cubin[:4]!r}")
         try:
             return cls(cubin, lib[ptx_at:].decode())
@@ -58,6 +59,8 @@ class NvBinary(NamedTuple):
 
     def disassemble(self) -> str:
         """The PTX, and behind it the machine code where NVIDIA's disassembler is installed."""
+        if not self.cubin:
+            return f"{self.ptx}\n// The GPU's driver makes machine code of this.\n"
         tool = _nvdisasm()
         if tool is None:
             return f"{self.ptx}\n// For the machine code, install nvdisasm (part of CUDA).\n"

@@ -10,6 +10,7 @@ import ctypes
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint32, c_void_p
 from typing import Any, Final
 
+from gpu.compiler.targets.nvidia import number_of
 from gpu.compiler.toolchain.base import Compiler
 from gpu.compiler.toolchain.llvm import emit_assembly, llvmlite_version, prepare_llvm
 from gpu.compiler.toolchain.llvm_emit import Machine
@@ -18,9 +19,10 @@ from gpu.compiler.toolchain.nvlibs import NvLibrary, find_library
 from gpu.core.errors import CompileError, Unsupported
 
 _TRIPLE: Final = "nvptx64-nvidia-cuda"
-# PTX for an architecture runs on all later ones, and this is the oldest that our targets have; PTX
-# ISA 7.4 is the first with all that is printed, copies that prefetch ("cp.async", "PTX ISA Notes").
-_CPU: Final = "sm_80"
+# PTX for an architecture runs on all later ones, and the first is the oldest that our targets have,
+# the second the oldest with all that is printed. PTX ISA 7.4 is the first with copies that prefetch
+# ("cp.async", "PTX ISA Notes").
+_CPUS: Final = ("sm_70", "sm_80")
 _FEATURES: Final = "+ptx74"
 _OPT_LEVEL: Final = 3
 _PTX_INPUT: Final = 2  # NVJITLINK_INPUT_PTX
@@ -54,9 +56,7 @@ class PtxCompiler(Compiler):
         Raises Unsupported where llvmlite is not installed, or no library that assembles PTX.
         """
         self._arch, self._library = arch, _find_assembler()
-        machine = f"{_TRIPLE}|{_CPU}|{_FEATURES}|O{_OPT_LEVEL}"
-        key = f"llvmlite {llvmlite_version()}|{machine}|{self._library.identity}|{arch}"
-        super().__init__(key, "ptx")
+        super().__init__(f"{_key(arch)}|{self._library.identity}|{arch}", "ptx")
 
     def prepare(self) -> None:
         """Starts the process that LLVM runs in."""
@@ -68,7 +68,7 @@ class PtxCompiler(Compiler):
         Raises CompileError with the message of LLVM or of the assembler and the lines it is about,
         Unsupported where the library cannot be loaded.
         """
-        ptx = generate_ptx(source)
+        ptx = generate_ptx(source, self._arch)
         return NvBinary(assemble(self._library, ptx, self._arch), ptx).pack()
 
     def disassemble(self, lib: bytes) -> str:
@@ -76,9 +76,43 @@ class PtxCompiler(Compiler):
         return NvBinary.unpack(lib).disassemble()
 
 
-def generate_ptx(source: str) -> str:
-    """The PTX of LLVM IR. Raises CompileError with LLVM's message and the line it is about."""
-    return emit_assembly(source, Machine(_TRIPLE, _CPU, _FEATURES, _OPT_LEVEL))
+class DriverPtxCompiler(Compiler):
+    """Compiles LLVM IR to PTX alone, for the compiler that is part of NVIDIA's driver."""
+
+    def __init__(self, arch: str):
+        """`arch` as NVIDIA's compilers call it: `sm_90`. Raises Unsupported without llvmlite."""
+        self._arch = arch
+        super().__init__(_key(arch), "ptx")
+
+    def prepare(self) -> None:
+        """Starts the process that LLVM runs in."""
+        prepare_llvm()
+
+    def compile(self, source: str) -> bytes:
+        """An `NvBinary` without a cubin, packed. Raises CompileError with the message of LLVM."""
+        return NvBinary(b"", generate_ptx(source, self._arch)).pack()
+
+    def disassemble(self, lib: bytes) -> str:
+        """The PTX."""
+        return NvBinary.unpack(lib).disassemble()
+
+
+def _key(arch: str) -> str:
+    """What PTX for an architecture depends on besides the source."""
+    machine = f"{_TRIPLE}|{_cpu(arch)}|{_FEATURES}|O{_OPT_LEVEL}"
+    return f"llvmlite {llvmlite_version()}|{machine}"
+
+
+def _cpu(arch: str) -> str:
+    return max((cpu for cpu in _CPUS if number_of(cpu) <= number_of(arch)), key=number_of)
+
+
+def generate_ptx(source: str, arch: str = _CPUS[-1]) -> str:
+    """The PTX of LLVM IR, which `arch` and all later ones run.
+
+    Raises CompileError with LLVM's message and the line it is about.
+    """
+    return emit_assembly(source, Machine(_TRIPLE, _cpu(arch), _FEATURES, _OPT_LEVEL))
 
 
 def assemble(library: NvLibrary, ptx: str, arch: str) -> bytes:

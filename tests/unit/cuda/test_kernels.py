@@ -274,7 +274,7 @@ def test_values_come_behind_buffers_and_workspace() -> None:
     assert "(long *__restrict__ p0, uchar *__restrict__ workspace, long value0)" in renderer.render(
         program
     )
-    want = {"groups": 1, "block": 1, "workspace": 80_000, "values": 1, "shared": 0}
+    want = {"groups": 1, "block": 1, "workspace": 80_000, "values": 1, "shared": 0, "written": 1}
     assert renderer.launch_data(program) == want
 
 

@@ -14,7 +14,7 @@ from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.render.cstyle.cuda import CUDARenderer
 from gpu.compiler.render.llvm.ptx import PTXRenderer
-from gpu.compiler.targets.nvidia import SHARED_KIB, nv_target
+from gpu.compiler.targets.nvidia import AMPERE, SHARED_KIB, number_of, nv_target
 from gpu.compiler.toolchain.nvbinary import NvBinary
 from gpu.compiler.toolchain.nvptx import PtxCompiler, generate_ptx
 from gpu.compiler.toolchain.nvrtc import NvrtcCompiler
@@ -89,5 +89,8 @@ def test_every_architecture_has_tiles_that_fit(arch: str, need: Callable[[str], 
     program = linearize(schedule(Product(4096, 4096, 4096).kernel(), target)[0], target)
     renderer = CUDARenderer(arch)
     data = renderer.launch_data(program)
-    assert data["shared"] <= SHARED_KIB[arch] << 10 and data["block"] == 256
-    assert "mma.sync" in renderer.render(program)
+    assert data["shared"] <= SHARED_KIB[arch] << 10
+    assert data["block"] == 256 or not target.matrices
+    source = renderer.render(program)
+    assert ("mma.sync" in source) == ("cp.async" in source) == bool(target.matrices)
+    assert bool(target.matrices) == (number_of(arch) >= AMPERE)

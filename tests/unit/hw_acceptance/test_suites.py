@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpu.core.errors import Unsupported
+from gpu.runtime.default import Found, Look
 from gpu.sim.machine import machines
 from gpu.sim.nv.chip.compute import ComputeEngine
 from gpu.sim.nv.world import NvSimWorld
@@ -243,6 +244,17 @@ def test_a_cut_op_suite_says_how_many_of_how_many(run: Run, tmp_path: Path) -> N
         ("no run-time library of the vendor's", False),
     ]
     assert told.checks[1]["details"] == "3 of 4 ran, 1 failed, 0 skipped"
+    of_libcuda = run(lambda context: op_suite.tell(context, out, bare=False), Outcome.FAIL)
+    assert [check["name"] for check in of_libcuda.checks] == ["b", "tests"]
+
+
+def test_without_libcuda_its_suite_is_unavailable(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(op_suite, "find_library", lambda name: name)
+    monkeypatch.setattr(op_suite.find, "look", lambda: Look(Found.NOTHING, "it is not there"))
+    told = run(op_suite.by_libcuda, Outcome.UNAVAILABLE)
+    assert told.reason == "DEV=CUDA has nothing to run on: it is not there"
 
 
 def test_mapped_libraries_are_found_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from gpu.drivers.nv.channel.probes import CHAINING
 from tools.hw_acceptance.model import Step, Trial
 
 GROUP: Final = "suites"
-TENSOR_SECONDS: Final = {"NV": 130.0, "NV:PTX": 80.0, "NV:NAK": 80.0}
+TENSOR_SECONDS: Final = {"NV": 130.0, "NV:PTX": 80.0, "NV:NAK": 80.0, "CUDA": 80.0}
 """What tests of tensors take of a run, by device; also where a model's steps may take longer."""
 
 SUITES: Final = (
@@ -63,6 +63,14 @@ SUITES: Final = (
         "tools.hw_acceptance.suites.tensors:by_nak",
         TENSOR_SECONDS["NV:NAK"],
         needs=("11 kernels", "12 copies"),
+        hardware=True,
+    ),
+    Step(
+        "op suite by libcuda",
+        "the same on the device CUDA, and what it launches, copies, replays and loads by itself",
+        GROUP,
+        "tools.hw_acceptance.suites.tensors:by_libcuda",
+        TENSOR_SECONDS["CUDA"],
         hardware=True,
     ),
 )

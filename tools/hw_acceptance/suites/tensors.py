@@ -1,4 +1,4 @@
-"""The tests of tensor operations on the GPU, by each of the NV device's compilers.
+"""The tests of tensor operations on the GPU: NV by each of its compilers, and CUDA.
 
 They are the tests of the tree, which pytest runs in several processes where it can: most of their
 time goes into compiling.
@@ -17,11 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from gpu.backends.cuda import find
 from gpu.compiler.toolchain.mesalib import find_mesa
 from gpu.compiler.toolchain.nvlibs import find_library
 from gpu.core.errors import Unsupported
 from gpu.core.files import read_bytes
 from gpu.drivers.questions import variants_text
+from gpu.runtime.default import Found
 from tools.hw_acceptance.child import Context
 from tools.hw_acceptance.runner import ROOT
 from tools.hw_acceptance.steplog import StepFailed, Unavailable
@@ -59,6 +61,15 @@ def by_nak(context: Context) -> None:
     _run(context, "NV:NAK")
 
 
+def by_libcuda(context: Context) -> None:
+    """CUDA C on the device CUDA. Raises Unavailable where this machine lacks a tool, StepFailed."""
+    _need("nvrtc", "nvrtc")
+    look = find.look()
+    if look.found is not Found.USABLE:
+        raise Unavailable(f"DEV=CUDA has nothing to run on: {look}")
+    _run(context, "CUDA")
+
+
 def run_tests(context: Context, device: str, tests: Sequence[str], seconds: float) -> Path:
     """Runs tests of the tree for about so many seconds; returns the file that the plugin wrote.
 
@@ -94,8 +105,11 @@ def run_tests(context: Context, device: str, tests: Sequence[str], seconds: floa
     return out
 
 
-def tell(context: Context, out: Path) -> None:
-    """Tells what a file of the plugin says: how many of how many, and each failure."""
+def tell(context: Context, out: Path, bare: bool = True) -> None:
+    """Tells what a file of the plugin says: how many of how many, and each failure.
+
+    A device that is `bare` needs none of the vendor's run-time libraries.
+    """
     *whole, _cut = read_bytes(out).split(b"\n")
     lines: list[dict[str, Any]] = [json.loads(line) for line in whole]
     tests = {line["test"]: line for line in lines if "test" in line}
@@ -114,7 +128,7 @@ def tell(context: Context, out: Path) -> None:
     ran = f"{len(tests)} of {total} ran, {counts['failed']} failed, {counts['skipped']} skipped"
     context.log.check("tests", bool(tests) and not failed, ran)
     for line in lines:
-        if line.get("mapped"):
+        if bare and line.get("mapped"):
             words = f"{', '.join(line['mapped'])} (torch imported: {line['torch']})"
             context.log.check("no run-time library of the vendor's", line["torch"], words)
 
@@ -126,7 +140,7 @@ def _run(context: Context, device: str) -> None:
         raise Unavailable(f"{TESTS[0]} is not beside this tool")
     limit = min(context.limit, TENSOR_SECONDS[device])
     context.log.fact("seconds", seconds := max(limit - _SHUTDOWN - 5.0, 5.0))
-    tell(context, run_tests(context, device, TESTS, seconds))
+    tell(context, run_tests(context, device, TESTS, seconds), bare=device != "CUDA")
 
 
 def _need(library: str, name: str) -> None:

@@ -34,11 +34,18 @@ static __device__ ushort to_half(float x) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result) : "f"(x));
   return result;
 }
+#if __CUDA_ARCH__ >= 800
 static __device__ ushort to_bfloat(float x) {
   ushort result;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result) : "f"(x));
   return result;
 }
+#else
+static __device__ ushort to_bfloat(float x) {
+  uint bits = as_uint(x);
+  return x != x ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+#endif
 static __device__ int to_int(float x) {
   int result;
   asm("cvt.rzi.s32.f32 %0, %1;" : "=r"(result) : "f"(x));
@@ -49,6 +56,7 @@ static __device__ uint to_uint(float x) {
   asm("cvt.rzi.u32.f32 %0, %1;" : "=r"(result) : "f"(x));
   return result;
 }
+#if __CUDA_ARCH__ >= 800
 static __device__ float larger(float x, float y) {
   float result;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(x), "f"(y));
@@ -58,12 +66,16 @@ static __device__ float smaller(float x, float y) {
   float result;
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(x), "f"(y));
   return result;
-}"""
+}
+#else
+static __device__ float larger(float x, float y) { return x != x || x > y ? x : y; }
+static __device__ float smaller(float x, float y) { return x != x || x < y ? x : y; }
+#endif"""
 """What is one instruction and has no words in CUDA C, but in headers.
 
-Conversions of float16 and, from sm_80 on, of bfloat16; those to integers, which saturate and give 0
-for NaN, as C leaves open; and extremes that are NaN where an operand is, from sm_80 on (PTX ISA,
-"cvt", "max").
+Conversions of float16 and bfloat16; those to integers, which saturate and give 0 for NaN, as C
+leaves open; and extremes that are NaN where an operand is. Those to bfloat16 and extremes are
+instructions from sm_80 on (PTX ISA, "cvt", "max").
 """
 
 

@@ -61,8 +61,8 @@ def launch_data(program: Program, target: Target) -> dict[str, int]:
     """What a launch needs to know.
 
     `groups` of the launch, threads of a `block`, bytes of `workspace` of all of them (0 where the
-    kernel takes none), how many of the parameters are `values`, and bytes of `shared` memory of a
-    block that the kernel does not declare.
+    kernel takes none), how many of the parameters are `values`, bytes of `shared` memory of a
+    block that the kernel does not declare, and a bit for each buffer that is `written`.
     """
     grid = nv_grid(program)
     places = nv_places(program, grid, target)
@@ -72,4 +72,5 @@ def launch_data(program: Program, target: Target) -> dict[str, int]:
         "workspace": places.workspace * grid.groups * grid.block,
         "values": len(program.vals),
         "shared": nv_shared(program, places).size,
+        "written": sum(param.written << i for i, param in enumerate(program.params)),
     }

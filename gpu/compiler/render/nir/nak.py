@@ -9,8 +9,9 @@ from gpu.compiler.render.launch.grid import MOST_GROUPS
 from gpu.compiler.render.launch.nv import launch_data, nv_grid, nv_places
 from gpu.compiler.render.nir.printer import render_nir
 from gpu.compiler.targets import DERIVED, Native, Target
-from gpu.compiler.targets.nvidia import STATIC_SHARED_BYTES, nv_target
+from gpu.compiler.targets.nvidia import AMPERE, STATIC_SHARED_BYTES, number_of, nv_target
 from gpu.core.dtype import dtypes
+from gpu.core.errors import Unsupported
 
 
 def nak_target(arch: str) -> Target:
@@ -19,6 +20,8 @@ def nak_target(arch: str) -> Target:
     Its blocks are those of `nv_target`, with the shared memory that a kernel may declare.
     """
     machine = nv_target(arch)
+    if number_of(arch) < AMPERE:
+        raise Unsupported(f"NAK knows no {arch} here, but sm_{AMPERE} and newer ones")
     return Target(
         name=machine.name,
         native=Native(
