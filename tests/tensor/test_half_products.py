@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -53,3 +54,65 @@ def test_convolutions(device: str, normal: Normal) -> None:
     windows = np.lib.stride_tricks.sliding_window_view(wide, (3, 3), axis=(2, 3))
     want = np.einsum("ncijkl,ockl->noij", windows, w)
     assert (np.abs(found - want) <= 2.0**-9 * (1 + np.abs(want))).all()
+
+
+def within(found: Tensor, want: np.ndarray, scale: np.ndarray | float = 1.0) -> bool:
+    """Whether a float16 result is the exact one, rounded a few times."""
+    error = np.abs(found.float().numpy() - want)
+    return bool((error <= 2.0**-9 * (scale + np.abs(want))).all())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_drawn_products(device: str, seed: int) -> None:
+    """Any extents, either side transposed or computed, among numbers that are not to be read."""
+    rng = np.random.default_rng(seed)
+    batch, m, n, k = (int(rng.integers(*ends)) for ends in ((1, 4), (3, 70), (3, 70), (5, 90)))
+    padded = [(batch, m + 1, k + 3), (batch, k + 3, n + 1), (batch, m, k)]
+    a, b, c = (rng.integers(-8, 9, shape).astype(np.float16) / 8 for shape in padded)
+    a[:, m:], a[:, :, k:], b[:, k:], b[:, :, n:] = np.nan, np.inf, np.inf, np.nan
+    left, right = a[:, :m, :k], b[:, :k, :n]
+    views = Tensor(a).realize()[:, :m, :k], Tensor(b).realize()[:, :k, :n]
+    turned = Tensor(np.ascontiguousarray(right.transpose(0, 2, 1))).realize()
+    x, y = views
+    assert within(x @ y, left.astype(np.float32) @ right.astype(np.float32))
+    y = turned.permute(0, 2, 1)
+    summed = (left + c).astype(np.float32)
+    assert within((x + Tensor(c).realize()) @ y, summed @ right.astype(np.float32))
+    # What computes an operand does not make a zero of a zero.
+    exps = np.exp(left.astype(np.float32)).astype(np.float16).astype(np.float32)
+    want = exps @ (1 / (right.astype(np.float32) + 2)).astype(np.float16).astype(np.float32)
+    assert within(x.exp() @ (1 / (y + 2)), want, scale=k)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_drawn_convolutions(device: str, seed: int) -> None:
+    """Strides, dilation, groups and padding, against the sum of shifted products."""
+    rng = np.random.default_rng(seed)
+    groups, stride, dilation = (int(rng.integers(1, 3)) for _ in range(3))
+    batch, channels, out = 2, groups * int(rng.integers(3, 20)), groups * int(rng.integers(4, 20))
+    size, kernel, padding = int(rng.integers(6, 13)), int(rng.integers(1, 4)), 1
+    x = rng.integers(-8, 9, (batch, channels, size, size)).astype(np.float16) / 8
+    w = rng.integers(-8, 9, (out, channels // groups, kernel, kernel)).astype(np.float16) / 8
+    how = {"stride": stride, "dilation": dilation, "groups": groups, "padding": padding}
+    found = Tensor(x).realize().conv2d(Tensor(w).realize(), **how)
+    wide = np.pad(x.astype(np.float32), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    span = (kernel - 1) * dilation + 1
+    windows = np.lib.stride_tricks.sliding_window_view(wide, (span, span), axis=(2, 3))
+    windows = windows[:, :, ::stride, ::stride, ::dilation, ::dilation]
+    parts = [
+        np.einsum("ncijkl,ockl->noij", xs, ws)
+        for xs, ws in zip(np.split(windows, groups, 1), np.split(w, groups, 0), strict=True)
+    ]
+    assert within(found, np.concatenate(parts, 1))
+
+
+def test_bytes(device: str) -> None:
+    """Products of bytes, with a sign or without, are exact."""
+    rng = np.random.default_rng(0)
+    for left, right in itertools.product((np.int8, np.uint8), repeat=2):
+        a, b = (
+            rng.integers(np.iinfo(d).min, np.iinfo(d).max + 1, shape).astype(d)
+            for d, shape in ((left, (33, 50)), (right, (50, 21)))
+        )
+        wide = Tensor(a).realize().cast("int32"), Tensor(b).realize().cast("int32")
+        assert ((wide[0] @ wide[1]).numpy() == a.astype(np.int32) @ b.astype(np.int32)).all()

@@ -70,7 +70,7 @@ def fetch_of(element: Element, lines: int, steps: int, near: str, together: bool
         run = _run(element, lines, steps, True, most)
         transposed = run > 1
     wide = run > 1
-    plain = value.kind == "load" and run * value.dtype.itemsize in COPY_BYTES
+    plain = value.kind == "load" and run * value.dtype.itemsize in COPY_BYTES[1:]
     ahead = together and plain
     if not ahead:
         run = most

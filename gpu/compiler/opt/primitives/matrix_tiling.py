@@ -263,7 +263,7 @@ class _Tiler:
         around = {}
         if self.others:
             around = at_iteration(self.others, stage // self.steps.blocks, everywhere)
-        first = stage % self.steps.blocks * self.steps.size
+        first = self.number(stage) * self.steps.size
 
         def element(line: Expr, step: Expr) -> K.Value:
             at = first + step
@@ -278,9 +278,13 @@ class _Tiler:
 
         return element
 
+    def number(self, stage: Expr) -> Expr:
+        """Which stage it is of an iteration of the other loops of the sum."""
+        return stage % self.steps.blocks if self.others else stage
+
     def copied(self, stage: Expr) -> list[K.Stmt]:
         """Copies what a stage of the sum needs; only the last one asks which steps there are."""
-        number, last = stage % self.steps.blocks, self.steps.blocks - 1
+        number, last = self.number(stage), self.steps.blocks - 1
         if self.steps.extent % self.steps.size == 0:
             return self.filled(stage, False)
         if number.lo == number.hi:

@@ -43,12 +43,12 @@ class Costs(NamedTuple):
 # were measured; 512 bytes of team memory at 128 a cycle for four schedulers take 16. For RDNA3: 16
 # steps of 16 x 16 take 32 cycles of a SIMD; 1 KiB at 128 bytes a cycle for two takes 16.
 COSTS: Final[dict[Layout, Costs]] = {PTX: Costs(6, 16, 3), RDNA3: Costs(32, 16, 2)}
-# How much of its time a scheduler loses that has fewer warps than others: those wait for memory.
-UNEVEN: Final = 0.1
 # Registers of a thread beside its sums and parts: addresses of both operands, and copies' places.
 OTHER_REGISTERS: Final = 48
 # Schedulers of a multiprocessor, or of a compute unit and what it shares memory with.
 SCHEDULERS: Final = 4
+# How much of a warp's own time counts beside what warps of a scheduler do one after another.
+OWN: Final = 0.5
 # Bytes that a multiprocessor gets from its caches in a cycle.
 BANDWIDTH: Final = 32
 # Cycles of a stage for its barrier and counters, of a block, and of the store of a result.
@@ -61,8 +61,11 @@ WARPS: Final = tuple(
     if batch * rows * columns <= 8
 )
 DEPTHS: Final = (64, 32, 16)
-# Instructions for a copy of a run, and to load an element alone and put it beside others.
-RUN, ALONE = 4.0, 2.5
+# Steps of a whole sum that may be one stage, and how many done in vain cost what a stage does.
+AT_ONCE, IN_VAIN = 96, 16
+# Cycles of a scheduler for 16 bytes of each thread to team memory, 512 at 128 a cycle for four of
+# them, and for a load of fewer bytes that are put beside others first.
+RUN, ALONE = 16.0, 5.0
 # Rows of blocks that follow each other before the next column does.
 GROUPS: Final = (8, 4, 2)
 # Elements that are multiplied for each one that has to be, beyond which the sum is left to others.
@@ -87,7 +90,7 @@ class _Product(NamedTuple):
         how: the instruction.
         batch, rows, columns, steps: loops; those of a kind count as one.
         others: steps of the sum around these.
-        prices: instructions of a thread for 16 bytes of a line of both operands.
+        prices: cycles of a scheduler for 16 bytes of each thread, of both operands.
     """
 
     how: Matrix
@@ -111,10 +114,12 @@ class _Product(NamedTuple):
         return COSTS[self.how.layout]
 
     def depths(self) -> list[int]:
-        """Steps that may be copied at once, which leaves little to do in vain; the best first."""
-        extent, least = _extent(self.steps), _whole(_extent(self.steps), self.how.k)
-        depths = (d for d in DEPTHS if d % self.how.k == 0)
-        return [d for d in depths if _whole(extent, d) <= PADDING * least] or [self.how.k]
+        """Steps that may be copied at once, those first that leave little to do in vain."""
+        extent = _extent(self.steps)
+        depths = [d for d in DEPTHS if d % self.how.k == 0]
+        if extent <= AT_ONCE:
+            depths.append(_whole(extent, self.how.k))
+        return sorted(depths, key=lambda d: -(-extent // d) * (d + IN_VAIN))
 
     def staged(self, lines: int, nbytes: int) -> tuple[int, int]:
         """A depth, and slots for so many lines: two at least, if any depth leaves room for them."""
@@ -179,7 +184,7 @@ def _steps(reduction: Sequence[Var], depth: int) -> tuple[Var, ...]:
 
 
 def _price(value: K.Value, lines: Sequence[Var], steps: Sequence[Var]) -> float:
-    """About how many instructions 16 bytes of an operand take to team memory."""
+    """About how many cycles 16 bytes of an operand of each thread take to team memory."""
     most = STORE_BYTES // value.dtype.itemsize
     run = most
     for load in loads_of(value):
@@ -189,7 +194,7 @@ def _price(value: K.Value, lines: Sequence[Var], steps: Sequence[Var]) -> float:
             run = 1
         else:
             run = math.gcd(run, (place - near).gcd(), near.extent)
-    return RUN * most / run if run > 1 else RUN + ALONE * most
+    return RUN + ALONE * most / run if run < most else RUN
 
 
 def _choices(product: _Product, target: Target) -> Iterator[_Choice]:
@@ -220,7 +225,7 @@ def _choice(
     depth: int,
     slots: int,
 ) -> _Choice:
-    """A tiling, with the cycles of the scheduler that has the most warps."""
+    """A tiling, and its cycles: those of a warp, and of the others that share its scheduler."""
     how, costs = product.how, product.costs
     sides = (tiles[0] * how.m, tiles[1] * how.n)
     size = (warps[0], warps[1] * sides[0], warps[2] * sides[1])
@@ -237,12 +242,11 @@ def _choice(
     stages = -(-_extent(product.steps) // depth) * product.others
     stored = math.prod(sides) / WARP * STORE
     each = math.prod(blocks) * math.prod(warps) / (target.workers * SCHEDULERS)
-    rounds = max(each, 1) + UNEVEN * (math.ceil(each) - each)
     group = next((g for g in GROUPS if blocks[1] % g == 0 and blocks[1] > g), 1)
     loops = (product.batch, product.rows, product.columns, product.steps)
     batch, rows, columns, summed = (tuple(var.name for var in kind) for kind in loops)
     tiling = MatrixTiling(how.name, batch, rows, columns, summed, tiles, warps, depth, slots, group)
-    return _Choice(rounds * (stages * stage + stored + BLOCK), tiling)
+    return _Choice((OWN + each) * (stages * stage + stored + BLOCK), tiling)
 
 
 def _registers(how: Matrix, tiles: tuple[int, int]) -> int:
