@@ -116,3 +116,18 @@ def test_bytes(device: str) -> None:
         )
         wide = Tensor(a).realize().cast("int32"), Tensor(b).realize().cast("int32")
         assert ((wide[0] @ wide[1]).numpy() == a.astype(np.int32) @ b.astype(np.int32)).all()
+
+
+def test_gradients_are_rounded_once(device: str, normal: Normal) -> None:
+    """Their sums, too, are formed in float32, of products that are not rounded."""
+    a, b, g = (rounded(normal(*shape), dtypes.float16) for shape in ((40, 60), (60, 50), (40, 50)))
+    x, w = (rounded(normal(*shape), dtypes.float16) for shape in ((2, 8, 7, 7), (8, 8, 3, 3)))
+    half = [Tensor(v).half().realize() for v in (a, b, g, x, w)]
+    product = (half[0] @ half[1] * half[2]).sum().gradient(half[0], half[1])
+    (taps,) = half[3].conv2d(half[4], padding=1).sum().gradient(half[4])
+    wide = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))).astype(np.float64)
+    windows = np.lib.stride_tricks.sliding_window_view(wide, (7, 7), axis=(2, 3))
+    of_taps = np.broadcast_to(windows.sum((0, 4, 5)), w.shape)
+    for found, exact in ((product[0], g @ b.T), (product[1], a.T @ g), (taps, of_taps)):
+        error = np.abs(found.float().numpy() - exact)
+        assert (error <= 2.0**-10.9 * np.abs(exact) + 1e-4).all()
