@@ -131,3 +131,22 @@ def test_gradients_are_rounded_once(device: str, normal: Normal) -> None:
     for found, exact in ((product[0], g @ b.T), (product[1], a.T @ g), (taps, of_taps)):
         error = np.abs(found.float().numpy() - exact)
         assert (error <= 2.0**-10.9 * np.abs(exact) + 1e-4).all()
+
+
+def test_infinite_weights_stay_where_they_are(device: str, normal: Normal) -> None:
+    """No product is added to a pixel's gradient that has no part in it, not even zero times one."""
+    w = rounded(normal(16, 8, 3, 3), dtypes.float16)
+    w[3, 5, 0, 0], w[4, 6, 2, 1] = np.inf, np.nan
+    x, g = (rounded(normal(2, c, 9, 9), dtypes.float16) for c in (8, 16))
+    half = [Tensor(v).half().realize() for v in (x, w, g)]
+    (found,) = (half[0].conv2d(half[1], padding=1) * half[2]).sum().gradient(half[0])
+    want = np.zeros((2, 8, 11, 11), np.float32)
+    for row, column in itertools.product(range(3), repeat=2):
+        part = (g[:, :, None] * w[:, :, row, column, None, None]).sum(1)
+        want[:, :, row : row + 9, column : column + 9] += part
+    result = found.float().numpy()
+    want = want[:, :, 1:-1, 1:-1]
+    assert (np.isfinite(result) == np.isfinite(want)).all()
+    assert (np.isnan(result) == np.isnan(want)).all()
+    inside = np.isfinite(want)
+    assert (np.abs(result - want)[inside] <= 2.0**-9 * (4 + np.abs(want[inside]))).all()

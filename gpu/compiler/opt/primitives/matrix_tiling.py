@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, at_least, at_most, expr
-from gpu.compiler.ir.kernel.tree import Substitution, as_block, loads_of, values
+from gpu.compiler.ir.kernel.tree import Substitution, as_block, expressions, loads_of, values
 from gpu.compiler.ir.matrix import MATRICES, Layout, Matrix
-from gpu.compiler.opt.analysis.dependence import is_independent
 from gpu.compiler.opt.analysis.loop_nest import at_iteration
-from gpu.compiler.opt.analysis.reduction_nest import Nest, reduction_nest
+from gpu.compiler.opt.analysis.product_nest import ProductNest, product_nest
 from gpu.compiler.opt.primitives import matrix_fetch
 from gpu.compiler.opt.primitives.matrix_fetch import Element, Fetch
 from gpu.compiler.opt.primitives.narrow_operand import narrow
-from gpu.compiler.opt.primitives.predication import masked_loads, zero_outside
+from gpu.compiler.opt.primitives.predication import holds, masked_loads, zero_outside
 from gpu.core.errors import IllegalOpt
 
 
@@ -54,50 +54,16 @@ class MatrixTiling(NamedTuple):
     group: int = 1
 
 
-class Inside(NamedTuple):
-    """A kernel as loops whose numbers of iterations are known at launch, and what is in them.
-
-    Attributes:
-        around: independent loops, outermost first.
-        nest: the reduction that they hold.
-    """
-
-    around: tuple[Var, ...]
-    nest: Nest
-
-    @property
-    def factors(self) -> tuple[K.Value, K.Value]:
-        """What is multiplied."""
-        return self.nest.update.value.args[0], self.nest.update.value.args[1]
-
-
-def sum_of_products(body: K.Block) -> Inside:
-    """The kernel as a sum of products. Raises IllegalOpt where it is something else."""
-    around: list[Var] = []
-    while len(body.body) == 1 and isinstance(loop := body.body[0], K.Loop):
-        if loop.var.stop is None or loop.kind != "serial" or not is_independent(loop):
-            break
-        around.append(loop.var)
-        body = loop.body
-    nest = reduction_nest(body)
-    if nest is None:
-        raise IllegalOpt("no reduction inside independent loops, of known lengths")
-    value = nest.update.value
-    if nest.update.monoid != "add" or value.kind != "alu" or value.attr != ("mul",):
-        raise IllegalOpt("no product of matrices is added up")
-    return Inside(tuple(around), nest)
-
-
 def matrix_tile(body: K.Block, tiling: MatrixTiling) -> K.Stmt:
     """See `gpu.compiler.opt.opts.MatrixTile`. Raises IllegalOpt."""
     if tiling.name not in MATRICES or MATRICES[tiling.name].layout is None:
         raise IllegalOpt(f"{tiling}: {tiling.name} is no instruction of a warp")
-    found = sum_of_products(body)
+    found = product_nest(body)
     _require_legal(found, tiling)
     return _Tiler(found, tiling).body()
 
 
-def _require_legal(found: Inside, tiling: MatrixTiling) -> None:
+def _require_legal(found: ProductNest, tiling: MatrixTiling) -> None:
     """Raises IllegalOpt for a schedule that this nest does not have."""
     how, nest = MATRICES[tiling.name], found.nest
     kinds = (*tiling.batch, *tiling.rows, *tiling.columns)
@@ -124,12 +90,14 @@ def _require_legal(found: Inside, tiling: MatrixTiling) -> None:
     if dtypes != how.operands:
         names = [dtype.name for dtype in dtypes]
         raise IllegalOpt(f"{tiling}: operands are of {names}, not {how.operands}")
+    if {var.name for var in found.mask.vars} & {*tiling.steps}:
+        raise IllegalOpt(f"{tiling}: which products count depends on the steps")
     for value, others in ((left, tiling.columns), (right, tiling.rows)):
         if {var.name for var in value.vars} & {*others}:
             raise IllegalOpt(f"{tiling}: an operand depends on rows and columns")
 
 
-def operands_of(found: Inside, rows: Sequence[str]) -> tuple[K.Value, K.Value]:
+def operands_of(found: ProductNest, rows: Sequence[str]) -> tuple[K.Value, K.Value]:
     """The factors, that which depends on the rows first."""
     first, second = found.factors
     across = {var.name for var in first.vars} & {*rows}
@@ -180,7 +148,7 @@ class _Operand(NamedTuple):
 class _Tiler:
     """Builds the kernel, from the outermost loop inwards."""
 
-    def __init__(self, found: Inside, tiling: MatrixTiling):
+    def __init__(self, found: ProductNest, tiling: MatrixTiling):
         self.found, self.nest, self.tiling = found, found.nest, tiling
         self.how: Matrix = MATRICES[tiling.name]
         layout = self.how.layout
@@ -207,6 +175,9 @@ class _Tiler:
         )
         shape = (m, n, len(self.how.c), self.layout.sums.size)
         self.own = {b: K.Buf(b.name, b.dtype, shape, "private") for b in self.nest.accumulators}
+        self.sums = self.own[self.nest.update.buf]
+        if found.mask is not ALWAYS:  # those of a stage are summed alone
+            self.sums = K.Buf(f"c{next(self.numbers)}", self.how.sums, shape, "private")
 
     def var(self, name: str, count: int) -> Var:
         """A variable of so many iterations."""
@@ -322,7 +293,28 @@ class _Tiler:
         else:
             landed: list[K.Stmt] = [K.Commit(), K.Wait(0)] if ahead else []
             inside = [K.Barrier(), *fill, *landed, K.Barrier()]
-        yield K.Loop(self.stage, "serial", K.Block((*inside, *self.products())))
+        yield K.Loop(self.stage, "serial", K.Block((*inside, *self.counted())))
+
+    def counted(self) -> Iterator[K.Stmt]:
+        """The products of a stage, added where they count."""
+        total = self.own[self.nest.update.buf]
+        if self.sums is total:
+            yield from self.products()
+            return
+        zero = K.const(total.dtype, 0.0 if total.dtype.is_float else 0)
+        number = self.stage // self.steps.blocks
+
+        def added(row: Expr, column: Expr, at: tuple[Expr, ...]) -> K.Stmt:
+            env = self.env(row, column, self.found.mask.constraints)
+            env |= at_iteration(self.others, number, self.found.mask.constraints)
+            counts = holds(self.found.mask.subst(env))
+            value = K.alu("where", counts, K.load(self.sums, at), zero)
+            return K.Update(total, at, "add", value)
+
+        yield K.Alloc(self.sums)
+        yield self.everywhere(lambda row, column, at: K.Update(self.sums, at, None, zero))
+        yield from self.products()
+        yield self.everywhere(added)
 
     def products(self) -> Iterator[K.Stmt]:
         """The instructions of a stage."""
@@ -333,8 +325,7 @@ class _Tiler:
             yield self.loaded(b, self.warps[2], tiles_n, self.how.n, step)
             m, n = self.var("m", tiles_m), self.var("n", tiles_n)
             at = (expr(m), expr(n))
-            sums = self.own[self.nest.update.buf]
-            mma = K.Mma(self.how.name, sums, at, a.parts, at[:1], b.parts, at[1:])
+            mma = K.Mma(self.how.name, self.sums, at, a.parts, at[:1], b.parts, at[1:])
             yield _unrolled((m, n), mma)
 
     def loaded(self, operand: _Operand, warp: Expr, tiles: int, side: int, step: int) -> K.Stmt:
@@ -370,17 +361,20 @@ class _Tiler:
 
     def tiled(self, stmts: Sequence[K.Update]) -> Iterator[K.Stmt]:
         """Statements for each sum of a thread; those that write results where these exist."""
-        tiles_m, tiles_n = self.tiling.tiles
         for stmt in stmts:
-            m, n = self.var("m", tiles_m), self.var("n", tiles_n)
-            part = self.var("p", len(self.how.c))
-            one = self.var("e", self.layout.sums.size)
-            row, column = (self.places(held, expr(one)) for held in self.layout.sums[1:])
-            corners = self.corners()
-            row = row + corners[0] * part + (self.warps[1] * tiles_m + m) * self.how.m
-            column = column + corners[1] * part + (self.warps[2] * tiles_n + n) * self.how.n
-            at = tuple(map(expr, (m, n, part, one)))
-            yield _unrolled((m, n, part, one), self.moved(stmt, row, column, at))
+            yield self.everywhere(partial(self.moved, stmt))
+
+    def everywhere(self, make: Callable[[Expr, Expr, tuple[Expr, ...]], K.Stmt]) -> K.Stmt:
+        """A statement for each sum of a thread, by its row and column in a block and its place."""
+        tiles_m, tiles_n = self.tiling.tiles
+        m, n = self.var("m", tiles_m), self.var("n", tiles_n)
+        part, one = self.var("p", len(self.how.c)), self.var("e", self.layout.sums.size)
+        row, column = (self.places(held, expr(one)) for held in self.layout.sums[1:])
+        corners = self.corners()
+        row = row + corners[0] * part + (self.warps[1] * tiles_m + m) * self.how.m
+        column = column + corners[1] * part + (self.warps[2] * tiles_n + n) * self.how.n
+        at = (expr(m), expr(n), expr(part), expr(one))
+        return _unrolled((m, n, part, one), make(row, column, at))
 
     def corners(self) -> tuple[int, int]:
         """How far the second part of C is from the first."""
@@ -389,13 +383,18 @@ class _Tiler:
         steps = max(len(parts) - 1, 1)
         return (next_row - row) // steps, (next_column - column) // steps
 
+    def env(self, row: Expr, column: Expr, everywhere: Sequence[Expr]) -> dict[Var, Expr | int]:
+        """What the independent loops are at a row and a column of a block."""
+        env = self.rows.env(row, everywhere) | self.columns.env(column, everywhere)
+        if self.batch.size > 1:
+            env |= self.batch.env(self.warps[0], everywhere)
+        return env
+
     def moved(self, stmt: K.Update, row: Expr, column: Expr, at: tuple[Expr, ...]) -> K.Update:
         """A statement of the nest for the element at a row and a column of a block."""
-        places = [*_expressions(stmt.value), *stmt.indices, *stmt.mask.constraints]
-        env = self.rows.env(row, places) | self.columns.env(column, places)
+        env = self.env(row, column, [*expressions(stmt)])
         mask = self.rows.mask(row) & self.columns.mask(column)
         if self.batch.size > 1:
-            env |= self.batch.env(self.warps[0], places)
             mask &= self.batch.mask(self.warps[0])
         moved = Substitution(env).stmt(stmt)
         assert isinstance(moved, K.Update)

@@ -17,9 +17,10 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
 from gpu.compiler.ir.kernel.tree import loads_of
 from gpu.compiler.ir.matrix import MATRICES, PTX, RDNA3, WARP, Layout, Matrix
+from gpu.compiler.opt.analysis.product_nest import ProductNest, product_nest
 from gpu.compiler.opt.opts import MatrixTile, Opt
 from gpu.compiler.opt.primitives.matrix_fetch import APART_BYTES, STORE_BYTES
-from gpu.compiler.opt.primitives.matrix_tiling import Inside, MatrixTiling, sum_of_products
+from gpu.compiler.opt.primitives.matrix_tiling import MatrixTiling
 from gpu.compiler.opt.primitives.narrow_operand import narrow
 from gpu.compiler.targets import Target
 from gpu.core.errors import IllegalOpt
@@ -76,7 +77,7 @@ PADDING: Final = 1.25
 
 def by_instructions(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     """The transformation for a sum of products. Raises IllegalOpt for anything else."""
-    product = _product(sum_of_products(kernel.body), target)
+    product = _product(product_nest(kernel.body), target)
     best = min(_choices(product, target), key=lambda choice: choice.cost, default=None)
     if best is None:
         raise IllegalOpt("no tile of matrix instructions fits")
@@ -139,7 +140,7 @@ class _Choice(NamedTuple):
     tiling: MatrixTiling
 
 
-def _product(found: Inside, target: Target) -> _Product:
+def _product(found: ProductNest, target: Target) -> _Product:
     """Which factor is the first one, and all that follows. Raises IllegalOpt if there is none."""
     nest = found.nest
     held = [narrow(value) for value in found.factors]
@@ -152,13 +153,15 @@ def _product(found: Inside, target: Target) -> _Product:
         raise IllegalOpt("one factor depends on all that the other one does")
     places = [store.indices[-1] for store in nest.stores]
     beside = {v for place in places for v in place.vars if place.coeff(v) == 1}
+    if found.mask.vars >= {*nest.reduction}:
+        raise IllegalOpt("which products count depends on all loops of the sum")
     products = []
     for name, first in itertools.product(target.matrices, range(2)):
         how, rows, columns = MATRICES[name], alone[first], alone[1 - first]
         dtypes = (held[first].dtype, held[1 - first].dtype)
         if how.layout is None or how.operands != dtypes or how.sums is not nest.update.buf.dtype:
             continue
-        steps = _steps(nest.reduction, how.k)
+        steps = _steps([v for v in nest.reduction if v not in found.mask.vars], how.k)
         others = _extent(nest.reduction) // _extent(steps)
         prices = (_price(held[first], rows, steps), _price(held[1 - first], columns, steps))
         products.append(_Product(how, batch, rows, columns, steps, others, prices))
