@@ -234,7 +234,8 @@ class _Tiler:
         around = {}
         if self.others:
             around = at_iteration(self.others, stage // self.steps.blocks, everywhere)
-        first = self.number(stage) * self.steps.size
+        number = expr(self.steps.blocks - 1) if last else self.number(stage)
+        first = number * self.steps.size
 
         def element(line: Expr, step: Expr) -> K.Value:
             at = first + step

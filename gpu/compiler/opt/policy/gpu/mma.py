@@ -43,7 +43,7 @@ class Costs(NamedTuple):
 # For PTX: m16n8k16 at a quarter of a multiprocessor's 1024 multiplications a cycle takes 8, some 6
 # were measured; 512 bytes of team memory at 128 a cycle for four schedulers take 16. For RDNA3: 16
 # steps of 16 x 16 take 32 cycles of a SIMD; 1 KiB at 128 bytes a cycle for two takes 16.
-COSTS: Final[dict[Layout, Costs]] = {PTX: Costs(6, 16, 3), RDNA3: Costs(32, 16, 2)}
+COSTS: Final[dict[Layout, Costs]] = {PTX: Costs(6, 16, 4), RDNA3: Costs(32, 16, 2)}
 # Registers of a thread beside its sums and parts: addresses of both operands, and copies' places.
 OTHER_REGISTERS: Final = 48
 # Schedulers of a multiprocessor, or of a compute unit and what it shares memory with.
@@ -52,6 +52,8 @@ SCHEDULERS: Final = 4
 OWN: Final = 0.5
 # Bytes that a multiprocessor gets from its caches in a cycle.
 BANDWIDTH: Final = 32
+# Blocks that should find room in the memory of a multiprocessor.
+SHARING: Final = 3
 # Cycles of a stage for its barrier and counters, of a block, and of the store of a result.
 STAGE, BLOCK, STORE = 40, 400, 4
 # Elements of a warp's tile along rows and columns, and warps of a block along batch, both of these.
@@ -127,7 +129,9 @@ class _Product(NamedTuple):
         for depth in self.depths():
             stages = -(-_extent(self.steps) // depth) * self.others
             slot = lines * (depth * self.how.operand.itemsize + APART_BYTES)
-            slots = min(self.costs.ahead, stages, nbytes // slot)
+            # A power of two is cheap to count by, but not worth the room of another block.
+            most = 4 if nbytes // slot >= 4 * SHARING else 3
+            slots = min(self.costs.ahead, stages, nbytes // slot, most)
             if slots >= min(2, stages):
                 break
         return depth, slots
