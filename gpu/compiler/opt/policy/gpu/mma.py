@@ -27,7 +27,7 @@ from gpu.core.errors import IllegalOpt
 
 
 class Costs(NamedTuple):
-    """What instructions of a warp cost, in cycles of a scheduler, and how many a sum may be held.
+    """What instructions of a warp cost, in cycles of a scheduler, and how far copies run ahead.
 
     Attributes:
         multiply: a matrix instruction.
@@ -40,9 +40,10 @@ class Costs(NamedTuple):
     ahead: int
 
 
-# For PTX: m16n8k16 at a quarter of a multiprocessor's 1024 multiplications a cycle takes 8, some 6
-# were measured; 512 bytes of team memory at 128 a cycle for four schedulers take 16. For RDNA3: 16
-# steps of 16 x 16 take 32 cycles of a SIMD; 1 KiB at 128 bytes a cycle for two takes 16.
+# For PTX: by data sheets m16n8k16 takes 8 cycles of a scheduler of sm_80 and 4 of one of sm_90, of
+# which mma.sync should reach some 6; 512 bytes of team memory at 128 a cycle for four schedulers
+# take 16. For RDNA3: 16 steps of 16 x 16 take 32 cycles of a SIMD; 1 KiB at 128 bytes a cycle for
+# two takes 16. None of this was measured.
 COSTS: Final[dict[Layout, Costs]] = {PTX: Costs(6, 16, 4), RDNA3: Costs(32, 16, 2)}
 # Registers of a thread beside its sums and parts: addresses of both operands, and copies' places.
 OTHER_REGISTERS: Final = 48
