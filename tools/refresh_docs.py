@@ -125,8 +125,9 @@ def _matrices() -> str:
     plan = plan_fusion([(a @ b)._node], is_computed)
     kernel, _ = schedule(build_kernel("k0", 0, plan).kernel, BLOCKS)
     lines = print_kernel(kernel).split("\n")
-    loop = next(number for number, line in enumerate(lines) if "wait" in line) - 1
-    return excerpt(textwrap.dedent("\n".join(lines[loop : loop + 18])), (0, 18))
+    loop = next(number for number, line in enumerate(lines) if " serial " in line)
+    last = max(number for number, line in enumerate(lines) if " mma " in line)
+    return excerpt(textwrap.dedent("\n".join(lines[loop : last + 1])), (0, 24))
 
 
 def _tiles() -> str:

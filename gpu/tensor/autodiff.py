@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Final
 
 from gpu.compiler.ir.derivative import RULES, has_gradient
-from gpu.compiler.ir.graph import Node, toposort
+from gpu.compiler.ir.graph import MOVEMENT, Node, toposort
 from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import dtypes
 from gpu.tensor import customgrad
@@ -39,6 +39,8 @@ def gradients(
         grad = grads.pop(node)
         if node.kind == "alu":
             parts = _alu(node, grad, carries)
+        elif node.kind in MOVEMENT:
+            parts = _of_view(node, grad)
         else:
             parts = _RULES[node.kind](node, grad)
         for source, part in zip(node.src, parts, strict=True):
@@ -76,6 +78,16 @@ def _nodes_that_carry(order: Sequence[Node], wanted: set[Node]) -> set[Node]:
         if flows and not carries.isdisjoint(node.src):
             carries.add(node)
     return carries
+
+
+def _of_view(node: Node, grad: Node) -> Gradients:
+    """The gradient of what a view shows, summed before it is rounded to fewer bits."""
+    if grad.kind == "cast":
+        wide = grad.src[0].dtype
+        if wide.is_float and grad.dtype.is_float and wide.bits > grad.dtype.bits:
+            (part,) = _RULES[node.kind](node, grad.src[0])
+            return (part and G.cast(part, grad.dtype.element),)
+    return _RULES[node.kind](node, grad)
 
 
 def _alu(node: Node, grad: Node, carries: Container[Node]) -> Gradients:

@@ -17,9 +17,19 @@ from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.ir.linear.interp import interpret_linear
 from gpu.compiler.ir.linear.text import parse_linear, print_linear
 from gpu.compiler.ir.linear.verify import verify_linear
-from gpu.compiler.ir.matrix import MATRICES, WARP, multiply, names_for, spread, whole
+from gpu.compiler.ir.matrix import (
+    MATRICES,
+    PTX,
+    RDNA3,
+    WARP,
+    Layout,
+    multiply,
+    names_for,
+    spread,
+    whole,
+)
 from gpu.compiler.lower.linearize import linearize
-from gpu.compiler.opt.opts import AsyncFetch, Distribute, Opt, Pipeline, Tensorize, apply
+from gpu.compiler.opt.opts import MatrixTile, apply
 from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.opt.policy.gpu.mma import by_instructions
 from gpu.compiler.targets import Target
@@ -49,7 +59,7 @@ def run_kernel(kernel: K.Kernel, arrays: list[Array]) -> None:
     interpret_kernel(kernel, {p.name: x for p, x in zip(kernel.params, arrays, strict=True)})
 
 
-@pytest.mark.parametrize("name", names_for(WARP))
+@pytest.mark.parametrize("name", names_for(PTX))
 def test_threads_hold_every_element_once(name: str) -> None:
     how, rng = MATRICES[name], np.random.default_rng(1)
     shapes = {"a": (how.m, how.k), "b": (how.n, how.k), "c": (how.m, how.n)}
@@ -84,18 +94,23 @@ def test_products_in_both_irs(product: Product) -> None:
     product.check(again)
 
 
+@pytest.mark.parametrize("layout", [PTX, RDNA3], ids=["ptx", "rdna3"])
 @pytest.mark.parametrize("seed", range(8))
-def test_random_products(seed: int) -> None:
+def test_random_products(seed: int, layout: Layout) -> None:
     rng = np.random.default_rng(seed)
-    m, n = (int(rng.integers(32, 140)) for _ in "mn")
-    k = int(rng.integers(16, 100))
+    m, n = (int(rng.integers(4, 140)) for _ in "mn")
+    k = int(rng.integers(8, 100))
     dtype = (dtypes.float16, dtypes.bfloat16)[seed % 2]
     left, right, fused = (bool(x) for x in rng.integers(0, 2, 3))
-    product = Product(m, n, k, dtype, int(rng.integers(1, 3)), left, right, fused)
-    target = (BLOCKS, GPU)[seed // 2 % 2]
+    product = Product(m, n, k, dtype, int(rng.integers(1, 4)), left, right, fused)
+    target = replace((BLOCKS, GPU)[seed // 2 % 2], matrices=names_for(layout))
     arrays = product.arrays(seed)
-    interpret_linear(linearize(tiled(product, target), target), arrays)
+    kernel = tiled(product, target)
+    run_kernel(kernel, arrays)
     product.check(arrays)
+    again = product.arrays(seed + 1)
+    interpret_linear(linearize(kernel, target), again)
+    product.check(again)
 
 
 @pytest.mark.parametrize("product", [Product(256, 256, 160), Product(128, 256, 128, left=True)])
@@ -154,8 +169,8 @@ OTHERS: dict[str, Callable[[], K.Kernel]] = {
     "float32 is never rounded": lambda: changed(declared="a: f32[4096]", operand="a[64*i + r]"),
     "not of 16 bits": lambda: changed(operand="mul(cast.f32(a[64*i + r]), 2.0:f32)"),
     "no product of matrices": lambda: changed(combines="max= mul"),
-    "no tile": lambda: Product(16, 64, 64).kernel(),
-    "too short": lambda: Product(64, 64, 15).kernel(),
+    "one factor depends on all": lambda: Product(1, 64, 64).kernel(),
+    "one would be of use": lambda: Product(2, 3, 64).kernel(),
 }
 
 
@@ -170,43 +185,34 @@ def test_what_is_no_product_for_instructions_says_why(reason: str) -> None:
 
 def test_other_operands_are_made_narrow_while_they_are_copied() -> None:
     kernel = changed(operand="cast.f32(neg(cast.f16(a[64*i + r])))", declared="a: f32[4096]")
-    done, opts = schedule(kernel, BLOCKS)
+    done, _ = schedule(kernel, BLOCKS)
     assert any(isinstance(s, K.Mma) for s in walk(done.body))
-    assert not any(isinstance(opt, Pipeline) for opt in opts)
+    assert {s.source.name for s in walk(done.body) if isinstance(s, K.AsyncCopy)} == {"b"}
     out, a, b = PRODUCTS[0].arrays(7)
     wide = a.astype(np.float32) * np.float32(1.001)
     run_kernel(done, [out, wide, b])
     PRODUCTS[0].check([out, -wide.astype(np.float16), b])
 
 
-def up_to(product: Product, kind: type) -> tuple[K.Kernel, list[Opt]]:
-    """The kernel before the first transformation of a kind, and what follows."""
-    opts = list(by_instructions(product.kernel(), BLOCKS))
-    at = next(i for i, opt in enumerate(opts) if isinstance(opt, kind))
-    return apply(product.kernel(), opts[:at]), opts[at:]
-
-
-def test_transformations_refuse_what_would_be_wrong() -> None:
-    before, (fetch, *_) = up_to(PRODUCTS[0], AsyncFetch)
-    assert isinstance(fetch, AsyncFetch)
-    with pytest.raises(IllegalOpt, match="not follow each other"):
-        apply(before, [fetch._replace(rows=fetch.columns, columns=fetch.rows)])
-    before, (tensorize, *_) = up_to(PRODUCTS[0], Tensorize)
-    assert isinstance(tensorize, Tensorize)
-    with pytest.raises(IllegalOpt, match="is of float16, not bfloat16"):
-        apply(before, [tensorize._replace(name="m16n8k16.bf16")])
-    with pytest.raises(IllegalOpt, match="no such instruction"):
-        apply(before, [tensorize._replace(name="m8n8k4.f64")])
-    with pytest.raises(IllegalOpt, match="no steps"):
-        apply(before, [tensorize._replace(axes=("ro", "rio"))])
-    with pytest.raises(IllegalOpt, match="products alone"):
-        apply(before, [Pipeline("ro", 2)])
-    sunk, _ = up_to(PRODUCTS[0], Distribute)
-    with pytest.raises(IllegalOpt):
-        apply(sunk, [tensorize])
-    before, (ahead, *_) = up_to(PRODUCTS[0], Pipeline)
-    with pytest.raises(IllegalOpt, match="at least 9 iterations"):
-        apply(before, [Pipeline(ahead[0], 9)])
+def test_tilings_that_the_product_does_not_have_are_refused() -> None:
+    kernel = PRODUCTS[0].kernel()
+    (opt,) = by_instructions(kernel, BLOCKS)
+    assert isinstance(opt, MatrixTile)
+    good = opt.tiling
+    refused = {
+        "is no instruction of a warp": good._replace(name="m16n16k32.bf16"),
+        "sums are of float32": good._replace(name="m16n16k16.i8"),
+        "operands are of": good._replace(name="m16n8k16.bf16"),
+        "each of .* once": good._replace(rows=("i", "j")),
+        "depends on rows and columns": good._replace(rows=("i", "j"), columns=()),
+        "steps are some of": good._replace(steps=("j",)),
+        "multiples of 16": good._replace(depth=24),
+        "sizes are positive": good._replace(warps=(0, 1, 1)),
+        "no 9 of them at once": good._replace(slots=9),
+    }
+    for reason, tiling in refused.items():
+        with pytest.raises(IllegalOpt, match=reason):
+            apply(kernel, [MatrixTile(tiling)])
 
 
 HEAD = """kernel k(x: f16[64] global, y: f16[64] global)

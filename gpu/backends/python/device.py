@@ -37,7 +37,7 @@ from gpu.compiler.ir.linear import Program as LinearProgram
 from gpu.compiler.ir.linear.interp import interpret_linear
 from gpu.compiler.ir.linear.text import parse_linear, print_linear
 from gpu.compiler.ir.linear.verify import verify_linear
-from gpu.compiler.ir.matrix import WARP, names_for
+from gpu.compiler.ir.matrix import PTX, names_for
 from gpu.compiler.ir.optable import OPS
 from gpu.compiler.targets import Native, Target
 from gpu.compiler.toolchain.base import Compiler
@@ -64,7 +64,7 @@ BLOCKS: Final = replace(
     shuffle=4,
     access_bytes=16,
     registers=128,
-    matrices=names_for(WARP),
+    matrices=names_for(PTX),
 )
 """The same as a GPU with small blocks of threads, which share memory, meet, and must not race."""
 

@@ -3,12 +3,15 @@
 An instruction adds the product of A (m x k) and B (k x n) to C (m x n). The three are held in
 *parts*. The columns of a part of A and B are steps of k and its rows the rows of A, or the columns
 of B; a part of C lies as C does. Parts follow each other along m or n first, then along k; those of
-C along m, then n. A row of the table says by how many threads an instruction is executed, and
-all else follows from that:
+C along m, then n. A row of the table says how the threads of a warp hold parts, its layout, or that
+one thread holds all:
 
-- **32 threads**, a warp: parts have 8 x 8 elements, and thread t has of each two neighbours, those
-  of row t // 4 in columns 2 * (t % 4) and the next. These rows are NVIDIA's ("PTX ISA", section
-  9.7.14.5, "Matrix Fragments for mma.m16n8k16").
+- **PTX**: parts have 8 x 8 elements, and thread t has of each two neighbours, those of row t // 4
+  in columns 2 * (t % 4) and the next ("PTX ISA", section 9.7.14.5, "Matrix Fragments for
+  mma.m16n8k16").
+- **RDNA3**: parts have 16 x 16 elements. Thread t has row t % 16 of A and B, which two threads hold
+  thus, and of C column t % 16 of every second row from t // 16 on ("RDNA3" ISA, section 7.9, "Wave
+  Matrix Multiply Accumulate").
 - **One thread** has each matrix as one part, a *tile*: 16 rows of 64 bytes in memory. A and C lie
   there as they are; of B a row has words of 4 bytes, one for each column, with the steps of k that
   fit into one. These rows are AMX's ("Intel 64 and IA-32 Architectures Software Developer's
@@ -75,6 +78,58 @@ def _in_words(columns: int, steps: int, together: int) -> Part:
     return Part(column[None], (row * together + step)[None])
 
 
+class Held(NamedTuple):
+    """Which elements of a part threads (i, j) of a warp hold: a linear map of i, j and the number.
+
+    Attributes:
+        size: how many elements each thread holds.
+        row: how many rows on each of i, j and the number goes.
+        column: the same for columns.
+    """
+
+    size: int
+    row: tuple[int, int, int]
+    column: tuple[int, int, int]
+
+    def part(self, threads: tuple[int, int]) -> Part:
+        """The places as arrays, for a warp of so many times so many threads."""
+        i, j = np.divmod(np.arange(WARP), threads[1])
+        own = i[:, None], j[:, None], np.arange(self.size)
+
+        def places(steps: tuple[int, int, int]) -> Array:
+            return sum(
+                (n * step for n, step in zip(own, steps, strict=True)), np.zeros(1, np.int64)
+            )
+
+        return Part(places(self.row), places(self.column))
+
+
+class Layout(NamedTuple):
+    """How the threads of a warp hold parts.
+
+    Attributes:
+        threads: the threads of a warp in two dimensions, the last one counting fastest.
+        side: rows and columns of a part.
+        operand: what a thread has of a part of A or B.
+        sums: what it has of a part of C.
+        together: whether the warp loads operands together, by an instruction for that
+            (`Fragment` of the kernel IR); else each thread loads its own.
+    """
+
+    threads: tuple[int, int]
+    side: int
+    operand: Held
+    sums: Held
+    together: bool
+
+
+_PAIRS: Final = Held(HELD, (1, 0, 0), (0, HELD, 1))
+PTX: Final = Layout((SIDE, WARP // SIDE), SIDE, _PAIRS, _PAIRS, together=True)
+RDNA3: Final = Layout(
+    (2, 16), 16, Held(16, (0, 1, 0), (0, 0, 1)), Held(8, (1, 0, 2), (0, 1, 0)), together=False
+)
+
+
 class Matrix(NamedTuple):
     """A matrix instruction.
 
@@ -82,7 +137,7 @@ class Matrix(NamedTuple):
         name: as text forms and targets have it.
         m, n, k: sizes.
         operand: dtype of A, and of B where `other` is None.
-        threads: how many execute it together: `WARP` or 1.
+        layout: how the threads of a warp hold the matrices; None where one thread does.
         other: dtype of B where it is another one.
         sums: dtype of C.
     """
@@ -92,9 +147,14 @@ class Matrix(NamedTuple):
     n: int
     k: int
     operand: DType
-    threads: int = WARP
+    layout: Layout | None = PTX
     other: DType | None = None
     sums: DType = dtypes.float32
+
+    @property
+    def threads(self) -> int:
+        """How many execute it together: `WARP` or 1."""
+        return WARP if self.layout else 1
 
     @property
     def operands(self) -> tuple[DType, DType]:
@@ -124,15 +184,17 @@ class Matrix(NamedTuple):
     @property
     def parts(self) -> tuple[Part, Part, Part]:
         """What threads have of a part of A, of B and of C."""
-        if self.threads == WARP:
-            return OF_WARP, OF_WARP, OF_WARP
+        if self.layout is not None:
+            operand = self.layout.operand.part(self.layout.threads)
+            return operand, operand, self.layout.sums.part(self.layout.threads)
         b = _in_words(self.n, self.k, self.together)
         return _by_rows(self.m, self.k), b, _by_rows(self.m, self.n)
 
     def _places(self, lines: int, steps: int) -> Places:
-        if self.threads == 1:
+        if self.layout is None:
             return ((0, 0),)
-        return tuple((line, k) for k in range(0, steps, SIDE) for line in range(0, lines, SIDE))
+        side = self.layout.side
+        return tuple((line, k) for k in range(0, steps, side) for line in range(0, lines, side))
 
 
 MATRICES: Final = {
@@ -140,18 +202,29 @@ MATRICES: Final = {
     for row in (
         Matrix("m16n8k16.f16", 16, 8, 16, dtypes.float16),
         Matrix("m16n8k16.bf16", 16, 8, 16, dtypes.bfloat16),
-        Matrix("m16n16k32.bf16", 16, 16, 32, dtypes.bfloat16, 1),
-        Matrix("m16n16k64.i8", 16, 16, 64, dtypes.int8, 1, None, dtypes.int32),
-        Matrix("m16n16k64.u8", 16, 16, 64, dtypes.uint8, 1, None, dtypes.int32),
-        Matrix("m16n16k64.i8u8", 16, 16, 64, dtypes.int8, 1, dtypes.uint8, dtypes.int32),
-        Matrix("m16n16k64.u8i8", 16, 16, 64, dtypes.uint8, 1, dtypes.int8, dtypes.int32),
+        Matrix("m16n16k16.f16", 16, 16, 16, dtypes.float16, RDNA3),
+        Matrix("m16n16k16.bf16", 16, 16, 16, dtypes.bfloat16, RDNA3),
+        *(
+            Matrix(f"m16n16k16.{name}", 16, 16, 16, a, RDNA3, b, dtypes.int32)
+            for name, a, b in (
+                ("i8", dtypes.int8, None),
+                ("u8", dtypes.uint8, None),
+                ("i8u8", dtypes.int8, dtypes.uint8),
+                ("u8i8", dtypes.uint8, dtypes.int8),
+            )
+        ),
+        Matrix("m16n16k32.bf16", 16, 16, 32, dtypes.bfloat16, None),
+        Matrix("m16n16k64.i8", 16, 16, 64, dtypes.int8, None, None, dtypes.int32),
+        Matrix("m16n16k64.u8", 16, 16, 64, dtypes.uint8, None, None, dtypes.int32),
+        Matrix("m16n16k64.i8u8", 16, 16, 64, dtypes.int8, None, dtypes.uint8, dtypes.int32),
+        Matrix("m16n16k64.u8i8", 16, 16, 64, dtypes.uint8, None, dtypes.int8, dtypes.int32),
     )
 }
 
 
-def names_for(threads: int) -> tuple[str, ...]:
-    """The instructions that so many threads execute together."""
-    return tuple(name for name, how in MATRICES.items() if how.threads == threads)
+def names_for(layout: Layout | None) -> tuple[str, ...]:
+    """The instructions whose matrices threads of a warp hold thus, or one thread alone."""
+    return tuple(name for name, how in MATRICES.items() if how.layout is layout)
 
 
 def whole(held: Array, places: Places, shape: tuple[int, int], of: Part = OF_WARP) -> Array:

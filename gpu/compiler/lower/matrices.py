@@ -7,6 +7,7 @@ matrix instructions are written out.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 
 from gpu.compiler.ir import kernel as K
@@ -111,22 +112,28 @@ class Matrices:
             raise CompileError(f"parts of {buf.name} are read before they are loaded") from None
 
     def _multiply(self, mma: K.Mma, unrolled: Unrolled) -> None:
-        shape = mma.buf.shape[-2:]
-        places = [
-            (expr(part), expr(element)) for part in range(shape[0]) for element in range(HELD)
-        ]
+        parts, held = mma.buf.shape[-2:]
+        places = [(expr(part), expr(one)) for part in range(parts) for one in range(held)]
         keys = [self.registers.key(mma.buf, (*mma.indices, *at), unrolled) for at in places]
         before = tuple(self.registers.read(key) for key in keys)
-        parts = (*self._held(mma.a, mma.a_indices), *self._held(mma.b, mma.b_indices))
-        lanes = len(before)
-        args = (*parts, *before)
-        total = self.emitter.effect("mma", dtypes.float32, lanes, args, (mma.name,))
+        operands = ((mma.a, mma.a_indices), (mma.b, mma.b_indices))
+        loaded = [self._operand(buf, indices, unrolled) for buf, indices in operands]
+        args = (*itertools.chain(*loaded), *before)
+        total = self.emitter.effect("mma", mma.buf.dtype, len(before), args, (mma.name,))
         for lane, key in enumerate(keys):
-            after = self.emitter.pure("extract", dtypes.float32, 1, (total,), (lane,))
+            after = self.emitter.pure("extract", mma.buf.dtype, 1, (total,), (lane,))
             self.registers.write(key, after)
 
+    def _operand(
+        self, buf: K.Buf, indices: tuple[Expr, ...], unrolled: Unrolled
+    ) -> tuple[Inst, ...]:
+        """The parts of an operand: those of a fragment, or the register that a thread loaded."""
+        if buf.space == "fragment":
+            return self._held(buf, indices)
+        return (self.registers.read(self._tile(buf, indices, unrolled)),)
+
     def _tile(self, buf: K.Buf, indices: tuple[Expr, ...], unrolled: Unrolled) -> Key:
-        """The register with a matrix that this thread holds alone."""
+        """The register with a part of a matrix that this thread has loaded itself."""
         return self.registers.key(buf, (*indices, expr(0), expr(0)), unrolled)
 
     def _multiply_tiles(self, mma: K.Mma, unrolled: Unrolled) -> None:

@@ -13,13 +13,13 @@ from typing import NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import expr
 from gpu.compiler.ir.kernel.tree import as_block, rewrite
-from gpu.compiler.opt.primitives.async_fetch import async_fetch
 from gpu.compiler.opt.primitives.block_scan import block_scan
 from gpu.compiler.opt.primitives.cache_read import stage
 from gpu.compiler.opt.primitives.cache_row import cache_row
 from gpu.compiler.opt.primitives.compute_inline import inline
 from gpu.compiler.opt.primitives.cooperative_fetch import distribute, stage_together
 from gpu.compiler.opt.primitives.loops import bind, fuse, reorder, split
+from gpu.compiler.opt.primitives.matrix_tiling import MatrixTiling, matrix_tile
 from gpu.compiler.opt.primitives.pack import pack
 from gpu.compiler.opt.primitives.partial_sums import partial_sums
 from gpu.compiler.opt.primitives.prefetch import prefetch
@@ -28,8 +28,7 @@ from gpu.compiler.opt.primitives.rfactor import rfactor
 from gpu.compiler.opt.primitives.shared_reuse import reuse_shared
 from gpu.compiler.opt.primitives.shared_transpose import shared_transpose
 from gpu.compiler.opt.primitives.sibling_fusion import fuse_siblings
-from gpu.compiler.opt.primitives.software_pipeline import pipeline
-from gpu.compiler.opt.primitives.tensorize_warp import tensorize
+from gpu.compiler.opt.primitives.tensorize_thread import tensorize
 from gpu.compiler.opt.primitives.thread_distribution import distribute_threads
 from gpu.compiler.opt.primitives.tiling import Tiling, tile
 from gpu.compiler.opt.primitives.uniform_mask import uniform_mask
@@ -199,22 +198,6 @@ class ReuseShared(NamedTuple):
     """Team buffers of one form that the threads of a block never need at once become one."""
 
 
-class AsyncFetch(NamedTuple):
-    """Inside loop `axis` the threads of a block copy an operand of 16-bit elements, together.
-
-    The operand is what the kernel computes from buffer `buf` alone, before it is cast to float32.
-    In team memory the loops `columns` count elements that follow each other, and the loops `rows`
-    such rows; both name thread loops as well, outermost first. With `size` above 1 copies are
-    asynchronous, of so many elements each (`async_fetch.copy_size` says how many may be).
-    """
-
-    axis: str
-    buf: str
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    size: int = 1
-
-
 class SharedTranspose(NamedTuple):
     """Inside loop `axis` the threads of a block copy what is read of parameter `buf`, as it lies.
 
@@ -250,14 +233,10 @@ class Pack(NamedTuple):
 class Tensorize(NamedTuple):
     """The loops `axes`, the steps of a sum of products, become matrix instructions `name`.
 
-    Where a warp executes them, the inner one of two counts the steps of an instruction, the outer
-    one is written out. In them are four loops that are written out: tiles along the first operand
-    and the second, then halves and pairs of a tile. The innermost threads are the 8 by 4 of a warp,
-    and both operands are in team memory; `gpu/compiler/ir/matrix.py` says what a tile looks like.
-
-    Where one thread does, the last two count the words of an instruction and the steps of a word,
-    the others stay. In them are loops over tiles of both operands, written out, then over rows and
-    columns of a tile; sums are in team memory, and the second operand is in words (`Pack`).
+    One thread executes them (`gpu/compiler/ir/matrix.py`). The last two loops count the words of an
+    instruction and the steps of a word, the others stay. In them are loops over tiles of both
+    operands, written out, then over rows and columns of a tile; sums are in team memory, and the
+    second operand is in words (`Pack`).
     """
 
     axes: tuple[str, ...]
@@ -288,19 +267,19 @@ class Tile(NamedTuple):
     nest: str = ""
 
 
-class Pipeline(NamedTuple):
-    """Asynchronous copies in loop `axis` run ahead of what uses them, by `slots - 1` iterations.
+class MatrixTile(NamedTuple):
+    """The kernel, a sum of products inside independent loops, by matrix instructions of warps.
 
-    Each buffer that they go to becomes `slots` of them.
+    What a block computes, and how operands get there: see
+    `gpu/compiler/opt/primitives/matrix_tiling.py`.
     """
 
-    axis: str
-    slots: int
+    tiling: MatrixTiling
 
 
 Opt = (
     Split | Fuse | Reorder | Bind | Rfactor | Stage | DistributeThreads | Distribute | Inline
-    | FuseSiblings | ReuseShared | AsyncFetch | Pack | Tensorize | Pipeline | CacheRow | Prefetch
+    | FuseSiblings | ReuseShared | Pack | Tensorize | MatrixTile | CacheRow | Prefetch
     | SharedTranspose | UniformMask | BlockScan | PartialSums | Tile
 )  # fmt: skip
 
@@ -356,8 +335,6 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
             return fuse_siblings(body, opt.first, opt.second)
         case ReuseShared():
             return reuse_shared(body)
-        case AsyncFetch():
-            return async_fetch(body, opt.axis, opt.buf, opt.rows, opt.columns, opt.size)
         case SharedTranspose():
             return shared_transpose(body, opt.axis, opt.buf, opt.rows, opt.columns, opt.side)
         case Pack():
@@ -368,5 +345,5 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
             return partial_sums(body, opt.axis, opt.factor)
         case Tile():
             return tile(body, opt.tiling, opt.nest)
-        case Pipeline():
-            return pipeline(body, opt.axis, opt.slots)
+        case MatrixTile():
+            return matrix_tile(body, opt.tiling)

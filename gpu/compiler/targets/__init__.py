@@ -106,7 +106,7 @@ class Target:
         images: the images that parameters may be; None where there are none.
         features: instruction set features in canonical order, for cache keys.
         matrices: names of the matrix instructions it has (`gpu/compiler/ir/matrix.py`), and with
-            those of warps asynchronous copies to shared memory.
+            those of NVIDIA's warps asynchronous copies to shared memory.
     """
 
     name: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from gpu.compiler.ir.matrix import RDNA3, Layout, names_for
 from gpu.compiler.ir.optable import OPS
 from gpu.compiler.targets import DERIVED, Native, Target
 from gpu.core.devspec import did_you_mean
@@ -40,6 +41,7 @@ class Chip(NamedTuple):
         vgprs: vector registers of one SIMD, for all its waves together.
         granule: a wave gets a multiple of so many.
         simds: of a compute unit.
+        layout: how its waves hold the matrices of WMMA; None where it has none.
         shared: bytes of local memory of a workgroup, at most.
         private: bytes on the stack of a work-item, at most.
     """
@@ -51,6 +53,7 @@ class Chip(NamedTuple):
     vgprs: int
     granule: int
     simds: int
+    layout: Layout | None = None
     shared: int = 64 << 10
     private: int = 96 << 10
 
@@ -59,9 +62,12 @@ class Chip(NamedTuple):
         return self.vgprs // waves // self.granule * self.granule
 
 
-def _rdna(machine: int, llvm: int, units: int, large: bool = False) -> Chip:
+def _rdna(
+    machine: int, llvm: int, units: int, layout: Layout | None = None, large: bool = False
+) -> Chip:
     """Some chips have half as many registers again, in larger steps."""
-    return Chip(machine, llvm, 32, units, *((1536, 24) if large else (1024, 16)), simds=2)
+    vgprs, granule = (1536, 24) if large else (1024, 16)
+    return Chip(machine, llvm, 32, units, vgprs, granule, 2, layout)
 
 
 def _cdna(machine: int, llvm: int, units: int, shared: int) -> Chip:
@@ -78,14 +84,14 @@ CHIPS: Final = {
     "gfx1034": _rdna(0x3E, 15, 16),  # RX 6500 XT
     "gfx1035": _rdna(0x3D, 15, 12),  # Rembrandt: 680M
     "gfx1036": _rdna(0x45, 15, 2),  # Raphael
-    "gfx1100": _rdna(0x41, 15, 96, large=True),  # RX 7900 XTX
-    "gfx1101": _rdna(0x46, 15, 60, large=True),  # RX 7800 XT
-    "gfx1102": _rdna(0x47, 15, 32),  # RX 7600
-    "gfx1103": _rdna(0x44, 15, 12),  # Phoenix: 780M
-    "gfx1150": _rdna(0x43, 19, 16),  # Strix Point: 890M
-    "gfx1151": _rdna(0x4A, 19, 40, large=True),  # Strix Halo: 8060S
-    "gfx1152": _rdna(0x55, 19, 8),  # Krackan Point: 860M
-    "gfx1153": _rdna(0x58, 20, 4),  # Krackan Point 2: 840M
+    "gfx1100": _rdna(0x41, 15, 96, RDNA3, large=True),  # RX 7900 XTX
+    "gfx1101": _rdna(0x46, 15, 60, RDNA3, large=True),  # RX 7800 XT
+    "gfx1102": _rdna(0x47, 15, 32, RDNA3),  # RX 7600
+    "gfx1103": _rdna(0x44, 15, 12, RDNA3),  # Phoenix: 780M
+    "gfx1150": _rdna(0x43, 19, 16, RDNA3),  # Strix Point: 890M
+    "gfx1151": _rdna(0x4A, 19, 40, RDNA3, large=True),  # Strix Halo: 8060S
+    "gfx1152": _rdna(0x55, 19, 8, RDNA3),  # Krackan Point: 860M
+    "gfx1153": _rdna(0x58, 20, 4, RDNA3),  # Krackan Point 2: 840M
     "gfx1200": _rdna(0x48, 19, 32, large=True),  # RX 9060 XT
     "gfx1201": _rdna(0x4E, 19, 64, large=True),  # RX 9070 XT
 }
@@ -118,6 +124,7 @@ def amd_target(chip: str) -> Target:
         threads=_THREADS,
         shared_bytes=found.shared,
         warp=found.wave,
+        matrices=names_for(found.layout) if found.layout else (),
         shuffle=found.wave if found.wave == _DPP_XMASK_WAVE else 0,
     )
 

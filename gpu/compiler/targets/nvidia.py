@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from gpu.compiler.ir.matrix import names_for
+from gpu.compiler.ir.matrix import PTX, names_for
 from gpu.compiler.ir.optable import OPS
 from gpu.compiler.targets import DERIVED, Native, Target
 from gpu.core.devspec import did_you_mean
@@ -73,7 +73,7 @@ def nv_target(arch: str) -> Target:
         registers=_REGISTERS,
         threads=_THREADS,
         shared_bytes=SHARED_KIB[arch] << 10,
-        matrices=names_for(WARP) if number_of(arch) >= AMPERE else (),
+        matrices=names_for(PTX) if number_of(arch) >= AMPERE else (),
         warp=WARP,
         shuffle=WARP,
         access_bytes=_ACCESS_BYTES,

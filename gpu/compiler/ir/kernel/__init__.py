@@ -317,6 +317,7 @@ class Mma(NamedTuple):
 
     The last two axes of each buffer are parts, and elements of a part that a thread holds. Where
     all threads of a warp take part `buf` is private memory, where each has its own a fragment.
+    Operands are fragments, or private memory where the threads of a warp load them one by one.
     """
 
     name: str

@@ -129,10 +129,11 @@ def _mma(check: Checker, stmt: Mma) -> None:
     check.require(stmt.name in MATRICES, f"{stmt.name} is no matrix instruction")
     how = MATRICES[stmt.name]
     _executed(check, "a mma", how.threads)
-    sums = "private" if how.threads == WARP else "fragment"
+    sums = "private" if how.layout else "fragment"
+    own = "private" if how.layout and not how.layout.together else "fragment"
     operands = (
-        (stmt.a, stmt.a_indices, how.a, "fragment"),
-        (stmt.b, stmt.b_indices, how.b, "fragment"),
+        (stmt.a, stmt.a_indices, how.a, own),
+        (stmt.b, stmt.b_indices, how.b, own),
         (stmt.buf, stmt.indices, how.c, sums),
     )
     for (buf, indices, parts, space), part in zip(operands, how.parts, strict=True):

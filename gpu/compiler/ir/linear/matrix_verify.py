@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from gpu.compiler.ir.linear import Inst, Program, block_size
-from gpu.compiler.ir.matrix import COPY_BYTES, HELD, MATRICES, TILE_BYTES, TILE_ROWS, WARP
-from gpu.core.dtype import dtypes
+from gpu.compiler.ir.matrix import COPY_BYTES, MATRICES, TILE_BYTES, TILE_ROWS, WARP
 
 
 class Checker(Protocol):
@@ -69,12 +68,15 @@ def _mma(check: Checker, inst: Inst) -> None:
         _mma_of_tiles(check, inst)
         return
     _warps(check, inst)
-    operands, sums = len(how.a) + len(how.b), len(how.c) * HELD
+    operand, _, of_sums = how.parts
+    operands, sums, code = len(how.a) + len(how.b), len(how.c) * of_sums.held, how.sums.code
     parts, before = inst.args[:operands], inst.args[operands:]
     check.require(len(before) == sums, f"{how.name} takes {operands} parts and {sums} sums")
-    check.require(all(_is(p, how.operand.code, HELD) for p in parts), "a part has another type")
-    check.require(all(_is(s, "f32", 1) for s in before), "sums are f32")
-    check.require(inst.dtype is dtypes.float32 and inst.lanes == sums, f"the result has {sums} f32")
+    for number, part in enumerate(parts):
+        dtype = how.operands[number >= len(how.a)]
+        check.require(_is(part, dtype.code, operand.held), "a part has another type")
+    check.require(all(_is(s, code, 1) for s in before), f"sums are {code}")
+    check.require(_is(inst, code, sums), f"the result has {sums} {code}")
 
 
 def _mma_of_tiles(check: Checker, inst: Inst) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -50,6 +51,31 @@ def iteration(axes: Sequence[Var]) -> Expr:
     for var in axes:
         number = number * var.extent + var
     return number
+
+
+def at_iteration(
+    axes: Sequence[Var], number: Expr, everywhere: Sequence[Expr]
+) -> dict[Var, Expr | int]:
+    """The loops' variables at iteration `number`.
+
+    Where all expressions are sums in which the loops count as one, so they are put in: the last
+    one at all of `number` and the others at 0.
+    """
+    last = axes[-1]
+    strides = [math.prod(var.extent for var in axes[i + 1 :]) for i in range(len(axes))]
+    for e in everywhere:
+        step = e.coeff(last)
+        rest = e - sum(
+            (expr(var) * (step * s) for var, s in zip(axes, strides, strict=True)), expr(0)
+        )
+        if rest.vars & set(axes):
+            break
+    else:
+        return {**dict.fromkeys(axes, 0), last: number}
+    at: dict[Var, Expr | int] = {}
+    for var, stride in zip(axes, strides, strict=True):
+        at[var] = number // stride % var.extent
+    return at
 
 
 class Leaf(NamedTuple):

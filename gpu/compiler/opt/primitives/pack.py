@@ -16,8 +16,8 @@ from gpu.compiler.ir.kernel.tree import (
     replace_loop,
     writes,
 )
-from gpu.compiler.opt.primitives.async_fetch import narrow
 from gpu.compiler.opt.primitives.cache_read import operand_of
+from gpu.compiler.opt.primitives.narrow_operand import narrow
 from gpu.core.dtype import DType, dtypes
 from gpu.core.errors import IllegalOpt
 

@@ -17,8 +17,7 @@ from gpu.compiler.ir.kernel.tree import (
     replace_loop,
     writes,
 )
-from gpu.compiler.opt.analysis.loop_nest import iteration, last_index
-from gpu.compiler.opt.primitives.async_fetch import at_iteration
+from gpu.compiler.opt.analysis.loop_nest import at_iteration, iteration, last_index
 from gpu.compiler.opt.primitives.barriers import synchronize, thread_loops
 from gpu.compiler.opt.primitives.predication import masked_loads
 from gpu.core.errors import IllegalOpt

@@ -1,4 +1,4 @@
-"""The transformation `Tensorize` for instructions whose matrices one thread holds whole."""
+"""The transformation `Tensorize`: instructions whose matrices one thread holds whole."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Var, expr
-from gpu.compiler.ir.kernel.tree import around, as_block, find_loop, loads_of
-from gpu.compiler.ir.matrix import Matrix
+from gpu.compiler.ir.kernel.tree import around, as_block, find_loop, loads_of, replace_loop
+from gpu.compiler.ir.matrix import MATRICES, Matrix, names_for
 from gpu.compiler.opt.analysis.loop_nest import perfect_nest
-from gpu.compiler.opt.primitives.async_fetch import narrow
-from gpu.compiler.opt.primitives.mma_checks import require_lanes, require_sums
+from gpu.compiler.opt.primitives.narrow_operand import narrow
 from gpu.compiler.opt.primitives.pack import element_of
-from gpu.core.dtype import dtypes
+from gpu.core.dtype import DType, dtypes
 from gpu.core.errors import IllegalOpt
 
 
@@ -42,8 +41,18 @@ class _Operand(NamedTuple):
     row: int
 
 
-def tensorize_tiles(body: K.Block, axes: Sequence[str], how: Matrix, what: str) -> K.Stmt:
-    """What replaces the outermost loop of a sum. Raises IllegalOpt."""
+def tensorize(body: K.Block, axes: Sequence[str], name: str) -> K.Stmt:
+    """See `gpu.compiler.opt.opts.Tensorize`. Raises IllegalOpt."""
+    what = f"Tensorize({tuple(axes)}, {name!r})"
+    if name not in MATRICES or MATRICES[name].threads > 1:
+        known = names_for(None)
+        raise IllegalOpt(f"{what}: there is no such instruction of a thread, only {known}")
+    outermost = find_loop(body, axes[0], what)
+    return replace_loop(body, outermost, _tiles(body, axes, MATRICES[name], what))
+
+
+def _tiles(body: K.Block, axes: Sequence[str], how: Matrix, what: str) -> K.Stmt:
+    """What replaces the outermost loop of a sum."""
     nest = _nest(body, axes, how, what)
     args = nest.update.value.args
     left, right = args if nest.row in args[0].vars else args[::-1]
@@ -101,7 +110,7 @@ def _nest(body: K.Block, axes: Sequence[str], how: Matrix, what: str) -> _Nest:
     (update, *more) = tile[-1].body.body
     if more or not isinstance(update, K.Update):
         raise IllegalOpt(f"{what}: inside is more than one Update")
-    require_sums(update, (across, along, row, column), "team", how.sums, what)
+    _require_sums(update, (across, along, row, column), "team", how.sums, what)
     if update.buf.shape != (across.extent, along.extent, how.m, how.n):
         raise IllegalOpt(f"{what}: {update.buf.name} holds more than its tiles")
     return _Nest(tuple(summed[:-2]), word, one, across, along, row, column, update)
@@ -136,6 +145,29 @@ def _operand(
     buf, places, mask = load.attr
     if mask is not ALWAYS or any(p.vars & (steps.keys() | others) for p in places[:-1]):
         raise IllegalOpt(f"{what}: tiles of {buf.name} are not there as a whole")
-    require_lanes(places[-1], steps, others, what)
+    _require_lanes(places[-1], steps, others, what)
     corner: dict[Var, Expr | int] = dict.fromkeys((nest.row, nest.word, nest.one, nest.column), 0)
     return _Operand(buf, tuple(p.subst(corner) for p in places), next(iter(steps.values())))
+
+
+def _require_sums(
+    update: K.Update, own: Sequence[Var], space: str, dtype: DType, what: str
+) -> None:
+    """Raises IllegalOpt unless products of `dtype` are added to elements that `own` count."""
+    plain = update.mask is ALWAYS and not update.lets
+    if update.monoid != "add" or update.buf.space != space or not plain:
+        raise IllegalOpt(f"{what}: {update.buf.name} is no tile of sums")
+    if update.indices != tuple(map(expr, own)):
+        raise IllegalOpt(f"{what}: {update.buf.name} is no tile of sums")
+    if update.value.kind != "alu" or update.value.attr != ("mul",):
+        raise IllegalOpt(f"{what}: what is added is no product")
+    if update.value.dtype is not dtype:
+        found = update.value.dtype.name
+        raise IllegalOpt(f"{what}: products of {found}; they must be of {dtype.name}")
+
+
+def _require_lanes(index: Expr, wanted: dict[Var, int], others: set[Var], what: str) -> None:
+    """An index grows evenly along the loops of an instruction, and with no others of them."""
+    rest = index - sum((expr(var) * step for var, step in wanted.items()), expr(0))
+    if rest.vars & (wanted.keys() | others):
+        raise IllegalOpt(f"{what}: elements at {index} do not lie as the instruction has them")

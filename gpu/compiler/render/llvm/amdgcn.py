@@ -14,6 +14,7 @@ from typing import Final
 from gpu.compiler.ir.linear import Inst, Program
 from gpu.compiler.render.launch.grid import Grid, plan_grid
 from gpu.compiler.render.launch.locals import ALIGN, Places, place_locals
+from gpu.compiler.render.llvm import wmma
 from gpu.compiler.render.llvm.gpu import GridPrinter
 from gpu.compiler.render.llvm.narrow_integers import INT32
 from gpu.compiler.render.llvm.text import BOOL, Type, Value, integer
@@ -129,6 +130,9 @@ class _Kernel(GridPrinter):
             how = (integer(INT32, lanes) for lanes in _SAME_LANES)
             moved = emitter.intrinsic("llvm.amdgcn.permlanex16.i32", INT32, *both, *how, no, no)
         return emitter.convert("bitcast", moved, x.type.element)
+
+    def _mma(self, inst: Inst) -> Value:
+        return wmma.multiply(self.emitter, inst, self._args(inst))
 
     def _barrier(self, inst: Inst) -> None:
         """All threads arrive; what they stored to local memory before is seen by all behind."""

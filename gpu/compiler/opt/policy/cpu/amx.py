@@ -29,7 +29,7 @@ from gpu.compiler.ir.matrix import MATRICES, TILE_ROWS, Matrix
 from gpu.compiler.opt.analysis.loop_nest import outer_nest
 from gpu.compiler.opt.opts import Bind, Distribute, Fuse, Opt, Pack, Reorder, Split, Tensorize
 from gpu.compiler.opt.policy.cpu import register_tiling
-from gpu.compiler.opt.primitives.async_fetch import narrow
+from gpu.compiler.opt.primitives.narrow_operand import narrow
 from gpu.compiler.targets import Target
 from gpu.core.errors import IllegalOpt
 

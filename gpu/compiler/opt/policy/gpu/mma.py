@@ -1,235 +1,273 @@
-"""Tiles of matrix instructions for products of matrices whose operands have 16 bits.
+"""Which tiles of matrix instructions a sum of products gets.
 
-A block computes a tile of the output, each of its warps a part of that. Loops become
-
-    u = BU * uo + WU * uw + 16 * ut + 8 * uh + ur        uw, ur: threads; ut, uh: registers
-    v = BV * vo + WV * vw +  8 * vt + 2 * vp + vl        vw, vp: threads; vt, vl: registers
-    k = BK * ko + 16 * ks + ki
-
-where ur and vp count the 32 threads of a warp. Operands go through team memory, where copies bring
-them some steps ahead.
+A sum of products is one of matrices, batched or not, where each factor misses some independent loop
+of the other: the loops that the one alone depends on are rows, those that the other one does are
+columns. So windows of images are columns, as channels are rows. A table has the warps' tiles; cost
+in cycles of a scheduler takes one.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.index import Expr, Var
-from gpu.compiler.ir.kernel.tree import loads_of, only_buffer
-from gpu.compiler.ir.matrix import HELD, MATRICES, SIDE, WARP, Matrix
-from gpu.compiler.opt.analysis.loop_nest import outer_nest
-from gpu.compiler.opt.opts import (
-    AsyncFetch,
-    Bind,
-    Distribute,
-    Opt,
-    Pipeline,
-    Reorder,
-    Split,
-    Tensorize,
-)
-from gpu.compiler.opt.policy.cpu import register_tiling
-from gpu.compiler.opt.primitives.async_fetch import APART, copy_size, narrow
+from gpu.compiler.ir.index import Var
+from gpu.compiler.ir.kernel.tree import loads_of
+from gpu.compiler.ir.matrix import MATRICES, PTX, RDNA3, WARP, Layout, Matrix
+from gpu.compiler.opt.analysis.product_nest import ProductNest, product_nest
+from gpu.compiler.opt.opts import MatrixTile, Opt
+from gpu.compiler.opt.primitives.matrix_fetch import APART_BYTES, STORE_BYTES
+from gpu.compiler.opt.primitives.matrix_tiling import MatrixTiling
+from gpu.compiler.opt.primitives.narrow_operand import narrow
 from gpu.compiler.targets import Target
 from gpu.core.errors import IllegalOpt
 
+
+class Costs(NamedTuple):
+    """What instructions of a warp cost, in cycles of a scheduler, and how far copies run ahead.
+
+    Attributes:
+        multiply: a matrix instruction.
+        load: 16 lines of an operand for one of its steps, from team memory.
+        ahead: most slots of copies.
+    """
+
+    multiply: float
+    load: float
+    ahead: int
+
+
+# For PTX: by data sheets m16n8k16 takes 8 cycles of a scheduler of sm_80 and 4 of one of sm_90, of
+# which mma.sync should reach some 6; 512 bytes of team memory at 128 a cycle for four schedulers
+# take 16. For RDNA3: 16 steps of 16 x 16 take 32 cycles of a SIMD; 1 KiB at 128 bytes a cycle for
+# two takes 16. None of this was measured.
+COSTS: Final[dict[Layout, Costs]] = {PTX: Costs(6, 16, 4), RDNA3: Costs(32, 16, 2)}
 # Registers of a thread beside its sums and parts: addresses of both operands, and copies' places.
 OTHER_REGISTERS: Final = 48
-# Steps of the sum between two copies and how many tiles of them there is room for, the best first.
-STAGES: Final = ((64, 3), (32, 4), (32, 3), (16, 4), (32, 2), (16, 3), (16, 2), (32, 1), (16, 1))
+# Schedulers of a multiprocessor, or of a compute unit and what it shares memory with.
+SCHEDULERS: Final = 4
+# How much of a warp's own time counts beside what warps of a scheduler do one after another.
+OWN: Final = 0.5
+# Bytes that a multiprocessor gets from its caches in a cycle.
+BANDWIDTH: Final = 32
+# Blocks that should find room in the memory of a multiprocessor.
+SHARING: Final = 3
+# Cycles of a stage for its barrier and counters, of a block, and of the store of a result.
+STAGE, BLOCK, STORE = 40, 400, 4
+# Elements of a warp's tile along rows and columns, and warps of a block along batch, both of these.
+SIDES: Final = (8, 16, 32, 64)
+WARPS: Final = tuple(
+    (batch, rows, columns)
+    for batch, rows, columns in itertools.product((1, 2, 4, 8), repeat=3)
+    if batch * rows * columns <= 8
+)
+DEPTHS: Final = (64, 32, 16)
+# Steps of a whole sum that may be one stage, and how many done in vain cost what a stage does.
+AT_ONCE, IN_VAIN = 96, 16
+# Cycles of a scheduler for 16 bytes of each thread to team memory, 512 at 128 a cycle for four of
+# them, and for a load of fewer bytes that are put beside others first.
+RUN, ALONE = 16.0, 5.0
 # Rows of blocks that follow each other before the next column does.
 GROUPS: Final = (8, 4, 2)
-
-
-class Tile(NamedTuple):
-    """Sizes of a block's tile along `u` and `v`, and how many warps share each."""
-
-    u: int
-    v: int
-    warps_u: int
-    warps_v: int
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return self.warps_u * self.warps_v * WARP
-
-    @property
-    def sums(self) -> int:
-        """Sums of a thread."""
-        return self.u * self.v // self.threads
-
-    @property
-    def registers(self) -> int:
-        """Registers of a thread, about."""
-        parts = self.u // self.warps_u // SIDE * 2 + self.v // self.warps_v // SIDE * 2
-        return self.sums + parts + OTHER_REGISTERS
-
-
-TILES: Final = (
-    Tile(128, 256, 2, 4),
-    Tile(256, 128, 4, 2),
-    Tile(128, 128, 2, 4),
-    Tile(64, 128, 2, 4),
-    Tile(128, 64, 4, 2),
-    Tile(64, 64, 2, 2),
-    Tile(32, 64, 1, 2),
-    Tile(64, 32, 2, 1),
-    Tile(32, 32, 1, 2),
-)
-"""Tiles of blocks, those that use an operand the most often first."""
+# Elements that are multiplied for each one that has to be, beyond which the sum is left to others.
+WASTE: Final = 16
+# Steps of a tile of the sum for each one that there is, beyond which more loops of it count as one.
+PADDING: Final = 1.25
 
 
 def by_instructions(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
-    """The transformations for a product of matrices. Raises IllegalOpt for anything else."""
-    c = register_tiling.match(kernel)
-    if c is None or c.u is None:
-        raise IllegalOpt("no product of matrices")
-    how = _instruction(c, target)
-    k = max(c.reduction, key=lambda var: var.extent)
-    if any(r.stop is not None for r in c.reduction):
-        raise IllegalOpt("how long the sums are is not known")
-    tile = _tile(c, target)
-    across = _Axis(c.u, tile.u, tile.warps_u, how.m, SIDE)
-    along = _Axis(c.v, tile.v, tile.warps_v, how.n, HELD)
-    operands = (_operand(c.across, across, k), _operand(c.along, along, k))
-    depth, slots = _stages(tile, k, operands, target)
-    yield from (Bind(loop.var.name, "grid") for loop in outer_nest(kernel.body))
-    yield from (*across.split(), *along.split())
-    threads = (across.warps, along.warps, across.lanes, along.lanes)
-    registers = (across.tiles, along.tiles, across.inner, along.inner)
-    outer = tuple(var.name for var in c.outer)
-    yield Reorder((*outer, across.block, along.block, *threads, *registers))
-    yield from _grouped(across, along)
-    yield from (Bind(name, "thread") for name in threads)
-    yield from (Bind(name, "unroll") for name in registers)
-    others = tuple(var.name for var in c.reduction if var is not k)
-    if others:
-        yield Reorder((*others, k.name))
-    whole, steps, step = f"{k.name}o", f"{k.name}io", f"{k.name}ii"
-    yield Split(k.name, depth, "zero" if k.extent % depth else "exact")
-    yield Split(f"{k.name}i", how.k)
-    yield Distribute(registers)
-    for one in operands:
-        summed, lines = (steps, step), one.axis.inside
-        rows, columns = (lines, summed) if one.along_sum else (summed, lines)
-        yield AsyncFetch(whole, one.buf, rows, columns, one.size)
-    yield Tensorize((steps, step), how.name)
-    if slots > 1:
-        yield Pipeline(whole, slots)
+    """The transformation for a sum of products. Raises IllegalOpt for anything else."""
+    product = _product(product_nest(kernel.body), target)
+    best = min(_choices(product, target), key=lambda choice: choice.cost, default=None)
+    if best is None:
+        raise IllegalOpt("no tile of matrix instructions fits")
+    yield MatrixTile(best.tiling)
 
 
-def _instruction(c: register_tiling.Contraction, target: Target) -> Matrix:
-    """The instruction whose operands these are."""
-    held = {narrow(operand).dtype for operand in (c.across, c.along)}
-    for name in target.matrices:
-        if held == {MATRICES[name].operand}:
-            return MATRICES[name]
-    raise IllegalOpt(f"no matrix instruction for {sorted(d.name for d in held)}")
-
-
-class _Axis:
-    """An output loop and the loops it becomes.
+class _Product(NamedTuple):
+    """Which loops are what in a product of matrices, and what becomes of its steps.
 
     Attributes:
-        block, blocks: the loop over blocks, and how many there are.
-        warps, lanes: loops over threads: warps, and neighbours in a warp.
-        tiles, inner: loops over what a thread holds: tiles of an instruction, elements of a tile.
-        inside: the loops of a block's tile, outermost first.
+        how: the instruction.
+        batch, rows, columns, steps: loops; those of a kind count as one.
+        others: steps of the sum around these.
+        prices: cycles of a scheduler for 16 bytes of each thread, of both operands.
     """
 
-    def __init__(self, var: Var, size: int, warps: int, side: int, run: int):
-        """A tile of `size` for `warps` warps; an instruction does `side`, `run` by a thread."""
-        self.var, self.size, self.warp_size = var, size, size // warps
-        self.side, self.run = side, run
-        self.blocks = -(-var.extent // size)
-        name = var.name
-        self.block, self.warps = f"{name}o", f"{name}io"
-        self.tiles, of_tile = f"{name}iio", f"{name}iiio"
-        last = f"{name}iiii"
-        # Rows of A: halves of 8 rows, a thread each. Columns of B: threads, neighbours of each.
-        self.lanes, self.inner = (last, of_tile) if run == SIDE else (of_tile, last)
-        self.inside = (self.warps, self.tiles, of_tile, last)
+    how: Matrix
+    batch: tuple[Var, ...]
+    rows: tuple[Var, ...]
+    columns: tuple[Var, ...]
+    steps: tuple[Var, ...]
+    others: int
+    prices: tuple[float, float]
 
-    def split(self) -> Iterator[Opt]:
-        """Into blocks, warps, tiles, and what a tile is made of."""
-        name = self.var.name
-        yield Split(name, self.size, "mask" if self.var.extent % self.size else "exact")
-        yield Split(f"{name}i", self.warp_size)
-        yield Split(f"{name}ii", self.side)
-        yield Split(f"{name}iii", self.run)
+    @property
+    def waste(self) -> float:
+        """Multiplications for each one that is wanted."""
+        sides = ((self.rows, self.how.m), (self.columns, self.how.n), (self.steps, self.how.k))
+        return math.prod(_whole(_extent(loops), side) / _extent(loops) for loops, side in sides)
 
+    @property
+    def costs(self) -> Costs:
+        """Of the instruction."""
+        assert self.how.layout is not None
+        return COSTS[self.how.layout]
 
-def _grouped(across: _Axis, along: _Axis) -> Iterator[Opt]:
-    """Blocks that run at once make up a square, which reads less than a few whole lines of blocks.
+    def depths(self) -> list[int]:
+        """Steps that may be copied at once, those first that leave little to do in vain."""
+        extent = _extent(self.steps)
+        depths = [d for d in DEPTHS if d % self.how.k == 0]
+        if extent <= AT_ONCE:
+            depths.append(_whole(extent, self.how.k))
+        return sorted(depths, key=lambda d: -(-extent // d) * (d + IN_VAIN))
 
-    Neighbours are then in groups of rows, where these divide all of them.
-    """
-    rows, columns = across.blocks, along.blocks
-    size = max((n for n in GROUPS if rows % n == 0 and rows > n), default=1)
-    if size > 1 and columns > 1:
-        yield Split(across.block, size)
-        yield Reorder((f"{across.block}o", along.block, f"{across.block}i"))
-
-
-class _Operand(NamedTuple):
-    """An operand: its buffer, which way it lies, and how much of it is copied at once."""
-
-    buf: str
-    axis: _Axis
-    along_sum: bool
-    size: int
+    def staged(self, lines: int, nbytes: int) -> tuple[int, int]:
+        """A depth, and slots for so many lines: two at least, if any depth leaves room for them."""
+        for depth in self.depths():
+            stages = -(-_extent(self.steps) // depth) * self.others
+            slot = lines * (depth * self.how.operand.itemsize + APART_BYTES)
+            # A power of two is cheap to count by, but not worth the room of another block.
+            most = 4 if nbytes // slot >= 4 * SHARING else 3
+            slots = min(self.costs.ahead, stages, nbytes // slot, most)
+            if slots >= min(2, stages):
+                break
+        return depth, slots
 
 
-def _operand(operand: K.Value, axis: _Axis, k: Var) -> _Operand:
-    buf = only_buffer(operand)
-    index: Expr = loads_of(operand)[0].attr[1][-1]
-    along_sum = index.coeff(axis.var) != 1
-    value = narrow(operand)
-    near = k if along_sum else axis.var
-    return _Operand(buf, axis, along_sum, copy_size(value, (near,)))
+class _Choice(NamedTuple):
+    """A tiling and its cost, in cycles."""
+
+    cost: float
+    tiling: MatrixTiling
 
 
-def _tile(c: register_tiling.Contraction, target: Target) -> Tile:
-    """The largest tile that fits, and of which there are enough for the machine."""
-    assert c.u is not None
-    u, v, batch = c.u.extent, c.v.extent, math.prod(var.extent for var in c.outer)
-
-    def blocks(tile: Tile) -> int:
-        return -(-u // tile.u) * -(-v // tile.v) * batch
-
-    def merit(tile: Tile) -> tuple[float, int]:
-        # Elements that are computed for each one that is wanted count in steps of a quarter.
-        waste = blocks(tile) * tile.u * tile.v / (u * v * batch)
-        return waste // 1.25, TILES.index(tile)
-
-    most = 2 * (target.registers or 4 * OTHER_REGISTERS)
-    fitting = [
-        t
-        for t in TILES
-        if t.u <= u and t.v <= v and t.threads <= target.threads and t.registers <= most
+def _product(found: ProductNest, target: Target) -> _Product:
+    """Which factor is the first one, and all that follows. Raises IllegalOpt if there is none."""
+    nest = found.nest
+    held = [narrow(value) for value in found.factors]
+    alone = [
+        tuple(v for v in nest.independent if v in one.vars and v not in other.vars)
+        for one, other in itertools.permutations(found.factors)
     ]
-    if not fitting:
-        raise IllegalOpt(f"no tile of matrix instructions fits {u} x {v}")
-    wanted = min(target.workers, max(map(blocks, fitting)))
-    return min((t for t in fitting if blocks(t) >= wanted), key=merit)
+    batch = tuple(v for v in nest.independent if v not in (*alone[0], *alone[1]))
+    if not all(alone):
+        raise IllegalOpt("one factor depends on all that the other one does")
+    places = [store.indices[-1] for store in nest.stores]
+    beside = {v for place in places for v in place.vars if place.coeff(v) == 1}
+    if found.mask.vars >= {*nest.reduction}:
+        raise IllegalOpt("which products count depends on all loops of the sum")
+    products = []
+    for name, first in itertools.product(target.matrices, range(2)):
+        how, rows, columns = MATRICES[name], alone[first], alone[1 - first]
+        dtypes = (held[first].dtype, held[1 - first].dtype)
+        if how.layout is None or how.operands != dtypes or how.sums is not nest.update.buf.dtype:
+            continue
+        steps = _steps([v for v in nest.reduction if v not in found.mask.vars], how.k)
+        others = _extent(nest.reduction) // _extent(steps)
+        prices = (_price(held[first], rows, steps), _price(held[1 - first], columns, steps))
+        products.append(_Product(how, batch, rows, columns, steps, others, prices))
+    if not products:
+        names = sorted(value.dtype.name for value in held)
+        raise IllegalOpt(f"no matrix instruction for {names}")
+    # Stores go to neighbours along columns.
+    best = min(products, key=lambda one: (one.waste, beside.isdisjoint(one.columns)))
+    if best.waste > WASTE:
+        raise IllegalOpt(f"of {best.waste:.0f} multiplications one would be of use")
+    return best
 
 
-def _stages(tile: Tile, k: Var, operands: tuple[_Operand, ...], target: Target) -> tuple[int, int]:
-    """Steps of the sum that a tile of operands has, and how many of these there is room for."""
-    ahead = all(operand.size > 1 for operand in operands)
-    exact = [depth for depth, _ in STAGES if depth <= k.extent and k.extent % depth == 0]
-    for depth, slots in STAGES:
-        elements = 0
-        for operand in operands:
-            lines = operand.axis.size
-            rows, columns = (lines, depth) if operand.along_sum else (depth, lines)
-            elements += rows * (columns + APART)
-        few = slots == 1 or (ahead and slots <= -(-k.extent // depth))
-        best = depth <= k.extent and (depth in exact or not exact)
-        if few and best and 2 * elements * slots <= target.shared_bytes:
-            return depth, slots
-    raise IllegalOpt(f"sums of {k.extent} products are too short, or tiles do not fit")
+def _steps(reduction: Sequence[Var], depth: int) -> tuple[Var, ...]:
+    """The loops of a sum that count as one: as few as leave instructions little to do in vain."""
+    taken: list[Var] = []
+    for var in sorted(reduction, key=lambda var: -var.extent):
+        extent = _extent(taken)
+        if taken and _whole(extent, depth) <= PADDING * extent:
+            break
+        taken.append(var)
+    return tuple(var for var in reduction if var in taken)
+
+
+def _price(value: K.Value, lines: Sequence[Var], steps: Sequence[Var]) -> float:
+    """About how many cycles 16 bytes of an operand of each thread take to team memory."""
+    most = STORE_BYTES // value.dtype.itemsize
+    run = most
+    for load in loads_of(value):
+        place, mask = load.attr[1][-1], load.attr[2]
+        near = next((v for v in (steps[-1], lines[-1]) if place.coeff(v) == 1), None)
+        if near is None or near in mask.vars:
+            run = 1
+        else:
+            run = math.gcd(run, (place - near).gcd(), near.extent)
+    return RUN + ALONE * most / run if run < most else RUN
+
+
+def _choices(product: _Product, target: Target) -> Iterator[_Choice]:
+    """Tiles that fit. None has a warp that all blocks leave without work."""
+    how = product.how
+    batch, rows, columns = map(_extent, (product.batch, product.rows, product.columns))
+    for side_m, side_n in itertools.product(SIDES, SIDES):
+        tiles = (side_m // how.m, side_n // how.n)
+        if not all(tiles) or _registers(how, tiles) > 2 * (target.registers or OTHER_REGISTERS):
+            continue
+        for warps in WARPS:
+            fits = math.prod(warps) * WARP <= target.threads and warps[0] <= batch
+            used = (warps[1] - 1) * side_m < rows and (warps[2] - 1) * side_n < columns
+            if not fits or not used:
+                continue
+            size = (warps[0], warps[1] * side_m, warps[2] * side_n)
+            lines = size[0] * (size[1] + size[2])
+            depth, slots = product.staged(lines, target.shared_bytes)
+            if slots:
+                yield _choice(product, target, tiles, warps, depth, slots)
+
+
+def _choice(
+    product: _Product,
+    target: Target,
+    tiles: tuple[int, int],
+    warps: tuple[int, int, int],
+    depth: int,
+    slots: int,
+) -> _Choice:
+    """A tiling, and its cycles: those of a warp, and of the others that share its scheduler."""
+    how, costs = product.how, product.costs
+    sides = (tiles[0] * how.m, tiles[1] * how.n)
+    size = (warps[0], warps[1] * sides[0], warps[2] * sides[1])
+    extents = map(_extent, (product.batch, product.rows, product.columns))
+    blocks = [-(-extent // one) for extent, one in zip(extents, size, strict=True)]
+    steps, lines = depth // how.k, sum(sides) / 16
+    core = max(math.prod(tiles) * costs.multiply, lines * costs.load)
+    issued = math.prod(tiles) + lines
+    copied = depth * how.operand.itemsize / STORE_BYTES / (math.prod(warps) * WARP)
+    prices = (one * price for one, price in zip(size[1:], product.prices, strict=True))
+    own = steps * (core + issued / 4) + size[0] * sum(prices) * copied
+    nbytes = size[0] * (size[1] + size[2]) * depth * how.operand.itemsize
+    stage = max(own, nbytes / BANDWIDTH * SCHEDULERS / math.prod(warps)) + STAGE
+    stages = -(-_extent(product.steps) // depth) * product.others
+    stored = math.prod(sides) / WARP * STORE
+    each = math.prod(blocks) * math.prod(warps) / (target.workers * SCHEDULERS)
+    group = next((g for g in GROUPS if blocks[1] % g == 0 and blocks[1] > g), 1)
+    loops = (product.batch, product.rows, product.columns, product.steps)
+    batch, rows, columns, summed = (tuple(var.name for var in kind) for kind in loops)
+    tiling = MatrixTiling(how.name, batch, rows, columns, summed, tiles, warps, depth, slots, group)
+    return _Choice((OWN + each) * (stages * stage + stored + BLOCK), tiling)
+
+
+def _registers(how: Matrix, tiles: tuple[int, int]) -> int:
+    """Registers of a thread, about."""
+    assert how.layout is not None
+    held = how.layout.operand.size * how.operand.itemsize // 4
+    parts = (tiles[0] * len(how.a) + tiles[1] * len(how.b)) * held
+    return math.prod(tiles) * how.m * how.n // WARP + parts + OTHER_REGISTERS
+
+
+def _extent(loops: Sequence[Var]) -> int:
+    return math.prod(var.extent for var in loops)
+
+
+def _whole(extent: int, side: int) -> int:
+    return -(-extent // side) * side
