@@ -19,7 +19,8 @@ from unit.reduction_kernels import inputs_of, outputs, product, random_reduction
 
 def random_tiling(nest: Nest, rng: np.random.Generator) -> Tiling:
     """A legal tiling."""
-    lanes, lane = int(rng.choice([2, 4, 8])), nest.independent[rng.integers(len(nest.independent))]
+    lanes, loops = int(rng.choice([2, 4, 8])), (*nest.independent, *nest.reduction)
+    lane = loops[rng.integers(len(loops))]
     order = [v for v in nest.independent for _ in range(rng.integers(1, 3))]
     left = {v: -(-v.extent // lanes) if v is lane else v.extent for v in nest.independent}
     around = []
@@ -72,7 +73,8 @@ WHOLE = Tiling("j", 8, (("i", 4), ("j", 16)), (Copy(1, 2),), 2)
 @pytest.mark.parametrize(
     "tiling",
     [
-        WHOLE._replace(lane="k"),
+        WHOLE._replace(lane="l"),
+        WHOLE._replace(lane="k", loops=(("i", 4), ("k", 4))),
         WHOLE._replace(lanes=1),
         WHOLE._replace(steps=0),
         WHOLE._replace(loops=(("k", 4), ("j", 16))),

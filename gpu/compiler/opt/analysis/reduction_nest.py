@@ -146,6 +146,11 @@ class Nest(NamedTuple):
         return math.prod(var.extent for var in self.reduction)
 
     @property
+    def all_steps(self) -> int:
+        """Steps of the reductions of all results."""
+        return self.steps * math.prod(var.extent for var in self.independent)
+
+    @property
     def stores(self) -> list[K.Update]:
         """The statements that write results."""
         return [stmt for stmt in self.after if stmt.buf.space == "global"]

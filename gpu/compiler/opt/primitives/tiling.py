@@ -3,13 +3,14 @@
 One recursion over the loops of the schedule makes the kernel. Each loop has whole tiles, and what
 is left over, as regions of their own; in each, copies of operands are made where the schedule has
 them, and innermost a tile is written out. Its vectors are whole: what is beyond the end of the
-lanes' loop is computed from zeros, and not stored.
+lanes' loop is computed from zeros, and not stored. Where lanes are iterations of the reduction, a
+tile has partial results of each lane, which are combined in the end.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -23,9 +24,10 @@ from gpu.compiler.ir.kernel.tree import (
     values_of,
     with_axes,
 )
+from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.opt.analysis.lanes import fitting
 from gpu.compiler.opt.analysis.reduction_nest import Axis, Nest, Operand, reduction_nest
-from gpu.compiler.opt.primitives.predication import masked_loads
+from gpu.compiler.opt.primitives.predication import holds, masked_loads
 from gpu.core.errors import IllegalOpt
 
 # Vectors of a row that a copy writes without a loop.
@@ -43,13 +45,14 @@ class Tiling(NamedTuple):
     """How a reduction is tiled.
 
     Attributes:
-        lane: the independent loop whose iterations are lanes.
+        lane: the loop whose iterations are lanes: an independent one, or one of the reduction.
         lanes: lanes of a vector.
         loops: loops around a tile, outermost first: the name of an independent loop, and how many
             of its iterations one has inside. The last size of a name is that of a tile, which has
             all iterations of independent loops that are not named.
         copies: operands that are copied to memory near by.
-        steps: steps of the innermost loop of the reduction that are written out.
+        steps: steps of the innermost loop of the reduction that are written out; vectors of them,
+            each with partial results of its own, where lanes are along the reduction.
         parallel: whether the workers share the outermost loop.
     """
 
@@ -73,9 +76,11 @@ def tile(body: K.Block, tiling: Tiling) -> K.Stmt:
 def _require_legal(nest: Nest, tiling: Tiling) -> None:
     """Raises IllegalOpt for a schedule that this nest does not have."""
     sizes = {var.name: var.extent for var in nest.independent}
-    if tiling.lane not in sizes or tiling.lanes < 2 or tiling.steps < 1:
-        raise IllegalOpt(f"{tiling}: lanes are two or more iterations of one of {[*sizes]}")
-    sizes[tiling.lane] = _whole(sizes[tiling.lane], tiling.lanes)
+    names = [*sizes, *(var.name for var in nest.reduction)]
+    if tiling.lane not in names or tiling.lanes < 2 or tiling.steps < 1:
+        raise IllegalOpt(f"{tiling}: lanes are two or more iterations of one of {names}")
+    if tiling.lane in sizes:
+        sizes[tiling.lane] = _whole(sizes[tiling.lane], tiling.lanes)
     for number, (name, size) in enumerate(tiling.loops):
         if not 1 <= size <= sizes.get(name, 0):
             raise IllegalOpt(f"{tiling}: loop {number} has no {size} iterations of {name} inside")
@@ -170,7 +175,7 @@ class _Element(NamedTuple):
     bufs: Mapping[K.Buf, K.Buf]
     copied: Mapping[int, _Copied]
     lane: Var
-    mask: Mask
+    mask: Mask = ALWAYS
     known: Mapping[K.Value, K.Value] = MappingProxyType({})
 
     def moved(self, stmt: K.Update, step: Mapping[Var, Expr] | None = None) -> K.Update:
@@ -201,7 +206,7 @@ class _Tiler:
     def __init__(self, nest: Nest, tiling: Tiling):
         self.nest, self.tiling = nest, tiling
         self.vars = {var.name: var for var in nest.independent}
-        self.lane = self.vars[tiling.lane]
+        self.lane = next(v for v in (*nest.independent, *nest.reduction) if v.name == tiling.lane)
         self.tile = dict(tiling.loops).get(tiling.lane, _whole(self.lane.extent, tiling.lanes))
         self.numbers = itertools.count()
 
@@ -255,7 +260,8 @@ class _Tiler:
         operand, lanes = self.nest.operands[number], self.tiling.lanes
         shape, tile = [axis.size for axis in axes], 0
         if self.lane in operand.moves:
-            shape[-1] += _whole(place.size[self.lane], lanes) - place.size[self.lane]
+            size = self.extents(place)[self.lane]
+            shape[-1] += _whole(size, lanes) - size
             if len(axes[-1].steps) == 1 and shape[-1] > self.tile:
                 tile = self.tile
                 shape = [-(-shape[-1] // tile), *shape[:-1], tile]
@@ -340,46 +346,94 @@ class _Tiler:
 
     def written_out(self, place: _Place, copied: Mapping[int, _Copied]) -> Iterator[K.Stmt]:
         """A tile: its accumulators, the reduction, and what becomes of the results."""
-        number, lanes, size = next(self.numbers), self.tiling.lanes, place.size[self.lane]
+        number = next(self.numbers)
+        own = {
+            b: K.Buf(f"{b.name}_{number}", b.dtype, b.shape, b.space)
+            for b in self.nest.accumulators
+        }
         rows = {
             var: Var(f"{var.name}u{number}", 0, count - 1)
             for var, count in place.size.items()
             if var is not self.lane and count > 1
         }
+        env = {var: start + rows.get(var, 0) for var, start in place.start.items()}
+        stmt = _Element(self.nest, env, own, copied, self.lane)
+        if self.lane in self.nest.reduction:
+            yield self.along_sum(stmt, [*rows.values()], number)
+        else:
+            yield from self.along_results(stmt, place, [*rows.values()], number)
+
+    def along_results(
+        self, stmt: _Element, place: _Place, rows: Sequence[Var], number: int
+    ) -> Iterator[K.Stmt]:
+        """A tile whose lanes are results."""
+        lanes, size, own = self.tiling.lanes, place.size[self.lane], stmt.bufs
         vector = Var(f"{self.lane.name}v{number}", 0, -(-size // lanes) - 1)
         lane = Var(f"{self.lane.name}l{number}", 0, lanes - 1)
         along = vector * lanes + lane
-        env = {var: place.start[var] + rows.get(var, 0) for var in place.size}
-        env[self.lane] = place.start[self.lane] + along
-        loops = [(var, "unroll") for var in (*rows.values(), vector)] + [(lane, "vector")]
-        own = {
-            b: K.Buf(f"{b.name}_{number}", b.dtype, b.shape, b.space)
-            for b in self.nest.accumulators
-        }
-        stmt = _Element(self.nest, env, own, copied, self.lane, at_most(along, size - 1))
+        env = {**stmt.env, self.lane: place.start[self.lane] + along}
+        stmt = stmt._replace(env=env, mask=at_most(along, size - 1))
         after, later = [stmt.moved(s) for s in self.nest.after], None
         if self.is_scattered():
-            waiting = {b: self.waiting(b, rows.values(), vector) for b in own}
+            waiting = {b: self.waiting(b, rows, vector) for b in own}
             yield from map(K.Alloc, waiting.values())
-            at = (*map(expr, rows.values()), along)
+            at = (*map(expr, rows), along)
             after = [K.Update(waiting[b], at, None, K.load(own[b], ())) for b in own]
-            later = self.stored_alone(env, loops[: len(rows)], waiting, place)
-        block = K.Block(
-            (
-                *map(K.Alloc, own.values()),
-                *map(stmt.moved, self.nest.before),
-                *self.reduced(stmt, number),
-                *after,
-            )
+            later = self.stored_alone(env, _unrolled(rows), waiting, place)
+
+        inner = self.nest.reduction[-1]
+
+        def updates(around: Mapping[Var, Expr]) -> Iterator[K.Stmt]:
+            for loops, step in _steps(f"{inner.name}_{number}", inner.extent, self.tiling.steps):
+                yield _nested(loops, stmt.moved(self.nest.update, {**around, inner: step}))
+
+        reduced = self.reduced(inner, updates, number)
+        yield _of_all(
+            (*_unrolled([*rows, vector]), (lane, "vector")),
+            K.Block(
+                (*map(K.Alloc, own.values()), *map(stmt.moved, self.nest.before), reduced, *after)
+            ),
         )
-
-        def everywhere(s: K.Stmt) -> K.Stmt | None:
-            return _nested(loops, s) if isinstance(s, K.Update) else None
-
-        axes = [var for var, _ in loops if var.extent > 1]
-        yield rewrite(with_axes(block, [*own.values()], axes, "private"), everywhere)
         if later is not None:
             yield later
+
+    def along_sum(self, stmt: _Element, rows: Sequence[Var], number: int) -> K.Stmt:
+        """A tile whose lanes are steps of the reduction: results of each lane, then of all."""
+        lanes, update, own = self.tiling.lanes, self.nest.update, stmt.bufs[self.nest.update.buf]
+        vectors, rest = divmod(self.lane.extent, lanes)
+        written = min(self.tiling.steps, max(vectors, 1))
+        lane = Var(f"{self.lane.name}l{number}", 0, lanes - 1)
+        part = K.Buf(f"{own.name}p", own.dtype, (written, lanes), "private")
+        assert update.monoid is not None
+        identity = K.const(part.dtype, MONOIDS[update.monoid].identity(part.dtype))
+
+        def combined(at: Expr, around: Mapping[Var, Expr], vector: Expr, mask: Mask) -> K.Update:
+            env = {**around, self.lane: vector * lanes + lane}
+            value = stmt._replace(mask=mask).moved(update, env).value
+            value = value if mask is ALWAYS else K.alu("where", holds(mask), value, identity)
+            return K.Update(part, (at, expr(lane)), update.monoid, value)
+
+        def updates(around: Mapping[Var, Expr]) -> Iterator[K.Stmt]:
+            for loops, vector in _steps(f"{self.lane.name}_{number}", vectors, written):
+                yield _nested(loops, combined(expr(loops[-1][0]), around, vector, ALWAYS))
+            if rest:
+                yield combined(expr(0), around, expr(vectors), at_most(expr(lane), rest - 1))
+
+        first = Var(f"{self.lane.name}b{number}", 0, written - 1)
+        begun = K.Update(part, (expr(first), expr(lane)), None, identity)
+        others = [K.load(part, (expr(n), expr(lane))) for n in range(1, written)]
+        joined = [K.Update(part, (expr(0), expr(lane)), update.monoid, value) for value in others]
+        whole = K.Update(own, (), update.monoid, K.load(part, (expr(0), expr(lane))))
+        stmts = (
+            *map(K.Alloc, (*stmt.bufs.values(), part)),
+            *map(stmt.moved, self.nest.before),
+            _nested(_unrolled([first]), begun),
+            self.reduced(self.lane, updates, number),
+            *joined,
+            whole,
+            *map(stmt.moved, self.nest.after),
+        )
+        return _of_all(_unrolled(rows), K.Block(stmts), ((lane, "vector"),))
 
     def is_scattered(self) -> bool:
         """Whether results lie apart along the lanes, and are all that is written after a sum.
@@ -409,20 +463,21 @@ class _Tiler:
         env = {**env, self.lane: place.start[self.lane] + one}
         at = (*(expr(row) for row, _ in rows), expr(one))
         known = {K.load(b, ()): K.load(held, at) for b, held in waiting.items()}
-        single = _Element(self.nest, env, {}, {}, self.lane, ALWAYS, known)
+        single = _Element(self.nest, env, {}, {}, self.lane, known=known)
         stores = [_nested(rows, single.moved(s)) for s in self.nest.after]
         return K.Loop(one, "serial", K.Block(tuple(stores)))
 
-    def reduced(self, stmt: _Element, number: int) -> Iterator[K.Stmt]:
-        """The loops of the reduction, some steps of the innermost one written out."""
-        *outer, inner = self.nest.reduction
+    def reduced(
+        self,
+        inner: Var,
+        updates: Callable[[Mapping[Var, Expr]], Iterable[K.Stmt]],
+        number: int,
+    ) -> K.Stmt:
+        """The loops of the reduction around `inner`, and the `updates` of its steps there."""
+        outer = [var for var in self.nest.reduction if var is not inner]
         around = [Var(f"{var.name}_{number}", 0, var.extent - 1) for var in outer]
         env = dict(zip(outer, map(expr, around), strict=True))
-        innermost = []
-        for loops, step in _steps(inner, self.tiling.steps, f"_{number}"):
-            update = stmt.moved(self.nest.update, {**env, inner: step})
-            innermost.append(_nested(loops, update))
-        yield _nested([(var, "serial") for var in around], K.Block(tuple(innermost)))
+        return _nested([(var, "serial") for var in around], K.Block(tuple(updates(env))))
 
 
 def _nested(loops: Iterable[tuple[Var, str]], body: K.Stmt) -> K.Stmt:
@@ -430,6 +485,27 @@ def _nested(loops: Iterable[tuple[Var, str]], body: K.Stmt) -> K.Stmt:
     for var, kind in reversed(list(loops)):
         body = K.Loop(var, kind, as_block(body)) if var.extent > 1 else body
     return body
+
+
+def _unrolled(axes: Iterable[Var]) -> Loops:
+    return tuple((var, "unroll") for var in axes)
+
+
+def _of_all(loops: Loops, block: K.Block, lanes: Loops = ()) -> K.Stmt:
+    """What `block` does for one element, done for those of all `loops`, which are written out.
+
+    Its private memory is there for each of them. Statements that use `lanes` are inside those too.
+    """
+    own = [s.buf for s in block.body if isinstance(s, K.Alloc)]
+    axes = [var for var, _ in loops if var.extent > 1]
+
+    def everywhere(stmt: K.Stmt) -> K.Stmt | None:
+        if not isinstance(stmt, K.Update):
+            return None
+        used = stmt.value.vars.union(*(index.vars for index in stmt.indices))
+        return _nested([*loops, *(loop for loop in lanes if loop[0] in used)], stmt)
+
+    return rewrite(with_axes(block, own, axes, "private"), everywhere)
 
 
 def _vectors(name: str, count: int) -> tuple[Var, str]:
@@ -448,13 +524,13 @@ def _squares(axis: Axis, run: _Run, suffix: str) -> Iterator[_Run]:
         yield _Run(expr(axis.size - side) + inner, ((inner, "unroll"),))
 
 
-def _steps(var: Var, count: int, suffix: str) -> Iterator[tuple[Loops, Expr]]:
+def _steps(name: str, extent: int, count: int) -> Iterator[tuple[Loops, Expr]]:
     """The loops over steps of which `count` are written out, and the steps."""
-    whole, rest = divmod(var.extent, count)
-    inner = Var(f"{var.name}i{suffix}", 0, count - 1)
+    whole, rest = divmod(extent, count)
+    inner = Var(f"{name}i", 0, count - 1)
     if whole:
-        outer = Var(f"{var.name}o{suffix}", 0, whole - 1)
+        outer = Var(f"{name}o", 0, whole - 1)
         yield ((outer, "serial"), (inner, "unroll")), outer * count + inner
     if rest:
-        last = Var(f"{var.name}t{suffix}", 0, rest - 1)
+        last = Var(f"{name}t", 0, rest - 1)
         yield ((last, "unroll"),), expr(last) + whole * count

@@ -16,7 +16,6 @@ from gpu.compiler.ir.index import Var
 from gpu.compiler.ir.kernel.tree import values
 from gpu.compiler.opt.analysis.lanes import lanes_of, widest
 from gpu.compiler.opt.analysis.reduction_nest import Nest, Operand, work_of
-from gpu.compiler.opt.policy.cpu.dot_products import Dots
 from gpu.compiler.opt.primitives.tiling import Tiling
 from gpu.compiler.targets import Target
 
@@ -118,6 +117,7 @@ class Costs:
         self.work_of = [work_of(values(operand.value, set())) for operand in nest.operands]
         self.inner = nest.reduction[-1]
         self.vars = {var.name: var for var in nest.independent}
+        self.loops = {var.name: var for var in (*nest.independent, *nest.reduction)}
         self._elements: dict[tuple[int, ...], int] = {}
         self._copied: dict[tuple[object, ...], int] = {}
         self._tiles: dict[tuple[object, ...], float] = {}
@@ -139,37 +139,47 @@ class Costs:
     def _tile_time(
         self, tile: Mapping[Var, int], lane: Var, lanes: int, copied: frozenset[int], written: int
     ) -> float:
-        core, vectors, partial = self.core, -(-tile[lane] // lanes), tile[lane] % lanes > 0
+        core, nest = self.core, self.nest
+        along_sum = lane in nest.reduction
+        vectors = 1 if along_sum else -(-tile[lane] // lanes)
+        partial = not along_sum and tile[lane] % lanes > 0
         rows = {var: size for var, size in tile.items() if size > 1 and var is not lane}
         sums = vectors * math.prod(rows.values())
-        work, loads, live, conflicts = float(sums * self.nest.operations), 0.0, 1, 0.0
-        live += core.ahead * (written > 1) + TEMPORARY * (self.nest.operations > 1)
+        work, loads, live, conflicts = float(sums * nest.operations), 0.0, 1, 0.0
+        live += core.ahead * (written > 1) + TEMPORARY * (nest.operations > 1)
+        kept = []
         for number, operand in enumerate(self.operands):
             near = number in copied
             times = math.prod(size for var, size in rows.items() if var in operand.moves)
             if lane in operand.moves:
                 times *= vectors
                 loads += times * self._vector_loads(operand, lane, lanes, near, partial)
-                live += vectors
-            else:
+                kept.append(times if along_sum else vectors)
+            elif not along_sum or self.inner in operand.moves:
                 shared = self._shared(number, rows, written)
                 loads += shared / written if shared else times
                 live += shared
                 conflicts += 0.0 if near else self._conflicts(operand, rows)
             work += 0 if near else times * self.work_of[number]
-        loads += SPILL * max(0, sums + live - self.target.registers)
+        live += min(kept) if along_sum else sum(kept)
+        results = sums * written if along_sum else sums
+        loads += SPILL * max(0, results + live - self.target.registers)
         step = max(
             work / core.arithmetic,
             loads / core.loads,
             (work + loads) / core.issue,
-            core.latency * max(1, self.nest.operations),
+            core.latency * max(1, nest.operations) * sums / results,
             conflicts,
         )
-        entries = self.nest.steps / self.inner.extent
-        if written >= self.inner.extent and len(self.nest.reduction) > 1:
-            entries /= self.nest.reduction[-2].extent
-        time = self.nest.steps * (step + ITERATION / written)
-        time += (entries + 1) * ENTRY + entries * sums * ENTRY_SUM
+        inner, length = (lane, lanes) if along_sum else (self.inner, 1)
+        entries = nest.steps / inner.extent
+        rounds = entries * -(-inner.extent // length)
+        if written * length >= inner.extent and len(nest.reduction) > 1:
+            entries /= nest.reduction[-2].extent
+        time = rounds * (step + ITERATION / written)
+        time += (entries + 1) * ENTRY + entries * results * ENTRY_SUM
+        if along_sum:
+            return time + sums * FOLD
         return time + sums * self._store_time(lane, lanes, partial)
 
     def _shared(self, number: int, rows: Mapping[Var, int], written: int) -> int:
@@ -241,7 +251,7 @@ class Costs:
 
     def work(self, tiling: Tiling) -> float:
         """Cycles of all cores together."""
-        lane, inside = self.vars[tiling.lane], self.insides(tiling.loops)
+        lane, inside = self.loops[tiling.lane], self.insides(tiling.loops)
         copied = frozenset(copy.operand for copy in tiling.copies)
         sizes = dict(tiling.loops)
         tiles = [
@@ -310,25 +320,6 @@ class Costs:
                 lines = inside[depth].elements[number] * sizes[number] / LINE
                 time += lines * inside[depth].trips * cost * apart
         return time
-
-    def dots_time(self, dots: Dots) -> float:
-        """Cycles of a kernel whose lanes are partial sums, in tiles as `dots` has them."""
-        core, tiled = self.core, [dots.first, *([dots.second] if dots.second else [])]
-        sums, loads = math.prod(size for _, size in tiled), 0.0
-        for operand in self.operands:
-            times = math.prod(size for var, size in tiled if var in operand.moves)
-            loads += times * self._split(operand, dots.along)
-        work = sums * self.nest.operations / core.arithmetic
-        step = max(work, loads / core.loads, core.latency * max(1, self.nest.operations))
-        entries = self.nest.steps / dots.along.extent
-        rounds = entries * -(-dots.along.extent // dots.lanes)
-        time = rounds * (step + ITERATION) + entries * (ENTRY + sums * ENTRY_SUM) + sums * FOLD
-        time *= math.prod(var.extent for var in self.nest.independent) / sums
-        order = [(v, 1) for v in dots.outer] + tiled + [(v, 1) for v in dots.near]
-        loops = [(var.name, size) for var, size in order]
-        work = _both(time, self.memory_time(self.insides(loops), frozenset()))
-        busiest = self._busiest(order[0][0].extent, order[0][1])
-        return min(work * busiest + PARALLEL, work + SERIAL)
 
 
 def _both(time: float, memory: float) -> float:

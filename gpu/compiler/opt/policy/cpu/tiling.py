@@ -9,13 +9,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
-from gpu.compiler.opt.analysis.lanes import FEWEST
+from gpu.compiler.opt.analysis.lanes import FEWEST, fitting
 from gpu.compiler.opt.analysis.reduction_nest import Nest, Operand, reduction_nest
-from gpu.compiler.opt.policy.cpu import dot_products
 from gpu.compiler.opt.policy.cpu.tile_cost import Costs, Inside
 from gpu.compiler.opt.primitives.tiling import Copy, Tiling
 from gpu.compiler.targets import Target
@@ -27,6 +27,10 @@ GROUPS: Final = (4, 8)
 BEST_TILES: Final = 6
 # Loops of fewer iterations share the rows of a tile with another one.
 SHORT: Final = 8
+# Where lanes are along the reduction: rows of the narrower side of a tile at most, and vectors of
+# partial results that hide the latency of combining them.
+NARROW: Final = 4
+PARTIALS: Final = 8
 # How often elements are used at least, so that tiles are worth it, and so that copies are.
 AGAIN: Final = 2
 OFTEN: Final = 3
@@ -55,33 +59,47 @@ class _Tile(NamedTuple):
 def choose(kernel: K.Kernel, target: Target) -> Tiling | None:
     """The tiling that costs least; None where there is none, or where it would gain nothing."""
     nest = reduction_nest(kernel.body)
-    if nest is None or not _is_reused(nest):
+    if nest is None or nest.all_steps < SMALL or len(nest.operands) < 2:
         return None
     costs = Costs(nest, target)
-    tiles = sorted(_tiles(nest, costs), key=lambda tile: _time_of_tiles(costs, tile))
-    tilings = [tiling for tile in tiles[:BEST_TILES] for tiling in _tilings(nest, costs, tile)]
-    if not tilings:
+    if costs.lanes < 2:
         return None
-    time, best = min(map(costs.launched, tilings), key=lambda found: found[0])
-    dots = dot_products.match(kernel, target)
-    return None if dots is not None and costs.dots_time(dots) < time else best
-
-
-def _is_reused(nest: Nest) -> bool:
-    """Whether there is something to do, and each element of every operand is used again."""
-    extents = {var: var.extent for var in (*nest.independent, *nest.reduction)}
-    steps = math.prod(extents.values())
-    most = max(math.prod(a.size for a in operand.axes(extents)) for operand in nest.operands)
-    return steps >= SMALL and len(nest.operands) > 1 and steps >= AGAIN * most
+    (whole,) = costs.insides(())
+    again = [nest.all_steps >= AGAIN * elements for elements in whole.elements]
+    tilings: list[Tiling] = []
+    for tiles, pays in ((_tiles, all(again)), (_tiles_along_sum, any(again))):
+        found = sorted(tiles(nest, costs) if pays else (), key=partial(_time_of_tiles, costs))
+        tilings += (t for tile in found[:BEST_TILES] for t in _tilings(nest, costs, tile))
+    return min(map(costs.launched, tilings), key=lambda found: found[0])[1] if tilings else None
 
 
 # Tiles.
 
 
-def _tiles(nest: Nest, costs: Costs) -> Iterator[_Tile]:
-    """Tiles that registers hold."""
-    if costs.lanes < 2:
+def _tiles_along_sum(nest: Nest, costs: Costs) -> Iterator[_Tile]:
+    """Tiles whose lanes are steps of the reduction, of operands that lie along it."""
+    lane, registers = nest.reduction[-1], costs.target.registers
+    along = [operand for operand in nest.operands if lane in operand.moves]
+    if lane.extent < min(FEWEST, costs.lanes) or not along:
         return
+    if any(operand.steps[lane] not in (1, -1) for operand in along):
+        return
+    lanes = fitting(costs.lanes, lane.extent)
+    rows = [v for v in nest.independent if any(v not in operand.moves for operand in along)]
+    pairs = [p for p in itertools.permutations(rows, 2) if p[0].extent <= p[1].extent]
+    for outer, inner in [*pairs, *((None, var) for var in rows)]:
+        for few in _counts(outer.extent, NARROW) if outer else (1,):
+            most = max((registers - few - 1) // few, 1) if outer else PARTIALS
+            for size in _counts(inner.extent, most):
+                sizes = dict.fromkeys(nest.independent, 1) | {inner: size}
+                sizes |= {outer: few} if outer else {}
+                for steps in {1, max(1, PARTIALS // (few * size))}:
+                    if few * size * steps * nest.operations <= WRITTEN:
+                        yield _Tile(lane, lanes, sizes, steps)
+
+
+def _tiles(nest: Nest, costs: Costs) -> Iterator[_Tile]:
+    """Tiles whose lanes are results, and that registers hold."""
     for lane in nest.independent:
         along = [operand for operand in nest.operands if lane in operand.moves]
         if lane.extent < min(FEWEST, costs.lanes) or not along:
@@ -163,9 +181,16 @@ def _tilings(nest: Nest, costs: Costs, tile: _Tile) -> Iterator[Tiling]:
 
 def _orders(nest: Nest, tile: _Tile) -> Iterator[tuple[tuple[str, int], ...]]:
     """The loop of lanes first, last, behind those that are no rows, or in two levels."""
-    lane, width = tile.lane, tile.sizes[tile.lane]
+    lane = tile.lane
     rows = [var for var in nest.independent if tile.sizes[var] > 1 and var is not lane]
     others = [var for var in nest.independent if tile.sizes[var] == 1 and var is not lane]
+    if lane in nest.reduction:
+        for part in range(len(others) + 1):
+            for order in {(*rows,), (*reversed(rows),)}:
+                loops = (*others[:part], *order, *others[part:])
+                yield _counted([(var, tile.sizes[var]) for var in loops], loops[0])
+        return
+    width = tile.sizes[lane]
     for order in (
         (lane, *others, *rows),
         (*others, lane, *rows),
@@ -180,9 +205,9 @@ def _orders(nest: Nest, tile: _Tile) -> Iterator[tuple[tuple[str, int], ...]]:
             yield _counted([(lane, width * group), *around, (lane, width)], lane)
 
 
-def _counted(loops: Sequence[tuple[Var, int]], lane: Var) -> tuple[tuple[str, int], ...]:
-    """The loops that have more than one iteration; that of lanes in any case."""
-    return tuple((var.name, size) for var, size in loops if size < var.extent or var is lane)
+def _counted(loops: Sequence[tuple[Var, int]], least: Var) -> tuple[tuple[str, int], ...]:
+    """The loops that have more than one iteration, and that of `least`."""
+    return tuple((var.name, size) for var, size in loops if size < var.extent or var is least)
 
 
 def _copies(costs: Costs, tile: _Tile, inside: Sequence[Inside], least: float) -> Iterator[Copy]:
