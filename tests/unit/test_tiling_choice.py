@@ -49,7 +49,7 @@ def test_what_is_used_again_is_tiled(m: int, k: int, n: int, a: str, b: str, til
 
 def test_large_products_are_shared_by_workers_and_small_ones_are_not() -> None:
     target = replace(LANES, workers=4)
-    for side, parallel in ((32, False), (256, True)):
+    for side, parallel in ((32, ""), (256, "worker")):
         chosen = choose(product(side, side, side), target)
         assert chosen is not None and chosen.parallel == parallel
 

@@ -159,10 +159,11 @@ class Nest(NamedTuple):
 def reduction_nest(body: K.Block) -> Nest | None:
     """The kernel as a reduction of operands, or None where it is something else.
 
-    That is also where an operand is written in the kernel, or how often a loop runs is not known.
+    That is also where an operand is written in the kernel. How often a loop runs may be known at
+    launch only; the extent of its variable is then the most.
     """
     nest = outer_nest(body)
-    if not nest or any(_is_counted_later(loop) or loop.kind != "serial" for loop in nest):
+    if not nest or not all(map(_counts_up, nest)):
         return None
     stmts = list(_flat(nest[-1].body))
     loops = [number for number, stmt in enumerate(stmts) if isinstance(stmt, K.Loop)]
@@ -176,7 +177,7 @@ def reduction_nest(body: K.Block) -> Nest | None:
     others = [stmt for stmt in stmts if not isinstance(stmt, K.Alloc | K.Loop)]
     if more or any(not isinstance(s, K.Update) or s.lets for s in (update, *others)):
         return None
-    if any(_is_counted_later(loop) or loop.kind != "serial" for loop in inner):
+    if not all(map(_counts_up, inner)):
         return None
     assert isinstance(update, K.Update)
     if update.monoid is None or update.buf not in allocated or update.mask is not ALWAYS:
@@ -212,8 +213,8 @@ def _halves(stmts: list[K.Stmt], middle: int) -> tuple[list[K.Stmt], list[K.Stmt
     return stmts[:middle], stmts[middle + 1 :]
 
 
-def _is_counted_later(loop: K.Loop) -> bool:
-    return loop.var.stop is not None or loop.var.lo != 0
+def _counts_up(loop: K.Loop) -> bool:
+    return loop.kind == "serial" and loop.var.lo == 0
 
 
 def _operands(value: K.Value, loops: Set[Var]) -> Iterator[Operand]:

@@ -16,7 +16,7 @@ from gpu.compiler.ir.kernel.tree import expressions, loops, walk
 from gpu.compiler.opt.analysis.dependence import is_independent, is_repeatable
 from gpu.compiler.opt.analysis.loop_nest import outer_nest
 from gpu.compiler.opt.opts import Bind, Fuse, Opt, PartialSums, Split, Tile, apply
-from gpu.compiler.opt.policy.cpu import column_reduce, dot_products, register_tiling, tiling
+from gpu.compiler.opt.policy.cpu import column_reduce, register_tiling, tiling
 from gpu.compiler.opt.policy.cpu.amx import by_thread
 from gpu.compiler.opt.policy.cpu.vectorize import vectorize
 from gpu.compiler.opt.policy.gpu import choose
@@ -65,7 +65,7 @@ def _made_ready(kernel: K.Kernel, target: Target, optimize: bool) -> tuple[K.Ker
         chosen = list(_lanes(kernel, target))
         kernel = apply(kernel, chosen)
         opts += chosen
-    if one_nest and not any(isinstance(opt, Tile) for opt in opts):
+    if one_nest and (target.parallel == "grid" or not any(isinstance(o, Tile) for o in opts)):
         chosen = list(_spread(kernel, target))
         kernel = apply(kernel, chosen)
         opts += chosen
@@ -111,24 +111,15 @@ def _lanes(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     if target.matrices and (chosen := _whole_tiles(kernel, target)):
         yield from chosen
         return
-    tiled = tiling.choose(kernel, target) if target.parallel == "worker" else None
+    if target.parallel == "grid" and (tiles := list(register_tiling.tile(kernel, target))):
+        yield from tiles
+        return
+    tiled = tiling.choose(kernel, target)
     if tiled is not None:
         yield Tile(tiled)
         return
     reduced = column_reduce.match(kernel, target)
-    if reduced is not None:
-        yield from column_reduce.tile(reduced)
-        return
-    yield from _tiles(kernel, target) or vectorize(kernel, target)
-
-
-def _tiles(kernel: K.Kernel, target: Target) -> list[Opt]:
-    """Tiles of a sum of products: lanes along the output, unless there are more along the sum."""
-    product, sums = register_tiling.match(kernel, symbolic=True), dot_products.match(kernel, target)
-    tiles: list[Opt] = []
-    if product and (sums is None or sums.lanes <= register_tiling.lanes_along(product, target)):
-        tiles = list(register_tiling.tile(product, target))
-    return tiles or (list(dot_products.tile(sums)) if sums else [])
+    yield from vectorize(kernel, target) if reduced is None else column_reduce.tile(reduced)
 
 
 def _whole_tiles(kernel: K.Kernel, target: Target) -> list[Opt]:

@@ -237,11 +237,15 @@ class Costs:
     # A kernel.
 
     def launched(self, tiling: Tiling) -> tuple[float, Tiling]:
-        """Cycles of a kernel, and its tiling on one core or on all, whichever ends first."""
+        """Cycles of a kernel, and its tiling on one core or on all, whichever ends first.
+
+        A grid is always shared.
+        """
         work, (name, size) = self.work(tiling), tiling.loops[0]
         busiest = self._busiest(self.vars[name].extent, size)
-        if work * busiest + PARALLEL < work + SERIAL:
-            return work * busiest + PARALLEL, tiling._replace(parallel=True)
+        shared, kind = work * busiest + PARALLEL, self.target.parallel
+        if shared < work + SERIAL or kind == "grid":
+            return shared, tiling._replace(parallel=kind)
         return work + SERIAL, tiling
 
     def _busiest(self, extent: int, size: int) -> float:

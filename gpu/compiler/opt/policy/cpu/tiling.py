@@ -13,11 +13,11 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.index import Var
+from gpu.compiler.ir.index import Var, divides
 from gpu.compiler.opt.analysis.lanes import FEWEST, fitting
 from gpu.compiler.opt.analysis.reduction_nest import Nest, Operand, reduction_nest
 from gpu.compiler.opt.policy.cpu.tile_cost import Costs, Inside
-from gpu.compiler.opt.primitives.tiling import Copy, Tiling
+from gpu.compiler.opt.primitives.tiling import Copy, Tiling, is_known
 from gpu.compiler.targets import Target
 
 # Vectors of a tile that are tried, and how many tiles the outer one of two levels has.
@@ -65,9 +65,10 @@ def choose(kernel: K.Kernel, target: Target) -> Tiling | None:
     if costs.lanes < 2:
         return None
     (whole,) = costs.insides(())
+    near = target.parallel == "worker"
     again = [nest.all_steps >= AGAIN * elements for elements in whole.elements]
     tilings: list[Tiling] = []
-    for tiles, pays in ((_tiles, all(again)), (_tiles_along_sum, any(again))):
+    for tiles, pays in ((_tiles, near and all(again)), (_tiles_along_sum, any(again))):
         found = sorted(tiles(nest, costs) if pays else (), key=partial(_time_of_tiles, costs))
         tilings += (t for tile in found[:BEST_TILES] for t in _tilings(nest, costs, tile))
     return min(map(costs.launched, tilings), key=lambda found: found[0])[1] if tilings else None
@@ -88,9 +89,9 @@ def _tiles_along_sum(nest: Nest, costs: Costs) -> Iterator[_Tile]:
     rows = [v for v in nest.independent if any(v not in operand.moves for operand in along)]
     pairs = [p for p in itertools.permutations(rows, 2) if p[0].extent <= p[1].extent]
     for outer, inner in [*pairs, *((None, var) for var in rows)]:
-        for few in _counts(outer.extent, NARROW) if outer else (1,):
+        for few in _counts(outer, NARROW) if outer else (1,):
             most = max((registers - few - 1) // few, 1) if outer else PARTIALS
-            for size in _counts(inner.extent, most):
+            for size in _counts(inner, most):
                 sizes = dict.fromkeys(nest.independent, 1) | {inner: size}
                 sizes |= {outer: few} if outer else {}
                 for steps in {1, max(1, PARTIALS // (few * size))}:
@@ -133,16 +134,16 @@ def _rows(rows: Sequence[Var], most: int) -> Iterator[Rows]:
     if not rows:
         yield ()
         return
-    for size in _counts(rows[0].extent, most):
+    for size in _counts(rows[0], most):
         yield from (((rows[0], size), *others) for others in _rows(rows[1:], most // size))
 
 
-def _counts(extent: int, most: int) -> list[int]:
+def _counts(var: Var, most: int) -> list[int]:
     """Sizes of tiles of a loop: the largest divisors, the largest of all, and an even cut."""
-    most = min(most, extent)
-    largest = next(n for n in range(most, 0, -1) if extent % n == 0)
-    half = next((n for n in range(largest // 2, 2, -1) if extent % n == 0), largest)
-    return sorted({largest, half, most, -(-extent // -(-extent // most))}, reverse=True)
+    most = min(most, var.extent)
+    largest = next(n for n in range(most, 0, -1) if divides(n, var))
+    half = next((n for n in range(largest // 2, 2, -1) if divides(n, var)), largest)
+    return sorted({largest, half, most, -(-var.extent // -(-var.extent // most))}, reverse=True)
 
 
 def _steps(inner: Var, sums: int, registers: int) -> int:
@@ -174,7 +175,7 @@ def _tilings(nest: Nest, costs: Costs, tile: _Tile) -> Iterator[Tiling]:
     """Orders of the loops around a tile, with copies of operands or with few."""
     for loops in dict.fromkeys(_orders(nest, tile)):
         inside = costs.insides(loops)
-        copied = (tuple(_copies(costs, tile, inside, least)) for least in (OFTEN, math.inf))
+        copied = (tuple(_copies(costs, tile, loops, inside, least)) for least in (OFTEN, math.inf))
         for copies in dict.fromkeys(copied):
             yield Tiling(tile.lane.name, tile.lanes, loops, copies, tile.steps)
 
@@ -207,10 +208,20 @@ def _orders(nest: Nest, tile: _Tile) -> Iterator[tuple[tuple[str, int], ...]]:
 
 def _counted(loops: Sequence[tuple[Var, int]], least: Var) -> tuple[tuple[str, int], ...]:
     """The loops that have more than one iteration, and that of `least`."""
-    return tuple((var.name, size) for var, size in loops if size < var.extent or var is least)
+    return tuple(
+        (var.name, size)
+        for var, size in loops
+        if size < var.extent or var is least or var.stop is not None
+    )
 
 
-def _copies(costs: Costs, tile: _Tile, inside: Sequence[Inside], least: float) -> Iterator[Copy]:
+def _copies(
+    costs: Costs,
+    tile: _Tile,
+    loops: Sequence[tuple[str, int]],
+    inside: Sequence[Inside],
+    least: float,
+) -> Iterator[Copy]:
     """Operands that must be copied, and those of which elements are read `least` times.
 
     A copy is made where most is read from it, outside of as many loops as that allows.
@@ -221,7 +232,9 @@ def _copies(costs: Costs, tile: _Tile, inside: Sequence[Inside], least: float) -
         for depth, part in enumerate(inside):
             elements = costs.copied(number, tile.lane, part.extents)
             again = reads * inside[-1].trips / part.trips / elements
-            fits = elements * operand.value.dtype.itemsize <= costs.core.far // 2
+            names = [name for name, _ in loops[:depth]]
+            fits = is_known(operand, tile.lane.name, names)
+            fits = fits and elements * operand.value.dtype.itemsize <= costs.core.far // 2
             if depth and fits and elements > 1 and again > DEEPER * often:
                 often, chosen = again, depth
         if chosen and (_needs_copy(operand, tile) or often >= least):
