@@ -56,6 +56,7 @@ class Operand:
             place and each mask of the loads; None for one that is inside a division.
         steps: for each variable how many elements an iteration moves the loads on in memory; None
             where they disagree.
+        masked: the variables that masks of the loads depend on.
     """
 
     def __init__(self, value: K.Value, loops: Collection[Var]):
@@ -63,13 +64,9 @@ class Operand:
         self.loads = loads_of(value)
         self.moves = _moves(value, self.loads, loops)
         self.steps = {var: _step(self.loads, var) for var in self.moves}
+        self.masked = frozenset[Var]().union(*(load.attr[2].vars for load in self.loads))
         self._reach = {var: sum(map(abs, own or ())) for var, own in self.moves.items()}
         self._ratios: dict[tuple[Var, Var], int] = {}
-
-    @property
-    def masked(self) -> frozenset[Var]:
-        """The variables that masks of the loads depend on."""
-        return frozenset[Var]().union(*(load.attr[2].vars for load in self.loads))
 
     def axes(self, extents: Mapping[Var, int], lane: Var | None = None) -> list[Axis]:
         """The axes of the places reached while each variable has so many values; larger steps in

@@ -121,6 +121,7 @@ class Costs:
         self._elements: dict[tuple[int, ...], int] = {}
         self._copied: dict[tuple[object, ...], int] = {}
         self._tiles: dict[tuple[object, ...], float] = {}
+        self._insides: dict[tuple[tuple[str, int], ...], list[Inside]] = {}
 
     # A tile.
 
@@ -270,18 +271,22 @@ class Costs:
             time += self.copy_time(copy.operand, lane, inside[copy.depth])
         return _both(time, self.memory_time(inside, copied))
 
-    def insides(self, loops: Sequence[tuple[str, int]]) -> list[Inside]:
+    def insides(self, loops: tuple[tuple[str, int], ...]) -> list[Inside]:
         """What is inside each number of the first loops, from none of them on."""
+        if loops not in self._insides:
+            self._insides[loops] = [*self._inside_each(loops)]
+        return self._insides[loops]
+
+    def _inside_each(self, loops: Sequence[tuple[str, int]]) -> Iterator[Inside]:
         extents = {var: var.extent for var in (*self.nest.independent, *self.nest.reduction)}
-        found, trips = [], 1.0
+        trips = 1.0
         for name, size in (("", 1), *loops):
             if name:
                 var = self.vars[name]
                 trips *= max(extents[var] / size, 1.0)
                 extents[var] = min(size, extents[var])
             elements = tuple(self.elements(n, extents) for n in range(len(self.operands)))
-            found.append(Inside(dict(extents), trips, elements))
-        return found
+            yield Inside(dict(extents), trips, elements)
 
     def elements(self, number: int, extents: Mapping[Var, int]) -> int:
         """Distinct elements of an operand."""

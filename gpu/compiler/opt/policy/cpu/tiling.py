@@ -16,15 +16,16 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var, divides
 from gpu.compiler.opt.analysis.lanes import FEWEST, fitting
 from gpu.compiler.opt.analysis.reduction_nest import Nest, Operand, reduction_nest
-from gpu.compiler.opt.policy.cpu.tile_cost import Costs, Inside
+from gpu.compiler.opt.policy.cpu.tile_cost import Costs
 from gpu.compiler.opt.primitives.tiling import Copy, Tiling, is_known
 from gpu.compiler.targets import Target
 
 # Vectors of a tile that are tried, and how many tiles the outer one of two levels has.
 VECTORS: Final = (1, 2, 3, 4, 6)
 GROUPS: Final = (4, 8)
-# Tiles for which orders of loops are tried.
+# Tiles for which orders of loops are tried, and of those whose lanes are along the reduction.
 BEST_TILES: Final = 6
+BEST_ALONG_SUM: Final = 2
 # Loops of fewer iterations share the rows of a tile with another one.
 SHORT: Final = 8
 # Where lanes are along the reduction: rows of the narrower side of a tile at most, and vectors of
@@ -65,12 +66,14 @@ def choose(kernel: K.Kernel, target: Target) -> Tiling | None:
     if costs.lanes < 2:
         return None
     (whole,) = costs.insides(())
-    near = target.parallel == "worker"
     again = [nest.all_steps >= AGAIN * elements for elements in whole.elements]
-    tilings: list[Tiling] = []
-    for tiles, pays in ((_tiles, near and all(again)), (_tiles_along_sum, any(again))):
-        found = sorted(tiles(nest, costs) if pays else (), key=partial(_time_of_tiles, costs))
-        tilings += (t for tile in found[:BEST_TILES] for t in _tilings(nest, costs, tile))
+    by_time = partial(_time_of_tiles, costs)
+    tiles: list[_Tile] = []
+    if all(again) and target.parallel == "worker":
+        tiles += sorted(_tiles(nest, costs), key=by_time)[:BEST_TILES]
+    if any(again):
+        tiles += sorted(_tiles_along_sum(nest, costs), key=by_time)[:BEST_ALONG_SUM]
+    tilings = [tiling for tile in tiles for tiling in _tilings(nest, costs, tile)]
     return min(map(costs.launched, tilings), key=lambda found: found[0])[1] if tilings else None
 
 
@@ -174,10 +177,10 @@ def _needs_copy(operand: Operand, tile: _Tile) -> bool:
 def _tilings(nest: Nest, costs: Costs, tile: _Tile) -> Iterator[Tiling]:
     """Orders of the loops around a tile, with copies of operands or with few."""
     for loops in dict.fromkeys(_orders(nest, tile)):
-        inside = costs.insides(loops)
-        copied = (tuple(_copies(costs, tile, loops, inside, least)) for least in (OFTEN, math.inf))
-        for copies in dict.fromkeys(copied):
-            yield Tiling(tile.lane.name, tile.lanes, loops, copies, tile.steps)
+        copies = tuple(_copies(costs, tile, loops))
+        needed = tuple(c for c in copies if _needs_copy(costs.operands[c.operand], tile))
+        for copied in dict.fromkeys((copies, needed)):
+            yield Tiling(tile.lane.name, tile.lanes, loops, copied, tile.steps)
 
 
 def _orders(nest: Nest, tile: _Tile) -> Iterator[tuple[tuple[str, int], ...]]:
@@ -215,27 +218,20 @@ def _counted(loops: Sequence[tuple[Var, int]], least: Var) -> tuple[tuple[str, i
     )
 
 
-def _copies(
-    costs: Costs,
-    tile: _Tile,
-    loops: Sequence[tuple[str, int]],
-    inside: Sequence[Inside],
-    least: float,
-) -> Iterator[Copy]:
-    """Operands that must be copied, and those of which elements are read `least` times.
+def _copies(costs: Costs, tile: _Tile, loops: tuple[tuple[str, int], ...]) -> Iterator[Copy]:
+    """Operands that must be copied, and those of which elements are read often.
 
     A copy is made where most is read from it, outside of as many loops as that allows.
     """
+    inside, names = costs.insides(loops), [name for name, _ in loops]
     for number, operand in enumerate(costs.operands):
         reads = math.prod(tile.sizes.get(var, var.extent) for var in operand.moves)
-        often, chosen = 0.0, 0
-        for depth, part in enumerate(inside):
+        often, chosen, room = 0.0, 0, costs.core.far // 2 // operand.value.dtype.itemsize
+        for depth, part in enumerate(inside[1:], start=1):
             elements = costs.copied(number, tile.lane, part.extents)
             again = reads * inside[-1].trips / part.trips / elements
-            names = [name for name, _ in loops[:depth]]
-            fits = is_known(operand, tile.lane.name, names)
-            fits = fits and elements * operand.value.dtype.itemsize <= costs.core.far // 2
-            if depth and fits and elements > 1 and again > DEEPER * often:
+            known = is_known(operand, tile.lane.name, names[:depth])
+            if known and 1 < elements <= room and again > DEEPER * often:
                 often, chosen = again, depth
-        if chosen and (_needs_copy(operand, tile) or often >= least):
+        if chosen and (often >= OFTEN or _needs_copy(operand, tile)):
             yield Copy(number, chosen)
