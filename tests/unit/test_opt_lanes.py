@@ -13,7 +13,7 @@ from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.lower.vectorize_access4 import MANY_LOADS
 from gpu.compiler.opt.opts import Bind, Distribute, Split
 from gpu.compiler.opt.policy.choose import schedule
-from gpu.compiler.opt.policy.cpu.column_reduce import FAR_BYTES
+from gpu.compiler.opt.policy.cpu import column_reduce
 from gpu.compiler.render.wgsl.renderer import WGSLLimits, WGSLRenderer, wgsl_target
 from gpu.compiler.targets.cpu import host_target
 from unit.lane_kernels import LANES, TRANSPOSE, random, result
@@ -104,8 +104,10 @@ kernel columns(p0: f32[{width}] global, p1: f32[{size}] global)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [256, 784, 999])
-def test_reductions_of_columns_walk_along_rows(width: int) -> None:
-    rows = -(-FAR_BYTES // (4 * width))  # just so many that a core's cache does not hold them
+def test_reductions_of_columns_walk_along_rows(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    far = 1 << 18
+    monkeypatch.setattr(column_reduce, "FAR_BYTES", far)
+    rows = -(-far // (4 * width))
     text = COLUMNS.format(width=width, rows=rows, size=rows * width)
     kernel, opts = schedule(parse_kernel(text), LANES)
     verify_kernel(kernel)

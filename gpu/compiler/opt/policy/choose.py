@@ -114,12 +114,12 @@ def _lanes(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     if target.parallel == "grid" and (tiles := list(register_tiling.tile(kernel, target))):
         yield from tiles
         return
-    tiled = tiling.choose(kernel, target)
-    if tiled is not None:
+    if (columns := column_reduce.match(kernel, target)) is not None:
+        yield from column_reduce.tile(columns)
+    elif (tiled := tiling.choose(kernel, target)) is not None:
         yield Tile(tiled)
-        return
-    reduced = column_reduce.match(kernel, target)
-    yield from vectorize(kernel, target) if reduced is None else column_reduce.tile(reduced)
+    else:
+        yield from vectorize(kernel, target)
 
 
 def _whole_tiles(kernel: K.Kernel, target: Target) -> list[Opt]:

@@ -23,6 +23,8 @@ from gpu.compiler.targets import Target
 # Vectors of a tile that are tried, and how many tiles the outer one of two levels has.
 VECTORS: Final = (1, 2, 3, 4, 6)
 GROUPS: Final = (4, 8)
+# Vectors of a tile whose operands are read once.
+STRETCHES: Final = (1, 2, 4, 8, 16, 24)
 # Tiles for which orders of loops are tried, and of those whose lanes are along the reduction.
 BEST_TILES: Final = 6
 BEST_ALONG_SUM: Final = 2
@@ -60,7 +62,7 @@ class _Tile(NamedTuple):
 def choose(kernel: K.Kernel, target: Target) -> Tiling | None:
     """The tiling that costs least; None where there is none, or where it would gain nothing."""
     nest = reduction_nest(kernel.body)
-    if nest is None or nest.all_steps < SMALL or len(nest.operands) < 2:
+    if nest is None or nest.all_steps < SMALL:
         return None
     costs = Costs(nest, target)
     if costs.lanes < 2:
@@ -69,10 +71,10 @@ def choose(kernel: K.Kernel, target: Target) -> Tiling | None:
     again = [nest.all_steps >= AGAIN * elements for elements in whole.elements]
     by_time = partial(_time_of_tiles, costs)
     tiles: list[_Tile] = []
-    if all(again) and target.parallel == "worker":
-        tiles += sorted(_tiles(nest, costs), key=by_time)[:BEST_TILES]
-    if any(again):
-        tiles += sorted(_tiles_along_sum(nest, costs), key=by_time)[:BEST_ALONG_SUM]
+    if target.parallel == "worker":
+        tiles_of = _tiles if all(again) and len(again) > 1 else _stretches
+        tiles += sorted(tiles_of(nest, costs), key=by_time)[:BEST_TILES]
+    tiles += sorted(_tiles_along_sum(nest, costs), key=by_time)[:BEST_ALONG_SUM]
     tilings = [tiling for tile in tiles for tiling in _tilings(nest, costs, tile)]
     return min(map(costs.launched, tilings), key=lambda found: found[0])[1] if tilings else None
 
@@ -91,15 +93,33 @@ def _tiles_along_sum(nest: Nest, costs: Costs) -> Iterator[_Tile]:
     lanes = fitting(costs.lanes, lane.extent)
     rows = [v for v in nest.independent if any(v not in operand.moves for operand in along)]
     pairs = [p for p in itertools.permutations(rows, 2) if p[0].extent <= p[1].extent]
-    for outer, inner in [*pairs, *((None, var) for var in rows)]:
+    # Where nothing is used again, several rows at once only make up for short ones.
+    alone = PARTIALS if rows or lane.extent < PARTIALS * lanes else 1
+    for outer, inner in [*pairs, *((None, var) for var in rows or nest.independent)]:
         for few in _counts(outer, NARROW) if outer else (1,):
-            most = max((registers - few - 1) // few, 1) if outer else PARTIALS
+            most = max((registers - few - 1) // few, 1) if outer else alone
             for size in _counts(inner, most):
                 sizes = dict.fromkeys(nest.independent, 1) | {inner: size}
                 sizes |= {outer: few} if outer else {}
                 for steps in {1, max(1, PARTIALS // (few * size))}:
                     if few * size * steps * nest.operations <= WRITTEN:
                         yield _Tile(lane, lanes, sizes, steps)
+
+
+def _stretches(nest: Nest, costs: Costs) -> Iterator[_Tile]:
+    """Tiles of neighbours alone, for operands of which some are read once, as they lie."""
+    for lane in nest.independent:
+        along = [operand for operand in nest.operands if lane in operand.moves]
+        near = all(operand.steps[lane] in (1, -1) and not operand.masked for operand in along)
+        lanes = fitting(costs.lanes, lane.extent)
+        if not along or not near or lane.extent < lanes:
+            continue
+        for vectors in STRETCHES:
+            if vectors > min(-(-lane.extent // lanes), costs.target.registers - 2):
+                break
+            if vectors * nest.operations <= WRITTEN:
+                sizes = dict.fromkeys(nest.independent, 1) | {lane: vectors * lanes}
+                yield _Tile(lane, lanes, sizes, 1)
 
 
 def _tiles(nest: Nest, costs: Costs) -> Iterator[_Tile]:
