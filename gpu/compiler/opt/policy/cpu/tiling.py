@@ -94,7 +94,7 @@ def _tiles_along_sum(nest: Nest, costs: Costs) -> Iterator[_Tile]:
     rows = [v for v in nest.independent if any(v not in operand.moves for operand in along)]
     pairs = [p for p in itertools.permutations(rows, 2) if p[0].extent <= p[1].extent]
     # Where nothing is used again, several rows at once only make up for short ones.
-    alone = PARTIALS if rows or lane.extent < PARTIALS * lanes else 1
+    alone = PARTIALS if rows or lane.extent < 2 * PARTIALS * lanes else 1
     for outer, inner in [*pairs, *((None, var) for var in rows or nest.independent)]:
         for few in _counts(outer, NARROW) if outer else (1,):
             most = max((registers - few - 1) // few, 1) if outer else alone
