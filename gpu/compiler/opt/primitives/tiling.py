@@ -341,8 +341,12 @@ class _Tiler:
 
         first = Var(f"{self.lane.name}b{number}", 0, written - 1)
         begun = K.Update(part, (expr(first), expr(lane)), None, identity)
-        others = [K.load(part, (expr(n), expr(lane))) for n in range(1, written)]
-        joined = [K.Update(part, (expr(0), expr(lane)), update.monoid, value) for value in others]
+        joined, apart = [], 1
+        while apart < written:  # in pairs, so that rounding is small
+            for n in range(0, written - apart, 2 * apart):
+                value = K.load(part, (expr(n + apart), expr(lane)))
+                joined.append(K.Update(part, (expr(n), expr(lane)), update.monoid, value))
+            apart *= 2
         whole = K.Update(own, (), update.monoid, K.load(part, (expr(0), expr(lane))))
         stmts = (
             *map(K.Alloc, (*stmt.bufs.values(), part)),
