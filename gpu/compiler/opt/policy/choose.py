@@ -114,10 +114,10 @@ def _lanes(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     if target.parallel == "grid" and (tiles := list(register_tiling.tile(kernel, target))):
         yield from tiles
         return
-    if (columns := column_reduce.match(kernel, target)) is not None:
-        yield from column_reduce.tile(columns)
-    elif (tiled := tiling.choose(kernel, target)) is not None:
+    if (tiled := tiling.choose(kernel, target)) is not None:
         yield Tile(tiled)
+    elif (columns := column_reduce.match(kernel, target)) is not None:
+        yield from column_reduce.tile(columns)
     else:
         yield from vectorize(kernel, target)
 

@@ -16,6 +16,7 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var, divides
 from gpu.compiler.opt.analysis.lanes import FEWEST, fitting
 from gpu.compiler.opt.analysis.reduction_nest import Nest, Operand, reduction_nest
+from gpu.compiler.opt.policy.cpu import column_reduce
 from gpu.compiler.opt.policy.cpu.tile_cost import Costs
 from gpu.compiler.opt.primitives.tiling import Copy, Tiling, is_known
 from gpu.compiler.targets import Target
@@ -71,10 +72,14 @@ def choose(kernel: K.Kernel, target: Target) -> Tiling | None:
     again = [nest.all_steps >= AGAIN * elements for elements in whole.elements]
     by_time = partial(_time_of_tiles, costs)
     tiles: list[_Tile] = []
-    if target.parallel == "worker":
-        tiles_of = _tiles if all(again) and len(again) > 1 else _stretches
-        tiles += sorted(tiles_of(nest, costs), key=by_time)[:BEST_TILES]
-    tiles += sorted(_tiles_along_sum(nest, costs), key=by_time)[:BEST_ALONG_SUM]
+    is_grid = target.parallel == "grid"
+    if not is_grid and all(again) and len(again) > 1:
+        tiles += sorted(_tiles(nest, costs), key=by_time)[:BEST_TILES]
+    elif not is_grid and column_reduce.match(kernel, target) is None:
+        tiles += sorted(_stretches(nest, costs), key=by_time)[:BEST_TILES]
+    # What is left over of rows is added for each of several reductions: sums would round too often.
+    if any(again) or (not is_grid and len(nest.reduction) == 1):
+        tiles += sorted(_tiles_along_sum(nest, costs), key=by_time)[:BEST_ALONG_SUM]
     tilings = [tiling for tile in tiles for tiling in _tilings(nest, costs, tile)]
     return min(map(costs.launched, tilings), key=lambda found: found[0])[1] if tilings else None
 
@@ -197,7 +202,9 @@ def _needs_copy(operand: Operand, tile: _Tile) -> bool:
 def _tilings(nest: Nest, costs: Costs, tile: _Tile) -> Iterator[Tiling]:
     """Orders of the loops around a tile, with copies of operands or with few."""
     for loops in dict.fromkeys(_orders(nest, tile)):
-        copies = tuple(_copies(costs, tile, loops))
+        # Where blocks are one thread, memory of its own is as far from it as any.
+        near = costs.target.parallel == "worker"
+        copies = tuple(_copies(costs, tile, loops)) if near else ()
         needed = tuple(c for c in copies if _needs_copy(costs.operands[c.operand], tile))
         for copied in dict.fromkeys((copies, needed)):
             yield Tiling(tile.lane.name, tile.lanes, loops, copied, tile.steps)
