@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -68,8 +69,11 @@ def _load(name: str, index: str, mask: str) -> str:
     return f"{name}[{index}{f' if {mask}' if mask else ''}]"
 
 
-def random_reduction(rng: np.random.Generator) -> K.Kernel:
-    """A kernel of one to four independent loops, and one or two of a reduction."""
+def random_reduction(rng: np.random.Generator, symbolic: bool = False) -> K.Kernel:
+    """A kernel of one to four independent loops, and one or two of a reduction.
+
+    With `symbolic`, how often one of them runs, or some, is known at launch only.
+    """
     outer = [f"i{n}" for n in range(rng.integers(1, 4))]
     inner = [f"r{n}" for n in range(rng.integers(1, 3))]
     sizes = {name: int(rng.integers(1, 8)) for name in outer + inner}
@@ -91,13 +95,19 @@ def random_reduction(rng: np.random.Generator) -> K.Kernel:
     out = math.prod(sizes[var] for var in outer)
     result = str(rng.choice(EPILOGUES)).format(s="t[]", bias=f"bias[{order[-1]}]")
     params.append(f"bias: f32[{sizes[order[-1]]}] global")
-    lines = [f"kernel r(out: f32[{out}] global, {', '.join(params)})"]
+    counts = {var: str(size) for var, size in sizes.items()}
+    vals = ""
+    if symbolic:
+        later = [v for v in outer + inner if rng.random() < 0.5] or [inner[-1]]
+        counts |= {var: f"n{var}" for var in later}
+        vals = "; " + ", ".join(f"n{var} 0..{sizes[var]}" for var in later)
+    lines = [f"kernel r(out: f32[{out}] global, {', '.join(params)}{vals})"]
     for depth, var in enumerate(outer, start=1):
-        lines.append(f"{'  ' * depth}loop {var} serial {sizes[var]}")
+        lines.append(f"{'  ' * depth}loop {var} serial {counts[var]}")
     pad = "  " * (len(outer) + 1)
     lines += [f"{pad}alloc t: f32[] private", f"{pad}t[] = {identity}:f32"]
     for depth, var in enumerate(inner):
-        lines.append(f"{pad}{'  ' * depth}loop {var} serial {sizes[var]}")
+        lines.append(f"{pad}{'  ' * depth}loop {var} serial {counts[var]}")
     lines.append(f"{pad}{'  ' * len(inner)}t[] {monoid}= {combined.format(**loads)}")
     lines.append(f"{pad}out[{place}] = {result}")
     return parse_kernel("\n".join(lines) + "\n")
@@ -116,13 +126,18 @@ def product(m: int, k: int, n: int, a: str = "", b: str = "") -> K.Kernel:
     return parse_kernel(PRODUCT.format(m=m, k=k, n=n, mn=m * n, mk=m * k, kn=k * n, **places))
 
 
-def outputs(kernel: K.Kernel, arrays: dict[str, np.ndarray], target: Target | None) -> np.ndarray:
-    """What the kernel writes, as a tree, or as code for a target."""
+def outputs(
+    kernel: K.Kernel,
+    arrays: dict[str, np.ndarray],
+    target: Target | None,
+    vals: Sequence[int] = (),
+) -> np.ndarray:
+    """What the kernel writes for values of a launch, as a tree, or as code for a target."""
     held = {name: array.copy() for name, array in arrays.items()}
     if target is None:
-        interpret_kernel(kernel, held)
+        interpret_kernel(kernel, held, vals)
     else:
         program = linearize(kernel, target)
         verify_linear(program)
-        interpret_linear(program, list(held.values()))
+        interpret_linear(program, list(held.values()), vals)
     return held[kernel.params[0].name]

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
 import numpy as np
 import pytest
 
-from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.kernel.text import parse_kernel
-from gpu.compiler.ir.kernel.tree import reads as reads_of
-from gpu.compiler.ir.kernel.tree import walk
 from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.ir.linear import Program, block_size, team_bytes
 from gpu.compiler.ir.linear.interp import interpret_linear
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.lower.vectorize_access4 import MANY_LOADS
-from gpu.compiler.opt.opts import Bind, Distribute, Opt, Split, Stage, apply
+from gpu.compiler.opt.opts import Bind, Distribute, Split
 from gpu.compiler.opt.policy.choose import schedule
-from gpu.compiler.opt.policy.cpu import dot_products, register_tiling
-from gpu.compiler.opt.policy.cpu.column_reduce import FAR_BYTES
+from gpu.compiler.opt.policy.cpu import column_reduce
 from gpu.compiler.render.wgsl.renderer import WGSLLimits, WGSLRenderer, wgsl_target
 from gpu.compiler.targets.cpu import host_target
 from unit.lane_kernels import LANES, TRANSPOSE, random, result
@@ -28,30 +22,6 @@ POSING = wgsl_target(WGSLLimits(is_cpu=True), has_f16=False)
 # The same where memory is accessed four words at a time.
 FOURS = wgsl_target(WGSLLimits(is_cpu=True, quads=True), has_f16=False)
 
-# Three taps along lines of 24, of which the outer two may lie outside.
-CONVOLUTION = """kernel convolution(out: f32[768] global, x: f32[288] global, w: f32[72] global)
-  loop o serial 8
-    loop h serial 4
-      loop i serial 24
-        alloc s: f32[] private
-        s[] = 0.0:f32
-        loop c serial 3
-          loop t serial 3
-            s[] add= mul(x[96*c + 24*h + i + t - 1 if i + t - 1 >= 0 & 24 - i - t >= 0], w[9*o + 3*c + t])
-        out[96*o + 24*h + i] = s[]
-"""  # noqa: E501
-# The gradient of that, with lines of a length of one's own: two taps, no padding.
-WEIGHTS = """kernel weights(out: f32[32] global, g: f32[{many}] global, x: f32[{more}] global)
-  loop o serial 8
-    loop c serial 2
-      loop t serial 2
-        alloc s: f32[] private
-        s[] = 0.0:f32
-        loop h serial 4
-          loop i serial {n}
-            s[] add= mul(g[{area}*o + {n}*h + i], x[{wide}*c + {n}*h + h + i + t])
-        out[4*o + 2*c + t] = s[]
-"""
 SOFTMAX = """kernel softmax(out: f32[{size}] global, x: f32[{size}] global)
   loop i serial {rows}
     alloc m: f32[] private
@@ -95,69 +65,6 @@ SHIFTED = """kernel shifted(out: f32[{size}] global, x: f32[{size}] global)
 """
 
 
-def by_opts(text: str, opts_of: Callable[[K.Kernel], Iterable[Opt]]) -> tuple[K.Kernel, list[Opt]]:
-    """A kernel after transformations that it gets where how often its loops run is not known."""
-    kernel = parse_kernel(text)
-    opts = list(opts_of(kernel))
-    return apply(kernel, opts), opts
-
-
-def in_registers(kernel: K.Kernel) -> Iterable[Opt]:
-    found = register_tiling.match(kernel)
-    assert found is not None
-    return register_tiling.tile(found, LANES)
-
-
-def in_dots(kernel: K.Kernel) -> Iterable[Opt]:
-    found = dot_products.match(kernel, LANES)
-    assert found is not None
-    return dot_products.tile(found)
-
-
-def test_tiles_have_vectors_of_several_lines() -> None:
-    kernel, opts = by_opts(CONVOLUTION, in_registers)
-    # 24 is three vectors: a tile of two along the line would compute a fourth.
-    assert Split("h", 2) in opts and Split("i", 8) in opts
-    assert any(isinstance(opt, Stage) for opt in opts)
-    x, w = random(3, 4, 24), random(8, 3, 3)
-    padded = np.pad(x, ((0, 0), (0, 0), (1, 1)))
-    windows = np.stack([padded[:, :, t : t + 24] for t in range(3)], -1)
-    wanted = np.einsum("chit,oct->ohi", windows, w).reshape(-1)
-    np.testing.assert_allclose(result(kernel, LANES, x, w), wanted, rtol=1e-4, atol=1e-5)
-
-
-def test_packed_panels_need_no_masks_where_they_are_read() -> None:
-    lines = CONVOLUTION.replace("serial 24", "serial 22")
-    kernel, opts = by_opts(lines, in_registers)
-    assert any(isinstance(opt, Stage) for opt in opts)
-    panel = next(s.buf for s in walk(kernel.body) if isinstance(s, K.Alloc) and s.buf.name == "xs")
-    reads = [mask for buf, _, mask in reads_of(kernel.body) if buf is panel]
-    assert reads and not any(mask.constraints for mask in reads)
-    x, w = random(3, 4, 24), random(8, 3, 3)
-    padded = np.pad(x, ((0, 0), (0, 0), (1, 1)))
-    windows = np.stack([padded[:, :, t : t + 22] for t in range(3)], -1)
-    wanted = np.zeros((8, 4, 24), np.float32)
-    wanted[:, :, :22] = np.einsum("chit,oct->ohi", windows, w)
-    np.testing.assert_allclose(
-        result(kernel, LANES, x, w), wanted.reshape(-1), rtol=1e-4, atol=1e-5
-    )
-
-
-@pytest.mark.parametrize(
-    ("n", "zeros"),
-    [(8, False), (9, False), (11, True), (16, False), (26, True), (61, True), (77, False)],
-)
-def test_the_last_vector_of_a_dot_product_is_filled_with_zeros(n: int, zeros: bool) -> None:
-    many, more = 8 * 4 * n, 2 * 4 * (n + 1)
-    text = WEIGHTS.format(n=n, area=4 * n, wide=4 * (n + 1), many=many, more=more)
-    kernel, opts = by_opts(text, in_dots)
-    assert (Split("i", 8, "zero") in opts) == zeros
-    g, x = random(8, 4, n), random(2, 4, n + 1)
-    windows = np.stack([x[:, :, t : t + n] for t in range(2)], -1)
-    wanted = np.einsum("ohi,chit->oct", g, windows).reshape(-1)
-    np.testing.assert_allclose(result(kernel, LANES, g, x), wanted, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("cpu", ["x86-64", "x86-64-v3", "x86-64-v4", "neoverse-v2"])
 @pytest.mark.parametrize(("rows", "n"), [(5, 8), (5, 16), (3, 32), (2, 7), (8, 40), (4, 64)])
 def test_rows_that_make_what_they_sum_are_not_written_out(cpu: str, rows: int, n: int) -> None:
@@ -169,15 +76,6 @@ def test_rows_that_make_what_they_sum_are_not_written_out(cpu: str, rows: int, n
     wanted = squares + (squares * y).sum(1, keepdims=True)
     got = result(kernel, target, x, y).reshape(rows, n)
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
-
-
-def test_loops_that_read_the_same_memory_are_inside_the_tiles() -> None:
-    text = WEIGHTS.format(n=16, area=64, wide=68, many=512, more=136)
-    kernel, _ = by_opts(text, in_dots)
-    counted = [
-        s.var.name for s in walk(kernel.body) if isinstance(s, K.Loop) and s.kind == "serial"
-    ]
-    assert counted.index("oo") < counted.index("t")
 
 
 def test_lanes_of_a_cpu_share_rows_that_are_gone_through_several_times() -> None:
@@ -206,8 +104,10 @@ kernel columns(p0: f32[{width}] global, p1: f32[{size}] global)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [256, 784, 999])
-def test_reductions_of_columns_walk_along_rows(width: int) -> None:
-    rows = -(-FAR_BYTES // (4 * width))  # just so many that a core's cache does not hold them
+def test_reductions_of_columns_walk_along_rows(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    far = 1 << 18
+    monkeypatch.setattr(column_reduce, "FAR_BYTES", far)
+    rows = -(-far // (4 * width))
     text = COLUMNS.format(width=width, rows=rows, size=rows * width)
     kernel, opts = schedule(parse_kernel(text), LANES)
     verify_kernel(kernel)

@@ -11,7 +11,7 @@ from gpu.compiler.ir.kernel.tree import walk
 from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.opt.analysis.reduction_nest import Nest, reduction_nest
 from gpu.compiler.opt.opts import Tile, apply
-from gpu.compiler.opt.primitives.tiling import Copy, Tiling
+from gpu.compiler.opt.primitives.tiling import Copy, Tiling, is_known
 from gpu.core.errors import IllegalOpt
 from unit.lane_kernels import LANES
 from unit.reduction_kernels import inputs_of, outputs, product, random_reduction
@@ -19,7 +19,8 @@ from unit.reduction_kernels import inputs_of, outputs, product, random_reduction
 
 def random_tiling(nest: Nest, rng: np.random.Generator) -> Tiling:
     """A legal tiling."""
-    lanes, lane = int(rng.choice([2, 4, 8])), nest.independent[rng.integers(len(nest.independent))]
+    lanes, loops = int(rng.choice([2, 4, 8])), (*nest.independent, *nest.reduction)
+    lane = loops[rng.integers(len(loops))]
     order = [v for v in nest.independent for _ in range(rng.integers(1, 3))]
     left = {v: -(-v.extent // lanes) if v is lane else v.extent for v in nest.independent}
     around = []
@@ -32,17 +33,21 @@ def random_tiling(nest: Nest, rng: np.random.Generator) -> Tiling:
         left[var] = int(rng.choice(sizes[: 4 if rng.random() < 0.6 else None]))
         around.append((var, left[var] * (lanes if var is lane else 1)))
     loops_around = tuple((var.name, size) for var, size in around)
-    parallel = bool(rng.random() < 0.5)
-    copied = (n for n in range(len(nest.operands)) if rng.random() < 0.6)
-    copies = tuple(Copy(n, int(rng.integers(parallel, len(around) + 1))) for n in copied)
-    return Tiling(lane.name, lanes, loops_around, copies, int(rng.integers(1, 5)), parallel)
+    parallel = "worker" if rng.random() < 0.5 else ""
+    copies = []
+    for n, operand in enumerate(nest.operands):
+        depth = int(rng.integers(bool(parallel), len(around) + 1))
+        names = [name for name, _ in loops_around[:depth]]
+        if rng.random() < 0.6 and is_known(operand, lane.name, names):
+            copies.append(Copy(n, depth))
+    return Tiling(lane.name, lanes, loops_around, tuple(copies), int(rng.integers(1, 5)), parallel)
 
 
-def check(seeds: range) -> None:
+def check(seeds: range, symbolic: bool = False) -> None:
     """Checks a random tiling of a random reduction for each seed."""
     for seed in seeds:
         rng = np.random.default_rng(seed)
-        kernel = random_reduction(rng)
+        kernel = random_reduction(rng, symbolic)
         nest, arrays = reduction_nest(kernel.body), inputs_of(kernel, rng)
         assert nest is not None
         tiling = random_tiling(nest, rng)
@@ -50,9 +55,17 @@ def check(seeds: range) -> None:
         verify_kernel(tiled)
         again = parse_kernel(print_kernel(tiled))
         assert print_kernel(again) == print_kernel(tiled)
-        wanted = outputs(kernel, arrays, None)
-        for target in (None, LANES):
-            np.testing.assert_array_equal(outputs(tiled, arrays, target), wanted, str(tiling))
+        for _ in range(3 if symbolic else 1):
+            vals = [int(rng.integers(val.lo, val.hi + 1)) for val in kernel.vals]
+            wanted = outputs(kernel, arrays, None, vals)
+            for target in (None, LANES):
+                got = outputs(tiled, arrays, target, vals)
+                np.testing.assert_array_equal(got, wanted, f"{tiling} {vals}")
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_random_tilings_of_loops_that_are_counted_at_launch(part: int) -> None:
+    check(range(5 * part, 5 * part + 5), symbolic=True)
 
 
 @pytest.mark.parametrize("part", range(8))
@@ -72,7 +85,8 @@ WHOLE = Tiling("j", 8, (("i", 4), ("j", 16)), (Copy(1, 2),), 2)
 @pytest.mark.parametrize(
     "tiling",
     [
-        WHOLE._replace(lane="k"),
+        WHOLE._replace(lane="l"),
+        WHOLE._replace(lane="k", loops=(("i", 4), ("k", 4))),
         WHOLE._replace(lanes=1),
         WHOLE._replace(steps=0),
         WHOLE._replace(loops=(("k", 4), ("j", 16))),
@@ -82,8 +96,8 @@ WHOLE = Tiling("j", 8, (("i", 4), ("j", 16)), (Copy(1, 2),), 2)
         WHOLE._replace(copies=(Copy(2, 1),)),
         WHOLE._replace(copies=(Copy(1, 1), Copy(1, 2))),
         WHOLE._replace(copies=(Copy(1, 3),)),
-        WHOLE._replace(copies=(Copy(1, 0),), parallel=True),
-        WHOLE._replace(loops=(), copies=(), parallel=True),
+        WHOLE._replace(copies=(Copy(1, 0),), parallel="worker"),
+        WHOLE._replace(loops=(), copies=(), parallel="worker"),
     ],
 )
 def test_tilings_that_a_nest_does_not_have_are_refused(tiling: Tiling) -> None:
@@ -104,7 +118,7 @@ def test_what_is_left_over_may_be_one_element_of_what_is_copied() -> None:
 
 def test_workers_share_one_loop_over_all_tiles() -> None:
     tiled = apply(
-        product(20, 12, 40), [Tile(WHOLE._replace(loops=(("i", 8),), copies=(), parallel=True))]
+        product(20, 12, 40), [Tile(WHOLE._replace(loops=(("i", 8),), copies=(), parallel="worker"))]
     )
     (workers,) = (s for s in walk(tiled.body) if isinstance(s, K.Loop) and s.kind == "worker")
     assert workers.var.extent == 3 and [*tiled.body.body] == [workers]

@@ -56,6 +56,7 @@ class Operand:
             the loads; None for one that is inside a division.
         steps: for each variable how many elements an iteration moves the loads on in memory; None
             where they disagree.
+        masked: the variables that masks of the loads depend on.
     """
 
     def __init__(self, value: K.Value, own: frozenset[Var]):
@@ -64,13 +65,9 @@ class Operand:
         self.loads = loads_of(value)
         self.moves = _moves(value, self.loads, own)
         self.steps = {var: _step(self.loads, var) for var in self.moves}
+        self.masked = frozenset[Var]().union(*(load.attr[2].vars for load in self.loads))
         self._reach = {var: sum(map(abs, own or ())) for var, own in self.moves.items()}
         self._ratios: dict[tuple[Var, Var], int] = {}
-
-    @property
-    def masked(self) -> frozenset[Var]:
-        """The variables that masks of the loads depend on."""
-        return frozenset[Var]().union(*(load.attr[2].vars for load in self.loads))
 
     def axes(self, extents: Mapping[Var, int], lane: Var | None = None) -> list[Axis]:
         """The axes of the places reached while each variable has so many values; larger steps in
@@ -147,6 +144,11 @@ class Nest(NamedTuple):
         return math.prod(var.extent for var in self.reduction)
 
     @property
+    def all_steps(self) -> int:
+        """Steps of the reductions of all results."""
+        return self.steps * math.prod(var.extent for var in self.independent)
+
+    @property
     def stores(self) -> list[K.Update]:
         """The statements that write results."""
         return [stmt for stmt in self.after if stmt.buf.space != "private"]
@@ -155,10 +157,11 @@ class Nest(NamedTuple):
 def reduction_nest(body: K.Block) -> Nest | None:
     """The kernel as a reduction of operands, or None where it is something else.
 
-    That is also where an operand is written in the kernel, or how often a loop runs is not known.
+    That is also where an operand is written in the kernel. How often a loop runs may be known at
+    launch only; the extent of its variable is then the most.
     """
     nest = outer_nest(body)
-    if not nest or any(_is_counted_later(loop) or loop.kind != "serial" for loop in nest):
+    if not nest or not all(map(_counts_up, nest)):
         return None
     stmts = list(_flat(nest[-1].body))
     loops = [number for number, stmt in enumerate(stmts) if isinstance(stmt, K.Loop)]
@@ -172,7 +175,7 @@ def reduction_nest(body: K.Block) -> Nest | None:
     others = [stmt for stmt in stmts if not isinstance(stmt, K.Alloc | K.Loop)]
     if more or any(not isinstance(s, K.Update) or s.lets for s in (update, *others)):
         return None
-    if any(_is_counted_later(loop) or loop.kind != "serial" for loop in inner):
+    if not all(map(_counts_up, inner)):
         return None
     assert isinstance(update, K.Update)
     if update.monoid is None or update.buf not in allocated or update.mask is not ALWAYS:
@@ -209,8 +212,8 @@ def _halves(stmts: list[K.Stmt], middle: int) -> tuple[list[K.Stmt], list[K.Stmt
     return stmts[:middle], stmts[middle + 1 :]
 
 
-def _is_counted_later(loop: K.Loop) -> bool:
-    return loop.var.stop is not None or loop.var.lo != 0
+def _counts_up(loop: K.Loop) -> bool:
+    return loop.kind == "serial" and loop.var.lo == 0
 
 
 def _operands(value: K.Value, own: frozenset[Var]) -> Iterator[Operand]:

@@ -16,7 +16,7 @@ from gpu.compiler.ir.kernel.tree import expressions, loops, walk
 from gpu.compiler.opt.analysis.dependence import is_independent, is_repeatable
 from gpu.compiler.opt.analysis.loop_nest import outer_nest
 from gpu.compiler.opt.opts import Bind, Fuse, Opt, PartialSums, Split, Tile, apply
-from gpu.compiler.opt.policy.cpu import column_reduce, dot_products, register_tiling, tiling
+from gpu.compiler.opt.policy.cpu import column_reduce, register_tiling, tiling
 from gpu.compiler.opt.policy.cpu.amx import by_thread
 from gpu.compiler.opt.policy.cpu.nests import in_nests
 from gpu.compiler.opt.policy.cpu.vectorize import vectorize
@@ -66,7 +66,8 @@ def _made_ready(kernel: K.Kernel, target: Target, optimize: bool) -> tuple[K.Ker
         chosen = list(_lanes(kernel, target))
         kernel = apply(kernel, chosen)
         opts += chosen
-    if one_nest and not any(isinstance(opt, Tile) and not opt.nest for opt in opts):
+    tiled_whole = any(isinstance(opt, Tile) and not opt.nest for opt in opts)
+    if one_nest and (target.parallel == "grid" or not tiled_whole):
         chosen = list(_spread(kernel, target))
         kernel = apply(kernel, chosen)
         opts += chosen
@@ -112,27 +113,17 @@ def _lanes(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     if target.matrices and (chosen := _whole_tiles(kernel, target)):
         yield from chosen
         return
-    tiled = tiling.choose(kernel, target) if target.parallel == "worker" else None
-    if tiled is not None:
+    if target.parallel == "grid" and (tiles := list(register_tiling.tile(kernel, target))):
+        yield from tiles
+        return
+    if (tiled := tiling.choose(kernel, target)) is not None:
         yield Tile(tiled)
-        return
-    if target.parallel == "worker" and (chosen := in_nests(kernel, target)):
+    elif target.parallel == "worker" and (chosen := in_nests(kernel, target)):
         yield from chosen
-        return
-    reduced = column_reduce.match(kernel, target)
-    if reduced is not None:
-        yield from column_reduce.tile(reduced)
-        return
-    yield from _tiles(kernel, target) or vectorize(kernel, target)
-
-
-def _tiles(kernel: K.Kernel, target: Target) -> list[Opt]:
-    """Tiles of a sum of products: lanes along the output, unless there are more along the sum."""
-    product, sums = register_tiling.match(kernel, symbolic=True), dot_products.match(kernel, target)
-    tiles: list[Opt] = []
-    if product and (sums is None or sums.lanes <= register_tiling.lanes_along(product, target)):
-        tiles = list(register_tiling.tile(product, target))
-    return tiles or (list(dot_products.tile(sums)) if sums else [])
+    elif (columns := column_reduce.match(kernel, target)) is not None:
+        yield from column_reduce.tile(columns)
+    else:
+        yield from vectorize(kernel, target)
 
 
 def _whole_tiles(kernel: K.Kernel, target: Target) -> list[Opt]:

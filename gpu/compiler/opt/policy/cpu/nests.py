@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.opt.analysis.loop_nest import outer_nest
+from gpu.compiler.opt.analysis.reduction_nest import reduction_nest
 from gpu.compiler.opt.opts import Opt, Tile
 from gpu.compiler.opt.policy.cpu import tiling
 from gpu.compiler.opt.policy.cpu.vectorize import vectorize
@@ -22,13 +23,19 @@ def in_nests(kernel: K.Kernel, target: Target) -> list[Opt]:
     nests = [kernel._replace(body=K.Block((loop,))) for loop in _nests(kernel)]
     if len(nests) < 2:
         return []
-    tiles = [tiling.choose(nest, core, dots=False) for nest in nests]
+    tiles = [tiling.choose(nest, core) if _is_product(nest) else None for nest in nests]
     if not any(tiles):
         return []
     opts: list[Opt] = []
     for nest, tiled in zip(nests, tiles, strict=True):
         opts += [Tile(tiled, _name(nest))] if tiled else vectorize(nest, core)
     return opts
+
+
+def _is_product(nest: K.Kernel) -> bool:
+    """Whether it combines several operands."""
+    found = reduction_nest(nest.body)
+    return found is not None and len(found.operands) > 1
 
 
 def _nests(kernel: K.Kernel) -> Iterator[K.Loop]:

@@ -16,7 +16,6 @@ from gpu.compiler.ir.index import Var
 from gpu.compiler.ir.kernel.tree import values
 from gpu.compiler.opt.analysis.lanes import lanes_of, widest
 from gpu.compiler.opt.analysis.reduction_nest import Nest, Operand, work_of
-from gpu.compiler.opt.policy.cpu.dot_products import Dots
 from gpu.compiler.opt.primitives.tiling import Tiling
 from gpu.compiler.targets import Target
 
@@ -118,9 +117,11 @@ class Costs:
         self.work_of = [work_of(values(operand.value, set())) for operand in nest.operands]
         self.inner = nest.reduction[-1]
         self.vars = {var.name: var for var in nest.independent}
+        self.loops = {var.name: var for var in (*nest.independent, *nest.reduction)}
         self._elements: dict[tuple[int, ...], int] = {}
         self._copied: dict[tuple[object, ...], int] = {}
         self._tiles: dict[tuple[object, ...], float] = {}
+        self._insides: dict[tuple[tuple[str, int], ...], list[Inside]] = {}
 
     # A tile.
 
@@ -139,37 +140,47 @@ class Costs:
     def _tile_time(
         self, tile: Mapping[Var, int], lane: Var, lanes: int, copied: frozenset[int], written: int
     ) -> float:
-        core, vectors, partial = self.core, -(-tile[lane] // lanes), tile[lane] % lanes > 0
+        core, nest = self.core, self.nest
+        along_sum = lane in nest.reduction
+        vectors = 1 if along_sum else -(-tile[lane] // lanes)
+        partial = not along_sum and tile[lane] % lanes > 0
         rows = {var: size for var, size in tile.items() if size > 1 and var is not lane}
         sums = vectors * math.prod(rows.values())
-        work, loads, live, conflicts = float(sums * self.nest.operations), 0.0, 1, 0.0
-        live += core.ahead * (written > 1) + TEMPORARY * (self.nest.operations > 1)
+        work, loads, live, conflicts = float(sums * nest.operations), 0.0, 1, 0.0
+        live += core.ahead * (written > 1) + TEMPORARY * (nest.operations > 1)
+        kept = []
         for number, operand in enumerate(self.operands):
             near = number in copied
             times = math.prod(size for var, size in rows.items() if var in operand.moves)
             if lane in operand.moves:
                 times *= vectors
                 loads += times * self._vector_loads(operand, lane, lanes, near, partial)
-                live += vectors
-            else:
+                kept.append(times if along_sum else vectors)
+            elif not along_sum or self.inner in operand.moves:
                 shared = self._shared(number, rows, written)
                 loads += shared / written if shared else times
                 live += shared
                 conflicts += 0.0 if near else self._conflicts(operand, rows)
             work += 0 if near else times * self.work_of[number]
-        loads += SPILL * max(0, sums + live - self.target.registers)
+        live += min(kept) if along_sum else sum(kept)
+        results = sums * written if along_sum else sums
+        loads += SPILL * max(0, results + live - self.target.registers)
         step = max(
             work / core.arithmetic,
             loads / core.loads,
             (work + loads) / core.issue,
-            core.latency * max(1, self.nest.operations),
+            core.latency * max(1, nest.operations) * sums / results,
             conflicts,
         )
-        entries = self.nest.steps / self.inner.extent
-        if written >= self.inner.extent and len(self.nest.reduction) > 1:
-            entries /= self.nest.reduction[-2].extent
-        time = self.nest.steps * (step + ITERATION / written)
-        time += (entries + 1) * ENTRY + entries * sums * ENTRY_SUM
+        inner, length = (lane, lanes) if along_sum else (self.inner, 1)
+        entries = nest.steps / inner.extent
+        rounds = entries * -(-inner.extent // length)
+        if written * length >= inner.extent and len(nest.reduction) > 1:
+            entries /= nest.reduction[-2].extent
+        time = rounds * (step + ITERATION / written)
+        time += (entries + 1) * ENTRY + entries * results * ENTRY_SUM
+        if along_sum:
+            return time + sums * FOLD
         return time + sums * self._store_time(lane, lanes, partial)
 
     def _shared(self, number: int, rows: Mapping[Var, int], written: int) -> int:
@@ -227,11 +238,15 @@ class Costs:
     # A kernel.
 
     def launched(self, tiling: Tiling) -> tuple[float, Tiling]:
-        """Cycles of a kernel, and its tiling on one core or on all, whichever ends first."""
+        """Cycles of a kernel, and its tiling on one core or on all, whichever ends first.
+
+        A grid is always shared.
+        """
         work, (name, size) = self.work(tiling), tiling.loops[0]
         busiest = self._busiest(self.vars[name].extent, size)
-        if work * busiest + PARALLEL < work + SERIAL:
-            return work * busiest + PARALLEL, tiling._replace(parallel=True)
+        shared, kind = work * busiest + PARALLEL, self.target.parallel
+        if shared < work + SERIAL or kind == "grid":
+            return shared, tiling._replace(parallel=kind)
         return work + SERIAL, tiling
 
     def _busiest(self, extent: int, size: int) -> float:
@@ -241,7 +256,7 @@ class Costs:
 
     def work(self, tiling: Tiling) -> float:
         """Cycles of all cores together."""
-        lane, inside = self.vars[tiling.lane], self.insides(tiling.loops)
+        lane, inside = self.loops[tiling.lane], self.insides(tiling.loops)
         copied = frozenset(copy.operand for copy in tiling.copies)
         sizes = dict(tiling.loops)
         tiles = [
@@ -256,18 +271,22 @@ class Costs:
             time += self.copy_time(copy.operand, lane, inside[copy.depth])
         return _both(time, self.memory_time(inside, copied))
 
-    def insides(self, loops: Sequence[tuple[str, int]]) -> list[Inside]:
+    def insides(self, loops: tuple[tuple[str, int], ...]) -> list[Inside]:
         """What is inside each number of the first loops, from none of them on."""
+        if loops not in self._insides:
+            self._insides[loops] = [*self._inside_each(loops)]
+        return self._insides[loops]
+
+    def _inside_each(self, loops: Sequence[tuple[str, int]]) -> Iterator[Inside]:
         extents = {var: var.extent for var in (*self.nest.independent, *self.nest.reduction)}
-        found, trips = [], 1.0
+        trips = 1.0
         for name, size in (("", 1), *loops):
             if name:
                 var = self.vars[name]
                 trips *= max(extents[var] / size, 1.0)
                 extents[var] = min(size, extents[var])
             elements = tuple(self.elements(n, extents) for n in range(len(self.operands)))
-            found.append(Inside(dict(extents), trips, elements))
-        return found
+            yield Inside(dict(extents), trips, elements)
 
     def elements(self, number: int, extents: Mapping[Var, int]) -> int:
         """Distinct elements of an operand."""
@@ -310,25 +329,6 @@ class Costs:
                 lines = inside[depth].elements[number] * sizes[number] / LINE
                 time += lines * inside[depth].trips * cost * apart
         return time
-
-    def dots_time(self, dots: Dots) -> float:
-        """Cycles of a kernel whose lanes are partial sums, in tiles as `dots` has them."""
-        core, tiled = self.core, [dots.first, *([dots.second] if dots.second else [])]
-        sums, loads = math.prod(size for _, size in tiled), 0.0
-        for operand in self.operands:
-            times = math.prod(size for var, size in tiled if var in operand.moves)
-            loads += times * self._split(operand, dots.along)
-        work = sums * self.nest.operations / core.arithmetic
-        step = max(work, loads / core.loads, core.latency * max(1, self.nest.operations))
-        entries = self.nest.steps / dots.along.extent
-        rounds = entries * -(-dots.along.extent // dots.lanes)
-        time = rounds * (step + ITERATION) + entries * (ENTRY + sums * ENTRY_SUM) + sums * FOLD
-        time *= math.prod(var.extent for var in self.nest.independent) / sums
-        order = [(v, 1) for v in dots.outer] + tiled + [(v, 1) for v in dots.near]
-        loops = [(var.name, size) for var, size in order]
-        work = _both(time, self.memory_time(self.insides(loops), frozenset()))
-        busiest = self._busiest(order[0][0].extent, order[0][1])
-        return min(work * busiest + PARALLEL, work + SERIAL)
 
 
 def _both(time: float, memory: float) -> float:

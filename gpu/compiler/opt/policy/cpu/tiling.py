@@ -9,24 +9,32 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.index import Var
-from gpu.compiler.opt.analysis.lanes import FEWEST
+from gpu.compiler.ir.index import Var, divides
+from gpu.compiler.opt.analysis.lanes import FEWEST, fitting
 from gpu.compiler.opt.analysis.reduction_nest import Nest, Operand, reduction_nest
-from gpu.compiler.opt.policy.cpu import dot_products
-from gpu.compiler.opt.policy.cpu.tile_cost import Costs, Inside
-from gpu.compiler.opt.primitives.tiling import Copy, Tiling
+from gpu.compiler.opt.policy.cpu import column_reduce
+from gpu.compiler.opt.policy.cpu.tile_cost import Costs
+from gpu.compiler.opt.primitives.tiling import Copy, Tiling, is_known
 from gpu.compiler.targets import Target
 
 # Vectors of a tile that are tried, and how many tiles the outer one of two levels has.
 VECTORS: Final = (1, 2, 3, 4, 6)
 GROUPS: Final = (4, 8)
-# Tiles for which orders of loops are tried.
+# Vectors of a tile whose operands are read once.
+STRETCHES: Final = (1, 2, 4, 8, 16, 24)
+# Tiles for which orders of loops are tried, and of those whose lanes are along the reduction.
 BEST_TILES: Final = 6
+BEST_ALONG_SUM: Final = 2
 # Loops of fewer iterations share the rows of a tile with another one.
 SHORT: Final = 8
+# Where lanes are along the reduction: rows of the narrower side of a tile at most, and vectors of
+# partial results that hide the latency of combining them.
+NARROW: Final = 4
+PARTIALS: Final = 8
 # How often elements are used at least, so that tiles are worth it, and so that copies are.
 AGAIN: Final = 2
 OFTEN: Final = 3
@@ -52,39 +60,75 @@ class _Tile(NamedTuple):
     steps: int
 
 
-def choose(kernel: K.Kernel, target: Target, dots: bool = True) -> Tiling | None:
-    """The tiling that costs least; None where there is none, or where it would gain nothing.
-
-    With `dots` that is also where lanes along the sum cost less.
-    """
+def choose(kernel: K.Kernel, target: Target) -> Tiling | None:
+    """The tiling that costs least; None where there is none, or where it would gain nothing."""
     nest = reduction_nest(kernel.body)
-    if nest is None or not _is_reused(nest):
+    if nest is None or nest.all_steps < SMALL:
         return None
     costs = Costs(nest, target)
-    tiles = sorted(_tiles(nest, costs), key=lambda tile: _time_of_tiles(costs, tile))
-    tilings = [tiling for tile in tiles[:BEST_TILES] for tiling in _tilings(nest, costs, tile)]
-    if not tilings:
+    if costs.lanes < 2:
         return None
-    time, best = min(map(costs.launched, tilings), key=lambda found: found[0])
-    other = dot_products.match(kernel, target) if dots else None
-    return None if other is not None and costs.dots_time(other) < time else best
-
-
-def _is_reused(nest: Nest) -> bool:
-    """Whether there is something to do, and each element of every operand is used again."""
-    extents = {var: var.extent for var in (*nest.independent, *nest.reduction)}
-    steps = math.prod(extents.values())
-    most = max(math.prod(a.size for a in operand.axes(extents)) for operand in nest.operands)
-    return steps >= SMALL and len(nest.operands) > 1 and steps >= AGAIN * most
+    (whole,) = costs.insides(())
+    again = [nest.all_steps >= AGAIN * elements for elements in whole.elements]
+    by_time = partial(_time_of_tiles, costs)
+    tiles: list[_Tile] = []
+    is_grid = target.parallel == "grid"
+    if not is_grid and all(again) and len(again) > 1:
+        tiles += sorted(_tiles(nest, costs), key=by_time)[:BEST_TILES]
+    elif not is_grid and column_reduce.match(kernel, target) is None:
+        tiles += sorted(_stretches(nest, costs), key=by_time)[:BEST_TILES]
+    # What is left over of rows is added for each of several reductions: sums would round too often.
+    if any(again) or (not is_grid and len(nest.reduction) == 1):
+        tiles += sorted(_tiles_along_sum(nest, costs), key=by_time)[:BEST_ALONG_SUM]
+    tilings = [tiling for tile in tiles for tiling in _tilings(nest, costs, tile)]
+    return min(map(costs.launched, tilings), key=lambda found: found[0])[1] if tilings else None
 
 
 # Tiles.
 
 
-def _tiles(nest: Nest, costs: Costs) -> Iterator[_Tile]:
-    """Tiles that registers hold."""
-    if costs.lanes < 2:
+def _tiles_along_sum(nest: Nest, costs: Costs) -> Iterator[_Tile]:
+    """Tiles whose lanes are steps of the reduction, of operands that lie along it."""
+    lane, registers = nest.reduction[-1], costs.target.registers
+    along = [operand for operand in nest.operands if lane in operand.moves]
+    if lane.extent < min(FEWEST, costs.lanes) or not along:
         return
+    if any(operand.steps[lane] not in (1, -1) for operand in along):
+        return
+    lanes = fitting(costs.lanes, lane.extent)
+    rows = [v for v in nest.independent if any(v not in operand.moves for operand in along)]
+    pairs = [p for p in itertools.permutations(rows, 2) if p[0].extent <= p[1].extent]
+    # Where nothing is used again, several rows at once only make up for short ones.
+    alone = PARTIALS if rows or lane.extent < 2 * PARTIALS * lanes else 1
+    for outer, inner in [*pairs, *((None, var) for var in rows or nest.independent)]:
+        for few in _counts(outer, NARROW) if outer else (1,):
+            most = max((registers - few - 1) // few, 1) if outer else alone
+            for size in _counts(inner, most):
+                sizes = dict.fromkeys(nest.independent, 1) | {inner: size}
+                sizes |= {outer: few} if outer else {}
+                for steps in {1, max(1, PARTIALS // (few * size))}:
+                    if few * size * steps * nest.operations <= WRITTEN:
+                        yield _Tile(lane, lanes, sizes, steps)
+
+
+def _stretches(nest: Nest, costs: Costs) -> Iterator[_Tile]:
+    """Tiles of neighbours alone, for operands of which some are read once, as they lie."""
+    for lane in nest.independent:
+        along = [operand for operand in nest.operands if lane in operand.moves]
+        near = all(operand.steps[lane] in (1, -1) and not operand.masked for operand in along)
+        lanes = fitting(costs.lanes, lane.extent)
+        if not along or not near or lane.extent < lanes:
+            continue
+        for vectors in STRETCHES:
+            if vectors > min(-(-lane.extent // lanes), costs.target.registers - 2):
+                break
+            if vectors * nest.operations <= WRITTEN:
+                sizes = dict.fromkeys(nest.independent, 1) | {lane: vectors * lanes}
+                yield _Tile(lane, lanes, sizes, 1)
+
+
+def _tiles(nest: Nest, costs: Costs) -> Iterator[_Tile]:
+    """Tiles whose lanes are results, and that registers hold."""
     for lane in nest.independent:
         along = [operand for operand in nest.operands if lane in operand.moves]
         if lane.extent < min(FEWEST, costs.lanes) or not along:
@@ -118,16 +162,16 @@ def _rows(rows: Sequence[Var], most: int) -> Iterator[Rows]:
     if not rows:
         yield ()
         return
-    for size in _counts(rows[0].extent, most):
+    for size in _counts(rows[0], most):
         yield from (((rows[0], size), *others) for others in _rows(rows[1:], most // size))
 
 
-def _counts(extent: int, most: int) -> list[int]:
+def _counts(var: Var, most: int) -> list[int]:
     """Sizes of tiles of a loop: the largest divisors, the largest of all, and an even cut."""
-    most = min(most, extent)
-    largest = next(n for n in range(most, 0, -1) if extent % n == 0)
-    half = next((n for n in range(largest // 2, 2, -1) if extent % n == 0), largest)
-    return sorted({largest, half, most, -(-extent // -(-extent // most))}, reverse=True)
+    most = min(most, var.extent)
+    largest = next(n for n in range(most, 0, -1) if divides(n, var))
+    half = next((n for n in range(largest // 2, 2, -1) if divides(n, var)), largest)
+    return sorted({largest, half, most, -(-var.extent // -(-var.extent // most))}, reverse=True)
 
 
 def _steps(inner: Var, sums: int, registers: int) -> int:
@@ -158,17 +202,26 @@ def _needs_copy(operand: Operand, tile: _Tile) -> bool:
 def _tilings(nest: Nest, costs: Costs, tile: _Tile) -> Iterator[Tiling]:
     """Orders of the loops around a tile, with copies of operands or with few."""
     for loops in dict.fromkeys(_orders(nest, tile)):
-        inside = costs.insides(loops)
-        copied = (tuple(_copies(costs, tile, inside, least)) for least in (OFTEN, math.inf))
-        for copies in dict.fromkeys(copied):
-            yield Tiling(tile.lane.name, tile.lanes, loops, copies, tile.steps)
+        # Where blocks are one thread, memory of its own is as far from it as any.
+        near = costs.target.parallel == "worker"
+        copies = tuple(_copies(costs, tile, loops)) if near else ()
+        needed = tuple(c for c in copies if _needs_copy(costs.operands[c.operand], tile))
+        for copied in dict.fromkeys((copies, needed)):
+            yield Tiling(tile.lane.name, tile.lanes, loops, copied, tile.steps)
 
 
 def _orders(nest: Nest, tile: _Tile) -> Iterator[tuple[tuple[str, int], ...]]:
     """The loop of lanes first, last, behind those that are no rows, or in two levels."""
-    lane, width = tile.lane, tile.sizes[tile.lane]
+    lane = tile.lane
     rows = [var for var in nest.independent if tile.sizes[var] > 1 and var is not lane]
     others = [var for var in nest.independent if tile.sizes[var] == 1 and var is not lane]
+    if lane in nest.reduction:
+        for part in range(len(others) + 1):
+            for order in {(*rows,), (*reversed(rows),)}:
+                loops = (*others[:part], *order, *others[part:])
+                yield _counted([(var, tile.sizes[var]) for var in loops], loops[0])
+        return
+    width = tile.sizes[lane]
     for order in (
         (lane, *others, *rows),
         (*others, lane, *rows),
@@ -183,24 +236,29 @@ def _orders(nest: Nest, tile: _Tile) -> Iterator[tuple[tuple[str, int], ...]]:
             yield _counted([(lane, width * group), *around, (lane, width)], lane)
 
 
-def _counted(loops: Sequence[tuple[Var, int]], lane: Var) -> tuple[tuple[str, int], ...]:
-    """The loops that have more than one iteration; that of lanes in any case."""
-    return tuple((var.name, size) for var, size in loops if size < var.extent or var is lane)
+def _counted(loops: Sequence[tuple[Var, int]], least: Var) -> tuple[tuple[str, int], ...]:
+    """The loops that have more than one iteration, and that of `least`."""
+    return tuple(
+        (var.name, size)
+        for var, size in loops
+        if size < var.extent or var is least or var.stop is not None
+    )
 
 
-def _copies(costs: Costs, tile: _Tile, inside: Sequence[Inside], least: float) -> Iterator[Copy]:
-    """Operands that must be copied, and those of which elements are read `least` times.
+def _copies(costs: Costs, tile: _Tile, loops: tuple[tuple[str, int], ...]) -> Iterator[Copy]:
+    """Operands that must be copied, and those of which elements are read often.
 
     A copy is made where most is read from it, outside of as many loops as that allows.
     """
+    inside, names = costs.insides(loops), [name for name, _ in loops]
     for number, operand in enumerate(costs.operands):
         reads = math.prod(tile.sizes.get(var, var.extent) for var in operand.moves)
-        often, chosen = 0.0, 0
-        for depth, part in enumerate(inside):
+        often, chosen, room = 0.0, 0, costs.core.far // 2 // operand.value.dtype.itemsize
+        for depth, part in enumerate(inside[1:], start=1):
             elements = costs.copied(number, tile.lane, part.extents)
             again = reads * inside[-1].trips / part.trips / elements
-            fits = elements * operand.value.dtype.itemsize <= costs.core.far // 2
-            if depth and fits and elements > 1 and again > DEEPER * often:
+            known = is_known(operand, tile.lane.name, names[:depth])
+            if known and 1 < elements <= room and again > DEEPER * often:
                 often, chosen = again, depth
-        if chosen and (_needs_copy(operand, tile) or often >= least):
+        if chosen and (often >= OFTEN or _needs_copy(operand, tile)):
             yield Copy(number, chosen)
