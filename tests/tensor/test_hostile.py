@@ -28,8 +28,8 @@ ROOT = Path(gpu.__file__).parents[1]
 
 
 def fresh(number: int) -> Tensor:
-    """A value that nothing has compiled yet; 1 + number / 7 in each of 5 elements."""
-    return Tensor(np.ones(5, np.float32)) + number / 7
+    """A value that nothing has compiled yet: 1 + number / 7 in each of `number` elements."""
+    return Tensor(np.ones(number, np.float32)) + number / 7
 
 
 def child(code: str) -> str:
@@ -95,7 +95,7 @@ def test_a_cache_folder_that_cannot_be_used_costs_nothing_but_time(
     spoil(tmp_path / "cache", monkeypatch)
     folder = tmp_path / "cache"
     with Context(CACHE_DIR=folder, OBJECT_CACHE_DIR=folder), caplog.at_level(logging.WARNING):
-        assert fresh(number).tolist() == pytest.approx([1 + number / 7] * 5)
+        assert fresh(number).tolist() == pytest.approx([1 + number / 7] * number)
     assert words in caplog.text
     assert not list(tmp_path.rglob(".tmp-*"))
 
@@ -122,7 +122,7 @@ def test_an_error_while_compiling_leaves_no_state(
             x.realize()
     assert Device["CPU"].allocator.used == used
     launches = Counters.launches
-    assert x.tolist() == pytest.approx([1 + number / 7] * 5)
+    assert x.tolist() == pytest.approx([1 + number / 7] * number)
     assert Counters.launches == launches + 1
 
 
