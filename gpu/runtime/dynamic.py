@@ -28,6 +28,7 @@ from gpu.compiler.ir.graph import build as G
 from gpu.compiler.ir.index.expression import Expr, expr
 from gpu.compiler.ir.optable import constant_key
 from gpu.core.dtype import DType, dtypes
+from gpu.runtime.device import Device
 
 # Of each node that has numbers: that of a constant, one for each axis of others.
 Numbers: TypeAlias = tuple[Any, ...]
@@ -293,4 +294,6 @@ def _offset(node: Node, axis: int) -> Offset | None:
         span = (size - 1) * abs(step)
         lo = span if step < 0 else 0
         hi = lo + available - 1 - span
+    if hi > _WORD.max and Device[node.device].renderer.target.native.paired:
+        return None  # that device counts in 32 bits, which hold only what is in the code
     return Offset(lo, hi) if lo < hi else None

@@ -73,6 +73,18 @@ def test_one_kernel_serves_every_place_of_padding(device: str) -> None:
     assert graphs <= AT_MOST
 
 
+def test_offsets_may_need_more_than_31_bits(device: str) -> None:
+    values = numbers(8)
+    x = Tensor(values, device=device).realize()
+    for i in (5, 9, 2**31 + 5, 7):
+        rows = x.reshape(1, 8).expand(2**32, 8)[i : i + 2] * 2
+        np.testing.assert_array_equal(rows.numpy(), np.stack([values, values]) * 2)
+        part = x.pad(((i, 2**33 - i),))[i - 1 : i + 5] * 2
+        np.testing.assert_array_equal(part.numpy(), np.concatenate([[0], values[:5] * 2]))
+        places = Tensor.arange(2**33, dtype=dtypes.int64, device=device)[i : i + 3]
+        np.testing.assert_array_equal(places.numpy(), np.arange(i, i + 3))
+
+
 def test_rows_are_written_in_place_at_every_offset(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
