@@ -57,8 +57,11 @@ def _goes_on(thread: threading.Thread) -> bool:
 
 
 def _kinds() -> set[str]:
-    """The kinds of devices that are open, each on one machine, where machines are simulated."""
-    return {name.partition(":")[0] for name in Device._open} & set(SIMULATED)
+    """The kinds of devices that are open, each on one machine, where machines are simulated.
+
+    What is simulated of CUDA is a library, which is no machine.
+    """
+    return {name.partition(":")[0] for name in Device._open} & (set(SIMULATED) - {"CUDA"})
 
 
 KEPT: Final[Mapping[str, Callable[[], Any]]] = {
