@@ -42,7 +42,7 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     "gpu.sim.nv.uvm": ("gpu.core", "gpu.sim"),
     # A library in the place of a machine: it runs PTX, and knows chips by their table alone.
     "gpu.sim.cuda": (
-        *("gpu.core", "gpu.sim.isa", "gpu.sim.simulation", "gpu.sim.faults"),
+        *("gpu.core", "gpu.sim.isa", "gpu.sim.simulation", "gpu.sim.undisturbed", "gpu.sim.faults"),
         "gpu.sim.nv.chip.chips",
     ),
     # Instruction sets know no machine; a chip knows memory and time, and nobody who drives it.

@@ -39,7 +39,11 @@ class Undisturbed:
         signal.signal(signal.SIGINT, self._handler)
         if self._came:
             self._came = False
-            signal.raise_signal(signal.SIGINT)
+            self.send()
+
+    def send(self) -> None:
+        """Has the handler called that was put off."""
+        signal.raise_signal(signal.SIGINT)
 
     def let_through(self) -> None:
         """Calls the handler within a block, where all may end as it stands."""

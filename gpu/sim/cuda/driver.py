@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Final
 
 from gpu.core.log import get_logger
@@ -30,6 +30,7 @@ from gpu.sim.cuda.memory import AddressSpace
 from gpu.sim.cuda.work import Op, Stream, Work
 from gpu.sim.nv.chip.chips import Chip
 from gpu.sim.simulation import Simulation
+from gpu.sim.undisturbed import Undisturbed
 
 _log = get_logger(__name__)
 LEGACY: Final = 1  # CU_STREAM_LEGACY
@@ -92,7 +93,7 @@ class Driver:
             try:
                 return self.enter(export, per_thread, arguments)
             except BaseException:  # of a handler of SIGINT, between the last steps of a call
-                self.whole.send_later()
+                self.whole.send()
                 return UNKNOWN
 
         return call
@@ -253,50 +254,16 @@ class Call:
         self.wait([stream.tail for stream in self.context.streams])
 
 
-class _Whole:
+class _Whole(Undisturbed):
     """A call is done whole: Ctrl-C comes behind it, as it does behind a call of a C library.
 
     What a handler raised in here, ctypes would print and forget. So a thread sends it again as soon
-    as the call is over.
+    as the main thread is in no call.
     """
 
-    def __init__(self) -> None:
-        self._depth = 0
-        self._came = False
-        self._handler: Any = None
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return
-        if not self._depth:
-            self._handler = signal.getsignal(signal.SIGINT)
-            if self._handler is None:  # not Python's: nothing could be put back
-                return
-            signal.signal(signal.SIGINT, self._note)
-        self._depth += 1
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if threading.current_thread() is not threading.main_thread() or not self._depth:
-            return
-        self._depth -= 1
-        if self._depth:
-            return
-        signal.signal(signal.SIGINT, self._handler)
-        if self._came:
-            self._came = False
-            self.send_later()
-
-    def send_later(self) -> None:
-        """Sends SIGINT as soon as the main thread is in no call."""
+    def send(self) -> None:
+        """Sends SIGINT later."""
         threading.Thread(target=_send_outside, daemon=True).start()
-
-    def _note(self, _: int, __: FrameType | None) -> None:
-        self._came = True
 
 
 def _send_outside() -> None:
