@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Mask, Var, expr
+from gpu.compiler.ir.index.rows import flatten
 from gpu.compiler.ir.kernel.tree import accesses, loads_of, walk
 
 Place = tuple[Expr, Mask]
@@ -35,8 +36,8 @@ def is_independent(loop: K.Loop) -> bool:
 def is_repeatable(loop: K.Loop) -> bool:
     """Whether the last iterations of `loop` may run again after all have run, and change nothing.
 
-    They only store, at places that no data decides, and read nothing of what is stored. Neither do
-    they read another buffer at the place of a store: both may be in one memory (`Plan.reuses`).
+    They only store, at places that no data decides, and read nothing of what is stored. Neither may
+    they read another buffer just where they store: both may be in one memory (`Plan.reuses`).
     """
     statements = [s for s in walk(loop.body) if not isinstance(s, K.Block | K.Loop | K.If)]
     updates = [s for s in statements if isinstance(s, K.Update) and not s.lets]
@@ -44,9 +45,16 @@ def is_repeatable(loop: K.Loop) -> bool:
     return len(updates) == len(statements) and not any(
         update.monoid is not None
         or update.value.bufs & written
-        or any(load.attr[1] == update.indices for load in loads_of(update.value))
+        or any(_may_be_where(load, update) for load in loads_of(update.value))
         for update in updates
     )
+
+
+def _may_be_where(load: K.Value, update: K.Update) -> bool:
+    """Whether `load` may read, in each iteration, the element with the number of the one stored."""
+    buf, indices, _ = load.attr
+    apart = flatten(indices, buf.shape) - flatten(update.indices, update.buf.shape)
+    return not apart.is_affine or apart.lo == apart.hi == 0
 
 
 def vars_inside(loop: K.Loop) -> Iterator[Var]:
