@@ -9,12 +9,13 @@ import ctypes
 import zlib
 from typing import Final, NamedTuple
 
-from gpu.sim.cuda.codes import ILLEGAL_ADDRESS, INVALID_VALUE, CudaError
+from gpu.sim.cuda.codes import ILLEGAL_ADDRESS, INVALID_VALUE, NOT_SUPPORTED, CudaError
 from gpu.sim.cuda.context import Allocation
 from gpu.sim.cuda.driver import Call, Driver
 from gpu.sim.cuda.races import Access, How
 from gpu.sim.cuda.work import Op, Run, Stream
 
+HOST_MEMORY, DEVICE_MEMORY, ANY_MEMORY = 1, 2, 4  # CUmemorytype
 _NS_PER_KIB: Final = 40  # about 25 GB/s
 
 
@@ -63,6 +64,23 @@ def host_end(driver: Driver, address: int, size: int, what: str) -> End:
     if found is None:
         return End(address, None)
     return End(address, driver.memory.span(address, size, what))
+
+
+def described_end(
+    driver: Driver, description: ctypes.Structure, side: str, offset: int, size: int, what: str
+) -> End:
+    """A side of a CUDA_MEMCPY2D or 3D, whose fields begin with `side`: `offset` bytes into it.
+
+    Raises CudaError.
+    """
+    kind, host, device = (getattr(description, f"{side}_{n}") for n in ("type", "host", "device"))
+    if kind == HOST_MEMORY:
+        return host_end(driver, host and host + offset, size, what)
+    if kind == DEVICE_MEMORY:
+        return device_end(driver, device + offset, size, what)
+    if kind == ANY_MEMORY:
+        return host_end(driver, device + offset, size, what)
+    raise CudaError(NOT_SUPPORTED, f"memory type {kind} of {what}: arrays are not modelled")
 
 
 def copy(call: Call, stream: Stream, target: End, source: End, size: int, waits: bool) -> None:

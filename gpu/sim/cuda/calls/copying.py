@@ -6,12 +6,11 @@ import ctypes
 from typing import Final
 
 from gpu.sim.cuda import copies
-from gpu.sim.cuda.codes import INVALID_VALUE, NOT_SUPPORTED, CudaError
-from gpu.sim.cuda.copies import End, Fill, device_end, host_end
+from gpu.sim.cuda.codes import INVALID_VALUE, CudaError
+from gpu.sim.cuda.copies import End, Fill, described_end, device_end, host_end
 from gpu.sim.cuda.driver import Call
 from gpu.sim.cuda.entry import export
 
-_HOST, _DEVICE, _UNIFIED = 1, 2, 4  # CUmemorytype
 _TARGET: Final = "the target"
 _SOURCE: Final = "the source"
 
@@ -127,20 +126,9 @@ class _Copy2D(ctypes.Structure):
 
 def _row_end(call: Call, copy: _Copy2D, side: str, row: int) -> End:
     """One side of a row of a copy in two dimensions."""
-    kind = getattr(copy, f"{side}_type")
-    offset = getattr(copy, f"{side}_x") + (row + getattr(copy, f"{side}_y")) * getattr(
-        copy, f"{side}_pitch"
-    )
     what = _SOURCE if side == "src" else _TARGET
-    if kind == _HOST:
-        host = getattr(copy, f"{side}_host")
-        return host_end(call.driver, host and host + offset, copy.width, what)
-    device = getattr(copy, f"{side}_device") + offset
-    if kind == _DEVICE:
-        return device_end(call.driver, device, copy.width, what)
-    if kind == _UNIFIED:
-        return host_end(call.driver, device, copy.width, what)
-    raise CudaError(NOT_SUPPORTED, f"memory type {kind} in two dimensions: arrays are not modelled")
+    x, y, pitch = (getattr(copy, f"{side}_{name}") for name in ("x", "y", "pitch"))
+    return described_end(call.driver, copy, side, x + (row + y) * pitch, copy.width, what)
 
 
 def _copy_2d(call: Call, pointer: int, stream: int, waits: bool) -> None:

@@ -10,7 +10,7 @@ from gpu.sim.cuda.calls.copying import fill_of
 from gpu.sim.cuda.calls.launches import prepare
 from gpu.sim.cuda.calls.streaming import host_function
 from gpu.sim.cuda.codes import INVALID_VALUE, NOT_SUPPORTED, CudaError
-from gpu.sim.cuda.copies import End, Fill, device_end, host_end
+from gpu.sim.cuda.copies import End, Fill, described_end
 from gpu.sim.cuda.driver import Call
 from gpu.sim.cuda.entry import export, get64, put32, put64
 from gpu.sim.cuda.graphs import (
@@ -28,7 +28,6 @@ from gpu.sim.cuda.kernels import Configuration, Running
 from gpu.sim.cuda.races import Access
 from gpu.sim.cuda.work import Op, Run
 
-_HOST_MEMORY, _DEVICE_MEMORY, _ANY_MEMORY = 1, 2, 4  # CUmemorytype
 _Z: Final = ctypes.c_size_t
 _U: Final = ctypes.c_uint
 
@@ -94,19 +93,10 @@ def _kernel_task(call: Call, pointer: int) -> Task:
 
 def _side(call: Call, given: _Copy, side: str) -> End:
     """One side of a copy. Raises CudaError."""
-    kind = getattr(given, f"{side}_type")
     pitch, rows = getattr(given, f"{side}_pitch"), getattr(given, f"{side}_rows")
     x, y, z = (getattr(given, f"{side}_{axis}") for axis in "xyz")
     offset = x + pitch * (y + rows * z)
-    if kind == _HOST_MEMORY:
-        host = getattr(given, f"{side}_host")
-        return host_end(call.driver, host and host + offset, given.width, side)
-    device = getattr(given, f"{side}_device") + offset
-    if kind == _DEVICE_MEMORY:
-        return device_end(call.driver, device, given.width, side)
-    if kind == _ANY_MEMORY:
-        return host_end(call.driver, device, given.width, side)
-    raise CudaError(NOT_SUPPORTED, f"memory type {kind}: arrays are not modelled")
+    return described_end(call.driver, given, side, offset, given.width, side)
 
 
 def _operand(end: End) -> object:

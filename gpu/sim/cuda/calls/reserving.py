@@ -15,6 +15,7 @@ from gpu.sim.cuda.codes import (
     CudaError,
 )
 from gpu.sim.cuda.context import Allocation
+from gpu.sim.cuda.copies import DEVICE_MEMORY, HOST_MEMORY
 from gpu.sim.cuda.driver import Call
 from gpu.sim.cuda.entry import export, get32, get64, put32, put64
 from gpu.sim.cuda.races import Access
@@ -23,7 +24,6 @@ from gpu.sim.cuda.work import Op
 _HOST_FLAGS: Final = 7  # CU_MEMHOSTALLOC_PORTABLE, DEVICEMAP, WRITECOMBINED
 _REGISTER_FLAGS: Final = 3  # CU_MEMHOSTREGISTER_PORTABLE, DEVICEMAP
 _PITCH: Final = 512
-_HOST, _DEVICE = 1, 2  # CUmemorytype
 _THRESHOLD: Final = 4  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
 
 
@@ -253,7 +253,7 @@ def _pointer_values(found: Allocation | None, address: int) -> dict[int, tuple[i
         return {key: (size, None) for key, size in sizes.items()}
     return {
         1: (8, found.context.handle),
-        2: (4, _HOST if found.is_host else _DEVICE),
+        2: (4, HOST_MEMORY if found.is_host else DEVICE_MEMORY),
         3: (8, address),
         4: (8, address if found.is_host else None),
         6: (4, 0),
