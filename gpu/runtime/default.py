@@ -57,6 +57,12 @@ class Look(NamedTuple):
     def __str__(self) -> str:
         return f"{self.told}: {self.fix}" if self.fix else self.told
 
+    @classmethod
+    def lacking(cls, found: Found, lack: tuple[str, str]) -> Look:
+        """What the machine lacks, a clause, and the fix, as `gpu/transport/missing.py` has them."""
+        told, fix = lack
+        return cls(found, told, fix=fix)
+
 
 def first_of(looks: Iterable[Look]) -> Look:
     """The first GPU that is there, usable or not; else what was said last. One must be given."""

@@ -71,3 +71,16 @@ def _defined(body: list[ast.stmt], prefix: str) -> list[str]:
             case ast.AnnAssign(target=ast.Name(id=name)):
                 names.append(prefix + name)
     return names
+
+
+@cache
+def functions(path: Path) -> dict[str, ast.AST]:
+    """Everything of a file that has a name, methods behind their class's."""
+    found: dict[str, ast.AST] = {}
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = node
+        if isinstance(node, ast.ClassDef):
+            methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
+            found |= {f"{node.name}.{method.name}": method for method in methods}
+    return found

@@ -10,6 +10,7 @@ import pytest
 
 from gpu.backends.cuda import find
 from gpu.cli.doctor import Finding, examine
+from gpu.compiler.toolchain import nvlibs
 from gpu.core.config import Context
 from gpu.core.errors import Unsupported
 from gpu.runtime.default import Found, Look
@@ -25,7 +26,7 @@ DRIVEN = BUS | GEFORCE | modules("nvidia", "nvidia_uvm") | NODES
 
 @pytest.fixture(autouse=True)
 def with_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(find, "find_library", lambda name: name)
+    monkeypatch.setattr(nvlibs, "find_library", lambda name: name)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_nodes_that_may_not_be_opened_and_no_compiler(monkeypatch: pytest.Monkey
     def missing(name: str) -> None:
         raise Unsupported(f"{name} is not installed")
 
-    monkeypatch.setattr(find, "find_library", missing)
+    monkeypatch.setattr(nvlibs, "find_library", missing)
     assert find.look_at(MadeUp(files)) == Look(Found.UNUSABLE, "nvrtc is not installed")
 
 

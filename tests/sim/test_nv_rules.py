@@ -8,6 +8,8 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
+from docs.documents import functions
+
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "gpu/sim/nv"
 TEXT = (ROOT / "docs/reference/nv-rules.md").read_text()
@@ -42,19 +44,6 @@ def sections() -> dict[str, tuple[int, list[re.Match[str]]]]:
 
 
 ROWS = [row for _, rows in sections().values() for row in rows]
-
-
-@cache
-def functions(path: Path) -> dict[str, ast.AST]:
-    """Everything of a file that has a name, methods behind their class's."""
-    found: dict[str, ast.AST] = {}
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found[node.name] = node
-        if isinstance(node, ast.ClassDef):
-            methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
-            found |= {f"{node.name}.{method.name}": method for method in methods}
-    return found
 
 
 @cache

@@ -17,6 +17,7 @@ from gpu import Context, Device, Tensor
 from gpu.backends.amd import find as amd
 from gpu.backends.nv import find as nv
 from gpu.cli.main import main
+from gpu.compiler.toolchain import nvlibs
 from gpu.core.errors import (
     AccessDenied,
     ConfigError,
@@ -104,7 +105,7 @@ UNUSABLE = Look(Found.UNUSABLE, "access to /dev/x was denied: run `this`")
 
 @pytest.fixture
 def with_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nv, "find_library", lambda name: name)
+    monkeypatch.setattr(nvlibs, "find_library", lambda name: name)
 
 
 @pytest.mark.usefixtures("with_nvrtc")
@@ -134,7 +135,7 @@ def test_without_a_compiler_there_is_no_use_in_a_gpu_of_nvidia(
     def missing(name: str) -> None:
         raise Unsupported(f"{name} of NVIDIA is not installed: get it so")
 
-    monkeypatch.setattr(nv, "find_library", missing)
+    monkeypatch.setattr(nvlibs, "find_library", missing)
     told = "nvrtc of NVIDIA is not installed: get it so"
     assert nv.look_at(Machine(nvidia)) == Look(Found.UNUSABLE, told)
 

@@ -13,6 +13,7 @@ from gpu.backends.nv import find as nv
 from gpu.cli import doctor
 from gpu.cli.doctor import Finding, Interface, as_text, examine
 from gpu.cli.main import main
+from gpu.compiler.toolchain import nvlibs
 from gpu.core.config import Context
 from gpu.core.errors import DeviceError, Unsupported
 from gpu.drivers.am.kfd.ioctls import Kfd
@@ -198,7 +199,7 @@ def test_nvidia_without_uvm_or_cards(nvidia: Files) -> None:
 
 @pytest.fixture
 def with_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nv, "find_library", lambda name: name)
+    monkeypatch.setattr(nvlibs, "find_library", lambda name: name)
 
 
 def test_a_compiler_that_is_missing_is_told_as_its_error_says(
@@ -207,7 +208,7 @@ def test_a_compiler_that_is_missing_is_told_as_its_error_says(
     def missing(name: str) -> None:
         raise Unsupported(f"{name} is not installed: `pip install it`")
 
-    monkeypatch.setattr(nv, "find_library", missing)
+    monkeypatch.setattr(nvlibs, "find_library", missing)
     monkeypatch.setattr(doctor, "find_library", missing)
     report = _examine(Machine(nvidia))
     said = Finding("missing", "nvrtc is not installed: `pip install it`")

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from gpu.runtime.default import Found, Look, first_of
 from gpu.transport import amd as nodes
 from gpu.transport.files import Looking, RealFiles
-from gpu.transport.missing import NO_KFD_GPU, Lack, no_node
+from gpu.transport.missing import NO_KFD_GPU, no_node
 
 
 def look() -> Look:
@@ -32,7 +32,7 @@ def looks(system: Looking) -> Iterator[Look]:
     """
     for path in (nodes.KFD, nodes.TOPOLOGY):
         if not system.exists(path):
-            yield _nothing(no_node(system, path))
+            yield Look.lacking(Found.NOTHING, no_node(system, path))
             return
     # Imported where there is KFD: it takes longer than all the rest.
     from gpu.backends.amd.chips import chip_name, is_supported
@@ -40,7 +40,7 @@ def looks(system: Looking) -> Iterator[Look]:
 
     gpus = read_gpus(system)
     if not gpus:
-        yield _nothing(NO_KFD_GPU)
+        yield Look.lacking(Found.NOTHING, NO_KFD_GPU)
     for which, gpu in enumerate(gpus):
         node = nodes.render_node(gpu.drm_render_minor)
         if not is_supported(gpu.version):
@@ -54,10 +54,6 @@ def looks(system: Looking) -> Iterator[Look]:
         else:
             told = f"{nodes.KFD} and {node} of {gpu} are there"
             yield Look(Found.USABLE, told, which)
-
-
-def _nothing(lack: Lack) -> Look:
-    return Look(Found.NOTHING, lack.what, fix=lack.fix)
 
 
 def models() -> Collection[str]:

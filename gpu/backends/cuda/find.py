@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from gpu.compiler.toolchain.nvlibs import find_library
+from gpu.compiler.toolchain.nvlibs import why_missing
 from gpu.core.config import config
-from gpu.core.errors import Unsupported
 from gpu.runtime.default import Found, Look, first_of
 from gpu.transport import nvidia as nodes
 from gpu.transport.files import Looking, RealFiles
-from gpu.transport.missing import Lack, no_card, no_libcuda, no_node
+from gpu.transport.missing import no_card, no_libcuda, no_node
 
 
 def look() -> Look:
@@ -30,31 +29,21 @@ def looks(system: Looking) -> Iterator[Look]:
     """
     library = config.CUDA_LIBRARY or nodes.libcuda(system)
     if not library:
-        yield _look(Found.NOTHING, no_libcuda(system))
+        yield Look.lacking(Found.NOTHING, no_libcuda(system))
         return
     cards = [nodes.WSL] if system.exists(nodes.WSL) else nodes.list_cards(system)
     usable = [card for card in cards if not system.why_denied(card)]
     if not cards:
         there = system.exists(nodes.CONTROL)
-        yield _look(Found.NOTHING, no_card(system) if there else no_node(system, nodes.CONTROL))
+        yield Look.lacking(
+            Found.NOTHING, no_card(system) if there else no_node(system, nodes.CONTROL)
+        )
     elif not usable:
         yield Look(Found.UNUSABLE, system.why_denied(cards[0]))
-    elif lacking := _lacks_compiler():
+    elif lacking := why_missing("nvrtc"):
         yield Look(Found.UNUSABLE, lacking)
     else:
         yield Look(Found.USABLE, f"{library} and {usable[0]} are there")
-
-
-def _look(found: Found, lack: Lack) -> Look:
-    return Look(found, lack.what, fix=lack.fix)
-
-
-def _lacks_compiler() -> str:
-    try:
-        find_library("nvrtc")
-    except Unsupported as error:
-        return error.message
-    return ""
 
 
 def models() -> Collection[str]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from gpu.compiler.toolchain.nvlibs import find_library
-from gpu.core.errors import Unsupported
+from gpu.compiler.toolchain.nvlibs import why_missing
 from gpu.runtime.default import Found, Look, first_of
 from gpu.transport import nvidia as nodes
 from gpu.transport.files import Looking, RealFiles
-from gpu.transport.missing import Lack, no_card, no_node
+from gpu.transport.missing import no_card, no_node
 
 
 def look() -> Look:
@@ -31,32 +30,20 @@ def looks(system: Looking) -> Iterator[Look]:
     Raises AccessDenied.
     """
     if not system.exists(nodes.CONTROL):
-        yield _look(Found.NOTHING, no_node(system, nodes.CONTROL))
+        yield Look.lacking(Found.NOTHING, no_node(system, nodes.CONTROL))
         return
     cards = nodes.list_cards(system)
     if not cards:
-        yield _look(Found.NOTHING, no_card(system))
+        yield Look.lacking(Found.NOTHING, no_card(system))
     for which, card in enumerate(cards):
         if denied := system.why_denied(nodes.CONTROL) or system.why_denied(card):
             yield Look(Found.UNUSABLE, denied)
         elif not system.exists(nodes.UVM):
-            yield _look(Found.UNUSABLE, no_node(system, nodes.UVM))
-        elif lacking := _lacks_compiler():
+            yield Look.lacking(Found.UNUSABLE, no_node(system, nodes.UVM))
+        elif lacking := why_missing("nvrtc"):
             yield Look(Found.UNUSABLE, lacking)
         else:
             yield Look(Found.USABLE, f"{nodes.CONTROL} and {card} are there", which)
-
-
-def _look(found: Found, lack: Lack) -> Look:
-    return Look(found, lack.what, fix=lack.fix)
-
-
-def _lacks_compiler() -> str:
-    try:
-        find_library("nvrtc")
-    except Unsupported as error:
-        return error.message
-    return ""
 
 
 def models() -> Collection[str]:

@@ -120,6 +120,15 @@ def find_library(name: str) -> NvLibrary:
     return _search(name)
 
 
+def why_missing(name: str) -> str:
+    """Why `find_library` has no library of this name; "" where it has one."""
+    try:
+        find_library(name)
+    except Unsupported as error:
+        return error.message
+    return ""
+
+
 @cache
 def _search(name: str) -> NvLibrary:
     for places in (_in_packages(name), _beside_packages(name), _in_system(name)):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import cache
 from pathlib import Path
 
 import pytest
+
+from docs.documents import functions
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = (ROOT / "docs/reference/cuda-rules.md").read_text()
@@ -21,19 +22,6 @@ VIOLATIONS = TEXT[TEXT.index("## Violations") :]
 # What tells of violations for others, and of failures of the model itself.
 TELLERS = {"driver.py:Driver.__init__", "driver.py:Driver.enter", "work.py:Work.__init__",
            "library.py:Library.violations", "library.py:Library.check"}  # fmt: skip
-
-
-@cache
-def functions(path: Path) -> dict[str, ast.AST]:
-    """Everything of a file that has a name, methods behind their class's."""
-    found: dict[str, ast.AST] = {}
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found[node.name] = node
-        if isinstance(node, ast.ClassDef):
-            methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
-            found |= {f"{node.name}.{method.name}": method for method in methods}
-    return found
 
 
 def test_all_rows_are_read() -> None:
