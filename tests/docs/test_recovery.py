@@ -33,6 +33,7 @@ def same(text: str) -> str:
 
 def test_the_example(tmp_path: Path, need: Callable[[str], None]) -> None:
     need("llvmlite")
+    need("libllvm")  # the report shows disassembled code where that is
     setting, name = COMMAND
     (tmp_path / name).write_text(CODE)
     key, _, value = setting.partition("=")

@@ -214,7 +214,8 @@ def test_card_memory_is_mapped_through_a_fresh_registered_file() -> None:
         *(unmapped(MAPPING, PAGE), _unmap_call(0x20), closed(CARD_FD, CARD)),
     )
     mapping = card.map(device, memory, PAGE, on_card=True)
-    assert mapping.address == MAPPING and mapping.window.size == PAGE
+    mapping.window.store(PAGE - 4, b"last")  # elsewhere than recorded, if that place is taken
+    assert mapping.window.load(PAGE - 4, 4) == b"last" and mapping.window.size == PAGE
     card.unmap(mapping)
     card.close()
     os.finish()
