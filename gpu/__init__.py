@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpu.core.dtype import dtypes
     from gpu.core.errors import GpuError
     from gpu.runtime.device import Device
+    from gpu.runtime.memory_stats import assert_no_leaks, memory_stats, reset_peak_memory_stats
     from gpu.tensor.crosscompile import compile_for
     from gpu.tensor.jit import jit
     from gpu.tensor.tensor import Tensor
@@ -32,10 +33,13 @@ __all__ = [
     "Tensor",
     "Var",
     "__version__",
+    "assert_no_leaks",
     "compile_for",
     "dtypes",
     "jit",
+    "memory_stats",
     "nn",
+    "reset_peak_memory_stats",
     "show_config",
 ]
 
@@ -44,6 +48,9 @@ _HOMES: Final = {
     "Device": "gpu.runtime.device",
     "GpuError": "gpu.core.errors",
     "Tensor": "gpu.tensor.tensor",
+    "assert_no_leaks": "gpu.runtime.memory_stats",
+    "memory_stats": "gpu.runtime.memory_stats",
+    "reset_peak_memory_stats": "gpu.runtime.memory_stats",
     "compile_for": "gpu.tensor.crosscompile",
     "dtypes": "gpu.core.dtype",
     "jit": "gpu.tensor.jit",

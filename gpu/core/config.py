@@ -32,6 +32,7 @@ from gpu.core.devspec import (
 from gpu.core.errors import ConfigError
 from gpu.core.settingkinds import (
     BOOL,
+    BYTES,
     DEVICE,
     EXACTLY_1,
     NAME,
@@ -193,6 +194,9 @@ class Config:
         lambda: None,
         "CACHE_DIR",
     )
+    MEMORY_LIMIT: Setting[int | None] = Setting(
+        BYTES, "memory that tensors may take on each device, as in 512MiB", lambda: None, "unset"
+    )
     CPU_THREADS = Setting(
         whole_number(1, 4096), "threads of the CPU device", _usable_cpus, "CPUs it may run on"
     )
@@ -247,8 +251,9 @@ class Config:
     )
     VERIFY = _flag("check the intermediate representation between compiler passes")
     CHECK = Setting(
-        comma_list({"1": "index", "index": "index"}),
-        "what is looked for while computing: 1 or index, positions and labels out of range",
+        comma_list({"1": "index", "index": "index", "nan": "nan"}),
+        "what is looked for while computing: 1 or index, positions and labels out of range; nan,"
+        " the operation that made a NaN or infinity",
         frozenset,
         "0",
     )

@@ -130,6 +130,14 @@ class OutOfMemory(GpuError, MemoryError):
     """An allocation does not fit; the message names the size asked and what is available."""
 
 
+class NonFinite(GpuError, FloatingPointError):
+    """An operation made a NaN or an infinity; names it, the place and the line (``CHECK=nan``)."""
+
+
+class MemoryLeak(GpuError, AssertionError):
+    """Tensors' memory is still in use that should not be; the message has its lines."""
+
+
 class AccessDenied(DeviceError):
     """A device node or file may not be opened; the message carries the command that fixes it."""
 

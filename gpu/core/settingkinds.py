@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +87,16 @@ def _parse_optional(text: str) -> Path | None:
     return _parse_path(text) if text else None
 
 
+def _parse_bytes(text: str) -> int | None:
+    if not text:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)(i?)B?", text, re.IGNORECASE)
+    if found is None:
+        raise ValueError(text)
+    number, prefix, binary = found.groups()
+    return int(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " "))
+
+
 def _parse_device(text: str) -> str:
     return str(parse_device_spec(text)) if text else ""
 
@@ -98,5 +109,8 @@ NAME: Final = Kind("str", "any text but 0 and 1", lambda text: "" if text in ("0
 PATH: Final = Kind("path", "the path of a folder", _parse_path)
 OPTIONAL_PATH: Final[Kind[Path | None]] = Kind(
     "path", "the path of a folder, or nothing", _parse_optional
+)
+BYTES: Final[Kind[int | None]] = Kind(
+    "bytes", "a number of bytes, as 4096, 512MiB or 2GB, or nothing", _parse_bytes
 )
 DEVICE: Final = Kind("str", GRAMMAR, _parse_device)

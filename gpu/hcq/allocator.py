@@ -123,6 +123,15 @@ class HCQAllocator:
             self._give_back()
         return self._device.allocate(size, kind)
 
+    def cached(self) -> int:
+        """Bytes of freed memory that were not given back to the system.
+
+        What was freed since the last submission is not among them yet.
+        """
+        with self._device.lock:
+            groups = (*self._freed.values(), self._ending)
+            return sum(freed.memory.size for group in groups for freed in group)
+
     def free_cache(self) -> None:
         """Give all that was freed back to the system, once nothing uses it any more."""
         self._device.exclusively(self._give_back)

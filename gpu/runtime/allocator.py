@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from gpu.core.arguments import count_of
+from gpu.core.config import config
 from gpu.core.dtype import ImageDType
 from gpu.core.errors import OutOfMemory, Unsupported
 from gpu.core.unpicklable import Unpicklable
@@ -15,7 +17,18 @@ M = TypeVar("M")
 
 
 class Allocator(Unpicklable, ABC, Generic[M]):
-    """Memory of one device. `M` is whatever the device's programs take as a buffer."""
+    """Memory of one device. `M` is whatever the device's programs take as a buffer.
+
+    Threads use it at once without a lock, which `free`, called by the garbage collector at any
+    moment, could not wait for.
+
+    Attributes:
+        live: bytes handed out now, as they were asked for.
+        peak: the most there were at once, since the start or `reset_peak`.
+    """
+
+    live = 0
+    peak = 0
 
     @abstractmethod
     def _alloc(self, nbytes: int) -> M:
@@ -93,68 +106,111 @@ class Allocator(Unpicklable, ABC, Generic[M]):
     def alloc(self, nbytes: int) -> M:
         """Memory of at least `nbytes` bytes with undefined contents.
 
-        Raises OutOfMemory, InvalidType and InvalidValue for what is no number of bytes.
+        Raises OutOfMemory, also where MEMORY_LIMIT says so, InvalidType and InvalidValue for what
+        is no number of bytes.
         """
-        return self._alloc(count_of(nbytes, "the size of an allocation"))
+        memory = self._take(count_of(nbytes, "the size of an allocation"))
+        self._count(nbytes)
+        return memory
 
     def free(self, memory: M, nbytes: int) -> None:
         """Gives back what `alloc(nbytes)` returned."""
-        self._free(memory, nbytes)
+        self.live -= nbytes
+        self._keep(memory, nbytes)
+
+    @property
+    def cached(self) -> int:
+        """Bytes kept for later."""
+        return 0
+
+    def reset_peak(self) -> None:
+        """Counts `peak` from now on."""
+        self.peak = self.live
 
     def free_cache(self) -> None:
         """Gives memory kept for later back to the device."""
+
+    def _take(self, nbytes: int) -> M:
+        """Memory to hand out: fresh, unless something is kept."""
+        self._make_room(nbytes)
+        return self._alloc(nbytes)
+
+    def _keep(self, memory: M, nbytes: int) -> None:
+        """Takes memory back."""
+        self._free(memory, nbytes)
+
+    def _count(self, nbytes: int) -> None:
+        """Counts bytes that are handed out."""
+        self.live = live = self.live + nbytes
+        if live > self.peak:  # noqa: PLR1730  # calling max costs more than all of this
+            self.peak = live
+
+    def _make_room(self, nbytes: int) -> None:
+        """Gives up what is kept if fresh memory passes MEMORY_LIMIT. Raises OutOfMemory."""
+        limit = config.MEMORY_LIMIT
+        if limit is None or self.live + self.cached + nbytes <= limit:
+            return
+        self.free_cache()
+        if self.live + nbytes > limit:
+            raise OutOfMemory(
+                f"cannot allocate {nbytes:,} bytes: {self.live:,} are in use, and MEMORY_LIMIT "
+                f"allows {limit:,} on each device; free tensors, use smaller ones, or raise it"
+            )
 
 
 class LRUAllocator(Allocator[M]):
     """Keeps freed memory by size and hands it out again; frees nothing until it must.
 
-    Threads use it at once without a lock, which `free`, called by the garbage collector at any
-    moment, could not wait for: what is kept is only taken by `pop`, which takes it or raises.
-
-    Attributes:
-        used: bytes handed out now.
-        cached: bytes kept for later.
+    What is kept is only taken by `pop`, which takes it or raises: threads need no lock.
     """
 
     def __init__(self) -> None:
         self._kept: defaultdict[int, list[M]] = defaultdict(list)
-        self.used = 0
-        self.cached = 0
+        self._cached = 0
 
-    def alloc(self, nbytes: int) -> M:
-        """As `Allocator.alloc`; raises OutOfMemory after giving up what is kept."""
-        nbytes = count_of(nbytes, "the size of an allocation")
+    @property
+    def cached(self) -> int:
+        """Bytes kept for later."""
+        return self._cached
+
+    def _take(self, nbytes: int) -> M:
+        """Memory that was kept, or fresh; OutOfMemory after giving up what is kept."""
         try:
             memory = self._kept[nbytes].pop()
         except IndexError:
-            memory = self._alloc_or_make_room(nbytes)
+            pass
         else:
-            self.cached -= nbytes
-        self.used += nbytes
-        return memory
+            self._cached -= nbytes
+            return memory
+        return self._fresh(nbytes, lambda: self._alloc(nbytes))
 
-    def _alloc_or_make_room(self, nbytes: int) -> M:
+    def _fresh(self, nbytes: int, make: Callable[[], M]) -> M:
+        """What `make` gives, if need be in the place of what is kept."""
+        self._make_room(nbytes)
         try:
-            return self._alloc(nbytes)
+            return make()
         except OutOfMemory:
             if not self.cached:
                 raise
             self.free_cache()
-            return self._alloc(nbytes)
+            return make()
 
-    def free(self, memory: M, nbytes: int) -> None:
+    def _keep(self, memory: M, nbytes: int) -> None:
         """Keeps `memory` for the next request of `nbytes`."""
-        self.used -= nbytes
-        self.cached += nbytes
+        self._cached += nbytes
         self._kept[nbytes].append(memory)
 
     def free_cache(self) -> None:
         """Gives everything kept back to the device."""
         for nbytes, memories in list(self._kept.items()):
-            while True:
-                try:
-                    memory = memories.pop()
-                except IndexError:
-                    break
-                self.cached -= nbytes
+            while (memory := popped(memories)) is not None:
+                self._cached -= nbytes
                 self._free(memory, nbytes)
+
+
+def popped(kept: list[M]) -> M | None:
+    """The last of what is kept, which another thread may take first; None where nothing is."""
+    try:
+        return kept.pop()
+    except IndexError:
+        return None

@@ -14,6 +14,7 @@ from gpu.core.errors import InvalidType, InvalidValue, OutOfMemory
 from gpu.core.unpicklable import Unpicklable
 from gpu.runtime.allocator import Allocator
 from gpu.runtime.device import Device
+from gpu.runtime.memory_stats import name_holders
 from gpu.runtime.users import note_thread
 
 # The owner of memory that a buffer has no more.
@@ -87,12 +88,21 @@ class Buffer(Unpicklable):
         if self._memory is None:
             assert self._owner is not _GONE, "memory that was written in place was still needed"
             allocator = Device[self.device].allocator
-            if self.dtype.is_image:
-                self._memory = allocator.alloc_image(cast(ImageDType, self.dtype))
-            else:
-                self._memory = allocator.alloc(self.nbytes)
+            try:
+                if self.dtype.is_image:
+                    self._memory = allocator.alloc_image(cast(ImageDType, self.dtype))
+                else:
+                    self._memory = allocator.alloc(self.nbytes)
+            except OutOfMemory as error:
+                name_holders(error, self.device)
+                raise
             self._allocator = allocator
         return self._memory
+
+    @property
+    def is_allocated(self) -> bool:
+        """Whether it has memory of its own, of the device's allocator."""
+        return self._allocator is not None
 
     @property
     def is_writable(self) -> bool:

@@ -20,12 +20,13 @@ from gpu.compiler.ir.dims import (
 )
 from gpu.compiler.ir.graph import Node, Shape, toposort
 from gpu.compiler.ir.graph.build import buffer, multi
+from gpu.core.config import config
 from gpu.core.errors import GpuError
 from gpu.core.interrupts import put_off
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
 from gpu.runtime.dynamic import Arguments, Family, general
-from gpu.runtime.origins import Origin, copy_origins, name_origins
+from gpu.runtime.origins import Origin, copy_origin, name_origins
 from gpu.runtime.ownership import is_only_buffer, is_only_reference, only_held_by_graph
 from gpu.runtime.profile import PROFILE, is_profiling, lines_of
 from gpu.runtime.recent import Recent
@@ -45,6 +46,7 @@ from gpu.runtime.users import note_thread, touching_alone
 
 if TYPE_CHECKING:
     from gpu.compiler.shard.values import Sharded
+    from gpu.runtime.nonfinite import Watched
 
 Releases: TypeAlias = "Callable[[], list[Node]]"
 
@@ -120,11 +122,21 @@ def realize(roots: Sequence[Node], released: Releases | None = None) -> list[Nod
     wanted = [b for b in dict.fromkeys(bases) if not is_computed(b) and b.size]
     if wanted:
         try:
+            watched = _watched(wanted) if "nan" in config.CHECK else None
             _run(wanted, roots, bases, released)
+            if watched is not None:
+                watched.check([(node, storage(node)) for node in wanted])
         except GpuError as error:
             name_origins(error, wanted)
             raise
     return [_view(base, root) for base, root in zip(bases, roots, strict=True)]
+
+
+def _watched(wanted: Sequence[Node]) -> Watched:
+    """What computing `wanted` reads, for ``CHECK=nan``."""
+    from gpu.runtime.nonfinite import Watched  # only now: few programs look for it
+
+    return Watched({n: storage(n) for n in toposort(wanted, is_computed) if is_computed(n)})
 
 
 def is_spread(nodes: Sequence[Node]) -> bool:
@@ -172,7 +184,9 @@ def _view(base: Node, root: Node) -> Node:
     known = base if base.kind == "buffer" else _values[ref(base)]
     if base is root:
         return known
-    return buffer(known.attr[0], root.shape, root.dtype, root.device)
+    shown = buffer(known.attr[0], root.shape, root.dtype, root.device)
+    copy_origin(root, shown)
+    return shown
 
 
 def _run(
@@ -240,6 +254,7 @@ def _keep(roots: Sequence[Node], prepared: Prepared, slots: Sequence[Buffer]) ->
     for root, slot in zip(roots, prepared.schedule.outputs, strict=True):
         computed = buffer(slots[slot], root.shape, root.dtype, root.device)
         _values[ref(root, _forget)] = computed
+        copy_origin(root, computed)
 
 
 def _run_in_place(
@@ -417,7 +432,8 @@ def _with_arguments(
 ) -> list[Node]:
     """The graph of `roots` that takes arguments, for the same lines of the user."""
     new = general(roots, is_computed, arguments, symbols)
-    copy_origins(new)
+    for old, own in new.items():
+        copy_origin(old, own)
     return [new[root] for root in roots]
 
 

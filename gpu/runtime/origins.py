@@ -8,7 +8,7 @@ of the lines of what was computed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType
 from typing import Final
 from weakref import ref
@@ -21,6 +21,7 @@ from gpu.core.errors import GpuError
 _MOST_LINES: Final = 4
 _MOST_NODES: Final = 1000
 _MOST_OPERATIONS: Final = 12
+_COMPUTING: Final = "while computing what was made at "
 
 # Code with the offset of the instruction being run: the line is only looked up when it is needed.
 # As a WeakKeyDictionary, whose methods are Python code and would take most of the time.
@@ -58,11 +59,18 @@ def line_of(place: tuple[CodeType, int]) -> CallSite | None:
     return None if line is None else CallSite(code.co_filename, line)
 
 
-def copy_origins(replaced: Mapping[Node, Node]) -> None:
-    """Notes for what stands in the place of nodes, by those, the lines that made them."""
-    for old, new in replaced.items():
-        if (made := _made.get(ref(old))) is not None:
-            _made.setdefault(ref(new, _forget), made)
+def copy_origin(old: Node, new: Node) -> None:
+    """Notes for what stands in the place of a node the line that made that."""
+    if (made := _made.get(ref(old))) is not None:
+        _made.setdefault(ref(new, _forget), made)
+
+
+def known_origins() -> Iterator[tuple[Node, CallSite]]:
+    """The nodes that there are whose lines are known, oldest first, with those."""
+    for key, place in list(_made.items()):
+        node, site = key(), line_of(place)
+        if node is not None and site is not None:
+            yield node, site
 
 
 def origin_of(node: Node) -> CallSite | None:
@@ -116,6 +124,7 @@ def _operation(node: Node) -> str:
 
 def name_origins(error: GpuError, nodes: Iterable[Node]) -> None:
     """Adds a note of the lines that made `nodes` to an error, unless it has one already."""
-    sites = [] if hasattr(error, "__notes__") else origins(nodes)
+    has_one = any(note.startswith(_COMPUTING) for note in getattr(error, "__notes__", ()))
+    sites = [] if has_one else origins(nodes)
     if sites:
-        error.add_note("while computing what was made at " + "\n  and at ".join(map(str, sites)))
+        error.add_note(_COMPUTING + "\n  and at ".join(map(str, sites)))

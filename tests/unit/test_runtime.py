@@ -133,13 +133,13 @@ def test_buffers_go_back_to_the_allocator() -> None:
     allocator = Device["CPU"].allocator
     assert isinstance(allocator, LRUAllocator)
     gc.collect()
-    before = allocator.used
+    before = allocator.live
     x = Tensor(np.ones((1000,), np.float32))
     y = (x + 1).realize()
-    assert allocator.used == before + 8000
+    assert allocator.live == before + 8000
     del x, y
     gc.collect()
-    assert allocator.used == before
+    assert allocator.live == before
 
 
 def test_lru_allocator_frees_nothing_until_it_must() -> None:

@@ -18,7 +18,7 @@ from gpu.core.arguments import host_bytes
 from gpu.core.available import check_memory
 from gpu.core.dtype import ImageDType
 from gpu.core.errors import InvalidValue, OutOfMemory
-from gpu.runtime.allocator import LRUAllocator
+from gpu.runtime.allocator import LRUAllocator, popped
 
 __all__ = ["BorrowedMemory", "CLAllocator", "CLMemory"]
 
@@ -57,13 +57,13 @@ class CLAllocator(LRUAllocator[CLMemory]):
             return np.empty(size + self._alignment, np.uint8)
         except (MemoryError, ValueError) as error:  # ValueError: more than numpy can address
             raise OutOfMemory(
-                f"cannot allocate {size:,} bytes of host memory ({self.used:,} are in use); "
+                f"cannot allocate {size:,} bytes of host memory ({self.live:,} are in use); "
                 "free tensors or use smaller ones"
             ) from error
 
     def _buffer(self, size: int, flags: int, address: int | None) -> int:
         context = self._context
-        what = f"allocate {size:,} bytes on {context.info.name} ({self.used:,} are in use)"
+        what = f"allocate {size:,} bytes on {context.info.name} ({self.live:,} are in use)"
         return context.api.make("clCreateBuffer", context.context, flags, size, address, what=what)
 
     def _free(self, memory: CLMemory, nbytes: int) -> None:
@@ -105,40 +105,29 @@ class CLAllocator(LRUAllocator[CLMemory]):
     def alloc_image(self, image: ImageDType) -> CLMemory:
         """An image, perhaps one that was freed. Raises OutOfMemory, Unsupported."""
         nbytes = image.size * image.itemsize
-        try:
-            memory = self._kept_images[image].pop()
-        except IndexError:
-            images.check_image(self._context, image)
-            memory = self._made_image(image)
+        kept = popped(self._kept_images[image])
+        if kept is not None:
+            self._cached -= nbytes
         else:
-            self.cached -= nbytes
-        self.used += nbytes
+            images.check_image(self._context, image)
+        memory = kept or self._fresh(nbytes, lambda: CLImage(self._context, image))
+        self._count(nbytes)
         return memory
-
-    def _made_image(self, image: ImageDType) -> CLImage:
-        try:
-            return CLImage(self._context, image)
-        except OutOfMemory:
-            if not self.cached:
-                raise
-            self.free_cache()
-            return CLImage(self._context, image)
 
     def free_image(self, memory: CLMemory, image: ImageDType) -> None:
         """Keeps the image for the next request of one like it."""
         assert isinstance(memory, CLImage)
         nbytes = image.size * image.itemsize
-        self.used -= nbytes
-        self.cached += nbytes
+        self.live -= nbytes
+        self._cached += nbytes
         self._kept_images[image].append(memory)
 
     def free_cache(self) -> None:
         """Gives everything kept back to the device."""
         super().free_cache()
         for image, kept in list(self._kept_images.items()):
-            while kept:
-                kept.pop()  # which releases it
-                self.cached -= image.size * image.itemsize
+            while popped(kept):  # which releases it
+                self._cached -= image.size * image.itemsize
 
     def adopt_image(self, pointer: int, image: ImageDType) -> CLMemory:
         """The image whose `cl_mem` is `pointer`, of this device's context.

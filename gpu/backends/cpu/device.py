@@ -42,7 +42,7 @@ class CPUAllocator(LRUAllocator[int]):
             owner = np.empty(nbytes + ALIGNMENT, np.uint8)
         except (MemoryError, ValueError) as error:  # ValueError: more than numpy can address
             raise OutOfMemory(
-                f"cannot allocate {nbytes:,} bytes of host memory ({self.used:,} are in use); "
+                f"cannot allocate {nbytes:,} bytes of host memory ({self.live:,} are in use); "
                 "free tensors or use smaller ones"
             ) from error
         address = -(-owner.ctypes.data // ALIGNMENT) * ALIGNMENT

@@ -89,7 +89,7 @@ class CudaAllocator(LRUAllocator[CudaMemory]):
         told = self._context.library.cuMemGetInfo_v2(free.address, total.address)
         self._context.check(told, "tell how much memory is free")
         return (
-            f"{free[0]:,} of {total[0]:,} bytes are free, {self.used:,} are in use here and"
+            f"{free[0]:,} of {total[0]:,} bytes are free, {self.live:,} are in use here and"
             f" {self.cached:,} kept"
         )
 
@@ -103,19 +103,16 @@ class CudaAllocator(LRUAllocator[CudaMemory]):
             context.enter()
             memory.close()
 
-    def free(self, memory: CudaMemory, nbytes: int) -> None:
-        """As `LRUAllocator.free`; what was lost with its context is not kept."""
-        if memory.address is None:
-            self.used -= nbytes
-        else:
-            super().free(memory, nbytes)
+    def _keep(self, memory: CudaMemory, nbytes: int) -> None:
+        """As `LRUAllocator` does; what was lost with its context is not kept."""
+        if memory.address is not None:
+            super()._keep(memory, nbytes)
 
-    def alloc(self, nbytes: int) -> CudaMemory:
-        """As `LRUAllocator.alloc`; what was lost with its context is not given."""
-        memory = super().alloc(nbytes)
+    def _take(self, nbytes: int) -> CudaMemory:
+        """As `LRUAllocator` does; what was lost with its context is not given."""
+        memory = super()._take(nbytes)
         while memory.address is None:
-            self.used -= nbytes
-            memory = super().alloc(nbytes)
+            memory = super()._take(nbytes)
         return memory
 
     def copy_in(self, memory: CudaMemory, data: memoryview) -> None:

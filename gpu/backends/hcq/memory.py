@@ -27,9 +27,13 @@ class QueueAllocator(Allocator[HCQBuffer]):
     def _free(self, memory: HCQBuffer, nbytes: int) -> None:
         memory.free()
 
+    @property
+    def cached(self) -> int:
+        """Bytes kept for later."""
+        return self._device.allocator.cached()
+
     def free_cache(self) -> None:
         """Gives what was freed back to the system, when nothing uses it any more."""
-        super().free_cache()
         self._device.allocator.free_cache()
 
     def copy_in(self, memory: HCQBuffer, data: memoryview) -> None:

@@ -82,13 +82,12 @@ class WebGPUAllocator(LRUAllocator[Memory]):
         self._commands = commands
         self._staging: Staging | None = None
 
-    def alloc(self, nbytes: int) -> Memory:
-        """Memory of at least `nbytes` bytes. Raises OutOfMemory, DeviceLost and DeviceError."""
+    def _take(self, nbytes: int) -> Memory:
+        """As `LRUAllocator` does. Raises OutOfMemory, DeviceLost and DeviceError."""
         commands = self._commands()
-        memory = super().alloc(nbytes)
+        memory = super()._take(nbytes)
         while memory.commands is not commands:  # kept since before the device was lost
-            self.used -= nbytes
-            memory = super().alloc(nbytes)
+            memory = super()._take(nbytes)
         return memory
 
     def _alloc(self, nbytes: int) -> Memory:
