@@ -124,7 +124,7 @@ def test_a_loop_by_hand(step: Step) -> None:
             mine = get_state_dict(ours)[name]
             assert mine.requires_grad
             assert_same(mine, p, CLOSE)
-        used.append(Device["CPU"].allocator.used)
+        used.append(Device["CPU"].allocator.live)
     assert len(set(used[4:])) == 1, used
 
 
@@ -137,7 +137,7 @@ def test_memory_of_a_loop_that_reads_nothing(step: Step) -> None:
         step(model, loss)
         loss.realize()
         del loss
-        used.append(Device["CPU"].allocator.used)
+        used.append(Device["CPU"].allocator.live)
     assert len(set(used[4:])) == 1, used
 
 
@@ -286,7 +286,7 @@ def test_states_of_a_loop_let_go_of_their_past() -> None:
             state = cell(x, state)
             cache[step % 8] = state[0][0]
             Tensor.realize(*state, cache)
-            used.append(Device["CPU"].allocator.used)
+            used.append(Device["CPU"].allocator.live)
     assert len(set(used[4:])) == 1, used
 
 
@@ -335,10 +335,10 @@ def test_optimisers_take_them_as_before() -> None:
 
 def test_weights_of_half_the_width_keep_nothing_of_the_others() -> None:
     layer = nn.Linear(64, 64, bias=False)
-    before = Device["CPU"].allocator.used
+    before = Device["CPU"].allocator.live
     with Tensor.no_grad():
         layer.weight = layer.weight.half().realize()
-    assert Device["CPU"].allocator.used == before - 64 * 64 * 2
+    assert Device["CPU"].allocator.live == before - 64 * 64 * 2
 
 
 def test_a_leaf_is_one_after_a_replay_was_refused() -> None:

@@ -141,12 +141,12 @@ def peak(length: int, monkeypatch: pytest.MonkeyPatch) -> int:
     allocator = Device["CPU"].allocator
     tensors = attention(length)
     gc.collect()
-    used, alloc = [allocator.used], allocator.alloc
+    used, alloc = [allocator.live], allocator.alloc
     before = used[0]
 
     def counted(nbytes: int) -> Any:
         memory = alloc(nbytes)
-        used.append(allocator.used)
+        used.append(allocator.live)
         return memory
 
     with monkeypatch.context() as patched:

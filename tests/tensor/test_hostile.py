@@ -115,12 +115,12 @@ def test_an_error_while_compiling_leaves_no_state(
         raise error
 
     number = 200 + len(type(error).__name__)
-    x, used = fresh(number), Device["CPU"].allocator.used
+    x, used = fresh(number), Device["CPU"].allocator.live
     with monkeypatch.context() as patch:
         patch.setattr(Device["CPU"].compiler, "compile_many_cached", fail)
         with pytest.raises(type(error)):
             x.realize()
-    assert Device["CPU"].allocator.used == used
+    assert Device["CPU"].allocator.live == used
     launches = Counters.launches
     assert x.tolist() == pytest.approx([1 + number / 7] * number)
     assert Counters.launches == launches + 1
@@ -165,13 +165,13 @@ def test_ctrl_c_during_a_kernel_ends_it_and_launches_nothing_later() -> None:
 
         x = Tensor(np.ones((n, n), np.float32)).realize()
         y = (x @ x) @ x  # two launches
-        used = Device["CPU"].allocator.used
+        used = Device["CPU"].allocator.live
         CPUProgram.__call__ = interrupted
         try:
             y.realize()
         except KeyboardInterrupt:
             print(len(launched) == 1)
-        print(Device["CPU"].allocator.used == used)
+        print(Device["CPU"].allocator.live == used)
         CPUProgram.__call__ = launch
         print(bool((y == n * n).all()))
     """)
