@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Mapping
+from copy import deepcopy
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -17,12 +17,11 @@ import numpy.typing as npt
 from gpu.cli.demo_training import Digits, Network, Training
 from gpu.core.config import Context, config
 from gpu.core.errors import Unsupported
-from gpu.nn.state import get_state_dict, load_state_dict
+from gpu.nn.state import get_state_dict
 from gpu.runtime.device import Device
 from gpu.sim.counts import Counts
 from gpu.sim.isa.native import host_level
 from gpu.sim.machine import machines
-from gpu.tensor.tensor import Tensor
 
 _CHIP: Final = "gfx1100"
 _DEVICE: Final = "AMD"
@@ -55,13 +54,13 @@ def run_simulated(training: Training) -> Simulated:
     if not machines() and any(device.device == _DEVICE for device in Device.opened()):
         raise Unsupported(f"{_DEVICE} is a real GPU in this process: there is none beside it")
     host_level()  # before the work, what would end it
-    state = {name: value.numpy() for name, value in get_state_dict(training.network).items()}
+    network = deepcopy(training.network)  # of which none is drawn anew on the other device
     before = {machine: machine.counts + Counts() for machine in machines()}
     start = time.perf_counter()
     gc.freeze()  # while a device's modules are imported, nobody looks through what training left
     try:
         with Context(SIM=chip, DEV=name):
-            predicted = _predict(state, training.testing)
+            predicted = _predict(network, training.testing)
     finally:
         gc.unfreeze()
     seconds = time.perf_counter() - start
@@ -70,8 +69,10 @@ def run_simulated(training: Training) -> Simulated:
     return Simulated(chip, predicted, sum(done, Counts()), seconds)
 
 
-def _predict(state: Mapping[str, npt.NDArray[np.generic]], digits: Digits) -> npt.NDArray[np.int64]:
-    network = Network()
-    load_state_dict(network, {name: Tensor(value) for name, value in state.items()})
+def _predict(network: Network, digits: Digits) -> npt.NDArray[np.int64]:
+    """What a network takes each digit for, on the default device, to which it is moved."""
+    for value in get_state_dict(network).values():
+        value.requires_grad = False
+        value.to_(Device.DEFAULT)
     images, _ = digits.tensors()
     return network(images).argmax(1).numpy().astype(np.int64)

@@ -15,8 +15,8 @@ derive.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -49,6 +49,7 @@ class Chunk:
         copy: its bytes, where they are not the memory's own.
         before: what they were when they were loaded.
         offered: what native code may give it for by itself.
+        offset: in the region of its mapping.
     """
 
     mapping: Mapping
@@ -59,16 +60,15 @@ class Chunk:
     copy: npt.NDArray[np.uint8] | None = None
     before: bytes = b""
     offered: int = 0
+    offset: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.offset = self.mapping.offset + self.start - self.mapping.start
 
     @property
     def end(self) -> int:
         """The address behind it."""
         return self.start + self.size
-
-    @property
-    def offset(self) -> int:
-        """In the region of its mapping."""
-        return self.mapping.offset + self.start - self.mapping.start
 
 
 class Copy(NamedTuple):
@@ -116,12 +116,15 @@ class Offers:
             chunk.flags = 0
         self._words[:] = self._blank
 
-    def given(self) -> Iterator[tuple[Chunk, int, list[Copy]]]:
-        """Chunks that native code has given itself: with their flags now, and their copies."""
+    def take_note(self, see: Callable[[Chunk, bool, bytes], None]) -> None:
+        """Tells of what native code has given itself since the last time, as `_see` does."""
         for chunk, place, copies in self._given:
-            flags = self._words[place]
-            if flags != chunk.flags:
-                yield chunk, flags, copies
+            before, flags = chunk.flags, self._words[place]
+            if flags != before:
+                chunk.flags = flags
+                for kind, scalar, data in copies:
+                    if flags & kind and not before & kind:
+                        see(chunk, scalar, bytes(data))
 
 
 class ChunkedMemory(ABC):
@@ -279,11 +282,8 @@ class ChunkedMemory(ABC):
 
     def _take_note(self) -> None:
         """Tells the caches of what native code has given itself."""
-        for chunk, flags, copies in self._offers.given() if self._offers else ():
-            before, chunk.flags = chunk.flags, flags
-            for kind, scalar, data in copies:
-                if flags & kind and not before & kind:
-                    self._see(chunk, scalar, bytes(data))
+        if self._offers:
+            self._offers.take_note(self._see)
 
     def _store_changes(self, chunk: Chunk) -> None:
         if chunk.copy is None or not chunk.flags & STORES:

@@ -100,14 +100,16 @@ class Kept(Generic[GridT, MemoryT]):
             del self._held[next(iter(self._held))]
 
 
-class RunningLanes(ABC):
+class RunningLanes(ABC, Generic[GridT, MemoryT]):
     """A grid on the lane engine: a `RunningKernel` whose writes others see when its turn ends."""
 
-    def __init__(self, grid: LaneGrid, memory: ChunkedMemory, leave: Callable[[], None]):
-        """`leave` is called when the grid has ended, and both can be another's."""
+    def __init__(
+        self, grid: GridT, memory: MemoryT, kept: tuple[Kept[GridT, MemoryT], Hashable] | None
+    ):
+        """`kept` is where both are put, with a key, when the grid has ended; None for nowhere."""
         self._grid = grid
         self._memory = memory
-        self._leave = leave
+        self._kept = kept
         self.instructions = 0
 
     def step(self, budget: int) -> bool:
@@ -135,5 +137,7 @@ class RunningLanes(ABC):
             self.instructions = self._grid.instructions
         if over:
             self._grid.release()
-            self._leave()
+            if self._kept:
+                kept, key = self._kept
+                kept.put(key, self._grid, self._memory)
         return result

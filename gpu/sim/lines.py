@@ -32,7 +32,7 @@ class Lines(Generic[R]):
 
     def __init__(self) -> None:
         self._blocks: dict[tuple[R, int], _Block] = {}
-        self._taken: list[tuple[R, int, bytes]] = []
+        self._taken: list[tuple[R, int, int, bytes]] = []  # with where they end
 
     def clear(self) -> None:
         """Forgets all."""
@@ -44,24 +44,27 @@ class Lines(Generic[R]):
 
         Gives the offsets of the lines of which it holds something else. `seen` must not change.
         """
-        if self._is_free(region, start, len(seen)) and len(self._taken) < _MANY:
-            self._taken.append((region, start, seen))
+        end = start + len(seen)
+        if self._is_free(region, start, end):
+            self._taken.append((region, start, end, seen))
             return []
         self._settle()
         return self._hold(region, start, seen)
 
-    def _is_free(self, region: R, start: int, size: int) -> bool:
-        """Whether it is plain that it holds nothing of a range: while no block is held."""
-        for of, at, seen in self._taken:
-            if of is region and at < start + size and start < at + len(seen):
+    def _is_free(self, region: R, start: int, end: int) -> bool:
+        """Whether it is plain that it holds nothing of a range: while little is held."""
+        if self._blocks or len(self._taken) > _MANY:
+            return False
+        for of, first, last, _ in self._taken:
+            if of is region and first < end and start < last:
                 return False
-        return not self._blocks
+        return True
 
     def _settle(self) -> None:
         """Puts into blocks what was taken."""
         taken, self._taken = self._taken, []
-        for each in taken:
-            self._hold(*each)
+        for region, start, _, seen in taken:
+            self._hold(region, start, seen)
 
     def _hold(self, region: R, start: int, seen: bytes) -> list[int]:
         differing: list[int] = []
@@ -108,7 +111,7 @@ class Lines(Generic[R]):
 
         A range may be much larger than all that is held: a buffer of gigabytes that is freed.
         """
-        if self._is_free(region, offset, size):
+        if self._is_free(region, offset, offset + size):
             return []
         self._settle()
         begin, end = offset // LINE, -(-(offset + size) // LINE)

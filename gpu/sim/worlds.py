@@ -6,14 +6,12 @@ before one, or none, is a row here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from gpu.core.errors import ConfigError
 from gpu.sim.faults import Fault, Given
-from gpu.sim.isa.rdna.chip import CHIPS as RDNA_CHIPS
 from gpu.sim.machine import Machine
-from gpu.sim.nv.chip.chips import CHIPS
 
 
 class Simulated(NamedTuple):
@@ -32,8 +30,25 @@ class Model(NamedTuple):
 
     device: str
     interface: str
-    chips: tuple[str, ...]
+    find_chips: Callable[[], Iterable[str]]
     make: Callable[[Sequence[str], Given], Simulated]
+
+    @property
+    def chips(self) -> tuple[str, ...]:
+        """The names of those chips; what knows them is imported for it."""
+        return tuple(self.find_chips())
+
+
+def _rdna_chips() -> Iterable[str]:
+    from gpu.sim.isa.rdna.chip import CHIPS
+
+    return CHIPS
+
+
+def _nv_chips() -> Iterable[str]:
+    from gpu.sim.nv.chip.chips import CHIPS
+
+    return CHIPS
 
 
 def _kfd(chips: Sequence[str], faults: Given) -> Simulated:
@@ -52,8 +67,8 @@ def _nvk(chips: Sequence[str], faults: Given) -> Simulated:
 
 
 MODELS: Final = (
-    Model("AMD", "KFD", tuple(RDNA_CHIPS), _kfd),
-    Model("NV", "NVK", tuple(CHIPS), _nvk),
+    Model("AMD", "KFD", _rdna_chips, _kfd),
+    Model("NV", "NVK", _nv_chips, _nvk),
 )
 
 

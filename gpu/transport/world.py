@@ -9,17 +9,18 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpu.core.config import config
 from gpu.core.errors import TransportError
-from gpu.core.trace import Recorder
 from gpu.core.wait import HostWaiter, Waiter
 from gpu.transport.os import Os, RealOs
 from gpu.transport.pci.function import NoPci, PciBus
 from gpu.transport.pci.sysfs import SysfsBus
-from gpu.transport.traced import TracedOs
 from gpu.transport.usb import NoUsb, UsbBus
+
+if TYPE_CHECKING:
+    from gpu.core.trace import Recorder
 
 _NO_PCI: Final = NoPci()
 _NO_USB: Final = NoUsb()
@@ -49,6 +50,8 @@ def recorded(world: World) -> World:
     """
     if not config.TRACE:
         return world
+    from gpu.transport.traced import TracedOs
+
     return replace(world, os=TracedOs(world.os, _recorder(config.TRACE, os.getpid())))
 
 
@@ -56,6 +59,8 @@ def recorded(world: World) -> World:
 def _recorder(path: str, process: int) -> Recorder:
     if os.path.exists(path):
         path = f"{path}.{process}"
+    from gpu.core.trace import Recorder
+
     try:
         return Recorder(path)
     except OSError as error:

@@ -82,12 +82,12 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
     made.world.close()
 
 
-def shifted(count: int, by: int) -> Program:
-    """b[i + by] = 2 * a[i] for `count` elements, whatever room there is."""
+def shifted(count: int, by: int, factor: float = 2.0) -> Program:
+    """b[i + by] = factor * a[i] for `count` elements, whatever room there is."""
     k = Kernel(a=(dtypes.float32, count), b=(dtypes.float32, count))
     i = k.loop(count, kind="grid")
     place = k.alu("add", i, k.const(by))
-    k.store(k.b, place, k.alu("mul", k.load(k.a, i), k.const(2.0, dtypes.float32)))
+    k.store(k.b, place, k.alu("mul", k.load(k.a, i), k.const(factor, dtypes.float32)))
     k.end(i)
     return k.program()
 
@@ -147,6 +147,21 @@ def test_launches_alike_give_themselves_memory(machine: Machine, asked: list[Lan
     asked[-1]._space.flush_tlb()  # type: ignore[attr-defined]
     assert run(y) and not run(y)
     assert not machine.world.debug.violations
+
+
+def test_code_that_was_overwritten_runs_as_it_is_now(machine: Machine) -> None:
+    """Also where a launch like it has ended, whose grid could be taken over."""
+    a = np.random.default_rng(4).random(600, np.float32)
+    program, sizes = machine.load(shifted(600, 0, 4.0))
+    held = machine.load(shifted(600, 0, 0.5))  # so that its code stays
+    x, y = machine.buffer(a), machine.buffer(np.zeros_like(a))
+    old, new = (memory.window for memory in machine.device.kernels)
+    assert held and old and new
+    for factor in (4.0, 4.0, 0.5, 0.5):
+        if factor == 0.5:
+            old.memory[:] = new.memory
+        program(x, y, wait=True, **sizes)
+        np.testing.assert_array_equal(machine.array(y, a), factor * a)
 
 
 def test_a_missing_invalidate_is_seen_of_what_native_code_gave_itself(

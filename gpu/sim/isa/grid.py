@@ -27,7 +27,9 @@ from gpu.sim.isa.waves import Bytes, Wave, aligned_bytes
 OnMiss = Callable[[int, int, int], None]
 _function: Final = cache(ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p))
 _PLACE: Final = {name: number for number, name in enumerate(scheduler.FIELDS)}
-_LIVE, _NEXT, _GROUPS = _PLACE["live"], _PLACE["next"], _PLACE["groups"]
+_BUDGET, _RANDOM, _LIVE = _PLACE["budget"], _PLACE["random"], _PLACE["live"]
+_NEXT, _GROUPS, _WAVES, _LDS = _PLACE["next"], _PLACE["groups"], _PLACE["waves"], _PLACE["lds"]
+_RANGES, _COUNT, _OFFERS = _PLACE["ranges"], _PLACE["range_count"], _PLACE["offers"]
 _MOST: Final = (1 << 63) - 1
 _WHILE: Final = 1 << 16  # branches between two looks at signals
 _MOST_ROOMS: Final = 4
@@ -184,11 +186,11 @@ class LaneGrid(ABC):
         if len(self._room.memory) < self._size:
             memory = aligned_bytes(self._size)
             self._room = Room(memory, memory.ctypes.data)
-        at = self._room.address
-        self._fields[:] = self._first
-        self._set("random", (seed * 0x9E3779B97F4A7C15 + 1) % (1 << 64) or 1)
-        self._set("waves", at)
-        self._set("lds", at + self._lds)
+        at, fields = self._room.address, self._fields
+        fields[:] = self._first
+        fields[_RANDOM] = (seed * 0x9E3779B97F4A7C15 + 1) % (1 << 64) or 1
+        fields[_WAVES] = at
+        fields[_LDS] = at + self._lds
         if self._own:
             first, end = at + self._scratch, at + self._size
             self._private[:] = np.arange(first, end, self._own, dtype=np.uint64)
@@ -217,10 +219,12 @@ class LaneGrid(ABC):
         at a barrier, where it misses memory. Raises what an instruction set has for faults; what
         was written before stays.
         """
-        self._set("budget", budget)
+        self._fields[_BUDGET] = budget
         self.stands = False
         while True:
-            self._take_ranges()
+            table = self._memory.table()
+            if table is not self._table:
+                self._take_ranges(table)
             status = self._run(self._address)
             if status == scheduler.SPENT:
                 return False
@@ -328,14 +332,10 @@ class LaneGrid(ABC):
         elif found is not Found.NOTHING:
             self._mark("circling", number, found is Found.CIRCLE)
 
-    def _take_ranges(self) -> None:
-        """Tells the waves what addresses mean, if that has changed."""
-        table = self._memory.table()
-        if table is not self._table:
-            self._table = table
-            self._set("ranges", table.address)
-            self._set("range_count", table.count)
-            self._set("offers", table.offers)
+    def _take_ranges(self, table: Table) -> None:
+        """Tells the waves what addresses mean, which has changed."""
+        self._table, fields = table, self._fields
+        fields[_RANGES], fields[_COUNT], fields[_OFFERS] = table.address, table.count, table.offers
 
     def _fill(self, wave: Wave, access: int) -> bool:
         """Asks the owner of the memory for what a wave has missed; whether it has it now."""

@@ -15,7 +15,7 @@ from gpu.autogen import amdhsa, hsa
 from gpu.autogen.amd import pm4_gfx10
 from gpu.sim.amd.chip.asic import Asic
 from gpu.sim.amd.chip.caches import CacheControl
-from gpu.sim.amd.chip.dispatch import Dispatch, check_sizes
+from gpu.sim.amd.chip.dispatch import UNSET, Dispatch, check_sizes, user_count
 from gpu.sim.amd.chip.errors import PacketError
 from gpu.sim.amd.chip.hwqueue import Blocked, Kind, QueueHost, RingSettings
 from gpu.sim.amd.chip.pm4_queue import ComputeQueue
@@ -196,7 +196,7 @@ class AqlQueue(ComputeQueue):
             groups=groups,
             threads=threads,
             wave_size=32 if wave32 else 64,
-            user_sgprs=self._user_sgprs(properties, address, fields),
+            user_sgprs=self._user_sgprs(kernel, address, fields),
             rsrc1=kernel.compute_pgm_rsrc1,
             rsrc2=kernel.compute_pgm_rsrc2,
             rsrc3=kernel.compute_pgm_rsrc3,
@@ -209,7 +209,10 @@ class AqlQueue(ComputeQueue):
         )
 
     def _user_sgprs(
-        self, properties: int, address: int, fields: hsa.hsa_kernel_dispatch_packet_s
+        self,
+        kernel: amdhsa.kernel_descriptor_t,
+        address: int,
+        fields: hsa.hsa_kernel_dispatch_packet_s,
     ) -> tuple[int, ...]:
         descriptor = [self._queue_word("scratch_resource_descriptor", 4, i) for i in range(4)]
         sources: dict[str, list[int]] = {
@@ -223,9 +226,9 @@ class AqlQueue(ComputeQueue):
         }
         found: list[int] = []
         for name, values in sources.items():
-            if properties >> _PROPERTIES[f"ENABLE_SGPR_{name}"][0] & 1:
+            if kernel.kernel_code_properties >> _PROPERTIES[f"ENABLE_SGPR_{name}"][0] & 1:
                 found += values
-        return tuple(found)
+        return (*found, *[UNSET] * (user_count(kernel.compute_pgm_rsrc2) - len(found)))
 
     @property
     def _queue_address(self) -> int:

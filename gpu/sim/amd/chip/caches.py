@@ -28,7 +28,13 @@ from gpu.sim.translate import Mapping as Translation
 
 Mode = Literal["check", "oldest", "none"]
 Agent = Literal["scalar", "vector", "code", "cp", "cp_l2", "sdma"]
-_FIRST_CACHE: Final[dict[str, str]] = {"scalar": "K$", "vector": "V$", "code": "I$"}
+_LEVELS: Final[dict[str, tuple[str, ...]]] = {
+    "scalar": ("L2", "K$"),
+    "vector": ("L2", "V$"),
+    "code": ("L2", "I$"),
+    "cp_l2": ("L2",),
+}
+"""What agents read through, from memory on."""
 _ADVICE: Final = {
     "K$": "ACQUIRE_MEM with GLK_INV",
     "V$": "ACQUIRE_MEM with GLV_INV and GL1_INV",
@@ -99,7 +105,7 @@ class Caches:
                 self._check_behind_l2("read", region, offset, size)
                 return region.load(offset, size)
             return self._with_dirty(region, offset, size)
-        return self._load_cached(_FIRST_CACHE.get(agent, "L2"), region, offset, size)
+        return self._load_cached(agent, region, offset, size)
 
     def store(
         self, agent: Agent, mapping: Translation, offset: int, data: bytes | bytearray | memoryview
@@ -136,7 +142,7 @@ class Caches:
     def see(self, agent: Agent, mapping: Translation, offset: int, data: bytes) -> None:
         """Tells of whole lines that an agent has read where memory itself is what caches give."""
         if self.mode != "none" and mapping.cached:
-            self._take(_FIRST_CACHE[agent], mapping.region, offset, data)
+            self._take(agent, mapping.region, offset, data)
 
     def _dirty_lines(self) -> dict[Line, tuple[bytearray, bytearray]]:
         written, self._written = self._written, []
@@ -144,15 +150,15 @@ class Caches:
             self._dirty.update(dict.fromkeys(_lines(*each), _NO_DATA))
         return self._dirty
 
-    def _load_cached(self, first: str, region: Region, offset: int, size: int) -> bytes:
+    def _load_cached(self, agent: Agent, region: Region, offset: int, size: int) -> bytes:
         start = offset - offset % LINE
         seen = self._with_dirty(region, start, offset + size - start + -(offset + size) % LINE)
-        seen = self._take(first, region, start, seen)
+        seen = self._take(agent, region, start, seen)
         return seen[offset - start : offset - start + size]
 
-    def _take(self, first: str, region: Region, start: int, seen: bytes) -> bytes:
+    def _take(self, agent: Agent, region: Region, start: int, seen: bytes) -> bytes:
         """What is read of whole lines, through L2 and a cache before it, of which L2 has `seen`."""
-        for level in ("L2",) if first == "L2" else ("L2", first):
+        for level in _LEVELS[agent]:
             old = self._copies[level].take(region, start, seen)
             if old:
                 seen = self._with_old(level, region, start, seen, old)

@@ -116,7 +116,7 @@ def from_registers(
     threads = Size3(*(registers[f"COMPUTE_NUM_THREAD_{axis}"] & 0xFFFF for axis in "XYZ"))
     check_sizes(groups, threads)
     rsrc2 = registers["COMPUTE_PGM_RSRC2"]
-    count = _field(rsrc2, "USER_SGPR_COUNT")
+    count = user_count(rsrc2)
     names = [f"COMPUTE_USER_DATA_{i}" for i in range(count)]
     # Some may be left out: LLVM asks for more than is read (16 scalar registers on gfx11).
     if count and not any(name in registers for name in names):
@@ -149,6 +149,11 @@ def _address(registers: Mapping[str, int], name: str) -> int:
     """Two registers with an address in units of 256 bytes; 0 where they were never set."""
     high = registers.get(f"{name}_HI", 0) & 0xFF
     return high << 40 | registers.get(f"{name}_LO", 0) << 8
+
+
+def user_count(rsrc2: int) -> int:
+    """How many user registers a kernel wants; ids of the workgroup come behind all of them."""
+    return _field(rsrc2, "USER_SGPR_COUNT")
 
 
 def check_sizes(groups: Size3, threads: Size3) -> None:

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
+from operator import attrgetter
 from typing import Final
 
 from gpu.core.bits import bits
 from gpu.core.errors import GpuFault, InvalidValue, Unsupported
-from gpu.sim.amd.chip.dispatch import UNSET, Dispatch, KernelMemory
+from gpu.sim.amd.chip.dispatch import Dispatch, KernelMemory
 from gpu.sim.amd.chip.errors import PacketError
 from gpu.sim.amd.chip.lanememory import LaneMemory
 from gpu.sim.amd.chips import Chip
-from gpu.sim.executor import Kept, RunningKernel, RunningLanes, Size3
+from gpu.sim.executor import Kept, RunningKernel, RunningLanes
 from gpu.sim.isa.rdna import dispatch as waves
 from gpu.sim.isa.rdna.chip import CHIPS, chip_of
 from gpu.sim.isa.rdna.run import Execution, InstructionCache, packed
 
 _SCRATCH_UNIT: Final = 256  # bytes that COMPUTE_TMPRING_SIZE.WAVESIZE counts on GFX11
+_SCRATCH_EN: Final = 1  # of COMPUTE_PGM_RSRC2
+_alike: Final = attrgetter(
+    *("chip", "entry", "groups", "threads", "wave_size", "rsrc1", "rsrc2", "lds_bytes"),
+    *("tmpring", "scratch_base"),
+)
+"""What dispatches have in common of which one takes over what another has left."""
 
 
 class LaneExecutor:
@@ -60,31 +67,20 @@ class _Space:
 
 def _begin(dispatch: Dispatch, memory: KernelMemory, space: _Space, seed: int) -> _Running:
     """A dispatch under way. Raises InvalidValue, Unsupported, PageFault."""
-    what = _translate(
-        *(dispatch.entry, dispatch.groups, dispatch.threads, dispatch.wave_size),
-        *(dispatch.rsrc1, dispatch.rsrc2, dispatch.lds_bytes),
-        *(dispatch.tmpring, dispatch.scratch_base, len(dispatch.user_sgprs)),
-    )
-    # What nobody gave a value holds anything; the ids of the workgroup come behind all of them.
-    unset = len(what.user_sgprs) - len(dispatch.user_sgprs)
-    users = packed((*dispatch.user_sgprs, *[UNSET] * unset))
-    fetch = partial(_fetch, memory)
-    program = space.code.program(chip_of(dispatch.chip), what, fetch, anew=True)
-    key = (program, what)
-    if found := space.kept.take(key):
+    users, fetch = packed(dispatch.user_sgprs), partial(_fetch, memory)
+    key = (_alike(dispatch), len(users))
+    found = space.kept.take(key)
+    if found and found[0].program.is_same(fetch):
         grid, lanes = found
         lanes.again()
         grid.begin(users, seed)
     else:
+        what = _translate(dispatch)
+        program = space.code.program(chip_of(dispatch.chip), what, fetch, anew=True)
         lanes = LaneMemory(memory)
         placed = _with_scratch(what, lanes)
         grid = Execution(program, placed, lanes.map, lanes.fill, seed, users)
-
-    def leave() -> None:
-        if what.scratch_address is None:
-            space.kept.put(key, grid, lanes)
-
-    return _Running(grid, lanes, leave)
+    return _Running(grid, lanes, None if dispatch.rsrc2 & _SCRATCH_EN else (space.kept, key))
 
 
 def _fetch(memory: KernelMemory, address: int, size: int) -> bytes:
@@ -94,7 +90,7 @@ def _fetch(memory: KernelMemory, address: int, size: int) -> bytes:
     return memory.caches.load("code", mapping, offset, count)
 
 
-class _Running(RunningLanes):
+class _Running(RunningLanes[Execution, LaneMemory]):
     """A grid under way. Raises PageFault, PacketError."""
 
     def _told(self, fault: GpuFault) -> PacketError:
@@ -115,33 +111,21 @@ def _with_scratch(what: waves.Dispatch, memory: LaneMemory) -> waves.Dispatch:
     return replace(what, scratch_address=None)
 
 
-@lru_cache(maxsize=256)
-def _translate(
-    entry: int,
-    groups: Size3,
-    threads: Size3,
-    wave_size: int,
-    rsrc1: int,
-    rsrc2: int,
-    lds_bytes: int,
-    tmpring: int,
-    scratch_base: int,
-    users: int,
-) -> waves.Dispatch:
-    """A dispatch as waves start with it, with so many user registers, all 0.
+def _translate(dispatch: Dispatch) -> waves.Dispatch:
+    """A dispatch as waves start with it, but for user registers, which are 0.
 
     Raises InvalidValue, Unsupported.
     """
-    scratch = bool(bits(rsrc2, 0, 0))
-    per_wave = bits(tmpring, 26, 12) * _SCRATCH_UNIT
+    scratch = bool(dispatch.rsrc2 & _SCRATCH_EN)
+    per_wave = bits(dispatch.tmpring, 26, 12) * _SCRATCH_UNIT
     return waves.Dispatch.of_resources(
-        *(rsrc1, rsrc2, wave_size),
-        pc=entry,
-        grid=groups,
-        block=threads,
-        user_sgprs=(0,) * max(users, bits(rsrc2, 5, 1)),
-        lds_bytes=lds_bytes,
-        scratch_bytes=per_wave // wave_size if scratch else 0,
-        scratch_address=scratch_base if scratch else None,
-        scratch_waves=bits(tmpring, 11, 0) if scratch else 0,
+        *(dispatch.rsrc1, dispatch.rsrc2, dispatch.wave_size),
+        pc=dispatch.entry,
+        grid=dispatch.groups,
+        block=dispatch.threads,
+        user_sgprs=(0,) * len(dispatch.user_sgprs),
+        lds_bytes=dispatch.lds_bytes,
+        scratch_bytes=per_wave // dispatch.wave_size if scratch else 0,
+        scratch_address=dispatch.scratch_base if scratch else None,
+        scratch_waves=bits(dispatch.tmpring, 11, 0) if scratch else 0,
     )

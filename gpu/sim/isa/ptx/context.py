@@ -331,6 +331,17 @@ class Context:
         places |= dict(zip(rows.RESULTS, results, strict=False))
         self.emit(full, partial(rows.computing, full, tuple(kinds), build), **places)
 
+    def on_operands(self, name: str, build: rows.Build, signature: str) -> None:
+        """An operation on all operands, whose kinds are ``result: sources``; see `compute`."""
+        result, _, given = signature.partition(":")
+        kinds = given.split()
+        target, *sources = self.arity(len(kinds) + 1)
+        places = [
+            self.predicate(source) if kind == "p" else self.source(source, kind)
+            for source, kind in zip(sources, kinds, strict=True)
+        ]
+        self.compute(name, build, places, kinds, [self.target(target, result)])
+
     @contextmanager
     def rounding(self, direction: str) -> Iterator[None]:
         """What is emitted meanwhile rounds in a direction."""

@@ -17,53 +17,37 @@ def _counting(context: Context) -> None:
     """POPC, CLZ and BREV."""
     name = context.instruction.name
     kind, _ = context.one_type(among=("b32", "b64"))
-    operands = context.arity(2)
-    wide = KINDS[kind]
-    source = context.source(operands[1], wide)
     if name == "brev":
-        target = context.target(operands[0], wide)
-        context.compute(name, lambda x: x.unary("bitreverse"), [source], [wide], [target])
+        simple(context, name, lambda x: x.unary("bitreverse"), KINDS[kind], 1)
         return
     build: Callable[[Value], Value] = sem_int.leading_zeros
     if name == "popc":
         build = lambda x: x.unary("ctpop")  # noqa: E731
-    target = context.target(operands[0], "i32")
-    context.compute(name, lambda x: build(x).to("i32"), [source], [wide], [target])
+    context.on_operands(name, lambda x: build(x).to("i32"), f"i32: {KINDS[kind]}")
 
 
 def _find(context: Context) -> None:
     """BFIND."""
     kind, flags = context.one_type("shiftamt", among=("s32", "u32", "s64", "u64"))
     shift = "shiftamt" in flags
-    operands = context.arity(2)
     build = partial(sem_int.find_bit, signed=kind[0] == "s", shift=shift)
     name = f"bfind.{kind[0]}{'.shift' if shift else ''}"
-    source = context.source(operands[1], KINDS[kind])
-    context.compute(name, build, [source], [KINDS[kind]], [context.target(operands[0], "i32")])
+    context.on_operands(name, build, f"i32: {KINDS[kind]}")
 
 
 def _extract(context: Context) -> None:
     """BFE."""
     kind, _ = context.one_type(among=("s32", "u32", "s64", "u64"))
-    operands = context.arity(4)
     wide = KINDS[kind]
-    sources = [context.source(operands[1], wide)]
-    sources += [context.source(operand, "i32") for operand in operands[2:]]
     build = partial(sem_int.bit_field, signed=kind[0] == "s")
-    target = context.target(operands[0], wide)
-    context.compute(f"bfe.{kind[0]}", build, sources, [wide, "i32", "i32"], [target])
+    context.on_operands(f"bfe.{kind[0]}", build, f"{wide}: {wide} i32 i32")
 
 
 def _insert(context: Context) -> None:
     """BFI."""
     kind, _ = context.one_type(among=("b32", "b64"))
-    operands = context.arity(5)
     wide = KINDS[kind]
-    sources = [context.source(operand, wide) for operand in operands[1:3]]
-    sources += [context.source(operand, "i32") for operand in operands[3:]]
-    kinds = [wide, wide, "i32", "i32"]
-    target = context.target(operands[0], wide)
-    context.compute("bfi", sem_int.insert_field, sources, kinds, [target])
+    context.on_operands("bfi", sem_int.insert_field, f"{wide}: {wide} {wide} i32 i32")
 
 
 def _logic(context: Context) -> None:
@@ -77,12 +61,6 @@ def _logic(context: Context) -> None:
         "not": lambda x: ~x,
         "cnot": lambda x: x.eq(0).select(x.like(1), 0),
     }
-    if kind == "pred":
-        operands = context.arity(2 if name == "not" else 3)
-        sources = [context.predicate(operand) for operand in operands[1:]]
-        target = context.target(operands[0], "p")
-        context.compute(name, table[name], sources, ["p"] * len(sources), [target])
-        return
     simple(context, name, table[name], KINDS[kind], 1 if name in ("not", "cnot") else 2)
 
 
@@ -91,12 +69,8 @@ def _shift(context: Context) -> None:
     name = context.instruction.name
     kinds = ("b16", "b32", "b64") if name == "shl" else (*INTEGERS, "b16", "b32", "b64")
     kind, _ = context.one_type(among=kinds)
-    operands = context.arity(3)
     full = name if name == "shl" else f"shr.{'s' if kind[0] == 's' else 'u'}"
-    wide = KINDS[kind]
-    sources = [context.source(operands[1], wide), context.source(operands[2], "i32")]
-    target = context.target(operands[0], wide)
-    context.compute(full, sem_int.SHIFTS[full], sources, [wide, "i32"], [target])
+    context.on_operands(full, sem_int.SHIFTS[full], f"{KINDS[kind]}: {KINDS[kind]} i32")
 
 
 def _funnel(context: Context) -> None:

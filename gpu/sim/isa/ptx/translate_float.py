@@ -184,14 +184,8 @@ def _test(context: Context) -> None:
     if len(flags) != 1:
         raise context.error("one property is needed")
     which = next(iter(flags))
-    operands = context.arity(2)
-    context.compute(
-        f"testp.{which}",
-        lambda x: sem_float.test_property(x, which),
-        [context.source(operands[1], kind)],
-        [kind],
-        [context.target(operands[0], "p")],
-    )
+    build = lambda x: sem_float.test_property(x, which)  # noqa: E731
+    context.on_operands(f"testp.{which}", build, f"p: {kind}")
 
 
 HANDLERS: Final[dict[str, Handler]] = {

@@ -18,14 +18,7 @@ _CARRY: Final = "%carry"
 
 def simple(context: Context, name: str, build: Callable[..., Value], kind: str, count: int) -> None:
     """An instruction whose sources and result are of one kind."""
-    operands = context.arity(count + 1)
-    context.compute(
-        name,
-        build,
-        [context.source(operand, kind) for operand in operands[1:]],
-        [kind] * count,
-        [context.target(operands[0], kind)],
-    )
+    context.on_operands(name, build, f"{kind}:{f' {kind}' * count}")
 
 
 def _carry(context: Context) -> int:

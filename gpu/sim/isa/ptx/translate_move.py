@@ -68,20 +68,15 @@ def _set_predicate(context: Context) -> None:
     """SETP: a comparison, combined with a predicate or not."""
     test, kind, flags, _ = _test_of(context)
     connective = next((c for c in _CONNECTIVES if c in flags), "")
-    operands = context.arity(4 if connective else 3)
-    target = operands[0]
+    target = context.arity(4 if connective else 3)[0]
     targets: list[Operand] = [target.first, target.second] if isinstance(target, Both) else [target]
     name = f"setp.{test}.{kind}{'.ftz' if 'ftz' in flags else ''}"
     if kind.endswith("x2"):
         _set_pair(context, (test, kind, name), targets, connective)
         return
     compare = _comparison(test, kind, "ftz" in flags)
+    sources, kinds = _compared(context, KINDS[kind], connective)
     results = [context.target(each, "p") for each in targets]
-    sources = [context.source(operand, KINDS[kind]) for operand in operands[1:3]]
-    kinds = [KINDS[kind]] * 2
-    if connective:
-        sources.append(context.predicate(operands[3]))
-        kinds.append("p")
     two = len(results) == 2
 
     def build(x: Value, y: Value, with_: Value | None = None) -> Value | tuple[Value, ...]:
@@ -91,6 +86,15 @@ def _set_predicate(context: Context) -> None:
 
     full = f"{name}{'.' + connective if connective else ''}{'.two' if two else ''}"
     context.compute(full, build, sources, kinds, results)
+
+
+def _compared(context: Context, kind: str, connective: str) -> tuple[list[int], list[str]]:
+    """(rows, kinds) of what SETP and SET compare, and of what they combine the result with."""
+    operands = context.arity(4 if connective else 3)
+    sources, kinds = [context.source(operand, kind) for operand in operands[1:3]], [kind] * 2
+    if connective:
+        return [*sources, context.predicate(operands[3])], [*kinds, "p"]
+    return sources, kinds
 
 
 def _combined(connective: str, holds: Value, other: Value | None) -> Value:
@@ -109,12 +113,7 @@ def _set_pair(
     single = kind.removesuffix("x2")
     compare = _comparison(test, single, name.endswith(".ftz"))
     half = "i16" if single == "bf16" else "f16"
-    operands = context.instruction.operands
-    sources = [context.source(operand, "i32") for operand in operands[1:3]]
-    kinds = ["i32", "i32"]
-    if connective:
-        sources.append(context.predicate(operands[3]))
-        kinds.append("p")
+    sources, kinds = _compared(context, KINDS[kind], connective)
 
     def build(x: Value, y: Value, with_: Value | None = None) -> tuple[Value, ...]:
         pairs = zip(parts.halves(x, half), parts.halves(y, half), strict=True)
@@ -132,15 +131,10 @@ def _set(context: Context) -> None:
     if len(before) != 1:
         raise context.error("two types are needed")
     result = before[0]
-    operands = context.arity(4 if connective else 3)
     pair = kind.endswith("x2")
     single = kind.removesuffix("x2")
     compare = _comparison(test, single, "ftz" in flags)
-    sources = [context.source(operand, KINDS[kind]) for operand in operands[1:3]]
-    kinds = [KINDS[kind]] * 2
-    if connective:
-        sources.append(context.predicate(operands[3]))
-        kinds.append("p")
+    sources, kinds = _compared(context, KINDS[kind], connective)
     one = {"f16": 0x3C00, "bf16": 0x3F80}.get(result.removesuffix("x2"), -1)
     wide = KINDS[result]
 
@@ -162,7 +156,8 @@ def _set(context: Context) -> None:
 
     ftz = ".ftz" if "ftz" in flags else ""
     name = f"set.{test}.{result}.{kind}{ftz}{'.' + connective if connective else ''}"
-    context.compute(name, build, sources, kinds, [context.target(operands[0], wide)])
+    target = context.target(context.instruction.operands[0], wide)
+    context.compute(name, build, sources, kinds, [target])
 
 
 def _select(context: Context) -> None:
@@ -183,9 +178,6 @@ def _select_by_sign(context: Context) -> None:
     if len(types) != 2 or types[1] not in ("s32", "f32"):
         raise context.error("two types are needed, the second .s32 or .f32")
     wide = KINDS[types[0]]
-    operands = context.arity(4)
-    sources = [context.source(operand, wide) for operand in operands[1:3]]
-    sources.append(context.source(operands[3], KINDS[types[1]]))
     flushed = "ftz" in flags
 
     def build(x: Value, y: Value, z: Value) -> Value:
@@ -194,9 +186,8 @@ def _select_by_sign(context: Context) -> None:
         number = parts.flush(z) if flushed else z
         return number.fcmp("oge", 0.0).select(x, y)
 
-    kinds = [wide, wide, KINDS[types[1]]]
     name = f"slct{'.ftz' if flushed else ''}"
-    context.compute(name, build, sources, kinds, [context.target(operands[0], wide)])
+    context.on_operands(name, build, f"{wide}: {wide} {wide} {KINDS[types[1]]}")
 
 
 def move(context: Context, target: Operand, source: Operand, kind: str) -> None:
@@ -293,13 +284,12 @@ def _convert(context: Context) -> None:
     if target.endswith("x2") or source.endswith("x2"):
         _convert_pair(context, target, source, rounding, tags)
         return
-    operands = context.arity(2)
+    context.arity(2)
     with context.rounding(rounding if target != "bf16" else ""):
         if target == "tf32":
             build = sem_convert.to_tf32(rounding or "rn", "relu" in tags)
-            row, result = context.source(operands[1], "f32"), context.target(operands[0], "f32")
             name = f"{instruction.name}.{'.'.join(sorted(instruction.parts))}"
-            context.compute(name, build, [row], ["f32"], [result])
+            context.on_operands(name, build, "f32: f32")
         else:
             _convert_one(context, Conversion(target, source, rounding, tags))
 
@@ -334,20 +324,17 @@ def _convert_pair(
     name = f"cvt.{target}.{source}.{rounding}.{'.'.join(sorted(flags))}"
     if target in ("f16x2", "bf16x2") and source == "f32":
         build = sem_convert.pack_two(target[:-2], rounding or "rn", flags)
-        kinds, result = ["f32", "f32"], "i32"
+        signature = "i32: f32 f32"
     elif target in ("e4m3x2", "e5m2x2") and source == "f32":
-        build, kinds, result = sem_convert.pack_eight(target[:-2], relu), ["f32", "f32"], "i16"
+        build, signature = sem_convert.pack_eight(target[:-2], relu), "i16: f32 f32"
     elif target in ("e4m3x2", "e5m2x2") and source == "f16x2":
-        build = sem_convert.pack_eight_from_halves(target[:-2], relu)
-        kinds, result = ["i32"], "i16"
+        build, signature = sem_convert.pack_eight_from_halves(target[:-2], relu), "i16: i32"
     elif target == "f16x2" and source in ("e4m3x2", "e5m2x2"):
-        build, kinds, result = sem_convert.unpack_eight(source[:-2], relu), ["i16"], "i32"
+        build, signature = sem_convert.unpack_eight(source[:-2], relu), "i32: i16"
     else:
         raise context.error(f"no conversion of .{source} to .{target} is known here")
-    operands = context.arity(len(kinds) + 1)
-    sources = [context.source(each, kind) for each, kind in zip(operands[1:], kinds, strict=True)]
     with context.rounding(rounding if target == "f16x2" else ""):
-        context.compute(name, build, sources, kinds, [context.target(operands[0], result)])
+        context.on_operands(name, build, signature)
 
 
 HANDLERS: Final[dict[str, Handler]] = {

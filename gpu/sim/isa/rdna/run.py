@@ -116,7 +116,11 @@ def packed(user_sgprs: tuple[int, ...]) -> bytes:
 
 
 class Execution(LaneGrid):
-    """A dispatch under way."""
+    """A dispatch under way.
+
+    Attributes:
+        program: what it runs.
+    """
 
     def __init__(
         self,
@@ -132,7 +136,7 @@ class Execution(LaneGrid):
         `users` are user SGPRs, `packed`, in the place of the dispatch's own.
         """
         self._dispatch = dispatch
-        self._program = program
+        self.program = program
         start = start_of(dispatch, program, memory)
         super().__init__(program.run_grid, program, start, memory, on_miss, seed, users)
 
@@ -144,23 +148,21 @@ class Execution(LaneGrid):
             if access & layout.OWN_MEMORY or not self._fill(wave, access):
                 raise self._fault(number, wave)
         elif status == layout.UNKNOWN:
-            offset = self._program.offset_of(wave.record)
-            reason = self._program.problems.get(offset, "the code ends without s_endpgm")
-            raise IllegalInstruction(
-                f"{self._where(number)}: {reason}", self._program.base + offset
-            )
+            offset = self.program.offset_of(wave.record)
+            reason = self.program.problems.get(offset, "the code ends without s_endpgm")
+            raise IllegalInstruction(f"{self._where(number)}: {reason}", self.program.base + offset)
 
     def _places(self, wave: Wave) -> list[int]:
-        return [self._program.offset_of(wave.record)]
+        return [self.program.offset_of(wave.record)]
 
     def _is_endless(self, wave: Wave) -> bool:
-        shape = self._program.wave
+        shape = self.program.wave
         vcc = any(wave.word(shape.vcc + word * shape.row) for word in range(shape.words))
-        return self._program.is_endless(self._program.offset_of(wave.record), vcc)
+        return self.program.is_endless(self.program.offset_of(wave.record), vcc)
 
     def _jump(self, wave: Wave) -> None:
         """A jump through a register, to code that was decoded."""
-        program = self._program
+        program = self.program
         target = wave.word(layout.FAULT_ADDRESS, "<Q") - program.base
         if target not in program.instructions:
             raise IllegalInstruction(
@@ -174,7 +176,7 @@ class Execution(LaneGrid):
         wave.record = jumped
 
     def _where(self, number: int) -> str:
-        program, wave = self._program, self._wave(number)
+        program, wave = self.program, self._wave(number)
         offset, group = program.offset_of(wave.record), wave.word(layout.GROUP, "<Q")
         x, y, _ = self._dispatch.grid
         ids = (group % x, group // x % y, group // (x * y))
@@ -188,7 +190,7 @@ class Execution(LaneGrid):
         address = wave.word(layout.FAULT_ADDRESS, "<Q")
         access = _ACCESSES.get(wave.word(layout.FAULT_ACCESS) & ~layout.OWN_MEMORY, "atomic")
         size = wave.word(layout.FAULT_SIZE)
-        pc = self._program.base + self._program.offset_of(wave.record)
+        pc = self.program.base + self.program.offset_of(wave.record)
         return WaveFault(
             f"{access} of {size} bytes at {address:#x} by lane {lane} is not allowed;"
             f" {self._where(number)}",

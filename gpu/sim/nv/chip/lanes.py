@@ -168,7 +168,7 @@ def _has_constants(launch: Launch, memory: KernelMemory, constants: Mapping[int,
     return True
 
 
-class _Running(RunningLanes):
+class _Running(RunningLanes[Grid, LaneMemory]):
     """A grid under way. Raises PageFault, KernelFault."""
 
     def __init__(
@@ -213,7 +213,7 @@ class _Running(RunningLanes):
         else:
             lanes = LaneMemory(memory, own)
             grid = Grid(shared_engine(), program, shape, lanes.map, lanes.fill, seed)
-        super().__init__(grid, lanes, lambda: kept.put(key, grid, lanes))
+        super().__init__(grid, lanes, (kept, key))
 
     def _told(self, fault: GpuFault) -> KernelFault:
         assert isinstance(fault, WarpFault)
