@@ -14,7 +14,7 @@ from typing import Final
 from gpu.compiler.ir.linear import Inst, Program
 from gpu.compiler.render.launch.grid import Grid, plan_grid
 from gpu.compiler.render.launch.locals import ALIGN, Places, place_locals
-from gpu.compiler.render.llvm import wmma
+from gpu.compiler.render.llvm import amd_matrix
 from gpu.compiler.render.llvm.gpu import GridPrinter
 from gpu.compiler.render.llvm.narrow_integers import INT32
 from gpu.compiler.render.llvm.text import BOOL, Type, Value, integer
@@ -132,7 +132,7 @@ class _Kernel(GridPrinter):
         return emitter.convert("bitcast", moved, x.type.element)
 
     def _mma(self, inst: Inst) -> Value:
-        return wmma.multiply(self.emitter, inst, self._args(inst))
+        return amd_matrix.multiply(self.emitter, inst, self._args(inst))
 
     def _barrier(self, inst: Inst) -> None:
         """All threads arrive; what they stored to local memory before is seen by all behind."""
