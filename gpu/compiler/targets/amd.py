@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 from gpu.compiler.ir.matrix import CDNA3, CDNA4, RDNA3, RDNA4, Layout, names_for
 from gpu.compiler.ir.optable import OPS
 from gpu.compiler.targets import DERIVED, Native, Target
-from gpu.core.devspec import did_you_mean
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
 
@@ -132,5 +131,5 @@ def amd_target(chip: str) -> Target:
 def check_chip(name: str) -> Chip:
     """The chip of a name. Raises Unsupported for one that is not known."""
     if name not in CHIPS:
-        raise Unsupported(f"{name!r} is no AMD chip known here{did_you_mean(name, CHIPS)}")
+        raise Unsupported(f"{name!r} is no AMD chip that code is made for: {', '.join(CHIPS)}")
     return CHIPS[name]
