@@ -136,5 +136,5 @@ def test_compiling_disassembling_and_what_is_not_known() -> None:
         compiler.compile("define amdgpu_kernel void @f() {\n  %x = add i32 1, %y\n  ret void\n}\n")
     # Another chip of AMD's is no slip of the pen: no near one would run its code.
     for make in (AMDCompiler, AMDRenderer):
-        with pytest.raises(Unsupported, match="'gfx90a' .* is made for: gfx942, .*, gfx1201"):
+        with pytest.raises(Unsupported, match=r"'gfx90a' .* is made for: gfx942, .*, gfx1201"):
             make("gfx90a")
