@@ -19,8 +19,6 @@ _STORAGE_ONLY: Final = frozenset({dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m
 
 
 _THREADS: Final = 256
-# Waves of chips that have DPP with ROW_XMASK and V_PERMLANEX16: RDNA has, CDNA has not.
-_DPP_XMASK_WAVE: Final = 32
 # Of the widest loads and stores of a work-item ("RDNA3" ISA, GLOBAL_LOAD_B128).
 _ACCESS_BYTES: Final = 16
 # Of a work-item, at most: half of what an instruction can name.
@@ -124,7 +122,7 @@ def amd_target(chip: str) -> Target:
         shared_bytes=found.shared,
         warp=found.wave,
         matrices=names_for(found.layout) if found.layout else (),
-        shuffle=found.wave if found.wave == _DPP_XMASK_WAVE else 0,
+        shuffle=found.wave,
     )
 
 
