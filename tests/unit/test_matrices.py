@@ -18,9 +18,12 @@ from gpu.compiler.ir.linear.interp import interpret_linear
 from gpu.compiler.ir.linear.text import parse_linear, print_linear
 from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.ir.matrix import (
+    CDNA3,
+    CDNA4,
     MATRICES,
     PTX,
     RDNA3,
+    RDNA4,
     WARP,
     Layout,
     multiply,
@@ -94,7 +97,35 @@ def test_products_in_both_irs(product: Product) -> None:
     product.check(again)
 
 
-@pytest.mark.parametrize("layout", [PTX, RDNA3], ids=["ptx", "rdna3"])
+AMD = (RDNA3, RDNA4, CDNA3, CDNA4)
+
+
+@pytest.mark.parametrize("name", [name for layout in AMD for name in names_for(layout)])
+def test_lanes_of_waves_hold_what_their_maker_says(name: str) -> None:
+    """AMD's "Matrix Instruction Calculator": lane and register of A[i][k], B[k][j] and C[i][j].
+
+    Steps of a row may be in another order, of A and B alike, if each is in just one lane.
+    """
+    how = MATRICES[name]
+    assert how.layout is not None
+    left, right, sums = how.parts
+    lane = np.arange(how.threads)[:, None]
+    assert how.threads == (64 if how.layout in (CDNA3, CDNA4) else 32)
+    for part in (left, right):
+        assert (part.row == lane % 16).all() and part.column.min() == 0
+        groups = [set(part.column[first].ravel()) for first in range(0, how.threads, 16)]
+        if how.layout is RDNA3:
+            assert groups == [set(range(16))] * 2
+        else:
+            assert sorted(step for group in groups for step in group) == list(range(how.k))
+    number = np.arange(sums.held)
+    rows = {RDNA3: 2 * number + lane // 16, RDNA4: number + 8 * (lane // 16)}
+    assert (sums.row == rows.get(how.layout, number + 4 * (lane // 16))).all()
+    assert (sums.column == lane % 16).all()
+    assert how.a == how.b == how.c == ((0, 0),)
+
+
+@pytest.mark.parametrize("layout", [PTX, *AMD], ids=lambda layout: layout.name)
 @pytest.mark.parametrize("seed", range(8))
 def test_random_products(seed: int, layout: Layout) -> None:
     rng = np.random.default_rng(seed)
@@ -103,6 +134,28 @@ def test_random_products(seed: int, layout: Layout) -> None:
     dtype = (dtypes.float16, dtypes.bfloat16)[seed % 2]
     left, right, fused = (bool(x) for x in rng.integers(0, 2, 3))
     product = Product(m, n, k, dtype, int(rng.integers(1, 4)), left, right, fused)
+    check_product(product, seed, layout)
+
+
+BYTES = [name for layout in AMD for name in names_for(layout) if MATRICES[name].operand.bits == 8]
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_random_products_of_bytes(name: str) -> None:
+    how, seed = MATRICES[name], BYTES.index(name)
+    rng = np.random.default_rng(seed)
+    m, n, k = (int(rng.integers(12, 100)) for _ in "mnk")
+    left, right, fused = (bool(x) for x in rng.integers(0, 2, 3))
+    product = Product(m, n, k, how.operand, 1, left, right, fused, how.other)
+    assert how.layout is not None
+    kernel = check_product(product, seed, how.layout)
+    # Which operand has the rows is for the policy to say.
+    used = {MATRICES[s.name].operands for s in walk(kernel.body) if isinstance(s, K.Mma)}
+    assert used <= {how.operands, how.operands[::-1]}
+
+
+def check_product(product: Product, seed: int, layout: Layout) -> K.Kernel:
+    """A product by instructions of a layout, in both IRs; the kernel."""
     target = replace((BLOCKS, GPU)[seed // 2 % 2], matrices=names_for(layout))
     arrays = product.arrays(seed)
     kernel = tiled(product, target)
@@ -111,6 +164,7 @@ def test_random_products(seed: int, layout: Layout) -> None:
     again = product.arrays(seed + 1)
     interpret_linear(linearize(kernel, target), again)
     product.check(again)
+    return kernel
 
 
 @pytest.mark.parametrize("product", [Product(256, 256, 160), Product(128, 256, 128, left=True)])

@@ -282,7 +282,10 @@ def count(program: Program, op: str) -> int:
     return sum(inst.op == op for inst in program.body)
 
 
-TARGETS = [replace(BLOCKS, warp=8, shuffle=8), amd_target("gfx1100"), nv_target("sm_90")]
+TARGETS = [
+    *(replace(BLOCKS, warp=8, shuffle=8), amd_target("gfx1100"), amd_target("gfx942")),
+    nv_target("sm_90"),
+]
 
 
 def threads_of(kernel: K.Kernel) -> list[int]:
@@ -315,13 +318,14 @@ def test_what_a_softmax_over_rows_takes(target: Target, shape: tuple[int, int]) 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 def test_where_there_are_many_rows_each_gets_a_warp(target: Target) -> None:
-    rows = softmax(2200, 16 * target.shuffle)
+    count = max(2200, 20 * target.workers)
+    rows = softmax(count, 16 * target.shuffle)
     kernel, _ = schedule(rows, target)
     assert threads_of(kernel)[-1] == target.shuffle
     without, _ = schedule(rows, replace(target, shuffle=0))
     assert threads_of(without)[-1] > target.shuffle
     if target is TARGETS[0]:
-        x = random(2200, 16 * target.shuffle)
+        x = random(count, 16 * target.shuffle)
         out = np.zeros(x.size, np.float32)
         linear_interp.interpret_linear(linearize(kernel, target), [out, x.reshape(-1)])
         np.testing.assert_allclose(out, softmax_of(x), rtol=2e-5, atol=1e-7)

@@ -9,9 +9,13 @@ one thread holds all:
 - **PTX**: parts have 8 x 8 elements, and thread t has of each two neighbours, those of row t // 4
   in columns 2 * (t % 4) and the next ("PTX ISA", section 9.7.14.5, "Matrix Fragments for
   mma.m16n8k16").
-- **RDNA3**: parts have 16 x 16 elements. Thread t has row t % 16 of A and B, which two threads hold
-  thus, and of C column t % 16 of every second row from t // 16 on ("RDNA3" ISA, section 7.9, "Wave
-  Matrix Multiply Accumulate").
+- **AMD's**: parts have 16 rows, and those of A and B all steps of k. Thread t has row t % 16 of A
+  and B, and column t % 16 of C. On **RDNA3** two threads hold each row of A and B whole, and of C
+  every second row from t // 16 on ("RDNA3" ISA, section 7.9, "Wave Matrix Multiply Accumulate").
+  On **RDNA4** two threads share a row of A and B, on **CDNA3** and **CDNA4**, with waves of 64,
+  four do: each has a run of its steps, and rows of C that follow each other (AMD's "Matrix
+  Instruction Calculator"; "CDNA3" ISA, chapter 7, "Matrix Arithmetic Instructions"). Hardware
+  counts the steps of some in another order, but those of A and B in the same: a sum cannot tell.
 - **One thread** has each matrix as one part, a *tile*: 16 rows of 64 bytes in memory. A and C lie
   there as they are; of B a row has words of 4 bytes, one for each column, with the steps of k that
   fit into one. These rows are AMX's ("Intel 64 and IA-32 Architectures Software Developer's
@@ -24,7 +28,8 @@ integers are of int32 and wrap.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -33,7 +38,7 @@ from gpu.compiler.ir.evaluate import Array
 from gpu.core.dtype import DType, dtypes
 
 WARP: Final = 32
-"""Threads that execute an instruction together: those from a multiple of 32 on."""
+"""Threads of NVIDIA's warps: those from a multiple of 32 on."""
 SIDE: Final = 8
 HELD: Final = 2
 """Elements of a part that a thread has."""
@@ -93,7 +98,7 @@ class Held(NamedTuple):
 
     def part(self, threads: tuple[int, int]) -> Part:
         """The places as arrays, for a warp of so many times so many threads."""
-        i, j = np.divmod(np.arange(WARP), threads[1])
+        i, j = np.divmod(np.arange(math.prod(threads)), threads[1])
         own = i[:, None], j[:, None], np.arange(self.size)
 
         def places(steps: tuple[int, int, int]) -> Array:
@@ -108,26 +113,39 @@ class Layout(NamedTuple):
     """How the threads of a warp hold parts.
 
     Attributes:
+        name: of the machines that have it.
         threads: the threads of a warp in two dimensions, the last one counting fastest.
-        side: rows and columns of a part.
-        operand: what a thread has of a part of A or B.
-        sums: what it has of a part of C.
-        together: whether the warp loads operands together, by an instruction for that
-            (`Fragment` of the kernel IR); else each thread loads its own.
+        side: rows of a part; columns too, but for operands of which a part has all steps of k.
+        sums: what a thread has of a part of C.
+        sharers: how many threads share a row of A or B, each with a run of its steps; 0 where the
+            warp loads operands together, by an instruction for that (`Fragment` of the kernel IR),
+            and has of their parts what it has of those of C.
     """
 
+    name: str
     threads: tuple[int, int]
     side: int
-    operand: Held
     sums: Held
-    together: bool
+    sharers: int
+
+    @property
+    def together(self) -> bool:
+        """Whether the warp loads operands together; else each thread loads its own."""
+        return not self.sharers
+
+    def operand(self, k: int) -> Held:
+        """What a thread has of a part of A or B, of instructions with k steps."""
+        if self.together:
+            return self.sums
+        run = k // self.sharers
+        return Held(run, (0, 1, 0), (run if self.sharers > 1 else 0, 0, 1))
 
 
-_PAIRS: Final = Held(HELD, (1, 0, 0), (0, HELD, 1))
-PTX: Final = Layout((SIDE, WARP // SIDE), SIDE, _PAIRS, _PAIRS, together=True)
-RDNA3: Final = Layout(
-    (2, 16), 16, Held(16, (0, 1, 0), (0, 0, 1)), Held(8, (1, 0, 2), (0, 1, 0)), together=False
-)
+PTX: Final = Layout("ptx", (SIDE, WARP // SIDE), SIDE, Held(HELD, (1, 0, 0), (0, HELD, 1)), 0)
+RDNA3: Final = Layout("rdna3", (2, 16), 16, Held(8, (1, 0, 2), (0, 1, 0)), 1)
+RDNA4: Final = Layout("rdna4", (2, 16), 16, Held(8, (8, 0, 1), (0, 1, 0)), 2)
+CDNA3: Final = Layout("cdna3", (4, 16), 16, Held(4, (4, 0, 1), (0, 1, 0)), 4)
+CDNA4: Final = CDNA3._replace(name="cdna4")
 
 
 class Matrix(NamedTuple):
@@ -153,8 +171,8 @@ class Matrix(NamedTuple):
 
     @property
     def threads(self) -> int:
-        """How many execute it together: `WARP` or 1."""
-        return WARP if self.layout else 1
+        """How many execute it together: those of a warp, or 1."""
+        return math.prod(self.layout.threads) if self.layout else 1
 
     @property
     def operands(self) -> tuple[DType, DType]:
@@ -164,17 +182,18 @@ class Matrix(NamedTuple):
     @property
     def a(self) -> Places:
         """Row and step of k at which each part of A begins."""
-        return self._places(self.m, self.k)
+        return self._operand(self.m)
 
     @property
     def b(self) -> Places:
         """Column and step of k at which each part of B begins."""
-        return self._places(self.n, self.k)
+        return self._operand(self.n)
 
     @property
     def c(self) -> Places:
         """Row and column at which each part of C begins."""
-        return tuple((m, n) for n, m in self._places(self.n, self.m))
+        side = self.layout.side if self.layout else max(self.m, self.n)
+        return tuple((m, n) for m in range(0, self.m, side) for n in range(0, self.n, side))
 
     @property
     def together(self) -> int:
@@ -185,16 +204,38 @@ class Matrix(NamedTuple):
     def parts(self) -> tuple[Part, Part, Part]:
         """What threads have of a part of A, of B and of C."""
         if self.layout is not None:
-            operand = self.layout.operand.part(self.layout.threads)
+            operand = self.layout.operand(self.k).part(self.layout.threads)
             return operand, operand, self.layout.sums.part(self.layout.threads)
         b = _in_words(self.n, self.k, self.together)
         return _by_rows(self.m, self.k), b, _by_rows(self.m, self.n)
 
-    def _places(self, lines: int, steps: int) -> Places:
-        if self.layout is None:
-            return ((0, 0),)
-        side = self.layout.side
-        return tuple((line, k) for k in range(0, steps, side) for line in range(0, lines, side))
+    def _operand(self, lines: int) -> Places:
+        side = self.layout.side if self.layout else lines
+        steps = side if self.layout and self.layout.together else self.k
+        return tuple((line, k) for k in range(0, self.k, steps) for line in range(0, lines, side))
+
+
+_BYTES: Final = (
+    ("i8", dtypes.int8, None),
+    ("u8", dtypes.uint8, None),
+    ("i8u8", dtypes.int8, dtypes.uint8),
+    ("u8i8", dtypes.uint8, dtypes.int8),
+)
+_FP8: Final = (
+    ("fp8", dtypes.fp8e4m3, None),
+    ("bf8", dtypes.fp8e5m2, None),
+    ("fp8bf8", dtypes.fp8e4m3, dtypes.fp8e5m2),
+    ("bf8fp8", dtypes.fp8e5m2, dtypes.fp8e4m3),
+)
+_HALVES: Final = (("f16", dtypes.float16, None), ("bf16", dtypes.bfloat16, None))
+_Operands = tuple[tuple[str, DType, DType | None], ...]
+
+
+def _rows(layout: Layout, k: int, operands: _Operands, suffix: str = "") -> Iterator[Matrix]:
+    """Instructions of AMD's with k steps."""
+    for name, a, b in operands:
+        sums = dtypes.float32 if a.is_float else dtypes.int32
+        yield Matrix(f"m16n16k{k}.{name}{suffix}", 16, 16, k, a, layout, b, sums)
 
 
 MATRICES: Final = {
@@ -202,17 +243,13 @@ MATRICES: Final = {
     for row in (
         Matrix("m16n8k16.f16", 16, 8, 16, dtypes.float16),
         Matrix("m16n8k16.bf16", 16, 8, 16, dtypes.bfloat16),
-        Matrix("m16n16k16.f16", 16, 16, 16, dtypes.float16, RDNA3),
-        Matrix("m16n16k16.bf16", 16, 16, 16, dtypes.bfloat16, RDNA3),
-        *(
-            Matrix(f"m16n16k16.{name}", 16, 16, 16, a, RDNA3, b, dtypes.int32)
-            for name, a, b in (
-                ("i8", dtypes.int8, None),
-                ("u8", dtypes.uint8, None),
-                ("i8u8", dtypes.int8, dtypes.uint8),
-                ("u8i8", dtypes.uint8, dtypes.int8),
-            )
-        ),
+        *_rows(RDNA3, 16, (*_HALVES, *_BYTES)),
+        *_rows(RDNA4, 16, (*_HALVES, *_BYTES, *_FP8), ".rdna4"),
+        # None of fp8: CDNA3's is FNUZ, in which bytes are other numbers than in the OCP's.
+        *_rows(CDNA3, 16, _HALVES, ".cdna3"),
+        *_rows(CDNA3, 32, _BYTES[:1], ".cdna3"),
+        *_rows(CDNA4, 32, (*_HALVES, *_FP8), ".cdna4"),
+        *_rows(CDNA4, 64, _BYTES[:1], ".cdna4"),
         Matrix("m16n16k32.bf16", 16, 16, 32, dtypes.bfloat16, None),
         Matrix("m16n16k64.i8", 16, 16, 64, dtypes.int8, None, None, dtypes.int32),
         Matrix("m16n16k64.u8", 16, 16, 64, dtypes.uint8, None, None, dtypes.int32),

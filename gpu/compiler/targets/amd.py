@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from gpu.compiler.ir.matrix import RDNA3, Layout, names_for
+from gpu.compiler.ir.matrix import CDNA3, CDNA4, RDNA3, RDNA4, Layout, names_for
 from gpu.compiler.ir.optable import OPS
 from gpu.compiler.targets import DERIVED, Native, Target
-from gpu.core.devspec import did_you_mean
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
 
@@ -20,8 +19,6 @@ _STORAGE_ONLY: Final = frozenset({dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m
 
 
 _THREADS: Final = 256
-# Waves of chips that have DPP with ROW_XMASK and V_PERMLANEX16: RDNA has, CDNA has not.
-_DPP_XMASK_WAVE: Final = 32
 # Of the widest loads and stores of a work-item ("RDNA3" ISA, GLOBAL_LOAD_B128).
 _ACCESS_BYTES: Final = 16
 # Of a work-item, at most: half of what an instruction can name.
@@ -41,7 +38,7 @@ class Chip(NamedTuple):
         vgprs: vector registers of one SIMD, for all its waves together.
         granule: a wave gets a multiple of so many.
         simds: of a compute unit.
-        layout: how its waves hold the matrices of WMMA; None where it has none.
+        layout: how its waves hold matrices of WMMA or MFMA; None where it has neither.
         shared: bytes of local memory of a workgroup, at most.
         private: bytes on the stack of a work-item, at most.
     """
@@ -70,13 +67,13 @@ def _rdna(
     return Chip(machine, llvm, 32, units, vgprs, granule, 2, layout)
 
 
-def _cdna(machine: int, llvm: int, units: int, shared: int) -> Chip:
-    return Chip(machine, llvm, 64, units, 512, 8, simds=4, shared=shared << 10)
+def _cdna(machine: int, llvm: int, units: int, layout: Layout, shared: int) -> Chip:
+    return Chip(machine, llvm, 64, units, 512, 8, simds=4, layout=layout, shared=shared << 10)
 
 
 CHIPS: Final = {
-    "gfx942": _cdna(0x4C, 19, 304, 64),  # MI300X
-    "gfx950": _cdna(0x4F, 20, 256, 160),  # MI350X
+    "gfx942": _cdna(0x4C, 19, 304, CDNA3, 64),  # MI300X
+    "gfx950": _cdna(0x4F, 20, 256, CDNA4, 160),  # MI350X
     "gfx1030": _rdna(0x36, 15, 80),  # RX 6900 XT
     "gfx1031": _rdna(0x37, 15, 40),  # RX 6700 XT
     "gfx1032": _rdna(0x38, 15, 32),  # RX 6600 XT
@@ -92,8 +89,8 @@ CHIPS: Final = {
     "gfx1151": _rdna(0x4A, 19, 40, RDNA3, large=True),  # Strix Halo: 8060S
     "gfx1152": _rdna(0x55, 19, 8, RDNA3),  # Krackan Point: 860M
     "gfx1153": _rdna(0x58, 20, 4, RDNA3),  # Krackan Point 2: 840M
-    "gfx1200": _rdna(0x48, 19, 32, large=True),  # RX 9060 XT
-    "gfx1201": _rdna(0x4E, 19, 64, large=True),  # RX 9070 XT
+    "gfx1200": _rdna(0x48, 19, 32, RDNA4, large=True),  # RX 9060 XT
+    "gfx1201": _rdna(0x4E, 19, 64, RDNA4, large=True),  # RX 9070 XT
 }
 """Chips by LLVM's name, with the compute units of the largest product (AMD's product pages).
 
@@ -125,12 +122,12 @@ def amd_target(chip: str) -> Target:
         shared_bytes=found.shared,
         warp=found.wave,
         matrices=names_for(found.layout) if found.layout else (),
-        shuffle=found.wave if found.wave == _DPP_XMASK_WAVE else 0,
+        shuffle=found.wave,
     )
 
 
 def check_chip(name: str) -> Chip:
     """The chip of a name. Raises Unsupported for one that is not known."""
     if name not in CHIPS:
-        raise Unsupported(f"{name!r} is no AMD chip known here{did_you_mean(name, CHIPS)}")
+        raise Unsupported(f"{name!r} is no AMD chip that code is made for: {', '.join(CHIPS)}")
     return CHIPS[name]

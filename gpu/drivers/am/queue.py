@@ -118,15 +118,15 @@ class AmQueue:
     def set_scratch(self, scratch: Scratch, tmpring: int, buffer: Sequence[int]) -> None:
         """Gives an AQL queue that is idle its scratch memory.
 
-        ``tmpring`` is TMPRING_SIZE; ``buffer`` is the resource descriptor, whose index stride the
-        processor fills in by the kernel on GFX10.
+        ``tmpring`` is TMPRING_SIZE; ``buffer`` is the resource descriptor, which has the bytes of
+        one XCC; its index stride the processor fills in by the kernel from GFX10 on.
         """
         for index, word in enumerate(buffer):
             self._pointers.write(_place("scratch_resource_descriptor") + 4 * index, 4, word)
         for field, width, value in (
             ("compute_tmpring_size", 4, tmpring),
             ("scratch_backing_memory_location", 8, scratch.address),
-            ("scratch_backing_memory_byte_size", 8, scratch.size.total),
+            ("scratch_backing_memory_byte_size", 8, buffer[2]),
             ("scratch_wave64_lane_byte_size", 4, scratch.size.per_wave // 64),
         ):
             self._pointers.write(_place(field), width, value)

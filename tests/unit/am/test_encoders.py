@@ -28,7 +28,7 @@ from gpu.drivers.am.encode.tmpring import (
     scratch_size,
     tmpring_size,
 )
-from gpu.drivers.am.target import Target, Wake
+from gpu.drivers.am.target import Target, Version, Wake
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.commands import (
     Barrier,
@@ -247,7 +247,7 @@ def test_scratch_memory_of_older_chips() -> None:
         found = registers(resolve(encoded, {p.symbol: 0 for p in args.patches})[0], target)
         user = [found[f"COMPUTE_USER_DATA_{index}"] for index in range(8)]
         # Swizzled; as many bytes as all waves have; selects X to W, 32 bits, by lanes of a wave.
-        last = 0x21C1_4FAC if cpu == "gfx1030" else 0x00E2_4FAC
+        last = 0x21C1_4FAC if cpu == "gfx1030" else 0x00EA_4FAC
         assert user[:4] == [0x1234_5600, 0x8000_7C00, scratch.size.total, last]
         assert user[6:] == [0x1234_5600, 0x7C00]
         assert found["COMPUTE_TMPRING_SIZE"] >> 12 == 17  # of 1 KiB
@@ -262,6 +262,38 @@ def test_scratch_memory_of_older_chips() -> None:
         assert value(lines, "COMPUTE_USER_DATA_4") == KERNARGS + 0x1000 & 0xFFFF_FFFF
     with pytest.raises(InvalidValue, match="at most"):
         scratch_size(TARGET, 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("version", "high", "last"),
+    [
+        ((9, 4, 2), 0x8000_7C00, 0x00EA_4FAC),
+        ((9, 5, 0), 0x8000_7C00, 0x00EA_4FAC),
+        ((10, 3, 0), 0x8000_7C00, 0x21E1_4FAC),
+        # Swizzling has two bits from here on; bit 24 of the last word is compression's on GFX12.
+        ((11, 0, 0), 0x4000_7C00, 0x20E1_4FAC),
+        ((11, 5, 1), 0x4000_7C00, 0x20E1_4FAC),
+        ((12, 0, 1), 0x4000_7C00, 0x20E1_4FAC),
+    ],
+)
+def test_what_aql_queues_are_told_of_scratch_memory(version: Version, high: int, last: int) -> None:
+    target = Target(version, (6, 0, 0), compute_units=16)
+    scratch = Scratch(GpuVA(0x7C00_1234_5600), scratch_size(target, 260))
+    words = resource_descriptor(target, scratch, False)
+    assert words == (0x1234_5600, high, scratch.size.total, last)
+
+
+@pytest.mark.parametrize("dies", [1, 4, 8])
+@pytest.mark.parametrize("engines", [3, 4, 7])
+@pytest.mark.parametrize("version", [(9, 4, 2), (10, 3, 0)])
+def test_engines_have_as_many_waves_each(version: Version, engines: int, dies: int) -> None:
+    """ROCr asserts it, in `AqlQueue::FillComputeTmpRingSize`: also where the field is full."""
+    for units in (20, 38, 400):
+        target = Target(
+            *(version, (4, 4, 2)), engines * dies, units * dies, scratch_waves=32, xccs=dies
+        )
+        waves = tmpring_size(target, scratch_size(target, 100)) & 0xFFF
+        assert waves % engines == 0 and 0 <= min(units * 32, 0xFFF) - waves < engines
 
 
 def test_hidden_arguments_have_the_sizes_of_the_launch() -> None:

@@ -68,7 +68,10 @@ EVERYWHERE: list[tuple[Build, list[int]]] = [
 ]
 COHERENCE = [0xFFFF_FFFF, 0x00FF_FFFF, 0, 0, 0xA]
 DIFFERING: list[tuple[int, Build, list[int]]] = [
-    (11, lambda p: p.dispatch((4, 3, 2), wave32=True), [0xC003_1502, 4, 3, 2, 0x8005]),
+    *(
+        (major, lambda p: p.dispatch((4, 3, 2), wave32=True), [0xC003_1502, 4, 3, 2, 0x8005])
+        for major in (10, 11, 12)
+    ),
     # gfx_v9_0_emit_mem_sync, gfx_v11_0_emit_mem_sync, gfx_v12_0_emit_mem_sync.
     (9, lambda p: p.acquire(Caches.ALL), [0xC005_5800, 0x28C4_0000, *COHERENCE]),
     (9, lambda p: p.acquire(Caches.UNITS), [0xC005_5800, 0x0840_0000, *COHERENCE]),
@@ -77,8 +80,9 @@ DIFFERING: list[tuple[int, Build, list[int]]] = [
     (11, lambda p: p.acquire(Caches.UNITS), [0xC006_5800, 0, *COHERENCE, 0x380]),
     (12, lambda p: p.acquire(Caches.ALL), [0xC006_5800, 0, *COHERENCE, 0xC3B1]),
     (12, lambda p: p.acquire(Caches.UNITS), [0xC006_5800, 0, *COHERENCE, 0x380]),
-    # gfx_v9_4_3_ring_emit_fence, gfx_v11_0_ring_emit_fence, gfx_v12_0_ring_emit_fence.
+    # ring_emit_fence of gfx_v9_4_3.c, gfx_v10_0.c, gfx_v11_0.c, gfx_v12_0.c.
     (9, lambda p: p.release(ADDRESS, 7), [0xC006_4900, 0x0023_8514, 1 << 29, LO, HI, 7, 0, 0]),
+    (10, lambda p: p.release(ADDRESS, 7), [0xC006_4900, 0x0660_3514, 1 << 29, LO, HI, 7, 0, 0]),
     (11, lambda p: p.release(ADDRESS, 7), [0xC006_4900, 0x0660_3514, 1 << 29, LO, HI, 7, 0, 0]),
     (12, lambda p: p.release(ADDRESS, 7), [0xC006_4900, 0x0660_0514, 1 << 29, LO, HI, 7, 0, 0]),
     (

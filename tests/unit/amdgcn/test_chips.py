@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -25,13 +25,20 @@ from gpu.core import elf
 from gpu.core.dtype import DType
 from gpu.core.errors import Unsupported
 from gpu.drivers.am.code.object import read_code_object
+from gpu.drivers.am.decode.pm4 import decode_pm4
 from gpu.drivers.am.decode.sdma import decode_sdma
-from gpu.drivers.am.encode.dispatch import LoadedKernel, dispatch_state
+from gpu.drivers.am.encode.dispatch import AmProgram, LoadedKernel, dispatch_state
 from gpu.drivers.am.encode.pm4 import packets_of
+from gpu.drivers.am.encode.pm4_encoder import Pm4Encoder
+from gpu.drivers.am.encode.sdma import SdmaEncoder
 from gpu.drivers.am.encode.sdma_builder import SdmaBuilder
-from gpu.drivers.am.encode.tmpring import Scratch, scratch_size
+from gpu.drivers.am.encode.tmpring import Scratch, scratch_size, tmpring_size
 from gpu.drivers.am.target import Target, generation_of, parse_gfx_name
-from gpu.hcq.symbol import GpuVA
+from gpu.hcq.commands import Launch
+from gpu.hcq.device import HCQDevice
+from gpu.hcq.encoder import Encoder
+from gpu.hcq.nulldevice import open_null
+from gpu.hcq.symbol import GpuVA, Symbol, segment_address
 from gpu.runtime.crosscompile import CompiledKernel
 from unit.linear_kernels import scratch_kernel
 
@@ -220,10 +227,57 @@ def test_the_driver_launches_them(name: str, need: Callable[[str], None]) -> Non
     granule = 256 if version >= (11, 0, 0) else 1024
     assert ring["WAVESIZE"] * granule >= 64 * private.descriptor.private_size
     assert generation.architected_scratch == (version[0] != 10)
+    check_packets(target, AmProgram(null_device(target), LoadedKernel(private, 1 << 20, memory)))
     push = SdmaBuilder(sdma)
     push.copy(GpuVA(1 << 20), GpuVA(1 << 21), 64)
     shown = decode_sdma(struct.pack(f"<{len(push.words)}I", *push.words), sdma)
     assert shown[0].text.startswith("COPY_LINEAR")
+
+
+def null_device(target: Target) -> HCQDevice:
+    encoders: dict[str, Encoder] = {"compute": Pm4Encoder(target), "copy": SdmaEncoder(target)}
+    return open_null(encoders, ring_size=1 << 16, capacity=1 << 24)
+
+
+def check_packets(target: Target, program: AmProgram) -> None:
+    """A launch's packets: registers by their numbers in the kernel's headers, and no others."""
+    loaded: LoadedKernel = program.info
+    major, generation = target.version[0], target.generation
+    args = program.arguments(*[Symbol(f"a{i}") for i in range(program.layout.pointers)])
+    encoded = Pm4Encoder(target).encode([Launch(program, args, (3, 2, 1), (1, 1, 1))])
+    places = {segment_address(i): (1 << 32) + (i << 16) for i in range(len(encoded.segments))}
+    data = encoded.resolve({**places, **{patch.symbol: 0 for patch in args.patches}})[0]
+    lines = decode_pm4(data, generation)
+    assert not any("unknown" in line.text for line in lines)
+    words = struct.unpack(f"<{len(data) // 4}I", data)
+    registers = sh_registers(words)
+    descriptor, scratch = loaded.kernel.descriptor, loaded.scratch
+    assert scratch is not None
+    assert registers[0x2E0C] | registers[0x2E0D] << 32 == loaded.code >> 8
+    assert registers[0x2E12] == descriptor.rsrc1.value | (1 << 20 if major == 11 else 0)
+    assert registers[0x2E13] == descriptor.rsrc2.value
+    assert registers[0x2E2D if major == 9 else 0x2E28] == descriptor.rsrc3.value
+    assert registers[0x2E18] == tmpring_size(target, scratch.size)
+    if major == 10:
+        user = [scratch.address, 0x8000_0000, scratch.size.total, 0x21C1_4FAC]
+        assert [registers[0x2E40 + place] for place in range(4)] == user
+        assert 0x2E10 not in registers
+    else:
+        assert registers[0x2E10] | registers[0x2E11] << 32 == scratch.address >> 8
+    initiator = words[-3]  # with the event behind it
+    assert initiator == (0x8005 if generation.has_wave32 else 5)
+
+
+def sh_registers(words: Sequence[int]) -> dict[int, int]:
+    """What SET_SH_REG packets write, by the registers' numbers."""
+    found, at = dict[int, int](), 0
+    while at < len(words):
+        count = (words[at] >> 16 & 0x3FFF) + 1
+        if words[at] >> 8 & 0xFF == 0x76:
+            values = words[at + 2 : at + 1 + count]
+            found |= {0x2C00 + words[at + 1] + i: value for i, value in enumerate(values)}
+        at += 1 + count
+    return found
 
 
 PRESSURE = """

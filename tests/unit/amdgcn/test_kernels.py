@@ -10,9 +10,11 @@ import pytest
 from gpu.compiler.ir.linear import Inst, Limit, Param, Program, Val
 from gpu.compiler.ir.optable import MONOIDS, OPS, apply
 from gpu.compiler.render.launch.grid import LAUNCH_ITEMS, MOST_GROUPS, plan_grid
+from gpu.compiler.render.llvm import amdgcn
 from gpu.compiler.render.llvm.amdgcn import AMDRenderer
 from gpu.compiler.targets.amd import CHIPS
-from gpu.compiler.toolchain.amdgcn import AMDCompiler
+from gpu.compiler.toolchain.amdgcn import AMDCompiler, amd_machine
+from gpu.compiler.toolchain.llvm import emit_assembly
 from gpu.core.dtype import ALL, DType, dtypes
 from gpu.core.errors import Unsupported, VerifyError
 from gpu.sim.isa.rdna.faults import WaveFault
@@ -65,8 +67,13 @@ def test_a_loop_counts_from_its_start_in_its_steps() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(32,), (2, 64), (4,), (5, 16), (3, 24)])
-def test_threads_of_a_wave_exchange_values(sizes: tuple[int, ...]) -> None:
-    """Also in a last wave that has fewer threads."""
+@pytest.mark.parametrize("by_number", [False, True])
+def test_threads_of_a_wave_exchange_values(
+    sizes: tuple[int, ...], by_number: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a last wave that has fewer threads, and in the way of chips with waves of 64."""
+    if by_number:
+        monkeypatch.setattr(amdgcn, "_DPP_XMASK_WAVE", 0)
     kernel = exchanging(sizes, 32, [n for n in (1, 2, 4, 8, 16) if np.prod(sizes) % (2 * n) == 0])
     arrays, wanted = exchanged_arrays(kernel)
     run(kernel, *arrays)
@@ -76,17 +83,20 @@ def test_threads_of_a_wave_exchange_values(sizes: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("chip", CHIPS)
 def test_what_chips_exchange_values(chip: str, need: Callable[[str], None]) -> None:
-    """All with waves of 32, in the instructions of moves within a wave, without local memory."""
+    """Waves of 32 in instructions of moves within a wave; those of 64 by the number of a lane."""
     need("llvmlite")
-    source = exchanging((64,), 32, [1, 2, 4, 8, 16]).program()
-    if CHIPS[chip].wave == 64:
-        with pytest.raises(Unsupported, match="exchanges no float32 among 32 threads"):
-            AMDRenderer(chip).render(source)
-        return
+    wave = CHIPS[chip].wave
+    source = exchanging((64,), wave, [1 << bit for bit in range(wave.bit_length() - 1)]).program()
     text = AMDRenderer(chip).render(source)
-    assert text.count("call i32 @llvm.amdgcn.update.dpp") == 4
-    assert text.count("call i32 @llvm.amdgcn.permlanex16") == 1
+    moves = ("update.dpp", "permlanex16", "ds.bpermute")
+    counts = [text.count(f"call i32 @llvm.amdgcn.{move}") for move in moves]
+    assert counts == ([4, 1, 0] if wave == 32 else [0, 0, 6])
+    code = emit_assembly(text, amd_machine(chip))
+    assert code.count("\tds_bpermute_b32") == counts[2]
     assert AMDCompiler(chip).compile(text).startswith(b"\x7fELF")
+    if wave == 32:
+        with pytest.raises(Unsupported, match="exchanges no float32 among 64 threads"):
+            AMDRenderer(chip).render(exchanging((64,), 64, [1]).program())
 
 
 def test_what_is_no_launch_is_refused() -> None:

@@ -91,10 +91,10 @@ def _copy(check: Checker, copy: AsyncCopy) -> None:
         check.access(place[0], (*place[1][:-1], last + (size - 1)), mask)
 
 
-def _warps(check: Checker, what: str) -> None:
+def _warps(check: Checker, what: str, warp: int = WARP) -> None:
     check.uniform(what, _ANY_LOOP)
     threads = math.prod(loop.var.extent for loop in check.loops if loop.kind == "thread")
-    check.require(threads % WARP == 0, f"{what} takes warps of {WARP}, a block has {threads}")
+    check.require(threads % warp == 0, f"{what} takes warps of {warp}, a block has {threads}")
 
 
 def _registers(
@@ -146,8 +146,8 @@ def _mma(check: Checker, stmt: Mma) -> None:
 
 def _executed(check: Checker, what: str, threads: int) -> None:
     """By a whole warp, or by one thread."""
-    if threads == WARP:
-        _warps(check, what)
+    if threads > 1:
+        _warps(check, what, threads)
     alone = all(loop.kind != "vector" for loop in check.loops)
     check.require(alone, f"{what} is in no loop of lanes")
 

@@ -28,10 +28,10 @@ def _is_team(pointer: Inst) -> bool:
     return pointer.op == "local" and pointer.attr[1] == "team"
 
 
-def _warps(check: Checker, inst: Inst) -> None:
+def _warps(check: Checker, inst: Inst, warp: int = WARP) -> None:
     threads = math.prod(block_size(check.program))
     check.require(
-        threads % WARP == 0, f"{inst.op} takes warps of {WARP}, a block has {threads} threads"
+        threads % warp == 0, f"{inst.op} takes warps of {warp}, a block has {threads} threads"
     )
 
 
@@ -67,7 +67,7 @@ def _mma(check: Checker, inst: Inst) -> None:
     if how.threads == 1:
         _mma_of_tiles(check, inst)
         return
-    _warps(check, inst)
+    _warps(check, inst, how.threads)
     operand, _, of_sums = how.parts
     operands, sums, code = len(how.a) + len(how.b), len(how.c) * of_sums.held, how.sums.code
     parts, before = inst.args[:operands], inst.args[operands:]

@@ -154,6 +154,7 @@ class _Tiler:
         layout = self.how.layout
         assert layout is not None
         self.layout: Layout = layout
+        self.held = layout.operand(self.how.k)
         self.numbers = itertools.count()
         named = {var.name: var for var in (*self.nest.independent, *self.nest.reduction)}
         (m, n), (wb, wm, wn) = tiling.tiles, tiling.warps
@@ -220,7 +221,7 @@ class _Tiler:
         fetch = matrix_fetch.fetch_of(element, total, self.tiling.depth, near, together)
         buf = matrix_fetch.tile_of(f"s{next(self.numbers)}", fetch, value, self.tiling.slots)
         space = "fragment" if together else "private"
-        shape = (tiles, parts, self.layout.operand.size)
+        shape = (tiles, parts, self.held.size)
         held = K.Buf(f"f{next(self.numbers)}", value.dtype, shape, space)
         return _Operand(value, lines, fetch, buf, held)
 
@@ -336,8 +337,8 @@ class _Tiler:
         pitch = fetch.pitch(operand.value.dtype.itemsize)
         along_line, along_step = (1, pitch) if fetch.transposed else (pitch, 1)
         if not self.layout.together:
-            tile, one = self.var("t", tiles), self.var("e", self.layout.operand.size)
-            row, column = (self.places(held, expr(one)) for held in self.layout.operand[1:])
+            tile, one = self.var("t", tiles), self.var("e", self.held.size)
+            row, column = (self.places(held, expr(one)) for held in self.held[1:])
             index = (first + tile * side + row) * along_line + (column + step) * along_step
             value = K.load(operand.buf, (slot, index))
             load = K.Update(operand.parts, (expr(tile), expr(0), expr(one)), None, value)

@@ -14,7 +14,7 @@ from typing import Final
 from gpu.compiler.ir.linear import Inst, Program
 from gpu.compiler.render.launch.grid import Grid, plan_grid
 from gpu.compiler.render.launch.locals import ALIGN, Places, place_locals
-from gpu.compiler.render.llvm import wmma
+from gpu.compiler.render.llvm import amd_matrix
 from gpu.compiler.render.llvm.gpu import GridPrinter
 from gpu.compiler.render.llvm.narrow_integers import INT32
 from gpu.compiler.render.llvm.text import BOOL, Type, Value, integer
@@ -24,6 +24,7 @@ from gpu.core.dtype import dtypes
 
 _PRIVATE: Final = Type("ptr addrspace(5)")
 _IDS: Final = ("llvm.amdgcn.workgroup.id.x", "llvm.amdgcn.workitem.id.x")
+_DPP_XMASK_WAVE: Final = 32  # RDNA has DPP with ROW_XMASK, and V_PERMLANEX16; CDNA has neither
 _ROW: Final = 16
 _ROW_XMASK: Final = 0x160
 _SAME_LANES: Final = (0x76543210, 0xFEDCBA98 - (1 << 32))  # of the other row, 4 bits for each lane
@@ -119,9 +120,12 @@ class _Kernel(GridPrinter):
         """DPP within rows of 16 lanes, which LLVM makes a part of what uses the value.
 
         V_PERMLANEX16 reads the other row of 32 ("RDNA3" ISA, 7.3 "DPP", ROW_XMASK, from RDNA on).
+        On CDNA any lane reads any other by its number, through local memory's crossbar.
         """
         x, (distance, _) = self.values[inst.args[0]], inst.attr
         emitter, no, yes = self.emitter, integer(BOOL, 0), integer(BOOL, 1)
+        if self.target.warp != _DPP_XMASK_WAVE:
+            return emitter.convert("bitcast", self._of_lane(x, distance), x.type.element)
         both = Value(INT32, "poison"), emitter.convert("bitcast", x, "i32")
         if distance < _ROW:
             how = (integer(INT32, number) for number in (_ROW_XMASK | distance, 0xF, 0xF))
@@ -131,8 +135,19 @@ class _Kernel(GridPrinter):
             moved = emitter.intrinsic("llvm.amdgcn.permlanex16.i32", INT32, *both, *how, no, no)
         return emitter.convert("bitcast", moved, x.type.element)
 
+    def _of_lane(self, x: Value, distance: int) -> Value:
+        """What the lane so far away has in `x`, in bits ("CDNA3" ISA, DS_BPERMUTE_B32)."""
+        emitter, none = self.emitter, integer(INT32, 0)
+        every = integer(INT32, -1)
+        below = emitter.intrinsic("llvm.amdgcn.mbcnt.lo", INT32, every, none)
+        lane = emitter.intrinsic("llvm.amdgcn.mbcnt.hi", INT32, every, below)
+        other = emitter.binary("xor", lane, integer(INT32, distance))
+        place = emitter.binary("shl", other, integer(INT32, 2))  # four bytes a lane
+        bits = emitter.convert("bitcast", x, "i32")
+        return emitter.intrinsic("llvm.amdgcn.ds.bpermute", INT32, place, bits)
+
     def _mma(self, inst: Inst) -> Value:
-        return wmma.multiply(self.emitter, inst, self._args(inst))
+        return amd_matrix.multiply(self.emitter, inst, self._args(inst))
 
     def _barrier(self, inst: Inst) -> None:
         """All threads arrive; what they stored to local memory before is seen by all behind."""

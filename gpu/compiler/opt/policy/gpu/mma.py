@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
 from gpu.compiler.ir.kernel.tree import loads_of
-from gpu.compiler.ir.matrix import MATRICES, PTX, RDNA3, WARP, Layout, Matrix
+from gpu.compiler.ir.matrix import CDNA3, CDNA4, MATRICES, PTX, RDNA3, RDNA4, Layout, Matrix
 from gpu.compiler.opt.analysis.product_nest import ProductNest, product_nest
 from gpu.compiler.opt.opts import MatrixTile, Opt
 from gpu.compiler.opt.primitives.matrix_fetch import APART_BYTES, STORE_BYTES
@@ -43,8 +43,17 @@ class Costs(NamedTuple):
 # For PTX: by data sheets m16n8k16 takes 8 cycles of a scheduler of sm_80 and 4 of one of sm_90, of
 # which mma.sync should reach some 6; 512 bytes of team memory at 128 a cycle for four schedulers
 # take 16. For RDNA3: 16 steps of 16 x 16 take 32 cycles of a SIMD; 1 KiB at 128 bytes a cycle for
-# two takes 16. None of this was measured.
-COSTS: Final[dict[Layout, Costs]] = {PTX: Costs(6, 16, 4), RDNA3: Costs(32, 16, 2)}
+# two takes 16. On RDNA4 both take half, and of bytes a quarter; on CDNA four SIMDs share what
+# memory gives (cycles: AMD's "Matrix Instruction Calculator", and of CDNA4 the peaks of its data
+# sheet). None of this was measured.
+COSTS: Final[dict[tuple[Layout, int], Costs]] = {
+    (PTX, 2): Costs(6, 16, 4),
+    (RDNA3, 2): Costs(32, 16, 2), (RDNA3, 1): Costs(32, 16, 2),
+    (RDNA4, 2): Costs(16, 8, 2), (RDNA4, 1): Costs(8, 4, 2),
+    (CDNA3, 2): Costs(16, 16, 2), (CDNA3, 1): Costs(16, 16, 2),
+    (CDNA4, 2): Costs(16, 16, 2), (CDNA4, 1): Costs(16, 16, 2),
+}  # fmt: skip
+"""By how threads hold the matrices, and the bytes of an element of an operand."""
 # Registers of a thread beside its sums and parts: addresses of both operands, and copies' places.
 OTHER_REGISTERS: Final = 48
 # Schedulers of a multiprocessor, or of a compute unit and what it shares memory with.
@@ -115,7 +124,7 @@ class _Product(NamedTuple):
     def costs(self) -> Costs:
         """Of the instruction."""
         assert self.how.layout is not None
-        return COSTS[self.how.layout]
+        return COSTS[self.how.layout, self.how.operand.itemsize]
 
     def depths(self) -> list[int]:
         """Steps that may be copied at once, those first that leave little to do in vain."""
@@ -214,7 +223,7 @@ def _choices(product: _Product, target: Target) -> Iterator[_Choice]:
         if not all(tiles) or _registers(how, tiles) > 2 * (target.registers or OTHER_REGISTERS):
             continue
         for warps in WARPS:
-            fits = math.prod(warps) * WARP <= target.threads and warps[0] <= batch
+            fits = math.prod(warps) * how.threads <= target.threads and warps[0] <= batch
             used = (warps[1] - 1) * side_m < rows and (warps[2] - 1) * side_n < columns
             if not fits or not used:
                 continue
@@ -242,13 +251,13 @@ def _choice(
     steps, lines = depth // how.k, sum(sides) / 16
     core = max(math.prod(tiles) * costs.multiply, lines * costs.load)
     issued = math.prod(tiles) + lines
-    copied = depth * how.operand.itemsize / STORE_BYTES / (math.prod(warps) * WARP)
+    copied = depth * how.operand.itemsize / STORE_BYTES / (math.prod(warps) * how.threads)
     prices = (one * price for one, price in zip(size[1:], product.prices, strict=True))
     own = steps * (core + issued / 4) + size[0] * sum(prices) * copied
     nbytes = size[0] * (size[1] + size[2]) * depth * how.operand.itemsize
     stage = max(own, nbytes / BANDWIDTH * SCHEDULERS / math.prod(warps)) + STAGE
     stages = -(-_extent(product.steps) // depth) * product.others
-    stored = math.prod(sides) / WARP * STORE
+    stored = math.prod(sides) / how.threads * STORE
     each = math.prod(blocks) * math.prod(warps) / (target.workers * SCHEDULERS)
     group = next((g for g in GROUPS if blocks[1] % g == 0 and blocks[1] > g), 1)
     loops = (product.batch, product.rows, product.columns, product.steps)
@@ -260,9 +269,9 @@ def _choice(
 def _registers(how: Matrix, tiles: tuple[int, int]) -> int:
     """Registers of a thread, about."""
     assert how.layout is not None
-    held = how.layout.operand.size * how.operand.itemsize // 4
+    held = how.layout.operand(how.k).size * how.operand.itemsize // 4
     parts = (tiles[0] * len(how.a) + tiles[1] * len(how.b)) * held
-    return math.prod(tiles) * how.m * how.n // WARP + parts + OTHER_REGISTERS
+    return math.prod(tiles) * how.m * how.n // how.threads + parts + OTHER_REGISTERS
 
 
 def _extent(loops: Sequence[Var]) -> int:
