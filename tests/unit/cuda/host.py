@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from gpu.compiler.ir.linear import Program
-from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.render.cstyle.cuda import HEAD, CUDARenderer
 from gpu.compiler.render.cstyle.cuda_text import INTRINSICS
 from gpu.compiler.render.cstyle.opencl_text import element_of
 from gpu.compiler.toolchain.clang import find_clang
+from unit.linear_kernels import printed
 
 ARCH = "sm_90"
 _OPTIONS = ["-x", "c++", "-std=c++20", "-O1", "-fwrapv", "-ffp-contract=off", "-w", "-shared",
@@ -105,8 +105,7 @@ def run_host(
     renderer = CUDARenderer(ARCH)
     texts = [HEAD.replace(INTRINSICS, _INTRINSICS)]
     for program in programs:
-        verify_linear(program)
-        texts.append(renderer.render(program).replace(HEAD, ""))
+        texts.append(printed(renderer, program).replace(HEAD, ""))
     launches = [renderer.launch_data(program) for program in programs]
     cases = zip(programs, launches, strict=True)
     calls = [f"if (which == {i}) {_call(*case)}" for i, case in enumerate(cases)]

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from gpu.compiler.ir.linear import Inst, Limit, Program
 from gpu.compiler.ir.linear.residue import Residues
-from gpu.compiler.render.checks import constant_value
 from gpu.compiler.render.cstyle import c_memory, c_ops
 from gpu.compiler.render.cstyle.c_text import (
     I64,
@@ -26,6 +25,7 @@ from gpu.compiler.render.cstyle.c_text import (
 from gpu.compiler.render.cstyle.flow import FlowPrinter, OpenLoop
 from gpu.compiler.render.launch.cpu_abi import LOCAL_ALIGN, launch_data, place_locals
 from gpu.compiler.targets import Target
+from gpu.compiler.targets.edges import C
 from gpu.core.dtype import dtypes
 
 
@@ -38,7 +38,7 @@ class CRenderer:
 
     def __init__(self, target: Target):
         # C here has vectors, and no tiles.
-        self.target = replace(target, matrices=())
+        self.target = replace(target, matrices=()).with_edges(C)
 
     def render(self, program: Program) -> str:
         """A source that defines the function `program.name`.
@@ -164,9 +164,7 @@ class _Function(FlowPrinter[Value]):
         self.emitter.line(f"__builtin_prefetch({pointer} + {index}, 0, 3);")
 
     def _alu(self, inst: Inst) -> Value:
-        last = inst.args[-1]
-        known = constant_value(last) if last.dtype.is_int else None
-        return c_ops.alu(self.emitter, inst.attr[0], last.dtype, self._args(inst), known)
+        return c_ops.alu(self.emitter, inst.attr[0], inst.args[-1].dtype, self._args(inst))
 
     def _cast(self, inst: Inst) -> Value:
         source = inst.args[0]

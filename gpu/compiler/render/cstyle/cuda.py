@@ -13,7 +13,6 @@ from typing import Final
 
 from gpu.compiler.ir.linear import Inst, Limit, Program
 from gpu.compiler.ir.linear.ranges import int_factors, int_ranges
-from gpu.compiler.render.checks import constant_value
 from gpu.compiler.render.cstyle import opencl_memory
 from gpu.compiler.render.cstyle.cuda_grid import counter_lines
 from gpu.compiler.render.cstyle.cuda_matrix import MatrixPrinter, Place
@@ -31,6 +30,7 @@ from gpu.compiler.render.launch.nv import (
     warp_members,
 )
 from gpu.compiler.targets import Target
+from gpu.compiler.targets.edges import CUDA
 from gpu.compiler.targets.nvidia import nv_target
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
@@ -55,7 +55,7 @@ class CUDARenderer:
 
     def __init__(self, arch: str):
         """`arch` as nvrtc calls it: `sm_90`. Raises Unsupported for one that is not known."""
-        self.target = nv_target(arch)
+        self.target = nv_target(arch).with_edges(CUDA)
 
     def render(self, program: Program) -> str:
         """A source that defines the kernel `program.name`.
@@ -202,7 +202,7 @@ class _Kernel(KernelPrinter):
     def _alu(self, inst: Inst) -> Value:
         name = inst.attr[0]
         if clamp := _clamp(inst):
-            return self.ops.alu(clamp, inst.dtype, self._args(inst)[1:], None)
+            return self.ops.alu(clamp, inst.dtype, self._args(inst)[1:])
         args = inst.args[1:] if name == "where" else inst.args
         compares = inst.dtype is dtypes.bool and args[0].dtype is dtypes.int64
         if not (all(map(self._is_narrow, args)) and (inst in self.ranges or compares)):
@@ -210,7 +210,7 @@ class _Kernel(KernelPrinter):
         values = [self.values[a] for a in inst.args]
         if name in _EXACT:
             return self.emitter.value(_I32, f"{values[0]} {_EXACT[name]} {values[1]}")
-        return self.ops.alu(name, dtypes.int32, values, constant_value(inst.args[-1]))
+        return self.ops.alu(name, dtypes.int32, values)
 
     def _cast(self, inst: Inst) -> Value:
         source = inst.args[0]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from gpu.compiler.ir.linear import Inst, Program
-from gpu.compiler.render.checks import constant_value
 from gpu.compiler.render.cstyle import opencl_memory
 from gpu.compiler.render.cstyle.flow import FlowPrinter, OpenLoop
 from gpu.compiler.render.cstyle.opencl_ops import Ops
@@ -87,9 +86,7 @@ class KernelPrinter(FlowPrinter[Value]):
         return opencl_memory.Access(kind, self.values[pointer], self.values[index], condition)
 
     def _alu(self, inst: Inst) -> Value:
-        last = inst.args[-1]
-        known = constant_value(last) if last.dtype.is_int else None
-        return self.ops.alu(inst.attr[0], last.dtype, self._args(inst), known)
+        return self.ops.alu(inst.attr[0], inst.args[-1].dtype, self._args(inst))
 
     def _cast(self, inst: Inst) -> Value:
         (x,), source = self._args(inst), inst.args[0].dtype

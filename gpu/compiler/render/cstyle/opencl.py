@@ -29,6 +29,7 @@ from gpu.compiler.render.cstyle.opencl_ops import Ops
 from gpu.compiler.render.cstyle.opencl_text import I64, LANES, Emitter, Type, Value, element_of
 from gpu.compiler.render.launch.cpu_abi import LOCAL_ALIGN
 from gpu.compiler.targets import Target
+from gpu.compiler.targets.edges import OPENCL
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
 
@@ -41,7 +42,7 @@ class OpenCLRenderer:
     """
 
     def __init__(self, target: Target):
-        self.target = target
+        self.target = target.with_edges(OPENCL)
 
     def render(self, program: Program) -> str:
         """A source that defines the kernel `program.name`.

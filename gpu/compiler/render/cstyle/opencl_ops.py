@@ -1,8 +1,8 @@
 """Scalar operations, casts and folds as OpenCL C expressions.
 
-Every result is the one `gpu/compiler/ir/evaluate.py` fixes, and none is left open by OpenCL C: sums
-of signed integers are made of unsigned ones, and operands that shifts, divisions and conversions
-do not define are replaced before the operation.
+Every result is the one `gpu/compiler/ir/evaluate.py` fixes, given operands for which OpenCL C
+defines it: `gpu/compiler/lower/edges.py` has seen to that. Sums of signed integers, which are to
+wrap, are made of unsigned ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from gpu.compiler.render.cstyle.opencl_text import (
     converted_to,
     element_of,
     integer,
-    real,
     same_bits,
 )
 from gpu.core.dtype import DType, dtypes
@@ -27,9 +26,9 @@ from gpu.core.errors import Unsupported
 
 _ARITHMETIC: Final = {"add": "+", "sub": "-", "mul": "*"}
 _BITWISE: Final = {"and": "&", "or": "|", "xor": "^"}
+_PLAIN: Final = {**_BITWISE, "tdiv": "/", "tmod": "%", "shl": "<<", "shr": ">>"}
 _BOOL_BINARY: Final = {**_BITWISE, "max": "|", "min": "&"}
 _COMPARISONS: Final = {"lt": "<", "le": "<=", "eq": "==", "ne": "!="}
-_DIVISIONS: Final = {"tdiv": "/", "tmod": "%"}
 _FUNCTIONS: Final = {
     "abs": "fabs", "sqrt": "sqrt", "floor": "floor", "rint": "rint", "trunc": "trunc", "fma": "fma",
 }  # fmt: skip
@@ -57,11 +56,8 @@ class Ops:
     def __init__(self, emitter: Emitter, clang: bool = False, through_double: bool = False):
         self.emitter, self.clang, self.through_double = emitter, clang, through_double
 
-    def alu(self, name: str, dtype: DType, args: list[Value], last_constant: int | None) -> Value:
-        """The operation `name` on operands of `dtype` (for `where`, that of the last two).
-
-        `last_constant` is the last operand's value where that is known.
-        """
+    def alu(self, name: str, dtype: DType, args: list[Value]) -> Value:
+        """The operation `name` on operands of `dtype` (for `where`, that of the last two)."""
         emitter = self.emitter
         if name in _COMPARISONS:
             return emitter.bool_of(f"{args[0]} {_COMPARISONS[name]} {args[1]}", args[0].type)
@@ -72,10 +68,6 @@ class Ops:
             return self._bool_op(name, args)
         if dtype.is_float:
             return self._float_op(name, args)
-        if name in _DIVISIONS:
-            return self._division(name, dtype, args, last_constant)
-        if name in ("shl", "shr"):
-            return self._shift(name, args, last_constant)
         return self._int_op(name, args)
 
     def _bool_op(self, name: str, args: list[Value]) -> Value:
@@ -90,8 +82,6 @@ class Ops:
             wide = [Value(kind.of("double"), converted_to("double", x)) for x in args]
             result = Value(wide[0].type, f"({self._float_text(name, wide)})")
             return self.emitter.value(kind, converted_to("float", result))
-        if name in ("max", "min"):
-            return self._extreme(">" if name == "max" else "<", args[0], args[1])
         return self.emitter.value(kind, self._float_text(name, args))
 
     def _float_text(self, name: str, args: list[Value]) -> str:
@@ -102,21 +92,10 @@ class Ops:
         function = (_CLANG_FUNCTIONS if self.clang else _FUNCTIONS)[name]
         return f"{function}({', '.join(map(str, args))})"
 
-    def _extreme(self, comparison: str, a: Value, b: Value) -> Value:
-        """NaN where either is: the comparison with a NaN is false, which leaves `b`."""
-        chosen = self.emitter.value(a.type, f"({a} {comparison} {b}) ? {a} : {b}")
-        if a.type.lanes == 1:
-            return self.emitter.value(a.type, f"({a} != {a}) ? {a} : {chosen}")
-        # A lane of ones is a NaN. A second selection would be merged with the first one, which
-        # then is no instruction of its own any more.
-        bits = Value(a.type.signed, same_bits(a.type.signed.element, chosen))
-        either = Value(a.type.signed, f"({bits} | ({a} != {a}))")
-        return self.emitter.value(a.type, same_bits(a.type.element, either))
-
     def _int_op(self, name: str, args: list[Value]) -> Value:
         kind = args[0].type
-        if name in _BITWISE:
-            return self.emitter.wrapped(kind, f"{args[0]} {_BITWISE[name]} {args[1]}")
+        if name in _PLAIN:
+            return self.emitter.wrapped(kind, f"{args[0]} {_PLAIN[name]} {args[1]}")
         if name == "not":
             return self.emitter.wrapped(kind, f"~{args[0]}")
         if name in _ARITHMETIC:
@@ -133,38 +112,6 @@ class Ops:
             return self.emitter.value(kind, f"({kind})({expression})")
         result = Value(kind.unsigned, f"({expression})")
         return self.emitter.value(kind, same_bits(kind.element, result))
-
-    def _division(self, name: str, dtype: DType, args: list[Value], divisor: int | None) -> Value:
-        """`a / b` or `a % b`, rounded toward zero; 0 where `b` is, and wrapping for min / -1."""
-        a, b = args
-        kind, sign = a.type, _DIVISIONS[name]
-        if divisor not in (None, 0, -1):
-            return self.emitter.wrapped(kind, f"{a} {sign} {b}")
-        zero, one = integer(kind, 0), integer(kind, 1)
-        unsafe = f"({b} == {zero})"
-        if dtype.is_signed:
-            lowest = integer(kind, int(dtype.min))
-            unsafe = f"({unsafe} | (({a} == {lowest}) & ({b} == {integer(kind, -1)})))"
-        # Divided by 1 instead, min is the wrapped quotient and 0 either remainder.
-        divided = self.emitter.value(kind, f"{unsafe} ? {one} : {b}")
-        result = self.emitter.wrapped(kind, f"{a} {sign} {divided}")
-        if name == "tmod":
-            return result
-        return self.emitter.value(kind, f"({b} == {zero}) ? {zero} : {result}")
-
-    def _shift(self, name: str, args: list[Value], count: int | None) -> Value:
-        """`a` shifted; counts outside [0, bits) give 0, or the sign for `shr` of signed ones."""
-        a, b = args
-        kind, sign = a.type, "<<" if name == "shl" else ">>"
-        if count is not None and 0 <= count < kind.bits:
-            return self.emitter.wrapped(kind, f"{a} {sign} {b}")
-        widest = integer(kind, kind.bits - 1)
-        unsigned = Value(kind.unsigned, same_bits(kind.unsigned.element, b))
-        in_range = f"({unsigned} < {integer(kind.unsigned, kind.bits)})"
-        if name == "shr" and kind == kind.signed:
-            return self.emitter.wrapped(kind, f"{a} >> ({in_range} ? {b} : {widest})")
-        kept = f"({in_range} ? {a} : {integer(kind, 0)})"
-        return self.emitter.wrapped(kind, f"{kept} {sign} ({b} & {widest})")
 
     def cast(self, x: Value, source: DType, target: DType) -> Value:
         """`x` of dtype `source` converted by value to `target`.
@@ -188,27 +135,8 @@ class Ops:
             )
         if target is dtypes.bool:
             return emitter.bool_of(f"{x} != {constant(source, x.type.lanes, 0)}", x.type)
-        if source.is_float and target.is_int:
-            return self._float_to_int(x, target)
         element = element_of(target)
         return emitter.value(x.type.of(element), converted_to(element, x))
-
-    def _float_to_int(self, x: Value, target: DType) -> Value:
-        """Truncation that saturates, with 0 for NaN."""
-        emitter, kind = self.emitter, x.type.of(element_of(target))
-        # Powers of two, and so exact in every float format.
-        low, high = (real(x.type, float(v)) for v in (int(target.min), int(target.max) + 1))
-        raised = emitter.value(x.type, f"({x} >= {low}) ? {x} : {low}")  # also a NaN
-        fits = emitter.bool_of(f"{raised} < {high}", x.type)
-        zero = real(x.type, 0.0)
-        safe = emitter.value(x.type, f"{condition(fits, x.type)} ? {raised} : {zero}")
-        converted = emitter.value(kind, converted_to(kind.element, safe))
-        most = integer(kind, int(target.max))
-        result = emitter.value(kind, f"{condition(fits, kind)} ? {converted} : {most}")
-        if not target.min:
-            return result
-        number = condition(emitter.bool_of(f"{x} == {x}", x.type), kind)
-        return emitter.value(kind, f"{number} ? {result} : {integer(kind, 0)}")
 
     def bitcast(self, x: Value, source: DType, target: DType) -> Value:
         """The bits of `x`; a bool is a byte of 0 or 1, and any other byte reads as true."""
@@ -249,7 +177,7 @@ class Ops:
             half = lanes // 2
             low = self.shuffle(vector, vector, tuple(range(half)))
             high = self.shuffle(vector, vector, tuple(range(half, lanes)))
-            vector = self.alu(combine, dtype, [low, high], None)
+            vector = self.alu(combine, dtype, [low, high])
         return vector
 
 
