@@ -14,7 +14,7 @@ import numpy as np
 from gpu.compiler.ir.linear import Program
 from gpu.compiler.render.cstyle.cuda import HEAD, CUDARenderer
 from gpu.compiler.render.cstyle.cuda_text import INTRINSICS
-from gpu.compiler.render.cstyle.opencl_text import element_of
+from gpu.compiler.render.cstyle.text import OPENCL
 from gpu.compiler.toolchain.clang import find_clang
 from unit.linear_kernels import printed
 
@@ -139,7 +139,7 @@ def _launch(
 
 def _call(program: Program, data: dict[str, int]) -> str:
     """A statement that calls a kernel with what `launch` was given."""
-    types = [f"{element_of(p.dtype)} *" for p in program.params]
+    types = [f"{OPENCL.type_of(p.dtype)} *" for p in program.params]
     types += ["uchar *"] * bool(data["workspace"]) + ["long"] * len(program.vals)
     arguments = ", ".join(f"({kind})given[{i}]" for i, kind in enumerate(types))
     return f"{program.name}({arguments});"
