@@ -23,7 +23,15 @@ from prop import test_kinds, test_structures
 from prop.graphs import computed
 from prop.programs import random_graph
 from prop.test_structures import Case
-from unit.linear_kernels import COMPUTED, Kernel, edge_pairs, edge_values, matrix_kernel, operations
+from unit.linear_kernels import (
+    COMPUTED,
+    Kernel,
+    edge_pairs,
+    edge_values,
+    matrix_kernel,
+    operations,
+    printed,
+)
 
 SEEDS = 33
 
@@ -52,7 +60,7 @@ def sources(chip: str) -> Iterator[str]:
     for roots in programs():
         yield from render(roots, is_leaf, renderer)
     for kernel in operation_kernels():
-        yield renderer.render(kernel.program())
+        yield printed(renderer, kernel)
 
 
 def operation_kernels() -> Iterator[Kernel]:

@@ -32,7 +32,7 @@ from gpu.sim.physical import Pool
 from gpu.sim.record import DebugChannel
 from gpu.sim.translate import AddressSpace, Mapping, PageFault
 from gpu.transport.world import World
-from unit.linear_kernels import Kernel, scratch_kernel
+from unit.linear_kernels import Kernel, printed, scratch_kernel
 
 pytestmark = pytest.mark.usefixtures("needs_llvm")
 
@@ -58,7 +58,7 @@ class Machine:
 
     def load(self, program: Program) -> tuple[HCQProgram, dict[str, Any]]:
         renderer = AMDRenderer("gfx1100")
-        lib = AMDCompiler("gfx1100").compile_cached(renderer.render(program))
+        lib = AMDCompiler("gfx1100").compile_cached(printed(renderer, program))
         sizes = renderer.launch_data(program)
         loaded = self.device.load(read_code_object(lib), program.name)
         return loaded, {"grid": (sizes["groups"], 1, 1), "block": (sizes["block"], 1, 1)}

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpu.backends.cl.device import CLDevice
-from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.render.cstyle.opencl import OpenCLRenderer
 from gpu.compiler.targets import Target
 from gpu.runtime.device import Device
-from unit.linear_kernels import Kernel
+from unit.linear_kernels import Kernel, printed
 
 
 def cl_device() -> CLDevice:
@@ -36,9 +35,7 @@ class CLRunner:
     def run_many(self, kernels: Sequence[Kernel], arrays: Sequence[Sequence[np.ndarray]]) -> None:
         device, renderer = cl_device(), OpenCLRenderer(self.target)
         programs = [kernel.program() for kernel in kernels]
-        for program in programs:
-            verify_linear(program)
-        libs = device.compiler.compile_many_cached([renderer.render(p) for p in programs])
+        libs = device.compiler.compile_many_cached([printed(renderer, p) for p in programs])
         for program, lib, given in zip(programs, libs, arrays, strict=True):
             loaded = device.runtime(program.name, lib, renderer.launch_data(program))
             memories = [device.allocator.alloc(array.nbytes) for array in given]

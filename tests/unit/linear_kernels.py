@@ -11,6 +11,7 @@ from gpu.backends.cpu.program import CPUProgram
 from gpu.compiler.ir.linear import Inst, Param, Program
 from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.ir.optable import OPS
+from gpu.compiler.lower.edges import guard_edges
 from gpu.compiler.render.cstyle.c import CRenderer
 from gpu.compiler.render.launch.cpu_abi import scratch_bytes
 from gpu.compiler.render.llvm.cpu import LLVMRenderer
@@ -81,9 +82,7 @@ class Toolchain(NamedTuple):
     def build_many(self, kernels: Sequence[Kernel]) -> list[CPUProgram]:
         """The kernels, ready to run, compiled together."""
         programs = [kernel.program() for kernel in kernels]
-        for program in programs:
-            verify_linear(program)
-        libs = self.compiler.compile_many_cached([self.renderer.render(p) for p in programs])
+        libs = self.compiler.compile_many_cached([printed(self.renderer, p) for p in programs])
         return [
             CPUProgram(program.name, lib, scratch=scratch_bytes(program))
             for program, lib in zip(programs, libs, strict=True)
@@ -96,6 +95,14 @@ class Toolchain(NamedTuple):
     def run(self, kernel: Kernel, *arrays: np.ndarray) -> None:
         """Builds a kernel and runs it on arrays."""
         self.build(kernel)(*(a.ctypes.data for a in arrays))
+
+
+def printed(renderer: Renderer, program: Kernel | Program) -> str:
+    """What a renderer makes of a program by hand, whose operations may be at any edge."""
+    program = program.program() if isinstance(program, Kernel) else program
+    guarded = guard_edges(program, renderer.target.native)
+    verify_linear(guarded)
+    return renderer.render(guarded)
 
 
 def toolchain(name: str, target: Target = HOST) -> Toolchain:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from gpu.compiler.render.cstyle.c import CRenderer
-from gpu.compiler.render.cstyle.c_text import element_of
+from gpu.compiler.render.cstyle.c_text import C
 from gpu.core.dtype import ALL, dtypes
 from gpu.core.errors import VerifyError
 from unit.linear_kernels import HOST, Kernel, scratch_kernel
@@ -34,7 +34,7 @@ def test_variables_are_never_named_as_types() -> None:
         total = k("result", dtypes.int64, k.end(loop, following), attr=(0,))
     k.store(k.out, k.const(0), total)
     declared = re.findall(r"^ +(?:for \()?i64 (\w+) =", render(k), re.MULTILINE)
-    types = {element_of(d) for d in ALL} | {"half"}
+    types = {str(C.type_of(d)) for d in ALL} | {"half"}
     assert len(declared) == len(set(declared)) > 140 and not types & set(declared)
 
 

@@ -29,6 +29,7 @@ from unit.linear_kernels import (
     edge_values,
     matrix_kernel,
     operations,
+    printed,
     scratch_kernel,
     toolchain,
 )
@@ -412,7 +413,7 @@ def test_no_target_needs_a_library(compiler_name: str, features: str) -> None:
     for dtype in COMPUTED:
         names = [n for n, r in OPS.items() if n in target.native.ops and dtype.kind in r.domain]
         kernels.append(matrix_kernel(dtype, 8 if dtype.bits == 64 else 16, 64, names))
-    libs = tools.compiler.compile_many_cached([tools.renderer.render(k.program()) for k in kernels])
+    libs = tools.compiler.compile_many_cached([printed(tools.renderer, k) for k in kernels])
     for lib in libs:
         undefined = [s.name for s in parse_object(lib).symbols if s.section == 0 and s.name]
         assert undefined == []
@@ -441,6 +442,6 @@ def test_vector_extremes_take_a_handful_of_instructions(compiler_name: str) -> N
     k = Kernel(a=(dtypes.float32, 8), b=(dtypes.float32, 8))
     k.store(k.a, k.const(0), k.alu("max", k.load(k.a, k.const(0), 8), k.load(k.b, k.const(0), 8)))
     tools = toolchain(compiler_name, target)
-    lib = tools.compiler.compile(tools.renderer.render(k.program()))
+    lib = tools.compiler.compile(printed(tools.renderer, k))
     code = next(s for s in parse_object(lib).sections if s.name.startswith(".text") and s.size)
     assert len(code.content) < 64

@@ -40,6 +40,7 @@ from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.ir.matrix import PTX, names_for
 from gpu.compiler.ir.optable import OPS
 from gpu.compiler.targets import Native, Target
+from gpu.compiler.targets.edges import OURS
 from gpu.compiler.toolchain.base import Compiler
 from gpu.core.arguments import host_bytes
 from gpu.core.available import check_memory
@@ -51,7 +52,9 @@ from gpu.runtime.program import Program, check_memory_of, check_values
 
 Memory = npt.NDArray[np.uint8]
 
-TARGET: Final = Target(name="python", native=Native(ops=frozenset(OPS)), parallel="grid")
+TARGET: Final = Target(
+    name="python", native=Native(ops=frozenset(OPS), edges=OURS), parallel="grid"
+)
 """Every operation on every dtype, no vectors, and loops whose iterations all run at once."""
 
 BLOCKS: Final = replace(

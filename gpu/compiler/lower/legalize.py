@@ -6,7 +6,8 @@ so that nothing foreign ever reaches the inner builder. Values mean what
 `gpu/compiler/ir/evaluate.py` says, bit for bit except for the payloads of NaNs and for `exp`,
 `exp2`, `log2` and `sin`, whose accuracy `gpu/compiler/lower/transcendental.py` states.
 
-Casts between bool, integers, float32 and float64, and all bitcasts, are taken to be native.
+Casts between bool, integers, float32 and float64, and all bitcasts, are taken to be native. So is
+what native operations give at their edges here: `gpu/compiler/lower/edges.py` sees to that last.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from gpu.compiler.ir.kernel.verify import count_thread_loops
 from gpu.compiler.ir.linear import Inst, Limit, Param, Program, Val
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.lower.address import Addresses, Lane
+from gpu.compiler.lower.edges import guard_edges
 from gpu.compiler.lower.emit import Emitter
 from gpu.compiler.lower.int64.pairs import split64
 from gpu.compiler.lower.legalize import Legalizer
@@ -46,7 +47,9 @@ def linearize(kernel: K.Kernel, target: Target) -> Program:
     program = split64(program, target.native) if target.native.paired else program
     if target.native.quads:
         program = quads(program)
-    return join(program, target.access_bytes) if target.access_bytes else program
+    if target.access_bytes:
+        program = join(program, target.access_bytes)
+    return guard_edges(program, target.native)
 
 
 class _Linearizer:

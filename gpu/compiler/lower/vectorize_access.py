@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from gpu.compiler.ir.linear import Inst, Limit, Program
+from gpu.compiler.ir.linear import Inst, Program
 from gpu.compiler.ir.linear.residue import Residues
+from gpu.compiler.ir.linear.rewrite import Rewrite
 from gpu.compiler.lower.dce import used
 
 _CONTROL: Final = frozenset({"loop", "end", "if", "endif"})
@@ -66,12 +67,12 @@ class _Access(NamedTuple):
         return self.at.terms != other.at.terms or self.at.constant == other.at.constant
 
 
-class _Joiner:
+class _Joiner(Rewrite):
     def __init__(self, program: Program, nbytes: int):
+        super().__init__()
         self.program, self.nbytes = program, nbytes
         self.places: dict[Inst, _Place] = {}
         self.residues = Residues()
-        self.new: dict[Inst, Inst] = {}
 
     def run(self) -> Iterator[Inst]:
         stretch: list[Inst] = []
@@ -195,20 +196,6 @@ class _Joiner:
         masks = [Inst("splat", one.dtype, lanes, (one,)) for one in mask]
         yield from (vector, *masks)
         yield Inst("store", first.dtype, lanes, (pointer, index, vector, *masks), first.attr)
-
-    def rebuilt(self, inst: Inst) -> Inst:
-        """An instruction that takes what its operands have become."""
-        args = tuple(self.new.get(arg, arg) for arg in inst.args)
-        attr = tuple(map(self.moved, inst.attr))
-        if args != inst.args or attr != inst.attr:
-            self.new[inst] = Inst(inst.op, inst.dtype, inst.lanes, args, attr)
-        return self.new.get(inst, inst)
-
-    def moved(self, part: Any) -> Any:
-        """A part of an attribute, which may name instructions."""
-        if isinstance(part, Limit):
-            return part._replace(value=self.new.get(part.value, part.value))
-        return self.new.get(part, part) if isinstance(part, Inst) else part
 
     # Places.
 

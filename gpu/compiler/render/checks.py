@@ -1,4 +1,4 @@
-"""What renderers ask of an instruction: whether the target has it, and what of it is constant."""
+"""What renderers ask of an instruction: whether the target has it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Final
 
 from gpu.compiler.ir.linear import Inst, Program
 from gpu.compiler.targets import Target
+from gpu.compiler.targets.edges import Edge
 from gpu.core.dtype import DType
 from gpu.core.errors import Unsupported
 
@@ -24,6 +25,7 @@ def refuse_what_is_lacking(target: Target, program: Program, inst: Inst) -> None
             f"{program.name}: {where} has no {inst.attr[0]}; legalize before rendering"
         )
     refuse_exchange(target, program, inst)
+    refuse_extreme(target, program, inst)
     operands = (inst.dtype, *(a.dtype for a in inst.args))
     if inst.op not in _VALUE_OPS_OF_NARROW_FLOATS and any(map(is_narrow, operands)):
         names = [d.name for d in operands]
@@ -38,6 +40,19 @@ def refuse_what_is_lacking(target: Target, program: Program, inst: Inst) -> None
                     f"{program.name}: {where} cannot convert {dtype.name}; legalize before"
                     " rendering"
                 )
+
+
+def refuse_extreme(target: Target, program: Program, inst: Inst) -> None:
+    """Raises Unsupported for `max` or `min` of floats where the language has no such operation."""
+    if inst.op not in ("alu", "fold") or inst.attr[0] not in ("max", "min"):
+        return
+    edges = target.native.edges
+    is_exact = f"{inst.attr[0]} {inst.dtype.code}" in edges.exact
+    if inst.dtype.is_float and edges.extreme is Edge.NEVER and not is_exact:
+        raise Unsupported(
+            f"{program.name}: {target.name} has no {inst.attr[0]} of {inst.dtype.name} that is NaN"
+            " where an operand is; guard its edges before rendering"
+        )
 
 
 def refuse_exchange(target: Target, program: Program, inst: Inst) -> None:
@@ -55,10 +70,3 @@ def refuse_exchange(target: Target, program: Program, inst: Inst) -> None:
 def is_narrow(dtype: DType) -> bool:
     """Whether a dtype is a float of less than 32 bits."""
     return dtype.is_float and dtype.bits < 32
-
-
-def constant_value(inst: Inst) -> int | None:
-    """What every lane of an integer value is known to hold."""
-    if inst.op == "splat":
-        return constant_value(inst.args[0])
-    return inst.attr[0] if inst.op == "const" else None

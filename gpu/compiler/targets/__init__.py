@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir.optable import OPS
+from gpu.compiler.targets.edges import C, Edges
 from gpu.core.bits import is_power_of_two
 from gpu.core.dtype import DType, ImageDType, dtypes
 from gpu.core.errors import InvalidValue
@@ -36,6 +37,7 @@ class Native:
         quads: whether memory is best accessed by four neighbouring words at a time.
         lacking: dtypes that no kernel may have.
         shuffled: dtypes that threads of a warp exchange; others go as integers of 32 bits.
+        edges: what is printed for an operation gives where ours are fixed; nothing, if left out.
     """
 
     ops: frozenset[str]
@@ -47,6 +49,7 @@ class Native:
     quads: bool = False
     lacking: frozenset[DType] = field(default=frozenset())
     shuffled: frozenset[DType] = WORDS
+    edges: Edges = C
 
     def __post_init__(self) -> None:
         if unknown := sorted(self.ops - OPS.keys()):
@@ -138,6 +141,10 @@ class Target:
                 f" takes a power of two that divides the {self.warp} threads of a warp"
             )
 
+    def with_edges(self, edges: Edges) -> Target:
+        """The same machine, programmed in a language that has another row of edges."""
+        return replace(self, native=replace(self.native, edges=edges))
+
     @property
     def has_blocks(self) -> bool:
         """Whether a kernel may keep some rows of a large value near by: workers, with caches."""
@@ -163,4 +170,5 @@ class Target:
         lacks = (dtypes_of, native.paired, native.scalar, native.quads, self.matrices)
         sizes = f"{shape}|{blocks}|{launches}"
         images = f"|{tuple(self.images)}" if self.images else ""
-        return f"{self.name}|{self.features}|{sizes}|{sorted(native.ops)}|{lacks}{images}"
+        made = f"{sorted(native.ops)}|{lacks}|{native.edges.key}"
+        return f"{self.name}|{self.features}|{sizes}|{made}{images}"

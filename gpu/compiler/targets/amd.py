@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from gpu.compiler.ir.matrix import CDNA3, CDNA4, RDNA3, RDNA4, Layout, names_for
 from gpu.compiler.ir.optable import OPS
 from gpu.compiler.targets import DERIVED, Native, Target
+from gpu.compiler.targets.edges import LLVM
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
 
@@ -110,6 +111,7 @@ def amd_target(chip: str) -> Target:
         ops=frozenset(OPS) - DERIVED,
         storage_only=_STORAGE_ONLY,
         compute_as_float32=frozenset({dtypes.float16}),
+        edges=LLVM,
     )
     return Target(
         name=chip,

@@ -14,6 +14,7 @@ from typing import Final
 from gpu.compiler.ir.optable import OPS
 from gpu.compiler.targets import DERIVED, Native, Target
 from gpu.compiler.targets.cpu_names import ARM_CPUS, X86_CPUS
+from gpu.compiler.targets.edges import LLVM
 from gpu.core.devspec import did_you_mean
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
@@ -114,6 +115,7 @@ def _native(architecture: str, present: frozenset[str]) -> Native:
         ops=frozenset(OPS) - missing,
         storage_only=_FOREIGN_FLOATS if converts_half else _FOREIGN_FLOATS | half,
         compute_as_float32=half if converts_half else frozenset(),
+        edges=LLVM,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Final
 from gpu.compiler.ir.matrix import PTX, names_for
 from gpu.compiler.ir.optable import OPS
 from gpu.compiler.targets import DERIVED, Native, Target
+from gpu.compiler.targets.edges import LLVM
 from gpu.core.devspec import did_you_mean
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
@@ -64,6 +65,7 @@ def nv_target(arch: str) -> Target:
         ops=frozenset(OPS) - DERIVED,
         storage_only=_STORAGE_ONLY,
         compute_as_float32=frozenset({dtypes.float16, dtypes.bfloat16}),
+        edges=LLVM,
     )
     return Target(
         name=check_architecture(arch),

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.compiler.ir.linear import Program
-from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.render.llvm.amdgcn import AMDRenderer
 from gpu.compiler.toolchain.amdgcn import AMDCompiler
 from gpu.core.bits import align_up
@@ -18,7 +17,7 @@ from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.isa.rdna.run import Machine
 from gpu.sim.isa.waves import aligned_bytes
 from sim.isa.codeobject import KernelDescriptor
-from unit.linear_kernels import Kernel
+from unit.linear_kernels import Kernel, printed
 
 CHIP = "gfx1100"
 WRITABLE = layout.READ | layout.WRITE | layout.ATOMIC
@@ -45,10 +44,9 @@ class Memory:
 def run(kernel: Kernel | Program, *arrays: np.ndarray, vals: tuple[int, ...] = ()) -> None:
     """Runs a kernel on one array for each parameter, which it may change."""
     program = kernel.program() if isinstance(kernel, Kernel) else kernel
-    verify_linear(program)
     renderer, memory = AMDRenderer(CHIP), Memory()
     sizes = renderer.launch_data(program)
-    code = read_code_object(AMDCompiler(CHIP).compile_cached(renderer.render(program)))
+    code = read_code_object(AMDCompiler(CHIP).compile_cached(printed(renderer, program)))
     image = memory.buffer(code.image(0), layout.READ, 4096)
     buffers = [memory.buffer(array.tobytes(), WRITABLE) for array in arrays]
     given = [*buffers]

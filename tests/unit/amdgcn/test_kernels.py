@@ -26,6 +26,7 @@ from unit.linear_kernels import (
     edge_values,
     exchanged_arrays,
     exchanging,
+    printed,
     scratch_kernel,
 )
 
@@ -252,4 +253,4 @@ def test_half_converts_to_and_from_float() -> None:
 def test_code_for_every_chip(chip: str) -> None:
     renderer, compiler = AMDRenderer(chip), AMDCompiler(chip)
     for kernel in (reversing(2, 2, 64), cast_kernel(renderer.target, 4), scratch_kernel(20)):
-        assert compiler.compile(renderer.render(kernel.program()))
+        assert compiler.compile(printed(renderer, kernel))

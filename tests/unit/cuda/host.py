@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from gpu.compiler.ir.linear import Program
-from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.render.cstyle.cuda import HEAD, CUDARenderer
 from gpu.compiler.render.cstyle.cuda_text import INTRINSICS
-from gpu.compiler.render.cstyle.opencl_text import element_of
+from gpu.compiler.render.cstyle.text import OPENCL
 from gpu.compiler.toolchain.clang import find_clang
+from unit.linear_kernels import printed
 
 ARCH = "sm_90"
 _OPTIONS = ["-x", "c++", "-std=c++20", "-O1", "-fwrapv", "-ffp-contract=off", "-w", "-shared",
@@ -105,8 +105,7 @@ def run_host(
     renderer = CUDARenderer(ARCH)
     texts = [HEAD.replace(INTRINSICS, _INTRINSICS)]
     for program in programs:
-        verify_linear(program)
-        texts.append(renderer.render(program).replace(HEAD, ""))
+        texts.append(printed(renderer, program).replace(HEAD, ""))
     launches = [renderer.launch_data(program) for program in programs]
     cases = zip(programs, launches, strict=True)
     calls = [f"if (which == {i}) {_call(*case)}" for i, case in enumerate(cases)]
@@ -140,7 +139,7 @@ def _launch(
 
 def _call(program: Program, data: dict[str, int]) -> str:
     """A statement that calls a kernel with what `launch` was given."""
-    types = [f"{element_of(p.dtype)} *" for p in program.params]
+    types = [f"{OPENCL.type_of(p.dtype)} *" for p in program.params]
     types += ["uchar *"] * bool(data["workspace"]) + ["long"] * len(program.vals)
     arguments = ", ".join(f"({kind})given[{i}]" for i, kind in enumerate(types))
     return f"{program.name}({arguments});"

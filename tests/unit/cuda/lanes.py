@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpu.compiler.ir.linear import Program
-from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.render.cstyle.cuda import HEAD, CUDARenderer
 from gpu.compiler.render.launch.nv import launch_data
 from gpu.compiler.render.llvm.ptx import PTXRenderer
@@ -15,6 +14,7 @@ from gpu.compiler.targets.nvidia import nv_target
 from gpu.compiler.toolchain.nvptx import generate_ptx
 from gpu.compiler.toolchain.nvrtc import NvBinary, NvrtcCompiler
 from gpu.sim.isa.ptx.bare import BareModule
+from unit.linear_kernels import printed
 
 ARCH = "sm_90"
 
@@ -24,8 +24,7 @@ def run_llvm(
 ) -> None:
     """Runs programs on arrays, one for each parameter, through LLVM."""
     for program, given in zip(programs, arrays, strict=True):
-        verify_linear(program)
-        ptx = generate_ptx(PTXRenderer(ARCH).render(program))
+        ptx = generate_ptx(printed(PTXRenderer(ARCH), program))
         _launch(BareModule(ptx), program, given, vals)
 
 
@@ -35,8 +34,7 @@ def run_nvrtc(
     """As `run_llvm`, through CUDA C and nvrtc; all programs are compiled together."""
     texts = [HEAD]
     for program in programs:
-        verify_linear(program)
-        texts.append(CUDARenderer(ARCH).render(program).replace(HEAD, ""))
+        texts.append(printed(CUDARenderer(ARCH), program).replace(HEAD, ""))
     binary = NvBinary.unpack(NvrtcCompiler(ARCH).compile_cached("\n".join(texts)))
     module = BareModule(binary.ptx)
     for program, given in zip(programs, arrays, strict=True):

@@ -13,7 +13,7 @@ from gpu.compiler.toolchain.nvrtc import NvBinary, NvrtcCompiler
 from gpu.core.elf import EM_CUDA, parse_executable
 from gpu.core.errors import CompileError, Unsupported
 from unit.cuda.kernels import reversing, roots_and_products
-from unit.linear_kernels import Kernel, cast_kernel, scratch_kernel
+from unit.linear_kernels import Kernel, cast_kernel, printed, scratch_kernel
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def nvrtc(need: Callable[[str], None]) -> None:
 
 
 def compiled(kernel: Kernel, arch: str = "sm_90") -> NvBinary:
-    source = CUDARenderer(arch).render(kernel.program())
+    source = printed(CUDARenderer(arch), kernel)
     return NvBinary.unpack(NvrtcCompiler(arch).compile(source))
 
 

@@ -18,7 +18,7 @@ from gpu.compiler.toolchain.nvrtc import NvrtcCompiler
 from gpu.core.dtype import dtypes
 from gpu.core.errors import CompileError, Unsupported
 from gpu.sim.isa.ptx.bare import BareModule
-from unit.linear_kernels import Kernel
+from unit.linear_kernels import Kernel, printed
 
 OLDER = ("sm_70", "sm_75")
 SIZE = 4096
@@ -44,8 +44,8 @@ def narrowing() -> Program:
 
 def ptx_of(way: str, arch: str, program: Program) -> str:
     if way == "llvm":
-        return generate_ptx(PTXRenderer(arch).render(program), arch)
-    lib = NvrtcCompiler(arch).compile_cached(CUDARenderer(arch).render(program))
+        return generate_ptx(printed(PTXRenderer(arch), program), arch)
+    lib = NvrtcCompiler(arch).compile_cached(printed(CUDARenderer(arch), program))
     return NvBinary.unpack(lib).ptx
 
 

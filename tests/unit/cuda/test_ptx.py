@@ -23,6 +23,7 @@ from unit.linear_kernels import (
     cast_kernel,
     exchanging,
     matrix_kernel,
+    printed,
     scratch_kernel,
 )
 
@@ -35,7 +36,7 @@ def llvm(need: Callable[[str], None]) -> None:
 
 
 def ptx_of(kernel: Kernel) -> str:
-    return generate_ptx(RENDERER.render(kernel.program()))
+    return generate_ptx(printed(RENDERER, kernel))
 
 
 def test_the_lowest_version_and_exact_arithmetic() -> None:
@@ -77,7 +78,7 @@ def test_code_for_every_architecture(arch: str, need: Callable[[str], None]) -> 
     programs = [reversing(2, 2, 64), cast_kernel(renderer.target, 4), scratch_kernel(20_000)]
     programs.append(exchanging((5, 16), 32, [1, 2, 4, 8]))
     for program in [k.program() for k in (*programs, nest(7, 300))] + [symbolic("grid")]:
-        binary = NvBinary.unpack(compiler.compile(renderer.render(program)))
+        binary = NvBinary.unpack(compiler.compile(printed(renderer, program)))
         found = parse_executable(binary.cubin)
         assert found.machine == EM_CUDA
         assert any(s.name == ".text.kernel" and s.size for s in found.sections)

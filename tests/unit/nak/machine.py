@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from gpu.compiler.ir.linear import Program
-from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.nir_text import NirInst, NirProgram, parse_nir
 from gpu.compiler.render.nir.nak import NAKRenderer
+from unit.linear_kernels import printed
 
 Array = np.ndarray[Any, Any]
 ARCH = "sm_90"
@@ -31,8 +31,7 @@ def run_nir(
     """Runs linear programs on arrays, one for each parameter, through NIR."""
     renderer = NAKRenderer(ARCH)
     for program, given in zip(programs, arrays, strict=True):
-        verify_linear(program)
-        nir = parse_nir(renderer.render(program))
+        nir = parse_nir(printed(renderer, program))
         data = renderer.launch_data(program)
         buffers = [array.view() for array in given]
         if data["workspace"]:

@@ -28,7 +28,7 @@ from prop.programs import random_graph
 from prop.test_passes import computed, run_plan
 from unit.cuda.kernels import nest, reversing, roots_and_products, symbolic
 from unit.cuda.test_kernels import operations
-from unit.linear_kernels import COMPUTED, Kernel, exchanging, matrix_kernel, scratch_kernel
+from unit.linear_kernels import COMPUTED, Kernel, exchanging, matrix_kernel, printed, scratch_kernel
 
 TESTED = ("sm_80", "sm_89", "sm_90", "sm_120")
 SMALL = NakBinary(90, 16, 1, 32, 128, 64, 24, "kernel", bytes(range(32)), "text")
@@ -40,7 +40,7 @@ def mesa(need: Callable[[str], None]) -> None:
 
 
 def compiled(arch: str, program: Program) -> NakBinary:
-    return NakBinary.unpack(NakCompiler(arch).compile_cached(NAKRenderer(arch).render(program)))
+    return NakBinary.unpack(NakCompiler(arch).compile_cached(printed(NAKRenderer(arch), program)))
 
 
 def every_cast() -> Program:

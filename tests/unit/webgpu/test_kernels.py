@@ -12,6 +12,7 @@ from gpu.compiler.ir.linear.interp import interpret_linear
 from gpu.compiler.ir.linear.text import parse_linear
 from gpu.compiler.render.wgsl.renderer import WGSLLimits, WGSLRenderer
 from gpu.core.errors import Unsupported
+from unit.linear_kernels import printed
 
 Array = np.ndarray[Any, Any]
 
@@ -106,7 +107,7 @@ def run(device: WebGPU, text: str, x: Array | None, size: int, dtype: Any, **lim
     assert isinstance(renderer, WGSLRenderer)
     own = WGSLRenderer(renderer.limits._replace(**limits), renderer.has_f16)
     vals = (70001,) * len(program.vals)
-    source = own.render(program).encode()
+    source = printed(own, program).encode()
     loaded = device.runtime(program.name, source, own.launch_data(program))
     out = np.zeros(size, dtype)
     buffers = [np.full(size, 1).astype(dtype), *([] if x is None else [x])]

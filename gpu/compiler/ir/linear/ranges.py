@@ -17,6 +17,13 @@ _LOWEST: Final = int(dtypes.int64.min)
 _HIGHEST: Final = int(dtypes.int64.max)
 
 
+def constant_value(inst: Inst) -> int | None:
+    """What every lane of an integer value is known to hold."""
+    if inst.op == "splat":
+        return constant_value(inst.args[0])
+    return inst.attr[0] if inst.op == "const" else None
+
+
 def int_ranges(program: Program) -> dict[Inst, Range]:
     """Bounds of each scalar int64 of a program for which any are known."""
     known: dict[Inst, Range] = {}
@@ -85,13 +92,14 @@ def _remainder(a: Range, b: Range) -> Range | None:
 
 
 def _shift_right(a: Range, b: Range) -> Range | None:
-    if b[0] != b[1] or not 0 <= b[0] < 64:
+    """By a known count, of a shift that 32 bits have too: there goes what fits them."""
+    if b[0] != b[1] or not 0 <= b[0] < 32:
         return None
     return a[0] >> b[0], a[1] >> b[0]
 
 
 def _shift_left(a: Range, b: Range) -> Range | None:
-    if b[0] != b[1] or not 0 <= b[0] < 64:
+    if b[0] != b[1] or not 0 <= b[0] < 32:
         return None
     return a[0] << b[0], a[1] << b[0]
 

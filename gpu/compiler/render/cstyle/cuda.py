@@ -13,15 +13,15 @@ from typing import Final
 
 from gpu.compiler.ir.linear import Inst, Limit, Program
 from gpu.compiler.ir.linear.ranges import int_factors, int_ranges
-from gpu.compiler.render.checks import constant_value
-from gpu.compiler.render.cstyle import opencl_memory
 from gpu.compiler.render.cstyle.cuda_grid import counter_lines
 from gpu.compiler.render.cstyle.cuda_matrix import MatrixPrinter, Place
 from gpu.compiler.render.cstyle.cuda_text import INTRINSICS, TYPES, CudaOps
 from gpu.compiler.render.cstyle.cuda_wide import VECTORS, Wide
 from gpu.compiler.render.cstyle.flow import OpenLoop
 from gpu.compiler.render.cstyle.gpu import KernelPrinter
-from gpu.compiler.render.cstyle.opencl_text import I64, Emitter, Type, Value, element_of, integer
+from gpu.compiler.render.cstyle.memory import store
+from gpu.compiler.render.cstyle.opencl_memory import OpenCLAccess
+from gpu.compiler.render.cstyle.text import OPENCL, Emitter, Type, Value, integer
 from gpu.compiler.render.launch.locals import ALIGN
 from gpu.compiler.render.launch.nv import (
     launch_data,
@@ -30,7 +30,7 @@ from gpu.compiler.render.launch.nv import (
     nv_shared,
     warp_members,
 )
-from gpu.compiler.targets import Target
+from gpu.compiler.targets import Target, edges
 from gpu.compiler.targets.nvidia import nv_target
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
@@ -38,7 +38,8 @@ from gpu.core.errors import Unsupported
 HEAD: Final = f"{TYPES}\n{VECTORS}\n{INTRINSICS}"
 """What every source begins with."""
 _SPREAD: Final = ("grid", "thread")
-_I32: Final = Type("int")
+_I32: Final = OPENCL.type("i32")
+_I64: Final = OPENCL.type("i64")
 _LOWEST: Final = int(dtypes.int32.min)
 _HIGHEST: Final = int(dtypes.int32.max)
 # What may be a vector: what moves it to or from memory.
@@ -55,7 +56,7 @@ class CUDARenderer:
 
     def __init__(self, arch: str):
         """`arch` as nvrtc calls it: `sm_90`. Raises Unsupported for one that is not known."""
-        self.target = nv_target(arch)
+        self.target = nv_target(arch).with_edges(edges.CUDA)
 
     def render(self, program: Program) -> str:
         """A source that defines the kernel `program.name`.
@@ -123,7 +124,7 @@ class _Kernel(KernelPrinter):
 
     def _parameters(self) -> list[str]:
         pointers = [
-            f"{'' if param.written else 'const '}{element_of(param.dtype)} *__restrict__ p{i}"
+            f"{'' if param.written else 'const '}{OPENCL.type_of(param.dtype)} *__restrict__ p{i}"
             for i, param in enumerate(self.program.params)
         ]
         if self.places.workspace:
@@ -144,7 +145,7 @@ class _Kernel(KernelPrinter):
         return [f"  {array}"] if self.shared.size else []
 
     def _local(self, inst: Inst) -> Value:
-        element, name = element_of(inst.dtype), self.emitter.name("local")
+        element, name = OPENCL.type_of(inst.dtype), self.emitter.name("local")
         is_shared = inst in self.places.shared
         if inst in self.places.offsets:
             place = f"({element} *)(own + {self.places.offsets[inst]})"
@@ -156,7 +157,7 @@ class _Kernel(KernelPrinter):
             shared = "__shared__ " if is_shared else ""
             array = f"{element} {name}[{inst.attr[0]}] __attribute__((aligned({ALIGN})))"
             self.emitter.entry.append(f"  {shared}{array};")
-        return Value(Type(element), name)
+        return Value(element, name)
 
     # Loops.
 
@@ -202,7 +203,7 @@ class _Kernel(KernelPrinter):
     def _alu(self, inst: Inst) -> Value:
         name = inst.attr[0]
         if clamp := _clamp(inst):
-            return self.ops.alu(clamp, inst.dtype, self._args(inst)[1:], None)
+            return self.ops.alu(clamp, inst.dtype, self._args(inst)[1:])
         args = inst.args[1:] if name == "where" else inst.args
         compares = inst.dtype is dtypes.bool and args[0].dtype is dtypes.int64
         if not (all(map(self._is_narrow, args)) and (inst in self.ranges or compares)):
@@ -210,7 +211,7 @@ class _Kernel(KernelPrinter):
         values = [self.values[a] for a in inst.args]
         if name in _EXACT:
             return self.emitter.value(_I32, f"{values[0]} {_EXACT[name]} {values[1]}")
-        return self.ops.alu(name, dtypes.int32, values, constant_value(inst.args[-1]))
+        return self.ops.alu(name, dtypes.int32, values)
 
     def _cast(self, inst: Inst) -> Value:
         source = inst.args[0]
@@ -223,7 +224,7 @@ class _Kernel(KernelPrinter):
 
     def _access(
         self, kind: Type, pointer: Inst, index: Inst, mask: Inst | None = None
-    ) -> opencl_memory.Access:
+    ) -> OpenCLAccess:
         """As elsewhere, and nvrtc is told of alignment, so that it joins stores to neighbours.
 
         Not of a buffer that is only read: its loads would not go through the cache for such
@@ -245,7 +246,7 @@ class _Kernel(KernelPrinter):
     def _load(self, inst: Inst) -> Value:
         if inst.lanes == 1:
             return super()._load(inst)
-        access = super()._access(Type(element_of(inst.dtype), inst.lanes), *inst.args)
+        access = super()._access(OPENCL.type_of(inst.dtype, inst.lanes), *inst.args)
         return self.wide.load(access.type, access.start, access.mask)
 
     def _splat(self, inst: Inst) -> Value:
@@ -262,8 +263,8 @@ class _Kernel(KernelPrinter):
             in_vectors = pointer.op != "param"  # of an array, which starts at a vector
             self.wide.store(self.values[stored], where, in_vectors)
             return
-        access = self._access(Type(element_of(stored.dtype)), pointer, index, *mask)
-        opencl_memory.store(self.emitter, access, self.values[stored])
+        access = self._access(OPENCL.type_of(stored.dtype), pointer, index, *mask)
+        store(self.emitter, access, self.values[stored])
 
     def _shuffle_xor(self, inst: Inst) -> Value:
         (x,), (distance, _) = self._args(inst), inst.attr
@@ -334,4 +335,4 @@ def _is_part(inst: Inst) -> bool:
 
 def _wide(x: Value) -> Value:
     """A 64-bit integer in a variable of either width, in 64."""
-    return x if x.type == I64 else Value(I64, f"((long){x})")
+    return x if x.type == _I64 else Value(_I64, f"((long){x})")

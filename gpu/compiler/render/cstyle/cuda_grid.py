@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gpu.compiler.ir.linear import Inst
-from gpu.compiler.render.cstyle.opencl_text import Emitter, Type, Value
+from gpu.compiler.render.cstyle.text import OPENCL, Emitter, Value
 from gpu.compiler.render.launch.grid import Grid, trips
 
 _MOST_SHORT: Final = 1 << 31  # threads of a launch whose numbers fit 32 bits, with room to spare
@@ -51,7 +51,7 @@ def _count(
             rest = emitter.name("rest")
             lines.append(f"  const {number} {rest} = {index} / {count};")
         _, start, _, step = loop.attr
-        kind = Type("int" if loop in narrow else "long")
+        kind = OPENCL.type("i32" if loop in narrow else "i64")
         counter = Value(kind, emitter.name("n"))
         scaled = f" * {step}" * (step != 1) + f" + {start}" * (start != 0)
         lines.append(f"  const {kind} {counter} = ({kind})({trip}){scaled};")

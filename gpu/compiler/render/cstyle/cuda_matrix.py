@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 from gpu.compiler.ir.linear import Inst
 from gpu.compiler.ir.matrix import HELD, MATRICES
 from gpu.compiler.render import ptx_asm
-from gpu.compiler.render.cstyle.opencl_text import Emitter, Type, Value
+from gpu.compiler.render.cstyle.text import OPENCL, Emitter, Value
 
-_WORD: Final = Type("uint")
-_FLOAT: Final = Type("float")
+_WORD: Final = OPENCL.type("u32")
+_FLOAT: Final = OPENCL.type("f32")
 
 
 class Place(NamedTuple):

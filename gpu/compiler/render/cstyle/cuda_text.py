@@ -1,4 +1,4 @@
-"""CUDA C in the words of `opencl_text.py`: the head of every source, and operations on scalars.
+"""CUDA C in the words of OpenCL C: the head of every source, and operations on scalars.
 
 Nothing is included: nvrtc knows the mathematical functions by itself, and headers may be missing.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpu.compiler.render.cstyle.opencl_ops import Ops
-from gpu.compiler.render.cstyle.opencl_text import Type, Value, element_of, integer
+from gpu.compiler.render.cstyle.opencl_ops import OpenCLOps
+from gpu.compiler.render.cstyle.text import OPENCL, Value, integer
 from gpu.core.dtype import DType, dtypes
 
 _TYPES: Final = ("char", "uchar", "short", "ushort", "int", "uint", "long", "ulong",
@@ -79,20 +79,22 @@ instructions from sm_80 on (PTX ISA, "cvt", "max").
 """
 
 
-_FLOAT: Final = Type("float")
+_FLOAT: Final = OPENCL.type("f32")
 _EXTREMES: Final = {"max": "larger", "min": "smaller"}
 _TO_INTEGERS: Final = {dtypes.int32: "to_int", dtypes.uint32: "to_uint"}
 
 
-class CudaOps(Ops):
+class CudaOps(OpenCLOps):
     """Prints operations on scalars as CUDA C, where OpenCL C has a function that it lacks."""
 
-    def _float_op(self, name: str, args: list[Value]) -> Value:
+    def floats(self, name: str, args: list[Value]) -> Value:
+        """An operation on floats."""
         if name in _EXTREMES and args[0].type == _FLOAT:
             return self.emitter.value(_FLOAT, f"{_EXTREMES[name]}({args[0]}, {args[1]})")
-        return super()._float_op(name, args)
+        return super().floats(name, args)
 
-    def _int_op(self, name: str, args: list[Value]) -> Value:
+    def integers(self, name: str, args: list[Value]) -> Value:
+        """Choices in place of functions."""
         kind, a = args[0].type, args[0]
         if name == "abs":
             if kind == kind.unsigned:
@@ -102,19 +104,19 @@ class CudaOps(Ops):
         if name in ("max", "min"):
             sign = ">" if name == "max" else "<"
             return self.emitter.value(kind, f"{a} {sign} {args[1]} ? {a} : {args[1]}")
-        return super()._int_op(name, args)
+        return super().integers(name, args)
 
     def cast(self, x: Value, source: DType, target: DType) -> Value:
-        """`x` of dtype `source` converted by value to `target`, as in `Ops`."""
+        """`x` of dtype `source` converted by value to `target`, as in `Ops`, and bfloat16."""
         if (source, target) == (dtypes.float16, dtypes.float32):
             return self.emitter.value(_FLOAT, f"from_half({x})")
         if (source, target) == (dtypes.float32, dtypes.float16):
-            return self.emitter.value(Type("ushort"), f"to_half({x})")
+            return self.emitter.value(OPENCL.type("u16"), f"to_half({x})")
         if (source, target) == (dtypes.bfloat16, dtypes.float32):
             return self.emitter.value(_FLOAT, f"as_float((uint){x} << 16)")
         if (source, target) == (dtypes.float32, dtypes.bfloat16):
-            return self.emitter.value(Type("ushort"), f"to_bfloat({x})")
+            return self.emitter.value(OPENCL.type("u16"), f"to_bfloat({x})")
         if source is dtypes.float32 and target in _TO_INTEGERS:
-            kind = Type(element_of(target))
+            kind = OPENCL.type_of(target)
             return self.emitter.value(kind, f"{_TO_INTEGERS[target]}({x})")
         return super().cast(x, source, target)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpu.compiler.render.cstyle.opencl_memory import Access
-from gpu.compiler.render.cstyle.opencl_text import Emitter, Type, Value
+from gpu.compiler.render.cstyle.memory import Access
+from gpu.compiler.render.cstyle.text import Emitter, Type, Value
 
 VECTORS: Final = (
     "template <class T, int N> struct __attribute__((aligned(sizeof(T) * N))) vec { T e[N]; };"
@@ -45,7 +45,7 @@ class Wide:
 
         nvrtc takes words apart by permutations of bytes, which do not merge with what follows.
         """
-        kind = Type(vector.type.element)
+        kind = vector.type.scalar
         words, rest = divmod(vector.type.bits * vector.type.lanes, _WORD_BITS)
         if rest or kind.bits >= _WORD_BITS:
             return Value(kind, f"{vector}.e[{lane}]")
@@ -55,7 +55,7 @@ class Wide:
 
     def pack(self, elements: list[Value]) -> Value:
         """A variable with some elements, as `store` takes it."""
-        kind = Type(elements[0].type.element, len(elements))
+        kind = elements[0].type._replace(lanes=len(elements))
         name = self.emitter.name("wide")
         listed = ", ".join(map(str, elements))
         self.emitter.line(f"const {_struct(kind)} {name} = {{{{{listed}}}}};")
@@ -76,4 +76,4 @@ class Wide:
 
 
 def _struct(kind: Type) -> str:
-    return f"vec<{kind.element}, {kind.lanes}>"
+    return f"vec<{kind.scalar}, {kind.lanes}>"

@@ -18,17 +18,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from gpu.compiler.ir.linear import Inst, Limit, Program, team_bytes
+from gpu.compiler.ir.linear import Inst, Program, team_bytes
 from gpu.compiler.ir.linear.residue import Residues
-from gpu.compiler.render.cstyle import opencl_memory
 from gpu.compiler.render.cstyle.flow import OpenLoop
 from gpu.compiler.render.cstyle.gpu import KernelPrinter
+from gpu.compiler.render.cstyle.memory import store, store_streaming
 from gpu.compiler.render.cstyle.opencl_grid import spread_program
 from gpu.compiler.render.cstyle.opencl_images import CHANNELS, SAMPLER, ImageAccess, image_data
-from gpu.compiler.render.cstyle.opencl_ops import Ops
-from gpu.compiler.render.cstyle.opencl_text import I64, LANES, Emitter, Type, Value, element_of
+from gpu.compiler.render.cstyle.opencl_memory import OpenCLAccess, declare_anywhere
+from gpu.compiler.render.cstyle.opencl_ops import OpenCLOps
+from gpu.compiler.render.cstyle.text import LANES, OPENCL, Emitter, Type, Value
 from gpu.compiler.render.launch.cpu_abi import LOCAL_ALIGN
-from gpu.compiler.targets import Target
+from gpu.compiler.targets import Target, edges
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
 
@@ -41,7 +42,7 @@ class OpenCLRenderer:
     """
 
     def __init__(self, target: Target):
-        self.target = target
+        self.target = target.with_edges(edges.OPENCL)
 
     def render(self, program: Program) -> str:
         """A source that defines the kernel `program.name`.
@@ -76,7 +77,8 @@ class _Kernel(KernelPrinter):
         self.features = frozenset(target.features.split(","))
         self.clang = "clang" in self.features
         in_double = "rounded" not in self.features and "fp64" in self.features
-        super().__init__(target, program, Ops(Emitter(), self.clang, through_double=in_double))
+        ops = OpenCLOps(Emitter(), self.clang, through_double=in_double)
+        super().__init__(target, program, ops)
         self.spread = spread_program(program, target)
         self.residues = Residues()
         self.vectors: dict[Type, None] = {}  # those accessed at any address
@@ -96,7 +98,7 @@ class _Kernel(KernelPrinter):
                 f"__attribute__((reqd_work_group_size({', '.join(map(str, self.spread.group))})))",
                 f"__kernel void {name}({', '.join(self._parameters())}) {{",
                 *([f"  {SAMPLER}"] if any(p.image for p in self.program.params) else []),
-                *(f"  {opencl_memory.declare_anywhere(kind)}" for kind in self.vectors),
+                *(f"  {declare_anywhere(kind)}" for kind in self.vectors),
                 *self._places(),
                 *self.emitter.entry,
                 *self.emitter.lines,
@@ -134,7 +136,7 @@ class _Kernel(KernelPrinter):
                 parameters.append(f"{access} image2d_t p{position}")
                 continue
             const = "" if param.written else "const "
-            parameters.append(f"__global {const}{element_of(param.dtype)} *p{position}")
+            parameters.append(f"__global {const}{OPENCL.type_of(param.dtype)} *p{position}")
         if self.spread.places.scratch:
             parameters.append("__global uchar *all_scratch")
         return parameters + [f"long value{i}" for i in range(len(self.program.vals))]
@@ -158,7 +160,7 @@ class _Kernel(KernelPrinter):
         return lines
 
     def _local(self, inst: Inst) -> Value:
-        element, name = element_of(inst.dtype), self.emitter.name("local")
+        element, name = OPENCL.type_of(inst.dtype), self.emitter.name("local")
         shared = "__local " if self.spread.thread and inst.attr[1] == "team" else ""
         offset = self.spread.places.offsets.get(inst)
         if offset is None:
@@ -167,7 +169,7 @@ class _Kernel(KernelPrinter):
         else:
             pointer = f"__global {element} *"
             self.emitter.entry.append(f"  {pointer}{name} = ({pointer})(scratch + {offset});")
-        return Value(Type(element), name)
+        return Value(element, name)
 
     def _loop(self, inst: Inst) -> Value:
         kind, start, stop, step = inst.attr
@@ -176,7 +178,7 @@ class _Kernel(KernelPrinter):
         first: object = start
         last = self._stop(stop)
         if kind == "worker" and not self._in_worker_loop():
-            first, last = self._chunk(start, stop, step)
+            first, last = self._chunk(inst, "{number} * {trips} / workers")
         advance: object = step
         if (dimension := self.spread.dimension.get(inst)) is not None:
             place, size = ("group_id", "num_groups") if self.spread.thread else _ITEMS
@@ -190,21 +192,7 @@ class _Kernel(KernelPrinter):
         self.emitter.open("")
         self.emitter.line(f"const long {counter} = (long)get_local_id({self.spread.thread[inst]});")
         self.open_loops.append(OpenLoop(inst, ()))
-        return Value(I64, counter)
-
-    def _chunk(self, start: int, stop: int | Limit, step: int) -> tuple[Value, Value]:
-        """Where this worker's run of iterations starts and stops."""
-        trips: object
-        if isinstance(stop, Limit):
-            length = self.emitter.value(I64, f"{self._stop(stop)} - {start}")
-            trips = self.emitter.value(I64, f"{length} > 0 ? ({length} + {step - 1}) / {step} : 0")
-        else:
-            trips = max(0, -(-(stop - start) // step))
-        first, last = (
-            self.emitter.value(I64, f"{number} * {trips} / workers * {step} + {start}")
-            for number in ("worker", "(worker + 1)")
-        )
-        return first, last
+        return Value(self.counter, counter)
 
     def _end(self, inst: Inst) -> None:
         super()._end(inst)
@@ -227,7 +215,7 @@ class _Kernel(KernelPrinter):
 
     def _access(
         self, kind: Type, pointer: Inst, index: Inst, mask: Inst | None = None
-    ) -> opencl_memory.Access:
+    ) -> OpenCLAccess:
         access = super()._access(kind, pointer, index, mask)
         is_global = pointer.op == "param" or pointer in self.spread.places.offsets
         if not self.clang or access.by_lane or not is_global:
@@ -244,37 +232,15 @@ class _Kernel(KernelPrinter):
         access = self._access(value.type, pointer, index, *mask)
         if inst.attr and inst.attr[0] and self.clang and access.is_whole:
             residue = self.residues.of(index, stored.lanes)
-            opencl_memory.store_streaming(self.emitter, access, value, residue)
+            store_streaming(self.emitter, access, value, residue)
         else:
-            opencl_memory.store(self.emitter, access, value)
+            store(self.emitter, access, value)
 
     def _prefetch(self, inst: Inst) -> None:
         pointer, index = self._args(inst)
         # PoCL compiles OpenCL's own function to nothing.
         hint = "__builtin_prefetch({})" if self.clang else "prefetch({}, 1)"
         self.emitter.line(f"{hint.format(f'{pointer} + {index}')};")
-
-    def _splat(self, inst: Inst) -> Value:
-        kind = Type(element_of(inst.dtype), inst.lanes)
-        return self.emitter.value(kind, f"({kind})({self._args(inst)[0]})")
-
-    def _ramp(self, inst: Inst) -> Value:
-        return self.ops.ramp(self._args(inst)[0], inst.attr[0], inst.lanes)
-
-    def _extract(self, inst: Inst) -> Value:
-        vector = self._args(inst)[0]
-        return self.emitter.value(Type(vector.type.element), vector.lane(inst.attr[0]))
-
-    def _pack(self, inst: Inst) -> Value:
-        lanes = [x.text for x in self._args(inst)]
-        return self.emitter.vector(Type(element_of(inst.dtype), inst.lanes), lanes)
-
-    def _fold(self, inst: Inst) -> Value:
-        return self.ops.fold(inst.attr[0], inst.dtype, self._args(inst)[0])
-
-    def _shuffle(self, inst: Inst) -> Value:
-        a, b = self._args(inst)
-        return self.ops.shuffle(a, b, inst.attr[0])
 
     def _barrier(self, inst: Inst) -> None:
         if self.spread.thread:

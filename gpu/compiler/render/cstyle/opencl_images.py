@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gpu.compiler.ir.linear import Program
-from gpu.compiler.render.cstyle.opencl_text import Emitter, Type, Value
+from gpu.compiler.render.cstyle.text import OPENCL, Emitter, Value
 from gpu.core.dtype import ImageDType, dtypes
 
 CHANNELS: Final = 4
@@ -21,7 +21,7 @@ SAMPLER: Final = (
     "const sampler_t pixels = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP | CLK_FILTER_NEAREST;"
 )
 """How images are read: by whole coordinates, unfiltered."""
-_FLOAT4: Final = Type("float", CHANNELS)
+_FLOAT4: Final = OPENCL.type("f32", CHANNELS)
 
 
 class ImageAccess:
@@ -42,7 +42,7 @@ class ImageAccess:
         if mask is not None:
             pairs = zip(mask.lanes(), elements, strict=True)
             elements = [f"({included} ? {element} : 0.0f)" for included, element in pairs]
-        return self.emitter.vector(Type("float", lanes), elements)
+        return self.emitter.vector(OPENCL.type("f32", lanes), elements)
 
     def store(self, index: Value, value: Value) -> None:
         """Writes the pixel that the element at a scalar index starts."""
@@ -66,7 +66,7 @@ class ImageAccess:
 
     def _component(self, pixel: Value, element: str) -> str:
         """The component that an element is of its pixel: selected, as memory would be slower."""
-        place = self.emitter.value(Type("int"), f"(int)({element}) & {CHANNELS - 1}")
+        place = self.emitter.value(OPENCL.type("i32"), f"(int)({element}) & {CHANNELS - 1}")
         low, high = (f"({place} & 1 ? {pixel}.{b} : {pixel}.{a})" for a, b in ("xy", "zw"))
         return f"({place} & 2 ? {high} : {low})"
 
@@ -77,7 +77,7 @@ class ImageAccess:
 
     def _place(self, element: str) -> str:
         """The coordinates of the pixel that holds an element."""
-        pixel = self.emitter.value(Type("int"), f"(int)(({element}) >> 2)")
+        pixel = self.emitter.value(OPENCL.type("i32"), f"(int)(({element}) >> 2)")
         width = self.image.width
         if self.image.height == 1:
             return f"(int2)({pixel}, 0)"

@@ -1,127 +1,49 @@
-"""Scalar operations, casts and folds as OpenCL C expressions.
+"""Operations as OpenCL C.
 
-Every result is the one `gpu/compiler/ir/evaluate.py` fixes, and none is left open by OpenCL C: sums
-of signed integers are made of unsigned ones, and operands that shifts, divisions and conversions
-do not define are replaced before the operation.
+Sums of signed integers, which are to wrap, are made of unsigned ones.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from gpu.compiler.ir.optable import MONOIDS
-from gpu.compiler.render.cstyle.opencl_text import (
-    Emitter,
-    Type,
-    Value,
-    condition,
-    constant,
-    converted_to,
-    element_of,
-    integer,
-    real,
-    same_bits,
-)
-from gpu.core.dtype import DType, dtypes
-from gpu.core.errors import Unsupported
+from gpu.compiler.render.cstyle.ops import CLANG, SUMS, Ops
+from gpu.compiler.render.cstyle.text import OPENCL, Emitter, Type, Value
 
-_ARITHMETIC: Final = {"add": "+", "sub": "-", "mul": "*"}
-_BITWISE: Final = {"and": "&", "or": "|", "xor": "^"}
-_BOOL_BINARY: Final = {**_BITWISE, "max": "|", "min": "&"}
-_COMPARISONS: Final = {"lt": "<", "le": "<=", "eq": "==", "ne": "!="}
-_DIVISIONS: Final = {"tdiv": "/", "tmod": "%"}
 _FUNCTIONS: Final = {
     "abs": "fabs", "sqrt": "sqrt", "floor": "floor", "rint": "rint", "trunc": "trunc", "fma": "fma",
 }  # fmt: skip
-# One instruction each on most machines, where PoCL's library spells them out.
-_CLANG_FUNCTIONS: Final = {
-    **_FUNCTIONS,
-    "abs": "__builtin_elementwise_abs",
-    "floor": "__builtin_elementwise_floor",
-    "rint": "__builtin_elementwise_roundeven",
-    "trunc": "__builtin_elementwise_trunc",
-}
 
 
-class Ops:
-    """Prints operations with an emitter, for one device.
+class OpenCLOps(Ops):
+    """Prints operations for one device.
 
     Attributes:
-        emitter: where the statements go.
-        clang: the compiler has clang's built-in functions.
+        clang: the compiler has clang's built-in functions, where PoCL's library spells them out.
         through_double: float32 is divided, and its roots are taken, in float64, which gives the
             correctly rounded result where the device's own is not: 53 bits are enough to round
             twice (Figueroa, "When is double rounding innocuous?", SIGNUM Newsletter 30(3), 1995).
     """
 
     def __init__(self, emitter: Emitter, clang: bool = False, through_double: bool = False):
-        self.emitter, self.clang, self.through_double = emitter, clang, through_double
+        super().__init__(OPENCL, emitter, {**_FUNCTIONS, **CLANG} if clang else _FUNCTIONS)
+        self.clang, self.through_double = clang, through_double
 
-    def alu(self, name: str, dtype: DType, args: list[Value], last_constant: int | None) -> Value:
-        """The operation `name` on operands of `dtype` (for `where`, that of the last two).
+    def floats(self, name: str, args: list[Value]) -> Value:
+        """An operation on floats."""
+        kind, converted = args[0].type, self.emitter.converted
+        if not (name in ("div", "sqrt") and self.through_double and kind.bits == 32):
+            return super().floats(name, args)
+        wide = [Value(kind.of("f64"), converted(x, "f64")) for x in args]
+        result = Value(wide[0].type, f"({self.float_text(name, wide)})")
+        return self.emitter.value(kind, converted(result, "f32"))
 
-        `last_constant` is the last operand's value where that is known.
-        """
-        emitter = self.emitter
-        if name in _COMPARISONS:
-            return emitter.bool_of(f"{args[0]} {_COMPARISONS[name]} {args[1]}", args[0].type)
-        if name == "where":
-            mask, a, b = args
-            return emitter.value(a.type, f"{condition(mask, a.type)} ? {a} : {b}")
-        if dtype is dtypes.bool:
-            return self._bool_op(name, args)
-        if dtype.is_float:
-            return self._float_op(name, args)
-        if name in _DIVISIONS:
-            return self._division(name, dtype, args, last_constant)
-        if name in ("shl", "shr"):
-            return self._shift(name, args, last_constant)
-        return self._int_op(name, args)
-
-    def _bool_op(self, name: str, args: list[Value]) -> Value:
+    def integers(self, name: str, args: list[Value]) -> Value:
+        """Sums of unsigned integers, and functions."""
         kind = args[0].type
-        if name == "not":
-            return self.emitter.wrapped(kind, f"{args[0]} ^ {integer(kind, 1)}")
-        return self.emitter.wrapped(kind, f"{args[0]} {_BOOL_BINARY[name]} {args[1]}")
-
-    def _float_op(self, name: str, args: list[Value]) -> Value:
-        kind = args[0].type
-        if name in ("div", "sqrt") and self.through_double and kind.bits == 32:
-            wide = [Value(kind.of("double"), converted_to("double", x)) for x in args]
-            result = Value(wide[0].type, f"({self._float_text(name, wide)})")
-            return self.emitter.value(kind, converted_to("float", result))
-        if name in ("max", "min"):
-            return self._extreme(">" if name == "max" else "<", args[0], args[1])
-        return self.emitter.value(kind, self._float_text(name, args))
-
-    def _float_text(self, name: str, args: list[Value]) -> str:
-        if name in _ARITHMETIC or name == "div":
-            return f"{args[0]} {_ARITHMETIC.get(name, '/')} {args[1]}"
-        if name == "neg":
-            return f"-{args[0]}"
-        function = (_CLANG_FUNCTIONS if self.clang else _FUNCTIONS)[name]
-        return f"{function}({', '.join(map(str, args))})"
-
-    def _extreme(self, comparison: str, a: Value, b: Value) -> Value:
-        """NaN where either is: the comparison with a NaN is false, which leaves `b`."""
-        chosen = self.emitter.value(a.type, f"({a} {comparison} {b}) ? {a} : {b}")
-        if a.type.lanes == 1:
-            return self.emitter.value(a.type, f"({a} != {a}) ? {a} : {chosen}")
-        # A lane of ones is a NaN. A second selection would be merged with the first one, which
-        # then is no instruction of its own any more.
-        bits = Value(a.type.signed, same_bits(a.type.signed.element, chosen))
-        either = Value(a.type.signed, f"({bits} | ({a} != {a}))")
-        return self.emitter.value(a.type, same_bits(a.type.element, either))
-
-    def _int_op(self, name: str, args: list[Value]) -> Value:
-        kind = args[0].type
-        if name in _BITWISE:
-            return self.emitter.wrapped(kind, f"{args[0]} {_BITWISE[name]} {args[1]}")
-        if name == "not":
-            return self.emitter.wrapped(kind, f"~{args[0]}")
-        if name in _ARITHMETIC:
+        if name in SUMS:
             a, b = (_unsigned(x) for x in args)
-            return self._from_unsigned(kind, f"{a} {_ARITHMETIC[name]} {b}")
+            return self._from_unsigned(kind, f"{a} {SUMS[name]} {b}")
         if name == "neg":
             return self._from_unsigned(kind, f"-{_unsigned(args[0])}")
         if name == "abs":  # of the unsigned type (6.12.3)
@@ -132,125 +54,39 @@ class Ops:
         if kind.lanes == 1:
             return self.emitter.value(kind, f"({kind})({expression})")
         result = Value(kind.unsigned, f"({expression})")
-        return self.emitter.value(kind, same_bits(kind.element, result))
+        return self.emitter.value(kind, _as(kind, result))
 
-    def _division(self, name: str, dtype: DType, args: list[Value], divisor: int | None) -> Value:
-        """`a / b` or `a % b`, rounded toward zero; 0 where `b` is, and wrapping for min / -1."""
-        a, b = args
-        kind, sign = a.type, _DIVISIONS[name]
-        if divisor not in (None, 0, -1):
-            return self.emitter.wrapped(kind, f"{a} {sign} {b}")
-        zero, one = integer(kind, 0), integer(kind, 1)
-        unsafe = f"({b} == {zero})"
-        if dtype.is_signed:
-            lowest = integer(kind, int(dtype.min))
-            unsafe = f"({unsafe} | (({a} == {lowest}) & ({b} == {integer(kind, -1)})))"
-        # Divided by 1 instead, min is the wrapped quotient and 0 either remainder.
-        divided = self.emitter.value(kind, f"{unsafe} ? {one} : {b}")
-        result = self.emitter.wrapped(kind, f"{a} {sign} {divided}")
-        if name == "tmod":
-            return result
-        return self.emitter.value(kind, f"({b} == {zero}) ? {zero} : {result}")
+    def same_bits(self, element: str, x: Value) -> Value:
+        """By a function for it."""
+        kind = x.type.of(element)
+        return self.emitter.value(kind, _as(kind, x))
 
-    def _shift(self, name: str, args: list[Value], count: int | None) -> Value:
-        """`a` shifted; counts outside [0, bits) give 0, or the sign for `shr` of signed ones."""
-        a, b = args
-        kind, sign = a.type, "<<" if name == "shl" else ">>"
-        if count is not None and 0 <= count < kind.bits:
-            return self.emitter.wrapped(kind, f"{a} {sign} {b}")
-        widest = integer(kind, kind.bits - 1)
-        unsigned = Value(kind.unsigned, same_bits(kind.unsigned.element, b))
-        in_range = f"({unsigned} < {integer(kind.unsigned, kind.bits)})"
-        if name == "shr" and kind == kind.signed:
-            return self.emitter.wrapped(kind, f"{a} >> ({in_range} ? {b} : {widest})")
-        kept = f"({in_range} ? {a} : {integer(kind, 0)})"
-        return self.emitter.wrapped(kind, f"{kept} {sign} ({b} & {widest})")
+    def is_set(self, x: Value) -> Value:
+        """A bool from a byte, which is unsigned for that."""
+        return super().is_set(Value(x.type.unsigned, _as(x.type.unsigned, x)))
 
-    def cast(self, x: Value, source: DType, target: DType) -> Value:
-        """`x` of dtype `source` converted by value to `target`.
+    def half(self, x: Value) -> Value:
+        """By conversion, of which the rounding is told."""
+        kind = x.type.of("half")
+        return self.same_bits("u16", Value(kind, f"convert_{kind}_rte({x})"))
 
-        Raises Unsupported for narrow floats, float16 from and to float32 aside.
+    def from_half(self, x: Value) -> Value:
+        """By conversion."""
+        kind = x.type.of("f32")
+        return self.emitter.value(kind, f"convert_{kind}({_as(x.type.of('half'), x)})")
+
+    def joins(self, a: Value, b: Value, lanes: tuple[int, ...]) -> bool:
+        """With clang alone.
+
+        It takes lanes one by one from where they were loaded, through shuffles before this one, and
+        finds no good shuffles for what that leaves; its built-in function stays whole.
         """
-        emitter = self.emitter
-        if source is target:
-            return x
-        if (source, target) == (dtypes.float16, dtypes.float32):
-            half = Value(x.type.of("half"), same_bits("half", x))
-            return emitter.value(x.type.of("float"), f"convert_{x.type.of('float')}({half})")
-        if (source, target) == (dtypes.float32, dtypes.float16):
-            kind = x.type.of("half")
-            half = Value(kind, f"convert_{kind}_rte({x})")
-            return emitter.value(x.type.of("ushort"), same_bits("ushort", half))
-        if narrow := [d.name for d in (source, target) if d.is_float and d.bits < 32]:
-            raise Unsupported(
-                f"OpenCL renderer: no conversion from {source.name} to {target.name}; legalize"
-                f" {' and '.join(narrow)} before rendering"
-            )
-        if target is dtypes.bool:
-            return emitter.bool_of(f"{x} != {constant(source, x.type.lanes, 0)}", x.type)
-        if source.is_float and target.is_int:
-            return self._float_to_int(x, target)
-        element = element_of(target)
-        return emitter.value(x.type.of(element), converted_to(element, x))
+        return self.clang
 
-    def _float_to_int(self, x: Value, target: DType) -> Value:
-        """Truncation that saturates, with 0 for NaN."""
-        emitter, kind = self.emitter, x.type.of(element_of(target))
-        # Powers of two, and so exact in every float format.
-        low, high = (real(x.type, float(v)) for v in (int(target.min), int(target.max) + 1))
-        raised = emitter.value(x.type, f"({x} >= {low}) ? {x} : {low}")  # also a NaN
-        fits = emitter.bool_of(f"{raised} < {high}", x.type)
-        zero = real(x.type, 0.0)
-        safe = emitter.value(x.type, f"{condition(fits, x.type)} ? {raised} : {zero}")
-        converted = emitter.value(kind, converted_to(kind.element, safe))
-        most = integer(kind, int(target.max))
-        result = emitter.value(kind, f"{condition(fits, kind)} ? {converted} : {most}")
-        if not target.min:
-            return result
-        number = condition(emitter.bool_of(f"{x} == {x}", x.type), kind)
-        return emitter.value(kind, f"{number} ? {result} : {integer(kind, 0)}")
 
-    def bitcast(self, x: Value, source: DType, target: DType) -> Value:
-        """The bits of `x`; a bool is a byte of 0 or 1, and any other byte reads as true."""
-        if source is not dtypes.bool and target is dtypes.bool:
-            unsigned = Value(x.type.unsigned, same_bits("uchar", x))
-            return self.emitter.bool_of(f"{unsigned} != {integer(unsigned.type, 0)}", unsigned.type)
-        element = element_of(target)
-        if x.type.element == element:
-            return x
-        return self.emitter.value(x.type.of(element), same_bits(element, x))
-
-    def ramp(self, base: Value, step: int, lanes: int) -> Value:
-        """The long vector base + step * lane."""
-        if lanes == 1:
-            return base
-        kind = Type("long", lanes)
-        offsets = ", ".join(constant(dtypes.int64, 1, step * i).text for i in range(lanes))
-        return self.emitter.value(kind, f"({kind})({base}) + ({kind})({offsets})")
-
-    def shuffle(self, a: Value, b: Value, lanes: tuple[int, ...]) -> Value:
-        """Lanes picked from `a` and `b`, joined in this order; either may be a scalar.
-
-        Clang takes lanes one by one from where they were loaded, through shuffles before this
-        one, and finds no good shuffles for what that leaves; its built-in function stays whole.
-        """
-        if self.clang and a.type == b.type and min(a.type.lanes, len(lanes)) > 1:
-            picked = ", ".join(map(str, lanes))
-            kind = Type(a.type.element, len(lanes))
-            return self.emitter.value(kind, f"__builtin_shufflevector({a}, {b}, {picked})")
-        both = [*a.lanes(), *b.lanes()]
-        kind = Type(a.type.element, len(lanes))
-        return self.emitter.vector(kind, [both[lane] for lane in lanes])
-
-    def fold(self, monoid: str, dtype: DType, vector: Value) -> Value:
-        """The lanes combined by the monoid named: halves the vector until one lane is left."""
-        combine = MONOIDS[monoid].combine
-        while (lanes := vector.type.lanes) > 1:
-            half = lanes // 2
-            low = self.shuffle(vector, vector, tuple(range(half)))
-            high = self.shuffle(vector, vector, tuple(range(half, lanes)))
-            vector = self.alu(combine, dtype, [low, high], None)
-        return vector
+def _as(kind: Type, x: Value) -> str:
+    """The bits of each lane as a type of the same width."""
+    return x.text if kind == x.type else f"as_{kind}({x})"
 
 
 def _unsigned(x: Value) -> str:
@@ -258,4 +94,4 @@ def _unsigned(x: Value) -> str:
     kind = x.type
     if kind.lanes == 1:
         return f"(ulong){x}" if kind.bits == 64 else f"(uint){x}"
-    return same_bits(kind.unsigned.element, x)
+    return _as(kind.unsigned, x)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from gpu.compiler.ir.linear import Inst, Limit, Program
-from gpu.compiler.render.checks import constant_value, refuse_what_is_lacking
+from gpu.compiler.ir.linear.ranges import constant_value
+from gpu.compiler.render.checks import refuse_what_is_lacking
 from gpu.compiler.render.llvm import ops
 from gpu.compiler.render.llvm.loops import LoopPrinter
 from gpu.compiler.render.llvm.text import INT64, Emitter, Value, constant, integer
@@ -107,9 +108,7 @@ class FunctionPrinter(ABC):
         return constant(inst.dtype, inst.lanes, inst.attr[0])
 
     def _alu(self, inst: Inst) -> Value:
-        last = inst.args[-1]
-        known = constant_value(last) if last.dtype.is_int else None
-        return ops.alu(self.emitter, inst.attr[0], last.dtype, self._args(inst), known)
+        return ops.alu(self.emitter, inst.attr[0], inst.args[-1].dtype, self._args(inst))
 
     def _cast(self, inst: Inst) -> Value:
         source = inst.args[0]

@@ -9,7 +9,6 @@ from typing import Final
 
 from gpu.compiler.ir.linear import Inst, Program
 from gpu.compiler.ir.linear.ranges import Range, int_ranges
-from gpu.compiler.render.checks import constant_value
 from gpu.compiler.render.llvm import ops
 from gpu.compiler.render.llvm.function import FunctionPrinter
 from gpu.compiler.render.llvm.text import INT64, Type, Value, integer
@@ -75,14 +74,12 @@ class NarrowPrinter(FunctionPrinter):
         if not fits:
             return super()._alu(inst)
         values = [self.narrow.get(arg) or self.values[arg] for arg in inst.args]
-        last = inst.args[-1]
         if name in _EXACT:
             signs = [self.ranges[arg][0] >= 0 for arg in (*args, inst)]
             flags = "nuw nsw" if all(signs) else "nsw"
             result = self.emitter.binary(f"{name} {flags}", *values)
         else:
-            known = constant_value(last)
-            result = ops.alu(self.emitter, name, dtypes.int32, values, known)
+            result = ops.alu(self.emitter, name, dtypes.int32, values)
         return result if compares else self.keep(inst, result)
 
     def _cast(self, inst: Inst) -> Value:

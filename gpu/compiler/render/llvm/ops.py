@@ -1,10 +1,7 @@
 """Scalar operations, casts and folds as LLVM instructions.
 
-Every result is the one `gpu/compiler/ir/evaluate.py` fixes, and none is poison or a trap: LLVM
-leaves shifts by the width or more, division by zero and conversions out of range undefined, so
-these are guarded unless a constant operand shows that they cannot happen. A guard is a `select`
-behind the operation where the undefined result is just a value that is not picked, and in front
-of it where the machine would trap.
+Every result is the one `gpu/compiler/ir/evaluate.py` fixes, given operands for which LLVM defines
+it: `gpu/compiler/lower/edges.py` has seen to that.
 """
 
 from __future__ import annotations
@@ -30,19 +27,14 @@ _FLOAT_INTRINSICS: Final = {
     "fma": "fma",
 }  # fmt: skip
 _FLOAT_COMPARISONS: Final = {"lt": "olt", "le": "ole", "eq": "oeq", "ne": "une"}
-_INT_BINARY: Final = {n: n for n in ("add", "sub", "mul", "and", "or", "xor")}
+_INT_BINARY: Final = {n: n for n in ("add", "sub", "mul", "and", "or", "xor", "shl")}
 _INT_COMPARISONS: Final = {"lt": "lt", "le": "le"}
 _BOOL_BINARY: Final = {"and": "and", "or": "or", "xor": "xor", "max": "or", "min": "and"}
 _DIVISIONS: Final = {"tdiv": "div", "tmod": "rem"}
 
 
-def alu(
-    emitter: Emitter, name: str, dtype: DType, args: list[Value], last_constant: int | None
-) -> Value:
-    """The operation `name` on operands of `dtype` (for `where`, that of the last two).
-
-    `last_constant` is the last operand's value where that is known.
-    """
+def alu(emitter: Emitter, name: str, dtype: DType, args: list[Value]) -> Value:
+    """The operation `name` on operands of `dtype` (for `where`, that of the last two)."""
     if name == "where":
         return emitter.select(*args)
     if dtype.is_float:
@@ -53,10 +45,6 @@ def alu(
         return emitter.binary("xor", args[0], integer(args[0].type, -1))
     if dtype is dtypes.bool:
         return _bool_op(emitter, name, args)
-    if name in _DIVISIONS:
-        return _division(emitter, name, dtype, args[0], args[1], last_constant)
-    if name in ("shl", "shr"):
-        return _shift(emitter, name, dtype, args[0], args[1], last_constant)
     return _int_op(emitter, name, dtype, args)
 
 
@@ -85,6 +73,10 @@ def _int_op(emitter: Emitter, name: str, dtype: DType, args: list[Value]) -> Val
     kind, sign = args[0].type, "s" if dtype.is_signed else "u"
     if name in _INT_BINARY:
         return emitter.binary(_INT_BINARY[name], *args)
+    if name in _DIVISIONS:
+        return emitter.binary(f"{sign}{_DIVISIONS[name]}", *args)
+    if name == "shr":
+        return emitter.binary("ashr" if dtype.is_signed else "lshr", *args)
     if name in _INT_COMPARISONS:
         return emitter.compare(f"icmp {sign}{_INT_COMPARISONS[name]}", *args)
     if name == "neg":
@@ -95,42 +87,6 @@ def _int_op(emitter: Emitter, name: str, dtype: DType, args: list[Value]) -> Val
         wraps = Value(Type("i1"), "false")
         return emitter.intrinsic(f"llvm.abs.{kind.mangled}", kind, args[0], wraps)
     return emitter.intrinsic(f"llvm.{sign}{name}.{kind.mangled}", kind, *args)
-
-
-def _division(
-    emitter: Emitter, name: str, dtype: DType, a: Value, b: Value, divisor: int | None
-) -> Value:
-    """`a / b` or `a % b`, rounded toward zero; 0 where `b` is, and wrapping for min / -1."""
-    opcode = f"{'s' if dtype.is_signed else 'u'}{_DIVISIONS[name]}"
-    if divisor not in (None, 0, -1):
-        return emitter.binary(opcode, a, b)
-    by_zero = emitter.compare("icmp eq", b, integer(b.type, 0))
-    unsafe = by_zero
-    if dtype.is_signed:
-        lowest = emitter.compare("icmp eq", a, integer(a.type, int(dtype.min)))
-        minus_one = emitter.compare("icmp eq", b, integer(b.type, -1))
-        unsafe = emitter.binary("or", by_zero, emitter.binary("and", lowest, minus_one))
-    # Divided by 1 instead, min is the wrapped quotient and 0 either remainder.
-    result = emitter.binary(opcode, a, emitter.select(unsafe, integer(b.type, 1), b))
-    if name == "tmod":
-        return result
-    return emitter.select(by_zero, integer(a.type, 0), result)
-
-
-def _shift(
-    emitter: Emitter, name: str, dtype: DType, a: Value, b: Value, count: int | None
-) -> Value:
-    """`a` shifted; counts outside [0, bits) give 0, or the sign for `shr` of a signed integer."""
-    opcode = "shl" if name == "shl" else "ashr" if dtype.is_signed else "lshr"
-    if count is not None and 0 <= count < dtype.bits:
-        return emitter.binary(opcode, a, b)
-    if opcode == "ashr":
-        widest = integer(b.type, dtype.bits - 1)
-        return emitter.binary(
-            opcode, a, emitter.intrinsic(f"llvm.umin.{b.type.mangled}", b.type, b, widest)
-        )
-    in_range = emitter.compare("icmp ult", b, integer(b.type, dtype.bits))
-    return emitter.select(in_range, emitter.binary(opcode, a, b), integer(a.type, 0))
 
 
 def cast(emitter: Emitter, x: Value, source: DType, target: DType) -> Value:
@@ -156,7 +112,7 @@ def cast(emitter: Emitter, x: Value, source: DType, target: DType) -> Value:
     if target.is_float:
         return emitter.convert("sitofp" if source.is_signed else "uitofp", x, element)
     if source.is_float:
-        return _float_to_int(emitter, x, source, target)
+        return emitter.convert("fptosi" if target.is_signed else "fptoui", x, element)
     if source is not dtypes.bool and target.bits <= source.bits:
         return emitter.convert("trunc", x, element)
     return emitter.convert("sext" if source.is_signed else "zext", x, element)
@@ -166,29 +122,6 @@ def _cast_half(emitter: Emitter, x: Value, target: DType) -> Value:
     if target is dtypes.float32:
         return emitter.convert("fpext", emitter.convert("bitcast", x, "half"), "float")
     return emitter.convert("bitcast", emitter.convert("fptrunc", x, "half"), "i16")
-
-
-def _float_to_int(emitter: Emitter, x: Value, source: DType, target: DType) -> Value:
-    """Truncation that saturates, with 0 for NaN.
-
-    Not `llvm.fptosi.sat`, which LLVM 22 takes apart into scalars for x86.
-    """
-    kind = x.type.of(value_element(target))
-
-    def bound(limit: float) -> Value:
-        return constant(source, x.type.lanes, limit)
-
-    # Powers of two, and so exact in every float format; what is above -1 truncates to 0.
-    too_high = emitter.compare("fcmp oge", x, bound(float(int(target.max) + 1)))
-    opcode = "fptosi" if target.is_signed else "fptoui"
-    result = emitter.convert(opcode, x, kind.element)
-    result = emitter.select(too_high, integer(kind, int(target.max)), result)
-    if not target.is_signed:
-        above_zero = emitter.compare("fcmp ogt", x, bound(0.0))
-        return emitter.select(above_zero, result, integer(kind, 0))
-    too_low = emitter.compare("fcmp olt", x, bound(float(target.min)))
-    result = emitter.select(too_low, integer(kind, int(target.min)), result)
-    return emitter.select(emitter.compare("fcmp uno", x, x), integer(kind, 0), result)
 
 
 def bitcast(emitter: Emitter, x: Value, source: DType, target: DType) -> Value:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from gpu.compiler.ir.linear import Inst, Program
-from gpu.compiler.render.checks import constant_value
+from gpu.compiler.ir.linear.ranges import constant_value
 from gpu.compiler.render.launch.grid import MOST_GROUPS
 from gpu.compiler.render.launch.locals import ALIGN
 from gpu.compiler.render.launch.nv import (
@@ -100,7 +100,7 @@ class _Kernel(GridPrinter):
         a, b = self._args(inst)
         width = integer(b.type, inst.dtype.bits)
         count = self.emitter.intrinsic(f"llvm.umin.{b.type.mangled}", b.type, b, width)
-        return ops.alu(self.emitter, name, inst.dtype, [a, count], None)
+        return ops.alu(self.emitter, name, inst.dtype, [a, count])
 
     def _cast(self, inst: Inst) -> Value:
         """As elsewhere, and between float32 and bfloat16, the upper half of one."""

@@ -9,6 +9,7 @@ from gpu.compiler.render.launch.grid import MOST_GROUPS
 from gpu.compiler.render.launch.nv import launch_data, nv_grid, nv_places
 from gpu.compiler.render.nir.printer import render_nir
 from gpu.compiler.targets import DERIVED, Native, Target
+from gpu.compiler.targets.edges import NIR
 from gpu.compiler.targets.nvidia import AMPERE, STATIC_SHARED_BYTES, number_of, nv_target
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
@@ -28,6 +29,7 @@ def nak_target(arch: str) -> Target:
             ops=frozenset(OPS) - DERIVED,
             storage_only=frozenset({dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2}),
             compute_as_float32=frozenset({dtypes.float16}),
+            edges=NIR,
         ),
         parallel=machine.parallel,
         workers=machine.workers,

@@ -1,9 +1,7 @@
 """Scalar operations and casts as NIR.
 
-Every result is the one `gpu/compiler/ir/evaluate.py` fixes. NIR takes shift counts modulo the
-width, leaves division by zero and conversions out of range undefined, and lets the number win in
-fmin and fmax where ours is the NaN: these are guarded, unless a constant operand shows that they
-cannot happen.
+Every result is the one `gpu/compiler/ir/evaluate.py` fixes, given operands for which NIR defines
+it: `gpu/compiler/lower/edges.py` has seen to that.
 """
 
 from __future__ import annotations
@@ -59,10 +57,6 @@ def _float_op(e: Emitter, name: str, args: list[Value]) -> Value:
             return exact.divide(e, *args)
         case "sqrt":
             return exact.square_root(e, *args)
-        case "max" | "min":
-            a, b = args
-            wins = e.alu("flt", b, a) if name == "max" else e.alu("flt", a, b)
-            return e.select(e.alu("ior", wins, e.alu("fneu", a, a)), a, b)
     return e.alu(_FLOAT[name], *args)
 
 
@@ -89,41 +83,22 @@ def _int_op(e: Emitter, name: str, dtype: DType, args: list[Value]) -> Value:
 def _division(
     e: Emitter, name: str, dtype: DType, args: tuple[Value, Value], by: int | None
 ) -> Value:
-    """`a / b` or `a % b`, rounded toward zero; 0 where `b` is, and wrapping for min / -1."""
+    """`a / b` or `a % b`, rounded toward zero; by a power of two, without dividing."""
     a, b = args
     if by is not None and by > 0 and not by & by - 1 and not dtype.is_signed:
         if name == "tmod":
             return e.alu("iand", a, e.integer(a.bits, by - 1))
         return e.shift("ushr", a, e.integer(32, by.bit_length() - 1))
-    op = (_SIGNED if dtype.is_signed else _UNSIGNED)[name]
-    if by not in (None, 0, -1):
-        return e.alu(op, a, b)
-    zero = e.integer(b.bits, 0)
-    by_zero = e.alu("ieq", b, zero)
-    unsafe = by_zero
-    if dtype.is_signed:
-        lowest = e.alu("ieq", a, e.integer(a.bits, int(dtype.min)))
-        minus_one = e.alu("ieq", b, e.integer(b.bits, -1))
-        unsafe = e.alu("ior", by_zero, e.alu("iand", lowest, minus_one))
-    # Divided by 1 instead, min is the wrapped quotient and 0 either remainder.
-    result = e.alu(op, a, e.select(unsafe, e.integer(b.bits, 1), b))
-    return result if name == "tmod" else e.select(by_zero, zero, result)
+    return e.alu((_SIGNED if dtype.is_signed else _UNSIGNED)[name], a, b)
 
 
 def _shift(
     e: Emitter, name: str, dtype: DType, args: tuple[Value, Value], count: int | None
 ) -> Value:
-    """`a` shifted; counts outside [0, bits) give 0, or the sign for `shr` of a signed integer."""
+    """`a` shifted by a count, of which NIR takes 32 bits."""
     a, b = args
     op = "ishl" if name == "shl" else "ishr" if dtype.is_signed else "ushr"
-    if count is not None and 0 <= count < dtype.bits:
-        return e.shift(op, a, e.integer(32, count))
-    widest = e.alu("umin", b, e.integer(b.bits, dtype.bits - 1))
-    shifted = e.shift(op, a, e.resize(widest, 32))
-    if op == "ishr":
-        return shifted
-    in_range = e.alu("ult", b, e.integer(b.bits, dtype.bits))
-    return e.select(in_range, shifted, e.integer(a.bits, 0))
+    return e.shift(op, a, e.resize(b, 32) if count is None else e.integer(32, count))
 
 
 def cast(e: Emitter, x: Value, source: DType, target: DType) -> Value:
@@ -150,30 +125,12 @@ def cast(e: Emitter, x: Value, source: DType, target: DType) -> Value:
     if source is dtypes.bool:
         return e.value(f"b2i{target.bits}", target.bits, x)
     if source.is_float:
-        return _float_to_int(e, x, source, target)
+        return e.value(f"f2{_letter(target)}{target.bits}", target.bits, x)
     return e.resize(x, target.bits, source.is_signed)
 
 
 def _letter(dtype: DType) -> str:
     return "i" if dtype.is_signed else "u"
-
-
-def _float_to_int(e: Emitter, x: Value, source: DType, target: DType) -> Value:
-    """Truncation that saturates, with 0 for NaN."""
-
-    def bound(limit: float) -> Value:
-        return e.constant(source, limit)
-
-    # Powers of two, and so exact in every float format; what is above -1 truncates to 0.
-    too_high = e.alu("fge", x, bound(float(int(target.max) + 1)))
-    result = e.value(f"f2{_letter(target)}{target.bits}", target.bits, x)
-    result = e.select(too_high, e.integer(target.bits, int(target.max)), result)
-    zero = e.integer(target.bits, 0)
-    if not target.is_signed:
-        return e.select(e.alu("flt", bound(0.0), x), result, zero)
-    too_low = e.alu("flt", x, bound(float(target.min)))
-    result = e.select(too_low, e.integer(target.bits, int(target.min)), result)
-    return e.select(e.alu("fneu", x, x), zero, result)
 
 
 def bitcast(e: Emitter, x: Value, source: DType, target: DType) -> Value:

@@ -12,9 +12,9 @@ import math
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir.linear import Inst, Limit, Program
-from gpu.compiler.ir.linear.ranges import int_factors, int_ranges
+from gpu.compiler.ir.linear.ranges import constant_value, int_factors, int_ranges
 from gpu.compiler.nir_text import NirProgram
-from gpu.compiler.render.checks import constant_value, refuse_what_is_lacking
+from gpu.compiler.render.checks import refuse_what_is_lacking
 from gpu.compiler.render.launch.grid import Grid
 from gpu.compiler.render.launch.locals import ALIGN, Places
 from gpu.compiler.render.nir import ops

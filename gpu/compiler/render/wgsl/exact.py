@@ -88,10 +88,16 @@ def _may_be_zero(inst: Inst) -> bool:
 
     So it is with constants, with what is 0 outside of a mask or condition, and with integers.
     """
-    masked = inst.op == "load" and len(inst.args) == 3
-    chosen = inst.op == "alu" and inst.attr[0] == "where"
-    whole = inst.op == "cast" and not inst.args[0].dtype.is_float
-    return masked or chosen or whole or _is_zero(inst)
+    choices = [inst]
+    while choices:
+        inst = choices.pop()
+        masked = inst.op == "load" and len(inst.args) == 3
+        whole = inst.op == "cast" and not inst.args[0].dtype.is_float
+        if masked or whole or _is_zero(inst):
+            return True
+        if inst.op == "alu" and inst.attr[0] == "where":
+            choices += inst.args[1:]
+    return False
 
 
 def _is_zero(inst: Inst) -> bool:

@@ -321,16 +321,24 @@ class Module(Writer):
             raise Unsupported(
                 f"{self.program.name}: {name} on {last.dtype.name}; legalize it before rendering"
             )
-        known = last.attr[0] if last.op == "const" and last.dtype.is_int else None
-        self.let(inst, self._exact(inst) or self._operation(inst, known))
+        self.let(inst, self._exact(inst) or self._operation(inst))
 
-    def _operation(self, inst: Inst, known: int | None) -> str:
+    def _operation(self, inst: Inst) -> str:
         args = self.args(inst)
         for number, must_hide in enumerate(exact.hidden(inst)):
             if must_hide:
                 self.expressions.use("opaque")
                 args[number] = f"opaque({args[number]})"
-        return self.expressions.alu(inst.attr[0], inst.args[-1].dtype, args, known)
+        if inst.attr[0] in ("shl", "shr"):
+            args[1] = self._count(inst.args[1])
+        return self.expressions.alu(inst.attr[0], inst.args[-1].dtype, args)
+
+    def _count(self, inst: Inst) -> str:
+        """A count of bits, which is a u32 to WGSL."""
+        if inst.op == "const":
+            return self.expressions.const(dtypes.uint32, inst.attr[0])
+        text = self.names[inst]
+        return text if type_name(inst.dtype, self.has_f16) == "u32" else f"u32({text})"
 
     def _exact(self, inst: Inst) -> str:
         """A test that compilers get wrong for NaNs, in another form; empty for all else."""

@@ -15,6 +15,7 @@ from gpu.compiler.render.wgsl.launch import launch_data, shape_of, spills_of
 from gpu.compiler.render.wgsl.module import Module
 from gpu.compiler.render.wgsl.ops import NATIVE
 from gpu.compiler.targets import NARROW_FLOATS, Native, Target
+from gpu.compiler.targets.edges import WGSL
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
 
@@ -72,6 +73,7 @@ def wgsl_target(limits: WGSLLimits, has_f16: bool, features: str = "") -> Target
         scalar=limits.is_cpu,
         quads=limits.quads,
         lacking=frozenset({dtypes.float64}),
+        edges=WGSL,
     )
     if limits.is_cpu:
         return Target(
