@@ -61,10 +61,14 @@ class Disassembler:
     """Text of single instructions of one AMD chip, such as gfx1100.
 
     16-bit operands are written as halves of registers (``v1.l``) by LLVM 20 and later.
+
+    Attributes:
+        chip: its name.
     """
 
     def __init__(self, path: str, chip: str):
         """Raises ValueError for a chip that this LLVM does not know."""
+        self.chip = chip
         self._library = _load(path)
         context = self._library.LLVMCreateDisasmCPUFeatures(
             _TRIPLE, chip.encode(), b"", None, 0, None, None

@@ -8,15 +8,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
-from gpu.sim.isa.rdna.formats import (
-    EXEC,
-    FORMATS,
-    NULL,
-    VGPR,
-    VOP3SD,
-    VOP3SD_OPCODES,
-    Format,
-)
+from gpu.sim.isa.rdna.encodings import ENCODINGS
+from gpu.sim.isa.rdna.formats import EXEC, NULL, VGPR, Encoding, Format
 from tools.isa_sweep.llvm import Disassembler
 
 # Register numbers by which an operand is recognised. All are multiples of 16, so that they are
@@ -87,26 +80,30 @@ class Entry:
     modifiers: tuple[str, ...]
 
 
-def sweep(disassembler: Disassembler, formats: tuple[Format, ...] = FORMATS) -> Iterator[Entry]:
+def sweep(disassembler: Disassembler) -> Iterator[Entry]:
     """Every opcode that the chip has, format by format."""
-    for form in formats:
+    encoding = ENCODINGS[disassembler.chip]
+    for form in encoding.formats:
+        if form.name in encoding.refused:
+            continue
         if not form.opcode:
             yield from _sweep_dual(disassembler, form)
             continue
         high, low = form.fields["op"]
         for opcode in range(1 << (high - low + 1)):
-            entry = probe(disassembler, form, opcode)
+            entry = probe(disassembler, encoding, form, opcode)
             if entry is not None:
                 yield entry
 
 
-def probe(disassembler: Disassembler, form: Format, opcode: int) -> Entry | None:
+def probe(
+    disassembler: Disassembler, encoding: Encoding, form: Format, opcode: int
+) -> Entry | None:
     """What LLVM knows of one opcode; None where there is none."""
-    if form.name == "vop3" and opcode in VOP3SD_OPCODES:
-        form = VOP3SD
-    word = form.join({"op": opcode}) & 0xFFFFFFFF
-    if form is not VOP3SD and next(f for f in FORMATS if word & f.mask == f.match) is not form:
+    if encoding.format_of(form.join({"op": opcode}) & 0xFFFFFFFF) is not form:
         return None
+    if form.name == "vop3" and opcode in encoding.vop3sd_opcodes:
+        form = encoding.vop3sd
     for fields in _candidates(form, opcode):
         text = _text(disassembler, form, {**fields, "op": opcode})
         if text is not None:

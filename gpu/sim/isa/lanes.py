@@ -113,6 +113,12 @@ def _permute_row(other_row: bool) -> Builder:
     return build
 
 
+def _other_half(e: Emitter) -> None:
+    """V_PERMLANE64: from the lane 32 further on or back, also an inactive one."""
+    frames.write(e, "d", "i32", _pick(e, "a", e.lane_ids() ^ 32))
+    frames.next_record(e)
+
+
 def _element(e: Emitter, slot: str, lane: str) -> str:
     place = e.raw(f"getelementptr i32, ptr {frames.row(e, slot)}, i32 {lane}")
     return e.raw(f"load i32, ptr {place}, align 4")
@@ -144,6 +150,7 @@ BUILDERS: Final[dict[str, Builder]] = {
     "dpp": _dpp,
     "ds_bpermute_b32": _backward,
     "ds_permute_b32": _forward,
+    "v_permlane64_b32": _other_half,
     "v_permlane16_b32": _permute_row(False),
     "v_permlanex16_b32": _permute_row(True),
     "v_readfirstlane_b32": _read_first,

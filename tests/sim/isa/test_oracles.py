@@ -9,6 +9,7 @@ from __future__ import annotations
 import decimal
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 
 from gpu.sim.isa.rdna.dispatch import DEFAULT_MODE
 from sim.isa.amdgpu import Launcher, compile_ir
-from sim.isa.asm import END, VCC, evaluate, op, words
+from sim.isa.asm import END, EXEC, VCC, V, evaluate, op, words
 from sim.isa.bare import run_asm
 from sim.isa.kernels import elementwise
 
@@ -323,6 +324,22 @@ def test_permlane64_does_nothing_in_waves_of_32() -> None:
     start = np.arange(100, 132, dtype=np.uint32)
     got = evaluate("v_permlane64_b32", np.arange(32, dtype=np.uint32), start=start)
     np.testing.assert_array_equal(got, start)
+
+
+def test_permlane64_swaps_halves_of_waves_of_64() -> None:
+    """Also what inactive lanes hold is read; they keep what they have."""
+    code = op("v_lshlrev_b32", vdst=1, src0=130, vsrc1=0)  # 4 * lane
+    code += op("s_load_b64", sdata=4, sbase=0) + op("v_add_nc_u32", vdst=2, src0=V, vsrc1=1)
+    code += op("v_mov_b32", vdst=3, src0=V + 1)
+    code += op("s_mov_b32", sdst=EXEC, ssrc0=193)  # lanes 0 to 31, and with the next two more
+    code += op("s_mov_b32", sdst=EXEC + 1, ssrc0=131)
+    code += op("v_permlane64_b32", vdst=3, src0=V + 2)
+    code += op("s_mov_b64", sdst=EXEC, ssrc0=193)
+    code += op("global_store_b32", addr=1, data=3, saddr=4) + END
+    out, lanes = np.zeros(64, np.uint32), np.arange(64)
+    run_asm(code, (1, 1, 1), (64, 1, 1), [out], dispatch=lambda usual: replace(usual, lanes=64))
+    want = np.where(lanes < 34, 5 * (lanes ^ 32), 4 * lanes)
+    np.testing.assert_array_equal(out, want)
 
 
 @pytest.mark.parametrize("stride", [False, True])

@@ -18,10 +18,15 @@ _GC, _SDMA0 = 11, 42
 _HARDWARE_IDS: Final = {"NBIF": 108, "MMHUB": 34, "OSSSYS": 40, "HDP": 41, "MP0": 255, "MP1": 1}
 # Versions of the blocks beside the graphics core, in that order. Linux has register headers of
 # those of gfx942 and gfx1201 (mmhub_1_8_0, nbif_6_3_1, ...); U: no card's own table was seen, and
-# the last number of gfx1030's and of MP0 and MP1 is not sure.
+# the last numbers of gfx1030's, of gfx115x's and of MP0 and MP1 are not sure.
 _VERSIONS: Final = {
     "gfx1030": ((3, 3, 0), (2, 1, 0), (5, 0, 3), (5, 0, 3), (11, 0, 7), (11, 0, 7)),
     "gfx1100": ((4, 3, 0), (3, 0, 0), (6, 0, 0), (6, 0, 0), (13, 0, 0), (13, 0, 0)),
+    "gfx1101": ((4, 3, 0), (3, 0, 0), (6, 0, 0), (6, 0, 0), (13, 0, 10), (13, 0, 10)),
+    "gfx1102": ((4, 3, 0), (3, 0, 2), (6, 0, 2), (6, 0, 0), (13, 0, 7), (13, 0, 7)),
+    "gfx1103": ((7, 7, 0), (3, 0, 1), (6, 0, 1), (5, 2, 1), (13, 0, 4), (13, 0, 4)),
+    "gfx1150": ((7, 11, 0), (3, 3, 0), (6, 1, 0), (6, 1, 0), (14, 0, 0), (14, 0, 0)),
+    "gfx1151": ((7, 11, 1), (3, 3, 1), (6, 1, 0), (6, 1, 0), (14, 0, 1), (14, 0, 1)),
     "gfx1201": ((6, 3, 1), (4, 1, 0), (7, 0, 0), (7, 0, 0), (14, 0, 3), (14, 0, 3)),
     "gfx942": ((7, 9, 0), (1, 8, 0), (4, 4, 2), (4, 4, 2), (13, 0, 6), (13, 0, 6)),
 }

@@ -44,11 +44,8 @@ def maximum(x: Value, y: Value) -> Value:
 def _unless_nan(x: Value, y: Value, ordered: Value) -> Value:
     """`ordered`, and the rules for NaN in the lanes that have one; few rows do."""
     emitter = x.emitter
-    bits = emitter.type("i1")
-    name = f"@llvm.vector.reduce.or.v{emitter.lanes}i1"
-    emitter.declarations.add(f"declare i1 {name}({bits})")
     unordered = x.fcmp("uno", y)
-    found = emitter.raw(f"call i1 {name}({bits} {unordered.text})")
+    found = frames.any_lane(emitter, unordered)
     start, rare, done = emitter.labels("ordered", "rare", "chosen")
     emitter.lines += [f"br label %{start}", f"{start}:"]
     emitter.lines += [f"br i1 {found}, label %{rare}, label %{done}", f"{rare}:"]

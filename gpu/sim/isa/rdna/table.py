@@ -15,9 +15,13 @@ from functools import cache
 from typing import Final
 
 from gpu.core.errors import Unsupported
-from gpu.sim.isa.rdna.tables import gfx1100, gfx1100_vector
+from gpu.sim.isa.rdna.tables import gfx1100, gfx1100_vector, gfx1150
 
-_TABLES: Final = {"gfx1100": (gfx1100.TABLE, gfx1100_vector.TABLE)}
+_RDNA3: Final = (gfx1100.TABLE, gfx1100_vector.TABLE)
+_TABLES: Final = {
+    **dict.fromkeys(("gfx1100", "gfx1101", "gfx1102", "gfx1103"), _RDNA3),
+    **dict.fromkeys(("gfx1150", "gfx1151"), (*_RDNA3, gfx1150.TABLE)),
+}
 
 
 @dataclass(frozen=True, slots=True)

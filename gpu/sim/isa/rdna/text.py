@@ -135,9 +135,7 @@ def _modifiers(instruction: Instruction) -> Iterator[str]:
     if form == "ds":
         yield from _ds_offsets(instruction)
     elif form in ("flat", "global", "scratch"):
-        offset = fields["offset"]
-        signed = offset - (1 << 13) if offset >> 12 and form != "flat" else offset
-        yield f"offset:{signed}" if signed else ""
+        yield f"offset:{fields['offset']}" if fields["offset"] else ""
     elif form == "mubuf":
         yield from (name for name in ("idxen", "offen") if fields[name])
         yield f"offset:{fields['offset']}" if fields["offset"] else ""

@@ -77,8 +77,7 @@ def _resolve(
         address = rows.vector(fields["addr"])
         context.emit("resolve_lds", d=pointers, a=address, immediate=place, aux=aux)
         return pointers
-    raw = fields["offset"]
-    place = raw - (1 << 13) if raw >> 12 and form != "flat" else raw
+    place = fields["offset"]
     based = fields["saddr"] != NULL
     zero = rows.constant((0,))
     if form == "scratch":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from gpu.sim.isa.rdna.formats import EXEC, NULL
+from gpu.sim.isa.rdna.formats import EXEC, LITERAL, NULL
 from gpu.sim.isa.rdna.text_scalar import signed16
 from gpu.sim.isa.rdna.translate import ROWS_OF_KIND, Context, Untranslatable
 
@@ -29,7 +29,7 @@ _BRANCHES: Final = {
     "s_cbranch_execnz": "branch_execnz",
 }
 _DEALLOC_VGPRS: Final = 3  # s_sendmsg: the only message that a compute kernel may send
-_READS_DESTINATION: Final = ("s_cmov", "s_bitset", "s_addk", "s_mulk", "s_cmpk")
+_READS_DESTINATION: Final = ("s_cmov", "s_bitset", "s_addk", "s_mulk", "s_cmpk", "s_fmac")
 _HW_REG_MODE: Final = 1
 
 
@@ -68,7 +68,7 @@ def _compute(context: Context) -> None:
     if len(targets) == 1:
         operands = {"d": targets[0]}
     operands |= dict(zip(("a", "b", "c"), rows, strict=False))
-    context.emit(operation.name, **operands)
+    context.emit_rounded(operation, **operands)
 
 
 def _source(context: Context, place: int, kind: str) -> int:
@@ -82,7 +82,10 @@ def _source(context: Context, place: int, kind: str) -> int:
         value = fields["simm16"]
         unsigned = first_is_register and name.endswith("u32")
         return context.rows.constant((value if unsigned else signed16(value),))
-    field = f"ssrc{place}"
+    specs = [spec.field for spec in instruction.operands if spec.field != "sdst"]
+    if place < len(specs) and specs[place] == "imm":
+        return context.source(LITERAL, kind, instruction.literal)
+    field = specs[place] if place < len(specs) else f"ssrc{place}"
     if field in fields and not (place == 1 and instruction.opcode.format == "sop1"):
         return context.source(fields[field], kind, instruction.literal)
     if "exec_" in name:
@@ -193,14 +196,12 @@ def translate_smem(context: Context) -> None:
     if not name.startswith("s_load"):
         raise Untranslatable(f"{name} has no semantics here")
     count = next(spec.dwords for spec in instruction.operands if spec.field == "sdata")
-    offset = fields["offset"]
-    signed = offset - (1 << 21) if offset >> 20 else offset
     index = fields["soffset"]
     context.emit(
         "scalar_load",
         d=context.scalar_result(fields["sdata"]),
         a=context.source(fields["sbase"] * 2, "i64", None),
         b=context.source(index, "i32", None) if index != NULL else context.rows.constant((0,)),
-        immediate=signed,
+        immediate=fields["offset"],
         aux=count,
     )

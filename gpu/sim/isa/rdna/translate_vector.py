@@ -49,7 +49,7 @@ def translate_vector(context: Context) -> None:
         targets[0] = context.temp()
     operands = dict(zip(("d", "e"), targets, strict=False))
     operands |= dict(zip(("a", "b", "c", "f"), rows, strict=False))
-    _emit_rounded(context, operation.name, operation.rounds_in_64, operands)
+    context.emit_rounded(operation, **operands)
     kind = operation.results[0]
     if kind in _FLOATS:
         _finish(context, targets[0], kind)
@@ -59,16 +59,6 @@ def translate_vector(context: Context) -> None:
         context.emit("merge_high", d=final, a=targets[0])
     if instruction.dpp is not None and not to_exec:
         context.emit("restore_exec")
-
-
-def _emit_rounded(context: Context, name: str, in_64: bool, operands: dict[str, int]) -> None:
-    """The operation, under the rounding mode of its width where the two modes may differ."""
-    if in_64 and context.mixed_modes:
-        context.emit("mode64")
-        context.emit(name, **operands)
-        context.emit("mode32")
-    else:
-        context.emit(name, **operands)
 
 
 def vector_source(context: Context, spec: OperandSpec | None, kind: str) -> int:
@@ -250,10 +240,16 @@ def _nothing(context: Context) -> None:
     """V_NOP and the like."""
 
 
+def _swap_wave_halves(context: Context) -> None:
+    """V_PERMLANE64_B32, which does nothing in waves of 32 lanes."""
+    if context.wave.lanes == 64:
+        _between_lanes(context)
+
+
 _SPECIAL: Final[dict[str, Callable[[Context], None]]] = {
     "v_nop": _nothing,
     "v_pipeflush": _nothing,
-    "v_permlane64_b32": _nothing,  # in waves of 32 lanes
+    "v_permlane64_b32": _swap_wave_halves,
     "v_swap_b32": _swap,
     "v_swap_b16": _swap_halves,
     **dict.fromkeys(("v_readfirstlane_b32", "v_readlane_b32", "v_writelane_b32"), _between_lanes),
