@@ -138,7 +138,10 @@ def _candidates(form: Format, opcode: int) -> Iterator[dict[str, int]]:
             sources = [name for name in _SOURCES if zeroed.get(name, 0) >= VGPR]
             for scalars in range(len(sources) + 1):
                 for chosen in combinations(sources, scalars):
-                    yield {**zeroed, **{name: zeroed[name] - VGPR for name in chosen}}
+                    found = {**zeroed, **{name: zeroed[name] - VGPR for name in chosen}}
+                    yield found
+                    if form.name == "vop3p":  # some take no halves but the usual ones
+                        yield {**found, "opsel_hi": 3, "opsel_hi2": 1}
 
 
 def _operands(form: Format, fields: Mapping[str, int], text: str) -> tuple[str, ...]:
@@ -184,10 +187,11 @@ def _returned(
     fields: Mapping[str, int],
     operands: tuple[str, ...],
 ) -> tuple[str, ...]:
-    """Operands of a memory access, with the result that only an atomic with `glc` has."""
+    """Operands of a memory access, with the result that only a returning atomic has."""
     if form.name == "ds":
         return operands
-    text = _text(disassembler, form, {**fields, "op": opcode, "glc": 1})
+    bit = "glc" if "glc" in form.fields else "th"
+    text = _text(disassembler, form, {**fields, "op": opcode, bit: 1})
     returning = _operands(form, fields, text.partition(" ")[2]) if text else operands
     if form.name != "mubuf" and returning != operands:
         return tuple(f"{item}@glc" if item.startswith("vdst") else item for item in returning)

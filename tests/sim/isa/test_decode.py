@@ -32,12 +32,16 @@ from tools.isa_sweep.sweep import probe
 CHIP = "gfx1100"
 FORMS = 2400
 # LLVM writes these symbolically, with names that only an assembler needs.
-SYMBOLIC = re.compile(r"s_waitcnt_depctr|ds_swizzle|setreg|getreg|sendmsg|s_atc_probe|s_endpgm\b")
+SYMBOLIC = re.compile(
+    r"s_waitcnt_depctr|ds_swizzle|setreg|getreg|sendmsg|s_atc_probe|s_endpgm\b|prefetch"
+    r"|s_barrier_(init|join|signal)"
+)
+HALF_SCALARS = re.compile(r"s_\w*f16")
 OLD_NAMES = re.compile("16|dot4|dot8")  # LLVM 19 prints their modifiers differently
 _PLACES = {"src0": 0, "src1": 1, "src2": 2, "vdst": 3}
 
 
-FAMILIES = ("gfx1100", "gfx1151")
+FAMILIES = ("gfx1100", "gfx1151", "gfx1201")
 """A chip for each decode table."""
 
 
@@ -100,8 +104,10 @@ def test_the_table_says_what_llvm_says(llvm: Disassembler) -> None:
             continue
         form = encoding.by_name["vop3" if opcode.format == "vop3sd" else opcode.format]
         found = probe(llvm, encoding, form, opcode.number)
+        if found is None and not knows_halves():
+            continue  # LLVM 19 lacks some of RDNA4's
         assert found is not None, opcode.name
-        assert found.name == opcode.name
+        assert found.name == opcode.mnemonic
         assert len(found.operands) == len(opcode.operands), opcode.name
         for text, spec in zip(found.operands, opcode.operands, strict=True):
             assert text.split("@")[0].split(":")[0] == spec.field
@@ -157,7 +163,7 @@ def _is_plain(theirs: tuple[int, str] | None) -> bool:
 
 def _plain(text: str) -> str:
     """LLVM's text without encoding suffixes, and with our spelling of constants."""
-    text = re.sub(r"_(e32|e64|dpp|e64_dpp)\b", "", text)
+    text = re.sub(r"_(e32|e64|dpp|e64_dpp)\b", "", text).replace("STORE_RT_WB", "STORE_WB")
     if re.search(r"[vs]\d+\.[lh]", text):  # says it a second time
         text = re.sub(r" op_sel:\S+", "", text)
     text = re.sub(r"sext\(([^)]*)\)", r"\1", re.sub(r"neg\(([^)]*)\)", r"-\1", text))
@@ -224,6 +230,8 @@ def _random_fields(rng: random.Random, form: Format, opcode: Opcode) -> dict[str
             value = _random_source(rng, width) if spec or name[-1] in "xy" else 0
             if spec and (spec.scalar or spec.dwords > 2):
                 value = rng.randrange(0, 96, 4) + (0 if spec.scalar else VGPR)
+            if HALF_SCALARS.fullmatch(opcode.name):  # LLVM writes constants as bits
+                value = rng.randrange(0, 104, 2)
             if value == LITERAL and "fma_mix" in opcode.name:
                 value = 129  # LLVM writes half of it
             if halves:  # LLVM has two spellings where a half is no vector register

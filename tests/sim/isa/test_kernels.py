@@ -16,7 +16,7 @@ _SIZES = '"amdgpu-flat-work-group-size"="1,64"'
 _WAVE64 = f'{_SIZES} "target-features"="+wavefrontsize64,-real-true16"'
 
 
-CHIPS = ("gfx1100", "gfx1151")
+CHIPS = ("gfx1100", "gfx1151", "gfx1201")
 
 
 @pytest.mark.parametrize("chip", CHIPS)

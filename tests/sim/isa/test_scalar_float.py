@@ -12,7 +12,7 @@ from sim.isa.asm import op
 from sim.isa.bare import run_asm
 
 Array = npt.NDArray[Any]
-CHIPS = ("gfx1151",)
+CHIPS = ("gfx1151", "gfx1201")
 COUNT = 40
 
 

@@ -19,12 +19,13 @@ from gpu.sim.isa.rdna import (
     sem_compare,
     sem_convert,
     sem_float,
+    sem_fp8,
     sem_int,
     sem_packed,
     sem_scalar,
     sem_scalar_float,
 )
-from gpu.sim.isa.rdna.encodings import ENCODINGS
+from gpu.sim.isa.rdna.encodings import ENCODINGS, GFX12
 from gpu.sim.isa.rdna.translate import Context
 from gpu.sim.isa.rdna.translate_memory import translate_buffer, translate_memory
 from gpu.sim.isa.rdna.translate_packed import translate_packed
@@ -42,11 +43,15 @@ class Chip:
         name: as LLVM calls it.
         translators: from its instructions to records, by format.
         wave_sizes: lanes that its waves may have.
+        ids_in_ttmp: whether workgroups find their ids in TTMP9 and TTMP7, not behind user SGPRs.
+        has_ieee_mode: whether MODE has IEEE and DX10_CLAMP; without, they are as if 0 and 1.
     """
 
     name: str
     translators: Mapping[str, Translator]
     wave_sizes: tuple[int, ...] = (32, 64)
+    ids_in_ttmp: bool = False
+    has_ieee_mode: bool = True
 
     def engine(self, lanes: int) -> Engine:
         """The engine that all machines of this process share, for waves of so many lanes."""
@@ -64,6 +69,7 @@ _SEMANTICS: Final = {
     "integer": sem_int.TABLE,
     "compare": sem_compare.TABLE,
     "float": sem_float.TABLE,
+    "floats of 8 bits": sem_fp8.TABLE,
     "convert": sem_convert.TABLE,
     "packed": sem_packed.TABLE,
     "scalar": sem_scalar.TABLE,
@@ -79,7 +85,14 @@ _TRANSLATORS: Final[Mapping[str, Translator]] = {
     **dict.fromkeys(("ds", "flat", "global", "scratch"), translate_memory),
     "mubuf": translate_buffer,
 }
-CHIPS: Final = {name: Chip(name, _TRANSLATORS) for name in ENCODINGS}
+CHIPS: Final = {
+    name: Chip(
+        *(name, _TRANSLATORS),
+        ids_in_ttmp=encoding is GFX12,
+        has_ieee_mode=encoding is not GFX12,
+    )
+    for name, encoding in ENCODINGS.items()
+}
 
 
 def chip_of(name: str) -> Chip:

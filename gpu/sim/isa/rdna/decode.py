@@ -60,14 +60,14 @@ class Instruction:
 
     @property
     def name(self) -> str:
-        """The mnemonic, without a suffix for the encoding; of a VOPD that of its first half."""
+        """What it does; of a VOPD its first half."""
         return self.opcode.name
 
     @property
     def operands(self) -> tuple[OperandSpec, ...]:
         """Those that are there with the bits it has, in the order of the text."""
-        glc = self.fields.get("glc")
-        return tuple(spec for spec in self.opcode.operands if glc or not spec.with_glc)
+        returns = self.fields.get("glc", 0) or self.fields.get("th", 0) & 1
+        return tuple(spec for spec in self.opcode.operands if returns or not spec.with_glc)
 
 
 class Decoder:

@@ -90,8 +90,47 @@ GFX11: Final = Encoding(
         "ldsdir": "interpolation",
     },
 )
+_WIDE: Final = "scope=51:50 th=54:52"
+_FLAT12: Final = f"saddr=6:0 op=21:14 vdst=39:32 sve=49 {_WIDE} data=62:55 addr=71:64 +offset=95:72"
+GFX12: Final = Encoding(
+    formats=(
+        *_SCALAR,
+        make_format(
+            *("smem", 8, "111101"),
+            "sbase=5:0 sdata=12:6 op=18:13 scope=22:21 th=24:23 +offset=55:32 soffset=63:57",
+        ),
+        *_VECTOR,
+        _VOPD,
+        _LONG,
+        _DS,
+        make_format("flat", 12, "11101100", _FLAT12),
+        make_format("scratch", 12, "11101101", _FLAT12),
+        make_format("global", 12, "11101110", _FLAT12),
+        make_format(
+            *("mubuf", 12, "110001"),
+            f"soffset=6:0 op=21:14 tfe=22 vdata=39:32 srsrc=49:43 {_WIDE} format=61:55 offen=62"
+            " idxen=63 vaddr=71:64 +offset=95:72",
+        ),
+        make_format("vimage", 12, "110100", "op=21:14"),
+        make_format("vsample", 12, "111001", "op=21:14"),
+        make_format("exp", 8, "111110", "op=9:4"),
+        make_format("vinterp", 8, "11001101", "op=20:16"),
+        make_format("ldsdir", 4, "11001110", "op=21:20"),
+    ),
+    segments=(),
+    vop3sd=_VOP3SD,
+    vop3sd_opcodes=frozenset((*range(0x120, 0x123), *range(0x2FC, 0x303))),
+    refused={
+        "vimage": "images",
+        "vsample": "images",
+        "exp": "exports",
+        "vinterp": "interpolation",
+        "ldsdir": "interpolation",
+    },
+)
 ENCODINGS: Final = {
     **dict.fromkeys(("gfx1100", "gfx1101", "gfx1102", "gfx1103"), GFX11),
     **dict.fromkeys(("gfx1150", "gfx1151"), GFX11),
+    **dict.fromkeys(("gfx1200", "gfx1201"), GFX12),
 }
 """By chip."""

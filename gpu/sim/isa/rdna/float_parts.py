@@ -41,6 +41,25 @@ def maximum(x: Value, y: Value) -> Value:
     return _unless_nan(x, y, ordered)
 
 
+def least(x: Value, y: Value) -> Value:
+    """V_MINIMUM: as `minimum`, but NaN where one is; the first one's."""
+    equal = (x.bits() | y.bits()).bits(x.kind)
+    return _or_nan(x, y, x.fcmp("olt", y).select(x, y.fcmp("olt", x).select(y, equal)))
+
+
+def greatest(x: Value, y: Value) -> Value:
+    """V_MAXIMUM; see `least`."""
+    equal = (x.bits() & y.bits()).bits(x.kind)
+    return _or_nan(x, y, x.fcmp("ogt", y).select(x, y.fcmp("ogt", x).select(y, equal)))
+
+
+def _or_nan(x: Value, y: Value, ordered: Value) -> Value:
+    """`ordered`, or a NaN of the two: a signalling one first, then the first."""
+    nan = (x.is_nan() & (is_signalling(x) | ~is_signalling(y))).select(quiet(x), quiet(y))
+    nan = (x.is_nan() & ~y.is_nan()).select(quiet(x), nan)
+    return x.fcmp("uno", y).select(nan, ordered)
+
+
 def _unless_nan(x: Value, y: Value, ordered: Value) -> Value:
     """`ordered`, and the rules for NaN in the lanes that have one; few rows do."""
     emitter = x.emitter

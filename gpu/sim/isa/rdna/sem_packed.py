@@ -49,6 +49,8 @@ _FLOAT: Final[dict[str, Lanewise]] = {
     "mul_f16": lambda x, y: x * y,
     "min_f16": parts.minimum,
     "max_f16": parts.maximum,
+    "minimum_f16": parts.least,
+    "maximum_f16": parts.greatest,
 }
 
 

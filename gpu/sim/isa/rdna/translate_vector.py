@@ -8,7 +8,7 @@ from typing import Final
 from gpu.sim.isa.lanes import DPP_BOUND_ZERO, DPP_FETCH_INACTIVE
 from gpu.sim.isa.rdna.decode import Instruction
 from gpu.sim.isa.rdna.formats import DPP8_FI, DPP16, EXEC, LITERAL, VCC_LO, VGPR
-from gpu.sim.isa.rdna.modifiers import is_high_half, is_long, signs
+from gpu.sim.isa.rdna.modifiers import chosen_byte, is_high_half, is_long, signs
 from gpu.sim.isa.rdna.table import Opcode, OperandSpec
 from gpu.sim.isa.rdna.translate import ROWS_OF_KIND, Context, Untranslatable
 
@@ -25,7 +25,8 @@ def translate_vector(context: Context) -> None:
         special(context)
         return
     fields = instruction.fields
-    name = instruction.name
+    byte = chosen_byte(instruction)
+    name = instruction.name if byte is None else f"{instruction.name}_{byte}"
     saturating = bool(fields.get("clamp")) and f"{name}_clamp" in context.engine.operations
     operation = context.operation(f"{name}_clamp" if saturating else name)
     to_exec = name.startswith("v_cmpx")
@@ -52,7 +53,7 @@ def translate_vector(context: Context) -> None:
     context.emit_rounded(operation, **operands)
     kind = operation.results[0]
     if kind in _FLOATS:
-        _finish(context, targets[0], kind)
+        _finish(context, targets[0], f"s_{{}}_{kind}" if operation.is_scalar else f"{{}}_{kind}")
     elif fields.get("clamp") and not saturating and kind != "m":
         raise Untranslatable(f"{name} with clamp has no semantics here")
     if high:
@@ -139,16 +140,16 @@ def _result(context: Context, spec: OperandSpec, kind: str) -> int:
     return context.rows.vector(code, ROWS_OF_KIND.get(kind, 1))
 
 
-def _finish(context: Context, row: int, kind: str) -> None:
-    """The output modifiers."""
+def _finish(context: Context, row: int, modifier: str) -> None:
+    """The output modifiers; `modifier` makes the names of their operations."""
     fields = context.instruction.fields
     known = context.instruction.opcode.modifiers
     omod = fields.get("omod", 0) if "omod" in known else 0
     if omod:
-        factor = context.source(_OMOD_CODES[omod], kind, None)
-        context.emit(f"scale_{kind}", d=row, a=row, b=factor)
+        factor = context.source(_OMOD_CODES[omod], modifier.rpartition("_")[2], None)
+        context.emit(modifier.format("scale"), d=row, a=row, b=factor)
     if fields.get("clamp") and "clamp" in known:
-        context.emit(f"clamp_{kind}", d=row, a=row)
+        context.emit(modifier.format("clamp"), d=row, a=row)
 
 
 def _permuted(context: Context, row: int) -> int:
@@ -254,6 +255,7 @@ _SPECIAL: Final[dict[str, Callable[[Context], None]]] = {
     "v_swap_b16": _swap_halves,
     **dict.fromkeys(("v_readfirstlane_b32", "v_readlane_b32", "v_writelane_b32"), _between_lanes),
     **dict.fromkeys(("v_permlane16_b32", "v_permlanex16_b32"), _between_lanes),
+    **dict.fromkeys(("v_permlane16_var_b32", "v_permlanex16_var_b32"), _between_lanes),
 }
 
 
