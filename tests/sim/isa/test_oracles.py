@@ -300,7 +300,11 @@ def test_products_of_pairs(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "form", "half"),
-    [("v_dot2_f16_f16", "vop3", 0x3C00), ("v_dot2_f32_bf16", "vop3p", 0x3F80)],
+    [
+        ("v_dot2_f16_f16", "vop3", 0x3C00),
+        ("v_dot2_bf16_bf16", "vop3", 0x3F80),
+        ("v_dot2_f32_bf16", "vop3p", 0x3F80),
+    ],
 )
 def test_constants_and_halves_of_pairs(name: str, form: str, half: int) -> None:
     """1.0 as a source is one half of a pair; OP_SEL chooses halves of packed ones."""
@@ -315,6 +319,17 @@ def test_constants_and_halves_of_pairs(name: str, form: str, half: int) -> None:
     else:
         got = evaluate(name, pair, zero, zero, form=form, src1=242, opsel=8, start=words([5]))[0]
         assert got == half << 16 | 5
+
+
+def test_products_of_pairs_into_bfloat16() -> None:
+    rng = np.random.default_rng(8)
+    high = [rng.normal(size=(LANES, 2)).astype(np.float32).view(np.uint32) >> 16 for _ in "xy"]
+    start = rng.normal(size=LANES).astype(np.float32).view(np.uint32) >> 16
+    packed = [v.astype(np.uint16).view(np.uint32).reshape(LANES) for v in high]
+    x, y, z = ((v << 16).view(np.float32).astype(np.float64) for v in (*high, start))
+    got = evaluate("v_dot2_bf16_bf16", *packed, start.astype(np.uint16), form="vop3")
+    found = (got.astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_allclose(found, (x * y).sum(1) + z, rtol=2**-8, atol=1e-6)
 
 
 # Between lanes, and LDS

@@ -112,6 +112,13 @@ def brain_halves(x: Value) -> tuple[Value, Value]:
     return x.shl(16).bits("f32"), (x & (0xFFFF0000 - (1 << 32))).bits("f32")
 
 
+def brain_of(x: Value) -> Value:
+    """A single as a bfloat16, in the low half of a dword, to the nearest; NaN stays one."""
+    pattern = x.bits()
+    rounded = (pattern + 0x7FFF + (pattern.lshr(16) & 1)).lshr(16)
+    return x.is_nan().select(pattern.lshr(16) | 0x40, rounded)
+
+
 def clamp(x: Value) -> Value:
     """The CLAMP modifier: to 0..1; NaN is 0 where MODE.DX10_CLAMP is set."""
     emitter = x.emitter

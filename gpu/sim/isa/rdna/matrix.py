@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from gpu.sim.isa import frames
+from gpu.sim.isa.rdna.float_parts import brain_of
 from gpu.sim.isa.rdna.formats import VGPR
 from gpu.sim.isa.rdna.sem_fp8 import as_single
 from gpu.sim.isa.rdna.translate import Context, Untranslatable
@@ -171,13 +172,6 @@ def _rounded_half(total: Value) -> Value:
     return total.to("f16").bits().to("i32")
 
 
-def _rounded_brain(total: Value) -> Value:
-    """A single as a bfloat16, to the nearest; NaN stays one."""
-    pattern = total.bits()
-    rounded = (pattern + 0x7FFF + (pattern.lshr(16) & 1)).lshr(16)
-    return total.is_nan().select(pattern.lshr(16) | 0x40, rounded)
-
-
 def _into_half(round_: Callable[[Value], Value], place: int) -> Callable[[Value, Value], Value]:
     def finish(total: Value, old: Value) -> Value:
         kept = 0xFFFF if place else 0xFFFF0000 - (1 << 32)
@@ -220,7 +214,7 @@ def _signed_products(layout: Layout, bits: int, signs: int) -> Callable[[Emitter
     return _matrix(layout, left, right, _sum, _integer, _whole)
 
 
-_HALVES: Final = {"f16": (_half, _rounded_half), "bf16": (_brain, _rounded_brain)}
+_HALVES: Final = {"f16": (_half, _rounded_half), "bf16": (_brain, brain_of)}
 BUILDERS: Final[dict[str, Callable[[Emitter], None]]] = {
     **{
         f"v_wmma_f32_16x16x16_{kind}": _matrix(_rdna3(2), take, take, _fused, _single, _whole)

@@ -14,6 +14,8 @@ from gpu.sim.isa.rdna.translate import ROWS_OF_KIND, Context, Untranslatable
 
 _OMOD: Final = {1: 2.0, 2: 4.0, 3: 0.5}
 _OMOD_CODES: Final = {1: 244, 2: 246, 3: 240}  # the inline constants 2.0, 4.0, 0.5
+_PAIRS: Final = {"v_dot2_f16_f16": "f16", "v_dot2_bf16_bf16": "bf16"}
+"""Instructions whose sources are pairs of 16-bit floats, and of which kind."""
 _FLOATS: Final = ("f16", "f32", "f64")
 
 
@@ -32,7 +34,7 @@ def translate_vector(context: Context) -> None:
     to_exec = name.startswith("v_cmpx")
     count = 0 if to_exec else len(operation.results)
     results, sources = instruction.operands[:count], list(instruction.operands[count:])
-    read = _packed_source if name == "v_dot2_f16_f16" else vector_source
+    read = _packed_source if name in _PAIRS else vector_source
     rows = [
         read(context, sources[place] if place < len(sources) else None, kind)
         for place, kind in enumerate(operation.sources)
@@ -103,7 +105,7 @@ def _packed_source(context: Context, spec: OperandSpec | None, kind: str) -> int
             f"{context.instruction.name} with signs of pairs has no semantics here"
         )
     if context.instruction.fields[spec.field] < VGPR:
-        kind = "f16"
+        kind = _PAIRS[context.instruction.name]
     return vector_source(context, spec, kind)
 
 
