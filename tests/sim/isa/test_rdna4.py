@@ -147,7 +147,7 @@ FORMATS = {"fp8": (4, 3, 7, 448.0), "bf8": (5, 2, 15, 57344.0)}
 
 def value_of(byte: int, kind: str) -> float:
     """By the formula of the OCP's specification."""
-    exponents, fraction, bias, _ = FORMATS[kind]
+    byte, (exponents, fraction, bias, _) = int(byte), FORMATS[kind]
     sign = -1.0 if byte >> 7 else 1.0
     exponent, low = byte >> fraction & (1 << exponents) - 1, byte & (1 << fraction) - 1
     if exponent == (1 << exponents) - 1:
