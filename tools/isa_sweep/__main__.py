@@ -1,4 +1,7 @@
-"""``python -m tools.isa_sweep [--llvm PATH] gfx1100``: writes the decode tables of a chip."""
+"""``python -m tools.isa_sweep [--llvm PATH] gfx1100``: writes the decode tables of a chip.
+
+That of a chip in `BASES` has only what another one's lacks.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from tools.isa_sweep.llvm import Disassembler, find_llvm, llvm_version
 from tools.isa_sweep.sweep import Entry, sweep
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "gpu/sim/isa/rdna/tables"
+BASES: Final = {"gfx1150": "gfx1100"}
+"""Chips whose tables are additions, and to whose."""
 _WIDTH: Final = 98
 _FIRST_MAJOR: Final = 20
 
@@ -65,8 +70,16 @@ def main() -> None:
     if int(version.partition(".")[0]) < _FIRST_MAJOR:
         parser.error(f"LLVM {version} does not tell 16-bit operands; {_FIRST_MAJOR} and later do")
     entries = list(sweep(Disassembler(arguments.llvm, arguments.chip)))
-    for suffix, wanted in (("", False), ("_vector", True)):
-        chosen = [entry for entry in entries if is_vector(entry) is wanted]
+    parts = {"": [e for e in entries if not is_vector(e)]}
+    parts["_vector"] = [e for e in entries if is_vector(e)]
+    base = BASES.get(arguments.chip)
+    if base is not None:
+        known = set(sweep(Disassembler(arguments.llvm, base)))
+        lacking = known - set(entries)
+        if lacking:
+            parser.error(f"{arguments.chip} lacks {min(lacking)}, so that it needs its own table")
+        parts = {"": [e for e in entries if e not in known]}
+    for suffix, chosen in parts.items():
         text = module_text(arguments.chip, version, chosen)
         path = FOLDER / f"{arguments.chip}{suffix}.py"
         path.write_text(text)

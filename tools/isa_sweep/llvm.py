@@ -20,6 +20,8 @@ _POINTERS: Final = (
 )
 _PARTS: Final = ("TargetInfo", "Target", "TargetMC", "AsmPrinter", "AsmParser", "Disassembler")
 _TRIPLE: Final = b"amdgcn-amd-amdhsa"
+_HALVES: Final = {"gfx11": b"+real-true16", "gfx12": b"+real-true16"}
+"""What makes LLVM tell which half of a register a 16-bit operand is, on chips that have halves."""
 _TEXT_SIZE: Final = 512
 _HANDLER: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 _PIC: Final = 2  # LLVMRelocPIC
@@ -61,13 +63,17 @@ class Disassembler:
     """Text of single instructions of one AMD chip, such as gfx1100.
 
     16-bit operands are written as halves of registers (``v1.l``) by LLVM 20 and later.
+
+    Attributes:
+        chip: its name.
     """
 
     def __init__(self, path: str, chip: str):
         """Raises ValueError for a chip that this LLVM does not know."""
+        self.chip = chip
         self._library = _load(path)
         context = self._library.LLVMCreateDisasmCPUFeatures(
-            _TRIPLE, chip.encode(), b"", None, 0, None, None
+            _TRIPLE, chip.encode(), _HALVES.get(chip[:5], b""), None, 0, None, None
         )
         if not context:
             raise ValueError(f"{path} knows no chip {chip!r}")
@@ -97,7 +103,9 @@ class Assembler:
         if self._library.LLVMGetTargetFromTriple(_TRIPLE, ctypes.byref(target), ctypes.byref(why)):
             raise ValueError(f"{path} has no target {_TRIPLE.decode()}: {why.value!r}")
         self._machine = ctypes.c_void_p(
-            self._library.LLVMCreateTargetMachine(target, _TRIPLE, chip.encode(), b"", 0, _PIC, 0)
+            self._library.LLVMCreateTargetMachine(
+                target, _TRIPLE, chip.encode(), _HALVES.get(chip[:5], b""), 0, _PIC, 0
+            )
         )
 
     def __call__(self, lines: Sequence[str]) -> list[bytes | None]:

@@ -8,15 +8,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
-from gpu.sim.isa.rdna.formats import (
-    EXEC,
-    FORMATS,
-    NULL,
-    VGPR,
-    VOP3SD,
-    VOP3SD_OPCODES,
-    Format,
-)
+from gpu.sim.isa.rdna.encodings import ENCODINGS
+from gpu.sim.isa.rdna.formats import EXEC, NULL, VGPR, Encoding, Format
 from tools.isa_sweep.llvm import Disassembler
 
 # Register numbers by which an operand is recognised. All are multiples of 16, so that they are
@@ -87,26 +80,30 @@ class Entry:
     modifiers: tuple[str, ...]
 
 
-def sweep(disassembler: Disassembler, formats: tuple[Format, ...] = FORMATS) -> Iterator[Entry]:
+def sweep(disassembler: Disassembler) -> Iterator[Entry]:
     """Every opcode that the chip has, format by format."""
-    for form in formats:
+    encoding = ENCODINGS[disassembler.chip]
+    for form in encoding.formats:
+        if form.name in encoding.refused:
+            continue
         if not form.opcode:
             yield from _sweep_dual(disassembler, form)
             continue
         high, low = form.fields["op"]
         for opcode in range(1 << (high - low + 1)):
-            entry = probe(disassembler, form, opcode)
+            entry = probe(disassembler, encoding, form, opcode)
             if entry is not None:
                 yield entry
 
 
-def probe(disassembler: Disassembler, form: Format, opcode: int) -> Entry | None:
+def probe(
+    disassembler: Disassembler, encoding: Encoding, form: Format, opcode: int
+) -> Entry | None:
     """What LLVM knows of one opcode; None where there is none."""
-    if form.name == "vop3" and opcode in VOP3SD_OPCODES:
-        form = VOP3SD
-    word = form.join({"op": opcode}) & 0xFFFFFFFF
-    if form is not VOP3SD and next(f for f in FORMATS if word & f.mask == f.match) is not form:
+    if encoding.format_of(form.join({"op": opcode}) & 0xFFFFFFFF) is not form:
         return None
+    if form.name == "vop3" and opcode in encoding.vop3sd_opcodes:
+        form = encoding.vop3sd
     for fields in _candidates(form, opcode):
         text = _text(disassembler, form, {**fields, "op": opcode})
         if text is not None:
@@ -141,7 +138,10 @@ def _candidates(form: Format, opcode: int) -> Iterator[dict[str, int]]:
             sources = [name for name in _SOURCES if zeroed.get(name, 0) >= VGPR]
             for scalars in range(len(sources) + 1):
                 for chosen in combinations(sources, scalars):
-                    yield {**zeroed, **{name: zeroed[name] - VGPR for name in chosen}}
+                    found = {**zeroed, **{name: zeroed[name] - VGPR for name in chosen}}
+                    yield found
+                    if form.name == "vop3p":  # some take no halves but the usual ones
+                        yield {**found, "opsel_hi": 3, "opsel_hi2": 1}
 
 
 def _operands(form: Format, fields: Mapping[str, int], text: str) -> tuple[str, ...]:
@@ -187,10 +187,11 @@ def _returned(
     fields: Mapping[str, int],
     operands: tuple[str, ...],
 ) -> tuple[str, ...]:
-    """Operands of a memory access, with the result that only an atomic with `glc` has."""
+    """Operands of a memory access, with the result that only a returning atomic has."""
     if form.name == "ds":
         return operands
-    text = _text(disassembler, form, {**fields, "op": opcode, "glc": 1})
+    bit = "glc" if "glc" in form.fields else "th"
+    text = _text(disassembler, form, {**fields, "op": opcode, bit: 1})
     returning = _operands(form, fields, text.partition(" ")[2]) if text else operands
     if form.name != "mubuf" and returning != operands:
         return tuple(f"{item}@glc" if item.startswith("vdst") else item for item in returning)

@@ -1,8 +1,8 @@
 """Chips that can be modelled: what the kernel exports of them, and which packets they take.
 
-Numbers are those of retail boards as their topology shows them (gfx1100 is a Radeon RX 7900 XTX,
-gfx1030 an RX 6900 XT, gfx1201 an RX 9070 XT, gfx942 an MI300X as one device). Rules that derive
-one number from another are in `gpu.sim.amd.kfd.topology`.
+Numbers are those of retail boards: gfx1030, 1100 and 1201 as their topology shows them (Radeon RX
+6900 XT, 7900 XTX, 9070 XT), gfx942 an MI300X as one device, the others by AMD's product pages
+and amdgpu's tables. Rules that derive one number from another are in `gpu.sim.amd.kfd.topology`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class Chip:
             (0x1260 makes COMPUTE_PGM_LO 0x2e0c, as does 0x2000 on GFX9).
         sdma_doorbells: first doorbell index of each copy engine (amdgpu_doorbell.h).
         mes: whether the firmware scheduler is MES.
+        integrated: whether it is part of a processor, with memory of the machine's own; `vram_size`
+            is then what the firmware sets aside.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Chip:
     mes: bool
     family: int
     asic_name: str = "ip discovery"
+    integrated: bool = False
 
     @property
     def pm4(self) -> Literal["gfx9", "gfx10"]:
@@ -84,10 +87,37 @@ CHIPS: Final = {
             *("gfx1100", 110000, 0x744C, (11, 0, 0), (6, 0, 0), 6, 2, 8, 96, 2, 16, 32, 1),
             *(2, 0, 8, 2, 8, 24 * _GIB, 384, 2482, 1249, 0x1260, _NAVI_DOORBELLS, True, 145),
         ),
+        Chip(  # RX 7800 XT
+            *("gfx1101", 110001, 0x747E, (11, 0, 3), (6, 0, 3), 3, 2, 10, 60, 2, 16, 32, 1),
+            *(2, 0, 8, 2, 8, 16 * _GIB, 256, 2430, 1218, 0x1260, _NAVI_DOORBELLS, True, 145),
+        ),
+        Chip(  # RX 7600
+            *("gfx1102", 110002, 0x7480, (11, 0, 2), (6, 0, 2), 2, 2, 8, 32, 2, 16, 32, 1),
+            *(2, 0, 8, 2, 8, 8 * _GIB, 128, 2655, 1124, 0x1260, _NAVI_DOORBELLS, True, 145),
+        ),
+        Chip(  # Radeon 780M
+            *("gfx1103", 110003, 0x15BF, (11, 0, 1), (6, 0, 1), 1, 2, 6, 12, 2, 16, 32, 1),
+            *(1, 0, 8, 2, 8, 4 * _GIB, 128, 2700, 2800, 0x1260, _NAVI_DOORBELLS, True, 148),
+            integrated=True,
+        ),
+        Chip(  # Radeon 890M
+            *("gfx1150", 110500, 0x150E, (11, 5, 0), (6, 1, 0), 1, 2, 8, 16, 2, 16, 32, 1),
+            *(1, 0, 8, 2, 8, 4 * _GIB, 128, 2900, 2800, 0x1260, _NAVI_DOORBELLS, True, 150),
+            integrated=True,
+        ),
+        Chip(  # Radeon 8060S
+            *("gfx1151", 110501, 0x1586, (11, 5, 1), (6, 1, 1), 2, 2, 10, 40, 2, 16, 32, 1),
+            *(1, 0, 8, 2, 8, 16 * _GIB, 256, 2900, 1000, 0x1260, _NAVI_DOORBELLS, True, 150),
+            integrated=True,
+        ),
         Chip(
             *("gfx1030", 100300, 0x73BF, (10, 3, 0), (5, 2, 0), 4, 2, 10, 80, 2, 16, 32, 1),
             *(4, 0, 8, 0, 24, 16 * _GIB, 256, 2660, 1000, 0x1260, _NAVI_DOORBELLS, False, 143),
             "sienna_cichlid",
+        ),
+        Chip(  # RX 9060 XT
+            *("gfx1200", 120000, 0x7590, (12, 0, 0), (7, 0, 0), 2, 2, 8, 32, 2, 16, 32, 1),
+            *(2, 0, 8, 2, 8, 16 * _GIB, 128, 2780, 1258, 0x1260, _NAVI_DOORBELLS, True, 152),
         ),
         Chip(
             *("gfx1201", 120001, 0x7550, (12, 0, 1), (7, 0, 1), 4, 2, 8, 64, 2, 16, 32, 1),

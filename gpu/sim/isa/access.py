@@ -63,13 +63,6 @@ def _fault(e: Emitter, mask: str, addresses: Value, access: str, size: str) -> N
     frames.stop(e, layout.FAULT, "%o")
 
 
-def _any(e: Emitter, condition: Value) -> str:
-    """Whether it holds in any lane, active or not."""
-    name = f"@llvm.vector.reduce.or.v{e.lanes}i1"
-    e.declarations.add(f"declare i1 {name}({e.type('i1')})")
-    return e.raw(f"call i1 {name}({e.type('i1')} {condition.text})")
-
-
 def _any_odd(e: Emitter, addresses: Value, align: str) -> str:
     """Whether an address, also of an inactive lane, is misaligned."""
     name = f"@llvm.vector.reduce.or.v{e.lanes}i64"
@@ -105,7 +98,7 @@ def _resolve_global(e: Emitter, addresses: Value) -> None:
     outside = (addresses - frames.splat(e, "i64", first)).icmp("uge", limit)
     allowed = e.raw(f"and i32 {e.raw(f'trunc i64 {flags} to i32')}, {access}")
     forbidden = e.raw(f"icmp ne i32 {allowed}, {access}")
-    slow = _any(e, outside)
+    slow = frames.any_lane(e, outside)
     idle = e.raw(f"icmp ne {e.wave.mask} {frames.active_lanes(e)}, -1")
     for doubt in (_any_odd(e, addresses, align), forbidden, idle):
         slow = e.raw(f"or i1 {slow}, {doubt}")
@@ -157,7 +150,7 @@ def _resolve_bounded(e: Emitter, base: str, limit: str, addresses: Value, stride
     pointers = addresses + origin
     if stride != "0":
         pointers = pointers + e.lane_ids().to("i64") * step
-    doubt = e.raw(f"or i1 {_any(e, outside)}, {_any_odd(e, addresses, align)}")
+    doubt = e.raw(f"or i1 {frames.any_lane(e, outside)}, {_any_odd(e, addresses, align)}")
     idle = e.raw(f"icmp ne {e.wave.mask} {frames.active_lanes(e)}, -1")
     e.lines += [f"br i1 {e.raw(f'or i1 {doubt}, {idle}')}, label %careful, label %hit", "hit:"]
     _store_all_pointers(e, pointers)
@@ -209,7 +202,7 @@ def _contiguous(e: Emitter) -> tuple[str, str]:
     first = e.raw(f"load i64, ptr {rows}, align 8")
     steps = ", ".join(f"i64 {4 * lane}" for lane in range(e.lanes))
     wanted = frames.splat(e, "i64", first) + Value(e, "i64", f"<{steps}>")
-    scattered = _any(e, pointers.ne(wanted))
+    scattered = frames.any_lane(e, pointers.ne(wanted))
     return e.raw(f"xor i1 {scattered}, true"), e.raw(f"inttoptr i64 {first} to ptr")
 
 

@@ -45,12 +45,39 @@ def _subtract_clamped(old: Value, data: Value) -> Value:
     return old.emitter.call(old.kind, "usub.sat", old, data)
 
 
+def _subtract_if_larger(old: Value, data: Value) -> Value:
+    return old.icmp("uge", data).select(old - data, old)
+
+
+def _pair_add(old: Value, data: Value) -> Value:
+    """Two halves."""
+    low, high = (
+        (old.lshr(shift).to("i16").bits("f16") + data.lshr(shift).to("i16").bits("f16")).bits()
+        for shift in (0, 16)
+    )
+    return low.to("i32") | high.to("i32").shl(16)
+
+
+def _brain_add(old: Value, data: Value) -> Value:
+    """Two bfloat16, rounded to the nearest even."""
+    result = old.like(0)
+    for shift in (0, 16):
+        total = old.lshr(shift).shl(16).bits("f32") + data.lshr(shift).shl(16).bits("f32")
+        pattern = total.bits()
+        rounded = (pattern + 0x7FFF + (pattern.lshr(16) & 1)).lshr(16)
+        result = result | total.is_nan().select(pattern.lshr(16) | 0x40, rounded).shl(shift)
+    return result
+
+
+PAIRS: Final[dict[str, Update]] = {"pk_add_f16": _pair_add, "pk_add_bf16": _brain_add}
+"""Those of two 16-bit floats in a dword."""
 UPDATES: Final[dict[str, Update]] = {
     "swap": lambda old, data: data,
     "add": lambda old, data: old + data,
     "sub": lambda old, data: old - data,
     "rsub": lambda old, data: data - old,
     "csub": _subtract_clamped,
+    "cond_sub": _subtract_if_larger,
     "smin": lambda old, data: old.smin(data),
     "smax": lambda old, data: old.smax(data),
     "umin": lambda old, data: old.umin(data),
@@ -158,19 +185,48 @@ def _mask_or(bits: int) -> Callable[[Emitter, Value, Value, str], Value]:
     return update
 
 
-def _scalar_load(e: Emitter) -> None:
-    """`aux` dwords from ``scalar pair a + immediate + scalar b`` into rows from `d` on."""
+def _scalar_source(e: Emitter, align: int, size: Value) -> str:
+    """The host address of ``scalar pair a + immediate + scalar b``; the function goes on there.
+
+    The block is ``entry``; where the wave may not read, it stops.
+    """
     base = frames.read(e, "a", "i64")
     immediate = Value(e, "i64", frames.field(e, layout.IMMEDIATE, "i64"))
-    address = (base + immediate + frames.read(e, "b", "i32").to("i64")) & ~3
-    count = Value(e, "i32", frames.field(e, layout.AUX))
-    aux = count.shl(2) | layout.SCALAR << 8
-    where = f"i64 {address.text}, i32 0, i32 {aux.text}"
+    address = (base + immediate + frames.read(e, "b", "i32").to("i64")) & -align
+    where = f"i64 {address.text}, i32 0, i32 {(size | layout.SCALAR << 8).text}"
     host = e.raw(f"call i64 @resolve_one(ptr %w, ptr %o, {where})")
     bad = e.raw(f"icmp eq i64 {host}, 0")
-    source = e.raw(f"inttoptr i64 {host} to ptr")
+    e.lines += [f"br i1 {bad}, label %fault, label %entry", "fault:"]
+    frames.set_header(e, layout.FAULT_ADDRESS, "i64", address.text)
+    frames.set_header(e, layout.FAULT_LANE, "i32", "0")
+    frames.set_header(e, layout.FAULT_ACCESS, "i32", str(layout.SCALAR))
+    frames.set_header(e, layout.FAULT_SIZE, "i32", size.text)
+    frames.stop(e, layout.FAULT, "%o")
+    e.lines.append("entry:")
+    return e.raw(f"inttoptr i64 {host} to ptr")
+
+
+def _scalar_load_small(kind: str) -> Builder:
+    """A byte or short, ``u8`` ``i16`` ..., as a dword of its value."""
+    memory = f"i{kind[1:]}"
+    size = int(kind[1:]) // 8
+
+    def build(e: Emitter) -> None:
+        source = _scalar_source(e, size, e.const("i32", size))
+        found = e.value(memory, f"load {memory}, ptr {source}, align 1")
+        word = found.to("i32") if kind[0] == "u" else found.sext("i32")
+        frames.broadcast(e, frames.row(e, "d"), word.text)
+        frames.next_record(e)
+
+    return build
+
+
+def _scalar_load(e: Emitter) -> None:
+    """`aux` dwords from ``scalar pair a + immediate + scalar b`` into rows from `d` on."""
+    count = Value(e, "i32", frames.field(e, layout.AUX))
+    source = _scalar_source(e, 4, count.shl(2))
     target = frames.row(e, "d")
-    e.lines += [f"br i1 {bad}, label %fault, label %entry", "entry:", "br label %loop", "loop:"]
+    e.lines += ["br label %loop", "loop:"]
     e.lines.append("%index = phi i32 [ 0, %entry ], [ %next, %loop ]")
     word = e.raw(f"load i32, ptr {e.raw(f'getelementptr i32, ptr {source}, i32 %index')}, align 4")
     row = f"[{e.wave.row} x i8]"
@@ -179,24 +235,23 @@ def _scalar_load(e: Emitter) -> None:
     more = e.raw(f"icmp ult i32 %next, {count.text}")
     e.lines += [f"br i1 {more}, label %loop, label %done", "done:"]
     frames.next_record(e)
-    e.lines.append("fault:")
-    frames.set_header(e, layout.FAULT_ADDRESS, "i64", address.text)
-    frames.set_header(e, layout.FAULT_LANE, "i32", "0")
-    frames.set_header(e, layout.FAULT_ACCESS, "i32", str(layout.SCALAR))
-    frames.set_header(e, layout.FAULT_SIZE, "i32", count.shl(2).text)
-    frames.stop(e, layout.FAULT, "%o")
 
 
+SCALAR_LOADS: Final[dict[str, Builder]] = {
+    "scalar_load": _scalar_load,
+    **{f"scalar_load_{kind}": _scalar_load_small(kind) for kind in ("u8", "i8", "u16", "i16")},
+}
 BUILDERS: Final[dict[str, Builder]] = {
     **{
         f"atomic_{name}_{bits}": _atomic(bits, _plain(update))
         for name, update in UPDATES.items()
         for bits in (32, 64)
     },
+    **{f"atomic_{name}_32": _atomic(32, _plain(update)) for name, update in PAIRS.items()},
     **{f"atomic_cmpswap_{bits}": _atomic(bits, _compare(bits, "")) for bits in (32, 64)},
     **{f"atomic_fcmpswap_{bits}": _atomic(bits, _compare(bits, f"f{bits}")) for bits in (32, 64)},
     **{f"atomic_mskor_{bits}": _atomic(bits, _mask_or(bits)) for bits in (32, 64)},
     **{f"atomic_swap_two_{bits}": _swap_two(bits) for bits in (32, 64)},
-    "scalar_load": _scalar_load,
+    **SCALAR_LOADS,
 }
 """Operations by name: how each is written. They are functions of scalars."""

@@ -221,6 +221,8 @@ _BUILDERS: Final[dict[str, Builder]] = {
     "mode64": load_mxcsr(layout.MXCSR64),
     "end": stop_here(layout.END),
     "barrier": _stop_behind(layout.BARRIER),
+    "barrier_signal": _stop_behind(layout.SIGNAL),
+    "barrier_wait": _stop_behind(layout.AWAIT),
     "unknown": stop_here(layout.UNKNOWN),
     "jump_register": _jump_register,
     "branch": _always,

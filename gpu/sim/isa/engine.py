@@ -16,7 +16,8 @@ Builders = Mapping[str, Builder]
 
 _CONTROL: Final = "control"
 _SEARCH: Final = "search"
-_SEARCHING: Final = ("resolve_vector", "resolve_based", "scalar_load")
+_RESOLVES: Final = ("resolve_vector", "resolve_based")
+_SEARCHING: Final = (*_RESOLVES, *atomics.SCALAR_LOADS)
 """What calls the functions of `gpu/sim/isa/search.py`."""
 
 
@@ -74,6 +75,6 @@ def _computing(operation: Operation, wave: WaveLayout) -> str:
 
 
 def _search_module(wave: WaveLayout) -> str:
-    vector = [(f, _emitted(access.BUILDERS[f], wave.lanes, wave)) for f in _SEARCHING[:-1]]
-    scalar = (_SEARCHING[-1], _emitted(atomics.BUILDERS[_SEARCHING[-1]], 1, wave))
-    return search.search_module(wave) + frames.module([*vector, scalar])
+    vector = [(f, _emitted(access.BUILDERS[f], wave.lanes, wave)) for f in _RESOLVES]
+    scalar = [(f, _emitted(build, 1, wave)) for f, build in atomics.SCALAR_LOADS.items()]
+    return search.search_module(wave) + frames.module([*vector, *scalar])

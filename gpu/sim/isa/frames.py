@@ -221,8 +221,10 @@ def write(emitter: Emitter, slot: str, kind: str, value: Value) -> None:
         store_row(emitter, pointer, plain.to("i32"))
         store_row(emitter, behind(emitter, pointer), plain.lshr(32).to("i32"))
     elif kind in ("i16", "f16"):
-        kept = _load_row(emitter, pointer) & ~0xFFFF
-        store_row(emitter, pointer, kept | plain.to("i32"))
+        wide = plain.to("i32")
+        if emitter.lanes > 1:  # the upper half of a scalar register becomes zero
+            wide = _load_row(emitter, pointer) & ~0xFFFF | wide
+        store_row(emitter, pointer, wide)
     else:
         store_row(emitter, pointer, plain)
 
@@ -293,6 +295,15 @@ def splat(emitter: Emitter, kind: str, scalar: str) -> Value:
     single = emitter.raw(f"insertelement {vector} poison, {kind} {scalar}, i64 0")
     zeros = f"<{emitter.lanes} x i32> zeroinitializer"
     return emitter.value(kind, f"shufflevector {vector} {single}, {vector} poison, {zeros}")
+
+
+def any_lane(emitter: Emitter, condition: Value) -> str:
+    """Whether it holds in any lane, active or not."""
+    if emitter.lanes == 1:
+        return condition.text
+    bits, name = emitter.type("i1"), f"@llvm.vector.reduce.or.v{emitter.lanes}i1"
+    emitter.declarations.add(f"declare i1 {name}({bits})")
+    return emitter.raw(f"call i1 {name}({bits} {condition.text})")
 
 
 def next_record(emitter: Emitter) -> None:

@@ -66,13 +66,22 @@ def _within_half(e: Emitter, index: Value) -> Value:
     return (index & 31) | (e.lane_ids() & ~31)
 
 
-def _backward(e: Emitter) -> None:
-    """DS_BPERMUTE: ``d = a[(b + immediate) / 4 % 32]`` of 32 lanes, 0 where that is inactive."""
-    offset = frames.splat(e, "i32", frames.immediate(e))
-    index = _within_half(e, (frames.read(e, "b", "i32") + offset).lshr(2))
-    value = _is_active(e, index).select(_pick(e, "a", index), 0)
-    frames.write(e, "d", "i32", value)
-    frames.next_record(e)
+def _backward(from_inactive: bool) -> Builder:
+    """DS_BPERMUTE: ``d = a[(b + immediate) / 4 % 32]`` of 32 lanes, 0 where that is inactive.
+
+    DS_BPERMUTE_FI also fetches from inactive lanes.
+    """
+
+    def build(e: Emitter) -> None:
+        offset = frames.splat(e, "i32", frames.immediate(e))
+        index = _within_half(e, (frames.read(e, "b", "i32") + offset).lshr(2))
+        value = _pick(e, "a", index)
+        frames.write(
+            e, "d", "i32", value if from_inactive else _is_active(e, index).select(value, 0)
+        )
+        frames.next_record(e)
+
+    return build
 
 
 def _forward(e: Emitter) -> None:
@@ -96,21 +105,32 @@ def _forward(e: Emitter) -> None:
     frames.next_record(e)
 
 
-def _permute_row(other_row: bool) -> Builder:
-    """V_PERMLANE16: within 16 lanes (or from the other 16) by 4-bit selectors in `b` and `c`."""
+def _permute_row(other_row: bool, own: bool = False) -> Builder:
+    """V_PERMLANE16: within 16 lanes (or from the other 16) by 4-bit selectors in `b` and `c`.
+
+    Those of V_PERMLANE16_VAR are each lane's `own`, in `b`.
+    """
 
     def build(e: Emitter) -> None:
         lane = e.lane_ids()
-        low, high = frames.read(e, "b", "i32"), frames.read(e, "c", "i32")
-        selectors = (lane & 8).eq(0).select(low, high)
+        selector = frames.read(e, "b", "i32")
+        if not own:
+            selectors = (lane & 8).eq(0).select(selector, frames.read(e, "c", "i32"))
+            selector = selectors.lshr((lane & 7).shl(2))
         start = (lane ^ 16 if other_row else lane) & ~15
-        index = start | (selectors.lshr((lane & 7).shl(2)) & 15)
+        index = start | (selector & 15)
         valid = _is_active(e, index) | _aux_bit(e, DPP_FETCH_INACTIVE)
         fallback = _aux_bit(e, DPP_BOUND_ZERO).select(e.const("i32", 0), frames.read(e, "d", "i32"))
         frames.write(e, "d", "i32", valid.select(_pick(e, "a", index), fallback))
         frames.next_record(e)
 
     return build
+
+
+def _other_half(e: Emitter) -> None:
+    """V_PERMLANE64: from the lane 32 further on or back, also an inactive one."""
+    frames.write(e, "d", "i32", _pick(e, "a", e.lane_ids() ^ 32))
+    frames.next_record(e)
 
 
 def _element(e: Emitter, slot: str, lane: str) -> str:
@@ -142,10 +162,14 @@ def _write_lane(e: Emitter) -> None:
 
 BUILDERS: Final[dict[str, Builder]] = {
     "dpp": _dpp,
-    "ds_bpermute_b32": _backward,
+    "ds_bpermute_b32": _backward(False),
+    "ds_bpermute_fi_b32": _backward(True),
     "ds_permute_b32": _forward,
+    "v_permlane64_b32": _other_half,
     "v_permlane16_b32": _permute_row(False),
     "v_permlanex16_b32": _permute_row(True),
+    "v_permlane16_var_b32": _permute_row(False, own=True),
+    "v_permlanex16_var_b32": _permute_row(True, own=True),
     "v_readfirstlane_b32": _read_first,
     "v_readlane_b32": _read_lane,
     "v_writelane_b32": _write_lane,

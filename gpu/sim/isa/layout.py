@@ -57,6 +57,7 @@ NOBODY: Final = 0xFFFFFFFF
 
 SGPR_COUNT: Final = 128
 VCC_LO: Final = 106
+TTMP: Final = 108
 NULL: Final = 124
 M0: Final = 125
 EXEC: Final = 126
@@ -176,6 +177,10 @@ JUMP: Final = 5
 STUCK: Final = 6
 """Lanes wait for lanes that never come."""
 TRAP: Final = 7
+SIGNAL: Final = 8
+"""The wave has come to a barrier, and goes on."""
+AWAIT: Final = 9
+"""It waits for the barrier that it has come to."""
 
 # Accesses, as reported with faults and as flags of ranges.
 READ: Final = 1
@@ -190,5 +195,6 @@ RANGE: Final = struct.Struct("<QQQQ")
 # Bits of the word at MODE that operations look at.
 MODE_IEEE: Final = 1 << 9
 MODE_DX10_CLAMP: Final = 1 << 8
+MODE_FP16_OVFL: Final = 1 << 23
 MODE_DENORMAL_RESULTS: Final = {"f16": 1 << 7, "f32": 1 << 5, "f64": 1 << 7}
 """Positions as in the MODE register of RDNA3 (section 3.3.2); they come from COMPUTE_PGM_RSRC1."""

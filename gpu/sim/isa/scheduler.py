@@ -29,7 +29,7 @@ LOOK: Final = 8 * SLICE
 
 FIELDS: Final = (
     *("budget", "random", "wave", "instructions"),
-    *("live", "waiting", "kept", "circling", "closed", "endless", "free"),
+    *("live", "waiting", "signalled", "passed", "kept", "circling", "closed", "endless", "free"),
     *("next", "groups", "waves_per_group", "asks"),
     *("waves", "wave_size", "row_size", "templates"),
     *("lds", "lds_stride", "lds_size"),
@@ -41,9 +41,10 @@ FIELDS: Final = (
 
 - budget: what is left of it; random: the generator's state, not 0; wave: the one that stopped last
 - instructions: executed by the waves that have ended
-- sets of resident waves: live: not ended; waiting: at a barrier; kept: at one that the caller
-  opens; circling: known to go round in circles; closed: have done so since others did anything;
-  endless: can never end
+- sets of resident waves: live: not ended; waiting: at a barrier; signalled: have come to one and
+  gone on; passed: had done so when it opened, and have not waited since; kept: at one that the
+  caller opens; circling: known to go round in circles; closed: have done so since others did
+  anything; endless: can never end
 - free: set of slots for workgroups; next, groups, waves_per_group: workgroups to come, all, size
 - asks: whether each barrier is the caller's, also one that all threads wait for
 - waves, wave_size, row_size: resident waves lie one behind the other; templates: address of
@@ -176,7 +177,7 @@ def _start_group(e: Emitter) -> None:
     _put(e, "free", _get(e, "free") & ~_bit(e, slot))
     _put(e, "live", _get(e, "live") | members)
     _put(e, "closed", e.const("i64", 0))
-    for held in ("waiting", "kept", "circling", "endless"):
+    for held in ("waiting", "signalled", "passed", "kept", "circling", "endless"):
         _put(e, held, _get(e, held) & ~members)
     lds = _get(e, "lds") + slot * _get(e, "lds_stride")
     _poison(e, lds, _get(e, "lds_size"))
@@ -286,11 +287,14 @@ def _run_grid(e: Emitter) -> None:
     e.lines += [f"ret i32 {STANDS}", "draw:"]
     number = _drawn(e, ready)
     status, left = _turn(e, number, budget)
+    arrived = (waiting | _get(e, "signalled")) & ~_get(e, "endless")
     e.lines.append(
         f"switch i32 {status.text}, label %other [ i32 {layout.SLICE}, label %sliced"
         f" i32 {layout.BARRIER}, label %barrier i32 {layout.END}, label %end"
-        f" i32 {layout.FAULT}, label %missed ]"
+        f" i32 {layout.FAULT}, label %missed i32 {layout.SIGNAL}, label %signal"
+        f" i32 {layout.AWAIT}, label %await ]"
     )
+    signals = _half_barriers(e, number, waiting, arrived)
     e.lines.append("missed:")
     taken = e.value("i1", "call i1 @take_offer(ptr %g, ptr %w)")
     _branch(e, taken, "loop", "other", "other")
@@ -304,8 +308,8 @@ def _run_grid(e: Emitter) -> None:
     for offset in (layout.BARRIER_ID, layout.BARRIER_THREADS, layout.BARRIER_KIND):
         kind = kind | Value(e, "i32", frames.header(e, offset))
     _branch(e, kind.eq(0), "wait", "other", "wait")
-    waits = waiting | _bit(e, number)
-    _put(e, "waiting", waits)
+    waits = arrived | _bit(e, number)
+    _put(e, "waiting", waiting | _bit(e, number))
     e.lines += ["br label %settle", "end:"]
     lives = live & ~_bit(e, number)
     _put(e, "live", lives)
@@ -315,22 +319,43 @@ def _run_grid(e: Emitter) -> None:
     executed = passed + Value(e, "i64", frames.header(e, layout.COUNT, "i64"))
     _put(e, "instructions", _get(e, "instructions") + executed)
     e.lines += ["br label %settle", "settle:"]
-    live = _phi(e, "lives", (live, "wait"), (lives, "end"))
-    waiting = _phi(e, "waits", (waits, "wait"), (waiting, "end"))
-    _settle(e, number, live, waiting)
+    live = _phi(e, "lives", (live, "wait"), (live, "signal"), (lives, "end"))
+    arrived = _phi(e, "arrivals", (waits, "wait"), (signals, "signal"), (arrived, "end"))
+    _settle(e, number, live, arrived)
 
 
-def _settle(e: Emitter, number: Value, live: Value, waiting: Value) -> None:
-    """Whether a wave's workgroup has ended, or all of it that lives waits."""
+def _half_barriers(e: Emitter, number: Value, waiting: Value, arrived: Value) -> Value:
+    """Blocks of a wave that signals, and of one that awaits; who has come with the one."""
+    e.lines.append("signal:")
+    own = _bit(e, number)
+    signals = arrived | own
+    _put(e, "signalled", _get(e, "signalled") | own)
+    e.lines += ["br label %settle", "await:"]
+    own, passed = _bit(e, number), _get(e, "passed")
+    _branch(e, (passed & own).ne(0), "pass", "hold", "pass")
+    _put(e, "passed", passed & ~own)
+    e.lines += ["br label %loop", "hold:"]
+    _put(e, "waiting", waiting | own)
+    _branch(e, (arrived & own).ne(0), "loop", "never", "never")
+    _put(e, "endless", _get(e, "endless") | own)  # it waits for itself: it has not signalled
+    e.lines.append("br label %loop")
+    return signals
+
+
+def _settle(e: Emitter, number: Value, live: Value, arrived: Value) -> None:
+    """Whether a wave's workgroup has ended, or all of it that lives has come to a barrier."""
     slot = e.value("i64", f"udiv i64 {number.text}, {_get(e, 'waves_per_group').text}")
     members = _members(e, slot)[1]
     alive = live & members
     _branch(e, alive.eq(0), "vacate", "alive", "vacate")
     _put(e, "free", _get(e, "free") | _bit(e, slot))
     e.lines += ["br label %loop", "alive:"]
-    _branch(e, (alive & ~waiting).eq(0), "open", "loop", "open")
+    _branch(e, (alive & ~arrived).eq(0), "open", "loop", "open")
     _branch(e, (_get(e, "kept") & alive).eq(0), "release", "ask", "ask")
     e.lines += [f"ret i32 {SETTLE}", "release:"]
+    waiting = _get(e, "waiting")
+    _put(e, "passed", _get(e, "passed") | alive & ~waiting)
+    _put(e, "signalled", _get(e, "signalled") & ~members)
     _put(e, "waiting", waiting & ~members)
     e.lines.append("br label %loop")
 

@@ -59,7 +59,8 @@ def assembly(text: str, chip: str = "gfx1100") -> str:
 class Launcher:
     """Memory with one placed code object, on which kernels are launched."""
 
-    def __init__(self, object_bytes: bytes, seed: int = 0):
+    def __init__(self, object_bytes: bytes, seed: int = 0, chip: str = "gfx1100"):
+        self.chip = chip
         self.code: CodeObject = place_object(object_bytes)
         self.image = aligned_bytes(len(self.code.image), 4096)
         self.image[:] = np.frombuffer(self.code.image, np.uint8)
@@ -94,4 +95,5 @@ class Launcher:
         memory.add(kernel.ctypes.data, len(kernel), kernel.ctypes.data, layout.READ)
         descriptor = self.code.descriptor(name, base)
         pointers = {"kernarg_segment_ptr": kernel.ctypes.data}
-        Machine(memory, seed=self.seed).run(descriptor.dispatch(grid, block, pointers))
+        machine = Machine(memory, seed=self.seed, chip=self.chip)
+        machine.run(descriptor.dispatch(grid, block, pointers))

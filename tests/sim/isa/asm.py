@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu.sim.isa.rdna.dispatch import DEFAULT_MODE
-from gpu.sim.isa.rdna.formats import BY_NAME, NULL, VOP3SD
+from gpu.sim.isa.rdna.encodings import ENCODINGS
+from gpu.sim.isa.rdna.formats import NULL
 from gpu.sim.isa.rdna.table import load_table
 from sim.isa.bare import run_asm
 
@@ -18,21 +19,27 @@ V = 256  # v0 as a source
 VCC, EXEC = 106, 126
 
 
+CHIP = "gfx1100"
+
+
 @cache
-def _opcodes() -> dict[tuple[str, str], int]:
-    return {(o.name, o.format): o.number for o in load_table("gfx1100").values()}
+def _opcodes(chip: str) -> dict[tuple[str, str], int]:
+    return {(o.name, o.format): o.number for o in load_table(chip).values()}
 
 
-def op(name: str, form: str = "", literal: int | None = None, **fields: int) -> bytes:
+def op(
+    name: str, form: str = "", literal: int | None = None, chip: str = CHIP, **fields: int
+) -> bytes:
     """An instruction; `form` chooses among encodings, the shortest by default."""
-    known = [f for n, f in _opcodes() if n == name]
+    opcodes = _opcodes(chip)
+    known = [f for n, f in opcodes if n == name]
     chosen = form or known[0]
     if chosen in ("global", "scratch") and "saddr" not in fields:
         fields["saddr"] = NULL
     if chosen == "smem" and "soffset" not in fields:
         fields["soffset"] = NULL
-    layout = VOP3SD if chosen == "vop3sd" else BY_NAME[chosen]
-    code = layout.join({**fields, "op": _opcodes()[name, chosen]}).to_bytes(layout.size, "little")
+    layout = ENCODINGS[chip].by_name[chosen]
+    code = layout.join({**fields, "op": opcodes[name, chosen]}).to_bytes(layout.size, "little")
     return code if literal is None else code + literal.to_bytes(4, "little")
 
 
@@ -49,6 +56,7 @@ def evaluate(
     start: npt.NDArray[Any] | None = None,
     vcc: int = 0,
     observe: int = V + 30,
+    chip: str = CHIP,
     **fields: int,
 ) -> npt.NDArray[Any]:
     """What an instruction makes of rows of 32 lanes; `start` is what its destination held.
@@ -58,21 +66,22 @@ def evaluate(
     """
     arrays = [_padded(source) for source in sources]
     out = _padded(start if start is not None else np.zeros(32, result))
-    code = LANE_OFFSETS
+    emit = partial(op, chip=chip)
+    code = emit("v_lshlrev_b32", vdst=1, src0=131, vsrc1=0)  # v1 = 8 * v0
     for number in range(len(arrays) + 1):  # s[4:5] and on: addresses of the arrays
-        code += op("s_load_b64", sdata=4 + 2 * number, sbase=0, offset=8 * number)
+        code += emit("s_load_b64", sdata=4 + 2 * number, sbase=0, offset=8 * number)
     for number in range(len(arrays)):
-        code += op("global_load_b64", vdst=10 + 4 * number, addr=1, saddr=4 + 2 * number)
+        code += emit("global_load_b64", vdst=10 + 4 * number, addr=1, saddr=4 + 2 * number)
     last = 4 + 2 * len(arrays)
-    code += op("global_load_b64", vdst=30, addr=1, saddr=last)
+    code += emit("global_load_b64", vdst=30, addr=1, saddr=last)
     names = ("src0", "vsrc1" if form in ("", "vop2", "vopc") else "src1", "src2")
     used = {n: 10 + 4 * i + (0 if n == "vsrc1" else V) for i, n in enumerate(names[: len(arrays)])}
-    code += op("s_mov_b32", sdst=VCC, ssrc0=255, literal=vcc)
-    code += op(name, form, **{"vdst": 30, **used, **fields} if "cmp" not in name else used)
+    code += emit("s_mov_b32", sdst=VCC, ssrc0=255, literal=vcc)
+    code += emit(name, form, **{"vdst": 30, **used, **fields} if "cmp" not in name else used)
     if "cmp" in name or observe != V + 30:
-        code += op("v_mov_b32", vdst=30, src0=VCC if "cmp" in name else observe)
-    code += op("global_store_b64", addr=1, data=30, saddr=last) + END
-    run_asm(code, (1, 1, 1), (32, 1, 1), [*arrays, out], mode=mode)
+        code += emit("v_mov_b32", vdst=30, src0=VCC if "cmp" in name else observe)
+    code += emit("global_store_b64", addr=1, data=30, saddr=last) + emit("s_endpgm")
+    run_asm(code, (1, 1, 1), (32, 1, 1), [*arrays, out], mode=mode, chip=chip)
     width = np.dtype(result).itemsize
     return out.view(np.uint8).reshape(32, 8)[:, :width].copy().view(result).reshape(32)
 

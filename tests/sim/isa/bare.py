@@ -26,6 +26,7 @@ def run_asm(
     mode: int = DEFAULT_MODE,
     dispatch: Callable[[Dispatch], Dispatch] = lambda usual: usual,
     seed: int = 0,
+    chip: str = "gfx1100",
 ) -> None:
     """Runs bare machine code: s[0:1] holds the address of `args`, ids of workgroups follow.
 
@@ -60,4 +61,4 @@ def run_asm(
         scratch_bytes=scratch,
         mode=mode,
     )
-    Machine(memory, seed=seed).run(dispatch(usual))
+    Machine(memory, seed=seed, chip=chip).run(dispatch(usual))

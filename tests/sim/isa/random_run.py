@@ -1,7 +1,7 @@
-"""Random programs, compiled for the host and for gfx1100, that must agree bit for bit.
+"""Random programs, compiled for the host and for a chip, that must agree bit for bit.
 
 As a command it runs as many programs as asked, from a seed on:
-``PYTHONPATH=tests:. python -m sim.isa.random_run 10000 0``.
+``PYTHONPATH=tests:. python -m sim.isa.random_run 10000 0``, and behind them lanes and chip.
 
 Of the seeds 0 to 9999 a few differ through mistakes of LLVM 22 that its assembly shows. 4394,
 5196, 7346: of a <2 x i64> that was made by an insertelement at a computed place, both elements are
@@ -84,13 +84,13 @@ Form = tuple[str, str, bool]
 
 
 @cache
-def _compiler() -> AMDCompiler:
-    return AMDCompiler("gfx1100")
+def _compiler(chip: str) -> AMDCompiler:
+    return AMDCompiler(chip)
 
 
 @cache
-def _decoder() -> Decoder:
-    return Decoder("gfx1100")
+def _decoder(chip: str) -> Decoder:
+    return Decoder(chip)
 
 
 def dialect(lanes: int) -> Dialect:
@@ -102,9 +102,10 @@ def dialect(lanes: int) -> Dialect:
 class Kernels:
     """The kernels of a code object, to be run by `run_asm`."""
 
-    def __init__(self, text: str, lanes: int):
+    def __init__(self, text: str, lanes: int, chip: str):
         self._lanes = lanes
-        self._image = _compiler().compile(text)
+        self._chip = chip
+        self._image = _compiler(chip).compile(text)
         self._symbols = {s.name: s for s in elf.parse_shared(self._image).symbols}
 
     def run(self, number: int, seed: int) -> tuple[Words, Words]:
@@ -128,6 +129,7 @@ class Kernels:
             scratch=plan.scratch_bytes,
             vgprs=plan.vgprs,
             lanes=self._lanes,
+            chip=self._chip,
             mode=plan.mode,
             ranges=[Range(a.ctypes.data, a.nbytes, a is out or a is sums) for a in arrays],
             seed=seed,
@@ -140,7 +142,7 @@ class Kernels:
         code = self._image[symbol.value : symbol.value + symbol.size]
         at = 0
         while at < len(code):
-            found = _decoder().decode(code, at)
+            found = _decoder(self._chip).decode(code, at)
             for opcode in (found.opcode, found.dual):
                 if opcode is not None:
                     yield opcode.name, opcode.format, found.dpp is not None
@@ -148,7 +150,10 @@ class Kernels:
 
 
 def differences(
-    seeds: Sequence[int], forms: set[Form] | None = None, lanes: int = 32
+    seeds: Sequence[int],
+    forms: set[Form] | None = None,
+    lanes: int = 32,
+    chip: str = "gfx1100",
 ) -> Iterator[str]:
     """Runs the programs of some seeds on both sides; a line for each that differs.
 
@@ -156,7 +161,7 @@ def differences(
     """
     programs = [make_program(seed, AMDGPU.avoid) for seed in seeds]
     host = Host(programs)
-    kernels = Kernels(kernel_module(programs, dialect(lanes)), lanes)
+    kernels = Kernels(kernel_module(programs, dialect(lanes)), lanes, chip)
     for number, seed in enumerate(seeds):
         try:
             found = difference(host.run(number, inputs(seed)), *kernels.run(number, seed))
@@ -173,9 +178,10 @@ def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     lanes = int(sys.argv[3]) if len(sys.argv) > 3 else 32
+    chip = sys.argv[4] if len(sys.argv) > 4 else "gfx1100"
     failures, forms = 0, set[Form]()
     for start in range(first, first + count, PACK):
-        for line in differences(range(start, min(start + PACK, first + count)), forms, lanes):
+        for line in differences(range(start, min(start + PACK, first + count)), forms, lanes, chip):
             failures += 1
             print(line, flush=True)
         print(f"{start + PACK - first} of {count}", file=sys.stderr, end="\r", flush=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import decimal
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 
 from gpu.sim.isa.rdna.dispatch import DEFAULT_MODE
 from sim.isa.amdgpu import Launcher, compile_ir
-from sim.isa.asm import END, VCC, evaluate, op, words
+from sim.isa.asm import END, EXEC, VCC, V, evaluate, op, words
 from sim.isa.bare import run_asm
 from sim.isa.kernels import elementwise
 
@@ -299,7 +300,11 @@ def test_products_of_pairs(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "form", "half"),
-    [("v_dot2_f16_f16", "vop3", 0x3C00), ("v_dot2_f32_bf16", "vop3p", 0x3F80)],
+    [
+        ("v_dot2_f16_f16", "vop3", 0x3C00),
+        ("v_dot2_bf16_bf16", "vop3", 0x3F80),
+        ("v_dot2_f32_bf16", "vop3p", 0x3F80),
+    ],
 )
 def test_constants_and_halves_of_pairs(name: str, form: str, half: int) -> None:
     """1.0 as a source is one half of a pair; OP_SEL chooses halves of packed ones."""
@@ -316,6 +321,17 @@ def test_constants_and_halves_of_pairs(name: str, form: str, half: int) -> None:
         assert got == half << 16 | 5
 
 
+def test_products_of_pairs_into_bfloat16() -> None:
+    rng = np.random.default_rng(8)
+    high = [rng.normal(size=(LANES, 2)).astype(np.float32).view(np.uint32) >> 16 for _ in "xy"]
+    start = rng.normal(size=LANES).astype(np.float32).view(np.uint32) >> 16
+    packed = [v.astype(np.uint16).view(np.uint32).reshape(LANES) for v in high]
+    x, y, z = ((v << 16).view(np.float32).astype(np.float64) for v in (*high, start))
+    got = evaluate("v_dot2_bf16_bf16", *packed, start.astype(np.uint16), form="vop3")
+    found = (got.astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_allclose(found, (x * y).sum(1) + z, rtol=2**-8, atol=1e-6)
+
+
 # Between lanes, and LDS
 
 
@@ -323,6 +339,22 @@ def test_permlane64_does_nothing_in_waves_of_32() -> None:
     start = np.arange(100, 132, dtype=np.uint32)
     got = evaluate("v_permlane64_b32", np.arange(32, dtype=np.uint32), start=start)
     np.testing.assert_array_equal(got, start)
+
+
+def test_permlane64_swaps_halves_of_waves_of_64() -> None:
+    """Also what inactive lanes hold is read; they keep what they have."""
+    code = op("v_lshlrev_b32", vdst=1, src0=130, vsrc1=0)  # 4 * lane
+    code += op("s_load_b64", sdata=4, sbase=0) + op("v_add_nc_u32", vdst=2, src0=V, vsrc1=1)
+    code += op("v_mov_b32", vdst=3, src0=V + 1)
+    code += op("s_mov_b32", sdst=EXEC, ssrc0=193)  # lanes 0 to 31, and with the next two more
+    code += op("s_mov_b32", sdst=EXEC + 1, ssrc0=131)
+    code += op("v_permlane64_b32", vdst=3, src0=V + 2)
+    code += op("s_mov_b64", sdst=EXEC, ssrc0=193)
+    code += op("global_store_b32", addr=1, data=3, saddr=4) + END
+    out, lanes = np.zeros(64, np.uint32), np.arange(64)
+    run_asm(code, (1, 1, 1), (64, 1, 1), [out], dispatch=lambda usual: replace(usual, lanes=64))
+    want = np.where(lanes < 34, 5 * (lanes ^ 32), 4 * lanes)
+    np.testing.assert_array_equal(out, want)
 
 
 @pytest.mark.parametrize("stride", [False, True])

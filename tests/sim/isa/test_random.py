@@ -11,11 +11,13 @@ SAMPLE = 224
 
 
 PLACES = [
-    *((first, 32) for first in range(0, SAMPLE, PACK)),
-    *((first, 64) for first in range(SAMPLE, SAMPLE + SAMPLE // 2, PACK)),
+    *((first, 32, "gfx1100") for first in range(0, SAMPLE, PACK)),
+    *((first, 64, "gfx1100") for first in range(SAMPLE, SAMPLE + SAMPLE // 2, PACK)),
+    *((first, 32, "gfx1201") for first in range(SAMPLE, SAMPLE + SAMPLE // 4, PACK)),
+    *((2 * SAMPLE, lanes, chip) for lanes, chip in ((64, "gfx1201"), (32, "gfx1151"))),
 ]
 
 
-@pytest.mark.parametrize(("first", "lanes"), PLACES)
-def test_random_programs_agree_with_the_host(first: int, lanes: int) -> None:
-    assert not list(differences(range(first, first + PACK), lanes=lanes))
+@pytest.mark.parametrize(("first", "lanes", "chip"), PLACES)
+def test_random_programs_agree_with_the_host(first: int, lanes: int, chip: str) -> None:
+    assert not list(differences(range(first, first + PACK), lanes=lanes, chip=chip))

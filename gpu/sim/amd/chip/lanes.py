@@ -13,13 +13,15 @@ from gpu.core.errors import GpuFault, InvalidValue, Unsupported
 from gpu.sim.amd.chip.dispatch import Dispatch, KernelMemory
 from gpu.sim.amd.chip.errors import PacketError
 from gpu.sim.amd.chip.lanememory import LaneMemory
-from gpu.sim.amd.chips import Chip
+from gpu.sim.amd.chips import Chip, find_chip
 from gpu.sim.executor import Kept, RunningKernel, RunningLanes
 from gpu.sim.isa.rdna import dispatch as waves
 from gpu.sim.isa.rdna.chip import CHIPS, chip_of
 from gpu.sim.isa.rdna.run import Execution, InstructionCache, packed
 
-_SCRATCH_UNIT: Final = 256  # bytes that COMPUTE_TMPRING_SIZE.WAVESIZE counts on GFX11
+_SCRATCH_UNIT: Final = {10: (13, 1024), 11: (15, 256), 12: (18, 256)}
+"""Bits of COMPUTE_TMPRING_SIZE.WAVESIZE, and the bytes that it counts, by the graphics core (Linux,
+``gc_10_3_0_sh_mask.h`` and on)."""
 _SCRATCH_EN: Final = 1  # of COMPUTE_PGM_RSRC2
 _alike: Final = attrgetter(
     *("chip", "entry", "groups", "threads", "wave_size", "rsrc1", "rsrc2", "lds_bytes"),
@@ -117,7 +119,8 @@ def _translate(dispatch: Dispatch) -> waves.Dispatch:
     Raises InvalidValue, Unsupported.
     """
     scratch = bool(dispatch.rsrc2 & _SCRATCH_EN)
-    per_wave = bits(dispatch.tmpring, 26, 12) * _SCRATCH_UNIT
+    size_bits, unit = _SCRATCH_UNIT[find_chip(dispatch.chip).gc[0]]
+    per_wave = bits(dispatch.tmpring, 11 + size_bits, 12) * unit
     return waves.Dispatch.of_resources(
         *(dispatch.rsrc1, dispatch.rsrc2, dispatch.wave_size),
         pc=dispatch.entry,

@@ -134,6 +134,7 @@ def _device_info(gpu: KfdGpu) -> ctypes.Structure:
         device_id=chip.device_id,
         pci_rev=0xC8,
         family=chip.family,
+        ids_flags=drm.AMDGPU_IDS_FLAGS_FUSION if chip.integrated else 0,
         num_shader_engines=chip.engines,
         num_shader_arrays_per_engine=chip.arrays,
         gpu_counter_freq=GPU_CLOCK_HZ // 1000,

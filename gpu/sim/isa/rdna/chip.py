@@ -1,29 +1,31 @@
 """What belongs to a chip: how its machine code reads, what that does, in waves of which sizes.
 
-Another chip is a row of `CHIPS`, with a table of opcodes (gpu/sim/isa/rdna/table.py) and formats
-(gpu/sim/isa/rdna/formats.py) of its own; what it does alike it shares with those that are there.
+Another chip is a row of `ENCODINGS` (gpu/sim/isa/rdna/encodings.py) and of the tables of opcodes
+(gpu/sim/isa/rdna/table.py); what it does alike it shares with those that are there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import RLock
 from typing import Final
 
 from gpu.core.errors import Unsupported
-from gpu.sim.isa.engine import Builders, Engine
-from gpu.sim.isa.frames import Operation
+from gpu.sim.isa.engine import Engine
 from gpu.sim.isa.layout import WaveLayout
 from gpu.sim.isa.rdna import (
     matrix,
     sem_compare,
     sem_convert,
     sem_float,
+    sem_fp8,
     sem_int,
     sem_packed,
     sem_scalar,
+    sem_scalar_float,
 )
+from gpu.sim.isa.rdna.encodings import ENCODINGS, GFX12
 from gpu.sim.isa.rdna.translate import Context
 from gpu.sim.isa.rdna.translate_memory import translate_buffer, translate_memory
 from gpu.sim.isa.rdna.translate_packed import translate_packed
@@ -33,60 +35,64 @@ from gpu.sim.isa.rdna.translate_vector import translate_dual, translate_vector
 Translator = Callable[[Context], None]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Chip:
     """A chip whose kernels run.
 
     Attributes:
         name: as LLVM calls it.
+        translators: from its instructions to records, by format.
         wave_sizes: lanes that its waves may have.
-        semantics: what its operations compute, in groups by name.
-        builders: operations on rows that are written by hand, in groups by name.
-        translators: from instructions to records, by format.
+        ids_in_ttmp: whether workgroups find their ids in TTMP9 and TTMP7, not behind user SGPRs.
+        has_ieee_mode: whether MODE has IEEE and DX10_CLAMP; without, they are as if 0 and 1.
     """
 
     name: str
-    wave_sizes: tuple[int, ...]
-    semantics: Mapping[str, Mapping[str, Operation]]
-    builders: Mapping[str, Builders]
     translators: Mapping[str, Translator]
-    _engines: dict[int, Engine] = field(default_factory=dict, init=False)
-    _making: RLock = field(default_factory=RLock, init=False)
+    wave_sizes: tuple[int, ...] = (32, 64)
+    ids_in_ttmp: bool = False
+    has_ieee_mode: bool = True
 
     def engine(self, lanes: int) -> Engine:
         """The engine that all machines of this process share, for waves of so many lanes."""
-        with self._making:
-            found = self._engines.get(lanes)
+        with _MAKING:
+            found = _ENGINES.get(lanes)
             if found is None:
-                wave = WaveLayout(lanes)
-                found = Engine(self.name, self.semantics, self.builders, wave)
-                self._engines[lanes] = found
+                found = Engine("rdna", _SEMANTICS, {"matrix": matrix.BUILDERS}, WaveLayout(lanes))
+                _ENGINES[lanes] = found
             return found
 
 
-_RDNA3: Final = Chip(
-    "gfx1100",
-    wave_sizes=(32, 64),
-    semantics={
-        "integer": sem_int.TABLE,
-        "compare": sem_compare.TABLE,
-        "float": sem_float.TABLE,
-        "convert": sem_convert.TABLE,
-        "packed": sem_packed.TABLE,
-        "scalar": sem_scalar.TABLE,
-    },
-    builders={"matrix": matrix.BUILDERS},
-    translators={
-        **dict.fromkeys(("sop1", "sop2", "sopc", "sopk", "sopp"), translate_scalar),
-        "smem": translate_smem,
-        **dict.fromkeys(("vop1", "vop2", "vopc", "vop3", "vop3sd"), translate_vector),
-        "vop3p": translate_packed,
-        "vopdx": translate_dual,
-        **dict.fromkeys(("ds", "flat", "global", "scratch"), translate_memory),
-        "mubuf": translate_buffer,
-    },
-)
-CHIPS: Final = {chip.name: chip for chip in (_RDNA3,)}
+_ENGINES: Final[dict[int, Engine]] = {}
+_MAKING: Final = RLock()
+_SEMANTICS: Final = {
+    "integer": sem_int.TABLE,
+    "compare": sem_compare.TABLE,
+    "float": sem_float.TABLE,
+    "floats of 8 bits": sem_fp8.TABLE,
+    "convert": sem_convert.TABLE,
+    "packed": sem_packed.TABLE,
+    "scalar": sem_scalar.TABLE,
+    "scalar float": sem_scalar_float.TABLE,
+}
+"""What operations compute, of all generations: what they share has one name."""
+_TRANSLATORS: Final[Mapping[str, Translator]] = {
+    **dict.fromkeys(("sop1", "sop2", "sopc", "sopk", "sopp"), translate_scalar),
+    "smem": translate_smem,
+    **dict.fromkeys(("vop1", "vop2", "vopc", "vop3", "vop3sd"), translate_vector),
+    "vop3p": translate_packed,
+    "vopdx": translate_dual,
+    **dict.fromkeys(("ds", "flat", "global", "scratch"), translate_memory),
+    "mubuf": translate_buffer,
+}
+CHIPS: Final = {
+    name: Chip(
+        *(name, _TRANSLATORS),
+        ids_in_ttmp=encoding is GFX12,
+        has_ieee_mode=encoding is not GFX12,
+    )
+    for name, encoding in ENCODINGS.items()
+}
 
 
 def chip_of(name: str) -> Chip:

@@ -1,8 +1,4 @@
-"""Bytes to instructions of RDNA3.
-
-AMD, "RDNA3 Instruction Set Architecture", chapter 15 says where fields lie; what an opcode is
-stands in the generated table.
-"""
+"""Bytes to instructions of a chip, by its encoding and its table of opcodes."""
 
 from __future__ import annotations
 
@@ -11,16 +7,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpu.core.errors import FormatError
+from gpu.sim.isa.rdna.encodings import ENCODINGS
 from gpu.sim.isa.rdna.formats import (
-    BY_NAME,
     DPP8,
     DPP8_FI,
     DPP8_FIELDS,
     DPP16,
     DPP16_FIELDS,
-    ENCODINGS,
     LITERAL,
-    VOP3SD,
     Format,
 )
 from gpu.sim.isa.rdna.table import Opcode, OperandSpec, load_table
@@ -66,14 +60,14 @@ class Instruction:
 
     @property
     def name(self) -> str:
-        """The mnemonic, without a suffix for the encoding; of a VOPD that of its first half."""
+        """What it does; of a VOPD its first half."""
         return self.opcode.name
 
     @property
     def operands(self) -> tuple[OperandSpec, ...]:
         """Those that are there with the bits it has, in the order of the text."""
-        glc = self.fields.get("glc")
-        return tuple(spec for spec in self.opcode.operands if glc or not spec.with_glc)
+        returns = self.fields.get("glc", 0) or self.fields.get("th", 0) & 1
+        return tuple(spec for spec in self.opcode.operands if returns or not spec.with_glc)
 
 
 class Decoder:
@@ -97,8 +91,11 @@ class Decoder:
         if form is None or len(window) < form.size:
             raise self._unknown(window, offset, "no format matches")
         word = int.from_bytes(window[: form.size], "little")
-        if form.name == "vop3" and form.split(word)["op"] in self._encoding.vop3sd:
-            form = VOP3SD
+        if form.name in self._encoding.refused:
+            purpose = self._encoding.refused[form.name]
+            raise self._unknown(window, offset, f"{form.name} is for {purpose}")
+        if form.name == "vop3" and form.split(word)["op"] in self._encoding.vop3sd_opcodes:
+            form = self._encoding.vop3sd
         fields = form.split(word)
         if form.name == "vopd":
             return self._decode_dual(window, offset, fields)
@@ -130,7 +127,7 @@ class Decoder:
         second = self._table.get(("vopdy", fields["opy"]))
         if first is None or second is None:
             raise self._unknown(window, offset, f"no VOPD {fields['opx']:#x}, {fields['opy']:#x}")
-        size = BY_NAME["vopd"].size
+        size = self._encoding.by_name["vopd"].size
         literal = None
         if _wants_literal(first, fields) or _wants_literal(second, fields):
             literal = self._extra(window, offset, size)
@@ -159,4 +156,4 @@ def _wants_literal(opcode: Opcode, fields: Mapping[str, int]) -> bool:
     words = [spec.field for spec in opcode.operands]
     if "literal" in words or opcode.name == "s_setreg_imm32_b32":
         return True
-    return opcode.format == "vop2" and "imm" in words
+    return opcode.format in ("vop2", "sop2") and "imm" in words

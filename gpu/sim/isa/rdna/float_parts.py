@@ -41,14 +41,30 @@ def maximum(x: Value, y: Value) -> Value:
     return _unless_nan(x, y, ordered)
 
 
+def least(x: Value, y: Value) -> Value:
+    """V_MINIMUM: as `minimum`, but NaN where one is; the first one's."""
+    equal = (x.bits() | y.bits()).bits(x.kind)
+    return _or_nan(x, y, x.fcmp("olt", y).select(x, y.fcmp("olt", x).select(y, equal)))
+
+
+def greatest(x: Value, y: Value) -> Value:
+    """V_MAXIMUM; see `least`."""
+    equal = (x.bits() & y.bits()).bits(x.kind)
+    return _or_nan(x, y, x.fcmp("ogt", y).select(x, y.fcmp("ogt", x).select(y, equal)))
+
+
+def _or_nan(x: Value, y: Value, ordered: Value) -> Value:
+    """`ordered`, or a NaN of the two: a signalling one first, then the first."""
+    nan = (x.is_nan() & (is_signalling(x) | ~is_signalling(y))).select(quiet(x), quiet(y))
+    nan = (x.is_nan() & ~y.is_nan()).select(quiet(x), nan)
+    return x.fcmp("uno", y).select(nan, ordered)
+
+
 def _unless_nan(x: Value, y: Value, ordered: Value) -> Value:
     """`ordered`, and the rules for NaN in the lanes that have one; few rows do."""
     emitter = x.emitter
-    bits = emitter.type("i1")
-    name = f"@llvm.vector.reduce.or.v{emitter.lanes}i1"
-    emitter.declarations.add(f"declare i1 {name}({bits})")
     unordered = x.fcmp("uno", y)
-    found = emitter.raw(f"call i1 {name}({bits} {unordered.text})")
+    found = frames.any_lane(emitter, unordered)
     start, rare, done = emitter.labels("ordered", "rare", "chosen")
     emitter.lines += [f"br label %{start}", f"{start}:"]
     emitter.lines += [f"br i1 {found}, label %{rare}, label %{done}", f"{rare}:"]
@@ -94,6 +110,13 @@ def halves(x: Value, kind: str) -> tuple[Value, Value]:
 def brain_halves(x: Value) -> tuple[Value, Value]:
     """The two bfloat16 of a register, as singles."""
     return x.shl(16).bits("f32"), (x & (0xFFFF0000 - (1 << 32))).bits("f32")
+
+
+def brain_of(x: Value) -> Value:
+    """A single as a bfloat16, in the low half of a dword, to the nearest; NaN stays one."""
+    pattern = x.bits()
+    rounded = (pattern + 0x7FFF + (pattern.lshr(16) & 1)).lshr(16)
+    return x.is_nan().select(pattern.lshr(16) | 0x40, rounded)
 
 
 def clamp(x: Value) -> Value:

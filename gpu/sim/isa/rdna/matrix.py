@@ -1,24 +1,78 @@
-"""WMMA: products of 16x16 matrices that a wave holds together (section 7.9 of AMD's RDNA3 manual).
+"""WMMA: products of 16x16 matrices that a wave of 32 lanes holds together.
 
-In a wave32, lane l < 16 holds row l of A and column l of B, elements packed two or four to a
-register, and lane l + 16 holds them again. Register i of C and D holds element (2 i + l / 16, l %
-16), with 16 bits in the half of the register that OP_SEL[2] names; the other half is kept. Sums run
-over k in order, each step fused; hardware does not say how it rounds in between.
+AMD, "RDNA3 Instruction Set Architecture", section 7.9, and "RDNA4 Instruction Set Architecture",
+section 7.12.2. Sums run over k in order, each step fused; hardware does not say how it rounds in
+between.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 from gpu.sim.isa import frames
+from gpu.sim.isa.rdna.float_parts import brain_of
 from gpu.sim.isa.rdna.formats import VGPR
+from gpu.sim.isa.rdna.sem_fp8 import as_single
 from gpu.sim.isa.rdna.translate import Context, Untranslatable
 from gpu.sim.isa.values import Emitter, Value
 
 _SIZE: Final = 16
 _ROWS: Final = 8
 Element = Callable[[Value, int], Value]
+Pick = Callable[[int], int]
+
+
+class Layout(NamedTuple):
+    """Where elements of matrices are.
+
+    Attributes:
+        depth: columns of A and rows of B, k.
+        place: of a k: which 16 lanes have it, in which register, and how many elements from bit 0.
+        rows: of a register of C and D: its row in lanes 0 to 15, and in the others.
+        column: where a lane finds its column of B, by which 16 lanes have it and the lane.
+        packed: whether C and D have two rows of 16 bits in a register, else one, of 32 or of 16.
+    """
+
+    depth: int
+    place: Callable[[int], tuple[int, int, int]]
+    rows: Callable[[int], tuple[int, int]]
+    column: Callable[[int, int], int]
+    packed: bool = False
+
+
+def _rdna3(per_register: int) -> Layout:
+    """Lane l < 16 holds row l of A and column l of B, and lane l + 16 holds them again.
+
+    Register i of C and D holds element (2 i + l / 16, l % 16), with 16 bits in the half of the
+    register that OP_SEL[2] names; the other half is kept.
+    """
+    return Layout(
+        _SIZE,
+        lambda k: (0, k // per_register, k % per_register),
+        lambda n: (2 * n, 2 * n + 1),
+        lambda half, lane: lane,
+    )
+
+
+def _rdna4(bits: int, depth: int = _SIZE, packed: bool = False) -> Layout:
+    """Each element is in one lane: a bit of k says in which half of the wave.
+
+    Register i of C and D holds element (i + 8 (l / 16), l % 16); those of 16 bits are packed.
+    """
+    wide = {
+        16: lambda k: (k >> 2 & 1, k >> 2 & 2 | k >> 1 & 1, k & 1),
+        8: lambda k: (k >> 3, k >> 2 & 1, k & 3),
+        4: lambda k: (k // (depth // 2), k % (depth // 2) >> 3, k & 7),
+    }
+    return Layout(
+        depth,
+        wide[bits],
+        lambda n: (n, n + _ROWS),
+        lambda half, lane: _SIZE * half + lane % _SIZE,
+        packed,
+    )
 
 
 def _row(e: Emitter, slot: str, number: int) -> Value:
@@ -26,45 +80,57 @@ def _row(e: Emitter, slot: str, number: int) -> Value:
     return e.value("i32", f"load {e.type('i32')}, ptr {place}, align {e.wave.row}")
 
 
-def _spread_rows(e: Emitter, packed: Value, row: int) -> Value:
-    """Lanes 0..15 get what lane `row` has, the others what lane `row` + 1 has."""
+def _spread(e: Emitter, packed: Value, lane_of: Pick) -> Value:
+    """What each lane's `lane_of` has."""
     kind = e.type("i32")
-    picks = [row] * _SIZE + [row + 1] * _SIZE
-    mask = ", ".join(f"i32 {lane}" for lane in picks)
+    mask = ", ".join(f"i32 {lane_of(lane)}" for lane in range(e.lanes))
     text = f"shufflevector {kind} {packed.text}, {kind} poison, <{e.lanes} x i32> <{mask}>"
     return e.value("i32", text)
 
 
+def _lane_of_row(rows: tuple[int, int], half: int, lane: int) -> int:
+    """Where lanes 0 to 15 find the first row of A, and the others the second."""
+    return _SIZE * half + rows[lane >= _SIZE]
+
+
 def _matrix(
-    per_register: int,
+    layout: Layout,
     left: Element,
     right: Element,
     step: Callable[..., Value],
-    start: Callable[[Value], Value],
-    finish: Callable[[Value, Value], Value],
+    start: Element,
+    finish: Callable[..., Value],
 ) -> Callable[[Emitter], None]:
     """D = A B + C.
 
     Elements of A and B are taken out of registers by `left` and `right`, those of C by `start`;
-    `finish` takes a sum and what the register of D held before.
+    `finish` takes the sums of a register of D and what it held before.
     """
+    places = [layout.place(k) for k in range(layout.depth)]
 
     def build(e: Emitter) -> None:
-        count = _SIZE // per_register
-        a = [_row(e, "a", number) for number in range(count)]
-        columns = [right(_row(e, "b", k // per_register), k % per_register) for k in range(_SIZE)]
+        registers = sorted({(half, register) for half, register, _ in places})
+        count = 1 + max(register for _, register in registers)
+        a, b = ([_row(e, slot, number) for number in range(count)] for slot in "ab")
+        columns = {
+            (half, n): _spread(e, b[n], partial(layout.column, half)) for half, n in registers
+        }
         sums = []
         for number in range(_ROWS):
-            total = start(_row(e, "c", number))
-            for register in range(count):
-                rows = _spread_rows(e, a[register], 2 * number)
-                for place in range(per_register):
-                    column = columns[register * per_register + place]
-                    total = step(left(rows, place), column, total)
+            at = (number // 2, number % 2) if layout.packed else (number, 0)
+            total = start(_row(e, "c", at[0]), at[1])
+            rows = {
+                (half, n): _spread(e, a[n], partial(_lane_of_row, layout.rows(number), half))
+                for half, n in registers
+            }
+            for half, register, place in places:
+                column = right(columns[half, register], place)
+                total = step(left(rows[half, register], place), column, total)
             sums.append(total)
-        for number, total in enumerate(sums):
+        each = 2 if layout.packed else 1
+        for number in range(_ROWS // each):
             target = frames.behind(e, frames.row(e, "d"), number * e.wave.row)
-            finished = finish(total, _row(e, "d", number))
+            finished = finish(*sums[each * number : each * (number + 1)], _row(e, "d", number))
             frames.store_row(e, target, finished, masked=False)
         frames.next_record(e)
 
@@ -81,10 +147,10 @@ def _brain(value: Value, place: int) -> Value:
     return high.bits("f32")
 
 
-def _byte(signed: bool) -> Element:
+def _whole_number(bits: int, signed: bool) -> Element:
     def take(value: Value, place: int) -> Value:
-        high = value.shl(24 - 8 * place)
-        return high.ashr(24) if signed else high.lshr(24)
+        high = value.shl(32 - bits - bits * place)
+        return high.ashr(32 - bits) if signed else high.lshr(32 - bits)
 
     return take
 
@@ -106,13 +172,6 @@ def _rounded_half(total: Value) -> Value:
     return total.to("f16").bits().to("i32")
 
 
-def _rounded_brain(total: Value) -> Value:
-    """A single as a bfloat16, to the nearest; NaN stays one."""
-    pattern = total.bits()
-    rounded = (pattern + 0x7FFF + (pattern.lshr(16) & 1)).lshr(16)
-    return total.is_nan().select(pattern.lshr(16) | 0x40, rounded)
-
-
 def _into_half(round_: Callable[[Value], Value], place: int) -> Callable[[Value, Value], Value]:
     def finish(total: Value, old: Value) -> Value:
         kept = 0xFFFF if place else 0xFFFF0000 - (1 << 32)
@@ -121,29 +180,81 @@ def _into_half(round_: Callable[[Value], Value], place: int) -> Callable[[Value,
     return finish
 
 
+def _into_halves(round_: Callable[[Value], Value]) -> Callable[[Value, Value, Value], Value]:
+    return lambda low, high, old: round_(low) | round_(high).shl(16)
+
+
 def _narrow(
     element: Element, round_: Callable[[Value], Value], place: int
 ) -> Callable[[Emitter], None]:
-    """A product whose sums have 16 bits, in one half of registers."""
+    """RDNA3's products whose sums have 16 bits, in one half of registers."""
     return _matrix(
-        2, element, element, _fused, lambda c: element(c, place), _into_half(round_, place)
+        *(_rdna3(2), element, element, _fused),
+        *(lambda c, _: element(c, place), _into_half(round_, place)),
     )
 
 
-def _single(x: Value) -> Value:
+def _single(x: Value, place: int) -> Value:
+    del place
     return x.bits("f32")
 
 
+def _integer(x: Value, place: int) -> Value:
+    del place
+    return x
+
+
+def _eight(kind: str) -> Element:
+    return lambda value, place: as_single(value.lshr(8 * place), kind)
+
+
+def _signed_products(layout: Layout, bits: int, signs: int) -> Callable[[Emitter], None]:
+    """Products of integers; bit 0 of `signs` says that A's are signed, bit 1 that B's are."""
+    left, right = (_whole_number(bits, bool(signs >> side & 1)) for side in (0, 1))
+    return _matrix(layout, left, right, _sum, _integer, _whole)
+
+
+_HALVES: Final = {"f16": (_half, _rounded_half), "bf16": (_brain, brain_of)}
 BUILDERS: Final[dict[str, Callable[[Emitter], None]]] = {
-    "v_wmma_f32_16x16x16_f16": _matrix(2, _half, _half, _fused, _single, _whole),
-    "v_wmma_f32_16x16x16_bf16": _matrix(2, _brain, _brain, _fused, _single, _whole),
-    **{f"v_wmma_f16_16x16x16_f16_{n}": _narrow(_half, _rounded_half, n) for n in (0, 1)},
-    **{f"v_wmma_bf16_16x16x16_bf16_{n}": _narrow(_brain, _rounded_brain, n) for n in (0, 1)},
     **{
-        f"v_wmma_i32_16x16x16_iu8_{signs}": _matrix(
-            4, _byte(bool(signs & 1)), _byte(bool(signs & 2)), _sum, Value.bits, _whole
-        )
+        f"v_wmma_f32_16x16x16_{kind}": _matrix(_rdna3(2), take, take, _fused, _single, _whole)
+        for kind, (take, _) in _HALVES.items()
+    },
+    **{
+        f"v_wmma_{kind}_16x16x16_{kind}_{n}": _narrow(*parts, n)
+        for kind, parts in _HALVES.items()
+        for n in (0, 1)
+    },
+    **{
+        f"v_wmma_i32_16x16x16_iu{bits}_{signs}": _signed_products(_rdna3(32 // bits), bits, signs)
+        for bits in (8, 4)
         for signs in range(4)
+    },
+    **{
+        f"v_wmma_rdna4_f32_16x16x16_{kind}": _matrix(
+            _rdna4(16), take, take, _fused, _single, _whole
+        )
+        for kind, (take, _) in _HALVES.items()
+    },
+    **{
+        f"v_wmma_rdna4_{kind}_16x16x16_{kind}": _matrix(
+            *(_rdna4(16, packed=True), take, take, _fused, take, _into_halves(round_)),
+        )
+        for kind, (take, round_) in _HALVES.items()
+    },
+    **{
+        f"v_wmma_rdna4_i32_16x16x{depth}_iu{bits}_{signs}": _signed_products(
+            _rdna4(bits, depth), bits, signs
+        )
+        for bits, depth in ((8, 16), (4, 16), (4, 32))
+        for signs in range(4)
+    },
+    **{
+        f"v_wmma_rdna4_f32_16x16x16_{a}_{b}": _matrix(
+            _rdna4(8), _eight(a), _eight(b), _fused, _single, _whole
+        )
+        for a in ("fp8", "bf8")
+        for b in ("fp8", "bf8")
     },
 }
 """Operations by name: how each is written, on rows. The last number says which sides are signed,
@@ -156,23 +267,21 @@ def translate_matrix(context: Context) -> None:
     name, fields = instruction.name, instruction.fields
     if context.wave.lanes != 32:
         raise Untranslatable(f"{name} in waves of {context.wave.lanes} lanes has no semantics here")
-    integer = name.endswith("iu8")
-    narrow = not integer and name.split("_")[2] != "f32"
+    integer = "_iu" in name
     if fields["clamp"] or fields["neg_hi"] or fields["neg"] & (4 if integer else 7):
         raise Untranslatable(f"{name} with these modifiers has no semantics here")
-    size = 4 if integer else 8
-    places = {"a": ("src0", size), "b": ("src1", size), "c": ("src2", _ROWS)}
+    sizes = {spec.field: spec.dwords for spec in instruction.operands}
     operands = {}
-    for slot, (field, count) in places.items():
+    for slot, field in {"a": "src0", "b": "src1", "c": "src2"}.items():
         if fields[field] < VGPR:
             if slot != "c" or fields[field] != 128:
                 raise Untranslatable(f"{name} with source {fields[field]} has no semantics here")
-            operands[slot] = context.rows.constant((0,) * _ROWS)
+            operands[slot] = context.rows.constant((0,) * sizes[field])
         else:
-            operands[slot] = context.rows.vector(fields[field] - VGPR, count)
-    target = context.rows.vector(fields["vdst"], _ROWS)
+            operands[slot] = context.rows.vector(fields[field] - VGPR, sizes[field])
+    target = context.rows.vector(fields["vdst"], sizes["vdst"])
     if integer:
         name = f"{name}_{fields['neg'] & 3}"
-    elif narrow:
+    elif "opsel" in instruction.opcode.modifiers:
         name = f"{name}_{fields['opsel'] >> 2 & 1}"
     context.emit(name, d=target, **operands)

@@ -42,3 +42,11 @@ def is_high_half(instruction: Instruction, spec: OperandSpec) -> bool:
     if spec.field == "src0" and code < VGPR:
         return False
     return bool(code & 0x80)
+
+
+def chosen_byte(instruction: Instruction) -> int | None:
+    """Which byte of a register a conversion of 8-bit floats reads or writes; None for others."""
+    chosen = instruction.fields.get("opsel", 0)
+    if instruction.name in ("v_cvt_f32_fp8", "v_cvt_f32_bf8"):
+        return chosen >> 1 & 1 | (chosen & 1) << 1
+    return chosen >> 2 & 3 if instruction.name.startswith("v_cvt_sr_") else None

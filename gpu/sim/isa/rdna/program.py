@@ -34,6 +34,7 @@ class Program:
         base: GPU address of offset 0.
         wave: where the rows of its waves lie.
         run_grid: the address of the loop over them.
+        chip: whose code it is.
         rows: rows that a wave needs, header and scalar registers included.
         constants: the words of the constant rows, one row per line.
         problems: code offset -> why the instruction there cannot run.
@@ -52,7 +53,7 @@ class Program:
         """`lanes` are those of a wave; `fetch(address, size)` gives code bytes, fewer where the
         memory ends.
         """
-        self._chip = chip
+        self.chip = chip
         self._engine = chip.engine(lanes)
         self.wave = self._engine.wave
         self.run_grid = self._engine.address(scheduler.NAME)
@@ -185,7 +186,7 @@ class Program:
             return [Record("unknown")]
         context = Context(self._engine, rows, found, offset, self.base, mixed)
         try:
-            translator = self._chip.translators.get(found.opcode.format)
+            translator = self.chip.translators.get(found.opcode.format)
             if translator is None:
                 raise Untranslatable(f"{found.name} has no semantics here")
             translator(context)

@@ -28,6 +28,8 @@ _BINARY: Final[dict[str, Binary]] = {
     "mul": lambda x, y: x * y,
     "min": parts.minimum,
     "max": parts.maximum,
+    "minimum": parts.least,
+    "maximum": parts.greatest,
 }
 _TERNARY: Final[dict[str, Ternary]] = {
     "fma": parts.fma,
@@ -39,6 +41,10 @@ _TERNARY: Final[dict[str, Ternary]] = {
     "med3": parts.median,
     "maxmin": lambda x, y, z: parts.minimum(parts.maximum(x, y), z),
     "minmax": lambda x, y, z: parts.maximum(parts.minimum(x, y), z),
+    "minimum3": lambda x, y, z: parts.least(parts.least(x, y), z),
+    "maximum3": lambda x, y, z: parts.greatest(parts.greatest(x, y), z),
+    "minimummaximum": lambda x, y, z: parts.greatest(parts.least(x, y), z),
+    "maximumminimum": lambda x, y, z: parts.least(parts.greatest(x, y), z),
 }
 _UNARY: Final[dict[str, Unary]] = {
     "trunc": lambda x: x.unary("trunc"),

@@ -49,6 +49,8 @@ _FLOAT: Final[dict[str, Lanewise]] = {
     "mul_f16": lambda x, y: x * y,
     "min_f16": parts.minimum,
     "max_f16": parts.maximum,
+    "minimum_f16": parts.least,
+    "maximum_f16": parts.greatest,
 }
 
 
@@ -64,6 +66,11 @@ def _dot2_brain(x: Value, y: Value, start: Value) -> Value:
     for first, second in zip(parts.brain_halves(x), parts.brain_halves(y), strict=True):
         total = parts.fma(first, second, total)
     return total
+
+
+def _dot2_into_brain(x: Value, y: Value, start: Value) -> Value:
+    """V_DOT2_BF16_BF16: the sum is rounded to the nearest at its end."""
+    return parts.brain_of(_dot2_brain(x, y, start.to("i32").shl(16).bits("f32"))).to("i16")
 
 
 def _pieces(x: Value, bits: int, signed: bool) -> list[Value]:
@@ -114,6 +121,7 @@ TABLE: Final[dict[str, Operation]] = {
         v_dot2_f32_bf16=_dot2_brain,
         v_dot2acc_f32_bf16=_dot2_brain,
     ),
+    **vector("i16: i32 i32 i16", v_dot2_bf16_bf16=_dot2_into_brain),
     **vector("f32: f32 f32 f32", v_fma_mix_f32=parts.fma),
     **vector(
         "f16: f32 f32 f32",

@@ -288,6 +288,12 @@ TABLE: Final[dict[str, Operation]] = {
     # SOPK: the destination's old value is the last source.
     **scalar("i32 scc: i32 i32", s_addk_i32=_overflow_add),
     **scalar("i32: i32 i32 ", s_mulk_i32=lambda x, old: x * old),
+    **scalar(
+        "i64: i64 i64",
+        s_add_nc_u64=lambda x, y: x + y,
+        s_sub_nc_u64=lambda x, y: x - y,
+        s_mul_u64=lambda x, y: x * y,
+    ),
     **scalar("i64: i32", s_bitreplicate_b64_b32=_replicate),
     **scalar("i32 scc: i32", s_abs_i32=_absolute),
 }

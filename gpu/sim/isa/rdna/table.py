@@ -15,9 +15,28 @@ from functools import cache
 from typing import Final
 
 from gpu.core.errors import Unsupported
-from gpu.sim.isa.rdna.tables import gfx1100, gfx1100_vector
+from gpu.sim.isa.rdna.names import Rename, as_it_is, of_rdna4
+from gpu.sim.isa.rdna.tables import (
+    gfx1100,
+    gfx1100_vector,
+    gfx1150,
+    gfx1201,
+    gfx1201_vector,
+)
 
-_TABLES: Final = {"gfx1100": (gfx1100.TABLE, gfx1100_vector.TABLE)}
+CACHE_CONTROLS: Final = frozenset(
+    ("buffer_gl0_inv", "buffer_gl1_inv", "global_inv", "global_wb", "global_wbinv")
+)
+"""Memory instructions that only invalidate caches, or write them back."""
+_RDNA3: Final = (gfx1100.TABLE, gfx1100_vector.TABLE)
+_RDNA35: Final = (*_RDNA3, gfx1150.TABLE)
+_RDNA4: Final = (gfx1201.TABLE, gfx1201_vector.TABLE)
+_TABLES: Final[Mapping[str, tuple[tuple[str, ...], Rename]]] = {
+    **dict.fromkeys(("gfx1100", "gfx1101", "gfx1102", "gfx1103"), (_RDNA3, as_it_is)),
+    **dict.fromkeys(("gfx1150", "gfx1151"), (_RDNA35, as_it_is)),
+    **dict.fromkeys(("gfx1200", "gfx1201"), (_RDNA4, of_rdna4)),
+}
+"""By chip: its tables, and what the names in them are here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +48,7 @@ class OperandSpec:
         dwords: registers it takes.
         half: it is 16 bits, half a register.
         scalar: only a scalar register may stand here.
-        with_glc: it is there only where the field `glc` is set.
+        with_glc: it is there only where the field `glc`, or the lowest bit of `th`, is set.
     """
 
     field: str
@@ -41,11 +60,20 @@ class OperandSpec:
 
 @dataclass(frozen=True, slots=True)
 class Opcode:
-    """What the table says of one opcode; `modifiers` maps names to masks of sources, or 1."""
+    """What the table says of one opcode.
+
+    Attributes:
+        format, number: where it is.
+        name: of what it does, see gpu/sim/isa/rdna/names.py.
+        mnemonic: as the chip's assembler spells it.
+        operands: in the order of the text.
+        modifiers: names -> masks of sources, or 1.
+    """
 
     format: str
     number: int
     name: str
+    mnemonic: str
     operands: tuple[OperandSpec, ...]
     modifiers: Mapping[str, int]
 
@@ -55,7 +83,8 @@ def load_table(chip: str) -> Mapping[tuple[str, int], Opcode]:
     """(format, opcode) -> what it is. Raises Unsupported for a chip without a table."""
     if chip not in _TABLES:
         raise Unsupported(f"no decode table for {chip!r}; there are {', '.join(_TABLES)}")
-    found = [opcode for text in _TABLES[chip] for opcode in _parse(text)]
+    texts, rename = _TABLES[chip]
+    found = [opcode for text in texts for opcode in _parse(text, rename)]
     signs = {opcode.name: opcode.modifiers for opcode in found if opcode.format == "vop3"}
     return {(o.format, o.number): _with_dpp_signs(o, signs) for o in found}
 
@@ -69,7 +98,7 @@ def _with_dpp_signs(opcode: Opcode, signs: Mapping[str, Mapping[str, int]]) -> O
     return replace(opcode, modifiers=masks)
 
 
-def _parse(text: str) -> Iterator[Opcode]:
+def _parse(text: str, rename: Rename) -> Iterator[Opcode]:
     form = ""
     operands: tuple[OperandSpec, ...] = ()
     modifiers: dict[str, int] = {}
@@ -83,7 +112,7 @@ def _parse(text: str) -> Iterator[Opcode]:
             continue
         for member in line.strip().rstrip(",").split(", "):
             number, name = member.split()
-            yield Opcode(form, int(number, 16), name, operands, modifiers)
+            yield Opcode(form, int(number, 16), rename(name), name, operands, modifiers)
 
 
 def _operand(spec: str) -> OperandSpec:

@@ -7,12 +7,22 @@ from typing import Final
 
 from gpu.sim.isa.rdna.decode import Instruction
 from gpu.sim.isa.rdna.formats import DPP16, LITERAL, NULL, VGPR
-from gpu.sim.isa.rdna.modifiers import PLACES, is_high_half, is_long, signs
+from gpu.sim.isa.rdna.modifiers import PLACES, chosen_byte, is_high_half, is_long, signs
 from gpu.sim.isa.rdna.registers import register_name, register_range
-from gpu.sim.isa.rdna.table import Opcode, OperandSpec
+from gpu.sim.isa.rdna.table import CACHE_CONTROLS, Opcode, OperandSpec
 from gpu.sim.isa.rdna.text_scalar import scalar_words
 
 _OMOD: Final = ("", "mul:2", "mul:4", "div:2")
+_SCOPES: Final = ("CU", "SE", "DEV", "SYS")
+_LOAD_HINTS: Final = ("", "NT", "HT", "LU", "NT_RT", "RT_NT", "NT_HT", "")
+_STORE_HINTS: Final = ("", "NT", "HT", "WB", "NT_RT", "RT_NT", "NT_HT", "NT_WB")
+_RETURNS: Final = ("", "RETURN", "NT", "NT_RETURN")
+_ATOMIC_HINTS: Final = (
+    (*_RETURNS, "0x4", "0x5", "0x6", "0x7"),
+    (*_RETURNS, "CASCADE_RT", "CASCADE_RT", "CASCADE_NT", "CASCADE_NT"),
+)
+"""By whether the scope is that of the device or the system."""
+_BYPASS: Final = 3
 _VECTOR_ONLY: Final = frozenset(
     ("vsrc1", "addr", "data", "data0", "data1", "vaddr", "vdata", "vsrc1x", "vsrc1y")
 )
@@ -37,7 +47,7 @@ def _text(instruction: Instruction) -> str:
     if form in ("flat", "global", "scratch"):
         words = _flat_operands(instruction)
     operands = ", ".join(word for word in words if word)
-    return " ".join(filter(None, (instruction.name, operands, *_modifiers(instruction))))
+    return " ".join(filter(None, (instruction.opcode.mnemonic, operands, *_modifiers(instruction))))
 
 
 def _operand(instruction: Instruction, spec: OperandSpec) -> str:
@@ -107,13 +117,15 @@ def _dual(instruction: Instruction, opcode: Opcode, half: str) -> str:
             words.append(register_name(fields["src0" + half]))
         else:
             words.append(f"{instruction.literal:#x}")
-    return f"{opcode.name} {', '.join(words)}"
+    return f"{opcode.mnemonic} {', '.join(words)}"
 
 
 def _flat_operands(instruction: Instruction) -> list[str]:
     """Operands of a flat access: the address is a pair, or one register beside a scalar pair."""
     fields = instruction.fields
     form = instruction.opcode.format
+    if instruction.name in CACHE_CONTROLS:
+        return []
     based = fields["saddr"] != NULL
     words = []
     for spec in instruction.operands:
@@ -134,16 +146,33 @@ def _modifiers(instruction: Instruction) -> Iterator[str]:
     form = instruction.opcode.format
     if form == "ds":
         yield from _ds_offsets(instruction)
-    elif form in ("flat", "global", "scratch"):
-        offset = fields["offset"]
-        signed = offset - (1 << 13) if offset >> 12 and form != "flat" else offset
-        yield f"offset:{signed}" if signed else ""
+    elif form in ("flat", "global", "scratch") and instruction.name not in CACHE_CONTROLS:
+        yield f"offset:{fields['offset']}" if fields["offset"] else ""
     elif form == "mubuf":
         yield from (name for name in ("idxen", "offen") if fields[name])
         yield f"offset:{fields['offset']}" if fields["offset"] else ""
     elif form.startswith("vop"):
         yield from _vector_modifiers(instruction)
+    if "scope" in fields and instruction.operands:
+        yield from _cache_controls(instruction)
     yield from (bit for bit in ("glc", "slc", "dlc", "tfe") if fields.get(bit))
+
+
+def _cache_controls(instruction: Instruction) -> Iterator[str]:
+    """Temporal hint and scope of RDNA4; the hint is named after the kind of access."""
+    hint, scope = instruction.fields["th"], _SCOPES[instruction.fields["scope"]]
+    if "atomic" in instruction.name:
+        words = _ATOMIC_HINTS[scope in ("DEV", "SYS")][hint]
+        kind = "ATOMIC"
+    else:
+        kind = "STORE" if "store" in instruction.name else "LOAD"
+        words = _STORE_HINTS[hint] if kind == "STORE" else _LOAD_HINTS[hint]
+        if hint == _BYPASS and scope == "SYS":
+            words = "BYPASS"
+    if hint:
+        yield f"th:TH_{kind}_{words}" if words else f"th:{hint:#x}"
+    if scope != "CU":
+        yield f"scope:SCOPE_{scope}"
 
 
 def _ds_offsets(instruction: Instruction) -> Iterator[str]:
@@ -163,6 +192,8 @@ def _vector_modifiers(instruction: Instruction) -> Iterator[str]:
         yield from _packed_modifiers(instruction)
     elif "permlane" in instruction.name and fields.get("opsel", 0) & 3:
         yield f"op_sel:[{fields['opsel'] & 1},{fields['opsel'] >> 1 & 1}]"
+    if byte := chosen_byte(instruction):
+        yield f"byte_sel:{byte}"
     if fields.get("clamp") and "clamp" in known:
         yield "clamp"
     if "omod" in known:

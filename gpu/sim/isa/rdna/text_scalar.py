@@ -95,8 +95,7 @@ def _smem(instruction: Instruction) -> list[str]:
             words.append(register_name(fields["sdata"], spec.dwords))
         elif spec.field == "sbase":
             words.append(register_name(fields["sbase"] * 2, spec.dwords))
-    offset = fields["offset"]
-    signed = offset - (1 << 21) if offset >> 20 else offset
+    signed = fields["offset"]
     index = fields["soffset"]
     hexadecimal = f"{'-' if signed < 0 else ''}{abs(signed):#x}"
     if index == 124:

@@ -116,6 +116,18 @@ class Context:
         self.records.append(record)
         return record
 
+    def emit_rounded(self, operation: Operation, **operands: int) -> None:
+        """Adds an operation, under the rounding mode of its width where the two modes may differ.
+
+        Raises what `emit` does.
+        """
+        apart = operation.rounds_in_64 and self.mixed_modes
+        if apart:
+            self.emit("mode64")
+        self.emit(operation.name, **operands)
+        if apart:
+            self.emit("mode32")
+
     def operation(self, name: str) -> Operation:
         """What an operation computes. Raises Untranslatable where there is none."""
         found = self.engine.operations.get(name)

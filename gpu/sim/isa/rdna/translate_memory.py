@@ -8,13 +8,16 @@ from typing import Final
 from gpu.sim.isa.access import resolve_aux
 from gpu.sim.isa.layout import ATOMIC, READ, WRITE
 from gpu.sim.isa.rdna.formats import NULL
+from gpu.sim.isa.rdna.table import CACHE_CONTROLS
 from gpu.sim.isa.rdna.translate import Context, Untranslatable
 
 _ACCESS: Final = re.compile(
     r"(?:ds|flat|global|scratch)_(load|store)_(2addr_|2addr_stride64_)?(d16_hi_|d16_)?"
     r"([uib])(\d+)(_d16_hi|_d16)?"
 )
-_ATOMIC: Final = re.compile(r"(?:flat_atomic|global_atomic|ds)_(\w+?)(?:_rtn)?_([uibf])(32|64)")
+_ATOMIC: Final = re.compile(
+    r"(?:flat_atomic|global_atomic|ds)_(\w+?)(?:_rtn)?_([uib]|b?f)(16|32|64)"
+)
 _NAMES: Final = {
     "min_i": "smin",
     "max_i": "smax",
@@ -24,18 +27,21 @@ _NAMES: Final = {
     "max_f": "fmax",
     "add_f": "fadd",
     "cmpswap_f": "fcmpswap",
+    "pk_add_f": "pk_add_f16",
+    "pk_add_bf": "pk_add_bf16",
     "cmpstore_b": "cmpswap",
     "cmpstore_f": "fcmpswap",
     "storexchg_b": "swap",
 }
 _SWAP_TWO: Final = re.compile(r"ds_storexchg_(2addr|2addr_stride64)_rtn_b(32|64)")
-_CACHE_INVALIDATES: Final = ("buffer_gl0_inv", "buffer_gl1_inv")
-_BETWEEN_LANES: Final = ("ds_bpermute_b32", "ds_permute_b32")
+_BETWEEN_LANES: Final = ("ds_bpermute_b32", "ds_bpermute_fi_b32", "ds_permute_b32")
 
 
 def translate_memory(context: Context) -> None:
     """Adds the records of a vector memory instruction."""
     name = context.instruction.name
+    if name in CACHE_CONTROLS:
+        return
     if name in _BETWEEN_LANES:
         _lane_move(context)
     elif name == "ds_swizzle_b32":
@@ -52,7 +58,7 @@ def translate_memory(context: Context) -> None:
 
 def translate_buffer(context: Context) -> None:
     """MUBUF: only invalidates of caches, which the engine does not have."""
-    if context.instruction.name not in _CACHE_INVALIDATES:
+    if context.instruction.name not in CACHE_CONTROLS:
         raise Untranslatable(f"{context.instruction.name} has no semantics here")
 
 
@@ -77,8 +83,7 @@ def _resolve(
         address = rows.vector(fields["addr"])
         context.emit("resolve_lds", d=pointers, a=address, immediate=place, aux=aux)
         return pointers
-    raw = fields["offset"]
-    place = raw - (1 << 13) if raw >> 12 and form != "flat" else raw
+    place = fields["offset"]
     based = fields["saddr"] != NULL
     zero = rows.constant((0,))
     if form == "scratch":
@@ -139,6 +144,8 @@ def _atomic(context: Context, atomic: re.Match[str]) -> None:
     fields, rows = instruction.fields, context.rows
     verb, letter, bits = atomic.groups()
     name = _NAMES.get(f"{verb}_{letter}", verb)
+    if bits == "16":  # two of them
+        bits = "32"
     function = f"atomic_{name}_{bits}"
     dwords = int(bits) // 32
     if function not in context.engine:

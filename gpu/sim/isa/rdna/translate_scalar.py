@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from gpu.sim.isa.rdna.formats import EXEC, NULL
+from gpu.sim.isa.rdna.formats import EXEC, LITERAL, NULL
 from gpu.sim.isa.rdna.text_scalar import signed16
 from gpu.sim.isa.rdna.translate import ROWS_OF_KIND, Context, Untranslatable
 
@@ -16,7 +16,11 @@ _IGNORED: Final = frozenset(
         *("s_waitcnt_expcnt", "s_waitcnt_lgkmcnt", "s_wait_event", "s_wait_idle", "s_delay_alu"),
         *("s_clause", "s_sleep", "s_setprio", "s_wakeup", "s_set_inst_prefetch_distance"),
         *("s_incperflevel", "s_decperflevel", "s_version", "s_ttracedata", "s_ttracedata_imm"),
-        *("s_dcache_inv", "s_gl1_inv", "s_icache_inv"),
+        *("s_dcache_inv", "s_gl1_inv", "s_icache_inv", "s_sleep_var"),
+        *(f"s_wait_{what}cnt" for what in ("load", "store", "sample", "bvh", "exp", "ds", "km")),
+        *("s_wait_loadcnt_dscnt", "s_wait_storecnt_dscnt"),
+        *(f"s_prefetch_{what}" for what in ("inst", "data", "inst_pc_rel", "data_pc_rel")),
+        "s_buffer_prefetch_data",
     )
 )
 _BRANCHES: Final = {
@@ -29,8 +33,9 @@ _BRANCHES: Final = {
     "s_cbranch_execnz": "branch_execnz",
 }
 _DEALLOC_VGPRS: Final = 3  # s_sendmsg: the only message that a compute kernel may send
-_READS_DESTINATION: Final = ("s_cmov", "s_bitset", "s_addk", "s_mulk", "s_cmpk")
+_READS_DESTINATION: Final = ("s_cmov", "s_bitset", "s_addk", "s_mulk", "s_cmpk", "s_fmac")
 _HW_REG_MODE: Final = 1
+_MINUS_ONE: Final = 193  # the inline constant
 
 
 def translate_scalar(context: Context) -> None:
@@ -68,7 +73,7 @@ def _compute(context: Context) -> None:
     if len(targets) == 1:
         operands = {"d": targets[0]}
     operands |= dict(zip(("a", "b", "c"), rows, strict=False))
-    context.emit(operation.name, **operands)
+    context.emit_rounded(operation, **operands)
 
 
 def _source(context: Context, place: int, kind: str) -> int:
@@ -82,7 +87,10 @@ def _source(context: Context, place: int, kind: str) -> int:
         value = fields["simm16"]
         unsigned = first_is_register and name.endswith("u32")
         return context.rows.constant((value if unsigned else signed16(value),))
-    field = f"ssrc{place}"
+    specs = [spec.field for spec in instruction.operands if spec.field != "sdst"]
+    if place < len(specs) and specs[place] == "imm":
+        return context.source(LITERAL, kind, instruction.literal)
+    field = specs[place] if place < len(specs) else f"ssrc{place}"
     if field in fields and not (place == 1 and instruction.opcode.format == "sop1"):
         return context.source(fields[field], kind, instruction.literal)
     if "exec_" in name:
@@ -97,6 +105,16 @@ def _end(context: Context) -> None:
 
 def _barrier(context: Context) -> None:
     context.emit("barrier")
+
+
+def _split_barrier(context: Context) -> None:
+    """S_BARRIER_SIGNAL and S_BARRIER_WAIT, of the workgroup's barrier."""
+    instruction = context.instruction
+    signals = instruction.opcode.format == "sop1"
+    number = instruction.fields["ssrc0" if signals else "simm16"]
+    if number != (_MINUS_ONE if signals else 0xFFFF):
+        raise Untranslatable(f"{instruction.name} of barrier {number:#x} has no semantics here")
+    context.emit("barrier_signal" if signals else "barrier_wait")
 
 
 def _message(context: Context) -> None:
@@ -171,6 +189,8 @@ def _part_of_mode(first_bit: int) -> Callable[[Context], None]:
 _SPECIAL: Final[dict[str, Callable[[Context], None]]] = {
     "s_endpgm": _end,
     "s_barrier": _barrier,
+    "s_barrier_signal": _split_barrier,
+    "s_barrier_wait": _split_barrier,
     "s_sendmsg": _message,
     "s_getpc_b64": _get_pc,
     "s_setpc_b64": _set_pc,
@@ -192,15 +212,15 @@ def translate_smem(context: Context) -> None:
         return
     if not name.startswith("s_load"):
         raise Untranslatable(f"{name} has no semantics here")
+    small = name.removeprefix("s_load_")
+    function = f"scalar_load_{small}" if small[0] in "ui" else "scalar_load"
     count = next(spec.dwords for spec in instruction.operands if spec.field == "sdata")
-    offset = fields["offset"]
-    signed = offset - (1 << 21) if offset >> 20 else offset
     index = fields["soffset"]
     context.emit(
-        "scalar_load",
+        function,
         d=context.scalar_result(fields["sdata"]),
         a=context.source(fields["sbase"] * 2, "i64", None),
         b=context.source(index, "i32", None) if index != NULL else context.rows.constant((0,)),
-        immediate=signed,
+        immediate=fields["offset"],
         aux=count,
     )

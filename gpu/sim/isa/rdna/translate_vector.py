@@ -8,12 +8,14 @@ from typing import Final
 from gpu.sim.isa.lanes import DPP_BOUND_ZERO, DPP_FETCH_INACTIVE
 from gpu.sim.isa.rdna.decode import Instruction
 from gpu.sim.isa.rdna.formats import DPP8_FI, DPP16, EXEC, LITERAL, VCC_LO, VGPR
-from gpu.sim.isa.rdna.modifiers import is_high_half, is_long, signs
+from gpu.sim.isa.rdna.modifiers import chosen_byte, is_high_half, is_long, signs
 from gpu.sim.isa.rdna.table import Opcode, OperandSpec
 from gpu.sim.isa.rdna.translate import ROWS_OF_KIND, Context, Untranslatable
 
 _OMOD: Final = {1: 2.0, 2: 4.0, 3: 0.5}
 _OMOD_CODES: Final = {1: 244, 2: 246, 3: 240}  # the inline constants 2.0, 4.0, 0.5
+_PAIRS: Final = {"v_dot2_f16_f16": "f16", "v_dot2_bf16_bf16": "bf16"}
+"""Instructions whose sources are pairs of 16-bit floats, and of which kind."""
 _FLOATS: Final = ("f16", "f32", "f64")
 
 
@@ -25,13 +27,14 @@ def translate_vector(context: Context) -> None:
         special(context)
         return
     fields = instruction.fields
-    name = instruction.name
+    byte = chosen_byte(instruction)
+    name = instruction.name if byte is None else f"{instruction.name}_{byte}"
     saturating = bool(fields.get("clamp")) and f"{name}_clamp" in context.engine.operations
     operation = context.operation(f"{name}_clamp" if saturating else name)
     to_exec = name.startswith("v_cmpx")
     count = 0 if to_exec else len(operation.results)
     results, sources = instruction.operands[:count], list(instruction.operands[count:])
-    read = _packed_source if name == "v_dot2_f16_f16" else vector_source
+    read = _packed_source if name in _PAIRS else vector_source
     rows = [
         read(context, sources[place] if place < len(sources) else None, kind)
         for place, kind in enumerate(operation.sources)
@@ -49,26 +52,16 @@ def translate_vector(context: Context) -> None:
         targets[0] = context.temp()
     operands = dict(zip(("d", "e"), targets, strict=False))
     operands |= dict(zip(("a", "b", "c", "f"), rows, strict=False))
-    _emit_rounded(context, operation.name, operation.rounds_in_64, operands)
+    context.emit_rounded(operation, **operands)
     kind = operation.results[0]
     if kind in _FLOATS:
-        _finish(context, targets[0], kind)
+        _finish(context, targets[0], f"s_{{}}_{kind}" if operation.is_scalar else f"{{}}_{kind}")
     elif fields.get("clamp") and not saturating and kind != "m":
         raise Untranslatable(f"{name} with clamp has no semantics here")
     if high:
         context.emit("merge_high", d=final, a=targets[0])
     if instruction.dpp is not None and not to_exec:
         context.emit("restore_exec")
-
-
-def _emit_rounded(context: Context, name: str, in_64: bool, operands: dict[str, int]) -> None:
-    """The operation, under the rounding mode of its width where the two modes may differ."""
-    if in_64 and context.mixed_modes:
-        context.emit("mode64")
-        context.emit(name, **operands)
-        context.emit("mode32")
-    else:
-        context.emit(name, **operands)
 
 
 def vector_source(context: Context, spec: OperandSpec | None, kind: str) -> int:
@@ -112,7 +105,7 @@ def _packed_source(context: Context, spec: OperandSpec | None, kind: str) -> int
             f"{context.instruction.name} with signs of pairs has no semantics here"
         )
     if context.instruction.fields[spec.field] < VGPR:
-        kind = "f16"
+        kind = _PAIRS[context.instruction.name]
     return vector_source(context, spec, kind)
 
 
@@ -149,16 +142,16 @@ def _result(context: Context, spec: OperandSpec, kind: str) -> int:
     return context.rows.vector(code, ROWS_OF_KIND.get(kind, 1))
 
 
-def _finish(context: Context, row: int, kind: str) -> None:
-    """The output modifiers."""
+def _finish(context: Context, row: int, modifier: str) -> None:
+    """The output modifiers; `modifier` makes the names of their operations."""
     fields = context.instruction.fields
     known = context.instruction.opcode.modifiers
     omod = fields.get("omod", 0) if "omod" in known else 0
     if omod:
-        factor = context.source(_OMOD_CODES[omod], kind, None)
-        context.emit(f"scale_{kind}", d=row, a=row, b=factor)
+        factor = context.source(_OMOD_CODES[omod], modifier.rpartition("_")[2], None)
+        context.emit(modifier.format("scale"), d=row, a=row, b=factor)
     if fields.get("clamp") and "clamp" in known:
-        context.emit(f"clamp_{kind}", d=row, a=row)
+        context.emit(modifier.format("clamp"), d=row, a=row)
 
 
 def _permuted(context: Context, row: int) -> int:
@@ -250,14 +243,21 @@ def _nothing(context: Context) -> None:
     """V_NOP and the like."""
 
 
+def _swap_wave_halves(context: Context) -> None:
+    """V_PERMLANE64_B32, which does nothing in waves of 32 lanes."""
+    if context.wave.lanes == 64:
+        _between_lanes(context)
+
+
 _SPECIAL: Final[dict[str, Callable[[Context], None]]] = {
     "v_nop": _nothing,
     "v_pipeflush": _nothing,
-    "v_permlane64_b32": _nothing,  # in waves of 32 lanes
+    "v_permlane64_b32": _swap_wave_halves,
     "v_swap_b32": _swap,
     "v_swap_b16": _swap_halves,
     **dict.fromkeys(("v_readfirstlane_b32", "v_readlane_b32", "v_writelane_b32"), _between_lanes),
     **dict.fromkeys(("v_permlane16_b32", "v_permlanex16_b32"), _between_lanes),
+    **dict.fromkeys(("v_permlane16_var_b32", "v_permlanex16_var_b32"), _between_lanes),
 }
 
 

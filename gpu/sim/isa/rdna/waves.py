@@ -11,7 +11,6 @@ from gpu.core.errors import InvalidValue
 from gpu.sim.isa import layout, scheduler
 from gpu.sim.isa.control import mxcsr_of
 from gpu.sim.isa.grid import GroupId, Start, resident_groups
-from gpu.sim.isa.layout import WaveLayout
 from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.isa.rdna.constants import PRIVATE_APERTURE, SHARED_APERTURE
 from gpu.sim.isa.rdna.dispatch import Dispatch
@@ -30,9 +29,12 @@ def start_of(dispatch: Dispatch, program: Program, memory: MemoryMap) -> Start:
     Raises InvalidValue where scratch memory has no room for a workgroup, or is not mapped.
     """
     x, y, z = dispatch.grid
-    places = _id_places(dispatch, program.wave)
+    places = _id_places(dispatch, program)
     steps = (1, x, x * y)
-    ids = [GroupId(at, steps[axis], dispatch.grid[axis]) for axis, at in places.items()]
+    ids = [
+        GroupId(at, steps[axis], dispatch.grid[axis], scale=scale)
+        for axis, (at, scale) in places.items()
+    ]
     most, scratch = _scratch(dispatch, memory)
     return Start(
         wave=program.wave,
@@ -49,7 +51,7 @@ def start_of(dispatch: Dispatch, program: Program, memory: MemoryMap) -> Start:
 
 
 def _templates(
-    dispatch: Dispatch, program: Program, places: dict[int, int]
+    dispatch: Dispatch, program: Program, places: dict[int, tuple[int, int]]
 ) -> npt.NDArray[np.uint8]:
     """The waves of a workgroup as they begin, but for user SGPRs; vector registers are poisoned."""
     wave, count = program.wave, dispatch.waves_per_group
@@ -61,7 +63,7 @@ def _templates(
     memory[:, : len(header)] = np.frombuffer(header, np.uint8)
     first = wave.scalars // row
     rows[:, first + _ZEROS] = 0
-    for at in places.values():
+    for at, _ in places.values():
         rows[:, at // row] = 0
     constants = wave.constants // row
     rows[:, constants : constants + len(program.constants)] = program.constants
@@ -72,7 +74,8 @@ def _templates(
         for word in range(wave.words):
             rows[number, first + layout.EXEC + word] = active >> 32 * word & 0xFFFFFFFF
     if dispatch.workgroup_info:  # TG_SIZE: waves of the group 5:0, first wave 31
-        at = first + len(dispatch.user_sgprs) + len(places)
+        before = 0 if program.chip.ids_in_ttmp else len(places)
+        at = first + len(dispatch.user_sgprs) + before
         rows[:, at] = count
         rows[0, at] |= np.uint32(1 << 31)
     return memory
@@ -81,6 +84,8 @@ def _templates(
 def _header(dispatch: Dispatch, program: Program) -> bytes:
     header = bytearray(layout.HEADER)
     mode = dispatch.mode
+    if not program.chip.has_ieee_mode:
+        mode = mode & ~layout.MODE_IEEE | layout.MODE_DX10_CLAMP
     for place, value in {
         layout.LDS_SIZE: dispatch.lds_bytes,
         layout.SCRATCH_SIZE: dispatch.scratch_bytes,
@@ -97,11 +102,19 @@ def _header(dispatch: Dispatch, program: Program) -> bytes:
     return bytes(header)
 
 
-def _id_places(dispatch: Dispatch, wave: WaveLayout) -> dict[int, int]:
-    """Where the workgroup's id of each axis lies, of those that are enabled."""
+def _id_places(dispatch: Dispatch, program: Program) -> dict[int, tuple[int, int]]:
+    """Where the workgroup's id of each axis lies, and how much one counts there.
+
+    In SGPRs those that are enabled lie one behind the other (LLVM, "User Guide for AMDGPU
+    Backend", "Initial Kernel Execution State"); RDNA4 has x in TTMP9, y and z in halves of TTMP7.
+    """
+    wave = program.wave
+    if program.chip.ids_in_ttmp:
+        seventh, ninth = (wave.scalar(layout.TTMP + number) for number in (7, 9))
+        return {0: (ninth, 1), 1: (seventh, 1), 2: (seventh, 1 << 16)}
     axes = [axis for axis, on in enumerate(dispatch.workgroup_ids) if on]
     first = len(dispatch.user_sgprs)
-    return {axis: wave.scalar(first + n) for n, axis in enumerate(axes)}
+    return {axis: (wave.scalar(first + n), 1) for n, axis in enumerate(axes)}
 
 
 def _scratch(dispatch: Dispatch, memory: MemoryMap) -> tuple[int, list[int]]:

@@ -1,0 +1,136 @@
+"""The instruction formats of each generation of RDNA.
+
+From AMD's "RDNA3 Instruction Set Architecture", chapter 15 ("Microcode Formats"); those of RDNA3.5
+are the same. Formats of images, exports and interpolated parameters are known and not decoded:
+compute kernels have none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from gpu.sim.isa.rdna.formats import Encoding, Format, make_format
+
+_SCALAR: Final = (
+    make_format("sop1", 4, "101111101", "ssrc0=7:0 op=15:8 sdst=22:16"),
+    make_format("sopc", 4, "101111110", "ssrc0=7:0 ssrc1=15:8 op=22:16"),
+    make_format("sopp", 4, "101111111", "simm16=15:0 op=22:16"),
+    make_format("sopk", 4, "1011", "simm16=15:0 sdst=22:16 op=27:23"),
+    make_format("sop2", 4, "10", "ssrc0=7:0 ssrc1=15:8 sdst=22:16 op=29:23"),
+)
+_VOP3: Final = "vdst=7:0 op=25:16 src0=40:32 src1=49:41 src2=58:50 omod=60:59 neg=63:61 clamp=15"
+_VECTOR: Final = (
+    make_format("vop1", 4, "0111111", "src0=8:0 op=16:9 vdst=24:17"),
+    make_format("vopc", 4, "0111110", "src0=8:0 vsrc1=16:9 op=24:17"),
+    make_format("vop2", 4, "0", "src0=8:0 vsrc1=16:9 vdst=24:17 op=30:25"),
+    make_format(
+        *("vop3p", 8, "110011000"),
+        "vdst=7:0 neg_hi=10:8 opsel=13:11 opsel_hi2=14 clamp=15 op=22:16 src0=40:32 src1=49:41"
+        " src2=58:50 opsel_hi=60:59 neg=63:61",
+    ),
+)
+_LONG: Final = make_format("vop3", 8, "110101", f"{_VOP3} abs=10:8 opsel=14:11")
+_VOPD: Final = make_format(
+    *("vopd", 8, "110010"),
+    "src0x=8:0 vsrc1x=16:9 opy=21:17 opx=25:22 src0y=40:32 vsrc1y=48:41 vdsty=55:49 vdstx=63:56",
+    "",
+)
+_VOP3SD: Final = make_format("vop3sd", 8, "110101", f"{_VOP3} sdst=14:8")
+_DS: Final = make_format(
+    *("ds", 8, "110110"),
+    "offset0=7:0 offset1=15:8 gds=17 op=25:18 addr=39:32 data0=47:40 data1=55:48 vdst=63:56",
+)
+_FLAT11: Final = (
+    "dlc=13 glc=14 slc=15 seg=17:16 op=24:18 addr=39:32 data=47:40 saddr=54:48 sve=55 vdst=63:56"
+)
+
+
+def _segment(form: Format, field: str, number: int) -> Format:
+    """A format with a field that tells it from others."""
+    high, low = form.fields[field]
+    mask = (1 << high - low + 1) - 1
+    return replace(form, mask=form.mask | mask << low, match=form.match | number << low)
+
+
+# The first whose bits match counts, so that longer prefixes stand before shorter ones.
+GFX11: Final = Encoding(
+    formats=(
+        *_SCALAR,
+        make_format(
+            *("smem", 8, "111101"),
+            "sbase=5:0 sdata=12:6 dlc=13 glc=14 op=25:18 +offset=52:32 soffset=63:57",
+        ),
+        *_VECTOR,
+        _VOPD,
+        _LONG,
+        _DS,
+        _segment(make_format("flat", 8, "110111", f"offset=12:0 {_FLAT11}"), "seg", 0),
+        _segment(make_format("scratch", 8, "110111", f"+offset=12:0 {_FLAT11}"), "seg", 1),
+        _segment(make_format("global", 8, "110111", f"+offset=12:0 {_FLAT11}"), "seg", 2),
+        make_format(
+            *("mubuf", 8, "111000"),
+            "offset=11:0 slc=12 dlc=13 glc=14 op=25:18 vaddr=39:32 vdata=47:40 srsrc=52:48 tfe=53"
+            " offen=54 idxen=55 soffset=63:56",
+        ),
+        make_format("mtbuf", 8, "111010", "op=18:15"),
+        make_format("mimg", 8, "111100", "op=25:18"),
+        make_format("exp", 8, "111110", "op=9:4"),
+        make_format("vinterp", 8, "11001101", "op=22:16"),
+        make_format("ldsdir", 4, "11001110", "op=21:20"),
+    ),
+    segments=("flat", "scratch", "global"),
+    vop3sd=_VOP3SD,
+    vop3sd_opcodes=frozenset((*range(0x120, 0x123), *range(0x2FC, 0x303))),  # section 15.3.5
+    refused={
+        "mtbuf": "typed buffers",
+        "mimg": "images",
+        "exp": "exports",
+        "vinterp": "interpolation",
+        "ldsdir": "interpolation",
+    },
+)
+_WIDE: Final = "scope=51:50 th=54:52"
+_FLAT12: Final = f"saddr=6:0 op=21:14 vdst=39:32 sve=49 {_WIDE} data=62:55 addr=71:64 +offset=95:72"
+GFX12: Final = Encoding(
+    formats=(
+        *_SCALAR,
+        make_format(
+            *("smem", 8, "111101"),
+            "sbase=5:0 sdata=12:6 op=18:13 scope=22:21 th=24:23 +offset=55:32 soffset=63:57",
+        ),
+        *_VECTOR,
+        _VOPD,
+        _LONG,
+        _DS,
+        make_format("flat", 12, "11101100", _FLAT12),
+        make_format("scratch", 12, "11101101", _FLAT12),
+        make_format("global", 12, "11101110", _FLAT12),
+        make_format(
+            *("mubuf", 12, "110001"),
+            f"soffset=6:0 op=21:14 tfe=22 vdata=39:32 srsrc=49:43 {_WIDE} format=61:55 offen=62"
+            " idxen=63 vaddr=71:64 +offset=95:72",
+        ),
+        make_format("vimage", 12, "110100", "op=21:14"),
+        make_format("vsample", 12, "111001", "op=21:14"),
+        make_format("exp", 8, "111110", "op=9:4"),
+        make_format("vinterp", 8, "11001101", "op=20:16"),
+        make_format("ldsdir", 4, "11001110", "op=21:20"),
+    ),
+    segments=(),
+    vop3sd=_VOP3SD,
+    vop3sd_opcodes=frozenset((*range(0x120, 0x123), *range(0x2FC, 0x303))),
+    refused={
+        "vimage": "images",
+        "vsample": "images",
+        "exp": "exports",
+        "vinterp": "interpolation",
+        "ldsdir": "interpolation",
+    },
+)
+ENCODINGS: Final = {
+    **dict.fromkeys(("gfx1100", "gfx1101", "gfx1102", "gfx1103"), GFX11),
+    **dict.fromkeys(("gfx1150", "gfx1151"), GFX11),
+    **dict.fromkeys(("gfx1200", "gfx1201"), GFX12),
+}
+"""By chip."""

@@ -1,0 +1,113 @@
+"""Floats of 8 bits of RDNA4: FP8 is E4M3 and BF8 is E5M2 of the Open Compute Project.
+
+AMD, "RDNA4 Instruction Set Architecture", sections 16.8 and 16.12; OCP, "8-bit Floating Point
+Specification". E4M3 has no infinity: what overflows is NaN, and with MODE.FP16_OVFL the largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from gpu.sim.isa import frames, layout
+from gpu.sim.isa.frames import Build, Operation
+from gpu.sim.isa.rdna import float_parts as parts
+from gpu.sim.isa.rdna.define import vector
+from gpu.sim.isa.values import Value
+
+_FRACTION: Final = {"fp8": 3, "bf8": 2}
+_BIAS: Final = {"fp8": 7, "bf8": 15}
+_LARGEST: Final = {"fp8": 0x7E, "bf8": 0x7B}
+_OVERFLOW: Final = {"fp8": 0x7F, "bf8": 0x7C}
+_NAN: Final = 0x7F
+
+
+def as_single(byte: Value, kind: str) -> Value:
+    """The lowest byte of a dword as a single, which holds it exactly."""
+    sign = (byte & 0x80).shl(8)
+    magnitude = byte & 0x7F
+    half = (magnitude.shl(10 - _FRACTION[kind]) | sign).to("i16").bits("f16").to("f32")
+    if kind == "bf8":
+        return half
+    nan = half.like(float("nan"))
+    return magnitude.eq(_NAN).select(nan, half * 2.0 ** (15 - _BIAS[kind]))
+
+
+def _rounded(x: Value, kind: str, noise: Value | None = None) -> Value:
+    """A single as a byte, to the nearest even, or up with a chance: `noise` is added below."""
+    fraction = _FRACTION[kind]
+    spare = 23 - fraction
+    pattern = x.bits()
+    magnitude = pattern & 0x7FFFFFFF
+    exponent = magnitude.lshr(23)
+    added = noise if noise is not None else magnitude.lshr(spare) & 1
+    half = 0 if noise is not None else (1 << spare - 1) - 1
+    normal = (magnitude + added + half).lshr(spare) - (127 - _BIAS[kind] << fraction)
+    lost = (x.emitter.const("i32", 128 - _BIAS[kind]) - exponent).smax(0).umin(25 - spare + 1)
+    whole = (magnitude & 0x7FFFFF) | exponent.ne(0).select(x.emitter.const("i32", 1 << 23), 0)
+    if noise is not None:
+        small = (whole.lshr(lost) + noise).lshr(spare)
+    else:
+        shift = lost + spare
+        odd = whole.lshr(shift) & 1
+        small = (whole + odd + (whole.like(1).shl(shift - 1) - 1)).lshr(shift)
+    byte = exponent.icmp("ule", 127 - _BIAS[kind]).select(small, normal)
+    clamped = frames.mode_bit(x.emitter, layout.MODE_FP16_OVFL)
+    over = clamped.select(byte.like(_LARGEST[kind]), _OVERFLOW[kind])
+    over = magnitude.eq(0x7F800000).select(_OVERFLOW[kind], over)  # true infinities stay
+    byte = (byte.icmp("ugt", _LARGEST[kind]) | magnitude.eq(0x7F800000)).select(over, byte)
+    byte = x.is_nan().select(_NAN, byte)
+    return byte | pattern.lshr(31).shl(7)
+
+
+def _pair_of_singles(kind: str) -> Build:
+    def build(x: Value) -> Value:
+        low, high = (as_single(x.to("i32").lshr(8 * n), kind).bits() for n in (0, 1))
+        return frames.join64(low, high)
+
+    return build
+
+
+def _pair_of_bytes(kind: str) -> Build:
+    return lambda x, y: (_rounded(x, kind) | _rounded(y, kind).shl(8)).to("i16")
+
+
+def _into_byte(kind: str, place: int) -> Build:
+    """V_CVT_SR: `seed`'s highest bits are what is added; one byte of `old` is replaced."""
+
+    def build(x: Value, seed: Value, old: Value) -> Value:
+        byte = _rounded(x, kind, seed.lshr(32 - 23 + _FRACTION[kind]))
+        kept = ~(0xFF << 8 * place)
+        return (old & kept) | byte.shl(8 * place)
+
+    return build
+
+
+def _out_of_byte(kind: str, place: int) -> Build:
+    return lambda x: as_single(x.lshr(8 * place), kind)
+
+
+def _dot(left: str, right: str) -> Callable[..., Value]:
+    def build(x: Value, y: Value, total: Value) -> Value:
+        for place in range(4):
+            first, second = as_single(x.lshr(8 * place), left), as_single(y.lshr(8 * place), right)
+            total = parts.fma(first, second, total)
+        return total
+
+    return build
+
+
+def _operations() -> Iterator[dict[str, Operation]]:
+    for kind in _FRACTION:
+        for n in range(4):
+            yield vector("f32: i32", **{f"v_cvt_f32_{kind}_{n}": _out_of_byte(kind, n)})
+            into = {f"v_cvt_sr_{kind}_f32_{n}": _into_byte(kind, n)}
+            yield vector("i32: f32 i32 i32", **into)
+        yield vector("i64: i16", **{f"v_cvt_pk_f32_{kind}": _pair_of_singles(kind)})
+        yield vector("i16: f32 f32", **{f"v_cvt_pk_{kind}_f32": _pair_of_bytes(kind)})
+        for other in _FRACTION:
+            yield vector("f32: i32 i32 f32", **{f"v_dot4_f32_{kind}_{other}": _dot(kind, other)})
+
+
+TABLE: Final = {name: each for table in _operations() for name, each in table.items()}
+"""Operations by name; the last number says which byte of a register is read or written."""
