@@ -39,7 +39,18 @@ _BY_VALUE: Final = frozenset({"tdiv", "tmod", "fmod", "shl", "shr"})
 # What else reads a constant as a value like others. A gradient's rule and `detach` make it a
 # constant to what reads them, and positions say what is read.
 _VALUES: Final = frozenset(
-    {"write", "scatter", "cast", "bitcast", "reduce", "scan", "pad", "contiguous", "copy"}
+    {
+        "write",
+        "scatter",
+        "cast",
+        "bitcast",
+        "reduce",
+        "scan",
+        "reorder",
+        "pad",
+        "contiguous",
+        "copy",
+    }
 )
 _INTS: Final = frozenset({int})
 _WORD: Final = dtypes.int32  # what every device takes
@@ -277,7 +288,7 @@ def _is_coded(node: Node, operand: int) -> bool:
     """Whether a constant that `node` reads chooses what code it becomes."""
     if node.kind == "alu":
         return operand == 1 and node.attr[0] in _BY_VALUE
-    return node.kind not in _VALUES or (node.kind == "scatter" and operand == 1)
+    return node.kind not in _VALUES or (node.kind in ("scatter", "reorder") and operand == 1)
 
 
 def _offset(node: Node, axis: int) -> Offset | None:
