@@ -11,13 +11,14 @@ from gpu.core.errors import DTypeError, InvalidValue, ShapeError
 from gpu.runtime.device import Device
 from gpu.tensor.arguments import check_number, integer, shape_of
 from gpu.tensor.base import broadcast_to
+from gpu.tensor.ordering import Ordering
 from gpu.tensor.randomness import Randomness, random_words
-from gpu.tensor.sorting import Keys, Sorting, first_places
+from gpu.tensor.sorting import Keys, first_places
 
 _WORD: Final = 1 << 32
 
 
-class Sampling(Randomness, Sorting):
+class Sampling(Randomness, Ordering):
     """Draws that need an order or a condition besides random numbers."""
 
     __slots__ = ()

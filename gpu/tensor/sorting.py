@@ -107,7 +107,7 @@ class Sorting(Gathering):
             raise ShapeError(f"{self.shape[axis]} elements along axis {axis}: at most {_MOST}")
         order = [*(a for a in range(self.ndim) if a != axis), axis]
         lines = self.detach().permute(order)
-        places = first_places(_keys(lines._node, descending), count)
+        places = first_places(keys_of(lines._node, descending), count)
         return self._wrap(G.permute(places, [order.index(a) for a in range(self.ndim)]))
 
 
@@ -276,7 +276,8 @@ def _low(packed: Node) -> Node:
     return G.alu("and", packed, _const((1 << _WORD) - 1, packed))
 
 
-def _keys(x: Node, descending: bool) -> Keys:
+def keys_of(x: Node, descending: bool = False) -> Keys:
+    """The keys of elements; those of larger ones are smaller where `descending`."""
     keys = _float_keys(x) if x.dtype.is_float else _integer_keys(x)
     return Keys(G.alu("not", keys.node), keys.bits) if descending else keys
 
