@@ -9,8 +9,8 @@ the result of every operation that the op table leaves open:
 
 - exp, exp2, log2, sin: 4 units in the last place;
 - fma: the rounding of the product;
-- float sums and products, running ones too: the bound of reordering, n * eps * sum |x| (and where a partial result
-  could overflow in one order but not in another, anything);
+- float sums and products, running ones too: the bound of reordering, n * eps * sum |x| (and where a
+  partial result could overflow in one order but not in another, anything);
 - max and min of zeros of unlike sign: either zero;
 - the bits of a NaN under a bitcast: anything;
 - with `exact=False`, also every +, -, *, /, sqrt and cast to a float, for devices that contract or
