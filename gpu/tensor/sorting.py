@@ -14,6 +14,7 @@ are the first, which are as many pieces as elements are wanted.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Final, NamedTuple, Self
 
 from gpu.compiler.ir.dims import Dim, dimension, has_symbols, upper
@@ -63,7 +64,14 @@ class Sorting(Gathering):
     __slots__ = ()
 
     def sort(self, dim: int = -1, descending: bool = False) -> tuple[Self, Self]:
-        """The elements in order along `dim`, and where each was, as int64."""
+        """The elements in order along `dim`, and where each was, as int64.
+
+        Equal elements keep their order; NaN comes last, or first where `descending`.
+
+        >>> values, places = Tensor([3.0, 1.0, 3.0]).sort(descending=True)
+        >>> values.tolist(), places.tolist()
+        ([3.0, 3.0, 1.0], [0, 2, 1])
+        """
         order = self.argsort(dim, descending)
         if not self.shape:
             return self, order
@@ -150,6 +158,7 @@ def _selected(keys: Keys, count: int) -> Node:
     return G.cast(G.gather(places, chosen, len(front)), dtypes.int64)
 
 
+@cache
 def _piece(length: int, near: int) -> int:
     """Elements of a piece of a line: a number near by that divides the line, if there is one."""
     exact = [n for n in range(near // 2 + 1, 2 * near) if length % n == 0]

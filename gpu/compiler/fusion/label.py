@@ -11,7 +11,7 @@ from typing import Final
 
 from gpu.compiler.fusion.plan import Plan
 from gpu.compiler.ir.dims import upper_shape
-from gpu.compiler.ir.graph import LOOPING, MOVEMENT, Node, Shape, toposort, unmoved
+from gpu.compiler.ir.graph import MOVEMENT, Node, Shape, toposort, unmoved
 
 _REDUCTIONS: Final = {"add": "sum", "mul": "prod", "and": "all", "or": "any"}
 _RUNNING: Final = {"add": "cumsum", "mul": "cumprod", "max": "cummax", "min": "cummin"}
@@ -48,7 +48,7 @@ def _computed(root: Node, inside: Sequence[Node]) -> tuple[str, Shape]:
     operations = dict.fromkeys(node.attr[0] for node in inside if node.kind == "alu")
     reductions = [node for node in inside if node.kind == "reduce"]
     products = [node for node in reductions if _is_product(node)]
-    loops = {node.kind: node for node in inside if node.kind in {"random", *LOOPING}}
+    loops = {node.kind: node for node in inside if node.kind in ("scan", "scatter", "random")}
     if root.kind in ("copy", "cumcount", "reorder"):
         return root.kind, root.shape
     if "scatter" in loops:
