@@ -153,6 +153,14 @@ def test_first_of_longer_lines(
     np.testing.assert_array_equal(values.numpy(), np.take_along_axis(x, wanted, 1))
 
 
+def test_more_pieces_are_chosen_than_can_be_counted() -> None:
+    x = numbers((2, 6000), "float32")
+    values, places = Tensor(x).topk(300)
+    wanted = order_of(x, 1, descending=True)[:, :300]
+    np.testing.assert_array_equal(places.numpy(), wanted)
+    np.testing.assert_array_equal(values.numpy(), np.take_along_axis(x, wanted, 1))
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_drawn_shapes(seed: int) -> None:
     """Any axis, length, dtype, number of elements wanted, and number of equal ones."""
