@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from gpu.compiler.ir.dims import Symbol, dimension, is_symbolic
-from gpu.compiler.ir.graph import Node, make, toposort
+from gpu.compiler.ir.graph import LOOPING, Node, make, toposort
 from gpu.compiler.ir.graph import build as G
 from gpu.compiler.ir.index.expression import Expr, expr
 from gpu.compiler.ir.optable import constant_key
@@ -38,9 +38,7 @@ WITH_NUMBERS: Final = frozenset({"const", "slice", "pad", "write"})
 _BY_VALUE: Final = frozenset({"tdiv", "tmod", "fmod", "shl", "shr"})
 # What else reads a constant as a value like others. A gradient's rule and `detach` make it a
 # constant to what reads them, and positions say what is read.
-_VALUES: Final = frozenset(
-    {"write", "scatter", "cast", "bitcast", "reduce", "scan", "pad", "contiguous", "copy"}
-)
+_VALUES: Final = LOOPING | {"write", "cast", "bitcast", "reduce", "pad", "contiguous", "copy"}
 _INTS: Final = frozenset({int})
 _WORD: Final = dtypes.int32  # what every device takes
 _FORMATS: Final = {("float", 1): "f", ("float", 2): "d", ("int", 1): "i", ("int", 2): "q",
@@ -277,7 +275,7 @@ def _is_coded(node: Node, operand: int) -> bool:
     """Whether a constant that `node` reads chooses what code it becomes."""
     if node.kind == "alu":
         return operand == 1 and node.attr[0] in _BY_VALUE
-    return node.kind not in _VALUES or (node.kind == "scatter" and operand == 1)
+    return node.kind not in _VALUES or (node.kind in ("scatter", "reorder") and operand == 1)
 
 
 def _offset(node: Node, axis: int) -> Offset | None:

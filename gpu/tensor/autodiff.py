@@ -351,6 +351,8 @@ _RULES: Final[dict[str, Callable[[Node, Node], Gradients]]] = {
     "gather": _gather,
     "scatter": _scatter,
     "scan": _scan,
+    "cumcount": _nothing,
+    "reorder": lambda node, grad: (G.gather(grad, node.src[1], node.attr[0]), None),
     "write": _write,
     "random": _nothing,
     "contiguous": lambda node, grad: (grad,),

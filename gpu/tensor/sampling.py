@@ -11,13 +11,14 @@ from gpu.core.errors import DTypeError, InvalidValue, ShapeError
 from gpu.runtime.device import Device
 from gpu.tensor.arguments import check_number, integer, shape_of
 from gpu.tensor.base import broadcast_to
+from gpu.tensor.ordering import Ordering
 from gpu.tensor.randomness import Randomness, random_words
-from gpu.tensor.sorting import Sorting, sorted_lines
+from gpu.tensor.sorting import Keys, first_places
 
 _WORD: Final = 1 << 32
 
 
-class Sampling(Randomness, Sorting):
+class Sampling(Randomness, Ordering):
     """Draws that need an order or a condition besides random numbers."""
 
     __slots__ = ()
@@ -43,8 +44,7 @@ class Sampling(Randomness, Sorting):
 
         key = G.alu("or", G.alu("shl", G.alu("shr", high, constant(2)), constant(32)), low)
         key = G.alu("and", key, constant(-1 << place_bits))
-        packed = G.alu("or", key, G.iota(count, dtypes.int64, device))
-        places = G.alu("and", sorted_lines(packed), constant((1 << place_bits) - 1))
+        places = first_places(Keys(key, 63), count)
         return cls._wrap(G.contiguous(G.cast(places, element)))
 
     def multinomial(self, num_samples: int = 1, replacement: bool = False) -> Self:

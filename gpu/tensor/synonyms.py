@@ -32,7 +32,7 @@ _GROUPS: Final = {
     ("min", "min_"): "clamp clip",
     ("max", "max_"): "clamp clip",
     ("negative_slope", "neg_slope"): "leaky_relu",
-    ("sorted", "sorted_"): "topk",
+    ("sorted", "sorted_"): "topk unique",
     ("split_size", "sizes"): "split",
     ("dimension", "dim"): "unfold",
     ("value", "src"): "scatter",

@@ -9,8 +9,8 @@ the result of every operation that the op table leaves open:
 
 - exp, exp2, log2, sin: 4 units in the last place;
 - fma: the rounding of the product;
-- float sums and products: the bound of reordering, n * eps * sum |x| (and where a partial result
-  could overflow in one order but not in another, anything);
+- float sums and products, running ones too: the bound of reordering, n * eps * sum |x| (and where a
+  partial result could overflow in one order but not in another, anything);
 - max and min of zeros of unlike sign: either zero;
 - the bits of a NaN under a bitcast: anything;
 - with `exact=False`, also every +, -, *, /, sqrt and cast to a float, for devices that contract or
@@ -183,7 +183,7 @@ def _disturber(rng: np.random.Generator, exact: bool) -> Disturb:
             return np.where(np.isnan(args[0]), random, value)
         if not node.dtype.is_float:
             return value
-        if node.kind == "reduce" and node.attr[0] in ("add", "mul"):
+        if node.kind in ("reduce", "scan") and node.attr[0] in ("add", "mul"):
             return _disturb_reduction(node, args[0], value, near, rng)
         if node.kind == "cast":
             return (
@@ -216,17 +216,22 @@ def _disturb_reduction(
     near: Callable[[Array, Array, DType], Array],
     rng: np.random.Generator,
 ) -> Array:
-    monoid, axes = node.attr
+    monoid, along = node.attr
+    axes = along if node.kind == "reduce" else (along,)
     count = math.prod(source.shape[a] for a in axes)
     accumulator = accumulate_as(node.dtype)
+
+    def summed(x: Array) -> Array:
+        return x.sum(axes, keepdims=True) if node.kind == "reduce" else x.cumsum(along)
+
     finite = np.where(np.isfinite(source), source, np.zeros((), source.dtype)).astype(np.float64)
     if monoid == "add":
-        size = np.abs(finite).sum(axis=axes, keepdims=True)
+        size = summed(np.abs(finite))
         risky = size > largest(accumulator) / 2
     else:
         size = np.abs(value.astype(np.float64))
         factors = np.where(finite == 0, 1.0, np.abs(finite))
-        exponents = np.abs(np.log2(factors)).sum(axis=axes, keepdims=True)
+        exponents = summed(np.abs(np.log2(factors)))
         risky = exponents > -math.log2(tiny(accumulator)) - 30
     # One more rounding to the node's dtype for each partial result that is kept in it.
     error = 2 * eps(node.dtype) * size + count * eps(accumulator) * size

@@ -78,6 +78,22 @@ def scan(case: Case) -> Node:
     return G.alu("neg", x)
 
 
+def cumcount(case: Case) -> Node:
+    shape = tuple(case.size(40) for _ in range(3))
+    bins, axis = case.size(9), int(case.rng.integers(3))
+    return G.alu("neg", G.cumcount(indices(case, shape, bins), bins, axis))
+
+
+def reorder(case: Case) -> Node:
+    shape = tuple(case.size(20) for _ in range(3))
+    axis = int(case.rng.integers(3))
+    places = np.argsort(case.rng.random(shape), axis)
+    x = case.array(shape, (dtypes.float32, dtypes.int64)[int(case.rng.integers(2))])
+    case.inputs["places"] = places.astype(np.int64)
+    index = G.buffer("places", shape, dtypes.int64, "CPU")
+    return G.reorder(G.alu("add", x, x), index, axis)
+
+
 def windows(case: Case) -> Node:
     """A one-dimensional convolution, or the gradient of one, with stride and dilation."""
     taps, stride, dilation = case.size(4), case.size(3), case.size(3)
@@ -119,6 +135,8 @@ PROGRAMS: dict[str, Callable[[Case], Node]] = {
         gather_of_gather,
         scatter,
         scan,
+        cumcount,
+        reorder,
         windows,
         write,
         random_numbers,

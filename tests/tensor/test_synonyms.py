@@ -45,6 +45,7 @@ SPECIAL: dict[tuple[str, str], tuple[Callable[[Any], Any], Callable[[Any], Any]]
         lambda x: (x - 3).leaky_relu(negative_slope=0.5),
         lambda t: F.leaky_relu(t - 3, negative_slope=0.5)),
     ("topk", "sorted"): (lambda x: x.topk(2, sorted=True)[0], lambda t: t.topk(2, sorted=True)[0]),
+    ("unique", "sorted"): (lambda x: x.unique(sorted=True), lambda t: t.unique(sorted=True)),
     ("split", "split_size"): (
         lambda x: x.split(split_size=2, dim=1), lambda t: t.split(split_size=2, dim=1)),
     ("unfold", "dimension"): (

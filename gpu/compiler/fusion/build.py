@@ -28,8 +28,8 @@ from gpu.compiler.fusion.views import (
 )
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.dims import is_many, upper
-from gpu.compiler.ir.graph import Node, accumulate_as, symbols_of, toposort
-from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, at_least, expr
+from gpu.compiler.ir.graph import LOOPING, Node, accumulate_as, symbols_of, toposort
+from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, at_least, at_most, expr
 from gpu.compiler.ir.index.rows import flatten
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.core.dtype import ImageDType
@@ -124,7 +124,7 @@ class _Builder:
             self._push(node)
         for node in self.order:
             for access in self.reads[node]:
-                if node.kind not in ("scatter", "scan") or self._is_leaf(node):
+                if node.kind not in LOOPING or self._is_leaf(node):
                     self.values[node, access] = self._evaluate(node, access)
         body = self._nest(0)
         if self.roots[0].kind == "scatter" and not self.store:
@@ -243,8 +243,9 @@ class _Builder:
             body += self._produce(node, region)
         if depth == len(self.domain):
             body += [self._store(root) for root in self.roots]
-        elif depth == len(self.domain) - 1 and self.roots[0].kind == "scan":
-            body += self._scan(self.roots[0], self._nest(depth + 1))
+        elif depth == len(self.domain) - 1 and self.roots[0].kind in ("scan", "cumcount"):
+            walk = self._scan if self.roots[0].kind == "scan" else self._cumcount
+            body += walk(self.roots[0], self._nest(depth + 1))
         else:
             body.append(K.Loop(self.domain[depth], "serial", self._nest(depth + 1)))
         return K.Block(tuple(body))
@@ -263,9 +264,14 @@ class _Builder:
     def _store(self, root: Node) -> K.Update:
         if self.store:
             return self._store_in_place(root, self.store)
+        if root.kind == "reorder":
+            return self._reordered(root)
         where = flatten(self.at_root[0], root.shape)
         if root.kind == "scan":
             value = K.cast(K.load(self._running(root), ()), root.dtype)
+        elif root.kind == "cumcount":
+            pick, inside = self._bin(root)
+            value = K.load(self._running(root), (expr(pick),), inside)
         elif root.kind == "scatter":
             value = self.values[root.src[0], self.at_root]
         else:
@@ -298,7 +304,8 @@ class _Builder:
     def _running(self, root: Node) -> K.Buf:
         if root not in self.accumulators:
             dtype = accumulate_as(root.dtype)
-            self.accumulators[root] = K.Buf("running", dtype, (), "private")
+            shape = (root.attr[0],) if root.kind == "cumcount" else ()
+            self.accumulators[root] = K.Buf("running", dtype, shape, "private")
         return self.accumulators[root]
 
     def _scan(self, root: Node, inner: K.Block) -> list[K.Stmt]:
@@ -314,6 +321,38 @@ class _Builder:
             self._update(running, (), None, start),
             K.Loop(self.domain[-1], "serial", K.Block((*placed, combine, store))),
         ]
+
+    def _bin(self, root: Node) -> tuple[Var, Mask]:
+        """The counter of a cumcount that an index names, and where there is one."""
+        bins = root.attr[0]
+        pick = Var(self._prefix("bin"), 0, bins)
+        self.lets[pick] = pick_value(self.values[root.src[0], self.at_root], bins)
+        return pick, at_most(expr(pick), bins - 1)
+
+    def _cumcount(self, root: Node, inner: K.Block) -> list[K.Stmt]:
+        """The loop of a cumcount: what a counter says is stored before it moves on."""
+        counters = self._running(root)
+        each = Var(self._prefix("count"), 0, root.attr[0] - 1)
+        zero, one = K.const(root.dtype, 0), K.const(root.dtype, 1)
+        pick, inside = self._bin(root)
+        count = self._update(counters, (expr(pick),), "add", one, inside, frozenset({pick}))
+        return [
+            K.Alloc(counters),
+            _loops((each,), self._update(counters, (expr(each),), None, zero)),
+            K.Loop(self.domain[-1], "serial", K.Block((*inner.body, count))),
+        ]
+
+    def _reordered(self, root: Node) -> K.Update:
+        """One element goes where the index says, and no other goes there."""
+        x, index = root.src
+        size = upper(root.shape[root.attr[0]])
+        pick = Var(self._prefix("pick"), 0, size)
+        self.lets[pick] = pick_value(self.values[index, self.at_root], size)
+        where, mask = picked(root, self.at_root, pick)
+        target, place = self.params[root], (flatten(where, root.shape),)
+        value = self.values[x, self.at_root]
+        stored = self._update(target, place, None, value, mask, frozenset({pick}))
+        return stored._replace(distinct=True)
 
     def _scatter(self, root: Node) -> K.Stmt:
         """The second nest of a scatter: each update goes where the index says, in order."""

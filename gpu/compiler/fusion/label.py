@@ -49,8 +49,8 @@ def _computed(root: Node, inside: Sequence[Node]) -> tuple[str, Shape]:
     reductions = [node for node in inside if node.kind == "reduce"]
     products = [node for node in reductions if _is_product(node)]
     loops = {node.kind: node for node in inside if node.kind in ("scan", "scatter", "random")}
-    if root.kind == "copy":
-        return "copy", root.shape
+    if root.kind in ("copy", "cumcount", "reorder"):
+        return root.kind, root.shape
     if "scatter" in loops:
         return f"scatter_{loops['scatter'].attr[1]}", loops["scatter"].src[1].shape
     if "scan" in loops:

@@ -29,7 +29,7 @@ from gpu.compiler.fusion.views import (
     inner_vars,
     source_accesses,
 )
-from gpu.compiler.ir.graph import MOVEMENT, NO_SOURCES, Node, toposort, unmoved
+from gpu.compiler.ir.graph import LOOPING, MOVEMENT, NO_SOURCES, Node, toposort, unmoved
 from gpu.compiler.ir.graph.images import is_written_image
 from gpu.compiler.ir.index import ALWAYS, Var
 from gpu.compiler.ir.optable import COSTLY_OPS
@@ -45,7 +45,7 @@ RANDOM_COST: Final = 100
 # How often a kernel may make an element narrower, of a float, that memory could hold so.
 NARROWED: Final = 32
 # Kinds that have memory of their own by what they mean, or loops unlike any other's.
-OWN_KERNEL: Final = frozenset({"contiguous", "copy", "scatter", "scan"})
+OWN_KERNEL: Final = LOOPING | {"contiguous", "copy"}
 # Places a kernel may read an inline node at: its expression is built once for each.
 MAX_READS: Final = 4
 # Outer iterations from which computing a reduction inside them leaves enough to run at once.
@@ -205,7 +205,7 @@ class _Fusion:
     def _mergeable(self, outputs: list[Node]) -> dict[Node, dict[Node, bool]]:
         """What the kernels without loops of their own read, and whether element by element."""
         looping = {root for inside in self.placed.values() for root in inside}
-        looping.update(n for n in outputs if n.kind in ("reduce", "scatter", "scan", "copy"))
+        looping.update(n for n in outputs if n.kind in {"reduce", "copy", *LOOPING})
         looping.update(self.stores)
         result: dict[Node, dict[Node, bool]] = {n: {} for n in outputs if n not in looping}
         for node in self.order:

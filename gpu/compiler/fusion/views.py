@@ -97,7 +97,7 @@ def written_region(node: Node, indices: Indices) -> tuple[Indices, Mask]:
 
 
 def picked(node: Node, access: Access, pick: Var) -> Access:
-    """What `gather` and `scatter` touch along their axis once `pick` has the value of the index.
+    """What `gather`, `scatter` and `reorder` touch along their axis once `pick` is the index.
 
     `pick` is one more than the last element where the index is out of range.
     """
@@ -113,8 +113,8 @@ def domain_loops(shape: Shape, name: str) -> tuple[Var, ...]:
 
 
 def outer_first(node: Node, loops: tuple[Var, ...]) -> tuple[Var, ...]:
-    """The loops of an output's domain in the order they nest: that of a scan goes innermost."""
-    if node.kind != "scan":
+    """The loops of an output's domain in the order they nest: a walk in order goes innermost."""
+    if node.kind not in ("scan", "cumcount"):
         return loops
     position = sum(is_many(size) for size in node.shape[: node.attr[1]])
     return (*loops[:position], *loops[position + 1 :], loops[position])

@@ -21,6 +21,7 @@ from gpu.compiler.opt.primitives.cooperative_fetch import distribute, stage_toge
 from gpu.compiler.opt.primitives.loops import bind, fuse, reorder, split
 from gpu.compiler.opt.primitives.matrix_tiling import MatrixTiling, matrix_tile
 from gpu.compiler.opt.primitives.pack import pack
+from gpu.compiler.opt.primitives.partial_scan import partial_scan
 from gpu.compiler.opt.primitives.partial_sums import partial_sums
 from gpu.compiler.opt.primitives.prefetch import prefetch
 from gpu.compiler.opt.primitives.privatize import KEPT
@@ -165,6 +166,17 @@ class BlockScan(NamedTuple):
     warp: int
 
 
+class PartialScan(NamedTuple):
+    """The scan that loop `axis` is combines `factor` elements at a time by themselves.
+
+    `{axis}o` replaces the loop, its iterations are written out, and `{axis}t` does what is left
+    over. What came before is combined with each result where it is stored: rounding may differ.
+    """
+
+    axis: str
+    factor: int
+
+
 class Distribute(NamedTuple):
     """The directly nested loops `axes`, lanes, written out or independent, go around each Update
     inside.
@@ -280,7 +292,7 @@ class MatrixTile(NamedTuple):
 Opt = (
     Split | Fuse | Reorder | Bind | Rfactor | Stage | DistributeThreads | Distribute | Inline
     | FuseSiblings | ReuseShared | Pack | Tensorize | MatrixTile | CacheRow | Prefetch
-    | SharedTranspose | UniformMask | BlockScan | PartialSums | Tile
+    | SharedTranspose | UniformMask | BlockScan | PartialScan | PartialSums | Tile
 )  # fmt: skip
 
 
@@ -323,6 +335,8 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
             return prefetch(body, opt.axis, opt.buf, opt.loop)
         case BlockScan():
             return block_scan(body, opt.axis, opt.threads, opt.side, opt.warp)
+        case PartialScan():
+            return partial_scan(body, opt.axis, opt.factor)
         case UniformMask():
             return uniform_mask(body, opt.axis)
         case CacheRow():

@@ -238,6 +238,13 @@ def _scan(node: Node, args: Sequence[Sharded]) -> Sharded:
     return _apart(node, args[0].axis, args)
 
 
+def _reorder(node: Node, args: Sequence[Sharded]) -> Sharded:
+    along = next((arg.axis for arg in args if arg.axis is not None), None)
+    if along == node.attr[0]:
+        _refuse(node, along)
+    return _apart(node, along, [aligned(arg, along) for arg in args])
+
+
 def _gather(node: Node, args: Sequence[Sharded]) -> Sharded:
     x, index = args
     (axis,) = node.attr
@@ -316,6 +323,8 @@ RULES: Final[dict[str, Rule]] = {
     "gather": _gather,
     "scatter": _scatter,
     "scan": _scan,
+    "cumcount": _scan,
+    "reorder": _reorder,
     "write": _write,
     "multi": _multi,
     "copy": _copy,

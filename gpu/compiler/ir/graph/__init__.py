@@ -37,6 +37,11 @@ scatter     (axis, monoid)                       source, index, updates: each up
                                                  the element that index says (`set`: the last one
                                                  stays); those out of range do nothing
 scan        (monoid, axis)                       running combination along axis, inclusive
+cumcount    (bins, axis)                         how many of the indices before it along axis are
+                                                 equal; of those below bins, 0 for others
+reorder     (axis,)                              source, index: each element at the place along axis
+                                                 that index says, which is a permutation of each
+                                                 line: the reverse of gather
 write       ((start, step), ...)                 source, value: the region replaced by value
 random      ()                                   Threefry-2x32 bits; the source is uint32[4]: key,
                                                  then the 64-bit counter of element 0
@@ -68,6 +73,7 @@ from gpu.core.errors import DeviceMismatch, ShapeError
 from gpu.core.weak import WeakTable
 
 __all__ = [
+    "LOOPING",
     "MOVEMENT",
     "NO_SOURCES",
     "RULES",
@@ -170,6 +176,8 @@ def check(node: Node) -> Node:
 
 _BETWEEN_DEVICES: Final = frozenset({"copy", "multi", "part"})
 MOVEMENT: Final = frozenset({"reshape", "expand", "permute", "slice", "pad", "skew", "unskew"})
+LOOPING: Final = frozenset({"scatter", "scan", "cumcount", "reorder"})
+"""Kinds whose kernels have loops, or places they store to, unlike any other's."""
 NO_SOURCES: Final = frozenset({"const", "iota", "index"})
 """Kinds that are computed from nothing: numbers in a kernel."""
 

@@ -295,6 +295,27 @@ def scan(monoid: str, x: Node, axis: int) -> Node:
     return make("scan", (x,), (monoid, axis), x.shape, x.dtype, x.device)
 
 
+def cumcount(index: Node, bins: int, axis: int) -> Node:
+    """How many indices before each one along `axis` are equal, as int32; 0 where not in 0..bins-1.
+
+    `bins` counters stand beside a line, so they should be few.
+    """
+    if not is_many(index.shape[axis]):
+        return const(0, index.shape, dtypes.int32, index.device)
+    return make("cumcount", (index,), (bins, axis), index.shape, dtypes.int32, index.device)
+
+
+def reorder(x: Node, index: Node, axis: int) -> Node:
+    """Each element of `x` at the place along `axis` that `index` says.
+
+    `index` holds each place of a line once: where it does not, elements are undefined.
+    """
+    x = plain(x)
+    if not is_many(x.shape[axis]) or 0 in x.shape:
+        return x
+    return make("reorder", (x, index), (axis,), x.shape, x.dtype, x.device)
+
+
 def write(x: Node, value: Node, ranges: Sequence[tuple[int, int]]) -> Node:
     """`x` with the region that starts and steps as `ranges` say replaced by `value`."""
     x, value = plain(x), plain(value)

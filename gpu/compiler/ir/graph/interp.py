@@ -146,6 +146,29 @@ def _run_scan(node: Node, args: tuple[Array, ...]) -> Array:
         return np.asarray(running).astype(node.dtype.np)
 
 
+def _run_cumcount(node: Node, args: tuple[Array, ...]) -> Array:
+    bins, axis = node.attr
+    index = np.moveaxis(args[0], axis, -1)
+    order = np.argsort(index, -1, kind="stable")
+    ordered = np.take_along_axis(index, order, -1)
+    place = np.broadcast_to(np.arange(index.shape[-1]), index.shape)
+    is_first = np.ones(index.shape, np.bool_)
+    is_first[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+    first = np.maximum.accumulate(np.where(is_first, place, 0), axis=-1)
+    result = np.zeros(index.shape, node.dtype.np)
+    np.put_along_axis(result, order, (place - first).astype(node.dtype.np), -1)
+    result[(index < 0) | (index >= bins)] = 0
+    return np.moveaxis(result, -1, axis)
+
+
+def _run_reorder(node: Node, args: tuple[Array, ...]) -> Array:
+    source, index = args
+    (axis,) = node.attr
+    result = np.zeros_like(source)
+    np.put_along_axis(result, index.astype(np.int64), source, axis)
+    return result
+
+
 def _run_write(node: Node, args: tuple[Array, ...]) -> Array:
     result = np.array(args[0])
     ranges = zip(node.attr, args[1].shape, strict=True)
@@ -194,6 +217,8 @@ RUN: Final[dict[str, Callable[[Node, tuple[Array, ...]], Array]]] = {
     "gather": _run_gather,
     "scatter": _run_scatter,
     "scan": _run_scan,
+    "cumcount": _run_cumcount,
+    "reorder": _run_reorder,
     "write": _run_write,
     "random": _run_random,
     "multi": _run_multi,

@@ -193,6 +193,23 @@ def _check_scan(node: Node) -> None:
         raise DTypeError(f"scan {monoid} is not defined for {node.dtype}")
 
 
+def _check_cumcount(node: Node) -> None:
+    bins, axis = node.attr
+    source = node.src[0]
+    _require(node.shape == source.shape, node, "the shape does not change")
+    _require(0 <= axis < len(node.shape), node, "the axis is out of range")
+    _require(bins >= 1 and source.dtype.is_int, node, "indices are integers, bins at least 1")
+    if node.dtype is not dtypes.int32:
+        raise DTypeError(f"cumcount gives int32, not {node.dtype}")
+
+
+def _check_reorder(node: Node) -> None:
+    _check_same(node)
+    index = node.src[1]
+    _check_index(node, index, node.shape)
+    _require(index.shape == node.shape, node, "each element has an index")
+
+
 def _check_write(node: Node) -> None:
     _check_same(node)
     source, value = node.src
@@ -273,6 +290,8 @@ RULES: Final[dict[str, tuple[int, Callable[[Node], None]]]] = {
     "gather": (2, _check_gather),
     "scatter": (3, _check_scatter),
     "scan": (1, _check_scan),
+    "cumcount": (1, _check_cumcount),
+    "reorder": (2, _check_reorder),
     "write": (2, _check_write),
     "random": (1, _check_random),
     "contiguous": (1, _check_same),

@@ -76,7 +76,7 @@ def _label(node: Node, numbers: dict[Hashable, int]) -> str:
         case "reduce":
             monoid, axes = node.attr
             return f"reduce {monoid} ({', '.join(map(str, axes))})"
-        case "skew" | "unskew" | "gather":
+        case "skew" | "unskew" | "gather" | "cumcount" | "reorder":
             return f"{node.kind} ({', '.join(map(str, node.attr))})"
         case "multi" | "part":
             return f"{node.kind} ({', '.join(str(a) for a in node.attr if a is not None)})"
@@ -283,6 +283,8 @@ _ATTRIBUTES: Final[dict[str, Callable[[Cursor, Symbols], tuple[Any, ...]]]] = {
     "skew": lambda at, _: _counted(at, 4),
     "unskew": lambda at, _: _counted(at, 4),
     "gather": lambda at, _: _counted(at, 1),
+    "cumcount": lambda at, _: _counted(at, 2),
+    "reorder": lambda at, _: _counted(at, 1),
     "index": _index,
     "multi": _multi,
     "part": _part,

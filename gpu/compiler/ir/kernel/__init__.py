@@ -236,6 +236,8 @@ class Update(NamedTuple):
 
     `buf[indices] = value`, or with a monoid `buf[indices] = combine(buf[indices], value)`. First
     the variables of `lets` get their values, in order; that is how data becomes an address.
+    With `distinct` no two iterations of the loops around write one element: a promise about the
+    data, where addresses do not show it.
     """
 
     buf: Buf
@@ -244,6 +246,7 @@ class Update(NamedTuple):
     value: Value
     mask: Mask = ALWAYS
     lets: tuple[Let, ...] = ()
+    distinct: bool = False
 
 
 class If(NamedTuple):

@@ -258,6 +258,10 @@ class _Machine:
         if reached is not None:
             position, value = position[reached], value[reached]
         flat = self.storage[update.buf].flat
+        if update.distinct and np.unique(position).size < position.size:
+            raise VerifyError(
+                f"iterations write one element of {update.buf.name}, said to be distinct"
+            )
         if update.monoid is None:
             flat[position] = value
         else:

@@ -19,7 +19,8 @@ runs may depend on them:
     kernel tail(out: f32[512] global; p 1..511)
       loop i serial p + 1
 
-`acc[] = v` sets, `acc[] add= v` combines by a monoid; a mask follows as in
+`acc[] = v` sets, `acc[] add= v` combines by a monoid, and `out[g] distinct= v` sets what no other
+iteration does; a mask follows as in
 `out[r] = v if r - 1 >= 0`, and in a load inside the brackets: `x[r, c if 99 - c >= 0]`. A line
 `barrier` is where the threads of a block meet, and `prefetch x[r + 1, c]` a hint. Values are
 written as calls, `cast.f32(v)` and `bitcast.i32(v)` name the new dtype, constants theirs, and
@@ -79,6 +80,8 @@ RESERVED: Final = frozenset({"loop", "alloc", "if", "block", "barrier", "prefetc
 _ABSURD: Final = re.compile(r"\d{19}|(?:-\s*){9}")
 _SHUFFLE: Final = re.compile(r"shuffle_xor\.(\d{1,4})\.(\d{1,4})", re.ASCII)
 _READ_DEPTH: Final = 60
+# In the place of a monoid: no two iterations write one element.
+_DISTINCT: Final = "distinct"
 _CONVERSIONS: Final = {"cast": ir.cast, "bitcast": ir.bitcast}
 
 
@@ -127,10 +130,11 @@ def _own_lines(stmt: Stmt) -> list[str]:
         case Loop(var, kind, _):
             extent = f"{var.lo}..{var.hi}" if var.lo else f"{iterations(var)}"
             return [f"loop {var.name} {kind} {extent}"]
-        case Update(buf, indices, monoid, value, mask, lets):
+        case Update(buf, indices, monoid, value, mask, lets, distinct):
             bound = [line for var, value_of in lets for line in _print_let(var, value_of)]
             lines, text = print_value(value)
-            target = f"{buf.name}[{', '.join(map(str, indices))}] {monoid or ''}="
+            how = _DISTINCT if distinct else monoid or ""
+            target = f"{buf.name}[{', '.join(map(str, indices))}] {how}="
             guard = "" if mask is ALWAYS else f" if {mask}"
             return [*bound, *lines, f"{target} {text}{guard}"]
         case _:
@@ -271,9 +275,10 @@ class _Reader:
         indices, mask = self._indices(at)
         if mask is not ALWAYS:
             raise at.refused("the mask of an update after its value")
+        distinct = at.accept(_DISTINCT)
         monoid = None if at.ahead("=") else at.name("= or a monoid")
-        if monoid is not None and monoid not in MONOIDS:
-            raise at.refused(f"a monoid, one of {' '.join(MONOIDS)}")
+        if monoid is not None and (distinct or monoid not in MONOIDS):
+            raise at.refused(f"a monoid, one of {' '.join(MONOIDS)}, or {_DISTINCT}")
         at.expect("=")
         value = self._value(at)
         if at.accept("if"):
@@ -283,7 +288,7 @@ class _Reader:
         for let in lets:
             del self.vars[let.var.name]
         self.lets = []
-        return Update(buf, indices, monoid, value, mask, lets)
+        return Update(buf, indices, monoid, value, mask, lets, distinct)
 
     def _let(self, at: Cursor) -> None:
         name = at.name("the name of a variable")

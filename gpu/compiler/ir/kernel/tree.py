@@ -206,6 +206,7 @@ class Substitution:
                     self.value(stmt.value),
                     stmt.mask.subst(self.env),
                     tuple(K.Let(let.var, self.value(let.value)) for let in stmt.lets),
+                    stmt.distinct,
                 )
 
     def _moved(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:

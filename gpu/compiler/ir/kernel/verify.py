@@ -241,8 +241,10 @@ class _Verifier:
         self.require(fits, f"the value is {update.value.dtype.code}, not {update.buf.dtype.code}")
         self.let_vars = set()
         if update.monoid is None:
-            self.race(update, self.loops[self.depths[update.buf] :])
+            if not update.distinct:
+                self.race(update, self.loops[self.depths[update.buf] :])
             return
+        self.require(not update.distinct, "what is combined is not distinct")
         # Lanes and blocks may fold into one element, threads cannot.
         between = self.loops[self.depths[update.buf] :]
         self.race(update, [loop for loop in between if loop.kind == "thread"])

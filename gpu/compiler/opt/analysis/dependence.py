@@ -18,15 +18,17 @@ def is_independent(loop: K.Loop) -> bool:
     """Whether every iteration of `loop` writes elements that no other one touches.
 
     For each buffer from outside that the body writes there must be an axis along which all its
-    accesses keep iterations apart.
+    accesses keep iterations apart, or else one Update whose places are distinct is the only one.
     """
     if loop.var.extent == 1:
         return True
     own = {s.buf for s in walk(loop.body) if isinstance(s, K.Alloc)}
-    written = {s.buf for s in walk(loop.body) if isinstance(s, K.Update)} - own
+    updates = [s for s in walk(loop.body) if isinstance(s, K.Update)]
     inside = frozenset(vars_inside(loop)) - {loop.var}
-    for buf in written:
+    for buf in {s.buf for s in updates} - own:
         places = [(indices, mask) for b, indices, mask in accesses(loop.body) if b is buf]
+        if len(places) == 1 and any(s.distinct for s in updates if s.buf is buf):
+            continue
         axes = range(len(buf.shape))
         if not any(separates([(i[a], m) for i, m in places], loop.var, inside) for a in axes):
             return False

@@ -19,6 +19,7 @@ from gpu.compiler.opt.opts import Bind, Fuse, Opt, PartialSums, Split, Tile, app
 from gpu.compiler.opt.policy.cpu import column_reduce, register_tiling, tiling
 from gpu.compiler.opt.policy.cpu.amx import by_thread
 from gpu.compiler.opt.policy.cpu.nests import in_nests
+from gpu.compiler.opt.policy.cpu.scan import along_rows
 from gpu.compiler.opt.policy.cpu.vectorize import vectorize
 from gpu.compiler.opt.policy.gpu import choose
 from gpu.compiler.opt.policy.gpu.scatter import jammed
@@ -120,6 +121,8 @@ def _lanes(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
         yield Tile(tiled)
     elif target.parallel == "worker" and (chosen := in_nests(kernel, target)):
         yield from chosen
+    elif target.parallel == "worker" and (rows := list(along_rows(kernel))):
+        yield from rows
     elif (columns := column_reduce.match(kernel, target)) is not None:
         yield from column_reduce.tile(columns)
     else:

@@ -39,15 +39,20 @@ class Scan(NamedTuple):
 def scan_in(body: K.Block) -> Scan | None:
     """The scan that is all that a body does, or None."""
     *before, loop = body.body
-    if not isinstance(loop, K.Loop) or loop.kind != "serial" or loop.var.stop is not None:
+    if not isinstance(loop, K.Loop) or loop.var.stop is not None:
         return None
     if any(not isinstance(s, K.Alloc) and not _is_private(s) for s in before):
         return None
+    return scan_of(loop)
+
+
+def scan_of(loop: K.Loop) -> Scan | None:
+    """The scan that a loop is, or None."""
     combine, *stores = loop.body.body
     if not isinstance(combine, K.Update) or not _is_private(combine) or combine.lets:
         return None
     writes = tuple(s for s in stores if isinstance(s, K.Update))
-    if combine.monoid is None or combine.mask is not ALWAYS or not stores:
+    if combine.monoid is None or combine.mask is not ALWAYS or not stores or loop.kind != "serial":
         return None
     known = {combine.buf, *(s.buf for s in writes)}
     stored = all(s.monoid is None and s.buf.space == "global" and not s.lets for s in writes)

@@ -1,0 +1,128 @@
+"""What follows from an order: single ranks, distinct elements, and places in sorted lines.
+
+NaN counts as larger than everything, and -0 equals 0, as in `gpu/tensor/sorting.py`; a median is
+NaN where an element is.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from gpu.compiler.ir.dims import upper
+from gpu.compiler.ir.graph import build as G
+from gpu.core.dtype import dtypes, promote
+from gpu.core.errors import InvalidValue, ShapeError
+from gpu.tensor.arguments import Operand, axis_of, integer
+from gpu.tensor.sorting import Sorting, keys_of
+
+
+class Ordering(Sorting):
+    """`kthvalue`, `median`, `unique` and `searchsorted`."""
+
+    __slots__ = ()
+
+    def kthvalue(self, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Self, Self]:
+        """The element that is number `k` from 1 on in the order along `dim`, and its place.
+
+        The place is int64, and of equal elements the first ones count first. Raises ShapeError
+        where there are not so many elements.
+        """
+        count = integer(k, "k")
+        size = self.shape[axis_of(dim, self.ndim, "dim")] if self.shape else 1
+        if not 1 <= count <= size:
+            raise ShapeError(f"kthvalue number {count}: there are {size} elements along dim {dim}")
+        if not self.shape:
+            return self.sort()
+        axis = axis_of(dim, self.ndim, "dim")
+        first = self._places_of_first(count, axis, descending=False)
+        last = [(count - 1, 1, 1) if a == axis else (0, n, 1) for a, n in enumerate(self.shape)]
+        return self._ranked(first._sliced(last), axis, keepdim)
+
+    def median(self, dim: int | None = None, keepdim: bool = False) -> Self | tuple[Self, Self]:
+        """The element in the middle of the order, the lower one of two; NaN if one is NaN.
+
+        With `dim` those along it, and their places as int64; of NaN the first one. Raises
+        ShapeError where there is no element.
+        """
+        self._require_elements("median", dim)
+        if dim is None:
+            value, _ = self._reshaped((self.numel(),))._median(0, keepdim=False)
+            return value._reshaped((1,) * self.ndim) if keepdim else value
+        return self._median(axis_of(dim, self.ndim, "dim"), keepdim) if self.shape else self.sort()
+
+    def _median(self, axis: int, keepdim: bool) -> tuple[Self, Self]:
+        order = self.argsort(axis)
+        count = order._filled(1)._reduce("add", axis, keepdim=True)
+        rank = count.sub(1).div(2, rounding_mode="floor")
+        if self.dtype.is_float:
+            missing = self.detach().isnan().cast(dtypes.int64)._reduce("add", axis, keepdim=True)
+            rank = missing.gt(0).where(count.sub(missing), rank)
+        return self._ranked(order._taken(rank, axis), axis, keepdim)
+
+    def _ranked(self, places: Self, axis: int, keepdim: bool) -> tuple[Self, Self]:
+        """The elements at `places`, of which there is one along `axis`, and these."""
+        values = self._taken(places, axis)
+        if keepdim:
+            return values, places
+        shape = tuple(n for a, n in enumerate(places.shape) if a != axis)
+        return values._reshaped(shape), places._reshaped(shape)
+
+    def unique(
+        self, sorted_: bool = True, return_inverse: bool = False, return_counts: bool = False
+    ) -> Self | tuple[Self, ...]:
+        """The different elements in order, whatever `sorted_` says; each NaN is different.
+
+        How many there are has to be computed at once.
+
+        Args:
+            sorted_: as torch has it.
+            return_inverse: the place of each element of self among them too, int64.
+            return_counts: how often each one is there too, int64.
+        """
+        flat = self.detach()._reshaped((self.numel(),))
+        order = flat.argsort(0)
+        lined = flat._taken(order, 0)
+        own = self._wrap(G.iota(flat.numel(), dtypes.int64, self.device))
+        is_first = own.eq(0).bitwise_or(lined.ne(lined._later(0, min(1, flat.numel()))))
+        places, _ = is_first._true_places(None)
+        found = [lined._taken(places, 0)]
+        rank = is_first.cast(dtypes.int64)._scan("add", 0).sub(1)
+        if return_inverse:
+            inverse = self._wrap(G.reorder(rank._node, order._node, 0))
+            found.append(inverse._reshaped(self.shape))
+        if return_counts:
+            none = self._wrap(G.const(0, places.shape, dtypes.int64, self.device))
+            found.append(none._scattered(0, rank, rank._filled(1), "add"))
+        return tuple(found) if len(found) > 1 else found[0]
+
+    def searchsorted(self, values: Operand, right: bool = False, side: str | None = None) -> Self:
+        """Where `values` belong in self, whose last axis is sorted, as int64.
+
+        An element goes in front of equal ones, with `right` or side="right" behind them.
+
+        Args:
+            values: of any shape where self has one axis, else with all but the last axis as self.
+            right: behind equal elements.
+            side: "left" or "right", the same in other words.
+        """
+        if side not in (None, "left", "right") or (right and side == "left"):
+            raise InvalidValue(f"side must be 'left' or 'right' and agree with right, got {side!r}")
+        wanted = self._lift(values)
+        front = self.shape[:-1]
+        if not self.shape or (front and wanted.shape[:-1] != front):
+            raise ShapeError(
+                f"searchsorted of {list(wanted.shape)} in {list(self.shape)}: all axes but the last"
+                " must be the same"
+            )
+        wide = promote(self.dtype, wanted.dtype)
+        shape = wanted.shape if front else (wanted.numel(),)
+        lines, own = keys_of(self.cast(wide)._node), keys_of(wanted.cast(wide)._node)
+        keys, line = self._wrap(lines.node), self._wrap(own.node)._reshaped(shape)
+        place = line._filled(0).cast(dtypes.int64)
+        step = 1 << upper(self.shape[-1]).bit_length()
+        while step := step // 2:
+            behind = place.add(step)
+            there = keys._taken(behind.sub(1), len(front))
+            passed = there.le(line) if right or side == "right" else there.lt(line)
+            place = passed.bitwise_and(behind.le(self.shape[-1])).where(behind, place)
+        return place._reshaped(wanted.shape)
