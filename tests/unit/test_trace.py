@@ -18,17 +18,26 @@ from gpu.core.errors import FormatError
 from gpu.core.trace import VERSION, Recorder, read_trace
 from gpu.core.traceevent import (
     KINDS,
+    Access,
     Close,
+    CloseWindow,
     Event,
+    EventFd,
     Exists,
     Failure,
     Ioctl,
     ListDir,
+    Lock,
     Map,
     Memory,
     Open,
+    OpenWindow,
+    PRead,
+    PWrite,
     ReadFile,
+    TakeEvents,
     Unmap,
+    Wait,
     WriteFile,
     call_name,
     shown_path,
@@ -50,6 +59,15 @@ EVENTS: list[Event] = [
     ListDir("/sys/class", ("a", "b\u00e9")),
     Exists("/dev/dri", True),
     Close(5, "/dev/kfd"),
+    PRead(6, "/sys/x/config", 4, 0, b"\x02\x10\x4c\x74"),
+    PWrite(6, "/sys/x/config", b"\x06", 4, Failure(1)),
+    OpenWindow(6, "/sys/x/resource0", 0x1000, 0x2000, 3),
+    Access(3, "read", 0x10, b"\x78\x56\x34\x12"),
+    CloseWindow(3),
+    EventFd(9),
+    TakeEvents(9, 2),
+    Wait((9, 10), (9,)),
+    Lock(6, "/sys/x/resource0", Failure(11)),
 ]
 
 
@@ -195,6 +213,15 @@ def test_events_as_text() -> None:
         "list_dir /sys/class a b\u00e9",
         "exists /dev/dri = yes",
         "close fd 5 /dev/kfd",
+        "pread fd 6 /sys/x/config at 0x0: 02 10 4c 74",
+        "pwrite fd 6 /sys/x/config at 0x4: 06 = EPERM",
+        "window fd 6 /sys/x/resource0 0x1000 bytes, offset 0x2000 = window 3",
+        "access read window 3 + 0x10: 0x12345678",
+        "close_window window 3",
+        "eventfd = fd 9",
+        "take_events fd 9 = 2",
+        "wait for fd 9 10 = 9",
+        "lock fd 6 /sys/x/resource0 = EAGAIN",
     ]
     long = Ioctl(3, "", 1, (Memory((), bytes(1000), bytes(1000)),), 0)
     assert format_event(long).endswith("... 488 bytes more")
