@@ -61,6 +61,18 @@ class Ioctl:
 
 
 @dataclass(frozen=True, slots=True)
+class IoctlValue:
+    """A request was made whose argument is a number."""
+
+    fd: int
+    path: str
+    request: int
+    value: int
+    result: int
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Map:
     """A device or memory was mapped at `result`; `address` is where it was asked for."""
 
@@ -209,6 +221,7 @@ Failing: TypeAlias = (
     Open
     | Close
     | Ioctl
+    | IoctlValue
     | Map
     | Unmap
     | ReadFile
@@ -231,6 +244,7 @@ KINDS: Final[dict[str, type[Event]]] = {
     "open": Open,
     "close": Close,
     "ioctl": Ioctl,
+    "ioctl_value": IoctlValue,
     "mmap": Map,
     "munmap": Unmap,
     "read_file": ReadFile,

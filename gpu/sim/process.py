@@ -79,6 +79,10 @@ class SimFile:
         """Makes a request. Raises SysError."""
         raise SysError(errno.ENOTTY)
 
+    def ioctl_value(self, process: SimProcess, request: int, value: int) -> int:
+        """Makes a request whose argument is a number. Raises SysError."""
+        raise SysError(errno.ENOTTY)
+
     def call_name(self, request: int) -> str:
         """What faults call a request; empty where they have no name for it."""
         return ""
@@ -262,6 +266,13 @@ class SimOs:
             name = found.path if found else f"fd {fd}"
             process.world.debug.note(f"ioctl {request:#010x} on {name} fails with {error}")
             _fail(f"ioctl {request:#010x} on", name, error)
+
+    def ioctl_value(self, fd: int, request: int, value: int = 0) -> int:
+        """Makes a request of a device with a number."""
+        process = self._process
+        with self._calling(f"ioctl {request:#010x} on", fd) as found:
+            process.world.work_a_little()
+            return found.file.ioctl_value(process, request, value)
 
     def mmap(
         self, fd: int, size: int, prot: int, flags: int, offset: int = 0, address: int = 0

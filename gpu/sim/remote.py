@@ -113,6 +113,11 @@ class RemoteOs:
         result: int = answer["result"]
         return result
 
+    def ioctl_value(self, fd: int, request: int, value: int = 0) -> int:
+        """Makes a request of a device of the machine with a number."""
+        result: int = self._world.result("ioctl_value", fd, request, value)
+        return result
+
     def mmap(
         self, fd: int, size: int, prot: int, flags: int, offset: int = 0, address: int = 0
     ) -> int:

@@ -179,6 +179,7 @@ _CALLS: Final[dict[str, Callable[..., Any]]] = {
     "write_file": lambda process, path, data: process.os.write_file(path, bytes.fromhex(data)),
     "list_dir": lambda process, path: process.os.list_dir(path),
     "exists": lambda process, path: process.os.exists(path),
+    "ioctl_value": lambda process, *numbers: process.os.ioctl_value(*numbers),
     "pread": lambda process, fd, size, offset: process.os.pread(fd, size, offset),
     "pwrite": lambda process, fd, data, at: process.os.pwrite(fd, bytes.fromhex(data), at),
     "window": lambda process, fd, size, offset: process.open_window(fd, size, offset),

@@ -54,6 +54,10 @@ class Os(Files, Protocol):
         """
         ...
 
+    def ioctl_value(self, fd: int, request: int, value: int = 0) -> int:
+        """Makes a request whose argument is a number, or none; the rest is as of `ioctl`."""
+        ...
+
     def mmap(
         self, fd: int, size: int, prot: int, flags: int, offset: int = 0, address: int = 0
     ) -> int:
@@ -149,9 +153,15 @@ class RealOs(RealFiles):
 
     def ioctl(self, fd: int, request: int, argument: Argument, refs: Sequence[Ref] = ()) -> int:
         """Makes a request; see `Os.ioctl`. The kernel follows pointers by itself."""
+        return self._request(fd, request, argument_memory(argument))
+
+    def ioctl_value(self, fd: int, request: int, value: int = 0) -> int:
+        """Makes a request with a number; see `Os.ioctl_value`."""
+        return self._request(fd, request, ctypes.c_void_p(value))
+
+    def _request(self, fd: int, request: int, argument: object) -> int:
         check_request(request)
-        memory = argument_memory(argument)
-        while (result := int(self._ioctl(fd, request, memory))) < 0:
+        while (result := int(self._ioctl(fd, request, argument))) < 0:
             number = ctypes.get_errno()
             if number != errno.EINTR:
                 path = self._path(fd)

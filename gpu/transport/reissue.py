@@ -22,6 +22,7 @@ from gpu.core.traceevent import (
     EventFd,
     Exists,
     Ioctl,
+    IoctlValue,
     ListDir,
     Lock,
     Map,
@@ -99,6 +100,8 @@ def _answers(one: Event, other: Event) -> str:
             if one.result != other.result:
                 return f"result {one.result} and {other.result}"
             return _memory_answers(one, other)
+        case IoctlValue(), IoctlValue():
+            return "" if one.result == other.result else f"result {one.result} and {other.result}"
         case ReadFile(), ReadFile():
             return "" if one.data == other.data else f"{one.path} holds other bytes"
         case ListDir(), ListDir():
@@ -177,6 +180,8 @@ class _Reissue:
     def _registers(self, event: Event) -> None:
         """A call of those that drivers of PCI functions make."""
         match event:
+            case IoctlValue():
+                self.os.ioctl_value(self._fd(event.fd), event.request, event.value)
             case PRead():
                 self.os.pread(self._fd(event.fd), event.size, event.offset)
             case PWrite():

@@ -27,6 +27,7 @@ from gpu.core.traceevent import (
     Exists,
     Failure,
     Ioctl,
+    IoctlValue,
     ListDir,
     Lock,
     Map,
@@ -104,6 +105,13 @@ class ReplayOs:
             self._compare_memory(event, blocks)
             for block, memory in zip(blocks, event.memory, strict=True):
                 block.write(memory.after)
+            self._end(event.failure, event.path)
+            return event.result
+
+    def ioctl_value(self, fd: int, request: int, value: int = 0) -> int:
+        """What the kernel answered; see `Os.ioctl_value`."""
+        with self._lock:
+            event = self._expect(IoctlValue, fd=fd, request=request, value=value)
             self._end(event.failure, event.path)
             return event.result
 

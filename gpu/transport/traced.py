@@ -19,6 +19,7 @@ from gpu.core.traceevent import (
     Exists,
     Failure,
     Ioctl,
+    IoctlValue,
     ListDir,
     Lock,
     Map,
@@ -90,6 +91,17 @@ class TracedOs:
             pairs = zip(blocks, before, strict=True)
             seen = tuple(Memory(block.at, data, block.read()) for block, data in pairs)
             self._record(Ioctl(fd, self._paths.get(fd, ""), request, seen, result, failure))
+
+    def ioctl_value(self, fd: int, request: int, value: int = 0) -> int:
+        """Makes a request with a number; see `Os.ioctl_value`."""
+        path = self._paths.get(fd, "")
+        try:
+            result = self._inner.ioctl_value(fd, request, value)
+        except _ERRORS as error:
+            self._record(IoctlValue(fd, path, request, value, -1, _failure(error)))
+            raise
+        self._record(IoctlValue(fd, path, request, value, result))
+        return result
 
     def mmap(
         self, fd: int, size: int, prot: int, flags: int, offset: int = 0, address: int = 0

@@ -14,6 +14,7 @@ from gpu.core.traceevent import (
     Exists,
     Failure,
     Ioctl,
+    IoctlValue,
     ListDir,
     Lock,
     Map,
@@ -63,6 +64,10 @@ def _summary(event: Event) -> str:
         case Ioctl():
             result = f" = {event.result}" if done else ""
             return f"fd {event.fd} {event.path} {describe(event.request)}{result}"
+        case IoctlValue():
+            result = f" = {event.result}" if done else ""
+            call = f"fd {event.fd} {event.path} {describe(event.request)}"
+            return f"{call} value {event.value:#x}{result}"
         case Map():
             source = "memory" if event.fd < 0 else f"fd {event.fd} {event.path}".rstrip()
             wish = f" at {event.address:#x}" if event.address else ""

@@ -34,7 +34,7 @@ PAGE = hostmem.page_size
 @pytest.mark.parametrize("implementation", [RealOs, TracedOs, ReplayOs])
 def test_implementations_have_the_protocols_methods(implementation: type) -> None:
     methods = [name for name in (*vars(Files), *vars(Os)) if not name.startswith("_")]
-    assert len(methods) == 17
+    assert len(methods) == 18
     for name in methods:
         wanted = inspect.signature(getattr(Os, name))
         assert inspect.signature(getattr(implementation, name)) == wanted, name
