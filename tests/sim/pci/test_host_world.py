@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from gpu.autogen import iommufd, vfio
+from gpu.cli import doctor, pci
+from gpu.cli.main import main
 from gpu.core import hostmem
 from gpu.core.config import Context
 from gpu.core.errors import (
@@ -38,6 +40,7 @@ from gpu.transport.os import Os
 from gpu.transport.pci import claim, tree
 from gpu.transport.pci.bus import HostPci
 from gpu.transport.pci.function import PciFunction
+from gpu.transport.pci.survey import survey
 from gpu.transport.pci.sysfs import SysfsFunction
 from gpu.transport.pci.vfio import open_vfio
 from gpu.transport.replay import ReplayOs
@@ -643,3 +646,86 @@ def test_a_function_that_sleeps_answers_with_ones() -> None:
 def test_a_structure_is_of_the_size_that_the_headers_say() -> None:
     assert ctypes.sizeof(vfio.vfio_iommu_type1_dma_map) == 32
     assert ctypes.sizeof(iommufd.iommu_ioas_iova_ranges) == 32
+
+
+# What is told without touching anything.
+
+
+class Looker:
+    """The files of a model, as who looks sees them."""
+
+    def __init__(self, rig: Rig, denied: str = ""):
+        self._os, self._denied = rig.os, denied
+        self.read_file, self.list_dir, self.exists = (
+            *(rig.os.read_file, rig.os.list_dir, rig.os.exists),
+        )
+
+    def why_denied(self, path: str) -> str:
+        return self._denied if self._os.exists(path) else "no such node"
+
+
+def _state(rig: Rig, denied: str = "") -> tuple[bool, str, str]:
+    (seen,) = survey(Looker(rig, denied), everything=True)
+    assert str(seen).startswith(f"{AT} 1234:11e8, {seen.driver or 'no driver'}, ")
+    return seen.is_ready, seen.told, seen.fix
+
+
+def test_what_a_survey_tells(tmp_path: Path) -> None:
+    rig = Rig(driver="amdgpu")
+    assert not list(survey(Looker(rig)))  # edu is no display
+    is_ready, told, fix = _state(rig)
+    assert not is_ready and told == "may be taken"
+    assert fix == f"`sudo modprobe vfio-pci` and `sudo gpu pci take {AT}`"
+    rig.machine.tree.add("/sys/module/vfio_pci/uevent", "")
+    assert _state(rig)[2] == f"`sudo gpu pci take {AT}`"
+    claim.take(rig.os, tmp_path, AT)
+    assert _state(rig) == (True, "taken", f"`sudo gpu pci give-back {AT}` leads back")
+    assert _state(rig, "join the group") == (
+        False,
+        "taken, but not for this user",
+        "join the group",
+    )
+    with Context(PCI_ACCESS="SYSFS"):
+        assert _state(rig)[0]
+    claim.give_back(rig.os, tmp_path, AT)
+    with Context(PCI_ACCESS="SYSFS"):
+        assert "behind an IOMMU" in _state(rig)[1]
+    rig.machine.tree.add(f"{tree.folder_of(AT)}/boot_vga", "1\n")
+    assert _state(rig)[:2] == (
+        *(False, "in use: it is the display that the machine starts with (boot_vga)"),
+    )
+    rig.machine.close()
+
+
+def test_what_a_survey_tells_without_an_iommu(tmp_path: Path) -> None:
+    rig = Rig(driver="amdgpu", group=None)
+    assert _state(rig)[:2] == (False, "VFIO needs an IOMMU")
+    with Context(PCI_ACCESS="SYSFS"):
+        assert _state(rig)[2] == f"`sudo PCI_ACCESS=sysfs gpu pci take {AT}`"
+        claim.take(rig.os, tmp_path, AT, driver="")
+        assert _state(rig)[:2] == (True, "free, and without protection (PCI_ACCESS=sysfs)")
+    claim.give_back(rig.os, tmp_path, AT)
+    rig.machine.close()
+
+
+def test_doctor_and_the_command_say_the_same() -> None:
+    rig = Rig(driver="amdgpu")
+    rig.edu.ids = rig.edu.ids._replace(class_code=0x030000)  # type: ignore[misc]
+    rig.machine.tree.add(f"{tree.folder_of(AT)}/class", "0x030000\n")
+    looker = Looker(rig)
+    told = pci.as_text(looker, everything=False)
+    rows = [
+        finding for finding in doctor.examine(looker, _not_opened).machine if "PCI" in finding.told
+    ]
+    assert [row.told for row in rows] == [f"PCI {told.splitlines()[0]}"] and rows[0].fix in told
+    rig.machine.close()
+
+
+def _not_opened(name: str) -> doctor.Finding:
+    return doctor.Finding("missing", name)
+
+
+@pytest.mark.parametrize("text", ["0", "6:1G", "0:1T", "0:-1", "x:1"])
+def test_sizes_on_the_command_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pci", "take", str(AT), "--resize", text]) == 1
+    assert "as in 0:16G" in capsys.readouterr().err
