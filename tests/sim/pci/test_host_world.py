@@ -36,6 +36,8 @@ from gpu.sim.pci.edu import BUFFER, IDENTITY, EduCard
 from gpu.sim.pci.host import HostFunction, HostPciModel
 from gpu.sim.pci.iommufd import add_iommufd
 from gpu.sim.pci.vfio import add_vfio
+from gpu.sim.remote import RemoteWorld
+from gpu.sim.server import serve
 from gpu.transport.os import Os
 from gpu.transport.pci import claim, tree
 from gpu.transport.pci.bus import HostPci
@@ -729,3 +731,26 @@ def _not_opened(name: str) -> doctor.Finding:
 def test_sizes_on_the_command_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pci", "take", str(AT), "--resize", text]) == 1
     assert "as in 0:16G" in capsys.readouterr().err
+
+
+def test_a_process_of_a_served_machine_has_the_function(rig: Rig, tmp_path: Path) -> None:
+    with serve(rig.machine, str(tmp_path / "machine")):
+        world = RemoteWorld(str(tmp_path / "machine"))
+        function = open_vfio(world.os, AT)
+        registers = function.window(0)
+        registers.write(4, 4, 1)
+        assert registers.read(4, 4) == 0xFFFFFFFE and function.config.read(0, 2) == 0x1234
+        function.set_bus_master(True)
+        memory = function.allocate(PAGE)
+        memory.window.store(0, b"hello")
+        dma(registers, memory.pieces[0].address, BUFFER, 5, 0)
+        assert rig.edu.memory[:5] == b"hello"
+        (message,) = function.interrupts(1)
+        registers.write(0x60, 4, 1)
+        assert message.wait(SECOND) == 1
+        with pytest.raises(TransportError) as caught:
+            open_vfio(rig.os, AT)
+        assert caught.value.errno == errno.EBUSY
+        world.os.lock(world.os.open(f"{tree.folder_of(AT)}/resource0", os.O_RDWR))
+        world.close()
+    open_vfio(rig.os, AT).close()
