@@ -43,6 +43,7 @@ class HostFunction:
         own_driver: who takes it when the kernel may choose.
         override: what alone may take it.
         asks_back: called when its driver is to let go.
+        leaving: its driver lets go as soon as nobody has it open.
         asleep: in D3, where nothing answers.
     """
 
@@ -56,6 +57,7 @@ class HostFunction:
     override: str = ""
     asleep: bool = False
     asks_back: Callable[[], None] | None = None
+    leaving: bool = False
     places: dict[int, int] = field(default_factory=dict)
 
     def reset(self) -> None:
@@ -259,9 +261,14 @@ class HostPciModel:
             raise SysError(errno.ENODEV)
         if function.asks_back is not None:
             # The kernel's writer sleeps until it is closed; one thread of a model cannot.
+            function.leaving = True
             function.asks_back()
             raise SysError(errno.EINTR, "the function is open; it was asked back")
-        self.machine.tree.remove(f"{DRIVERS}/{driver}/{function.address}")
-        function.driver, function.asleep = "", False
+        self.let_go(function)
+
+    def let_go(self, function: HostFunction) -> None:
+        """A function is nobody's from now on."""
+        self.machine.tree.remove(f"{DRIVERS}/{function.driver}/{function.address}")
+        function.driver, function.asleep, function.leaving = "", False, False
         for told in self.nodes:
             told(function, False)

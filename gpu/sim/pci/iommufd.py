@@ -85,7 +85,7 @@ class CdevFile(DeviceFile):
     """/dev/vfio/devices/vfioN, opened: of use once it is bound to an iommufd."""
 
     def __init__(self, model: HostPciModel, function: HostFunction):
-        super().__init__(model, function, usable=False)
+        super().__init__(model, function, lambda: None, usable=False)
         self._iommu: IommufdFile | None = None
 
     def ioctl(self, process: SimProcess, request: int, argument: ArgumentBytes) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import struct
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 from gpu.autogen import vfio
@@ -156,14 +157,23 @@ class GroupFile(SimFile):
             domain.attach(function)
 
     def released(self) -> None:
-        """The group leaves its container, whose memory its functions reach no more."""
+        """The group is free for others."""
+        self.leave()
+        self._opened.discard(self.group)
+
+    def leave(self) -> None:
+        """Leaves the container, whose memory the functions reach no more; the last takes it away.
+
+        So does the kernel when the last function of a group goes (vfio_device_remove_group).
+        """
         for function in self._model.members(self.group):
             self._model.isolate(function, None)
-        if self.container is not None:
-            self.container.groups.discard(self)
-            if not self.container.groups and self.container.domain is not None:
-                self.container.domain.clear()
-        self._opened.discard(self.group)
+        container, self.container = self.container, None
+        if container is not None:
+            container.groups.discard(self)
+            if not container.groups and container.domain is not None:
+                container.domain.clear()
+                container.domain = None
 
     def _is_viable(self) -> bool:
         return all(each.driver in ("", "vfio-pci") for each in self._model.members(self.group))
@@ -174,17 +184,26 @@ class GroupFile(SimFile):
         wanted, end, _ = name.partition(b"\0")
         for function in self._model.members(self.group):
             if str(function.address).encode() == wanted and end and function.driver == "vfio-pci":
-                return process.add_file(DeviceFile(self._model, function), "a VFIO device")
+                device = DeviceFile(self._model, function, self.leave)
+                return process.add_file(device, "a VFIO device")
         raise SysError(errno.ENODEV)
 
 
 class DeviceFile(SimFile):
     """A function in the hands of a process."""
 
-    def __init__(self, model: HostPciModel, function: HostFunction, usable: bool = True):
+    def __init__(
+        self,
+        model: HostPciModel,
+        function: HostFunction,
+        leave: Callable[[], None],
+        usable: bool = True,
+    ):
+        """`leave` is called when the function goes with its driver."""
         if function.asks_back is not None:
             raise SysError(errno.EBUSY, f"{function.address} is open")
         self._model, self.function, self._usable = model, function, usable
+        self._leave = leave
         self._signals: dict[int, list[EventCounter | None]] = {}
         function.asleep = False
         function.asks_back = self._ask_back
@@ -262,6 +281,9 @@ class DeviceFile(SimFile):
         function.config.enable_messages(0)
         function.asks_back, function.asleep = None, True
         self._signals.clear()
+        if function.leaving:
+            self._leave()
+            self._model.let_go(function)
 
     def _need_usable(self) -> None:
         if not self._usable:

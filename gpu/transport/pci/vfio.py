@@ -277,12 +277,13 @@ class VfioFunction:
             self._os.close_window(window)
         for mapping in self._mapped:
             self._os.munmap(*mapping)
-        # From here on the kernel has ended all that the function does.
+        # While the device is open its address space is there: whoever waits for the function
+        # takes the group away from it as soon as it is closed.
+        for memory in self._memory:
+            memory.close()
         self._os.close(self._device)
         for fd in (*self._vectors, *self._alarms.values()):
             self._os.close(fd)
-        for memory in self._memory:
-            memory.close()
         if self._group is not None:
             self._os.close(self._group)
         self._iommu.close()

@@ -201,7 +201,7 @@ def test_messages_come(rig: Rig) -> None:
         with pytest.raises(InvalidValue, match="1 to 1 can be"):
             function.interrupts(count)
     function.close()
-    assert not rig.function.config.messages
+    assert not rig.function.config.messages and rig.machine.process.open_files == 0
 
 
 def test_it_has_one_owner(rig: Rig) -> None:
@@ -218,6 +218,7 @@ def test_it_has_one_owner(rig: Rig) -> None:
 def test_asking_it_back_is_told(rig: Rig) -> None:
     function = rig.open()
     (message,) = function.interrupts(1)
+    function.allocate(PAGE)
     function.check()
     with pytest.raises(TransportError):
         rig.os.write_file("/sys/bus/pci/drivers/vfio-pci/unbind", b"0000:03:00.0")
@@ -225,10 +226,36 @@ def test_asking_it_back_is_told(rig: Rig) -> None:
         with pytest.raises(DeviceLost, match="wants it back"):
             use()
     function.close()
-    rig.os.write_file("/sys/bus/pci/drivers/vfio-pci/unbind", b"0000:03:00.0")
-    assert tree.driver(rig.os, AT) == ""
+    assert tree.driver(rig.os, AT) == "" and rig.machine.process.open_files == 0
     with pytest.raises(TransportError, match=r"no driver, not to vfio-pci.*gpu pci take"):
         rig.open()
+
+
+def test_asking_it_back_ends_a_wait(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    function = rig.open()
+    (message,) = function.interrupts(1)
+    wait = rig.os.wait
+
+    def asked_meanwhile(fds: Sequence[int], timeout_ns: int) -> list[int]:
+        assert rig.function.asks_back is not None
+        rig.function.asks_back()
+        return wait(fds, timeout_ns)
+
+    monkeypatch.setattr(rig.os, "wait", asked_meanwhile)
+    with pytest.raises(DeviceLost, match="wants it back"):
+        message.wait(SECOND)
+    function.close()
+
+
+def test_bus_addresses_that_are_no_memory_are_left_out(rig: Rig) -> None:
+    size, flags = 1 << 30, hostmem.MAP_PRIVATE | hostmem.MAP_ANONYMOUS | hostmem.MAP_NORESERVE
+    address = hostmem.map_file(-1, 0, size, hostmem.PROT_READ | hostmem.PROT_WRITE, flags)
+    rig.model.memlock = 1 << 40
+    function = rig.open()
+    found = [function.share(address, size).pieces[0].address for _ in range(8)]
+    assert max(found) > 0xFEE00000  # past the window of interrupts, which none overlaps
+    function.close()
+    hostmem.unmap(address, size)
 
 
 def test_limits_are_named(group: Rig) -> None:
@@ -753,4 +780,5 @@ def test_a_process_of_a_served_machine_has_the_function(rig: Rig, tmp_path: Path
         assert caught.value.errno == errno.EBUSY
         world.os.lock(world.os.open(f"{tree.folder_of(AT)}/resource0", os.O_RDWR))
         world.close()
+    assert not rig.function.config.is_master  # the process went without closing anything
     open_vfio(rig.os, AT).close()

@@ -96,6 +96,18 @@ def test_a_client_has_the_function(served: Served) -> None:
     again.close()
 
 
+def test_the_function_is_told_of_bus_mastering(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[bool] = []
+    monkeypatch.setattr(served.function, "set_bus_master", told.append)
+    function = RemoteFunction(served.path)
+    function.set_bus_master(True)
+    function.set_bus_master(False)
+    assert told == [True, False]
+    function.close()
+
+
 def test_errors_come_over(served: Served) -> None:
     function = RemoteFunction(served.path)
     with pytest.raises(InvalidIndex, match="no BAR 1, but 0"):
