@@ -29,7 +29,7 @@ class Served:
         self.path = folder / "edu"
         self._stopped = False
         self._thread = threading.Thread(
-            target=serve, args=(self.function, self.path, lambda: self._stopped)
+            target=serve, args=(self.function, self.path, lambda: self._stopped), daemon=True
         )
         self._thread.start()
         while not self.path.exists():
