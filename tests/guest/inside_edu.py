@@ -36,10 +36,16 @@ def find() -> PciAddress:
 
 
 def dma(registers: Window, source: int, target: int, count: int, command: int) -> None:
-    """Has edu copy."""
+    """Has edu copy. It has no reset, and may still be at what a killed process began."""
+    wait_idle(registers)
     for offset, value in ((0x80, source), (0x88, target), (0x90, count)):
         registers.write(offset, 8, value)
     registers.write(0x98, 8, command | 1)
+    wait_idle(registers)
+
+
+def wait_idle(registers: Window) -> None:
+    """Until edu copies nothing."""
     deadline = time.monotonic() + 5
     while registers.read(0x98, 8) & 1:
         assert time.monotonic() < deadline, "edu does not end its DMA"

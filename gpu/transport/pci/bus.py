@@ -14,8 +14,6 @@ from gpu.transport.machine import text_in
 from gpu.transport.os import Os
 from gpu.transport.pci import tree
 from gpu.transport.pci.function import PciFunction
-from gpu.transport.pci.sysfs import SysfsFunction
-from gpu.transport.pci.vfio import open_vfio
 
 _LOCKDOWN: Final = "/sys/kernel/security/lockdown"
 
@@ -42,8 +40,13 @@ class HostPci:
         where PCI_ACCESS asks for a way that this machine forbids.
         """
         tree.check_there(self._os, address)
+        # Imported on use: most who have a world open no function of its.
         if config.PCI_ACCESS == "VFIO":
+            from gpu.transport.pci.vfio import open_vfio
+
             return open_vfio(self._os, address)
+        from gpu.transport.pci.sysfs import SysfsFunction
+
         check_unprotected(self._os, address)
         warnings.warn(
             f"PCI_ACCESS=sysfs: {address} can write to all memory of this machine, the"

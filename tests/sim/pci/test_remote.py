@@ -104,7 +104,7 @@ def test_the_function_is_told_of_bus_mastering(
     function = RemoteFunction(served.path)
     function.set_bus_master(True)
     function.set_bus_master(False)
-    assert told == [True, False]
+    assert told[-2:] == [True, False]  # the end of the fixture's own connection may come before
     function.close()
 
 
