@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from gpu import __version__
-from gpu.cli import crash, decode, demo, doctor, info, smi, trace
+from gpu.cli import crash, decode, demo, doctor, fw, info, pci, smi, trace
 from gpu.cli.bench import command as bench
 from gpu.cli.export import command as export
 
@@ -43,7 +43,11 @@ COMMANDS: Final[dict[str, Command]] = {
         doctor.run,
     ),
     "export": Command("write a model as a web page that runs it", export.add_arguments, export.run),
+    "fw": Command("firmware that drivers may ask for", fw.add_arguments, fw.run),
     "info": Command("what is installed, found and set", info.add_arguments, info.run),
+    "pci": Command(
+        "PCI functions: take one from its kernel driver, give it back", pci.add_arguments, pci.run
+    ),
     "smi": Command(
         "GPUs, their memory, clocks and temperatures, and who uses them",
         smi.add_arguments,

@@ -29,6 +29,7 @@ from gpu.runtime.default import Found, Look, default_choice
 from gpu.runtime.device import BACKENDS, Device
 from gpu.transport.files import Looking, RealFiles
 from gpu.transport.machine import container, iommu_groups
+from gpu.transport.pci.survey import survey
 
 SCHEMA: Final = 1
 """Version of the JSON form: a key is never renamed or removed without a new number."""
@@ -149,6 +150,8 @@ def _machine(system: Looking) -> Iterator[Finding]:
             "the IOMMU is off, which drivers over PCI will need; those there are do without",
             "switch it on in the firmware's set-up (VT-d, AMD-Vi), and boot with `iommu=pt`",
         )
+    for seen in survey(system):
+        yield Finding("found", f"PCI {seen}", seen.fix)
 
 
 def _interfaces(system: Looking, opens: Callable[[str], Finding]) -> Iterator[Interface]:

@@ -183,6 +183,15 @@ class Config:
     SIM = _text(
         TEXT, "chip to simulate under the drivers, and its faults, as in gfx1100,fault=hang"
     )
+    PCI_ACCESS = Setting(
+        one_of(("VFIO", "SYSFS")),
+        "how PCI functions are reached; SYSFS lets a card write to all memory",
+        lambda: "VFIO",
+        "VFIO",
+    )
+    FIRMWARE_DIR = Setting(
+        TEXT, "folder that firmware is looked for in before the system's", str, "unset"
+    )
     TRACE = _text(TEXT, "file to record the drivers' calls to the system in; see `gpu trace`")
     CACHE = _flag("keep compiled kernels on disk", default=True)
     CACHE_DIR = Setting(

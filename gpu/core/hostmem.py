@@ -32,6 +32,7 @@ MAP_POPULATE: Final = 0x8000
 MAP_FIXED_NOREPLACE: Final = 0x100000
 _MADV_DONTFORK: Final = 10
 _MADV_HUGEPAGE: Final = 14
+MFD_HUGETLB: Final = 4
 _MFD_CLOEXEC: Final = 1
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
 
@@ -123,18 +124,19 @@ def unmap(address: int, size: int) -> None:
         raise _failure(f"unmapping {size:#x} bytes at {address:#x}")
 
 
-def memfd(name: str, size: int) -> int:
+def memfd(name: str, size: int, flags: int = 0) -> int:
     """A file in memory of `size` zeroed bytes; returns its descriptor, which exec closes.
 
-    `name` is only shown in /proc. Raises Unsupported where the system has no such files,
-    InvalidValue for a size below 1, OutOfMemory and TransportError.
+    `name` is only shown in /proc; with `MFD_HUGETLB` in `flags` it is of the system's default huge
+    pages, which `size` is then a multiple of, and which mapping it takes. Raises Unsupported where
+    the system has no such files, InvalidValue for a size below 1, OutOfMemory and TransportError.
     """
     if size < 1:
         raise InvalidValue(f"a memory file of {size} bytes: it must have at least 1")
     if sys.platform != "linux":
         raise Unsupported(f"files in memory (memfd) need Linux; this is {sys.platform}")
     try:
-        fd = os.memfd_create(name, _MFD_CLOEXEC)
+        fd = os.memfd_create(name, _MFD_CLOEXEC | flags)
     except OSError as error:
         raise _from_errno(f"making the memory file {name!r}", error.errno or 0) from error
     try:

@@ -61,6 +61,18 @@ class Ioctl:
 
 
 @dataclass(frozen=True, slots=True)
+class IoctlValue:
+    """A request was made whose argument is a number."""
+
+    fd: int
+    path: str
+    request: int
+    value: int
+    result: int
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Map:
     """A device or memory was mapped at `result`; `address` is where it was asked for."""
 
@@ -119,17 +131,135 @@ class Exists:
     found: bool
 
 
-Event: TypeAlias = Open | Close | Ioctl | Map | Unmap | ReadFile | WriteFile | ListDir | Exists
+@dataclass(frozen=True, slots=True)
+class PRead:
+    """Bytes of an open file were read."""
+
+    fd: int
+    path: str
+    size: int
+    offset: int
+    data: bytes
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PWrite:
+    """Bytes of an open file were written."""
+
+    fd: int
+    path: str
+    data: bytes
+    offset: int
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWindow:
+    """Registers behind an open file became a window, which has a number in the recording."""
+
+    fd: int
+    path: str
+    size: int
+    offset: int
+    number: int
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One access through a window: ``read``, ``write``, ``load`` or ``store``, in little-endian."""
+
+    number: int
+    kind: str
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CloseWindow:
+    """A window was ended."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventFd:
+    """A counter of events was made."""
+
+    fd: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeEvents:
+    """A counter of events was read and set to 0."""
+
+    fd: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Descriptors were waited for; `ready` are those that could be read then."""
+
+    fds: tuple[int, ...]
+    ready: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """The lock of an open file was asked for."""
+
+    fd: int
+    path: str
+    failure: Failure | None = None
+
+
+# Kinds that cannot fail: what is wrong there is an error of the program.
+Unfailing: TypeAlias = Exists | Access | CloseWindow | EventFd | TakeEvents | Wait
+Failing: TypeAlias = (
+    Open
+    | Close
+    | Ioctl
+    | IoctlValue
+    | Map
+    | Unmap
+    | ReadFile
+    | WriteFile
+    | ListDir
+    | PRead
+    | PWrite
+    | OpenWindow
+    | Lock
+)
+Event: TypeAlias = Failing | Unfailing
+
+
+def failure_of(event: Event) -> Failure | None:
+    """How a call failed; None where it did not, or cannot."""
+    return None if isinstance(event, Unfailing) else event.failure
+
+
 KINDS: Final[dict[str, type[Event]]] = {
     "open": Open,
     "close": Close,
     "ioctl": Ioctl,
+    "ioctl_value": IoctlValue,
     "mmap": Map,
     "munmap": Unmap,
     "read_file": ReadFile,
     "write_file": WriteFile,
     "list_dir": ListDir,
     "exists": Exists,
+    "pread": PRead,
+    "pwrite": PWrite,
+    "window": OpenWindow,
+    "access": Access,
+    "close_window": CloseWindow,
+    "eventfd": EventFd,
+    "take_events": TakeEvents,
+    "wait": Wait,
+    "lock": Lock,
 }
 """The class of each call's events."""
 _NAMES: Final = {kind: name for name, kind in KINDS.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import ClassVar, Final, Protocol
 from weakref import WeakValueDictionary
@@ -153,6 +153,14 @@ class Machine(System):
             if not self.work():
                 return
         raise self.stuck(f"engines still work after {most} turns")
+
+    def wait(self, is_over: Callable[[], bool], timeout_ns: int) -> None:
+        """Lets engines work until something is so, or nothing can be done, at most so long."""
+        deadline = self.clock.now_ns + timeout_ns
+        with self.lock, self.undisturbed:
+            while not is_over() and self.clock.now_ns < deadline:
+                if not self.work(deadline) and not self.let_others(deadline):
+                    self.clock.advance(deadline - self.clock.now_ns)
 
     def work_a_little(self) -> None:
         """What goes on while a process makes a call, which it counts."""

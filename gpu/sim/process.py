@@ -13,13 +13,15 @@ import errno
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from gpu.core import hostmem
 from gpu.core.errors import AccessDenied, OutOfMemory, TransportError
 from gpu.core.ref import Argument, Ref, argument_memory
+from gpu.core.window import Window
 from gpu.sim.faults import Given
 from gpu.sim.kernel import CallerMemory, SysError, UserMemory
 from gpu.sim.mapping import Mapper, map_pieces
@@ -39,6 +41,8 @@ class System(Simulation, ABC):
         user: the memory of this real process.
         tree: files that are only read.
         devices: what opens each device file.
+        written: what takes the bytes of each file that may be written.
+        locks: who has the lock of a path.
     """
 
     def __init__(self, seed: int, faults: Given = ()):
@@ -48,6 +52,12 @@ class System(Simulation, ABC):
         self.user = UserMemory()
         self.tree = FileTree()
         self.devices: dict[str, Callable[[SimProcess], SimFile]] = {}
+        self.written: dict[str, Callable[[bytes], None]] = {}
+        self.locks: dict[str, OpenFile] = {}
+
+    @abstractmethod
+    def wait(self, is_over: Callable[[], bool], timeout_ns: int) -> None:
+        """Lets time go on until something is so, at most so long."""
 
     @abstractmethod
     def work_a_little(self) -> None:
@@ -69,6 +79,10 @@ class SimFile:
         """Makes a request. Raises SysError."""
         raise SysError(errno.ENOTTY)
 
+    def ioctl_value(self, process: SimProcess, request: int, value: int) -> int:
+        """Makes a request whose argument is a number. Raises SysError."""
+        raise SysError(errno.ENOTTY)
+
     def call_name(self, request: int) -> str:
         """What faults call a request; empty where they have no name for it."""
         return ""
@@ -83,8 +97,47 @@ class SimFile:
         """Maps a part; returns the address. Raises SysError."""
         raise SysError(errno.ENODEV)
 
+    def pread(self, process: SimProcess, size: int, offset: int) -> bytes:
+        """Bytes at an offset. Raises SysError."""
+        raise SysError(errno.ESPIPE)
+
+    def pwrite(self, process: SimProcess, data: bytes, offset: int) -> int:
+        """Writes at an offset; returns how much was taken. Raises SysError."""
+        raise SysError(errno.ESPIPE)
+
+    def window(self, process: SimProcess, size: int, offset: int) -> Window:
+        """Registers, as a mapping of them would be. Raises SysError."""
+        raise SysError(errno.ENODEV)
+
+    def close_window(self, window: Window) -> None:
+        """Such a mapping has ended."""
+
+    def can_be_read(self) -> bool:
+        """Whether reading would not wait. Raises SysError(EPERM) for what cannot be polled."""
+        raise SysError(errno.EPERM)
+
     def released(self) -> None:
         """The last descriptor was closed."""
+
+
+class EventCounter(SimFile):
+    """An eventfd: a device signals it, a process takes what it counted."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def signal(self) -> None:
+        """One event more."""
+        self.count += 1
+
+    def take(self) -> int:
+        """How many there were, which are none from now on."""
+        taken, self.count = self.count, 0
+        return taken
+
+    def can_be_read(self) -> bool:
+        """Whether there were any."""
+        return self.count > 0
 
 
 @dataclass(eq=False)
@@ -150,6 +203,8 @@ class SimProcess:
         found.users -= 1
         if not found.users:
             os.close(fd)
+            if self.world.locks.get(found.path) is found:
+                del self.world.locks[found.path]
             found.file.released()
 
     def fork(self) -> SimProcess:
@@ -175,6 +230,7 @@ class SimOs:
 
     def __init__(self, process: SimProcess):
         self._process = process
+        self._windows: dict[int, tuple[Window, SimFile]] = {}  # by id
 
     def open(self, path: str, flags: int) -> int:
         """Opens a device of the model; plain files are only read, by `read_file`."""
@@ -211,6 +267,13 @@ class SimOs:
             process.world.debug.note(f"ioctl {request:#010x} on {name} fails with {error}")
             _fail(f"ioctl {request:#010x} on", name, error)
 
+    def ioctl_value(self, fd: int, request: int, value: int = 0) -> int:
+        """Makes a request of a device with a number."""
+        process = self._process
+        with self._calling(f"ioctl {request:#010x} on", fd) as found:
+            process.world.work_a_little()
+            return found.file.ioctl_value(process, request, value)
+
     def mmap(
         self, fd: int, size: int, prot: int, flags: int, offset: int = 0, address: int = 0
     ) -> int:
@@ -240,9 +303,15 @@ class SimOs:
         return data[: len(data) // 2] if short else data
 
     def write_file(self, path: str, data: bytes) -> None:
-        """No file of the model takes anything."""
-        known = self._process.world.tree.has(path)
-        _fail("writing", path, SysError(errno.EACCES if known else errno.ENOENT))
+        """Writes a file that something in the model takes."""
+        world = self._process.world
+        try:
+            if path not in world.written:
+                raise SysError(errno.EACCES if world.tree.has(path) else errno.ENOENT)
+            with world.lock, world.undisturbed:
+                world.written[path](data)
+        except SysError as error:
+            _fail("writing", path, error)
 
     def list_dir(self, path: str) -> list[str]:
         """The names in a folder of the model's tree."""
@@ -253,7 +322,77 @@ class SimOs:
 
     def exists(self, path: str) -> bool:
         """Whether the model has a file, folder or device of this path."""
-        return path in self._process.world.devices or self._process.world.tree.has(path)
+        world = self._process.world
+        return path in world.devices or path in world.written or world.tree.has(path)
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        """Bytes of an open device."""
+        with self._calling(f"reading {size} bytes at {offset:#x} of", fd) as found:
+            return found.file.pread(self._process, size, offset)
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
+        """Writes to an open device."""
+        with self._calling(f"writing {len(data)} bytes at {offset:#x} of", fd) as found:
+            written = found.file.pwrite(self._process, data, offset)
+            if written != len(data):
+                raise SysError(errno.EIO, f"it took {written}")
+
+    def window(self, fd: int, size: int, offset: int) -> Window:
+        """Registers of an open device."""
+        with self._calling(f"mapping {size:#x} bytes, offset {offset:#x}, of", fd) as found:
+            window = found.file.window(self._process, size, offset)
+            self._windows[id(window)] = window, found.file
+            return window
+
+    def close_window(self, window: Window) -> None:
+        """Ends what `window` gave."""
+        _, file = self._windows.pop(id(window))
+        with self._process.world.lock:
+            file.close_window(window)
+
+    def eventfd(self) -> int:
+        """A counter of events."""
+        return self._process.add_file(EventCounter(), "an eventfd")
+
+    def take_events(self, fd: int) -> int:
+        """What a counter of events has counted."""
+        with self._calling("reading", fd) as found:
+            if not isinstance(found.file, EventCounter):
+                raise SysError(errno.EINVAL, "it is no eventfd")
+            return found.file.take()
+
+    def wait(self, fds: Sequence[int], timeout_ns: int) -> list[int]:
+        """Those of some descriptors that can be read; time goes on until one can."""
+
+        def ready() -> list[int]:
+            return [fd for fd in fds if self._can_be_read(fd)]
+
+        if not ready() and timeout_ns > 0:
+            self._process.world.wait(lambda: bool(ready()), timeout_ns)
+        return ready()
+
+    def lock(self, fd: int) -> None:
+        """Takes the lock of an open file."""
+        with self._calling("locking", fd) as found:
+            if self._process.world.locks.setdefault(found.path, found) is not found:
+                raise SysError(errno.EWOULDBLOCK, "another has it")
+
+    def _can_be_read(self, fd: int) -> bool:
+        with self._calling("waiting for", fd) as found:
+            return found.file.can_be_read()
+
+    @contextmanager
+    def _calling(self, action: str, fd: int) -> Iterator[OpenFile]:
+        """A call of an open file, whose errors are told as of `action`."""
+        process = self._process
+        path = f"fd {fd}"
+        try:
+            found = process.file(fd)
+            path = found.path
+            with process.world.lock, process.world.undisturbed:
+                yield found
+        except SysError as error:
+            _fail(action, path, error)
 
 
 def _ioctl(process: SimProcess, file: SimFile, request: int, argument: ArgumentBytes) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 from gpu.core import hostmem
 from gpu.core.errors import TransportError
 from gpu.core.ref import Argument, Ref, argument_memory
+from gpu.core.window import TrappedWindow, Window
 from gpu.sim.caller import admit
 from gpu.sim.mapping import map_pieces
 from gpu.sim.wire import ERRORS, Message, connect
@@ -91,6 +92,7 @@ class RemoteOs:
 
     def __init__(self, world: RemoteWorld):
         self._world = world
+        self._windows: dict[int, tuple[Window, int]] = {}  # by id
 
     def open(self, path: str, flags: int) -> int:
         """Opens a device of the machine; the descriptor is the machine's, not this system's."""
@@ -109,6 +111,11 @@ class RemoteOs:
             memory.raw = bytes.fromhex(answer["argument"])
         _raise_error(answer)
         result: int = answer["result"]
+        return result
+
+    def ioctl_value(self, fd: int, request: int, value: int = 0) -> int:
+        """Makes a request of a device of the machine with a number."""
+        result: int = self._world.result("ioctl_value", fd, request, value)
         return result
 
     def mmap(
@@ -134,7 +141,7 @@ class RemoteOs:
         return bytes.fromhex(self._world.result("read_file", path))
 
     def write_file(self, path: str, data: bytes) -> None:
-        """No file of a model takes anything."""
+        """Writes a file that something in the machine takes."""
         self._world.result("write_file", path, data.hex())
 
     def list_dir(self, path: str) -> list[str]:
@@ -146,6 +153,53 @@ class RemoteOs:
         """Whether the machine has a file, folder or device of this path."""
         found: bool = self._world.result("exists", path)
         return found
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        """Bytes of an open device of the machine."""
+        return bytes.fromhex(self._world.result("pread", fd, size, offset))
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
+        """Writes to an open device of the machine."""
+        self._world.result("pwrite", fd, bytes(data).hex(), offset)
+
+    def window(self, fd: int, size: int, offset: int) -> Window:
+        """Registers of an open device, of which each access goes over the connection."""
+        number = self._world.result("window", fd, size, offset)
+
+        def read(at: int, width: int) -> int:
+            value: int = self._world.result("read", number, at, width)
+            return value
+
+        def write(at: int, width: int, value: int) -> None:
+            self._world.result("write", number, at, width, value)
+
+        window = TrappedWindow(size, read, write)
+        self._windows[id(window)] = window, number
+        return window
+
+    def close_window(self, window: Window) -> None:
+        """Ends what `window` gave."""
+        _, number = self._windows.pop(id(window))
+        self._world.result("close_window", number)
+
+    def eventfd(self) -> int:
+        """A counter of events, of the machine's."""
+        fd: int = self._world.result("eventfd")
+        return fd
+
+    def take_events(self, fd: int) -> int:
+        """What a counter of events has counted."""
+        taken: int = self._world.result("take_events", fd)
+        return taken
+
+    def wait(self, fds: Sequence[int], timeout_ns: int) -> list[int]:
+        """Those of some descriptors that can be read; the machine's time goes on until one can."""
+        ready: list[int] = self._world.result("wait", list(fds), timeout_ns)
+        return ready
+
+    def lock(self, fd: int) -> None:
+        """Takes the lock of an open file."""
+        self._world.result("lock", fd)
 
 
 class RemoteWaiter:

@@ -12,11 +12,13 @@ arguments are followed into its memory, as a kernel does.
 from __future__ import annotations
 
 import ctypes
+import errno
 import threading
 from collections.abc import Callable
 from typing import Any, Final
 
 from gpu.core.errors import GpuError, TransportError
+from gpu.core.window import Window
 from gpu.sim.caller import ProcessMemory
 from gpu.sim.machine import Machine
 from gpu.sim.mapping import Pieces
@@ -32,6 +34,25 @@ class RemoteProcess(SimProcess):
         self.user = ProcessMemory(pid)
         self.mapper = self._tell
         self._told: tuple[int, Message] | None = None
+        self._windows: dict[int, Window] = {}
+
+    def open_window(self, fd: int, size: int, offset: int) -> int:
+        """Registers, which the other process knows by this number."""
+        window = self.os.window(fd, size, offset)
+        number = max(self._windows, default=0) + 1
+        self._windows[number] = window
+        return number
+
+    def window(self, number: int) -> Window:
+        """The registers of a number. Raises TransportError."""
+        if number not in self._windows:
+            raise TransportError(f"window {number} is not open", errno.EBADF)
+        return self._windows[number]
+
+    def close_window(self, number: int) -> None:
+        """The other process needs them no more. Raises TransportError."""
+        self.os.close_window(self.window(number))
+        del self._windows[number]
 
     def take_mapping(self) -> tuple[int, Message]:
         """The descriptor and the words of the mapping that a call of mmap has asked for."""
@@ -158,6 +179,17 @@ _CALLS: Final[dict[str, Callable[..., Any]]] = {
     "write_file": lambda process, path, data: process.os.write_file(path, bytes.fromhex(data)),
     "list_dir": lambda process, path: process.os.list_dir(path),
     "exists": lambda process, path: process.os.exists(path),
+    "ioctl_value": lambda process, *numbers: process.os.ioctl_value(*numbers),
+    "pread": lambda process, fd, size, offset: process.os.pread(fd, size, offset),
+    "pwrite": lambda process, fd, data, at: process.os.pwrite(fd, bytes.fromhex(data), at),
+    "window": lambda process, fd, size, offset: process.open_window(fd, size, offset),
+    "read": lambda process, number, at, width: process.window(number).read(at, width),
+    "write": lambda process, number, at, *rest: process.window(number).write(at, *rest),
+    "close_window": lambda process, number: process.close_window(number),
+    "eventfd": lambda process: process.os.eventfd(),
+    "take_events": lambda process, fd: process.os.take_events(fd),
+    "wait": lambda process, fds, timeout_ns: process.os.wait(fds, timeout_ns),
+    "lock": lambda process, fd: process.os.lock(fd),
     "now_ns": lambda process: process.world.waiter.now_ns(),
     "idle": lambda process, timeout_ns: process.world.waiter.idle(timeout_ns),
 }

@@ -126,6 +126,10 @@ class AddressSpace(Translation):
                 return mapping
         return None
 
+    def all(self) -> list[Mapping]:
+        """All mappings of the page tables, in order."""
+        return [self._mappings[start] for start in self._starts]
+
     def map(self, mapping: Mapping) -> None:
         """Adds a mapping, which must not overlap another."""
         assert not self.overlapping(mapping.start, mapping.end), "the caller checks overlap"

@@ -25,6 +25,17 @@ class FileTree:
             path = folder or "/"
             self._folders.setdefault(path, set()).add(name)
 
+    def remove(self, path: str) -> None:
+        """Takes a file away, and folders with nothing left in them."""
+        del self._files[path]
+        while path != "/":
+            folder, _, name = path.rpartition("/")
+            path = folder or "/"
+            self._folders[path].discard(name)
+            if self._folders[path] or path == "/":
+                return
+            del self._folders[path]
+
     def read(self, path: str) -> bytes:
         """A file's bytes. Raises SysError: ENOENT, EISDIR."""
         content = self._files.get(path)

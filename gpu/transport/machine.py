@@ -55,7 +55,7 @@ def pci_gpus(system: Files, vendor: int) -> list[PciGpu] | None:
         kind = number_in(system, f"{folder}/class")
         device = number_in(system, f"{folder}/device")
         if device is not None and kind is not None and kind >> 16 in (_DISPLAY, _ACCELERATOR):
-            found.append(PciGpu(address, vendor, device, _driver(system, address)))
+            found.append(PciGpu(address, vendor, device, driver_of(system, address)))
     return found
 
 
@@ -104,6 +104,7 @@ def number_in(system: Files, path: str) -> int | None:
         return None
 
 
-def _driver(system: Files, address: str) -> str:
+def driver_of(system: Files, address: str) -> str:
+    """The kernel driver that has a PCI function; empty where none has."""
     drivers = names_in(system, _DRIVERS) or []
     return next((d for d in drivers if system.exists(f"{_DRIVERS}/{d}/{address}")), "")

@@ -15,19 +15,31 @@ from gpu.core import hostmem
 from gpu.core.errors import AccessDenied, FormatError, OutOfMemory, TransportError
 from gpu.core.ref import POINTER_SIZE, Ref
 from gpu.core.traceevent import (
+    Access,
     Close,
+    CloseWindow,
     Event,
+    EventFd,
     Exists,
     Ioctl,
+    IoctlValue,
     ListDir,
+    Lock,
     Map,
     Memory,
     Open,
+    OpenWindow,
+    PRead,
+    PWrite,
     ReadFile,
+    TakeEvents,
     Unmap,
+    Wait,
     WriteFile,
     call_name,
+    failure_of,
 )
+from gpu.core.window import Window
 from gpu.transport.replay import ReplayOs
 
 _WORD: Final = 8
@@ -52,11 +64,11 @@ def first_difference(wanted: Iterable[Event], made: Iterable[Event]) -> Differen
     number = 0
     try:
         for event in made:
-            failure = None if isinstance(event, Exists) else event.failure
+            failure = failure_of(event)
             try:
                 reissue.call(event)
             except (AccessDenied, TransportError, OutOfMemory) as error:
-                answered = number < len(events) and _failed(events[number])
+                answered = number < len(events) and failure_of(events[number]) is not None
                 if not answered or "the recording differs" in error.message:
                     return Difference(number, error.message)
                 if failure is None:
@@ -81,10 +93,6 @@ def differing_answers(first: Iterable[Event], second: Iterable[Event]) -> Iterat
             yield Difference(number, f"{call_name(one)}: {text}")
 
 
-def _failed(event: Event) -> bool:
-    return not isinstance(event, Exists) and event.failure is not None
-
-
 def _answers(one: Event, other: Event) -> str:
     """How the answers of two events of one call differ; empty where they do not."""
     match one, other:
@@ -92,12 +100,22 @@ def _answers(one: Event, other: Event) -> str:
             if one.result != other.result:
                 return f"result {one.result} and {other.result}"
             return _memory_answers(one, other)
+        case IoctlValue(), IoctlValue():
+            return "" if one.result == other.result else f"result {one.result} and {other.result}"
         case ReadFile(), ReadFile():
             return "" if one.data == other.data else f"{one.path} holds other bytes"
         case ListDir(), ListDir():
             return "" if one.names == other.names else f"{one.path} has other names"
         case Exists(), Exists():
             return "" if one.found == other.found else f"{one.path} is there in one of them"
+        case PRead(), PRead():
+            return "" if one.data == other.data else f"{one.path} holds other bytes"
+        case Access(), Access():
+            return "" if one.data == other.data else f"{one.data.hex()} and {other.data.hex()}"
+        case TakeEvents(), TakeEvents():
+            return "" if one.count == other.count else f"{one.count} and {other.count} events"
+        case Wait(), Wait():
+            return "" if one.ready == other.ready else "others are ready"
     return ""
 
 
@@ -127,6 +145,7 @@ class _Reissue:
         self.os = os
         self._fds: dict[int, int] = {-1: -1}
         self._mappings: list[_Mapping] = []
+        self._windows: dict[int, Window] = {}
 
     def close(self) -> None:
         """Unmaps what is left."""
@@ -139,7 +158,7 @@ class _Reissue:
             case Open():
                 self._fds[event.fd] = self.os.open(event.path, event.flags)
             case Close():
-                self.os.close(self._fds.get(event.fd, event.fd))
+                self.os.close(self._fd(event.fd))
             case Ioctl():
                 self._ioctl(event)
             case Map():
@@ -155,6 +174,56 @@ class _Reissue:
                 self.os.list_dir(event.path)
             case Exists():
                 self.os.exists(event.path)
+            case _:
+                self._registers(event)
+
+    def _registers(self, event: Event) -> None:
+        """A call of those that drivers of PCI functions make."""
+        match event:
+            case IoctlValue():
+                self.os.ioctl_value(self._fd(event.fd), event.request, event.value)
+            case PRead():
+                self.os.pread(self._fd(event.fd), event.size, event.offset)
+            case PWrite():
+                self.os.pwrite(self._fd(event.fd), event.data, event.offset)
+            case OpenWindow():
+                window = self.os.window(self._fd(event.fd), event.size, event.offset)
+                self._windows[event.number] = window
+            case Access():
+                self._access(self._window(event.number), event)
+            case CloseWindow():
+                self.os.close_window(self._window(event.number))
+                del self._windows[event.number]
+            case EventFd():
+                self._fds[event.fd] = self.os.eventfd()
+            case TakeEvents():
+                self.os.take_events(self._fd(event.fd))
+            case Wait():
+                self.os.wait([self._fd(fd) for fd in event.fds], 0)
+            case Lock():
+                self.os.lock(self._fd(event.fd))
+
+    def _fd(self, recorded: int) -> int:
+        return self._fds.get(recorded, recorded)
+
+    def _window(self, number: int) -> Window:
+        if number not in self._windows:
+            raise FormatError(f"window {number} is used that was not opened before")
+        return self._windows[number]
+
+    def _access(self, window: Window, event: Access) -> None:
+        match event.kind:
+            case "read":
+                window.read(event.offset, len(event.data))
+            case "write":
+                value = int.from_bytes(event.data, "little")
+                window.write(event.offset, len(event.data), value)
+            case "load":
+                window.load(event.offset, len(event.data))
+            case "store":
+                window.store(event.offset, event.data)
+            case _:
+                raise FormatError(f"an access {event.kind!r}: read, write, load or store is wanted")
 
     def _map(self, event: Map) -> None:
         wish = self._now(event.address)
@@ -164,7 +233,7 @@ class _Reissue:
                 f"a mapping at the fixed address {event.address:#x}, outside of what the recording"
                 " had mapped before: it cannot be made again in another process"
             )
-        fd = self._fds.get(event.fd, event.fd)
+        fd = self._fd(event.fd)
         place = self.os.mmap(fd, event.size, event.prot, event.flags, event.offset, wish)
         if fixed:
             return  # within a mapping that is known
@@ -194,7 +263,7 @@ class _Reissue:
                     raise FormatError(f"an ioctl's memory {list(at)} that no pointer leads to")
                 ctypes.c_uint64.from_buffer(parent, at[-1]).value = address
         refs = _refs((), event.memory)
-        fd = self._fds.get(event.fd, event.fd)
+        fd = self._fd(event.fd)
         self.os.ioctl(fd, event.request, blocks[()], refs)
 
     def _block(self, memory: Memory) -> ctypes.Array[ctypes.c_char]:

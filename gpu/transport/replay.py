@@ -19,21 +19,32 @@ from gpu.core import hostmem
 from gpu.core.errors import AccessDenied, OutOfMemory, TransportError
 from gpu.core.ref import POINTER_SIZE, Argument, Block, Ref, argument_memory, follow
 from gpu.core.traceevent import (
+    Access,
     Close,
+    CloseWindow,
     Event,
+    EventFd,
     Exists,
     Failure,
     Ioctl,
+    IoctlValue,
     ListDir,
+    Lock,
     Map,
     Memory,
     Open,
+    OpenWindow,
+    PRead,
+    PWrite,
     ReadFile,
+    TakeEvents,
     Unmap,
+    Wait,
     WriteFile,
     call_name,
     shown_path,
 )
+from gpu.core.window import Window, check_access, check_range, check_value
 from gpu.transport.ioctl import describe
 
 _SHOWN_BYTES: Final = 16
@@ -64,6 +75,7 @@ class ReplayOs:
         self._events = list(events)
         self._position = 0
         self._mappings: list[_Mapping] = []
+        self._windows: dict[int, int] = {}  # their numbers, by id
         self._lock = threading.RLock()
 
     def finish(self) -> None:
@@ -93,6 +105,13 @@ class ReplayOs:
             self._compare_memory(event, blocks)
             for block, memory in zip(blocks, event.memory, strict=True):
                 block.write(memory.after)
+            self._end(event.failure, event.path)
+            return event.result
+
+    def ioctl_value(self, fd: int, request: int, value: int = 0) -> int:
+        """What the kernel answered; see `Os.ioctl_value`."""
+        with self._lock:
+            event = self._expect(IoctlValue, fd=fd, request=request, value=value)
             self._end(event.failure, event.path)
             return event.result
 
@@ -143,7 +162,73 @@ class ReplayOs:
             self._end(None, path)
             return event.found
 
-    def _expect(self, kind: type[_E], **got: Any) -> _E:
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        """The bytes that were read; see `Os.pread`."""
+        with self._lock:
+            event = self._expect(PRead, fd=fd, size=size, offset=offset)
+            self._end(event.failure, event.path)
+            return event.data
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
+        """Compares what is written; see `Os.pwrite`."""
+        with self._lock:
+            event = self._expect(PWrite, fd=fd, data=data, offset=offset)
+            self._end(event.failure, event.path)
+
+    def window(self, fd: int, size: int, offset: int) -> Window:
+        """Registers whose accesses are compared and answered; see `Os.window`."""
+        with self._lock:
+            event = self._expect(OpenWindow, fd=fd, size=size, offset=offset)
+            self._end(event.failure, event.path)
+            window = _ReplayWindow(self, event.number, size)
+            self._windows[id(window)] = event.number
+            return window
+
+    def close_window(self, window: Window) -> None:
+        """Checks that this window is to be ended now; see `Os.close_window`."""
+        with self._lock:
+            self._expect(CloseWindow, number=self._windows.pop(id(window)))
+            self._end(None, "a window")
+
+    def access(self, number: int, kind: str, offset: int, size: int, data: bytes | None) -> bytes:
+        """One access through a window; `data` is what a write or store brings."""
+        with self._lock:
+            event = self._expect(Access, number=number, kind=kind, offset=offset)
+            if len(event.data) != size:
+                self._differ(f"{len(event.data)} bytes", f"{size} bytes", call_name(event))
+            if data is not None:
+                self._expect(Access, data=data)
+            self._end(None, "a window")
+            return event.data
+
+    def eventfd(self) -> int:
+        """The recorded descriptor; see `Os.eventfd`."""
+        with self._lock:
+            event = self._expect(EventFd)
+            self._end(None, "an eventfd")
+            return event.fd
+
+    def take_events(self, fd: int) -> int:
+        """How often it was signalled then; see `Os.take_events`."""
+        with self._lock:
+            event = self._expect(TakeEvents, fd=fd)
+            self._end(None, "an eventfd")
+            return event.count
+
+    def wait(self, fds: Sequence[int], timeout_ns: int) -> list[int]:
+        """Those that could be read then, at once; see `Os.wait`. Times are not compared."""
+        with self._lock:
+            event = self._expect(Wait, fds=tuple(fds))
+            self._end(None, "descriptors")
+            return list(event.ready)
+
+    def lock(self, fd: int) -> None:
+        """Whether the lock was to be had; see `Os.lock`."""
+        with self._lock:
+            event = self._expect(Lock, fd=fd)
+            self._end(event.failure, event.path)
+
+    def _expect(self, kind: type[_E], /, **got: Any) -> _E:
         """The next event, if it is of this kind and its fields have these values."""
         call = ", ".join(f"{name} {_show(name, value)}" for name, value in got.items())
         if self._position == len(self._events):
@@ -212,6 +297,45 @@ class ReplayOs:
     def _differ(self, wanted: str, got: str, place: str = "") -> NoReturn:
         where = f"event {self._position}" + (f", {place}" if place else "")
         raise TransportError(f"the recording differs at {where}: wanted {wanted}, got {got}")
+
+
+class _ReplayWindow:
+    """A window of a recording: parts made by `sub` count from the outermost one, as they did."""
+
+    def __init__(self, system: ReplayOs, number: int, size: int, base: int = 0):
+        self._system = system
+        self._number = number
+        self._size = size
+        self._base = base
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def read(self, offset: int, width: int) -> int:
+        check_access(self._size, offset, width, self._base)
+        return int.from_bytes(self._access("read", offset, width, None), "little")
+
+    def write(self, offset: int, width: int, value: int) -> None:
+        check_access(self._size, offset, width, self._base)
+        check_value(offset, width, value)
+        self._access("write", offset, width, value.to_bytes(width, "little"))
+
+    def load(self, offset: int, size: int) -> bytes:
+        check_range(self._size, offset, size)
+        return self._access("load", offset, size, None)
+
+    def store(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        source = bytes(data)
+        check_range(self._size, offset, len(source))
+        self._access("store", offset, len(source), source)
+
+    def sub(self, offset: int, size: int) -> _ReplayWindow:
+        check_range(self._size, offset, size)
+        return _ReplayWindow(self._system, self._number, size, self._base + offset)
+
+    def _access(self, kind: str, offset: int, size: int, data: bytes | None) -> bytes:
+        return self._system.access(self._number, kind, self._base + offset, size, data)
 
 
 def _map_again(size: int, prot: int, exactly: int, address: int, recorded: int) -> int:

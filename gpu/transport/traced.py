@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from itertools import count
 from typing import TypeAlias
 
 from gpu.core.errors import AccessDenied, OutOfMemory, TransportError
 from gpu.core.ref import Argument, Ref, argument_memory, follow
 from gpu.core.trace import Recorder
 from gpu.core.traceevent import (
+    Access,
     Close,
+    CloseWindow,
     Event,
+    EventFd,
     Exists,
     Failure,
     Ioctl,
+    IoctlValue,
     ListDir,
+    Lock,
     Map,
     Memory,
     Open,
+    OpenWindow,
+    PRead,
+    PWrite,
     ReadFile,
+    TakeEvents,
     Unmap,
+    Wait,
     WriteFile,
     shown_path,
 )
+from gpu.core.window import RecordingWindow, Window, WindowAccess
 from gpu.transport.os import Os
 
 _Error: TypeAlias = AccessDenied | TransportError | OutOfMemory
@@ -37,6 +49,8 @@ class TracedOs:
         self._inner = inner
         self._recorder = recorder
         self._paths: dict[int, str] = {}
+        self._windows: dict[int, tuple[RecordingWindow, Window, int]] = {}  # by id
+        self._numbers = count()
 
     def open(self, path: str, flags: int) -> int:
         """Opens a file; see `Os.open`."""
@@ -77,6 +91,17 @@ class TracedOs:
             pairs = zip(blocks, before, strict=True)
             seen = tuple(Memory(block.at, data, block.read()) for block, data in pairs)
             self._record(Ioctl(fd, self._paths.get(fd, ""), request, seen, result, failure))
+
+    def ioctl_value(self, fd: int, request: int, value: int = 0) -> int:
+        """Makes a request with a number; see `Os.ioctl_value`."""
+        path = self._paths.get(fd, "")
+        try:
+            result = self._inner.ioctl_value(fd, request, value)
+        except _ERRORS as error:
+            self._record(IoctlValue(fd, path, request, value, -1, _failure(error)))
+            raise
+        self._record(IoctlValue(fd, path, request, value, result))
+        return result
 
     def mmap(
         self, fd: int, size: int, prot: int, flags: int, offset: int = 0, address: int = 0
@@ -134,6 +159,80 @@ class TracedOs:
         found = self._inner.exists(path)
         self._record(Exists(shown_path(path), found))
         return found
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        """Bytes of an open file; see `Os.pread`."""
+        path = self._paths.get(fd, "")
+        try:
+            data = self._inner.pread(fd, size, offset)
+        except _ERRORS as error:
+            self._record(PRead(fd, path, size, offset, b"", _failure(error)))
+            raise
+        self._record(PRead(fd, path, size, offset, data))
+        return data
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
+        """Writes to an open file; see `Os.pwrite`."""
+        path = self._paths.get(fd, "")
+        try:
+            self._inner.pwrite(fd, data, offset)
+        except _ERRORS as error:
+            self._record(PWrite(fd, path, data, offset, _failure(error)))
+            raise
+        self._record(PWrite(fd, path, data, offset))
+
+    def window(self, fd: int, size: int, offset: int) -> Window:
+        """Registers of which each access is recorded; see `Os.window`."""
+        path, number = self._paths.get(fd, ""), next(self._numbers)
+        try:
+            inner = self._inner.window(fd, size, offset)
+        except _ERRORS as error:
+            self._record(OpenWindow(fd, path, size, offset, number, _failure(error)))
+            raise
+        self._record(OpenWindow(fd, path, size, offset, number))
+
+        def record(access: WindowAccess) -> None:
+            kind, at, width, value = access
+            data = value if isinstance(value, bytes) else value.to_bytes(width, "little")
+            self._record(Access(number, kind, at, data))
+
+        window = RecordingWindow(inner, record)
+        self._windows[id(window)] = window, inner, number
+        return window
+
+    def close_window(self, window: Window) -> None:
+        """Ends a window; see `Os.close_window`."""
+        _, inner, number = self._windows.pop(id(window))
+        self._inner.close_window(inner)
+        self._record(CloseWindow(number))
+
+    def eventfd(self) -> int:
+        """A descriptor that others signal; see `Os.eventfd`."""
+        fd = self._inner.eventfd()
+        self._record(EventFd(fd))
+        return fd
+
+    def take_events(self, fd: int) -> int:
+        """How often an eventfd was signalled; see `Os.take_events`."""
+        taken = self._inner.take_events(fd)
+        self._record(TakeEvents(fd, taken))
+        return taken
+
+    def wait(self, fds: Sequence[int], timeout_ns: int) -> list[int]:
+        """Those of some descriptors that can be read; see `Os.wait`."""
+        ready = self._inner.wait(fds, timeout_ns)
+        self._record(Wait(tuple(fds), tuple(ready)))
+        return ready
+
+    def lock(self, fd: int) -> None:
+        """Takes the lock of an open file; see `Os.lock`."""
+        path = self._paths.get(fd, "")
+        try:
+            self._inner.lock(fd)
+        except _ERRORS as error:
+            self._record(Lock(fd, path, _failure(error)))
+            raise
+        self._record(Lock(fd, path))
 
     def _record(self, event: Event) -> None:
         self._recorder.record(event)

@@ -6,19 +6,30 @@ import errno
 from typing import Final
 
 from gpu.core.traceevent import (
+    Access,
     Close,
+    CloseWindow,
     Event,
+    EventFd,
     Exists,
     Failure,
     Ioctl,
+    IoctlValue,
     ListDir,
+    Lock,
     Map,
     Memory,
     Open,
+    OpenWindow,
+    PRead,
+    PWrite,
     ReadFile,
+    TakeEvents,
     Unmap,
+    Wait,
     WriteFile,
     call_name,
+    failure_of,
 )
 from gpu.transport.ioctl import describe
 
@@ -35,8 +46,8 @@ def format_event(event: Event) -> str:
     they became follow. Long memory is cut, and says so.
     """
     lines = [f"{call_name(event)} {_summary(event)}"]
-    if not isinstance(event, Exists) and event.failure is not None:
-        lines[0] += f" = {_failure(event.failure)}"
+    if (failure := failure_of(event)) is not None:
+        lines[0] += f" = {_failure(failure)}"
     if isinstance(event, Ioctl):
         for memory in event.memory:
             lines += _memory(memory)
@@ -44,7 +55,7 @@ def format_event(event: Event) -> str:
 
 
 def _summary(event: Event) -> str:
-    done = isinstance(event, Exists) or event.failure is None
+    done = failure_of(event) is None
     match event:
         case Open():
             return f"{event.path} flags {event.flags:#x}" + (f" = fd {event.fd}" if done else "")
@@ -53,6 +64,10 @@ def _summary(event: Event) -> str:
         case Ioctl():
             result = f" = {event.result}" if done else ""
             return f"fd {event.fd} {event.path} {describe(event.request)}{result}"
+        case IoctlValue():
+            result = f" = {event.result}" if done else ""
+            call = f"fd {event.fd} {event.path} {describe(event.request)}"
+            return f"{call} value {event.value:#x}{result}"
         case Map():
             source = "memory" if event.fd < 0 else f"fd {event.fd} {event.path}".rstrip()
             wish = f" at {event.address:#x}" if event.address else ""
@@ -69,6 +84,28 @@ def _summary(event: Event) -> str:
             return f"{event.path} {_names(event.names)}".rstrip()
         case Exists():
             return f"{event.path} = {'yes' if event.found else 'no'}"
+        case PRead() | PWrite():
+            place = f"fd {event.fd} {event.path}".rstrip()
+            return f"{place} at {event.offset:#x}: {event.data[:_MAX_DATA].hex(' ')}".rstrip()
+        case OpenWindow():
+            place = f"fd {event.fd} {event.path}".rstrip()
+            made = f" = window {event.number}" if done else ""
+            return f"{place} {event.size:#x} bytes, offset {event.offset:#x}{made}"
+        case Access():
+            value = event.data[::-1].hex() if event.kind in ("read", "write") else ""
+            told = f"0x{value}" if value else event.data[:_MAX_DATA].hex(" ")
+            return f"{event.kind} window {event.number} + {event.offset:#x}: {told}"
+        case CloseWindow():
+            return f"window {event.number}"
+        case EventFd():
+            return f"= fd {event.fd}"
+        case TakeEvents():
+            return f"fd {event.fd} = {event.count}"
+        case Wait():
+            asked, ready = (" ".join(map(str, fds)) for fds in (event.fds, event.ready))
+            return f"for fd {asked} = {ready or 'none'}"
+        case Lock():
+            return f"fd {event.fd} {event.path}".rstrip()
 
 
 def _failure(failure: Failure) -> str:

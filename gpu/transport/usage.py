@@ -73,6 +73,16 @@ def usages(system: Files) -> list[Usage]:
     return sorted(found, key=lambda one: one.address)
 
 
+def users_of(system: Files, address: str) -> list[User]:
+    """Processes that have a GPU open, of those that this user may look into."""
+    told = dict(_pairs(text_in(system, f"{_NVIDIA_GPUS}/{address}/information") or ""))
+    minor = told.get("Device Minor", "")
+    found = list(_drm_users(system, address))
+    if minor.isdigit():
+        found += _mapping_users(system, nvidia.card(int(minor)))
+    return found
+
+
 def _amd(system: Files, gpu: PciGpu) -> Usage:
     folder = f"{_DEVICES}/{gpu.address}"
     return Usage(

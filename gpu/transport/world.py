@@ -15,8 +15,8 @@ from gpu.core.config import config
 from gpu.core.errors import TransportError
 from gpu.core.wait import HostWaiter, Waiter
 from gpu.transport.os import Os, RealOs
+from gpu.transport.pci.bus import HostPci
 from gpu.transport.pci.function import NoPci, PciBus
-from gpu.transport.pci.sysfs import SysfsBus
 from gpu.transport.usb import NoUsb, UsbBus
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class World:
 def real_world() -> World:
     """This machine; recorded where the setting TRACE names a file."""
     system = RealOs()
-    return recorded(World(system, HostWaiter(), SysfsBus(system)))
+    return recorded(World(system, HostWaiter(), HostPci(system)))
 
 
 def recorded(world: World) -> World:
@@ -52,7 +52,9 @@ def recorded(world: World) -> World:
         return world
     from gpu.transport.traced import TracedOs
 
-    return replace(world, os=TracedOs(world.os, _recorder(config.TRACE, os.getpid())))
+    system = TracedOs(world.os, _recorder(config.TRACE, os.getpid()))
+    pci = HostPci(system) if isinstance(world.pci, HostPci) else world.pci
+    return replace(world, os=system, pci=pci)
 
 
 @cache

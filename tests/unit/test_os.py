@@ -34,7 +34,7 @@ PAGE = hostmem.page_size
 @pytest.mark.parametrize("implementation", [RealOs, TracedOs, ReplayOs])
 def test_implementations_have_the_protocols_methods(implementation: type) -> None:
     methods = [name for name in (*vars(Files), *vars(Os)) if not name.startswith("_")]
-    assert len(methods) == 9
+    assert len(methods) == 18
     for name in methods:
         wanted = inspect.signature(getattr(Os, name))
         assert inspect.signature(getattr(implementation, name)) == wanted, name
@@ -228,3 +228,71 @@ def test_real_files_are_denied() -> None:
 def test_access_denied_is_no_transport_error() -> None:
     """What is missing and what is forbidden are told apart by their types."""
     assert not issubclass(AccessDenied, TransportError)
+
+
+def test_registers_of_an_open_file(tmp_path: Path) -> None:
+    system, path = RealOs(), tmp_path / "registers"
+    path.write_bytes(bytes(range(256)) * 64)
+    fd = system.open(str(path), os.O_RDWR)
+    for offset, size in ((0, 4 * PAGE), (PAGE, 8), (PAGE + 0x104, 0x20)):
+        window = system.window(fd, size, offset)
+        assert window.size == size
+        assert window.read(4, 4) == int.from_bytes(path.read_bytes()[offset + 4 :][:4], "little")
+        window.write(0, 4, 0xC0FFEE00 + size % 256)
+        assert path.read_bytes()[offset : offset + 4] == window.load(0, 4)
+        system.close_window(window)
+    with pytest.raises(KeyError):
+        system.close_window(window)
+    with pytest.raises(InvalidValue, match="at least 1"):
+        system.window(fd, 0, 0)
+    system.close(fd)
+    with pytest.raises(TransportError, match="Bad file descriptor"):
+        system.window(fd, 8, 0)
+
+
+def test_bytes_of_an_open_file(tmp_path: Path) -> None:
+    system, path = RealOs(), tmp_path / "config"
+    path.write_bytes(b"0123456789")
+    fd = system.open(str(path), os.O_RDWR)
+    system.pwrite(fd, b"ab", 4)
+    assert system.pread(fd, 4, 3) == b"3ab6" and system.pread(fd, 4, 8) == b"89"
+    assert path.read_bytes() == b"0123ab6789"
+    system.close(fd)
+    for use in (lambda: system.pread(fd, 1, 0), lambda: system.pwrite(fd, b"1", 0)):
+        with pytest.raises(TransportError) as caught:
+            use()
+        assert caught.value.errno == errno.EBADF
+    full = system.open("/dev/full", os.O_RDWR)
+    with pytest.raises(TransportError, match="writing 1 bytes at 0x0 of /dev/full"):
+        system.pwrite(full, b"1", 0)
+    system.close(full)
+
+
+def test_events_wake_who_waits() -> None:
+    system = RealOs()
+    first, second = system.eventfd(), system.eventfd()
+    assert system.wait([first, second], 0) == [] and system.take_events(first) == 0
+    os.eventfd_write(second, 3)
+    assert system.wait([first, second], 10**9) == [second]
+    assert system.take_events(second) == 3 and system.take_events(second) == 0
+    os.eventfd_write(first, 1)
+    os.eventfd_write(second, 1)
+    assert system.wait([second, first], -1) == [second, first]
+    system.close(first)
+    system.close(second)
+    with pytest.raises(TransportError, match="not open"):
+        system.wait([first], 0)
+
+
+def test_one_has_the_lock_of_a_file(tmp_path: Path) -> None:
+    system, path = RealOs(), str(tmp_path / "resource0")
+    Path(path).touch()
+    first, second = (system.open(path, os.O_RDWR) for _ in range(2))
+    system.lock(first)
+    system.lock(first)
+    with pytest.raises(TransportError, match="resource0") as caught:
+        system.lock(second)
+    assert caught.value.errno == errno.EWOULDBLOCK
+    system.close(first)
+    system.lock(second)
+    system.close(second)

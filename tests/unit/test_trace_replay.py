@@ -17,10 +17,22 @@ from gpu.core import hostmem
 from gpu.core.errors import AccessDenied, InvalidValue, OutOfMemory, TransportError
 from gpu.core.ref import MAX_BLOCKS, Argument, Ref, argument_memory, follow
 from gpu.core.trace import Recorder, read_trace
-from gpu.core.traceevent import Event, Exists, Failure, Ioctl, Map, Memory, Open, Unmap
+from gpu.core.traceevent import (
+    Access,
+    Event,
+    Exists,
+    Failure,
+    Ioctl,
+    Map,
+    Memory,
+    Open,
+    Unmap,
+)
 from gpu.transport.os import Os, RealOs
+from gpu.transport.reissue import differing_answers, first_difference
 from gpu.transport.replay import ReplayOs
 from gpu.transport.traced import TracedOs
+from gpu.transport.tracetext import format_event
 
 PAGE = hostmem.page_size
 READ_WRITE = hostmem.PROT_READ | hostmem.PROT_WRITE
@@ -362,3 +374,72 @@ def test_a_structure_by_its_size_has_pointers_within() -> None:
         ((0, 8), 4, ()),
     ]
     assert blocks[2].read() == b"leaf"
+
+
+def _register_session(system: Os, path: str, widths: Sequence[int]) -> list[object]:
+    """What a driver of a PCI function does. The result holds no addresses."""
+    fd = system.open(path, os.O_RDWR)
+    system.lock(fd)
+    system.pwrite(fd, b"\x06\x00", 4)
+    seen: list[object] = [fd, system.pread(fd, 4, 3)]
+    window = system.window(fd, 0x200, 0x100)
+    part = window.sub(0x40, 0x40)
+    for width in widths:
+        part.write(8, width, 0xA5)
+        seen += [part.read(8, width), window.read(0x48, width)]
+    window.store(0x81, b"bulk")
+    seen.append(window.load(0x80, 6))
+    event = system.eventfd()
+    seen += [event, system.wait([event], 0), system.take_events(event)]
+    system.close(event)
+    seen.append(_failing(lambda: system.pread(event, 1, 0)))
+    seen.append(_failing(lambda: system.window(event, 8, 0)))
+    system.close_window(window)
+    system.close(fd)
+    return seen
+
+
+def test_registers_are_recorded_access_by_access_and_replayed(tmp_path: Path) -> None:
+    path = tmp_path / "resource0"
+    path.write_bytes(bytes(range(256)) * 16)
+    widths = (1, 2, 4, 8)
+    wanted, events = _record(
+        tmp_path, RealOs(), lambda system: _register_session(system, str(path), widths)
+    )
+    accesses = [event for event in events if isinstance(event, Access)]
+    assert [(each.kind, each.offset, len(each.data)) for each in accesses[:3]] == [
+        *[("write", 0x48, 1), ("read", 0x48, 1), ("read", 0x48, 1)],
+    ]
+    assert len(accesses) == 3 * len(widths) + 2
+    replay = ReplayOs(events)
+    assert _register_session(replay, str(path), widths) == wanted
+    replay.finish()
+    assert first_difference(events, events) is None
+    assert not list(differing_answers(events, events))
+    assert all(format_event(event) for event in events)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda e: e._register(8, 2), "wanted 1 bytes, got 2 bytes"),
+        (lambda e: e._register(4, 1), "offset"),
+        (lambda e: e._register(8, 1, 0xA4), "data"),
+    ],
+)
+def test_another_access_is_named(tmp_path: Path, change: Any, text: str) -> None:
+    class Session:
+        """The part of a driver that changes."""
+
+        def __init__(self, system: Os):
+            self.fd = system.open(str(tmp_path / "resource0"), os.O_RDWR)
+            self.window = system.window(self.fd, 0x100, 0)
+
+        def _register(self, offset: int, width: int, value: int = 0xA5) -> None:
+            self.window.write(offset, width, value)
+
+    (tmp_path / "resource0").write_bytes(bytes(0x100))
+    _, events = _record(tmp_path, RealOs(), lambda system: Session(system)._register(8, 1))
+    Session(ReplayOs(events))._register(8, 1)
+    with pytest.raises(TransportError, match=text):
+        change(Session(ReplayOs(events)))

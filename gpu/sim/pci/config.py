@@ -80,7 +80,10 @@ class ConfigSpace:
         self._write(_COMMAND, 2, command)
 
     def enable_messages(self, count: int) -> None:
-        """Lets the function send so many, a power of two."""
+        """Lets the function send so many, a power of two; 0 is none."""
+        if not count:
+            self._write(_MSI + 2, 2, 0)
+            return
         control = (count.bit_length() - 1) << 4 | _MSI_ENABLE
         self._write(_MSI + 2, 2, control)
 

@@ -110,6 +110,10 @@ class CardBus:
         if number >= self._config.messages:
             self._debug.violation(f"{self._title}: message {number} is not enabled")
             return
+        self.deliver(number)
+
+    def deliver(self, number: int) -> None:
+        """Counts a message for `SimInterrupt`; a world in which others are told replaces it."""
         self.pending[number] = self.pending.get(number, 0) + 1
 
     def _is_master(self, what: str) -> bool:
@@ -254,6 +258,10 @@ class SimFunction:
         self._config.enable_messages(1 << (count - 1).bit_length())
         return [SimInterrupt(self._machine, self._bus, number) for number in range(count)]
 
+    def check(self) -> None:
+        """Nobody wants it back, and it is not gone."""
+        self._need_open()
+
     def resize(self, bar: int, size: int) -> None:
         """Raises Unsupported: no BAR of a model has another size."""
         raise Unsupported(f"BAR {bar} of {self.address} has one size, {self._bar(bar).bar.size:#x}")
@@ -334,8 +342,15 @@ class SimPci:
         """Where its cards are."""
         return sorted(self._functions)
 
+    def ids(self, address: PciAddress) -> PciIds:
+        """What a card is. Raises TransportError(ENODEV)."""
+        return self._function(address).ids
+
     def open(self, address: PciAddress) -> SimFunction:
         """Takes a card. Raises TransportError: ENODEV, EBUSY."""
+        return self._function(address).open()
+
+    def _function(self, address: PciAddress) -> SimFunction:
         if address not in self._functions:
             raise TransportError(f"there is no PCI function {address}", errno.ENODEV)
-        return self._functions[address].open()
+        return self._functions[address]

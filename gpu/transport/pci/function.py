@@ -111,6 +111,13 @@ class PciFunction(Protocol):
         """So many messages (MSI or MSI-X), which the function may send from now on."""
         ...
 
+    def check(self) -> None:
+        """Raises DeviceLost where it is gone, failed, or the system wants it back: close it then.
+
+        Waits of a driver call this, as those for interrupts do by themselves.
+        """
+        ...
+
     def resize(self, bar: int, size: int) -> None:
         """Gives a resizable BAR another size, a power of two; its windows must not be in use."""
         ...
@@ -131,6 +138,10 @@ class PciBus(Protocol):
         """All that can be seen, in order; nothing is opened."""
         ...
 
+    def ids(self, address: PciAddress) -> PciIds:
+        """What a function is; nothing is opened."""
+        ...
+
     def open(self, address: PciAddress) -> PciFunction:
         """Takes a function for this process."""
         ...
@@ -142,6 +153,10 @@ class NoPci:
     def list_functions(self) -> Sequence[PciAddress]:
         """None."""
         return ()
+
+    def ids(self, address: PciAddress) -> PciIds:
+        """Raises Unsupported."""
+        raise Unsupported(f"PCI function {address}: this machine has no PCI functions")
 
     def open(self, address: PciAddress) -> PciFunction:
         """Raises Unsupported."""

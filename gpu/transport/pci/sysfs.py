@@ -1,8 +1,10 @@
-"""PCI functions by their files in sysfs: what they are, and their BARs.
+"""PCI functions by their files in sysfs: for looking at, and for use where there is no IOMMU.
 
-Formats: Linux 6.12 drivers/pci/pci-sysfs.c. Sysfs tells nobody at which addresses a function finds
-memory, and keeps no function from reaching all of it: DMA, interrupts and writes to config space
-take VFIO.
+Nothing keeps such a function from reaching all of memory: a wrong address in a driver, or in what a
+card is told to do, overwrites whatever is there, the kernel included. So it is asked for by
+PCI_ACCESS=sysfs alone (`gpu.transport.pci.bus`). Interrupts take VFIO: drivers poll.
+
+Exclusion is flock on ``resource0``. Formats: Linux 6.12 drivers/pci/pci-sysfs.c.
 """
 
 from __future__ import annotations
@@ -10,56 +12,64 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Final, NoReturn
+from typing import Final
 
 from gpu.core import hostmem
 from gpu.core.bits import align_up
-from gpu.core.errors import FormatError, InvalidIndex, InvalidValue, TransportError, Unsupported
-from gpu.core.pci import Bar, PciAddress, PciIds
-from gpu.core.window import MemoryWindow, TrappedWindow, check_range
+from gpu.core.errors import (
+    DeviceLost,
+    InvalidIndex,
+    InvalidValue,
+    TransportError,
+    Unsupported,
+)
+from gpu.core.pci import Bar, DmaPiece, PciAddress, PciIds
+from gpu.core.window import MemoryWindow, TrappedWindow, Window, check_range
 from gpu.transport.os import Os
-from gpu.transport.pci.function import DmaMemory, Interrupt
+from gpu.transport.pci import tree
+from gpu.transport.pci.claim import resize
+from gpu.transport.pci.config import COMMAND, MASTER, MEMORY, change
+from gpu.transport.pci.function import Interrupt
+from gpu.transport.pci.pinned import Guard, PinnedMemory, ProcessGuard
 
-DEVICES: Final = "/sys/bus/pci/devices"
-_BARS: Final = range(6)
-# include/linux/ioport.h
-_IO: Final = 0x100
-_PREFETCH: Final = 0x2000
-_MEM_64: Final = 0x100000
+_GONE: Final = 0xFFFF
 
 
-class SysfsBus:
-    """The functions that a system lists in sysfs. See `gpu.transport.pci.function.PciBus`."""
+class SysfsDma:
+    """Memory that a function may reach. See `gpu.transport.pci.function.DmaMemory`."""
 
-    def __init__(self, system: Os):
-        self._os = system
+    def __init__(self, memory: PinnedMemory):
+        self.window = MemoryWindow(memory.address, memory.size)
+        self.pieces: Sequence[DmaPiece] = memory.pieces
 
-    def list_functions(self) -> Sequence[PciAddress]:
-        """All of them, in order; none where the system has no PCI."""
-        if not self._os.exists(DEVICES):
-            return ()
-        return sorted(PciAddress.parse(name) for name in self._os.list_dir(DEVICES))
-
-    def open(self, address: PciAddress) -> SysfsFunction:
-        """A function to look at. Raises TransportError(ENODEV)."""
-        if not self._os.exists(f"{DEVICES}/{address}"):
-            raise TransportError(f"there is no PCI function {address}", errno.ENODEV)
-        return SysfsFunction(self._os, address)
+    def close(self) -> None:
+        """Keeps the pages until the function is closed: nothing else ends what the card may do."""
 
 
 class SysfsFunction:
-    """One of them. See `gpu.transport.pci.function.PciFunction`.
+    """One function. See `gpu.transport.pci.function.PciFunction`.
 
-    BARs are only for functions that no kernel driver has.
+    It may be looked at as it is; the rest is for functions that no kernel driver has.
     """
 
-    def __init__(self, system: Os, address: PciAddress):
+    def __init__(
+        self,
+        system: Os,
+        address: PciAddress,
+        start_guard: Callable[[int, int], Guard] = ProcessGuard,
+    ):
+        """`start_guard` is given descriptors of config space and of what is locked."""
         self._os = system
         self._address = address
-        self._folder = f"{DEVICES}/{address}"
+        self._folder = tree.folder_of(address)
+        self._start_guard = start_guard
+        self._guard: Guard | None = None
         self._mapped: list[tuple[int, int]] = []
+        self._windows: list[Window] = []
+        self._memory: list[PinnedMemory] = []
+        self._config_fd = self._lock_fd = -1
 
     @property
     def address(self) -> PciAddress:
@@ -69,38 +79,53 @@ class SysfsFunction:
     @cached_property
     def ids(self) -> PciIds:
         """What it is. Raises FormatError, TransportError."""
-        names = ("vendor", "device", "subsystem_vendor", "subsystem_device", "revision", "class")
-        return PciIds(*(self._number(name) for name in names))
+        return tree.ids_of(self._os, self._address)
 
     @cached_property
     def config(self) -> TrappedWindow:
-        """Config space for reading: of 64 bytes without rights, else 256 or 4096."""
+        """Config space: of 64 bytes without rights, else 256 or 4096; written once it is taken."""
         size = len(self._os.read_file(f"{self._folder}/config"))
         return TrappedWindow(size, self._read_config, self._write_config, widest=4)
 
     @property
     def bars(self) -> Mapping[int, Bar]:
         """Its ranges. Raises FormatError, TransportError."""
-        return {index: bar for index, (bar, _) in self._ranges.items()}
+        return {index: found.bar for index, found in self._ranges.items()}
 
     @cached_property
-    def _ranges(self) -> dict[int, tuple[Bar, int]]:
-        """The same, and where each begins on the bus."""
-        found = {}
-        lines = self._os.read_file(f"{self._folder}/resource").decode().splitlines()
-        for index, line in zip(_BARS, lines, strict=False):
-            try:
-                start, end, flags = (int(word, 16) for word in line.split())
-            except ValueError as error:
-                raise FormatError(f"{self._folder}/resource, line {index}: {line!r}") from error
-            if end > start:
-                wide, ahead = bool(flags & _MEM_64), bool(flags & _PREFETCH)
-                found[index] = Bar(end - start + 1, bool(flags & _IO), wide, ahead), start
-        return found
+    def _ranges(self) -> dict[int, tree.Range]:
+        return tree.ranges_of(self._os, self._address)
 
-    def window(self, bar: int) -> MemoryWindow:
+    def take(self) -> SysfsFunction:
+        """Makes it this process's: locked, awake, and its memory decoded.
+
+        Raises TransportError(EBUSY) where a kernel driver or another process has it, AccessDenied.
+        """
+        self._check_free()
+        self._lock_fd = self._os.open(f"{self._folder}/resource{min(self.bars)}", os.O_RDWR)
+        try:
+            self._os.lock(self._lock_fd)
+            if self._os.read_file(f"{self._folder}/enable").strip() == b"0":
+                self._os.write_file(f"{self._folder}/enable", b"1\n")
+            self._config_fd = self._os.open(f"{self._folder}/config", os.O_RDWR | os.O_SYNC)
+            change(self.config, COMMAND, add=MEMORY, remove=MASTER)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, TransportError) and error.errno == errno.EWOULDBLOCK:
+                path = f"{self._folder}/resource{min(self.bars)}"
+                raise TransportError(
+                    f"{self._address} is in use: `sudo fuser -v {path}` names by whom", errno.EBUSY
+                ) from error
+            raise
+        return self
+
+    def window(self, bar: int) -> Window:
         """All of a BAR. Raises as `map` does."""
-        return self.map(bar, 0, self._bar(bar).size)
+        facts, skew = self._free_bar(bar)
+        with self._opened(bar) as fd:
+            window = self._os.window(fd, skew + facts.size, 0)
+        self._windows.append(window)
+        return window.sub(skew, facts.size) if skew else window
 
     def map(self, bar: int, offset: int, size: int) -> MemoryWindow:
         """A part of a BAR that begins at a page.
@@ -108,43 +133,56 @@ class SysfsFunction:
         Raises TransportError: EBUSY while a kernel driver has the function; AccessDenied;
         Unsupported for ports; InvalidIndex, InvalidValue.
         """
-        facts = self._bar(bar)
-        check_range(facts.size, offset, size)
-        if facts.is_io:
-            raise Unsupported(f"BAR {bar} of {self._address} is of ports, which are not mapped")
+        check_range(self._bar(bar).size, offset, size)
         if not size or offset % hostmem.page_size:
             raise InvalidValue(
                 f"{size:#x} bytes at {offset:#x} of BAR {bar}: a mapping begins at a page of"
                 f" {hostmem.page_size:#x}"
             )
-        self._check_free()
-        fd = self._os.open(f"{self._folder}/resource{bar}", os.O_RDWR | os.O_SYNC)
-        try:
-            # A BAR of less than a page begins within one, and all of that is mapped.
-            skew = self._ranges[bar][1] % hostmem.page_size
-            whole = align_up(skew + size, hostmem.page_size)
-            protection = hostmem.PROT_READ | hostmem.PROT_WRITE
+        _, skew = self._free_bar(bar)
+        whole = align_up(skew + size, hostmem.page_size)
+        protection = hostmem.PROT_READ | hostmem.PROT_WRITE
+        with self._opened(bar) as fd:
             address = self._os.mmap(fd, whole, protection, hostmem.MAP_SHARED, offset)
-        finally:
-            self._os.close(fd)
         self._mapped.append((address, whole))
         return MemoryWindow(address + skew, size)
 
     def set_bus_master(self, allowed: bool) -> None:
-        """Raises Unsupported."""
-        self._refuse("bus mastering")
+        """Changes the command register, once the guard is there. Raises TransportError."""
+        self._need_taken()
+        if allowed:
+            self._start()
+        change(self.config, COMMAND, **{"add" if allowed else "remove": MASTER})
 
-    def allocate(self, size: int) -> DmaMemory:
-        """Raises Unsupported."""
-        self._refuse("memory for DMA")
+    def allocate(self, size: int) -> SysfsDma:
+        """Pages of the system that stay where they are. Raises OutOfMemory, AccessDenied.
 
-    def share(self, address: int, size: int) -> DmaMemory:
-        """Raises Unsupported."""
-        self._refuse("memory for DMA")
+        They are kept until `close`, as nothing takes them from the card before.
+        """
+        self._need_taken()
+        if size < 1:
+            raise InvalidValue(f"{size} bytes of memory for {self._address}: at least 1 is needed")
+        memory = PinnedMemory(self._os, self._start(), size)
+        self._memory.append(memory)
+        return SysfsDma(memory)
+
+    def share(self, address: int, size: int) -> SysfsDma:
+        """Raises Unsupported: pages of a process may be moved at any time."""
+        raise Unsupported(
+            f"pages of this process for {self._address}: without an IOMMU they may move while the"
+            " card writes; copy by way of `allocate`, or use VFIO"
+        )
 
     def interrupts(self, count: int) -> Sequence[Interrupt]:
-        """Raises Unsupported."""
-        self._refuse("interrupts")
+        """Raises Unsupported: sysfs has none."""
+        raise Unsupported(f"interrupts of {self._address}: not through sysfs, VFIO would be needed")
+
+    def check(self) -> None:
+        """Raises DeviceLost where nothing answers any more."""
+        if self.config.read(0, 2) == _GONE:
+            raise DeviceLost(
+                f"{self._address} does not answer: it is gone from the bus, or its power is off"
+            )
 
     def resize(self, bar: int, size: int) -> None:
         """`resourceN_resize`, for who may write it; the function must be free, as for `map`.
@@ -153,12 +191,7 @@ class SysfsFunction:
         """
         self._bar(bar)
         self._check_free()
-        path = f"{self._folder}/resource{bar}_resize"
-        listed = int(self._os.read_file(path), 16)  # bit n: 2^n MiB
-        number = size.bit_length() - 21
-        if size != 1 << max(size.bit_length() - 1, 0) or number < 0 or not listed >> number & 1:
-            raise InvalidValue(f"size {size:#x} of BAR {bar}: 2^n MiB of n in mask {listed:#x}")
-        self._os.write_file(path, f"{number}\n".encode())
+        resize(self._os, self._address, bar, size)
         with contextlib.suppress(AttributeError):
             del self._ranges
 
@@ -168,9 +201,44 @@ class SysfsFunction:
         self._os.write_file(f"{self._folder}/reset", b"1\n")
 
     def close(self) -> None:
-        """Unmaps its BARs."""
+        """Ends bus mastering, then unmaps its BARs and gives memory and lock back."""
+        if self._config_fd >= 0:
+            with contextlib.suppress(TransportError):  # gone; the guard sees that too
+                change(self.config, COMMAND, remove=MASTER)
+        while self._windows:
+            self._os.close_window(self._windows.pop())
         while self._mapped:
             self._os.munmap(*self._mapped.pop())
+        if self._guard is not None:
+            guard, self._guard = self._guard, None
+            guard.close()
+        while self._memory:
+            self._memory.pop().close()
+        for fd in (self._config_fd, self._lock_fd):
+            if fd >= 0:
+                self._os.close(fd)
+        self._config_fd = self._lock_fd = -1
+
+    def _start(self) -> Guard:
+        if self._guard is None:
+            self._guard = self._start_guard(self._config_fd, self._lock_fd)
+        return self._guard
+
+    @contextlib.contextmanager
+    def _opened(self, bar: int) -> Iterator[int]:
+        fd = self._os.open(f"{self._folder}/resource{bar}", os.O_RDWR | os.O_SYNC)
+        try:
+            yield fd
+        finally:
+            self._os.close(fd)
+
+    def _free_bar(self, bar: int) -> tuple[Bar, int]:
+        """A BAR of memory, and how far from a page it begins: all of that page is mapped."""
+        facts = self._bar(bar)
+        if facts.is_io:
+            raise Unsupported(f"BAR {bar} of {self._address} is of ports, which are not mapped")
+        self._check_free()
+        return facts, self._ranges[bar].start % hostmem.page_size
 
     def _bar(self, bar: int) -> Bar:
         if bar not in self.bars:
@@ -178,28 +246,29 @@ class SysfsFunction:
             raise InvalidIndex(f"{self._address} has no BAR {bar}, but {known}")
         return self.bars[bar]
 
-    def _number(self, name: str) -> int:
-        text = self._os.read_file(f"{self._folder}/{name}").decode().strip()
-        try:
-            return int(text, 16)
-        except ValueError as error:
-            raise FormatError(f"{self._folder}/{name}: {text!r} is no number") from error
+    def _need_taken(self) -> None:
+        if self._config_fd < 0:
+            raise TransportError(
+                f"{self._address} is only looked at: it was not taken, or closed", errno.EBADF
+            )
 
     def _check_free(self) -> None:
         """Raises TransportError(EBUSY) where a kernel driver has the function."""
-        if self._os.exists(f"{self._folder}/driver"):
+        if driver := tree.driver(self._os, self._address):
             raise TransportError(
-                f"{self._address} belongs to a kernel driver, see {self._folder}/driver: two"
-                " drivers of one device destroy each other's work",
+                f"{self._address} belongs to the kernel's driver {driver}, and two drivers of one"
+                f" device destroy each other's work: `sudo PCI_ACCESS=sysfs gpu pci take"
+                f" {self._address}`",
                 errno.EBUSY,
             )
 
     def _read_config(self, offset: int, width: int) -> int:
-        data = self._os.read_file(f"{self._folder}/config")[offset : offset + width]
+        if self._config_fd >= 0:
+            data = self._os.pread(self._config_fd, width, offset)
+        else:
+            data = self._os.read_file(f"{self._folder}/config")[offset : offset + width]
         return int.from_bytes(data, "little")
 
     def _write_config(self, offset: int, width: int, value: int) -> None:
-        self._refuse("writing to config space")
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise Unsupported(f"{what} of {self._address}: not through sysfs, VFIO would be needed")
+        self._need_taken()
+        self._os.pwrite(self._config_fd, value.to_bytes(width, "little"), offset)

@@ -14,8 +14,10 @@ from gpu.core import hostmem
 from gpu.core.errors import HwTimeout, InvalidIndex, InvalidValue, TransportError, Unsupported
 from gpu.core.window import RecordingWindow, WindowAccess
 from gpu.sim.pci.function import SimDma, SimFunction, SimInterrupt, SimPci
-from gpu.transport.pci.function import DmaMemory, Interrupt, PciBus, PciFunction
-from gpu.transport.pci.sysfs import SysfsBus, SysfsFunction
+from gpu.transport.pci.bus import HostPci
+from gpu.transport.pci.function import DmaMemory, Interrupt, NoPci, PciBus, PciFunction
+from gpu.transport.pci.sysfs import SysfsDma, SysfsFunction
+from gpu.transport.pci.vfio import VfioDma, VfioFunction, VfioInterrupt
 from gpu.transport.world import World
 from sim.pci.card import AT, DESCRIPTOR, DONE, FENCE, IDENTITY, MEMORY, WHO, CardMachine, MadeUpCard
 
@@ -224,9 +226,10 @@ def test_a_reset_forgets_the_card_and_keeps_config_space(world: World) -> None:
 
 
 IMPLEMENTATIONS = [
-    *[(PciBus, kind) for kind in (SimPci, SysfsBus)],
-    *[(PciFunction, kind) for kind in (SimFunction, SysfsFunction)],
-    *[(DmaMemory, SimDma), (Interrupt, SimInterrupt)],
+    *[(PciBus, kind) for kind in (SimPci, HostPci, NoPci)],
+    *[(PciFunction, kind) for kind in (SimFunction, SysfsFunction, VfioFunction)],
+    *[(DmaMemory, kind) for kind in (SimDma, SysfsDma, VfioDma)],
+    *[(Interrupt, kind) for kind in (SimInterrupt, VfioInterrupt)],
 ]
 
 
