@@ -12,8 +12,10 @@ from typing import NamedTuple
 from gpu.compiler.fusion.build import BuiltKernel, build_kernel
 from gpu.compiler.fusion.label import kernel_label
 from gpu.compiler.fusion.plan import Plan
+from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.graph import Node, symbols_of, toposort
 from gpu.compiler.ir.kernel.work import operations, parameter_bytes
+from gpu.compiler.opt.opts import Opt
 from gpu.compiler.opt.policy.cpu.scalar import why_scalar
 from gpu.core.config import config
 from gpu.core.errors import GpuError
@@ -40,7 +42,7 @@ def compile_graph(
     roots, plan, views = plan_graph(roots, is_leaf, lambda name: Device[name].renderer.target)
     slot_of = {leaf: i for i, leaf in enumerate(leaves)}
     slot_of.update((view, slot_of[leaf]) for view, leaf in views.items())
-    kernels = Kernels(plan, lambda name: Device[name].renderer)
+    kernels = Kernels(plan, lambda name: Device[name].renderer, _tuner())
     position = {symbol.name: i for i, symbol in enumerate(symbols)}
     vals: list[tuple[int, ...]] = []
     slots: list[Slot] = []
@@ -99,6 +101,19 @@ def _nearest(root: Node, computed: Mapping[Node, int]) -> int:
     return -1
 
 
+# The best schedule known of a kernel, on a device; None where that is the policies'. The last
+# argument is what the kernel is called for people.
+Tuner = Callable[[K.Kernel, str, str], Sequence[Opt] | None]
+
+
+def _tuner() -> Tuner | None:
+    if not config.BEAM or config.NOOPT:
+        return None
+    from gpu.runtime.tune.search import best_schedule  # only now: few programs search
+
+    return best_schedule
+
+
 class Kernels:
     """The kernels of a plan, of which those of one form (a transformer's layers) are made once.
 
@@ -106,9 +121,15 @@ class Kernels:
         jobs: what is to be compiled.
     """
 
-    def __init__(self, plan: Plan, renderer_of: Callable[[str], Renderer]):
-        """`renderer_of` gives what prints for the device of a name."""
+    def __init__(
+        self,
+        plan: Plan,
+        renderer_of: Callable[[str], Renderer],
+        tuner: Tuner | None = None,
+    ):
+        """`renderer_of` gives what prints for the device of a name, `tuner` schedules for it."""
         self.plan = plan
+        self.tuner = tuner
         self.renderer_of = renderer_of
         self.jobs: list[Job] = []
         # For the form of a kernel its job, which nodes of the form its parameters are, and the
@@ -140,7 +161,10 @@ class Kernels:
         used = tuple(place[node] for node in built.params)
         device = self.plan.kernels[number][0].device
         self.jobs.append(
-            _job(built, device, self.renderer_of(device), kernel_label(number, self.plan))
+            _job(
+                *(built, device, self.renderer_of(device), kernel_label(number, self.plan)),
+                self.tuner,
+            )
         )
         return len(self.jobs) - 1, used, names
 
@@ -188,8 +212,15 @@ def prepare_kernel(built: BuiltKernel, device_name: str) -> Job:
     return _job(built, device_name, Device[device_name].renderer, built.kernel.name)
 
 
-def _job(built: BuiltKernel, device_name: str, renderer: Renderer, label: str) -> Job:
-    opts, scheduled, program = lower_kernel(built.kernel, renderer.target)
+def _job(
+    built: BuiltKernel,
+    device_name: str,
+    renderer: Renderer,
+    label: str,
+    tuner: Tuner | None = None,
+) -> Job:
+    chosen = tuner(built.kernel, device_name, label) if tuner else None
+    opts, scheduled, program = lower_kernel(built.kernel, renderer.target, chosen)
     log.debug("%s: %s", label, opts)
     scalar = why_scalar(scheduled, renderer.target, not config.NOOPT)
     work, moved = operations(built.kernel.body), parameter_bytes(built.kernel)

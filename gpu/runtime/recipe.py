@@ -20,7 +20,7 @@ from gpu.compiler.ir.dims import Symbol, any_symbols, plain
 from gpu.compiler.ir.graph import Node, symbols_of, toposort
 from gpu.core.config import config
 from gpu.core.dtype import DType, dtype_named
-from gpu.core.files import DiskCache, folder_signature
+from gpu.core.files import DiskCache, cache_dir, folder_signature
 from gpu.core.log import get_logger
 from gpu.runtime.device import Device, LaunchData
 from gpu.runtime.dynamic import WITH_NUMBERS, without_numbers
@@ -167,7 +167,7 @@ class Schedule(NamedTuple):
 
 def compile_settings() -> Key:
     """The settings, here and now, that change what a graph compiles to."""
-    return (config.NOOPT, config.IMAGE)
+    return (config.NOOPT, config.IMAGE, config.BEAM)
 
 
 def graph_symbols(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[Symbol, ...]:
@@ -308,7 +308,20 @@ def keep_on_disk(key: Key, devices: Sequence[str], recipe: Recipe) -> None:
 
 def _disk_key(key: Key, devices: Sequence[str]) -> str:
     machines = [(d, Device[d].renderer.target.key, Device[d].compiler.key) for d in devices]
-    return f"{key}|{machines}|{compile_settings()}|{compiler_signature()}"
+    tuned = tuned_signature() if config.BEAM else ""
+    return f"{key}|{machines}|{compile_settings()}|{tuned}|{compiler_signature()}"
+
+
+def tuned_file() -> Path | None:
+    """The file of the best schedules known; None where there is no folder to keep it in."""
+    folder = cache_dir() if config.TUNED is None else None
+    return folder / "tuned.json" if folder else config.TUNED
+
+
+def tuned_signature() -> str:
+    """A text that changes with the file of the best schedules known."""
+    path = tuned_file()
+    return folder_signature(path.parent, path.name) if path else ""
 
 
 @cache
