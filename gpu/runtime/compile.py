@@ -24,7 +24,9 @@ from gpu.runtime.device import Device, LaunchData, Renderer
 from gpu.runtime.memory import share_memory
 from gpu.runtime.origins import name_origins
 from gpu.runtime.pipeline import lower_kernel, plan_graph
+from gpu.runtime.profile import PROFILE, is_profiling
 from gpu.runtime.recipe import About, Code, Key, Recipe, Slot, graph_key
+from gpu.runtime.stages import stage
 
 log = get_logger(__name__)
 
@@ -39,7 +41,8 @@ def compile_graph(
     order = toposort(roots, is_leaf)
     symbols = symbols_of(order, is_leaf)
     computed = {node: i for i, node in enumerate(order) if not is_leaf(node)}
-    roots, plan, views = plan_graph(roots, is_leaf, lambda name: Device[name].renderer.target)
+    with stage("plan"):
+        roots, plan, views = plan_graph(roots, is_leaf, lambda name: Device[name].renderer.target)
     slot_of = {leaf: i for i, leaf in enumerate(leaves)}
     slot_of.update((view, slot_of[leaf]) for view, leaf in views.items())
     kernels = Kernels(plan, lambda name: Device[name].renderer, _tuner())
@@ -65,7 +68,8 @@ def compile_graph(
             steps.append((job, tuple(slot_of[node] for node in params)))
             vals.append(tuple(position[name] for name in names))
         abouts[-1] = abouts[-1]._replace(origin=_nearest(made[0], computed))
-    codes, code_of = distinct(compile_jobs(kernels.jobs))
+    with stage("compile"):
+        codes, code_of = distinct(compile_jobs(kernels.jobs))
     log.info("compiled %d kernels, %d of them distinct", len(steps), len(codes))
     outputs = [slot_of[root] for root in roots]
     launches = tuple((code_of[job] if job >= 0 else job, used) for job, used in steps)
@@ -155,7 +159,8 @@ class Kernels:
         self, number: int, nodes: Sequence[Node]
     ) -> tuple[int, tuple[int, ...], tuple[str, ...]]:
         """A new job for a kernel, and what is known of its form from then on."""
-        built = build_kernel("kernel", number, self.plan)
+        with stage("build"):
+            built = build_kernel("kernel", number, self.plan)
         place = {node: i for i, node in enumerate(nodes)}
         names = tuple(val.name for val in built.kernel.vals)
         used = tuple(place[node] for node in built.params)
@@ -225,7 +230,10 @@ def _job(
     scalar = why_scalar(scheduled, renderer.target, not config.NOOPT)
     work, moved = operations(built.kernel.body), parameter_bytes(built.kernel)
     about = About(label, work, moved, scalar)
-    source, data = renderer.render(program), renderer.launch_data(program)
+    if is_profiling():
+        PROFILE.note_schedule(device_name, label, built.kernel, opts, renderer.target)
+    with stage("render"):
+        source, data = renderer.render(program), renderer.launch_data(program)
     return Job(device_name, program.name, source, data, about)
 
 

@@ -30,6 +30,7 @@ from gpu.core.dtype import ImageDType
 from gpu.core.errors import Unsupported
 from gpu.core.log import get_logger
 from gpu.runtime.origins import name_origins
+from gpu.runtime.stages import stage
 
 log = get_logger(__name__)
 
@@ -136,11 +137,13 @@ def lower_kernel(kernel: K.Kernel, target: Target, chosen: Sequence[Opt] | None 
 
     Its schedule is the one `chosen`, else what the policies choose.
     """
-    if chosen is None:
-        scheduled, opts = schedule(kernel, target, optimize=not config.NOOPT)
-    else:
-        scheduled, opts = apply(kernel, chosen), list(chosen)
-    program = linearize(scheduled, target)
+    with stage("schedule"):
+        if chosen is None:
+            scheduled, opts = schedule(kernel, target, optimize=not config.NOOPT)
+        else:
+            scheduled, opts = apply(kernel, chosen), list(chosen)
+    with stage("lower"):
+        program = linearize(scheduled, target)
     if config.VERIFY:
         from gpu.compiler.ir.kernel.verify import verify_kernel
         from gpu.compiler.ir.linear.verify import verify_linear

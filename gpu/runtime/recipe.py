@@ -25,6 +25,7 @@ from gpu.core.log import get_logger
 from gpu.runtime.device import Device, LaunchData
 from gpu.runtime.dynamic import WITH_NUMBERS, without_numbers
 from gpu.runtime.program import Program
+from gpu.runtime.stages import stage
 
 log = get_logger(__name__)
 
@@ -225,12 +226,13 @@ def load(recipe: Recipe, leaves: int) -> Schedule:
     `leaves` is how many slots come before the recipe's.
     """
     programs = []
-    for code in recipe.codes:
-        program = _programs.get(code.key)
-        if program is None:
-            program = Device[code.device].runtime(code.name, code.lib, code.data)
-            _programs[code.key] = program
-        programs.append(program)
+    with stage("load"):
+        for code in recipe.codes:
+            program = _programs.get(code.key)
+            if program is None:
+                program = Device[code.device].runtime(code.name, code.lib, code.data)
+                _programs[code.key] = program
+            programs.append(program)
     vals = recipe.vals or ((),) * len(recipe.steps)
     steps = tuple(
         Launch(programs[kernel], slots, taken) if kernel >= 0 else Transfer(*slots)
