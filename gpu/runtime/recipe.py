@@ -321,9 +321,12 @@ def tuned_file() -> Path | None:
 
 
 def tuned_signature() -> str:
-    """A text that changes with the file of the best schedules known."""
+    """A text that changes with the file of the best schedules known; "" where there is none."""
     path = tuned_file()
-    return folder_signature(path.parent, path.name) if path else ""
+    if path is None or not path.is_file():
+        return ""
+    status = path.stat()
+    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 @cache

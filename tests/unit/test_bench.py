@@ -219,3 +219,21 @@ def test_time_of_compiling_is_told_by_stage(capsys: pytest.CaptureFixture[str]) 
     out = capsys.readouterr().out
     for name in ("plan", "build", "schedule", "lower", "render", "compile", "load", "all else"):
         assert f" {name}: " in out, out
+
+
+def test_every_turn_begins_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[object] = []
+    monkeypatch.setattr(measure.time, "sleep", done.append)
+
+    class Turn(Local):
+        def measure(self, count: int) -> list[float]:
+            done.append(self.name)
+            return [1.0] * count
+
+    ready = []
+    for name in ("one", "other"):
+        contestant = Turn(GpuAdapter())
+        contestant.name = name
+        ready.append((measure.Result("sum", name), contestant))
+    measure._take_turns([*ready, *ready], 2)
+    assert done == [measure.REST, "one", measure.REST, "other"] * 2
