@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from gpu import __version__
-from gpu.cli import crash, decode, demo, doctor, fw, info, pci, smi, trace
+from gpu.cli import crash, decode, demo, doctor, fw, info, pci, smi, trace, tune
 from gpu.cli.bench import command as bench
 from gpu.cli.export import command as export
 
@@ -52,6 +52,9 @@ COMMANDS: Final[dict[str, Command]] = {
         "GPUs, their memory, clocks and temperatures, and who uses them",
         smi.add_arguments,
         smi.run,
+    ),
+    "tune": Command(
+        "the best schedules that BEAM found: show, export, merge", tune.add_arguments, tune.run
     ),
     "trace": Command("record and compare calls of drivers", trace.add_arguments, trace.run),
 }

@@ -272,6 +272,18 @@ class Config:
         "read operands of matrix products and convolutions as images, where there are any"
     )
     NOOPT = _flag("compile kernels without loop optimisations")
+    BEAM = Setting(
+        whole_number(0, 1024),
+        "measure so many schedules of each kernel, and keep the best; 1 uses what is kept",
+        lambda: 0,
+        "0",
+    )
+    BEAM_SECONDS = Setting(
+        whole_number(1, 10**6), "seconds that a process measures schedules", lambda: 600, "600"
+    )
+    TUNED: Setting[Path | None] = Setting(
+        OPTIONAL_PATH, "file of the best schedules known", lambda: None, "CACHE_DIR/tuned.json"
+    )
 
     if not TYPE_CHECKING:
 

@@ -123,6 +123,21 @@ def _remove_if_dead(path: str) -> None:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def locked(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Keeps other processes out that lock the same `path`, which need not exist.
+
+    The lock is on a file beside it, ended by `.lock`, which stays: who replaces `path` replaces no
+    lock. It goes with the process. Raises OSError as the system does.
+    """
+    descriptor = os.open(f"{os.fspath(path)}.lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def map_file(path: str | os.PathLike[str]) -> npt.NDArray[np.uint8]:
     """The content of a file as read-only bytes that are read from disk when they are touched.
 

@@ -110,7 +110,9 @@ class Allocator(Unpicklable, ABC, Generic[M]):
         is no number of bytes.
         """
         memory = self._take(count_of(nbytes, "the size of an allocation"))
-        self._count(nbytes)
+        self.live = live = self.live + nbytes
+        if live > self.peak:  # noqa: PLR1730  # calling max costs more than all of this
+            self.peak = live
         return memory
 
     def free(self, memory: M, nbytes: int) -> None:
@@ -138,12 +140,6 @@ class Allocator(Unpicklable, ABC, Generic[M]):
     def _keep(self, memory: M, nbytes: int) -> None:
         """Takes memory back."""
         self._free(memory, nbytes)
-
-    def _count(self, nbytes: int) -> None:
-        """Counts bytes that are handed out."""
-        self.live = live = self.live + nbytes
-        if live > self.peak:  # noqa: PLR1730  # calling max costs more than all of this
-            self.peak = live
 
     def _make_room(self, nbytes: int) -> None:
         """Gives up what is kept if fresh memory passes MEMORY_LIMIT. Raises OutOfMemory."""

@@ -12,8 +12,10 @@ from typing import NamedTuple
 from gpu.compiler.fusion.build import BuiltKernel, build_kernel
 from gpu.compiler.fusion.label import kernel_label
 from gpu.compiler.fusion.plan import Plan
+from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.graph import Node, symbols_of, toposort
 from gpu.compiler.ir.kernel.work import operations, parameter_bytes
+from gpu.compiler.opt.opts import Opt
 from gpu.compiler.opt.policy.cpu.scalar import why_scalar
 from gpu.core.config import config
 from gpu.core.errors import GpuError
@@ -22,7 +24,9 @@ from gpu.runtime.device import Device, LaunchData, Renderer
 from gpu.runtime.memory import share_memory
 from gpu.runtime.origins import name_origins
 from gpu.runtime.pipeline import lower_kernel, plan_graph
+from gpu.runtime.profile import PROFILE, is_profiling
 from gpu.runtime.recipe import About, Code, Key, Recipe, Slot, graph_key
+from gpu.runtime.stages import stage
 
 log = get_logger(__name__)
 
@@ -37,10 +41,11 @@ def compile_graph(
     order = toposort(roots, is_leaf)
     symbols = symbols_of(order, is_leaf)
     computed = {node: i for i, node in enumerate(order) if not is_leaf(node)}
-    roots, plan, views = plan_graph(roots, is_leaf, lambda name: Device[name].renderer.target)
+    with stage("plan"):
+        roots, plan, views = plan_graph(roots, is_leaf, lambda name: Device[name].renderer.target)
     slot_of = {leaf: i for i, leaf in enumerate(leaves)}
     slot_of.update((view, slot_of[leaf]) for view, leaf in views.items())
-    kernels = Kernels(plan, lambda name: Device[name].renderer)
+    kernels = Kernels(plan, lambda name: Device[name].renderer, _tuner())
     position = {symbol.name: i for i, symbol in enumerate(symbols)}
     vals: list[tuple[int, ...]] = []
     slots: list[Slot] = []
@@ -63,7 +68,8 @@ def compile_graph(
             steps.append((job, tuple(slot_of[node] for node in params)))
             vals.append(tuple(position[name] for name in names))
         abouts[-1] = abouts[-1]._replace(origin=_nearest(made[0], computed))
-    codes, code_of = distinct(compile_jobs(kernels.jobs))
+    with stage("compile"):
+        codes, code_of = distinct(compile_jobs(kernels.jobs))
     log.info("compiled %d kernels, %d of them distinct", len(steps), len(codes))
     outputs = [slot_of[root] for root in roots]
     launches = tuple((code_of[job] if job >= 0 else job, used) for job, used in steps)
@@ -99,6 +105,19 @@ def _nearest(root: Node, computed: Mapping[Node, int]) -> int:
     return -1
 
 
+# The best schedule known of a kernel, on a device; None where that is the policies'. The last
+# argument is what the kernel is called for people.
+Tuner = Callable[[K.Kernel, str, str], Sequence[Opt] | None]
+
+
+def _tuner() -> Tuner | None:
+    if not config.BEAM or config.NOOPT:
+        return None
+    from gpu.runtime.tune.search import best_schedule  # only now: few programs search
+
+    return best_schedule
+
+
 class Kernels:
     """The kernels of a plan, of which those of one form (a transformer's layers) are made once.
 
@@ -106,9 +125,15 @@ class Kernels:
         jobs: what is to be compiled.
     """
 
-    def __init__(self, plan: Plan, renderer_of: Callable[[str], Renderer]):
-        """`renderer_of` gives what prints for the device of a name."""
+    def __init__(
+        self,
+        plan: Plan,
+        renderer_of: Callable[[str], Renderer],
+        tuner: Tuner | None = None,
+    ):
+        """`renderer_of` gives what prints for the device of a name, `tuner` schedules for it."""
         self.plan = plan
+        self.tuner = tuner
         self.renderer_of = renderer_of
         self.jobs: list[Job] = []
         # For the form of a kernel its job, which nodes of the form its parameters are, and the
@@ -134,13 +159,17 @@ class Kernels:
         self, number: int, nodes: Sequence[Node]
     ) -> tuple[int, tuple[int, ...], tuple[str, ...]]:
         """A new job for a kernel, and what is known of its form from then on."""
-        built = build_kernel("kernel", number, self.plan)
+        with stage("build"):
+            built = build_kernel("kernel", number, self.plan)
         place = {node: i for i, node in enumerate(nodes)}
         names = tuple(val.name for val in built.kernel.vals)
         used = tuple(place[node] for node in built.params)
         device = self.plan.kernels[number][0].device
         self.jobs.append(
-            _job(built, device, self.renderer_of(device), kernel_label(number, self.plan))
+            _job(
+                *(built, device, self.renderer_of(device), kernel_label(number, self.plan)),
+                self.tuner,
+            )
         )
         return len(self.jobs) - 1, used, names
 
@@ -188,13 +217,23 @@ def prepare_kernel(built: BuiltKernel, device_name: str) -> Job:
     return _job(built, device_name, Device[device_name].renderer, built.kernel.name)
 
 
-def _job(built: BuiltKernel, device_name: str, renderer: Renderer, label: str) -> Job:
-    opts, scheduled, program = lower_kernel(built.kernel, renderer.target)
+def _job(
+    built: BuiltKernel,
+    device_name: str,
+    renderer: Renderer,
+    label: str,
+    tuner: Tuner | None = None,
+) -> Job:
+    chosen = tuner(built.kernel, device_name, label) if tuner else None
+    opts, scheduled, program = lower_kernel(built.kernel, renderer.target, chosen)
     log.debug("%s: %s", label, opts)
     scalar = why_scalar(scheduled, renderer.target, not config.NOOPT)
     work, moved = operations(built.kernel.body), parameter_bytes(built.kernel)
     about = About(label, work, moved, scalar)
-    source, data = renderer.render(program), renderer.launch_data(program)
+    if is_profiling():
+        PROFILE.note_schedule(device_name, label, built.kernel, opts, renderer.target)
+    with stage("render"):
+        source, data = renderer.render(program), renderer.launch_data(program)
     return Job(device_name, program.name, source, data, about)
 
 

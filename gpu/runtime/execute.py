@@ -75,6 +75,12 @@ class Counters:
     kernels = 0
 
 
+def forget_compiled() -> None:
+    """Has every graph be compiled again, or found on disk, when it is computed next."""
+    _families.clear()
+    _schedules.clear()
+
+
 def is_computed(node: Node) -> bool:
     """Whether the node's value is in memory."""
     kind = node.kind

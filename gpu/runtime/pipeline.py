@@ -22,7 +22,7 @@ from gpu.compiler.ir.graph import verify as verify_graph
 from gpu.compiler.ir.graph.rewrite import without_custom_grads
 from gpu.compiler.ir.linear import Program as LinearProgram
 from gpu.compiler.lower.linearize import linearize
-from gpu.compiler.opt.opts import Opt
+from gpu.compiler.opt.opts import Opt, apply
 from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.targets import ImageLimits, Target
 from gpu.core.config import config
@@ -30,6 +30,7 @@ from gpu.core.dtype import ImageDType
 from gpu.core.errors import Unsupported
 from gpu.core.log import get_logger
 from gpu.runtime.origins import name_origins
+from gpu.runtime.stages import stage
 
 log = get_logger(__name__)
 
@@ -131,10 +132,18 @@ class Lowered(NamedTuple):
     program: LinearProgram
 
 
-def lower_kernel(kernel: K.Kernel, target: Target) -> Lowered:
-    """A kernel as linear IR that `target` can render; verified on the way where VERIFY is set."""
-    scheduled, opts = schedule(kernel, target, optimize=not config.NOOPT)
-    program = linearize(scheduled, target)
+def lower_kernel(kernel: K.Kernel, target: Target, chosen: Sequence[Opt] | None = None) -> Lowered:
+    """A kernel as linear IR that `target` can render; verified on the way where VERIFY is set.
+
+    Its schedule is the one `chosen`, else what the policies choose.
+    """
+    with stage("schedule"):
+        if chosen is None:
+            scheduled, opts = schedule(kernel, target, optimize=not config.NOOPT)
+        else:
+            scheduled, opts = apply(kernel, chosen), list(chosen)
+    with stage("lower"):
+        program = linearize(scheduled, target)
     if config.VERIFY:
         from gpu.compiler.ir.kernel.verify import verify_kernel
         from gpu.compiler.ir.linear.verify import verify_linear

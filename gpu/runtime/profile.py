@@ -9,18 +9,24 @@ the line is that of the graph at hand, and in no cache.
 from __future__ import annotations
 
 import atexit
+import math
 import sys
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpu.compiler.ir.graph import Node
 from gpu.core.config import config
 from gpu.core.log import follow_debug, get_logger
 from gpu.runtime.origins import origin_of, origins
 from gpu.runtime.recipe import About
+
+if TYPE_CHECKING:
+    from gpu.compiler.ir.kernel import Kernel
+    from gpu.compiler.opt.opts import Opt
+    from gpu.compiler.targets import Target
 
 log = get_logger(__name__)
 
@@ -44,17 +50,19 @@ class Row(NamedTuple):
 
 @dataclass
 class Total:
-    """What the runs of such kernels add up to: seconds, operations and bytes."""
+    """What the runs of such kernels add up to: seconds, operations and bytes; and the fastest."""
 
     runs: int = 0
     seconds: float = 0.0
     operations: int = 0
     nbytes: int = 0
+    least: float = math.inf
 
     def add(self, about: About, seconds: float) -> None:
         """One more run."""
         self.runs += 1
         self.seconds += seconds
+        self.least = min(self.least, seconds)
         self.operations += about.operations
         self.nbytes += about.nbytes
 
@@ -66,13 +74,28 @@ class Total:
         )
 
 
+class Chosen(NamedTuple):
+    """A kernel that was compiled, and the schedule that it got for a target."""
+
+    kernel: Kernel
+    opts: tuple[Opt, ...]
+    target: Target
+
+
 @dataclass
 class Profile:
-    """All that was timed in this process."""
+    """All that was timed in this process, and the schedules of kernels by device and label."""
 
     rows: dict[Row, Total] = field(default_factory=dict)
+    schedules: dict[tuple[str, str], Chosen] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     is_shown_at_exit: bool = False
+
+    def note_schedule(
+        self, device: str, label: str, kernel: Kernel, opts: Sequence[Opt], target: Target
+    ) -> None:
+        """A kernel was compiled for a device, with a schedule."""
+        self.schedules[device, label] = Chosen(kernel, tuple(opts), target)
 
     def note(self, device: str, about: About, line: str, seconds: float) -> None:
         """A kernel ran for so many seconds: it is logged, and added for the table."""

@@ -20,11 +20,12 @@ from gpu.compiler.ir.dims import Symbol, any_symbols, plain
 from gpu.compiler.ir.graph import Node, symbols_of, toposort
 from gpu.core.config import config
 from gpu.core.dtype import DType, dtype_named
-from gpu.core.files import DiskCache, folder_signature
+from gpu.core.files import DiskCache, cache_dir, folder_signature
 from gpu.core.log import get_logger
 from gpu.runtime.device import Device, LaunchData
 from gpu.runtime.dynamic import WITH_NUMBERS, without_numbers
 from gpu.runtime.program import Program
+from gpu.runtime.stages import stage
 
 log = get_logger(__name__)
 
@@ -167,7 +168,7 @@ class Schedule(NamedTuple):
 
 def compile_settings() -> Key:
     """The settings, here and now, that change what a graph compiles to."""
-    return (config.NOOPT, config.IMAGE)
+    return (config.NOOPT, config.IMAGE, config.BEAM)
 
 
 def graph_symbols(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[Symbol, ...]:
@@ -225,12 +226,13 @@ def load(recipe: Recipe, leaves: int) -> Schedule:
     `leaves` is how many slots come before the recipe's.
     """
     programs = []
-    for code in recipe.codes:
-        program = _programs.get(code.key)
-        if program is None:
-            program = Device[code.device].runtime(code.name, code.lib, code.data)
-            _programs[code.key] = program
-        programs.append(program)
+    with stage("load"):
+        for code in recipe.codes:
+            program = _programs.get(code.key)
+            if program is None:
+                program = Device[code.device].runtime(code.name, code.lib, code.data)
+                _programs[code.key] = program
+            programs.append(program)
     vals = recipe.vals or ((),) * len(recipe.steps)
     steps = tuple(
         Launch(programs[kernel], slots, taken) if kernel >= 0 else Transfer(*slots)
@@ -308,7 +310,23 @@ def keep_on_disk(key: Key, devices: Sequence[str], recipe: Recipe) -> None:
 
 def _disk_key(key: Key, devices: Sequence[str]) -> str:
     machines = [(d, Device[d].renderer.target.key, Device[d].compiler.key) for d in devices]
-    return f"{key}|{machines}|{compile_settings()}|{compiler_signature()}"
+    tuned = tuned_signature() if config.BEAM else ""
+    return f"{key}|{machines}|{compile_settings()}|{tuned}|{compiler_signature()}"
+
+
+def tuned_file() -> Path | None:
+    """The file of the best schedules known; None where there is no folder to keep it in."""
+    folder = cache_dir() if config.TUNED is None else None
+    return folder / "tuned.json" if folder else config.TUNED
+
+
+def tuned_signature() -> str:
+    """A text that changes with the file of the best schedules known; "" where there is none."""
+    path = tuned_file()
+    if path is None or not path.is_file():
+        return ""
+    status = path.stat()
+    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 @cache

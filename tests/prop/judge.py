@@ -185,6 +185,11 @@ def _disturber(rng: np.random.Generator, exact: bool) -> Disturb:
             return value
         if node.kind in ("reduce", "scan") and node.attr[0] in ("add", "mul"):
             return _disturb_reduction(node, args[0], value, near, rng)
+        if node.kind == "scan" and node.attr[0] == "add":
+            finite = np.where(np.isfinite(args[0]), args[0], 0).astype(np.float64)
+            size = np.abs(finite).cumsum(axis=node.attr[1])
+            error = 2 * args[0].shape[node.attr[1]] * eps(accumulate_as(node.dtype)) * size
+            return near(value, error + eps(node.dtype) * size, node.dtype)
         if node.kind == "cast":
             return (
                 value if exact or node.src[0].dtype is dtypes.bool else ulps(value, 1, node.dtype)

@@ -19,6 +19,7 @@ from gpu.cli.bench.peers import PEERS
 from gpu.cli.bench.workloads import RATE, WORKLOADS
 from gpu.cli.main import main
 from gpu.core.errors import InvalidValue
+from gpu.runtime.profile import PROFILE
 
 SMALL = ("bench", "--scale", "small", "--repeats", "3")
 FIGURES = {
@@ -190,3 +191,49 @@ def test_every_peer_can_be_timed_from_its_start() -> None:
 
     assert set(STARTS) == {GpuAdapter.name, *PEERS}
     assert Local(GpuAdapter()).name == "gpu"
+
+
+def test_kernels_have_time_roofline_and_schedule(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "kernels", "--workloads", "gemm1000,softmax", "--scale", "small"]) == 0
+    out = capsys.readouterr().out
+    assert "peaks reached here" in out and "softmax: " in out
+    product, schedule = out[out.index("matmul_f32_19x19x19") :].splitlines()[:2]
+    assert "roof" in product and "cycles" in product and "Tile(" in schedule
+    assert not PROFILE.rows and not PROFILE.schedules
+
+
+def test_a_script_is_looked_into(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\nfrom gpu import Tensor\nprint(sys.argv[1:], (Tensor([3.25]) * 4).item())\n"
+    )
+    assert main(["bench", "kernels", str(script), "more"]) == 0
+    out = capsys.readouterr().out
+    assert "['more'] 13.0" in out and "for " + str(script) in out
+    assert main(["bench", "kernels", str(tmp_path / "none.py")]) == 1
+    assert main(["bench", "--workloads", "sum", "compile", str(script)]) == 1
+
+
+def test_time_of_compiling_is_told_by_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "compile", "--workloads", "softmax", "--scale", "small"]) == 0
+    out = capsys.readouterr().out
+    for name in ("plan", "build", "schedule", "lower", "render", "compile", "load", "all else"):
+        assert f" {name}: " in out, out
+
+
+def test_every_turn_begins_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[object] = []
+    monkeypatch.setattr(measure.time, "sleep", done.append)
+
+    class Turn(Local):
+        def measure(self, count: int) -> list[float]:
+            done.append(self.name)
+            return [1.0] * count
+
+    ready = []
+    for name in ("one", "other"):
+        contestant = Turn(GpuAdapter())
+        contestant.name = name
+        ready.append((measure.Result("sum", name), contestant))
+    measure._take_turns([*ready, *ready], 2)
+    assert done == [measure.REST, "one", measure.REST, "other"] * 2

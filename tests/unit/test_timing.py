@@ -6,7 +6,8 @@ import numpy as np
 
 from gpu import Tensor, Var
 from gpu.runtime.execute import is_computed, prepare
-from gpu.runtime.timing import SHORTEST, time_kernels
+from gpu.runtime.launch_time import SHORTEST
+from gpu.runtime.timing import time_kernels
 
 
 def test_each_kernel_is_timed_and_nothing_is_kept(device: str) -> None:

@@ -111,7 +111,8 @@ class CLAllocator(LRUAllocator[CLMemory]):
         else:
             images.check_image(self._context, image)
         memory = kept or self._fresh(nbytes, lambda: CLImage(self._context, image))
-        self._count(nbytes)
+        self.live += nbytes
+        self.peak = max(self.peak, self.live)
         return memory
 
     def free_image(self, memory: CLMemory, image: ImageDType) -> None:

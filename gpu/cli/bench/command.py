@@ -21,6 +21,16 @@ DEFAULT_REPEATS: Final = 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of `gpu bench`."""
+    parser.add_argument(
+        "what",
+        nargs="?",
+        choices=("kernels", "compile"),
+        help="instead of times of workloads: their kernels, each with its time, share of the "
+        "roofline and schedule; or where the time of compiling them went",
+    )
+    parser.add_argument(
+        "script", nargs="*", help="after kernels or compile: a program, instead of workloads"
+    )
     parser.add_argument("--list", action="store_true", help="show the workloads and stop")
     parser.add_argument(
         "--workloads", metavar="NAMES", help="which to run, as in gemm1024,softmax (default: all)"
@@ -78,6 +88,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     everything = ",".join(WORKLOADS)
     names = _chosen("--workloads", arguments.workloads or everything, list(WORKLOADS))
+    if arguments.what:
+        _inspect(arguments, names)
+        return 0
     peers = _chosen("--against", arguments.against, list(PEERS))
     _check_output(arguments.json)
     with (
@@ -91,6 +104,17 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         report.save(arguments.json)
     return int(any(r.library == OURS and r.problem for r in report.results))
+
+
+def _inspect(arguments: argparse.Namespace, names: list[str]) -> None:
+    """`gpu bench kernels` and `gpu bench compile`."""
+    from gpu.cli.bench.inspection import inspected, show_compiling, show_kernels
+
+    if arguments.script and arguments.workloads:
+        raise InvalidValue("a script is looked into, or --workloads, not both")
+    programs = inspected(names, arguments.script, arguments.scale)
+    with Context(DEV=arguments.device) if arguments.device else nullcontext():
+        (show_kernels if arguments.what == "kernels" else show_compiling)(programs)
 
 
 def _chosen(option: str, text: str, known: list[str]) -> list[str]:

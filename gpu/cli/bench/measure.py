@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +16,11 @@ from gpu.cli.bench.workloads import WORKLOADS, Scale, Workload
 from gpu.core.errors import GpuError
 
 _ROUNDS: Final = 5  # in each, every library has its turn
+# Seconds before each turn, also where there is no other library. Threads look for more work for a
+# while before they sleep: those of torch's OpenMP took 4 to 8 ms of a processor in the 50 ms after
+# its turn (1 ms with OMP_WAIT_POLICY=PASSIVE, which its users do not set), and a product of 512 x
+# 512 here took 1.39 times as long at once after it, 1.11 times 50 ms later, 1.08 after 250 ms.
+REST: Final = 0.1
 
 
 class WrongAnswer(GpuError):
@@ -119,6 +125,7 @@ def _take_turns(ready: list[tuple[Result, Contestant]], count: int) -> None:
     for result, contestant in ready:
         if result.problem:
             continue
+        time.sleep(REST)
         try:
             result.samples += contestant.measure(count)
         except GpuError as error:

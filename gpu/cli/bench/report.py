@@ -97,7 +97,7 @@ def _line(result: Result, ours: Result | None) -> str:
     if result.problem:
         return f"{head:<12}{result.problem}"
     low, high = result.quartiles
-    parts = [f"{head:<12}{_time(result.median):>9}", f"({_time(low)} to {_time(high)})"]
+    parts = [f"{head:<12}{time_text(result.median):>9}", f"({time_text(low)} to {time_text(high)})"]
     if rate := _rate(result):
         parts.append(rate)
     if result.memory:
@@ -106,11 +106,11 @@ def _line(result: Result, ours: Result | None) -> str:
     if ours is not None and result is not ours:
         parts.append(f"gpu takes {ours.median / result.median:.2f} x as long")
     elif ours is result:
-        parts.append(f"first call {_time(result.first)}")
+        parts.append(f"first call {time_text(result.first)}")
     return "  ".join(parts)
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
     """Three digits and the unit that fits."""
     unit, size = next((row for row in _UNITS if seconds >= row[1]), _UNITS[-1])
     amount = seconds / size

@@ -151,6 +151,10 @@ class _Linearizer:
         self.shared.clear()
         results = self.emitter.close_loop(tuple(self.registers.read(key) for key in keys))
         self.write_all(keys, results)
+        self.forget_unseen(changed)
+
+    def forget_unseen(self, changed: set[K.Buf]) -> None:
+        """Forgets registers of buffers whose values are those of a loop or condition that ended."""
         for key in self.registers.held(changed):
             if not self.emitter.is_seen(self.registers.read(key)):
                 self.registers.forget(key)
@@ -187,11 +191,14 @@ class _Linearizer:
         if condition is None:
             self.block(stmt.body)
             return
+        if condition.lanes > 1:
+            raise CompileError(f"a condition differs between lanes, {stmt.mask}")
         previous = self.emitter.open_if(condition)
         self.shared.clear()
         self.block(stmt.body)
         self.shared.clear()
         self.emitter.close_if(previous)
+        self.forget_unseen({buf for buf, _, _ in writes(stmt.body)})
 
     def prefetch(self, stmt: K.Prefetch) -> None:
         index = self.addresses.value(self.place(stmt.buf, stmt.indices))
@@ -210,6 +217,8 @@ class _Linearizer:
         where = self.place(stmt.buf, stmt.indices)
         value = self.value(stmt.value)
         if lane is not None and not self.addresses.varies(where.vars):
+            if self.addresses.varies(stmt.mask.vars):
+                raise CompileError(f"some lanes write {stmt.buf.name} at the same place")
             value = self.fold(stmt, value)
         if stmt.monoid is not None:
             old = self.read_memory(stmt.buf, where, stmt.mask)

@@ -129,7 +129,9 @@ class Registers:
 
     def key(self, buf: K.Buf, indices: tuple[Expr, ...], unrolled: Mapping[Var, int]) -> Key:
         """Names the register that holds an element at this iteration of the written-out loops."""
-        home = self.homes[buf]
+        home = self.homes.get(buf)
+        if home is None:
+            raise CompileError(f"{buf.name} holds a matrix, and loops over it are not written out")
         copy = tuple(unrolled[v] for v in home.copies)
         place = tuple(e.subst(unrolled).const for e in indices)
         return buf, copy, place

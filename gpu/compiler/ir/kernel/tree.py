@@ -30,11 +30,32 @@ def allocated(stmt: K.Stmt) -> list[K.Buf]:
 
 
 def find_loop(body: K.Block, name: str, what: object) -> K.Loop:
-    """The loop over `name`. Raises IllegalOpt, naming `what` looked for it."""
-    found = loops(body)
-    if name not in found:
-        raise IllegalOpt(f"{what}: there is no loop {name!r}, only {sorted(found)}")
-    return found[name]
+    """The loop over `name`, the last one if there are several. Raises IllegalOpt, naming `what`.
+
+    Several loops may have one variable: those that a transformation writes around one statement
+    after the other. What is done to one is done to all, so they must hold the same.
+    """
+    found = [s for s in walk(body) if isinstance(s, K.Loop) and s.var.name == name]
+    if not found:
+        raise IllegalOpt(f"{what}: there is no loop {name!r}, only {sorted(loops(body))}")
+    last = found[-1]
+    if any(other.var is last.var and other != last for other in found[:-1]):
+        raise IllegalOpt(f"{what}: several loops over one {name!r} hold different statements")
+    return last
+
+
+def loops_around(body: K.Stmt, loop: K.Loop) -> list[K.Loop]:
+    """The loops inside `body` that hold `loop`, outermost first."""
+    outer = [s for s in walk(body) if isinstance(s, K.Loop) and s.var is not loop.var]
+    return [s for s in outer if any(isinstance(i, K.Loop) and i.var is loop.var for i in walk(s))]
+
+
+def free_name(body: K.Stmt, name: str) -> str:
+    """The first of `name`, `name` + "s", ... that no buffer declared inside has."""
+    taken = {buf.name for buf in allocated(body)}
+    while name in taken:
+        name += "s"
+    return name
 
 
 def replace_loop(body: K.Block, loop: K.Loop, new: K.Stmt) -> K.Stmt:

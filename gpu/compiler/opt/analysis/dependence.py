@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Mask, Var, expr
 from gpu.compiler.ir.index.rows import flatten
-from gpu.compiler.ir.kernel.tree import accesses, loads_of, walk
+from gpu.compiler.ir.kernel.tree import accesses, loads_of, walk, writes
 
 Place = tuple[Expr, Mask]
 
@@ -25,7 +25,7 @@ def is_independent(loop: K.Loop) -> bool:
     own = {s.buf for s in walk(loop.body) if isinstance(s, K.Alloc)}
     updates = [s for s in walk(loop.body) if isinstance(s, K.Update)]
     inside = frozenset(vars_inside(loop)) - {loop.var}
-    for buf in {s.buf for s in updates} - own:
+    for buf in {buf for buf, _, _ in writes(loop.body)} - own:
         places = [(indices, mask) for b, indices, mask in accesses(loop.body) if b is buf]
         if len(places) == 1 and any(s.distinct for s in updates if s.buf is buf):
             continue

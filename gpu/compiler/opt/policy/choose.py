@@ -7,7 +7,7 @@ then picks lanes and the loop that spreads over the machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gpu.compiler.ir import kernel as K
@@ -42,12 +42,17 @@ def schedule(kernel: K.Kernel, target: Target, optimize: bool = True) -> tuple[K
     With `optimize` false only what parallel devices cannot do without is done, and what keeps the
     rounding of long sums small.
     """
-    kernel, opts = _made_ready(kernel, target, optimize)
+    return with_partial_sums(*_made_ready(kernel, target, optimize))
+
+
+def with_partial_sums(kernel: K.Kernel, opts: Sequence[Opt]) -> tuple[K.Kernel, list[Opt]]:
+    """A kernel that `opts` made, with partial sums where it adds much, and all that made it."""
+    made = list(opts)
     while levels := long_sums(kernel.body):
         chosen = [PartialSums(*level) for level in levels]
         kernel = apply(kernel, chosen)
-        opts += chosen
-    return kernel, opts
+        made += chosen
+    return kernel, made
 
 
 def _made_ready(kernel: K.Kernel, target: Target, optimize: bool) -> tuple[K.Kernel, list[Opt]]:

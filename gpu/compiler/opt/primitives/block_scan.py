@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, at_least, at_most, expr
-from gpu.compiler.ir.kernel.tree import Substitution, as_block, replace_loop
+from gpu.compiler.ir.kernel.tree import Substitution, as_block, loops, replace_loop
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.opt.analysis.loop_nest import nest_down_to
 from gpu.compiler.opt.primitives.barriers import synchronize, thread_loops
@@ -71,6 +71,8 @@ def block_scan(body: K.Block, axis: str, threads: int, side: int, warp: int) -> 
     what = f"BlockScan({axis!r}, {threads}, {side}, {warp})"
     around, inside = nest_down_to(body, axis, what)
     scan = scan_in(inside)
+    if f"{axis}th" in loops(body):
+        raise IllegalOpt(f"{what}: there is a loop {axis}th already")
     if scan is None or thread_loops(inside):
         raise IllegalOpt(f"{what}: a scan is not all that is done there")
     if min(threads, warp) < 2 or threads & (threads - 1) or scan.loop.var.extent % side:

@@ -10,10 +10,14 @@ from gpu.compiler.ir.kernel.tree import (
     Substitution,
     around_vars,
     find_loop,
+    free_name,
+    loads_of,
     loops,
+    reads,
     replace_loop,
     values,
     walk,
+    writes,
 )
 from gpu.core.errors import IllegalOpt
 
@@ -24,13 +28,13 @@ def stage(body: K.Block, axis: str, buf: str, order: Sequence[str], apart: int =
     loop = find_loop(body, axis, what)
     inside = loops(loop.body)
     operand = operand_of(loop.body, buf, frozenset(order), inside.keys(), what)
-    written = {s.buf for s in walk(body) if isinstance(s, K.Update)}
+    written = {buf for buf, _, _ in writes(body)}
     if operand.bufs & written:
         raise IllegalOpt(f"{what}: {buf} is written in the kernel")
     axes = [inside[name].var for name in order]
     copies = [Var(f"{var.name}s", var.lo, var.hi, var.stop) for var in axes]
     *rows, row = (v.extent for v in axes)
-    tile = K.Buf(f"{buf}s", operand.dtype, (*rows, row + apart), "team")
+    tile = K.Buf(free_name(body, f"{buf}s"), operand.dtype, (*rows, row + apart), "team")
     env: dict[Var, Expr | int] = {a: expr(c) for a, c in zip(axes, copies, strict=True)}
     fill = K.Update(tile, tuple(map(expr, copies)), None, Substitution(env).value(operand))
     read = K.load(tile, tuple(map(expr, axes)))
@@ -59,4 +63,23 @@ def operand_of(
         raise IllegalOpt(
             f"{what}: {len(largest)} operands from {buf} depend on just these loops, not one"
         )
+    require_inside(body, loads_of(largest[0]), what)
     return largest[0]
+
+
+def require_inside(body: K.Stmt, loads: Sequence[K.Value], what: str) -> None:
+    """Raises IllegalOpt where a condition inside `body` may keep `loads` inside their buffers.
+
+    What is read in advance is read whether that holds or not.
+    """
+    beyond = {load for load in loads if not _is_inside(load)}
+    under = (s for s in walk(body) if isinstance(s, K.If)) if beyond else ()
+    for condition in under:
+        for buf, indices, mask in reads(condition):
+            if K.load(buf, indices, mask) in beyond:
+                raise IllegalOpt(f"{what}: {buf.name} may be read under a condition alone")
+
+
+def _is_inside(load: K.Value) -> bool:
+    buf, indices, _ = load.attr
+    return all(i.lo >= 0 and i.hi < size for i, size in zip(indices, buf.shape, strict=True))

@@ -10,11 +10,14 @@ from gpu.compiler.ir.kernel.tree import (
     Substitution,
     as_block,
     find_loop,
+    free_name,
     reads,
     replace_loop,
     walk,
+    writes,
 )
 from gpu.compiler.opt.analysis.loop_nest import last_index, leaves
+from gpu.compiler.opt.primitives.cache_read import require_inside
 from gpu.core.errors import IllegalOpt
 
 
@@ -38,14 +41,13 @@ def cache_row(body: K.Block, axis: str, name: str) -> K.Stmt:
     start = None if buf is None else _row(body, loop, buf)
     if buf is None or start is None:
         raise IllegalOpt(f"{what}: the loops inside do not read one row of {name}")
-    size = next(_walkers(loop, buf))[1].extent
-    row = K.Buf(f"{name}h", buf.dtype, (size,), "team")
+    walked = list(_walkers(loop, buf))
+    require_inside(loop.body, [K.load(*read) for read, _ in walked], what)
+    size = walked[0][1].extent
+    row = K.Buf(free_name(body, f"{name}h"), buf.dtype, (size,), "team")
     var = Var(f"{name}h", 0, size - 1)
     fill = K.Update(row, (expr(var),), None, K.load(buf, (start + var,)))
-    again = {
-        K.load(*read): K.load(row, (last_index(read[1]) - start,))
-        for read, _ in _walkers(loop, buf)
-    }
+    again = {K.load(*read): K.load(row, (last_index(read[1]) - start,)) for read, _ in walked}
     held = Substitution({}, values=again).block(loop.body)
     inside = (K.Alloc(row), K.Loop(var, "serial", as_block(fill)), *held.body)
     return replace_loop(body, loop, K.Loop(loop.var, loop.kind, K.Block(inside)))
@@ -64,12 +66,13 @@ def _walkers(loop: K.Loop, buf: K.Buf) -> Iterator[tuple[Read, Var]]:
 
 def _row(body: K.Block, loop: K.Loop, buf: K.Buf) -> Expr | None:
     """Where the row begins that all reads of `buf` inside a loop walk along, if they do."""
-    if any(isinstance(s, K.Update) and s.buf is buf for s in walk(body)):
+    if any(written is buf for written, _, _ in writes(body)):
         return None
     walked = list(_walkers(loop, buf))
     starts = {last_index(indices) - var for (_, indices, _), var in walked}
     own = {inner.var for inner in walk(loop) if isinstance(inner, K.Loop)} - {loop.var}
     plain = all(mask is ALWAYS and _is_plain(var) for (_, _, mask), var in walked)
+    plain = plain and all(var in own for _, var in walked)
     if not plain or len(starts) != 1 or len({var.extent for _, var in walked}) != 1:
         return None
     (start,) = starts

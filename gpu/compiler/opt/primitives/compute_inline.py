@@ -21,8 +21,12 @@ def inline(body: K.Block, name: str) -> K.Stmt:
     if not allocs:
         raise IllegalOpt(f"{what}: there is no such buffer in the kernel")
     buf = allocs[0].buf
+    if any(isinstance(s, K.MatrixStmt) for s in walk(body)):
+        raise IllegalOpt(f"{what}: matrix instructions may read {name}")
     makers = [s for s in walk(body) if isinstance(s, K.Update) and s.buf is buf]
-    nest = _whole_nest(body, makers[0]) if len(makers) == 1 else []
+    if len(makers) != 1:
+        raise IllegalOpt(f"{what}: {name} is not made element by element in one place")
+    nest = _whole_nest(body, makers[0])
     axes = [i.terms[0][0] if i.is_affine and len(i.terms) == 1 else None for i in makers[0].indices]
     plain = makers[0].monoid is None and makers[0].mask is ALWAYS and not makers[0].lets
     alone = [expr(v) for v in axes if isinstance(v, Var)] == list(makers[0].indices)

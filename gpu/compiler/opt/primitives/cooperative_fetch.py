@@ -13,11 +13,13 @@ from gpu.compiler.ir.kernel.tree import (
     Substitution,
     as_block,
     find_loop,
+    free_name,
     loads_of,
     loops,
     replace_loop,
     walk,
     with_axes,
+    writes,
 )
 from gpu.compiler.opt.analysis.dependence import is_independent
 from gpu.compiler.opt.analysis.loop_nest import iteration
@@ -82,22 +84,18 @@ def stage_together(body: K.Block, axis: str, buf: str, order: Sequence[str]) -> 
     what = f"Stage({axis!r}, {buf!r}, {tuple(order)}, True)"
     loop, threads = find_loop(body, axis, what), thread_loops(body)
     inside = loops(threads[-1]) if threads else {}
-    if axis not in inside:
-        raise IllegalOpt(f"{what}: {axis} is not inside thread loops")
+    if axis not in inside or not order:
+        raise IllegalOpt(f"{what}: {axis} is not inside thread loops, or nothing moves")
     if any(s.kind in ("unroll", "vector") and axis in loops(s) for s in inside.values()):
         raise IllegalOpt(f"{what}: {axis} is inside lanes or a loop that is written out")
     moving = loops(loop.body) | {t.var.name: t for t in threads}
     operand = operand_of(loop.body, buf, frozenset(order), moving.keys(), what)
-    if operand.bufs & {s.buf for s in walk(body) if isinstance(s, K.Update)}:
+    if operand.bufs & {buf for buf, _, _ in writes(body)}:
         raise IllegalOpt(f"{what}: {buf} is written in the kernel")
     axes = [moving[name].var for name in order]
     rows = [moving[name].kind == "serial" for name in order]
     lying = _as_it_lies(operand, axes)
-    taken = {s.buf.name for s in walk(body) if isinstance(s, K.Alloc)}
-    name = next(
-        n for n in (f"{buf}{'s' * times}" for times in itertools.count(1)) if n not in taken
-    )
-    tile = _layout(name, operand, axes, rows, lying[-1])
+    tile = _layout(free_name(body, f"{buf}s"), operand, axes, rows, lying[-1])
     fill = _fill(tile, operand, lying, [t.var for t in threads])
     read = K.load(tile.buf, tile.place({v: expr(v) for v in axes}))
     staged = Substitution({}, values={operand: read}).block(loop.body)

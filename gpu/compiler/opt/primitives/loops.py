@@ -10,11 +10,13 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var, expr, iterations, loop_var
 from gpu.compiler.ir.kernel.tree import (
     Substitution,
+    allocated,
     as_block,
     expressions,
     find_loop,
     fresh_copy,
     replace_loop,
+    values_of,
     walk,
 )
 from gpu.compiler.opt.analysis.dependence import is_independent, is_repeatable
@@ -55,9 +57,17 @@ def split(body: K.Block, axis: str, factor: int, tail: str) -> K.Stmt:
     if tail == "shift":
         rest = expr(shifted(loop.var.extent, factor))
     tail_var = loop_var(f"{axis}t", rest)
-    tail_body = as_block(fresh_copy(loop.body, "t"))
+    tail_body = as_block(fresh_copy(loop.body, _suffix(body, loop)))
     last = Substitution({loop.var: tail_var + (extent - rest)}).block(tail_body)
     return replace_loop(body, loop, K.Block((nest, K.Loop(tail_var, loop.kind, last))))
+
+
+def _suffix(body: K.Block, loop: K.Loop) -> str:
+    """What makes new names of those of the buffers inside a loop."""
+    suffix, taken, own = "t", {buf.name for buf in allocated(body)}, allocated(loop)
+    while any(buf.name + suffix in taken for buf in own):
+        suffix += "t"
+    return suffix
 
 
 def shifted(extent: int, factor: int) -> int:
@@ -109,6 +119,8 @@ def reorder(body: K.Block, axes: Sequence[str]) -> K.Stmt:
     for outer, inner in itertools.pairwise(by_depth):
         if outer.body.body != (inner,):
             raise IllegalOpt(f"{what}: {inner.var.name} is not directly inside {outer.var.name}")
+    if nest != by_depth and counts_threads(by_depth[0]):
+        raise IllegalOpt(f"{what}: inside threads meet, or exchange values by their numbers")
     for loop in by_depth:
         if loop.kind == "serial" and not is_independent(loop) and not _one_reduction(by_depth[-1]):
             raise IllegalOpt(f"{what}: iterations of {loop.var.name} depend on each other")
@@ -132,12 +144,29 @@ def bind(body: K.Block, axis: str, kind: str) -> K.Stmt:
         raise IllegalOpt(f"{what}: loop kinds are {K.LOOP_KINDS}")
     if kind in ("vector", "unroll") and loop.var.stop is not None:
         raise IllegalOpt(f"{what}: how often it runs, {loop.var.stop}, is known at launch only")
+    if "thread" in (kind, loop.kind) and kind != loop.kind and counts_threads(loop):
+        raise IllegalOpt(f"{what}: inside threads meet, or exchange values by their numbers")
+    if kind in ("vector", "unroll") and counts_threads(loop):
+        raise IllegalOpt(f"{what}: what threads do together has no lanes, and is not written out")
     parallel = kind in PARALLEL
     lanes = kind in ("vector", "unroll") and not _folds(loop)
     # What Split and Reorder make of an independent loop stays independent.
     if (parallel or lanes) and loop.kind not in PARALLEL and not is_independent(loop):
         raise IllegalOpt(f"{what}: iterations of {axis} write the same elements")
     return replace_loop(body, loop, K.Loop(loop.var, kind, loop.body))
+
+
+def counts_threads(stmt: K.Stmt) -> bool:
+    """Whether what is inside depends on which threads there are: barriers, exchanges, matrices."""
+    seen: set[K.Value] = set()
+    return any(
+        isinstance(s, K.Barrier | K.MatrixStmt)
+        or (
+            isinstance(s, K.Update)
+            and any(value.kind == "shuffle_xor" for value in values_of(s, seen))
+        )
+        for s in walk(stmt)
+    )
 
 
 def _folds(loop: K.Loop) -> bool:

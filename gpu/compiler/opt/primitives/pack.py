@@ -12,6 +12,7 @@ from gpu.compiler.ir.kernel.tree import (
     Substitution,
     around_vars,
     find_loop,
+    free_name,
     loops,
     replace_loop,
     writes,
@@ -40,14 +41,14 @@ def pack(body: K.Block, axis: str, buf: str, order: Sequence[str], words: str) -
     value = narrow(operand)
     axes = [inside[name].var for name in order]
     copies = [Var(f"{var.name}{'w' if words else 's'}", var.lo, var.hi, var.stop) for var in axes]
-    taken = {b.name for b in written}
-    name = next(n for n in (f"{buf}{'s' * times}" for times in range(1, 9)) if n not in taken)
     held = dtypes.uint32 if words else value.dtype
-    tile = K.Buf(name, held, (math.prod(var.extent for var in axes),), "team")
+    tile = K.Buf(free_name(body, f"{buf}s"), held, (math.prod(var.extent for var in axes),), "team")
     env: dict[Var, Expr | int] = {a: expr(c) for a, c in zip(axes, copies, strict=True)}
     filled, read = Substitution(env).value(value), K.load(tile, (_flat(axes),))
     if words:
         one = inside[words].var
+        if one.extent * value.dtype.bits != dtypes.uint32.bits:
+            raise IllegalOpt(f"{what}: {one.extent} {value.dtype.name} are no integer of 4 bytes")
         read = element_of(read, one, value.dtype)
         filled = _word_of(filled, one)
     fill = K.Update(tile, (_flat(copies),), None, filled)

@@ -11,7 +11,7 @@ know of it: it is the last thing that is done to a kernel, and costs two operati
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
@@ -22,6 +22,7 @@ from gpu.compiler.ir.kernel.tree import (
     around,
     as_block,
     find_loop,
+    loops_around,
     reads,
     replace_loop,
     rewrite,
@@ -76,24 +77,26 @@ def long_sums(body: K.Block) -> list[Level]:
     """The levels for the first innermost loop that adds too much to one accumulator, or none."""
     known: _Known = {}
     _look_through(body, known)
-    return next(_long_sums(body, set(), known), [])
+    return next(_long_sums(body, (), set(), known), [])
 
 
-def _long_sums(stmt: K.Stmt, others: set[K.Buf], known: _Known) -> Iterator[list[Level]]:
-    """See `long_sums`; to `others` more is added beside this statement."""
+def _long_sums(
+    stmt: K.Stmt, outside: tuple[K.Loop, ...], others: set[K.Buf], known: _Known
+) -> Iterator[list[Level]]:
+    """See `long_sums`; to `others` more is added beside this statement, in the loops `outside`."""
     if isinstance(stmt, K.Block):
         for child, beside in zip(stmt.body, _added_beside(stmt, known), strict=True):
-            yield from _long_sums(child, beside, known)
+            yield from _long_sums(child, outside, beside, known)
     elif isinstance(stmt, K.If):
-        yield from _long_sums(stmt.body, others, known)
+        yield from _long_sums(stmt.body, outside, others, known)
     elif isinstance(stmt, K.Loop):
-        yield from _long_sums(stmt.body, set(), known)
+        yield from _long_sums(stmt.body, (*outside, stmt), set(), known)
         most = _longest(stmt, known)
         alone = most if stmt.var.extent > 1 else math.inf
         shared = 2 * most // LEVEL - 1
         counts = known[id(stmt)].counts()
         long = {b for b, count in counts.items() if count > (shared if b in others else alone)}
-        if long and stmt.kind == "serial" and not _accumulators(stmt).keys().isdisjoint(long):
+        if long and not _accumulators(stmt, outside).keys().isdisjoint(long):
             inside = known[id(stmt.body)].counts()
             additions = max(inside[buf] for buf in long)
             yield list(_levels(stmt.var, max(most // additions, 1), most // LEVEL))
@@ -181,12 +184,15 @@ def _chosen_by(update: K.Update) -> frozenset[Var]:
     return frozenset().union(*(index.vars for index in update.indices))
 
 
-def _accumulators(loop: K.Loop) -> dict[K.Buf, list[Leaf]]:
+def _accumulators(loop: K.Loop, outside: Sequence[K.Loop]) -> dict[K.Buf, list[Leaf]]:
     """The buffers to which a loop adds floats, always to the same elements, and no more than that.
 
-    With each are the Updates that do, and the loops inside which count elements. A scan reads them
-    as well, where it adds.
+    Those are left out that iterations of the loops `outside` share which run at once, or are
+    written out: what begins at zero for one of them would do so for all. With each are the Updates
+    that add, and the loops inside which count elements. A scan reads them as well, where it adds.
     """
+    if loop.kind != "serial":
+        return {}
     own = set(allocated(loop))
     read: dict[K.Buf, set[tuple[Expr, ...]]] = {}
     for buf, indices, _ in reads(loop.body):
@@ -207,7 +213,14 @@ def _accumulators(loop: K.Loop) -> dict[K.Buf, list[Leaf]]:
         and others.count(buf) == len(sums)
         and all(_adds(leaf.update, loop.var) for leaf in sums)
         and len({_elements(leaf) for leaf in sums}) == 1
+        and not any(_share(around, leaf.update) for around in outside for leaf in sums)
     }
+
+
+def _share(loop: K.Loop, update: K.Update) -> bool:
+    """Whether iterations of a loop, run at once, combine into one element."""
+    together = loop.kind != "serial" and loop.var not in _chosen_by(update)
+    return together and update.buf not in allocated(loop)
 
 
 def _elements(leaf: Leaf) -> tuple[object, ...]:
@@ -225,8 +238,8 @@ def partial_sums(body: K.Block, axis: str, factor: int) -> K.Stmt:
     """See `gpu.compiler.opt.opts.PartialSums`. Raises IllegalOpt."""
     what = f"PartialSums({axis!r}, {factor})"
     loop = find_loop(body, axis, what)
-    sums = _accumulators(loop)
-    if loop.kind != "serial" or not sums:
+    sums = _accumulators(loop, loops_around(body, loop))
+    if not sums:
         raise IllegalOpt(f"{what}: the loop only adds floats to no accumulator")
     if not 1 <= factor <= loop.var.extent:
         raise IllegalOpt(f"{what}: the factor must be between 1 and {iterations(loop.var)}")

@@ -48,6 +48,8 @@ def guarded(loop: K.Loop, extent: int) -> K.Loop:
     wide = Var(f"{loop.var.name}w", 0, extent - 1)
     mask = at_most(expr(wide), iterations(loop.var) - 1)
     own = {s.buf for s in walk(loop.body) if isinstance(s, K.Alloc)}
+    if any(isinstance(s, K.Barrier | K.MatrixStmt) for s in walk(loop.body)):
+        raise IllegalOpt(f"{loop.var.name} holds what threads do together, which has no mask")
     body = Substitution({loop.var: expr(wide)}).block(loop.body)
     loads: dict[K.Value, K.Value] = {}
     seen: set[K.Value] = set()

@@ -12,6 +12,7 @@ from gpu.compiler.ir.kernel.tree import (
     Substitution,
     as_block,
     find_loop,
+    free_name,
     loops,
     reads,
     replace_loop,
@@ -19,7 +20,9 @@ from gpu.compiler.ir.kernel.tree import (
 )
 from gpu.compiler.opt.analysis.loop_nest import at_iteration, iteration, last_index
 from gpu.compiler.opt.primitives.barriers import synchronize, thread_loops
+from gpu.compiler.opt.primitives.cache_read import require_inside
 from gpu.compiler.opt.primitives.predication import masked_loads
+from gpu.core.dtype import DType
 from gpu.core.errors import IllegalOpt
 
 BANK_BYTES: Final = 4
@@ -83,9 +86,11 @@ def shared_transpose(
     moving = {n: s.var for n, s in loops(loop.body).items()} | {t.var.name: t.var for t in threads}
     if not threads or (axis != threads[-1].var.name and axis not in loops(threads[-1])):
         raise IllegalOpt(f"{what}: {axis} is not inside thread loops")
+    if not rows or not columns or not {*rows, *columns} <= moving.keys():
+        raise IllegalOpt(f"{what}: rows and columns are some of {sorted(moving)} each")
     across, along = (_side([moving[n] for n in names], side, what) for names in (rows, columns))
     load = _read_across(body, loop, buf, across, along, what)
-    tile = _tile(load.attr[0], across, along, side, {b.name for b, _, _ in writes(body)})
+    tile = _tile(free_name(body, f"{buf}s"), load.attr[0].dtype, across, along, side)
     fill = _fill(tile, load, [t.var for t in threads])
     column = iteration(along.groups) * side + along.place
     read = K.load(tile.buf, tile.place(iteration(across.groups), across.place, column))
@@ -97,7 +102,7 @@ def shared_transpose(
 def _side(axes: Sequence[Var], side: int, what: str) -> _Side:
     if side == 1:
         return _Side(tuple(axes), None)
-    if axes[-1].extent != side:
+    if axes[-1].extent != side or len(axes) < 2:
         raise IllegalOpt(f"{what}: loop {axes[-1].name} has {axes[-1].extent} iterations")
     return _Side(tuple(axes[:-1]), axes[-1])
 
@@ -121,14 +126,14 @@ def _read_across(
     inside = {s.var for s in (*loops(loop.body).values(), *thread_loops(body))}
     if not mine <= load.vars or load.vars & (inside - mine):
         raise IllegalOpt(f"{what}: {buf} does not depend on just these loops")
+    require_inside(loop.body, found, what)
     return load
 
 
-def _tile(buf: K.Buf, rows: _Side, columns: _Side, side: int, taken: set[str]) -> _Tile:
-    name = next(n for n in (f"{buf.name}{'s' * times}" for times in range(1, 9)) if n not in taken)
-    apart = max(side, BANK_BYTES // buf.dtype.itemsize)
+def _tile(name: str, dtype: DType, rows: _Side, columns: _Side, side: int) -> _Tile:
+    apart = max(side, BANK_BYTES // dtype.itemsize)
     group = side * columns.many * side + apart
-    team = K.Buf(name, buf.dtype, (rows.many * group,), "team")
+    team = K.Buf(name, dtype, (rows.many * group,), "team")
     return _Tile(team, rows, columns, side, group)
 
 

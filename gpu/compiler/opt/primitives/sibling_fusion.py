@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var, expr
-from gpu.compiler.ir.kernel.tree import Substitution, rewrite
+from gpu.compiler.ir.kernel.tree import Substitution, loops, rewrite
 from gpu.compiler.opt.analysis.dependence import is_independent
 from gpu.compiler.opt.analysis.loop_nest import perfect_nest
 from gpu.core.errors import IllegalOpt
@@ -30,9 +30,11 @@ def fuse_siblings(body: K.Block, first: str, second: str) -> K.Stmt:
         return None
 
     new = rewrite(body, change)
-    if not done:
-        raise IllegalOpt(f"{what}: there are no such loops in nests that follow each other")
+    if len(done) != 1:
+        raise IllegalOpt(f"{what}: {len(done)} pairs of nests that follow each other have these")
     (loop,) = done
+    if first in loops(loop.body):
+        raise IllegalOpt(f"{what}: a loop over {first} would be inside another")
     if loop.kind != "serial" or not is_independent(loop):
         raise IllegalOpt(f"{what}: iterations of the loop they become touch the same elements")
     return new

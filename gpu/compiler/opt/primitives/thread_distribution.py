@@ -12,6 +12,7 @@ from gpu.compiler.ir.kernel.tree import (
     allocated,
     as_block,
     fresh_copy,
+    loops,
     replace_loop,
     rewrite,
     walk,
@@ -20,7 +21,7 @@ from gpu.compiler.ir.kernel.tree import (
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.opt.analysis.dependence import is_independent
 from gpu.compiler.opt.analysis.loop_nest import leaves, nest_down_to, perfect_nest, scattered
-from gpu.compiler.opt.primitives.barriers import first_only, synchronize, thread_loops
+from gpu.compiler.opt.primitives.barriers import first_only, synchronize
 from gpu.compiler.opt.primitives.block_reduce import Meeting
 from gpu.compiler.opt.primitives.cooperative_fetch import sunk
 from gpu.compiler.opt.primitives.predication import holds, masked_loads
@@ -40,15 +41,24 @@ def distribute_threads(
     around, inside = nest_down_to(body, axis, what)
     if threads < 2 or threads & (threads - 1):
         raise IllegalOpt(f"{what}: the number of threads must be a power of two from 2")
-    if thread_loops(inside) or any(loop.kind not in PARALLEL for loop in around):
-        raise IllegalOpt(f"{what}: blocks and threads must be around, and no threads inside")
+    if f"{axis}th" in loops(body):
+        raise IllegalOpt(f"{what}: there is a loop {axis}th already")
+    shared = any(loop.kind in ("grid", "worker", "thread") for loop in loops(inside).values())
+    shared = shared or any(isinstance(s, K.MatrixStmt) for s in walk(inside))
+    if shared or any(loop.kind not in PARALLEL for loop in around):
+        raise IllegalOpt(
+            f"{what}: blocks and threads must be around, and neither these nor matrices inside"
+        )
     teams = [loop.var for loop in around if loop.kind == "thread"]
     thread = Var(f"{axis}th", 0, threads - 1)
     beside, inside = _written_out(inside)
-    shared = [b for b in allocated(inside) if _is_shared(inside, b)]
-    if beside and shared:
-        raise IllegalOpt(f"{what}: neighbours do not share {shared[0].name}")
-    lowered = with_axes(inside, shared, teams, "team")
+    common = [b for b in allocated(inside) if _is_shared(inside, b)]
+    if beside and common:
+        raise IllegalOpt(f"{what}: neighbours do not share {common[0].name}")
+    lanes = [s for s in walk(inside) if isinstance(s, K.Loop) and s.kind in ("vector", "unroll")]
+    if any(buf.space == "team" for loop in lanes for buf in allocated(loop)):
+        raise IllegalOpt(f"{what}: lanes have memory of their own that threads would share")
+    lowered = with_axes(inside, common, teams, "team")
     rows = [b for b in allocated(lowered) if b.space == "team" and len(b.shape) == len(teams) + 1]
     done = keep_own(
         _Sharer(thread, Meeting(thread, teams, first, warp)).block(lowered), rows, thread, kept

@@ -37,6 +37,7 @@ from gpu.compiler.ir.kernel.tree import (
     with_axes,
 )
 from gpu.compiler.ir.optable import MONOIDS
+from gpu.compiler.opt.analysis.loop_nest import last_index
 from gpu.compiler.opt.analysis.reduction_nest import Nest, Operand, reduction_nest
 from gpu.compiler.opt.primitives.operand_copy import Copier, Loops, OperandCopy, nested, rounded_up
 from gpu.compiler.opt.primitives.predication import holds
@@ -375,7 +376,7 @@ class _Tiler:
         """
         mine = set(self.nest.accumulators)
         loads = {v for s in self.nest.after for v in loads_of(s.value) if v.attr[0] in mine}
-        apart = any(abs(s.indices[-1].coeff(self.lane)) != 1 for s in self.nest.after)
+        apart = any(abs(last_index(s.indices).coeff(self.lane)) != 1 for s in self.nest.after)
         alone = all(s.buf.space != "private" and s.monoid is None for s in self.nest.after)
         return apart and alone and all(v is K.load(v.attr[0], ()) for v in loads)
 

@@ -62,12 +62,17 @@ class _Tile(NamedTuple):
 
 def choose(kernel: K.Kernel, target: Target) -> Tiling | None:
     """The tiling that costs least; None where there is none, or where it would gain nothing."""
+    return min(tilings(kernel, target), key=lambda found: found[0], default=(0.0, None))[1]
+
+
+def tilings(kernel: K.Kernel, target: Target) -> list[tuple[float, Tiling]]:
+    """The tilings that a kernel may have, each with what it costs, in cycles."""
     nest = reduction_nest(kernel.body)
     if nest is None or nest.all_steps < SMALL:
-        return None
+        return []
     costs = Costs(nest, target)
     if costs.lanes < 2:
-        return None
+        return []
     (whole,) = costs.insides(())
     again = [nest.all_steps >= AGAIN * elements for elements in whole.elements]
     by_time = partial(_time_of_tiles, costs)
@@ -80,8 +85,7 @@ def choose(kernel: K.Kernel, target: Target) -> Tiling | None:
     # What is left over of rows is added for each of several reductions: sums would round too often.
     if any(again) or (not is_grid and len(nest.reduction) == 1):
         tiles += sorted(_tiles_along_sum(nest, costs), key=by_time)[:BEST_ALONG_SUM]
-    tilings = [tiling for tile in tiles for tiling in _tilings(nest, costs, tile)]
-    return min(map(costs.launched, tilings), key=lambda found: found[0])[1] if tilings else None
+    return [costs.launched(tiling) for tile in tiles for tiling in _tilings(nest, costs, tile)]
 
 
 # Tiles.

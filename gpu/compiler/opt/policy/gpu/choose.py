@@ -77,6 +77,11 @@ Way = Callable[[K.Kernel, Target], Iterator[Opt]]
 
 def spread(kernel: K.Kernel, target: Target) -> tuple[K.Kernel, list[Opt]]:
     """The kernel for blocks of threads, and the transformations that did it."""
+    return next(spreads(kernel, target), (kernel, []))
+
+
+def spreads(kernel: K.Kernel, target: Target) -> Iterator[tuple[K.Kernel, list[Opt]]]:
+    """The ways to spread a kernel over blocks of threads that are legal, and fit."""
     by_instructions = (mma.by_instructions,) if target.matrices else ()
     scans = (scan.along_rows,) if target.access_bytes else ()
     for way in (*by_instructions, *scans, *_ways(kernel, target)):
@@ -95,8 +100,7 @@ def spread(kernel: K.Kernel, target: Target) -> tuple[K.Kernel, list[Opt]]:
                 team_bytes(done, target) <= target.shared_bytes
                 and threads_of(done) <= target.threads
             ):
-                return done, [*inlined, *opts]
-    return kernel, []
+                yield done, [*inlined, *opts]
 
 
 def team_bytes(kernel: K.Kernel, target: Target) -> int:

@@ -1,0 +1,1 @@
+"""The search of schedules: candidates are measured, and the best are kept in a file."""
