@@ -19,6 +19,7 @@ from gpu.compiler.opt.analysis.lanes import FEWEST, fitting
 from gpu.compiler.opt.analysis.reduction_nest import Nest, Operand, reduction_nest
 from gpu.compiler.opt.policy.cpu import column_reduce
 from gpu.compiler.opt.policy.cpu.tile_cost import Costs
+from gpu.compiler.opt.primitives.operand_copy import rounded_up
 from gpu.compiler.opt.primitives.tiling import Copy, Tiling, is_known, store_of_blocks
 from gpu.compiler.targets import Target
 
@@ -279,8 +280,10 @@ def _blocked(costs: Costs, tile: _Tile) -> Iterator[Order]:
             around = [(other, own) for other, own in tiles if other is not var]
             if math.prod(other.extent / own for other, own in around) < OFTEN:
                 continue
-            for group in {most // size, most // size // 2} - {0}:
-                if (fits := group * size) < var.extent:
+            whole = rounded_up(var.extent, tile.lanes) if var is lane else var.extent
+            groups = {most // size * size, most // size // 2 * size} - {0}
+            for fits in {min(group, whole) for group in groups}:
+                if var is not lane or fits % size == 0:
                     yield _counted([*others, (var, fits), block, *around, (var, size)], var)
 
 
