@@ -11,7 +11,7 @@ from gpu.compiler.ir.kernel.tree import walk
 from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.opt.analysis.reduction_nest import Nest, reduction_nest
 from gpu.compiler.opt.opts import Tile, apply
-from gpu.compiler.opt.primitives.tiling import Copy, Tiling, is_known
+from gpu.compiler.opt.primitives.tiling import Copy, Tiling, is_known, store_of_blocks
 from gpu.core.errors import IllegalOpt
 from unit.lane_kernels import LANES
 from unit.reduction_kernels import inputs_of, outputs, product, random_reduction
@@ -20,9 +20,12 @@ from unit.reduction_kernels import inputs_of, outputs, product, random_reduction
 def random_tiling(nest: Nest, rng: np.random.Generator) -> Tiling:
     """A legal tiling."""
     lanes, loops = int(rng.choice([2, 4, 8])), (*nest.independent, *nest.reduction)
-    lane = loops[rng.integers(len(loops))]
+    lane = rng.choice([v for v in loops if v.extent > 1])
     order = [v for v in nest.independent for _ in range(rng.integers(1, 3))]
-    left = {v: -(-v.extent // lanes) if v is lane else v.extent for v in nest.independent}
+    if all(v.stop is None for v in nest.independent) or store_of_blocks(nest, lane.name):
+        blocks = [v for v in nest.reduction if v is not lane and v.stop is None]
+        order += [v for v in blocks for _ in range(rng.integers(3))]
+    left = {v: -(-v.extent // lanes) if v is lane else v.extent for v in loops}
     around = []
     for number in rng.permutation(len(order)):
         var = order[number]
@@ -33,7 +36,8 @@ def random_tiling(nest: Nest, rng: np.random.Generator) -> Tiling:
         left[var] = int(rng.choice(sizes[: 4 if rng.random() < 0.6 else None]))
         around.append((var, left[var] * (lanes if var is lane else 1)))
     loops_around = tuple((var.name, size) for var, size in around)
-    parallel = "worker" if rng.random() < 0.5 else ""
+    first, _ = around[0]
+    parallel = "worker" if first in nest.independent and rng.random() < 0.5 else ""
     copies = []
     for n, operand in enumerate(nest.operands):
         depth = int(rng.integers(bool(parallel), len(around) + 1))
@@ -89,7 +93,8 @@ WHOLE = Tiling("j", 8, (("i", 4), ("j", 16)), (Copy(1, 2),), 2)
         WHOLE._replace(lane="k", loops=(("i", 4), ("k", 4))),
         WHOLE._replace(lanes=1),
         WHOLE._replace(steps=0),
-        WHOLE._replace(loops=(("k", 4), ("j", 16))),
+        WHOLE._replace(loops=(("k", 4), ("j", 16)), parallel="worker"),
+        WHOLE._replace(loops=(("k", 13), ("j", 16))),
         WHOLE._replace(loops=(("i", 21), ("j", 16))),
         WHOLE._replace(loops=(("i", 4), ("j", 12))),
         WHOLE._replace(loops=(("j", 24), ("i", 4), ("j", 16))),

@@ -13,7 +13,8 @@ from gpu.compiler.ir.kernel.tree import loops, values, walk
 from gpu.compiler.ir.optable import COSTLY_OPS
 from gpu.compiler.opt.analysis.loop_nest import leaves
 from gpu.compiler.opt.policy.choose import schedule
-from gpu.compiler.opt.policy.cpu.tile_cost import CORES
+from gpu.compiler.opt.policy.cpu import tiling
+from gpu.compiler.opt.policy.cpu.tile_cost import CORES, Core
 from gpu.compiler.opt.policy.cpu.tiling import WRITTEN, choose
 from unit.lane_kernels import LANES
 from unit.reduction_kernels import inputs_of, outputs, product, random_reduction
@@ -61,6 +62,52 @@ def test_tiles_fit_registers(registers: int) -> None:
     (sums, *_) = (s.buf for s in walk(tiled.body) if isinstance(s, K.Alloc) and s.buf.shape)
     assert 2 <= np.prod(sums.shape) // 8 < registers
     assert "vector" in {loop.kind for loop in loops(tiled.body).values()}
+
+
+SYMBOLIC = """\
+kernel symbolic(out: f32[234] global, a: f32[450] global, b: f32[1300] global; m 0..9)
+  loop i serial m
+    loop j serial 26
+      alloc s: f32[] private
+      s[] = 0.0:f32
+      loop k serial 50
+        s[] add= mul(a[50*i + k], b[26*k + j])
+      out[26*i + j] = s[]
+"""
+LARGE = {
+    "product": print_kernel(product(9, 50, 26)),
+    "then more": print_kernel(product(9, 50, 26)).replace("= s[]", "= max(s[], 3.0:f32)"),
+    "apart": print_kernel(product(9, 50, 26)).replace("out[26*i + j]", "out[i + 9*j]"),
+    "counted at launch": SYMBOLIC,
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_long_sums_of_what_exceeds_a_cache_are_in_blocks(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CORES, 32, Core(near=1 << 8, far=1 << 12))
+    monkeypatch.setattr(tiling, "BLOCKS", (16, 32))
+    monkeypatch.setattr(tiling, "GAIN", 2.0)  # whether they gain anything or not
+    rng, kernel = np.random.default_rng(0), parse_kernel(LARGE[name])
+    arrays = inputs_of(kernel, rng)
+    for workers in (1, 3):
+        target = replace(LANES, registers=16, workers=workers)
+        chosen = choose(kernel, target)
+        assert chosen is not None and "k" in dict(chosen.loops)
+        done, _ = schedule(kernel, target)
+        for vals in ([0], [4], [9]) if kernel.vals else ([],):
+            wanted = outputs(kernel, arrays, None, vals)
+            np.testing.assert_array_equal(outputs(done, arrays, target, vals), wanted)
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "blocks"),
+    [(300, 4096, 300, True), (64, 5000, 400, True), (64, 2000, 30, False), (300, 300, 300, False)],
+)
+def test_sums_are_whole_where_a_cache_holds_a_panel(m: int, k: int, n: int, blocks: bool) -> None:
+    chosen = choose(product(m, k, n), replace(LANES, vector_bytes=64, registers=32))
+    assert chosen is not None and ("k" in dict(chosen.loops)) == blocks
 
 
 STRIDED = """\

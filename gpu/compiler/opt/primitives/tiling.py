@@ -4,7 +4,9 @@ One recursion over the loops of the schedule makes the kernel. Each loop has who
 is left over, as regions of their own; in each, copies of operands are made where the schedule has
 them, and innermost a tile is written out. Its vectors are whole: what is beyond the end of the
 lanes' loop is computed from zeros, and not stored. Where lanes are iterations of the reduction, a
-tile has partial results of each lane, which are combined in the end.
+tile has partial results of each lane, which are combined in the end. Where a loop of the reduction
+is around tiles, these combine what blocks of it give in memory: in the output if that is all that
+becomes of results, else in memory of their own from which the last block takes them.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Final, NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import (
     ALWAYS,
+    NEVER,
     Expr,
     Mask,
     Var,
@@ -60,9 +63,9 @@ class Tiling(NamedTuple):
     Attributes:
         lane: the loop whose iterations are lanes: an independent one, or one of the reduction.
         lanes: lanes of a vector.
-        loops: loops around a tile, outermost first: the name of an independent loop, and how many
-            of its iterations one has inside. The last size of a name is that of a tile, which has
-            all iterations of independent loops that are not named.
+        loops: loops around a tile, outermost first: the name of a loop, and how many of its
+            iterations one has inside. The last size of a name is that of a tile, which has all
+            iterations of loops that are not named.
         copies: operands that are copied to memory near by.
         steps: steps of the innermost loop of the reduction that are written out; vectors of them,
             each with partial results of its own, where lanes are along the reduction.
@@ -94,11 +97,13 @@ def tile(body: K.Block, tiling: Tiling, inside: str = "") -> K.Stmt:
 def _require_legal(nest: Nest, tiling: Tiling) -> None:
     """Raises IllegalOpt for a schedule that this nest does not have."""
     sizes = {var.name: var.extent for var in nest.independent}
-    names = [*sizes, *(var.name for var in nest.reduction)]
+    names = [var.name for var in (*nest.independent, *nest.reduction) if var.extent > 1]
+    blocked = {var.name: var for var in nest.reduction if var.name in dict(tiling.loops)}
     if tiling.lane not in names or tiling.lanes < 2 or tiling.steps < 1:
         raise IllegalOpt(f"{tiling}: lanes are two or more iterations of one of {names}")
     if tiling.lane in sizes:
         sizes[tiling.lane] = rounded_up(sizes[tiling.lane], tiling.lanes)
+    sizes |= {name: var.extent for name, var in blocked.items()}
     for number, (name, size) in enumerate(tiling.loops):
         if not 1 <= size <= sizes.get(name, 0):
             raise IllegalOpt(f"{tiling}: loop {number} has no {size} iterations of {name} inside")
@@ -118,8 +123,24 @@ def _require_legal(nest: Nest, tiling: Tiling) -> None:
         inside = [name for name, _ in tiling.loops[: copy.depth]]
         if not is_known(nest.operands[copy.operand], tiling.lane, inside):
             raise IllegalOpt(f"{tiling}: how large {copy} is, is known at launch only")
-    if tiling.parallel and not tiling.loops:
-        raise IllegalOpt(f"{tiling}: there is no loop for workers to share")
+    _require_legal_blocks(nest, tiling, blocked)
+
+
+def _require_legal_blocks(nest: Nest, tiling: Tiling, blocked: Mapping[str, Var]) -> None:
+    """Raises IllegalOpt where loops of the reduction that are around tiles may not be there."""
+    if tiling.lane in blocked or any(var.stop is not None for var in blocked.values()):
+        raise IllegalOpt(f"{tiling}: blocks are of loops that are no lanes, of known extents")
+    first = next((n for n, (name, _) in enumerate(tiling.loops) if name in blocked), None)
+    outside = {name for name, _ in tiling.loops[:first]}
+    if tiling.parallel and not outside:
+        raise IllegalOpt(f"{tiling}: there is no independent loop for workers to share")
+    if not blocked:
+        return
+    if not _begins_with_identity(nest):
+        raise IllegalOpt(f"{tiling}: results of blocks begin with something else than nothing")
+    counted = any(v.stop is not None and v.name not in outside for v in nest.independent)
+    if counted and store_of_blocks(nest, tiling.lane) is None:
+        raise IllegalOpt(f"{tiling}: loops that are counted at launch are around blocks")
 
 
 def is_known(operand: Operand, lane: str, around: Sequence[str]) -> bool:
@@ -131,15 +152,51 @@ def is_known(operand: Operand, lane: str, around: Sequence[str]) -> bool:
     return all(name in around and name != lane for name in counted)
 
 
+def store_of_blocks(nest: Nest, lane: str) -> K.Update | None:
+    """What stores results, if blocks of the reduction can combine theirs where it does.
+
+    Nothing that the reduction reads is there: operands are in no memory that it writes.
+    """
+    plain = (K.load(nest.update.buf, ()), ALWAYS, None, "global")
+    if [(s.value, s.mask, s.monoid, s.buf.space) for s in nest.after] != [plain]:
+        return None
+    return None if _is_scattered(nest, lane) else nest.after[0]
+
+
+def _is_scattered(nest: Nest, lane: str) -> bool:
+    """Whether results lie apart along the lanes, and are all that is written after a sum.
+
+    They wait in memory then, from where each is stored alone: out of vectors that is more text.
+    """
+    along = next((var for var in nest.independent if var.name == lane), None)
+    mine = set(nest.accumulators)
+    loads = {v for s in nest.after for v in loads_of(s.value) if v.attr[0] in mine}
+    apart = along and any(abs(last_index(s.indices).coeff(along)) != 1 for s in nest.after)
+    alone = all(s.buf.space != "private" and s.monoid is None for s in nest.after)
+    return bool(apart) and alone and all(v is K.load(v.attr[0], ()) for v in loads)
+
+
+def _begins_with_identity(nest: Nest) -> bool:
+    """Whether an accumulator is set to what changes nothing when it is combined."""
+    buf, monoid = nest.update.buf, nest.update.monoid
+    assert monoid is not None
+    nothing = K.const(buf.dtype, MONOIDS[monoid].identity(buf.dtype))
+    return [s.value for s in nest.before if s.buf is buf] == [nothing]
+
+
 class _Place(NamedTuple):
     """Where a tile, or the loops around it, begins, and how much of each loop is inside.
 
-    `cut` where as much as `size` says may be beyond what the loop of lanes has.
+    Attributes:
+        start, size: by the variables of the nest.
+        cut: whether as much as `size` says may be beyond what the loop of lanes has.
+        held: inside blocks of the reduction, the element with what they have combined so far.
     """
 
     start: Mapping[Var, Expr]
     size: Mapping[Var, int]
     cut: bool = False
+    held: K.Value | None = None
 
 
 class _Element(NamedTuple):
@@ -192,16 +249,17 @@ class _Tiler:
     def __init__(self, nest: Nest, tiling: Tiling, label: str):
         """`label` begins what is new in names."""
         self.nest, self.tiling = nest, tiling
-        self.vars = {var.name: var for var in nest.independent}
-        self.lane = next(v for v in (*nest.independent, *nest.reduction) if v.name == tiling.lane)
+        self.vars = {var.name: var for var in (*nest.independent, *nest.reduction)}
+        self.lane = self.vars[tiling.lane]
+        self.blocked = {self.vars[name] for name, _ in tiling.loops} - {*nest.independent}
         size = dict(tiling.loops).get(tiling.lane, rounded_up(self.lane.extent, tiling.lanes))
         self.copier = Copier(self.lane, tiling.lanes, size)
         self.numbers = (f"{label}{number}" for number in itertools.count())
 
     def body(self) -> K.Block:
         """The whole kernel."""
-        start = {var: expr(0) for var in self.nest.independent}
-        size = {var: var.extent for var in self.nest.independent}
+        start = {var: expr(0) for var in self.vars.values()}
+        size = {var: var.extent for var in self.vars.values()}
         return as_block(K.Block(tuple(self.inside(0, _Place(start, size), {}))))
 
     def inside(
@@ -209,19 +267,17 @@ class _Tiler:
     ) -> Iterator[K.Stmt]:
         """What is inside the first `depth` loops."""
         copied = dict(copied)
-        extents = {**place.size, **{var: var.extent for var in self.nest.reduction}}
-        for which in (copy.operand for copy in self.tiling.copies if copy.depth == depth):
-            operand = self.nest.operands[which]
-            memory = self.copier.memory(next(self.numbers), operand, place.start, extents)
-            if memory is not None:
-                copied[which] = memory
-                yield K.Alloc(memory.buf)
-                yield from self.copier.filled(next(self.numbers), operand, memory)
+        yield from self.copies(depth, place, copied)
         if depth == len(self.tiling.loops):
             yield from self.written_out(place, copied)
             return
         name, step = self.tiling.loops[depth]
         var, number = self.vars[name], next(self.numbers)
+        if var in self.blocked and place.held is None:
+            held = self.held_by_blocks(place)
+            place = place._replace(held=held)
+            if held.attr[0].space == "team":
+                yield K.Alloc(held.attr[0])
         outermost = all(other != name for other, _ in self.tiling.loops[:depth])
         total = iterations(var) if outermost else expr(place.size[var])
         whole, rest = total // step, total % step
@@ -229,7 +285,7 @@ class _Tiler:
 
         def region(first: Expr, size: int, cut: bool = False) -> K.Block:
             start = {**place.start, var: place.start[var] + first}
-            at = _Place(start, {**place.size, var: size}, place.cut or cut)
+            at = _Place(start, {**place.size, var: size}, place.cut or cut, place.held)
             return K.Block(tuple(self.inside(depth + 1, at, copied)))
 
         def repeated(count: Expr, size: int, first: Expr, cut: bool = False) -> K.Stmt:
@@ -264,6 +320,16 @@ class _Tiler:
                 yield repeated(rest // few, few, first)
                 first, rest = first + rest // few * few, rest % few
 
+    def copies(self, depth: int, place: _Place, copied: dict[int, OperandCopy]) -> Iterator[K.Stmt]:
+        """Makes the copies of operands inside the first `depth` loops, which `copied` has then."""
+        for which in (copy.operand for copy in self.tiling.copies if copy.depth == depth):
+            operand = self.nest.operands[which]
+            memory = self.copier.memory(next(self.numbers), operand, place.start, place.size)
+            if memory is not None:
+                copied[which] = memory
+                yield K.Alloc(memory.buf)
+                yield from self.copier.filled(next(self.numbers), operand, memory)
+
     def written_out(self, place: _Place, copied: Mapping[int, OperandCopy]) -> Iterator[K.Stmt]:
         """A tile: its accumulators, the reduction, and what becomes of the results."""
         number = next(self.numbers)
@@ -274,12 +340,12 @@ class _Tiler:
         rows = {
             var: Var(f"{var.name}u{number}", 0, count - 1)
             for var, count in place.size.items()
-            if var is not self.lane and count > 1
+            if var in self.nest.independent and var is not self.lane and count > 1
         }
-        env = {var: start + rows.get(var, 0) for var, start in place.start.items()}
+        env = {var: place.start[var] + rows.get(var, 0) for var in self.nest.independent}
         stmt = _Element(self.nest, env, own, copied, self.lane)
         if self.lane in self.nest.reduction:
-            yield self.along_sum(stmt, [*rows.values()], number)
+            yield self.along_sum(stmt, place, [*rows.values()], number)
         else:
             yield from self.along_results(stmt, place, [*rows.values()], number)
 
@@ -293,31 +359,37 @@ class _Tiler:
         along = vector * lanes + lane
         env = {**stmt.env, self.lane: place.start[self.lane] + along}
         stmt = stmt._replace(env=env, mask=self.elements(place, along, size))
-        after, later = [stmt.moved(s) for s in self.nest.after], None
-        if self.is_scattered():
-            waiting = {b: self.waiting(b, rows, vector) for b in own}
-            yield from map(K.Alloc, waiting.values())
-            at = (*map(expr, rows), along)
-            after = [K.Update(waiting[b], at, None, K.load(own[b], ())) for b in own]
-            later = self.stored_alone(env, _unrolled(rows), waiting, place)
+        after: list[K.Stmt] = [*self.ends(stmt, place)]
+        later: Iterator[K.Stmt] = iter(())
+        if _is_scattered(self.nest, self.tiling.lane):
+            waiting = {self.nest.update.buf: place.held} if place.held else {}
+            if place.held is None:
+                waiting = {b: self.held(b, place) for b in own}
+                yield from (K.Alloc(held.attr[0]) for held in waiting.values())
+                whole = stmt._replace(mask=ALWAYS)
+                after = [
+                    whole.moved(K.Update(held.attr[0], held.attr[1], None, K.load(b, ())))
+                    for b, held in waiting.items()
+                ]
+            later = _where(self.is_last(place), [self.stored_alone(env, rows, waiting, place)])
 
         inner = self.nest.reduction[-1]
 
         def updates(around: Mapping[Var, Expr]) -> Iterator[K.Stmt]:
             for loops, step in _steps(
-                f"{inner.name}_{number}", iterations(inner), self.tiling.steps
+                f"{inner.name}_{number}", self.extent(inner, place), self.tiling.steps
             ):
-                yield nested(loops, stmt.moved(self.nest.update, {**around, inner: step}))
+                env = {**around, inner: place.start[inner] + step}
+                yield nested(loops, stmt.moved(self.nest.update, env))
 
-        reduced = self.reduced(inner, updates, number)
+        reduced = self.reduced(inner, place, updates, number)
         yield _of_all(
             (*_unrolled([*rows, vector]), (lane, "vector")),
             K.Block(
                 (*map(K.Alloc, own.values()), *map(stmt.moved, self.nest.before), reduced, *after)
             ),
         )
-        if later is not None:
-            yield later
+        yield from later
 
     def elements(self, place: _Place, along: Expr, size: int) -> Mask:
         """Where lanes of a tile are results: up to its size, and to the end of their loop."""
@@ -325,7 +397,7 @@ class _Tiler:
             return at_most(along, size - 1)
         return at_most(place.start[self.lane] + along, iterations(self.lane) - 1)
 
-    def along_sum(self, stmt: _Element, rows: Sequence[Var], number: str) -> K.Stmt:
+    def along_sum(self, stmt: _Element, place: _Place, rows: Sequence[Var], number: str) -> K.Stmt:
         """A tile whose lanes are steps of the reduction: results of each lane, then of all."""
         lanes, update, own = self.tiling.lanes, self.nest.update, stmt.bufs[self.nest.update.buf]
         extent = iterations(self.lane)
@@ -362,58 +434,102 @@ class _Tiler:
             *map(K.Alloc, (*stmt.bufs.values(), part)),
             *map(stmt.moved, self.nest.before),
             nested(_unrolled([first]), begun),
-            self.reduced(self.lane, updates, number),
+            self.reduced(self.lane, place, updates, number),
             *joined,
             whole,
-            *map(stmt.moved, self.nest.after),
+            *self.ends(stmt, place),
         )
         return _of_all(_unrolled(rows), K.Block(stmts), ((lane, "vector"),))
-
-    def is_scattered(self) -> bool:
-        """Whether results lie apart along the lanes, and are all that is written after a sum.
-
-        They wait in memory then, from where each is stored alone: out of vectors that is more text.
-        """
-        mine = set(self.nest.accumulators)
-        loads = {v for s in self.nest.after for v in loads_of(s.value) if v.attr[0] in mine}
-        apart = any(abs(last_index(s.indices).coeff(self.lane)) != 1 for s in self.nest.after)
-        alone = all(s.buf.space != "private" and s.monoid is None for s in self.nest.after)
-        return apart and alone and all(v is K.load(v.attr[0], ()) for v in loads)
-
-    def waiting(self, buf: K.Buf, rows: Iterable[Var], vector: Var) -> K.Buf:
-        """Memory for what the accumulators of a tile hold in the end."""
-        shape = (*(row.extent for row in rows), vector.extent * self.tiling.lanes)
-        return K.Buf(f"wait{next(self.numbers)}", buf.dtype, shape, "team")
 
     def stored_alone(
         self,
         env: Mapping[Var, Expr],
-        rows: Sequence[tuple[Var, str]],
-        waiting: Mapping[K.Buf, K.Buf],
+        rows: Sequence[Var],
+        waiting: Mapping[K.Buf, K.Value],
         place: _Place,
     ) -> K.Stmt:
         """Stores results that wait, lane by lane, of all rows of a tile."""
         size = place.size[self.lane]
         one = Var(f"{self.lane.name}w{next(self.numbers)}", 0, size - 1)
         env = {**env, self.lane: place.start[self.lane] + one}
-        at = (*(expr(row) for row, _ in rows), expr(one))
-        known = {K.load(b, ()): K.load(held, at) for b, held in waiting.items()}
+        at = Substitution(env)
+        known = {K.load(b, ()): at.value(held) for b, held in waiting.items()}
         mask = self.elements(place, expr(one), size)
         single = _Element(self.nest, env, {}, {}, self.lane, mask, known)
-        stores = [nested(rows, single.moved(s)) for s in self.nest.after]
+        stores = [nested(_unrolled(rows), single.moved(s)) for s in self.nest.after]
         return K.Loop(one, "serial", K.Block(tuple(stores)))
 
     def reduced(
         self,
         inner: Var,
+        place: _Place,
         updates: Callable[[Mapping[Var, Expr]], Iterable[K.Stmt]],
         number: str,
     ) -> K.Stmt:
         """The loops of the reduction around `inner`, and the `updates` of its steps there."""
         outer = [var for var in self.nest.reduction if var is not inner]
-        around = [loop_var(f"{var.name}_{number}", iterations(var)) for var in outer]
-        env = dict(zip(outer, map(expr, around), strict=True))
+        around = [loop_var(f"{var.name}_{number}", self.extent(var, place)) for var in outer]
+        env = {var: place.start[var] + own for var, own in zip(outer, around, strict=True)}
         return nested([(var, "serial") for var in around], K.Block(tuple(updates(env))))
+
+    def extent(self, var: Var, place: _Place) -> Expr:
+        """How often a loop of the reduction runs in a tile."""
+        return expr(place.size[var]) if var in self.blocked else iterations(var)
+
+    # Results that wait in memory.
+
+    def held(self, buf: K.Buf, place: _Place) -> K.Value:
+        """Memory for what `buf` holds of elements inside some loops: the load of one, by the
+        variables of the nest."""
+        rows = [v for v in self.nest.independent if v is not self.lane and place.size[v] > 1]
+        shape, at = [place.size[var] for var in rows], rows
+        if self.lane in self.nest.independent:
+            shape, at = (
+                [*shape, rounded_up(place.size[self.lane], self.tiling.lanes)],
+                [*rows, self.lane],
+            )
+        own = K.Buf(f"held{next(self.numbers)}", buf.dtype, tuple(shape), "team")
+        return K.load(own, tuple(var - place.start[var] for var in at))
+
+    def held_by_blocks(self, place: _Place) -> K.Value:
+        """Where blocks of the reduction combine what they have: in the output if it is as good."""
+        store = store_of_blocks(self.nest, self.tiling.lane)
+        if store is not None:
+            return K.load(store.buf, store.indices)
+        return self.held(self.nest.update.buf, place)
+
+    def ends(self, stmt: _Element, place: _Place) -> Iterator[K.Stmt]:
+        """What becomes of the results of a tile."""
+        if place.held is None:
+            yield from map(stmt.moved, self.nest.after)
+            return
+        buf, at, _ = place.held.attr
+        own = self.nest.update.buf
+        before = sum((place.start[var] for var in self.blocked), expr(0))
+        for mask, monoid in (
+            (at_most(before, 0), None),
+            (at_least(before, 1), self.nest.update.monoid),
+        ):
+            yield from _where(mask, [stmt.moved(K.Update(buf, at, monoid, K.load(own, ())))])
+        if buf.space == "team" and not _is_scattered(self.nest, self.tiling.lane):
+            whole = Substitution({}, values={K.load(own, ()): place.held})
+            after = (whole.stmt(s) for s in self.nest.after)
+            yield from _where(
+                self.is_last(place), [stmt.moved(s) for s in after if isinstance(s, K.Update)]
+            )
+
+    def is_last(self, place: _Place) -> Mask:
+        """Where no block of the reduction follows."""
+        ends = (place.start[v] + place.size[v] - v.extent for v in self.blocked)
+        return at_least(sum(ends, expr(0)), 0)
+
+
+def _where(mask: Mask, stmts: Iterable[K.Stmt]) -> Iterator[K.Stmt]:
+    """The statements, done where `mask` holds."""
+    if mask is ALWAYS:
+        yield from stmts
+    elif mask is not NEVER:
+        yield K.If(mask, K.Block(tuple(stmts)))
 
 
 def _unrolled(axes: Iterable[Var]) -> Loops:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir.index import Var
 from gpu.compiler.ir.kernel.tree import values
+from gpu.compiler.opt.analysis.loop_nest import last_index
 from gpu.compiler.opt.analysis.lanes import lanes_of, widest
 from gpu.compiler.opt.analysis.reduction_nest import Nest, Operand, work_of
 from gpu.compiler.opt.primitives.tiling import Tiling
@@ -75,14 +76,20 @@ ITERATION: Final = 1.0
 FOLD: Final = 12.0
 # Cycles of a row of which several share too few places of the cache.
 CONFLICT: Final = 2.0
+# Bytes of a page, of how many a core has the places at hand, and cycles to look for another one.
+PAGE: Final = 4096
+PAGES: Final = 64
+PAGE_MISS: Final = 1.0
 # Cycles of a line from the second level, and from behind it; so many times more far apart.
 FROM_FAR: Final = 0.7
 FROM_MEMORY: Final = 3.0
 JUMP: Final = 4.0
+# Lines that are brought in the time that it takes to get to another page.
+PIECE: Final = 4.0
 # The part of a cache that operands may take.
 SHARE: Final = 0.7
 # The part of the smaller one of computing and waiting for memory that the larger does not hide.
-EXPOSED: Final = 0.3
+EXPOSED: Final = 0.4
 # Cycles of a launch on one core, and of one that wakes the others.
 SERIAL: Final = 2000.0
 PARALLEL: Final = 12000.0
@@ -95,11 +102,13 @@ class Inside(NamedTuple):
         extents: how many values each variable has.
         trips: how often it is run.
         elements: distinct elements of each operand.
+        results: how many results there are.
     """
 
     extents: Mapping[Var, int]
     trips: float
     elements: tuple[int, ...]
+    results: int
 
 
 class Costs:
@@ -116,7 +125,6 @@ class Costs:
         self.operands = nest.operands
         self.work_of = [work_of(values(operand.value, set())) for operand in nest.operands]
         self.inner = nest.reduction[-1]
-        self.vars = {var.name: var for var in nest.independent}
         self.loops = {var.name: var for var in (*nest.independent, *nest.reduction)}
         self._elements: dict[tuple[int, ...], int] = {}
         self._copied: dict[tuple[object, ...], int] = {}
@@ -144,9 +152,10 @@ class Costs:
         along_sum = lane in nest.reduction
         vectors = 1 if along_sum else -(-tile[lane] // lanes)
         partial = not along_sum and tile[lane] % lanes > 0
-        rows = {var: size for var, size in tile.items() if size > 1 and var is not lane}
+        rows = {v: tile[v] for v in nest.independent if tile[v] > 1 and v is not lane}
         sums = vectors * math.prod(rows.values())
         work, loads, live, conflicts = float(sums * nest.operations), 0.0, 1, 0.0
+        pages = 0.0
         live += core.ahead * (written > 1) + TEMPORARY * (nest.operations > 1)
         kept = []
         for number, operand in enumerate(self.operands):
@@ -162,6 +171,9 @@ class Costs:
                 live += shared
                 conflicts += 0.0 if near else self._conflicts(operand, rows)
             work += 0 if near else times * self.work_of[number]
+            apart = abs(operand.steps.get(self.inner) or 0) * operand.value.dtype.itemsize
+            if not near and apart >= PAGE and tile[self.inner] > PAGES:
+                pages += PAGE_MISS
         live += min(kept) if along_sum else sum(kept)
         results = sums * written if along_sum else sums
         loads += SPILL * max(0, results + live - self.target.registers)
@@ -172,11 +184,13 @@ class Costs:
             core.latency * max(1, nest.operations) * sums / results,
             conflicts,
         )
+        step += pages
         inner, length = (lane, lanes) if along_sum else (self.inner, 1)
-        entries = nest.steps / inner.extent
-        rounds = entries * -(-inner.extent // length)
-        if written * length >= inner.extent and len(nest.reduction) > 1:
-            entries /= nest.reduction[-2].extent
+        steps = math.prod(tile[var] for var in nest.reduction)
+        entries = steps / tile[inner]
+        rounds = entries * -(-tile[inner] // length)
+        if written * length >= tile[inner] and len(nest.reduction) > 1:
+            entries /= tile[nest.reduction[-2]]
         time = rounds * (step + ITERATION / written)
         time += (entries + 1) * ENTRY + entries * results * ENTRY_SUM
         if along_sum:
@@ -231,7 +245,7 @@ class Costs:
         """Cycles to store a vector of results."""
         time = STORE
         for store in self.nest.stores:
-            together = abs(store.indices[-1].coeff(lane)) == 1
+            together = abs(last_index(store.indices).coeff(lane)) == 1
             time += partial * self._mask_time(lanes) if together else lanes * SCATTER
         return time
 
@@ -243,7 +257,7 @@ class Costs:
         A grid is always shared.
         """
         work, (name, size) = self.work(tiling), tiling.loops[0]
-        busiest = self._busiest(self.vars[name].extent, size)
+        busiest = self._busiest(self.loops[name].extent, size)
         shared, kind = work * busiest + PARALLEL, self.target.parallel
         if shared < work + SERIAL or kind == "grid":
             return shared, tiling._replace(parallel=kind)
@@ -260,16 +274,18 @@ class Costs:
         copied = frozenset(copy.operand for copy in tiling.copies)
         sizes = dict(tiling.loops)
         tiles = [
-            [*_tiles(var.extent, sizes.get(var.name, var.extent))] for var in self.vars.values()
+            [*_tiles(var.extent, sizes.get(var.name, var.extent))] for var in self.loops.values()
         ]
         time = 0.0
         for kind in itertools.product(*tiles):
-            tile = {var: size for var, (size, _) in zip(self.vars.values(), kind, strict=True)}
+            tile = {var: size for var, (size, _) in zip(self.loops.values(), kind, strict=True)}
             count = math.prod(count for _, count in kind)
             time += count * self.tile_time(tile, lane, tiling.lanes, copied, tiling.steps)
         for copy in tiling.copies:
             time += self.copy_time(copy.operand, lane, inside[copy.depth])
-        return _both(time, self.memory_time(inside, copied))
+        summed = [self.loops[name] in self.nest.reduction for name, _ in tiling.loops]
+        blocks = summed.index(True) if any(summed) else None
+        return _both(time, self.memory_time(inside, copied, blocks))
 
     def insides(self, loops: tuple[tuple[str, int], ...]) -> list[Inside]:
         """What is inside each number of the first loops, from none of them on."""
@@ -278,15 +294,16 @@ class Costs:
         return self._insides[loops]
 
     def _inside_each(self, loops: Sequence[tuple[str, int]]) -> Iterator[Inside]:
-        extents = {var: var.extent for var in (*self.nest.independent, *self.nest.reduction)}
+        extents = {var: var.extent for var in self.loops.values()}
         trips = 1.0
         for name, size in (("", 1), *loops):
             if name:
-                var = self.vars[name]
+                var = self.loops[name]
                 trips *= max(extents[var] / size, 1.0)
                 extents[var] = min(size, extents[var])
             elements = tuple(self.elements(n, extents) for n in range(len(self.operands)))
-            yield Inside(dict(extents), trips, elements)
+            results = math.prod(extents[var] for var in self.nest.independent)
+            yield Inside(dict(extents), trips, elements, results)
 
     def elements(self, number: int, extents: Mapping[Var, int]) -> int:
         """Distinct elements of an operand."""
@@ -316,19 +333,82 @@ class Costs:
         each += COPY_MASKED * bool(operand.masked) + COPY * self.work_of[number]
         return self.copied(number, lane, inside.extents) * inside.trips * each
 
-    def memory_time(self, inside: Sequence[Inside], copied: frozenset[int]) -> float:
-        """Cycles to bring lines near from farther away."""
+    def memory_time(
+        self, inside: Sequence[Inside], copied: frozenset[int], blocks: int | None
+    ) -> float:
+        """Cycles to bring lines near from farther away.
+
+        Results are read and written again in each block of the reduction, which are inside the
+        first `blocks` loops if there are any.
+        """
         time = 0.0
-        sizes = [operand.value.dtype.itemsize for operand in self.operands]
-        nbytes = [sum(map(int.__mul__, sizes, part.elements)) for part in inside]
+        held = self.nest.update.buf.dtype.itemsize
         for capacity, cost in ((self.core.near, FROM_FAR), (self.core.far, FROM_MEMORY)):
-            fits = (depth for depth, size in enumerate(nbytes) if size <= SHARE * capacity)
-            depth = next(fits, len(inside) - 1)
-            for number, operand in enumerate(self.operands) if depth else ():
-                apart = JUMP if number not in copied and _nearest(operand) > 1 else 1.0
-                lines = inside[depth].elements[number] * sizes[number] / LINE
-                time += lines * inside[depth].trips * cost * apart
+            depth, fits = self._fits(inside, copied, capacity)
+            for number in range(len(self.operands)) if depth else ():
+                lines = self._pieces(number, inside[depth], copied, capacity)
+                same = inside[depth - 1].elements[number] == inside[depth].elements[number]
+                # What a loop does not move stays, but for what streams by in the first level.
+                stays = fits and same and capacity > self.core.near
+                time += lines * inside[depth - stays].trips * cost
+            if blocks is not None and inside[blocks].results * held > SHARE * capacity:
+                time += 2 * inside[-1].results * inside[-1].trips * held / LINE * cost
         return time
+
+    def is_near(self, tiling: Tiling) -> bool:
+        """Whether half of the second level of a cache holds what all tiles of a loop read."""
+        around, part = self.insides(tiling.loops)[-2:]
+        copied = {copy.operand for copy in tiling.copies}
+        panels = (n for n, size in enumerate(part.elements) if size == around.elements[n])
+        lines = sum(self._lines(n, part, copied, self.core.far) for n in panels)
+        return lines * LINE < self.core.far // 2
+
+    def _fits(
+        self, inside: Sequence[Inside], copied: frozenset[int], capacity: int
+    ) -> tuple[int, bool]:
+        """Inside how many loops operands fit into a cache, of all loops if they never do."""
+        for depth, part in enumerate(inside):
+            numbers = range(len(self.operands))
+            lines = sum(self._lines(number, part, copied, capacity) for number in numbers)
+            if lines * LINE <= SHARE * capacity:
+                return depth, True
+        return len(inside) - 1, False
+
+    def _rows(self, number: int, part: Inside) -> tuple[int, int]:
+        """Bytes of what lies together of an operand, and from one such row to the next, or 0."""
+        operand = self.operands[number]
+        row = itemsize = operand.value.dtype.itemsize
+        steps = [(abs(step or 0) * itemsize, part.extents[v]) for v, step in operand.steps.items()]
+        for step, extent in sorted(steps):
+            if step > max(row, LINE) and extent > 1:
+                return row, step
+            row += step * (extent - 1)
+        return row, 0
+
+    def _lines(self, number: int, part: Inside, copied: Collection[int], capacity: int) -> float:
+        """Lines that an operand takes of a cache: more where its rows share few places there."""
+        itemsize = self.operands[number].value.dtype.itemsize
+        lines = part.elements[number] * itemsize / LINE
+        row, step = self._rows(number, part)
+        if number in copied or not step:
+            return lines
+        sets = capacity // LINE // self.core.ways
+        places = 1 if step % LINE else math.gcd(step // LINE, sets)
+        return lines * max(1.0, places * LINE / row)
+
+    def _pieces(self, number: int, part: Inside, copied: Collection[int], capacity: int) -> float:
+        """Lines of an operand that are brought near, or that take as long as what is."""
+        operand = self.operands[number]
+        lines = part.elements[number] * operand.value.dtype.itemsize / LINE
+        if number in copied:
+            return lines
+        if _nearest(operand) > 1:
+            return lines * JUMP
+        row, step = self._rows(number, part)
+        if not step:
+            return lines
+        further = PIECE if capacity == self.core.far and step >= PAGE else 0.0
+        return lines * (max(1.0, LINE / row) + further * LINE / max(row, LINE))
 
 
 def _both(time: float, memory: float) -> float:

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
@@ -18,7 +19,8 @@ from gpu.compiler.opt.analysis.lanes import FEWEST, fitting
 from gpu.compiler.opt.analysis.reduction_nest import Nest, Operand, reduction_nest
 from gpu.compiler.opt.policy.cpu import column_reduce
 from gpu.compiler.opt.policy.cpu.tile_cost import Costs
-from gpu.compiler.opt.primitives.tiling import Copy, Tiling, is_known
+from gpu.compiler.opt.primitives.operand_copy import rounded_up
+from gpu.compiler.opt.primitives.tiling import Copy, Tiling, is_known, store_of_blocks
 from gpu.compiler.targets import Target
 
 # Vectors of a tile that are tried, and how many tiles the outer one of two levels has.
@@ -45,6 +47,11 @@ DEEPER: Final = 1.2
 MOST_STEPS: Final = 8
 STEPS: Final = 4
 FEW_SUMS: Final = 7 / 16
+# Steps of a block of the reduction, and how many there are at most: sums of floats round once each.
+BLOCKS: Final = (256, 512)
+MOST_BLOCKS: Final = 32
+# The part of the time without blocks that they take at most.
+GAIN: Final = 0.98
 # Operations of a tile, so that sines and the like do not take compilers seconds.
 WRITTEN: Final = 768
 # Steps of all results together below which tiling gains nothing.
@@ -62,11 +69,14 @@ class _Tile(NamedTuple):
 
 def choose(kernel: K.Kernel, target: Target) -> Tiling | None:
     """The tiling that costs least; None where there is none, or where it would gain nothing."""
-    return min(tilings(kernel, target), key=lambda found: found[0], default=(0.0, None))[1]
+    return min(tilings(kernel, target), key=itemgetter(0), default=(0.0, None))[1]
 
 
 def tilings(kernel: K.Kernel, target: Target) -> list[tuple[float, Tiling]]:
-    """The tilings that a kernel may have, each with what it costs, in cycles."""
+    """The tilings that a kernel may have, each with what it costs, in cycles.
+
+    Those with blocks of the reduction cost a little more here: they have to gain something.
+    """
     nest = reduction_nest(kernel.body)
     if nest is None or nest.all_steps < SMALL:
         return []
@@ -85,7 +95,12 @@ def tilings(kernel: K.Kernel, target: Target) -> list[tuple[float, Tiling]]:
     # What is left over of rows is added for each of several reductions: sums would round too often.
     if any(again) or (not is_grid and len(nest.reduction) == 1):
         tiles += sorted(_tiles_along_sum(nest, costs), key=by_time)[:BEST_ALONG_SUM]
-    return [costs.launched(tiling) for tile in tiles for tiling in _tilings(nest, costs, tile)]
+    whole_sums = (t for tile in tiles for t in _tilings(costs, tile, _orders(nest, tile)))
+    found = [costs.launched(tiling) for tiling in whole_sums]
+    if not found or is_grid or costs.is_near(min(found, key=itemgetter(0))[1]):
+        return found
+    blocked = (t for tile in tiles for t in _tilings(costs, tile, _blocked(costs, tile)))
+    return found + [(time / GAIN, tiling) for time, tiling in map(costs.launched, blocked)]
 
 
 # Tiles.
@@ -188,7 +203,8 @@ def _steps(inner: Var, sums: int, registers: int) -> int:
 def _time_of_tiles(costs: Costs, tile: _Tile) -> float:
     """Cycles of all tiles, and of copies that they need, wherever these are made."""
     near = frozenset(n for n, operand in enumerate(costs.operands) if _needs_copy(operand, tile))
-    time = costs.tile_time(tile.sizes, tile.lane, tile.lanes, near, tile.steps)
+    sizes = {**tile.sizes, **{var: var.extent for var in costs.nest.reduction}}
+    time = costs.tile_time(sizes, tile.lane, tile.lanes, near, tile.steps)
     time *= math.prod(-(-var.extent // size) for var, size in tile.sizes.items())
     (whole,) = costs.insides(())
     return time + sum(costs.copy_time(number, tile.lane, whole) for number in near)
@@ -203,9 +219,12 @@ def _needs_copy(operand: Operand, tile: _Tile) -> bool:
 # Loops around tiles.
 
 
-def _tilings(nest: Nest, costs: Costs, tile: _Tile) -> Iterator[Tiling]:
-    """Orders of the loops around a tile, with copies of operands or with few."""
-    for loops in dict.fromkeys(_orders(nest, tile)):
+Order = tuple[tuple[str, int], ...]
+
+
+def _tilings(costs: Costs, tile: _Tile, orders: Iterator[Order]) -> Iterator[Tiling]:
+    """Tilings with these loops around a tile, with copies of operands or with few."""
+    for loops in dict.fromkeys(orders):
         # Where blocks are one thread, memory of its own is as far from it as any.
         near = costs.target.parallel == "worker"
         copies = tuple(_copies(costs, tile, loops)) if near else ()
@@ -214,7 +233,7 @@ def _tilings(nest: Nest, costs: Costs, tile: _Tile) -> Iterator[Tiling]:
             yield Tiling(tile.lane.name, tile.lanes, loops, copied, tile.steps)
 
 
-def _orders(nest: Nest, tile: _Tile) -> Iterator[tuple[tuple[str, int], ...]]:
+def _orders(nest: Nest, tile: _Tile) -> Iterator[Order]:
     """The loop of lanes first, last, behind those that are no rows, or in two levels."""
     lane = tile.lane
     rows = [var for var in nest.independent if tile.sizes[var] > 1 and var is not lane]
@@ -240,7 +259,39 @@ def _orders(nest: Nest, tile: _Tile) -> Iterator[tuple[tuple[str, int], ...]]:
             yield _counted([(lane, width * group), *around, (lane, width)], lane)
 
 
-def _counted(loops: Sequence[tuple[Var, int]], least: Var) -> tuple[tuple[str, int], ...]:
+def _blocked(costs: Costs, tile: _Tile) -> Iterator[Order]:
+    """Orders with a loop over blocks of the reduction.
+
+    Inside is as much of the lanes, or of the rows, as lets what a block reads stay in the second
+    level of a cache; that is read again for each tile of the others, which stays in the first.
+    """
+    nest, lane, outer = costs.nest, tile.lane, costs.nest.reduction[0]
+    rows = [var for var in nest.independent if tile.sizes[var] > 1 and var is not lane]
+    if lane in nest.reduction or outer.stop is not None or not rows:
+        return
+    if any(v.stop is not None for v in (*rows, lane)) and store_of_blocks(nest, lane.name) is None:
+        return
+    others = [(v, 1) for v in nest.independent if tile.sizes[v] == 1 and v is not lane]
+    tiles = [(var, tile.sizes[var]) for var in (*rows, lane)]
+    itemsize = max(operand.value.dtype.itemsize for operand in nest.operands)
+    for steps in BLOCKS:
+        parts = min(round(nest.steps / steps), MOST_BLOCKS, outer.extent)
+        if parts < 2:
+            continue
+        block = (outer, -(-outer.extent // parts))
+        most = costs.core.far // 2 // (itemsize * block[1] * (nest.steps // outer.extent))
+        for var, size in (tiles[-1], tiles[0]):
+            around = [(other, own) for other, own in tiles if other is not var]
+            if math.prod(other.extent / own for other, own in around) < OFTEN:
+                continue
+            whole = rounded_up(var.extent, tile.lanes) if var is lane else var.extent
+            groups = {most // size * size, most // size // 2 * size} - {0}
+            for fits in {min(group, whole) for group in groups}:
+                if var is not lane or fits % size == 0:
+                    yield _counted([*others, (var, fits), block, *around, (var, size)], var)
+
+
+def _counted(loops: Sequence[tuple[Var, int]], least: Var) -> Order:
     """The loops that have more than one iteration, and that of `least`."""
     return tuple(
         (var.name, size)
@@ -249,14 +300,14 @@ def _counted(loops: Sequence[tuple[Var, int]], least: Var) -> tuple[tuple[str, i
     )
 
 
-def _copies(costs: Costs, tile: _Tile, loops: tuple[tuple[str, int], ...]) -> Iterator[Copy]:
+def _copies(costs: Costs, tile: _Tile, loops: Order) -> Iterator[Copy]:
     """Operands that must be copied, and those of which elements are read often.
 
     A copy is made where most is read from it, outside of as many loops as that allows.
     """
     inside, names = costs.insides(loops), [name for name, _ in loops]
     for number, operand in enumerate(costs.operands):
-        reads = math.prod(tile.sizes.get(var, var.extent) for var in operand.moves)
+        reads = math.prod(inside[-1].extents[var] for var in operand.moves)
         often, chosen, room = 0.0, 0, costs.core.far // 2 // operand.value.dtype.itemsize
         for depth, part in enumerate(inside[1:], start=1):
             elements = costs.copied(number, tile.lane, part.extents)
