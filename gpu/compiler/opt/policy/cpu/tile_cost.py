@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir.index import Var
 from gpu.compiler.ir.kernel.tree import values
-from gpu.compiler.opt.analysis.loop_nest import last_index
 from gpu.compiler.opt.analysis.lanes import lanes_of, widest
+from gpu.compiler.opt.analysis.loop_nest import last_index
 from gpu.compiler.opt.analysis.reduction_nest import Nest, Operand, work_of
 from gpu.compiler.opt.primitives.tiling import Tiling
 from gpu.compiler.targets import Target
