@@ -248,17 +248,23 @@ class Interop(Operands):
     ) -> Self:
         """A tensor over memory at address `ptr`, in row-major order, without a copy.
 
-        On CL `ptr` is a `cl_mem` of the device's context; it is retained. With an image for a
-        `dtype` it is an image of that size and kind.
+        On CUDA `ptr` is an address on that GPU, such as `data_ptr()` of a tensor of torch's, that
+        is a multiple of 16; all that the process does there is waited for first. On CL `ptr` is a
+        `cl_mem` of the device's context; it is retained. With an image for a `dtype` it is an image
+        of that size and kind.
 
         The caller keeps the memory alive, and unchanged, as long as the tensor or something that
         was not computed yet needs it. Writing to the tensor gives it memory of its own. Tensors
         over one range share one value; ranges that overlap otherwise know nothing of each other.
 
         Raises:
-            InvalidValue: an address that is zero, or not a multiple of the size of an element.
+            InvalidValue: an address that is zero, or not a multiple of the size of an element; on
+                CUDA one of no memory of the GPU, or of too little.
             Unsupported: a device that cannot use such memory.
         """
+        from gpu.tensor import sharing
+        from gpu.tensor.strided import Strided, row_major
+
         if why := not_taken(ptr):
             raise Unsupported(why)
         name, element, sizes = Device.canonicalize(device), to_dtype(dtype), shape_of(shape)
@@ -274,6 +280,11 @@ class Interop(Operands):
             raise InvalidValue(
                 f"{element.name} of shape {list(sizes)} at {address:#x} does not end within 64 bits"
             )
+        exchange = sharing.exchange_of(name)
+        if exchange is not None and not element.is_image:
+            memory = Strided(exchange.device, address, sizes, row_major(sizes), element, None)
+            sharing.follow_all(memory)
+            return cls._wrap(sharing.tensor_over(memory, name, copy=False)._node)
         adopt = _adopter(name, element)
         source = _Foreign(name, sizes, element, address, read_only=False)
         node = source.node(lambda nbytes: adopt(address, nbytes), None)

@@ -93,9 +93,9 @@ def tensor_over(memory: Strided, device: str | None, copy: bool | None) -> Tenso
     in_place = is_aligned and memory.is_row_major
     if copy is False and (elsewhere or not in_place):
         raise InvalidValue(
-            f"copy=False, but memory at {address:#x} of shape {list(shape)} and strides"
-            f" {list(memory.strides)} cannot be used in place on {device or name}: that takes"
-            f" row-major order and an address that is a multiple of {exchange.alignment}"
+            f"without a copy memory at {address:#x} of shape {list(shape)} and strides"
+            f" {list(memory.strides)} cannot be used on {device or name}: that takes row-major"
+            f" order and an address on {name} that is a multiple of {exchange.alignment}"
         )
     theirs = exchange.adopt(address, count * dtype.itemsize, memory.owner)
     if is_aligned and not (copy and in_place):

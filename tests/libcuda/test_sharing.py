@@ -126,7 +126,7 @@ def test_strides_and_odd_addresses_are_copied(
         values[offset // 4 :], shape, tuple(4 * step for step in strides)
     )
     if (shape, strides, offset) != ((1, 5), (77, 1), 0):  # whose elements lie in order
-        with pytest.raises(InvalidValue, match=r"copy=False.*strides"):
+        with pytest.raises(InvalidValue, match=r"without a copy.*strides"):
             Tensor.from_dlpack(theirs, copy=False)
     x = Tensor.from_dlpack(theirs)
     np.testing.assert_array_equal(x.numpy(), want)
@@ -163,7 +163,7 @@ def test_memory_of_another_gpu_stays_there_or_is_copied(raw: RawCuda, make: Make
         assert Tensor.from_dlpack(theirs).device == "CUDA:1"
         y = Tensor.from_dlpack(theirs, device="CUDA")
         assert y.device == "CUDA" and y.tolist() == [0, 1, 2, 3, 4]
-        with pytest.raises(InvalidValue, match="copy=False"):
+        with pytest.raises(InvalidValue, match="without a copy"):
             Tensor.from_dlpack(theirs, device="CUDA", copy=False)
         theirs.device = (CUDA, 0)
         with pytest.raises(InvalidValue, match=r"memory of CUDA:1; name that device"):
@@ -249,6 +249,40 @@ def test_a_capsule_is_taken_once(make: Make) -> None:
     Tensor.from_dlpack(capsule)
     with pytest.raises(InvalidType, match="taken already"):
         Tensor.from_dlpack(capsule)
+
+
+# By a pointer alone.
+
+
+def test_a_pointer_is_used_in_place_behind_all_there_is(make: Make) -> None:
+    theirs = make(np.arange(24, dtype=np.float32))
+    x = Tensor.from_blob(theirs.address, (2, 3), device="CUDA")
+    assert x.tolist() == [[0, 1, 2], [3, 4, 5]]
+    theirs.fill(theirs.values + 1)
+    y = Tensor.from_blob(theirs.address + 16, 20, "int32", device="CUDA").bitcast("float32")
+    assert (y * 1).tolist() == list(range(5, 25))
+    x += 1
+    assert x.tolist() == [[2, 3, 4], [5, 6, 7]]
+    assert theirs.now().tolist() == list(range(1, 25))
+    assert Tensor.from_blob(theirs.address, (0, 3), device="CUDA").shape == (0, 3)
+
+
+def test_pointers_that_are_not_the_gpus(raw: RawCuda, make: Make) -> None:
+    theirs, host, gone = make(np.arange(24, dtype=np.float32)), np.zeros(8), raw.alloc(64)
+    raw.call("cuMemFree_v2", gone)
+    for address, count, says in (
+        (theirs.address, 25, "100 bytes are needed there, and it has 96"),
+        (theirs.address, 1 << 40, "4,398,046,511,104 bytes are needed"),
+        (theirs.address + 8, 2, "multiple of 16"),
+        (theirs.address + 2, 2, "multiple of 4"),
+        (theirs._pinned.ctypes.data, 2, "pinned memory of the host"),
+        (host.ctypes.data & ~15, 2, "no memory there. It is of the host, or was freed"),
+        (gone, 2, "was freed"),
+    ):
+        with pytest.raises(InvalidValue, match=says):
+            Tensor.from_blob(address, count, device="CUDA")
+    with pytest.raises(InvalidValue, match=r"memory of CUDA:0; name that device"):
+        Tensor.from_blob(theirs.address, 2, device="CUDA:1")
 
 
 # Ours, lent to them.
