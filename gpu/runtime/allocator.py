@@ -12,6 +12,7 @@ from gpu.core.config import config
 from gpu.core.dtype import ImageDType
 from gpu.core.errors import OutOfMemory, Unsupported
 from gpu.core.unpicklable import Unpicklable
+from gpu.runtime.exchange import Exchange
 
 M = TypeVar("M")
 
@@ -25,10 +26,12 @@ class Allocator(Unpicklable, ABC, Generic[M]):
     Attributes:
         live: bytes handed out now, as they were asked for.
         peak: the most there were at once, since the start or `reset_peak`.
+        exchange: shares memory that is a device's own with other libraries; None where none does.
     """
 
     live = 0
     peak = 0
+    exchange: Exchange[M] | None = None
 
     @abstractmethod
     def _alloc(self, nbytes: int) -> M:

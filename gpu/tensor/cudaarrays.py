@@ -2,7 +2,7 @@
 
 `__cuda_array_interface__` names an address that libcuda of the same process knows. The device NV is
 driven without libcuda, by page tables of our own: its addresses mean nothing in them, nor ours to
-it (docs/drivers/nv.md). The device CUDA is driven by libcuda, and does not share memory yet.
+it (docs/drivers/nv.md). The device CUDA is driven by libcuda, and shares memory by DLPack.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from typing import Final
 
 INTERFACE: Final = "__cuda_array_interface__"
 """The attribute by which libraries on CUDA share an array."""
-_WHY: Final = "its address means nothing outside of CUDA's own driver, and DEV=CUDA shares none yet"
+_WHY: Final = (
+    "its address means nothing outside of CUDA's own driver, and DEV=CUDA shares by DLPack alone"
+)
 NOT_OFFERED: Final = (
     f"a Tensor has no {INTERFACE}: on NV its GPU has page tables of its own, in which CUDA finds"
-    " nothing, and on CUDA memory is not shared yet; go through the host, as in"
-    " cupy.asarray(x.numpy()) or torch.from_dlpack(x.to('CPU'))"
+    " nothing, and on CUDA memory is shared by DLPack, as in cupy.from_dlpack(x); else go through"
+    " the host, as in cupy.asarray(x.numpy()) or torch.from_dlpack(x.to('CPU'))"
 )
 """Why a tensor has none."""
 

@@ -9,19 +9,22 @@ Python specification of the Array API standard.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Collection
+from typing import Any, Final
 
-import numpy as np
 import numpy.typing as npt
 
 from gpu.core.dtype import DType, dtypes
 from gpu.core.errors import FormatError, GpuError, InvalidType, Unsupported
+from gpu.tensor.strided import Strided, row_major
 
 Array = npt.NDArray[Any]
 
 VERSION: Final = (1, 0)
 CPU_DEVICE: Final = (1, 0)  # kDLCPU, number 0
+CUDA_KIND: Final = 2
+_KINDS: Final = {1: "host memory", 2: "CUDA", 3: "pinned memory of CUDA", 10: "ROCm"}
+_CUDA_HINT: Final = ", or use it in place on device='CUDA' (docs/devices/cuda.md)"
 READ_ONLY: Final = 1 << 0
 IS_COPIED: Final = 1 << 1
 
@@ -121,20 +124,26 @@ _forget_pointer = _immortal(_forget)
 _drop_unused_pointer = _immortal(_drop_unused)
 
 
-def make_capsule(array: Array, dtype: DType, versioned: bool, flags: int) -> object:
-    """A capsule over the memory of `array`, which is kept alive until the consumer is done.
+def host_memory(array: Array, dtype: DType) -> Strided:
+    """The memory of a numpy array, whose elements are of `dtype`."""
+    strides = tuple(step // dtype.itemsize for step in array.strides)
+    return Strided(CPU_DEVICE, array.ctypes.data, array.shape, strides, dtype, array)
+
+
+def make_capsule(memory: Strided, versioned: bool, flags: int) -> object:
+    """A capsule over `memory`, whose owner is kept alive until the consumer is done.
 
     `flags` are those of DLPack 1.0; the older form has none.
     """
-    rank = array.ndim
-    sizes = (ctypes.c_int64 * rank)(*array.shape)
-    strides = (ctypes.c_int64 * rank)(*(step // dtype.itemsize for step in array.strides))
+    rank = len(memory.shape)
+    sizes = (ctypes.c_int64 * rank)(*memory.shape)
+    strides = (ctypes.c_int64 * rank)(*memory.strides)
     managed = _ManagedVersioned() if versioned else _Managed()
     tensor = managed.tensor
-    tensor.data, tensor.byte_offset = array.ctypes.data, 0
-    tensor.device_type, tensor.device_id = CPU_DEVICE
+    tensor.data, tensor.byte_offset = memory.address, 0
+    tensor.device_type, tensor.device_id = memory.device
     tensor.ndim = rank
-    tensor.dtype = _DataType(*_CODES[dtype], 1)
+    tensor.dtype = _DataType(*_CODES[memory.dtype], 1)
     tensor.shape = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
     tensor.strides = ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64))
     managed.deleter = _forget_pointer
@@ -142,7 +151,7 @@ def make_capsule(array: Array, dtype: DType, versioned: bool, flags: int) -> obj
         managed.major, managed.minor = VERSION
         managed.flags = flags
     address = ctypes.addressof(managed)
-    _lent[address] = (managed, sizes, strides, array)
+    _lent[address] = (managed, sizes, strides, memory)
     name = _VERSIONED if versioned else _LEGACY
     capsule: object = _new_capsule(
         address, name, ctypes.cast(_drop_unused_pointer, ctypes.c_void_p)
@@ -150,50 +159,32 @@ def make_capsule(array: Array, dtype: DType, versioned: bool, flags: int) -> obj
     return capsule
 
 
-class Imported(NamedTuple):
-    """Memory of another library.
+class _Taken:
+    """A struct that was taken out of a capsule; it is given back when this is dropped."""
 
-    Attributes:
-        array: a numpy array over it, which keeps it alive; read-only.
-        dtype: its element type.
-        read_only: whether the other library forbids writing.
-    """
-
-    array: Array
-    dtype: DType
-    read_only: bool
-
-
-class _Foreign:
-    """A struct that was taken out of a capsule, as numpy's array interface; gives it back."""
-
-    def __init__(self, managed: _Managed | _ManagedVersioned, interface: dict[str, Any]):
+    def __init__(self, managed: _Managed | _ManagedVersioned):
         self._address = ctypes.addressof(managed)
         self._deleter = managed.deleter
-        self.__array_interface__ = interface
 
     def __del__(self) -> None:
         if self._deleter:
             self._deleter(self._address)
 
 
-def take_capsule(capsule: object) -> Imported:
+def take_capsule(capsule: object, kinds: Collection[int] = CPU_DEVICE[:1]) -> Strided:
     """Takes the tensor out of a capsule, which cannot be used again.
 
     Raises InvalidType for something that is no unused DLPack capsule, FormatError for a struct that
-    makes no sense, Unsupported for a device or dtype that cannot be read. The capsule is left as it
-    was then.
+    makes no sense, Unsupported for a type of device that is not in `kinds` and for a dtype that
+    cannot be read. The capsule is left as it was then.
     """
     if type(capsule).__name__ != "PyCapsule":
         raise InvalidType(f"a DLPack capsule is needed, got {type(capsule).__name__}")
     managed, used = _opened(capsule)
+    memory = _memory_of(managed.tensor, kinds)
     read_only = isinstance(managed, _ManagedVersioned) and bool(managed.flags & READ_ONLY)
-    tensor = managed.tensor
-    dtype = _checked_dtype(tensor)
-    foreign = _Foreign(managed, _interface(tensor, dtype))
     _rename(id(capsule), used)
-    array = np.asarray(foreign).view(dtype.np)
-    return Imported(array, dtype, read_only)
+    return memory._replace(owner=_Taken(managed), read_only=read_only)
 
 
 def _opened(capsule: object) -> tuple[_Managed | _ManagedVersioned, bytes]:
@@ -221,29 +212,30 @@ def _checked_dtype(tensor: _Tensor) -> DType:
     return _DTYPES[code]
 
 
-def _interface(tensor: _Tensor, dtype: DType) -> dict[str, Any]:
-    """The memory as bytes of elements, described for numpy."""
-    if tensor.device_type != CPU_DEVICE[0]:
-        raise Unsupported(
-            f"the DLPack tensor is on a device of type {tensor.device_type}; only host memory (1) "
-            "can be read, copy it there first"
-        )
+def _memory_of(tensor: _Tensor, kinds: Collection[int]) -> Strided:
+    dtype = _checked_dtype(tensor)
+    device = (tensor.device_type, tensor.device_id)
+    check_kind(device[0], kinds)
     if not 0 <= tensor.ndim <= _MAX_RANK:
         raise FormatError(f"a DLPack tensor of {tensor.ndim} dimensions; 0..{_MAX_RANK} are read")
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
     if min(shape, default=0) < 0:
         raise FormatError(f"a DLPack tensor of shape {list(shape)}; sizes must not be negative")
-    strides = None
+    strides = row_major(shape)
     if tensor.strides:
-        strides = tuple(tensor.strides[i] * dtype.itemsize for i in range(tensor.ndim))
-    if 0 in shape:  # nothing to point at
-        return dict(np.empty(shape, f"u{dtype.itemsize}").__array_interface__)
-    if not tensor.data:
+        strides = tuple(tensor.strides[i] for i in range(tensor.ndim))
+    if 0 not in shape and not tensor.data:
         raise FormatError(f"a DLPack tensor of shape {list(shape)} without memory")
-    return {
-        "version": 3,
-        "typestr": f"|u{dtype.itemsize}" if dtype.itemsize == 1 else f"=u{dtype.itemsize}",
-        "shape": shape,
-        "strides": strides,
-        "data": (tensor.data + tensor.byte_offset, True),
-    }
+    return Strided(device, (tensor.data or 0) + tensor.byte_offset, shape, strides, dtype, None)
+
+
+def check_kind(kind: int, kinds: Collection[int]) -> None:
+    """Raises Unsupported for a type of device that is not in `kinds`."""
+    if kind in kinds:
+        return
+    name = f"{kind} ({_KINDS[kind]})" if kind in _KINDS else str(kind)
+    known = " and ".join(f"{_KINDS[each]} ({each})" for each in kinds)
+    raise Unsupported(
+        f"the DLPack tensor is on a device of type {name}; only {known} can be read, copy it there"
+        f" first{_CUDA_HINT if kind == CUDA_KIND else ''}"
+    )

@@ -18,18 +18,21 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from gpu.compiler.ir.graph import Node
+from gpu.compiler.ir.graph import Node, Place
 from gpu.compiler.ir.graph import build as G
 from gpu.core.arguments import WORD
 from gpu.core.dtype import DType, ImageDType, dtypes, to_dtype
 from gpu.core.errors import GpuError, InvalidType, InvalidValue, Unsupported
 from gpu.runtime.buffer import Buffer, own_copy
 from gpu.runtime.device import Device
+from gpu.runtime.execute import storage
+from gpu.runtime.users import note_thread
 from gpu.tensor.arguments import axes_of, integer, shape_of
 from gpu.tensor.base import TensorBase, node_of
 from gpu.tensor.cudaarrays import not_taken
 from gpu.tensor.customgrad import own
 from gpu.tensor.operands import Operands
+from gpu.tensor.tracing import refuse
 
 Array = npt.NDArray[Any]
 
@@ -109,10 +112,15 @@ class Interop(Operands):
         return _by_numpy(function, function.__name__, args, kwargs, (kwargs.get("out"),))
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Host memory, in which every tensor of this version can be lent."""
-        from gpu.tensor.dlpack import CPU_DEVICE
+        """Where `__dlpack__` lends the value: on CUDA its GPU, (2, number), else the host, (1, 0).
 
-        return CPU_DEVICE
+        Every tensor can be lent in host memory, where need be as a copy.
+        """
+        from gpu.tensor.dlpack import CPU_DEVICE
+        from gpu.tensor.sharing import exchange_of
+
+        exchange = exchange_of(self.device)
+        return CPU_DEVICE if exchange is None else exchange.device
 
     def __dlpack__(
         self,
@@ -126,27 +134,64 @@ class Interop(Operands):
 
         Consumers from before DLPack 1.0 cannot be told that memory is read-only and get a copy.
 
-        Raises:
-            NotExportable: a stream, another device, or `copy` False where there has to be one.
-        """
-        from gpu.tensor import dlpack
+        On CUDA `stream` is the consumer's, as in the Array API: None and 1 are the legacy default
+        stream, 2 that of the thread, -1 asks for no order, all else is a handle. What comes there
+        is behind what computes the value; the memory is used again behind what is there when the
+        consumer gives it back.
 
-        if stream is not None or dl_device not in (None, dlpack.CPU_DEVICE):
+        Raises:
+            NotExportable: a stream that cannot be, another device, or `copy` False where there has
+                to be one.
+            InvalidValue: a handle that is no stream of the GPU's primary context.
+        """
+        from gpu.tensor import dlpack, sharing
+
+        exchange = sharing.exchange_of(self.device)
+        versioned = max_version is not None and max_version[0] >= dlpack.VERSION[0]
+        if exchange is None or dl_device == dlpack.CPU_DEVICE:
+            if stream is None and dl_device in (None, dlpack.CPU_DEVICE):
+                return self._host_capsule(versioned, copy)
             raise dlpack.NotExportable(
-                f"tensors are lent in host memory, (1, 0), without a stream; got "
+                f"{self.device} lends tensors in host memory, (1, 0), without a stream; got "
                 f"dl_device={dl_device} and stream={stream!r}"
             )
-        versioned = max_version is not None and max_version[0] >= dlpack.VERSION[0]
+        if dl_device not in (None, exchange.device):
+            raise dlpack.NotExportable(
+                f"dl_device={dl_device}: a tensor on {self.device} is lent there, "
+                f"{exchange.device}, or copied to host memory, (1, 0)"
+            )
+        order, is_lent = sharing.stream_of(stream), versioned and not copy and self._view is None
+        if copy is False and not is_lent:
+            raise dlpack.NotExportable(
+                "copy=False, but memory is lent to a consumer of DLPack 1.0 or later alone, and "
+                "what is a view of another tensor is computed into memory of its own"
+            )
+        memory = sharing.lend(exchange, self._in_memory(is_lent), self.shape, order)
+        flags = dlpack.READ_ONLY if is_lent else dlpack.IS_COPIED
+        return dlpack.make_capsule(memory, versioned, flags)
+
+    def _in_memory(self, is_own: bool) -> Buffer:
+        """The memory of the value, computed if need be, or a copy of it where not `is_own`."""
+        refuse("lending a tensor's memory")
+        note_thread()
+        buffer = storage(self._computed())
+        return buffer if is_own else buffer.duplicate()
+
+    def _host_capsule(self, versioned: bool, copy: bool | None) -> object:
+        from gpu.tensor import dlpack
+
         lent = None if copy or not versioned else self._host_view()
         # Some consumers know no strides that count backwards.
         if lent is not None and min(lent.strides, default=0) >= 0:
-            return dlpack.make_capsule(self._lent(), self.dtype, versioned, dlpack.READ_ONLY)
+            memory = dlpack.host_memory(self._lent(), self.dtype)
+            return dlpack.make_capsule(memory, versioned, dlpack.READ_ONLY)
         if copy is False:
             raise dlpack.NotExportable(
                 "copy=False, but only the memory of a CPU tensor can be lent, without flips and "
                 "to a consumer of DLPack 1.0 or later"
             )
-        return dlpack.make_capsule(self.numpy(), self.dtype, versioned, dlpack.IS_COPIED)
+        memory = dlpack.host_memory(self.numpy(), self.dtype)
+        return dlpack.make_capsule(memory, versioned, dlpack.IS_COPIED)
 
     @classmethod
     def from_dlpack(cls, x: Any, device: str | None = None, copy: bool | None = None) -> Self:
@@ -154,19 +199,28 @@ class Interop(Operands):
 
         The memory is kept alive, and must not be changed as long as something computed from the
         tensor is not computed yet. Without strides that fit row-major order, or on a device that
-        cannot use host memory, it is a copy.
+        cannot use host memory, it is a copy. Memory of a GPU of CUDA's is used by tensors on that,
+        which `device` says, or `DEV`: what is launched here comes behind what made the value
+        there; of a bare capsule, behind all that the GPU does for this process.
 
         Raises:
             InvalidType: `x` does not speak DLPack.
-            InvalidValue: `copy` is False and there has to be one.
+            InvalidValue: `copy` is False and there has to be one; memory that is none of the GPU
+                it is said to be on, or is shorter.
             Unsupported: a device or dtype that cannot be read.
             FormatError: the capsule's contents make no sense.
         """
-        from gpu.tensor.dlpack import take_capsule
+        from gpu.tensor import dlpack, sharing
 
         name = Device.canonicalize(device)
-        array, dtype, read_only = take_capsule(_capsule_of(x))
-        address = array.ctypes.data
+        capsule, is_ordered = _capsule_of(x, name)
+        memory = dlpack.take_capsule(capsule, sharing.kinds_on(name))
+        if memory.device[0] != dlpack.CPU_DEVICE[0]:
+            if not is_ordered:
+                sharing.follow_all(memory)
+            return cls._wrap(sharing.tensor_over(memory, device, copy)._node)
+        array, dtype, read_only = memory.host_array(), memory.dtype, memory.read_only
+        address = memory.address
         fits = array.flags.c_contiguous and address % dtype.itemsize == 0
         if not array.size:
             return cls._wrap(own(G.const(0, array.shape, dtype, name)))
@@ -194,17 +248,23 @@ class Interop(Operands):
     ) -> Self:
         """A tensor over memory at address `ptr`, in row-major order, without a copy.
 
-        On CL `ptr` is a `cl_mem` of the device's context; it is retained. With an image for a
-        `dtype` it is an image of that size and kind.
+        On CUDA `ptr` is an address on that GPU, such as `data_ptr()` of a tensor of torch's, that
+        is a multiple of 16; all that the process does there is waited for first. On CL `ptr` is a
+        `cl_mem` of the device's context; it is retained. With an image for a `dtype` it is an image
+        of that size and kind.
 
         The caller keeps the memory alive, and unchanged, as long as the tensor or something that
         was not computed yet needs it. Writing to the tensor gives it memory of its own. Tensors
         over one range share one value; ranges that overlap otherwise know nothing of each other.
 
         Raises:
-            InvalidValue: an address that is zero, or not a multiple of the size of an element.
+            InvalidValue: an address that is zero, or not a multiple of the size of an element; on
+                CUDA one of no memory of the GPU, or of too little.
             Unsupported: a device that cannot use such memory.
         """
+        from gpu.tensor import sharing
+        from gpu.tensor.strided import Strided, row_major
+
         if why := not_taken(ptr):
             raise Unsupported(why)
         name, element, sizes = Device.canonicalize(device), to_dtype(dtype), shape_of(shape)
@@ -220,6 +280,11 @@ class Interop(Operands):
             raise InvalidValue(
                 f"{element.name} of shape {list(sizes)} at {address:#x} does not end within 64 bits"
             )
+        exchange = sharing.exchange_of(name)
+        if exchange is not None and not element.is_image:
+            memory = Strided(exchange.device, address, sizes, row_major(sizes), element, None)
+            sharing.follow_all(memory)
+            return cls._wrap(sharing.tensor_over(memory, name, copy=False)._node)
         adopt = _adopter(name, element)
         source = _Foreign(name, sizes, element, address, read_only=False)
         node = source.node(lambda nbytes: adopt(address, nbytes), None)
@@ -307,15 +372,27 @@ def _has_no_format(dtype: DType) -> bool:
     return dtype.is_float and (dtype.bits == 8 or dtype is dtypes.bfloat16)
 
 
-def _capsule_of(x: Any) -> object:
+def _capsule_of(x: Any, name: Place) -> tuple[object, bool]:
+    """The capsule of what `from_dlpack` is given, for a tensor on the device `name`.
+
+    And whether what is launched there from now on comes behind what makes its value.
+    """
+    from gpu.tensor import dlpack, sharing
+
     if type(x).__name__ == "PyCapsule":
-        return x
+        return x, False
     if not hasattr(x, "__dlpack__"):
         raise InvalidType(f"from_dlpack needs an array with __dlpack__, got {type(x).__name__}")
+    options = {}
+    if hasattr(x, "__dlpack_device__"):
+        device = x.__dlpack_device__()
+        dlpack.check_kind(device[0], sharing.kinds_on(name))
+        if device[0] != dlpack.CPU_DEVICE[0]:
+            options["stream"] = sharing.exchange_at(device).stream
     try:
-        return x.__dlpack__(max_version=(1, 0))
+        return x.__dlpack__(max_version=dlpack.VERSION, **options), bool(options)
     except TypeError:  # from before DLPack 1.0
-        return x.__dlpack__()
+        return x.__dlpack__(**options), bool(options)
 
 
 class _Foreign(NamedTuple):

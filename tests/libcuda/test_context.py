@@ -311,7 +311,7 @@ def test_closing_gives_everything_back(
     program(memory, memory)
     cuda.context.close()
     assert not stand_in.memory and not stand_in.modules
-    in_streams, in_slot = 2, 1  # events
+    in_streams, in_slot = 3, 1  # events
     assert len(stand_in.given("cuEventDestroy_v2")) == in_streams + in_slot
     assert len(stand_in.given("cuStreamDestroy_v2")) == 2
     assert stand_in.calls[-1][0] == "cuDevicePrimaryCtxRelease_v2"

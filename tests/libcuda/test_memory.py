@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gpu.backends.cuda.exchange import CudaExchange
 from gpu.backends.cuda.memory import SLOT_BYTES, SLOTS
-from gpu.core.errors import DeviceError, OutOfMemory
+from gpu.core.errors import DeviceError, InvalidValue, OutOfMemory
 from libcuda.conftest import Opened
 
 ENQUEUED = (
@@ -82,6 +83,29 @@ def test_memory_in_use_is_freed_when_it_is_done(cuda: Opened) -> None:
     cuda.allocator.free_cache()
     names = cuda.stand_in.named("cuStreamSynchronize", "cuMemFree_v2")
     assert names == ["cuStreamSynchronize", "cuMemFree_v2"]
+
+
+def test_memory_that_was_lent_is_freed_when_all_is_done(cuda: Opened) -> None:
+    exchange, memory = CudaExchange(cuda.context), cuda.allocator.alloc(100)
+    exchange.lend(memory, 0x77, None)
+    cuda.allocator.free(memory, 100)
+    cuda.allocator.free_cache()
+    names = cuda.stand_in.named("cuCtxSynchronize", "cuEventDestroy_v2", "cuMemFree_v2")
+    assert names == ["cuCtxSynchronize", "cuEventDestroy_v2", "cuMemFree_v2"]
+
+
+def test_a_stream_that_was_destroyed_makes_all_be_waited_for(cuda: Opened) -> None:
+    exchange, memory = CudaExchange(cuda.context), cuda.allocator.alloc(100)
+    _, held = exchange.lend(memory, 0x77, None)
+    cuda.stand_in.fails["cuEventRecord"] = 400
+    del held
+    cuda.stand_in.fails.clear()
+    cuda.allocator.free(memory, 100)
+    assert cuda.allocator.alloc(100) is memory
+    assert cuda.stand_in.named("cuCtxSynchronize")
+    cuda.stand_in.fails["cuStreamWaitEvent"] = 400
+    with pytest.raises(InvalidValue, match=r"0x77 is no stream .* destroyed"):
+        exchange.lend(memory, 0x77, None)
 
 
 def test_no_room_says_how_much_there_is(cuda: Opened) -> None:

@@ -229,7 +229,8 @@ class Corrupt:
 
     def __dlpack__(self, max_version: object = None) -> object:
         array = np.arange(6, dtype=np.float32).reshape(2, 3)
-        capsule = dlpack.make_capsule(array, dtypes.float32, True, 0)
+        memory = dlpack.host_memory(array, dtypes.float32)
+        capsule = dlpack.make_capsule(memory, True, 0)
         managed, _ = dlpack._opened(capsule)
         self.change(managed)
         return capsule

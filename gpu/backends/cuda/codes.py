@@ -25,6 +25,7 @@ class Result(enum.IntEnum):
     JIT_COMPILER_NOT_FOUND = 221
     UNSUPPORTED_PTX_VERSION = 222
     JIT_COMPILATION_DISABLED = 223
+    INVALID_HANDLE = 400
     CONTEXT_IS_DESTROYED = 709
 
 
@@ -36,6 +37,17 @@ class Attribute(enum.IntEnum):
     COMPUTE_CAPABILITY_MINOR = 76
 
 
+class PointerAttribute(enum.IntEnum):
+    """CUpointer_attribute."""
+
+    CONTEXT = 1
+    MEMORY_TYPE = 2
+    DEVICE_ORDINAL = 9
+    RANGE_START = 11
+    RANGE_SIZE = 12
+
+
+SUCCESS: Final = 0
 STREAM_NON_BLOCKING: Final = 1
 EVENT_DEFAULT: Final = 0
 EVENT_DISABLE_TIMING: Final = 2

@@ -123,6 +123,12 @@ class CudaContext:
         self.launched.forget(self.streams.finished)
         self._give_back()
 
+    def synchronize_all(self) -> None:
+        """Waits until all that anyone enqueued in the context is done, other libraries too."""
+        with self.lock:
+            self.enter()
+        self.check(self.library.cuCtxSynchronize(), "wait for the GPU")
+
     def check(self, code: int, what: str) -> None:
         """Raises the error of a code that is not 0; after a fault, always DeviceLost."""
         if self._lost is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache, partial
 
 from gpu.backends.cuda.context import CudaContext, open_context
+from gpu.backends.cuda.exchange import CudaExchange
 from gpu.backends.cuda.graph import CudaGraph
 from gpu.backends.cuda.library import Library, load_library
 from gpu.backends.cuda.memory import CudaAllocator
@@ -33,6 +34,7 @@ class CUDADevice(Compiled):
     def __init__(self, device: str, context: CudaContext, toolchain: Toolchain):
         self.context = context
         allocator = CudaAllocator(context)
+        allocator.exchange = CudaExchange(context)
         load = partial(CudaProgram, context, allocator)
         super().__init__(device, allocator, *toolchain, load, CudaGraph)
 

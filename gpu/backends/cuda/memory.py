@@ -15,6 +15,8 @@ from gpu.core.arguments import host_bytes
 from gpu.core.errors import DeviceLost, InvalidType, OutOfMemory
 from gpu.runtime.allocator import LRUAllocator
 
+UNTOLD: Final = -1
+"""A stream of others that they do not tell; also what `__dlpack__` takes to mean none."""
 SLOTS: Final = 4
 SLOT_BYTES: Final = 1 << 20
 """Of pinned memory: what the host copies while the GPU copies the slot before."""
@@ -27,26 +29,55 @@ class CudaMemory:
         address: where the GPU has it; None when it was lost.
         nbytes: how many it has.
         ticket: of what used it last; see `streams`.
+        users: streams of other libraries that it was lent to, each with an event that is recorded
+            in it when they are done; under `UNTOLD` None, where all there is must be waited for.
     """
 
-    __slots__ = ("__weakref__", "_context", "address", "nbytes", "ticket")
+    __slots__ = ("__weakref__", "_context", "address", "nbytes", "ticket", "users")
 
     def __init__(self, context: CudaContext, nbytes: int):
         """Raises the error of cuMemAlloc's code. The context's lock is held."""
         words = Words()
         allocated = context.library.cuMemAlloc_v2(words.address, nbytes)
         context.check(allocated, f"allocate {nbytes:,} bytes")
-        self.address: int | None = words[0]
+        self._hold(context, words[0], nbytes)
+
+    def _hold(self, context: CudaContext, address: int, nbytes: int) -> None:
+        self.address: int | None = address
         self._context, self.nbytes, self.ticket = context, nbytes, 0
+        self.users: dict[int, Event | None] = {}
         context.note(self)
 
     def lose(self) -> None:
         """The context was made anew."""
         self.address = None
+        self.users.clear()
+
+    def take_back(self) -> None:
+        """What is launched from now on comes behind what those did that it was lent to."""
+        context = self._context
+        if UNTOLD in self.users:
+            context.synchronize_all()
+        with context.lock:
+            context.enter()
+            self.ticket = context.streams.next_ticket()
+            for event in self._events():
+                followed = context.streams.follow_event(event)
+                context.check(followed, "wait for a stream of another library")
+                event.destroy()
+            self.users.clear()
+
+    def _events(self) -> list[Event]:
+        return [event for event in self.users.values() if event is not None]
 
     def close(self) -> None:
         """Gives it back; nothing uses it any more, and the context's lock is held."""
         if self.address is not None:
+            if self.users:
+                self._context.synchronize_all()
+                for event in self._events():
+                    event.destroy()
+                self.users.clear()
             freed = self._context.library.cuMemFree_v2(self.address)
             self.address = None
             self._context.check(freed, f"free {self.nbytes:,} bytes")
@@ -113,6 +144,8 @@ class CudaAllocator(LRUAllocator[CudaMemory]):
         memory = super()._take(nbytes)
         while memory.address is None:
             memory = super()._take(nbytes)
+        if memory.users:
+            memory.take_back()
         return memory
 
     def copy_in(self, memory: CudaMemory, data: memoryview) -> None:
@@ -190,7 +223,7 @@ class Staging:
         while self._slots:
             slot = self._slots.popleft()
             check(library.cuMemFreeHost(slot.address), "free pinned memory")
-            check(library.cuEventDestroy_v2(slot.event.handle), "give an event back")
+            slot.event.destroy()
 
     def upload(self, memory: CudaMemory, source: memoryview) -> None:
         """Copies bytes to the GPU; returns when they were read, before they have arrived."""

@@ -33,6 +33,10 @@ class Event:
         """Waits for it. Raises what went wrong on the GPU."""
         self._check(self._library.cuEventSynchronize(self.handle), "wait for the GPU")
 
+    def destroy(self) -> None:
+        """Gives it back; what waits for it still does."""
+        self._check(self._library.cuEventDestroy_v2(self.handle), "give an event back")
+
     def seconds_since(self, earlier: Event) -> float:
         """The time from another event to this; both are timed, and were waited for."""
         words = Words()
@@ -57,7 +61,7 @@ class Streams:
         self._library, self._check = library, check
         self.ticket = self.finished = 0
         self.launches, self.copies = self._create(), self._create()
-        self._launched, self._copied = (Event(library, check) for _ in range(2))
+        self._launched, self._copied, self._theirs = (Event(library, check) for _ in range(3))
 
     def _create(self) -> int:
         words = Words()
@@ -78,6 +82,22 @@ class Streams:
         """Launches from now on come after all copies up to now."""
         self._follow(self.copies, self._copied, self.launches)
 
+    def let_follow(self, stream: int) -> int:
+        """A stream of others goes on behind all launches up to now; gives the code of that."""
+        self._launched.record(self.launches)
+        code: int = self._library.cuStreamWaitEvent(stream, self._launched.handle, _NO_FLAGS)
+        return code
+
+    def follow(self, stream: int) -> int:
+        """Launches go on behind all that is in a stream of others; gives the code of that."""
+        code: int = self._library.cuEventRecord(self._theirs.handle, stream)
+        return code or self.follow_event(self._theirs)
+
+    def follow_event(self, event: Event) -> int:
+        """Launches from now on come after an event; gives the code of that."""
+        code: int = self._library.cuStreamWaitEvent(self.launches, event.handle, _NO_FLAGS)
+        return code
+
     def _follow(self, first: int, event: Event, then: int) -> None:
         event.record(first)
         waits = self._library.cuStreamWaitEvent(then, event.handle, _NO_FLAGS)
@@ -87,8 +107,8 @@ class Streams:
         """Gives both back, and their events; nothing is in them."""
         for stream in (self.launches, self.copies):
             self._check(self._library.cuStreamDestroy_v2(stream), "give a stream back")
-        for event in (self._launched, self._copied):
-            self._check(self._library.cuEventDestroy_v2(event.handle), "give an event back")
+        for event in (self._launched, self._copied, self._theirs):
+            event.destroy()
 
 
 _NO_FLAGS: Final = 0

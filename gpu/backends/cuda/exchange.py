@@ -1,0 +1,197 @@
+"""Memory shared with other users of the primary context: torch, CuPy, JAX, numba.
+
+Streams are named as in the Array API's `__dlpack__`: 1 is the legacy default stream, 2 that of the
+thread, -1 one that is not told, and all else a CUstream.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Final
+
+from gpu.backends.cuda import codes
+from gpu.backends.cuda.codes import PointerAttribute, Result
+from gpu.backends.cuda.context import CudaContext
+from gpu.backends.cuda.library import Words
+from gpu.backends.cuda.memory import UNTOLD, CudaMemory
+from gpu.backends.cuda.streams import Event
+from gpu.core.errors import InvalidValue
+from gpu.runtime.exchange import Exchange
+
+DLPACK_CUDA: Final = 2
+"""kDLCUDA of dlpack.h."""
+_PER_THREAD: Final = 2
+ALIGNMENT: Final = 16
+"""Bytes that one instruction reads or writes at most, whose address is a multiple of as many."""
+_UNTRACKED: Final = (None, UNTOLD, _PER_THREAD)
+"""Streams of which nobody can tell later what is in them: 2 is another one in another thread."""
+_ASKED: Final = (
+    PointerAttribute.CONTEXT,
+    PointerAttribute.MEMORY_TYPE,
+    PointerAttribute.DEVICE_ORDINAL,
+    PointerAttribute.RANGE_START,
+    PointerAttribute.RANGE_SIZE,
+)
+_DEVICE_MEMORY, _HOST_MEMORY = 2, 1  # CUmemorytype
+
+
+class CudaExchange(Exchange[CudaMemory]):
+    """Memory of one GPU, lent and adopted."""
+
+    alignment = ALIGNMENT
+
+    def __init__(self, context: CudaContext):
+        self._context = context
+        self.device = (DLPACK_CUDA, context.info.handle)
+
+    @property
+    def stream(self) -> int:
+        """The stream of launches."""
+        with self._context.lock:
+            self._context.enter()
+            return self._context.streams.launches
+
+    def lend(self, memory: CudaMemory, stream: int | None, owner: object) -> tuple[int, object]:
+        """As of every `Exchange`."""
+        context = self._context
+        if stream is None:
+            context.synchronize()
+        with context.lock:
+            context.enter()
+            address = memory.place()
+            if stream not in (None, UNTOLD):
+                self._check_stream(stream, context.streams.let_follow(stream))
+            if stream in _UNTRACKED:
+                memory.users[UNTOLD] = None
+                return address, owner
+            if stream not in memory.users:
+                memory.users[stream] = Event(context.library, context.check)
+            return address, _Lent(context, memory.users, stream, owner)
+
+    def adopt(self, address: int, nbytes: int, owner: object) -> CudaMemory:
+        """As of every `Exchange`."""
+        context = self._context
+        with context.lock:
+            context.enter()
+            self._check(address, nbytes)
+            return AdoptedMemory(context, address, nbytes, owner)
+
+    def follow(self, stream: int | None) -> None:
+        """As of every `Exchange`."""
+        context = self._context
+        if stream in (None, UNTOLD):
+            context.synchronize_all()
+            return
+        assert stream is not None
+        with context.lock:
+            context.enter()
+            self._check_stream(stream, context.streams.follow(stream))
+
+    def _check_stream(self, stream: int, code: int) -> None:
+        if code == Result.INVALID_HANDLE:
+            raise InvalidValue(
+                f"{stream:#x} is no stream of the primary context of {self._context.info.name}:"
+                " give one that is there, and not one that was destroyed"
+            )
+        self._context.check(code, f"let work of the stream {stream:#x} and ours wait")
+
+    def _check(self, address: int, nbytes: int) -> None:
+        """Raises InvalidValue where the bytes are not all memory of this GPU and context."""
+        told = self._told(address)
+        kind, info = told[PointerAttribute.MEMORY_TYPE], self._context.info
+        what = f"{address:#x} cannot be used on {info.name} (CUDA:{info.handle})"
+        if kind == _HOST_MEMORY:
+            raise InvalidValue(f"{what}: it is pinned memory of the host; copy it to the GPU")
+        if kind != _DEVICE_MEMORY:
+            raise InvalidValue(
+                f"{what}: CUDA knows no memory there. It is of the host, or was freed; give the"
+                " address of memory of the GPU that is kept alive"
+            )
+        if (other := told[PointerAttribute.DEVICE_ORDINAL]) != info.handle:
+            raise InvalidValue(f"{what}: it is memory of CUDA:{other}; name that device")
+        if told[PointerAttribute.CONTEXT] not in (0, self._context.handle):  # 0: of no one context
+            raise InvalidValue(
+                f"{what}: it is of another context than the primary one of the GPU; allocate it"
+                " in that, as the CUDA runtime does"
+            )
+        left = told[PointerAttribute.RANGE_START] + told[PointerAttribute.RANGE_SIZE] - address
+        if nbytes > left:
+            raise InvalidValue(f"{what}: {nbytes:,} bytes are needed there, and it has {left:,}")
+
+    def _told(self, address: int) -> dict[PointerAttribute, int]:
+        count = len(_ASKED)
+        asked, values = ctypes.create_string_buffer(struct.pack(f"{count}i", *_ASKED)), Words(count)
+        places = Words.of(*(values.address + 8 * i for i in range(count)))
+        code = self._context.library.cuPointerGetAttributes(
+            count, ctypes.addressof(asked), places.address, address
+        )
+        self._context.check(code, f"tell what {address:#x} is")
+        return dict(zip(_ASKED, values.values, strict=True))
+
+
+class AdoptedMemory(CudaMemory):
+    """Memory of someone else, whom it keeps until nothing enqueued uses it; it frees nothing.
+
+    The lock of the context is held while it is made.
+    """
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, context: CudaContext, address: int, nbytes: int, owner: object):
+        self._hold(context, address, nbytes)
+        self._owner = owner
+        # What the launches wait for now, copies to the host wait for too.
+        self.ticket = context.streams.next_ticket()
+
+    def __del__(self) -> None:
+        context = getattr(self, "_context", None)
+        if context is not None and self.ticket > context.streams.finished:
+            context.retire(_Keeper(self._owner), 0)
+
+    def close(self) -> None:
+        """Nothing is its own."""
+        self.address = None
+
+
+class _Keeper:
+    """Holds an object until it is called, as `CudaContext.retire` calls what gives things back."""
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, owner: object):
+        self._owner = owner
+
+    def __call__(self, _: int) -> int:
+        self._owner = None
+        return codes.SUCCESS
+
+
+class _Lent:
+    """Held while a library uses memory of ours in a stream; when it is dropped they are done.
+
+    What they have enqueued by then still runs, and the memory's event is recorded behind it. That
+    may be at any moment of any thread, so it takes no lock, and leaves the thread's context as it
+    is. What fails here is found again where all of the context is waited for instead.
+    """
+
+    def __init__(
+        self, context: CudaContext, users: dict[int, Event | None], stream: int, owner: object
+    ):
+        self._context, self._handle = context, context.handle
+        self._users, self._stream, self._owner = users, stream, owner
+
+    def __del__(self) -> None:
+        context = self._context
+        if context.is_lost or context.handle != self._handle:
+            return
+        event = self._users.get(self._stream)  # none where a reset took the memory
+        if event is None or not self._recorded(event.handle):
+            self._users[UNTOLD] = None
+
+    def _recorded(self, event: int) -> bool:
+        library, popped = self._context.library, Words()
+        if library.cuCtxPushCurrent_v2(self._handle):
+            return False
+        code: int = library.cuEventRecord(event, self._stream)
+        return not library.cuCtxPopCurrent_v2(popped.address) and not code

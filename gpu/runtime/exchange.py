@@ -1,0 +1,52 @@
+"""Sharing device memory in place with other libraries of the process."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+M = TypeVar("M")
+
+
+class Exchange(ABC, Generic[M]):
+    """How a device's memory is lent to others, and theirs is used; `M` is as its allocator's.
+
+    Work of others is in streams of their own, which are named by numbers, as in `__dlpack__`.
+
+    Attributes:
+        device: what DLPack calls the device: its type and number.
+        alignment: bytes of which the address of memory that programs use is a multiple.
+    """
+
+    device: tuple[int, int]
+    alignment: int
+
+    @property
+    @abstractmethod
+    def stream(self) -> int:
+        """The stream that everything launched here is in. Raises DeviceLost."""
+
+    @abstractmethod
+    def lend(self, memory: M, stream: int | None, owner: object) -> tuple[int, object]:
+        """The address of `memory`, and what is held for as long as someone else uses it.
+
+        What comes in `stream` from now on is behind all that was enqueued here. With None they say
+        nothing of streams, and the host waits. `memory` is handed out again only behind what is in
+        `stream` when that is dropped, or where it cannot be told apart, behind all there is.
+        `owner` is kept as long. Raises InvalidValue for a stream that there is not.
+        """
+
+    @abstractmethod
+    def adopt(self, address: int, nbytes: int, owner: object) -> M:
+        """Memory of others, which this keeps `owner` alive for, also for what is enqueued on it.
+
+        What is launched from now on comes behind what is in `stream` now. Raises InvalidValue for
+        an address that is no memory of this device, or has fewer bytes.
+        """
+
+    @abstractmethod
+    def follow(self, stream: int | None) -> None:
+        """What is launched from now on comes behind all that is in a stream of others now.
+
+        With None behind all that there is. Raises InvalidValue for a stream that there is not.
+        """
