@@ -94,7 +94,7 @@ class Buffer(Unpicklable):
                 else:
                     self._memory = allocator.alloc(self.nbytes)
             except OutOfMemory as error:
-                name_holders(error, self.device)
+                name_holders(error, self.device, self.nbytes)
                 raise
             self._allocator = allocator
         return self._memory

@@ -19,6 +19,8 @@ from gpu.runtime.origins import known_origins
 
 # Lines named in an error.
 _MOST_LINES: Final = 5
+# The part of what was asked for below which a line's memory is not worth naming there.
+_LITTLE: Final = 20
 
 
 class _Buffer(Protocol):
@@ -119,9 +121,13 @@ def assert_no_leaks() -> Iterator[None]:
         raise MemoryLeak("memory is still in use: " + "; ".join(map(str, left[:_MOST_LINES])))
 
 
-def name_holders(error: OutOfMemory, device: str) -> None:
-    """Adds a note to an error of what holds the memory of a device."""
-    holders = list(_holders(device, Device[device].allocator.live))[:_MOST_LINES]
+def name_holders(error: OutOfMemory, device: str, nbytes: int) -> None:
+    """Adds a note to an error of what holds the memory of a device, where `nbytes` were asked for.
+
+    Lines that hold little beside that are left out.
+    """
+    live = Device[device].allocator.live
+    holders = [h for h in _holders(device, live) if h.nbytes * _LITTLE >= nbytes][:_MOST_LINES]
     if holders:
         error.add_note(f"in use on {device}: " + "\n  and ".join(map(str, holders)))
 

@@ -147,7 +147,8 @@ def test_a_turned_kernel_is_the_same_kernel() -> None:
         (ACROSS, turn(side=2), "has 4 iterations"),
         ("add(x[{row}*j + i], x[{row}*j + i + 1])", turn(), "is read in 2 places"),
         (ACROSS, turn()._replace(axis="joo"), "not inside thread loops"),
-        (ACROSS, turn()._replace(rows=("ji",)), "does not depend on just these"),
+        (ACROSS, turn()._replace(rows=("ji",)), "ji alone is no side"),
+        (ACROSS, turn()._replace(columns=("ioii", "ii")), "does not depend on just these"),
     ],
 )
 def test_what_is_not_turned(value: str, opt: SharedTranspose, message: str) -> None:

@@ -102,8 +102,10 @@ def shared_transpose(
 def _side(axes: Sequence[Var], side: int, what: str) -> _Side:
     if side == 1:
         return _Side(tuple(axes), None)
-    if axes[-1].extent != side or len(axes) < 2:
+    if axes[-1].extent != side:
         raise IllegalOpt(f"{what}: loop {axes[-1].name} has {axes[-1].extent} iterations")
+    if len(axes) < 2:
+        raise IllegalOpt(f"{what}: {axes[-1].name} alone is no side of a tile: name a loop before")
     return _Side(tuple(axes[:-1]), axes[-1])
 
 
