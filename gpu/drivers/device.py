@@ -9,7 +9,7 @@ from typing import Final, Generic, TypeVar
 from weakref import WeakSet
 
 from gpu.core.crashfiles import CrashFolder
-from gpu.core.errors import DeviceError, DeviceHang, DeviceLost
+from gpu.core.errors import DeviceError, DeviceHang, DeviceLost, GpuFault
 from gpu.core.log import get_logger
 from gpu.drivers.autopsy import Autopsy, Disassemble, Scene
 from gpu.hcq.allocation import Allocation
@@ -122,12 +122,21 @@ class DriverDevice(HCQDevice, Generic[K]):
         lines = [channel.timeline for channel in self.channels()]
         return all(line.passed(line.submitted) for line in lines)
 
-    def _hang(self) -> DeviceHang | None:
-        """Why the queues do not come to their end, if they do not for want of something."""
-        try:
-            self.synchronize()
-        except DeviceHang as hang:
-            return hang
-        except DeviceError as error:
-            _log.info("closing %s, which cannot be waited for: %s", self.name, error)
-        return None
+    def _ended(self) -> DeviceError | None:
+        """Waits for the queues: a hang, or the first refusal of what was freed to go back.
+
+        None where all is well, and where a fault or a loss that was told before has stopped them.
+        """
+        refused: DeviceError | None = None
+        for _ in range(2):  # a refusal says nothing of the queues
+            try:
+                self.synchronize()
+            except DeviceHang as hang:
+                return hang
+            except (GpuFault, DeviceLost) as error:
+                _log.info("closing %s, which cannot be waited for: %s", self.name, error)
+            except DeviceError as error:
+                refused = refused or error
+                continue
+            break
+        return refused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -174,5 +175,15 @@ def close(bench: Bench, device: Device) -> Callable[[], None]:
     return device.close
 
 
-ACTS = {act.__name__: act for act in (launch, copy, allocate, load, open_queue, recover, close)}
+def end(bench: Bench, device: Device) -> Callable[[], None]:
+    """Closes the device while a program's memory waits to be given back."""
+    program = bench.load(device, "fill")
+    device.synchronize()
+    del program
+    gc.collect()
+    return device.close
+
+
+_ACTS = (launch, copy, allocate, load, open_queue, recover, close, end)
+ACTS = {act.__name__: act for act in _ACTS}
 """What is done with an open device: each prepares, and gives what is then done."""

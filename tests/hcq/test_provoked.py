@@ -199,6 +199,8 @@ RECOVERING = [
     Row("NV", "ioctl:RM_FREE:TIMEOUT", "close", RmError, "anew"),
     Row("NV", "ioctl:UVM_FREE:INVALID_ADDRESS", "close", RmError, "anew"),
     Row("NV", "remove", "close", TransportError, "gone"),
+    Row("AMD", "ioctl:FREE_MEMORY_OF_GPU:EBUSY", "end", TransportError, "anew"),
+    Row("NV", "ioctl:UVM_FREE:INVALID_ADDRESS", "end", RmError, "anew"),
 ]
 ROWS = [*OPENING, *RUNNING, *ASKING, *RECOVERING]
 

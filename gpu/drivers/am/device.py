@@ -233,30 +233,31 @@ class AmDevice(DriverDevice[LoadedKernel]):
 
         A queue that is taken off the hardware while it waits may be the end of the GPU for all.
         Raises DeviceHang where a queue waits for other memory; it is stopped, and all given back.
+        Raises what the kernel says that refuses to take something back.
         """
         if self._closed or os.getpid() != self._pid:
             return
-        hang = self._let_go()
+        told = self._let_go()
         try:
             super().close()
         finally:
             self.port.close()
-        if hang is not None:
-            raise hang
+        if told is not None:
+            raise told
 
-    def _let_go(self) -> DeviceHang | None:
+    def _let_go(self) -> DeviceError | None:
         """Waits for the queues; if they hang satisfies what they may wait for, or stops them."""
-        hang = self._hang()
-        if hang is None:
-            return None
-        _log.warning("closing %s: %s; its signals are set to let it go on", self.name, hang)
+        told = self._ended()
+        if not isinstance(told, DeviceHang):
+            return told
+        _log.warning("closing %s: %s; its signals are set to let it go on", self.name, told)
         for signal in self._signals.values():
             signal.set(_ALL_ONES)
-        hang = self._hang()
-        if hang is not None:  # before the memory that it reads is gone
-            self._error = DeviceLost(f"{self.name} was closed while a queue waited: {hang.message}")
+        told = self._ended()
+        if told is not None:  # before the memory that it reads is gone
+            self._error = DeviceLost(f"{self.name} was closed while a queue waited: {told.message}")
             self.port.stop()
-        return hang
+        return told
 
 
 def reads(channel: Channel, kind: QueueKind) -> bool:

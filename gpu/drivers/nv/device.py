@@ -208,11 +208,12 @@ class RmDevice(DriverDevice[LoadedKernel]):
     def close(self) -> None:
         """As `HCQDevice.close`, but memory goes after the channels, which may still read it.
 
-        Raises DeviceHang where a queue did not come to its end; all is given back even so.
+        Raises DeviceHang where a queue did not come to its end, and what the kernel refuses to
+        take back; all else is given back even so.
         """
         if self._closed or os.getpid() != self._pid:
             return
-        hang = self._hang()
+        told = self._ended()
         was_lost = isinstance(self._error, DeviceLost)
         self._error = self._error or DeviceLost("it is closed")
         self._memories.clear()  # the port frees what is left, once its channels are gone
@@ -222,8 +223,8 @@ class RmDevice(DriverDevice[LoadedKernel]):
             if not was_lost:
                 raise
             _log.info("closing %s, which was lost: %s", self.name, error.message)
-        if hang is not None:
-            raise hang
+        if told is not None:
+            raise told
 
     def __enter__(self) -> RmDevice:
         return self
