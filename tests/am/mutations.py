@@ -354,7 +354,7 @@ def the_session_ends_with_a_device(patch: Patcher) -> None:
 
 @mutation("stuck_queues_are_let_go")
 def stuck_queues_are_torn_off(patch: Patcher) -> None:
-    patch.setattr(AmDevice, "_hang", lambda self: None)
+    patch.setattr(AmDevice, "_ended", lambda self: None)
 
 
 @mutation("resets_are_told")
