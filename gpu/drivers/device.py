@@ -135,8 +135,7 @@ class DriverDevice(HCQDevice, Generic[K]):
                 return hang
             except (GpuFault, DeviceLost) as error:
                 _log.info("closing %s, which cannot be waited for: %s", self.name, error)
+                break
             except DeviceError as error:
                 refused = refused or error
-                continue
-            break
         return refused

@@ -482,7 +482,7 @@ def the_file_of_uvm_stays_open(patch: Patcher) -> None:
 
 @mutation("closing_a_queue_that_waits")
 def closing_says_nothing_of_a_hang(patch: Patcher) -> None:
-    patch.setattr(RmDevice, "_hang", _nothing)
+    patch.setattr(RmDevice, "_ended", _nothing)
 
 
 @mutation("timestamps")

@@ -232,8 +232,8 @@ class AmDevice(DriverDevice[LoadedKernel]):
         """As `HCQDevice.close`; what waits for a signal that never came is let go first.
 
         A queue that is taken off the hardware while it waits may be the end of the GPU for all.
-        Raises DeviceHang where a queue waits for other memory; it is stopped, and all given back.
-        Raises what the kernel says that refuses to take something back.
+        Raises DeviceHang where a queue waits for other memory, and is stopped, and what the kernel
+        refuses to take back; all else is given back.
         """
         if self._closed or os.getpid() != self._pid:
             return
@@ -247,14 +247,12 @@ class AmDevice(DriverDevice[LoadedKernel]):
 
     def _let_go(self) -> DeviceError | None:
         """Waits for the queues; if they hang satisfies what they may wait for, or stops them."""
-        told = self._ended()
-        if not isinstance(told, DeviceHang):
+        if not isinstance(told := self._ended(), DeviceHang):
             return told
         _log.warning("closing %s: %s; its signals are set to let it go on", self.name, told)
         for signal in self._signals.values():
             signal.set(_ALL_ONES)
-        told = self._ended()
-        if told is not None:  # before the memory that it reads is gone
+        if (told := self._ended()) is not None:  # before the memory that it reads is gone
             self._error = DeviceLost(f"{self.name} was closed while a queue waited: {told.message}")
             self.port.stop()
         return told
