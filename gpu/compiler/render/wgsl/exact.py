@@ -79,25 +79,32 @@ def _scales_on(factor: Inst, other: Inst) -> bool:
     """Whether a factor may be a zero, or a product with a constant that meets another one."""
     if _may_be_zero(factor):
         return True
-    product = factor.op == "alu" and factor.attr[0] == "mul"
-    return product and other.op == "const" and any(a.op == "const" for a in factor.args)
+    return _is_product(factor) and other.op == "const" and any(a.op == "const" for a in factor.args)
 
 
 def _may_be_zero(inst: Inst) -> bool:
     """Whether a compiler may find out that a factor is 0, and that the product is too.
 
-    So it is with constants, with what is 0 outside of a mask or condition, and with integers.
+    So it is with constants, with what is 0 outside of a mask or condition, and with integers. A
+    choice among constants and products is no better: those meet the factor that it is multiplied
+    by.
     """
-    choices = [inst]
-    while choices:
-        inst = choices.pop()
+    waiting = [inst]
+    while waiting:
+        inst = waiting.pop()
         masked = inst.op == "load" and len(inst.args) == 3
         whole = inst.op == "cast" and not inst.args[0].dtype.is_float
         if masked or whole or _is_zero(inst):
             return True
         if inst.op == "alu" and inst.attr[0] == "where":
-            choices += inst.args[1:]
+            waiting += inst.args[1:]
+            if any(arm.op == "const" or _is_product(arm) for arm in inst.args[1:]):
+                return True
     return False
+
+
+def _is_product(inst: Inst) -> bool:
+    return inst.op == "alu" and inst.attr[0] == "mul"
 
 
 def _is_zero(inst: Inst) -> bool:
