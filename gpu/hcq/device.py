@@ -6,7 +6,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Final, TypedDict, TypeVar, TypeVarTuple, Unpack
 from weakref import WeakSet
 
@@ -412,9 +412,10 @@ class HCQDevice:
                 self.synchronize()
         finally:
             self._error = self._error or DeviceLost("it is closed")
-            for memory in list(self._memories):
-                self.release(memory)
-            self.port.close()
+            with ExitStack() as rest:  # all of it is done, whatever a part of it raises
+                rest.callback(self.port.close)
+                for memory in self._memories:
+                    rest.callback(self.release, memory)
 
     def __enter__(self) -> HCQDevice:
         return self

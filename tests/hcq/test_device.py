@@ -7,11 +7,19 @@ import ctypes
 import numpy as np
 import pytest
 
-from gpu.core.errors import DeviceLost, HwTimeout, InvalidIndex, InvalidType, InvalidValue
+from gpu.core.errors import (
+    DeviceError,
+    DeviceLost,
+    HwTimeout,
+    InvalidIndex,
+    InvalidType,
+    InvalidValue,
+)
 from gpu.hcq.conformance.kit import WORDS, download, numbers, upload
 from gpu.hcq.device import HCQDevice
 from gpu.hcq.hostdevice import HostPort
 from gpu.hcq.hostring import HostRing
+from gpu.hcq.ports import Memory
 from gpu.hcq.profile import ClockMap
 from gpu.hcq.signal import Timeline
 from gpu.hcq.symbol import Symbol
@@ -158,6 +166,25 @@ def test_the_cache_goes_back_once_nothing_uses_it() -> None:
         go.set(1)
         device.allocator.free_cache()
         assert port.memory.used < before + (1 << 20)
+
+
+def test_closing_gives_back_all_but_what_is_refused() -> None:
+    port = HostPort(seed=4)
+    device = HCQDevice(port)
+    buffers = [device.allocator.alloc(1 << 16) for _ in range(3)]
+    free, refused = port.memory.free, list[Memory]()
+
+    def refuse_one(memory: Memory) -> None:
+        if not refused:
+            refused.append(memory)
+            raise DeviceError("not now")
+        free(memory)
+
+    port.memory.free = refuse_one  # type: ignore[method-assign]
+    with pytest.raises(DeviceError, match="not now"):
+        device.close()
+    free(refused[0])
+    assert port.memory.used == 0 and len(buffers) == 3
 
 
 def test_queues_open_at_their_first_use() -> None:

@@ -238,10 +238,7 @@ class AmDevice(DriverDevice[LoadedKernel]):
         if self._closed or os.getpid() != self._pid:
             return
         told = self._let_go()
-        try:
-            super().close()
-        finally:
-            self.port.close()
+        super().close()
         if told is not None:
             raise told
 
@@ -252,7 +249,7 @@ class AmDevice(DriverDevice[LoadedKernel]):
         _log.warning("closing %s: %s; its signals are set to let it go on", self.name, told)
         for signal in self._signals.values():
             signal.set(_ALL_ONES)
-        if (told := self._ended()) is not None:  # before the memory that it reads is gone
+        if isinstance(told := self._ended(), DeviceHang):  # before the memory that it reads is gone
             self._error = DeviceLost(f"{self.name} was closed while a queue waited: {told.message}")
             self.port.stop()
         return told
