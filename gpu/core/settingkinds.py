@@ -90,11 +90,14 @@ def _parse_optional(text: str) -> Path | None:
 def _parse_bytes(text: str) -> int | None:
     if not text:
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)(i?)B?", text, re.IGNORECASE)
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(?:([KMGT])(i?))?B?", text, re.IGNORECASE)
     if found is None:
         raise ValueError(text)
+    from fractions import Fraction  # which takes as long to import as all of this
+
     number, prefix, binary = found.groups()
-    return int(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " "))
+    power = " KMGT".index(prefix.upper()) if prefix else 0
+    return int(Fraction(number) * (1024 if binary else 1000) ** power)
 
 
 def _parse_device(text: str) -> str:

@@ -170,6 +170,7 @@ def _realize_spread(roots: Sequence[Node]) -> list[Node]:
         own = [done[part] for part in each.parts]
         one = isinstance(root.device, str)
         result.append(own[0] if one else multi(own, each.axis, root.shape))
+        copy_origin(root, result[-1])
         if not is_computed(root):
             _values[ref(root, _forget)] = result[-1]
     return result
@@ -187,10 +188,9 @@ def without_reshapes(node: Node) -> Node:
 def _view(base: Node, root: Node) -> Node:
     if not base.size:
         return buffer(Buffer(root.device, 0, root.dtype), root.shape, root.dtype, root.device)
-    known = base if base.kind == "buffer" else _values[ref(base)]
-    if base is root:
-        return known
-    shown = buffer(known.attr[0], root.shape, root.dtype, root.device)
+    shown = base if base.kind == "buffer" else _values[ref(base)]
+    if base is not root:
+        shown = buffer(shown.attr[0], root.shape, root.dtype, root.device)
     copy_origin(root, shown)
     return shown
 
@@ -260,7 +260,6 @@ def _keep(roots: Sequence[Node], prepared: Prepared, slots: Sequence[Buffer]) ->
     for root, slot in zip(roots, prepared.schedule.outputs, strict=True):
         computed = buffer(slots[slot], root.shape, root.dtype, root.device)
         _values[ref(root, _forget)] = computed
-        copy_origin(root, computed)
 
 
 def _run_in_place(

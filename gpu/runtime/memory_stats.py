@@ -15,7 +15,7 @@ from weakref import WeakSet
 from gpu.core.callsite import CallSite
 from gpu.core.errors import MemoryLeak, OutOfMemory
 from gpu.runtime.device import Device
-from gpu.runtime.origins import known_origins
+from gpu.runtime.origins import known_origins, line_of
 
 # Lines named in an error.
 _MOST_LINES: Final = 5
@@ -153,11 +153,13 @@ def _by_line(is_wanted: Callable[[_Buffer], bool]) -> Iterator[Holder]:
 def _held() -> Iterator[tuple[_Buffer, CallSite]]:
     """The buffers with memory of their own that nodes have, each once, with the oldest's line."""
     seen: set[int] = set()
-    for node, line in known_origins():
+    for node, place in known_origins():
         for part in node.src if node.kind == "multi" else (node,):
             if part.kind != "buffer":
                 continue
             buffer: _Buffer = part.attr[0]
-            if buffer.is_allocated and id(buffer) not in seen:
+            if not buffer.is_allocated or id(buffer) in seen:
+                continue
+            if (line := line_of(place)) is not None:
                 seen.add(id(buffer))
                 yield buffer, line

@@ -65,12 +65,11 @@ def copy_origin(old: Node, new: Node) -> None:
         _made.setdefault(ref(new, _forget), made)
 
 
-def known_origins() -> Iterator[tuple[Node, CallSite]]:
-    """The nodes that there are whose lines are known, oldest first, with those."""
-    for key, place in list(_made.items()):
-        node, site = key(), line_of(place)
-        if node is not None and site is not None:
-            yield node, site
+def known_origins() -> Iterator[tuple[Node, tuple[CodeType, int]]]:
+    """The nodes that there are whose lines are known, oldest first, with those for `line_of`."""
+    for key, place in _made.copy().items():  # nodes may go at any moment, also while it is copied
+        if (node := key()) is not None:
+            yield node, place
 
 
 def origin_of(node: Node) -> CallSite | None:

@@ -47,6 +47,15 @@ def test_lines_that_hold_memory(device: str) -> None:
     assert view.shape == (2, 512)
 
 
+def test_lines_that_hold_parts_on_several_devices() -> None:
+    rows = Tensor(np.ones((4, 1024), np.float32)).shard(("CPU", "CPU:1"), 0).realize()
+    doubled = (rows * 2).realize()
+    for name in ("CPU", "CPU:1"):
+        told = {str(h.line).split(": ", 1)[-1]: h.nbytes for h in gpu.memory_stats()[name].holders}
+        assert told["doubled = (rows * 2).realize()"] == 8 * KIB
+    assert doubled.shape == (4, 1024)
+
+
 def test_holders_add_up_and_are_in_order(device: str) -> None:
     tensors = [filled(device, kib) for kib in (4, 8, 12)]
     stats = gpu.memory_stats()[device]
@@ -81,15 +90,18 @@ def test_an_error_names_the_lines_of_both(device: str) -> None:
     assert any(note.startswith("while computing") and "(held + 1)" in note for note in notes)
 
 
-@pytest.mark.parametrize("text", ["0.5kB", "512", "1KiB", "3 MiB", "2gb", "1T", "1.5GiB"])
+@pytest.mark.parametrize(
+    "text", ["0.5kB", "512", "1KiB", "3 MiB", "2gb", "1T", "1.5GiB", "9007199254740993B"]
+)
 def test_sizes_that_a_limit_takes(text: str) -> None:
     units = {"0.5kB": 500, "512": 512, "1KiB": 1024, "3 MiB": 3 << 20, "2gb": 2 * 10**9,
-             "1T": 10**12, "1.5GiB": 3 << 29}  # fmt: skip
+             "1T": 10**12, "1.5GiB": 3 << 29,
+             "9007199254740993B": 2**53 + 1}  # fmt: skip
     with Context(MEMORY_LIMIT=text):
         assert units[text] == gpu.core.config.config.MEMORY_LIMIT
 
 
-@pytest.mark.parametrize("text", ["-1", "1e9", "lots", "12X", "MiB", "1 2", "nan"])
+@pytest.mark.parametrize("text", ["-1", "1e9", "lots", "12X", "5iB", "MiB", "1 2", "nan"])
 def test_sizes_that_it_does_not_take(text: str) -> None:
     with pytest.raises(ConfigError, match="512MiB"), Context(MEMORY_LIMIT=text):
         pass
