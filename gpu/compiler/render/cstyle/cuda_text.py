@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from gpu.compiler.render.cstyle.opencl_memory import OpenCLAccess
 from gpu.compiler.render.cstyle.opencl_ops import OpenCLOps
 from gpu.compiler.render.cstyle.text import OPENCL, Value, integer
+from gpu.compiler.render.cstyle.wide import Wide, struct_of
 from gpu.core.dtype import DType, dtypes
 
 _TYPES: Final = ("char", "uchar", "short", "ushort", "int", "uint", "long", "ulong",
@@ -79,6 +81,7 @@ instructions from sm_80 on (PTX ISA, "cvt", "max").
 """
 
 
+_WORD_BITS: Final = 32
 _FLOAT: Final = OPENCL.type("f32")
 _EXTREMES: Final = {"max": "larger", "min": "smaller"}
 _TO_INTEGERS: Final = {dtypes.int32: "to_int", dtypes.uint32: "to_uint"}
@@ -120,3 +123,31 @@ class CudaOps(OpenCLOps):
             kind = OPENCL.type_of(target)
             return self.emitter.value(kind, f"{_TO_INTEGERS[target]}({x})")
         return super().cast(x, source, target)
+
+
+class CudaWide(Wide):
+    """Prints loads and stores of several elements so that nvrtc 13 sees what they are."""
+
+    def element(self, vector: Value, lane: int) -> Value:
+        """One element of what was loaded; a narrow one out of its word, by a shift.
+
+        nvrtc takes words apart by permutations of bytes, which do not merge with what follows.
+        """
+        kind = vector.type.scalar
+        words, rest = divmod(vector.type.bits * vector.type.lanes, _WORD_BITS)
+        if rest or kind.bits >= _WORD_BITS:
+            return super().element(vector, lane)
+        word, bit = divmod(lane * kind.bits, _WORD_BITS)
+        source = f"__builtin_bit_cast(wide<uint, {words}>, {vector}).e[{word}]"
+        return Value(kind, f"({kind})({source} >> {bit})")
+
+    def place(self, access: OpenCLAccess, in_array: bool) -> str:
+        """Where elements are written; in an array, which begins at a vector, counted in vectors.
+
+        Of a sum of elements nvrtc does not see that it is a multiple, and stores one by one to
+        shared memory.
+        """
+        if not in_array:
+            return super().place(access, in_array)
+        pointer = f"({struct_of(access.type)} *){access.pointer}"
+        return f"({pointer})[{access.index} / {access.type.lanes}]"

@@ -221,7 +221,7 @@ class _Kernel(KernelPrinter):
         if not self.clang or access.by_lane or not is_global:
             return access
         self.vectors[kind] = None
-        return replace(access, space="__global")
+        return replace(access, space="__global ")
 
     def _store(self, inst: Inst) -> None:
         pointer, index, stored, *mask = inst.args
