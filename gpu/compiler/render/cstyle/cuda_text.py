@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from gpu.compiler.render.cstyle.grid import GridOps
 from gpu.compiler.render.cstyle.opencl_memory import OpenCLAccess
-from gpu.compiler.render.cstyle.opencl_ops import OpenCLOps
-from gpu.compiler.render.cstyle.text import OPENCL, Value, integer
+from gpu.compiler.render.cstyle.text import OPENCL, Value
 from gpu.compiler.render.cstyle.wide import Wide, struct_of
 from gpu.core.dtype import DType, dtypes
 
@@ -87,7 +87,7 @@ _EXTREMES: Final = {"max": "larger", "min": "smaller"}
 _TO_INTEGERS: Final = {dtypes.int32: "to_int", dtypes.uint32: "to_uint"}
 
 
-class CudaOps(OpenCLOps):
+class CudaOps(GridOps):
     """Prints operations on scalars as CUDA C, where OpenCL C has a function that it lacks."""
 
     def floats(self, name: str, args: list[Value]) -> Value:
@@ -95,19 +95,6 @@ class CudaOps(OpenCLOps):
         if name in _EXTREMES and args[0].type == _FLOAT:
             return self.emitter.value(_FLOAT, f"{_EXTREMES[name]}({args[0]}, {args[1]})")
         return super().floats(name, args)
-
-    def integers(self, name: str, args: list[Value]) -> Value:
-        """Choices in place of functions."""
-        kind, a = args[0].type, args[0]
-        if name == "abs":
-            if kind == kind.unsigned:
-                return a
-            negated = f"({kind})(0 - ({kind.unsigned}){a})"
-            return self.emitter.value(kind, f"{a} < {integer(kind, 0)} ? {negated} : {a}")
-        if name in ("max", "min"):
-            sign = ">" if name == "max" else "<"
-            return self.emitter.value(kind, f"{a} {sign} {args[1]} ? {a} : {args[1]}")
-        return super().integers(name, args)
 
     def cast(self, x: Value, source: DType, target: DType) -> Value:
         """`x` of dtype `source` converted by value to `target`, as in `Ops`, and bfloat16."""

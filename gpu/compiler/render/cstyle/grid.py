@@ -15,7 +15,7 @@ from gpu.compiler.render.cstyle.counters import ThreadId, counter_lines
 from gpu.compiler.render.cstyle.flow import OpenLoop
 from gpu.compiler.render.cstyle.gpu import KernelPrinter
 from gpu.compiler.render.cstyle.memory import store
-from gpu.compiler.render.cstyle.ops import Ops
+from gpu.compiler.render.cstyle.opencl_ops import OpenCLOps
 from gpu.compiler.render.cstyle.text import Value, integer
 from gpu.compiler.render.cstyle.wide import Wide
 from gpu.compiler.render.launch.grid import Grid
@@ -30,6 +30,23 @@ _HIGHEST: Final = int(dtypes.int32.max)
 # What may be a vector: what moves it to or from memory.
 _WIDE: Final = ("load", "store", "pack", "splat")
 _EXACT: Final = {"add": "+", "sub": "-", "mul": "*"}
+
+
+class GridOps(OpenCLOps):
+    """Operations on scalars, in words of C++ where OpenCL C has functions of integers."""
+
+    def integers(self, name: str, args: list[Value]) -> Value:
+        """Choices in place of functions."""
+        kind, a = args[0].type, args[0]
+        if name == "abs":
+            if kind == kind.unsigned:
+                return a
+            negated = f"({kind})(0 - ({kind.unsigned}){a})"
+            return self.emitter.value(kind, f"{a} < {integer(kind, 0)} ? {negated} : {a}")
+        if name in ("max", "min"):
+            sign = ">" if name == "max" else "<"
+            return self.emitter.value(kind, f"{a} {sign} {args[1]} ? {a} : {args[1]}")
+        return super().integers(name, args)
 
 
 class GridPrinter(KernelPrinter):
@@ -48,7 +65,7 @@ class GridPrinter(KernelPrinter):
         self,
         target: Target,
         program: Program,
-        ops: Ops,
+        ops: GridOps,
         grid: Grid,
         places: Places,
         thread: ThreadId,
@@ -130,7 +147,10 @@ class GridPrinter(KernelPrinter):
         return integer(self._int, inst.attr[0]) if inst in self.ranges else super()._const(inst)
 
     def _val(self, inst: Inst) -> Value:
-        value = super()._val(inst)
+        return self._narrowed(inst, super()._val(inst))
+
+    def _narrowed(self, inst: Inst, value: Value) -> Value:
+        """A value of a launch, in 32 bits where it is known to fit."""
         return self.emitter.value(self._int, f"(int){value}") if inst in self.ranges else value
 
     def _alu(self, inst: Inst) -> Value:
