@@ -19,10 +19,17 @@ from __future__ import annotations
 
 from typing import Final
 
+_LACKING: Final = ("__opencl_c_generic_address_space", "__opencl_c_fp64", "cl_khr_fp64",
+                   "__opencl_c_pipes", "__opencl_c_device_enqueue")  # fmt: skip
 MSL_OPTIONS: Final = (
     "-cl-std=clc++2021", "-cl-no-stdinc", "-O1", "-ffp-contract=off", "-fno-math-errno",
+    "-Xclang", f"-cl-ext={','.join(f'-{name}' for name in _LACKING)}",
 )  # fmt: skip
+"""Those of C++ for OpenCL without what Metal has not: pointers to any address space, and double."""
 _INCLUDE: Final = "#include <metal_stdlib>"
+_VECTORS: Final = (
+    "char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", "half", "float",
+)  # fmt: skip
 _FLOAT_FUNCTIONS: Final = ("fabs", "floor", "rint", "trunc")
 LIBRARY: Final = "\n".join(
     [
@@ -33,6 +40,15 @@ LIBRARY: Final = "\n".join(
         "#define thread __private",
         *(f"typedef unsigned {name} u{name};" for name in ("char", "short", "int", "long")),
         "#pragma OPENCL EXTENSION cl_khr_fp16 : enable",
+        *(
+            line
+            for name in _VECTORS
+            for lanes in (2, 3, 4)
+            for line in (
+                f"typedef {name} {name}{lanes} __attribute__((ext_vector_type({lanes})));",
+                f"#define {name}{lanes}(...) (({name}{lanes})(__VA_ARGS__))",
+            )
+        ),
         "template <class To, class From> inline To as_type(From from) {",
         "  return __builtin_bit_cast(To, from);",
         "}",

@@ -15,11 +15,10 @@ from gpu.compiler.ir.linear import Inst, Program
 from gpu.compiler.ir.linear.ranges import int_factors
 from gpu.compiler.render.cstyle.counters import ThreadId
 from gpu.compiler.render.cstyle.cuda_matrix import MatrixPrinter, Place
-from gpu.compiler.render.cstyle.cuda_text import INTRINSICS, TYPES, CudaOps, CudaWide
+from gpu.compiler.render.cstyle.cuda_text import INTRINSICS, TYPES, VECTORS, CudaOps, CudaWide
 from gpu.compiler.render.cstyle.grid import GridPrinter
 from gpu.compiler.render.cstyle.opencl_memory import OpenCLAccess
 from gpu.compiler.render.cstyle.text import OPENCL, Emitter, Type, Value
-from gpu.compiler.render.cstyle.wide import WIDE
 from gpu.compiler.render.launch.locals import ALIGN
 from gpu.compiler.render.launch.nv import (
     launch_data,
@@ -32,7 +31,7 @@ from gpu.compiler.targets import Target, edges
 from gpu.compiler.targets.nvidia import nv_target
 from gpu.core.dtype import dtypes
 
-HEAD: Final = f"{TYPES}\n{WIDE}\n{INTRINSICS}"
+HEAD: Final = f"{TYPES}\n{VECTORS}\n{INTRINSICS}"
 """What every source begins with."""
 THREAD: Final = ThreadId("blockIdx.x", "threadIdx.x")
 _I32: Final = OPENCL.type("i32")

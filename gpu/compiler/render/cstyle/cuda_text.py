@@ -9,8 +9,8 @@ from typing import Final
 
 from gpu.compiler.render.cstyle.grid import GridOps
 from gpu.compiler.render.cstyle.opencl_memory import OpenCLAccess
-from gpu.compiler.render.cstyle.text import OPENCL, Value
-from gpu.compiler.render.cstyle.wide import Wide, struct_of
+from gpu.compiler.render.cstyle.text import OPENCL, Type, Value
+from gpu.compiler.render.cstyle.wide import Wide
 from gpu.core.dtype import DType, dtypes
 
 _TYPES: Final = ("char", "uchar", "short", "ushort", "int", "uint", "long", "ulong",
@@ -81,6 +81,10 @@ instructions from sm_80 on (PTX ISA, "cvt", "max").
 """
 
 
+VECTORS: Final = (
+    "template <class T, int N> struct __attribute__((aligned(sizeof(T) * N))) vec { T e[N]; };"
+)
+"""The type of some elements."""
 _WORD_BITS: Final = 32
 _FLOAT: Final = OPENCL.type("f32")
 _EXTREMES: Final = {"max": "larger", "min": "smaller"}
@@ -113,28 +117,57 @@ class CudaOps(GridOps):
 
 
 class CudaWide(Wide):
-    """Prints loads and stores of several elements so that nvrtc 13 sees what they are."""
+    """By structs as aligned as they are large, which nvrtc moves in one instruction.
+
+    Their members have the type of the memory they lie in, so that other accesses to it are seen to
+    touch the same.
+    """
+
+    def load(self, access: OpenCLAccess) -> Value:
+        """A variable with the elements."""
+        name, struct = self.emitter.name("wide"), _struct(access.type)
+        source = f"*(const {struct} *)({access.start})"
+        if access.mask is None:
+            self.emitter.line(f"const {struct} {name} = {source};")
+        else:
+            self.emitter.line(f"{struct} {name} = {{}};")
+            self.emitter.line(f"if ({access.mask}) {name} = {source};")
+        return Value(access.type, name)
 
     def element(self, vector: Value, lane: int) -> Value:
-        """One element of what was loaded; a narrow one out of its word, by a shift.
+        """One element; a narrow one out of its word, by a shift.
 
         nvrtc takes words apart by permutations of bytes, which do not merge with what follows.
         """
         kind = vector.type.scalar
         words, rest = divmod(vector.type.bits * vector.type.lanes, _WORD_BITS)
         if rest or kind.bits >= _WORD_BITS:
-            return super().element(vector, lane)
+            return Value(kind, f"{vector}.e[{lane}]")
         word, bit = divmod(lane * kind.bits, _WORD_BITS)
-        source = f"__builtin_bit_cast(wide<uint, {words}>, {vector}).e[{word}]"
+        source = f"__builtin_bit_cast(vec<uint, {words}>, {vector}).e[{word}]"
         return Value(kind, f"({kind})({source} >> {bit})")
 
-    def place(self, access: OpenCLAccess, in_array: bool) -> str:
-        """Where elements are written; in an array, which begins at a vector, counted in vectors.
+    def pack(self, elements: list[Value]) -> Value:
+        """A variable with the elements."""
+        kind = elements[0].type._replace(lanes=len(elements))
+        name = self.emitter.name("wide")
+        listed = ", ".join(map(str, elements))
+        self.emitter.line(f"const {_struct(kind)} {name} = {{{{{listed}}}}};")
+        return Value(kind, name)
 
-        Of a sum of elements nvrtc does not see that it is a multiple, and stores one by one to
+    def store(self, access: OpenCLAccess, vector: Value, in_array: bool) -> None:
+        """Writes elements; those of an array, which begins at a vector, counted in vectors.
+
+        Of a sum of elements nvrtc 13 does not see that it is a multiple, and stores one by one to
         shared memory.
         """
-        if not in_array:
-            return super().place(access, in_array)
-        pointer = f"({struct_of(access.type)} *){access.pointer}"
-        return f"({pointer})[{access.index} / {access.type.lanes}]"
+        guard = "" if access.mask is None else f"if ({access.mask}) "
+        pointer = f"{_struct(vector.type)} *"
+        place = f"*({pointer})({access.start})"
+        if in_array:
+            place = f"(({pointer}){access.pointer})[{access.index} / {vector.type.lanes}]"
+        self.emitter.line(f"{guard}{place} = {vector};")
+
+
+def _struct(kind: Type) -> str:
+    return f"vec<{kind.scalar}, {kind.lanes}>"

@@ -21,7 +21,7 @@ from gpu.compiler.render.cstyle.counters import ThreadId
 from gpu.compiler.render.cstyle.grid import GridOps, GridPrinter
 from gpu.compiler.render.cstyle.opencl_memory import OpenCLAccess
 from gpu.compiler.render.cstyle.text import OPENCL, Emitter, Language, Type, Value
-from gpu.compiler.render.cstyle.wide import WIDE, Wide
+from gpu.compiler.render.cstyle.wide import Wide
 from gpu.compiler.render.launch.grid import Grid, plan_grid
 from gpu.compiler.render.launch.locals import ALIGN, Places, place_locals
 from gpu.compiler.targets import Target
@@ -32,7 +32,6 @@ HEAD: Final = "\n".join(
         "#include <metal_stdlib>",
         "using namespace metal;",
         "#pragma METAL fp contract(off)",
-        WIDE,
     ]
 )
 """What every source begins with."""
@@ -40,6 +39,7 @@ _THREAD: Final = ThreadId("block", "thread_of_block")
 _DEVICE: Final = "device "
 _SHARED: Final = "threadgroup "
 _PRIVATE: Final = "thread "
+_VECTOR: Final = 4
 
 
 def symbol(name: str) -> str:
@@ -123,13 +123,59 @@ class MetalOps(GridOps):
         return self.emitter.value(kind, f"(float){METAL.same_bits(x.type.of('half'), x.text)}")
 
 
+class MetalWide(Wide):
+    """By vectors, of which the longest have four elements (2.2): others are several of those."""
+
+    def load(self, access: OpenCLAccess) -> Value:
+        """Variables of one name and the numbers of the vectors."""
+        name = self.emitter.name("wide")
+        for part, (kind, start) in enumerate(_parts(access)):
+            source = f"*({access.space}const {kind} *)({start})"
+            if access.mask is not None:
+                source = f"{access.mask} ? {source} : {kind}(0)"
+            self.emitter.line(f"const {kind} {name}_{part} = {source};")
+        return Value(access.type, name)
+
+    def element(self, vector: Value, lane: int) -> Value:
+        """One element of its vector."""
+        part, place = divmod(lane, _VECTOR)
+        return Value(vector.type.scalar, f"{vector}_{part}[{place}]")
+
+    def pack(self, elements: list[Value]) -> Value:
+        """The elements themselves: a store makes vectors of them."""
+        kind = elements[0].type._replace(lanes=len(elements))
+        return Value(kind, ", ".join(map(str, elements)))
+
+    def store(self, access: OpenCLAccess, vector: Value, in_array: bool) -> None:
+        """Writes vectors one after the other."""
+        del in_array
+        guard = "" if access.mask is None else f"if ({access.mask}) "
+        elements = vector.text.split(", ")
+        for part, (kind, start) in enumerate(_parts(access)):
+            listed = ", ".join(elements[part * _VECTOR : (part + 1) * _VECTOR])
+            self.emitter.line(f"{guard}*({access.space}{kind} *)({start}) = {kind}({listed});")
+
+
+def _parts(access: OpenCLAccess) -> list[tuple[Type, str]]:
+    """The vectors of an access, with their addresses."""
+    return [
+        (
+            access.type._replace(lanes=min(access.type.lanes - lane, _VECTOR)),
+            f"{access.start} + {lane}",
+        )
+        for lane in range(0, access.type.lanes, _VECTOR)
+    ]
+
+
 class _Kernel(GridPrinter):
     """One program on its way to text."""
 
     def __init__(self, target: Target, program: Program):
         emitter = Emitter()
         grid, places = _launch(program, target)
-        super().__init__(target, program, MetalOps(emitter), grid, places, _THREAD, Wide(emitter))
+        super().__init__(
+            target, program, MetalOps(emitter), grid, places, _THREAD, MetalWide(emitter)
+        )
 
     def text(self) -> str:
         """The whole source."""
