@@ -124,9 +124,12 @@ BACKENDS: Final[dict[str, str | Opener]] = {
     "WEBGPU": "gpu.backends.webgpu.device",
 }
 
-# Those of them whose module has `toolchain` besides, which makes of a `DeviceSpec` what compiles
-# for a machine that need not be here. Others' compilers are part of their drivers.
-_CROSS: Final = ("AMD", "CPU", "CUDA", "NV", "PYTHON")
+# The modules with a `toolchain`, which makes of a `DeviceSpec` what compiles for a machine that
+# need not be here. Others' compilers are part of their drivers.
+_CROSS: Final = {
+    **{name: str(BACKENDS[name]) for name in ("AMD", "CPU", "CUDA", "NV", "PYTHON")},
+    "METAL": "gpu.backends.metal.toolchain",
+}
 
 
 def register(name: str, backend: str | Opener, kind: DeviceKind | None = None) -> None:
@@ -158,7 +161,7 @@ def toolchain_for(text: str) -> Toolchain:
             f"code for {spec.device} is compiled by the open device alone; without one there is"
             f" code for {', '.join(_CROSS)}"
         )
-    made: Toolchain = importlib.import_module(str(BACKENDS[spec.device])).toolchain(spec)
+    made: Toolchain = importlib.import_module(_CROSS[spec.device]).toolchain(spec)
     return made
 
 

@@ -17,6 +17,7 @@ from gpu.backends.python.device import BLOCKS
 from gpu.compiler.fusion.build import BuiltKernel, build_kernel
 from gpu.compiler.fusion.placement import plan_fusion
 from gpu.compiler.ir.graph import Node
+from gpu.compiler.ir.graph.rewrite import without_custom_grads
 from gpu.compiler.ir.kernel.interp import interpret_kernel
 from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.ir.linear.interp import interpret_linear
@@ -47,6 +48,7 @@ def run_plan(
     def is_leaf(node: Node) -> bool:
         return node.kind == "buffer"
 
+    roots = without_custom_grads(roots, is_leaf)
     plan = plan_fusion(roots, is_leaf, has_blocks=lambda device: in_blocks)
     values: dict[Node, Array] = {}
 

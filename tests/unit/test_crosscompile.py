@@ -59,8 +59,10 @@ MACHINES = {
     "CPU:LLVM:apple-m1": r"\bfmla\b",
     "CPU:LLVM:aarch64": r"\bfmla\b",
     "AMD::gfx1201": r"v_\w*fma",
+    "METAL::apple7": "gpu_kernel",
     "PYTHON::blocks": "thread",
 }
+TOOLS = {"METAL::apple7": "clang"}
 
 
 def leaf_nodes(made: list[Tensor]) -> list[Node]:
@@ -86,7 +88,7 @@ def test_the_kernels_are_those_that_would_run(
 
 @pytest.mark.parametrize("target", MACHINES)
 def test_code_is_that_of_the_machine(target: str, need: Callable[[str], None]) -> None:
-    need("llvmlite")
+    need(TOOLS.get(target, "llvmlite"))
     product = numbers(48, 48) @ numbers(48, 48)
     (kernel,) = gpu.compile_for(target, product)
     assert kernel.source and kernel.lib

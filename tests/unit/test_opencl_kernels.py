@@ -418,7 +418,8 @@ def test_a_launch_takes_values(runner: CLRunner) -> None:
 
 
 def test_what_a_device_lacks_is_refused(runner: CLRunner) -> None:
-    without = OpenCLRenderer(replace(runner.target, features="rounded"))
+    native = replace(runner.target.native, lacking=frozenset({dtypes.float64}))
+    without = OpenCLRenderer(replace(runner.target, native=native))
     k = Kernel(a=(dtypes.float64, 1))
     k.store(k.a, k.const(0), k.const(1.0, dtypes.float64))
     with pytest.raises(Unsupported, match="no float64"):

@@ -24,6 +24,11 @@ def refuse_what_is_lacking(target: Target, program: Program, inst: Inst) -> None
         raise Unsupported(
             f"{program.name}: {where} has no {inst.attr[0]}; legalize before rendering"
         )
+    if inst.dtype in target.native.lacking:
+        raise Unsupported(
+            f"{program.name}: {target.name} has no {inst.dtype.name}; cast to another dtype, or use"
+            " another device"
+        )
     refuse_exchange(target, program, inst)
     refuse_extreme(target, program, inst)
     operands = (inst.dtype, *(a.dtype for a in inst.args))

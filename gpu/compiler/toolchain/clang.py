@@ -1,4 +1,4 @@
-"""Clang as a process: C, or LLVM IR as text, to ELF objects.
+"""Clang as a process: C, LLVM IR as text, or MSL, to ELF objects.
 
 Starting it takes some 40 ms and a kernel some 6 ms, so that kernels go in batches of one
 translation unit each, whose object is then taken apart. Tried with clang 14 and 19.
@@ -17,6 +17,7 @@ from typing import Final
 
 from gpu.compiler.toolchain.base import Compiler, disassemble_elf
 from gpu.compiler.toolchain.elf_split import exported_functions, split_functions
+from gpu.compiler.toolchain.msl import MSL_OPTIONS, with_library
 from gpu.core.config import config
 from gpu.core.elf import parse_object
 from gpu.core.errors import CompileError, FormatError, Unsupported
@@ -44,7 +45,10 @@ _LANGUAGES: Final = {
         "-fno-unroll-loops", "-ffunction-sections",
     ),
     "ir": ("-O2",),
+    "msl": MSL_OPTIONS,
 }  # fmt: skip
+_CLANG_NAMES: Final = {"msl": "cl"}
+"""Languages that clang calls otherwise."""
 _OBJECT: Final = (
     "-w", "-Qunused-arguments", "-fno-color-diagnostics", "-fno-caret-diagnostics", "-fPIC",
     "-fno-stack-protector", "-fno-asynchronous-unwind-tables", "-fno-ident", "-nostdlib",
@@ -66,7 +70,8 @@ class ClangCompiler(Compiler):
     def __init__(self, architecture: str, features: str = "", language: str = "c"):
         """`architecture` and `features` as in a `Target`: `x86_64`, `+avx,+avx2`.
 
-        `language` is `c` or, for text of LLVM IR, `ir`. Raises Unsupported for another
+        `language` is `c`, `ir` for text of LLVM IR, or `msl`, which is checked and run here and not
+        meant for a CPU (see `gpu/compiler/toolchain/msl.py`). Raises Unsupported for another
         architecture and where clang is missing or too old, CompileError where what is called
         clang is something else.
         """
@@ -123,8 +128,15 @@ class ClangCompiler(Compiler):
 
     def _run(self, sources: Sequence[str]) -> bytes:
         """One run of clang; several sources are one translation unit."""
-        text = _joined(sources) if self._language == "c" else sources[0]
-        command = [self._path, *self._options, "-c", "-x", self._language, "-", "-o", "-"]
+        match self._language:
+            case "c":
+                text = _joined(sources)
+            case "msl":
+                text = with_library(sources[0])
+            case _:
+                text = sources[0]
+        name = _CLANG_NAMES.get(self._language, self._language)
+        command = [self._path, *self._options, "-c", "-x", name, "-", "-o", "-"]
         done = _run_tool(command, text)
         if done.returncode != 0:
             message = done.stderr.decode(errors="replace").strip() or "it said nothing"

@@ -7,18 +7,16 @@ Sources: LLVM's "User Guide for AMDGPU Backend" (what a chip of which number has
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpu.autogen.amd import gc_9_4_3, gc_10_3_0, gc_11_0_0, gc_12_0_0
 from gpu.core.errors import InvalidValue, Unsupported
+from gpu.drivers.am.graphics_core import RegisterTable, gc_9_4_3, gc_10_3_0, gc_11_0_0, gc_12_0_0
 from gpu.hcq.symbol import GpuVA
 
 Version = tuple[int, int, int]
 """Of a block of the chip: major, minor, stepping."""
-RegisterTable = Mapping[str, tuple[int, int, Mapping[str, tuple[int, int]]]]
-"""As in autogen/amd: name -> (base segment, offset in words, {field: (lowest bit, width)})."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,7 +25,7 @@ class Generation:
 
     Attributes:
         name: for messages.
-        registers: those of its graphics core.
+        registers: gives those of its graphics core.
         has_gcr: caches are controlled by GCR_CNTL, as from GFX10 on, not by CP_COHER_CNTL.
         has_glm: there is a cache of metadata that fences write back, as up to GFX11.
         has_wave32: waves may have 32 lanes.
@@ -40,7 +38,7 @@ class Generation:
     """
 
     name: str
-    registers: RegisterTable
+    registers: Callable[[], RegisterTable]
     has_gcr: bool
     has_glm: bool
     has_wave32: bool
@@ -54,7 +52,7 @@ class Generation:
 
 _GFX90A: Final = Generation(
     name="GFX90A",
-    registers=gc_9_4_3.REGISTERS,
+    registers=gc_9_4_3,
     has_gcr=False,
     has_glm=False,
     has_wave32=False,
@@ -68,7 +66,7 @@ _GFX950: Final = replace(_GFX940, name="GFX950", lds_block=1280, lds_size=160 <<
 _GFX10: Final = replace(
     _GFX90A,
     name="GFX10",
-    registers=gc_10_3_0.REGISTERS,
+    registers=gc_10_3_0,
     has_gcr=True,
     has_glm=True,
     has_wave32=True,
@@ -76,15 +74,13 @@ _GFX10: Final = replace(
 _GFX11: Final = replace(
     _GFX10,
     name="GFX11",
-    registers=gc_11_0_0.REGISTERS,
+    registers=gc_11_0_0,
     scratch_granule=256,
     architected_scratch=True,
     counts_waves_per_engine=True,
     needs_priv=True,  # as tinygrad's ops_amd.py sets it on GFX11; no header tells
 )
-_GFX12: Final = replace(
-    _GFX11, name="GFX12", registers=gc_12_0_0.REGISTERS, has_glm=False, needs_priv=False
-)
+_GFX12: Final = replace(_GFX11, name="GFX12", registers=gc_12_0_0, has_glm=False, needs_priv=False)
 
 # (major, minor) -> generation; GFX9 of which only CDNA 2 and later are of interest by the third.
 _GENERATIONS: Final[dict[tuple[int, int], Generation]] = {

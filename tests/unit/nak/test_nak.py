@@ -27,8 +27,8 @@ from gpu.core.errors import FormatError, ParseError, Unsupported
 from prop.programs import random_graph
 from prop.test_passes import computed, run_plan
 from unit.cuda.kernels import nest, reversing, roots_and_products, symbolic
-from unit.cuda.test_kernels import operations
 from unit.linear_kernels import COMPUTED, Kernel, exchanging, matrix_kernel, printed, scratch_kernel
+from unit.test_grid_kernels import operations
 
 TESTED = ("sm_80", "sm_89", "sm_90", "sm_120")
 SMALL = NakBinary(90, 16, 1, 32, 128, 64, 24, "kernel", bytes(range(32)), "text")

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpu.compiler.render.cstyle.opencl_ops import OpenCLOps
-from gpu.compiler.render.cstyle.text import OPENCL, Value, integer
+from gpu.compiler.render.cstyle.grid import GridOps
+from gpu.compiler.render.cstyle.opencl_memory import OpenCLAccess
+from gpu.compiler.render.cstyle.text import OPENCL, Type, Value
+from gpu.compiler.render.cstyle.wide import Wide
 from gpu.core.dtype import DType, dtypes
 
 _TYPES: Final = ("char", "uchar", "short", "ushort", "int", "uint", "long", "ulong",
@@ -79,12 +81,17 @@ instructions from sm_80 on (PTX ISA, "cvt", "max").
 """
 
 
+VECTORS: Final = (
+    "template <class T, int N> struct __attribute__((aligned(sizeof(T) * N))) vec { T e[N]; };"
+)
+"""The type of some elements."""
+_WORD_BITS: Final = 32
 _FLOAT: Final = OPENCL.type("f32")
 _EXTREMES: Final = {"max": "larger", "min": "smaller"}
 _TO_INTEGERS: Final = {dtypes.int32: "to_int", dtypes.uint32: "to_uint"}
 
 
-class CudaOps(OpenCLOps):
+class CudaOps(GridOps):
     """Prints operations on scalars as CUDA C, where OpenCL C has a function that it lacks."""
 
     def floats(self, name: str, args: list[Value]) -> Value:
@@ -92,19 +99,6 @@ class CudaOps(OpenCLOps):
         if name in _EXTREMES and args[0].type == _FLOAT:
             return self.emitter.value(_FLOAT, f"{_EXTREMES[name]}({args[0]}, {args[1]})")
         return super().floats(name, args)
-
-    def integers(self, name: str, args: list[Value]) -> Value:
-        """Choices in place of functions."""
-        kind, a = args[0].type, args[0]
-        if name == "abs":
-            if kind == kind.unsigned:
-                return a
-            negated = f"({kind})(0 - ({kind.unsigned}){a})"
-            return self.emitter.value(kind, f"{a} < {integer(kind, 0)} ? {negated} : {a}")
-        if name in ("max", "min"):
-            sign = ">" if name == "max" else "<"
-            return self.emitter.value(kind, f"{a} {sign} {args[1]} ? {a} : {args[1]}")
-        return super().integers(name, args)
 
     def cast(self, x: Value, source: DType, target: DType) -> Value:
         """`x` of dtype `source` converted by value to `target`, as in `Ops`, and bfloat16."""
@@ -120,3 +114,60 @@ class CudaOps(OpenCLOps):
             kind = OPENCL.type_of(target)
             return self.emitter.value(kind, f"{_TO_INTEGERS[target]}({x})")
         return super().cast(x, source, target)
+
+
+class CudaWide(Wide):
+    """By structs as aligned as they are large, which nvrtc moves in one instruction.
+
+    Their members have the type of the memory they lie in, so that other accesses to it are seen to
+    touch the same.
+    """
+
+    def load(self, access: OpenCLAccess) -> Value:
+        """A variable with the elements."""
+        name, struct = self.emitter.name("wide"), _struct(access.type)
+        source = f"*(const {struct} *)({access.start})"
+        if access.mask is None:
+            self.emitter.line(f"const {struct} {name} = {source};")
+        else:
+            self.emitter.line(f"{struct} {name} = {{}};")
+            self.emitter.line(f"if ({access.mask}) {name} = {source};")
+        return Value(access.type, name)
+
+    def element(self, vector: Value, lane: int) -> Value:
+        """One element; a narrow one out of its word, by a shift.
+
+        nvrtc takes words apart by permutations of bytes, which do not merge with what follows.
+        """
+        kind = vector.type.scalar
+        words, rest = divmod(vector.type.bits * vector.type.lanes, _WORD_BITS)
+        if rest or kind.bits >= _WORD_BITS:
+            return Value(kind, f"{vector}.e[{lane}]")
+        word, bit = divmod(lane * kind.bits, _WORD_BITS)
+        source = f"__builtin_bit_cast(vec<uint, {words}>, {vector}).e[{word}]"
+        return Value(kind, f"({kind})({source} >> {bit})")
+
+    def pack(self, elements: list[Value]) -> Value:
+        """A variable with the elements."""
+        kind = elements[0].type._replace(lanes=len(elements))
+        name = self.emitter.name("wide")
+        listed = ", ".join(map(str, elements))
+        self.emitter.line(f"const {_struct(kind)} {name} = {{{{{listed}}}}};")
+        return Value(kind, name)
+
+    def store(self, access: OpenCLAccess, vector: Value, in_array: bool) -> None:
+        """Writes elements; those of an array, which begins at a vector, counted in vectors.
+
+        Of a sum of elements nvrtc 13 does not see that it is a multiple, and stores one by one to
+        shared memory.
+        """
+        guard = "" if access.mask is None else f"if ({access.mask}) "
+        pointer = f"{_struct(vector.type)} *"
+        place = f"*({pointer})({access.start})"
+        if in_array:
+            place = f"(({pointer}){access.pointer})[{access.index} / {vector.type.lanes}]"
+        self.emitter.line(f"{guard}{place} = {vector};")
+
+
+def _struct(kind: Type) -> str:
+    return f"vec<{kind.scalar}, {kind.lanes}>"

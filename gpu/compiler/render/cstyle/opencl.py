@@ -30,7 +30,6 @@ from gpu.compiler.render.cstyle.opencl_ops import OpenCLOps
 from gpu.compiler.render.cstyle.text import LANES, OPENCL, Emitter, Type, Value
 from gpu.compiler.render.launch.cpu_abi import LOCAL_ALIGN
 from gpu.compiler.targets import Target, edges
-from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
 
 
@@ -116,11 +115,6 @@ class _Kernel(KernelPrinter):
             )
 
     def _refuse(self, inst: Inst) -> None:
-        if inst.dtype is dtypes.float64 and "fp64" not in self.features:
-            raise Unsupported(
-                f"{self.program.name}: {self.target.name} has no float64 (no extension"
-                " cl_khr_fp64); cast to float32, or use another device"
-            )
         if inst.lanes not in LANES:
             raise Unsupported(
                 f"{self.program.name}: OpenCL C has vectors of {', '.join(map(str, LANES[1:]))}"
@@ -221,7 +215,7 @@ class _Kernel(KernelPrinter):
         if not self.clang or access.by_lane or not is_global:
             return access
         self.vectors[kind] = None
-        return replace(access, space="__global")
+        return replace(access, space="__global ")
 
     def _store(self, inst: Inst) -> None:
         pointer, index, stored, *mask = inst.args

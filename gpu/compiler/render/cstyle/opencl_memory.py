@@ -14,8 +14,8 @@ class OpenCLAccess(Access):
     """An access of a kernel.
 
     Attributes:
-        space: the address space, for a compiler that takes vectors from any address in it; where
-            it is empty OpenCL's functions do that.
+        space: the address space as a pointer to it is declared, for a compiler that takes vectors
+            from any address in it; where it is empty OpenCL's functions do that.
     """
 
     space: str = ""
@@ -30,13 +30,13 @@ class OpenCLAccess(Access):
     def loaded(self) -> str:
         """All elements at once, as an expression."""
         if self.space:
-            return f"*({self.space} const {anywhere(self.type)} *)({self.start})"
+            return f"*({self.space}const {anywhere(self.type)} *)({self.start})"
         return f"vload{self.type.lanes}(0, {self.start})"
 
     def stored(self, value: Value) -> str:
         """The statement that writes all elements at once."""
         if self.space:
-            return f"*({self.space} {anywhere(self.type)} *)({self.start}) = {value};"
+            return f"*({self.space}{anywhere(self.type)} *)({self.start}) = {value};"
         return f"vstore{self.type.lanes}({value}, 0, {self.start});"
 
     def elements(self) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from gpu.compiler.render.cstyle.ops import CLANG, SUMS, Ops
-from gpu.compiler.render.cstyle.text import OPENCL, Emitter, Type, Value
+from gpu.compiler.render.cstyle.text import OPENCL, Emitter, Language, Type, Value
 
 _FUNCTIONS: Final = {
     "abs": "fabs", "sqrt": "sqrt", "floor": "floor", "rint": "rint", "trunc": "trunc", "fma": "fma",
@@ -25,8 +25,14 @@ class OpenCLOps(Ops):
             twice (Figueroa, "When is double rounding innocuous?", SIGNUM Newsletter 30(3), 1995).
     """
 
-    def __init__(self, emitter: Emitter, clang: bool = False, through_double: bool = False):
-        super().__init__(OPENCL, emitter, {**_FUNCTIONS, **CLANG} if clang else _FUNCTIONS)
+    def __init__(
+        self,
+        emitter: Emitter,
+        clang: bool = False,
+        through_double: bool = False,
+        language: Language = OPENCL,
+    ):
+        super().__init__(language, emitter, {**_FUNCTIONS, **CLANG} if clang else _FUNCTIONS)
         self.clang, self.through_double = clang, through_double
 
     def floats(self, name: str, args: list[Value]) -> Value:
@@ -47,7 +53,7 @@ class OpenCLOps(Ops):
         if name == "neg":
             return self._from_unsigned(kind, f"-{_unsigned(args[0])}")
         if name == "abs":  # of the unsigned type (6.12.3)
-            return self.emitter.value(kind, f"as_{kind}(abs({args[0]}))")
+            return self.emitter.value(kind, kind.language.same_bits(kind, f"abs({args[0]})"))
         return self.emitter.value(kind, f"{name}({args[0]}, {args[1]})")
 
     def _from_unsigned(self, kind: Type, expression: str) -> Value:
@@ -86,7 +92,7 @@ class OpenCLOps(Ops):
 
 def _as(kind: Type, x: Value) -> str:
     """The bits of each lane as a type of the same width."""
-    return x.text if kind == x.type else f"as_{kind}({x})"
+    return x.text if kind == x.type else kind.language.same_bits(kind, x.text)
 
 
 def _unsigned(x: Value) -> str:

@@ -90,7 +90,11 @@ class Language:
         """An infinity or a NaN, by its bits: macros for these are of type float."""
         dtype = dtypes.float32 if kind.bits == 32 else dtypes.float64
         pattern = int(bitcast(scalar(dtype)(value), PATTERNS[kind.bits]))
-        return f"as_{kind}(({kind.unsigned})({pattern:#x}UL))"
+        return self.same_bits(kind, f"({kind.unsigned})({pattern:#x}UL)")
+
+    def same_bits(self, kind: Type, expression: str) -> str:
+        """The bits of an expression as a type of the same width."""
+        return f"as_{kind}({expression})"
 
 
 class Type(NamedTuple):

@@ -132,7 +132,7 @@ class Packets:
     """The packets and compute registers of a generation."""
 
     def __init__(self, generation: Generation):
-        table = generation.registers
+        table = generation.registers()
         base = _INITIATOR_NUMBER - table[_INITIATOR][1]
         self._numbers = {
             name: base + offset for name, (_, offset, _) in table.items() if name.startswith("COMP")

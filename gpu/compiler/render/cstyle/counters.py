@@ -1,18 +1,25 @@
-"""Which iteration of the loops that a launch spreads is a thread's, as lines of CUDA C."""
+"""Which iteration of the loops that a launch spreads is a thread's, as lines of a kernel."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu.compiler.ir.linear import Inst
-from gpu.compiler.render.cstyle.text import OPENCL, Emitter, Value
+from gpu.compiler.render.cstyle.text import Emitter, Language, Value
 from gpu.compiler.render.launch.grid import Grid, trips
 
 _MOST_SHORT: Final = 1 << 31  # threads of a launch whose numbers fit 32 bits, with room to spare
 
 
+class ThreadId(NamedTuple):
+    """The words for the number of this thread's block, and for its own in the block."""
+
+    block: str
+    thread: str
+
+
 def counter_lines(
-    grid: Grid, emitter: Emitter, narrow: frozenset[Inst]
+    grid: Grid, language: Language, emitter: Emitter, narrow: frozenset[Inst], thread: ThreadId
 ) -> tuple[dict[Inst, Value], list[str]]:
     """The counters of all loops of a launch, and the lines that compute them.
 
@@ -24,12 +31,13 @@ def counter_lines(
     number = "uint" if grid.groups * grid.block < _MOST_SHORT else "ulong"
     groups = grid.lane_groups
     lines = [
-        f"  const {number} outer = blockIdx.x / {groups};",
-        f"  const {number} lane = ({number})(blockIdx.x % {groups}) * {grid.block} + threadIdx.x;",
+        f"  const {number} outer = {thread.block} / {groups};",
+        f"  const {number} lane ="
+        f" ({number})({thread.block} % {groups}) * {grid.block} + {thread.thread};",
     ]
     counters: dict[Inst, Value] = {}
     for nest, index in ((grid.outer, "outer"), (grid.inner, "lane")):
-        lines += _count(nest, index, number, counters, emitter, narrow)
+        lines += _count(nest, index, number, counters, language, emitter, narrow)
     return counters, lines
 
 
@@ -38,6 +46,7 @@ def _count(
     index: str,
     number: str,
     counters: dict[Inst, Value],
+    language: Language,
     emitter: Emitter,
     narrow: frozenset[Inst],
 ) -> list[str]:
@@ -51,7 +60,7 @@ def _count(
             rest = emitter.name("rest")
             lines.append(f"  const {number} {rest} = {index} / {count};")
         _, start, _, step = loop.attr
-        kind = OPENCL.type("i32" if loop in narrow else "i64")
+        kind = language.type("i32" if loop in narrow else "i64")
         counter = Value(kind, emitter.name("n"))
         scaled = f" * {step}" * (step != 1) + f" + {start}" * (start != 0)
         lines.append(f"  const {kind} {counter} = ({kind})({trip}){scaled};")

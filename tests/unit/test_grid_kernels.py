@@ -1,12 +1,13 @@
-"""What kernels for NVIDIA GPUs mean: the same as everywhere.
+"""What kernels of blocks of threads mean, for NVIDIA's GPUs and Apple's: the same as everywhere.
 
-CUDA C is run by this machine's CPU, and as the PTX that nvrtc makes of it by simulated lanes, as is
-the PTX that LLVM makes; NIR is run by numpy.
+CUDA C and MSL are run by this machine's CPU, CUDA C also as the PTX that nvrtc makes of it by
+simulated lanes, as is the PTX that LLVM makes; NIR is run by numpy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from gpu.compiler.ir import evaluate
 from gpu.compiler.ir.linear import Inst, Param, Program, Val
 from gpu.compiler.ir.optable import OPS, apply
 from gpu.compiler.render.cstyle.cuda import CUDARenderer
+from gpu.compiler.targets import Target
+from gpu.compiler.targets.apple import metal_target
 from gpu.compiler.targets.nvidia import ARCHITECTURES, MOST_BLOCKS, nv_target
 from gpu.core.dtype import ALL, DType, dtypes
 from gpu.core.errors import Unsupported, VerifyError
@@ -32,23 +35,45 @@ from unit.linear_kernels import (
     matrix_kernel,
     scratch_kernel,
 )
+from unit.metal.host import FAMILY, run_metal
 from unit.nak.machine import run_nir
 
 Run = Callable[..., None]
-RUNNERS: dict[str, tuple[str | None, Run]] = {
-    "host": ("clang", run_host),
-    "llvm": ("llvmlite", run_llvm),
-    "nir": (None, run_nir),
-    "nvrtc": ("nvrtc", run_nvrtc),
+NVIDIA, APPLE = nv_target(ARCH), metal_target(FAMILY)
+
+
+class Machine(NamedTuple):
+    """What runs kernels: the tool that it takes, how, and for which target they are made."""
+
+    tool: str | None
+    run: Run
+    target: Target = NVIDIA
+
+    def has(self, dtypes_asked: Sequence[DType]) -> list[DType]:
+        """Those of some dtypes that the target has."""
+        return [d for d in dtypes_asked if d not in self.target.native.lacking]
+
+
+MACHINES = {
+    "host": Machine("clang", run_host),
+    "llvm": Machine("llvmlite", run_llvm),
+    "metal": Machine("clang", run_metal, APPLE),
+    "nir": Machine(None, run_nir),
+    "nvrtc": Machine("nvrtc", run_nvrtc),
 }
 
 
-@pytest.fixture(params=RUNNERS)
-def run(request: pytest.FixtureRequest, need: Callable[[str], None]) -> Run:
+@pytest.fixture(params=MACHINES)
+def machine(request: pytest.FixtureRequest, need: Callable[[str], None]) -> Machine:
+    found = MACHINES[request.param]
+    if found.tool is not None:
+        need(found.tool)
+    return found
+
+
+@pytest.fixture
+def run(machine: Machine) -> Run:
     """Runs kernels on lists of arrays, and with values."""
-    tool, runner = RUNNERS[request.param]
-    if tool is not None:
-        need(tool)
 
     def run_all(
         kernels: Sequence[Kernel | Program],
@@ -58,25 +83,25 @@ def run(request: pytest.FixtureRequest, need: Callable[[str], None]) -> Run:
         programs = [
             k.program(f"kernel{i}") if isinstance(k, Kernel) else k for i, k in enumerate(kernels)
         ]
-        runner(programs, arrays, vals)
+        machine.run(programs, arrays, vals)
 
     return run_all
 
 
 def operations(dtype: DType) -> list[str]:
-    native = nv_target(ARCH).native.ops
+    native = NVIDIA.native.ops & APPLE.native.ops
     return [n for n, row in OPS.items() if n in native and dtype.kind in row.domain and n != "fma"]
 
 
-def test_every_operation_means_what_the_op_table_says(run: Run) -> None:
-    kernels, arrays = [], []
-    for dtype in COMPUTED:
+def test_every_operation_means_what_the_op_table_says(machine: Machine, run: Run) -> None:
+    kernels, arrays, computed = [], [], machine.has(COMPUTED)
+    for dtype in computed:
         a, b, c, m = edge_pairs(dtype)
         kernels.append(matrix_kernel(dtype, 1, len(a), operations(dtype), "grid"))
         results = [np.empty(len(a), p.dtype.np) for p in kernels[-1].params[4:]]
         arrays.append([a, b, c, m, *results])
     run(kernels, arrays)
-    for dtype, (a, b, c, m, *results) in zip(COMPUTED, arrays, strict=True):
+    for dtype, (a, b, c, m, *results) in zip(computed, arrays, strict=True):
         for name, got in zip(operations(dtype), results, strict=True):
             args = (m, a, b) if name == "where" else (a, b, c)[: OPS[name].arity]
             want = apply(name, dtypes.from_numpy(got.dtype), args)
@@ -116,21 +141,21 @@ def test_constant_divisors_and_shift_counts(run: Run) -> None:
             assert_same(got, want, f"{name} {dtype.name} by {value}")
 
 
-def test_every_cast(run: Run) -> None:
-    kernels, arrays = [], []
-    for source in COMPUTED:
+def test_every_cast(machine: Machine, run: Run) -> None:
+    kernels, arrays, computed = [], [], machine.has(COMPUTED)
+    for source in computed:
         values = edge_values(source)
-        k = Kernel(a=(source, len(values)), **{f"to_{d.name}": (d, len(values)) for d in COMPUTED})
+        k = Kernel(a=(source, len(values)), **{f"to_{d.name}": (d, len(values)) for d in computed})
         i = k.loop(len(values), kind="grid")
         a = k.load(k.a, i)
-        for target in COMPUTED:
+        for target in computed:
             k.store(getattr(k, f"to_{target.name}"), i, k("cast", target, a))
         k.end(i)
         kernels.append(k)
-        arrays.append([values, *(np.empty(len(values), d.np) for d in COMPUTED)])
+        arrays.append([values, *(np.empty(len(values), d.np) for d in computed)])
     run(kernels, arrays)
-    for source, (values, *results) in zip(COMPUTED, arrays, strict=True):
-        for target, got in zip(COMPUTED, results, strict=True):
+    for source, (values, *results) in zip(computed, arrays, strict=True):
+        for target, got in zip(computed, results, strict=True):
             with np.errstate(all="ignore"):
                 want = evaluate.cast(values, source, target)
             assert_same(got, want, f"{source.name} to {target.name}")
@@ -219,10 +244,10 @@ def test_private_and_team_arrays_of_a_single_thread(run: Run, elements: int) -> 
     assert bool(data["workspace"]) == (elements > 2_048)
 
 
-def test_excluded_elements_are_not_touched(run: Run) -> None:
+def test_excluded_elements_are_not_touched(machine: Machine, run: Run) -> None:
     """Those from 5 on lie outside of two buffers: simulated lanes fault on access to them."""
     kernels, arrays, wants = [], [], []
-    for dtype in ALL:
+    for dtype in machine.has(ALL):
         k = Kernel(a=(dtype, 5), b=(dtype, 5), seen=(dtype, 64))
         i = k.loop(64, kind="grid")
         mask = k.alu("lt", i, k.const(5))

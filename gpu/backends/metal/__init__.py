@@ -1,0 +1,1 @@
+"""Apple's GPUs by Metal. So far what makes code for them, and no device."""
