@@ -143,7 +143,7 @@ REQUIREMENTS: Final[dict[str, Callable[[], str | None]]] = {
 """By name, what tells why it cannot be used; of what can, None."""
 
 OPT_IN: Final = {
-    "autogen": "fetches 220 MB from Debian's archive",
+    "autogen": "fetches 270 MB from Debian's archive",
     "nvidia-source": "fetches 66 MB from Debian's archive",
 }
 """What is left out unless `--require` names it, and why."""

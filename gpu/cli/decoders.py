@@ -14,6 +14,7 @@ from gpu.drivers.am.decode.descriptor import decode_code_object, decode_descript
 from gpu.drivers.am.decode.pm4 import decode_pm4
 from gpu.drivers.am.decode.sdma import decode_sdma
 from gpu.drivers.am.target import Version, generation_of, parse_gfx_name
+from gpu.drivers.kgsl.decode import decode_a6xx
 from gpu.drivers.nv.fault.pushbuf_text import bound_classes, decode_pushbuffer
 from gpu.transport.tracetext import format_event
 
@@ -64,7 +65,12 @@ def _nv(data: bytes, arguments: argparse.Namespace) -> Sequence[object]:
     return decode_pushbuffer(data, bound_classes(arguments.compute, arguments.copy))
 
 
+def _a6xx(data: bytes, _: argparse.Namespace) -> Sequence[object]:
+    return decode_a6xx(data)
+
+
 _DECODERS: Final[dict[str, Callable[[bytes, argparse.Namespace], Sequence[object]]]] = {
+    "a6xx": _a6xx,
     "aql": _aql,
     "descriptor": _descriptor,
     "nv": _nv,

@@ -42,10 +42,10 @@ def test_a_module_says_where_it_is_from(name: str) -> None:
     head = GENERATED[name].split('"""')[0]
     assert head.startswith(f'{MARK} from the recipe "{name}": do not edit.\n')
     assert re.search(r"^# Debian package [\w.+-]+, version [\w.:+~-]+:$", head, re.MULTILINE)
-    headers = re.findall(r"^#   (\S+\.h)\n#     sha256 [0-9a-f]{64}$", head, re.MULTILINE)
+    headers = re.findall(r"^#   (\S+\.(?:h|xml))\n#     sha256 [0-9a-f]{64}$", head, re.MULTILINE)
     for header in headers:
         assert re.search(rf"^# .*\b{Path(header).name}\b.* begins:$", head, re.MULTILINE)
-    assert headers and re.search("Copyright|SPDX-License-Identifier", head)
+    assert headers and re.search("[Cc]opyright|SPDX-License-Identifier", head)
 
 
 @pytest.mark.parametrize("name", GENERATED)

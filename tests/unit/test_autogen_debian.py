@@ -121,6 +121,51 @@ def test_another_file_under_that_name_is_refused(
         archive.fetch(package)
 
 
+def test_a_source_package_is_the_archive_of_its_sources(
+    tmp_path: Path, need: Callable[[str], None]
+) -> None:
+    need("apt")
+    source = tmp_path / "tree/thing-1.0/src/a.xml"
+    source.parent.mkdir(parents=True)
+    source.write_text("<a/>\n")
+    root = tmp_path / "release"
+    archive, dsc = root / "pool/thing_1.0.orig.tar.xz", root / "pool/thing_1.0-1.dsc"
+    archive.parent.mkdir(parents=True)
+    subprocess.run(["tar", "cJf", archive, "-C", tmp_path / "tree", "thing-1.0"], check=True)
+    dsc.write_text("Format: 3.0 (quilt)\nSource: thing\nVersion: 1.0-1\n")
+    sums = "".join(
+        f" {hashlib.sha256(file.read_bytes()).hexdigest()} {file.stat().st_size} {file.name}\n"
+        for file in (dsc, archive)
+    )
+    index = (
+        "Package: thing\nBinary: thing\nVersion: 1.0-1\nDirectory: pool\nFormat: 3.0 (quilt)\n"
+        f"Checksums-Sha256:\n{sums}\n"
+    )
+    for suite in SUITES:
+        sources = root / "dists" / suite / "main/source/Sources"
+        sources.parent.mkdir(parents=True)
+        sources.write_text(index)
+        digest = hashlib.sha256(index.encode()).hexdigest()
+        (root / "dists" / suite / "Release").write_text(
+            f"Codename: {suite}\nSuite: {suite}\nArchitectures: all\nComponents: main\n"
+            f"Date: Sat, 21 Nov 2026 00:00:00 UTC\n"
+            f"SHA256:\n {digest} {len(index)} main/source/Sources\n"
+        )
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    package = Package("thing", "1.0-1", digest, "thing-1.0/src", source=archive.name)
+    debs = tmp_path / "debs"
+    debs.mkdir()
+    mirror = Mirror("the release", f"copy:{root}", f"copy:{root}", "Trusted: yes")
+    fetched = Archive(debs, (mirror,)).fetch(package)
+    extract(fetched, package, ["a.xml"], tmp_path)
+    assert (tmp_path / "a.xml").read_text() == "<a/>\n"
+    with pytest.raises(AutogenError, match=r"thing 1.0-1 lacks b\.xml"):
+        extract(fetched, package, ["b.xml"], tmp_path)
+    gone = replace(package, version="0.9-1", source="thing_0.9.orig.tar.xz")
+    with pytest.raises(UnreachableError, match="has no such version for bookworm"):
+        Archive(debs, (mirror,)).fetch(gone)
+
+
 def test_where_it_was_looked_for_is_told(served: tuple[Package, Package, Archive]) -> None:
     package, _, archive = served
     gone = Package("headers", "0.9-1", package.sha256, package.root, snapshot="20190101")

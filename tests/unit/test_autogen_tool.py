@@ -1,6 +1,6 @@
 """`tools/autogen`: reading headers, and writing the same bytes again.
 
-Making every module anew takes packages of some 220 MB from Debian's archive, and so is done only
+Making every module anew takes packages of some 270 MB from Debian's archive, and so is done only
 where asked for: `--require=autogen`.
 """
 

@@ -41,8 +41,9 @@ class Mirror:
             self.security: f"{package.suite}-security",
         }
         day = f"{package.snapshot}T235959Z"
+        kind = "deb-src" if package.source else "deb"
         return "\n".join(
-            f"Types: deb\nURIs: {address.replace('{day}', day)}\nSuites: {names}\n"
+            f"Types: {kind}\nURIs: {address.replace('{day}', day)}\nSuites: {names}\n"
             f"Components: {package.component}\n{self.trust}\n"
             for address, names in suites.items()
         )
@@ -73,7 +74,7 @@ class Archive:
         self._updated: dict[str, tuple[dict[str, str], str]] = {}
 
     def fetch(self, package: Package) -> Path:
-        """The path of a package's .deb file, whose SHA-256 is the recorded one.
+        """The path of a package's file, whose SHA-256 is the recorded one.
 
         Raises:
             UnreachableError: none of the mirrors has that version, or can be reached.
@@ -91,15 +92,22 @@ class Archive:
 
     def _find(self, package: Package) -> Path | None:
         version = package.version.replace(":", "%3a")
-        return next(iter(sorted(self.folder.glob(f"{package.name}_{version}_*.deb"))), None)
+        name = package.source or f"{package.name}_{version}_*.deb"
+        return next(iter(sorted(self.folder.glob(name))), None)
 
     def _download(self, mirror: Mirror, package: Package) -> str:
         """Tries to put the package into the folder; why it did not, where it did not."""
         environment, trouble = self._update(mirror.sources(package))
         wanted = f"{package.name}={package.version}"
-        if not _run(["apt-cache", "show", wanted], environment).stdout.strip():
+        get = ["apt-get", "download", wanted]
+        known = _run(["apt-cache", "show", wanted], environment).stdout.strip()
+        if package.source:
+            get = ["apt-get", "source", "--download-only", "--only-source", "-q", wanted]
+            shown = _run(["apt-cache", "showsrc", package.name], environment).stdout
+            known = f"Version: {package.version}\n" in shown
+        if not known:
             return trouble or f"has no such version for {package.suite}"
-        return _run(["apt-get", "download", wanted], environment, self.folder).stderr.strip()
+        return _run(get, environment, self.folder).stderr.strip()
 
     def _update(self, sources: str) -> tuple[dict[str, str], str]:
         """The environment of an apt with lists of its own, and what went wrong filling them."""
@@ -142,6 +150,17 @@ def extract(deb: Path, package: Package, wanted: Sequence[str], folder: Path) ->
     Raises:
         AutogenError: the package lacks one of them.
     """
+    if package.source:
+        with tarfile.open(deb) as archive:
+            found = _unpack(archive, package.root, wanted, folder)
+    else:
+        found = _extract_deb(deb, package, wanted, folder)
+    missing = sorted(set(wanted) - found)
+    if missing:
+        raise AutogenError(f"{package.name} {package.version} lacks {', '.join(missing)}")
+
+
+def _extract_deb(deb: Path, package: Package, wanted: Sequence[str], folder: Path) -> set[str]:
     with subprocess.Popen(["dpkg", "--fsys-tarfile", str(deb)], stdout=subprocess.PIPE) as dpkg:
         assert dpkg.stdout is not None
         with tarfile.open(fileobj=dpkg.stdout, mode="r|") as outer:
@@ -151,9 +170,7 @@ def extract(deb: Path, package: Package, wanted: Sequence[str], folder: Path) ->
             else:
                 found = _unpack(outer, package.root, wanted, folder)
         dpkg.kill()
-    missing = sorted(set(wanted) - found)
-    if missing:
-        raise AutogenError(f"{package.name} {package.version} lacks {', '.join(missing)}")
+    return found
 
 
 def _member(outer: tarfile.TarFile, package: Package) -> IO[bytes]:

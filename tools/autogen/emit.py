@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from .clang import Layouts, Structure, promoted
 from .packets import Pm4Packet, SdmaField
 from .recipe import Recipe
 from .registers import Field, Register
+from .rnn import Description, Word
 
 WIDTH: Final = 100
 _COMMENT: Final = re.compile(r"\s*(/\*.*?\*/|(?://[^\n]*\n)+)", re.DOTALL)
@@ -38,7 +39,11 @@ def head(recipe: Recipe, texts: Mapping[str, str]) -> str:
 
 
 def licence(text: str) -> str:
-    """The comments that a header begins with, without their frames."""
+    """The comments that a header begins with, without their frames; of XML its copyright."""
+    if text.startswith("<?xml"):
+        found = re.search(r"<copyright.*</copyright>", text, re.DOTALL)
+        shared = '<import file="freedreno_copyright.xml"/>'
+        return found[0] if found else shared if shared in text else ""
     lines: list[str] = []
     position = 0
     while found := _COMMENT.match(text, position):
@@ -115,6 +120,32 @@ def sdma(
     return text + table("GCR_CONTROL", "dict[str, tuple[int, int]]", gcr)
 
 
+def adreno(found: Description, kept: Sequence[Word]) -> str:
+    """Opcodes, registers, packets, and the enumerations of fields."""
+    fields = "dict[str, tuple[int, int, int, str]]"
+    text = "\n# packets of type 7\n" + table("OPCODES", "dict[str, int]", found.opcodes)
+    text += "\n# name -> (offset in dwords, bits, {field: (lowest bit, width, bits that its value"
+    text += "\n# is to be shifted left, enumeration)})\n"
+    text += f"REGISTERS: dict[str, tuple[int, int, {fields}]] = {{\n" + _words(kept) + "}\n"
+    text += "\n# packet -> its dwords behind the header, as in REGISTERS\n"
+    text += f"PACKETS: dict[str, dict[str, tuple[int, int, {fields}]]] = {{\n"
+    for name, words in found.packets.items():
+        text += f"    {_quoted(name)}: {{\n{_words(words, 8)}    }},\n"
+    text += "}\n\nENUMERATIONS: dict[str, dict[str, int]] = {\n"
+    for name, values in found.enumerations.items():
+        text += _nested(f"    {_quoted(name)}: {{", values, "},")
+    return text + "}\n"
+
+
+def _words(words: Sequence[Word], indent: int = 4) -> str:
+    text = ""
+    for word in words:
+        fields = {name: repr(field).replace("'", '"') for name, field in word.fields.items()}
+        start = f"{' ' * indent}{_quoted(word.name)}: ({word.offset:#x}, {word.bits}, {{"
+        text += _nested(start, fields, "}),", indent)
+    return text
+
+
 def bits(table: Mapping[str, Mapping[str, Field]]) -> str:
     """Bit fields that a header lists apart from its structures."""
     text = "\n# register -> {field: (lowest bit, width)}\n"
@@ -128,12 +159,13 @@ def table(name: str, kind: str, items: Mapping[str, object]) -> str:
     return f"{name}: {kind} = {{\n" + _wrap(items, "    ") + "}\n"
 
 
-def _nested(start: str, items: Mapping[str, object], end: str) -> str:
+def _nested(start: str, items: Mapping[str, object], end: str, indent: int = 4) -> str:
     """A table in a table: in one line if it fits, else its items wrapped below."""
     single = start + ", ".join(_items(items)) + end
     if len(single) <= WIDTH:
         return single + "\n"
-    return f"{start}\n{_wrap(items, '        ')}    {end}\n"
+    space = " " * indent
+    return f"{start}\n{_wrap(items, space + '    ')}{space}{end}\n"
 
 
 def _wrap(items: Mapping[str, object], indent: str) -> str:

@@ -15,8 +15,19 @@ from .packets import (
     parse_sdma_gcr,
     parse_sdma_numbers,
 )
-from .recipe import AutogenError, Constants, CTypes, Patterns, Pm4, Recipe, Registers, Sdma
+from .recipe import (
+    Adreno,
+    AutogenError,
+    Constants,
+    CTypes,
+    Patterns,
+    Pm4,
+    Recipe,
+    Registers,
+    Sdma,
+)
 from .registers import parse_bits, parse_registers
+from .rnn import parse_rnn
 
 
 def module(recipe: Recipe, folder: Path) -> str:
@@ -81,7 +92,16 @@ def _sdma(recipe: Sdma, texts: Mapping[str, str], folder: Path) -> str:
     return emit.sdma(parse_sdma_numbers(text), packets, parse_sdma_gcr(text))
 
 
+def _adreno(recipe: Adreno, texts: Mapping[str, str], folder: Path) -> str:
+    found = parse_rnn(list(texts.values()), recipe.generation, recipe.domain, recipe.opcodes)
+    names = Patterns(recipe.names)
+    registers = [word for word in found.registers if word.name in names]
+    names.check(f"registers of {recipe.module}")
+    return emit.adreno(found, registers)
+
+
 _BODIES: Final[dict[type[Recipe], Callable[[Any, Mapping[str, str], Path], str]]] = {
+    Adreno: _adreno,
     CTypes: _ctypes,
     Constants: _constants,
     Registers: _registers,

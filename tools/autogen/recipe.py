@@ -17,13 +17,13 @@ class UnreachableError(AutogenError):
 
 @dataclass(frozen=True)
 class Package:
-    """A Debian binary package that holds headers.
+    """A Debian binary package that holds headers, or a source package.
 
-    `sha256` is of the .deb file, which is thus the same wherever it comes from. `root` is where the
-    headers are inside it. A kernel's sources are one more archive in there: then `inner` is that
-    archive, and `root` is inside of it. `suite` is the release that has it, and `component` the
-    part of that. `snapshot` is a day on which it was there, as 20261121: what a release no longer
-    has is in Debian's snapshots.
+    `sha256` is of the .deb file, which is thus the same wherever it comes from; of a source package
+    it is that of the archive called `source`. `root` is where the headers are inside it. A kernel's
+    sources are one more archive in there: then `inner` is that archive, and `root` is inside of it.
+    `suite` is the release that has it, and `component` the part of that. `snapshot` is a day on
+    which it was there, as 20261121: what a release no longer has is in Debian's snapshots.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Package:
     suite: str = "bookworm"
     component: str = "main"
     snapshot: str = "20261121"
+    source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +106,20 @@ class Sdma(Recipe):
     """Packets of the copy engine; `packets` are patterns of their names."""
 
     packets: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adreno(Recipe):
+    """Registers and packets of a generation of Adreno GPUs, from rules-ng-ng's XML.
+
+    `domain` has the registers, of which `names` are patterns; `opcodes` is the enumeration of
+    packets.
+    """
+
+    generation: int
+    domain: str
+    opcodes: str
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from .amd_names import (
     SDMA_PACKETS_10,
     VM_NAMES,
 )
-from .recipe import Constants, CTypes, Package, Pm4, Recipe, Registers, Sdma
+from .recipe import Adreno, Constants, CTypes, Package, Pm4, Recipe, Registers, Sdma
 
 KERNEL: Final = "6.12.117-1~deb12u1"
 UAPI: Final = Package(
@@ -54,6 +54,15 @@ LLVM: Final = Package(
     "1:19.1.7-3~deb12u1",
     "05d3347ff02b6d55189f1e4ab5e946d3713677a04588a775100f218a349d02cf",
     "usr/include/llvm-19/llvm/Support",
+)
+
+MESA: Final = Package(
+    "mesa",
+    "25.0.7-2+deb13u1",
+    "592272df3cf01e85e7db300c449df5061092574d099da275d19e97ef0510f8a6",
+    "mesa-25.0.7/src/freedreno",
+    suite="trixie",
+    source="mesa_25.0.7.orig.tar.xz",
 )
 
 _EVERY_UAPI: Final = ("linux/", "asm-generic/", "drm/")
@@ -291,8 +300,25 @@ def _registers(block: str, folder: str, version: str, names: tuple[str, ...]) ->
     )
 
 
+_ADRENO: Final = Adreno(
+    module="adreno_a6xx",
+    about="Registers and packets of Adreno 6xx GPUs.",
+    package=MESA,
+    headers=(
+        "registers/freedreno_copyright.xml",
+        "registers/adreno/adreno_common.xml",
+        "registers/adreno/adreno_pm4.xml",
+        "registers/adreno/a6xx.xml",
+    ),
+    generation=6,
+    domain="A6XX",
+    opcodes="adreno_pm4_type3_packets",
+    names=(r"(?!.*PERFCTR.*\[).*",),  # of counters there are hundreds, which no command sets
+)
+
 RECIPES: Final[tuple[Recipe, ...]] = (
     *_INTERFACES,
+    _ADRENO,
     *_packets(),
     *(_registers(*block) for block in _BLOCKS),
 )

@@ -15,7 +15,6 @@ from gpu.drivers.am.code.metadata import KernelArgument
 from gpu.drivers.am.code.object import read_code_object
 from gpu.drivers.am.decode.aql import decode_aql
 from gpu.drivers.am.decode.pm4 import decode_pm4
-from gpu.drivers.am.decode.text import Line
 from gpu.drivers.am.encode.aql_encoder import AqlEncoder
 from gpu.drivers.am.encode.dispatch import AmProgram, LoadedKernel, dispatch_state
 from gpu.drivers.am.encode.kernarg import build_kernarg
@@ -29,6 +28,7 @@ from gpu.drivers.am.encode.tmpring import (
     tmpring_size,
 )
 from gpu.drivers.am.target import Target, Version, Wake
+from gpu.drivers.listing import Line
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.commands import (
     Barrier,

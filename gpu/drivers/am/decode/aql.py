@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Iterator
 
 from gpu.drivers.am.decode.pm4 import decode_pm4
-from gpu.drivers.am.decode.text import Line, raw, register_text
 from gpu.drivers.am.encode.aql_packets import (
     LAYOUTS,
     PACKET_SIZE,
@@ -15,6 +14,7 @@ from gpu.drivers.am.encode.aql_packets import (
     VendorFormat,
 )
 from gpu.drivers.am.target import Generation
+from gpu.drivers.listing import Line, raw, register_text
 
 _HEADER_SIZE = 2
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from gpu.autogen import amdhsa
 from gpu.drivers.am.code.descriptor import DESCRIPTOR_SIZE, registers_of
 from gpu.drivers.am.code.object import read_code_object
-from gpu.drivers.am.decode.text import Line, raw, register_text
 from gpu.drivers.am.target import Version, generation_of
+from gpu.drivers.listing import Line, raw, register_text
 
 _REGISTERS = {
     "compute_pgm_rsrc1": "COMPUTE_PGM_RSRC1",

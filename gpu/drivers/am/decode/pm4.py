@@ -5,12 +5,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 
-from gpu.drivers.am.decode.text import Line, raw, register_text
 from gpu.drivers.am.encode import pm4_fields as fields
 from gpu.drivers.am.encode import pm4_packets as pm4
 from gpu.drivers.am.encode.dwords import WORD
 from gpu.drivers.am.encode.pm4 import packets_of
 from gpu.drivers.am.target import Generation
+from gpu.drivers.listing import Line, raw, register_text
 
 
 def decode_pm4(data: bytes, generation: Generation) -> list[Line]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from gpu.drivers.am.decode.text import Line, raw, register_text
 from gpu.drivers.am.encode.dwords import WORD
 from gpu.drivers.am.encode.sdma_packets import SdmaPacket, sdma_version
 from gpu.drivers.am.target import Version
+from gpu.drivers.listing import Line, raw, register_text
 
 
 def decode_sdma(data: bytes, version: Version) -> list[Line]:
