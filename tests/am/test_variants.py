@@ -7,13 +7,19 @@ from collections.abc import Iterator
 
 import pytest
 
+from am.kernels import LAYOUTS, WRITTEN, code_object
 from gpu import Context
 from gpu.autogen import kfd
 from gpu.backends.amd.device import open_device
 from gpu.core.devspec import parse_device_spec
 from gpu.core.errors import ConfigError, DeviceError, InvalidValue, TransportError, Unsupported
+from gpu.drivers.am.device import AmDevice
+from gpu.drivers.am.encode.dispatch import dispatch_state
+from gpu.drivers.am.encode.pm4 import packets_of
+from gpu.drivers.am.kfd.memory import Use
 from gpu.drivers.am.kfd.port import open_kfd
 from gpu.drivers.am.kfd.process import session_of
+from gpu.hcq.ports import MemoryKind
 from gpu.sim.amd.kfd.world import KfdWorld
 from gpu.transport.os import Argument
 from gpu.transport.world import World
@@ -112,3 +118,48 @@ def test_the_setting(sim: KfdWorld, modes: list[int]) -> None:
     wrong = Context(SIM="gfx1100", AM_VARIANTS="runtme=told")
     with own_machines(), wrong, pytest.raises(ConfigError, match=r"AM_VARIANTS=.*mean runtime"):
         open_device("AMD", parse_device_spec("AMD"))
+
+
+def opened(sim: KfdWorld, **force: str) -> AmDevice:
+    return open_kfd(World(sim.os, sim.waiter), force={k.replace("_", " "): force[k] for k in force})
+
+
+def test_large_pages(sim: KfdWorld) -> None:
+    """Without the alignment one of a few buffers lies at another place; with it none does."""
+    for variant, wanted in (("aligned", {0}), ("unaligned", {0, 1})):
+        device = opened(sim, large_pages=variant)
+        with device:
+            held = [device.port.memory.hold((2 << 20) + 4096, Use.DATA) for _ in range(8)]
+            assert {bool(each.address % (2 << 20)) for each in held} <= wanted
+            is_aligned = not any(each.address % (2 << 20) for each in held)
+            assert is_aligned == (variant == "aligned")
+
+
+@pytest.mark.parametrize(
+    ("variant", "visible", "flushes"),
+    [
+        *(("when needed", False, False), ("when needed", True, True)),
+        *(("always", False, True), ("never", True, False)),
+    ],
+)
+def test_hdp_flush(sim: KfdWorld, variant: str, visible: bool, flushes: bool) -> None:
+    device = opened(sim, hdp_flush=variant)
+    with device:
+        if visible:
+            held = device.allocator.alloc(4096, MemoryKind.VISIBLE)
+        device.queue().memory_barrier().submit(device)
+        device.synchronize()
+        assert (device.port.hdp._window is not None) == flushes
+        if visible:
+            held.free()
+
+
+def test_priv(sim: KfdWorld) -> None:
+    for variant, priv in (("set", 1), ("unset", 0)):
+        device = opened(sim, priv=variant)
+        with device:
+            code = code_object("fill", device.target.version)
+            fill = device.load(code, "fill", LAYOUTS["fill"], written=WRITTEN)
+            state = dispatch_state(device.target, fill.info)
+            register = packets_of(device.target.generation).registers["COMPUTE_PGM_RSRC1"]
+            assert register.parse(state.rsrc1)["PRIV"] == priv

@@ -24,7 +24,10 @@ def endured(launches: int) -> Result:
     with RmDevice.open(target.world) as device:
         code = cubin(device.target.sm, "add")
         add = device.load(code, "add", LAYOUTS["add"], written=WRITTEN)
-        result = endure(device, add, launches, launches // 10)
+        result = endure(
+            *(device, add, launches, launches // 10),
+            lambda: device.port.gpu.session.addresses.in_use,
+        )
     assert target.complaints() == []
     target.close()
     return result

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu.core.errors import GpuError
+from gpu.core.errors import DeviceLost, GpuError
 from gpu.transport.world import World, real_world
+from tools.hw_acceptance.ladders import LADDERS, named
 from tools.hw_acceptance.model import Outcome
-from tools.hw_acceptance.simulation import Simulation, simulate
+from tools.hw_acceptance.simulation import Simulation
 from tools.hw_acceptance.steplog import StepLog, Unavailable
 from tools.hw_acceptance.tracing import traced_world
 
@@ -28,6 +28,7 @@ class Context:
         options: likewise for what it submits, by name.
         simulation: what `world` is, where it is not this machine.
         limit: seconds after which the process is killed.
+        ladder: whose it is, as `ladders` names it.
     """
 
     world: World
@@ -37,6 +38,7 @@ class Context:
     options: Mapping[str, str] = field(default_factory=dict)
     simulation: Simulation | None = None
     limit: float = math.inf
+    ladder: str = "nvidia"
 
     @property
     def chip(self) -> str:
@@ -52,6 +54,8 @@ def run_step(run: Callable[[Context], None], context: Context) -> Outcome:
     except Unavailable as error:
         outcome, reason = Outcome.UNAVAILABLE, error.message
     except GpuError as error:
+        if isinstance(error, DeviceLost):
+            context.log.lost(error.message)
         notes = getattr(error, "__notes__", ())
         outcome, reason = Outcome.FAIL, "; ".join([f"{type(error).__name__}: {error}", *notes])
     else:
@@ -68,19 +72,21 @@ def run_child(
     options: Mapping[str, str],
     chip: str = "",
     limit: float = math.inf,
+    ladder: str = "nvidia",
 ) -> int:
     """The whole life of a child: runs the function named ``module:function``; 0 if it ended.
 
-    ``work`` is an empty folder for what it writes; a ``chip`` is simulated, ``limit`` in seconds.
+    ``work`` is an empty folder for what it writes; a ``chip`` is simulated, ``limit`` in seconds,
+    ``ladder`` as in `Context`.
     """
-    module, _, name = run.partition(":")
-    function: Callable[[Context], None] = getattr(importlib.import_module(module), name)
+    function: Callable[[Context], None] = named(run)
     log = StepLog(work)
-    simulation = simulate(chip, folder) if chip else None
+    simulate = named(LADDERS[ladder].simulation)
+    simulation: Simulation | None = simulate(chip, folder) if chip else None
     under = simulation.world if simulation is not None else real_world()
     world, recorder = traced_world(under.os, under.waiter, work)
     try:
-        run_step(function, Context(world, log, folder, force, options, simulation, limit))
+        run_step(function, Context(world, log, folder, force, options, simulation, limit, ladder))
     finally:
         recorder.close()
         log.close()

@@ -15,22 +15,23 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from gpu.core.errors import GpuError
+from gpu.core.errors import GpuError, InvalidValue
 from gpu.transport import nvidia as nodes
 from tools.hw_acceptance import folder as prepared
+from tools.hw_acceptance.amd.environment import describe_tree
 from tools.hw_acceptance.child import run_child
 from tools.hw_acceptance.children import die_with_parent
 from tools.hw_acceptance.kernellog import KernelLog
 from tools.hw_acceptance.kernels import ARCHITECTURES
+from tools.hw_acceptance.ladders import LADDERS, Ladder, choose_ladder
 from tools.hw_acceptance.markdown import write_document
-from tools.hw_acceptance.model import Report, read_report
+from tools.hw_acceptance.model import RISKED, Report, read_report
 from tools.hw_acceptance.nvrtc import load_nvrtc
-from tools.hw_acceptance.plan import LAST, STEPS
 from tools.hw_acceptance.prepare import prepare
 from tools.hw_acceptance.runner import ROOT, ChildLauncher, Runner, choose, without_hardware
 
 FOLDER: Final = Path(".hw")
-DEADLINE: Final = 540.0
+DEADLINE: Final = 540.0  # seconds
 _PATIENCE: Final = 4.0  # a model takes so many times as long as a GPU, where others compute too
 
 
@@ -56,11 +57,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     make.set_defaults(command=_prepare)
     run = commands.add_parser("run", help="run the steps on this machine's GPU")
-    run.add_argument("--folder", type=Path, default=FOLDER)
+    run.add_argument("--vendor", choices=LADDERS, default="", help="by default whose GPU is here")
+    run.add_argument("--folder", type=Path, default=FOLDER, help="for NVIDIA: what prepare made")
     run.add_argument("--out", type=Path, required=True, help="where result files go")
     run.add_argument("--deadline", type=float, default=DEADLINE, help="seconds for all of it")
     run.add_argument("--only", default="", help="names, numbers or groups of steps, with commas")
     run.add_argument("--resume", type=Path, help="an earlier report")
+    run.add_argument(
+        "--risk-display", action="store_true", help="hang a card that lights a screen, too"
+    )
     run.add_argument("--sim", default="", metavar="CHIP", help="rehearse on a model, as gh100")
     run.add_argument("--control", type=Path, default=Path(nodes.CONTROL), help=argparse.SUPPRESS)
     run.set_defaults(command=_run)
@@ -75,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     child.add_argument("--force", type=json.loads, default={})
     child.add_argument("--options", type=json.loads, default={})
     child.add_argument("--sim", default="")
+    child.add_argument("--ladder", choices=LADDERS, default="nvidia")
     child.add_argument("--limit", type=float, default=math.inf)
     child.set_defaults(command=_child)
     return parser
@@ -86,39 +92,33 @@ def _prepare(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    if not options.sim and not options.control.exists():
-        print(f"there is no NVIDIA GPU here: {options.control} does not exist.")
+    ladder, reasons = choose_ladder(options.vendor, options.sim, options.control)
+    if ladder is None:
+        print("\n".join(reasons))
         print("Nothing was run, and nothing is claimed.")
         return 0
     began = time.monotonic()
     only = [each for each in options.only.split(",") if each]
-    steps = choose(STEPS, only)
-    if options.sim:
-        steps = without_hardware(steps)
+    steps = choose(ladder.steps, only)
     folder = options.folder.resolve()
-    manifest = prepared.read_manifest(folder)
-    report = read_report(options.resume) if options.resume is not None else Report()
-    report.manifest = manifest
-    report.simulated = options.sim
-    report.started = datetime.now(UTC).isoformat(timespec="seconds")
+    report = _begun(options, ladder, folder)
     options.out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hw-acceptance-")))
-        library = prepared.unpack_wheel(folder, scratch / "library")
-        report.manifest["differs"] = prepared.differing_sources(library, ROOT)
-        if names := report.manifest["differs"]:
-            print(f"{len(names)} files differ from the wheel, which is what runs: {names[:3]} ...")
+        library = _unpack(report, folder, scratch) if ladder.prepared else ROOT
         log = KernelLog()
         stack.callback(log.close)
-        if not options.sim:
-            stack.callback(_close_all, _keep_open())
+        if not options.sim and ladder.kept_open:
+            stack.callback(_close_all, _keep_open(ladder.kept_open))
         runner = Runner(
-            steps=steps,
-            last=without_hardware(LAST) if options.sim else LAST,
+            steps=without_hardware(steps) if options.sim else steps,
+            last=without_hardware(ladder.last) if options.sim else ladder.last,
             report=report,
             out=options.out,
             work=scratch / "work",
-            launch=ChildLauncher(folder, library, folder / prepared.RECORDER, options.sim),
+            launch=ChildLauncher(
+                *(folder, library, folder / prepared.RECORDER, options.sim, ladder.name)
+            ),
             kernel_log=log,
             deadline=options.deadline - (time.monotonic() - began),
             patience=_PATIENCE if options.sim else 1.0,
@@ -128,13 +128,38 @@ def _run(options: argparse.Namespace) -> int:
         return 0 if runner.run() else 1
 
 
-def _keep_open() -> list[int]:
+def _begun(options: argparse.Namespace, ladder: Ladder, folder: Path) -> Report:
+    """The report that a run adds to. Raises InvalidValue for an earlier one of another GPU."""
+    manifest = prepared.read_manifest(folder) if ladder.prepared else describe_tree()
+    report = read_report(options.resume) if options.resume is not None else Report()
+    if report.results and (report.vendor, report.simulated) != (ladder.name, options.sim):
+        raise InvalidValue(
+            f"{options.resume} is a report of {report.simulated or report.vendor}, and this run one"
+            f" of {options.sim or ladder.name}: resume it with the same"
+        )
+    report.manifest, report.vendor, report.simulated = manifest, ladder.name, options.sim
+    report.started = datetime.now(UTC).isoformat(timespec="seconds")
+    if options.risk_display:
+        report.options[RISKED] = "risked"
+    return report
+
+
+def _unpack(report: Report, folder: Path, scratch: Path) -> Path:
+    """The wheel of a prepared folder, as a library; which of its files are not as in the tree."""
+    library = prepared.unpack_wheel(folder, scratch / "library")
+    report.manifest["differs"] = prepared.differing_sources(library, ROOT)
+    if names := report.manifest["differs"]:
+        print(f"{len(names)} files differ from the wheel, which is what runs: {names[:3]} ...")
+    return library
+
+
+def _keep_open(nodes: str) -> list[int]:
     """Holds the GPUs' nodes: when the last file is closed, the driver shuts a GPU down.
 
     Without it each child would start the GPU anew, which takes seconds.
     """
     held = []
-    for path in sorted(Path("/dev").glob("nvidia[0-9]*")):
+    for path in sorted(Path("/dev").glob(nodes)):
         try:
             held.append(os.open(path, os.O_RDWR | os.O_CLOEXEC))
         except OSError as error:
@@ -156,4 +181,4 @@ def _report(options: argparse.Namespace) -> int:
 def _child(options: argparse.Namespace) -> int:
     die_with_parent()
     given = (options.run, options.work, options.folder, options.force, options.options)
-    return run_child(*given, options.sim, options.limit)
+    return run_child(*given, options.sim, options.limit, options.ladder)

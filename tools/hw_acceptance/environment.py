@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
 from tools.hw_acceptance.child import Context
+from tools.hw_acceptance.steplog import StepLog
 
 _PACKAGES: Final = ("numpy", "torch", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc")
 _FILES: Final = (
@@ -26,17 +28,22 @@ _MAX_TEXT: Final = 16384  # characters of a file that are kept
 def describe(context: Context) -> None:
     """Tells all of it; what cannot be read is told as that."""
     log = context.log
+    describe_machine(log, _PACKAGES)
+    log.fact("nodes", nodes(Path("/dev"), ("nvidia*", "nvidia*/*")))
+    log.fact("files", {name: read(name) for name in _FILES})
+    log.fact("module parameters", parameters(Path("/sys/module"), ("nvidia", "nvidia_uvm")))
+    log.fact("gpus", _gpus(Path("/proc/driver/nvidia/gpus")))
+
+
+def describe_machine(log: StepLog, packages: Iterable[str]) -> None:
+    """What any machine is: system, processors, memory, versions of Python and packages."""
     log.fact("system", " ".join(platform.uname()[i] for i in (0, 2, 3, 4)))
-    log.fact("sandbox", sandbox(platform.uname().release, _read("/proc/version")))
+    log.fact("sandbox", sandbox(platform.uname().release, read("/proc/version")))
     log.fact("user", os.geteuid())
     log.fact("processors", os.cpu_count())
-    log.fact("memory", _read("/proc/meminfo").partition("\n")[0])
+    log.fact("memory", read("/proc/meminfo").partition("\n")[0])
     log.fact("python", sys.version)
-    log.fact("packages", {name: _version(name) for name in _PACKAGES})
-    log.fact("nodes", nodes(Path("/dev")))
-    log.fact("files", {name: _read(name) for name in _FILES})
-    log.fact("module parameters", _parameters(Path("/sys/module")))
-    log.fact("gpus", _gpus(Path("/proc/driver/nvidia/gpus")))
+    log.fact("packages", {name: installed(name) for name in packages})
 
 
 def sandbox(release: str, banner: str) -> str:
@@ -52,10 +59,10 @@ def sandbox(release: str, banner: str) -> str:
     return "unknown"
 
 
-def nodes(folder: Path) -> dict[str, str]:
-    """The nodes of the nvidia driver: type, numbers and permissions, by path."""
+def nodes(folder: Path, patterns: Iterable[str]) -> dict[str, str]:
+    """The nodes of a driver: type, numbers and permissions, by path."""
     found = {}
-    for path in sorted([*folder.glob("nvidia*"), *folder.glob("nvidia*/*")]):
+    for path in sorted(each for pattern in patterns for each in folder.glob(pattern)):
         if not path.is_dir():
             status = path.stat()
             number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
@@ -63,26 +70,29 @@ def nodes(folder: Path) -> dict[str, str]:
     return found
 
 
-def _parameters(root: Path) -> dict[str, str]:
+def parameters(root: Path, modules: Iterable[str]) -> dict[str, str]:
+    """What kernel modules were loaded with, as far as this user may read it."""
     found = {}
-    for module in ("nvidia", "nvidia_uvm"):
+    for module in modules:
         for path in sorted((root / module / "parameters").glob("*")):
-            found[f"{module}.{path.name}"] = _read(str(path)).strip()
+            found[f"{module}.{path.name}"] = read(str(path)).strip()
     return found
 
 
 def _gpus(root: Path) -> dict[str, Any]:
-    return {path.parent.name: _read(str(path)) for path in sorted(root.glob("*/information"))}
+    return {path.parent.name: read(str(path)) for path in sorted(root.glob("*/information"))}
 
 
-def _read(path: str) -> str:
+def read(path: str) -> str:
+    """A file's text, or why it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")[:_MAX_TEXT]
     except OSError as error:
         return f"({error.strerror})"
 
 
-def _version(package: str) -> str | None:
+def installed(package: str) -> str | None:
+    """The version of a package; None where it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Names and statuses of the nvidia driver's ioctls, from their bytes.
+"""Names and statuses of the nvidia driver's ioctls, from their bytes, and names of KFD's.
 
 Both escapes of RM and ioctls of UVM return 0 where the kernel understood them; what became of them
 stands inside the argument. The layouts are those of `gpu.autogen.nv`.
@@ -10,12 +10,14 @@ import ctypes
 from dataclasses import dataclass
 from typing import Final
 
+from gpu.autogen import kfd
 from gpu.autogen.nv import rm, uvm
 from gpu.autogen.nv.classes import class_name
 from gpu.autogen.nv.control import control_name
 from gpu.autogen.nv.layout import offset_of
 from gpu.autogen.nv.status import status_name
 from gpu.core.traceevent import Event, Ioctl
+from gpu.transport import amd
 from gpu.transport import nvidia as nodes
 from gpu.transport.ioctl import decode
 
@@ -74,6 +76,11 @@ def _uvm_statuses() -> dict[tuple[int, int], int]:
     return found
 
 
+_KFD_NAMES: Final = {
+    number: name.removeprefix("AMDKFD_IOC_")
+    for name, number in vars(kfd).items()
+    if name.startswith("AMDKFD_IOC_")
+}
 _UVM_STATUS_AT: Final = _uvm_statuses()
 
 
@@ -109,8 +116,15 @@ def describe_ioctl(path: str, request: int, argument: bytes) -> Described:
 
 
 def describe_event(event: Event) -> Described | None:
-    """The same for an event of a trace; None for what is no ioctl of an nvidia node."""
-    if not isinstance(event, Ioctl) or not event.path.startswith("/dev/nvidia"):
+    """The same for an event of a trace; None for what is no ioctl of a node that is known here.
+
+    Calls of KFD have no status but the errno.
+    """
+    if not isinstance(event, Ioctl):
+        return None
+    if event.path == amd.KFD:
+        return Described(_KFD_NAMES.get(event.request, f"call {event.request:#x}"), None)
+    if not event.path.startswith("/dev/nvidia"):
         return None
     return describe_ioctl(event.path, event.request, event.memory[0].after)
 

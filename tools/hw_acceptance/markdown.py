@@ -60,9 +60,11 @@ def _machine(report: Report) -> Iterator[str]:
     for result in report.of("environment"):
         for name in ("system", "sandbox"):
             yield f"- {name}: {result.facts.get(name)}"
-        version = str(result.facts.get("files", {}).get("/proc/driver/nvidia/version", ""))
+        files = result.facts.get("files", {})
+        version = str(files.get("/proc/driver/nvidia/version", result.facts.get("driver", "")))
         yield f"- driver: {version.partition(chr(10))[0]}"
-    yield f"- package: {report.manifest.get('gpu')}, nvrtc {report.manifest.get('nvrtc')}"
+    compiler = "llvmlite" if report.vendor == "amd" else "nvrtc"
+    yield f"- package: {report.manifest.get('gpu')}, {compiler} {report.manifest.get(compiler)}"
 
 
 def _row(result: Result) -> str:

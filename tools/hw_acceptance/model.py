@@ -18,6 +18,8 @@ from gpu.core.files import atomic_file, read_bytes
 
 FORMAT: Final = "gpu-hw-acceptance"
 VERSION: Final = 1
+RISKED: Final = "display"
+"""The option of steps that says that a card which lights a screen may lose it."""
 
 
 class Outcome(StrEnum):
@@ -124,6 +126,7 @@ class Report:
         options: likewise for what steps submit.
         left_out: files that were too large to bring back.
         simulated: the chip that a model played; empty for a real GPU.
+        vendor: whose ladder it is.
     """
 
     manifest: dict[str, Any] = field(default_factory=dict)
@@ -134,6 +137,7 @@ class Report:
     results: list[Result] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     simulated: str = ""
+    vendor: str = "nvidia"
 
     def of(self, step: str) -> list[Result]:
         """The results of a step's trials, in the order in which they ran."""

@@ -17,6 +17,7 @@ from tools.hw_acceptance import bundle
 from tools.hw_acceptance.children import Ended, run_bounded
 from tools.hw_acceptance.kernellog import KernelLog
 from tools.hw_acceptance.model import Outcome, Report, Result, Step, Trial, write_report
+from tools.hw_acceptance.scrub import Scrubber
 from tools.hw_acceptance.steplog import read_step
 from tools.hw_acceptance.stops import stop_reason
 from tools.hw_acceptance.table import format_table
@@ -47,19 +48,21 @@ class ChildLauncher:
         library: the unpacked wheel, whose `gpu` the child imports.
         recorder: the shared object that records the ioctls of steps that ask for it.
         chip: what is simulated instead of this machine; empty for its GPUs.
+        ladder: whose steps they are, as `ladders` names it.
     """
 
     folder: Path
     library: Path
     recorder: Path
     chip: str = ""
+    ladder: str = "nvidia"
 
     def __call__(self, step: Step, trial: Trial, work: Path, limit: float, /) -> Ended:
         """See `Launch`."""
         command = [sys.executable, "-m", "tools.hw_acceptance", "child", "--run", step.run]
         command += ["--work", str(work), "--folder", str(self.folder)]
         command += ["--force", json.dumps(trial.force), "--options", json.dumps(trial.options)]
-        command += ["--sim", self.chip, "--limit", f"{limit:.1f}"]
+        command += ["--sim", self.chip, "--limit", f"{limit:.1f}", "--ladder", self.ladder]
         return run_bounded(command, limit, work / "output.txt", self._environment(step, work))
 
     def _environment(self, step: Step, work: Path) -> dict[str, str]:
@@ -119,6 +122,7 @@ class Runner:
         deadline: seconds that all of it may take.
         patience: how often its deadline a step may take; a model is slower than a GPU.
         check_needs: whether a step is left out that builds on one that did not pass.
+        scrub: takes out what tells whose machine this is of all that is written.
         say: where progress goes.
         now: seconds on a clock.
     """
@@ -133,6 +137,7 @@ class Runner:
     deadline: float
     patience: float = 1.0
     check_needs: bool = True
+    scrub: Scrubber = field(default_factory=Scrubber)
     say: Callable[[str], None] = print
     now: Callable[[], float] = time.monotonic
     _lines: list[str] = field(default_factory=list)
@@ -211,6 +216,7 @@ class Runner:
             result.reason = "no time was left: resume with --resume"
         else:
             self._run_child(step, trial, limit, result)
+        result = self.scrub.result(result)
         self.report.add(result)
         self._save(result)
         return result
@@ -234,19 +240,19 @@ class Runner:
             result.outcome, result.reason = Outcome.CRASH, ended.reason
         else:
             result.outcome, result.reason = told.outcome, told.reason
-        result.stop = stop_reason(result.kernel_log, told.statuses, told.notified)
+        result.stop = stop_reason(result.kernel_log, told.statuses, told.notified, told.lost)
         if ended.code is None:
             result.stop = result.stop or f"a child of {step.name!r} is stuck in the kernel"
         if step.guards and result.outcome not in (Outcome.PASS, Outcome.UNAVAILABLE):
             result.stop = result.stop or f"{step.name!r} did not pass"
-        self.report.stopped = result.stop
+        self.report.stopped = self.scrub(result.stop)
 
     def _save(self, result: Result) -> None:
         self._lines += [f"== {result.step} [{result.trial}]", *result.kernel_log]
         root = self.work / result.group
         if root.exists():
             archive = self.out / f"{result.group}.tar.gz"
-            self._left_out[result.group] = bundle.write_archive(archive, root)
+            self._left_out[result.group] = bundle.write_archive(archive, root, scrub=self.scrub)
         self.report.left_out = [each for names in self._left_out.values() for each in names]
         if not self.kernel_log.absent:
             bundle.write_text(self.out / bundle.KERNEL_LOG, "\n".join(self._lines) + "\n")

@@ -27,11 +27,16 @@ class Simulation:
     Attributes:
         chip: their names with commas, as ``SIM`` takes them.
         world: what a driver opens it through.
-        executor: what runs its kernels.
     """
 
     chip: str
     world: World
+
+
+@dataclass(frozen=True)
+class PtxSimulation(Simulation):
+    """One whose kernels have to be taught; ``executor`` is what runs them."""
+
     executor: PtxExecutor
 
     def teach(self, cubin: Cubin, ptx: str, name: str, image: int) -> None:
@@ -39,7 +44,7 @@ class Simulation:
         _teach(self.executor, cubin, ptx, [name], image)
 
 
-def simulate(chip: str, folder: Path) -> Simulation:
+def simulate(chip: str, folder: Path) -> PtxSimulation:
     """A machine that knows all kernels of a prepared folder.
 
     Raises ConfigError for an unknown chip, FormatError for a folder without kernels.
@@ -55,7 +60,7 @@ def simulate(chip: str, folder: Path) -> Simulation:
                 cubin = Cubin(archive.read(member))
                 ptx = archive.read(member.removesuffix("cubin") + "ptx").rstrip(b"\0").decode()
                 _teach(executor, cubin, ptx, cubin.kernels, image=0)
-    return Simulation(chip, World(machine.os, machine.waiter), executor)
+    return PtxSimulation(chip, World(machine.os, machine.waiter), executor)
 
 
 def _teach(executor: PtxExecutor, cubin: Cubin, ptx: str, names: Iterable[str], image: int) -> None:

@@ -56,6 +56,10 @@ class StepLog:
         """RM wrote this number, which the kernel's log calls Xid, into a channel's notifier."""
         self._write({"notified": number})
 
+    def lost(self, why: str) -> None:
+        """The device is lost, and nothing made it usable again."""
+        self._write({"lost": why})
+
     def dump(self, name: str, text: str) -> None:
         """Writes a text file beside the log."""
         (self.folder / name).write_text(text, encoding="utf-8")
@@ -86,6 +90,7 @@ class Told:
     facts: dict[str, Any] = field(default_factory=dict)
     checks: list[dict[str, Any]] = field(default_factory=list)
     notified: list[int] = field(default_factory=list)
+    lost: str = ""
     statuses: dict[str, int] = field(default_factory=dict)
 
 
@@ -100,6 +105,8 @@ def read_step(folder: Path) -> Told:
             told.checks.append(check)
         elif "notified" in line:
             told.notified.append(line["notified"])
+        elif "lost" in line:
+            told.lost = line["lost"]
         elif "end" in line:
             told.outcome, told.reason = Outcome(line["end"]), line["reason"]
     for calls in sorted(folder.rglob(CALLS)):  # also of processes that the step started

@@ -15,7 +15,8 @@ from gpu.core.crashfiles import crash_folder
 from gpu.core.devspec import DeviceSpec, parse_device_name
 from gpu.core.errors import Unsupported
 from gpu.drivers.am.device import AmDevice
-from gpu.drivers.am.kfd.port import open_kfd, parse
+from gpu.drivers.am.kfd.port import open_kfd
+from gpu.drivers.am.kfd.questions import parse
 from gpu.runtime.device import Compiled, Toolchain
 from gpu.transport.world import World, real_world, recorded
 

@@ -149,6 +149,7 @@ class Target:
         compute_units: how many there are, in all.
         scratch_waves: how many waves of a unit may have scratch memory.
         xccs: in how many XCCs, the dies with compute units, each launch runs.
+        priv: whether launches set RSRC1.PRIV where the generation is said to need it.
     """
 
     version: Version
@@ -157,6 +158,7 @@ class Target:
     compute_units: int = 1
     scratch_waves: int = 32
     xccs: int = 1
+    priv: bool = True
 
     @property
     def generation(self) -> Generation:

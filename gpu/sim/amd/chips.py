@@ -110,6 +110,16 @@ CHIPS: Final = {
             *(1, 0, 8, 2, 8, 16 * _GIB, 256, 2900, 1000, 0x1260, _NAVI_DOORBELLS, True, 150),
             integrated=True,
         ),
+        Chip(  # Radeon 860M
+            *("gfx1152", 110502, 0x1114, (11, 5, 2), (6, 1, 2), 1, 2, 4, 8, 2, 16, 32, 1),
+            *(1, 0, 8, 2, 8, 4 * _GIB, 128, 2800, 2800, 0x1260, _NAVI_DOORBELLS, True, 150),
+            integrated=True,
+        ),
+        Chip(  # Radeon 840M, or its successor: the device's number is a guess. U
+            *("gfx1153", 110503, 0x1902, (11, 5, 3), (6, 1, 3), 1, 2, 2, 4, 2, 16, 32, 1),
+            *(1, 0, 8, 2, 8, 4 * _GIB, 128, 2800, 2800, 0x1260, _NAVI_DOORBELLS, True, 150),
+            integrated=True,
+        ),
         Chip(
             *("gfx1030", 100300, 0x73BF, (10, 3, 0), (5, 2, 0), 4, 2, 10, 80, 2, 16, 32, 1),
             *(4, 0, 8, 0, 24, 16 * _GIB, 256, 2660, 1000, 0x1260, _NAVI_DOORBELLS, False, 143),

@@ -167,7 +167,12 @@ def _resolve_bounded(e: Emitter, base: str, limit: str, addresses: Value, stride
 
 
 def _resolve_lds(e: Emitter) -> None:
-    addresses = frames.read(e, "a", "i32").to("i64") + _immediate(e)
+    """Address: a 32-bit register and the immediate, modulo 2**32.
+
+    So a register may be below zero: LLVM's ``hasUsableDSOffset``, of all but the oldest GCN.
+    """
+    offset = frames.splat(e, "i32", frames.field(e, layout.IMMEDIATE))
+    addresses = (frames.read(e, "a", "i32") + offset).to("i64")
     base, limit = frames.header(e, layout.LDS, "ptr"), frames.header(e, layout.LDS_SIZE)
     _resolve_bounded(e, base, limit, addresses, "0")
 

@@ -114,6 +114,16 @@ def test_lds_has_bounds() -> None:
     assert (caught.value.lane, caught.value.address) == (31, 0x80)
 
 
+def test_lds_addresses_are_of_32_bits() -> None:
+    """LLVM has registers count down from 0, and adds a constant (`a[255 - i]`)."""
+    code = op("v_sub_nc_u32", vdst=3, src0=128, vsrc1=1)  # v3 = -4 * lane
+    code = WORD_OFFSETS + code + op("ds_store_b32", addr=3, data0=0, offset0=124)
+    run_on(code, np.zeros(1, np.uint32), lds=128)
+    with pytest.raises(WaveFault, match="bytes at 0xfffffffc") as caught:
+        run_on(code.replace(bytes([124, 0]), bytes([120, 0])), np.zeros(1, np.uint32), lds=128)
+    assert caught.value.lane == 31
+
+
 def test_scratch_has_bounds() -> None:
     store = op("scratch_store_b32", data=0, sve=0, offset=12)
     run_on(store, np.zeros(1, np.uint32), scratch=16)

@@ -78,7 +78,7 @@ def test_nodes_are_described(tmp_path: Path) -> None:
     (tmp_path / "nvidia-caps").mkdir()
     (tmp_path / "nvidia-caps/nvidia-cap1").touch()
     (tmp_path / "null").touch()
-    found = nodes(tmp_path)
+    found = nodes(tmp_path, ("nvidia*", "nvidia*/*"))
     assert sorted(Path(path).name for path in found) == ["nvidia-cap1", "nvidiactl"]
     assert "mode 100644 owner" in found[str(tmp_path / "nvidiactl")]
 

@@ -123,8 +123,8 @@ def test_faults_are_told_and_the_device_goes_on(run: Run) -> None:
 def test_a_fault_that_does_not_come_fails(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(provoke, "_NOWHERE", 0)
-    monkeypatch.setattr(provoke.Rig, "submit_at", lambda *_: None)
+    monkeypatch.setattr(provoke, "NOWHERE", 0)
+    monkeypatch.setattr(provoke.Rig, "submit_at", lambda *_, **__: None)
     told = run(provoke.run_part, checks="a pointer to nowhere")
     end = told.facts["ended: a pointer to nowhere"]
     assert end["outcome"] == "fail" and "a store to nowhere is no fault" in end["error"]

@@ -16,7 +16,7 @@ from sim.ptx import ops
 from tools.hw_acceptance.child import Context, run_step
 from tools.hw_acceptance.kernels import ARCHITECTURES
 from tools.hw_acceptance.model import Outcome
-from tools.hw_acceptance.simulation import Simulation
+from tools.hw_acceptance.simulation import PtxSimulation
 from tools.hw_acceptance.steplog import StepLog, Told, read_step
 from tools.hw_acceptance.vectors import compare, pack
 from tools.hw_acceptance.vectors.pack import VECTORS, Group
@@ -62,7 +62,7 @@ def take(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
     machine = NvSimWorld(chip="gh100", executor=executor)
     world = World(machine.os, machine.waiter)
     log = StepLog(tmp_path)
-    context = Context(world, log, folder, simulation=Simulation("gh100", world, executor))
+    context = Context(world, log, folder, simulation=PtxSimulation("gh100", world, executor))
     outcome = run_step(compare.instructions, context)
     log.close()
     machine.close()

@@ -6,15 +6,15 @@ import time
 
 import numpy as np
 
-from gpu.drivers.nv.device import RmDevice
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.conformance.kit import download, expect_equal, numbers, upload
+from gpu.hcq.device import HCQDevice
 from gpu.hcq.graph import GraphLaunch, HCQGraph
 from gpu.hcq.ports import MemoryKind
 from tools.hw_acceptance.bench import rows
 from tools.hw_acceptance.child import Context
 from tools.hw_acceptance.suites.mapped import mapped_libraries
-from tools.hw_acceptance.suites.target import FolderTarget
+from tools.hw_acceptance.suites.opens import Opens, target_for
 
 _ONE = (1, 1, 1)
 _WORD = 4  # bytes that a thread of the kernel copies at once
@@ -24,7 +24,7 @@ def ours(context: Context) -> None:
     """All rows of queues, and copies within a device by engine and kernel. Raises StepFailed."""
     simulated = context.simulation is not None
     sizes, most = (rows.SMALL, 3) if simulated else (rows.Sizes(), 1000)
-    target = FolderTarget(context, traced=False)
+    target = target_for(context, traced=False)
     began = time.perf_counter()
     device = target.open()
     with device:
@@ -40,7 +40,7 @@ def ours(context: Context) -> None:
     context.log.check("no run-time library of the vendor's", not found, ", ".join(found))
 
 
-def _launches(device: RmDevice, target: FolderTarget, most: int) -> dict[str, float]:
+def _launches(device: HCQDevice, target: Opens, most: int) -> dict[str, float]:
     nothing, fill = (target.program(device, name) for name in ("nothing", "fill"))
     out = upload(device, numbers(0))
     bound = device.queue().exec(nothing, nothing.arguments(), _ONE, _ONE).bind(device)
@@ -66,7 +66,7 @@ def _launches(device: RmDevice, target: FolderTarget, most: int) -> dict[str, fl
     return seconds
 
 
-def _copies(device: RmDevice, sizes: rows.Sizes, most: int) -> dict[str, float]:
+def _copies(device: HCQDevice, sizes: rows.Sizes, most: int) -> dict[str, float]:
     """Copies by the copy engine, between buffers that are there already."""
 
     def timed(target: MemoryKind, source: MemoryKind, size: int) -> float:
@@ -87,11 +87,11 @@ def _copies(device: RmDevice, sizes: rows.Sizes, most: int) -> dict[str, float]:
 
 
 def _compare_ways(
-    context: Context, device: RmDevice, target: FolderTarget, sizes: rows.Sizes, most: int
+    context: Context, device: HCQDevice, target: Opens, sizes: rows.Sizes, most: int
 ) -> None:
     """Copies within the device by engine and by kernel: whether kernels are worth it, and when."""
     simulated = context.simulation is not None
-    blocks, threads = (1, 32) if simulated else (8 * device.port.gpu.units.sms, 256)
+    blocks, threads = (1, 32) if simulated else (8 * target.units(device), 256)
     kernel = target.program(device, "copy")
     measured: list[tuple[int, dict[str, float]]] = []
     for size in sizes.within:

@@ -18,13 +18,13 @@ from types import FrameType
 from typing import Final
 
 from gpu.core.errors import InvalidValue
-from gpu.drivers.nv.device import RmDevice
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.conformance.kit import WORDS, Ints, download, numbers, upload
+from gpu.hcq.device import HCQDevice
 from gpu.hcq.program import HCQProgram
 from tools.hw_acceptance.bench import rows
 from tools.hw_acceptance.child import Context
-from tools.hw_acceptance.suites.target import FolderTarget
+from tools.hw_acceptance.suites.opens import target_for
 
 THREADS: Final = 4
 _MODELS: Final = f"{os.sep}gpu{os.sep}sim{os.sep}"  # where the files of models are
@@ -64,11 +64,12 @@ class Result:
 def stamina(context: Context) -> None:
     """100,000 launches and 10,000 allocations on hardware. Raises StepFailed."""
     sizes = rows.SMALL if context.simulation is not None else rows.Sizes()
-    target = FolderTarget(context, traced=False)
+    target = target_for(context, traced=False)
     with target.open() as device:
         add = target.program(device, "add")
         began = time.perf_counter()
-        result = endure(device, add, sizes.launches, sizes.allocations)
+        held = partial(target.in_use, device)
+        result = endure(device, add, sizes.launches, sizes.allocations, held)
         context.log.fact("seconds", time.perf_counter() - began)
         context.log.fact("interrupted calls", result.interrupted)
         for name, (good, told) in result.checks.items():
@@ -76,22 +77,28 @@ def stamina(context: Context) -> None:
 
 
 def endure(
-    device: RmDevice, add: HCQProgram, launches: int, allocations: int, seed: int = 1
+    device: HCQDevice,
+    add: HCQProgram,
+    launches: int,
+    allocations: int,
+    in_use: Callable[[], int],
+    seed: int = 1,
 ) -> Result:
     """Threads that launch and allocate beside the main thread, which is interrupted as it does so.
 
     The main thread launches on until `INTERRUPTIONS` signals came where they count: how many that
     are of so many launches is a matter of the machine and what else it does. ``add`` is the
-    suite's. Of the main thread's launches those that were not interrupted have happened, and of the
-    others each has or has not. Raises InvalidValue off the main thread.
+    suite's, ``in_use`` tells bytes that the device holds. Of the main thread's launches those that
+    were not interrupted have happened, and of the others each has or has not. Raises InvalidValue
+    off the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         raise InvalidValue("signals come to the main thread: call it there")
     rounds = _Round(device, add, seed)
     rounds.run(launches // 4, allocations // 4)  # makes what is kept
-    before = _held(device)
+    before = _held(in_use)
     checks, interrupted = rounds.run(launches, allocations)
-    checks["nothing piles up"] = _flat(before, _held(device))
+    checks["nothing piles up"] = _flat(before, _held(in_use))
     return Result(checks, interrupted)
 
 
@@ -151,7 +158,7 @@ def _interrupts(seed: int) -> Iterator[Interrupts]:
 class _Round:
     """Launches and allocations of all threads at once."""
 
-    device: RmDevice
+    device: HCQDevice
     add: HCQProgram
     seed: int
 
@@ -216,11 +223,10 @@ def _counted(found: Ints, least: int, most: int) -> tuple[bool, str]:
     return same and least <= int(found[0]) <= most, f"{found[:4].tolist()}: {least} to {most}"
 
 
-def _held(device: RmDevice) -> Held:
+def _held(in_use: Callable[[], int]) -> Held:
     maps = Path("/proc/self/maps").read_text(encoding="utf-8").count("\n")
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    addresses = device.port.gpu.session.addresses.in_use
-    return Held(len(os.listdir("/proc/self/fd")), maps, addresses, pages << 12)
+    return Held(len(os.listdir("/proc/self/fd")), maps, in_use(), pages << 12)
 
 
 def _flat(before: Held, after: Held) -> tuple[bool, str]:

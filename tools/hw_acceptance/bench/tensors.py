@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from gpu.compiler.toolchain.llvm import llvmlite_version
 from gpu.compiler.toolchain.nvlibs import find_library
 from gpu.core.errors import Unsupported
 from gpu.drivers.questions import variants_text
 from tools.hw_acceptance.bench import rows
 from tools.hw_acceptance.child import Context
+from tools.hw_acceptance.ladders import LADDERS
 from tools.hw_acceptance.steplog import Unavailable
 from tools.hw_acceptance.suites.mapped import mapped_libraries
 
@@ -29,20 +31,21 @@ _TOLERANCE: Final = {"bf16": 4 * _BF16, "f32": 1e-4}
 
 
 def ours(context: Context) -> None:
-    """All rows of tensors, on the device NV; a part of each result is compared with numpy.
+    """All rows of tensors, on the ladder's device; a part of each result is compared with numpy.
 
-    Raises Unavailable where nvrtc is not installed.
+    Raises Unavailable where its compiler is not installed.
     """
     from gpu import Context as Settings
 
+    ladder = LADDERS[context.ladder]
     try:
-        find_library("nvrtc")
+        find_library("nvrtc") if ladder.device == "NV" else llvmlite_version()
     except Unsupported as missing:
         raise Unavailable(missing.message) from missing
     simulated = context.simulation is not None
     sizes, most = (rows.SMALL, 1) if simulated else (rows.Sizes(), 200)
     variants = variants_text(context.force)
-    with Settings(DEV="NV", SIM=context.chip, NV_VARIANTS=variants):
+    with Settings(DEV=ladder.device, SIM=context.chip, **{ladder.setting: variants}):
         bench = _Bench(context, sizes, most)
         for shape in sizes.shapes:
             for short in DTYPES:

@@ -16,7 +16,7 @@ from tools.hw_acceptance.bench.latency import time_cupy, time_libcuda
 from tools.hw_acceptance.bench.tensors import DTYPES
 from tools.hw_acceptance.child import Context
 from tools.hw_acceptance.folder import read_kernel
-from tools.hw_acceptance.steplog import StepFailed
+from tools.hw_acceptance.steplog import StepFailed, Unavailable
 from tools.hw_acceptance.vendor.libcuda import Cuda
 
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
@@ -45,6 +45,22 @@ def theirs(context: Context) -> None:
         context.log.fact("torch", "not installed")
         return
     _torch_rows(context, seconds)
+
+
+def by_torch(context: Context) -> None:
+    """The rows of torch alone, where it is built for ROCm, whose GPUs it calls cuda too.
+
+    Raises Unavailable where it is not, or sees no GPU; StepFailed for its errors.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise Unavailable("torch is not installed")
+    import torch
+
+    hip = getattr(torch.version, "hip", None)
+    if hip is None or not torch.cuda.is_available():
+        raise Unavailable(f"torch {torch.__version__} is not built for ROCm, or sees no GPU")
+    context.log.fact("torch", f"{torch.__version__}, HIP {hip}")
+    _torch_rows(context, {})
 
 
 _ONE = ((1, 1, 1), (1, 1, 1))

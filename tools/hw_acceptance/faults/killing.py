@@ -13,7 +13,7 @@ from typing import Final
 from gpu.hcq.conformance.kit import WORDS, download, expect_equal, numbers, upload
 from tools.hw_acceptance.child import Context
 from tools.hw_acceptance.steplog import StepFailed
-from tools.hw_acceptance.suites.target import FolderTarget
+from tools.hw_acceptance.suites.opens import target_for
 
 _ROUNDS: Final = 8
 _SEED: Final = 1
@@ -52,14 +52,14 @@ def _start(context: Context, work: Path) -> subprocess.Popen[bytes]:
     command = [
         *(sys.executable, "-m", "tools.hw_acceptance", "child", "--run", f"{__name__}:endless"),
         *("--work", str(work), "--folder", str(context.folder)),
-        *("--force", json.dumps(dict(context.force))),
+        *("--force", json.dumps(dict(context.force)), "--ladder", context.ladder),
     ]
     with open(work / "output.txt", "wb") as file:
         return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
 
 
 def _compute(context: Context) -> None:
-    target = FolderTarget(context)
+    target = target_for(context)
     with target.open() as device:
         add = target.program(device, "add")
         a, out = upload(device, numbers(0)), upload(device, numbers(1))

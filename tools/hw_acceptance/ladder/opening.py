@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Final
 
-import numpy as np
-
 from gpu.autogen.nv import rm
 from gpu.autogen.nv.classes import NAMES
 from gpu.core import hostmem
@@ -28,13 +26,13 @@ from gpu.drivers.nv.rm.gpu import STEPS, NvDevice, explain_open
 from gpu.drivers.nv.rm.object import RmClient
 from gpu.drivers.nv.rm.status import CallLog
 from gpu.drivers.questions import Variants
-from gpu.hcq.ports import Memory, MemoryKind
+from gpu.hcq.ports import MemoryKind
 from gpu.transport import nvidia as nodes
 from tools.hw_acceptance.child import Context
+from tools.hw_acceptance.ladder.pattern import check_pattern
 from tools.hw_acceptance.steplog import StepFailed
 
 _PAUSE_NS: Final = 10_000_000
-_CHECKED: Final = 64 << 10  # bytes of each end of an allocation
 _KINDS: Final = (
     (MemoryKind.SYSTEM, 1 << 16),
     (MemoryKind.VISIBLE, 1 << 16),
@@ -100,7 +98,7 @@ def memory(context: Context) -> None:
             place = f"{found.size:#x} bytes at {found.address:#x}"
             context.log.fact(f"{kind.value}, {size} bytes", place)
             if found.window is not None:
-                _check_pattern(context, found, f"{kind.value}, {size} bytes")
+                check_pattern(context.log, found, f"{kind.value}, {size} bytes")
         if context.options.get("memory") == "pinned":
             _pin(context, space)
 
@@ -158,18 +156,6 @@ def _walk(context: Context, last: str) -> None:
         if step.error is not None:
             raise StepFailed(f"{step.step.name}: {step.error}")
     context.log.check("closing", not report.closing, "; ".join(report.closing))
-
-
-def _check_pattern(context: Context, found: Memory, name: str) -> None:
-    assert found.window is not None, "memory of this kind is mapped for the host"
-    # Its ends: through an uncached BAR, as in gVisor, each byte that is read takes a microsecond.
-    size = min(found.size, _CHECKED)
-    pattern = np.random.default_rng(found.size).integers(0, 256, 2 * size, np.uint8).tobytes()
-    for at, part in ((found.size - size, pattern[size:]), (0, pattern[:size])):
-        found.window.store(at, part)
-        context.log.check(f"{name} read back at {at:#x}", found.window.load(at, size) == part)
-    found.window.write(0, 4, 0x1234_5678)
-    context.log.check(f"{name}: one word", found.window.read(0, 4) == 0x1234_5678)
 
 
 def _pin(context: Context, space: GpuMemory) -> None:

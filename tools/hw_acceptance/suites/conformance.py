@@ -8,8 +8,8 @@ from typing import Final
 
 from gpu.hcq.conformance import CHECKS
 from tools.hw_acceptance.child import Context
+from tools.hw_acceptance.suites.opens import target_for
 from tools.hw_acceptance.suites.supervise import run_checks, supervise
-from tools.hw_acceptance.suites.target import FolderTarget
 
 _LIMIT: Final = 20.0  # seconds a check; the longest takes one on hardware
 _SIMULATED: Final = 120.0
@@ -36,5 +36,5 @@ def _supervise(context: Context, names: Sequence[str]) -> None:
 
 def run_part(context: Context) -> None:
     """Those that the option names, in this process."""
-    target = FolderTarget(context)
+    target = target_for(context)
     run_checks(context, {name: partial(check, target) for name, check in CHECKS.items()})

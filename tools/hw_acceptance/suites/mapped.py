@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-FORBIDDEN: Final = ("libcuda.so", "libcudart", "libnvidia-")
+FORBIDDEN: Final = (
+    *("libcuda.so", "libcudart", "libnvidia-"),
+    *("libhsa-runtime", "libhsakmt", "libamdhip", "libamdocl"),
+)
 """How their files' names begin; compilers have other names."""
 
 

@@ -8,7 +8,7 @@ from gpu.drivers.nv.channel.probes import CHAINING
 from tools.hw_acceptance.model import Step, Trial
 
 GROUP: Final = "suites"
-TENSOR_SECONDS: Final = {"NV": 130.0, "NV:PTX": 80.0, "NV:NAK": 80.0, "CUDA": 80.0}
+TENSOR_SECONDS: Final = {"NV": 130.0, "NV:PTX": 80.0, "NV:NAK": 80.0, "CUDA": 80.0, "AMD": 230.0}
 """What tests of tensors take of a run, by device; also where a model's steps may take longer."""
 
 SUITES: Final = (

@@ -61,25 +61,29 @@ def run_checks(context: Context, checks: Mapping[str, Callable[[], None]]) -> No
         context.log.fact(_ENDED + name, told)
 
 
-def supervise(context: Context, run: str, names: Sequence[str], limit: float) -> list[Line]:
+def supervise(
+    context: Context, run: str, names: Sequence[str], limit: float, *, alone: bool = False
+) -> list[Line]:
     """Has all checks run by ``run``, a function that calls `run_checks`; tells of each at once.
 
-    Each may take ``limit`` seconds. Returns the lines. Raises StepFailed, leaving the rest out,
-    where a process cannot be ended or its calls were answered by what must end a run.
+    Each may take ``limit`` seconds; ``alone`` says that each has a process of its own. Returns the
+    lines. Raises StepFailed, leaving the rest out, where a process cannot be ended or its calls
+    were answered by what must end a run.
     """
     left, lines, part = list(names), list[Line](), 0
     while left:
         work = context.log.folder / f"part-{part}"
         work.mkdir()
         part += 1
-        told, reason, ended = _run_part(context, run, left, limit, work)
+        now = left[:1] if alone else left
+        told, reason, ended = _run_part(context, run, now, limit, work)
         ended_checks = {
-            name: told.facts[_ENDED + name] for name in left if _ENDED + name in told.facts
+            name: told.facts[_ENDED + name] for name in now if _ENDED + name in told.facts
         }
         found = [_line(name, row) for name, row in ended_checks.items()]
-        if len(found) < len(left):
+        if len(found) < len(now):
             outcome = Outcome.TIMEOUT if reason.startswith("killed") else Outcome.CRASH
-            found.append(Line(left[len(found)], outcome, limit, reason))
+            found.append(Line(now[len(found)], outcome, limit, reason))
         for name, value in told.facts.items():
             if not name.startswith(_ENDED):
                 context.log.fact(name, value)
@@ -119,6 +123,7 @@ def _command(context: Context, run: str, names: Sequence[str], work: Path) -> li
     return [
         *(sys.executable, "-m", "tools.hw_acceptance", "child", "--run", run),
         *("--work", str(work), "--folder", str(context.folder), "--sim", context.chip),
+        *("--ladder", context.ladder),
         *("--force", json.dumps(dict(context.force)), "--options", json.dumps(options)),
     ]
 

@@ -15,9 +15,9 @@ from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.device import HCQDevice
 from gpu.hcq.ports import MemoryKind
 from gpu.hcq.program import HCQProgram
-from gpu.transport.world import World, real_world
 from tools.hw_acceptance.child import Context
 from tools.hw_acceptance.folder import read_kernel
+from tools.hw_acceptance.suites.opens import untraced_world
 
 TIMEOUT: Final = 5.0
 """Seconds without progress of what takes milliseconds."""
@@ -79,15 +79,20 @@ class FolderTarget:
         cubin = Cubin(read_kernel(self._context.folder, device.target.sm, name))
         return device.load(cubin, name, LAYOUTS[name], written=_WRITTEN.get(name))
 
+    def units(self, device: HCQDevice) -> int:
+        """See `opens.Opens`."""
+        assert isinstance(device, RmDevice), "this target opens no other devices"
+        return device.port.gpu.units.sms
+
+    def in_use(self, device: HCQDevice) -> int:
+        """See `opens.Opens`."""
+        assert isinstance(device, RmDevice), "this target opens no other devices"
+        return device.port.gpu.session.addresses.in_use
+
     def resources(self) -> tuple[int, ...]:
         """Open files and mappings of this process."""
         maps = Path("/proc/self/maps").read_text(encoding="utf-8").count("\n")
         return len(os.listdir("/proc/self/fd")), maps
-
-
-def untraced_world(context: Context) -> World:
-    """The world below the one that records."""
-    return context.simulation.world if context.simulation is not None else real_world()
 
 
 def leave(device: RmDevice, room: int) -> None:

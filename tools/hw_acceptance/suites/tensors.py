@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpu.backends.cuda import find
+from gpu.compiler.toolchain.llvm import llvmlite_version
 from gpu.compiler.toolchain.mesalib import find_mesa
 from gpu.compiler.toolchain.nvlibs import find_library
 from gpu.core.errors import Unsupported
@@ -25,6 +26,7 @@ from gpu.core.files import read_bytes
 from gpu.drivers.questions import variants_text
 from gpu.runtime.default import Found
 from tools.hw_acceptance.child import Context
+from tools.hw_acceptance.ladders import LADDERS
 from tools.hw_acceptance.runner import ROOT
 from tools.hw_acceptance.steplog import StepFailed, Unavailable
 from tools.hw_acceptance.suites.plan import TENSOR_SECONDS
@@ -34,7 +36,7 @@ _PLUGIN: Final = "tools.hw_acceptance.suites.plugin"
 _SEED: Final = 20260101
 _SHUTDOWN: Final = 25.0  # seconds from the last test's begin to the end of all processes
 _MOST_WORKERS: Final = 8
-_ABSENT: Final = re.compile(r"NVIDIA GPU \d+: this process can reach \d+")
+_ABSENT: Final = re.compile(r"NVIDIA GPU \d+: this process can reach|AMD GPU \d+: there are \d+:")
 _MOST_ROWS: Final = 60  # failures that are told one by one
 
 
@@ -59,6 +61,15 @@ def by_nak(context: Context) -> None:
     except Unsupported as missing:
         raise Unavailable(missing.message) from missing
     _run(context, "NV:NAK")
+
+
+def by_llvm(context: Context) -> None:
+    """Code of AMD's GPUs by LLVM. Raises Unavailable without llvmlite, StepFailed."""
+    try:
+        llvmlite_version()
+    except Unsupported as missing:
+        raise Unavailable(missing.message) from missing
+    _run(context, "AMD")
 
 
 def by_libcuda(context: Context) -> None:
@@ -87,7 +98,7 @@ def run_tests(context: Context, device: str, tests: Sequence[str], seconds: floa
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT)))),
         "SIM": context.chip,
-        "NV_VARIANTS": variants_text(context.force),
+        LADDERS[context.ladder].setting: variants_text(context.force),
     }
     with open(output, "wb") as file:
         process = subprocess.Popen(

@@ -12,6 +12,7 @@ from gpu.drivers.nv.encode.launch import LoadedKernel
 from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.program import HCQProgram
 from tools.hw_acceptance.child import Context
+from tools.hw_acceptance.simulation import PtxSimulation
 from tools.hw_acceptance.steplog import Unavailable
 from tools.hw_acceptance.suites.target import FolderTarget
 from tools.hw_acceptance.vectors import pack
@@ -47,7 +48,7 @@ def instructions(context: Context) -> None:
             for number in pack.some(group, every):
                 forms += 1
                 program = device.load(cubin, group.kernels[number], _LAYOUT, written=(1,))
-                if context.simulation is not None:
+                if isinstance(context.simulation, PtxSimulation):
                     assert isinstance(program.info, LoadedKernel), "it was loaded by this driver"
                     known = cubin, group.text, program.name, program.info.image
                     context.simulation.teach(*known)

@@ -174,7 +174,7 @@ def dispatch_state(target: Target, loaded: LoadedKernel) -> DispatchState:
     kernel, descriptor = loaded.kernel, loaded.kernel.descriptor
     registers = packets_of(target.generation).registers
     rsrc1 = registers["COMPUTE_PGM_RSRC1"].parse(descriptor.rsrc1.value)
-    if target.generation.needs_priv:
+    if target.generation.needs_priv and target.priv:
         rsrc1 = rsrc1.replace(PRIV=1)
     rsrc2 = registers["COMPUTE_PGM_RSRC2"].parse(descriptor.rsrc2.value)
     rsrc2 = rsrc2.replace(LDS_SIZE=_lds_blocks(target, loaded))

@@ -15,20 +15,26 @@ from gpu.drivers.cleanup import Undo
 
 
 class HdpPage:
-    """The page of one device, mapped when it is first needed."""
+    """The page of one device, mapped when it is first needed.
 
-    def __init__(self, memory: KfdMemory):
+    ``when`` is a variant of `gpu.drivers.am.kfd.questions.HDP_FLUSH`.
+    """
+
+    def __init__(self, memory: KfdMemory, when: str = "when needed"):
         self._memory = memory
+        self._when = when
         self._window: MemoryWindow | None = None
         self._undo = Undo()
 
     @property
     def is_needed(self) -> bool:
         """Whether the host can have written to device memory that queues read."""
-        return self._memory.is_visible
+        return self._when == "always" or self._memory.is_visible
 
     def flush(self) -> None:
         """Empties it. Raises TransportError where the kernel does not give the page."""
+        if self._when == "never":
+            return
         if self._window is None:
             self._window = self._map()
         self._window.write(ids.KFD_MMIO_REMAP_HDP_MEM_FLUSH_CNTL, 4, 0)

@@ -107,7 +107,8 @@ class BufferObject:
 class KfdMemory:
     """Allocates memory of one GPU for one device; the `gpu.hcq.ports.MemoryPort` of KFD devices.
 
-    All methods raise TransportError where the kernel refuses.
+    All methods raise TransportError where the kernel refuses. ``aligns_large`` says whether large
+    buffers are aligned for large pages.
     """
 
     def __init__(self, kfd: Kfd, gpu: GpuNode, render_fd: int, aperture: tuple[int, int]):
@@ -121,6 +122,7 @@ class KfdMemory:
         self._guests: dict[Memory, BufferObject] = {}  # of other devices, and mapped here now
         self._freed: deque[BufferObject] = deque(maxlen=_REMEMBERED)
         self._visible = 0
+        self.aligns_large = True
         self._foreign: WeakSet[BufferObject] = WeakSet()  # of other GPUs, and mapped here once
 
     @property
@@ -347,7 +349,7 @@ class KfdMemory:
 
     def reserve(self, size: int, undo: Undo) -> int:
         """Addresses that nothing else gets; large sizes are aligned for large pages."""
-        align = _HUGE_PAGE if size >= _HUGE_PAGE else PAGE
+        align = _HUGE_PAGE if size >= _HUGE_PAGE and self.aligns_large else PAGE
         whole = size + align - PAGE  # so that an aligned part is inside; the rest stays unused
         start = self.kfd.os.mmap(-1, whole, hostmem.PROT_NONE, _RESERVED)
         undo.add(self.kfd.os.munmap, start, whole)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Final, Literal, Unpack
 
 from gpu.core.errors import DeviceError, DeviceLost, GpuFault, HwTimeout, InvalidValue, Unsupported
@@ -27,13 +26,14 @@ from gpu.drivers.am.kfd.hdp import HdpPage
 from gpu.drivers.am.kfd.ioctls import HAS_CONTEXTS, Event
 from gpu.drivers.am.kfd.memory import KfdMemory
 from gpu.drivers.am.kfd.process import GpuLink, KfdSession, session_of
+from gpu.drivers.am.kfd.questions import HDP_FLUSH, PAGES, PRIV, QUESTIONS, RUNTIME
 from gpu.drivers.am.kfd.queues import Doorbells, QueueMaker
 from gpu.drivers.am.kfd.topology import target_of
 from gpu.drivers.am.queue import AmQueue, QueueKind
 from gpu.drivers.am.target import Target, Wake
 from gpu.drivers.cleanup import Undo
 from gpu.drivers.device import Rung
-from gpu.drivers.questions import Question, Variants, parse_variants
+from gpu.drivers.questions import Variants
 from gpu.hcq.device import DeviceOptions
 from gpu.hcq.encoder import Encoder
 from gpu.hcq.symbol import GpuVA
@@ -42,15 +42,6 @@ from gpu.transport.world import World
 ComputeKind = Literal["pm4", "aql"]
 _log = get_logger(__name__)
 _MILLISECOND: Final = 1_000_000
-RUNTIME: Final = Question(
-    "runtime",
-    "whether a process tells KFD of a runtime (RUNTIME_ENABLE) before its first queue, as debuggers"
-    " want it; under one the call waits for it",
-    ("untold", "told"),
-)
-QUESTIONS: Final = (RUNTIME,)
-"""What KFD's documents leave open."""
-parse: Final = partial(parse_variants, "AM_VARIANTS", QUESTIONS)
 _RUN_OUT_SLEEPS: Final = 3  # of some milliseconds: what waited only has little to do
 
 
@@ -142,7 +133,13 @@ class KfdPort:
     signal_bits: int = 32
 
     def __init__(
-        self, world: World, link: GpuLink, target: Target, options: QueueOptions, ticks: float
+        self,
+        world: World,
+        link: GpuLink,
+        target: Target,
+        options: QueueOptions,
+        ticks: float,
+        variants: Variants,
     ):
         """Opens nothing yet."""
         self.name = str(link.node)
@@ -151,7 +148,8 @@ class KfdPort:
         self.target = target
         self.clock_hz = ticks
         self.memory = KfdMemory(link.session.kfd, link.node, link.render_fd, link.apertures.memory)
-        self.hdp = HdpPage(self.memory)
+        self.memory.aligns_large = variants.choose(PAGES) == "aligned"
+        self.hdp = HdpPage(self.memory, variants.choose(HDP_FLUSH))
         self.explain: Callable[[int], str] = lambda address: ""
         gpu = link.node
         most = gpu.num_sdma_engines * gpu.num_sdma_queues_per_engine
@@ -309,12 +307,13 @@ def open_port(
     variants = Variants(QUESTIONS, force)
     session = session_of(world.os)
     link = session.link(index)
-    target = target_of(world.os, link.node)
+    target = replace(target_of(world.os, link.node), priv=variants.choose(PRIV) == "set")
     if variants.choose(RUNTIME) == "told":
         session.enable_runtime()
     packets_of(target.generation)  # made here, where an interrupt does no harm
     with Undo() as undo:
-        port = KfdPort(world, link, target, options, clock_hz(world.os, link.render_fd))
+        ticks = clock_hz(world.os, link.render_fd)
+        port = KfdPort(world, link, target, options, ticks, variants)
         undo.add(port.close)
         port.open()
         undo.take()

@@ -22,6 +22,8 @@ _MAX_THREADS: Final = 1024
 _RSRC2: Final = amdhsa.FIELDS["COMPUTE_PGM_RSRC2"]
 _WAVE32: Final = 1 << 15  # COMPUTE_DISPATCH_INITIATOR.CS_W32_EN
 _SHADER_ENABLE: Final = 1
+_IDS: Final = ("ID_X", "ID_Y", "ID_Z", "INFO")
+_FILLED: Final = 16
 UNSET: Final = 0xB1A5_B1A5
 """What a scalar register holds that nobody gave a value."""
 
@@ -118,8 +120,11 @@ def from_registers(
     rsrc2 = registers["COMPUTE_PGM_RSRC2"]
     count = user_count(rsrc2)
     names = [f"COMPUTE_USER_DATA_{i}" for i in range(count)]
-    # Some may be left out: LLVM asks for more than is read (16 scalar registers on gfx11).
-    if count and not any(name in registers for name in names):
+    # Some may be left out: LLVM asks for more than is read, so that with the ids of the workgroup
+    # there are 16 scalar registers on gfx11; of a kernel without arguments all.
+    ids = sum(_field(rsrc2, f"ENABLE_SGPR_WORKGROUP_{each}") for each in _IDS)
+    is_filled = count + ids == _FILLED
+    if count and not is_filled and not any(name in registers for name in names):
         raise PacketError(f"RSRC2 wants {count} user registers; {names[0]} was never set")
     wave32 = bool(initiator & _WAVE32)
     if wave32 and chip.pm4 == "gfx9":

@@ -130,7 +130,7 @@ GFX12: Final = Encoding(
 )
 ENCODINGS: Final = {
     **dict.fromkeys(("gfx1100", "gfx1101", "gfx1102", "gfx1103"), GFX11),
-    **dict.fromkeys(("gfx1150", "gfx1151"), GFX11),
+    **dict.fromkeys(("gfx1150", "gfx1151", "gfx1152", "gfx1153"), GFX11),
     **dict.fromkeys(("gfx1200", "gfx1201"), GFX12),
 }
 """By chip."""

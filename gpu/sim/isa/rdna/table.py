@@ -33,7 +33,7 @@ _RDNA35: Final = (*_RDNA3, gfx1150.TABLE)
 _RDNA4: Final = (gfx1201.TABLE, gfx1201_vector.TABLE)
 _TABLES: Final[Mapping[str, tuple[tuple[str, ...], Rename]]] = {
     **dict.fromkeys(("gfx1100", "gfx1101", "gfx1102", "gfx1103"), (_RDNA3, as_it_is)),
-    **dict.fromkeys(("gfx1150", "gfx1151"), (_RDNA35, as_it_is)),
+    **dict.fromkeys(("gfx1150", "gfx1151", "gfx1152", "gfx1153"), (_RDNA35, as_it_is)),
     **dict.fromkeys(("gfx1200", "gfx1201"), (_RDNA4, of_rdna4)),
 }
 """By chip: its tables, and what the names in them are here."""

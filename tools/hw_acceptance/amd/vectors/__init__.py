@@ -1,0 +1,1 @@
+"""Each instruction that the lane engine knows, on the card and on the engine."""
