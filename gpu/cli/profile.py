@@ -72,14 +72,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _tell(arguments: argparse.Namespace) -> None:
     """Prints what was timed, and writes the timeline."""
-    from gpu.cli.kernels import measured_peaks, timed_kernels
+    from gpu.cli.kernels import reached_peaks, timed_kernels
     from gpu.runtime.profile import PROFILE
 
     try:
         PROFILE.save()
     except OSError as error:
         raise InvalidValue(f"--trace={arguments.trace}: {error.strerror}") from error
-    peaks = {device: measured_peaks(device) for device in {row.device: 0 for row in PROFILE.rows}}
+    peaks = reached_peaks()
     kernels = timed_kernels(peaks)
     PROFILE.clear()
     print((_as_json if arguments.json else _as_text)(kernels, peaks, arguments.top))

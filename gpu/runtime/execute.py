@@ -128,6 +128,9 @@ def realize(roots: Sequence[Node], released: Releases | None = None) -> list[Nod
     bases = [without_reshapes(root) for root in roots]
     wanted = [b for b in dict.fromkeys(bases) if not is_computed(b) and b.size]
     if wanted:
+        for base, root in zip(bases, roots, strict=True):
+            if base is not root:  # the line is that of the tensor's node
+                copy_origin(root, base)
         try:
             watched = _watched(wanted) if "nan" in config.CHECK else None
             _run(wanted, roots, bases, released)
@@ -158,7 +161,7 @@ def on_devices(nodes: Sequence[Node]) -> list[Sharded]:
     """
     from gpu.compiler.shard.rules import lower  # only now: few programs need it
 
-    return lower(nodes, is_computed, _memory_of)
+    return lower(nodes, is_computed, _memory_of, copy_origin)
 
 
 def _realize_spread(roots: Sequence[Node]) -> list[Node]:

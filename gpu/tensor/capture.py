@@ -29,6 +29,7 @@ from gpu.runtime.execute import (
     storage,
     without_reshapes,
 )
+from gpu.runtime.origins import copy_origin
 from gpu.runtime.ownership import is_only_reference
 from gpu.runtime.profile import is_profiling
 from gpu.runtime.timeline import span
@@ -130,6 +131,8 @@ class Capture:
         spread = _on_devices([node for _, node in wanted])
         nodes = [node for parts, _ in spread for node in parts]
         bases = [without_reshapes(node) for node in nodes]
+        for base, node in zip(bases, nodes, strict=True):
+            copy_origin(node, base)
         fresh = [n for n in dict.fromkeys(bases) if not is_computed(n) and n.size]
         given = [n for n in dict.fromkeys(bases) if is_computed(n)]
         prepared = prepare(fresh) if fresh else None

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -260,6 +260,37 @@ def test_what_cannot_be_written_in_the_end_is_told(tmp_path: Path) -> None:
     folder.mkdir()
     ran = run(COMPUTE + f"os.rmdir({str(folder)!r})", folder / "trace.json", DEV="CPU")
     assert "cannot be written" in ran.stderr and "Traceback" not in ran.stderr
+
+
+EXAMPLE = Path(gpu.__file__).parents[1] / "examples/data_parallel.py"
+
+
+@pytest.mark.parametrize(("chip", "kind"), [("", "CPU"), ("gfx1100", "AMD"), ("gh100", "NV")])
+def test_a_step_on_four_gpus(
+    chip: str, kind: str, tmp_path: Path, need: Callable[[str], None]
+) -> None:
+    """The same losses as on one CPU; kernels of all four, and copies between them."""
+    need("nvrtc" if kind == "NV" else "llvmlite")
+    path, devices = tmp_path / "step.json", [kind, *(f"{kind}:{n}" for n in (1, 2, 3))]
+    simulated = {"SIM": ",".join([chip] * 4)} if chip else {}
+    call = f"import runpy, sys; sys.argv = ['x', {{}}]; runpy.run_path({str(EXAMPLE)!r}, run_name="
+    code = call + "'__main__')"
+    ran = run(code.format(", ".join(map(repr, devices))), path, DEV="CPU", **simulated)
+    alone = run(code.format("'CPU'"), tmp_path / "alone.json", DEV="CPU")
+    assert ran.stdout == alone.stdout and "step 5: loss 0.0" in ran.stdout
+    trace = checked(path)
+    found = {trace.device_of(each) for each in trace.of("kernel")}
+    assert found == set(devices)
+    runs = dict.fromkeys(devices, 0)
+    for each in trace.of("kernel"):
+        runs[trace.device_of(each)] += 1
+        assert "examples/data_parallel.py:" in each["args"]["line"]
+        assert ("grid" in each["args"]) == bool(chip)
+    assert min(runs.values()) > 30
+    between = [each["args"] for each in trace.of("copy") if "from" in each["args"]]
+    assert {args["from"] for args in between} == set(devices) == {args["to"] for args in between}
+    queues = {trace.threads[each["pid"], each["tid"]] for each in trace.of("copy")}
+    assert any("copy queue" in queue for queue in queues) == bool(chip)
 
 
 BROKEN = {
