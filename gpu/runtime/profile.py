@@ -27,9 +27,9 @@ from gpu.core.errors import GpuError
 from gpu.core.log import follow_debug, get_logger
 from gpu.runtime.device import Compiled, Device
 from gpu.runtime.origins import origin_of, origins
-from gpu.runtime.program import Program
+from gpu.runtime.program import LaunchSize, Program
 from gpu.runtime.recipe import About
-from gpu.runtime.timeline import RECORDINGS, Recording, Span, recording
+from gpu.runtime.timeline import RECORDINGS, Facts, Recording, Span, recording
 from gpu.runtime.timer import Copied, HostTimer, Timed, Timer
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class Profile:
         row, is_counted = Row(target, about.label, line, about.scalar), bool(config.GPU_PROFILE)
         self._note(row, about, seconds, is_counted, config.DEBUG >= _DETAILS)
         if found is not None:
-            args = {"from": source, "to": target, "line": line, "bytes": about.nbytes // 2}
+            args = Facts({"from": source, "to": target, "line": line}, bytes=about.nbytes // 2)
             found.add(found.host_span(about.label, "copy", began, args))
 
     def settle(self) -> None:
@@ -189,12 +189,25 @@ class Profile:
 
     def finish(self) -> None:
         """Writes what is asked for as the process ends; what cannot be written is logged."""
-        try:
-            self.save()
-        except OSError as error:
-            log.error("GPU_PROFILE=%s cannot be written: %s", error.filename, error.strerror)
+        self.settle()
+        while RECORDINGS.by_setting:
+            try:
+                self.save()
+            except OSError as error:
+                log.error("GPU_PROFILE=%s cannot be written: %s", error.filename, error.strerror)
         if self._is_shown_at_exit and self._rows:
             sys.stderr.write(self.table())
+        self._rows.clear()
+
+    def finish_at_exit(self) -> None:
+        """Has the process end by `finish`, before devices that are open now are closed."""
+        atexit.unregister(self.finish)
+        atexit.register(self.finish)
+        if "multiprocessing.util" in sys.modules:  # whose forked children run nothing else
+            from multiprocessing import parent_process, util
+
+            if parent_process() is not None:
+                util.Finalize(None, self.finish, exitpriority=1)
 
     def clear(self) -> None:
         """Forgets what was timed so far, and schedules."""
@@ -210,7 +223,9 @@ class Profile:
 
     def _launched(self, device: str, program: Program, about: About, line: str) -> _Launched:
         found = recording()
-        self._is_shown_at_exit |= config.GPU_PROFILE == TABLE
+        if config.GPU_PROFILE == TABLE and not self._is_shown_at_exit:
+            self._is_shown_at_exit = True
+            self.finish_at_exit()
         wanted = bool(config.GPU_PROFILE), config.DEBUG >= _DETAILS
         launched = _Launched(device, program, about, line, found, *wanted)
         if found is not None:
@@ -223,9 +238,7 @@ class Profile:
             made = device.make_timer()
             with self.lock:
                 found = self._timers.setdefault(device, made)
-            # What is registered last runs first: devices are closed after it.
-            atexit.unregister(self.finish)
-            atexit.register(self.finish)
+            self.finish_at_exit()
         return found
 
     def _collect(self, timer: Timer, wait: bool) -> None:
@@ -234,7 +247,7 @@ class Profile:
                 self._ran(timed.key, timed, timer)
             elif isinstance(timed.key, Copied):
                 copied, lane = timed.key, (timed.key.device, timed.queue)
-                args = {"bytes": copied.nbytes}
+                args = Facts(bytes=copied.nbytes)
                 copied.recording.add(
                     Span(lane, timed.name, "copy", timed.start_ns, timed.end_ns, args)
                 )
@@ -248,10 +261,10 @@ class Profile:
             return
         cause = Span(
             *(launched.thread, f"launch {about.label}", "launch"),
-            *(launched.start_ns, max(launched.end_ns, launched.start_ns), {"line": line}),
+            *(launched.start_ns, launched.end_ns, _NOTHING),
         )
         lane = (launched.device, timed.queue)
-        args = _kernel_args(launched, timed)
+        args = _Ran(about, line, timed.seconds, launched.program.launch_size)
         found.add(Span(lane, about.label, "kernel", timed.start_ns, timed.end_ns, args, cause))
         found.clocks[launched.device] = timer.clock
         worst = max(timed.error_ns, found.error_ns.get(launched.device, 0))
@@ -285,27 +298,36 @@ class Profile:
         return "\n".join([head, *lines, *more]) + "\n"
 
 
-def _kernel_args(launched: _Launched, timed: Timed) -> dict[str, Any]:
-    """What a timeline tells of a kernel."""
-    about, size = launched.about, launched.program.launch_size
-    seconds = max(timed.seconds, 1e-9)
-    return {
-        "line": launched.line,
-        "computes": about.computes,
-        "bytes": about.nbytes,
-        "operations": about.operations,
-        "GB/s": round(about.nbytes / seconds / 1e9, 3),
-        "GFLOP/s": round(about.operations / seconds / 1e9, 3),
-        "seconds": timed.seconds,
-        "grid": size and size.grid,
-        "block": size and size.block,
-        "not vectorised because": about.scalar,
-    }
+class _Ran(NamedTuple):
+    """What a timeline tells of a kernel, put into words when it is written."""
+
+    about: About
+    line: str
+    seconds: float
+    size: LaunchSize | None
+
+    def told(self) -> dict[str, Any]:
+        """By name."""
+        about, seconds = self.about, max(self.seconds, 1e-9)
+        size = {"grid": self.size.grid, "block": self.size.block} if self.size else {}
+        return {
+            "line": self.line,
+            "computes": about.computes,
+            "bytes": about.nbytes,
+            "operations": about.operations,
+            "GB/s": round(about.nbytes / seconds / 1e9, 3),
+            "GFLOP/s": round(about.operations / seconds / 1e9, 3),
+            "seconds": self.seconds,
+            **size,
+            "not vectorised because": about.scalar,
+        }
 
 
+_NOTHING: Final = Facts()
 _WAITING: Final = HostTimer()
 """Times what is logged as it runs."""
 PROFILE: Final = Profile()
+RECORDINGS.when_begun = PROFILE.finish_at_exit
 os.register_at_fork(after_in_child=PROFILE.forked)
 
 

@@ -12,18 +12,33 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from gpu.core.config import TABLE, config
 from gpu.core.errors import ConfigError
 from gpu.core.files import why_unwritable
 
 MOST_SPANS: Final = 250_000
-"""Spans that a recording keeps, the latest: some 100 MB of memory and of file."""
+"""Spans that a recording keeps, the latest: some 150 MB of memory and of file."""
+
+
+class Told(Protocol):
+    """What else is known of a span."""
+
+    def told(self) -> Mapping[str, Any]:
+        """By name, as JSON has it."""
+
+
+class Facts(dict[str, Any]):
+    """Such as is known at once."""
+
+    def told(self) -> Mapping[str, Any]:
+        """Itself."""
+        return self
 
 
 class Span(NamedTuple):
@@ -43,7 +58,7 @@ class Span(NamedTuple):
     category: str
     start_ns: int
     end_ns: int
-    args: Mapping[str, Any]
+    args: Told
     cause: Span | None = None
 
 
@@ -75,7 +90,7 @@ class Recording:
             self.dropped += 1
         self.spans.append(span)
 
-    def host_span(self, name: str, category: str, start_ns: int, args: Mapping[str, Any]) -> Span:
+    def host_span(self, name: str, category: str, start_ns: int, args: Told) -> Span:
         """What this thread did from `start_ns` until now; it is not added."""
         return Span(self.thread(), name, category, start_ns, time.perf_counter_ns(), args)
 
@@ -93,11 +108,13 @@ class _Recordings:
     Attributes:
         by_setting: those that there are, by what GPU_PROFILE says.
         are_forked: whether this is a forked child.
+        when_begun: called when one begins; it sees to it that they are written.
     """
 
     def __init__(self) -> None:
         self.by_setting: dict[str, Recording] = {}
         self.are_forked = False
+        self.when_begun: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
 
     def begin(self, setting: str) -> Recording:
@@ -109,6 +126,7 @@ class _Recordings:
                 if why := why_unwritable(path):
                     raise ConfigError(f"GPU_PROFILE={path}: {why}")
                 found = self.by_setting[setting] = Recording(path)
+                self.when_begun()
             return found
 
     def forked(self) -> None:
@@ -134,7 +152,7 @@ def note_span(name: str, category: str, start_ns: int, **args: Any) -> None:
     """This thread did something from `start_ns` until now."""
     found = recording()
     if found is not None:
-        found.add(found.host_span(name, category, start_ns, args))
+        found.add(found.host_span(name, category, start_ns, Facts(args)))
 
 
 @contextmanager
@@ -145,4 +163,4 @@ def span(name: str, category: str = "python", **args: Any) -> Iterator[None]:
         yield
     finally:
         if found is not None:
-            found.add(found.host_span(name, category, began, args))
+            found.add(found.host_span(name, category, began, Facts(args)))

@@ -98,7 +98,9 @@ def _slice(span: Span, track: Track) -> Event:
         **_place(track),
         "ts": _microseconds(span.start_ns),
         "dur": _microseconds(span.end_ns - span.start_ns),
-        "args": {name: value for name, value in span.args.items() if value not in ("", None)},
+        "args": {
+            name: value for name, value in span.args.told().items() if value not in ("", None)
+        },
     }
 
 

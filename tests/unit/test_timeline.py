@@ -21,7 +21,7 @@ from gpu.core.errors import ConfigError
 from gpu.runtime import timeline
 from gpu.runtime.execute import Counters
 from gpu.runtime.profile import PROFILE
-from gpu.runtime.timeline import RECORDINGS, Recording, Span
+from gpu.runtime.timeline import RECORDINGS, Facts, Recording, Span
 from gpu.runtime.tracefile import write
 from trace_events import TraceFile, checked
 
@@ -155,7 +155,7 @@ def test_what_overlaps_on_a_queue_is_put_beside_it(tmp_path: Path) -> None:
     for number in range(200):
         start = int(random.integers(10**12, 10**12 + 10**6))
         length = int(random.integers(0, 50_000))
-        recording.add(Span(("GPU", "queue"), f"{number}", "kernel", start, start + length, {}))
+        recording.add(Span(("GPU", "queue"), f"{number}", "kernel", start, start + length, Facts()))
     trace = checked(write(recording))
     assert len(trace.of("kernel")) == 200
     assert "queue (2)" in trace.threads.values()
@@ -225,6 +225,18 @@ def test_a_file_is_written_when_a_process_ends(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["trace.json"]  # nothing is left beside it
 
 
+def test_a_program_without_kernels_has_a_file_too(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    run("from gpu import Tensor\nprint(Tensor([1.0, 2.0]).tolist())", path, DEV="CPU")
+    assert not checked(path).of("kernel") and checked(path).of("copy")
+
+
+def test_the_table_is_written_beside_the_log(tmp_path: Path) -> None:
+    for level in "02":
+        ran = run(COMPUTE, Path("1"), DEV="CPU", DEBUG=level, GPU_PROFILE="1")
+        assert "ms in 5 kernels" in ran.stderr and not list(tmp_path.iterdir())
+
+
 def test_a_file_is_whole_after_ctrl_c_and_an_error(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     interrupted = run(COMPUTE + "signal.raise_signal(signal.SIGINT)", path, 1, DEV="CPU")
@@ -247,6 +259,23 @@ def test_a_forked_child_writes_a_file_of_its_own(tmp_path: Path) -> None:
     (other,) = set(tmp_path.glob("*.json")) - {path}
     assert len(checked(path).of("kernel")) == 6 and len(checked(other).of("kernel")) == 2
     assert other.name == f"trace.{checked(other).of('launch')[0]['pid']}.json"
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_processes_that_are_started_write_files_of_their_own(method: str, tmp_path: Path) -> None:
+    path, program = tmp_path / "trace.json", tmp_path / "program.py"
+    program.write_text(
+        "import multiprocessing\nfrom gpu import Tensor\n"
+        "def work(number): (Tensor([1.0, 2.0]) + number).tolist()\n"
+        "if __name__ == '__main__':\n"
+        "    work(1)\n"
+        f"    started = multiprocessing.get_context({method!r})\n"
+        "    child = started.Process(target=work, args=(2,))\n"
+        "    child.start(); child.join(); work(3)\n"
+    )
+    run(f"import runpy; runpy.run_path({str(program)!r}, run_name='__main__')", path, DEV="CPU")
+    (other,) = set(tmp_path.glob("*.json")) - {path}
+    assert len(checked(path).of("kernel")) == 2 and len(checked(other).of("kernel")) == 1
 
 
 def test_a_name_can_have_the_number_of_the_process(tmp_path: Path) -> None:
