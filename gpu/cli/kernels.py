@@ -74,13 +74,13 @@ class Figures(NamedTuple):
             cost = cost_of(*chosen)
             parts.append(f"cost {cost:.3g} cycles" if cost else "cost -")
         lines = ["  ".join(parts)]
+        if chosen is not None:
+            opts = " ".join(map(_short, chosen.opts))
+            lines.append(f"          {opts or 'no transformations'}")
         if row.scalar:
             lines.append(f"          not vectorised because {row.scalar}")
         if row.line:
             lines.append(f"          for {row.line}")
-        if chosen is not None:
-            opts = " ".join(map(_short, chosen.opts))
-            lines.append(f"          {opts or 'no transformations'}")
         return "\n".join(lines)
 
     @property
