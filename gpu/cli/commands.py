@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from gpu import __version__
-from gpu.cli import crash, decode, demo, doctor, fw, info, pci, smi, trace, tune
+from gpu.cli import crash, decode, demo, doctor, fw, info, pci, profile, smi, trace, tune
 from gpu.cli.bench import command as bench
 from gpu.cli.export import command as export
 
@@ -47,6 +47,11 @@ COMMANDS: Final[dict[str, Command]] = {
     "info": Command("what is installed, found and set", info.add_arguments, info.run),
     "pci": Command(
         "PCI functions: take one from its kernel driver, give it back", pci.add_arguments, pci.run
+    ),
+    "profile": Command(
+        "run a program, and tell which kernels took its time, for which of its lines",
+        profile.add_arguments,
+        profile.run,
     ),
     "smi": Command(
         "GPUs, their memory, clocks and temperatures, and who uses them",

@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from gpu.cli.options import positive
 from gpu.core.config import Context
 from gpu.core.errors import InvalidValue, Unsupported
 from gpu.core.files import atomic_file
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--steps",
-        type=_positive,
+        type=positive,
         default=DEFAULT_STEPS,
         help="batches to learn from (default: %(default)s); few for a slow device",
     )
@@ -212,12 +213,6 @@ def _check_output(path: Path) -> None:
         raise InvalidValue(
             f"--output={path}: the folder {path.parent} cannot be written to; name another"
         )
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
-    return int(text)
 
 
 def _tell(title: str, text: str) -> None:

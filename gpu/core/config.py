@@ -38,6 +38,8 @@ from gpu.core.settingkinds import (
     NAME,
     OPTIONAL_PATH,
     PATH,
+    PROFILE,
+    TABLE,
     TEXT,
     Kind,
     comma_list,
@@ -48,6 +50,7 @@ from gpu.core.settingkinds import (
 __all__ = [
     "ALIASES",
     "SETTINGS",
+    "TABLE",
     "Config",
     "Context",
     "DeviceSpec",
@@ -60,6 +63,7 @@ __all__ = [
     "parse_device_name",
     "parse_device_spec",
     "preset_variable",
+    "process_settings",
     "reread_environment",
 ]
 
@@ -127,6 +131,11 @@ class Setting(Generic[T]):
     def forget(self) -> None:
         """Makes the next use read the environment again."""
         self._value = _UNREAD
+
+    def exchange(self, value: T) -> T:
+        """Takes a value as if it were the environment's; returns the one before, for later."""
+        before, self._value = self._value, value
+        return before
 
     def convert(self, value: object, source: str) -> T:
         """Checks a value, or reads its text; `source` names where it stands. Raises ConfigError."""
@@ -267,7 +276,13 @@ class Config:
         "0",
     )
     GPU_VERIFY_JIT = _flag("run jitted functions eagerly too, and compare the results")
-    GPU_PROFILE = _flag("time each kernel; at exit, tell what it computed for which line, how fast")
+    GPU_PROFILE = Setting(
+        PROFILE,
+        "time kernels; at exit, tell what each computed for which line, how fast; or, as"
+        " trace.json, write a file for Perfetto",
+        str,
+        "0",
+    )
     IMAGE = _flag(
         "read operands of matrix products and convolutions as images, where there are any"
     )
@@ -365,6 +380,18 @@ class Context:
             from gpu.core import log  # which reads config
 
             log.follow_debug()
+
+
+@contextmanager
+def process_settings(**settings: str | int | Path) -> Iterator[None]:
+    """As `Context`, but for all threads, as far as no `Context` says otherwise. For programs."""
+    values = {name: SETTINGS[name].convert(value, name) for name, value in settings.items()}
+    before = {name: SETTINGS[name].exchange(value) for name, value in values.items()}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            SETTINGS[name].exchange(value)
 
 
 def device_spec() -> DeviceSpec | None:

@@ -123,6 +123,18 @@ def _remove_if_dead(path: str) -> None:
         os.close(descriptor)
 
 
+def why_unwritable(path: Path) -> str | None:
+    """Why a file cannot be made or replaced, in words with what to do; None where it can."""
+    folder = path.absolute().parent
+    if path.is_dir():
+        return "is a folder; name a file in it"
+    if not folder.is_dir():
+        return "there is no such folder; make it, or name another"
+    if not os.access(folder, os.W_OK):
+        return "the folder cannot be written to; name another"
+    return None
+
+
 @contextlib.contextmanager
 def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     """Keeps other processes out that lock the same `path`, which need not exist.

@@ -77,6 +77,14 @@ def _parse_bool(text: str) -> bool:
     return _BOOL_WORDS[text.lower()]
 
 
+def _parse_profile(text: str) -> str:
+    if text.lower() in _BOOL_WORDS or not text:
+        return TABLE if _BOOL_WORDS.get(text.lower()) else ""
+    if not text.endswith(".json"):
+        raise ValueError(text)
+    return str(_parse_path(text))
+
+
 def _parse_path(text: str) -> Path:
     if not text or "\0" in text:
         raise ValueError(text)
@@ -104,6 +112,8 @@ def _parse_device(text: str) -> str:
     return str(parse_device_spec(text)) if text else ""
 
 
+TABLE: Final = "1"
+"""What `PROFILE` gives where a table is asked for, and no file."""
 BOOL: Final = Kind("bool", "0 or 1", _parse_bool)
 EXACTLY_1: Final = Kind("bool", "1; all else is somebody else's", lambda text: text == "1")
 """Of variables whose names other programs use too."""
@@ -113,6 +123,7 @@ PATH: Final = Kind("path", "the path of a folder", _parse_path)
 OPTIONAL_PATH: Final[Kind[Path | None]] = Kind(
     "path", "the path of a folder, or nothing", _parse_optional
 )
+PROFILE: Final = Kind("str", "0, 1, or a file that ends in .json", _parse_profile)
 BYTES: Final[Kind[int | None]] = Kind(
     "bytes", "a number of bytes, as 4096, 512MiB or 2GB, or nothing", _parse_bytes
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from gpu.hcq.allocation import Allocation, Owner, Pins
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.channel import Channel, MustWait, Point
 from gpu.hcq.checks import buffer_of
-from gpu.hcq.commands import Barrier, Copy
+from gpu.hcq.commands import Barrier, Command, Copy
 from gpu.hcq.ports import Memory, MemoryKind
 
 STAGING: Final = 16 << 20
@@ -29,6 +30,20 @@ class CopyPlaces(NamedTuple):
     to_device: int = 0
     from_device: int = -1
     within: int = 0
+
+
+class Stamps(NamedTuple):
+    """What is submitted before and after a copy that is timed."""
+
+    before: tuple[Command, ...] = ()
+    after: tuple[Command, ...] = ()
+
+    def around(self, *commands: Command) -> list[Command]:
+        """Commands with it."""
+        return [*self.before, *commands, *self.after]
+
+
+_UNTIMED: Final = Stamps()
 
 
 class _Freed(NamedTuple):
@@ -55,11 +70,13 @@ class HCQAllocator:
 
     Attributes:
         places: which copy queue copies what.
+        stamps: asked for each copy, by queue and bytes; who profiles the device sets it.
     """
 
     def __init__(self, device: Owner, staging: int):
         """``staging`` is the bytes of the ring that copies from the host go through."""
         self.places = CopyPlaces()
+        self.stamps: Callable[[Channel, int], Stamps] = lambda channel, nbytes: _UNTIMED
         self._device = device
         self._freed: dict[tuple[int, MemoryKind], deque[_Freed]] = {}
         self._ending: deque[_Freed] = deque()  # what is not used again
@@ -182,9 +199,11 @@ class HCQAllocator:
         _check_sizes(dst, buffer_of(src, "the source of a copy").size)
         for buffer in (dst, src):
             buffer.check_reachable(self._device)
-        self._device.submit_in_order(
-            self._channel(self.places.within), [Barrier(), Copy(dst.address, src.address, src.size)]
+        channel = self._channel(self.places.within)
+        copy = self.stamps(channel, src.size).around(
+            Barrier(), Copy(dst.address, src.address, src.size)
         )
+        self._device.submit_in_order(channel, copy)
 
     def copy_in(self, dst: HCQBuffer, data: bytes | bytearray | memoryview) -> None:
         """Copy from the host; ``data`` may change as soon as this returns.
@@ -205,10 +224,10 @@ class HCQAllocator:
         step = self._staging_size // 4
         for start in range(0, source.nbytes, step):
             chunk = source[start : start + step]
-            place = dst.address + start
-            self._device.exclusively(self._stage, channel, chunk, place)
+            place, stamps = dst.address + start, self.stamps(channel, chunk.nbytes)
+            self._device.exclusively(self._stage, channel, chunk, place, stamps)
 
-    def _stage(self, channel: Channel, chunk: memoryview, dst: int) -> None:
+    def _stage(self, channel: Channel, chunk: memoryview, dst: int, stamps: Stamps) -> None:
         """Put bytes into the staging ring and submit their copy; under the lock."""
         memory, ring = self._staging_of(channel)
         offset = ring.reserve(chunk.nbytes)
@@ -216,7 +235,7 @@ class HCQAllocator:
             assert memory.window is not None
             memory.window.store(offset, chunk)
             copy = Copy(dst, memory.address + offset, chunk.nbytes)
-            self._device.send_in_order(channel, [Barrier(), copy])
+            self._device.send_in_order(channel, stamps.around(Barrier(), copy))
         finally:
             ring.fence(channel.timeline.submitted)
 
@@ -246,8 +265,10 @@ class HCQAllocator:
                 self._finish(data, *under_way.popleft())
             part = slice(start, min(start + step, src.size))
             buffer = buffers[number % 2]
-            copy = Copy(buffer.address, src.address + start, part.stop - start)
-            point = self._device.submit_in_order(channel, [copy])
+            size = part.stop - start
+            copy = Copy(buffer.address, src.address + start, size)
+            timed = self.stamps(channel, size).around(copy)
+            point = self._device.submit_in_order(channel, timed)
             under_way.append((point, buffer, part))
         while under_way:
             self._finish(data, *under_way.popleft())

@@ -1,106 +1,134 @@
-"""When commands ran, on the clock of the host.
-
-A device's clock is compared with the host's by reading it between two host readings; what lies
-between those is the uncertainty. Clocks drift: they are compared again each second.
-"""
+"""When commands ran, on the clock of the host: queues write the device's before and after them."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple
 
+from gpu.core.clocks import ClockMap, HostClock, bracketed
 from gpu.core.errors import InvalidValue
+from gpu.hcq import commands
+from gpu.hcq.allocator import Stamps
 from gpu.hcq.channel import Channel, Point
 from gpu.hcq.commands import Command, Timestamp
 from gpu.hcq.device import HCQDevice
-from gpu.hcq.ports import DevicePort
 from gpu.hcq.signal import Signal
 
-_TRIES: Final = 8
-_STALE_NS: Final = 1_000_000_000
-
-
-class ClockPair(NamedTuple):
-    """The device's ticks at a time of the host, which is at most ``error_ns`` off."""
-
-    host_ns: int
-    ticks: int
-    error_ns: int
-
-
-class ClockMap:
-    """Turns ticks of a device into nanoseconds of the host's clock."""
-
-    def __init__(self, port: DevicePort, host_ns: Callable[[], int] = time.perf_counter_ns):
-        self._port = port
-        self._host_ns = host_ns
-        self._pair = self._sample()
-
-    def _sample(self) -> ClockPair:
-        """The tightest of some comparisons."""
-        pairs = []
-        for _ in range(_TRIES):
-            before = self._host_ns()
-            ticks = self._port.clock()
-            after = self._host_ns()
-            pairs.append(ClockPair((before + after) // 2, ticks, (after - before + 1) // 2))
-        return min(pairs, key=lambda pair: pair.error_ns)
-
-    def refresh(self) -> ClockPair:
-        """Compare again if the last time was more than a second ago; what is in force."""
-        if self._host_ns() - self._pair.host_ns > _STALE_NS:
-            self._pair = self._sample()
-        return self._pair
-
-    def host_ns(self, ticks: int) -> int:
-        """When the device's clock had ``ticks``, in nanoseconds of the host's."""
-        pair = self._pair
-        return pair.host_ns + round((ticks - pair.ticks) * 1e9 / self._port.clock_hz)
+_EVERY_NS: Final = 1_000_000
+"""After how long a device's clock is compared with the host's again, when something is submitted:
+often, since reading it is cheap."""
+_DONE: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A command that ran: name, queue, and when it began and ended on the host's clock."""
+    """Commands that ran: name, queue, and when they began and ended on the host's clock.
+
+    Attributes:
+        seconds: how long they took by the device's own clock.
+        error_ns: how far off the times of the host may be.
+        key: what `Profiler.stamps` was given.
+    """
 
     name: str
     queue: str
     start_ns: int
     end_ns: int
+    seconds: float = 0.0
+    error_ns: int = 0
+    key: object = None
+
+
+class _Running(NamedTuple):
+    """Commands between two signals, of which the last is set when they are done."""
+
+    name: str
+    queue: str
+    start: Signal
+    end: Signal
+    key: object
 
 
 class Profiler:
-    """Submits commands in order between two timestamps each, and tells when they ran."""
+    """Submits commands in order between two timestamps each, and tells when they ran.
 
-    def __init__(self, device: HCQDevice, host_ns: Callable[[], int] = time.perf_counter_ns):
+    Threads may share it.
+    """
+
+    def __init__(self, device: HCQDevice, host_ns: HostClock = time.perf_counter_ns):
         self._device = device
-        self._clocks = ClockMap(device.port, host_ns)
-        self._running: list[tuple[str, Point, Signal, Signal]] = []
+        port = device.port
+        read = partial(bracketed, port.clock, host_ns)
+        self.clocks = ClockMap(read, port.clock_hz, host_ns, _EVERY_NS)
+        self._running: list[_Running] = []
+        self._lock = threading.Lock()
 
-    def submit(self, name: str, channel: Channel, commands: Iterable[Command]) -> Point:
+    def submit(
+        self, name: str, channel: Channel, commands: Iterable[Command], key: object = None
+    ) -> Point:
         """`HCQDevice.submit_in_order`, noted under a name."""
-        start, end = self._device.signal(), self._device.signal()
-        self._clocks.refresh()
-        whole = [Timestamp(start), *commands, Timestamp(end)]
-        point = self._device.submit_in_order(channel, whole)
-        self._running.append((name, point, start, end))
-        return point
+        stamps = self.stamps(name, channel, key)
+        return self._device.submit_in_order(channel, stamps.around(*commands))
 
-    def collect(self) -> list[Record]:
-        """Wait for all that was submitted since the last time, and tell about it in order.
+    def stamps(self, name: str, channel: Channel, key: object = None) -> Stamps:
+        """What times commands that are submitted with it on ``channel``; noted under a name.
 
-        Raises `InvalidValue` where a command ended before it began: the device's clock is wrong.
+        What comes to nothing is forgotten by `collect`.
         """
-        records = []
-        running, self._running = self._running, []
-        for name, point, start, end in running:
-            self._device.wait(point)
-            first, last = start.timestamp, end.timestamp
-            if first > last:
-                raise InvalidValue(f"{name} began at tick {first} and ended before, at {last}")
-            begin, stop = self._clocks.host_ns(first), self._clocks.host_ns(last)
-            records.append(Record(name, point.channel.name, begin, stop))
-            self._device.release_signal(start)
-            self._device.release_signal(end)
+        device = self._device
+        start, end = device.signal(), device.signal()
+        self.clocks.refresh()
+        with self._lock:
+            self._running.append(_Running(name, channel.name, start, end, key))
+        return Stamps((Timestamp(start),), (Timestamp(end), commands.Signal(end, _DONE)))
+
+    @property
+    def pending(self) -> int:
+        """How many were submitted and not collected."""
+        return len(self._running)
+
+    def collect(self, wait: bool = True) -> list[Record]:
+        """What was submitted since the last time and is done, in order; with ``wait``, all of it.
+
+        Raises `InvalidValue` where a command ended before it began: the device's clock is wrong;
+        and what `HCQDevice.synchronize` raises, after which nothing is left to be collected.
+        """
+        if not wait:
+            return self._collect(done=False)
+        try:
+            self._device.synchronize()
+        except BaseException:
+            with self._lock:
+                self._running.clear()
+            raise
+        return self._collect(done=True)
+
+    def _collect(self, done: bool) -> list[Record]:
+        """Records of what has ended; of the rest nothing runs any more if all is ``done``."""
+        ended: list[_Running] = []
+        left: list[_Running] = []
+        with self._lock:
+            for each in self._running:
+                (ended if each.end.value == _DONE else left).append(each)
+            self._running = [] if done else left
+        if ended:
+            self.clocks.compare()
+        records = [self._record(each) for each in ended]
+        for each in (*ended, *(left if done else ())):
+            self._device.release_signal(each.start)
+            self._device.release_signal(each.end)
         return records
+
+    def _record(self, ended: _Running) -> Record:
+        first, last = ended.start.timestamp, ended.end.timestamp
+        if first > last:
+            raise InvalidValue(f"{ended.name} began at tick {first} and ended before, at {last}")
+        clocks = self.clocks
+        return Record(
+            *(ended.name, ended.queue, clocks.host_ns(first), clocks.host_ns(last)),
+            *((last - first) / clocks.hz, clocks.error_ns(last), ended.key),
+        )

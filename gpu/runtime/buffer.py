@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu.core.arguments import count_of
+from gpu.core.config import config
 from gpu.core.dtype import DType, ImageDType
 from gpu.core.errors import InvalidType, InvalidValue, OutOfMemory
 from gpu.core.unpicklable import Unpicklable
 from gpu.runtime.allocator import Allocator
 from gpu.runtime.device import Device
 from gpu.runtime.memory_stats import name_holders
+from gpu.runtime.timeline import note_span
 from gpu.runtime.users import note_thread
 
 # The owner of memory that a buffer has no more.
@@ -151,7 +154,10 @@ class Buffer(Unpicklable):
         if self.read_only:
             raise InvalidValue(f"{self} is read-only; copy it to memory of its own and write there")
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        began = time.perf_counter_ns() if config.GPU_PROFILE else 0
         Device[self.device].allocator.copy_in(self.memory, flat.data)
+        if began:
+            note_span(f"copy to {self.device}", "copy", began, bytes=flat.nbytes)
         return self
 
     def take_over(self, source: Buffer) -> bool:
@@ -170,8 +176,11 @@ class Buffer(Unpicklable):
         note_thread()
         result = host_array((self.size,), self.dtype.np)
         device = Device[self.device]
+        began = time.perf_counter_ns() if config.GPU_PROFILE else 0
         device.synchronize()
         device.allocator.copy_out(result.view(np.uint8).data, self.memory)
+        if began:
+            note_span(f"copy from {self.device}", "copy", began, bytes=self.nbytes)
         return result
 
     def host_view(self) -> npt.NDArray[Any] | None:
@@ -184,7 +193,10 @@ class Buffer(Unpicklable):
         address = device.allocator.host_address(self.memory)
         if address is None:
             return None
+        began = time.perf_counter_ns() if config.GPU_PROFILE else 0
         device.synchronize()
+        if began:
+            note_span(f"wait for {self.device}", "python", began)
         return np.asarray(_HostMemory(self, address)).view(self.dtype.np)
 
     def __repr__(self) -> str:

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpu.compiler.fusion.build import BuiltKernel, build_kernel
-from gpu.compiler.fusion.label import kernel_label
+from gpu.compiler.fusion.label import kernel_label, kernel_nodes
 from gpu.compiler.fusion.plan import Plan
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.graph import Node, symbols_of, toposort
-from gpu.compiler.ir.kernel.work import operations, parameter_bytes
+from gpu.compiler.ir.kernel.work import operations as work_of
+from gpu.compiler.ir.kernel.work import parameter_bytes
 from gpu.compiler.opt.opts import Opt
 from gpu.compiler.opt.policy.cpu.scalar import why_scalar
 from gpu.core.config import config
@@ -22,7 +23,7 @@ from gpu.core.errors import GpuError
 from gpu.core.log import get_logger
 from gpu.runtime.device import Device, LaunchData, Renderer
 from gpu.runtime.memory import share_memory
-from gpu.runtime.origins import name_origins
+from gpu.runtime.origins import listed, name_origins, operations
 from gpu.runtime.pipeline import lower_kernel, plan_graph
 from gpu.runtime.profile import PROFILE, is_profiling
 from gpu.runtime.recipe import About, Code, Key, Recipe, Slot, graph_key
@@ -168,7 +169,7 @@ class Kernels:
         self.jobs.append(
             _job(
                 *(built, device, self.renderer_of(device), kernel_label(number, self.plan)),
-                self.tuner,
+                *(self.tuner, listed(operations(kernel_nodes(number, self.plan)))),
             )
         )
         return len(self.jobs) - 1, used, names
@@ -223,13 +224,14 @@ def _job(
     renderer: Renderer,
     label: str,
     tuner: Tuner | None = None,
+    computes: str = "",
 ) -> Job:
     chosen = tuner(built.kernel, device_name, label) if tuner else None
     opts, scheduled, program = lower_kernel(built.kernel, renderer.target, chosen)
     log.debug("%s: %s", label, opts)
     scalar = why_scalar(scheduled, renderer.target, not config.NOOPT)
-    work, moved = operations(built.kernel.body), parameter_bytes(built.kernel)
-    about = About(label, work, moved, scalar)
+    work, moved = work_of(built.kernel.body), parameter_bytes(built.kernel)
+    about = About(label, work, moved, scalar, computes=computes)
     if is_profiling():
         PROFILE.note_schedule(device_name, label, built.kernel, opts, renderer.target)
     with stage("render"):

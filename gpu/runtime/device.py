@@ -23,6 +23,8 @@ from gpu.core.unpicklable import Unpicklable
 from gpu.runtime.allocator import Allocator
 from gpu.runtime.default import advice_for, default_choice
 from gpu.runtime.program import Program
+from gpu.runtime.timeline import recording
+from gpu.runtime.timer import HostTimer, Timer
 
 if TYPE_CHECKING:
     from gpu.compiler.ir.linear import Program as LinearProgram
@@ -94,6 +96,10 @@ class Compiled(Unpicklable):
 
     def synchronize(self) -> None:
         """Waits until everything launched so far is done."""
+
+    def make_timer(self) -> Timer:
+        """What times its launches, for profiles."""
+        return HostTimer()
 
     def describe(self) -> dict[str, str]:
         """What `gpu info` prints about the device."""
@@ -196,6 +202,7 @@ class DeviceTable:
         return found
 
     def _open_device(self, name: str) -> Compiled:
+        recording()  # begins here, where what was wrong with its path is told early
         kind, _ = parse_device_name(name)
         if kind not in BACKENDS:
             raise Unsupported(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from weakref import ref
@@ -35,6 +34,7 @@ from gpu.runtime.recipe import (
     Launch,
     Part,
     Schedule,
+    Transfer,
     compile_settings,
     find_on_disk,
     graph_key,
@@ -42,6 +42,7 @@ from gpu.runtime.recipe import (
     keep_on_disk,
     load,
 )
+from gpu.runtime.timeline import span
 from gpu.runtime.users import note_thread, touching_alone
 
 if TYPE_CHECKING:
@@ -127,6 +128,9 @@ def realize(roots: Sequence[Node], released: Releases | None = None) -> list[Nod
     bases = [without_reshapes(root) for root in roots]
     wanted = [b for b in dict.fromkeys(bases) if not is_computed(b) and b.size]
     if wanted:
+        for base, root in zip(bases, roots, strict=True):
+            if base is not root:  # the line is that of the tensor's node
+                copy_origin(root, base)
         try:
             watched = _watched(wanted) if "nan" in config.CHECK else None
             _run(wanted, roots, bases, released)
@@ -157,7 +161,7 @@ def on_devices(nodes: Sequence[Node]) -> list[Sharded]:
     """
     from gpu.compiler.shard.rules import lower  # only now: few programs need it
 
-    return lower(nodes, is_computed, _memory_of)
+    return lower(nodes, is_computed, _memory_of, copy_origin)
 
 
 def _realize_spread(roots: Sequence[Node]) -> list[Node]:
@@ -356,23 +360,31 @@ class Prepared(NamedTuple):
     def _run_timed(
         self, part: Part, slots: list[Buffer], memories: list[Any], vals: Sequence[int]
     ) -> None:
-        """As `_run_part`, a step after the other, each waited for."""
-        schedule = self.schedule
-        first = 0 if part is schedule.filling else len(schedule.filling.steps)
-        for number, step in enumerate(part.steps, first):
-            if isinstance(step, Launch):
-                device, taken = slots[step.slots[0]].device, [vals[i] for i in step.vals]
-                used = [memories[i] for i in step.slots]
-                seconds = step.program(*used, vals=taken, wait=True) or 0.0
-                Counters.launches += 1
-            else:
-                began = time.perf_counter()
-                transfer(slots[step.source], slots[step.target])
-                device = slots[step.target].device
-                synchronize(device)
-                seconds = time.perf_counter() - began
-            line = self.lines[number] if self.lines else ""
-            PROFILE.note(device, schedule.abouts[number], line, seconds)
+        """As `_run_part`, a step after the other, each of which is timed."""
+        first = 0 if part is self.schedule.filling else len(self.schedule.filling.steps)
+        with span(f"run {len(part.steps)} steps"):
+            for number, step in enumerate(part.steps, first):
+                self._step_timed(number, step, slots, memories, vals)
+
+    def _step_timed(
+        self,
+        number: int,
+        step: Launch | Transfer,
+        slots: list[Buffer],
+        memories: list[Any],
+        vals: Sequence[int],
+    ) -> None:
+        """One step of a schedule, by its number there."""
+        about, line = self.schedule.abouts[number], self.lines[number] if self.lines else ""
+        if isinstance(step, Launch):
+            device, taken = slots[step.slots[0]].device, [vals[i] for i in step.vals]
+            used = [memories[i] for i in step.slots]
+            PROFILE.launch(device, step.program, used, taken, about, line)
+            Counters.launches += 1
+        else:
+            source, target = slots[step.source], slots[step.target]
+            with PROFILE.copying(source.device, target.device, about, line):
+                transfer(source, target)
 
 
 def prepare(roots: list[Node]) -> Prepared:
@@ -457,8 +469,14 @@ def _run_part(part: Part, slots: list[Buffer], memories: list[Any], vals: Sequen
 
 
 def _find_or_compile(key: Key, roots: list[Node], leaves: list[Node]) -> Schedule:
+    with span("schedule"):
+        return _scheduled(key, roots, leaves)
+
+
+def _scheduled(key: Key, roots: list[Node], leaves: list[Node]) -> Schedule:
     devices = sorted({node.device for node in (*roots, *leaves)})
-    recipe = find_on_disk(key, devices)
+    with span("find in the disk cache"):
+        recipe = find_on_disk(key, devices)
     if recipe is None:
         for device in {root.device for root in roots if root.kind != "copy"}:
             Device[device].compiler.prepare()  # while the passes run
@@ -487,8 +505,3 @@ def transfer(source: Buffer, target: Buffer) -> None:
     lent = source.host_view()
     data = source.copy_out() if lent is None else lent
     target.copy_in(data.view(np.uint8)[: min(source.nbytes, target.nbytes)])
-
-
-def synchronize(device: str) -> None:
-    """Waits until everything launched on a device is done."""
-    Device[device].synchronize()

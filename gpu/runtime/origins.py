@@ -8,7 +8,7 @@ of the lines of what was computed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Final
 from weakref import ref
@@ -97,16 +97,24 @@ class Origin:
     def __init__(self, roots: Iterable[Node], is_leaf: Callable[[Node], bool]):
         """Keeps no node; ``is_leaf`` tells those that are in memory."""
         roots = list(roots)
-        names = (_operation(node) for node in toposort(roots, is_leaf) if not is_leaf(node))
-        self._operations = list(dict.fromkeys(name for name in names if name))
+        self._operations = operations(n for n in toposort(roots, is_leaf) if not is_leaf(n))
         self._sites = origins(roots)
 
     def __str__(self) -> str:
-        operations = ", ".join(self._operations[:_MOST_OPERATIONS])
-        more = ", ..." if len(self._operations) > _MOST_OPERATIONS else ""
-        told = [f"of what computes {operations}{more}"] if operations else []
+        told = [f"of what computes {listed(self._operations)}"] if self._operations else []
         told += [f"first asked for at {site}" for site in self._sites]
         return "; ".join(told)
+
+
+def operations(nodes: Iterable[Node]) -> list[str]:
+    """What nodes compute, each operation once."""
+    return list(dict.fromkeys(name for name in map(_operation, nodes) if name))
+
+
+def listed(operations: Sequence[str]) -> str:
+    """The first of some operations, for people."""
+    more = ", ..." if len(operations) > _MOST_OPERATIONS else ""
+    return ", ".join(operations[:_MOST_OPERATIONS]) + more
 
 
 def _operation(node: Node) -> str:

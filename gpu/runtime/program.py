@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gpu.core.arguments import whole
 from gpu.core.errors import InvalidType
 from gpu.core.unpicklable import Unpicklable
 
 _LARGEST: Final = (1 << 63) - 1
+
+
+class LaunchSize(NamedTuple):
+    """How many groups a launch has in each dimension, and how many threads each of them."""
+
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
 
 
 class Program(Unpicklable, ABC):
@@ -22,6 +29,7 @@ class Program(Unpicklable, ABC):
     Attributes:
         name: symbol of the kernel.
         origin: what it computed first and the lines of the user's code that asked for it, or "".
+        launch_size: of its launches; None where a kernel is a function of the host's.
         weight: how much memory a loaded kernel takes, where a CPU's, some 20 KiB, is 1. The more,
             the fewer are kept for graphs that may be computed again.
     """
@@ -29,6 +37,11 @@ class Program(Unpicklable, ABC):
     name: str
     origin: object = ""
     weight = 1
+
+    @property
+    def launch_size(self) -> LaunchSize | None:
+        """See the class."""
+        return None
 
     @abstractmethod
     def __call__(self, *bufs: Any, vals: Sequence[int] = (), wait: bool = False) -> float | None:

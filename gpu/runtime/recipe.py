@@ -79,6 +79,7 @@ class About(NamedTuple):
         scalar: why it computes no vectors where it might; "" otherwise.
         origin: the node that it computes, by its place in the order of the graph; -1 if there is
             none.
+        computes: the operations that are in it, after what the compiler made of them.
     """
 
     label: str
@@ -86,6 +87,7 @@ class About(NamedTuple):
     nbytes: int
     scalar: str = ""
     origin: int = -1
+    computes: str = ""
 
 
 class Recipe(NamedTuple):

@@ -1,4 +1,4 @@
-"""Where the time of compiling went: seconds of this process, by stage."""
+"""Where the time of compiling went: seconds of this process, by stage, and spans of a recording."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from gpu.runtime.timeline import note_span
+
 SECONDS: Final[dict[str, float]] = {}
 """What each stage took so far. Stages follow each other; none is inside another."""
 
@@ -14,8 +16,10 @@ SECONDS: Final[dict[str, float]] = {}
 @contextmanager
 def stage(name: str) -> Iterator[None]:
     """Adds the seconds of a `with` block to those of a stage."""
-    began = time.perf_counter()
+    began = time.perf_counter_ns()
     try:
         yield
     finally:
-        SECONDS[name] = SECONDS.get(name, 0.0) + time.perf_counter() - began
+        seconds = (time.perf_counter_ns() - began) * 1e-9
+        SECONDS[name] = SECONDS.get(name, 0.0) + seconds
+        note_span(name, "compile", began)

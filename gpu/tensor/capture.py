@@ -29,8 +29,10 @@ from gpu.runtime.execute import (
     storage,
     without_reshapes,
 )
+from gpu.runtime.origins import copy_origin
 from gpu.runtime.ownership import is_only_reference
 from gpu.runtime.profile import is_profiling
+from gpu.runtime.timeline import span
 from gpu.runtime.users import touching_alone
 from gpu.tensor.autodiff import reached
 from gpu.tensor.callforms import map_tensors, tensors_in
@@ -122,12 +124,15 @@ class Capture:
 
     def __init__(self, trace: Trace, stand_ins: list[Node], arguments: list[Tensor], result: Any):
         self.calls = self.attempts = 1
+        self._name = trace.name
         self.strangers: dict[int, Any] = {}
         self.shapes = [(plain(t.shape), t.dtype, t.device) for t in arguments]
         wanted = list(_wanted(trace, result, arguments))
         spread = _on_devices([node for _, node in wanted])
         nodes = [node for parts, _ in spread for node in parts]
         bases = [without_reshapes(node) for node in nodes]
+        for base, node in zip(bases, nodes, strict=True):
+            copy_origin(node, base)
         fresh = [n for n in dict.fromkeys(bases) if not is_computed(n) and n.size]
         given = [n for n in dict.fromkeys(bases) if is_computed(n)]
         prepared = prepare(fresh) if fresh else None
@@ -254,8 +259,9 @@ class Capture:
         before_changes: Callable[[], None] | None,
     ) -> list[Buffer]:
         """The memory of each root that is computed."""
-        if prepared.lines is None and is_profiling():
-            prepared = prepared._replace(lines=())  # of a trace that nobody watched
+        is_timed = is_profiling()
+        if is_timed != (prepared.lines is not None):  # as nobody knew when it was traced
+            prepared = prepared._replace(lines=() if is_timed else None)
         schedule = prepared.schedule
         slots = [_buffer(source, arguments) for source in self.sources]
         for source in self.sources if prepared.values else ():
@@ -279,7 +285,11 @@ class Capture:
                 slots[slot] = Buffer(old.device, old.size, old.dtype)
         with touching_alone() if schedule.reuses else nullcontext() as alone:
             reused = schedule.reused(may_change) if alone else {}
-            prepared.run_in_place(slots, reused, vals, before_changes)
+            if prepared.lines is None:
+                prepared.run_in_place(slots, reused, vals, before_changes)
+            else:
+                with span(f"replay {self._name}"):
+                    prepared.run_in_place(slots, reused, vals, before_changes)
         return [slots[slot] for slot in schedule.outputs]
 
     def _may_change(self, slot: int, memory: list[Buffer], arguments: list[Tensor]) -> bool:

@@ -38,6 +38,7 @@ from gpu.core.interrupts import put_off
 from gpu.core.log import get_logger
 from gpu.runtime.recent import Recent
 from gpu.runtime.recipe import compile_settings
+from gpu.runtime.timeline import span
 from gpu.tensor.callforms import (
     compute_arguments,
     form_of,
@@ -171,7 +172,8 @@ class Jit(JitObject, Generic[P, R]):
         """What the function does: kept, or compared with what it did in its first call."""
         variants = self._captures.get(key) or []
         why = [_change(*c) for known in variants[:1] for c in known.guards.changed()]
-        traced = self._trace(args, kwargs, arguments, first)
+        with span(f"capture {self._name}"):
+            traced = self._trace(args, kwargs, arguments, first)
         if first is None:
             self._refuse_many(key, traced, why)
             self._captures.keep(key, [traced, *variants])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 
 import numpy as np
 import pytest
 
+from gpu.core.clocks import ClockMap, bracketed
 from gpu.core.errors import (
     DeviceError,
     DeviceLost,
@@ -20,7 +22,6 @@ from gpu.hcq.device import HCQDevice
 from gpu.hcq.hostdevice import HostPort
 from gpu.hcq.hostring import HostRing
 from gpu.hcq.ports import Memory
-from gpu.hcq.profile import ClockMap
 from gpu.hcq.signal import Timeline
 from gpu.hcq.symbol import Symbol
 from hcq.host_target import HostTarget
@@ -74,7 +75,8 @@ def test_buffers_of_queues_are_checked() -> None:
 def test_clock_map() -> None:
     """Ticks become host time within the error that was measured, also after a second."""
     port = HostPort()
-    clocks = ClockMap(port, port.now_ns)
+    read = partial(bracketed, port.clock, port.now_ns)
+    clocks = ClockMap(read, port.clock_hz, port.now_ns)
     for _ in range(2):
         for _ in range(5):
             port.step()

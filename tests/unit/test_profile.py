@@ -126,6 +126,23 @@ def test_a_replay_names_the_lines_of_its_trace(profiled: Profile) -> None:
     assert profiled.rows[first].runs >= 2
 
 
+def test_a_product_is_for_the_line_that_asked_for_it(profiled: Profile) -> None:
+    """Its kernel gives a value of another shape, which no line made."""
+    x = values(13, 11)
+    line = here() + 1
+    (x @ x.T).realize()
+    assert [row.label for row in rows_of(line)] == ["matmul_f32_13x13x11"]
+
+
+def test_what_is_spread_over_devices_is_for_its_line(profiled: Profile) -> None:
+    x = values(8, 6).shard(("CPU", "CPU:1"), 0).realize()
+    line = here() + 1
+    (x * 2 - 1).sum().realize()
+    found = [row for row in profiled.rows if row not in rows_of(line)]
+    assert {row.device for row in rows_of(line)} == {"CPU", "CPU:1"}
+    assert all("shard" in row.line or row.label.startswith("copy") for row in found)
+
+
 def test_a_gradient_is_for_the_line_that_asked_for_it(profiled: Profile) -> None:
     x = values(30, 20).requires_grad_()
     w = values(20, 10, seed=1).requires_grad_()

@@ -213,7 +213,7 @@ _INTERFACES: Final[tuple[Recipe, ...]] = (
             "CL_BUFFER_CREATE_TYPE_REGION",
             "CL_QUEUE_(PROFILING_ENABLE|OUT_OF_ORDER_EXEC_MODE_ENABLE)",
             "CL_PROGRAM_(BINARIES|BINARY_SIZES|BUILD_LOG)",
-            "CL_PROFILING_COMMAND_(START|END)",
+            "CL_PROFILING_COMMAND_(QUEUED|START|END)",
         ),
     ),
 )

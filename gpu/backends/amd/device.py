@@ -8,6 +8,7 @@ from gpu.backends.amd.chips import chip_name
 from gpu.backends.amd.program import load_program
 from gpu.backends.hcq.graph import QueueGraph
 from gpu.backends.hcq.memory import QueueAllocator
+from gpu.backends.hcq.timer import QueueTimer
 from gpu.compiler.render.llvm.amdgcn import AMDRenderer
 from gpu.compiler.toolchain.amdgcn import AMDCompiler
 from gpu.core.config import config
@@ -18,6 +19,7 @@ from gpu.drivers.am.device import AmDevice
 from gpu.drivers.am.kfd.port import open_kfd
 from gpu.drivers.am.kfd.questions import parse
 from gpu.runtime.device import Compiled, Toolchain
+from gpu.runtime.timer import Timer
 from gpu.transport.world import World, real_world, recorded
 
 
@@ -42,6 +44,10 @@ class AMDDevice(Compiled):
     def synchronize(self) -> None:
         """Waits until everything launched so far is done. Raises DeviceHang, GpuFault, ..."""
         self.queues.synchronize()
+
+    def make_timer(self) -> Timer:
+        """What times launches and copies by the GPU's clock."""
+        return QueueTimer(self.device, self.queues)
 
     def recover(self) -> bool:
         """Makes the device usable again after a GpuFault or DeviceHang; whether there was one.

@@ -5,15 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from collections.abc import Sequence
-from ctypes import byref, c_int32
+from collections.abc import Callable, Sequence
+from ctypes import byref, c_int32, c_uint64, c_void_p
 from hashlib import blake2b
 from typing import Any, Final
 
 from gpu.autogen import opencl as cl
 from gpu.backends.cl.api import OpenCL, error_of, handles
 from gpu.backends.cl.objects import CLMemory
-from gpu.backends.cl.order import Order
+from gpu.backends.cl.order import Event, Order
 from gpu.backends.cl.platforms import DeviceInfo
 from gpu.core.errors import DeviceError, DeviceLost, GpuError
 from gpu.runtime.recent import Recent
@@ -47,6 +47,8 @@ class CLContext:
         context: the handle of the context.
         queue: the handle of the queue; its commands are timed.
         order: says which commands wait for which; None where the queue keeps all in order.
+        watch: is told of the events of commands, and how many bytes each copies; None if nobody
+            wants to know.
     """
 
     def __init__(self, api: OpenCL, info: DeviceInfo, reorder: bool = False):
@@ -56,6 +58,7 @@ class CLContext:
         """
         self.api, self.info = api, info
         self._lost: str | None = None
+        self.watch: Callable[[Event, int], None] | None = None
         self._programs: weakref.WeakValueDictionary[bytes, Built] = weakref.WeakValueDictionary()
         self._compiled: Recent[bytes, Built] = Recent(_KEPT_BUILT)
         self.context = api.make(
@@ -88,18 +91,45 @@ class CLContext:
         *arguments: Any,
         reads: Sequence[CLMemory] = (),
         writes: Sequence[CLMemory] = (),
+        copies: int = 0,
         what: str,
     ) -> None:
         """Calls the function `name`, which enqueues a command on memory; see `Order.run`.
 
-        Raises the error of its code.
+        `copies` is how many bytes it copies. Raises the error of its code.
         """
         function = getattr(self.api, name)
         if self.order is None:
-            code = function(*arguments, 0, None, None)
+            code = self.enqueue(function, *arguments, copies=copies)
         else:
-            code = self.order.run(function, arguments, reads, writes)
+            code, event = self.order.run(function, arguments, reads, writes)
+            if event is not None and self.watch is not None:
+                self.watch(event, copies)
         self.check(code, what)
+
+    def enqueue(self, function: Callable[..., int], *arguments: Any, copies: int = 0) -> int:
+        """Calls a function that enqueues a command which waits for nothing; gives its code."""
+        if self.watch is None:
+            return function(*arguments, 0, None, None)
+        event = c_void_p()
+        code = function(*arguments, 0, None, byref(event))
+        if code == 0:
+            self.watch(Event(self, event.value or 0), copies)
+        return code
+
+    def event_time(self, event: int, key: int) -> int | None:
+        """What the profile of a command tells, in nanoseconds; None while it is not done.
+
+        Raises the error of a code.
+        """
+        nanoseconds = c_uint64()
+        code = self.api.clGetEventProfilingInfo(
+            event, key, ctypes.sizeof(nanoseconds), byref(nanoseconds), None
+        )
+        if code == cl.CL_PROFILING_INFO_NOT_AVAILABLE:
+            return None
+        self.check(code, "tell when a command ran")
+        return nanoseconds.value
 
     def check(self, code: int, what: str) -> None:
         """Raises the error of a call's code; once the device is lost, always DeviceLost."""

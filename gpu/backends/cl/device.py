@@ -12,6 +12,7 @@ from gpu.backends.cl.platforms import choose, find_devices
 from gpu.backends.cl.program import CLGraph, CLProgram, Scratch
 from gpu.backends.cl.quirks import quirks_of
 from gpu.backends.cl.target import build_options, device_target
+from gpu.backends.cl.timer import CLTimer
 from gpu.compiler.render.cstyle.opencl import OpenCLRenderer
 from gpu.compiler.targets import Target
 from gpu.core.config import config, preset_variable
@@ -19,6 +20,7 @@ from gpu.core.devspec import DeviceSpec, parse_device_name
 from gpu.core.errors import Unsupported
 from gpu.core.log import get_logger
 from gpu.runtime.device import Compiled
+from gpu.runtime.timer import Timer
 
 log = get_logger(__name__)
 
@@ -41,6 +43,10 @@ class CLDevice(Compiled):
     def synchronize(self) -> None:
         """Waits until everything launched so far is done. Raises DeviceLost, OutOfMemory."""
         self.context.finish()
+
+    def make_timer(self) -> Timer:
+        """What times launches and copies by the device's clock."""
+        return CLTimer(self.device, self.context)
 
     def describe(self) -> dict[str, str]:
         """What `gpu info` prints about the device."""

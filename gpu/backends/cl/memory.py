@@ -158,6 +158,7 @@ class CLAllocator(LRUAllocator[CLMemory]):
             *("clEnqueueWriteBuffer", context.queue, memory.handle, cl.CL_TRUE),
             *(0, source.size, source.ctypes.data),
             writes=[memory],
+            copies=source.size,
             what=f"copy {source.size:,} bytes to {context.info.name}",
         )
 
@@ -176,6 +177,7 @@ class CLAllocator(LRUAllocator[CLMemory]):
             *("clEnqueueReadBuffer", context.queue, memory.handle, cl.CL_TRUE),
             *(0, target.size, target.ctypes.data),
             reads=[memory],
+            copies=target.size,
             what=f"copy {target.size:,} bytes from {context.info.name}",
         )
 
@@ -189,6 +191,7 @@ class CLAllocator(LRUAllocator[CLMemory]):
             *("clEnqueueCopyBuffer", context.queue, source.handle, target.handle, 0, 0, nbytes),
             reads=[source],
             writes=[target],
+            copies=nbytes,
             what=f"copy {nbytes:,} bytes on {context.info.name}",
         )
 

@@ -70,8 +70,8 @@ class Order:
         arguments: Sequence[Any],
         reads: Sequence[CLMemory],
         writes: Sequence[CLMemory],
-    ) -> int:
-        """Calls a function of OpenCL's that enqueues a command; returns its code.
+    ) -> tuple[int, Event | None]:
+        """Calls a function of OpenCL's that enqueues a command; returns its code, and its event.
 
         `arguments` are those before the three on events. The command reads and writes the memory
         given, which remembers it.
@@ -81,9 +81,11 @@ class Order:
             event = c_void_p()
             known = handles(*waits) if waits else None
             code = enqueue(*arguments, len(waits), known, byref(event))
-            if code == 0:
-                self._note(self._event(event), reads, writes)
-        return code
+            if code:
+                return code, None
+            made = self._event(event)
+            self._note(made, reads, writes)
+        return code, made
 
     def _waits(self, reads: Sequence[CLMemory], writes: Sequence[CLMemory]) -> dict[int, None]:
         """The events that a command waits for, each once."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Sequence
-from ctypes import byref, c_int64, c_uint64, c_void_p
-from typing import Any, Final
+from ctypes import byref, c_int64, c_void_p
+from typing import Final
 
 from gpu.autogen import opencl as cl
 from gpu.backends.cl.api import handles
@@ -14,10 +14,11 @@ from gpu.backends.cl.compiler import Binary
 from gpu.backends.cl.context import CLContext
 from gpu.backends.cl.images import image_argument
 from gpu.backends.cl.memory import CLAllocator, CLMemory
+from gpu.backends.cl.order import Event
 from gpu.compiler.render.cstyle.opencl_images import images_of
 from gpu.core.errors import InvalidValue
 from gpu.runtime.device import LaunchData
-from gpu.runtime.program import Program, check_memory_of, check_values
+from gpu.runtime.program import LaunchSize, Program, check_memory_of, check_values
 
 _DIMENSIONS: Final = 3
 _POINTER: Final = ctypes.sizeof(c_void_p)
@@ -83,17 +84,27 @@ class Launcher:
         code = self._context.api.clSetKernelArg(self.kernel, position, _VALUE, byref(holder))
         self._context.check(code, f"pass argument {position} to {self._program.name}")
 
-    def enqueue(self, event: Any = None) -> None:
-        """Launches the kernel; `event` receives the event of the launch."""
+    def enqueue(self) -> None:
+        """Launches the kernel."""
         program, context = self._program, self._context
         if context.is_lost:
             context.check(0, f"launch {program.name}")
-        code = context.api.clEnqueueNDRangeKernel(
-            *(context.queue, self.kernel, _DIMENSIONS, None, program.items, program.group),
-            *(0, None, event),
+        code = context.enqueue(
+            *(context.api.clEnqueueNDRangeKernel, context.queue, self.kernel, _DIMENSIONS, None),
+            *(program.items, program.group),
         )
         if code:
             context.check(code, f"launch {program.name}")
+
+    def enqueue_timed(self) -> Event:
+        """Launches the kernel; gives its event."""
+        program, context, event = self._program, self._context, c_void_p()
+        code = context.api.clEnqueueNDRangeKernel(
+            *(context.queue, self.kernel, _DIMENSIONS, None, program.items, program.group),
+            *(0, None, byref(event)),
+        )
+        context.check(code, f"launch {program.name}")
+        return Event(context, event.value or 0)
 
     def enqueue_after(self, reads: Sequence[CLMemory], writes: Sequence[CLMemory]) -> None:
         """Launches the kernel after those that it needs, on a queue that reorders."""
@@ -136,6 +147,13 @@ class CLProgram(Program):
         self.context, self._scratch, self._scratch_bytes = context, scratch, data["scratch"]
         self._launcher = self.launcher()
         self._lock = threading.Lock()
+
+    @property
+    def launch_size(self) -> LaunchSize:
+        """As `Program.launch_size`."""
+        block = tuple(self.group)
+        groups = zip(self.items, block, strict=True)
+        return LaunchSize(tuple(items // group for items, group in groups), block)
 
     def launcher(self) -> Launcher:
         """A kernel object of its own."""
@@ -205,28 +223,17 @@ class CLProgram(Program):
         return found
 
     def _timed(self) -> float:
-        context, api = self.context, self.context.api
+        context = self.context
         if context.order is not None:
             context.finish()
-        event = c_void_p()
-        self._launcher.enqueue(byref(event))
-        try:
-            context.check(api.clWaitForEvents(1, handles(event.value or 0)), f"run {self.name}")
-            start, end = (
-                self._profile(event, key)
-                for key in (cl.CL_PROFILING_COMMAND_START, cl.CL_PROFILING_COMMAND_END)
-            )
-        finally:
-            api.clReleaseEvent(event)
-        return (end - start) * 1e-9
-
-    def _profile(self, event: c_void_p, key: int) -> int:
-        nanoseconds = c_uint64()
-        code = self.context.api.clGetEventProfilingInfo(
-            event, key, ctypes.sizeof(nanoseconds), byref(nanoseconds), None
+        event = self._launcher.enqueue_timed()
+        waited = context.api.clWaitForEvents(1, handles(event.handle))
+        context.check(waited, f"run {self.name}")
+        start, end = (
+            context.event_time(event.handle, key) or 0
+            for key in (cl.CL_PROFILING_COMMAND_START, cl.CL_PROFILING_COMMAND_END)
         )
-        self.context.check(code, f"tell how long {self.name} ran")
-        return nanoseconds.value
+        return (end - start) * 1e-9
 
 
 class CLGraph:

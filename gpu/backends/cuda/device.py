@@ -10,6 +10,7 @@ from gpu.backends.cuda.graph import CudaGraph
 from gpu.backends.cuda.library import Library, load_library
 from gpu.backends.cuda.memory import CudaAllocator
 from gpu.backends.cuda.program import CudaProgram
+from gpu.backends.cuda.timer import CudaTimer
 from gpu.compiler.render.cstyle.cuda import CUDARenderer
 from gpu.compiler.render.llvm.ptx import PTXRenderer
 from gpu.compiler.targets.nvidia import nearest_architecture
@@ -20,6 +21,7 @@ from gpu.core.devspec import DeviceSpec, parse_device_name
 from gpu.core.errors import Unsupported
 from gpu.core.log import get_logger
 from gpu.runtime.device import Compiled, Toolchain
+from gpu.runtime.timer import Timer
 
 log = get_logger(__name__)
 
@@ -41,6 +43,10 @@ class CUDADevice(Compiled):
     def synchronize(self) -> None:
         """Waits until everything launched so far is done. Raises GpuFault, DeviceLost."""
         self.context.synchronize()
+
+    def make_timer(self) -> Timer:
+        """What times launches by the GPU's clock."""
+        return CudaTimer(self.context)
 
     def recover(self, force: bool = False) -> None:
         """Resets the GPU for this process after a GpuFault, and computes something on it.

@@ -58,6 +58,7 @@ SIGNATURES: Final[dict[str, tuple[str, ...]]] = {
     "cuEventCreate": (_P, _U),
     "cuEventRecord": (_P, _P),
     "cuEventSynchronize": (_P,),
+    "cuEventQuery": (_P,),
     "cuEventElapsedTime": (_P, _P, _P),
     "cuEventDestroy_v2": (_P,),
     "cuModuleLoadDataEx": (_P, _P, _U, _P, _P),

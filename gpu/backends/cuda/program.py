@@ -18,7 +18,7 @@ from gpu.compiler.toolchain.nvbinary import NvBinary, with_lines
 from gpu.core.errors import CompileError, FormatError, InvalidIndex, InvalidValue
 from gpu.runtime.device import LaunchData
 from gpu.runtime.origins import users_place
-from gpu.runtime.program import Program, check_memory_of, check_values
+from gpu.runtime.program import LaunchSize, Program, check_memory_of, check_values
 
 _LOG_BYTES: Final = 1 << 14
 _WORD_BYTES: Final = 8
@@ -99,6 +99,11 @@ class CudaProgram(Program):
             self.context.retire(self.context.library.cuModuleUnload, self._module)
         if getattr(self, "workspace", ()):
             self._allocator.free(self.workspace[0], self._size)
+
+    @property
+    def launch_size(self) -> LaunchSize:
+        """As `Program.launch_size`."""
+        return LaunchSize((self.grid, 1, 1), (self.block, 1, 1))
 
     def lose(self) -> None:
         """The context was made anew: it is loaded again by its next launch."""
@@ -191,6 +196,18 @@ class CudaProgram(Program):
             context.check(code, f"launch {self.name}")
 
     def _timed(self, bufs: tuple[CudaMemory, ...], vals: Sequence[int]) -> float:
+        began, ended = self.launch_between_events(bufs, vals)
+        try:
+            ended.wait()
+            return ended.seconds_since(began)
+        finally:
+            for event in (began, ended):
+                self.context.retire(self.context.library.cuEventDestroy_v2, event.handle)
+
+    def launch_between_events(
+        self, bufs: tuple[CudaMemory, ...], vals: Sequence[int]
+    ) -> tuple[Event, Event]:
+        """Launches it as `__call__` does; gives events before and after it, to be destroyed."""
         context, library = self.context, self.context.library
         with context.lock:
             context.enter()
@@ -199,11 +216,11 @@ class CudaProgram(Program):
                 began.record(context.streams.launches)
                 self._launch(bufs, vals, users_place())
                 ended.record(context.streams.launches)
-            finally:
+            except BaseException:
                 for event in (began, ended):  # which works as long as they are in use
                     context.retire(library.cuEventDestroy_v2, event.handle)
-        ended.wait()
-        return ended.seconds_since(began)
+                raise
+        return began, ended
 
     def describe(self, arguments: Sequence[object]) -> str:
         """A launch of it, for errors."""

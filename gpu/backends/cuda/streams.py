@@ -33,6 +33,13 @@ class Event:
         """Waits for it. Raises what went wrong on the GPU."""
         self._check(self._library.cuEventSynchronize(self.handle), "wait for the GPU")
 
+    def is_reached(self) -> bool:
+        """Whether it was reached, without waiting. Raises what went wrong on the GPU."""
+        code = self._library.cuEventQuery(self.handle)
+        if code != codes.Result.NOT_READY:
+            self._check(code, "ask whether an event was reached")
+        return bool(code == 0)
+
     def destroy(self) -> None:
         """Gives it back; what waits for it still does."""
         self._check(self._library.cuEventDestroy_v2(self.handle), "give an event back")

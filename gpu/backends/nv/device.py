@@ -7,6 +7,7 @@ from functools import cache, partial
 
 from gpu.backends.hcq.graph import QueueGraph
 from gpu.backends.hcq.memory import QueueAllocator
+from gpu.backends.hcq.timer import QueueTimer
 from gpu.backends.nv.program import Learn, load_bare_program, load_program
 from gpu.compiler.render.cstyle.cuda import CUDARenderer
 from gpu.compiler.render.llvm.ptx import PTXRenderer
@@ -23,6 +24,7 @@ from gpu.core.errors import Unsupported
 from gpu.drivers.nv.channel.probes import parse
 from gpu.drivers.nv.device import RmDevice
 from gpu.runtime.device import Compiled, Renderer, Toolchain
+from gpu.runtime.timer import Timer
 from gpu.transport.world import World, real_world
 
 
@@ -60,6 +62,10 @@ class NVDevice(Compiled):
     def synchronize(self) -> None:
         """Waits until everything launched so far is done. Raises DeviceHang, GpuFault, ..."""
         self.queues.synchronize()
+
+    def make_timer(self) -> Timer:
+        """What times launches and copies by the GPU's clock."""
+        return QueueTimer(self.device, self.queues)
 
     def recover(self) -> bool:
         """Makes the device usable again after a GpuFault; whether there was one.

@@ -6,15 +6,16 @@ What takes long to import is imported when a benchmark runs, not with the other 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
+from gpu.cli.options import positive
 from gpu.core.config import Context
 from gpu.core.devspec import did_you_mean
 from gpu.core.errors import InvalidValue
+from gpu.core.files import why_unwritable
 
 DEFAULT_REPEATS: Final = 20
 
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--repeats",
-        type=_positive,
+        type=positive,
         default=DEFAULT_REPEATS,
         metavar="N",
         help="timed samples of each (default: %(default)s)",
@@ -129,15 +130,5 @@ def _chosen(option: str, text: str, known: list[str]) -> list[str]:
 
 def _check_output(path: Path | None) -> None:
     """Before all the work, what is known to fail after it."""
-    if path is None:
-        return
-    if path.is_dir():
-        raise InvalidValue(f"--json={path}: is a folder; name a file in it")
-    if not os.access(path.absolute().parent, os.W_OK):
-        raise InvalidValue(f"--json={path}: the folder cannot be written to; name another")
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
-    return int(text)
+    if path is not None and (why := why_unwritable(path)):
+        raise InvalidValue(f"--json={path}: {why}")

@@ -2,43 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Final, NamedTuple
 
-import numpy as np
-
-from gpu import Device, Tensor, jit
+from gpu import Device
 from gpu.cli.bench.adapters import GpuAdapter
 from gpu.cli.bench.contest import Local
 from gpu.cli.bench.report import time_text
 from gpu.cli.bench.workloads import WORKLOADS, Scale
-from gpu.compiler.opt.policy.alternatives import cost_of
+from gpu.cli.kernels import measured_peaks, timed_kernels
+from gpu.cli.script import read_script, run_script
 from gpu.core.config import Context
-from gpu.core.errors import InvalidValue
-from gpu.core.files import read_bytes
 from gpu.runtime.execute import forget_compiled
-from gpu.runtime.profile import PROFILE, Row, Total
+from gpu.runtime.profile import PROFILE
 from gpu.runtime.stages import SECONDS
 
-# Sides of a product, and bytes of a sum of two arrays, from which peaks are taken; runs of each.
-_PRODUCTS: Final = (512, 1024)
-_COPIED: Final = 1 << 26
 _RUNS: Final = 5
-
-
-class Peaks(NamedTuple):
-    """The most that was reached here: operations and bytes a second."""
-
-    operations: float
-    bandwidth: float
-
-    def seconds(self, operations: int, nbytes: int) -> float:
-        """The least that so much work can take: the roofline."""
-        return max(operations / self.operations, nbytes / self.bandwidth)
 
 
 class Inspected(NamedTuple):
@@ -52,7 +34,7 @@ class Inspected(NamedTuple):
 def inspected(names: Sequence[str], script: Sequence[str], scale: Scale) -> Iterator[Inspected]:
     """The workloads `names`, or a script with its arguments."""
     if script:
-        yield Inspected(script[0], lambda: _run_script(script), _nothing)
+        yield Inspected(script[0], partial(run_script, script, read_script(script[0])), _nothing)
         return
     for name in names:
         if not WORKLOADS[name].at(scale).process:
@@ -65,104 +47,37 @@ def _nothing() -> None:
     """A script is run once."""
 
 
-def _run_script(script: Sequence[str]) -> None:
-    try:
-        text = read_bytes(script[0])
-    except OSError as error:
-        raise InvalidValue(f"{script[0]} cannot be read: {error.strerror}") from error
-    before, sys.argv = sys.argv, list(script)
-    try:
-        exec(compile(text, script[0], "exec"), {"__name__": "__main__", "__file__": script[0]})
-    finally:
-        sys.argv = before
-
-
 def show_kernels(programs: Iterator[Inspected]) -> None:
     """Prints each kernel: time, what limits it, its schedule."""
-    peaks = _measured_peaks()
-    print(f"peaks reached here: {peaks.operations / 1e9:.1f} GFLOP/s in products of matrices,")
-    print(f"{peaks.bandwidth / 1e9:.1f} GB/s in a sum of two large arrays; roof: the least time by")
-    print("these, as a share of the time; cost: of the schedule, by the numbers that chose it\n")
+    device = Device.DEFAULT
+    peaks = {device: measured_peaks(device)}
+    print(f"peaks reached here: {peaks[device] or 'none, as this is a model'}")
+    print("roof: the least time by these, as a share of the time; cost: of the schedule, by the")
+    print("numbers that chose it\n")
     for program in programs:
         with _profiled():
             program.begin()
             if program.again is not _nothing:
                 PROFILE.rows.clear()
                 program.again()
-            rows = sorted(PROFILE.rows.items(), key=lambda item: -item[1].seconds)
-            total = sum(each.seconds for _, each in rows)
-            print(f"{program.name}: {time_text(total)} in {sum(e.runs for _, e in rows)} launches")
-            for row, each in rows:
-                print(_kernel_line(row, each, total, peaks))
+            kernels = timed_kernels(peaks)
+            total = sum(each.total.seconds for each in kernels)
+            runs = sum(each.total.runs for each in kernels)
+            print(f"{program.name}: {time_text(total)} in {runs} launches")
+            for each in kernels:
+                print(each.text(with_schedule=True))
 
 
 @contextmanager
 def _profiled() -> Iterator[None]:
     """Kernels are compiled anew, and profiled; what was noted is gone afterwards."""
     forget_compiled()
-    PROFILE.rows.clear()
-    PROFILE.schedules.clear()
+    PROFILE.clear()
     try:
         with Context(GPU_PROFILE=1, CACHE=0):
             yield
     finally:
-        PROFILE.rows.clear()
-        PROFILE.schedules.clear()
-
-
-def _kernel_line(row: Row, each: Total, total: float, peaks: Peaks) -> str:
-    seconds = max(each.least, 1e-9)
-    roof = peaks.seconds(each.operations // each.runs, each.nbytes // each.runs)
-    chosen = PROFILE.schedules.get((row.device, row.label))
-    parts = [
-        f"  {each.seconds / total:6.1%}  {row.label:<36} {each.runs:>5} x {time_text(seconds):>9}",
-        f"roof {roof / seconds:6.1%}",
-    ]
-    if chosen is not None:
-        cost = cost_of(*chosen)
-        parts.append(f"cost {cost:.3g} cycles" if cost else "cost -")
-    lines = ["  ".join(parts)]
-    if row.scalar:
-        lines.append(f"          not vectorised because {row.scalar}")
-    if row.line:
-        lines.append(f"          for {row.line}")
-    if chosen is not None:
-        lines.append(f"          {' '.join(map(_short, chosen.opts)) or 'no transformations'}")
-    return "\n".join(lines)
-
-
-def _short(opt: object) -> str:
-    """A transformation without the names of its fields."""
-    assert isinstance(opt, tuple)
-    return f"{type(opt).__name__}({', '.join(map(_field, opt))})"
-
-
-def _field(value: object) -> str:
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_field, value))})"
-    return str(value)
-
-
-def _measured_peaks() -> Peaks:
-    """What products of matrices and a sum of large arrays reach on the default device."""
-    operations = 0.0
-    for side in _PRODUCTS:
-        a, b = (Tensor(np.ones((side, side), np.float32)).realize() for _ in range(2))
-        operations = max(operations, 2 * side**3 / _best(lambda x, y: x @ y, a, b))
-    a, b = (Tensor(np.ones(_COPIED // 4, np.float32)).realize() for _ in range(2))
-    return Peaks(operations, 3 * _COPIED / _best(lambda x, y: x + y, a, b))
-
-
-def _best(function: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> float:
-    """Seconds of the fastest of a few calls."""
-    run, device = jit(lambda x, y: function(x, y).realize()), Device[a.device]
-    seconds = []
-    for _ in range(2 + _RUNS):
-        began = time.perf_counter()
-        run(a, b)
-        device.synchronize()
-        seconds.append(time.perf_counter() - began)
-    return min(seconds[2:])
+        PROFILE.clear()
 
 
 def show_compiling(programs: Iterator[Inspected]) -> None:

@@ -28,6 +28,14 @@ def kernel_label(number: int, plan: Plan) -> str:
     what is reduced, of a product of matrices those of the output and then those summed over, else
     those of the output.
     """
+    roots, inside = plan.kernels[number], kernel_nodes(number, plan)
+    what, shape = _computed(roots[0], inside)
+    sizes = "x".join(str(size) for size in upper_shape(shape) if size != 1)
+    return f"{what}_{roots[0].dtype.code}_{sizes or 1}"
+
+
+def kernel_nodes(number: int, plan: Plan) -> list[Node]:
+    """The nodes that the kernel `number` of a plan computes, sources first."""
     roots = plan.kernels[number]
     store = plan.stores.get(roots[0])
     begun = store.operands if store else roots
@@ -36,11 +44,7 @@ def kernel_label(number: int, plan: Plan) -> str:
         return node not in roots and plan.is_read(node)
 
     inside = [n for n in toposort(begun, is_outside) if not is_outside(n)]
-    if store:
-        inside.append(store.write)
-    what, shape = _computed(roots[0], inside)
-    sizes = "x".join(str(size) for size in upper_shape(shape) if size != 1)
-    return f"{what}_{roots[0].dtype.code}_{sizes or 1}"
+    return [*inside, store.write] if store else inside
 
 
 def _computed(root: Node, inside: Sequence[Node]) -> tuple[str, Shape]:

@@ -33,7 +33,10 @@ Rule = Callable[[Node, Sequence[Sharded]], Sharded]
 
 
 def lower(
-    roots: Sequence[Node], is_leaf: Callable[[Node], bool], value: Callable[[Node], Node]
+    roots: Sequence[Node],
+    is_leaf: Callable[[Node], bool],
+    value: Callable[[Node], Node],
+    note: Callable[[Node, Node], None] = lambda node, part: None,
 ) -> list[Sharded]:
     """What each of `roots` is on the devices it is on; one part for a node of a single device.
 
@@ -41,6 +44,7 @@ def lower(
         roots: nodes of one device or of several.
         is_leaf: which nodes are in memory; those of single devices stay as they are.
         value: for a leaf on several devices the `multi` node of its memory.
+        note: is told of each node that is computed, and of each of its parts.
 
     Raises Unsupported for an operation along an axis that is cut, where there is no rule.
     """
@@ -53,6 +57,9 @@ def lower(
             done[node] = Sharded(memory.attr[0], memory.src)
         else:
             done[node] = RULES[node.kind](node, [done[source] for source in node.src])
+        if not is_leaf(node):
+            for part in done[node].parts:
+                note(node, part)
     return [done[root] for root in roots]
 
 
