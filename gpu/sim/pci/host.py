@@ -156,7 +156,7 @@ class HostPciModel:
         self, address: PciAddress, card: Card, group: int | None = None, driver: str = ""
     ) -> HostFunction:
         """Plugs a card in; `driver` has it now, and again when the kernel may choose."""
-        bars = {index: bar for index, (_, bar) in card.bars.items()}
+        bars = {index: bar for index, (_, bar, _) in card.bars.items()}
         config = ConfigSpace(card.ids, bars, card.vectors)
         bus = CardBus(self.machine, config, f"card {address}")
         function = HostFunction(address, card, config, bus, group, own_driver=driver)

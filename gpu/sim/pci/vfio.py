@@ -269,9 +269,20 @@ class DeviceFile(SimFile):
         """A BAR, mapped. Raises SysError(EINVAL)."""
         self._need_usable()
         whole, at = self._bar(offset >> _SHIFT), offset & (1 << _SHIFT) - 1
-        if at + size > align_up(whole.size, 4096):
+        if at + size > align_up(self._region(offset >> _SHIFT)[0], 4096):
             raise SysError(errno.EINVAL)
-        return whole.sub(at, size)
+        return whole.sub(at, min(size, whole.size - at))
+
+    def mmap(
+        self, process: SimProcess, size: int, prot: int, flags: int, offset: int, address: int
+    ) -> int:
+        """Memory of a BAR. Raises SysError(EINVAL), also for a BAR that has none."""
+        self._need_usable()
+        self._bar(offset >> _SHIFT)
+        bar, at = self.function.card.bars[offset >> _SHIFT], offset & (1 << _SHIFT) - 1
+        if bar.map is None or at + size > bar.window.size:
+            raise SysError(errno.EINVAL, f"{size:#x} bytes at {at:#x} of a BAR are no memory")
+        return bar.map(at, size, prot, flags, address, process.mapper)
 
     def released(self) -> None:
         """Bus mastering ends, the function is reset and sleeps."""
@@ -300,7 +311,8 @@ class DeviceFile(SimFile):
             return len(self.function.config.save()), access
         if index not in self.function.card.bars:
             return 0, 0
-        return self._bar(index).size, access | vfio.VFIO_REGION_INFO_FLAG_MMAP
+        size = self.function.card.bars[index].bar.size
+        return size, access | vfio.VFIO_REGION_INFO_FLAG_MMAP
 
     def _count(self, kind: int) -> int:
         counts = {
