@@ -47,8 +47,7 @@ class Client:
         self.card = self.world.gpus[0]
         self.known = self.card.chip.regs
         self.open()
-        self.fence = 0
-        self.wptr = 0
+        self.fence = self.wptr = self.next_table = 0
 
     def open(self) -> None:
         self.function: PciFunction = HostPci(self.world.os).open(AT)
@@ -208,13 +207,9 @@ class Client:
 
     def ip_firmware(self) -> Iterator[tuple[int, bytes]]:
         """Types and contents, the power management's first, RLC's last."""
-        yield (
-            18,
-            self.images(f"smu_{'_'.join(map(str, self.card.chip.board.block('MP1').version))}")[
-                256:
-            ],
-        )
-        sdma = [d for n, d in self.world.firmware.items() if "/sdma_" in n][0]
+        files = self.world.firmware.items()
+        yield 18, next(data for name, data in files if "/smu_" in name)[256:]
+        sdma = next(data for name, data in files if "/sdma_" in name)
         if self.is_gfx12:
             yield 71, sdma[256:]
         else:
@@ -286,12 +281,8 @@ class Client:
         self.pair(f"{table}END_ADDR_LO32", f"{table}END_ADDR_HI32", end - 1)
         control = f"{vm}CONTEXT{vmid}_CNTL"
         faults = [f for f in self.known.fields(control) if "FAULT_ENABLE" in f]
-        self.write(
-            control,
-            self.pack(
-                control, ENABLE_CONTEXT=1, PAGE_TABLE_DEPTH=depth, **dict.fromkeys(faults, 1)
-            ),
-        )
+        enabled = dict.fromkeys(faults, 1)
+        self.write(control, self.pack(control, ENABLE_CONTEXT=1, PAGE_TABLE_DEPTH=depth, **enabled))
 
     def invalidate(self, name: str, vmid: int = 0) -> None:
         vm = "GCVM_" if name == "GFXHUB" else "MMVM_"
@@ -309,3 +300,112 @@ class Client:
         self.start_sos()
         self.load_all()
         self.start_hub("GFXHUB")
+
+    # Page tables: four levels, of pages.
+
+    def start_memory(self, vmid: int = 0, root: int = 16 * MIB, hub: str = "GFXHUB") -> int:
+        """An address space, empty; where its root is. Tables come behind it."""
+        self.vram.store(root, bytes(0x1000))
+        self.next_table = root
+        self.context(hub, vmid, root)
+        return root
+
+    def map(self, root: int, address: int, physical: int, flags: int = MAPPED | 1 << 4) -> int:
+        """A page; where its entry is."""
+        table = root
+        for level in (3, 2, 1):
+            at = table + 8 * (address >> 12 + 9 * level & 0x1FF)
+            entry = self.vram.read(at, 8)
+            if not entry & 1:
+                self.next_table += 0x1000
+                self.vram.store(self.next_table, bytes(0x1000))
+                entry = self.next_table | 1
+                self.vram.write(at, 8, entry)
+            table = entry & ~0xFFF & (1 << 48) - 1
+        at = table + 8 * (address >> 12 & 0x1FF)
+        self.vram.write(at, 8, physical | flags | (1 << 63 if self.is_gfx12 else 0))
+        return at
+
+    # Queues.
+
+    def start_engines(self) -> None:
+        """What a driver does between the firmware's start and its first queue."""
+        self.write("RCC_DEV0_EPF0_RCC_DOORBELL_APER_EN", 1)
+        entry = "GDC_S2A0_S2A_DOORBELL_ENTRY_" if self.is_gfx12 else "S2A_DOORBELL_ENTRY_"
+        self.write(f"{entry}0_CTRL", 0x30000007)
+        self.write(f"{entry}3_CTRL", 0x3000000D)
+        self.write(f"{entry}2_CTRL", 3 << 28 | 40 << 17 | 0x200 << 7 | 0xE << 1 | 1)
+        for vmid in range(16):
+            self.write("GRBM_GFX_CNTL", vmid << 4)
+            self.write("SH_MEM_CONFIG", 3 << 14 | 3 << 2)
+            self.write("SH_MEM_BASES", 1 << 16 | 2)
+        self.select()
+        self.write("CP_MEC_RS64_PRGRM_CNTR_START", 0x3000 >> 2)
+        self.write("GRBM_GFX_CNTL", 0)
+        self.write("CP_MEC_DOORBELL_RANGE_LOWER", 0)
+        self.write("CP_MEC_DOORBELL_RANGE_UPPER", 0xF8)
+        self.write("CP_MEC_RS64_CNTL", 1 << 26)
+        for engine in (0, 1):
+            self.write(f"SDMA{engine}_{'MCU' if self.is_gfx12 else 'F32'}_CNTL", 0)
+            self.change(f"SDMA{engine}_CNTL", TRAP_ENABLE=1)
+
+    def select(self, pipe: int = 0, queue: int = 0) -> None:
+        self.write("GRBM_GFX_CNTL", 1 << 2 | pipe | queue << 8)
+
+    def make_queue(
+        self,
+        mqd: int,
+        ring: int,
+        rptr: int,
+        size: int = 0x1000,
+        vmid: int = 0,
+        doorbell: int = 6,
+        slot: tuple[int, int] = (0, 0),
+        **changes: int,
+    ) -> None:
+        """A PM4 queue; addresses but that of the MQD are of its VMID, `mqd` is in video memory."""
+        control = self.pack("CP_HQD_PQ_CONTROL", QUEUE_SIZE=(size // 4).bit_length() - 2)
+        values = {
+            "CP_MQD_BASE_ADDR": FB_BASE + mqd & 0xFFFFFFFF,
+            "CP_MQD_BASE_ADDR_HI": FB_BASE + mqd >> 32,
+            "CP_HQD_VMID": vmid,
+            "CP_HQD_PQ_BASE": ring >> 8 & 0xFFFFFFFF,
+            "CP_HQD_PQ_BASE_HI": ring >> 40,
+            "CP_HQD_PQ_RPTR_REPORT_ADDR": rptr & 0xFFFFFFFF,
+            "CP_HQD_PQ_RPTR_REPORT_ADDR_HI": rptr >> 32,
+            "CP_HQD_PQ_DOORBELL_CONTROL": doorbell << 2 | 1 << 30,
+            "CP_HQD_PQ_CONTROL": control,
+            "CP_HQD_EOP_BASE_ADDR": ring + 0x800 >> 8,
+            **changes,
+        }
+        first, words = self.known.address("CP_MQD_BASE_ADDR"), [0] * 512
+        words[0] = 0xC0310800
+        for name, value in values.items():
+            words[0x80 + self.known.address(name) - first] = value
+        self.vram.store(mqd, struct.pack("<512I", *words))
+        self.flush()
+        self.select(*slot)
+        for i in range(0x38):
+            self.registers.write(4 * (first + i), 4, words[0x80 + i])
+        self.write("CP_HQD_ACTIVE", 1)
+        self.write("GRBM_GFX_CNTL", 0)
+
+    def ring_doorbell(self, index: int, value: int) -> None:
+        """`index` counts dwords."""
+        self.doorbells.write(4 * index, 8, value)
+
+    def make_copy_queue(self, ring: int, rptr: int, vmid: int = 0, engine: int = 0) -> int:
+        """The first queue of a copy engine, with a page of ring; its doorbell in dwords."""
+        name, doorbell = f"SDMA{engine}_QUEUE0_", 0x200 + 0x14 * engine
+        self.write(f"{name}MINOR_PTR_UPDATE", 1)
+        self.pair(f"{name}RB_RPTR", f"{name}RB_RPTR_HI", 0)
+        self.pair(f"{name}RB_WPTR", f"{name}RB_WPTR_HI", 0)
+        self.pair(f"{name}RB_BASE", f"{name}RB_BASE_HI", ring >> 8)
+        self.pair(f"{name}RB_RPTR_ADDR_LO", f"{name}RB_RPTR_ADDR_HI", rptr)
+        self.write(f"{name}DOORBELL_OFFSET", self.pack(f"{name}DOORBELL_OFFSET", OFFSET=doorbell))
+        self.write(f"{name}DOORBELL", self.pack(f"{name}DOORBELL", ENABLE=1))
+        self.write(f"{name}MINOR_PTR_UPDATE", 0)
+        control = f"{name}RB_CNTL"
+        bits = {"RB_SIZE": 10, "RPTR_WRITEBACK_ENABLE": 1, "RB_VMID": vmid}
+        self.write(control, self.pack(control, RB_ENABLE=1, **bits))
+        return doorbell

@@ -1,4 +1,4 @@
-"""A card from power-on to running firmware, through VFIO, on each chip and with each kind of cache."""
+"""A card from power-on to running firmware, through VFIO, on each chip."""
 
 from __future__ import annotations
 

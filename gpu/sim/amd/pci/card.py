@@ -13,7 +13,10 @@ from gpu.sim.amd.chip.dispatch import KernelExecutor
 from gpu.sim.amd.chip.hwqueue import HwQueue
 from gpu.sim.amd.pci import discovery
 from gpu.sim.amd.pci.boards import Board
+from gpu.sim.amd.pci.copy_engines import CopyEngines
+from gpu.sim.amd.pci.gfx import GraphicsCore
 from gpu.sim.amd.pci.gmc import Hub
+from gpu.sim.amd.pci.hosts import Parts
 from gpu.sim.amd.pci.ih import UTCL2, VMC, InterruptHandler
 from gpu.sim.amd.pci.nbio import DOORBELL_BYTES, Nbio, cpu_memory
 from gpu.sim.amd.pci.psp import SMU_TYPE, Psp
@@ -33,7 +36,7 @@ class AmdCard:
 
     Attributes:
         chip: what its blocks share.
-        nbio, gfxhub, mmhub, ih, psp, smu: its blocks.
+        nbio, gfxhub, mmhub, ih, psp, smu, gfx, sdma: its blocks.
         on_mode1: is told that config space has forgotten what was written there.
     """
 
@@ -61,6 +64,8 @@ class AmdCard:
         firmware = self.mmhub.spaces[0]
         self.ih = InterruptHandler(chip, firmware)
         self.psp, self.smu = Psp(chip, firmware, settle_ns), Smu(chip, firmware)
+        parts = Parts(chip, self.gfxhub, self.nbio, self.ih)
+        self.gfx, self.sdma = GraphicsCore(parts), CopyEngines(parts)
         self._connect()
         registers = TrappedWindow(REGISTER_BYTES, self._read, self._write, widest=4)
         vram = Bar(bar_size or board.bar_size, prefetchable=True)
@@ -78,7 +83,7 @@ class AmdCard:
     @property
     def queues(self) -> list[HwQueue]:
         """Those that are on the hardware now."""
-        return []
+        return [*self.gfx.hardware(), *self.sdma.hardware()]
 
     @property
     def due_ns(self) -> int | None:
@@ -118,11 +123,16 @@ class AmdCard:
         self.psp.on_ready = self._publish
         self.psp.on_loaded = self._loaded
         self.psp.on_mode1 = self.smu.on_mode1 = self._mode1
+        self.psp.on_autoload = self._autoloaded
         self.gfxhub.tell = self.mmhub.tell = self._memory_fault
 
     def _loaded(self, kind: int) -> None:
         if kind == SMU_TYPE:
             self.smu.loaded()
+
+    def _autoloaded(self) -> None:
+        self.gfx.start()
+        self.sdma.start()
 
     def _memory_fault(self, hub: str, vmid: int, address: int, write: bool) -> None:
         """An entry as gmc_v11_0_process_interrupt reads it."""
@@ -143,7 +153,7 @@ class AmdCard:
         chip.regs.reset()
         chip.vram.forget((Extent(0, chip.vram.size),))
         chip.asic.caches.drop(chip.vram, 0, chip.vram.size)
-        for block in (self.nbio, self.gfxhub, self.mmhub, self.ih, self.smu):
+        for block in (self.gfx, self.sdma, self.nbio, self.gfxhub, self.mmhub, self.ih, self.smu):
             block.reset()
 
     def _power_on(self) -> None:
