@@ -64,6 +64,9 @@ class AmPciWorld(Machine):
         bar_size: bytes of BAR 0; by default all of video memory is behind it.
         moved: by how many dwords blocks are elsewhere than usual; see `Board.moved`.
         settle_ns: how long a card's own firmware is still at work, as in one just plugged in.
+        sound_driver: who has the cards' sound; where that is not vfio-pci, VFIO cannot reset the
+            bus when a card is closed, and it stays as it is.
+        keeps_config: whether a mode1 reset leaves config space, BARs too, as it was.
 
     Attributes: those of `Machine`, and
         gpus: the cards.
@@ -84,6 +87,8 @@ class AmPciWorld(Machine):
         bar_size: int | None = None,
         moved: int = 0,
         settle_ns: int = 0,
+        sound_driver: str = "vfio-pci",
+        keeps_config: bool = False,
     ):
         super().__init__(seed, faults, HOST_MEMORY)
         self.gpus = []
@@ -94,17 +99,20 @@ class AmPciWorld(Machine):
             board = board.moved(moved) if moved else board
             card = AmdCard(board, self, coherence, executor or NoExecutor(), bar_size, settle_ns)
             self.gpus.append(card)
-            self._plug_in(card, number)
+            self._plug_in(card, number, sound_driver, keeps_config)
         add_vfio(self.pci)
 
-    def _plug_in(self, card: AmdCard, number: int) -> None:
+    def _plug_in(self, card: AmdCard, number: int, sound_driver: str, keeps_config: bool) -> None:
         bus, group = _FIRST_BUS + number, _FIRST_GROUP + number
         port = Quiet(PciIds(0x1022, 0x14DB, 0x1022, 0x1453, 0, 0x060400))
         sound = Quiet(PciIds(0x1002, 0xAB30, 0x1002, 0xAB30, 0, 0x040300), _SOUND_BYTES)
         self.pci.add(PciAddress(0, 0, 1 + number, 1), port, 1 + number, "pcieport")
-        function = self.pci.add(PciAddress(0, bus, 0, 0), card, group, "vfio-pci")
-        card.on_mode1 = function.config.reset
-        self.pci.add(PciAddress(0, bus, 0, 1), sound, group, "vfio-pci")
+        function = self.pci.add(
+            PciAddress(0, bus, 0, 0), card, group, "vfio-pci", resets_alone=False
+        )
+        if not keeps_config:
+            card.on_mode1 = function.config.reset
+        self.pci.add(PciAddress(0, bus, 0, 1), sound, group, sound_driver, resets_alone=False)
 
     @cached_property
     def firmware(self) -> Mapping[str, bytes]:
