@@ -205,8 +205,8 @@ class HostPciModel:
         folder, ids = f"{DEVICES}/{function.address}", function.card.ids
         tree, written = self.machine.tree, self.machine.written
         names = ("vendor", "device", "subsystem_vendor", "subsystem_device", "revision", "class")
-        for name, number in zip(names, ids, strict=True):
-            tree.add(f"{folder}/{name}", f"{number:#06x}\n")
+        for name, number, digits in zip(names, ids, (4, 4, 4, 4, 2, 6), strict=True):
+            tree.add(f"{folder}/{name}", f"0x{number:0{digits}x}\n")
         tree.add(f"{folder}/resource", lambda: self._resources(function))
         tree.add(f"{folder}/config", function.config.save)
         tree.add(f"{folder}/enable", lambda: b"%d\n" % function.config.decodes_memory)

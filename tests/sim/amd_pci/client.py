@@ -36,6 +36,7 @@ class Client:
         executor: KernelExecutor | None = None,
         bar_size: int | None = None,
         settle_ns: int = 0,
+        sound_driver: str = "vfio-pci",
     ):
         self.world = AmPciWorld(
             *(seed, chip),
@@ -43,6 +44,7 @@ class Client:
             executor=executor,
             bar_size=bar_size,
             settle_ns=settle_ns,
+            sound_driver=sound_driver,
         )
         self.card = self.world.gpus[0]
         self.known = self.card.chip.regs
@@ -117,6 +119,12 @@ class Client:
             self.world.waiter.idle(100_000)
         raise AssertionError(f"{name} is {self.read(name):#x}, not {value:#x}: {self.violations}")
 
+    def settle(self, time_ns: int) -> None:
+        """Lets time pass."""
+        end = self.world.waiter.now_ns() + time_ns
+        while self.world.waiter.now_ns() < end:
+            self.world.waiter.idle(end - self.world.waiter.now_ns())
+
     def poll(self, offset: int, value: int, tries: int = 200) -> None:
         for _ in range(tries):
             if self.vram.read(offset, 4) == value:
@@ -171,7 +179,7 @@ class Client:
         for number, value in ((69, address & 0xFFFFFFFF), (70, address >> 32), (71, size)):
             self.write(self.psp(number), value)
         self.write(self.psp(64), 2 << 16)
-        self.wptr = 0
+        self.wptr, self.ring_dwords = 0, size // 4
         return self.wait(self.psp(64), READY, READY)
 
     def submit(self, command: int, *body: int) -> tuple[int, ...]:
@@ -186,7 +194,7 @@ class Client:
         ).ljust(64, b"\0")
         self.vram.store(RING + 4 * self.wptr, frame)
         self.flush()
-        self.wptr = (self.wptr + 16) % 0x4000
+        self.wptr = (self.wptr + 16) % self.ring_dwords
         self.write(self.psp(67), self.wptr)
         self.poll(FENCE, self.fence)
         return struct.unpack_from("<5I", self.vram.load(COMMAND + 864, 20))

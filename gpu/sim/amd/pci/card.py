@@ -124,6 +124,7 @@ class AmdCard:
         self.psp.on_loaded = self._loaded
         self.psp.on_mode1 = self.smu.on_mode1 = self._mode1
         self.psp.on_autoload = self._autoloaded
+        self.gfxhub.protected = lambda: self.psp.tmr
         self.gfxhub.tell = self.mmhub.tell = self._memory_fault
 
     def _loaded(self, kind: int) -> None:

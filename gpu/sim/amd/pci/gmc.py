@@ -49,6 +49,7 @@ class Hub:
     Attributes:
         spaces: what addresses mean, by VMID.
         tell: is told of faults that interrupts are enabled for.
+        protected: video memory that tables must not lead to.
     """
 
     def __init__(self, chip: Silicon, name: str):
@@ -56,6 +57,7 @@ class Hub:
         self.chip = chip
         self.name = name
         self._vm, self._mc = ("GCVM_", "GCMC_VM_") if name == "GFXHUB" else ("MMVM_", "MMMC_VM_")
+        self.protected: Callable[[], range] = lambda: range(0)
         self.tell: FaultTeller = lambda hub, vmid, address, write: None
         self._held: set[int] = set()  # semaphores
         self._add_contexts()
@@ -252,6 +254,7 @@ class Vmid(Translation):
         leaf, start = self._walk(address, write)
         first = start + (leaf.first_page << PAGE_BITS)
         region = hub.region(leaf)
+        self._check_protected(address, write, leaf)
         if region is hub.chip.vram and leaf.physical + leaf.pages * 4096 > hub.chip.vram.size:
             hub.chip.violation(f"{address:#x} of VMID {self._number} is beyond video memory")
             hub.fault(self._number, address, write, "range", 0)
@@ -268,6 +271,15 @@ class Vmid(Translation):
             if leaf.pages not in self._sizes:
                 self._sizes.append(leaf.pages)
         return found
+
+    def _check_protected(self, address: int, write: bool, leaf: Leaf) -> None:
+        """What the security processor has taken for itself is nobody's."""
+        hub = self._hub
+        taken, end = hub.protected(), leaf.physical + (leaf.pages << PAGE_BITS)
+        if leaf.flags & SYSTEM or end <= taken.start or leaf.physical >= taken.stop:
+            return
+        hub.chip.violation(f"{address:#x} of VMID {self._number} is in the TMR")
+        self._refuse(address, write, "write" if write else "read")
 
     def _aperture(self, address: int) -> Mapping | None:
         """Video memory at its own place."""

@@ -126,7 +126,7 @@ class Psp:
     def _component(self, command: int) -> None:
         if self.is_alive:
             raise Refused("the bootloader has ended, as sOS runs")
-        if self._get(35) != READY:
+        if not self._get(35) & READY:
             raise Refused(f"the bootloader is not ready, C2PMSG_35 is {self._get(35):#x}")
         if command not in _COMPONENTS:
             raise Refused("it is no command of the bootloader")
