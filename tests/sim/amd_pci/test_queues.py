@@ -7,9 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpu.sim.amd.chip.dispatch import KernelExecutor
 from gpu.sim.amd.pci.boards import BOARDS
 from gpu.sim.amd.pci.silicon import FB_BASE
 from sim.amd_pci.client import MAPPED, MIB, Client
+from sim.isa.asm import END, op
+from sim.raw_kfd import L2_WRITE_BACK, halves, packet3, release_mem
 
 MQD, RING, DATA = 8 * MIB, 9 * MIB, 10 * MIB
 VA = 0x4000_0000
@@ -21,9 +24,11 @@ def write_data(address: int, value: int) -> list[int]:
     return [WRITE_DATA, 5 << 8 | 1 << 20, address & 0xFFFFFFFF, address >> 32, value]
 
 
-def started(chip: str, coherence: str = "check", vmid: int = 1) -> Client:
-    """A booted card with five pages of video memory at VA."""
-    client = Client(chip, coherence=coherence)  # type: ignore[arg-type]
+def started(
+    chip: str, coherence: str = "check", vmid: int = 1, executor: KernelExecutor | None = None
+) -> Client:
+    """A booted card with six pages of video memory at VA."""
+    client = Client(chip, coherence=coherence, executor=executor)  # type: ignore[arg-type]
     client.boot()
     client.start_engines()
     root = client.start_memory(vmid)
@@ -217,3 +222,59 @@ def test_memory_of_the_machine_needs_the_iommu(client: Client) -> None:
 def test_descriptors_are_read_by_vmid_0(client: Client) -> None:
     client.make_queue(MQD, VA, RPTR, vmid=1, CP_MQD_BASE_ADDR_HI=(FB_BASE >> 32) + 0x1000)
     client.told("CP_MQD_BASE_ADDR")
+
+
+@pytest.mark.parametrize("coherence", ["check", "oldest"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_kernel_and_its_interrupt(seed: int, coherence: str) -> None:
+    """Code and results in video memory, the argument in the machine's, an end-of-pipe message."""
+    pytest.importorskip("llvmlite")
+    from gpu.sim.amd.chip.lanes import LaneExecutor
+
+    client = started("gfx1100", coherence, executor=LaneExecutor(seed))
+    host = client.function.allocate(0x3000)
+    at = host.pieces[0].address
+    client.map(16 * MIB, VA + 0x10000, at, MAPPED | 1 << 1 | 3 << 48)
+    client.invalidate("GFXHUB", 1)
+    client.pair("IH_RB_BASE", "IH_RB_BASE_HI", at + 0x1000 >> 8)
+    (message,) = client.function.interrupts(1)
+    bits = {"RB_SIZE": 10, "MC_SPACE": 2, "ENABLE_INTR": 1, "RPTR_REARM": 1}
+    client.write("IH_RB_CNTL", client.pack("IH_RB_CNTL", RB_ENABLE=1, **bits))
+    client.make_queue(MQD, VA, RPTR, vmid=1)
+    text = op("s_load_b64", sdata=10, sbase=0) + op("v_lshlrev_b32", vdst=1, src0=130, vsrc1=0)
+    text += op("v_mov_b32", vdst=2, src0=255, literal=0xC0FFEE)
+    text += op("global_store_b32", addr=1, data=2, saddr=10) + END
+    client.vram.store(RING + 0x1000, text)
+    host.window.write(0, 8, TARGET)
+    words = packet3(0x76, 0x20C, *halves(VA + 0x1000 >> 8))
+    words += packet3(0x76, 0x212, 0x60AF0000, 2 << 1) + packet3(0x76, 0x204, 0, 0, 0, 32, 1, 1)
+    words += packet3(0x76, 0x240, *halves(VA + 0x10000)) + packet3(0x15, 1, 1, 1, 0x8001)
+    words += release_mem(VA + 0x10008, 9, interrupt=2, gcr=L2_WRITE_BACK)
+    client.vram.store(RING, struct.pack(f"<{len(words)}I", *words))
+    client.flush()
+    client.ring_doorbell(6, len(words))
+    assert message.wait(1_000_000_000) == 1
+    assert host.window.read(8, 8) == 9
+    assert host.window.read(0x1000, 4) == 0x14 | 181 << 8 | 4 << 16 | 1 << 24
+    assert client.vram.load(RING + 0x3000, 0x84) == (0xC0FFEE).to_bytes(4, "little") * 32 + bytes(4)
+    assert not client.violations and not client.world.debug.faults
+    client.close()
+
+
+def test_code_must_be_executable() -> None:
+    pytest.importorskip("llvmlite")
+    from gpu.sim.amd.chip.lanes import LaneExecutor
+
+    client = started("gfx1100", executor=LaneExecutor(0))
+    client.map(16 * MIB, VA + 0x1000, RING + 0x1000, MAPPED)
+    client.invalidate("GFXHUB", 1)
+    client.vram.store(RING + 0x1000, END)
+    client.make_queue(MQD, VA, RPTR, vmid=1)
+    words = packet3(0x76, 0x20C, *halves(VA + 0x1000 >> 8))
+    words += packet3(0x76, 0x212, 0x60AF0000, 0) + packet3(0x76, 0x204, 0, 0, 0, 32, 1, 1)
+    words += packet3(0x15, 1, 1, 1, 0x8001)
+    client.vram.store(RING, struct.pack(f"<{len(words)}I", *words))
+    client.ring_doorbell(6, len(words))
+    client.world.run_until_idle()
+    assert client.read("GCVM_L2_PROTECTION_FAULT_STATUS") >> 4 & 0xF == 4
+    client.close()
