@@ -149,6 +149,23 @@ def test_engines_need_firmware() -> None:
     client.close()
 
 
+def test_a_copy_queue_tells_whether_it_is_idle(client: Client) -> None:
+    status = "SDMA0_QUEUE0_CONTEXT_STATUS"
+    assert client.read(status) == 4
+    doorbell = client.make_copy_queue(VA + 0x1000, RPTR, vmid=1)
+    assert client.read(status) == 4
+    poll = [8 | 3 << 28 | 1 << 31, TARGET & 0xFFFFFFFF, TARGET >> 32, 1, 0xFFFFFFFF, 0xFFF << 16]
+    client.vram.store(RING + 0x1000, struct.pack("<6I", *poll))
+    client.ring_doorbell(doorbell, 24)
+    client.world.run_until_idle()
+    assert client.read(status) == 0
+    client.vram.write(RING + 0x3000, 4, 1)
+    client.world.run_until_idle()
+    assert client.read(status) == 4 and client.read("SDMA0_QUEUE0_RB_RPTR") == 24
+    client.change("SDMA0_QUEUE0_RB_CNTL", RB_ENABLE=0)
+    assert not client.card.queues and client.read("SDMA0_QUEUE0_RB_RPTR") == 24
+
+
 def test_what_a_copy_queue_needs(client: Client) -> None:
     client.write("SDMA0_QUEUE0_RB_CNTL", 1)
     client.told("RPTR_WRITEBACK_ENABLE")

@@ -129,6 +129,26 @@ def test_registers_beyond_the_bar(cold: Client) -> None:
     cold.told("the byte address of another register")
 
 
+def test_the_other_way_to_any_register(cold: Client) -> None:
+    cold.write("BIF_BX_PF0_RSMU_INDEX", 4 * MEMSIZE)
+    assert cold.read("BIF_BX_PF0_RSMU_DATA") == cold.card.chip.vram.size >> 20
+    cold.write("BIF_BX_PF0_RSMU_INDEX", 4 * cold.known.address("SCRATCH_REG6"))
+    cold.write("BIF_BX_PF0_RSMU_DATA", 55)
+    assert cold.read("SCRATCH_REG6") == 55
+
+
+def test_time_stamps(cold: Client) -> None:
+    def now() -> int:
+        high, low = (cold.read(f"GOLDEN_TSC_COUNT_{half}") for half in ("UPPER", "LOWER"))
+        return high << 32 | low
+
+    start = now()
+    cold.settle(10_000_000)
+    assert 1_000_000 <= now() - start <= 1_001_000  # 100 MHz
+    cold.write("GOLDEN_TSC_COUNT_LOWER", 0)
+    cold.told("read-only")
+
+
 def test_memory_beyond_a_small_bar() -> None:
     client = Client(bar_size=256 << 20)
     assert client.function.bars[0].size == client.vram.size == 256 << 20

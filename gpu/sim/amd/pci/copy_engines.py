@@ -39,7 +39,10 @@ class CopyEngines:
                     regs.repeat(name, f"{prefix}{queue}_{part}", _DISTANCE * queue)
             regs.begin(f"SDMA{engine}_{self._control}", 1)
             regs.hook(f"SDMA{engine}_{self._control}", write=partial(self._unhalt, engine))
+            regs.begin(f"SDMA{engine}_STATUS_REG", 1)
             for queue in range(QUEUES):
+                status = f"{prefix}{queue}_CONTEXT_STATUS"
+                regs.hook(status, partial(self._status, (engine, queue), status))
                 slot, base = (engine, queue), f"{prefix}{queue}_RB_"
                 regs.hook(f"{base}CNTL", write=partial(self._ring, slot))
                 for part, shift in (("", 0), ("_HI", 32)):
@@ -76,6 +79,13 @@ class CopyEngines:
         if not value & 1 and not self._is_loaded:
             raise Refused("the engine has no firmware before RLC has loaded it")
         self._regs.set(f"SDMA{engine}_{self._control}", value)
+
+    def _status(self, slot: Slot, name: str) -> int:
+        """IDLE where it is off, or has nothing to do."""
+        queue = self.queues.get(slot)
+        hardware = queue.hardware if queue else None
+        idle = hardware is None or (hardware.rptr == hardware.wptr and not hardware.runnable())
+        return int(idle) << self._regs.fields(name)["IDLE"][0]
 
     def _pointer(self, slot: Slot, name: str, which: str, shift: int) -> int:
         queue = self.queues.get(slot)

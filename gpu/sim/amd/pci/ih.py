@@ -38,7 +38,7 @@ class InterruptHandler:
         if not regs.field("IH_RB_CNTL", "RB_ENABLE"):
             self._chip.sim.debug.note(f"interrupt {client:#x}/{source} while IH_RB_CNTL is off")
             return
-        now = self._chip.sim.clock.now_ns // 10  # 100 MHz
+        now = self._chip.sim.clock.gpu_ticks
         words = (client | source << 8 | ring << 16 | vmid << 24, now, now >> 32 & 0xFFFF, 0)
         values = [word & 0xFFFFFFFF for word in (*words, *data, *(0,) * (4 - len(data)))]
         size = 4 << regs.field("IH_RB_CNTL", "RB_SIZE")

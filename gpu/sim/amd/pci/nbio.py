@@ -5,6 +5,7 @@ From nbio_v4_3.c, nbif_v6_3_1.c, hdp_v6_0.c and amdgpu_device.c of Linux 6.12.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from gpu.core import hostmem
@@ -18,11 +19,14 @@ from gpu.sim.physical import PAGE, Extent, Pool
 HOLE: Final = 0x80000 - 4096
 """The page of BAR 5 without registers, in bytes (nbif_v6_3_1.c MMIO_REG_HOLE_OFFSET)."""
 DOORBELL_BYTES: Final = 2 << 20
-_MM_INDEX, _MM_DATA, _MM_INDEX_HI = 0, 1, 6
 _VRAM_SPACE: Final = 1 << 31
 _UNWRITTEN: Final = 0xB1A5_B1A5
 _FLUSH: Final = "BIF_BX0_REMAP_HDP_MEM_FLUSH_CNTL"
-_INDEX, _DATA = "BIF_BX0_PCIE_INDEX2", "BIF_BX0_PCIE_DATA2"
+# Both lead to any register by its byte address; Linux takes the second (nbio_v4_3.c).
+_INDIRECT: Final = (
+    ("BIF_BX0_PCIE_INDEX2", "BIF_BX0_PCIE_DATA2"),
+    ("BIF_BX_PF0_RSMU_INDEX", "BIF_BX_PF0_RSMU_DATA"),
+)
 _REQUEST, _DONE = "BIF_BX_PF0_GPU_HDP_FLUSH_REQ", "BIF_BX_PF0_GPU_HDP_FLUSH_DONE"
 _APERTURE: Final = "RCC_DEV0_EPF0_RCC_DOORBELL_APER_EN"
 
@@ -46,16 +50,18 @@ class Nbio:
         self._hole = Pool("remapped registers", PAGE)
         self.doorbells = Pool("doorbells", DOORBELL_BYTES)
         regs = chip.regs
-        for name, address in (("MM_INDEX", _MM_INDEX), ("MM_INDEX_HI", _MM_INDEX_HI)):
+        for name, address in (("MM_INDEX", 0), ("MM_DATA", 1), ("MM_INDEX_HI", 6)):
             regs.add(name, address, "NBIF")
-        regs.add("MM_DATA", _MM_DATA, "NBIF")
+        self._add_rsmu()
         regs.begin("RCC_DEV0_EPF0_RCC_CONFIG_MEMSIZE", chip.vram.size >> 20)
         regs.begin(_FLUSH, HOLE)
         regs.begin("RCC_DEV0_EPF2_STRAP2", 1 << 7)
         regs.hook("RCC_DEV0_EPF0_RCC_CONFIG_MEMSIZE", write=self._read_only)
         regs.hook(_FLUSH, write=self._remap)
         regs.hook("MM_DATA", self._read_vram, self._write_vram)
-        regs.hook(_DATA, self._read_indirect, self._write_indirect)
+        for index, data in _INDIRECT:
+            read, write = partial(self._read_indirect, index), partial(self._write_indirect, index)
+            regs.hook(data, read, write)
         regs.hook(_REQUEST, write=self._request)
         regs.hook(_DONE, write=self._read_only)
         entry = "S2A_DOORBELL_ENTRY_{}_CTRL"
@@ -137,18 +143,28 @@ class Nbio:
     def _read_only(self, value: int) -> None:
         raise Refused("it is read-only")
 
-    def _indirect(self) -> int:
-        address = self._chip.regs.value(_INDEX)
-        address |= self._chip.regs.value("BIF_BX0_PCIE_INDEX2_HI") << 32
-        if address % 4 or address // 4 in (self._chip.regs.address(n) for n in (_INDEX, _DATA)):
-            raise Refused(f"{_INDEX} is {address:#x}: the byte address of another register")
+    def _add_rsmu(self) -> None:
+        """Those of nbio_4_3_0_offset.h, nbif_6_3_1_offset.h: dwords 0 and 1 of segment 1."""
+        regs, base = self._chip.regs, self._chip.board.block("NBIF").bases[1]
+        for name, offset in zip(_INDIRECT[1], (0, 1), strict=True):
+            if name not in regs.names():
+                regs.add(name, base + offset, "NBIF")
+
+    def _indirect(self, index: str) -> int:
+        regs = self._chip.regs
+        address = regs.value(index)
+        if index.endswith("INDEX2"):
+            address |= regs.value("BIF_BX0_PCIE_INDEX2_HI") << 32
+        own = {regs.address(name) for pair in _INDIRECT for name in pair}
+        if address % 4 or address // 4 in own:
+            raise Refused(f"{index} is {address:#x}: the byte address of another register")
         return address // 4
 
-    def _read_indirect(self) -> int:
-        return self._chip.regs.read(self._indirect())
+    def _read_indirect(self, index: str) -> int:
+        return self._chip.regs.read(self._indirect(index))
 
-    def _write_indirect(self, value: int) -> None:
-        self._chip.regs.write(self._indirect(), value)
+    def _write_indirect(self, index: str, value: int) -> None:
+        self._chip.regs.write(self._indirect(index), value)
 
     def _vram_address(self) -> int:
         regs = self._chip.regs

@@ -46,8 +46,9 @@ BAD_PARAMETERS, BAD_STATE, NOT_SUPPORTED, SECURITY = (
 TMR_BYTES: Final = 0x1300000
 SMU_TYPE, RLC_G_TYPE = 18, 8
 # What must be there before the graphics core starts itself: RLC's parts, IMU, MEC and its stacks.
-_FOR_AUTOLOAD: Final = frozenset((8, 26, 48, 68, 69, 71, 89, 94, 95, 96, 97))
-_FOR_GFX11: Final = frozenset((72,))
+# MEC of GFX11 has four pipes, of GFX12 two (gfx_v12_0_init_microcode).
+_FOR_AUTOLOAD: Final = frozenset((8, 26, 48, 68, 69, 71, 89, 94, 95))
+_FOR_GFX11: Final = frozenset((72, 96, 97))
 _FOR_GFX12: Final = frozenset((87, 88))
 
 

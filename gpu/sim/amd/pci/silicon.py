@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 from gpu.sim.amd.chip.asic import Asic
 from gpu.sim.amd.pci.boards import Board
-from gpu.sim.amd.pci.registers import Registers
+from gpu.sim.amd.pci.registers import Refused, Registers
 from gpu.sim.clock import VirtualClock
 from gpu.sim.pci.function import CardBus
 from gpu.sim.physical import Pool
@@ -71,6 +72,21 @@ class Silicon:
         self.asic = asic
         self.regs = Registers(board, sim.debug)
         self.later = Later(sim.clock)
+        self._add_clock()
+
+    def _add_clock(self) -> None:
+        """Time stamps as registers: smuio_13_0_6_offset.h, smuio_14_0_2_offset.h."""
+        base = self.board.block("SMUIO").bases[1]
+        for half, offset, shift in (("UPPER", 0x2D, 32), ("LOWER", 0x2E, 0)):
+            name = f"GOLDEN_TSC_COUNT_{half}"
+            self.regs.add(name, base + offset, "SMUIO")
+            self.regs.hook(name, partial(self._ticks, shift), self._no_clock)
+
+    def _ticks(self, shift: int) -> int:
+        return self.sim.clock.gpu_ticks >> shift & 0xFFFFFFFF
+
+    def _no_clock(self, value: int) -> None:
+        raise Refused("it is read-only")
 
     @property
     def vram(self) -> Pool:
