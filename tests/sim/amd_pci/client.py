@@ -37,6 +37,7 @@ class Client:
         bar_size: int | None = None,
         settle_ns: int = 0,
         sound_driver: str = "vfio-pci",
+        moved: int = 0,
     ):
         self.world = AmPciWorld(
             *(seed, chip),
@@ -45,6 +46,7 @@ class Client:
             bar_size=bar_size,
             settle_ns=settle_ns,
             sound_driver=sound_driver,
+            moved=moved,
         )
         self.card = self.world.gpus[0]
         self.known = self.card.chip.regs

@@ -140,6 +140,18 @@ def test_nothing_runs_while_mec_is_halted(client: Client) -> None:
     assert client.vram.read(RING + 0x3000, 4) == 7
 
 
+def test_pipes_run_each_by_itself(client: Client) -> None:
+    client.make_queue(MQD, VA, RPTR, vmid=1, slot=(1, 0))
+    client.vram.store(RING, struct.pack("<5I", *write_data(TARGET, 7)))
+    client.ring_doorbell(6, 5)
+    client.world.run_until_idle()
+    assert client.vram.read(RING + 0x3000, 4) == 0
+    assert "pipe 1 of MEC does not run" in client.card.queues[0].why_idle()
+    client.write("CP_MEC_RS64_CNTL", 1 << 26 | 1 << 27)
+    client.world.run_until_idle()
+    assert client.vram.read(RING + 0x3000, 4) == 7
+
+
 def test_engines_need_firmware() -> None:
     client = Client()
     client.write("CP_MEC_RS64_CNTL", 1 << 26)

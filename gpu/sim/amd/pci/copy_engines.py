@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -47,8 +48,8 @@ class CopyEngines:
                 regs.hook(f"{base}CNTL", write=partial(self._ring, slot))
                 for part, shift in (("", 0), ("_HI", 32)):
                     rptr, wptr = f"{base}RPTR{part}", f"{base}WPTR{part}"
-                    regs.hook(rptr, partial(self._pointer, slot, rptr, "rptr", shift))
-                    regs.hook(wptr, partial(self._pointer, slot, wptr, "wptr", shift))
+                    regs.hook(rptr, partial(self._pointer, slot, rptr, lambda q: q.rptr, shift))
+                    regs.hook(wptr, partial(self._pointer, slot, wptr, lambda q: q.wptr, shift))
 
     def reset(self) -> None:
         """Nothing runs."""
@@ -87,11 +88,11 @@ class CopyEngines:
         idle = hardware is None or (hardware.rptr == hardware.wptr and not hardware.runnable())
         return int(idle) << self._regs.fields(name)["IDLE"][0]
 
-    def _pointer(self, slot: Slot, name: str, which: str, shift: int) -> int:
+    def _pointer(self, slot: Slot, name: str, which: Callable[[HwQueue], int], shift: int) -> int:
         queue = self.queues.get(slot)
         if queue is None:
             return self._regs.value(name)
-        return getattr(queue.hardware, which) >> shift & 0xFFFFFFFF  # type: ignore[no-any-return]
+        return which(queue.hardware) >> shift & 0xFFFFFFFF
 
     def _ring(self, slot: Slot, value: int) -> None:
         engine, number = slot

@@ -90,16 +90,18 @@ class GraphicsCore:
         """The queues themselves."""
         return [queue.hardware for queue in self.queues.values()]
 
-    def why_halted(self) -> str:
-        """Why MEC does not run; empty where it does."""
+    def why_halted(self, pipe: int) -> str:
+        """Why a pipe of MEC does not run; empty where it does."""
         if not self._is_loaded:
             return "off: RLC has not loaded its firmware"
         value = self._regs.value("CP_MEC_RS64_CNTL")
         fields = self._regs.fields("CP_MEC_RS64_CNTL")
-        if value >> fields["MEC_HALT"][0] & 1 or value >> fields["MEC_PIPE0_RESET"][0] & 1:
-            return f"off: MEC is halted or in reset, CP_MEC_RS64_CNTL is {value:#x}"
-        if not value >> fields["MEC_PIPE0_ACTIVE"][0] & 1:
-            return f"off: MEC's pipe 0 is not active, CP_MEC_RS64_CNTL is {value:#x}"
+        halted, reset, active = (
+            value >> fields[name][0] & 1
+            for name in ("MEC_HALT", f"MEC_PIPE{pipe}_RESET", f"MEC_PIPE{pipe}_ACTIVE")
+        )
+        if halted or reset or not active:
+            return f"off: pipe {pipe} of MEC does not run, CP_MEC_RS64_CNTL is {value:#x}"
         return ""
 
     def _select(self) -> tuple[int, int, int, int]:
@@ -154,7 +156,7 @@ class GraphicsCore:
         queue = self._live()
         if queue is None:
             return self._regs.value("CP_HQD_PQ_RPTR", self._slot())
-        return queue.rptr % (queue.settings.size // 4)
+        return queue.rptr % (queue.settings.size // queue.unit)
 
     def _live_wptr(self, name: str) -> int:
         queue = self._live()
@@ -190,7 +192,7 @@ class GraphicsCore:
             *(self._parts, f"{slot[1]}.{slot[2]} of MEC", field("CP_HQD_VMID", "VMID")),
             doorbell if field("CP_HQD_PQ_DOORBELL_CONTROL", "DOORBELL_EN") else None,
             _PORT,
-            *(self.why_halted, self._why_out, partial(self._tell, slot)),
+            *(partial(self.why_halted, slot[1]), self._why_out, partial(self._tell, slot)),
         )
         wptr = pair("CP_HQD_PQ_WPTR_LO")
         host.start(

@@ -211,6 +211,7 @@ class Vmid(Translation):
         self._number = number
         self._tlb: dict[tuple[int, int], tuple[Mapping, int]] = {}
         self._sizes: list[int] = []
+        self._direct: Mapping | None = None  # all of the aperture
 
     def flush(self) -> None:
         """Forgets all that was translated."""
@@ -292,11 +293,10 @@ class Vmid(Translation):
         first, end = max(base, low), min(top << 24, high)
         if not first <= address < end:
             return None
-        key = first, end
-        if self.kept.get("aperture", (None,))[0] != key:  # type: ignore[index]
-            whole = Mapping(first, end, hub.chip.vram, first - base)
-            self.kept["aperture"] = key, whole
-        return self.kept["aperture"][1]  # type: ignore[index,no-any-return]
+        found = self._direct
+        if found is None or (found.start, found.end) != (first, end):
+            self._direct = found = Mapping(first, end, hub.chip.vram, first - base)
+        return found
 
     def _walk(self, address: int, write: bool) -> tuple[Leaf, int]:
         hub, name = self._hub, f"CONTEXT{self._number}_"

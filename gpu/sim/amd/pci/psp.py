@@ -22,7 +22,8 @@ _MIB: Final = 1 << 20
 _COMPONENT_NS, _SOS_NS, _RING_NS, _COMMAND_NS = 200_000, 2_000_000, 100_000, 50_000
 _AUTOLOAD_NS: Final = 1_000_000
 _LOAD_SOS: Final = 0x20000
-# Commands of the bootloader, in the order in which psp_hw_start sends them, and what is loaded.
+# Commands of the bootloader, in the order in which psp_hw_start sends them, and what is loaded;
+# None where releases differ (Linux sends 13.0 the key database in the place of SPL).
 _COMPONENTS: Final = {
     0x80000: KDB,
     0x10000000: None,
@@ -151,10 +152,8 @@ class Psp:
             data = self._memory.load(address, _MIB)
         except PageFault as fault:
             return f"C2PMSG_36: {fault}"
-        # The key database and what only some releases have are not told apart by their headers.
-        return why_refused(data, _COMPONENTS[command]) and (
-            f"at {address:#x} {why_refused(data, _COMPONENTS[command])}"
-        )
+        why = why_refused(data, _COMPONENTS[command])
+        return f"at {address:#x} {why}" if why else ""
 
     def _component_done(self, command: int, failed: bool) -> None:
         if failed:
