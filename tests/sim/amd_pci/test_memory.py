@@ -31,7 +31,7 @@ def fault(client: Client, address: int, write: bool = False, vmid: int = 1) -> i
     """The status after an access that faults; it is cleared."""
     name = STATUS if STATUS in client.known.names() else f"{STATUS}_LO32"
     with pytest.raises(PageFault):
-        space(client, vmid).translate(address, write)
+        space(client, vmid).store(address, b"1") if write else space(client, vmid).load(address, 1)
     status = client.read(name)
     client.change("GCVM_L2_PROTECTION_FAULT_CNTL", CLEAR_PROTECTION_FAULT_STATUS_ADDR=1)
     assert client.read(name) == 0
@@ -185,8 +185,9 @@ def test_the_first_fault_stays(cold: Client) -> None:
     cold.start_memory(1)
     for address in (VA, VA + 0x5000):
         with pytest.raises(PageFault):
-            space(cold).translate(address, True)
+            space(cold).store(address, b"1")
     assert cold.read("GCVM_L2_PROTECTION_FAULT_ADDR_LO32") == VA >> 12
+    assert cold.read(STATUS) & 1
 
 
 # Interrupts.

@@ -203,7 +203,7 @@ def test_a_fault_is_latched_and_told(client: Client) -> None:
     assert message.wait(0) == 1
     assert ring.window.read(0x1000, 4) == 32
     words = struct.unpack("<8I", ring.window.load(0, 32))
-    assert words[0] == 0x1B | 1 << 24  # UTCL2, source 0, VMID 1
+    assert words[0] == 0x1B | 0x08 << 16 | 1 << 24  # UTCL2, source 0, not valid, VMID 1
     assert words[4:6] == (0x77770, 0x20)
     status = "GCVM_L2_PROTECTION_FAULT_STATUS"
     assert client.read(status) >> 20 & 0xF == 1 and client.read(status) >> 18 & 1
@@ -287,6 +287,25 @@ def test_a_kernel_and_its_interrupt(seed: int, coherence: str) -> None:
     assert host.window.read(0x1000, 4) == 0x14 | 181 << 8 | 4 << 16 | 1 << 24
     assert client.vram.load(RING + 0x3000, 0x84) == (0xC0FFEE).to_bytes(4, "little") * 32 + bytes(4)
     assert not client.violations and not client.world.debug.faults
+    client.close()
+
+
+def test_faults_on_purpose_are_told_too() -> None:
+    pytest.importorskip("llvmlite")
+    from gpu.sim.amd.chip.lanes import LaneExecutor
+
+    client = started("gfx1100", executor=LaneExecutor(0))
+    client.world.faults.add("page-fault:write")
+    client.make_queue(MQD, VA, RPTR, vmid=1)
+    client.vram.store(RING + 0x1000, END)
+    words = packet3(0x76, 0x20C, *halves(VA + 0x1000 >> 8))
+    words += packet3(0x76, 0x212, 0x60AF0000, 0) + packet3(0x76, 0x204, 0, 0, 0, 32, 1, 1)
+    words += packet3(0x15, 1, 1, 1, 0x8001)
+    client.vram.store(RING, struct.pack(f"<{len(words)}I", *words))
+    client.ring_doorbell(6, len(words))
+    client.world.run_until_idle()
+    status = client.read("GCVM_L2_PROTECTION_FAULT_STATUS")
+    assert status >> 20 & 0xF == 1 and status >> 18 & 1
     client.close()
 
 

@@ -135,11 +135,11 @@ class AmdCard:
         self.gfx.start()
         self.sdma.start()
 
-    def _memory_fault(self, hub: str, vmid: int, address: int, write: bool) -> None:
-        """An entry as gmc_v11_0_process_interrupt reads it."""
+    def _memory_fault(self, hub: str, vmid: int, address: int, kind: int) -> None:
+        """An entry as gmc_v11_0_process_interrupt and event_interrupt_wq_v11 read it."""
         client = VMC if hub == "MMHUB" else UTCL2
-        page = address >> 12
-        self.ih.send(client, 0, 0, vmid, (page, page >> 32 & 0xF | 0x20 * write))
+        page, is_write = address >> 12, kind & 1
+        self.ih.send(client, 0, kind & ~1, vmid, (page, page >> 32 & 0xF | 0x20 * is_write))
 
     def _mode1(self) -> None:
         """All is forgotten, also where the host put the card on its bus."""

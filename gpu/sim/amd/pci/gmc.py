@@ -39,8 +39,24 @@ _INTERRUPTS: Final = {
     "write": "WRITE_PROTECTION_FAULT_ENABLE_INTERRUPT",
     "execute": "EXECUTE_PROTECTION_FAULT_ENABLE_INTERRUPT",
 }
-FaultTeller = Callable[[str, int, int, bool], None]
-"""Is told of a fault: the hub's name, VMID, address, whether it was a write."""
+_TOLD: Final = {"valid": 0x08, "range": 0x08, "read": 0x10, "write": 0x20}
+FaultTeller = Callable[[str, int, int, int], None]
+"""Is told of a fault: the hub's name, VMID, address, what kfd_int_process_v11.c reads from the
+interrupt's ring (8 not valid, 0x10 not readable, 0x20 not writable), and 1 for a write."""
+
+
+class HubFault(PageFault):
+    """A translation that a hub refused.
+
+    Attributes:
+        kind: "range", "valid", "read", "write".
+        level: of the tables, where none was valid.
+    """
+
+    def __init__(self, address: int, write: bool, kind: str, level: int = 0):
+        super().__init__(address, write, present=kind in ("read", "write"))
+        self.kind = kind
+        self.level = level
 
 
 class Hub:
@@ -58,7 +74,7 @@ class Hub:
         self.name = name
         self._vm, self._mc = ("GCVM_", "GCMC_VM_") if name == "GFXHUB" else ("MMVM_", "MMMC_VM_")
         self.protected: Callable[[], range] = lambda: range(0)
-        self.tell: FaultTeller = lambda hub, vmid, address, write: None
+        self.tell: FaultTeller = lambda hub, vmid, address, kind: None
         self._held: set[int] = set()  # semaphores
         self._add_contexts()
         self._hook()
@@ -96,22 +112,28 @@ class Hub:
         """What memory an entry is of."""
         return self.chip.bus if leaf.flags & SYSTEM else self.chip.vram
 
-    def fault(self, vmid: int, address: int, write: bool, kind: str, level: int) -> None:
+    def report(self, vmid: int, fault: PageFault) -> None:
         """Notes a fault where software looks: the first one stays until it is cleared."""
+        address, write = fault.address, fault.write
+        refused = "execute" if fault.execute else "write" if write else "read"
+        kind, level = refused if fault.present else "valid", 0
+        if isinstance(fault, HubFault):
+            kind, level = fault.kind, fault.level
         regs, name = self.chip.regs, f"{self._vm}L2_PROTECTION_FAULT_"
         status = f"{name}STATUS" if f"{name}STATUS" in regs.names() else f"{name}STATUS_LO32"
         if not regs.value(status):
             bits = {"VMID": vmid, "RW": int(write), "MAPPING_ERROR": int(kind == "range")}
             bits["WALKER_ERROR"] = 1 + min(level, 3) if kind == "valid" else 0
-            allowed = {"read": 1, "write": 2, "execute": 4, "valid": 8}.get(kind, 0)
-            bits["PERMISSION_FAULTS"] = allowed
+            bits["PERMISSION_FAULTS"] = {"read": 1, "write": 2, "execute": 4}.get(kind, 0)
             fields = regs.fields(status)
-            regs.set(status, sum(v << fields[field][0] for field, v in bits.items()) | 1)
+            regs.set(status, sum(v << fields[field][0] for field, v in bits.items()))
             page = address >> PAGE_BITS
             regs.set(f"{name}ADDR_LO32", page)
             regs.set(f"{name}ADDR_HI32", page >> 32)
+        else:
+            regs.set(status, regs.value(status) | 1)  # MORE_FAULTS
         if self.field(f"CONTEXT{vmid}_CNTL", _INTERRUPTS[kind]):
-            self.tell(self.name, vmid, address, write)
+            self.tell(self.name, vmid, address, _TOLD.get(kind, 0) | write)
 
     def _read_table(self, address: int, in_system: bool) -> int:
         chip = self.chip
@@ -220,33 +242,38 @@ class Vmid(Translation):
         self._sizes.clear()
 
     def translate(self, address: int, write: bool) -> Mapping:
-        """What one access leads to. Raises PageFault, after the hub has noted it."""
+        """What one access leads to. Raises PageFault; who asked has the hub `report` it."""
         page = address >> PAGE_BITS
         found = next(
             (hit for size in self._sizes if (hit := self._tlb.get((size, page // size)))), None
         )
         mapping, flags = found or self._miss(address, write)
         if write and not mapping.writable:
-            self._refuse(address, write, "write")
+            raise HubFault(address, write, "write")
         if not write and not flags & READABLE:
-            self._refuse(address, write, "read")
+            raise HubFault(address, write, "read")
         return mapping
 
     def load(self, address: int, size: int) -> bytes:
         """Bytes as firmware reads them. Raises PageFault."""
-        spans = self.spans(address, size, write=False)
+        try:
+            spans = list(self.spans(address, size, write=False))
+        except PageFault as fault:
+            self._hub.report(self._number, fault)
+            raise
         return b"".join(mapping.region.load(at, count) for mapping, at, count in spans)
 
     def store(self, address: int, data: bytes) -> None:
         """Writes bytes as firmware does. Raises PageFault."""
+        try:
+            spans = list(self.spans(address, len(data), write=True))
+        except PageFault as fault:
+            self._hub.report(self._number, fault)
+            raise
         done = 0
-        for mapping, at, count in list(self.spans(address, len(data), write=True)):
+        for mapping, at, count in spans:
             mapping.region.store(at, data[done : done + count])
             done += count
-
-    def _refuse(self, address: int, write: bool, kind: str) -> None:
-        self._hub.fault(self._number, address, write, kind, 0)
-        raise PageFault(address, write, present=True)
 
     def _miss(self, address: int, write: bool) -> tuple[Mapping, int]:
         hub = self._hub
@@ -258,8 +285,7 @@ class Vmid(Translation):
         self._check_protected(address, write, leaf)
         if region is hub.chip.vram and leaf.physical + leaf.pages * 4096 > hub.chip.vram.size:
             hub.chip.violation(f"{address:#x} of VMID {self._number} is beyond video memory")
-            hub.fault(self._number, address, write, "range", 0)
-            raise PageFault(address, write, present=False)
+            raise HubFault(address, write, "range")
         mapping = Mapping(
             *(first, first + (leaf.pages << PAGE_BITS), region, leaf.physical),
             writable=bool(leaf.flags & WRITABLE),
@@ -280,7 +306,7 @@ class Vmid(Translation):
         if leaf.flags & SYSTEM or end <= taken.start or leaf.physical >= taken.stop:
             return
         hub.chip.violation(f"{address:#x} of VMID {self._number} is in the TMR")
-        self._refuse(address, write, "write" if write else "read")
+        raise HubFault(address, write, "write" if write else "read")
 
     def _aperture(self, address: int) -> Mapping | None:
         """Video memory at its own place."""
@@ -323,5 +349,4 @@ class Vmid(Translation):
                 level = error.level
                 if error.violation:
                     hub.chip.violation(f"{hub.name} VMID {self._number}: {error.violation}")
-        hub.fault(self._number, address, write, kind, level)
-        raise PageFault(address, write, present=False)
+        raise HubFault(address, write, kind, level)

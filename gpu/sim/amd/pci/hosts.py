@@ -94,9 +94,8 @@ class RegisterQueue:
         return value
 
     def page_fault(self, fault: PageFault) -> None:
-        """The hub knows already, unless the engine found it: code in memory without execution."""
-        if fault.execute:
-            self._parts.hub.fault(self._vmid, fault.address, False, "execute", 0)
+        """The hub notes it."""
+        self._parts.hub.report(self._vmid, fault)
 
     def reset_gpu(self, why: str) -> None:
         """Nobody resets a GPU but its driver: the queue stands still."""
