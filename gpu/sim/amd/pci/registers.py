@@ -10,35 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from gpu.autogen.amd import (
-    gc_11_0_0,
-    gc_11_0_3,
-    gc_12_0_0,
-    hdp_6_0_0,
-    hdp_7_0_0,
-    mmhub_3_0_0,
-    mmhub_3_0_2,
-    mmhub_4_1_0,
-    mp_13_0_0,
-    mp_14_0_2,
-    nbif_6_3_1,
-    nbio_4_3_0,
-    osssys_6_0_0,
-    osssys_7_0_0,
-)
 from gpu.sim.amd.pci.boards import Block, Board
 from gpu.sim.record import DebugChannel
 
 ONES: Final = 0xFFFFFFFF
 Fields = dict[str, tuple[int, int]]
 Table = dict[str, tuple[int, int, Fields]]
-_TABLES: Final[dict[str, Table]] = {
-    module.__name__.rpartition(".")[2]: module.REGISTERS
-    for module in (
-        *(gc_11_0_0, gc_11_0_3, gc_12_0_0, hdp_6_0_0, hdp_7_0_0, mmhub_3_0_0, mmhub_3_0_2),
-        *(mmhub_4_1_0, mp_13_0_0, mp_14_0_2, nbif_6_3_1, nbio_4_3_0, osssys_6_0_0, osssys_7_0_0),
-    )
-}
 Reader = Callable[[], int]
 Writer = Callable[[int], None]
 
@@ -165,7 +142,7 @@ class Registers:
         if not block.table:
             return
         prefixes = {"MP0": ("MP0_", "MPASP_"), "MP1": ("MP1_",)}.get(block.name, ("",))
-        for name, (segment, offset, fields) in _TABLES[block.table].items():
+        for name, (segment, offset, fields) in _table(block.table).items():
             if name.startswith(prefixes):
                 self.add(name, block.bases[segment] + offset, block.name, fields)
 
@@ -183,3 +160,39 @@ class Registers:
 
 class Refused(Exception):
     """An access that the chip does not take, and why."""
+
+
+def _table(name: str) -> Table:
+    """A generated table; each is imported where a chip has it, as that takes milliseconds."""
+    match name:
+        case "gc_11_0_0":
+            from gpu.autogen.amd.gc_11_0_0 import REGISTERS
+        case "gc_11_0_3":
+            from gpu.autogen.amd.gc_11_0_3 import REGISTERS
+        case "gc_12_0_0":
+            from gpu.autogen.amd.gc_12_0_0 import REGISTERS
+        case "hdp_6_0_0":
+            from gpu.autogen.amd.hdp_6_0_0 import REGISTERS
+        case "hdp_7_0_0":
+            from gpu.autogen.amd.hdp_7_0_0 import REGISTERS
+        case "mmhub_3_0_0":
+            from gpu.autogen.amd.mmhub_3_0_0 import REGISTERS
+        case "mmhub_3_0_2":
+            from gpu.autogen.amd.mmhub_3_0_2 import REGISTERS
+        case "mmhub_4_1_0":
+            from gpu.autogen.amd.mmhub_4_1_0 import REGISTERS
+        case "mp_13_0_0":
+            from gpu.autogen.amd.mp_13_0_0 import REGISTERS
+        case "mp_14_0_2":
+            from gpu.autogen.amd.mp_14_0_2 import REGISTERS
+        case "nbif_6_3_1":
+            from gpu.autogen.amd.nbif_6_3_1 import REGISTERS
+        case "nbio_4_3_0":
+            from gpu.autogen.amd.nbio_4_3_0 import REGISTERS
+        case "osssys_6_0_0":
+            from gpu.autogen.amd.osssys_6_0_0 import REGISTERS
+        case "osssys_7_0_0":
+            from gpu.autogen.amd.osssys_7_0_0 import REGISTERS
+        case _:
+            raise KeyError(name)
+    return REGISTERS
