@@ -203,7 +203,7 @@ def test_a_fault_is_latched_and_told(client: Client) -> None:
     assert message.wait(0) == 1
     assert ring.window.read(0x1000, 4) == 32
     words = struct.unpack("<8I", ring.window.load(0, 32))
-    assert words[0] == 0x1B | 0x08 << 16 | 1 << 24  # UTCL2, source 0, not valid, VMID 1
+    assert words[0] == 0x0A | 0x08 << 16 | 1 << 24  # GFX, source 0, not valid, VMID 1
     assert words[4:6] == (0x77770, 0x20)
     status = "GCVM_L2_PROTECTION_FAULT_STATUS"
     assert client.read(status) >> 20 & 0xF == 1 and client.read(status) >> 18 & 1

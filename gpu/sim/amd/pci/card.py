@@ -17,7 +17,7 @@ from gpu.sim.amd.pci.copy_engines import CopyEngines
 from gpu.sim.amd.pci.gfx import GraphicsCore
 from gpu.sim.amd.pci.gmc import Hub
 from gpu.sim.amd.pci.hosts import Parts
-from gpu.sim.amd.pci.ih import UTCL2, VMC, InterruptHandler
+from gpu.sim.amd.pci.ih import GFX, VMC, InterruptHandler
 from gpu.sim.amd.pci.nbio import DOORBELL_BYTES, Nbio, cpu_memory
 from gpu.sim.amd.pci.psp import SMU_TYPE, Psp
 from gpu.sim.amd.pci.registers import ONES
@@ -137,7 +137,7 @@ class AmdCard:
 
     def _memory_fault(self, hub: str, vmid: int, address: int, kind: int) -> None:
         """An entry as gmc_v11_0_process_interrupt and event_interrupt_wq_v11 read it."""
-        client = VMC if hub == "MMHUB" else UTCL2
+        client = VMC if hub == "MMHUB" else GFX
         page, is_write = address >> 12, kind & 1
         self.ih.send(client, 0, kind & ~1, vmid, (page, page >> 32 & 0xF | 0x20 * is_write))
 

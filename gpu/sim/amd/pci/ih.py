@@ -12,8 +12,9 @@ from gpu.sim.amd.pci.gmc import Vmid
 from gpu.sim.amd.pci.silicon import Silicon
 from gpu.sim.translate import PageFault
 
-GRBM_CP, UTCL2, VMC, GFX = 0x14, 0x1B, 0x12, 0x0A
-"""Clients (soc15_ih_clientid.h); GFX is where copy engines of version 6 and 7 tell (U: R)."""
+GRBM_CP, VMC, GFX = 0x14, 0x12, 0x0A
+"""Clients (SOC21_IH_CLIENTID_* of soc15_ih_clientid.h): packet processors; MMHUB; copy engines and
+GFXHUB, as sdma_v6_0.c and gmc_v11_0.c register their sources."""
 _ENTRY: Final = 32
 _BUS, _VIRTUAL = 2, 4
 
