@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from gpu.core.window import MemoryWindow
+from gpu.sim.amd.pci.gmc import Vmid
 from gpu.sim.amd.pci.silicon import FB_BASE
 from gpu.sim.translate import PageFault
 from sim.amd_pci.client import MAPPED, MIB, Client
@@ -13,12 +16,13 @@ VA, ROOT = 0x7000_0000, 16 * MIB
 STATUS = "GCVM_L2_PROTECTION_FAULT_STATUS"
 
 
-def space(client: Client, vmid: int = 1, hub: str = "gfxhub"):  # type: ignore[no-untyped-def]
-    return getattr(client.card, hub).spaces[vmid]
+def space(client: Client, vmid: int = 1, hub: str = "gfxhub") -> Vmid:
+    card = client.card
+    return {"gfxhub": card.gfxhub, "mmhub": card.mmhub}[hub].spaces[vmid]
 
 
 @pytest.fixture(params=["gfx1100", "gfx1101", "gfx1102", "gfx1201"])
-def client(request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
+def client(request: pytest.FixtureRequest) -> Iterator[Client]:
     client = Client(request.param)
     client.start_hub("MMHUB")
     client.start_hub("GFXHUB")

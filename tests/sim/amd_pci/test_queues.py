@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpu.sim.amd.chip.caches import Mode
 from gpu.sim.amd.chip.dispatch import KernelExecutor
 from gpu.sim.amd.pci.boards import BOARDS
 from gpu.sim.amd.pci.silicon import FB_BASE
@@ -25,10 +26,10 @@ def write_data(address: int, value: int) -> list[int]:
 
 
 def started(
-    chip: str, coherence: str = "check", vmid: int = 1, executor: KernelExecutor | None = None
+    chip: str, coherence: Mode = "check", vmid: int = 1, executor: KernelExecutor | None = None
 ) -> Client:
     """A booted card with six pages of video memory at VA."""
-    client = Client(chip, coherence=coherence, executor=executor)  # type: ignore[arg-type]
+    client = Client(chip, coherence=coherence, executor=executor)
     client.boot()
     client.start_engines()
     root = client.start_memory(vmid)
@@ -47,7 +48,7 @@ def client() -> Iterator[Client]:
 
 @pytest.mark.parametrize("coherence", ["check", "oldest"])
 @pytest.mark.parametrize("chip", BOARDS)
-def test_packets_and_copies(chip: str, coherence: str) -> None:
+def test_packets_and_copies(chip: str, coherence: Mode) -> None:
     client = started(chip, coherence)
     client.make_queue(MQD, VA, RPTR, vmid=1)
     words = write_data(TARGET, 0x1234)
@@ -255,7 +256,7 @@ def test_descriptors_are_read_by_vmid_0(client: Client) -> None:
 
 @pytest.mark.parametrize("coherence", ["check", "oldest"])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_kernel_and_its_interrupt(seed: int, coherence: str) -> None:
+def test_a_kernel_and_its_interrupt(seed: int, coherence: Mode) -> None:
     """Code and results in video memory, the argument in the machine's, an end-of-pipe message."""
     pytest.importorskip("llvmlite")
     from gpu.sim.amd.chip.lanes import LaneExecutor

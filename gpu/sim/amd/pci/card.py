@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from gpu.core import hostmem
 from gpu.core.pci import Bar
 from gpu.core.window import TrappedWindow
 from gpu.sim.amd.chip.asic import Asic
@@ -100,6 +101,7 @@ class AmdCard:
 
     def reset(self) -> None:
         """A reset of the function or its bus: as after power-on, at once."""
+        self._quiet_until = 0
         self._forget()
         self._power_on()
 
@@ -115,6 +117,8 @@ class AmdCard:
 
     def close(self) -> None:
         """Gives its memory back."""
+        for window in (self._visible, self._doorbells):
+            hostmem.unmap(window.address, window.size)
         self.nbio.close()
         self.chip.vram.close()
 
