@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from functools import cache
 from typing import Final, TypeVar
 
@@ -103,6 +104,21 @@ def _libc() -> ctypes.CDLL:
         function.restype = ctypes.c_ssize_t
     library.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
     return library
+
+
+def data_pieces(fd: int, offset: int, size: int) -> Iterator[tuple[int, int]]:
+    """Those parts of a range of a file in memory that were ever touched, as (offset, size)."""
+    at, end = offset, offset + size
+    while at < end:
+        try:
+            start = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # nothing but a hole up to the end
+                raise
+            return
+        at = os.lseek(fd, start, os.SEEK_HOLE)
+        if start < end:
+            yield start, min(at, end) - start
 
 
 def punch_hole(fd: int, offset: int, size: int) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from gpu.core import hostmem
 from gpu.core.bits import align_up
 from gpu.core.window import MemoryWindow
-from gpu.sim.kernel import CallerMemory, SysError, punch_hole
+from gpu.sim.kernel import CallerMemory, SysError, data_pieces, punch_hole
 from gpu.sim.mapping import Mapper, map_pieces
 
 PAGE = hostmem.page_size
@@ -111,13 +111,19 @@ class Pool:
             self._cpu_mapped.add(extents)
         return mapper(self._cpu_fd, extents, size, prot, flags, address)
 
+    def map_part(
+        self, offset: int, size: int, prot: int, flags: int, address: int, mapper: Mapper
+    ) -> int:
+        """Maps a part into a process, whoever has allocated it; returns the address."""
+        return self.map_for_cpu((Extent(offset, size),), size, prot, flags, address, mapper)
+
     def flush(self) -> None:
         """Brings what the CPU wrote to the device; nothing to do without a view of its own."""
         if self._cpu:
-            for offset, size in chain.from_iterable(self._cpu_mapped):
-                self._device.memory[offset : offset + size] = self._cpu.memory[
-                    offset : offset + size
-                ]
+            for extent in chain.from_iterable(self._cpu_mapped):
+                for offset, size in data_pieces(self._cpu_fd, *extent):
+                    part = self._cpu.memory[offset : offset + size]
+                    self._device.memory[offset : offset + size] = part
 
     def host_address(self, offset: int) -> int:
         """Where the device's bytes lie in the model's own memory, all one behind the other."""

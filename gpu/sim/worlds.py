@@ -58,6 +58,20 @@ def _kfd(chips: Sequence[str], faults: Given) -> Simulated:
     return Simulated(KfdWorld(chip=chips, faults=faults, executor=LaneExecutor()), None)
 
 
+def _card_chips() -> Iterable[str]:
+    from gpu.sim.amd.pci.boards import BOARDS
+    from gpu.sim.isa.rdna.chip import CHIPS
+
+    return [name for name in BOARDS if name in CHIPS]
+
+
+def _am_pci(chips: Sequence[str], faults: Given) -> Simulated:
+    from gpu.sim.amd.chip.lanes import LaneExecutor
+    from gpu.sim.amd.pci.world import AmPciWorld
+
+    return Simulated(AmPciWorld(chip=chips, faults=faults, executor=LaneExecutor()), None)
+
+
 def _nvk(chips: Sequence[str], faults: Given) -> Simulated:
     from gpu.sim.nv.chip.lanes import PtxExecutor
     from gpu.sim.nv.world import NvSimWorld
@@ -68,6 +82,7 @@ def _nvk(chips: Sequence[str], faults: Given) -> Simulated:
 
 MODELS: Final = (
     Model("AMD", "KFD", _rdna_chips, _kfd),
+    Model("AMD", "PCI", _card_chips, _am_pci),
     Model("NV", "NVK", _nv_chips, _nvk),
 )
 

@@ -57,9 +57,9 @@ def test_every_row_makes_machines(model: Model) -> None:
     machine, _ = simulate(",".join(model.chips).upper(), model.device, model.interface)
     assert len(machine.gpus) == len(model.chips)
     machine.close()
-    assert find_model(model.device) == model
+    assert find_model(model.device, model.interface) == model
 
 
 def test_an_interface_without_a_row() -> None:
-    with pytest.raises(ConfigError, match=r"no model of PCI\+AMD, but of KFD\+AMD"):
-        find_model("AMD", "PCI")
+    with pytest.raises(ConfigError, match=r"no model of USB\+AMD, but of KFD\+AMD"):
+        find_model("AMD", "USB")

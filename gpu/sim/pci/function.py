@@ -20,6 +20,7 @@ from gpu.core.pci import Bar, BusAddr, DmaPiece, PciAddress, PciIds
 from gpu.core.window import MemoryWindow, TrappedWindow, Window, check_range
 from gpu.sim.kernel import SysError
 from gpu.sim.machine import Machine
+from gpu.sim.mapping import Mapper
 from gpu.sim.pci.config import ConfigSpace
 from gpu.sim.physical import Extent, Pool, Region, UserPages
 from gpu.sim.translate import PAGE_SIZE, AddressSpace, PageFault
@@ -29,14 +30,26 @@ _FIRST_BUS_ADDRESS: Final = 1 << 32
 _FIRST_BARS: Final = {False: 1 << 31, True: 1 << 40}  # whether they have 64 bits
 
 
+class MapPart(Protocol):
+    """Maps a part of a BAR into a process. Raises SysError for one that is not memory."""
+
+    def __call__(
+        self, offset: int, size: int, prot: int, flags: int, address: int, mapper: Mapper
+    ) -> int:
+        """The address of `size` bytes from `offset` on; the rest as in `mmap`."""
+        ...
+
+
 class CardBar(NamedTuple):
     """A BAR of a card: what is behind it, and how it is told in config space.
 
-    Memory (a `MemoryWindow`) can be mapped by a process, and then nobody sees what is done there.
+    Memory (a `MemoryWindow`) can be mapped by a process, and then nobody sees what is done there;
+    `map` does that for files of a kernel, also for pages of memory among registers.
     """
 
     window: Window
     bar: Bar
+    map: MapPart | None = None
 
 
 class Card(Protocol):
@@ -164,7 +177,7 @@ class SimFunction:
     def __init__(self, machine: Machine, host: Pool, address: PciAddress, card: Card):
         self.address = address
         self.ids = card.ids
-        self.bars: Mapping[int, Bar] = {index: bar for index, (_, bar) in card.bars.items()}
+        self.bars: Mapping[int, Bar] = {index: bar for index, (_, bar, _) in card.bars.items()}
         self._machine = machine
         self._host = host
         self._card = card

@@ -45,6 +45,7 @@ class HostFunction:
         asks_back: called when its driver is to let go.
         leaving: its driver lets go as soon as nobody has it open.
         asleep: in D3, where nothing answers.
+        resets_alone: whether it has a reset of its own; else its bus is reset, with all on it.
     """
 
     address: PciAddress
@@ -59,9 +60,10 @@ class HostFunction:
     asks_back: Callable[[], None] | None = None
     leaving: bool = False
     places: dict[int, int] = field(default_factory=dict)
+    resets_alone: bool = True
 
     def reset(self) -> None:
-        """Function level reset, after which config space is as it was."""
+        """It forgets all; then config space is as it was."""
         saved = self.config.save()
         self.card.reset()
         self.config.reset(saved)
@@ -153,13 +155,19 @@ class HostPciModel:
             self._add_driver(driver)
 
     def add(
-        self, address: PciAddress, card: Card, group: int | None = None, driver: str = ""
+        self,
+        address: PciAddress,
+        card: Card,
+        group: int | None = None,
+        driver: str = "",
+        resets_alone: bool = True,
     ) -> HostFunction:
         """Plugs a card in; `driver` has it now, and again when the kernel may choose."""
-        bars = {index: bar for index, (_, bar) in card.bars.items()}
+        bars = {index: bar for index, (_, bar, _) in card.bars.items()}
         config = ConfigSpace(card.ids, bars, card.vectors)
         bus = CardBus(self.machine, config, f"card {address}")
         function = HostFunction(address, card, config, bus, group, own_driver=driver)
+        function.resets_alone = resets_alone
         for index, bar in bars.items():
             place = align_up(self._next[bar.is_64bit], bar.size)
             config.place(index, bar, place)
@@ -178,6 +186,11 @@ class HostPciModel:
         """What a function reaches from now on; None is nothing."""
         function.bus.space = space if space is not None else AddressSpace()
 
+    def on_bus(self, function: HostFunction) -> list[HostFunction]:
+        """The functions that a reset of its bus concerns."""
+        place = function.address[:2]
+        return [each for each in self.functions.values() if each.address[:2] == place]
+
     def members(self, group: int) -> list[HostFunction]:
         """The functions of an IOMMU group."""
         return [each for each in self.functions.values() if each.group == group]
@@ -192,8 +205,8 @@ class HostPciModel:
         folder, ids = f"{DEVICES}/{function.address}", function.card.ids
         tree, written = self.machine.tree, self.machine.written
         names = ("vendor", "device", "subsystem_vendor", "subsystem_device", "revision", "class")
-        for name, number in zip(names, ids, strict=True):
-            tree.add(f"{folder}/{name}", f"{number:#06x}\n")
+        for name, number, digits in zip(names, ids, (4, 4, 4, 4, 2, 6), strict=True):
+            tree.add(f"{folder}/{name}", f"0x{number:0{digits}x}\n")
         tree.add(f"{folder}/resource", lambda: self._resources(function))
         tree.add(f"{folder}/config", function.config.save)
         tree.add(f"{folder}/enable", lambda: b"%d\n" % function.config.decodes_memory)

@@ -210,10 +210,12 @@ class DeviceFile(SimFile):
         function.bus.deliver = self._deliver  # type: ignore[method-assign]
 
     def ioctl_value(self, process: SimProcess, request: int, value: int) -> int:
-        """Function level reset."""
+        """Function level reset, where the function has it."""
         self._need_usable()
         if request != vfio.VFIO_DEVICE_RESET:
             raise SysError(errno.ENOTTY)
+        if not self.function.resets_alone:
+            raise SysError(errno.EINVAL, "it has no reset of its own")
         self.function.reset()
         return 0
 
@@ -223,7 +225,8 @@ class DeviceFile(SimFile):
         match request:
             case vfio.VFIO_DEVICE_GET_INFO:
                 info = read_argument(argument, vfio.vfio_device_info, 16)
-                info.flags = vfio.VFIO_DEVICE_FLAGS_PCI | vfio.VFIO_DEVICE_FLAGS_RESET
+                info.flags = vfio.VFIO_DEVICE_FLAGS_PCI
+                info.flags |= vfio.VFIO_DEVICE_FLAGS_RESET * self.function.resets_alone
                 info.num_regions = vfio.VFIO_PCI_NUM_REGIONS
                 info.num_irqs = vfio.VFIO_PCI_NUM_IRQS
                 return answer(argument, bytes(info)[: info.argsz])
@@ -243,6 +246,8 @@ class DeviceFile(SimFile):
                 return answer(argument, bytes(irq))
             case vfio.VFIO_DEVICE_SET_IRQS:
                 return self._set_irqs(process, bytes(argument))
+            case vfio.VFIO_DEVICE_PCI_HOT_RESET:
+                return self._hot_reset(process, bytes(argument))
         raise SysError(errno.ENOTTY)
 
     def pread(self, process: SimProcess, size: int, offset: int) -> bytes:
@@ -269,15 +274,35 @@ class DeviceFile(SimFile):
         """A BAR, mapped. Raises SysError(EINVAL)."""
         self._need_usable()
         whole, at = self._bar(offset >> _SHIFT), offset & (1 << _SHIFT) - 1
-        if at + size > align_up(whole.size, 4096):
+        if at + size > align_up(self._region(offset >> _SHIFT)[0], 4096):
             raise SysError(errno.EINVAL)
-        return whole.sub(at, size)
+        return whole.sub(at, min(size, whole.size - at))
+
+    def mmap(
+        self, process: SimProcess, size: int, prot: int, flags: int, offset: int, address: int
+    ) -> int:
+        """Memory of a BAR. Raises SysError(EINVAL), also for a BAR that has none."""
+        self._need_usable()
+        self._bar(offset >> _SHIFT)
+        bar, at = self.function.card.bars[offset >> _SHIFT], offset & (1 << _SHIFT) - 1
+        if bar.map is None or at + size > bar.window.size:
+            raise SysError(errno.EINVAL, f"{size:#x} bytes at {at:#x} of a BAR are no memory")
+        return bar.map(at, size, prot, flags, address, process.mapper)
 
     def released(self) -> None:
-        """Bus mastering ends, the function is reset and sleeps."""
+        """Bus mastering ends, the function sleeps, and is reset as far as VFIO can do that.
+
+        Without a reset of its own that is one of its bus, if VFIO has all on it and none is open
+        (vfio_pci_dev_set_try_reset).
+        """
         function = self.function
         function.config.allow(master=False)
-        function.reset()
+        others = [each for each in self._model.on_bus(function) if each is not function]
+        if function.resets_alone:
+            function.reset()
+        elif all(each.driver == "vfio-pci" and each.asks_back is None for each in others):
+            for each in (function, *others):
+                each.reset()
         function.config.enable_messages(0)
         function.asks_back, function.asleep = None, True
         self._signals.clear()
@@ -300,7 +325,8 @@ class DeviceFile(SimFile):
             return len(self.function.config.save()), access
         if index not in self.function.card.bars:
             return 0, 0
-        return self._bar(index).size, access | vfio.VFIO_REGION_INFO_FLAG_MMAP
+        size = self.function.card.bars[index].bar.size
+        return size, access | vfio.VFIO_REGION_INFO_FLAG_MMAP
 
     def _count(self, kind: int) -> int:
         counts = {
@@ -308,6 +334,20 @@ class DeviceFile(SimFile):
             vfio.VFIO_PCI_REQ_IRQ_INDEX: 1,
         }
         return counts.get(kind, 0)
+
+    def _hot_reset(self, process: SimProcess, given: bytes) -> int:
+        """A reset of the bus, whose functions must all be of the groups that are shown."""
+        size, flags, count = struct.unpack_from("<III", given)
+        if flags or not count or size < 12 + 4 * count:
+            raise SysError(errno.EINVAL)
+        files = [process.file(fd).file for fd in struct.unpack_from(f"<{count}i", given, 12)]
+        groups = {file.group for file in files if isinstance(file, GroupFile)}
+        affected = self._model.on_bus(self.function)
+        if any(each.group not in groups or each.driver != "vfio-pci" for each in affected):
+            raise SysError(errno.EINVAL, "functions of others are on the bus")
+        for each in affected:
+            each.reset()
+        return 0
 
     def _set_irqs(self, process: SimProcess, given: bytes) -> int:
         """vfio_set_irqs_validate_and_prepare, then vfio_pci_set_irqs_ioctl."""

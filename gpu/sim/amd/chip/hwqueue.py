@@ -64,7 +64,10 @@ class Blocked:
 
 @dataclass(slots=True)
 class RingSettings:
-    """Where a queue is, in bytes, and whether it is switched on."""
+    """Where a queue is, in bytes, and whether it is switched on.
+
+    `wptr` is 0 where the doorbell alone tells how far software has written.
+    """
 
     ring: int
     size: int
@@ -144,7 +147,7 @@ class HwQueue:
         self._guarded(self._read_wptr)
 
     def _read_wptr(self) -> None:
-        in_memory = self.port.read_word(self.settings.wptr, 8)
+        in_memory = self._wptr_in_memory(self.wptr)
         if in_memory < self.wptr:
             self.wptr = max(in_memory, self.rptr)
         elif in_memory > self.wptr:
@@ -155,7 +158,11 @@ class HwQueue:
         if value >> 32 == 0xFFFFFFFF:
             self._violation(f"doorbell {value:#x}: rings are 64 bits wide, this one had 32")
             value &= 0xFFFFFFFF
-        self._guarded(lambda: self._take_wptr(value, self.port.read_word(self.settings.wptr, 8)))
+        self._guarded(lambda: self._take_wptr(value, self._wptr_in_memory(value)))
+
+    def _wptr_in_memory(self, otherwise: int) -> int:
+        """The write pointer that software has stored; another value where it stores none."""
+        return self.port.read_word(self.settings.wptr, 8) if self.settings.wptr else otherwise
 
     def _guarded(self, act: Callable[[], None]) -> None:
         """Does something; what goes wrong ends the queue."""
@@ -291,7 +298,7 @@ class HwQueue:
         if not self.active:
             return f"{self} is disabled"
         try:
-            in_memory = self.port.read_word(self.settings.wptr, 8)
+            in_memory = self._wptr_in_memory(0)
         except PageFault:
             return f"{self}: its write pointer is not mapped"
         if in_memory and not self._was_rung:

@@ -1,0 +1,1 @@
+"""AMD's chips as PCI sees them: registers, firmware's mailboxes, memory, queues."""
