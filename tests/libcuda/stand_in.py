@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from gpu.backends.cuda.library import SIGNATURES
 
 CONTEXT = 0xC0
+NOT_READY = 600
 _TYPES: dict[str, Any] = {
     "uintptr_t": ctypes.c_size_t,
     "size_t": ctypes.c_size_t,

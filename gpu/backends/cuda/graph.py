@@ -73,6 +73,8 @@ class CudaGraph:
         context = self._context
         with context.lock:
             context.enter()
+            if context.retired:
+                context.give_back_ended()
             if self._made is None:
                 self._made = _Made(context, self._launches, given, vals)
             elif not self._made.update(given, vals):

@@ -57,6 +57,7 @@ SIGNATURES: Final[dict[str, tuple[str, ...]]] = {
     "cuStreamDestroy_v2": (_P,),
     "cuEventCreate": (_P, _U),
     "cuEventRecord": (_P, _P),
+    "cuEventQuery": (_P,),
     "cuEventSynchronize": (_P,),
     "cuEventElapsedTime": (_P, _P, _P),
     "cuEventDestroy_v2": (_P,),
