@@ -151,6 +151,7 @@ class AdoptedMemory(CudaMemory):
     """
 
     __slots__ = ()
+    is_borrowed = True
 
     def __init__(self, context: CudaContext, address: int, nbytes: int):
         self._hold(context, address, nbytes)

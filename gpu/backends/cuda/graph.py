@@ -1,13 +1,15 @@
 """Many launches as one: a CUDA graph, of which a replay changes the nodes that have new arguments.
 
 A node waits for those before it that write what it touches, and for those that read what it writes.
-Slots touch each other where they stand for one allocation: different ones never share a byte.
+Slots touch each other where their memory shares a byte: ours does where it is one allocation, that
+of other libraries may in any way.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final
 
 from gpu.backends.cuda.context import CudaContext
@@ -190,7 +192,7 @@ class _Made:
         changed: set[int] = set()
         if memories != before:
             for new, old, nodes in zip(memories, before, self._touching, strict=True):
-                if new is not old:
+                if new is not old and new.address != old.address:
                     changed.update(nodes)
         for val, nodes in self._taking.items():
             if vals[val] != self._vals[val]:
@@ -241,10 +243,31 @@ class _Node:
         context.check(changed, f"give {self._program.name} new arguments in a graph")
 
 
+_is_borrowed: Final = attrgetter("is_borrowed")
+
+
 def _shared(memories: Sequence[CudaMemory]) -> list[int]:
-    """For each memory the place of the first that is the same."""
+    """For each memory the place of the first that it shares bytes with, by way of others too."""
+    if any(map(_is_borrowed, memories)):
+        return _overlapping([(memory.address or 0, memory.nbytes) for memory in memories])
     first: dict[CudaMemory, int] = {}
     return [first.setdefault(memory, i) for i, memory in enumerate(memories)]
+
+
+def _overlapping(ranges: Sequence[tuple[int, int]]) -> list[int]:
+    """For each range of addresses, a start and a size, the place of the first that it overlaps.
+
+    By way of others too: of the first in all of a row of ranges, each of which overlaps another.
+    """
+    groups, end = list(range(len(ranges))), 0
+    group: list[int] = []
+    for i in sorted(groups, key=lambda i: ranges[i]):
+        start, size = ranges[i]
+        group = [*group, i] if start < end else [i]
+        end = max(end, start + size)
+        for each in group:
+            groups[each] = min(group)
+    return groups
 
 
 def dependencies(launches: _Launches, shared: Sequence[int]) -> list[list[int]]:

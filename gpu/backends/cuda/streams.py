@@ -105,10 +105,14 @@ class Streams:
         """Launches from now on come after all copies up to now."""
         self._follow(self.copies, self._copied, self.launches)
 
+    def mark(self) -> Event:
+        """An event that is reached behind all launches up to now; to be waited for at once."""
+        self._launched.record(self.launches)
+        return self._launched
+
     def let_follow(self, stream: int) -> int:
         """A stream of others goes on behind all launches up to now; gives the code of that."""
-        self._launched.record(self.launches)
-        code: int = self._library.cuStreamWaitEvent(stream, self._launched.handle, _NO_FLAGS)
+        code: int = self._library.cuStreamWaitEvent(stream, self.mark().handle, _NO_FLAGS)
         return code
 
     def follow(self, stream: int) -> int:
