@@ -207,7 +207,7 @@ def all_nodes_are_set_each_time(patch: Patcher) -> None:
 
 @mutation("memory_that_coincides_otherwise_is_launched_in_order")
 def memory_that_coincides_is_taken_for_apart(patch: Patcher) -> None:
-    patch.setattr(graph, "_shared", lambda memories: list(range(len(memories))))
+    patch.setattr(_Made, "_coincides", _gives(True))
 
 
 @mutation("a_replay_orders_what_overlaps")

@@ -159,6 +159,22 @@ def test_memory_at_the_same_place_sets_nothing(cuda: Opened) -> None:
     assert len(cuda.stand_in.given("cuGraphLaunch")) == 3
 
 
+def test_our_memory_that_comes_back_from_others_is_the_same(cuda: Opened) -> None:
+    """Lent and taken back it has another name, here in one slot and not in another."""
+    graph, _ = chain(cuda, 2)
+    one, two, three = (cuda.allocator.alloc(64) for _ in range(3))
+    for _ in range(ONE_BY_ONE + 1):
+        graph([one, two, three], [0])
+    with cuda.context.lock:
+        back = AdoptedMemory(cuda.context, one.address, 64)
+    graph([back, two, three], [0])
+    cuda.stand_in.calls.clear()
+    graph([back, two, one], [0])  # the last writes what the first reads
+    assert not cuda.stand_in.named("cuGraphLaunch")
+    graph([back, three, two], [0])
+    assert len(cuda.stand_in.given("cuGraphLaunch")) == 1
+
+
 def test_copies_wait_for_replays_on_that_memory(cuda: Opened) -> None:
     graph, _ = chain(cuda, 3)
     memories = [cuda.allocator.alloc(64) for _ in range(4)]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from operator import attrgetter
+from itertools import compress
+from operator import attrgetter, is_not
 from typing import Final
 
 from gpu.backends.cuda.context import CudaContext
@@ -121,6 +122,7 @@ class _Made:
     ):
         self._context = context
         self._shared = _shared(memories)
+        self._is_apart = _are_apart(memories, self._shared)
         self._memories: Sequence[CudaMemory] | None = memories
         self._vals = list(vals)
         self._touching: list[list[int]] = [[] for _ in memories]
@@ -172,10 +174,11 @@ class _Made:
         Returns False, having done nothing, where memory is shared otherwise than when the graph was
         made, so that its order might not do.
         """
-        changed = self._changed(memories, vals)
+        others = self._others(memories)
+        changed = self._changed(memories, others, vals)
         if not changed:
             return True
-        if _shared(memories) != self._shared:
+        if not self._coincides(memories, others):
             return False
         self._memories = None  # until all are set
         for number in changed:
@@ -184,20 +187,39 @@ class _Made:
         self._memories, self._vals = memories, list(vals)
         return True
 
-    def _changed(self, memories: Sequence[CudaMemory], vals: Sequence[int]) -> set[int]:
+    def _others(self, memories: Sequence[CudaMemory]) -> list[int]:
+        """The slots of other memory than before; all where an error came between."""
+        before = self._memories
+        if before is None:
+            return [*range(len(memories))]
+        if memories == before:
+            return []
+        return [*compress(range(len(memories)), map(is_not, memories, before))]
+
+    def _changed(
+        self, memories: Sequence[CudaMemory], others: Sequence[int], vals: Sequence[int]
+    ) -> set[int]:
         """The nodes that have other arguments than before."""
         before = self._memories
-        if before is None:  # an error came between
+        if before is None:
             return set(range(len(self._nodes)))
         changed: set[int] = set()
-        if memories != before:
-            for new, old, nodes in zip(memories, before, self._touching, strict=True):
-                if new is not old and new.address != old.address:
-                    changed.update(nodes)
+        for slot in others:
+            if memories[slot].address != before[slot].address:
+                changed.update(self._touching[slot])
         for val, nodes in self._taking.items():
             if vals[val] != self._vals[val]:
                 changed.update(nodes)
         return changed
+
+    def _coincides(self, memories: Sequence[CudaMemory], others: Sequence[int]) -> bool:
+        """Whether memory is shared among slots as it was when the graph was made."""
+        if self._is_apart and not any(memories[slot].is_borrowed for slot in others):
+            return len(set(memories)) == len(memories)
+        if _shared(memories) != self._shared:
+            return False
+        self._is_apart = _are_apart(memories, self._shared)
+        return True
 
 
 class _Node:
@@ -240,7 +262,8 @@ class _Node:
         changed = context.library.cuGraphExecKernelNodeSetParams_v2(
             executable, self.handle, self._parameters.address
         )
-        context.check(changed, f"give {self._program.name} new arguments in a graph")
+        if changed:
+            context.check(changed, f"give {self._program.name} new arguments in a graph")
 
 
 _is_borrowed: Final = attrgetter("is_borrowed")
@@ -252,6 +275,11 @@ def _shared(memories: Sequence[CudaMemory]) -> list[int]:
         return _overlapping([(memory.address or 0, memory.nbytes) for memory in memories])
     first: dict[CudaMemory, int] = {}
     return [first.setdefault(memory, i) for i, memory in enumerate(memories)]
+
+
+def _are_apart(memories: Sequence[CudaMemory], shared: list[int]) -> bool:
+    """Whether each is an allocation of ours that no other is: then looking for others is quick."""
+    return shared == [*range(len(memories))] and not any(map(_is_borrowed, memories))
 
 
 def _overlapping(ranges: Sequence[tuple[int, int]]) -> list[int]:
