@@ -128,6 +128,7 @@ REQUIREMENTS: Final[dict[str, Callable[[], str | None]]] = {
     "dawn-python": partial(_lacks_module, "pydawn"),
     "libllvm": _lacks_libllvm,
     "llvmlite": partial(_lacks_module, "llvmlite"),
+    "numba": partial(_lacks_module, "numba"),
     "nvjitlink": partial(_lacks_nvidia, "nvJitLink"),
     "nvrtc": partial(_lacks_nvidia, "nvrtc"),
     "oclgrind": _lacks_oclgrind,

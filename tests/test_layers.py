@@ -141,6 +141,13 @@ EXCEPTIONS: Final[dict[tuple[str, str, str], str]] = {
     ("dynamic_imports", "gpu/__init__.py", "import_module"): (
         "names of the public API, from a table, when they are first used"
     ),
+    **{
+        ("dynamic_imports", "gpu/sim/cuda/__main__.py", name): "the program that the user names"
+        for name in ("run_module", "run_path")
+    },
+    ("files", "gpu/sim/cuda/calls/processes.py", "os.open"): (
+        "memory of another process of the model, which that names by a descriptor"
+    ),
     ("printing", "gpu/__init__.py", "print"): "show_config prints; that is what it is for",
     ("files", "gpu/core/trace.py", "open"): "written line by line, so that a crash loses one",
     ("files", "gpu/cli/main.py", "os.open"): "os.devnull takes the place of a closed pipe",

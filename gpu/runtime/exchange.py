@@ -37,11 +37,18 @@ class Exchange(ABC, Generic[M]):
         """
 
     @abstractmethod
-    def adopt(self, address: int, nbytes: int, owner: object) -> M:
-        """Memory of others, which this keeps `owner` alive for, also for what is enqueued on it.
+    def adopt(self, address: int, nbytes: int, owner: object) -> tuple[M, object]:
+        """Memory of others, and what is held for as long as it is used here.
 
-        What is launched from now on comes behind what is in `stream` now. Raises InvalidValue for
-        an address that is no memory of this device, or has fewer bytes.
+        `owner` is kept alive until that is dropped and what is enqueued on the memory is done.
+        Raises InvalidValue for an address that is no memory of this device, or has fewer bytes.
+        """
+
+    @abstractmethod
+    def home(self, address: int) -> tuple[int, int]:
+        """Which device has the memory at an address: this, or another of the kind.
+
+        Raises InvalidValue for an address that is no memory of one.
         """
 
     @abstractmethod

@@ -18,14 +18,13 @@ from gpu.core.errors import (
     DeviceMismatch,
     InvalidType,
     ShapeError,
-    Unsupported,
 )
 from gpu.core.scalars import check_fits, promote_scalar
 from gpu.runtime.buffer import Buffer, own_copy
 from gpu.runtime.device import Device
 from gpu.runtime.execute import Counters, storage
 from gpu.runtime.users import note_thread
-from gpu.tensor.cudaarrays import not_taken
+from gpu.tensor.cudaarrays import is_array
 from gpu.tensor.customgrad import own
 from gpu.tensor.gradients import Gradients, check_tensor
 from gpu.tensor.handle import compute
@@ -301,9 +300,11 @@ def node_of(data: object, device: Place, dtype: DType | None) -> Node:
         node = G.const(0, (0,), dtype or dtypes.default_float, device)
     elif isinstance(data, _ARRAYS):
         node = _node_of_array(_as_array(data, dtype), device)
+    elif is_array(data):
+        from gpu.tensor.sharing import copy_of_array
+
+        node = copy_of_array(data, device)
     else:
-        if why := not_taken(data):
-            raise Unsupported(why)
         raise InvalidType(
             f"a tensor cannot be made of {type(data).__module__}.{type(data).__qualname__}; pass a "
             "number, a nested list, a numpy array or a tensor, and another library's tensor to "

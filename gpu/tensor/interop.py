@@ -27,9 +27,9 @@ from gpu.runtime.buffer import Buffer, own_copy
 from gpu.runtime.device import Device
 from gpu.runtime.execute import storage
 from gpu.runtime.users import note_thread
+from gpu.tensor import cudaarrays
 from gpu.tensor.arguments import axes_of, integer, shape_of
 from gpu.tensor.base import TensorBase, node_of
-from gpu.tensor.cudaarrays import not_taken
 from gpu.tensor.customgrad import own
 from gpu.tensor.operands import Operands
 from gpu.tensor.tracing import refuse
@@ -193,6 +193,25 @@ class Interop(Operands):
         memory = dlpack.host_memory(self.numpy(), self.dtype)
         return dlpack.make_capsule(memory, versioned, dlpack.IS_COPIED)
 
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """On CUDA the value's memory for other libraries, as version 3 of the interface has it.
+
+        The host waits until the value is there, so that no stream is named. The memory is not
+        written here any more, and kept as long as this tensor. It says that it may be written, as
+        torch takes nothing else: they should not.
+
+        Raises:
+            AttributeError: on another device, and for dtypes that numpy does not have.
+        """
+        from gpu.tensor import sharing
+
+        exchange = sharing.exchange_of(self.device)
+        if exchange is None or not cudaarrays.has_name(self.dtype):
+            raise AttributeError(cudaarrays.NOT_OFFERED)
+        buffer = self._in_memory(self._view is None)
+        return cudaarrays.interface_of(sharing.lent_with(self, buffer, exchange))
+
     @classmethod
     def from_dlpack(cls, x: Any, device: str | None = None, copy: bool | None = None) -> Self:
         """A tensor over the memory of `x`, an array of another library or a DLPack capsule.
@@ -201,7 +220,8 @@ class Interop(Operands):
         tensor is not computed yet. Without strides that fit row-major order, or on a device that
         cannot use host memory, it is a copy. Memory of a GPU of CUDA's is used by tensors on that,
         which `device` says, or `DEV`: what is launched here comes behind what made the value
-        there; of a bare capsule, behind all that the GPU does for this process.
+        there; of a bare capsule, behind all that the GPU does for this process. On CUDA an array
+        that has `__cuda_array_interface__` alone, as numba's, is taken in the same way.
 
         Raises:
             InvalidType: `x` does not speak DLPack.
@@ -212,6 +232,8 @@ class Interop(Operands):
         """
         from gpu.tensor import dlpack, sharing
 
+        if not hasattr(x, "__dlpack__") and cudaarrays.is_array(x):
+            return cls._wrap(sharing.tensor_of_array(x, device, copy)._node)
         name = Device.canonicalize(device)
         capsule, is_ordered = _capsule_of(x, name)
         memory = dlpack.take_capsule(capsule, sharing.kinds_on(name))
@@ -265,9 +287,11 @@ class Interop(Operands):
         from gpu.tensor import sharing
         from gpu.tensor.strided import Strided, row_major
 
-        if why := not_taken(ptr):
-            raise Unsupported(why)
         name, element, sizes = Device.canonicalize(device), to_dtype(dtype), shape_of(shape)
+        if cudaarrays.is_array(ptr):
+            if sharing.exchange_of(name) is None:
+                raise Unsupported(cudaarrays.not_taken(ptr))
+            raise InvalidType("from_blob takes an address; Tensor.from_dlpack takes the array")
         address = integer(ptr, "ptr")
         if not 0 < address <= WORD or address % element.itemsize:
             raise InvalidValue(

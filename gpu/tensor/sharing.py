@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any, Final
+from weakref import finalize
 
 from gpu.compiler.ir.dims import bound, upper_shape
-from gpu.compiler.ir.graph import Place, Shape
+from gpu.compiler.ir.graph import Node, Place, Shape
 from gpu.compiler.ir.graph import build as G
 from gpu.core.devspec import device_name, parse_device_name
-from gpu.core.errors import InvalidValue
+from gpu.core.errors import InvalidValue, Unsupported
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
 from gpu.runtime.exchange import Exchange
+from gpu.tensor.cudaarrays import not_taken, read_interface
 from gpu.tensor.customgrad import own
 from gpu.tensor.dlpack import CPU_DEVICE, CUDA_KIND, NotExportable
 from gpu.tensor.strided import Strided, row_major
 
 if TYPE_CHECKING:
+    from gpu.tensor.handle import Handle
     from gpu.tensor.tensor import Tensor
 
 _NAMES: Final = {CUDA_KIND: "CUDA"}
@@ -97,9 +100,9 @@ def tensor_over(memory: Strided, device: str | None, copy: bool | None) -> Tenso
             f" {list(memory.strides)} cannot be used on {device or name}: that takes row-major"
             f" order and an address on {name} that is a multiple of {exchange.alignment}"
         )
-    theirs = exchange.adopt(address, count * dtype.itemsize, memory.owner)
+    theirs, held = exchange.adopt(address, count * dtype.itemsize, memory.owner)
     if is_aligned and not (copy and in_place):
-        buffer = Buffer.over(name, count, dtype, theirs, None, memory.read_only)
+        buffer = Buffer.over(name, count, dtype, theirs, held, memory.read_only)
     else:
         buffer = Buffer(name, count, dtype)
         Device[name].allocator.copy(buffer.memory, theirs, buffer.nbytes)
@@ -108,6 +111,54 @@ def tensor_over(memory: Strided, device: str | None, copy: bool | None) -> Tenso
     else:
         tensor = _gathered(Tensor._wrap(G.buffer(buffer, (count,), dtype, name)), memory, -first)
     return tensor.to(device) if elsewhere else tensor
+
+
+def tensor_of_array(x: object, device: str | None, copy: bool | None) -> Tensor:
+    """A tensor over the memory of an array that has `__cuda_array_interface__`, as `tensor_over`.
+
+    What is launched comes behind what is in the stream that it names; else, as libraries name none
+    for their default stream, behind all that the process does on the GPU.
+
+    Raises Unsupported for another device than CUDA, and what `read_interface` does.
+    """
+    exchange = exchange_of(Device.canonicalize(device))
+    if exchange is None:
+        raise Unsupported(not_taken(x))
+    memory, stream = read_interface(x)
+    home = exchange.home(memory.address) if 0 not in memory.shape else exchange.device
+    exchange_at(home).follow(stream)
+    return tensor_over(memory._replace(device=home), device, copy)
+
+
+def copy_of_array(x: object, device: Place) -> Node:
+    """A copy of an array of a library on CUDA, which may change it when this returns.
+
+    Raises what `Tensor.from_dlpack` does, and Unsupported for another device than CUDA.
+    """
+    from gpu.tensor.tensor import Tensor
+
+    if not isinstance(device, str) or exchange_of(device) is None:
+        raise Unsupported(not_taken(x))
+    copied = Tensor.from_dlpack(x, device, copy=True).realize()
+    Device[device].synchronize()
+    return copied._node
+
+
+def lent_with(tensor: Handle, buffer: Buffer, exchange: Exchange[Any]) -> Strided:
+    """A buffer with a tensor's value as memory of others, kept for as long as that `tensor`.
+
+    All that libraries keep of what they got by `__cuda_array_interface__` is the tensor, which by
+    then may stand for another value.
+    """
+    memory = lend(exchange, buffer, tensor.shape, None)
+    if (kept := _kept.get(id(tensor))) is None:
+        kept = _kept[id(tensor)] = set()
+        finalize(tensor, _kept.pop, id(tensor)).atexit = False
+    kept.add(buffer)
+    return memory
+
+
+_kept: Final[dict[int, set[Buffer]]] = {}
 
 
 def _home_of(device: tuple[int, int]) -> str:

@@ -1,9 +1,12 @@
-"""A CUDA device on the stand-in for libcuda, apart from any that other tests have."""
+"""A CUDA device on the stand-in for libcuda, apart from any that other tests have; and another
+library of the process on the model of libcuda, where DEV=CUDA is too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 
 from gpu.backends.cuda.context import CudaContext, open_context
@@ -11,7 +14,9 @@ from gpu.backends.cuda.library import Library
 from gpu.backends.cuda.memory import CudaAllocator
 from gpu.backends.cuda.program import CudaProgram
 from gpu.compiler.toolchain.nvbinary import NvBinary
+from libcuda.foreign import Foreign, Make, sharing
 from libcuda.stand_in import StandIn
+from sim.cuda.raw_cuda import RawCuda
 
 
 class Opened:
@@ -71,3 +76,24 @@ def opens() -> Iterator[Callable[[StandIn], Opened]]:
 @pytest.fixture
 def cuda(stand_in: StandIn, opens: Callable[[StandIn], Opened]) -> Opened:
     return opens(stand_in)
+
+
+@pytest.fixture
+def arrays() -> list[Foreign]:
+    return []
+
+
+@pytest.fixture
+def raw(need: Callable[[str], None], arrays: list[Foreign]) -> Iterator[RawCuda]:
+    need("nvrtc")
+    with sharing(arrays) as user:
+        yield user
+
+
+@pytest.fixture
+def make(raw: RawCuda, arrays: list[Foreign]) -> Make:
+    def one(values: Any, kind: type[Foreign] = Foreign, **options: Any) -> Foreign:
+        arrays.append(kind(raw, np.asarray(values), **options))
+        return arrays[-1]
+
+    return one

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -137,6 +137,31 @@ class Foreign:
             self.raw.call("cuMemFree_v2", self.address)
         self.raw.call("cuMemFreeHost", self._pinned.ctypes.data)
         self.raw.call("cuStreamDestroy_v2", self.stream)
+
+
+class WithInterface(Foreign):
+    """An array that has `__cuda_array_interface__` alone, as numba's, which names no stream.
+
+    Attributes:
+        changes: what the interface says otherwise; None leaves it out.
+    """
+
+    __dlpack__ = __dlpack_device__ = property()  # type: ignore[assignment]
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args)
+        self.changes = options
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        told = {
+            "shape": self.shape, "typestr": self.values.dtype.str, "version": 3,
+            "data": (self.address + self.offset, False), "strides": self.strides, "stream": None,
+        }  # fmt: skip
+        return {**told, **self.changes}
+
+
+Make = Callable[..., Foreign]
 
 
 class Taken:

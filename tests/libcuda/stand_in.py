@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from gpu.backends.cuda.library import SIGNATURES
 
 CONTEXT = 0xC0
+NOT_READY = 600
 _TYPES: dict[str, Any] = {
     "uintptr_t": ctypes.c_size_t,
     "size_t": ctypes.c_size_t,
@@ -150,6 +151,14 @@ class StandIn:
 
     def cuMemGetInfo_v2(self, free: int, total: int) -> int:
         return _write(free, 12345) or _write(total, 1 << 30)
+
+    def cuPointerGetAttributes(self, count: int, asked: int, places: int, address: int) -> None:
+        base = max((at for at in self.memory if at <= address), default=0)
+        values = {1: CONTEXT, 2: 2 * bool(base), 9: 0, 11: base}
+        values[12] = len(self.memory[base]) if base else 0
+        for i in range(count):
+            place = ctypes.c_uint64.from_address(places + 8 * i).value
+            _write(place, values[ctypes.c_int.from_address(asked + 4 * i).value])
 
     cuMemHostAlloc = lambda self, out, size, flags: self.cuMemAlloc_v2(out, size)  # noqa: E731
     cuMemFreeHost = cuMemFree_v2

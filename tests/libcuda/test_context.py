@@ -26,7 +26,7 @@ from gpu.core.errors import (
 )
 from gpu.transport.missing import no_libcuda
 from libcuda.conftest import Opened
-from libcuda.stand_in import CONTEXT, StandIn
+from libcuda.stand_in import CONTEXT, NOT_READY, StandIn
 from unit.made_up import BUS, MadeUp
 
 
@@ -311,9 +311,34 @@ def test_closing_gives_everything_back(
     program(memory, memory)
     cuda.context.close()
     assert not stand_in.memory and not stand_in.modules
-    in_streams, in_slot = 3, 1  # events
+    in_streams, in_slot = 4, 1  # events
     assert len(stand_in.given("cuEventDestroy_v2")) == in_streams + in_slot
     assert len(stand_in.given("cuStreamDestroy_v2")) == 2
     assert stand_in.calls[-1][0] == "cuDevicePrimaryCtxRelease_v2"
     with pytest.raises(DeviceLost, match="was closed"):
         program(memory, memory)
+
+
+def test_what_was_retired_is_given_back_when_that_much_is_done_and_nobody_waits(
+    cuda: Opened,
+) -> None:
+    program, memory = cuda.program(), cuda.filled(b"data")
+    given: list[int] = []
+
+    def launch_and_retire(handle: int) -> None:
+        program(memory, memory)
+        cuda.context.retire(lambda handle: given.append(handle) or 0, handle)
+
+    cuda.stand_in.fails["cuEventQuery"] = NOT_READY
+    launch_and_retire(1)
+    launch_and_retire(2)  # here it is asked first whether all up to the launch before is done
+    launch_and_retire(3)
+    assert not given
+    del cuda.stand_in.fails["cuEventQuery"]
+    program(memory, memory)
+    assert given == [1]
+    program(memory, memory)
+    assert given == [1, 2, 3]
+    cuda.stand_in.calls.clear()
+    program(memory, memory)
+    assert not cuda.stand_in.given("cuEventQuery")

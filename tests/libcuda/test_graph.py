@@ -8,7 +8,8 @@ import itertools
 import numpy as np
 import pytest
 
-from gpu.backends.cuda.graph import ONE_BY_ONE, CudaGraph, dependencies
+from gpu.backends.cuda.exchange import AdoptedMemory
+from gpu.backends.cuda.graph import ONE_BY_ONE, CudaGraph, _shared, dependencies
 from gpu.core.errors import DeviceError, InvalidValue
 from libcuda.conftest import Opened
 
@@ -112,6 +113,66 @@ def test_edges_are_those_that_memory_makes(cuda: Opened) -> None:
             assert conflict <= (earlier in reached[later])
             if not conflict:  # then no edge joins the two directly
                 assert earlier not in found[later]
+
+
+def test_bytes_of_others_that_overlap_are_one_memory(cuda: Opened) -> None:
+    """Drawn ranges, ours and theirs: two are ordered if they share a byte, by way of others too."""
+    rng = np.random.default_rng(2)
+    for _ in range(60):
+        ranges = [(int(a), int(n)) for a, n in rng.integers(1, 40, (int(rng.integers(1, 9)), 2))]
+        with cuda.context.lock:
+            memories = [AdoptedMemory(cuda.context, *each) for each in ranges]
+        found = _shared(memories)
+        want = list(range(len(ranges)))
+        for _ in ranges:  # until nothing spreads any further
+            for (i, (a, n)), (j, (b, m)) in itertools.permutations(enumerate(ranges), 2):
+                if a < b + m and b < a + n:
+                    want[i] = want[j] = min(want[i], want[j])
+        assert found == want
+
+
+def test_a_replay_orders_what_overlaps(cuda: Opened) -> None:
+    """The second kernel writes bytes that the first reads, in memory of another name."""
+    read, write = cuda.program("read"), cuda.program("write")
+    graph = CudaGraph([(read, (0, 1), ()), (write, (2, 3), ())], 4)
+    own = cuda.allocator.alloc(64), cuda.allocator.alloc(64)
+    with cuda.context.lock:
+        theirs = [AdoptedMemory(cuda.context, at, 64) for at in (0x1000, 0x1020, 0x2000)]
+    for _ in range(ONE_BY_ONE + 1):
+        graph([own[0], theirs[0], theirs[1], own[1]], [])
+    (first, before), (_, after) = cuda.stand_in.nodes.items()
+    assert before[1] == [] and after[1] == [first]
+    cuda.stand_in.calls.clear()
+    graph([own[0], theirs[0], theirs[2], own[1]], [])  # which shares nothing: another order
+    assert not cuda.stand_in.named("cuGraphLaunch")
+
+
+def test_memory_at_the_same_place_sets_nothing(cuda: Opened) -> None:
+    """Another library's array is new memory in each call, where that has it each time."""
+    graph, _ = chain(cuda, 2)
+    own = [cuda.allocator.alloc(64) for _ in range(2)]
+    for _ in range(ONE_BY_ONE + 3):
+        with cuda.context.lock:
+            theirs = AdoptedMemory(cuda.context, 0x1000, 64)
+        graph([theirs, *own], [0])
+    assert not cuda.stand_in.named("cuGraphExecKernelNodeSetParams_v2")
+    assert len(cuda.stand_in.given("cuGraphLaunch")) == 3
+
+
+def test_our_memory_that_comes_back_from_others_is_the_same(cuda: Opened) -> None:
+    """Lent and taken back it has another name, here in one slot and not in another."""
+    graph, _ = chain(cuda, 2)
+    one, two, three = (cuda.allocator.alloc(64) for _ in range(3))
+    for _ in range(ONE_BY_ONE + 1):
+        graph([one, two, three], [0])
+    with cuda.context.lock:
+        back = AdoptedMemory(cuda.context, one.address, 64)
+    graph([back, two, three], [0])
+    cuda.stand_in.calls.clear()
+    graph([back, two, one], [0])  # the last writes what the first reads
+    assert not cuda.stand_in.named("cuGraphLaunch")
+    graph([back, three, two], [0])
+    assert len(cuda.stand_in.given("cuGraphLaunch")) == 1
 
 
 def test_copies_wait_for_replays_on_that_memory(cuda: Opened) -> None:

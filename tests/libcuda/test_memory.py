@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from gpu.backends.cuda.exchange import CudaExchange
 from gpu.backends.cuda.memory import SLOT_BYTES, SLOTS
 from gpu.core.errors import DeviceError, InvalidValue, OutOfMemory
 from libcuda.conftest import Opened
+from libcuda.stand_in import NOT_READY
 
 ENQUEUED = (
     *("cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuLaunchKernel", "cuEventRecord"),
@@ -33,6 +36,7 @@ def test_a_slot_is_used_again_when_its_event_was_reached(cuda: Opened) -> None:
     assert len(set(slots)) == SLOTS and slots[SLOTS:] == slots[:2]
     # Event of slot 0: recorded behind its copy, waited for before it is filled again.
     names = [name for name, _ in calls]
+    assert "cuEventSynchronize" in names
     first = names.index("cuEventSynchronize")
     assert names[:first].count("cuMemcpyHtoDAsync_v2") == SLOTS
     assert calls[first][1] == calls[names.index("cuEventRecord")][1][:1]
@@ -117,3 +121,29 @@ def test_no_room_says_how_much_there_is(cuda: Opened) -> None:
     for size in (1 << 40, 1 << 70):
         with pytest.raises(OutOfMemory, match="Stand-in has 1,073,741,824"):
             cuda.allocator.alloc(size)
+
+
+def test_an_owner_is_kept_while_his_memory_is_used(cuda: Opened) -> None:
+    class Owner:
+        """Someone else."""
+
+    owner, theirs = Owner(), cuda.allocator.alloc(64)
+    kept = weakref.ref(owner)
+    memory, held = CudaExchange(cuda.context).adopt(theirs.address, 64, owner)
+    cuda.program()(memory, memory)
+    del owner
+    cuda.stand_in.fails["cuEventQuery"] = NOT_READY
+    assert kept() is not None
+    del held
+    cuda.program()(theirs, theirs)
+    assert kept() is not None  # the launch may run
+    cuda.context.synchronize()
+    assert kept() is None
+
+
+def test_memory_of_others_must_be_there_and_long_enough(cuda: Opened) -> None:
+    exchange, theirs = CudaExchange(cuda.context), cuda.allocator.alloc(64)
+    for address, nbytes in ((theirs.address, 65), (theirs.address + 16, 64), (1, 1)):
+        with pytest.raises(InvalidValue, match="cannot be used on Stand-in"):
+            exchange.adopt(address, nbytes, None)
+    assert exchange.adopt(theirs.address + 16, 48, None)[0].nbytes == 48

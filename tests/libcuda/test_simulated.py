@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -14,7 +17,7 @@ from gpu.backends.cuda.library import Library
 from gpu.backends.cuda.memory import SLOT_BYTES, CudaAllocator
 from gpu.backends.cuda.program import CudaProgram
 from gpu.compiler.toolchain.nvbinary import NvBinary
-from gpu.core.errors import CompileError, DeviceLost, GpuFault, OutOfMemory
+from gpu.core.errors import CompileError, DeviceError, DeviceLost, GpuFault, OutOfMemory
 from gpu.sim.cuda.library import load
 
 HEAD = ".version 7.4\n.target sm_80\n.address_size 64\n"
@@ -175,3 +178,48 @@ def test_code_and_sizes_that_cannot_be(simulated: Callable[..., Simulated]) -> N
     kept = gpu.allocator.alloc(100)
     gpu.allocator.free(kept, 100)
     gpu.allocator.free_cache()
+
+
+def test_more_bytes_than_there_are_and_grids_beyond_limits(
+    simulated: Callable[..., Simulated],
+) -> None:
+    gpu = simulated(2)
+    for nbytes in (1 << 40, 1 << 62):
+        with pytest.raises(OutOfMemory, match=f"cannot allocate {nbytes:,} bytes"):
+            gpu.allocator.alloc(nbytes)
+    add, memory = gpu.program(ADD, "add", 2, 1), gpu.array(np.arange(256, dtype=np.uint32))
+    add.grid = 1 << 31
+    with pytest.raises(DeviceError, match="launch add"):
+        add(memory, memory, vals=[1])
+    add.grid, add.block = 4, 2048
+    with pytest.raises(DeviceError, match="launch add"):
+        add(memory, memory, vals=[1])
+    add.block = 64
+    add(memory, memory, vals=[1])
+    assert gpu.numbers(memory, 256).tolist() == [2 * i + 1 for i in range(256)]
+
+
+_EXIT = """
+import atexit
+from gpu.sim.cuda import drivers
+atexit.register(lambda: print([(each.left(), each.violations) for each in drivers()]))
+from gpu import Tensor
+x = Tensor([1.0, 2.0]).realize()
+for _ in range(50):
+    x = (x + 1).realize()
+%s
+"""
+
+
+@pytest.mark.parametrize("end", ["", "raise SystemExit(3)", "1 / 0"])
+def test_a_program_that_ends_with_work_in_flight_leaves_nothing(
+    end: str, need: Callable[[str], None]
+) -> None:
+    need("llvmlite")
+    environment = {**os.environ, "SIM": "gh100", "DEV": "CUDA:PTX"}
+    command = [sys.executable, "-c", _EXIT % end]
+    ran = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ran.stdout == "[([], [])]\n"
+    assert ran.returncode == {"": 0, "1 / 0": 1}.get(end, 3)

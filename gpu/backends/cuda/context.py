@@ -71,6 +71,7 @@ class CudaContext:
         streams: its streams.
         launched: what was launched and is perhaps not done.
         lock: held by who enqueues something, for as long as that takes.
+        retired: what is to be given back: when up to this ticket all is done, by which function.
         copying: held by who copies between host and GPU, taken before `lock`.
     """
 
@@ -83,7 +84,7 @@ class CudaContext:
         self._current = Words()
         self._tell_current = partial(library.cuCtxGetCurrent, self._current.address)
         self._made: WeakSet[Made] = WeakSet()
-        self._retired: deque[tuple[int, Callable[[int], int], int]] = deque()
+        self.retired: deque[tuple[int, Callable[[int], int], int]] = deque()
         self._process = os.getpid()
         self.handle = self._retain()
         self._set_current()
@@ -166,18 +167,34 @@ class CudaContext:
         """`made` is to be told when the context is made anew."""
         self._made.add(made)
 
-    def retire(self, give_back: Callable[[int], int], handle: int) -> None:
-        """Gives something back when all that is enqueued now is done; called at any moment."""
+    def retire(
+        self, give_back: Callable[[int], int], handle: int, ticket: int | None = None
+    ) -> None:
+        """Gives something back when all up to a ticket is done; called at any moment.
+
+        Without one that is all that is enqueued now.
+        """
         if not self.is_lost:
-            self._retired.append((self.streams.ticket, give_back, handle))
+            until = self.streams.ticket if ticket is None else ticket
+            self.retired.append((until, give_back, handle))
+
+    def give_back_ended(self) -> None:
+        """Gives back what has ended of what was retired, and waits for nothing; the lock is held.
+
+        Asked at each launch: else a program that borrows memory, and never reads a result, would
+        keep all of it.
+        """
+        if self.retired and self.streams.has_come():
+            self.launched.forget(self.streams.finished)
+            self._give_back()
 
     def _give_back(self) -> None:
         with self.lock:
             self.enter()
-            for _ in range(len(self._retired)):
-                ticket, give_back, handle = self._retired.popleft()
+            for _ in range(len(self.retired)):
+                ticket, give_back, handle = self.retired.popleft()
                 if ticket > self.streams.finished:
-                    self._retired.append((ticket, give_back, handle))
+                    self.retired.append((ticket, give_back, handle))
                 else:
                     self.check(give_back(handle), "give a module or graph back")
 
@@ -196,7 +213,7 @@ class CudaContext:
             if self._process != os.getpid():
                 raise DeviceLost(str(self._lost))
             self._lost = None
-            self._retired.clear()
+            self.retired.clear()
             try:
                 self._make_anew()
             except GpuError as error:

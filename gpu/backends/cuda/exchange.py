@@ -69,13 +69,21 @@ class CudaExchange(Exchange[CudaMemory]):
                 memory.users[stream] = Event(context.library, context.check)
             return address, _Lent(context, memory.users, stream, owner)
 
-    def adopt(self, address: int, nbytes: int, owner: object) -> CudaMemory:
+    def adopt(self, address: int, nbytes: int, owner: object) -> tuple[CudaMemory, object]:
         """As of every `Exchange`."""
         context = self._context
         with context.lock:
             context.enter()
+            context.give_back_ended()
             self._check(address, nbytes)
-            return AdoptedMemory(context, address, nbytes, owner)
+            memory = AdoptedMemory(context, address, nbytes)
+        return memory, _Borrowed(context, memory, owner)
+
+    def home(self, address: int) -> tuple[int, int]:
+        """As of every `Exchange`."""
+        with self._context.lock:
+            self._context.enter()
+            return DLPACK_CUDA, self._told(address)[PointerAttribute.DEVICE_ORDINAL]
 
     def follow(self, stream: int | None) -> None:
         """As of every `Exchange`."""
@@ -98,16 +106,8 @@ class CudaExchange(Exchange[CudaMemory]):
 
     def _check(self, address: int, nbytes: int) -> None:
         """Raises InvalidValue where the bytes are not all memory of this GPU and context."""
-        told = self._told(address)
-        kind, info = told[PointerAttribute.MEMORY_TYPE], self._context.info
-        what = f"{address:#x} cannot be used on {info.name} (CUDA:{info.handle})"
-        if kind == _HOST_MEMORY:
-            raise InvalidValue(f"{what}: it is pinned memory of the host; copy it to the GPU")
-        if kind != _DEVICE_MEMORY:
-            raise InvalidValue(
-                f"{what}: CUDA knows no memory there. It is of the host, or was freed; give the"
-                " address of memory of the GPU that is kept alive"
-            )
+        told, info = self._told(address), self._context.info
+        what = self._unusable(address)
         if (other := told[PointerAttribute.DEVICE_ORDINAL]) != info.handle:
             raise InvalidValue(f"{what}: it is memory of CUDA:{other}; name that device")
         if told[PointerAttribute.CONTEXT] not in (0, self._context.handle):  # 0: of no one context
@@ -119,7 +119,12 @@ class CudaExchange(Exchange[CudaMemory]):
         if nbytes > left:
             raise InvalidValue(f"{what}: {nbytes:,} bytes are needed there, and it has {left:,}")
 
+    def _unusable(self, address: int) -> str:
+        info = self._context.info
+        return f"{address:#x} cannot be used on {info.name} (CUDA:{info.handle})"
+
     def _told(self, address: int) -> dict[PointerAttribute, int]:
+        """What libcuda knows. Raises InvalidValue where that is no memory of a GPU."""
         count = len(_ASKED)
         asked, values = ctypes.create_string_buffer(struct.pack(f"{count}i", *_ASKED)), Words(count)
         places = Words.of(*(values.address + 8 * i for i in range(count)))
@@ -127,31 +132,50 @@ class CudaExchange(Exchange[CudaMemory]):
             count, ctypes.addressof(asked), places.address, address
         )
         self._context.check(code, f"tell what {address:#x} is")
-        return dict(zip(_ASKED, values.values, strict=True))
+        told = dict(zip(_ASKED, values.values, strict=True))
+        kind, what = told[PointerAttribute.MEMORY_TYPE], self._unusable(address)
+        if kind == _HOST_MEMORY:
+            raise InvalidValue(f"{what}: it is pinned memory of the host; copy it to the GPU")
+        if kind != _DEVICE_MEMORY:
+            raise InvalidValue(
+                f"{what}: CUDA knows no memory there. It is of the host, or was freed; give the"
+                " address of memory of the GPU that is kept alive"
+            )
+        return told
 
 
 class AdoptedMemory(CudaMemory):
-    """Memory of someone else, whom it keeps until nothing enqueued uses it; it frees nothing.
+    """Memory of someone else, whom `_Borrowed` keeps; it frees nothing.
 
     The lock of the context is held while it is made.
     """
 
-    __slots__ = ("_owner",)
+    __slots__ = ()
+    is_borrowed = True
 
-    def __init__(self, context: CudaContext, address: int, nbytes: int, owner: object):
+    def __init__(self, context: CudaContext, address: int, nbytes: int):
         self._hold(context, address, nbytes)
-        self._owner = owner
         # What the launches wait for now, copies to the host wait for too.
         self.ticket = context.streams.next_ticket()
-
-    def __del__(self) -> None:
-        context = getattr(self, "_context", None)
-        if context is not None and self.ticket > context.streams.finished:
-            context.retire(_Keeper(self._owner), 0)
 
     def close(self) -> None:
         """Nothing is its own."""
         self.address = None
+
+
+class _Borrowed:
+    """Held while memory of someone else is used here; its owner is let go when nothing runs on it.
+
+    The memory itself does not keep the owner: launches and graphs remember memory for longer.
+    """
+
+    def __init__(self, context: CudaContext, memory: AdoptedMemory, owner: object):
+        self._context, self._memory, self._owner = context, memory, owner
+
+    def __del__(self) -> None:
+        memory = self._memory
+        if memory.address is not None and memory.ticket > self._context.streams.finished:
+            self._context.retire(_Keeper(self._owner), 0, memory.ticket)
 
 
 class _Keeper:

@@ -1,13 +1,16 @@
 """Many launches as one: a CUDA graph, of which a replay changes the nodes that have new arguments.
 
 A node waits for those before it that write what it touches, and for those that read what it writes.
-Slots touch each other where they stand for one allocation: different ones never share a byte.
+Slots touch each other where their memory shares a byte: ours does where it is one allocation, that
+of other libraries may in any way.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from itertools import compress
+from operator import attrgetter, is_not
 from typing import Final
 
 from gpu.backends.cuda.context import CudaContext
@@ -73,6 +76,8 @@ class CudaGraph:
         context = self._context
         with context.lock:
             context.enter()
+            if context.retired:
+                context.give_back_ended()
             if self._made is None:
                 self._made = _Made(context, self._launches, given, vals)
             elif not self._made.update(given, vals):
@@ -117,6 +122,7 @@ class _Made:
     ):
         self._context = context
         self._shared = _shared(memories)
+        self._is_apart = _are_apart(memories, self._shared)
         self._memories: Sequence[CudaMemory] | None = memories
         self._vals = list(vals)
         self._touching: list[list[int]] = [[] for _ in memories]
@@ -168,10 +174,11 @@ class _Made:
         Returns False, having done nothing, where memory is shared otherwise than when the graph was
         made, so that its order might not do.
         """
-        changed = self._changed(memories, vals)
+        others = self._others(memories)
+        changed = self._changed(memories, others, vals)
         if not changed:
             return True
-        if _shared(memories) != self._shared:
+        if not self._coincides(memories, others):
             return False
         self._memories = None  # until all are set
         for number in changed:
@@ -180,20 +187,39 @@ class _Made:
         self._memories, self._vals = memories, list(vals)
         return True
 
-    def _changed(self, memories: Sequence[CudaMemory], vals: Sequence[int]) -> set[int]:
+    def _others(self, memories: Sequence[CudaMemory]) -> list[int]:
+        """The slots of other memory than before; all where an error came between."""
+        before = self._memories
+        if before is None:
+            return [*range(len(memories))]
+        if memories == before:
+            return []
+        return [*compress(range(len(memories)), map(is_not, memories, before))]
+
+    def _changed(
+        self, memories: Sequence[CudaMemory], others: Sequence[int], vals: Sequence[int]
+    ) -> set[int]:
         """The nodes that have other arguments than before."""
         before = self._memories
-        if before is None:  # an error came between
+        if before is None:
             return set(range(len(self._nodes)))
         changed: set[int] = set()
-        if memories != before:
-            for new, old, nodes in zip(memories, before, self._touching, strict=True):
-                if new is not old:
-                    changed.update(nodes)
+        for slot in others:
+            if memories[slot].address != before[slot].address:
+                changed.update(self._touching[slot])
         for val, nodes in self._taking.items():
             if vals[val] != self._vals[val]:
                 changed.update(nodes)
         return changed
+
+    def _coincides(self, memories: Sequence[CudaMemory], others: Sequence[int]) -> bool:
+        """Whether memory is shared among slots as it was when the graph was made."""
+        if self._is_apart and not any(memories[slot].is_borrowed for slot in others):
+            return len(set(memories)) == len(memories)
+        if _shared(memories) != self._shared:
+            return False
+        self._is_apart = _are_apart(memories, self._shared)
+        return True
 
 
 class _Node:
@@ -236,13 +262,40 @@ class _Node:
         changed = context.library.cuGraphExecKernelNodeSetParams_v2(
             executable, self.handle, self._parameters.address
         )
-        context.check(changed, f"give {self._program.name} new arguments in a graph")
+        if changed:
+            context.check(changed, f"give {self._program.name} new arguments in a graph")
+
+
+_is_borrowed: Final = attrgetter("is_borrowed")
 
 
 def _shared(memories: Sequence[CudaMemory]) -> list[int]:
-    """For each memory the place of the first that is the same."""
+    """For each memory the place of the first that it shares bytes with, by way of others too."""
+    if any(map(_is_borrowed, memories)):
+        return _overlapping([(memory.address or 0, memory.nbytes) for memory in memories])
     first: dict[CudaMemory, int] = {}
     return [first.setdefault(memory, i) for i, memory in enumerate(memories)]
+
+
+def _are_apart(memories: Sequence[CudaMemory], shared: list[int]) -> bool:
+    """Whether each is an allocation of ours that no other is: then looking for others is quick."""
+    return shared == [*range(len(memories))] and not any(map(_is_borrowed, memories))
+
+
+def _overlapping(ranges: Sequence[tuple[int, int]]) -> list[int]:
+    """For each range of addresses, a start and a size, the place of the first that it overlaps.
+
+    By way of others too: of the first in all of a row of ranges, each of which overlaps another.
+    """
+    groups, end = list(range(len(ranges))), 0
+    group: list[int] = []
+    for i in sorted(groups, key=lambda i: ranges[i]):
+        start, size = ranges[i]
+        group = [*group, i] if start < end else [i]
+        end = max(end, start + size)
+        for each in group:
+            groups[each] = min(group)
+    return groups
 
 
 def dependencies(launches: _Launches, shared: Sequence[int]) -> list[list[int]]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from gpu.backends.cpu.native import read_memory, write_memory
 from gpu.backends.cuda.context import CudaContext
 from gpu.backends.cuda.library import Words
+from gpu.backends.cuda.peers import Peers
 from gpu.backends.cuda.streams import Event
 from gpu.core.arguments import host_bytes
 from gpu.core.errors import DeviceLost, InvalidType, OutOfMemory
-from gpu.runtime.allocator import LRUAllocator
+from gpu.runtime.allocator import Allocator, LRUAllocator
 
 UNTOLD: Final = -1
 """A stream of others that they do not tell; also what `__dlpack__` takes to mean none."""
@@ -34,6 +35,7 @@ class CudaMemory:
     """
 
     __slots__ = ("__weakref__", "_context", "address", "nbytes", "ticket", "users")
+    is_borrowed = False  # from another library, which may give its bytes out twice
 
     def __init__(self, context: CudaContext, nbytes: int):
         """Raises the error of cuMemAlloc's code. The context's lock is held."""
@@ -99,6 +101,7 @@ class CudaAllocator(LRUAllocator[CudaMemory]):
         super().__init__()
         self._context = context
         self._staging = Staging(context)
+        self._peers = Peers(context)
 
     def _alloc(self, nbytes: int) -> CudaMemory:
         context = self._context
@@ -172,6 +175,17 @@ class CudaAllocator(LRUAllocator[CudaMemory]):
             target.ticket = source.ticket = streams.next_ticket()
             copied = context.library.cuMemcpyDtoDAsync_v2(to, of, nbytes, streams.launches)
             context.check(copied, f"copy {nbytes:,} bytes")
+
+    def transfer(
+        self, target: CudaMemory, source: object, nbytes: int, owner: Allocator[Any]
+    ) -> bool:
+        """As `Allocator.transfer`: between GPUs that are peers; returns at once."""
+        if not isinstance(owner, CudaAllocator):
+            return False
+        theirs, mine = owner._context, _ours(target)
+        if theirs.library is not self._context.library:
+            return False
+        return not nbytes or self._peers.copy(mine, _ours(source), nbytes, theirs)
 
 
 def _ours(memory: object) -> CudaMemory:

@@ -180,6 +180,8 @@ class CudaProgram(Program):
         context = self.context
         if not self.function:
             self.load()
+        if context.retired:
+            context.give_back_ended()
         self.pack(self._arguments, bufs, vals)
         streams = context.streams
         ticket = streams.next_ticket()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gpu.backends.cuda import codes
+from gpu.backends.cuda.codes import Result
 from gpu.backends.cuda.library import Library, Words
 
 Check = Callable[[int, str], None]
@@ -28,6 +29,14 @@ class Event:
     def record(self, stream: int) -> None:
         """Is reached when all that is in the stream now is done."""
         self._check(self._library.cuEventRecord(self.handle, stream), "record an event")
+
+    def has_come(self) -> bool:
+        """Whether it is reached. Raises what went wrong on the GPU."""
+        code = self._library.cuEventQuery(self.handle)
+        if code == Result.NOT_READY:
+            return False
+        self._check(code, "ask what the GPU has done")
+        return True
 
     def wait(self) -> None:
         """Waits for it. Raises what went wrong on the GPU."""
@@ -69,6 +78,7 @@ class Streams:
         self.ticket = self.finished = 0
         self.launches, self.copies = self._create(), self._create()
         self._launched, self._copied, self._theirs = (Event(library, check) for _ in range(3))
+        self._asked, self._asked_ticket = Event(library, check), 0
 
     def _create(self) -> int:
         words = Words()
@@ -81,6 +91,19 @@ class Streams:
         self.ticket += 1
         return self.ticket
 
+    def has_come(self) -> bool:
+        """Whether more is done than was known, without waiting for it; the lock is held.
+
+        What is asked is whether that is done which was enqueued when it was last asked in vain.
+        """
+        has_come = self._asked_ticket > self.finished and self._asked.has_come()
+        if has_come:
+            self.finished = self._asked_ticket
+        if self._asked_ticket <= self.finished < self.ticket:
+            self._asked.record(self.launches)
+            self._asked_ticket = self.ticket
+        return has_come
+
     def let_copies_follow(self) -> None:
         """Copies from now on come after all launches up to now."""
         self._follow(self.launches, self._launched, self.copies)
@@ -89,10 +112,14 @@ class Streams:
         """Launches from now on come after all copies up to now."""
         self._follow(self.copies, self._copied, self.launches)
 
+    def mark(self) -> Event:
+        """An event that is reached behind all launches up to now; to be waited for at once."""
+        self._launched.record(self.launches)
+        return self._launched
+
     def let_follow(self, stream: int) -> int:
         """A stream of others goes on behind all launches up to now; gives the code of that."""
-        self._launched.record(self.launches)
-        code: int = self._library.cuStreamWaitEvent(stream, self._launched.handle, _NO_FLAGS)
+        code: int = self._library.cuStreamWaitEvent(stream, self.mark().handle, _NO_FLAGS)
         return code
 
     def follow(self, stream: int) -> int:
@@ -114,7 +141,7 @@ class Streams:
         """Gives both back, and their events; nothing is in them."""
         for stream in (self.launches, self.copies):
             self._check(self._library.cuStreamDestroy_v2(stream), "give a stream back")
-        for event in (self._launched, self._copied, self._theirs):
+        for event in (self._launched, self._copied, self._theirs, self._asked):
             event.destroy()
 
 

@@ -11,7 +11,7 @@ from gpu.sim.cuda.work import Space
 from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.nv.chip.chips import Chip
 
-MemoryKind = Literal["device", "host", "registered", "module"]
+MemoryKind = Literal["device", "host", "registered", "module", "imported"]
 SCHEDULES: Final = (0, 1, 2, 4)
 """Ways to wait: CU_CTX_SCHED_AUTO, SPIN, YIELD, BLOCKING_SYNC."""
 FLAGS: Final = 0xFF  # CU_CTX_FLAGS_MASK
@@ -78,7 +78,7 @@ class Context(Space):
         owned: handles of streams, events and modules that end with it.
         alive: False once it was destroyed.
         is_primary: of its device.
-        device_bytes: of its memory.
+        imported: memory of other processes, by its handle, and how often that was opened.
     """
 
     def __init__(self, device: Device, number: int, flags: int, is_primary: bool):
@@ -93,6 +93,7 @@ class Context(Space):
         self.watchers: set[Context] = set()
         self.owned: set[int] = set()
         self.allocations: set[Allocation] = set()
+        self.imported: dict[bytes, tuple[Allocation, int]] = {}
         self.limits = dict(LIMITS)
         self.alive = True
         self.cache_config = 0
@@ -117,6 +118,7 @@ class Allocation:
         ordered: whether it comes from a pool, and is freed in the order of a stream.
         ending: whether it is to be freed in the order of a stream.
         pool: the handle of its pool.
+        file: what other processes open it by; -1 where none can.
     """
 
     kind: MemoryKind
@@ -130,6 +132,7 @@ class Allocation:
     ordered: bool = False
     ending: bool = False
     pool: int = 0
+    file: int = -1
     mapped: int = field(default=0, repr=False)  # bytes to unmap
 
     @property

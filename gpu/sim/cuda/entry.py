@@ -1,6 +1,6 @@
 """The C side: exported functions with the types of cuda.h, and what every call goes through.
 
-A body is a function of a `Call` and the call's arguments, all of them numbers. It raises
+A body is a function of a `Call` and the call's arguments, numbers but for structures. It raises
 `CudaError` for a result that is not success.
 """
 
@@ -12,6 +12,13 @@ from typing import Any, Final, Literal, NamedTuple
 
 from gpu.sim.cuda.codes import INVALID_VALUE, CudaError
 
+
+class IpcHandle(ctypes.Structure):
+    """CUipcMemHandle, which is passed by value."""
+
+    _fields_ = (("reserved", ctypes.c_ubyte * 64),)
+
+
 TYPES: Final[dict[str, Any]] = {
     "i": ctypes.c_int,
     "u": ctypes.c_uint,
@@ -20,9 +27,14 @@ TYPES: Final[dict[str, Any]] = {
     "p": ctypes.c_size_t,  # a pointer or a handle
     "B": ctypes.c_ubyte,
     "H": ctypes.c_ushort,
+    "h": IpcHandle,
 }
 Needs = Literal["nothing", "driver", "context"]
-"""What must be there: nothing, a driver that is initialised, or a context of the thread too."""
+"""What must be there: nothing, a driver that is initialised, or a context of the thread too.
+
+What is given back knows its context: real drivers take it back from threads that have none, as the
+resets of numba's own tests do on them.
+"""
 Twin = Literal["", "ptsz", "ptds"]
 """The suffix of the function's twin whose default stream is one of the thread."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import os
 from random import Random
 from threading import Lock
 from typing import Final
@@ -27,6 +28,7 @@ _LARGE_ALIGN: Final = 2 << 20
 _GAP: Final = 512  # bytes behind each allocation that belong to none
 _POISONED: Final = 1 << 20  # bytes of new memory that hold something
 _POISONS: Final = (0xFF, 0xCB, 0x7F, 0x01)
+_PROTECTION: Final = hostmem.PROT_READ | hostmem.PROT_WRITE
 EVERY: Final = layout.READ | layout.WRITE | layout.ATOMIC
 
 
@@ -94,8 +96,29 @@ class AddressSpace:
         """The variables of a module."""
         return self._add("module", context, start, size, host)
 
+    def share(self, allocation: Allocation) -> int:
+        """The file that device memory is in from now on, with what it holds. Raises CudaError."""
+        if allocation.file < 0:
+            size = allocation.mapped
+            file = hostmem.memfd("simulated libcuda", size)
+            staged = ctypes.string_at(allocation.host, allocation.size)
+            hostmem.map_fixed(file, 0, size, allocation.host, _PROTECTION, hostmem.MAP_SHARED)
+            ctypes.memmove(allocation.host, staged, allocation.size)
+            allocation.file = file
+        return allocation.file
+
+    def open_shared(self, context: Context, size: int, file: int) -> Allocation:
+        """Memory of another process, in a file that its `share` gave. Raises CudaError."""
+        start, mapped = _addresses.take(size), align_up(size, hostmem.page_size)
+        host = hostmem.map_file(file, 0, mapped, _PROTECTION, hostmem.MAP_SHARED)
+        made = self._add("imported", context, start, size, host)
+        made.mapped = mapped
+        return made
+
     def free(self, allocation: Allocation) -> None:
         """Gives memory back."""
+        if allocation.file >= 0:
+            os.close(allocation.file)
         index = bisect.bisect_left(self._starts, allocation.start)
         assert self._found[index] is allocation
         del self._starts[index], self._found[index]
@@ -147,7 +170,6 @@ def _map(size: int) -> tuple[int, int]:
     flags = hostmem.MAP_PRIVATE | hostmem.MAP_ANONYMOUS | hostmem.MAP_NORESERVE
     mapped = align_up(size, hostmem.page_size)
     try:
-        prot = hostmem.PROT_READ | hostmem.PROT_WRITE
-        return hostmem.map_file(-1, 0, mapped, prot, flags), mapped
+        return hostmem.map_file(-1, 0, mapped, _PROTECTION, flags), mapped
     except OutOfMemory as error:
         raise CudaError(OUT_OF_MEMORY, error.message) from error

@@ -205,6 +205,12 @@ class Work:
             self._learn(op)
         return op.done
 
+    def go_on(self) -> None:
+        """Some work may run, while the program makes no calls."""
+        if self._count:
+            self._unstick()
+            self._step()
+
     def is_alone(self, op: Op) -> bool:
         """Whether all that other streams of its context have queued is ordered with work."""
         return all(

@@ -24,6 +24,14 @@ import numpy.typing as npt
 
 _P, _I, _U, _Z, _D = c_void_p, c_int, c_uint, c_size_t, c_uint64
 _LAUNCH: Final = (_P, *(_U,) * 7, _P, _P)
+
+
+class IpcHandle(ctypes.Structure):
+    """CUipcMemHandle."""
+
+    _fields_ = (("reserved", c_ubyte * 64),)
+
+
 TYPES: Final[dict[str, tuple[Any, ...]]] = {
     "cuInit": (_U,),
     "cuDriverGetVersion": (_P,),
@@ -69,6 +77,9 @@ TYPES: Final[dict[str, tuple[Any, ...]]] = {
     "cuMemHostRegister_v2": (_P, _Z, _U),
     "cuMemHostUnregister": (_P,),
     "cuMemHostGetDevicePointer_v2": (_P, _P, _U),
+    "cuIpcGetMemHandle": (_P, _D),
+    "cuIpcOpenMemHandle_v2": (_P, IpcHandle, _U),
+    "cuIpcCloseMemHandle": (_D,),
     "cuPointerGetAttribute": (_P, _I, _D),
     "cuPointerGetAttributes": (_U, _P, _P, _D),
     "cuMemcpyHtoD_v2": (_D, _P, _Z),

@@ -231,3 +231,16 @@ def test_peers_see_each_others_memory(seed: int) -> None:
     assert raw.result("cuCtxSynchronize") == 700
     assert not library.violations
     library.close()
+
+
+def test_a_thread_without_a_context_gives_things_back(cuda: RawCuda, library: Library) -> None:
+    memory, pinned, event, stream = cuda.alloc(64), cuda.pinned(64), cuda.event(), cuda.stream()
+    cuda.call("cuMemsetD32Async", memory, 0, 16, stream)
+    context = cuda.get("cuCtxPopCurrent_v2")
+    for name, handle in (
+        ("cuMemFree_v2", memory), ("cuMemFreeHost", pinned.ctypes.data),
+        ("cuEventDestroy_v2", event), ("cuStreamDestroy_v2", stream),
+    ):  # fmt: skip
+        cuda.call(name, handle)
+    assert [line for line in library.left() if "primary" not in line] == []
+    cuda.call("cuCtxSetCurrent", context)

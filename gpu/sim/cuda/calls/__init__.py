@@ -12,10 +12,12 @@ from gpu.sim.cuda.calls import (
     graphs,
     launches,
     modules,
+    processes,
     reserving,
     streaming,
 )
 
 ALL: Final = (
-    *(contexts, copying, devices, events, graphs, launches, modules, reserving, streaming),
+    *(contexts, copying, devices, events, graphs, launches, modules, processes, reserving),
+    streaming,
 )

@@ -43,9 +43,11 @@ def _create(call: Call, result: int, flags: int) -> None:
     put64(result, call.driver.own(call.context, Event(call.context, flags)))
 
 
-@export("cuEventDestroy_v2", "p", since=4000)
+@export("cuEventDestroy_v2", "p", needs="driver", since=4000)
 def _destroy(call: Call, handle: int) -> None:
-    call.driver.disown(_event(call, handle).context, handle)
+    context = _event(call, handle).context
+    context.check()
+    call.driver.disown(context, handle)
 
 
 @export("cuEventRecord", "pp", twin="ptsz")

@@ -83,10 +83,12 @@ class _Log:
         put64(self._values[size], written)
 
 
-@export("cuModuleUnload", "p")
+@export("cuModuleUnload", "p", needs="driver")
 def _unload(call: Call, handle: int) -> None:
     module = _module(call, handle)
-    call.wait([stream.tail for stream in module.context.streams])
+    module.context.check()
+    call.driver.work.wait([stream.tail for stream in module.context.streams])
+    module.context.check()
     for function in module.functions.values():
         call.driver.disown(module.context, function)
     if module.data is not None:

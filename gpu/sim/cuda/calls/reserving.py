@@ -39,7 +39,7 @@ def _allocate(call: Call, size: int) -> Allocation:
     return call.driver.keep(context, call.driver.memory.allocate(context, size))
 
 
-def _exact(call: Call, address: int, kinds: tuple[str, ...], code: int) -> Allocation:
+def exact(call: Call, address: int, kinds: tuple[str, ...], code: int) -> Allocation:
     """The allocation that begins at an address. Raises CudaError."""
     found = call.driver.memory.find(address)
     if found is None or found.start != address or found.kind not in kinds:
@@ -49,8 +49,11 @@ def _exact(call: Call, address: int, kinds: tuple[str, ...], code: int) -> Alloc
     return found
 
 
-def _release(call: Call, allocation: Allocation) -> None:
-    call.wait([s.tail for s in allocation.context.streams])
+def release(call: Call, allocation: Allocation) -> None:
+    """Gives memory back when all that its context has queued is done. Raises CudaError."""
+    allocation.context.check()
+    call.driver.work.wait([s.tail for s in allocation.context.streams])
+    allocation.context.check()
     call.driver.free(allocation)
 
 
@@ -70,10 +73,10 @@ def _alloc_pitch(call: Call, result: int, pitch: int, width: int, height: int, s
     put64(result, _allocate(call, row * height).start)
 
 
-@export("cuMemFree_v2", "Q", since=3020)
+@export("cuMemFree_v2", "Q", needs="driver", since=3020)
 def _free(call: Call, address: int) -> None:
     if address:
-        _release(call, _exact(call, address, ("device",), INVALID_VALUE))
+        release(call, exact(call, address, ("device",), INVALID_VALUE))
 
 
 @export("cuMemGetInfo_v2", "pp", since=3020)
@@ -114,11 +117,11 @@ def _host_alloc(call: Call, result: int, size: int, flags: int) -> None:
     _allocate_host(call, result, size, flags)
 
 
-@export("cuMemFreeHost", "p")
+@export("cuMemFreeHost", "p", needs="driver")
 def _free_host(call: Call, address: int) -> None:
-    found = _exact(call, address, ("host",), INVALID_VALUE)
+    found = exact(call, address, ("host",), INVALID_VALUE)
     _no_longer_used(call, found, "freed")
-    _release(call, found)
+    release(call, found)
 
 
 @export("cuMemHostRegister_v2", "pzu", since=6050)
@@ -133,11 +136,11 @@ def _register(call: Call, address: int, size: int, flags: int) -> None:
     call.driver.keep(context, call.driver.memory.register(context, address, size, flags))
 
 
-@export("cuMemHostUnregister", "p", since=4000)
+@export("cuMemHostUnregister", "p", needs="driver", since=4000)
 def _unregister(call: Call, address: int) -> None:
-    found = _exact(call, address, ("registered",), HOST_MEMORY_NOT_REGISTERED)
+    found = exact(call, address, ("registered",), HOST_MEMORY_NOT_REGISTERED)
     _no_longer_used(call, found, "unregistered")
-    _release(call, found)
+    release(call, found)
 
 
 def _no_longer_used(call: Call, allocation: Allocation, done: str) -> None:
@@ -226,7 +229,7 @@ def _free_async(call: Call, address: int, stream: int) -> None:
     queue, driver = call.own_stream(stream), call.driver
     if not address:
         return
-    found = _exact(call, address, ("device",), INVALID_VALUE)
+    found = exact(call, address, ("device",), INVALID_VALUE)
     if not found.ordered:
         raise CudaError(INVALID_VALUE, f"{address:#x} does not come from cuMemAllocAsync")
     found.ending = True

@@ -6,12 +6,12 @@ import ctypes
 
 from gpu.sim.cuda.calls.contexts import GREATEST_PRIORITY
 from gpu.sim.cuda.codes import (
-    INVALID_HANDLE,
     INVALID_VALUE,
     NOT_READY,
     SUCCESS,
     CudaError,
 )
+from gpu.sim.cuda.context import Context
 from gpu.sim.cuda.driver import Call, Driver
 from gpu.sim.cuda.entry import export, put32, put64
 from gpu.sim.cuda.work import Kind, Op, Run, Stream
@@ -38,12 +38,12 @@ def _create_with_priority(call: Call, result: int, flags: int, priority: int) ->
     put64(result, call.driver.own(context, stream))
 
 
-@export("cuStreamDestroy_v2", "p", since=4000)
+@export("cuStreamDestroy_v2", "p", needs="driver", since=4000)
 def _destroy(call: Call, handle: int) -> None:
     stream = call.driver.handles.get(handle, Stream)
-    context = call.context
-    if stream.space is not context:
-        raise CudaError(INVALID_HANDLE, f"{stream.name} is of another context")
+    context = stream.space
+    assert isinstance(context, Context)
+    context.check()
     stream.end()
     call.driver.disown(context, handle)
 
