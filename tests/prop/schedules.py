@@ -27,7 +27,7 @@ from gpu.compiler.opt.primitives.matrix_tiling import MatrixTiling
 from gpu.compiler.opt.primitives.tiling import Copy, Tiling
 from gpu.core.errors import IllegalOpt, VerifyError
 
-TAILS: Final = ("exact", "peel", "shift", "mask", "skip", "zero")
+TAILS: Final = ("exact", "peel", "shift", "mask", "pad", "skip", "zero")
 FACTORS: Final = (1, 2, 3, 4, 5, 8, 16, 32)
 THREADS: Final = (2, 4, 8, 32)
 # What the verifier says of kernels whose thread loops are no chain.
@@ -239,6 +239,8 @@ class _Drawer:
     def rfactor(self) -> O.Rfactor:
         """Of a loop that holds one statement, mostly."""
         loop = self.loop(self._reduces)
+        if self.chance(0.3):
+            return O.Rfactor(loop.var.name, 16, int(self.pick((4, 8, 16))))
         return O.Rfactor(loop.var.name, int(self.pick(f for f in FACTORS if f <= loop.var.extent)))
 
     def _reduces(self, loop: K.Loop) -> bool:

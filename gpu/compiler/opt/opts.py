@@ -43,9 +43,11 @@ class Split(NamedTuple):
     `tail` says what happens to the N % factor iterations left over: `exact` allows none, `peel`
     runs them in a loop `{axis}t` of their own afterwards, and `shift` with them some of those
     before again, so that they are a power of two (where that changes nothing). `mask` runs a last
-    round whose accesses to global memory are masked (for independent iterations only), `skip` one
-    that does nothing in iterations beyond N, by a condition inside the loops directly nested in
-    `axis`, and `zero` one that adds zeros (for a sum of products alone).
+    round whose accesses to memory from outside are masked (for independent iterations only), `pad`
+    likewise, where `factor` may be more than N, but that team memory gets room for what these
+    iterations touch behind its end. `skip` runs one that does nothing in iterations beyond N, by a
+    condition inside the loops directly nested in `axis`, and `zero` one that adds zeros (for a sum
+    of products alone).
     """
 
     axis: str
@@ -78,10 +80,14 @@ class Rfactor(NamedTuple):
 
     `{axis}z` sets them, `{axis}o` and `{axis}i` replace the loop, `{axis}f` combines them, and
     `{axis}t` does what is left over. Partials are independent, so `{axis}i` may become lanes.
+
+    With `lanes`, which divide the factor, so may `{axis}t`: it has the iterations of whole vectors,
+    under a mask, and is done into partials too.
     """
 
     axis: str
     factor: int
+    lanes: int = 0
 
 
 class Stage(NamedTuple):
@@ -324,7 +330,7 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
         case Bind():
             return bind(body, opt.axis, opt.kind)
         case Rfactor():
-            return rfactor(body, opt.axis, opt.factor)
+            return rfactor(body, opt.axis, opt.factor, opt.lanes)
         case Stage():
             if opt.together:
                 return stage_together(body, opt.axis, opt.buf, opt.order)
