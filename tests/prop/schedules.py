@@ -24,6 +24,7 @@ from gpu.compiler.opt.analysis.product_nest import product_nest
 from gpu.compiler.opt.analysis.reduction_nest import reduction_nest
 from gpu.compiler.opt.primitives.block_scan import scan_in
 from gpu.compiler.opt.primitives.matrix_tiling import MatrixTiling
+from gpu.compiler.opt.primitives.residues import residues_of
 from gpu.compiler.opt.primitives.tiling import Copy, Tiling
 from gpu.core.errors import IllegalOpt, VerifyError
 
@@ -148,6 +149,7 @@ PRIMITIVES: Final = {
     "distribute_threads": 1, "distribute": 1, "inline": 1, "fuse_siblings": 1, "reuse_shared": 0.3,
     "pack": 0.5, "tensorize": 0.2, "matrix_tile": 0.5, "cache_row": 0.7, "prefetch": 0.5,
     "shared_transpose": 0.5, "uniform_mask": 1, "block_scan": 0.5, "partial_sums": 1.5, "tile": 2,
+    "residues": 0.5,
 }  # fmt: skip
 
 
@@ -394,6 +396,12 @@ class _Drawer:
         """Of a loop that reduces, mostly."""
         loop = self.loop(self._reduces)
         return O.PartialSums(loop.var.name, self.factor(loop.var.extent))
+
+    def residues(self) -> O.Residues:
+        """Of independent loops that masks ask of."""
+        nest = reduction_nest(self.body)
+        found = residues_of(nest) if nest else []
+        return O.Residues(self.some([residue.row.name for residue in found], 1))
 
     def tile(self) -> O.Tile:
         """Of a reduction, the whole kernel or a loop of it."""

@@ -25,6 +25,7 @@ from gpu.compiler.opt.primitives.partial_scan import partial_scan
 from gpu.compiler.opt.primitives.partial_sums import partial_sums
 from gpu.compiler.opt.primitives.prefetch import prefetch
 from gpu.compiler.opt.primitives.privatize import KEPT
+from gpu.compiler.opt.primitives.residues import residues
 from gpu.compiler.opt.primitives.rfactor import rfactor
 from gpu.compiler.opt.primitives.shared_reuse import reuse_shared
 from gpu.compiler.opt.primitives.shared_transpose import shared_transpose
@@ -276,13 +277,24 @@ class PartialSums(NamedTuple):
 class Tile(NamedTuple):
     """The kernel, one reduction inside independent loops, in tiles as `tiling` has them.
 
-    With `nest` that is not the whole kernel but loop `nest`, inside other loops.
+    With `nest` that is not the whole kernel but loop `nest`, inside other loops or beside them.
     What a tile is, what is copied, and in which order all of it is done: see
     `gpu/compiler/opt/primitives/tiling.py`.
     """
 
     tiling: Tiling
     nest: str = ""
+
+
+class Residues(NamedTuple):
+    """The kernel, a sum inside independent loops, becomes one for each remainder of loops `rows`.
+
+    Masks ask that what an iteration of each of these is apart from a step of the sum is a multiple
+    of a number: those of a remainder have the steps alone that are. The loops of nest n are named
+    `{loop}_{n}`, as nests are counted with the last of `rows` first.
+    """
+
+    rows: tuple[str, ...]
 
 
 class MatrixTile(NamedTuple):
@@ -299,6 +311,7 @@ Opt = (
     Split | Fuse | Reorder | Bind | Rfactor | Stage | DistributeThreads | Distribute | Inline
     | FuseSiblings | ReuseShared | Pack | Tensorize | MatrixTile | CacheRow | Prefetch
     | SharedTranspose | UniformMask | BlockScan | PartialScan | PartialSums | Tile
+    | Residues
 )  # fmt: skip
 
 
@@ -365,5 +378,7 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
             return partial_sums(body, opt.axis, opt.factor)
         case Tile():
             return tile(body, opt.tiling, opt.nest)
+        case Residues():
+            return residues(body, opt.rows)
         case MatrixTile():
             return matrix_tile(body, opt.tiling)
