@@ -124,6 +124,39 @@ def test_what_rows_leave_over_is_masked_in_memory_from_outside_alone(n: int, lan
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
 
 
+STEPS = """kernel steps(out: f32[{size}] global, x: f32[{last}] global)
+  loop i serial 5
+    loop j serial {n}
+      alloc s: f32[] private
+      s[] = 0.0:f32
+      loop k serial {taps}
+        s[] add= x[{row}*i + {step}*j + k]
+      out[{n}*i + j] = s[]
+"""
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize(("step", "taps"), [(2, 2), (2, 3), (3, 2), (3, 3), (4, 1), (4, 3), (5, 3)])
+def test_lanes_a_few_elements_apart_are_picked_from_vectors(
+    step: int, taps: int, lanes: int
+) -> None:
+    rng = np.random.default_rng([step, taps, lanes])
+    for n in (int(n) for n in rng.integers(lanes, 4 * lanes, 3)):
+        row = step * (n - 1) + taps
+        sizes = {"n": n, "size": 5 * n, "last": 5 * row, "row": row}
+        kernel = parse_kernel(STEPS.format(step=step, taps=taps, **sizes))
+        done, _ = schedule(kernel, machine(lanes))
+        program = lowered(kernel, machine(lanes))
+        loads = [inst for inst in program.body if inst.op == "load"]
+        wide = [inst for inst in loads if inst.lanes > 1]
+        assert bool(wide) == (step <= 4)
+        assert all(inst.args[1].lanes == 1 for inst in wide)
+        x = random(5, row)
+        picked = [x[:, k : k + step * (n - 1) + 1 : step] for k in range(taps)]
+        got = result(done, machine(lanes), x).reshape(5, n)
+        np.testing.assert_allclose(got, sum(picked), rtol=1e-5, atol=1e-5)
+
+
 def test_factors_of_masked_partial_results_are_whole_vectors() -> None:
     kernel = parse_kernel(ROWS.format(n=21, size=7 * 21))
     for opt in (Rfactor("a", 12, 8), Split("b", 128, "pad"), Split("b", 32, "mask")):

@@ -9,7 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gpu.compiler.fusion.placement import plan_fusion
 from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.graph import Node
+from gpu.compiler.ir.graph.rewrite import without_custom_grads
 from gpu.compiler.ir.index import Var
 from gpu.compiler.ir.kernel.interp import interpret_kernel
 from gpu.compiler.ir.kernel.text import parse_kernel
@@ -20,6 +23,7 @@ from gpu.compiler.opt.analysis.loop_nest import leaves
 from gpu.compiler.opt.opts import Residues, apply
 from gpu.compiler.opt.policy.choose import schedule
 from gpu.core.errors import IllegalOpt
+from tools.coalescing import memory
 from unit.lane_kernels import lowered, random, result
 from unit.test_opt_short import machine
 
@@ -117,3 +121,18 @@ def test_only_rows_that_masks_ask_of_have_remainders() -> None:
     for rows in ((), ("c",), ("i", "r")):
         with pytest.raises(IllegalOpt, match="multiples"):
             apply(kernel, [Residues(rows)])
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["max_pool2d", "avg_pool2d"])
+def test_gradients_of_pools_keep_no_windows(kind: str, stride: int) -> None:
+    x = memory(4, 8, 21, 19)
+    pooled = getattr(x, kind)((3, 3), stride=stride)
+    (grad,) = (pooled * memory(*pooled.shape)).sum().gradient(x)
+
+    def is_leaf(node: Node) -> bool:
+        return node.kind == "buffer"
+
+    plan = plan_fusion(without_custom_grads([grad._node], is_leaf), is_leaf)
+    kept = [node.size for kernel in plan.kernels for node in kernel]
+    assert max(kept) <= x.numel()

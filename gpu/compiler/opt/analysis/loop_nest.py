@@ -162,16 +162,18 @@ def last_index(indices: Sequence[Expr]) -> Expr:
     return indices[-1] if indices else expr(0)
 
 
-def scattered(update: K.Update, var: Var) -> int:
+def scattered(update: K.Update, var: Var, near: int = 1) -> int:
     """How many accesses of an Update are not at consecutive or equal places for lanes over `var`.
 
-    Stores count more: they have no gather.
+    Loads may be `near` elements apart. Stores count more: they have no gather.
     """
     bad = 0
     for buf, index in memory_accesses(update):
-        rest = index - var * index.coeff(var)
-        if var in rest.vars or index.coeff(var) not in (0, 1):
-            bad += 1 + (buf is update.buf)
+        step = index.coeff(var)
+        rest = index - var * step
+        stores = buf is update.buf
+        if var in rest.vars or not 0 <= step <= (1 if stores else near):
+            bad += 1 + stores
     return bad
 
 

@@ -71,11 +71,16 @@ def residues_of(nest: Nest) -> list[Residue]:
 
 def _needed(value: K.Value) -> Iterator[K.Value]:
     """Loads without which a value is zero."""
-    if value.kind == "load":
+    op = value.attr[0] if value.kind == "alu" else value.kind
+    if op == "load":
         yield value
-    elif value.kind == "cast" or (value.kind == "alu" and value.attr[0] in ("mul", "neg")):
+    elif op in ("cast", "neg", "mul"):
         for part in value.args:
             yield from _needed(part)
+    elif op == "div" and value.args[1].kind == "const" and value.args[1].attr[0]:
+        yield from _needed(value.args[0])
+    elif op == "where" and value.args[2].kind == "const" and not value.args[2].attr[0]:
+        yield from _needed(value.args[1])
 
 
 def _residue(constraint: Expr, nest: Nest) -> Residue | None:

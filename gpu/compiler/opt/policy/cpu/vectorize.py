@@ -7,6 +7,8 @@ from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import divides
+from gpu.compiler.ir.index.rows import flatten
+from gpu.compiler.ir.kernel.tree import reads
 from gpu.compiler.opt.analysis.dependence import is_independent
 from gpu.compiler.opt.analysis.lanes import FEWEST, fitting, has_masks, lanes_of, widest
 from gpu.compiler.opt.analysis.loop_nest import (
@@ -39,15 +41,16 @@ def vectorize(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     if square is not None:
         yield from transpose.turn(kernel, square, target)
         return
-    masks = has_masks(target)
-    outer = _best_outer(kernel, found, lanes)
-    inner = list(_innermost(found))
-    inner_cost = sum(scattered(leaf.update, loop.var) for loop, leaf in inner)
-    if outer is not None and (not inner or outer[1] <= inner_cost):
+    masks, near = has_masks(target), target.near_step
+    outer = _best_outer(kernel, found, lanes, near)
+    innermost = list(_innermost(found))
+    inner = [(loop, leaf) for loop, leaf in innermost if loop.var.extent >= FEWEST]
+    inner_cost = sum(scattered(leaf.update, loop.var, near) for loop, leaf in inner)
+    if outer is not None and (not innermost or outer[1] <= inner_cost):
         yield from _split_lanes(outer[0], lanes, outer[2], target)
         return
     for loop, leaf in inner:
-        if loop.var.extent < FEWEST or scattered(leaf.update, loop.var) > 1:
+        if scattered(leaf.update, loop.var, near) > 1:
             continue
         if is_independent(loop):
             yield from _split_lanes(loop, lanes, True, target)
@@ -55,14 +58,16 @@ def vectorize(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
             yield from _reduce_in_lanes(loop, lanes, masks and not leaf.update.lets)
 
 
-def _best_outer(kernel: K.Kernel, found: list[Leaf], lanes: int) -> tuple[K.Loop, int, bool] | None:
+def _best_outer(
+    kernel: K.Kernel, found: list[Leaf], lanes: int, near: int
+) -> tuple[K.Loop, int, bool] | None:
     """The independent outer loop that suits lanes best, its cost, and whether it is innermost."""
     nest = outer_nest(kernel.body)
     best: tuple[K.Loop, int, bool] | None = None
     for loop in reversed(nest):
         if loop.var.extent < fitting(lanes, loop.var.extent) or _holds_memory(loop):
             continue
-        cost = sum(scattered(leaf.update, loop.var) for leaf in found)
+        cost = sum(scattered(leaf.update, loop.var, near) for leaf in found)
         innermost = all(leaf.loops[-1].var is loop.var for leaf in found)
         if best is None or cost < best[1]:
             best = (loop, cost, innermost)
@@ -106,7 +111,7 @@ def _split_lanes(loop: K.Loop, lanes: int, innermost: bool, target: Target) -> I
     A grid is of one nest, which peeling would make two: all would be done by one invocation.
     """
     name, extent = loop.var.name, loop.var.extent
-    masks = has_masks(target) and loop.var.stop is None
+    masks = has_masks(target) and loop.var.stop is None and not _steps_over(loop)
     lanes = fitting(lanes, extent, masks)
     if innermost and extent >= lanes * ROUND and divides(lanes, loop.var):
         rounds = ROUND if divides(lanes * ROUND, loop.var) else 1
@@ -122,6 +127,12 @@ def _split_lanes(loop: K.Loop, lanes: int, innermost: bool, target: Target) -> I
         yield Bind(f"{name}ti", "vector")
     elif tail == "peel" and loop.var.stop is None and extent < lanes * MOST_ROUNDS:
         yield from _rest(f"{name}t", left, lanes)
+
+
+def _steps_over(loop: K.Loop) -> bool:
+    """Whether elements that are loaded lie apart: under a mask each would be loaded alone."""
+    places = (flatten(indices, buf.shape) for buf, indices, _ in reads(loop.body))
+    return any(abs(place.coeff(loop.var)) > 1 for place in places)
 
 
 def _rest(name: str, extent: int, lanes: int) -> Iterator[Opt]:
