@@ -85,11 +85,14 @@ def _ranks(windows: Node, order: Node, largest: Node) -> Node:
 
 def _first_max(node: Node, grad: Node) -> Gradients:
     largest, windows, order = node.src
-    ranks = _ranks(windows, order, largest)
-    place = G.expand(G.reduce("min", ranks, node.attr[1:]), windows.shape)
+    rank = place_of_max(windows, order, largest, node.attr[1:])
+    b = G.GraphBuilder(rank.shape, rank.device)
+    place = b.where(b.op("lt", rank, b.like(rank, 0)), b.sub(b.like(rank, -1), rank), rank)
+    # Numbers that follow from where an element is are compared: ranks would have to be kept.
     b = G.GraphBuilder(windows.shape, windows.device)
     spread = G.expand(grad, windows.shape)
-    return (None, b.where(b.eq(ranks, place), spread, b.like(spread, 0)), None)
+    chosen = b.eq(order, G.expand(place, windows.shape))
+    return (None, b.where(chosen, spread, b.like(spread, 0)), None)
 
 
 def scattered_extreme(

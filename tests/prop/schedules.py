@@ -24,10 +24,11 @@ from gpu.compiler.opt.analysis.product_nest import product_nest
 from gpu.compiler.opt.analysis.reduction_nest import reduction_nest
 from gpu.compiler.opt.primitives.block_scan import scan_in
 from gpu.compiler.opt.primitives.matrix_tiling import MatrixTiling
+from gpu.compiler.opt.primitives.residues import residues_of
 from gpu.compiler.opt.primitives.tiling import Copy, Tiling
 from gpu.core.errors import IllegalOpt, VerifyError
 
-TAILS: Final = ("exact", "peel", "shift", "mask", "skip", "zero")
+TAILS: Final = ("exact", "peel", "shift", "mask", "pad", "skip", "zero")
 FACTORS: Final = (1, 2, 3, 4, 5, 8, 16, 32)
 THREADS: Final = (2, 4, 8, 32)
 # What the verifier says of kernels whose thread loops are no chain.
@@ -148,6 +149,7 @@ PRIMITIVES: Final = {
     "distribute_threads": 1, "distribute": 1, "inline": 1, "fuse_siblings": 1, "reuse_shared": 0.3,
     "pack": 0.5, "tensorize": 0.2, "matrix_tile": 0.5, "cache_row": 0.7, "prefetch": 0.5,
     "shared_transpose": 0.5, "uniform_mask": 1, "block_scan": 0.5, "partial_sums": 1.5, "tile": 2,
+    "residues": 0.5,
 }  # fmt: skip
 
 
@@ -239,6 +241,8 @@ class _Drawer:
     def rfactor(self) -> O.Rfactor:
         """Of a loop that holds one statement, mostly."""
         loop = self.loop(self._reduces)
+        if self.chance(0.3):
+            return O.Rfactor(loop.var.name, 16, int(self.pick((4, 8, 16))))
         return O.Rfactor(loop.var.name, int(self.pick(f for f in FACTORS if f <= loop.var.extent)))
 
     def _reduces(self, loop: K.Loop) -> bool:
@@ -392,6 +396,12 @@ class _Drawer:
         """Of a loop that reduces, mostly."""
         loop = self.loop(self._reduces)
         return O.PartialSums(loop.var.name, self.factor(loop.var.extent))
+
+    def residues(self) -> O.Residues:
+        """Of independent loops that masks ask of."""
+        nest = reduction_nest(self.body)
+        found = residues_of(nest) if nest else []
+        return O.Residues(self.some([residue.row.name for residue in found], 1))
 
     def tile(self) -> O.Tile:
         """Of a reduction, the whole kernel or a loop of it."""

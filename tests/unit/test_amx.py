@@ -29,8 +29,9 @@ from gpu.compiler.ir.linear.text import parse_linear, print_linear
 from gpu.compiler.ir.linear.verify import verify_linear
 from gpu.compiler.ir.matrix import MATRICES, multiply, names_for, spread, whole
 from gpu.compiler.lower.linearize import linearize
+from gpu.compiler.opt.analysis.loop_nest import SHARED
 from gpu.compiler.opt.opts import Distribute, Opt, Pack, Tensorize, apply
-from gpu.compiler.opt.policy.choose import PARALLEL_WORK, schedule
+from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.opt.policy.cpu.amx import by_thread
 from gpu.compiler.render.cstyle.c import CRenderer
 from gpu.compiler.render.launch.cpu_abi import scratch_bytes
@@ -305,7 +306,7 @@ def bf16(rng: np.random.Generator, *shape: int) -> Tensor:
 def test_tensors_multiply_on_workers(with_amx: Counter[str]) -> None:
     rng = np.random.default_rng(9)
     x, w, b = bf16(rng, 96, 64), bf16(rng, 64, 64), bf16(rng, 64)
-    assert PARALLEL_WORK <= 96 * 64 * 64
+    assert SHARED <= 96 * 64 * 64
     got = (x @ w.T + b).relu().float().numpy()
     wide = [t.float().numpy().astype(np.float64) for t in (x, w, b)]
     want = np.maximum(wide[0] @ wide[1].T + wide[2], 0)

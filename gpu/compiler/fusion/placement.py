@@ -31,7 +31,7 @@ from gpu.compiler.fusion.views import (
 )
 from gpu.compiler.ir.graph import LOOPING, MOVEMENT, NO_SOURCES, Node, toposort, unmoved
 from gpu.compiler.ir.graph.images import is_written_image
-from gpu.compiler.ir.index import ALWAYS, Var
+from gpu.compiler.ir.index import ALWAYS, Mask, Mod, Var
 from gpu.compiler.ir.optable import COSTLY_OPS
 
 # An inline expression is cut into kernels at this many operations: compile time is linear in it.
@@ -362,13 +362,14 @@ class _Fusion:
         most = 0
         for root, accesses in self.reads[node].items():
             domain = self.domain[root].loops
-            for indices, _ in accesses:
+            for indices, mask in accesses:
                 used = _loops_of(indices)
                 inner = [var for var in used if var in self.depth]
                 outer = [domain.index(var) + 1 for var in used if var not in self.depth]
                 depth = max([self.depth[var] for var in inner] + outer, default=0)
-                count = math.prod(v.extent for v in (*domain[:depth], *inner))
-                most = max(most, count)
+                kept = _iterations_under(mask)
+                loops = (*domain[:depth], *inner)
+                most = max(most, math.prod(kept.get(v, v.extent) for v in loops))
         return most
 
     def _place_reduction(self, node: Node, root: Node) -> bool:
@@ -529,6 +530,32 @@ class _Fusion:
         self.depth.update(dict.fromkeys(loops, depth))
         for source, read in source_accesses(node, access, loops):
             self.reads[source].setdefault(root, {})[read] = None
+
+
+def _iterations_under(mask: Mask) -> dict[Var, int]:
+    """How many iterations of a loop a mask lets through, at most, whatever those of others are.
+
+    It does where it keeps a sum of loops within bounds, or asks for multiples: of what windows
+    overlap in, or step over, each place is in few of them.
+    """
+    plain = [c for c in mask.constraints if c.is_affine]
+    lows = {constraint - constraint.const: -constraint.const for constraint in plain}
+    asked = {
+        a.num - a.num.const: a.den
+        for c in mask.constraints
+        for a, _ in c.terms
+        if isinstance(a, Mod) and len(c.terms) == 1 and c.const == 0 and c.hi == 0
+    }
+    found: dict[Var, int] = {}
+    for place, low in lows.items():
+        if len(place.terms) < 2 or -place not in lows or place.vars & found.keys():
+            continue
+        factor = asked.get(place, asked.get(-place, 1))
+        units = [var for var in place.vars if abs(place.coeff(var)) == 1]
+        if units:
+            longest = max(units, key=lambda var: (var.extent, var.name))
+            found[longest] = min(longest.extent, (-lows[-place] - low) // factor + 1)
+    return found
 
 
 def _loops_of(indices: Indices) -> frozenset[Var]:

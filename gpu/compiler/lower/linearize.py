@@ -69,6 +69,7 @@ class _Linearizer:
         self.written = {buf for buf, _, _ in writes(kernel.body)}
         self.fused = "fma" in target.native.ops
         self.paired = target.native.paired
+        self.near_step = target.near_step
         self.transposes = False
         self.streamed = streamed_outputs(kernel, self.written)
         self.has_threads = count_thread_loops(kernel.body) > 0
@@ -361,13 +362,39 @@ class _Linearizer:
 
     def read_memory(self, buf: K.Buf, where: Expr, mask: Mask) -> Inst:
         lanes = self.addresses.lanes(where.vars | mask.subst(self.unrolled).vars)
+        step = self.addresses.lane_step(where) or 0
         index, condition, backwards = self.access(where, mask, lanes)
+        # What lies between elements of memory that is written may be another thread's.
+        is_read = buf not in self.written and not buf.image and condition is None
+        if is_read and 1 < step <= self.near_step:
+            return self.stepping(buf, self.addresses.first_lane(where), step, lanes)
         args = (self.pointers[buf], index) + (() if condition is None else (condition,))
         if buf in self.written:
             inst = self.written_memory(buf, lanes, args)
         else:
             inst = self.emitter.pure("load", buf.dtype, lanes, args, guarded=True)
         return self.reversed(inst) if backwards else inst
+
+    def stepping(self, buf: K.Buf, first: Expr, step: int, lanes: int) -> Inst:
+        """Every `step`-th element, out of `step` vectors; the last one ends with the last element.
+
+        So nothing is loaded that lies behind it.
+        """
+        behind = step * (lanes - 1) + 1
+        starts = [min(number * lanes, behind - lanes) for number in range(step)]
+        places = [(self.pointers[buf], self.addresses.value(first + at)) for at in starts]
+        vector, *parts = (
+            self.emitter.pure("load", buf.dtype, lanes, args, guarded=True) for args in places
+        )
+        order = [step * lane for lane in range(lanes)]
+        for at, part in zip(starts[1:], parts, strict=True):
+            picked = [i if i < lanes else lanes + min(max(i - at, 0), lanes - 1) for i in order]
+            vector = self.emitter.pure(
+                "shuffle", buf.dtype, lanes, (vector, part), (tuple(picked),)
+            )
+            # What has its lane now stays there; the others are in vectors that follow.
+            order = [lane if i < at + lanes else i for lane, i in enumerate(order)]
+        return vector
 
     def written_memory(self, buf: K.Buf, lanes: int, args: tuple[Inst, ...]) -> Inst:
         """A load of what stores change. Threads load an element of team memory once, and again

@@ -25,6 +25,7 @@ from gpu.compiler.opt.primitives.partial_scan import partial_scan
 from gpu.compiler.opt.primitives.partial_sums import partial_sums
 from gpu.compiler.opt.primitives.prefetch import prefetch
 from gpu.compiler.opt.primitives.privatize import KEPT
+from gpu.compiler.opt.primitives.residues import residues
 from gpu.compiler.opt.primitives.rfactor import rfactor
 from gpu.compiler.opt.primitives.shared_reuse import reuse_shared
 from gpu.compiler.opt.primitives.shared_transpose import shared_transpose
@@ -43,9 +44,11 @@ class Split(NamedTuple):
     `tail` says what happens to the N % factor iterations left over: `exact` allows none, `peel`
     runs them in a loop `{axis}t` of their own afterwards, and `shift` with them some of those
     before again, so that they are a power of two (where that changes nothing). `mask` runs a last
-    round whose accesses to global memory are masked (for independent iterations only), `skip` one
-    that does nothing in iterations beyond N, by a condition inside the loops directly nested in
-    `axis`, and `zero` one that adds zeros (for a sum of products alone).
+    round whose accesses to memory from outside are masked (for independent iterations only), `pad`
+    likewise, where `factor` may be more than N, but that team memory gets room for what these
+    iterations touch behind its end. `skip` runs one that does nothing in iterations beyond N, by a
+    condition inside the loops directly nested in `axis`, and `zero` one that adds zeros (for a sum
+    of products alone).
     """
 
     axis: str
@@ -78,10 +81,14 @@ class Rfactor(NamedTuple):
 
     `{axis}z` sets them, `{axis}o` and `{axis}i` replace the loop, `{axis}f` combines them, and
     `{axis}t` does what is left over. Partials are independent, so `{axis}i` may become lanes.
+
+    With `lanes`, which divide the factor, so may `{axis}t`: it has the iterations of whole vectors,
+    under a mask, and is done into partials too.
     """
 
     axis: str
     factor: int
+    lanes: int = 0
 
 
 class Stage(NamedTuple):
@@ -270,13 +277,24 @@ class PartialSums(NamedTuple):
 class Tile(NamedTuple):
     """The kernel, one reduction inside independent loops, in tiles as `tiling` has them.
 
-    With `nest` that is not the whole kernel but loop `nest`, inside other loops.
+    With `nest` that is not the whole kernel but loop `nest`, inside other loops or beside them.
     What a tile is, what is copied, and in which order all of it is done: see
     `gpu/compiler/opt/primitives/tiling.py`.
     """
 
     tiling: Tiling
     nest: str = ""
+
+
+class Residues(NamedTuple):
+    """The kernel, a sum inside independent loops, becomes one for each remainder of loops `rows`.
+
+    Masks ask that what an iteration of each of these is apart from a step of the sum is a multiple
+    of a number: those of a remainder have the steps alone that are. The loops of nest n are named
+    `{loop}_{n}`, as nests are counted with the last of `rows` first.
+    """
+
+    rows: tuple[str, ...]
 
 
 class MatrixTile(NamedTuple):
@@ -293,6 +311,7 @@ Opt = (
     Split | Fuse | Reorder | Bind | Rfactor | Stage | DistributeThreads | Distribute | Inline
     | FuseSiblings | ReuseShared | Pack | Tensorize | MatrixTile | CacheRow | Prefetch
     | SharedTranspose | UniformMask | BlockScan | PartialScan | PartialSums | Tile
+    | Residues
 )  # fmt: skip
 
 
@@ -324,7 +343,7 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
         case Bind():
             return bind(body, opt.axis, opt.kind)
         case Rfactor():
-            return rfactor(body, opt.axis, opt.factor)
+            return rfactor(body, opt.axis, opt.factor, opt.lanes)
         case Stage():
             if opt.together:
                 return stage_together(body, opt.axis, opt.buf, opt.order)
@@ -359,5 +378,7 @@ def _apply(body: K.Block, opt: Opt) -> K.Stmt:
             return partial_sums(body, opt.axis, opt.factor)
         case Tile():
             return tile(body, opt.tiling, opt.nest)
+        case Residues():
+            return residues(body, opt.rows)
         case MatrixTile():
             return matrix_tile(body, opt.tiling)

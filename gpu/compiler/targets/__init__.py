@@ -151,6 +151,11 @@ class Target:
         return self.parallel == "worker" and self.vector_bytes > 0
 
     @property
+    def near_step(self) -> int:
+        """How many elements apart lanes may be that vectors of neighbours are loaded for."""
+        return 4 if self.parallel == "worker" and not self.native.scalar else 1
+
+    @property
     def key(self) -> str:
         """All of the above as text that is the same in every process, for cache keys."""
         native = self.native

@@ -121,17 +121,19 @@ def _modulo(e: Expr, g: int) -> Expr:
 
 
 def _bounds(e: Expr, mask: Mask) -> tuple[int, int]:
-    """Bounds of `e` where `mask` holds: c >= 0 gives k e - c <= k e <= k e + c for any k > 0."""
+    """Bounds of `e` where `mask` holds: c >= 0 gives k e - m c <= k e <= k e + m c, k, m > 0."""
     lo, hi = e.lo, e.hi
     for c in mask.constraints:
-        for k in {1, *_ratios(c, e)}:
-            lo = max(lo, -((c - e * k).hi // k))
-            hi = min(hi, (e * k + c).hi // k)
+        for k, m in {(1, 1), *_ratios(c, e)}:
+            lo = max(lo, -((c * m - e * k).hi // k))
+            hi = min(hi, (e * k + c * m).hi // k)
     return lo, hi
 
 
-def _ratios(c: Expr, e: Expr) -> Iterator[int]:
-    """How many times `e` can go into `c`, by the variables of both."""
+def _ratios(c: Expr, e: Expr) -> Iterator[tuple[int, int]]:
+    """How many times each of two must be taken for terms to be equal, by the variables of both."""
     for var in e.vars & c.vars:
-        if (own := abs(e.coeff(var))) and (ratio := abs(c.coeff(var)) // own):
-            yield ratio
+        own, other = abs(e.coeff(var)), abs(c.coeff(var))
+        if own and other:
+            common = math.gcd(own, other)
+            yield other // common, own // common

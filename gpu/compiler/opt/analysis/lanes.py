@@ -25,11 +25,20 @@ def widest(updates: Iterable[K.Update]) -> int:
     return max(max(u.value.dtype.itemsize, u.buf.dtype.itemsize) for u in updates)
 
 
-def fitting(lanes: int, extent: int) -> int:
+def fitting(lanes: int, extent: int, masks: bool = False) -> int:
     """`lanes`, halved until a loop of `extent` iterations fills them, though not below `FEWEST`.
 
-    A loop that is shorter than the result is too short for lanes.
+    A loop that is shorter than the result is too short for lanes; but with `masks` it is halved
+    while they hold the whole loop, and lanes that it leaves are masked.
     """
-    while lanes > FEWEST and extent < lanes:
+    while lanes > FEWEST and extent <= (lanes // 2 if masks else lanes - 1):
         lanes //= 2
     return lanes
+
+
+def has_masks(target: Target) -> bool:
+    """Whether a vector whose last lanes are masked costs little more than a whole one.
+
+    Vectors of 16 bytes have no masks on CPUs: each lane is asked on its own.
+    """
+    return target.parallel == "worker" and target.vector_bytes > 16

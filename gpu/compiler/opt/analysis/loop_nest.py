@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var, expr
 from gpu.compiler.ir.index.rows import flatten
 from gpu.compiler.ir.kernel.tree import values_of
 from gpu.compiler.opt.analysis.dependence import is_independent
+from gpu.compiler.targets import Target
 from gpu.core.errors import IllegalOpt
+
+# Innermost iterations below which waking another worker costs more than it gains.
+SHARED: Final = 1 << 17
 
 
 def outer_nest(body: K.Block) -> list[K.Loop]:
@@ -98,6 +102,20 @@ def leaves(stmt: K.Stmt, around: tuple[K.Loop, ...] = ()) -> Iterator[Leaf]:
         yield from leaves(stmt.body, (*around, stmt))
 
 
+def is_shared(stmt: K.Stmt, target: Target) -> bool:
+    """Whether there is so much to do that waking other workers gains more than it costs."""
+    return target.workers > 1 and _innermost_iterations(stmt) >= SHARED
+
+
+def _innermost_iterations(stmt: K.Stmt) -> int:
+    if isinstance(stmt, K.Loop):
+        return (stmt.var.hi + 1) * _innermost_iterations(stmt.body)
+    if isinstance(stmt, (K.Block, K.If)):
+        body = stmt.body if isinstance(stmt, K.Block) else stmt.body.body
+        return sum(map(_innermost_iterations, body))
+    return 1
+
+
 class SumOfProducts(NamedTuple):
     """A kernel whose one reduction adds up products, inside perfectly nested output loops.
 
@@ -144,16 +162,18 @@ def last_index(indices: Sequence[Expr]) -> Expr:
     return indices[-1] if indices else expr(0)
 
 
-def scattered(update: K.Update, var: Var) -> int:
+def scattered(update: K.Update, var: Var, near: int = 1) -> int:
     """How many accesses of an Update are not at consecutive or equal places for lanes over `var`.
 
-    Stores count more: they have no gather.
+    Loads may be `near` elements apart. Stores count more: they have no gather.
     """
     bad = 0
     for buf, index in memory_accesses(update):
-        rest = index - var * index.coeff(var)
-        if var in rest.vars or index.coeff(var) not in (0, 1):
-            bad += 1 + (buf is update.buf)
+        step = index.coeff(var)
+        rest = index - var * step
+        stores = buf is update.buf
+        if var in rest.vars or not 0 <= step <= (1 if stores else near):
+            bad += 1 + stores
     return bad
 
 

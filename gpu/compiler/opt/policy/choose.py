@@ -8,17 +8,16 @@ then picks lanes and the loop that spreads over the machine.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import split_hint
 from gpu.compiler.ir.kernel.tree import expressions, loops, walk
 from gpu.compiler.opt.analysis.dependence import is_independent, is_repeatable
-from gpu.compiler.opt.analysis.loop_nest import outer_nest
-from gpu.compiler.opt.opts import Bind, Fuse, Opt, PartialSums, Split, Tile, apply
+from gpu.compiler.opt.analysis.loop_nest import is_shared, outer_nest
+from gpu.compiler.opt.opts import Bind, Fuse, Opt, PartialSums, Residues, Split, Tile, apply
 from gpu.compiler.opt.policy.cpu import column_reduce, register_tiling, tiling
 from gpu.compiler.opt.policy.cpu.amx import by_thread
-from gpu.compiler.opt.policy.cpu.nests import in_nests
+from gpu.compiler.opt.policy.cpu.nests import by_residue, in_nests
 from gpu.compiler.opt.policy.cpu.scan import along_rows
 from gpu.compiler.opt.policy.cpu.vectorize import vectorize
 from gpu.compiler.opt.policy.gpu import choose
@@ -31,9 +30,6 @@ from gpu.core.errors import IllegalOpt
 from gpu.core.log import get_logger
 
 log = get_logger(__name__)
-
-# Innermost iterations below which waking another worker costs more than it gains.
-PARALLEL_WORK: Final = 1 << 17
 
 
 def schedule(kernel: K.Kernel, target: Target, optimize: bool = True) -> tuple[K.Kernel, list[Opt]]:
@@ -72,12 +68,16 @@ def _made_ready(kernel: K.Kernel, target: Target, optimize: bool) -> tuple[K.Ker
         chosen = list(_lanes(kernel, target))
         kernel = apply(kernel, chosen)
         opts += chosen
-    tiled_whole = any(isinstance(opt, Tile) and not opt.nest for opt in opts)
-    if one_nest and (target.parallel == "grid" or not tiled_whole):
+    has_shares = any(isinstance(opt, Residues) or _is_whole_tile(opt) for opt in opts)
+    if one_nest and (target.parallel == "grid" or not has_shares):
         chosen = list(_spread(kernel, target))
         kernel = apply(kernel, chosen)
         opts += chosen
     return kernel, opts
+
+
+def _is_whole_tile(opt: Opt) -> bool:
+    return isinstance(opt, Tile) and not opt.nest
 
 
 def _by_pixels(kernel: K.Kernel, target: Target) -> tuple[K.Kernel, list[Opt]]:
@@ -122,7 +122,9 @@ def _lanes(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     if target.parallel == "grid" and (tiles := list(register_tiling.tile(kernel, target))):
         yield from tiles
         return
-    if (tiled := tiling.choose(kernel, target)) is not None:
+    if target.parallel == "worker" and (chosen := by_residue(kernel, target)):
+        yield from chosen
+    elif (tiled := tiling.choose(kernel, target)) is not None:
         yield Tile(tiled)
     elif target.parallel == "worker" and (chosen := in_nests(kernel, target)):
         yield from chosen
@@ -136,9 +138,8 @@ def _lanes(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
 
 def _whole_tiles(kernel: K.Kernel, target: Target) -> list[Opt]:
     """What makes a product of matrices of a kernel that is one; else the log says why not."""
-    parallel = target.workers > 1 and _work(kernel.body) >= PARALLEL_WORK
     try:
-        opts = list(by_thread(kernel, target, parallel))
+        opts = list(by_thread(kernel, target, is_shared(kernel.body, target)))
         apply(kernel, opts)
     except IllegalOpt as error:
         log.debug("%s: no matrix instructions: %s", kernel.name, error.message)
@@ -153,7 +154,7 @@ def _spread(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
             if loop.kind == "serial":  # not what a tile is made of
                 yield Bind(loop.var.name, "grid")
         return
-    if target.workers == 1 or _work(kernel.body) < PARALLEL_WORK:
+    if not is_shared(kernel.body, target):
         return
     shared = [s for s in kernel.body.body if isinstance(s, K.Loop) and s.kind == "serial"]
     # What else there is every worker does.
@@ -163,13 +164,3 @@ def _spread(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     ):
         for loop in shared:
             yield Bind(loop.var.name, "worker")
-
-
-def _work(stmt: K.Stmt) -> int:
-    """Innermost iterations."""
-    if isinstance(stmt, K.Loop):
-        return (stmt.var.hi + 1) * _work(stmt.body)
-    if isinstance(stmt, (K.Block, K.If)):
-        body = stmt.body if isinstance(stmt, K.Block) else stmt.body.body
-        return sum(_work(s) for s in body)
-    return 1

@@ -20,12 +20,14 @@ from gpu.compiler.ir.kernel.tree import (
     walk,
 )
 from gpu.compiler.opt.analysis.dependence import is_independent, is_repeatable
-from gpu.compiler.opt.primitives.predication import ROUNDED
+from gpu.compiler.opt.primitives.predication import ROUNDED, guarded, room_for
 from gpu.core.errors import IllegalOpt
 
 PARALLEL: Final = ("grid", "worker", "thread")
 # Iterations of a shifted tail: fewer take as long, as a strip of a transposition 4 to 16 wide does.
 FEWEST_AGAIN: Final = 16
+# Iterations of a vector that a loop which is padded may be shorter than.
+SHORTEST: Final = 64
 
 
 def split(body: K.Block, axis: str, factor: int, tail: str) -> K.Stmt:
@@ -34,22 +36,28 @@ def split(body: K.Block, axis: str, factor: int, tail: str) -> K.Stmt:
     loop = find_loop(body, axis, what)
     extent = iterations(loop.var)
     whole, rest = extent // factor, extent % factor
-    if loop.var.lo != 0 or not 1 <= factor <= extent.hi:
-        raise IllegalOpt(f"{what}: the factor must be between 1 and the extent {extent}")
+    most = max(extent.hi, SHORTEST if tail == "pad" else 0)
+    if loop.var.lo != 0 or not 1 <= factor <= most:
+        raise IllegalOpt(f"{what}: the factor must be between 1 and {most}, of {extent} iterations")
     has_rest = rest is not expr(0)
-    masked = has_rest and tail == "mask"
+    masked = has_rest and tail in ("mask", "pad")
     if has_rest and tail == "exact":
         raise IllegalOpt(f"{what}: {extent} is not a multiple of {factor}")
     if masked and loop.kind not in PARALLEL and not is_independent(loop):
         raise IllegalOpt(f"{what}: only independent iterations can be masked")
-    if has_rest and tail == "shift" and loop.var.stop is not None:
-        raise IllegalOpt(f"{what}: the extent is known at launch only")
     if has_rest and tail == "shift" and not is_repeatable(loop):
         raise IllegalOpt(f"{what}: iterations that run twice would change what they wrote")
-    rounded_up = has_rest and tail in ROUNDED
+    if has_rest and tail in ("shift", "pad") and loop.var.stop is not None:
+        raise IllegalOpt(f"{what}: the extent is known at launch only")
+    rounded_up = has_rest and tail in (*ROUNDED, "pad")
     outer = loop_var(f"{axis}o", (extent + factor - 1) // factor if rounded_up else whole)
     inner = Var(f"{axis}i", 0, factor - 1)
-    body_of_loop = ROUNDED[tail](loop, factor * outer.extent) if rounded_up else loop
+    body_of_loop, most = loop, factor * outer.extent
+    if rounded_up and tail == "pad":
+        room = room_for(loop, most)
+        body_of_loop, body = guarded(loop, most, room), Substitution({}, room).block(body)
+    elif rounded_up:
+        body_of_loop = ROUNDED[tail](loop, most)
     main = Substitution({body_of_loop.var: outer * factor + inner}).block(body_of_loop.body)
     nest = K.Loop(outer, loop.kind, K.Block((K.Loop(inner, loop.kind, main),)))
     if not has_rest or rounded_up:

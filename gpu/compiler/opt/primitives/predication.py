@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.index import Mask, Var, at_most, expr, iterations
-from gpu.compiler.ir.kernel.tree import Substitution, as_block, rewrite, values, values_of, walk
+from gpu.compiler.ir.index import Expr, Mask, Var, at_most, expr, iterations
+from gpu.compiler.ir.kernel.tree import (
+    Substitution,
+    accesses,
+    allocated,
+    as_block,
+    rewrite,
+    values,
+    values_of,
+    walk,
+)
 from gpu.compiler.ir.optable import scalar, to_python
 from gpu.core.dtype import dtypes
 from gpu.core.errors import IllegalOpt
@@ -23,14 +32,22 @@ def holds(mask: Mask) -> K.Value:
     return result
 
 
-def masked_loads(value: K.Value, mask: Mask) -> K.Value:
-    """`value` with the loads that depend on the variables of `mask` done only where it holds."""
+def masked_loads(value: K.Value, mask: Mask, discarded: bool = False) -> K.Value:
+    """`value` with the loads that depend on the variables of `mask` done only where it holds.
+
+    Where it is `discarded` elsewhere, elements of team memory that are there are loaded anyway.
+    """
     loads: dict[K.Value, K.Value] = {}
     for part in values(value, set()):
         if part.kind == "load" and part.vars & mask.vars:
             buf, indices, old = part.attr
-            loads[part] = K.load(buf, indices, old & mask)
+            if not (discarded and buf.space == "team" and _is_inside(buf, indices)):
+                loads[part] = K.load(buf, indices, old & mask)
     return Substitution({}, values=loads).value(value) if loads else value
+
+
+def _is_inside(buf: K.Buf, indices: tuple[Expr, ...]) -> bool:
+    return all(i.lo >= 0 and i.hi < size for i, size in zip(indices, buf.shape, strict=True))
 
 
 def zero_outside(value: K.Value, mask: Mask) -> K.Value:
@@ -43,21 +60,42 @@ def zero_outside(value: K.Value, mask: Mask) -> K.Value:
     return K.alu("where", holds(mask), masked, zero)
 
 
-def guarded(loop: K.Loop, extent: int) -> K.Loop:
-    """The loop run up to `extent`, nothing outside of it touched in the iterations that adds."""
+def room_for(loop: K.Loop, extent: int) -> dict[K.Buf, K.Buf]:
+    """Larger ones in the place of team memory that `loop`, if it ran up to `extent`, left.
+
+    They are those in which all that the iterations that adds touch is behind the end.
+    """
+    last = Var(f"{loop.var.name}w", loop.var.extent, extent - 1)
+    found: dict[K.Buf, list[Expr]] = {}
+    for buf, indices, _ in accesses(loop.body):
+        if buf.space == "team" and buf.shape and buf not in allocated(loop):
+            found.setdefault(buf, []).append(indices[-1].subst({loop.var: last}))
+    return {
+        buf: K.Buf(buf.name, buf.dtype, (*buf.shape[:-1], max(i.hi for i in places) + 1), "team")
+        for buf, places in found.items()
+        if all(place.lo >= buf.shape[-1] for place in places)
+    }
+
+
+def guarded(loop: K.Loop, extent: int, room: Mapping[K.Buf, K.Buf] | None = None) -> K.Loop:
+    """The loop run up to `extent`, nothing outside of it touched in the iterations that adds.
+
+    But with `room`, what replaces team memory: these have places of their own in it, and may read
+    what else is there.
+    """
+    discarded, room = room is not None, room or {}
     wide = Var(f"{loop.var.name}w", 0, extent - 1)
     mask = at_most(expr(wide), iterations(loop.var) - 1)
-    own = {s.buf for s in walk(loop.body) if isinstance(s, K.Alloc)}
+    own = {*allocated(loop), *room.values()}
     if any(isinstance(s, K.Barrier | K.MatrixStmt) for s in walk(loop.body)):
         raise IllegalOpt(f"{loop.var.name} holds what threads do together, which has no mask")
-    body = Substitution({loop.var: expr(wide)}).block(loop.body)
+    body = Substitution({loop.var: expr(wide)}, room).block(loop.body)
     loads: dict[K.Value, K.Value] = {}
     seen: set[K.Value] = set()
     for stmt in walk(body):
         for value in values_of(stmt, seen) if isinstance(stmt, K.Update) else ():
             if value.kind == "load" and value.attr[0] not in own and wide in value.vars:
-                buf, indices, old = value.attr
-                loads[value] = K.load(buf, indices, old & mask)
+                loads[value] = masked_loads(value, mask, discarded)
 
     def guard(stmt: K.Stmt) -> K.Stmt | None:
         if isinstance(stmt, K.Update) and stmt.buf not in own:

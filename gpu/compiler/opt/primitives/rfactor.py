@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.index import Var, expr, iterations, loop_var
+from gpu.compiler.ir.index import ALWAYS, Var, at_most, expr, iterations, loop_var
 from gpu.compiler.ir.kernel.tree import (
     Substitution,
     around,
@@ -16,20 +16,23 @@ from gpu.compiler.ir.kernel.tree import (
     walk,
 )
 from gpu.compiler.ir.optable import MONOIDS
+from gpu.compiler.opt.primitives.predication import holds, masked_loads
 from gpu.core.errors import IllegalOpt
 
 
-def rfactor(body: K.Block, axis: str, factor: int) -> K.Stmt:
+def rfactor(body: K.Block, axis: str, factor: int, lanes: int) -> K.Stmt:
     """See `gpu.compiler.opt.opts.Rfactor`. Raises IllegalOpt."""
-    what = f"Rfactor({axis!r}, {factor})"
+    what = f"Rfactor({axis!r}, {factor}, {lanes})"
     loop = find_loop(body, axis, what)
     nest = _reduction_nest(body, loop, what)
     update = nest[-1].body.body[0]
     assert isinstance(update, K.Update) and update.monoid is not None
     extent = iterations(loop.var)
     whole, rest = extent // factor, extent % factor
-    if not 2 <= factor <= extent.hi:
+    if not 2 <= factor <= max(extent.hi, lanes):
         raise IllegalOpt(f"{what}: the factor must be between 2 and the extent {extent}")
+    if lanes and (factor % lanes or update.lets):
+        raise IllegalOpt(f"{what}: lanes divide the factor, and no value is named")
     partial = K.Buf(f"{update.buf.name}{axis}p", update.buf.dtype, (factor,), "private")
     zero, inner, final = (Var(f"{axis}{suffix}", 0, factor - 1) for suffix in "zif")
     outer = loop_var(f"{axis}o", whole)
@@ -41,13 +44,21 @@ def rfactor(body: K.Block, axis: str, factor: int) -> K.Stmt:
     steps: list[K.Stmt] = [
         K.Alloc(partial),
         around_vars((zero,), K.Update(partial, (expr(zero),), None, identity)),
-        main,
+        *([] if whole is expr(0) else [main]),
         around_vars((final,), collected),
     ]
     if rest is not expr(0):
-        tail = loop_var(f"{axis}t", rest)
+        count = rest if not lanes else -(-rest.value // lanes) * lanes if rest.is_const else factor
+        tail = loop_var(axis, count)  # fresh_copy names it {axis}t
         left = Substitution({loop.var: tail + whole * factor}).stmt(update)
-        steps.append(fresh_copy(around(nest[:-1], around_vars((tail,), left)), "t"))
+        if lanes:
+            assert isinstance(left, K.Update)
+            mask = at_most(expr(tail), rest - 1)
+            value = masked_loads(left.value, mask, discarded=True)
+            value = value if mask is ALWAYS else K.alu("where", holds(mask), value, identity)
+            left = left._replace(buf=partial, indices=(expr(tail),), value=value)
+        copied = fresh_copy(around(nest[:-1], around_vars((tail,), left)), "t")
+        steps.insert(len(steps) - bool(lanes), copied)
     return replace_loop(body, nest[0], K.Block(tuple(steps)))
 
 

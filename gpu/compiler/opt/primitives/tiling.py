@@ -87,7 +87,7 @@ def tile(body: K.Block, tiling: Tiling, inside: str = "") -> K.Stmt:
     if nest is None:
         what = f"loop {inside}" if loop else "the kernel"
         raise IllegalOpt(f"{tiling}: {what} is no reduction inside independent loops")
-    if loop and tiling.parallel:
+    if loop and tiling.parallel and loop not in body.body:
         raise IllegalOpt(f"{tiling}: workers share outer loops alone, and not loop {inside}")
     _require_legal(nest, tiling)
     tiled = _Tiler(nest, tiling, f"{inside}_" if loop else "").body()

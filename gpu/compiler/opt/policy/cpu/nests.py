@@ -1,20 +1,28 @@
-"""Lanes for kernels that compute blocks: several nests, one after the other, inside outer loops.
+"""Lanes for kernels of several nests, one after the other.
 
-Each nest is scheduled as a kernel of its own would be, but that workers share outer loops alone.
+Each nest is scheduled as a kernel of its own would be. Where all are inside outer loops, workers
+share those alone.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.opt.analysis.loop_nest import outer_nest
+from gpu.compiler.opt.analysis.dependence import is_independent
+from gpu.compiler.opt.analysis.loop_nest import is_shared, outer_nest
 from gpu.compiler.opt.analysis.reduction_nest import reduction_nest
-from gpu.compiler.opt.opts import Opt, Tile
+from gpu.compiler.opt.opts import Bind, Opt, Residues, Tile, apply
 from gpu.compiler.opt.policy.cpu import tiling
 from gpu.compiler.opt.policy.cpu.vectorize import vectorize
+from gpu.compiler.opt.primitives.residues import residues_of
 from gpu.compiler.targets import Target
+
+# Nests that a kernel becomes at most: each is text, and takes time to be compiled.
+MOST_NESTS: Final = 9
 
 
 def in_nests(kernel: K.Kernel, target: Target) -> list[Opt]:
@@ -30,6 +38,39 @@ def in_nests(kernel: K.Kernel, target: Target) -> list[Opt]:
     for nest, tiled in zip(nests, tiles, strict=True):
         opts += [Tile(tiled, _name(nest))] if tiled else vectorize(nest, core)
     return opts
+
+
+def by_residue(kernel: K.Kernel, target: Target) -> list[Opt]:
+    """A nest for each remainder of the places of a sum, if masks ask for few; else none.
+
+    Workers share each of them: they write different elements.
+    """
+    found = reduction_nest(kernel.body)
+    rows: list[str] = []
+    count = 1
+    for residue in residues_of(found) if found else ():
+        if count * residue.factor <= MOST_NESTS:
+            rows.append(residue.row.name)
+            count *= residue.factor
+    if not rows:
+        return []
+    first = Residues(tuple(rows))
+    parts = apply(kernel, [first]).body
+    nests = [kernel._replace(body=K.Block((loop,))) for loop in parts.body]
+    tiles = [tiling.choose(nest, target) for nest in nests]
+    others = [nest for nest, tiled in zip(nests, tiles, strict=True) if tiled is None]
+    lanes = [[*vectorize(nest, target)] for nest in others]
+    made = [apply(nest, opts).body.body for nest, opts in zip(others, lanes, strict=True)]
+    outer = [stmt for stmts in made for stmt in stmts if isinstance(stmt, K.Loop)]
+    is_parallel = is_shared(parts, target) and all(map(is_independent, outer))
+    kind = target.parallel if is_parallel else ""
+    whole = (
+        Tile(tiled._replace(parallel=kind), _name(nest))
+        for nest, tiled in zip(nests, tiles, strict=True)
+        if tiled
+    )
+    binds = (Bind(loop.var.name, kind) for loop in outer if is_parallel)
+    return [first, *whole, *itertools.chain(*lanes), *binds]
 
 
 def _is_product(nest: K.Kernel) -> bool:

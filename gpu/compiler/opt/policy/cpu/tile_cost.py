@@ -62,6 +62,8 @@ COPY_MASKED: Final = 0.7
 GATHER: Final = 1.5
 SCATTER: Final = 1.5
 STORE: Final = 2.0
+# How many loads a shuffle is, of which one joins each two vectors that are stepped through.
+SHUFFLE: Final = 2.0
 # Registers of what is computed between operands and sums; and loads and stores of each that does
 # not fit.
 TEMPORARY: Final = 3
@@ -214,9 +216,11 @@ class Costs:
         if near:
             extents = {var: var.extent for var in operand.moves}
             return SPLIT if len(operand.axes(extents, lane)[-1].steps) > 1 else 1.0
-        if operand.steps[lane] not in (1, -1):
+        masked, step = partial or lane in operand.masked, operand.steps[lane] or 0
+        if 1 < step <= self.target.near_step and not masked:
+            return step * SPLIT + (step - 1) * SHUFFLE
+        if step not in (1, -1):
             return lanes * GATHER
-        masked = partial or lane in operand.masked
         return self._split(operand, lane) + masked * self._mask_time(lanes)
 
     def _split(self, operand: Operand, along: Var) -> float:

@@ -134,7 +134,7 @@ def _stretches(nest: Nest, costs: Costs) -> Iterator[_Tile]:
     """Tiles of neighbours alone, for operands of which some are read once, as they lie."""
     for lane in nest.independent:
         along = [operand for operand in nest.operands if lane in operand.moves]
-        near = all(operand.steps[lane] in (1, -1) and not operand.masked for operand in along)
+        near = all(_is_near(costs, operand, lane) and not operand.masked for operand in along)
         lanes = fitting(costs.lanes, lane.extent)
         if not along or not near or lane.extent < lanes:
             continue
@@ -202,7 +202,9 @@ def _steps(inner: Var, sums: int, registers: int) -> int:
 
 def _time_of_tiles(costs: Costs, tile: _Tile) -> float:
     """Cycles of all tiles, and of copies that they need, wherever these are made."""
-    near = frozenset(n for n, operand in enumerate(costs.operands) if _needs_copy(operand, tile))
+    near = frozenset(
+        n for n, operand in enumerate(costs.operands) if _needs_copy(costs, operand, tile)
+    )
     sizes = {**tile.sizes, **{var: var.extent for var in costs.nest.reduction}}
     time = costs.tile_time(sizes, tile.lane, tile.lanes, near, tile.steps)
     time *= math.prod(-(-var.extent // size) for var, size in tile.sizes.items())
@@ -210,10 +212,16 @@ def _time_of_tiles(costs: Costs, tile: _Tile) -> float:
     return time + sum(costs.copy_time(number, tile.lane, whole) for number in near)
 
 
-def _needs_copy(operand: Operand, tile: _Tile) -> bool:
+def _needs_copy(costs: Costs, operand: Operand, tile: _Tile) -> bool:
     """Whether an operand as it lies is loaded lane by lane, or under masks."""
-    apart = tile.lane in operand.moves and operand.steps[tile.lane] not in (1, -1)
+    apart = tile.lane in operand.moves and not _is_near(costs, operand, tile.lane)
     return apart or bool(operand.masked)
+
+
+def _is_near(costs: Costs, operand: Operand, lane: Var) -> bool:
+    """Whether vectors are loaded as they lie in memory, or as they lie few steps apart."""
+    step = operand.steps[lane] or 0
+    return step == -1 or 1 <= step <= costs.target.near_step
 
 
 # Loops around tiles.
@@ -228,7 +236,7 @@ def _tilings(costs: Costs, tile: _Tile, orders: Iterator[Order]) -> Iterator[Til
         # Where blocks are one thread, memory of its own is as far from it as any.
         near = costs.target.parallel == "worker"
         copies = tuple(_copies(costs, tile, loops)) if near else ()
-        needed = tuple(c for c in copies if _needs_copy(costs.operands[c.operand], tile))
+        needed = tuple(c for c in copies if _needs_copy(costs, costs.operands[c.operand], tile))
         for copied in dict.fromkeys((copies, needed)):
             yield Tiling(tile.lane.name, tile.lanes, loops, copied, tile.steps)
 
@@ -315,5 +323,5 @@ def _copies(costs: Costs, tile: _Tile, loops: Order) -> Iterator[Copy]:
             known = is_known(operand, tile.lane.name, names[:depth])
             if known and 1 < elements <= room and again > DEEPER * often:
                 often, chosen = again, depth
-        if chosen and (often >= OFTEN or _needs_copy(operand, tile)):
+        if chosen and (often >= OFTEN or _needs_copy(costs, operand, tile)):
             yield Copy(number, chosen)

@@ -7,8 +7,10 @@ from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import divides
+from gpu.compiler.ir.index.rows import flatten
+from gpu.compiler.ir.kernel.tree import reads
 from gpu.compiler.opt.analysis.dependence import is_independent
-from gpu.compiler.opt.analysis.lanes import fitting, lanes_of, widest
+from gpu.compiler.opt.analysis.lanes import FEWEST, fitting, has_masks, lanes_of, widest
 from gpu.compiler.opt.analysis.loop_nest import (
     Leaf,
     leaves,
@@ -39,31 +41,33 @@ def vectorize(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     if square is not None:
         yield from transpose.turn(kernel, square, target)
         return
-    outer = _best_outer(kernel, found, lanes)
-    inner = list(_innermost(found))
-    inner_cost = sum(scattered(leaf.update, loop.var) for loop, leaf in inner)
-    if outer is not None and (not inner or outer[1] <= inner_cost):
-        fit = fitting(lanes, outer[0].var.extent)
-        yield from _split_lanes(outer[0], fit, outer[2], _tail(target))
+    masks, near = has_masks(target), target.near_step
+    outer = _best_outer(kernel, found, lanes, near)
+    innermost = list(_innermost(found))
+    inner = [(loop, leaf) for loop, leaf in innermost if loop.var.extent >= FEWEST]
+    inner_cost = sum(scattered(leaf.update, loop.var, near) for loop, leaf in inner)
+    if outer is not None and (not innermost or outer[1] <= inner_cost):
+        yield from _split_lanes(outer[0], lanes, outer[2], target)
         return
     for loop, leaf in inner:
-        fit = fitting(lanes, loop.var.extent)
-        if loop.var.extent < fit or scattered(leaf.update, loop.var) > 1:
+        if scattered(leaf.update, loop.var, near) > 1:
             continue
         if is_independent(loop):
-            yield from _split_lanes(loop, fit, True, _tail(target))
+            yield from _split_lanes(loop, lanes, True, target)
         elif _is_reduction(loop, leaf):
-            yield from _reduce_in_lanes(loop, fit)
+            yield from _reduce_in_lanes(loop, lanes, masks and not leaf.update.lets)
 
 
-def _best_outer(kernel: K.Kernel, found: list[Leaf], lanes: int) -> tuple[K.Loop, int, bool] | None:
+def _best_outer(
+    kernel: K.Kernel, found: list[Leaf], lanes: int, near: int
+) -> tuple[K.Loop, int, bool] | None:
     """The independent outer loop that suits lanes best, its cost, and whether it is innermost."""
     nest = outer_nest(kernel.body)
     best: tuple[K.Loop, int, bool] | None = None
     for loop in reversed(nest):
         if loop.var.extent < fitting(lanes, loop.var.extent) or _holds_memory(loop):
             continue
-        cost = sum(scattered(leaf.update, loop.var) for leaf in found)
+        cost = sum(scattered(leaf.update, loop.var, near) for leaf in found)
         innermost = all(leaf.loops[-1].var is loop.var for leaf in found)
         if best is None or cost < best[1]:
             best = (loop, cost, innermost)
@@ -101,26 +105,34 @@ def _is_reduction(loop: K.Loop, leaf: Leaf) -> bool:
     return private and update.monoid is not None and loop.kind == "serial"
 
 
-def _tail(target: Target) -> str:
-    """What becomes of iterations that fill no vector.
+def _split_lanes(loop: K.Loop, lanes: int, innermost: bool, target: Target) -> Iterator[Opt]:
+    """Vectors along an independent loop; a tight one writes several per round.
 
     A grid is of one nest, which peeling would make two: all would be done by one invocation.
     """
-    return "mask" if target.parallel == "grid" else "peel"
-
-
-def _split_lanes(loop: K.Loop, lanes: int, innermost: bool, tail: str) -> Iterator[Opt]:
-    """Vectors along an independent loop; a tight one writes several per round."""
     name, extent = loop.var.name, loop.var.extent
+    masks = has_masks(target) and loop.var.stop is None and not _steps_over(loop)
+    lanes = fitting(lanes, extent, masks)
     if innermost and extent >= lanes * ROUND and divides(lanes, loop.var):
         rounds = ROUND if divides(lanes * ROUND, loop.var) else 1
         yield Split(name, lanes * rounds)
         yield from _vectors(f"{name}i", lanes, rounds)
         return
+    left = extent % lanes
+    tail = "mask" if target.parallel == "grid" else "peel" if extent >= lanes else "pad"
     yield Split(name, lanes, tail)
     yield Bind(f"{name}i", "vector")
-    if tail == "peel" and loop.var.stop is None and extent < lanes * MOST_ROUNDS:
-        yield from _rest(f"{name}t", extent % lanes, lanes)
+    if tail == "peel" and masks and left > 1:
+        yield Split(f"{name}t", lanes, "pad")
+        yield Bind(f"{name}ti", "vector")
+    elif tail == "peel" and loop.var.stop is None and extent < lanes * MOST_ROUNDS:
+        yield from _rest(f"{name}t", left, lanes)
+
+
+def _steps_over(loop: K.Loop) -> bool:
+    """Whether elements that are loaded lie apart: under a mask each would be loaded alone."""
+    places = (flatten(indices, buf.shape) for buf, indices, _ in reads(loop.body))
+    return any(abs(place.coeff(loop.var)) > 1 for place in places)
 
 
 def _rest(name: str, extent: int, lanes: int) -> Iterator[Opt]:
@@ -134,16 +146,21 @@ def _rest(name: str, extent: int, lanes: int) -> Iterator[Opt]:
         yield from _rest(f"{name}t", extent - fit, fit)
 
 
-def _reduce_in_lanes(loop: K.Loop, lanes: int) -> Iterator[Opt]:
+def _reduce_in_lanes(loop: K.Loop, lanes: int, masks: bool) -> Iterator[Opt]:
     """Partial results in several vectors, combined at the end."""
     name, extent = loop.var.name, loop.var.extent
+    lanes = fitting(lanes, extent, masks and loop.var.stop is None)
     # Where the rest is not known, as many single steps may be left over as there are partials.
     rounds = PARTIALS if loop.var.stop is None else ROUND
     while rounds > 1 and extent < lanes * rounds * 2:
         rounds //= 2
-    yield Rfactor(name, lanes * rounds)
-    for part in "zif":
+    left = extent % (lanes * rounds) if loop.var.stop is None else lanes * rounds
+    masks = masks and left > 1
+    yield Rfactor(name, lanes * rounds, lanes * masks)
+    for part in "zif" if extent >= lanes else "zf":
         yield from _vectors(f"{name}{part}", lanes, rounds)
+    if masks:
+        yield from _vectors(f"{name}t", lanes, -(-left // lanes))
 
 
 def _vectors(name: str, lanes: int, rounds: int) -> Iterator[Opt]:
