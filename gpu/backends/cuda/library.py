@@ -61,7 +61,6 @@ SIGNATURES: Final[dict[str, tuple[str, ...]]] = {
     "cuEventRecord": (_P, _P),
     "cuEventQuery": (_P,),
     "cuEventSynchronize": (_P,),
-    "cuEventQuery": (_P,),
     "cuEventElapsedTime": (_P, _P, _P),
     "cuEventDestroy_v2": (_P,),
     "cuModuleLoadDataEx": (_P, _P, _U, _P, _P),
