@@ -33,6 +33,7 @@ __all__ = [
     "Tensor",
     "Var",
     "__version__",
+    "array_api",
     "assert_no_leaks",
     "compile_for",
     "dtypes",
@@ -69,8 +70,8 @@ def show_config() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "nn":
-        return importlib.import_module("gpu.nn")
+    if name in ("array_api", "nn"):
+        return importlib.import_module(f"gpu.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(_why_missing(name))

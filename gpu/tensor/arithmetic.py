@@ -13,7 +13,7 @@ from gpu.core.dtype import dtypes, promote
 from gpu.core.errors import InvalidValue
 from gpu.core.scalars import check_fits
 from gpu.tensor import customgrad
-from gpu.tensor.arguments import Operand, choice
+from gpu.tensor.arguments import Operand, choice, integer
 from gpu.tensor.comparison import Comparison
 
 # Up to this power of a float, repeated multiplication is the more exact way.
@@ -111,9 +111,16 @@ class Arithmetic(Comparison):
         """self without its fraction; the gradient is 0."""
         return self._unary("trunc") if self.dtype.is_float else self._same()
 
-    def round(self) -> Self:
-        """The nearest whole number, of two the even one; the gradient is 0."""
-        return self._unary("rint") if self.dtype.is_float else self._same()
+    def round(self, *, decimals: int = 0) -> Self:
+        """The nearest multiple of 10**-decimals, of two the even one; the gradient is 0."""
+        if not self.dtype.is_float:
+            return self._same()
+        if integer(decimals, "decimals") == 0:
+            return self._unary("rint")
+        scale = 10.0 ** abs(decimals)
+        if decimals > 0:
+            return self.mul(scale)._unary("rint").div(scale)
+        return self.div(scale)._unary("rint").mul(scale)
 
     def square(self) -> Self:
         """self * self."""
