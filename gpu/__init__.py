@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpu.runtime.device import Device
     from gpu.runtime.memory_stats import assert_no_leaks, memory_stats, reset_peak_memory_stats
     from gpu.tensor.crosscompile import compile_for
+    from gpu.tensor.formats.files import load, save
     from gpu.tensor.jit import jit
     from gpu.tensor.tensor import Tensor
     from gpu.tensor.tracing import JitError
@@ -38,9 +39,11 @@ __all__ = [
     "compile_for",
     "dtypes",
     "jit",
+    "load",
     "memory_stats",
     "nn",
     "reset_peak_memory_stats",
+    "save",
     "show_config",
 ]
 
@@ -55,6 +58,8 @@ _HOMES: Final = {
     "compile_for": "gpu.tensor.crosscompile",
     "dtypes": "gpu.core.dtype",
     "jit": "gpu.tensor.jit",
+    "load": "gpu.tensor.formats.files",
+    "save": "gpu.tensor.formats.files",
     "JitError": "gpu.tensor.tracing",
     "Var": "gpu.tensor.variable",
 }

@@ -417,6 +417,11 @@ def _capsule_of(x: Any, name: Place) -> tuple[object, bool]:
         return x.__dlpack__(**options), bool(options)
 
 
+def host_capsule_of(x: Any) -> object:
+    """The capsule of an array of another library in host memory. Raises Unsupported elsewhere."""
+    return _capsule_of(x, "CPU")[0]
+
+
 class _Foreign(NamedTuple):
     """Memory of someone else that a tensor is to stand for."""
 

@@ -35,9 +35,7 @@ PACKAGE: Final[Mapping[str, str]] = {
     "device": "a device is named by a str, as in Tensor.ones(3, device='CPU')",
     "from_numpy": "gpu.Tensor(array)",
     "inference_mode": "gpu.Tensor.no_grad",
-    "load": "gpu.nn.state.torch_load or safe_load",
     "optim": "gpu.nn.optim",
-    "save": "gpu.nn.state.safe_save",
     "set_num_threads": "CPU_THREADS in the environment",
 }
 """For attributes of the package `gpu`, beside what tensors and dtypes have."""
