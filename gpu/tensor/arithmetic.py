@@ -25,14 +25,18 @@ class Arithmetic(Comparison):
 
     __slots__ = ()
 
-    def add(self, x: Operand, reverse: bool = False) -> Self:
-        """self + x; of two bools, whether either is true."""
+    def add(self, x: Operand, reverse: bool = False, *, alpha: float = 1) -> Self:
+        """self + alpha * x; of two bools, whether either is true."""
+        if alpha != 1:
+            return self.add(self._lift(x).mul(alpha), reverse)
         a, b = self._operands(x)
         op = "or" if a.dtype is dtypes.bool else "add"
         return self._wrap(G.alu(op, b, a) if reverse else G.alu(op, a, b))
 
-    def sub(self, x: Operand, reverse: bool = False) -> Self:
-        """self - x, or x - self with `reverse`."""
+    def sub(self, x: Operand, reverse: bool = False, *, alpha: float = 1) -> Self:
+        """self - alpha * x, or alpha * x - self with `reverse`."""
+        if alpha != 1:
+            return self.sub(self._lift(x).mul(alpha), reverse)
         return self._binary("sub", x, reverse)
 
     def mul(self, x: Operand, reverse: bool = False) -> Self:

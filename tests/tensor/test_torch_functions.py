@@ -34,7 +34,9 @@ ELEMENTWISE: Final = calls("""
     x.rad2deg()  x.logical_and(y)  x.logical_or(y)  x.logical_xor(y)  x.frexp()[0]  x.frexp()[1]
     x.addcmul(y, z)  x.addcmul(y, z, value=2)  x.addcdiv(y, z)  x.addcdiv(y, z, value=-0.5)
     x.nan_to_num()  (x / (x > 0)).nan_to_num(1.0)  (x / (x > 0)).nan_to_num(2, 3, -4)
-    (-x / (x * 0)).nan_to_num(neginf=-7.0)  x.gcd(y)  x.lcm(y)  (x * 0).xlogy(y)
+    (-x / (x * 0)).nan_to_num(neginf=-7.0)  x.add(y, alpha=3)  x.sub(y, alpha=2)
+    x.round(decimals=1)
+    (x * 30).round(decimals=-1)  x.gcd(y)  x.lcm(y)  (x * 0).xlogy(y)
 """)
 MATRIX: Final[Shapes] = {"x": (3, 5), "y": (5, 4), "z": (3, 4), "v": (5,), "w": (3,), "u": (4,)}
 INTEGERS: Final = {"x.gcd(y)", "x.lcm(y)"}
@@ -61,7 +63,8 @@ SETS: Final[dict[str, tuple[list[str], list[Shapes]]]] = {
             T.atleast_3d(x[0])  T.atleast_3d(x[0, 0])  T.hstack(x, x)  T.hstack(x[0, 0], x[0, 1])
             T.vstack(x, x)  T.vstack(x[0, 0], x[0, 1])  T.dstack(x[0], x[0])
             T.column_stack(x[0, 0], x[0, 1])  T.column_stack(x[0], x[0])  x.diag_embed()
-            x[0].diag_embed(1)  x[0].diag_embed(-2, 0, 2)  x.diag_embed(1, 2, 0)
+            x[0].diag_embed(1)  x[0].diag_embed(-2, 0, 2)  x.diag_embed(1, 2, 0)  x[0].diag(1)
+            x[0, 0].diag(-2)  x[0, 0].diag(1)  x[0].diag(-1)  x.sort(dim=1, stable=True)
             x.take(k)  x.take(k - 24)  x.take_along_dim(a, 1)  x.take_along_dim(a[:1], 1)
             x.take_along_dim(k)  x.select_scatter(x[:, 0] * 2, 1, 2)
             x.slice_scatter(x[:, 1:2] * 2, 1, 0, 1)  x.slice_scatter(x[..., :2] * 2, 2, 1, 4, 2)
