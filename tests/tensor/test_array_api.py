@@ -153,6 +153,7 @@ def test_differences_to_torch() -> None:
     for name in ("asinh", "atanh", "expm1", "log1p", "sinh", "tanh"):
         assert array_api.signbit(getattr(array_api, name)(zero)).item()
     assert np.isnan(array_api.sign(Tensor([np.nan])).item())
+    assert not array_api.signbit(array_api.sign(zero)).item()
     quotient = array_api.floor_divide(Tensor([np.inf, 1.0, 7.5]), Tensor([2.0, -np.inf, 2.0]))
     np.testing.assert_array_equal(quotient.numpy(), [np.inf, -0.0, 3])
 

@@ -151,5 +151,5 @@ def real(x: Tensor, /) -> Tensor:
 
 
 def sign(x: Tensor, /) -> Tensor:
-    """`Tensor.sign`, but NaN of NaN."""
-    return tensor_of(x).isnan().where(x, x.sign())
+    """`Tensor.sign`, but NaN of NaN, and 0.0 of -0.0."""
+    return tensor_of(x).isnan().where(x, x.eq(0).where(0, x.sign()))
