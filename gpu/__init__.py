@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpu.runtime.device import Device
     from gpu.runtime.memory_stats import assert_no_leaks, memory_stats, reset_peak_memory_stats
     from gpu.tensor.crosscompile import compile_for
+    from gpu.tensor.formats.files import load, save
     from gpu.tensor.jit import jit
     from gpu.tensor.tensor import Tensor
     from gpu.tensor.tracing import JitError
@@ -33,13 +34,16 @@ __all__ = [
     "Tensor",
     "Var",
     "__version__",
+    "array_api",
     "assert_no_leaks",
     "compile_for",
     "dtypes",
     "jit",
+    "load",
     "memory_stats",
     "nn",
     "reset_peak_memory_stats",
+    "save",
     "show_config",
 ]
 
@@ -54,6 +58,8 @@ _HOMES: Final = {
     "compile_for": "gpu.tensor.crosscompile",
     "dtypes": "gpu.core.dtype",
     "jit": "gpu.tensor.jit",
+    "load": "gpu.tensor.formats.files",
+    "save": "gpu.tensor.formats.files",
     "JitError": "gpu.tensor.tracing",
     "Var": "gpu.tensor.variable",
 }
@@ -69,8 +75,8 @@ def show_config() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "nn":
-        return importlib.import_module("gpu.nn")
+    if name in ("array_api", "nn"):
+        return importlib.import_module(f"gpu.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(_why_missing(name))

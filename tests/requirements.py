@@ -120,6 +120,10 @@ def _lacks_nvidia_source() -> str | None:
 
 REQUIREMENTS: Final[dict[str, Callable[[], str | None]]] = {
     "apt": _lacks_apt,
+    "array-api-compat": partial(_lacks_module, "array_api_compat"),
+    "einops": partial(_lacks_module, "einops"),
+    "scipy": partial(_lacks_module, "scipy"),
+    "array-api-strict": partial(_lacks_module, "array_api_strict"),
     "autogen": partial(_lacks_module, "ctypeslib"),
     "nvidia-source": _lacks_nvidia_source,
     "amx": _lacks_amx,

@@ -13,7 +13,7 @@ from gpu.core.dtype import dtypes, promote
 from gpu.core.errors import InvalidValue
 from gpu.core.scalars import check_fits
 from gpu.tensor import customgrad
-from gpu.tensor.arguments import Operand, choice
+from gpu.tensor.arguments import Operand, choice, integer
 from gpu.tensor.comparison import Comparison
 
 # Up to this power of a float, repeated multiplication is the more exact way.
@@ -25,14 +25,18 @@ class Arithmetic(Comparison):
 
     __slots__ = ()
 
-    def add(self, x: Operand, reverse: bool = False) -> Self:
-        """self + x; of two bools, whether either is true."""
+    def add(self, x: Operand, reverse: bool = False, *, alpha: float = 1) -> Self:
+        """self + alpha * x; of two bools, whether either is true."""
+        if alpha != 1:
+            return self.add(self._lift(x).mul(alpha), reverse)
         a, b = self._operands(x)
         op = "or" if a.dtype is dtypes.bool else "add"
         return self._wrap(G.alu(op, b, a) if reverse else G.alu(op, a, b))
 
-    def sub(self, x: Operand, reverse: bool = False) -> Self:
-        """self - x, or x - self with `reverse`."""
+    def sub(self, x: Operand, reverse: bool = False, *, alpha: float = 1) -> Self:
+        """self - alpha * x, or alpha * x - self with `reverse`."""
+        if alpha != 1:
+            return self.sub(self._lift(x).mul(alpha), reverse)
         return self._binary("sub", x, reverse)
 
     def mul(self, x: Operand, reverse: bool = False) -> Self:
@@ -111,9 +115,16 @@ class Arithmetic(Comparison):
         """self without its fraction; the gradient is 0."""
         return self._unary("trunc") if self.dtype.is_float else self._same()
 
-    def round(self) -> Self:
-        """The nearest whole number, of two the even one; the gradient is 0."""
-        return self._unary("rint") if self.dtype.is_float else self._same()
+    def round(self, *, decimals: int = 0) -> Self:
+        """The nearest multiple of 10**-decimals, of two the even one; the gradient is 0."""
+        if not self.dtype.is_float:
+            return self._same()
+        if integer(decimals, "decimals") == 0:
+            return self._unary("rint")
+        scale = 10.0 ** abs(decimals)
+        if decimals > 0:
+            return self.mul(scale)._unary("rint").div(scale)
+        return self.div(scale)._unary("rint").mul(scale)
 
     def square(self) -> Self:
         """self * self."""

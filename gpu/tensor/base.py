@@ -305,11 +305,15 @@ def node_of(data: object, device: Place, dtype: DType | None) -> Node:
 
         node = copy_of_array(data, device)
     else:
-        raise InvalidType(
-            f"a tensor cannot be made of {type(data).__module__}.{type(data).__qualname__}; pass a "
-            "number, a nested list, a numpy array or a tensor, and another library's tensor to "
-            "Tensor.from_dlpack"
-        )
+        from gpu.tensor.foreign import array_of, is_foreign
+
+        if not is_foreign(data):
+            raise InvalidType(
+                f"a tensor cannot be made of {type(data).__module__}.{type(data).__qualname__}; "
+                "pass a number, a nested list, a numpy array, a tensor, or what has __dlpack__, a "
+                "buffer or __array__"
+            )
+        node = _node_of_array(array_of(data), device)
     return node if dtype is None else G.cast(node, dtype)
 
 

@@ -63,6 +63,9 @@ class Casts(TensorBase):
     def __float__(self) -> builtins.float:
         return builtins.float(self.item())
 
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
     def __index__(self) -> builtins.int:
         if not self.dtype.is_int:
             raise InvalidType(f"only integer tensors can be an index, this one is {self.dtype}")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu.core.errors import GpuError
 from gpu.tensor.base import TensorBase
+
+if TYPE_CHECKING:
+    from gpu.tensor.costs import Costs
 
 _HEAD: Final = "Tensor("
 # Of more axes numpy shows fewer elements at the edges of each: they multiply.
@@ -18,7 +21,7 @@ _MAX_RANK: Final = 10
 
 
 class Display(TensorBase):
-    """`repr`, `str` and `format`."""
+    """`repr`, `str` and `format`; tables in notebooks, and what a value costs."""
 
     __slots__ = ()
 
@@ -42,6 +45,34 @@ class Display(TensorBase):
         if self.requires_grad:
             facts.append("requires_grad=True")
         return f"{_HEAD}{values}, {', '.join(facts)})"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: a table of at most 12 x 12 elements, shaded, and what it is."""
+        from gpu.tensor.notebook import table
+
+        facts = f"Tensor {list(self.shape)} {self.dtype.name} on {self.device}"
+        facts += f", {self.nbytes():,} bytes"
+        try:
+            lent = self._host_view()
+            array = self._copied_out() if lent is None else lent
+        except GpuError as error:
+            reason = error.message.partition("\n")[0]
+            return table(np.empty(0), f"{facts}: {type(error).__name__}: {reason}")
+        return table(array, facts)
+
+    def explain(self) -> Costs:
+        """What computing the tensor would cost: kernels, bytes and launches. Nothing is run.
+
+        It is compiled, so that computing it afterwards does not compile again.
+
+        >>> from gpu import Tensor
+        >>> x = Tensor([[1.0, 2.0], [3.0, 4.0]]).realize()
+        >>> (x @ x + 1).explain().launches
+        1
+        """
+        from gpu.tensor.costs import costs_of
+
+        return costs_of(self._node)
 
     def __format__(self, format_spec: str) -> str:
         """As `str`; with a format, as in ``f"{loss:.3f}"``, the one element in it.

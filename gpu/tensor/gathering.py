@@ -22,6 +22,7 @@ from gpu.tensor.arguments import Operand, axis_of, choice, integer
 from gpu.tensor.base import TensorBase
 from gpu.tensor.checks import Allowed, check_positions
 from gpu.tensor.scanning import Scanning
+from gpu.tensor.tracing import refuse_counting
 from gpu.tensor.views import Reshape
 
 _MONOIDS: Final = {"sum": "add", "prod": "mul", "mean": "add", "amax": "max", "amin": "min"}
@@ -174,6 +175,7 @@ class Gathering(Scanning):
         running = flat.cast(counter)._scan("add", 0)
         total = flat.cast(counter)._reduce("add", 0, keepdim=True)
         if size is None:
+            refuse_counting("counting what is true")
             size = int(total.item()) if self.numel() else 0
         elif integer(size, "size") < 0:
             raise InvalidValue(f"size must not be negative, got {size}")

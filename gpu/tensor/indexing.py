@@ -19,6 +19,7 @@ from gpu.tensor.arguments import Operand
 from gpu.tensor.base import TensorBase, broadcast_shape, broadcast_to, node_of
 from gpu.tensor.indices import Array, Pick, read_index
 from gpu.tensor.movement import Movement
+from gpu.tensor.tracing import refuse_counting
 from gpu.tensor.views import Range
 
 
@@ -240,6 +241,8 @@ def _positions(picks: Sequence[Pick]) -> list[Pick]:
             result.append(pick)
             continue
         axis, source_axis, mask = pick
+        if isinstance(mask, TensorBase):
+            refuse_counting("elements by a mask, x[mask],", "masked_select(mask, size=)")
         values = mask.numpy() if isinstance(mask, TensorBase) else mask
         for i, places in enumerate(np.nonzero(values)):
             result.append(Pick(axis + i, source_axis + i, places))

@@ -13,6 +13,7 @@ import math
 import operator
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import ModuleType
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -105,11 +106,32 @@ class Interop(Operands):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """What numpy's function makes of the values: arrays, as of any other function of its."""
+        """Tensors of what is a method (`gpu/tensor/numpyforward.py`); else arrays of the values."""
+        from gpu.tensor.numpyforward import forwarded, takes
+
         about = _ABOUT.get(function)
         if about is not None:
             return about(*args, **kwargs)
+        entry = forwarded(function)
+        if entry is not None and takes(entry, args, kwargs):
+            return entry(*args, **kwargs)
         return _by_numpy(function, function.__name__, args, kwargs, (kwargs.get("out"),))
+
+    # The Python array API standard.
+
+    def __array_namespace__(self, /, *, api_version: str | None = None) -> ModuleType:
+        """`gpu.array_api`. Raises InvalidValue for a version of the standard that it is not."""
+        from gpu import array_api
+        from gpu.tensor.array_api.info import check_version
+
+        check_version(api_version)
+        return array_api
+
+    def to_device(self, device: str, /, *, stream: object = None) -> Self:
+        """The same as `to`. Raises InvalidValue for a stream: there is none to name here."""
+        if stream is not None:
+            raise InvalidValue(f"to_device takes no stream, got {stream!r}")
+        return self.to(device)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Where `__dlpack__` lends the value: on CUDA its GPU, (2, number), else the host, (1, 0).
@@ -417,6 +439,11 @@ def _capsule_of(x: Any, name: Place) -> tuple[object, bool]:
         return x.__dlpack__(max_version=dlpack.VERSION, **options), bool(options)
     except TypeError:  # from before DLPack 1.0
         return x.__dlpack__(**options), bool(options)
+
+
+def host_capsule_of(x: Any) -> object:
+    """The capsule of an array of another library in host memory. Raises Unsupported elsewhere."""
+    return _capsule_of(x, "CPU")[0]
 
 
 class _Foreign(NamedTuple):

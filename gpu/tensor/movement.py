@@ -178,13 +178,20 @@ class Movement(Comparison):
         start = row * columns + column if count else 0
         return flat._sliced([*whole(front), (start, count, columns + 1)])
 
-    def diag(self) -> Self:
-        """A square matrix with self, of one axis, as its diagonal; of a matrix, the diagonal."""
+    def diag(self, diagonal: int = 0) -> Self:
+        """A square matrix with self, of one axis, as its diagonal; of a matrix, the diagonal.
+
+        The one that lies `diagonal` columns to the right of the main one.
+        """
         if self.ndim == 2:
-            return self.diagonal()
+            return self.diagonal(diagonal)
         if self.ndim != 1:
             raise ShapeError(f"diag needs one axis or two, the shape is {list(self.shape)}")
         (size,) = self.shape
+        if shift := integer(diagonal, "diagonal"):
+            inner = self.diag()._node
+            sides = [(max(0, -shift), max(0, shift)), (max(0, shift), max(0, -shift))]
+            return self._wrap(G.pad(inner, [(before, after, 0) for before, after in sides]))
         spread = self._wrap(G.pad(self._node, [(0, 0, size)]))
         return spread._reshaped((size, size))
 

@@ -10,10 +10,11 @@ from typing import Self
 
 from gpu.compiler.ir.dims import upper
 from gpu.compiler.ir.graph import build as G
-from gpu.core.dtype import dtypes, promote
+from gpu.core.dtype import PyScalar, dtypes, promote
 from gpu.core.errors import InvalidValue, ShapeError
 from gpu.tensor.arguments import Operand, axis_of, integer
 from gpu.tensor.sorting import Sorting, keys_of
+from gpu.tensor.tracing import refuse_counting
 
 
 class Ordering(Sorting):
@@ -50,13 +51,16 @@ class Ordering(Sorting):
             return value._reshaped((1,) * self.ndim) if keepdim else value
         return self._median(axis_of(dim, self.ndim, "dim"), keepdim) if self.shape else self.sort()
 
-    def _median(self, axis: int, keepdim: bool) -> tuple[Self, Self]:
+    def _median(self, axis: int, keepdim: bool, *, skips_nan: bool = False) -> tuple[Self, Self]:
         order = self.argsort(axis)
         count = order._filled(1)._reduce("add", axis, keepdim=True)
         rank = count.sub(1).div(2, rounding_mode="floor")
         if self.dtype.is_float:
             missing = self.detach().isnan().cast(dtypes.int64)._reduce("add", axis, keepdim=True)
-            rank = missing.gt(0).where(count.sub(missing), rank)
+            if skips_nan:
+                rank = count.sub(missing).sub(1).maximum(0).div(2, rounding_mode="floor")
+            else:
+                rank = missing.gt(0).where(count.sub(missing), rank)
         return self._ranked(order._taken(rank, axis), axis, keepdim)
 
     def _ranked(self, places: Self, axis: int, keepdim: bool) -> tuple[Self, Self]:
@@ -68,24 +72,35 @@ class Ordering(Sorting):
         return values._reshaped(shape), places._reshaped(shape)
 
     def unique(
-        self, sorted_: bool = True, return_inverse: bool = False, return_counts: bool = False
+        self,
+        sorted_: bool = True,
+        return_inverse: bool = False,
+        return_counts: bool = False,
+        *,
+        return_index: bool = False,
+        size: int | None = None,
+        fill_value: PyScalar = 0,
     ) -> Self | tuple[Self, ...]:
         """The different elements in order, whatever `sorted_` says; each NaN is different.
-
-        How many there are has to be computed at once.
 
         Args:
             sorted_: as torch has it.
             return_inverse: the place of each element of self among them too, int64.
             return_counts: how often each one is there too, int64.
+            return_index: before those, the first place of each in the flattened tensor, int64.
+            size: number of elements of the result, cut or filled up with `fill_value`, which are
+                there 0 times; without it the tensor is computed at once and they are counted.
+            fill_value: what stands behind the elements that there are.
         """
         flat = self.detach()._reshaped((self.numel(),))
         order = flat.argsort(0)
         lined = flat._taken(order, 0)
         own = self._wrap(G.iota(flat.numel(), dtypes.int64, self.device))
         is_first = own.eq(0).bitwise_or(lined.ne(lined._later(0, min(1, flat.numel()))))
-        places, _ = is_first._true_places(None)
-        found = [lined._taken(places, 0)]
+        places, there = is_first._true_places(size)
+        found = [there.where(lined._taken(places, 0), fill_value).cast(self.dtype)]
+        if return_index:
+            found.append(there.where(order._taken(places, 0), 0))
         rank = is_first.cast(dtypes.int64)._scan("add", 0).sub(1)
         if return_inverse:
             inverse = self._wrap(G.reorder(rank._node, order._node, 0))
@@ -95,7 +110,43 @@ class Ordering(Sorting):
             found.append(none._scattered(0, rank, rank._filled(1), "add"))
         return tuple(found) if len(found) > 1 else found[0]
 
-    def searchsorted(self, values: Operand, right: bool = False, side: str | None = None) -> Self:
+    def repeat_interleave(
+        self, repeats: int | Operand, dim: int | None = None, *, output_size: int | None = None
+    ) -> Self:
+        """Each element along `dim`, or of the flattened tensor, `repeats` times in a row.
+
+        Args:
+            repeats: a number, or one for each element along `dim`.
+            dim: the axis.
+            output_size: how many that makes; without it counts that are a tensor are summed up at
+                once.
+        """
+        if isinstance(repeats, int):
+            return super().repeat_interleave(repeats, dim)
+        x = self.flatten() if dim is None else self
+        axis = 0 if dim is None else axis_of(dim, self.ndim, "dim")
+        counts = x._lift(repeats)
+        if counts.numel() == 1:
+            counts = counts._reshaped((1,)).expand(x.shape[axis])
+        if counts.shape != (x.shape[axis],) or not counts.dtype.is_int:
+            raise ShapeError(
+                f"repeats must be an integer for each of {x.shape[axis]} elements, got "
+                f"{counts._described()}"
+            )
+        ends = counts.cast(dtypes.int64)._scan("add", 0)
+        if output_size is None:
+            refuse_counting("repeat_interleave", "output_size=")
+            output_size = int(counts.sum().item())
+        own = self._wrap(G.iota(integer(output_size, "output_size"), dtypes.int64, self.device))
+        return x._lines(axis, ends.searchsorted(own, right=True))
+
+    def searchsorted(
+        self,
+        values: Operand,
+        right: bool = False,
+        side: str | None = None,
+        sorter: Operand | None = None,
+    ) -> Self:
         """Where `values` belong in self, whose last axis is sorted, as int64.
 
         An element goes in front of equal ones, with `right` or side="right" behind them.
@@ -104,7 +155,16 @@ class Ordering(Sorting):
             values: of any shape where self has one axis, else with all but the last axis as self.
             right: behind equal elements.
             side: "left" or "right", the same in other words.
+            sorter: the places of the elements in order, where self is not sorted.
         """
+        if sorter is not None:
+            places = self._lift(sorter)
+            if places.shape != self.shape:
+                raise ShapeError(
+                    f"sorter of shape {list(places.shape)} must have that of self, "
+                    f"{list(self.shape)}"
+                )
+            return self.gather(-1, places).searchsorted(values, right, side)
         if side not in (None, "left", "right") or (right and side == "left"):
             raise InvalidValue(f"side must be 'left' or 'right' and agree with right, got {side!r}")
         wanted = self._lift(values)

@@ -7,10 +7,24 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 from gpu.core.dtype import dtypes, promote
+from gpu.tensor.arguments import Operand
 from gpu.tensor.base import TensorBase
 
 T = TypeVar("T", bound=TensorBase)
 P = ParamSpec("P")
+
+
+def float_operation(method: Callable[[T, T], T]) -> Callable[[T, Operand], T]:
+    """The same of two operands, which broadcast and are promoted first."""
+
+    @wraps(method)
+    def run(x: T, /, other: Operand) -> T:
+        a, b = x._operands(other)
+        dtype = a.dtype if a.dtype.is_float else dtypes.default_float
+        wide = promote(dtype, dtypes.float32)
+        return method(x._wrap(a).cast(wide), x._wrap(b).cast(wide)).cast(dtype)
+
+    return run
 
 
 def float_function(method: Callable[Concatenate[T, P], T]) -> Callable[Concatenate[T, P], T]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Self
 
 from gpu.compiler.ir.graph import build as G
-from gpu.core.dtype import accumulator, dtypes
+from gpu.core.dtype import DType, accumulator, dtypes
 from gpu.tensor.arguments import axes_of
 from gpu.tensor.movement import Movement
 from gpu.tensor.reduction import Reduction
@@ -19,13 +19,13 @@ class Scanning(Movement, Reduction):
 
     __slots__ = ()
 
-    def cumsum(self, axis: int = 0) -> Self:
-        """Running sums, in the dtype that `sum` has."""
-        return self._widened(None)._scan("add", axis)
+    def cumsum(self, axis: int = 0, dtype: DType | str | None = None) -> Self:
+        """Running sums, formed in `dtype` if one is given, else in that of `sum`."""
+        return self._widened(dtype)._scan("add", axis)
 
-    def cumprod(self, axis: int) -> Self:
-        """Running products, in the dtype that `prod` has."""
-        return self._widened(None)._scan("mul", axis)
+    def cumprod(self, axis: int, dtype: DType | str | None = None) -> Self:
+        """Running products, formed in `dtype` if one is given, else in that of `prod`."""
+        return self._widened(dtype)._scan("mul", axis)
 
     def cummax(self, axis: int = 0) -> tuple[Self, Self]:
         """Running maxima, and where each was found, as int64.

@@ -63,10 +63,13 @@ class Sorting(Gathering):
 
     __slots__ = ()
 
-    def sort(self, dim: int = -1, descending: bool = False) -> tuple[Self, Self]:
+    def sort(
+        self, dim: int = -1, descending: bool = False, *, stable: bool = True
+    ) -> tuple[Self, Self]:
         """The elements in order along `dim`, and where each was, as int64.
 
-        Equal elements keep their order; NaN comes last, or first where `descending`.
+        Equal elements keep their order, whatever `stable` says; NaN comes last, or first where
+        `descending`.
 
         >>> values, places = Tensor([3.0, 1.0, 3.0]).sort(descending=True)
         >>> values.tolist(), places.tolist()
@@ -77,8 +80,11 @@ class Sorting(Gathering):
             return self, order
         return self._taken(order, axis_of(dim, self.ndim, "dim")), order
 
-    def argsort(self, dim: int = -1, descending: bool = False) -> Self:
-        """The places of the elements along `dim` in the order of the elements, as int64."""
+    def argsort(self, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Self:
+        """The places of the elements along `dim` in the order of the elements, as int64.
+
+        Those of equal elements rise, whatever `stable` says.
+        """
         axis = self._line_axis(dim)
         if axis is None:
             return self._wrap(G.const(0, (), dtypes.int64, self.device))

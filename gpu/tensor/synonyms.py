@@ -1,4 +1,4 @@
-"""Torch's names of keywords, where they differ from those of the methods here.
+"""Names that others have for the keywords of methods here, and torch's further names of methods.
 
 ``x.sum(dim=1)`` means ``x.sum(axis=1)``. One table says which method takes which name; the methods
 are wrapped once, when the class is made. A call without keywords costs one test more. Signatures
@@ -51,28 +51,59 @@ _GROUPS: Final = {
 }
 
 
-def _by_method() -> dict[str, dict[str, str]]:
+# The same for numpy's names.
+_NUMPY_GROUPS: Final = {
+    ("keepdims", "keepdim"): (
+        "all amax amin any argmax argmin count_nonzero max mean median min nanmean nansum prod "
+        "std sum var"
+    ),
+    ("ddof", "correction"): "std var",
+    ("axis", "dim"): (
+        "amax amin argsort chunk count_nonzero diff nanmean nansum repeat_interleave sort split "
+        "squeeze take_along_dim trapezoid unsqueeze"
+    ),
+}
+# Methods that torch has under two names: the other one, and that here.
+ALIASES: Final = {
+    "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh",
+    "arctan": "atan", "arctanh": "atanh", "bitwise_left_shift": "lshift",
+    "bitwise_right_shift": "rshift", "divide": "div", "fix": "trunc", "greater": "gt",
+    "greater_equal": "ge", "less": "lt", "less_equal": "le", "multiply": "mul", "negative": "neg",
+    "not_equal": "ne", "positive": "__pos__", "remainder": "mod", "subtract": "sub",
+    "true_divide": "div",
+}  # fmt: skip
+
+
+def _by_method(groups: Mapping[tuple[str, str], str]) -> dict[str, dict[str, str]]:
     table: dict[str, dict[str, str]] = {}
-    for (theirs, ours), methods in _GROUPS.items():
+    for (theirs, ours), methods in groups.items():
         for method in methods.split():
             table.setdefault(method, {})[theirs] = ours
     return table
 
 
 # For each method, torch's names of keywords and ours.
-SYNONYMS: Final = _by_method()
+SYNONYMS: Final = _by_method(_GROUPS)
+# For each method, numpy's names of keywords and ours.
+NUMPY_SYNONYMS: Final = _by_method(_NUMPY_GROUPS)
 
 C = TypeVar("C", bound=type[Any])
 
 
 def accepts_torch_keywords(cls: C) -> C:
-    """Makes the methods of the table, also those a class inherits, take torch's names too."""
-    for name, names in SYNONYMS.items():
+    """Makes methods, also those a class inherits, take torch's and numpy's names of keywords.
+
+    And gives the class torch's further names of methods.
+    """
+    for name in SYNONYMS | NUMPY_SYNONYMS:
+        names = SYNONYMS.get(name, {}) | NUMPY_SYNONYMS.get(name, {})
         found = next(base.__dict__[name] for base in cls.__mro__ if name in base.__dict__)
         if isinstance(found, classmethod | staticmethod):
             setattr(cls, name, type(found)(_renaming(found.__func__, names)))
         else:
             setattr(cls, name, _renaming(found, names))
+    for alias, name in ALIASES.items():
+        setattr(cls, alias, getattr(cls, name))
     return cls
 
 

@@ -12,7 +12,6 @@ from typing import Final
 _CALL: Final = "any object with __call__ is a layer, and nn.state finds the tensors it holds"
 
 TENSOR: Final[Mapping[str, str]] = {
-    "bmm": "matmul(), or @",
     "copy_": "assign()",
     "cpu": 'to("CPU")',
     "cuda": "to(device)",
@@ -21,15 +20,10 @@ TENSOR: Final[Mapping[str, str]] = {
     "fill_": "assign()",
     "from_numpy": "Tensor(array)",
     "is_cuda": "device",
-    "mm": "matmul(), or @",
     "nelement": "numel()",
     "new_ones": "Tensor.ones(..., dtype=x.dtype, device=x.device)",
     "new_zeros": "Tensor.zeros(..., dtype=x.dtype, device=x.device)",
-    "norm": "square().sum().sqrt()",
     "normal_": "assign(Tensor.normal(...))",
-    "swapaxes": "transpose()",
-    "swapdims": "transpose()",
-    "t": "T",
     "type": "cast()",
     "type_as": "cast(other.dtype)",
     "uniform_": "assign(Tensor.uniform(...))",
@@ -41,9 +35,7 @@ PACKAGE: Final[Mapping[str, str]] = {
     "device": "a device is named by a str, as in Tensor.ones(3, device='CPU')",
     "from_numpy": "gpu.Tensor(array)",
     "inference_mode": "gpu.Tensor.no_grad",
-    "load": "gpu.nn.state.torch_load or safe_load",
     "optim": "gpu.nn.optim",
-    "save": "gpu.nn.state.safe_save",
     "set_num_threads": "CPU_THREADS in the environment",
 }
 """For attributes of the package `gpu`, beside what tensors and dtypes have."""

@@ -103,6 +103,15 @@ def tracing(trace: Trace) -> Iterator[None]:
         _here.trace = None
 
 
+def refuse_counting(what: str, instead: str = "size=") -> None:
+    """Raises JitError if a function is being captured, since a shape would need a value now."""
+    if _here.trace is not None:
+        raise JitError(
+            f"{what} inside a jitted function, {_here.trace.name}: the shape of its result depends "
+            f"on values; say how many elements there are with {instead}"
+        )
+
+
 def refuse(what: str) -> None:
     """Raises JitError if a function is being captured, since `what` needs a value now."""
     if _here.trace is not None:

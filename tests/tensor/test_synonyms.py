@@ -12,7 +12,7 @@ import pytest
 
 from gpu import Tensor
 from gpu.core.errors import InvalidType
-from gpu.tensor.synonyms import SYNONYMS
+from gpu.tensor.synonyms import ALIASES, NUMPY_SYNONYMS, SYNONYMS
 from tensor.reference import assert_same, torch
 
 PAIRS = [(method, name) for method, names in SYNONYMS.items() for name in names]
@@ -140,3 +140,36 @@ def test_inherited_by_a_class_made_later() -> None:
 
     assert math.isclose(Special(X).sum(dim=1).tolist()[0], 6)  # type: ignore[call-arg]
     assert isinstance(Special.zeros(size=(2,)), Special)
+
+
+# What else the methods need that take a name of numpy's, and the value for it.
+NEEDS = {
+    "chunk": (2,), "split": (2,), "repeat_interleave": (2,), "take_along_dim": (CLASSES[None],),
+}  # fmt: skip
+NUMPY_VALUES = {"keepdims": True, "ddof": 0, "axis": 1}
+
+
+@pytest.mark.parametrize(
+    ("method", "name"), [(m, name) for m, names in NUMPY_SYNONYMS.items() for name in names]
+)
+def test_names_of_numpy(method: str, name: str) -> None:
+    found, wanted = (
+        getattr(Tensor(X), method)(*NEEDS.get(method, ()), **{key: NUMPY_VALUES[name]})
+        for key in (name, NUMPY_SYNONYMS[method][name])
+    )
+    pairs = zip(found, wanted, strict=True) if isinstance(found, tuple) else [(found, wanted)]
+    for one, other in pairs:
+        assert one.shape == other.shape and one.tolist() == other.tolist()
+    others = ("median",) if name == "ddof" else ("median", "std", "var")  # of other defaults
+    if hasattr(np, method) and name != "axis" and method not in others:
+        expected = getattr(np, method)(X, **{name: NUMPY_VALUES[name]})
+        np.testing.assert_allclose(found.numpy(), expected, 1e-6)
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_further_names_of_methods(alias: str) -> None:
+    kind = np.int32 if alias.startswith("bitwise") else np.float32
+    x = (X / (10 if kind is np.float32 else 1) + (1 if alias == "arccosh" else 0)).astype(kind)
+    arguments = () if "(self)" in str(inspect.signature(getattr(Tensor, alias))) else (x * 0 + 2,)
+    found = getattr(Tensor(x), alias)(*map(Tensor, arguments))
+    assert_same(found, getattr(torch.tensor(x), alias)(*map(torch.tensor, arguments)))

@@ -116,9 +116,11 @@ class Expressions:
             self.use("bits")
             return f"float_of_bits({bits:#x}u)"
         is_subnormal = value != 0 and abs(value) < float(np.finfo(np.float32).tiny)
-        if is_subnormal or (value == 0 and bits):
-            return f"bitcast<f32>({bits:#x}u)"
         text = str(np.float32(value))
+        # The shortest text for the largest number is one of a larger number.
+        is_beyond = abs(float(text)) > float(np.finfo(np.float32).max)
+        if is_subnormal or is_beyond or (value == 0 and bits):
+            return f"bitcast<f32>({bits:#x}u)"
         return f"{text}f" if value >= 0 else f"({text}f)"
 
     def alu(self, name: str, dtype: DType, args: list[str]) -> str:
