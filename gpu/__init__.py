@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpu.runtime.memory_stats import assert_no_leaks, memory_stats, reset_peak_memory_stats
     from gpu.tensor.crosscompile import compile_for
     from gpu.tensor.jit import jit
+    from gpu.tensor.scan import scan
     from gpu.tensor.tensor import Tensor
     from gpu.tensor.tracing import JitError
     from gpu.tensor.variable import Var
@@ -40,6 +41,7 @@ __all__ = [
     "memory_stats",
     "nn",
     "reset_peak_memory_stats",
+    "scan",
     "show_config",
 ]
 
@@ -54,6 +56,7 @@ _HOMES: Final = {
     "compile_for": "gpu.tensor.crosscompile",
     "dtypes": "gpu.core.dtype",
     "jit": "gpu.tensor.jit",
+    "scan": "gpu.tensor.scan",
     "JitError": "gpu.tensor.tracing",
     "Var": "gpu.tensor.variable",
 }

@@ -38,7 +38,16 @@ WITH_NUMBERS: Final = frozenset({"const", "slice", "pad", "write"})
 _BY_VALUE: Final = frozenset({"tdiv", "tmod", "fmod", "shl", "shr"})
 # What else reads a constant as a value like others. A gradient's rule and `detach` make it a
 # constant to what reads them, and positions say what is read.
-_VALUES: Final = LOOPING | {"write", "cast", "bitcast", "reduce", "pad", "contiguous", "copy"}
+_VALUES: Final = LOOPING | {
+    "write",
+    "cast",
+    "bitcast",
+    "reduce",
+    "pad",
+    "contiguous",
+    "copy",
+    "loop",
+}
 _INTS: Final = frozenset({int})
 _WORD: Final = dtypes.int32  # what every device takes
 _FORMATS: Final = {("float", 1): "f", ("float", 2): "d", ("int", 1): "i", ("int", 2): "q",
