@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpu.tensor.crosscompile import compile_for
     from gpu.tensor.formats.files import load, save
     from gpu.tensor.jit import jit
+    from gpu.tensor.scan import scan
     from gpu.tensor.tensor import Tensor
     from gpu.tensor.tracing import JitError
     from gpu.tensor.variable import Var
@@ -44,6 +45,7 @@ __all__ = [
     "nn",
     "reset_peak_memory_stats",
     "save",
+    "scan",
     "show_config",
 ]
 
@@ -60,6 +62,7 @@ _HOMES: Final = {
     "jit": "gpu.tensor.jit",
     "load": "gpu.tensor.formats.files",
     "save": "gpu.tensor.formats.files",
+    "scan": "gpu.tensor.scan",
     "JitError": "gpu.tensor.tracing",
     "Var": "gpu.tensor.variable",
 }

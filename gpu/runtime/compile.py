@@ -13,7 +13,8 @@ from gpu.compiler.fusion.build import BuiltKernel, build_kernel
 from gpu.compiler.fusion.label import kernel_label, kernel_nodes
 from gpu.compiler.fusion.plan import Plan
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.graph import Node, symbols_of, toposort
+from gpu.compiler.ir.graph import Node, bodies_of, in_memory, symbols_of, toposort
+from gpu.compiler.ir.graph.body import Body
 from gpu.compiler.ir.kernel.work import operations as work_of
 from gpu.compiler.ir.kernel.work import parameter_bytes
 from gpu.compiler.opt.opts import Opt
@@ -22,11 +23,21 @@ from gpu.core.config import config
 from gpu.core.errors import GpuError
 from gpu.core.log import get_logger
 from gpu.runtime.device import Device, LaunchData, Renderer
+from gpu.runtime.iteration import LoopForm
 from gpu.runtime.memory import share_memory
 from gpu.runtime.origins import listed, name_origins, operations
 from gpu.runtime.pipeline import lower_kernel, plan_graph
 from gpu.runtime.profile import PROFILE, is_profiling
-from gpu.runtime.recipe import About, Code, Key, Recipe, Slot, graph_key
+from gpu.runtime.recipe import (
+    LOOP,
+    TRANSFER,
+    About,
+    Code,
+    Key,
+    Recipe,
+    Slot,
+    graph_key,
+)
 from gpu.runtime.stages import stage
 
 log = get_logger(__name__)
@@ -52,17 +63,26 @@ def compile_graph(
     slots: list[Slot] = []
     steps: list[tuple[int, tuple[int, ...]]] = []
     abouts: list[About] = []
+    bodies, loops = bodies_of(order, is_leaf), list[LoopForm]()
     for number, made in enumerate(plan.kernels):
         for root in made:
             if root in plan.stores:
                 slot_of[root] = slot_of[plan.stores[root].leaf]
-                continue
-            slot_of[root] = len(leaves) + len(slots)
-            slots.append(Slot(root.device, root.size, root.dtype))
+            elif root.kind != "loop":
+                slot_of[root] = len(leaves) + len(slots)
+                slots.append(Slot(root.device, root.size, root.dtype))
         if made[0].kind == "copy":
-            steps.append((-1, (slot_of[made[0].src[0]], slot_of[made[0]])))
+            steps.append((TRANSFER, (slot_of[made[0].src[0]], slot_of[made[0]])))
             vals.append(())
             abouts.append(About(kernel_label(number, plan), 0, 2 * made[0].nbytes))
+        elif made[0].kind == "loop":
+            read = [slot_of[in_memory(source, plan.is_leaf)] for source in made[0].src]
+            form, used, inner = _loop(made, bodies, read, slot_of, len(leaves) + len(slots))
+            steps.append((LOOP - len(loops), used))
+            loops.append(form)
+            slots += inner
+            vals.append(())
+            abouts.append(About(kernel_label(number, plan), 0, 0))
         else:
             job, params, names = kernels.job(number)
             abouts.append(kernels.jobs[job].about)
@@ -76,21 +96,61 @@ def compile_graph(
     launches = tuple((code_of[job] if job >= 0 else job, used) for job, used in steps)
     taken = tuple(vals) if position else ()
     writes = tuple(dict.fromkeys(slot_of[store.leaf] for store in plan.stores.values()))
-    reuses = tuple(
+    reuses = _reuses(plan, slot_of, outputs, writes)
+    first = _first_change(plan, slot_of, {*writes, *(slot for slot, _ in reuses)})
+    recipe = Recipe(
+        *(codes, tuple(slots), launches, tuple(outputs), taken, writes, reuses, first),
+        *(tuple(abouts), tuple(loops)),
+    )
+    return share_memory(recipe, len(leaves))
+
+
+def _reuses(
+    plan: Plan, slot_of: Mapping[Node, int], outputs: Sequence[int], writes: Sequence[int]
+) -> tuple[tuple[int, int], ...]:
+    """The plan's as slots, of outputs that may have the memory of a leaf which is not changed."""
+    return tuple(
         (slot_of[node], slot_of[leaf])
         for node, leaf in plan.reuses
         if slot_of[node] in outputs
         and slot_of[leaf] not in writes
         and Device[node.device].may_alias
     )
-    changed = {*writes, *(slot for slot, _ in reuses)}
-    is_changing = [any(slot_of[node] in changed for node in made) for made in plan.kernels]
-    first = is_changing.index(True) if changed else len(steps)
-    recipe = Recipe(
-        *(codes, tuple(slots), launches, tuple(outputs), taken, writes, reuses, first),
-        tuple(abouts),
-    )
-    return share_memory(recipe, len(leaves))
+
+
+def _first_change(plan: Plan, slot_of: Mapping[Node, int], changed: set[int]) -> int:
+    """The first kernel that changes one of the slots; how many there are if none does."""
+    changes = (any(slot_of.get(node) in changed for node in made) for made in plan.kernels)
+    return next((number for number, does in enumerate(changes) if does), len(plan.kernels))
+
+
+def _loop(
+    made: Sequence[Node],
+    bodies: Sequence[Body],
+    read: Sequence[int],
+    slot_of: Mapping[Node, int],
+    free: int,
+) -> tuple[LoopForm, tuple[int, ...], list[Slot]]:
+    """A loop that reads slots, and the results that are wanted: its form, its slots, and those of
+    them from `free` on that nothing else needs. They are as `Iteration` takes them.
+    """
+    loop, *results = made
+    body, length, reverse = loop.attr
+    kept = {node.attr[0]: slot_of[node] for node in results}
+    inner: list[Slot] = []
+
+    def scratch(carry: int) -> int:
+        value = body.carried[carry]
+        inner.append(Slot(loop.device, value.size, value.dtype))
+        return free + len(inner) - 1
+
+    carries = range(body.carries)
+    last = [kept.get(carry) for carry in carries]
+    ends = [scratch(carry) if slot is None else slot for carry, slot in enumerate(last)]
+    apart = [number for number in kept if number >= body.carries]
+    used = (*read, *ends, *map(scratch, carries))
+    form = LoopForm(bodies.index(body), length, reverse, tuple(apart))
+    return form, (*used, *(kept[number] for number in apart)), inner
 
 
 def _nearest(root: Node, computed: Mapping[Node, int]) -> int:

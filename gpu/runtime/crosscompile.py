@@ -10,6 +10,7 @@ from gpu.compiler.toolchain.base import Compiler
 from gpu.runtime.compile import Kernels
 from gpu.runtime.device import Renderer, Toolchain
 from gpu.runtime.execute import is_computed, is_spread, on_devices, without_reshapes
+from gpu.runtime.iteration import is_parameter, step_of
 from gpu.runtime.pipeline import plan_graph
 
 
@@ -51,7 +52,10 @@ def render(roots: Sequence[Node], is_leaf: Callable[[Node], bool], renderer: Ren
     """The source of each kernel that computes `roots`, none of which is a leaf, each once."""
     plan = plan_graph(roots, is_leaf, lambda name: renderer.target).plan
     kernels = Kernels(plan, lambda name: renderer)
+    steps: list[str] = []
     for number, made in enumerate(plan.kernels):
-        if made[0].kind != "copy":
+        if made[0].kind == "loop":
+            steps += render(step_of(made).roots, is_parameter, renderer)
+        elif made[0].kind != "copy":
             kernels.job(number)
-    return list(dict.fromkeys(job.source for job in kernels.jobs))
+    return list(dict.fromkeys([*(job.source for job in kernels.jobs), *steps]))

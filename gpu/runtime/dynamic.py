@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from gpu.compiler.ir.dims import Symbol, dimension, is_symbolic
-from gpu.compiler.ir.graph import LOOPING, Node, make, toposort
+from gpu.compiler.ir.graph import LOOPING, MOVEMENT, Node, make, toposort
 from gpu.compiler.ir.graph import build as G
 from gpu.compiler.ir.index.expression import Expr, expr
 from gpu.compiler.ir.optable import constant_key
@@ -36,9 +36,19 @@ Numbers: TypeAlias = tuple[Any, ...]
 WITH_NUMBERS: Final = frozenset({"const", "slice", "pad", "write"})
 # Operations that are other code for other constants, to divide, shift or leave a remainder by.
 _BY_VALUE: Final = frozenset({"tdiv", "tmod", "fmod", "shl", "shr"})
-# What else reads a constant as a value like others. A gradient's rule and `detach` make it a
-# constant to what reads them, and positions say what is read.
-_VALUES: Final = LOOPING | {"write", "cast", "bitcast", "reduce", "pad", "contiguous", "copy"}
+# What has the values of its first source; a rule of gradients has other sources besides.
+_SHOWING: Final = MOVEMENT | {"custom_grad", "detach"}
+# What else reads a constant as a value like others. Positions say what is read.
+_VALUES: Final = LOOPING | {
+    "write",
+    "cast",
+    "bitcast",
+    "reduce",
+    "pad",
+    "contiguous",
+    "copy",
+    "loop",
+}
 _INTS: Final = frozenset({int})
 _WORD: Final = dtypes.int32  # what every device takes
 _FORMATS: Final = {("float", 1): "f", ("float", 2): "d", ("int", 1): "i", ("int", 2): "q",
@@ -250,11 +260,11 @@ def _sites(
     """Where the numbers of a graph stand, in their order: node, axis, and what may vary there."""
     order = toposort(roots, is_leaf)
     fixed = {
-        source
+        _shown(source, is_leaf)
         for node in order
-        if not is_leaf(node)
+        if not is_leaf(node) and node.kind not in _SHOWING
         for operand, source in enumerate(node.src)
-        if source.kind == "const" and _is_coded(node, operand)
+        if _is_coded(node, operand)
     }
     for node in order:
         numbers: list[Any] = []
@@ -269,6 +279,13 @@ def _sites(
             )
         elif numbers:
             yield from ((node, axis, _offset(node, axis)) for axis in range(len(node.attr)))
+
+
+def _shown(node: Node, is_leaf: Callable[[Node], bool]) -> Node:
+    """The node whose values `node` has, wherever they are and whatever that is to gradients."""
+    while node.kind in _SHOWING and not is_leaf(node):
+        node = node.src[0]
+    return node
 
 
 def _is_coded(node: Node, operand: int) -> bool:

@@ -17,7 +17,7 @@ from gpu.compiler.ir.dims import (
     plain,
     same_memory,
 )
-from gpu.compiler.ir.graph import Node, Shape, toposort
+from gpu.compiler.ir.graph import Node, Shape, bodies_of, toposort
 from gpu.compiler.ir.graph.build import buffer, multi
 from gpu.core.config import config
 from gpu.core.errors import GpuError
@@ -25,16 +25,18 @@ from gpu.core.interrupts import put_off
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
 from gpu.runtime.dynamic import Arguments, Family, general
+from gpu.runtime.iteration import Iteration
 from gpu.runtime.origins import Origin, copy_origin, name_origins
 from gpu.runtime.ownership import is_only_buffer, is_only_reference, only_held_by_graph
 from gpu.runtime.profile import PROFILE, is_profiling, lines_of
 from gpu.runtime.recent import Recent
 from gpu.runtime.recipe import (
+    About,
     Key,
     Launch,
     Part,
+    Repeat,
     Schedule,
-    Transfer,
     compile_settings,
     find_on_disk,
     graph_key,
@@ -358,33 +360,42 @@ class Prepared(NamedTuple):
             run(schedule.changing, slots, memories, vals)
 
     def _run_timed(
-        self, part: Part, slots: list[Buffer], memories: list[Any], vals: Sequence[int]
+        self,
+        part: Part,
+        slots: Sequence[Buffer],
+        memories: list[Any],
+        vals: Sequence[int],
+        one_device: str = "",
     ) -> None:
-        """As `_run_part`, a step after the other, each of which is timed."""
+        """As `_run_part`, a step after the other, each of which is timed.
+
+        The step of a loop, which is all on `one_device`, has no slots but their memory.
+        """
         first = 0 if part is self.schedule.filling else len(self.schedule.filling.steps)
         with span(f"run {len(part.steps)} steps"):
             for number, step in enumerate(part.steps, first):
-                self._step_timed(number, step, slots, memories, vals)
+                if isinstance(step, Repeat):
+                    _repeat(step, memories, is_timed=True)
+                elif isinstance(step, Launch):
+                    device = one_device or slots[step.slots[0]].device
+                    self._launch_timed(number, step, device, memories, vals)
+                else:
+                    self._copy_timed(number, slots[step.source], slots[step.target])
 
-    def _step_timed(
-        self,
-        number: int,
-        step: Launch | Transfer,
-        slots: list[Buffer],
-        memories: list[Any],
-        vals: Sequence[int],
+    def _named(self, number: int) -> tuple[About, str]:
+        """What a step does, by its number, and its line."""
+        return self.schedule.abouts[number], self.lines[number] if self.lines else ""
+
+    def _launch_timed(
+        self, number: int, step: Launch, device: str, memories: list[Any], vals: Sequence[int]
     ) -> None:
-        """One step of a schedule, by its number there."""
-        about, line = self.schedule.abouts[number], self.lines[number] if self.lines else ""
-        if isinstance(step, Launch):
-            device, taken = slots[step.slots[0]].device, [vals[i] for i in step.vals]
-            used = [memories[i] for i in step.slots]
-            PROFILE.launch(device, step.program, used, taken, about, line)
-            Counters.launches += 1
-        else:
-            source, target = slots[step.source], slots[step.target]
-            with PROFILE.copying(source.device, target.device, about, line):
-                transfer(source, target)
+        used, taken = [memories[i] for i in step.slots], [vals[i] for i in step.vals]
+        PROFILE.launch(device, step.program, used, taken, *self._named(number))
+        Counters.launches += 1
+
+    def _copy_timed(self, number: int, source: Buffer, target: Buffer) -> None:
+        with PROFILE.copying(source.device, target.device, *self._named(number)):
+            transfer(source, target)
 
 
 def prepare(roots: list[Node]) -> Prepared:
@@ -454,7 +465,26 @@ def _with_arguments(
     return [new[root] for root in roots]
 
 
-def _run_part(part: Part, slots: list[Buffer], memories: list[Any], vals: Sequence[int]) -> None:
+def _repeat(step: Repeat, memories: list[Any], is_timed: bool = False) -> None:
+    """Runs a loop; what it is made of is timed."""
+    prepared = step.iteration.prepared
+    schedule = prepared.schedule
+    if is_timed:
+        prepared = prepared._replace(lines=())
+
+    def launch(own: list[Any], vals: Sequence[int]) -> None:
+        for part in (schedule.filling, schedule.changing):
+            if is_timed:
+                prepared._run_timed(part, (), own, vals, step.iteration.device)
+            else:
+                _run_part(part, (), own, vals)
+
+    step.iteration.run([memories[i] for i in step.slots], launch)
+
+
+def _run_part(
+    part: Part, slots: Sequence[Buffer], memories: list[Any], vals: Sequence[int]
+) -> None:
     if part.graph is not None:
         part.graph(memories, vals)
         Counters.launches += len(part.steps)
@@ -464,6 +494,8 @@ def _run_part(part: Part, slots: list[Buffer], memories: list[Any], vals: Sequen
             taken = [vals[i] for i in step.vals] if step.vals else ()
             step.program(*[memories[i] for i in step.slots], vals=taken)
             Counters.launches += 1
+        elif isinstance(step, Repeat):
+            _repeat(step, memories)
         else:
             transfer(slots[step.source], slots[step.target])
 
@@ -487,7 +519,9 @@ def _scheduled(key: Key, roots: list[Node], leaves: list[Node]) -> Schedule:
         keep_on_disk(key, devices, recipe)
         Counters.compiled += 1
         Counters.kernels += len(recipe.codes)
-    schedule = load(recipe, len(leaves))
+    bodies = bodies_of(roots, is_computed) if recipe.loops else []
+    iterations = [Iteration(bodies[form.body], form, prepare) for form in recipe.loops]
+    schedule = load(recipe, len(leaves), iterations)
     origin = Origin(roots, is_computed)
     for step in (*schedule.filling.steps, *schedule.changing.steps):
         if isinstance(step, Launch):

@@ -12,6 +12,7 @@ from gpu.compiler.ir.graph.text import print_graph
 from gpu.compiler.ir.kernel.text import print_kernel
 from gpu.compiler.ir.linear.text import print_linear
 from gpu.runtime.device import Renderer
+from gpu.runtime.iteration import is_parameter, step_of
 from gpu.runtime.pipeline import lower_kernel, plan_graph
 
 
@@ -28,12 +29,16 @@ def explain(
     """The stages from `roots` to source code, those after the plan once for each kernel.
 
     They are those of the runtime. All devices of the graph are taken to be like the one that
-    `renderer` prints for. Raises Unsupported for what that device cannot do.
+    `renderer` prints for. Of a loop come the stages of its step. Raises Unsupported for what that
+    device cannot do.
     """
     roots, plan, _ = plan_graph(roots, is_leaf, lambda name: renderer.target)
     stages = [Stage("graph", print_graph(roots)), Stage("plan", print_plan(roots, plan))]
     for number, made in enumerate(plan.kernels):
         if made[0].kind == "copy":
+            continue
+        if made[0].kind == "loop":
+            stages += explain(step_of(made).roots, is_parameter, renderer)
             continue
         built = build_kernel(f"k{number}", number, plan)
         opts, scheduled, program = lower_kernel(built.kernel, renderer.target)

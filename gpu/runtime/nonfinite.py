@@ -14,9 +14,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpu.compiler.ir.dims import any_symbols, bound
-from gpu.compiler.ir.graph import Node, bound_node, toposort
-from gpu.compiler.ir.graph.interp import RUN
+from gpu.compiler.ir.dims import bound
+from gpu.compiler.ir.graph import Node, toposort, value_of
 from gpu.core.errors import NonFinite
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.origins import name_origins
@@ -65,8 +64,7 @@ class Watched(NamedTuple):
             if (buffer := self.leaves.get(node)) is not None:
                 values[node] = buffer.copy_out()[: node.size].reshape(bound(node.shape))
             else:
-                at_values = bound_node(node) if any_symbols() else node
-                values[node] = RUN[node.kind](at_values, tuple(values[s] for s in node.src))
+                values[node] = value_of(node, tuple(values[s] for s in node.src))
         return values
 
 
@@ -82,7 +80,7 @@ def _culprit(root: Node, bad: _Array, values: _Values) -> tuple[Node, _Array] | 
             continue
         # A NaN of no NaN is made as well, as by inf - inf.
         made, without_nan = bad.copy(), bad & np.isnan(values[node])
-        for source in node.src:
+        for source in node.src[0].src if node.kind == "result" else node.src:
             if not source.dtype.is_float:
                 continue
             of = values[source]

@@ -14,20 +14,26 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from gpu.compiler.ir.dims import Symbol, any_symbols, plain
 from gpu.compiler.ir.graph import Node, symbols_of, toposort
+from gpu.compiler.ir.graph.body import Body
 from gpu.core.config import config
 from gpu.core.dtype import DType, dtype_named
 from gpu.core.files import DiskCache, cache_dir, folder_signature
 from gpu.core.log import get_logger
 from gpu.runtime.device import Device, LaunchData
 from gpu.runtime.dynamic import WITH_NUMBERS, without_numbers
+from gpu.runtime.iteration import Iteration, LoopForm
 from gpu.runtime.program import Program
 from gpu.runtime.stages import stage
 
 log = get_logger(__name__)
+
+# In the place of a kernel's number: a transfer, and the first loop, of which others count down.
+TRANSFER: Final = -1
+LOOP: Final = -2
 
 Key = tuple[Any, ...]
 
@@ -69,6 +75,13 @@ class Transfer(NamedTuple):
     target: int
 
 
+class Repeat(NamedTuple):
+    """Runs the steps of a loop on slots: those of what it reads, then of what it fills."""
+
+    iteration: Iteration[Any]
+    slots: tuple[int, ...]
+
+
 class About(NamedTuple):
     """What a step of a compiled graph does, for people.
 
@@ -96,7 +109,8 @@ class Recipe(NamedTuple):
     Attributes:
         codes: the kernels, each once.
         slots: memory the steps fill; numbered after the graph's leaves.
-        steps: in order, (kernel, slots) or (-1, (source, target)) for a transfer.
+        steps: in order, (kernel, slots), (-1, (source, target)) for a transfer, or
+            (-2 - loop, slots).
         outputs: the slot of each root.
         vals: for each step the values of the graph that its kernel takes; () where no size of the
             graph is symbolic.
@@ -105,6 +119,7 @@ class Recipe(NamedTuple):
             needs after the run; see `Plan.reuses`.
         changes_from: the first step that changes memory of a leaf, or may.
         abouts: what each step does.
+        loops: the loops.
     """
 
     codes: tuple[Code, ...]
@@ -116,6 +131,10 @@ class Recipe(NamedTuple):
     reuses: tuple[tuple[int, int], ...] = ()
     changes_from: int = 0
     abouts: tuple[About, ...] = ()
+    loops: tuple[LoopForm, ...] = ()
+
+
+Step: TypeAlias = "Launch | Transfer | Repeat"
 
 
 class Part(NamedTuple):
@@ -128,7 +147,7 @@ class Part(NamedTuple):
             one device.
     """
 
-    steps: tuple[Launch | Transfer, ...]
+    steps: tuple[Step, ...]
     graph: Callable[[Sequence[Any], Sequence[int]], None] | None
 
 
@@ -165,7 +184,8 @@ class Schedule(NamedTuple):
     def weight(self) -> int:
         """What keeping it costs, in kernels of a CPU."""
         steps = (*self.filling.steps, *self.changing.steps)
-        return 1 + sum(step.program.weight for step in steps if isinstance(step, Launch))
+        kernels = sum(step.program.weight for step in steps if isinstance(step, Launch))
+        return 1 + kernels + sum(s.iteration.weight for s in steps if isinstance(s, Repeat))
 
 
 def compile_settings() -> Key:
@@ -201,6 +221,8 @@ def graph_key(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[K
             kind = node.kind
             if kind in WITH_NUMBERS:
                 attr = without_numbers(node, numbers)
+            elif kind == "loop":
+                attr = (_body_form(node.attr[0]), *node.attr[1:])
             else:
                 attr = () if kind in _OUTSIDE else node.attr
             sources = tuple(map(number_of, node.src))
@@ -209,6 +231,15 @@ def graph_key(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[K
     if any_symbols():
         form = plain(form)
     return ((form, tuple(map(number_of, roots))), tuple(numbers)), leaves
+
+
+def _body_form(body: Body) -> object:
+    """What bodies that compute the same have in common: their key, and where each leaf goes."""
+    if body.form is None:
+        key, leaves = graph_key(body.results, lambda node: node.kind == "buffer")
+        used = tuple(map(body.parameters.index, leaves))
+        body.form = (key, used, body.constants, body.carries, body.slices)
+    return body.form
 
 
 # The identity of a contiguous node changes nothing that is computed, nor does a rule of gradients.
@@ -222,10 +253,10 @@ _programs: weakref.WeakValueDictionary[Key, Program] = weakref.WeakValueDictiona
 _MIN_GRAPH = 3
 
 
-def load(recipe: Recipe, leaves: int) -> Schedule:
+def load(recipe: Recipe, leaves: int, iterations: Sequence[Iteration[Any]]) -> Schedule:
     """Loads the programs of a recipe; equal code is loaded once in a process.
 
-    `leaves` is how many slots come before the recipe's.
+    `leaves` is how many slots come before the recipe's, and `iterations` run its loops.
     """
     programs = []
     with stage("load"):
@@ -236,22 +267,27 @@ def load(recipe: Recipe, leaves: int) -> Schedule:
                 _programs[code.key] = program
             programs.append(program)
     vals = recipe.vals or ((),) * len(recipe.steps)
-    steps = tuple(
-        Launch(programs[kernel], slots, taken) if kernel >= 0 else Transfer(*slots)
-        for (kernel, slots), taken in zip(recipe.steps, vals, strict=True)
-    )
+    steps: list[Step] = []
+    for (kernel, slots), taken in zip(recipe.steps, vals, strict=True):
+        if kernel >= 0:
+            steps.append(Launch(programs[kernel], slots, taken))
+        else:
+            steps.append(
+                Transfer(*slots) if kernel == TRANSFER else Repeat(iterations[LOOP - kernel], slots)
+            )
     devices = {code.device for code in recipe.codes}
     device = devices.pop() if len(devices) == 1 else None
     first = recipe.changes_from if recipe.writes or recipe.reuses else len(steps)
     count = leaves + len(recipe.slots)
-    filling, changing = _part(steps[:first], device, count), _part(steps[first:], device, count)
+    filling = _part(tuple(steps[:first]), device, count)
+    changing = _part(tuple(steps[first:]), device, count)
     return Schedule(
         *(recipe.slots, filling, recipe.outputs, recipe.writes, recipe.reuses, changing),
         recipe.abouts,
     )
 
 
-def _part(steps: tuple[Launch | Transfer, ...], device: str | None, slots: int) -> Part:
+def _part(steps: tuple[Step, ...], device: str | None, slots: int) -> Part:
     """Steps whose launches are all on `device`, or on several where that is None."""
     launches = [step for step in steps if isinstance(step, Launch)]
     if len(launches) < max(len(steps), _MIN_GRAPH) or device is None:
@@ -283,10 +319,12 @@ def find_on_disk(key: Key, devices: Sequence[str]) -> Recipe | None:
     vals = tuple(tuple(taken) for taken in header["vals"])
     outputs, writes = tuple(header["outputs"]), tuple(header["writes"])
     reuses = tuple((slot, leaf) for slot, leaf in header["reuses"])
+    loops = [LoopForm(body, n, back, tuple(kept)) for body, n, back, kept in header["loops"]]
     return Recipe(
         *(tuple(codes), slots, steps, outputs, vals, writes),
         *(reuses, header["changes_from"]),
         tuple(About(*about) for about in header["abouts"]),
+        tuple(loops),
     )
 
 
@@ -302,6 +340,7 @@ def keep_on_disk(key: Key, devices: Sequence[str], recipe: Recipe) -> None:
         "reuses": recipe.reuses,
         "changes_from": recipe.changes_from,
         "abouts": recipe.abouts,
+        "loops": recipe.loops,
     }
     text = json.dumps(header).encode()
     data = b"".join(

@@ -172,16 +172,14 @@ class Arithmetic(Comparison):
             NumberOverflow: an integer tensor to one that its dtype does not hold.
         """
         if not reverse and isinstance(x, int | float) and not isinstance(x, bool):
-            simple = self._constant_power(x)
-            if simple is not None:
-                return simple
+            return self._constant_power(x)
         base, exponent = self._pair(x, reverse)
         if base.dtype.is_float:
             return self._wrap(customgrad.power(base._node, exponent._node))
         return base._integer_power(exponent)
 
-    def _constant_power(self, power: float) -> Self | None:
-        """A power that products or roots give, or None."""
+    def _constant_power(self, power: float) -> Self:
+        """The power that is a Python number; of a whole one products."""
         if not self.dtype.is_float and isinstance(power, int):
             if power < 0:
                 raise InvalidValue(
@@ -191,12 +189,11 @@ class Arithmetic(Comparison):
             check_fits(power, self.dtype)
             return self._product(power)
         base = self._as_float()
-        if power in (0.5, -0.5):
-            return base.sqrt() if power > 0 else base.rsqrt()
         if abs(power) <= _LARGEST_PRODUCT and power == int(power):
             # Of the reciprocal, so that the gradient at zero is infinite and not 0 times that.
             return (base if power >= 0 else base.reciprocal())._product(abs(int(power)))
-        return None
+        base, _ = base._pair(power, False)  # which refuses a number that the dtype does not hold
+        return self._wrap(customgrad.power_of(base._node, power))
 
     def _product(self, count: int) -> Self:
         """self multiplied with itself `count` times."""

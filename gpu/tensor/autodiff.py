@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Final
 
 from gpu.compiler.ir.derivative import RULES, has_gradient
@@ -10,6 +10,7 @@ from gpu.compiler.ir.graph import MOVEMENT, Node, toposort
 from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import dtypes
 from gpu.tensor import customgrad
+from gpu.tensor.loops import loop_gradients
 
 Gradients = tuple[Node | None, ...]
 
@@ -29,20 +30,34 @@ def gradients(
         A node of the target's shape and dtype for each target, or None where `result` does not
         depend on it through operations that have a gradient.
     """
+    return pulled_back({result: seed}, targets, order)
+
+
+def pulled_back(
+    seeds: Mapping[Node, Node], targets: Sequence[Node], order: Sequence[Node] | None = None
+) -> list[Node | None]:
+    """The same for several results, each with its gradient."""
     wanted = set(targets)
-    order = toposort([result], wanted.__contains__) if order is None else order
+    order = toposort(seeds, wanted.__contains__) if order is None else order
     carries = _nodes_that_carry(order, wanted)
-    grads: dict[Node, Node] = {result: seed}
+    grads = dict(seeds)
+    # For each loop the gradients of its results, by their numbers.
+    of_results: dict[Node, dict[int, Node]] = {}
     for node in reversed(order):
-        if node not in grads or node in wanted or node not in carries:
+        if node in wanted or node not in carries or not (node in grads or node in of_results):
             continue
-        grad = grads.pop(node)
-        if node.kind == "alu":
-            parts = _alu(node, grad, carries)
+        if node.kind == "loop":
+            needed = [source in carries for source in node.src]
+            parts = tuple(loop_gradients(node, of_results.pop(node), needed, pulled_back))
+        elif node.kind == "result":
+            of_results.setdefault(node.src[0], {})[node.attr[0]] = grads.pop(node)
+            continue
+        elif node.kind == "alu":
+            parts = _alu(node, grads.pop(node), carries)
         elif node.kind in MOVEMENT:
-            parts = _of_view(node, grad)
+            parts = _of_view(node, grads.pop(node))
         else:
-            parts = _RULES[node.kind](node, grad)
+            parts = _RULES[node.kind](node, grads.pop(node))
         for source, part in zip(node.src, parts, strict=True):
             if part is not None and source in carries:
                 known = grads.get(source)

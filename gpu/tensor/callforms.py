@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from gpu.compiler.ir.dims import Symbol, any_symbols, find_symbols, is_symbolic, plain
-from gpu.compiler.ir.graph import Node
+from gpu.compiler.ir.dims import (
+    Symbol,
+    any_symbols,
+    find_symbols,
+    is_symbolic,
+    plain,
+    upper_shape,
+)
+from gpu.compiler.ir.graph import Node, Shape
 from gpu.compiler.ir.graph import build as G
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.execute import is_computed, parts_of, realize
@@ -33,14 +41,18 @@ class _StandIn(Buffer):
 
 def stand_in(tensor: Tensor, function: str) -> Node:
     """What an argument is while `function` is captured, which is its name."""
-    parts = []
-    for part in parts_of(tensor._value):
-        handle = _StandIn(part.device, part.size, part.dtype)
-        handle.function = function
-        parts.append(G.buffer(handle, part.shape, part.dtype, part.device))
+    parts = [stand_in_like(part, function) for part in parts_of(tensor._value)]
     if isinstance(tensor.device, str):
         return parts[0]
     return G.multi(parts, tensor.shard_axis, tensor.shape)
+
+
+def stand_in_like(node: Node, function: str, shape: Shape | None = None) -> Node:
+    """What a value of the form of `node`, or of another shape, is while `function` is captured."""
+    shape = node.shape if shape is None else shape
+    handle = _StandIn(node.device, math.prod(upper_shape(shape)), node.dtype)
+    handle.function = function
+    return G.buffer(handle, shape, node.dtype, node.device)
 
 
 def compute_arguments(arguments: list[Tensor], function: str) -> None:

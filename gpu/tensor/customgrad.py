@@ -132,6 +132,25 @@ def power(x: Node, y: Node) -> Node:
 
     2 ** (y * log2(x)), with an error that grows with the exponent of the result.
     """
+    value = _raised(x, y)
+    return value if value.kind == "const" else G.custom_grad("power", value, (x, y))
+
+
+def power_of(x: Node, number: float) -> Node:
+    """`x` to the power of a Python number: a root is one, as in torch, which is NaN at -inf."""
+    y = G.const(number, x.shape, x.dtype, x.device)
+    b = G.GraphBuilder(x.shape, x.device)
+    if number == 0:
+        return b.like(x, 1)
+    if number in (0.5, -0.5):
+        root = b.op("sqrt", x)
+        value = root if number > 0 else b.div(b.like(x, 1), root)
+    else:
+        value = _raised(x, y)
+    return value if value.kind == "const" else G.custom_grad("power_of", value, (x, y))
+
+
+def _raised(x: Node, y: Node) -> Node:
     b = G.GraphBuilder(x.shape, x.device)
     one = b.like(x, 1)
     size = b.op("abs", x)
@@ -145,8 +164,7 @@ def power(x: Node, y: Node) -> Node:
     signed = b.where(b.op("and", odd, _signbit(b, x)), b.neg(magnitude), magnitude)
     negative = b.op("and", b.lt(x, b.like(x, 0)), b.lt(size, _infinity(b, x)))
     undefined = b.op("and", negative, b.op("not", whole))
-    value = b.where(undefined, b.like(x, math.nan), signed)
-    return value if value.kind == "const" else G.custom_grad("power", value, (x, y))
+    return b.where(undefined, b.like(x, math.nan), signed)
 
 
 def attention(scores: Node, values: Node, kept: Node | None) -> Node:
@@ -245,6 +263,12 @@ def _power(node: Node, grad: Node) -> Gradients:
     return (None, base, b.where(flat, zero, b.mul(grad, b.mul(node, logarithm))))
 
 
+def _power_of(node: Node, grad: Node) -> Gradients:
+    _, x, y = node.src
+    slope = G.alu("mul", y, power_of(x, y.attr[0] - 1))
+    return (None, G.alu("mul", grad, slope), None)
+
+
 RULES: Final[dict[str, Rule]] = {
     "own": lambda node, grad: (None,),
     "flat": _flat,
@@ -254,5 +278,6 @@ RULES: Final[dict[str, Rule]] = {
     "first_max": _first_max,
     "replacing_extreme": _replacing_extreme,
     "power": _power,
+    "power_of": _power_of,
     "attention": _attention,
 }

@@ -6,6 +6,7 @@ NaN where an element is.
 
 from __future__ import annotations
 
+import math
 from typing import Self
 
 from gpu.compiler.ir.dims import upper
@@ -76,6 +77,7 @@ class Ordering(Sorting):
         sorted_: bool = True,
         return_inverse: bool = False,
         return_counts: bool = False,
+        dim: int | None = None,
         *,
         return_index: bool = False,
         size: int | None = None,
@@ -83,32 +85,85 @@ class Ordering(Sorting):
     ) -> Self | tuple[Self, ...]:
         """The different elements in order, whatever `sorted_` says; each NaN is different.
 
+        With `dim` the different slices along it: of two the one is first that has the smaller
+        element where they differ first.
+
         Args:
             sorted_: as torch has it.
-            return_inverse: the place of each element of self among them too, int64.
+            return_inverse: the place of each element of self among them too, int64; with `dim`, of
+                each slice.
             return_counts: how often each one is there too, int64.
-            return_index: before those, the first place of each in the flattened tensor, int64.
-            size: number of elements of the result, cut or filled up with `fill_value`, which are
-                there 0 times; without it the tensor is computed at once and they are counted.
+            dim: an axis, or None for the elements of all.
+            return_index: before those, the first place of each in the flattened tensor, or along
+                `dim`, int64.
+            size: number of elements of the result, or of slices, cut or filled up with
+                `fill_value`, which are there 0 times; without it the tensor is computed at once and
+                they are counted.
             fill_value: what stands behind the elements that there are.
+
+        Raises ShapeError where the slices along `dim` have no element.
         """
-        flat = self.detach()._reshaped((self.numel(),))
-        order = flat.argsort(0)
-        lined = flat._taken(order, 0)
-        own = self._wrap(G.iota(flat.numel(), dtypes.int64, self.device))
-        is_first = own.eq(0).bitwise_or(lined.ne(lined._later(0, min(1, flat.numel()))))
+        if dim is None:
+            values = keys = self.detach()._reshaped((self.numel(),))
+            axis, shape = 0, self.shape
+        else:
+            axis = axis_of(dim, self.ndim, "dim")
+            values, keys = self.detach(), self._slice_ranks(axis)
+            shape = keys.shape
+        order, is_first = keys._order_of_different()
         places, there = is_first._true_places(size)
-        found = [there.where(lined._taken(places, 0), fill_value).cast(self.dtype)]
+        line = tuple(places.numel() if a == axis else 1 for a in range(values.ndim))
+        found = [
+            there._reshaped(line)
+            .where(values._lines(axis, order._taken(places, 0)), fill_value)
+            .cast(self.dtype)
+        ]
         if return_index:
             found.append(there.where(order._taken(places, 0), 0))
         rank = is_first.cast(dtypes.int64)._scan("add", 0).sub(1)
         if return_inverse:
             inverse = self._wrap(G.reorder(rank._node, order._node, 0))
-            found.append(inverse._reshaped(self.shape))
+            found.append(inverse._reshaped(shape))
         if return_counts:
             none = self._wrap(G.const(0, places.shape, dtypes.int64, self.device))
             found.append(none._scattered(0, rank, rank._filled(1), "add"))
         return tuple(found) if len(found) > 1 else found[0]
+
+    def _order_of_different(self) -> tuple[Self, Self]:
+        """The places of the elements along the last axis in order, and in that order whether each
+        is the first of equal ones.
+        """
+        axis = self.ndim - 1
+        order = self.argsort(axis)
+        lined = self._taken(order, axis)
+        own = self._index_along(axis, self.shape)
+        changed = lined.ne(lined._later(axis, min(1, self.shape[axis])))
+        return order, own.eq(0).bitwise_or(changed)
+
+    def _ranks(self) -> Self:
+        """For each element how many different ones along the last axis are smaller, as int64."""
+        order, is_first = self._order_of_different()
+        axis = self.ndim - 1
+        rank = is_first.cast(dtypes.int64)._scan("add", axis).sub(1)
+        return self._wrap(G.reorder(rank._node, order._node, axis))
+
+    def _slice_ranks(self, axis: int) -> Self:
+        """The rank of each slice along `axis` among the different ones.
+
+        Ranks of an element of the slices and of the next one make that of both, so that half as
+        many are left each time.
+        """
+        size = self.shape[axis]
+        if not (inside := math.prod(n for a, n in enumerate(self.shape) if a != axis)):
+            raise ShapeError(f"unique of {self._described()} along {axis}: the slices are empty")
+        others = [a for a in range(self.ndim) if a != axis]
+        ranks = self.detach().permute([*others, axis])._reshaped((inside, size))._ranks()
+        while (count := ranks.shape[0]) > 1:
+            even = self._wrap(G.pad(ranks._node, [(0, count % 2, 0), (0, 0, 0)]))
+            pairs = even.shape[0] // 2
+            first, second = (even._sliced([(i, pairs, 2), (0, size, 1)]) for i in (0, 1))
+            ranks = first.mul(size).add(second).cast(dtypes.of(size * size))._ranks()
+        return ranks._reshaped((size,))
 
     def repeat_interleave(
         self, repeats: int | Operand, dim: int | None = None, *, output_size: int | None = None

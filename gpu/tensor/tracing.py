@@ -103,6 +103,16 @@ def tracing(trace: Trace) -> Iterator[None]:
         _here.trace = None
 
 
+@contextmanager
+def tracing_inside(trace: Trace) -> Iterator[None]:
+    """As `tracing`, also while another trace is being made, which goes on afterwards."""
+    around, _here.trace = _here.trace, trace
+    try:
+        yield
+    finally:
+        _here.trace = around
+
+
 def refuse_counting(what: str, instead: str = "size=") -> None:
     """Raises JitError if a function is being captured, since a shape would need a value now."""
     if _here.trace is not None:

@@ -184,6 +184,29 @@ def test_a_tensor_of_a_number_is_one_kernel_for_all(device: str) -> None:
     assert sum(counts) <= AT_MOST
 
 
+MADE: dict[str, Callable[[Any, float], Any]] = {
+    "filled": lambda x, n: Tensor.full((3, 5), n, device=x.device),
+    "power": lambda x, n: (x * x + 1) ** n,
+    "of a tensor": lambda x, n: x * Tensor(n, device=x.device),
+    "written": lambda x, n: Tensor.cat(x[:4], Tensor.full((2, 5), n, device=x.device)),
+    "divided": lambda x, n: x / Tensor.full((6, 5), n, device=x.device),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_one_kernel_serves_every_number_that_a_tensor_is_made_of(name: str, device: str) -> None:
+    values = numbers(6, 5)
+    x = Tensor(values, device=device).realize()
+    graphs = 0
+    for n in (2.5, 3.25, 0.75, 4.5, 5.125):
+        before = Counters.compiled
+        got = MADE[name](x, n).numpy()
+        graphs += Counters.compiled - before
+        want = MADE[name](Tensor(values, device="PYTHON"), n).numpy()
+        np.testing.assert_allclose(got, want, rtol=1e-4)
+    assert graphs <= AT_MOST
+
+
 def test_numbers_that_make_other_code_stay_in_it() -> None:
     x = Tensor(np.arange(40, dtype=np.int32), device="PYTHON").realize()
     counts = [compiled(lambda d=d: (x // d).realize()) for d in (3, 5, 7, 9)]

@@ -93,6 +93,23 @@ def check_unique(shape: tuple[int, ...], dtype: str, device: str) -> None:
     assert isinstance(alone, Tensor) and alone.shape == found[0].shape
 
 
+@pytest.mark.parametrize("shape", [(7,), (9, 2), (6, 3, 2), (60, 5), (3, 300), (400, 3), (0, 3)])
+def test_unique_slices(shape: tuple[int, ...], device: str) -> None:
+    for dim in range(-1, len(shape) - 1):
+        for dtype in ("float32", "int8", "bool"):
+            x = rng_for(shape, dim).integers(0, 2, shape).astype(dtype)
+            if dtype == "float32" and x.size:
+                x[0] = -x[0]
+            told = {"return_inverse": True, "return_counts": True, "dim": dim}
+            if 0 in shape and dim != 0:
+                with pytest.raises(ShapeError, match="empty"):
+                    Tensor(x, device=device).unique(**told)
+                continue
+            wanted = torch.unique(torch.tensor(x), **told)
+            for ours, theirs in zip(Tensor(x, device=device).unique(**told), wanted, strict=True):
+                np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+
+
 def test_each_nan_is_different() -> None:
     x = np.array([np.nan, 0.0, -0.0, np.nan, 1.0], np.float32)
     values, counts = Tensor(x).unique(sorted=True, return_counts=True)

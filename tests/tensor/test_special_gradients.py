@@ -114,6 +114,27 @@ def test_powers_of_a_number(base: float, device: str) -> None:
     assert_gradients(device, lambda t: base**t, lambda t: base**t, [y], LOOSE)
 
 
+def test_powers_have_the_slopes_of_torch_wherever_they_are_special() -> None:
+    bases = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -3.0, INF, -INF, NAN, 1e-310, -1e-310, 3.7]
+    powers = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 0.5, -0.5, 1.5, -1.5, 2.5, INF, -INF]
+    x = np.array(bases)
+    for power in [*powers, NAN, 1e-310, 0.25, -2.5, 17.0, -18.0]:
+        both = []
+        for make in (Tensor, torch.tensor):
+            of_number = make(x, requires_grad=True)
+            (of_number**power).sum().backward()
+            a = make(x, requires_grad=True)
+            exponent = make(np.full(len(x), power), requires_grad=True)
+            (a**exponent).sum().backward()
+            results = (of_number.grad, a.grad, exponent.grad, (of_number**power).detach())
+            both.append([np.asarray(each.numpy()) for each in results])
+        for got, want in zip(*both, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-9, err_msg=f"to the power {power}")
+            np.testing.assert_array_equal(
+                np.signbit(got[got == 0]), np.signbit(want[want == 0]), err_msg=f"{power}"
+            )
+
+
 @pytest.mark.parametrize("power", [0, 0.0, 0.25, 1.5, 17, 20.0, -21.0])
 def test_a_power_that_is_a_number(power: float, device: str) -> None:
     x = np.array([0.0, 0.5, 1.0, 2.0, 3.0, -1.0 if power == int(power) else 4.0], np.float32)

@@ -227,6 +227,11 @@ class _Rebuilder:
                 "the exported function uses a tensor on several devices; a page has one: give it"
                 " tensors that are not sharded"
             )
+        if node.kind == "loop":
+            raise Unsupported(
+                "the exported function has a scan, whose steps a page does not run; write it as a"
+                " Python loop there"
+            )
         if node.dtype is dtypes.float64:
             what = "uses a tensor of" if is_computed(node) else f"computes {node.kind} in"
             raise Unsupported(

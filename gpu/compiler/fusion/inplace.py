@@ -17,6 +17,7 @@ from gpu.compiler.fusion.views import Indices, source_index
 from gpu.compiler.ir.dims import same_memory
 from gpu.compiler.ir.graph import Node, toposort
 from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.body import Stack
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask
 from gpu.compiler.ir.index.rows import flatten
 
@@ -175,6 +176,8 @@ _MOVED: Final[dict[str, Callable[[Node, Node], Node]]] = {
 
 
 def _is_worthwhile(version: _Version) -> bool:
+    if version.leaf.kind == "buffer" and isinstance(version.leaf.attr[0], Stack):
+        return True
     written = sum(write.src[1].size for write, _ in version.writes)
     fits = version.leaf.nbytes >= MIN_BYTES
     return fits and written <= MOST_WRITTEN * version.leaf.size

@@ -55,6 +55,8 @@ def _computed(root: Node, inside: Sequence[Node]) -> tuple[str, Shape]:
     loops = {node.kind: node for node in inside if node.kind in ("scan", "scatter", "random")}
     if root.kind in ("copy", "cumcount", "reorder"):
         return root.kind, root.shape
+    if root.kind == "loop":
+        return "loop", (root.attr[1],)
     if "scatter" in loops:
         return f"scatter_{loops['scatter'].attr[1]}", loops["scatter"].src[1].shape
     if "scan" in loops:

@@ -29,7 +29,15 @@ from gpu.compiler.fusion.views import (
     inner_vars,
     source_accesses,
 )
-from gpu.compiler.ir.graph import LOOPING, MOVEMENT, NO_SOURCES, Node, toposort, unmoved
+from gpu.compiler.ir.graph import (
+    LOOPING,
+    MOVEMENT,
+    NO_SOURCES,
+    Node,
+    in_memory,
+    toposort,
+    unmoved,
+)
 from gpu.compiler.ir.graph.images import is_written_image
 from gpu.compiler.ir.index import ALWAYS, Mask, Mod, Var
 from gpu.compiler.ir.optable import COSTLY_OPS
@@ -45,7 +53,7 @@ RANDOM_COST: Final = 100
 # How often a kernel may make an element narrower, of a float, that memory could hold so.
 NARROWED: Final = 32
 # Kinds that have memory of their own by what they mean, or loops unlike any other's.
-OWN_KERNEL: Final = LOOPING | {"contiguous", "copy"}
+OWN_KERNEL: Final = LOOPING | {"contiguous", "copy", "loop", "result"}
 # Places a kernel may read an inline node at: its expression is built once for each.
 MAX_READS: Final = 4
 # Outer iterations from which computing a reduction inside them leaves enough to run at once.
@@ -138,6 +146,7 @@ class _Fusion:
             outputs, stuck = store_order(outputs, self.stores, self.reads)
         mergeable = self._mergeable(outputs)
         merged = merge_outputs(outputs, mergeable, self.cost, most_of)
+        merged = self._with_results(merged)
         groups = self._with_beside(merged) if self.beside else merged
         kernels = [kept for group in groups if (kept := self._stored(group))]
         reuses = find_reuses(kernels, mergeable, self.reads, self.is_leaf)
@@ -148,6 +157,14 @@ class _Fusion:
             placement[node] = Root(number[node], *at.values()) if node in self.beside else at
         blocks = {node: block for node, block in self.blocks.items() if block}
         return Plan(tuple(kernels), placement, self.is_leaf, self.stores, reuses, blocks), stuck
+
+    def _with_results(self, kernels: Sequence[tuple[Node, ...]]) -> list[tuple[Node, ...]]:
+        """The kernels, with the results of each loop, which are no kernels, behind it."""
+        results: dict[Node, list[Node]] = {}
+        for node, *_ in kernels:
+            if node.kind == "result":
+                results.setdefault(node.src[0], []).append(node)
+        return [(*g, *results.get(g[0], ())) for g in kernels if g[0].kind != "result"]
 
     def _with_beside(self, kernels: Sequence[tuple[Node, ...]]) -> list[tuple[Node, ...]]:
         """The kernels with what they store besides, each behind those that it reads from."""
@@ -199,13 +216,14 @@ class _Fusion:
             for node in group
             if node in self.requested
             or node in self.stores
+            or node.kind in ("loop", "result")
             or not {*self.reads[node]} <= {node, *group}
         )
 
     def _mergeable(self, outputs: list[Node]) -> dict[Node, dict[Node, bool]]:
         """What the kernels without loops of their own read, and whether element by element."""
         looping = {root for inside in self.placed.values() for root in inside}
-        looping.update(n for n in outputs if n.kind in {"reduce", "copy", *LOOPING})
+        looping.update(n for n in outputs if n.kind in {"reduce", *OWN_KERNEL} - {"contiguous"})
         looping.update(self.stores)
         result: dict[Node, dict[Node, bool]] = {n: {} for n in outputs if n not in looping}
         for node in self.order:
@@ -239,6 +257,9 @@ class _Fusion:
             self.outputs |= {node, *reductions_inline(node, self._in_memory)}
         if node.kind == "copy":
             self.outputs.update(s for s in node.src if not self.is_leaf(s))
+        if node.kind == "loop":
+            memory = (in_memory(source, self.is_leaf) for source in node.src)
+            self.outputs.update(s for s in memory if not self.is_leaf(s))
 
     def _distinct_cost(self, inline: list[Node]) -> int:
         """What computing these nodes inline costs, each node counted once; stops at the limit."""
@@ -292,6 +313,10 @@ class _Fusion:
             return
         domain = self.domain[node] = kernel_domain(node, "i", self.blocks.get(node))
         self.in_kernel[node] = 0
+        if node.kind in ("loop", "result"):
+            for each in (in_memory(source, self.is_leaf) for source in node.src):
+                self.reads[each].setdefault(node, {})[domain.indices, domain.mask] = None
+            return
         access = (domain.indices, domain.mask)
         if node.kind != "scatter":
             self._push(node, node, access, len(domain.loops))

@@ -54,16 +54,23 @@ multi       (axis,)                              a source for each of the node's
                                                  side along axis, or for None all the same
 part        (number, axis)                       what device `number` of several has of the source
                                                  if it is cut along axis; for None all of it
+loop        (body, length, reverse)              constants, carries, slices: so many steps of a
+                                                 graph of its own (`gpu/compiler/ir/graph/body.py`),
+                                                 of slices the last first if reverse; no value
+result      (number,)                            of a loop
 ==========  ===================================  =================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
+
+import numpy as np
 
 from gpu.compiler.ir.dims import Symbol, any_symbols, bound, find_symbols, ordered
 from gpu.compiler.ir.evaluate import Array
+from gpu.compiler.ir.graph.body import Body
 from gpu.compiler.ir.graph.interp import RUN, accumulate_as
 from gpu.compiler.ir.graph.node import Node, Place, Shape, place
 from gpu.compiler.ir.graph.rules import RULES, check_image
@@ -153,6 +160,12 @@ def toposort(roots: Iterable[Node], is_leaf: Callable[[Node], bool] = _no_leaf) 
     return order
 
 
+def bodies_of(roots: Iterable[Node], is_leaf: Callable[[Node], bool] = _no_leaf) -> list[Body]:
+    """The bodies of the loops in a graph, each once, in the order of the graph."""
+    loops = (n for n in toposort(roots, is_leaf) if n.kind == "loop" and not is_leaf(n))
+    return list(dict.fromkeys(loop.attr[0] for loop in loops))
+
+
 def check(node: Node) -> Node:
     """Verifies one node against its kind's rule and returns it.
 
@@ -195,6 +208,13 @@ def unmoved(node: Node) -> Node:
     return node
 
 
+def in_memory(node: Node, is_leaf: Callable[[Node], bool]) -> Node:
+    """The node whose memory, under another shape, is what a loop reads as `node`."""
+    while node.kind == "reshape" and not is_leaf(node):
+        node = node.src[0]
+    return node
+
+
 def bound_node(node: Node) -> Node:
     """The node with the values of its variables in shape and attributes; not interned."""
     result = Node()
@@ -203,17 +223,42 @@ def bound_node(node: Node) -> Node:
     return result
 
 
+def _iterate(loop: Node, operands: Sequence[Array]) -> list[Array]:
+    """The results of a loop."""
+    body, length, reverse = loop.attr
+    first, last = body.constants, body.constants + body.carries
+    constants, carries, slices = operands[:first], operands[first:last], operands[last:]
+    stacked = [
+        np.empty(value.shape, value.dtype.np) for value in body.values(length)[body.carries :]
+    ]
+    for step in reversed(range(length)) if reverse else range(length):
+        own = body.bound([*constants, *carries, *(each[step] for each in slices)])
+        results = interpret(body.results, own.__getitem__)
+        for whole, part in zip(stacked, (*results[body.carries :], *carries), strict=True):
+            whole[step] = part
+        carries = results[: body.carries]
+    return [*carries, *stacked]
+
+
 def interpret(roots: Iterable[Node], inputs: Callable[[Node], Array]) -> list[Array]:
     """The values of `roots` computed with numpy; `inputs` gives the value of each buffer node.
 
     Arrays have the sizes that variables are bound to.
     """
     roots = list(roots)
-    values: dict[Node, Array] = {}
+    values: dict[Node, Any] = {}
     for node in toposort(roots):
         if node.kind == "buffer":
             values[node] = inputs(node)
         else:
-            at_values = bound_node(node) if any_symbols() else node
-            values[node] = RUN[node.kind](at_values, tuple(values[s] for s in node.src))
+            values[node] = value_of(node, tuple(values[s] for s in node.src))
     return [values[root] for root in roots]
+
+
+def value_of(node: Node, args: tuple[Any, ...]) -> Any:
+    """What a node is computed to be from the values of its sources; of a loop a list of arrays."""
+    if node.kind == "loop":
+        return _iterate(node, args)
+    if node.kind == "result":
+        return args[0][node.attr[0]]
+    return RUN[node.kind](bound_node(node) if any_symbols() else node, args)

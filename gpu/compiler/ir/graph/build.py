@@ -17,6 +17,7 @@ from gpu.compiler.ir.builder import Builder
 from gpu.compiler.ir.derivative import has_gradient
 from gpu.compiler.ir.dims import Dim, dimension, has_symbols, is_many, reshape_groups
 from gpu.compiler.ir.graph import Node, Place, Shape, make
+from gpu.compiler.ir.graph.body import Body
 from gpu.compiler.ir.graph.images import as_image, plain, rounded
 from gpu.core.dtype import DType, ImageDType, PyScalar, dtypes
 from gpu.core.errors import ShapeError
@@ -387,6 +388,20 @@ def part(x: Node, number: int, axis: int | None) -> Node:
     if axis is not None:
         shape = (*shape[:axis], shape[axis] // len(x.device), *shape[axis + 1 :])
     return make("part", (x,), (number, axis), shape, x.dtype, x.device[number])
+
+
+def loop(body: Body, length: int, reverse: bool, operands: Sequence[Node]) -> Node:
+    """So many steps of `body`; see `result`."""
+    floats = any(has_gradient(node.dtype) for node in operands)
+    dtype = dtypes.float32 if floats else dtypes.int32  # says whether a gradient may go through
+    return make("loop", tuple(operands), (body, length, reverse), (), dtype, operands[0].device)
+
+
+def result(x: Node, number: int) -> Node:
+    """One of the results of a loop, in the order that `Body.values` has them in."""
+    body, length, _ = x.attr
+    shape, dtype = body.values(length)[number]
+    return make("result", (x,), (number,), shape, dtype, x.device)
 
 
 class GraphBuilder(Builder[Node]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gpu.compiler.ir.graph import Node, make, toposort
 from gpu.compiler.ir.graph.fold import fold
@@ -29,6 +29,18 @@ def rewrite(roots: Sequence[Node], is_leaf: Callable[[Node], bool], change: Chan
         replacement = change(moved)
         new[node] = moved if replacement is None else replacement
     return [new[root] for root in roots]
+
+
+def substitute(roots: Sequence[Node], new: Mapping[Node, Node]) -> list[Node]:
+    """`roots` with other nodes in the place of those that `new` has."""
+    done = dict(new)
+    for node in toposort(roots, new.__contains__):
+        if node not in done:
+            source = tuple([done[s] for s in node.src])
+            changed = any(a is not b for a, b in zip(source, node.src, strict=True))
+            field = (node.attr, node.shape, node.dtype, node.device)
+            done[node] = make(node.kind, source, *field) if changed else node
+    return [done[root] for root in roots]
 
 
 def without_custom_grads(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> list[Node]:

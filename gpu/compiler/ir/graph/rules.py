@@ -260,6 +260,27 @@ def _check_same(node: Node) -> None:
     _require(node.shape == node.src[0].shape, node, "the shape does not change")
 
 
+def _check_loop(node: Node) -> None:
+    body, length, _ = node.attr
+    _require(len(node.src) == len(body.parameters), node, "an operand for each parameter")
+    _require(length > 1, node, "it has two steps or more")
+    _require(all(each.size for each in (*node.src, *body.results)), node, "nothing in it is empty")
+    sliced = {*body.sliced}
+    for source, parameter in zip(node.src, body.parameters, strict=True):
+        shape = (length, *parameter.shape) if parameter in sliced else parameter.shape
+        fits = source.shape == shape and source.dtype is parameter.dtype
+        _require(fits, node, f"{parameter} is not what {source} gives")
+    for carry, result in zip(body.carried, body.results, strict=False):
+        fits = carry.shape == result.shape and carry.dtype is result.dtype
+        _require(fits, node, f"the carry {carry} becomes {result}")
+
+
+def _check_result(node: Node) -> None:
+    body, length, _ = node.src[0].attr
+    value = body.values(length)[node.attr[0]]
+    _require((node.shape, node.dtype) == value, node, f"the loop gives {value}")
+
+
 def check_image(node: Node) -> None:
     """The rule of nodes that are images, besides that of their kind."""
     if node.kind not in ("buffer", "cast", "reshape"):
@@ -300,4 +321,6 @@ RULES: Final[dict[str, tuple[int, Callable[[Node], None]]]] = {
     "copy": (1, _check_same),
     "multi": (-1, _check_multi),
     "part": (1, _check_part),
+    "loop": (-1, _check_loop),
+    "result": (1, _check_result),
 }

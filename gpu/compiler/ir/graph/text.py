@@ -18,16 +18,35 @@ bounds and the value they are bound to:
 
     symbol p 1..511 = 7
     %1 = slice (0:1, p:1) %0 : f32[4,p + 1]
+
+The bodies of loops come before all, each a text of its own between `body`, with its number and how
+many carries and slices it has, and `end`. It returns its parameters and then its results; those of
+a loop say its body, its length and whether it goes backwards:
+
+    body 0 (1, 1)
+    device CPU
+    %0 = buffer 0 : f32[4]
+    %1 = buffer 1 : f32[4]
+    %2 = add %0, %1 : f32[4]
+    return %0, %1, %2
+    end
+    device CPU
+    %0 = buffer 0 : f32[4]
+    %1 = buffer 1 : f32[9,4]
+    %2 = loop (0, 9, 0) %0, %1 : f32[]
+    %3 = result (0) %2 : f32[4]
+    return %3
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from gpu.compiler.ir import optable
 from gpu.compiler.ir.dims import Dim, Symbol, symbol
-from gpu.compiler.ir.graph import RULES, Node, Place, make, symbols_of, toposort
+from gpu.compiler.ir.graph import RULES, Node, Place, bodies_of, make, symbols_of, toposort
+from gpu.compiler.ir.graph.body import Body
 from gpu.compiler.ir.text import Cursor, cursors, print_scalar, print_shape
 from gpu.core.errors import ParseError
 
@@ -48,11 +67,13 @@ def print_graph(roots: Iterable[Node]) -> str:
     devices = {node.device for node in order}
     numbers = {handle: number for number, handle in enumerate(handles_of(roots))}
     names = {node: f"%{number}" for number, node in enumerate(order)}
-    lines = [f"device {_place(next(iter(devices)))}"] if len(devices) == 1 else []
+    bodies = bodies_of(roots)
+    lines = [line for number, body in enumerate(bodies) for line in _print_body(number, body)]
+    lines += [f"device {_place(next(iter(devices)))}"] if len(devices) == 1 else []
     lines += [f"symbol {s.name} {s.lo}..{s.hi} = {s.bound}" for s in symbols_of(order)]
     for node in order:
         operands = ", ".join(names[s] for s in node.src)
-        parts = [names[node], "=", _label(node, numbers), operands, ":"]
+        parts = [names[node], "=", _label(node, numbers, bodies), operands, ":"]
         parts.append(f"{node.dtype.code}{print_shape(node.shape)}")
         if len(devices) > 1:
             parts.append(f"on {_place(node.device)}")
@@ -61,11 +82,16 @@ def print_graph(roots: Iterable[Node]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _print_body(number: int, body: Body) -> list[str]:
+    text = print_graph((*body.parameters, *body.results))
+    return [f"body {number} ({body.carries}, {body.slices})", *text.splitlines(), "end"]
+
+
 def _place(device: Place) -> str:
     return device if isinstance(device, str) else _DEVICES.join(device)
 
 
-def _label(node: Node, numbers: dict[Hashable, int]) -> str:
+def _label(node: Node, numbers: dict[Hashable, int], bodies: Sequence[Body]) -> str:
     match node.kind:
         case "buffer":
             return f"buffer {numbers[node.attr[0]]}"
@@ -76,7 +102,10 @@ def _label(node: Node, numbers: dict[Hashable, int]) -> str:
         case "reduce":
             monoid, axes = node.attr
             return f"reduce {monoid} ({', '.join(map(str, axes))})"
-        case "skew" | "unskew" | "gather" | "cumcount" | "reorder":
+        case "loop":
+            body, length, reverse = node.attr
+            return f"loop ({bodies.index(body)}, {length}, {int(reverse)})"
+        case "skew" | "unskew" | "gather" | "cumcount" | "reorder" | "result":
             return f"{node.kind} ({', '.join(map(str, node.attr))})"
         case "multi" | "part":
             return f"{node.kind} ({', '.join(str(a) for a in node.attr if a is not None)})"
@@ -108,11 +137,11 @@ def parse_graph(text: str, handles: Sequence[Hashable] | None = None) -> list[No
     the form above, and ShapeError, DTypeError or DeviceMismatch where a node breaks its rules.
     """
     reader = _Reader(handles)
-    lines = cursors(text)
+    lines = iter(cursors(text))
     for line in lines:
         if reader.roots is not None:
             raise line.error("nothing after the roots")
-        reader.line(line)
+        reader.line(line, lines)
     if reader.roots is None:
         raise ParseError(f"line {text.count(chr(10)) + 1}: the graph has no `return` at its end")
     return reader.roots
@@ -126,12 +155,15 @@ class _Reader:
         self.nodes: dict[int, Node] = {}
         self.device: Place = None
         self.symbols: dict[str, Symbol] = {}
+        self.bodies: list[Body] = []
         self.roots: list[Node] | None = None
 
-    def line(self, at: Cursor) -> None:
-        """Reads one line."""
+    def line(self, at: Cursor, following: Iterator[Cursor]) -> None:
+        """Reads one line, or those of a body."""
         if at.accept("device"):
             self.device = _device(at)
+        elif at.accept("body"):
+            self._body(at, following)
         elif at.accept("symbol"):
             self._symbol(at)
         elif at.accept("return"):
@@ -139,6 +171,27 @@ class _Reader:
         else:
             self._node(at)
         at.end()
+
+    def _body(self, at: Cursor, following: Iterator[Cursor]) -> None:
+        number = at.integer("the number of a body")
+        carries, slices = _counted(at, 2)
+        if number != len(self.bodies):
+            raise at.refused(f"number {len(self.bodies)}")
+        at.end()
+        inner = _Reader(None)
+        for line in following:
+            if line.accept("end"):
+                line.end()
+                break
+            if inner.roots is not None:
+                raise line.error("`end`, as nothing comes after the roots of a body")
+            inner.line(line, following)
+        roots = inner.roots or []
+        count = sum(root.kind == "buffer" for root in inner.nodes.values())
+        parameters, results = roots[:count], roots[count:]
+        if len(results) < carries or count < carries + slices:
+            raise at.refused(f"parameters and results for {carries} carries and {slices} slices")
+        self.bodies.append(Body(parameters, results, carries, slices))
 
     def _symbol(self, at: Cursor) -> None:
         name, lo, hi = at.bounded_name()
@@ -174,6 +227,8 @@ class _Reader:
             attr = (self._handle(at),)
         elif kind == "const":
             literal = at.literal()
+        elif kind == "loop":
+            attr = self._loop(at)
         elif kind in _ATTRIBUTES:
             attr = _ATTRIBUTES[kind](at, self.symbols)
         elif kind == "alu" or kind not in RULES:
@@ -188,6 +243,12 @@ class _Reader:
         if device is None:
             raise at.error("`on` and a device (there is no `device` line)")
         self.nodes[number] = make(kind, src, attr, shape, dtype, device)
+
+    def _loop(self, at: Cursor) -> tuple[Any, ...]:
+        number, length, reverse = _counted(at, 3)
+        if not 0 <= number < len(self.bodies):
+            raise at.refused(f"the number of one of {len(self.bodies)} bodies")
+        return (self.bodies[number], length, bool(reverse))
 
     def _handle(self, at: Cursor) -> Hashable:
         number = at.integer("the number of a buffer")
@@ -286,6 +347,7 @@ _ATTRIBUTES: Final[dict[str, Callable[[Cursor, Symbols], tuple[Any, ...]]]] = {
     "cumcount": lambda at, _: _counted(at, 2),
     "reorder": lambda at, _: _counted(at, 1),
     "index": _index,
+    "result": lambda at, _: _counted(at, 1),
     "multi": _multi,
     "part": _part,
     "scatter": _scatter,
