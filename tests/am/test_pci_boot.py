@@ -28,6 +28,7 @@ from gpu.core.window import MemoryWindow, TrappedWindow, Window
 from gpu.drivers.am.device import AmDevice
 from gpu.drivers.am.pci.boot import BootError, BootTimeout
 from gpu.drivers.am.pci.chip import Chip
+from gpu.drivers.am.pci.entries import Access
 from gpu.drivers.am.pci.port import PciPort, QueueOptions, boot, cards, close_chip, open_pci
 from gpu.drivers.am.pci.steps import STEPS
 from gpu.hcq.conformance.kit import download, expect_equal, numbers, upload
@@ -38,7 +39,6 @@ from gpu.transport.world import World
 
 CHIPS = ("gfx1100", "gfx1101", "gfx1102", "gfx1200", "gfx1201")
 SMALL = QueueOptions(compute_ring=4096, copy_ring=4096)
-Change = Callable[[str, int], int]
 
 
 def world_of(sim: AmPciWorld) -> World:
@@ -364,7 +364,7 @@ def test_memory_is_cleared_for_whoever_has_the_card_next(chip: str) -> None:
     with open_gpu(sim) as device:
         port = device.port
         assert isinstance(port, PciPort)
-        held = port.memory.hold_video(8192, 3, "a secret")  # type: ignore[arg-type]
+        held = port.memory.hold_video(8192, Access.READ | Access.WRITE, "a secret")
         held.window.store(0, secret)
         place = held.window.address - port.chip.vram.window.address
     with booted(sim, "discovery") as after:
@@ -385,6 +385,34 @@ def test_faults_are_told_and_recovered_from(chip: str) -> None:
         device.recover()
         expect_equal(download(device, upload(device, numbers(8))), numbers(8), "after a fault")
         expect_equal(download(device, buffer), numbers(7), "memory from before")
+    sim.close()
+
+
+def test_what_was_freed_is_not_reached_any_more() -> None:
+    """The TLB keeps what it knows until it is told to drop it."""
+    sim = AmPciWorld()
+    with open_gpu(sim) as device:
+        port, buffer = device.port, upload(device, numbers(9))
+        assert isinstance(port, PciPort)
+        held = port.memory.hold_video(4096, Access.READ | Access.WRITE, "something")
+        device.wait(device.queue("copy").copy(held.address, buffer, 4).submit(device))
+        port.memory.drop(held)
+        point = device.queue("copy").copy(held.address, buffer, 4).submit(device)
+        with pytest.raises(GpuFault, match=r"something.*which was freed"):
+            device.wait(point)
+    sim.close()
+
+
+@pytest.mark.parametrize("access", [Access.READ, Access.READ | Access.EXECUTE])
+def test_what_may_only_be_read_is_not_written(access: Access) -> None:
+    sim = AmPciWorld()
+    with open_gpu(sim) as device:
+        port, buffer = device.port, upload(device, numbers(9))
+        assert isinstance(port, PciPort)
+        held = port.memory.hold_video(4096, access, "code")
+        point = device.queue("copy").copy(held.address, buffer, 4).submit(device)
+        with pytest.raises(GpuFault, match=r"written.*PERMISSION_FAULTS"):
+            device.wait(point)
     sim.close()
 
 
