@@ -39,6 +39,7 @@ def own_machines() -> Iterator[None]:
     before = machines()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(amd, "_world", amd._world.__wrapped__)
+        patch.setattr(amd, "card_world", amd.card_world.__wrapped__)
         patch.setattr(nv, "simulated", nv.simulated.__wrapped__)
         try:
             yield

@@ -104,6 +104,9 @@ _NV_FRONT: Final = ("gpu.sim.nv.files", "gpu.sim.nv.world")
 DENIED: Final = {
     # Simulators must not share the drivers' mistakes: they write these down a second time.
     "gpu.sim": ("gpu.core.pagelevels", "gpu.core.pagetable", "gpu.core.ring", "gpu.core.tlsf"),
+    # Two ways to one GPU, each without the other.
+    "gpu.drivers.am.kfd": ("gpu.drivers.am.pci",),
+    "gpu.drivers.am.pci": ("gpu.drivers.am.kfd",),
     # A model knows no other vendor's, a kernel driver no machine code, and a bus neither.
     "gpu.sim.amd": ("gpu.sim.nv", "gpu.sim.worlds"),
     "gpu.sim.amd.kfd": ("gpu.sim.isa", "gpu.sim.amd.chip.lanes"),

@@ -36,6 +36,8 @@ REGISTERS: dict[str, tuple[int, int, dict[str, tuple[int, int]]]] = {
     "BIF_BX0_PCIE_INDEX2": (0, 0xe, {"PCIE_INDEX2": (0, 32)}),
     "BIF_BX0_PCIE_DATA2": (0, 0xf, {"PCIE_DATA2": (0, 32)}),
     "BIF_BX0_PCIE_INDEX2_HI": (0, 0x11, {"PCIE_INDEX2_HI": (0, 8)}),
+    "BIF_BX_PF0_RSMU_INDEX": (1, 0x0, {}),
+    "BIF_BX_PF0_RSMU_DATA": (1, 0x1, {}),
     "BIF_BX0_REMAP_HDP_MEM_FLUSH_CNTL": (2, 0x12d, {"ADDRESS": (2, 17)}),
     "BIF_BX_PF0_GPU_HDP_FLUSH_REQ": (2, 0x106, {
         "CP0": (0, 1), "CP1": (1, 1), "CP2": (2, 1), "CP3": (3, 1), "CP4": (4, 1), "CP5": (5, 1),

@@ -7,7 +7,21 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from gpu import __version__
-from gpu.cli import crash, decode, demo, doctor, fw, info, pci, profile, smi, trace, tune
+from gpu.cli import (
+    boot,
+    crash,
+    decode,
+    demo,
+    doctor,
+    fw,
+    info,
+    pci,
+    profile,
+    regs,
+    smi,
+    trace,
+    tune,
+)
 from gpu.cli.bench import command as bench
 from gpu.cli.export import command as export
 
@@ -29,6 +43,9 @@ class Command(NamedTuple):
 COMMANDS: Final[dict[str, Command]] = {
     "bench": Command(
         "time workloads, alone or beside other libraries", bench.add_arguments, bench.run
+    ),
+    "boot": Command(
+        "bring a card up without its kernel driver, step by step", boot.add_arguments, boot.run
     ),
     "crash": Command("reports of GPUs that failed", crash.add_arguments, crash.run),
     "decode": Command(
@@ -52,6 +69,9 @@ COMMANDS: Final[dict[str, Command]] = {
         "run a program, and tell which kernels took its time, for which of its lines",
         profile.add_arguments,
         profile.run,
+    ),
+    "regs": Command(
+        "registers of a card without a kernel driver, by name", regs.add_arguments, regs.run
     ),
     "smi": Command(
         "GPUs, their memory, clocks and temperatures, and who uses them",

@@ -9,9 +9,10 @@ from typing import Final
 from gpu.core import firmware
 from gpu.core.errors import InvalidValue
 from gpu.core.firmware import Wanted
+from gpu.drivers.am.firmware import WANTED as AMD
 from gpu.drivers.nv.firmware import WANTED as NVIDIA
 
-WANTED: Final[tuple[Wanted, ...]] = NVIDIA
+WANTED: Final[tuple[Wanted, ...]] = (*AMD, *NVIDIA)
 """What all drivers may ask for."""
 
 

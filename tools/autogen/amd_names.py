@@ -84,6 +84,7 @@ NBIO_NAMES: Final = (
     f"RCC_DEV0_EPF0_{_OWN}",
     "RCC_DEV0_EPF2_STRAP2",
     "(GDC_S2A0_)?S2A_DOORBELL_ENTRY_\\d+_CTRL",
+    "BIF_BX_PF[01]_RSMU_(INDEX|DATA)",
 )
 # Of processors with graphics inside.
 NBIO_NAMES_APU: Final = (*_BRIDGE, f"RCC_DEV0_EPF0_0_{_OWN}")
@@ -103,6 +104,8 @@ OSSSYS_NAMES: Final = (
 )
 # Mailboxes of the security processor (MP0, later MPASP) and of power management (MP1).
 MP_NAMES: Final = ("(MP0|MP1|MPASP)_SMN_C2PMSG_(3[2-9]|[4-9]\\d)",)
+# The clock of time stamps.
+SMUIO_NAMES: Final = ("GOLDEN_TSC_COUNT_(UPPER|LOWER)",)
 
 # Every packet that a compute driver may send.
 SDMA_PACKETS: Final = (

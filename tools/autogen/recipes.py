@@ -19,6 +19,7 @@ from .amd_names import (
     SDMA_4_NAMES,
     SDMA_PACKETS,
     SDMA_PACKETS_10,
+    SMUIO_NAMES,
     VM_NAMES,
 )
 from .recipe import Adreno, Constants, CTypes, Package, Pm4, Recipe, Registers, Sdma
@@ -219,6 +220,78 @@ _INTERFACES: Final[tuple[Recipe, ...]] = (
 )
 
 
+# The kernel's own names of types, which its headers for inside do not include.
+_KERNEL_TYPES: Final = (
+    *(
+        f"{sign}int{bits}_t=__{sign.upper()}INT{bits}_TYPE__"
+        for sign in ("", "u")
+        for bits in (8, 16, 32, 64)
+    ),
+    *(f"u{bits}=__UINT{bits}_TYPE__" for bits in (8, 16, 32, 64)),
+    "bool=_Bool",
+)
+
+
+def _firmware() -> tuple[Recipe, ...]:
+    """What a card's own tables, its firmware files and its security processor look like."""
+    return (
+        CTypes(
+            module="amd/discovery",
+            about="The table in which a chip of AMD's says what blocks it has, and where.",
+            package=SOURCE,
+            headers=("include/discovery.h",),
+            include=(".",),
+            defines=(*_KERNEL_TYPES, "__packed=", "DECLARE_FLEX_ARRAY(type,name)=type(name)"),
+            structs=(
+                "table_info|binary_header|die_info|ip_discovery_header|die_header",
+                "gpu_info_header|gc_info_v[12]_0",
+                "harvest_info_header|harvest_info",
+            ),
+            constants=(".*_SIGNATURE", "GC_TABLE_ID"),
+        ),
+        CTypes(
+            module="amd/amdgpu_ucode",
+            about="Headers of AMD's firmware files.",
+            package=SOURCE,
+            headers=("amdgpu/amdgpu_ucode.h",),
+            include=("amdgpu",),
+            extract=("amdgpu/amdgpu_socbb.h",),
+            # What the driver's own part of the header needs; any structure does for its lock.
+            defines=(*_KERNEL_TYPES, "mutex=common_firmware_header", "__printf(a,b)="),
+            structs=(
+                "common_firmware_header|smc_firmware_header_v1_0|psp_fw_bin_desc",
+                "(psp|gfx)_firmware_header_v2_0|psp_firmware_header_v2_1",
+                "rlc_firmware_header_v2_[1-4]|imu_firmware_header_v1_0",
+                "sdma_firmware_header_v[23]_0",
+            ),
+            constants=("PSP_FW_TYPE_.*",),
+        ),
+        CTypes(
+            module="amd/psp_gfx_if",
+            about="Commands of AMD's security processor: its ring, and what it is asked there.",
+            package=SOURCE,
+            headers=("amdgpu/psp_gfx_if.h",),
+            include=("amdgpu",),
+            defines=_KERNEL_TYPES,
+            structs=("psp_gfx_(cmd_resp|rb_frame)",),
+            constants=("GFX_(CTRL_)?CMD_ID_.*", "GFX_FLAG_.*", "GFX_FW_TYPE_.*", "TEE_.*"),
+        ),
+        *(
+            CTypes(
+                module=f"amd/v{major}_structs",
+                about=f"What a compute queue of GFX{major} keeps in memory (MQD).",
+                package=SOURCE,
+                headers=(f"include/v{major}_structs.h",),
+                include=("include",),
+                defines=_KERNEL_TYPES,
+                structs=(f"v{major}_compute_mqd",),
+                constants=(),
+            )
+            for major in (11, 12)
+        ),
+    )
+
+
 def _packets() -> tuple[Recipe, ...]:
     return (
         Pm4(
@@ -276,6 +349,8 @@ _BLOCKS: Final = (
     ("osssys", "oss", "4_4_2", OSSSYS_NAMES),
     ("osssys", "oss", "6_0_0", OSSSYS_NAMES),
     ("osssys", "oss", "7_0_0", OSSSYS_NAMES),
+    ("smuio", "smuio", "13_0_6", SMUIO_NAMES),
+    ("smuio", "smuio", "14_0_2", SMUIO_NAMES),
     ("mp", "mp", "13_0_0", MP_NAMES),
     ("mp", "mp", "13_0_6", MP_NAMES),
     ("mp", "mp", "14_0_2", MP_NAMES),
@@ -321,6 +396,7 @@ _ADRENO: Final = Adreno(
 RECIPES: Final[tuple[Recipe, ...]] = (
     *_INTERFACES,
     _ADRENO,
+    *_firmware(),
     *_packets(),
     *(_registers(*block) for block in _BLOCKS),
 )

@@ -1,7 +1,8 @@
-"""The AMD device: a GPU behind the amdgpu kernel driver, or a simulated one that `SIM` names."""
+"""The AMD device: a GPU behind the amdgpu kernel driver or on the bus, or one that `SIM` names."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, partial
 
 from gpu.backends.amd.chips import chip_name
@@ -15,11 +16,14 @@ from gpu.core.config import config
 from gpu.core.crashfiles import crash_folder
 from gpu.core.devspec import DeviceSpec, parse_device_name
 from gpu.core.errors import Unsupported
+from gpu.core.firmware import Wanted
+from gpu.core.firmware import load as load_firmware
 from gpu.drivers.am.device import AmDevice
 from gpu.drivers.am.kfd.port import open_kfd
 from gpu.drivers.am.kfd.questions import parse
 from gpu.runtime.device import Compiled, Toolchain
 from gpu.runtime.timer import Timer
+from gpu.transport.pci.bus import HostPci
 from gpu.transport.world import World, real_world, recorded
 
 
@@ -69,12 +73,8 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
     Raises Unsupported for an interface, renderer or chip that this version does not know,
     ConfigError for a wrong AM_VARIANTS, and what opening the GPU raises.
     """
-    if spec.interface not in (None, "KFD"):
-        raise Unsupported(f"{name} is reached through KFD in this version, not {spec.interface}")
     _check_renderer(spec)
-    index = parse_device_name(name)[1]
-    force = parse(config.AM_VARIANTS)
-    queues = open_kfd(_world(config.SIM), index, force=force, timeout=config.HANG_TIMEOUT)
+    queues = _open_queues(name, spec.interface)
     try:
         chip = chip_name(queues.target.version)
         if spec.arch not in (None, chip):
@@ -84,6 +84,21 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
     except BaseException:
         queues.close()
         raise
+
+
+def _open_queues(name: str, interface: str | None) -> AmDevice:
+    """The GPU of a name, through KFD or on the bus."""
+    index, timeout = parse_device_name(name)[1], config.HANG_TIMEOUT
+    if interface in (None, "KFD"):
+        force = parse(config.AM_VARIANTS)
+        return open_kfd(_world(config.SIM), index, force=force, timeout=timeout)
+    if interface != "PCI":
+        raise Unsupported(f"{name} is reached through KFD or PCI in this version, not {interface}")
+    # Imported on use: it has the registers of all chips.
+    from gpu.drivers.am.pci.port import open_pci
+
+    world, load = card_world(config.SIM)
+    return open_pci(world, index, load=load, timeout=timeout)
 
 
 def _disassemble(chip: str, code: bytes, start: int) -> list[str]:
@@ -107,6 +122,20 @@ def _toolchain(chip: str) -> Toolchain:
 def _check_renderer(spec: DeviceSpec) -> None:
     if spec.renderer not in (None, "LLVM"):
         raise Unsupported(f"AMD:{spec.renderer} is not part of this version; use AMD:LLVM")
+
+
+@cache
+def card_world(simulated: str) -> tuple[World, Callable[[Wanted], bytes]]:
+    """A machine whose cards no kernel driver has, and what gives their firmware; as `_world`."""
+    if not simulated:
+        return real_world(), load_firmware
+    from gpu.sim.amd.pci.world import AmPciWorld
+    from gpu.sim.worlds import simulate
+
+    machine = simulate(simulated, "AMD", "PCI").machine
+    assert isinstance(machine, AmPciWorld), "the model that is named so"
+    world = World(machine.os, machine.waiter, HostPci(machine.os))
+    return recorded(world), lambda wanted: machine.firmware[wanted.name]
 
 
 @cache

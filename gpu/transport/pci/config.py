@@ -11,6 +11,7 @@ from typing import Final
 from gpu.core.window import Window
 
 COMMAND: Final = 0x04
+FIRST_BAR, BARS_SIZE = 0x10, 6 * 4
 MEMORY: Final = 1 << 1
 MASTER: Final = 1 << 2
 _STATUS: Final = 0x06
@@ -26,6 +27,11 @@ def change(config: Window, offset: int, add: int = 0, remove: int = 0) -> None:
     after = before & ~remove | add
     if after != before:
         config.write(offset, 2, after)
+
+
+def set_master(config: Window, allowed: bool) -> None:
+    """Whether a function is a bus master; when it is it decodes its BARs as well."""
+    change(config, COMMAND, add=MASTER | MEMORY if allowed else 0, remove=0 if allowed else MASTER)
 
 
 def capabilities(config: Window) -> Iterator[tuple[int, int]]:

@@ -96,7 +96,11 @@ class PciFunction(Protocol):
         ...
 
     def set_bus_master(self, allowed: bool) -> None:
-        """Whether it may reach memory and send interrupts; it may not when it is opened."""
+        """Whether it may reach memory and send interrupts; it may not when it is opened.
+
+        When it may, its BARs are where they were, also after a reset that the card did by itself,
+        which forgets that.
+        """
         ...
 
     def allocate(self, size: int) -> DmaMemory:

@@ -50,7 +50,7 @@ from gpu.core.errors import (
 )
 from gpu.core.pci import Bar, BusAddr, DmaPiece, PciAddress, PciIds
 from gpu.core.window import MemoryWindow, TrappedWindow, Window
-from gpu.transport.pci.config import COMMAND, MASTER, change
+from gpu.transport.pci.config import COMMAND, MASTER, set_master
 from gpu.transport.pci.function import DmaMemory, Interrupt, PciFunction
 
 _REQUEST: Final = struct.Struct("<BIIQQQ")
@@ -358,7 +358,7 @@ class RemoteFunction:
 
     def set_bus_master(self, allowed: bool) -> None:
         """Changes the command register."""
-        change(self._config, COMMAND, **{"add" if allowed else "remove": MASTER})
+        set_master(self._config, allowed)
 
     def allocate(self, size: int) -> RemoteDma:
         """Memory that is kept until the connection ends. Raises TransportError."""

@@ -30,7 +30,15 @@ from gpu.core.window import MemoryWindow, TrappedWindow, Window, check_range
 from gpu.transport.os import Os
 from gpu.transport.pci import tree
 from gpu.transport.pci.claim import resize
-from gpu.transport.pci.config import COMMAND, MASTER, MEMORY, change
+from gpu.transport.pci.config import (
+    BARS_SIZE,
+    COMMAND,
+    FIRST_BAR,
+    MASTER,
+    MEMORY,
+    change,
+    set_master,
+)
 from gpu.transport.pci.function import Interrupt
 from gpu.transport.pci.pinned import Guard, PinnedMemory, ProcessGuard
 
@@ -108,6 +116,7 @@ class SysfsFunction:
             if self._os.read_file(f"{self._folder}/enable").strip() == b"0":
                 self._os.write_file(f"{self._folder}/enable", b"1\n")
             self._config_fd = self._os.open(f"{self._folder}/config", os.O_RDWR | os.O_SYNC)
+            self._bars_taken = self.config.load(FIRST_BAR, BARS_SIZE)
             change(self.config, COMMAND, add=MEMORY, remove=MASTER)
         except BaseException as error:
             self.close()
@@ -152,7 +161,9 @@ class SysfsFunction:
         self._need_taken()
         if allowed:
             self._start()
-        change(self.config, COMMAND, **{"add" if allowed else "remove": MASTER})
+            if self.config.load(FIRST_BAR, BARS_SIZE) != self._bars_taken:
+                self.config.store(FIRST_BAR, self._bars_taken)
+        set_master(self.config, allowed)
 
     def allocate(self, size: int) -> SysfsDma:
         """Pages of the system that stay where they are. Raises OutOfMemory, AccessDenied.

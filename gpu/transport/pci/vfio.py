@@ -36,7 +36,7 @@ from gpu.core.window import MemoryWindow, TrappedWindow, Window, check_range
 from gpu.transport.machine import is_loaded, names_in
 from gpu.transport.os import Os
 from gpu.transport.pci import tree
-from gpu.transport.pci.config import COMMAND, MASTER, MEMORY, change
+from gpu.transport.pci.config import COMMAND, MASTER, MEMORY, change, set_master
 from gpu.transport.pci.iommu import Iommu, Iommufd, Type1, info_capabilities
 
 logger = logging.getLogger(__name__)
@@ -180,9 +180,9 @@ class VfioFunction:
         return MemoryWindow(address, size)
 
     def set_bus_master(self, allowed: bool) -> None:
-        """Changes the command register."""
+        """Changes the command register; memory in it makes VFIO restore forgotten BARs."""
         self._need_open()
-        change(self._config, COMMAND, **{"add" if allowed else "remove": MASTER})
+        set_master(self._config, allowed)
 
     def allocate(self, size: int) -> VfioDma:
         """Pages of this process that stay out of forked children. Raises OutOfMemory."""

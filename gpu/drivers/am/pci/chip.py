@@ -1,0 +1,258 @@
+"""A card while it is brought up, and while it runs: its function, registers, memory, clock."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from gpu.core.errors import DeviceLost, HwTimeout, Unsupported
+from gpu.core.firmware import Wanted
+from gpu.core.firmware import load as load_firmware
+from gpu.core.log import get_logger
+from gpu.core.wait import Waiter, wait_until
+from gpu.core.window import MemoryWindow, TrappedWindow, Window
+from gpu.drivers.am.firmware import FirmwareSet
+from gpu.drivers.am.pci.boot import BootError, BootTimeout
+from gpu.drivers.am.pci.discovery import Discovery
+from gpu.drivers.am.pci.entries import PAGE
+from gpu.drivers.am.pci.registers import Block, Registers
+from gpu.drivers.am.pci.vram import Vram
+from gpu.drivers.am.target import Version
+from gpu.transport.pci.function import DmaMemory, PciFunction
+
+VRAM_BAR, DOORBELL_BAR, MMIO_BAR = 0, 2, 5
+_NANO: Final = 1_000_000_000
+_ALL_ONES: Final = 0xFFFF_FFFF
+_log = get_logger(__name__)
+Load = Callable[[Wanted], bytes]
+"""Gives what a firmware file holds. Raises FirmwareError."""
+
+
+class Chip:
+    """What the steps of a boot work on, and leave for queues and memory.
+
+    Attributes:
+        function: the card's PCI function, which is this process's.
+        waiter: the clock, and how to wait.
+        accesses: of registers, so far.
+        state: what was found on the card: ``cold`` or ``alive``.
+        fb_base: where the chip's own addresses have video memory, which is an aperture of VMID 0.
+        pa_base: what is added to an offset in video memory in entries of page tables.
+        dma: memory of the machine that the card has until it is closed.
+        places: of the boot area, by name; and the bus address of the page for faults (``dummy``).
+        starts: where firmware of the command processor's parts begins to run.
+        done: names of boot steps that were walked.
+        listener: is told each access of a register, in words.
+    """
+
+    discovery: Discovery
+    registers: Registers
+    vram: Vram
+    doorbells: MemoryWindow
+    firmware: FirmwareSet
+    interrupts: MemoryWindow
+    state: str = ""
+    fb_base: int = 0
+    fb_end: int = 0
+    pa_base: int = 0
+
+    def __init__(
+        self,
+        function: PciFunction,
+        waiter: Waiter,
+        *,
+        load: Load = load_firmware,
+    ):
+        """``load`` gives what a firmware file holds."""
+        self.function = function
+        self.waiter = waiter
+        self.load = load
+        self.accesses = 0
+        self.step = ""
+        self._deadline = 0
+        self._mmio: Window = function.window(MMIO_BAR)
+        self.mmio = TrappedWindow(self._mmio.size, self._read, self._write, 4)
+        self._flush: MemoryWindow | None = None
+        self.dma: list[DmaMemory] = []
+        self.places: dict[str, int] = {}
+        self.starts: dict[str, int] = {}
+        self.done: list[str] = []
+        self.listener: Callable[[str], None] | None = None
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"GPU {self.function.address}"
+
+    @property
+    def gc(self) -> Version:
+        """The version of the graphics core."""
+        return self.registers.gc.ip.version
+
+    def begin(self, step: str, deadline_ns: int) -> None:
+        """A step begins, which has until then."""
+        self.step, self._deadline = step, deadline_ns
+
+    # Registers
+
+    def _read(self, offset: int, width: int) -> int:
+        self.accesses += 1
+        value = self._mmio.read(offset, width)
+        if self.listener is not None:
+            self.listener(f"{self._title(offset)} -> {value:#010x}")
+        return value
+
+    def _write(self, offset: int, width: int, value: int) -> None:
+        self.accesses += 1
+        if self.listener is not None:
+            self.listener(f"{self._title(offset)} <- {value:#010x}")
+        self._mmio.write(offset, width, value)
+
+    def _title(self, offset: int) -> str:
+        """A register in words; before the tables are read by its address alone."""
+        known = getattr(self, "registers", None)
+        name = known.name_of(offset) if isinstance(known, Registers) else None
+        return name or f"register {offset:#x}"
+
+    def wait(self, block: Block, name: str, bits: int, wanted: int, shift: int = 0) -> int:
+        """Re-reads a register until some of its bits are as wanted, within the step's time.
+
+        Raises BootTimeout, and DeviceLost where the card is gone.
+        """
+        return self._wait(
+            lambda: block.get(name, shift),
+            lambda value: value != _ALL_ONES and value & bits == wanted,
+            f"{block.ip.name}.{name}" + (f"+{shift}" if shift else ""),
+            f"{wanted:#x} in bits {bits:#x}",
+        )
+
+    def wait_other(self, block: Block, name: str, than: int) -> int:
+        """Re-reads a register until it has another value; raises as `wait`."""
+        return self._wait(
+            lambda: block.get(name),
+            lambda value: value not in (than, _ALL_ONES),
+            f"{block.ip.name}.{name}",
+            f"another value than {than:#x}",
+        )
+
+    def wait_at(self, address: int, title: str, bit: int, seconds: float) -> None:
+        """Re-reads a register that has no name yet until a bit is set; raises as `wait`."""
+        self._wait(
+            lambda: self.mmio.read(address, 4),
+            lambda value: value != _ALL_ONES and bool(value & bit),
+            *(title, f"{bit:#x} in bits {bit:#x}", seconds),
+        )
+
+    def wait_memory(self, offset: int, wanted: int, what: str) -> None:
+        """Re-reads a dword of video memory until it is as wanted; raises as `wait`."""
+        window = self.vram.window
+        self._wait(lambda: window.read(offset, 4), lambda v: v == wanted, what, f"{wanted:#x}")
+
+    def _wait(
+        self,
+        read: Callable[[], int],
+        accepts: Callable[[int], bool],
+        title: str,
+        words: str,
+        most: float = math.inf,
+    ) -> int:
+        left = min(max(self._deadline - self.waiter.now_ns(), 0) / _NANO, most)
+        check = self.function.check
+        try:
+            return wait_until(
+                *(self.waiter, read, accepts),
+                what=title,
+                timeout=left,
+                wanted=words,
+                check=check,
+            )
+        except HwTimeout as error:
+            last = error.last if error.last is not None else 0
+            raise BootTimeout(
+                *(self.step, title, last, words, error.seconds, error.reason)
+            ) from error
+
+    def sleep(self, seconds: float) -> None:
+        """Lets the card work for a while; a model that has nothing to do is not waited for."""
+        until = self.waiter.now_ns() + round(seconds * _NANO)
+        with contextlib.suppress(HwTimeout):
+            while (left := until - self.waiter.now_ns()) > 0:
+                self.waiter.idle(left)
+
+    def fail(self, block: Block, name: str, wanted: str, more: str = "") -> BootError:
+        """The error that a register is not as wanted."""
+        return BootError(self.step, f"{block.ip.name}.{name}", block.get(name), wanted, more)
+
+    @contextlib.contextmanager
+    def selected(self, me: int = 0, pipe: int = 0, queue: int = 0, vmid: int = 0) -> Iterator[None]:
+        """Within the block registers of the core that are there many times are those of one."""
+        core = self.registers.gc
+        fields = {"MEID": me, "PIPEID": pipe, "QUEUEID": queue, "VMID": vmid}
+        core.set("GRBM_GFX_CNTL", core.fields("GRBM_GFX_CNTL", **fields))
+        try:
+            yield
+        finally:
+            core.set("GRBM_GFX_CNTL", 0)
+
+    # Memory
+
+    def mc(self, offset: int) -> int:
+        """The chip's own address of video memory, in VMID 0."""
+        return self.fb_base + offset
+
+    def place(self, name: str, size: int, align: int = PAGE) -> int:
+        """A place in the boot area, by its name; the same one when asked again."""
+        if name not in self.places:
+            self.places[name] = self.vram.place(size, align)
+        return self.places[name]
+
+    def store(self, offset: int, data: bytes) -> None:
+        """Stores in video memory, and sees to it that the chip reads it."""
+        self.vram.window.store(offset, data)
+        self.flush_hdp()
+
+    def map_flush(self) -> None:
+        """Finds the page in which the register is that empties the host's data path."""
+        at = self.registers.nbif.get("BIF_BX0_REMAP_HDP_MEM_FLUSH_CNTL")
+        try:
+            page = self.function.map(MMIO_BAR, at - at % PAGE, PAGE)
+        except Unsupported:  # over a socket; through the registers then
+            _log.info("%s: registers cannot be mapped", self.name)
+            self._flush_at = at
+            return
+        self._flush, self._flush_at = page, at % PAGE
+
+    def flush_hdp(self) -> None:
+        """Pushes what the host stored in video memory out of the bridge.
+
+        Linux reads the size of memory afterwards, as reading back the page itself causes trouble on
+        some machines (hdp_v6_0.c): so the store has arrived.
+        """
+        self.post_flush()
+        self.registers.nbif.get("RCC_DEV0_EPF0_RCC_CONFIG_MEMSIZE")
+
+    def post_flush(self) -> None:
+        """The same without waiting: what is stored to the card afterwards comes behind it."""
+        if self._flush is not None:
+            self._flush.write(self._flush_at, 4, 0)
+        else:
+            self.mmio.write(self._flush_at, 4, 0)
+
+    def allocate_dma(self, size: int) -> DmaMemory:
+        """Memory of the machine that is one piece on the bus, until the card is closed.
+
+        Raises Unsupported where it comes in several pieces.
+        """
+        memory = self.function.allocate(size)
+        self.dma.append(memory)
+        if len(memory.pieces) > 1:
+            raise Unsupported(f"{self.name}: {size} bytes of DMA memory came in pieces")
+        return memory
+
+    def check(self) -> None:
+        """Raises DeviceLost where the card does not answer."""
+        self.function.check()
+        if self.registers.nbif.get("RCC_DEV0_EPF0_RCC_CONFIG_MEMSIZE") == _ALL_ONES:
+            raise DeviceLost(f"{self.name}: its registers read as ones: it is gone, or in reset")

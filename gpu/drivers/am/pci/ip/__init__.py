@@ -1,0 +1,1 @@
+"""The blocks of a chip, each with what brings it up."""
