@@ -130,9 +130,7 @@ def realize(roots: Sequence[Node], released: Releases | None = None) -> list[Nod
     bases = [without_reshapes(root) for root in roots]
     wanted = [b for b in dict.fromkeys(bases) if not is_computed(b) and b.size]
     if wanted:
-        for base, root in zip(bases, roots, strict=True):
-            if base is not root:  # the line is that of the tensor's node
-                copy_origin(root, base)
+        _note_lines(bases, roots)
         try:
             watched = _watched(wanted) if "nan" in config.CHECK else None
             _run(wanted, roots, bases, released)
@@ -252,6 +250,16 @@ def _earlier(roots: Sequence[Node]) -> Node | None:
                 return root
             find_symbols(symbols[root], together)
     return None
+
+
+def _note_lines(bases: Sequence[Node], roots: Sequence[Node]) -> None:
+    """Has what is computed told to be for the line of the tensor's node, where that is another.
+
+    Apart from `realize`, whose own names must hold no node when it asks who else does.
+    """
+    for base, root in zip(bases, roots, strict=True):
+        if base is not root:
+            copy_origin(root, base)
 
 
 def _disagree(some: Shape, others: dict[str, Symbol]) -> bool:
