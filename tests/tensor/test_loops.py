@@ -17,17 +17,17 @@ from gpu.runtime.execute import Counters, prepare, storage
 from gpu.tensor.callforms import map_tensors, tensors_in
 
 STATE, WIDTH, LENGTH = (3, 4), 4, 6
-drawing: list[np.random.Generator] = []
+generators: list[np.random.Generator] = []
 
 
 @pytest.fixture(autouse=True)
 def own_numbers() -> None:
     """Each test draws the same numbers, whatever ran before."""
-    drawing[:] = [np.random.default_rng(20)]
+    generators[:] = [np.random.default_rng(20)]
 
 
 def values(*shape: int) -> np.ndarray[Any, Any]:
-    return (drawing[0].standard_normal(shape) * 0.5).astype(np.float32)
+    return (generators[0].standard_normal(shape) * 0.5).astype(np.float32)
 
 
 def unrolled(body: Any, init: Any, xs: Any, length: int, reverse: bool = False) -> tuple[Any, Any]:
