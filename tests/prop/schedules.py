@@ -276,7 +276,9 @@ class _Drawer:
         return O.Stage(loop.var.name, load[0].name, self.moving(load, sorted(names)), together=True)
 
     def distribute_threads(self) -> O.DistributeThreads:
-        """Below one of the outer loops, or of the whole kernel."""
+        """Below one of the outer loops, or of the whole kernel, where there are threads."""
+        if "thread" not in self.kinds:
+            raise _Nothing
         axis = self.pick([*(each.var.name for each in outer_nest(self.body)), ""])
         return O.DistributeThreads(
             *(axis, self.pick(THREADS), self.chance(0.2)),

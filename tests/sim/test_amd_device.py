@@ -114,7 +114,7 @@ def test_timing_empty_and_large_copies() -> None:
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        ("PCI+AMD", "through KFD"),
+        ("USB+AMD", "through KFD or PCI"),
         ("AMD:HIP", "AMD:LLVM"),
         ("AMD:LLVM:gfx942", "is a gfx1100"),
     ],
