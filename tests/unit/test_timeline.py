@@ -291,7 +291,7 @@ def test_what_cannot_be_written_in_the_end_is_told(tmp_path: Path) -> None:
     assert "cannot be written" in ran.stderr and "Traceback" not in ran.stderr
 
 
-EXAMPLE = Path(gpu.__file__).parents[1] / "examples/data_parallel.py"
+EXAMPLE = Path(__file__).parents[2] / "examples/data_parallel.py"
 
 
 @pytest.mark.parametrize(("chip", "kind"), [("", "CPU"), ("gfx1100", "AMD"), ("gh100", "NV")])
