@@ -183,7 +183,7 @@ def arguments_are_not_packed(patch: Patcher) -> None:
 
 @mutation("wrong_arguments_are_refused")
 def wrong_arguments_are_not_looked_at(patch: Patcher) -> None:
-    patch.setattr(CudaProgram, "_refuse", _nothing)
+    patch.setattr(CudaProgram, "refuse", _nothing)
     patch.setattr(CudaProgram, "pack", _nothing)
 
 
@@ -197,12 +197,12 @@ def a_cubin_is_all_that_is_tried(patch: Patcher) -> None:
 
 @mutation("a_call_sets_the_nodes_that_have_other_arguments")
 def nodes_keep_their_arguments(patch: Patcher) -> None:
-    patch.setattr(_Made, "_changed", _gives(set()))
+    patch.setattr(_Made, "_changed", _gives([]))
 
 
 @mutation("a_call_sets_the_nodes_that_have_other_arguments")
 def all_nodes_are_set_each_time(patch: Patcher) -> None:
-    patch.setattr(_Made, "_changed", lambda self, *_: set(range(len(self._nodes))))
+    patch.setattr(_Made, "_changed", lambda self, now: range(len(now)))
 
 
 @mutation("memory_that_coincides_otherwise_is_launched_in_order")
@@ -227,7 +227,7 @@ def a_replay_leaves_no_ticket(patch: Patcher) -> None:
     def call(self: CudaGraph, memories: Any, vals: Any = ()) -> None:
         real(self, memories, vals)
         for memory in memories:
-            memory.ticket = 0
+            memory.ticket, memory.replays = 0, ()
 
     patch.setattr(CudaGraph, "__call__", call)
 
@@ -251,7 +251,7 @@ def the_source_forgets_the_copy(patch: Patcher) -> None:
 
     def copy(self: Peers, target: Any, source: Any, nbytes: int, there: Any) -> bool:
         done = real(self, target, source, nbytes, there)
-        source.ticket = 0
+        source.ticket, source.replays = 0, ()
         return done
 
     patch.setattr(Peers, "copy", copy)

@@ -161,11 +161,11 @@ class CudaProgram(Program):
         try:
             self._layout.pack_into(target.words.memory, 0, *[m.address for m in given], *vals)
         except (AttributeError, TypeError, struct.error):
-            self._refuse(bufs, vals)
+            self.refuse(bufs, vals)
             raise
 
-    def _refuse(self, bufs: Sequence[CudaMemory], vals: Sequence[int]) -> None:
-        """Raises the error of arguments that cannot be passed."""
+    def refuse(self, bufs: Sequence[CudaMemory], vals: Sequence[int]) -> None:
+        """Raises the error of arguments that cannot be passed, if there is any."""
         check_memory_of(self.name, bufs, CudaMemory)
         values = check_values(self.name, vals)
         if (len(bufs), len(values)) != (self._buffers, self._values):
