@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 from gpu.backends.cuda.codes import Attribute, Result, error_of
 from gpu.backends.cuda.launches import Launches
-from gpu.backends.cuda.library import OLDEST, UPDATE, Library, Words
+from gpu.backends.cuda.library import OLDEST, UPDATE, Library, Words, launch_config
 from gpu.backends.cuda.streams import Streams
 from gpu.core.errors import DeviceError, DeviceLost, GpuError, GpuFault, InvalidValue
 from gpu.core.log import get_logger
@@ -244,7 +244,8 @@ class CudaContext:
         found = library.cuModuleGetFunction(function.address, module[0], ctypes.addressof(name))
         self.check(found, "find a kernel")
         stream = self.streams.launches
-        launched = library.cuLaunchKernel(function[0], 1, 1, 1, 1, 1, 1, 0, stream, 0, 0)
+        config = launch_config(1, 1, 0, stream)
+        launched = library.cuLaunchKernelEx(config.address, function[0], 0, 0)
         self.check(launched, "launch a kernel")
         self.check(library.cuStreamSynchronize(stream), "wait for the GPU")
         self.check(library.cuModuleUnload(module[0]), "unload a kernel")

@@ -194,10 +194,9 @@ class _Made:
             held[slot] = memories[slot]
         if held != memories:
             self._move(memories)
-        self._moving_memories = moving = [memories[slot] for slot in self._moving]
+        self._moving_memories = moving = [*map(memories.__getitem__, self._moving)]
         try:
-            now = [memory.address for memory in moving]
-            now += [vals[i] for i in self._taken]
+            now = [*map(_address, moving), *map(vals.__getitem__, self._taken)]
             changed = self._changed(now)
             if not changed:
                 return True
@@ -311,6 +310,7 @@ class _Node:
 
 
 _is_borrowed: Final = attrgetter("is_borrowed")
+_address: Final = attrgetter("address")
 
 
 def _shared(memories: Sequence[CudaMemory]) -> list[int]:

@@ -7,6 +7,7 @@ function writes something, it is given the address of `Words`.
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -67,7 +68,7 @@ SIGNATURES: Final[dict[str, tuple[str, ...]]] = {
     "cuModuleUnload": (_P,),
     "cuModuleGetFunction": (_P, _P, _P),
     "cuFuncSetAttribute": (_P, "int", "int"),
-    "cuLaunchKernel": (_P, *(_U,) * 7, _P, _P, _P),
+    "cuLaunchKernelEx": (_P, _P, _P, _P),
     "cuGraphCreate": (_P, _U),
     "cuGraphDestroy": (_P,),
     "cuGraphAddKernelNode_v2": (_P, _P, _P, "size_t", _P),
@@ -77,6 +78,9 @@ SIGNATURES: Final[dict[str, tuple[str, ...]]] = {
     "cuGraphExecDestroy": (_P,),
 }
 """The functions that are used, under the names that libcuda exports, and what they take."""
+
+_CONFIG: Final = struct.Struct("<7I4xQQI4x")
+"""CUlaunchConfig of cuda.h: grid, block, shared bytes, stream, attributes and how many."""
 
 
 class Words:
@@ -108,6 +112,13 @@ class Words:
         for index, value in enumerate(values):
             words.values[index] = value
         return words
+
+
+def launch_config(grid: int, block: int, shared: int, stream: int) -> Words:
+    """CUlaunchConfig of blocks and of threads of each along x, and bytes of shared memory."""
+    words = Words(_CONFIG.size // 8)
+    _CONFIG.pack_into(words.memory, 0, grid, 1, 1, block, 1, 1, shared, stream, 0, 0)
+    return words
 
 
 class Library:
