@@ -12,7 +12,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Final, NamedTuple, Protocol
 from weakref import WeakSet
 
@@ -82,7 +81,7 @@ class CudaContext:
         self.launched = Launches()
         self._lost: str | None = None
         self._current = Words()
-        self._tell_current = partial(library.cuCtxGetCurrent, self._current.address)
+        self._tell_current = library.bind("cuCtxGetCurrent", self._current.address)
         self._made: WeakSet[Made] = WeakSet()
         self.retired: deque[tuple[int, Callable[[int], int], int]] = deque()
         self._process = os.getpid()

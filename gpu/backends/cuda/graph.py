@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from functools import partial
 from itertools import compress
 from operator import attrgetter, ne
 from typing import Final, cast
@@ -43,8 +42,7 @@ class CudaGraph:
         self._context = launches[0][0].context
         # Other slots may be of other devices: launches know those of this one by their place here.
         touched = {slot for _, used, _ in launches for slot in used}
-        self._is_used = [slot in touched for slot in range(slots)]
-        self._takes_all = all(self._is_used)
+        self._untouched = [slot for slot in reversed(range(slots)) if slot not in touched]
         place = {slot: i for i, slot in enumerate(sorted(touched))}
         self._launches = [
             (program, tuple(place[slot] for slot in used), taken)
@@ -71,7 +69,9 @@ class CudaGraph:
 
         Raises GpuFault, DeviceLost, InvalidType, InvalidValue and the error of a code.
         """
-        given = [*memories] if self._takes_all else [*compress(memories, self._is_used)]
+        given = [*memories]
+        for slot in self._untouched:
+            del given[slot]
         if self._calls < ONE_BY_ONE:
             self._calls += 1
             self._one_by_one(given, vals)
@@ -134,6 +134,8 @@ class _Made:
         made = context.library.cuGraphInstantiateWithFlags(words.address, self._graph, 0)
         context.check(made, f"make a graph of {len(launches)} launches")
         self._executable = words[0]
+        stream = context.streams.launches
+        self._launch = context.library.bind("cuGraphLaunch", self._executable, stream)
         for node in self._nodes:
             node.belongs_to(self._executable)
         self._taken = sorted({i for _, _, taken in launches for i in taken})
@@ -178,10 +180,8 @@ class _Made:
         self._replays.ticket = ticket
         for memory in self._moving_memories:
             memory.ticket = ticket
-        context = self._context
-        code = context.library.cuGraphLaunch(self._executable, context.streams.launches)
-        if code:
-            context.check(code, "launch a graph")
+        if code := self._launch():
+            self._context.check(code, "launch a graph")
 
     def update(self, memories: list[CudaMemory], vals: Sequence[int]) -> bool:
         """Gives the nodes whose memory or values are others than before their new arguments.
@@ -305,8 +305,10 @@ class _Node:
 
     def belongs_to(self, executable: int) -> None:
         """The graph was made executable."""
-        change = self._program.context.library.cuGraphExecKernelNodeSetParams_v2
-        self.set = partial(change, executable, self.handle, self._parameters.address)
+        self.set = self._program.context.library.bind(
+            *("cuGraphExecKernelNodeSetParams_v2", executable, self.handle),
+            self._parameters.address,
+        )
 
 
 _is_borrowed: Final = attrgetter("is_borrowed")

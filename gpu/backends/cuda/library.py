@@ -9,9 +9,10 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
-from gpu.backends.cpu.native import native_function
+from gpu.backends.cpu.native import native_function, native_pointer
 from gpu.core.errors import DeviceError
 from gpu.transport.files import RealFiles
 from gpu.transport.missing import no_libcuda
@@ -134,12 +135,21 @@ class Library:
         self, addresses: Mapping[str, int], learn: Callable[[bytes, str], None] | None = None
     ):
         """`addresses` are those of the functions. Raises DeviceError where one is missing."""
-        self.learn = learn
+        self.learn, self._addresses = learn, addresses
         if missing := [name for name in SIGNATURES if name not in addresses]:
             raise DeviceError(f"this {LIBCUDA} has no {missing[0]}: it is too old; {UPDATE}")
         for name, arguments in SIGNATURES.items():
             signature = f"int(*)({', '.join(arguments)})"
             setattr(self, name, native_function(addresses[name], signature))
+
+    def bind(self, name: str, *pointers: int) -> Callable[[], int]:
+        """A call of a function that takes nothing but pointers, with these.
+
+        It is made again and again: what the function is given is converted once.
+        """
+        signature = f"int(*)({', '.join(['void *'] * len(pointers))})"
+        function = native_function(self._addresses[name], signature)
+        return partial(function, *map(native_pointer, pointers))
 
     def __getattr__(self, name: str) -> Any:
         # For type checkers: all that exist were set above.

@@ -6,7 +6,6 @@ import ctypes
 import re
 import struct
 from collections.abc import Sequence
-from functools import partial
 from operator import attrgetter
 from typing import Final
 
@@ -140,7 +139,7 @@ class CudaProgram(Program):
             context.check(allowed, f"give {self.name} {self.shared:,} bytes of shared memory")
         stream, extra = context.streams.launches, self._arguments.extra
         self._config = config = launch_config(self.grid, self.block, self.shared, stream)
-        self._launch = partial(library.cuLaunchKernelEx, config.address, function[0], 0, extra)
+        self._launch = library.bind("cuLaunchKernelEx", config.address, function[0], 0, extra)
         self.function = function[0]
 
     def __call__(
