@@ -221,6 +221,22 @@ def ranges_are_taken_for_apart(patch: Patcher) -> None:
 
 
 @mutation("copies_wait_for_replays_on_that_memory")
+def memory_that_stands_still_gets_no_ticket(patch: Patcher) -> None:
+    patch.setattr(CudaMemory, "is_used_by", _nothing)
+
+
+@mutation("copies_wait_for_replays_on_that_memory")
+def memory_that_moves_gets_no_ticket(patch: Patcher) -> None:
+    real = _Made.launch
+
+    def launch(self: _Made, ticket: int) -> None:
+        self._moving_memories = []
+        real(self, ticket)
+
+    patch.setattr(_Made, "launch", launch)
+
+
+@mutation("copies_wait_for_replays_on_that_memory")
 def a_replay_leaves_no_ticket(patch: Patcher) -> None:
     real = CudaGraph.__call__
 

@@ -147,11 +147,9 @@ class _Made:
             for at, i in enumerate(taken):
                 of_vals[i].append((number, self._nodes[number].first_value + at))
         self._of_vals = [*of_vals.values()]
-        self._moving: list[int] = []
         self._moving_memories: list[CudaMemory] = []
-        self._now: list[int | None] | None = [vals[i] for i in self._taken]
         self._replays = Replays()
-        self._stand(memories)
+        self._stand(memories, [], [vals[i] for i in self._taken])
 
     def __del__(self) -> None:
         context = self._context
@@ -234,26 +232,31 @@ class _Made:
     def _move(self, memories: Sequence[CudaMemory]) -> None:
         """Slots that stood still have other memory: they move from now on."""
         others = [i for i, held in enumerate(self._held) if held is not memories[i]]
-        if self._now is not None:
-            at = len(self._moving)
-            self._now[at:at] = [self._held[i].address or 0 for i in others]
-        self._moving += others
-        self._stand(memories)
+        now, at = self._now, len(self._moving)
+        if now is not None:
+            now = [*now[:at], *(self._held[i].address or 0 for i in others), *now[at:]]
+        self._stand(memories, [*self._moving, *others], now)
 
-    def _stand(self, memories: Sequence[CudaMemory]) -> None:
-        """Notes which memory stands still: a replay leaves its ticket for all of it at once."""
-        self._held = [*memories]
-        self._uses = [*(self._of_slots[i] for i in self._moving), *self._of_vals]
-        moving = set(self._moving)
-        standing = [memory for i, memory in enumerate(memories) if i not in moving]
-        self._standing = frozenset(standing)
-        self._replays.are_over = True
-        self._replays = Replays(self._replays.ticket)
+    def _stand(
+        self, memories: Sequence[CudaMemory], moving: list[int], now: list[int | None] | None
+    ) -> None:
+        """All slots but those that move stand still: a replay leaves one ticket for all of them.
+
+        `now` is what the nodes have of those that move, and of values.
+        """
+        moves, held = {*moving}, [*memories]
+        standing = frozenset(memory for i, memory in enumerate(memories) if i not in moves)
+        uses = [*(self._of_slots[i] for i in moving), *self._of_vals]
+        replays = Replays(self._replays.ticket)
         for memory in standing:
-            memory.is_used_by(self._replays)
+            memory.is_used_by(replays)
         for program, *_ in self._launches:
             for memory in program.workspace:
-                memory.is_used_by(self._replays)
+                memory.is_used_by(replays)
+        # No calls from here on: so a Ctrl-C finds all of it as it was, or as it is now.
+        self._replays.are_over = True
+        self._replays, self._standing, self._held = replays, standing, held
+        self._moving, self._uses, self._now = moving, uses, now
 
     def _coincides(self, memories: Sequence[CudaMemory], moving: Sequence[CudaMemory]) -> bool:
         """Whether memory is shared among slots as it was when the graph was made."""
@@ -289,7 +292,7 @@ class _Node:
             *(program.block, 1, 1, program.shared, 0, arguments.extra, 0, 0),
         )
         program.pack(arguments, (*memories,), vals)
-        self.words = arguments.words.signed
+        self.words = memoryview(arguments.words.memory).cast("q")
         self.first_value = len(memories) + len(program.workspace)
         self.handle = 0
 

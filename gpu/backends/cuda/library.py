@@ -90,16 +90,14 @@ class Words:
     Attributes:
         memory: the bytes, to be packed into.
         values: the words.
-        signed: the same as signed numbers.
         address: of them.
     """
 
-    __slots__ = ("_owner", "address", "memory", "signed", "values")
+    __slots__ = ("_owner", "address", "memory", "values")
 
     def __init__(self, count: int = 1):
         self.memory = bytearray(8 * count)
         self.values = memoryview(self.memory).cast("Q")
-        self.signed = memoryview(self.memory).cast("q")
         self._owner = (ctypes.c_char * len(self.memory)).from_buffer(self.memory)
         self.address = ctypes.addressof(self._owner)
 
