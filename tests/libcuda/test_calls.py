@@ -16,7 +16,7 @@ from libcuda.conftest import Opened
 from unit.python_calls import python_calls
 
 _OURS = str(Path(gpu.__file__).parent)
-_LAUNCH_CALLS, _REPLAY_CALLS = 8, 16
+_LAUNCH_CALLS, _REPLAY_CALLS = 6, 10
 
 
 class Watched(CudaMemory):

@@ -23,8 +23,6 @@ from gpu.runtime.program import LaunchSize, Program, check_memory_of, check_valu
 
 _LOG_BYTES: Final = 1 << 14
 _WORD_BYTES: Final = 8
-
-
 _address: Final = attrgetter("address")
 
 
