@@ -183,7 +183,7 @@ def arguments_are_not_packed(patch: Patcher) -> None:
 
 @mutation("wrong_arguments_are_refused")
 def wrong_arguments_are_not_looked_at(patch: Patcher) -> None:
-    patch.setattr(CudaProgram, "_refuse", _nothing)
+    patch.setattr(CudaProgram, "refuse", _nothing)
     patch.setattr(CudaProgram, "pack", _nothing)
 
 
@@ -197,12 +197,12 @@ def a_cubin_is_all_that_is_tried(patch: Patcher) -> None:
 
 @mutation("a_call_sets_the_nodes_that_have_other_arguments")
 def nodes_keep_their_arguments(patch: Patcher) -> None:
-    patch.setattr(_Made, "_changed", _gives(set()))
+    patch.setattr(_Made, "_changed", _gives([]))
 
 
 @mutation("a_call_sets_the_nodes_that_have_other_arguments")
 def all_nodes_are_set_each_time(patch: Patcher) -> None:
-    patch.setattr(_Made, "_changed", lambda self, *_: set(range(len(self._nodes))))
+    patch.setattr(_Made, "_changed", lambda self, now: range(len(now)))
 
 
 @mutation("memory_that_coincides_otherwise_is_launched_in_order")
@@ -221,13 +221,29 @@ def ranges_are_taken_for_apart(patch: Patcher) -> None:
 
 
 @mutation("copies_wait_for_replays_on_that_memory")
+def memory_that_stands_still_gets_no_ticket(patch: Patcher) -> None:
+    patch.setattr(CudaMemory, "is_used_by", _nothing)
+
+
+@mutation("copies_wait_for_replays_on_that_memory")
+def memory_that_moves_gets_no_ticket(patch: Patcher) -> None:
+    real = _Made.launch
+
+    def launch(self: _Made, ticket: int) -> None:
+        self._moving_memories = []
+        real(self, ticket)
+
+    patch.setattr(_Made, "launch", launch)
+
+
+@mutation("copies_wait_for_replays_on_that_memory")
 def a_replay_leaves_no_ticket(patch: Patcher) -> None:
     real = CudaGraph.__call__
 
     def call(self: CudaGraph, memories: Any, vals: Any = ()) -> None:
         real(self, memories, vals)
         for memory in memories:
-            memory.ticket = 0
+            memory.ticket, memory.replays = 0, ()
 
     patch.setattr(CudaGraph, "__call__", call)
 
@@ -251,7 +267,7 @@ def the_source_forgets_the_copy(patch: Patcher) -> None:
 
     def copy(self: Peers, target: Any, source: Any, nbytes: int, there: Any) -> bool:
         done = real(self, target, source, nbytes, there)
-        source.ticket = 0
+        source.ticket, source.replays = 0, ()
         return done
 
     patch.setattr(Peers, "copy", copy)

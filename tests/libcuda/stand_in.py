@@ -25,6 +25,7 @@ _TYPES: dict[str, Any] = {
     "int": ctypes.c_int,
 }
 _NODE = struct.Struct("<Q7I4xQQQQ")
+_CONFIG = struct.Struct("<7I4xQQI4x")
 
 
 def _write(address: int, value: int, kind: Any = ctypes.c_uint64) -> int:
@@ -49,6 +50,7 @@ class StandIn:
         calls: names of functions with their arguments, in order.
         fails: the codes that functions give instead of doing anything, by name.
         kernels: what is run for a launch, by the kernel's name.
+        launches: those that are of no graph, each with its stream.
         memory: allocations of the GPU, by address.
         modules: the images that are loaded, by handle.
         names: of kernels, by CUfunction.
@@ -64,6 +66,7 @@ class StandIn:
         self.log = b""
         self.count = 1
         self.kernels: dict[str, Callable[..., None]] = {}
+        self.launches: list[tuple[int, Launch]] = []
         self.memory: dict[int, Any] = {}
         self.modules: dict[int, bytes] = {}
         self.names: dict[int, str] = {}
@@ -197,8 +200,13 @@ class StandIn:
         self.names[ctypes.c_uint64.from_address(out).value] = ctypes.string_at(name).decode()
         return 0
 
-    def cuLaunchKernel(self, function: int, grid: int, *rest: int) -> None:
-        self.run(Launch(function, grid, rest[2], rest[5], arguments_at(rest[-1])))
+    def cuLaunchKernelEx(self, config: int, function: int, listed: int, extra: int) -> None:
+        content = ctypes.string_at(config, _CONFIG.size)
+        grid, y, z, block, block_y, block_z, shared, stream, *rest = _CONFIG.unpack(content)
+        assert (y, z, block_y, block_z, listed, *rest) == (1, 1, 1, 1, 0, 0, 0)
+        launch = Launch(function, grid, block, shared, arguments_at(extra))
+        self.launches.append((stream, launch))
+        self.run(launch)
 
     def run(self, launch: Launch) -> None:
         """What a launch does."""

@@ -221,7 +221,7 @@ def test_after_recovery_programs_run_and_memory_is_gone(cuda: Opened) -> None:
     assert back == bytes(range(64))
 
 
-@pytest.mark.parametrize("failing", ["cuStreamCreate", "cuLaunchKernel", "cuStreamSynchronize"])
+@pytest.mark.parametrize("failing", ["cuStreamCreate", "cuLaunchKernelEx", "cuStreamSynchronize"])
 def test_a_reset_that_does_not_help_says_restart(cuda: Opened, failing: str) -> None:
     fault(cuda)
     cuda.stand_in.fails[failing] = 700

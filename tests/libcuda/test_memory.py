@@ -14,7 +14,7 @@ from libcuda.conftest import Opened
 from libcuda.stand_in import NOT_READY
 
 ENQUEUED = (
-    *("cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuLaunchKernel", "cuEventRecord"),
+    *("cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuLaunchKernelEx", "cuEventRecord"),
     *("cuStreamWaitEvent", "cuEventSynchronize"),
 )
 

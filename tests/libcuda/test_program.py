@@ -29,9 +29,9 @@ def test_a_launch_is_given_packed_arguments(cuda: Opened) -> None:
     a, b = cuda.allocator.alloc(8), cuda.allocator.alloc(8)
     program(a, b, vals=[3, np.int64(-1)])
     assert seen == [(a.address, b.address, program.workspace[0].address, 3, 2**64 - 1)]
-    (launch,) = cuda.stand_in.given("cuLaunchKernel")
-    stream = cuda.context.streams.launches
-    assert launch[1:10] == (3, 1, 1, 64, 1, 1, 50_000, stream, 0)
+    ((stream, launch),) = cuda.stand_in.launches
+    assert stream == cuda.context.streams.launches
+    assert launch[:4] == (program.function, 3, 64, 50_000)
     assert cuda.stand_in.given("cuFuncSetAttribute") == [(program.function, 8, 50_000)]
 
 
@@ -84,7 +84,7 @@ def test_wrong_arguments_are_refused(cuda: Opened) -> None:
         program(memory, 3, vals=[1])  # type: ignore[arg-type]
     with pytest.raises(InvalidType, match="value 0 of k"):
         program(memory, memory, vals=[1.5])  # type: ignore[list-item]
-    assert not cuda.stand_in.named("cuLaunchKernel")
+    assert not cuda.stand_in.named("cuLaunchKernelEx")
 
 
 def test_a_module_is_unloaded_when_its_launches_are_done(cuda: Opened) -> None:
@@ -134,7 +134,7 @@ def test_a_module_that_was_launched_while_the_host_waited_stays(
 def test_waiting_takes_the_time_between_events(cuda: Opened) -> None:
     program, memory = cuda.program(), cuda.allocator.alloc(8)
     assert program(memory, memory, wait=True) == 0.25e-3
-    names = ("cuEventRecord", "cuLaunchKernel", "cuEventSynchronize")
+    names = ("cuEventRecord", "cuLaunchKernelEx", "cuEventSynchronize")
     assert cuda.stand_in.named(*names) == [names[0], names[1], names[0], names[2]]
     cuda.context.synchronize()
     assert len(cuda.stand_in.given("cuEventDestroy_v2")) == 2

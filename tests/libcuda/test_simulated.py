@@ -188,13 +188,13 @@ def test_more_bytes_than_there_are_and_grids_beyond_limits(
         with pytest.raises(OutOfMemory, match=f"cannot allocate {nbytes:,} bytes"):
             gpu.allocator.alloc(nbytes)
     add, memory = gpu.program(ADD, "add", 2, 1), gpu.array(np.arange(256, dtype=np.uint32))
-    add.grid = 1 << 31
-    with pytest.raises(DeviceError, match="launch add"):
-        add(memory, memory, vals=[1])
-    add.grid, add.block = 4, 2048
-    with pytest.raises(DeviceError, match="launch add"):
-        add(memory, memory, vals=[1])
-    add.block = 64
+    for grid, block in (1 << 31, 64), (4, 2048):
+        add.grid, add.block = grid, block
+        add.load()
+        with pytest.raises(DeviceError, match="launch add"):
+            add(memory, memory, vals=[1])
+    add.grid, add.block = 4, 64
+    add.load()
     add(memory, memory, vals=[1])
     assert gpu.numbers(memory, 256).tolist() == [2 * i + 1 for i in range(256)]
 

@@ -35,7 +35,7 @@ CALLS: Final = 300
 KERNELS, CHANGED, BUFFERS = 100, 10, 3
 THEIRS: Final = (
     *("cuCtxCreate_v2", "cuModuleLoadData", "cuGraphAddKernelNode", "cuGraphInstantiate_v2"),
-    *("cuGraphExecKernelNodeSetParams", "cuDeviceComputeCapability"),
+    *("cuGraphExecKernelNodeSetParams", "cuDeviceComputeCapability", "cuLaunchKernel"),
 )
 """Functions that tinygrad calls besides ours."""
 _MAKES: Final = ("Alloc", "Create", "Retain", "Load", "GetFunction", "AddKernel", "Instantiate")

@@ -17,6 +17,12 @@ def native_function(address: int, signature: str) -> Callable[..., Any]:
     return function
 
 
+def native_pointer(address: int) -> object:
+    """An address as `void *` parameters take it."""
+    pointer: object = _ffi().cast("void *", address)
+    return pointer
+
+
 def read_memory(target: memoryview, address: int) -> None:
     """Copies bytes from an address, as many as `target` has, without the interpreter lock."""
     ffi = _ffi()

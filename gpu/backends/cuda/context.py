@@ -12,13 +12,12 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Final, NamedTuple, Protocol
 from weakref import WeakSet
 
 from gpu.backends.cuda.codes import Attribute, Result, error_of
 from gpu.backends.cuda.launches import Launches
-from gpu.backends.cuda.library import OLDEST, UPDATE, Library, Words
+from gpu.backends.cuda.library import OLDEST, UPDATE, Library, Words, launch_config
 from gpu.backends.cuda.streams import Streams
 from gpu.core.errors import DeviceError, DeviceLost, GpuError, GpuFault, InvalidValue
 from gpu.core.log import get_logger
@@ -82,7 +81,7 @@ class CudaContext:
         self.launched = Launches()
         self._lost: str | None = None
         self._current = Words()
-        self._tell_current = partial(library.cuCtxGetCurrent, self._current.address)
+        self._tell_current = library.bind("cuCtxGetCurrent", self._current.address)
         self._made: WeakSet[Made] = WeakSet()
         self.retired: deque[tuple[int, Callable[[int], int], int]] = deque()
         self._process = os.getpid()
@@ -244,7 +243,8 @@ class CudaContext:
         found = library.cuModuleGetFunction(function.address, module[0], ctypes.addressof(name))
         self.check(found, "find a kernel")
         stream = self.streams.launches
-        launched = library.cuLaunchKernel(function[0], 1, 1, 1, 1, 1, 1, 0, stream, 0, 0)
+        config = launch_config(1, 1, 0, stream)
+        launched = library.cuLaunchKernelEx(config.address, function[0], 0, 0)
         self.check(launched, "launch a kernel")
         self.check(library.cuStreamSynchronize(stream), "wait for the GPU")
         self.check(library.cuModuleUnload(module[0]), "unload a kernel")

@@ -174,8 +174,8 @@ class _Borrowed:
 
     def __del__(self) -> None:
         memory = self._memory
-        if memory.address is not None and memory.ticket > self._context.streams.finished:
-            self._context.retire(_Keeper(self._owner), 0, memory.ticket)
+        if memory.address is not None and memory.last_use() > self._context.streams.finished:
+            self._context.retire(_Keeper(self._owner), 0, memory.last_use())
 
 
 class _Keeper:

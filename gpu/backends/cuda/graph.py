@@ -8,14 +8,14 @@ of other libraries may in any way.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import compress
-from operator import attrgetter, is_not
-from typing import Final
+from operator import attrgetter, ne
+from typing import Final, cast
 
 from gpu.backends.cuda.context import CudaContext
 from gpu.backends.cuda.library import Words
-from gpu.backends.cuda.memory import CudaMemory
+from gpu.backends.cuda.memory import CudaMemory, Replays
 from gpu.backends.cuda.program import CudaProgram
 from gpu.core.errors import InvalidValue
 from gpu.runtime.origins import users_place
@@ -41,8 +41,9 @@ class CudaGraph:
             raise InvalidValue(f"a graph of {slots} slots has a launch on one beyond them")
         self._context = launches[0][0].context
         # Other slots may be of other devices: launches know those of this one by their place here.
-        self._used = list(dict.fromkeys(slot for _, used, _ in launches for slot in used))
-        place = {slot: i for i, slot in enumerate(self._used)}
+        touched = {slot for _, used, _ in launches for slot in used}
+        self._untouched = [slot for slot in reversed(range(slots)) if slot not in touched]
+        place = {slot: i for i, slot in enumerate(sorted(touched))}
         self._launches = [
             (program, tuple(place[slot] for slot in used), taken)
             for program, used, taken in launches
@@ -68,7 +69,9 @@ class CudaGraph:
 
         Raises GpuFault, DeviceLost, InvalidType, InvalidValue and the error of a code.
         """
-        given = [memories[slot] for slot in self._used]
+        given = [*memories]
+        for slot in self._untouched:
+            del given[slot]
         if self._calls < ONE_BY_ONE:
             self._calls += 1
             self._one_by_one(given, vals)
@@ -83,13 +86,9 @@ class CudaGraph:
             elif not self._made.update(given, vals):
                 self._one_by_one(given, vals)
                 return
-            streams = context.streams
-            ticket = streams.next_ticket()
-            for memory in (*given, *self._made.workspaces):
-                memory.ticket = ticket
-            context.launched.append((ticket, self, (*given, *vals), users_place()))
-            code = context.library.cuGraphLaunch(self._made.executable, streams.launches)
-            context.check(code, "launch a graph")
+            ticket = context.streams.next_ticket()
+            context.launched.append((ticket, self, (given, vals), users_place()))
+            self._made.launch(ticket)
 
     def _one_by_one(self, given: Sequence[CudaMemory], vals: Sequence[int]) -> None:
         for program, used, taken in self._launches:
@@ -97,9 +96,9 @@ class CudaGraph:
 
     def describe(self, arguments: Sequence[object]) -> str:
         """A replay of it, for errors: its launches, each with its arguments."""
-        vals = arguments[len(self._used) :]
+        memories, vals = cast(tuple[Sequence[CudaMemory], Sequence[int]], arguments)
         told = [
-            program.describe([*(arguments[i] for i in used), *(vals[i] for i in taken)])
+            program.describe([*(memories[i] for i in used), *(vals[i] for i in taken)])
             for program, used, taken in self._launches
         ]
         return f"a graph of {len(told)} launches ({', '.join(told)})"
@@ -108,9 +107,9 @@ class CudaGraph:
 class _Made:
     """A graph of libcuda's.
 
-    Attributes:
-        executable: its CUgraphExec.
-        workspaces: of its programs.
+    Most memory is the same in each replay, as that of weights. So a slot stands still until it has
+    other memory than when the graph was made, and is one that moves from then on: a replay looks at
+    the memory of those, and sees by one comparison that the others stand still.
     """
 
     def __init__(
@@ -120,106 +119,157 @@ class _Made:
         memories: Sequence[CudaMemory],
         vals: Sequence[int],
     ):
-        self._context = context
+        self._context, self._launches = context, launches
         self._shared = _shared(memories)
         self._is_apart = _are_apart(memories, self._shared)
-        self._memories: Sequence[CudaMemory] | None = memories
-        self._vals = list(vals)
-        self._touching: list[list[int]] = [[] for _ in memories]
-        self._taking: dict[int, list[int]] = {}
-        for number, (_, used, taken) in enumerate(launches):
-            for i in dict.fromkeys(used):
-                self._touching[i].append(number)
-            for val in taken:
-                self._taking.setdefault(val, []).append(number)
         words = Words()
         context.check(context.library.cuGraphCreate(words.address, 0), "make a graph")
-        self._graph = words[0]
-        self.executable = 0
+        self._graph, self._executable = words[0], 0
         self._nodes: list[_Node] = []
         after = dependencies(launches, self._shared)
         for (program, used, taken), earlier in zip(launches, after, strict=True):
-            node = _Node(program, used, taken)
-            node.pack(memories, vals)
+            node = _Node(program, [memories[i] for i in used], [vals[i] for i in taken])
             node.add(self._graph, [self._nodes[i].handle for i in earlier])
             self._nodes.append(node)
-        self.workspaces = [memory for program, *_ in launches for memory in program.workspace]
         made = context.library.cuGraphInstantiateWithFlags(words.address, self._graph, 0)
         context.check(made, f"make a graph of {len(launches)} launches")
-        self.executable = words[0]
+        self._executable = words[0]
+        stream = context.streams.launches
+        self._launch = context.library.bind("cuGraphLaunch", self._executable, stream)
+        for node in self._nodes:
+            node.belongs_to(self._executable)
+        self._taken = sorted({i for _, _, taken in launches for i in taken})
+        self._of_slots: list[_Uses] = [[] for _ in memories]
+        of_vals: dict[int, _Uses] = {i: [] for i in self._taken}
+        for number, (_, used, taken) in enumerate(launches):
+            for at, i in enumerate(used):
+                self._of_slots[i].append((number, at))
+            for at, i in enumerate(taken):
+                of_vals[i].append((number, self._nodes[number].first_value + at))
+        self._of_vals = [*of_vals.values()]
+        self._moving_memories: list[CudaMemory] = []
+        self._replays = Replays()
+        self._stand(memories, [], [vals[i] for i in self._taken])
 
     def __del__(self) -> None:
         context = self._context
+        if replays := getattr(self, "_replays", None):
+            replays.are_over = True
         if context.is_lost:
             return
-        if getattr(self, "executable", 0):
-            context.retire(context.library.cuGraphExecDestroy, self.executable)
+        if getattr(self, "_executable", 0):
+            context.retire(context.library.cuGraphExecDestroy, self._executable)
         if getattr(self, "_graph", 0):
             context.retire(context.library.cuGraphDestroy, self._graph)
 
     def forget(self) -> None:
         """It is gone with its context."""
-        self.executable = self._graph = 0
+        self._executable = self._graph = 0
 
     def close(self) -> None:
         """Gives it back; it is not running."""
         library, check = self._context.library, self._context.check
-        check(library.cuGraphExecDestroy(self.executable), "give a graph back")
+        check(library.cuGraphExecDestroy(self._executable), "give a graph back")
         check(library.cuGraphDestroy(self._graph), "give a graph back")
         self.forget()
 
-    def update(self, memories: Sequence[CudaMemory], vals: Sequence[int]) -> bool:
+    def launch(self, ticket: int) -> None:
+        """Runs it on what `update` was given."""
+        self._replays.ticket = ticket
+        for memory in self._moving_memories:
+            memory.ticket = ticket
+        if code := self._launch():
+            self._context.check(code, "launch a graph")
+
+    def update(self, memories: list[CudaMemory], vals: Sequence[int]) -> bool:
         """Gives the nodes whose memory or values are others than before their new arguments.
 
         Returns False, having done nothing, where memory is shared otherwise than when the graph was
-        made, so that its order might not do.
+        made, so that its order might not do. Raises InvalidType, InvalidValue, DeviceLost.
         """
-        others = self._others(memories)
-        changed = self._changed(memories, others, vals)
-        if not changed:
-            return True
-        if not self._coincides(memories, others):
-            return False
-        self._memories = None  # until all are set
-        for number in changed:
-            self._nodes[number].pack(memories, vals)
-            self._nodes[number].set(self.executable)
-        self._memories, self._vals = memories, list(vals)
+        held = self._held
+        for slot in self._moving:
+            held[slot] = memories[slot]
+        if held != memories:
+            self._move(memories)
+        self._moving_memories = moving = [*map(memories.__getitem__, self._moving)]
+        try:
+            now = [*map(_address, moving), *map(vals.__getitem__, self._taken)]
+            changed = self._changed(now)
+            if not changed:
+                return True
+            if not self._coincides(memories, moving):
+                return False
+            self._now = None  # until all are set
+            self._set(now, changed)
+        except (AttributeError, TypeError, ValueError):
+            for program, used, taken in self._launches:
+                program.refuse([memories[i] for i in used], [vals[i] for i in taken])
+            raise
+        self._now = now
         return True
 
-    def _others(self, memories: Sequence[CudaMemory]) -> list[int]:
-        """The slots of other memory than before; all where an error came between."""
-        before = self._memories
-        if before is None:
-            return [*range(len(memories))]
-        if memories == before:
-            return []
-        return [*compress(range(len(memories)), map(is_not, memories, before))]
+    def _set(self, now: Sequence[int | None], changed: Iterable[int]) -> None:
+        nodes, numbers = self._nodes, set()
+        for i in changed:
+            value = now[i]
+            for number, at in self._uses[i]:
+                nodes[number].words[at] = value  # type: ignore[assignment]
+                numbers.add(number)
+        for number in numbers:
+            if code := nodes[number].set():
+                name = self._launches[number][0].name
+                self._context.check(code, f"give {name} new arguments in a graph")
 
-    def _changed(
-        self, memories: Sequence[CudaMemory], others: Sequence[int], vals: Sequence[int]
-    ) -> set[int]:
-        """The nodes that have other arguments than before."""
-        before = self._memories
-        if before is None:
-            return set(range(len(self._nodes)))
-        changed: set[int] = set()
-        for slot in others:
-            if memories[slot].address != before[slot].address:
-                changed.update(self._touching[slot])
-        for val, nodes in self._taking.items():
-            if vals[val] != self._vals[val]:
-                changed.update(nodes)
-        return changed
+    def _changed(self, now: list[int | None]) -> Sequence[int]:
+        """Which of the addresses and values are others than the nodes have."""
+        if now == self._now:
+            return ()
+        if self._now is None:
+            return range(len(now))
+        return [*compress(range(len(now)), map(ne, now, self._now))]
 
-    def _coincides(self, memories: Sequence[CudaMemory], others: Sequence[int]) -> bool:
+    def _move(self, memories: Sequence[CudaMemory]) -> None:
+        """Slots that stood still have other memory: they move from now on."""
+        others = [i for i, held in enumerate(self._held) if held is not memories[i]]
+        now, at = self._now, len(self._moving)
+        if now is not None:
+            now = [*now[:at], *(self._held[i].address or 0 for i in others), *now[at:]]
+        self._stand(memories, [*self._moving, *others], now)
+
+    def _stand(
+        self, memories: Sequence[CudaMemory], moving: list[int], now: list[int | None] | None
+    ) -> None:
+        """All slots but those that move stand still: a replay leaves one ticket for all of them.
+
+        `now` is what the nodes have of those that move, and of values.
+        """
+        moves, held = {*moving}, [*memories]
+        standing = frozenset(memory for i, memory in enumerate(memories) if i not in moves)
+        uses = [*(self._of_slots[i] for i in moving), *self._of_vals]
+        replays = Replays(self._replays.ticket)
+        for memory in standing:
+            memory.is_used_by(replays)
+        for program, *_ in self._launches:
+            for memory in program.workspace:
+                memory.is_used_by(replays)
+        # No calls from here on: so a Ctrl-C finds all of it as it was, or as it is now.
+        self._replays.are_over = True
+        self._replays, self._standing, self._held = replays, standing, held
+        self._moving, self._uses, self._now = moving, uses, now
+
+    def _coincides(self, memories: Sequence[CudaMemory], moving: Sequence[CudaMemory]) -> bool:
         """Whether memory is shared among slots as it was when the graph was made."""
-        if self._is_apart and not any(memories[slot].is_borrowed for slot in others):
-            return len(set(memories)) == len(memories)
+        if self._is_apart and not any(map(_is_borrowed, moving)):
+            return self._standing.isdisjoint(moving) and len({*moving}) == len(moving)
         if _shared(memories) != self._shared:
             return False
         self._is_apart = _are_apart(memories, self._shared)
         return True
+
+
+_Uses = list[tuple[int, int]]
+"""Where an address or a value is an argument: the number of a node, and which of its words."""
 
 
 class _Node:
@@ -227,24 +277,24 @@ class _Node:
 
     Attributes:
         handle: its CUgraphNode.
+        words: its arguments: `set` has those read that are here.
+        first_value: which of the words is the first that is no memory.
+        set: gives it the arguments in launches of the graph from now on; returns a code.
     """
 
-    def __init__(self, program: CudaProgram, used: tuple[int, ...], taken: tuple[int, ...]):
-        self._program, self._used, self._taken = program, used, taken
+    def __init__(self, program: CudaProgram, memories: list[CudaMemory], vals: list[int]):
         if not program.function:
             program.load()
-        self._arguments = program.arguments()
-        self._parameters = Words(_NODE.size // 8)
+        arguments, self._parameters = program.arguments(), Words(_NODE.size // 8)
+        self._program, self._arguments = program, arguments
         _NODE.pack_into(
             *(self._parameters.memory, 0, program.function, program.grid, 1, 1),
-            *(program.block, 1, 1, program.shared, 0, self._arguments.extra, 0, 0),
+            *(program.block, 1, 1, program.shared, 0, arguments.extra, 0, 0),
         )
+        program.pack(arguments, (*memories,), vals)
+        self.words = memoryview(arguments.words.memory).cast("q")
+        self.first_value = len(memories) + len(program.workspace)
         self.handle = 0
-
-    def pack(self, memories: Sequence[CudaMemory], vals: Sequence[int]) -> None:
-        """Writes its arguments to where `add` and `set` have them read."""
-        bufs = tuple([memories[i] for i in self._used])
-        self._program.pack(self._arguments, bufs, [vals[i] for i in self._taken])
 
     def add(self, graph: int, after: Sequence[int]) -> None:
         """Puts it into a graph, behind other nodes."""
@@ -256,17 +306,16 @@ class _Node:
         context.check(added, f"put {self._program.name} into a graph")
         self.handle = words[0]
 
-    def set(self, executable: int) -> None:
-        """Gives it the arguments that were packed, in launches of the graph from now on."""
-        context = self._program.context
-        changed = context.library.cuGraphExecKernelNodeSetParams_v2(
-            executable, self.handle, self._parameters.address
+    def belongs_to(self, executable: int) -> None:
+        """The graph was made executable."""
+        self.set = self._program.context.library.bind(
+            *("cuGraphExecKernelNodeSetParams_v2", executable, self.handle),
+            self._parameters.address,
         )
-        if changed:
-            context.check(changed, f"give {self._program.name} new arguments in a graph")
 
 
 _is_borrowed: Final = attrgetter("is_borrowed")
+_address: Final = attrgetter("address")
 
 
 def _shared(memories: Sequence[CudaMemory]) -> list[int]:

@@ -7,10 +7,12 @@ function writes something, it is given the address of `Words`.
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
-from gpu.backends.cpu.native import native_function
+from gpu.backends.cpu.native import native_function, native_pointer
 from gpu.core.errors import DeviceError
 from gpu.transport.files import RealFiles
 from gpu.transport.missing import no_libcuda
@@ -67,7 +69,7 @@ SIGNATURES: Final[dict[str, tuple[str, ...]]] = {
     "cuModuleUnload": (_P,),
     "cuModuleGetFunction": (_P, _P, _P),
     "cuFuncSetAttribute": (_P, "int", "int"),
-    "cuLaunchKernel": (_P, *(_U,) * 7, _P, _P, _P),
+    "cuLaunchKernelEx": (_P, _P, _P, _P),
     "cuGraphCreate": (_P, _U),
     "cuGraphDestroy": (_P,),
     "cuGraphAddKernelNode_v2": (_P, _P, _P, "size_t", _P),
@@ -77,6 +79,9 @@ SIGNATURES: Final[dict[str, tuple[str, ...]]] = {
     "cuGraphExecDestroy": (_P,),
 }
 """The functions that are used, under the names that libcuda exports, and what they take."""
+
+_CONFIG: Final = struct.Struct("<7I4xQQI4x")
+"""CUlaunchConfig of cuda.h: grid, block, shared bytes, stream, attributes and how many."""
 
 
 class Words:
@@ -108,6 +113,13 @@ class Words:
         return words
 
 
+def launch_config(grid: int, block: int, shared: int, stream: int) -> Words:
+    """CUlaunchConfig of blocks and of threads of each along x, and bytes of shared memory."""
+    words = Words(_CONFIG.size // 8)
+    _CONFIG.pack_into(words.memory, 0, grid, 1, 1, block, 1, 1, shared, stream, 0, 0)
+    return words
+
+
 class Library:
     """The functions of libcuda, as attributes under the names that it exports.
 
@@ -121,12 +133,21 @@ class Library:
         self, addresses: Mapping[str, int], learn: Callable[[bytes, str], None] | None = None
     ):
         """`addresses` are those of the functions. Raises DeviceError where one is missing."""
-        self.learn = learn
+        self.learn, self._addresses = learn, addresses
         if missing := [name for name in SIGNATURES if name not in addresses]:
             raise DeviceError(f"this {LIBCUDA} has no {missing[0]}: it is too old; {UPDATE}")
         for name, arguments in SIGNATURES.items():
             signature = f"int(*)({', '.join(arguments)})"
             setattr(self, name, native_function(addresses[name], signature))
+
+    def bind(self, name: str, *pointers: int) -> Callable[[], int]:
+        """A call of a function that takes nothing but pointers, with these.
+
+        It is made again and again: what the function is given is converted once.
+        """
+        signature = f"int(*)({', '.join(['void *'] * len(pointers))})"
+        function = native_function(self._addresses[name], signature)
+        return partial(function, *map(native_pointer, pointers))
 
     def __getattr__(self, name: str) -> Any:
         # For type checkers: all that exist were set above.

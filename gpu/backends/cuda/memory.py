@@ -23,18 +23,33 @@ SLOT_BYTES: Final = 1 << 20
 """Of pinned memory: what the host copies while the GPU copies the slot before."""
 
 
+class Replays:
+    """Those of a graph, of which each uses the same memory.
+
+    Attributes:
+        ticket: of the latest.
+        are_over: whether there is none to come.
+    """
+
+    __slots__ = ("are_over", "ticket")
+
+    def __init__(self, ticket: int = 0):
+        self.ticket, self.are_over = ticket, False
+
+
 class CudaMemory:
     """Memory of a GPU.
 
     Attributes:
         address: where the GPU has it; None when it was lost.
         nbytes: how many it has.
-        ticket: of what used it last; see `streams`.
+        ticket: of what used it last besides `replays`; see `streams`.
+        replays: of the graphs that use it each time.
         users: streams of other libraries that it was lent to, each with an event that is recorded
             in it when they are done; under `UNTOLD` None, where all there is must be waited for.
     """
 
-    __slots__ = ("__weakref__", "_context", "address", "nbytes", "ticket", "users")
+    __slots__ = ("__weakref__", "_context", "address", "nbytes", "replays", "ticket", "users")
     is_borrowed = False  # from another library, which may give its bytes out twice
 
     def __init__(self, context: CudaContext, nbytes: int):
@@ -47,6 +62,7 @@ class CudaMemory:
     def _hold(self, context: CudaContext, address: int, nbytes: int) -> None:
         self.address: int | None = address
         self._context, self.nbytes, self.ticket = context, nbytes, 0
+        self.replays: tuple[Replays, ...] = ()
         self.users: dict[int, Event | None] = {}
         context.note(self)
 
@@ -54,6 +70,15 @@ class CudaMemory:
         """The context was made anew."""
         self.address = None
         self.users.clear()
+
+    def is_used_by(self, replays: Replays) -> None:
+        """Each of these uses it from now on; the context's lock is held."""
+        self.ticket = self.last_use()
+        self.replays = (*(each for each in self.replays if not each.are_over), replays)
+
+    def last_use(self) -> int:
+        """The ticket of what used it last."""
+        return max([self.ticket, *[each.ticket for each in self.replays]])
 
     def take_back(self) -> None:
         """What is launched from now on comes behind what those did that it was lent to."""
@@ -131,7 +156,7 @@ class CudaAllocator(LRUAllocator[CudaMemory]):
         context = self._context
         if memory.address is None or context.is_lost:
             return
-        if memory.ticket > context.streams.finished:
+        if memory.last_use() > context.streams.finished:
             context.synchronize()
         with context.lock:
             context.enter()
@@ -306,7 +331,7 @@ class Staging:
         context = self._context
         with context.lock:
             context.enter()
-            if memory.ticket > context.streams.finished:
+            if memory.last_use() > context.streams.finished:
                 context.streams.let_copies_follow()
             return memory.place()
 

@@ -6,12 +6,13 @@ import ctypes
 import re
 import struct
 from collections.abc import Sequence
-from typing import Any, Final
+from operator import attrgetter
+from typing import Final
 
 from gpu.backends.cuda import codes
 from gpu.backends.cuda.codes import Result
 from gpu.backends.cuda.context import CudaContext
-from gpu.backends.cuda.library import Words
+from gpu.backends.cuda.library import Words, launch_config
 from gpu.backends.cuda.memory import CudaAllocator, CudaMemory
 from gpu.backends.cuda.streams import Event
 from gpu.compiler.toolchain.nvbinary import NvBinary, with_lines
@@ -22,6 +23,7 @@ from gpu.runtime.program import LaunchSize, Program, check_memory_of, check_valu
 
 _LOG_BYTES: Final = 1 << 14
 _WORD_BYTES: Final = 8
+_address: Final = attrgetter("address")
 
 
 class Arguments:
@@ -133,6 +135,9 @@ class CudaProgram(Program):
                 function[0], codes.FUNCTION_DYNAMIC_SHARED, self.shared
             )
             context.check(allowed, f"give {self.name} {self.shared:,} bytes of shared memory")
+        stream, extra = context.streams.launches, self._arguments.extra
+        self._config = config = launch_config(self.grid, self.block, self.shared, stream)
+        self._launch = library.bind("cuLaunchKernelEx", config.address, function[0], 0, extra)
         self.function = function[0]
 
     def __call__(
@@ -148,7 +153,20 @@ class CudaProgram(Program):
         context = self.context
         with context.lock:
             context.enter()
-            self._launch(bufs, vals, users_place())
+            if not self.function:
+                self.load()
+            if context.retired:
+                context.give_back_ended()
+            self.pack(self._arguments, bufs, vals)
+            ticket = context.streams.next_ticket()
+            for memory in bufs:
+                memory.ticket = ticket
+            for memory in self.workspace:
+                memory.ticket = ticket
+            launched = (*bufs, *vals) if vals else bufs
+            context.launched.append((ticket, self, launched, users_place()))
+            if code := self._launch():
+                context.check(code, f"launch {self.name}")
         return None
 
     def arguments(self) -> Arguments:
@@ -159,13 +177,13 @@ class CudaProgram(Program):
         """Writes the arguments of a launch. Raises InvalidType, InvalidValue, DeviceLost."""
         given = bufs + self.workspace if self.workspace else bufs
         try:
-            self._layout.pack_into(target.words.memory, 0, *[m.address for m in given], *vals)
+            self._layout.pack_into(target.words.memory, 0, *map(_address, given), *vals)
         except (AttributeError, TypeError, struct.error):
-            self._refuse(bufs, vals)
+            self.refuse(bufs, vals)
             raise
 
-    def _refuse(self, bufs: Sequence[CudaMemory], vals: Sequence[int]) -> None:
-        """Raises the error of arguments that cannot be passed."""
+    def refuse(self, bufs: Sequence[CudaMemory], vals: Sequence[int]) -> None:
+        """Raises the error of arguments that cannot be passed, if there is any."""
         check_memory_of(self.name, bufs, CudaMemory)
         values = check_values(self.name, vals)
         if (len(bufs), len(values)) != (self._buffers, self._values):
@@ -175,27 +193,6 @@ class CudaProgram(Program):
             )
         for memory in bufs:
             memory.place()
-
-    def _launch(self, bufs: tuple[CudaMemory, ...], vals: Sequence[int], place: Any) -> None:
-        context = self.context
-        if not self.function:
-            self.load()
-        if context.retired:
-            context.give_back_ended()
-        self.pack(self._arguments, bufs, vals)
-        streams = context.streams
-        ticket = streams.next_ticket()
-        for memory in bufs:
-            memory.ticket = ticket
-        for memory in self.workspace:
-            memory.ticket = ticket
-        context.launched.append((ticket, self, (*bufs, *vals), place))
-        code = context.library.cuLaunchKernel(
-            *(self.function, self.grid, 1, 1, self.block, 1, 1),
-            *(self.shared, streams.launches, 0, self._arguments.extra),
-        )
-        if code:
-            context.check(code, f"launch {self.name}")
 
     def _timed(self, bufs: tuple[CudaMemory, ...], vals: Sequence[int]) -> float:
         began, ended = self.launch_between_events(bufs, vals)
@@ -216,7 +213,7 @@ class CudaProgram(Program):
             began, ended = (Event(library, context.check, codes.EVENT_DEFAULT) for _ in range(2))
             try:
                 began.record(context.streams.launches)
-                self._launch(bufs, vals, users_place())
+                self(*bufs, vals=vals)
                 ended.record(context.streams.launches)
             except BaseException:
                 for event in (began, ended):  # which works as long as they are in use
