@@ -9,8 +9,10 @@ Linux 6.12.117.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
+from gpu.core.bits import align_up
 from gpu.core.errors import DeviceError, InvalidValue, Unsupported
 from gpu.core.log import get_logger
 from gpu.drivers.am.firmware import firmware_of
@@ -64,16 +66,16 @@ def discover(chip: Chip) -> None:
     bar = chip.function.bars[VRAM_BAR].size
     window = chip.function.map(VRAM_BAR, 0, min(bar, size))
     start = size - tables.FROM_END
-    if start + tables.SIZE <= window.size:
-        raw = window.load(start, tables.SIZE)
-    else:
-        raw = _load_beyond(chip, start, tables.SIZE)
+    load = window.load
+    if start + tables.SIZE > window.size:
+        load = partial(_load_beyond, chip)
         _log.warning(
             "%s: the host sees %d of %d MiB of its memory, and no more is used: enable Resizable"
             " BAR",
             *(chip.name, window.size >> 20, size >> 20),
         )
-    chip.discovery = parse_discovery(raw)
+    present = tables.binary_size(load(start, tables.HEADER))
+    chip.discovery = parse_discovery(load(start, align_up(present, 4)))
     check_core(chip.discovery.block(HwId.GC))
     chip.registers = Registers(chip.mmio, chip.discovery)
     chip.vram = Vram(size, window)
