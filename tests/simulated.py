@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 
 import pytest
 
@@ -34,13 +35,28 @@ def own_machines() -> Iterator[None]:
     """What is opened in the block is on machines that no other test has; they end with it."""
     from gpu.backends.amd import device as amd
     from gpu.backends.nv import simulated as nv
+
+    with _not_shared((amd, "_world"), (amd, "card_world"), (nv, "simulated")):
+        yield
+
+
+@contextmanager
+def own_cards() -> Iterator[None]:
+    """As `own_machines`, of those alone whose cards no kernel driver has."""
+    from gpu.backends.amd import device as amd
+
+    with _not_shared((amd, "card_world")):
+        yield
+
+
+@contextmanager
+def _not_shared(*makers: tuple[ModuleType, str]) -> Iterator[None]:
     from gpu.sim.machine import machines
 
     before = machines()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(amd, "_world", amd._world.__wrapped__)
-        patch.setattr(amd, "card_world", amd.card_world.__wrapped__)
-        patch.setattr(nv, "simulated", nv.simulated.__wrapped__)
+        for module, name in makers:
+            patch.setattr(module, name, getattr(module, name).__wrapped__)
         try:
             yield
         finally:

@@ -15,6 +15,7 @@ from typing import Final
 
 from gpu import __version__
 from gpu.backends.amd import find as amd
+from gpu.backends.amd import find_pci
 from gpu.backends.cuda import find as cuda
 from gpu.backends.nv import find as nv
 from gpu.cli.info import hanging
@@ -29,6 +30,7 @@ from gpu.runtime.default import Found, Look, default_choice
 from gpu.runtime.device import BACKENDS, Device
 from gpu.transport.files import Looking, RealFiles
 from gpu.transport.machine import container, iommu_groups
+from gpu.transport.pci.claim import NO_IOMMU
 from gpu.transport.pci.survey import survey
 
 SCHEMA: Final = 1
@@ -41,6 +43,11 @@ _GPUS: Final[dict[str, tuple[str, Callable[[Looking], Iterator[Look]]]]] = {
 }
 """By device type: the interface that there is, empty where there is no other, and what looks at a
 machine for it."""
+_PROBED: Final[dict[str, tuple[Callable[[Looking], Iterator[Look]], Callable[[int], str]]]] = {
+    "PCI+AMD": (find_pci.looks, find_pci.probe)
+}
+"""Devices that are not opened, as that takes long and changes them: what looks for them, and what
+finds out about one by its place."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +121,9 @@ def opened(name: str) -> Finding:
     """Opens a device and tells what it computes with, or why it cannot be opened."""
 
     def describe() -> str:
+        kind, _, index = name.partition(":")
+        if kind in _PROBED:
+            return _PROBED[kind][1](int(index or 0))
         about = Device[name].describe()
         return ", ".join(about[key] for key in ("renderer", "target") if about[key])
 
@@ -147,8 +157,8 @@ def _machine(system: Looking) -> Iterator[Finding]:
     elif groups == 0:
         yield Finding(
             "missing",
-            "the IOMMU is off, which drivers over PCI will need; those there are do without",
-            "switch it on in the firmware's set-up (VT-d, AMD-Vi), and boot with `iommu=pt`",
+            "the IOMMU is off, which drivers over PCI need; kernel drivers do without",
+            NO_IOMMU.fix,
         )
     for seen in survey(system):
         yield Finding("found", f"PCI {seen}", seen.fix)
@@ -164,7 +174,11 @@ def _interfaces(system: Looking, opens: Callable[[str], Finding]) -> Iterator[In
             name, looks = _GPUS[device]
             yield Interface(device, name, tuple(_gpus(device, looks, system, opens)))
             for other in kind.interfaces:
-                if other != name:
+                whole = f"{other}+{device}"
+                if whole in _PROBED:
+                    found = _gpus(whole, _PROBED[whole][0], system, opens)
+                    yield Interface(device, other, tuple(found))
+                elif other != name:
                     planned = Finding("planned", "not supported by this version")
                     yield Interface(device, other, (planned,))
 

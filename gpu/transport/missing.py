@@ -80,6 +80,11 @@ _UDEV: Final = "have udev make it with `sudo udevadm trigger --subsystem-match=d
 NO_KFD_GPU: Final = Lack(
     "KFD lists no GPU", "check `lspci -d 1002:`, and `dmesg | grep kfd` for why one was left out"
 )
+NO_PCI_GPU: Final = Lack(
+    "no GPU of AMD's is on the PCI bus",
+    "`gpu pci list --all` shows what is. A machine without such a GPU has a simulated one with"
+    " SIM=gfx1100",
+)
 
 
 def no_node(system: Files, path: str) -> Lack:

@@ -24,7 +24,7 @@ from gpu.sim.amd.kfd.world import KfdWorld
 from gpu.sim.nv.world import NvSimWorld
 from gpu.transport.files import Files
 from gpu.transport.missing import no_node, no_nvidia_gpu
-from simulated import SIMULATED
+from simulated import SIMULATED, own_cards
 from unit.made_up import AMD_AT, BUS, NVIDIA_AT, MadeUp, card, folder, modules
 from unit.test_default_device import Machine
 
@@ -231,8 +231,8 @@ def test_the_iommu(machine: MadeUp, status: str | None) -> None:
 
 def test_planned_interfaces_are_named_as_such() -> None:
     interfaces = {str(one): one.findings[0].status for one in _examine(MadeUp()).interfaces}
-    assert interfaces["KFD+AMD"] == interfaces["NVK+NV"] == "missing"
-    assert interfaces["PCI+AMD"] == interfaces["USB+AMD"] == interfaces["METAL"] == "planned"
+    assert interfaces["KFD+AMD"] == interfaces["PCI+AMD"] == interfaces["NVK+NV"] == "missing"
+    assert interfaces["PCI+NV"] == interfaces["USB+AMD"] == interfaces["METAL"] == "planned"
     assert interfaces["CPU"] == interfaces["CL"] == "found"
 
 
@@ -245,7 +245,7 @@ def test_the_text_has_each_fix_below_what_is_missing() -> None:
 
 @pytest.mark.parametrize("sim", ["", SIMULATED["AMD"]])
 def test_the_command(sim: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with Context(SIM=sim):
+    with own_cards(), Context(SIM=sim):
         assert main(["doctor", "--json"]) == 0
         report = json.loads(capsys.readouterr().out)
         assert main(["doctor"]) == 0
@@ -256,6 +256,7 @@ def test_the_command(sim: str, capsys: pytest.CaptureFixture[str]) -> None:
     if sim:
         assert f"SIM={sim}" in report["machine"][0]["told"]
         assert found["KFDAMD"]["status"] == "found" and "simulated" in found["KFDAMD"]["told"]
+        assert found["PCIAMD"]["told"].startswith("GC[0] 11.0.0")
 
 
 def test_finders_say_the_same(radeon: Files) -> None:

@@ -129,10 +129,15 @@ class CardBus:
         """Counts a message for `SimInterrupt`; a world in which others are told replaces it."""
         self.pending[number] = self.pending.get(number, 0) + 1
 
-    def _is_master(self, what: str) -> bool:
-        if not self._config.is_master:
-            self._debug.violation(f"{self._title}: {what} while it is no bus master")
+    @property
+    def is_master(self) -> bool:
+        """Whether the card may reach memory now."""
         return self._config.is_master
+
+    def _is_master(self, what: str) -> bool:
+        if not self.is_master:
+            self._debug.violation(f"{self._title}: {what} while it is no bus master")
+        return self.is_master
 
 
 @dataclass(eq=False)

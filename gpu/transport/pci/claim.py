@@ -25,11 +25,19 @@ from gpu.core.files import atomic_write, read_bytes
 from gpu.core.pci import PciAddress
 from gpu.transport.files import Files
 from gpu.transport.machine import is_loaded, names_in, text_in
+from gpu.transport.missing import Lack
 from gpu.transport.os import Os
 from gpu.transport.pci import tree
 from gpu.transport.usage import users_of
 
 VFIO: Final = "vfio-pci"
+NO_IOMMU: Final = Lack(
+    "it is behind no IOMMU, which VFIO needs",
+    "switch VT-d or AMD-Vi on in the firmware's setup, and boot with intel_iommu=on or"
+    " amd_iommu=on. PCI_ACCESS=sysfs does without, and lets the card write to all memory",
+)
+NOT_TAKEN: Final = "it was not handed over"
+_ANOTHER: Final = "end what uses it (log out of a desktop), or use another card"
 _DRIVERS: Final = "/sys/bus/pci/drivers"
 _PROBE: Final = "/sys/bus/pci/drivers_probe"
 _CONSOLES: Final = "/sys/class/vtconsole"
@@ -60,6 +68,22 @@ def why_in_use(system: Files, address: PciAddress) -> list[str]:
     for user in users_of(system, str(address)):
         reasons.append(f"process {user.pid} ({user.name}) has it open")
     return reasons
+
+
+def lack_for_vfio(system: Files, address: PciAddress) -> tuple[Lack, int] | None:
+    """Why a function is not VFIO's to open, with an errno; None where it is, for some user."""
+    if tree.group_of(system, address) is None:
+        return NO_IOMMU, errno.EOPNOTSUPP
+    if tree.driver(system, address) == VFIO:
+        return None
+    if reasons := why_in_use(system, address):
+        return Lack(f"in use: {'; '.join(reasons)}", _ANOTHER), errno.EBUSY
+    try:
+        companions(system, address)
+    except TransportError as error:
+        return Lack(error.message, ""), errno.EPERM
+    load = "" if is_loaded(system, "vfio_pci") else "`sudo modprobe vfio-pci` and "
+    return Lack(NOT_TAKEN, f"{load}`sudo gpu pci take {address}`"), errno.ENODEV
 
 
 def companions(system: Files, address: PciAddress) -> list[PciAddress]:

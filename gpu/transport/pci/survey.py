@@ -9,9 +9,9 @@ from gpu.core.config import config
 from gpu.core.errors import DeviceError
 from gpu.core.pci import PciAddress, PciIds
 from gpu.transport.files import Looking
-from gpu.transport.machine import is_loaded, names_in
+from gpu.transport.machine import names_in
 from gpu.transport.pci import tree
-from gpu.transport.pci.claim import VFIO, companions, why_in_use
+from gpu.transport.pci.claim import NOT_TAKEN, VFIO, companions, lack_for_vfio, why_in_use
 
 _DISPLAY, _ACCELERATOR = 0x03, 0x12  # base classes
 
@@ -69,25 +69,17 @@ def _state(
         return False, "PCI_ACCESS=sysfs is not for what is behind an IOMMU", "unset PCI_ACCESS"
     if unprotected and not driver:
         return True, "free, and without protection (PCI_ACCESS=sysfs)", back
-    if group is None and not unprotected:
-        return (
-            False,
-            "VFIO needs an IOMMU",
-            "switch VT-d or AMD-Vi on in the firmware's setup, and boot with intel_iommu=on or"
-            " amd_iommu=on",
-        )
+    if not unprotected:
+        lacking = lack_for_vfio(system, address)
+        assert lacking is not None, "what VFIO has was looked at before"
+        return False, *lacking[0]
     if reasons := why_in_use(system, address):
         return False, f"in use: {'; '.join(reasons)}", ""
     try:
         companions(system, address)
     except DeviceError as error:
         return False, error.message, ""
-    take = f"`sudo gpu pci take {address}`"
-    if unprotected:
-        return False, "may be taken", f"`sudo PCI_ACCESS=sysfs gpu pci take {address}`"
-    if not is_loaded(system, "vfio_pci"):
-        take = f"`sudo modprobe vfio-pci` and {take}"
-    return False, "may be taken", take
+    return False, NOT_TAKEN, f"`sudo PCI_ACCESS=sysfs gpu pci take {address}`"
 
 
 def _node(system: Looking, address: PciAddress, group: str) -> str:

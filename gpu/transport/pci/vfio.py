@@ -33,9 +33,10 @@ from gpu.core.errors import (
 )
 from gpu.core.pci import Bar, DmaPiece, PciAddress, PciIds
 from gpu.core.window import MemoryWindow, TrappedWindow, Window, check_range
-from gpu.transport.machine import is_loaded, names_in
+from gpu.transport.machine import names_in
 from gpu.transport.os import Os
 from gpu.transport.pci import tree
+from gpu.transport.pci.claim import NO_IOMMU, lack_for_vfio
 from gpu.transport.pci.config import COMMAND, MASTER, MEMORY, change, set_master
 from gpu.transport.pci.iommu import Iommu, Iommufd, Type1, info_capabilities
 
@@ -366,34 +367,22 @@ class VfioFunction:
 def open_vfio(system: Os, address: PciAddress) -> VfioFunction:
     """Takes a function that is bound to vfio-pci, with an IOMMU before it.
 
-    Raises Unsupported where there is no IOMMU, and TransportError: EBUSY where another process has
-    it, EPERM where strangers are in its group, each with what to do; AccessDenied.
+    Raises Unsupported where there is no IOMMU, and TransportError: ENODEV where it was not handed
+    over, EBUSY where another process or a display has it, EPERM where strangers are in its group,
+    each with what to do; AccessDenied.
     """
     tree.check_there(system, address)
+    if (lacking := lack_for_vfio(system, address)) is not None:
+        lack, number = lacking
+        if lack is NO_IOMMU:
+            raise Unsupported(f"{address}: {lack}")
+        raise TransportError(f"{address}: {lack}", number)
     group = tree.group_of(system, address)
-    if group is None:
-        raise Unsupported(
-            f"{address} is behind no IOMMU, which VFIO needs: switch VT-d or AMD-Vi on in the"
-            " firmware's setup, and start Linux with intel_iommu=on or amd_iommu=on."
-            " PCI_ACCESS=sysfs does without, and lets the card write to all memory"
-        )
-    check_bound(system, address)
+    assert group is not None, "what VFIO has is in one"
     nodes = names_in(system, f"{tree.folder_of(address)}/vfio-dev")
     if nodes and system.exists("/dev/iommu"):
         return _open_cdev(system, address, nodes[0])
     return _open_group(system, address, group)
-
-
-def check_bound(system: Os, address: PciAddress) -> None:
-    """Raises TransportError(ENODEV) where vfio-pci does not have a function."""
-    driver = tree.driver(system, address)
-    if driver != "vfio-pci":
-        modprobe = "" if is_loaded(system, "vfio_pci") else "`sudo modprobe vfio-pci` and "
-        raise TransportError(
-            f"{address} belongs to {driver or 'no driver'}, not to vfio-pci: run {modprobe}"
-            f"`sudo gpu pci take {address}`; `sudo gpu pci give-back {address}` leads back",
-            errno.ENODEV,
-        )
 
 
 def _open_cdev(system: Os, address: PciAddress, node: str) -> VfioFunction:

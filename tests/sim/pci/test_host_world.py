@@ -227,7 +227,7 @@ def test_asking_it_back_is_told(rig: Rig) -> None:
             use()
     function.close()
     assert tree.driver(rig.os, AT) == "" and rig.machine.process.open_files == 0
-    with pytest.raises(TransportError, match=r"no driver, not to vfio-pci.*gpu pci take"):
+    with pytest.raises(TransportError, match=r"not handed over.*gpu pci take"):
         rig.open()
 
 
@@ -703,7 +703,7 @@ def test_what_a_survey_tells(tmp_path: Path) -> None:
     rig = Rig(driver="amdgpu")
     assert not list(survey(Looker(rig)))  # edu is no display
     is_ready, told, fix = _state(rig)
-    assert not is_ready and told == "may be taken"
+    assert not is_ready and told == "it was not handed over"
     assert fix == f"`sudo modprobe vfio-pci` and `sudo gpu pci take {AT}`"
     rig.machine.tree.add("/sys/module/vfio_pci/uevent", "")
     assert _state(rig)[2] == f"`sudo gpu pci take {AT}`"
@@ -728,7 +728,7 @@ def test_what_a_survey_tells(tmp_path: Path) -> None:
 
 def test_what_a_survey_tells_without_an_iommu(tmp_path: Path) -> None:
     rig = Rig(driver="amdgpu", group=None)
-    assert _state(rig)[:2] == (False, "VFIO needs an IOMMU")
+    assert _state(rig)[:2] == (False, "it is behind no IOMMU, which VFIO needs")
     with Context(PCI_ACCESS="SYSFS"):
         assert _state(rig)[2] == f"`sudo PCI_ACCESS=sysfs gpu pci take {AT}`"
         claim.take(rig.os, tmp_path, AT, driver="")

@@ -21,6 +21,8 @@ from gpu.drivers.am.target import Version, dotted
 
 SIZE: Final = 10 << 10
 """Bytes of all tables together, at most (DISCOVERY_TMR_SIZE)."""
+HEADER: Final = ctypes.sizeof(layout.binary_header)
+"""Bytes that say how many there are."""
 FROM_END: Final = 64 << 10
 """How far before the end of video memory they begin (DISCOVERY_TMR_OFFSET)."""
 _TABLES: Final = ("IP_DISCOVERY", "GC", "HARVEST_INFO", "VCN_INFO")  # MALL's sum Linux ignores
@@ -114,21 +116,27 @@ class Discovery:
         raise Unsupported(f"this chip's discovery table has no {hw_id.name}[{instance}]")
 
 
-def parse_discovery(data: bytes) -> Discovery:
-    """What the bytes 64 KiB before the end of video memory say. Raises FormatError."""
-    header = _read(data, 0, layout.binary_header, "the binary header")
+def binary_size(head: bytes) -> int:
+    """Bytes of all tables, as their first `HEADER` bytes say. Raises FormatError."""
+    header = _read(head, 0, layout.binary_header, "the binary header")
     if header.binary_signature != layout.BINARY_SIGNATURE:
         raise FormatError(
             f"discovery: signature {header.binary_signature:#x} at 0, wanted"
             f" {layout.BINARY_SIGNATURE:#x}: video memory does not answer, or is not a chip's that"
             " has such a table"
         )
-    start = _AFTER_SUM
-    size = header.binary_size
-    if not start <= size <= min(len(data), SIZE):
-        raise FormatError(f"discovery: a size of {size} bytes in the header, {len(data)} are there")
-    _check(data, start, size - start, header.binary_checksum, "the whole")
-    data = data[:size]
+    size = int(header.binary_size)
+    if not HEADER <= size <= SIZE:
+        raise FormatError(f"discovery: a size of {size} bytes in the header, of {HEADER} to {SIZE}")
+    return size
+
+
+def parse_discovery(data: bytes) -> Discovery:
+    """What the bytes 64 KiB before the end of video memory say. Raises FormatError."""
+    size = binary_size(data)
+    data = _slice(data, 0, size, "the whole")
+    header = _read(data, 0, layout.binary_header, "the binary header")
+    _check(data, _AFTER_SUM, size - _AFTER_SUM, header.binary_checksum, "the whole")
     tables = dict(zip(_TABLES, header.table_list, strict=False))
     ips = list(_blocks(data, tables["IP_DISCOVERY"]))
     gone = set(_harvested(data, tables["HARVEST_INFO"]))

@@ -45,6 +45,7 @@ from gpu.drivers.device import Rung
 from gpu.hcq.device import DeviceOptions
 from gpu.hcq.encoder import Encoder
 from gpu.hcq.hostring import HostRing
+from gpu.transport.missing import NO_PCI_GPU
 from gpu.transport.world import World
 
 USER_VMID: Final = 8  # the first that Linux's compute driver has
@@ -376,7 +377,7 @@ def choose(world: World, index: int) -> PciAddress:
     """A card by its place in `cards`. Raises InvalidIndex, DeviceError where there is none."""
     found = cards(world)
     if not found:
-        raise DeviceError("no GPU of AMD's is on the PCI bus: `gpu pci list` shows what is")
+        raise DeviceError(str(NO_PCI_GPU))
     if not 0 <= index < len(found):
         raise InvalidIndex(f"AMD:{index} by PCI: there are {', '.join(map(str, found))}")
     return found[index]

@@ -21,7 +21,7 @@ STEPS: Final[tuple[Step[Chip], ...]] = (
         "the function is a GPU's, may reach memory, and its registers answer",
         (),
         ("function",),
-        1.0,
+        2.0,
         claim,
     ),
     Step(

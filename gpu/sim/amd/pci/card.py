@@ -146,7 +146,12 @@ class AmdCard:
         self.ih.send(client, 0, kind & ~1, vmid, (page, page >> 32 & 0xF | 0x20 * is_write))
 
     def _mode1(self) -> None:
-        """All is forgotten, also where the host put the card on its bus."""
+        """All is forgotten, also where the host put the card on its bus.
+
+        amdgpu_device_mode1_reset ends bus mastering first, as what is under way has no end then.
+        """
+        if self.chip.bus.is_master:
+            self.chip.violation("a mode1 reset while it is bus master")
         self._forget()
         self._quiet_until = self.chip.sim.clock.now_ns + self.chip.board.reset_ns
         self.on_mode1()

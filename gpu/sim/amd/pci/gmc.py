@@ -32,6 +32,7 @@ VMIDS: Final = 16
 ENGINES: Final = 18
 _ACK_NS: Final = 1000
 _FLUSH_BITS: Final = ("INVALIDATE_L2_PTES", "INVALIDATE_L1_PTES")
+_PRIVATE_INVALIDATION: Final = 1 << 25  # of L2_BANK_SELECT_RESERVED_CID2 (gmc_v11_0.c)
 _INTERRUPTS: Final = {
     "range": "RANGE_PROTECTION_FAULT_ENABLE_INTERRUPT",
     "valid": "VALID_PROTECTION_FAULT_ENABLE_INTERRUPT",
@@ -76,6 +77,7 @@ class Hub:
         self.protected: Callable[[], range] = lambda: range(0)
         self.tell: FaultTeller = lambda hub, vmid, address, kind: None
         self._held: set[int] = set()  # semaphores
+        self._private: set[int] = set()  # VMIDs of which MMHUB's private cache has yet to forget
         self._add_contexts()
         self._hook()
         generation = GFX12 if chip.board.is_gfx12 else GFX11
@@ -85,6 +87,7 @@ class Hub:
     def reset(self) -> None:
         """Nothing is kept, nobody holds a semaphore."""
         self._held.clear()
+        self._private.clear()
         for space in self.spaces:
             space.flush()
 
@@ -168,6 +171,9 @@ class Hub:
             regs.hook(f"{name}ACK", write=self._keep_location)
         control = f"{self._vm}L2_PROTECTION_FAULT_CNTL"
         regs.hook(control, write=partial(self._fault_control, control))
+        if self.name == "MMHUB":
+            private = f"{self._vm}L2_BANK_SELECT_RESERVED_CID2"
+            regs.hook(private, write=partial(self._invalidate_private, private))
 
     def _keep_location(self, value: int) -> None:
         raise Refused("it is read-only, firmware has set it")
@@ -202,10 +208,24 @@ class Hub:
         def done() -> None:
             for vmid in range(VMIDS):
                 if value >> vmid & 1 and complete:
-                    self.spaces[vmid].flush()
+                    self._invalidate(vmid)
             regs.set(f"{name}ACK", value & (1 << VMIDS) - 1)
 
         self.chip.later.after(_ACK_NS, f"invalidate translations of {self.name}", done)
+
+    def _invalidate(self, vmid: int) -> None:
+        """MMHUB's private cache keeps what it has until it is told apart (gmc_v11_0.c)."""
+        if self.name == "MMHUB":
+            self._private.add(vmid)
+        else:
+            self.spaces[vmid].flush()
+
+    def _invalidate_private(self, name: str, value: int) -> None:
+        self.chip.regs.set(name, value)
+        if value & _PRIVATE_INVALIDATION:
+            for vmid in self._private:
+                self.spaces[vmid].flush()
+            self._private.clear()
 
     def _fault_control(self, name: str, value: int) -> None:
         if value & 1:
@@ -223,6 +243,7 @@ class Hub:
 class Vmid(Translation):
     """Addresses of one VMID of a hub: a walk of its page tables at each miss, and a TLB before.
 
+    That a page was not there is kept as well, as entries are fetched some at a time, valid or not.
     VMID 0 sees video memory at its place among the chip's addresses too (FB_LOCATION), where the
     system aperture lets it.
     """
@@ -233,6 +254,7 @@ class Vmid(Translation):
         self._number = number
         self._tlb: dict[tuple[int, int], tuple[Mapping, int]] = {}
         self._sizes: list[int] = []
+        self._absent: dict[int, int] = {}  # level of the entry that was not valid, by page
         self._direct: Mapping | None = None  # all of the aperture
 
     def flush(self) -> None:
@@ -240,6 +262,7 @@ class Vmid(Translation):
         self.generation += 1
         self._tlb.clear()
         self._sizes.clear()
+        self._absent.clear()
 
     def translate(self, address: int, write: bool) -> Mapping:
         """What one access leads to. Raises PageFault; who asked has the hub `report` it."""
@@ -339,6 +362,8 @@ class Vmid(Translation):
             why = f"{name}CNTL.ENABLE_CONTEXT is 0"
         if why:
             hub.chip.violation(f"{hub.name} VMID {self._number} is used while {why}")
+        elif page in self._absent:
+            level = self._absent[page]
         elif inside:
             depth = hub.field(f"{name}CNTL", "PAGE_TABLE_DEPTH")
             block = hub.field(f"{name}CNTL", "PAGE_TABLE_BLOCK_SIZE")
@@ -349,4 +374,6 @@ class Vmid(Translation):
                 level = error.level
                 if error.violation:
                     hub.chip.violation(f"{hub.name} VMID {self._number}: {error.violation}")
+                else:
+                    self._absent[page] = level
         raise HubFault(address, write, kind, level)

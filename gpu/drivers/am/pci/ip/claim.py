@@ -9,8 +9,10 @@ Linux 6.12.117.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
+from gpu.core.bits import align_up
 from gpu.core.errors import DeviceError, InvalidValue, Unsupported
 from gpu.core.log import get_logger
 from gpu.drivers.am.firmware import firmware_of
@@ -29,6 +31,7 @@ _READY_BIT: Final = 1 << 31
 _MM_INDEX, _MM_DATA, _MM_INDEX_HI = 0x0, 0x4, 0x18
 _IN_VRAM: Final = 1 << 31
 _READY_SECONDS: Final = 2.0
+_RESET_SECONDS: Final = 1.0  # of the card that takes longest (smu_v14_0_2_ppt.c)
 _ALL_ONES: Final = 0xFFFF_FFFF
 _KFD: Final = "use it through its kernel driver (DEV=KFD+AMD)"
 _APUS: Final = {(11, 0, 1), (11, 0, 4), (11, 5, 0), (11, 5, 1), (11, 5, 2), (11, 5, 3)}
@@ -40,7 +43,10 @@ _log = get_logger(__name__)
 
 
 def claim(chip: Chip) -> None:
-    """The function is AMD's, has the BARs of a GPU, and its registers answer."""
+    """The function is AMD's, has the BARs of a GPU, and its registers answer.
+
+    They do not while a reset goes on, of which whoever began it may be gone: that is waited for.
+    """
     function = chip.function
     if function.ids.vendor != _AMD:
         raise Unsupported(f"{function.address} is of vendor {function.ids.vendor:#06x}, not AMD")
@@ -49,6 +55,10 @@ def claim(chip: Chip) -> None:
         raise Unsupported(f"{function.address} has no BAR {missing[0]}: it is no GPU of AMD's")
     function.set_bus_master(True)
     chip.doorbells = function.map(DOORBELL_BAR, 0, function.bars[DOORBELL_BAR].size)
+    if chip.mmio.read(_MEMSIZE, 4) != _ALL_ONES:
+        return
+    chip.sleep(_RESET_SECONDS)
+    function.set_bus_master(True)  # and so the command register, which a reset has emptied
     if chip.mmio.read(_MEMSIZE, 4) == _ALL_ONES:
         raise DeviceError(
             f"{function.address}: its registers read as ones: it is off the bus, asleep or in reset"
@@ -64,16 +74,16 @@ def discover(chip: Chip) -> None:
     bar = chip.function.bars[VRAM_BAR].size
     window = chip.function.map(VRAM_BAR, 0, min(bar, size))
     start = size - tables.FROM_END
-    if start + tables.SIZE <= window.size:
-        raw = window.load(start, tables.SIZE)
-    else:
-        raw = _load_beyond(chip, start, tables.SIZE)
+    load = window.load
+    if start + tables.SIZE > window.size:
+        load = partial(_load_beyond, chip)
         _log.warning(
             "%s: the host sees %d of %d MiB of its memory, and no more is used: enable Resizable"
             " BAR",
             *(chip.name, window.size >> 20, size >> 20),
         )
-    chip.discovery = parse_discovery(raw)
+    present = tables.binary_size(load(start, tables.HEADER))
+    chip.discovery = parse_discovery(load(start, align_up(present, 4)))
     check_core(chip.discovery.block(HwId.GC))
     chip.registers = Registers(chip.mmio, chip.discovery)
     chip.vram = Vram(size, window)

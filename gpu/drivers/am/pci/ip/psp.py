@@ -18,6 +18,7 @@ from gpu.autogen.amd import psp_gfx_if as layout
 from gpu.core.bits import align_up
 from gpu.core.errors import FirmwareError
 from gpu.drivers.am.pci import ucode
+from gpu.drivers.am.pci.boot import BootError
 from gpu.drivers.am.pci.chip import Chip
 from gpu.drivers.am.pci.ip.claim import mailbox
 from gpu.drivers.am.pci.ucode import Part, SecureImage
@@ -32,6 +33,10 @@ _RING_BITS: Final = 0x8000_FFFF
 _KERNEL_RING: Final = 2 << 16
 _HANDSHAKE: Final = 0.02  # s that Linux waits after commands of the mailbox
 _MOST_TMR: Final = 32 << 20
+_LEFT_SO: Final = (
+    "a boot loader that was left in the midst of a start does not begin anew: close the card with"
+    " all of its functions handed over (`gpu pci take`), which resets it, or switch the machine off"
+)
 
 # (component of the file, command of the boot loader), in the order they are given
 _COMPONENTS: Final = (
@@ -214,7 +219,11 @@ def start_security(chip: Chip) -> None:
         raise FirmwareError(f"{files.secure.name} has no table of contents")
     smu = ucode.parse_smu(files.smu.name, read(files.smu))
     parts = list(_parts(chip))
-    psp.load_system(image)
+    try:
+        psp.load_system(image)
+    except BootError as error:
+        error.add(_LEFT_SO)
+        raise
     psp.open_ring()
     size = psp.load_contents(contents)
     version = chip.registers.mp0.ip.version
