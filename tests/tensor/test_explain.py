@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import array
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
 import pytest
 
+import gpu
 from gpu import Tensor, dtypes
 from gpu.core.errors import DTypeError, InvalidType, InvalidValue, Unsupported
 from gpu.runtime.execute import Counters
+from gpu.tensor.costs import Costs
 
 
 class Cells(HTMLParser):
@@ -81,6 +84,42 @@ def test_a_sum_moves_what_it_reads_and_writes() -> None:
     x = Tensor(np.ones((128, 16), "float32")).realize()
     costs = (x + 1).explain()
     assert costs.nbytes == 2 * x.nbytes() and costs.memory == x.nbytes()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: Tensor.full((3,), 2.5, device=x.device),
+        lambda x: Tensor.zeros(0, 3, device=x.device),
+        lambda x: x.reshape(-1),
+        lambda x: x[1:],
+        lambda x: (x + 1).T,
+        lambda x: gpu.scan(lambda a, b: (a + b, a * b), x[0], x)[1],
+    ],
+)
+def test_nothing_is_told_that_is_not_run(device: str, make: Callable[[Tensor], Tensor]) -> None:
+    value = make(Tensor(np.ones((4, 3), "float32"), device=device).realize())
+    told, launches = value.explain().launches, Counters.launches
+    value.realize()
+    assert told == Counters.launches - launches
+
+
+def test_a_loop_costs_what_its_steps_cost(device: str) -> None:
+    """Each step reads and writes its own part of what is stacked, and both carries."""
+
+    def costs(length: int) -> tuple[Costs, Tensor]:
+        x = Tensor(np.ones((length, 16), "float32"), device=device).realize()
+        start = Tensor(np.ones(16, "float32"), device=device).realize()
+        value = gpu.scan(lambda carry, x: (carry * 2 + x, carry * x), start, x)[1]
+        return value.explain(), value
+
+    found, value = costs(10)
+    launches = Counters.launches
+    value.realize()
+    assert found.launches == Counters.launches - launches > 10
+    assert 10 * 16 * 3 <= found.operations <= 10 * 16 * 6
+    assert 3 * value.nbytes() <= found.nbytes <= 9 * value.nbytes()
+    assert costs(1000)[0].nbytes <= 110 * found.nbytes, "it grows as the length does"
 
 
 class Arrays:
