@@ -151,3 +151,9 @@ def test_changed_bytes_give_values_or_a_typed_error(tmp_path: Path) -> None:
             assert isinstance(gpu.load(tmp_path / "x.npy").numpy(), np.ndarray)
         except GpuError as error:
             assert isinstance(error, FormatError)
+
+
+def test_an_archive_of_no_tensors(tmp_path: Path) -> None:
+    gpu.save({}, tmp_path / "x.npz")
+    assert gpu.load(tmp_path / "x.npz") == {}
+    assert np.load(tmp_path / "x.npz").files == []
