@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 import zipfile
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +158,16 @@ def test_an_archive_of_no_tensors(tmp_path: Path) -> None:
     gpu.save({}, tmp_path / "x.npz")
     assert gpu.load(tmp_path / "x.npz") == {}
     assert np.load(tmp_path / "x.npz").files == []
+
+
+@pytest.mark.parametrize("keys", [*permutations(["descr", "fortran_order", "shape"])])
+def test_keys_of_a_header_in_any_order(tmp_path: Path, keys: tuple[str, ...]) -> None:
+    values: dict[str, Any] = {"descr": "<f4", "fortran_order": True, "shape": (2, 1)}
+    header = repr({key: values[key] for key in keys})
+    for text in (header, header.replace("'", '"'), header.replace("}", " , }")):
+        (tmp_path / "x.npy").write_bytes(content(text + " \n"))
+        assert gpu.load(tmp_path / "x.npy").tolist() == np.load(tmp_path / "x.npy").tolist()
+    for key in keys:
+        (tmp_path / "x.npy").write_bytes(content(repr({k: values[k] for k in keys if k != key})))
+        with pytest.raises(FormatError, match="none of an array"):
+            gpu.load(tmp_path / "x.npy")
