@@ -171,3 +171,24 @@ def test_keys_of_a_header_in_any_order(tmp_path: Path, keys: tuple[str, ...]) ->
         (tmp_path / "x.npy").write_bytes(content(repr({k: values[k] for k in keys if k != key})))
         with pytest.raises(FormatError, match="none of an array"):
             gpu.load(tmp_path / "x.npy")
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "é" * 32766, "", "a/b", "..", "é" * 32765])
+def test_names_come_back_or_are_refused(tmp_path: Path, name: str, suffix: str) -> None:
+    path = tmp_path / f"x{suffix}"
+    try:
+        gpu.save({name: Tensor([1])}, path)
+    except InvalidValue as error:
+        assert "rename it" in str(error) and not path.exists()
+        assert name in ("a\0b", "\ud800", "é" * 32766)
+    else:
+        assert [*gpu.load(path)] == [name]
+
+
+def test_two_members_of_one_name(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("a.npy", content(GOOD))
+        archive.writestr("a", content(GOOD))
+    with pytest.raises(FormatError, match="one name"):
+        gpu.load(tmp_path / "x.npz")

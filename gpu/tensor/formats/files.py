@@ -25,7 +25,7 @@ def save(value: Tensor | Mapping[str, Tensor], path: Path) -> None:
     By the suffix of `path` it is .safetensors or .npz, of tensors by name, or .npy, of one.
 
     Raises:
-        InvalidValue: another suffix.
+        InvalidValue: another suffix, or a name that the format cannot have.
         InvalidType: one tensor where there should be several by name, or the other way round.
         DTypeError: bfloat16 or fp8 in numpy's files.
 

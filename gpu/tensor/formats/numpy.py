@@ -19,17 +19,19 @@ from typing import Final
 import numpy as np
 
 from gpu.core.dtype import DType, dtypes
-from gpu.core.errors import DTypeError, FormatError
+from gpu.core.errors import DTypeError, FormatError, InvalidValue
 from gpu.core.files import atomic_file, map_file
 from gpu.runtime.device import Device
 from gpu.tensor.formats.archive import DEFAULT_LIMIT, ZipMembers
 from gpu.tensor.formats.hostbytes import MAX_DIMENSIONS, MAX_ELEMENTS, Bytes, byte_size, tensor_over
+from gpu.tensor.formats.safetensors import is_text
 from gpu.tensor.tensor import Tensor
 
 Path = str | os.PathLike[str]
 
 _MAGIC: Final = b"\x93NUMPY"
 _LENGTHS: Final = {1: struct.Struct("<H"), 2: struct.Struct("<I"), 3: struct.Struct("<I")}
+_MAX_NAME: Final = 0xFFFF  # bytes of a zip member's name, the suffix among them
 _MAX_HEADER: Final = 10_000  # bytes, as numpy's own reader has it
 # The keys in any order: "A reader MUST NOT depend on this", the format says of theirs.
 _HEADER: Final = re.compile(
@@ -62,11 +64,14 @@ def npz_load(path: Path, device: str | None = None) -> dict[str, Tensor]:
     What is compressed may take 4 GiB in all.
     """
     members = ZipMembers(map_file(path), DEFAULT_LIMIT)
-    name = Device.canonicalize(device)
-    return {
-        member.removesuffix(".npy"): _tensor(members.read(member), name, f"member {member!r}")
-        for member in members.names
-    }
+    place = Device.canonicalize(device)
+    tensors: dict[str, Tensor] = {}
+    for member in members.names:
+        name = member.removesuffix(".npy")
+        if name in tensors:
+            raise FormatError(f"the members {name!r} and '{name}.npy' would have one name")
+        tensors[name] = _tensor(members.read(member), place, f"member {member!r}")
+    return tensors
 
 
 def npy_save(tensor: Tensor, path: Path) -> None:
@@ -76,7 +81,14 @@ def npy_save(tensor: Tensor, path: Path) -> None:
 
 
 def npz_save(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Writes a .npz file, without compression. Raises DTypeError as `npy_save`."""
+    """Writes a .npz file, without compression.
+
+    Raises DTypeError as `npy_save`, and InvalidValue for a name that zip archives cannot have.
+    """
+    for name in tensors:
+        if not is_text(name) or "\0" in name or len(f"{name}.npy".encode()) > _MAX_NAME:
+            shown = repr(name) if len(name) < 100 else f"{name[:50]!r}... of {len(name):,} letters"
+            raise InvalidValue(f"a tensor cannot be saved under the name {shown}: rename it")
     contents = {name: _content(tensor, repr(name)) for name, tensor in tensors.items()}
     with atomic_file(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, content in contents.items():
