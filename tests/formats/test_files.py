@@ -192,3 +192,13 @@ def test_two_members_of_one_name(tmp_path: Path) -> None:
         archive.writestr("a", content(GOOD))
     with pytest.raises(FormatError, match="one name"):
         gpu.load(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("path", [None, 3, b"x.npy", io.BytesIO(), Path])
+def test_what_is_no_path(path: Any) -> None:
+    with pytest.raises(InvalidType, match=r"a str or a pathlib\.Path"):
+        gpu.load(path)
+    with pytest.raises(InvalidType, match=r"a str or a pathlib\.Path"):
+        gpu.save(Tensor([1]), path)
+    with pytest.raises(InvalidValue, match="NUL"):
+        gpu.load("x\0.npy")
