@@ -168,15 +168,41 @@ def test_tensors_of_torch_and_bytes() -> None:
     assert Tensor(x, dtype="int32").tolist() == [[0, 1, 2], [3, 4, 5]]
     with pytest.raises(InvalidValue, match="detach"):
         Tensor(torch.ones(2, requires_grad=True))
+    with pytest.raises(InvalidValue, match="meta"):
+        Tensor(torch.ones(2, device="meta"))
     with pytest.raises(Unsupported, match="no dtype here"):
         Tensor(torch.ones(2, dtype=torch.complex64))
     assert Tensor(b"ab").tolist() == Tensor(bytearray(b"ab")).tolist() == [97, 98]
     assert Tensor(array.array("d", [1.5])).dtype is dtypes.float64
 
 
-@pytest.mark.parametrize("data", ["text", object(), {"a": 1}, {1}, 2j, np.sum])
+@pytest.mark.parametrize(
+    "data", ["text", object(), {"a": 1}, {1}, 2j, np.sum, np.ndarray, Arrays, Capsules, Tensor]
+)
 def test_what_is_no_array(data: object) -> None:
     with pytest.raises(InvalidType, match="cannot be made of"):
+        Tensor(data)
+
+
+class Described:
+    """Something with `__array_interface__`."""
+
+    def __init__(self, described: Any) -> None:
+        self.__array_interface__ = described
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        Arrays([1, 2]),
+        Arrays(None),
+        Described({}),
+        Described({"shape": (2,), "typestr": "<f4", "version": 3}),
+        Described({"shape": (2,), "typestr": "<f4", "data": None, "version": 3}),
+    ],
+)
+def test_what_gives_no_array(data: object) -> None:
+    with pytest.raises(InvalidType, match=f"{type(data).__name__} gives no array"):
         Tensor(data)
 
 
