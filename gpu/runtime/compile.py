@@ -14,7 +14,7 @@ from gpu.compiler.fusion.label import kernel_label, kernel_nodes
 from gpu.compiler.fusion.plan import Plan
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.graph import Node, bodies_of, in_memory, symbols_of, toposort
-from gpu.compiler.ir.graph.body import Body
+from gpu.compiler.ir.graph.body import Body, Stack
 from gpu.compiler.ir.kernel.work import operations as work_of
 from gpu.compiler.ir.kernel.work import parameter_bytes
 from gpu.compiler.opt.opts import Opt
@@ -229,10 +229,20 @@ class Kernels:
         self.jobs.append(
             _job(
                 *(built, device, self.renderer_of(device), kernel_label(number, self.plan)),
-                *(self.tuner, listed(operations(kernel_nodes(number, self.plan)))),
+                *(self._moved(built), self.tuner),
+                listed(operations(kernel_nodes(number, self.plan))),
             )
         )
         return len(self.jobs) - 1, used, names
+
+    def _moved(self, built: BuiltKernel) -> int:
+        """Bytes of all parameters, of stacks only the part that is a step's of a loop."""
+        moved = parameter_bytes(built.kernel)
+        for node in built.params:
+            leaf = self.plan.stores[node].leaf if node in self.plan.stores else node
+            if leaf.kind == "buffer" and isinstance(leaf.attr[0], Stack):
+                moved -= leaf.nbytes - leaf.nbytes // leaf.shape[0]
+        return moved
 
     def _form(self, number: int) -> tuple[Key, list[Node]]:
         """What a kernel is made of, with its buffers numbered, and its nodes in that order."""
@@ -275,7 +285,9 @@ class Job(NamedTuple):
 
 def prepare_kernel(built: BuiltKernel, device_name: str) -> Job:
     """A kernel lowered and rendered for a device."""
-    return _job(built, device_name, Device[device_name].renderer, built.kernel.name)
+    kernel = built.kernel
+    renderer = Device[device_name].renderer
+    return _job(built, device_name, renderer, kernel.name, parameter_bytes(kernel))
 
 
 def _job(
@@ -283,6 +295,7 @@ def _job(
     device_name: str,
     renderer: Renderer,
     label: str,
+    moved: int,
     tuner: Tuner | None = None,
     computes: str = "",
 ) -> Job:
@@ -290,8 +303,7 @@ def _job(
     opts, scheduled, program = lower_kernel(built.kernel, renderer.target, chosen)
     log.debug("%s: %s", label, opts)
     scalar = why_scalar(scheduled, renderer.target, not config.NOOPT)
-    work, moved = work_of(built.kernel.body), parameter_bytes(built.kernel)
-    about = About(label, work, moved, scalar, computes=computes)
+    about = About(label, work_of(built.kernel.body), moved, scalar, computes=computes)
     if is_profiling():
         PROFILE.note_schedule(device_name, label, built.kernel, opts, renderer.target)
     with stage("render"):

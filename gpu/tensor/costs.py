@@ -5,23 +5,25 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gpu.compiler.ir.graph import Node
-from gpu.compiler.ir.graph import build as G
 from gpu.core.errors import Unsupported
-from gpu.runtime.execute import is_computed, is_spread, prepare
+from gpu.runtime.execute import is_computed, is_spread, prepare, without_reshapes
+from gpu.runtime.recipe import Repeat, Schedule
 
 
 class Step(NamedTuple):
-    """One kernel, or one copy between devices.
+    """One kernel, one copy between devices, or all steps of a loop.
 
     Attributes:
         label: what it computes.
         operations: scalar operations.
         nbytes: bytes that it moves where it touches each element of its memory once.
+        launches: how many kernels and copies it is.
     """
 
     label: str
     operations: int
     nbytes: int
+    launches: int = 1
 
 
 class Costs(NamedTuple):
@@ -37,8 +39,8 @@ class Costs(NamedTuple):
 
     @property
     def launches(self) -> int:
-        """How many steps there are."""
-        return len(self.steps)
+        """Kernels and copies of all steps."""
+        return sum(step.launches for step in self.steps)
 
     @property
     def operations(self) -> int:
@@ -68,8 +70,21 @@ def costs_of(node: Node) -> Costs:
         raise Unsupported(
             "what a tensor on several devices costs is not known; ask for one part, .to(device)"
         )
-    if is_computed(node) or node.kind == "const":
+    base = without_reshapes(node)
+    if is_computed(base) or not base.size:
         return Costs((), 0)
-    schedule = prepare([G.contiguous(node)]).schedule
-    steps = tuple(Step(a.label, a.operations, a.nbytes) for a in schedule.abouts)
-    return Costs(steps, sum(slot.size * slot.dtype.itemsize for slot in schedule.slots))
+    return _costs(prepare([base]).schedule)
+
+
+def _costs(schedule: Schedule) -> Costs:
+    memory = sum(slot.size * slot.dtype.itemsize for slot in schedule.slots)
+    steps = []
+    parts = (*schedule.filling.steps, *schedule.changing.steps)
+    for step, about in zip(parts, schedule.abouts, strict=True):
+        if isinstance(step, Repeat):
+            once, length = _costs(step.iteration.prepared.schedule), step.iteration.form.length
+            sizes = (once.operations, once.nbytes, once.launches)
+            steps.append(Step(about.label, *(length * size for size in sizes)))
+        else:
+            steps.append(Step(about.label, about.operations, about.nbytes))
+    return Costs(tuple(steps), memory)

@@ -39,8 +39,8 @@ NOT_OFFERED: Final = (
 
 
 def is_array(x: object) -> bool:
-    """Whether it is an array of a library on CUDA."""
-    return hasattr(x, INTERFACE)
+    """Whether it is an array of a library on CUDA; its class is none."""
+    return hasattr(x, INTERFACE) and not isinstance(x, type)
 
 
 def not_taken(x: object) -> str:

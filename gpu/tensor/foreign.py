@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpu.core.errors import InvalidType, InvalidValue
+from gpu.core.errors import GpuError, InvalidType, InvalidValue
 
 
 def is_foreign(data: object) -> bool:
     """Whether an object says in one of these ways what elements it has."""
+    if isinstance(data, type):  # which tells how its instances do
+        return False
     return any(
         hasattr(data, name) for name in ("__dlpack__", "__array__", "__array_interface__")
     ) or _has_buffer(data)
@@ -34,9 +36,14 @@ def array_of(data: Any) -> npt.NDArray[Any]:
 
         try:
             return take_capsule(host_capsule_of(data)).host_array()
-        except BufferError as error:
+        except GpuError:
+            raise
+        except (BufferError, ValueError) as error:  # torch's, of a device that DLPack lacks
             raise InvalidValue(f"a {_kind(data)} cannot be copied: {error}") from error
-    array = np.asarray(memoryview(data) if _has_buffer(data) else data)
+    try:
+        array = np.asarray(memoryview(data) if _has_buffer(data) else data)
+    except (TypeError, ValueError) as error:
+        raise InvalidType(f"a {_kind(data)} gives no array: {error}") from error
     if array.dtype.kind not in "biufV" or array.dtype.names:
         raise InvalidType(
             f"a tensor cannot be made of a {_kind(data)} of {array.dtype}: it takes numbers and "

@@ -70,7 +70,7 @@ def scan(
     Raises:
         ShapeError, DTypeError: the carry that `body` gives is of another form than that it takes;
             lengths differ, or are 0.
-        InvalidType, InvalidValue: something else than tensors is carried or given.
+        InvalidType, InvalidValue: what is carried or given is no tensors, `body` no function.
         JitError: `body` reads a value, writes to a tensor from outside, or draws random numbers.
         Unsupported: tensors on several devices, or of symbolic sizes.
 
@@ -82,7 +82,7 @@ def scan(
     >>> total.item(), products.tolist()
     (6.0, [0.0, 2.0, 9.0])
     """
-    name = getattr(body, "__qualname__", repr(body))
+    name = _name_of(body)
     _check_tensors(init, "init")
     _check_tensors(xs, "xs")
     steps = _length(xs, length)
@@ -91,6 +91,12 @@ def scan(
     if config.CHECK or steps == 1:  # CHECK looks at the values of each step
         return _step_by_step(body, init, xs, steps, reverse, name)
     return _traced_loop(body, init, xs, steps, reverse, name)
+
+
+def _name_of(body: object) -> str:
+    if not callable(body):
+        raise InvalidType(f"the body of a scan is a function of a carry and a slice, got {body!r}")
+    return getattr(body, "__qualname__", repr(body))
 
 
 def _traced_loop(
@@ -212,7 +218,7 @@ def _checked(result: Any, init: Any, name: str) -> tuple[Any, Any]:
             f"{name}, the body of a scan, must return a pair (carry, y), where y may be None; it "
             f"returned {type(result).__name__}"
         )
-    carry, ys = result
+    carry, ys = _ordered(result[0], init), result[1]
     _check_tensors(carry, f"the carry that {name} returns, in the body")
     _check_tensors(ys, f"what {name} returns, in the body")
     if _structure(init) != _structure(carry):
@@ -233,6 +239,15 @@ def _checked(result: Any, init: Any, name: str) -> tuple[Any, Any]:
                 f"cast one of the two, as in .cast('{old.dtype.name}')"
             )
     return carry, ys
+
+
+def _ordered(value: Any, like: Any) -> Any:
+    """`value` with the keys of dicts in the order that they have in `like`."""
+    if isinstance(value, dict) and isinstance(like, dict) and value.keys() == like.keys():
+        return {key: _ordered(value[key], like[key]) for key in like}
+    if type(value) in (list, tuple) and type(like) is type(value) and len(value) == len(like):
+        return type(value)(_ordered(*pair) for pair in zip(value, like, strict=True))
+    return value
 
 
 def _form(value: Any) -> str:

@@ -59,7 +59,7 @@ def test_bytes_as_a_file() -> None:
     assert (file.read(2), file.read()) == (b"la", b"st")
     assert file.seek(10**12) and file.read(5) == b""
     assert file.seek(0) == 0 and file.readline(3) == b"fir"
-    with pytest.raises(ValueError, match="-1"):
+    with pytest.raises(OSError, match="-1"):
         file.seek(-1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 import zipfile
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +152,53 @@ def test_changed_bytes_give_values_or_a_typed_error(tmp_path: Path) -> None:
             assert isinstance(gpu.load(tmp_path / "x.npy").numpy(), np.ndarray)
         except GpuError as error:
             assert isinstance(error, FormatError)
+
+
+def test_an_archive_of_no_tensors(tmp_path: Path) -> None:
+    gpu.save({}, tmp_path / "x.npz")
+    assert gpu.load(tmp_path / "x.npz") == {}
+    assert np.load(tmp_path / "x.npz").files == []
+
+
+@pytest.mark.parametrize("keys", [*permutations(["descr", "fortran_order", "shape"])])
+def test_keys_of_a_header_in_any_order(tmp_path: Path, keys: tuple[str, ...]) -> None:
+    values: dict[str, Any] = {"descr": "<f4", "fortran_order": True, "shape": (2, 1)}
+    header = repr({key: values[key] for key in keys})
+    for text in (header, header.replace("'", '"'), header.replace("}", " , }")):
+        (tmp_path / "x.npy").write_bytes(content(text + " \n"))
+        assert gpu.load(tmp_path / "x.npy").tolist() == np.load(tmp_path / "x.npy").tolist()
+    for key in keys:
+        (tmp_path / "x.npy").write_bytes(content(repr({k: values[k] for k in keys if k != key})))
+        with pytest.raises(FormatError, match="none of an array"):
+            gpu.load(tmp_path / "x.npy")
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "é" * 32766, "", "a/b", "..", "é" * 32765])
+def test_names_come_back_or_are_refused(tmp_path: Path, name: str, suffix: str) -> None:
+    path = tmp_path / f"x{suffix}"
+    try:
+        gpu.save({name: Tensor([1])}, path)
+    except InvalidValue as error:
+        assert "rename it" in str(error) and not path.exists()
+        assert name in ("a\0b", "\ud800", "é" * 32766)
+    else:
+        assert [*gpu.load(path)] == [name]
+
+
+def test_two_members_of_one_name(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("a.npy", content(GOOD))
+        archive.writestr("a", content(GOOD))
+    with pytest.raises(FormatError, match="one name"):
+        gpu.load(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("path", [None, 3, b"x.npy", io.BytesIO(), Path])
+def test_what_is_no_path(path: Any) -> None:
+    with pytest.raises(InvalidType, match=r"a str or a pathlib\.Path"):
+        gpu.load(path)
+    with pytest.raises(InvalidType, match=r"a str or a pathlib\.Path"):
+        gpu.save(Tensor([1]), path)
+    with pytest.raises(InvalidValue, match="NUL"):
+        gpu.load("x\0.npy")

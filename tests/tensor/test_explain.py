@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import array
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
 import pytest
 
+import gpu
 from gpu import Tensor, dtypes
 from gpu.core.errors import DTypeError, InvalidType, InvalidValue, Unsupported
 from gpu.runtime.execute import Counters
+from gpu.tensor.costs import Costs
 
 
 class Cells(HTMLParser):
@@ -83,6 +86,42 @@ def test_a_sum_moves_what_it_reads_and_writes() -> None:
     assert costs.nbytes == 2 * x.nbytes() and costs.memory == x.nbytes()
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: Tensor.full((3,), 2.5, device=x.device),
+        lambda x: Tensor.zeros(0, 3, device=x.device),
+        lambda x: x.reshape(-1),
+        lambda x: x[1:],
+        lambda x: (x + 1).T,
+        lambda x: gpu.scan(lambda a, b: (a + b, a * b), x[0], x)[1],
+    ],
+)
+def test_nothing_is_told_that_is_not_run(device: str, make: Callable[[Tensor], Tensor]) -> None:
+    value = make(Tensor(np.ones((4, 3), "float32"), device=device).realize())
+    told, launches = value.explain().launches, Counters.launches
+    value.realize()
+    assert told == Counters.launches - launches
+
+
+def test_a_loop_costs_what_its_steps_cost(device: str) -> None:
+    """Each step reads and writes its own part of what is stacked, and both carries."""
+
+    def costs(length: int) -> tuple[Costs, Tensor]:
+        x = Tensor(np.ones((length, 16), "float32"), device=device).realize()
+        start = Tensor(np.ones(16, "float32"), device=device).realize()
+        value = gpu.scan(lambda carry, x: (carry * 2 + x, carry * x), start, x)[1]
+        return value.explain(), value
+
+    found, value = costs(10)
+    launches = Counters.launches
+    value.realize()
+    assert found.launches == Counters.launches - launches > 10
+    assert 10 * 16 * 3 <= found.operations <= 10 * 16 * 6
+    assert 3 * value.nbytes() <= found.nbytes <= 9 * value.nbytes()
+    assert costs(1000)[0].nbytes <= 110 * found.nbytes, "it grows as the length does"
+
+
 class Arrays:
     """Something with `__array__`, as data frames have."""
 
@@ -129,15 +168,41 @@ def test_tensors_of_torch_and_bytes() -> None:
     assert Tensor(x, dtype="int32").tolist() == [[0, 1, 2], [3, 4, 5]]
     with pytest.raises(InvalidValue, match="detach"):
         Tensor(torch.ones(2, requires_grad=True))
+    with pytest.raises(InvalidValue, match="meta"):
+        Tensor(torch.ones(2, device="meta"))
     with pytest.raises(Unsupported, match="no dtype here"):
         Tensor(torch.ones(2, dtype=torch.complex64))
     assert Tensor(b"ab").tolist() == Tensor(bytearray(b"ab")).tolist() == [97, 98]
     assert Tensor(array.array("d", [1.5])).dtype is dtypes.float64
 
 
-@pytest.mark.parametrize("data", ["text", object(), {"a": 1}, {1}, 2j, np.sum])
+@pytest.mark.parametrize(
+    "data", ["text", object(), {"a": 1}, {1}, 2j, np.sum, np.ndarray, Arrays, Capsules, Tensor]
+)
 def test_what_is_no_array(data: object) -> None:
     with pytest.raises(InvalidType, match="cannot be made of"):
+        Tensor(data)
+
+
+class Described:
+    """Something with `__array_interface__`."""
+
+    def __init__(self, described: Any) -> None:
+        self.__array_interface__ = described
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        Arrays([1, 2]),
+        Arrays(None),
+        Described({}),
+        Described({"shape": (2,), "typestr": "<f4", "version": 3}),
+        Described({"shape": (2,), "typestr": "<f4", "data": None, "version": 3}),
+    ],
+)
+def test_what_gives_no_array(data: object) -> None:
+    with pytest.raises(InvalidType, match=f"{type(data).__name__} gives no array"):
         Tensor(data)
 
 

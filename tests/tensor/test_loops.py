@@ -112,6 +112,27 @@ def test_a_scan_is_the_loop(name: str, reverse: bool, device: str) -> None:
     compare(body, (a * 2, b), x, [a, b, x, w], reverse=reverse)
 
 
+@pytest.mark.parametrize("count", [1, 4])
+def test_keys_of_the_carry_are_in_any_order(count: int, device: str) -> None:
+    """Also where the tensors of two keys look the same, so that an exchange would go unseen."""
+
+    def body(state: Any, x: Tensor) -> Any:
+        a, b = state["pair"][0], state["last"]
+        return {"last": b + x, "pair": (a * b,)}, {"y": a, "x": x}
+
+    x = Tensor(values(count, 3), device=device)
+    start = {"pair": (Tensor(np.full(3, 2.0), device=device).float(),), "last": x[0] * 3}
+    state, given = gpu.scan(body, start, x)
+    wanted, found = start, []
+    for row in x:
+        wanted, y = body(wanted, row)
+        found.append(y["y"])
+    assert list(state) == ["pair", "last"]
+    np.testing.assert_allclose(state["last"].numpy(), wanted["last"].numpy(), rtol=1e-5)
+    np.testing.assert_allclose(state["pair"][0].numpy(), wanted["pair"][0].numpy(), rtol=1e-5)
+    np.testing.assert_allclose(given["y"].numpy(), Tensor.stack(*found).numpy(), rtol=1e-5)
+
+
 @pytest.mark.parametrize("checkpoint", [None, 1, 3, 4, 9])
 def test_trees_of_tensors_and_checkpoints(checkpoint: int | None, device: str) -> None:
     h, c = (Tensor(values(*STATE), device=device) for _ in range(2))
@@ -330,6 +351,8 @@ def drawing(s: Tensor, x: Tensor) -> Any:
 
 
 REFUSED: dict[str, Refused] = {
+    "body": (InvalidType, "is a function", None, 0.0, lambda: Tensor(TWO), {}),
+    "keys": (InvalidType, "the form", lambda s, x: ({"s": s}, x), 0.0, lambda: Tensor(TWO), {}),
     "shape": (ShapeError, "becomes", lambda s, x: (x, None), 0.0, lambda: Tensor(TWO), {}),
     "dtype": (DTypeError, "cast", lambda s, x: (s.half(), x), 0.0, lambda: Tensor(TWO), {}),
     "form": (InvalidType, "the form", lambda s, x: ((s, s), x), 0.0, lambda: Tensor(TWO), {}),

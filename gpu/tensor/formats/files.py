@@ -25,8 +25,9 @@ def save(value: Tensor | Mapping[str, Tensor], path: Path) -> None:
     By the suffix of `path` it is .safetensors or .npz, of tensors by name, or .npy, of one.
 
     Raises:
-        InvalidValue: another suffix.
-        InvalidType: one tensor where there should be several by name, or the other way round.
+        InvalidValue: another suffix, or a name that the format cannot have.
+        InvalidType: one tensor where there should be several by name, or the other way round, or
+            a path that is none.
         DTypeError: bfloat16 or fp8 in numpy's files.
 
     >>> import gpu, tempfile, os
@@ -63,8 +64,8 @@ def load(path: Path, device: str | None = None) -> Any:
     .pt, .pth, .bin and .ckpt are checkpoints of torch's, of which nothing is executed: what they
     hold, with tensors of this package. Files are not trusted.
 
-    Raises InvalidValue for another suffix, FormatError for a malformed file, OSError as the system
-    does.
+    Raises InvalidValue for another suffix, InvalidType for a path that is none, FormatError for a
+    malformed file, OSError as the system does.
     """
     match _suffix(path):
         case ".safetensors":
@@ -77,10 +78,14 @@ def load(path: Path, device: str | None = None) -> Any:
 
 
 def _suffix(path: Path) -> str:
-    suffix = os.path.splitext(os.fspath(path))[1].lower()
+    name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    if not isinstance(name, str):
+        raise InvalidType(f"a file is named by a str or a pathlib.Path, got {path!r}")
+    if "\0" in name:
+        raise InvalidValue(f"{name!r} has a NUL, which no file's name has")
+    suffix = os.path.splitext(name)[1].lower()
     if suffix not in _READ:
         raise InvalidValue(
-            f"{os.fspath(path)!r}: the suffix says what a file is; it must be one of "
-            f"{', '.join(_READ)}"
+            f"{name!r}: the suffix says what a file is; it must be one of {', '.join(_READ)}"
         )
     return suffix

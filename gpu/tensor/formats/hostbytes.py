@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import math
 from typing import Any, Final
@@ -90,10 +91,10 @@ class BytesFile(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Goes to an offset, which may be past the end. Raises ValueError for one before 0."""
+        """Goes to an offset, which may be past the end. Raises OSError for one before 0."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: len(self.view)}[whence]
         if base + offset < 0:
-            raise ValueError(f"cannot seek to {base + offset}")
+            raise OSError(errno.EINVAL, f"cannot seek to {base + offset}")
         self._position = base + offset
         return self._position
 

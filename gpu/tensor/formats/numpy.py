@@ -19,22 +19,27 @@ from typing import Final
 import numpy as np
 
 from gpu.core.dtype import DType, dtypes
-from gpu.core.errors import DTypeError, FormatError
+from gpu.core.errors import DTypeError, FormatError, InvalidValue
 from gpu.core.files import atomic_file, map_file
 from gpu.runtime.device import Device
 from gpu.tensor.formats.archive import DEFAULT_LIMIT, ZipMembers
 from gpu.tensor.formats.hostbytes import MAX_DIMENSIONS, MAX_ELEMENTS, Bytes, byte_size, tensor_over
+from gpu.tensor.formats.safetensors import is_text
 from gpu.tensor.tensor import Tensor
 
 Path = str | os.PathLike[str]
 
 _MAGIC: Final = b"\x93NUMPY"
 _LENGTHS: Final = {1: struct.Struct("<H"), 2: struct.Struct("<I"), 3: struct.Struct("<I")}
+_MAX_NAME: Final = 0xFFFF  # bytes of a zip member's name, the suffix among them
 _MAX_HEADER: Final = 10_000  # bytes, as numpy's own reader has it
+# The keys in any order: "A reader MUST NOT depend on this", the format says of theirs.
 _HEADER: Final = re.compile(
-    r"\{\s*'descr'\s*:\s*'(?P<descr>[<>|=][a-z]\d{1,2})'\s*,"
-    r"\s*'fortran_order'\s*:\s*(?P<fortran>True|False)\s*,"
-    r"\s*'shape'\s*:\s*\((?P<shape>[\d\s,]*)\)\s*,?\s*\}\s*"
+    r"\{(?:\s*(?:"
+    r"['\"]descr['\"]\s*:\s*['\"](?P<descr>[<>|=][a-z]\d{1,2})['\"]"
+    r"|['\"]fortran_order['\"]\s*:\s*(?P<fortran>True|False)"
+    r"|['\"]shape['\"]\s*:\s*\((?P<shape>[\d\s,]*)\)"
+    r")\s*(?:,|(?=\})))+\s*\}\s*"
 )
 _MAX_DIGITS: Final = 19  # of a size
 _DTYPES: Final = {
@@ -59,11 +64,14 @@ def npz_load(path: Path, device: str | None = None) -> dict[str, Tensor]:
     What is compressed may take 4 GiB in all.
     """
     members = ZipMembers(map_file(path), DEFAULT_LIMIT)
-    name = Device.canonicalize(device)
-    return {
-        member.removesuffix(".npy"): _tensor(members.read(member), name, f"member {member!r}")
-        for member in members.names
-    }
+    place = Device.canonicalize(device)
+    tensors: dict[str, Tensor] = {}
+    for member in members.names:
+        name = member.removesuffix(".npy")
+        if name in tensors:
+            raise FormatError(f"the members {name!r} and '{name}.npy' would have one name")
+        tensors[name] = _tensor(members.read(member), place, f"member {member!r}")
+    return tensors
 
 
 def npy_save(tensor: Tensor, path: Path) -> None:
@@ -73,7 +81,14 @@ def npy_save(tensor: Tensor, path: Path) -> None:
 
 
 def npz_save(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Writes a .npz file, without compression. Raises DTypeError as `npy_save`."""
+    """Writes a .npz file, without compression.
+
+    Raises DTypeError as `npy_save`, and InvalidValue for a name that zip archives cannot have.
+    """
+    for name in tensors:
+        if not is_text(name) or "\0" in name or len(f"{name}.npy".encode()) > _MAX_NAME:
+            shown = repr(name) if len(name) < 100 else f"{name[:50]!r}... of {len(name):,} letters"
+            raise InvalidValue(f"a tensor cannot be saved under the name {shown}: rename it")
     contents = {name: _content(tensor, repr(name)) for name, tensor in tensors.items()}
     with atomic_file(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, content in contents.items():
@@ -96,7 +111,7 @@ def _tensor(data: Bytes, device: str, name: str) -> Tensor:
     """The tensor that the bytes of a .npy file are."""
     header, start = _header(data, name)
     found = _HEADER.fullmatch(header)
-    if found is None:
+    if found is None or None in found.groups():
         raise FormatError(f"{name}: the header is none of an array of numbers: {header[:200]!r}")
     order, kind = found["descr"][0], found["descr"][1:]
     dtype = _DTYPES.get(kind)

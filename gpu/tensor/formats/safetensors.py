@@ -158,16 +158,16 @@ def _check_saved(tensors: Mapping[str, TensorBase], metadata: Mapping[str, str])
             raise InvalidType(
                 f"safe_save takes tensors by name; {name!r} is a {type(tensor).__name__}"
             )
-        if name == _METADATA or not _is_text(name):
+        if name == _METADATA or not is_text(name):
             raise InvalidValue(f"a tensor cannot be saved under the name {name!r}: rename it")
     for key, value in metadata.items():
         if not (isinstance(key, str) and isinstance(value, str)):
             raise InvalidType(f"metadata maps text to text; {key!r} is {value!r}: write it as text")
-        if not (_is_text(key) and _is_text(value)):
+        if not (is_text(key) and is_text(value)):
             raise InvalidValue(f"metadata {key!r}: {value!r} is not valid Unicode")
 
 
-def _is_text(value: object) -> bool:
+def is_text(value: object) -> bool:
     """Whether it is a string without lone surrogates."""
     return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
 
@@ -217,7 +217,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     for key, value in pairs:
         if key in result:
             raise FormatError(f"the header has {key!r} twice")
-        if not _is_text(key):
+        if not is_text(key):
             raise FormatError(f"the header's key {key!r} is not valid Unicode")
         result[key] = value
     return result
