@@ -249,7 +249,7 @@ def test_a_forked_child_is_told_and_calls_nothing(cuda: Opened) -> None:
     pid = os.fork()
     if not pid:
         code = 1
-        signal.alarm(60)  # ends a child that waits for a lock
+        signal.alarm(10)  # ends a child that waits for a lock
         try:
             for call in (
                 lambda: program(memory, memory),

@@ -136,7 +136,7 @@ def test_keys_of_the_carry_are_in_any_order(count: int, device: str) -> None:
 @pytest.mark.parametrize("checkpoint", [None, 1, 3, 4, 9])
 def test_trees_of_tensors_and_checkpoints(checkpoint: int | None, device: str) -> None:
     h, c = (Tensor(values(*STATE), device=device) for _ in range(2))
-    x = Tensor(values(7, *STATE), device=device)
+    x = Tensor(values(5, *STATE), device=device)
     w = Tensor(values(WIDTH, WIDTH), device=device)
     for reverse in (False, True):
         init = {"hidden": h, "cell": c}
