@@ -176,3 +176,20 @@ def test_hints_need_a_tile_and_a_loop_that_uses_it(
     tiled = apply(parse_kernel(text), [Reorder(("j", "i")), *opts, Split("ji", 16)])
     with pytest.raises(IllegalOpt, match=rule):
         apply(tiled, [Prefetch(axis, buf, loop)])
+
+
+@pytest.mark.parametrize("columns", [11, 40])
+def test_what_is_turned_may_have_axes_of_its_own(columns: int) -> None:
+    """Rows of a worker's memory lie apart by their length, though no last index says so."""
+    whole = parse_kernel(f"""kernel turned(out: f32[{64 * columns}] global)
+  alloc rows: f32[{columns}, 64] team
+  loop i serial 64
+    loop j serial {columns}
+      out[{columns}*i + j] = rows[j, i]
+""")
+    kernel = whole._replace(body=whole.body._replace(body=whole.body.body[1:]))
+    found = transpose.match(kernel, 8)
+    assert found is not None and (found.read.name, found.write.name) == ("i", "j")
+    squares = apply(kernel, transpose.turn(kernel, found, LANES))
+    kinds = [stmt.kind for stmt in walk(squares.body) if isinstance(stmt, K.Loop)]
+    assert "vector" in kinds

@@ -15,10 +15,9 @@ from typing import Final, NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
 from gpu.compiler.ir.kernel.nontemporal import LINE_BYTES, streamed_outputs
-from gpu.compiler.ir.kernel.tree import loads_of
 from gpu.compiler.opt.analysis.dependence import is_repeatable
 from gpu.compiler.opt.analysis.lanes import FEWEST, fitting
-from gpu.compiler.opt.analysis.loop_nest import last_index, leaves, transposition
+from gpu.compiler.opt.analysis.loop_nest import last_index, leaves, memory_accesses, transposition
 from gpu.compiler.opt.opts import Bind, Opt, Prefetch, Reorder, Split, Stage, apply
 from gpu.compiler.opt.primitives.loops import shifted
 from gpu.compiler.targets import Target
@@ -164,10 +163,9 @@ def _turned(read: str, write: str, lanes: int) -> Iterator[Opt]:
 
 def _read_apart(found: Transposition) -> tuple[K.Buf, int]:
     """A buffer that is read where what is written next to each other lies apart, and how far."""
-    for load in loads_of(found.update.value):
-        buf, indices, _ = load.attr
-        step = last_index(indices).coeff(found.write)
-        if step not in (0, 1):
+    for buf, index in memory_accesses(found.update):
+        step = index.coeff(found.write)
+        if buf is not found.update.buf and step not in (0, 1):
             return buf, abs(step)
     raise AssertionError("a transposition that reads nothing apart")
 
