@@ -121,7 +121,7 @@ def test_keys_of_the_carry_are_in_any_order(count: int, device: str) -> None:
         return {"last": b + x, "pair": (a * b,)}, {"y": a, "x": x}
 
     x = Tensor(values(count, 3), device=device)
-    start = {"pair": (Tensor(np.full(3, 2.0), device=device).float(),), "last": x[0] * 3}
+    start = {"pair": (Tensor(np.full(3, 2.0, np.float32), device=device),), "last": x[0] * 3}
     state, given = gpu.scan(body, start, x)
     wanted, found = start, []
     for row in x:
