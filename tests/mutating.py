@@ -6,6 +6,7 @@ there, and if nothing is left of the mistakes before it: `assert_finds` sees to 
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import traceback
 from collections.abc import Callable, Hashable, Mapping
@@ -103,6 +104,7 @@ def _in_child(act: Callable[[], str]) -> str:
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
+        faulthandler.disable()  # a mistake may end in a signal: the status says so
         try:
             told = act()
         except BaseException:  # whatever it is, the parent tells it
