@@ -95,15 +95,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--device") is None:
-        selection.thin_out(config, items, _is_sampled)
+    if config.getoption("--device") is None and not config.getoption("--whole"):
+        selection.thin_out(config, items, _sampled_device, SAMPLED)
     selection.select(config, items)
 
 
-def _is_sampled(item: pytest.Item) -> bool:
-    """Whether a test is one of those of which a sample runs."""
+def _sampled_device(item: pytest.Item) -> str | None:
+    """The device of a test, unless every device has to pass it."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    return parameters.get("device") in SAMPLED and not item.nodeid.startswith(PROMISED)
+    return None if item.nodeid.startswith(PROMISED) else parameters.get("device")
 
 
 def _check_devices(config: pytest.Config) -> None:
@@ -231,9 +231,19 @@ TOOLS = {
     "CUDA": "nvrtc",
     "WEBGPU": "webgpu",
 }
-# Those whose code is another one's that runs everything: unless they are asked for, all of what a
-# device promises runs on them, and of the rest a fixed sample.
-SAMPLED = ("CUDA",)
+# Percent of the tests that run unless `--whole` or `--device` asks for all, at least one of each
+# function; of what a device promises (`PROMISED`) all run. What is computed from other operations
+# is the same graph on all devices, and runs whole on one that compiles and one that interprets.
+# The code of CUDA is NV's.
+SAMPLED = {
+    "CPU:CLANG": 25,
+    "PYTHON:BLOCKS": 25,
+    "WEBGPU": 25,
+    "CL": 25,
+    "AMD": 25,
+    "NV": 25,
+    "CUDA": 10,
+}
 PROMISED = "tests/backend/"
 os.environ.setdefault("POCL_DEVICES", "pthread pthread")  # a CL:1, for tests that take two devices
 MOST_SKIPPED = 0.02

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 EVERY: Final = 40  # `--quick` takes one of so many
-SAMPLE: Final = 10  # percent of the tests of a device that is sampled
 _BUCKETS: Final = 10_000
 
 
@@ -28,6 +27,11 @@ def add_options(parser: pytest.Parser) -> None:
         action="store_true",
         help=f"one of {EVERY} tests of each file and at least one, of those not marked `slow`,"
         " chosen by their ids: the same in every run",
+    )
+    parser.addoption(
+        "--whole",
+        action="store_true",
+        help="all tests of the devices of which else a sample runs (tests/conftest.py: SAMPLED)",
     )
     parser.addoption(
         "--skips-to",
@@ -87,16 +91,27 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def thin_out(
-    config: pytest.Config, items: list[pytest.Item], is_sampled: Callable[[pytest.Item], bool]
+    config: pytest.Config,
+    items: list[pytest.Item],
+    device_of: Callable[[pytest.Item], str | None],
+    percents: Mapping[str, int],
 ) -> None:
-    """Leaves a fixed part, `SAMPLE` percent, of those of `items` that are sampled."""
-    # Not the part that `--part` takes, or of that the whole sample would be in it.
-    most = SAMPLE / 100 * _BUCKETS
-    _keep(
-        config,
-        items,
-        [i for i in items if not is_sampled(i) or _bucket(f"sampled {i.nodeid}") < most],
-    )
+    """Leaves a fixed part of the tests on some devices: of each test function that percent.
+
+    At least one of each stays, so that no device goes without what a function tests. `percents`
+    has the devices of which not all run, `device_of` a test's device.
+    """
+    groups: dict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        device = device_of(item)
+        if device is not None and device in percents:
+            groups[item.nodeid.partition("[")[0], device].append(item)
+    left_out: set[pytest.Item] = set()
+    for (_, device), tests in groups.items():
+        # Not the part that `--part` takes, or of that the whole sample would be in it.
+        tests.sort(key=lambda i: (_bucket(f"sampled {i.nodeid}"), i.nodeid))
+        left_out.update(tests[-(-len(tests) * percents[device] // 100) :])
+    _keep(config, items, [item for item in items if item not in left_out])
 
 
 def _keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 
 import nested
 from busy import busy
-from selection import EVERY, SAMPLE, sample, thin_out
+from selection import EVERY, sample, thin_out
 from store import evict
 
 TESTS = Path(__file__).parent
@@ -50,7 +51,7 @@ def test_every_file_with_fast_tests_is_in_a_quick_run() -> None:
     assert [n.replace("other", "test") for n in names(*others)] != chosen[:5]
 
 
-def test_of_sampled_tests_a_fixed_tenth_runs() -> None:
+def test_of_sampled_devices_a_fixed_part_runs() -> None:
     class Config:
         def __init__(self) -> None:
             self.deselected: list[object] = []
@@ -61,17 +62,35 @@ def test_of_sampled_tests_a_fixed_tenth_runs() -> None:
 
     def run(names: Sequence[str]) -> list[str]:
         items, config = [Named(name) for name in names], Config()
-        thin_out(config, items, lambda item: "CUDA" in item.nodeid)  # type: ignore[arg-type]
+        thin_out(config, items, device_of, {"CUDA": 10, "CL": 30})  # type: ignore[arg-type]
         assert len(items) + len(config.deselected) == len(names)
         return [item.nodeid for item in items]
 
-    names = [f"a.py::test[{device}-{n}]" for n in range(2000) for device in ("CUDA", "NV")]
+    def device_of(item: Named) -> str:
+        return item.nodeid.partition("[")[2].partition("-")[0]
+
+    names = [
+        f"a.py::test_{function}[{device}-{n}]"
+        for function, count in (("many", 2000), ("two", 2), ("one", 1))
+        for n in range(count)
+        for device in ("CUDA", "CL", "NV")
+    ]
     kept = run(names)
-    sampled = [name for name in kept if "CUDA" in name]
-    assert [name for name in kept if "NV" in name] == [name for name in names if "NV" in name]
-    assert 0.8 * SAMPLE < len(sampled) / 20 < 1.2 * SAMPLE
+    functions = Counter((device_of(Named(n)), n.partition("[")[0][11:]) for n in kept)
+    assert functions == {
+        ("NV", "many"): 2000,
+        ("NV", "two"): 2,
+        ("NV", "one"): 1,
+        ("CUDA", "many"): 200,
+        ("CUDA", "two"): 1,
+        ("CUDA", "one"): 1,
+        ("CL", "many"): 600,
+        ("CL", "two"): 1,
+        ("CL", "one"): 1,
+    }
     assert set(run(names[::-1])) == set(kept)
     # Of a part that `--part` takes, it is a tenth as well.
+    sampled = [name for name in kept if "many[CUDA" in name]
     parts = [name for name in sampled if zlib.crc32(name.encode()) % 10_000 < 1000]
     assert len(parts) < len(sampled) / 4
 
