@@ -96,14 +96,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--device") is None and not config.getoption("--whole"):
-        selection.thin_out(config, items, _sampled_device, SAMPLED)
+        selection.thin_out(config, items, _is_sampled)
     selection.select(config, items)
 
 
-def _sampled_device(item: pytest.Item) -> str | None:
-    """The device of a test, unless every device has to pass it."""
+def _is_sampled(item: pytest.Item) -> bool:
+    """Whether a test is one of those of which a sample runs."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    return None if item.nodeid.startswith(PROMISED) else parameters.get("device")
+    return parameters.get("device") in SAMPLED and not item.nodeid.startswith(PROMISED)
 
 
 def _check_devices(config: pytest.Config) -> None:
@@ -231,19 +231,10 @@ TOOLS = {
     "CUDA": "nvrtc",
     "WEBGPU": "webgpu",
 }
-# Percent of the tests that run unless `--whole` or `--device` asks for all, at least one of each
-# function; of what a device promises (`PROMISED`) all run. What is computed from other operations
-# is the same graph on all devices, and runs whole on one that compiles and one that interprets.
-# The code of CUDA is NV's.
-SAMPLED = {
-    "CPU:CLANG": 25,
-    "PYTHON:BLOCKS": 25,
-    "WEBGPU": 25,
-    "CL": 25,
-    "AMD": 25,
-    "NV": 25,
-    "CUDA": 10,
-}
+# Of these, together, a sample of each test function runs unless `--whole` or `--device` asks for
+# all; of what a device promises all run. What is computed from other operations is the same graph
+# everywhere, and runs whole on the two others: one compiles, one interprets.
+SAMPLED = ("CPU:CLANG", "PYTHON:BLOCKS", "WEBGPU", "CL", "AMD", "NV", "CUDA")
 PROMISED = "tests/backend/"
 os.environ.setdefault("POCL_DEVICES", "pthread pthread")  # a CL:1, for tests that take two devices
 MOST_SKIPPED = 0.02

@@ -26,7 +26,7 @@ from gpu.runtime.crosscompile import render
 from gpu.runtime.device import Toolchain, toolchain_for
 from gpu.runtime.recipe import Recipe, graph_key
 
-_ONE_IN: Final = 3
+_ONE_IN: Final = 6
 _CODE_OF: Final = 8
 
 

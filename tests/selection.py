@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 EVERY: Final = 40  # `--quick` takes one of so many
+SAMPLE: Final = 25  # percent of the tests on devices that are sampled
 _BUCKETS: Final = 10_000
 
 
@@ -91,26 +92,17 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def thin_out(
-    config: pytest.Config,
-    items: list[pytest.Item],
-    device_of: Callable[[pytest.Item], str | None],
-    percents: Mapping[str, int],
+    config: pytest.Config, items: list[pytest.Item], is_sampled: Callable[[pytest.Item], bool]
 ) -> None:
-    """Leaves a fixed part of the tests on some devices: of each test function that percent.
-
-    At least one of each stays, so that no device goes without what a function tests. `percents`
-    has the devices of which not all run, `device_of` a test's device.
-    """
-    groups: dict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        device = device_of(item)
-        if device is not None and device in percents:
-            groups[item.nodeid.partition("[")[0], device].append(item)
+    """Of each test function's tests that are sampled, leaves `SAMPLE` percent and at least one."""
+    functions: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in filter(is_sampled, items):
+        functions[item.nodeid.partition("[")[0]].append(item)
     left_out: set[pytest.Item] = set()
-    for (_, device), tests in groups.items():
+    for tests in functions.values():
         # Not the part that `--part` takes, or of that the whole sample would be in it.
         tests.sort(key=lambda i: (_bucket(f"sampled {i.nodeid}"), i.nodeid))
-        left_out.update(tests[-(-len(tests) * percents[device] // 100) :])
+        left_out.update(tests[-(-len(tests) * SAMPLE // 100) :])
     _keep(config, items, [item for item in items if item not in left_out])
 
 

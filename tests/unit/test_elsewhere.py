@@ -22,7 +22,7 @@ def compute(count: int) -> None:
         (Tensor([1.0] * number).realize() * 3 + number).realize()
 
 
-def test_one_in_three_graphs_is_compiled_once() -> None:
+def test_one_in_six_graphs_is_compiled_once() -> None:
     done: list[tuple[str, tuple[int, ...]]] = []
     with_code: list[bool] = []
 
@@ -33,7 +33,7 @@ def test_one_in_three_graphs_is_compiled_once() -> None:
     with elsewhere.compiled_elsewhere(["a", "b"], note):
         compute(100)
         compute(100)
-    assert 40 < len(done) < 100, "about a third of 100, for two CPUs"
+    assert 20 < len(done) < 50, "about a sixth of 100, for two CPUs"
     assert len(set(done)) == len(done)
     assert 0 < sum(with_code) < len(done) / 2
 
