@@ -233,8 +233,8 @@ TOOLS = {
 }
 # Of these, together, a sample of each test function runs unless `--whole` or `--device` asks for
 # all; of what a device promises all run. What is computed from other operations is the same graph
-# everywhere, and runs whole on the two others: one compiles, one interprets.
-SAMPLED = ("CPU:CLANG", "PYTHON:BLOCKS", "WEBGPU", "CL", "AMD", "NV", "CUDA")
+# everywhere, and runs whole on the one CPU that every machine has.
+SAMPLED = ("CPU:CLANG", "PYTHON", "PYTHON:BLOCKS", "WEBGPU", "CL", "AMD", "NV", "CUDA")
 PROMISED = "tests/backend/"
 os.environ.setdefault("POCL_DEVICES", "pthread pthread")  # a CL:1, for tests that take two devices
 MOST_SKIPPED = 0.02

@@ -135,10 +135,11 @@ def test_integers_of_all_dtypes_compare_as_pythons(dtype: DType, device: str) ->
         right = edges(other)
         x = Tensor(np.array(left, dtype.np).reshape(-1, 1), device=device)
         y = Tensor(np.array(right, other.np), device=device)
-        for name in COMPARISONS:
-            compare = getattr(operator, name)
+        ways = [getattr(operator, name) for name in COMPARISONS]
+        found = Tensor.stack(*(compare(x, y) for compare in ways)).tolist()
+        for name, compare, answers in zip(COMPARISONS, ways, found, strict=True):
             wanted = [[compare(a, b) for b in right] for a in left]
-            assert compare(x, y).tolist() == wanted, (name, dtype, other)
+            assert answers == wanted, (name, dtype, other)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "fp8e4m3"])
