@@ -6,7 +6,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import Final, TypedDict, TypeVar, TypeVarTuple, Unpack
 from weakref import WeakSet
 
@@ -74,6 +74,8 @@ class HCQDevice:
         """Opens the first compute queue of ``port``, and closes it when that fails."""
         self.port = port
         self.name = port.name
+        self.waiting: Callable[[str], AbstractContextManager[object]] = nullcontext
+        """What each wait of the host runs in, given what is waited for; profilers set it."""
         self.timeout = options.get("timeout", TIMEOUT)
         self.lock = threading.Lock()
         self._pid = os.getpid()
@@ -313,16 +315,17 @@ class HCQDevice:
 
     def _wait(self, read: Callable[[], int], value: int, what: str, timeout: float | None) -> None:
         try:
-            wait_until(
-                self.port.waiter,
-                read,
-                lambda now: now >= value,
-                what=what,
-                timeout=self.timeout if timeout is None else timeout,
-                wanted=f"at least {value:#x}",
-                check=self._check,
-                progress=True,
-            )
+            with self.waiting(what):
+                wait_until(
+                    self.port.waiter,
+                    read,
+                    lambda now: now >= value,
+                    what=what,
+                    timeout=self.timeout if timeout is None else timeout,
+                    wanted=f"at least {value:#x}",
+                    check=self._check,
+                    progress=True,
+                )
         except DeviceHang:
             raise
         except HwTimeout as late:
