@@ -88,7 +88,7 @@ class HCQDevice:
         self._free_signals: list[Signal] = []
         self.signal_pages: list[Memory] = []
         self.accesses: list[Access] = []
-        """Of its memory, beside its order. Anybody appends; its lock is needed to take away."""
+        """Of its memory, beside its order; those that are over stay until they are looked at."""
         self.lent: dict[Memory, dict[Owner, int]] = {}
         """What others have mapped, and how often each was lent it: 0 where it is free again."""
         self.allocator = HCQAllocator(self, options.get("staging", STAGING))
@@ -303,7 +303,7 @@ class HCQDevice:
 
     def wait_in_order(self, timeout: float | None = None) -> None:
         """Wait for the last submission in order, and all `accesses`; errors as of `wait`."""
-        for access in tuple(self.accesses):
+        for access in peers.unfinished(self):
             self.wait(access.point, timeout)
         self.wait(self.exclusively(lambda: Point(*self.frontier[0])), timeout)
 
@@ -347,7 +347,7 @@ class HCQDevice:
 
     def _submitted(self) -> list[Point]:
         own = (Point(channel, channel.timeline.submitted) for channel in self.channels())
-        return [*own, *(access.point for access in self.accesses)]
+        return [*own, *(access.point for access in peers.unfinished(self))]
 
     # Life
 

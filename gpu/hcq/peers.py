@@ -56,7 +56,7 @@ def part(device: Owner, others: Iterable[Owner], *, closing: bool = False) -> No
 
     What a buffer was lent by `map_to` for stays so, unless the device is ``closing``.
     """
-    for access in _unfinished(device):
+    for access in unfinished(device):
         access.user.wait(access.point)
     with ExitStack() as each:
         for owner in others:
@@ -145,10 +145,10 @@ Side = tuple[Owner, Memory, bool]
 
 def _due(owner: Owner, touched: Sequence[Touched]) -> list[Access]:
     """The accesses that who touches memory now has to wait for."""
-    return [a for a in _unfinished(owner) if any(a.conflicts(*each) for each in touched)]
+    return [a for a in unfinished(owner) if any(a.conflicts(*each) for each in touched)]
 
 
-def _unfinished(owner: Owner) -> list[Access]:
+def unfinished(owner: Owner) -> list[Access]:
     """Accesses of a device's memory; those that are over go from its list."""
     going_on = []
     for access in tuple(owner.accesses):

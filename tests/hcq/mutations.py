@@ -388,6 +388,11 @@ def copies_do_not_wait_for_peers(patch: Patcher) -> None:
     patch.setattr(peers, "_last", lambda other: (other.channels()[0], 0))
 
 
+@mutation("graphs_wait_for_peers")
+def replays_do_not_wait_for_copies_of_peers(patch: Patcher) -> None:
+    patch.setattr(graph.HCQGraph, "_settle", lambda *_: None)
+
+
 @mutation("peers_go_back_and_forth")
 def peers_wait_for_the_other_signal(patch: Patcher) -> None:
     def awaited(self: signal.Timeline, value: int) -> tuple[signal.Signal, int]:

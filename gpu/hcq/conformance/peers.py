@@ -18,6 +18,7 @@ from gpu.hcq.conformance.kit import (
     numbers,
     upload,
 )
+from gpu.hcq.graph import GraphLaunch, HCQGraph
 
 
 def peers(target: Target) -> None:
@@ -65,6 +66,35 @@ def peers_wait_on_the_device(target: Target) -> None:
         expect_equal(download(owner, second), a + b + c, "a launch beside a copy to a peer")
 
 
+def graphs_wait_for_peers(target: Target) -> None:
+    """Replays wait for copies between devices too, of what they have for good and of inputs."""
+    with target.open() as owner, target.open() as peer:
+        there, add = upload(owner, numbers(1)), target.program(peer, "add")
+        here, other, ones = (upload(peer, numbers(2)) for _ in range(3))
+        outs = [upload(peer, numbers(0)) for _ in range(3)]
+        there.map_to(peer)
+        graphs = [
+            HCQGraph(peer, [GraphLaunch(add, (out, source, ones), (WORDS,))], inputs)
+            for out, source, inputs in zip(
+                outs, (other, here, other), ([other], [], [other]), strict=True
+            )
+        ]
+        owner.synchronize()
+        peer.synchronize()
+        go = owner.signal()
+        owner.submit_in_order(owner.channel("compute"), [Wait(go, 1)])
+        peer.allocator.copy(here, there)
+        peer.wait(graphs[0](other))  # it has nothing of what is copied
+        graphs[1]()
+        peer.allocator.copy(here, there)
+        graphs[2](here)
+        go.set(1)
+        for out, wanted in zip(outs, (numbers(2), numbers(1), numbers(1)), strict=True):
+            expect_equal(download(peer, out), wanted + numbers(2), "a replay beside a copy")
+        for graph in graphs:
+            graph.close()
+
+
 def peers_go_back_and_forth(target: Target) -> None:
     """Copies between devices follow each other, also where timelines wrap."""
     with target.open(near_wrap=True) as owner, target.open(near_wrap=True) as peer:
@@ -110,6 +140,7 @@ def shared_memory_is_used_again(target: Target) -> None:
 CHECKS: Final[tuple[Check, ...]] = (
     peers,
     peers_wait_on_the_device,
+    graphs_wait_for_peers,
     peers_go_back_and_forth,
     shared_memory_is_used_again,
 )
