@@ -31,6 +31,7 @@ _COLOURS: Final = {
     "copy": "#7fb08f",
     "launch": "#8fa3c4",
     "kernel": "#c9744f",
+    "wait": "#b05a7a",
 }
 
 

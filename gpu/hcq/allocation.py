@@ -2,89 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar, TypeVarTuple
+from collections.abc import Iterable, Mapping
 
-from gpu.hcq.channel import Channel, Point, Template
-from gpu.hcq.commands import Command
-from gpu.hcq.link import Linked
-from gpu.hcq.ports import DevicePort, Memory, MemoryKind
-from gpu.hcq.signal import Signal
-
-T = TypeVar("T")
-Args = TypeVarTuple("Args")
-
-
-class Owner(Protocol):
-    """A device as its buffers, programs and queues see it: `gpu.hcq.device.HCQDevice`.
-
-    What the methods do, and which need the lock, is said there.
-    """
-
-    name: str
-    lock: threading.Lock
-    frontier: tuple[tuple[Channel, int], tuple[Channel, int]]
-
-    @property
-    def port(self) -> DevicePort:
-        """What the vendor provides."""
-
-    def channels(self) -> list[Channel]:
-        """All queues that are open."""
-
-    def channel(self, kind: str, index: int = 0) -> Channel:
-        """A queue."""
-
-    def signal(self, value: int = 0) -> Signal:
-        """A signal of one's own."""
-
-    def release_signal(self, signal: Signal) -> None:
-        """Take a signal back."""
-
-    def template(self, channel: Channel, commands: Iterable[Command], after: bool) -> Template:
-        """Commands as `Channel.send` takes them."""
-
-    def link(
-        self, channel: Channel, commands: Iterable[Command], *, after: bool, bound: bool = False
-    ) -> Linked:
-        """Commands as a submission."""
-
-    def submit(self, channel: Channel, commands: Iterable[Command]) -> Point:
-        """Submit, waiting for nothing but what the commands say."""
-
-    def submit_in_order(self, channel: Channel, commands: Iterable[Command]) -> Point:
-        """Submit behind the last submission in order."""
-
-    def send_in_order(self, channel: Channel, commands: Iterable[Command]) -> Point:
-        """`submit_in_order` under the lock."""
-
-    def exclusively(self, action: Callable[[*Args], T], *args: *Args) -> T:
-        """Run what submits under the lock."""
-
-    def wait(self, point: Point, timeout: float | None = None) -> None:
-        """Wait for a submission."""
-
-    def wait_in_order(self, timeout: float | None = None) -> None:
-        """Wait for the last submission in order."""
-
-    def synchronize(self, timeout: float | None = None) -> None:
-        """Wait for all that was submitted."""
-
-    def check_usable(self) -> None:
-        """Raise `DeviceLost` where it is."""
-
-    def allocate(self, size: int, kind: MemoryKind) -> Memory:
-        """Memory from the port; under the lock."""
-
-    def release(self, memory: Memory) -> None:
-        """Give memory back to the port; under the lock."""
-
-    def adopt(self, memory: Memory) -> None:
-        """Have memory released like that of `allocate`; under the lock."""
-
-    def park(self, item: Allocation | Pins) -> None:
-        """Take memory back at the next submission."""
+from gpu.hcq.owner import Owner
+from gpu.hcq.ports import Memory
 
 
 class Allocation:
@@ -94,18 +15,21 @@ class Allocation:
     graph pins what it uses; pinned memory is parked when the last pin is gone.
     """
 
-    __slots__ = ("__weakref__", "_home", "device", "memory", "peers", "pins", "reusable")
+    __slots__ = ("__weakref__", "_home", "device", "memory", "pins", "reusable")
 
     def __init__(self, memory: Memory, device: Owner, *, reusable: bool = True):
         self.device: Owner | None = None
         """The owner, None once freed."""
         self.memory = memory
-        self.peers: dict[Owner, int] = {}
-        """Devices that have mapped it too, and how often."""
         self.pins = 0
         self.reusable = reusable
         self._home = device
         self.device = device  # last: the finalizer looks at it first
+
+    @property
+    def peers(self) -> Mapping[Owner, int]:
+        """Devices that have it mapped too, and how often they were lent it."""
+        return self._home.lent.get(self.memory, {})
 
     def free(self) -> None:
         """Hand it back; buffers of it cannot be used from here on. Again does nothing."""

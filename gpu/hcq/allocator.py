@@ -13,11 +13,13 @@ from gpu.core.bits import align_up, round_up_power_of_two
 from gpu.core.errors import InvalidType, InvalidValue, OutOfMemory
 from gpu.core.interrupts import put_off
 from gpu.core.ring import FencedRing
-from gpu.hcq.allocation import Allocation, Owner, Pins
+from gpu.hcq import peers
+from gpu.hcq.allocation import Allocation, Pins
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.channel import Channel, MustWait, Point
 from gpu.hcq.checks import buffer_of
 from gpu.hcq.commands import Barrier, Command, Copy
+from gpu.hcq.owner import Owner
 from gpu.hcq.ports import Memory, MemoryKind
 
 STAGING: Final = 16 << 20
@@ -51,7 +53,6 @@ class _Freed(NamedTuple):
 
     memory: Memory
     until: tuple[tuple[Channel, int], ...]
-    peers: tuple[Owner, ...] = ()
 
     def blocked(self) -> tuple[Channel, int] | None:
         """A submission that has to be waited for, or None."""
@@ -175,18 +176,18 @@ class HCQAllocator:
                 self._end(self._ending.popleft())
 
     def _retire(self, allocation: Allocation) -> None:
-        memory, peers = allocation.memory, tuple(allocation.peers)
-        devices = (self._device, *peers)
+        memory, users = allocation.memory, self._device.lent.get(allocation.memory, {})
+        devices = (self._device, *users)
         until = tuple((c, c.timeline.submitted) for device in devices for c in device.channels())
-        if allocation.reusable and not peers:
+        users.update(dict.fromkeys(users, 0))
+        if allocation.reusable:
             kept = self._freed.setdefault((memory.size, memory.kind), deque())
             kept.append(_Freed(memory, until))
         else:
-            self._ending.append(_Freed(memory, until, peers))
+            self._ending.append(_Freed(memory, until))
 
     def _end(self, freed: _Freed) -> None:
-        for peer in freed.peers:
-            peer.port.memory.unmap_peer(freed.memory)
+        peers.end(self._device, freed.memory)
         self._device.release(freed.memory)
 
     # Copies
@@ -194,7 +195,10 @@ class HCQAllocator:
     def copy(self, dst: HCQBuffer, src: HCQBuffer) -> None:
         """Copy as many bytes as both have, in order; both are reachable by this device.
 
-        Raises `InvalidValue` for different sizes and for memory of another device.
+        Where one is another device's, it is behind all that was submitted in order there before,
+        and ahead of what is submitted afterwards and touches the same memory.
+
+        Raises `InvalidValue` for different sizes and for memory that is not mapped here.
         """
         _check_sizes(dst, buffer_of(src, "the source of a copy").size)
         for buffer in (dst, src):
@@ -203,7 +207,14 @@ class HCQAllocator:
         copy = self.stamps(channel, src.size).around(
             Barrier(), Copy(dst.address, src.address, src.size)
         )
-        self._device.submit_in_order(channel, copy)
+        if dst.device is src.device is self._device:
+            self._device.submit_in_order(channel, copy)
+            return
+        sides = [
+            (src.device, src.allocation.memory, False),
+            (dst.device, dst.allocation.memory, True),
+        ]
+        peers.copy(self._device, channel, copy, sides)
 
     def copy_in(self, dst: HCQBuffer, data: bytes | bytearray | memoryview) -> None:
         """Copy from the host; ``data`` may change as soon as this returns.

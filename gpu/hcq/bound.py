@@ -13,11 +13,12 @@ from typing import Final
 
 from gpu.core.errors import InvalidValue, Unsupported
 from gpu.core.window import MemoryWindow
-from gpu.hcq.allocation import Allocation, Owner, Pins
+from gpu.hcq.allocation import Allocation, Pins
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.channel import SLOTS, Channel, MustWait, Point
 from gpu.hcq.commands import Command
 from gpu.hcq.link import Linked
+from gpu.hcq.owner import Owner
 from gpu.hcq.patching import PatchCall, Places
 from gpu.hcq.symbol import (
     IMAGE,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from gpu.core.arguments import integer
 from gpu.core.errors import InvalidIndex, InvalidValue, Unsupported
 from gpu.core.window import Window
-from gpu.hcq.allocation import Allocation, Owner
+from gpu.hcq.allocation import Allocation
+from gpu.hcq.owner import Owner
+from gpu.hcq.peers import end, lend
 from gpu.hcq.symbol import GpuVA
 
 
@@ -49,7 +51,7 @@ class HCQBuffer:
 
     def check_reachable(self, device: Owner) -> None:
         """Raise `InvalidValue` where ``device`` cannot use it, with what to do."""
-        if self.device is not device and device not in self.allocation.peers:
+        if self.device is not device and not self.allocation.peers.get(device):
             raise InvalidValue(
                 f"{self!r} is memory of {self.device.name}, not mapped into {device.name}:"
                 " call map_to() first"
@@ -57,28 +59,22 @@ class HCQBuffer:
 
     def map_to(self, device: Owner) -> None:
         """Let another device use it; counted. Raises `Unsupported` where it has no way to."""
-        owner, peers = self.device, self.allocation.peers
-        if device is owner:
-            return
-        if not peers.get(device):
-            with device.lock:
-                device.port.memory.map_peer(self.allocation.memory, owner.port.memory)
-        peers[device] = peers.get(device, 0) + 1
+        if device is not self.device:
+            lend(self.device, self.allocation.memory, device)
 
     def unmap_from(self, device: Owner) -> None:
         """End what `map_to` began; the last one waits until both devices are done with it."""
-        owner, peers = self.device, self.allocation.peers
+        owner, memory = self.device, self.allocation.memory
         if device is owner:
             return
-        if device not in peers:
+        if not self.allocation.peers.get(device):
             raise Unsupported(f"{self!r} is not mapped into {device.name}")
-        peers[device] -= 1
-        if not peers[device]:
+        owner.lent[memory][device] -= 1
+        if not self.allocation.peers[device]:
             owner.synchronize()
             device.synchronize()
-            del peers[device]
             with device.lock:
-                device.port.memory.unmap_peer(self.allocation.memory)
+                end(owner, memory, device)
 
     def __repr__(self) -> str:
         kind = self.allocation.memory.kind.value

@@ -9,6 +9,7 @@ A number may also be a `Symbol`, whose value is put in when the commands are sub
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
@@ -52,6 +53,10 @@ class Kernel(Protocol[Info_co]):
     @property
     def layout(self) -> ArgumentLayout:
         """Where its arguments are."""
+
+    @property
+    def written(self) -> Container[int]:
+        """The numbers of the buffers that it writes."""
 
     @property
     def private_size(self) -> int:

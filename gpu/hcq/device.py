@@ -6,7 +6,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import Final, TypedDict, TypeVar, TypeVarTuple, Unpack
 from weakref import WeakSet
 
@@ -23,12 +23,14 @@ from gpu.core.errors import (
 )
 from gpu.core.interrupts import put_off
 from gpu.core.wait import wait_until
+from gpu.hcq import peers
 from gpu.hcq.allocation import Allocation, Pins
 from gpu.hcq.allocator import STAGING, HCQAllocator
 from gpu.hcq.channel import SLOTS, Channel, MustWait, Point, Template
 from gpu.hcq.commands import Command, Launch, SymbolicSignal, Wait
 from gpu.hcq.commands import Signal as SignalCommand
 from gpu.hcq.link import Linked, link
+from gpu.hcq.owner import Access, Owner, Touched
 from gpu.hcq.ports import DevicePort, Memory, MemoryKind
 from gpu.hcq.queue import HWQueue
 from gpu.hcq.signal import OWN_TIMELINE, SIGNAL_SIZE, Signal, Timeline
@@ -72,6 +74,8 @@ class HCQDevice:
         """Opens the first compute queue of ``port``, and closes it when that fails."""
         self.port = port
         self.name = port.name
+        self.waiting: Callable[[str], AbstractContextManager[object]] = nullcontext
+        """What each wait of the host runs in, given what is waited for; profilers set it."""
         self.timeout = options.get("timeout", TIMEOUT)
         self.lock = threading.Lock()
         self._pid = os.getpid()
@@ -82,6 +86,11 @@ class HCQDevice:
         self._parked: deque[Allocation | Pins] = deque()
         self._publishing: list[Callable[[], None]] = []
         self._free_signals: list[Signal] = []
+        self.signal_pages: list[Memory] = []
+        self.accesses: list[Access] = []
+        """Of its memory, beside its order; those that are over stay until they are looked at."""
+        self.lent: dict[Memory, dict[Owner, int]] = {}
+        """What others have mapped, and how often each was lent it: 0 where it is free again."""
         self.allocator = HCQAllocator(self, options.get("staging", STAGING))
         self._timeline_start = options.get("timeline_start", 0)
         self._command_memory = options.get("command_memory", 1 << 20)
@@ -167,6 +176,7 @@ class HCQDevice:
     def _new_signal(self) -> Signal:
         if not self._free_signals:
             page = self.allocate(_SIGNAL_PAGE, MemoryKind.SYSTEM)
+            self.signal_pages.append(page)
             assert page.window is not None, "system memory has a window"
             for offset in range(0, _SIGNAL_PAGE, SIGNAL_SIZE):
                 window = page.window.sub(offset, SIGNAL_SIZE)
@@ -219,6 +229,8 @@ class HCQDevice:
 
     def send_in_order(self, channel: Channel, commands: Iterable[Command]) -> Point:
         """`submit_in_order` under the lock; raises `MustWait` while there is no room."""
+        if self.accesses:
+            self.settle(channel, peers.touched_by(commands))
         before = self.frontier[0]
         after = None if before[0] is channel else before
         template = self.template(channel, commands, after is not None)
@@ -226,6 +238,10 @@ class HCQDevice:
         self.frontier = (point, before)
         channel.send(template, point.value, after)
         return point
+
+    def settle(self, channel: Channel, touched: Iterable[Touched]) -> None:
+        """Before what is submitted in order: have it wait for `accesses` of what it touches."""
+        peers.settle(self, channel, touched)
 
     def exclusively(self, action: Callable[[*Args], T], *args: *Args) -> T:
         """Run what submits under the lock; when it has to wait, wait without the lock and retry.
@@ -286,7 +302,9 @@ class HCQDevice:
             self._wait(timeline.reached, value, channel.name, timeout)
 
     def wait_in_order(self, timeout: float | None = None) -> None:
-        """Wait for the last submission in order; errors as of `wait`."""
+        """Wait for the last submission in order, and all `accesses`; errors as of `wait`."""
+        for access in peers.unfinished(self):
+            self.wait(access.point, timeout)
         self.wait(self.exclusively(lambda: Point(*self.frontier[0])), timeout)
 
     def wait_signal(self, signal: Signal, value: int, timeout: float | None = None) -> None:
@@ -297,16 +315,17 @@ class HCQDevice:
 
     def _wait(self, read: Callable[[], int], value: int, what: str, timeout: float | None) -> None:
         try:
-            wait_until(
-                self.port.waiter,
-                read,
-                lambda now: now >= value,
-                what=what,
-                timeout=self.timeout if timeout is None else timeout,
-                wanted=f"at least {value:#x}",
-                check=self._check,
-                progress=True,
-            )
+            with self.waiting(what):
+                wait_until(
+                    self.port.waiter,
+                    read,
+                    lambda now: now >= value,
+                    what=what,
+                    timeout=self.timeout if timeout is None else timeout,
+                    wanted=f"at least {value:#x}",
+                    check=self._check,
+                    progress=True,
+                )
         except DeviceHang:
             raise
         except HwTimeout as late:
@@ -321,13 +340,14 @@ class HCQDevice:
         return ""
 
     def synchronize(self, timeout: float | None = None) -> None:
-        """Wait until all that was submitted is done; errors as of `wait`."""
+        """Wait until all that was submitted is done, and all `accesses`; errors as of `wait`."""
         timeout = None if timeout is None else seconds(timeout, "timeout")
         for point in self.exclusively(self._submitted):
             self.wait(point, timeout)
 
     def _submitted(self) -> list[Point]:
-        return [Point(channel, channel.timeline.submitted) for channel in self.channels()]
+        own = (Point(channel, channel.timeline.submitted) for channel in self.channels())
+        return [*own, *(access.point for access in peers.unfinished(self))]
 
     # Life
 
@@ -366,8 +386,24 @@ class HCQDevice:
             self.port.check()
         except (GpuFault, DeviceLost, DeviceHang) as error:
             self.failed(error)  # while it may still be looked at
+            if not isinstance(error, DeviceHang):
+                self._let_peers_go()
             self._error = error
             raise
+
+    def _let_peers_go(self) -> None:
+        """Have nobody wait for a device that is gone, whose signals nothing reaches any more."""
+        if any(page in self.lent for page in self.signal_pages):
+            for channel in self.channels():
+                with suppress(DeviceLost):  # it was before, and signals say so
+                    channel.timeline.settle()
+
+    def part(self, *, closing: bool = False) -> None:
+        """End what it and others have mapped of each other; under the lock, nothing runs on it.
+
+        What `map_to` lent stays so unless it is ``closing``.
+        """
+        peers.part(self, list(_devices), closing=closing)
 
     def failed(self, error: DeviceError) -> None:
         """The device has failed, and nobody was told yet; vendors may add to the message."""
@@ -411,11 +447,13 @@ class HCQDevice:
             with suppress(GpuFault, DeviceLost):
                 self.synchronize()
         finally:
+            self._let_peers_go()
             self._error = self._error or DeviceLost("it is closed")
             with ExitStack() as rest:  # all of it is done, whatever a part of it raises
                 rest.callback(self.port.close)
                 for memory in self._memories:
                     rest.callback(self.release, memory)
+                rest.callback(self.part, closing=True)
 
     def __enter__(self) -> HCQDevice:
         return self

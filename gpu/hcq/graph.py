@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from gpu.core.errors import InvalidValue
 from gpu.hcq import commands
@@ -16,6 +16,8 @@ from gpu.hcq.channel import Channel, Point
 from gpu.hcq.commands import Block, Command, Grid, SymbolicSignal
 from gpu.hcq.deps import DependencyTracker, Range
 from gpu.hcq.device import HCQDevice
+from gpu.hcq.owner import Touched
+from gpu.hcq.peers import touched_by
 from gpu.hcq.program import HCQProgram, ProgramArguments
 from gpu.hcq.symbol import (
     AFTER_ADDRESS,
@@ -23,6 +25,7 @@ from gpu.hcq.symbol import (
     Symbol,
     Value,
     offset,
+    resolve,
 )
 
 
@@ -93,6 +96,7 @@ class HCQGraph:
         between = [symbol for line in lines for symbol in (line.address.address, line.base)]
         own_symbols = (*OWN, AFTER_ADDRESS, AFTER_VALUE, *between)
         self._instances = Instances(device, linked, own_symbols, self._symbols)
+        self._touched = plan.touched()
 
     def __call__(self, *inputs: HCQBuffer, values: Mapping[Symbol, int] | None = None) -> Point:
         """Replay; returns what `HCQDevice.wait` takes.
@@ -107,6 +111,8 @@ class HCQGraph:
             self._check_inputs(inputs)
         if self._lines:
             _check_apart(inputs)
+        if device.accesses:
+            device.exclusively(self._settle, addresses)
         given: Sequence[int] = addresses
         if values or not self._instances.is_plain:
             known = dict(zip(self._symbols, addresses, strict=True))
@@ -122,6 +128,15 @@ class HCQGraph:
             buffer.check_reachable(self._device)
             if buffer.size < size:
                 raise InvalidValue(f"{buffer!r} as input {number} of a graph: give {size} bytes")
+
+    def _settle(self, inputs: Sequence[int]) -> None:
+        """Have the main queue, which starts all others, wait for what is beside the order."""
+        known = dict(zip(self._symbols, inputs, strict=True))
+        touched = (
+            (resolve(where, known) if isinstance(where, Symbol) else where, writes)
+            for where, writes in self._touched
+        )
+        self._device.settle(self._main, touched)
 
     def _send_one(self, given: Sequence[int]) -> Point:
         """Submit to the only queue, which uses one value: `_send_all` without what that spares."""
@@ -259,6 +274,10 @@ class _Plan:
             for line, count in ((self.lines[other], counts[other]) for other in others):
                 out.append(commands.Wait(line.address, line.value(count)))
         return out
+
+    def touched(self) -> list[Touched]:
+        """Where the graph reads and writes memory."""
+        return list(dict.fromkeys(chain.from_iterable(map(touched_by, self._queues.values()))))
 
     def _wait(self, channel: Channel, number: int) -> commands.Wait:
         line = self.lines[channel]

@@ -38,6 +38,8 @@ class HostMemory:
 
     def __init__(self, capacity: int):
         self.capacity = capacity
+        self.machine: list[HostPort] = []
+        """Devices that run together, as they may wait for each other."""
         self.used = 0
         self._sizes: dict[Memory, int] = {}  # of the pages of what was allocated
         # By address; replaced as a whole, as queues may run in another thread meanwhile.
@@ -80,6 +82,10 @@ class HostMemory:
         if not isinstance(owner, HostMemory):
             raise Unsupported("a host device maps memory of host devices only")
         self._insert(memory)
+        if owner.machine is not self.machine:
+            owner.machine += self.machine
+            for port in self.machine:
+                port.memory.machine = owner.machine
 
     def unmap_peer(self, memory: Memory) -> None:
         """As `MemoryPort.unmap_peer`."""
@@ -176,6 +182,8 @@ class HostPort:
     """The `DevicePort` of host devices, which is its own `Waiter`."""
 
     spin_ns: int = 0
+    _lock = threading.RLock()  # of all: those that share memory run together
+    _ran = 0  # records, and how many of them each thread has seen
 
     def __init__(
         self,
@@ -189,13 +197,12 @@ class HostPort:
     ):
         self.name = "HOST"
         self.memory = HostMemory(capacity)
+        self.memory.machine.append(self)
         self.signal_bits = signal_bits
         self.clock_hz = 1e9 / _TICK_NS
         self.waiter = self
         self._rng = random.Random(seed)
-        self._lock = threading.RLock()
         self._now = 0
-        self._ran = 0  # records, and how many of them each thread has seen
         self._seen = threading.local()
         self._fault: GpuFault | None = None
         self._kernels: list[HostKernel] = []
@@ -225,16 +232,22 @@ class HostPort:
         """
         with self._lock:
             for _ in range(self._rng.randint(1, 8)):
-                if not self.step():
+                if not self._step_any():
                     break
-                self._ran += 1
-            if self._ran == getattr(self._seen, "ran", None):
+                HostPort._ran += 1
+            if HostPort._ran == getattr(self._seen, "ran", None):
                 raise HwTimeout("host device", None, "anything to run", 0)
-            self._seen.ran = self._ran
+            self._seen.ran = HostPort._ran
 
     def skip(self, time_ns: int) -> None:
         """Let time pass without running anything."""
         self._now += time_ns
+
+    def _step_any(self) -> bool:
+        """Run one record of any device that this one may wait for. False when none can."""
+        machine = self.memory.machine
+        first = self._rng.randrange(len(machine)) if len(machine) > 1 else 0
+        return any(port.step() for port in (*machine[first:], *machine[:first]))
 
     def step(self) -> bool:
         """Run one record of a queue that can go on. False when none can."""
@@ -245,7 +258,7 @@ class HostPort:
             return self._fault is None and any(queue.step(self._rng) for queue in queues)
         except (GpuFault, InvalidValue) as error:  # an address, or words that are no record
             self._fault = error if isinstance(error, GpuFault) else GpuFault(str(error))
-            self._ran += 1
+            HostPort._ran += 1
             return False
 
     def clock(self) -> int:
@@ -259,6 +272,7 @@ class HostPort:
 
     def close(self) -> None:
         """Free the rings; all other memory has been freed."""
+        self.memory.machine.remove(self)
         for queue in self._queues:
             queue.close()
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu.core.errors import InvalidType, InvalidValue
-from gpu.hcq.allocation import Owner
 from gpu.hcq.args import ArgumentLayout, KernelArguments, misfit
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.channel import Template
 from gpu.hcq.checks import buffer_of, launch_sizes, sequence_of
 from gpu.hcq.commands import Block, Command, Grid, Launch, Timestamp
+from gpu.hcq.owner import Owner
 from gpu.hcq.symbol import Symbol, Value
 
 
@@ -151,10 +151,14 @@ class _Launch:
         self._channel = program.device.channel("compute")
         self._plain: Template | None = None
         self._behind: Template | None = None  # waits for another queue first
+        self._writes = [number in program.written for number in range(layout.pointers)]
 
     def send(self, values: Sequence[int | float]) -> None:
         """Submit in order; under the lock."""
         device, channel = self._device, self._channel
+        if device.accesses:
+            pointers = map(int, values[: len(self._writes)])
+            device.settle(channel, zip(pointers, self._writes, strict=True))
         before = device.frontier[0]
         after = None if before[0] is channel else before
         template = self._plain if after is None else self._behind

@@ -7,12 +7,12 @@ from typing import Final, Self, get_args
 from gpu.core.arguments import host_bytes, whole
 from gpu.core.errors import InvalidType, InvalidValue
 from gpu.hcq import commands
-from gpu.hcq.allocation import Owner
 from gpu.hcq.bound import BoundQueue
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.channel import Point
 from gpu.hcq.checks import number_or_symbol, payload, signal_of
 from gpu.hcq.commands import Block, Command, Comparison, Grid, HasAddress
+from gpu.hcq.owner import Owner
 from gpu.hcq.program import HCQProgram, ProgramArguments
 from gpu.hcq.symbol import Value
 

@@ -112,6 +112,11 @@ class Timeline:
         """What the signal has, at least, when ``value`` has passed; 0 if it did an epoch ago."""
         return max(value - self._now[0], 0)
 
+    def awaited(self, value: int) -> tuple[Signal, int]:
+        """What others wait for until ``value`` has passed, without the lock: signal and payload."""
+        epoch, signal, _ = self._now
+        return signal, max(value - epoch, 0)
+
     def reached(self) -> int:
         """The last value that has passed."""
         epoch, signal, _ = self._now
@@ -125,6 +130,7 @@ class Timeline:
 
     def settle(self) -> None:
         """Count all that was submitted as done: the queue that had it is gone."""
+        self._seen = self.submitted
         self.signal.set(self.payload(self.submitted))
 
     def swap(self) -> None:

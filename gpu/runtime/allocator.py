@@ -68,7 +68,7 @@ class Allocator(Unpicklable, ABC, Generic[M]):
             owner: the allocator that `source` is of.
 
         Returns False, having done nothing, where there is no way between the devices; they need not
-        be of one kind. Otherwise `source` may change as soon as this returns.
+        be of one kind. Otherwise whatever is launched afterwards may change `source`.
         """
         return False
 

@@ -47,7 +47,7 @@ class Span(NamedTuple):
     Attributes:
         lane: a thread of the host by its number, or a device with one of its queues.
         name: of what was done.
-        category: ``python``, ``compile``, ``copy``, ``launch`` or ``kernel``.
+        category: ``python``, ``compile``, ``copy``, ``launch``, ``wait`` or ``kernel``.
         start_ns, end_ns: when.
         args: what else is known of it.
         cause: what on a thread of the host had it done, earlier.

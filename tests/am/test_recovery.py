@@ -312,3 +312,28 @@ def test_a_closed_device_is_not_recovered(target: KfdTarget) -> None:
     device.close()
     with pytest.raises(DeviceLost, match="closed"):
         device.recover()
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_peer_does_not_wait_for_who_failed(target: KfdTarget, failing: int) -> None:
+    """Of two that wait for each other on the device, the other one goes on, with its memory."""
+    with open_device(target, 0) as owner, open_device(target, 1) as peer:
+        devices = owner, peer
+        there, here = upload(owner, numbers(1)), upload(peer, numbers(2))
+        for device, buffer, other in ((owner, there, peer), (peer, here, owner)):
+            buffer.map_to(other)
+            device.synchronize()
+        hurt, well = devices[failing], devices[1 - failing]
+        target.program(hurt, "fill")(At(hurt, HOLE), vals=(7, 4))
+        peer.allocator.copy(here, there)  # behind the fault of either
+        for device, buffer in ((owner, there), (peer, here)):
+            target.program(device, "fill")(buffer, vals=(5, WORDS))
+        with pytest.raises(GpuFault):
+            hurt.synchronize()
+        assert (download(well, (there, here)[1 - failing]) == 5).all()
+        for buffer in (there, here):
+            buffer.free()
+        upload(well, numbers(1))  # whose submission takes back what was freed
+        well.synchronize()
+        assert hurt.recover() is Rung.ADDRESS_SPACE
+        fill(hurt, target, upload(hurt, numbers(3)), 6)

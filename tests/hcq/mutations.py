@@ -18,6 +18,8 @@ from gpu.hcq import (
     graph,
     hostcode,
     hostdevice,
+    owner,
+    peers,
     signal,
 )
 from gpu.hcq.bound import BoundPart, Instances
@@ -359,6 +361,67 @@ def mappings_are_not_counted(patch: Patcher) -> None:
         peer.port.memory.unmap_peer(self.allocation.memory)
 
     patch.setattr(buffer.HCQBuffer, "unmap_from", unmap)
+
+
+def _settles(patch: Patcher, settle: Any) -> None:
+    patch.setattr(device.peers, "settle", settle)
+
+
+@mutation("peers_wait_on_the_device")
+def launches_do_not_wait_for_copies_of_peers(patch: Patcher) -> None:
+    _settles(patch, lambda *_: None)
+
+
+@mutation("peers_wait_on_the_device")
+def launches_wait_for_all_copies_of_peers(patch: Patcher) -> None:
+    patch.setattr(owner.Access, "conflicts", lambda self, where, writes: True)
+
+
+@mutation("peers_wait_on_the_device")
+def readers_overwrite_what_peers_read(patch: Patcher) -> None:
+    conflicts = owner.Access.conflicts
+    patch.setattr(owner.Access, "conflicts", lambda self, where, _: conflicts(self, where, False))
+
+
+@mutation("peers_wait_on_the_device")
+def copies_do_not_wait_for_peers(patch: Patcher) -> None:
+    patch.setattr(peers, "_last", lambda other: (other.channels()[0], 0))
+
+
+@mutation("graphs_wait_for_peers")
+def replays_do_not_wait_for_copies_of_peers(patch: Patcher) -> None:
+    patch.setattr(graph.HCQGraph, "_settle", lambda *_: None)
+
+
+@mutation("peers_go_back_and_forth")
+def peers_wait_for_the_other_signal(patch: Patcher) -> None:
+    def awaited(self: signal.Timeline, value: int) -> tuple[signal.Signal, int]:
+        return self._now[1], max(value - self.limit, 0)
+
+    patch.setattr(signal.Timeline, "awaited", awaited)
+
+
+@mutation("shared_memory_is_used_again")
+def shared_memory_is_used_too_early(patch: Patcher) -> None:
+    retire = allocator.HCQAllocator._retire
+
+    def alone(self: allocator.HCQAllocator, one: allocation.Allocation) -> None:
+        lent, self._device.lent = self._device.lent, {}
+        retire(self, one)
+        self._device.lent = lent
+
+    patch.setattr(allocator.HCQAllocator, "_retire", alone)
+
+
+@mutation("shared_memory_is_used_again")
+def lending_outlives_what_is_freed(patch: Patcher) -> None:
+    check = buffer.HCQBuffer.check_reachable
+
+    def lenient(self: buffer.HCQBuffer, device: Any) -> None:
+        if device not in self.allocation.peers:
+            check(self, device)
+
+    patch.setattr(buffer.HCQBuffer, "check_reachable", lenient)
 
 
 # Life

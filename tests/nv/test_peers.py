@@ -25,7 +25,7 @@ from gpu.transport.os import Argument, Os, Ref
 from gpu.transport.world import World
 from nv.kernels import LAYOUTS, PythonKernels, cubin
 from nv.rm_target import RmTarget
-from nv.test_faults import fail, load, refuse
+from nv.test_faults import BEHIND, fail, load, refuse
 
 CHIPS = ["gh100", "ga102"]
 KINDS = list(MemoryKind)
@@ -287,3 +287,25 @@ def test_an_opening_beside_another_that_fails_leaves_nothing(target: RmTarget) -
                 break
         assert failures > 20
         assert (download(first, out) == numbers(1)).all()
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_peer_does_not_wait_for_who_failed(target: RmTarget, failing: int) -> None:
+    """Of two that wait for each other on the device, the other one goes on, with its memory."""
+    owner, peer = devices = two(target)
+    with owner, peer:
+        there, here = upload(owner, numbers(1)), upload(peer, numbers(2))
+        there.map_to(peer)
+        hurt, well = devices[failing], devices[1 - failing]
+        fills = [load(device, "fill") for device in devices]
+        owner.synchronize()
+        peer.synchronize()
+        fills[failing](upload(hurt, numbers(1)), vals=(7, BEHIND))
+        peer.allocator.copy(here, there)  # behind the fault of either
+        for fill, buffer in zip(fills, (there, here), strict=True):
+            fill(buffer, vals=(5, WORDS))
+        with pytest.raises(GpuFault):
+            hurt.synchronize()
+        assert (download(well, (there, here)[1 - failing]) == 5).all()
+        hurt.recover()
+        assert (download(hurt, upload(hurt, numbers(3))) == numbers(3)).all()

@@ -298,7 +298,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples/data_parallel.py"
 def test_a_step_on_four_gpus(
     chip: str, kind: str, tmp_path: Path, need: Callable[[str], None]
 ) -> None:
-    """The same losses as on one CPU; kernels of all four, and copies between them."""
+    """The same losses as on one CPU; kernels of all four, copies between them, and no wait."""
     need("nvrtc" if kind == "NV" else "llvmlite")
     path, devices = tmp_path / "step.json", [kind, *(f"{kind}:{n}" for n in (1, 2, 3))]
     simulated = {"SIM": ",".join([chip] * 4)} if chip else {}
@@ -320,6 +320,10 @@ def test_a_step_on_four_gpus(
     assert {args["from"] for args in between} == set(devices) == {args["to"] for args in between}
     queues = {trace.threads[each["pid"], each["tid"]] for each in trace.of("copy")}
     assert any("copy queue" in queue for queue in queues) == bool(chip)
+    steps = [each for each in trace.of("python") if each["name"].startswith("replay ")]
+    waits = [each["ts"] for each in trace.of("wait")]
+    assert len(steps) >= 4 and bool(waits) == bool(chip)  # a loss is waited for, behind its step
+    assert not [at for at in waits for each in steps if 0 <= at - each["ts"] < each["dur"]]
 
 
 BROKEN = {

@@ -58,7 +58,8 @@ class QueueAllocator(Allocator[HCQBuffer]):
     ) -> bool:
         """As `Allocator.transfer`: between GPUs of one driver that are peers.
 
-        What is copied stays mapped on this device until it is freed.
+        The GPUs wait for each other, and the host for neither. What is copied stays mapped on this
+        device, also when the memory is used again.
         """
         if not isinstance(owner, QueueAllocator) or not isinstance(source, HCQBuffer):
             return False
@@ -66,7 +67,7 @@ class QueueAllocator(Allocator[HCQBuffer]):
             return False
         if not nbytes:
             return True
-        if self._device not in source.allocation.peers:
+        if not source.allocation.peers.get(self._device):
             try:
                 source.map_to(self._device)
             except Unsupported as reason:
@@ -74,7 +75,5 @@ class QueueAllocator(Allocator[HCQBuffer]):
                 told = "copies from %s to %s go through the host: %s"
                 _log.info(told, owner._device.name, self._device.name, reason.message)
                 return False
-        owner._device.wait_in_order()
         self._device.allocator.copy(target.view(0, nbytes), source.view(0, nbytes))
-        self._device.wait_in_order()
         return True

@@ -11,7 +11,7 @@ from gpu.hcq.channel import Channel
 from gpu.hcq.device import HCQDevice
 from gpu.hcq.profile import Profiler
 from gpu.runtime.program import Program
-from gpu.runtime.timeline import recording
+from gpu.runtime.timeline import recording, span
 from gpu.runtime.timer import Copied, Timed, Timer
 
 
@@ -23,6 +23,7 @@ class QueueTimer(Timer):
         self._name = name
         self._profiler = Profiler(device)
         device.allocator.stamps = self._stamps
+        device.waiting = lambda what: span(f"wait for {what}", "wait")
 
     def _stamps(self, channel: Channel, nbytes: int) -> Stamps:
         found = recording()

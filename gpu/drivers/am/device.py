@@ -204,6 +204,7 @@ class AmDevice(DriverDevice[LoadedKernel]):
                 for channel in self.channels():
                     channel.timeline.settle()
                 self.allocator.collect(self._parked)
+                self.part()
                 self.port.renew(Rung.ADDRESS_SPACE)
             except (DeviceError, OutOfMemory, Unsupported) as error:
                 self._error = before

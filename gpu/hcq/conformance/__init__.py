@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpu.hcq.conformance import bound, commands, life, memory
+from gpu.hcq.conformance import bound, commands, life, memory, peers
 from gpu.hcq.conformance.kit import Check, ConformanceError, Target
 
 CHECKS: Final[dict[str, Check]] = {
-    check.__name__: check for module in (commands, memory, bound, life) for check in module.CHECKS
+    check.__name__: check
+    for module in (commands, memory, peers, bound, life)
+    for check in module.CHECKS
 }
 
 __all__ = ["CHECKS", "Check", "ConformanceError", "Target"]

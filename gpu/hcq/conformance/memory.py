@@ -1,4 +1,4 @@
-"""Checks of memory: reuse behind fences, staging, running out, mapping the host's, peers."""
+"""Checks of memory: reuse behind fences, staging, running out, mapping the host's."""
 
 from __future__ import annotations
 
@@ -146,25 +146,6 @@ def mapped_host_memory(target: Target) -> None:
         mapped.free()
 
 
-def peers(target: Target) -> None:
-    """Memory of another device is reachable while it is mapped, and only then."""
-    with target.open() as owner, target.open() as peer:
-        there, here = upload(owner, numbers(1)), upload(peer, numbers(0))
-        expect_raises(InvalidValue, "not mapped", lambda: peer.allocator.copy(here, there))
-        there.map_to(peer)
-        there.map_to(peer)
-        there.unmap_from(peer)
-        owner.synchronize()
-        peer.allocator.copy(here, there)
-        there.unmap_from(peer)
-        expect_equal(download(peer, here), numbers(1), "a copy from a peer")
-        expect_raises(InvalidValue, "unmapped", lambda: peer.allocator.copy(here, there))
-        there.map_to(peer)
-        peer.allocator.copy(there, upload(peer, numbers(3)))
-        there.free()
-        upload(owner, numbers(2))
-
-
 CHECKS: Final[tuple[Check, ...]] = (
     freed_memory_waits,
     collected_memory_waits,
@@ -173,5 +154,4 @@ CHECKS: Final[tuple[Check, ...]] = (
     the_host_may_go_on,
     running_out,
     mapped_host_memory,
-    peers,
 )
