@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpu.tensor.crosscompile import compile_for
     from gpu.tensor.formats.files import load, save
     from gpu.tensor.jit import jit
+    from gpu.tensor.kernels import kernel
     from gpu.tensor.scan import scan
     from gpu.tensor.tensor import Tensor
     from gpu.tensor.tracing import JitError
@@ -40,6 +41,7 @@ __all__ = [
     "compile_for",
     "dtypes",
     "jit",
+    "kernel",
     "load",
     "memory_stats",
     "nn",
@@ -60,6 +62,7 @@ _HOMES: Final = {
     "compile_for": "gpu.tensor.crosscompile",
     "dtypes": "gpu.core.dtype",
     "jit": "gpu.tensor.jit",
+    "kernel": "gpu.tensor.kernels",
     "load": "gpu.tensor.formats.files",
     "save": "gpu.tensor.formats.files",
     "scan": "gpu.tensor.scan",

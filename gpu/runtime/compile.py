@@ -13,12 +13,21 @@ from gpu.compiler.fusion.build import BuiltKernel, build_kernel
 from gpu.compiler.fusion.label import kernel_label, kernel_nodes
 from gpu.compiler.fusion.plan import Plan
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.graph import Node, bodies_of, in_memory, symbols_of, toposort
+from gpu.compiler.ir.graph import (
+    Node,
+    bodies_of,
+    in_memory,
+    symbols_of,
+    toposort,
+)
+from gpu.compiler.ir.graph import build as G
 from gpu.compiler.ir.graph.body import Body, Stack
+from gpu.compiler.ir.graph.userkernel import UserKernel
 from gpu.compiler.ir.kernel.work import operations as work_of
 from gpu.compiler.ir.kernel.work import parameter_bytes
 from gpu.compiler.opt.opts import Opt
 from gpu.compiler.opt.policy.cpu.scalar import why_scalar
+from gpu.compiler.toolchain.base import Compiler
 from gpu.core.config import config
 from gpu.core.errors import GpuError
 from gpu.core.log import get_logger
@@ -26,7 +35,7 @@ from gpu.runtime.device import Device, LaunchData, Renderer
 from gpu.runtime.iteration import LoopForm
 from gpu.runtime.memory import share_memory
 from gpu.runtime.origins import listed, name_origins, operations
-from gpu.runtime.pipeline import lower_kernel, plan_graph
+from gpu.runtime.pipeline import lower_kernel, plan_graph, user_kernel
 from gpu.runtime.profile import PROFILE, is_profiling
 from gpu.runtime.recipe import (
     LOOP,
@@ -65,7 +74,7 @@ def compile_graph(
     abouts: list[About] = []
     bodies, loops = bodies_of(order, is_leaf), list[LoopForm]()
     for number, made in enumerate(plan.kernels):
-        for root in made:
+        for root in _filled(made):
             if root in plan.stores:
                 slot_of[root] = slot_of[plan.stores[root].leaf]
             elif root.kind != "loop":
@@ -103,6 +112,13 @@ def compile_graph(
         *(tuple(abouts), tuple(loops)),
     )
     return share_memory(recipe, len(leaves))
+
+
+def _filled(made: Sequence[Node]) -> Sequence[Node]:
+    """What a kernel of a plan fills; one of a user's all its results, asked for or not."""
+    if made[0].kind != "kernel":
+        return made
+    return [G.result(made[0], number) for number in range(len(made[0].attr[0].outputs))]
 
 
 def _reuses(
@@ -207,6 +223,8 @@ class Kernels:
         """
         roots = self.plan.kernels[number]
         try:
+            if roots[0].kind == "kernel":
+                return self._user_job(roots[0])
             form, nodes = self._form(number)
             if form not in self._known:
                 self._known[form] = self._made(number, nodes)
@@ -215,6 +233,17 @@ class Kernels:
             raise
         job, params, names = self._known[form]
         return job, [nodes[i] for i in params], names
+
+    def _user_job(self, node: Node) -> tuple[int, list[Node], tuple[str, ...]]:
+        """The same of a kernel that a user wrote."""
+        kernel: UserKernel = node.attr[0]
+        params = [*_filled([node]), *(in_memory(source, self.plan.is_leaf) for source in node.src)]
+        key = (kernel, node.device)
+        if key not in self._known:
+            renderer = self.renderer_of(node.device)
+            self.jobs.append(_user_job(kernel, node, renderer, self.tuner))
+            self._known[key] = (len(self.jobs) - 1, (), ())
+        return self._known[key][0], params, ()
 
     def _made(
         self, number: int, nodes: Sequence[Node]
@@ -274,13 +303,31 @@ class Kernels:
 
 
 class Job(NamedTuple):
-    """A kernel that is to be compiled for a device."""
+    """A kernel that is to be compiled for a device.
+
+    Attributes:
+        of_user: the node whose kernel it is, where the source is a user's.
+    """
 
     device: str
     name: str
     source: str
     data: LaunchData
     about: About
+    of_user: Node | None = None
+
+
+def _user_job(kernel: UserKernel, node: Node, renderer: Renderer, tuner: Tuner | None) -> Job:
+    """A user's kernel for a device. Raises Unsupported where it is given in nothing that fits."""
+    chosen = user_kernel(kernel, renderer.target, node.device)
+    if isinstance(chosen, K.Kernel):
+        built = BuiltKernel(chosen, ())
+        return _job(built, node.device, renderer, kernel.name, parameter_bytes(chosen), tuner)
+    from gpu.compiler.render.userkernel import PROGRAM, as_program  # only now: all languages
+
+    text, data = as_program(kernel, chosen, renderer.target)
+    about = About(kernel.name, 0, sum(each.nbytes for each in node.src), computes=kernel.name)
+    return Job(node.device, PROGRAM, text, data, about, node)
 
 
 def prepare_kernel(built: BuiltKernel, device_name: str) -> Job:
@@ -311,12 +358,26 @@ def _job(
     return Job(device_name, program.name, source, data, about)
 
 
-def compile_jobs(jobs: Sequence[Job]) -> list[Code]:
-    """The code of each job; all kernels of a device go to its compiler at once."""
+def compile_jobs(
+    jobs: Sequence[Job], compiler_of: Callable[[str], Compiler] = lambda name: Device[name].compiler
+) -> list[Code]:
+    """The code of each job.
+
+    All kernels of a device go to its compiler at once, but for sources of users, whose names are
+    their own. Errors in such a source name the line that asked for it.
+    """
     libs: dict[tuple[str, str], bytes] = {}
-    for device in dict.fromkeys(job.device for job in jobs):
-        sources = list(dict.fromkeys(job.source for job in jobs if job.device == device))
-        made = Device[device].compiler.compile_many_cached(sources)
+    for job in jobs:
+        if job.of_user is not None:
+            try:
+                libs[job.device, job.source] = compiler_of(job.device).compile_cached(job.source)
+            except GpuError as error:
+                name_origins(error, [job.of_user])
+                raise
+    ours = [job for job in jobs if job.of_user is None]
+    for device in dict.fromkeys(job.device for job in ours):
+        sources = list(dict.fromkeys(job.source for job in ours if job.device == device))
+        made = compiler_of(device).compile_many_cached(sources)
         libs.update(((device, source), lib) for source, lib in zip(sources, made, strict=True))
     return [Code(j.device, j.name, libs[j.device, j.source], j.data) for j in jobs]
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gpu.compiler.ir.graph import Node
 from gpu.compiler.toolchain.base import Compiler
-from gpu.runtime.compile import Kernels
+from gpu.runtime.compile import Job, Kernels, compile_jobs
 from gpu.runtime.device import Renderer, Toolchain
 from gpu.runtime.execute import is_computed, is_spread, on_devices, without_reshapes
 from gpu.runtime.iteration import is_parameter, step_of
@@ -43,19 +43,25 @@ def cross_compile(roots: Sequence[Node], toolchain: Toolchain) -> list[CompiledK
     bases = dict.fromkeys(map(without_reshapes, roots))
     wanted = [base for base in bases if base.size and not is_computed(base)]
     renderer, compiler = toolchain
-    sources = render(wanted, is_computed, renderer)
-    libs = compiler.compile_many_cached(sources)
-    return [CompiledKernel(*made, compiler) for made in zip(sources, libs, strict=True)]
+    jobs = {job.source: job for job in _jobs(wanted, is_computed, renderer)}
+    codes = compile_jobs(list(jobs.values()), lambda name: compiler)
+    return [
+        CompiledKernel(source, code.lib, compiler) for source, code in zip(jobs, codes, strict=True)
+    ]
 
 
 def render(roots: Sequence[Node], is_leaf: Callable[[Node], bool], renderer: Renderer) -> list[str]:
     """The source of each kernel that computes `roots`, none of which is a leaf, each once."""
+    return list(dict.fromkeys(job.source for job in _jobs(roots, is_leaf, renderer)))
+
+
+def _jobs(roots: Sequence[Node], is_leaf: Callable[[Node], bool], renderer: Renderer) -> list[Job]:
     plan = plan_graph(roots, is_leaf, lambda name: renderer.target).plan
     kernels = Kernels(plan, lambda name: renderer)
-    steps: list[str] = []
+    steps: list[Job] = []
     for number, made in enumerate(plan.kernels):
         if made[0].kind == "loop":
-            steps += render(step_of(made).roots, is_parameter, renderer)
+            steps += _jobs(step_of(made).roots, is_parameter, renderer)
         elif made[0].kind != "copy":
             kernels.job(number)
-    return list(dict.fromkeys([*(job.source for job in kernels.jobs), *steps]))
+    return [*kernels.jobs, *steps]

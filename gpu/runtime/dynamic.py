@@ -48,6 +48,7 @@ _VALUES: Final = LOOPING | {
     "contiguous",
     "copy",
     "loop",
+    "kernel",
 }
 _INTS: Final = frozenset({int})
 _WORD: Final = dtypes.int32  # what every device takes

@@ -9,11 +9,13 @@ from gpu.compiler.fusion.build import build_kernel
 from gpu.compiler.fusion.plan import Plan, Root
 from gpu.compiler.ir.graph import Node, toposort
 from gpu.compiler.ir.graph.text import print_graph
+from gpu.compiler.ir.graph.userkernel import Source, UserKernel
+from gpu.compiler.ir.kernel import Kernel
 from gpu.compiler.ir.kernel.text import print_kernel
 from gpu.compiler.ir.linear.text import print_linear
 from gpu.runtime.device import Renderer
 from gpu.runtime.iteration import is_parameter, step_of
-from gpu.runtime.pipeline import lower_kernel, plan_graph
+from gpu.runtime.pipeline import lower_kernel, plan_graph, user_kernel
 
 
 class Stage(NamedTuple):
@@ -40,10 +42,20 @@ def explain(
         if made[0].kind == "loop":
             stages += explain(step_of(made).roots, is_parameter, renderer)
             continue
-        built = build_kernel(f"k{number}", number, plan)
-        opts, scheduled, program = lower_kernel(built.kernel, renderer.target)
+        kernel: Kernel | Source
+        if made[0].kind == "kernel":
+            own: UserKernel = made[0].attr[0]
+            kernel = user_kernel(own, renderer.target, made[0].device)
+        else:
+            kernel = build_kernel(f"k{number}", number, plan).kernel
+        if isinstance(kernel, Source):
+            from gpu.compiler.render.userkernel import as_program  # only now: all languages
+
+            stages.append(Stage("source", as_program(own, kernel, renderer.target)[0]))
+            continue
+        opts, scheduled, program = lower_kernel(kernel, renderer.target)
         stages += [
-            Stage("kernel", print_kernel(built.kernel)),
+            Stage("kernel", print_kernel(kernel)),
             Stage("schedule", "".join(f"{opt}\n" for opt in opts)),
             Stage("scheduled kernel", print_kernel(scheduled)),
             Stage("linear", print_linear(program)),

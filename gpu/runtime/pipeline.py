@@ -20,6 +20,8 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.graph import Node, toposort
 from gpu.compiler.ir.graph import verify as verify_graph
 from gpu.compiler.ir.graph.rewrite import without_custom_grads
+from gpu.compiler.ir.graph.userkernel import Source, UserKernel
+from gpu.compiler.ir.kernel.text import parse_kernel
 from gpu.compiler.ir.linear import Program as LinearProgram
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.opts import Opt, apply
@@ -122,6 +124,25 @@ def check_image(device: str, image: ImageDType, limits: ImageLimits | None) -> N
             f"{device} has images of at most {limits.height} x {limits.width} pixels, and"
             f" {image.name} is larger; give it another height and width, or cut the value"
         )
+
+
+def user_kernel(kernel: UserKernel, target: Target, device: str) -> K.Kernel | Source:
+    """What runs of a user's kernel: its source in the language of `target`, else its kernel IR.
+
+    Raises Unsupported where there is neither.
+    """
+    for source in kernel.sources:
+        if source.language == target.language:
+            return source
+    if not kernel.ir:
+        own = f"a source in {target.language!r}, or " if target.language else ""
+        clang = ", or choose DEV=CPU:CLANG for its C" if "c" in kernel.languages.split(", ") else ""
+        raise Unsupported(
+            f"the kernel {kernel.name} is given in {kernel.languages} alone, which {device} does"
+            f" not take as it is chosen here: give it {own}a function, which says in the kernel IR"
+            f" what it computes and runs on every device{clang}"
+        )
+    return parse_kernel(kernel.ir)
 
 
 class Lowered(NamedTuple):

@@ -223,6 +223,8 @@ def graph_key(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[K
                 attr = without_numbers(node, numbers)
             elif kind == "loop":
                 attr = (_body_form(node.attr[0]), *node.attr[1:])
+            elif kind == "kernel":
+                attr = node.attr[:1]  # without the rule of its gradient
             else:
                 attr = () if kind in _OUTSIDE else node.attr
             sources = tuple(map(number_of, node.src))

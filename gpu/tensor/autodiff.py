@@ -41,7 +41,7 @@ def pulled_back(
     order = toposort(seeds, wanted.__contains__) if order is None else order
     carries = _nodes_that_carry(order, wanted)
     grads = dict(seeds)
-    # For each loop the gradients of its results, by their numbers.
+    # For each loop, and kernel of a user, the gradients of its results, by their numbers.
     of_results: dict[Node, dict[int, Node]] = {}
     for node in reversed(order):
         if node in wanted or node not in carries or not (node in grads or node in of_results):
@@ -49,6 +49,8 @@ def pulled_back(
         if node.kind == "loop":
             needed = [source in carries for source in node.src]
             parts = tuple(loop_gradients(node, of_results.pop(node), needed, pulled_back))
+        elif node.kind == "kernel":
+            parts = tuple(node.attr[1](node, of_results.pop(node)))
         elif node.kind == "result":
             of_results.setdefault(node.src[0], {})[node.attr[0]] = grads.pop(node)
             continue

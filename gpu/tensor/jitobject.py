@@ -61,7 +61,7 @@ class JitObject:
     def __reduce__(self) -> str | tuple[Any, ...]:
         if self._origin is not None:
             return method_of, (self._instance, self._origin)
-        if _found(self.__module__, self._name) is self:
+        if found_by_name(self.__module__, self._name) is self:
             return self._name  # pickled by name, as functions are
         return type(self), (self.function,)
 
@@ -71,7 +71,7 @@ def method_of(instance: object, jitted: JitObject) -> Any:
     return jitted.__get__(instance, type(instance))
 
 
-def _found(module: str, name: str) -> object:
+def found_by_name(module: str, name: str) -> object:
     """What a module has under a dotted name; None where it has nothing."""
     try:
         return reduce(getattr, name.split("."), sys.modules.get(module))

@@ -16,7 +16,7 @@ from gpu.compiler.fusion.blocks import kernel_domain
 from gpu.compiler.fusion.inplace import Store
 from gpu.compiler.fusion.plan import At, Plan
 from gpu.compiler.fusion.region import needed_region, own_element
-from gpu.compiler.fusion.values import COMPUTE, pick_value
+from gpu.compiler.fusion.values import COMPUTE
 from gpu.compiler.fusion.views import (
     Access,
     Indices,
@@ -31,6 +31,7 @@ from gpu.compiler.ir.dims import is_many, upper
 from gpu.compiler.ir.graph import LOOPING, Node, accumulate_as, symbols_of, toposort
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, at_least, at_most, expr
 from gpu.compiler.ir.index.rows import flatten
+from gpu.compiler.ir.kernel.picks import pick_value
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.core.dtype import ImageDType
 

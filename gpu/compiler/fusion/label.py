@@ -12,6 +12,7 @@ from typing import Final
 from gpu.compiler.fusion.plan import Plan
 from gpu.compiler.ir.dims import upper_shape
 from gpu.compiler.ir.graph import MOVEMENT, Node, Shape, toposort, unmoved
+from gpu.compiler.ir.graph.userkernel import UserKernel
 
 _REDUCTIONS: Final = {"add": "sum", "mul": "prod", "and": "all", "or": "any"}
 _RUNNING: Final = {"add": "cumsum", "mul": "cumprod", "max": "cummax", "min": "cummin"}
@@ -55,6 +56,9 @@ def _computed(root: Node, inside: Sequence[Node]) -> tuple[str, Shape]:
     loops = {node.kind: node for node in inside if node.kind in ("scan", "scatter", "random")}
     if root.kind in ("copy", "cumcount", "reorder"):
         return root.kind, root.shape
+    if root.kind == "kernel":
+        kernel: UserKernel = root.attr[0]
+        return kernel.name, kernel.outputs[0].shape
     if root.kind == "loop":
         return "loop", (root.attr[1],)
     if "scatter" in loops:

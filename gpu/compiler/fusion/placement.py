@@ -30,6 +30,7 @@ from gpu.compiler.fusion.views import (
     source_accesses,
 )
 from gpu.compiler.ir.graph import (
+    APART,
     LOOPING,
     MOVEMENT,
     NO_SOURCES,
@@ -53,7 +54,7 @@ RANDOM_COST: Final = 100
 # How often a kernel may make an element narrower, of a float, that memory could hold so.
 NARROWED: Final = 32
 # Kinds that have memory of their own by what they mean, or loops unlike any other's.
-OWN_KERNEL: Final = LOOPING | {"contiguous", "copy", "loop", "result"}
+OWN_KERNEL: Final = LOOPING | APART | {"contiguous", "copy"}
 # Places a kernel may read an inline node at: its expression is built once for each.
 MAX_READS: Final = 4
 # Outer iterations from which computing a reduction inside them leaves enough to run at once.
@@ -159,7 +160,7 @@ class _Fusion:
         return Plan(tuple(kernels), placement, self.is_leaf, self.stores, reuses, blocks), stuck
 
     def _with_results(self, kernels: Sequence[tuple[Node, ...]]) -> list[tuple[Node, ...]]:
-        """The kernels, with the results of each loop, which are no kernels, behind it."""
+        """The kernels, with the results of each loop, or kernel of a user, behind it."""
         results: dict[Node, list[Node]] = {}
         for node, *_ in kernels:
             if node.kind == "result":
@@ -216,7 +217,7 @@ class _Fusion:
             for node in group
             if node in self.requested
             or node in self.stores
-            or node.kind in ("loop", "result")
+            or node.kind in APART
             or not {*self.reads[node]} <= {node, *group}
         )
 
@@ -255,11 +256,10 @@ class _Fusion:
             self.outputs.add(node)
         if is_written_image(node):
             self.outputs |= {node, *reductions_inline(node, self._in_memory)}
-        if node.kind == "copy":
-            self.outputs.update(s for s in node.src if not self.is_leaf(s))
-        if node.kind == "loop":
-            memory = (in_memory(source, self.is_leaf) for source in node.src)
-            self.outputs.update(s for s in memory if not self.is_leaf(s))
+        if node.kind == "copy" or node.kind in APART:
+            whole = node.kind == "copy"
+            read = (s if whole else in_memory(s, self.is_leaf) for s in node.src)
+            self.outputs.update(each for each in read if not self.is_leaf(each))
 
     def _distinct_cost(self, inline: list[Node]) -> int:
         """What computing these nodes inline costs, each node counted once; stops at the limit."""
@@ -313,7 +313,7 @@ class _Fusion:
             return
         domain = self.domain[node] = kernel_domain(node, "i", self.blocks.get(node))
         self.in_kernel[node] = 0
-        if node.kind in ("loop", "result"):
+        if node.kind in APART:
             for each in (in_memory(source, self.is_leaf) for source in node.src):
                 self.reads[each].setdefault(node, {})[domain.indices, domain.mask] = None
             return

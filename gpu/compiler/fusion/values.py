@@ -11,26 +11,9 @@ from gpu.compiler.ir.dims import upper
 from gpu.compiler.ir.graph import MOVEMENT, Node
 from gpu.compiler.ir.index import ALWAYS, Mask, expr
 from gpu.compiler.ir.index.rows import flatten
+from gpu.compiler.ir.kernel.picks import mask_value, pick_value
 from gpu.compiler.ir.threefry import element_bits
 from gpu.core.dtype import DType, dtypes
-
-
-def pick_value(index: K.Value, size: int) -> K.Value:
-    """An index as an int64: `size`, one past the last element, where it is out of range."""
-    wide = K.cast(index, dtypes.int64)
-    above = K.alu("le", K.const(dtypes.int64, 0), wide)
-    below = K.alu("lt", wide, K.const(dtypes.int64, size))
-    return K.alu("where", K.alu("and", above, below), wide, K.const(dtypes.int64, size))
-
-
-def mask_value(mask: Mask) -> K.Value:
-    """A mask as a bool value."""
-    zero = K.const(dtypes.int64, 0)
-    result: K.Value | None = None
-    for constraint in mask.constraints:
-        holds = K.alu("le", zero, K.index(constraint))
-        result = holds if result is None else K.alu("and", result, holds)
-    return K.const(dtypes.bool, True) if result is None else result
 
 
 def _padded(node: Node, access: Access, args: list[K.Value]) -> K.Value:

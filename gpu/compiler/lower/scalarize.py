@@ -128,6 +128,8 @@ class _Scalarizer:
         (place,) = self.values[pointer]
         at = self.accesses(inst, value.lanes, tuple(masks))
         for (index, *mask), lane in zip(at, self.values[value], strict=True):
+            if mask and mask[0].op == "const" and not mask[0].attr[0]:
+                continue  # a lane that never writes
             self.emitter.effect("store", inst.dtype, 1, (place, index, lane, *mask), inst.attr)
 
     # Control.

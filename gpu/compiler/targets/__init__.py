@@ -110,6 +110,8 @@ class Target:
         features: instruction set features in canonical order, for cache keys.
         matrices: names of the matrix instructions it has (`gpu/compiler/ir/matrix.py`), and with
             those of NVIDIA's warps asynchronous copies to shared memory.
+        language: what users' own kernels may be written in (`gpu/compiler/render/userkernel.py`);
+            "" where that is no language that people write.
     """
 
     name: str
@@ -128,6 +130,7 @@ class Target:
     access_bytes: int = 0
     images: ImageLimits | None = None
     matrices: tuple[str, ...] = ()
+    language: str = ""
 
     def __post_init__(self) -> None:
         if self.threads and (self.parallel != "grid" or self.threads % self.warp):
@@ -176,4 +179,4 @@ class Target:
         sizes = f"{shape}|{blocks}|{launches}"
         images = f"|{tuple(self.images)}" if self.images else ""
         made = f"{sorted(native.ops)}|{lacks}|{native.edges.key}"
-        return f"{self.name}|{self.features}|{sizes}|{made}{images}"
+        return f"{self.name}|{self.features}|{sizes}|{made}{images}|{self.language}"

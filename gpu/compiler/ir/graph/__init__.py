@@ -57,7 +57,9 @@ part        (number, axis)                       what device `number` of several
 loop        (body, length, reverse)              constants, carries, slices: so many steps of a
                                                  graph of its own (`gpu/compiler/ir/graph/body.py`),
                                                  of slices the last first if reverse; no value
-result      (number,)                            of a loop
+kernel      (user kernel, gradient rule)         operands: a kernel that a user wrote
+                                                 (`gpu/compiler/ir/graph/userkernel.py`); no value
+result      (number,)                            of a loop or a kernel
 ==========  ===================================  =================================================
 """
 
@@ -74,16 +76,19 @@ from gpu.compiler.ir.graph.body import Body
 from gpu.compiler.ir.graph.interp import RUN, accumulate_as
 from gpu.compiler.ir.graph.node import Node, Place, Shape, place
 from gpu.compiler.ir.graph.rules import RULES, check_image
+from gpu.compiler.ir.graph.userkernel import UserKernel
 from gpu.compiler.ir.optable import constant_key
 from gpu.core.dtype import DType
-from gpu.core.errors import DeviceMismatch, ShapeError
+from gpu.core.errors import DeviceMismatch, ShapeError, Unsupported
 from gpu.core.weak import WeakTable
 
 __all__ = [
+    "APART",
     "LOOPING",
     "MOVEMENT",
     "NO_SOURCES",
     "RULES",
+    "WITH_RESULTS",
     "Node",
     "Place",
     "Shape",
@@ -191,6 +196,10 @@ _BETWEEN_DEVICES: Final = frozenset({"copy", "multi", "part"})
 MOVEMENT: Final = frozenset({"reshape", "expand", "permute", "slice", "pad", "skew", "unskew"})
 LOOPING: Final = frozenset({"scatter", "scan", "cumcount", "reorder"})
 """Kinds whose kernels have loops, or places they store to, unlike any other's."""
+WITH_RESULTS: Final = frozenset({"loop", "kernel"})
+"""Kinds that have no value, but results."""
+APART: Final = WITH_RESULTS | {"result"}
+"""These and their results, which no kernel that is made of nodes computes."""
 NO_SOURCES: Final = frozenset({"const", "iota", "index"})
 """Kinds that are computed from nothing: numbers in a kernel."""
 
@@ -240,6 +249,27 @@ def _iterate(loop: Node, operands: Sequence[Array]) -> list[Array]:
     return [*carries, *stacked]
 
 
+def _launch(kernel: UserKernel, operands: Sequence[Array]) -> list[Array]:
+    """The results of a user's kernel; what it writes nowhere is zero here.
+
+    Raises Unsupported for one that is not given in the kernel IR.
+    """
+    # Only now: a graph is interpreted in tests, and to find what made a NaN.
+    from gpu.compiler.ir.kernel.interp import interpret_kernel
+    from gpu.compiler.ir.kernel.text import parse_kernel
+
+    if not kernel.ir:
+        raise Unsupported(
+            f"the kernel {kernel.name} is given in {kernel.languages} alone, which is not"
+            " interpreted; give it a function too, that says in the kernel IR what it computes"
+        )
+    results = [np.zeros(each.shape, each.dtype.np) for each in kernel.outputs]
+    names = (each.name for each in (*kernel.outputs, *kernel.inputs))
+    flat = (each.reshape(-1) for each in (*results, *map(np.ascontiguousarray, operands)))
+    interpret_kernel(parse_kernel(kernel.ir), dict(zip(names, flat, strict=True)))
+    return results
+
+
 def interpret(roots: Iterable[Node], inputs: Callable[[Node], Array]) -> list[Array]:
     """The values of `roots` computed with numpy; `inputs` gives the value of each buffer node.
 
@@ -256,9 +286,11 @@ def interpret(roots: Iterable[Node], inputs: Callable[[Node], Array]) -> list[Ar
 
 
 def value_of(node: Node, args: tuple[Any, ...]) -> Any:
-    """What a node is computed to be from the values of its sources; of a loop a list of arrays."""
+    """What a node is computed to be from its sources' values; of a loop or kernel a list."""
     if node.kind == "loop":
         return _iterate(node, args)
+    if node.kind == "kernel":
+        return _launch(node.attr[0], args)
     if node.kind == "result":
         return args[0][node.attr[0]]
     return RUN[node.kind](bound_node(node) if any_symbols() else node, args)

@@ -19,6 +19,7 @@ from gpu.compiler.ir.dims import Dim, dimension, has_symbols, is_many, reshape_g
 from gpu.compiler.ir.graph import Node, Place, Shape, make
 from gpu.compiler.ir.graph.body import Body
 from gpu.compiler.ir.graph.images import as_image, plain, rounded
+from gpu.compiler.ir.graph.userkernel import UserKernel, results_of
 from gpu.core.dtype import DType, ImageDType, PyScalar, dtypes
 from gpu.core.errors import ShapeError
 
@@ -397,10 +398,16 @@ def loop(body: Body, length: int, reverse: bool, operands: Sequence[Node]) -> No
     return make("loop", tuple(operands), (body, length, reverse), (), dtype, operands[0].device)
 
 
+def kernel(kernel: UserKernel, gradient: object, operands: Sequence[Node], device: Place) -> Node:
+    """A kernel that a user wrote, with the rule of its gradient; see `result`."""
+    floats = any(has_gradient(each.dtype) for each in kernel.outputs)
+    dtype = dtypes.float32 if floats else dtypes.int32  # says whether a gradient may go through
+    return make("kernel", tuple(operands), (kernel, gradient), (), dtype, device)
+
+
 def result(x: Node, number: int) -> Node:
-    """One of the results of a loop, in the order that `Body.values` has them in."""
-    body, length, _ = x.attr
-    shape, dtype = body.values(length)[number]
+    """One of the results of a loop or a kernel, in the order that `results_of` has them in."""
+    shape, dtype = results_of(x)[number]
     return make("result", (x,), (number,), shape, dtype, x.device)
 
 

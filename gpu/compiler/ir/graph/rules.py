@@ -12,6 +12,7 @@ from typing import Final
 from gpu.compiler.ir import optable
 from gpu.compiler.ir.dims import dimension, has_symbols, is_many, reshape_groups
 from gpu.compiler.ir.graph.node import Node, Shape
+from gpu.compiler.ir.graph.userkernel import UserKernel, results_of
 from gpu.core.dtype import ImageDType, dtypes
 from gpu.core.errors import DTypeError, ShapeError
 
@@ -276,9 +277,18 @@ def _check_loop(node: Node) -> None:
 
 
 def _check_result(node: Node) -> None:
-    body, length, _ = node.src[0].attr
-    value = body.values(length)[node.attr[0]]
-    _require((node.shape, node.dtype) == value, node, f"the loop gives {value}")
+    value = results_of(node.src[0])[node.attr[0]]
+    _require((node.shape, node.dtype) == value, node, f"the {node.src[0].kind} gives {value}")
+
+
+def _check_kernel(node: Node) -> None:
+    kernel: UserKernel = node.attr[0]
+    _require(len(node.src) == len(kernel.inputs), node, "an operand for each input")
+    for source, each in zip(node.src, kernel.inputs, strict=True):
+        fits = source.shape == each.shape and source.dtype is each.dtype
+        _require(fits, node, f"{each.name} is not what {source} gives")
+    full = all(0 not in each.shape for each in (*kernel.inputs, *kernel.outputs))
+    _require(full, node, "nothing in it is empty")
 
 
 def check_image(node: Node) -> None:
@@ -322,5 +332,6 @@ RULES: Final[dict[str, tuple[int, Callable[[Node], None]]]] = {
     "multi": (-1, _check_multi),
     "part": (1, _check_part),
     "loop": (-1, _check_loop),
+    "kernel": (-1, _check_kernel),
     "result": (1, _check_result),
 }

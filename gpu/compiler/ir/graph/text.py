@@ -19,6 +19,9 @@ bounds and the value they are bound to:
     symbol p 1..511 = 7
     %1 = slice (0:1, p:1) %0 : f32[4,p + 1]
 
+Kernels of users come before nodes too, each with its number and as JSON; what runs one says which,
+as in `%1 = kernel (0) %0 : f32[]`.
+
 The bodies of loops come before all, each a text of its own between `body`, with its number and how
 many carries and slices it has, and `end`. It returns its parameters and then its results; those of
 a loop say its body, its length and whether it goes backwards:
@@ -40,6 +43,7 @@ a loop say its body, its length and whether it goes backwards:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -47,7 +51,9 @@ from gpu.compiler.ir import optable
 from gpu.compiler.ir.dims import Dim, Symbol, symbol
 from gpu.compiler.ir.graph import RULES, Node, Place, bodies_of, make, symbols_of, toposort
 from gpu.compiler.ir.graph.body import Body
+from gpu.compiler.ir.graph.userkernel import Array, Source, UserKernel
 from gpu.compiler.ir.text import Cursor, cursors, print_scalar, print_shape
+from gpu.core.dtype import dtype_named
 from gpu.core.errors import ParseError
 
 Symbols: TypeAlias = "Mapping[str, Symbol]"
@@ -69,17 +75,33 @@ def print_graph(roots: Iterable[Node]) -> str:
     names = {node: f"%{number}" for number, node in enumerate(order)}
     bodies = bodies_of(roots)
     lines = [line for number, body in enumerate(bodies) for line in _print_body(number, body)]
+    kernels = _kernels_of(order)
+    lines += [f"kernel {i} {_print_kernel(kernel)}" for i, kernel in enumerate(kernels)]
     lines += [f"device {_place(next(iter(devices)))}"] if len(devices) == 1 else []
     lines += [f"symbol {s.name} {s.lo}..{s.hi} = {s.bound}" for s in symbols_of(order)]
     for node in order:
         operands = ", ".join(names[s] for s in node.src)
-        parts = [names[node], "=", _label(node, numbers, bodies), operands, ":"]
+        parts = [names[node], "=", _label(node, numbers, bodies, kernels), operands, ":"]
         parts.append(f"{node.dtype.code}{print_shape(node.shape)}")
         if len(devices) > 1:
             parts.append(f"on {_place(node.device)}")
         lines.append(" ".join(part for part in parts if part))
     lines.append(f"return {', '.join(names[root] for root in roots)}".rstrip())
     return "\n".join(lines) + "\n"
+
+
+def _kernels_of(nodes: Iterable[Node]) -> list[UserKernel]:
+    return list(dict.fromkeys(node.attr[0] for node in nodes if node.kind == "kernel"))
+
+
+def _print_kernel(kernel: UserKernel) -> str:
+    """As JSON, of which no character begins a comment."""
+    arrays = ([[n, s, d.name] for n, s, d in each] for each in (kernel.outputs, kernel.inputs))
+    return json.dumps([kernel.name, *arrays, *kernel[3:]]).replace("#", "\\u0023")
+
+
+def _arrays(listed: Any) -> tuple[Array, ...]:
+    return tuple(Array(name, tuple(shape), dtype_named(dtype)) for name, shape, dtype in listed)
 
 
 def _print_body(number: int, body: Body) -> list[str]:
@@ -91,8 +113,15 @@ def _place(device: Place) -> str:
     return device if isinstance(device, str) else _DEVICES.join(device)
 
 
-def _label(node: Node, numbers: dict[Hashable, int], bodies: Sequence[Body]) -> str:
+def _label(
+    node: Node,
+    numbers: dict[Hashable, int],
+    bodies: Sequence[Body],
+    kernels: Sequence[UserKernel],
+) -> str:
     match node.kind:
+        case "kernel":
+            return f"kernel ({kernels.index(node.attr[0])})"
         case "buffer":
             return f"buffer {numbers[node.attr[0]]}"
         case "const":
@@ -156,6 +185,7 @@ class _Reader:
         self.device: Place = None
         self.symbols: dict[str, Symbol] = {}
         self.bodies: list[Body] = []
+        self.kernels: list[UserKernel] = []
         self.roots: list[Node] | None = None
 
     def line(self, at: Cursor, following: Iterator[Cursor]) -> None:
@@ -164,6 +194,8 @@ class _Reader:
             self.device = _device(at)
         elif at.accept("body"):
             self._body(at, following)
+        elif at.accept("kernel"):
+            self._kernel(at)
         elif at.accept("symbol"):
             self._symbol(at)
         elif at.accept("return"):
@@ -192,6 +224,20 @@ class _Reader:
         if len(results) < carries or count < carries + slices:
             raise at.refused(f"parameters and results for {carries} carries and {slices} slices")
         self.bodies.append(Body(parameters, results, carries, slices))
+
+    def _kernel(self, at: Cursor) -> None:
+        number = at.integer("the number of a kernel")
+        if number != len(self.kernels):
+            raise at.refused(f"number {len(self.kernels)}")
+        try:
+            name, outputs, inputs, ir, sources, *launch = json.loads(at.rest())
+            made = UserKernel(
+                *(name, _arrays(outputs), _arrays(inputs), ir),
+                *(tuple(Source(*each) for each in sources), *launch),
+            )
+        except (ValueError, TypeError) as error:
+            raise at.refused("a kernel as JSON") from error
+        self.kernels.append(made)
 
     def _symbol(self, at: Cursor) -> None:
         name, lo, hi = at.bounded_name()
@@ -229,6 +275,11 @@ class _Reader:
             literal = at.literal()
         elif kind == "loop":
             attr = self._loop(at)
+        elif kind == "kernel":
+            (which,) = _counted(at, 1)
+            if not 0 <= which < len(self.kernels):
+                raise at.refused(f"the number of one of {len(self.kernels)} kernels")
+            attr = (self.kernels[which], None)  # a rule of gradients is the user's function
         elif kind in _ATTRIBUTES:
             attr = _ATTRIBUTES[kind](at, self.symbols)
         elif kind == "alu" or kind not in RULES:

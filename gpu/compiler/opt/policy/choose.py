@@ -65,8 +65,7 @@ def _made_ready(kernel: K.Kernel, target: Target, optimize: bool) -> tuple[K.Ker
     # (The rest that peeling leaves behind an only nest touches memory of its own.)
     one_nest = len(kernel.body.body) == 1
     if optimize:
-        chosen = list(_lanes(kernel, target))
-        kernel = apply(kernel, chosen)
+        kernel, chosen = _with_lanes(kernel, target)
         opts += chosen
     has_shares = any(isinstance(opt, Residues) or _is_whole_tile(opt) for opt in opts)
     if one_nest and (target.parallel == "grid" or not has_shares):
@@ -74,6 +73,20 @@ def _made_ready(kernel: K.Kernel, target: Target, optimize: bool) -> tuple[K.Ker
         kernel = apply(kernel, chosen)
         opts += chosen
     return kernel, opts
+
+
+def _with_lanes(kernel: K.Kernel, target: Target) -> tuple[K.Kernel, list[Opt]]:
+    """The kernel with lanes, and what made them; without where its loops are not to be split.
+
+    A mask may keep iterations apart that write under an index which is data, as users' kernels
+    have it: parts of the loop no longer show that.
+    """
+    chosen = list(_lanes(kernel, target))
+    try:
+        return apply(kernel, chosen), chosen
+    except IllegalOpt as error:
+        log.debug("%s: no lanes: %s", kernel.name, error.message)
+        return kernel, []
 
 
 def _is_whole_tile(opt: Opt) -> bool:

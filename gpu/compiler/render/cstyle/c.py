@@ -32,7 +32,7 @@ class CRenderer:
 
     def __init__(self, target: Target):
         # C here has vectors, and no tiles.
-        self.target = replace(target, matrices=()).with_edges(edges.C)
+        self.target = replace(target, matrices=(), language="c").with_edges(edges.C)
 
     def render(self, program: Program) -> str:
         """A source that defines the function `program.name`.

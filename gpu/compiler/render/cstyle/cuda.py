@@ -46,7 +46,7 @@ class CUDARenderer:
 
     def __init__(self, arch: str):
         """`arch` as nvrtc calls it: `sm_90`. Raises Unsupported for one that is not known."""
-        self.target = nv_target(arch).with_edges(edges.CUDA)
+        self.target = replace(nv_target(arch), language="cuda").with_edges(edges.CUDA)
 
     def render(self, program: Program) -> str:
         """A source that defines the kernel `program.name`.

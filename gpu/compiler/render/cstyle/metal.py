@@ -71,7 +71,7 @@ class MetalRenderer:
 
     def __init__(self, family: str):
         """`family` as in `apple7`. Raises Unsupported for one that is not known."""
-        self.target = metal_target(family)
+        self.target = replace(metal_target(family), language="metal")
 
     def render(self, program: Program) -> str:
         """A source that defines the kernel `program.name`.

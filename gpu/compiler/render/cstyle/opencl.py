@@ -41,7 +41,7 @@ class OpenCLRenderer:
     """
 
     def __init__(self, target: Target):
-        self.target = target.with_edges(edges.OPENCL)
+        self.target = replace(target, language="opencl").with_edges(edges.OPENCL)
 
     def render(self, program: Program) -> str:
         """A source that defines the kernel `program.name`.

@@ -7,6 +7,7 @@ it is launched.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir.linear import Program
@@ -115,7 +116,7 @@ class WGSLRenderer:
     """
 
     def __init__(self, limits: WGSLLimits, has_f16: bool, features: str = ""):
-        self.target = wgsl_target(limits, has_f16, features)
+        self.target = replace(wgsl_target(limits, has_f16, features), language="wgsl")
         self.limits, self.has_f16 = limits, has_f16
 
     def render(self, program: Program) -> str:
