@@ -271,8 +271,8 @@ class Fsp:
             yield f"COT: FRTS at {cot.frts_vidmem:#x} from the end is not at 2 MiB"
         if cot.frts_vidmem < _VGA + board.pmu_reserved:
             yield (
-                f"COT: {cot.frts_vidmem:#x} bytes behind FRTS are too few for the VGA workspace and "
-                f"{board.pmu_reserved:#x} of PMU's"
+                f"COT: {cot.frts_vidmem:#x} bytes behind FRTS are too few for the VGA workspace "
+                f"and {board.pmu_reserved:#x} of PMU's"
             )
         if cot.frts_vidmem + _MIB > min(_SCRUBBED, vram):
             yield f"COT: FRTS at {cot.frts_vidmem:#x} from the end was not scrubbed"
