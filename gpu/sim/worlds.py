@@ -80,10 +80,23 @@ def _nvk(chips: Sequence[str], faults: Given) -> Simulated:
     return Simulated(NvSimWorld(chip=chips, faults=faults, executor=executor), executor.learn)
 
 
+def _nv_card_chips() -> Iterable[str]:
+    from gpu.sim.nv.pci.boards import BOARDS
+
+    return BOARDS
+
+
+def _nv_pci(chips: Sequence[str], faults: Given) -> Simulated:
+    from gpu.sim.nv.pci.world import NvPciWorld
+
+    return Simulated(NvPciWorld(chip=chips, faults=faults), None)
+
+
 MODELS: Final = (
     Model("AMD", "KFD", _rdna_chips, _kfd),
     Model("AMD", "PCI", _card_chips, _am_pci),
     Model("NV", "NVK", _nv_chips, _nvk),
+    Model("NV", "PCI", _nv_card_chips, _nv_pci),  # boots, and runs no kernels yet
 )
 
 

@@ -91,6 +91,12 @@ class ConfigSpace:
         """Writes a BAR, as firmware does."""
         self._write(_FIRST_BAR + 4 * index, 8 if bar.is_64bit else 4, address)
 
+    def place_of(self, index: int) -> int:
+        """Where a BAR is."""
+        low = self._read(_FIRST_BAR + 4 * index, 4)
+        high = self._read(_FIRST_BAR + 4 * index + 4, 4) if low & 4 else 0
+        return high << 32 | low & ~0xF
+
     def save(self) -> bytes:
         """All of it."""
         return bytes(self._data)

@@ -116,6 +116,14 @@ class CardBus:
             except (PageFault, SysError) as error:
                 self._debug.fault(f"{self._title}: DMA {error}")
 
+    def place(self, bar: int) -> int:
+        """Where a BAR is in the machine's memory."""
+        return self._config.place_of(bar)
+
+    def config_word(self, offset: int) -> int:
+        """Four bytes of config space, which the card shows among its registers."""
+        return self._config.window.read(offset, 4)
+
     def interrupt(self, number: int = 0) -> None:
         """Sends a message, which is a write to memory like others."""
         if not self._is_master(f"message {number}"):

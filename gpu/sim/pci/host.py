@@ -16,6 +16,7 @@ from gpu.core import hostmem
 from gpu.core.bits import align_up
 from gpu.core.pci import PciAddress
 from gpu.core.window import TrappedWindow, Window
+from gpu.sim.clock import VirtualClock
 from gpu.sim.kernel import SysError
 from gpu.sim.machine import Machine
 from gpu.sim.pci.config import ConfigSpace
@@ -30,6 +31,7 @@ _GROUPS: Final = "/sys/kernel/iommu_groups"
 _USER_END: Final = 1 << 47
 _FRAME_BITS: Final = 55
 _NO_OVERRIDE: Final = "(null)\n"
+_AFTER_RESET_NS: Final = 100_000_000  # pcie_flr of drivers/pci/pci.c
 
 
 @dataclass(eq=False)
@@ -46,6 +48,7 @@ class HostFunction:
         leaving: its driver lets go as soon as nobody has it open.
         asleep: in D3, where nothing answers.
         resets_alone: whether it has a reset of its own; else its bus is reset, with all on it.
+        clock: of the machine.
     """
 
     address: PciAddress
@@ -61,11 +64,14 @@ class HostFunction:
     leaving: bool = False
     places: dict[int, int] = field(default_factory=dict)
     resets_alone: bool = True
+    clock: VirtualClock = field(default_factory=VirtualClock)
 
     def reset(self) -> None:
-        """It forgets all; then config space is as it was."""
+        """It forgets all; then config space is as it was, after the time that it is given."""
         saved = self.config.save()
         self.card.reset()
+        if self.resets_alone:
+            self.clock.advance(_AFTER_RESET_NS)
         self.config.reset(saved)
 
     def window(self, machine: Machine, bar: int) -> TrappedWindow:
@@ -167,7 +173,7 @@ class HostPciModel:
         config = ConfigSpace(card.ids, bars, card.vectors)
         bus = CardBus(self.machine, config, f"card {address}")
         function = HostFunction(address, card, config, bus, group, own_driver=driver)
-        function.resets_alone = resets_alone
+        function.resets_alone, function.clock = resets_alone, self.machine.clock
         for index, bar in bars.items():
             place = align_up(self._next[bar.is_64bit], bar.size)
             config.place(index, bar, place)

@@ -1,0 +1,255 @@
+"""RM on the card, as far as a boot goes: libos' regions, the queues, and the calls of a driver.
+
+libos_init_args.h, gsp_init_args.h, kgspSetupLibosInitArgs_IMPL, rpc.c. Until INIT_DONE it has read
+GSP_SET_SYSTEM_INFO and SET_REGISTRY, which a driver puts into the queue before the boot. What RM
+does of a wrong message is nowhere published: here it stops before it, and answers no more (U).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+from gpu.sim.nv.pci.fmc import Booted
+from gpu.sim.nv.pci.msgq import PAGE, Message, Queues
+from gpu.sim.nv.pci.silicon import Halt, Silicon
+from gpu.sim.nv.pci.staticinfo import STATIC_INFO_BYTES, make_static_info
+from gpu.sim.nv.pci.sysinfo import why_no_registry, why_no_system_info
+
+UNLOADING, STATIC_INFO, CONTINUATION, SYSTEM_INFO, REGISTRY = 47, 65, 71, 72, 73
+INIT_DONE, LIBOS_PRINT, LOCKDOWN_NOTICE = 0x1001, 0x100C, 0x101C
+LAST_FUNCTION: Final = 226
+NOT_SUPPORTED, INVALID_PARAM_STRUCT, INVALID_STATE = 0x56, 0x3E, 0x40
+LOGS: Final = ("LOGINIT", "LOGINTR", "LOGRM", "LOGMNOC", "LOGKRNL")
+_REGION: Final = struct.Struct("<QQQBB6x")
+_ARGUMENTS: Final = struct.Struct("<QI4xQQIIB3xIB7xQQ")  # GSP_ARGUMENTS_CACHED
+_MOST_REGIONS: Final = PAGE // _REGION.size
+_CONTIGUOUS, _SYSMEM = 1, 1
+_LEAST_LOG: Final = 0x10000
+_RPC_NS: Final = 20_000
+
+
+class Rm:
+    """The firmware.
+
+    Attributes:
+        on_unload: the driver has said goodbye.
+        why_dead: why it answers no more; empty while it does.
+    """
+
+    def __init__(self, chip: Silicon, host_address: Callable[[], int]):
+        """`host_address` tells where the card is on its bus, as RM has it."""
+        self._chip = chip
+        self._host_address = host_address
+        self.on_unload: Callable[[], None] = lambda: None
+        self.reset()
+
+    def reset(self) -> None:
+        """It is gone."""
+        self.why_dead = ""
+        self._queues: Queues | None = None
+        self._booted: Booted | None = None
+        self._told: set[int] = set()
+        self._partial: Message | None = None
+        self._unloaded = False
+
+    @property
+    def unread(self) -> str:
+        """What is in the way of its answers; empty for nothing."""
+        if self.why_dead:
+            return f"RM answers no more: {self.why_dead}"
+        blocked = self._queues is not None and self._queues.is_blocked
+        return "RM waits for the driver to read its queue" if blocked else ""
+
+    def start(self, booted: Booted) -> None:
+        """libos starts it."""
+        self._guarded(partial(self._start, booted))
+
+    def ring(self) -> None:
+        """The driver has rung: in a moment it looks into the queue."""
+        self._chip.later.after(_RPC_NS, "look into its queue", partial(self._guarded, self._serve))
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        if self.why_dead:
+            return
+        try:
+            act()
+        except Halt as why:
+            self.why_dead = str(why)
+            self._chip.violation(f"RM: {why}")
+
+    def _start(self, booted: Booted) -> None:
+        chip = self._chip
+        regions = dict(self._regions(booted.arguments))
+        address, size = regions["RMARGS"]
+        if size < _ARGUMENTS.size:
+            raise Halt(f"RMARGS has {size:#x} bytes, {_ARGUMENTS.size:#x} wanted")
+        found = _ARGUMENTS.unpack(chip.fetch(address, _ARGUMENTS.size, "RMARGS"))
+        if any(found[4:7]):
+            raise Halt("RMARGS tells of a resume: level, flags and transition are 0")
+        if found[8] > 1:
+            raise Halt(f"RMARGS: bDmemStack is {found[8]}")
+        if any(found[9:]):
+            raise Halt("RMARGS has a profiler's buffer, which the model does not fill")
+        self._booted = booted
+        self._queues = Queues(chip, *found[:4])
+        for message in self._queues.receive():
+            self._call(message)
+            if self._told >= {SYSTEM_INFO, REGISTRY}:
+                break
+        missing = {SYSTEM_INFO, REGISTRY} - self._told
+        if missing:
+            raise Halt(f"calls {sorted(missing)} are not in the queue when RM starts")
+        self._chatter()
+        self._queues.send(INIT_DONE, bytes(4))
+        self._serve()
+
+    def _regions(self, address: int) -> Iterator[tuple[str, tuple[int, int]]]:
+        """libos' regions, by their names. Raises Halt."""
+        if address % PAGE:
+            raise Halt(f"libos' arguments at {address:#x}, not at a page")
+        data = self._chip.fetch(address, PAGE, "libos' arguments")
+        seen: set[str] = set()
+        for number in range(_MOST_REGIONS):
+            code, place, size, kind, where = _REGION.unpack_from(data, number * _REGION.size)
+            if not code:
+                break
+            name = code.to_bytes(8, "big").lstrip(b"\0").decode("ascii", "replace")
+            if name not in (*LOGS, "RMARGS"):
+                raise Halt(f"libos has no region {name!r} ({code:#x})")
+            if name in seen:
+                raise Halt(f"region {name} is there twice")
+            if not seen and name != LOGS[0]:
+                raise Halt(f"region {name} comes first, which is for {LOGS[0]}")
+            if kind != _CONTIGUOUS or where != _SYSMEM:
+                raise Halt(f"region {name} is of kind {kind} in {where}: 1 and 1 wanted")
+            if place % PAGE or not size:
+                raise Halt(f"region {name} has {size:#x} bytes at {place:#x}: pages are wanted")
+            if name in LOGS:
+                self._check_log(name, place, size)
+            seen.add(name)
+            yield name, (place, size)
+        for name in ("RMARGS", *LOGS[:3]):
+            if name not in seen:
+                raise Halt(f"libos' arguments have no region {name}")
+
+    def _check_log(self, name: str, place: int, size: int) -> None:
+        """A log begins with how far it is written, then lists its pages."""
+        if size % PAGE or size < _LEAST_LOG:
+            raise Halt(f"{name} has {size:#x} bytes: whole pages, {_LEAST_LOG:#x} at least")
+        pages = size // PAGE
+        written, *listed = struct.unpack(
+            f"<{1 + pages}Q", self._chip.fetch(place, 8 * (1 + pages), name)
+        )
+        if written:
+            raise Halt(f"{name} is written up to {written:#x} before anybody could")
+        for index, page in enumerate(listed):
+            if page != place + PAGE * index:
+                raise Halt(f"{name} lists {page:#x} as its page {index}, of a region at {place:#x}")
+        self._chip.fetch(place, size, name)
+
+    def _serve(self) -> None:
+        queues = self._queues
+        if queues is None:
+            return
+        queues.flush()
+        for message in queues.receive():
+            self._call(message)
+
+    def _call(self, message: Message) -> None:
+        """Carries a message out. Raises Halt."""
+        if self._unloaded:
+            raise Halt(f"call {message.function} after the driver has unloaded RM")
+        message = self._join(message)
+        if message.function == REGISTRY and message.is_full and self._is_short(message):
+            self._partial = message
+            return
+        self._partial = None
+        match message.function:
+            case 72:
+                self._system_info(message)
+            case 73:
+                self._registry(message)
+            case 65:
+                self._static_info(message)
+            case 47:
+                self._unload(message)
+            case _:
+                self._unknown(message)
+
+    def _join(self, message: Message) -> Message:
+        """A message with what came of it before. Raises Halt."""
+        before = self._partial
+        if (message.function == CONTINUATION) != (before is not None):
+            raise Halt(
+                f"call {message.function} "
+                + ("among the parts of another" if before else "continues nothing")
+            )
+        if before is None:
+            return message
+        payload = before.payload + message.payload
+        return before._replace(payload=payload, is_full=message.is_full)
+
+    def _is_short(self, message: Message) -> bool:
+        return len(message.payload) < int.from_bytes(message.payload[:4], "little")
+
+    def _system_info(self, message: Message) -> None:
+        self._once(SYSTEM_INFO)
+        for why in why_no_system_info(self._chip, self._host_address(), message.payload):
+            raise Halt(f"GSP_SET_SYSTEM_INFO: {why}")
+
+    def _registry(self, message: Message) -> None:
+        self._once(REGISTRY)
+        if SYSTEM_INFO not in self._told:
+            raise Halt("SET_REGISTRY before GSP_SET_SYSTEM_INFO")
+        for why in why_no_registry(message.payload):
+            raise Halt(f"SET_REGISTRY: {why}")
+
+    def _once(self, function: int) -> None:
+        if function in self._told:
+            raise Halt(f"call {function} twice")
+        self._told.add(function)
+
+    def _static_info(self, message: Message) -> None:
+        if len(message.payload) != STATIC_INFO_BYTES:
+            self._refuse(message, INVALID_PARAM_STRUCT, f"{STATIC_INFO_BYTES:#x} bytes wanted")
+            return
+        assert self._booted is not None
+        self._chatter()
+        self._answer(message, make_static_info(self._chip, self._booted))
+
+    def _unload(self, message: Message) -> None:
+        if len(message.payload) != 8:
+            self._refuse(message, INVALID_PARAM_STRUCT, "8 bytes wanted")
+            return
+        if any(message.payload):
+            self._refuse(message, NOT_SUPPORTED, "suspending is not modelled")
+            return
+        self._unloaded = True
+        self._answer(message, message.payload)
+        self.on_unload()
+
+    def _unknown(self, message: Message) -> None:
+        if message.function > LAST_FUNCTION:
+            raise Halt(f"call {message.function}: there is none of that number")
+        self._chip.sim.debug.note(f"RM: call {message.function} is not modelled")
+        self._answer(message, message.payload, NOT_SUPPORTED)
+
+    def _refuse(self, message: Message, status: int, why: str) -> None:
+        self._chip.violation(f"RM: call {message.function}: {why}")
+        self._answer(message, message.payload, status)
+
+    def _answer(self, message: Message, payload: bytes, status: int = 0) -> None:
+        assert self._queues is not None
+        self._queues.send(message.function, payload, status, message.sequence)
+
+    def _chatter(self) -> None:
+        """Events that come when they like, as on hardware."""
+        assert self._queues is not None
+        if self._chip.sim.rng.random() < 0.5:
+            text = b"GSP-RM of a model\0"
+            self._queues.send(LIBOS_PRINT, struct.pack("<II", 0, len(text)) + text)
+        if self._chip.sim.rng.random() < 0.5:
+            self._queues.send(LOCKDOWN_NOTICE, b"\0")
