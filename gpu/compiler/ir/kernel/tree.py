@@ -29,18 +29,18 @@ def allocated(stmt: K.Stmt) -> list[K.Buf]:
     return [s.buf for s in walk(stmt) if isinstance(s, K.Alloc)]
 
 
-def find_loop(body: K.Block, name: str, what: object) -> K.Loop:
-    """The loop over `name`, the last one if there are several. Raises IllegalOpt, naming `what`.
+def find_loop(body: K.Block, name: str) -> K.Loop:
+    """The loop over `name`, the last one if there are several. Raises IllegalOpt.
 
     Several loops may have one variable: those that a transformation writes around one statement
     after the other. What is done to one is done to all, so they must hold the same.
     """
     found = [s for s in walk(body) if isinstance(s, K.Loop) and s.var.name == name]
     if not found:
-        raise IllegalOpt(f"{what}: there is no loop {name!r}, only {sorted(loops(body))}")
+        raise IllegalOpt(f"there is no loop {name!r}, only {sorted(loops(body))}")
     last = found[-1]
     if any(other.var is last.var and other != last for other in found[:-1]):
-        raise IllegalOpt(f"{what}: several loops over one {name!r} hold different statements")
+        raise IllegalOpt(f"several loops over one {name!r} hold different statements")
     return last
 
 

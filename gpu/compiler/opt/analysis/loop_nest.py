@@ -28,15 +28,15 @@ def outer_nest(body: K.Block) -> list[K.Loop]:
     return nest
 
 
-def nest_down_to(body: K.Block, axis: str, what: str) -> tuple[list[K.Loop], K.Block]:
+def nest_down_to(body: K.Block, axis: str) -> tuple[list[K.Loop], K.Block]:
     """The independent outer loops down to `axis`, none for an empty one, and what is in them.
 
-    Raises IllegalOpt for another loop, in the name of `what`.
+    Raises IllegalOpt for another loop.
     """
     nest = outer_nest(body)
     names = [loop.var.name for loop in nest]
     if axis and axis not in names:
-        raise IllegalOpt(f"{what}: {axis} is none of the independent outer loops {names}")
+        raise IllegalOpt(f"{axis} is none of the independent outer loops {names}")
     around = nest[: names.index(axis) + 1] if axis else []
     return around, around[-1].body if around else body
 

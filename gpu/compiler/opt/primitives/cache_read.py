@@ -24,13 +24,12 @@ from gpu.core.errors import IllegalOpt
 
 def stage(body: K.Block, axis: str, buf: str, order: Sequence[str], apart: int = 0) -> K.Stmt:
     """See `gpu.compiler.opt.opts.Stage`. Raises IllegalOpt."""
-    what = f"Stage({axis!r}, {buf!r}, {tuple(order)})"
-    loop = find_loop(body, axis, what)
+    loop = find_loop(body, axis)
     inside = loops(loop.body)
-    operand = operand_of(loop.body, buf, frozenset(order), inside.keys(), what)
+    operand = operand_of(loop.body, buf, frozenset(order), inside.keys())
     written = {buf for buf, _, _ in writes(body)}
     if operand.bufs & written:
-        raise IllegalOpt(f"{what}: {buf} is written in the kernel")
+        raise IllegalOpt(f"{buf} is written in the kernel")
     axes = [inside[name].var for name in order]
     copies = [Var(f"{var.name}s", var.lo, var.hi, var.stop) for var in axes]
     *rows, row = (v.extent for v in axes)
@@ -44,7 +43,7 @@ def stage(body: K.Block, axis: str, buf: str, order: Sequence[str], apart: int =
 
 
 def operand_of(
-    body: K.Block, buf: str, depends: frozenset[str], inside: Collection[str], what: str
+    body: K.Block, buf: str, depends: frozenset[str], inside: Collection[str]
 ) -> K.Value:
     """The largest value that is computed from `buf` alone and moves with just these loops."""
     found: set[K.Value] = set()
@@ -60,14 +59,12 @@ def operand_of(
     contained = {part for v in exact for arg in v.args for part in values(arg, set())}
     largest = [v for v in exact if v not in contained]
     if len(largest) != 1:
-        raise IllegalOpt(
-            f"{what}: {len(largest)} operands from {buf} depend on just these loops, not one"
-        )
-    require_inside(body, loads_of(largest[0]), what)
+        raise IllegalOpt(f"{len(largest)} operands from {buf} depend on just these loops, not one")
+    require_inside(body, loads_of(largest[0]))
     return largest[0]
 
 
-def require_inside(body: K.Stmt, loads: Sequence[K.Value], what: str) -> None:
+def require_inside(body: K.Stmt, loads: Sequence[K.Value]) -> None:
     """Raises IllegalOpt where a condition inside `body` may keep `loads` inside their buffers.
 
     What is read in advance is read whether that holds or not.
@@ -77,7 +74,7 @@ def require_inside(body: K.Stmt, loads: Sequence[K.Value], what: str) -> None:
     for condition in under:
         for buf, indices, mask in reads(condition):
             if K.load(buf, indices, mask) in beyond:
-                raise IllegalOpt(f"{what}: {buf.name} may be read under a condition alone")
+                raise IllegalOpt(f"{buf.name} may be read under a condition alone")
 
 
 def _is_inside(load: K.Value) -> bool:

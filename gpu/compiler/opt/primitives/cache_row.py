@@ -23,7 +23,7 @@ from gpu.core.errors import IllegalOpt
 
 def held_rows(body: K.Block, axis: str) -> list[K.Buf]:
     """Parameters of which several loops inside loop `axis` read the same row."""
-    loop = find_loop(body, axis, "held_rows")
+    loop = find_loop(body, axis)
     found = dict.fromkeys(buf for buf, _, _ in reads(loop) if buf.space == "global")
     return [buf for buf in found if _is_read_again(loop, buf) and _row(body, loop, buf)]
 
@@ -35,14 +35,13 @@ def _is_read_again(loop: K.Loop, buf: K.Buf) -> bool:
 
 def cache_row(body: K.Block, axis: str, name: str) -> K.Stmt:
     """See `gpu.compiler.opt.opts.CacheRow`. Raises IllegalOpt."""
-    what = f"CacheRow({axis!r}, {name!r})"
-    loop = find_loop(body, axis, what)
+    loop = find_loop(body, axis)
     buf = next((buf for buf, _, _ in reads(loop) if buf.name == name), None)
     start = None if buf is None else _row(body, loop, buf)
     if buf is None or start is None:
-        raise IllegalOpt(f"{what}: the loops inside do not read one row of {name}")
+        raise IllegalOpt(f"the loops inside do not read one row of {name}")
     walked = list(_walkers(loop, buf))
-    require_inside(loop.body, [K.load(*read) for read, _ in walked], what)
+    require_inside(loop.body, [K.load(*read) for read, _ in walked])
     size = walked[0][1].extent
     row = K.Buf(free_name(body, f"{name}h"), buf.dtype, (size,), "team")
     var = Var(f"{name}h", 0, size - 1)

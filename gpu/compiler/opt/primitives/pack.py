@@ -27,17 +27,16 @@ _BITS = {8: dtypes.uint8, 16: dtypes.uint16}
 
 def pack(body: K.Block, axis: str, buf: str, order: Sequence[str], words: str) -> K.Stmt:
     """See `gpu.compiler.opt.opts.Pack`. Raises IllegalOpt."""
-    what = f"Pack({axis!r}, {buf!r}, {tuple(order)}, {words!r})"
-    loop = find_loop(body, axis, what)
+    loop = find_loop(body, axis)
     inside = loops(loop.body)
     names = (*order, words) if words else tuple(order)
     if missing := sorted(set(names) - inside.keys()):
-        raise IllegalOpt(f"{what}: there are no loops {missing} inside {axis}")
+        raise IllegalOpt(f"there are no loops {missing} inside {axis}")
     depends = frozenset(name for name in names if inside[name].var.extent > 1)
-    operand = operand_of(loop.body, buf, depends, inside.keys(), what)
+    operand = operand_of(loop.body, buf, depends, inside.keys())
     written = {b for b, _, _ in writes(body)}
     if operand.bufs & written:
-        raise IllegalOpt(f"{what}: {buf} is written in the kernel")
+        raise IllegalOpt(f"{buf} is written in the kernel")
     value = narrow(operand)
     axes = [inside[name].var for name in order]
     copies = [Var(f"{var.name}{'w' if words else 's'}", var.lo, var.hi, var.stop) for var in axes]
@@ -48,7 +47,7 @@ def pack(body: K.Block, axis: str, buf: str, order: Sequence[str], words: str) -
     if words:
         one = inside[words].var
         if one.extent * value.dtype.bits != dtypes.uint32.bits:
-            raise IllegalOpt(f"{what}: {one.extent} {value.dtype.name} are no integer of 4 bytes")
+            raise IllegalOpt(f"{one.extent} {value.dtype.name} are no integer of 4 bytes")
         read = element_of(read, one, value.dtype)
         filled = _word_of(filled, one)
     fill = K.Update(tile, (_flat(copies),), None, filled)

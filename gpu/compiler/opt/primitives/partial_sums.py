@@ -236,13 +236,12 @@ def _adds(update: K.Update, var: Var) -> bool:
 
 def partial_sums(body: K.Block, axis: str, factor: int) -> K.Stmt:
     """See `gpu.compiler.opt.opts.PartialSums`. Raises IllegalOpt."""
-    what = f"PartialSums({axis!r}, {factor})"
-    loop = find_loop(body, axis, what)
+    loop = find_loop(body, axis)
     sums = _accumulators(loop, loops_around(body, loop))
     if not sums:
-        raise IllegalOpt(f"{what}: the loop only adds floats to no accumulator")
+        raise IllegalOpt("the loop only adds floats to no accumulator")
     if not 1 <= factor <= loop.var.extent:
-        raise IllegalOpt(f"{what}: the factor must be between 1 and {iterations(loop.var)}")
+        raise IllegalOpt(f"the factor must be between 1 and {iterations(loop.var)}")
     partial = {b: K.Buf(f"{b.name}{axis}s", b.dtype, b.shape, b.space) for b in sums}
     both: dict[K.Value, K.Value] = {}  # what is read in the loop, with the partial sum so far
     for stmt in walk(loop.body):

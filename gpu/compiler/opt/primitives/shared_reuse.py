@@ -22,7 +22,7 @@ def reuse_shared(body: K.Block) -> K.Stmt:
     """See `gpu.compiler.opt.opts.ReuseShared`. Raises IllegalOpt."""
     threads = thread_loops(body)
     if not threads:
-        raise IllegalOpt("ReuseShared(): there are no threads that share memory")
+        raise IllegalOpt("there are no threads that share memory")
     lives = _lives(threads[-1].body)
     homes: dict[K.Buf, K.Buf] = {}
     until: dict[K.Buf, int] = {}
@@ -37,7 +37,7 @@ def reuse_shared(body: K.Block) -> K.Stmt:
         return K.Block(()) if isinstance(s, K.Alloc) and s.buf in gone else None
 
     fewer = Substitution({}, homes).block(as_block(rewrite(body, drop)))
-    return synchronize(fewer, "ReuseShared()")
+    return synchronize(fewer)
 
 
 def _alike(a: K.Buf, b: K.Buf) -> bool:
