@@ -177,25 +177,37 @@ def scattered(update: K.Update, var: Var, near: int = 1) -> int:
     return bad
 
 
-def transposition(kernel: K.Kernel, side: int) -> tuple[list[K.Loop], K.Loop, K.Loop] | None:
-    """For a kernel that transposes squares of `side` or more:
+class Transposition(NamedTuple):
+    """A kernel whose only Update reads along one independent loop and writes along another.
 
-    other loops, the one it reads along, the one it writes along.
+    Attributes:
+        others: the loops beside the two, outermost first.
+        read, write: the loops that walk along what is read and what is written.
+        update: the Update.
     """
+
+    others: tuple[Var, ...]
+    read: Var
+    write: Var
+    update: K.Update
+
+
+def transposition(kernel: K.Kernel, side: int) -> Transposition | None:
+    """The kernel as a transposition of squares of `side` or more, or None."""
     nest, found = outer_nest(kernel.body), list(leaves(kernel.body))
     if len(found) != 1 or len(nest) < 2 or found[0].loops != tuple(nest):
         return None
-    update = found[0].update
-    writes = [loop for loop in nest if last_index(update.indices).coeff(loop.var) == 1]
-    if not writes or not _reads_apart(update, writes[0].var) or update.lets:
+    update, counted = found[0].update, [loop.var for loop in nest]
+    writes = [var for var in counted if last_index(update.indices).coeff(var) == 1]
+    if not writes or not _reads_apart(update, writes[0]) or update.lets:
         return None
-    reads = [loop for loop in nest if loop is not writes[0] and _reads_along(update, loop.var)]
-    if not reads or min(writes[0].var.extent, reads[0].var.extent) < side:
+    reads = [var for var in counted if var is not writes[0] and _reads_along(update, var)]
+    if not reads or min(writes[0].extent, reads[0].extent) < side:
         return None
-    if writes[0].var.stop is not None or reads[0].var.stop is not None:
+    if writes[0].stop is not None or reads[0].stop is not None:
         return None
-    others = [loop for loop in nest if loop not in (writes[0], reads[0])]
-    return others, reads[0], writes[0]
+    others = tuple(var for var in counted if var not in (writes[0], reads[0]))
+    return Transposition(others, reads[0], writes[0], update)
 
 
 def _reads_apart(update: K.Update, var: Var) -> int:

@@ -16,6 +16,7 @@ from gpu.compiler.opt.analysis.loop_nest import (
     leaves,
     outer_nest,
     scattered,
+    transposition,
 )
 from gpu.compiler.opt.opts import Bind, Opt, Rfactor, Split
 from gpu.compiler.opt.policy.cpu import transpose
@@ -37,9 +38,9 @@ def vectorize(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     lanes = lanes_of(target, widest(leaf.update for leaf in found))
     if lanes == 1:
         return
-    square = transpose.match(kernel, lanes)
-    if square is not None:
-        yield from transpose.turn(kernel, square, target)
+    turned = transposition(kernel, min(lanes, FEWEST))
+    if turned is not None:
+        yield from transpose.turn(kernel, turned, lanes, target)
         return
     masks, near = has_masks(target), target.near_step
     outer = _best_outer(kernel, found, lanes, near)

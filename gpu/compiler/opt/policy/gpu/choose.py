@@ -4,8 +4,8 @@ There are six ways to spread a kernel, tried in an order that its form suggests;
 legal, or takes more team memory than there is, is left for the next one:
 
 - `mma.by_instructions`: a block computes a tile, by matrix instructions if the target has any;
-- `shared_tiling.product`, and `transpose.by_accesses` or `shared_tiling.transpose`: a block has
-  a tile, operands go through team memory;
+- `shared_tiling.product` and `transpose.by_accesses`: a block has a tile, operands go through
+  team memory;
 - `scan.along_rows`: a block computes running results of a few rows;
 - `in_rows`: a block computes a few rows together, reductions included;
 - `in_columns`: the same where neighbours in memory belong to different results;
@@ -110,9 +110,8 @@ def team_bytes(kernel: K.Kernel, target: Target) -> int:
 
 
 def _size(buf: K.Buf, target: Target) -> int:
-    """Bytes of a buffer; what a device computes in 32 bits it holds in as many."""
-    narrowest = 4 if target.native.compute_as_int32 else 1
-    return math.prod(buf.shape) * max(buf.dtype.itemsize, narrowest)
+    """Bytes of a buffer."""
+    return math.prod(buf.shape) * target.native.held_bytes(buf.dtype)
 
 
 def threads_of(kernel: K.Kernel) -> int:
@@ -127,7 +126,7 @@ def _ways(kernel: K.Kernel, target: Target) -> Sequence[Way]:
         passes = sum(len(leaf.loops) > len(nest) for leaf in found)
         return (in_rows,) if nest and passes > 1 else ()
     if all(len(leaf.loops) == len(nest) for leaf in found) and not own:
-        return transpose.by_accesses if target.access_bytes else shared_tiling.transpose, flat
+        return transpose.by_accesses, flat
     if not nest:
         return (in_rows,)
     work = work_of(nest[-1].body)
