@@ -116,37 +116,6 @@ def _innermost_iterations(stmt: K.Stmt) -> int:
     return 1
 
 
-class SumOfProducts(NamedTuple):
-    """A kernel whose one reduction adds up products, inside perfectly nested output loops.
-
-    Attributes:
-        independent: variables of the output loops, outermost first.
-        reduction: variables of the loops summed over, outermost first.
-        update: what adds a product to its sum.
-    """
-
-    independent: tuple[Var, ...]
-    reduction: tuple[Var, ...]
-    update: K.Update
-
-
-def sum_of_products(kernel: K.Kernel) -> SumOfProducts | None:
-    """The kernel as a sum of products, or None if it is something else."""
-    nest = outer_nest(kernel.body)
-    sums = [leaf for leaf in leaves(kernel.body) if leaf.update.monoid is not None]
-    if len(sums) != 1 or not nest:
-        return None
-    update, around = sums[0]
-    value, inner = update.value, around[len(nest) :]
-    product = update.monoid == "add" and value.kind == "alu" and value.attr[0] == "mul"
-    if not product or update.lets or update.buf.shape or not inner:
-        return None
-    if around[: len(nest)] != tuple(nest) or any(len(loop.body.body) != 1 for loop in inner):
-        return None
-    independent = tuple(loop.var for loop in nest)
-    return SumOfProducts(independent, tuple(loop.var for loop in inner), update)
-
-
 def memory_accesses(update: K.Update) -> Iterator[tuple[K.Buf, Expr]]:
     """Accesses of an Update to global and team memory, by the element."""
     if update.buf.space != "private":

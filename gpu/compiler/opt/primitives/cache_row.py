@@ -7,17 +7,15 @@ from collections.abc import Iterator
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, expr
 from gpu.compiler.ir.kernel.tree import (
-    Substitution,
     as_block,
     find_loop,
     free_name,
     reads,
-    replace_loop,
     walk,
     writes,
 )
 from gpu.compiler.opt.analysis.loop_nest import last_index, leaves
-from gpu.compiler.opt.primitives.cache_read import require_inside
+from gpu.compiler.opt.primitives.cache_read import cached, require_inside
 from gpu.core.errors import IllegalOpt
 
 
@@ -47,9 +45,7 @@ def cache_row(body: K.Block, axis: str, name: str) -> K.Stmt:
     var = Var(f"{name}h", 0, size - 1)
     fill = K.Update(row, (expr(var),), None, K.load(buf, (start + var,)))
     again = {K.load(*read): K.load(row, (last_index(read[1]) - start,)) for read, _ in walked}
-    held = Substitution({}, values=again).block(loop.body)
-    inside = (K.Alloc(row), K.Loop(var, "serial", as_block(fill)), *held.body)
-    return replace_loop(body, loop, K.Loop(loop.var, loop.kind, K.Block(inside)))
+    return cached(body, loop, row, K.Loop(var, "serial", as_block(fill)), again)
 
 
 Read = tuple[K.Buf, tuple[Expr, ...], Mask]

@@ -7,8 +7,8 @@ from gpu.compiler.ir.index import ALWAYS, Var, expr
 from gpu.compiler.ir.kernel.tree import (
     Substitution,
     as_block,
+    reads,
     rewrite,
-    values_of,
     walk,
 )
 from gpu.core.errors import IllegalOpt
@@ -33,15 +33,12 @@ def inline(body: K.Block, name: str) -> K.Stmt:
         raise IllegalOpt(f"{name} is not made element by element in one place")
     _require_unchanged(body, nest[0], makers[0].value)
     loads: dict[K.Value, K.Value] = {}
-    seen: set[K.Value] = set()
-    for stmt in walk(body):
-        for value in values_of(stmt, seen) if isinstance(stmt, K.Update) else ():
-            if value.kind == "load" and value.attr[0] is buf:
-                _, indices, mask = value.attr
-                if mask is not ALWAYS:
-                    raise IllegalOpt(f"{name} is read under a mask")
-                env = {v: i for v, i in zip(axes, indices, strict=True) if isinstance(v, Var)}
-                loads[value] = Substitution(dict(env)).value(makers[0].value)
+    for read, indices, mask in reads(body):
+        if read is buf and mask is not ALWAYS:
+            raise IllegalOpt(f"{name} is read under a mask")
+        if read is buf:
+            env = {v: i for v, i in zip(axes, indices, strict=True) if isinstance(v, Var)}
+            loads[K.load(buf, indices)] = Substitution(dict(env)).value(makers[0].value)
 
     def drop(s: K.Stmt) -> K.Stmt | None:
         gone = s is allocs[0] or (isinstance(s, K.Loop) and s.var is nest[0].var)

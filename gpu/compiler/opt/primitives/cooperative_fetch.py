@@ -19,12 +19,11 @@ from gpu.compiler.ir.kernel.tree import (
     replace_loop,
     walk,
     with_axes,
-    writes,
 )
 from gpu.compiler.opt.analysis.dependence import is_independent
 from gpu.compiler.opt.analysis.loop_nest import iteration
 from gpu.compiler.opt.primitives.barriers import synchronize, thread_loops
-from gpu.compiler.opt.primitives.cache_read import operand_of
+from gpu.compiler.opt.primitives.cache_read import cached, operand_of
 from gpu.compiler.opt.primitives.predication import masked_loads
 from gpu.core.errors import IllegalOpt
 
@@ -87,19 +86,14 @@ def stage_together(body: K.Block, axis: str, buf: str, order: Sequence[str]) -> 
     if any(s.kind in ("unroll", "vector") and axis in loops(s) for s in inside.values()):
         raise IllegalOpt(f"{axis} is inside lanes or a loop that is written out")
     moving = loops(loop.body) | {t.var.name: t for t in threads}
-    operand = operand_of(loop.body, buf, frozenset(order), moving.keys())
-    if operand.bufs & {buf for buf, _, _ in writes(body)}:
-        raise IllegalOpt(f"{buf} is written in the kernel")
+    operand = operand_of(body, loop, buf, frozenset(order), moving.keys())
     axes = [moving[name].var for name in order]
     rows = [moving[name].kind == "serial" for name in order]
     lying = _as_it_lies(operand, axes)
     tile = _layout(free_name(body, f"{buf}s"), operand, axes, rows, lying[-1])
     fill = _fill(tile, operand, lying, [t.var for t in threads])
     read = K.load(tile.buf, tile.place({v: expr(v) for v in axes}))
-    staged = Substitution({}, values={operand: read}).block(loop.body)
-    new_body = K.Block((K.Alloc(tile.buf), fill, *staged.body))
-    new = replace_loop(body, loop, K.Loop(loop.var, loop.kind, new_body))
-    return synchronize(as_block(new))
+    return synchronize(as_block(cached(body, loop, tile.buf, fill, {operand: read})))
 
 
 def _as_it_lies(operand: K.Value, axes: Sequence[Var]) -> list[Var]:

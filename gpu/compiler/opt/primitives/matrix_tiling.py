@@ -17,7 +17,14 @@ from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, at_least, at_most, expr
-from gpu.compiler.ir.kernel.tree import Substitution, as_block, expressions, loads_of, values
+from gpu.compiler.ir.kernel.tree import (
+    Substitution,
+    as_block,
+    expressions,
+    expressions_in,
+    loads_of,
+    values,
+)
 from gpu.compiler.ir.matrix import MATRICES, Layout, Matrix
 from gpu.compiler.opt.analysis.loop_nest import at_iteration
 from gpu.compiler.opt.analysis.product_nest import ProductNest, product_nest
@@ -229,7 +236,7 @@ class _Tiler:
         In the last one those are zero whose steps the sum does not have. Lines that do not exist
         repeat others: what comes of them is not stored.
         """
-        everywhere = _expressions(value)
+        everywhere = [*expressions_in(values(value, set()))]
         around = {}
         if self.others:
             around = at_iteration(self.others, stage // self.steps.blocks, everywhere)
@@ -414,17 +421,6 @@ def _near(value: K.Value, steps: _Axis) -> str:
     """In which direction elements of an operand are neighbours in memory."""
     beside = [load.attr[1][-1].coeff(steps.vars[-1]) for load in loads_of(value)]
     return "steps" if any(abs(step) == 1 for step in beside) else "lines"
-
-
-def _expressions(value: K.Value) -> list[Expr]:
-    """All index arithmetic of a value."""
-    found: list[Expr] = []
-    for part in values(value, set()):
-        if part.kind == "index":
-            found.append(part.attr[0])
-        elif part.kind == "load":
-            found += [*part.attr[1], *part.attr[2].constraints]
-    return found
 
 
 def _unrolled(counted: Sequence[Var], stmt: K.Stmt) -> K.Stmt:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Var, at_most, expr, iterations, loop_var
 from gpu.compiler.ir.kernel.tree import (
@@ -12,8 +10,8 @@ from gpu.compiler.ir.kernel.tree import (
     around_vars,
     find_loop,
     fresh_copy,
+    loops_around,
     replace_loop,
-    walk,
 )
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.opt.primitives.predication import holds, masked_loads
@@ -70,20 +68,11 @@ def _reduction_nest(body: K.Block, loop: K.Loop) -> list[K.Loop]:
     if update.buf.space != "private" or update.buf in update.value.bufs:
         raise IllegalOpt(f"{update.buf.name} is not an accumulator")
     nest = [loop]
-    around_it = {inner.var: outer for outer, inner in _chains(body)}
-    while (outer := around_it.get(nest[0].var)) is not None and outer.kind == "serial":
-        if any(outer.var in i.vars for i in update.indices):
+    for outer in reversed(loops_around(body, loop)):
+        chosen = any(outer.var in i.vars for i in update.indices)
+        if outer.body.body != (nest[0],) or outer.kind != "serial" or chosen:
             break
         nest.insert(0, outer)
     if any(loop.var in i.vars for i in update.indices) or loop.kind != "serial":
         raise IllegalOpt("the loop does not reduce")
     return nest
-
-
-def _chains(body: K.Block) -> Iterator[tuple[K.Loop, K.Loop]]:
-    """Loops that hold one loop and nothing else, with that loop."""
-    for s in walk(body):
-        if isinstance(s, K.Loop) and len(s.body.body) == 1:
-            (inner,) = s.body.body
-            if isinstance(inner, K.Loop):
-                yield s, inner

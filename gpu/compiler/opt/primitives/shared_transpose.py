@@ -15,12 +15,11 @@ from gpu.compiler.ir.kernel.tree import (
     free_name,
     loops,
     reads,
-    replace_loop,
     writes,
 )
 from gpu.compiler.opt.analysis.loop_nest import at_iteration, iteration, last_index
 from gpu.compiler.opt.primitives.barriers import synchronize, thread_loops
-from gpu.compiler.opt.primitives.cache_read import require_inside
+from gpu.compiler.opt.primitives.cache_read import cached, require_inside
 from gpu.compiler.opt.primitives.predication import masked_loads
 from gpu.core.dtype import DType
 from gpu.core.errors import IllegalOpt
@@ -93,9 +92,7 @@ def shared_transpose(
     fill = _fill(tile, load, [t.var for t in threads])
     column = iteration(along.groups) * side + along.place
     read = K.load(tile.buf, tile.place(iteration(across.groups), across.place, column))
-    staged = Substitution({}, values={load: read}).block(loop.body)
-    new = K.Loop(loop.var, loop.kind, K.Block((K.Alloc(tile.buf), fill, *staged.body)))
-    return synchronize(as_block(replace_loop(body, loop, new)))
+    return synchronize(as_block(cached(body, loop, tile.buf, fill, {load: read})))
 
 
 def _side(axes: Sequence[Var], side: int) -> _Side:

@@ -12,6 +12,7 @@ from gpu.compiler.ir.kernel.tree import (
     allocated,
     as_block,
     fresh_copy,
+    in_order,
     loops,
     replace_loop,
     rewrite,
@@ -99,16 +100,8 @@ def _is_shared(body: K.Block, buf: K.Buf) -> bool:
     """Whether a buffer declared in `body` holds elements that different threads make."""
     if buf.space == "team":
         return True
-    beside = {s.buf for s in _beside(body) if isinstance(s, K.Alloc)}
+    beside = {s.buf for s in in_order(body) if isinstance(s, K.Alloc)}
     return bool(buf.shape) and buf in beside
-
-
-def _beside(block: K.Block) -> Iterator[K.Stmt]:
-    """Statements in no loop of the block."""
-    for s in block.body:
-        yield s
-        if isinstance(s, K.Block):
-            yield from _beside(s)
 
 
 class Work(NamedTuple):

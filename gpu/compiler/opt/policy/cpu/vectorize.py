@@ -8,7 +8,7 @@ from typing import Final
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import divides
 from gpu.compiler.ir.index.rows import flatten
-from gpu.compiler.ir.kernel.tree import reads
+from gpu.compiler.ir.kernel.tree import reads, walk
 from gpu.compiler.opt.analysis.dependence import is_independent
 from gpu.compiler.opt.analysis.lanes import FEWEST, fitting, has_masks, lanes_of, widest
 from gpu.compiler.opt.analysis.loop_nest import (
@@ -78,18 +78,8 @@ def _best_outer(
 def _holds_memory(loop: K.Loop) -> bool:
     """Whether the body declares memory, of which lanes would need one each."""
     return any(
-        isinstance(s, K.Alloc) and (s.buf.space != "private" or s.buf.shape)
-        for s in _statements(loop.body)
+        isinstance(s, K.Alloc) and (s.buf.space != "private" or s.buf.shape) for s in walk(loop)
     )
-
-
-def _statements(block: K.Block) -> Iterator[K.Stmt]:
-    for s in block.body:
-        yield s
-        if isinstance(s, K.Block):
-            yield from _statements(s)
-        elif isinstance(s, (K.Loop, K.If)):
-            yield from _statements(s.body)
 
 
 def _innermost(found: list[Leaf]) -> Iterator[tuple[K.Loop, Leaf]]:

@@ -47,6 +47,7 @@ from gpu.compiler.opt.policy.gpu.thread_per_element import (
     block_of,
     cost,
     flat,
+    rows_of_block,
     side_by_side,
     worthwhile,
 )
@@ -180,16 +181,9 @@ def in_rows(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     rows = min(block_of(target) // threads, axis.extent, fit) if axis else 1
     if axis is not None and side > 1:  # a mask would keep accesses of several elements apart
         rows = math.gcd(rows, axis.extent)
-    kept = _kept(target)
-    if axis is None or rows < 2:
-        yield DistributeThreads(axis.name if axis else "", threads, kept=kept, warp=target.shuffle)
-        return
-    whole = rows == axis.extent and axis.stop is None
-    name = axis.name if whole else f"{axis.name}i"
-    if not whole:
-        yield Split(axis.name, rows, "mask")
-    yield Bind(name, "thread")
-    yield DistributeThreads(name, threads, kept=kept, warp=target.shuffle)
+    teams, name = rows_of_block(axis, rows)
+    yield from teams
+    yield DistributeThreads(name, threads, kept=_kept(target), warp=target.shuffle)
 
 
 def _kept(target: Target) -> int:
