@@ -23,9 +23,9 @@ from gpu.core.errors import IllegalOpt
 def synchronize(body: K.Block) -> K.Block:
     """`body` with team memory beside its thread loops, and with the barriers that are needed.
 
-    Barriers that are there already go first. Raises IllegalOpt where a
-    barrier would be needed under control flow that may differ between threads, or where threads
-    would exchange something through a parameter, which barriers do not order.
+    Barriers that are there already go first. Raises IllegalOpt where a barrier would be needed
+    under control flow that may differ between threads, or where threads would exchange something
+    through a parameter, which barriers do not order.
     """
     plain = as_block(rewrite(body, lambda s: K.Block(()) if isinstance(s, K.Barrier) else None))
     hoisted = as_block(rewrite(plain, _hoist))
