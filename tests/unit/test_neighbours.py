@@ -211,7 +211,7 @@ def test_margins_are_whole_accesses(side: int, lanes: int) -> None:
 
 def test_conditions_on_which_neighbours_do_not_agree_stay() -> None:
     kernel = apply(joined(4, 6, 10), [Split("j", 4)])
-    with pytest.raises(IllegalOpt, match=r"UniformMask\('ji'\): not all iterations agree on"):
+    with pytest.raises(IllegalOpt, match=r"UniformMask\(axis='ji'\): not all iterations agree on"):
         apply(kernel, [UniformMask("ji")])
     agreed = apply(joined(4, 4, 12), [Split("j", 4), UniformMask("ji")])
     masks = {str(mask) for _, _, mask in reads(agreed.body)}

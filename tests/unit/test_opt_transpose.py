@@ -17,6 +17,7 @@ from gpu.compiler.ir.kernel.tree import loads_of, walk
 from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.lower.linearize import linearize
 from gpu.compiler.opt.analysis.dependence import is_independent
+from gpu.compiler.opt.analysis.loop_nest import transposition
 from gpu.compiler.opt.opts import Prefetch, Reorder, Split, Stage, apply
 from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.opt.policy.cpu import transpose
@@ -188,8 +189,8 @@ def test_what_is_turned_may_have_axes_of_its_own(columns: int) -> None:
       out[{columns}*i + j] = rows[j, i]
 """)
     kernel = whole._replace(body=whole.body._replace(body=whole.body.body[1:]))
-    found = transpose.match(kernel, 8)
+    found = transposition(kernel, 4)
     assert found is not None and (found.read.name, found.write.name) == ("i", "j")
-    squares = apply(kernel, transpose.turn(kernel, found, LANES))
+    squares = apply(kernel, transpose.turn(kernel, found, 8, LANES))
     kinds = [stmt.kind for stmt in walk(squares.body) if isinstance(stmt, K.Loop)]
     assert "vector" in kinds

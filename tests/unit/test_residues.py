@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gpu.compiler.fusion.build import build_kernel
 from gpu.compiler.fusion.placement import plan_fusion
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.graph import Node
@@ -20,9 +21,13 @@ from gpu.compiler.ir.kernel.tree import expressions
 from gpu.compiler.ir.kernel.verify import verify_kernel
 from gpu.compiler.opt.analysis import loop_nest
 from gpu.compiler.opt.analysis.loop_nest import leaves
-from gpu.compiler.opt.opts import Residues, apply
+from gpu.compiler.opt.opts import Residues, Tile, apply
 from gpu.compiler.opt.policy.choose import schedule
+from gpu.compiler.opt.policy.cpu import tiling
+from gpu.compiler.opt.primitives.tiling import Tiling
+from gpu.compiler.targets import Target
 from gpu.core.errors import IllegalOpt
+from gpu.runtime.pipeline import plan_graph
 from tools.coalescing import memory
 from unit.lane_kernels import lowered, random, result
 from unit.test_opt_short import machine
@@ -121,6 +126,30 @@ def test_only_rows_that_masks_ask_of_have_remainders() -> None:
     for rows in ((), ("c",), ("i", "r")):
         with pytest.raises(IllegalOpt, match="multiples"):
             apply(kernel, [Residues(rows)])
+
+
+@pytest.mark.parametrize(("side", "taps", "nests"), [(15, 3, 4), (16, 4, 4), (14, 3, 4)])
+def test_nests_of_remainders_choose_once(
+    side: int, taps: int, nests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their tiles are those of the one with most steps, and no larger than their loops."""
+    asked = list[K.Kernel]()
+    choose = tiling.choose
+
+    def counted(kernel: K.Kernel, target: Target) -> Tiling | None:
+        asked.append(kernel)
+        return choose(kernel, target)
+
+    monkeypatch.setattr(tiling, "choose", counted)
+    x, w = memory(2, 16, side, side), memory(24, 16, taps, taps)
+    y = x.conv2d(w, padding=1, stride=2)
+    (grad,) = (y * memory(*y.shape)).sum().gradient(x)
+    plan = plan_graph([grad._node], lambda node: node.kind == "buffer", lambda _: machine(16)).plan
+    last = len(plan.kernels) - 1
+    _, opts = schedule(build_kernel("dx", last, plan).kernel, machine(16))
+    tiles = [opt.tiling for opt in opts if isinstance(opt, Tile)]
+    assert len(tiles) == nests and len(asked) == 1
+    assert len({(tiled.lane.split("_")[0], tiled.lanes, tiled.copies) for tiled in tiles}) == 1
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])

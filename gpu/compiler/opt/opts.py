@@ -7,8 +7,8 @@ change what the kernel computes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import expr
@@ -34,6 +34,7 @@ from gpu.compiler.opt.primitives.tensorize_thread import tensorize
 from gpu.compiler.opt.primitives.thread_distribution import distribute_threads
 from gpu.compiler.opt.primitives.tiling import Tiling, tile
 from gpu.compiler.opt.primitives.uniform_mask import uniform_mask
+from gpu.core.errors import IllegalOpt
 
 
 class Split(NamedTuple):
@@ -315,13 +316,37 @@ Opt = (
 )  # fmt: skip
 
 
+def _stage(
+    body: K.Block, axis: str, buf: str, order: tuple[str, ...], together: bool, apart: int
+) -> K.Stmt:
+    if together:
+        return stage_together(body, axis, buf, order)
+    return stage(body, axis, buf, order, apart)
+
+
+# What makes each of them: of a body, and the fields.
+_PRIMITIVES: Final[dict[type[Opt], Callable[..., K.Stmt]]] = {
+    Split: split, Fuse: fuse, Reorder: reorder, Bind: bind, Rfactor: rfactor, Stage: _stage,
+    DistributeThreads: distribute_threads, Distribute: distribute, Inline: inline,
+    FuseSiblings: fuse_siblings, ReuseShared: reuse_shared, Pack: pack, Tensorize: tensorize,
+    MatrixTile: matrix_tile, CacheRow: cache_row, Prefetch: prefetch,
+    SharedTranspose: shared_transpose, UniformMask: uniform_mask, BlockScan: block_scan,
+    PartialScan: partial_scan, PartialSums: partial_sums, Tile: tile, Residues: residues,
+}  # fmt: skip
+
+
 def apply(kernel: K.Kernel, opts: Iterable[Opt]) -> K.Kernel:
-    """The kernel after `opts`, in order, without loops that never run. Raises IllegalOpt.
+    """The kernel after `opts`, in order, without loops that never run.
 
     A split leaves such a loop where the bounds of a size allow a factor that no value reaches.
+    Raises IllegalOpt, which names the transformation.
     """
     for opt in opts:
-        kernel = kernel._replace(body=as_block(_apply(kernel.body, opt)))
+        try:
+            body = _PRIMITIVES[type(opt)](kernel.body, *opt)
+        except IllegalOpt as error:
+            raise IllegalOpt(f"{opt}: {error.message}") from error
+        kernel = kernel._replace(body=as_block(body))
     if not kernel.vals:
         return kernel
     return kernel._replace(body=as_block(rewrite(kernel.body, _without_idle)))
@@ -330,55 +355,3 @@ def apply(kernel: K.Kernel, opts: Iterable[Opt]) -> K.Kernel:
 def _without_idle(stmt: K.Stmt) -> K.Stmt | None:
     idle = isinstance(stmt, K.Loop) and stmt.var.stop is expr(0)
     return K.Block(()) if idle else None
-
-
-def _apply(body: K.Block, opt: Opt) -> K.Stmt:
-    match opt:
-        case Split():
-            return split(body, opt.axis, opt.factor, opt.tail)
-        case Fuse():
-            return fuse(body, opt.outer, opt.inner)
-        case Reorder():
-            return reorder(body, opt.axes)
-        case Bind():
-            return bind(body, opt.axis, opt.kind)
-        case Rfactor():
-            return rfactor(body, opt.axis, opt.factor, opt.lanes)
-        case Stage():
-            if opt.together:
-                return stage_together(body, opt.axis, opt.buf, opt.order)
-            return stage(body, opt.axis, opt.buf, opt.order, opt.apart)
-        case DistributeThreads():
-            return distribute_threads(body, opt.axis, opt.threads, opt.first, opt.kept, opt.warp)
-        case Prefetch():
-            return prefetch(body, opt.axis, opt.buf, opt.loop)
-        case BlockScan():
-            return block_scan(body, opt.axis, opt.threads, opt.side, opt.warp)
-        case PartialScan():
-            return partial_scan(body, opt.axis, opt.factor)
-        case UniformMask():
-            return uniform_mask(body, opt.axis)
-        case CacheRow():
-            return cache_row(body, opt.axis, opt.buf)
-        case Distribute():
-            return distribute(body, opt.axes)
-        case Inline():
-            return inline(body, opt.buf)
-        case FuseSiblings():
-            return fuse_siblings(body, opt.first, opt.second)
-        case ReuseShared():
-            return reuse_shared(body)
-        case SharedTranspose():
-            return shared_transpose(body, opt.axis, opt.buf, opt.rows, opt.columns, opt.side)
-        case Pack():
-            return pack(body, opt.axis, opt.buf, opt.order, opt.words)
-        case Tensorize():
-            return tensorize(body, opt.axes, opt.name)
-        case PartialSums():
-            return partial_sums(body, opt.axis, opt.factor)
-        case Tile():
-            return tile(body, opt.tiling, opt.nest)
-        case Residues():
-            return residues(body, opt.rows)
-        case MatrixTile():
-            return matrix_tile(body, opt.tiling)

@@ -64,6 +64,10 @@ class Native:
                 f"only integers of 8 and 16 bits can be computed as int32, got {wide}"
             )
 
+    def held_bytes(self, dtype: DType) -> int:
+        """Bytes of an element in team memory: what is computed in 32 bits is held in as many."""
+        return max(dtype.itemsize, 4 if self.compute_as_int32 else 1)
+
 
 class ImageLimits(NamedTuple):
     """The images a machine has.

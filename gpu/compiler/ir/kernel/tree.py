@@ -19,6 +19,15 @@ def walk(stmt: K.Stmt) -> Iterator[K.Stmt]:
         yield from walk(stmt.body)
 
 
+def in_order(block: K.Block) -> Iterator[K.Stmt]:
+    """The statements of a block, and of blocks in it, that no loop of it is around."""
+    for stmt in block.body:
+        if isinstance(stmt, K.Block):
+            yield from in_order(stmt)
+        else:
+            yield stmt
+
+
 def loops(stmt: K.Stmt) -> dict[str, K.Loop]:
     """The loops inside, by the name of their variable."""
     return {s.var.name: s for s in walk(stmt) if isinstance(s, K.Loop)}
@@ -29,18 +38,18 @@ def allocated(stmt: K.Stmt) -> list[K.Buf]:
     return [s.buf for s in walk(stmt) if isinstance(s, K.Alloc)]
 
 
-def find_loop(body: K.Block, name: str, what: object) -> K.Loop:
-    """The loop over `name`, the last one if there are several. Raises IllegalOpt, naming `what`.
+def find_loop(body: K.Block, name: str) -> K.Loop:
+    """The loop over `name`, the last one if there are several. Raises IllegalOpt.
 
     Several loops may have one variable: those that a transformation writes around one statement
     after the other. What is done to one is done to all, so they must hold the same.
     """
     found = [s for s in walk(body) if isinstance(s, K.Loop) and s.var.name == name]
     if not found:
-        raise IllegalOpt(f"{what}: there is no loop {name!r}, only {sorted(loops(body))}")
+        raise IllegalOpt(f"there is no loop {name!r}, only {sorted(loops(body))}")
     last = found[-1]
     if any(other.var is last.var and other != last for other in found[:-1]):
-        raise IllegalOpt(f"{what}: several loops over one {name!r} hold different statements")
+        raise IllegalOpt(f"several loops over one {name!r} hold different statements")
     return last
 
 
@@ -112,6 +121,11 @@ def loads_of(value: K.Value) -> list[K.Value]:
     return [part for part in values(value, set()) if part.kind == "load"]
 
 
+def is_inside(buf: K.Buf, indices: Sequence[Expr]) -> bool:
+    """Whether indices stay inside a buffer, whatever a mask says."""
+    return all(i.lo >= 0 and i.hi < size for i, size in zip(indices, buf.shape, strict=True))
+
+
 def only_buffer(operand: K.Value) -> str:
     """The name of the buffer that `operand` is made of; IllegalOpt where there are several."""
     names = {load.attr[0].name for load in loads_of(operand)}
@@ -138,12 +152,17 @@ def expressions(stmt: K.Stmt) -> Iterator[Expr]:
         if isinstance(s, K.Update):
             yield from s.indices
             yield from s.mask.constraints
-            for value in values_of(s, seen):
-                if value.kind == "index":
-                    yield value.attr[0]
-                elif value.kind == "load":
-                    yield from value.attr[1]
-                    yield from value.attr[2].constraints
+            yield from expressions_in(values_of(s, seen))
+
+
+def expressions_in(values: Iterable[K.Value]) -> Iterator[Expr]:
+    """The index expressions of values, not of what is inside them."""
+    for value in values:
+        if value.kind == "index":
+            yield value.attr[0]
+        elif value.kind == "load":
+            yield from value.attr[1]
+            yield from value.attr[2].constraints
 
 
 class Substitution:
@@ -303,13 +322,11 @@ def with_axes(body: K.Block, bufs: Sequence[K.Buf], axes: Sequence[Var], space: 
     moved = {buf: K.Buf(buf.name, buf.dtype, (*sizes, *buf.shape), space) for buf in bufs}
     if not moved:
         return body
-    loads: dict[K.Value, K.Value] = {}
-    seen: set[K.Value] = set()
-    for stmt in walk(body):
-        for value in values_of(stmt, seen) if isinstance(stmt, K.Update) else ():
-            if value.kind == "load" and value.attr[0] in moved:
-                buf, indices, mask = value.attr
-                loads[value] = K.load(moved[buf], (*at, *indices), mask)
+    loads = {
+        K.load(buf, indices, mask): K.load(moved[buf], (*at, *indices), mask)
+        for buf, indices, mask in reads(body)
+        if buf in moved
+    }
 
     def change(s: K.Stmt) -> K.Stmt | None:
         if isinstance(s, K.Alloc) and s.buf in moved:

@@ -28,15 +28,15 @@ def outer_nest(body: K.Block) -> list[K.Loop]:
     return nest
 
 
-def nest_down_to(body: K.Block, axis: str, what: str) -> tuple[list[K.Loop], K.Block]:
+def nest_down_to(body: K.Block, axis: str) -> tuple[list[K.Loop], K.Block]:
     """The independent outer loops down to `axis`, none for an empty one, and what is in them.
 
-    Raises IllegalOpt for another loop, in the name of `what`.
+    Raises IllegalOpt for another loop.
     """
     nest = outer_nest(body)
     names = [loop.var.name for loop in nest]
     if axis and axis not in names:
-        raise IllegalOpt(f"{what}: {axis} is none of the independent outer loops {names}")
+        raise IllegalOpt(f"{axis} is none of the independent outer loops {names}")
     around = nest[: names.index(axis) + 1] if axis else []
     return around, around[-1].body if around else body
 
@@ -116,37 +116,6 @@ def _innermost_iterations(stmt: K.Stmt) -> int:
     return 1
 
 
-class SumOfProducts(NamedTuple):
-    """A kernel whose one reduction adds up products, inside perfectly nested output loops.
-
-    Attributes:
-        independent: variables of the output loops, outermost first.
-        reduction: variables of the loops summed over, outermost first.
-        update: what adds a product to its sum.
-    """
-
-    independent: tuple[Var, ...]
-    reduction: tuple[Var, ...]
-    update: K.Update
-
-
-def sum_of_products(kernel: K.Kernel) -> SumOfProducts | None:
-    """The kernel as a sum of products, or None if it is something else."""
-    nest = outer_nest(kernel.body)
-    sums = [leaf for leaf in leaves(kernel.body) if leaf.update.monoid is not None]
-    if len(sums) != 1 or not nest:
-        return None
-    update, around = sums[0]
-    value, inner = update.value, around[len(nest) :]
-    product = update.monoid == "add" and value.kind == "alu" and value.attr[0] == "mul"
-    if not product or update.lets or update.buf.shape or not inner:
-        return None
-    if around[: len(nest)] != tuple(nest) or any(len(loop.body.body) != 1 for loop in inner):
-        return None
-    independent = tuple(loop.var for loop in nest)
-    return SumOfProducts(independent, tuple(loop.var for loop in inner), update)
-
-
 def memory_accesses(update: K.Update) -> Iterator[tuple[K.Buf, Expr]]:
     """Accesses of an Update to global and team memory, by the element."""
     if update.buf.space != "private":
@@ -177,25 +146,37 @@ def scattered(update: K.Update, var: Var, near: int = 1) -> int:
     return bad
 
 
-def transposition(kernel: K.Kernel, side: int) -> tuple[list[K.Loop], K.Loop, K.Loop] | None:
-    """For a kernel that transposes squares of `side` or more:
+class Transposition(NamedTuple):
+    """A kernel whose only Update reads along one independent loop and writes along another.
 
-    other loops, the one it reads along, the one it writes along.
+    Attributes:
+        others: the loops beside the two, outermost first.
+        read, write: the loops that walk along what is read and what is written.
+        update: the Update.
     """
+
+    others: tuple[Var, ...]
+    read: Var
+    write: Var
+    update: K.Update
+
+
+def transposition(kernel: K.Kernel, side: int) -> Transposition | None:
+    """The kernel as a transposition of squares of `side` or more, or None."""
     nest, found = outer_nest(kernel.body), list(leaves(kernel.body))
     if len(found) != 1 or len(nest) < 2 or found[0].loops != tuple(nest):
         return None
-    update = found[0].update
-    writes = [loop for loop in nest if last_index(update.indices).coeff(loop.var) == 1]
-    if not writes or not _reads_apart(update, writes[0].var) or update.lets:
+    update, counted = found[0].update, [loop.var for loop in nest]
+    writes = [var for var in counted if last_index(update.indices).coeff(var) == 1]
+    if not writes or not _reads_apart(update, writes[0]) or update.lets:
         return None
-    reads = [loop for loop in nest if loop is not writes[0] and _reads_along(update, loop.var)]
-    if not reads or min(writes[0].var.extent, reads[0].var.extent) < side:
+    reads = [var for var in counted if var is not writes[0] and _reads_along(update, var)]
+    if not reads or min(writes[0].extent, reads[0].extent) < side:
         return None
-    if writes[0].var.stop is not None or reads[0].var.stop is not None:
+    if writes[0].stop is not None or reads[0].stop is not None:
         return None
-    others = [loop for loop in nest if loop not in (writes[0], reads[0])]
-    return others, reads[0], writes[0]
+    others = tuple(var for var in counted if var not in (writes[0], reads[0]))
+    return Transposition(others, reads[0], writes[0], update)
 
 
 def _reads_apart(update: K.Update, var: Var) -> int:

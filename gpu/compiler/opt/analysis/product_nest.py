@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Mask, Var, at_least
-from gpu.compiler.ir.kernel.tree import Substitution, loads_of
+from gpu.compiler.ir.kernel.tree import Substitution, is_inside, loads_of
 from gpu.compiler.opt.analysis.dependence import is_independent
 from gpu.compiler.opt.analysis.reduction_nest import Nest, reduction_nest
 from gpu.core.errors import IllegalOpt
@@ -73,7 +73,7 @@ def _without(factor: K.Value, mask: Mask) -> K.Value:
     loads: dict[K.Value, K.Value] = {}
     for load in loads_of(factor):
         buf, indices, own = load.attr
-        if not all(i.lo >= 0 and i.hi < n for i, n in zip(indices, buf.shape, strict=True)):
+        if not is_inside(buf, indices):
             continue
         kept = ALWAYS
         for constraint in own.constraints:

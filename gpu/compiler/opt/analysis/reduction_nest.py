@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Var, expr
-from gpu.compiler.ir.kernel.tree import loads_of, values, writes
+from gpu.compiler.ir.kernel.tree import in_order, loads_of, values, writes
 from gpu.compiler.ir.optable import COSTLY_OPS
 from gpu.compiler.opt.analysis.loop_nest import outer_nest, perfect_nest
 
@@ -163,7 +163,7 @@ def reduction_nest(body: K.Block) -> Nest | None:
     nest = outer_nest(body)
     if not nest or not all(map(_counts_up, nest)):
         return None
-    stmts = list(_flat(nest[-1].body))
+    stmts = list(in_order(nest[-1].body))
     loops = [number for number, stmt in enumerate(stmts) if isinstance(stmt, K.Loop)]
     allocated = [stmt.buf for stmt in stmts if isinstance(stmt, K.Alloc)]
     if len(loops) != 1 or any(buf.shape or buf.space != "private" for buf in allocated):
@@ -182,7 +182,8 @@ def reduction_nest(body: K.Block) -> Nest | None:
         return None
     if update.buf in update.value.bufs:
         return None
-    parts = [[s for s in half if isinstance(s, K.Update)] for half in _halves(stmts, loops[0])]
+    halves = stmts[: loops[0]], stmts[loops[0] + 1 :]
+    before, after = (tuple(s for s in half if isinstance(s, K.Update)) for half in halves)
     own = frozenset(loop.var for loop in (*nest, *inner))
     operands = tuple(_operands(update.value, own))
     written = {buf for buf, _, _ in writes(body)}
@@ -190,26 +191,14 @@ def reduction_nest(body: K.Block) -> Nest | None:
         return None
     return Nest(
         tuple(loop.var for loop in nest),
-        tuple(parts[0]),
+        before,
         tuple(loop.var for loop in inner),
         update,
-        tuple(parts[1]),
+        after,
         tuple(allocated),
         operands,
         _operations(update, operands),
     )
-
-
-def _flat(block: K.Block) -> Iterator[K.Stmt]:
-    for stmt in block.body:
-        if isinstance(stmt, K.Block):
-            yield from _flat(stmt)
-        else:
-            yield stmt
-
-
-def _halves(stmts: list[K.Stmt], middle: int) -> tuple[list[K.Stmt], list[K.Stmt]]:
-    return stmts[:middle], stmts[middle + 1 :]
 
 
 def _counts_up(loop: K.Loop) -> bool:

@@ -8,7 +8,7 @@ block, how far an operand is staged, what is written out.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
@@ -137,20 +137,11 @@ def _tilings(tiled: Tiling) -> Iterator[Tiling]:
 
 
 def _matrix_tilings(tiled: MatrixTiling) -> Iterator[MatrixTiling]:
-    pairs: tuple[tuple[str, Callable[[int], MatrixTiling]], ...] = (
-        ("depth", lambda size: tiled._replace(depth=size)),
-        ("slots", lambda size: tiled._replace(slots=size)),
-        ("group", lambda size: tiled._replace(group=size)),
-    )
-    for name, changed in pairs:
-        yield from map(changed, _sizes(getattr(tiled, name), 1))
-    for at, size in enumerate(tiled.tiles):
-        for other in _sizes(size, 1):
-            yield tiled._replace(
-                tiles=(other, tiled.tiles[1]) if at == 0 else (tiled.tiles[0], other)
-            )
-    batch, rows, columns = tiled.warps
-    for other in _sizes(rows, 1):
-        yield tiled._replace(warps=(batch, other, columns))
-    for other in _sizes(columns, 1):
-        yield tiled._replace(warps=(batch, rows, other))
+    yield from (tiled._replace(depth=size) for size in _sizes(tiled.depth, 1))
+    yield from (tiled._replace(slots=size) for size in _sizes(tiled.slots, 1))
+    yield from (tiled._replace(group=size) for size in _sizes(tiled.group, 1))
+    (m, n), (batch, rows, columns) = tiled.tiles, tiled.warps
+    yield from (tiled._replace(tiles=(size, n)) for size in _sizes(m, 1))
+    yield from (tiled._replace(tiles=(m, size)) for size in _sizes(n, 1))
+    yield from (tiled._replace(warps=(batch, size, columns)) for size in _sizes(rows, 1))
+    yield from (tiled._replace(warps=(batch, rows, size)) for size in _sizes(columns, 1))

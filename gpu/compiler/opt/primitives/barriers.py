@@ -20,12 +20,12 @@ from gpu.compiler.opt.analysis.dependence import separates, vars_inside
 from gpu.core.errors import IllegalOpt
 
 
-def synchronize(body: K.Block, what: object) -> K.Block:
+def synchronize(body: K.Block) -> K.Block:
     """`body` with team memory beside its thread loops, and with the barriers that are needed.
 
-    Barriers that are there already go first. Raises IllegalOpt, naming `what` asks for it, where a
-    barrier would be needed under control flow that may differ between threads, or where threads
-    would exchange something through a parameter, which barriers do not order.
+    Barriers that are there already go first. Raises IllegalOpt where a barrier would be needed
+    under control flow that may differ between threads, or where threads would exchange something
+    through a parameter, which barriers do not order.
     """
     plain = as_block(rewrite(body, lambda s: K.Block(()) if isinstance(s, K.Barrier) else None))
     hoisted = as_block(rewrite(plain, _hoist))
@@ -35,7 +35,7 @@ def synchronize(body: K.Block, what: object) -> K.Block:
     innermost = threads[-1]
     written = {buf for buf, _, _ in writes(innermost)}
     inside = frozenset(vars_inside(threads[0]))
-    placer = _Placer(tuple(loop.var for loop in threads), inside, written, what)
+    placer = _Placer(tuple(loop.var for loop in threads), inside, written)
     ordered = K.Loop(innermost.var, innermost.kind, K.Block(placer.statements(innermost.body)))
     return _tidy(as_block(replace_loop(hoisted, innermost, ordered)))
 
@@ -83,10 +83,8 @@ class _Access(NamedTuple):
 class _Placer:
     """Walks what a thread does, knowing what threads did since the last barrier."""
 
-    def __init__(
-        self, threads: tuple[Var, ...], inside: frozenset[Var], written: set[K.Buf], what: object
-    ):
-        self.threads, self.inside, self.what = threads, inside, what
+    def __init__(self, threads: tuple[Var, ...], inside: frozenset[Var], written: set[K.Buf]):
+        self.threads, self.inside = threads, inside
         self.written = {buf for buf in written if buf.space != "private"}
         self.pending: list[_Access] = []
 
@@ -103,7 +101,7 @@ class _Placer:
             return (self._again_and_again(stmt, own),)
         if self._conflict(own, own):
             raise IllegalOpt(
-                f"{self.what}: threads of a block would race inside a statement that they run"
+                f"threads of a block would race inside a statement that they run"
                 f" differently, over {_names(own)}"
             )
         if self._conflict(self.pending, own):
@@ -135,9 +133,7 @@ class _Placer:
                 continue  # iterations that write one parameter were independent to begin with
             if a.buf is b.buf and (a.writes or b.writes) and not self._apart(a, b):
                 if a.buf.space == "global":
-                    raise IllegalOpt(
-                        f"{self.what}: threads of a block would exchange {a.buf.name}, a parameter"
-                    )
+                    raise IllegalOpt(f"threads of a block would exchange {a.buf.name}, a parameter")
                 return True
         return False
 

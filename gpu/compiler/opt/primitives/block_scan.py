@@ -68,16 +68,15 @@ def _is_private(stmt: K.Stmt) -> bool:
 
 def block_scan(body: K.Block, axis: str, threads: int, side: int, warp: int) -> K.Stmt:
     """See `gpu.compiler.opt.opts.BlockScan`. Raises IllegalOpt."""
-    what = f"BlockScan({axis!r}, {threads}, {side}, {warp})"
-    around, inside = nest_down_to(body, axis, what)
+    around, inside = nest_down_to(body, axis)
     scan = scan_in(inside)
     if f"{axis}th" in loops(body):
-        raise IllegalOpt(f"{what}: there is a loop {axis}th already")
+        raise IllegalOpt(f"there is a loop {axis}th already")
     if scan is None or thread_loops(inside):
-        raise IllegalOpt(f"{what}: a scan is not all that is done there")
+        raise IllegalOpt("a scan is not all that is done there")
     if min(threads, warp) < 2 or threads & (threads - 1) or scan.loop.var.extent % side:
         raise IllegalOpt(
-            f"{what}: that takes a power of two of threads, and whole groups of {side} among"
+            f"that takes a power of two of threads, and whole groups of {side} among"
             f" {scan.loop.var.extent}"
         )
     teams = [loop.var for loop in around if loop.kind == "thread"]
@@ -86,9 +85,9 @@ def block_scan(body: K.Block, axis: str, threads: int, side: int, warp: int) -> 
     done = replace_loop(inside, scan.loop, together)
     work = K.Loop(thread, "thread", as_block(done))
     if not around:
-        return synchronize(as_block(work), what)
+        return synchronize(as_block(work))
     outer = K.Loop(around[-1].var, around[-1].kind, as_block(work))
-    return synchronize(as_block(replace_loop(body, around[-1], outer)), what)
+    return synchronize(as_block(replace_loop(body, around[-1], outer)))
 
 
 class _Sweeper:

@@ -7,23 +7,21 @@ from collections.abc import Iterator
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, expr
 from gpu.compiler.ir.kernel.tree import (
-    Substitution,
     as_block,
     find_loop,
     free_name,
     reads,
-    replace_loop,
     walk,
     writes,
 )
 from gpu.compiler.opt.analysis.loop_nest import last_index, leaves
-from gpu.compiler.opt.primitives.cache_read import require_inside
+from gpu.compiler.opt.primitives.cache_read import cached, require_inside
 from gpu.core.errors import IllegalOpt
 
 
 def held_rows(body: K.Block, axis: str) -> list[K.Buf]:
     """Parameters of which several loops inside loop `axis` read the same row."""
-    loop = find_loop(body, axis, "held_rows")
+    loop = find_loop(body, axis)
     found = dict.fromkeys(buf for buf, _, _ in reads(loop) if buf.space == "global")
     return [buf for buf in found if _is_read_again(loop, buf) and _row(body, loop, buf)]
 
@@ -35,22 +33,19 @@ def _is_read_again(loop: K.Loop, buf: K.Buf) -> bool:
 
 def cache_row(body: K.Block, axis: str, name: str) -> K.Stmt:
     """See `gpu.compiler.opt.opts.CacheRow`. Raises IllegalOpt."""
-    what = f"CacheRow({axis!r}, {name!r})"
-    loop = find_loop(body, axis, what)
+    loop = find_loop(body, axis)
     buf = next((buf for buf, _, _ in reads(loop) if buf.name == name), None)
     start = None if buf is None else _row(body, loop, buf)
     if buf is None or start is None:
-        raise IllegalOpt(f"{what}: the loops inside do not read one row of {name}")
+        raise IllegalOpt(f"the loops inside do not read one row of {name}")
     walked = list(_walkers(loop, buf))
-    require_inside(loop.body, [K.load(*read) for read, _ in walked], what)
+    require_inside(loop.body, [K.load(*read) for read, _ in walked])
     size = walked[0][1].extent
     row = K.Buf(free_name(body, f"{name}h"), buf.dtype, (size,), "team")
     var = Var(f"{name}h", 0, size - 1)
     fill = K.Update(row, (expr(var),), None, K.load(buf, (start + var,)))
     again = {K.load(*read): K.load(row, (last_index(read[1]) - start,)) for read, _ in walked}
-    held = Substitution({}, values=again).block(loop.body)
-    inside = (K.Alloc(row), K.Loop(var, "serial", as_block(fill)), *held.body)
-    return replace_loop(body, loop, K.Loop(loop.var, loop.kind, K.Block(inside)))
+    return cached(body, loop, row, K.Loop(var, "serial", as_block(fill)), again)
 
 
 Read = tuple[K.Buf, tuple[Expr, ...], Mask]

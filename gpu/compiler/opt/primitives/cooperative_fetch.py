@@ -19,12 +19,11 @@ from gpu.compiler.ir.kernel.tree import (
     replace_loop,
     walk,
     with_axes,
-    writes,
 )
 from gpu.compiler.opt.analysis.dependence import is_independent
 from gpu.compiler.opt.analysis.loop_nest import iteration
 from gpu.compiler.opt.primitives.barriers import synchronize, thread_loops
-from gpu.compiler.opt.primitives.cache_read import operand_of
+from gpu.compiler.opt.primitives.cache_read import cached, operand_of
 from gpu.compiler.opt.primitives.predication import masked_loads
 from gpu.core.errors import IllegalOpt
 
@@ -37,18 +36,17 @@ APART: Final = 16
 
 def distribute(body: K.Block, axes: Sequence[str]) -> K.Stmt:
     """See `gpu.compiler.opt.opts.Distribute`. Raises IllegalOpt."""
-    what = f"Distribute({tuple(axes)})"
-    nest = [find_loop(body, name, what) for name in axes]
+    nest = [find_loop(body, name) for name in axes]
     for outer, inner in itertools.pairwise(nest):
         if outer.body.body != (inner,):
-            raise IllegalOpt(f"{what}: {inner.var.name} is not directly inside {outer.var.name}")
+            raise IllegalOpt(f"{inner.var.name} is not directly inside {outer.var.name}")
     counted = [loop for loop in nest if loop.kind not in ("unroll", "vector")]
     if any(loop.kind != "serial" or not is_independent(loop) for loop in counted):
-        raise IllegalOpt(f"{what}: only lanes and independent loops go inwards")
+        raise IllegalOpt("only lanes and independent loops go inwards")
     inside = nest[-1].body
     own = {s.buf: s.buf.space for s in walk(inside) if isinstance(s, K.Alloc)}
     if any(space != "private" for space in own.values()):
-        raise IllegalOpt(f"{what}: the loops hold memory that is not private")
+        raise IllegalOpt("the loops hold memory that is not private")
     space = "team" if counted else "private"
     widened = with_axes(inside, tuple(own), [loop.var for loop in nest], space)
     return replace_loop(body, nest[0], sunk(widened, nest))
@@ -81,27 +79,21 @@ class _Tile(NamedTuple):
 
 def stage_together(body: K.Block, axis: str, buf: str, order: Sequence[str]) -> K.Stmt:
     """See `gpu.compiler.opt.opts.Stage`. Raises IllegalOpt."""
-    what = f"Stage({axis!r}, {buf!r}, {tuple(order)}, True)"
-    loop, threads = find_loop(body, axis, what), thread_loops(body)
+    loop, threads = find_loop(body, axis), thread_loops(body)
     inside = loops(threads[-1]) if threads else {}
     if axis not in inside or not order:
-        raise IllegalOpt(f"{what}: {axis} is not inside thread loops, or nothing moves")
+        raise IllegalOpt(f"{axis} is not inside thread loops, or nothing moves")
     if any(s.kind in ("unroll", "vector") and axis in loops(s) for s in inside.values()):
-        raise IllegalOpt(f"{what}: {axis} is inside lanes or a loop that is written out")
+        raise IllegalOpt(f"{axis} is inside lanes or a loop that is written out")
     moving = loops(loop.body) | {t.var.name: t for t in threads}
-    operand = operand_of(loop.body, buf, frozenset(order), moving.keys(), what)
-    if operand.bufs & {buf for buf, _, _ in writes(body)}:
-        raise IllegalOpt(f"{what}: {buf} is written in the kernel")
+    operand = operand_of(body, loop, buf, frozenset(order), moving.keys())
     axes = [moving[name].var for name in order]
     rows = [moving[name].kind == "serial" for name in order]
     lying = _as_it_lies(operand, axes)
     tile = _layout(free_name(body, f"{buf}s"), operand, axes, rows, lying[-1])
     fill = _fill(tile, operand, lying, [t.var for t in threads])
     read = K.load(tile.buf, tile.place({v: expr(v) for v in axes}))
-    staged = Substitution({}, values={operand: read}).block(loop.body)
-    new_body = K.Block((K.Alloc(tile.buf), fill, *staged.body))
-    new = replace_loop(body, loop, K.Loop(loop.var, loop.kind, new_body))
-    return synchronize(as_block(new), what)
+    return synchronize(as_block(cached(body, loop, tile.buf, fill, {operand: read})))
 
 
 def _as_it_lies(operand: K.Value, axes: Sequence[Var]) -> list[Var]:

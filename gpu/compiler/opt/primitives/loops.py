@@ -32,23 +32,22 @@ SHORTEST: Final = 64
 
 def split(body: K.Block, axis: str, factor: int, tail: str) -> K.Stmt:
     """See `gpu.compiler.opt.opts.Split`. Raises IllegalOpt."""
-    what = f"Split({axis!r}, {factor}, {tail!r})"
-    loop = find_loop(body, axis, what)
+    loop = find_loop(body, axis)
     extent = iterations(loop.var)
     whole, rest = extent // factor, extent % factor
     most = max(extent.hi, SHORTEST if tail == "pad" else 0)
     if loop.var.lo != 0 or not 1 <= factor <= most:
-        raise IllegalOpt(f"{what}: the factor must be between 1 and {most}, of {extent} iterations")
+        raise IllegalOpt(f"the factor must be between 1 and {most}, of {extent} iterations")
     has_rest = rest is not expr(0)
     masked = has_rest and tail in ("mask", "pad")
     if has_rest and tail == "exact":
-        raise IllegalOpt(f"{what}: {extent} is not a multiple of {factor}")
+        raise IllegalOpt(f"{extent} is not a multiple of {factor}")
     if masked and loop.kind not in PARALLEL and not is_independent(loop):
-        raise IllegalOpt(f"{what}: only independent iterations can be masked")
+        raise IllegalOpt("only independent iterations can be masked")
     if has_rest and tail == "shift" and not is_repeatable(loop):
-        raise IllegalOpt(f"{what}: iterations that run twice would change what they wrote")
+        raise IllegalOpt("iterations that run twice would change what they wrote")
     if has_rest and tail in ("shift", "pad") and loop.var.stop is not None:
-        raise IllegalOpt(f"{what}: the extent is known at launch only")
+        raise IllegalOpt("the extent is known at launch only")
     rounded_up = has_rest and tail in (*ROUNDED, "pad")
     outer = loop_var(f"{axis}o", (extent + factor - 1) // factor if rounded_up else whole)
     inner = Var(f"{axis}i", 0, factor - 1)
@@ -108,11 +107,10 @@ def fusable(outer: K.Loop) -> K.Loop | None:
 
 def fuse(body: K.Block, outer: str, inner: str) -> K.Stmt:
     """See `gpu.compiler.opt.opts.Fuse`. Raises IllegalOpt."""
-    what = f"Fuse({outer!r}, {inner!r})"
-    around = find_loop(body, outer, what)
+    around = find_loop(body, outer)
     within = fusable(around)
     if within is None or within.var.name != inner:
-        raise IllegalOpt(f"{what}: the loops are not directly nested, or indexed separately")
+        raise IllegalOpt("the loops are not directly nested, or indexed separately")
     fused = loop_var(outer, iterations(around.var) * within.var.extent)
     env: dict[Var, Expr | int] = {around.var: 0, within.var: expr(fused)}
     new_body = Substitution(env).block(within.body)
@@ -121,17 +119,16 @@ def fuse(body: K.Block, outer: str, inner: str) -> K.Stmt:
 
 def reorder(body: K.Block, axes: Sequence[str]) -> K.Stmt:
     """See `gpu.compiler.opt.opts.Reorder`. Raises IllegalOpt."""
-    what = f"Reorder({tuple(axes)})"
-    nest = [find_loop(body, name, what) for name in axes]
+    nest = [find_loop(body, name) for name in axes]
     by_depth = sorted(nest, key=lambda loop: -sum(1 for _ in walk(loop)))
     for outer, inner in itertools.pairwise(by_depth):
         if outer.body.body != (inner,):
-            raise IllegalOpt(f"{what}: {inner.var.name} is not directly inside {outer.var.name}")
+            raise IllegalOpt(f"{inner.var.name} is not directly inside {outer.var.name}")
     if nest != by_depth and counts_threads(by_depth[0]):
-        raise IllegalOpt(f"{what}: inside threads meet, or exchange values by their numbers")
+        raise IllegalOpt("inside threads meet, or exchange values by their numbers")
     for loop in by_depth:
         if loop.kind == "serial" and not is_independent(loop) and not _one_reduction(by_depth[-1]):
-            raise IllegalOpt(f"{what}: iterations of {loop.var.name} depend on each other")
+            raise IllegalOpt(f"iterations of {loop.var.name} depend on each other")
     inner_body = by_depth[-1].body
     for loop in reversed(nest):
         inner_body = K.Block((K.Loop(loop.var, loop.kind, inner_body),))
@@ -146,21 +143,20 @@ def _one_reduction(innermost: K.Loop) -> bool:
 
 def bind(body: K.Block, axis: str, kind: str) -> K.Stmt:
     """See `gpu.compiler.opt.opts.Bind`. Raises IllegalOpt."""
-    what = f"Bind({axis!r}, {kind!r})"
-    loop = find_loop(body, axis, what)
+    loop = find_loop(body, axis)
     if kind not in K.LOOP_KINDS:
-        raise IllegalOpt(f"{what}: loop kinds are {K.LOOP_KINDS}")
+        raise IllegalOpt(f"loop kinds are {K.LOOP_KINDS}")
     if kind in ("vector", "unroll") and loop.var.stop is not None:
-        raise IllegalOpt(f"{what}: how often it runs, {loop.var.stop}, is known at launch only")
+        raise IllegalOpt(f"how often it runs, {loop.var.stop}, is known at launch only")
     if "thread" in (kind, loop.kind) and kind != loop.kind and counts_threads(loop):
-        raise IllegalOpt(f"{what}: inside threads meet, or exchange values by their numbers")
+        raise IllegalOpt("inside threads meet, or exchange values by their numbers")
     if kind in ("vector", "unroll") and counts_threads(loop):
-        raise IllegalOpt(f"{what}: what threads do together has no lanes, and is not written out")
+        raise IllegalOpt("what threads do together has no lanes, and is not written out")
     parallel = kind in PARALLEL
     lanes = kind in ("vector", "unroll") and not _folds(loop)
     # What Split and Reorder make of an independent loop stays independent.
     if (parallel or lanes) and loop.kind not in PARALLEL and not is_independent(loop):
-        raise IllegalOpt(f"{what}: iterations of {axis} write the same elements")
+        raise IllegalOpt(f"iterations of {axis} write the same elements")
     return replace_loop(body, loop, K.Loop(loop.var, kind, loop.body))
 
 

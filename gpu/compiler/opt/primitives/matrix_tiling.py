@@ -17,7 +17,14 @@ from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, at_least, at_most, expr
-from gpu.compiler.ir.kernel.tree import Substitution, as_block, expressions, loads_of, values
+from gpu.compiler.ir.kernel.tree import (
+    Substitution,
+    as_block,
+    expressions,
+    expressions_in,
+    loads_of,
+    values,
+)
 from gpu.compiler.ir.matrix import MATRICES, Layout, Matrix
 from gpu.compiler.opt.analysis.loop_nest import at_iteration
 from gpu.compiler.opt.analysis.product_nest import ProductNest, product_nest
@@ -57,7 +64,7 @@ class MatrixTiling(NamedTuple):
 def matrix_tile(body: K.Block, tiling: MatrixTiling) -> K.Stmt:
     """See `gpu.compiler.opt.opts.MatrixTile`. Raises IllegalOpt."""
     if tiling.name not in MATRICES or MATRICES[tiling.name].layout is None:
-        raise IllegalOpt(f"{tiling}: {tiling.name} is no instruction of a warp")
+        raise IllegalOpt(f"{tiling.name} is no instruction of a warp")
     found = product_nest(body)
     _require_legal(found, tiling)
     return _Tiler(found, tiling).body()
@@ -69,32 +76,30 @@ def _require_legal(found: ProductNest, tiling: MatrixTiling) -> None:
     kinds = (*tiling.batch, *tiling.rows, *tiling.columns)
     if sorted(kinds) != sorted(var.name for var in nest.independent):
         known = [var.name for var in nest.independent]
-        raise IllegalOpt(f"{tiling}: the batch, rows and columns are each of {known} once")
+        raise IllegalOpt(f"the batch, rows and columns are each of {known} once")
     if not tiling.steps or not {*tiling.steps} <= {var.name for var in nest.reduction}:
         known = [var.name for var in nest.reduction]
-        raise IllegalOpt(f"{tiling}: steps are some of {known}")
+        raise IllegalOpt(f"steps are some of {known}")
     sizes = (*tiling.tiles, *tiling.warps, tiling.depth, tiling.slots, tiling.group)
     if min(sizes) < 1 or tiling.depth % how.k:
-        raise IllegalOpt(f"{tiling}: sizes are positive, depths multiples of {how.k}")
+        raise IllegalOpt(f"sizes are positive, depths multiples of {how.k}")
     count = math.prod(v.extent for v in nest.reduction)
     steps = math.prod(v.extent for v in nest.reduction if v.name in tiling.steps)
     stages = count // steps * -(-steps // tiling.depth)
     if tiling.slots > stages:
-        raise IllegalOpt(
-            f"{tiling}: a sum of {stages} stages has no {tiling.slots} of them at once"
-        )
+        raise IllegalOpt(f"a sum of {stages} stages has no {tiling.slots} of them at once")
     if nest.update.buf.dtype is not how.sums:
-        raise IllegalOpt(f"{tiling}: sums are of {nest.update.buf.dtype.name}")
+        raise IllegalOpt(f"sums are of {nest.update.buf.dtype.name}")
     left, right = operands_of(found, tiling.rows)
     dtypes = tuple(narrow(value).dtype for value in (left, right))
     if dtypes != how.operands:
         names = [dtype.name for dtype in dtypes]
-        raise IllegalOpt(f"{tiling}: operands are of {names}, not {how.operands}")
+        raise IllegalOpt(f"operands are of {names}, not {how.operands}")
     if {var.name for var in found.mask.vars} & {*tiling.steps}:
-        raise IllegalOpt(f"{tiling}: which products count depends on the steps")
+        raise IllegalOpt("which products count depends on the steps")
     for value, others in ((left, tiling.columns), (right, tiling.rows)):
         if {var.name for var in value.vars} & {*others}:
-            raise IllegalOpt(f"{tiling}: an operand depends on rows and columns")
+            raise IllegalOpt("an operand depends on rows and columns")
 
 
 def operands_of(found: ProductNest, rows: Sequence[str]) -> tuple[K.Value, K.Value]:
@@ -231,7 +236,7 @@ class _Tiler:
         In the last one those are zero whose steps the sum does not have. Lines that do not exist
         repeat others: what comes of them is not stored.
         """
-        everywhere = _expressions(value)
+        everywhere = [*expressions_in(values(value, set()))]
         around = {}
         if self.others:
             around = at_iteration(self.others, stage // self.steps.blocks, everywhere)
@@ -416,17 +421,6 @@ def _near(value: K.Value, steps: _Axis) -> str:
     """In which direction elements of an operand are neighbours in memory."""
     beside = [load.attr[1][-1].coeff(steps.vars[-1]) for load in loads_of(value)]
     return "steps" if any(abs(step) == 1 for step in beside) else "lines"
-
-
-def _expressions(value: K.Value) -> list[Expr]:
-    """All index arithmetic of a value."""
-    found: list[Expr] = []
-    for part in values(value, set()):
-        if part.kind == "index":
-            found.append(part.attr[0])
-        elif part.kind == "load":
-            found += [*part.attr[1], *part.attr[2].constraints]
-    return found
 
 
 def _unrolled(counted: Sequence[Var], stmt: K.Stmt) -> K.Stmt:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import reduce
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Expr, Var, expr
@@ -14,10 +13,9 @@ from gpu.compiler.ir.kernel.tree import (
     find_loop,
     free_name,
     loops,
-    replace_loop,
-    writes,
 )
-from gpu.compiler.opt.primitives.cache_read import operand_of
+from gpu.compiler.opt.analysis.loop_nest import iteration
+from gpu.compiler.opt.primitives.cache_read import cached, operand_of
 from gpu.compiler.opt.primitives.narrow_operand import narrow
 from gpu.core.dtype import DType, dtypes
 from gpu.core.errors import IllegalOpt
@@ -27,39 +25,29 @@ _BITS = {8: dtypes.uint8, 16: dtypes.uint16}
 
 def pack(body: K.Block, axis: str, buf: str, order: Sequence[str], words: str) -> K.Stmt:
     """See `gpu.compiler.opt.opts.Pack`. Raises IllegalOpt."""
-    what = f"Pack({axis!r}, {buf!r}, {tuple(order)}, {words!r})"
-    loop = find_loop(body, axis, what)
+    loop = find_loop(body, axis)
     inside = loops(loop.body)
     names = (*order, words) if words else tuple(order)
     if missing := sorted(set(names) - inside.keys()):
-        raise IllegalOpt(f"{what}: there are no loops {missing} inside {axis}")
+        raise IllegalOpt(f"there are no loops {missing} inside {axis}")
     depends = frozenset(name for name in names if inside[name].var.extent > 1)
-    operand = operand_of(loop.body, buf, depends, inside.keys(), what)
-    written = {b for b, _, _ in writes(body)}
-    if operand.bufs & written:
-        raise IllegalOpt(f"{what}: {buf} is written in the kernel")
+    operand = operand_of(body, loop, buf, depends, inside.keys())
     value = narrow(operand)
     axes = [inside[name].var for name in order]
     copies = [Var(f"{var.name}{'w' if words else 's'}", var.lo, var.hi, var.stop) for var in axes]
     held = dtypes.uint32 if words else value.dtype
     tile = K.Buf(free_name(body, f"{buf}s"), held, (math.prod(var.extent for var in axes),), "team")
     env: dict[Var, Expr | int] = {a: expr(c) for a, c in zip(axes, copies, strict=True)}
-    filled, read = Substitution(env).value(value), K.load(tile, (_flat(axes),))
+    filled, read = Substitution(env).value(value), K.load(tile, (iteration(axes),))
     if words:
         one = inside[words].var
         if one.extent * value.dtype.bits != dtypes.uint32.bits:
-            raise IllegalOpt(f"{what}: {one.extent} {value.dtype.name} are no integer of 4 bytes")
+            raise IllegalOpt(f"{one.extent} {value.dtype.name} are no integer of 4 bytes")
         read = element_of(read, one, value.dtype)
         filled = _word_of(filled, one)
-    fill = K.Update(tile, (_flat(copies),), None, filled)
-    staged = Substitution({}, values={operand: K.cast(read, operand.dtype)}).block(loop.body)
-    new = K.Block((K.Alloc(tile), around_vars(copies, fill), *staged.body))
-    return replace_loop(body, loop, K.Loop(loop.var, loop.kind, new))
-
-
-def _flat(axes: Sequence[Var]) -> Expr:
-    """The number of an iteration of nested loops."""
-    return reduce(lambda number, var: number * var.extent + var, axes, expr(0))
+    fill = K.Update(tile, (iteration(copies),), None, filled)
+    known = {operand: K.cast(read, operand.dtype)}
+    return cached(body, loop, tile, around_vars(copies, fill), known)
 
 
 def _word_of(value: K.Value, one: Var) -> K.Value:

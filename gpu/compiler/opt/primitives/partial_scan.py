@@ -19,11 +19,10 @@ from gpu.core.errors import IllegalOpt
 
 def partial_scan(body: K.Block, axis: str, factor: int) -> K.Stmt:
     """See `gpu.compiler.opt.opts.PartialScan`. Raises IllegalOpt."""
-    what = f"PartialScan({axis!r}, {factor})"
-    loop = find_loop(body, axis, what)
+    loop = find_loop(body, axis)
     scan = scan_of(loop)
     if scan is None or scan.combine.monoid is None:
-        raise IllegalOpt(f"{what}: a scan is not all that the loop does")
+        raise IllegalOpt("a scan is not all that the loop does")
     tail = "exact" if divides(factor, loop.var) else "peel"
     outer, *rest = as_block(split(K.Block((loop,)), axis, factor, tail)).body
     assert isinstance(outer, K.Loop)

@@ -26,8 +26,6 @@ from gpu.compiler.ir.kernel.tree import (
     reads,
     replace_loop,
     rewrite,
-    values_of,
-    walk,
     writes,
 )
 from gpu.compiler.opt.analysis.loop_nest import Leaf, leaves
@@ -236,19 +234,16 @@ def _adds(update: K.Update, var: Var) -> bool:
 
 def partial_sums(body: K.Block, axis: str, factor: int) -> K.Stmt:
     """See `gpu.compiler.opt.opts.PartialSums`. Raises IllegalOpt."""
-    what = f"PartialSums({axis!r}, {factor})"
-    loop = find_loop(body, axis, what)
+    loop = find_loop(body, axis)
     sums = _accumulators(loop, loops_around(body, loop))
     if not sums:
-        raise IllegalOpt(f"{what}: the loop only adds floats to no accumulator")
+        raise IllegalOpt("the loop only adds floats to no accumulator")
     if not 1 <= factor <= loop.var.extent:
-        raise IllegalOpt(f"{what}: the factor must be between 1 and {iterations(loop.var)}")
+        raise IllegalOpt(f"the factor must be between 1 and {iterations(loop.var)}")
     partial = {b: K.Buf(f"{b.name}{axis}s", b.dtype, b.shape, b.space) for b in sums}
-    both: dict[K.Value, K.Value] = {}  # what is read in the loop, with the partial sum so far
-    for stmt in walk(loop.body):
-        for load in values_of(stmt, set()) if isinstance(stmt, K.Update) else ():
-            if load.kind == "load" and (buf := load.attr[0]) in sums:
-                both[load] = K.alu("add", load, K.load(partial[buf], *load.attr[1:]))
+    read = [K.load(*access) for access in reads(loop.body) if access[0] in sums]
+    # What is read in the loop, with the partial sum so far.
+    both = {v: K.alu("add", v, K.load(partial[v.attr[0]], *v.attr[1:])) for v in read}
     begins, ends = [], []
     for buf, (leaf, *_) in sums.items():
         own, indices = partial[buf], leaf.update.indices

@@ -12,9 +12,10 @@ from gpu.compiler.ir.kernel.tree import (
     accesses,
     allocated,
     as_block,
+    is_inside,
+    reads,
     rewrite,
     values,
-    values_of,
     walk,
 )
 from gpu.compiler.ir.optable import scalar, to_python
@@ -41,13 +42,9 @@ def masked_loads(value: K.Value, mask: Mask, discarded: bool = False) -> K.Value
     for part in values(value, set()):
         if part.kind == "load" and part.vars & mask.vars:
             buf, indices, old = part.attr
-            if not (discarded and buf.space == "team" and _is_inside(buf, indices)):
+            if not (discarded and buf.space == "team" and is_inside(buf, indices)):
                 loads[part] = K.load(buf, indices, old & mask)
     return Substitution({}, values=loads).value(value) if loads else value
-
-
-def _is_inside(buf: K.Buf, indices: tuple[Expr, ...]) -> bool:
-    return all(i.lo >= 0 and i.hi < size for i, size in zip(indices, buf.shape, strict=True))
 
 
 def zero_outside(value: K.Value, mask: Mask) -> K.Value:
@@ -90,12 +87,8 @@ def guarded(loop: K.Loop, extent: int, room: Mapping[K.Buf, K.Buf] | None = None
     if any(isinstance(s, K.Barrier | K.MatrixStmt) for s in walk(loop.body)):
         raise IllegalOpt(f"{loop.var.name} holds what threads do together, which has no mask")
     body = Substitution({loop.var: expr(wide)}, room).block(loop.body)
-    loads: dict[K.Value, K.Value] = {}
-    seen: set[K.Value] = set()
-    for stmt in walk(body):
-        for value in values_of(stmt, seen) if isinstance(stmt, K.Update) else ():
-            if value.kind == "load" and value.attr[0] not in own and wide in value.vars:
-                loads[value] = masked_loads(value, mask, discarded)
+    outside = (K.load(*read) for read in reads(body) if read[0] not in own)
+    loads = {load: masked_loads(load, mask, discarded) for load in outside if wide in load.vars}
 
     def guard(stmt: K.Stmt) -> K.Stmt | None:
         if isinstance(stmt, K.Update) and stmt.buf not in own:

@@ -24,20 +24,19 @@ MOST: Final = 8
 
 def prefetch(body: K.Block, axis: str, buf: str, loop: str) -> K.Stmt:
     """See `gpu.compiler.opt.opts.Prefetch`. Raises IllegalOpt."""
-    what = f"Prefetch({axis!r}, {buf!r}, {loop!r})"
-    outer = find_loop(body, axis, what)
-    user = find_loop(outer.body, loop, what)
+    outer = find_loop(body, axis)
+    user = find_loop(outer.body, loop)
     inside = list(leaves(outer.body))
     copies = [leaf for leaf in inside if leaf.update.buf.name == f"{buf}s"]
     users = [leaf for leaf in inside if user in leaf.loops]
     if len(copies) != 1 or not users or users[0] in copies:
-        raise IllegalOpt(f"{what}: in {axis} nothing is staged that {loop} uses")
+        raise IllegalOpt(f"in {axis} nothing is staged that {loop} uses")
     counted = users[0].loops[: users[0].loops.index(user) + 1]
     if any(around.kind != "serial" or around.var.stop is not None for around in counted):
-        raise IllegalOpt(f"{what}: {loop} is not in serial loops of known extents")
+        raise IllegalOpt(f"{loop} is not in serial loops of known extents")
     hints = _hints(copies[0], outer.var, [around.var for around in counted])
     if len(hints) > MOST:
-        raise IllegalOpt(f"{what}: {len(hints)} cache lines for each iteration")
+        raise IllegalOpt(f"{len(hints)} cache lines for each iteration")
     return replace_loop(body, user, user._replace(body=K.Block((*hints, *user.body.body))))
 
 

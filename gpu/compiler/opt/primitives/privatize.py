@@ -7,7 +7,15 @@ from typing import Final
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Var, expr
-from gpu.compiler.ir.kernel.tree import Substitution, as_block, rewrite, values_of, walk
+from gpu.compiler.ir.kernel.tree import (
+    Substitution,
+    accesses,
+    as_block,
+    reads,
+    rewrite,
+    values_of,
+    walk,
+)
 
 # Elements of a row that a thread keeps, in registers.
 KEPT: Final = 16
@@ -38,16 +46,8 @@ def _places(body: K.Block, buf: K.Buf) -> Iterator[Expr | None]:
             for value in values_of(stmt, seen):
                 if value.kind == "load" and value.attr[0] is buf:
                     yield value.attr[1][-1] if value.attr[2] is ALWAYS else None
-        elif isinstance(stmt, K.If) and buf in _touched(stmt):
+        elif isinstance(stmt, K.If) and any(buf is touched for touched, _, _ in accesses(stmt)):
             yield None
-
-
-def _touched(stmt: K.Stmt) -> set[K.Buf]:
-    touched: set[K.Buf] = set()
-    for s in walk(stmt):
-        if isinstance(s, K.Update):
-            touched |= {s.buf} | s.value.bufs
-    return touched
 
 
 def _turns(body: K.Block, buf: K.Buf, thread: Var, kept: int) -> frozenset[Var] | None:
@@ -91,12 +91,11 @@ def _own_place(place: Expr, thread: Var) -> Expr:
 
 def _kept(body: K.Block, buf: K.Buf, thread: Var, turns: frozenset[Var]) -> K.Block:
     own = K.Buf(buf.name, buf.dtype, (buf.shape[-1] // thread.extent,), "private")
-    loads: dict[K.Value, K.Value] = {}
-    seen: set[K.Value] = set()
-    for stmt in walk(body):
-        for value in values_of(stmt, seen) if isinstance(stmt, K.Update) else ():
-            if value.kind == "load" and value.attr[0] is buf:
-                loads[value] = K.load(own, (_own_place(value.attr[1][-1], thread),))
+    loads = {
+        K.load(*read): K.load(own, (_own_place(read[1][-1], thread),))
+        for read in reads(body)
+        if read[0] is buf
+    }
 
     def change(s: K.Stmt) -> K.Stmt | None:
         if isinstance(s, K.Alloc) and s.buf is buf:

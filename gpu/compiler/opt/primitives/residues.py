@@ -100,13 +100,12 @@ def _residue(constraint: Expr, nest: Nest) -> Residue | None:
 
 def residues(body: K.Block, rows: Sequence[str]) -> K.Stmt:
     """See `gpu.compiler.opt.opts.Residues`. Raises IllegalOpt."""
-    what = f"Residues({tuple(rows)})"
     nest = reduction_nest(body)
     if nest is None:
-        raise IllegalOpt(f"{what}: the kernel is no reduction inside independent loops")
+        raise IllegalOpt("the kernel is no reduction inside independent loops")
     found = {residue.row.name: residue for residue in residues_of(nest)}
     if not rows or not set(rows) <= found.keys():
-        raise IllegalOpt(f"{what}: masks ask for multiples of {sorted(found)} alone")
+        raise IllegalOpt(f"masks ask for multiples of {sorted(found)} alone")
     chosen = [found[name] for name in dict.fromkeys(rows)]
     nests = enumerate(itertools.product(*(residue.parts() for residue in chosen)))
     return K.Block(tuple(_part(nest, chosen, parts, f"_{number}") for number, parts in nests))

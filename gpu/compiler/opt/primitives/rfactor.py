@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Var, at_most, expr, iterations, loop_var
 from gpu.compiler.ir.kernel.tree import (
@@ -12,8 +10,8 @@ from gpu.compiler.ir.kernel.tree import (
     around_vars,
     find_loop,
     fresh_copy,
+    loops_around,
     replace_loop,
-    walk,
 )
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.opt.primitives.predication import holds, masked_loads
@@ -22,17 +20,16 @@ from gpu.core.errors import IllegalOpt
 
 def rfactor(body: K.Block, axis: str, factor: int, lanes: int) -> K.Stmt:
     """See `gpu.compiler.opt.opts.Rfactor`. Raises IllegalOpt."""
-    what = f"Rfactor({axis!r}, {factor}, {lanes})"
-    loop = find_loop(body, axis, what)
-    nest = _reduction_nest(body, loop, what)
+    loop = find_loop(body, axis)
+    nest = _reduction_nest(body, loop)
     update = nest[-1].body.body[0]
     assert isinstance(update, K.Update) and update.monoid is not None
     extent = iterations(loop.var)
     whole, rest = extent // factor, extent % factor
     if not 2 <= factor <= max(extent.hi, lanes):
-        raise IllegalOpt(f"{what}: the factor must be between 2 and the extent {extent}")
+        raise IllegalOpt(f"the factor must be between 2 and the extent {extent}")
     if lanes and (factor % lanes or update.lets):
-        raise IllegalOpt(f"{what}: lanes divide the factor, and no value is named")
+        raise IllegalOpt("lanes divide the factor, and no value is named")
     partial = K.Buf(f"{update.buf.name}{axis}p", update.buf.dtype, (factor,), "private")
     zero, inner, final = (Var(f"{axis}{suffix}", 0, factor - 1) for suffix in "zif")
     outer = loop_var(f"{axis}o", whole)
@@ -62,29 +59,20 @@ def rfactor(body: K.Block, axis: str, factor: int, lanes: int) -> K.Stmt:
     return replace_loop(body, nest[0], K.Block(tuple(steps)))
 
 
-def _reduction_nest(body: K.Block, loop: K.Loop, what: str) -> list[K.Loop]:
+def _reduction_nest(body: K.Block, loop: K.Loop) -> list[K.Loop]:
     """The perfectly nested serial loops that reduce into one element, down to `loop`."""
     only = loop.body.body
     if len(only) != 1 or not isinstance(only[0], K.Update) or only[0].monoid is None:
-        raise IllegalOpt(f"{what}: the loop must hold one Update with a monoid and nothing else")
+        raise IllegalOpt("the loop must hold one Update with a monoid and nothing else")
     update = only[0]
     if update.buf.space != "private" or update.buf in update.value.bufs:
-        raise IllegalOpt(f"{what}: {update.buf.name} is not an accumulator")
+        raise IllegalOpt(f"{update.buf.name} is not an accumulator")
     nest = [loop]
-    around_it = {inner.var: outer for outer, inner in _chains(body)}
-    while (outer := around_it.get(nest[0].var)) is not None and outer.kind == "serial":
-        if any(outer.var in i.vars for i in update.indices):
+    for outer in reversed(loops_around(body, loop)):
+        chosen = any(outer.var in i.vars for i in update.indices)
+        if outer.body.body != (nest[0],) or outer.kind != "serial" or chosen:
             break
         nest.insert(0, outer)
     if any(loop.var in i.vars for i in update.indices) or loop.kind != "serial":
-        raise IllegalOpt(f"{what}: the loop does not reduce")
+        raise IllegalOpt("the loop does not reduce")
     return nest
-
-
-def _chains(body: K.Block) -> Iterator[tuple[K.Loop, K.Loop]]:
-    """Loops that hold one loop and nothing else, with that loop."""
-    for s in walk(body):
-        if isinstance(s, K.Loop) and len(s.body.body) == 1:
-            (inner,) = s.body.body
-            if isinstance(inner, K.Loop):
-                yield s, inner

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.kernel.tree import Substitution, allocated, as_block, rewrite, walk
+from gpu.compiler.ir.kernel.tree import (
+    Substitution,
+    accesses,
+    allocated,
+    as_block,
+    in_order,
+    rewrite,
+)
 from gpu.compiler.opt.primitives.barriers import synchronize, thread_loops
 from gpu.core.errors import IllegalOpt
 
@@ -22,7 +28,7 @@ def reuse_shared(body: K.Block) -> K.Stmt:
     """See `gpu.compiler.opt.opts.ReuseShared`. Raises IllegalOpt."""
     threads = thread_loops(body)
     if not threads:
-        raise IllegalOpt("ReuseShared(): there are no threads that share memory")
+        raise IllegalOpt("there are no threads that share memory")
     lives = _lives(threads[-1].body)
     homes: dict[K.Buf, K.Buf] = {}
     until: dict[K.Buf, int] = {}
@@ -37,7 +43,7 @@ def reuse_shared(body: K.Block) -> K.Stmt:
         return K.Block(()) if isinstance(s, K.Alloc) and s.buf in gone else None
 
     fewer = Substitution({}, homes).block(as_block(rewrite(body, drop)))
-    return synchronize(fewer, "ReuseShared()")
+    return synchronize(fewer)
 
 
 def _alike(a: K.Buf, b: K.Buf) -> bool:
@@ -47,23 +53,7 @@ def _alike(a: K.Buf, b: K.Buf) -> bool:
 def _lives(block: K.Block) -> dict[K.Buf, _Life]:
     """When team buffers are needed, in statements that no loop of the block is around."""
     lives: dict[K.Buf, _Life] = {}
-    for number, stmt in enumerate(_in_order(block)):
-        for buf in {buf for s in walk(stmt) for buf in _bufs(s) if buf.space == "team"}:
+    for number, stmt in enumerate(in_order(block)):
+        for buf in {buf for buf, _, _ in accesses(stmt) if buf.space == "team"}:
             lives[buf] = _Life(lives[buf].first if buf in lives else number, number)
     return lives
-
-
-def _bufs(stmt: K.Stmt) -> Iterator[K.Buf]:
-    if isinstance(stmt, K.Update):
-        yield stmt.buf
-        yield from stmt.value.bufs
-        for let in stmt.lets:
-            yield from let.value.bufs
-
-
-def _in_order(block: K.Block) -> Iterator[K.Stmt]:
-    for stmt in block.body:
-        if isinstance(stmt, K.Block):
-            yield from _in_order(stmt)
-        else:
-            yield stmt

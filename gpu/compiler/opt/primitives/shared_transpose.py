@@ -15,12 +15,11 @@ from gpu.compiler.ir.kernel.tree import (
     free_name,
     loops,
     reads,
-    replace_loop,
     writes,
 )
 from gpu.compiler.opt.analysis.loop_nest import at_iteration, iteration, last_index
 from gpu.compiler.opt.primitives.barriers import synchronize, thread_loops
-from gpu.compiler.opt.primitives.cache_read import require_inside
+from gpu.compiler.opt.primitives.cache_read import cached, require_inside
 from gpu.compiler.opt.primitives.predication import masked_loads
 from gpu.core.dtype import DType
 from gpu.core.errors import IllegalOpt
@@ -81,40 +80,35 @@ def shared_transpose(
     body: K.Block, axis: str, buf: str, rows: Sequence[str], columns: Sequence[str], side: int
 ) -> K.Stmt:
     """See `gpu.compiler.opt.opts.SharedTranspose`. Raises IllegalOpt."""
-    what = f"SharedTranspose({axis!r}, {buf!r}, {tuple(rows)}, {tuple(columns)}, {side})"
-    loop, threads = find_loop(body, axis, what), thread_loops(body)
+    loop, threads = find_loop(body, axis), thread_loops(body)
     moving = {n: s.var for n, s in loops(loop.body).items()} | {t.var.name: t.var for t in threads}
     if not threads or (axis != threads[-1].var.name and axis not in loops(threads[-1])):
-        raise IllegalOpt(f"{what}: {axis} is not inside thread loops")
+        raise IllegalOpt(f"{axis} is not inside thread loops")
     if not rows or not columns or not {*rows, *columns} <= moving.keys():
-        raise IllegalOpt(f"{what}: rows and columns are some of {sorted(moving)} each")
-    across, along = (_side([moving[n] for n in names], side, what) for names in (rows, columns))
-    load = _read_across(body, loop, buf, across, along, what)
+        raise IllegalOpt(f"rows and columns are some of {sorted(moving)} each")
+    across, along = (_side([moving[n] for n in names], side) for names in (rows, columns))
+    load = _read_across(body, loop, buf, across, along)
     tile = _tile(free_name(body, f"{buf}s"), load.attr[0].dtype, across, along, side)
     fill = _fill(tile, load, [t.var for t in threads])
     column = iteration(along.groups) * side + along.place
     read = K.load(tile.buf, tile.place(iteration(across.groups), across.place, column))
-    staged = Substitution({}, values={load: read}).block(loop.body)
-    new = K.Loop(loop.var, loop.kind, K.Block((K.Alloc(tile.buf), fill, *staged.body)))
-    return synchronize(as_block(replace_loop(body, loop, new)), what)
+    return synchronize(as_block(cached(body, loop, tile.buf, fill, {load: read})))
 
 
-def _side(axes: Sequence[Var], side: int, what: str) -> _Side:
+def _side(axes: Sequence[Var], side: int) -> _Side:
     if side == 1:
         return _Side(tuple(axes), None)
     if axes[-1].extent != side:
-        raise IllegalOpt(f"{what}: loop {axes[-1].name} has {axes[-1].extent} iterations")
+        raise IllegalOpt(f"loop {axes[-1].name} has {axes[-1].extent} iterations")
     if len(axes) < 2:
-        raise IllegalOpt(f"{what}: {axes[-1].name} alone is no side of a tile: name a loop before")
+        raise IllegalOpt(f"{axes[-1].name} alone is no side of a tile: name a loop before")
     return _Side(tuple(axes[:-1]), axes[-1])
 
 
-def _read_across(
-    body: K.Block, loop: K.Loop, buf: str, rows: _Side, columns: _Side, what: str
-) -> K.Value:
+def _read_across(body: K.Block, loop: K.Loop, buf: str, rows: _Side, columns: _Side) -> K.Value:
     """What is loaded from `buf` along the columns, at one place."""
     if any(b.name == buf for b, _, _ in writes(body)):
-        raise IllegalOpt(f"{what}: {buf} is written in the kernel")
+        raise IllegalOpt(f"{buf} is written in the kernel")
     along = columns.vars[-1]
     found = [
         K.load(*read)
@@ -122,13 +116,13 @@ def _read_across(
         if read[0].name == buf and last_index(read[1]).coeff(along) == 1
     ]
     if len(found) != 1:
-        raise IllegalOpt(f"{what}: {buf} is read in {len(found)} places along {along.name}, not 1")
+        raise IllegalOpt(f"{buf} is read in {len(found)} places along {along.name}, not 1")
     (load,) = found
     mine = set(rows.vars) | set(columns.vars)
     inside = {s.var for s in (*loops(loop.body).values(), *thread_loops(body))}
     if not mine <= load.vars or load.vars & (inside - mine):
-        raise IllegalOpt(f"{what}: {buf} does not depend on just these loops")
-    require_inside(loop.body, found, what)
+        raise IllegalOpt(f"{buf} does not depend on just these loops")
+    require_inside(loop.body, found)
     return load
 
 

@@ -15,7 +15,6 @@ from gpu.core.errors import IllegalOpt
 
 def fuse_siblings(body: K.Block, first: str, second: str) -> K.Stmt:
     """See `gpu.compiler.opt.opts.FuseSiblings`. Raises IllegalOpt."""
-    what = f"FuseSiblings({first!r}, {second!r})"
     done: list[K.Loop] = []
 
     def change(stmt: K.Stmt) -> K.Stmt | None:
@@ -31,12 +30,12 @@ def fuse_siblings(body: K.Block, first: str, second: str) -> K.Stmt:
 
     new = rewrite(body, change)
     if len(done) != 1:
-        raise IllegalOpt(f"{what}: {len(done)} pairs of nests that follow each other have these")
+        raise IllegalOpt(f"{len(done)} pairs of nests that follow each other have these")
     (loop,) = done
     if first in loops(loop.body):
-        raise IllegalOpt(f"{what}: a loop over {first} would be inside another")
+        raise IllegalOpt(f"a loop over {first} would be inside another")
     if loop.kind != "serial" or not is_independent(loop):
-        raise IllegalOpt(f"{what}: iterations of the loop they become touch the same elements")
+        raise IllegalOpt("iterations of the loop they become touch the same elements")
     return new
 
 
@@ -49,7 +48,7 @@ def _jammed(one: list[K.Loop], other: list[K.Loop], first: str, second: str) -> 
     (a,) = [loop for loop in one if loop.var.name == first]
     (b,) = [loop for loop in other if loop.var.name == second]
     if (a.var.lo, a.var.hi, a.var.stop) != (b.var.lo, b.var.hi, b.var.stop):
-        raise IllegalOpt(f"FuseSiblings: {first} and {second} have different iterations")
+        raise IllegalOpt(f"{first} and {second} have different iterations")
     env: dict[Var, Expr | int] = {b.var: expr(a.var)}
     bodies = (_without(one, a), Substitution(env).stmt(_without(other, b)))
     return K.Loop(a.var, a.kind, K.Block(bodies))

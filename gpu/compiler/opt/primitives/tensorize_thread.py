@@ -43,20 +43,19 @@ class _Operand(NamedTuple):
 
 def tensorize(body: K.Block, axes: Sequence[str], name: str) -> K.Stmt:
     """See `gpu.compiler.opt.opts.Tensorize`. Raises IllegalOpt."""
-    what = f"Tensorize({tuple(axes)}, {name!r})"
     if name not in MATRICES or MATRICES[name].threads > 1:
         known = names_for(None)
-        raise IllegalOpt(f"{what}: there is no such instruction of a thread, only {known}")
-    outermost = find_loop(body, axes[0], what)
-    return replace_loop(body, outermost, _tiles(body, axes, MATRICES[name], what))
+        raise IllegalOpt(f"there is no such instruction of a thread, only {known}")
+    outermost = find_loop(body, axes[0])
+    return replace_loop(body, outermost, _tiles(body, axes, MATRICES[name]))
 
 
-def _tiles(body: K.Block, axes: Sequence[str], how: Matrix, what: str) -> K.Stmt:
+def _tiles(body: K.Block, axes: Sequence[str], how: Matrix) -> K.Stmt:
     """What replaces the outermost loop of a sum."""
-    nest = _nest(body, axes, how, what)
+    nest = _nest(body, axes, how)
     args = nest.update.value.args
     left, right = args if nest.row in args[0].vars else args[::-1]
-    a, b = _left(nest, left, how, what), _right(nest, right, how, what)
+    a, b = _left(nest, left, how), _right(nest, right, how)
     of_a, of_b, of_c = (part.held for part in how.parts)
     rows, columns = nest.across.extent, nest.along.extent
     sums = nest.update.buf
@@ -92,82 +91,78 @@ def _written_out(counted: Sequence[Var], stmt: K.Stmt) -> K.Stmt:
     return stmt
 
 
-def _nest(body: K.Block, axes: Sequence[str], how: Matrix, what: str) -> _Nest:
-    nest = perfect_nest(find_loop(body, axes[0], what))
+def _nest(body: K.Block, axes: Sequence[str], how: Matrix) -> _Nest:
+    nest = perfect_nest(find_loop(body, axes[0]))
     names = tuple(loop.var.name for loop in nest)
     if len(axes) < 3 or names[: len(axes)] != tuple(axes) or len(nest) != len(axes) + 4:
-        raise IllegalOpt(f"{what}: these loops and four others are not directly nested: {names}")
+        raise IllegalOpt(f"these loops and four others are not directly nested: {names}")
     summed, tile = nest[: len(axes)], nest[len(axes) :]
     if any(loop.kind != "serial" for loop in summed):
-        raise IllegalOpt(f"{what}: the loops of the sum must be serial")
+        raise IllegalOpt("the loops of the sum must be serial")
     word, one = summed[-2].var, summed[-1].var
     if (one.extent, word.extent * one.extent) != (how.together, how.k):
-        raise IllegalOpt(f"{what}: the loops are no steps of {how.k} by {how.together}")
+        raise IllegalOpt(f"the loops are no steps of {how.k} by {how.together}")
     across, along, row, column = (loop.var for loop in tile)
     written_out = all(loop.kind == "unroll" for loop in tile[:2])
     if (row.extent, column.extent) != (how.m, how.n) or not written_out:
-        raise IllegalOpt(f"{what}: inside are not tiles of {how.m} x {how.n}, written out")
+        raise IllegalOpt(f"inside are not tiles of {how.m} x {how.n}, written out")
     (update, *more) = tile[-1].body.body
     if more or not isinstance(update, K.Update):
-        raise IllegalOpt(f"{what}: inside is more than one Update")
-    _require_sums(update, (across, along, row, column), "team", how.sums, what)
+        raise IllegalOpt("inside is more than one Update")
+    _require_sums(update, (across, along, row, column), "team", how.sums)
     if update.buf.shape != (across.extent, along.extent, how.m, how.n):
-        raise IllegalOpt(f"{what}: {update.buf.name} holds more than its tiles")
+        raise IllegalOpt(f"{update.buf.name} holds more than its tiles")
     return _Nest(tuple(summed[:-2]), word, one, across, along, row, column, update)
 
 
-def _left(nest: _Nest, arg: K.Value, how: Matrix, what: str) -> _Operand:
+def _left(nest: _Nest, arg: K.Value, how: Matrix) -> _Operand:
     """A, which lies as it is."""
     load = narrow(arg)
     if load.kind != "load" or load.dtype is not how.operands[0]:
-        raise IllegalOpt(f"{what}: rows of A are no {how.operands[0].name} in memory")
+        raise IllegalOpt(f"rows of A are no {how.operands[0].name} in memory")
     index = load.attr[1][-1]
     in_a = {nest.row: index.coeff(nest.row), nest.word: how.together, nest.one: 1}
-    return _operand(nest, load, in_a, {nest.along, nest.column}, what)
+    return _operand(nest, load, in_a, {nest.along, nest.column})
 
 
-def _right(nest: _Nest, arg: K.Value, how: Matrix, what: str) -> _Operand:
+def _right(nest: _Nest, arg: K.Value, how: Matrix) -> _Operand:
     """B, in words."""
     loads = loads_of(arg)
     words = len(loads) == 1 and loads[0].dtype is dtypes.uint32
     dtype = how.operands[1]
     if not words or narrow(arg) is not element_of(loads[0], nest.one, dtype):
-        raise IllegalOpt(f"{what}: columns of B are not packed in words of {dtype.name}")
+        raise IllegalOpt(f"columns of B are not packed in words of {dtype.name}")
     index = loads[0].attr[1][-1]
     in_b = {nest.word: index.coeff(nest.word), nest.column: 1}
-    return _operand(nest, loads[0], in_b, {nest.one, nest.across, nest.row}, what)
+    return _operand(nest, loads[0], in_b, {nest.one, nest.across, nest.row})
 
 
-def _operand(
-    nest: _Nest, load: K.Value, steps: dict[Var, int], others: set[Var], what: str
-) -> _Operand:
+def _operand(nest: _Nest, load: K.Value, steps: dict[Var, int], others: set[Var]) -> _Operand:
     """An operand whose element lies by the first of `steps` further in each row of a tile."""
     buf, places, mask = load.attr
     if mask is not ALWAYS or any(p.vars & (steps.keys() | others) for p in places[:-1]):
-        raise IllegalOpt(f"{what}: tiles of {buf.name} are not there as a whole")
-    _require_lanes(places[-1], steps, others, what)
+        raise IllegalOpt(f"tiles of {buf.name} are not there as a whole")
+    _require_lanes(places[-1], steps, others)
     corner: dict[Var, Expr | int] = dict.fromkeys((nest.row, nest.word, nest.one, nest.column), 0)
     return _Operand(buf, tuple(p.subst(corner) for p in places), next(iter(steps.values())))
 
 
-def _require_sums(
-    update: K.Update, own: Sequence[Var], space: str, dtype: DType, what: str
-) -> None:
+def _require_sums(update: K.Update, own: Sequence[Var], space: str, dtype: DType) -> None:
     """Raises IllegalOpt unless products of `dtype` are added to elements that `own` count."""
     plain = update.mask is ALWAYS and not update.lets
     if update.monoid != "add" or update.buf.space != space or not plain:
-        raise IllegalOpt(f"{what}: {update.buf.name} is no tile of sums")
+        raise IllegalOpt(f"{update.buf.name} is no tile of sums")
     if update.indices != tuple(map(expr, own)):
-        raise IllegalOpt(f"{what}: {update.buf.name} is no tile of sums")
+        raise IllegalOpt(f"{update.buf.name} is no tile of sums")
     if update.value.kind != "alu" or update.value.attr != ("mul",):
-        raise IllegalOpt(f"{what}: what is added is no product")
+        raise IllegalOpt("what is added is no product")
     if update.value.dtype is not dtype:
         found = update.value.dtype.name
-        raise IllegalOpt(f"{what}: products of {found}; they must be of {dtype.name}")
+        raise IllegalOpt(f"products of {found}; they must be of {dtype.name}")
 
 
-def _require_lanes(index: Expr, wanted: dict[Var, int], others: set[Var], what: str) -> None:
+def _require_lanes(index: Expr, wanted: dict[Var, int], others: set[Var]) -> None:
     """An index grows evenly along the loops of an instruction, and with no others of them."""
     rest = index - sum((expr(var) * step for var, step in wanted.items()), expr(0))
     if rest.vars & (wanted.keys() | others):
-        raise IllegalOpt(f"{what}: elements at {index} do not lie as the instruction has them")
+        raise IllegalOpt(f"elements at {index} do not lie as the instruction has them")

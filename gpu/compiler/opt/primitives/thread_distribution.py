@@ -12,6 +12,7 @@ from gpu.compiler.ir.kernel.tree import (
     allocated,
     as_block,
     fresh_copy,
+    in_order,
     loops,
     replace_loop,
     rewrite,
@@ -37,27 +38,24 @@ def distribute_threads(
     body: K.Block, axis: str, threads: int, first: bool, kept: int, warp: int
 ) -> K.Stmt:
     """See `gpu.compiler.opt.opts.DistributeThreads`. Raises IllegalOpt."""
-    what = f"DistributeThreads({axis!r}, {threads}, {first}, {kept}, {warp})"
-    around, inside = nest_down_to(body, axis, what)
+    around, inside = nest_down_to(body, axis)
     if threads < 2 or threads & (threads - 1):
-        raise IllegalOpt(f"{what}: the number of threads must be a power of two from 2")
+        raise IllegalOpt("the number of threads must be a power of two from 2")
     if f"{axis}th" in loops(body):
-        raise IllegalOpt(f"{what}: there is a loop {axis}th already")
+        raise IllegalOpt(f"there is a loop {axis}th already")
     shared = any(loop.kind in ("grid", "worker", "thread") for loop in loops(inside).values())
     shared = shared or any(isinstance(s, K.MatrixStmt) for s in walk(inside))
     if shared or any(loop.kind not in PARALLEL for loop in around):
-        raise IllegalOpt(
-            f"{what}: blocks and threads must be around, and neither these nor matrices inside"
-        )
+        raise IllegalOpt("blocks and threads must be around, and neither these nor matrices inside")
     teams = [loop.var for loop in around if loop.kind == "thread"]
     thread = Var(f"{axis}th", 0, threads - 1)
     beside, inside = _written_out(inside)
     common = [b for b in allocated(inside) if _is_shared(inside, b)]
     if beside and common:
-        raise IllegalOpt(f"{what}: neighbours do not share {common[0].name}")
+        raise IllegalOpt(f"neighbours do not share {common[0].name}")
     lanes = [s for s in walk(inside) if isinstance(s, K.Loop) and s.kind in ("vector", "unroll")]
     if any(buf.space == "team" for loop in lanes for buf in allocated(loop)):
-        raise IllegalOpt(f"{what}: lanes have memory of their own that threads would share")
+        raise IllegalOpt("lanes have memory of their own that threads would share")
     lowered = with_axes(inside, common, teams, "team")
     rows = [b for b in allocated(lowered) if b.space == "team" and len(b.shape) == len(teams) + 1]
     done = keep_own(
@@ -72,7 +70,7 @@ def distribute_threads(
         new = replace_loop(body, around[-1], _with_body(around[-1], K.Block((work,))))
     else:
         new = work
-    return synchronize(as_block(new), what)
+    return synchronize(as_block(new))
 
 
 def _written_out(body: K.Block) -> tuple[list[K.Loop], K.Block]:
@@ -102,16 +100,8 @@ def _is_shared(body: K.Block, buf: K.Buf) -> bool:
     """Whether a buffer declared in `body` holds elements that different threads make."""
     if buf.space == "team":
         return True
-    beside = {s.buf for s in _beside(body) if isinstance(s, K.Alloc)}
+    beside = {s.buf for s in in_order(body) if isinstance(s, K.Alloc)}
     return bool(buf.shape) and buf in beside
-
-
-def _beside(block: K.Block) -> Iterator[K.Stmt]:
-    """Statements in no loop of the block."""
-    for s in block.body:
-        yield s
-        if isinstance(s, K.Block):
-            yield from _beside(s)
 
 
 class Work(NamedTuple):

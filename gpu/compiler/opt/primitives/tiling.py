@@ -82,13 +82,13 @@ class Tiling(NamedTuple):
 
 def tile(body: K.Block, tiling: Tiling, inside: str = "") -> K.Stmt:
     """See `gpu.compiler.opt.opts.Tile`. Raises IllegalOpt."""
-    loop = find_loop(body, inside, tiling) if inside else None
+    loop = find_loop(body, inside) if inside else None
     nest = reduction_nest(K.Block((loop,)) if loop else body)
     if nest is None:
         what = f"loop {inside}" if loop else "the kernel"
-        raise IllegalOpt(f"{tiling}: {what} is no reduction inside independent loops")
+        raise IllegalOpt(f"{what} is no reduction inside independent loops")
     if loop and tiling.parallel and loop not in body.body:
-        raise IllegalOpt(f"{tiling}: workers share outer loops alone, and not loop {inside}")
+        raise IllegalOpt(f"workers share outer loops alone, and not loop {inside}")
     _require_legal(nest, tiling)
     tiled = _Tiler(nest, tiling, f"{inside}_" if loop else "").body()
     return replace_loop(body, loop, tiled) if loop else tiled
@@ -100,47 +100,47 @@ def _require_legal(nest: Nest, tiling: Tiling) -> None:
     names = [var.name for var in (*nest.independent, *nest.reduction) if var.extent > 1]
     blocked = {var.name: var for var in nest.reduction if var.name in dict(tiling.loops)}
     if tiling.lane not in names or tiling.lanes < 2 or tiling.steps < 1:
-        raise IllegalOpt(f"{tiling}: lanes are two or more iterations of one of {names}")
+        raise IllegalOpt(f"lanes are two or more iterations of one of {names}")
     if tiling.lane in sizes:
         sizes[tiling.lane] = rounded_up(sizes[tiling.lane], tiling.lanes)
     sizes |= {name: var.extent for name, var in blocked.items()}
     for number, (name, size) in enumerate(tiling.loops):
         if not 1 <= size <= sizes.get(name, 0):
-            raise IllegalOpt(f"{tiling}: loop {number} has no {size} iterations of {name} inside")
+            raise IllegalOpt(f"loop {number} has no {size} iterations of {name} inside")
         sizes[name] = size
     along = [size for name, size in tiling.loops if name == tiling.lane] + [tiling.lanes]
     if any(size % inside for size, inside in itertools.pairwise(along)):
-        raise IllegalOpt(f"{tiling}: sizes along {tiling.lane} are no multiples of those inside")
+        raise IllegalOpt(f"sizes along {tiling.lane} are no multiples of those inside")
     operands = [copy.operand for copy in tiling.copies]
     if len(set(operands)) != len(operands) or not {*operands} <= {*range(len(nest.operands))}:
-        raise IllegalOpt(f"{tiling}: there are {len(nest.operands)} operands, each copied once")
+        raise IllegalOpt(f"there are {len(nest.operands)} operands, each copied once")
     if any(not bool(tiling.parallel) <= copy.depth <= len(tiling.loops) for copy in tiling.copies):
-        raise IllegalOpt(f"{tiling}: copies are inside the loop of a worker and around a tile")
+        raise IllegalOpt("copies are inside the loop of a worker and around a tile")
     around = {name for name, _ in tiling.loops}
     if any(var.stop is not None and var.name not in around for var in nest.independent):
-        raise IllegalOpt(f"{tiling}: loops that are counted at launch are around a tile")
+        raise IllegalOpt("loops that are counted at launch are around a tile")
     for copy in tiling.copies:
         inside = [name for name, _ in tiling.loops[: copy.depth]]
         if not is_known(nest.operands[copy.operand], tiling.lane, inside):
-            raise IllegalOpt(f"{tiling}: how large {copy} is, is known at launch only")
+            raise IllegalOpt(f"how large {copy} is, is known at launch only")
     _require_legal_blocks(nest, tiling, blocked)
 
 
 def _require_legal_blocks(nest: Nest, tiling: Tiling, blocked: Mapping[str, Var]) -> None:
     """Raises IllegalOpt where loops of the reduction that are around tiles may not be there."""
     if tiling.lane in blocked or any(var.stop is not None for var in blocked.values()):
-        raise IllegalOpt(f"{tiling}: blocks are of loops that are no lanes, of known extents")
+        raise IllegalOpt("blocks are of loops that are no lanes, of known extents")
     first = next((n for n, (name, _) in enumerate(tiling.loops) if name in blocked), None)
     outside = {name for name, _ in tiling.loops[:first]}
     if tiling.parallel and not outside:
-        raise IllegalOpt(f"{tiling}: there is no independent loop for workers to share")
+        raise IllegalOpt("there is no independent loop for workers to share")
     if not blocked:
         return
     if not _begins_with_identity(nest):
-        raise IllegalOpt(f"{tiling}: results of blocks begin with something else than nothing")
+        raise IllegalOpt("results of blocks begin with something else than nothing")
     counted = any(v.stop is not None and v.name not in outside for v in nest.independent)
     if counted and store_of_blocks(nest, tiling.lane) is None:
-        raise IllegalOpt(f"{tiling}: loops that are counted at launch are around blocks")
+        raise IllegalOpt("loops that are counted at launch are around blocks")
 
 
 def is_known(operand: Operand, lane: str, around: Sequence[str]) -> bool:

@@ -18,16 +18,14 @@ from gpu.core.errors import IllegalOpt
 
 def uniform_mask(body: K.Block, axis: str) -> K.Stmt:
     """See `gpu.compiler.opt.opts.UniformMask`. Raises IllegalOpt."""
-    loop = find_loop(body, axis, f"UniformMask({axis!r})")
+    loop = find_loop(body, axis)
     var = loop.var
 
     def common(mask: Mask) -> Mask:
         result = ALWAYS
         for constraint in mask.constraints:
             if var in constraint.vars and not all_alike(constraint, var, var.extent):
-                raise IllegalOpt(
-                    f"UniformMask({axis!r}): not all iterations agree on {constraint} >= 0"
-                )
+                raise IllegalOpt(f"not all iterations agree on {constraint} >= 0")
             result &= at_least(constraint.subst({var: 0}), 0)
         return result
 

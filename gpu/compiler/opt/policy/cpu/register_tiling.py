@@ -15,7 +15,7 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var, divides
 from gpu.compiler.ir.kernel.tree import loads_of
 from gpu.compiler.opt.analysis.lanes import fitting, lanes_of
-from gpu.compiler.opt.analysis.loop_nest import SumOfProducts, leaves, sum_of_products
+from gpu.compiler.opt.analysis.reduction_nest import Nest, reduction_nest
 from gpu.compiler.opt.opts import Bind, Opt, Reorder, Split
 from gpu.compiler.targets import WORD, Target
 
@@ -54,19 +54,18 @@ def match(kernel: K.Kernel, symbolic: bool = False) -> Contraction | None:
 
     With `symbolic`, how often `u` and `v` run may be known at launch only.
     """
-    found = sum_of_products(kernel)
-    if found is None:
+    found = reduction_nest(kernel.body)
+    if found is None or found.update.monoid != "add" or found.update.value.attr != ("mul",):
         return None
-    stores = [leaf.update for leaf in leaves(kernel.body) if leaf.update.buf.space == "global"]
     for v in reversed(found.independent):
         known = symbolic or v.stop is None
-        if known and all(s.indices[0].coeff(v) == 1 for s in stores):
+        if known and all(s.indices[0].coeff(v) == 1 for s in found.stores):
             counted = [u for u in found.independent if symbolic or u.stop is None]
             return _with_lanes(v, counted, found)
     return None
 
 
-def _with_lanes(v: Var, counted: Sequence[Var], found: SumOfProducts) -> Contraction | None:
+def _with_lanes(v: Var, counted: Sequence[Var], found: Nest) -> Contraction | None:
     a, b = found.update.value.args
     if (v in a.vars) == (v in b.vars):
         return None

@@ -248,7 +248,7 @@ def _orders(nest: Nest, tile: _Tile) -> Iterator[Order]:
     others = [var for var in nest.independent if tile.sizes[var] == 1 and var is not lane]
     if lane in nest.reduction:
         for part in range(len(others) + 1):
-            for order in {(*rows,), (*reversed(rows),)}:
+            for order in dict.fromkeys([(*rows,), (*reversed(rows),)]):
                 loops = (*others[:part], *order, *others[part:])
                 yield _counted([(var, tile.sizes[var]) for var in loops], loops[0])
         return

@@ -10,14 +10,18 @@ the tile row by row, lines that follow each other whole.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.index import Var
 from gpu.compiler.ir.kernel.nontemporal import LINE_BYTES, streamed_outputs
 from gpu.compiler.opt.analysis.dependence import is_repeatable
-from gpu.compiler.opt.analysis.lanes import FEWEST, fitting
-from gpu.compiler.opt.analysis.loop_nest import last_index, leaves, memory_accesses, transposition
+from gpu.compiler.opt.analysis.lanes import fitting
+from gpu.compiler.opt.analysis.loop_nest import (
+    Transposition,
+    last_index,
+    leaves,
+    memory_accesses,
+)
 from gpu.compiler.opt.opts import Bind, Opt, Prefetch, Reorder, Split, Stage, apply
 from gpu.compiler.opt.primitives.loops import shifted
 from gpu.compiler.targets import Target
@@ -36,38 +40,12 @@ WRITTEN_BYTES: Final = 512
 TILE_BYTES: Final = 1 << 17
 
 
-class Transposition(NamedTuple):
-    """What `gpu.compiler.opt.analysis.loop_nest.transposition` finds in a kernel.
+def turn(kernel: K.Kernel, found: Transposition, lanes: int, target: Target) -> list[Opt]:
+    """Tiles where workers have memory and that is a gain, else squares alone.
 
-    Attributes:
-        others: names of the loops beside the two.
-        read, write: variables of the loops that walk along what is read and what is written.
-        update: the only one.
-        lanes: rows and columns of a square.
+    A square has `lanes` rows, or as many as fit.
     """
-
-    others: tuple[str, ...]
-    read: Var
-    write: Var
-    update: K.Update
-    lanes: int
-
-
-def match(kernel: K.Kernel, lanes: int) -> Transposition | None:
-    """The kernel as a transposition of squares, of `lanes` by `lanes` if these fit, or None."""
-    found = transposition(kernel, min(lanes, FEWEST))
-    if found is None:
-        return None
-    others, reads, writes = found
-    (leaf,) = leaves(reads)
-    names = tuple(loop.var.name for loop in others)
-    lanes = fitting(lanes, min(reads.var.extent, writes.var.extent))
-    return Transposition(names, reads.var, writes.var, leaf.update, lanes)
-
-
-def turn(kernel: K.Kernel, found: Transposition, target: Target) -> list[Opt]:
-    """Tiles where workers have memory and that is a gain, else squares alone."""
-    lanes = found.lanes
+    lanes = fitting(lanes, min(found.read.extent, found.write.extent))
     out, workers = found.update.buf, target.parallel == "worker"
     far = lanes > FEW_ROWS and _is_far_apart(found)
     if workers and far and out in streamed_outputs(kernel, {out}):
@@ -88,7 +66,7 @@ def _squares(found: Transposition, lanes: int, tail: str) -> Iterator[Opt]:
     """
     read, write, extent = found.read.name, found.write.name, found.write.extent
     columns = _columns(extent, lanes, found.update.buf.dtype.itemsize, tail)
-    yield Reorder((*found.others, write, read))
+    yield Reorder((*(var.name for var in found.others), write, read))
     if columns < extent:
         yield Split(write, columns, tail)
         if tail == "shift" and (last := shifted(extent, columns)):
@@ -138,7 +116,7 @@ def _tiles(found: Transposition, lanes: int) -> Iterator[Opt]:
     most = min(WRITTEN_BYTES // itemsize, TILE_BYTES // (height * itemsize))
     width = _side(found.write.extent, most, line)
     read, write = found.read.name, found.write.name
-    yield Reorder((*found.others, write, read))
+    yield Reorder((*(var.name for var in found.others), write, read))
     yield Split(write, width, "peel")
     yield Reorder((read, f"{write}i"))
     yield Split(read, height, "peel")

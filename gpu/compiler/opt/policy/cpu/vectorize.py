@@ -8,7 +8,7 @@ from typing import Final
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import divides
 from gpu.compiler.ir.index.rows import flatten
-from gpu.compiler.ir.kernel.tree import reads
+from gpu.compiler.ir.kernel.tree import reads, walk
 from gpu.compiler.opt.analysis.dependence import is_independent
 from gpu.compiler.opt.analysis.lanes import FEWEST, fitting, has_masks, lanes_of, widest
 from gpu.compiler.opt.analysis.loop_nest import (
@@ -16,6 +16,7 @@ from gpu.compiler.opt.analysis.loop_nest import (
     leaves,
     outer_nest,
     scattered,
+    transposition,
 )
 from gpu.compiler.opt.opts import Bind, Opt, Rfactor, Split
 from gpu.compiler.opt.policy.cpu import transpose
@@ -37,9 +38,9 @@ def vectorize(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     lanes = lanes_of(target, widest(leaf.update for leaf in found))
     if lanes == 1:
         return
-    square = transpose.match(kernel, lanes)
-    if square is not None:
-        yield from transpose.turn(kernel, square, target)
+    turned = transposition(kernel, min(lanes, FEWEST))
+    if turned is not None:
+        yield from transpose.turn(kernel, turned, lanes, target)
         return
     masks, near = has_masks(target), target.near_step
     outer = _best_outer(kernel, found, lanes, near)
@@ -77,18 +78,8 @@ def _best_outer(
 def _holds_memory(loop: K.Loop) -> bool:
     """Whether the body declares memory, of which lanes would need one each."""
     return any(
-        isinstance(s, K.Alloc) and (s.buf.space != "private" or s.buf.shape)
-        for s in _statements(loop.body)
+        isinstance(s, K.Alloc) and (s.buf.space != "private" or s.buf.shape) for s in walk(loop)
     )
-
-
-def _statements(block: K.Block) -> Iterator[K.Stmt]:
-    for s in block.body:
-        yield s
-        if isinstance(s, K.Block):
-            yield from _statements(s)
-        elif isinstance(s, (K.Loop, K.If)):
-            yield from _statements(s.body)
 
 
 def _innermost(found: list[Leaf]) -> Iterator[tuple[K.Loop, Leaf]]:

@@ -4,8 +4,8 @@ There are six ways to spread a kernel, tried in an order that its form suggests;
 legal, or takes more team memory than there is, is left for the next one:
 
 - `mma.by_instructions`: a block computes a tile, by matrix instructions if the target has any;
-- `shared_tiling.product`, and `transpose.by_accesses` or `shared_tiling.transpose`: a block has
-  a tile, operands go through team memory;
+- `shared_tiling.product` and `transpose.by_accesses`: a block has a tile, operands go through
+  team memory;
 - `scan.along_rows`: a block computes running results of a few rows;
 - `in_rows`: a block computes a few rows together, reductions included;
 - `in_columns`: the same where neighbours in memory belong to different results;
@@ -47,6 +47,7 @@ from gpu.compiler.opt.policy.gpu.thread_per_element import (
     block_of,
     cost,
     flat,
+    rows_of_block,
     side_by_side,
     worthwhile,
 )
@@ -110,9 +111,8 @@ def team_bytes(kernel: K.Kernel, target: Target) -> int:
 
 
 def _size(buf: K.Buf, target: Target) -> int:
-    """Bytes of a buffer; what a device computes in 32 bits it holds in as many."""
-    narrowest = 4 if target.native.compute_as_int32 else 1
-    return math.prod(buf.shape) * max(buf.dtype.itemsize, narrowest)
+    """Bytes of a buffer."""
+    return math.prod(buf.shape) * target.native.held_bytes(buf.dtype)
 
 
 def threads_of(kernel: K.Kernel) -> int:
@@ -127,7 +127,7 @@ def _ways(kernel: K.Kernel, target: Target) -> Sequence[Way]:
         passes = sum(len(leaf.loops) > len(nest) for leaf in found)
         return (in_rows,) if nest and passes > 1 else ()
     if all(len(leaf.loops) == len(nest) for leaf in found) and not own:
-        return transpose.by_accesses if target.access_bytes else shared_tiling.transpose, flat
+        return transpose.by_accesses, flat
     if not nest:
         return (in_rows,)
     work = work_of(nest[-1].body)
@@ -181,16 +181,9 @@ def in_rows(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     rows = min(block_of(target) // threads, axis.extent, fit) if axis else 1
     if axis is not None and side > 1:  # a mask would keep accesses of several elements apart
         rows = math.gcd(rows, axis.extent)
-    kept = _kept(target)
-    if axis is None or rows < 2:
-        yield DistributeThreads(axis.name if axis else "", threads, kept=kept, warp=target.shuffle)
-        return
-    whole = rows == axis.extent and axis.stop is None
-    name = axis.name if whole else f"{axis.name}i"
-    if not whole:
-        yield Split(axis.name, rows, "mask")
-    yield Bind(name, "thread")
-    yield DistributeThreads(name, threads, kept=kept, warp=target.shuffle)
+    teams, name = rows_of_block(axis, rows)
+    yield from teams
+    yield DistributeThreads(name, threads, kept=_kept(target), warp=target.shuffle)
 
 
 def _kept(target: Target) -> int:

@@ -22,6 +22,7 @@ from gpu.compiler.opt.opts import MatrixTile, Opt
 from gpu.compiler.opt.primitives.matrix_fetch import APART_BYTES, STORE_BYTES
 from gpu.compiler.opt.primitives.matrix_tiling import MatrixTiling
 from gpu.compiler.opt.primitives.narrow_operand import narrow
+from gpu.compiler.opt.primitives.operand_copy import rounded_up
 from gpu.compiler.targets import Target
 from gpu.core.errors import IllegalOpt
 
@@ -118,7 +119,7 @@ class _Product(NamedTuple):
     def waste(self) -> float:
         """Multiplications for each one that is wanted."""
         sides = ((self.rows, self.how.m), (self.columns, self.how.n), (self.steps, self.how.k))
-        return math.prod(_whole(_extent(loops), side) / _extent(loops) for loops, side in sides)
+        return math.prod(rounded_up(_extent(loops), side) / _extent(loops) for loops, side in sides)
 
     @property
     def costs(self) -> Costs:
@@ -131,7 +132,7 @@ class _Product(NamedTuple):
         extent = _extent(self.steps)
         depths = [d for d in DEPTHS if d % self.how.k == 0]
         if extent <= AT_ONCE:
-            depths.append(_whole(extent, self.how.k))
+            depths.append(rounded_up(extent, self.how.k))
         return sorted(depths, key=lambda d: -(-extent // d) * (d + IN_VAIN))
 
     def staged(self, lines: int, nbytes: int) -> tuple[int, int]:
@@ -194,7 +195,7 @@ def _steps(reduction: Sequence[Var], depth: int) -> tuple[Var, ...]:
     taken: list[Var] = []
     for var in sorted(reduction, key=lambda var: -var.extent):
         extent = _extent(taken)
-        if taken and _whole(extent, depth) <= PADDING * extent:
+        if taken and rounded_up(extent, depth) <= PADDING * extent:
             break
         taken.append(var)
     return tuple(var for var in reduction if var in taken)
@@ -276,7 +277,3 @@ def _registers(how: Matrix, tiles: tuple[int, int]) -> int:
 
 def _extent(loops: Sequence[Var]) -> int:
     return math.prod(var.extent for var in loops)
-
-
-def _whole(extent: int, side: int) -> int:
-    return -(-extent // side) * side

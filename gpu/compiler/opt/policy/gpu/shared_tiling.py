@@ -1,4 +1,4 @@
-"""Tiles for blocks of threads: products of matrices, convolutions, transposes.
+"""Tiles for blocks of threads: products of matrices, convolutions.
 
 A block computes a tile of the output. Its threads copy the operands into team memory together, a
 few steps of the sum at a time, and each keeps a tile of sums in its registers. Loops become
@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
-from gpu.compiler.ir.kernel.tree import loads_of, only_buffer
-from gpu.compiler.opt.analysis.loop_nest import leaves, outer_nest, transposition
+from gpu.compiler.ir.kernel.tree import only_buffer
+from gpu.compiler.opt.analysis.loop_nest import outer_nest
 from gpu.compiler.opt.opts import Bind, Distribute, Opt, Reorder, Split, Stage
 from gpu.compiler.opt.policy.cpu import register_tiling
 from gpu.compiler.targets import Target
@@ -30,9 +30,6 @@ GROUP: Final = 4
 DEPTHS: Final = (16, 8)
 # Registers that addresses and counters take beside the sums and the operands of a step.
 OTHER_REGISTERS: Final = 32
-# Side of a square that is transposed, and of how many of its rows a thread writes one element.
-SQUARE: Final = 32
-SQUARE_ROWS: Final = 8
 # Extent below which an output loop is not worth a tile.
 SMALL: Final = 32
 
@@ -248,29 +245,3 @@ def _fits(t: Tile, target: Target, row_bytes: int) -> bool:
         and t.sums + t.operands + OTHER_REGISTERS <= registers
         and row_bytes * (t.u + t.v + 2 * GROUP) <= target.shared_bytes
     )
-
-
-def transpose(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
-    """The transformations for a kernel that only transposes. Raises IllegalOpt for others."""
-    found = transposition(kernel, SQUARE)
-    if found is None or target.threads < SQUARE * SQUARE_ROWS:
-        raise IllegalOpt("no transposition")
-    others, reads, writes = found
-    (leaf,) = leaves(kernel.body)
-    loads = loads_of(leaf.update.value)
-    if len(loads) != 1 or SQUARE * (SQUARE + 1) * loads[0].dtype.itemsize > target.shared_bytes:
-        raise IllegalOpt("more than a transposition")
-    for loop in outer_nest(kernel.body):
-        yield Bind(loop.var.name, "grid")
-    names = []
-    for var in (reads.var, writes.var):
-        if var.extent > SQUARE:
-            yield Split(var.name, SQUARE, "mask" if var.extent % SQUARE else "exact")
-        names.append(f"{var.name}i" if var.extent > SQUARE else var.name)
-    read, write = names
-    blocks = [f"{v.name}o" for v in (reads.var, writes.var) if v.extent > SQUARE]
-    yield Split(read, SQUARE_ROWS)
-    yield Reorder((*(o.var.name for o in others), *blocks, f"{read}i", write, f"{read}o"))
-    yield from (Bind(name, "thread") for name in (f"{read}i", write))
-    yield Bind(f"{read}o", "unroll")
-    yield Stage(write, loads[0].attr[0].name, (f"{read}o", f"{read}i", write), True)

@@ -42,6 +42,19 @@ def block_of(target: Target) -> int:
     return min(BLOCK, target.threads)
 
 
+def rows_of_block(axis: Var | None, rows: int) -> tuple[list[Opt], str]:
+    """What gives a block `rows` iterations of its innermost loop, and the name that they have.
+
+    That is `axis`, "" for none, where a block has one.
+    """
+    if axis is None or min(rows, axis.extent) < 2:
+        return [], axis.name if axis else ""
+    if rows >= axis.extent and axis.stop is None:
+        return [Bind(axis.name, "thread")], axis.name
+    name = f"{axis.name}i"
+    return [Split(axis.name, min(rows, axis.extent), "mask"), Bind(name, "thread")], name
+
+
 def cost(found: Sequence[Leaf], var: Var) -> int:
     """Accesses that neighbours over `var` would make far apart."""
     return sum(scattered(leaf.update, var) for leaf in found)

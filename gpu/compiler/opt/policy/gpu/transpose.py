@@ -13,14 +13,14 @@ it is them again that follow each other along a row.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var
 from gpu.compiler.ir.kernel.tree import loads_of
 from gpu.compiler.opt.analysis.access_width import aligned
-from gpu.compiler.opt.analysis.loop_nest import last_index, leaves, outer_nest, transposition
+from gpu.compiler.opt.analysis.loop_nest import Transposition, last_index, outer_nest, transposition
 from gpu.compiler.opt.opts import Bind, Opt, Reorder, SharedTranspose, Split
 from gpu.compiler.opt.policy.gpu.thread_per_element import block_of, worthwhile
 from gpu.compiler.targets import Target
@@ -36,17 +36,6 @@ TILE_BYTES: Final = 1 << 14
 LANES: Final = 32
 # Part of the team memory that tiles take, at most.
 TEAM_SHARE: Final = 2
-
-
-class _Turned(NamedTuple):
-    """What is to be done: the loops along what is read and written, and the loads across."""
-
-    others: tuple[str, ...]
-    read: Var
-    write: Var
-    loads: tuple[K.Value, ...]
-    update: K.Update
-    blocks: int  # of the other loops
 
 
 class _Form(NamedTuple):
@@ -65,18 +54,22 @@ class _Form(NamedTuple):
 
 def by_accesses(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
     """The transformations for a kernel that only transposes. Raises IllegalOpt for others."""
-    found = _match(kernel)
-    form = _form(found, target)
+    found = transposition(kernel, SMALL)
+    if found is None:
+        raise IllegalOpt("no transposition")
+    loads = _across(found)
+    form = _form(found, loads, target)
     yield from (Bind(loop.var.name, "grid") for loop in outer_nest(kernel.body))
     read, write = _Axis(found.read, form.side), _Axis(found.write, form.side)
     yield from read.split(form.lanes, form.lines // form.side)
     yield from write.split(form.lanes * form.each, form.lanes)
     threads = (*read.threads, *read.near, *write.threads)
     written_out = (*read.turns, *write.turns, *write.near)
-    yield Reorder((*found.others, *read.block, *write.block, *threads, *written_out))
+    others = (var.name for var in found.others)
+    yield Reorder((*others, *read.block, *write.block, *threads, *written_out))
     yield from (Bind(name, "thread") for name in threads)
     yield from (Bind(name, "unroll") for name in written_out)
-    for load in found.loads:
+    for load in loads:
         yield SharedTranspose(threads[-1], load.attr[0].name, write.inside, read.inside, form.side)
 
 
@@ -114,56 +107,52 @@ class _Axis:
             self.threads = (name,)
 
 
-def _match(kernel: K.Kernel) -> _Turned:
-    found = transposition(kernel, SMALL)
-    if found is None:
-        raise IllegalOpt("no transposition")
-    others, reads, writes = found
-    (leaf,) = leaves(kernel.body)
-    across = [load for load in loads_of(leaf.update.value) if _step(load, writes.var) not in (0, 1)]
-    names = {load.attr[0].name for load in across}
-    if len(names) < len(across) or any(_step(load, reads.var) != 1 for load in across):
+def _across(found: Transposition) -> tuple[K.Value, ...]:
+    """The loads that lie along the other loop. Raises IllegalOpt where they do not."""
+    loads = [v for v in loads_of(found.update.value) if _step(v, found.write) not in (0, 1)]
+    names = {load.attr[0].name for load in loads}
+    if len(names) < len(loads) or any(_step(load, found.read) != 1 for load in loads):
         raise IllegalOpt("what is read across does not lie along one other loop")
-    names_of_others = tuple(loop.var.name for loop in others)
-    blocks = math.prod(loop.var.extent for loop in others)
-    return _Turned(names_of_others, reads.var, writes.var, tuple(across), leaf.update, blocks)
+    return tuple(loads)
 
 
 def _step(load: K.Value, var: Var) -> int:
     return last_index(load.attr[1]).coeff(var)
 
 
-def _form(found: _Turned, target: Target) -> _Form:
+def _form(found: Transposition, loads: Sequence[K.Value], target: Target) -> _Form:
     """The largest accesses that alignment allows, and a tile of which there are enough."""
-    itemsize = max(load.dtype.itemsize for load in found.loads)
+    itemsize = max(load.dtype.itemsize for load in loads)
+    held = sum(target.native.held_bytes(load.dtype) for load in loads)
     threads = block_of(target)
     extent = min(found.read.extent, found.write.extent)
-    most = min(TILE_BYTES, target.shared_bytes // TEAM_SHARE) // (len(found.loads) * itemsize)
+    most = min(TILE_BYTES, target.shared_bytes // TEAM_SHARE) // held
     line = min(LINE_BYTES // itemsize, _power_below(extent), _power_below(math.isqrt(most)))
-    elements = found.blocks * found.read.extent * found.write.extent
-    side = min(worthwhile(_aligned(found, target), elements), line)
+    others = math.prod(var.extent for var in found.others)
+    elements = others * found.read.extent * found.write.extent
+    side = min(worthwhile(_aligned(found, loads, target), elements), line)
     lanes = min(line // side, LANES, threads // side)
     if lanes < 2:
         raise IllegalOpt("too few threads for the tile of a transposition")
     line = lanes * side
     lines = min(threads // lanes, line)
     each = _power_below(max(min(most // (line * line), found.write.extent // line), 1))
-    tiles = found.blocks * -(-found.read.extent // line)
+    tiles = others * -(-found.read.extent // line)
     while each > 1 and tiles * -(-found.write.extent // (line * each)) < 2 * target.workers:
         each //= 2
     return _Form(side, lanes, lines, each)
 
 
-def _aligned(found: _Turned, target: Target) -> int:
+def _aligned(found: Transposition, loads: Sequence[K.Value], target: Target) -> int:
     """Elements of an access: what all of those fit that walk along one of the two loops."""
     update, buf = found.update, found.update.buf
     walked = [(buf, last_index(update.indices), update.mask, found.write)]
     for load in loads_of(update.value):
         source, indices, mask = load.attr
-        var = found.read if load in found.loads else found.write
+        var = found.read if load in loads else found.write
         if var in load.vars:
             walked.append((source, last_index(indices), mask, var))
-    most = target.access_bytes // max(source.dtype.itemsize for source, *_ in walked)
+    most = max(target.access_bytes // max(source.dtype.itemsize for source, *_ in walked), 1)
     for _, index, mask, var in walked:
         step = index.coeff(var)
         if var in mask.vars or var in (index - var * step).vars:
