@@ -8,10 +8,10 @@ from __future__ import annotations
 import argparse
 
 from gpu.cli.cards import DEVICE_HELP, take
-from gpu.drivers.am.pci.boot import Done, walk
 from gpu.drivers.am.pci.chip import Chip
 from gpu.drivers.am.pci.port import close_chip
 from gpu.drivers.am.pci.steps import STEPS
+from gpu.drivers.boot import Done, walk
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,11 +17,11 @@ from typing import Final
 from gpu.cli.cards import DEVICE_HELP, take
 from gpu.core.errors import FormatError, InvalidIndex, InvalidValue
 from gpu.core.files import read_bytes
-from gpu.drivers.am.pci.boot import walk
 from gpu.drivers.am.pci.chip import Chip
 from gpu.drivers.am.pci.port import close_chip
 from gpu.drivers.am.pci.registers import Block
 from gpu.drivers.am.pci.steps import STEPS
+from gpu.drivers.boot import walk
 
 # Of which a read takes something (semaphores), or a write starts something.
 _ACTS_ON_READ: Final = re.compile(r"_SEM$|_DATA2?$")

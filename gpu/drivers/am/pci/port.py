@@ -30,8 +30,7 @@ from gpu.drivers.am.encode.pm4 import packets_of
 from gpu.drivers.am.encode.pm4_encoder import Pm4Encoder
 from gpu.drivers.am.encode.sdma import SdmaEncoder
 from gpu.drivers.am.pci import hqd
-from gpu.drivers.am.pci.boot import Done, walk
-from gpu.drivers.am.pci.chip import Chip, Load
+from gpu.drivers.am.pci.chip import Chip
 from gpu.drivers.am.pci.discovery import HwId
 from gpu.drivers.am.pci.entries import Access
 from gpu.drivers.am.pci.ip import gfx, ih, sdma
@@ -40,6 +39,8 @@ from gpu.drivers.am.pci.memory import Allocation, PciMemory
 from gpu.drivers.am.pci.steps import STEPS
 from gpu.drivers.am.queue import READ_POINTER, WRITE_POINTER, AmQueue, QueueKind, prepare
 from gpu.drivers.am.target import Target
+from gpu.drivers.boot import Done, walk
+from gpu.drivers.card import Load
 from gpu.drivers.cleanup import Undo
 from gpu.drivers.device import Rung
 from gpu.hcq.device import DeviceOptions
@@ -389,7 +390,7 @@ def take_card(world: World, index: int, load: Load = load_firmware) -> Chip:
 
 
 def boot(chip: Chip, until: str | None = None) -> Iterator[Done]:
-    """Walks the steps of a card; `gpu.drivers.am.pci.boot.walk` says what it raises."""
+    """Walks the steps of a card; `gpu.drivers.boot.walk` says what it raises."""
     return walk(chip, STEPS, until)
 
 
