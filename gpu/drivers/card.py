@@ -4,21 +4,44 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from gpu.core.errors import HwTimeout, Unsupported
+from gpu.core.errors import DeviceError, HwTimeout, InvalidIndex, Unsupported
 from gpu.core.firmware import Wanted
+from gpu.core.pci import PciAddress
 from gpu.core.wait import Waiter, wait_until
 from gpu.core.window import TrappedWindow, Window
 from gpu.drivers.boot import BootTimeout
+from gpu.transport.missing import Lack
 from gpu.transport.pci.function import DmaMemory, PciFunction
+from gpu.transport.world import World
 
 ALL_ONES: Final = 0xFFFF_FFFF
 """What a register reads as where nothing answers."""
 _NANO: Final = 1_000_000_000
+_DISPLAY, _ACCELERATOR = 0x03, 0x12  # base classes
 Load = Callable[[Wanted], bytes]
 """Gives what a firmware file holds. Raises FirmwareError."""
+
+
+def cards_of(world: World, vendor: int) -> Sequence[PciAddress]:
+    """GPUs of a vendor on the bus, in order; none is opened."""
+    found = []
+    for address in world.pci.list_functions():
+        ids = world.pci.ids(address)
+        if ids.vendor == vendor and ids.class_code >> 16 in (_DISPLAY, _ACCELERATOR):
+            found.append(address)
+    return found
+
+
+def choose_card(found: Sequence[PciAddress], name: str, index: int, lack: Lack) -> PciAddress:
+    """One of them by its place. Raises InvalidIndex, DeviceError where there is none."""
+    if not found:
+        raise DeviceError(str(lack))
+    if not 0 <= index < len(found):
+        raise InvalidIndex(f"{name}:{index} by PCI: there are {', '.join(map(str, found))}")
+    return found[index]
 
 
 class PciCard:
