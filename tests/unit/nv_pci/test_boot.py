@@ -191,7 +191,11 @@ def test_closing_gives_everything_back_bus_mastering_first() -> None:
     memory.close = lambda: order.append("memory")  # type: ignore[method-assign]
     function.set_bus_master = lambda allowed: order.append(f"master {allowed}")  # type: ignore[method-assign]
     boot.close_card(card)
-    assert order == ["master False", "memory"] and function.closed
+    assert order == ["master False", "memory"] and function.closed and function.resets == 0
+    card.runs = True  # firmware was given to it: a reset ends that, before memory goes
+    function.reset = lambda: order.append("reset")  # type: ignore[method-assign]
+    boot.close_card(card)
+    assert order[2:] == ["master False", "reset", "memory"]
 
 
 def test_names_of_registers_are_told_to_who_listens() -> None:

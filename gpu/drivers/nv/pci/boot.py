@@ -83,6 +83,7 @@ class BootCard(NvCard):
     libos_at: int = 0
     fmc_params_at: int = 0
     queues: Queues
+    runs: bool = False
 
     def __init__(self, function: PciFunction, waiter: Waiter, *, load: Load = load_firmware):
         """``load`` gives what a firmware file holds."""
@@ -242,6 +243,7 @@ def _make_queues(card: BootCard) -> None:
 
 def protect(card: BootCard) -> None:
     """WPR2 begins to be made: FSP is asked for all of it, or FWSEC of the VBIOS makes FRTS."""
+    card.runs = True
     if card.chip.way is Way.FALCON:
         card.falcon_way.make_frts(card.meta)
         return
@@ -386,14 +388,23 @@ def boot(card: BootCard, until: str | None = None) -> Iterator[Done]:
 
 
 def close_card(card: BootCard) -> None:
-    """Ends what a boot began, as far as it came, and gives the function back."""
+    """Ends what a boot began, as far as it came, and gives the function back.
+
+    Firmware that does not end by itself is ended by a reset, once it reaches no memory any more.
+    """
     with Undo() as undo:
         undo.add(card.function.close)
         for memory in card.dma:
             undo.add(memory.close)
+        undo.add(_stop, card)
         undo.add(card.function.set_bus_master, False)
         if "init" in card.done:
             undo.add(leave, card)
+
+
+def _stop(card: BootCard) -> None:
+    if card.runs:
+        card.function.reset()
 
 
 def leave(card: BootCard) -> None:
@@ -416,3 +427,4 @@ def leave(card: BootCard) -> None:
         *(common, "WPR2_ADDR_HI", lambda value: WPR2_ADDR.parse(value).VAL == 0),
         "0: protected memory is given back",
     )
+    card.runs = False
