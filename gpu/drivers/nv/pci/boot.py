@@ -64,14 +64,16 @@ _LEAVE_SECONDS: Final = 10.0
 
 
 class BootCard(NvCard):
-    """A card with what its boot has made for it. Attributes: those of `NvCard`, and
+    """A card with what its boot has made for it.
 
-    cores: of GSP.
-    image, bootloader, fmc: its firmware, taken apart; ``falcon_way`` of Ampere and Ada.
-    meta, meta_at: what the firmware is told of memory, and where that is on the bus.
-    libos_at, fmc_params_at: where its other arguments are.
-    queues: between driver and GSP.
-    logs: memory of libos' tasks' logs, in the order of `bootargs.LOGS`.
+    Attributes: those of `NvCard`, and
+        cores: of GSP.
+        image, bootloader, fmc: its firmware, taken apart; ``falcon_way`` of Ampere and Ada.
+        meta, meta_at: what the firmware is told of memory, and where that is on the bus.
+        libos_at, fmc_params_at: where its other arguments are.
+        queues: between driver and GSP.
+        logs: memory of libos' tasks' logs, in the order of `bootargs.LOGS`.
+        runs: whether firmware was given to it, which has not ended.
     """
 
     image: GspImage

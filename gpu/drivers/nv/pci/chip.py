@@ -21,11 +21,13 @@ PAGE: Final = 4096
 
 
 class NvCard(PciCard):
-    """What the steps of a boot work on. Attributes: those of `PciCard`, and
-    registers: by name.
-    chip: its row, once PMC_BOOT_42 was read; ``chip_name`` is the chip's own.
-    vram_size: bytes of video memory that may be used.
-    state: ``cold``, or ``alive`` where somebody's GSP ran.
+    """What a boot, and the engines that it starts, know of a card.
+
+    Attributes: those of `PciCard`, and
+        registers: by name.
+        chip: its row, once PMC_BOOT_42 was read; ``chip_name`` is the chip's own.
+        vram_size: bytes of video memory that may be used.
+        state: ``cold``, or ``alive`` where somebody's GSP ran.
     """
 
     chip: Chip

@@ -17,7 +17,6 @@ from typing import Final, NamedTuple, Protocol
 
 from gpu.autogen.nv import gsp
 from gpu.core.errors import FirmwareError
-from gpu.core.log import get_logger
 from gpu.drivers.boot import BootTimeout
 from gpu.drivers.nv.pci.chip import NvCard
 
@@ -42,7 +41,6 @@ _REGISTERS: Final = {  # whose first word is a register
     gsp.GSP_SEQ_BUF_OPCODE_REG_POLL,
     gsp.GSP_SEQ_BUF_OPCODE_REG_STORE,
 }
-_log = get_logger(__name__)
 
 
 class Cores(Protocol):
@@ -99,7 +97,9 @@ def parse(payload: bytes, registers: int) -> Iterator[Command]:
             opcode == gsp.GSP_SEQ_BUF_OPCODE_REG_STORE
             and command.words[1] >= gsp.GSP_SEQ_BUF_REG_SAVE_SIZE
         ):
-            raise FirmwareError(f"{where}: index {command.words[1]} of {8} places to store")
+            raise FirmwareError(
+                f"{where}: index {command.words[1]} of {gsp.GSP_SEQ_BUF_REG_SAVE_SIZE} places"
+            )
         yield command
         at += 1 + count
 
