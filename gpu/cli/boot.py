@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import argparse
 
-from gpu.cli.cards import DEVICE_HELP, take
-from gpu.drivers.am.pci.boot import Done, walk
-from gpu.drivers.am.pci.chip import Chip
-from gpu.drivers.am.pci.port import close_chip
-from gpu.drivers.am.pci.steps import STEPS
+from gpu.cli.cards import DEVICE_HELP, steps_of, take
+from gpu.drivers.boot import Done
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,34 +23,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Walks the steps. Raises what they raise, with their names."""
     if arguments.list:
-        for step in STEPS:
+        for step in steps_of(arguments.device):
             needs = ", ".join(step.needs) or "nothing"
             print(f"{step.name:10} {step.about}")
             print(f"{'':10} needs {needs}; promises {', '.join(step.promises)}; {step.seconds:g} s")
         return 0
-    chip = take(arguments.device)
+    taken = take(arguments.device)
     try:
         if arguments.trace:
-            chip.listener = lambda line: print(f"    {line}")
-        walked = walk(chip, STEPS, arguments.until)
-        for number, step in enumerate(STEPS):
+            taken.card.listener = lambda line: print(f"    {line}")
+        walked = taken.walk(arguments.until)
+        for number, (name, about) in enumerate(taken.headings()):
             if arguments.step:
-                input(f"Enter for {step.name}: {step.about} ")
+                input(f"Enter for {name}: {about} ")
             done = next(walked, None)
             if done is None:
                 break
-            print(_told(number, done, chip))
+            print(_told(number, done, taken.tell(done.name)))
     finally:
-        close_chip(chip)
+        taken.close()
     return 0
 
 
-def _told(number: int, done: Done, chip: Chip) -> str:
+def _told(number: int, done: Done, more: str) -> str:
     """A line for a step that was walked."""
-    more = ""
-    if done.name == "discovery":
-        more = f"  {chip.registers.gc.ip}, {chip.vram.size >> 20} MiB"
-    elif done.name == "state":
-        more = f"  {chip.state}"
-    counted = f"{done.accesses} accesses"
-    return f"{number + 1:2} {done.name:10} {done.seconds * 1000:9.3f} ms  {counted}{more}"
+    counted = f"{done.accesses} accesses" + (f"  {more}" if more else "")
+    return f"{number + 1:2} {done.name:10} {done.seconds * 1000:9.3f} ms  {counted}"

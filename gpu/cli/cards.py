@@ -2,26 +2,105 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
 
 from gpu.core.config import config
-from gpu.core.devspec import parse_device_spec
+from gpu.core.devspec import DeviceSpec, parse_device_spec
 from gpu.core.errors import Unsupported
+from gpu.drivers.am.pci import port as amd
+from gpu.drivers.am.pci import steps as amd_steps
 from gpu.drivers.am.pci.chip import Chip
+from gpu.drivers.boot import Done, Step, walk
+from gpu.drivers.card import PciCard
+from gpu.drivers.nv.pci import boot as nvidia
 
-DEVICE_HELP: Final = "as in PCI+AMD, or PCI+AMD:1 for the second card"
+DEVICE_HELP: Final = "as in PCI+AMD or PCI+NV, or PCI+AMD:1 for the second card"
+C = TypeVar("C", bound=PciCard)
 
 
-def take(device: str) -> Chip:
-    """The function of a card that a text names, nothing of it touched.
+@dataclass(frozen=True, slots=True)
+class Taken(Generic[C]):
+    """A card that is this process's, and how it is brought up.
 
-    Raises ConfigError for another text, Unsupported for what is not reached so, and as `take_card`.
+    Attributes:
+        steps: of its boot.
+        give_back: ends what the boot began, as far as it came.
+        told: what is to be said of the card behind a step, by the step's name.
     """
-    from gpu.backends.amd.device import card_world
-    from gpu.drivers.am.pci.port import take_card
 
+    card: C
+    steps: Sequence[Step[C]]
+    give_back: Callable[[C], None]
+    told: Callable[[C], dict[str, str]]
+
+    def headings(self) -> list[tuple[str, str]]:
+        """Name of each step, and what it does."""
+        return [(step.name, step.about) for step in self.steps]
+
+    def walk(self, until: str | None = None) -> Iterator[Done]:
+        """As `gpu.drivers.boot.walk`."""
+        return walk(self.card, self.steps, until)
+
+    def close(self) -> None:
+        """Gives it back."""
+        self.give_back(self.card)
+
+    def tell(self, step: str) -> str:
+        """What is to be said behind a step; empty where nothing is."""
+        return self.told(self.card).get(step, "")
+
+
+def _parse(device: str) -> DeviceSpec:
     spec = parse_device_spec(device)
-    if (spec.device, spec.interface) != ("AMD", "PCI"):
-        raise Unsupported(f"{device}: this version brings up PCI+AMD, or PCI+AMD:1 and so on")
+    if spec.interface != "PCI" or spec.device not in ("AMD", "NV"):
+        raise Unsupported(f"{device}: this version brings up PCI+AMD and PCI+NV, PCI+AMD:1 and on")
+    return spec
+
+
+def steps_of(device: str) -> Sequence[Step[Chip]] | Sequence[Step[nvidia.BootCard]]:
+    """The steps of a card's boot, without a card. Raises as `take`."""
+    return amd_steps.STEPS if _parse(device).device == "AMD" else nvidia.STEPS
+
+
+def take(device: str) -> Taken[Chip] | Taken[nvidia.BootCard]:
+    """The card that a text names, nothing of it touched.
+
+    Raises ConfigError for another text, Unsupported for what is not reached so, and what taking
+    its function raises.
+    """
+    spec = _parse(device)
+    return _take_amd(spec.index) if spec.device == "AMD" else _take_nvidia(spec.index)
+
+
+def take_amd(device: str) -> Taken[Chip]:
+    """A card of AMD's. Raises as `take`, Unsupported for another vendor's."""
+    spec = _parse(device)
+    if spec.device != "AMD":
+        raise Unsupported(f"{device}: this version has registers by name of PCI+AMD alone")
+    return _take_amd(spec.index)
+
+
+def _take_amd(index: int) -> Taken[Chip]:
+    from gpu.backends.amd.device import card_world
+
+    def told(chip: Chip) -> dict[str, str]:
+        if "discovery" not in chip.done:
+            return {}
+        size = f"{chip.vram.size >> 20} MiB"
+        return {"discovery": f"{chip.registers.gc.ip}, {size}", "state": chip.state}
+
     world, load = card_world(config.SIM)
-    return take_card(world, spec.index, load)
+    return Taken(amd.take_card(world, index, load), amd_steps.STEPS, amd.close_chip, told)
+
+
+def _take_nvidia(index: int) -> Taken[nvidia.BootCard]:
+    from gpu.backends.nv.simulated import card_world
+
+    def told(card: nvidia.BootCard) -> dict[str, str]:
+        size = f"{card.vram_size >> 20} MiB"
+        return {"claim": card.chip_name, "state": card.state, "memory": size}
+
+    world, load = card_world(config.SIM)
+    return Taken(nvidia.take_card(world, index, load), nvidia.STEPS, nvidia.close_card, told)

@@ -14,14 +14,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from gpu.cli.cards import DEVICE_HELP, take
+from gpu.cli.cards import take_amd
 from gpu.core.errors import FormatError, InvalidIndex, InvalidValue
 from gpu.core.files import read_bytes
-from gpu.drivers.am.pci.boot import walk
 from gpu.drivers.am.pci.chip import Chip
-from gpu.drivers.am.pci.port import close_chip
 from gpu.drivers.am.pci.registers import Block
-from gpu.drivers.am.pci.steps import STEPS
 
 # Of which a read takes something (semaphores), or a write starts something.
 _ACTS_ON_READ: Final = re.compile(r"_SEM$|_DATA2?$")
@@ -34,7 +31,7 @@ _LINE: Final = re.compile(r"(\S+) = (0x[0-9a-f]+)")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of `gpu regs`."""
-    parser.add_argument("device", help=DEVICE_HELP)
+    parser.add_argument("device", help="as in PCI+AMD, or PCI+AMD:1 for the second card")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     get = actions.add_parser("get", help="their values, with fields")
     get.add_argument("name", nargs="+", help="as in GC.CP_STAT, or a pattern as in GC.CP_HQD_*")
@@ -52,9 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Does what the action says. Raises InvalidIndex for a name that there is not."""
-    chip = take(arguments.device)
+    taken = take_amd(arguments.device)
+    chip = taken.card
     try:
-        for _ in walk(chip, STEPS, "discovery"):
+        for _ in taken.walk("discovery"):
             pass
         match arguments.action:
             case "get":
@@ -67,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
             case _:
                 return _diff(chip, read_bytes(arguments.file).decode())
     finally:
-        close_chip(chip)
+        taken.close()
     return 0
 
 

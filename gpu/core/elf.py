@@ -149,21 +149,31 @@ def parse_shared(data: bytes) -> ElfObject:
     return _parse(data, ET_DYN, "shared objects")
 
 
-def _parse(data: bytes, wanted: int, what: str) -> ElfObject:
-    header = _unpack(HEADER, data, 0, "ELF header")
-    ident, kind, machine, section_offset, flags = *header[:3], header[6], header[7]
+def parse_sections(data: bytes) -> list[Section]:
+    """The sections of an ELF64 little-endian file of any type. Raises FormatError."""
+    return _sections_of(data, _unpack(HEADER, data, 0, "ELF header"))
+
+
+def _sections_of(data: bytes, header: tuple[Any, ...]) -> list[Section]:
+    ident, section_offset = header[0], header[6]
     entry_size, count, names_index = header[11], header[12], header[13]
     if not ident.startswith(IDENT):
         raise FormatError(f"not a 64-bit little-endian ELF file: it starts with {ident[:7]!r}")
-    if kind != wanted:
-        raise FormatError(f"ELF type {kind} at offset 16; only {what} ({wanted}) are read")
     if entry_size != SECTION.size:
         raise FormatError(f"ELF section headers of {entry_size} bytes; {SECTION.size} expected")
     headers = [
         _unpack(SECTION, data, section_offset + i * entry_size, f"section header {i}")
         for i in range(count)
     ]
-    sections = _read_sections(data, headers, names_index)
+    return _read_sections(data, headers, names_index)
+
+
+def _parse(data: bytes, wanted: int, what: str) -> ElfObject:
+    header = _unpack(HEADER, data, 0, "ELF header")
+    ident, kind, machine, flags = *header[:3], header[7]
+    if ident.startswith(IDENT) and kind != wanted:
+        raise FormatError(f"ELF type {kind} at offset 16; only {what} ({wanted}) are read")
+    sections = _sections_of(data, header)
     dynamic = wanted == ET_DYN and any(s.type == SHT_DYNSYM for s in sections)
     symbols = _read_symbols(sections, SHT_DYNSYM if dynamic else SHT_SYMTAB)
     implicit = wanted == ET_EXEC

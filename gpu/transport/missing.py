@@ -85,6 +85,10 @@ NO_PCI_GPU: Final = Lack(
     "`gpu pci list --all` shows what is. A machine without such a GPU has a simulated one with"
     " SIM=gfx1100",
 )
+NO_PCI_NVIDIA: Final = Lack(
+    "no GPU of NVIDIA's is on the PCI bus",
+    "`gpu pci list --all` shows what is",
+)
 
 
 def no_node(system: Files, path: str) -> Lack:

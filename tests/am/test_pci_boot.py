@@ -26,11 +26,11 @@ from gpu.core.firmware import Wanted
 from gpu.core.pci import Bar, PciAddress, PciIds
 from gpu.core.window import MemoryWindow, TrappedWindow, Window
 from gpu.drivers.am.device import AmDevice
-from gpu.drivers.am.pci.boot import BootError, BootTimeout
 from gpu.drivers.am.pci.chip import Chip
 from gpu.drivers.am.pci.entries import Access
 from gpu.drivers.am.pci.port import PciPort, QueueOptions, boot, cards, close_chip, open_pci
 from gpu.drivers.am.pci.steps import STEPS
+from gpu.drivers.boot import BootError, BootTimeout
 from gpu.hcq.conformance.kit import download, expect_equal, numbers, upload
 from gpu.sim.amd.pci.world import AmPciWorld
 from gpu.transport.pci.bus import HostPci

@@ -12,10 +12,10 @@ import pytest
 from am.test_pci_boot import SMALL, booted, firmware
 from gpu.drivers.am.device import AmDevice
 from gpu.drivers.am.pci import port
-from gpu.drivers.am.pci.boot import BootTimeout, Step, walk
 from gpu.drivers.am.pci.chip import Chip
 from gpu.drivers.am.pci.port import boot, cards, open_pci
 from gpu.drivers.am.pci.steps import STEPS
+from gpu.drivers.boot import BootTimeout, Step, walk
 from gpu.hcq.conformance.kit import download, expect_equal, numbers, upload
 from gpu.sim.amd.pci.world import AmPciWorld
 from gpu.sim.process import SimOs

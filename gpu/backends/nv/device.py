@@ -93,7 +93,8 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
     if spec.interface not in (None, "NVK"):
         raise Unsupported(
             f"{name} is reached through NVIDIA's kernel driver, NVK, in this version; without it,"
-            f" over {spec.interface}, the GPU's own firmware has to be booted first"
+            f" over {spec.interface}, `gpu boot PCI+NV` starts the GPU's own firmware, and no"
+            " tensor can be computed yet"
         )
     index = parse_device_name(name)[1]
     force = parse(config.NV_VARIANTS)

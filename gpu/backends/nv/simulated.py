@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from gpu.backends.nv.program import Learn
+from gpu.core.firmware import Wanted
+from gpu.core.firmware import load as load_firmware
 from gpu.sim.machine import Machine
 from gpu.sim.worlds import simulate
-from gpu.transport.world import World, recorded
+from gpu.transport.pci.bus import HostPci
+from gpu.transport.world import World, real_world, recorded
 
 
 class Simulated(NamedTuple):
@@ -17,6 +21,28 @@ class Simulated(NamedTuple):
     world: World
     machine: Machine
     learn: Learn | None
+
+
+@runtime_checkable
+class _WithFirmware(Protocol):
+    """A machine with made-up images for its cards, by the names of files."""
+
+    firmware: Mapping[str, bytes]
+
+
+@cache
+def card_world(chips: str) -> tuple[World, Callable[[Wanted], bytes]]:
+    """A machine whose cards no kernel driver has, and what gives their firmware.
+
+    This machine where no chips are named. Raises ConfigError for a chip without a model.
+    """
+    if not chips:
+        return real_world(), load_firmware
+    machine = simulate(chips, "NV", "PCI").machine
+    assert isinstance(machine, _WithFirmware), "the model that is named so"
+    firmware = machine.firmware
+    world = World(machine.os, machine.waiter, HostPci(machine.os))
+    return recorded(world), lambda wanted: firmware[wanted.name]
 
 
 @cache

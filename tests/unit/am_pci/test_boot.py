@@ -9,8 +9,8 @@ import pytest
 
 from gpu.core.errors import DeviceError, HwTimeout, InvalidValue
 from gpu.core.wait import Waiter
-from gpu.drivers.am.pci.boot import BootError, BootTimeout, Done, Step, check_steps, walk
 from gpu.drivers.am.pci.steps import STEPS
+from gpu.drivers.boot import BootError, BootTimeout, Done, Step, check_steps, walk
 
 
 class Clock:

@@ -3,48 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Iterator
 
-from gpu.core.errors import DeviceLost, HwTimeout, Unsupported
-from gpu.core.firmware import Wanted
+from gpu.core.errors import DeviceLost, Unsupported
 from gpu.core.firmware import load as load_firmware
 from gpu.core.log import get_logger
-from gpu.core.wait import Waiter, wait_until
-from gpu.core.window import MemoryWindow, TrappedWindow, Window
+from gpu.core.wait import Waiter
+from gpu.core.window import MemoryWindow
 from gpu.drivers.am.firmware import FirmwareSet
-from gpu.drivers.am.pci.boot import BootError, BootTimeout
 from gpu.drivers.am.pci.discovery import Discovery
 from gpu.drivers.am.pci.entries import PAGE
 from gpu.drivers.am.pci.registers import Block, Registers
 from gpu.drivers.am.pci.vram import Vram
 from gpu.drivers.am.target import Version
-from gpu.transport.pci.function import DmaMemory, PciFunction
+from gpu.drivers.boot import BootError
+from gpu.drivers.card import ALL_ONES, Load, PciCard
+from gpu.transport.pci.function import PciFunction
 
 VRAM_BAR, DOORBELL_BAR, MMIO_BAR = 0, 2, 5
-_NANO: Final = 1_000_000_000
-_ALL_ONES: Final = 0xFFFF_FFFF
 _log = get_logger(__name__)
-Load = Callable[[Wanted], bytes]
-"""Gives what a firmware file holds. Raises FirmwareError."""
 
 
-class Chip:
+class Chip(PciCard):
     """What the steps of a boot work on, and leave for queues and memory.
 
-    Attributes:
-        function: the card's PCI function, which is this process's.
-        waiter: the clock, and how to wait.
-        accesses: of registers, so far.
+    Attributes: those of `PciCard`, and
         state: what was found on the card: ``cold`` or ``alive``.
         fb_base: where the chip's own addresses have video memory, which is an aperture of VMID 0.
         pa_base: what is added to an offset in video memory in entries of page tables.
-        dma: memory of the machine that the card has until it is closed.
         places: of the boot area, by name; and the bus address of the page for faults (``dummy``).
         starts: where firmware of the command processor's parts begins to run.
-        done: names of boot steps that were walked.
-        listener: is told each access of a register, in words.
     """
 
     discovery: Discovery
@@ -66,120 +54,56 @@ class Chip:
         load: Load = load_firmware,
     ):
         """``load`` gives what a firmware file holds."""
-        self.function = function
-        self.waiter = waiter
-        self.load = load
-        self.accesses = 0
-        self.step = ""
-        self._deadline = 0
-        self._mmio: Window = function.window(MMIO_BAR)
-        self.mmio = TrappedWindow(self._mmio.size, self._read, self._write, 4)
+        super().__init__(function, waiter, MMIO_BAR, load)
         self._flush: MemoryWindow | None = None
-        self.dma: list[DmaMemory] = []
         self.places: dict[str, int] = {}
         self.starts: dict[str, int] = {}
-        self.done: list[str] = []
-        self.listener: Callable[[str], None] | None = None
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-        return f"GPU {self.function.address}"
 
     @property
     def gc(self) -> Version:
         """The version of the graphics core."""
         return self.registers.gc.ip.version
 
-    def begin(self, step: str, deadline_ns: int) -> None:
-        """A step begins, which has until then."""
-        self.step, self._deadline = step, deadline_ns
-
     # Registers
 
-    def _read(self, offset: int, width: int) -> int:
-        self.accesses += 1
-        value = self._mmio.read(offset, width)
-        if self.listener is not None:
-            self.listener(f"{self._title(offset)} -> {value:#010x}")
-        return value
-
-    def _write(self, offset: int, width: int, value: int) -> None:
-        self.accesses += 1
-        if self.listener is not None:
-            self.listener(f"{self._title(offset)} <- {value:#010x}")
-        self._mmio.write(offset, width, value)
-
-    def _title(self, offset: int) -> str:
-        """A register in words; before the tables are read by its address alone."""
+    def register_name(self, offset: int) -> str | None:
+        """As `PciCard`; before the tables are read there are no names."""
         known = getattr(self, "registers", None)
-        name = known.name_of(offset) if isinstance(known, Registers) else None
-        return name or f"register {offset:#x}"
+        return known.name_of(offset) if isinstance(known, Registers) else None
 
     def wait(self, block: Block, name: str, bits: int, wanted: int, shift: int = 0) -> int:
         """Re-reads a register until some of its bits are as wanted, within the step's time.
 
         Raises BootTimeout, and DeviceLost where the card is gone.
         """
-        return self._wait(
+        return self.wait_value(
             lambda: block.get(name, shift),
-            lambda value: value != _ALL_ONES and value & bits == wanted,
+            lambda value: value != ALL_ONES and value & bits == wanted,
             f"{block.ip.name}.{name}" + (f"+{shift}" if shift else ""),
             f"{wanted:#x} in bits {bits:#x}",
         )
 
     def wait_other(self, block: Block, name: str, than: int) -> int:
         """Re-reads a register until it has another value; raises as `wait`."""
-        return self._wait(
+        return self.wait_value(
             lambda: block.get(name),
-            lambda value: value not in (than, _ALL_ONES),
+            lambda value: value not in (than, ALL_ONES),
             f"{block.ip.name}.{name}",
             f"another value than {than:#x}",
         )
 
     def wait_at(self, address: int, title: str, bit: int, seconds: float) -> None:
         """Re-reads a register that has no name yet until a bit is set; raises as `wait`."""
-        self._wait(
+        self.wait_value(
             lambda: self.mmio.read(address, 4),
-            lambda value: value != _ALL_ONES and bool(value & bit),
+            lambda value: value != ALL_ONES and bool(value & bit),
             *(title, f"{bit:#x} in bits {bit:#x}", seconds),
         )
 
     def wait_memory(self, offset: int, wanted: int, what: str) -> None:
         """Re-reads a dword of video memory until it is as wanted; raises as `wait`."""
         window = self.vram.window
-        self._wait(lambda: window.read(offset, 4), lambda v: v == wanted, what, f"{wanted:#x}")
-
-    def _wait(
-        self,
-        read: Callable[[], int],
-        accepts: Callable[[int], bool],
-        title: str,
-        words: str,
-        most: float = math.inf,
-    ) -> int:
-        left = min(max(self._deadline - self.waiter.now_ns(), 0) / _NANO, most)
-        check = self.function.check
-        try:
-            return wait_until(
-                *(self.waiter, read, accepts),
-                what=title,
-                timeout=left,
-                wanted=words,
-                check=check,
-            )
-        except HwTimeout as error:
-            last = error.last if error.last is not None else 0
-            raise BootTimeout(
-                *(self.step, title, last, words, error.seconds, error.reason)
-            ) from error
-
-    def sleep(self, seconds: float) -> None:
-        """Lets the card work for a while; a model that has nothing to do is not waited for."""
-        until = self.waiter.now_ns() + round(seconds * _NANO)
-        with contextlib.suppress(HwTimeout):
-            while (left := until - self.waiter.now_ns()) > 0:
-                self.waiter.idle(left)
+        self.wait_value(lambda: window.read(offset, 4), lambda v: v == wanted, what, f"{wanted:#x}")
 
     def fail(self, block: Block, name: str, wanted: str, more: str = "") -> BootError:
         """The error that a register is not as wanted."""
@@ -240,19 +164,8 @@ class Chip:
         else:
             self.mmio.write(self._flush_at, 4, 0)
 
-    def allocate_dma(self, size: int) -> DmaMemory:
-        """Memory of the machine that is one piece on the bus, until the card is closed.
-
-        Raises Unsupported where it comes in several pieces.
-        """
-        memory = self.function.allocate(size)
-        self.dma.append(memory)
-        if len(memory.pieces) > 1:
-            raise Unsupported(f"{self.name}: {size} bytes of DMA memory came in pieces")
-        return memory
-
     def check(self) -> None:
         """Raises DeviceLost where the card does not answer."""
         self.function.check()
-        if self.registers.nbif.get("RCC_DEV0_EPF0_RCC_CONFIG_MEMSIZE") == _ALL_ONES:
+        if self.registers.nbif.get("RCC_DEV0_EPF0_RCC_CONFIG_MEMSIZE") == ALL_ONES:
             raise DeviceLost(f"{self.name}: its registers read as ones: it is gone, or in reset")

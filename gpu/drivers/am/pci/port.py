@@ -17,7 +17,6 @@ from gpu.core.errors import (
     DeviceLost,
     GpuFault,
     HwTimeout,
-    InvalidIndex,
     InvalidValue,
     Unsupported,
 )
@@ -30,8 +29,7 @@ from gpu.drivers.am.encode.pm4 import packets_of
 from gpu.drivers.am.encode.pm4_encoder import Pm4Encoder
 from gpu.drivers.am.encode.sdma import SdmaEncoder
 from gpu.drivers.am.pci import hqd
-from gpu.drivers.am.pci.boot import Done, walk
-from gpu.drivers.am.pci.chip import Chip, Load
+from gpu.drivers.am.pci.chip import Chip
 from gpu.drivers.am.pci.discovery import HwId
 from gpu.drivers.am.pci.entries import Access
 from gpu.drivers.am.pci.ip import gfx, ih, sdma
@@ -40,6 +38,8 @@ from gpu.drivers.am.pci.memory import Allocation, PciMemory
 from gpu.drivers.am.pci.steps import STEPS
 from gpu.drivers.am.queue import READ_POINTER, WRITE_POINTER, AmQueue, QueueKind, prepare
 from gpu.drivers.am.target import Target
+from gpu.drivers.boot import Done, walk
+from gpu.drivers.card import Load, cards_of, choose_card
 from gpu.drivers.cleanup import Undo
 from gpu.drivers.device import Rung
 from gpu.hcq.device import DeviceOptions
@@ -57,7 +57,6 @@ _QUEUE_SECONDS: Final = 2.0
 _RUN_OUT: Final = 3
 _MILLISECOND: Final = 1_000_000
 _AMD: Final = 0x1002
-_DISPLAY, _ACCELERATOR = 0x03, 0x12
 _log = get_logger(__name__)
 
 
@@ -365,22 +364,12 @@ def target_of(chip: Chip) -> Target:
 
 def cards(world: World) -> Sequence[PciAddress]:
     """GPUs of AMD's on the bus, in order; none is opened."""
-    found = []
-    for address in world.pci.list_functions():
-        ids = world.pci.ids(address)
-        if ids.vendor == _AMD and ids.class_code >> 16 in (_DISPLAY, _ACCELERATOR):
-            found.append(address)
-    return found
+    return cards_of(world, _AMD)
 
 
 def choose(world: World, index: int) -> PciAddress:
     """A card by its place in `cards`. Raises InvalidIndex, DeviceError where there is none."""
-    found = cards(world)
-    if not found:
-        raise DeviceError(str(NO_PCI_GPU))
-    if not 0 <= index < len(found):
-        raise InvalidIndex(f"AMD:{index} by PCI: there are {', '.join(map(str, found))}")
-    return found[index]
+    return choose_card(cards(world), "AMD", index, NO_PCI_GPU)
 
 
 def take_card(world: World, index: int, load: Load = load_firmware) -> Chip:
@@ -389,7 +378,7 @@ def take_card(world: World, index: int, load: Load = load_firmware) -> Chip:
 
 
 def boot(chip: Chip, until: str | None = None) -> Iterator[Done]:
-    """Walks the steps of a card; `gpu.drivers.am.pci.boot.walk` says what it raises."""
+    """Walks the steps of a card; `gpu.drivers.boot.walk` says what it raises."""
     return walk(chip, STEPS, until)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpu.drivers.am.pci.boot import Step
 from gpu.drivers.am.pci.chip import Chip
 from gpu.drivers.am.pci.ip.claim import claim, discover, find_state
 from gpu.drivers.am.pci.ip.gfx import start_core
@@ -14,6 +13,7 @@ from gpu.drivers.am.pci.ip.psp import start_security
 from gpu.drivers.am.pci.ip.sdma import start_copying
 from gpu.drivers.am.pci.ip.smu import reset, set_clocks, start_power
 from gpu.drivers.am.pci.ip.soc import start_bridge
+from gpu.drivers.boot import Step
 
 STEPS: Final[tuple[Step[Chip], ...]] = (
     Step(

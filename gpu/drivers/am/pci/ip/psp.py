@@ -18,11 +18,11 @@ from gpu.autogen.amd import psp_gfx_if as layout
 from gpu.core.bits import align_up
 from gpu.core.errors import FirmwareError
 from gpu.drivers.am.pci import ucode
-from gpu.drivers.am.pci.boot import BootError
 from gpu.drivers.am.pci.chip import Chip
 from gpu.drivers.am.pci.ip.claim import mailbox
 from gpu.drivers.am.pci.ucode import Part, SecureImage
 from gpu.drivers.am.target import Version
+from gpu.drivers.boot import BootError
 
 _MIB: Final = 1 << 20
 _BUFFER: Final = _MIB  # what the boot loader and later commands read firmware from

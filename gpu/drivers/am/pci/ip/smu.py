@@ -12,9 +12,9 @@ from typing import Final
 
 from gpu.core.errors import FirmwareError
 from gpu.core.log import get_logger
-from gpu.drivers.am.pci.boot import BootError
 from gpu.drivers.am.pci.chip import Chip
 from gpu.drivers.am.pci.ip.claim import discover, find_state
+from gpu.drivers.boot import BootError
 
 _OK, _FAILED, _UNKNOWN, _PREREQUISITE, _BUSY = 0x01, 0xFF, 0xFE, 0xFD, 0xFC
 _ANSWERS: Final = {
