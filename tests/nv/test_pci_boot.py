@@ -1,0 +1,138 @@
+"""The driver over PCI against the model of the cards, which was written by somebody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from gpu.cli.main import main
+from gpu.core.config import Context
+from gpu.core.errors import DeviceError, FirmwareError, FormatError, GpuError, InvalidIndex
+from gpu.core.firmware import Wanted
+from gpu.drivers.nv.pci import boot
+from gpu.drivers.nv.pci.boot import STEPS, BootCard, close_card, take_card
+from gpu.sim.nv.pci.world import NvPciWorld
+from gpu.transport.pci.bus import HostPci
+from gpu.transport.world import World
+from simulated import own_machines
+
+CHIPS = ("gh100", "gb202")
+NAMES = [step.name for step in STEPS]
+WPR2_HI = 0x1FA828
+
+
+def load_of(sim: NvPciWorld) -> Callable[[Wanted], bytes]:
+    return lambda wanted: sim.firmware[wanted.name]
+
+
+def world_of(sim: NvPciWorld) -> World:
+    return World(sim.os, sim.waiter, HostPci(sim.os))
+
+
+def take(sim: NvPciWorld) -> BootCard:
+    return take_card(world_of(sim), 0, load_of(sim))
+
+
+@contextmanager
+def machine(chip: str, **options: object) -> Iterator[NvPciWorld]:
+    sim = NvPciWorld(chip=chip, **options)  # type: ignore[arg-type]
+    try:
+        yield sim
+    finally:
+        sim.close()
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("seed", (3,))
+def test_a_card_boots_and_is_given_back_and_boots_again(chip: str, seed: int) -> None:
+    """Up to GSP_INIT_DONE, nothing of which the model refuses; WPR2 is down afterwards."""
+    with machine(chip, seed=seed) as sim:
+        for _ in range(2):
+            card = take(sim)
+            assert [done.name for done in boot.boot(card)] == NAMES
+            assert boot.is_protected(card)
+            boot.leave(card)
+            assert not boot.is_protected(card)
+            card.done.remove("init")
+            close_card(card)
+            assert not sim.debug.violations
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("until", NAMES)
+def test_a_boot_that_ends_at_any_step_can_be_begun_anew(chip: str, until: str) -> None:
+    """Whatever was left, the next one comes up."""
+    with machine(chip) as sim:
+        card = take(sim)
+        for _ in boot.boot(card, until):
+            pass
+        close_card(card)
+        card = take(sim)
+        assert len(list(boot.boot(card))) == len(STEPS)
+        close_card(card)
+        assert not sim.debug.violations
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_a_card_that_somebody_left_running_is_reset(chip: str) -> None:
+    """WPR2 is up: its function is closed without RM being asked to end."""
+    with machine(chip) as sim:
+        card = take(sim)
+        for _ in boot.boot(card):
+            pass
+        card.done.remove("init")
+        close_card(card)
+        card = take(sim)
+        told = list(boot.boot(card))
+        assert len(told) == len(STEPS)
+        close_card(card)
+
+
+def test_firmware_that_is_changed_is_refused_by_the_driver_or_by_fsp() -> None:
+    """Each file with a byte changed: a typed error that names what."""
+    for name in ("gsp", "fmc", "bootloader"):
+        with machine("gh100") as sim:
+            good = load_of(sim)
+
+            def load(
+                wanted: Wanted, name: str = name, good: Callable[[Wanted], bytes] = good
+            ) -> bytes:
+                data = bytearray(good(wanted))
+                if f"/{name}-" in wanted.name:
+                    data[len(data) // 2] ^= 1
+                return bytes(data)
+
+            card = take_card(world_of(sim), 0, load)
+            with pytest.raises((FirmwareError, FormatError, DeviceError)):
+                for _ in boot.boot(card):
+                    pass
+            close_card(card)
+
+
+def test_cards_are_counted_by_place() -> None:
+    """Two of them, and no third."""
+    with machine("gh100") as sim, pytest.raises(InvalidIndex, match="NV:1 by PCI"):
+        take_card(world_of(sim), 1, load_of(sim))
+
+
+def test_gpu_boot_walks_to_the_end_or_to_a_step(capsys: pytest.CaptureFixture[str]) -> None:
+    """As for AMD's cards."""
+    with own_machines(), Context(SIM="gh100"):
+        assert main(["boot", "PCI+NV"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[1] for line in lines] == NAMES
+        assert lines[0].endswith("GH100") and lines[1].endswith("cold")
+        assert main(["boot", "PCI+NV", "--until", "memory", "--trace"]) == 0
+        out = capsys.readouterr().out
+        assert "PMC_BOOT_42 -> 0x180" in out and "memory" in out and "protect" not in out
+
+
+def test_tensors_are_refused_with_what_there_is() -> None:
+    """No tensor computes over PCI in this version."""
+    from gpu.backends.nv.device import open_device
+    from gpu.core.devspec import parse_device_spec
+
+    with pytest.raises(GpuError, match=r"`gpu boot PCI\+NV`"):
+        open_device("NV", parse_device_spec("PCI+NV"))
