@@ -159,6 +159,8 @@ class Caches:
     def _take(self, agent: Agent, region: Region, start: int, seen: bytes) -> bytes:
         """What is read of whole lines, through L2 and a cache before it, of which L2 has `seen`."""
         for level in _LEVELS[agent]:
+            if level == "L2" and region.local and self._sdma_through_l2:
+                continue  # whoever writes local memory comes through it: its copies never differ
             old = self._copies[level].take(region, start, seen)
             if old:
                 seen = self._with_old(level, region, start, seen, old)
