@@ -18,8 +18,7 @@ Who goes through what (gpu/hcq's coherency table has the driver's side; kernel: 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from gpu.sim.lines import LINE, Lines
 from gpu.sim.physical import Region
@@ -46,8 +45,7 @@ _MANY: Final = 64
 _NO_DATA: Final = (bytearray(), bytearray())  # in the mode "check", where memory has it
 
 
-@dataclass(frozen=True, slots=True)
-class CacheControl:
+class CacheControl(NamedTuple):
     """What one packet does to the caches; see the GCR_CNTL field of ACQUIRE_MEM."""
 
     invalidate_code: bool = False

@@ -86,10 +86,7 @@ class Program:
 
     def is_same(self, fetch: Callable[[int, int], bytes]) -> bool:
         """Whether code that is fetched now is what was decoded."""
-        for address, code in self._pieces:
-            if fetch(address, len(code)) != code:
-                return False
-        return True
+        return all(fetch(address, len(code)) == code for address, code in self._pieces)
 
     def _code_pieces(self) -> list[tuple[int, bytes]]:
         """The decoded bytes in pieces without gaps, by address."""
