@@ -17,9 +17,8 @@ import os
 import re
 import tarfile
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu.core.config import config
 from gpu.core.errors import FirmwareError, FormatError, Unsupported
@@ -32,8 +31,7 @@ _SHA: Final = re.compile(r"[0-9a-f]{64}")
 _AR_MAGIC: Final = b"!<arch>\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """Firmware that a driver may ask for.
 
     Attributes:
@@ -47,8 +45,7 @@ class Wanted:
     package: str
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """A file of the name of some firmware.
 
     Attributes:

@@ -27,9 +27,8 @@ import platform
 import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -75,8 +74,7 @@ class SpinOp(enum.IntEnum):
     AT_LEAST = 2
 
 
-@dataclass(frozen=True, slots=True)
-class PatchRow:
+class PatchRow(NamedTuple):
     """``((value of symbol + addend) >> shift) & mask`` goes into bits of a little-endian word.
 
     Attributes:

@@ -5,7 +5,6 @@ What is read may be damaged, and what reads it may fail in turn: then the report
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final, TypeVar
@@ -13,7 +12,8 @@ from typing import Final, TypeVar
 from gpu.core.errors import CompileError, DeviceError, GpuError, GpuFault, Unsupported
 from gpu.core.log import get_logger
 from gpu.drivers.crash import Argument, Buffer, Crash, Kernel, Queue, around
-from gpu.drivers.fault_report import Suspect, under_way
+from gpu.drivers.fault_report import Suspect
+from gpu.drivers.scene import Disassemble, Scene
 from gpu.hcq.channel import Channel
 from gpu.hcq.ports import Memory
 from gpu.hcq.program import HCQProgram
@@ -24,54 +24,6 @@ _MOST_KERNELS: Final = 16
 _MOST_BUFFERS: Final = 64
 _MOST_LINES: Final = 400  # of packets of a queue, the youngest
 _MOST_CODE: Final = 1 << 16
-
-Disassemble = Callable[[bytes, int], list[str]]
-"""Machine code and its address as lines, each with its address in hexadecimal and a colon before.
-
-Raises Unsupported where there is no disassembler."""
-
-
-class Scene(ABC):
-    """What a vendor's device can tell after a failure. All of it raises DeviceError.
-
-    Attributes:
-        name: of the device.
-    """
-
-    name: str
-
-    @property
-    def is_there(self) -> bool:
-        """Whether the GPU is on its bus, so that its memory may be looked at."""
-        return True
-
-    @abstractmethod
-    def launches(self) -> Sequence[Suspect]:
-        """Launches that have not ended, the oldest first."""
-
-    def under_way(self) -> str:
-        """Those launches in words."""
-        return under_way(self.launches(), None, lambda pointer: False)
-
-    @abstractmethod
-    def place_of(self, address: int) -> str:
-        """In or behind which buffer an address is."""
-
-    @abstractmethod
-    def buffers(self) -> Sequence[Buffer]:
-        """All allocations."""
-
-    @abstractmethod
-    def packets(self, channel: Channel) -> Sequence[str]:
-        """What a queue has not done, or is not known to have done, decoded; oldest first."""
-
-    def waves(self) -> Sequence[str]:
-        """What hardware tells of where waves stand."""
-        return ()
-
-    def stops(self) -> Sequence[int]:
-        """Addresses of instructions that waves stopped at."""
-        return ()
 
 
 class Autopsy:

@@ -11,7 +11,7 @@ from weakref import WeakSet
 from gpu.core.crashfiles import CrashFolder
 from gpu.core.errors import DeviceError, DeviceHang, DeviceLost, GpuFault
 from gpu.core.log import get_logger
-from gpu.drivers.autopsy import Autopsy, Disassemble, Scene
+from gpu.drivers.scene import Disassemble, Scene
 from gpu.hcq.allocation import Allocation
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.device import HCQDevice
@@ -73,6 +73,8 @@ class DriverDevice(HCQDevice, Generic[K]):
         error.add(self._reported[1])
 
     def _report(self, error: DeviceError, crashes: CrashFolder) -> str:
+        from gpu.drivers.autopsy import Autopsy  # once something failed
+
         autopsy = Autopsy(
             self.scene, self.channels(), list(self.programs), list(self.kernels), self.disassemble
         )

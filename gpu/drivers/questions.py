@@ -8,8 +8,7 @@ fail when the GPU runs: then force another one and compare.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from gpu.core.devspec import did_you_mean
 from gpu.core.errors import ConfigError, InvalidValue, RmError, Unsupported
@@ -19,8 +18,7 @@ _log = get_logger(__name__)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """A question, what hangs on it, and its variants in the order they are tried."""
 
     name: str
@@ -56,8 +54,7 @@ def variants_text(force: Mapping[str, str]) -> str:
     return ",".join(f"{name}={variant}" for name, variant in force.items())
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What became of a variant; ``error`` is None for one that the kernel took."""
 
     question: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu.core.arguments import whole
 from gpu.core.bits import align_up
@@ -20,8 +20,7 @@ MOST_BUFFERS: Final = 1 << 16
 """More are a mistake: no device has parameters of so many bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(NamedTuple):
     """Where an argument is: its offset from the first one and its format, as of `struct`."""
 
     offset: int
@@ -64,8 +63,7 @@ class ArgumentLayout:
         """The same into memory at an offset; only for memory that nobody polls."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArgumentPatch:
+class ArgumentPatch(NamedTuple):
     """An argument that is a symbol: put its low ``width`` bytes at ``offset``."""
 
     offset: int

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain, pairwise
+from typing import NamedTuple
 
 from gpu.core.errors import InvalidValue
 from gpu.hcq import commands
@@ -199,8 +200,7 @@ def _publish(part: BoundPart, position: int, value: int) -> None:
         part.channel.publish(position, part.words, part.size, value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(NamedTuple):
     """Symbols for the timeline of a queue: its signal, and the payload before the replay."""
 
     address: SymbolicSignal

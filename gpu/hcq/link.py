@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from gpu.core.bits import align_up
 from gpu.hcq.encoder import Encoded, Encoder, Patch
 from gpu.hcq.symbol import IMAGE, Derived, Offset, Symbol, segment_address
 
 
-@dataclass(frozen=True, slots=True)
-class Linked:
+class Linked(NamedTuple):
     """One submission: the words for the ring, and what lies in memory beside it.
 
     Offsets of patches count from the start of the ring words or of the image; other segments are
@@ -38,8 +38,8 @@ class Linked:
         """The same with the symbols that are known for good resolved."""
         ring, ring_patches = _put_in(self.ring, self.ring_patches, known)
         image, image_patches = _put_in(self.image, self.image_patches, known)
-        return replace(
-            self, ring=ring, ring_patches=ring_patches, image=image, image_patches=image_patches
+        return self._replace(
+            ring=ring, ring_patches=ring_patches, image=image, image_patches=image_patches
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -24,8 +23,7 @@ often, since reading it is cheap."""
 _DONE: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """Commands that ran: name, queue, and when they began and ended on the host's clock.
 
     Attributes:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from gpu.core.errors import GpuFault
 from gpu.sim.chunks import ChunkedMemory
 from gpu.sim.isa.grid import LaneGrid
 
+P = ParamSpec("P")
 T = TypeVar("T")
 LaunchT_contra = TypeVar("LaunchT_contra", contravariant=True)
 MemoryT_contra = TypeVar("MemoryT_contra", contravariant=True)
@@ -114,7 +115,7 @@ class RunningLanes(ABC, Generic[GridT, MemoryT]):
 
     def step(self, budget: int) -> bool:
         """Does `budget` branches of it; True when the whole grid is done."""
-        return self._in_turn(lambda: self._grid.step(budget))
+        return self._in_turn(self._grid.step, budget)
 
     def why_stuck(self) -> str:
         """Why it does not get on unless others write memory."""
@@ -124,11 +125,11 @@ class RunningLanes(ABC, Generic[GridT, MemoryT]):
     def _told(self, fault: GpuFault) -> Exception:
         """A fault of the engine's, as the chip tells of it."""
 
-    def _in_turn(self, run: Callable[[], T]) -> T:
+    def _in_turn(self, run: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         self._memory.begin_turn()
         over = True
         try:
-            result = run()
+            result = run(*args, **options)
             over = self._grid.ended
         except GpuFault as fault:
             raise self._told(fault) from fault

@@ -7,9 +7,8 @@ hardware, on a model of it, under a recorder and on a recording.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpu.core.config import config
 from gpu.core.errors import TransportError
@@ -26,8 +25,7 @@ _NO_PCI: Final = NoPci()
 _NO_USB: Final = NoUsb()
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(NamedTuple):
     """The operating system, the clock with the means to wait on it, and what is on the buses."""
 
     os: Os
@@ -54,7 +52,7 @@ def recorded(world: World) -> World:
 
     system = TracedOs(world.os, _recorder(config.TRACE, os.getpid()))
     pci = HostPci(system) if isinstance(world.pci, HostPci) else world.pci
-    return replace(world, os=system, pci=pci)
+    return world._replace(os=system, pci=pci)
 
 
 @cache

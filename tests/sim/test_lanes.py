@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -206,7 +205,7 @@ class ForOthers(LaneExecutor):
     """An executor whose dispatches are of a chip that it runs no code of."""
 
     def launch(self, dispatch: Dispatch, memory: KernelMemory) -> RunningKernel:
-        return super().launch(replace(dispatch, chip="gfx1030"), memory)
+        return super().launch(dispatch._replace(chip="gfx1030"), memory)
 
 
 @pytest.mark.parametrize("compute", ["pm4", "aql"])

@@ -8,7 +8,6 @@ from gpu.compiler.targets.amd import check_chip
 from gpu.compiler.toolchain.amdgcn_link import link
 from gpu.compiler.toolchain.base import Compiler
 from gpu.compiler.toolchain.llvm import emit_object, llvmlite_version, prepare_llvm
-from gpu.compiler.toolchain.llvm_disassembler import disassemble_amdgcn
 from gpu.compiler.toolchain.llvm_emit import Machine
 from gpu.core import elf
 
@@ -50,6 +49,8 @@ class AMDCompiler(Compiler):
 
         Raises Unsupported, saying what to install, where there is none.
         """
+        from gpu.compiler.toolchain.llvm_disassembler import disassemble_amdgcn
+
         found = elf.parse_shared(lib)
         names = {s.value: s.name for s in found.symbols if s.type == elf.STT_FUNC}
         lines = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu.core.errors import InvalidValue, Unsupported
 from gpu.drivers.am.graphics_core import RegisterTable, gc_9_4_3, gc_10_3_0, gc_11_0_0, gc_12_0_0
@@ -125,8 +125,7 @@ def parse_gfx_name(name: str) -> Version:
     return int(match.group(1)), int(match.group(2), 16), int(match.group(3), 16)
 
 
-@dataclass(frozen=True, slots=True)
-class Wake:
+class Wake(NamedTuple):
     """How a queue wakes the host: writes an event's number into its slot, and interrupts.
 
     Attributes:
@@ -138,8 +137,7 @@ class Wake:
     event: int
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """A GPU, as far as packets depend on it.
 
     Attributes:

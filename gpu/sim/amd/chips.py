@@ -7,16 +7,14 @@ and amdgpu's tables. Rules that derive one number from another are in `gpu.sim.a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from gpu.core.errors import Unsupported
 
 _GIB: Final = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class Chip:
+class Chip(NamedTuple):
     """One kind of GPU.
 
     Attributes:

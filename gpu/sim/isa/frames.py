@@ -8,8 +8,7 @@ returns why. Vector results are written in the lanes that EXEC names.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu.sim.isa import layout
 from gpu.sim.isa.layout import WaveLayout
@@ -22,8 +21,7 @@ _SLOTS: Final = ("a", "b", "c", "f")
 _ATTRIBUTES: Final = "nounwind"
 
 
-@dataclass(frozen=True)
-class Operation:
+class Operation(NamedTuple):
     """What an operation computes.
 
     Attributes:

@@ -314,7 +314,7 @@ def test_hidden_arguments_have_the_sizes_of_the_launch() -> None:
     assert struct.unpack_from("<3I6H", memory, 24) == (70_000, 3, 2, 8, 4, 2, 0, 0, 0)
     assert struct.unpack_from("<H", memory, 24 + 64) == (3,)
     lds = KernelArgument("", 24, 4, "hidden_dynamic_lds_size")
-    metadata = replace(found.metadata, arguments=(*found.metadata.arguments[:3], lds))
+    metadata = found.metadata._replace(arguments=(*found.metadata.arguments[:3], lds))
     data = build_kernarg(metadata, launch.args, launch.grid, launch.block, 96).data
     assert struct.unpack_from("<I", data, 24) == (96,)
 
@@ -325,7 +325,7 @@ def test_hidden_arguments_that_are_not_known() -> None:
     for kind, size in (("hidden_shiny", 8), ("hidden_group_size_x", 3), ("hidden_grid_dims", 4)):
         hidden = KernelArgument("", 24, size, kind)
         arguments = (*found.metadata.arguments, hidden)
-        metadata = replace(found.metadata, arguments=arguments, kernarg_size=32)
+        metadata = found.metadata._replace(arguments=arguments, kernarg_size=32)
         prog = AmProgram(device, LoadedKernel(replace(found, metadata=metadata), IMAGE))
         launch = Launch(prog, prog.arguments(Symbol("a"), Symbol("b"), vals=(7,)), ONE, ONE)
         with pytest.raises(Unsupported, match=kind):

@@ -14,8 +14,7 @@ them, so that what depends on these alone is uniform.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu.compiler.ir.linear import Inst, Limit, Program
 from gpu.core.errors import Unsupported, VerifyError
@@ -30,8 +29,7 @@ MOST_GROUPS: Final = LAUNCH_ITEMS // MOST_ITEMS
 """Workgroups of a launch that are within `LAUNCH_ITEMS` whatever their size."""
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(NamedTuple):
     """The launch of a program.
 
     Attributes:

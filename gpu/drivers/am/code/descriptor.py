@@ -7,9 +7,8 @@ generations.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu.autogen import amdhsa
 from gpu.core.errors import FormatError
@@ -61,8 +60,7 @@ def _lowest(field: tuple[str, int, int]) -> int:
     return field[1]
 
 
-@dataclass(frozen=True, slots=True)
-class KernelDescriptor:
+class KernelDescriptor(NamedTuple):
     """A descriptor, read for a generation.
 
     Attributes:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu.core.bits import align_up
 from gpu.core.errors import FormatError, Unsupported
@@ -29,8 +28,7 @@ EXPLICIT: Final = ("by_value", "global_buffer")
 """Arguments that a launch gives."""
 
 
-@dataclass(frozen=True, slots=True)
-class KernelArgument:
+class KernelArgument(NamedTuple):
     """Where an argument is, in bytes from the first one on, and what it is (``value_kind``)."""
 
     name: str
@@ -39,8 +37,7 @@ class KernelArgument:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class KernelMetadata:
+class KernelMetadata(NamedTuple):
     """What the metadata tells of a kernel.
 
     Attributes:
@@ -64,8 +61,7 @@ class KernelMetadata:
     uses_dynamic_stack: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Metadata:
+class Metadata(NamedTuple):
     """The metadata of a code object; ``target`` is the whole name of what it is for."""
 
     target: str

@@ -7,9 +7,8 @@ amd_aql_queue.cpp and tinygrad's ops_amd.py.
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu.autogen import hsa
 from gpu.core.errors import InvalidValue
@@ -89,8 +88,7 @@ LAYOUTS: Final[dict[PacketType, type[ctypes.Structure]]] = {
 assert all(ctypes.sizeof(layout) == PACKET_SIZE for layout in LAYOUTS.values())
 
 
-@dataclass(frozen=True, slots=True)
-class AqlPacket:
+class AqlPacket(NamedTuple):
     """64 bytes, and the patches of what is not known yet, for segment 0."""
 
     data: bytes

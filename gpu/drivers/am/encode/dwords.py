@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from gpu.core.errors import InvalidValue
 from gpu.hcq.encoder import Patch
@@ -17,8 +17,7 @@ VA_BITS: Final = 48
 _LOW: Final = 0xFFFF_FFFF
 
 
-@dataclass(frozen=True, slots=True)
-class Late:
+class Late(NamedTuple):
     """A word with bits of a symbol in it: those from ``shift`` on that ``mask`` has ones for."""
 
     symbol: Symbol

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -40,8 +39,7 @@ _ZERO: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Kernarg:
+class Kernarg(NamedTuple):
     """Bytes of arguments, and the patches of those that are symbols, for segment 0."""
 
     data: bytes

@@ -10,8 +10,7 @@ for the selectors of COPY_DATA comments of nvd.h.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu.autogen.amd import pm4_gfx9, pm4_gfx10
 from gpu.core.register import register_from_table
@@ -31,8 +30,7 @@ def plain(name: str) -> type[Register]:
     return register_from_table(name, [("VALUE", 0, 32)])
 
 
-@dataclass(frozen=True, slots=True)
-class Packet:
+class Packet(NamedTuple):
     """A kind of packet: its words behind the header; of the last one there may be any number.
 
     That is where ``repeats`` says so.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu.autogen.amd import sdma_packets_v4, sdma_packets_v5, sdma_packets_v6
 from gpu.core.errors import Unsupported
@@ -31,8 +31,7 @@ _MODULES: Final = {
 _Table = Mapping[str, Mapping[str, tuple[int, int, int]]]
 
 
-@dataclass(frozen=True, slots=True)
-class SdmaPacket:
+class SdmaPacket(NamedTuple):
     """A kind of packet: operation, sub-operation, and its words, the header included.
 
     Of the last word there may be more where ``repeats`` says so.

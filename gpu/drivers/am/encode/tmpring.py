@@ -13,8 +13,7 @@ the ISA documents.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu.core.bits import align_up
 from gpu.core.errors import InvalidValue
@@ -90,8 +89,7 @@ _WORDS: Final[dict[int, tuple[type[Register], Register]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ScratchSize:
+class ScratchSize(NamedTuple):
     """Bytes of a wave, how many waves that is for, and bytes of all."""
 
     per_wave: int
@@ -99,8 +97,7 @@ class ScratchSize:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
-class Scratch:
+class Scratch(NamedTuple):
     """Scratch memory that kernels may use, at an address that is a multiple of 256."""
 
     address: GpuVA

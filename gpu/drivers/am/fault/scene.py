@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from gpu.drivers.am.encode.dispatch import LoadedKernel
 from gpu.drivers.am.encode.dwords import WORD
-from gpu.drivers.am.fault.inflight import launches_in_flight
-from gpu.drivers.am.fault.report import suspects
 from gpu.drivers.am.port import AmPort
 from gpu.drivers.am.queue import AmQueue, QueueKind
-from gpu.drivers.autopsy import Scene
-from gpu.drivers.crash import Buffer
-from gpu.drivers.fault_report import Read, Suspect, under_way
+from gpu.drivers.scene import Scene
 from gpu.hcq.channel import Channel
 from gpu.hcq.ports import Memory
+
+if TYPE_CHECKING:
+    from gpu.drivers.crash import Buffer
+    from gpu.drivers.fault_report import Read, Suspect
 
 
 class AmScene(Scene):
@@ -36,6 +37,8 @@ class AmScene(Scene):
 
     def explain(self, address: int) -> str:
         """What the port's `check` adds to a fault: kernels under way, and their arguments."""
+        from gpu.drivers.fault_report import under_way
+
         near = self._port.memory.nearest(address)
         return under_way(
             self.launches(), address, lambda pointer: near is not None and pointer in near
@@ -43,6 +46,9 @@ class AmScene(Scene):
 
     def launches(self) -> list[Suspect]:
         """As `Scene.launches`."""
+        from gpu.drivers.am.fault.inflight import launches_in_flight
+        from gpu.drivers.am.fault.report import suspects
+
         read, generation = self._port.memory.read, self._port.target.generation
         launches = [
             launch
@@ -60,6 +66,8 @@ class AmScene(Scene):
 
     def buffers(self) -> list[Buffer]:
         """As `Scene.buffers`."""
+        from gpu.drivers.crash import Buffer
+
         return [Buffer(e.address, e.size, e.label) for e in self._port.memory.extents()]
 
     def packets(self, channel: Channel) -> list[str]:

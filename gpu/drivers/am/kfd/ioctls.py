@@ -11,7 +11,6 @@ import errno
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from gpu.autogen import kfd
@@ -43,8 +42,7 @@ class Event(NamedTuple):
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRequest:
+class QueueRequest(NamedTuple):
     """What a queue is made of; addresses are the GPU's, sizes bytes.
 
     ``kind`` is a ``KFD_IOC_QUEUE_TYPE_``; the end-of-pipe ring and the save area are for compute
@@ -70,8 +68,7 @@ class Queue(NamedTuple):
     doorbell_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Apertures:
+class Apertures(NamedTuple):
     """Where a process's GPU addresses may lie, and the windows of shaders; ends are inclusive."""
 
     local: tuple[int, int]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal, Unpack
 
 from gpu.core.errors import DeviceError, DeviceLost, GpuFault, HwTimeout, InvalidValue, Unsupported
@@ -307,7 +307,7 @@ def open_port(
     variants = Variants(QUESTIONS, force)
     session = session_of(world.os)
     link = session.link(index)
-    target = replace(target_of(world.os, link.node), priv=variants.choose(PRIV) == "set")
+    target = target_of(world.os, link.node)._replace(priv=variants.choose(PRIV) == "set")
     if variants.choose(RUNTIME) == "told":
         session.enable_runtime()
     packets_of(target.generation)  # made here, where an interrupt does no harm

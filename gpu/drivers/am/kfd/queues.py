@@ -5,8 +5,7 @@ Sources: kfd_queue.c and kfd_doorbell.c of Linux 6.12.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu.autogen import kfd as ids
 from gpu.core import hostmem
@@ -62,8 +61,7 @@ class Doorbells:
             self._address = 0
 
 
-@dataclass(frozen=True, slots=True)
-class QueueMaker:
+class QueueMaker(NamedTuple):
     """What the queues of a device have in common."""
 
     kfd: Kfd

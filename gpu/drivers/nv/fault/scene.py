@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from gpu.drivers.autopsy import Scene
-from gpu.drivers.crash import Buffer
 from gpu.drivers.fault_report import SentLaunch, Suspect
 from gpu.drivers.nv.channel.channel import GONE, GpfifoChannel
 from gpu.drivers.nv.encode.launch import LoadedKernel
@@ -15,8 +14,12 @@ from gpu.drivers.nv.fault.pushbuf_text import bound_classes, decode_pushbuffer
 from gpu.drivers.nv.fault.report import blame, suspects
 from gpu.drivers.nv.fault.sm_errors import FaultDetails
 from gpu.drivers.nv.port import NvPort, NvQueue
+from gpu.drivers.scene import Scene
 from gpu.hcq.channel import Channel
 from gpu.hcq.ports import Memory
+
+if TYPE_CHECKING:
+    from gpu.drivers.crash import Buffer
 
 
 class NvScene(Scene):
@@ -58,6 +61,8 @@ class NvScene(Scene):
 
     def buffers(self) -> list[Buffer]:
         """As `Scene.buffers`."""
+        from gpu.drivers.crash import Buffer
+
         return [Buffer(e.address, e.size, e.name) for e in self._gpu.memory.extents()]
 
     def packets(self, channel: Channel) -> list[str]:

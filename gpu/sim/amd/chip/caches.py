@@ -18,8 +18,7 @@ Who goes through what (gpu/hcq's coherency table has the driver's side; kernel: 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from gpu.sim.lines import LINE, Lines
 from gpu.sim.physical import Region
@@ -46,8 +45,7 @@ _MANY: Final = 64
 _NO_DATA: Final = (bytearray(), bytearray())  # in the mode "check", where memory has it
 
 
-@dataclass(frozen=True, slots=True)
-class CacheControl:
+class CacheControl(NamedTuple):
     """What one packet does to the caches; see the GCR_CNTL field of ACQUIRE_MEM."""
 
     invalidate_code: bool = False
@@ -159,6 +157,8 @@ class Caches:
     def _take(self, agent: Agent, region: Region, start: int, seen: bytes) -> bytes:
         """What is read of whole lines, through L2 and a cache before it, of which L2 has `seen`."""
         for level in _LEVELS[agent]:
+            if level == "L2" and region.local and self._sdma_through_l2:
+                continue  # whoever writes local memory comes through it: its copies never differ
             old = self._copies[level].take(region, start, seen)
             if old:
                 seen = self._with_old(level, region, start, seen, old)

@@ -6,8 +6,7 @@ That is a `KernelExecutor`, which a machine is given. Without one, a dispatch is
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from gpu.autogen import amdhsa
 from gpu.sim import executor
@@ -28,8 +27,7 @@ UNSET: Final = 0xB1A5_B1A5
 """What a scalar register holds that nobody gave a value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatch:
+class Dispatch(NamedTuple):
     """One grid of work-groups.
 
     Attributes:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import ModuleType
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu.autogen.amd import sdma_packets_v4, sdma_packets_v5, sdma_packets_v6
 from gpu.sim.amd.chip.asic import Asic
@@ -32,8 +31,7 @@ _COPY_SLICE: Final = 1 << 20
 _Words = list[int]
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """One packet of one version.
 
     Attributes:

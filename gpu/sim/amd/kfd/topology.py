@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu.core.bits import align_up
 from gpu.sim.amd.chips import Chip
@@ -71,8 +71,7 @@ class Board:
         return context_sizes(self.chip)
 
 
-@dataclass(frozen=True, slots=True)
-class ContextSizes:
+class ContextSizes(NamedTuple):
     """Bytes that the kernel wants for saving waves, per XCC; `area` is for all of them."""
 
     control_stack: int

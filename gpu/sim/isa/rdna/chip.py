@@ -7,9 +7,8 @@ Another chip is a row of `ENCODINGS` (gpu/sim/isa/rdna/encodings.py) and of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from threading import RLock
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu.core.errors import Unsupported
 from gpu.sim.isa.engine import Engine
@@ -35,8 +34,7 @@ from gpu.sim.isa.rdna.translate_vector import translate_dual, translate_vector
 Translator = Callable[[Context], None]
 
 
-@dataclass(frozen=True)
-class Chip:
+class Chip(NamedTuple):
     """A chip whose kernels run.
 
     Attributes:

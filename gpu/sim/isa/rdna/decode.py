@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu.core.errors import FormatError
 from gpu.sim.isa.rdna.encodings import ENCODINGS
@@ -36,8 +35,7 @@ class UnknownInstruction(FormatError):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
+class Instruction(NamedTuple):
     """A decoded instruction.
 
     Attributes:

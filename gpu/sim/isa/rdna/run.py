@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-import struct
+from array import array
 from collections.abc import Callable
 from typing import Final
 
@@ -112,7 +112,7 @@ class Machine:
 
 def packed(user_sgprs: tuple[int, ...]) -> bytes:
     """User SGPRs as the arguments of an `Execution`."""
-    return struct.pack(f"<{len(user_sgprs)}I", *user_sgprs)
+    return array("I", user_sgprs).tobytes()
 
 
 class Execution(LaneGrid):

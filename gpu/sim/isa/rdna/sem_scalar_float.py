@@ -7,7 +7,6 @@ result makes the upper one zero.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from gpu.sim.isa.frames import Operation
@@ -36,12 +35,12 @@ def _operations() -> dict[str, Operation]:
     for kind in ("f32", "f16"):
         names |= {f"v_s_{name}_{kind}": f"v_{name}_{kind}" for name in _PSEUDO}
         names |= {f"s_{name}_{kind}": f"{name}_{kind}" for name in _MODIFIERS}
-    found = {name: replace(_VECTOR[v], name=name, is_scalar=True) for name, v in names.items()}
+    found = {name: _VECTOR[v]._replace(name=name, is_scalar=True) for name, v in names.items()}
     for kind in ("f32", "f16"):
         for test in _COMPARES:
             name = f"cmp_{test}_{kind}"
-            found[f"s_{name}"] = replace(
-                _VECTOR[f"v_{name}"], name=f"s_{name}", results=("scc",), is_scalar=True
+            found[f"s_{name}"] = _VECTOR[f"v_{name}"]._replace(
+                name=f"s_{name}", results=("scc",), is_scalar=True
             )
     return found
 

@@ -10,9 +10,8 @@ the size where only a scalar may stand, ``@glc`` behind it where it is there wit
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu.core.errors import Unsupported
 from gpu.sim.isa.rdna.names import Rename, as_it_is, of_rdna4
@@ -39,8 +38,7 @@ _TABLES: Final[Mapping[str, tuple[tuple[str, ...], Rename]]] = {
 """By chip: its tables, and what the names in them are here."""
 
 
-@dataclass(frozen=True, slots=True)
-class OperandSpec:
+class OperandSpec(NamedTuple):
     """An operand in the order of the text.
 
     Attributes:
@@ -58,8 +56,7 @@ class OperandSpec:
     with_glc: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Opcode:
+class Opcode(NamedTuple):
     """What the table says of one opcode.
 
     Attributes:
@@ -95,7 +92,7 @@ def _with_dpp_signs(opcode: Opcode, signs: Mapping[str, Mapping[str, int]]) -> O
         return opcode
     known = signs.get(opcode.name, {})
     masks = {name: mask for name, mask in known.items() if name in ("neg", "abs")}
-    return replace(opcode, modifiers=masks)
+    return opcode._replace(modifiers=masks)
 
 
 def _parse(text: str, rename: Rename) -> Iterator[Opcode]:
