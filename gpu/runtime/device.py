@@ -135,6 +135,7 @@ BACKENDS: Final[dict[str, str | Opener]] = {
 _CROSS: Final = {
     **{name: str(BACKENDS[name]) for name in ("AMD", "CPU", "CUDA", "NV", "PYTHON")},
     "METAL": "gpu.backends.metal.toolchain",
+    "QCOM": "gpu.backends.qcom.toolchain",
 }
 
 

@@ -24,8 +24,8 @@ def compile_for(target: str, *tensors: Tensor) -> list[CompiledKernel]:
     Args:
         target: the machine, as `DEV=` names one with its architecture: ``CPU:LLVM:x86-64-v4``,
             ``CPU:CLANG:apple-m1``, ``NV::sm_90``, ``NV:PTX:sm_100``, ``AMD::gfx1201``,
-            ``METAL::apple7``; or the name of a CPU alone. CPUs are taken to have as many
-            threads as CPU_THREADS says.
+            ``METAL::apple7``, ``QCOM::a630``; or the name of a CPU alone. CPUs are taken to have
+            as many threads as CPU_THREADS says.
         tensors: on any device. What has been computed already is read, not computed again.
 
     Raises ConfigError for what names no device, Unsupported for one that alone compiles its code

@@ -17,6 +17,7 @@ from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.render.cstyle.cuda import CUDARenderer
 from gpu.compiler.render.nir.nak import NAKRenderer
 from gpu.compiler.targets import Target
+from gpu.compiler.targets.adreno import adreno_target
 from gpu.compiler.targets.apple import metal_target
 from gpu.compiler.targets.nvidia import ARCHITECTURES, nv_target
 from gpu.compiler.toolchain.nvrtc import NvBinary, NvrtcCompiler
@@ -26,10 +27,10 @@ from prop.test_passes import computed, run_plan
 from unit.cuda.host import ARCH, run_host
 from unit.cuda.lanes import run_llvm, run_nvrtc
 from unit.metal.host import FAMILY, run_metal
-from unit.nak.machine import run_nir
+from unit.nak.machine import CHIP, run_adreno, run_nir
 
 Array = np.ndarray[Any, Any]
-NVIDIA, APPLE = nv_target(ARCH), metal_target(FAMILY)
+NVIDIA, APPLE, ADRENO = nv_target(ARCH), metal_target(FAMILY), adreno_target(CHIP)
 NAK = NAKRenderer(ARCH).target  # which stores bfloat16 and does not convert it
 # Small blocks make many of them, and rows that one block does not hold.
 SMALL = {"threads": 64, "shared_bytes": 1 << 13}
@@ -48,8 +49,9 @@ def lowered(built: BuiltKernel, target: Target) -> Program:
         ("llvmlite", NVIDIA, run_llvm, range(6)),
         ("nvrtc", NVIDIA, run_nvrtc, range(4)),
         (None, NAK, run_nir, range(6)),
+        (None, ADRENO, run_adreno, range(12)),
     ],
-    ids=["host", "metal", "llvm", "nvrtc", "nir"],
+    ids=["host", "metal", "llvm", "nvrtc", "nir", "adreno"],
 )
 def test_kernels_mean_what_the_graph_says(
     sizes: dict[str, int],

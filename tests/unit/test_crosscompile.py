@@ -60,9 +60,10 @@ MACHINES = {
     "CPU:LLVM:aarch64": r"\bfmla\b",
     "AMD::gfx1201": r"v_\w*fma",
     "METAL::apple7": "gpu_kernel",
+    "QCOM::a630": r"\bmad\.f32",
     "PYTHON::blocks": "thread",
 }
-TOOLS = {"METAL::apple7": "clang"}
+TOOLS = {"METAL::apple7": "clang", "QCOM::a630": "tinymesa"}
 
 
 def leaf_nodes(made: list[Tensor]) -> list[Node]:
@@ -114,7 +115,7 @@ def test_images_are_read_as_they_are_where_it_runs() -> None:
     assert "image" in kernels[-1].splitlines()[0], kernels[-1]
 
 
-@pytest.mark.parametrize("spec", ["CL", "WEBGPU", "QCOM::a630"])
+@pytest.mark.parametrize("spec", ["CL", "WEBGPU"])
 def test_drivers_that_compile_themselves_are_named(spec: str) -> None:
     with pytest.raises(Unsupported, match="by the open device alone"):
         gpu.compile_for(spec, numbers(3) + 1)
@@ -127,5 +128,8 @@ def test_what_is_no_machine_is_refused() -> None:
         toolchain_for("CPU:LLVM:znver55")
     with pytest.raises(Unsupported, match="names no architecture"):
         toolchain_for("NV:CUDA")
-    with pytest.raises(Unsupported, match="names no chip"):
-        toolchain_for("AMD")
+    for device in ("AMD", "QCOM"):
+        with pytest.raises(Unsupported, match="names no chip"):
+            toolchain_for(device)
+    with pytest.raises(Unsupported, match="OpenCL driver"):
+        toolchain_for("QCOM:CL:a630")

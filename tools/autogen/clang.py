@@ -28,6 +28,13 @@ from .recipe import AutogenError, CTypes, Patterns
 # versions may write other bytes.
 PINS: Final = {"ctypeslib2": "2.4.0", "clang": "18.1.8", "libclang": "18.1.1"}
 
+
+def _unless_there(name: str, text: str) -> str:
+    """A stub that a package's own header takes the place of."""
+    own = f"#if __has_include_next(<{name}>)\n#include_next <{name}>\n#else\n"
+    return f"{own}{text}#endif\n"
+
+
 # What headers include and packages lack, in words of the compiler's own: no header of this machine
 # is looked at.
 STUBS: Final = {
@@ -47,6 +54,15 @@ STUBS: Final = {
     "asm/posix_types.h": "#include <asm-generic/posix_types.h>\n",
     "asm/types.h": "#include <asm-generic/int-ll64.h>\n",
     "linux/compiler_types.h": "",
+    "linux/ioctl.h": _unless_there("linux/ioctl.h", ""),  # `macros` knows what it says
+    "linux/types.h": _unless_there(
+        "linux/types.h",
+        "".join(
+            f"typedef __{sign}INT{bits}_TYPE__ __{letter}{bits};\n"
+            for sign, letter in (("", "s"), ("U", "u"))
+            for bits in (8, 16, 32, 64)
+        ),
+    ),
 }
 _SUFFIX: Final = {"c": "h", "c++": "hpp"}
 _INTEGERS: Final = "bBhHiIlLqQ"

@@ -37,6 +37,10 @@ _UNARY: Final[dict[type[ast.unaryop], Callable[[int], int]]] = {
 }
 
 
+# The kernel's own integers, which a call may pass instead of a structure: bytes of each.
+_INTEGERS: Final = {f"__{sign}{bits}": bits // 8 for sign in "su" for bits in (8, 16, 32, 64)}
+
+
 def ioctl_number(direction: str, group: int, number: int, size: int) -> int:
     """`direction` is ``_IO``, ``_IOR``, ``_IOW`` or ``_IOWR``; `size` in bytes."""
     shifted = number | group << _NUMBER_BITS | size << _NUMBER_BITS + _TYPE_BITS
@@ -52,7 +56,7 @@ class Macros:
     def __init__(
         self, texts: Iterable[str], sizes: Mapping[str, int], enumerators: Mapping[str, int]
     ) -> None:
-        self._sizes = sizes
+        self._sizes = _INTEGERS | dict(sizes)
         self._enumerators = enumerators
         self._macros: dict[str, tuple[list[str] | None, list[str]]] = {}
         for text in texts:

@@ -43,6 +43,28 @@ C_FIELDS: Final = {
     ),
     "nir_op_info": ("name", "num_inputs"),
     "nir_intrinsic_info": ("name", "num_srcs"),
+    "fd_dev_id": ("gpu_id",),
+    "fd_dev_info": ("cs_shared_mem_size", "num_sp_cores", "a6xx.reg_size_vec4"),
+    "ir3_compiler_options": (
+        "disable_cache", "bindless_fb_read_descriptor", "bindless_fb_read_slot",
+    ),
+    "ir3_shader_options": (
+        "api_wavesize", "real_wavesize", "push_consts_type", "push_consts_dwords", "const_allocs",
+    ),
+    "ir3_shader_nir_options": (),
+    "ir3_shader_key": (),
+    "ir3_shader_variant": (
+        "bin", "const_state", "imm_state.count", "imm_state.values", "info.size",
+        "info.sizedwords", "info.max_reg", "info.max_half_reg", "info.double_threadsize",
+        "constant_data_size", "branchstack", "instrlen", "constlen", "pvtmem_size",
+        "pvtmem_per_wave", "early_preamble", "shared_size", "inputs_count", "inputs",
+        "inputs[0].slot", "inputs[0].regid", "inputs[1]", "num_samp", "mergedregs", "num_uavs",
+    ),
+    "ir3_const_state": (
+        "num_ubos", "num_driver_params", "allocs.max_const_offset_vec4", "ubo_state.num_enabled",
+    ),
+    "nir_load_store_vectorize_options": ("callback", "modes"),
+    "isa_decode_options": ("gpu_id", "show_errors", "max_errors"),
 }  # fmt: skip
 # As the bindings of NAK's Rust code have them.
 RUST_FIELDS: Final = {
@@ -65,13 +87,13 @@ ALU: Final = (
     "flt", "fmul", "fneg", "fneu", "frcp", "fround_even", "frsq", "ftrunc",
     "i2f32", "i2f64", "i2i8", "i2i16", "i2i32", "i2i64", "iabs", "iadd", "iand", "idiv", "ieq",
     "ige", "ilt", "imax", "imin", "imul", "ine", "ineg", "inot", "ior", "irem", "ishl", "ishr",
-    "isub", "ixor", "mov", "u2f32", "u2f64", "u2u8", "u2u16", "u2u32", "u2u64", "udiv",
-    "ufind_msb", "uge", "ult", "umax", "umin", "umod", "ushr",
+    "isub", "ixor", "mov", "pack_64_2x32_split", "u2f32", "u2f64", "u2u8", "u2u16", "u2u32",
+    "u2u64", "udiv", "ufind_msb", "uge", "ult", "umax", "umin", "umod", "ushr",
 )  # fmt: skip
 INTRINSICS: Final = (
-    "barrier", "decl_reg", "ldc_nv", "load_global", "load_local_invocation_id", "load_reg",
-    "load_scratch", "load_shared", "load_workgroup_id", "shuffle_xor", "store_global", "store_reg",
-    "store_scratch", "store_shared",
+    "barrier", "decl_reg", "ldc_nv", "load_const_ir3", "load_global", "load_local_invocation_id",
+    "load_reg", "load_scratch", "load_shared", "load_workgroup_id", "shuffle_xor", "store_global",
+    "store_reg", "store_scratch", "store_shared",
 )  # fmt: skip
 INDICES: Final = (
     "ACCESS", "ALIGN_MUL", "ALIGN_OFFSET", "BASE", "BIT_SIZE", "EXECUTION_SCOPE", "MEMORY_MODES",
@@ -82,8 +104,10 @@ CONSTANTS: Final = (
     "FLOAT_CONTROLS_DENORM_PRESERVE_FP16", "FLOAT_CONTROLS_DENORM_PRESERVE_FP32",
     "FLOAT_CONTROLS_DENORM_PRESERVE_FP64", "FLOAT_CONTROLS_ROUNDING_MODE_RTE_FP16",
     "FLOAT_CONTROLS_ROUNDING_MODE_RTE_FP32", "FLOAT_CONTROLS_ROUNDING_MODE_RTE_FP64",
-    "MESA_SHADER_COMPUTE", "NIR_MEMORY_ACQ_REL", "SCOPE_WORKGROUP", "nir_jump_break",
-    "nir_var_mem_shared",
+    "IR3_CONST_ALLOC_PUSH_CONSTS", "IR3_PUSH_CONSTS_PER_STAGE", "IR3_SINGLE_OR_DOUBLE",
+    "MESA_SHADER_COMPUTE", "NIR_MEMORY_ACQ_REL", "SCOPE_WORKGROUP",
+    "SYSTEM_VALUE_LOCAL_INVOCATION_ID", "SYSTEM_VALUE_WORKGROUP_ID", "nir_jump_break",
+    "nir_var_mem_global", "nir_var_mem_shared",
 )  # fmt: skip
 
 
@@ -140,7 +164,7 @@ def _head(library: Path) -> str:
         f"# Made by `python -m tools.autogen.mesa` from PyPI package {PACKAGE} {VERSION}:"
         f" do not edit.\n#   {LIBRARY}\n#     sha256 {digest}\n"
         "# Mesa is under the MIT licence; here are numbers of its debug information alone.\n"
-        '"""Mesa\'s NIR and NAK in libtinymesa: layouts of structures, numbers of operations."""\n'
+        '"""NIR, NAK and ir3 of libtinymesa: layouts of structures, numbers of operations."""\n'
         "\nfrom __future__ import annotations\n"
         f'\nPACKAGE: str = "{PACKAGE}"\nVERSION: str = "{VERSION}"\n'
     )
@@ -210,7 +234,7 @@ def _shown(name: str, expression: str) -> str:
 
 
 def _read(output: str) -> dict[str, int]:
-    found = re.findall(r"^([\w .]+) =(-?\d+)$", output, re.MULTILINE)
+    found = re.findall(r"^([\w .\[\]]+) =(-?\d+)$", output, re.MULTILINE)
     return {name: int(number) for name, number in found}
 
 

@@ -180,6 +180,16 @@ _INTERFACES: Final[tuple[Recipe, ...]] = (
         bits=r"  (COMPUTE_PGM_RSRC\w+|KERNEL_CODE_PROPERTY|KERNARG_PRELOAD_SPEC)"
         r"\((\w+), (\d+), (\d+)\)",
     ),
+    CTypes(
+        module="kgsl",
+        about="Qualcomm's graphics driver /dev/kgsl-3d0: calls, memory, contexts, faults.",
+        package=MESA,
+        headers=("vulkan/msm_kgsl.h",),
+        include=(),
+        defines=("__user=", "__kernel_size_t=__SIZE_TYPE__"),
+        structs=("kgsl_.*",),
+        constants=("IOCTL_KGSL_.*", "KGSL_.*"),
+    ),
     Constants(
         module="opencl",
         about="OpenCL 3.0: error codes, what can be asked of devices, flags of memory and queues.",

@@ -68,7 +68,7 @@ def _search() -> MesaLibrary:
         if is_loadable(FILE):
             return MesaLibrary(FILE, "")
         raise Unsupported(
-            f"Mesa's compiler NAK is not installed: there is no Python package {mesa.PACKAGE}, and"
+            f"Mesa's compilers are not installed: there is no Python package {mesa.PACKAGE}, and"
             f" the system's loader knows no {FILE}. Get it by {_INSTALL}"
         ) from None
     if package.version != mesa.VERSION:

@@ -118,6 +118,12 @@ class NirBuilder(ABC):
         self._insert(made)
         return int(made + offset("nir_load_const_instr.def"))
 
+    def alu(self, name: str, *args: int) -> int:
+        """Inserts an arithmetic operation; the address of its `nir_def`."""
+        number, operands = mesa.ALU[name]
+        function = getattr(self.library, f"nir_build_alu{operands}")
+        return int(function(byref(self._builder), number, *args))
+
     def intrinsic(
         self, name: str, *args: int, bits: int = 0, components: int = 1, **indices: int
     ) -> int:
@@ -161,9 +167,7 @@ class NirBuilder(ABC):
     def _build(self, inst: NirInst) -> int:
         args = [self._defs[arg] for arg in inst.args]
         if inst.op in ALU:
-            number, operands = mesa.ALU[inst.op]
-            function = getattr(self.library, f"nir_build_alu{operands}")
-            return int(function(byref(self._builder), number, *args))
+            return self.alu(inst.op, *args)
         space = inst.op.partition("_")[2]
         match inst.op:
             case "load_const":

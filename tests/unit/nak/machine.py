@@ -3,6 +3,8 @@
 Independent of what prints them, from Mesa's own definitions (src/compiler/nir/nir_opcodes.py). What
 NIR leaves open is answered with rubbish: shift counts are taken modulo the width, conversions out
 of range give any number, and frcp and frsq are wrong by two units in the last place at random.
+Arithmetic of Adreno GPUs, which takes and gives subnormals as zeros, is wrong by more there, and
+ffma rounds twice.
 """
 
 from __future__ import annotations
@@ -10,17 +12,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpu.compiler.ir.linear import Program
 from gpu.compiler.nir_text import NirInst, NirProgram, parse_nir
+from gpu.compiler.render.nir.ir3 import IR3Renderer
 from gpu.compiler.render.nir.nak import NAKRenderer
 from unit.linear_kernels import printed
 
 Array = np.ndarray[Any, Any]
-ARCH = "sm_90"
+ARCH, CHIP = "sm_90", "a630"
 _APART = 1 << 24  # between buffers, more than each has
 _FIRST = 0x7_0000_0000
 
@@ -29,7 +32,23 @@ def run_nir(
     programs: Sequence[Program], arrays: Sequence[Sequence[Array]], vals: tuple[int, ...] = ()
 ) -> None:
     """Runs linear programs on arrays, one for each parameter, through NIR."""
-    renderer = NAKRenderer(ARCH)
+    _run(NAKRenderer(ARCH), programs, arrays, vals)
+
+
+def run_adreno(
+    programs: Sequence[Program], arrays: Sequence[Sequence[Array]], vals: tuple[int, ...] = ()
+) -> None:
+    """The same with Adreno's arithmetic."""
+    _run(IR3Renderer(CHIP), programs, arrays, vals)
+
+
+def _run(
+    renderer: NAKRenderer | IR3Renderer,
+    programs: Sequence[Program],
+    arrays: Sequence[Sequence[Array]],
+    vals: tuple[int, ...],
+) -> None:
+    arithmetic = FUSED if isinstance(renderer, NAKRenderer) else FLUSHED
     for program, given in zip(programs, arrays, strict=True):
         nir = parse_nir(printed(renderer, program))
         data = renderer.launch_data(program)
@@ -39,7 +58,8 @@ def run_nir(
         assert data["block"] == nir.block and data["values"] == len(vals)
         memory = Memory()
         words = [memory.add(buffer) for buffer in buffers] + [v % (1 << 64) for v in vals]
-        Machine(nir, data["groups"], np.array(words, np.uint64).tobytes(), memory).run()
+        parameters = np.array(words, np.uint64).tobytes()
+        Machine(nir, data["groups"], parameters, memory, arithmetic).run()
 
 
 class Memory:
@@ -83,8 +103,16 @@ class Memory:
 class Machine:
     """The threads of a launch; each value is an array with an element for each of them."""
 
-    def __init__(self, program: NirProgram, blocks: int, parameters: bytes, memory: Memory):
+    def __init__(
+        self,
+        program: NirProgram,
+        blocks: int,
+        parameters: bytes,
+        memory: Memory,
+        arithmetic: Arithmetic | None = None,
+    ):
         assert len(parameters) == program.parameters
+        self.arithmetic = arithmetic or FUSED
         self.program, self.parameters, self.memory = program, parameters, memory
         self.threads = blocks * program.block
         number = np.arange(self.threads, dtype=np.uint32)
@@ -192,7 +220,7 @@ class Machine:
             loaded = np.zeros(self.threads, kind)
             loaded[active] = self._load(inst, args[0][active], active).view(kind)[:, 0]
             return loaded
-        return np.ascontiguousarray(alu(inst, args, self.rng)).view(kind)
+        return np.ascontiguousarray(alu(inst, args, self.rng, self.arithmetic)).view(kind)
 
     def _exchange(self, value: Array, distance: Array, active: Array) -> Array:
         other = self.thread ^ distance
@@ -234,20 +262,35 @@ def _bytes(values: Array) -> Array:
     return values.view(np.uint8).reshape(len(values), values.dtype.itemsize)
 
 
-def alu(inst: NirInst, args: list[Array], rng: np.random.Generator) -> Array:
+class Arithmetic(NamedTuple):
+    """What machines differ in: how far estimates are off, and what floats become on the way."""
+
+    off: int  # units in the last place
+    fma: Callable[[Array, Array, Array], Array]
+    kept: Callable[[Array], Array]
+
+
+def alu(
+    inst: NirInst, args: list[Array], rng: np.random.Generator, arithmetic: Arithmetic
+) -> Array:
     """One operation on all elements."""
     name = inst.op
     if name == "bcsel":
         return np.where(*args)
     if conversion := re.fullmatch(r"([biuf])2([iuf])(\d+)(?:_rtne)?", name):
-        return _convert(args[0], *conversion.groups(), rng)
+        source, target, bits = conversion.groups()
+        x = arithmetic.kept(_floats(args[0])) if source == "f" else args[0]
+        result = _convert(x, source, target, bits, rng)
+        return arithmetic.kept(result) if target == "f" else result
     if name == "ufind_msb":
         lengths = [int(value).bit_length() - 1 for value in args[0]]
         return np.array(lengths, np.int32)
     if name in ("frcp", "frsq"):
-        return _estimate(name, _floats(args[0]), rng)
-    if name in _FLOAT:
-        return np.asarray(_FLOAT[name](*map(_floats, args)))
+        return _estimate(name, arithmetic.kept(_floats(args[0])), rng, arithmetic.off)
+    if name in _FLOAT or name == "ffma":
+        function = _FLOAT.get(name, arithmetic.fma)
+        result = np.asarray(function(*(arithmetic.kept(_floats(arg)) for arg in args)))
+        return result if inst.bits == 1 else arithmetic.kept(result)
     if name in ("ishl", "ishr", "ushr"):
         count = args[1] % np.uint32(inst.bits)
         x = _signed(args[0]) if name == "ishr" else args[0]
@@ -268,11 +311,11 @@ def _signed(x: Array) -> Array:
     return x.view(f"i{x.dtype.itemsize}")
 
 
-def _estimate(name: str, x: Array, rng: np.random.Generator) -> Array:
+def _estimate(name: str, x: Array, rng: np.random.Generator, off: int) -> Array:
     """What hardware has instead of a division or a root."""
     assert x.dtype == np.float32, "only 32 bits are estimated"
     exact = 1 / x if name == "frcp" else 1 / np.sqrt(x)
-    near = exact.view(np.int32) + rng.integers(-2, 3, x.size, dtype=np.int32)
+    near = exact.view(np.int32) + rng.integers(-off, off + 1, x.size, dtype=np.int32)
     return np.where(np.isfinite(exact), near.view(np.float32), exact)
 
 
@@ -316,6 +359,14 @@ def _fma(a: float, b: float, c: float) -> float:
         return math.inf if total > 0 else -math.inf
 
 
+def _without_subnormals(x: Array) -> Array:
+    return np.where(np.abs(x) < np.finfo(x.dtype).tiny, np.copysign(x.dtype.type(0), x), x)
+
+
+FUSED = Arithmetic(2, fma, lambda x: x)
+FLUSHED = Arithmetic(8, lambda a, b, c: a * b + c, _without_subnormals)
+
+
 def _convert(x: Array, source: str, target: str, bits: str, rng: np.random.Generator) -> Array:
     size = int(bits) // 8
     if source == "b":
@@ -335,7 +386,7 @@ def _convert(x: Array, source: str, target: str, bits: str, rng: np.random.Gener
 
 _FLOAT: dict[str, Callable[..., Array]] = {
     "fabs": np.abs, "ffloor": np.floor, "fneg": np.negative, "fround_even": np.rint,
-    "ftrunc": np.trunc, "fadd": np.add, "fmul": np.multiply, "ffma": fma, "feq": np.equal,
+    "ftrunc": np.trunc, "fadd": np.add, "fmul": np.multiply, "feq": np.equal,
     "fge": np.greater_equal, "flt": np.less, "fneu": np.not_equal,
 }  # fmt: skip
 _SIGNED: dict[str, Callable[..., Array]] = {

@@ -26,7 +26,9 @@ def test_a_text_is_read_back(text: str) -> None:
 
 def test_operations_have_as_many_operands_as_in_mesa() -> None:
     assert {name: len(rule.split(">")[0]) for name, rule in ALU.items()} == {
-        name: operands for name, (_, operands) in mesa.ALU.items() if name != "mov"
+        name: operands
+        for name, (_, operands) in mesa.ALU.items()
+        if name not in ("mov", "pack_64_2x32_split")  # which builders need
     }
 
 

@@ -26,9 +26,13 @@ class Emitter:
 
     Constants and parameters are collected in the entry, in front of all else, each once: so they
     are seen everywhere.
+
+    Attributes:
+        fuses: whether `ffma` rounds once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fuses: bool) -> None:
+        self.fuses = fuses
         self._parts: tuple[list[tuple[NirInst, tuple[Value, ...]]], ...] = ([], [])
         self._known: dict[NirInst, Value] = {}
 

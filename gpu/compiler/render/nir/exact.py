@@ -5,6 +5,10 @@ else on significands scaled to [1, 4), with exponents and rounding in integer ar
 estimate of the reciprocal is refined until the result is within a unit in the last place, and an
 exact remainder by fused multiply-add then tells which neighbour is right (Markstein, "Computation
 of elementary functions on the IBM RISC System/6000 processor", 1990).
+
+Without fused multiply-add, and where arithmetic may lose subnormals, float32 is always scaled, and
+remainders are integers modulo 2**32: exact, since they are smaller as long as an estimate is right
+to 19 bits.
 """
 
 from __future__ import annotations
@@ -98,6 +102,16 @@ class _Exact:
         short = self.e.value("f2f32", 32, x)
         return self.e.value("f2f64", 64, self.e.alu(op, short))
 
+    def significand(self, x: Value) -> Value:
+        """A float32 in [1, 4) as an integer, 1 being 2**23."""
+        scaled = self.e.alu("fmul", x, self.real(2.0**self.format.fraction))
+        return self.e.value("f2u32", 32, scaled)
+
+    def rounded_down(self, factor: Value, x: Value) -> Value:
+        """The product of a float and an integer as an integer."""
+        product = self.e.alu("fmul", self.e.value("i2f32", 32, x), factor)
+        return self.e.value("f2i32", 32, self.e.alu("ffloor", product))
+
     def residual(self, a: Value, x: Value, y: Value) -> Value:
         """a - x * y, rounded once."""
         return self.e.alu("ffma", self.e.alu("fneg", x), y, a)
@@ -115,6 +129,8 @@ def divide(emitter: Emitter, a: Value, b: Value) -> Value:
     e, f = emitter, x.format
     sign = e.alu("iand", e.alu("ixor", a, b), x.whole(1 << f.bits - 1))
     a, b = (e.alu("iand", v, x.whole((1 << f.bits - 1) - 1)) for v in (a, b))
+    if not e.fuses:
+        return e.alu("ior", _divide_any(x, a, b), sign)
     size = e.register(x.whole(0))
     e.effect("if", e.alu("iand", x.is_moderate(a), x.is_moderate(b)))
     e.effect("store_reg", size, _divide_moderate(x, a, b))
@@ -185,6 +201,8 @@ def _approximate(x: _Exact, a: Value, b: Value) -> Value:
 def _quotient(x: _Exact, a: Value, b: Value) -> tuple[Value, Value]:
     """a / b in [1, 2) rounded down, and the two bits behind: a half, and whether there is more."""
     e = x.e
+    if not e.fuses:
+        return _quotient_by_integers(x, a, b)
     # The bits of positive floats are in the order of their values.
     q = e.alu("umax", _approximate(x, a, b), x.real(1.0))
     ulp = e.alu("fmul", b, x.real(2.0**-x.format.fraction))
@@ -194,6 +212,26 @@ def _quotient(x: _Exact, a: Value, b: Value) -> tuple[Value, Value]:
     half = x.as_int(e.alu("fge", twice, ulp))
     more = x.as_int(e.alu("iand", e.alu("fneu", twice, x.real(0.0)), e.alu("fneu", twice, ulp)))
     return q, e.alu("ior", e.shift("ishl", half, x.short(1)), more)
+
+
+def _quotient_by_integers(x: _Exact, a: Value, b: Value) -> tuple[Value, Value]:
+    """The same of float32, `a` below 4 and `b` below 2."""
+    e, inverse, half_bit = x.e, x.estimate("frcp", b), x.format.fraction + 1
+    a_whole, b_whole = x.significand(a), x.significand(b)
+    q = e.value("f2u32", 32, e.alu("fmul", e.alu("fmul", a, inverse), x.real(2.0**half_bit)))
+    shifted = e.shift("ishl", a_whole, x.short(half_bit))
+    rest = e.alu("isub", shifted, e.alu("imul", q, b_whole))
+    off = x.rounded_down(e.alu("fmul", inverse, x.real(2.0**-x.format.fraction)), rest)
+    q = e.alu("iadd", q, off)
+    rest = e.alu("isub", rest, e.alu("imul", off, b_whole))
+    below = x.as_int(e.alu("ilt", rest, x.whole(0)))
+    above = x.as_int(e.alu("ige", rest, b_whole))
+    moved = e.alu("isub", above, below)
+    q = e.alu("iadd", q, moved)
+    rest = e.alu("isub", rest, e.alu("imul", moved, b_whole))
+    more = x.as_int(e.alu("ine", rest, x.whole(0)))
+    half = e.shift("ishl", e.alu("iand", q, x.whole(1)), x.short(1))
+    return e.shift("ushr", q, x.short(1)), e.alu("ior", half, more)
 
 
 def _assemble(x: _Exact, wide: Value, exponent: Value) -> Value:
@@ -234,10 +272,11 @@ def square_root(emitter: Emitter, a: Value) -> Value:
     finite = e.alu("iadd", root, e.shift("ishl", halved, x.short(f.fraction)))
     infinite = x.whole(f.top << f.fraction)
     nan = x.whole((f.top << f.fraction) + (1 << f.fraction - 1))
-    is_zero = e.alu("feq", a, x.real(0.0))
-    is_negative = e.alu("flt", a, x.real(0.0))
+    size = e.alu("iand", a, x.whole((1 << f.bits - 1) - 1))
+    is_zero = e.alu("ieq", size, x.whole(0))
+    is_negative = e.alu("ilt", a, x.whole(0))
     is_infinite = e.alu("ieq", a, infinite)
-    is_nan = e.alu("fneu", a, a)
+    is_nan = e.alu("ult", infinite, size)
     return x.select(
         [(e.alu("ior", is_zero, is_infinite), a), (e.alu("ior", is_negative, is_nan), nan)], finite
     )
@@ -246,6 +285,8 @@ def square_root(emitter: Emitter, a: Value) -> Value:
 def _root(x: _Exact, a: Value) -> Value:
     """The square root of a number in [1, 4)."""
     e = x.e
+    if not e.fuses:
+        return _root_by_integers(x, a)
     inverse = x.estimate("frsq", a)
     half = e.alu("fmul", a, x.real(0.5))
     for _ in range(1 if a.bits == 32 else 2):
@@ -259,3 +300,26 @@ def _root(x: _Exact, a: Value) -> Value:
         ulp = e.alu("fmul", s, x.real(2.0**-x.format.fraction))
         s = x.up(s, e.alu("flt", ulp, x.residual(a, s, s)))
     return s
+
+
+def _root_by_integers(x: _Exact, a: Value) -> Value:
+    """The same of a float32."""
+    e, inverse, fraction = x.e, x.estimate("frsq", a), x.format.fraction
+    s = x.significand(e.alu("fmul", a, inverse))
+    shifted = e.shift("ishl", x.significand(a), x.short(fraction))
+    rest = e.alu("isub", shifted, e.alu("imul", s, s))
+    off = x.rounded_down(e.alu("fmul", inverse, x.real(2.0 ** (-fraction - 1))), rest)
+    rest, s = _moved(x, rest, s, off)
+    rest, s = _moved(x, rest, s, e.alu("ineg", x.as_int(e.alu("ilt", rest, x.whole(0)))))
+    twice = e.shift("ishl", s, x.short(1))
+    rest, s = _moved(x, rest, s, x.as_int(e.alu("ilt", twice, rest)))
+    # Past the half: (s + 1/2)**2 is s**2 + s + 1/4.
+    s = x.up(s, e.alu("ilt", s, rest))
+    return e.alu("iadd", s, x.whole((x.format.bias - 1) << fraction))
+
+
+def _moved(x: _Exact, rest: Value, root: Value, by: Value) -> tuple[Value, Value]:
+    """What is left of a number beside the square of its root, and the root, once that is moved."""
+    e = x.e
+    change = e.alu("iadd", e.shift("ishl", root, x.short(1)), by)
+    return e.alu("isub", rest, e.alu("imul", by, change)), e.alu("iadd", root, by)

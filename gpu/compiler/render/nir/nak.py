@@ -63,7 +63,7 @@ class NAKRenderer:
         """
         grid = nv_grid(program, MOST_GROUPS)
         places = nv_places(program, grid, self.target)
-        return print_nir(render_nir(self.target, program, grid, places))
+        return print_nir(render_nir(self.target, program, grid, places, fuses=True))
 
     def launch_data(self, program: Program) -> dict[str, int]:
         """As `gpu/compiler/render/launch/nv.py:launch_data` says."""

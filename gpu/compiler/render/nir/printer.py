@@ -49,14 +49,16 @@ class _Loop(NamedTuple):
     carries: tuple[Value, ...]
 
 
-def render_nir(target: Target, program: Program, grid: Grid, places: Places) -> NirProgram:
+def render_nir(
+    target: Target, program: Program, grid: Grid, places: Places, *, fuses: bool
+) -> NirProgram:
     """A program as NIR, launched as ``grid`` says, with its locals at ``places``.
 
-    Raises Unsupported for an operation that the target does not have and for vectors that are more
-    than neighbours in memory, VerifyError for a program that is not well formed in a way that
-    shows.
+    ``fuses`` tells whether the machine's `ffma` rounds once. Raises Unsupported for an operation
+    that the target does not have and for vectors that are more than neighbours in memory,
+    VerifyError for a program that is not well formed in a way that shows.
     """
-    return _Printer(target, program, grid, places).program()
+    return _Printer(target, program, grid, places, Emitter(fuses)).program()
 
 
 class _Printer:
@@ -66,9 +68,11 @@ class _Printer:
     operand is wide.
     """
 
-    def __init__(self, target: Target, program: Program, grid: Grid, places: Places):
+    def __init__(
+        self, target: Target, program: Program, grid: Grid, places: Places, emitter: Emitter
+    ):
         self.target, self.linear, self.grid, self.places = target, program, grid, places
-        self.e = Emitter()
+        self.e = emitter
         self.ranges = {
             inst: found
             for inst, found in int_ranges(program).items()
