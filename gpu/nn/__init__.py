@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from gpu.nn import functional, optim, state
+from gpu.nn import functional, optim, state, utils
 from gpu.tensor.nn.activationlayers import (
     CELU,
     ELU,
@@ -216,6 +216,7 @@ __all__ = [
     "functional",
     "optim",
     "state",
+    "utils",
 ]
 
 
