@@ -40,7 +40,8 @@ class Network:
         x = self.shapes(self.strokes(x).relu()).relu()
         pooled = x.max_pool2d(2)
         assert isinstance(pooled, Tensor)  # it was not asked for indices
-        return self.scores(pooled.flatten(1).dropout(_DROPOUT))
+        scores: Tensor = self.scores(pooled.flatten(1).dropout(_DROPOUT))
+        return scores
 
 
 class Digits(NamedTuple):

@@ -9,8 +9,6 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-_CALL: Final = "any object with __call__ is a layer, and nn.state finds the tensors it holds"
-
 TENSOR: Final[Mapping[str, str]] = {
     "copy_": "assign()",
     "cpu": 'to("CPU")',
@@ -40,20 +38,7 @@ PACKAGE: Final[Mapping[str, str]] = {
 }
 """For attributes of the package `gpu`, beside what tensors and dtypes have."""
 NN: Final[Mapping[str, str]] = {
-    "BCEWithLogitsLoss": "Tensor.binary_crossentropy_logits",
-    "CrossEntropyLoss": "Tensor.cross_entropy",
-    "GRU": "no recurrent layer but nn.LSTMCell",
-    "LSTM": "nn.LSTMCell for each step",
-    "MSELoss": "(x - y).square().mean()",
-    "Module": _CALL,
-    "ModuleDict": "a dict of layers",
-    "ModuleList": "a list of layers",
-    "MultiheadAttention": "Tensor.scaled_dot_product_attention",
-    "NLLLoss": "Tensor.nll_loss",
     "Parameter": "a Tensor with requires_grad=True; optimisers take any tensor",
-    "Sequential": "a list of layers, and x.sequential(layers)",
-    "functional": "methods of Tensor",
-    "utils": "methods of Tensor",
 }
 """For attributes of `gpu.nn`, beside layers that are methods of tensors here."""
 
@@ -78,6 +63,12 @@ def missing_from_nn(name: str, tensor: Iterable[str], known: Iterable[str]) -> s
     methods = {method.replace("_", ""): method for method in tensor}
     method = methods.get(name.lower())
     return _told("module 'gpu.nn'", name, NN.get(name) or (method and f"Tensor.{method}"), known)
+
+
+def missing_from_functional(name: str, tensor: Iterable[str], known: Iterable[str]) -> str:
+    """Why `gpu.nn.functional` has no attribute `name`; given are those of Tensor and its own."""
+    instead = f"Tensor.{name}" if name in set(tensor) else None
+    return _told("module 'gpu.nn.functional'", name, instead, known)
 
 
 def _in_place(name: str, known: set[str]) -> str | None:

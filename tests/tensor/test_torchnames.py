@@ -23,9 +23,11 @@ from gpu.tensor.torchnames import NN, PACKAGE, TENSOR
         (gpu, "randn", "here it is: gpu.Tensor.randn"),
         (gpu, "float32", "here it is: gpu.dtypes.float32"),
         (gpu, "compile", "here it is: gpu.jit"),
-        (nn, "ReLU", "here it is: Tensor.relu"),
+        (nn, "Unfold", "here it is: Tensor.unfold"),
         (nn, "MaxPool2d", "here it is: Tensor.max_pool2d"),
-        (nn, "Sequential", "here it is: a list of layers"),
+        (nn, "Parameter", "here it is: a Tensor with requires_grad=True"),
+        (nn.functional, "interpolate", "here it is: Tensor.interpolate"),
+        (nn.functional, "mse_lose", "did you mean mse_loss?"),
         (nn, "Linaer", "did you mean Linear?"),
     ],
 )

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 
 from gpu.core.errors import DTypeError, InvalidIndex, InvalidValue
 from gpu.tensor.arguments import integer
+from gpu.tensor.nn.module import Module
 from gpu.tensor.nn.parameters import count, inverse_root, kernel_sizes, normal, uniform
 from gpu.tensor.tensor import Tensor
 from gpu.tensor.windows import Each
 
 
-class Linear:
+class Linear(Module):
     """x @ weight.T + bias, of x of shape (..., in_features); the result has (..., out_features).
 
     Attributes:
@@ -34,12 +35,12 @@ class Linear:
         self.weight = uniform(bound, out_features, in_features)
         self.bias = uniform(bound, out_features) if bias else None
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """(..., in_features) to (..., out_features)."""
         return x.linear(self.weight.transpose(), self.bias)
 
 
-class Conv2d:
+class Conv2d(Module):
     """`Tensor.conv2d` with weights: (batch, in_channels, *spatial) to (batch, out_channels, *out).
 
     The spatial axes are two, or as many as `kernel_size` has numbers. `stride`, `padding` (also
@@ -75,7 +76,7 @@ class Conv2d:
         self.weight = uniform(bound, *shape)
         self.bias = uniform(bound, out_channels) if bias else None
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """(batch, in_channels, *spatial) to (batch, out_channels, *out)."""
         return x.conv2d(
             self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding
@@ -97,7 +98,22 @@ def Conv1d(
     return Conv2d(in_channels, out_channels, taps, stride, padding, dilation, groups, bias)
 
 
-class ConvTranspose2d:
+def Conv3d(
+    in_channels: int,
+    out_channels: int,
+    kernel_size: int | Sequence[int],
+    stride: Each = 1,
+    padding: Each | str = 0,
+    dilation: Each = 1,
+    groups: int = 1,
+    bias: bool = True,
+) -> Conv2d:
+    """A `Conv2d` over three axes: (batch, in_channels, depth, height, width)."""
+    taps = _three(kernel_size)
+    return Conv2d(in_channels, out_channels, taps, stride, padding, dilation, groups, bias)
+
+
+class ConvTranspose2d(Module):
     """`Tensor.conv_transpose2d` with weights, as `Conv2d`.
 
     Attributes:
@@ -127,7 +143,7 @@ class ConvTranspose2d:
         self.weight = uniform(bound, *shape)
         self.bias = uniform(bound, out_channels) if bias else None
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """(batch, in_channels, *spatial) to (batch, out_channels, *out)."""
         return x.conv_transpose2d(
             self.weight,
@@ -165,7 +181,32 @@ def ConvTranspose1d(
     )
 
 
-class Embedding:
+def ConvTranspose3d(
+    in_channels: int,
+    out_channels: int,
+    kernel_size: int | Sequence[int],
+    stride: Each = 1,
+    padding: Each = 0,
+    output_padding: Each = 0,
+    groups: int = 1,
+    bias: bool = True,
+    dilation: Each = 1,
+) -> ConvTranspose2d:
+    """A `ConvTranspose2d` over three axes; the order of arguments is torch's."""
+    return ConvTranspose2d(
+        in_channels,
+        out_channels,
+        _three(kernel_size),
+        stride,
+        padding,
+        output_padding,
+        dilation,
+        groups,
+        bias,
+    )
+
+
+class Embedding(Module):
     """Rows of a table by their numbers: (...) integers to (..., embed_size).
 
     A number that is not in 0..vocab_size - 1 gives zeros, and is an error with ``CHECK=1``. The row
@@ -189,7 +230,7 @@ class Embedding:
             self.weight.detach()[self.padding_idx] = 0
             self.weight.realize()
 
-    def __call__(self, idx: Tensor) -> Tensor:
+    def forward(self, idx: Tensor) -> Tensor:
         """Integers of shape (...) to (..., embed_size)."""
         if not idx.dtype.is_int:
             raise DTypeError(f"an embedding takes integers, got {idx.dtype.name}: cast them")
@@ -197,6 +238,10 @@ class Embedding:
         if self.padding_idx is None:
             return rows
         return idx.eq(self.padding_idx).unsqueeze(-1).where(rows.detach(), rows)
+
+
+def _three(kernel_size: int | Sequence[int]) -> Sequence[int]:
+    return (kernel_size,) * 3 if isinstance(kernel_size, int) else kernel_size
 
 
 def _check_groups(groups: int, in_channels: int, out_channels: int) -> None:

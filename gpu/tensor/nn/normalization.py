@@ -11,11 +11,12 @@ from collections.abc import Sequence
 
 from gpu.core.dtype import accumulator, dtypes
 from gpu.core.errors import InvalidValue, ShapeError
+from gpu.tensor.nn.module import Module
 from gpu.tensor.nn.parameters import count, filled, state
 from gpu.tensor.tensor import Tensor
 
 
-class BatchNorm:
+class BatchNorm(Module):
     """Each channel brought to mean 0 and variance 1 over the batch and all spatial axes.
 
     x and the result have the shape (batch, sz) or (batch, sz, *spatial): one class for 1, 2 and 3
@@ -49,7 +50,7 @@ class BatchNorm:
             self.running_mean, self.running_var = state(0, sz), state(1, sz)
             self.num_batches_tracked = state(0, dtype=dtypes.int64)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """x normalised, in its shape and dtype."""
         if x.ndim < 2 or x.shape[1] != self.channels:
             raise ShapeError(
@@ -89,10 +90,10 @@ class BatchNorm:
         self.num_batches_tracked.assign(self.num_batches_tracked + 1)
 
 
-BatchNorm2d = BatchNorm3d = BatchNorm
+BatchNorm1d = BatchNorm2d = BatchNorm3d = BatchNorm
 
 
-class GroupNorm:
+class GroupNorm(Module):
     """Each group of channels of each sample brought to mean 0 and variance 1.
 
     x and the result have the shape (batch, num_channels, *spatial).
@@ -108,7 +109,7 @@ class GroupNorm:
         self.weight = filled(1, num_channels) if affine else None
         self.bias = filled(0, num_channels) if affine else None
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """x normalised, in its shape."""
         if x.ndim < 2 or x.shape[1] != self.num_channels:
             raise ShapeError(
@@ -133,11 +134,12 @@ class InstanceNorm(GroupNorm):
         super().__init__(num_features, num_features, eps, affine)
 
 
-class LayerNorm:
+class LayerNorm(Module):
     """The last axes, whose sizes are `normalized_shape`, brought to mean 0 and variance 1.
 
     Attributes:
-        weight, bias: of shape `normalized_shape`, or None without `elementwise_affine`.
+        weight, bias: of shape `normalized_shape`, or None without `elementwise_affine`; the latter
+            also without `bias`.
     """
 
     def __init__(
@@ -145,14 +147,15 @@ class LayerNorm:
         normalized_shape: int | Sequence[int],
         eps: float = 1e-5,
         elementwise_affine: bool = True,
+        bias: bool = True,
     ):
         sizes = (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape
         self.normalized_shape = tuple(count(size, "normalized_shape") for size in sizes)
         self.axis, self.eps = tuple(range(-len(self.normalized_shape), 0)), eps
         self.weight = filled(1, *self.normalized_shape) if elementwise_affine else None
-        self.bias = filled(0, *self.normalized_shape) if elementwise_affine else None
+        self.bias = filled(0, *self.normalized_shape) if elementwise_affine and bias else None
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """x normalised, in its shape."""
         if x.shape[-len(self.axis) :] != self.normalized_shape:
             raise ShapeError(
@@ -165,12 +168,12 @@ class LayerNorm:
 class LayerNorm2d(LayerNorm):
     """A `LayerNorm` over the channels of (batch, channels, height, width)."""
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """(batch, channels, height, width) normalised over the channels."""
-        return super().__call__(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
-class RMSNorm:
+class RMSNorm(Module):
     """The last axis, of size `dim`, divided by the root of its mean square plus `eps`.
 
     Attributes:
@@ -181,7 +184,7 @@ class RMSNorm:
         self.dim, self.eps = count(dim, "dim"), eps
         self.weight = filled(1, dim) if elementwise_affine else None
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """x normalised, in its shape."""
         if x.shape[-1:] != (self.dim,):
             raise ShapeError(

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpu.core.dtype import DType, dtypes
 from gpu.core.errors import InvalidValue
-from gpu.tensor.arguments import integer
+from gpu.tensor.arguments import check_number, integer
 from gpu.tensor.tensor import Tensor
 
 
@@ -31,9 +31,9 @@ def uniform(bound: float, *shape: int) -> Tensor:
     return _parameter(Tensor.uniform(*shape, low=-bound, high=bound))
 
 
-def normal(*shape: int) -> Tensor:
-    """A parameter of normally distributed random numbers, of mean 0 and variance 1."""
-    return _parameter(Tensor.randn(*shape))
+def normal(*shape: int, deviation: float = 1.0) -> Tensor:
+    """A parameter of normally distributed random numbers, of mean 0."""
+    return _parameter(Tensor.randn(*shape) * deviation)
 
 
 def _parameter(value: Tensor) -> Tensor:
@@ -45,6 +45,14 @@ def _parameter(value: Tensor) -> Tensor:
 def inverse_root(inputs: int) -> float:
     """1 / sqrt(inputs): the bound torch draws weights and biases of `inputs` summands in."""
     return 1 / math.sqrt(inputs) if inputs else 0.0
+
+
+def share(value: float, name: str) -> float:
+    """An argument that is a part of a whole. Raises InvalidValue unless it is in 0..1."""
+    check_number(value, name)
+    if not 0 <= value <= 1:
+        raise InvalidValue(f"{name} must be in 0..1, got {value!r}")
+    return value
 
 
 def count(value: int, name: str) -> int:

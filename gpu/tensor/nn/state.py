@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from gpu.compiler.ir.graph import Node
 from gpu.core.errors import InvalidType, InvalidValue
@@ -44,10 +44,23 @@ _log = get_logger(__name__)
 _OPAQUE: Final = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
 
 
+K = TypeVar("K")
+
+
+@runtime_checkable
+class NamesParts(Protocol):
+    """An object that says itself what it consists of, in place of its attributes."""
+
+    def named_parts(self) -> Iterable[tuple[str, object]]:
+        """The parts, with the names that they have in state dicts."""
+        ...
+
+
 def get_state_dict(obj: object, prefix: str = "") -> dict[str, Tensor]:
     """The tensors in an object, by dotted name, in the order they are found.
 
-    Looks into attributes, lists, tuples and dicts, each of which adds its name, index or key. A
+    Looks into attributes, lists, tuples and dicts, each of which adds its name, index or key; a
+    class with a method `named_parts` gives (name, part) pairs in place of its attributes. A
     tensor that is found in two places has two names; an object inside itself is looked at once.
 
     Args:
@@ -61,7 +74,7 @@ def get_state_dict(obj: object, prefix: str = "") -> dict[str, Tensor]:
     ['net.layer.0', 'net.layer.1']
     """
     result: dict[str, Tensor] = {}
-    for name, tensor in _tensors(obj, prefix.strip("."), set()):
+    for name, tensor in found_in(obj, Tensor, prefix.strip(".")):
         if result.setdefault(name, tensor) is not tensor:
             raise InvalidValue(
                 f"two tensors would be called {name!r}: rename one of the attributes or keys"
@@ -74,22 +87,30 @@ def get_parameters(obj: object) -> list[Tensor]:
     return list({id(tensor): tensor for tensor in get_state_dict(obj).values()}.values())
 
 
-def _tensors(obj: object, name: str, path: set[int]) -> Iterator[tuple[str, Tensor]]:
+def found_in(obj: object, kind: type[K], name: str = "") -> Iterator[tuple[str, K]]:
+    """The objects of a class in `obj`, itself too, with their dotted names."""
+    yield from _found_in(obj, kind, name, set())
+
+
+def _found_in(obj: object, kind: type[K], name: str, path: set[int]) -> Iterator[tuple[str, K]]:
     """`path` holds the identities of the objects that `obj` is in."""
-    if isinstance(obj, Tensor):
-        yield name, obj
-        return
     if id(obj) in path:
         return
+    if isinstance(obj, kind):
+        yield name, obj
+    if isinstance(obj, Tensor):
+        return
     path.add(id(obj))
-    for key, value in _parts(obj):
-        yield from _tensors(value, f"{name}.{key}" if name else key, path)
+    for key, value in parts_of(obj):
+        yield from _found_in(value, kind, f"{name}.{key}" if name else key, path)
     path.remove(id(obj))
 
 
-def _parts(obj: object) -> Iterator[tuple[str, object]]:
+def parts_of(obj: object) -> Iterator[tuple[str, object]]:
     """What an object consists of, with the names of the parts."""
-    if isinstance(obj, Mapping):
+    if isinstance(obj, NamesParts):
+        yield from obj.named_parts()
+    elif isinstance(obj, Mapping):
         yield from ((str(key), value) for key, value in obj.items())
     elif isinstance(obj, tuple) and hasattr(obj, "_fields"):  # a named tuple
         yield from zip(obj._fields, obj, strict=True)
