@@ -28,6 +28,14 @@ _PLAIN: Final = (
     *(type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype, Enum, range, slice),
     *(type(...), type(NotImplemented), CodeType),
 )
+# Each of these types has one of its own, and all of them look in the type and in the object alone.
+_LOOKUPS: Final = tuple(
+    kind.__getattribute__
+    for kind in (
+        *(object, type, ModuleType, tuple, list, dict, set, frozenset),
+        *(str, bytes, int, float, complex),
+    )
+)
 _SEQUENCES: Final = (list, tuple, deque)
 CONTAINERS: Final = (*_SEQUENCES, set, frozenset, dict, MappingProxyType)
 BUFFERS: Final = (np.ndarray, bytearray, memoryview, array.array)
@@ -91,9 +99,7 @@ def computes_attributes(owner: Any) -> bool:
     kind: Any = type(owner)
     if isinstance(owner, ModuleType):
         return "__getattr__" in vars(owner)
-    return hasattr(kind, "__getattr__") or kind.__getattribute__ not in (
-        object.__getattribute__, type.__getattribute__, ModuleType.__getattribute__,
-    )  # fmt: skip
+    return hasattr(kind, "__getattr__") or kind.__getattribute__ not in _LOOKUPS
 
 
 def may_have(value: Any, step: tuple[str, Any]) -> bool:

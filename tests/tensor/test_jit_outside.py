@@ -802,6 +802,23 @@ def test_another_attribute_may_change() -> None:
     assert jitted.captures == 1
 
 
+def test_a_named_tuple_beside_gradients() -> None:
+    """Its class looks attributes up by a method of its own, which is none of Python's code."""
+    weights = [Tensor([1.0, 2.0], requires_grad=True) for _ in range(2)]
+    kind = namedtuple("kind", "factor parts")(3, [1])
+
+    @gpu.jit
+    def step(x: Tensor) -> Tensor:
+        sum(((w * x).sum() for w in weights), Tensor(0.0)).backward()
+        grads = [w.grad for w in weights]
+        for w in weights:
+            w.grad = None
+        return sum(grads, Tensor(0.0)) * kind.factor * len(kind.parts)
+
+    for number in range(4):
+        assert step(vector(number, 1.0)).tolist() == [6.0 * number, 6.0]
+
+
 def test_methods_of_two_objects() -> None:
     class Model:
         rate = 1.0
