@@ -41,7 +41,7 @@ Program = tuple[list[Node], dict[Hashable, Array]]
 
 # Random transformations of a kernel, at most; programs; and the part of all that must be legal.
 LENGTH = 10
-SEEDS = 40
+SEEDS = 28
 SHARE = 0.3
 
 

@@ -129,7 +129,8 @@ BLOCKS = {
 
 @pytest.mark.parametrize("chip", CHIPS)
 def test_blocks_of_each_chip(chip: str) -> None:
-    os = KfdWorld(chip=chip).os
+    world = KfdWorld(chip=chip)
+    os = world.os
     die = "/sys/class/drm/renderD128/device/ip_discovery/die/0"
     names = {name for name in os.list_dir(die) if not name.isdecimal()} - {"num_ips"}
     assert names == {"GC", "SDMA0", "NBIF", "MMHUB", "OSSSYS", "HDP", "MP0", "MP1"}
@@ -140,6 +141,7 @@ def test_blocks_of_each_chip(chip: str) -> None:
         assert ".".join(part.decode().strip() for part in parts) == version
         number = os.read_file(f"{die}/{name}/0/hw_id").decode().strip()
         assert os.read_file(f"{die}/{number}/0/base_addr").startswith(b"0x")
+    world.close()
 
 
 # Worked out by hand from kfd_queue.c: (control stack, save area, debug memory) of one XCC.

@@ -6,7 +6,7 @@ import pytest
 
 from sim.isa.random_run import PACK, differences
 
-SAMPLE = 128
+SAMPLE = 96
 """Programs that are run here; ``python -m sim.isa.random_run`` runs as many as one likes."""
 
 
