@@ -12,7 +12,7 @@ import pytest
 # names then: were that another in another test, what a name means would hang on their order.
 SIMULATED = {
     "AMD": "gfx1100,gfx1100",
-    "NV": "gh100,gh100,gh100,gh100,ga102,ad102,gb202",
+    "NV": "gh100,gh100,gh100,gh100,ga102,ad102,gb202,gh100",  # the last is opened with NAK
     "CUDA": "gh100,gh100,gh100,gh100",
 }
 
