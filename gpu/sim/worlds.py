@@ -1,4 +1,4 @@
-"""The table of simulated machines: which chips run kernels, and what makes a machine with them.
+"""The table of simulated machines: which chips there are, and what makes a machine with them.
 
 A new chip of a kind that is there adds its name in the room of its vendor; another kernel driver
 before one, or none, is a row here.
@@ -15,10 +15,11 @@ from gpu.sim.machine import Machine
 
 
 class Simulated(NamedTuple):
-    """A machine that runs kernels.
+    """A machine. It runs kernels, except where its row says that it boots only.
 
     Attributes:
-        learn: tells it what code stands for that no simulator can read; None where it reads all.
+        learn: tells it what code stands for that no simulator can read; None where it reads all,
+            or runs none.
     """
 
     machine: Machine

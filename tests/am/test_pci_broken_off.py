@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import cache
+from typing import TypeVar
 
 import pytest
 
@@ -16,11 +17,14 @@ from gpu.drivers.am.pci.chip import Chip
 from gpu.drivers.am.pci.port import boot, cards, open_pci
 from gpu.drivers.am.pci.steps import STEPS
 from gpu.drivers.boot import BootTimeout, Step, walk
+from gpu.drivers.card import PciCard
 from gpu.hcq.conformance.kit import download, expect_equal, numbers, upload
 from gpu.sim.amd.pci.world import AmPciWorld
 from gpu.sim.process import SimOs
 from gpu.transport.pci.bus import HostPci
 from gpu.transport.world import World
+
+C = TypeVar("C", bound=PciCard)
 
 # Chip, and who has its sound: without vfio-pci there the card is not reset when it is closed.
 CASES = [("gfx1100", "vfio-pci"), ("gfx1100", ""), ("gfx1201", "")]
@@ -30,10 +34,10 @@ class Broken(BaseException):
     """What ends a boot; as Ctrl-C no error of this package."""
 
 
-def breaking(step: Step[Chip], after: int) -> Step[Chip]:
+def breaking(step: Step[C], after: int) -> Step[C]:
     """A step that ends so after some accesses of registers, or when it is over."""
 
-    def run(chip: Chip) -> None:
+    def run(chip: C) -> None:
         left = after
 
         def count(_: str) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from random import Random
+from typing import Any
 
 import pytest
 
@@ -11,8 +14,12 @@ from gpu.cli.main import main
 from gpu.core.config import Context
 from gpu.core.errors import DeviceError, FirmwareError, FormatError, GpuError, InvalidIndex
 from gpu.core.firmware import Wanted
-from gpu.drivers.nv.pci import boot
+from gpu.drivers.boot import BootError
+from gpu.drivers.nv.pci import boot, events, msgq
 from gpu.drivers.nv.pci.boot import STEPS, BootCard, close_card, take_card
+from gpu.drivers.nv.pci.msgq import Message
+from gpu.sim.nv.pci.gsp import FMC_ERROR
+from gpu.sim.nv.pci.rm import NOT_SUPPORTED
 from gpu.sim.nv.pci.world import NvPciWorld
 from gpu.transport.pci.bus import HostPci
 from gpu.transport.world import World
@@ -20,7 +27,7 @@ from simulated import own_machines
 
 CHIPS = ("gh100", "gb202")
 NAMES = [step.name for step in STEPS]
-WPR2_HI = 0x1FA828
+_NOP = 0  # rpc_global_enums.h
 
 
 def load_of(sim: NvPciWorld) -> Callable[[Wanted], bytes]:
@@ -36,7 +43,7 @@ def take(sim: NvPciWorld) -> BootCard:
 
 
 @contextmanager
-def machine(chip: str, **options: object) -> Iterator[NvPciWorld]:
+def machine(chip: str | tuple[str, ...], **options: object) -> Iterator[NvPciWorld]:
     sim = NvPciWorld(chip=chip, **options)  # type: ignore[arg-type]
     try:
         yield sim
@@ -77,17 +84,82 @@ def test_a_boot_that_ends_at_any_step_can_be_begun_anew(chip: str, until: str) -
 
 @pytest.mark.parametrize("chip", CHIPS)
 def test_a_card_that_somebody_left_running_is_reset(chip: str) -> None:
-    """WPR2 is up: its function is closed without RM being asked to end."""
+    """WPR2 is up: whoever booted it neither asked RM to end nor closed the function."""
+    with machine(chip) as sim:
+        left = take(sim)
+        for _ in boot.boot(left):
+            pass
+        card = BootCard(left.function, sim.waiter, load=load_of(sim))
+        states = {done.name: card.state for done in boot.boot(card)}
+        assert (states["state"], states["reset"]) == ("alive", "cold")
+        close_card(card)
+        assert not sim.debug.violations
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_calls_wrap_in_both_queues(chip: str) -> None:
+    """Calls of all lengths, often around: each comes back as it was, as RM does not have it."""
+    rng = Random(5)
+    most = msgq.MOST - msgq.RPC
     with machine(chip) as sim:
         card = take(sim)
         for _ in boot.boot(card):
             pass
-        card.done.remove("init")
+        card.begin("calls", sim.waiter.now_ns() + 10**10)
+        for size in (0, 1, most, *(rng.randrange(most) for _ in range(20))):
+            payload = rng.randbytes(size)
+            number = card.queues.send(_NOP, payload, 1.0)
+            while True:
+                card.wait_value(card.queues.available, lambda n: n > 0, "an answer", "one")
+                answer = card.queues.receive()
+                assert answer is not None
+                if answer.function == _NOP:
+                    break
+                events.serve(card, answer, card.cores)
+            assert answer == Message(_NOP, number, NOT_SUPPORTED, payload)
         close_card(card)
+        assert not sim.debug.violations
+
+
+def why_refused(chip: str, part: str, change: Callable[[Any], Any]) -> GpuError:
+    """How a boot ends in which a part of the firmware is changed behind its file's own checks."""
+    parse = getattr(boot, f"parse_{part}")
+    with machine(chip) as sim, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(boot, f"parse_{part}", lambda *given: change(parse(*given)))
         card = take(sim)
-        told = list(boot.boot(card))
-        assert len(told) == len(STEPS)
+        with pytest.raises(GpuError) as caught:
+            for _ in boot.boot(card):
+                pass
         close_card(card)
+    return caught.value
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_what_fsp_refuses_is_told_by_its_code(chip: str) -> None:
+    """A signature that is another's."""
+    error = why_refused(chip, "fmc", lambda fmc: replace(fmc, signature=fmc.signature[::-1]))
+    assert isinstance(error, FirmwareError)
+    assert "task 0x0 says error 0xa1 (invalid data)" in error.message
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_what_the_fmc_refuses_is_told_by_its_code(chip: str) -> None:
+    """A bootloader that is another's: the FMC leaves its code in the mailbox."""
+    error = why_refused(chip, "bootloader", lambda code: replace(code, image=code.image[::-1]))
+    assert isinstance(error, BootError) and error.last == FMC_ERROR
+    assert error.register == "GSP.FALCON_MAILBOX0"
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_a_card_that_was_just_plugged_in_is_waited_for(chip: str) -> None:
+    """FSP is at work for half a second yet."""
+    with machine(chip, settle_ns=500_000_000) as sim:
+        card = take(sim)
+        is_ready = {done.name: sim.gpus[0].fsp.is_ready for done in boot.boot(card)}
+        assert list(is_ready) == NAMES
+        assert not is_ready["reset"] and is_ready["ready"]
+        close_card(card)
+        assert not sim.debug.violations
 
 
 def test_firmware_that_is_changed_is_refused_by_the_driver_or_by_fsp() -> None:

@@ -28,6 +28,7 @@ WPR2_LO, WPR2_HI = 0x1FA824, 0x1FA828
 STATUS: Final = {"gh100": 0x200BC, "gb202": 0xAD00BC}
 PMU: Final = {"gh100": 0, "gb202": 0x1820000}
 HEAP: Final = {"gh100": 0x200000, "gb202": 0x220000}
+FLUSH: Final = {"gh100": 0x100A34, "gb202": 0x8A1D58}  # low half, then high
 FAMILY: Final = {"gh100": "gh100", "gb202": "gb20x"}
 SYSTEM_INFO, REGISTRY = 72, 73
 LOG_BYTES: Final = 0x10000
@@ -54,6 +55,7 @@ class Client:
 
     Attributes:
         cot, params, meta, rmargs: what a boot sends; made by `prepare`.
+        flush: the page that flushes system memory.
         regions: libos' regions, as (name, address, bytes, kind, place).
         mctp, nvdm: headers of the packet.
     """
@@ -134,6 +136,7 @@ class Client:
         self.signature = self.hold(self.rm[f".fwsignature_{FAMILY[self.chip]}"])
         self.radix = self.hold_image(self.rm[".fwimage"])
         self.mctp, self.nvdm = 0xC0000000, 0x7E | 0x10DE << 8 | 0x14 << 24
+        self.flush = self.hold(bytes(PAGE))
         self.make_queues()
         self.make_meta(size, descriptor)
         self.regions = [
@@ -359,7 +362,9 @@ class Client:
         return Answer(*struct.unpack_from("<III", data, 8))
 
     def place(self) -> None:
-        """Puts what was prepared into memory, where it is not yet."""
+        """Puts what was prepared into memory, where it is not yet, and tells of what flushes."""
+        self.write(FLUSH[self.chip], self.flush & 0xFFFFFFFF)
+        self.write(FLUSH[self.chip] + 4, self.flush >> 32)
         table = b"".join(
             bytes(h.LibosMemoryRegionInitArgument(name_id(name), *rest))
             for name, *rest in self.regions

@@ -196,6 +196,21 @@ def test_fsp_alone_talks_to_gsp(client: Client) -> None:
     assert client.told("NV_PGSP_FALCON_OS", "locked")
 
 
+@pytest.mark.parametrize(
+    "page, why", [(0, "nobody told of"), (0xFFFF_FFFF_F000, "are not the card's")]
+)
+def test_the_page_to_flush_to_is_told_before_gsp_is_reset(
+    client: Client, page: int, why: str
+) -> None:
+    client.flush = page
+    client.settle()
+    client.place()
+    assert client.ask(client.packet()) == Answer(0, 0x14, 0)
+    assert client.told("GSP is not reset", why)
+    client.pass_ms(20)
+    assert client.read(HWCFG2) == 0xBADF4100
+
+
 def test_a_doorbell_before_the_boot_is_lost(client: Client) -> None:
     client.write(DOORBELL, 0)
     assert client.boot() is not None and not client.violations

@@ -8,7 +8,6 @@ parameters come out of constant bank 0, shared and local memory are at their win
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
@@ -47,14 +46,13 @@ class _Kernel:
     """A kernel that was learned.
 
     Attributes:
-        size, digest: of its machine code.
+        code: its machine code.
         constants: contents of its constant banks beside bank 0, by number.
         module, program: what stands for it.
         parameters: offset of the first one in constant bank 0.
     """
 
-    size: int
-    digest: bytes
+    code: bytes
     constants: Mapping[int, bytes]
     module: LoadedModule
     program: Program
@@ -119,11 +117,10 @@ class PtxExecutor:
         program = self._programs.get((ptx, kernel))
         if program is None:
             program = self._programs[ptx, kernel] = Program(shared_engine(), module, kernel)
-        digest = hashlib.sha256(code).digest()
-        learned = _Kernel(len(code), digest, constants, module, program, parameters)
+        learned = _Kernel(code, constants, module, program, parameters)
         known = self._kernels.get(code[:_HEAD], [])
-        same = (learned.digest, learned.constants)
-        others = [each for each in known if (each.digest, each.constants) != same]
+        same = (code, constants)
+        others = [each for each in known if (each.code, each.constants) != same]
         # Made anew: a launch in another thread may go through the old ones.
         self._kernels[code[:_HEAD]] = sorted([*others, learned], key=_size_of, reverse=True)
         self._heads = self._heads | {min(_HEAD, len(code))}
@@ -140,14 +137,14 @@ class PtxExecutor:
     def _find(self, launch: Launch, memory: KernelMemory) -> _Kernel:
         """The kernel whose code and constants a launch has."""
         address = launch.program
-        for size in sorted(self._heads, reverse=True):
-            if not memory.code.is_mapped(address, size):
+        for head in sorted(self._heads, reverse=True):
+            if not memory.code.is_mapped(address, head):
                 continue
-            for kernel in self._kernels.get(memory.code.read(address, size), ()):
-                if not memory.code.is_mapped(address, kernel.size):
+            for kernel in self._kernels.get(memory.code.read(address, head), ()):
+                size = len(kernel.code)
+                if not memory.code.is_mapped(address, size):
                     continue
-                code = memory.code.read(address, kernel.size)
-                if hashlib.sha256(code).digest() != kernel.digest:
+                if memory.code.read(address, size) != kernel.code:
                     continue
                 if _has_constants(launch, memory, kernel.constants):
                     return kernel
@@ -226,4 +223,4 @@ class _Running(RunningLanes[Grid, LaneMemory]):
 
 
 def _size_of(kernel: _Kernel) -> int:
-    return kernel.size
+    return len(kernel.code)

@@ -15,7 +15,7 @@ from gpu.sim.nv.pci.images import Known
 from gpu.sim.nv.pci.memory import INSTANCE_BYTES, Memory
 from gpu.sim.nv.pci.registers import BAR_BYTES
 from gpu.sim.nv.pci.rm import Rm
-from gpu.sim.nv.pci.silicon import Silicon
+from gpu.sim.nv.pci.silicon import Halt, Silicon
 from gpu.sim.nv.pci.sysinfo import MIRROR, MIRROR_BYTES
 from gpu.sim.pci.function import CardBar, CardBus
 from gpu.sim.physical import Extent
@@ -111,6 +111,11 @@ class NvCard:
 
     def _boot(self, cot: Cot) -> None:
         self.rm.reset()
+        try:
+            self.memory.flush()
+        except Halt as why:
+            self.chip.violation(f"GSP is not reset: {why}")
+            return
         self.gsp.boot(cot)
 
     def _add_identity(self, chip: Silicon) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from gpu.core.window import TrappedWindow
-from gpu.sim.nv.pci.silicon import Silicon
+from gpu.sim.nv.pci.silicon import Halt, Silicon
 
 INSTANCE_BYTES: Final = 32 << 20
 _WPR2: Final = 0x1FA824
@@ -40,6 +40,21 @@ class Memory:
         regs.add(name, _SIZE, chip.vram.size >> 20, writable=False)
         for half, address in zip(("LO", "HI"), chip.board.flush_page, strict=True):
             regs.add(f"NV_PFB_FBHUB_PCIE_FLUSH_SYSMEM_ADDR_{half}", address)
+
+    def flush(self) -> None:
+        """What an engine does as it is reset: it writes the page that flushes system memory.
+
+        Raises Halt where a driver told of none, or of one that is not the card's
+        (kmemsysInitFlushSysmemBuffer).
+        """
+        low, high = (
+            self._chip.regs.value(f"NV_PFB_FBHUB_PCIE_FLUSH_SYSMEM_ADDR_{half}")
+            for half in ("LO", "HI")
+        )
+        what = "the page that flushes system memory"
+        if not high | low:
+            raise Halt(f"nobody told of {what}")
+        self._chip.put(high << 32 | low, bytes(4), what)
 
     @property
     def _bounds(self) -> tuple[int, int]:
