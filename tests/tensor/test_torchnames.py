@@ -24,7 +24,7 @@ from gpu.tensor.torchnames import NN, PACKAGE, TENSOR
         (gpu, "float32", "here it is: gpu.dtypes.float32"),
         (gpu, "compile", "here it is: gpu.jit"),
         (nn, "Unfold", "here it is: Tensor.unfold"),
-        (nn, "MaxPool2d", "here it is: Tensor.max_pool2d"),
+        (nn, "Unflatten", "here it is: Tensor.unflatten"),
         (nn, "Parameter", "here it is: a Tensor with requires_grad=True"),
         (nn.functional, "interpolate", "here it is: Tensor.interpolate"),
         (nn.functional, "mse_lose", "did you mean mse_loss?"),
