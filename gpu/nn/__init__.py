@@ -106,6 +106,13 @@ from gpu.tensor.nn.normalization import (
     LayerNorm2d,
     RMSNorm,
 )
+from gpu.tensor.nn.patchlayers import (
+    ChannelShuffle,
+    Fold,
+    PixelShuffle,
+    PixelUnshuffle,
+    Unfold,
+)
 from gpu.tensor.nn.poollayers import (
     AdaptiveAvgPool1d,
     AdaptiveAvgPool2d,
@@ -168,6 +175,7 @@ __all__ = [
     "BatchNorm2d",
     "BatchNorm3d",
     "CTCLoss",
+    "ChannelShuffle",
     "Conv1d",
     "Conv2d",
     "Conv3d",
@@ -183,6 +191,7 @@ __all__ = [
     "Dropout3d",
     "Embedding",
     "Flatten",
+    "Fold",
     "GRUCell",
     "GaussianNLLLoss",
     "GroupNorm",
@@ -225,6 +234,8 @@ __all__ = [
     "NLLLoss",
     "PReLU",
     "PairwiseDistance",
+    "PixelShuffle",
+    "PixelUnshuffle",
     "PoissonNLLLoss",
     "RMSNorm",
     "RNNCell",
@@ -251,6 +262,7 @@ __all__ = [
     "TransformerEncoderLayer",
     "TripletMarginLoss",
     "TripletMarginWithDistanceLoss",
+    "Unfold",
     "functional",
     "optim",
     "state",

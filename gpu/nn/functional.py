@@ -72,6 +72,13 @@ from gpu.tensor.nn.margins import (
     triplet_margin_loss,
     triplet_margin_with_distance_loss,
 )
+from gpu.tensor.nn.patches import (
+    channel_shuffle,
+    fold,
+    pixel_shuffle,
+    pixel_unshuffle,
+    unfold,
+)
 from gpu.tensor.nn.pools import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
@@ -107,6 +114,7 @@ __all__ = [
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "celu",
+    "channel_shuffle",
     "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
@@ -116,6 +124,7 @@ __all__ = [
     "dropout2d",
     "dropout3d",
     "elu",
+    "fold",
     "gaussian_nll_loss",
     "gelu",
     "glu",
@@ -148,6 +157,8 @@ __all__ = [
     "multilabel_soft_margin_loss",
     "nll_loss",
     "pairwise_distance",
+    "pixel_shuffle",
+    "pixel_unshuffle",
     "poisson_nll_loss",
     "prelu",
     "relu",
@@ -168,6 +179,7 @@ __all__ = [
     "threshold",
     "triplet_margin_loss",
     "triplet_margin_with_distance_loss",
+    "unfold",
 ]
 
 

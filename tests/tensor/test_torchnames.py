@@ -23,7 +23,6 @@ from gpu.tensor.torchnames import NN, PACKAGE, TENSOR
         (gpu, "randn", "here it is: gpu.Tensor.randn"),
         (gpu, "float32", "here it is: gpu.dtypes.float32"),
         (gpu, "compile", "here it is: gpu.jit"),
-        (nn, "Unfold", "here it is: Tensor.unfold"),
         (nn, "Unflatten", "here it is: Tensor.unflatten"),
         (nn, "Parameter", "here it is: a Tensor with requires_grad=True"),
         (nn.functional, "interpolate", "here it is: Tensor.interpolate"),
