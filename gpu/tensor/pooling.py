@@ -11,7 +11,7 @@ from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import accumulator, dtypes
 from gpu.core.errors import InvalidType, InvalidValue, ShapeError
 from gpu.tensor import customgrad
-from gpu.tensor.arguments import shape_of
+from gpu.tensor.arguments import integer, shape_of
 from gpu.tensor.base import TensorBase
 from gpu.tensor.checks import Allowed, check_positions
 from gpu.tensor.joining import Joining
@@ -38,16 +38,21 @@ class Pooling(Joining, Reduction):
         padding: Each = 0,
         ceil_mode: bool = False,
         count_include_pad: bool = True,
+        divisor_override: int | None = None,
     ) -> Self:
         """The mean of each window, of integers in float32.
 
         With `count_include_pad` padding counts as elements that are 0, but never what a window
-        hangs over the end of it.
+        hangs over the end of it. `divisor_override` is divided by whatever counts.
         """
+        if divisor_override is not None and integer(divisor_override, "divisor_override") == 0:
+            raise InvalidValue("divisor_override must not be 0")
         x = self._as_float()
         window = x._window(kernel_size, stride, dilation, padding)
         counts, padded = x._layout(window, ceil_mode)
         total = x.cast(accumulator(x.dtype))._windows(padded, counts, 0)._over_taps("add", counts)
+        if divisor_override is not None:
+            return total.div(divisor_override).cast(x.dtype)
         if padded is window and (count_include_pad or not any(map(any, window.padding))):
             return total.div(math.prod(window.taps)).cast(x.dtype)
         # How many elements count, once for all planes.
