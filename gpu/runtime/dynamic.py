@@ -34,8 +34,8 @@ from gpu.runtime.device import Device
 Numbers: TypeAlias = tuple[Any, ...]
 
 WITH_NUMBERS: Final = frozenset({"const", "slice", "pad", "write"})
-# Operations that are other code for other constants, to divide, shift or leave a remainder by.
-_BY_VALUE: Final = frozenset({"tdiv", "tmod", "fmod", "shl", "shr"})
+# Operations that are other code for other constants, to shift by.
+_BY_VALUE: Final = frozenset({"shl", "shr"})
 # What has the values of its first source; a rule of gradients has other sources besides.
 _SHOWING: Final = MOVEMENT | {"custom_grad", "detach"}
 # What else reads a constant as a value like others. Positions say what is read.

@@ -101,8 +101,9 @@ class Joining(Indexing):
             axis = axis_of(dim, self.ndim, "dims")
             size = self.shape[axis]
             cut = -integer(step, "shifts") % size if size else 0
-            head, tail = result._along(axis, 0, cut), result._along(axis, cut, size - cut)
-            result = tail.cat(head, dim=axis)
+            if cut:
+                # Sizes that the shift has no part in: one kernel serves every shift.
+                result = result.cat(result, dim=axis)._along(axis, cut, size)
         return result._same()
 
     def pad(self, padding: Padding, mode: str = "constant", value: PyScalar = 0.0) -> Self:

@@ -207,9 +207,65 @@ def test_one_kernel_serves_every_number_that_a_tensor_is_made_of(name: str, devi
     assert graphs <= AT_MOST
 
 
+DIVIDED: dict[str, Callable[[Any, Any], Any]] = {
+    "quotient": lambda x, n: x // n,
+    "remainder": lambda x, n: x % n,
+    "of the number": lambda x, n: n % x,
+}
+
+
+@pytest.mark.parametrize(
+    "dtype", [dtypes.int32, dtypes.uint8, dtypes.float32], ids=lambda d: d.name
+)
+@pytest.mark.parametrize("name", DIVIDED)
+def test_one_kernel_serves_every_divisor(device: str, name: str, dtype: DType) -> None:
+    values = np.array([7, 200, 36, 1, 255, 90], np.uint8).astype(dtype.np)
+    if dtype.is_signed:
+        values = np.concatenate([values, -values])
+    x = Tensor(values, device=device).realize()
+    drawn = random_values(dtype, 3, seed=1) if dtype.is_int else [2.5, 0.375, 61.0]
+    sizes = [3, 8, *(abs(n) for n in drawn if n != dtype.min)]
+    for sign in (1, -1) if dtype.is_signed else (1,):
+        graphs = 0
+        for size in sizes:
+            n, before = sign * size, Counters.compiled
+            got = DIVIDED[name](x, n).numpy()
+            graphs += Counters.compiled - before
+            want = DIVIDED[name](values, np.asarray(n, dtype.np))
+            np.testing.assert_array_equal(got, want, err_msg=f"{n}")
+        assert graphs <= AT_MOST
+
+
+def test_one_kernel_serves_every_shift_of_a_roll(device: str) -> None:
+    values = numbers(6, 5)
+    x = Tensor(values, device=device).requires_grad_()
+    graphs = 0
+    for n in (2, 5, -1, 13, 4):
+        before = Counters.compiled
+        rolled = x.roll(n, 0)
+        np.testing.assert_array_equal(rolled.numpy(), np.roll(values, n, 0))
+        (gradient,) = (rolled * Tensor(values, device=device)).sum().gradient(x)
+        np.testing.assert_array_equal(gradient.numpy(), np.roll(values, -n, 0))
+        graphs += Counters.compiled - before
+    assert graphs <= 2 * AT_MOST
+
+
+def test_a_capture_has_the_divisor_that_it_was_called_with() -> None:
+    values = numbers(20)
+    x = Tensor(values, device="PYTHON").realize()
+
+    @gpu.jit
+    def rest(x: Tensor, n: float, shift: int) -> Tensor:
+        return (x % n).roll(shift)
+
+    for n, shift in ((3.0, 2), (5.5, 4), (2.5, 7), (3.0, 2)):
+        for _ in range(3):
+            np.testing.assert_array_equal(rest(x, n, shift).numpy(), np.roll(values % n, shift))
+
+
 def test_numbers_that_make_other_code_stay_in_it() -> None:
     x = Tensor(np.arange(40, dtype=np.int32), device="PYTHON").realize()
-    counts = [compiled(lambda d=d: (x // d).realize()) for d in (3, 5, 7, 9)]
+    counts = [compiled(lambda d=d: (x << d).realize()) for d in (3, 5, 7, 9)]
     assert counts == [1, 1, 1, 1]
     y = Tensor(numbers(40), device="PYTHON").realize()
     counts = [compiled(lambda c=c: (c - y).realize()) for c in (2.0, 3.0, 1.0, 0.0, -1.0, 4.0)]
