@@ -244,6 +244,34 @@ def test_quotient_and_rest_share_their_guard() -> None:
     assert found == ["eq", "eq", "eq", "and", "or", "where", "tdiv", "where", "tmod"]
 
 
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("dtype", [d for d in INTS if d.bits <= 32], ids=str)
+def test_vectors_are_divided_as_floats(
+    dtype: DType, row: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, most = ["tdiv", "tmod"], int(dtype.max)
+    a, b, c, mask = edge_pairs(dtype)
+    # Quotients just below an integer, which rounding endangers: most where that is large.
+    divisors = np.unique(most >> np.arange(dtype.bits - 1)).repeat(16)
+    below = (most // divisors * divisors - 1).astype(a.dtype)
+    a, b = np.append(a, below), np.append(b, divisors.astype(b.dtype))
+    arrays = [a, b, np.resize(c, a.size), np.resize(mask, a.size)]
+    results = [np.zeros_like(a) for _ in names]
+    program = matrix_kernel(dtype, 4, a.size, names, "grid").program()
+    wanted = [x.copy() for x in arrays + results]
+    interpret_linear(program, wanted)
+    native = replace(NATIVE, edges=ROWS[row], float_quotients=True)
+    program = guard_edges(program, native)
+    verify_linear(program)
+    assert not {"tdiv", "tmod"} & set(operations(program))
+    assert operations(program).count("div") == 1
+    Mean(ROWS[row], monkeypatch)
+    found = [x.copy() for x in arrays + results]
+    interpret_linear(program, found)
+    for name, got, want in zip(names, found[4:], wanted[4:], strict=True):
+        assert_same(got, want, f"{name} {dtype.name}")
+
+
 def test_loops_keep_their_guarded_limits_and_carries() -> None:
     k = Kernel(x=(dtypes.int64, 3), out=(dtypes.int64, 1))
     at = k.const(0)

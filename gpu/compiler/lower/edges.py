@@ -4,6 +4,8 @@ The last pass over a program: what it means stays as `gpu/compiler/ir/evaluate.p
 it every operation that is printed plainly gets operands for which the target's own does the same,
 by the table of `gpu/compiler/targets/edges.py`. Where constants and bounds show that no operand can
 be at an edge, nothing is added.
+
+Divisions of vectors, which have such edges, are made of floats here where the target asks for it.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class _Guards(Rewrite):
     def __init__(self, program: Program, native: Native):
         super().__init__()
         self.program, self.edges = program, native.edges
-        self.paired = native.paired
+        self.paired, self.float_quotients = native.paired, native.float_quotients
         self.inline = _Inline()
         self.b = Legalizer(self.inline, native)
         self.ranges: dict[Inst, Range] | None = None
@@ -83,8 +85,14 @@ class _Guards(Rewrite):
         if name in _SHIFTS:
             return None if edges.shift is Edge.OURS or self.shifts_inside(inst) else _shifted
         if name in _DIVISIONS:
-            return None if edges.division is Edge.OURS or self.divides(inst) else _divided
+            ours = edges.division is Edge.OURS or self.divides(inst)
+            return None if ours and not self.by_floats(inst) else _divided
         return None
+
+    def by_floats(self, inst: Inst) -> bool:
+        """Whether a division is one of floats: a constant divisor is multiplied with instead."""
+        known = constant_value(inst.args[1]) is not None
+        return self.float_quotients and inst.lanes > 1 and inst.dtype.bits <= 32 and not known
 
     def bounds(self, inst: Inst) -> Range:
         """What an integer can be, as far as is known."""
@@ -211,11 +219,23 @@ def _divided(guards: _Guards, inst: Inst, a: Inst, divisor: Inst) -> Inst:
         overflows = b.op("and", least, b.eq(divisor, like(divisor, -1)))
         unsafe = overflows if unsafe is None else b.op("or", unsafe, overflows)
     # Divided by 1 instead, the least integer is the wrapped quotient and 0 either remainder.
-    assert unsafe is not None
-    result = b.op(name, a, b.where(unsafe, like(divisor, 1), divisor))
+    safe = divisor if unsafe is None else b.where(unsafe, like(divisor, 1), divisor)
+    by_floats = guards.by_floats(inst)
+    result = _by_floats(guards, name, a, safe) if by_floats else b.op(name, a, safe)
     if name == "tmod" or by_zero is None:
         return result
     return b.where(by_zero, like(a, 0), result)
+
+
+def _by_floats(guards: _Guards, name: str, a: Inst, divisor: Inst) -> Inst:
+    """A quotient or remainder of integers of n bits by a division of floats.
+
+    A quotient that is below an integer is so by at least 1 / divisor, relative to it by more than
+    2 ** -n: floats of more than n + 1 bits are never rounded up to that integer.
+    """
+    b, dtype = guards.b, dtypes.float32 if a.dtype.bits <= 16 else dtypes.float64
+    quotient = b.cast(b.op("div", b.cast(a, dtype), b.cast(divisor, dtype)), a.dtype)
+    return quotient if name == "tdiv" else b.op("sub", a, b.op("mul", quotient, divisor))
 
 
 def _converted(guards: _Guards, inst: Inst, x: Inst) -> Inst:

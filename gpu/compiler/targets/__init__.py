@@ -37,6 +37,8 @@ class Native:
         quads: whether memory is best accessed by four neighbouring words at a time.
         lacking: dtypes that no kernel may have.
         shuffled: dtypes that threads of a warp exchange; others go as integers of 32 bits.
+        float_quotients: whether vectors of integers are divided as floats, where those hold each
+            quotient: for machines that divide vectors of floats and no vectors of integers.
         edges: what is printed for an operation gives where ours are fixed; nothing, if left out.
     """
 
@@ -49,6 +51,7 @@ class Native:
     quads: bool = False
     lacking: frozenset[DType] = field(default=frozenset())
     shuffled: frozenset[DType] = WORDS
+    float_quotients: bool = False
     edges: Edges = C
 
     def __post_init__(self) -> None:

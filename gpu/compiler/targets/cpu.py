@@ -115,6 +115,7 @@ def _native(architecture: str, present: frozenset[str]) -> Native:
         ops=frozenset(OPS) - missing,
         storage_only=_FOREIGN_FLOATS if converts_half else _FOREIGN_FLOATS | half,
         compute_as_float32=half if converts_half else frozenset(),
+        float_quotients=True,
         edges=LLVM,
     )
 
