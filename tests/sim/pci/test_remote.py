@@ -46,7 +46,8 @@ class Served:
 
     def close(self) -> None:
         self._stopped = True
-        self.raw().close()
+        with contextlib.suppress(FileNotFoundError):  # it has ended with the client before
+            self.raw().close()
         self._thread.join(10)
         assert not self._thread.is_alive() and not self.path.exists()
         self.function.close()
