@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 EVERY: Final = 40  # `--quick` takes one of so many
-SAMPLE: Final = 15  # percent of the tests on devices that are sampled
+SAMPLE: Final = 10  # percent of the tests on devices that are sampled
 _BUCKETS: Final = 10_000
 
 
