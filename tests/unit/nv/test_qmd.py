@@ -195,7 +195,7 @@ def test_each_field_reads_back_alone(major: int, data: st.DataObject) -> None:
     version = layout.span("QMD_MAJOR_VERSION")
     if span is not version:
         raw |= major << version.lo
-        decoded = decode_qmd(raw.to_bytes(layout.size, "little"))
+        decoded = decode_qmd(raw.to_bytes(layout.size, "little"), major)
         assert decoded.fields == {span.name: number, version.name: major}
         assert not decoded.reserved
     writer = QmdWriter(layout)

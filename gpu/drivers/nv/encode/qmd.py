@@ -312,16 +312,22 @@ def _show(span: Span, number: int) -> str:
     return f"  {span.hi:>4}:{span.lo:<4} {span.name} = {number:#x}{shown}"
 
 
-def decode_qmd(data: bytes) -> DecodedQmd:
-    """Reads a descriptor of 256 or 384 bytes. Raises FormatError where it is none."""
+def decode_qmd(data: bytes, major: int | None = None) -> DecodedQmd:
+    """Reads a descriptor of 256 or 384 bytes, of the version `major` where that is known.
+
+    Else its bits tell. Versions 4 and 5 have theirs in different places, so that a descriptor may
+    be of either; then it is taken for one of 4. Raises FormatError where it is none.
+    """
     value = int.from_bytes(data, "little")
-    for major in (3, 4, 5):
-        layout = qmd_layout(major)
-        if layout.size == len(data) and layout.span("QMD_MAJOR_VERSION").extract(value) == major:
+    for each in (3, 4, 5) if major is None else (major,):
+        layout = qmd_layout(each)
+        if layout.size == len(data) and layout.span("QMD_MAJOR_VERSION").extract(value) == each:
             break
     else:
         raise FormatError(
-            f"{len(data)} bytes are no launch descriptor: version 3 has 256, 4 and 5 have 384"
+            f"{len(data)} bytes are no launch descriptor"
+            + (f" of version {major}" if major is not None else "")
+            + ": version 3 has 256, 4 and 5 have 384"
         )
     numbers = {name: span.extract(value) for name, span in layout.spans.items()}
     reserved = value & ~layout.covered & mask(8 * layout.size - 1)
