@@ -21,6 +21,7 @@ from gpu.compiler.fusion.limit import to_store
 from gpu.compiler.fusion.merge import merge_outputs
 from gpu.compiler.fusion.plan import At, Plan, Root
 from gpu.compiler.fusion.region import needed_region, own_element
+from gpu.compiler.fusion.split_reduce import REUSED
 from gpu.compiler.fusion.views import (
     Access,
     Indices,
@@ -55,6 +56,8 @@ RANDOM_COST: Final = 100
 NARROWED: Final = 32
 # Kinds that have memory of their own by what they mean, or loops unlike any other's.
 OWN_KERNEL: Final = LOOPING | APART | {"contiguous", "copy"}
+# Those whose kernels have no blocks.
+_NO_BLOCKS: Final = OWN_KERNEL - {"contiguous"}
 # Places a kernel may read an inline node at: its expression is built once for each.
 MAX_READS: Final = 4
 # Outer iterations from which computing a reduction inside them leaves enough to run at once.
@@ -131,6 +134,8 @@ class _Fusion:
         # Those by which kernels would wait for each other.
         self.circular: set[Node] = set()
         self.in_kernel: dict[Node, int] = {}
+        # Whether kernels have sums of products.
+        self.products: dict[Node, bool] = {}
         # Loops of placed nodes: how many loops of the kernel's domain are around each.
         self.depth: dict[Var, int] = {}
 
@@ -386,7 +391,7 @@ class _Fusion:
         """
         most = 0
         for root, accesses in self.reads[node].items():
-            domain = self.domain[root].loops
+            domain, around = self.domain[root].loops, self.domain[root].depth
             for indices, mask in accesses:
                 used = _loops_of(indices)
                 inner = [var for var in used if var in self.depth]
@@ -394,7 +399,13 @@ class _Fusion:
                 depth = max([self.depth[var] for var in inner] + outer, default=0)
                 kept = _iterations_under(mask)
                 loops = (*domain[:depth], *inner)
-                most = max(most, math.prod(kept.get(v, v.extent) for v in loops))
+                count = math.prod(kept.get(v, v.extent) for v in loops)
+                if around and depth > around:  # what the last block has too many is of no account
+                    block = self.blocks[root]
+                    assert block is not None
+                    number, row = domain[around - 1 : around + 1]
+                    count = count // (number.extent * row.extent) * int(root.shape[block.axis])
+                most = max(most, count)
         return most
 
     def _place_reduction(self, node: Node, root: Node) -> bool:
@@ -409,11 +420,23 @@ class _Fusion:
         aligned = used == frozenset(domain[:depth]) and rows <= node.size
         if others or mask is not ALWAYS or not aligned:
             return False
+        if depth < len(domain) and self._has_product(root):
+            return False
         enough = depth == len(domain) or rows >= MIN_ROWS or node.src[0].size <= SMALL
         if not enough or not self._take(node, root, depth, "private"):
             return False
         self._push(node, root, access, depth)
         return True
+
+    def _has_product(self, root: Node) -> bool:
+        """Whether a kernel has sums of products of its own, whose loops nothing may stand between.
+
+        Tiles of them go through several rows and columns at once.
+        """
+        if root not in self.products:
+            inline = toposort(root.src, lambda n: n.kind == "reduce" or self._in_memory(n))
+            self.products[root] = any(n.kind == "reduce" and _uses_again(n) for n in inline)
+        return self.products[root]
 
     def _place_row(self, node: Node, root: Node) -> bool:
         domain = self.domain[root].loops
@@ -443,9 +466,9 @@ class _Fusion:
             return self.wanted_blocks
         used = {
             root
-            for inside in self.placed.values()
+            for node, inside in self.placed.items()
             for root, at in inside.items()
-            if at.depth == self.domain[root].depth
+            if at.depth == self.domain[root].depth and self._is_spread(node)
         }
         idle = (root for root, domain in self.domain.items() if domain.depth and root not in used)
         return dict.fromkeys(idle)
@@ -454,7 +477,7 @@ class _Fusion:
         """Notes blocks in which all kernels that read `node` could compute what they read of it."""
         found: dict[Node, Block | None] = {}
         for root, accesses in self.reads[node].items():
-            known = root in self.blocks or root in self.stores or root.kind in OWN_KERNEL
+            known = root in self.blocks or root in self.stores or root.kind in _NO_BLOCKS
             if self.domain[root].depth:
                 continue
             if known or not self.has_blocks(root.device):
@@ -467,8 +490,7 @@ class _Fusion:
 
     def _is_spread(self, node: Node) -> bool:
         """Whether `node`, or what it reduces, has many more elements than it is made of."""
-        below = toposort([node], self._in_memory)
-        made_of = sum(n.size for n in below if n is not node and self._in_memory(n))
+        made_of = sum(n.size for n in toposort(node.src, self._in_memory) if self._in_memory(n))
         large = unmoved(node.src[0]) if node.kind == "reduce" else node
         return is_spread(large, made_of)
 
@@ -586,6 +608,15 @@ def _iterations_under(mask: Mask) -> dict[Var, int]:
 def _loops_of(indices: Indices) -> frozenset[Var]:
     """The loops that indices depend on."""
     return frozenset(var for index in indices for var in index.vars if var.bound is None)
+
+
+def _uses_again(node: Node) -> bool:
+    """Whether what a reduction combines is made of elements that each many others use as well."""
+    source = unmoved(node.src[0])
+    while source.kind == "cast":
+        source = unmoved(source.src[0])
+    operands = [unmoved(operand) for operand in source.src if source.kind == "alu"]
+    return len(operands) > 1 and source.size >= REUSED * max(each.size for each in operands)
 
 
 def _narrows(node: Node) -> bool:
