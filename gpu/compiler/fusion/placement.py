@@ -4,7 +4,8 @@ A node becomes a `Root` when it is asked for, when it must have memory of its ow
 it inline would repeat too much work. Then nodes are visited from readers to sources, with the
 elements of each that every kernel reads. A reduction whose elements are each needed by one
 iteration of a kernel's outer loops goes `At` those loops: innermost it is an accumulator with an
-epilogue, further out a row statistic as in softmax and layernorm. A costly node that a kernel
+epilogue, further out a row statistic as in softmax and layernorm, unless the kernel has a product
+of matrices, whose tiles have several rows at once. A costly node that a kernel
 reads in several places goes into a row buffer. Everything else is inline.
 """
 
@@ -20,11 +21,10 @@ from gpu.compiler.fusion.inplace import Store, find_reuses, store_order
 from gpu.compiler.fusion.limit import to_store
 from gpu.compiler.fusion.merge import merge_outputs
 from gpu.compiler.fusion.plan import At, Plan, Root
-from gpu.compiler.fusion.region import needed_region, own_element
-from gpu.compiler.fusion.split_reduce import REUSED
+from gpu.compiler.fusion.region import iterations_under, loops_of, needed_region, own_element
+from gpu.compiler.fusion.split_reduce import uses_again
 from gpu.compiler.fusion.views import (
     Access,
-    Indices,
     domain_indices,
     domain_loops,
     inner_vars,
@@ -41,7 +41,7 @@ from gpu.compiler.ir.graph import (
     unmoved,
 )
 from gpu.compiler.ir.graph.images import is_written_image
-from gpu.compiler.ir.index import ALWAYS, Mask, Mod, Var
+from gpu.compiler.ir.index import ALWAYS, Var
 from gpu.compiler.ir.optable import COSTLY_OPS
 
 # An inline expression is cut into kernels at this many operations: compile time is linear in it.
@@ -393,11 +393,11 @@ class _Fusion:
         for root, accesses in self.reads[node].items():
             domain, around = self.domain[root].loops, self.domain[root].depth
             for indices, mask in accesses:
-                used = _loops_of(indices)
+                used = loops_of(indices)
                 inner = [var for var in used if var in self.depth]
                 outer = [domain.index(var) + 1 for var in used if var not in self.depth]
                 depth = max([self.depth[var] for var in inner] + outer, default=0)
-                kept = _iterations_under(mask)
+                kept = iterations_under(mask)
                 loops = (*domain[:depth], *inner)
                 count = math.prod(kept.get(v, v.extent) for v in loops)
                 if around and depth > around:  # what the last block has too many is of no account
@@ -413,7 +413,7 @@ class _Fusion:
         domain = self.domain[root].loops
         (access, *others) = accesses
         indices, mask = access
-        used = _loops_of(indices)
+        used = loops_of(indices)
         depth = max((domain.index(var) + 1 for var in used if var in domain), default=0)
         rows = math.prod(var.extent for var in domain[:depth])
         # Each element at most once, by the iteration that needs it.
@@ -435,7 +435,7 @@ class _Fusion:
         """
         if root not in self.products:
             inline = toposort(root.src, lambda n: n.kind == "reduce" or self._in_memory(n))
-            self.products[root] = any(n.kind == "reduce" and _uses_again(n) for n in inline)
+            self.products[root] = any(n.kind == "reduce" and uses_again(n.src[0]) for n in inline)
         return self.products[root]
 
     def _place_row(self, node: Node, root: Node) -> bool:
@@ -445,7 +445,7 @@ class _Fusion:
             region = needed_region(reads, node.shape, frozenset(domain[:depth]))
             rows = math.prod(var.extent for var in domain[:depth])
             # Read in each of these loops, in another place each time.
-            apart = _loops_of(region.base) >= frozenset(domain[:depth])
+            apart = loops_of(region.base) >= frozenset(domain[:depth])
             once = region.size * rows == node.size
             if apart and once and region.size * node.dtype.itemsize <= ROW_BYTES:
                 if rows < MIN_ROWS and node.size > SMALL:
@@ -548,7 +548,7 @@ class _Fusion:
         """Where in the blocks of a kernel `node` is computed, and the element at a time."""
         domain, accesses = self.domain[root], [*self.reads[node][root]]
         (indices, mask), *others = accesses
-        innermost = not others and _loops_of(indices) == frozenset(domain.loops)
+        innermost = not others and loops_of(indices) == frozenset(domain.loops)
         if node.kind == "reduce" and innermost and mask is domain.mask:
             return At(len(domain.loops), "private"), (indices, mask)
         around = domain.loops[: domain.depth]
@@ -558,7 +558,7 @@ class _Fusion:
         assert block is not None
         # Each element once, but for what the last block has too many.
         most = node.size // root.shape[block.axis] * block.size * around[-1].extent
-        if not _loops_of(region.base) >= frozenset(around) or region.size * rounds > most:
+        if not loops_of(region.base) >= frozenset(around) or region.size * rounds > most:
             return None
         row = domain_loops(region.extents, f"row{len(self.placed)}_")
         self.depth.update(dict.fromkeys(row, domain.depth))
@@ -577,46 +577,6 @@ class _Fusion:
         self.depth.update(dict.fromkeys(loops, depth))
         for source, read in source_accesses(node, access, loops):
             self.reads[source].setdefault(root, {})[read] = None
-
-
-def _iterations_under(mask: Mask) -> dict[Var, int]:
-    """How many iterations of a loop a mask lets through, at most, whatever those of others are.
-
-    It does where it keeps a sum of loops within bounds, or asks for multiples: of what windows
-    overlap in, or step over, each place is in few of them.
-    """
-    plain = [c for c in mask.constraints if c.is_affine]
-    lows = {constraint - constraint.const: -constraint.const for constraint in plain}
-    asked = {
-        a.num - a.num.const: a.den
-        for c in mask.constraints
-        for a, _ in c.terms
-        if isinstance(a, Mod) and len(c.terms) == 1 and c.const == 0 and c.hi == 0
-    }
-    found: dict[Var, int] = {}
-    for place, low in lows.items():
-        if len(place.terms) < 2 or -place not in lows or place.vars & found.keys():
-            continue
-        factor = asked.get(place, asked.get(-place, 1))
-        units = [var for var in place.vars if abs(place.coeff(var)) == 1]
-        if units:
-            longest = max(units, key=lambda var: (var.extent, var.name))
-            found[longest] = min(longest.extent, (-lows[-place] - low) // factor + 1)
-    return found
-
-
-def _loops_of(indices: Indices) -> frozenset[Var]:
-    """The loops that indices depend on."""
-    return frozenset(var for index in indices for var in index.vars if var.bound is None)
-
-
-def _uses_again(node: Node) -> bool:
-    """Whether what a reduction combines is made of elements that each many others use as well."""
-    source = unmoved(node.src[0])
-    while source.kind == "cast":
-        source = unmoved(source.src[0])
-    operands = [unmoved(operand) for operand in source.src if source.kind == "alu"]
-    return len(operands) > 1 and source.size >= REUSED * max(each.size for each in operands)
 
 
 def _narrows(node: Node) -> bool:
