@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gpu import Device, Tensor
+from gpu.compiler.fusion.plan import Plan
 from gpu.runtime.execute import is_computed, without_reshapes
 from gpu.runtime.pipeline import plan_graph
 from tensor.reference import Tolerance, assert_gradients, fitted, rng_for, torch
@@ -119,20 +120,48 @@ def attention(length: int, **keywords: Any) -> list[Tensor]:
     return [value, *value.square().sum().gradient(*leaves)]
 
 
+def planned(*roots: Tensor) -> Plan:
+    """How the CPU would compute what is not in memory."""
+    target = Device["CPU"].renderer.target
+    return plan_graph(
+        [without_reshapes(t._node) for t in roots], is_computed, lambda _: target
+    ).plan
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_no_kernel_stores_scores(causal: bool) -> None:
-    target = Device["CPU"].renderer.target
     for length in (1024, 1033):
-        roots = [without_reshapes(t._node) for t in attention(length, is_causal=causal)]
-        plan = plan_graph(roots, is_computed, lambda _: target).plan
-        assert max(node.size for made in plan.kernels for node in made) <= 3 * length * 16
+        tensors = attention(length, is_causal=causal)
+        for roots in (tensors, tensors[1:], [t.contiguous() for t in tensors]):
+            plan = planned(*roots)
+            assert max(node.size for made in plan.kernels for node in made) <= 3 * length * 16
+
+
+@pytest.mark.parametrize("length", [475, 480, 509, 1033])
+def test_blocks_hold_no_products_of_elements(length: int) -> None:
+    leaves = [Tensor.randn(1, 7, length, 64, requires_grad=True).realize() for _ in range(3)]
+    value = leaves[0].scaled_dot_product_attention(*leaves[1:])
+    plan = planned(value, *value.square().sum().gradient(*leaves))
+    assert max(node.size for node in plan.placement) <= 7 * length * length
+
+
+def test_scores_that_are_stored_need_no_blocks() -> None:
+    leaves = [Tensor.randn(1, 3, 475, 64, requires_grad=True).realize() for _ in range(3)]
+    value = leaves[0].scaled_dot_product_attention(*leaves[1:])
+    plan = planned(*value.square().sum().gradient(*leaves))
+    assert any(node.size == 3 * 475 * 475 for made in plan.kernels for node in made)
+    assert not any(plan.blocks.values())
+
+
+def test_what_a_row_adds_to_a_product_is_computed_before() -> None:
+    x, y = (Tensor.randn(200, 64).realize() for _ in range(2))
+    plan = planned(x @ y.T - (x * x).sum(1, keepdim=True))
+    assert sorted(node.size for made in plan.kernels for node in made) == [200, 200 * 200]
 
 
 def test_a_softmax_written_by_hand_stores_no_scores_either() -> None:
     q, k, v = (Tensor.randn(2, 600, 16).realize() for _ in range(3))
-    root = ((q @ k.transpose(-2, -1) * 0.25).softmax(-1) @ v)._node
-    target = Device["CPU"].renderer.target
-    plan = plan_graph([without_reshapes(root)], is_computed, lambda _: target).plan
+    plan = planned((q @ k.transpose(-2, -1) * 0.25).softmax(-1) @ v)
     assert [node.size for made in plan.kernels for node in made] == [2 * 600 * 16]
 
 

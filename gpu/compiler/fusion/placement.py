@@ -4,7 +4,8 @@ A node becomes a `Root` when it is asked for, when it must have memory of its ow
 it inline would repeat too much work. Then nodes are visited from readers to sources, with the
 elements of each that every kernel reads. A reduction whose elements are each needed by one
 iteration of a kernel's outer loops goes `At` those loops: innermost it is an accumulator with an
-epilogue, further out a row statistic as in softmax and layernorm. A costly node that a kernel
+epilogue, further out a row statistic as in softmax and layernorm, unless the kernel has a product
+of matrices, whose tiles have several rows at once. A costly node that a kernel
 reads in several places goes into a row buffer. Everything else is inline.
 """
 
@@ -20,10 +21,10 @@ from gpu.compiler.fusion.inplace import Store, find_reuses, store_order
 from gpu.compiler.fusion.limit import to_store
 from gpu.compiler.fusion.merge import merge_outputs
 from gpu.compiler.fusion.plan import At, Plan, Root
-from gpu.compiler.fusion.region import needed_region, own_element
+from gpu.compiler.fusion.region import iterations_under, loops_of, needed_region, own_element
+from gpu.compiler.fusion.split_reduce import uses_again
 from gpu.compiler.fusion.views import (
     Access,
-    Indices,
     domain_indices,
     domain_loops,
     inner_vars,
@@ -40,7 +41,7 @@ from gpu.compiler.ir.graph import (
     unmoved,
 )
 from gpu.compiler.ir.graph.images import is_written_image
-from gpu.compiler.ir.index import ALWAYS, Mask, Mod, Var
+from gpu.compiler.ir.index import ALWAYS, Var
 from gpu.compiler.ir.optable import COSTLY_OPS
 
 # An inline expression is cut into kernels at this many operations: compile time is linear in it.
@@ -55,6 +56,8 @@ RANDOM_COST: Final = 100
 NARROWED: Final = 32
 # Kinds that have memory of their own by what they mean, or loops unlike any other's.
 OWN_KERNEL: Final = LOOPING | APART | {"contiguous", "copy"}
+# Those whose kernels have no blocks.
+_NO_BLOCKS: Final = OWN_KERNEL - {"contiguous"}
 # Places a kernel may read an inline node at: its expression is built once for each.
 MAX_READS: Final = 4
 # Outer iterations from which computing a reduction inside them leaves enough to run at once.
@@ -131,6 +134,8 @@ class _Fusion:
         # Those by which kernels would wait for each other.
         self.circular: set[Node] = set()
         self.in_kernel: dict[Node, int] = {}
+        # Whether kernels have sums of products.
+        self.products: dict[Node, bool] = {}
         # Loops of placed nodes: how many loops of the kernel's domain are around each.
         self.depth: dict[Var, int] = {}
 
@@ -386,15 +391,21 @@ class _Fusion:
         """
         most = 0
         for root, accesses in self.reads[node].items():
-            domain = self.domain[root].loops
+            domain, around = self.domain[root].loops, self.domain[root].depth
             for indices, mask in accesses:
-                used = _loops_of(indices)
+                used = loops_of(indices)
                 inner = [var for var in used if var in self.depth]
                 outer = [domain.index(var) + 1 for var in used if var not in self.depth]
                 depth = max([self.depth[var] for var in inner] + outer, default=0)
-                kept = _iterations_under(mask)
+                kept = iterations_under(mask)
                 loops = (*domain[:depth], *inner)
-                most = max(most, math.prod(kept.get(v, v.extent) for v in loops))
+                count = math.prod(kept.get(v, v.extent) for v in loops)
+                if around and depth > around:  # what the last block has too many is of no account
+                    block = self.blocks[root]
+                    assert block is not None
+                    number, row = domain[around - 1 : around + 1]
+                    count = count // (number.extent * row.extent) * int(root.shape[block.axis])
+                most = max(most, count)
         return most
 
     def _place_reduction(self, node: Node, root: Node) -> bool:
@@ -402,18 +413,30 @@ class _Fusion:
         domain = self.domain[root].loops
         (access, *others) = accesses
         indices, mask = access
-        used = _loops_of(indices)
+        used = loops_of(indices)
         depth = max((domain.index(var) + 1 for var in used if var in domain), default=0)
         rows = math.prod(var.extent for var in domain[:depth])
         # Each element at most once, by the iteration that needs it.
         aligned = used == frozenset(domain[:depth]) and rows <= node.size
         if others or mask is not ALWAYS or not aligned:
             return False
+        if depth < len(domain) and self._has_product(root):
+            return False
         enough = depth == len(domain) or rows >= MIN_ROWS or node.src[0].size <= SMALL
         if not enough or not self._take(node, root, depth, "private"):
             return False
         self._push(node, root, access, depth)
         return True
+
+    def _has_product(self, root: Node) -> bool:
+        """Whether a kernel has sums of products of its own, whose loops nothing may stand between.
+
+        Tiles of them go through several rows and columns at once.
+        """
+        if root not in self.products:
+            inline = toposort(root.src, lambda n: n.kind == "reduce" or self._in_memory(n))
+            self.products[root] = any(n.kind == "reduce" and uses_again(n.src[0]) for n in inline)
+        return self.products[root]
 
     def _place_row(self, node: Node, root: Node) -> bool:
         domain = self.domain[root].loops
@@ -422,7 +445,7 @@ class _Fusion:
             region = needed_region(reads, node.shape, frozenset(domain[:depth]))
             rows = math.prod(var.extent for var in domain[:depth])
             # Read in each of these loops, in another place each time.
-            apart = _loops_of(region.base) >= frozenset(domain[:depth])
+            apart = loops_of(region.base) >= frozenset(domain[:depth])
             once = region.size * rows == node.size
             if apart and once and region.size * node.dtype.itemsize <= ROW_BYTES:
                 if rows < MIN_ROWS and node.size > SMALL:
@@ -443,9 +466,9 @@ class _Fusion:
             return self.wanted_blocks
         used = {
             root
-            for inside in self.placed.values()
+            for node, inside in self.placed.items()
             for root, at in inside.items()
-            if at.depth == self.domain[root].depth
+            if at.depth == self.domain[root].depth and self._is_spread(node)
         }
         idle = (root for root, domain in self.domain.items() if domain.depth and root not in used)
         return dict.fromkeys(idle)
@@ -454,7 +477,7 @@ class _Fusion:
         """Notes blocks in which all kernels that read `node` could compute what they read of it."""
         found: dict[Node, Block | None] = {}
         for root, accesses in self.reads[node].items():
-            known = root in self.blocks or root in self.stores or root.kind in OWN_KERNEL
+            known = root in self.blocks or root in self.stores or root.kind in _NO_BLOCKS
             if self.domain[root].depth:
                 continue
             if known or not self.has_blocks(root.device):
@@ -467,8 +490,7 @@ class _Fusion:
 
     def _is_spread(self, node: Node) -> bool:
         """Whether `node`, or what it reduces, has many more elements than it is made of."""
-        below = toposort([node], self._in_memory)
-        made_of = sum(n.size for n in below if n is not node and self._in_memory(n))
+        made_of = sum(n.size for n in toposort(node.src, self._in_memory) if self._in_memory(n))
         large = unmoved(node.src[0]) if node.kind == "reduce" else node
         return is_spread(large, made_of)
 
@@ -526,7 +548,7 @@ class _Fusion:
         """Where in the blocks of a kernel `node` is computed, and the element at a time."""
         domain, accesses = self.domain[root], [*self.reads[node][root]]
         (indices, mask), *others = accesses
-        innermost = not others and _loops_of(indices) == frozenset(domain.loops)
+        innermost = not others and loops_of(indices) == frozenset(domain.loops)
         if node.kind == "reduce" and innermost and mask is domain.mask:
             return At(len(domain.loops), "private"), (indices, mask)
         around = domain.loops[: domain.depth]
@@ -536,7 +558,7 @@ class _Fusion:
         assert block is not None
         # Each element once, but for what the last block has too many.
         most = node.size // root.shape[block.axis] * block.size * around[-1].extent
-        if not _loops_of(region.base) >= frozenset(around) or region.size * rounds > most:
+        if not loops_of(region.base) >= frozenset(around) or region.size * rounds > most:
             return None
         row = domain_loops(region.extents, f"row{len(self.placed)}_")
         self.depth.update(dict.fromkeys(row, domain.depth))
@@ -555,37 +577,6 @@ class _Fusion:
         self.depth.update(dict.fromkeys(loops, depth))
         for source, read in source_accesses(node, access, loops):
             self.reads[source].setdefault(root, {})[read] = None
-
-
-def _iterations_under(mask: Mask) -> dict[Var, int]:
-    """How many iterations of a loop a mask lets through, at most, whatever those of others are.
-
-    It does where it keeps a sum of loops within bounds, or asks for multiples: of what windows
-    overlap in, or step over, each place is in few of them.
-    """
-    plain = [c for c in mask.constraints if c.is_affine]
-    lows = {constraint - constraint.const: -constraint.const for constraint in plain}
-    asked = {
-        a.num - a.num.const: a.den
-        for c in mask.constraints
-        for a, _ in c.terms
-        if isinstance(a, Mod) and len(c.terms) == 1 and c.const == 0 and c.hi == 0
-    }
-    found: dict[Var, int] = {}
-    for place, low in lows.items():
-        if len(place.terms) < 2 or -place not in lows or place.vars & found.keys():
-            continue
-        factor = asked.get(place, asked.get(-place, 1))
-        units = [var for var in place.vars if abs(place.coeff(var)) == 1]
-        if units:
-            longest = max(units, key=lambda var: (var.extent, var.name))
-            found[longest] = min(longest.extent, (-lows[-place] - low) // factor + 1)
-    return found
-
-
-def _loops_of(indices: Indices) -> frozenset[Var]:
-    """The loops that indices depend on."""
-    return frozenset(var for index in indices for var in index.vars if var.bound is None)
 
 
 def _narrows(node: Node) -> bool:

@@ -1,4 +1,4 @@
-"""The part of a node that must be computed while some outer loops stand still."""
+"""The part of a node that must be computed while some outer loops stand still, and how often."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gpu.compiler.fusion.views import Access, Indices
 from gpu.compiler.ir.dims import Dim, is_many, is_symbolic, upper, upper_shape
 from gpu.compiler.ir.graph import Shape
-from gpu.compiler.ir.index import ALWAYS, Expr, Var, between, expr
+from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Mod, Var, between, expr
 from gpu.compiler.ir.index.rows import ZERO
 
 
@@ -89,3 +89,34 @@ def _split_terms(e: Expr, outer: frozenset[Var]) -> tuple[Expr, Expr]:
         # A division mixes both: fixed only if nothing but the outer loops is in it.
         return (e, ZERO) if e.vars <= outer else (ZERO, e)
     return fixed, moving
+
+
+def iterations_under(mask: Mask) -> dict[Var, int]:
+    """How many iterations of a loop a mask lets through, at most, whatever those of others are.
+
+    It does where it keeps a sum of loops within bounds, or asks for multiples: of what windows
+    overlap in, or step over, each place is in few of them.
+    """
+    plain = [c for c in mask.constraints if c.is_affine]
+    lows = {constraint - constraint.const: -constraint.const for constraint in plain}
+    asked = {
+        a.num - a.num.const: a.den
+        for c in mask.constraints
+        for a, _ in c.terms
+        if isinstance(a, Mod) and len(c.terms) == 1 and c.const == 0 and c.hi == 0
+    }
+    found: dict[Var, int] = {}
+    for place, low in lows.items():
+        if len(place.terms) < 2 or -place not in lows or place.vars & found.keys():
+            continue
+        factor = asked.get(place, asked.get(-place, 1))
+        units = [var for var in place.vars if abs(place.coeff(var)) == 1]
+        if units:
+            longest = max(units, key=lambda var: (var.extent, var.name))
+            found[longest] = min(longest.extent, (-lows[-place] - low) // factor + 1)
+    return found
+
+
+def loops_of(indices: Indices) -> frozenset[Var]:
+    """The loops that indices depend on."""
+    return frozenset(var for index in indices for var in index.vars if var.bound is None)

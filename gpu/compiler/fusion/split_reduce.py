@@ -78,7 +78,7 @@ def _parts_of_columns(node: Node, target: Target) -> int:
     if not target.access_bytes or node.kind != "reduce" or not node.size:
         return 1
     source, axes = node.src[0], node.attr[1]
-    if not source.shape or len(source.shape) - 1 in axes or _is_reused(source):
+    if not source.shape or len(source.shape) - 1 in axes or uses_again(source):
         return 1
     blocks = -(-node.size * source.dtype.itemsize // LINE)
     wanted = -(-BLOCKS_EACH * target.workers // blocks)
@@ -86,11 +86,13 @@ def _parts_of_columns(node: Node, target: Target) -> int:
     return parts if wanted >= FEW_BLOCKS else 1
 
 
-def _is_reused(source: Node) -> bool:
-    """Whether it is made of products that each use elements which many others use as well."""
-    if (source.kind, source.attr) != ("alu", ("mul",)):
-        return False
-    return source.size >= REUSED * max(unmoved(factor).size for factor in source.src)
+def uses_again(source: Node) -> bool:
+    """Whether a value is made of elements of several others that it uses many times each."""
+    made = unmoved(source)
+    while made.kind == "cast":
+        made = unmoved(made.src[0])
+    operands = [unmoved(operand).size for operand in made.src] if made.kind == "alu" else []
+    return len(operands) > 1 and source.size >= REUSED * max(operands)
 
 
 def _parts_in_cache(node: Node) -> int:
