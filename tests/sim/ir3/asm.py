@@ -118,7 +118,9 @@ def words(*code: int) -> bytes:
     return b"".join(word.to_bytes(8, "little") for word in code)
 
 
-def run(code: bytes, out: Array, lanes: int = 64, threads: int = 64, **more: int) -> None:
+def run(
+    code: bytes, out: Array, lanes: int = 64, threads: int = 64, chip: str = "a630", **more: int
+) -> None:
     """Runs a workgroup of code whose c0.x on is the address of `out`."""
     memory = Memory(code)
     address = memory.buffer(out.view(np.uint8))
@@ -127,12 +129,14 @@ def run(code: bytes, out: Array, lanes: int = 64, threads: int = 64, **more: int
         *(CODE, len(code), (1, 1, 1), (threads, 1, 1), lanes, constants),
         full=16, thread_at=THREAD, shared_bytes=512, **more,
     )  # fmt: skip
-    Machine(memory).run(dispatch)
+    Machine(memory, chip=chip).run(dispatch)
 
 
-def results(*code: int, lanes: int = 64, threads: int = 64, **more: int) -> Array:
+def results(
+    *code: int, lanes: int = 64, threads: int = 64, chip: str = "a630", **more: int
+) -> Array:
     """What each thread stores that has its value in r1.x behind code."""
     out = np.zeros(threads, np.uint32)
     ends = (nops(6, SS | SY), store(3, OUT, 4), END)
-    run(words(*START, *code, *ends), out, lanes, threads, **more)
+    run(words(*START, *code, *ends), out, lanes, threads, chip, **more)
     return out

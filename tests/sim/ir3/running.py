@@ -80,7 +80,7 @@ def start(
         shared_bytes=binary.shared,
         private_bytes=binary.private,
     )
-    return Machine(memory, seed).start(dispatch)
+    return Machine(memory, seed, chip=f"a{binary.chip}").start(dispatch)
 
 
 @cache

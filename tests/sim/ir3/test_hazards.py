@@ -130,5 +130,23 @@ def test_constants_are_there_behind_ss() -> None:
     assert list(results(*code(0))) == [POISON] * 64
 
 
+@pytest.mark.parametrize(("chip", "has_scalar"), [("a630", False), ("a660", True)])
+def test_registers_of_the_wave_are_there_behind_ss(chip: str, has_scalar: bool) -> None:
+    """But to the scalar ALU, where there is one, if it reads them as they were written."""
+    shared, further = 192, 193
+    first, second = alu("add.u", shared, const(2), imm(1)), alu("add.u", further, shared, imm(1))
+    for code, is_there in (
+        ([first, nops(6), move(4, shared)], False),
+        ([first, nops(1, SS), move(4, shared)], True),
+        ([first, second, nops(1, SS), move(4, further)], has_scalar),
+        ([first, nops(1, SS), second, nops(1, SS), move(4, further)], True),
+    ):
+        wanted = 7 if second in code else 6
+        poisoned = POISON + 1 if second in code else POISON
+        assert list(results(*code, chip=chip)) == [wanted if is_there else poisoned] * 64
+    halves = [first, nops(1, SS), widen(4, shared + 1)]  # hr48.y is the upper half of r48.x
+    assert list(results(*halves, chip=chip)) == [0] * 64
+
+
 def test_nothing_is_wrong_with_what_waits() -> None:
     assert list(results(move_const(4, 2))) == [5] * 64

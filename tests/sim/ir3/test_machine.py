@@ -103,6 +103,16 @@ def test_one_lane_runs_the_preamble(lanes: int) -> None:
     assert list(got) == [20] * lanes
 
 
+def test_constants_are_written_behind_a_number() -> None:
+    """mova1 a1.x, 2; stc c[a1.x+1]."""
+    address = 1 << 61 | 2 << 53 | 2 << 50 | 2 << 46 | 0xF5 << 32
+    stc = 6 << 61 | 28 << 54 | 3 << 49 | 1 << 40 | 1 << 23 | 1 << 32 | 1 << 24 | 8 << 1
+    code = [move_imm(8, 9), address | 2, nops(6), stc, nops(1, SS), move_const(4, 3)]
+    assert list(results(*code)) == [9] * 64
+    with pytest.raises(IllegalInstruction, match="computed"):
+        results(flow(2, 0, 2), address | 2, stc)
+
+
 def test_waves_meet_at_barriers() -> None:
     """Each thread reads what one of another wave has written."""
     code = [

@@ -30,6 +30,7 @@ LOW: Final = "l"
 HIGH: Final = "h"
 PREDICATE: Final = "p"
 SHARED: Final = "s"
+"""Before where in it: a register of the whole wave is written."""
 SINGLE: Final = "c"
 """A constant that operations on half floats read: it has 32 bits (Mesa 25.0, ir3_cp.c)."""
 _SLOTS: Final = "abc"
@@ -56,7 +57,7 @@ def computing(
     Raises KeyError for one that is none.
     """
     operation = OPERATIONS[name]
-    widens = target in (FULL, SHARED) and all(source.is_half for source in sources)
+    widens = target in (FULL, SHARED + FULL) and all(source.is_half for source in sources)
     marks = ["n" * s.negated + "a" * s.absolute for s in sources]
     places = "_".join(s.place + mark for s, mark in zip(sources, marks, strict=True))
     function = f"ir3_{name.replace('.', '_')}{'_to1' * saturates}_{target}_{places}"
@@ -135,18 +136,17 @@ def _write(e: Emitter, target: str, result: Value) -> None:
     if target == PREDICATE:
         _write_predicate(e, result if result.kind == "i1" else result.ne(0))
         return
-    pointer = frames.row(e, "d")
-    if target in (LOW, HIGH):
+    part = target.removeprefix(SHARED)
+    if part == FULL:
+        word = result.bits() if result.is_float else result.to("i32")
+    else:
         half = rounded_half(result) if result.is_float else result.to("i16")
         wide, old = half.to("i32"), frames.read(e, "d", "i32")
-        merged = old & 0xFFFF | wide.shl(16) if target == HIGH else old & ~0xFFFF | wide
-        frames.store_row(e, pointer, merged)
-        return
-    word = result.bits() if result.is_float else result.to("i32")
-    if target == SHARED:
-        _write_shared(e, pointer, word)
+        word = old & 0xFFFF | wide.shl(16) if part == HIGH else old & ~0xFFFF | wide
+    if target == part:
+        frames.store_row(e, frames.row(e, "d"), word)
     else:
-        frames.store_row(e, pointer, word)
+        _write_shared(e, frames.row(e, "d"), word)
 
 
 def _write_predicate(e: Emitter, holds: Value) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpu.sim.isa.ir3.decode import Instruction
-from gpu.sim.isa.ir3.registers import Access, Unit, reads, writes
+from gpu.sim.isa.ir3.registers import MOVES, Access, Unit, is_scalar, reads, writes
 
 _ALU_SLOTS: Final = 3
 _OTHER_SLOTS: Final = 6
@@ -38,6 +38,9 @@ class _State:
         ready: parts of registers that were not there yet.
         ss, sy: what is there behind such a wait.
         held, held_any: what is still read: until (ss), and until either.
+        scalar: what the scalar ALU has written, and whether as halves; it alone needs not wait
+            for that, if it reads it so.
+        scalar_held: what that still reads.
     """
 
     now: int = 0
@@ -46,6 +49,8 @@ class _State:
     sy: set[Unit] = field(default_factory=set)
     held: set[Unit] = field(default_factory=set)
     held_any: set[Unit] = field(default_factory=set)
+    scalar: set[tuple[Unit, bool]] = field(default_factory=set)
+    scalar_held: set[Unit] = field(default_factory=set)
 
     def copy(self) -> _State:
         """The same, from now on."""
@@ -55,16 +60,27 @@ class _State:
             for unit, (full, half, other) in self.ready.items()
             if max(full, half, other) > now
         }
-        return _State(0, ready, set(self.ss), set(self.sy), set(self.held), set(self.held_any))
+        made = _State(0, ready)
+        made._add(self)
+        return made
 
-    def merge(self, other: _State) -> bool:
-        """Takes in another way; whether that tells anything new."""
-        before = (len(self.ss), len(self.sy), len(self.held), len(self.held_any))
+    def _add(self, other: _State) -> None:
         self.ss |= other.ss
         self.sy |= other.sy
         self.held |= other.held
         self.held_any |= other.held_any
-        changed = before != (len(self.ss), len(self.sy), len(self.held), len(self.held_any))
+        self.scalar |= other.scalar
+        self.scalar_held |= other.scalar_held
+
+    def _sizes(self) -> list[int]:
+        sets = (self.ss, self.sy, self.held, self.held_any, self.scalar, self.scalar_held)
+        return [len(each) for each in sets]
+
+    def merge(self, other: _State) -> bool:
+        """Takes in another way; whether that tells anything new."""
+        before = self._sizes()
+        self._add(other)
+        changed = before != self._sizes()
         for unit, ready in other.ready.items():
             mine = self.ready.get(unit, _ALWAYS)
             both = (max(mine[0], ready[0]), max(mine[1], ready[1]), max(mine[2], ready[2]))
@@ -92,15 +108,20 @@ class Hazard:
 class _Touch:
     """An instruction with what it reads and writes."""
 
-    __slots__ = ("by_ss", "by_sy", "cycles", "found", "is_alu", "read", "within", "written")
+    __slots__ = (
+        *("by_ss", "by_sy", "cycles", "found", "is_alu", "is_scalar", "read", "within", "written"),
+    )
 
-    def __init__(self, found: Instruction):
+    def __init__(self, found: Instruction, scalar_alu: bool):
         self.found = found
         self.read, self.written = reads(found), writes(found)
         self.is_alu = 1 <= found.category <= 3
-        self.cycles = 0
-        if self.is_alu or (found.category == 0 and found.name not in _FREE):
-            self.cycles = 1 + found.repeat + found.nop
+        self.is_scalar = scalar_alu and is_scalar(found)
+        self.cycles = found.nop
+        if (self.is_alu and not self.is_scalar) or (
+            found.category == 0 and found.name not in _FREE
+        ):
+            self.cycles += MOVES.get(found.name, 1) + found.repeat
         self.within = _within(found, self.read, self.written)
         of_group = found.name.startswith("atomic.") and found.name[7:9] not in ("g.", "b.")
         self.by_ss = found.category == 4 or found.name in _SS_LOADS or of_group
@@ -109,10 +130,16 @@ class _Touch:
 
 
 def find_hazards(
-    code: Mapping[int, Instruction], following: Mapping[int, Sequence[int]], first: int = 0
+    code: Mapping[int, Instruction],
+    following: Mapping[int, Sequence[int]],
+    scalar_alu: bool = False,
+    first: int = 0,
 ) -> dict[int, Hazard]:
-    """By slot, those of code whose ways `following` tells."""
-    touches = {slot: _Touch(found) for slot, found in code.items()}
+    """By slot, those of code whose ways `following` tells.
+
+    `scalar_alu` is whether the chip has one.
+    """
+    touches = {slot: _Touch(found, scalar_alu) for slot, found in code.items()}
     begins = {first: _State()}
     waiting = [first]
     heads = _heads(code, following, first)
@@ -158,16 +185,19 @@ def _step(touch: _Touch, state: _State) -> Hazard | None:
     """Goes past an instruction; what it does not wait for."""
     found = touch.found
     if found.ss:
-        for waits in (state.ss, state.held, state.held_any):
+        for waits in (state.ss, state.held, state.held_any, state.scalar_held):
             waits.clear()
+        state.scalar.clear()
     if found.sy:
         state.sy.clear()
         state.held_any.clear()
-    early = {each.unit for each in touch.read if _is_early(each, state, touch.is_alu)}
-    lost = set()
+    early = {each.unit for each in touch.read if _is_early(each, state, touch)}
+    lost: set[Unit] = set()
     if state.ss or state.sy or state.held or state.held_any:
         pending = state.ss | state.sy | state.held | state.held_any
         lost = {each.unit for each in touch.written if each.unit in pending}
+    if state.scalar_held and not touch.is_scalar:
+        lost |= {each.unit for each in touch.written if each.unit in state.scalar_held}
     _update(touch, state)
     state.now += touch.cycles
     if not early and not lost and not touch.within:
@@ -175,14 +205,18 @@ def _step(touch: _Touch, state: _State) -> Hazard | None:
     return Hazard(frozenset(early), frozenset(lost), touch.within)
 
 
-def _is_early(access: Access, state: _State, is_alu: bool) -> bool:
+def _is_early(access: Access, state: _State, touch: _Touch) -> bool:
     unit = access.unit
     if unit in state.ss or unit in state.sy:
         return True
+    if state.scalar:
+        sizes = (not access.half,) if touch.is_scalar else (False, True)
+        if any((unit, half) in state.scalar for half in sizes):
+            return True
     ready = state.ready.get(unit)
     if ready is None:
         return False
-    when = (ready[1] if access.half else ready[0]) if is_alu else ready[2]
+    when = (ready[1] if access.half else ready[0]) if touch.is_alu else ready[2]
     return when > state.now + access.turn + access.late
 
 
@@ -198,7 +232,9 @@ def _update(touch: _Touch, state: _State) -> None:
     """What is under way now."""
     for each in touch.written:
         unit = each.unit
-        if touch.by_ss or unit[0] in ("s", "c"):
+        if touch.is_scalar:
+            state.scalar.add((unit, each.half))
+        elif touch.by_ss or unit[0] in ("s", "c"):
             state.ss.add(unit)
         elif touch.by_sy:
             state.sy.add(unit)
@@ -212,7 +248,9 @@ def _update(touch: _Touch, state: _State) -> None:
                 full = half = other
             old = state.ready.get(unit, _ALWAYS)
             state.ready[unit] = (max(old[0], full), max(old[1], half), max(old[2], other))
-    if touch.by_ss or touch.by_sy or touch.found.category == 6:
+    if touch.is_scalar:
+        state.scalar_held.update(each.unit for each in touch.read if each.unit[0] == "s")
+    elif touch.by_ss or touch.by_sy or touch.found.category == 6:
         stores = touch.by_ss or touch.found.name.startswith("st")
         held = state.held if stores else state.held_any
         held.update(each.unit for each in touch.read if each.unit[0] != "c")

@@ -38,10 +38,11 @@ class Program:
         run_grid: the address of the native loop over waves.
     """
 
-    def __init__(self, dispatch: Dispatch, fetch: Fetch):
+    def __init__(self, dispatch: Dispatch, fetch: Fetch, scalar_alu: bool = False):
         """Decodes and translates what a dispatch reaches.
 
-        `fetch(address, size)` gives code bytes, fewer where the memory ends.
+        `fetch(address, size)` gives code bytes, fewer where the memory ends; `scalar_alu` tells
+        whether the chip has one.
         """
         self._engine = engine(dispatch.lanes)
         assert isinstance(self._engine.wave, Ir3Wave)
@@ -53,9 +54,10 @@ class Program:
         self.problems: dict[int, str] = {}
         self._following: dict[int, list[int]] = {}
         self._decode()
+        self._place_constants()
         self.hazards: dict[int, Hazard] = {}
         if 0 in self.instructions:
-            self.hazards = find_hazards(self.instructions, self._taken())
+            self.hazards = find_hazards(self.instructions, self._taken(), scalar_alu)
         self.rows = Rows(self.wave, len(dispatch.constants) // 4, 4 * dispatch.full)
         self._translate(self._predicated())
 
@@ -118,6 +120,21 @@ class Program:
                 ways.append(there)
             self._following[slot] = ways
             waiting += ways
+
+    def _place_constants(self) -> None:
+        """Says where `stc` writes behind a1.x, where that is a number on the only way there."""
+        ways = [(way, slot) for slot, there in self._following.items() for way in there]
+        met = {way for way, slot in ways if way != slot + 1}
+        first: int | None = None
+        for slot in sorted(self.instructions):
+            found = self.instructions[slot]
+            if slot in met or slot - 1 not in self.instructions:
+                first = None
+            if found.name == "mova1":
+                first = found.srcs[0].number if found.srcs[0].kind == "imm" else None
+            elif found.name == "stc" and found.fields["relative"] and first is not None:
+                found.fields["constant"] += first
+                found.fields["relative"] = 0
 
     def _taken(self) -> dict[int, list[int]]:
         """The slots behind each, as a lane sees it: it takes what is behind predt, or behind predf.

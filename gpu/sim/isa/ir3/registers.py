@@ -11,9 +11,11 @@ SHARED: Final = 48
 """Vectors from r48 to r55 belong to a whole wave."""
 SHARED_VECTORS: Final = 8
 Unit = tuple[str, int]
-"""A half of a register (``r``, of r0.x 0 and 1), a component of p0 (``p``), of a register of the
-wave (``s``) or of the constants (``c``)."""
+"""A half of a register (``r``, of r0.x 0 and 1) or of one of the wave (``s``, of r48.x 0 and 1), a
+component of p0 (``p``) or of the constants (``c``)."""
 _PAIRS: Final = ("ldg", "ldg.a", "ldg.k", "stg", "stg.a")
+MOVES: Final = {"swz": 2, "gat": 4, "sct": 4}
+"""Those that move several registers, a cycle for each, and how many."""
 _MULTIPLY: Final = ("mad.u16", "mad.s16", "mad.u24", "mad.s24", "mad.f16", "mad.f32", "madsh.m16")
 _THIRD_READ: Final = 2
 """Cycles after which these read their third source (`ir3_src_read_delay`, ir3_delay.c)."""
@@ -40,6 +42,14 @@ def is_shared(operand: Operand) -> bool:
     return operand.kind == "gpr" and SHARED <= operand.number >> 2 < SHARED + SHARED_VECTORS
 
 
+def is_scalar(found: Instruction) -> bool:
+    """Whether it is a scalar ALU, where a chip has one (Mesa 25.0, `is_scalar_alu` of ir3.c)."""
+    if not 1 <= found.category <= 3 or found.name == "movmsk" or not is_shared(found.dsts[0]):
+        return False
+    source = found.srcs[0]
+    return found.category != 1 or source.kind in ("const", "imm") or is_shared(source)
+
+
 def units(operand: Operand) -> list[Unit]:
     """The parts of an operand that is no address and no immediate."""
     number = operand.number
@@ -49,9 +59,10 @@ def units(operand: Operand) -> list[Unit]:
         return []
     if operand.is_predicate:
         return [("p", number & 3)]
+    kind = "r"
     if is_shared(operand):
-        return [("s", number)]
-    return [("r", number)] if operand.half else [("r", 2 * number), ("r", 2 * number + 1)]
+        kind, number = "s", number - 4 * SHARED
+    return [(kind, number)] if operand.half else [(kind, 2 * number), (kind, 2 * number + 1)]
 
 
 def _accesses(operand: Operand, turn: int, late: int = 0) -> list[Access]:
@@ -94,7 +105,8 @@ def reads(found: Instruction) -> list[Access]:
             if turn and not operand.repeats:
                 continue
             for part in range(count):
-                made += _accesses(further(operand, step + part), turn, late)
+                when = index + part if found.name in MOVES else turn
+                made += _accesses(further(operand, step + part), when, late)
     if found.category == 0:
         for n in (1, 2):
             if f"component{n}" in found.fields:
@@ -108,10 +120,11 @@ def writes(found: Instruction) -> list[Access]:
     """All writes of an instruction."""
     made: list[Access] = []
     counts, _ = widths(found)
-    for operand, count in zip(found.dsts, counts, strict=True):
+    for index, (operand, count) in enumerate(zip(found.dsts, counts, strict=True)):
         for turn in range(found.repeat + 1):
             for part in range(count):
-                made += _accesses(further(operand, turn + part), turn)
+                when = index + part if found.name in MOVES else turn
+                made += _accesses(further(operand, turn + part), when)
     if found.name == "stc":
         first = found.fields["constant"]
         made += [Access(("c", first + n), 0, False) for n in range(found.fields["count"])]

@@ -17,8 +17,12 @@ from gpu.sim.isa.ir3.waves import start_of
 from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.isa.waves import Wave
 
-CHIPS: Final = ("a618", "a619", "a620", "a630", "a640", "a650", "a660", "a680", "a690")
-"""Those of Adreno 6xx, which all have the same instructions."""
+CHIPS: Final = {
+    **dict.fromkeys(("a618", "a619", "a620", "a630", "a640", "a680"), False),
+    **dict.fromkeys(("a650", "a660", "a690"), True),
+}
+"""Those of Adreno 6xx, which have the same instructions, and whether one has a scalar ALU too (Mesa
+25.0, src/freedreno/common/freedreno_devices.py)."""
 _ACCESSES: Final = {layout.READ: "read", layout.WRITE: "write"}
 _WHY: Final = {
     own.TOO_DEEP: "lanes wait at more places than BRANCHSTACK allows",
@@ -29,7 +33,9 @@ _WHY: Final = {
 class InstructionCache:
     """Programs by what they were made for. They run until they are invalidated."""
 
-    def __init__(self) -> None:
+    def __init__(self, chip: str = "a630"):
+        """`chip` is one of `CHIPS`."""
+        self._scalar_alu = CHIPS[chip]
         self._programs: dict[tuple[int, ...], Program] = {}
 
     def invalidate(self) -> None:
@@ -51,7 +57,7 @@ class InstructionCache:
                     f"the code at {dispatch.code:#x} has changed since it was decoded: invalidate"
                     " the instruction cache before dispatching it"
                 )
-        made = self._programs[key] = Program(dispatch, fetch)
+        made = self._programs[key] = Program(dispatch, fetch, self._scalar_alu)
         return made
 
 
@@ -80,7 +86,7 @@ class Machine:
             )
         self.memory = memory
         self.on_miss = on_miss
-        self.caches = InstructionCache()
+        self.caches = InstructionCache(chip)
         self.random = random.Random(seed)
 
     def run(self, dispatch: Dispatch) -> None:

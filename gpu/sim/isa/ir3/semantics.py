@@ -217,6 +217,9 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "mad.u16": Operation("int", lambda x, y, z: x * y + z),
     "mad.s16": Operation("int", lambda x, y, z: x * y + z),
     "madsh.m16": Operation("int", lambda x, y, z: ((x & 0xFFFF) * y.lshr(16)).shl(16) + z),
+    # Sums of three, which Mesa takes them for (`nir_op_iadd3`).
+    "sad.s16": Operation("int", lambda x, y, z: x + y + z),
+    "sad.s32": Operation("int", lambda x, y, z: x + y + z),
     "mad.f32": Operation("float", lambda x, y, z: x * y + z, "f"),
     "mad.f16": Operation("float", _mad_half, "f"),
     "sel.b32": Operation("bits", lambda x, chosen, y: chosen.ne(0).select(x, y)),

@@ -17,7 +17,7 @@ from gpu.sim.isa.ir3.alu import FULL, HIGH, LOW, PREDICATE, SINGLE, Source
 from gpu.sim.isa.ir3.decode import Instruction
 from gpu.sim.isa.ir3.hazards import Hazard
 from gpu.sim.isa.ir3.operands import FLUT, Operand
-from gpu.sim.isa.ir3.registers import Unit, further, is_shared
+from gpu.sim.isa.ir3.registers import SHARED, Unit, further, is_shared
 from gpu.sim.isa.ir3.semantics import OPERATIONS, can_convert
 from gpu.sim.isa.ir3.wave import Ir3Wave
 from gpu.sim.isa.native import Make
@@ -162,9 +162,10 @@ class Context:
         if operand.is_predicate:
             return self.wave.predicate(number & 3), PREDICATE
         if is_shared(operand):
-            if operand.half:
-                raise Untranslatable(f"{operand.text()}: halves of r48 to r55 are not known")
-            return self.rows.shared(number), FULL
+            if not operand.half:
+                return self.rows.shared(number), FULL
+            place = 4 * SHARED + (number - 4 * SHARED >> 1)
+            return self.rows.shared(place), HIGH if number & 1 else LOW
         if not operand.half:
             return self.rows.register(number), FULL
         return self.rows.register(number >> 1), HIGH if number & 1 else LOW
@@ -188,7 +189,7 @@ class Context:
     def result(self, operand: Operand) -> tuple[int, str]:
         """(row, how it is written) of a destination."""
         row, part = self.place(operand)
-        return row, alu.SHARED if is_shared(operand) else part
+        return row, alu.SHARED + part if is_shared(operand) else part
 
 
 def _float_bits(value: float) -> int:
@@ -225,13 +226,12 @@ def _poison(context: Context, parts: frozenset[Unit]) -> None:
                 row = wave.predicate(number) + word * wave.row
                 context.emit("bits", d=row, a=row, immediate=0, aux=_POISON - (1 << 32))
             continue
-        half = kind == "r"
-        row = (
-            rows.register(number >> 1)
-            if half
-            else (rows.constant(number) if kind == "c" else rows.shared(number))
-        )
-        kept = (0xFFFF if number & 1 else 0xFFFF0000) if half else 0
+        if kind == "c":
+            row, kept = rows.constant(number), 0
+        else:
+            half = number >> 1
+            row = rows.register(half) if kind == "r" else rows.shared(4 * SHARED + half)
+            kept = 0xFFFF if number & 1 else 0xFFFF0000
         poison = _POISON & ~kept & 0xFFFFFFFF
         context.emit("bits", d=row, a=row, immediate=kept, aux=poison - (poison >> 31 << 32))
 
@@ -270,6 +270,8 @@ def _move(context: Context) -> None:
     if found.name in ("swz", "gat", "sct"):
         _move_several(context)
         return
+    if found.name == "mova1" and found.srcs[0].kind == "imm":
+        return  # who reads it knows it: `Program`
     if found.name not in ("mov", "cov"):
         raise Untranslatable(f"{found.name} has no semantics here")
     for turn in context.turns():
@@ -428,13 +430,13 @@ def _indexed(context: Context, address: int) -> int:
 def _store_constants(context: Context) -> None:
     found = context.found
     if found.fields["relative"]:
-        raise Untranslatable("stc behind a1.x has no semantics here")
+        raise Untranslatable("stc behind an a1.x that is computed has no semantics here")
     for number in range(found.fields["count"]):
         row, part = context.place(further(found.srcs[0], number))
         if part != FULL:
             raise Untranslatable("stc of half registers has no semantics here")
         target = context.rows.constant(found.fields["constant"] + number)
-        move = alu.converting(("u32", "u32"), "", alu.SHARED, FULL, context.wave)
+        move = alu.converting(("u32", "u32"), "", alu.SHARED + FULL, FULL, context.wave)
         context.emit(move, d=target, a=row)
 
 
