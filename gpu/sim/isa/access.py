@@ -13,11 +13,16 @@ debugger can tell.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from gpu.sim.isa import frames, layout
 from gpu.sim.isa.frames import Builder
 from gpu.sim.isa.values import Emitter, Value
+
+_SQUARE: Final = 4
+_TOGETHER: Final = 16
+"""Lanes whose dwords are turned round, and stored, at once."""
 
 
 def resolve_aux(size: int, access: int, align: int = 1, flat: bool = False) -> int:
@@ -211,19 +216,73 @@ def _contiguous(e: Emitter) -> tuple[str, str]:
     return e.raw(f"xor i1 {scattered}, true"), e.raw(f"inttoptr i64 {first} to ptr")
 
 
+def _load_dword(e: Emitter) -> None:
+    straight, first = _contiguous(e)
+    e.lines += [f"br i1 {straight}, label %row, label %lanes", "row:"]
+    whole = e.value("i32", f"load {e.type('i32')}, ptr {first}, align 1")
+    frames.store_row(e, frames.row(e, "d"), whole, masked=False)
+    frames.next_record(e)
+    e.lines.append("lanes:")
+    frames.store_row(e, frames.row(e, "d"), _gather(e, "u32", 0))
+    frames.next_record(e)
+
+
+def _shuffled(e: Emitter, x: str, y: str, picked: Sequence[int], width: int = _SQUARE) -> str:
+    """Elements of two vectors of `width` dwords, which are counted on from one to the other."""
+    kind, mask = f"<{width} x i32>", ", ".join(f"i32 {number}" for number in picked)
+    return e.raw(f"shufflevector {kind} {x}, {kind} {y}, <{len(picked)} x i32> <{mask}>")
+
+
+def _transposed(e: Emitter, rows: Sequence[str]) -> list[str]:
+    """The columns of four vectors of four dwords."""
+    pairs = (rows[0], rows[1]), (rows[2], rows[3])
+    made: list[str] = []
+    for interleaved in ((0, 4, 1, 5), (2, 6, 3, 7)):
+        low, high = (_shuffled(e, x, y, interleaved) for x, y in pairs)
+        made += [_shuffled(e, low, high, half) for half in ((0, 1, 4, 5), (2, 3, 6, 7))]
+    return made
+
+
+def _pointer_of(e: Emitter, rows: str, lane: int) -> str:
+    return e.raw(f"load ptr, ptr {frames.behind(e, rows, 8 * lane)}, align 8")
+
+
 def _load_dwords(count: int) -> Builder:
+    """Dwords that lie one behind the other for each lane, by squares of four lanes."""
+
+    def square(e: Emitter, rows: str, first: int) -> list[str]:
+        loaded = []
+        for lane in range(first, first + _SQUARE):
+            pointer = _pointer_of(e, rows, lane)
+            found = e.raw(f"load <{count} x i32>, ptr {pointer}, align 1")
+            if count < _SQUARE:
+                found = _shuffled(
+                    e, found, "poison", [*range(count), *[count] * (4 - count)], count
+                )
+            loaded.append(found)
+        return _transposed(e, loaded)
+
     def build(e: Emitter) -> None:
-        if count == 1:
-            straight, first = _contiguous(e)
-            e.lines += [f"br i1 {straight}, label %row, label %lanes", "row:"]
-            whole = e.value("i32", f"load {e.type('i32')}, ptr {first}, align 1")
-            frames.store_row(e, frames.row(e, "d"), whole, masked=False)
-            frames.next_record(e)
-            e.lines.append("lanes:")
-        values = [_gather(e, "u32", 4 * number) for number in range(count)]
-        for number, value in enumerate(values):
-            target = frames.behind(e, frames.row(e, "d"), number * e.wave.row)
-            frames.store_row(e, target, value)
+        rows, target, active = frames.row(e, "b"), frames.row(e, "d"), frames.active_lanes(e)
+        kind = f"[{count * e.wave.row} x i8]"
+        room = e.raw(f"alloca {kind}, align {e.wave.row}")
+        is_full = e.raw(f"icmp eq {e.wave.mask} {active}, -1")
+        base = e.raw(f"select i1 {is_full}, ptr {target}, ptr {room}")
+        for start in range(0, e.lanes, _TOGETHER):
+            squares = [square(e, rows, n) for n in range(start, start + _TOGETHER, _SQUARE)]
+            for number, parts in enumerate(list(zip(*squares, strict=True))[:count]):
+                low, high = (_shuffled(e, parts[n], parts[n + 1], range(8)) for n in (0, 2))
+                whole = _shuffled(e, low, high, range(16), 8)
+                place = frames.behind(e, base, number * e.wave.row + 4 * start)
+                e.lines.append(f"store <{_TOGETHER} x i32> {whole}, ptr {place}, align 64")
+        e.lines += [f"br i1 {is_full}, label %full, label %mixed", "full:"]
+        frames.next_record(e)
+        e.lines.append("mixed:")
+        for number in range(count):
+            offset, align = number * e.wave.row, e.wave.row
+            place = frames.behind(e, room, offset)
+            value = e.value("i32", f"load {e.type('i32')}, ptr {place}, align {align}")
+            frames.store_row(e, frames.behind(e, target, offset), value)
         frames.next_record(e)
 
     return build
@@ -255,20 +314,30 @@ def _scatter(e: Emitter, value: Value, offset: int) -> None:
         e.lines.append(f"store {value.kind} {item}, ptr {pointer}, align 1")
 
 
+def _store_dword(e: Emitter) -> None:
+    straight, first = _contiguous(e)
+    e.lines += [f"br i1 {straight}, label %row, label %lanes", "row:"]
+    whole = frames.read(e, "a", "i32")
+    e.lines.append(f"store {e.type('i32')} {whole.text}, ptr {first}, align 1")
+    frames.next_record(e)
+    e.lines.append("lanes:")
+    _scatter(e, frames.read(e, "a", "i32"), 0)
+    frames.next_record(e)
+
+
 def _store_dwords(count: int) -> Builder:
+    """Dwords one behind the other for each lane, by squares of four lanes."""
+
     def build(e: Emitter) -> None:
-        if count == 1:
-            straight, first = _contiguous(e)
-            e.lines += [f"br i1 {straight}, label %row, label %lanes", "row:"]
-            whole = frames.read(e, "a", "i32")
-            e.lines.append(f"store {e.type('i32')} {whole.text}, ptr {first}, align 1")
-            frames.next_record(e)
-            e.lines.append("lanes:")
-        source = frames.row(e, "a")
-        for number in range(count):
-            place = frames.behind(e, source, number * e.wave.row)
-            row = e.value("i32", f"load {e.type('i32')}, ptr {place}, align {e.wave.row}")
-            _scatter(e, row, 4 * number)
+        rows, source, kind = frames.row(e, "b"), frames.row(e, "a"), f"<{_SQUARE} x i32>"
+        for start in range(0, e.lanes, _SQUARE):
+            places = [frames.behind(e, source, n * e.wave.row + 4 * start) for n in range(count)]
+            held = [e.raw(f"load {kind}, ptr {place}, align 16") for place in places]
+            held += held[:1] * (_SQUARE - count)
+            for lane, column in enumerate(_transposed(e, held), start):
+                words = column if count == _SQUARE else _shuffled(e, column, "poison", range(count))
+                pointer = _pointer_of(e, rows, lane)
+                e.lines.append(f"store <{count} x i32> {words}, ptr {pointer}, align 1")
         frames.next_record(e)
 
     return build
@@ -288,8 +357,10 @@ BUILDERS: Final[dict[str, Builder]] = {
     "resolve_based": _resolve_based,
     "resolve_lds": _resolve_lds,
     "resolve_scratch": _resolve_scratch,
-    **{f"load_b{32 * count}": _load_dwords(count) for count in (1, 2, 3, 4)},
-    **{f"store_b{32 * count}": _store_dwords(count) for count in (1, 2, 3, 4)},
+    "load_b32": _load_dword,
+    "store_b32": _store_dword,
+    **{f"load_b{32 * count}": _load_dwords(count) for count in (2, 3, 4)},
+    **{f"store_b{32 * count}": _store_dwords(count) for count in (2, 3, 4)},
     **{f"load_{kind}": _load_small(kind, "") for kind in ("u8", "i8", "u16", "i16")},
     **{f"load_d16_{k}": _load_small(k, "low") for k in ("u8", "i8", "u16")},
     **{f"load_d16_hi_{k}": _load_small(k, "high") for k in ("u8", "i8", "u16")},

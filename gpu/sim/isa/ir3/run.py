@@ -1,0 +1,173 @@
+"""Runs dispatches of ir3."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from gpu.core.errors import InvalidValue, Unsupported
+from gpu.sim.isa import layout
+from gpu.sim.isa.grid import LaneGrid, OnMiss
+from gpu.sim.isa.ir3 import wave as own
+from gpu.sim.isa.ir3.decode import SIZE
+from gpu.sim.isa.ir3.dispatch import Dispatch
+from gpu.sim.isa.ir3.faults import IllegalInstruction, WaveFault
+from gpu.sim.isa.ir3.program import Fetch, Program
+from gpu.sim.isa.ir3.waves import start_of
+from gpu.sim.isa.memorymap import MemoryMap
+from gpu.sim.isa.waves import Wave
+
+CHIPS: Final = {
+    **dict.fromkeys(("a618", "a619", "a620", "a630", "a640", "a680"), False),
+    **dict.fromkeys(("a650", "a660", "a690"), True),
+}
+"""Those of Adreno 6xx, which have the same instructions, and whether one has a scalar ALU too (Mesa
+25.0, src/freedreno/common/freedreno_devices.py)."""
+_ACCESSES: Final = {layout.READ: "read", layout.WRITE: "write"}
+_WHY: Final = {
+    own.TOO_DEEP: "lanes wait at more places than BRANCHSTACK allows",
+    own.NO_JOIN: "lanes wait here, which is not marked (jp): hardware never goes on with them",
+}
+
+
+class InstructionCache:
+    """Programs by what they were made for. They run until they are invalidated."""
+
+    def __init__(self, chip: str = "a630"):
+        """`chip` is one of `CHIPS`."""
+        self._scalar_alu = CHIPS[chip]
+        self._programs: dict[tuple[int, ...], Program] = {}
+
+    def invalidate(self) -> None:
+        """Forgets all, as an invalidate of the instruction caches does."""
+        self._programs.clear()
+
+    def program(self, dispatch: Dispatch, fetch: Fetch, anew: bool = False) -> Program:
+        """The decoded program of a dispatch, whose code `fetch` gives by address and size.
+
+        Code that has changed is decoded `anew`, or else is an error: InvalidValue.
+        """
+        key = (dispatch.code, dispatch.size, dispatch.lanes, dispatch.full, len(dispatch.constants))
+        found = self._programs.get(key)
+        if found is not None:
+            if found.is_same(fetch):
+                return found
+            if not anew:
+                raise InvalidValue(
+                    f"the code at {dispatch.code:#x} has changed since it was decoded: invalidate"
+                    " the instruction cache before dispatching it"
+                )
+        made = self._programs[key] = Program(dispatch, fetch, self._scalar_alu)
+        return made
+
+
+class Machine:
+    """Executes machine code of a chip on memory that a `MemoryMap` describes."""
+
+    def __init__(
+        self,
+        memory: MemoryMap,
+        seed: int = 0,
+        on_miss: OnMiss | None = None,
+        chip: str = "a630",
+    ):
+        """A machine. Raises Unsupported for a chip whose machine code is not simulated.
+
+        Args:
+            memory: what addresses mean. Code is decoded once, and is what runs until `caches` are
+                invalidated.
+            seed: decides how waves interleave.
+            on_miss: is asked for memory that is missing, see `LaneGrid`.
+            chip: whose machine code it runs.
+        """
+        if chip not in CHIPS:
+            raise Unsupported(
+                f"machine code of {chip} is not simulated; known are {', '.join(CHIPS)}"
+            )
+        self.memory = memory
+        self.on_miss = on_miss
+        self.caches = InstructionCache(chip)
+        self.random = random.Random(seed)
+
+    def run(self, dispatch: Dispatch) -> None:
+        """Runs all workgroups to their end; see `Execution.step` for what it raises.
+
+        Raises DeviceHang too, where no wave gets on.
+        """
+        self.start(dispatch).finish(f"the dispatch of {dispatch.code:#x}")
+
+    def start(self, dispatch: Dispatch) -> Execution:
+        """A dispatch that is executed step by step. Raises what `InstructionCache.program` does."""
+        program = self.caches.program(dispatch, self.memory.read)
+        return Execution(program, dispatch, self.memory, self.on_miss, self.random.getrandbits(64))
+
+
+class Execution(LaneGrid):
+    """A dispatch under way.
+
+    Attributes:
+        program: what it runs.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        dispatch: Dispatch,
+        memory: MemoryMap,
+        on_miss: OnMiss | None = None,
+        seed: int = 0,
+    ):
+        """Begins a dispatch of a program; see `LaneGrid`. Raises what `start_of` does."""
+        self._dispatch = dispatch
+        self.program = program
+        start = start_of(dispatch, program, memory)
+        constants = dispatch.constants
+        super().__init__(program.run_grid, program, start, memory, on_miss, seed, constants)
+
+    def _stopped(self, number: int, wave: Wave, status: int) -> None:
+        slot = self.program.slot_of(wave.record)
+        if status == layout.FAULT:
+            access = wave.word(layout.FAULT_ACCESS)
+            if access & layout.OWN_MEMORY or not self._fill(wave, access):
+                raise self._fault(number, wave)
+        elif status == layout.SLICE:
+            return  # some lanes wait for others: as hardware has it, these go on
+        else:
+            why = self.program.problems.get(slot, "the code ends without `end`")
+            if status == layout.TRAP:
+                why = _WHY[wave.word(own.WHY)]
+            pc = self.program.base + SIZE * slot
+            raise IllegalInstruction(f"{self._where(number)}: {why}", pc)
+
+    def _places(self, wave: Wave) -> list[int]:
+        shape = self.program.wave
+        pcs = wave.words[shape.pcs // 4 : shape.pcs // 4 + shape.lanes]
+        start = self.program.record_address(0)
+        waiting = {int(place) for place in pcs} - {layout.NOBODY}
+        slots = {self.program.slot_of(start + place) for place in waiting}
+        return sorted({self.program.slot_of(wave.record), *slots})
+
+    def _is_endless(self, wave: Wave) -> bool:
+        return self.program.is_endless(self._places(wave))
+
+    def _where(self, number: int) -> str:
+        program, wave = self.program, self._wave(number)
+        slot, group = program.slot_of(wave.record), wave.word(layout.GROUP, "<Q")
+        x, y, _ = self._dispatch.groups
+        ids = (group % x, group // x % y, group // (x * y))
+        return (
+            f"pc {program.base + SIZE * slot:#x} (slot {slot}: {program.text(slot)}), workgroup"
+            f" {ids}, wave {number % self._waves_per_group}"
+        )
+
+    def _fault(self, number: int, wave: Wave) -> WaveFault:
+        lane = wave.word(layout.FAULT_LANE)
+        address = wave.word(layout.FAULT_ADDRESS, "<Q")
+        access = _ACCESSES.get(wave.word(layout.FAULT_ACCESS) & ~layout.OWN_MEMORY, "atomic")
+        size = wave.word(layout.FAULT_SIZE)
+        pc = self.program.base + SIZE * self.program.slot_of(wave.record)
+        return WaveFault(
+            f"{access} of {size} bytes at {address:#x} by lane {lane} is not allowed;"
+            f" {self._where(number)}",
+            *(pc, lane, address, access),
+        )
