@@ -243,7 +243,7 @@ class _Builder:
         for node, region in self._placed_at(depth):
             body += self._produce(node, region)
         if depth == len(self.domain):
-            body += [self._store(root) for root in self.roots]
+            body += [store for root in self.roots for store in self._stores(root)]
         elif depth == len(self.domain) - 1 and self.roots[0].kind in ("scan", "cumcount"):
             walk = self._scan if self.roots[0].kind == "scan" else self._cumcount
             body += walk(self.roots[0], self._nest(depth + 1))
@@ -261,6 +261,19 @@ class _Builder:
         address, mask = store.address(tuple(index * step + start for (start, step), index in walk))
         value = self.values[store.operands[0], self.at_root]
         return self._update(self.params[root], (address,), None, value, mask)
+
+    def _stores(self, root: Node) -> list[K.Update]:
+        if root.kind != "interleave":
+            return [self._store(root)]
+        pairs = zip(root.src, self._source_accesses(root, self.at_root), range(2), strict=True)
+        indices, mask = self.at_root
+        return [
+            self._update(
+                *(self.params[root], (flatten((*indices[:-1], expr(number)), root.shape),), None),
+                *(self.values[source, read], mask),
+            )
+            for source, (_, read), number in pairs
+        ]
 
     def _store(self, root: Node) -> K.Update:
         if self.store:
