@@ -221,7 +221,6 @@ FORBIDDEN = [
     (_Restores(collections.OrderedDict, (), [("a", 1)]), "sets the state"),
     (_Restores(set, ([1],), {"a": 1}), "sets the state of a set"),
     (torch.ones(2).to_sparse(), "_rebuild_sparse"),
-    (torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "_rebuild_qtensor"),
     (collections.Counter("abc"), r"collections\.Counter"),
 ]
 

@@ -74,7 +74,7 @@ def _rebuilt(node: Node, done: Lowered) -> Node:
     sources = tuple([done[source] for source in node.src])
     if all(new is old for new, old in zip(sources, node.src, strict=True)):
         return node
-    if node.kind == "slice" and _is_apart(sources[0]) and node.shape[-1] == 1:
+    if node.kind == "slice" and _is_apart(sources[0]) and _is_half(node):
         ranges = zip(node.attr[:-1], node.shape[:-1], strict=True)
         part = G.component(sources[0], node.attr[-1][0])
         return G.reshape(G.slice_(part, [(s, n, d) for (s, d), n in ranges]), node.shape)
@@ -83,6 +83,11 @@ def _rebuilt(node: Node, done: Lowered) -> Node:
 
 def _parts(pairs: Node) -> tuple[Node, Node]:
     return G.component(pairs, 0), G.component(pairs, 1)
+
+
+def _is_half(node: Node) -> bool:
+    """Whether a slice of pairs takes one part of each, and always the same."""
+    return node.shape[-1] == 1 and not has_symbols(node.attr[-1][0])
 
 
 def _is_apart(pairs: Node) -> bool:
@@ -237,13 +242,16 @@ def _is_contraction(x: Node, done: Lowered) -> bool:
 
 
 def _repeated(x: Node, done: Lowered) -> list[Node] | None:
-    """The movements that lead to `x` from where its elements are repeated on; None without one."""
-    chain = [x]
-    while chain[-1].kind in MOVEMENT and not done.is_leaf(chain[-1]):
-        if chain[-1].kind == "expand":
-            return chain
-        chain.append(chain[-1].src[0])
-    return None
+    """The movements that lead to `x` from numbers of which it repeats all; None without such."""
+    chain: list[Node] = []
+    repeats = False
+    while x.kind in MOVEMENT and not done.is_leaf(x):
+        if repeats and x.kind not in ("expand", "reshape", "permute"):
+            break
+        chain.append(x)
+        repeats = repeats or x.kind == "expand"
+        x = x.src[0]
+    return chain if repeats else None
 
 
 def _apart(x: Node, done: Lowered) -> tuple[Node, Node]:
@@ -257,10 +265,10 @@ def _apart(x: Node, done: Lowered) -> tuple[Node, Node]:
 
 
 def _sum_of_products(x: tuple[Node, Node], y: tuple[Node, Node], axes: Sequence[int]) -> Node:
-    """Four sums of real products, which have kernels of their own."""
+    """Four sums of real products, each in a kernel of its own, which can have tiles."""
 
     def total(p: Node, q: Node) -> Node:
-        return G.reduce("add", G.alu("mul", p, q), axes)
+        return G.contiguous(G.reduce("add", G.alu("mul", p, q), axes))
 
     (a, b), (c, d) = x, y
     return G.interleave(
