@@ -2,7 +2,7 @@
 
 Branch cuts, signed zeros, infinities and NaN are as in C (ISO/IEC 9899:2011, annex G), which numpy
 follows too. The inverse functions are W. Kahan's ("Branch cuts for complex elementary functions",
-1987); of infinite arguments they may be NaN. Errors are a few units in the last place of the
+1987). Errors are a few units in the last place of the
 magnitude, not of each part.
 """
 
@@ -199,36 +199,67 @@ def _tanh(z: Tensor) -> Tensor:
     return number(far_re, real.where(y, large.where(far_im, im)))
 
 
+def _arc(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The parts of the inverse sine of |x| + i|y|, neither of which is negative."""
+    u, v = x._steep(x), y._steep(y)
+    a, b = parts(_sqrt(number(u.add(1), v)))
+    c, d = parts(_sqrt(number(u.sub(1, reverse=True), v.neg())))
+    endless = u.isinf().bitwise_or(v.isinf())
+    along = endless.where(v, a.mul(c).sub(b.mul(d)))
+    angle = u.eq(0).where(u, u.atan2(along))
+    return angle, endless.where(math.inf, c.mul(b).sub(d.mul(a)).asinh())
+
+
+def _like(size: Tensor, x: Tensor) -> Tensor:
+    """A size with the sign of x, that of a zero too."""
+    return x._signbit().where(size.neg(), size)
+
+
 def _asin(z: Tensor) -> Tensor:
     x, y = parts(z)
-    (a, b), (c, d) = parts(_sqrt(z.add(1))), parts(_sqrt(_from_one(x, y)))
-    return number(x.atan2(a.mul(c).sub(b.mul(d))), c.mul(b).sub(d.mul(a)).asinh())
+    re, im = _arc(x, y)
+    return number(_like(re, x), _like(im, y))
+
+
+def _asinh(z: Tensor) -> Tensor:
+    x, y = parts(z)
+    im, re = _arc(y, x)
+    return number(_like(re, x), _like(im, y))
+
+
+def _acos_parts(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The angle of the inverse cosine, and the size of its imaginary part."""
+    v = y._steep(y)
+    a, _ = parts(_sqrt(number(x.sub(1, reverse=True), v.neg())))
+    c, _ = parts(_sqrt(number(x.add(1), v)))
+    endless = x.isinf().bitwise_or(y.isinf())
+    angle = endless.where(v.atan2(x), a.atan2(c).mul(2))
+    upright = x.eq(0).bitwise_and(y.isnan())
+    return upright.where(math.pi / 2, angle), _arc(x, y)[1]
 
 
 def _acos(z: Tensor) -> Tensor:
     x, y = parts(z)
-    (a, b), (c, d) = parts(_sqrt(_from_one(x, y))), parts(_sqrt(z.add(1)))
-    return number(a.atan2(c).mul(2), c.mul(b).sub(d.mul(a)).asinh())
-
-
-def _from_one(x: Tensor, y: Tensor) -> Tensor:
-    """1 - (x + iy), whose imaginary part has a sign also where it is zero."""
-    return number(x.sub(1, reverse=True), y.neg())
+    re, im = _acos_parts(x, y)
+    return number(re, _like(im, y).neg())
 
 
 def _acosh(z: Tensor) -> Tensor:
     x, y = parts(z)
-    (a, b), (c, d) = parts(_sqrt(number(x.sub(1), y))), parts(_sqrt(number(x.add(1), y)))
-    return number(a.mul(c).add(b.mul(d)).asinh(), b.atan2(c).mul(2))
+    im, re = _acos_parts(x, y)
+    return number(re, _like(im, y))
 
 
 def _atanh(z: Tensor) -> Tensor:
     x, y = parts(z)
-    beside = x.sub(1, reverse=True)
-    near = beside.square().add(y.square())
-    re = x.mul(4).div(near).log1p().mul(0.25)
-    angle = y.mul(2).atan2(beside.mul(x.add(1)).sub(y.square())).mul(0.5)
-    return number(re, angle)
+    u, v = x._steep(x), y._steep(y)
+    beside = u.sub(1, reverse=True)
+    near = beside.square().add(v.square())
+    endless = u.isinf().bitwise_or(v.isinf())
+    re = endless.bitwise_or(u.eq(0)).where(0, u.mul(4).div(near).log1p().mul(0.25))
+    half = beside.mul(u.add(1)).sub(v.square()).mul(0.5)
+    angle = endless.where(v.isnan().where(v, math.pi / 2), v.atan2(half).mul(0.5))
+    return number(_like(re, x), _like(angle, y))
 
 
 def _sign(z: Tensor) -> Tensor:
@@ -297,7 +328,7 @@ FUNCTIONS: Final[dict[str, Callable[[Any], Any]]] = {
     "asin": _asin,
     "acos": _acos,
     "atan": _turned(_atanh),
-    "asinh": _turned(_asin),
+    "asinh": _asinh,
     "acosh": _acosh,
     "atanh": _atanh,
 }

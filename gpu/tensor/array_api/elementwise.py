@@ -38,7 +38,8 @@ def _through_zero(name: str, method: Callable[..., Any]) -> _OfOne:
     """The same for a function that is like its argument near 0: of -0.0 it is -0.0."""
 
     def function(x: Tensor, /) -> Tensor:
-        return tensor_of(x).eq(0).where(x, method(x))
+        result: Tensor = method(tensor_of(x))
+        return result if x.dtype.is_complex else x.eq(0).where(x, result)
 
     return _named(function, name, method)
 
