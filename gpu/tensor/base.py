@@ -206,7 +206,8 @@ class TensorBase(Gradients):
         node = self._node
         if isinstance(other, _PYTHON_SCALARS):
             dtype = promote_scalar(node.dtype, other)
-            return G.cast(node, dtype), G.const(other, node.shape, dtype, node.device)
+            make = G.complex_operand if dtype.kind == "complex" else G.const
+            return G.cast(node, dtype), make(other, node.shape, dtype, node.device)
         a, b = broadcast(node, self._as_node(other))
         return a, b
 

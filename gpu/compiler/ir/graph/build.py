@@ -355,10 +355,8 @@ def as_complex(x: Node) -> Node:
     if x.kind == "as_real":
         return x.src[0]
     shape, dtype = x.shape[:-1], complex_of(x.dtype)
-    parts = x.src if x.kind == "interleave" else (x, x)
-    if all(part.kind == "const" for part in parts):
-        value = complex(*(part.attr[0] for part in parts))
-        return const(value, shape, dtype, x.device)
+    if x.kind == "const":
+        return const(complex(*x.attr, *x.attr), shape, dtype, x.device)
     return make("as_complex", (x,), (), shape, dtype, x.device)
 
 
@@ -376,6 +374,12 @@ def interleave(first: Node, second: Node, is_stored: bool = False) -> Node:
 def complex_number(re: Node, im: Node) -> Node:
     """Complex numbers of their parts."""
     return as_complex(interleave(re, im))
+
+
+def complex_operand(value: Number, shape: Shape, dtype: DType, device: Place) -> Node:
+    """A complex number that an operation takes, made of its parts: a kernel serves all of them."""
+    parts = (const(part, shape, dtype.real, device) for part in (value.real, value.imag))
+    return complex_number(*parts)
 
 
 def real(x: Node) -> Node:
