@@ -140,8 +140,10 @@ def check_dtypes(
         if isinstance(node.dtype, ImageDType):
             check_image(node.device, node.dtype, target.images)
         for dtype in (node.dtype, *(source.dtype for source in node.src)):
-            has_complex = has_complex or dtype.kind == "complex"
-            if dtype.real in target.native.lacking:
+            part = dtype
+            if dtype.kind == "complex":
+                has_complex, part = True, dtype.real
+            if part in target.native.lacking:
                 other = "complex64" if dtype.is_complex else "float32"
                 error = Unsupported(
                     f"{node.device} has no {dtype.name}, on which {node.kind} would be computed;"

@@ -95,6 +95,26 @@ def test_views_are_written_through(device: str) -> None:
     assert pairs.tolist() == [[1, 2], [0, 4]]
 
 
+def test_large_memory_is_written_in_place() -> None:
+    value = numbers(rng_for("large"), 100, 200)
+    x = Tensor(value).realize()
+    place = storage(x._node).memory
+    x[5, ::2] = 1 + 2j
+    x.realize()
+    x.real[7] = 3
+    x.realize()
+    x.view_as_real()[8, :, 1] = 2
+    x.realize()
+    x[9:11] = x[3:5] * 2
+    x.realize()
+    value[5, ::2] = 1 + 2j
+    value.real[7] = 3
+    value.imag[8] = 2
+    value[9:11] = value[3:5] * 2
+    np.testing.assert_array_equal(x.numpy(), value)
+    assert storage(x._node).memory == place
+
+
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
 def test_functions(dtype: Any) -> None:
     rng = rng_for("functions", dtype)

@@ -69,9 +69,12 @@ class Domain(NamedTuple):
     depth: int = 0
 
 
-def kernel_domain(root: Node, name: str, block: Block | None) -> Domain:
-    """The domain of a kernel whose output is `root`; loops are named by `name` and the axis."""
-    shape = walked(root)
+def kernel_domain(root: Node, name: str, block: Block | None, is_read: bool = False) -> Domain:
+    """The domain of a kernel whose output is `root`; loops are named by `name` and the axis.
+
+    With `is_read` of one that writes what `root` is somewhere else, element by element.
+    """
+    shape = root.shape if is_read else walked(root)
     loops = domain_loops(shape, name)
     indices = domain_indices(shape, loops)
     if block is None:

@@ -87,7 +87,8 @@ class _Builder:
         self.symbols = symbols_of((*self.order, *self._written()), self._is_leaf)
         output = self.store.domain if self.store else self.roots[0]
         block = None if self.store else plan.blocks.get(output)
-        self.domain, indices, mask, depth = kernel_domain(output, self._prefix("i"), block)
+        domain = kernel_domain(output, self._prefix("i"), block, is_read=self.store is not None)
+        self.domain, indices, mask, depth = domain
         self.at_root: Access = (indices, mask)
         self.around = frozenset(self.domain[:depth])
         self.reads: dict[Node, dict[Access, None]] = {node: {} for node in self.order}
