@@ -157,6 +157,8 @@ uint32: Final = dtypes.uint32
 uint64: Final = dtypes.uint64
 float32: Final = dtypes.float32
 float64: Final = dtypes.float64
+complex64: Final = dtypes.complex64
+complex128: Final = dtypes.complex128
 
 __all__ = [
     "__array_api_version__",
@@ -191,6 +193,8 @@ __all__ = [
     "can_cast",
     "ceil",
     "clip",
+    "complex64",
+    "complex128",
     "concat",
     "conj",
     "copysign",

@@ -14,10 +14,13 @@ integer with a float                  the float, whatever the integer's width, a
 float16 with bfloat16                 float32: neither holds the other
 two fp8 formats, or fp8 with float16  float16, which holds both fp8 formats exactly
 fp8 with bfloat16 or wider            the other dtype
+a complex with anything else          complex128 if either holds float64 or the other is it, else
+                                      complex64
 a Python scalar with an array         the array's dtype if the scalar's kind fits it; a Python
                                       float with an integer or bool array gives float32 (the
                                       default float), a Python int with a bool array gives int32
-                                      (the default int), int64 or uint64, the first that holds it
+                                      (the default int), int64 or uint64, the first that holds it;
+                                      a Python complex gives the complex of the array's floats
 an image with anything                as float32, an image with itself too
 ====================================  ==========================================================
 
@@ -38,11 +41,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 PyScalar = bool | int | float
+Number = PyScalar | complex
+"""What a tensor is combined with, and constants of graphs are."""
 Pixels = tuple[int, int]
 """A height and a width."""
 NumpyDType = np.dtype[Any]
 
-KIND_ORDER: Final = {"bool": 0, "uint": 1, "int": 1, "float": 2}
+KIND_ORDER: Final = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
 
 
 class DType:
@@ -50,17 +55,18 @@ class DType:
 
     Attributes:
         name: canonical name, as in ``float32``.
-        kind: ``bool``, ``uint``, ``int`` or ``float``.
+        kind: ``bool``, ``uint``, ``int``, ``float`` or ``complex``.
         bits: width in bits.
         itemsize: width in bytes.
         code: short name used in the text form of the IRs, as in ``f32``.
+        min: the smallest number, and `max` the largest; of a complex those of each part.
         is_image: whether it is an `ImageDType`.
     """
 
     __slots__ = ("bits", "code", "itemsize", "kind", "max", "min", "name")
     is_image = False
 
-    def __init__(self, name: str, kind: str, bits: int, code: str, lo: PyScalar, hi: PyScalar):
+    def __init__(self, name: str, kind: str, bits: int, code: str, lo: float, hi: float):
         self.name, self.kind, self.bits, self.code = name, kind, bits, code
         self.itemsize = bits // 8
         self.min, self.max = lo, hi
@@ -77,9 +83,24 @@ class DType:
         return self.kind == "float"
 
     @property
+    def is_complex(self) -> bool:
+        """True for complex64 and complex128."""
+        return self.kind == "complex"
+
+    @property
+    def real(self) -> DType:
+        """The float that each part of a complex number is; of other dtypes the dtype itself."""
+        return _PARTS.get(self, self)
+
+    @property
     def is_int(self) -> bool:
         """True for signed and unsigned integers, not for bool."""
         return self.kind in ("int", "uint")
+
+    @property
+    def is_whole(self) -> bool:
+        """True for integers and bool, whose values have no fraction."""
+        return self.kind in ("bool", "int", "uint")
 
     @property
     def is_signed(self) -> bool:
@@ -153,6 +174,10 @@ def _float(name: str, bits: int, code: str) -> DType:
     return DType(name, "float", bits, code, float("-inf"), float("inf"))
 
 
+def _complex(name: str, bits: int, code: str) -> DType:
+    return DType(name, "complex", bits, code, float("-inf"), float("inf"))
+
+
 class dtypes:
     """Namespace of the element types, with torch's and C's names as aliases."""
 
@@ -165,8 +190,11 @@ class dtypes:
     bfloat16 = _float("bfloat16", 16, "bf16")
     float32 = _float("float32", 32, "f32")
     float64 = _float("float64", 64, "f64")
+    complex64 = _complex("complex64", 64, "c64")
+    complex128 = _complex("complex128", 128, "c128")
 
     half, float, double = float16, float32, float64
+    cfloat, cdouble = complex64, complex128
     char, short, int, long = int8, int16, int32, int64
     uchar, ushort, uint, ulong = uint8, uint16, uint32, uint64
     default_float = float32
@@ -195,10 +223,10 @@ class dtypes:
         return _of_numpy_dtype(native)
 
     @staticmethod
-    def of(value: PyScalar) -> DType:
+    def of(value: Number) -> DType:
         """The default element type of a Python scalar.
 
-        bool, int32 (int64, then uint64, where the value does not fit) or float32.
+        bool, int32 (int64, then uint64, where the value does not fit), float32 or complex64.
         """
         if isinstance(value, bool):
             return dtypes.bool
@@ -207,7 +235,7 @@ class dtypes:
                 return dtypes.int32
             large = dtypes.int64.max < value <= dtypes.uint64.max
             return dtypes.uint64 if large else dtypes.int64
-        return dtypes.default_float
+        return dtypes.complex64 if isinstance(value, complex) else dtypes.default_float
 
 
 ALL: Final[tuple[DType, ...]] = (
@@ -216,20 +244,25 @@ ALL: Final[tuple[DType, ...]] = (
     dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64,
     dtypes.fp8e4m3, dtypes.fp8e5m2, dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64,
 )  # fmt: skip
+"""What kernels compute on. Complex numbers are two floats each there."""
+_PARTS: Final = {dtypes.complex64: dtypes.float32, dtypes.complex128: dtypes.float64}
+COMPLEXES: Final = tuple(_PARTS)
 INTS: Final = tuple(d for d in ALL if d.is_int)
 FLOATS: Final = tuple(d for d in ALL if d.is_float)
-BY_CODE: Final = {d.code: d for d in ALL}
+BY_CODE: Final = {d.code: d for d in (*ALL, *COMPLEXES)}
 _ALIASES: Final = {
     "half": "float16", "float": "float32", "double": "float64", "char": "int8", "short": "int16",
     "int": "int32", "long": "int64", "uchar": "uint8", "ushort": "uint16", "uint": "uint32",
     "ulong": "uint64", "bool_": "bool", "float8_e4m3fn": "fp8e4m3", "float8_e5m2": "fp8e5m2",
+    "cfloat": "complex64", "cdouble": "complex128",
 }  # fmt: skip
-_CANONICAL: Final = {d.name: d for d in ALL}
+_CANONICAL: Final = {d.name: d for d in BY_CODE.values()}
 _BY_NAME: Final = _CANONICAL | {alias: _CANONICAL[name] for alias, name in _ALIASES.items()}
 _PYTHON_TYPES: Final = (
     (bool, dtypes.bool),
     (int, dtypes.default_int),
     (float, dtypes.default_float),
+    (complex, dtypes.complex64),
 )
 _ML_DTYPES: Final = {"bfloat16": "bfloat16", "fp8e4m3": "float8_e4m3fn", "fp8e5m2": "float8_e5m2"}
 
@@ -292,7 +325,7 @@ def dtype_named(name: str) -> DType:
     import difflib
 
     near = difflib.get_close_matches(name, _BY_NAME, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(d.name for d in ALL)}"
+    hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(_CANONICAL)}"
     raise DTypeError(f"there is no dtype {name!r}{hint}")
 
 
@@ -334,6 +367,8 @@ def promote(a: DType, b: DType) -> DType:
     a, b = a.element, b.element
     if a is b:
         return a
+    if a.is_complex or b.is_complex:
+        return complex_of(promote(a.real, b.real))
     if _kind_rank(a) != _kind_rank(b):
         return a if _kind_rank(a) > _kind_rank(b) else b
     if a.is_float:
@@ -345,6 +380,11 @@ def promote(a: DType, b: DType) -> DType:
         return dtypes.float64
     bits = max(signed.bits, unsigned.bits * 2)
     return dtype_named(f"int{bits}")
+
+
+def complex_of(dtype: DType) -> DType:
+    """The complex dtype whose parts hold a real one: complex128 for float64, else complex64."""
+    return dtypes.complex128 if dtype.real is dtypes.float64 else dtypes.complex64
 
 
 def _promote_floats(a: DType, b: DType) -> DType:
@@ -364,6 +404,8 @@ def accumulator(dtype: DType) -> DType:
 def total_dtype(dtype: DType) -> DType:
     """The dtype of sums and products of many elements.
 
-    int64 for bools and integers, as in torch; for uint64, as in numpy, and for floats their own.
+    int64 for bools and integers, as in torch; for uint64, as in numpy, and for floats and complex
+    numbers their own.
     """
-    return dtype.element if dtype.is_float or dtype is dtypes.uint64 else dtypes.int64
+    own = dtype.is_float or dtype.is_complex or dtype is dtypes.uint64
+    return dtype.element if own else dtypes.int64

@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from gpu.core.dtype import KIND_ORDER, DType, PyScalar, dtypes
-from gpu.core.errors import NumberOverflow
+from gpu.core.dtype import KIND_ORDER, DType, Number, complex_of, dtypes
+from gpu.core.errors import DTypeError, NumberOverflow
 
 _MOST_BITS_SHOWN: Final = 128  # of a number, in messages
 
 
-def promote_scalar(array: DType, value: PyScalar) -> DType:
+def promote_scalar(array: DType, value: Number) -> DType:
     """The dtype an array and a scalar combine to: the array's unless the scalar's kind wins.
 
     Raises NumberOverflow as `check_fits`.
     """
     kind = 0 if isinstance(value, bool) else 1 if isinstance(value, int) else 2
-    if kind <= KIND_ORDER[array.kind]:
+    if isinstance(value, complex):
+        found = complex_of(array)
+    elif kind <= KIND_ORDER[array.kind]:
         found = array.element
     else:
         found = dtypes.of(value)
@@ -25,24 +27,28 @@ def promote_scalar(array: DType, value: PyScalar) -> DType:
     return found
 
 
-def check_fits(value: PyScalar, dtype: DType) -> None:
+def check_fits(value: Number, dtype: DType) -> None:
     """Raises NumberOverflow for a number that `dtype` cannot hold, even rounded.
 
     Integers take what truncates to one of theirs. Floats take any float, of which the largest
-    become infinity, and whole numbers that are no larger than those. Bools take everything.
+    become infinity, and whole numbers that are no larger than those. Bools take everything. Raises
+    DTypeError for a complex number where `dtype` is of real ones.
     """
-    if dtype.is_int:
+    if isinstance(value, complex):
+        if not dtype.is_complex and dtype is not dtypes.bool:
+            raise DTypeError(f"{dtype.name} holds no complex number, got {value}; take complex64")
+    elif dtype.is_int:
         known = isinstance(value, int) or math.isfinite(value)
         if not (known and dtype.min <= math.trunc(value) <= dtype.max):
             raise NumberOverflow(_does_not_fit(value, dtype))
-    elif dtype.is_float and isinstance(value, int):
+    elif isinstance(value, int) and (dtype.is_float or dtype.is_complex):
         try:
             float(value)
         except OverflowError as error:
             raise NumberOverflow(f"{_shown(value)} is larger than any float") from error
 
 
-def _does_not_fit(value: PyScalar, dtype: DType) -> str:
+def _does_not_fit(value: float, dtype: DType) -> str:
     if isinstance(value, float):
         return f"{value} does not fit {dtype.name}; clamp it, or take a dtype of floats"
     if not dtypes.int64.min <= value <= dtypes.uint64.max:
@@ -62,7 +68,7 @@ def _shown(value: int) -> str:
     return f"an int of {bits} bits" if bits > _MOST_BITS_SHOWN else str(value)
 
 
-def compared(op: str, dtype: DType, value: PyScalar) -> tuple[str, int] | bool:
+def compared(op: str, dtype: DType, value: float) -> tuple[str, int] | bool:
     """How integers or bools x of `dtype` compare with any number, as the numbers that they are.
 
     Args:

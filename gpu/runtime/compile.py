@@ -63,7 +63,7 @@ def compile_graph(
     symbols = symbols_of(order, is_leaf)
     computed = {node: i for i, node in enumerate(order) if not is_leaf(node)}
     with stage("plan"):
-        roots, plan, views = plan_graph(roots, is_leaf, lambda name: Device[name].renderer.target)
+        planned, plan, views = plan_graph(roots, is_leaf, lambda name: Device[name].renderer.target)
     slot_of = {leaf: i for i, leaf in enumerate(leaves)}
     slot_of.update((view, slot_of[leaf]) for view, leaf in views.items())
     kernels = Kernels(plan, lambda name: Device[name].renderer, _tuner())
@@ -101,15 +101,15 @@ def compile_graph(
     with stage("compile"):
         codes, code_of = distinct(compile_jobs(kernels.jobs))
     log.info("compiled %d kernels, %d of them distinct", len(steps), len(codes))
-    outputs = [slot_of[root] for root in roots]
+    outputs = [slot_of[root] for root in planned]
+    _hold_numbers(slots, roots, [slot - len(leaves) for slot in outputs])
     launches = tuple((code_of[job] if job >= 0 else job, used) for job, used in steps)
-    taken = tuple(vals) if position else ()
     writes = tuple(dict.fromkeys(slot_of[store.leaf] for store in plan.stores.values()))
     reuses = _reuses(plan, slot_of, outputs, writes)
     first = _first_change(plan, slot_of, {*writes, *(slot for slot, _ in reuses)})
     recipe = Recipe(
-        *(codes, tuple(slots), launches, tuple(outputs), taken, writes, reuses, first),
-        *(tuple(abouts), tuple(loops)),
+        *(codes, tuple(slots), launches, tuple(outputs), tuple(vals if position else ())),
+        *(writes, reuses, first, tuple(abouts), tuple(loops)),
     )
     return share_memory(recipe, len(leaves))
 
@@ -119,6 +119,16 @@ def _filled(made: Sequence[Node]) -> Sequence[Node]:
     if made[0].kind != "kernel":
         return made
     return [G.result(made[0], number) for number in range(len(made[0].attr[0].outputs))]
+
+
+def _hold_numbers(slots: list[Slot], roots: Sequence[Node], places: Sequence[int]) -> None:
+    """Gives the slots of complex roots, which are filled as pairs, the dtype of the numbers.
+
+    `places` says which slot each root has; negative for the memory of a leaf.
+    """
+    for root, place in zip(roots, places, strict=True):
+        if root.dtype.is_complex and place >= 0:
+            slots[place] = Slot(root.device, root.size, root.dtype)
 
 
 def _reuses(

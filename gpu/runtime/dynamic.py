@@ -299,6 +299,8 @@ def _is_coded(node: Node, operand: int) -> bool:
 def _offset(node: Node, axis: int) -> Offset | None:
     """What the start along an axis can be where sizes stay; None where there is no choice."""
     start, step, *_ = node.attr[axis]
+    if node.src[0].kind == "as_real" and axis == len(node.shape) - 1:
+        return None  # the real or the imaginary part, which are other code
     if node.kind == "pad":
         lo, hi = 0, start + step  # what is before, and after
     else:

@@ -41,7 +41,7 @@ class Watched(NamedTuple):
         What was read, not computed, may be infinite or NaN.
         """
         for node, buffer in results:
-            if not node.dtype.is_float:
+            if node.dtype.is_whole:
                 continue
             with np.errstate(all="ignore"):
                 value = buffer.copy_out()[: node.size].reshape(bound(node.shape))
@@ -81,7 +81,7 @@ def _culprit(root: Node, bad: _Array, values: _Values) -> tuple[Node, _Array] | 
         # A NaN of no NaN is made as well, as by inf - inf.
         made, without_nan = bad.copy(), bad & np.isnan(values[node])
         for source in node.src[0].src if node.kind == "result" else node.src:
-            if not source.dtype.is_float:
+            if source.dtype.is_whole:
                 continue
             of = values[source]
             wrong = ~np.isfinite(of)

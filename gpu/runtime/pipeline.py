@@ -19,6 +19,7 @@ from gpu.compiler.fusion.split_reduce import split_reductions
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.graph import Node, toposort
 from gpu.compiler.ir.graph import verify as verify_graph
+from gpu.compiler.ir.graph.build import buffer, contiguous
 from gpu.compiler.ir.graph.rewrite import without_custom_grads
 from gpu.compiler.ir.graph.userkernel import Source, UserKernel
 from gpu.compiler.ir.kernel.text import parse_kernel
@@ -31,7 +32,7 @@ from gpu.core.config import config
 from gpu.core.dtype import ImageDType
 from gpu.core.errors import Unsupported
 from gpu.core.log import get_logger
-from gpu.runtime.origins import name_origins
+from gpu.runtime.origins import copy_origin, name_origins
 from gpu.runtime.stages import stage
 
 log = get_logger(__name__)
@@ -44,9 +45,10 @@ class Planned(NamedTuple):
     """A graph as it is computed.
 
     Attributes:
-        roots: the same values, perhaps computed in another way.
+        roots: the same values, perhaps computed in another way; of complex ones the pairs.
         plan: where each node is computed.
-        views: nodes that are leaves read as images, with those; the plan has them as leaves.
+        views: nodes that are leaves read in another way, as images or as the parts of complex
+            numbers, with those; the plan has them as leaves.
     """
 
     roots: Sequence[Node]
@@ -59,15 +61,20 @@ def plan_graph(
 ) -> Planned:
     """Says where each node that `roots` need is computed; verified first where VERIFY is set.
 
-    Raises Unsupported for a dtype that a device would compute on and does not have.
+    Raises Unsupported for a dtype that a device would compute on and does not have, and for what
+    has no rule for complex numbers.
     """
     if config.VERIFY:
         verify_graph(roots)
-    check_dtypes(roots, is_leaf, target_of)
+    has_complex = check_dtypes(roots, is_leaf, target_of)
     roots = without_custom_grads(roots, is_leaf)
-    views: Mapping[Node, Node] = {}
+    parts: Mapping[Node, Node] = {}
+    if has_complex:
+        roots, parts = without_complex(roots, is_leaf)
+    pictures: Mapping[Node, Node] = {}
     if config.IMAGE:
-        roots, views = read_as_images(roots, is_leaf, target_of)
+        roots, pictures = read_as_images(roots, lambda n: is_leaf(n) or n in parts, target_of)
+    views = {**parts, **pictures}
 
     def in_memory(node: Node) -> bool:
         return is_leaf(node) or node in views
@@ -75,7 +82,7 @@ def plan_graph(
     roots = hoist_factors(roots, in_memory, lambda device: target_of(device).has_blocks)
     roots = narrow_sums(split_reductions(roots, in_memory, target_of), in_memory)
     # Memory that is also read as an image stays as it is: nobody knows when it is read last.
-    viewed = set(views.values())
+    viewed = set(pictures.values())
     stores = find_stores(roots, in_memory)
     stores = {node: store for node, store in stores.items() if store.leaf not in viewed}
     plan = plan_fusion(
@@ -92,10 +99,40 @@ def plan_graph(
     return Planned(roots, plan._replace(reuses=reuses), views)
 
 
+def without_complex(
+    roots: Sequence[Node], is_leaf: Callable[[Node], bool]
+) -> tuple[list[Node], Mapping[Node, Node]]:
+    """A graph of floats, and the leaves that are read as pairs there, by what they are read as.
+
+    Each root is memory of its own, which pairs and the numbers they are cannot have together.
+    """
+    from gpu.compiler.ir.graph.complex import lower  # only now: few programs need it
+
+    views: dict[Node, Node] = {}
+
+    def read(leaf: Node) -> Node:
+        # A buffer: what asks for the parts of a leaf may be in memory of its own besides.
+        pairs = buffer(leaf, (*leaf.shape, 2), leaf.dtype.real, leaf.device)
+        views[pairs] = leaf
+        return pairs
+
+    lowered = lower(roots, is_leaf, read, copy_origin)
+    known: dict[Node, Node] = {}
+    own: list[Node] = []
+    for root, pairs in zip(roots, lowered, strict=True):
+        shared = is_leaf(pairs) or pairs in views or known.setdefault(pairs, root) is not root
+        own.append(contiguous(pairs, 1 + len(own)) if shared else pairs)
+    return own, views
+
+
 def check_dtypes(
     roots: Sequence[Node], is_leaf: Callable[[Node], bool], target_of: TargetOf
-) -> None:
-    """Raises Unsupported where a device would compute on a dtype that it does not have."""
+) -> bool:
+    """Whether there are complex numbers in a graph.
+
+    Raises Unsupported where a device would compute on a dtype that it does not have.
+    """
+    has_complex = False
     for node in toposort(roots, is_leaf):
         if is_leaf(node) or node.kind == "copy":
             continue
@@ -103,14 +140,19 @@ def check_dtypes(
         if isinstance(node.dtype, ImageDType):
             check_image(node.device, node.dtype, target.images)
         for dtype in (node.dtype, *(source.dtype for source in node.src)):
-            if dtype in target.native.lacking:
+            part = dtype
+            if dtype.kind == "complex":
+                has_complex, part = True, dtype.real
+            if part in target.native.lacking:
+                other = "complex64" if dtype.is_complex else "float32"
                 error = Unsupported(
                     f"{node.device} has no {dtype.name}, on which {node.kind} would be computed;"
-                    " give it float32 (.cast('float32') on another device first) or compute this"
+                    f" give it {other} (.cast('{other}') on another device first) or compute this"
                     " on another device, as in .to('CPU')"
                 )
                 name_origins(error, [node])
                 raise error
+    return has_complex
 
 
 def check_image(device: str, image: ImageDType, limits: ImageLimits | None) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gpu.compiler.ir.dims import Dim, dimension, is_symbolic
 from gpu.compiler.ir.graph import Shape
 from gpu.core.arguments import integer
-from gpu.core.dtype import PyScalar
+from gpu.core.dtype import Number
 from gpu.core.errors import InvalidIndex, InvalidType, InvalidValue, ShapeError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 # What a tensor can be combined with; the types are checked where it happens.
-Operand: TypeAlias = "TensorBase | PyScalar | npt.NDArray[Any] | np.generic | Sequence[Any]"
+Operand: TypeAlias = "TensorBase | Number | npt.NDArray[Any] | np.generic | Sequence[Any]"
 Axis: TypeAlias = int | Sequence[int] | None
 
 

@@ -100,24 +100,26 @@ class Arithmetic(Comparison):
         return self._unary("neg")
 
     def abs(self) -> Self:
-        """The magnitude."""
+        """The magnitude; of a complex number a float."""
+        if self._value.dtype.kind == "complex":
+            return self._of_complex("abs")
         return self._unary("abs")
 
     def floor(self) -> Self:
         """The largest whole number not above self; the gradient is 0."""
-        return self._unary("floor") if self.dtype.is_float else self._same()
+        return self._same() if self.dtype.is_whole else self._unary("floor")
 
     def ceil(self) -> Self:
         """The smallest whole number not below self; the gradient is 0."""
-        return self.neg().floor().neg() if self.dtype.is_float else self._same()
+        return self._same() if self.dtype.is_whole else self.neg().floor().neg()
 
     def trunc(self) -> Self:
         """self without its fraction; the gradient is 0."""
-        return self._unary("trunc") if self.dtype.is_float else self._same()
+        return self._same() if self.dtype.is_whole else self._unary("trunc")
 
     def round(self, *, decimals: int = 0) -> Self:
         """The nearest multiple of 10**-decimals, of two the even one; the gradient is 0."""
-        if not self.dtype.is_float:
+        if self.dtype.is_whole:
             return self._same()
         if integer(decimals, "decimals") == 0:
             return self._unary("rint")
@@ -135,8 +137,14 @@ class Arithmetic(Comparison):
         return self.div(1, reverse=True)
 
     def sqrt(self) -> Self:
-        """The square root, correctly rounded; NaN below zero."""
-        return self._as_float()._unary("sqrt")
+        """The square root, correctly rounded; NaN below zero, unless self is complex."""
+        return self._function("sqrt")
+
+    def _function(self, op: str) -> Self:
+        """A function that the op table has for floats."""
+        if self._value.dtype.kind == "complex":
+            return self._of_complex(op)
+        return self._as_float()._unary(op)
 
     def rsqrt(self) -> Self:
         """1 / sqrt(self)."""
@@ -163,7 +171,8 @@ class Arithmetic(Comparison):
         """self to the power of `x`, as in C: anything to the 0 is 1, (-8) ** (1/3) is NaN.
 
         Whole powers up to 16 are products; others of floats are 2 ** (x * log2(self)), with an
-        error that grows with the exponent of the result. Integers wrap; negative powers of them
+        error that grows with the exponent of the result. Of complex numbers they are exp(x *
+        log(self)), on the principal branch. Integers wrap; negative powers of them
         are 0 except for 1 and -1. Gradients are torch's: that of a power that is a tensor is NaN
         where the base is negative.
 
@@ -174,13 +183,17 @@ class Arithmetic(Comparison):
         if not reverse and isinstance(x, int | float) and not isinstance(x, bool):
             return self._constant_power(x)
         base, exponent = self._pair(x, reverse)
+        if base.dtype.is_complex:
+            from gpu.tensor.complexmath import power  # only now: few programs need it
+
+            return self._wrap(power(base, exponent)._node)  # type: ignore[arg-type]
         if base.dtype.is_float:
             return self._wrap(customgrad.power(base._node, exponent._node))
         return base._integer_power(exponent)
 
     def _constant_power(self, power: float) -> Self:
         """The power that is a Python number; of a whole one products."""
-        if not self.dtype.is_float and isinstance(power, int):
+        if self.dtype.is_whole and isinstance(power, int):
             if power < 0:
                 raise InvalidValue(
                     f"a tensor of {self.dtype.name} to the power {power} is not an integer; "
@@ -192,6 +205,8 @@ class Arithmetic(Comparison):
         if abs(power) <= _LARGEST_PRODUCT and power == int(power):
             # Of the reciprocal, so that the gradient at zero is infinite and not 0 times that.
             return (base if power >= 0 else base.reciprocal())._product(abs(int(power)))
+        if base.dtype.is_complex:
+            return base.pow(base._filled(power))
         base, _ = base._pair(power, False)  # which refuses a number that the dtype does not hold
         return self._wrap(customgrad.power_of(base._node, power))
 

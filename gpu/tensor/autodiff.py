@@ -39,6 +39,37 @@ def pulled_back(
     """The same for several results, each with its gradient."""
     wanted = set(targets)
     order = toposort(seeds, wanted.__contains__) if order is None else order
+    if any(node.dtype.kind == "complex" for node in order):
+        return _of_complex(seeds, targets)
+    return _pulled_back(seeds, targets, order)
+
+
+def _of_complex(seeds: Mapping[Node, Node], targets: Sequence[Node]) -> list[Node | None]:
+    """The same where some nodes are complex, on the graph of their parts.
+
+    Of a real function that of a complex target is the derivative by its real part plus i times that
+    by its imaginary part, as in torch.
+    """
+    from gpu.compiler.ir.graph.complex import lower  # only now: few programs need it
+
+    wanted = set(targets)
+    lowered = lower([*seeds], lambda node: node in wanted or node.kind == "buffer")
+    total: dict[Node, Node] = {}
+    for result, seed in zip(lowered, seeds.values(), strict=True):
+        own = G.as_real(seed) if seed.dtype.is_complex else seed
+        total[result] = G.alu("add", total[result], own) if result in total else own
+    ends = [G.as_real(node) if node.dtype.is_complex else node for node in targets]
+    found = _pulled_back(total, ends, toposort(total, set(ends).__contains__))
+    return [
+        G.as_complex(grad) if grad is not None and target.dtype.is_complex else grad
+        for grad, target in zip(found, targets, strict=True)
+    ]
+
+
+def _pulled_back(
+    seeds: Mapping[Node, Node], targets: Sequence[Node], order: Sequence[Node]
+) -> list[Node | None]:
+    wanted = set(targets)
     carries = _nodes_that_carry(order, wanted)
     grads = dict(seeds)
     # For each loop, and kernel of a user, the gradients of its results, by their numbers.
@@ -373,6 +404,8 @@ _RULES: Final[dict[str, Callable[[Node, Node], Gradients]]] = {
     "write": _write,
     "random": _nothing,
     "contiguous": lambda node, grad: (grad,),
+    "as_real": _nothing,
+    "interleave": lambda node, grad: (G.component(grad, 0), G.component(grad, 1)),
     "copy": lambda node, grad: (G.copy(grad, node.src[0].device),),
     "multi": _multi,
     "part": _part,

@@ -13,7 +13,7 @@ from gpu.compiler.ir.dims import bound, dimension, find_symbols, is_symbolic, pr
 from gpu.compiler.ir.graph import Node, Place, Shape
 from gpu.compiler.ir.graph import build as G
 from gpu.compiler.ir.graph.node import place
-from gpu.core.dtype import DType, PyScalar, dtypes, promote, to_dtype
+from gpu.core.dtype import DType, dtypes, promote, to_dtype
 from gpu.core.errors import (
     DeviceMismatch,
     InvalidType,
@@ -36,7 +36,7 @@ from gpu.tensor.views import Detach
 if TYPE_CHECKING:
     from typing import Self
 
-_PYTHON_SCALARS: Final = (bool, int, float)
+_PYTHON_SCALARS: Final = (bool, int, float, complex)
 _ARRAYS: Final = (np.ndarray, np.generic, list, tuple)
 
 
@@ -144,12 +144,11 @@ class TensorBase(Gradients):
             return self.to(self.device[0])._copied_out()
         return _cut(storage(self._computed()).copy_out(), self.shape)
 
-    def item(self) -> PyScalar:
+    def item(self) -> Any:
         """The one element as a Python number. Raises ShapeError if there are more or none."""
         if math.prod(bound(self.shape)) != 1:
             raise ShapeError(f"item() needs one element, the tensor has shape {list(self.shape)}")
-        value: PyScalar = self.numpy().reshape(()).item()
-        return value
+        return self.numpy().reshape(()).item()
 
     def tolist(self) -> Any:
         """The value as nested Python lists, or a number for a 0-d tensor."""
@@ -207,7 +206,8 @@ class TensorBase(Gradients):
         node = self._node
         if isinstance(other, _PYTHON_SCALARS):
             dtype = promote_scalar(node.dtype, other)
-            return G.cast(node, dtype), G.const(other, node.shape, dtype, node.device)
+            make = G.complex_operand if dtype.kind == "complex" else G.const
+            return G.cast(node, dtype), make(other, node.shape, dtype, node.device)
         a, b = broadcast(node, self._as_node(other))
         return a, b
 
@@ -336,6 +336,8 @@ def _as_array(data: object, dtype: DType | None) -> npt.NDArray[Any]:
         return array.astype(dtype.np)
     if kind == "f":
         return array.astype((dtype or dtypes.default_float).np)
+    if kind == "c":
+        return array.astype(dtypes.complex128.np if dtype is dtypes.complex128 else np.complex64)
     if kind == "i":
         low, high = dtypes.int32.min, dtypes.int32.max
         fits = low <= int(array.min()) and int(array.max()) <= high
@@ -346,7 +348,7 @@ def _as_array(data: object, dtype: DType | None) -> npt.NDArray[Any]:
 def _large_numbers(array: npt.NDArray[Any], dtype: DType | None) -> npt.NDArray[Any]:
     """Numbers of which some are integers that int64 may not hold."""
     numbers = [n.item() if isinstance(n, np.generic) else n for n in array.ravel().tolist()]
-    if not all(isinstance(number, _PYTHON_SCALARS) for number in numbers):
+    if not all(isinstance(number, (bool, int, float)) for number in numbers):
         raise InvalidType("the nested lists hold something that is not a number")
     if dtype is not None:
         target = dtype

@@ -8,7 +8,7 @@ from typing import Self
 
 from gpu.compiler.ir.dims import bound
 from gpu.core.dtype import dtypes
-from gpu.core.errors import InvalidType, ShapeError
+from gpu.core.errors import DTypeError, InvalidType, ShapeError
 from gpu.tensor.base import TensorBase
 
 
@@ -58,10 +58,16 @@ class Casts(TensorBase):
         return builtins.bool(self.item())
 
     def __int__(self) -> builtins.int:
-        return builtins.int(self.item())
+        return builtins.int(self._real_item())
 
     def __float__(self) -> builtins.float:
-        return builtins.float(self.item())
+        return builtins.float(self._real_item())
+
+    def _real_item(self) -> builtins.float:
+        if self.dtype.is_complex:
+            raise DTypeError(f"{self._described()} is no real number: take .real, or complex(x)")
+        value: builtins.float = self.item()
+        return value
 
     def __complex__(self) -> complex:
         return complex(self.item())

@@ -15,6 +15,7 @@ from gpu.tensor.base import TensorBase, broadcast_shape, node_of, repeated
 from gpu.tensor.operands import Operands
 
 _NUMBERS: Final = (bool, int, float)
+_SCALARS: Final = (*_NUMBERS, complex)
 # Comparisons that the op table has with its operands swapped.
 _SWAPPED: Final = {"gt": ("lt", True), "ge": ("le", True)}
 
@@ -61,6 +62,8 @@ class Comparison(Operands):
             return self._ordered(op, other)
         if self.dtype.is_float:
             return self._compare_float(op, x)
+        if self.dtype.is_complex:
+            return self._ordered(op, x)
         found = compared(op, self.dtype, x)
         if isinstance(found, bool):
             return self._wrap(G.const(found, self.shape, dtypes.bool, self.device))
@@ -102,6 +105,10 @@ class Comparison(Operands):
 
     def isinf(self, detect_positive: bool = True, detect_negative: bool = True) -> Self:
         """Where self is infinite, with a sign that is asked for."""
+        if self.dtype.is_complex:
+            re, im = (self._wrap(part(self._node)) for part in (G.real, G.imag))
+            signs = (detect_positive, detect_negative)
+            return re.isinf(*signs).bitwise_or(im.isinf(*signs))
         if not self.dtype.is_float or not (detect_positive or detect_negative):
             return self._wrap(G.const(False, self.shape, dtypes.bool, self.device))
         # float32 holds every narrower float and, unlike fp8e4m3, an infinity to compare with.
@@ -119,12 +126,15 @@ class Comparison(Operands):
     ) -> Self:
         """Where the distance to `other` is at most atol + rtol * |other|, or both are equal."""
         a, b = self._pair(other)
-        if not a.dtype.is_float:
+        if a.dtype.is_whole:
             a, b = a.cast(dtypes.float64), b.cast(dtypes.float64)
-        distance = a._binary("sub", b)._unary("abs")
-        limit = b._unary("abs")._binary("mul", rtol)._binary("add", atol)
+        distance = a._binary("sub", b)._size()
+        limit = b._size()._binary("mul", rtol)._binary("add", atol)
         near = distance.le(limit).bitwise_and(b.isfinite()).bitwise_or(a.eq(b))
         return near.bitwise_or(a.isnan().bitwise_and(b.isnan())) if equal_nan else near
+
+    def _size(self) -> Self:
+        return self._of_complex("abs") if self.dtype.is_complex else self._unary("abs")
 
     def allclose(
         self, other: Operand, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
@@ -135,7 +145,7 @@ class Comparison(Operands):
 
     def where(self, x: Operand, y: Operand) -> Self:
         """`x` where self is true, else `y`; self is taken as a bool."""
-        if isinstance(x, _NUMBERS) and isinstance(y, _NUMBERS):
+        if isinstance(x, _SCALARS) and isinstance(y, _SCALARS):
             a, b = node_of(x, self.device, None), node_of(y, self.device, None)
         elif not isinstance(x, TensorBase) and isinstance(y, TensorBase):
             a, b = y._as_node(x), y._node

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Self
 
+from gpu.compiler.ir.graph import build as G
 from gpu.core.errors import InvalidValue, ShapeError
 from gpu.tensor.arguments import Operand, axes_of, axis_of, integer
 from gpu.tensor.arrangement import Arrangement
@@ -106,7 +107,10 @@ class Contraction(Matmul, Arrangement, Totals):
         return self._ranked_product(other, 1, 1, "vdot")
 
     def vecdot(self, other: Operand, dim: int = -1) -> Self:
-        """The sums of products along `dim`, of which sizes are equal; the other axes broadcast."""
+        """The sums of products along `dim`, of which sizes are equal; the other axes broadcast.
+
+        Complex numbers of self are conjugated, as in torch.
+        """
         right = self._lift(other)
         if not self.ndim or not right.ndim:
             raise ShapeError("vecdot needs an axis, one of the tensors is 0-d")
@@ -116,6 +120,7 @@ class Contraction(Matmul, Arrangement, Totals):
                 f"vecdot of {list(self.shape)} and {list(right.shape)}: sizes along axis {dim} "
                 "differ"
             )
+        a = a._wrap(G.conj(a._node)) if a.dtype.is_complex else a
         return a.unsqueeze(-2).matmul(b.unsqueeze(-1)).squeeze((-2, -1))
 
     def tensordot(self, other: Operand, dims: Axes = 2) -> Self:

@@ -9,7 +9,7 @@ from typing import Any, Self
 from gpu.compiler.ir.dims import dimension, is_symbolic, upper
 from gpu.compiler.ir.graph import Node, Shape
 from gpu.compiler.ir.graph import build as G
-from gpu.core.dtype import DType, PyScalar, dtypes, promote, to_dtype
+from gpu.core.dtype import DType, Number, PyScalar, dtypes, promote, to_dtype
 from gpu.core.errors import InvalidType, InvalidValue, ShapeError
 from gpu.core.scalars import check_fits
 from gpu.runtime.device import Device
@@ -33,14 +33,14 @@ class Creation(Operands):
     def full(
         cls,
         shape: int | tuple[int, ...] | list[int],
-        fill_value: PyScalar,
+        fill_value: Number,
         dtype: Dtype | None = None,
         device: str | None = None,
         buffer: bool = True,
         requires_grad: bool | None = None,
     ) -> Self:
         """`fill_value` everywhere, in the dtype of the number if none is given."""
-        if not isinstance(fill_value, bool | int | float):
+        if not isinstance(fill_value, bool | int | float | complex):
             raise InvalidType(f"fill_value must be a number, got {fill_value!r}")
         element = dtypes.of(fill_value) if dtype is None else to_dtype(dtype)
         check_fits(fill_value, element)
@@ -82,7 +82,7 @@ class Creation(Operands):
 
     def full_like(
         self,
-        fill_value: PyScalar,
+        fill_value: Number,
         dtype: Dtype | None = None,
         device: str | None = None,
         buffer: bool = True,

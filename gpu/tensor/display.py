@@ -84,7 +84,7 @@ class Display(TensorBase):
 
 def _written(array: npt.NDArray[Any]) -> tuple[str, bool]:
     """The elements as text, and whether it shows all of them and the shape."""
-    if array.dtype.kind not in "biuf":  # one of ml_dtypes
+    if array.dtype.kind not in "biufc":  # one of ml_dtypes
         array = array.astype(np.float32)
     options = np.get_printoptions()
     shortened = array.size > options["threshold"]

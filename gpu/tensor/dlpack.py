@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
-from gpu.core.dtype import DType, dtypes
+from gpu.core.dtype import COMPLEXES, DType, dtypes
 from gpu.core.errors import FormatError, GpuError, InvalidType, Unsupported
 from gpu.tensor.strided import Strided, row_major
 
@@ -38,6 +38,7 @@ _CODES: Final = {
     **{d: (1, d.bits) for d in (dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64)},
     **{d: (2, d.bits) for d in (dtypes.float16, dtypes.float32, dtypes.float64)},
     dtypes.bfloat16: (4, 16),
+    **{d: (5, d.bits) for d in COMPLEXES},
     dtypes.bool: (6, 8),
     dtypes.fp8e4m3: (10, 8),
     dtypes.fp8e5m2: (12, 8),

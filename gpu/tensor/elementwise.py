@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Self
 
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import dtype_named, dtypes, promote
 from gpu.core.errors import DTypeError
 from gpu.core.floatlimits import limits_of
@@ -112,7 +113,7 @@ class Elementwise(Functions):
         return self.eq(0).where(between, self.gt(0).cast(self.dtype))
 
     def sgn(self) -> Self:
-        """The same as `sign`, of what is not complex."""
+        """The same as `sign`."""
         return self.sign()
 
     def nan_to_num(
@@ -125,8 +126,12 @@ class Elementwise(Functions):
             posinf: of infinity; the largest number of the dtype if None.
             neginf: of minus infinity; the smallest number if None.
         """
-        if not self.dtype.is_float:
+        if self.dtype.is_whole:
             return self._same()
+        if self.dtype.is_complex:
+            parts = (self._wrap(part(self._node)) for part in (G.real, G.imag))
+            numbers = (part.nan_to_num(nan, posinf, neginf)._node for part in parts)
+            return self._wrap(G.complex_number(*numbers))
         limits = limits_of(self.dtype)
         high = limits.max if posinf is None else posinf
         low = limits.min if neginf is None else neginf

@@ -44,7 +44,7 @@ def array_of(data: Any) -> npt.NDArray[Any]:
         array = np.asarray(memoryview(data) if _has_buffer(data) else data)
     except (TypeError, ValueError) as error:
         raise InvalidType(f"a {_kind(data)} gives no array: {error}") from error
-    if array.dtype.kind not in "biufV" or array.dtype.names:
+    if array.dtype.kind not in "biufcV" or array.dtype.names:
         raise InvalidType(
             f"a tensor cannot be made of a {_kind(data)} of {array.dtype}: it takes numbers and "
             "bools; convert its columns first"

@@ -35,9 +35,14 @@ class Functions(Arithmetic):
     __slots__ = ()
 
     def sign(self) -> Self:
-        """-1, 0 or 1; 0 for NaN, as in torch. The gradient is 0."""
+        """-1, 0 or 1; 0 for NaN, as in torch. The gradient is 0.
+
+        Of a complex number that of length 1 in its direction, with a gradient.
+        """
         if self.dtype is dtypes.bool:
             return self._same()
+        if self.dtype.is_complex:
+            return self._of_complex("sign")
         # trunc, of no effect on a zero, is what carries the gradient.
         zero = self.eq(0).where(self.trunc(), 0)
         return self.gt(0).where(1, self.lt(0).where(-1, zero) if self.dtype.is_signed else zero)
@@ -49,7 +54,7 @@ class Functions(Arithmetic):
 
     def exp2(self) -> Self:
         """2 to the power of self."""
-        return self._as_float()._unary("exp2")
+        return self._function("exp2")
 
     @float_function
     def expm1(self) -> Self:
@@ -65,7 +70,7 @@ class Functions(Arithmetic):
 
     def log2(self) -> Self:
         """The logarithm to base 2."""
-        return self._as_float()._unary("log2")
+        return self._function("log2")
 
     @float_function
     def log10(self) -> Self:
@@ -82,7 +87,7 @@ class Functions(Arithmetic):
 
     def sin(self) -> Self:
         """The sine of radians."""
-        return self._as_float()._unary("sin")
+        return self._function("sin")
 
     @float_function
     def cos(self) -> Self:

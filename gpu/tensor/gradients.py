@@ -142,6 +142,11 @@ class Gradients(Handle):
                     f"the gradient of a tensor of shape {list(self.shape)} needs gradient=, "
                     "a tensor of that shape; only a 0-d tensor starts from 1"
                 )
+            if self.dtype.is_complex:
+                raise DTypeError(
+                    "a complex tensor has no gradient of its own: pass gradient=, or take .abs(),"
+                    " .real or another real function of it"
+                )
             seed = G.const(1.0, (), self.dtype, self.device)
         elif gradient.shape != self.shape:
             raise ShapeError(

@@ -79,7 +79,7 @@ class Interpolation(Gathering):
 
     def _mixed(self, axis: int, new: int, place: _Place) -> Self:
         """The elements at and behind each place, by their distances from it."""
-        if not self.dtype.is_float:
+        if self.dtype.is_whole:
             return self._as_float()._mixed(axis, new, place)
         numerator = self._numerator(axis, new, place)
         below = numerator.div(place.divisor, rounding_mode="floor")

@@ -10,8 +10,9 @@ from typing import Final, Self, TypeVar
 from gpu.compiler.ir.dims import is_symbolic
 from gpu.compiler.ir.graph import Shape
 from gpu.compiler.ir.graph import build as G
-from gpu.core.dtype import PyScalar, dtypes, promote
+from gpu.core.dtype import Number, dtypes, promote
 from gpu.core.errors import InvalidType, InvalidValue, ShapeError
+from gpu.core.scalars import check_fits
 from gpu.tensor.arguments import Axis, Operand, axis_of, choice, integer, items_of, size_of
 from gpu.tensor.base import broadcast_shape, broadcast_to
 from gpu.tensor.indexing import Indexing
@@ -106,7 +107,7 @@ class Joining(Indexing):
                 result = result.cat(result, dim=axis)._along(axis, cut, size)
         return result._same()
 
-    def pad(self, padding: Padding, mode: str = "constant", value: PyScalar = 0.0) -> Self:
+    def pad(self, padding: Padding, mode: str = "constant", value: Number = 0.0) -> Self:
         """Elements added before and after those of each axis; negative counts take some away.
 
         Args:
@@ -131,7 +132,7 @@ class Joining(Indexing):
         return kept._same()
 
     def pad_to(
-        self, shape: Sequence[int | None] | int | None, *args: int | None, value: PyScalar = 0
+        self, shape: Sequence[int | None] | int | None, *args: int | None, value: Number = 0
     ) -> Self:
         """With `value` added behind the end of each axis up to `shape`; None keeps an axis."""
         sizes = items_of(shape, args)
@@ -172,8 +173,10 @@ class Joining(Indexing):
         ranges[axis] = (start if count else 0, count, step)
         return self._sliced(ranges)
 
-    def _surrounded(self, pairs: Sequence[tuple[int, int]], value: PyScalar) -> Self:
-        if not self.dtype.is_float and (not math.isfinite(value) or value != int(value)):
+    def _surrounded(self, pairs: Sequence[tuple[int, int]], value: Number) -> Self:
+        if isinstance(value, complex):
+            check_fits(value, self.dtype)
+        elif self.dtype.is_whole and (not math.isfinite(value) or value != int(value)):
             raise InvalidValue(f"value {value!r} is not one of {self.dtype.name}")
         padding = [(before, after, 0) for before, after in pairs]
         padded = self._wrap(G.pad(self._node, padding))

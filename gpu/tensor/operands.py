@@ -7,7 +7,8 @@ from typing import Self
 from gpu.compiler.ir.dims import upper
 from gpu.compiler.ir.graph import Node
 from gpu.compiler.ir.graph import build as G
-from gpu.core.dtype import PyScalar, dtype_named, dtypes
+from gpu.core.dtype import Number, dtype_named, dtypes
+from gpu.core.errors import DTypeError
 from gpu.core.scalars import check_fits
 from gpu.tensor.arguments import Operand
 from gpu.tensor.base import TensorBase
@@ -34,7 +35,7 @@ class Operands(TensorBase):
         a, b = map(self._wrap, self._operands(x))
         return (b, a) if reverse else (a, b)
 
-    def _filled(self, value: PyScalar) -> Self:
+    def _filled(self, value: Number) -> Self:
         """A constant of this tensor's shape, dtype and device."""
         check_fits(value, self.dtype)
         return self._wrap(G.const(value, self.shape, self.dtype, self.device))
@@ -42,7 +43,18 @@ class Operands(TensorBase):
     def _as_float(self) -> Self:
         """self, or for integers, bools and images self as the default float."""
         dtype = self.dtype
-        return self if dtype.is_float and not dtype.is_image else self.cast(dtypes.default_float)
+        return self.cast(dtypes.default_float) if dtype.is_whole or dtype.is_image else self
+
+    def _require_real(self, name: str) -> None:
+        if self.dtype.is_complex:
+            raise DTypeError(f"{name} is not defined for {self.dtype.name}; take .real or .abs()")
+
+    def _of_complex(self, name: str) -> Self:
+        """The function called `name` of complex numbers. Raises DTypeError where there is none."""
+        from gpu.tensor.complexmath import apply  # only now: few programs need it
+
+        result: Self = apply(name, self)
+        return result
 
     def _index_along(self, axis: int, shape: tuple[int, ...]) -> Self:
         """The position along `axis` of every element of a tensor of `shape`.

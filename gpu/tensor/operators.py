@@ -7,15 +7,14 @@ from typing import Final, Self
 import numpy as np
 
 from gpu.compiler.ir.graph import build as G
+from gpu.core.dtype import KIND_ORDER
 from gpu.core.errors import DTypeError, ShapeError
 from gpu.tensor.arguments import Operand
 from gpu.tensor.arithmetic import Arithmetic
 from gpu.tensor.base import TensorBase
 from gpu.tensor.matmul import Matmul
 
-# A result of a kind is written in place to elements of the same or a later one.
-_KINDS: Final = {"bool": 0, "uint": 1, "int": 1, "float": 2}
-_COMPARABLE = (TensorBase, bool, int, float, np.generic, np.ndarray, list, tuple)
+_COMPARABLE: Final = (TensorBase, bool, int, float, complex, np.generic, np.ndarray, list, tuple)
 
 
 class Operators(Matmul, Arithmetic):
@@ -192,7 +191,7 @@ class Operators(Matmul, Arithmetic):
                 f"the result has shape {list(result.shape)} and cannot replace elements of shape "
                 f"{list(self.shape)} in place"
             )
-        if _KINDS[result.dtype.kind] > _KINDS[self.dtype.kind]:
+        if KIND_ORDER[result.dtype.kind] > KIND_ORDER[self.dtype.kind]:
             raise DTypeError(
                 f"the result is {result.dtype.name} and cannot replace {self.dtype.name} in place; "
                 "write x = x + y instead of x += y, or cast an operand"

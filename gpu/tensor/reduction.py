@@ -68,8 +68,15 @@ class Reduction(Activation):
         return total.cast(x.dtype)
 
     def var(self, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> Self:
-        """The sum of squared distances from the mean over (elements - correction)."""
+        """The sum of squared distances from the mean over (elements - correction).
+
+        Of complex numbers a float.
+        """
         check_number(correction, "correction")
+        if self.dtype.is_complex:
+            re, im = (self._wrap(part(self._node)) for part in (G.real, G.imag))
+            over = (axis, keepdim, correction)
+            return re.var(*over).add(im.var(*over))
         x = self._as_float()
         wide = x.cast(accumulator(x.dtype))
         centred = wide.sub(wide.mean(axis, keepdim=True))._node
@@ -138,6 +145,7 @@ class Reduction(Activation):
 
     def layernorm(self, axis: Axis = -1, eps: float = 1e-05) -> Self:
         """self less its mean, over the root of its variance (without correction) plus `eps`."""
+        self._require_real("layernorm")
         x = self._as_float()
         wide = x.cast(accumulator(x.dtype))
         centred = wide.sub(wide.mean(axis, keepdim=True))
@@ -154,6 +162,8 @@ class Reduction(Activation):
         check_number(p, "p")
         if not p > 0:
             raise InvalidValue(f"p must be positive, got {p!r}")
+        if self.dtype.is_complex:
+            return self.abs()._norm(p, axis)
         if p == 2:
             return self.square()._reduce("add", axis, keepdim=True).sqrt()
         magnitude = self.abs()

@@ -50,7 +50,8 @@ class Strided(NamedTuple):
 
     def host_array(self) -> npt.NDArray[Any]:
         """It as a read-only numpy array that keeps the owner alive; the memory is the host's."""
-        bits = f"u{self.dtype.itemsize}"
+        # Integers: numpy knows not every float by itself.
+        bits = self.dtype.np if self.dtype.is_complex else np.dtype(f"u{self.dtype.itemsize}")
         array = np.empty(self.shape, bits)
         if array.size:
             array = np.asarray(_HostMemory(self, array.dtype))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpu.tensor.casts import Casts
+from gpu.tensor.complexparts import ComplexParts
 from gpu.tensor.contraction import Contraction
 from gpu.tensor.convolution import Convolution
 from gpu.tensor.copying import Copying
@@ -12,7 +13,6 @@ from gpu.tensor.creation import Creation
 from gpu.tensor.cudaarrays import INTERFACE, NOT_OFFERED
 from gpu.tensor.display import Display
 from gpu.tensor.distribution import Distribution
-from gpu.tensor.elementwise import Elementwise
 from gpu.tensor.indexed import Indexed
 from gpu.tensor.interop import Interop
 from gpu.tensor.interpolation import Interpolation
@@ -28,7 +28,7 @@ from gpu.tensor.synonyms import accepts_torch_keywords
 
 @accepts_torch_keywords
 class Tensor(
-    Operators, Products, Contraction, Distribution, Indexed, Elementwise, Loss, Interpolation,
+    Operators, Products, Contraction, Distribution, Indexed, ComplexParts, Loss, Interpolation,
     Convolution, Pooling, Normalization, Notation, Creation, Casts, Interop, Sharding, Copying,
     Display,
 ):  # fmt: skip

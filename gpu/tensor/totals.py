@@ -69,6 +69,7 @@ class Totals(Joining, Reduction):
         power = 2.0 if p is None or isinstance(p, str) else p
         check_number(power, "p")
         x = self._as_float() if dtype is None else self.cast(to_dtype(dtype))
+        x = x.abs() if x.dtype.is_complex else x
         wide = x.cast(accumulator(x.dtype))
         return wide._p_norm(power, dim, keepdim).cast(x.dtype)
 

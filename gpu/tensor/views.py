@@ -215,6 +215,49 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True)
+class AsReal:
+    """Complex numbers as pairs of floats, which are a last axis."""
+
+    def apply(self, source: Node) -> Node:
+        """See `Step`."""
+        return G.as_real(source)
+
+    def write(self, source: Node, value: Node) -> Node:
+        """See `Step`."""
+        return G.as_complex(value)
+
+
+@dataclass(frozen=True, slots=True)
+class AsComplex:
+    """Pairs of floats as complex numbers."""
+
+    def apply(self, source: Node) -> Node:
+        """See `Step`."""
+        return G.as_complex(source)
+
+    def write(self, source: Node, value: Node) -> Node:
+        """See `Step`."""
+        return G.as_real(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The real parts of complex numbers for 0, the imaginary parts for 1."""
+
+    which: int
+
+    def apply(self, source: Node) -> Node:
+        """See `Step`."""
+        return G.imag(source) if self.which else G.real(source)
+
+    def write(self, source: Node, value: Node) -> Node:
+        """See `Step`."""
+        region = [*((0, 1) for _ in source.shape), (self.which, 1)]
+        column = G.reshape(value, (*value.shape, 1))
+        return G.as_complex(G.write(G.as_real(source), column, region))
+
+
+@dataclass(frozen=True, slots=True)
 class Detach:
     """The same elements, through which no gradient flows."""
 

@@ -138,7 +138,7 @@ BAD: dict[str, tuple[str, str]] = {
     ),
     "complex": (
         "import numpy as np\ninputs = [np.zeros(3, complex)]\ndef model(x): return x",
-        "inputs['x'], an array of complex128, cannot be a tensor",
+        "inputs['x'] is complex128, and pages have no complex numbers",
     ),
     "exit": ("import sys\nsys.exit(3)", "ends the process while it is loaded, with 3"),
     "float64 inside": (

@@ -221,7 +221,6 @@ FORBIDDEN = [
     (_Restores(collections.OrderedDict, (), [("a", 1)]), "sets the state"),
     (_Restores(set, ([1],), {"a": 1}), "sets the state of a set"),
     (torch.ones(2).to_sparse(), "_rebuild_sparse"),
-    (torch.ones(2, dtype=torch.complex64), "ComplexFloatStorage"),
     (collections.Counter("abc"), r"collections\.Counter"),
 ]
 

@@ -148,7 +148,7 @@ BAD: list[tuple[dict[str, Any], type[GpuError], str]] = [
     ({"shape": (-1,)}, FormatError, "negative"),
     ({"shape": (2.0,)}, FormatError, "tuple of ints"),
     ({"typestr": ">f4"}, Unsupported, "other byte order"),
-    ({"typestr": "<c8"}, Unsupported, "complex64"),
+    ({"typestr": "<M8[s]"}, Unsupported, "datetime64"),
     ({"typestr": "<V2"}, Unsupported, "void16"),
     ({"typestr": "nonsense"}, FormatError, "no type of numpy's"),
     ({"typestr": None}, FormatError, "must be a str"),

@@ -22,7 +22,7 @@ def computed(roots: list[Node]) -> list[Node]:
 def lacks_a_dtype(device: str, roots: list[Node]) -> bool:
     """Whether the device refuses this program for a dtype in it."""
     lacking = Device[device].renderer.target.native.lacking
-    return any(node.dtype in lacking for node in toposort(roots))
+    return any(node.dtype.real in lacking for node in toposort(roots))
 
 
 def on(device: str, roots: list[Node], inputs: dict[Any, Array]) -> list[Node]:

@@ -13,6 +13,7 @@ the result of every operation that the op table leaves open:
   partial result could overflow in one order but not in another, anything);
 - max and min of zeros of unlike sign: either zero;
 - the bits of a NaN under a bitcast: anything;
+- complex sums, products and quotients: each part by a few ulps of the magnitude;
 - with `exact=False`, also every +, -, *, /, sqrt and cast to a float, for devices that contract or
   round these otherwise.
 
@@ -85,6 +86,8 @@ def compare(
     """
     assert got.shape == want.shape, f"shape {got.shape}, expected {want.shape}"
     assert got.dtype == dtype.np, f"dtype {got.dtype}, expected {dtype.np}"
+    if dtype.is_complex:
+        return compare(floats(got), floats(want), dtype.real, slack, settled)
     if not dtype.is_float:
         wrong = (got != want) & settled
     else:
@@ -101,6 +104,13 @@ def compare(
             f"{np.count_nonzero(wrong)} of {want.size} elements of {dtype.name} are wrong, first"
             f" {list(at)}: {got[at]!r}, expected {want[at]!r} (slack {limit})"
         )
+
+
+def floats(value: Array) -> Array:
+    """Complex numbers as pairs of floats, a last axis of two; others as they are."""
+    if value.dtype.kind != "c":
+        return value
+    return np.stack([value.real, value.imag], -1)
 
 
 def check(got: Sequence[Array], expected: Sequence[Expected], roots: Sequence[Node]) -> None:
@@ -129,6 +139,9 @@ def expect(
 
 
 def _expected(value: Array, samples: list[Array], dtype: DType) -> Expected:
+    if dtype.is_complex:
+        pairs = _expected(floats(value), [floats(sample) for sample in samples], dtype.real)
+        return pairs._replace(value=value)
     if not dtype.is_float:
         settled = np.all([s == value for s in samples], axis=0)
         return Expected(value, np.zeros(value.shape), np.asarray(settled))
@@ -181,6 +194,8 @@ def _disturber(rng: np.random.Generator, exact: bool) -> Disturb:
                 noise &= 1
             random = noise.view(node.dtype.np).reshape(value.shape)
             return np.where(np.isnan(args[0]), random, value)
+        if node.dtype.is_complex:
+            return _disturb_complex(node, args, value, rng)
         if not node.dtype.is_float:
             return value
         if node.kind in ("reduce", "scan") and node.attr[0] in ("add", "mul"):
@@ -242,6 +257,46 @@ def _disturb_reduction(
     error = 2 * eps(node.dtype) * size + count * eps(accumulator) * size
     moved = near(value, error + tiny(node.dtype) * (count > 1), node.dtype)
     return np.where(risky, _anything(rng, value), moved)
+
+
+def _disturb_complex(
+    node: Node, args: tuple[Array, ...], value: Array, rng: np.random.Generator
+) -> Array:
+    """Sums, products and quotients, of which each part may err by the magnitude.
+
+    Where a product of parts may over- or underflow, what is left depends on how it is rounded.
+    """
+    part = node.dtype.real
+    kind = node.kind if node.kind in ("reduce", "scan") else node.kind == "alu" and node.attr[0]
+    if kind not in ("reduce", "scan", "mul", "div") and kind not in ("add", "sub"):
+        return value
+    sizes = [np.abs(floats(arg).astype(np.float64)) for arg in args]
+    multiplies = kind in ("mul", "div") or node.attr[0] == "mul"
+    far = largest(part) ** 0.25
+    extreme = np.any([(s > far) | ((s < 1 / far) & (s > 0)) for s in sizes], axis=(0, -1))
+    count, size = 1.0, np.abs(value.astype(np.complex128))
+    if kind in ("reduce", "scan"):
+        axes = node.attr[1] if kind == "reduce" else (node.attr[1],)
+        count = math.prod(args[0].shape[a] for a in axes)
+        total = np.add.reduce if kind == "reduce" else np.add.accumulate
+        how = {"axis": axes, "keepdims": True} if kind == "reduce" else {"axis": axes[0]}
+        each = np.hypot(*np.moveaxis(np.where(np.isfinite(sizes[0]), sizes[0], 0), -1, 0))
+        extreme = total(extreme.astype(np.int64), **how) > 0
+        if multiplies:
+            extreme |= (total(np.abs(np.log2(np.where(each > 0, each, 1))), **how) > 60) | (
+                count > 1
+            ) & ~np.isfinite(value)
+        else:
+            size = total(each, **how)
+            extreme = size > largest(part) / 4  # a partial sum may overflow in one order alone
+    error = (8 * count * eps(part) * size + count * tiny(part))[..., None]
+    pairs = floats(value).astype(np.float64)
+    moved = pairs + rng.uniform(-1, 1, pairs.shape) * error
+    moved = np.where(np.isfinite(moved), moved, pairs)
+    if multiplies or kind in ("reduce", "scan"):
+        moved = np.where(extreme[..., None], _anything(rng, pairs), moved)
+    numbers: Array = moved.astype(part.np).view(node.dtype.np)[..., 0]
+    return numbers
 
 
 def largest(dtype: DType) -> float:

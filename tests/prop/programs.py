@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gpu.compiler.ir import optable
 from gpu.compiler.ir.graph import Node
 from gpu.compiler.ir.graph import build as graph_build
-from gpu.core.dtype import ALL, DType, dtypes
+from gpu.core.dtype import ALL, COMPLEXES, DType, dtypes
 from prop.judge import largest, tiny
 from prop.sizes import near_lanes
 
@@ -35,6 +35,8 @@ def random_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType
     """Ordinary values with one in ten at an edge: NaN, inf, -0.0, subnormals, extremes."""
     if dtype is dtypes.bool:
         return rng.random(shape) < 0.5
+    if dtype.is_complex:
+        return random_values(rng, (*shape, 2), dtype.real).view(dtype.np)[..., 0]
     if dtype.is_float:
         plain = np.where(
             rng.random(shape) < 0.5, rng.normal(0, 2, shape), rng.integers(-4, 5, shape)
@@ -55,14 +57,18 @@ def random_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType
 
 
 def random_graph(
-    rng: np.random.Generator, depth: int = 30, max_size: int = 4096, build: Any = graph_build
+    rng: np.random.Generator,
+    depth: int = 30,
+    max_size: int = 4096,
+    build: Any = graph_build,
+    has_complex: bool = False,
 ) -> tuple[list[Node], dict[Hashable, Array]]:
     """A random graph of about `depth` operations, as its roots and the values of its buffers.
 
-    Kinds, dtypes and shapes of all sorts occur, and values are shared. `build` makes the nodes; one
-    `rng` state gives one program, whatever `build` simplifies.
+    Kinds, dtypes and shapes of all sorts occur, complex numbers with `has_complex`, and values are
+    shared. `build` makes the nodes; one `rng` state gives one program, whatever `build` simplifies.
     """
-    maker = _Maker(rng, max_size, build)
+    maker = _Maker(rng, max_size, build, has_complex)
     for _ in range(int(rng.integers(2, 5))):
         maker.leaf(random_shape(rng, max_size), maker.any_dtype())
     for _ in range(depth):
@@ -77,8 +83,9 @@ def random_graph(
 class _Maker:
     """A growing pool of nodes; values are named by their position in it."""
 
-    def __init__(self, rng: np.random.Generator, max_size: int, build: Any):
+    def __init__(self, rng: np.random.Generator, max_size: int, build: Any, has_complex: bool):
         self.rng, self.max_size, self.build = rng, max_size, build
+        self.has_complex = has_complex
         self.pool: list[Node] = []
         self.used: set[int] = set()
         self.inputs: dict[Hashable, Array] = {}
@@ -87,8 +94,10 @@ class _Maker:
         """A random integer from 0 to `limit` - 1."""
         return int(self.rng.integers(0, limit))
 
-    def any_dtype(self, kinds: frozenset[str] = optable.ANY) -> DType:
+    def any_dtype(self, kinds: frozenset[str] = optable.ELEMENT) -> DType:
         """A dtype of one of the kinds; float32 and int32 more often than others."""
+        if self.has_complex and "complex" in kinds and self.rng.random() < 0.7:
+            return COMPLEXES[self.below(len(COMPLEXES))]
         common = [dtypes.float32, dtypes.float32, dtypes.int32, dtypes.bool]
         choices = [d for d in common * (self.rng.random() < 0.6) or ALL if d.kind in kinds]
         choices = choices or [d for d in ALL if d.kind in kinds]
@@ -126,16 +135,39 @@ class _Maker:
         }  # fmt: skip
         chances = np.array([*weights.values()]) / sum(weights.values())
         name = str(self.rng.choice([*weights], p=chances))
-        if name == "leaf":
+        if self.has_complex and self.rng.random() < 0.15:
+            self.parts(self.pick())
+        elif name == "leaf":
             self.leaf(random_shape(self.rng, self.max_size), self.any_dtype())
         elif name == "alu":
             self.alu()
         else:
             getattr(self, name)(self.pick())
 
+    def parts(self, x: int) -> None:
+        """The parts of complex numbers, numbers of parts, or a running total."""
+        node = self.pool[x]
+        if not node.dtype.is_complex:
+            x = self.fit(x, node.shape, COMPLEXES[self.below(len(COMPLEXES))])
+            node = self.pool[x]
+        choice = self.below(4)
+        if choice == 0:
+            self.add(self.build.as_real(node), x)
+        elif choice == 1:
+            pairs = self.build.alu("neg", self.build.as_real(node))
+            self.add(self.build.as_complex(pairs), x)
+        elif choice == 2:
+            self.add(self.build.complex_number(self.build.imag(node), self.build.real(node)), x)
+        elif node.shape:
+            monoid = ["add", "mul"][self.below(2)]
+            self.add(self.build.scan(monoid, node, self.below(len(node.shape))), x)
+
     def alu(self) -> None:
         """A scalar operation on a picked value and others made to fit it."""
-        row = list(optable.OPS.values())[self.below(len(optable.OPS))]
+        rows = list(optable.OPS.values())
+        if self.has_complex and self.rng.random() < 0.8:
+            rows = [row for row in rows if "complex" in row.domain]
+        row = rows[self.below(len(rows))]
         first = self.pick()
         dtype, shape = self.pool[first].dtype, self.pool[first].shape
         if dtype.kind not in row.domain:
@@ -162,17 +194,22 @@ class _Maker:
             position = self.add(self.build.expand(self.pool[position], shape), position)
         else:
             return self.leaf(shape, dtype)
+        if self.pool[position].dtype.is_complex and not dtype.is_complex:
+            part = self.build.imag if self.below(2) else self.build.real
+            position = self.add(part(self.pool[position]), position)
         if self.pool[position].dtype is not dtype:
             position = self.add(self.build.cast(self.pool[position], dtype), position)
         return position
 
     def cast(self, x: int) -> None:
         """A conversion by value."""
-        self.add(self.build.cast(self.pool[x], self.any_dtype()), x)
+        self.fit(x, self.pool[x].shape, self.any_dtype())
 
     def bitcast(self, x: int) -> None:
         """A conversion by bits; bool is left out, whose bits are 0 and 1 only."""
         source = self.pool[x].dtype
+        if source.is_complex:
+            return
         same = [d for d in ALL if d.bits == source.bits and d is not dtypes.bool]
         self.add(self.build.bitcast(self.pool[x], same[self.below(len(same))]), x)
 

@@ -6,8 +6,8 @@
     DEV=CPU python -m tools.array_api path/to/array-api-tests
 
 A failure has to stand in tests/array_api/xfails.txt, under the line that tells its reason; one that
-stands there and passes is a failure too. The clone stays as it is: a copy of it is run, in which it
-can do without complex dtypes. What follows `--` is for pytest.
+stands there and passes is a failure too. The clone stays as it is: a copy of it is run. What
+follows `--` is for pytest.
 """
 
 from __future__ import annotations
@@ -24,9 +24,6 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 XFAILS: Final = ROOT / "tests/array_api/xfails.txt"
 VERSION: Final = "2025.12"
-# The suite takes the widest complex dtype there is; where there is none, float64 takes its place.
-_WIDEST: Final = "[(dt, dtype_nbits[dt]) for dt in complex_dtypes], key=lambda x: x[1]"
-_OR_FLOAT: Final = _WIDEST.replace("key=", "default=(xp.float64, 64), key=")
 
 
 def main(arguments: list[str]) -> int:
@@ -49,15 +46,11 @@ def main(arguments: list[str]) -> int:
 
 
 def prepared(clone: Path, target: Path) -> Path:
-    """A copy of the suite that can be imported without complex dtypes."""
+    """A copy of the suite."""
     helpers = Path("array_api_tests/dtype_helpers.py")
     if not (clone / helpers).exists() or not any((clone / "array-api").glob("src/*")):
         raise SystemExit(f"{clone} is no clone of data-apis/array-api-tests with its submodule")
     shutil.copytree(clone, target, ignore=shutil.ignore_patterns(".git", ".hypothesis"))
-    text = (target / helpers).read_text()
-    if _WIDEST not in text:
-        raise SystemExit(f"{helpers} is of another version: it has no line {_WIDEST!r}")
-    (target / helpers).write_text(text.replace(_WIDEST, _OR_FLOAT))
     return target
 
 
@@ -68,7 +61,6 @@ def environment() -> dict[str, str]:
         "PYTHONPATH": path,
         "ARRAY_API_TESTS_MODULE": "gpu.array_api",
         "ARRAY_API_TESTS_VERSION": VERSION,
-        "ARRAY_API_TESTS_SKIP_DTYPES": "complex64,complex128",
     }
 
 

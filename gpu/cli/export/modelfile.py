@@ -210,6 +210,11 @@ def _converted(path: Path, name: str, value: npt.NDArray[Any]) -> Tensor:
 
 
 def _refuse_float64(path: Path, what: str, tensor: Tensor) -> None:
+    if tensor.dtype.is_complex:
+        raise Unsupported(
+            f"{path}: {what} is {tensor.dtype.name}, and pages have no complex numbers; make it"
+            " floats, as by .view_as_real()"
+        )
     if tensor.dtype is dtypes.float64:
         raise Unsupported(
             f"{path}: {what} is float64, which WebGPU does not have; make it float32, as by"

@@ -232,6 +232,11 @@ class _Rebuilder:
                 "the exported function has a scan, whose steps a page does not run; write it as a"
                 " Python loop there"
             )
+        if node.dtype.is_complex:
+            raise Unsupported(
+                "the exported function has complex numbers, which pages do not have; write it on"
+                " x.view_as_real(), whose last axis has both parts"
+            )
         if node.dtype is dtypes.float64:
             what = "uses a tensor of" if is_computed(node) else f"computes {node.kind} in"
             raise Unsupported(

@@ -20,6 +20,7 @@ from gpu.compiler.fusion.views import (
     inner_vars,
     outer_first,
     source_accesses,
+    walked,
 )
 from gpu.compiler.ir.dims import has_symbols
 from gpu.compiler.ir.graph import Node
@@ -68,10 +69,14 @@ class Domain(NamedTuple):
     depth: int = 0
 
 
-def kernel_domain(root: Node, name: str, block: Block | None) -> Domain:
-    """The domain of a kernel whose output is `root`; loops are named by `name` and the axis."""
-    loops = domain_loops(root.shape, name)
-    indices = domain_indices(root.shape, loops)
+def kernel_domain(root: Node, name: str, block: Block | None, is_read: bool = False) -> Domain:
+    """The domain of a kernel whose output is `root`; loops are named by `name` and the axis.
+
+    With `is_read` of one that writes what `root` is somewhere else, element by element.
+    """
+    shape = root.shape if is_read else walked(root)
+    loops = domain_loops(shape, name)
+    indices = domain_indices(shape, loops)
     if block is None:
         return Domain(outer_first(root, loops), indices)
     size, axis = root.shape[block.axis], block.axis

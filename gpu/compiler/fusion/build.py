@@ -87,7 +87,8 @@ class _Builder:
         self.symbols = symbols_of((*self.order, *self._written()), self._is_leaf)
         output = self.store.domain if self.store else self.roots[0]
         block = None if self.store else plan.blocks.get(output)
-        self.domain, indices, mask, depth = kernel_domain(output, self._prefix("i"), block)
+        domain = kernel_domain(output, self._prefix("i"), block, is_read=self.store is not None)
+        self.domain, indices, mask, depth = domain
         self.at_root: Access = (indices, mask)
         self.around = frozenset(self.domain[:depth])
         self.reads: dict[Node, dict[Access, None]] = {node: {} for node in self.order}
@@ -243,7 +244,7 @@ class _Builder:
         for node, region in self._placed_at(depth):
             body += self._produce(node, region)
         if depth == len(self.domain):
-            body += [self._store(root) for root in self.roots]
+            body += [store for root in self.roots for store in self._stores(root)]
         elif depth == len(self.domain) - 1 and self.roots[0].kind in ("scan", "cumcount"):
             walk = self._scan if self.roots[0].kind == "scan" else self._cumcount
             body += walk(self.roots[0], self._nest(depth + 1))
@@ -261,6 +262,19 @@ class _Builder:
         address, mask = store.address(tuple(index * step + start for (start, step), index in walk))
         value = self.values[store.operands[0], self.at_root]
         return self._update(self.params[root], (address,), None, value, mask)
+
+    def _stores(self, root: Node) -> list[K.Update]:
+        if root.kind != "interleave":
+            return [self._store(root)]
+        pairs = zip(root.src, self._source_accesses(root, self.at_root), range(2), strict=True)
+        indices, mask = self.at_root
+        return [
+            self._update(
+                *(self.params[root], (flatten((*indices[:-1], expr(number)), root.shape),), None),
+                *(self.values[source, read], mask),
+            )
+            for source, (_, read), number in pairs
+        ]
 
     def _store(self, root: Node) -> K.Update:
         if self.store:

@@ -336,7 +336,7 @@ class _Fusion:
 
     def _start_store(self, node: Node, store: Store) -> None:
         """A kernel that walks what is written, and writes it where it belongs."""
-        domain = self.domain[node] = kernel_domain(store.domain, "i", None)
+        domain = self.domain[node] = kernel_domain(store.domain, "i", None, is_read=True)
         self.in_kernel[node] = 0
         for operand in store.operands:
             place = (domain.indices, ALWAYS)

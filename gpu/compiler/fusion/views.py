@@ -107,6 +107,11 @@ def picked(node: Node, access: Access, pick: Var) -> Access:
     return (*indices[:axis], expr(pick), *indices[axis + 1 :]), mask & inside
 
 
+def walked(root: Node) -> Shape:
+    """What the loops of a kernel with this output go over: the shape, less what is written out."""
+    return (*root.shape[:-1], 1) if root.kind == "interleave" else root.shape
+
+
 def domain_loops(shape: Shape, name: str) -> tuple[Var, ...]:
     """A loop for each axis of more than one element."""
     return tuple(loop_var(f"{name}{axis}", d) for axis, d in enumerate(shape) if is_many(d))
@@ -163,6 +168,9 @@ def source_accesses(
         (pick,) = loops
         yield node.src[0], picked(node, access, pick)
         yield node.src[1], access
+    elif node.kind == "interleave":
+        for source in node.src:
+            yield source, (indices[:-1], mask)
     elif node.kind == "random":
         for word in range(4):
             yield node.src[0], ((expr(word),), mask)

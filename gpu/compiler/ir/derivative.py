@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from gpu.compiler.ir.builder import Builder
-from gpu.core.dtype import DType, dtypes
+from gpu.core.dtype import COMPLEXES, DType, dtypes
 
 V = TypeVar("V")
 
@@ -125,9 +125,11 @@ NO_RULE: Final = dict.fromkeys(
 )
 
 
-_CARRYING: Final = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64})
+_CARRYING: Final = frozenset(
+    {dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64, *COMPLEXES}
+)
 
 
 def has_gradient(dtype: DType) -> bool:
-    """Whether values of a dtype carry gradients: floats do, those in images too."""
+    """Whether values of a dtype carry gradients: floats and complex numbers do, images too."""
     return dtype in _CARRYING or dtype.is_image

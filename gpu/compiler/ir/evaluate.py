@@ -30,6 +30,8 @@ def cast(x: Array, source: DType, target: DType) -> Array:
     """`x` of element type `source` converted by value."""
     if target is dtypes.bool:
         return np.asarray(x != 0)
+    if target.is_complex and not source.is_complex:
+        x = x.astype(target.real.np)
     if source.is_float and target.is_int:
         return _saturate(x, target)
     if source is dtypes.float64 and target in (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2):

@@ -17,7 +17,7 @@ import numpy as np
 
 from gpu.compiler.ir import evaluate
 from gpu.compiler.ir.evaluate import Array, through_float32
-from gpu.core.dtype import DType, PyScalar, dtypes
+from gpu.core.dtype import DType, Number, PyScalar, dtypes
 from gpu.core.errors import DTypeError
 
 
@@ -27,7 +27,8 @@ class Op(NamedTuple):
     Attributes:
         name: as printed in every text form.
         arity: number of operands.
-        domain: dtype kinds the operands may have; `where` looks at its last two.
+        domain: dtype kinds the operands may have; `where` looks at its last two. Complex numbers
+            are in graphs alone, of which `gpu/compiler/ir/graph/complex.py` makes floats.
         result: `same` as the operands, or `bool`.
         evaluate: its meaning on numpy arrays of one dtype.
         core: every device provides it.
@@ -45,12 +46,14 @@ class Op(NamedTuple):
 
 NUMBER: Final = frozenset({"int", "uint", "float"})
 ANY: Final = NUMBER | {"bool"}
+FIELD: Final = NUMBER | {"complex"}
+ELEMENT: Final = ANY | {"complex"}
 FLOAT: Final = frozenset({"float"})
 INTEGER: Final = frozenset({"int", "uint"})
 BITS: Final = INTEGER | {"bool"}
 
 _ROWS: Final = (
-    Op("neg", 1, NUMBER, "same", np.negative, core=False),
+    Op("neg", 1, FIELD, "same", np.negative, core=False),
     Op("abs", 1, NUMBER, "same", np.abs, core=False),
     Op("not", 1, BITS, "same", evaluate.logical_not),
     Op("exp", 1, FLOAT, "same", through_float32(np.exp), core=False),
@@ -61,10 +64,10 @@ _ROWS: Final = (
     Op("floor", 1, FLOAT, "same", through_float32(np.floor), core=False),
     Op("rint", 1, FLOAT, "same", through_float32(np.rint), core=False),
     Op("trunc", 1, FLOAT, "same", through_float32(np.trunc), core=False),
-    Op("add", 2, NUMBER, "same", np.add, commutes=True),
-    Op("sub", 2, NUMBER, "same", np.subtract, core=False),
-    Op("mul", 2, NUMBER, "same", np.multiply, commutes=True),
-    Op("div", 2, FLOAT, "same", np.divide),
+    Op("add", 2, FIELD, "same", np.add, commutes=True),
+    Op("sub", 2, FIELD, "same", np.subtract, core=False),
+    Op("mul", 2, FIELD, "same", np.multiply, commutes=True),
+    Op("div", 2, FLOAT | {"complex"}, "same", np.divide),
     Op("tdiv", 2, INTEGER, "same", evaluate.truncating_division),
     Op("tmod", 2, INTEGER, "same", np.fmod),
     Op("fmod", 2, FLOAT, "same", through_float32(np.fmod), core=False),
@@ -77,9 +80,9 @@ _ROWS: Final = (
     Op("shr", 2, INTEGER, "same", evaluate.shift_right),
     Op("lt", 2, ANY, "bool", np.less),
     Op("le", 2, ANY, "bool", np.less_equal, core=False),
-    Op("eq", 2, ANY, "bool", np.equal, commutes=True),
-    Op("ne", 2, ANY, "bool", np.not_equal, commutes=True, core=False),
-    Op("where", 3, ANY, "same", np.where),
+    Op("eq", 2, ELEMENT, "bool", np.equal, commutes=True),
+    Op("ne", 2, ELEMENT, "bool", np.not_equal, commutes=True, core=False),
+    Op("where", 3, ELEMENT, "same", np.where),
     Op("fma", 3, FLOAT, "same", through_float32(evaluate.multiply_add), core=False),
 )
 OPS: Final = {row.name: row for row in _ROWS}
@@ -123,8 +126,8 @@ class Monoid(NamedTuple):
 
 
 MONOIDS: Final = {
-    "add": Monoid("add", "add", NUMBER, np.add),
-    "mul": Monoid("mul", "mul", NUMBER, np.multiply),
+    "add": Monoid("add", "add", FIELD, np.add),
+    "mul": Monoid("mul", "mul", FIELD, np.multiply),
     "max": Monoid("max", "max", ANY, np.maximum),
     "min": Monoid("min", "min", ANY, np.minimum),
     "and": Monoid("and", "and", BITS, np.bitwise_and),
@@ -185,27 +188,33 @@ def scalar(dtype: DType) -> Callable[[Any], Array]:
     return lambda value: np.array((int(value) - low) % span + low, dtype.np)
 
 
-def rounded(value: PyScalar, dtype: DType) -> PyScalar:
+def rounded(value: Number, dtype: DType) -> Any:
     """`value` as `dtype` holds it: rounded or wrapped."""
+    # 0.0 and -0.0 would be one key of the memo, also as a part of a complex number.
+    if isinstance(value, complex):
+        return to_python(scalar(dtype)(value), dtype)
     if value:
         return _rounded_memo(value, dtype)
-    # 0.0 and -0.0 would be one key of the memo.
-    return float(value) if dtype.is_float else 0 if dtype.is_int else False
+    if dtype.is_float:
+        return float(value)
+    return 0 if dtype.is_int else complex(value) if dtype.is_complex else False
 
 
 @functools.lru_cache(maxsize=4096, typed=True)
-def _rounded_memo(value: PyScalar, dtype: DType) -> PyScalar:
+def _rounded_memo(value: PyScalar, dtype: DType) -> Any:
     if dtype.is_float:
         value = float(value)  # narrow floats take no integer of more than 64 bits
     return to_python(scalar(dtype)(value), dtype)
 
 
-def constant_key(value: PyScalar) -> object:
+def constant_key(value: Number) -> object:
     """A constant of one dtype as a key, which tells -0.0 from 0.0 and finds NaN again."""
+    if isinstance(value, complex):
+        return repr(value)
     return value if value < 0 or value > 0 else repr(value)
 
 
-def fold(name: str, dtype: DType, operand_dtype: DType, values: tuple[PyScalar, ...]) -> PyScalar:
+def fold(name: str, dtype: DType, operand_dtype: DType, values: tuple[Number, ...]) -> Any:
     """Evaluates an operation on constants; `operand_dtype` is that of the last operand."""
     arrays = [scalar(operand_dtype)(v) for v in values]
     if name == "where":
@@ -213,7 +222,7 @@ def fold(name: str, dtype: DType, operand_dtype: DType, values: tuple[PyScalar, 
     return to_python(apply(name, dtype, tuple(arrays)), dtype)
 
 
-def fold_cast(value: PyScalar, source: DType, target: DType, bits: bool) -> PyScalar:
+def fold_cast(value: Number, source: DType, target: DType, bits: bool) -> Any:
     """Casts (or, with `bits`, bitcasts) a constant."""
     array = scalar(source)(value)
     with np.errstate(all="ignore"):
@@ -224,8 +233,10 @@ def fold_cast(value: PyScalar, source: DType, target: DType, bits: bool) -> PySc
     return to_python(result, target)
 
 
-def to_python(array: Array, dtype: DType) -> PyScalar:
+def to_python(array: Array, dtype: DType) -> Any:
     """A 0-d array as the Python scalar constants are kept as."""
     if dtype is dtypes.bool:
         return bool(array)
+    if dtype.is_complex:
+        return complex(array)
     return float(array) if dtype.is_float else int(array)

@@ -1,7 +1,8 @@
 """What the text forms of the three IRs share: how scalars are written, and how lines are read.
 
 Integers are decimal, floats are Python's `repr` (`inf`, `-inf` and `nan` included) so that they
-read back exactly, bools are `true` and `false`. `#` starts a comment that runs to the line's end.
+read back exactly, complex numbers two of them as in `1.0-0.0j`, bools are `true` and `false`. `#`
+starts a comment that runs to the line's end.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from gpu.compiler.ir import optable
 from gpu.compiler.ir.dims import Dim, Shape, dimension
 from gpu.compiler.ir.index import Var, parse_expr
-from gpu.core.dtype import BY_CODE, DType, ImageDType, PyScalar, dtype_of_code, dtypes
+from gpu.core.dtype import BY_CODE, DType, ImageDType, Number, dtype_of_code, dtypes
 from gpu.core.errors import ParseError
 
 T = TypeVar("T")
@@ -24,19 +25,22 @@ S = TypeVar("S")
 
 # Longer integers would make no sense anywhere, and int() refuses thousands of digits.
 _INT: Final = re.compile(r"-?\d{1,20}(?!\d)")
-_LITERAL: Final = re.compile(
-    r"-?(?:inf|nan|true|false|\d{1,330}(?:\.\d{0,330})?(?:e[-+]?\d{1,4})?)(?![\w.])"
-)
+_NUMBER: Final = r"(?:inf|nan|\d{1,330}(?:\.\d{0,330})?(?:e[-+]?\d{1,4})?)"
+_LITERAL: Final = re.compile(rf"-?(?:true|false|{_NUMBER}(?:[-+]{_NUMBER}j)?)(?![\w.])", re.ASCII)
+_COMPLEX: Final = re.compile(rf"(-?{_NUMBER})([-+]{_NUMBER})j", re.ASCII)
 _WORD: Final = re.compile(r"\S+")
 _NAME: Final = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
 _SPACE: Final = re.compile(r"[ \t]*")
 _NO_NAMES: Final[Mapping[str, Var]] = {}
 
 
-def print_scalar(value: PyScalar) -> str:
+def print_scalar(value: Number) -> str:
     """A constant as text that reads back to the same value."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, complex):
+        imag = repr(value.imag)
+        return f"{value.real!r}{'' if imag[0] == '-' else '+'}{imag}j"
     return repr(value)
 
 
@@ -219,7 +223,7 @@ class Cursor:
         except ParseError as error:
             raise ParseError(f"line {self.number}: {error}") from error
 
-    def literal(self) -> Callable[[DType], PyScalar]:
+    def literal(self) -> Callable[[DType], Any]:
         """A constant, whose dtype may stand after it: call the result with the dtype.
 
         The call raises ParseError where the dtype does not hold the value exactly.
@@ -230,7 +234,7 @@ class Cursor:
         if word is None:
             raise self.error("a constant")
 
-        def held(dtype: DType) -> PyScalar:
+        def held(dtype: DType) -> Any:
             value = _scalar(word, dtype)
             if value is None:
                 self.at = start
@@ -279,14 +283,18 @@ class Cursor:
         return self.text.startswith(token, self.at)
 
 
-def _scalar(word: str, dtype: DType) -> PyScalar | None:
+def _scalar(word: str, dtype: DType) -> Number | None:
     """The value a word stands for, or None if it is none that `dtype` holds."""
     if dtype is dtypes.bool:
         return {"true": True, "false": False}.get(word)
     if dtype.is_int:
         whole = _INT.fullmatch(word) and dtype.min <= int(word) <= dtype.max
         return int(word) if whole else None
-    if word in ("true", "false"):
+    if dtype.is_complex:
+        parts = _COMPLEX.fullmatch(word)
+        held = [_scalar(part, dtype.real) for part in parts.groups()] if parts else [None]
+        return None if None in held else complex(*held)
+    if word in ("true", "false") or word.endswith("j"):
         return None
     with np.errstate(all="ignore"):
         held = optable.to_python(optable.scalar(dtype)(float(word)), dtype)

@@ -273,14 +273,15 @@ def _gather_across(node: Node, x: Sharded, index: Sharded, axis: int) -> Sharded
         parts.append(G.gather(part, G.alu("sub", wide, first), axis))
     if node.dtype is dtypes.bool:
         return all_reduced(parts, "or")
-    if not node.dtype.is_float:
+    is_complex, dtype = node.dtype.is_complex, node.dtype.real
+    if not dtype.is_float:
         return all_reduced(parts, "add")
     # As integers: adding zeros would lose the sign of -0.0.
-    bits = {8: dtypes.uint8, 16: dtypes.uint16, 32: dtypes.uint32, 64: dtypes.uint64}[
-        node.dtype.bits
-    ]
-    total = all_reduced([G.bitcast(part, bits) for part in parts], "add")
-    return Sharded(None, tuple(G.bitcast(part, node.dtype) for part in total.parts))
+    bits = {8: dtypes.uint8, 16: dtypes.uint16, 32: dtypes.uint32, 64: dtypes.uint64}[dtype.bits]
+    floats = [G.as_real(part) for part in parts] if is_complex else parts
+    total = all_reduced([G.bitcast(part, bits) for part in floats], "add")
+    whole = [G.bitcast(part, dtype) for part in total.parts]
+    return Sharded(None, tuple(map(G.as_complex, whole) if is_complex else whole))
 
 
 def _scatter(node: Node, args: Sequence[Sharded]) -> Sharded:
@@ -299,6 +300,16 @@ def _scatter(node: Node, args: Sequence[Sharded]) -> Sharded:
     shares = (x.parts[0], *(identity(part, monoid) for part in x.parts[1:]))
     own = [Sharded(None, shares), aligned(index, axis), aligned(updates, axis)]
     return all_reduced(_apart(node, None, own).parts, monoid)
+
+
+def _as_complex(node: Node, args: Sequence[Sharded]) -> Sharded:
+    if args[0].axis == len(node.shape):
+        _refuse(node, args[0].axis)
+    return _apart(node, args[0].axis, args)
+
+
+def _interleave(node: Node, args: Sequence[Sharded]) -> Sharded:
+    return _apart(node, *_together(args))
 
 
 def _multi(node: Node, args: Sequence[Sharded]) -> Sharded:
@@ -333,6 +344,9 @@ RULES: Final[dict[str, Rule]] = {
     "cumcount": _scan,
     "reorder": _reorder,
     "write": _write,
+    "as_real": lambda node, args: _apart(node, args[0].axis, args),
+    "as_complex": _as_complex,
+    "interleave": _interleave,
     "multi": _multi,
     "copy": _copy,
 }

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from gpu.core.dtype import DType, PyScalar
+from gpu.core.dtype import DType, Number
 from gpu.core.errors import InvalidType, InvalidValue
 from gpu.tensor.tensor import Tensor
 
-Operand: TypeAlias = Tensor | PyScalar
+Operand: TypeAlias = Tensor | Number
 Axis: TypeAlias = int | tuple[int, ...] | None
 Dtype: TypeAlias = DType | str
 Shape: TypeAlias = int | tuple[int, ...]

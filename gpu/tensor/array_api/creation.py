@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from gpu.core.dtype import PyScalar, to_dtype
+from gpu.core.dtype import Number, to_dtype
 from gpu.core.errors import InvalidValue
 from gpu.runtime.device import Device
 from gpu.tensor.array_api.arguments import Dtype, Shape, tensor_of
@@ -87,7 +87,7 @@ def from_dlpack(x: object, /, *, device: str | None = None, copy: bool | None = 
 
 def full(
     shape: Shape,
-    fill_value: PyScalar,
+    fill_value: Number,
     *,
     dtype: Dtype | None = None,
     device: str | None = None,
@@ -99,7 +99,7 @@ def full(
 def full_like(
     x: Tensor,
     /,
-    fill_value: PyScalar,
+    fill_value: Number,
     *,
     dtype: Dtype | None = None,
     device: str | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import Final, NamedTuple
 
-from gpu.core.dtype import DType, PyScalar, dtypes, promote, to_dtype
+from gpu.core.dtype import COMPLEXES, DType, Number, dtypes, promote, to_dtype
 from gpu.core.errors import DTypeError, InvalidType, InvalidValue
 from gpu.core.floatlimits import limits_of
 from gpu.core.scalars import promote_scalar
@@ -18,6 +18,7 @@ BY_NAME: Final[dict[str, DType]] = {
     for d in (
         *(dtypes.bool, dtypes.int8, dtypes.int16, dtypes.int32, dtypes.int64, dtypes.uint8),
         *(dtypes.uint16, dtypes.uint32, dtypes.uint64, dtypes.float32, dtypes.float64),
+        *COMPLEXES,
     )
 }
 _KINDS: Final[dict[str, tuple[str, ...]]] = {
@@ -26,8 +27,8 @@ _KINDS: Final[dict[str, tuple[str, ...]]] = {
     "unsigned integer": ("uint",),
     "integral": ("int", "uint"),
     "real floating": ("float",),
-    "complex floating": (),
-    "numeric": ("int", "uint", "float"),
+    "complex floating": ("complex",),
+    "numeric": ("int", "uint", "float", "complex"),
 }
 
 
@@ -66,8 +67,8 @@ def can_cast(from_: Dtype | Tensor, to: Dtype, /) -> bool:
 
 
 def finfo(type: Dtype | Tensor, /) -> FloatInfo:
-    """Limits of a float dtype. Raises DTypeError for any other."""
-    dtype = dtype_of(type)
+    """Limits of a float dtype, and of the parts of a complex one. Raises DTypeError for others."""
+    dtype = dtype_of(type).real
     limits = limits_of(dtype)
     return FloatInfo(limits.bits, limits.eps, limits.max, limits.min, limits.smallest_normal, dtype)
 
@@ -92,13 +93,13 @@ def isdtype(dtype: Dtype, kind: Dtype | tuple[Dtype, ...]) -> bool:
     return to_dtype(dtype).kind in kinds_of(kind)
 
 
-def result_type(*arrays_and_dtypes: Tensor | PyScalar | Dtype) -> DType:
+def result_type(*arrays_and_dtypes: Tensor | Number | Dtype) -> DType:
     """The dtype that tensors, dtypes and numbers combine to.
 
     Raises InvalidType where there are numbers only.
     """
-    numbers = [x for x in arrays_and_dtypes if isinstance(x, bool | int | float)]
-    others = [dtype_of(x) for x in arrays_and_dtypes if not isinstance(x, bool | int | float)]
+    numbers = [x for x in arrays_and_dtypes if isinstance(x, bool | int | float | complex)]
+    others = [dtype_of(x) for x in arrays_and_dtypes if isinstance(x, Tensor | DType | str)]
     if not others:
         raise InvalidType("result_type needs a Tensor or a dtype")
     return reduce(promote_scalar, numbers, reduce(promote, others))

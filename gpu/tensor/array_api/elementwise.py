@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from gpu.core.errors import DTypeError
 from gpu.tensor.array_api.arguments import Operand, pair_of, tensor_of
 from gpu.tensor.tensor import Tensor
 
@@ -39,7 +38,8 @@ def _through_zero(name: str, method: Callable[..., Any]) -> _OfOne:
     """The same for a function that is like its argument near 0: of -0.0 it is -0.0."""
 
     def function(x: Tensor, /) -> Tensor:
-        return tensor_of(x).eq(0).where(x, method(x))
+        result: Tensor = method(tensor_of(x))
+        return result if x.dtype.is_complex else x.eq(0).where(x, result)
 
     return _named(function, name, method)
 
@@ -66,6 +66,7 @@ bitwise_or = _of_two("bitwise_or", Tensor.bitwise_or)
 bitwise_right_shift = _of_two("bitwise_right_shift", Tensor.rshift)
 bitwise_xor = _of_two("bitwise_xor", Tensor.bitwise_xor)
 ceil = _of_one("ceil", Tensor.ceil)
+conj = _of_one("conj", Tensor.conj)
 copysign = _of_two("copysign", Tensor.copysign)
 cos = _of_one("cos", Tensor.cos)
 cosh = _of_one("cosh", Tensor.cosh)
@@ -135,19 +136,14 @@ def floor_divide(x1: Operand, x2: Operand, /) -> Tensor:
     return limit.where(first.div(second).floor(), whole)
 
 
-def conj(x: Tensor, /) -> Tensor:
-    """`x`: nothing here is complex."""
-    return tensor_of(x)
-
-
 def imag(x: Tensor, /) -> Tensor:
-    """Raises DTypeError: nothing here is complex."""
-    raise DTypeError(f"imag needs complex numbers, {tensor_of(x)._described()} has none")
+    """`Tensor.imag`, apart from what it is of. Raises DTypeError where that is not complex."""
+    return tensor_of(x).imag._same()
 
 
 def real(x: Tensor, /) -> Tensor:
-    """`x`: nothing here is complex."""
-    return tensor_of(x)
+    """`Tensor.real`, apart from what it is of."""
+    return tensor_of(x).real._same()
 
 
 def sign(x: Tensor, /) -> Tensor:

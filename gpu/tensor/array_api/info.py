@@ -36,11 +36,11 @@ class NamespaceInfo:
         return Device.DEFAULT
 
     def default_dtypes(self, *, device: str | None = None) -> dict[str, DType | None]:
-        """float32, int32, and int64 for places; nothing is complex."""
+        """float32, complex64, int32, and int64 for places."""
         Device.canonicalize(device)
         return {
             "real floating": dtypes.default_float,
-            "complex floating": None,
+            "complex floating": dtypes.complex64,
             "integral": dtypes.default_int,
             "indexing": dtypes.int64,
         }
@@ -48,13 +48,13 @@ class NamespaceInfo:
     def dtypes(
         self, *, device: str | None = None, kind: str | tuple[str, ...] | None = None
     ) -> dict[str, DType]:
-        """The dtypes of a device by their names; opens it. Some devices have no float64."""
+        """The dtypes of a device by their names; opens it. Some have no float64 and complex128."""
         name = Device.canonicalize(device)
         lacking = Device[name].renderer.target.native.lacking
         return {
             text: dtype
             for text, dtype in BY_NAME.items()
-            if dtype not in lacking and (kind is None or isdtype(dtype, kind))
+            if dtype.real not in lacking and (kind is None or isdtype(dtype, kind))
         }
 
     def devices(self) -> tuple[str, ...]:

@@ -47,6 +47,7 @@ _DTYPES: Final = {
     "i1": dtypes.int8, "i2": dtypes.int16, "i4": dtypes.int32, "i8": dtypes.int64,
     "u1": dtypes.uint8, "u2": dtypes.uint16, "u4": dtypes.uint32, "u8": dtypes.uint64,
     "f2": dtypes.float16, "f4": dtypes.float32, "f8": dtypes.float64,
+    "c8": dtypes.complex64, "c16": dtypes.complex128,
 }  # fmt: skip
 
 
@@ -160,5 +161,5 @@ def _shape(text: str, name: str) -> tuple[int, ...]:
 
 def _swapped(data: Bytes, dtype: DType) -> Bytes:
     """Elements of the other byte order in this one."""
-    swapped = data.reshape(-1, dtype.itemsize)[:, ::-1]
+    swapped = data.reshape(-1, dtype.real.itemsize)[:, ::-1]
     return np.ascontiguousarray(swapped).reshape(-1)

@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from gpu.core.dtype import DType, dtypes
-from gpu.core.errors import FormatError, InvalidType, InvalidValue
+from gpu.core.errors import DTypeError, FormatError, InvalidType, InvalidValue
 from gpu.core.files import atomic_file, map_file
 from gpu.runtime.device import Device
 from gpu.tensor.base import TensorBase
@@ -48,6 +48,7 @@ _DTYPES: Final = {
     "I8": dtypes.int8, "I16": dtypes.int16, "I32": dtypes.int32, "I64": dtypes.int64,
     "F8_E4M3": dtypes.fp8e4m3, "F8_E5M2": dtypes.fp8e5m2,
     "F16": dtypes.float16, "BF16": dtypes.bfloat16, "F32": dtypes.float32, "F64": dtypes.float64,
+    "C64": dtypes.complex64,
 }  # fmt: skip
 _NAMES: Final = {dtype: name for name, dtype in _DTYPES.items()}
 
@@ -123,7 +124,7 @@ def safe_save(
     The file appears when it is complete; one that was there before stays until then, and what a
     process left in the folder that was killed while it saved is removed. Tensors that were not
     computed yet are. Raises InvalidType for what is not a tensor or not text, InvalidValue
-    for a name that cannot be written, OSError as the system does.
+    for a name that cannot be written, DTypeError for complex128, OSError as the system does.
     """
     _check_saved(tensors, metadata or {})
     # The widest first, so that all are aligned; then by name, so that equal models are equal files.
@@ -160,6 +161,10 @@ def _check_saved(tensors: Mapping[str, TensorBase], metadata: Mapping[str, str])
             )
         if name == _METADATA or not is_text(name):
             raise InvalidValue(f"a tensor cannot be saved under the name {name!r}: rename it")
+        if tensor.dtype is dtypes.complex128:
+            raise DTypeError(
+                f"{name} is complex128, which the format does not have; save its parts"
+            )
     for key, value in metadata.items():
         if not (isinstance(key, str) and isinstance(value, str)):
             raise InvalidType(f"metadata maps text to text; {key!r} is {value!r}: write it as text")

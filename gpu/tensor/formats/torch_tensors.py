@@ -122,7 +122,7 @@ class TensorMaker:
         data = self._gathered(storage, offset, size, stride)
         if self._swapped and storage.dtype.itemsize > 1:
             self.spend(data.size)
-            data = data.view(f"u{storage.dtype.itemsize}").byteswap().view(np.uint8)
+            data = data.view(f"u{storage.dtype.real.itemsize}").byteswap().view(np.uint8)
         buffer = self._buffers[key] = buffer_over(data, storage.dtype, self._device)
         return buffer
 
@@ -136,7 +136,7 @@ class TensorMaker:
             return storage.data[start : start + nbytes]
         self.spend(nbytes)
         whole = storage.data.size // itemsize * itemsize
-        elements = storage.data[:whole].view(f"u{itemsize}")[offset:]
+        elements = storage.data[:whole].view(f"V{itemsize}")[offset:]
         # Strides that are never taken may be anything, which numpy need not bear.
         steps = [s * itemsize if d > 1 else 0 for d, s in zip(size, stride, strict=True)]
         view = np.lib.stride_tricks.as_strided(elements, size, steps, writeable=False)

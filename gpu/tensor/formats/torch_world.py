@@ -22,6 +22,7 @@ _STORAGE_DTYPES: Final = {
     "ShortStorage": dtypes.int16, "IntStorage": dtypes.int32, "LongStorage": dtypes.int64,
     "HalfStorage": dtypes.float16, "BFloat16Storage": dtypes.bfloat16,
     "FloatStorage": dtypes.float32, "DoubleStorage": dtypes.float64,
+    "ComplexFloatStorage": dtypes.complex64, "ComplexDoubleStorage": dtypes.complex128,
     "storage.UntypedStorage": dtypes.uint8, "UntypedStorage": dtypes.uint8,
 }  # fmt: skip
 _DTYPES: Final = {
@@ -29,7 +30,7 @@ _DTYPES: Final = {
     "uint64": dtypes.uint64, "int8": dtypes.int8, "int16": dtypes.int16, "int32": dtypes.int32,
     "int64": dtypes.int64, "float8_e4m3fn": dtypes.fp8e4m3, "float8_e5m2": dtypes.fp8e5m2,
     "float16": dtypes.float16, "bfloat16": dtypes.bfloat16, "float32": dtypes.float32,
-    "float64": dtypes.float64,
+    "float64": dtypes.float64, "complex64": dtypes.complex64, "complex128": dtypes.complex128,
 }  # fmt: skip
 _TENSOR_TYPES: Final = ("torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.Parameter")
 

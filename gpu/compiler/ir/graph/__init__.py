@@ -7,6 +7,8 @@ Anything known about a node beyond its fields lives in the pass that found it ou
 A value on several devices has a tuple of names as its device, and the shape it has as a whole;
 before it is computed, `gpu/compiler/shard/rules.py` makes nodes of single devices of it.
 
+Complex numbers are in graphs alone: `gpu/compiler/ir/graph/complex.py` makes two floats of each.
+
 Sizes, and where slices, pads and writes start, may be symbolic (`gpu/compiler/ir/dims.py`).
 
 Nodes are made by the functions of `gpu/compiler/ir/graph/build.py`, which simplify; `make` here
@@ -43,6 +45,11 @@ reorder     (axis,)                              source, index: each element at 
                                                  that index says, which is a permutation of each
                                                  line: the reverse of gather
 write       ((start, step), ...)                 source, value: the region replaced by value
+as_real     ()                                   complex numbers as pairs of floats, a last axis of
+                                                 two: real and imaginary part
+as_complex  ()                                   the reverse
+interleave  (is_stored,)                         two sources as the last axis, of size 2; if 1, who
+                                                 asks for one of them reads it from memory
 random      ()                                   Threefry-2x32 bits; the source is uint32[4]: key,
                                                  then the 64-bit counter of element 0
 contiguous  (identity,)                          the source, placed in memory of its own
@@ -194,7 +201,7 @@ def check(node: Node) -> Node:
 
 _BETWEEN_DEVICES: Final = frozenset({"copy", "multi", "part"})
 MOVEMENT: Final = frozenset({"reshape", "expand", "permute", "slice", "pad", "skew", "unskew"})
-LOOPING: Final = frozenset({"scatter", "scan", "cumcount", "reorder"})
+LOOPING: Final = frozenset({"scatter", "scan", "cumcount", "reorder", "interleave"})
 """Kinds whose kernels have loops, or places they store to, unlike any other's."""
 WITH_RESULTS: Final = frozenset({"loop", "kernel"})
 """Kinds that have no value, but results."""

@@ -19,9 +19,9 @@ from gpu.compiler.ir.dims import Dim, dimension, has_symbols, is_many, reshape_g
 from gpu.compiler.ir.graph import Node, Place, Shape, make
 from gpu.compiler.ir.graph.body import Body
 from gpu.compiler.ir.graph.images import as_image, plain, rounded
-from gpu.compiler.ir.graph.userkernel import UserKernel, results_of
-from gpu.core.dtype import DType, ImageDType, PyScalar, dtypes
-from gpu.core.errors import ShapeError
+from gpu.compiler.ir.graph.userkernel import Array, UserKernel, results_of
+from gpu.core.dtype import DType, ImageDType, Number, PyScalar, complex_of, dtypes
+from gpu.core.errors import DTypeError, ShapeError, Unsupported
 
 
 def buffer(handle: Hashable, shape: Shape, dtype: DType, device: Place) -> Node:
@@ -29,7 +29,7 @@ def buffer(handle: Hashable, shape: Shape, dtype: DType, device: Place) -> Node:
     return make("buffer", (), (handle,), shape, dtype, device)
 
 
-def const(value: PyScalar, shape: Shape, dtype: DType, device: Place) -> Node:
+def const(value: Number, shape: Shape, dtype: DType, device: Place) -> Node:
     """One value everywhere, rounded or wrapped to `dtype`; of floats as `cast` makes integers."""
     dtype = dtype.element
     if isinstance(value, float) and dtype.is_int:
@@ -60,7 +60,7 @@ def alu(name: str, *src: Node) -> Node:
     return _identity(name, src) or node
 
 
-def _is(node: Node, value: PyScalar) -> bool:
+def _is(node: Node, value: Number) -> bool:
     return node.kind == "const" and bool(node.attr[0] == value)
 
 
@@ -70,7 +70,7 @@ def _identity(name: str, src: tuple[Node, ...]) -> Node | None:
         if src[0].kind == "const":
             return src[1] if src[0].attr[0] else src[2]
         return src[1] if src[1] is src[2] else None
-    if len(src) != 2:
+    if len(src) != 2 or src[0].dtype.is_complex:  # of infinities, 1 is not neutral there
         return None
     a, b = src
     exact = not a.dtype.is_float
@@ -107,6 +107,13 @@ def cast(x: Node, dtype: DType) -> Node:
         return as_image(x if exact else rounded(cast(x, dtypes.float32), dtype), dtype)
     if x.dtype is dtype:
         return x
+    if x.dtype.is_complex and not dtype.is_complex:
+        if dtype is dtypes.bool:
+            return alu("ne", x, const(0, x.shape, x.dtype, x.device))
+        raise DTypeError(
+            f"{x.dtype.name} does not convert to {dtype.name}, which would lose the imaginary"
+            " part: take .real, .imag or .abs()"
+        )
     if x.kind == "const":
         value = optable.fold_cast(x.attr[0], x.dtype, dtype, bits=False)
         return const(value, x.shape, dtype, x.device)
@@ -118,6 +125,11 @@ def bitcast(x: Node, dtype: DType) -> Node:
     if x.dtype is dtype:
         return x
     x = plain(x)
+    if x.dtype.is_complex or dtype.is_complex:
+        raise DTypeError(
+            f"bits of {x.dtype.name} are not read as {dtype.name}: view_as_real and"
+            " view_as_complex show the parts of complex numbers"
+        )
     if x.kind == "bitcast":
         return bitcast(x.src[0], dtype)
     return make("bitcast", (x,), (), x.shape, dtype, x.device)
@@ -132,7 +144,7 @@ def reduce(monoid: str, x: Node, axes: Sequence[int]) -> Node:
     shape = tuple([1 if a in kept else d for a, d in enumerate(x.shape)])
     if 0 in x.shape and any(x.shape[a] == 0 for a in kept):
         return flat(const(optable.MONOIDS[monoid].identity(x.dtype), shape, x.dtype, x.device), x)
-    if x.kind == "const" and not has_symbols(x.shape):
+    if x.kind == "const" and not has_symbols(x.shape) and not x.dtype.is_complex:
         count = math.prod(x.shape[a] for a in kept)
         return const(_repeated(monoid, x.attr[0], count, x.dtype), shape, x.dtype, x.device)
     if x.kind == "reduce" and x.attr[0] == monoid:
@@ -244,7 +256,8 @@ def pad(x: Node, padding: Sequence[tuple[int, int, int]]) -> Node:
         dimension(before + size + (max(size - 1, 0) * gap if gap else 0) + after)
         for (before, after, gap), size in zip(attr, x.shape, strict=True)
     )
-    zero = x.kind == "const" and not x.attr[0] and math.copysign(1.0, x.attr[0]) > 0
+    key = optable.constant_key
+    zero = x.kind == "const" and key(x.attr[0]) == key(optable.rounded(0, x.dtype))
     if zero or 0 in x.shape:
         return flat(const(0, shape, x.dtype, x.device), x)
     return make("pad", (x,), attr, shape, x.dtype, x.device)
@@ -328,6 +341,77 @@ def write(x: Node, value: Node, ranges: Sequence[tuple[int, int]]) -> Node:
     return value if value.shape == x.shape else node
 
 
+def as_real(x: Node) -> Node:
+    """Complex numbers as pairs of floats along a new last axis."""
+    if x.kind == "as_complex":
+        return x.src[0]
+    if x.kind == "const":
+        return interleave(real(x), imag(x))
+    return make("as_real", (x,), (), (*x.shape, 2), x.dtype.real, x.device)
+
+
+def as_complex(x: Node) -> Node:
+    """Pairs of floats, along the last axis, as complex numbers."""
+    if x.kind == "as_real":
+        return x.src[0]
+    shape, dtype = x.shape[:-1], complex_of(x.dtype)
+    if x.kind == "const":
+        return const(complex(*x.attr, *x.attr), shape, dtype, x.device)
+    return make("as_complex", (x,), (), shape, dtype, x.device)
+
+
+def interleave(first: Node, second: Node, is_stored: bool = False) -> Node:
+    """Two values of one shape and dtype as the last axis of one.
+
+    What reads one of them again reads that of memory if `is_stored`; see `component`.
+    """
+    shape = (*first.shape, 2)
+    if 0 in shape:
+        return flat(const(0, shape, first.dtype, first.device), first, second)
+    return make("interleave", (first, second), (int(is_stored),), shape, first.dtype, first.device)
+
+
+def complex_number(re: Node, im: Node) -> Node:
+    """Complex numbers of their parts."""
+    return as_complex(interleave(re, im))
+
+
+def complex_operand(value: Number, shape: Shape, dtype: DType, device: Place) -> Node:
+    """A complex number that an operation takes, made of its parts: a kernel serves all of them."""
+    parts = (const(part, shape, dtype.real, device) for part in (value.real, value.imag))
+    return complex_number(*parts)
+
+
+def real(x: Node) -> Node:
+    """The real part of complex numbers."""
+    return _half(x, 0)
+
+
+def imag(x: Node) -> Node:
+    """The imaginary part of complex numbers."""
+    return _half(x, 1)
+
+
+def conj(x: Node) -> Node:
+    """Complex numbers with their imaginary parts negated."""
+    return complex_number(real(x), alu("neg", imag(x)))
+
+
+def _half(x: Node, which: int) -> Node:
+    if x.kind == "const":
+        value = x.attr[0].imag if which else x.attr[0].real
+        return const(value, x.shape, x.dtype.real, x.device)
+    return component(as_real(x), which)
+
+
+def component(pairs: Node, which: int) -> Node:
+    """The first or second elements of pairs, which are the last axis."""
+    if pairs.kind == "interleave" and not pairs.attr[0]:
+        return pairs.src[which]
+    ranges = [(0, size, 1) for size in pairs.shape[:-1]]
+    return reshape(slice_(pairs, [*ranges, (which, 1, 1)]), pairs.shape[:-1])
+
+
 def random_bits(state: Node, shape: Shape) -> Node:
     """Random bits as uint32; `state` is uint32[4]: two words of key, then the counter."""
     return make("random", (state,), (), shape, dtypes.uint32, state.device)
@@ -392,17 +476,30 @@ def part(x: Node, number: int, axis: int | None) -> Node:
 
 
 def loop(body: Body, length: int, reverse: bool, operands: Sequence[Node]) -> Node:
-    """So many steps of `body`; see `result`."""
+    """So many steps of `body`; see `result`. Raises Unsupported for complex numbers."""
+    _refuse_complex("a loop of gpu.scan", (*operands, *body.results))
     floats = any(has_gradient(node.dtype) for node in operands)
     dtype = dtypes.float32 if floats else dtypes.int32  # says whether a gradient may go through
     return make("loop", tuple(operands), (body, length, reverse), (), dtype, operands[0].device)
 
 
 def kernel(kernel: UserKernel, gradient: object, operands: Sequence[Node], device: Place) -> Node:
-    """A kernel that a user wrote, with the rule of its gradient; see `result`."""
+    """A kernel that a user wrote, with the rule of its gradient; see `result`.
+
+    Raises Unsupported for complex numbers.
+    """
+    _refuse_complex(f"the kernel {kernel.name}", (*operands, *kernel.outputs))
     floats = any(has_gradient(each.dtype) for each in kernel.outputs)
     dtype = dtypes.float32 if floats else dtypes.int32  # says whether a gradient may go through
     return make("kernel", tuple(operands), (kernel, gradient), (), dtype, device)
+
+
+def _refuse_complex(what: str, values: Sequence[Node | Array]) -> None:
+    if any(value.dtype.is_complex for value in values):
+        raise Unsupported(
+            f"{what} takes no complex numbers, and gives none: pass x.view_as_real(), whose last"
+            " axis has both parts"
+        )
 
 
 def result(x: Node, number: int) -> Node:

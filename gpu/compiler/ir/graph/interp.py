@@ -181,6 +181,15 @@ def _run_random(node: Node, args: tuple[Array, ...]) -> Array:
     return tensor_bits(args[0], node.shape)
 
 
+def _run_parts(node: Node, args: tuple[Array, ...]) -> Array:
+    pairs = np.ascontiguousarray(args[0]).view(node.dtype.np)
+    return pairs.reshape(node.shape)
+
+
+def _run_interleave(node: Node, args: tuple[Array, ...]) -> Array:
+    return np.stack(args, -1)
+
+
 def _run_same(node: Node, args: tuple[Array, ...]) -> Array:
     return args[0]
 
@@ -221,6 +230,9 @@ RUN: Final[dict[str, Callable[[Node, tuple[Array, ...]], Array]]] = {
     "reorder": _run_reorder,
     "write": _run_write,
     "random": _run_random,
+    "as_real": _run_parts,
+    "as_complex": _run_parts,
+    "interleave": _run_interleave,
     "multi": _run_multi,
     "part": _run_part,
     **dict.fromkeys(("contiguous", "detach", "custom_grad", "copy"), _run_same),

@@ -69,10 +69,14 @@ def _check_alu(node: Node) -> None:
 
 def _check_cast(node: Node) -> None:
     _require(node.shape == node.src[0].shape, node, "the shape does not change")
+    if node.src[0].dtype.is_complex and not node.dtype.is_complex:
+        raise DTypeError(f"cast of {node.src[0].dtype} to {node.dtype} would lose a part")
 
 
 def _check_bitcast(node: Node) -> None:
-    _check_cast(node)
+    _require(node.shape == node.src[0].shape, node, "the shape does not change")
+    if node.dtype.is_complex or node.src[0].dtype.is_complex:
+        raise DTypeError(f"bitcast of {node.src[0].dtype} to {node.dtype}: as_real shows parts")
     if node.dtype.bits != node.src[0].dtype.bits:
         raise DTypeError(f"bitcast keeps the width; {node.src[0].dtype} to {node.dtype} does not")
 
@@ -301,6 +305,22 @@ def check_image(node: Node) -> None:
     _require(node.kind != "cast" or node.shape == pixels, node, f"it is written as {pixels}")
 
 
+def _check_parts(node: Node) -> None:
+    (source,) = node.src
+    pairs, numbers = (node, source) if node.kind == "as_real" else (source, node)
+    if not numbers.dtype.is_complex or pairs.dtype is not numbers.dtype.real:
+        raise DTypeError(f"{node.kind} of {source.dtype} does not give {node.dtype}")
+    _require(pairs.shape == (*numbers.shape, 2), node, "the parts of a number are the last axis")
+
+
+def _check_interleave(node: Node) -> None:
+    _same_dtype(node)
+    first, second = node.src
+    alike = first.shape == second.shape and first.dtype is second.dtype
+    _require(alike, node, "operands have one shape and dtype")
+    _require(node.shape == (*first.shape, 2), node, "the operands are the last axis")
+
+
 # For each kind, how many operands it has (-1: its attribute decides) and its rule.
 RULES: Final[dict[str, tuple[int, Callable[[Node], None]]]] = {
     "buffer": (0, _check_leaf),
@@ -325,6 +345,9 @@ RULES: Final[dict[str, tuple[int, Callable[[Node], None]]]] = {
     "reorder": (2, _check_reorder),
     "write": (2, _check_write),
     "random": (1, _check_random),
+    "as_real": (1, _check_parts),
+    "as_complex": (1, _check_parts),
+    "interleave": (2, _check_interleave),
     "contiguous": (1, _check_same),
     "detach": (1, _check_same),
     "custom_grad": (-1, _check_same),

@@ -150,8 +150,8 @@ def _label(
             return f"index ({node.attr[0]})"
         case "permute":
             return f"permute ({', '.join(map(str, node.attr[0]))})"
-        case "contiguous":
-            return "contiguous" if node.attr == (0,) else f"contiguous ({node.attr[0]})"
+        case "contiguous" | "interleave":
+            return node.kind if node.attr == (0,) else f"{node.kind} ({node.attr[0]})"
         case "slice" | "pad" | "write":
             axes = (":".join(map(str, axis)) for axis in node.attr)
             return f"{node.kind} ({', '.join(axes)})"
@@ -345,6 +345,10 @@ def _custom_grad(at: Cursor, _: Symbols) -> tuple[Any, ...]:
     return (at.name("a rule of gradients"), *_integers(at))
 
 
+def _number_or_zero(at: Cursor, _: Symbols) -> tuple[int, ...]:
+    return _counted(at, 1) if at.ahead("(") else (0,)
+
+
 def _counted(at: Cursor, count: int) -> tuple[int, ...]:
     numbers = _integers(at)
     if len(numbers) != count:
@@ -390,7 +394,8 @@ def _part(at: Cursor, _: Symbols) -> tuple[Any, ...]:
 
 _ATTRIBUTES: Final[dict[str, Callable[[Cursor, Symbols], tuple[Any, ...]]]] = {
     "reduce": _reduce,
-    "contiguous": lambda at, _: _integers(at) if at.ahead("(") else (0,),
+    "contiguous": _number_or_zero,
+    "interleave": _number_or_zero,
     "permute": lambda at, _: (_integers(at),),
     "skew": lambda at, _: _counted(at, 4),
     "unskew": lambda at, _: _counted(at, 4),
