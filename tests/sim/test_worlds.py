@@ -47,7 +47,7 @@ def test_what_is_offered_runs(chip: str) -> None:
 def test_other_models_have_calls_and_packets_alone(chip: str) -> None:
     with pytest.raises(ConfigError, match=f"SIM=gfx1100,{chip}: AMD has no model of '{chip}'"):
         simulate(f"gfx1100,{chip}", "AMD")
-    with pytest.raises(Unsupported, match=f"runs no code of {chip}, but of gfx1100"):
+    with pytest.raises(Unsupported, match=f"runs no code of {chip}, but of gfx1030"):
         KfdWorld(chip=chip, executor=LaneExecutor())
     KfdWorld(chip=chip).close()
 

@@ -22,8 +22,8 @@ _PROBES: Final[dict[str, int]] = {
     "sbase": 16,
     "sdata": 16,
     "vdst": 16,
-    "soffset": NULL,
-    "saddr": NULL,
+    "soffset": 0,
+    "saddr": 0,
     "src0": VGPR + 32,
     "src1": VGPR + 48,
     "src2": VGPR + 64,
@@ -57,6 +57,7 @@ _DROPPABLE: Final = (
 _SOURCES: Final = ("src0", "src1", "src2")
 _MUL: Final = 3  # v_dual_mul_f32
 _REGISTER: Final = re.compile(r"([vs])(?:(\d+)(\.[lh])?|\[(\d+):(\d+)\])")
+_REFUSED: Final = "v_interp"  # of no use to kernels, among VOP3 before RDNA3
 _SUFFIX: Final = re.compile(r"_(e32|e64|dpp|sdwa)$")
 
 
@@ -104,10 +105,12 @@ def probe(
         return None
     if form.name == "vop3" and opcode in encoding.vop3sd_opcodes:
         form = encoding.vop3sd
-    for fields in _candidates(form, opcode):
+    for fields in _candidates(encoding, form, opcode):
         text = _text(disassembler, form, {**fields, "op": opcode})
         if text is not None:
             name, _, rest = text.partition(" ")
+            if name.startswith(_REFUSED):
+                return None
             operands = _operands(form, fields, rest)
             if form.name in ("flat", "global", "ds", "mubuf", "scratch"):
                 operands = _returned(disassembler, form, opcode, fields, operands)
@@ -121,13 +124,16 @@ def _text(disassembler: Disassembler, form: Format, fields: Mapping[str, int]) -
     return found[1] if found else None
 
 
-def _candidates(form: Format, opcode: int) -> Iterator[dict[str, int]]:
+def _candidates(encoding: Encoding, form: Format, opcode: int) -> Iterator[dict[str, int]]:
     """Fields to try, those with the fewest zeroed or scalar ones first."""
     fields = {name: _PROBES[name] for name in form.fields if name in _PROBES}
     fields |= {name: value for (f, name), value in _SPECIAL.items() if f == form.name}
-    if form.name == "scratch":
+    for name in ("saddr", "soffset"):
+        if name in fields:
+            fields[name] = encoding.code_of(NULL)
+    if form.name == "scratch" and "sve" in form.fields:
         fields["sve"] = 1
-    if form.name == "vop3" and opcode & 0x380 == 0x80:  # v_cmpx writes EXEC
+    if form.name == "vop3" and opcode < 0x100 and opcode & encoding.cmpx_bit:
         fields["vdst"] = EXEC
     droppable: list[str] = [name for name in _DROPPABLE if name in fields]
     if form.name == "mubuf":

@@ -21,7 +21,11 @@ from gpu.sim.isa.rdna.formats import (
     EXEC,
     LITERAL,
     NULL,
+    SDWA,
+    SDWA_FIELDS,
+    SDWAB_FIELDS,
     VGPR,
+    Encoding,
     Format,
 )
 from gpu.sim.isa.rdna.table import Opcode, load_table
@@ -38,10 +42,12 @@ SYMBOLIC = re.compile(
 )
 HALF_SCALARS = re.compile(r"s_\w*f16")
 OLD_NAMES = re.compile("16|dot4|dot8")  # LLVM 19 prints their modifiers differently
+CONSTANTS = (*range(240, 249), LITERAL)
+SDWA_FORMS = ("vop1", "vop2", "vopc")
 _PLACES = {"src0": 0, "src1": 1, "src2": 2, "vdst": 3}
 
 
-FAMILIES = ("gfx1100", "gfx1151", "gfx1201")
+FAMILIES = ("gfx1030", "gfx1100", "gfx1151", "gfx1201")
 """A chip for each decode table."""
 
 
@@ -166,12 +172,15 @@ def _plain(text: str) -> str:
     text = re.sub(r"_(e32|e64|dpp|e64_dpp)\b", "", text).replace("STORE_RT_WB", "STORE_WB")
     if re.search(r"[vs]\d+\.[lh]", text):  # says it a second time
         text = re.sub(r" op_sel:\S+", "", text)
+    if "src0_sel:" in text:
+        return text.replace("_sdwa", "")
     text = re.sub(r"sext\(([^)]*)\)", r"\1", re.sub(r"neg\(([^)]*)\)", r"-\1", text))
     return re.sub(r"0\.15915494309189\d+|\b0x3118\b", "0.15915494", text)
 
 
 def _random_codes(rng: random.Random, chip: str) -> Iterator[tuple[str, bytes]]:
-    table, forms = load_table(chip), ENCODINGS[chip].by_name
+    table, encoding = load_table(chip), ENCODINGS[chip]
+    forms = encoding.by_name
     second = [number for form, number in table if form == "vopdy"]
     while True:
         for (name, number), opcode in table.items():
@@ -181,7 +190,7 @@ def _random_codes(rng: random.Random, chip: str) -> Iterator[tuple[str, bytes]]:
             ):
                 continue
             form = forms["vopd" if name == "vopdx" else name]
-            fields = _random_fields(rng, form, opcode)
+            fields = _random_fields(rng, form, opcode, encoding)
             if name == "vopdx":
                 fields |= {"opx": number, "opy": rng.choice(second)}
             else:
@@ -189,6 +198,8 @@ def _random_codes(rng: random.Random, chip: str) -> Iterator[tuple[str, bytes]]:
             tail = rng.randbytes(4)
             if form.name in ("vop1", "vop2", "vopc", "vop3") and rng.random() < 0.1:
                 tail = _random_dpp(rng, opcode, fields)
+            if encoding.has_sdwa and form.name in SDWA_FORMS and rng.random() < 0.2:
+                tail = _random_sdwa(rng, opcode, fields)
             yield opcode.name, form.join(fields).to_bytes(form.size, "little") + tail + bytes(8)
 
 
@@ -210,13 +221,30 @@ def _random_dpp(rng: random.Random, opcode: Opcode, fields: dict[str, int]) -> b
         "bank": rng.randrange(16),
         "bc": rng.randrange(2),
         "fi": rng.randrange(2),
-        "neg0": rng.randrange(2),
+        "neg0": rng.randrange(2) if "neg" in opcode.modifiers else 0,
         "abs1": rng.randrange(2),
     }
     return DPP16_FIELDS.join(extra).to_bytes(4, "little")
 
 
-def _random_fields(rng: random.Random, form: Format, opcode: Opcode) -> dict[str, int]:
+def _random_sdwa(rng: random.Random, opcode: Opcode, fields: dict[str, int]) -> bytes:
+    specs = {spec.field: spec for spec in opcode.operands}
+    if "src0" not in specs or specs["src0"].dwords == 2 or "imm" in specs:
+        return rng.randbytes(4)
+    fields["src0"] = SDWA
+    extra = {name: rng.randrange(2) for name in ("scalar0", "neg0", "abs1", "sext1")}
+    extra |= {"vsrc0": rng.randrange(0, 100, 2), "sel0": rng.randrange(7), "sel1": rng.randrange(7)}
+    if opcode.format == "vopc":
+        extra |= {"named": rng.randrange(2), "sdst": rng.randrange(0, 100, 2)}
+        return SDWAB_FIELDS.join(extra).to_bytes(4, "little")
+    extra |= {"dst": rng.randrange(7), "unused": rng.randrange(3), "omod": rng.randrange(4)}
+    extra["clamp"] = rng.randrange(2) if "clamp" in opcode.modifiers else 0
+    return SDWA_FIELDS.join(extra).to_bytes(4, "little")
+
+
+def _random_fields(
+    rng: random.Random, form: Format, opcode: Opcode, encoding: Encoding
+) -> dict[str, int]:
     specs = {spec.field: spec for spec in opcode.operands}
     halves = _has_halves(opcode)
     fields = {}
@@ -224,7 +252,7 @@ def _random_fields(rng: random.Random, form: Format, opcode: Opcode) -> dict[str
         width = high - low + 1
         spec = specs.get(name)
         value = rng.randrange(1 << width)
-        if name in ("op", "opx", "opy", "seg", "gds", "tfe"):
+        if name in ("op", "opx", "opy", "seg", "gds", "lds", "tfe"):
             continue
         if name.startswith(("src", "ssrc")):
             value = _random_source(rng, width) if spec or name[-1] in "xy" else 0
@@ -234,12 +262,14 @@ def _random_fields(rng: random.Random, form: Format, opcode: Opcode) -> dict[str
                 value = rng.randrange(0, 104, 2)
             if value == LITERAL and "fma_mix" in opcode.name:
                 value = 129  # LLVM writes half of it
+            if encoding.has_sdwa and "16" in opcode.name and value in CONSTANTS:
+                value = 129  # LLVM writes constants as bits, of literals half
             if halves:  # LLVM has two spellings where a half is no vector register
                 value = VGPR + rng.randrange(128)
         elif name in ("sdst", "sdata"):
             value = rng.randrange(0, 64, 16) if spec else 0
         elif name in ("saddr", "soffset"):
-            value = rng.choice((NULL, rng.randrange(0, 100, 2)))
+            value = rng.choice((encoding.code_of(NULL), rng.randrange(0, 100, 2)))
         elif name == "sbase":
             value = rng.randrange(0, 50, 2)
         elif name in ("neg", "abs", "omod", "clamp", "glc", "dlc", "slc", "opsel", "neg_hi"):
@@ -253,6 +283,8 @@ def _random_fields(rng: random.Random, form: Format, opcode: Opcode) -> dict[str
         elif name == "vdst" and spec and spec.scalar:
             value = rng.randrange(0, 96, 2)
         fields[name] = value
+    if form.name == "smem" and "sbase" not in specs:  # no memory is accessed
+        fields |= {"glc": 0, "dlc": 0} if "glc" in fields else {}
     if form.name == "vop3":  # with a bit for an operand that is not there, LLVM reads no halves
         usable = sum(1 << _PLACES[name] for name, spec in specs.items() if spec.half)
         fields["opsel"] &= usable if halves else 15

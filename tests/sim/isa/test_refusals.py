@@ -18,7 +18,7 @@ from gpu.sim.isa.rdna.table import CACHE_CONTROLS, Opcode, load_table
 from gpu.sim.isa.rdna.translate import Context, Layout, Untranslatable
 
 DOCUMENT = Path(__file__).parents[3] / "docs/simulator/amd.md"
-GENERATIONS = {"RDNA3": "gfx1100", "RDNA3.5": "gfx1151", "RDNA4": "gfx1201"}
+GENERATIONS = {"RDNA2": "gfx1030", "RDNA3": "gfx1100", "RDNA3.5": "gfx1151", "RDNA4": "gfx1201"}
 # Fields with which an instruction does what it can do here.
 USUAL = {"soffset": NULL, "saddr": NULL, "ssrc0": 193, "opsel_hi": 3}
 IMMEDIATES = {"s_sendmsg": 3, "s_getreg_b32": 1, "s_setreg_b32": 1, "s_setreg_imm32_b32": 1}
@@ -35,6 +35,7 @@ def refusal(chip: str, opcode: Opcode) -> str:
             fields[name] = VGPR
         elif name == "simm16":
             fields[name] = IMMEDIATES.get(opcode.name, 0)
+    ENCODINGS[chip].adapt(opcode.name, fields)
     found = Instruction(opcode, fields, form.size, bytes(form.size), literal=0)
     if opcode.format.startswith("vopd"):
         found = Instruction(opcode, fields, form.size, bytes(form.size), 0, None, opcode)

@@ -77,8 +77,9 @@ def _begin(dispatch: Dispatch, memory: KernelMemory, space: _Space, seed: int) -
         lanes.again()
         grid.begin(users, seed)
     else:
-        what = _translate(dispatch)
-        program = space.code.program(chip_of(dispatch.chip), what, fetch, anew=True)
+        chip = chip_of(dispatch.chip)
+        what = _translate(dispatch, chip.scratch_in_sgprs)
+        program = space.code.program(chip, what, fetch, anew=True)
         lanes = LaneMemory(memory)
         placed = _with_scratch(what, lanes)
         grid = Execution(program, placed, lanes.map, lanes.fill, seed, users)
@@ -113,10 +114,10 @@ def _with_scratch(what: waves.Dispatch, memory: LaneMemory) -> waves.Dispatch:
     return replace(what, scratch_address=None)
 
 
-def _translate(dispatch: Dispatch) -> waves.Dispatch:
+def _translate(dispatch: Dispatch, scratch_in_sgprs: bool) -> waves.Dispatch:
     """A dispatch as waves start with it, but for user registers, which are 0.
 
-    Raises InvalidValue, Unsupported.
+    Its scratch memory has no address where those describe it. Raises InvalidValue, Unsupported.
     """
     scratch = bool(dispatch.rsrc2 & _SCRATCH_EN)
     size_bits, unit = _SCRATCH_UNIT[find_chip(dispatch.chip).gc[0]]
@@ -129,6 +130,6 @@ def _translate(dispatch: Dispatch) -> waves.Dispatch:
         user_sgprs=(0,) * len(dispatch.user_sgprs),
         lds_bytes=dispatch.lds_bytes,
         scratch_bytes=per_wave // dispatch.wave_size if scratch else 0,
-        scratch_address=dispatch.scratch_base if scratch else None,
+        scratch_address=dispatch.scratch_base if scratch and not scratch_in_sgprs else None,
         scratch_waves=bits(dispatch.tmpring, 11, 0) if scratch else 0,
     )

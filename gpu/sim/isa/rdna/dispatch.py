@@ -42,6 +42,8 @@ class Dispatch:
         scratch_bytes: scratch of a lane.
         scratch_address: GPU address of scratch memory, None for memory of the simulator's own.
         scratch_waves: waves that scratch memory has room for.
+        has_scratch: whether waves have scratch memory: on chips whose user SGPRs describe it, they
+            are told where theirs begins in it.
         mode: the MODE register (rounding 3:0, denormals 7:4, DX10_CLAMP 8, IEEE 9).
         lanes: of a wave, 32 or 64.
     """
@@ -58,6 +60,7 @@ class Dispatch:
     scratch_bytes: int = 0
     scratch_address: int | None = None
     scratch_waves: int = 0
+    has_scratch: bool = False
     mode: int = DEFAULT_MODE
     lanes: int = 32
 
@@ -102,6 +105,7 @@ class Dispatch:
             scratch_bytes=scratch_bytes,
             scratch_address=scratch_address,
             scratch_waves=scratch_waves,
+            has_scratch=bool(rsrc2 & 1),
             mode=mode_of(rsrc1),
             lanes=lanes,
         )

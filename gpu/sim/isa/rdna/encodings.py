@@ -1,7 +1,7 @@
 """The instruction formats of each generation of RDNA.
 
-From AMD's "RDNA3 Instruction Set Architecture", chapter 15 ("Microcode Formats"); those of RDNA3.5
-are the same. Formats of images, exports and interpolated parameters are known and not decoded:
+From AMD's "RDNA3 Instruction Set Architecture", chapter 15 ("Microcode Formats"), and the same
+chapter of RDNA2's and RDNA4's; those of RDNA3.5 are RDNA3's. Formats of images, exports and interpolated parameters are known and not decoded:
 compute kernels have none.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from gpu.sim.isa.rdna.formats import Encoding, Format, make_format
+from gpu.sim.isa.rdna.formats import M0, NULL, Encoding, Format, make_format
 
 _SCALAR: Final = (
     make_format("sop1", 4, "101111101", "ssrc0=7:0 op=15:8 sdst=22:16"),
@@ -53,7 +53,65 @@ def _segment(form: Format, field: str, number: int) -> Format:
     return replace(form, mask=form.mask | mask << low, match=form.match | number << low)
 
 
+_NULL10: Final = 125
+_OFF10: Final = 127  # neither a vector register nor a scalar one
+_FLAT10: Final = (
+    "dlc=12 lds=13 seg=15:14 glc=16 slc=17 op=24:18 addr=39:32 data=47:40 saddr=54:48 vdst=63:56"
+)
+
+
+def _adapt_gfx10(name: str, fields: dict[str, int]) -> None:
+    """Waits have their counters elsewhere, and scratch accesses no bit for their register."""
+    if name == "s_waitcnt":
+        value = fields["simm16"]
+        memory = value >> 14 << 4 | value & 15
+        fields["simm16"] = memory << 10 | (value >> 8 & 63) << 4 | value >> 4 & 7
+    elif name.startswith("scratch_"):
+        fields["sve"] = int(fields["saddr"] == _NULL10)
+        if fields["saddr"] == _OFF10:
+            fields["saddr"] = _NULL10
+
+
 # The first whose bits match counts, so that longer prefixes stand before shorter ones.
+GFX10: Final = Encoding(
+    formats=(
+        *_SCALAR,
+        make_format(
+            *("smem", 8, "111101"),
+            "sbase=5:0 sdata=12:6 dlc=14 glc=16 op=25:18 +offset=52:32 soffset=63:57",
+        ),
+        *_VECTOR,
+        _LONG,
+        _DS,
+        _segment(make_format("flat", 8, "110111", f"offset=11:0 {_FLAT10}"), "seg", 0),
+        _segment(make_format("scratch", 8, "110111", f"+offset=11:0 {_FLAT10}"), "seg", 1),
+        _segment(make_format("global", 8, "110111", f"+offset=11:0 {_FLAT10}"), "seg", 2),
+        make_format(
+            *("mubuf", 8, "111000"),
+            "offset=11:0 offen=12 idxen=13 glc=14 dlc=15 lds=16 op=24:18 vaddr=39:32 vdata=47:40"
+            " srsrc=52:48 slc=54 tfe=55 soffset=63:56",
+        ),
+        make_format("mtbuf", 8, "111010", "op=18:16"),
+        make_format("mimg", 8, "111100", "op=24:18"),
+        make_format("exp", 8, "111110", "op=9:4"),
+        make_format("vintrp", 4, "110010", "op=17:16"),
+    ),
+    segments=("flat", "scratch", "global"),
+    vop3sd=_VOP3SD,
+    vop3sd_opcodes=frozenset(
+        (0x128, 0x129, 0x12A, 0x16D, 0x16E, 0x176, 0x177, 0x30F, 0x310, 0x319)
+    ),
+    refused={
+        "mtbuf": "typed buffers",
+        "mimg": "images",
+        "exp": "exports",
+        "vintrp": "interpolation",
+    },
+    codes={124: M0, _NULL10: NULL},
+    adapt=_adapt_gfx10,
+    has_sdwa=True,
+    cmpx_bit=0x10,
+)
 GFX11: Final = Encoding(
     formats=(
         *_SCALAR,
@@ -129,6 +187,7 @@ GFX12: Final = Encoding(
     },
 )
 ENCODINGS: Final = {
+    "gfx1030": GFX10,
     **dict.fromkeys(("gfx1100", "gfx1101", "gfx1102", "gfx1103"), GFX11),
     **dict.fromkeys(("gfx1150", "gfx1151", "gfx1152", "gfx1153"), GFX11),
     **dict.fromkeys(("gfx1200", "gfx1201"), GFX12),

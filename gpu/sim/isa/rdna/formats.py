@@ -5,8 +5,8 @@ The formats of each generation of chips are in gpu/sim/isa/rdna/encodings.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
@@ -15,7 +15,8 @@ LITERAL: Final = 255
 DPP16: Final = 250
 DPP8: Final = 233
 DPP8_FI: Final = 234
-"""Source 0 codes that say that a DPP dword follows, which names the true source 0."""
+SDWA: Final = 249
+"""Source 0 codes that say that a DPP or SDWA dword follows, which names the true source 0."""
 VCC_LO: Final = 106
 NULL: Final = 124
 M0: Final = 125
@@ -92,6 +93,14 @@ DPP16_FIELDS: Final = make_format(
     "vsrc0=7:0 ctrl=16:8 fi=18 bc=19 neg0=20 abs0=21 neg1=22 abs1=23 bank=27:24 row=31:28",
 )
 DPP8_FIELDS: Final = make_format("dpp8", 4, "", "vsrc0=7:0 lanes=31:8")
+_SELECTED: Final = (
+    "sel0=18:16 sext0=19 neg0=20 abs0=21 scalar0=23 sel1=26:24 sext1=27 neg1=28 abs1=29 scalar1=31"
+)
+SDWA_FIELDS: Final = make_format(
+    "sdwa", 4, "", f"vsrc0=7:0 dst=10:8 unused=12:11 clamp=13 omod=15:14 {_SELECTED}"
+)
+SDWAB_FIELDS: Final = make_format("sdwab", 4, "", f"vsrc0=7:0 sdst=14:8 named=15 {_SELECTED}")
+"""That of comparisons, which may name a result other than VCC."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +114,10 @@ class Encoding:
             of `abs` and `opsel`.
         vop3sd_opcodes: which these are.
         refused: formats that are not decoded, with what they are for.
+        codes: of scalar operands those that are not RDNA3's, and what they are there.
+        adapt: makes other fields what they are on RDNA3, by the name of the instruction.
+        has_sdwa: whether vector instructions may choose bytes and halves of their operands.
+        cmpx_bit: of VOPC's opcodes the bit of those that write EXEC and nothing else.
     """
 
     formats: tuple[Format, ...]
@@ -112,6 +125,14 @@ class Encoding:
     vop3sd: Format
     vop3sd_opcodes: frozenset[int]
     refused: Mapping[str, str]
+    codes: Mapping[int, int] = field(default_factory=dict)
+    adapt: Callable[[str, dict[str, int]], None] = lambda name, fields: None
+    has_sdwa: bool = False
+    cmpx_bit: int = 0x80
+
+    def code_of(self, code: int) -> int:
+        """How a scalar operand is encoded that has `code` here, such as `NULL`."""
+        return next((theirs for theirs, ours in self.codes.items() if ours == code), code)
 
     def format_of(self, word: int) -> Format | None:
         """The format of an instruction, by its first dword; None where none matches."""

@@ -23,8 +23,9 @@ def signs(instruction: Instruction, name: str) -> tuple[bool, bool]:
     known = instruction.opcode.modifiers
     fields, dpp = instruction.fields, instruction.dpp
     negate, absolute = fields.get("neg", 0), fields.get("abs", 0)
-    if not is_long(instruction) and dpp is not None and dpp["kind"] == DPP16 and place < 2:
-        negate, absolute = dpp[f"neg{place}"] << place, dpp[f"abs{place}"] << place
+    chosen = instruction.sdwa or (dpp if dpp is not None and dpp["kind"] == DPP16 else None)
+    if not is_long(instruction) and chosen is not None and place < 2:
+        negate, absolute = chosen[f"neg{place}"] << place, chosen[f"abs{place}"] << place
     negate &= known.get("neg", 0)
     absolute &= known.get("abs", 0)
     return bool(negate >> place & 1), bool(absolute >> place & 1)
@@ -42,6 +43,15 @@ def is_high_half(instruction: Instruction, spec: OperandSpec) -> bool:
     if spec.field == "src0" and code < VGPR:
         return False
     return bool(code & 0x80)
+
+
+def is_half(instruction: Instruction, spec: OperandSpec, kind: str) -> bool:
+    """Whether bits of the instruction say which half of a register an operand is.
+
+    Before RDNA3 its text does not tell: there it is where OP_SEL is, for numbers of 16 bits.
+    """
+    short = kind in ("f16", "i16")
+    return spec.half or (short and is_long(instruction) and "opsel" in instruction.opcode.modifiers)
 
 
 def chosen_byte(instruction: Instruction) -> int | None:

@@ -193,6 +193,8 @@ class Program:
         except Untranslatable as error:
             self.problems[offset] = error.message
             return [Record("unknown")]
+        if context.stops_where:
+            self.problems[offset] = f"{found.name} {context.stops_where}"
         return context.records
 
     def _place(self, records: list[tuple[int, Record]], rows: Layout) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from gpu.sim.isa.rdna.decode import Instruction
-from gpu.sim.isa.rdna.formats import DPP16, LITERAL, NULL, VGPR
+from gpu.sim.isa.rdna.formats import DPP16, LITERAL, NULL, VCC_LO, VGPR
 from gpu.sim.isa.rdna.modifiers import PLACES, chosen_byte, is_high_half, is_long, signs
 from gpu.sim.isa.rdna.registers import register_name, register_range
 from gpu.sim.isa.rdna.table import CACHE_CONTROLS, Opcode, OperandSpec
 from gpu.sim.isa.rdna.text_scalar import scalar_words
 
 _OMOD: Final = ("", "mul:2", "mul:4", "div:2")
+_SELECTIONS: Final = (*(f"BYTE_{n}" for n in range(4)), "WORD_0", "WORD_1", "DWORD", "7")
 _SCOPES: Final = ("CU", "SE", "DEV", "SYS")
 _LOAD_HINTS: Final = ("", "NT", "HT", "LU", "NT_RT", "RT_NT", "NT_HT", "")
 _STORE_HINTS: Final = ("", "NT", "HT", "WB", "NT_RT", "RT_NT", "NT_HT", "NT_WB")
@@ -54,7 +55,8 @@ def _operand(instruction: Instruction, spec: OperandSpec) -> str:
     fields = instruction.fields
     name = spec.field
     if name == "vcc":
-        return "vcc_lo"
+        named = instruction.sdwa is not None and instruction.sdwa.get("named")
+        return register_name(fields["sdst"] if named else VCC_LO)
     if name == "offset01":
         return ""
     if name == "imm":
@@ -71,7 +73,10 @@ def _operand(instruction: Instruction, spec: OperandSpec) -> str:
     half = ""
     if spec.half:
         code, half = _half(instruction, spec, code)
-    return _with_sign(instruction, name, _source(instruction, spec, code) + half)
+    text = _source(instruction, spec, code) + half
+    if instruction.sdwa is not None and instruction.sdwa.get(f"sext{PLACES.get(name)}"):
+        text = f"sext({text})"
+    return _with_sign(instruction, name, text)
 
 
 def _source(instruction: Instruction, spec: OperandSpec, code: int) -> str:
@@ -192,12 +197,16 @@ def _vector_modifiers(instruction: Instruction) -> Iterator[str]:
         yield from _packed_modifiers(instruction)
     elif "permlane" in instruction.name and fields.get("opsel", 0) & 3:
         yield f"op_sel:[{fields['opsel'] & 1},{fields['opsel'] >> 1 & 1}]"
+    elif instruction.opcode.format == "vop3" and not any(o.half for o in instruction.operands):
+        yield _op_sel(instruction)
     if byte := chosen_byte(instruction):
         yield f"byte_sel:{byte}"
     if fields.get("clamp") and "clamp" in known:
         yield "clamp"
     if "omod" in known:
-        yield _OMOD[fields["omod"]]
+        yield _OMOD[fields.get("omod", 0)]
+    if instruction.sdwa is not None:
+        yield from _sdwa_modifiers(instruction, instruction.sdwa)
     dpp = instruction.dpp
     if dpp is None:
         return
@@ -234,6 +243,23 @@ def _packed_modifiers(instruction: Instruction) -> Iterator[str]:
             and bits != [usual >> place & 1 for place in range(count)]
         ):
             yield f"{label}:[{','.join(map(str, bits))}]"
+
+
+def _op_sel(instruction: Instruction) -> str:
+    """Which halves operands are, before RDNA3, on which registers are written so."""
+    chosen = instruction.fields["opsel"]
+    if not chosen or "opsel" not in instruction.opcode.modifiers or chosen_byte(instruction):
+        return ""
+    sources = [PLACES[o.field] for o in instruction.operands if o.field.startswith("src")]
+    return f"op_sel:[{','.join(str(chosen >> place & 1) for place in (*sources, 3))}]"
+
+
+def _sdwa_modifiers(instruction: Instruction, sdwa: Mapping[str, int]) -> Iterator[str]:
+    if "dst" in sdwa:
+        yield f"dst_sel:{_SELECTIONS[sdwa['dst']]}"
+        yield f"dst_unused:UNUSED_{('PAD', 'SEXT', 'PRESERVE', '3')[sdwa['unused']]}"
+    for place in range(1 + ("vsrc1" in instruction.fields)):
+        yield f"src{place}_sel:{_SELECTIONS[sdwa[f'sel{place}']]}"
 
 
 def _dpp_control(control: int) -> str:

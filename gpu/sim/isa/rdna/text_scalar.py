@@ -95,6 +95,8 @@ def _smem(instruction: Instruction) -> list[str]:
             words.append(register_name(fields["sdata"], spec.dwords))
         elif spec.field == "sbase":
             words.append(register_name(fields["sbase"] * 2, spec.dwords))
+    if not any(spec.field == "sbase" for spec in instruction.operands):
+        return words
     signed = fields["offset"]
     index = fields["soffset"]
     hexadecimal = f"{'-' if signed < 0 else ''}{abs(signed):#x}"

@@ -76,7 +76,12 @@ VECTOR_BASE: Final = 1 << 28
 
 
 class Context:
-    """Translates one instruction: hands out temporary rows and collects records."""
+    """Translates one instruction: hands out temporary rows and collects records.
+
+    Attributes:
+        records: what it becomes.
+        stops_where: what its operands may be that an operation stops the wave for, for messages.
+    """
 
     def __init__(
         self,
@@ -99,6 +104,7 @@ class Context:
         self.base = base
         self.mixed_modes = mixed_modes
         self.records: list[Record] = []
+        self.stops_where = ""
         self._temps = 0
 
     def temp(self, count: int = 1) -> int:
