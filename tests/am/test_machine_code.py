@@ -21,7 +21,7 @@ PM4 = (
 AQL = ("launches", "submissions_in_order", "bound_queues", "graphs_in_order", "threads")
 
 
-OTHERS = [(compute, chip) for compute in ("pm4", "aql") for chip in ("gfx1030",)]
+OTHERS = [("pm4", "gfx1030"), ("aql", "gfx1030"), ("aql", "gfx942")]
 
 
 @pytest.mark.parametrize(

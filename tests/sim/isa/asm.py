@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from gpu.sim.isa.rdna.dispatch import DEFAULT_MODE
 from gpu.sim.isa.rdna.encodings import ENCODINGS
-from gpu.sim.isa.rdna.formats import NULL
 from gpu.sim.isa.rdna.table import load_table
 from sim.isa.bare import run_asm
 
@@ -34,12 +33,10 @@ def op(
     opcodes = _opcodes(chip)
     known = [f for n, f in opcodes if n == name]
     chosen = form or known[0]
-    null = ENCODINGS[chip].code_of(NULL)
-    if chosen in ("global", "scratch") and "saddr" not in fields:
-        fields["saddr"] = null
-    if chosen == "smem" and "soffset" not in fields:
-        fields["soffset"] = null
     layout = ENCODINGS[chip].by_name[chosen]
+    if chosen in ("global", "scratch", "smem"):
+        without = ENCODINGS[chip].without
+        fields = {name: without[name] for name in without if name in layout.fields} | fields
     code = layout.join({**fields, "op": opcodes[name, chosen]}).to_bytes(layout.size, "little")
     return code if literal is None else code + literal.to_bytes(4, "little")
 

@@ -24,6 +24,7 @@ from gpu.core import elf
 from gpu.core.errors import GpuError
 from gpu.sim.isa import layout
 from gpu.sim.isa.memorymap import MemoryMap
+from gpu.sim.isa.rdna.chip import chip_of
 from gpu.sim.isa.rdna.decode import Decoder
 from gpu.sim.isa.rdna.run import Machine
 from gpu.sim.isa.scheduler import RESIDENT
@@ -134,7 +135,9 @@ class Kernels:
             "kernarg_segment_ptr": args.ctypes.data,
             "private_segment_buffer": _scratch_buffer(scratch, self._lanes),
         }
-        plan = found.dispatch((GROUPS, 1, 1), (LANES, 1, 1), pointers)
+        unified = chip_of(self._chip).has_accumulators
+        sizes = (GROUPS, 1, 1), (LANES, 1, 1)
+        plan = found.dispatch(*sizes, pointers, has_accumulators=unified)
         assert plan.lanes == self._lanes
         memory = MemoryMap()
         for array in (code, args, scratch, *arrays):

@@ -26,7 +26,8 @@ from gpu.sim.isa.rdna import (
     sem_scalar_float,
     sem_sdwa,
 )
-from gpu.sim.isa.rdna.encodings import ENCODINGS, GFX10, GFX12
+from gpu.sim.isa.rdna.encodings import ENCODINGS, GFX9, GFX10, GFX12
+from gpu.sim.isa.rdna.matrix import translate_matrix
 from gpu.sim.isa.rdna.translate import Context
 from gpu.sim.isa.rdna.translate_memory import (
     translate_buffer,
@@ -50,6 +51,9 @@ class Chip(NamedTuple):
         ids_in_ttmp: whether workgroups find their ids in TTMP9 and TTMP7, not behind user SGPRs.
         scratch_in_sgprs: whether user SGPRs describe scratch memory, and another one says where a
             wave's begins.
+        has_accumulators: whether some of a wave's vector registers are accumulators.
+        clears_upper: whether results of 16 bits clear the upper half of their register, where no
+            OP_SEL says which half they are (LLVM's `GCNSubtarget::zeroesHigh16BitsOfDest`).
         has_ieee_mode: whether MODE has IEEE and DX10_CLAMP; without, they are as if 0 and 1.
     """
 
@@ -59,6 +63,8 @@ class Chip(NamedTuple):
     ids_in_ttmp: bool = False
     has_ieee_mode: bool = True
     scratch_in_sgprs: bool = False
+    has_accumulators: bool = False
+    clears_upper: bool = False
 
     def engine(self, lanes: int) -> Engine:
         """The engine that all machines of this process share, for waves of so many lanes."""
@@ -90,6 +96,7 @@ _TRANSLATORS: Final[Mapping[str, Translator]] = {
     "smem": translate_smem,
     **dict.fromkeys(("vop1", "vop2", "vopc", "vop3", "vop3sd"), translate_vector),
     "vop3p": translate_packed,
+    "mai": translate_matrix,
     "vopdx": translate_dual,
     **dict.fromkeys(("ds", "flat", "global", "scratch"), translate_memory),
     "mubuf": translate_cache_control,
@@ -101,6 +108,9 @@ CHIPS: Final = {
         ids_in_ttmp=encoding is GFX12,
         has_ieee_mode=encoding is not GFX12,
         scratch_in_sgprs=encoding is GFX10,
+        has_accumulators=encoding is GFX9,
+        clears_upper=encoding is GFX9,
+        wave_sizes=(64,) if encoding is GFX9 else (32, 64),
     )
     for name, encoding in ENCODINGS.items()
 }

@@ -77,7 +77,8 @@ class Instruction(NamedTuple):
     @property
     def operands(self) -> tuple[OperandSpec, ...]:
         """Those that are there with the bits it has, in the order of the text."""
-        returns = self.fields.get("glc", 0) or self.fields.get("th", 0) & 1
+        fields = self.fields
+        returns = fields.get("glc", 0) or fields.get("sc0", 0) or fields.get("th", 0) & 1
         return tuple(spec for spec in self.opcode.operands if returns or not spec.with_glc)
 
 
@@ -105,9 +106,10 @@ class Decoder:
         if form.name in self._encoding.refused:
             purpose = self._encoding.refused[form.name]
             raise self._unknown(window, offset, f"{form.name} is for {purpose}")
-        if form.name == "vop3" and form.split(word)["op"] in self._encoding.vop3sd_opcodes:
-            form = self._encoding.vop3sd
         fields = form.split(word)
+        refined = self._encoding.refined(form, fields.get("op", 0))
+        if refined is not form:
+            form, fields = refined, refined.split(word)
         if form.name == "vopd":
             return self._decode_dual(window, offset, fields)
         opcode = self._table.get((form.name, fields["op"]))
@@ -123,10 +125,13 @@ class Decoder:
         size = form.size
         source = fields.get("src0")
         literal = dpp = sdwa = None
-        if form.name.startswith("vop") and source in (DPP16, DPP8, DPP8_FI):
+        ways = (DPP16, DPP8, DPP8_FI) if self._encoding.has_dpp8 else (DPP16,)
+        if form.name.startswith("vop") and source is not None and source in ways:
             extra = self._extra(window, offset, size)
             dpp = (DPP16_FIELDS if source == DPP16 else DPP8_FIELDS).split(extra)
             dpp["kind"] = source
+            if not self._encoding.has_dpp8:
+                dpp["fi"] = 0
             fields = {**fields, "src0": dpp["vsrc0"] + VGPR}
             size += 4
         elif self._encoding.has_sdwa and source == SDWA and form.name in ("vop1", "vop2", "vopc"):
@@ -138,6 +143,8 @@ class Decoder:
                 fields["vsrc1"] = self._encoding.codes.get(fields["vsrc1"], fields["vsrc1"]) - VGPR
             size += 4
         elif _wants_literal(opcode, fields):
+            if size > 4 and not self._encoding.has_long_literals:
+                raise self._unknown(window, offset, f"no literal may follow {form.name}")
             literal = self._extra(window, offset, size)
             size += 4
         scalars: list[str] = [name for name in _SCALAR_FIELDS if name in fields]

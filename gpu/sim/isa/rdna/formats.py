@@ -23,6 +23,8 @@ M0: Final = 125
 EXEC: Final = 126
 VGPR: Final = 256
 """Sources from here on are vector registers."""
+ACCUMULATOR: Final = 256
+"""Numbers of vector registers from here on are accumulators, of CDNA."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,10 @@ SDWAB_FIELDS: Final = make_format("sdwab", 4, "", f"vsrc0=7:0 sdst=14:8 named=15
 """That of comparisons, which may name a result other than VCC."""
 
 
+_FIRST_MATRIX: Final = 0x3E
+_MOVES: Final = (0x58, 0x59)  # v_accvgpr_read_b32, v_accvgpr_write_b32
+
+
 @dataclass(frozen=True)
 class Encoding:
     """How a generation of chips encodes instructions.
@@ -113,9 +119,13 @@ class Encoding:
         vop3sd: the format of opcodes of VOP3 that have a second result, a lane mask, in the place
             of `abs` and `opsel`.
         vop3sd_opcodes: which these are.
+        mai: the format of those opcodes of VOP3P that multiply matrices.
         refused: formats that are not decoded, with what they are for.
+        without: what fields hold where no scalar register is an offset or a base.
         codes: of scalar operands those that are not RDNA3's, and what they are there.
         adapt: makes other fields what they are on RDNA3, by the name of the instruction.
+        has_long_literals: whether a 32-bit constant may follow VOP3 and the like.
+        has_dpp8: whether DPP may name each of 8 lanes, and fetch from inactive ones.
         has_sdwa: whether vector instructions may choose bytes and halves of their operands.
         cmpx_bit: of VOPC's opcodes the bit of those that write EXEC and nothing else.
     """
@@ -125,14 +135,14 @@ class Encoding:
     vop3sd: Format
     vop3sd_opcodes: frozenset[int]
     refused: Mapping[str, str]
+    without: Mapping[str, int] = field(default_factory=lambda: {"saddr": NULL, "soffset": NULL})
     codes: Mapping[int, int] = field(default_factory=dict)
     adapt: Callable[[str, dict[str, int]], None] = lambda name, fields: None
+    has_long_literals: bool = True
+    has_dpp8: bool = True
     has_sdwa: bool = False
+    mai: Format | None = None
     cmpx_bit: int = 0x80
-
-    def code_of(self, code: int) -> int:
-        """How a scalar operand is encoded that has `code` here, such as `NULL`."""
-        return next((theirs for theirs, ours in self.codes.items() if ours == code), code)
 
     def format_of(self, word: int) -> Format | None:
         """The format of an instruction, by its first dword; None where none matches."""
@@ -144,7 +154,16 @@ class Encoding:
     @cached_property
     def by_name(self) -> Mapping[str, Format]:
         """All formats."""
-        return {form.name: form for form in (*self.formats, self.vop3sd)}
+        matrices = () if self.mai is None else (self.mai,)
+        return {form.name: form for form in (*self.formats, self.vop3sd, *matrices)}
+
+    def refined(self, form: Format, opcode: int) -> Format:
+        """The format of an opcode, of those that are told apart by it."""
+        if form.name == "vop3" and opcode in self.vop3sd_opcodes:
+            return self.vop3sd
+        if self.mai is not None and form.name == "vop3p" and opcode >= _FIRST_MATRIX:
+            return form if opcode in _MOVES else self.mai
+        return form
 
     @cached_property
     def _segments(self) -> tuple[Format, ...]:

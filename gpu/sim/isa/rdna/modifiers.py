@@ -59,4 +59,5 @@ def chosen_byte(instruction: Instruction) -> int | None:
     chosen = instruction.fields.get("opsel", 0)
     if instruction.name in ("v_cvt_f32_fp8", "v_cvt_f32_bf8"):
         return chosen >> 1 & 1 | (chosen & 1) << 1
-    return chosen >> 2 & 3 if instruction.name.startswith("v_cvt_sr_") else None
+    is_rounded = instruction.name in ("v_cvt_sr_fp8_f32", "v_cvt_sr_bf8_f32")
+    return chosen >> 2 & 3 if is_rounded else None

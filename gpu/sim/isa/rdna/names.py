@@ -76,6 +76,26 @@ _PARTS: Final = (
 )
 
 
+_CDNA3: Final[Mapping[str, str]] = {
+    "ds_bpermute_b32": "ds_bpermute_64_b32",
+    "ds_permute_b32": "ds_permute_64_b32",
+    "v_addc_co_u32": "v_add_co_ci_u32",
+    "v_subb_co_u32": "v_sub_co_ci_u32",
+    "v_subbrev_co_u32": "v_subrev_co_ci_u32",
+}
+_UNCARRIED: Final = re.compile(r"v_(add|sub|subrev)_([iu])(16|32)")
+
+
+def of_cdna3(name: str) -> str:
+    """Of CDNA3, whose additions without a carry have plain names, and whose LDS permutes 64 lanes.
+
+    Its 8-bit floats are others than RDNA4's, in which ``fnuz`` tells them apart.
+    """
+    name = re.sub(r"_legacy_([fiu]16)", r"_\1", name)  # which clear the upper half
+    name = _CDNA3.get(name, _UNCARRIED.sub(r"v_\1_nc_\2\3", name))
+    return of_rdna2(f"{name}_fnuz" if re.search(r"[fb][pf]8", name) else name)
+
+
 def of_rdna2(name: str) -> str:
     """Of RDNA2, most of whose names are older than RDNA3's."""
     if name in _OLDER:

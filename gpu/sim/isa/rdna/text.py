@@ -14,6 +14,16 @@ from gpu.sim.isa.rdna.text_scalar import scalar_words
 
 _OMOD: Final = ("", "mul:2", "mul:4", "div:2")
 _SELECTIONS: Final = (*(f"BYTE_{n}" for n in range(4)), "WORD_0", "WORD_1", "DWORD", "7")
+_CONTROLS: Final = {
+    0x130: "wave_shl:1",
+    0x134: "wave_rol:1",
+    0x138: "wave_shr:1",
+    0x13C: "wave_ror:1",
+    0x140: "row_mirror",
+    0x141: "row_half_mirror",
+    0x142: "row_bcast:15",
+    0x143: "row_bcast:31",
+}
 _SCOPES: Final = ("CU", "SE", "DEV", "SYS")
 _LOAD_HINTS: Final = ("", "NT", "HT", "LU", "NT_RT", "RT_NT", "NT_HT", "")
 _STORE_HINTS: Final = ("", "NT", "HT", "WB", "NT_RT", "RT_NT", "NT_HT", "NT_WB")
@@ -56,7 +66,7 @@ def _operand(instruction: Instruction, spec: OperandSpec) -> str:
     name = spec.field
     if name == "vcc":
         named = instruction.sdwa is not None and instruction.sdwa.get("named")
-        return register_name(fields["sdst"] if named else VCC_LO)
+        return register_name(fields["sdst"] if named else VCC_LO, spec.dwords)
     if name == "offset01":
         return ""
     if name == "imm":
@@ -156,11 +166,16 @@ def _modifiers(instruction: Instruction) -> Iterator[str]:
     elif form == "mubuf":
         yield from (name for name in ("idxen", "offen") if fields[name])
         yield f"offset:{fields['offset']}" if fields["offset"] else ""
+    elif form == "mai":
+        signs = fields["blgp"] if "f64" in instruction.name else 0
+        words = {"cbsz": fields["cbsz"], "abid": fields["abid"], "blgp": fields["blgp"] ^ signs}
+        yield from (f"{name}:{value}" for name, value in words.items() if value)
+        yield f"neg:[{signs & 1},{signs >> 1 & 1},{signs >> 2}]" if signs else ""
     elif form.startswith("vop"):
         yield from _vector_modifiers(instruction)
     if "scope" in fields and instruction.operands:
         yield from _cache_controls(instruction)
-    yield from (bit for bit in ("glc", "slc", "dlc", "tfe") if fields.get(bit))
+    yield from (bit for bit in ("sc0", "nt", "sc1", "glc", "slc", "dlc", "tfe") if fields.get(bit))
 
 
 def _cache_controls(instruction: Instruction) -> Iterator[str]:
@@ -270,4 +285,4 @@ def _dpp_control(control: int) -> str:
     names |= {0x160: "row_xmask"}
     if control & 0x1F0 in names:
         return f"{names[control & 0x1F0]}:{control & 15}"
-    return {0x140: "row_mirror", 0x141: "row_half_mirror"}.get(control, f"dpp_ctrl:{control:#x}")
+    return _CONTROLS.get(control, f"dpp_ctrl:{control:#x}")

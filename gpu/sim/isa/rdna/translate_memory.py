@@ -37,7 +37,10 @@ _NAMES: Final = {
     "storexchg_b": "swap",
 }
 _SWAP_TWO: Final = re.compile(r"ds_storexchg_(2addr|2addr_stride64)_rtn_b(32|64)")
-_BETWEEN_LANES: Final = ("ds_bpermute_b32", "ds_bpermute_fi_b32", "ds_permute_b32")
+_BETWEEN_LANES: Final = (
+    *("ds_bpermute_b32", "ds_bpermute_fi_b32", "ds_permute_b32"),
+    *("ds_bpermute_64_b32", "ds_permute_64_b32"),
+)
 
 
 def translate_memory(context: Context) -> None:

@@ -33,14 +33,15 @@ def translate_vector(context: Context) -> None:
     saturating = bool(fields.get("clamp")) and f"{name}_clamp" in context.engine.operations
     operation = context.operation(f"{name}_clamp" if saturating else name)
     to_exec = name.startswith("v_cmpx")
-    count = 0 if to_exec else len(operation.results)
+    named = instruction.operands[0].field in ("vcc", "vdst")
+    count = 0 if to_exec and not named else len(operation.results)
     results, sources = instruction.operands[:count], list(instruction.operands[count:])
     read = _packed_source if name in _PAIRS else vector_source
     rows = [
         read(context, sources[place] if place < len(sources) else None, kind)
         for place, kind in enumerate(operation.sources)
     ]
-    if to_exec:
+    if not count:
         targets = [context.wave.scalar(EXEC)]
     else:
         targets = [
@@ -65,6 +66,12 @@ def translate_vector(context: Context) -> None:
         context.emit("merge_high", d=final, a=targets[0])
     if placed:
         _place(context, final, targets[0], kind)
+    elif context.clears_upper and kind in ("f16", "i16") and not halved:
+        context.emit("part_w0_u", d=final, a=final)
+    if to_exec and count:  # CDNA's write both
+        for word in range(context.wave.words):
+            row = word * context.wave.row
+            context.emit("copy", d=context.wave.scalar(EXEC) + row, a=targets[0] + row)
     if instruction.dpp is not None and not to_exec:
         context.emit("restore_exec")
 
@@ -214,8 +221,22 @@ def _permuted(context: Context, row: int) -> int:
     return temp
 
 
+_ACROSS: Final[dict[int, Callable[[int], int]]] = {
+    0x130: lambda lane: lane + 1 if lane < 63 else -1,
+    0x134: lambda lane: lane + 1 & 63,
+    0x138: lambda lane: lane - 1,
+    0x13C: lambda lane: lane - 1 & 63,
+    0x142: lambda lane: (lane & ~15) - 1,
+    0x143: lambda lane: 31 if lane > 31 else -1,
+}
+"""DPP_CTRL that moves values between rows, of CDNA: shifts and rotations of the wave, broadcasts of
+lane 15 of each row to the next, and of lane 31 to the upper half."""
+
+
 def _dpp_source(control: int, lane: int) -> int:
     """The lane that DPP_CTRL makes a lane read, -1 for none (section 7.3 of the manual)."""
+    if control in _ACROSS:
+        return _ACROSS[control](lane)
     row, place = lane & ~15, lane & 15
     kind, count = control & 0x1F0, control & 15
     if control < 0x100:
