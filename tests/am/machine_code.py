@@ -106,17 +106,18 @@ attributes #0 = {{ "amdgpu-flat-work-group-size"="1,1024" {_UNUSED} }}
 
 
 @cache
-def code_object(name: str) -> CodeObject:
+def code_object(name: str, chip: str = CHIP) -> CodeObject:
     """One of the kernels, compiled."""
-    return read_code_object(AMDCompiler(CHIP).compile(SOURCES[name]))
+    return read_code_object(AMDCompiler(chip).compile(SOURCES[name]))
 
 
 class MachineTarget(KfdTarget):
     """A machine that runs machine code."""
 
-    def __init__(self, seed: int, compute: ComputeKind):
-        super().__init__(seed, CHIP, compute, executor=LaneExecutor())
+    def __init__(self, seed: int, compute: ComputeKind, chip: str = CHIP):
+        super().__init__(seed, chip, compute, executor=LaneExecutor())
+        self.chip = chip
 
     def program(self, device: HCQDevice, name: str) -> HCQProgram:
         assert isinstance(device, AmDevice)
-        return device.load(code_object(name), name, LAYOUTS[name], written=WRITTEN)
+        return device.load(code_object(name, self.chip), name, LAYOUTS[name], written=WRITTEN)

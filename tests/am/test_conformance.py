@@ -19,6 +19,7 @@ WORLDS: list[tuple[str, ComputeKind, int, Coherence]] = [
     ("gfx1100", "pm4", 1, "oldest"),
     ("gfx1201", "aql", 4, "oldest"),
     ("gfx942", "aql", 2, "oldest"),
+    ("gfx1030", "aql", 5, "oldest"),
 ]
 # These do commands alone.
 OTHER_WORLDS: list[tuple[str, ComputeKind, int, Coherence]] = [

@@ -21,29 +21,37 @@ PM4 = (
 AQL = ("launches", "submissions_in_order", "bound_queues", "graphs_in_order", "threads")
 
 
+OTHERS = [("pm4", "gfx1030"), ("aql", "gfx1030"), ("aql", "gfx942")]
+
+
 @pytest.mark.parametrize(
-    ("name", "compute"), [*((name, "pm4") for name in PM4), *((name, "aql") for name in AQL)]
+    ("name", "compute", "chip"),
+    [
+        *((name, "pm4", "gfx1100") for name in PM4),
+        *((name, "aql", "gfx1100") for name in AQL),
+        *(("launches", *other) for other in OTHERS),
+    ],
 )
-def test_kfd(name: str, compute: ComputeKind) -> None:
+def test_kfd(name: str, compute: ComputeKind, chip: str) -> None:
     from am.machine_code import MachineTarget
 
     gc.collect()
-    target = MachineTarget(1, compute)
+    target = MachineTarget(1, compute, chip)
     with bounded(30):
         CHECKS[name](target)
     assert target.complaints() == []
     target.close()
 
 
-@pytest.mark.parametrize("compute", ["pm4", "aql"])
-def test_scratch_memory(compute: ComputeKind) -> None:
+@pytest.mark.parametrize(("compute", "chip"), [("pm4", "gfx1100"), ("aql", "gfx1100"), *OTHERS])
+def test_scratch_memory(compute: ComputeKind, chip: str) -> None:
     """Each work-item has its own; what a device has of it grows with the kernels it loads."""
     from am.machine_code import MachineTarget, code_object
 
-    target = MachineTarget(2, compute)
+    target = MachineTarget(2, compute, chip)
     with target.open_gpu(0) as device:
         device.scratch(16)  # less than the kernel needs: there is more of it then
-        reverse = device.load(code_object("reverse"), "reverse", written=(0,))
+        reverse = device.load(code_object("reverse", chip), "reverse", written=(0,))
         assert reverse.private_size >= 64
         out = device.allocator.alloc(4 * 16 * 64)
         reverse(out, grid=(1, 1, 1), block=(64, 1, 1))

@@ -124,9 +124,11 @@ def test_what_this_version_lacks(spec: str, text: str) -> None:
         open_device("AMD", parse_device_spec(spec))
 
 
-@pytest.mark.parametrize("chip", ["gfx1030", "gfx942"])
-def test_chips_whose_code_no_model_runs(chip: str) -> None:
-    with Context(SIM=chip), pytest.raises(ConfigError, match=f"'{chip}' that runs .* of gfx1100"):
+def test_chips_whose_code_no_model_runs() -> None:
+    with (
+        Context(SIM="gfx950"),
+        pytest.raises(ConfigError, match=r"'gfx950' that runs .* of gfx942"),
+    ):
         open_device("AMD", parse_device_spec("AMD"))
 
 

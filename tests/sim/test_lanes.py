@@ -205,7 +205,7 @@ class ForOthers(LaneExecutor):
     """An executor whose dispatches are of a chip that it runs no code of."""
 
     def launch(self, dispatch: Dispatch, memory: KernelMemory) -> RunningKernel:
-        return super().launch(dispatch._replace(chip="gfx1030"), memory)
+        return super().launch(dispatch._replace(chip="gfx90a"), memory)
 
 
 @pytest.mark.parametrize("compute", ["pm4", "aql"])
@@ -215,7 +215,7 @@ def test_code_runs_as_that_of_the_dispatchs_chip(compute: Literal["pm4", "aql"])
     x = machine.buffer(np.zeros(64, np.float32))
     with pytest.raises(DeviceHang):
         program(x, x, wait=True, **sizes)
-    assert any("code of gfx1030 is not" in text for text in machine.world.debug.violations)
+    assert any("code of gfx90a is not" in text for text in machine.world.debug.violations)
     with suppress(DeviceHang):
         machine.device.close()
     machine.world.close()

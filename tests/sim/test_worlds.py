@@ -8,10 +8,8 @@ import sys
 
 import pytest
 
-from gpu.core.errors import ConfigError, Unsupported
-from gpu.sim.amd.chip.lanes import LaneExecutor
+from gpu.core.errors import ConfigError
 from gpu.sim.amd.chips import CHIPS
-from gpu.sim.amd.kfd.world import KfdWorld
 from gpu.sim.isa.rdna.chip import CHIPS as RUN
 from gpu.sim.worlds import MODELS, Model, find_model, simulate
 
@@ -43,13 +41,10 @@ def test_what_is_offered_runs(chip: str) -> None:
     assert result.stdout == "[2.0, 3.0]\n", result.stderr
 
 
-@pytest.mark.parametrize("chip", sorted(set(CHIPS) - set(RUN)))
-def test_other_models_have_calls_and_packets_alone(chip: str) -> None:
-    with pytest.raises(ConfigError, match=f"SIM=gfx1100,{chip}: AMD has no model of '{chip}'"):
-        simulate(f"gfx1100,{chip}", "AMD")
-    with pytest.raises(Unsupported, match=f"runs no code of {chip}, but of gfx1100"):
-        KfdWorld(chip=chip, executor=LaneExecutor())
-    KfdWorld(chip=chip).close()
+def test_all_models_over_kfd_run_kernels() -> None:
+    assert set(CHIPS) == set(RUN)
+    with pytest.raises(ConfigError, match="SIM=gfx1100,gfx90a: AMD has no model of 'gfx90a'"):
+        simulate("gfx1100,gfx90a", "AMD")
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: f"{model.interface}+{model.device}")

@@ -43,7 +43,7 @@ def table_lines(entries: Iterable[Entry]) -> list[str]:
 
 def is_vector(entry: Entry) -> bool:
     """Whether an opcode is of the larger table, that of the vector ALU."""
-    return entry.format.startswith("vop")
+    return entry.format.startswith(("vop", "mai"))
 
 
 def module_text(chip: str, version: str, entries: Iterable[Entry]) -> str:

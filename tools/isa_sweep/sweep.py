@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Final
 
 from gpu.sim.isa.rdna.encodings import ENCODINGS
-from gpu.sim.isa.rdna.formats import EXEC, NULL, VGPR, Encoding, Format
+from gpu.sim.isa.rdna.formats import EXEC, VGPR, Encoding, Format
 from tools.isa_sweep.llvm import Disassembler
 
 # Register numbers by which an operand is recognised. All are multiples of 16, so that they are
@@ -22,8 +22,8 @@ _PROBES: Final[dict[str, int]] = {
     "sbase": 16,
     "sdata": 16,
     "vdst": 16,
-    "soffset": NULL,
-    "saddr": NULL,
+    "soffset": 0,
+    "saddr": 0,
     "src0": VGPR + 32,
     "src1": VGPR + 48,
     "src2": VGPR + 64,
@@ -48,6 +48,7 @@ _PROBES: Final[dict[str, int]] = {
 _SPECIAL: Final[dict[tuple[str, str], int]] = {
     ("vop3sd", "sdst"): 20,
     ("smem", "offset"): 0x24,
+    ("mubuf", "soffset"): 128,
 }
 # Fields that some opcodes do not use and want to be zero, and sources that must be scalar.
 _DROPPABLE: Final = (
@@ -56,7 +57,8 @@ _DROPPABLE: Final = (
 )
 _SOURCES: Final = ("src0", "src1", "src2")
 _MUL: Final = 3  # v_dual_mul_f32
-_REGISTER: Final = re.compile(r"([vs])(?:(\d+)(\.[lh])?|\[(\d+):(\d+)\])")
+_REGISTER: Final = re.compile(r"([vsa])(?:(\d+)(\.[lh])?|\[(\d+):(\d+)\])")
+_REFUSED: Final = "v_interp"  # of no use to kernels, among VOP3 before RDNA3
 _SUFFIX: Final = re.compile(r"_(e32|e64|dpp|sdwa)$")
 
 
@@ -102,12 +104,13 @@ def probe(
     """What LLVM knows of one opcode; None where there is none."""
     if encoding.format_of(form.join({"op": opcode}) & 0xFFFFFFFF) is not form:
         return None
-    if form.name == "vop3" and opcode in encoding.vop3sd_opcodes:
-        form = encoding.vop3sd
-    for fields in _candidates(form, opcode):
+    form = encoding.refined(form, opcode)
+    for fields in _candidates(encoding, form, opcode):
         text = _text(disassembler, form, {**fields, "op": opcode})
         if text is not None:
             name, _, rest = text.partition(" ")
+            if name.startswith(_REFUSED):
+                return None
             operands = _operands(form, fields, rest)
             if form.name in ("flat", "global", "ds", "mubuf", "scratch"):
                 operands = _returned(disassembler, form, opcode, fields, operands)
@@ -121,13 +124,14 @@ def _text(disassembler: Disassembler, form: Format, fields: Mapping[str, int]) -
     return found[1] if found else None
 
 
-def _candidates(form: Format, opcode: int) -> Iterator[dict[str, int]]:
+def _candidates(encoding: Encoding, form: Format, opcode: int) -> Iterator[dict[str, int]]:
     """Fields to try, those with the fewest zeroed or scalar ones first."""
     fields = {name: _PROBES[name] for name in form.fields if name in _PROBES}
     fields |= {name: value for (f, name), value in _SPECIAL.items() if f == form.name}
-    if form.name == "scratch":
+    fields |= {name: code for name, code in encoding.without.items() if name in form.fields}
+    if form.name == "scratch" and "sve" in form.fields:
         fields["sve"] = 1
-    if form.name == "vop3" and opcode & 0x380 == 0x80:  # v_cmpx writes EXEC
+    if form.name == "vop3" and opcode < 0x100 and opcode & encoding.cmpx_bit:
         fields["vdst"] = EXEC
     droppable: list[str] = [name for name in _DROPPABLE if name in fields]
     if form.name == "mubuf":
@@ -154,6 +158,8 @@ def _operands(form: Format, fields: Mapping[str, int], text: str) -> tuple[str, 
         by_number = {16: "vdst", 20: "sdst", 32: "src0", 48: "src1", 64: "src2"}
     found = []
     for item in re.split(r", | (?=offset)", text):
+        if form.name == "mubuf" and item.startswith("0"):  # instead of a scalar offset
+            continue
         match = _REGISTER.fullmatch(item.split(" ")[0])
         if match is None:
             found.append(_word(item.split(" ")[0]))
@@ -174,7 +180,7 @@ def _word(item: str) -> str:
     if item.startswith(("offset0", "offset1")):
         return "offset01" if item.startswith("offset0") else ""
     if item in ("vcc_lo", "vcc"):
-        return "vcc"
+        return "vcc" if item == "vcc_lo" else "vcc:2"
     if item in ("m0", "exec_lo"):
         return item
     return "imm"
@@ -190,7 +196,7 @@ def _returned(
     """Operands of a memory access, with the result that only a returning atomic has."""
     if form.name == "ds":
         return operands
-    bit = "glc" if "glc" in form.fields else "th"
+    bit = next(name for name in ("glc", "sc0", "th") if name in form.fields)
     text = _text(disassembler, form, {**fields, "op": opcode, bit: 1})
     returning = _operands(form, fields, text.partition(" ")[2]) if text else operands
     if form.name != "mubuf" and returning != operands:

@@ -73,6 +73,8 @@ class Start:
         scratch: host addresses of that memory for each wave that may be resident; empty for memory
             of the grid's own.
         most_groups: workgroups that may be resident at a time.
+        place: offset of a row that gets the number of a wave among those that may be resident, and
+            how much one counts there; (0, 0) for none.
         users: offset of the rows that hold the dwords of `arguments`; 0 where code finds them
             otherwise.
     """
@@ -87,6 +89,7 @@ class Start:
     scratch: Sequence[int] = ()
     most_groups: int = scheduler.RESIDENT
     users: int = 0
+    place: tuple[int, int] = (0, 0)
 
 
 def resident_groups(waves: int, groups: int) -> int:
@@ -167,6 +170,8 @@ class LaneGrid(ABC):
             "users": start.users,
             "user_values": start.arguments.ctypes.data,
             "user_count": len(start.arguments) // 4 if start.users else 0,
+            "place_row": start.place[0],
+            "place_step": start.place[1],
         }.items():
             first[_PLACE[name]] = value
         fields = np.zeros_like(first)

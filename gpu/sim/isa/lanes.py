@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from gpu.sim.isa import frames, layout
@@ -61,20 +62,20 @@ def _dpp(e: Emitter) -> None:
     frames.next_record(e)
 
 
-def _within_half(e: Emitter, index: Value) -> Value:
-    """A lane among the 32 that each lane is one of."""
-    return (index & 31) | (e.lane_ids() & ~31)
+def _within(e: Emitter, index: Value, lanes: int) -> Value:
+    """A lane among so many that each lane is one of."""
+    return (index & lanes - 1) | (e.lane_ids() & -lanes)
 
 
-def _backward(from_inactive: bool) -> Builder:
+def _backward(from_inactive: bool = False, lanes: int = 32) -> Builder:
     """DS_BPERMUTE: ``d = a[(b + immediate) / 4 % 32]`` of 32 lanes, 0 where that is inactive.
 
-    DS_BPERMUTE_FI also fetches from inactive lanes.
+    DS_BPERMUTE_FI also fetches from inactive lanes. On CDNA it is of all 64.
     """
 
     def build(e: Emitter) -> None:
         offset = frames.splat(e, "i32", frames.immediate(e))
-        index = _within_half(e, (frames.read(e, "b", "i32") + offset).lshr(2))
+        index = _within(e, (frames.read(e, "b", "i32") + offset).lshr(2), lanes)
         value = _pick(e, "a", index)
         frames.write(
             e, "d", "i32", value if from_inactive else _is_active(e, index).select(value, 0)
@@ -84,13 +85,16 @@ def _backward(from_inactive: bool) -> Builder:
     return build
 
 
-def _forward(e: Emitter) -> None:
-    """DS_PERMUTE: ``d[(b + immediate) / 4 % 32] = a``; the highest lane wins, others get 0."""
+def _forward(e: Emitter, span: int = 32) -> None:
+    """DS_PERMUTE: ``d[(b + immediate) / 4 % 32] = a``; the highest lane wins, others get 0.
+
+    On CDNA it is of all 64.
+    """
     kind = e.type("i32")
     room = e.raw(f"alloca {kind}, align {e.wave.row}")
     e.lines.append(f"store {kind} zeroinitializer, ptr {room}, align {e.wave.row}")
     offset = frames.splat(e, "i32", frames.immediate(e))
-    index = _within_half(e, (frames.read(e, "b", "i32") + offset).lshr(2))
+    index = _within(e, (frames.read(e, "b", "i32") + offset).lshr(2), span)
     data = frames.read(e, "a", "i32")
     active = frames.exec_mask(e)
     for lane in range(e.lanes):
@@ -162,9 +166,11 @@ def _write_lane(e: Emitter) -> None:
 
 BUILDERS: Final[dict[str, Builder]] = {
     "dpp": _dpp,
-    "ds_bpermute_b32": _backward(False),
-    "ds_bpermute_fi_b32": _backward(True),
+    "ds_bpermute_b32": _backward(),
+    "ds_bpermute_fi_b32": _backward(from_inactive=True),
+    "ds_bpermute_64_b32": _backward(lanes=64),
     "ds_permute_b32": _forward,
+    "ds_permute_64_b32": partial(_forward, span=64),
     "v_permlane64_b32": _other_half,
     "v_permlane16_b32": _permute_row(False),
     "v_permlanex16_b32": _permute_row(True),

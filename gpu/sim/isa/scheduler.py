@@ -36,6 +36,7 @@ FIELDS: Final = (
     *("scratch", "scratch_size"),
     *("ranges", "range_count", "offers", "ids", "id_count"),
     *("users", "user_values", "user_count"),
+    *("place_row", "place_step"),
 )
 """Words of the memory that `run_grid` is given (u64):
 
@@ -54,6 +55,8 @@ FIELDS: Final = (
 - ranges, range_count: what addresses mean; offers: `Offer` rows of them, or 0
 - ids, id_count: `ID` rows
 - users, user_values, user_count: offset of rows that each hold a dword, those, and how many
+- place_row, place_step: offset of a row that gets a wave's number among the resident ones, and how
+  much one counts there; 0 for none
 """
 ID_FIELDS: Final = 6
 """Words (u64) that tell how a row differs among workgroups: its offset, step, wrap, divisor,
@@ -206,7 +209,7 @@ def _start_group(e: Emitter) -> None:
     _name(e, "user.1", user + 1)
     e.lines += ["br label %users", "ids:"]
     which = _phi(e, "which", ("0", "users"), ("%which.1", "id.filled"))
-    _branch(e, which.icmp("ult", _get(e, "id_count")), "id", "made", "id")
+    _branch(e, which.icmp("ult", _get(e, "id_count")), "id", "placed", "id")
     at = _get(e, "ids") + which * (8 * ID_FIELDS)
     offset, step, wrap, divisor, modulus, scale = (_word(e, at, n) for n in range(ID_FIELDS))
     value = group
@@ -216,7 +219,12 @@ def _start_group(e: Emitter) -> None:
     held_word = e.value("i32", f"load i32, ptr {row}") + (value * scale).to("i32")
     _fill_row(e, "id", row, held_word)
     _name(e, "which.1", which + 1)
-    e.lines += ["br label %ids", "made:"]
+    e.lines += ["br label %ids", "placed:"]
+    offset = _get(e, "place_row")
+    _branch(e, offset.ne(0), "place", "made", "place")
+    row = e.raw(f"getelementptr i8, ptr %w, i64 {offset.text}")
+    _fill_row(e, "place", row, (number * _get(e, "place_step")).to("i32"))
+    e.lines += ["br label %made", "made:"]
     _name(e, "index.1", index + 1)
     more = Value(e, "i64", "%index.1").icmp("ult", _get(e, "waves_per_group"))
     _branch(e, more, "wave", "done", "done")

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from gpu.sim.isa.rdna.dispatch import DEFAULT_MODE
 from gpu.sim.isa.rdna.encodings import ENCODINGS
-from gpu.sim.isa.rdna.formats import NULL
 from gpu.sim.isa.rdna.table import load_table
 from sim.isa.bare import run_asm
 
@@ -34,11 +33,10 @@ def op(
     opcodes = _opcodes(chip)
     known = [f for n, f in opcodes if n == name]
     chosen = form or known[0]
-    if chosen in ("global", "scratch") and "saddr" not in fields:
-        fields["saddr"] = NULL
-    if chosen == "smem" and "soffset" not in fields:
-        fields["soffset"] = NULL
     layout = ENCODINGS[chip].by_name[chosen]
+    if chosen in ("global", "scratch", "smem"):
+        without = ENCODINGS[chip].without
+        fields = {name: without[name] for name in without if name in layout.fields} | fields
     code = layout.join({**fields, "op": opcodes[name, chosen]}).to_bytes(layout.size, "little")
     return code if literal is None else code + literal.to_bytes(4, "little")
 
@@ -57,6 +55,7 @@ def evaluate(
     vcc: int = 0,
     observe: int = V + 30,
     chip: str = CHIP,
+    literal: int | None = None,
     **fields: int,
 ) -> npt.NDArray[Any]:
     """What an instruction makes of rows of 32 lanes; `start` is what its destination held.
@@ -77,9 +76,12 @@ def evaluate(
     names = ("src0", "vsrc1" if form in ("", "vop2", "vopc") else "src1", "src2")
     used = {n: 10 + 4 * i + (0 if n == "vsrc1" else V) for i, n in enumerate(names[: len(arrays)])}
     code += emit("s_mov_b32", sdst=VCC, ssrc0=255, literal=vcc)
-    code += emit(name, form, **{"vdst": 30, **used, **fields} if "cmp" not in name else used)
-    if "cmp" in name or observe != V + 30:
-        code += emit("v_mov_b32", vdst=30, src0=VCC if "cmp" in name else observe)
+    used = {**used, **fields} if "cmp" in name else {"vdst": 30, **used, **fields}
+    code += emit(name, form, literal, **used)
+    if "cmp" in name and observe == V + 30:
+        observe = VCC
+    if observe != V + 30:
+        code += emit("v_mov_b32", vdst=30, src0=observe)
     code += emit("global_store_b64", addr=1, data=30, saddr=last) + emit("s_endpgm")
     run_asm(code, (1, 1, 1), (32, 1, 1), [*arrays, out], mode=mode, chip=chip)
     width = np.dtype(result).itemsize

@@ -71,6 +71,7 @@ class KernelDescriptor:
         block: tuple[int, int, int],
         pointers: dict[str, int],
         dynamic_lds: int = 0,
+        has_accumulators: bool = False,
     ) -> Dispatch:
         """A dispatch of it; `pointers` has values of user SGPRs by name, missing ones are 0."""
         users = []
@@ -81,6 +82,7 @@ class KernelDescriptor:
         users += [0] * (bits(self.rsrc2, 5, 1) - len(users))
         return Dispatch.of_resources(
             *(self.rsrc1, self.rsrc2, 32 if self.properties & _WAVE32 else 64),
+            rsrc3=self.rsrc3 if has_accumulators else None,
             pc=self.entry,
             grid=grid,
             block=block,

@@ -22,8 +22,13 @@ import numpy as np
 from gpu.compiler.toolchain.amdgcn import AMDCompiler
 from gpu.core import elf
 from gpu.core.errors import GpuError
-from gpu.sim.asm import Range, run_asm
+from gpu.sim.isa import layout
+from gpu.sim.isa.memorymap import MemoryMap
+from gpu.sim.isa.rdna.chip import chip_of
 from gpu.sim.isa.rdna.decode import Decoder
+from gpu.sim.isa.rdna.run import Machine
+from gpu.sim.isa.scheduler import RESIDENT
+from gpu.sim.isa.waves import Bytes, aligned_bytes
 from sim.irprograms.host import GROUPS, Host, Words, difference, inputs
 from sim.irprograms.memory import LANES
 from sim.irprograms.modules import Dialect, kernel_module
@@ -32,8 +37,6 @@ from sim.isa.codeobject import DESCRIPTOR, KernelDescriptor
 
 PACK: Final = 16
 """Programs of a module."""
-_KERNARG_PTR: Final = 1 << 3
-_POINTERS: Final = 0x6F  # the other bits of kernel_code_properties that take user SGPRs
 _ABSENT: Final = (
     *("dispatch-ptr", "queue-ptr", "dispatch-id", "implicitarg-ptr", "lds-kernel-id"),
     *("workitem-id-y", "workitem-id-z", "workgroup-id-y", "workgroup-id-z"),
@@ -99,6 +102,13 @@ def dialect(lanes: int) -> Dialect:
     return replace(AMDGPU, attributes=f"{AMDGPU.attributes} {wanted}")
 
 
+def _scratch_buffer(memory: Bytes, lanes: int) -> int:
+    """The descriptor of scratch memory that chips before RDNA3 are given, as a number."""
+    stride = lanes.bit_length() - 4  # 8 << n lanes lie side by side
+    words = (memory.ctypes.data | 1 << 63, memory.nbytes | (2 << 28 | 1 << 23 | stride << 21) << 32)
+    return words[0] | words[1] << 64
+
+
 class Kernels:
     """The kernels of a code object, to be run by `run_asm`."""
 
@@ -113,27 +123,30 @@ class Kernels:
         place = self._symbols[f"k{number}.kd"].value
         data = self._image[place : place + DESCRIPTOR.size]
         found = KernelDescriptor.parse(data, place)
-        assert found.properties & _POINTERS == _KERNARG_PTR, "s[0:1] are the arguments alone"
-        plan = found.dispatch((GROUPS, 1, 1), (LANES, 1, 1), {})
-        assert plan.lanes == self._lanes
         given = inputs(seed)
         out, sums = given.out(), given.sums()
         arrays = (given.words, given.doubles, given.floats, out, sums)
         args = np.array([*(a.ctypes.data for a in arrays), given.scalar & (1 << 64) - 1], np.uint64)
         size = self._symbols[f"k{number}"].size
-        run_asm(
-            self._image[found.entry : found.entry + size],
-            *(size, plan.grid, plan.block, args.tobytes()),
-            rsrc2=found.rsrc2,
-            lds=plan.lds_bytes,
-            scratch=plan.scratch_bytes,
-            vgprs=plan.vgprs,
-            lanes=self._lanes,
-            chip=self._chip,
-            mode=plan.mode,
-            ranges=[Range(a.ctypes.data, a.nbytes, a is out or a is sums) for a in arrays],
-            seed=seed,
-        )
+        code = aligned_bytes(size, 256)
+        code[:] = np.frombuffer(self._image[found.entry : found.entry + size], np.uint8)
+        scratch = aligned_bytes(max(1, found.scratch_bytes) * RESIDENT * self._lanes, 256)
+        pointers = {
+            "kernarg_segment_ptr": args.ctypes.data,
+            "private_segment_buffer": _scratch_buffer(scratch, self._lanes),
+        }
+        unified = chip_of(self._chip).has_accumulators
+        sizes = (GROUPS, 1, 1), (LANES, 1, 1)
+        plan = found.dispatch(*sizes, pointers, has_accumulators=unified)
+        assert plan.lanes == self._lanes
+        memory = MemoryMap()
+        for array in (code, args, scratch, *arrays):
+            may = layout.READ | layout.WRITE | layout.ATOMIC
+            written = array is out or array is sums or array is scratch
+            at = array.ctypes.data
+            memory.add(at, array.nbytes, at, may if written else layout.READ)
+        machine = Machine(memory, seed=seed, chip=self._chip)
+        machine.run(replace(plan, pc=code.ctypes.data, scratch_waves=RESIDENT))
         return out, sums
 
     def forms(self, number: int) -> Iterator[Form]:

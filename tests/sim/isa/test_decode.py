@@ -21,7 +21,11 @@ from gpu.sim.isa.rdna.formats import (
     EXEC,
     LITERAL,
     NULL,
+    SDWA,
+    SDWA_FIELDS,
+    SDWAB_FIELDS,
     VGPR,
+    Encoding,
     Format,
 )
 from gpu.sim.isa.rdna.table import Opcode, load_table
@@ -33,15 +37,18 @@ CHIP = "gfx1100"
 FORMS = 2400
 # LLVM writes these symbolically, with names that only an assembler needs.
 SYMBOLIC = re.compile(
-    r"s_waitcnt_depctr|ds_swizzle|setreg|getreg|sendmsg|s_atc_probe|s_endpgm\b|prefetch"
+    r"s_waitcnt_depctr|s_version|s_set_gpr_idx|cvt_sr_\w+fnuz|ds_swizzle|setreg|getreg|sendmsg|s_atc_probe|s_endpgm\b|prefetch"
     r"|s_barrier_(init|join|signal)"
 )
 HALF_SCALARS = re.compile(r"s_\w*f16")
 OLD_NAMES = re.compile("16|dot4|dot8")  # LLVM 19 prints their modifiers differently
+CONSTANTS = (*range(240, 249), LITERAL)
+COARSE = {"vop3sd": "vop3", "mai": "vop3p"}  # which are told apart by opcodes
+SDWA_FORMS = ("vop1", "vop2", "vopc")
 _PLACES = {"src0": 0, "src1": 1, "src2": 2, "vdst": 3}
 
 
-FAMILIES = ("gfx1100", "gfx1151", "gfx1201")
+FAMILIES = ("gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1201")
 """A chip for each decode table."""
 
 
@@ -102,7 +109,7 @@ def test_the_table_says_what_llvm_says(llvm: Disassembler) -> None:
     for opcode in rng.sample(entries, 150):
         if not knows_halves() and (_has_halves(opcode) or OLD_NAMES.search(opcode.name)):
             continue
-        form = encoding.by_name["vop3" if opcode.format == "vop3sd" else opcode.format]
+        form = encoding.by_name[COARSE.get(opcode.format, opcode.format)]
         found = probe(llvm, encoding, form, opcode.number)
         if found is None and not knows_halves():
             continue  # LLVM 19 lacks some of RDNA4's
@@ -150,7 +157,8 @@ def test_llvm_assembles_our_text_to_what_it_was(llvm: Disassembler) -> None:
         for each, text, code in zip(decoded, texts, assembled, strict=True)
         if code is not None and text_of(decoder.decode(code)) == text
     ]
-    assert len(agree) > 2000
+    # On CDNA one scalar operand alone may be read, which random ones rarely keep to.
+    assert len(agree) > (2000 if ENCODINGS[llvm.chip].has_long_literals else 1600)
     assert len(set(agree)) > 600
     taken = sum(code is not None for code in assembled)
     assert taken - len(agree) < FORMS // 100
@@ -166,12 +174,15 @@ def _plain(text: str) -> str:
     text = re.sub(r"_(e32|e64|dpp|e64_dpp)\b", "", text).replace("STORE_RT_WB", "STORE_WB")
     if re.search(r"[vs]\d+\.[lh]", text):  # says it a second time
         text = re.sub(r" op_sel:\S+", "", text)
+    if "src0_sel:" in text:
+        return text.replace("_sdwa", "")
     text = re.sub(r"sext\(([^)]*)\)", r"\1", re.sub(r"neg\(([^)]*)\)", r"-\1", text))
     return re.sub(r"0\.15915494309189\d+|\b0x3118\b", "0.15915494", text)
 
 
 def _random_codes(rng: random.Random, chip: str) -> Iterator[tuple[str, bytes]]:
-    table, forms = load_table(chip), ENCODINGS[chip].by_name
+    table, encoding = load_table(chip), ENCODINGS[chip]
+    forms = encoding.by_name
     second = [number for form, number in table if form == "vopdy"]
     while True:
         for (name, number), opcode in table.items():
@@ -181,28 +192,33 @@ def _random_codes(rng: random.Random, chip: str) -> Iterator[tuple[str, bytes]]:
             ):
                 continue
             form = forms["vopd" if name == "vopdx" else name]
-            fields = _random_fields(rng, form, opcode)
+            fields = _random_fields(rng, form, opcode, encoding)
             if name == "vopdx":
                 fields |= {"opx": number, "opy": rng.choice(second)}
             else:
                 fields["op"] = number
             tail = rng.randbytes(4)
             if form.name in ("vop1", "vop2", "vopc", "vop3") and rng.random() < 0.1:
-                tail = _random_dpp(rng, opcode, fields)
+                tail = _random_dpp(rng, opcode, fields, encoding.has_dpp8)
+            if encoding.has_sdwa and form.name in SDWA_FORMS and rng.random() < 0.2:
+                tail = _random_sdwa(rng, opcode, fields)
             yield opcode.name, form.join(fields).to_bytes(form.size, "little") + tail + bytes(8)
 
 
-def _random_dpp(rng: random.Random, opcode: Opcode, fields: dict[str, int]) -> bytes:
+def _random_dpp(
+    rng: random.Random, opcode: Opcode, fields: dict[str, int], has_dpp8: bool
+) -> bytes:
     if not any(spec.field == "src0" and not spec.scalar for spec in opcode.operands):
         return bytes(4)
-    fields["src0"] = rng.choice((DPP16, DPP8, DPP8_FI))
+    fields["src0"] = rng.choice((DPP16, DPP8, DPP8_FI)) if has_dpp8 else DPP16
     for name in ("src1", "src2"):  # a literal does not go with DPP
         if fields.get(name) == LITERAL:
             fields[name] = 128
     if fields["src0"] != DPP16:
         lanes = {"vsrc0": rng.randrange(128), "lanes": rng.randrange(1 << 24)}
         return DPP8_FIELDS.join(lanes).to_bytes(4, "little")
-    controls = (rng.randrange(256), 0x101, 0x11F, 0x128, 0x140, 0x141, 0x150, 0x163)
+    controls = (rng.randrange(256), 0x101, 0x11F, 0x128, 0x140, 0x141)
+    controls += (0x150, 0x163) if has_dpp8 else (0x130, 0x134, 0x138, 0x13C, 0x142, 0x143)
     extra = {
         "vsrc0": rng.randrange(128),
         "ctrl": rng.choice(controls),
@@ -210,13 +226,37 @@ def _random_dpp(rng: random.Random, opcode: Opcode, fields: dict[str, int]) -> b
         "bank": rng.randrange(16),
         "bc": rng.randrange(2),
         "fi": rng.randrange(2),
-        "neg0": rng.randrange(2),
+        "neg0": rng.randrange(2) if "neg" in opcode.modifiers else 0,
         "abs1": rng.randrange(2),
     }
     return DPP16_FIELDS.join(extra).to_bytes(4, "little")
 
 
-def _random_fields(rng: random.Random, form: Format, opcode: Opcode) -> dict[str, int]:
+def _random_sdwa(rng: random.Random, opcode: Opcode, fields: dict[str, int]) -> bytes:
+    specs = {spec.field: spec for spec in opcode.operands}
+    if (
+        opcode.name.startswith("v_pk")
+        or "src0" not in specs
+        or specs["src0"].dwords == 2
+        or "imm" in specs
+    ):
+        return rng.randbytes(4)
+    fields["src0"] = SDWA
+    extra = {name: rng.randrange(2) for name in ("scalar0", "sext1")}
+    if "neg" in opcode.modifiers:
+        extra |= {"neg0": rng.randrange(2), "abs1": rng.randrange(2)}
+    extra |= {"vsrc0": rng.randrange(0, 100, 2), "sel0": rng.randrange(7), "sel1": rng.randrange(7)}
+    if opcode.format == "vopc":
+        extra |= {"named": rng.randrange(2), "sdst": rng.randrange(0, 100, 2)}
+        return SDWAB_FIELDS.join(extra).to_bytes(4, "little")
+    extra |= {"dst": rng.randrange(7), "unused": rng.randrange(3), "omod": rng.randrange(4)}
+    extra["clamp"] = rng.randrange(2) if "clamp" in opcode.modifiers else 0
+    return SDWA_FIELDS.join(extra).to_bytes(4, "little")
+
+
+def _random_fields(
+    rng: random.Random, form: Format, opcode: Opcode, encoding: Encoding
+) -> dict[str, int]:
     specs = {spec.field: spec for spec in opcode.operands}
     halves = _has_halves(opcode)
     fields = {}
@@ -224,7 +264,7 @@ def _random_fields(rng: random.Random, form: Format, opcode: Opcode) -> dict[str
         width = high - low + 1
         spec = specs.get(name)
         value = rng.randrange(1 << width)
-        if name in ("op", "opx", "opy", "seg", "gds", "tfe"):
+        if name in ("op", "opx", "opy", "seg", "gds", "lds", "tfe"):
             continue
         if name.startswith(("src", "ssrc")):
             value = _random_source(rng, width) if spec or name[-1] in "xy" else 0
@@ -234,12 +274,18 @@ def _random_fields(rng: random.Random, form: Format, opcode: Opcode) -> dict[str
                 value = rng.randrange(0, 104, 2)
             if value == LITERAL and "fma_mix" in opcode.name:
                 value = 129  # LLVM writes half of it
+            if value == LITERAL and form.size == 8 and not encoding.has_long_literals:
+                value = 129
+            if encoding.has_sdwa and "16" in opcode.name and value in CONSTANTS:
+                value = 129  # LLVM writes constants as bits, of literals half
+            if form.name == "mai" or "accvgpr" in opcode.name:  # LLVM calls v125 null here
+                value = VGPR + rng.randrange(0, 120, 2)
             if halves:  # LLVM has two spellings where a half is no vector register
                 value = VGPR + rng.randrange(128)
         elif name in ("sdst", "sdata"):
             value = rng.randrange(0, 64, 16) if spec else 0
         elif name in ("saddr", "soffset"):
-            value = rng.choice((NULL, rng.randrange(0, 100, 2)))
+            value = rng.choice((encoding.without.get(name, 0), rng.randrange(0, 100, 2)))
         elif name == "sbase":
             value = rng.randrange(0, 50, 2)
         elif name in ("neg", "abs", "omod", "clamp", "glc", "dlc", "slc", "opsel", "neg_hi"):
@@ -253,6 +299,10 @@ def _random_fields(rng: random.Random, form: Format, opcode: Opcode) -> dict[str
         elif name == "vdst" and spec and spec.scalar:
             value = rng.randrange(0, 96, 2)
         fields[name] = value
+    if "imm" in form.fields:  # of two ways to have an offset one
+        fields["imm"] = 1
+    if form.name == "smem" and not {"sdata", "sbase"} <= specs.keys():  # nothing is loaded
+        fields |= {name: 0 for name in ("glc", "dlc") if name in fields}
     if form.name == "vop3":  # with a bit for an operand that is not there, LLVM reads no halves
         usable = sum(1 << _PLACES[name] for name, spec in specs.items() if spec.half)
         fields["opsel"] &= usable if halves else 15
@@ -263,6 +313,6 @@ def _random_fields(rng: random.Random, form: Format, opcode: Opcode) -> dict[str
 
 def _random_source(rng: random.Random, width: int) -> int:
     """A register, an inline constant or a literal."""
-    scalars = (rng.randrange(0, 104, 2), 106, NULL, 125, EXEC, rng.randrange(128, 209))
+    scalars = (rng.randrange(0, 102, 2), 106, NULL, 125, EXEC, rng.randrange(128, 209))
     found = rng.choice((*scalars, rng.randrange(240, 249), LITERAL))
     return VGPR + rng.randrange(256) if width == 9 and rng.random() < 0.5 else found

@@ -15,6 +15,8 @@ PLACES = [
     *((first, 64, "gfx1100") for first in range(SAMPLE, SAMPLE + SAMPLE // 2, PACK)),
     *((first, 32, "gfx1201") for first in range(SAMPLE, SAMPLE + SAMPLE // 4, PACK)),
     *((2 * SAMPLE, lanes, chip) for lanes, chip in ((64, "gfx1201"), (32, "gfx1151"))),
+    (3 * SAMPLE, 32, "gfx1030"),
+    (4 * SAMPLE, 64, "gfx942"),
 ]
 
 

@@ -18,7 +18,13 @@ from gpu.sim.isa.rdna.table import CACHE_CONTROLS, Opcode, load_table
 from gpu.sim.isa.rdna.translate import Context, Layout, Untranslatable
 
 DOCUMENT = Path(__file__).parents[3] / "docs/simulator/amd.md"
-GENERATIONS = {"RDNA3": "gfx1100", "RDNA3.5": "gfx1151", "RDNA4": "gfx1201"}
+GENERATIONS = {
+    "CDNA3": "gfx942",
+    "RDNA2": "gfx1030",
+    "RDNA3": "gfx1100",
+    "RDNA3.5": "gfx1151",
+    "RDNA4": "gfx1201",
+}
 # Fields with which an instruction does what it can do here.
 USUAL = {"soffset": NULL, "saddr": NULL, "ssrc0": 193, "opsel_hi": 3}
 IMMEDIATES = {"s_sendmsg": 3, "s_getreg_b32": 1, "s_setreg_b32": 1, "s_setreg_imm32_b32": 1}
@@ -35,6 +41,7 @@ def refusal(chip: str, opcode: Opcode) -> str:
             fields[name] = VGPR
         elif name == "simm16":
             fields[name] = IMMEDIATES.get(opcode.name, 0)
+    ENCODINGS[chip].adapt(opcode.name, fields)
     found = Instruction(opcode, fields, form.size, bytes(form.size), literal=0)
     if opcode.format.startswith("vopd"):
         found = Instruction(opcode, fields, form.size, bytes(form.size), 0, None, opcode)
@@ -42,8 +49,9 @@ def refusal(chip: str, opcode: Opcode) -> str:
         fields["src2"] = 106  # a mask
     if opcode.name == "ds_swizzle_b32":
         fields["offset1"] = 0x80
-    engine = chip_of(chip).engine(32)
-    context = Context(engine, Layout(WaveLayout(32), 256), found, 0, 0, False)
+    lanes = chip_of(chip).wave_sizes[0]
+    rows = Layout(WaveLayout(lanes), 512, 256 if chip_of(chip).has_accumulators else 0)
+    context = Context(chip_of(chip).engine(lanes), rows, found, 0, 0, False)
     translate = chip_of(chip).translators.get(
         "vopdx" if opcode.format == "vopdy" else opcode.format
     )

@@ -43,6 +43,6 @@ def test_only_what_is_in_ranges_may_be_accessed() -> None:
 
 def test_what_cannot_be_run() -> None:
     with pytest.raises(Unsupported, match="gfx1100"):
-        run_asm(END, 4, (1, 1, 1), (32, 1, 1), b"", chip="gfx942")
+        run_asm(END, 4, (1, 1, 1), (32, 1, 1), b"", chip="gfx90a")
     with pytest.raises(InvalidValue, match="8 bytes of code"):
         run_asm(END, 8, (1, 1, 1), (32, 1, 1), b"")

@@ -260,6 +260,9 @@ def test_scratch_memory_of_older_chips() -> None:
         )
         # Four SGPRs of a descriptor and none of scratch, two of arguments, two of scratch again.
         assert value(lines, "COMPUTE_USER_DATA_4") == KERNARGS + 0x1000 & 0xFFFF_FFFF
+    large = scratch_size(old, 40_000)  # so that fewer waves run at once
+    assert large.waves == 0xFFFF_FFFF // (2500 * 1024) < 80 * 32
+    assert tmpring_size(old, large) == 2500 << 12 | large.waves // 4 * 4
     with pytest.raises(InvalidValue, match="at most"):
         scratch_size(TARGET, 1 << 20)
 

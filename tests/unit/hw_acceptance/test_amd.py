@@ -244,6 +244,11 @@ def test_forms_run_on_the_engine(chip: str) -> None:
     assert refused < 8
 
 
+def test_chips_before_rdna3_have_no_forms() -> None:
+    with pytest.raises(Unavailable, match="RDNA3 and later, not for gfx1030"):
+        compare.check_known("gfx1030")
+
+
 def test_a_form_computes_what_its_name_says() -> None:
     form = next(each for each in forms.forms("gfx1100") if each.name == "v_xor_b32 vop2")
     given, found = forms.inputs(form), evaluate("gfx1100", form)

@@ -23,6 +23,7 @@ from gpu.drivers.am.target import Target
 from gpu.hcq.symbol import GpuVA
 
 _LANES: Final = 64
+_MOST: Final = 0xFFFF_FFFF  # bytes of one XCC, which a descriptor and offsets of waves count
 _INDEX_STRIDE_32: Final = 2
 _INDEX_STRIDE_64: Final = 3
 
@@ -111,7 +112,7 @@ def scratch_size(target: Target, bytes_per_lane: int) -> ScratchSize:
     """
     granule = target.generation.scratch_granule
     per_wave = align_up(max(bytes_per_lane, 1) * _LANES, granule)
-    waves = target.compute_units * target.scratch_waves
+    waves = min(target.compute_units * target.scratch_waves, _MOST // per_wave * target.xccs)
     size = ScratchSize(per_wave, waves, per_wave * waves)
     tmpring_size(target, size)
     return size

@@ -15,23 +15,23 @@ from gpu.sim.amd.chip.errors import PacketError
 from gpu.sim.amd.chip.lanememory import LaneMemory
 from gpu.sim.amd.chips import Chip, find_chip
 from gpu.sim.executor import Kept, RunningKernel, RunningLanes
+from gpu.sim.isa.rdna import chip as isa
 from gpu.sim.isa.rdna import dispatch as waves
-from gpu.sim.isa.rdna.chip import CHIPS, chip_of
 from gpu.sim.isa.rdna.run import Execution, InstructionCache, packed
 
-_SCRATCH_UNIT: Final = {10: (13, 1024), 11: (15, 256), 12: (18, 256)}
+_SCRATCH_UNIT: Final = {9: (13, 1024), 10: (13, 1024), 11: (15, 256), 12: (18, 256)}
 """Bits of COMPUTE_TMPRING_SIZE.WAVESIZE, and the bytes that it counts, by the graphics core (Linux,
-``gc_10_3_0_sh_mask.h`` and on)."""
+``gc_9_4_3_sh_mask.h`` and on)."""
 _SCRATCH_EN: Final = 1  # of COMPUTE_PGM_RSRC2
 _alike: Final = attrgetter(
-    *("chip", "entry", "groups", "threads", "wave_size", "rsrc1", "rsrc2", "lds_bytes"),
-    *("tmpring", "scratch_base"),
+    *("chip", "entry", "groups", "threads", "wave_size", "rsrc1", "rsrc2", "rsrc3"),
+    *("lds_bytes", "tmpring", "scratch_base"),
 )
 """What dispatches have in common of which one takes over what another has left."""
 
 
 class LaneExecutor:
-    """Runs kernels of RDNA chips. Faults are those of the hardware where it has them.
+    """Runs kernels of RDNA and CDNA chips. Faults are those of the hardware where it has them.
 
     A memory violation is a PageFault. What would hang hardware, or what it leaves undefined, is a
     PacketError that says where and why: an unknown instruction, an access outside of local or
@@ -44,8 +44,8 @@ class LaneExecutor:
 
     def check(self, chip: Chip) -> None:
         """Raises Unsupported for chips with other instructions."""
-        if chip.name not in CHIPS:
-            known = ", ".join(CHIPS)
+        if chip.name not in isa.CHIPS:
+            known = ", ".join(isa.CHIPS)
             raise Unsupported(f"the lane engine runs no code of {chip.name}, but of {known}")
 
     def launch(self, dispatch: Dispatch, memory: KernelMemory) -> RunningKernel:
@@ -77,8 +77,9 @@ def _begin(dispatch: Dispatch, memory: KernelMemory, space: _Space, seed: int) -
         lanes.again()
         grid.begin(users, seed)
     else:
-        what = _translate(dispatch)
-        program = space.code.program(chip_of(dispatch.chip), what, fetch, anew=True)
+        chip = isa.chip_of(dispatch.chip)
+        what = _translate(dispatch, chip)
+        program = space.code.program(chip, what, fetch, anew=True)
         lanes = LaneMemory(memory)
         placed = _with_scratch(what, lanes)
         grid = Execution(program, placed, lanes.map, lanes.fill, seed, users)
@@ -113,10 +114,10 @@ def _with_scratch(what: waves.Dispatch, memory: LaneMemory) -> waves.Dispatch:
     return replace(what, scratch_address=None)
 
 
-def _translate(dispatch: Dispatch) -> waves.Dispatch:
+def _translate(dispatch: Dispatch, chip: isa.Chip) -> waves.Dispatch:
     """A dispatch as waves start with it, but for user registers, which are 0.
 
-    Raises InvalidValue, Unsupported.
+    Its scratch memory has no address where those describe it. Raises InvalidValue, Unsupported.
     """
     scratch = bool(dispatch.rsrc2 & _SCRATCH_EN)
     size_bits, unit = _SCRATCH_UNIT[find_chip(dispatch.chip).gc[0]]
@@ -129,6 +130,7 @@ def _translate(dispatch: Dispatch) -> waves.Dispatch:
         user_sgprs=(0,) * len(dispatch.user_sgprs),
         lds_bytes=dispatch.lds_bytes,
         scratch_bytes=per_wave // dispatch.wave_size if scratch else 0,
-        scratch_address=dispatch.scratch_base if scratch else None,
+        scratch_address=dispatch.scratch_base if scratch and not chip.scratch_in_sgprs else None,
         scratch_waves=bits(dispatch.tmpring, 11, 0) if scratch else 0,
+        rsrc3=dispatch.rsrc3 if chip.has_accumulators else None,
     )

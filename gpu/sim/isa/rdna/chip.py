@@ -14,6 +14,7 @@ from gpu.core.errors import Unsupported
 from gpu.sim.isa.engine import Engine
 from gpu.sim.isa.layout import WaveLayout
 from gpu.sim.isa.rdna import (
+    buffers,
     matrix,
     sem_compare,
     sem_convert,
@@ -23,10 +24,16 @@ from gpu.sim.isa.rdna import (
     sem_packed,
     sem_scalar,
     sem_scalar_float,
+    sem_sdwa,
 )
-from gpu.sim.isa.rdna.encodings import ENCODINGS, GFX12
+from gpu.sim.isa.rdna.encodings import ENCODINGS, GFX9, GFX10, GFX12
+from gpu.sim.isa.rdna.matrix import translate_matrix
 from gpu.sim.isa.rdna.translate import Context
-from gpu.sim.isa.rdna.translate_memory import translate_buffer, translate_memory
+from gpu.sim.isa.rdna.translate_memory import (
+    translate_buffer,
+    translate_cache_control,
+    translate_memory,
+)
 from gpu.sim.isa.rdna.translate_packed import translate_packed
 from gpu.sim.isa.rdna.translate_scalar import translate_scalar, translate_smem
 from gpu.sim.isa.rdna.translate_vector import translate_dual, translate_vector
@@ -42,6 +49,11 @@ class Chip(NamedTuple):
         translators: from its instructions to records, by format.
         wave_sizes: lanes that its waves may have.
         ids_in_ttmp: whether workgroups find their ids in TTMP9 and TTMP7, not behind user SGPRs.
+        scratch_in_sgprs: whether user SGPRs describe scratch memory, and another one says where a
+            wave's begins.
+        has_accumulators: whether some of a wave's vector registers are accumulators.
+        clears_upper: whether results of 16 bits clear the upper half of their register, where no
+            OP_SEL says which half they are (LLVM's `GCNSubtarget::zeroesHigh16BitsOfDest`).
         has_ieee_mode: whether MODE has IEEE and DX10_CLAMP; without, they are as if 0 and 1.
     """
 
@@ -50,13 +62,16 @@ class Chip(NamedTuple):
     wave_sizes: tuple[int, ...] = (32, 64)
     ids_in_ttmp: bool = False
     has_ieee_mode: bool = True
+    scratch_in_sgprs: bool = False
+    has_accumulators: bool = False
+    clears_upper: bool = False
 
     def engine(self, lanes: int) -> Engine:
         """The engine that all machines of this process share, for waves of so many lanes."""
         with _MAKING:
             found = _ENGINES.get(lanes)
             if found is None:
-                found = Engine("rdna", _SEMANTICS, {"matrix": matrix.BUILDERS}, WaveLayout(lanes))
+                found = Engine("rdna", _SEMANTICS, _BUILDERS, WaveLayout(lanes))
                 _ENGINES[lanes] = found
             return found
 
@@ -70,24 +85,32 @@ _SEMANTICS: Final = {
     "floats of 8 bits": sem_fp8.TABLE,
     "convert": sem_convert.TABLE,
     "packed": sem_packed.TABLE,
+    "bytes and halves": sem_sdwa.TABLE,
     "scalar": sem_scalar.TABLE,
     "scalar float": sem_scalar_float.TABLE,
 }
 """What operations compute, of all generations: what they share has one name."""
+_BUILDERS: Final = {"matrix": matrix.BUILDERS, "buffers": buffers.BUILDERS}
 _TRANSLATORS: Final[Mapping[str, Translator]] = {
     **dict.fromkeys(("sop1", "sop2", "sopc", "sopk", "sopp"), translate_scalar),
     "smem": translate_smem,
     **dict.fromkeys(("vop1", "vop2", "vopc", "vop3", "vop3sd"), translate_vector),
     "vop3p": translate_packed,
+    "mai": translate_matrix,
     "vopdx": translate_dual,
     **dict.fromkeys(("ds", "flat", "global", "scratch"), translate_memory),
-    "mubuf": translate_buffer,
+    "mubuf": translate_cache_control,
 }
+_RDNA2: Final = {**_TRANSLATORS, "mubuf": translate_buffer}
 CHIPS: Final = {
     name: Chip(
-        *(name, _TRANSLATORS),
+        *(name, _RDNA2 if encoding is GFX10 else _TRANSLATORS),
         ids_in_ttmp=encoding is GFX12,
         has_ieee_mode=encoding is not GFX12,
+        scratch_in_sgprs=encoding is GFX10,
+        has_accumulators=encoding is GFX9,
+        clears_upper=encoding is GFX9,
+        wave_sizes=(64,) if encoding is GFX9 else (32, 64),
     )
     for name, encoding in ENCODINGS.items()
 }

@@ -14,12 +14,21 @@ from gpu.sim.isa.rdna.formats import (
     DPP16,
     DPP16_FIELDS,
     LITERAL,
+    SDWA,
+    SDWA_FIELDS,
+    SDWAB_FIELDS,
+    VGPR,
     Format,
 )
 from gpu.sim.isa.rdna.table import Opcode, OperandSpec, load_table
 
 LONGEST: Final = 12
-"""Bytes of the longest instruction: 8, and a literal or a DPP dword."""
+"""Bytes of the longest instruction: 8, and a literal or a DPP dword, which SDWA's is like."""
+_SCALAR_FIELDS: Final = (
+    *("src0", "src1", "src2", "ssrc0", "ssrc1"),
+    *("sdst", "sdata", "saddr", "soffset"),
+)
+"""Where a scalar operand may be named."""
 _SOURCE_FIELDS: Final = ("src0", "src1", "src2", "ssrc0", "ssrc1", "src0x", "src0y")
 
 
@@ -40,12 +49,15 @@ class Instruction(NamedTuple):
 
     Attributes:
         opcode: what the table says of it.
-        fields: the fields of its format; with DPP, `src0` is the true source 0.
+        fields: the fields of its format; with DPP, `src0` is the true source 0. What generations
+            encode each in a way of its own is as on RDNA3.
         size: bytes, with its literal or DPP dword.
         code: those bytes.
         literal: the 32-bit constant behind it, or None.
         dpp: the fields of its DPP dword, or None.
         dual: the second half of a VOPD, or None.
+        sdwa: the fields of its SDWA dword, or None; with one, `vsrc1` of a scalar source is its
+            code less that of the first vector register.
     """
 
     opcode: Opcode
@@ -55,6 +67,7 @@ class Instruction(NamedTuple):
     literal: int | None = None
     dpp: Mapping[str, int] | None = None
     dual: Opcode | None = None
+    sdwa: Mapping[str, int] | None = None
 
     @property
     def name(self) -> str:
@@ -64,7 +77,8 @@ class Instruction(NamedTuple):
     @property
     def operands(self) -> tuple[OperandSpec, ...]:
         """Those that are there with the bits it has, in the order of the text."""
-        returns = self.fields.get("glc", 0) or self.fields.get("th", 0) & 1
+        fields = self.fields
+        returns = fields.get("glc", 0) or fields.get("sc0", 0) or fields.get("th", 0) & 1
         return tuple(spec for spec in self.opcode.operands if returns or not spec.with_glc)
 
 
@@ -92,14 +106,16 @@ class Decoder:
         if form.name in self._encoding.refused:
             purpose = self._encoding.refused[form.name]
             raise self._unknown(window, offset, f"{form.name} is for {purpose}")
-        if form.name == "vop3" and form.split(word)["op"] in self._encoding.vop3sd_opcodes:
-            form = self._encoding.vop3sd
         fields = form.split(word)
+        refined = self._encoding.refined(form, fields.get("op", 0))
+        if refined is not form:
+            form, fields = refined, refined.split(word)
         if form.name == "vopd":
             return self._decode_dual(window, offset, fields)
         opcode = self._table.get((form.name, fields["op"]))
         if opcode is None:
             raise self._unknown(window, offset, f"{form.name} has no opcode {fields['op']:#x}")
+        self._encoding.adapt(opcode.name, fields)
         return self._finish(window, offset, opcode, fields, form)
 
     def _finish(
@@ -108,17 +124,34 @@ class Decoder:
         """Reads what follows the instruction proper: a literal or a DPP dword."""
         size = form.size
         source = fields.get("src0")
-        literal = dpp = None
-        if form.name.startswith("vop") and source in (DPP16, DPP8, DPP8_FI):
+        literal = dpp = sdwa = None
+        ways = (DPP16, DPP8, DPP8_FI) if self._encoding.has_dpp8 else (DPP16,)
+        if form.name.startswith("vop") and source is not None and source in ways:
             extra = self._extra(window, offset, size)
             dpp = (DPP16_FIELDS if source == DPP16 else DPP8_FIELDS).split(extra)
             dpp["kind"] = source
-            fields = {**fields, "src0": dpp["vsrc0"] + 256}
+            if not self._encoding.has_dpp8:
+                dpp["fi"] = 0
+            fields = {**fields, "src0": dpp["vsrc0"] + VGPR}
+            size += 4
+        elif self._encoding.has_sdwa and source == SDWA and form.name in ("vop1", "vop2", "vopc"):
+            extra = self._extra(window, offset, size)
+            sdwa = (SDWAB_FIELDS if form.name == "vopc" else SDWA_FIELDS).split(extra)
+            fields |= {key: sdwa[key] for key in ("clamp", "omod", "sdst") if key in sdwa}
+            fields["src0"] = sdwa["vsrc0"] + (0 if sdwa["scalar0"] else VGPR)
+            if sdwa["scalar1"] and "vsrc1" in fields:
+                fields["vsrc1"] = self._encoding.codes.get(fields["vsrc1"], fields["vsrc1"]) - VGPR
             size += 4
         elif _wants_literal(opcode, fields):
+            if size > 4 and not self._encoding.has_long_literals:
+                raise self._unknown(window, offset, f"no literal may follow {form.name}")
             literal = self._extra(window, offset, size)
             size += 4
-        return Instruction(opcode, fields, size, window[:size], literal, dpp)
+        scalars: list[str] = [name for name in _SCALAR_FIELDS if name in fields]
+        scalars += [spec.field for spec in opcode.operands if spec.scalar and spec.field == "vdst"]
+        for name in scalars if self._encoding.codes else ():
+            fields[name] = self._encoding.codes.get(fields[name], fields[name])
+        return Instruction(opcode, fields, size, window[:size], literal, dpp, sdwa=sdwa)
 
     def _decode_dual(self, window: bytes, offset: int, fields: dict[str, int]) -> Instruction:
         first = self._table.get(("vopdx", fields["opx"]))
@@ -130,7 +163,7 @@ class Decoder:
         if _wants_literal(first, fields) or _wants_literal(second, fields):
             literal = self._extra(window, offset, size)
             size += 4
-        return Instruction(first, fields, size, window[:size], literal, None, second)
+        return Instruction(first, fields, size, window[:size], literal, dual=second)
 
     def _extra(self, window: bytes, offset: int, size: int) -> int:
         if len(window) < size + 4:

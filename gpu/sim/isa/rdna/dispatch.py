@@ -17,6 +17,7 @@ from gpu.sim.isa import layout
 VGPR_GRANULE: Final = {32: 8, 64: 4}
 """Vector registers that one step of COMPUTE_PGM_RSRC1.VGPRS stands for, by lanes of a wave (LLVM,
 "User Guide for AMDGPU Backend", GRANULATED_WORKITEM_VGPR_COUNT)."""
+_UNIFIED_GRANULE: Final = 8  # where accumulators are among them
 MAX_LDS: Final = 64 << 10
 MAX_WORKGROUP: Final = 1024
 MAX_VGPRS: Final = 256
@@ -38,10 +39,13 @@ class Dispatch:
         workgroup_info: whether TG_SIZE, the last of these registers, follows.
         workitem_dims: how many of the packed ids in v0 are there, 1 to 3 (10 bits each).
         vgprs: vector registers of a wave.
+        accumulators: which of them is the first accumulator, 0 for none.
         lds_bytes: LDS of a workgroup.
         scratch_bytes: scratch of a lane.
         scratch_address: GPU address of scratch memory, None for memory of the simulator's own.
         scratch_waves: waves that scratch memory has room for.
+        has_scratch: whether waves have scratch memory: on chips whose user SGPRs describe it, they
+            are told where theirs begins in it.
         mode: the MODE register (rounding 3:0, denormals 7:4, DX10_CLAMP 8, IEEE 9).
         lanes: of a wave, 32 or 64.
     """
@@ -54,10 +58,12 @@ class Dispatch:
     workgroup_info: bool = False
     workitem_dims: int = 3
     vgprs: int = MAX_VGPRS
+    accumulators: int = 0
     lds_bytes: int = 0
     scratch_bytes: int = 0
     scratch_address: int | None = None
     scratch_waves: int = 0
+    has_scratch: bool = False
     mode: int = DEFAULT_MODE
     lanes: int = 32
 
@@ -68,7 +74,8 @@ class Dispatch:
             _check("an axis of the workgroup", axis, 1, MAX_WORKGROUP)
         for count in self.grid:
             _check("workgroups of an axis", count, 1, 0xFFFFFFFF)
-        _check("vector registers", self.vgprs, 1, MAX_VGPRS)
+        most = MAX_VGPRS + bool(self.accumulators) * MAX_VGPRS
+        _check("vector registers", self.vgprs, 1, most)
         _check("bytes of LDS", self.lds_bytes, 0, MAX_LDS)
         _check("user SGPRs", len(self.user_sgprs), 0, MAX_USER_SGPRS)
         if self.pc % 4:
@@ -93,27 +100,38 @@ class Dispatch:
         scratch_bytes: int,
         scratch_address: int | None = None,
         scratch_waves: int = 0,
+        rsrc3: int | None = None,
     ) -> Dispatch:
-        """What COMPUTE_PGM_RSRC1 and 2 say, for waves of 32 or 64 lanes. Raises what it does."""
+        """What COMPUTE_PGM_RSRC1 and 2 say, for waves of 32 or 64 lanes. Raises what it does.
+
+        `rsrc3` is COMPUTE_PGM_RSRC3 of chips that have accumulators (its field ACCUM_OFFSET).
+        """
+        count = bits(rsrc1, 5, 0) + 1
+        vgprs, accumulators = min(MAX_VGPRS, count * VGPR_GRANULE[lanes]), 0
+        if rsrc3 is not None:
+            vgprs = min(2 * MAX_VGPRS, count * _UNIFIED_GRANULE)
+            accumulators = min(vgprs, 4 * (bits(rsrc3, 5, 0) + 1))
         return cls(
             *(pc, grid, block, user_sgprs, *ids_of(rsrc2)),
-            vgprs=min(MAX_VGPRS, (bits(rsrc1, 5, 0) + 1) * VGPR_GRANULE[lanes]),
+            vgprs=vgprs,
+            accumulators=accumulators,
             lds_bytes=lds_bytes,
             scratch_bytes=scratch_bytes,
             scratch_address=scratch_address,
             scratch_waves=scratch_waves,
+            has_scratch=bool(rsrc2 & 1),
             mode=mode_of(rsrc1),
             lanes=lanes,
         )
 
     @cached_property
-    def code(self) -> tuple[int, int, bool]:
-        """What decoding depends on: pc, vector registers, whether modes are mixed.
+    def code(self) -> tuple[int, int, int, bool]:
+        """What decoding depends on: pc, vector registers, accumulators, whether modes are mixed.
 
         They are where 32-bit floats are rounded, or their denormals treated, unlike all others.
         """
         low, high = (self.mode & 3, self.mode >> 4 & 3), (self.mode >> 2 & 3, self.mode >> 6 & 3)
-        return self.pc, self.vgprs, low != high
+        return self.pc, self.vgprs, self.accumulators, low != high
 
     @property
     def threads(self) -> int:

@@ -5,8 +5,8 @@ The formats of each generation of chips are in gpu/sim/isa/rdna/encodings.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
@@ -15,13 +15,16 @@ LITERAL: Final = 255
 DPP16: Final = 250
 DPP8: Final = 233
 DPP8_FI: Final = 234
-"""Source 0 codes that say that a DPP dword follows, which names the true source 0."""
+SDWA: Final = 249
+"""Source 0 codes that say that a DPP or SDWA dword follows, which names the true source 0."""
 VCC_LO: Final = 106
 NULL: Final = 124
 M0: Final = 125
 EXEC: Final = 126
 VGPR: Final = 256
 """Sources from here on are vector registers."""
+ACCUMULATOR: Final = 256
+"""Numbers of vector registers from here on are accumulators, of CDNA."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,18 @@ DPP16_FIELDS: Final = make_format(
     "vsrc0=7:0 ctrl=16:8 fi=18 bc=19 neg0=20 abs0=21 neg1=22 abs1=23 bank=27:24 row=31:28",
 )
 DPP8_FIELDS: Final = make_format("dpp8", 4, "", "vsrc0=7:0 lanes=31:8")
+_SELECTED: Final = (
+    "sel0=18:16 sext0=19 neg0=20 abs0=21 scalar0=23 sel1=26:24 sext1=27 neg1=28 abs1=29 scalar1=31"
+)
+SDWA_FIELDS: Final = make_format(
+    "sdwa", 4, "", f"vsrc0=7:0 dst=10:8 unused=12:11 clamp=13 omod=15:14 {_SELECTED}"
+)
+SDWAB_FIELDS: Final = make_format("sdwab", 4, "", f"vsrc0=7:0 sdst=14:8 named=15 {_SELECTED}")
+"""That of comparisons, which may name a result other than VCC."""
+
+
+_FIRST_MATRIX: Final = 0x3E
+_MOVES: Final = (0x58, 0x59)  # v_accvgpr_read_b32, v_accvgpr_write_b32
 
 
 @dataclass(frozen=True)
@@ -104,7 +119,15 @@ class Encoding:
         vop3sd: the format of opcodes of VOP3 that have a second result, a lane mask, in the place
             of `abs` and `opsel`.
         vop3sd_opcodes: which these are.
+        mai: the format of those opcodes of VOP3P that multiply matrices.
         refused: formats that are not decoded, with what they are for.
+        without: what fields hold where no scalar register is an offset or a base.
+        codes: of scalar operands those that are not RDNA3's, and what they are there.
+        adapt: makes other fields what they are on RDNA3, by the name of the instruction.
+        has_long_literals: whether a 32-bit constant may follow VOP3 and the like.
+        has_dpp8: whether DPP may name each of 8 lanes, and fetch from inactive ones.
+        has_sdwa: whether vector instructions may choose bytes and halves of their operands.
+        cmpx_bit: of VOPC's opcodes the bit of those that write EXEC and nothing else.
     """
 
     formats: tuple[Format, ...]
@@ -112,6 +135,14 @@ class Encoding:
     vop3sd: Format
     vop3sd_opcodes: frozenset[int]
     refused: Mapping[str, str]
+    without: Mapping[str, int] = field(default_factory=lambda: {"saddr": NULL, "soffset": NULL})
+    codes: Mapping[int, int] = field(default_factory=dict)
+    adapt: Callable[[str, dict[str, int]], None] = lambda name, fields: None
+    has_long_literals: bool = True
+    has_dpp8: bool = True
+    has_sdwa: bool = False
+    mai: Format | None = None
+    cmpx_bit: int = 0x80
 
     def format_of(self, word: int) -> Format | None:
         """The format of an instruction, by its first dword; None where none matches."""
@@ -123,7 +154,16 @@ class Encoding:
     @cached_property
     def by_name(self) -> Mapping[str, Format]:
         """All formats."""
-        return {form.name: form for form in (*self.formats, self.vop3sd)}
+        matrices = () if self.mai is None else (self.mai,)
+        return {form.name: form for form in (*self.formats, self.vop3sd, *matrices)}
+
+    def refined(self, form: Format, opcode: int) -> Format:
+        """The format of an opcode, of those that are told apart by it."""
+        if form.name == "vop3" and opcode in self.vop3sd_opcodes:
+            return self.vop3sd
+        if self.mai is not None and form.name == "vop3p" and opcode >= _FIRST_MATRIX:
+            return form if opcode in _MOVES else self.mai
+        return form
 
     @cached_property
     def _segments(self) -> tuple[Format, ...]:

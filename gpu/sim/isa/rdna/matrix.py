@@ -1,13 +1,13 @@
-"""WMMA: products of 16x16 matrices that a wave of 32 lanes holds together.
+"""WMMA and MFMA: products of matrices that a wave holds together.
 
-AMD, "RDNA3 Instruction Set Architecture", section 7.9, and "RDNA4 Instruction Set Architecture",
-section 7.12.2. Sums run over k in order, each step fused; hardware does not say how it rounds in
-between.
+AMD, "RDNA3 Instruction Set Architecture", section 7.9, "RDNA4 Instruction Set Architecture",
+section 7.12.2, and "CDNA3 Instruction Set Architecture", chapter 7. Sums run over k in order, each
+step fused; hardware does not say how it rounds in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -19,7 +19,6 @@ from gpu.sim.isa.rdna.translate import Context, Untranslatable
 from gpu.sim.isa.values import Emitter, Value
 
 _SIZE: Final = 16
-_ROWS: Final = 8
 Element = Callable[[Value, int], Value]
 Pick = Callable[[int], int]
 
@@ -29,17 +28,22 @@ class Layout(NamedTuple):
 
     Attributes:
         depth: columns of A and rows of B, k.
-        place: of a k: which 16 lanes have it, in which register, and how many elements from bit 0.
-        rows: of a register of C and D: its row in lanes 0 to 15, and in the others.
-        column: where a lane finds its column of B, by which 16 lanes have it and the lane.
+        place: of a k: which `side` lanes have it, in which register, and how many elements from
+            bit 0.
+        rows: of a register of C and D: its row in the first `side` lanes, and in those behind.
+        column: where a lane finds its column of B, by which `side` lanes have it and the lane.
         packed: whether C and D have two rows of 16 bits in a register, else one, of 32 or of 16.
+        side: rows of A, C and D, and columns of B, C and D.
+        sums: elements of C and D that a lane has.
     """
 
     depth: int
     place: Callable[[int], tuple[int, int, int]]
-    rows: Callable[[int], tuple[int, int]]
+    rows: Callable[[int], tuple[int, ...]]
     column: Callable[[int, int], int]
     packed: bool = False
+    side: int = _SIZE
+    sums: int = 8
 
 
 def _rdna3(per_register: int) -> Layout:
@@ -69,9 +73,26 @@ def _rdna4(bits: int, depth: int = _SIZE, packed: bool = False) -> Layout:
     return Layout(
         depth,
         wide[bits],
-        lambda n: (n, n + _ROWS),
+        lambda n: (n, n + 8),
         lambda half, lane: _SIZE * half + lane % _SIZE,
         packed,
+    )
+
+
+def _cdna(bits: int, side: int, depth: int) -> Layout:
+    """Each element is in one lane, whose number says which row or column, and which run of k.
+
+    Four registers of C and D hold rows that follow each other; lanes behind have the next four.
+    """
+    groups = 64 // side
+    run, per_register = depth // groups, 32 // bits
+    return Layout(
+        depth,
+        lambda k: (k // run, k % run // per_register, k % per_register),
+        lambda n: tuple(4 * (groups * (n // 4) + group) + n % 4 for group in range(groups)),
+        lambda group, lane: side * group + lane % side,
+        side=side,
+        sums=side * side // 64,
     )
 
 
@@ -88,9 +109,9 @@ def _spread(e: Emitter, packed: Value, lane_of: Pick) -> Value:
     return e.value("i32", text)
 
 
-def _lane_of_row(rows: tuple[int, int], half: int, lane: int) -> int:
-    """Where lanes 0 to 15 find the first row of A, and the others the second."""
-    return _SIZE * half + rows[lane >= _SIZE]
+def _lane_of_row(rows: tuple[int, ...], side: int, group: int, lane: int) -> int:
+    """Where the first `side` lanes find the first row of A, and those behind the others."""
+    return side * group + rows[lane // side]
 
 
 def _matrix(
@@ -116,19 +137,17 @@ def _matrix(
             (half, n): _spread(e, b[n], partial(layout.column, half)) for half, n in registers
         }
         sums = []
-        for number in range(_ROWS):
+        for number in range(layout.sums):
             at = (number // 2, number % 2) if layout.packed else (number, 0)
             total = start(_row(e, "c", at[0]), at[1])
-            rows = {
-                (half, n): _spread(e, a[n], partial(_lane_of_row, layout.rows(number), half))
-                for half, n in registers
-            }
+            lane_of = partial(_lane_of_row, layout.rows(number), layout.side)
+            rows = {(half, n): _spread(e, a[n], partial(lane_of, half)) for half, n in registers}
             for half, register, place in places:
                 column = right(columns[half, register], place)
                 total = step(left(rows[half, register], place), column, total)
             sums.append(total)
         each = 2 if layout.packed else 1
-        for number in range(_ROWS // each):
+        for number in range(layout.sums // each):
             target = frames.behind(e, frames.row(e, "d"), number * e.wave.row)
             finished = finish(*sums[each * number : each * (number + 1)], _row(e, "d", number))
             frames.store_row(e, target, finished, masked=False)
@@ -214,8 +233,25 @@ def _signed_products(layout: Layout, bits: int, signs: int) -> Callable[[Emitter
     return _matrix(layout, left, right, _sum, _integer, _whole)
 
 
+def _cdna_sizes(kind: str, bits: int, depths: tuple[int, int]) -> Iterator[tuple[str, Layout]]:
+    """Names of products of 16x16 and 32x32 matrices, and where their elements are."""
+    for side, depth in zip((16, 32), depths, strict=True):
+        name = f"{'i32' if kind == 'i8' else 'f32'}_{side}x{side}x{depth}_{kind}"
+        yield f"v_mfma_{name}", _cdna(bits, side, depth)
+
+
 _HALVES: Final = {"f16": (_half, _rounded_half), "bf16": (_brain, brain_of)}
 BUILDERS: Final[dict[str, Callable[[Emitter], None]]] = {
+    **{
+        name: _matrix(layout, take, take, _fused, _single, _whole)
+        for kind, (take, _) in _HALVES.items()
+        for name, layout in _cdna_sizes(kind, 16, (16, 8))
+    },
+    **{name: _signed_products(layout, 8, 3) for name, layout in _cdna_sizes("i8", 8, (32, 16))},
+    **{
+        name: _matrix(layout, _single, _single, _fused, _single, _whole)
+        for name, layout in _cdna_sizes("f32", 32, (4, 2))
+    },
     **{
         f"v_wmma_f32_16x16x16_{kind}": _matrix(_rdna3(2), take, take, _fused, _single, _whole)
         for kind, (take, _) in _HALVES.items()
@@ -262,13 +298,15 @@ or which half of a register holds 16 bits of C and D."""
 
 
 def translate_matrix(context: Context) -> None:
-    """Adds the record of a WMMA instruction."""
+    """Adds the record of a WMMA or MFMA instruction."""
     instruction = context.instruction
     name, fields = instruction.name, instruction.fields
-    if context.wave.lanes != 32:
+    lanes = 64 if instruction.opcode.format == "mai" else 32
+    if context.wave.lanes != lanes:
         raise Untranslatable(f"{name} in waves of {context.wave.lanes} lanes has no semantics here")
     integer = "_iu" in name
-    if fields["clamp"] or fields["neg_hi"] or fields["neg"] & (4 if integer else 7):
+    modifiers = ("cbsz", "abid", "blgp", "clamp", "neg_hi")
+    if any(fields.get(each) for each in modifiers) or fields.get("neg", 0) & (4 if integer else 7):
         raise Untranslatable(f"{name} with these modifiers has no semantics here")
     sizes = {spec.field: spec.dwords for spec in instruction.operands}
     operands = {}

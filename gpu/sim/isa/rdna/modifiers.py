@@ -23,8 +23,9 @@ def signs(instruction: Instruction, name: str) -> tuple[bool, bool]:
     known = instruction.opcode.modifiers
     fields, dpp = instruction.fields, instruction.dpp
     negate, absolute = fields.get("neg", 0), fields.get("abs", 0)
-    if not is_long(instruction) and dpp is not None and dpp["kind"] == DPP16 and place < 2:
-        negate, absolute = dpp[f"neg{place}"] << place, dpp[f"abs{place}"] << place
+    chosen = instruction.sdwa or (dpp if dpp is not None and dpp["kind"] == DPP16 else None)
+    if not is_long(instruction) and chosen is not None and place < 2:
+        negate, absolute = chosen[f"neg{place}"] << place, chosen[f"abs{place}"] << place
     negate &= known.get("neg", 0)
     absolute &= known.get("abs", 0)
     return bool(negate >> place & 1), bool(absolute >> place & 1)
@@ -44,9 +45,19 @@ def is_high_half(instruction: Instruction, spec: OperandSpec) -> bool:
     return bool(code & 0x80)
 
 
+def is_half(instruction: Instruction, spec: OperandSpec, kind: str) -> bool:
+    """Whether bits of the instruction say which half of a register an operand is.
+
+    Before RDNA3 its text does not tell: there it is where OP_SEL is, for numbers of 16 bits.
+    """
+    short = kind in ("f16", "i16")
+    return spec.half or (short and is_long(instruction) and "opsel" in instruction.opcode.modifiers)
+
+
 def chosen_byte(instruction: Instruction) -> int | None:
     """Which byte of a register a conversion of 8-bit floats reads or writes; None for others."""
     chosen = instruction.fields.get("opsel", 0)
     if instruction.name in ("v_cvt_f32_fp8", "v_cvt_f32_bf8"):
         return chosen >> 1 & 1 | (chosen & 1) << 1
-    return chosen >> 2 & 3 if instruction.name.startswith("v_cvt_sr_") else None
+    is_rounded = instruction.name in ("v_cvt_sr_fp8_f32", "v_cvt_sr_bf8_f32")
+    return chosen >> 2 & 3 if is_rounded else None

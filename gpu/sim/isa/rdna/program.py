@@ -48,6 +48,7 @@ class Program:
         fetch: Callable[[int, int], bytes],
         base: int,
         vgprs: int,
+        accumulators: int,
         mixed_modes: bool,
     ):
         """`lanes` are those of a wave; `fetch(address, size)` gives code bytes, fewer where the
@@ -58,7 +59,7 @@ class Program:
         self.wave = self._engine.wave
         self.run_grid = self._engine.address(scheduler.NAME)
         self.base = base
-        self._vgprs = vgprs
+        self._vgprs, self._accumulators = vgprs, accumulators
         self._mixed_modes = mixed_modes
         self.instructions: dict[int, Instruction] = {}
         self.problems: dict[int, str] = {}
@@ -163,7 +164,7 @@ class Program:
         mixed = self._mixed_modes or any(
             found.name.startswith(_MODE_CHANGES) for found in self.instructions.values()
         )
-        rows = Layout(self._engine.wave, self._vgprs)
+        rows = Layout(self._engine.wave, self._vgprs, self._accumulators)
         records: list[tuple[int, Record]] = []
         self._first: dict[int, int] = {}
         self._places: dict[int, int] = {}
@@ -184,7 +185,8 @@ class Program:
         found = self.instructions.get(offset)
         if found is None:
             return [Record("unknown")]
-        context = Context(self._engine, rows, found, offset, self.base, mixed)
+        clears = self.chip.clears_upper
+        context = Context(self._engine, rows, found, offset, self.base, mixed, clears)
         try:
             translator = self.chip.translators.get(found.opcode.format)
             if translator is None:
@@ -193,6 +195,8 @@ class Program:
         except Untranslatable as error:
             self.problems[offset] = error.message
             return [Record("unknown")]
+        if context.stops_where:
+            self.problems[offset] = f"{found.name} {context.stops_where}"
         return context.records
 
     def _place(self, records: list[tuple[int, Record]], rows: Layout) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpu.sim.isa.rdna.formats import EXEC, M0, NULL, VCC_LO, VGPR
+from gpu.sim.isa.rdna.formats import ACCUMULATOR, EXEC, M0, NULL, VCC_LO, VGPR
 
 _PAIRS: Final = {VCC_LO: "vcc", EXEC: "exec"}
 _SINGLES: Final = {
@@ -34,7 +34,9 @@ _SINGLES: Final = {
 
 
 def register_name(code: int, dwords: int = 1) -> str:
-    """The name of a source code: a scalar register, a constant, or from 256 on a vector one."""
+    """The name of a source code: a scalar register, a constant, or from `VGPR` on a vector one."""
+    if code >= VGPR + ACCUMULATOR:
+        return register_range("a", code - VGPR - ACCUMULATOR, dwords)
     if code >= VGPR:
         return register_range("v", code - VGPR, dwords)
     if code < VCC_LO:

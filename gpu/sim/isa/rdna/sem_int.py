@@ -175,6 +175,7 @@ BINARY: Final[dict[str, Operation]] = vector(
 UNARY: Final = vector(
     "i32: i32",
     v_mov_b32=lambda x: x,
+    v_accvgpr_mov_b32=lambda x: x,
     v_not_b32=lambda x: ~x,
     v_bfrev_b32=lambda x: x.unary("bitreverse"),
     v_clz_i32_u32=lambda x: _unless_zero(x, clz(x)),
@@ -217,6 +218,8 @@ TERNARY: Final = vector(
 
 
 WIDE: Final = {
+    **vector("i64: i64", v_mov_b64=lambda x: x),
+    **vector("i64: i64 i32 i64", v_lshl_add_u64=lambda x, y, z: x.shl((y & 7).to("i64")) + z),
     **vector(
         "i64: i32 i64",
         v_lshlrev_b64=lambda x, y: y.shl(x),
@@ -266,6 +269,7 @@ SHORT: Final = {
         "i16: i16 i16",
         v_add_nc_u16=lambda x, y: x + y,
         v_sub_nc_u16=lambda x, y: x - y,
+        v_subrev_nc_u16=lambda x, y: y - x,
         v_add_nc_i16=lambda x, y: x + y,
         v_sub_nc_i16=lambda x, y: x - y,
         v_add_nc_u16_clamp=lambda x, y: x.emitter.call("i16", "uadd.sat", x, y),

@@ -224,6 +224,7 @@ def _by_width() -> Iterator[tuple[str, Operation]]:
             scalar(
                 f"i32: {kind}",
                 **{f"s_ctz_i32_b{bits}": lambda x: _count(x, ctz(x))},
+                **{f"s_ff0_i32_b{bits}": lambda x: _count(~x, ctz(~x))},
                 **{f"s_clz_i32_u{bits}": lambda x: _count(x, clz(x))},
                 **{"s_cls_i32" if bits == "32" else "s_cls_i32_i64": _sign_run},
             ),

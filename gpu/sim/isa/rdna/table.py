@@ -14,8 +14,12 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from gpu.core.errors import Unsupported
-from gpu.sim.isa.rdna.names import Rename, as_it_is, of_rdna4
+from gpu.sim.isa.rdna.names import Rename, as_it_is, of_cdna3, of_rdna2, of_rdna4
 from gpu.sim.isa.rdna.tables import (
+    gfx942,
+    gfx942_vector,
+    gfx1030,
+    gfx1030_vector,
     gfx1100,
     gfx1100_vector,
     gfx1150,
@@ -24,13 +28,20 @@ from gpu.sim.isa.rdna.tables import (
 )
 
 CACHE_CONTROLS: Final = frozenset(
-    ("buffer_gl0_inv", "buffer_gl1_inv", "global_inv", "global_wb", "global_wbinv")
+    (
+        *("buffer_gl0_inv", "buffer_gl1_inv", "buffer_inv", "buffer_wbl2"),
+        *("global_inv", "global_wb", "global_wbinv"),
+    )
 )
 """Memory instructions that only invalidate caches, or write them back."""
+_CDNA3: Final = (gfx942.TABLE, gfx942_vector.TABLE)
+_RDNA2: Final = (gfx1030.TABLE, gfx1030_vector.TABLE)
 _RDNA3: Final = (gfx1100.TABLE, gfx1100_vector.TABLE)
 _RDNA35: Final = (*_RDNA3, gfx1150.TABLE)
 _RDNA4: Final = (gfx1201.TABLE, gfx1201_vector.TABLE)
 _TABLES: Final[Mapping[str, tuple[tuple[str, ...], Rename]]] = {
+    "gfx942": (_CDNA3, of_cdna3),
+    "gfx1030": (_RDNA2, of_rdna2),
     **dict.fromkeys(("gfx1100", "gfx1101", "gfx1102", "gfx1103"), (_RDNA3, as_it_is)),
     **dict.fromkeys(("gfx1150", "gfx1151", "gfx1152", "gfx1153"), (_RDNA35, as_it_is)),
     **dict.fromkeys(("gfx1200", "gfx1201"), (_RDNA4, of_rdna4)),
@@ -87,11 +98,11 @@ def load_table(chip: str) -> Mapping[tuple[str, int], Opcode]:
 
 
 def _with_dpp_signs(opcode: Opcode, signs: Mapping[str, Mapping[str, int]]) -> Opcode:
-    """Short encodings have signs by DPP alone: those that their long forms have."""
+    """Short encodings have modifiers by DPP and SDWA alone: those that their long forms have."""
     if opcode.format not in ("vop1", "vop2", "vopc"):
         return opcode
     known = signs.get(opcode.name, {})
-    masks = {name: mask for name, mask in known.items() if name in ("neg", "abs")}
+    masks = {name: mask for name, mask in known.items() if not name.startswith("opsel")}
     return opcode._replace(modifiers=masks)
 
 

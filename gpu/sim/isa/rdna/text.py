@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from gpu.sim.isa.rdna.decode import Instruction
-from gpu.sim.isa.rdna.formats import DPP16, LITERAL, NULL, VGPR
+from gpu.sim.isa.rdna.formats import DPP16, LITERAL, NULL, VCC_LO, VGPR
 from gpu.sim.isa.rdna.modifiers import PLACES, chosen_byte, is_high_half, is_long, signs
 from gpu.sim.isa.rdna.registers import register_name, register_range
 from gpu.sim.isa.rdna.table import CACHE_CONTROLS, Opcode, OperandSpec
 from gpu.sim.isa.rdna.text_scalar import scalar_words
 
 _OMOD: Final = ("", "mul:2", "mul:4", "div:2")
+_SELECTIONS: Final = (*(f"BYTE_{n}" for n in range(4)), "WORD_0", "WORD_1", "DWORD", "7")
+_CONTROLS: Final = {
+    0x130: "wave_shl:1",
+    0x134: "wave_rol:1",
+    0x138: "wave_shr:1",
+    0x13C: "wave_ror:1",
+    0x140: "row_mirror",
+    0x141: "row_half_mirror",
+    0x142: "row_bcast:15",
+    0x143: "row_bcast:31",
+}
 _SCOPES: Final = ("CU", "SE", "DEV", "SYS")
 _LOAD_HINTS: Final = ("", "NT", "HT", "LU", "NT_RT", "RT_NT", "NT_HT", "")
 _STORE_HINTS: Final = ("", "NT", "HT", "WB", "NT_RT", "RT_NT", "NT_HT", "NT_WB")
@@ -54,7 +65,8 @@ def _operand(instruction: Instruction, spec: OperandSpec) -> str:
     fields = instruction.fields
     name = spec.field
     if name == "vcc":
-        return "vcc_lo"
+        named = instruction.sdwa is not None and instruction.sdwa.get("named")
+        return register_name(fields["sdst"] if named else VCC_LO, spec.dwords)
     if name == "offset01":
         return ""
     if name == "imm":
@@ -71,7 +83,10 @@ def _operand(instruction: Instruction, spec: OperandSpec) -> str:
     half = ""
     if spec.half:
         code, half = _half(instruction, spec, code)
-    return _with_sign(instruction, name, _source(instruction, spec, code) + half)
+    text = _source(instruction, spec, code) + half
+    if instruction.sdwa is not None and instruction.sdwa.get(f"sext{PLACES.get(name)}"):
+        text = f"sext({text})"
+    return _with_sign(instruction, name, text)
 
 
 def _source(instruction: Instruction, spec: OperandSpec, code: int) -> str:
@@ -151,11 +166,16 @@ def _modifiers(instruction: Instruction) -> Iterator[str]:
     elif form == "mubuf":
         yield from (name for name in ("idxen", "offen") if fields[name])
         yield f"offset:{fields['offset']}" if fields["offset"] else ""
+    elif form == "mai":
+        signs = fields["blgp"] if "f64" in instruction.name else 0
+        words = {"cbsz": fields["cbsz"], "abid": fields["abid"], "blgp": fields["blgp"] ^ signs}
+        yield from (f"{name}:{value}" for name, value in words.items() if value)
+        yield f"neg:[{signs & 1},{signs >> 1 & 1},{signs >> 2}]" if signs else ""
     elif form.startswith("vop"):
         yield from _vector_modifiers(instruction)
     if "scope" in fields and instruction.operands:
         yield from _cache_controls(instruction)
-    yield from (bit for bit in ("glc", "slc", "dlc", "tfe") if fields.get(bit))
+    yield from (bit for bit in ("sc0", "nt", "sc1", "glc", "slc", "dlc", "tfe") if fields.get(bit))
 
 
 def _cache_controls(instruction: Instruction) -> Iterator[str]:
@@ -192,12 +212,16 @@ def _vector_modifiers(instruction: Instruction) -> Iterator[str]:
         yield from _packed_modifiers(instruction)
     elif "permlane" in instruction.name and fields.get("opsel", 0) & 3:
         yield f"op_sel:[{fields['opsel'] & 1},{fields['opsel'] >> 1 & 1}]"
+    elif instruction.opcode.format == "vop3" and not any(o.half for o in instruction.operands):
+        yield _op_sel(instruction)
     if byte := chosen_byte(instruction):
         yield f"byte_sel:{byte}"
     if fields.get("clamp") and "clamp" in known:
         yield "clamp"
     if "omod" in known:
-        yield _OMOD[fields["omod"]]
+        yield _OMOD[fields.get("omod", 0)]
+    if instruction.sdwa is not None:
+        yield from _sdwa_modifiers(instruction, instruction.sdwa)
     dpp = instruction.dpp
     if dpp is None:
         return
@@ -236,6 +260,23 @@ def _packed_modifiers(instruction: Instruction) -> Iterator[str]:
             yield f"{label}:[{','.join(map(str, bits))}]"
 
 
+def _op_sel(instruction: Instruction) -> str:
+    """Which halves operands are, before RDNA3, on which registers are written so."""
+    chosen = instruction.fields["opsel"]
+    if not chosen or "opsel" not in instruction.opcode.modifiers or chosen_byte(instruction):
+        return ""
+    sources = [PLACES[o.field] for o in instruction.operands if o.field.startswith("src")]
+    return f"op_sel:[{','.join(str(chosen >> place & 1) for place in (*sources, 3))}]"
+
+
+def _sdwa_modifiers(instruction: Instruction, sdwa: Mapping[str, int]) -> Iterator[str]:
+    if "dst" in sdwa:
+        yield f"dst_sel:{_SELECTIONS[sdwa['dst']]}"
+        yield f"dst_unused:UNUSED_{('PAD', 'SEXT', 'PRESERVE', '3')[sdwa['unused']]}"
+    for place in range(1 + ("vsrc1" in instruction.fields)):
+        yield f"src{place}_sel:{_SELECTIONS[sdwa[f'sel{place}']]}"
+
+
 def _dpp_control(control: int) -> str:
     if control < 0x100:
         lanes = ",".join(str(control >> 2 * lane & 3) for lane in range(4))
@@ -244,4 +285,4 @@ def _dpp_control(control: int) -> str:
     names |= {0x160: "row_xmask"}
     if control & 0x1F0 in names:
         return f"{names[control & 0x1F0]}:{control & 15}"
-    return {0x140: "row_mirror", 0x141: "row_half_mirror"}.get(control, f"dpp_ctrl:{control:#x}")
+    return _CONTROLS.get(control, f"dpp_ctrl:{control:#x}")

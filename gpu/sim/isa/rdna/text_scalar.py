@@ -17,7 +17,12 @@ _DELAYS: Final = (
 _SKIPS: Final = ("SAME", "NEXT", "SKIP_1", "SKIP_2", "SKIP_3", "SKIP_4")
 _HWREGS: Final = {1: "HW_REG_MODE", 2: "HW_REG_STATUS", 3: "HW_REG_TRAPSTS"}
 _HWREGS_BY_FORMAT: Final = ("s_getreg_b32", "s_setreg_b32", "s_setreg_imm32_b32")
-_DISTANCES: Final = ("s_call_b64", "s_subvector_loop_begin", "s_subvector_loop_end")
+_DISTANCES: Final = (
+    "s_call_b64",
+    "s_cbranch_i_fork",
+    "s_subvector_loop_begin",
+    "s_subvector_loop_end",
+)
 _BARE: Final = frozenset(("s_endpgm", "s_barrier", "s_wakeup", "s_icache_inv", "s_code_end"))
 
 
@@ -95,6 +100,8 @@ def _smem(instruction: Instruction) -> list[str]:
             words.append(register_name(fields["sdata"], spec.dwords))
         elif spec.field == "sbase":
             words.append(register_name(fields["sbase"] * 2, spec.dwords))
+    if not any(spec.field == "sbase" for spec in instruction.operands):
+        return words
     signed = fields["offset"]
     index = fields["soffset"]
     hexadecimal = f"{'-' if signed < 0 else ''}{abs(signed):#x}"

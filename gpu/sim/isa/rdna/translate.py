@@ -17,7 +17,7 @@ from gpu.sim.isa.frames import Operation
 from gpu.sim.isa.layout import WaveLayout
 from gpu.sim.isa.rdna import constants
 from gpu.sim.isa.rdna.decode import Instruction
-from gpu.sim.isa.rdna.formats import EXEC, NULL, VGPR
+from gpu.sim.isa.rdna.formats import ACCUMULATOR, EXEC, NULL, VGPR
 
 ROWS_OF_KIND: Final = {"i64": 2, "f64": 2}
 
@@ -38,11 +38,13 @@ class Layout:
     """Rows of a program: constants are numbered as they are met, vector registers follow them.
 
     Because their number is known only when all is translated, offsets of vector registers are
-    counted from `VECTOR_BASE` until `Program` puts them behind the constants.
+    counted from `VECTOR_BASE` until `Program` puts them behind the constants. Of `vgprs` those from
+    `accumulators` on are accumulators, if it is not 0.
     """
 
     wave: WaveLayout
     vgprs: int
+    accumulators: int = 0
     constants: dict[tuple[int, ...], int] = field(default_factory=dict)
     rows: int = 0
 
@@ -64,11 +66,15 @@ class Layout:
 
     def vector(self, number: int, rows: int = 1) -> int:
         """The provisional offset of a vector register. Raises Untranslatable past the last."""
-        if number + rows > self.vgprs:
+        bank, first, end = "v", 0, self.accumulators or self.vgprs
+        if self.accumulators and number >= ACCUMULATOR:
+            bank, first, end = "a", self.accumulators, self.vgprs
+            number -= ACCUMULATOR
+        if first + number + rows > end:
             raise Untranslatable(
-                f"v{number + rows - 1} is used, the wave has {self.vgprs} vector registers"
+                f"{bank}{number + rows - 1} is used, the wave has {end - first} of these registers"
             )
-        return VECTOR_BASE + number * self.wave.row
+        return VECTOR_BASE + (first + number) * self.wave.row
 
 
 VECTOR_BASE: Final = 1 << 28
@@ -76,7 +82,12 @@ VECTOR_BASE: Final = 1 << 28
 
 
 class Context:
-    """Translates one instruction: hands out temporary rows and collects records."""
+    """Translates one instruction: hands out temporary rows and collects records.
+
+    Attributes:
+        records: what it becomes.
+        stops_where: what its operands may be that an operation stops the wave for, for messages.
+    """
 
     def __init__(
         self,
@@ -86,10 +97,12 @@ class Context:
         offset: int,
         base: int,
         mixed_modes: bool,
+        clears_upper: bool = False,
     ):
         """`offset` is that of the instruction in its program, which lies at address `base`.
 
-        With `mixed_modes`, 16- and 64-bit floats may have a mode of their own.
+        With `mixed_modes`, 16- and 64-bit floats may have a mode of their own. With `clears_upper`,
+        results of 16 bits clear the upper half of their register.
         """
         self.engine = engine
         self.rows = rows
@@ -98,7 +111,9 @@ class Context:
         self.offset = offset
         self.base = base
         self.mixed_modes = mixed_modes
+        self.clears_upper = clears_upper
         self.records: list[Record] = []
+        self.stops_where = ""
         self._temps = 0
 
     def temp(self, count: int = 1) -> int:

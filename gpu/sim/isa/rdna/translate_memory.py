@@ -15,6 +15,7 @@ _ACCESS: Final = re.compile(
     r"(?:ds|flat|global|scratch)_(load|store)_(2addr_|2addr_stride64_)?(d16_hi_|d16_)?"
     r"([uib])(\d+)(_d16_hi|_d16)?"
 )
+_BUFFER: Final = re.compile(_ACCESS.pattern.replace("ds|flat|global|scratch", "buffer"))
 _ATOMIC: Final = re.compile(
     r"(?:flat_atomic|global_atomic|ds)_(\w+?)(?:_rtn)?_([uib]|b?f)(16|32|64)"
 )
@@ -29,12 +30,17 @@ _NAMES: Final = {
     "cmpswap_f": "fcmpswap",
     "pk_add_f": "pk_add_f16",
     "pk_add_bf": "pk_add_bf16",
+    "cmpst_b": "cmpswap",
+    "cmpst_f": "fcmpswap",
     "cmpstore_b": "cmpswap",
     "cmpstore_f": "fcmpswap",
     "storexchg_b": "swap",
 }
 _SWAP_TWO: Final = re.compile(r"ds_storexchg_(2addr|2addr_stride64)_rtn_b(32|64)")
-_BETWEEN_LANES: Final = ("ds_bpermute_b32", "ds_bpermute_fi_b32", "ds_permute_b32")
+_BETWEEN_LANES: Final = (
+    *("ds_bpermute_b32", "ds_bpermute_fi_b32", "ds_permute_b32"),
+    *("ds_bpermute_64_b32", "ds_permute_64_b32"),
+)
 
 
 def translate_memory(context: Context) -> None:
@@ -56,10 +62,44 @@ def translate_memory(context: Context) -> None:
         raise Untranslatable(f"{name} has no semantics here")
 
 
-def translate_buffer(context: Context) -> None:
+def translate_cache_control(context: Context) -> None:
     """MUBUF: only invalidates of caches, which the engine does not have."""
     if context.instruction.name not in CACHE_CONTROLS:
         raise Untranslatable(f"{context.instruction.name} has no semantics here")
+
+
+def translate_buffer(context: Context) -> None:
+    """MUBUF of RDNA2, by which scratch memory is accessed: dword by dword, as it is swizzled."""
+    instruction, rows = context.instruction, context.rows
+    fields = instruction.fields
+    access = _BUFFER.fullmatch(instruction.name)
+    if access is None or fields["idxen"] or fields["tfe"] or fields["lds"]:
+        translate_cache_control(context)
+        return
+    function, size = _function(access)
+    function = function if size < 4 else f"{access[1]}_b32"
+    loads, dwords = access[1] == "load", max(1, size // 4)
+    address = rows.vector(fields["vaddr"]) if fields["offen"] else rows.constant((0,))
+    if dwords > 1:
+        copied = context.temp()
+        context.emit("copy", d=copied, a=address)
+        address = copied
+    context.stops_where = "takes a descriptor of scratch memory alone: swizzled, unchecked"
+    data = rows.vector(fields["vdata"], dwords)
+    places = context.temp(2)
+    for number in range(dwords):
+        context.emit(
+            "buffer_address",
+            d=places,
+            a=address,
+            b=context.source(4 * fields["srsrc"], "i32", None),
+            c=context.source(fields["soffset"], "i32", None),
+            immediate=fields["offset"] + 4 * number,
+        )
+        aux = resolve_aux(min(size, 4), READ if loads else WRITE)
+        context.emit("resolve_vector", d=context.wave.pointers, a=places, aux=aux)
+        where = {"d" if loads else "a": data + number * context.wave.row}
+        context.emit(function, b=context.wave.pointers, **where)
 
 
 def _resolve(
@@ -156,6 +196,8 @@ def _atomic(context: Context, atomic: re.Match[str]) -> None:
     if name in ("cmpswap", "fcmpswap", "mskor"):
         number = fields["data1"] if on_lds else fields["data"] + dwords
         compared = rows.vector(number, dwords)
+    if verb == "cmpst":  # of older chips, with its operands the other way round
+        data, compared = compared, data
     returns = any(spec.field == "vdst" for spec in instruction.operands)
     target = rows.vector(fields["vdst"], dwords) if returns else context.wave.trash
     size = int(bits) // 8

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
+from gpu.sim.isa.rdna.formats import VCC_LO, VGPR
 from gpu.sim.isa.rdna.matrix import translate_matrix
 from gpu.sim.isa.rdna.translate import Context, Untranslatable
 
@@ -15,8 +19,9 @@ def translate_packed(context: Context) -> None:
     if name.startswith("v_wmma"):
         translate_matrix(context)
         return
-    if name.startswith("v_fma_mix"):
-        _mixed(context)
+    special = _SPECIAL.get(name)
+    if special is not None:
+        special(context)
         return
     clamp = bool(fields["clamp"])
     if name in ("v_dot4_i32_iu8", "v_dot8_i32_iu4"):
@@ -95,3 +100,68 @@ def _mixed(context: Context) -> None:
         context.emit(f"clamp_{kind}", d=result, a=result)
     if high:
         context.emit("merge_high", d=target, a=result)
+
+
+def _accumulator(context: Context) -> None:
+    """V_ACCVGPR_READ and _WRITE."""
+    fields = context.instruction.fields
+    source = context.source(fields["src0"], "i32", None)
+    context.emit("move", d=context.rows.vector(fields["vdst"]), a=source)
+
+
+def _two_singles(context: Context) -> None:
+    """V_PK_FMA_F32 and others on pairs of registers: OP_SEL says which half of a pair is read."""
+    instruction = context.instruction
+    fields = instruction.fields
+    operation = context.operation(instruction.name.replace("v_pk_", "v_"))
+    results = []
+    for half, (chosen, signs) in enumerate(
+        (
+            (fields["opsel"], fields["neg"]),
+            (fields["opsel_hi"] | fields["opsel_hi2"] << 2, fields["neg_hi"]),
+        )
+    ):
+        rows = [
+            context.signed(_single(context, place, chosen), "f32", bool(signs >> place & 1), False)
+            for place in range(len(operation.sources))
+        ]
+        results.append(context.temp())
+        operands = dict(zip(("a", "b", "c"), rows, strict=False))
+        context.emit(operation.name, d=results[half], **operands)
+        if fields["clamp"]:
+            context.emit("clamp_f32", d=results[half], a=results[half])
+    _move_pair(context, results)
+
+
+def _single(context: Context, place: int, chosen: int) -> int:
+    """A register of a pair, or a constant, which has one half alone."""
+    code = context.instruction.fields[_PLACES[place]]
+    high = chosen >> place & 1
+    if code < VGPR and not code < VCC_LO + 2:
+        if high:
+            raise Untranslatable(f"{context.instruction.name} with the high half of source {code}")
+        return context.source(code, "f32", context.instruction.literal)
+    return context.source(code + high, "f32", None)
+
+
+def _move_two(context: Context) -> None:
+    """V_PK_MOV_B32: a register of each of two pairs."""
+    chosen = context.instruction.fields["opsel"]
+    results = [context.temp(), context.temp()]
+    for place, row in enumerate(results):
+        context.emit("copy", d=row, a=_single(context, place, chosen))
+    _move_pair(context, results)
+
+
+def _move_pair(context: Context, results: list[int]) -> None:
+    target = context.rows.vector(context.instruction.fields["vdst"], 2)
+    for number, row in enumerate(results):
+        context.emit("move", d=target + number * context.wave.row, a=row)
+
+
+_SPECIAL: Final[dict[str, Callable[[Context], None]]] = {
+    **dict.fromkeys(("v_fma_mix_f32", "v_fma_mixlo_f16", "v_fma_mixhi_f16"), _mixed),
+    **dict.fromkeys(("v_accvgpr_read_b32", "v_accvgpr_write_b32"), _accumulator),
+    **dict.fromkeys(("v_pk_fma_f32", "v_pk_mul_f32", "v_pk_add_f32"), _two_singles),
+    "v_pk_mov_b32": _move_two,
+}

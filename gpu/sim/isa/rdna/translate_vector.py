@@ -8,7 +8,8 @@ from typing import Final
 from gpu.sim.isa.lanes import DPP_BOUND_ZERO, DPP_FETCH_INACTIVE
 from gpu.sim.isa.rdna.decode import Instruction
 from gpu.sim.isa.rdna.formats import DPP8_FI, DPP16, EXEC, LITERAL, VCC_LO, VGPR
-from gpu.sim.isa.rdna.modifiers import chosen_byte, is_high_half, is_long, signs
+from gpu.sim.isa.rdna.modifiers import PLACES, chosen_byte, is_half, is_high_half, is_long, signs
+from gpu.sim.isa.rdna.sem_sdwa import PARTS, REST
 from gpu.sim.isa.rdna.table import Opcode, OperandSpec
 from gpu.sim.isa.rdna.translate import ROWS_OF_KIND, Context, Untranslatable
 
@@ -32,34 +33,45 @@ def translate_vector(context: Context) -> None:
     saturating = bool(fields.get("clamp")) and f"{name}_clamp" in context.engine.operations
     operation = context.operation(f"{name}_clamp" if saturating else name)
     to_exec = name.startswith("v_cmpx")
-    count = 0 if to_exec else len(operation.results)
+    named = instruction.operands[0].field in ("vcc", "vdst")
+    count = 0 if to_exec and not named else len(operation.results)
     results, sources = instruction.operands[:count], list(instruction.operands[count:])
     read = _packed_source if name in _PAIRS else vector_source
     rows = [
         read(context, sources[place] if place < len(sources) else None, kind)
         for place, kind in enumerate(operation.sources)
     ]
-    if to_exec:
+    if not count:
         targets = [context.wave.scalar(EXEC)]
     else:
         targets = [
             _result(context, spec, kind)
             for spec, kind in zip(results, operation.results, strict=True)
         ]
-    high = bool(results) and results[0].half and is_high_half(instruction, results[0])
+    kind = operation.results[0]
+    halved = bool(results) and is_half(instruction, results[0], kind)
+    high = halved and is_high_half(instruction, results[0])
     final = targets[0]
-    if high:
+    placed = instruction.sdwa is not None and "dst" in instruction.sdwa
+    if high or placed:
         targets[0] = context.temp()
     operands = dict(zip(("d", "e"), targets, strict=False))
     operands |= dict(zip(("a", "b", "c", "f"), rows, strict=False))
     context.emit_rounded(operation, **operands)
-    kind = operation.results[0]
     if kind in _FLOATS:
         _finish(context, targets[0], f"s_{{}}_{kind}" if operation.is_scalar else f"{{}}_{kind}")
     elif fields.get("clamp") and not saturating and kind != "m":
         raise Untranslatable(f"{name} with clamp has no semantics here")
     if high:
         context.emit("merge_high", d=final, a=targets[0])
+    if placed:
+        _place(context, final, targets[0], kind)
+    elif context.clears_upper and kind in ("f16", "i16") and not halved:
+        context.emit("part_w0_u", d=final, a=final)
+    if to_exec and count:  # CDNA's write both
+        for word in range(context.wave.words):
+            row = word * context.wave.row
+            context.emit("copy", d=context.wave.scalar(EXEC) + row, a=targets[0] + row)
     if instruction.dpp is not None and not to_exec:
         context.emit("restore_exec")
 
@@ -90,7 +102,9 @@ def vector_source(context: Context, spec: OperandSpec | None, kind: str) -> int:
         row = context.source(code, kind, instruction.literal)
     if spec.field == "src0" and instruction.dpp is not None:
         row = _permuted(context, row)
-    if spec.half and is_high_half(instruction, spec):
+    if instruction.sdwa is not None:
+        row = _selected(context, row, PLACES[spec.field])
+    if is_half(instruction, spec, kind) and is_high_half(instruction, spec):
         row = _high(context, row)
     negate, absolute = signs(instruction, spec.field)
     return context.signed(row, kind, negate, absolute)
@@ -130,10 +144,39 @@ def _destination_high(instruction: Instruction) -> bool:
     return bool(instruction.fields["vdst"] & 0x80)
 
 
+def _selected(context: Context, row: int, place: int) -> int:
+    """The byte or half of a source that SDWA chooses, extended to 32 bits."""
+    sdwa = context.instruction.sdwa
+    assert sdwa is not None
+    if sdwa[f"sel{place}"] >= len(PARTS):
+        return row
+    temp = context.temp()
+    signed = "i" if sdwa[f"sext{place}"] else "u"
+    context.emit(f"part_{PARTS[sdwa[f'sel{place}']]}_{signed}", d=temp, a=row)
+    return temp
+
+
+def _place(context: Context, target: int, row: int, kind: str) -> None:
+    """Puts a result where SDWA chooses; the rest becomes zeros or signs, or is kept."""
+    sdwa = context.instruction.sdwa
+    assert sdwa is not None
+    whole = sdwa["dst"] >= len(PARTS)
+    if not whole:
+        unused = REST[min(sdwa["unused"], len(REST) - 1)]
+        context.emit(f"place_{PARTS[sdwa['dst']]}_{unused}", d=target, a=row, b=target)
+    elif kind in ("f16", "i16"):
+        signed = "i" if REST[min(sdwa["unused"], len(REST) - 1)] == "sign" else "u"
+        context.emit(f"part_w0_{signed}", d=target, a=row)
+    else:
+        context.emit("move", d=target, a=row)
+
+
 def _result(context: Context, spec: OperandSpec, kind: str) -> int:
     fields = context.instruction.fields
+    sdwa = context.instruction.sdwa
     if spec.field == "vcc":
-        return context.wave.scalar(VCC_LO)
+        named = sdwa is not None and sdwa.get("named")
+        return context.scalar_result(fields["sdst"] if named else VCC_LO)
     code = fields[spec.field]
     if spec.scalar or spec.field == "sdst":
         return context.scalar_result(code)
@@ -178,8 +221,22 @@ def _permuted(context: Context, row: int) -> int:
     return temp
 
 
+_ACROSS: Final[dict[int, Callable[[int], int]]] = {
+    0x130: lambda lane: lane + 1 if lane < 63 else -1,
+    0x134: lambda lane: lane + 1 & 63,
+    0x138: lambda lane: lane - 1,
+    0x13C: lambda lane: lane - 1 & 63,
+    0x142: lambda lane: (lane & ~15) - 1,
+    0x143: lambda lane: 31 if lane > 31 else -1,
+}
+"""DPP_CTRL that moves values between rows, of CDNA: shifts and rotations of the wave, broadcasts of
+lane 15 of each row to the next, and of lane 31 to the upper half."""
+
+
 def _dpp_source(control: int, lane: int) -> int:
     """The lane that DPP_CTRL makes a lane read, -1 for none (section 7.3 of the manual)."""
+    if control in _ACROSS:
+        return _ACROSS[control](lane)
     row, place = lane & ~15, lane & 15
     kind, count = control & 0x1F0, control & 15
     if control < 0x100:

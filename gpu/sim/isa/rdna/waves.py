@@ -31,11 +31,14 @@ def start_of(dispatch: Dispatch, program: Program, memory: MemoryMap) -> Start:
     x, y, z = dispatch.grid
     places = _id_places(dispatch, program)
     steps = (1, x, x * y)
+    place = program.wave.scalar(_behind_ids(dispatch, program) + dispatch.workgroup_info)
     ids = [
         GroupId(at, steps[axis], dispatch.grid[axis], scale=scale)
         for axis, (at, scale) in places.items()
     ]
-    most, scratch = _scratch(dispatch, memory)
+    described = program.chip.scratch_in_sgprs
+    most, scratch = _scratch(dispatch, memory, described)
+    per_wave = dispatch.scratch_bytes * dispatch.lanes
     return Start(
         wave=program.wave,
         groups=x * y * z,
@@ -44,9 +47,10 @@ def start_of(dispatch: Dispatch, program: Program, memory: MemoryMap) -> Start:
         users=program.wave.scalars,
         ids=[each for each in ids if each.wrap > 1],
         lds_bytes=dispatch.lds_bytes,
-        scratch_bytes=dispatch.scratch_bytes * dispatch.lanes,
+        scratch_bytes=0 if described else per_wave,
         scratch=scratch,
         most_groups=most,
+        place=(place, per_wave) if described and dispatch.has_scratch else (0, 0),
     )
 
 
@@ -74,8 +78,7 @@ def _templates(
         for word in range(wave.words):
             rows[number, first + layout.EXEC + word] = active >> 32 * word & 0xFFFFFFFF
     if dispatch.workgroup_info:  # TG_SIZE: waves of the group 5:0, first wave 31
-        before = 0 if program.chip.ids_in_ttmp else len(places)
-        at = first + len(dispatch.user_sgprs) + before
+        at = first + _behind_ids(dispatch, program)
         rows[:, at] = count
         rows[0, at] |= np.uint32(1 << 31)
     return memory
@@ -88,7 +91,7 @@ def _header(dispatch: Dispatch, program: Program) -> bytes:
         mode = mode & ~layout.MODE_IEEE | layout.MODE_DX10_CLAMP
     for place, value in {
         layout.LDS_SIZE: dispatch.lds_bytes,
-        layout.SCRATCH_SIZE: dispatch.scratch_bytes,
+        layout.SCRATCH_SIZE: 0 if program.chip.scratch_in_sgprs else dispatch.scratch_bytes,
         layout.SHARED_APERTURE: SHARED_APERTURE,
         layout.PRIVATE_APERTURE: PRIVATE_APERTURE,
         layout.MODE: mode,
@@ -117,16 +120,27 @@ def _id_places(dispatch: Dispatch, program: Program) -> dict[int, tuple[int, int
     return {axis: (wave.scalar(first + n), 1) for n, axis in enumerate(axes)}
 
 
-def _scratch(dispatch: Dispatch, memory: MemoryMap) -> tuple[int, list[int]]:
-    """(workgroups that it has room for, host addresses of its waves'). Raises InvalidValue."""
+def _behind_ids(dispatch: Dispatch, program: Program) -> int:
+    """The first SGPR behind user SGPRs and ids."""
+    ids = 0 if program.chip.ids_in_ttmp else sum(dispatch.workgroup_ids)
+    return len(dispatch.user_sgprs) + ids
+
+
+def _scratch(dispatch: Dispatch, memory: MemoryMap, described: bool) -> tuple[int, list[int]]:
+    """(workgroups that it has room for, host addresses of its waves'). Raises InvalidValue.
+
+    There are no addresses where user SGPRs have them.
+    """
     base, count = dispatch.scratch_address, dispatch.waves_per_group
-    if base is None:
+    if not dispatch.has_scratch if described else base is None:
         return scheduler.RESIDENT, []
     room = dispatch.scratch_waves // count
     if not room:
         raise InvalidValue(
             f"scratch memory has room for {dispatch.scratch_waves} waves, a workgroup has {count}"
         )
+    if base is None:
+        return room, []
     x, y, z = dispatch.grid
     size, addresses = dispatch.scratch_bytes * dispatch.lanes, []
     for wave in range(min(room, resident_groups(count, x * y * z)) * count if size else 0):

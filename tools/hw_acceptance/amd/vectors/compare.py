@@ -18,6 +18,7 @@ from gpu.drivers.am.device import AmDevice
 from gpu.drivers.am.target import Version
 from gpu.hcq.args import ArgumentLayout
 from gpu.sim.isa.rdna.dispatch import DEFAULT_MODE, VGPR_GRANULE
+from gpu.sim.isa.rdna.encodings import ENCODINGS
 from gpu.sim.isa.rdna.table import load_table
 from tools.hw_acceptance.amd.target import AmTarget
 from tools.hw_acceptance.amd.vectors.encode import Assembler
@@ -74,12 +75,17 @@ def instructions(context: Context) -> None:
 
 
 def check_known(chip: str) -> None:
-    """Raises Unavailable for a chip that the lane engine does not know, or without llvmlite."""
+    """Raises Unavailable for a chip that there are no forms for, or without llvmlite.
+
+    The lane engine must know it, and the kernels around forms are written for RDNA3 and later.
+    """
     try:
         llvmlite_version()
         load_table(chip)
     except Unsupported as missing:
         raise Unavailable(missing.message) from missing
+    if "vopd" not in ENCODINGS[chip].by_name:
+        raise Unavailable(f"forms of instructions are made for RDNA3 and later, not for {chip}")
 
 
 class _Told:
