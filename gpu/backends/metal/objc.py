@@ -86,7 +86,7 @@ class ObjC:
         send = address("objc_msgSend")
         for selector, (result, taken) in _METHODS.items():
             number = self.sel_registerName(selector.encode())
-            message = _message(send, number, result, taken)
+            message = message_of(send, number, result, taken)
             setattr(self, selector.replace(":", "_"), message)
         self._handler = _Handler(self._tell_exception)
         pointer = ctypes.cast(self._handler, ctypes.c_void_p).value
@@ -174,7 +174,7 @@ class ErrorPlace:
         return self._written.value or 0
 
 
-def _message(send: int, selector: int, result: str, taken: tuple[str, ...]) -> Message:
+def message_of(send: int, selector: int, result: str, taken: tuple[str, ...]) -> Message:
     """A function that takes a receiver and arguments of these types."""
     if "MTLSize" in taken:
         # Larger structures are passed in each ABI's own way, which ctypes knows; here nothing but.
