@@ -215,9 +215,12 @@ class MetalContext:
         )
 
     def close(self) -> None:
-        """Waits for what was committed; the process ends. Raises GpuFault."""
-        if self._lost is None:
-            self.synchronize()
+        """Waits for what was committed; the process is about to end. Raises GpuFault."""
+        try:
+            if self._lost is None:
+                self.synchronize()
+        finally:
+            self._lose(f"the METAL device {self.info.name} was closed: the process ends")
 
     def _lose(self, reason: str) -> None:
         self._lost = reason

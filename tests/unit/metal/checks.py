@@ -399,6 +399,26 @@ def a_forked_child_is_told_and_sends_nothing(mac: Gpu) -> None:
 
 
 @_check
+def the_process_ends_when_all_is_done_and_releases_nothing(mac: Gpu) -> None:
+    program, memory = mac.program(), mac.allocator.alloc(8)
+    owned = Handle(mac.objc, mac.objc.objc_retain(1))
+    mac.failing = {1}
+    for _ in range(2):
+        program(memory, vals=(3, 4))
+    with pytest.raises(GpuFault):
+        mac.context.close()
+    assert [mac.status[each] >= mtl.MTLCommandBufferStatusCompleted for each in mac.status] == [
+        True,
+        True,
+    ]
+    held = mac.held.copy()
+    del owned
+    assert mac.held == held, "modules that it needs may be gone by then"
+    with pytest.raises(DeviceLost, match="was closed"):
+        program(memory, vals=(3, 4))
+
+
+@_check
 def the_compiler_keeps_to_ieee_754(mac: Gpu) -> None:
     mac.program()
     assert mac.math == [("setFastMathEnabled:", 0)]

@@ -159,6 +159,11 @@ def what_was_never_committed_is_waited_for(patch: Patcher) -> None:
     patch.setattr(MetalContext, "_finish", finish)
 
 
+@mutation("the_process_ends_when_all_is_done_and_releases_nothing")
+def the_process_ends_with_work_in_flight(patch: Patcher) -> None:
+    patch.setattr(MetalContext, "close", lambda self: self._lose("it was closed"))
+
+
 @mutation("a_forked_child_is_told_and_sends_nothing")
 def a_fork_goes_unnoticed(patch: Patcher) -> None:
     patch.setattr(MetalContext, "forked", _nothing)
