@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,11 +9,15 @@ from gpu.autogen import metal as mtl
 from gpu.backends.cpu.native import read_memory, write_memory
 from gpu.backends.metal.context import MetalContext
 from gpu.backends.metal.objc import Handle
+from gpu.compiler.targets.apple import MAC
 from gpu.core.arguments import host_bytes
 from gpu.core.available import check_memory
 from gpu.core.errors import InvalidType, OutOfMemory
 from gpu.runtime.allocator import LRUAllocator
 
+PAGE: Final = 16 << 10
+"""Bytes of a page on Apple silicon ("Addressing architectural differences in your macOS code",
+Apple)."""
 _SHARED: Final = mtl.MTLResourceStorageModeShared
 
 
@@ -76,10 +79,12 @@ class MetalAllocator(LRUAllocator[MetalMemory]):
         """It goes when nothing refers to it: the last reference is the caller's."""
 
     def borrow(self, address: int, nbytes: int, owner: object) -> MetalMemory | None:
-        """Host memory that begins with a page, up to the end of its last one."""
-        context, page = self._context, os.sysconf("SC_PAGESIZE")
-        size = -(-nbytes // page) * page
-        if address % page or not 0 < size <= context.info.most_memory:
+        """Host memory that begins with a page, up to the end of its last one; on Apple silicon."""
+        context = self._context
+        size = -(-nbytes // PAGE) * PAGE
+        if address % PAGE or not 0 < size <= context.info.most_memory:
+            return None
+        if context.info.family == MAC:  # a GPU of its own memory, or pages of another size
             return None
         objc = context.objc
         with context.in_pool():

@@ -13,7 +13,7 @@ import pytest
 from gpu.autogen import metal as mtl
 from gpu.backends.metal.context import MOST_RUNNING, GpuInfo, MetalContext
 from gpu.backends.metal.graph import MetalGraph
-from gpu.backends.metal.memory import MetalAllocator, MetalMemory
+from gpu.backends.metal.memory import PAGE, MetalAllocator, MetalMemory
 from gpu.backends.metal.objc import Handle
 from gpu.backends.metal.program import Libraries, MetalCompiler, MetalProgram, Scratch
 from gpu.backends.metal.timer import MetalTimer
@@ -303,12 +303,12 @@ def memory_has_its_limits(mac: Gpu) -> None:
 @_check
 def whole_pages_are_borrowed(mac: Gpu) -> None:
     data = np.zeros(1 << 16, np.uint8)
-    page = -(-data.ctypes.data // 4096) * 4096
+    page = -(-data.ctypes.data // PAGE) * PAGE
     borrowed = mac.allocator.borrow(page, 5000, data)
     assert borrowed is not None and borrowed.is_borrowed and borrowed.nbytes == 5000
     mac.program()(borrowed, vals=(1, 2))
     assert mac.running() == 0, "whose memory it is may change it as soon as it was read"
-    assert mac.allocator.borrow(page + 64, 5000, data) is None
+    assert mac.allocator.borrow(page + 4096, 5000, data) is None
     assert mac.allocator.borrow(page, 1 << 21, data) is None
 
 

@@ -283,7 +283,7 @@ def what_is_borrowed_is_not_waited_for(patch: Patcher) -> None:
 
 @mutation("whole_pages_are_borrowed")
 def parts_of_pages_are_borrowed(patch: Patcher) -> None:
-    patch.setattr(memory.os, "sysconf", _gives(1))
+    patch.setattr(memory, "PAGE", 1)
 
 
 @mutation("a_copy_is_behind_what_was_launched")
