@@ -26,7 +26,8 @@ from gpu.runtime.recent import Recent
 _KEPT: Final = 256  # libraries just compiled that are kept until they are loaded
 _DIGEST_BYTES: Final = 16
 _VALUE_BYTES: Final = 8
-_PLACE: Final = re.compile(r"^[\w.]*:(\d+):\d+: (?:fatal )?error", re.MULTILINE)
+# What Metal calls a source that has no name; users' own kernels in it have theirs.
+_PLACE: Final = re.compile(r"^program_source:(\d+):\d+: (?:fatal )?error", re.MULTILINE)
 _id: Final = attrgetter("id")
 
 

@@ -274,6 +274,9 @@ def a_source_is_refused_with_its_line(mac: Gpu) -> None:
     mac.refused = "program_source:3:4: error: unknown type name 'uchar'"
     with pytest.raises(CompileError, match=r"unknown type.*\(line 3: device uchar \*workspace"):
         mac.program()
+    mac.refused = "scale:1:4: error: the user's own line 1"
+    with pytest.raises(CompileError, match=r"own line 1 \(MTLLibraryErrorDomain 3\) \(at"):
+        mac.program()
     mac.refused = "out of luck"
     with pytest.raises(CompileError, match=r"out of luck \(MTLLibraryErrorDomain 3\) \(at"):
         mac.program()
