@@ -96,6 +96,10 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
         *("gpu.core", "gpu.runtime", "gpu.compiler", "gpu.transport", "gpu.backends.cpu.native"),
         *("gpu.sim.cuda", "gpu.sim.worlds"),
     ),
+    "gpu.backends.metal": (
+        *("gpu.core", "gpu.runtime", "gpu.compiler", "gpu.transport", "gpu.autogen"),
+        "gpu.backends.cpu.native",
+    ),
     "gpu.tensor": ("gpu.core", "gpu.runtime", "gpu.compiler.ir"),
     "gpu.cli": ("gpu",),  # everything
 }

@@ -17,6 +17,7 @@ from gpu import __version__
 from gpu.backends.amd import find as amd
 from gpu.backends.amd import find_pci
 from gpu.backends.cuda import find as cuda
+from gpu.backends.metal import find as metal
 from gpu.backends.nv import find as nv
 from gpu.cli.info import hanging
 from gpu.compiler.toolchain.clang import find_clang
@@ -40,6 +41,7 @@ _GPUS: Final[dict[str, tuple[str, Callable[[Looking], Iterator[Look]]]]] = {
     "AMD": ("KFD", amd.looks),
     "NV": ("NVK", nv.looks),
     "CUDA": ("", cuda.looks),
+    "METAL": ("", metal.looks),
 }
 """By device type: the interface that there is, empty where there is no other, and what looks at a
 machine for it."""

@@ -99,10 +99,13 @@ class Choice(NamedTuple):
 # In this order. A machine with GPUs of both has AMD's in its processor as a rule, and a faster card
 # of NVIDIA's; CUDA is another way to that. Modules with the functions of `Finder`, imported on use.
 FINDERS: Final[dict[str, str | Finder]] = {
+    "METAL": "gpu.backends.metal.find",
     "NV": "gpu.backends.nv.find",
     "AMD": "gpu.backends.amd.find",
     "CUDA": "gpu.backends.cuda.find",
 }
+# What else is looked for on a system than nothing.
+_ON: Final = {"darwin": ("METAL",), "linux": ("NV", "AMD", "CUDA")}
 _ELSE: Final = "CPU"
 
 
@@ -151,10 +154,10 @@ def _simulated(setting: str) -> Choice:
 
 @cache
 def _machines_own() -> Choice:
-    if sys.platform != "linux":
-        return Choice(_ELSE, f"{', '.join(FINDERS)} are found on Linux only")
+    if sys.platform not in _ON:
+        return Choice(_ELSE, f"GPUs are looked for on {' and '.join(_ON)} only")
     passed_over: dict[str, Look] = {}
-    for device in FINDERS:
+    for device in _ON[sys.platform]:
         look = _look(device)
         if look.found is Found.USABLE:
             return Choice(device_name(device, look.which), look.told, is_found=True)

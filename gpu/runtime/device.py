@@ -125,6 +125,7 @@ BACKENDS: Final[dict[str, str | Opener]] = {
     "CL": "gpu.backends.cl.device",
     "CPU": "gpu.backends.cpu.device",
     "CUDA": "gpu.backends.cuda.device",
+    "METAL": "gpu.backends.metal.device",
     "NV": "gpu.backends.nv.device",
     "PYTHON": "gpu.backends.python.device",
     "WEBGPU": "gpu.backends.webgpu.device",

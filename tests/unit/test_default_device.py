@@ -75,7 +75,7 @@ def on_machine(
 ) -> Callable[..., Choice]:
     """`on_machine(NV=..., AMD=...)` is the choice where finders see that; others see nothing."""
 
-    def choose(**looks: Look | Exception) -> Choice:
+    def choose(system: str = "linux", **looks: Look | Exception) -> Choice:
         class Seen:
             def __init__(self, seen: Look | Exception):
                 self._seen = seen
@@ -93,7 +93,7 @@ def on_machine(
         monkeypatch.setattr(default, "FINDERS", finders)
         _MACHINES_OWN.cache_clear()
         monkeypatch.setattr(default, "_machines_own", _MACHINES_OWN)
-        monkeypatch.setattr(sys, "platform", "linux")
+        monkeypatch.setattr(sys, "platform", system)
         return default.default_choice()
 
     return choose
@@ -216,6 +216,14 @@ def test_the_first_device_type_with_hardware_is_the_default(
     assert (nothing.device, nothing.is_found) == ("CPU", False)
     assert nothing.reason == "no GPU was found; NV: none here; AMD: none here; CUDA: none here"
     assert Device.DEFAULT == Tensor([1]).device == "CPU"
+
+
+def test_each_system_has_gpus_of_its_own(on_machine: Callable[..., Choice]) -> None:
+    assert on_machine("darwin", METAL=USABLE, NV=USABLE).device == "METAL"
+    assert on_machine("linux", METAL=USABLE, NV=USABLE).device == "NV"
+    assert on_machine("darwin", NV=USABLE)[:2] == ("CPU", "no GPU was found; METAL: none here")
+    elsewhere = on_machine("win32", METAL=USABLE, NV=USABLE)
+    assert elsewhere[:2] == ("CPU", "GPUs are looked for on darwin and linux only")
 
 
 def test_what_was_asked_for_goes_before_what_is_there(

@@ -16,10 +16,13 @@ from gpu.core.devspec import did_you_mean
 from gpu.core.dtype import dtypes
 from gpu.core.errors import Unsupported
 
-FAMILIES: Final = {"apple7": 8, "apple8": 10, "apple9": 10}
+FAMILIES: Final = {"apple7": 8, "apple8": 10, "apple9": 10, "mac2": 8}
 """Families of Apple silicon in Macs, with the cores of the GPU in the smallest chip of each: M1, M2
-and M3 (Apple's product pages). A rough number of blocks that run at once is all that is needed."""
+and M3 (Apple's product pages). A rough number of blocks that run at once is all that is needed.
+The last is what GPUs of other vendors in Macs have in common, and those of virtual machines."""
+MAC: Final = "mac2"
 SIMD_WIDTH: Final = 32
+"""Threads of a SIMD-group on Apple silicon. Of `MAC` none is known: kernels use it for nothing."""
 SHARED_BYTES: Final = 32 << 10
 """Threadgroup memory of a threadgroup."""
 BUFFERS: Final = 31
@@ -60,7 +63,7 @@ def metal_target(family: str) -> Target:
         threads=_THREADS,
         shared_bytes=SHARED_BYTES,
         warp=SIMD_WIDTH,
-        shuffle=SIMD_WIDTH,
+        shuffle=0 if family == MAC else SIMD_WIDTH,
         access_bytes=_ACCESS_BYTES,
         buffers=BUFFERS - _OWN_BUFFERS,
     )

@@ -67,11 +67,18 @@ _versions = DiskCache("clang-versions")
 class ClangCompiler(Compiler):
     """Compiles for one CPU architecture and set of features."""
 
-    def __init__(self, architecture: str, features: str = "", language: str = "c"):
+    def __init__(
+        self,
+        architecture: str,
+        features: str = "",
+        language: str = "c",
+        options: Sequence[str] = (),
+    ):
         """`architecture` and `features` as in a `Target`: `x86_64`, `+avx,+avx2`.
 
         `language` is `c`, `ir` for text of LLVM IR, or `msl`, which is checked and run here and not
-        meant for a CPU (see `gpu/compiler/toolchain/msl.py`). Raises Unsupported for another
+        meant for a CPU (see `gpu/compiler/toolchain/msl.py`). `options` of clang's come last: with
+        ``-emit-llvm`` it gives bitcode in the place of objects. Raises Unsupported for another
         architecture and where clang is missing or too old, CompileError where what is called
         clang is something else.
         """
@@ -87,7 +94,9 @@ class ClangCompiler(Compiler):
             *_OBJECT,
             *(_X86_OBJECT if architecture == "x86_64" else ()),
             *_feature_options(features),
+            *options,
         ]
+        self._gives_bitcode = "-emit-llvm" in options
         if language == "ir" and version.startswith("clang version 14"):
             self._options += ["-mllvm", "-opaque-pointers"]  # the default from LLVM 15 on
         super().__init__(f"{version}|{language}|{' '.join(self._options)}", "clang")
@@ -143,6 +152,8 @@ class ClangCompiler(Compiler):
             raise CompileError(
                 f"{self._path} ended with {done.returncode}: {_explain(message, sources)}"
             )
+        if self._gives_bitcode:
+            return done.stdout
         try:
             parse_object(done.stdout)
         except FormatError as error:

@@ -127,5 +127,5 @@ def test_models_compile_for_every_family(family: str, need: Callable[[str], None
 
 
 def test_a_machine_without_a_family_says_which_there_are() -> None:
-    with pytest.raises(Unsupported, match=r"METAL::apple7 \(apple7, apple8, apple9\)"):
+    with pytest.raises(Unsupported, match=r"METAL::apple7 \(apple7, apple8, apple9, mac2\)"):
         gpu.compile_for("METAL", Tensor([1.0]) + 1)

@@ -1,0 +1,152 @@
+"""Memory that the host and the GPU share, and that of others which the GPU uses in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from gpu.autogen import metal as mtl
+from gpu.backends.cpu.native import read_memory, write_memory
+from gpu.backends.metal.context import MetalContext
+from gpu.backends.metal.objc import Handle
+from gpu.compiler.targets.apple import MAC
+from gpu.core.arguments import host_bytes
+from gpu.core.available import check_memory
+from gpu.core.errors import InvalidType, OutOfMemory
+from gpu.runtime.allocator import LRUAllocator
+
+PAGE: Final = 16 << 10
+"""Bytes of a page on Apple silicon ("Addressing architectural differences in your macOS code",
+Apple)."""
+_SHARED: Final = mtl.MTLResourceStorageModeShared
+
+
+class MetalMemory:
+    """A buffer in the host's memory. Commands that use it keep it until they are done.
+
+    Attributes:
+        id: of the MTLBuffer.
+        address: where the host has it.
+        nbytes: how many it has.
+        ticket: of the commands that used it last.
+        is_borrowed: whether it is someone else's memory.
+    """
+
+    __slots__ = ("_handle", "_owner", "address", "id", "is_borrowed", "nbytes", "ticket")
+
+    def __init__(
+        self,
+        handle: Handle,
+        address: int,
+        nbytes: int,
+        owner: object = None,
+        borrowed: bool = False,
+    ):
+        """`owner` keeps what lies at `address` alive."""
+        self._handle, self._owner = handle, owner
+        self.id, self.address, self.nbytes = handle.id, address, nbytes
+        self.ticket, self.is_borrowed = 0, borrowed
+
+
+class MetalAllocator(LRUAllocator[MetalMemory]):
+    """Buffers of one GPU, in shared storage."""
+
+    def __init__(self, context: MetalContext):
+        super().__init__()
+        self._context = context
+
+    def _alloc(self, nbytes: int) -> MetalMemory:
+        context, size = self._context, max(nbytes, 1)
+        most = context.info.most_memory
+        if size > most:
+            raise OutOfMemory(
+                f"cannot allocate {nbytes:,} bytes: {context.info.name} has buffers of at most"
+                f" {most:,} bytes (maxBufferLength); use smaller tensors"
+            )
+        check_memory(size)
+        objc = context.objc
+        with context.in_pool():
+            made = objc.newBufferWithLength_options_(context.device.id, size, _SHARED)
+            if not made:
+                raise OutOfMemory(
+                    f"cannot allocate {nbytes:,} bytes on {context.info.name}: {self.live:,} are in"
+                    f" use and {self.cached:,} kept; free tensors or use smaller ones"
+                )
+            handle = Handle(objc, made)
+            return MetalMemory(handle, objc.contents(made), nbytes)
+
+    def _free(self, memory: MetalMemory, nbytes: int) -> None:
+        """It goes when nothing refers to it: the last reference is the caller's."""
+
+    def borrow(self, address: int, nbytes: int, owner: object) -> MetalMemory | None:
+        """Host memory that begins with a page, up to the end of its last one; on Apple silicon."""
+        context = self._context
+        size = -(-nbytes // PAGE) * PAGE
+        if address % PAGE or not 0 < size <= context.info.most_memory:
+            return None
+        if context.info.family == MAC:  # a GPU of its own memory, or pages of another size
+            return None
+        objc = context.objc
+        with context.in_pool():
+            made = objc.newBufferWithBytesNoCopy_length_options_deallocator_(
+                context.device.id, address, size, _SHARED, 0
+            )
+            if not made:  # Metal wants memory of one mapping
+                return None
+            return MetalMemory(Handle(objc, made), address, nbytes, owner, borrowed=True)
+
+    def host_address(self, memory: MetalMemory) -> int | None:
+        """Where the host has it, whose memory it is."""
+        return memory.address
+
+    def copy_in(self, memory: MetalMemory, data: memoryview) -> None:
+        """Copies bytes from the host, when what used the memory is done."""
+        source = host_bytes(data, "data")
+        self._wait_for(memory)
+        if source.nbytes:
+            write_memory(memory.address, source)
+
+    def copy_out(self, data: memoryview, memory: MetalMemory) -> None:
+        """Copies bytes to the host, when what was launched on the memory before is done."""
+        target = host_bytes(data, "data", writable=True)
+        self._wait_for(memory)
+        if target.nbytes:
+            read_memory(target, memory.address)
+
+    def copy(self, target: MetalMemory, source: MetalMemory, nbytes: int) -> None:
+        """Copies on the GPU, behind what was launched before; returns at once."""
+        context, both = self._context, (_ours(target), _ours(source))
+        if not nbytes:
+            return
+
+        def encode(encoder: int) -> None:
+            context.objc.copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size_(
+                encoder, source.id, 0, target.id, 0, nbytes
+            )
+
+        commands = context.run(encode, _COPY, (target, source, nbytes), both, copies=True)
+        if target.is_borrowed or source.is_borrowed:
+            context.wait_for(commands.ticket)
+
+    def _wait_for(self, memory: MetalMemory) -> None:
+        self._context.wait_for(_ours(memory).ticket)
+
+
+class _Copy:
+    """A copy, for errors."""
+
+    def describe(self, arguments: Sequence[object]) -> str:
+        """What is copied."""
+        return f"a copy of {arguments[2]:,} bytes"
+
+
+_COPY: Final = _Copy()
+
+
+def _ours(memory: object) -> MetalMemory:
+    if not isinstance(memory, MetalMemory):
+        raise InvalidType(
+            f"memory of a METAL device is what its allocator gives, got"
+            f" {type(memory).__name__} {memory!r}"
+        )
+    return memory
