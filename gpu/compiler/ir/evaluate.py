@@ -11,6 +11,7 @@ of numpy and ml_dtypes do, except that float64 to float16 rounds once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -95,3 +96,18 @@ def through_float32(function: Any) -> Any:
 def multiply_add(a: Array, b: Array, c: Array) -> Array:
     """a * b + c, rounded twice; a device may round once."""
     return np.asarray(a * b + c)
+
+
+def dot(first: DType, second: DType) -> Callable[[Array, Array, Array], Array]:
+    """The sum of products of the elements of two words, added to a third; all wrap."""
+
+    def run(a: Array, b: Array, total: Array) -> Array:
+        products = _elements(a, first) * _elements(b, second)
+        return np.asarray(total + products.sum(-1, dtype=total.dtype))
+
+    return run
+
+
+def _elements(words: Array, dtype: DType) -> Array:
+    """The elements of `dtype` in words, along one more axis, in as many bits as words."""
+    return np.ascontiguousarray(words)[..., None].view(dtype.np).astype(words.dtype)

@@ -27,7 +27,7 @@ class Op(NamedTuple):
     Attributes:
         name: as printed in every text form.
         arity: number of operands.
-        domain: dtype kinds the operands may have; `where` looks at its last two.
+        domain: dtype kinds, or dtypes, the operands may have; `where` looks at its last two.
         result: `same` as the operands, or `bool`.
         evaluate: its meaning on numpy arrays of one dtype.
         core: every device provides it.
@@ -48,6 +48,15 @@ ANY: Final = NUMBER | {"bool"}
 FLOAT: Final = frozenset({"float"})
 INTEGER: Final = frozenset({"int", "uint"})
 BITS: Final = INTEGER | {"bool"}
+WORDS: Final = frozenset({"uint32"})
+DOTS: Final = {
+    "dot_u8i8": (dtypes.uint8, dtypes.int8),
+    "dot_i8i8": (dtypes.int8, dtypes.int8),
+    "dot_u8u8": (dtypes.uint8, dtypes.uint8),
+    "dot_i16i16": (dtypes.int16, dtypes.int16),
+}
+"""Products of neighbours: two words of so many elements, the first one lowest, and what the
+products of each with its like are added to, modulo 2**32."""
 
 _ROWS: Final = (
     Op("neg", 1, NUMBER, "same", np.negative, core=False),
@@ -81,6 +90,10 @@ _ROWS: Final = (
     Op("ne", 2, ANY, "bool", np.not_equal, commutes=True, core=False),
     Op("where", 3, ANY, "same", np.where),
     Op("fma", 3, FLOAT, "same", through_float32(evaluate.multiply_add), core=False),
+    *(
+        Op(name, 3, WORDS, "same", evaluate.dot(*elements), core=False)
+        for name, elements in DOTS.items()
+    ),
 )
 OPS: Final = {row.name: row for row in _ROWS}
 # Operations that take as long, or are as much code, as several others: about how many.
@@ -148,7 +161,7 @@ def result_dtype(name: str, operands: tuple[DType, ...]) -> DType:
     first = operands[0]
     if any(d is not first for d in operands):
         raise DTypeError(f"{name} needs operands of one dtype, got {[d.name for d in operands]}")
-    if first.kind not in row.domain:
+    if first.kind not in row.domain and first.name not in row.domain:
         raise DTypeError(f"{name} is not defined for {first.name}, only for {sorted(row.domain)}")
     return dtypes.bool if row.result == "bool" else first
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from gpu.compiler.ir.builder import Builder
-from gpu.compiler.ir.optable import fold_cast, result_dtype
+from gpu.compiler.ir.optable import DOTS, fold_cast, result_dtype
 from gpu.compiler.lower import narrow_floats
 from gpu.compiler.lower.float_remainder import fmod
 from gpu.compiler.lower.transcendental import exp, exp2, log2, sin
@@ -243,9 +243,31 @@ def _fma(b: Builder[V], x: V, y: V, z: V) -> V:
     return b.add(b.mul(x, y), z)
 
 
+def _dot(name: str) -> Callable[..., Any]:
+    """A product of neighbours, one after the other."""
+    elements = DOTS[name]
+
+    def derive(b: Builder[V], x: V, y: V, total: V) -> V:
+        bits = elements[0].bits
+        for low in range(0, b.dtype(x).bits, bits):
+            factors = (_element(b, w, d, low) for w, d in zip((x, y), elements, strict=True))
+            total = b.add(total, b.mul(*factors))
+        return total
+
+    return derive
+
+
+def _element(b: Builder[V], word: V, dtype: DType, low: int) -> V:
+    """The element whose lowest bit is bit `low` of a word, as a word that has its sign."""
+    kind, unused = b.dtype(word), b.dtype(word).bits - dtype.bits
+    signed = b.bitcast(word, dtypes.int32) if dtype.is_signed else word
+    highest = b.op("shl", signed, b.like(signed, unused - low)) if low < unused else signed
+    return b.bitcast(b.op("shr", highest, b.like(highest, unused)), kind)
+
+
 # A derivation takes the builder to build on and the operands. None may need itself, however deep.
 DERIVATIONS: Final[dict[str, Callable[..., Any]]] = {
     "neg": _neg, "abs": _abs, "sub": _sub, "le": _le, "ne": _ne, "fma": _fma,
     "rint": _rint, "trunc": _trunc, "floor": _floor, "fmod": fmod,
-    "exp": exp, "exp2": exp2, "log2": log2, "sin": sin,
+    "exp": exp, "exp2": exp2, "log2": log2, "sin": sin, **{name: _dot(name) for name in DOTS},
 }  # fmt: skip
