@@ -129,7 +129,15 @@ _X86_INTEGERS: Final = re.compile(r"v?p(?:add|sub|mull|max[su]|min[su])(?P<type>
 _X86_BITS: Final = {"s": 32, "d": 64, "h": 16}
 _X86_INTEGER_BITS: Final = {"b": 8, "w": 16, "d": 32, "q": 64}
 # Operations in each lane of 32 bits of what adds products, and in all of a tile.
-_X86_DOTS: Final = {"vpmaddwd": 4, "vpdpwssd": 4, "vpdpbusd": 8, "vdpbf16ps": 4}
+_X86_DOTS: Final = {
+    "pmaddwd": 4,
+    "vpmaddwd": 4,
+    "vpdpwssd": 4,
+    "vpdpbusd": 8,
+    "vdpbf16ps": 4,
+    "vpdpbssd": 8,
+    "vpdpbuud": 8,
+}
 _X86_TILES: Final = {"tdpbf16ps": 2 * 16 * 16 * 32}
 _X86_TILES_OF_BYTES: Final = 2 * 16 * 16 * 64
 _REGISTER_BITS: Final = {"x": 128, "y": 256, "z": 512}
@@ -194,7 +202,7 @@ def innermost_loops(assembly: str) -> Iterator[list[Instruction]]:
         if label := _LABEL.match(line):
             labels[label[1]] = len(body)
         elif line.startswith("\t") and not line.startswith("\t."):
-            name, _, operands = line.strip().partition("\t")
+            name, _, operands = line.strip().removeprefix("{vex}\t").partition("\t")
             body.append(Instruction(name, operands))
             target = operands.rpartition(",")[2].strip()
             if _JUMP.match(name) and target in labels:

@@ -1,0 +1,224 @@
+"""Sums of products of narrow integers in words of neighbours: exact, whatever they are made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gpu import dtypes
+from gpu.compiler.ir import kernel as K
+from gpu.compiler.ir.kernel.text import parse_kernel, print_kernel
+from gpu.compiler.ir.kernel.verify import verify_kernel
+from gpu.compiler.ir.kernel.words import elements_of, neighbours, word_of
+from gpu.compiler.ir.linear.text import parse_linear, print_linear
+from gpu.compiler.ir.optable import DOTS, apply
+from gpu.compiler.lower.linearize import linearize
+from gpu.compiler.opt.analysis.reduction_nest import reduction_nest
+from gpu.compiler.opt.opts import Dot, Tile
+from gpu.compiler.opt.opts import apply as transformed
+from gpu.compiler.opt.policy.choose import schedule
+from gpu.compiler.opt.policy.cpu.dots import dots
+from gpu.compiler.opt.policy.cpu.tiling import choose
+from gpu.compiler.opt.primitives.dots import factors_of
+from gpu.compiler.render.llvm.cpu import LLVMRenderer
+from gpu.compiler.targets.cpu import host_target, missing_here
+from gpu.compiler.toolchain.llvm import LLVMCompiler, emit_assembly
+from gpu.core.dtype import DType
+from gpu.core.errors import IllegalOpt
+from tools.coalescing import memory
+from tools.hot_loops import DIALECTS, assemblies, innermost_loops, is_scalar, operations
+from unit.linear_kernels import Kernel, toolchain
+from unit.reduction_kernels import outputs
+
+NARROW = (dtypes.int8, dtypes.uint8, dtypes.int16, dtypes.bool)
+# CPUs with each of the instructions, and their dtypes for which factors have to be flipped.
+CPUS = (
+    "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "znver4", "x86_64,avx2,avxvnni",
+    "x86_64,avx2,avxvnniint8", "neoverse-n1", "neoverse-v1",
+)  # fmt: skip
+PRODUCT = """kernel product(out: {total}[{mn}] global, a: {a}[{mk}] global, b: {b}[{kn}] global)
+  loop i serial {m}
+    loop j serial {n}
+      alloc s: {total}[] private
+      s[] = {start}:{total}
+      loop k serial {k}
+        s[] add= mul({left}, {right})
+      out[{n}*i + j] = add(s[], 3:{total})
+"""
+
+
+def cast(value: str, dtype: DType, total: DType) -> str:
+    return value if dtype is total else f"cast.{total.code}({value})"
+
+
+def product(
+    m: int, k: int, n: int, a: DType, b: DType, total: DType, turned: bool = False, pad: int = 0
+) -> K.Kernel:
+    """A product of matrices; with `turned` the second lies along k, with `pad` a row has zeros."""
+    mask = f" if k - {pad} >= 0" if pad else ""
+    left = f"a[{k}*i + k{mask}]"
+    right = f"b[{k}*j + k]" if turned else f"b[{n}*k + j]"
+    return parse_kernel(
+        PRODUCT.format(
+            total=total.code, a=a.code, b=b.code, m=m, n=n, k=k, mn=m * n, mk=m * k, kn=k * n,
+            left=cast(left, a, total), right=cast(right, b, total), start=7,
+        )
+    )  # fmt: skip
+
+
+def extremes(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
+    """Random elements, half of them the least or the largest."""
+    if dtype is dtypes.bool:
+        return rng.integers(0, 2, shape).astype(np.bool_)
+    values = rng.integers(int(dtype.min), int(dtype.max) + 1, shape)
+    ends = np.where(rng.random(shape) < 0.5, int(dtype.min), int(dtype.max))
+    return np.where(rng.random(shape) < 0.5, ends, values).astype(dtype.np)
+
+
+def arrays_of(kernel: K.Kernel, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    out, *others = kernel.params
+    arrays = {b.name: extremes(rng, b.dtype, b.shape) for b in others}
+    return {out.name: np.zeros(out.shape, out.dtype.np), **arrays}
+
+
+def draw(rng: np.random.Generator) -> K.Kernel:
+    m, n = (int(rng.integers(1, 14)) for _ in range(2))
+    k, pad = int(rng.integers(2, 14)), int(rng.integers(0, 2))
+    a, b = (NARROW[rng.integers(len(NARROW))] for _ in range(2))
+    wide = max(a.itemsize, b.itemsize)
+    totals = [d for d in (dtypes.int8, dtypes.int16, dtypes.uint32) if d.itemsize >= wide]
+    return product(m, k, n, a, b, totals[rng.integers(len(totals))], rng.random() < 0.5, pad)
+
+
+@pytest.mark.parametrize("name", DOTS)
+def test_words_are_multiplied_element_by_element(name: str) -> None:
+    rng = np.random.default_rng(0)
+    a, b, total = (extremes(rng, dtypes.uint32, (50,)) for _ in range(3))
+    first, second = (x.view(d.np).reshape(50, -1) for x, d in zip((a, b), DOTS[name], strict=True))
+    wanted = total + (first.astype(np.int64) * second.astype(np.int64)).sum(1)
+    np.testing.assert_array_equal(apply(name, dtypes.uint32, (a, b, total)), wanted % 2**32)
+
+
+def test_a_word_shows_what_it_is_made_of() -> None:
+    kernel = parse_kernel(
+        "kernel k(out: u32[9] global, a: i8[40] global)\n  loop i serial 9\n    out[i] = 1:u32\n"
+    )
+    (loop,) = kernel.body.body
+    assert isinstance(loop, K.Loop)
+    at, a = loop.var * 4, kernel.params[1]
+    loads = [K.load(a, (at + n,)) for n in range(4)]
+    assert neighbours(K.cast(loads[0], dtypes.uint32)) is None
+    for elements in (loads, [K.cast(load, dtypes.int16) for load in loads[:2]]):
+        word = word_of(elements)
+        assert len(elements_of(word)) == len(elements)
+        found = neighbours(word)
+        assert found is not None
+        assert found.load is loads[0] and found.together == len(elements)
+        assert neighbours(word_of(elements[::-1])) is None
+
+
+@pytest.mark.parametrize("seed", range(len(CPUS)))
+def test_sums_in_words_are_those_of_products(seed: int) -> None:
+    """Of all dtypes, by whichever instruction, tiled or not, as trees and as code."""
+    rng = np.random.default_rng(seed)
+    kernel, cpu = draw(rng), CPUS[seed % len(CPUS)]
+    target = host_target(cpu)
+    arrays = arrays_of(kernel, rng)
+    wanted = outputs(kernel, arrays, None)
+    found = dots(kernel, target)
+    sixteen = any(b.dtype is dtypes.int16 for b in kernel.params[1:])
+    assert found or (sixteen and "neoverse" in cpu)
+    for dot in found:
+        made = transformed(kernel, [dot])
+        verify_kernel(made)
+        assert print_kernel(parse_kernel(print_kernel(made))) == print_kernel(made)
+        for wide in (16, 64):
+            core = replace(target, vector_bytes=wide)
+            tiled = choose(made, core)
+            done = transformed(made, [Tile(tiled)]) if tiled else made
+            np.testing.assert_array_equal(outputs(done, arrays, None), wanted)
+            np.testing.assert_array_equal(outputs(done, arrays, core), wanted)
+            program = linearize(done, core)
+            assert print_linear(parse_linear(print_linear(program))) == print_linear(program)
+
+
+@pytest.mark.parametrize("cpu", [cpu for cpu in CPUS if not missing_here(host_target(cpu))])
+def test_instructions_of_this_machine_are_exact(cpu: str) -> None:
+    """Of as many lanes as vectors have, and of fewer and more."""
+    target, rng = host_target(cpu), np.random.default_rng(1)
+    names = [name for name in DOTS if name in target.native.ops]
+    tools, u32 = toolchain("LLVM", target), dtypes.uint32
+    assert names
+    arrays = [extremes(rng, u32, (64,)) for _ in range(3)]
+    for lanes in (1, 2, 4, 8, 16, 32):
+        kernel = Kernel(a=(u32, 64), b=(u32, 64), c=(u32, 64), **dict.fromkeys(names, (u32, 64)))
+        loop = kernel.loop(64, lanes)
+        loads = [kernel.load(p, loop, lanes) for p in (kernel.a, kernel.b, kernel.c)]
+        for name in names:
+            kernel.store(getattr(kernel, name), loop, kernel.alu(name, *loads))
+        kernel.end(loop)
+        results = [np.zeros(64, np.uint32) for _ in names]
+        tools.run(kernel, *arrays, *results)
+        for name, got in zip(names, results, strict=True):
+            np.testing.assert_array_equal(got, apply(name, u32, tuple(arrays)), f"{name} {lanes}")
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_loops_of_products_multiply_words(cpu: str) -> None:
+    """And compute in no lane alone; LLVM knows the instructions of CPUs that are not here too."""
+    target = host_target(cpu)
+    dialect = DIALECTS[target.name]
+    machine = LLVMCompiler(target.name, target.features).machine
+    for a, b in ((dtypes.int8, dtypes.int8), (dtypes.uint8, dtypes.int8)):
+        done, opts = schedule(product(65, 67, 63, a, b, dtypes.int32), target)
+        assert [type(opt) for opt in opts if isinstance(opt, Dot | Tile)] == [Dot, Tile]
+        text = emit_assembly(LLVMRenderer(target).render(linearize(done, target)), machine)
+        loops = [loop for loop in innermost_loops(text) if operations(loop, dialect)]
+        hottest = max(loops, key=lambda loop: operations(loop, dialect))
+        assert any(dot in inst.name for inst in hottest for dot in ("pmaddwd", "pdp", "dot"))
+        assert not any(is_scalar(inst, dialect) for loop in loops for inst in loop)
+
+
+def test_what_is_flipped_is_the_factor_that_has_to_be() -> None:
+    i8, u8, i32 = dtypes.int8, dtypes.uint8, dtypes.int32
+
+    def flipped(a: DType, b: DType, name: str) -> set[int | None]:
+        nest = reduction_nest(product(4, 8, 4, a, b, i32).body)
+        assert nest is not None
+        return {*factors_of(nest, name)}
+
+    assert flipped(u8, i8, "dot_u8i8") == flipped(i8, u8, "dot_u8i8") == {None}
+    assert flipped(i8, i8, "dot_u8i8") == flipped(u8, u8, "dot_u8i8") == {0, 1}
+    assert flipped(i8, u8, "dot_i8i8") == flipped(u8, i8, "dot_u8u8") == {1}
+    assert flipped(u8, i8, "dot_i16i16") == {None}
+    assert flipped(dtypes.int16, i8, "dot_i8i8") == set()
+
+
+@pytest.mark.parametrize(
+    ("axis", "name", "flipped"),
+    [("i", "dot_i8i8", None), ("k", "dot_u8u8", None), ("k", "dot_i8i8", 0), ("x", "dot_i8i8", 1)],
+)
+def test_other_sums_are_refused(axis: str, name: str, flipped: int | None) -> None:
+    kernel = product(4, 8, 4, dtypes.int8, dtypes.int8, dtypes.int32)
+    with pytest.raises(IllegalOpt, match="no loop of a sum of products"):
+        transformed(kernel, [Dot(axis, name, flipped)])
+
+
+def test_floats_and_maxima_have_no_words() -> None:
+    target = host_target("znver4")
+    floats = product(9, 8, 9, dtypes.float32, dtypes.float32, dtypes.float32)
+    maxima = print_kernel(product(9, 8, 9, dtypes.int8, dtypes.int8, dtypes.int32))
+    assert not dots(floats, target)
+    assert not dots(parse_kernel(maxima.replace("add= ", "max= ")), target)
+    plain = host_target("neoverse-n1,-dotprod")
+    assert not dots(product(9, 8, 9, dtypes.int8, dtypes.int8, dtypes.int32), plain)
+
+
+def test_convolutions_multiply_words() -> None:
+    """Of channels, whatever their number, and with zeros around them."""
+    x = memory(2, 6, 12, 12, dtype=dtypes.int8)
+    w = memory(20, 6, 3, 3, dtype=dtypes.int8)
+    (text,) = assemblies(x.conv2d(w, padding=1, dtype=dtypes.int32), "znver5")
+    assert "vpdpbusd" in text
