@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -32,6 +33,7 @@ from tools.hot_loops import DIALECTS, assemblies, innermost_loops, is_scalar, op
 from unit.linear_kernels import Kernel, toolchain
 from unit.reduction_kernels import outputs
 
+BF16 = dtypes.bfloat16
 NARROW = (dtypes.int8, dtypes.uint8, dtypes.int16, dtypes.bool)
 # CPUs with each of the instructions, and their dtypes for which factors have to be flipped.
 CPUS = (
@@ -69,9 +71,11 @@ def product(
 
 
 def extremes(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
-    """Random elements, half of them the least or the largest."""
+    """Random elements, half of them the least or the largest; of floats few whole numbers."""
     if dtype is dtypes.bool:
         return rng.integers(0, 2, shape).astype(np.bool_)
+    if dtype.is_float:
+        return rng.integers(-8, 9, shape).astype(dtype.np)
     values = rng.integers(int(dtype.min), int(dtype.max) + 1, shape)
     ends = np.where(rng.random(shape) < 0.5, int(dtype.min), int(dtype.max))
     return np.where(rng.random(shape) < 0.5, ends, values).astype(dtype.np)
@@ -83,9 +87,11 @@ def arrays_of(kernel: K.Kernel, rng: np.random.Generator) -> dict[str, np.ndarra
     return {out.name: np.zeros(out.shape, out.dtype.np), **arrays}
 
 
-def draw(rng: np.random.Generator) -> K.Kernel:
+def draw(rng: np.random.Generator, floats: bool) -> K.Kernel:
     m, n = (int(rng.integers(1, 14)) for _ in range(2))
     k, pad = int(rng.integers(2, 14)), int(rng.integers(0, 2))
+    if floats:
+        return product(m, k, n, BF16, BF16, dtypes.float32, rng.random() < 0.5, pad)
     a, b = (NARROW[rng.integers(len(NARROW))] for _ in range(2))
     wide = max(a.itemsize, b.itemsize)
     totals = [d for d in (dtypes.int8, dtypes.int16, dtypes.uint32) if d.itemsize >= wide]
@@ -94,11 +100,12 @@ def draw(rng: np.random.Generator) -> K.Kernel:
 
 @pytest.mark.parametrize("name", DOTS)
 def test_words_are_multiplied_element_by_element(name: str) -> None:
-    rng = np.random.default_rng(0)
-    a, b, total = (extremes(rng, dtypes.uint32, (50,)) for _ in range(3))
-    first, second = (x.view(d.np).reshape(50, -1) for x, d in zip((a, b), DOTS[name], strict=True))
-    wanted = total + (first.astype(np.int64) * second.astype(np.int64)).sum(1)
-    np.testing.assert_array_equal(apply(name, dtypes.uint32, (a, b, total)), wanted % 2**32)
+    rng, (elements, sums) = np.random.default_rng(0), DOTS[name]
+    factors = [extremes(rng, d, (50, DOTS[name].together)) for d in elements]
+    words, total = [x.view(np.uint32)[:, 0] for x in factors], extremes(rng, sums, (50,))
+    wide = np.float64 if sums.is_float else np.int64
+    wanted = total.astype(wide) + np.prod([x.astype(wide) for x in factors], 0).sum(1)
+    np.testing.assert_array_equal(apply(name, sums, (*words, total)), wanted.astype(sums.np))
 
 
 def test_a_word_shows_what_it_is_made_of() -> None:
@@ -119,17 +126,19 @@ def test_a_word_shows_what_it_is_made_of() -> None:
         assert neighbours(word_of(elements[::-1])) is None
 
 
-@pytest.mark.parametrize("seed", range(len(CPUS)))
+@pytest.mark.parametrize("seed", range(len(CPUS) + 1))
 def test_sums_in_words_are_those_of_products(seed: int) -> None:
     """Of all dtypes, by whichever instruction, tiled or not, as trees and as code."""
     rng = np.random.default_rng(seed)
-    kernel, cpu = draw(rng), CPUS[seed % len(CPUS)]
+    kernel = draw(rng, floats=seed == len(CPUS))
+    cpu = [*CPUS, "znver4"][seed]
     target = host_target(cpu)
     arrays = arrays_of(kernel, rng)
     wanted = outputs(kernel, arrays, None)
     found = dots(kernel, target)
-    sixteen = any(b.dtype is dtypes.int16 for b in kernel.params[1:])
-    assert found or (sixteen and "neoverse" in cpu)
+    dtype = max((b.dtype for b in kernel.params[1:]), key=lambda dtype: dtype.bits)
+    lacking = {dtypes.int16: "neoverse" in cpu, BF16: cpu != "znver4"}
+    assert bool(found) != lacking.get(dtype, False)
     for dot in found:
         made = transformed(kernel, [dot])
         verify_kernel(made)
@@ -151,18 +160,24 @@ def test_instructions_of_this_machine_are_exact(cpu: str) -> None:
     names = [name for name in DOTS if name in target.native.ops]
     tools, u32 = toolchain("LLVM", target), dtypes.uint32
     assert names
-    arrays = [extremes(rng, u32, (64,)) for _ in range(3)]
-    for lanes in (1, 2, 4, 8, 16, 32):
-        kernel = Kernel(a=(u32, 64), b=(u32, 64), c=(u32, 64), **dict.fromkeys(names, (u32, 64)))
+    made = []
+    for name, lanes in itertools.product(names, (1, 2, 4, 8, 16, 32)):
+        kernel = Kernel(a=(u32, 64), b=(u32, 64), c=(DOTS[name].sums, 64))
         loop = kernel.loop(64, lanes)
         loads = [kernel.load(p, loop, lanes) for p in (kernel.a, kernel.b, kernel.c)]
-        for name in names:
-            kernel.store(getattr(kernel, name), loop, kernel.alu(name, *loads))
+        kernel.store(kernel.c, loop, kernel.alu(name, *loads))
         kernel.end(loop)
-        results = [np.zeros(64, np.uint32) for _ in names]
-        tools.run(kernel, *arrays, *results)
-        for name, got in zip(names, results, strict=True):
-            np.testing.assert_array_equal(got, apply(name, u32, tuple(arrays)), f"{name} {lanes}")
+        made.append((name, lanes, kernel))
+    for (name, lanes, _), program in zip(
+        made, tools.build_many([kernel for *_, kernel in made]), strict=True
+    ):
+        elements, sums = DOTS[name]
+        shape = (64 * DOTS[name].together,)
+        words = [extremes(rng, d, shape).view(np.uint32) for d in elements]
+        total = extremes(rng, sums, (64,))
+        wanted = apply(name, sums, (*words, total))
+        program(*(array.ctypes.data for array in (*words, total)))
+        np.testing.assert_array_equal(total, wanted, f"{name} of {lanes} lanes")
 
 
 @pytest.mark.parametrize("cpu", CPUS)
@@ -171,14 +186,14 @@ def test_loops_of_products_multiply_words(cpu: str) -> None:
     target = host_target(cpu)
     dialect = DIALECTS[target.name]
     machine = LLVMCompiler(target.name, target.features).machine
-    for a, b in ((dtypes.int8, dtypes.int8), (dtypes.uint8, dtypes.int8)):
-        done, opts = schedule(product(65, 67, 63, a, b, dtypes.int32), target)
-        assert [type(opt) for opt in opts if isinstance(opt, Dot | Tile)] == [Dot, Tile]
-        text = emit_assembly(LLVMRenderer(target).render(linearize(done, target)), machine)
-        loops = [loop for loop in innermost_loops(text) if operations(loop, dialect)]
-        hottest = max(loops, key=lambda loop: operations(loop, dialect))
-        assert any(dot in inst.name for inst in hottest for dot in ("pmaddwd", "pdp", "dot"))
-        assert not any(is_scalar(inst, dialect) for loop in loops for inst in loop)
+    first = (dtypes.int8, dtypes.uint8)[CPUS.index(cpu) % 2]
+    done, opts = schedule(product(65, 67, 63, first, dtypes.int8, dtypes.int32), target)
+    assert [type(opt) for opt in opts if isinstance(opt, Dot | Tile)] == [Dot, Tile]
+    text = emit_assembly(LLVMRenderer(target).render(linearize(done, target)), machine)
+    loops = [loop for loop in innermost_loops(text) if operations(loop, dialect)]
+    hottest = max(loops, key=lambda loop: operations(loop, dialect))
+    assert any(dot in inst.name for inst in hottest for dot in ("pmaddwd", "pdp", "dot"))
+    assert not any(is_scalar(inst, dialect) for loop in loops for inst in loop)
 
 
 def test_what_is_flipped_is_the_factor_that_has_to_be() -> None:
@@ -206,9 +221,9 @@ def test_other_sums_are_refused(axis: str, name: str, flipped: int | None) -> No
         transformed(kernel, [Dot(axis, name, flipped)])
 
 
-def test_floats_and_maxima_have_no_words() -> None:
+def test_other_floats_and_maxima_have_no_words() -> None:
     target = host_target("znver4")
-    floats = product(9, 8, 9, dtypes.float32, dtypes.float32, dtypes.float32)
+    floats = product(9, 8, 9, BF16, dtypes.float32, dtypes.float32)
     maxima = print_kernel(product(9, 8, 9, dtypes.int8, dtypes.int8, dtypes.int32))
     assert not dots(floats, target)
     assert not dots(parse_kernel(maxima.replace("add= ", "max= ")), target)

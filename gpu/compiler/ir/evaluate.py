@@ -99,15 +99,18 @@ def multiply_add(a: Array, b: Array, c: Array) -> Array:
 
 
 def dot(first: DType, second: DType) -> Callable[[Array, Array, Array], Array]:
-    """The sum of products of the elements of two words, added to a third; all wrap."""
+    """The products of the elements of two words, one after the other added to a third operand."""
 
     def run(a: Array, b: Array, total: Array) -> Array:
-        products = _elements(a, first) * _elements(b, second)
-        return np.asarray(total + products.sum(-1, dtype=total.dtype))
+        factors = (_elements(w, d, total) for w, d in ((a, first), (b, second)))
+        for x, y in zip(*factors, strict=True):
+            total = total + x * y
+        return np.asarray(total)
 
     return run
 
 
-def _elements(words: Array, dtype: DType) -> Array:
-    """The elements of `dtype` in words, along one more axis, in as many bits as words."""
-    return np.ascontiguousarray(words)[..., None].view(dtype.np).astype(words.dtype)
+def _elements(words: Array, dtype: DType, total: Array) -> Array:
+    """The elements of `dtype` in words, the first ones first, as numbers like `total`."""
+    elements = np.ascontiguousarray(words)[..., None].view(dtype.np)
+    return np.moveaxis(elements, -1, 0).astype(total.dtype)

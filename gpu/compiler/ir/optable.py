@@ -27,7 +27,7 @@ class Op(NamedTuple):
     Attributes:
         name: as printed in every text form.
         arity: number of operands.
-        domain: dtype kinds, or dtypes, the operands may have; `where` looks at its last two.
+        domain: dtype kinds the operands may have; `where` looks at its last two.
         result: `same` as the operands, or `bool`.
         evaluate: its meaning on numpy arrays of one dtype.
         core: every device provides it.
@@ -48,15 +48,34 @@ ANY: Final = NUMBER | {"bool"}
 FLOAT: Final = frozenset({"float"})
 INTEGER: Final = frozenset({"int", "uint"})
 BITS: Final = INTEGER | {"bool"}
-WORDS: Final = frozenset({"uint32"})
+
+
+class Dot(NamedTuple):
+    """An operation that multiplies the elements of two words, each with its like, and adds up.
+
+    Attributes:
+        elements: of both words, uint32s in which the first element is lowest.
+        sums: of what is added to, and comes out. Those of integers wrap; how those of floats round
+            in between is a device's own affair, as is whether it takes denormal numbers for zero.
+    """
+
+    elements: tuple[DType, DType]
+    sums: DType
+
+    @property
+    def together(self) -> int:
+        """How many elements a word has."""
+        return dtypes.uint32.bits // self.elements[0].bits
+
+
 DOTS: Final = {
-    "dot_u8i8": (dtypes.uint8, dtypes.int8),
-    "dot_i8i8": (dtypes.int8, dtypes.int8),
-    "dot_u8u8": (dtypes.uint8, dtypes.uint8),
-    "dot_i16i16": (dtypes.int16, dtypes.int16),
+    "dot_u8i8": Dot((dtypes.uint8, dtypes.int8), dtypes.uint32),
+    "dot_i8i8": Dot((dtypes.int8, dtypes.int8), dtypes.uint32),
+    "dot_u8u8": Dot((dtypes.uint8, dtypes.uint8), dtypes.uint32),
+    "dot_i16i16": Dot((dtypes.int16, dtypes.int16), dtypes.uint32),
+    "dot_bf16": Dot((dtypes.bfloat16, dtypes.bfloat16), dtypes.float32),
 }
-"""Products of neighbours: two words of so many elements, the first one lowest, and what the
-products of each with its like are added to, modulo 2**32."""
+"""Products of neighbours: of two words and what is added to. They have no other operands."""
 
 _ROWS: Final = (
     Op("neg", 1, NUMBER, "same", np.negative, core=False),
@@ -91,8 +110,8 @@ _ROWS: Final = (
     Op("where", 3, ANY, "same", np.where),
     Op("fma", 3, FLOAT, "same", through_float32(evaluate.multiply_add), core=False),
     *(
-        Op(name, 3, WORDS, "same", evaluate.dot(*elements), core=False)
-        for name, elements in DOTS.items()
+        Op(name, 3, frozenset(), "same", evaluate.dot(*row.elements), core=False)
+        for name, row in DOTS.items()
     ),
 )
 OPS: Final = {row.name: row for row in _ROWS}
@@ -158,10 +177,14 @@ def result_dtype(name: str, operands: tuple[DType, ...]) -> DType:
         if operands[0] is not dtypes.bool:
             raise DTypeError(f"the condition of where must be bool, got {operands[0].name}")
         operands = operands[1:]
+    if name in DOTS:
+        if operands != (dtypes.uint32, dtypes.uint32, DOTS[name].sums):
+            raise DTypeError(f"{name} takes no {[d.name for d in operands]}")
+        return DOTS[name].sums
     first = operands[0]
     if any(d is not first for d in operands):
         raise DTypeError(f"{name} needs operands of one dtype, got {[d.name for d in operands]}")
-    if first.kind not in row.domain and first.name not in row.domain:
+    if first.kind not in row.domain:
         raise DTypeError(f"{name} is not defined for {first.name}, only for {sorted(row.domain)}")
     return dtypes.bool if row.result == "bool" else first
 
@@ -221,6 +244,8 @@ def constant_key(value: PyScalar) -> object:
 def fold(name: str, dtype: DType, operand_dtype: DType, values: tuple[PyScalar, ...]) -> PyScalar:
     """Evaluates an operation on constants; `operand_dtype` is that of the last operand."""
     arrays = [scalar(operand_dtype)(v) for v in values]
+    if name in DOTS:
+        arrays[:2] = map(scalar(dtypes.uint32), values[:2])
     if name == "where":
         arrays[0] = np.array(bool(values[0]))
     return to_python(apply(name, dtype, tuple(arrays)), dtype)

@@ -245,24 +245,22 @@ def _fma(b: Builder[V], x: V, y: V, z: V) -> V:
 
 def _dot(name: str) -> Callable[..., Any]:
     """A product of neighbours, one after the other."""
-    elements = DOTS[name]
+    row = DOTS[name]
 
     def derive(b: Builder[V], x: V, y: V, total: V) -> V:
-        bits = elements[0].bits
-        for low in range(0, b.dtype(x).bits, bits):
-            factors = (_element(b, w, d, low) for w, d in zip((x, y), elements, strict=True))
+        for number in range(row.together):
+            pairs = zip((x, y), row.elements, strict=True)
+            factors = (b.cast(_element(b, word, d, number), row.sums) for word, d in pairs)
             total = b.add(total, b.mul(*factors))
         return total
 
     return derive
 
 
-def _element(b: Builder[V], word: V, dtype: DType, low: int) -> V:
-    """The element whose lowest bit is bit `low` of a word, as a word that has its sign."""
-    kind, unused = b.dtype(word), b.dtype(word).bits - dtype.bits
-    signed = b.bitcast(word, dtypes.int32) if dtype.is_signed else word
-    highest = b.op("shl", signed, b.like(signed, unused - low)) if low < unused else signed
-    return b.bitcast(b.op("shr", highest, b.like(highest, unused)), kind)
+def _element(b: Builder[V], word: V, dtype: DType, number: int) -> V:
+    """An element of a word."""
+    low = b.op("shr", word, b.like(word, dtype.bits * number)) if number else word
+    return b.bitcast(b.cast(low, _BITS_OF_WIDTH[dtype.bits]), dtype)
 
 
 # A derivation takes the builder to build on and the operands. None may need itself, however deep.

@@ -480,7 +480,7 @@ class _Linearizer:
 def _is_dot(value: K.Value) -> bool:
     """Whether a value is products of neighbours, added to nothing."""
     is_dot = value.kind == "alu" and value.attr[0] in DOTS
-    return is_dot and value.args[2] is K.const(dtypes.uint32, 0)
+    return is_dot and value.args[2].kind == "const" and not value.args[2].attr[0]
 
 
 def _is_product(value: K.Value) -> bool:

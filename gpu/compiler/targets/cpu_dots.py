@@ -1,9 +1,11 @@
 """Instructions of CPUs that add products of neighbours: which feature has which.
 
 From Intel's "Intel 64 and IA-32 Architectures Software Developer's Manual", volume 2 (PMADDWD,
-VPDPBUSD, VPDPWSSD, VPDPB[SU,UU,SS]D), and Arm's "Architecture Reference Manual for A-profile"
-(SDOT, UDOT, USDOT). All wrap. Names of intrinsics are LLVM's (`llvm/include/llvm/IR`); where these
-only multiply, LLVM joins them with the addition if the CPU has that as one.
+VPDPBUSD, VPDPWSSD, VPDPB[SU,UU,SS]D, VDPBF16PS), and Arm's "Architecture Reference Manual for
+A-profile" (SDOT, UDOT, USDOT). Those of integers wrap. VDPBF16PS rounds after each product, to
+nearest, and takes denormal numbers, and gives them, as zero; Arm's BFDOT, which rounds otherwise,
+is not used. Names of intrinsics are LLVM's (`llvm/include/llvm/IR`); where these only multiply,
+LLVM joins them with the addition if the CPU has that as one.
 """
 
 from __future__ import annotations
@@ -51,6 +53,8 @@ _X86: Final = (
     *_rows("dot_i16i16", "llvm.x86.avx512.pmaddw.d.512", 16, (16, "avx512bw")),
     *_rows("dot_i16i16", "llvm.x86.avx2.pmadd.wd", 16, (8, "avx2")),
     *_rows("dot_i16i16", "llvm.x86.sse2.pmadd.wd", 16, (4, "")),
+    *_rows("dot_bf16", "llvm.x86.avx512bf16.dpbf16ps.{bits}", 32, (16, "avx512bf16"),
+           (8, "avx512bf16 avx512vl"), (4, "avx512bf16 avx512vl")),
 )  # fmt: skip
 _ARM: Final = tuple(
     DotInstruction(op, frozenset({needs}), 4, f"llvm.aarch64.neon.{name}.v4i32.v16i8", 8)

@@ -1,9 +1,9 @@
 """The transformation `Dot`: a sum of products whose steps are words of neighbours.
 
-Elements of 8 or 16 bits go several to a word of 32, and one operation multiplies the elements of
-two words and adds up (`gpu/compiler/ir/optable.py:DOTS`). Whatever the operands are read from:
-what lies beyond the end of the loop is zero. Sums are formed modulo 2**32, of which those of fewer
-bits take the lowest.
+Elements of 8 or 16 bits, of integers or bfloat16, go several to a word of 32, and one operation
+multiplies the elements of two words and adds up (`gpu/compiler/ir/optable.py:DOTS`). Whatever the
+operands are read from: what lies beyond the end of the loop is zero. Sums of integers are formed
+modulo 2**32, of which those of fewer bits take the lowest.
 
 Where an operation has a byte with a sign in the place of one without, or the reverse, its highest
 bit is flipped: then it is 128 more, or less, and what that adds to a sum, so many times the other
@@ -69,11 +69,11 @@ def factors_of(nest: Nest, name: str) -> dict[int | None, Factors]:
 
     None is, or one of the two if that cannot be; there are none of a dtype that it does not take.
     """
-    dtype = nest.update.value.dtype
-    if not dtype.is_int or dtype.bits > dtypes.uint32.bits:
+    dtype, (elements, sums) = nest.update.value.dtype, DOTS[name]
+    if dtype is not sums and (sums.is_float or not dtype.is_int or dtype.bits > sums.bits):
         return {}
     first, second = map(_narrow, nest.update.value.args)
-    elements, found = DOTS[name], dict[int | None, Factors]()
+    found = dict[int | None, Factors]()
     for numbers, values in (((0, 1), (first, second)), ((1, 0), (second, first))):
         fits = [_fits(v.dtype, e) for v, e in zip(values, elements, strict=True)]
         flips = [_flips(v.dtype, e) for v, e in zip(values, elements, strict=True)]
@@ -92,17 +92,20 @@ def _narrow(value: K.Value) -> K.Value:
     is_where = value.kind == "alu" and value.attr == ("where",)
     if is_where and value.args[2].kind == "const" and not value.args[2].attr[0]:
         inside = _narrow(value.args[1])
-        return K.alu("where", value.args[0], inside, K.const(inside.dtype, 0))
+        return K.alu("where", value.args[0], inside, zero(inside.dtype))
     return K.cast(value, dtypes.uint8) if value.dtype is dtypes.bool else value
 
 
 def _is_widened(source: DType, dtype: DType) -> bool:
-    return source is dtypes.bool or (source.is_int and source.bits < dtype.bits)
+    is_wider = source.bits < dtype.bits and source.is_float == dtype.is_float
+    return source is dtypes.bool or is_wider
 
 
 def _fits(dtype: DType, element: DType) -> bool:
     """Whether all values of a dtype are elements."""
-    return dtype.is_int and element.min <= dtype.min and dtype.max <= element.max
+    if not dtype.is_int or not element.is_int:
+        return dtype is element
+    return element.min <= dtype.min and dtype.max <= element.max
 
 
 def _flips(dtype: DType, element: DType) -> bool:
@@ -111,14 +114,13 @@ def _flips(dtype: DType, element: DType) -> bool:
 
 
 def _in_words(nest: Nest, var: Var, name: str, factors: Factors) -> K.Stmt:
-    elements, old = DOTS[name], nest.update.buf
-    together = dtypes.uint32.bits // elements[0].bits
+    (elements, sums), together, old = DOTS[name], DOTS[name].together, nest.update.buf
     word = Var(f"{var.name}o", 0, -(-var.extent // together) - 1)
     words = [
         word_of([*_steps(value, element, var, word, number != factors.flipped)])
         for number, (value, element) in enumerate(zip(factors.values, elements, strict=True))
     ]
-    nothing = K.const(dtypes.uint32, 0)
+    nothing = zero(sums)
     if factors.flipped is None:
         value = K.alu(name, *words, nothing)
     else:
@@ -127,7 +129,7 @@ def _in_words(nest: Nest, var: Var, name: str, factors: Factors) -> K.Stmt:
         flipped[factors.flipped] = K.alu("xor", words[factors.flipped], bits)
         alone[factors.flipped] = bits
         value = K.alu("sub", K.alu(name, *flipped, nothing), K.alu(name, *alone, nothing))
-    total = K.Buf(old.name, dtypes.uint32, (), "private")
+    total = K.Buf(old.name, sums, (), "private")
     read = {K.load(old, ()): K.cast(K.load(total, ()), old.dtype)}
     at_end = Substitution({}, values=read)
     before = [_begun(stmt, old, total) for stmt in nest.before]

@@ -1,4 +1,4 @@
-"""Sums of products of narrow integers, by the instructions that multiply several neighbours."""
+"""Sums of products of narrow numbers, by the instructions that multiply several neighbours."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def dots(kernel: K.Kernel, target: Target, nest: str = "") -> list[Dot]:
         return []
     factors = {name: factors_of(found, name) for name in native}
     usable = [name for name in native if factors[name]]
-    best = min(usable, key=lambda n: (DOTS[n][0].bits, None not in factors[n]), default="")
+    best = min(usable, key=lambda n: (-DOTS[n].together, None not in factors[n]), default="")
     longest = max(axes, key=lambda var: var.extent)
     return [Dot(longest.name, best, flipped, nest) for flipped in factors.get(best, ())]
