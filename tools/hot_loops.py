@@ -36,6 +36,12 @@ def product(m: int, n: int, k: int, dtype: DType = dtypes.float32) -> Tensor:
     return memory(m, k, dtype=dtype) @ memory(k, n, dtype=dtype)
 
 
+def bytes_product(m: int, n: int, k: int) -> Tensor:
+    """A product of bytes with a sign, with sums that hold it."""
+    a, b = memory(m, k, dtype=dtypes.int8), memory(k, n, dtype=dtypes.int8)
+    return a.dot(b, dtype=dtypes.int32)
+
+
 def attention_scores() -> Tensor:
     """Small products, one after the other."""
     return memory(96, 33, 40) @ memory(96, 40, 33)
@@ -53,6 +59,7 @@ KERNELS: Final[dict[str, Callable[[], Tensor]]] = {
     "gemm n = 31": lambda: product(1024, 31, 1024),
     "gemm bf16": lambda: product(256, 256, 256, dtypes.bfloat16),
     "gemm i8": lambda: product(256, 256, 256, dtypes.int8),
+    "gemm i8 to i32": lambda: bytes_product(133, 66, 127),
     "gemv": lambda: memory(1024, 1024) @ memory(1024),
     "A^T A": lambda: gradient_of_weight(32),
     "bmm 8": lambda: memory(4096, 8, 8) @ memory(4096, 8, 8),
@@ -61,6 +68,9 @@ KERNELS: Final[dict[str, Callable[[], Tensor]]] = {
     "max-plus": lambda: (memory(256, 1, 256) + memory(1, 256, 256)).max(2),
     "conv 14": lambda: memory(8, 64, 14, 14).conv2d(memory(64, 64, 3, 3), padding=1),
     "conv 15": lambda: memory(8, 64, 15, 15).conv2d(memory(64, 64, 3, 3), padding=1),
+    "conv i8": lambda: memory(8, 64, 14, 14, dtype=dtypes.int8).conv2d(
+        memory(64, 64, 3, 3, dtype=dtypes.int8), padding=1, dtype=dtypes.int32
+    ),
     "conv stride 2": lambda: memory(8, 32, 28, 28).conv2d(memory(64, 32, 3, 3), stride=2),
     "depthwise 14": lambda: memory(8, 64, 14, 14).conv2d(memory(64, 1, 7, 7), groups=64),
     "softmax": lambda: memory(1024, 1000).softmax(1),
