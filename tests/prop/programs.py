@@ -135,7 +135,8 @@ class _Maker:
 
     def alu(self) -> None:
         """A scalar operation on a picked value and others made to fit it."""
-        row = list(optable.OPS.values())[self.below(len(optable.OPS))]
+        rows = [row for row in optable.OPS.values() if row.domain]  # not those of words
+        row = rows[self.below(len(rows))]
         first = self.pick()
         dtype, shape = self.pool[first].dtype, self.pool[first].shape
         if dtype.kind not in row.domain:

@@ -27,7 +27,8 @@ class Op(NamedTuple):
     Attributes:
         name: as printed in every text form.
         arity: number of operands.
-        domain: dtype kinds the operands may have; `where` looks at its last two.
+        domain: dtype kinds the operands may have; `where` looks at its last two. None where
+            `DOTS` tells what they are.
         result: `same` as the operands, or `bool`.
         evaluate: its meaning on numpy arrays of one dtype.
         core: every device provides it.
