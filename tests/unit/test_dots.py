@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -22,12 +23,13 @@ from gpu.compiler.opt.opts import apply as transformed
 from gpu.compiler.opt.policy.choose import schedule
 from gpu.compiler.opt.policy.cpu.dots import dots
 from gpu.compiler.opt.policy.cpu.tiling import choose
-from gpu.compiler.opt.primitives.dots import factors_of
+from gpu.compiler.opt.primitives.dots import NEITHER, factors_of
 from gpu.compiler.render.llvm.cpu import LLVMRenderer
 from gpu.compiler.targets.cpu import host_target, missing_here
 from gpu.compiler.toolchain.llvm import LLVMCompiler, emit_assembly
 from gpu.core.dtype import DType
 from gpu.core.errors import IllegalOpt
+from gpu.runtime.tune.record import decode, encode
 from tools.coalescing import memory
 from tools.hot_loops import DIALECTS, assemblies, innermost_loops, is_scalar, operations
 from unit.linear_kernels import Kernel, toolchain
@@ -139,6 +141,7 @@ def test_sums_in_words_are_those_of_products(seed: int) -> None:
     dtype = max((b.dtype for b in kernel.params[1:]), key=lambda dtype: dtype.bits)
     has_none = {dtypes.int16: "neoverse" in cpu, BF16: cpu != "znver4"}
     assert bool(found) != has_none.get(dtype, False)
+    assert decode(json.loads(json.dumps(encode(found)))) == tuple(found)
     for dot in found:
         made = transformed(kernel, [dot])
         verify_kernel(made)
@@ -200,23 +203,28 @@ def test_loops_of_products_multiply_words(cpu: str) -> None:
 def test_what_is_flipped_is_the_factor_that_has_to_be() -> None:
     i8, u8, i32 = dtypes.int8, dtypes.uint8, dtypes.int32
 
-    def flipped(a: DType, b: DType, name: str) -> set[int | None]:
+    def flipped(a: DType, b: DType, name: str) -> set[int]:
         nest = reduction_nest(product(4, 8, 4, a, b, i32).body)
         assert nest is not None
         return {*factors_of(nest, name)}
 
-    assert flipped(u8, i8, "dot_u8i8") == flipped(i8, u8, "dot_u8i8") == {None}
+    assert flipped(u8, i8, "dot_u8i8") == flipped(i8, u8, "dot_u8i8") == {NEITHER}
     assert flipped(i8, i8, "dot_u8i8") == flipped(u8, u8, "dot_u8i8") == {0, 1}
     assert flipped(i8, u8, "dot_i8i8") == flipped(u8, i8, "dot_u8u8") == {1}
-    assert flipped(u8, i8, "dot_i16i16") == {None}
+    assert flipped(u8, i8, "dot_i16i16") == {NEITHER}
     assert flipped(dtypes.int16, i8, "dot_i8i8") == set()
 
 
 @pytest.mark.parametrize(
     ("axis", "name", "flipped"),
-    [("i", "dot_i8i8", None), ("k", "dot_u8u8", None), ("k", "dot_i8i8", 0), ("x", "dot_i8i8", 1)],
+    [
+        ("i", "dot_i8i8", NEITHER),
+        ("k", "dot_u8u8", NEITHER),
+        ("k", "dot_i8i8", 0),
+        ("x", "dot_i8i8", 1),
+    ],
 )
-def test_other_sums_are_refused(axis: str, name: str, flipped: int | None) -> None:
+def test_other_sums_are_refused(axis: str, name: str, flipped: int) -> None:
     kernel = product(4, 8, 4, dtypes.int8, dtypes.int8, dtypes.int32)
     with pytest.raises(IllegalOpt, match="no loop of a sum of products"):
         transformed(kernel, [Dot(axis, name, flipped)])

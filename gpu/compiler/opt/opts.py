@@ -18,7 +18,7 @@ from gpu.compiler.opt.primitives.cache_read import stage
 from gpu.compiler.opt.primitives.cache_row import cache_row
 from gpu.compiler.opt.primitives.compute_inline import inline
 from gpu.compiler.opt.primitives.cooperative_fetch import distribute, stage_together
-from gpu.compiler.opt.primitives.dots import dot
+from gpu.compiler.opt.primitives.dots import NEITHER, dot
 from gpu.compiler.opt.primitives.loops import bind, fuse, reorder, split
 from gpu.compiler.opt.primitives.matrix_tiling import MatrixTiling, matrix_tile
 from gpu.compiler.opt.primitives.pack import pack
@@ -275,7 +275,7 @@ class Dot(NamedTuple):
 
     axis: str
     name: str
-    flipped: int | None = None
+    flipped: int = NEITHER
     nest: str = ""
 
 

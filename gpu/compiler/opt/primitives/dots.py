@@ -28,6 +28,8 @@ from gpu.core.errors import IllegalOpt
 
 # The highest bit of each byte of a word.
 HIGHEST: Final = 0x80808080
+# In the place of the number of a flipped factor where none is.
+NEITHER: Final = -1
 
 
 class Factors(NamedTuple):
@@ -42,7 +44,7 @@ class Factors(NamedTuple):
     flipped: int | None = None
 
 
-def dot(body: K.Block, axis: str, name: str, flipped: int | None, inside: str) -> K.Stmt:
+def dot(body: K.Block, axis: str, name: str, flipped: int, inside: str) -> K.Stmt:
     """See `gpu.compiler.opt.opts.Dot`. Raises IllegalOpt."""
     loop = find_loop(body, inside) if inside else None
     nest = reduction_nest(K.Block((loop,)) if loop else body)
@@ -64,21 +66,22 @@ def loops_of_words(nest: Nest) -> list[Var]:
     return [v for v in nest.reduction if v.stop is None and all(v in a.vars for a in value.args)]
 
 
-def factors_of(nest: Nest, name: str) -> dict[int | None, Factors]:
+def factors_of(nest: Nest, name: str) -> dict[int, Factors]:
     """What operation `name` multiplies in a sum of products, by which factor is flipped.
 
-    None is, or one of the two if that cannot be; there are none of a dtype that it does not take.
+    `NEITHER` is, or one of the two if that cannot be. Of dtypes that it does not take there are
+    none.
     """
     dtype, (elements, sums) = nest.update.value.dtype, DOTS[name]
     if dtype is not sums and (sums.is_float or not dtype.is_int or dtype.bits > sums.bits):
         return {}
     first, second = map(_narrow, nest.update.value.args)
-    found = dict[int | None, Factors]()
+    found = dict[int, Factors]()
     for numbers, values in (((0, 1), (first, second)), ((1, 0), (second, first))):
         fits = [_fits(v.dtype, e) for v, e in zip(values, elements, strict=True)]
         flips = [_flips(v.dtype, e) for v, e in zip(values, elements, strict=True)]
         if all(fits):
-            return {None: Factors(values)}
+            return {NEITHER: Factors(values)}
         for slot in (0, 1):
             if flips[slot] and fits[1 - slot]:
                 found.setdefault(numbers[slot], Factors(values, slot))

@@ -8,7 +8,7 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.optable import DOTS
 from gpu.compiler.opt.analysis.reduction_nest import reduction_nest
 from gpu.compiler.opt.opts import Dot
-from gpu.compiler.opt.primitives.dots import factors_of, loops_of_words
+from gpu.compiler.opt.primitives.dots import NEITHER, factors_of, loops_of_words
 from gpu.compiler.targets import Target
 
 # Steps of a loop that are worth words.
@@ -28,6 +28,6 @@ def dots(kernel: K.Kernel, target: Target, nest: str = "") -> list[Dot]:
         return []
     factors = {name: factors_of(found, name) for name in native}
     usable = [name for name in native if factors[name]]
-    best = min(usable, key=lambda n: (-DOTS[n].together, None not in factors[n]), default="")
+    best = min(usable, key=lambda n: (-DOTS[n].together, NEITHER not in factors[n]), default="")
     longest = max(axes, key=lambda var: var.extent)
     return [Dot(longest.name, best, flipped, nest) for flipped in factors.get(best, ())]
