@@ -215,6 +215,15 @@ def test_what_is_flipped_is_the_factor_that_has_to_be() -> None:
     assert flipped(dtypes.int16, i8, "dot_i8i8") == set()
 
 
+def test_casts_that_lose_a_sign_stay() -> None:
+    """A byte as uint16 and then int32 is another number, but in uint32 the same modulo 2**32."""
+    i8, target = dtypes.int8, host_target("x86-64-v3")
+    text = print_kernel(product(9, 8, 9, i8, i8, dtypes.int32))
+    turned = text.replace("cast.i32(a[8*i + k])", "cast.i32(cast.u16(a[8*i + k]))")
+    assert turned != text and not dots(parse_kernel(turned), target)
+    assert dots(product(9, 8, 9, i8, i8, dtypes.uint32), target)
+
+
 @pytest.mark.parametrize(
     ("axis", "name", "flipped"),
     [

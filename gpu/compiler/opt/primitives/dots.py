@@ -75,7 +75,7 @@ def factors_of(nest: Nest, name: str) -> dict[int, Factors]:
     dtype, (elements, sums) = nest.update.value.dtype, DOTS[name]
     if dtype is not sums and (sums.is_float or not dtype.is_int or dtype.bits > sums.bits):
         return {}
-    first, second = map(_narrow, nest.update.value.args)
+    first, second = (_narrow(value, dtype.bits) for value in nest.update.value.args)
     found = dict[int, Factors]()
     for numbers, values in (((0, 1), (first, second)), ((1, 0), (second, first))):
         fits = [_fits(v.dtype, e) for v, e in zip(values, elements, strict=True)]
@@ -88,20 +88,22 @@ def factors_of(nest: Nest, name: str) -> dict[int, Factors]:
     return found
 
 
-def _narrow(value: K.Value) -> K.Value:
-    """What a value is a wider form of, modulo that of sums; a bool is a byte."""
-    while value.kind == "cast" and _is_widened(value.args[0].dtype, value.dtype):
+def _narrow(value: K.Value, bits: int) -> K.Value:
+    """What a value is a wider form of, modulo 2**bits if it is an integer; a bool is a byte."""
+    while value.kind == "cast" and _is_widened(value.args[0].dtype, value.dtype, bits):
         value = value.args[0]
     is_where = value.kind == "alu" and value.attr == ("where",)
     if is_where and value.args[2].kind == "const" and not value.args[2].attr[0]:
-        inside = _narrow(value.args[1])
+        inside = _narrow(value.args[1], bits)
         return K.alu("where", value.args[0], inside, zero(inside.dtype))
     return K.cast(value, dtypes.uint8) if value.dtype is dtypes.bool else value
 
 
-def _is_widened(source: DType, dtype: DType) -> bool:
+def _is_widened(source: DType, dtype: DType, bits: int) -> bool:
+    """Whether a cast keeps all values; the sign may go that is none modulo 2**bits."""
     is_wider = source.bits < dtype.bits and source.is_float == dtype.is_float
-    return source is dtypes.bool or is_wider
+    keeps = dtype.is_float or dtype.bits == bits or _fits(source, dtype)
+    return source is dtypes.bool or (is_wider and keeps)
 
 
 def _fits(dtype: DType, element: DType) -> bool:
