@@ -36,6 +36,12 @@ def product(m: int, n: int, k: int, dtype: DType = dtypes.float32) -> Tensor:
     return memory(m, k, dtype=dtype) @ memory(k, n, dtype=dtype)
 
 
+def bytes_product(m: int, n: int, k: int) -> Tensor:
+    """A product of bytes with a sign, with sums that hold it."""
+    a, b = memory(m, k, dtype=dtypes.int8), memory(k, n, dtype=dtypes.int8)
+    return a.dot(b, dtype=dtypes.int32)
+
+
 def attention_scores() -> Tensor:
     """Small products, one after the other."""
     return memory(96, 33, 40) @ memory(96, 40, 33)
@@ -53,6 +59,7 @@ KERNELS: Final[dict[str, Callable[[], Tensor]]] = {
     "gemm n = 31": lambda: product(1024, 31, 1024),
     "gemm bf16": lambda: product(256, 256, 256, dtypes.bfloat16),
     "gemm i8": lambda: product(256, 256, 256, dtypes.int8),
+    "gemm i8 to i32": lambda: bytes_product(133, 66, 127),
     "gemv": lambda: memory(1024, 1024) @ memory(1024),
     "A^T A": lambda: gradient_of_weight(32),
     "bmm 8": lambda: memory(4096, 8, 8) @ memory(4096, 8, 8),
@@ -61,6 +68,9 @@ KERNELS: Final[dict[str, Callable[[], Tensor]]] = {
     "max-plus": lambda: (memory(256, 1, 256) + memory(1, 256, 256)).max(2),
     "conv 14": lambda: memory(8, 64, 14, 14).conv2d(memory(64, 64, 3, 3), padding=1),
     "conv 15": lambda: memory(8, 64, 15, 15).conv2d(memory(64, 64, 3, 3), padding=1),
+    "conv i8": lambda: memory(8, 64, 14, 14, dtype=dtypes.int8).conv2d(
+        memory(64, 64, 3, 3, dtype=dtypes.int8), padding=1, dtype=dtypes.int32
+    ),
     "conv stride 2": lambda: memory(8, 32, 28, 28).conv2d(memory(64, 32, 3, 3), stride=2),
     "depthwise 14": lambda: memory(8, 64, 14, 14).conv2d(memory(64, 1, 7, 7), groups=64),
     "softmax": lambda: memory(1024, 1000).softmax(1),
@@ -129,7 +139,15 @@ _X86_INTEGERS: Final = re.compile(r"v?p(?:add|sub|mull|max[su]|min[su])(?P<type>
 _X86_BITS: Final = {"s": 32, "d": 64, "h": 16}
 _X86_INTEGER_BITS: Final = {"b": 8, "w": 16, "d": 32, "q": 64}
 # Operations in each lane of 32 bits of what adds products, and in all of a tile.
-_X86_DOTS: Final = {"vpmaddwd": 4, "vpdpwssd": 4, "vpdpbusd": 8, "vdpbf16ps": 4}
+_X86_DOTS: Final = {
+    "pmaddwd": 4,
+    "vpmaddwd": 4,
+    "vpdpwssd": 4,
+    "vpdpbusd": 8,
+    "vdpbf16ps": 4,
+    "vpdpbssd": 8,
+    "vpdpbuud": 8,
+}
 _X86_TILES: Final = {"tdpbf16ps": 2 * 16 * 16 * 32}
 _X86_TILES_OF_BYTES: Final = 2 * 16 * 16 * 64
 _REGISTER_BITS: Final = {"x": 128, "y": 256, "z": 512}
@@ -194,7 +212,7 @@ def innermost_loops(assembly: str) -> Iterator[list[Instruction]]:
         if label := _LABEL.match(line):
             labels[label[1]] = len(body)
         elif line.startswith("\t") and not line.startswith("\t."):
-            name, _, operands = line.strip().partition("\t")
+            name, _, operands = line.strip().removeprefix("{vex}\t").partition("\t")
             body.append(Instruction(name, operands))
             target = operands.rpartition(",")[2].strip()
             if _JUMP.match(name) and target in labels:

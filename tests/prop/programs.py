@@ -164,7 +164,7 @@ class _Maker:
 
     def alu(self) -> None:
         """A scalar operation on a picked value and others made to fit it."""
-        rows = list(optable.OPS.values())
+        rows = [row for row in optable.OPS.values() if row.domain]  # not those of words
         if self.has_complex and self.rng.random() < 0.8:
             rows = [row for row in rows if "complex" in row.domain]
         row = rows[self.below(len(rows))]

@@ -43,7 +43,7 @@ class Adapter(ABC):
 
     @abstractmethod
     def put(self, array: Array) -> Value:
-        """A tensor with a copy of `array`, float32 values or int64 labels, in its memory."""
+        """A tensor with a copy of `array`, of float32, int8 or int64 labels, in its memory."""
 
     @abstractmethod
     def get(self, value: Value) -> Array:
@@ -69,6 +69,10 @@ class Adapter(ABC):
     def sum(self, x: Value) -> Value:
         """Of all elements."""
         return x.sum()
+
+    @abstractmethod
+    def int8_product(self, a: Value, b: Value) -> Value:
+        """The product of matrices of int8, in int32."""
 
     def softmax(self, x: Value) -> Value:
         """Along the last axis."""
@@ -167,3 +171,9 @@ class GpuAdapter(Adapter):
                 return result.realize()
 
         return jit(step)
+
+    def int8_product(self, a: Tensor, b: Tensor) -> Tensor:
+        """`dot` with a dtype."""
+        from gpu import dtypes
+
+        return a.dot(b, dtype=dtypes.int32)

@@ -80,6 +80,10 @@ class TorchAdapter(Adapter):
 
         return step
 
+    def int8_product(self, a: Value, b: Value) -> Value:
+        """`_int_mm`."""
+        return self._torch._int_mm(a, b)
+
     def layernorm(self, x: Value, weight: Value, bias: Value) -> Value:
         """`layer_norm`."""
         return self._functional.layer_norm(x, x.shape[-1:], weight, bias, EPSILON)
@@ -175,6 +179,10 @@ class JaxAdapter(Adapter):
             return (weights, means, squares, steps), result
 
         return update
+
+    def int8_product(self, a: Value, b: Value) -> Value:
+        """`matmul` with a dtype."""
+        return self._np.matmul(a, b, preferred_element_type=self._np.int32)
 
     def softmax(self, x: Value) -> Value:
         """`jax.nn.softmax`."""
@@ -285,6 +293,10 @@ class TinygradAdapter(Adapter):
         # Up to version 0.13 this is a method of Tensor.
         train = getattr(self._tinygrad.Tensor, "train", None)
         return train() if train else helpers.Context(TRAINING=1)
+
+    def int8_product(self, a: Value, b: Value) -> Value:
+        """`matmul` with a dtype."""
+        return a.matmul(b, dtype=self._tinygrad.dtypes.int32)
 
     def cross_entropy(self, scores: Value, labels: Value) -> Value:
         """By its own name."""

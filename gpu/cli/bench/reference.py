@@ -60,6 +60,10 @@ class NumpyAdapter(Adapter):
         """In float64."""
         return x.sum(dtype=np.float64)
 
+    def int8_product(self, a: Value, b: Value) -> Value:
+        """In float64, which holds it."""
+        return a.astype(np.float64) @ b.astype(np.float64)
+
     def softmax(self, x: Value) -> Value:
         """Along the last axis."""
         powers = np.exp(x - x.max(-1, keepdims=True))

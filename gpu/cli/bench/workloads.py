@@ -106,6 +106,14 @@ def _product(batch: tuple[int, ...], m: int, k: int, n: int) -> Workload:
     return Workload(inputs, lambda library, a, b: a @ b, flops=flops, nbytes=nbytes)
 
 
+def _int8_product(side: int) -> Workload:
+    def inputs() -> Iterator[Array]:
+        for seed in (1, 2):
+            yield np.random.default_rng(seed).integers(-128, 128, (side, side), np.int8)
+
+    return Workload(inputs, lambda library, a, b: library.int8_product(a, b))
+
+
 def _elementwise(count: int) -> Workload:
     inputs = _normals((count,), (count,), (count,))
     return Workload(inputs, lambda library, a, b, c: a * b + c, flops=2 * count, nbytes=16 * count)
@@ -206,6 +214,9 @@ WORKLOADS: Final[dict[str, Entry]] = {
     ),
     "gemm2048": Entry(
         "2048 x 2048 matrices", _product((), 2048, 2048, 2048), _product((), 48, 48, 48)
+    ),
+    "gemm1024i8": Entry(
+        "1024 x 1024 matrices of int8, in int32", _int8_product(1024), _int8_product(24)
     ),
     "bmm": Entry(
         "96 products of small matrices", _product((96,), 128, 32, 128), _product((3,), 8, 4, 8)

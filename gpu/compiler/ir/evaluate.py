@@ -11,6 +11,7 @@ of numpy and ml_dtypes do, except that float64 to float16 rounds once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -97,3 +98,21 @@ def through_float32(function: Any) -> Any:
 def multiply_add(a: Array, b: Array, c: Array) -> Array:
     """a * b + c, rounded twice; a device may round once."""
     return np.asarray(a * b + c)
+
+
+def dot(first: DType, second: DType) -> Callable[[Array, Array, Array], Array]:
+    """The products of the elements of two words, one after the other added to a third operand."""
+
+    def run(a: Array, b: Array, total: Array) -> Array:
+        factors = (_elements(w, d, total) for w, d in ((a, first), (b, second)))
+        for x, y in zip(*factors, strict=True):
+            total = total + x * y
+        return np.asarray(total)
+
+    return run
+
+
+def _elements(words: Array, dtype: DType, total: Array) -> Array:
+    """The elements of `dtype` in words, the first ones first, as numbers like `total`."""
+    elements = np.ascontiguousarray(words)[..., None].view(dtype.np)
+    return np.moveaxis(elements, -1, 0).astype(total.dtype)

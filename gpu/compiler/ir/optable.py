@@ -28,7 +28,8 @@ class Op(NamedTuple):
         name: as printed in every text form.
         arity: number of operands.
         domain: dtype kinds the operands may have; `where` looks at its last two. Complex numbers
-            are in graphs alone, of which `gpu/compiler/ir/graph/complex.py` makes floats.
+            are in graphs alone, of which `gpu/compiler/ir/graph/complex.py` makes floats. None
+            where `DOTS` tells what they are.
         result: `same` as the operands, or `bool`.
         evaluate: its meaning on numpy arrays of one dtype.
         core: every device provides it.
@@ -51,6 +52,34 @@ ELEMENT: Final = ANY | {"complex"}
 FLOAT: Final = frozenset({"float"})
 INTEGER: Final = frozenset({"int", "uint"})
 BITS: Final = INTEGER | {"bool"}
+
+
+class Dot(NamedTuple):
+    """An operation that multiplies the elements of two words, each with its like, and adds up.
+
+    Attributes:
+        elements: of both words, uint32s in which the first element is lowest.
+        sums: of what is added to, and comes out. Those of integers wrap; how those of floats round
+            in between is a device's own affair, as is whether it takes denormal numbers for zero.
+    """
+
+    elements: tuple[DType, DType]
+    sums: DType
+
+    @property
+    def together(self) -> int:
+        """How many elements a word has."""
+        return dtypes.uint32.bits // self.elements[0].bits
+
+
+DOTS: Final = {
+    "dot_u8i8": Dot((dtypes.uint8, dtypes.int8), dtypes.uint32),
+    "dot_i8i8": Dot((dtypes.int8, dtypes.int8), dtypes.uint32),
+    "dot_u8u8": Dot((dtypes.uint8, dtypes.uint8), dtypes.uint32),
+    "dot_i16i16": Dot((dtypes.int16, dtypes.int16), dtypes.uint32),
+    "dot_bf16": Dot((dtypes.bfloat16, dtypes.bfloat16), dtypes.float32),
+}
+"""Products of neighbours: of two words and what is added to. They have no other operands."""
 
 _ROWS: Final = (
     Op("neg", 1, FIELD, "same", np.negative, core=False),
@@ -84,6 +113,10 @@ _ROWS: Final = (
     Op("ne", 2, ELEMENT, "bool", np.not_equal, commutes=True, core=False),
     Op("where", 3, ELEMENT, "same", np.where),
     Op("fma", 3, FLOAT, "same", through_float32(evaluate.multiply_add), core=False),
+    *(
+        Op(name, 3, frozenset(), "same", evaluate.dot(*row.elements), core=False)
+        for name, row in DOTS.items()
+    ),
 )
 OPS: Final = {row.name: row for row in _ROWS}
 # Operations that take as long, or are as much code, as several others: about how many.
@@ -148,6 +181,10 @@ def result_dtype(name: str, operands: tuple[DType, ...]) -> DType:
         if operands[0] is not dtypes.bool:
             raise DTypeError(f"the condition of where must be bool, got {operands[0].name}")
         operands = operands[1:]
+    if name in DOTS:
+        if operands != (dtypes.uint32, dtypes.uint32, DOTS[name].sums):
+            raise DTypeError(f"{name} takes no {[d.name for d in operands]}")
+        return DOTS[name].sums
     first = operands[0]
     if any(d is not first for d in operands):
         raise DTypeError(f"{name} needs operands of one dtype, got {[d.name for d in operands]}")
@@ -217,6 +254,8 @@ def constant_key(value: Number) -> object:
 def fold(name: str, dtype: DType, operand_dtype: DType, values: tuple[Number, ...]) -> Any:
     """Evaluates an operation on constants; `operand_dtype` is that of the last operand."""
     arrays = [scalar(operand_dtype)(v) for v in values]
+    if name in DOTS:
+        arrays[:2] = map(scalar(dtypes.uint32), values[:2])
     if name == "where":
         arrays[0] = np.array(bool(values[0]))
     return to_python(apply(name, dtype, tuple(arrays)), dtype)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from gpu.compiler.ir.builder import Builder
-from gpu.compiler.ir.optable import fold_cast, result_dtype
+from gpu.compiler.ir.optable import DOTS, fold_cast, result_dtype
 from gpu.compiler.lower import narrow_floats
 from gpu.compiler.lower.float_remainder import fmod
 from gpu.compiler.lower.transcendental import exp, exp2, log2, sin
@@ -243,9 +243,29 @@ def _fma(b: Builder[V], x: V, y: V, z: V) -> V:
     return b.add(b.mul(x, y), z)
 
 
+def _dot(name: str) -> Callable[..., Any]:
+    """A product of neighbours, one after the other."""
+    row = DOTS[name]
+
+    def derive(b: Builder[V], x: V, y: V, total: V) -> V:
+        for number in range(row.together):
+            pairs = zip((x, y), row.elements, strict=True)
+            factors = (b.cast(_element(b, word, d, number), row.sums) for word, d in pairs)
+            total = b.add(total, b.mul(*factors))
+        return total
+
+    return derive
+
+
+def _element(b: Builder[V], word: V, dtype: DType, number: int) -> V:
+    """An element of a word."""
+    low = b.op("shr", word, b.like(word, dtype.bits * number)) if number else word
+    return b.bitcast(b.cast(low, _BITS_OF_WIDTH[dtype.bits]), dtype)
+
+
 # A derivation takes the builder to build on and the operands. None may need itself, however deep.
 DERIVATIONS: Final[dict[str, Callable[..., Any]]] = {
     "neg": _neg, "abs": _abs, "sub": _sub, "le": _le, "ne": _ne, "fma": _fma,
     "rint": _rint, "trunc": _trunc, "floor": _floor, "fmod": fmod,
-    "exp": exp, "exp2": exp2, "log2": log2, "sin": sin,
+    "exp": exp, "exp2": exp2, "log2": log2, "sin": sin, **{name: _dot(name) for name in DOTS},
 }  # fmt: skip

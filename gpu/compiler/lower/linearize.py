@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var
@@ -17,8 +17,9 @@ from gpu.compiler.ir.index.rows import flatten
 from gpu.compiler.ir.kernel.nontemporal import fills_lines, streamed_outputs
 from gpu.compiler.ir.kernel.tree import walk, writes
 from gpu.compiler.ir.kernel.verify import count_thread_loops
+from gpu.compiler.ir.kernel.words import neighbours
 from gpu.compiler.ir.linear import Inst, Limit, Param, Program, Val
-from gpu.compiler.ir.optable import MONOIDS
+from gpu.compiler.ir.optable import DOTS, MONOIDS
 from gpu.compiler.lower.address import Addresses, Lane
 from gpu.compiler.lower.edges import guard_edges
 from gpu.compiler.lower.emit import Emitter
@@ -254,6 +255,9 @@ class _Linearizer:
         if stmt.monoid == "add" and self.fused and not shared and _is_product(stmt.value):
             a, b = (self.value(arg) for arg in stmt.value.args)
             value = self.builder.op("fma", a, b, self.registers.read(key))
+        elif stmt.monoid == "add" and not shared and _is_dot(stmt.value):
+            factors = (self.value(arg) for arg in stmt.value.args[:2])
+            value = self.builder.op(stmt.value.attr[0], *factors, self.registers.read(key))
         else:
             value = self.value(stmt.value)
             if shared:
@@ -281,6 +285,8 @@ class _Linearizer:
                 return self.addresses.value(value.attr[0].subst(self.unrolled))
             case "load":
                 return self.load(*value.attr)
+        if value.attr == ("or",) and (word := self.word(value)) is not None:
+            return word
         args = [self.value(arg) for arg in value.args]
         match value.kind:
             case "cast":
@@ -295,10 +301,46 @@ class _Linearizer:
         if buf in self.registers.homes:
             key = self.registers.key(buf, self.without_lane(indices), self.unrolled)
             return self.registers.read(key)
-        square = self.square(buf, indices, mask)
+        square = self.square(self.position(buf, indices)) if self.is_plain(buf, mask) else None
         if square is not None:
-            return self.transposed(buf, indices, square)
+
+            def row(at: Expr, lanes: int) -> Inst:
+                args = (self.pointers[buf], self.addresses.value(at))
+                return self.emitter.pure("load", buf.dtype, lanes, args, guarded=True)
+
+            return self.transposed(self.position(buf, indices), square, 1, row)
         return self.read_memory(buf, self.place(buf, indices), mask)
+
+    def word(self, value: K.Value) -> Inst | None:
+        """A word of neighbours in memory in one load; None where lanes have to be joined."""
+        found = neighbours(value) if self.near_step > 1 else None
+        if found is None:
+            return None
+        buf, indices, mask = found.load.attr
+        if not self.is_plain(buf, mask):
+            return None
+
+        def words(at: Expr, count: int) -> Inst:
+            args = (self.pointers[buf], self.addresses.value(at))
+            inst = self.emitter.pure("load", buf.dtype, count * found.together, args, guarded=True)
+            for part in found.made:
+                to = self.builder.cast if part.kind == "cast" else self.builder.bitcast
+                inst = to(inst, part.dtype)
+            return self.emitter.pure("bitcast", dtypes.uint32, count, (inst,))
+
+        position, lane = self.position(buf, indices), self.addresses.lane
+        step = self.addresses.lane_step(position)
+        first = self.addresses.first_lane(position).subst(self.unrolled)
+        if lane is None or step == 0:
+            return words(first, 1)
+        if step in (None, 1, -1):
+            return None
+        if step == found.together:
+            return words(first, lane.lanes)
+        if (square := self.square(position, found.together)) is not None:
+            return self.transposed(position, square, found.together, words)
+        alone = tuple(words(first + number * step, 1) for number in range(lane.lanes))
+        return self.emitter.pure("pack", dtypes.uint32, lane.lanes, alone)
 
     def without_lane(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
         lane = self.addresses.lane
@@ -312,34 +354,35 @@ class _Linearizer:
     def place(self, buf: K.Buf, indices: tuple[Expr, ...]) -> Expr:
         return self.position(buf, indices).subst(self.unrolled)
 
-    def square(self, buf: K.Buf, indices: tuple[Expr, ...], mask: Mask) -> Var | None:
+    def is_plain(self, buf: K.Buf, mask: Mask) -> bool:
+        """Whether what lies together is loaded together, whoever uses it."""
+        return mask is ALWAYS and buf not in self.written and not buf.image
+
+    def square(self, position: Expr, apart: int = 1) -> Var | None:
         """The written-out loop that walks memory where the lanes jump, if it has as many steps.
 
-        The two make a square, whose rows are loaded whole and then transposed.
+        The two make a square, whose rows are loaded whole and then transposed. Its iterations are
+        `apart` elements from each other.
         """
-        position, lane = self.position(buf, indices), self.addresses.lane
-        if lane is None or mask is not ALWAYS or buf in self.written or buf.image:
-            return None
-        if abs(self.addresses.lane_step(position) or 0) <= 1:
+        lane = self.addresses.lane
+        if lane is None or abs(self.addresses.lane_step(position) or 0) <= 1:
             return None
         for var in self.tiles:
             alone = var not in (position - var * position.coeff(var)).vars
-            if var.extent == lane.lanes and position.coeff(var) == 1 and alone:
+            if var.extent == lane.lanes and position.coeff(var) == apart and alone:
                 return var
         return None
 
-    def transposed(self, buf: K.Buf, indices: tuple[Expr, ...], var: Var) -> Inst:
+    def transposed(
+        self, position: Expr, var: Var, apart: int, row: Callable[[Expr, int], Inst]
+    ) -> Inst:
+        """A column of a square, whose rows `row` loads from where they begin."""
         lane = self.addresses.lane
         assert lane is not None
         self.transposes = True
-        position = self.position(buf, indices)
         step = position.coeff(lane.var)
-        corner = (self.addresses.first_lane(position) - var).subst(self.unrolled)
-        pointer = self.pointers[buf]
-        rows = []
-        for row in range(lane.lanes):
-            args = (pointer, self.addresses.value(corner + row * step))
-            rows.append(self.emitter.pure("load", buf.dtype, lane.lanes, args, guarded=True))
+        corner = (self.addresses.first_lane(position) - var * apart).subst(self.unrolled)
+        rows = [row(corner + number * step, lane.lanes) for number in range(lane.lanes)]
         return transpose(self.emitter, rows)[self.unrolled[var]]
 
     def access(self, where: Expr, mask: Mask, lanes: int) -> tuple[Inst, Inst | None, bool]:
@@ -432,6 +475,12 @@ class _Linearizer:
     def reversed(self, vector: Inst) -> Inst:
         order = tuple(reversed(range(vector.lanes)))
         return self.emitter.pure("shuffle", vector.dtype, vector.lanes, (vector, vector), (order,))
+
+
+def _is_dot(value: K.Value) -> bool:
+    """Whether a value is products of neighbours, added to nothing."""
+    is_dot = value.kind == "alu" and value.attr[0] in DOTS
+    return is_dot and value.args[2].kind == "const" and not value.args[2].attr[0]
 
 
 def _is_product(value: K.Value) -> bool:

@@ -18,6 +18,7 @@ from gpu.compiler.opt.primitives.cache_read import stage
 from gpu.compiler.opt.primitives.cache_row import cache_row
 from gpu.compiler.opt.primitives.compute_inline import inline
 from gpu.compiler.opt.primitives.cooperative_fetch import distribute, stage_together
+from gpu.compiler.opt.primitives.dots import NEITHER, dot
 from gpu.compiler.opt.primitives.loops import bind, fuse, reorder, split
 from gpu.compiler.opt.primitives.matrix_tiling import MatrixTiling, matrix_tile
 from gpu.compiler.opt.primitives.pack import pack
@@ -263,6 +264,21 @@ class Tensorize(NamedTuple):
     name: str
 
 
+class Dot(NamedTuple):
+    """Steps of loop `axis` of a sum of products become words, multiplied by operation `name`.
+
+    `{axis}o` counts words of neighbours, of 8 or 16 bits each, and replaces the loop
+    (`gpu/compiler/ir/optable.py:DOTS`). Factor number `flipped` of the product, if any, has its
+    highest bit flipped, so that the operation takes it. With `nest` the sum is not the whole kernel
+    but in loop `nest`.
+    """
+
+    axis: str
+    name: str
+    flipped: int = NEITHER
+    nest: str = ""
+
+
 class PartialSums(NamedTuple):
     """What loop `axis` adds to floats becomes a partial sum of each `factor` iterations.
 
@@ -312,7 +328,7 @@ Opt = (
     Split | Fuse | Reorder | Bind | Rfactor | Stage | DistributeThreads | Distribute | Inline
     | FuseSiblings | ReuseShared | Pack | Tensorize | MatrixTile | CacheRow | Prefetch
     | SharedTranspose | UniformMask | BlockScan | PartialScan | PartialSums | Tile
-    | Residues
+    | Residues | Dot
 )  # fmt: skip
 
 
@@ -332,6 +348,7 @@ _PRIMITIVES: Final[dict[type[Opt], Callable[..., K.Stmt]]] = {
     MatrixTile: matrix_tile, CacheRow: cache_row, Prefetch: prefetch,
     SharedTranspose: shared_transpose, UniformMask: uniform_mask, BlockScan: block_scan,
     PartialScan: partial_scan, PartialSums: partial_sums, Tile: tile, Residues: residues,
+    Dot: dot,
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from gpu.compiler.ir.optable import OPS
+from gpu.compiler.ir.optable import DOTS, OPS
 from gpu.compiler.targets.edges import C, Edges
 from gpu.core.bits import is_power_of_two
 from gpu.core.dtype import DType, ImageDType, dtypes
@@ -13,8 +13,9 @@ from gpu.core.errors import InvalidValue
 
 WORD: Final = 32  # bits
 WORDS: Final = frozenset({dtypes.int32, dtypes.uint32, dtypes.float32})
-# What machines and libraries have of these is less exact than what they are derived to, or slower.
-DERIVED: Final = frozenset({"exp", "exp2", "log2", "sin", "fmod"})
+# What machines and libraries have of these is less exact than what they are derived to, or slower;
+# or few have any.
+DERIVED: Final = frozenset({"exp", "exp2", "log2", "sin", "fmod", *DOTS})
 NARROW_FLOATS: Final = frozenset({dtypes.bfloat16, dtypes.float16, dtypes.fp8e4m3, dtypes.fp8e5m2})
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from gpu.compiler.ir.optable import OPS
 from gpu.compiler.targets import DERIVED, Native, Target
+from gpu.compiler.targets.cpu_dots import dots_of
 from gpu.compiler.targets.cpu_names import ARM_CPUS, X86_CPUS
 from gpu.compiler.targets.edges import LLVM
 from gpu.core.devspec import did_you_mean
@@ -35,7 +36,7 @@ _X86_FEATURES: Final[dict[str, tuple[str, ...]]] = {
     "sse3": (), "ssse3": ("sse3",), "sse4.1": ("ssse3",), "sse4.2": ("sse4.1",),
     "popcnt": (), "lzcnt": (), "movbe": (), "bmi": (), "bmi2": (), "gfni": (),
     "avx": ("sse4.2",), "f16c": ("avx",), "fma": ("avx",), "avx2": ("avx",),
-    "avxvnni": ("avx2",),
+    "avxvnni": ("avx2",), "avxvnniint8": ("avx2",),
     "avx512f": ("avx2", "f16c", "fma"), "avx512cd": ("avx512f",), "avx512bw": ("avx512f",),
     "avx512dq": ("avx512f",), "avx512vl": ("avx512f",), "avx512ifma": ("avx512f",),
     "avx512vnni": ("avx512f",), "avx512bf16": ("avx512bw",), "avx512vbmi": ("avx512bw",),
@@ -60,7 +61,8 @@ _BASELINE: Final = {X86: frozenset[str](), ARM: frozenset({"neon"})}
 # arch/arm64/kernel/cpuinfo.c).
 _LINUX_NAMES: Final = {
     "pni": "sse3", "sse4_1": "sse4.1", "sse4_2": "sse4.2", "abm": "lzcnt", "bmi1": "bmi",
-    "avx_vnni": "avxvnni", "avx512_vnni": "avx512vnni", "avx512_bf16": "avx512bf16",
+    "avx_vnni": "avxvnni", "avx_vnni_int8": "avxvnniint8",
+    "avx512_vnni": "avx512vnni", "avx512_bf16": "avx512bf16",
     "avx512_vbmi2": "avx512vbmi2", "avx512_bitalg": "avx512bitalg",
     "avx512_vpopcntdq": "avx512vpopcntdq", "avx512_fp16": "avx512fp16", "amx_tile": "amx-tile",
     "amx_bf16": "amx-bf16", "amx_int8": "amx-int8", "asimd": "neon", "asimdhp": "fullfp16",
@@ -104,7 +106,7 @@ def host_architecture() -> str:
 
 def _native(architecture: str, present: frozenset[str]) -> Native:
     x86 = architecture == X86
-    missing = set(DERIVED)
+    missing = set(DERIVED) - {row.op for row in dots_of(architecture, present)}
     if x86 and "sse4.1" not in present:
         missing |= _ROUNDING
     if x86 and "fma" not in present:

@@ -26,7 +26,9 @@ prefetch  pointer, index                                             hints that 
                                                                      loaded soon
 alu       1 to 3 values                 (op,)                        an operation of the op table
 cast      value                                                      converted to the inst's dtype
-bitcast   value                                                      same bits
+bitcast   value                                                      same bits; lanes next to each
+                                                                     other may become one, the first
+                                                                     one lowest
 splat     scalar                                                     the scalar in every lane
 ramp      scalar int64                  (step,)                      base + step * lane
 extract   vector                        (lane,)                      one lane

@@ -331,7 +331,7 @@ def _cast(machine: Machine, inst: Inst) -> Array:
 
 
 def _bitcast(machine: Machine, inst: Inst) -> Array:
-    return evaluate.bitcast(machine.values[inst.args[0]], inst.dtype)
+    return np.ascontiguousarray(machine.values[inst.args[0]]).view(inst.dtype.np)
 
 
 def _carried(machine: Machine, inst: Inst) -> Array:

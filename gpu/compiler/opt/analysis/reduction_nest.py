@@ -16,7 +16,8 @@ from typing import NamedTuple
 from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import ALWAYS, Expr, Var, expr
 from gpu.compiler.ir.kernel.tree import in_order, loads_of, values, writes
-from gpu.compiler.ir.optable import COSTLY_OPS
+from gpu.compiler.ir.kernel.words import neighbours
+from gpu.compiler.ir.optable import COSTLY_OPS, DOTS
 from gpu.compiler.opt.analysis.loop_nest import outer_nest, perfect_nest
 
 
@@ -54,8 +55,8 @@ class Operand:
         loads: the loads in it.
         moves: for each variable of the nest how far an iteration moves each place and each mask of
             the loads; None for one that is inside a division.
-        steps: for each variable how many elements an iteration moves the loads on in memory; None
-            where they disagree.
+        steps: for each variable how many elements an iteration moves the loads on in memory, or
+            words of neighbours if it is one; None where they disagree.
         masked: the variables that masks of the loads depend on.
     """
 
@@ -64,7 +65,8 @@ class Operand:
         self.value = value
         self.loads = loads_of(value)
         self.moves = _moves(value, self.loads, own)
-        self.steps = {var: _step(self.loads, var) for var in self.moves}
+        together = len(self.loads) if neighbours(value) else 1
+        self.steps = {var: _step(self.loads, var, together) for var in self.moves}
         self.masked = frozenset[Var]().union(*(load.attr[2].vars for load in self.loads))
         self._reach = {var: sum(map(abs, own or ())) for var, own in self.moves.items()}
         self._ratios: dict[tuple[Var, Var], int] = {}
@@ -122,6 +124,7 @@ class Nest(NamedTuple):
         before: statements before the reduction, which set its accumulator.
         reduction: variables of the loops of the reduction, outermost first.
         update: what combines.
+        taken: what a sum of integers takes off of each step, which some results have in common.
         after: statements after it, which store results.
         accumulators: the private memory of an iteration.
         operands: what is combined, in parts that stand still in some loop.
@@ -137,6 +140,13 @@ class Nest(NamedTuple):
     accumulators: tuple[K.Buf, ...]
     operands: tuple[Operand, ...]
     operations: int
+    taken: K.Value | None = None
+
+    @property
+    def added(self) -> K.Update:
+        """`update` without what is `taken`."""
+        taken = self.taken is not None
+        return self.update._replace(value=self.update.value.args[0]) if taken else self.update
 
     @property
     def steps(self) -> int:
@@ -185,7 +195,8 @@ def reduction_nest(body: K.Block) -> Nest | None:
     halves = stmts[: loops[0]], stmts[loops[0] + 1 :]
     before, after = (tuple(s for s in half if isinstance(s, K.Update)) for half in halves)
     own = frozenset(loop.var for loop in (*nest, *inner))
-    operands = tuple(_operands(update.value, own))
+    step, taken = _separated(update, frozenset(loop.var for loop in nest))
+    operands = tuple(_operands(step.value, own))
     written = {buf for buf, _, _ in writes(body)}
     if not operands or any(operand.value.bufs & written for operand in operands):
         return None
@@ -197,8 +208,19 @@ def reduction_nest(body: K.Block) -> Nest | None:
         after,
         tuple(allocated),
         operands,
-        _operations(update, operands),
+        _operations(step, operands),
+        taken,
     )
+
+
+def _separated(update: K.Update, independent: frozenset[Var]) -> tuple[K.Update, K.Value | None]:
+    """What a step of a sum adds, and what it takes off if results have that in common."""
+    value = update.value
+    if update.monoid == "add" and value.dtype.is_int and value.attr == ("sub",):
+        added, taken = value.args
+        if added.vars & independent - taken.vars:
+            return update._replace(value=added), taken
+    return update, None
 
 
 def _counts_up(loop: K.Loop) -> bool:
@@ -241,11 +263,15 @@ def _divided(place: Expr) -> frozenset[Var]:
     return frozenset[Var]().union(*(a.num.vars for a, _ in place.terms if not isinstance(a, Var)))
 
 
-def _step(loads: list[K.Value], var: Var) -> int | None:
-    """How many elements all loads that depend on `var` move on with it."""
+def _step(loads: list[K.Value], var: Var, together: int) -> int | None:
+    """How many elements all loads that depend on `var` move on with it; whole words of them as
+    such, if so many are `together`."""
     places = [load.attr[1][-1] for load in loads if var in load.vars]
     steps = {None if var in _divided(place) else place.coeff(var) for place in places}
-    return steps.pop() if len(steps) == 1 else None if steps else 0
+    if len(steps) != 1:
+        return None if steps else 0
+    (step,) = steps
+    return step // together if step and step % together == 0 else step
 
 
 def work_of(parts: Iterable[K.Value]) -> int:
@@ -262,5 +288,5 @@ def _operations(update: K.Update, operands: tuple[Operand, ...]) -> int:
     for operand in operands:
         inside |= set(values(operand.value, set()))
     count, value = work_of(values(update.value, inside)), update.value
-    fused = update.monoid == "add" and value.kind == "alu" and value.attr == ("mul",)
-    return count + 1 - (fused and value.dtype.is_float)
+    name = value.attr[0] if update.monoid == "add" and value.kind == "alu" else ""
+    return count + 1 - (name in DOTS or (name == "mul" and value.dtype.is_float))

@@ -51,9 +51,8 @@ def alternatives(kernel: K.Kernel, target: Target) -> Iterator[Alternative]:
     if writes_image(kernel):
         return
     ready, opts = canonical(kernel)
-    costed = sorted(tiling.tilings(ready, target), key=lambda found: found[0])
-    for cost, tiled in costed:
-        yield Alternative((*opts, Tile(tiled)), cost)
+    for cost, tiled in sorted(tiling.schedules(ready, target), key=lambda found: found[0]):
+        yield Alternative((*opts, *tiled), cost)
     if target.threads:
         for _, spread in spreads(ready, target):
             yield Alternative((*opts, *spread))

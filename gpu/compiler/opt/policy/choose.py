@@ -137,8 +137,8 @@ def _lanes(kernel: K.Kernel, target: Target) -> Iterator[Opt]:
         return
     if target.parallel == "worker" and (chosen := by_residue(kernel, target)):
         yield from chosen
-    elif (tiled := tiling.choose(kernel, target)) is not None:
-        yield Tile(tiled)
+    elif tiled := tiling.cheapest(kernel, target):
+        yield from tiled
     elif target.parallel == "worker" and (chosen := in_nests(kernel, target)):
         yield from chosen
     elif target.parallel == "worker" and (rows := list(along_rows(kernel))):

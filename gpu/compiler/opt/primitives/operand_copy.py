@@ -6,15 +6,16 @@ take parts of it, these are an axis of their own. So vectors inside are whole, a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir import kernel as K
-from gpu.compiler.ir.index import ALWAYS, Expr, Mask, Var, at_least, at_most, expr
-from gpu.compiler.ir.kernel.tree import Substitution, as_block
+from gpu.compiler.ir.index import ALWAYS, NEVER, Expr, Mask, Var, at_least, at_most, expr
+from gpu.compiler.ir.kernel.tree import Substitution, as_block, loads_of
 from gpu.compiler.opt.analysis.lanes import fitting
 from gpu.compiler.opt.analysis.reduction_nest import Axis, Operand
-from gpu.compiler.opt.primitives.predication import masked_loads
+from gpu.compiler.opt.primitives.predication import masked_loads, zero
 
 # Vectors of a row that a copy writes without a loop.
 WRITTEN_OUT: Final = 8
@@ -119,28 +120,45 @@ class Copier:
         """The loops that copy an operand: along its last axis in vectors."""
         suffix = f"_{number}"
         *rows, row = copied.axes
-        for run in self.runs(row, copied.tile, suffix):
-            square = self.square(operand, rows, row, run)
-            for part in _squares(square, run, suffix) if square else [_Run(expr(0))]:
-                counters = [Var(f"c{n}{suffix}", 0, axis.size - 1) for n, axis in enumerate(rows)]
-                at = dict(zip(rows, map(expr, counters), strict=True)) | {row: run.place}
-                if square:
-                    at[square] = part.place
-                outer = [(c, "serial") for c, a in zip(counters, rows, strict=True) if a != square]
-                inner = [(var, "serial" if square else kind) for var, kind in run.loops]
-                loops = [*outer, *part.loops[:-1], *inner, *part.loops[-1:], *run.lane]
+        whole = {
+            axis: axis.size if self.is_padded(axis) else _whole(operand, axis, copied.start)
+            for axis in copied.axes
+        }
+        for run in self.runs(row, whole[row], copied.tile, suffix):
+            square = self.square(operand, rows, row, run, whole)
+            order = sorted(enumerate(rows), key=lambda numbered: numbered[1] == square)
+            each = []
+            for n, axis in order:
+                parts = [*_squares(whole[axis], run, suffix)] if axis == square else []
+                counter = Var(f"c{n}{suffix}", 0, whole[axis] - 1)
+                parts = parts or [_Run(expr(counter), ((counter, "serial"),))]
+                last = [_Run(expr(whole[axis]))] if whole[axis] < axis.size else []
+                each.append([*parts, *last])
+            for chosen in itertools.product(*each):
+                at = {row: run.place} | {
+                    axis: part.place for (_, axis), part in zip(order, chosen, strict=True)
+                }
+                outer = [loop for part in chosen for loop in part.loops if loop[1] == "serial"]
+                turned = [loop for part in chosen for loop in part.loops if loop[1] == "unroll"]
+                inner = [(var, "serial" if turned else kind) for var, kind in run.loops]
+                loops = [*outer, *inner, *turned, *run.lane]
                 yield nested(loops, self.element(operand, copied, at, run.mask))
 
-    def runs(self, row: Axis, tile: int, suffix: str) -> Iterator[_Run]:
-        """The vectors along the last axis of a copy: of whole tiles, then of what is left."""
-        padded = row.steps[0][0] is self.lane and len(row.steps) == 1
-        lanes = self.lanes if padded else fitting(self.lanes, row.size)
-        if not padded and row.size < lanes:
-            one = Var(f"e{suffix}", 0, row.size - 1)
+    def runs(self, row: Axis, size: int, tile: int, suffix: str) -> Iterator[_Run]:
+        """The vectors along the last axis of a copy: of whole tiles, then of what is left.
+
+        What is behind the first `size` places is done alone.
+        """
+        padded = self.is_padded(row)
+        lanes = self.lanes if padded else fitting(self.lanes, size)
+        if size < row.size:
+            yield _Run(expr(size))
+        if not padded and size < lanes:
+            one = Var(f"e{suffix}", 0, size - 1)
             yield _Run(expr(one), ((one, "unroll"),))
             return
         lane = Var(f"l{suffix}", 0, lanes - 1)
-        tiles, left = divmod(row.size, tile) if tile else (0, row.size)
+        tiles, left = divmod(size, tile) if tile else (0, size)
         if tiles:
             number = Var(f"t{suffix}", 0, tiles - 1)
             vectors = _vectors(f"v{suffix}", tile // lanes)
@@ -153,20 +171,32 @@ class Copier:
             yield _Run(place, (vectors,), ((lane, "vector"),))
         if rest and padded:
             place = first + whole * lanes + lane
-            yield _Run(place, (), ((lane, "vector"),), at_most(place, row.size - 1))
+            yield _Run(place, (), ((lane, "vector"),), at_most(place, size - 1))
         elif rest:
             # The last vector begins where it ends with the axis.
             yield _Run(first + left - lanes + lane, (), ((lane, "vector"),))
 
-    def square(self, operand: Operand, rows: Sequence[Axis], row: Axis, run: _Run) -> Axis | None:
+    def is_padded(self, axis: Axis) -> bool:
+        """Whether an axis, that of the lanes, has whole vectors."""
+        return axis.steps[0][0] is self.lane and len(axis.steps) == 1
+
+    def square(
+        self,
+        operand: Operand,
+        rows: Sequence[Axis],
+        row: Axis,
+        run: _Run,
+        whole: Mapping[Axis, int],
+    ) -> Axis | None:
         """The axis along which memory is loaded, and then transposed, where lanes lie apart."""
-        if not run.lane or run.mask is not ALWAYS or operand.masked:
+        unmasked = {axis.steps[0][0] for axis, size in whole.items() if size < axis.size}
+        if not run.lane or run.mask is not ALWAYS or operand.masked - unmasked:
             return None
         if operand.steps[row.steps[0][0]] in (0, 1, -1):
             return None
         lanes = run.lane[0][0].extent
         beside = (a for a in rows if operand.steps[a.steps[0][0]] == a.steps[0][1])
-        return next((axis for axis in beside if axis.size >= lanes), None)
+        return next((axis for axis in beside if whole[axis] >= lanes), None)
 
     def element(
         self,
@@ -182,7 +212,25 @@ class Copier:
                 env[var] = copied.start.get(var, expr(0)) + local
         indices = copied.indices([at[axis] for axis in copied.axes])
         value = masked_loads(Substitution(env).value(operand.value), mask)
-        return K.Update(copied.buf, indices, None, value)
+        return K.Update(copied.buf, indices, None, _without_unread(value))
+
+
+def _whole(operand: Operand, axis: Axis, start: Mapping[Var, Expr]) -> int:
+    """How many places of an axis there are before a last one alone that masks depend on."""
+    (var, step), *others = axis.steps
+    if others or step != 1 or axis.size < 2 or var not in operand.masked:
+        return axis.size
+    before = Var(var.name, 0, axis.size - 2)
+    place = {var: start.get(var, expr(0)) + before}
+    masks = (load.attr[2].subst(place) for load in operand.loads)
+    return axis.size if any(before in mask.vars for mask in masks) else axis.size - 1
+
+
+def _without_unread(value: K.Value) -> K.Value:
+    """A value with zeros for what is never read."""
+    unread = (load for load in loads_of(value) if load.attr[2] is NEVER)
+    zeros = {load: zero(load.dtype) for load in unread}
+    return Substitution({}, values=zeros).value(value) if zeros else value
 
 
 def _vectors(name: str, count: int) -> tuple[Var, str]:
@@ -190,12 +238,12 @@ def _vectors(name: str, count: int) -> tuple[Var, str]:
     return Var(name, 0, count - 1), "unroll" if count <= WRITTEN_OUT else "serial"
 
 
-def _squares(axis: Axis, run: _Run, suffix: str) -> Iterator[_Run]:
+def _squares(size: int, run: _Run, suffix: str) -> Iterator[_Run]:
     """The parts of an axis that make squares with the lanes of a run; the last one may overlap."""
     side = run.lane[0][0].extent
     inner = Var(f"q{suffix}", 0, side - 1)
-    whole, rest = divmod(axis.size, side)
+    whole, rest = divmod(size, side)
     counter = Var(f"p{suffix}", 0, whole - 1)
     yield _Run(counter * side + inner, ((counter, "serial"), (inner, "unroll")))
     if rest:
-        yield _Run(expr(axis.size - side) + inner, ((inner, "unroll"),))
+        yield _Run(expr(size - side) + inner, ((inner, "unroll"),))

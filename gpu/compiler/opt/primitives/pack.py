@@ -14,13 +14,12 @@ from gpu.compiler.ir.kernel.tree import (
     free_name,
     loops,
 )
+from gpu.compiler.ir.kernel.words import BITS, word_of
 from gpu.compiler.opt.analysis.loop_nest import iteration
 from gpu.compiler.opt.primitives.cache_read import cached, operand_of
 from gpu.compiler.opt.primitives.narrow_operand import narrow
 from gpu.core.dtype import DType, dtypes
 from gpu.core.errors import IllegalOpt
-
-_BITS = {8: dtypes.uint8, 16: dtypes.uint16}
 
 
 def pack(body: K.Block, axis: str, buf: str, order: Sequence[str], words: str) -> K.Stmt:
@@ -44,24 +43,13 @@ def pack(body: K.Block, axis: str, buf: str, order: Sequence[str], words: str) -
         if one.extent * value.dtype.bits != dtypes.uint32.bits:
             raise IllegalOpt(f"{one.extent} {value.dtype.name} are no integer of 4 bytes")
         read = element_of(read, one, value.dtype)
-        filled = _word_of(filled, one)
+        filled = word_of([Substitution({one: n}).value(filled) for n in range(one.extent)])
     fill = K.Update(tile, (iteration(copies),), None, filled)
     known = {operand: K.cast(read, operand.dtype)}
     return cached(body, loop, tile, around_vars(copies, fill), known)
 
 
-def _word_of(value: K.Value, one: Var) -> K.Value:
-    """The bits of `value` at each iteration of `one`, the first ones lowest."""
-    bits, word = value.dtype.bits, K.const(dtypes.uint32, 0)
-    for number in range(one.extent):
-        part = K.bitcast(Substitution({one: number}).value(value), _BITS[bits])
-        wide = K.cast(part, dtypes.uint32)
-        place = K.const(dtypes.uint32, bits * number)
-        word = K.alu("or", word, K.alu("shl", wide, place)) if number else wide
-    return word
-
-
 def element_of(word: K.Value, one: Var, dtype: DType) -> K.Value:
     """The element of iteration `one` in a word of them."""
     place = K.cast(K.index(expr(one) * dtype.bits), dtypes.uint32)
-    return K.bitcast(K.cast(K.alu("shr", word, place), _BITS[dtype.bits]), dtype)
+    return K.bitcast(K.cast(K.alu("shr", word, place), BITS[dtype.bits]), dtype)

@@ -28,6 +28,7 @@ from gpu.compiler.ir.kernel.tree import (
     rewrite,
     writes,
 )
+from gpu.compiler.ir.optable import DOTS
 from gpu.compiler.opt.analysis.loop_nest import Leaf, leaves
 from gpu.compiler.opt.primitives.loops import split
 from gpu.core.errors import IllegalOpt
@@ -103,8 +104,10 @@ def _long_sums(
 def _longest(loop: K.Loop, known: _Known) -> int:
     """The most that a loop may add to one accumulator."""
     added = [update.value for update, _ in known[id(loop)].updates]
-    is_products = all(value.kind == "alu" and value.attr == ("mul",) for value in added)
-    return PRODUCTS if is_products else LONGEST
+    names = {value.attr[0] if value.kind == "alu" else "" for value in added}
+    if not names <= {"mul", *DOTS}:
+        return LONGEST
+    return PRODUCTS // max((DOTS[name].together for name in names & DOTS.keys()), default=1)
 
 
 def _added_beside(block: K.Block, known: _Known) -> list[set[K.Buf]]:

@@ -19,7 +19,7 @@ from gpu.compiler.ir.kernel.tree import (
     walk,
 )
 from gpu.compiler.ir.optable import scalar, to_python
-from gpu.core.dtype import dtypes
+from gpu.core.dtype import DType, dtypes
 from gpu.core.errors import IllegalOpt
 
 
@@ -53,8 +53,12 @@ def zero_outside(value: K.Value, mask: Mask) -> K.Value:
     inner = masked.args[0] if masked.kind == "cast" else masked
     if inner.kind == "load" and mask.vars <= inner.attr[2].vars:
         return masked  # a load gives zero by itself
-    zero = K.const(value.dtype, to_python(scalar(value.dtype)(0), value.dtype))
-    return K.alu("where", holds(mask), masked, zero)
+    return K.alu("where", holds(mask), masked, zero(value.dtype))
+
+
+def zero(dtype: DType) -> K.Value:
+    """The constant 0."""
+    return K.const(dtype, to_python(scalar(dtype)(0), dtype))
 
 
 def room_for(loop: K.Loop, extent: int) -> dict[K.Buf, K.Buf]:

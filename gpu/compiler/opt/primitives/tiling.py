@@ -38,6 +38,7 @@ from gpu.compiler.ir.kernel.tree import (
     rewrite,
     values_of,
     with_axes,
+    writes,
 )
 from gpu.compiler.ir.optable import MONOIDS
 from gpu.compiler.opt.analysis.loop_nest import last_index
@@ -373,23 +374,36 @@ class _Tiler:
                 ]
             later = _where(self.is_last(place), [self.stored_alone(env, rows, waiting, place)])
 
-        inner = self.nest.reduction[-1]
+        inner, all_loops = self.nest.reduction[-1], (*_unrolled([*rows, vector]), (lane, "vector"))
+        steps, before = [self.nest.added], [*map(stmt.moved, self.nest.before)]
+        if self.nest.taken is not None:
+            taken = self.taken(stmt, self.nest.taken, [var for var, _ in all_loops], number)
+            buf, at, _ = taken.attr
+            yield K.Alloc(buf)
+            before.append(K.Update(buf, at, None, K.const(buf.dtype, 0)))
+            steps.append(K.Update(buf, at, "add", self.nest.taken))
+            after.insert(0, K.Update(own[self.nest.update.buf], (), "add", K.alu("neg", taken)))
 
         def updates(around: Mapping[Var, Expr]) -> Iterator[K.Stmt]:
             for loops, step in _steps(
                 f"{inner.name}_{number}", self.extent(inner, place), self.tiling.steps
             ):
                 env = {**around, inner: place.start[inner] + step}
-                yield nested(loops, stmt.moved(self.nest.update, env))
+                yield nested(loops, K.Block(tuple(stmt.moved(s, env) for s in steps)))
 
         reduced = self.reduced(inner, place, updates, number)
-        yield _of_all(
-            (*_unrolled([*rows, vector]), (lane, "vector")),
-            K.Block(
-                (*map(K.Alloc, own.values()), *map(stmt.moved, self.nest.before), reduced, *after)
-            ),
-        )
+        yield _of_all(all_loops, K.Block((*map(K.Alloc, own.values()), *before, reduced, *after)))
         yield from later
+
+    def taken(self, stmt: _Element, value: K.Value, axes: Sequence[Var], number: str) -> K.Value:
+        """Memory for what is taken off of results, one for all that have it in common, as a load.
+
+        `axes` are the loops of a tile.
+        """
+        moved = frozenset[Var]().union(*(stmt.env[v].vars for v in value.vars if v in stmt.env))
+        own = [var for var in axes if var in moved and var.extent > 1]
+        shape = tuple(var.extent for var in own)
+        return K.load(K.Buf(f"taken{number}", value.dtype, shape, "private"), tuple(map(expr, own)))
 
     def elements(self, place: _Place, along: Expr, size: int) -> Mask:
         """Where lanes of a tile are results: up to its size, and to the end of their loop."""
@@ -540,15 +554,18 @@ def _of_all(loops: Loops, block: K.Block, lanes: Loops = ()) -> K.Stmt:
     """What `block` does for one element, done for those of all `loops`, which are written out.
 
     Its private memory is there for each of them. Statements that use `lanes` are inside those too.
+    What writes private memory from around the block is in the loops that it uses alone.
     """
     own = [s.buf for s in block.body if isinstance(s, K.Alloc)]
+    shared = {buf for buf, _, _ in writes(block) if buf.space == "private"} - {*own}
     axes = [var for var, _ in loops if var.extent > 1]
 
     def everywhere(stmt: K.Stmt) -> K.Stmt | None:
         if not isinstance(stmt, K.Update):
             return None
         used = stmt.value.vars.union(*(index.vars for index in stmt.indices))
-        return nested([*loops, *(loop for loop in lanes if loop[0] in used)], stmt)
+        around = [loop for loop in loops if stmt.buf not in shared or loop[0] in used]
+        return nested([*around, *(loop for loop in lanes if loop[0] in used)], stmt)
 
     return rewrite(with_axes(block, own, axes, "private"), everywhere)
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from gpu.compiler.ir.linear import Inst, Program
 from gpu.compiler.ir.linear.residue import Residues
+from gpu.compiler.ir.optable import DOTS
 from gpu.compiler.render.cstyle.c_memory import CAccess
 from gpu.compiler.render.cstyle.c_text import I64, PRELUDE, C, CEmitter
 from gpu.compiler.render.cstyle.memory import load, store, store_streaming
@@ -31,8 +32,9 @@ class CRenderer:
     """
 
     def __init__(self, target: Target):
-        # C here has vectors, and no tiles.
-        self.target = replace(target, matrices=(), language="c").with_edges(edges.C)
+        # C here has vectors, and neither tiles nor products of neighbours.
+        native = replace(target.native, ops=target.native.ops - DOTS.keys(), edges=edges.C)
+        self.target = replace(target, matrices=(), language="c", native=native)
 
     def render(self, program: Program) -> str:
         """A source that defines the function `program.name`.

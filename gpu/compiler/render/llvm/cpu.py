@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from gpu.compiler.ir.linear import Inst, Program
 from gpu.compiler.ir.linear.residue import Residues
+from gpu.compiler.ir.optable import DOTS
 from gpu.compiler.render.launch.cpu_abi import LOCAL_ALIGN, launch_data, place_locals
 from gpu.compiler.render.llvm import amx, memory
+from gpu.compiler.render.llvm.dots import dot
 from gpu.compiler.render.llvm.function import FunctionPrinter
 from gpu.compiler.render.llvm.text import INT64, POINTER, Value, memory_element
 from gpu.compiler.targets import Target
+from gpu.compiler.targets.cpu_dots import dots_of
 
 
 class LLVMRenderer:
@@ -45,6 +48,8 @@ class _Function(FunctionPrinter):
         super().__init__(target, program)
         self.places = place_locals(program)
         self.residues = Residues()
+        features = target.features.replace("+", "").split(",")
+        self.dots = dots_of(target.name, features)
 
     def text(self) -> str:
         """The whole module."""
@@ -109,6 +114,12 @@ class _Function(FunctionPrinter):
                 f"  {name} = getelementptr inbounds i8, ptr %scratch, i64 {offset}"
             )
         return Value(POINTER, name)
+
+    def _alu(self, inst: Inst) -> Value:
+        (name,) = inst.attr
+        if name not in DOTS:
+            return super()._alu(inst)
+        return dot(self.emitter, [row for row in self.dots if row.op == name], self._args(inst))
 
     def _load(self, inst: Inst) -> Value:
         pointer, index, *mask = self._args(inst)

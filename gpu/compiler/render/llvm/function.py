@@ -13,7 +13,7 @@ from gpu.compiler.ir.linear.ranges import constant_value
 from gpu.compiler.render.checks import refuse_what_is_lacking
 from gpu.compiler.render.llvm import ops
 from gpu.compiler.render.llvm.loops import LoopPrinter
-from gpu.compiler.render.llvm.text import INT64, Emitter, Value, constant, integer
+from gpu.compiler.render.llvm.text import INT64, Emitter, Value, constant, integer, value_type
 from gpu.compiler.targets import Target
 from gpu.core.errors import VerifyError
 
@@ -116,7 +116,11 @@ class FunctionPrinter(ABC):
 
     def _bitcast(self, inst: Inst) -> Value:
         source = inst.args[0]
-        return ops.bitcast(self.emitter, self.values[source], source.dtype, inst.dtype)
+        x = self.values[source]
+        if source.lanes != inst.lanes:
+            joined = value_type(inst.dtype, inst.lanes)
+            return self.emitter.value(joined, f"bitcast {x} to {joined}")
+        return ops.bitcast(self.emitter, x, source.dtype, inst.dtype)
 
     def _splat(self, inst: Inst) -> Value:
         known = constant_value(inst)

@@ -32,12 +32,14 @@ def in_nests(kernel: K.Kernel, target: Target) -> list[Opt]:
     nests = [kernel._replace(body=K.Block((loop,))) for loop in _nests(kernel)]
     if len(nests) < 2:
         return []
-    tiles = [tiling.choose(nest, core) if _is_product(nest) else None for nest in nests]
+    tiles = [
+        tiling.cheapest(nest, core, _name(nest)) if _is_product(nest) else [] for nest in nests
+    ]
     if not any(tiles):
         return []
     opts: list[Opt] = []
     for nest, tiled in zip(nests, tiles, strict=True):
-        opts += [Tile(tiled, _name(nest))] if tiled else vectorize(nest, core)
+        opts += tiled or vectorize(nest, core)
     return opts
 
 

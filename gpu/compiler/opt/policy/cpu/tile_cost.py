@@ -157,6 +157,10 @@ class Costs:
         rows = {v: tile[v] for v in nest.independent if tile[v] > 1 and v is not lane}
         sums = vectors * math.prod(rows.values())
         work, loads, live, conflicts = float(sums * nest.operations), 0.0, 1, 0.0
+        if nest.taken is not None:
+            taken = math.prod(size for var, size in rows.items() if var in nest.taken.vars)
+            taken = sums if along_sum else taken * (vectors if lane in nest.taken.vars else 1)
+            work, live = work + taken, live + taken
         pages = 0.0
         live += core.ahead * (written > 1) + TEMPORARY * (nest.operations > 1)
         kept = []

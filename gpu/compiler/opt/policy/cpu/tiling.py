@@ -17,7 +17,9 @@ from gpu.compiler.ir import kernel as K
 from gpu.compiler.ir.index import Var, divides
 from gpu.compiler.opt.analysis.lanes import FEWEST, fitting
 from gpu.compiler.opt.analysis.reduction_nest import Nest, Operand, reduction_nest
+from gpu.compiler.opt.opts import Opt, Tile, apply
 from gpu.compiler.opt.policy.cpu import column_reduce
+from gpu.compiler.opt.policy.cpu.dots import dots
 from gpu.compiler.opt.policy.cpu.tile_cost import Costs
 from gpu.compiler.opt.primitives.operand_copy import rounded_up
 from gpu.compiler.opt.primitives.tiling import Copy, Tiling, is_known, store_of_blocks
@@ -67,8 +69,25 @@ class _Tile(NamedTuple):
     steps: int
 
 
+def cheapest(kernel: K.Kernel, target: Target, nest: str = "") -> list[Opt]:
+    """The tiling that costs least, and what makes words first; none if it would gain nothing.
+
+    With `nest` the kernel is what that loop of another one holds.
+    """
+    return min(schedules(kernel, target, nest), key=itemgetter(0), default=(0.0, []))[1]
+
+
+def schedules(kernel: K.Kernel, target: Target, nest: str = "") -> list[tuple[float, list[Opt]]]:
+    """The tilings of a kernel as it is, and with words of neighbours, each with what it costs."""
+    found: list[tuple[float, list[Opt]]] = []
+    for words in ([], *([dot] for dot in dots(kernel, target, nest))):
+        made = apply(kernel, [dot._replace(nest="") for dot in words])
+        found += [(cost, [*words, Tile(tiled, nest)]) for cost, tiled in tilings(made, target)]
+    return found
+
+
 def choose(kernel: K.Kernel, target: Target) -> Tiling | None:
-    """The tiling that costs least; None where there is none, or where it would gain nothing."""
+    """The tiling that costs least of a kernel as it is, or None; see `cheapest`."""
     return min(tilings(kernel, target), key=itemgetter(0), default=(0.0, None))[1]
 
 
