@@ -38,10 +38,10 @@ _CODE_UNIT: Final = 128
 _MAX_SHARED: Final = 32 << 10
 _MAX_REGISTERS: Final = 48
 _LANES_OF_FILE: Final = 128
-_CONSTANTS: Final = dict(
-    (number, int(name.removeprefix("CONSTLEN_")))
+_CONSTANTS: Final = {
+    number: int(name.removeprefix("CONSTLEN_"))
     for name, number in ENUMERATIONS["a6xx_const_ram_mode"].items()
-)
+}
 _MAX_GROUPS: Final = 65535
 _BINDLESS: Final = ("BINDLESS_TEX", "BINDLESS_SAMP", "BINDLESS_IBO", "BINDLESS_UBO")
 _BUFFER_TYPE: Final = 4  # A6XX_TEX_BUFFER (a6xx.xml, a6xx_tex_type)

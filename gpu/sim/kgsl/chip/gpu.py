@@ -123,7 +123,9 @@ class Ring:
             return False
 
     def _has_work(self) -> bool:
-        return not self._is_amid or self.processor.pipe.runnable() or self.processor.get_on()
+        if not self._is_amid or (self.processor.is_done and not self._ends):
+            return True
+        return self.processor.pipe.runnable() or self.processor.get_on()
 
     def run(self, budget: int) -> None:
         """Does at most so many steps."""

@@ -151,8 +151,7 @@ class Processor:
         header = parse_header(self._word(stream))
         if header.dwords >= stream.left:
             raise CpError(
-                f"a packet of {header.dwords + 1} dwords at {stream.buffer.address + 4 * stream.at:#x}"
-                f" in a buffer that has {stream.left} left"
+                f"a packet of {header.dwords + 1} dwords in a buffer that has {stream.left} left"
             )
         body = self._body(stream, header.dwords)
         stream.at += 1 + header.dwords

@@ -71,7 +71,7 @@ class Registers:
         self._values: dict[int, int] = {}
 
     def poison(self) -> None:
-        """Other contexts have run: nothing is as it was left (adreno_drawctxt.c: no saved state)."""
+        """Other contexts have run: nothing is as it was left (adreno_drawctxt.c saves nothing)."""
         self._values.clear()
 
     @property

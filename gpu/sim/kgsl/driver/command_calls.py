@@ -34,8 +34,10 @@ def gpu_command(call: Command) -> None:
     if args.numsyncs > _MOST_POINTS:
         raise SysError(errno.EINVAL, f"{args.numsyncs} points to wait for")
     context = device.context(call.owner, args.context_id)
-    is_marker = bool(args.flags & kgsl.KGSL_CMDBATCH_MARKER) or not (args.numcmds or args.numsyncs)
-    only_waits = not is_marker and (args.flags & kgsl.KGSL_CMDBATCH_SYNC or not args.numcmds)
+    is_wait = bool(args.flags & kgsl.KGSL_CMDBATCH_SYNC)
+    is_empty = not (args.numcmds or args.numsyncs)
+    is_marker = bool(args.flags & kgsl.KGSL_CMDBATCH_MARKER) or (is_empty and not is_wait)
+    only_waits = not is_marker and (is_wait or not args.numcmds)
     points = SyncPoints(_points(call, context)) if args.numsyncs and not is_marker else None
     if only_waits and points is None:
         raise SysError(errno.EINVAL, "a wait without points to wait for")
