@@ -14,9 +14,9 @@ from sim.kgsl.conftest import Make
 from sim.kgsl.raw_kgsl import (
     CONSUMED,
     FAULT_INFO,
-    NODE,
     NO_FAULT_TOLERANCE,
     NO_GMEM,
+    NODE,
     PAGE,
     PREAMBLE,
     QUEUED,
