@@ -215,6 +215,15 @@ def test_a_hang_ends_after_two_seconds_with_tolerance(make: Make, doubles: Doubl
         user.wait(stamp, 10_000, context)
 
 
+def test_the_hang_detector_ends_a_hang_at_once(make: Make, doubles: Doubles) -> None:
+    world = make(executor=doubles, faults=["hang:hard"])
+    user = RawKgsl(world.process)
+    stamp = launch(user)
+    with fails(errno.EDEADLK):
+        user.wait(stamp)
+    assert "the hang detector has fired" in world.debug.faults[0] and not world.debug.violations
+
+
 # The policy.
 
 

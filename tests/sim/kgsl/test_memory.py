@@ -11,6 +11,8 @@ import pytest
 from gpu.core import hostmem
 from gpu.core.errors import OutOfMemory
 from gpu.core.window import MemoryWindow
+from gpu.sim.kernel import SysError
+from gpu.sim.kgsl.driver.objects import Space
 from gpu.sim.kgsl.world import KgslWorld
 from sim.kgsl.conftest import Make
 from sim.kgsl.raw_kgsl import (
@@ -395,3 +397,19 @@ def test_an_argument_that_cannot_be_read(user: RawKgsl) -> None:
     short = ctypes.create_string_buffer(8)
     with fails(errno.EFAULT):
         user.os.ioctl(user.fd, 3 << 30 | 0x30 << 16 | 9 << 8 | 0x45, short)
+
+
+def test_addresses_run_out() -> None:
+    space, among = Space(), range(4 * PAGE, 12 * PAGE)
+    space.take(6 * PAGE, PAGE)
+    assert space.low_hole(among, 2 * PAGE, PAGE) == 4 * PAGE
+    assert space.low_hole(among, 3 * PAGE, PAGE) == 7 * PAGE
+    assert space.low_hole(among, PAGE, 8 * PAGE) == 8 * PAGE
+    assert space.high_hole(among, among.stop, 3 * PAGE, PAGE) == 9 * PAGE
+    assert space.high_hole(among, 8 * PAGE, 2 * PAGE, PAGE) == 4 * PAGE
+    for find in (
+        lambda: space.low_hole(among, 6 * PAGE, PAGE),
+        lambda: space.high_hole(among, among.stop, 6 * PAGE, PAGE),
+    ):
+        with pytest.raises(SysError, match="ENOMEM"):
+            find()

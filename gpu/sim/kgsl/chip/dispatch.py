@@ -35,7 +35,6 @@ _NEEDED_BY_PRIVATE: Final = (
 _MAX_THREADS: Final = 1024
 _SHARED_UNIT: Final = 1 << 10
 _CODE_UNIT: Final = 128
-_MAX_SHARED: Final = 32 << 10
 _MAX_REGISTERS: Final = 48
 _LANES_OF_FILE: Final = 128
 _CONSTANTS: Final = {
@@ -187,10 +186,7 @@ class Dispatcher:
             )
 
     def _shared_bytes(self) -> int:
-        size = (self._registers.field("SP_CS_CTRL_REG1", "SHARED_SIZE") + 1) * _SHARED_UNIT
-        if size > _MAX_SHARED:
-            raise CpError(f"{size:#x} bytes of shared memory; {_MAX_SHARED:#x} are the most")
-        return size
+        return (self._registers.field("SP_CS_CTRL_REG1", "SHARED_SIZE") + 1) * _SHARED_UNIT
 
     def _private(self, space: PageTables) -> PrivateMemory | None:
         registers, chip = self._registers, self._chip

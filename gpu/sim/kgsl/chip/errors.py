@@ -17,6 +17,6 @@ class CpError(Exception):
 
 
 class HardwareHang(CpError):
-    """What no driver is to blame for."""
+    """The hang detector has fired, for which no driver is to blame."""
 
     is_drivers = False

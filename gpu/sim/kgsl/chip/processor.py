@@ -14,7 +14,7 @@ from gpu.autogen.adreno_a6xx import OPCODES, REGISTERS
 from gpu.sim.executor import Endless, RunningKernel, Size3
 from gpu.sim.kgsl.chip.caches import Caches
 from gpu.sim.kgsl.chip.dispatch import Dispatcher
-from gpu.sim.kgsl.chip.errors import CpError
+from gpu.sim.kgsl.chip.errors import CpError, HardwareHang
 from gpu.sim.kgsl.chip.launch import KernelExecutor, KernelMemory, Launch
 from gpu.sim.kgsl.chip.packets import OPCODE_NAMES, Header, parse_header
 from gpu.sim.kgsl.chip.pipe import Event, Grid, Pipe
@@ -301,6 +301,8 @@ class _Faulty(Endless):
         """Hangs, faults, or ends where the fault does not stop it."""
         if self._name == "reset":
             raise OtherFault("another context hung the GPU, as a fault that was injected")
+        if self._name == "hang":
+            raise HardwareHang("the hang detector has fired, as a fault that was injected")
         address = _unmapped(self._memory.space)
         match self._detail:
             case "write":
@@ -313,7 +315,8 @@ class _Faulty(Endless):
 
     def why_stuck(self) -> str:
         """Why it never ends; empty where it does something else."""
-        return super().why_stuck() if self._name == "hang" else ""
+        is_quiet = self._name == "hang" and self._detail != "hard"
+        return super().why_stuck() if is_quiet else ""
 
 
 def _unmapped(space: PageTables) -> int:

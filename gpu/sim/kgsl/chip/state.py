@@ -114,13 +114,13 @@ class LoadedState:
         else:
             raise CpError(f"{opcode} of {what} from source {source}: only 0 and 2 are modelled")
 
-    def settle(self, port: Port, check: Callable[[int, int], None]) -> None:
-        """Carries out what waits; `check` is told of ranges that are read. Raises PageFault."""
+    def settle(self, port: Port, reads: Callable[[int, int], None]) -> None:
+        """Carries out what waits; `reads` is told of ranges that are read. Raises PageFault."""
         for load in self._pending:
             size = next(4 * dwords for kind, dwords in _UNITS.values() if kind == load.kind)
             data = load.data
             if not data:
-                check(load.address, load.units * size)
+                reads(load.address, load.units * size)
                 data = port.read(load.address, load.units * size)
             held = self._held[load.kind]
             for unit in range(load.units):
