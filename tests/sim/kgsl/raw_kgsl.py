@@ -321,17 +321,18 @@ class Kernel:
             made[0xB999 + axis] = 1
         return made | self.more
 
-    def state(self) -> list[int]:
-        """All but the dispatch itself."""
+    def state(self, *constants: int) -> list[int]:
+        """All but the dispatch itself, with constants inline."""
         words = operation("SET_MARKER", 8) + registers(INVALIDATE_CMD, CS_STATE | CS_IBO)
         for offset, value in self.values().items():
             if offset not in self.leave:
                 words += registers(offset, value)
         words += load(CODE, CS_SHADER, self.code, self.units)
-        return words + load_inline(CONSTANTS, CS_SHADER, 1, 1, 2, 3, 4)
+        units = len(constants) // 4
+        return words + (load_inline(CONSTANTS, CS_SHADER, units, *constants) if units else [])
 
     def words(self) -> list[int]:
-        return self.state() + operation("EXEC_CS", 0, *self.groups)
+        return self.state(1, 2, 3, 4) + operation("EXEC_CS", 0, *self.groups)
 
 
 class Doubles:

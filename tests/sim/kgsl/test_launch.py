@@ -167,7 +167,11 @@ def test_what_others_loaded_is_cleared_first(user: RawKgsl, world: KgslWorld) ->
 
 def test_what_was_just_loaded_is_not_cleared(user: RawKgsl, world: KgslWorld) -> None:
     made = kernel(user)
-    words = made.state() + registers(INVALIDATE_CMD, CS_STATE) + operation("EXEC_CS", 0, 2, 1, 1)
+    words = (
+        made.state(1, 2, 3, 4)
+        + registers(INVALIDATE_CMD, CS_STATE)
+        + operation("EXEC_CS", 0, 2, 1, 1)
+    )
     user.run(words)
     said = " ".join(world.debug.violations)
     assert "clears code" in said and "clears constants" in said and "0 units of code" in said
@@ -178,12 +182,12 @@ def test_loads_happen_at_the_dispatch(user: RawKgsl, doubles: Doubles, world: Kg
     source = user.alloc(PAGE)
     source.host.store(0, struct.pack("<4I", 9, 9, 9, 9))
     made = kernel(user)
-    words = made.state() + load(CONSTANTS, CS_SHADER, source.address, 1, first=2)
+    words = made.state(1, 2, 3, 4) + load(CONSTANTS, CS_SHADER, source.address, 1, first=2)
     words += operation("MEM_WRITE", *halves(source.address), 5) + operation("WAIT_MEM_WRITES")
     user.run(words + operation("EXEC_CS", 0, 2, 1, 1))
     assert doubles.launches[0].constants[32:48] == struct.pack("<4I", 5, 9, 9, 9)
     assert not world.debug.violations
-    words = made.state() + load(CONSTANTS, CS_SHADER, source.address, 1, first=2)
+    words = made.state(1, 2, 3, 4) + load(CONSTANTS, CS_SHADER, source.address, 1, first=2)
     words += operation("MEM_WRITE", *halves(source.address), 6)
     user.run(operation("EVENT", DROP_UCHE) + words + operation("EXEC_CS", 0, 2, 1, 1))
     assert "CP_WAIT_MEM_WRITES comes in between" in world.debug.violations[-1]
@@ -202,7 +206,7 @@ def test_descriptors(user: RawKgsl, doubles: Doubles, world: KgslWorld) -> None:
     uav = [0, 1000 | 3 << 15, 4 << 29, 0, low, high, *[0] * 10]
     image = [0, 64 | 64 << 15, 1 << 29, 0, low, high, *[0] * 10]
     made = kernel(user, config=1 << 8 | 2 << 22 | 1 << 9 | 1 << 17)
-    words = made.state()
+    words = made.state(1, 2, 3, 4)
     words += load_inline(UBO, CS_SHADER, 1, low, high | 16 << 17)
     words += load_inline(UAV, CS_SHADER, 2, *uav, *image)
     words += load_inline(CONSTANTS, CS_TEX, 1, *image) + load_inline(CODE, CS_TEX, 1, 1, 2, 3, 4)
@@ -257,14 +261,19 @@ def test_sizes_in_memory(user: RawKgsl, doubles: Doubles, world: KgslWorld) -> N
     sizes.host.store(0, struct.pack("<3I", 4, 1, 1))
     made = kernel(user, groups=(4, 1, 1))
     body = (0, *halves(sizes.address), 63 << 2)
-    user.run(made.state() + operation("EXEC_INDIRECT", *body))
+    user.run(made.state(1, 2, 3, 4) + operation("EXEC_INDIRECT", *body))
     assert doubles.launches[0].groups == (4, 1, 1) and not world.debug.violations
     write = operation("MEM_WRITE", *halves(sizes.address), 4) + operation("WAIT_MEM_WRITES")
-    user.run(made.state() + write + operation("WAIT_FOR_ME") + operation("EXEC_INDIRECT", *body))
+    user.run(
+        made.state(1, 2, 3, 4)
+        + write
+        + operation("WAIT_FOR_ME")
+        + operation("EXEC_INDIRECT", *body)
+    )
     assert not world.debug.violations
-    user.run(made.state() + write + operation("EXEC_INDIRECT", *body))
+    user.run(made.state(1, 2, 3, 4) + write + operation("EXEC_INDIRECT", *body))
     assert "CP_WAIT_FOR_ME comes before the sizes are read" in world.debug.violations[-1]
-    user.run(made.state() + operation("EXEC_INDIRECT", *body[:3], 31 << 2))
+    user.run(made.state(1, 2, 3, 4) + operation("EXEC_INDIRECT", *body[:3], 31 << 2))
     assert "give workgroups different sizes" in world.debug.violations[-1]
 
 

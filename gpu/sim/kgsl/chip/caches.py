@@ -109,7 +109,8 @@ class Caches:
     def see(self, agent: Agent, mapping: Mapping, offset: int, data: bytes) -> None:
         """Tells of whole lines that an agent has read where memory itself is what caches give."""
         if self.mode != "none":
-            self._settle_cpu(mapping, offset, len(data))
+            if self._settle_cpu(mapping, offset, len(data)):
+                data = mapping.region.load(offset, len(data))
             self._take(agent, mapping.region, offset, data)
 
     def written_in_place(self, mapping: Mapping, offset: int, size: int) -> None:
@@ -118,14 +119,16 @@ class Caches:
             self._written.append((mapping.region, offset, size))
             self._refresh(mapping.region, offset, size)
 
-    def _settle_cpu(self, mapping: Mapping, offset: int, size: int) -> None:
-        """What the CPU's caches hold of a range of a region is looked at."""
+    def _settle_cpu(self, mapping: Mapping, offset: int, size: int) -> bool:
+        """Looks at what the CPU's caches hold of a range of a region; whether memory changed."""
         cached = mapping.owner
-        if isinstance(cached, Cached):
-            first = max(offset, cached.extent.offset)
-            last = min(offset + size, cached.extent.offset + cached.extent.size)
-            if first < last:
-                self.cpu.read_by_gpu(cached, first - cached.extent.offset, last - first)
+        if not isinstance(cached, Cached):
+            return False
+        first = max(offset, cached.extent.offset)
+        last = min(offset + size, cached.extent.offset + cached.extent.size)
+        if first >= last:
+            return False
+        return self.cpu.read_by_gpu(cached, first - cached.extent.offset, last - first)
 
     def _check_flushed(self, region: Region, offset: int, size: int) -> None:
         """The command processor reads: nothing of a range may be dirty."""

@@ -88,18 +88,21 @@ class CpuCaches:
             cached.view.store(cached.start + at, data)
             cached.synced.store(cached.extent.offset + at, data)
 
-    def read_by_gpu(self, cached: Cached, offset: int, size: int) -> None:
-        """The GPU reads a range: nothing of it may be dirty."""
+    def read_by_gpu(self, cached: Cached, offset: int, size: int) -> bool:
+        """The GPU reads a range: nothing of it may be dirty. Whether something was written back."""
         if not self._is_checked:
-            return
+            return False
+        found = False
         for at, count in _chunks(offset, size):
             for first, data in _dirty(cached, at, count):
+                found = True
                 self._debug.violation(
                     f"the CPU's caches hold newer data of {cached.name} at offset {first:#x}:"
                     " GPUOBJ_SYNC must clean them before the GPU reads"
                 )
                 for pool in (cached.memory, cached.synced):
                     pool.store(cached.extent.offset + first, data)
+        return found
 
     def _write_back(self, cached: Cached, offset: int, size: int) -> None:
         """Dirty bytes go to memory; a line that the GPU has written since is a mistake."""
