@@ -72,6 +72,7 @@ class KgslWorld(Machine):
 
     vendor = "Qualcomm"
     calls = CALL_NAMES.values()
+    lacks = ("ecc", "lost-doorbell", "late-doorbell")  # memory without checks, and no doorbells
     gpus: list[AdrenoGpu]
     call_ns = 1000
 

@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from gpu.core.errors import HwTimeout, TransportError
+from gpu.core.errors import ConfigError, HwTimeout, TransportError
 from gpu.sim.kgsl.world import KgslWorld
 from sim.kgsl.conftest import Make
 from sim.kgsl.raw_kgsl import (
@@ -309,6 +309,12 @@ def test_calls_that_are_refused_on_purpose(make: Make) -> None:
     with fails(errno.EINTR):
         user.submit([(item.address, 4)])
     assert user.submit([(item.address, 4)]) == 1
+
+
+@pytest.mark.parametrize("fault", ["ecc", "lost-doorbell", "xid:13"])
+def test_faults_that_a_phone_does_not_show(fault: str) -> None:
+    with pytest.raises(ConfigError, match=f"fault={fault.partition(':')[0]}: "):
+        KgslWorld(faults=[fault])
 
 
 # Priorities.
