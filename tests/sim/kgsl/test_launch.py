@@ -108,8 +108,8 @@ def test_registers_that_chips_with_lpac_need(make: Make, doubles: Doubles, offse
     ("options", "message"),
     [
         ({"block": (1024, 2, 1)}, "workgroups of 2048 threads; 1024 are the most"),
-        ({"groups": (0, 1, 1)}, "0 workgroups in X; there are 1 to 65535"),
-        ({"groups": (1, 65536, 1)}, "65536 workgroups in Y; there are 1 to 65535"),
+        ({"groups": (0, 1, 1)}, "0 x 64 threads in X; there are 1 to 4294967295"),
+        ({"groups": (1 << 26, 1, 1), "more": {0xB991: 0}}, "67108864 x 64 threads in X"),
         ({"more": {0xB994: 8}}, "grids with an offset are not modelled"),
         ({"full": 49}, "49 registers of a thread; 48 are the most"),
         ({"full": 25, "block": (512, 1, 1)}, "512 threads of 25 registers are more than the 12288"),

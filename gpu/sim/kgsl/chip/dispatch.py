@@ -41,7 +41,7 @@ _CONSTANTS: Final = {
     number: int(name.removeprefix("CONSTLEN_"))
     for name, number in ENUMERATIONS["a6xx_const_ram_mode"].items()
 }
-_MAX_GROUPS: Final = 65535
+_MAX_SIZE: Final = 0xFFFF_FFFF  # of a grid in a direction: the width of GLOBALSIZE
 _BINDLESS: Final = ("BINDLESS_TEX", "BINDLESS_SAMP", "BINDLESS_IBO", "BINDLESS_UBO")
 _BUFFER_TYPE: Final = 4  # A6XX_TEX_BUFFER (a6xx.xml, a6xx_tex_type)
 
@@ -114,8 +114,8 @@ class Dispatcher:
         if not registers.field("HLSQ_CS_NDRANGE_0", "KERNELDIM"):
             self._violation("HLSQ_CS_NDRANGE_0 has KERNELDIM 0; a grid has 1 to 3 dimensions")
         for axis, count, threads in zip("XYZ", groups, sizes, strict=True):
-            if not 1 <= count <= _MAX_GROUPS:
-                raise CpError(f"{count} workgroups in {axis}; there are 1 to {_MAX_GROUPS}")
+            if not 1 <= count * threads <= _MAX_SIZE:
+                raise CpError(f"{count} x {threads} threads in {axis}; there are 1 to {_MAX_SIZE}")
             number = 1 + 2 * "XYZ".index(axis)
             said = registers.value(_NDRANGE[number])
             if said != count * threads:

@@ -12,6 +12,7 @@ from gpu.sim.kernel import SysError
 from gpu.sim.kgsl.driver.device import Device
 from gpu.sim.kgsl.driver.objects import KgslProcess, MemObject
 from gpu.sim.kgsl.driver.properties import MEMSTORE_TOKEN
+from gpu.sim.mapping import map_pieces
 from gpu.sim.physical import Extent
 from gpu.sim.process import SimProcess
 from gpu.sim.translate import PAGE_SIZE
@@ -51,8 +52,9 @@ class MapRequest:
             return self._map_memstore()
         item = self._find()
         at = self._map_shared(item) if item.uses_cpu_map else self._map(item, self.address)
-        item.cpu_mappings.append(at)
-        self.owner.mapped[at] = item
+        if self.process.mapper is map_pieces:  # else another real process maps, and unmaps, unseen
+            item.cpu_mappings.append(at)
+            self.owner.mapped[at] = item
         return at
 
     def _map_memstore(self) -> int:
@@ -101,13 +103,14 @@ class MapRequest:
                 raise SysError(errno.EINVAL, f"{self.address:#x} is no multiple of {align:#x}")
             if not self._can_share(self.address):
                 raise SysError(errno.ENOMEM, f"{self.address:#x} cannot be the GPU's, too")
-            item.address = self._map(item, self.address)
+            self._map(item, self.address)
+            item.address = self.address
         elif self.address and not self.address % align and self._can_share(self.address):
-            item.address = self._try(item, self.address) or 0
+            item.address = self._try(item, self.address)
         below, step = svm.stop, self.size
         while not item.address:
             at = space.high_hole(svm, below, self.size, align)
-            item.address = self._try(item, at) or 0
+            item.address = self._try(item, at)
             below, step = at + self.size - step, 2 * step  # something of the process's is there
         space.map(item)
         return item.address
@@ -117,13 +120,14 @@ class MapRequest:
         is_there = svm.start <= address and address + self.size <= svm.stop
         return is_there and self.owner.space.is_free(address, self.size)
 
-    def _try(self, item: MemObject, address: int) -> int | None:
-        """Maps at an address, unless something of the process's is there."""
+    def _try(self, item: MemObject, address: int) -> int:
+        """Maps at an address; 0 where something of the process's is there."""
         try:
-            return self._map(item, address, hostmem.MAP_FIXED_NOREPLACE)
+            self._map(item, address, hostmem.MAP_FIXED_NOREPLACE)
         except OutOfMemory as error:
             raise SysError(errno.ENOMEM, str(error)) from error
         except TransportError as error:
             if error.errno != errno.EEXIST:
                 raise
-            return None
+            return 0
+        return address
