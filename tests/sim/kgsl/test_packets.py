@@ -143,9 +143,11 @@ def test_buffers_call_others_once(user: RawKgsl) -> None:
     inner.host.store(0, struct.pack(f"<{len(words)}I", *words))
     user.run(operation("IB", *halves(inner.address), len(words)) + operation("NOP"))
     assert word(user, item) == 5
-    again = operation("IB", *halves(inner.address), 4)
-    inner.host.store(0, struct.pack("<4I", *again))
-    refused(user, again, "in one that another called")
+    third = user.alloc(PAGE)
+    third.host.store(0, struct.pack("<I", *operation("NOP")))
+    deeper = operation("IB", *halves(third.address), 1)
+    inner.host.store(0, struct.pack("<4I", *deeper))
+    refused(user, operation("IB", *halves(inner.address), 4), "in one that another called")
     refused(user, operation("IB", *halves(inner.address), 0), "an indirect buffer of 0 dwords")
     refused(user, operation("IB", *halves(inner.address + 2), 4), "an indirect buffer of 4 dwords")
 
