@@ -160,6 +160,8 @@ def test_dispatches_that_are_noticed(
 
 def test_what_others_loaded_is_cleared_first(user: RawKgsl, world: KgslWorld) -> None:
     words = kernel(user).words()
+    user.run(words)
+    assert not world.debug.violations
     begin = len(operation("SET_MARKER", 8))
     user.run(words[:begin] + words[begin + 2 :])
     assert "what other contexts have loaded was not cleared" in world.debug.violations[0]
@@ -198,6 +200,15 @@ def test_state_lasts_until_it_is_cleared(user: RawKgsl, doubles: Doubles) -> Non
     user.run(kernel(user).words() + again)
     first, second = doubles.launches
     assert first == second
+
+
+def test_what_is_cleared_is_gone(user: RawKgsl, doubles: Doubles, world: KgslWorld) -> None:
+    made = kernel(user)
+    again = registers(INVALIDATE_CMD, CS_STATE) + load(CODE, CS_SHADER, made.code, 1)
+    user.run(made.words() + again + operation("EXEC_CS", 0, 2, 1, 1))
+    first, second = doubles.launches
+    assert first.constants[:4] == b"\1\0\0\0" and second.constants[:4] == b"\xa5\xb1\xa5\xb1"
+    assert not world.debug.violations
 
 
 def test_descriptors(user: RawKgsl, doubles: Doubles, world: KgslWorld) -> None:
