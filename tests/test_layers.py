@@ -112,13 +112,19 @@ DENIED: Final = {
     "gpu.drivers.am.kfd": ("gpu.drivers.am.pci",),
     "gpu.drivers.am.pci": ("gpu.drivers.am.kfd",),
     # A model knows no other vendor's, a kernel driver no machine code, and a bus neither.
-    "gpu.sim.amd": ("gpu.sim.nv", "gpu.sim.worlds"),
+    "gpu.sim.amd": ("gpu.sim.nv", "gpu.sim.kgsl", "gpu.sim.worlds"),
     "gpu.sim.amd.kfd": ("gpu.sim.isa", "gpu.sim.amd.chip.lanes"),
-    "gpu.sim.nv": ("gpu.sim.amd", "gpu.sim.worlds"),
+    "gpu.sim.nv": ("gpu.sim.amd", "gpu.sim.kgsl", "gpu.sim.worlds"),
     "gpu.sim.nv.chip": (*_NV_FRONT, "gpu.sim.nv.rm", "gpu.sim.nv.uvm"),
     "gpu.sim.nv.rm": (*_NV_FRONT, "gpu.sim.nv.uvm", "gpu.sim.process"),
     "gpu.sim.nv.uvm": (*_NV_FRONT, "gpu.sim.process"),
-    "gpu.sim.pci": ("gpu.sim.amd", "gpu.sim.nv", "gpu.sim.isa", "gpu.sim.worlds"),
+    "gpu.sim.kgsl": ("gpu.sim.amd", "gpu.sim.nv", "gpu.sim.worlds"),
+    "gpu.sim.kgsl.chip": (
+        *("gpu.sim.kgsl.driver", "gpu.sim.kgsl.world", "gpu.sim.kgsl.releases", "gpu.sim.process"),
+        "gpu.sim.machine",
+    ),
+    "gpu.sim.kgsl.driver": ("gpu.sim.isa", "gpu.sim.kgsl.chip.lanes"),
+    "gpu.sim.pci": ("gpu.sim.amd", "gpu.sim.nv", "gpu.sim.kgsl", "gpu.sim.isa", "gpu.sim.worlds"),
 }
 # Packages in which no module imports itself by way of others.
 WITHOUT_CIRCLES: Final = (
@@ -496,6 +502,8 @@ BAD: Final[list[tuple[Rule, str, str, str]]] = [
     (layers, "gpu/sim/amd/kfd/a.py", "from gpu.sim import nv", "gpu.sim.nv"),
     (layers, "gpu/sim/amd/kfd/a.py", "import gpu.sim.isa.engine", "gpu.sim.isa.engine"),
     (layers, "gpu/sim/nv/a.py", "import gpu.sim.amd.chips", "gpu.sim.amd.chips"),
+    (layers, "gpu/sim/kgsl/a.py", "import gpu.sim.amd.chips", "gpu.sim.amd.chips"),
+    (layers, "gpu/sim/kgsl/chip/a.py", "import gpu.sim.kgsl.world", "gpu.sim.kgsl.world"),
     (layers, "gpu/sim/pci/a.py", "import gpu.sim.amd.chips", "gpu.sim.amd.chips"),
     (layers, "gpu/dtype.py", "from gpu.tensor import base", "gpu.tensor.base"),
     (layers, "gpu/__init__.py", "from gpu.backends import cpu", "gpu.backends.cpu"),

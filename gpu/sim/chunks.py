@@ -312,6 +312,36 @@ class ChunkedMemory(ABC):
         self.map.replace(sorted([*ranges, *self._own]))
 
 
+class JoiningMemory(ChunkedMemory):
+    """Memory of an engine whose accesses may lie in several chunks."""
+
+    def fill(self, address: int, size: int, access: int) -> None:
+        """Gives the engine what it misses. Raises PageFault."""
+        self._take_note()
+        at, touched = address, []
+        while at < address + size:
+            touched.append(self._chunk(at, bool(access & STORES)))
+            at = touched[-1].end
+        if len(touched) > 1:  # an access must lie in one range; chunks of one kind join
+            for chunk in touched:
+                access |= chunk.flags
+            if not self._is_in_place(touched[0].mapping):
+                touched = [self._joined(touched)]
+        for chunk in touched:
+            self._give(chunk, access)
+        self._update()
+
+    def _joined(self, chunks: list[Chunk]) -> Chunk:
+        """One chunk for several, whose copies lie apart."""
+        for chunk in chunks:
+            self._store_changes(chunk)
+            self._chunks.pop(chunk.start, None)
+        first = chunks[0]
+        return Chunk(
+            first.mapping, first.start, min(chunks[-1].end, first.mapping.end) - first.start
+        )
+
+
 def fill_copy(chunk: Chunk, data: bytes) -> None:
     """Makes a copy of what the caches gave the bytes of a chunk."""
     chunk.before = data

@@ -174,8 +174,13 @@ class Faults:
         vendor: str = "",
         calls: Collection[str] = (),
         answers: Collection[str] = ERRNOS,
+        lacks: Collection[str] = (),
     ):
-        """``calls`` and ``answers`` are what the machine's device files know. Raises as `add`."""
+        """``calls`` and ``answers`` are what the machine's device files know.
+
+        ``lacks`` are names that it does not show. Raises as `add`.
+        """
+        self._lacks = lacks
         self._rng = rng
         self._vendor, self._calls, self._answers = vendor, calls, answers
         self._waiting: list[_Waiting] = []
@@ -192,6 +197,10 @@ class Faults:
         vendor = FAULTS[fault.name].vendor
         if self._vendor and vendor not in ("", self._vendor):
             raise ConfigError(f"fault={fault.name}: only {vendor} has it, this is {self._vendor}")
+        if fault.name in self._lacks:
+            raise ConfigError(
+                f"fault={fault.name}: there is none such on {self._vendor}'s machines"
+            )
         if fault.name == "ioctl":
             self._check_call(*fault.detail.split(":", 1))
         self._waiting.append(_Waiting(fault))

@@ -71,6 +71,9 @@ class System(Simulation, ABC):
     def end_process(self, process: SimProcess) -> list[str]:
         """Frees all that a process has; returns what it should have freed itself."""
 
+    def unmapped(self, process: SimProcess, address: int, size: int) -> None:
+        """A process has unmapped memory of its own; for machines that care."""
+
 
 class SimFile:
     """An open device. What a kind of device cannot do fails as the kernel's defaults do."""
@@ -292,6 +295,7 @@ class SimOs:
     def munmap(self, address: int, size: int) -> None:
         """Unmaps whole pages."""
         hostmem.unmap(address, size)
+        self._process.world.unmapped(self._process, address, size)
 
     def read_file(self, path: str) -> bytes:
         """All that a file of the model's tree holds."""

@@ -21,12 +21,13 @@ class Simulation:
         rng: all that is left to chance, from the seed.
         faults: those that it shows on purpose.
         counts: how much was done.
-        vendor, calls, answers: as of `Faults`, for machines of this kind.
+        vendor, calls, answers, lacks: as of `Faults`, for machines of this kind.
     """
 
     vendor: ClassVar[str] = ""
     calls: ClassVar[Collection[str]] = ()
     answers: ClassVar[Collection[str]] = ERRNOS
+    lacks: ClassVar[Collection[str]] = ()
 
     def __init__(self, seed: int, faults: Given = ()):
         """Raises ConfigError for faults that there are not."""
@@ -34,6 +35,11 @@ class Simulation:
         self.debug = DebugChannel(self.clock)
         self.rng = random.Random(seed)
         self.faults = Faults(
-            self.rng, faults, vendor=self.vendor, calls=self.calls, answers=self.answers
+            self.rng,
+            faults,
+            vendor=self.vendor,
+            calls=self.calls,
+            answers=self.answers,
+            lacks=self.lacks,
         )
         self.counts = Counts()

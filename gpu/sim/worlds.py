@@ -93,11 +93,25 @@ def _nv_pci(chips: Sequence[str], faults: Given) -> Simulated:
     return Simulated(NvPciWorld(chip=chips, faults=faults), None)
 
 
+def _adreno_chips() -> Iterable[str]:
+    from gpu.sim.kgsl.chips import CHIPS
+
+    return CHIPS
+
+
+def _kgsl(chips: Sequence[str], faults: Given) -> Simulated:
+    from gpu.sim.kgsl.chip.lanes import Ir3Executor
+    from gpu.sim.kgsl.world import KgslWorld
+
+    return Simulated(KgslWorld(chip=chips, faults=faults, executor=Ir3Executor()), None)
+
+
 MODELS: Final = (
     Model("AMD", "KFD", _rdna_chips, _kfd),
     Model("AMD", "PCI", _card_chips, _am_pci),
     Model("NV", "NVK", _nv_chips, _nvk),
     Model("NV", "PCI", _nv_card_chips, _nv_pci),  # boots, and runs no kernels yet
+    Model("QCOM", "KGSL", _adreno_chips, _kgsl),
 )
 
 

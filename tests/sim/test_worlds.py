@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from gpu.core.errors import ConfigError
+from gpu.runtime.default import FINDERS
 from gpu.sim.amd.chips import CHIPS
 from gpu.sim.isa.rdna.chip import CHIPS as RUN
 from gpu.sim.worlds import MODELS, Model, find_model, simulate
@@ -29,7 +30,7 @@ def test_a_chip_without_kernels_is_refused_by_those_that_have_them() -> None:
     told = run("gfx90a").stderr.splitlines()[-1]
     assert "SIM=gfx90a: no device has a model of 'gfx90a' that runs kernels" in told
     offered = {word.strip(",;.") for word in told.partition("there are:")[2].split()}
-    every = {chip for model in MODELS for chip in model.chips}
+    every = {chip for model in MODELS if model.device in FINDERS for chip in model.chips}
     assert offered & (every | set(CHIPS)) == every
     assert not every & (set(CHIPS) - set(RUN))
 
@@ -49,8 +50,9 @@ def test_all_models_over_kfd_run_kernels() -> None:
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: f"{model.interface}+{model.device}")
 def test_every_row_makes_machines(model: Model) -> None:
-    machine, _ = simulate(",".join(model.chips).upper(), model.device, model.interface)
-    assert len(machine.gpus) == len(model.chips)
+    chips = model.chips[:1] if model.interface == "KGSL" else model.chips  # which has one GPU
+    machine, _ = simulate(",".join(chips).upper(), model.device, model.interface)
+    assert len(machine.gpus) == len(chips)
     machine.close()
     assert find_model(model.device, model.interface) == model
 

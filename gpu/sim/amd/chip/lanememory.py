@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from gpu.sim.amd.chip.dispatch import KernelMemory
-from gpu.sim.chunks import STORES, Chunk, ChunkedMemory, fill_copy
+from gpu.sim.chunks import STORES, Chunk, JoiningMemory, fill_copy
 from gpu.sim.isa import layout
 from gpu.sim.physical import Pool
 
@@ -18,7 +18,7 @@ IN_PLACE: Final = 64 << 10
 _VECTOR: Final = layout.READ | STORES
 
 
-class LaneMemory(ChunkedMemory):
+class LaneMemory(JoiningMemory):
     """What waves of one kernel see."""
 
     in_place = IN_PLACE
@@ -27,32 +27,6 @@ class LaneMemory(ChunkedMemory):
         self._memory = memory
         self._held: Chunk | None = None
         super().__init__(memory.space, memory.caches.mode)
-
-    def fill(self, address: int, size: int, access: int) -> None:
-        """Gives the engine what it misses. Raises PageFault."""
-        self._take_note()
-        at, touched = address, []
-        while at < address + size:
-            touched.append(self._chunk(at, bool(access & STORES)))
-            at = touched[-1].end
-        if len(touched) > 1:  # an access must lie in one range; chunks of one kind join
-            for chunk in touched:
-                access |= chunk.flags
-            if not self._is_in_place(touched[0].mapping):
-                touched = [self._joined(touched)]
-        for chunk in touched:
-            self._give(chunk, access)
-        self._update()
-
-    def _joined(self, chunks: list[Chunk]) -> Chunk:
-        """One chunk for several, whose copies lie apart."""
-        for chunk in chunks:
-            self._store_changes(chunk)
-            self._chunks.pop(chunk.start, None)
-        first = chunks[0]
-        return Chunk(
-            first.mapping, first.start, min(chunks[-1].end, first.mapping.end) - first.start
-        )
 
     def hold(self, address: int, size: int) -> bool:
         """Gives a range that only this kernel uses, for reading and writing, as one.

@@ -13,7 +13,7 @@ from typing import Final
 
 from gpu.autogen import kfd
 from gpu.sim.amd.kfd.gpu import Bo, KfdGpu
-from gpu.sim.amd.kfd.ids import IdTable
+from gpu.sim.ids import IdTable
 from gpu.sim.kernel import SysError
 from gpu.sim.machine import Machine
 from gpu.sim.physical import Extent, Pool

@@ -13,7 +13,7 @@ from gpu.sim.amd.chip.hwqueue import HwQueue, RingSettings
 from gpu.sim.amd.kfd.drm import DrmFile
 from gpu.sim.amd.kfd.events import Events
 from gpu.sim.amd.kfd.gpu import Bo, KfdGpu
-from gpu.sim.amd.kfd.ids import IdTable
+from gpu.sim.ids import IdTable
 from gpu.sim.kernel import SysError
 from gpu.sim.physical import Pool
 from gpu.sim.process import SimProcess

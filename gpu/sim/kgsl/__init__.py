@@ -1,0 +1,1 @@
+"""Machines with Qualcomm's Adreno GPUs behind KGSL, their kernel driver."""

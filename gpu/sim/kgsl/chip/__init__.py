@@ -1,0 +1,1 @@
+"""The GPU itself: packets, registers, caches, grids. It knows no kernel driver."""
