@@ -97,11 +97,13 @@ class Choice(NamedTuple):
 
 
 # In this order. A machine with GPUs of both has AMD's in its processor as a rule, and a faster card
-# of NVIDIA's; CUDA is another way to that. Modules with the functions of `Finder`, imported on use.
+# of NVIDIA's; CUDA is another way to that. A phone has Qualcomm's alone. Modules with the functions
+# of `Finder`, imported on use.
 FINDERS: Final[dict[str, str | Finder]] = {
     "NV": "gpu.backends.nv.find",
     "AMD": "gpu.backends.amd.find",
     "CUDA": "gpu.backends.cuda.find",
+    "QCOM": "gpu.backends.qcom.find",
 }
 _ELSE: Final = "CPU"
 
@@ -151,7 +153,7 @@ def _simulated(setting: str) -> Choice:
 
 @cache
 def _machines_own() -> Choice:
-    if sys.platform != "linux":
+    if sys.platform not in ("linux", "android"):
         return Choice(_ELSE, f"{', '.join(FINDERS)} are found on Linux only")
     passed_over: dict[str, Look] = {}
     for device in FINDERS:

@@ -127,6 +127,7 @@ BACKENDS: Final[dict[str, str | Opener]] = {
     "CUDA": "gpu.backends.cuda.device",
     "NV": "gpu.backends.nv.device",
     "PYTHON": "gpu.backends.python.device",
+    "QCOM": "gpu.backends.qcom.device",
     "WEBGPU": "gpu.backends.webgpu.device",
 }
 

@@ -109,13 +109,13 @@ def no_kgsl(system: Files) -> Lack:
             "the kernel's own driver msm has the GPU, which is another than KGSL and not supported:"
             " DEV=CL computes on it by Mesa's rusticl, or start a kernel with Qualcomm's KGSL",
         )
-    if kind := container(system):
-        return Lack(what, f"this is a container ({kind}): start it with `--device={qualcomm.NODE}`")
-    return Lack(
-        what,
-        "it is made by Qualcomm's kernel driver KGSL, which the kernels of Android phones have. A"
-        " machine without such a GPU has a simulated one with SIM=a630",
+    kind = container(system)
+    fix = (
+        f"this is a container ({kind}): start it with `--device={qualcomm.NODE}`"
+        if kind
+        else "it is made by Qualcomm's kernel driver KGSL, which the kernels of Android phones have"
     )
+    return Lack(what, f"{fix}. A machine without such a GPU has a simulated one with SIM=a630")
 
 
 def no_nvidia_gpu(listed: int) -> Lack:

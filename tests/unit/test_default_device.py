@@ -214,7 +214,9 @@ def test_the_first_device_type_with_hardware_is_the_default(
     assert on_machine(AMD=second) == Choice("AMD:1", "/dev/x is there", is_found=True)
     nothing = on_machine()
     assert (nothing.device, nothing.is_found) == ("CPU", False)
-    assert nothing.reason == "no GPU was found; NV: none here; AMD: none here; CUDA: none here"
+    assert nothing.reason == (
+        "no GPU was found; NV: none here; AMD: none here; CUDA: none here; QCOM: none here"
+    )
     assert Device.DEFAULT == Tensor([1]).device == "CPU"
 
 

@@ -91,7 +91,8 @@ def test_a_launch_says_all_that_it_needs(chip: str) -> None:
         f"SP_CS_PVT_MEM_HW_STACK_OFFSET: OFFSET {size.per_core:#x}",
         "SP_CS_INSTRLEN: VALUE 0x3",
         "HLSQ_CS_CNTL: CONSTLEN 0x18, ENABLED 0x1",
-        "HLSQ_CS_CNTL_0: WGIDCONSTID 0xc0, WGSIZECONSTID 0xfc, WGOFFSETCONSTID 0xfc, LOCALIDREGID 0x2",
+        "HLSQ_CS_CNTL_0: WGIDCONSTID 0xc0, WGSIZECONSTID 0xfc, WGOFFSETCONSTID 0xfc,"
+        " LOCALIDREGID 0x2",
         "STATE_TYPE ST6_SHADER, STATE_SRC SS6_INDIRECT, STATE_BLOCK SB6_CS_SHADER, NUM_UNIT 0x3",
         "STATE_TYPE ST6_CONSTANTS, STATE_SRC SS6_INDIRECT, STATE_BLOCK SB6_CS_SHADER, NUM_UNIT 0x2",
         "DST_OFF 0x8, STATE_TYPE ST6_CONSTANTS, STATE_SRC SS6_DIRECT, STATE_BLOCK SB6_CS_SHADER,"
@@ -141,7 +142,7 @@ def names(commands: Sequence[hcq.Command]) -> list[str]:
     values = {p.symbol: 0x4000 for p in encoded.patches}
     found = []
     for text in lines(encoded.resolve(values)[0]):
-        if text.startswith("CP_") or text.startswith("EVENT "):
+        if text.startswith(("CP_", "EVENT ")):
             found.append(re.sub("CP_|EVENT ", "", text))
     return found
 
