@@ -198,6 +198,14 @@ class Kgsl:
             if error.errno != errno.EPROTO:  # accepted: a command before it failed and was passed
                 raise
 
+    def queued(self, context: int) -> int:
+        """The timestamp of the last command that was queued in a context."""
+        args = kgsl.kgsl_cmdstream_readtimestamp_ctxtid(
+            context_id=context, type=kgsl.KGSL_TIMESTAMP_QUEUED
+        )
+        self._call(kgsl.IOCTL_KGSL_CMDSTREAM_READTIMESTAMP_CTXTID, args)
+        return int(args.timestamp)
+
     def wait(self, context: int, timestamp: int, milliseconds: int) -> bool:
         """Sleeps until a command is done; whether it was within the time, of 1 to 100 ms."""
         args = kgsl.kgsl_device_waittimestamp_ctxtid(

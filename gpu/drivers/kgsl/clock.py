@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gpu.core.errors import DeviceHang
+from gpu.core.interrupts import put_off
 from gpu.core.wait import Waiter
 from gpu.drivers.kgsl.contexts import Context
 from gpu.drivers.kgsl.memory import GpuObject
@@ -37,7 +38,9 @@ class Clock:
     def read(self, context: Context) -> int:
         """Ticks now. Raises ContextLost, and DeviceHang where the GPU is busy for too long."""
         started = self._waiter.now_ns()
-        context.submit(self._page.made.id, (self._page.address, self._size))
+        with put_off():
+            context.submit(self._page.made.id, (self._page.address, self._size))
+            context.last += 1
         while not context.sleep(_WAIT):
             self._waiter.idle(_MILLISECOND)
             seconds = (self._waiter.now_ns() - started) / 1e9

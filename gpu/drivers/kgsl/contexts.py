@@ -34,7 +34,7 @@ class Context:
 
     Attributes:
         number: what KGSL calls it by.
-        last: the timestamp of the last command, which count up from 1.
+        last: the timestamp of the last command, which count up from 1: who submits counts.
         is_lost: whether the GPU failed while it ran.
     """
 
@@ -85,7 +85,13 @@ class Context:
         except ContextLost:
             self.is_lost = True
             raise
-        self.last += 1
+
+    def settle(self) -> bool:
+        """Counts a command where it is not known whether it was queued; whether it was."""
+        if self.is_lost:
+            return False
+        before, self.last = self.last, self._kgsl.queued(self.number)
+        return self.last > before
 
     def sleep(self, milliseconds: int) -> bool:
         """Sleeps until its last command is done; whether it was within the time, or never will."""

@@ -12,7 +12,7 @@ from gpu.drivers.device import DriverDevice, Rung
 from gpu.drivers.kgsl.calls import ContextLost
 from gpu.drivers.kgsl.contexts import DEPTH
 from gpu.drivers.kgsl.faults import KgslScene
-from gpu.drivers.kgsl.port import RING, KgslPort
+from gpu.drivers.kgsl.port import RING, KgslPort, KgslQueue
 from gpu.drivers.kgsl.program import (
     NO_PRIVATE,
     Ir3Code,
@@ -37,6 +37,8 @@ class KgslChannel(Channel):
 
     def next_value(self, count: int = 1) -> int:
         """As `Channel.next_value`. Raises `MustWait` while too much is under way."""
+        assert isinstance(self.port, KgslQueue), "its queue is KGSL's"
+        self.port.settle()  # again, where a second interrupt came
         value = super().next_value(count)
         self.must_pass(value - DEPTH)
         return value

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from gpu.core.errors import DeviceError, DeviceLost, GpuFault, InvalidIndex
 from gpu.core.hoststore import KICK_BLOCK, KICK_CHANGES, kick_block
-from gpu.core.interrupts import put_off
 from gpu.core.log import get_logger
 from gpu.core.wait import PatientWaiter, Waiter
 from gpu.drivers.cleanup import Undo
@@ -91,19 +90,37 @@ class KgslQueue:
         self._block = ctypes.create_string_buffer(packed, len(packed))
         self._at = ctypes.addressof(self._block)
         self.sent: deque[Sent] = deque(maxlen=2 * DEPTH)
+        self._begun: Sent | None = None
 
     def publish(self, position: int, words: int, size: int, last: int, value: int, /) -> None:
         """As `QueuePort.publish`: the words and a fence in one native call, then the kernel's.
 
-        A Ctrl-C comes before or after all of it. Raises ContextLost, and then nothing was done.
+        Where a Ctrl-C comes between that and what is noted of it, the kernel is asked whether it
+        has the submission. Raises ContextLost, and then nothing was done.
         """
-        with put_off():
-            KICK_CHANGES.pack_into(self._block, 0, position >> 2, words, size >> 2, 0, 0, 0, 0)
-            kick_block(self._at)
-            start = position % self.ring_size
-            self.sent.append(Sent(last, value, start, size))
+        KICK_CHANGES.pack_into(self._block, 0, position >> 2, words, size >> 2, 0, 0, 0, 0)
+        kick_block(self._at)
+        start = position % self.ring_size
+        self._begun = sent = Sent(last, value, start, size)
+        try:
             self._submit(start, size)
-            ctypes.c_uint64.from_address(last).value = value
+            self._end(sent)
+            self.context.last += 1
+            self._begun = None
+        finally:
+            self.settle()
+
+    def _end(self, sent: Sent) -> None:
+        """Notes a submission. Doing so twice is as well."""
+        ctypes.c_uint64.from_address(sent.last).value = sent.value
+        self.sent.append(sent)
+
+    def settle(self) -> None:
+        """Notes the last submission if the kernel has it, and an interrupt left that out."""
+        if self._begun is not None:
+            if self.context.settle():
+                self._end(self._begun)
+            self._begun = None
 
     def _submit(self, start: int, size: int) -> None:
         address, number = self.ring.address, self.ring.made.id

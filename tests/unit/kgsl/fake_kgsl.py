@@ -33,6 +33,7 @@ class FakeKgsl(RealOs):
         calls: names of the calls that were made, with their argument as it came.
         fails: errno by the name of a call, asked each time.
         grants_coherence, chip_id: what it is.
+        page_faults: addresses that contexts have accessed where no memory is.
     """
 
     def __init__(self) -> None:
@@ -41,9 +42,10 @@ class FakeKgsl(RealOs):
         self.fails: Callable[[str, Argument], int] = lambda name, argument: 0
         self.grants_coherence = True
         self.chip_id = 0x06030001
+        self.page_faults: tuple[int, ...] = ()
         self.objects: dict[int, tuple[int, int, int]] = {}  # address, size, flags
         self.mapped = self.files = self.contexts = 0
-        self.retired = 0
+        self.queued = 0
         self._next = 1
 
     @property
@@ -89,6 +91,7 @@ class FakeKgsl(RealOs):
                     ctypes.memmove(args.value, b"Adreno630v2\0", 12)
             case "DRAWCTXT_CREATE", kgsl.kgsl_drawctxt_create():
                 self.contexts += 1
+                self.queued = 0
                 args.drawctxt_id = self.contexts
             case "GPUOBJ_ALLOC", kgsl.kgsl_gpuobj_alloc():
                 self._make(hostmem.map_anonymous(args.size), args)
@@ -99,7 +102,18 @@ class FakeKgsl(RealOs):
             case "GPUOBJ_FREE", kgsl.kgsl_gpuobj_free():
                 del self.objects[args.id]
             case "GPU_COMMAND", kgsl.kgsl_gpu_command():
+                self.queued += 1
                 self._run(args)
+            case "CMDSTREAM_READTIMESTAMP_CTXTID", kgsl.kgsl_cmdstream_readtimestamp_ctxtid():
+                args.timestamp = self.queued
+            case "GET_FAULT_REPORT", kgsl.kgsl_fault_report():
+                fault = kgsl.kgsl_fault.from_address(args.faultlist)
+                fault.type, fault.count = kgsl.KGSL_FAULT_TYPE_PAGEFAULT, len(self.page_faults)
+                reports = (kgsl.kgsl_pagefault_report * len(self.page_faults)).from_address
+                for report, address in zip(
+                    reports(fault.fault) if fault.fault else (), self.page_faults, strict=False
+                ):
+                    report.fault_addr = address
 
     def _make(self, address: int, args: kgsl.kgsl_gpuobj_alloc | kgsl.kgsl_gpuobj_import) -> None:
         flags = args.flags

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from gpu.autogen import kgsl
+from gpu.core.crashfiles import CrashFolder
 from gpu.core.errors import (
     DeviceError,
+    DeviceHang,
     DeviceLost,
     GpuFault,
     InvalidIndex,
@@ -23,8 +25,12 @@ from gpu.core.errors import (
 from gpu.core.ref import Argument
 from gpu.drivers.device import Rung
 from gpu.drivers.kgsl.contexts import DEPTH
+from gpu.drivers.kgsl.copy_code import copy_code
 from gpu.drivers.kgsl.device import KgslDevice
+from gpu.hcq.args import ArgumentLayout
+from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.ports import MemoryKind
+from gpu.hcq.program import HCQProgram
 from unit.kgsl.fake_kgsl import FakeKgsl
 
 
@@ -192,6 +198,54 @@ def test_a_lost_context_is_a_fault_and_another_one_helps(
     assert device.recover() is None
 
 
+def launched(device: KgslDevice) -> tuple[HCQProgram, HCQBuffer]:
+    """A program, launched twice with a copy between, and the buffer that it is given first."""
+    code = copy_code("a630")._replace(name="double", block=1, parameters=24)
+    program = device.load(code, ArgumentLayout(2, "q"), written=[0])
+    out, source = (device.allocator.alloc(4096) for _ in range(2))
+    program(out, source, vals=(5,))
+    device.allocator.copy(out, source)
+    program(source, out, vals=(6,))
+    return program, out
+
+
+def test_a_page_fault_is_told_with_its_place_and_the_kernel(
+    system: FakeKgsl, device: KgslDevice
+) -> None:
+    system._run = lambda command: None  # type: ignore[method-assign]
+    _, out = launched(device)
+    system.page_faults = (out.address + 4096 + 16, 0x1000)
+    fail(system, "DEVICE_WAITTIMESTAMP_CTXTID", errno.EDEADLK)
+    with pytest.raises(GpuFault) as caught:
+        device.synchronize()
+    assert caught.value.address == out.address + 4096 + 16
+    text = caught.value.message
+    assert "0x10 bytes behind 0x1000 bytes of device memory" in text or "into" in text
+    assert f"under way, the oldest first: double (argument 0 is {out.address:#x})" in text
+
+
+def test_a_hang_names_what_is_under_way(
+    system: FakeKgsl, device: KgslDevice, tmp_path: Path
+) -> None:
+    system._run = lambda command: None  # type: ignore[method-assign]
+    program, out = launched(device)
+    program.origin = "y = x.double() (at train.py:7)"
+    device.report_to(CrashFolder(tmp_path, 4), lambda code, start: [f"{start:#x}: nop"])
+    device.timeout = 0.05
+    fail(system, "DEVICE_WAITTIMESTAMP_CTXTID", errno.ETIMEDOUT)
+    with pytest.raises(DeviceHang, match=r"oldest first: double, a copy, double.*recover\(\)"):
+        device.synchronize()
+    (report,) = tmp_path.glob("*.txt")
+    told = report.read_text()
+    for wanted in ("train.py:7", f"argument 0 is {out.address:#x}", "CP_EXEC_CS", ": nop", "ring"):
+        assert wanted in told, wanted
+    line = device.channels()[0].timeline
+    assert told.count("CP_EXEC_CS") == line.submitted - line.reached() == 3
+    system.fails = lambda called, argument: 0
+    line.signal.set(line.payload(line.submitted))
+    device.synchronize()
+
+
 def test_recovering_that_does_not_help_loses_the_device(
     system: FakeKgsl, device: KgslDevice
 ) -> None:
@@ -203,21 +257,30 @@ def test_recovering_that_does_not_help_loses_the_device(
         device.recover()
 
 
-def test_ctrl_c_comes_before_or_after_a_submission(system: FakeKgsl, device: KgslDevice) -> None:
-    run = system._run
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_ctrl_c_comes_before_or_after_a_submission(
+    system: FakeKgsl, device: KgslDevice, when: str
+) -> None:
+    run, mine, timeline = system._run, device.signal(), device.channels()[0].timeline
+    before = timeline.submitted
 
     def interrupted(command: kgsl.kgsl_gpu_command) -> None:
+        system._run = run  # type: ignore[method-assign]
+        if when == "after":
+            run(command)
+        else:
+            system.queued -= 1
         signal.raise_signal(signal.SIGINT)
-        run(command)
 
-    system._run = interrupted  # type: ignore[method-assign]
-    mine, timeline = device.signal(), device.channels()[0].timeline
-    before = timeline.submitted
-    with pytest.raises(KeyboardInterrupt):
-        device.queue().signal(mine, 9).submit(device)
-    assert mine.value == 9 and timeline.submitted == before + 1
-    system._run = run  # type: ignore[method-assign]
-    device.wait(device.queue().signal(mine, 10).submit(device))
+    for number in range(3):
+        system._run = interrupted  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            device.queue().signal(mine, 9 + number).submit(device)
+        assert mine.value == (9 + number if when == "after" else 0)
+    device.synchronize()
+    assert timeline.submitted == before + 3 * (when == "after")
+    device.wait(device.queue().signal(mine, 100).submit(device))
+    assert mine.value == 100
 
 
 def test_memory_that_is_not_coherent_is_synced_by_range(system: FakeKgsl) -> None:
