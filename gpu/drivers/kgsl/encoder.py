@@ -188,8 +188,9 @@ class _Submission:
             _set_common(push, self._chip)
             self._has_state = True
         _set_kernel(push, self._chip, loaded)
-        if args.layout.size:
-            push.load_constants(self._arguments(args), -(-args.layout.size // VECTOR))
+        # A kernel may see fewer constants than it has parameters, or none.
+        if vectors := min(-(-args.layout.size // VECTOR), kernel.constants):
+            push.load_constants(self._arguments(args), vectors)
         if kernel.immediates:
             push.put_constants(kernel.immediates_at, _vectors(kernel.immediates))
         push.mark_compute()
