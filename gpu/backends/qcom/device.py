@@ -57,14 +57,13 @@ class QCOMDevice(Compiled):
     def describe(self) -> dict[str, str]:
         """What `gpu info` prints about the device."""
         port = self.queues.port
-        where = "simulated" if config.SIM else port.name
-        told = {**super().describe(), "target": f"{port.chip.name}, {where}"}
+        target = f"{port.chip.name}, {'simulated' if config.SIM else port.name}"
         if stops_at_page_faults(port.world.os) is False:
-            told["page faults"] = (
-                "the kernel tells of none: reads give 0 and writes are lost. Have it stop the GPU:"
-                f" `echo {STOPS_AT_PAGE_FAULTS} | sudo tee {PAGE_FAULT_POLICY}`"
+            target += (
+                "; page faults are not told, reads give 0 and writes are lost: have them stop the"
+                f" GPU with `echo {STOPS_AT_PAGE_FAULTS} | sudo tee {PAGE_FAULT_POLICY}`"
             )
-        return told
+        return {**super().describe(), "target": target}
 
 
 def open_device(name: str, spec: DeviceSpec) -> Compiled:

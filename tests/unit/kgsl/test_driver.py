@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ import pytest
 
 from gpu.autogen import kgsl
 from gpu.core.crashfiles import CrashFolder
+from gpu.core.devspec import parse_device_spec
 from gpu.core.errors import (
     DeviceError,
     DeviceHang,
@@ -391,6 +392,30 @@ def test_the_mainline_driver_is_named_as_another() -> None:
 
     look = find.look_at(Machine({"/sys/module/msm": ""}))
     assert look.found.name == "NOTHING" and "msm" in look.fix and "DEV=CL" in look.fix
+
+
+def test_tensors_have_the_device_by_its_name(
+    system: FakeKgsl, need: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("tinymesa")
+    from gpu.backends.qcom import device as qcom
+
+    policy = "/sys/class/kgsl/kgsl-3d0/ft_pagefault_policy"
+    monkeypatch.setattr(system, "read_file", {policy: b"0\n"}.__getitem__)
+    monkeypatch.setattr(qcom, "_world", lambda simulated: system.world)
+    opened = qcom.open_device("QCOM", parse_device_spec("QCOM"))
+    assert isinstance(opened, qcom.QCOMDevice)
+    target = opened.describe()["target"]
+    assert target.startswith("a630, Adreno630v2;") and f"echo 2 | sudo tee {policy}" in target
+    assert opened.recover() is False
+    opened.queues.close()
+    with pytest.raises(Unsupported, match="DEV=CL uses"):
+        qcom.open_device("QCOM", parse_device_spec("QCOM:CL"))
+    with pytest.raises(Unsupported, match="is a a630; code for a640"):
+        qcom.open_device("QCOM", parse_device_spec("QCOM::a640"))
+    with pytest.raises(InvalidIndex, match="one GPU"):
+        qcom.open_device("QCOM:1", parse_device_spec("QCOM"))
+    assert (system.objects, system.files) == ({}, 0)
 
 
 def test_a_real_machine_without_the_node_says_so() -> None:
