@@ -35,6 +35,7 @@ class Context:
     Attributes:
         number: what KGSL calls it by.
         last: the timestamp of the last command, which count up from 1: who submits counts.
+        done: the last one that is known to be done.
         is_lost: whether the GPU failed while it ran.
     """
 
@@ -49,7 +50,7 @@ class Context:
                 raise
             self._tells_faults = False
             self.number = calls.create_context(_FLAGS)
-        self.last = 0
+        self.last = self.done = 0
         self.is_lost = False
         self._objects = (kgsl.kgsl_command_object * 2)()
         self._command = kgsl.kgsl_gpu_command(
@@ -93,19 +94,25 @@ class Context:
         before, self.last = self.last, self._kgsl.queued(self.number)
         return self.last > before
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is under way, as far as is known."""
+        return self.done < self.last and not self.is_lost
+
     def sleep(self, milliseconds: int) -> bool:
         """Sleeps until its last command is done; whether it was within the time, or never will."""
-        if self.is_lost:
-            return True
+        last = self.last
         try:
-            return self._kgsl.wait(self.number, self.last, milliseconds)
+            if not self._kgsl.wait(self.number, last, milliseconds):
+                return False
         except ContextLost:
             self.is_lost = True
-            return True
+        self.done = last
+        return True
 
     def look(self) -> None:
         """Learns whether it is lost."""
-        if not self.is_lost and self.last:
+        if self.is_busy:
             self.sleep(1)
 
     def page_faults(self) -> list[int]:

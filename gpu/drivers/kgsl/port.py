@@ -8,14 +8,15 @@ the first that waits: two queues that wait for each other would wait for ever.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from gpu.core.errors import DeviceError, DeviceLost, GpuFault, InvalidIndex
+from gpu.core.errors import DeviceError, DeviceLost, GpuFault, HwTimeout, InvalidIndex
 from gpu.core.hoststore import KICK_BLOCK, KICK_CHANGES, kick_block
 from gpu.core.log import get_logger
-from gpu.core.wait import PatientWaiter, Waiter
+from gpu.core.wait import Waiter
 from gpu.drivers.cleanup import Undo
 from gpu.drivers.kgsl.calls import Kgsl
 from gpu.drivers.kgsl.chips import Chip, find_chip
@@ -37,13 +38,17 @@ _MILLISECOND: Final = 1_000_000
 
 
 class KgslWaiter:
-    """Sleeps in the kernel until the queue is done, or its context is lost."""
+    """Sleeps in the kernel until the queue is done, or its context is lost.
+
+    On a model the sleep lets the GPU work; one that has nothing to do says so at once.
+    """
 
     def __init__(self, inner: Waiter):
         """``inner`` is the world's waiter."""
-        self._inner = PatientWaiter(inner)
+        self._inner = inner
         self.spin_ns: int = inner.spin_ns
         self.context: Context | None = None
+        self._seen = _Seen()
 
     def now_ns(self) -> int:
         """The world's clock."""
@@ -52,15 +57,28 @@ class KgslWaiter:
     def idle(self, timeout_ns: int) -> None:
         """Sleep until what was submitted is done, at most ``timeout_ns`` in whole milliseconds.
 
-        What waits for something else sleeps as the world does; so does a model, which works then.
+        Where nothing is under way sleeps as the world does. Raises HwTimeout where a model is stuck
+        and was when this thread idled before: what it ran meanwhile has then been looked at.
         """
-        context = self.context
-        if context is not None and context.last:
-            was_lost, milliseconds = context.is_lost, -(-timeout_ns // _MILLISECOND)
-            context.sleep(milliseconds)
-            if context.is_lost and not was_lost:
-                return
-        self._inner.idle(timeout_ns)
+        seen, context = self._seen, self.context
+        undisturbed = seen.stuck and self._inner.now_ns() == seen.at_ns
+        seen.stuck = False
+        is_busy = context is not None and context.is_busy
+        if is_busy and context is not None and context.sleep(-(-timeout_ns // _MILLISECOND)):
+            return
+        try:
+            self._inner.idle(1 if is_busy else timeout_ns)
+        except HwTimeout:
+            if undisturbed:
+                raise
+            seen.stuck, seen.at_ns = True, self._inner.now_ns()
+
+
+class _Seen(threading.local):
+    """Whether a model was stuck when this thread idled last, and when that was."""
+
+    stuck = False
+    at_ns = 0
 
 
 class Sent(NamedTuple):

@@ -167,7 +167,10 @@ def _allocate_until(device: HCQDevice, address: int) -> bool:
 
 
 def inputs_are_checked(target: Target) -> None:
-    """Inputs that are small, freed or overlap are refused; of a larger one the start is used."""
+    """Inputs that are small or freed are refused, and those that overlap on several queues.
+
+    Of a larger one the start is used.
+    """
     with target.open() as device:
         add = target.program(device, "add")
         a, b, c = (upload(device, numbers(n)) for n in range(3))
@@ -176,7 +179,8 @@ def inputs_are_checked(target: Target) -> None:
         graph = HCQGraph(device, items, [a, b])
         expect_raises(InvalidValue, "one input of two", lambda: graph(a))
         expect_raises(InvalidValue, "a small input", lambda: graph(a, b.view(0, 4)))
-        expect_raises(InvalidValue, "the same input twice", lambda: graph(a, a))
+        if copy.kind == "copy":
+            expect_raises(InvalidValue, "the same input twice", lambda: graph(a, a))
         graph(upload(device, np.concatenate([numbers(4), numbers(5)])), b)
         expect_equal(download(device, c), numbers(4) + numbers(1), "a graph with a larger input")
         a.free()
