@@ -6,8 +6,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from gpu.core.errors import OutOfMemory
 from gpu.drivers.kgsl.device import KgslDevice
-from gpu.drivers.kgsl.memory import Use
+from gpu.drivers.kgsl.memory import GpuObject, Use
 from gpu.hcq.device import HCQDevice
 from gpu.hcq.program import HCQProgram
 from gpu.transport.world import World
@@ -20,12 +23,13 @@ SMALL_MEMORY = 4 << 20
 class KgslTarget:
     """Devices of one world: contexts of one process on one GPU."""
 
-    def __init__(self, sim: Any):
-        """``sim`` is a `KgslWorld`."""
-        self.sim = sim
-        self.world = World(sim.os, sim.waiter)
+    def __init__(self, **options: Any):
+        """``options`` are those of the model; without one the test is skipped."""
+        model = pytest.importorskip("gpu.sim.kgsl.world")
+        lanes = pytest.importorskip("gpu.sim.kgsl.chip.lanes")
+        self.sim = model.KgslWorld(executor=lanes.Ir3Executor(), **options)
+        self.world = World(self.sim.os, self.sim.waiter)
         self.repeats = 300
-        self.open().close()
 
     def open(self, *, near_wrap: bool = False, small: bool = False) -> HCQDevice:
         return self.open_gpu(near_wrap=near_wrap, small=small)
@@ -40,20 +44,8 @@ class KgslTarget:
             staging=1 << (13 if small else 18),
         )
         if small:
-            self._limit(device)
+            _limit(device)
         return device
-
-    def _limit(self, device: KgslDevice) -> None:
-        """Leaves little memory, as KGSL gives whatever the system has."""
-        memory = device.port.memory
-        hold, most = memory.hold, memory.in_use + SMALL_MEMORY
-
-        def held(size: int, use: Use) -> Any:
-            if memory.in_use + size > most:
-                memory._kgsl.allocate(1 << 40, 0)  # raises OutOfMemory
-            return hold(size, use)
-
-        memory.hold = held  # type: ignore[method-assign]
 
     def program(self, device: HCQDevice, name: str) -> HCQProgram:
         assert isinstance(device, KgslDevice)
@@ -70,3 +62,16 @@ class KgslTarget:
     def close(self) -> None:
         """End the world."""
         self.sim.close()
+
+
+def _limit(device: KgslDevice) -> None:
+    """Leaves little memory: KGSL gives whatever the system has, and so does its model."""
+    memory = device.port.memory
+    hold, most = memory.hold, memory.in_use + SMALL_MEMORY
+
+    def held(size: int, use: Use) -> GpuObject:
+        if memory.in_use + size > most:
+            raise OutOfMemory(f"{size} bytes: the test leaves no more")
+        return hold(size, use)
+
+    memory.hold = held  # type: ignore[method-assign]

@@ -10,29 +10,40 @@ import pytest
 
 from bounded import bounded
 from gpu.hcq.conformance import CHECKS, peers
-from gpu.sim.worlds import MODELS, simulate
 from kgsl.target import KgslTarget
 
 NAMES = [name for name, check in CHECKS.items() if check not in peers.CHECKS]
-WORLDS: list[tuple[str, dict[str, Any]]] = [
-    ("a630 of 2025", {"seed": 1, "coherence": "check"}),
-    ("a660 with 4.19", {"seed": 2, "chip": "a660", "kernel": "4.19", "coherence": "oldest"}),
-    ("a630 with 4.9", {"seed": 3, "kernel": "4.9", "coherence": "oldest"}),
-]
+LONG = {
+    *("rings_wrap", "arguments_live_long_enough", "the_host_may_go_on", "graphs", "copies"),
+    *("staging_goes_round", "timelines_wrap", "collections", "threads"),
+}
+WORLDS: dict[str, dict[str, Any]] = {
+    "a630": {"seed": 1, "coherence": "oldest"},
+    "a660 with 4.19": {"seed": 2, "chip": "a660", "kernel": "4.19", "coherence": "check"},
+    "a618 with 4.9": {"seed": 3, "chip": "a618", "kernel": "4.9", "coherence": "oldest"},
+    "a690 without caches": {"seed": 4, "chip": "a690", "coherence": "none"},
+}
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world[0])
-def test_kgsl(name: str, world: tuple[str, dict[str, Any]], need: Callable[[str], None]) -> None:
-    if not any(model.device == "QCOM" for model in MODELS):
-        pytest.skip("there is no model of KGSL in this version")
+@pytest.mark.parametrize(
+    ("name", "world"),
+    [
+        pytest.param(
+            name,
+            world,
+            marks=[pytest.mark.slow] if world != "a630" or name in LONG else [],
+            id=f"{name}-{world}",
+        )
+        for world in WORLDS
+        for name in NAMES
+    ],
+)
+def test_kgsl(name: str, world: str, need: Callable[[str], None]) -> None:
     need("tinymesa")
     if name == "interrupts":
         gc.collect()  # a finalizer of what other tests left would swallow the one interrupt
-    options = dict(world[1])
-    if name == "faults":
-        options["page_faults"] = "halt"
-    target = KgslTarget(type(simulate("a630", "QCOM").machine)(**options))
+    halts = {"page_faults": "halt"} if name == "faults" else {}
+    target = KgslTarget(**WORLDS[world], **halts)
     with bounded(30):
         CHECKS[name](target)
     assert target.complaints() == []

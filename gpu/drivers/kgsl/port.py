@@ -63,11 +63,12 @@ class KgslWaiter:
         seen, context = self._seen, self.context
         undisturbed = seen.stuck and self._inner.now_ns() == seen.at_ns
         seen.stuck = False
-        is_busy = context is not None and context.is_busy
-        if is_busy and context is not None and context.sleep(-(-timeout_ns // _MILLISECOND)):
-            return
+        if context is not None and context.is_busy:
+            if context.sleep(-(-timeout_ns // _MILLISECOND)):
+                return
+            timeout_ns = 1  # it has slept, but for models
         try:
-            self._inner.idle(1 if is_busy else timeout_ns)
+            self._inner.idle(timeout_ns)
         except HwTimeout:
             if undisturbed:
                 raise
@@ -251,11 +252,12 @@ class KgslPort:
 
         Raises DeviceLost where the GPU is gone.
         """
-        _log.warning(
-            "ending the context of %s; if it hangs the kernel takes up to 35 s to reset the GPU,"
-            " and the screen may stand still",
-            self.name,
-        )
+        if not self.is_lost:
+            _log.warning(
+                "%s hangs: ending its context takes the kernel up to 35 s, for a reset, and"
+                " the screen may stand still",
+                self.name,
+            )
         self.waiter.context = self._queue = None
         try:
             self._queues.close()
