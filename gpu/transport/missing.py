@@ -115,7 +115,7 @@ def no_kgsl(system: Files) -> Lack:
         if kind
         else "it is made by Qualcomm's kernel driver KGSL, which the kernels of Android phones have"
     )
-    return Lack(what, f"{fix}. A machine without such a GPU has a simulated one with SIM=a630")
+    return Lack(what, fix)
 
 
 def no_nvidia_gpu(listed: int) -> Lack:

@@ -101,13 +101,7 @@ class Kgsl:
             return DeviceInfo(found.chip_id, "")
         return DeviceInfo(found.chip_id, bytes(model.gpu_model).split(b"\0")[0].decode())
 
-    def reset_status(self, context: int) -> int:
-        """The worst that happened to a context since this was asked last, a KGSL_CTX_STAT_."""
-        word = (ctypes.c_uint32 * 1)(context)
-        self._property(kgsl.KGSL_PROP_GPU_RESET_STAT, word)
-        return int(word[0])
-
-    def _property(self, kind: int, value: ctypes.Structure | ctypes.Array[ctypes.c_uint32]) -> None:
+    def _property(self, kind: int, value: ctypes.Structure) -> None:
         args = kgsl.kgsl_device_getproperty(
             type=kind, value=ctypes.addressof(value), sizebytes=ctypes.sizeof(value)
         )
