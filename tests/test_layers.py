@@ -91,6 +91,10 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
         *("gpu.core", "gpu.runtime", "gpu.compiler", "gpu.transport", "gpu.autogen"),
         *("gpu.backends.hcq", "gpu.drivers.nv", "gpu.hcq", "gpu.sim"),
     ),
+    "gpu.backends.qcom": (
+        *("gpu.core", "gpu.runtime", "gpu.compiler", "gpu.transport", "gpu.autogen"),
+        *("gpu.backends.hcq", "gpu.drivers.kgsl", "gpu.hcq", "gpu.sim"),
+    ),
     # The vendor's own library, or a model of it.
     "gpu.backends.cuda": (
         *("gpu.core", "gpu.runtime", "gpu.compiler", "gpu.transport", "gpu.backends.cpu.native"),

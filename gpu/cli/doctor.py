@@ -19,6 +19,7 @@ from gpu.backends.amd import find_pci
 from gpu.backends.cuda import find as cuda
 from gpu.backends.metal import find as metal
 from gpu.backends.nv import find as nv
+from gpu.backends.qcom import find as qcom
 from gpu.cli.info import hanging
 from gpu.compiler.toolchain.clang import find_clang
 from gpu.compiler.toolchain.llvm import llvmlite_version
@@ -41,6 +42,7 @@ _GPUS: Final[dict[str, tuple[str, Callable[[Looking], Iterator[Look]]]]] = {
     "AMD": ("KFD", amd.looks),
     "NV": ("NVK", nv.looks),
     "CUDA": ("", cuda.looks),
+    "QCOM": ("KGSL", qcom.looks),
     "METAL": ("", metal.looks),
 }
 """By device type: the interface that there is, empty where there is no other, and what looks at a
@@ -220,7 +222,7 @@ _COMPILERS: Final[dict[str, Callable[[], str]]] = {
     "nvJitLink": lambda: _of_nvidia("nvJitLink"),
     "NAK": lambda: str(find_mesa().path),
 }
-"""For CPU, AMD and CUDA:PTX; CPU:CLANG; NV and CUDA; NV:PTX; NV:NAK."""
+"""For CPU, AMD and CUDA:PTX; CPU:CLANG; NV and CUDA; NV:PTX; NV:NAK and QCOM."""
 
 
 def as_text(report: Report) -> str:

@@ -70,6 +70,11 @@ class HCQDevice:
     Threads may share a device: one lock covers submitting, and is never held while waiting.
     """
 
+    channel_type: type[Channel] = Channel
+    """What its queues are; vendors may know more of theirs."""
+    signal_memory: MemoryKind = MemoryKind.SYSTEM
+    """Where signals are, which the host and the device see as they are."""
+
     def __init__(self, port: DevicePort, **options: Unpack[DeviceOptions]):
         """Opens the first compute queue of ``port``, and closes it when that fails."""
         self.port = port
@@ -120,7 +125,7 @@ class HCQDevice:
         queue = self.port.open_queue(kind, index)
         memory = self.allocate(self._command_memory, queue.command_memory)
         timeline = Timeline((self._new_signal(), self._new_signal()), self._timeline_start)
-        return Channel(f"{self.name} {kind} queue {index}", queue, timeline, memory)
+        return self.channel_type(f"{self.name} {kind} queue {index}", queue, timeline, memory)
 
     def set_up(self, kind: str, channel: Channel) -> None:
         """Run what a new queue, or one that was made anew, needs before all else.
@@ -175,9 +180,9 @@ class HCQDevice:
 
     def _new_signal(self) -> Signal:
         if not self._free_signals:
-            page = self.allocate(_SIGNAL_PAGE, MemoryKind.SYSTEM)
+            page = self.allocate(_SIGNAL_PAGE, self.signal_memory)
             self.signal_pages.append(page)
-            assert page.window is not None, "system memory has a window"
+            assert page.window is not None, "the host has signals mapped"
             for offset in range(0, _SIGNAL_PAGE, SIGNAL_SIZE):
                 window = page.window.sub(offset, SIGNAL_SIZE)
                 address = GpuVA(page.address + offset)

@@ -97,15 +97,19 @@ class Choice(NamedTuple):
 
 
 # In this order. A machine with GPUs of both has AMD's in its processor as a rule, and a faster card
-# of NVIDIA's; CUDA is another way to that. Modules with the functions of `Finder`, imported on use.
+# of NVIDIA's; CUDA is another way to that. A phone has Qualcomm's alone. Modules with the functions
+# of `Finder`, imported on use.
 FINDERS: Final[dict[str, str | Finder]] = {
     "METAL": "gpu.backends.metal.find",
     "NV": "gpu.backends.nv.find",
     "AMD": "gpu.backends.amd.find",
     "CUDA": "gpu.backends.cuda.find",
+    "QCOM": "gpu.backends.qcom.find",
 }
 # What else is looked for on a system than nothing.
-_ON: Final = {"darwin": ("METAL",), "linux": ("NV", "AMD", "CUDA")}
+_ON: Final = {
+    "darwin": ("METAL",), "linux": ("NV", "AMD", "CUDA", "QCOM"), "android": ("QCOM",),
+}  # fmt: skip
 _ELSE: Final = "CPU"
 
 
@@ -155,7 +159,7 @@ def _simulated(setting: str) -> Choice:
 @cache
 def _machines_own() -> Choice:
     if sys.platform not in _ON:
-        return Choice(_ELSE, f"GPUs are looked for on {' and '.join(_ON)} only")
+        return Choice(_ELSE, f"GPUs are looked for on {', '.join(_ON)} only")
     passed_over: dict[str, Look] = {}
     for device in _ON[sys.platform]:
         look = _look(device)

@@ -128,6 +128,7 @@ BACKENDS: Final[dict[str, str | Opener]] = {
     "METAL": "gpu.backends.metal.device",
     "NV": "gpu.backends.nv.device",
     "PYTHON": "gpu.backends.python.device",
+    "QCOM": "gpu.backends.qcom.device",
     "WEBGPU": "gpu.backends.webgpu.device",
 }
 

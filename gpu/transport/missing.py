@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from gpu.transport import amd, nvidia
+from gpu.transport import amd, nvidia, qualcomm
 from gpu.transport.files import Files
 from gpu.transport.machine import AMD, NVIDIA, PciGpu, container, is_loaded, pci_gpus
 
@@ -98,6 +98,24 @@ def no_node(system: Files, path: str) -> Lack:
     GPU and which modules are loaded; where the bus is not to be seen, the fix is that of most.
     """
     return Lack(f"{path} is not there", _fix(system, path, _NVIDIA if "nvidia" in path else _AMD))
+
+
+def no_kgsl(system: Files) -> Lack:
+    """Why the node of Qualcomm's kernel driver is not there."""
+    what = f"{qualcomm.NODE} is not there"
+    if qualcomm.has_mainline_driver(system):
+        return Lack(
+            what,
+            "the kernel's own driver msm has the GPU, which is another than KGSL and not supported:"
+            " DEV=CL computes on it by Mesa's rusticl, or start a kernel with Qualcomm's KGSL",
+        )
+    kind = container(system)
+    fix = (
+        f"this is a container ({kind}): start it with `--device={qualcomm.NODE}`"
+        if kind
+        else "it is made by Qualcomm's kernel driver KGSL, which the kernels of Android phones have"
+    )
+    return Lack(what, fix)
 
 
 def no_nvidia_gpu(listed: int) -> Lack:

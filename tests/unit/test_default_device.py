@@ -214,7 +214,9 @@ def test_the_first_device_type_with_hardware_is_the_default(
     assert on_machine(AMD=second) == Choice("AMD:1", "/dev/x is there", is_found=True)
     nothing = on_machine()
     assert (nothing.device, nothing.is_found) == ("CPU", False)
-    assert nothing.reason == "no GPU was found; NV: none here; AMD: none here; CUDA: none here"
+    assert nothing.reason == (
+        "no GPU was found; NV: none here; AMD: none here; CUDA: none here; QCOM: none here"
+    )
     assert Device.DEFAULT == Tensor([1]).device == "CPU"
 
 
@@ -223,7 +225,7 @@ def test_each_system_has_gpus_of_its_own(on_machine: Callable[..., Choice]) -> N
     assert on_machine("linux", METAL=USABLE, NV=USABLE).device == "NV"
     assert on_machine("darwin", NV=USABLE)[:2] == ("CPU", "no GPU was found; METAL: none here")
     elsewhere = on_machine("win32", METAL=USABLE, NV=USABLE)
-    assert elsewhere[:2] == ("CPU", "GPUs are looked for on darwin and linux only")
+    assert elsewhere[:2] == ("CPU", "GPUs are looked for on darwin, linux, android only")
 
 
 def test_what_was_asked_for_goes_before_what_is_there(

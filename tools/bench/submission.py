@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What submitting costs on the host, with AMD's packets on a device that does nothing.
+"""What submitting costs on the host, with AMD's and Adreno's packets on devices that do nothing.
 
     python tools/bench/submission.py [--rounds 20]
 
-Three things: one call of a program, a replay of a small graph, and one of a graph of 1,000 kernels
-that all read one of 3 inputs, which change each time. A round is some hundred calls, of which the
-median counts; the figures are the best of the rounds, and their median.
+Three things of each: one call of a program, a replay of a small graph, and one of a graph of 1,000
+kernels that all read one of 3 inputs, which change each time. A round is some hundred calls, of
+which the median counts; the figures are the best of the rounds, and their median.
 """
 
 from __future__ import annotations
@@ -25,18 +25,32 @@ from gpu.drivers.am.encode.dispatch import AmProgram, LoadedKernel
 from gpu.drivers.am.encode.pm4_encoder import Pm4Encoder
 from gpu.drivers.am.encode.sdma import SdmaEncoder
 from gpu.drivers.am.target import Target
+from gpu.drivers.kgsl.chips import CHIPS
+from gpu.drivers.kgsl.copy_code import copy_code
+from gpu.drivers.kgsl.encoder import KgslEncoder
+from gpu.drivers.kgsl.program import LoadedKernel as LoadedIr3
+from gpu.hcq.args import ArgumentLayout
 from gpu.hcq.device import HCQDevice
 from gpu.hcq.graph import GraphLaunch, HCQGraph
 from gpu.hcq.nulldevice import open_null
+from gpu.hcq.program import HCQProgram
+from gpu.hcq.symbol import GpuVA
 
 TARGET: Final = Target(version=(11, 0, 0), sdma=(6, 0, 0), compute_units=96)
 CALLS: Final = 300
-BARS: Final[Mapping[str, float]] = {
-    "prog(*buffers)": 5.0,
-    "replay of 1 kernel": 5.0 + 0.1,
-    "replay of 1,000 kernels": 5.0 + 0.1 * 1000,
+BARS: Final[Mapping[str, Mapping[str, float]]] = {
+    "AMD": {
+        "prog(*buffers)": 5.0,
+        "replay of 1 kernel": 5.0 + 0.1,
+        "replay of 1,000 kernels": 5.0 + 0.1 * 1000,
+    },
+    "Adreno": {
+        "prog(*buffers)": 6.0,
+        "replay of 1 kernel": 6.0,
+        "replay of 1,000 kernels": 15.0,
+    },
 }
-"""Microseconds that each is meant to take at most."""
+"""Microseconds that each is meant to take at most, without what the kernel takes."""
 
 
 class Times(NamedTuple):
@@ -63,6 +77,23 @@ def kernel(buffers: int = 3) -> Kernel:
     return Kernel(metadata, parse_descriptor(bytes(raw), TARGET.version), 0, 256)
 
 
+def open_amd() -> tuple[HCQDevice, HCQProgram]:
+    """A device that takes AMD's packets, and a program of three buffers and a number."""
+    device = open_null({"compute": Pm4Encoder(TARGET), "copy": SdmaEncoder(TARGET)})
+    return device, AmProgram(device, LoadedKernel(kernel(), 1 << 40), written=(0,))
+
+
+def open_adreno() -> tuple[HCQDevice, HCQProgram]:
+    """The same for those of an Adreno 630, whose arguments have 8 bytes each."""
+    code = copy_code("a630")
+    device = open_null(
+        {"compute": KgslEncoder(CHIPS["a630"], LoadedIr3(code, GpuVA(1 << 40)), 1 << 39)}
+    )
+    loaded = LoadedIr3(code._replace(block=64, parameters=32), GpuVA(1 << 41))
+    layout = ArgumentLayout(3, "q")
+    return device, HCQProgram(device, "k", None, layout, written=(0,), info=loaded)
+
+
 def measure(run: Callable[[], object], between: Callable[[], object], rounds: int) -> Times:
     """Microseconds of a call; ``between`` calls something is done that does not count.
 
@@ -83,7 +114,7 @@ def _round(run: Callable[[], object], between: Callable[[], object]) -> float:
     return statistics.median(times)
 
 
-def eager(device: HCQDevice, program: AmProgram, rounds: int) -> Times:
+def eager(device: HCQDevice, program: HCQProgram, rounds: int) -> Times:
     """One call after the other, of a program with three buffers and a number."""
     a, b, c = (device.allocator.alloc(4096) for _ in range(3))
 
@@ -93,7 +124,7 @@ def eager(device: HCQDevice, program: AmProgram, rounds: int) -> Times:
     return measure(call, lambda: None, rounds)
 
 
-def replays(device: HCQDevice, program: AmProgram, kernels: int, rounds: int) -> Times:
+def replays(device: HCQDevice, program: HCQProgram, kernels: int, rounds: int) -> Times:
     """A graph of kernels in a chain, whose inputs are others at each replay.
 
     Each kernel reads an input and what the one before wrote.
@@ -121,20 +152,21 @@ def replays(device: HCQDevice, program: AmProgram, kernels: int, rounds: int) ->
 
 
 def main() -> None:
-    """Prints a line for each of the three."""
+    """Prints a line for each of the three, of each vendor's packets."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=20, help="how often each is measured")
     rounds = parser.parse_args().rounds
-    device = open_null({"compute": Pm4Encoder(TARGET), "copy": SdmaEncoder(TARGET)})
-    program = AmProgram(device, LoadedKernel(kernel(), 1 << 40), written=(0,))
-    found = {
-        "prog(*buffers)": eager(device, program, rounds),
-        "replay of 1 kernel": replays(device, program, 1, rounds),
-        "replay of 1,000 kernels": replays(device, program, 1000, rounds),
-    }
-    for name, times in found.items():
-        bar = f"bar {BARS[name]:6.1f} us"
-        print(f"{name:<26}{times.best:8.2f} us, median {times.median:8.2f} us, {bar}")
+    for vendor, opens in (("AMD", open_amd), ("Adreno", open_adreno)):
+        device, program = opens()
+        found = {
+            "prog(*buffers)": eager(device, program, rounds),
+            "replay of 1 kernel": replays(device, program, 1, rounds),
+            "replay of 1,000 kernels": replays(device, program, 1000, rounds),
+        }
+        for name, times in found.items():
+            bar = f"bar {BARS[vendor][name]:6.1f} us"
+            told = f"{times.best:8.2f} us, median {times.median:8.2f} us, {bar}"
+            print(f"{vendor:<8}{name:<26}{told}")
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Qualcomm's Adreno GPUs by KGSL. So far what makes code for them, and no device."""
+"""Qualcomm's Adreno GPUs: the tensor library on the command queue of KGSL."""

@@ -92,6 +92,12 @@ def download(device: HCQDevice, buffer: HCQBuffer) -> Ints:
     return np.frombuffer(device.allocator.copy_out(buffer), np.int32)
 
 
+def place(device: HCQDevice, kind: str, index: int = 0) -> tuple[str, int]:
+    """A queue by kind and index, or the first compute queue where a device has no such."""
+    has = index < device.port.queue_counts.get(kind, 0)
+    return (kind, index) if has else ("compute", 0)
+
+
 def copies(device: HCQDevice, kind: str, index: int) -> bool:
     """Whether there is such a queue and it copies words; one that computes need not."""
     try:
@@ -102,8 +108,9 @@ def copies(device: HCQDevice, kind: str, index: int) -> bool:
 
 
 def queues_that_copy(device: HCQDevice, *others: tuple[str, int]) -> list[tuple[str, int]]:
-    """The first copy queue, and those of the others that copy too."""
-    return [*(place for place in others if copies(device, *place)), ("copy", 0)]
+    """The first copy queue, if there is one, and those of the others that copy too."""
+    known = (*(other for other in others if copies(device, *other)), place(device, "copy"))
+    return list(dict.fromkeys(known))
 
 
 def system(device: HCQDevice, values: Ints) -> HCQBuffer:

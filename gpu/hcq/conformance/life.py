@@ -24,6 +24,7 @@ from gpu.hcq.conformance.kit import (
     expect_equal,
     expect_raises,
     numbers,
+    place,
     upload,
 )
 from gpu.hcq.device import HCQDevice
@@ -37,7 +38,7 @@ def faults(target: Target) -> None:
     """A bad address is a `GpuFault` that tells it; the device is lost then, others go on."""
     with target.open() as device, target.open() as other:
         buffer = upload(device, numbers(0))
-        point = device.queue("copy").copy(_NOWHERE, buffer, 4).submit(device)
+        point = device.queue(*place(device, "copy")).copy(_NOWHERE, buffer, 4).submit(device)
         fault = expect_raises(GpuFault, "a copy to nowhere", lambda: device.wait(point))
         assert isinstance(fault, GpuFault)
         expect(
@@ -216,7 +217,8 @@ def closing(target: Target) -> None:
     def use() -> None:
         with target.open() as device:
             buffers = [upload(device, numbers(n)) for n in range(3)]
-            bound = device.queue("copy").copy(buffers[0], buffers[1], 4).bind(device)
+            queue = device.queue(*place(device, "copy"))
+            bound = queue.copy(buffers[0], buffers[1], 4).bind(device)
             device.wait(bound.submit())
             buffers.pop().free()
         device.close()

@@ -20,6 +20,7 @@ from gpu.hcq.conformance.kit import (
     expect_raises,
     numbers,
     peek,
+    place,
     system,
     upload,
 )
@@ -32,11 +33,12 @@ _ONE: Final = (1, 1, 1)
 def _read_later(
     target: Target, device: HCQDevice, go: Signal, out: HCQBuffer, source: HCQBuffer
 ) -> Point:
-    """A launch on the second compute queue that has ``out`` be ``source`` once ``go`` is 1."""
+    """A launch that sets ``out`` to ``source`` once ``go`` is 1, on a second queue if there is."""
     add, zeros = target.program(device, "add"), system(device, np.zeros(WORDS, np.int32))
     args = add.arguments(out, source, zeros, vals=(WORDS,))
     device.synchronize()
-    return device.queue("compute", 1).wait(go, 1).exec(add, args, _ONE, _ONE).submit(device)
+    queue = device.queue(*place(device, "compute", 1))
+    return queue.wait(go, 1).exec(add, args, _ONE, _ONE).submit(device)
 
 
 def freed_memory_waits(target: Target) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from gpu.drivers.am.encode import pm4_fields as fields
 from gpu.drivers.am.encode import pm4_packets as pm4
-from gpu.drivers.am.encode.dwords import WORD
 from gpu.drivers.am.encode.pm4 import packets_of
 from gpu.drivers.am.target import Generation
+from gpu.drivers.dwords import WORD
 from gpu.drivers.listing import Line, raw, register_text
 
 

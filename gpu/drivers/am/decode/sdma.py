@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from gpu.drivers.am.encode.dwords import WORD
 from gpu.drivers.am.encode.sdma_packets import SdmaPacket, sdma_version
 from gpu.drivers.am.target import Version
+from gpu.drivers.dwords import WORD
 from gpu.drivers.listing import Line, raw, register_text
 
 

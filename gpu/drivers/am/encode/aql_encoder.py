@@ -20,11 +20,11 @@ from gpu.drivers.am.encode.aql_packets import (
     run_pm4,
 )
 from gpu.drivers.am.encode.dispatch import LoadedKernel, loaded_kernel
-from gpu.drivers.am.encode.dwords import WORD, in_segment
 from gpu.drivers.am.encode.kernarg import build_kernarg
 from gpu.drivers.am.encode.pm4 import Caches
 from gpu.drivers.am.encode.pm4_encoder import KERNARG_ALIGN, Pm4Writer
 from gpu.drivers.am.target import Target, Wake
+from gpu.drivers.dwords import WORD, in_segment
 from gpu.hcq import commands as hcq
 from gpu.hcq.encoder import Encoded, Patch, Segment, SegmentKind
 from gpu.hcq.symbol import Symbol, segment_address

@@ -16,8 +16,8 @@ from gpu.core.regs import Register, field
 from gpu.drivers.am.encode import pm4_fields as fields
 from gpu.drivers.am.encode import pm4_packets as pm4
 from gpu.drivers.am.encode.dispatch import LoadedKernel
-from gpu.drivers.am.encode.dwords import check_word
 from gpu.drivers.am.encode.kernarg import times
+from gpu.drivers.dwords import check_word
 from gpu.hcq.commands import Block, Grid
 from gpu.hcq.encoder import Patch
 from gpu.hcq.symbol import Symbol, Value

@@ -23,8 +23,8 @@ from gpu.core.errors import InvalidValue
 from gpu.core.regs import Register
 from gpu.drivers.am.encode import pm4_fields as fields
 from gpu.drivers.am.encode import pm4_packets as pm4
-from gpu.drivers.am.encode.dwords import WORD, Word, WordList, check_address, check_word, low, pair
 from gpu.drivers.am.target import Generation, Target
+from gpu.drivers.dwords import WORD, Word, WordList, check_address, check_word, low, pair
 from gpu.hcq.symbol import Value
 
 _ALL: Final = 0xFFFF_FFFF

@@ -20,10 +20,10 @@ from gpu.drivers.am.encode.dispatch import (
     dispatch_state,
     loaded_kernel,
 )
-from gpu.drivers.am.encode.dwords import WORD, Word, in_segment, pair
 from gpu.drivers.am.encode.kernarg import build_kernarg
 from gpu.drivers.am.encode.pm4 import Caches, Pm4Builder, write_pieces
 from gpu.drivers.am.target import Target, Wake
+from gpu.drivers.dwords import WORD, Word, in_segment, pair
 from gpu.hcq import commands as hcq
 from gpu.hcq.encoder import Encoded, Patch, Segment
 from gpu.hcq.signal import OWN_TIMELINE

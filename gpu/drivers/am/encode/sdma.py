@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from gpu.core.errors import InvalidValue, Unsupported
-from gpu.drivers.am.encode.dwords import WORD
 from gpu.drivers.am.encode.pm4 import write_pieces
 from gpu.drivers.am.encode.sdma_builder import CALL_ALIGN, FUNCTIONS, SdmaBuilder
 from gpu.drivers.am.target import Target, Wake
+from gpu.drivers.dwords import WORD
 from gpu.hcq import commands as hcq
 from gpu.hcq.encoder import Encoded, Segment
 from gpu.hcq.signal import OWN_TIMELINE

@@ -17,7 +17,9 @@ from typing import Final
 from gpu.autogen.amd import sdma_packets_v6
 from gpu.core.errors import InvalidValue, Unsupported
 from gpu.core.regs import Register
-from gpu.drivers.am.encode.dwords import (
+from gpu.drivers.am.encode.sdma_packets import SdmaPacket, sdma_version
+from gpu.drivers.am.target import Version
+from gpu.drivers.dwords import (
     WORD,
     Late,
     Word,
@@ -27,8 +29,6 @@ from gpu.drivers.am.encode.dwords import (
     low,
     pair,
 )
-from gpu.drivers.am.encode.sdma_packets import SdmaPacket, sdma_version
-from gpu.drivers.am.target import Version
 from gpu.hcq.symbol import Derived, Symbol, Value, plus
 
 CALL_ALIGN: Final = 32

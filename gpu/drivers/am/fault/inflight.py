@@ -14,10 +14,10 @@ from typing import Final
 from gpu.drivers.am.encode import pm4_fields as fields
 from gpu.drivers.am.encode import pm4_packets as pm4
 from gpu.drivers.am.encode.aql_packets import LAYOUTS, PACKET_SIZE, PacketType, Pm4Packet
-from gpu.drivers.am.encode.dwords import WORD
 from gpu.drivers.am.encode.pm4 import packets_of
 from gpu.drivers.am.queue import AmQueue, QueueKind
 from gpu.drivers.am.target import Generation
+from gpu.drivers.dwords import WORD
 from gpu.drivers.fault_report import Read, SentLaunch
 
 _USER_DATA: Final = 16

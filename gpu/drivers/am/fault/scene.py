@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gpu.drivers.am.encode.dispatch import LoadedKernel
-from gpu.drivers.am.encode.dwords import WORD
 from gpu.drivers.am.port import AmPort
 from gpu.drivers.am.queue import AmQueue, QueueKind
+from gpu.drivers.dwords import WORD
 from gpu.drivers.scene import Scene
 from gpu.hcq.channel import Channel
 from gpu.hcq.ports import Memory
