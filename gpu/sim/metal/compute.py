@@ -1,0 +1,272 @@
+"""Passes of kernels (MTLComputeCommandEncoder; Apple, "Metal").
+
+A dispatch is what was bound when it was encoded. Those of a serial pass run in order; those of a
+concurrent one in any, but for barriers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gpu.sim.metal.chips import BUFFERS, INLINE_BYTES, THREADGROUP_ALIGN, THREADGROUP_BYTES
+from gpu.sim.metal.dispatches import Bound, Dispatch, Three
+from gpu.sim.metal.encoders import Encoder, Recorder
+from gpu.sim.metal.engine import Engine
+from gpu.sim.metal.methods import Misuse, Range, Size, method
+from gpu.sim.metal.programs import ComputePipelineState
+from gpu.sim.metal.resources import Buffer, Resource
+from gpu.sim.metal.work import Line
+
+SERIAL: Final = 0
+CONCURRENT: Final = 1
+_SCOPE_BUFFERS: Final = 1  # MTLBarrierScope
+_SCOPES: Final = 7
+_USAGES: Final = 3  # MTLResourceUsageRead and Write
+_MOST_GRID: Final = 1 << 32
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """What was accessed before is accessed before what comes; all buffers, or some."""
+
+    buffers: tuple[Buffer, ...] | None
+
+
+class ComputeEncoder(Encoder):
+    """A pass of kernels."""
+
+    def __init__(self, buffer: Recorder, kind: int, engine: Engine):
+        super().__init__(buffer)
+        self._kind = kind
+        self._engine = engine
+        self._pipeline: ComputePipelineState | None = None
+        self._bound: dict[int, Bound] = {}
+        self._local: dict[int, int] = {}
+        self._declared: dict[int, Buffer] = {}
+        self._commands: list[Dispatch | Barrier] = []
+
+    def run(self, line: Line) -> None:
+        """Runs its kernels. Raises GpuFault."""
+        self.begin(line)
+        engine, scheduler = self._engine, self.device.scheduler
+        buffers = [each for each in self._resources.values() if isinstance(each, Buffer)]
+        for group in self._groups_of_dispatches():
+            if isinstance(group, Barrier):
+                chosen = buffers if group.buffers is None else group.buffers
+                for each in chosen:
+                    each.base = engine.stamp()
+                continue
+            self.device.rng.shuffle(group)
+            for dispatch in group:
+                accesses = engine.run(dispatch)
+                scheduler.touch(line, accesses, f"kernel {dispatch.pipeline.kernel.name}")
+
+    def _groups_of_dispatches(self) -> list[Barrier | list[Dispatch]]:
+        """Dispatches that nothing orders, between barriers; serial ones have one before each."""
+        groups: list[Barrier | list[Dispatch]] = [Barrier(None), []]
+        for command in self._commands:
+            if isinstance(command, Barrier):
+                groups += [command, []]
+                continue
+            if self._kind == SERIAL:
+                groups += [Barrier(None), []]
+            last = groups[-1]
+            assert isinstance(last, list)
+            last.append(command)
+        return groups
+
+    @method("dispatchType", "Q")
+    def dispatch_type(self) -> int:
+        """Whether its kernels run one after the other."""
+        return self._kind
+
+    @method("setComputePipelineState:", "v", "ComputePipelineState")
+    def set_pipeline(self, pipeline: ComputePipelineState) -> None:
+        """The kernel of dispatches to come."""
+        self.check_open()
+        if pipeline.device is not self.device:
+            raise Misuse("other-device", f"{pipeline.told} is of another device")
+        self.buffer.use(pipeline)
+        self._pipeline = pipeline
+
+    @method("setBuffer:offset:atIndex:", "v", "Buffer?", "Q", "Q")
+    def set_buffer(self, buffer: Buffer | None, offset: int, index: int) -> None:
+        """A buffer for an index of the argument table; nil takes it away."""
+        self.check_open()
+        self._check_index(index)
+        if buffer is None:
+            self._bound.pop(index, None)
+            return
+        self._check_offset(buffer, offset)
+        self.use(buffer)
+        self._bound[index] = Bound(buffer, offset)
+
+    @method("setBufferOffset:atIndex:", "v", "Q", "Q")
+    def set_buffer_offset(self, offset: int, index: int) -> None:
+        """Another offset of a buffer that is bound."""
+        self.check_open()
+        self._check_index(index)
+        bound = self._bound.get(index)
+        if bound is None or bound.buffer is None:
+            raise Misuse("nothing-bound", f"setBufferOffset: index {index} has no buffer")
+        self._check_offset(bound.buffer, offset)
+        self._bound[index] = Bound(bound.buffer, offset)
+
+    @method("setBuffers:offsets:withRange:", "v", "^", "^", "Range")
+    def set_buffers(self, buffers: int, offsets: int, indices: Range) -> None:
+        """Buffers for indices side by side."""
+        self.check_open()
+        count = indices.length
+        if not count or not buffers or not offsets:
+            raise Misuse("nil-argument", f"setBuffers: {count} buffers, or NULL for a list of them")
+        self._check_index(indices.location + count - 1)
+        addresses = (ctypes.c_uint64 * count).from_address(buffers)
+        starts = (ctypes.c_uint64 * count).from_address(offsets)
+        for number, (address, start) in enumerate(zip(addresses, starts, strict=True)):
+            found = self.runtime.find(address) if address else None
+            if found is not None and not isinstance(found, Buffer):
+                raise Misuse("wrong-class", f"setBuffers: {found.told} is no buffer")
+            self.set_buffer(found, start, indices.location + number)
+
+    @method("setBytes:length:atIndex:", "v", "^", "Q", "Q")
+    def set_bytes(self, data: int, length: int, index: int) -> None:
+        """A copy of bytes for an index of the argument table."""
+        self.check_open()
+        self._check_index(index)
+        if not 1 <= length <= INLINE_BYTES:
+            raise Misuse("set-bytes-length", f"setBytes: of {length}: 1 to {INLINE_BYTES}")
+        if not data:
+            raise Misuse("nil-argument", "setBytes: of NULL")
+        self._bound[index] = Bound(None, 0, ctypes.string_at(data, length))
+
+    @method("setThreadgroupMemoryLength:atIndex:", "v", "Q", "Q")
+    def set_threadgroup_memory(self, length: int, index: int) -> None:
+        """Bytes of threadgroup memory for an index."""
+        self.check_open()
+        self._check_index(index)
+        if length % THREADGROUP_ALIGN:
+            raise Misuse(
+                "threadgroup-alignment", f"{length} bytes: not a multiple of {THREADGROUP_ALIGN}"
+            )
+        self._local[index] = length
+
+    @method("useResource:usage:", "v", "Resource", "Q")
+    def use_resource(self, resource: Resource, usage: int) -> None:
+        """Kernels to come may reach a resource that is not bound."""
+        self.check_open()
+        if not usage or usage & ~_USAGES:
+            raise Misuse("resource-usage", f"{usage} is no MTLResourceUsage")
+        self.use(resource)
+        if isinstance(resource, Buffer):
+            self._declared[resource.address] = resource
+
+    @method("useResources:count:usage:", "v", "^", "Q", "Q")
+    def use_resources(self, resources: int, count: int, usage: int) -> None:
+        """Kernels to come may reach resources that are not bound."""
+        for resource in self._listed(resources, count):
+            self.use_resource(resource, usage)
+
+    @method("memoryBarrierWithScope:", "v", "Q")
+    def memory_barrier(self, scope: int) -> None:
+        """Accesses of before are before those of what comes."""
+        self.check_open()
+        if not scope or scope & ~_SCOPES:
+            raise Misuse("barrier-scope", f"{scope} is no MTLBarrierScope")
+        if scope & _SCOPE_BUFFERS:
+            self._commands.append(Barrier(None))
+
+    @method("memoryBarrierWithResources:count:", "v", "^", "Q")
+    def memory_barrier_of(self, resources: int, count: int) -> None:
+        """The same, for some resources."""
+        self.check_open()
+        listed = self._listed(resources, count)
+        self._commands.append(Barrier(tuple(each for each in listed if isinstance(each, Buffer))))
+
+    @method("dispatchThreadgroups:threadsPerThreadgroup:", "v", "Size", "Size")
+    def dispatch_threadgroups(self, groups: Size, threadgroup: Size) -> None:
+        """Runs a kernel, as so many threadgroups."""
+        self.check_open()
+        x, y, z = (a * b for a, b in zip(groups.three, threadgroup.three, strict=True))
+        self._dispatch((x, y, z), threadgroup.three, "dispatchThreadgroups:")
+
+    @method("dispatchThreads:threadsPerThreadgroup:", "v", "Size", "Size")
+    def dispatch_threads(self, threads: Size, threadgroup: Size) -> None:
+        """Runs a kernel, as so many threads; threadgroups at the edges may be smaller."""
+        self.check_open()
+        self._dispatch(threads.three, threadgroup.three, "dispatchThreads:")
+
+    def _dispatch(self, threads: Three, threadgroup: Three, what: str) -> None:
+        pipeline = self._pipeline
+        if pipeline is None:
+            raise Misuse("no-pipeline", f"{what} before setComputePipelineState:")
+        if not all(1 <= size < _MOST_GRID for size in threads):
+            raise Misuse("grid-size", f"{what} a grid of {threads} threads: 1 to 2^32 - 1 an axis")
+        if not math.prod(threadgroup) or math.prod(threadgroup) > pipeline.most_threads:
+            raise Misuse(
+                "threadgroup-size",
+                f"{what} {threadgroup} threads a threadgroup: the pipeline of"
+                f" {pipeline.kernel.name} takes {pipeline.most_threads} in all",
+            )
+        self._check_arguments(pipeline, what)
+        self._commands.append(
+            Dispatch(
+                pipeline,
+                threads,
+                threadgroup,
+                dict(self._bound),
+                dict(self._local),
+                tuple(self._declared.values()),
+            )
+        )
+
+    def _check_arguments(self, pipeline: ComputePipelineState, what: str) -> None:
+        chip, local = self.device.chip, pipeline.static_bytes
+        for each in pipeline.kernel.parameters:
+            told = f"{what} {pipeline.kernel.name}: {each.name}"
+            if each.kind == "number":
+                continue
+            if each.kind == "threadgroup":
+                if not self._local.get(each.index):
+                    raise Misuse(
+                        "no-threadgroup-memory", f"{told} (index {each.index}) has no length"
+                    )
+                local += self._local[each.index]
+                continue
+            bound = self._bound.get(each.index)
+            if bound is None:
+                raise Misuse("nothing-bound", f"{told} (index {each.index}) has nothing bound")
+            align = each.align
+            if each.kind == "constant":
+                align = max(align, chip.constant_alignment)
+            if bound.buffer is not None and bound.offset % align:
+                raise Misuse("offset-alignment", f"{told}: offset {bound.offset} % {align} != 0")
+        if local > THREADGROUP_BYTES:
+            raise Misuse(
+                "too-much-threadgroup-memory", f"{what} {local} bytes of {THREADGROUP_BYTES}"
+            )
+
+    def _listed(self, resources: int, count: int) -> Sequence[Resource]:
+        if not count or not resources:
+            raise Misuse("nil-argument", f"{count} resources, or NULL for a list of them")
+        found = [
+            self.runtime.find(each) for each in (ctypes.c_uint64 * count).from_address(resources)
+        ]
+        for each in found:
+            if not isinstance(each, Resource):
+                raise Misuse("wrong-class", f"{each.told} is no resource")
+        return [each for each in found if isinstance(each, Resource)]
+
+    def _check_index(self, index: int) -> None:
+        if index >= BUFFERS:
+            raise Misuse("argument-index", f"index {index}: there are {BUFFERS}")
+
+    def _check_offset(self, buffer: Buffer, offset: int) -> None:
+        if offset >= buffer.length:
+            raise Misuse("out-of-range", f"offset {offset} in a buffer of {buffer.length} bytes")
+
+
+CLASSES = (ComputeEncoder,)
