@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Iterator
+from functools import cache
 from random import Random
 from typing import Any, Final
 
@@ -146,7 +147,7 @@ class Engine:
             "gpu_metal": ctypes.addressof(machine),
             "gpu_metal_switch": switch.address("gpu_metal_switch"),
         }
-        text, _ = optimised(compiled, racy=False)
+        text = _own_code(compiled)
         code = load_code("metal", text, symbols)
         functions = [word for word in _exported(text) if word != "gpu_metal_run"]
         all_threads = (Thread * threads.MOST_THREADS)()
@@ -200,6 +201,11 @@ class Engine:
             text = f"{name}: {what}{_place(fault, ranges)}"
             self._debug.violation(f"{rule}: {text}")
             raise GpuFault(PAGE_FAULT, text)
+
+
+@cache
+def _own_code(bitcode: bytes) -> str:
+    return optimised(bitcode, racy=False)[0]
 
 
 def _exported(text: str) -> Iterator[str]:

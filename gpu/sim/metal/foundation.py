@@ -123,22 +123,4 @@ class NSAutoreleasePool(Made):
         self.runtime.pop(self._token)
 
 
-class Labelled(NSObject):
-    """What programs may give a name for their own use."""
-
-    def __init__(self, runtime: Runtime):
-        super().__init__(runtime)
-        self.label = ""
-
-    @method("label", "@")
-    def get_label(self) -> NSString | None:
-        """The name, nil where it has none."""
-        return NSString(self.runtime, self.label) if self.label else None
-
-    @method("setLabel:", "v", "NSString?")
-    def set_label(self, text: NSString | None) -> None:
-        """Gives it a name."""
-        self.label = text.text if text else ""
-
-
 CLASSES = (NSObject, NSString, NSArray, NSError, NSException, NSAutoreleasePool)

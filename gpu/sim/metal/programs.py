@@ -34,6 +34,7 @@ class MTLCompileOptions(Made):
     def __init__(self, runtime: Runtime):
         super().__init__(runtime)
         self._mode = 2
+        self._functions = 0
         self._version = (3 << 16) + 2
 
     @property
@@ -62,6 +63,18 @@ class MTLCompileOptions(Made):
     def math_mode(self) -> int:
         """0 safe, 1 relaxed, 2 fast."""
         return self._mode
+
+    @method("setMathFloatingPointFunctions:", "v", "q")
+    def set_functions(self, kind: int) -> None:
+        """0 fast, 1 precise; here all are precise."""
+        if kind not in (0, 1):
+            raise Misuse("math-mode", f"{kind} is no MTLMathFloatingPointFunctions")
+        self._functions = kind
+
+    @method("mathFloatingPointFunctions", "q")
+    def functions(self) -> int:
+        """0 fast, 1 precise."""
+        return self._functions
 
     @method("setLanguageVersion:", "v", "Q")
     def set_language_version(self, version: int) -> None:
