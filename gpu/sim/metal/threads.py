@@ -158,7 +158,7 @@ static uint drawn(uint most) {
 
 static void note(device Finding *finding, uint kind, uint how, ulong address, uint size,
                  uint other) {
-  if (finding->kind) return;
+  if (finding->kind && (finding->kind != UNINITIALISED || kind != RACE)) return;
   finding->kind = kind; finding->how = how; finding->address = address; finding->size = size;
   finding->who = gpu_metal.current; finding->other = other;
   finding->group = gpu_metal.group_number;
@@ -239,12 +239,15 @@ static void watch(device Range *range, ulong address, uint size, uint how) {
         is_unordered(written->stamp, written->who, base, range->kind))
       note(&gpu_metal.race, RACE, how, address, size, written->who);
     if (how == READ) {
-      bool earlier = read->stamp >= base && read->stamp < gpu_metal.group;
-      if (earlier) continue;
-      bool same = read->stamp == stamp && read->who != me && read->mask;
-      read->mask = (read->stamp == stamp ? read->mask : 0) | mask;
-      read->who = same ? MANY : me;
-      read->stamp = stamp;
+      // What races with most of what may come is kept.
+      if (read->stamp >= base && read->stamp < gpu_metal.group) continue;
+      if (read->stamp != stamp || (read->who != MANY && !(read->mask & mask))) {
+        read->stamp = stamp; read->who = me; read->mask = mask;
+      } else if (read->who == me) {
+        read->mask |= mask;
+      } else if (read->who != MANY) {
+        read->who = MANY; read->mask &= mask;
+      }
       continue;
     }
     if ((read->mask & mask) && is_unordered(read->stamp, read->who, base, range->kind))

@@ -102,7 +102,9 @@ def finish(metal: RawMetal, buffer: int, encoder: int) -> None:
 
 def test_copies_and_fills(metal: RawMetal, seed: int) -> None:
     source, target = metal.buffer(300), metal.buffer(200)
-    metal.floats(source, np.uint8)[:] = expected = np.random.default_rng(seed).integers(0, 256, 300, np.uint8)
+    metal.floats(source, np.uint8)[:] = expected = np.random.default_rng(seed).integers(
+        0, 256, 300, np.uint8
+    )
     buffer, encoder = blit(metal)
     metal.copy(encoder, source, 17, target, 50, 100)
     metal.copy(encoder, source, 0, source, 200, 100)
