@@ -50,7 +50,7 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     # Another, which runs what a compiler that it is given makes.
     "gpu.sim.metal": (
         *("gpu.core", "gpu.sim.isa.native", "gpu.sim.simulation", "gpu.sim.undisturbed"),
-        *("gpu.sim.faults", "gpu.sim.races", "gpu.sim.record"),
+        *("gpu.sim.faults", "gpu.sim.races", "gpu.sim.record", "gpu.sim.worlds"),
     ),
     # Instruction sets know no machine; a chip knows memory and time, and nobody who drives it.
     "gpu.sim.isa": ("gpu.core",),

@@ -21,7 +21,7 @@ from gpu.sim.metal.programs import CLANG_OPTIONS
 from gpu.sim.metal.resources import Buffer, Memory, Shadow
 from gpu.sim.metal.source import Parameter
 from gpu.sim.metal.threads import Finding, Machine, Range, Thread
-from gpu.sim.metal.work import PAGE_FAULT, TIMEOUT, GpuFault
+from gpu.sim.metal.work import INTERNAL, PAGE_FAULT, TIMEOUT, GpuFault
 from gpu.sim.races import Access
 from gpu.sim.simulation import Simulation
 
@@ -31,6 +31,8 @@ _BUDGET: Final = 2_000_000_000
 _MOST_RANGES: Final = 512
 _POISONS: Final = (0xFF, 0xCB, 0x7F, 0x01)
 _HOW: Final = ("read", "write", "atomic operation")
+INJECTED: Final = {"hang": TIMEOUT, "page-fault": PAGE_FAULT, "reset": INTERNAL}
+"""Faults that are shown on purpose, each with the error of the command buffer."""
 _FAULTS: Final = {
     threads.OUTSIDE: ("out-of-bounds", "is in nothing that was bound or declared"),
     threads.NOT_WRITABLE: ("write-to-constant", "is in memory that kernels only read"),
@@ -52,6 +54,7 @@ class Engine:
     def __init__(self, simulation: Simulation, compile_msl: CompileMsl):
         self._debug = simulation.debug
         self._counts = simulation.counts
+        self._injected = simulation.faults
         self._rng: Random = simulation.rng
         self._compile = compile_msl
         self._machine = Machine(clock=1, stack_bytes=_STACK)
@@ -74,6 +77,9 @@ class Engine:
     def run(self, dispatch: Dispatch) -> list[Access]:
         """Runs a kernel; what it has accessed. Raises GpuFault."""
         self._open()
+        if fault := self._injected.due(*INJECTED):
+            name = dispatch.pipeline.kernel.name
+            raise GpuFault(INJECTED[fault.name], f"kernel {name}: {fault.name}, on purpose")
         machine, pipeline = self._machine, dispatch.pipeline
         pipeline.program.load(self._functions)
         data = [ctypes.create_string_buffer(b.data, len(b.data)) for b in dispatch.bound.values()]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from gpu.core.errors import DeviceError
+from gpu.core.errors import ConfigError, DeviceError
 from gpu.sim.metal import blits, commands, compute, device, foundation, programs, resources
 from gpu.sim.metal.base import CompileMsl
 from gpu.sim.metal.chips import find_chip
 from gpu.sim.metal.device import Device
-from gpu.sim.metal.engine import Engine
+from gpu.sim.metal.engine import INJECTED, Engine
 from gpu.sim.metal.foundation import NSArray, NSException
 from gpu.sim.metal.objc import NSObject, Runtime
 from gpu.sim.metal.work import Scheduler
 from gpu.sim.simulation import Simulation
+from gpu.sim.worlds import parse_setting
 
 _loaded: list[MetalLibrary] = []
 _FOUNDATION = foundation.CLASSES
@@ -38,15 +39,24 @@ class MetalLibrary:
         """Opens it on GPUs of these chips, separated by commas.
 
         Args:
-            chip: of `gpu/sim/metal/chips.py:CHIPS`, in any case.
+            chip: of `gpu/sim/metal/chips.py:CHIPS`, in any case; also ``fault=hang`` and other
+                faults of `gpu/sim/metal/engine.py:INJECTED`, as `SIM` takes them.
             seed: decides the order of all that nothing orders.
             compile: makes LLVM's bitcode of MSL with options of clang's, or gives the compiler's
                 words as text.
 
-        Raises ConfigError for a chip that there is not, Unsupported on a machine that is no x86-64.
+        Raises ConfigError for a chip or a fault that there is not, Unsupported on a machine that is
+        no x86-64.
         """
-        chips = [find_chip(name) for name in chip.split(",")]
-        self.simulation = Simulation(seed)
+        names, faults = parse_setting(chip)
+        chips = [find_chip(name) for name in names]
+        for fault in faults:
+            if fault.name not in INJECTED:
+                raise ConfigError(
+                    f"SIM={chip}: Metal has no fault {fault.name!r}; there are"
+                    f" {', '.join(INJECTED)}"
+                )
+        self.simulation = Simulation(seed, faults)
         self.runtime = runtime = Runtime(
             self.simulation.debug, chips[0].prefix, (*_FOUNDATION, *_METAL)
         )

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpu.core.errors import ConfigError
 from gpu.sim.metal import engine
 from gpu.sim.metal.library import MetalLibrary
 from sim.metal.kernels import SOURCE
-from sim.metal.raw_metal import RawMetal, size
+from sim.metal.raw_metal import RawMetal, compile_msl, size
 
 Broken = Callable[[str], str]
 
@@ -176,6 +177,22 @@ def test_kernels_end(
     values = np.zeros(64, np.uint8)  # others go on
     run(metal, "bytes", values, 64)
     assert (values == 1).all()
+
+
+@pytest.mark.parametrize(("name", "code"), [("hang", 2), ("page-fault:read", 3), ("reset", 1)])
+def test_faults_on_purpose(name: str, code: int, seed: int) -> None:
+    library = MetalLibrary(f"apple7,fault={name}@2", seed, compile=compile_msl)
+    metal = RawMetal(library.address)
+    values = np.zeros(64, np.uint8)
+    with metal.pool():
+        metal.start()
+        assert metal.send(run(metal, "bytes", values, 64), "status") == 4
+        fails(metal, code, "bytes", values, 64)
+        assert metal.send(run(metal, "bytes", values, 64), "status") == 4
+    assert not library.violations
+    assert (values == 2).all()
+    with pytest.raises(ConfigError, match="Metal has no fault 'lost-doorbell'"):
+        MetalLibrary("apple7,fault=lost-doorbell", compile=compile_msl)
 
 
 def test_memory_that_is_reached_by_address_is_declared(raw: RawMetal, broken: Broken) -> None:
