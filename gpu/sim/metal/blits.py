@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable
 
 from gpu.sim.metal.encoders import Encoder, Recorder
+from gpu.sim.metal.indirect import IndirectCommandBuffer
 from gpu.sim.metal.methods import Misuse, Range, method
 from gpu.sim.metal.resources import Buffer
 from gpu.sim.metal.work import Line
@@ -83,6 +84,13 @@ class BlitEncoder(Encoder):
         self.use(buffer)
         access = _access(buffer, 0, buffer.length, "read")
         self._commands.append(("synchronizeResource:", buffer.synchronize, [access]))
+
+    @method("optimizeIndirectCommandBuffer:withRange:", "v", "IndirectCommandBuffer", "Range")
+    def optimize(self, commands: IndirectCommandBuffer, part: Range) -> None:
+        """Makes commands quicker; they are none of it here."""
+        self.check_open()
+        commands.check(part, "optimizeIndirectCommandBuffer:")
+        self.use(commands)
 
 
 CLASSES = (BlitEncoder,)

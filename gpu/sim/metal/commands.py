@@ -111,6 +111,11 @@ class CommandBuffer(Recorder):
             self.runtime.retain(thing)
             self._used.append(thing)
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether it was committed and has not ended."""
+        return self.status == COMMITTED
+
     def encoder_ended(self, encoder: Encoder) -> None:
         """The encoder that was open is done."""
         self._encoder = None

@@ -7,33 +7,49 @@ concurrent one in any, but for barriers.
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpu.sim.metal.chips import BUFFERS, INLINE_BYTES, THREADGROUP_ALIGN, THREADGROUP_BYTES
-from gpu.sim.metal.dispatches import Bound, Dispatch, Three
+from gpu.sim.metal.chips import INLINE_BYTES
+from gpu.sim.metal.dispatches import (
+    Barrier,
+    Bound,
+    Dispatch,
+    Three,
+    check_index,
+    check_local,
+    check_offset,
+    in_threads,
+)
 from gpu.sim.metal.encoders import Encoder, Recorder
 from gpu.sim.metal.engine import Engine
+from gpu.sim.metal.indirect import IndirectCommandBuffer
 from gpu.sim.metal.methods import Misuse, Range, Size, method
 from gpu.sim.metal.programs import ComputePipelineState
 from gpu.sim.metal.resources import Buffer, Resource
-from gpu.sim.metal.work import Line
+from gpu.sim.metal.work import INVALID_RESOURCE, GpuFault, Line
 
 SERIAL: Final = 0
 CONCURRENT: Final = 1
 _SCOPE_BUFFERS: Final = 1  # MTLBarrierScope
 _SCOPES: Final = 7
 _USAGES: Final = 3  # MTLResourceUsageRead and Write
-_MOST_GRID: Final = 1 << 32
 
 
 @dataclass(frozen=True)
-class Barrier:
-    """What was accessed before is accessed before what comes; all buffers, or some."""
+class Indirect:
+    """Commands of an indirect command buffer, with what the pass gives them."""
 
-    buffers: tuple[Buffer, ...] | None
+    commands: IndirectCommandBuffer
+    indices: range
+    pipeline: ComputePipelineState | None
+    bound: dict[int, Bound]
+    declared: tuple[Buffer, ...]
+
+    def encoded(self) -> list[Barrier | Dispatch]:
+        """What they are when they run. Raises Misuse for what cannot run."""
+        return self.commands.encoded(self.indices, self.pipeline, self.bound, self.declared)
 
 
 class ComputeEncoder(Encoder):
@@ -47,14 +63,14 @@ class ComputeEncoder(Encoder):
         self._bound: dict[int, Bound] = {}
         self._local: dict[int, int] = {}
         self._declared: dict[int, Buffer] = {}
-        self._commands: list[Dispatch | Barrier] = []
+        self._commands: list[Dispatch | Barrier | Indirect] = []
 
     def run(self, line: Line) -> None:
         """Runs its kernels. Raises GpuFault."""
         self.begin(line)
         engine, scheduler = self._engine, self.device.scheduler
         buffers = [each for each in self._resources.values() if isinstance(each, Buffer)]
-        for group in self._groups_of_dispatches():
+        for group in self._checked_groups():
             if isinstance(group, Barrier):
                 chosen = buffers if group.buffers is None else group.buffers
                 for each in chosen:
@@ -65,18 +81,27 @@ class ComputeEncoder(Encoder):
                 accesses = engine.run(dispatch)
                 scheduler.touch(line, accesses, f"kernel {dispatch.pipeline.kernel.name}")
 
+    def _checked_groups(self) -> list[Barrier | list[Dispatch]]:
+        """The same; what indirect commands lack is a fault of the GPU too."""
+        try:
+            return self._groups_of_dispatches()
+        except Misuse as error:
+            self.runtime.debug.violation(f"{error.rule}: executeCommandsInBuffer: {error}")
+            raise GpuFault(INVALID_RESOURCE, str(error)) from error
+
     def _groups_of_dispatches(self) -> list[Barrier | list[Dispatch]]:
         """Dispatches that nothing orders, between barriers; serial ones have one before each."""
         groups: list[Barrier | list[Dispatch]] = [Barrier(None), []]
         for command in self._commands:
-            if isinstance(command, Barrier):
-                groups += [command, []]
-                continue
             if self._kind == SERIAL:
                 groups += [Barrier(None), []]
-            last = groups[-1]
-            assert isinstance(last, list)
-            last.append(command)
+            for each in command.encoded() if isinstance(command, Indirect) else [command]:
+                if isinstance(each, Barrier):
+                    groups += [each, []]
+                    continue
+                last = groups[-1]
+                assert isinstance(last, list)
+                last.append(each)
         return groups
 
     @method("dispatchType", "Q")
@@ -97,11 +122,11 @@ class ComputeEncoder(Encoder):
     def set_buffer(self, buffer: Buffer | None, offset: int, index: int) -> None:
         """A buffer for an index of the argument table; nil takes it away."""
         self.check_open()
-        self._check_index(index)
+        check_index(index)
         if buffer is None:
             self._bound.pop(index, None)
             return
-        self._check_offset(buffer, offset)
+        check_offset(buffer, offset)
         self.use(buffer)
         self._bound[index] = Bound(buffer, offset)
 
@@ -109,11 +134,11 @@ class ComputeEncoder(Encoder):
     def set_buffer_offset(self, offset: int, index: int) -> None:
         """Another offset of a buffer that is bound."""
         self.check_open()
-        self._check_index(index)
+        check_index(index)
         bound = self._bound.get(index)
         if bound is None or bound.buffer is None:
             raise Misuse("nothing-bound", f"setBufferOffset: index {index} has no buffer")
-        self._check_offset(bound.buffer, offset)
+        check_offset(bound.buffer, offset)
         self._bound[index] = Bound(bound.buffer, offset)
 
     @method("setBuffers:offsets:withRange:", "v", "^", "^", "Range")
@@ -123,7 +148,7 @@ class ComputeEncoder(Encoder):
         count = indices.length
         if not count or not buffers or not offsets:
             raise Misuse("nil-argument", f"setBuffers: {count} buffers, or NULL for a list of them")
-        self._check_index(indices.location + count - 1)
+        check_index(indices.location + count - 1)
         addresses = (ctypes.c_uint64 * count).from_address(buffers)
         starts = (ctypes.c_uint64 * count).from_address(offsets)
         for number, (address, start) in enumerate(zip(addresses, starts, strict=True)):
@@ -136,7 +161,7 @@ class ComputeEncoder(Encoder):
     def set_bytes(self, data: int, length: int, index: int) -> None:
         """A copy of bytes for an index of the argument table."""
         self.check_open()
-        self._check_index(index)
+        check_index(index)
         if not 1 <= length <= INLINE_BYTES:
             raise Misuse("set-bytes-length", f"setBytes: of {length}: 1 to {INLINE_BYTES}")
         if not data:
@@ -147,11 +172,8 @@ class ComputeEncoder(Encoder):
     def set_threadgroup_memory(self, length: int, index: int) -> None:
         """Bytes of threadgroup memory for an index."""
         self.check_open()
-        self._check_index(index)
-        if length % THREADGROUP_ALIGN:
-            raise Misuse(
-                "threadgroup-alignment", f"{length} bytes: not a multiple of {THREADGROUP_ALIGN}"
-            )
+        check_index(index)
+        check_local(length)
         self._local[index] = length
 
     @method("useResource:usage:", "v", "Resource", "Q")
@@ -186,12 +208,24 @@ class ComputeEncoder(Encoder):
         listed = self._listed(resources, count)
         self._commands.append(Barrier(tuple(each for each in listed if isinstance(each, Buffer))))
 
+    @method("executeCommandsInBuffer:withRange:", "v", "IndirectCommandBuffer", "Range")
+    def execute(self, commands: IndirectCommandBuffer, part: Range) -> None:
+        """Runs commands that were encoded before."""
+        self.check_open()
+        indices = commands.check(part, "executeCommandsInBuffer:")
+        self.use(commands)
+        commands.users.append(self.buffer)
+        declared = tuple(self._declared.values())
+        self._commands.append(
+            Indirect(commands, indices, self._pipeline, dict(self._bound), declared)
+        )
+
     @method("dispatchThreadgroups:threadsPerThreadgroup:", "v", "Size", "Size")
     def dispatch_threadgroups(self, groups: Size, threadgroup: Size) -> None:
         """Runs a kernel, as so many threadgroups."""
         self.check_open()
-        x, y, z = (a * b for a, b in zip(groups.three, threadgroup.three, strict=True))
-        self._dispatch((x, y, z), threadgroup.three, "dispatchThreadgroups:")
+        threads = in_threads(groups, threadgroup)
+        self._dispatch(threads, threadgroup.three, "dispatchThreadgroups:")
 
     @method("dispatchThreads:threadsPerThreadgroup:", "v", "Size", "Size")
     def dispatch_threads(self, threads: Size, threadgroup: Size) -> None:
@@ -203,51 +237,16 @@ class ComputeEncoder(Encoder):
         pipeline = self._pipeline
         if pipeline is None:
             raise Misuse("no-pipeline", f"{what} before setComputePipelineState:")
-        if not all(1 <= size < _MOST_GRID for size in threads):
-            raise Misuse("grid-size", f"{what} a grid of {threads} threads: 1 to 2^32 - 1 an axis")
-        if not math.prod(threadgroup) or math.prod(threadgroup) > pipeline.most_threads:
-            raise Misuse(
-                "threadgroup-size",
-                f"{what} {threadgroup} threads a threadgroup: the pipeline of"
-                f" {pipeline.kernel.name} takes {pipeline.most_threads} in all",
-            )
-        self._check_arguments(pipeline, what)
-        self._commands.append(
-            Dispatch(
-                pipeline,
-                threads,
-                threadgroup,
-                dict(self._bound),
-                dict(self._local),
-                tuple(self._declared.values()),
-            )
+        made = Dispatch(
+            pipeline,
+            threads,
+            threadgroup,
+            dict(self._bound),
+            dict(self._local),
+            tuple(self._declared.values()),
         )
-
-    def _check_arguments(self, pipeline: ComputePipelineState, what: str) -> None:
-        chip, local = self.device.chip, pipeline.static_bytes
-        for each in pipeline.kernel.parameters:
-            told = f"{what} {pipeline.kernel.name}: {each.name}"
-            if each.kind == "number":
-                continue
-            if each.kind == "threadgroup":
-                if not self._local.get(each.index):
-                    raise Misuse(
-                        "no-threadgroup-memory", f"{told} (index {each.index}) has no length"
-                    )
-                local += self._local[each.index]
-                continue
-            bound = self._bound.get(each.index)
-            if bound is None:
-                raise Misuse("nothing-bound", f"{told} (index {each.index}) has nothing bound")
-            align = each.align
-            if each.kind == "constant":
-                align = max(align, chip.constant_alignment)
-            if bound.buffer is not None and bound.offset % align:
-                raise Misuse("offset-alignment", f"{told}: offset {bound.offset} % {align} != 0")
-        if local > THREADGROUP_BYTES:
-            raise Misuse(
-                "too-much-threadgroup-memory", f"{what} {local} bytes of {THREADGROUP_BYTES}"
-            )
+        made.check(what)
+        self._commands.append(made)
 
     def _listed(self, resources: int, count: int) -> Sequence[Resource]:
         if not count or not resources:
@@ -259,14 +258,6 @@ class ComputeEncoder(Encoder):
             if not isinstance(each, Resource):
                 raise Misuse("wrong-class", f"{each.told} is no resource")
         return [each for each in found if isinstance(each, Resource)]
-
-    def _check_index(self, index: int) -> None:
-        if index >= BUFFERS:
-            raise Misuse("argument-index", f"index {index}: there are {BUFFERS}")
-
-    def _check_offset(self, buffer: Buffer, offset: int) -> None:
-        if offset >= buffer.length:
-            raise Misuse("out-of-range", f"offset {offset} in a buffer of {buffer.length} bytes")
 
 
 CLASSES = (ComputeEncoder,)

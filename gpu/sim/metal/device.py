@@ -9,6 +9,11 @@ from gpu.sim.metal.chips import KNOWN_FAMILIES, THREADGROUP_BYTES, Chip
 from gpu.sim.metal.commands import CommandQueue, Event, SharedEvent
 from gpu.sim.metal.engine import Engine
 from gpu.sim.metal.foundation import NSString
+from gpu.sim.metal.indirect import (
+    IndirectCommandBuffer,
+    MTLIndirectCommandBufferDescriptor,
+    new_indirect,
+)
 from gpu.sim.metal.methods import Misuse, method
 from gpu.sim.metal.objc import Runtime
 from gpu.sim.metal.programs import (
@@ -16,6 +21,7 @@ from gpu.sim.metal.programs import (
     Function,
     Library,
     MTLCompileOptions,
+    MTLComputePipelineDescriptor,
     new_library,
     new_pipeline,
 )
@@ -139,6 +145,31 @@ class Device(Gpu):
     def new_pipeline(self, function: Function, error: int) -> ComputePipelineState | None:
         """Makes a kernel ready."""
         return new_pipeline(self, function, error)
+
+    @method(
+        "newComputePipelineStateWithDescriptor:options:reflection:error:",
+        *("@", "MTLComputePipelineDescriptor", "Q", "^", "^"),
+    )
+    def new_described_pipeline(
+        self, made_as: MTLComputePipelineDescriptor, options: int, reflection: int, error: int
+    ) -> ComputePipelineState | None:
+        """Makes a kernel ready, as a descriptor says."""
+        if options or reflection:
+            raise Misuse("no-reflection", "this model tells nothing of arguments: give 0 and nil")
+        if made_as.function is None:
+            raise Misuse("nil-argument", "the descriptor has no function")
+        given = made_as.is_indirect, made_as.most_threads
+        return new_pipeline(self, made_as.function, error, *given)
+
+    @method(
+        "newIndirectCommandBufferWithDescriptor:maxCommandCount:options:",
+        *("@", "MTLIndirectCommandBufferDescriptor", "Q", "Q"),
+    )
+    def new_indirect(
+        self, made_as: MTLIndirectCommandBufferDescriptor, count: int, options: int
+    ) -> IndirectCommandBuffer | None:
+        """Commands that are executed often; nil where the GPU has none."""
+        return new_indirect(self, made_as, count, options)
 
     @method("newEvent", "@")
     def new_event(self) -> Event:

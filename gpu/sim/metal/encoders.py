@@ -19,6 +19,11 @@ class Recorder(Owned):
     def use(self, thing: NSObject) -> None:
         """It uses an object until it ends."""
 
+    @property
+    @abstractmethod
+    def is_pending(self) -> bool:
+        """Whether it was committed and has not ended."""
+
     @abstractmethod
     def encoder_ended(self, encoder: Encoder) -> None:
         """The encoder that was open is done."""

@@ -118,10 +118,9 @@ class Engine:
 
     def _begin(self, dispatch: Dispatch, table: Any, arguments: Any) -> None:
         machine = self._machine
-        groups = [-(-a // b) for a, b in zip(dispatch.threads, dispatch.threadgroup, strict=True)]
-        total = math.prod(groups)
+        total = math.prod(dispatch.groups)
         machine.grid[:], machine.shape[:] = dispatch.threads, dispatch.threadgroup
-        machine.groups[:] = groups
+        machine.groups[:] = dispatch.groups
         machine.ranges, machine.range_count = ctypes.addressof(table), len(table)
         machine.arguments = ctypes.addressof(arguments)
         machine.entry = dispatch.pipeline.program.entry(dispatch.pipeline.kernel.name)

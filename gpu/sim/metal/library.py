@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from gpu.core.errors import ConfigError, DeviceError
-from gpu.sim.metal import blits, commands, compute, device, foundation, programs, resources
+from gpu.sim.metal import (
+    blits,
+    commands,
+    compute,
+    device,
+    foundation,
+    indirect,
+    programs,
+    resources,
+)
 from gpu.sim.metal.base import CompileMsl
 from gpu.sim.metal.chips import find_chip
 from gpu.sim.metal.device import Device
@@ -18,7 +27,7 @@ _loaded: list[MetalLibrary] = []
 _FOUNDATION = foundation.CLASSES
 _METAL = (
     *(*device.CLASSES, *commands.CLASSES, *compute.CLASSES, *blits.CLASSES, *programs.CLASSES),
-    resources.Buffer,
+    *(*indirect.CLASSES, resources.Buffer),
 )
 
 

@@ -140,20 +140,27 @@ class ComputePipelineState(Owned):
         kernel: what it is given.
         entry: its code, as `gpu/sim/metal/threads.py` calls it.
         most_threads: of a threadgroup.
+        is_indirect: whether indirect command buffers may have it.
         static_bytes: of threadgroup memory that the kernel itself declares.
     """
 
-    def __init__(self, function: Function):
+    def __init__(self, function: Function, is_indirect: bool = False, most_threads: int = 0):
         super().__init__(function.device, function)
         self.kernel = function.kernel
         self.program = function.library.program
         self.static_bytes = self.program.static_bytes(self.kernel.name)
-        self.most_threads = self.kernel.most_threads or MOST_THREADS
+        self.most_threads = most_threads or self.kernel.most_threads or MOST_THREADS
+        self.is_indirect = is_indirect
 
     @method("maxTotalThreadsPerThreadgroup", "Q")
     def max_total_threads(self) -> int:
         """Threads of a threadgroup at most."""
         return self.most_threads
+
+    @method("supportIndirectCommandBuffers", "B")
+    def supports_indirect(self) -> bool:
+        """Whether indirect command buffers may have it."""
+        return self.is_indirect
 
     @method("threadExecutionWidth", "Q")
     def thread_execution_width(self) -> int:
@@ -164,6 +171,47 @@ class ComputePipelineState(Owned):
     def static_threadgroup_memory(self) -> int:
         """Bytes of threadgroup memory that the kernel itself declares."""
         return self.static_bytes
+
+
+class MTLComputePipelineDescriptor(Made):
+    """What a new pipeline is made of.
+
+    Attributes:
+        function: its kernel.
+        is_indirect: whether indirect command buffers may have it.
+        most_threads: of a threadgroup; 0 leaves it to the kernel.
+    """
+
+    def __init__(self, runtime: Runtime):
+        super().__init__(runtime)
+        self.function: Function | None = None
+        self.is_indirect = False
+        self.most_threads = 0
+
+    def ending(self) -> None:
+        """It lets the function go."""
+        self.set_function(None)
+
+    @method("setComputeFunction:", "v", "Function?")
+    def set_function(self, function: Function | None) -> None:
+        """The kernel."""
+        if function is not None:
+            self.runtime.retain(function)
+        if self.function is not None:
+            self.runtime.release(self.function)
+        self.function = function
+
+    @method("setSupportIndirectCommandBuffers:", "v", "B")
+    def set_indirect(self, supports: bool) -> None:
+        """Whether indirect command buffers may have it."""
+        self.is_indirect = supports
+
+    @method("setMaxTotalThreadsPerThreadgroup:", "v", "Q")
+    def set_most_threads(self, most: int) -> None:
+        """How many threads of a threadgroup it takes."""
+        if most > MOST_THREADS:
+            raise Misuse("threadgroup-size", f"{most} threads a threadgroup: {MOST_THREADS}")
+        self.most_threads = most
 
 
 def new_library(
@@ -188,11 +236,17 @@ def new_library(
     return Library(device, kernels, translate(compiled, kernels, fast))
 
 
-def new_pipeline(device: Gpu, function: Function, error: int) -> ComputePipelineState | None:
+def new_pipeline(
+    device: Gpu,
+    function: Function,
+    error: int,
+    is_indirect: bool = False,
+    most_threads: int = 0,
+) -> ComputePipelineState | None:
     """A pipeline state; where the device cannot run the kernel nil, and an error."""
     if function.device is not device:
         raise Misuse("other-device", f"{function.told} is of another device")
-    made = ComputePipelineState(function)
+    made = ComputePipelineState(function, is_indirect, most_threads)
     if made.static_bytes > THREADGROUP_BYTES:
         text = (
             f"Threadgroup memory size ({made.static_bytes}) exceeds the maximum threadgroup memory"
@@ -210,4 +264,4 @@ def _fail(device: Gpu, error: int, text: str) -> None:
     device.runtime.give(error, NSError(device.runtime, LIBRARY_DOMAIN, _COMPILE_FAILURE, told))
 
 
-CLASSES = (MTLCompileOptions, Library, Function, ComputePipelineState)
+CLASSES = (MTLCompileOptions, MTLComputePipelineDescriptor, Library, Function, ComputePipelineState)
