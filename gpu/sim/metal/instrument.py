@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
 from gpu.core.elf import SHN_UNDEF, parse_object
@@ -119,14 +119,20 @@ class Program:
 
 def translate(bitcode: bytes, kernels: Mapping[str, Kernel], fast_math: bool) -> Program:
     """The program of a source's kernels. Raises what compiling does."""
-    made_by = f"{content_signature(__file__)} {host_level()} {fast_math} {sorted(kernels.items())}"
+    return Program(_translated(bitcode, tuple(kernels.items()), fast_math))
+
+
+@lru_cache(maxsize=256)
+def _translated(bitcode: bytes, kernels: tuple[tuple[str, Kernel], ...], fast_math: bool) -> bytes:
+    """What a program is made of, from the cache where it is there."""
+    made_by = f"{content_signature(__file__)} {host_level()} {fast_math} {kernels}"
     key = f"{made_by} {hashlib.sha256(bitcode).hexdigest()}"
     data = _cache.get(key)
     if data is None:
-        module = _Module(*optimised(bitcode, fast_math), kernels)
+        module = _Module(*optimised(bitcode, fast_math), dict(kernels))
         data = json.dumps(module.told()).encode() + b"\n" + compile_module(module.text())
         _cache.put(key, data)
-    return Program(data)
+    return data
 
 
 def optimised(
