@@ -50,7 +50,11 @@ _GLOBAL: Final = re.compile(
     r"^@(?P<name>[\w.$]+) = (?:[\w()]+ )*?(?P<kind>global|constant) (?P<rest>.*)$"
 )
 _LABEL: Final = re.compile(r"^(?P<name>[-\w.$]+):")
-_WAITS: Final = re.compile(r"@gpu_msl_(barrier|simdgroup_barrier|exchange)\(([^)]*)\)")
+_WAITS: Final = re.compile(r"@gpu_msl_(barrier|simdgroup_barrier|exchange)\(")
+_MEMORY: Final = re.compile(
+    r"^  (?:\S+ = )?(?:load|store|atomicrmw|cmpxchg) |@llvm\.(?:mem(?:cpy|move|set)|masked\.)"
+)
+"""All that access memory, what is known here and what is not."""
 _ARITHMETIC: Final = re.compile(r"= (?:tail )?(fadd|fsub|fmul|fdiv|frem|fneg|fcmp) ")
 _MACHINE: Final = re.compile(
     r' "(?:target-cpu|target-features|tune-cpu)"="[^"]*"| spir_(?:kernel|func)\b'
@@ -273,12 +277,15 @@ class _Module:
                 owners[match["name"]] = owners[match["at"]]
             if self._jumps_back(lines, number, places):
                 yield "  call void @gpu_metal_tick()"
-            yield from _checks(line, owners)
+            checks = list(_checks(line, owners, number))
+            if _MEMORY.search(line) and not checks:
+                raise Unsupported(f"an access that is not known: {line.strip()}")
+            yield from checks
             yield _WAITS.sub(self._wait, line)
 
     def _wait(self, match: re.Match[str]) -> str:
         self._sites += 1
-        return f"@gpu_metal_{match[1]}({match[2]}, i32 {self._sites})"
+        return f"@gpu_metal_{match[1]}(i32 {self._sites}, "
 
     @staticmethod
     def _jumps_back(lines: list[str], number: int, places: Mapping[str, int]) -> bool:
@@ -318,8 +325,8 @@ class _Module:
         )
 
 
-def _checks(line: str, owners: Mapping[str, tuple[str, int | None]]) -> Iterator[str]:
-    """Calls before a line that accesses memory."""
+def _checks(line: str, owners: Mapping[str, tuple[str, int | None]], number: int) -> Iterator[str]:
+    """Calls before a line that accesses memory; `number` is the line's."""
     if match := _LOAD.match(line):
         how = ATOMIC if match["atomic"] else READ
         yield _check(match["at"], match["type"], how, int(match["align"]), owners)
@@ -335,7 +342,7 @@ def _checks(line: str, owners: Mapping[str, tuple[str, int | None]]) -> Iterator
         if match["what"] != "memset":
             places.append((match["second"].removeprefix("ptr "), READ))
         for place, how in places:
-            size = f"%size.{abs(hash((line, how)))}"
+            size = f"%size.{number}.{how}"
             yield f"  {size} = trunc i64 {match['size']} to i32"
             yield _call(place.split()[-1], size, how, 1)
 

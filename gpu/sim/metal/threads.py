@@ -200,11 +200,11 @@ static void wait(uint state, uint site, uint value, uint distance) {
   leave();
 }
 
-extern "C" void gpu_metal_barrier(uint flags, uint site) { wait(BARRIER, site, 0, flags); }
-extern "C" void gpu_metal_simdgroup_barrier(uint flags, uint site) {
+extern "C" void gpu_metal_barrier(uint site, uint flags) { wait(BARRIER, site, 0, flags); }
+extern "C" void gpu_metal_simdgroup_barrier(uint site, uint flags) {
   wait(SIMD_BARRIER, site, 0, flags);
 }
-extern "C" uint gpu_metal_exchange(uint value, uint distance, uint site) {
+extern "C" uint gpu_metal_exchange(uint site, uint value, uint distance) {
   wait(EXCHANGE, site, value, distance);
   return thread_of(gpu_metal.current)->value;
 }

@@ -63,6 +63,14 @@ kernel void partners(device uint *data [[buffer(0)]], uint at [[thread_position_
   data[at] = simd_shuffle_xor(data[at], 5);
 }
 
+kernel void bounded(device uint *data [[buffer(0)]], uint at [[thread_position_in_threadgroup]]) {
+  data[at] = simd_shuffle_xor((uint)(data[at] % 49), 4);  // LLVM knows its range
+}
+
+kernel void cleared(device uint *data [[buffer(0)]], uint at [[thread_position_in_grid]]) {
+  for (uint i = 0; i < 24; i++) data[24 * (ulong)at + i] = 0;  // LLVM makes one operation of it
+}
+
 [[max_total_threads_per_threadgroup(64)]] kernel void limited(device float *data [[buffer(0)]]) {}
 
 kernel void large(device float *data [[buffer(0)]], uint at [[thread_position_in_threadgroup]]) {

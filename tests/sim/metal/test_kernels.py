@@ -93,6 +93,22 @@ def test_vectors_and_bytes(metal: RawMetal, seed: int) -> None:
     assert np.array_equal(floats, np.arange(64) + 1)
 
 
+def test_values_of_known_range_are_exchanged(metal: RawMetal) -> None:
+    values = np.arange(100, 132, dtype=np.uint32)
+    run(metal, "bounded", values, 32)
+    assert np.array_equal(values, ((np.arange(32) ^ 4) + 100) % 49)
+
+
+def test_many_bytes_are_written_at_once(raw: RawMetal, broken: Broken) -> None:
+    data, pipeline = raw.buffer(4 * 96), raw.pipeline(SOURCE, "cleared")
+    values = raw.floats(data, np.uint32)
+    values[:] = 1
+    raw.run(pipeline, [data], 1, 3)
+    assert values.tolist() == [0] * 72 + [1] * 24
+    raw.run(pipeline, [data], 1, 5)
+    assert "write of 96 bytes" in broken("out-of-bounds")
+
+
 def fails(metal: RawMetal, code: int, *arguments: Any) -> None:
     """A kernel is stopped, and the command buffer has an error."""
     buffer = run(metal, *arguments)
