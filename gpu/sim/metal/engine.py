@@ -68,12 +68,6 @@ class Engine:
         self._machine.clock += 1
         return int(self._machine.clock)
 
-    def close(self) -> None:
-        """Gives back the memory of threads."""
-        if self._functions:
-            hostmem.unmap(self._stacks, threads.MOST_THREADS * _STACK)
-        self._functions = {}
-
     def run(self, dispatch: Dispatch) -> list[Access]:
         """Runs a kernel; what it has accessed. Raises GpuFault."""
         self._open()

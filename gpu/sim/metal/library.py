@@ -70,11 +70,10 @@ class MetalLibrary:
             self.simulation.debug, chips[0].prefix, (*_FOUNDATION, *_METAL)
         )
         runtime.raising = lambda name, reason: NSException(runtime, name, reason)
-        self._engine = Engine(self.simulation, compile)
+        engine = Engine(self.simulation, compile)
         scheduler = Scheduler(self.simulation)
         self.devices = [
-            Device(runtime, each, scheduler, self._engine, compile, self.simulation.rng)
-            for each in chips
+            Device(runtime, each, scheduler, engine, compile, self.simulation.rng) for each in chips
         ]
         for each in self.devices:
             runtime.retain(each)  # the system keeps them
