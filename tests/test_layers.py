@@ -45,7 +45,12 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     # A library in the place of a machine: it runs PTX, and knows chips by their table alone.
     "gpu.sim.cuda": (
         *("gpu.core", "gpu.sim.isa", "gpu.sim.simulation", "gpu.sim.undisturbed", "gpu.sim.faults"),
-        "gpu.sim.nv.chip.chips",
+        *("gpu.sim.nv.chip.chips", "gpu.sim.races"),
+    ),
+    # Another, which runs what a compiler that it is given makes.
+    "gpu.sim.metal": (
+        *("gpu.core", "gpu.sim.isa.native", "gpu.sim.simulation", "gpu.sim.undisturbed"),
+        *("gpu.sim.faults", "gpu.sim.races", "gpu.sim.record", "gpu.sim.worlds"),
     ),
     # Instruction sets know no machine; a chip knows memory and time, and nobody who drives it.
     "gpu.sim.isa": ("gpu.core",),

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
+import time
 from types import FrameType
-from typing import Any
+from typing import Any, Final
+
+_RETRY_S: Final = 0.001
 
 
 class Undisturbed:
@@ -53,3 +57,34 @@ class Undisturbed:
 
     def _note(self, _: int, __: FrameType | None) -> None:
         self._came = True
+
+
+class Whole(Undisturbed):
+    """A call of a library in Python is whole: Ctrl-C comes behind it, as behind one of a C library.
+
+    What a handler raised in here, ctypes would print and forget. So a thread sends it again as soon
+    as the main thread is in no call.
+    """
+
+    def __init__(self, module: str):
+        """`module` is the name of the one whose functions answer the calls."""
+        super().__init__()
+        self._module = module
+
+    def send(self) -> None:
+        """Sends SIGINT later."""
+        threading.Thread(target=self._send_outside, daemon=True).start()
+
+    def _send_outside(self) -> None:
+        main = threading.main_thread().ident
+        while main is not None and self._is_here(sys._current_frames().get(main)):
+            time.sleep(_RETRY_S)
+        signal.raise_signal(signal.SIGINT)
+
+    def _is_here(self, frame: FrameType | None) -> bool:
+        """Whether a thread runs the module, or is called by it."""
+        while frame is not None:
+            if frame.f_globals.get("__name__") == self._module:
+                return True
+            frame = frame.f_back
+        return False

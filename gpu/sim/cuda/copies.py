@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 from gpu.sim.cuda.codes import ILLEGAL_ADDRESS, INVALID_VALUE, NOT_SUPPORTED, CudaError
 from gpu.sim.cuda.context import Allocation
 from gpu.sim.cuda.driver import Call, Driver
-from gpu.sim.cuda.races import Access, How
 from gpu.sim.cuda.work import Op, Run, Stream
+from gpu.sim.races import Access, How
 
 HOST_MEMORY, DEVICE_MEMORY, ANY_MEMORY = 1, 2, 4  # CUmemorytype
 _NS_PER_KIB: Final = 40  # about 25 GB/s

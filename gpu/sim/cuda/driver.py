@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from types import FrameType
 from typing import Any, Final
 
 from gpu.core.log import get_logger
@@ -30,12 +26,11 @@ from gpu.sim.cuda.memory import AddressSpace
 from gpu.sim.cuda.work import Op, Stream, Work
 from gpu.sim.nv.chip.chips import Chip
 from gpu.sim.simulation import Simulation
-from gpu.sim.undisturbed import Undisturbed
+from gpu.sim.undisturbed import Whole
 
 _log = get_logger(__name__)
 LEGACY: Final = 1  # CU_STREAM_LEGACY
 PER_THREAD: Final = 2  # CU_STREAM_PER_THREAD
-_RETRY_S: Final = 0.001
 
 
 class _Thread(threading.local):
@@ -73,7 +68,7 @@ class Driver:
         self.devices = [Device(chip, index) for index, chip in enumerate(chips)]
         self.thread = _Thread()
         self.lock = threading.RLock()
-        self.whole = _Whole()
+        self.whole = Whole(__name__)
         self.functions: dict[str, int] = {}
         self.texts: dict[str, Any] = {}
         self.contexts = 0
@@ -252,31 +247,3 @@ class Call:
     def synchronize(self) -> None:
         """Waits for all work of the context. Raises CudaError where some has failed."""
         self.wait([stream.tail for stream in self.context.streams])
-
-
-class _Whole(Undisturbed):
-    """A call is done whole: Ctrl-C comes behind it, as it does behind a call of a C library.
-
-    What a handler raised in here, ctypes would print and forget. So a thread sends it again as soon
-    as the main thread is in no call.
-    """
-
-    def send(self) -> None:
-        """Sends SIGINT later."""
-        threading.Thread(target=_send_outside, daemon=True).start()
-
-
-def _send_outside() -> None:
-    main = threading.main_thread().ident
-    while main is not None and _is_here(sys._current_frames().get(main)):
-        time.sleep(_RETRY_S)
-    signal.raise_signal(signal.SIGINT)
-
-
-def _is_here(frame: FrameType | None) -> bool:
-    """Whether a thread runs this module, or is called by it."""
-    while frame is not None:
-        if frame.f_globals.get("__name__") == __name__:
-            return True
-        frame = frame.f_back
-    return False

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from gpu.sim.cuda.codes import INVALID_VALUE, CudaError
 from gpu.sim.cuda.context import Context
-from gpu.sim.cuda.races import Access
 from gpu.sim.cuda.work import Op, Run, Stream, Work
+from gpu.sim.races import Access
 
 # CUgraphNodeType.
 KERNEL: Final = 0

@@ -20,7 +20,6 @@ from gpu.sim.cuda.context import Allocation, Context
 from gpu.sim.cuda.driver import Driver
 from gpu.sim.cuda.memory import EVERY
 from gpu.sim.cuda.modules import DYNAMIC_SHARED, MAX_THREADS, Function
-from gpu.sim.cuda.races import Access, How, Spans
 from gpu.sim.cuda.work import Op
 from gpu.sim.isa import layout
 from gpu.sim.isa.memorymap import MemoryMap
@@ -28,6 +27,7 @@ from gpu.sim.isa.ptx.engine import shared_engine
 from gpu.sim.isa.ptx.faults import WarpFault
 from gpu.sim.isa.ptx.run import Grid
 from gpu.sim.isa.ptx.warps import GridShape
+from gpu.sim.races import Access, How, Spans
 
 # Windows lie where neither the process nor the driver has memory.
 _SHARED_WINDOW: Final = 1 << 52

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Literal
 
 from gpu.sim.cuda.codes import LAUNCH_TIMEOUT, CudaError
-from gpu.sim.cuda.races import Access, Knowledge, Races, Touched
+from gpu.sim.races import Access, Knowledge, Races, Touched
 from gpu.sim.simulation import Simulation
 
 Kind = Literal["blocking", "non-blocking", "legacy", "per-thread"]

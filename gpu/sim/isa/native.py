@@ -65,6 +65,7 @@ def compile_module(text: str) -> bytes:
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
+    llvm.initialize_native_asmparser()
     machine = llvm.Target.from_triple(_TRIPLE).create_target_machine(
         cpu=host_level(), features="-vzeroupper", opt=1, reloc="pic", codemodel="small"
     )
@@ -124,10 +125,23 @@ class Library:
         return self._loaded[module].address(function)
 
     def _load(self, text: str) -> LoadedObject:
-        made_by = f"llvmlite {installed_version('llvmlite')} {content_signature(__file__)}"
-        key = f"{made_by} {host_level()}\n{text}"
-        data = self._cache.get(key)
-        if data is None:
-            data = compile_module(text)
-            self._cache.put(key, data)
-        return load_object(data, _library_functions())
+        return load_object(_compiled(self._cache, text), _library_functions())
+
+
+def load_code(name: str, text: str, symbols: Mapping[str, int]) -> LoadedObject:
+    """A module of its own, kept in the cache of a name; `symbols` are what it uses from outside.
+
+    Raises what compiling and loading do.
+    """
+    return load_object(_compiled(DiskCache(f"sim-{name}", parent=object_cache_dir), text), symbols)
+
+
+def _compiled(cache: DiskCache, text: str) -> bytes:
+    """The object of a module, from the cache where it is there."""
+    made_by = f"llvmlite {installed_version('llvmlite')} {content_signature(__file__)}"
+    key = f"{made_by} {host_level()}\n{text}"
+    data = cache.get(key)
+    if data is None:
+        data = compile_module(text)
+        cache.put(key, data)
+    return data

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpu.sim.cuda.library import Library
-from gpu.sim.cuda.races import Spans
+from gpu.sim.races import Spans
 from sim.cuda.kernels import module
 from sim.cuda.raw_cuda import RawCuda
 

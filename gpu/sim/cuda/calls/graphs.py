@@ -25,8 +25,8 @@ from gpu.sim.cuda.graphs import (
     Task,
 )
 from gpu.sim.cuda.kernels import Configuration, Running
-from gpu.sim.cuda.races import Access
 from gpu.sim.cuda.work import Op, Run
+from gpu.sim.races import Access
 
 _Z: Final = ctypes.c_size_t
 _U: Final = ctypes.c_uint

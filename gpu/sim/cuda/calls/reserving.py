@@ -18,8 +18,8 @@ from gpu.sim.cuda.context import Allocation
 from gpu.sim.cuda.copies import DEVICE_MEMORY, HOST_MEMORY
 from gpu.sim.cuda.driver import Call
 from gpu.sim.cuda.entry import export, get32, get64, put32, put64
-from gpu.sim.cuda.races import Access
 from gpu.sim.cuda.work import Op
+from gpu.sim.races import Access
 
 _HOST_FLAGS: Final = 7  # CU_MEMHOSTALLOC_PORTABLE, DEVICEMAP, WRITECOMBINED
 _REGISTER_FLAGS: Final = 3  # CU_MEMHOSTREGISTER_PORTABLE, DEVICEMAP
