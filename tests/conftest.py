@@ -220,6 +220,7 @@ DEVICES = {
     "AMD": "AMD",
     "NV": "NV",
     "CUDA": "CUDA",
+    "METAL": "METAL",
 }
 # What each needs, of `REQUIREMENTS`.
 TOOLS = {
@@ -229,12 +230,13 @@ TOOLS = {
     "CL": "opencl",
     "NV": "nvrtc",
     "CUDA": "nvrtc",
+    "METAL": "simulated-mac",
     "WEBGPU": "webgpu",
 }
 # Of these, together, a sample of each test function runs unless `--whole` or `--device` asks for
 # all; of what a device promises all run. What is computed from other operations is the same graph
 # everywhere, and runs whole on the one CPU that every machine has.
-SAMPLED = ("CPU:CLANG", "PYTHON", "PYTHON:BLOCKS", "WEBGPU", "CL", "AMD", "NV", "CUDA")
+SAMPLED = ("CPU:CLANG", "PYTHON", "PYTHON:BLOCKS", "WEBGPU", "CL", "AMD", "NV", "CUDA", "METAL")
 PROMISED = "tests/backend/"
 os.environ.setdefault("POCL_DEVICES", "pthread pthread")  # a CL:1, for tests that take two devices
 MOST_SKIPPED = 0.02

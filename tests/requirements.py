@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import platform
 from collections.abc import Callable
 from functools import partial
 from shutil import which
@@ -29,6 +30,12 @@ def _lacks_clang() -> str | None:
     except Unsupported as error:
         return error.message
     return None
+
+
+def _lacks_simulated_mac() -> str | None:
+    if platform.machine() != "x86_64":
+        return f"the simulated Mac runs on x86-64, and this is {platform.machine()}"
+    return _lacks_clang() or _lacks_module("llvmlite")
 
 
 def _lacks_opencl() -> str | None:
@@ -129,6 +136,7 @@ REQUIREMENTS: Final[dict[str, Callable[[], str | None]]] = {
     "amx": _lacks_amx,
     "chromium": _lacks_chromium,
     "clang": _lacks_clang,
+    "simulated-mac": _lacks_simulated_mac,
     "dawn-python": partial(_lacks_module, "pydawn"),
     "libllvm": _lacks_libllvm,
     "llvmlite": partial(_lacks_module, "llvmlite"),

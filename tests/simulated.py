@@ -15,20 +15,24 @@ SIMULATED = {
     # NV:2 and NV:3 are opened with other compilers by tests about those, NV:7 to NV:9 with none.
     "NV": "gh100,gh100,gh100,gh100,ga102,ad102,gb202,gh100,gh100,gh100",
     "CUDA": "gh100,gh100,gh100,gh100",
+    # METAL:2 and more are of other families.
+    "METAL": "apple7,apple7,apple9,mac2,paravirtual",
 }
 
 
 @contextmanager
 def keeping_rules(device: str) -> Iterator[None]:
-    """Fails where a simulated libcuda sees what real ones leave undefined, such as races."""
-    if not device.startswith("CUDA"):
+    """Fails where a simulated library sees what real ones leave undefined, such as races."""
+    if device.startswith("CUDA"):
+        from gpu.sim.cuda import drivers as libraries
+    elif device.startswith("METAL"):
+        from gpu.backends.metal.library import simulated_libraries as libraries
+    else:
         yield
         return
-    from gpu.sim.cuda import drivers
-
-    before = {id(library): len(library.violations) for library in drivers()}
+    before = {id(library): len(library.violations) for library in libraries()}
     yield
-    assert not [v for each in drivers() for v in each.violations[before.get(id(each), 0) :]]
+    assert not [v for each in libraries() for v in each.violations[before.get(id(each), 0) :]]
 
 
 @contextmanager

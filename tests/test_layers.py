@@ -107,7 +107,7 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     ),
     "gpu.backends.metal": (
         *("gpu.core", "gpu.runtime", "gpu.compiler", "gpu.transport", "gpu.autogen"),
-        "gpu.backends.cpu.native",
+        *("gpu.backends.cpu.native", "gpu.sim.metal"),
     ),
     "gpu.tensor": ("gpu.core", "gpu.runtime", "gpu.compiler.ir"),
     "gpu.cli": ("gpu",),  # everything

@@ -232,8 +232,8 @@ def test_the_iommu(machine: MadeUp, status: str | None) -> None:
 def test_planned_interfaces_are_named_as_such() -> None:
     interfaces = {str(one): one.findings[0].status for one in _examine(MadeUp()).interfaces}
     assert interfaces["KFD+AMD"] == interfaces["PCI+AMD"] == interfaces["NVK+NV"] == "missing"
-    assert interfaces["METAL"] == "missing"
-    assert interfaces["PCI+NV"] == interfaces["USB+AMD"] == interfaces["QCOM"] == "planned"
+    assert interfaces["METAL"] == interfaces["KGSL+QCOM"] == "missing"
+    assert interfaces["PCI+NV"] == interfaces["USB+AMD"] == "planned"
     assert interfaces["CPU"] == interfaces["CL"] == "found"
 
 

@@ -34,4 +34,6 @@ def looks(system: Looking) -> Iterator[Look]:
 
 def models() -> Collection[str]:
     """The GPUs that `SIM` may name for it."""
-    return ()
+    from gpu.sim.metal.chips import CHIPS
+
+    return CHIPS

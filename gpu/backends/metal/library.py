@@ -6,10 +6,14 @@ import ctypes
 import sys
 from collections.abc import Callable
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpu.backends.metal.objc import ObjC
+from gpu.backends.metal.simulated import compile_msl
 from gpu.core.errors import DeviceError
+
+if TYPE_CHECKING:
+    from gpu.sim.metal.library import MetalLibrary
 
 # Without CoreGraphics a program that has no window gets no default device ("Getting the Default
 # GPU", Apple).
@@ -19,6 +23,7 @@ _LIBRARIES: Final = (
     "/System/Library/Frameworks/CoreGraphics.framework/CoreGraphics",
     "/System/Library/Frameworks/Metal.framework/Metal",
 )
+_models: list[MetalLibrary] = []
 NO_MACOS: Final = "Metal is a part of macOS, which this is not"
 
 
@@ -26,9 +31,20 @@ NO_MACOS: Final = "Metal is a part of macOS, which this is not"
 def open_objc(simulated: str) -> ObjC:
     """The runtime of this Mac, or of a model with the GPUs that `simulated` names.
 
-    Raises DeviceError where there is none.
+    Raises DeviceError where there is none, ConfigError for a GPU that there is no model of.
     """
-    return ObjC(_system())
+    if not simulated:
+        return ObjC(_system())
+    from gpu.sim.metal.library import MetalLibrary
+
+    model = MetalLibrary(simulated, compile=compile_msl)
+    _models.append(model)  # whoever holds an address may call it until the process ends
+    return ObjC(model.address)
+
+
+def simulated_libraries() -> tuple[MetalLibrary, ...]:
+    """The models that this process has opened, oldest first."""
+    return tuple(_models)
 
 
 def _system() -> Callable[[str], int]:
