@@ -262,10 +262,11 @@ def device(request: pytest.FixtureRequest, need: Callable[[str], None]) -> Itera
     from gpu.core.devspec import parse_device_spec
 
     request.node.user_properties.append(("device", request.param))  # goes into its reports
-    asked = bool(request.config.getoption("--device"))
+    known = _devices(request.config)
+    asked = known is not DEVICES and request.param in known
     if not asked and (tool := TOOLS.get(request.param)):
         need(tool)
-    spec = _devices(request.config)[request.param]
+    spec = known[request.param] if asked else DEVICES[request.param]  # which a test may name
     with Context(DEV=spec, **({} if asked else {"SIM": SIMULATED.get(request.param, "")})):
         name = parse_device_spec(spec).name
         opened = Device[name]

@@ -158,7 +158,8 @@ def _held() -> Iterator[tuple[_Buffer, CallSite]]:
             if part.kind != "buffer":
                 continue
             buffer: _Buffer = part.attr[0]
-            if not buffer.is_allocated or id(buffer) in seen:
+            # What stands for memory in the body of a loop has none to ask for.
+            if not getattr(buffer, "is_allocated", False) or id(buffer) in seen:
                 continue
             if (line := line_of(place)) is not None:
                 seen.add(id(buffer))

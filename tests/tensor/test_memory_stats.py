@@ -142,3 +142,11 @@ def test_memory_of_others_is_not_counted() -> None:
     assert float(lent.sum().item()) == 64 * KIB
     after = gpu.memory_stats()["CPU"]
     assert after.live - (live.live if live else 0) < array.nbytes
+
+
+def test_what_stands_for_memory_in_a_loop_has_none() -> None:
+    start, xs = filled("PYTHON", 1), filled("PYTHON", 8).reshape(8, -1)
+    kept = gpu.scan(lambda carry, x: (carry + x, carry), start, xs)
+    held = sum(holder.nbytes for holder in gpu.memory_stats()["PYTHON"].holders)
+    assert held == gpu.memory_stats()["PYTHON"].live >= 9 * KIB
+    assert kept
