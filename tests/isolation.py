@@ -59,9 +59,10 @@ def _goes_on(thread: threading.Thread) -> bool:
 def _kinds() -> set[str]:
     """The kinds of devices that are open, each on one machine, where machines are simulated.
 
-    What is simulated of CUDA is a library, which is no machine.
+    What is simulated of CUDA and of Metal is a library, which is no machine.
     """
-    return {name.partition(":")[0] for name in Device._open} & (set(SIMULATED) - {"CUDA"})
+    kinds = set(SIMULATED) - {"CUDA", "METAL"}
+    return {name.partition(":")[0] for name in Device._open} & kinds
 
 
 KEPT: Final[Mapping[str, Callable[[], Any]]] = {
