@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -35,9 +36,9 @@ def test_a_chip_without_kernels_is_refused_by_those_that_have_them() -> None:
     assert not every & (set(CHIPS) - set(RUN))
 
 
-@pytest.mark.parametrize("chip", find_model("AMD").chips)
-def test_what_is_offered_runs(chip: str) -> None:
-    pytest.importorskip("llvmlite")
+@pytest.mark.parametrize("chip", [*find_model("AMD").chips, "a630", "a660"])
+def test_what_is_offered_runs(chip: str, need: Callable[[str], None]) -> None:
+    need("tinymesa" if chip.startswith("a") else "llvmlite")
     result = run(chip)
     assert result.stdout == "[2.0, 3.0]\n", result.stderr
 

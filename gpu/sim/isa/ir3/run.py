@@ -33,7 +33,7 @@ _WHY: Final = {
 class InstructionCache:
     """Programs by what they were made for. They run until they are invalidated."""
 
-    def __init__(self, chip: str = "a630"):
+    def __init__(self, chip: str):
         """`chip` is one of `CHIPS`."""
         self._scalar_alu = CHIPS[chip]
         self._programs: dict[tuple[int, ...], Program] = {}

@@ -46,7 +46,7 @@ class Ir3Executor:
         """Begins a grid. Raises PageFault, KernelFault for one that cannot be."""
         space = memory.space.kept.get(self)
         if not isinstance(space, _Space):
-            space = memory.space.kept[self] = _Space()
+            space = memory.space.kept[self] = _Space(what.chip)
         try:
             return _begin(what, memory, space, self._random.getrandbits(64))
         except (InvalidValue, Unsupported) as error:
@@ -56,8 +56,8 @@ class Ir3Executor:
 class _Space:
     """What is kept of the kernels of one address space: their code, and those that have ended."""
 
-    def __init__(self) -> None:
-        self.code = InstructionCache()
+    def __init__(self, chip: str) -> None:
+        self.code = InstructionCache(chip)
         self.kept: Kept[Execution, LaneMemory] = Kept()
 
 
