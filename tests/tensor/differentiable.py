@@ -93,6 +93,11 @@ POSITIONS = np.array([2, 0])
 CLASSES = np.array([1, 0, 3])
 CHOICE = np.array([[True, False, True, True], [False] * 4, [True] * 4])
 CASES: dict[str, Case] = {
+    "complex": Case(
+        lambda x, y: x.complex(y).view_as_real().exp(),
+        lambda t, u: torch.view_as_real(torch.complex(t, u)).exp(),
+        ((3, 4), (3, 4)),
+    ),
     **{
         f"{row.name}-{i}": Case(row.ours, row.reference, domain=row.domain)
         for i, row in enumerate(ROWS)
