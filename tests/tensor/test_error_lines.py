@@ -179,7 +179,7 @@ NONSENSE = [object(), "nonsense", -99, (1, 2, 3, 4, 5), None, 2.5, [[1.0]] * 3, 
 NOT_MISUSED = {"sequential", "from_blob", "from_dlpack", "manual_seed", "train"}
 METHODS = [
     name for name in dir(Tensor)
-    if not name.startswith("_") and name not in NOT_MISUSED and callable(getattr(X, name))
+    if not name.startswith("_") and name not in NOT_MISUSED and callable(getattr(Tensor, name))
 ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -134,7 +135,8 @@ def test_a_hang_that_is_met_again_has_one_report(vendor: str, tmp_path: Path) ->
         act()
     _, path = folder.reports()
     crash = parse_crash(str(path), path.read_bytes())
-    assert crash.address is not None and crash.place.startswith("0x0 bytes behind")
+    # The kernel's own pages, of which nobody here knows, may lie right behind.
+    assert crash.address is not None and re.match(r"0x[0-9a-f]+ bytes behind", crash.place)
     first = crash.buffers[0]
     behind = first.address + first.size
     assert not any(behind < each.address <= crash.address for each in crash.buffers)
