@@ -118,6 +118,13 @@ def test_long_lines_keep_their_accuracy(device: str) -> None:
     assert_same(Tensor(x).cummax(1)[0], torch.tensor(x).cummax(1)[0])
 
 
+@pytest.mark.parametrize("rows", [33, 71, 188, 300])
+def test_wide_rows_whose_number_leaves_a_rest(rows: int) -> None:
+    x = np.random.default_rng(rows).standard_normal((rows, 36864), np.float32)
+    wanted = np.cumsum(x[:, ::97], 0, dtype=np.float64)
+    np.testing.assert_allclose(Tensor(x).cumsum(0).numpy()[:, ::97], wanted, 0, 1e-3)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_bad_axis(name: str) -> None:
     with pytest.raises(InvalidIndex, match="axis 2 is out of range"):

@@ -244,9 +244,6 @@ def partial_sums(body: K.Block, axis: str, factor: int) -> K.Stmt:
     if not 1 <= factor <= loop.var.extent:
         raise IllegalOpt(f"the factor must be between 1 and {iterations(loop.var)}")
     partial = {b: K.Buf(f"{b.name}{axis}s", b.dtype, b.shape, b.space) for b in sums}
-    read = [K.load(*access) for access in reads(loop.body) if access[0] in sums]
-    # What is read in the loop, with the partial sum so far.
-    both = {v: K.alu("add", v, K.load(partial[v.attr[0]], *v.attr[1:])) for v in read}
     begins, ends = [], []
     for buf, (leaf, *_) in sums.items():
         own, indices = partial[buf], leaf.update.indices
@@ -256,6 +253,9 @@ def partial_sums(body: K.Block, axis: str, factor: int) -> K.Stmt:
         ends.append(around(leaf.loops, whole))
 
     def summed(part: K.Stmt) -> K.Block:
+        read = [K.load(*access) for access in reads(part) if access[0] in sums]
+        # What is read in the loop, with the partial sum so far: a rest has loops of its own inside.
+        both = {v: K.alu("add", v, K.load(partial[v.attr[0]], *v.attr[1:])) for v in read}
         return K.Block((*begins, Substitution({}, partial, both).stmt(part), *ends))
 
     if factor == loop.var.extent:
