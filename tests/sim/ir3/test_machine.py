@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gpu.core.errors import DeviceHang, InvalidValue, Unsupported
+from gpu.sim.isa.faults import IllegalInstruction, WaveFault
 from gpu.sim.isa.ir3.dispatch import Buffer, Dispatch
-from gpu.sim.isa.ir3.faults import IllegalInstruction, WaveFault
 from gpu.sim.isa.ir3.run import Machine
 from sim.ir3.asm import (
     BARRIER,

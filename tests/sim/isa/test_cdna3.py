@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pytest
 
 from gpu.core.errors import Unsupported
+from gpu.sim.isa.faults import IllegalInstruction
 from gpu.sim.isa.rdna.decode import Decoder, UnknownInstruction
 from gpu.sim.isa.rdna.encodings import ENCODINGS
-from gpu.sim.isa.rdna.faults import IllegalInstruction
 from gpu.sim.isa.rdna.formats import DPP16, DPP16_FIELDS
 from sim.isa.asm import EXEC, VCC, V, op
 from sim.isa.bare import run_asm

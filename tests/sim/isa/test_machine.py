@@ -14,9 +14,9 @@ import pytest
 
 from gpu.core.errors import DeviceHang, InvalidValue
 from gpu.sim.isa import layout
+from gpu.sim.isa.faults import IllegalInstruction, WaveFault
 from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.isa.rdna.dispatch import Dispatch
-from gpu.sim.isa.rdna.faults import IllegalInstruction, WaveFault
 from gpu.sim.isa.rdna.run import Machine
 from gpu.sim.isa.waves import aligned_bytes
 from sim.isa.amdgpu import Launcher, compile_ir

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gpu.sim.isa.rdna.faults import IllegalInstruction
+from gpu.sim.isa.faults import IllegalInstruction
 from gpu.sim.isa.rdna.formats import SDWA, SDWA_FIELDS, SDWAB_FIELDS
 from sim.isa.asm import VCC, V, evaluate, op, words
 from sim.isa.bare import run_asm

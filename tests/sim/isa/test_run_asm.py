@@ -9,7 +9,7 @@ import pytest
 
 from gpu.core.errors import InvalidValue, Unsupported
 from gpu.sim.asm import Range, run_asm
-from gpu.sim.isa.rdna.faults import WaveFault
+from gpu.sim.isa.faults import WaveFault
 from sim.isa.asm import END, op
 
 # out[work-item] = workgroup id, whose register depends on how many user SGPRs there are.

@@ -17,7 +17,7 @@ from gpu.compiler.toolchain.amdgcn import AMDCompiler, amd_machine
 from gpu.compiler.toolchain.llvm import emit_assembly
 from gpu.core.dtype import ALL, DType, dtypes
 from gpu.core.errors import Unsupported, VerifyError
-from gpu.sim.isa.rdna.faults import WaveFault
+from gpu.sim.isa.faults import WaveFault
 from unit.amdgcn.lanes import run
 from unit.linear_kernels import (
     Kernel,

@@ -7,11 +7,11 @@ from typing import Final
 
 from gpu.core.errors import InvalidValue, Unsupported
 from gpu.sim.isa import layout
+from gpu.sim.isa.faults import IllegalInstruction, wave_fault
 from gpu.sim.isa.grid import LaneGrid, OnMiss
 from gpu.sim.isa.ir3 import wave as own
 from gpu.sim.isa.ir3.decode import SIZE
 from gpu.sim.isa.ir3.dispatch import Dispatch
-from gpu.sim.isa.ir3.faults import IllegalInstruction, WaveFault
 from gpu.sim.isa.ir3.program import Fetch, Program
 from gpu.sim.isa.ir3.waves import start_of
 from gpu.sim.isa.memorymap import MemoryMap
@@ -23,7 +23,6 @@ CHIPS: Final = {
 }
 """Those of Adreno 6xx, which have the same instructions, and whether one has a scalar ALU too (Mesa
 25.0, src/freedreno/common/freedreno_devices.py)."""
-_ACCESSES: Final = {layout.READ: "read", layout.WRITE: "write"}
 _WHY: Final = {
     own.TOO_DEEP: "lanes wait at more places than BRANCHSTACK allows",
     own.NO_JOIN: "lanes wait here, which is not marked (jp): hardware never goes on with them",
@@ -129,7 +128,8 @@ class Execution(LaneGrid):
         if status == layout.FAULT:
             access = wave.word(layout.FAULT_ACCESS)
             if access & layout.OWN_MEMORY or not self._fill(wave, access):
-                raise self._fault(number, wave)
+                pc = self.program.base + SIZE * slot
+                raise wave_fault(wave, pc, self._where(number))
         elif status == layout.SLICE:
             return  # some lanes wait for others: as hardware has it, these go on
         else:
@@ -158,16 +158,4 @@ class Execution(LaneGrid):
         return (
             f"pc {program.base + SIZE * slot:#x} (slot {slot}: {program.text(slot)}), workgroup"
             f" {ids}, wave {number % self._waves_per_group}"
-        )
-
-    def _fault(self, number: int, wave: Wave) -> WaveFault:
-        lane = wave.word(layout.FAULT_LANE)
-        address = wave.word(layout.FAULT_ADDRESS, "<Q")
-        access = _ACCESSES.get(wave.word(layout.FAULT_ACCESS) & ~layout.OWN_MEMORY, "atomic")
-        size = wave.word(layout.FAULT_SIZE)
-        pc = self.program.base + SIZE * self.program.slot_of(wave.record)
-        return WaveFault(
-            f"{access} of {size} bytes at {address:#x} by lane {lane} is not allowed;"
-            f" {self._where(number)}",
-            *(pc, lane, address, access),
         )

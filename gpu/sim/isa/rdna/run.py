@@ -5,21 +5,19 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Callable
-from typing import Final
 
 from gpu.core.errors import InvalidValue, Unsupported
 from gpu.sim.isa import layout
+from gpu.sim.isa.faults import IllegalInstruction, wave_fault
 from gpu.sim.isa.grid import LaneGrid, OnMiss
 from gpu.sim.isa.memorymap import MemoryMap
 from gpu.sim.isa.rdna.chip import Chip, chip_of
 from gpu.sim.isa.rdna.decode import Decoder
 from gpu.sim.isa.rdna.dispatch import Dispatch
-from gpu.sim.isa.rdna.faults import IllegalInstruction, WaveFault
 from gpu.sim.isa.rdna.program import Program
 from gpu.sim.isa.rdna.waves import start_of
 from gpu.sim.isa.waves import Wave
 
-_ACCESSES: Final = {layout.READ: "read", layout.SCALAR: "read", layout.WRITE: "write"}
 Fetch = Callable[[int, int], bytes]
 
 
@@ -146,7 +144,8 @@ class Execution(LaneGrid):
         elif status == layout.FAULT:
             access = wave.word(layout.FAULT_ACCESS)
             if access & layout.OWN_MEMORY or not self._fill(wave, access):
-                raise self._fault(number, wave)
+                pc = self.program.base + self.program.offset_of(wave.record)
+                raise wave_fault(wave, pc, self._where(number))
         elif status == layout.UNKNOWN:
             offset = self.program.offset_of(wave.record)
             reason = self.program.problems.get(offset, "the code ends without s_endpgm")
@@ -183,16 +182,4 @@ class Execution(LaneGrid):
         return (
             f"pc {program.base + offset:#x} ({program.text(offset)}), workgroup {ids},"
             f" wave {number % self._waves_per_group}"
-        )
-
-    def _fault(self, number: int, wave: Wave) -> WaveFault:
-        lane = wave.word(layout.FAULT_LANE)
-        address = wave.word(layout.FAULT_ADDRESS, "<Q")
-        access = _ACCESSES.get(wave.word(layout.FAULT_ACCESS) & ~layout.OWN_MEMORY, "atomic")
-        size = wave.word(layout.FAULT_SIZE)
-        pc = self.program.base + self.program.offset_of(wave.record)
-        return WaveFault(
-            f"{access} of {size} bytes at {address:#x} by lane {lane} is not allowed;"
-            f" {self._where(number)}",
-            *(pc, lane, address, access),
         )

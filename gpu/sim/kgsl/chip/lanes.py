@@ -9,8 +9,8 @@ from typing import Final
 
 from gpu.core.errors import GpuFault, InvalidValue, Unsupported
 from gpu.sim.executor import Kept, RunningKernel, RunningLanes
+from gpu.sim.isa.faults import IllegalInstruction, WaveFault
 from gpu.sim.isa.ir3.dispatch import Buffer, Dispatch
-from gpu.sim.isa.ir3.faults import IllegalInstruction, WaveFault
 from gpu.sim.isa.ir3.run import CHIPS, Execution, InstructionCache
 from gpu.sim.kgsl.chip.lanememory import LaneMemory
 from gpu.sim.kgsl.chip.launch import KernelFault, KernelMemory, Launch
