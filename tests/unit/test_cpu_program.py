@@ -113,6 +113,26 @@ def test_launches_that_find_the_workers_asleep() -> None:
     assert array.tolist() == counted(501, 4)
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_woken_workers_are_kept_off_the_callers_processor(more: int) -> None:
+    """Linux may wake them there, and they would wait until it has done its share."""
+    allowed = os.sched_getaffinity(0)
+    workers = len(allowed) + more
+    array = np.zeros(workers, np.int64)
+    others = set(os.listdir("/proc/self/task"))
+    pool = Pool(workers, spin=0)
+    run = program(parallel=True, pool=pool)
+    for _ in range(3):
+        run(array.ctypes.data)
+        time.sleep(0.01)
+    threads = set(os.listdir("/proc/self/task")) - others
+    free = [len(os.sched_getaffinity(int(thread))) for thread in threads]
+    pool.stop()
+    # All are as free as the caller where there are more of them than processors.
+    assert free == [len(allowed) - 1 + more] * (workers - 1)
+    assert array.tolist() == [3 * (w + 1) for w in range(workers)]
+
+
 def test_a_launch_waits_for_slow_workers() -> None:
     source = """
 define void @slow(ptr %args, i64 %worker, i64 %workers) nounwind {

@@ -37,9 +37,10 @@ from gpu.core.once import once
 
 _log = get_logger(__name__)
 _MAX_WORKERS: Final = 4096
-# Pauses before a waiter sleeps: 20 to 50 us, as one takes 40 to 140 cycles on x86 since Skylake
-# and Zen (Agner Fog, "Instruction tables", PAUSE).
-_SPIN: Final = 1000
+# Pauses before a waiter sleeps: 80 to 200 us, as one takes 40 to 140 cycles on x86 since Skylake
+# and Zen (Agner Fog, "Instruction tables", PAUSE). That is longer than Python takes from one call
+# to the next: a wake-up costs 50 us where the host has to wake a virtual processor.
+_SPIN: Final = 4000
 _EXIT_TIMEOUT: Final = 5.0  # seconds
 # Threads of a pool take no signals, so that Python's main thread is the one they interrupt; those
 # for errors of the thread itself cannot be put off.

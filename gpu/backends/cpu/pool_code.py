@@ -15,6 +15,7 @@ offset  field      meaning
 152     spin       i64, how often a wait looks before it sleeps
 160     stop       u32, whether workers are to leave at the next epoch
 164     sleepers   u32, workers that sleep on `epoch`, or are about to
+168     caller     u32, the launching thread's processor, and one more; 0 where it is unknown
 192     started    i64, workers whose threads were started
 256     records    for each worker from 1 on: its state's address, its number, its thread
 ======  =========  =================================================================
@@ -25,6 +26,12 @@ so one of the two sees the other. The futex call looks again by itself before it
 
 Everything here holds for the Linux kernel's futex (man 2 futex): operations FUTEX_WAIT 0 and
 FUTEX_WAKE 1, with FUTEX_PRIVATE_FLAG 128.
+
+Before workers are woken they are kept off the launching thread's processor, where there are
+processors enough. In virtual machines Linux takes a processor that has halted for one that the
+host preempted, and wakes threads on the waker's own instead (`available_idle_cpu` in kernel/sched,
+`kvm_arch_vcpu_put` in arch/x86/kvm, which says so of any processor that stops): the worker then
+runs when the caller has done its share and sleeps, and a kernel takes twice as long.
 """
 
 from __future__ import annotations
@@ -36,7 +43,14 @@ WORKERS: Final = 144
 SPIN: Final = 152
 RECORDS: Final = 256
 RECORD_SIZE: Final = 24
-EXTERNALS: Final = ("pthread_create", "pthread_join", "syscall")
+EXTERNALS: Final = (
+    "pthread_create",
+    "pthread_join",
+    "pthread_setaffinity_np",
+    "sched_getaffinity",
+    "sched_getcpu",
+    "syscall",
+)
 # Numbers of the futex system call: arch/x86/entry/syscalls/syscall_64.tbl,
 # include/uapi/asm-generic/unistd.h. Pauses: what tells the core that a loop is waiting.
 _FUTEX: Final = {"x86_64": 202, "aarch64": 98}
@@ -48,7 +62,12 @@ _PAUSE: Final = {
 _TEMPLATE: Final = """
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(i64, ptr)
+declare i32 @pthread_setaffinity_np(i64, i64, ptr)
+declare i32 @sched_getaffinity(i32, i64, ptr)
+declare i32 @sched_getcpu()
 declare i64 @syscall(i64, ...)
+declare <16 x i64> @llvm.ctpop.v16i64(<16 x i64>)
+declare i64 @llvm.vector.reduce.add.v16i64(<16 x i64>)
 $PAUSE_DECLARATION
 
 define private void @sleep_while(ptr %word, i32 %value) #0 {
@@ -82,6 +101,58 @@ again:
   br label %look
 out:
   ret i32 %now
+}
+
+; Keeps the workers off the calling thread's processor where it has another one for each of them.
+define private void @make_room(ptr %state) #0 {
+entry:
+  %mask = alloca <16 x i64>, align 64
+  %workers.at = getelementptr i8, ptr %state, i64 144
+  %caller.at = getelementptr i8, ptr %state, i64 168
+  %workers = load i64, ptr %workers.at, align 8
+  %others = sub i64 %workers, 1
+  %cpu = call i32 @sched_getcpu()
+  %caller = add i32 %cpu, 1
+  %before = load i32, ptr %caller.at, align 4
+  %stays = icmp eq i32 %caller, %before
+  br i1 %stays, label %out, label %moved
+moved:
+  store i32 %caller, ptr %caller.at, align 4
+  store <16 x i64> zeroinitializer, ptr %mask, align 64
+  %error = call i32 @sched_getaffinity(i32 0, i64 128, ptr %mask)
+  %inside = icmp ult i32 %cpu, 1024
+  %known = icmp eq i32 %error, 0
+  %usable = and i1 %inside, %known
+  br i1 %usable, label %exclude, label %out
+exclude:
+  %word = lshr i32 %cpu, 6
+  %shift = and i32 %cpu, 63
+  %shift.64 = zext i32 %shift to i64
+  %bit = shl i64 1, %shift.64
+  %not.bit = xor i64 %bit, -1
+  %word.at = getelementptr i64, ptr %mask, i32 %word
+  %allowed = load i64, ptr %word.at, align 8
+  %left = and i64 %allowed, %not.bit
+  store i64 %left, ptr %word.at, align 8
+  %rest = load <16 x i64>, ptr %mask, align 64
+  %counts = call <16 x i64> @llvm.ctpop.v16i64(<16 x i64> %rest)
+  %count = call i64 @llvm.vector.reduce.add.v16i64(<16 x i64> %counts)
+  %enough = icmp uge i64 %count, %others
+  br i1 %enough, label %each, label %out
+each:
+  %index = phi i64 [ 0, %exclude ], [ %next, %place ]
+  %more = icmp slt i64 %index, %others
+  br i1 %more, label %place, label %out
+place:
+  %offset = mul i64 %index, 24
+  %from = add i64 %offset, 272
+  %thread.at = getelementptr i8, ptr %state, i64 %from
+  %thread = load i64, ptr %thread.at, align 8
+  %r = call i32 @pthread_setaffinity_np(i64 %thread, i64 128, ptr %mask)
+  %next = add i64 %index, 1
+  br label %each
+out:
+  ret void
 }
 
 ; A worker thread: waits for the next epoch, does its share, says so.
@@ -222,6 +293,7 @@ launch:
   %asleep = icmp ne i32 %sleepers, 0
   br i1 %asleep, label %rouse, label %share
 rouse:
+  call void @make_room(ptr %state)
   call void @wake_all(ptr %state)
   br label %share
 share:
