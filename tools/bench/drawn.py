@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -38,7 +39,9 @@ Rng = np.random.Generator
 Array = np.ndarray[Any, Any]
 ROUNDS: Final = 15
 REST: Final = 0.05  # seconds before each turn, in which the other side's threads go to sleep
-_LEAST: Final = 2e-3  # seconds of calls in a sample
+# Seconds of calls before a sample and in it: the first after a rest take two to four times as long
+# as those that follow, on either side.
+_LEAST: Final = 5e-3
 CLOCKS: Final = {"wall": time.perf_counter, "processor": time.process_time}
 
 
@@ -360,16 +363,15 @@ def measure(family: str, case: Case, clock: Callable[[], float], rounds: int = R
 
 
 def _mean_seconds(turn: Callable[[], object], clock: Callable[[], float]) -> float:
+    """Seconds of a call among those of a sample, once threads and caches are warm."""
     time.sleep(REST)
-    count, start = 0, clock()
-    while not count or clock() - start < _LEAST:
-        turn()
-        count += 1
-    return (clock() - start) / count
-
-
-def _mean(ratios: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+    for _ in range(2):
+        count, start = 0, clock()
+        while not count or clock() - start < _LEAST:
+            turn()
+            count += 1
+        seconds = (clock() - start) / count
+    return seconds
 
 
 def seed_of_commit() -> int:
@@ -384,7 +386,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--count", type=int, default=100, help="cases together")
-    parser.add_argument("--seed", type=int, help="what is drawn from; else the parent of HEAD")
+    parser.add_argument(
+        "--seed", type=partial(int, base=0), help="what is drawn from; else the parent of HEAD"
+    )
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="turns of each side")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--worst", type=int, default=8, help="cases to repeat at the end")
@@ -399,8 +403,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         times = measure(family, draw(family, seed, number), CLOCKS[given.clock], given.rounds)
         found.append(times)
         print(_line(times), flush=True)
-    print(f"\nkernels {_mean([t.kernels / t.torch for t in found]):.2f} of torch's call,", end=" ")
-    print(f"whole call {_mean([t.call / t.torch for t in found]):.2f} (geometric means)")
+    kernels = geometric_mean(t.kernels / t.torch for t in found)
+    calls = geometric_mean(t.call / t.torch for t in found)
+    print(f"\nkernels {kernels:.2f} of torch's call, whole call {calls:.2f} (geometric means)")
     for title in ("kernels", "call"):
         worst = sorted(found, key=lambda t, by=title: -getattr(t, by) / t.torch)[: given.worst]
         print(f"worst by {title}:", *map(_line, worst), sep="\n")
