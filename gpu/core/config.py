@@ -10,6 +10,7 @@ as not set, and two different values are an error.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -59,6 +60,7 @@ __all__ = [
     "device_name",
     "device_options",
     "device_spec",
+    "for_settings",
     "lent_variable",
     "parse_device_name",
     "parse_device_spec",
@@ -72,6 +74,30 @@ _PREFIX: Final = "GPU_"
 _UNREAD: Final[Any] = object()
 _NO_OVERRIDES: Final[Mapping[str, Any]] = MappingProxyType({})
 _overrides: ContextVar[Mapping[str, Any]] = ContextVar("gpu_settings", default=_NO_OVERRIDES)
+
+
+class _Environment:
+    """Stands for what all settings are where no `Context` sets them: another one for others."""
+
+    state = object()
+
+
+def for_settings(make: Callable[[], T]) -> Callable[[], T]:
+    """`make`, which depends on settings alone, called again only where some are others.
+
+    Reading several of them in one step is for what every operation asks for.
+    """
+    known: tuple[object, object, T] = (_UNREAD, _UNREAD, _UNREAD)
+
+    @functools.wraps(make)
+    def given() -> T:
+        nonlocal known
+        overrides, environment = _overrides.get(), _Environment.state
+        if known[0] is not overrides or known[1] is not environment:
+            known = overrides, environment, make()
+        return known[2]
+
+    return given
 
 
 class Setting(Generic[T]):
@@ -131,10 +157,12 @@ class Setting(Generic[T]):
     def forget(self) -> None:
         """Makes the next use read the environment again."""
         self._value = _UNREAD
+        _Environment.state = object()
 
     def exchange(self, value: T) -> T:
         """Takes a value as if it were the environment's; returns the one before, for later."""
         before, self._value = self._value, value
+        _Environment.state = object()
         return before
 
     def convert(self, value: object, source: str) -> T:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gpu.compiler.ir.graph import Node
-from gpu.core.config import TABLE, config
+from gpu.core.config import TABLE, config, for_settings
 from gpu.core.errors import GpuError
 from gpu.core.log import follow_debug, get_logger
 from gpu.runtime.device import Compiled, Device
@@ -44,6 +44,7 @@ _MOST_ROWS: Final = 40
 _MOST_PENDING: Final = 4096  # launches that are timed before a device is waited for
 
 
+@for_settings
 def is_profiling() -> bool:
     """Whether kernels are timed, here and now."""
     return bool(config.GPU_PROFILE) or config.DEBUG >= _DETAILS

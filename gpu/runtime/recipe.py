@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from gpu.compiler.ir.dims import Symbol, any_symbols, plain
 from gpu.compiler.ir.graph import Node, symbols_of, toposort
 from gpu.compiler.ir.graph.body import Body
-from gpu.core.config import config
+from gpu.core.config import config, for_settings
 from gpu.core.dtype import DType, dtype_named
 from gpu.core.files import DiskCache, cache_dir, folder_signature
 from gpu.core.log import get_logger
@@ -188,6 +188,7 @@ class Schedule(NamedTuple):
         return 1 + kernels + sum(s.iteration.weight for s in steps if isinstance(s, Repeat))
 
 
+@for_settings
 def compile_settings() -> Key:
     """The settings, here and now, that change what a graph compiles to."""
     return (config.NOOPT, config.IMAGE, config.BEAM)

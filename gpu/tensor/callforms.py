@@ -101,11 +101,13 @@ def form_of(value: Any, found: dict[int, Tensor], symbols: dict[str, Symbol]) ->
             return ("same", list(found).index(id(value)))
         found[id(value)] = value
         grad = None if value._grad is None else form_of(value._grad, found, symbols)
-        shape = value.shape
+        node = value._value
+        shape, device = node.shape, node.device
         if any_symbols():
             find_symbols(shape, symbols)
             shape = plain(shape)
-        return (shape, value.dtype, value.device, value.shard_axis, value.requires_grad, grad)
+        axis = None if isinstance(device, str) else value.shard_axis
+        return (shape, node.dtype, device, axis, value._requires_grad, grad)
     if isinstance(value, (list, tuple)):
         return (type(value).__name__, *[form_of(v, found, symbols) for v in value])
     if isinstance(value, dict):

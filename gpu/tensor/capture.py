@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from gpu.compiler.ir.dims import Symbol, find_symbols, plain, rebound
 from gpu.compiler.ir.graph import Node, Place, Shape
@@ -32,6 +32,7 @@ from gpu.runtime.execute import (
 from gpu.runtime.origins import copy_origin
 from gpu.runtime.ownership import is_only_reference
 from gpu.runtime.profile import is_profiling
+from gpu.runtime.recipe import Schedule
 from gpu.runtime.timeline import span
 from gpu.runtime.users import touching_alone
 from gpu.tensor.autodiff import reached
@@ -41,6 +42,8 @@ from gpu.tensor.handle import Handle
 from gpu.tensor.randomness import generator_state, restore_generator, write_state
 from gpu.tensor.tensor import Tensor
 from gpu.tensor.tracing import Trace
+
+_NOTHING: Final = nullcontext()
 
 
 class _Source(NamedTuple):
@@ -185,6 +188,8 @@ class Capture:
         return self._found_outside(arguments) == self._shared and self.guards.hold()
 
     def _found_outside(self, arguments: list[Tensor]) -> list[tuple[int, int]]:
+        if not self._outside:
+            return []
         bases = [id(t if t._view is None else t._view.base) for t in arguments]
         return [(i, base) for i, base in enumerate(bases) if base in self._outside]
 
@@ -269,28 +274,47 @@ class Capture:
                 find_symbols(source.handle._value.shape, symbols)
         vals = prepared.numbers(symbols)
 
-        def may_change(slot: int) -> bool:
-            return self._may_change(slot, slots[slot : slot + 1], arguments)
+        with span(f"replay {self._name}") if is_timed else _NOTHING:
+            if schedule.writes or schedule.reuses:
+                self._run_in_place(prepared, slots, arguments, vals, before_changes)
+            else:
+                self._add_slots(schedule, slots)
+                prepared.run(slots, vals)
+        return [slots[slot] for slot in schedule.outputs]
 
-        for slot in schedule.writes:
-            if not may_change(slot):
-                slots[slot] = slots[slot].duplicate()
+    def _add_slots(self, schedule: Schedule, slots: list[Buffer]) -> None:
+        """Memory behind that of the leaves, of which only a result's is new in each replay."""
         if self._workspace is None:
-            self._workspace = prepared.make_slots()
+            assert self.prepared is not None
+            self._workspace = self.prepared.make_slots()
         count = len(slots)
         slots += self._workspace
         for slot in schedule.outputs:
             if slot >= count:
                 old = slots[slot]
                 slots[slot] = Buffer(old.device, old.size, old.dtype)
-        with touching_alone() if schedule.reuses else nullcontext() as alone:
+
+    def _run_in_place(
+        self,
+        prepared: Prepared,
+        slots: list[Buffer],
+        arguments: list[Tensor],
+        vals: Sequence[int],
+        before_changes: Callable[[], None] | None,
+    ) -> None:
+        """Runs what changes the memory of leaves, or of copies where others need it."""
+        schedule = prepared.schedule
+
+        def may_change(slot: int) -> bool:
+            return self._may_change(slot, slots[slot : slot + 1], arguments)
+
+        for slot in schedule.writes:
+            if not may_change(slot):
+                slots[slot] = slots[slot].duplicate()
+        self._add_slots(schedule, slots)
+        with touching_alone() if schedule.reuses else _NOTHING as alone:
             reused = schedule.reused(may_change) if alone else {}
-            if prepared.lines is None:
-                prepared.run_in_place(slots, reused, vals, before_changes)
-            else:
-                with span(f"replay {self._name}"):
-                    prepared.run_in_place(slots, reused, vals, before_changes)
-        return [slots[slot] for slot in schedule.outputs]
+            prepared.run_in_place(slots, reused, vals, before_changes)
 
     def _may_change(self, slot: int, memory: list[Buffer], arguments: list[Tensor]) -> bool:
         """Whether only the tensor that a leaf stands for, which moves on, needs its memory."""

@@ -26,13 +26,13 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, ParamSpec, TypeVar
+from typing import Any, Final, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 
 from gpu.compiler.ir.dims import Symbol
 from gpu.compiler.ir.graph import Node
-from gpu.core.config import config
+from gpu.core.config import config, for_settings
 from gpu.core.dtype import dtypes
 from gpu.core.interrupts import put_off
 from gpu.core.log import get_logger
@@ -70,6 +70,26 @@ MAX_CAPTURES: Final = 32
 KEPT_CAPTURES: Final = 64
 # Traces of one form of arguments of which two in a row have to agree.
 MAX_ATTEMPTS: Final = 5
+
+
+class _Settings(NamedTuple):
+    """Those that a call asks for.
+
+    Attributes:
+        captured: what a capture holds for.
+        is_traced: whether there are replays at all.
+        is_verified: whether replays are compared.
+    """
+
+    captured: Any
+    is_traced: bool
+    is_verified: bool
+
+
+@for_settings
+def _settings() -> _Settings:
+    captured = (config.CHECK, compile_settings())
+    return _Settings(captured, "nan" not in config.CHECK, bool(config.GPU_VERIFY_JIT))
 
 
 class _Turn:
@@ -120,23 +140,26 @@ class Jit(JitObject, Generic[P, R]):
 
         With ``CHECK=nan`` it is always called, since a replay knows no operations.
         """
-        if active() is not None or "nan" in config.CHECK:
+        settings = _settings()
+        if active() is not None or not settings.is_traced:
             return self.function(*args, **kwargs)
         with _Turn.lock:
-            return self._call(args, kwargs)
+            return self._call(args, kwargs, settings)
 
-    def _call(self, args: Any, kwargs: Any) -> R:
+    def _call(self, args: Any, kwargs: Any, settings: _Settings) -> R:
         found: dict[int, Tensor] = {}
         symbols: dict[str, Symbol] = {}
         try:
-            form = form_of((args, kwargs), found, symbols)
+            form = form_of(args, found, symbols)
+            if kwargs:
+                form = (form, form_of(kwargs, found, symbols))
         except JitError as error:
             error.add(f"in a call of {self._name}")
             raise
         arguments = list(found.values())
-        settings = (Tensor.training, config.CHECK, dtypes.default_float, compile_settings())
         recorded = unrecorded() is None
-        key = (form, sharing_of(arguments), settings, recorded)
+        how = (Tensor.training, dtypes.default_float, settings.captured, recorded)
+        key = (form, sharing_of(arguments), how)
         compute_arguments(arguments, self._name)
         capture = self._find(key, arguments)
         if capture is None or capture.calls == 1:
@@ -144,7 +167,7 @@ class Jit(JitObject, Generic[P, R]):
             capture.guards.find_symbols(symbols)
         else:
             capture.guards.find_symbols(symbols)
-            if config.GPU_VERIFY_JIT:
+            if settings.is_verified:
                 return self._verified(capture, args, kwargs, arguments, symbols)
         ends = capture.ends(arguments) if recorded and leaf_nodes() else []
         if capture.has_effects:
@@ -310,6 +333,8 @@ class Jit(JitObject, Generic[P, R]):
         for target, grad in capture.given_grads:
             given: Any = arguments[grad] if isinstance(grad, int) else grad
             target.tensor(arguments)._grad = given
+        if isinstance(capture.result, Tensor):
+            return cast("R", results[0])
         remaining = iter(results)
         rebuilt: R = map_tensors(capture.result, lambda _: next(remaining))
         return rebuilt
