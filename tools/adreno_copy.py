@@ -18,9 +18,8 @@ from typing import Final
 from gpu.compiler.nir_text import NirInst, NirProgram, print_nir
 from gpu.compiler.targets.adreno import CHIPS
 from gpu.compiler.toolchain.ir3 import Ir3Compiler
-from gpu.compiler.toolchain.ir3binary import Ir3Binary
+from gpu.core.ir3binary import Ir3Binary
 from gpu.drivers.kgsl.copy_code import BLOCK
-from gpu.drivers.kgsl.program import Ir3Code
 
 PATH: Final = Path(__file__).resolve().parents[1] / "gpu/drivers/kgsl/copy_code.py"
 _START: Final = "_CODE: Final = "
@@ -92,15 +91,15 @@ def _move(b: _Body, target: int, source: int, size: int) -> None:
 def render() -> str:
     """The table, as Python."""
     source = print_nir(program())
-    chips: dict[Ir3Code, list[str]] = {}
+    chips: dict[Ir3Binary, list[str]] = {}
     for chip in CHIPS:
         made = Ir3Binary.unpack(Ir3Compiler(chip).compile(source))
-        chips.setdefault(Ir3Code(*made)._replace(chip=0), []).append(chip)
+        chips.setdefault(made._replace(chip=0), []).append(chip)
     lines = [f"{_START}{{"]
     for binary, names in chips.items():
         *numbers, name, code, immediates = binary
-        lines.append(f"    {tuple(names)!r}: Ir3Code(".replace("'", '"'))
-        rows = zip(Ir3Code._fields, (*numbers, name), strict=False)
+        lines.append(f"    {tuple(names)!r}: Ir3Binary(".replace("'", '"'))
+        rows = zip(Ir3Binary._fields, (*numbers, name), strict=False)
         lines += [f"        {field}={value!r},".replace("'", '"') for field, value in rows]
         lines.append("        code=bytes.fromhex(")
         lines += [f'            "{part}"' for part in textwrap.wrap(code.hex(), 80)]

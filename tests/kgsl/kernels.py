@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from gpu.compiler.toolchain.ir3 import Ir3Compiler
-from gpu.compiler.toolchain.ir3binary import Ir3Binary
-from gpu.drivers.kgsl.program import Ir3Code
+from gpu.core.ir3binary import Ir3Binary
 from gpu.hcq.args import ArgumentLayout
 
 LAYOUTS = {
@@ -80,6 +79,6 @@ nir fill block 1 shared 0 scratch 0 parameters 16
 
 
 @cache
-def kernel(name: str, chip: str) -> Ir3Code:
+def kernel(name: str, chip: str) -> Ir3Binary:
     """A kernel for a chip. Raises Unsupported where Mesa's compilers are not installed."""
-    return Ir3Code(*Ir3Binary.unpack(Ir3Compiler(chip).compile(SOURCES[name])))
+    return Ir3Binary.unpack(Ir3Compiler(chip).compile(SOURCES[name]))

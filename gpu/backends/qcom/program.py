@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from gpu.backends.hcq.program import QueueProgram
 from gpu.compiler.toolchain.ir3 import Ir3Compiler
-from gpu.compiler.toolchain.ir3binary import NO_REGISTER, UNIT, Ir3Binary
 from gpu.core.bits import align_up
 from gpu.core.errors import InvalidIndex
+from gpu.core.ir3binary import NO_REGISTER, UNIT, Ir3Binary
 from gpu.drivers.kgsl.device import KgslDevice
-from gpu.drivers.kgsl.program import Ir3Code
 from gpu.hcq.args import ArgumentLayout
 from gpu.runtime.device import LaunchData
 
@@ -28,7 +27,7 @@ def load_program(device: KgslDevice, name: str, lib: bytes, data: LaunchData) ->
     if values > words:
         raise InvalidIndex(f"{values} numbers among the {words} parameters of {name}")
     layout = ArgumentLayout(words - values, "q" * values)
-    return QueueProgram(device, device.load(Ir3Code(*binary), layout), data)
+    return QueueProgram(device, device.load(binary, layout), data)
 
 
 def disassemble(chip: str, code: bytes, start: int) -> list[str]:

@@ -29,11 +29,11 @@ from gpu.autogen import mesa
 from gpu.compiler.nir_text import NirProgram, parse_nir
 from gpu.compiler.toolchain.base import Compiler
 from gpu.compiler.toolchain.helper import Helper, Kernel
-from gpu.compiler.toolchain.ir3binary import NO_REGISTER, VECTOR, Ir3Binary
 from gpu.compiler.toolchain.mesalib import MesaLibrary, find_mesa, offset
 from gpu.compiler.toolchain.nirbuild import NirBuilder, declare
 from gpu.compiler.toolchain.served import serve
 from gpu.core.errors import CompileError, Unsupported
+from gpu.core.ir3binary import NO_REGISTER, VECTOR, Ir3Binary
 
 _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "fd_dev_info_raw": (c_void_p, (c_void_p,)),

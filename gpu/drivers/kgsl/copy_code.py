@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpu.drivers.kgsl.program import Ir3Code
+from gpu.core.ir3binary import Ir3Binary
 
 BLOCK: Final = 128
 """Threads of a group."""
 
 
-def copy_code(chip: str) -> Ir3Code:
+def copy_code(chip: str) -> Ir3Binary:
     """The kernel for a chip, as in a630."""
     (found,) = (code for chips, code in _CODE.items() if chip in chips)
     return found._replace(chip=int(chip.removeprefix("a")))
@@ -22,7 +22,7 @@ def copy_code(chip: str) -> Ir3Code:
 
 # By chips.
 _CODE: Final = {
-    ("a618", "a619", "a620", "a630", "a640", "a680"): Ir3Code(
+    ("a618", "a619", "a620", "a630", "a640", "a680"): Ir3Binary(
         chip=0,
         full=6,
         half=0,
@@ -67,7 +67,7 @@ _CODE: Final = {
         ),
         immediates=bytes.fromhex("00000000"),
     ),
-    ("a650",): Ir3Code(
+    ("a650",): Ir3Binary(
         chip=0,
         full=4,
         half=0,
@@ -112,7 +112,7 @@ _CODE: Final = {
         ),
         immediates=bytes.fromhex("00000000"),
     ),
-    ("a660", "a690"): Ir3Code(
+    ("a660", "a690"): Ir3Binary(
         chip=0,
         full=4,
         half=0,

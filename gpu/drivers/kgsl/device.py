@@ -8,6 +8,7 @@ from typing import TypeVar, TypeVarTuple, Unpack
 from weakref import WeakSet
 
 from gpu.core.errors import DeviceError, DeviceLost, OutOfMemory
+from gpu.core.ir3binary import Ir3Binary
 from gpu.drivers.device import DriverDevice, Rung
 from gpu.drivers.kgsl.calls import ContextLost
 from gpu.drivers.kgsl.contexts import DEPTH
@@ -15,7 +16,6 @@ from gpu.drivers.kgsl.faults import KgslScene
 from gpu.drivers.kgsl.port import RING, KgslPort, KgslQueue
 from gpu.drivers.kgsl.program import (
     NO_PRIVATE,
-    Ir3Code,
     LoadedKernel,
     PrivateMemory,
     check_kernel,
@@ -69,7 +69,7 @@ class KgslDevice(DriverDevice[LoadedKernel]):
     # Programs
 
     def load(
-        self, kernel: Ir3Code, layout: ArgumentLayout, *, written: Sequence[int] | None = None
+        self, kernel: Ir3Binary, layout: ArgumentLayout, *, written: Sequence[int] | None = None
     ) -> HCQProgram:
         """A kernel in memory of its own, ready to be launched. Errors as of `check_kernel`.
 

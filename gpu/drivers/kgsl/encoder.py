@@ -15,12 +15,13 @@ from typing import Final
 
 from gpu.core.bits import align_up
 from gpu.core.errors import InvalidValue
+from gpu.core.ir3binary import NO_REGISTER, UNIT, VECTOR, Ir3Binary
 from gpu.drivers.dwords import WORD, Word, in_segment, low, pair
 from gpu.drivers.kgsl import state
 from gpu.drivers.kgsl.chips import Chip
 from gpu.drivers.kgsl.copy_code import BLOCK
 from gpu.drivers.kgsl.packets import MAX_BODY, Function, Packets
-from gpu.drivers.kgsl.program import CODE_UNIT, NO_REGISTER, VECTOR, Ir3Code, LoadedKernel
+from gpu.drivers.kgsl.program import LoadedKernel
 from gpu.hcq import commands as hcq
 from gpu.hcq.args import ArgumentLayout, KernelArguments
 from gpu.hcq.encoder import Encoded, Patch, Segment
@@ -195,7 +196,7 @@ class _Submission:
             push.put_constants(kernel.immediates_at, _vectors(kernel.immediates))
         push.mark_compute()
         _set_sizes(push, kernel, grid)
-        fits = len(kernel.code) <= CODE_UNIT * self._chip.instructions
+        fits = len(kernel.code) <= UNIT * self._chip.instructions
         if not fits:
             push.label()
         push.exec(grid)
@@ -252,7 +253,7 @@ def _set_common(push: Packets, chip: Chip) -> None:
 def _set_kernel(push: Packets, chip: Chip, loaded: LoadedKernel) -> None:
     """What describes a kernel (turnip's `tu6_emit_cs_config` and `tu6_emit_xs`)."""
     kernel, private = loaded.kernel, loaded.private.size
-    units = len(kernel.code) // CODE_UNIT
+    units = len(kernel.code) // UNIT
     push.write(state.HLSQ_INVALIDATE_CMD(CS_STATE=1, CS_IBO=1))
     push.write(
         state.SP_CS_CTRL_REG0(
@@ -292,11 +293,11 @@ def _set_kernel(push: Packets, chip: Chip, loaded: LoadedKernel) -> None:
     push.load_code(loaded.address, min(units, chip.instructions))
 
 
-def _thread_size(kernel: Ir3Code) -> state.ThreadSize:
+def _thread_size(kernel: Ir3Binary) -> state.ThreadSize:
     return state.ThreadSize.THREAD128 if kernel.double else state.ThreadSize.THREAD64
 
 
-def _group_needs(register: type[state.SP_CS_CTRL_REG1], kernel: Ir3Code) -> state.SP_CS_CTRL_REG1:
+def _group_needs(register: type[state.SP_CS_CTRL_REG1], kernel: Ir3Binary) -> state.SP_CS_CTRL_REG1:
     return register(
         SHARED_SIZE=max((kernel.shared - 1) // 1024, 1),
         CONSTANTRAMMODE=state.ConstantRam.of(align_up(kernel.constants, 4)),
@@ -304,7 +305,7 @@ def _group_needs(register: type[state.SP_CS_CTRL_REG1], kernel: Ir3Code) -> stat
 
 
 def _numbers(
-    first: type[state.HLSQ_CS_CNTL_0], second: type[state.HLSQ_CS_CNTL_1], kernel: Ir3Code
+    first: type[state.HLSQ_CS_CNTL_0], second: type[state.HLSQ_CS_CNTL_1], kernel: Ir3Binary
 ) -> tuple[state.StateRegister, state.StateRegister]:
     """Where a thread finds its numbers."""
     return (
@@ -318,7 +319,7 @@ def _numbers(
     )
 
 
-def _set_sizes(push: Packets, kernel: Ir3Code, grid: hcq.Grid) -> None:
+def _set_sizes(push: Packets, kernel: Ir3Binary, grid: hcq.Grid) -> None:
     """Groups and threads (turnip's `tu_dispatch`)."""
     sizes: list[Word] = []
     for groups, threads in zip(grid, (kernel.block, 1, 1), strict=True):

@@ -11,7 +11,7 @@ import numpy as np
 from gpu.compiler.ir.linear import Program
 from gpu.compiler.render.nir.ir3 import IR3Renderer
 from gpu.compiler.toolchain.ir3 import Ir3Compiler
-from gpu.compiler.toolchain.ir3binary import NO_REGISTER, VECTOR, Ir3Binary
+from gpu.core.ir3binary import NO_REGISTER, VECTOR, Ir3Binary
 from gpu.sim.isa import layout
 from gpu.sim.isa.ir3.dispatch import Dispatch
 from gpu.sim.isa.ir3.run import Execution, Machine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from gpu.compiler.toolchain.ir3 import Ir3Compiler
-from gpu.compiler.toolchain.ir3binary import NO_REGISTER, UNIT, Ir3Binary
+from gpu.core.ir3binary import NO_REGISTER, UNIT, Ir3Binary
 
 DECODED = (0, 1, 2, 3, 4, 6, 7)
 """Categories."""

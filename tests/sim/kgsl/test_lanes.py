@@ -12,8 +12,8 @@ import pytest
 
 from gpu.compiler.render.nir.ir3 import IR3Renderer
 from gpu.compiler.toolchain.ir3 import Ir3Compiler
-from gpu.compiler.toolchain.ir3binary import VECTOR, Ir3Binary
 from gpu.core.dtype import dtypes
+from gpu.core.ir3binary import VECTOR, Ir3Binary
 from gpu.sim.kgsl.chip.lanes import Ir3Executor
 from gpu.sim.kgsl.world import KgslWorld
 from sim.kgsl.conftest import Make

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu.compiler.toolchain.ir3binary import Ir3Binary
 from gpu.core.errors import FormatError
+from gpu.core.ir3binary import Ir3Binary
 
 SMALL = Ir3Binary(
     630, 12, 0, 2, 8, 4, 256, 2048, 512, 192, 0, 0, 0, 0, 1, 1, 0, 1, 24,

@@ -22,10 +22,10 @@ from gpu.compiler.render.nir.ir3 import IR3Renderer
 from gpu.compiler.targets.adreno import CHIPS, SHARED_BYTES
 from gpu.compiler.toolchain import ir3
 from gpu.compiler.toolchain.ir3 import Ir3Compiler
-from gpu.compiler.toolchain.ir3binary import NO_REGISTER, Ir3Binary
 from gpu.compiler.toolchain.mesalib import find_mesa, offset
 from gpu.core.dtype import DType, dtypes
 from gpu.core.errors import CompileError, FormatError, ParseError, Unsupported
+from gpu.core.ir3binary import NO_REGISTER, Ir3Binary
 from prop.programs import random_graph
 from prop.test_passes import computed, run_plan
 from unit.cuda.kernels import nest, reversing, symbolic

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from gpu.core.errors import Unsupported
+from gpu.core.ir3binary import UNIT
 from gpu.drivers.kgsl.chips import CHIPS
 from gpu.drivers.kgsl.copy_code import BLOCK, copy_code
-from gpu.drivers.kgsl.program import CODE_UNIT
 
 
 @pytest.mark.parametrize("chip", CHIPS)
 def test_each_chip_has_the_kernel(chip: str) -> None:
     code = copy_code(chip)
     assert f"a{code.chip}" == chip and code.block == BLOCK
-    assert code.code and not len(code.code) % CODE_UNIT and not code.private
+    assert code.code and not len(code.code) % UNIT and not code.private
     assert code.parameters == 24
 
 

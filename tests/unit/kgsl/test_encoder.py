@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from gpu.core.errors import InvalidValue, Unsupported
+from gpu.core.ir3binary import Ir3Binary
 from gpu.drivers.kgsl.chips import CHIPS, find_chip, name_of
 from gpu.drivers.kgsl.copy_code import BLOCK, copy_code
 from gpu.drivers.kgsl.decode import decode_a6xx
 from gpu.drivers.kgsl.encoder import KgslEncoder
 from gpu.drivers.kgsl.program import (
-    Ir3Code,
     LoadedKernel,
     PrivateMemory,
     check_kernel,
@@ -36,7 +36,7 @@ def encoder_of(chip: str = "a630") -> KgslEncoder:
     return KgslEncoder(CHIPS[chip], LoadedKernel(copy_code(chip), GpuVA(COPIER)), SCRATCH)
 
 
-def kernel(chip: str = "a630", **changes: object) -> Ir3Code:
+def kernel(chip: str = "a630", **changes: object) -> Ir3Binary:
     """A kernel of which only the numbers matter."""
     code = copy_code(chip)._replace(
         name="k", block=64, full=7, half=3, branches=2, constants=21, immediates_at=8, shared=5000,
