@@ -404,7 +404,7 @@ class _Fusion:
                     block = self.blocks[root]
                     assert block is not None
                     number, row = domain[around - 1 : around + 1]
-                    count = count // (number.extent * row.extent) * int(root.shape[block.axis])
+                    count = count * int(root.shape[block.axis]) // (number.extent * row.extent)
                 most = max(most, count)
         return most
 
@@ -557,7 +557,7 @@ class _Fusion:
         block = self.blocks[root]
         assert block is not None
         # Each element once, but for what the last block has too many.
-        most = node.size // root.shape[block.axis] * block.size * around[-1].extent
+        most = node.size * (block.size * around[-1].extent) // int(root.shape[block.axis])
         if not loops_of(region.base) >= frozenset(around) or region.size * rounds > most:
             return None
         row = domain_loops(region.extents, f"row{len(self.placed)}_")
