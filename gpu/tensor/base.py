@@ -214,7 +214,7 @@ class TensorBase(Gradients):
     def _as_node(self, other: object) -> Node:
         """`other` as a node that this tensor can be combined with; scalars take its dtype."""
         if isinstance(other, TensorBase):
-            if other.device != self.device:
+            if other._value.device != self._value.device:
                 raise DeviceMismatch(
                     f"one operand is on {place(self.device)}, the other on {place(other.device)}; "
                     "move one of them with .to(device)"
@@ -279,7 +279,9 @@ def repeated(x: Node, shape: Shape) -> Node:
 
 def broadcast(*nodes: Node) -> tuple[Node, ...]:
     """Nodes brought to one dtype, by `promote`, and one shape."""
-    dtype = nodes[0].dtype
+    dtype, shape = nodes[0].dtype, nodes[0].shape
+    if all([node.dtype is dtype and node.shape == shape for node in nodes]):
+        return nodes
     for node in nodes[1:]:
         dtype = promote(dtype, node.dtype)
     shape = broadcast_shape(*[node.shape for node in nodes])
