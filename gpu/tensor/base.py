@@ -280,7 +280,7 @@ def repeated(x: Node, shape: Shape) -> Node:
 def broadcast(*nodes: Node) -> tuple[Node, ...]:
     """Nodes brought to one dtype, by `promote`, and one shape."""
     dtype, shape = nodes[0].dtype, nodes[0].shape
-    if all([node.dtype is dtype and node.shape == shape for node in nodes]):
+    if not [node for node in nodes if node.dtype is not dtype or node.shape != shape]:
         return nodes
     for node in nodes[1:]:
         dtype = promote(dtype, node.dtype)

@@ -14,6 +14,8 @@ the result of every operation that the op table leaves open:
 - max and min of zeros of unlike sign: either zero;
 - the bits of a NaN under a bitcast: anything;
 - complex sums, products and quotients: each part by a few ulps of the magnitude;
+- with `flushes`, whether subnormal floats are zero, as operands and as results, in half of these
+  evaluations;
 - with `exact=False`, also every +, -, *, /, sqrt and cast to a float, for devices that contract or
   round these otherwise.
 
@@ -106,6 +108,16 @@ def compare(
         )
 
 
+def flushed(value: Array, dtype: DType) -> Array:
+    """Floats, of which those below the smallest normal one are zero; others as they are."""
+    if dtype.is_complex:
+        return flushed(floats(value), dtype.real).view(dtype.np)[..., 0]
+    if not dtype.is_float:
+        return value
+    wide = np.abs(value.astype(np.float64))
+    return np.where(wide < tiny(dtype) / eps(dtype), np.zeros_like(value), value)
+
+
 def floats(value: Array) -> Array:
     """Complex numbers as pairs of floats, a last axis of two; others as they are."""
     if value.dtype.kind != "c":
@@ -128,10 +140,20 @@ def expect(
     inputs: Mapping[Hashable, Array],
     rng: np.random.Generator,
     exact: bool = True,
+    flushes: bool = False,
 ) -> list[Expected]:
     """What the roots should be, and how sure that is; see the head of this module."""
     values = run(roots, inputs)
-    samples = [run(roots, inputs, _disturber(rng, exact)) for _ in range(SAMPLES)]
+    disturb = _disturber(rng, exact)
+    samples = [run(roots, inputs, disturb) for _ in range(SAMPLES)]
+    if flushes:
+        given = {root.attr[0]: root for root in toposort(roots) if root.kind == "buffer"}
+        zeros = {name: flushed(inputs[name], node.dtype) for name, node in given.items()}
+
+        def disturb_flushed(node: Node, args: tuple[Array, ...], value: Array) -> Array:
+            return flushed(disturb(node, args, value), node.dtype)
+
+        samples += [run(roots, zeros, disturb_flushed) for _ in range(SAMPLES)]
     return [
         _expected(value, [s[number] for s in samples], root.dtype)
         for number, (root, value) in enumerate(zip(roots, values, strict=True))

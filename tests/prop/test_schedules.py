@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpu import Device
 from gpu.backends.python.device import BLOCKS
 from gpu.compiler.fusion.build import BuiltKernel
 from gpu.compiler.ir import kernel as K
@@ -190,6 +191,7 @@ def test_random_schedules_on_a_device(device: str, monkeypatch: pytest.MonkeyPat
         return drawn.kernel, drawn.opts
 
     monkeypatch.setattr(pipeline, "schedule", drawn_schedule)
+    flushes = Device[device].renderer.target.native.flushes
     count = 12 if device in ("CPU", "PYTHON") else 3
     for seed in range(count):
         rng = np.random.default_rng([seed, 7])
@@ -202,7 +204,7 @@ def test_random_schedules_on_a_device(device: str, monkeypatch: pytest.MonkeyPat
         got = [storage(node).copy_out().reshape(node.shape) for node in done]
         told = "\n  then".join(describe(each.opts) for each in made)
         try:
-            check(got, expect(roots, inputs, rng, exact=device != "WEBGPU"), roots)
+            check(got, expect(roots, inputs, rng, device != "WEBGPU", flushes), roots)
         except AssertionError as error:
             error.add_note(f"seed {seed} on {device}, schedules:{told}")
             raise

@@ -40,6 +40,8 @@ class Native:
         shuffled: dtypes that threads of a warp exchange; others go as integers of 32 bits.
         float_quotients: whether vectors of integers are divided as floats, where those hold each
             quotient: for machines that divide vectors of floats and no vectors of integers.
+        flushes: whether arithmetic and conversions take floats below the normal ones for zero, and
+            give zero for them; kernels are the same, what may be expected of them is not.
         edges: what is printed for an operation gives where ours are fixed; nothing, if left out.
     """
 
@@ -53,6 +55,7 @@ class Native:
     lacking: frozenset[DType] = field(default=frozenset())
     shuffled: frozenset[DType] = WORDS
     float_quotients: bool = False
+    flushes: bool = False
     edges: Edges = C
 
     def __post_init__(self) -> None:

@@ -66,6 +66,7 @@ def adreno_target(chip: str) -> Target:
         compute_as_float32=frozenset({dtypes.float16}),
         compute_as_int32=frozenset({dtypes.int8, dtypes.int16, dtypes.uint8, dtypes.uint16}),
         lacking=frozenset({dtypes.float64}),
+        flushes=True,
         edges=NIR,
     )
     return Target(
