@@ -221,6 +221,7 @@ DEVICES = {
     "NV": "NV",
     "CUDA": "CUDA",
     "METAL": "METAL",
+    "QCOM": "QCOM",
 }
 # What each needs, of `REQUIREMENTS`.
 TOOLS = {
@@ -231,12 +232,13 @@ TOOLS = {
     "NV": "nvrtc",
     "CUDA": "nvrtc",
     "METAL": "simulated-mac",
+    "QCOM": "tinymesa",
     "WEBGPU": "webgpu",
 }
 # Of these, together, a sample of each test function runs unless `--whole` or `--device` asks for
 # all; of what a device promises all run. What is computed from other operations is the same graph
 # everywhere, and runs whole on the one CPU that every machine has.
-SAMPLED = ("CPU:CLANG", "PYTHON", "PYTHON:BLOCKS", "WEBGPU", "CL", "AMD", "NV", "CUDA", "METAL")
+SAMPLED = tuple(name for name in DEVICES if name != "CPU:LLVM")
 PROMISED = "tests/backend/"
 os.environ.setdefault("POCL_DEVICES", "pthread pthread")  # a CL:1, for tests that take two devices
 MOST_SKIPPED = 0.02

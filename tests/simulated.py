@@ -17,6 +17,7 @@ SIMULATED = {
     "CUDA": "gh100,gh100,gh100,gh100",
     # METAL:2 and more are of other families.
     "METAL": "apple7,apple7,apple9,mac2,paravirtual",
+    "QCOM": "a630",
 }
 
 
