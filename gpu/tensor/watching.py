@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from types import CodeType, FrameType, FunctionType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,17 @@ from gpu.tensor.tracing import Trace
 _PACKAGE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _FOLLOWED: Final = (os.path.join(_PACKAGE, "tensor", "nn", ""), os.path.join(_PACKAGE, "cli", ""))
 _NUMPY: Final = os.path.dirname(np.__file__) + os.sep
+
+
+class _Record(NamedTuple):
+    """Any tuple with names: the functions of all have the same code."""
+
+
+# What these read is what made the tuple's class: no function changes it.
+_OF_RECORDS: Final = frozenset(
+    getattr(_Record, name).__code__
+    for name in ("_make", "_replace", "_asdict", "__repr__", "__getnewargs__")
+)
 _COLLECTIONS: Final = os.path.dirname(sys.modules["collections"].__file__ or "") + os.sep
 
 
@@ -38,7 +49,7 @@ def _follows(file: str, module: str) -> bool:
     if file.startswith((*_FOLLOWED, _COLLECTIONS)):
         return True
     if file.startswith("<"):  # made by a dataclass or typed in
-        return not is_fixed_name(module)
+        return not is_fixed_name(module) and not module.startswith("namedtuple_")
     return is_users(file) and not file.startswith(_NUMPY)
 
 
@@ -81,7 +92,7 @@ class Watch:
         if event == "return":
             code = frame.f_code
             followed = _follows(code.co_filename, frame.f_globals.get("__name__", ""))
-            if followed and not self._comes_between(frame):
+            if followed and code not in _OF_RECORDS and not self._comes_between(frame):
                 self._note(code, frame.f_globals, frame.f_locals)
 
     def _comes_between(self, frame: FrameType | None) -> bool:

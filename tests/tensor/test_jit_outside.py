@@ -1122,3 +1122,23 @@ def test_objects_are_let_go_of() -> None:
     del model
     gc.collect()
     assert gone() is None
+
+
+def test_records_in_use_elsewhere_cost_a_replay_nothing() -> None:
+    """All classes of `namedtuple` have the code of their functions together."""
+    first, second = namedtuple("first", "a b"), namedtuple("second", "a b c")
+
+    def replaced(x: Tensor) -> Tensor:
+        pair = first(x, 2)._replace(b=3)
+        return x * pair.b + second._make((pair.a, 1, 2)).a
+
+    jitted = gpu.jit(replaced)
+    x = Tensor([1.0, 2.0])
+    for _ in range(3):
+        assert jitted(x).tolist() == [4.0, 8.0]
+    ((capture,),) = jitted._captures.values()
+    paths = {guard.path for guard in capture.guards._guards}
+    assert paths.isdisjoint(
+        ("_tuple_new", "tuple_new", "_len", "_map", "num_fields", "field_names")
+    )
+    assert len(paths) < 12, paths
