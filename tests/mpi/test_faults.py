@@ -1,0 +1,73 @@
+"""A rank that dies, hangs, ends or calls something else: the others get a typed error, in time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mpi.launch import mpiexec
+
+# An MPI that goes on when a process dies; others are ended by it.
+ULFM = ("--with-ft", "ulfm", "--mca", "coll", "^han,cuda")
+SOON = 20.0  # seconds: of what is told, not waited for; a loaded machine takes its time
+
+
+def _told(how: str, ranks: int = 2, options: tuple[str, ...] = (), **variables: str) -> list[Any]:
+    done = mpiexec(ranks, "faults.py", how, options=options, **variables)
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"rank"')]
+    assert lines, done.stdout + done.stderr
+    return sorted((json.loads(line) for line in lines), key=lambda told: told["rank"])
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("raise", "ended with ValueError: the data has ended"),
+        ("kill", "died"),
+        pytest.param("end", "has ended its program", marks=pytest.mark.slow),
+    ],
+)
+def test_a_rank_that_goes_is_named_to_the_others(
+    how: str, text: str, need: Callable[[str], None]
+) -> None:
+    need("mpi")
+    told = [each for each in _told(how, 3, ULFM) if each["rank"] != 1]
+    assert [each["rank"] for each in told] == [0, 2]
+    for each in told:
+        assert each["error"] == each["after"] == "PeerLost" and each["lost"] == 1
+        assert each["host"] and text in each["text"] and each["seconds"] < SOON
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("hang", "has not come to it"),
+        pytest.param("stop", "does not answer", marks=pytest.mark.slow),
+    ],
+)
+def test_a_wait_is_bounded(how: str, text: str, need: Callable[[str], None]) -> None:
+    need("mpi")
+    first, *others = _told(how, 2, ULFM, MPI_TIMEOUT="1")
+    assert first["error"] == "PeerLost" and first["lost"] == 1 and text in first["text"]
+    assert first["collective"] == "all_reduce" and first["step"] == 4
+    assert "faults.py" in first["text"]
+    assert 1 <= first["seconds"] < SOON
+    assert [each["error"] for each in others] == ["PeerLost"] * (how == "hang")
+
+
+@pytest.mark.parametrize(
+    ("how", "theirs", "timeout"),
+    [("other", "all_reduce(float32[2], op='sum')", "1"), ("shape", "sends float32[2]", "60")],
+)
+def test_one_receives_what_the_other_does_not_send(
+    how: str, theirs: str, timeout: str, need: Callable[[str], None]
+) -> None:
+    need("mpi")
+    told = _told(how, MPI_TIMEOUT=timeout)
+    assert [each["error"] for each in told] == ["CollectiveMismatch"] * 2
+    for each in told:
+        assert theirs in each["text"] and "recv(float32[" in each["text"]
+        assert each["text"].count("faults.py") >= 2 and each["seconds"] < SOON
