@@ -6,7 +6,7 @@ import copy
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from gpu.core.callsite import CallSite, user_call_site
 from gpu.core.errors import DistributedError
@@ -16,6 +16,9 @@ from gpu.distributed.messages import What
 
 if TYPE_CHECKING:
     from gpu.distributed.engine import Engine
+
+
+Make: TypeAlias = "Callable[[Engine, Call], Steps]"
 
 
 class Call:
@@ -34,12 +37,12 @@ class Call:
         self,
         what: What,
         site: CallSite | None,
-        make: Callable[[Engine, Call], Steps],
+        make: Make,
         peer: int | None = None,
         kept: object = None,
     ):
         self.what, self.site, self.peer, self.kept = what, site, peer, kept
-        self.make = make
+        self.make: Make | None = make
         self.number = 0
         self.steps: Steps | None = None
         self.requests: list[Any] = []
@@ -59,8 +62,13 @@ class Call:
             raise_again(self._error)
 
     def finish(self, error: Exception | None = None) -> None:
-        """It is done, or failed."""
-        self._error, self.kept, self.requests, self.steps = error, None, [], None
+        """It is done, or all ranks know that it is not; nothing is under way any more."""
+        self.kept, self.make, self.steps, self.requests = None, None, None, []
+        self.abandon(error)
+
+    def abandon(self, error: Exception | None) -> None:
+        """It has failed in the middle: what it holds may still be sent, or written to."""
+        self._error = error
         self._done.release()
 
     def told(self) -> dict[str, Any]:

@@ -58,6 +58,7 @@ class Engine:
         self._inbox: SimpleQueue[Call | None] = SimpleQueue()
         self._collectives: deque[Call] = deque()
         self._direct: list[Call] = []
+        self._abandoned: list[Call] = []  # whose memory MPI may still use
         self._started = 0
         self._failure: Exception | None = None
         self._ending_error: Exception | None = None
@@ -227,8 +228,6 @@ class Engine:
             return True
         self._started += 1
         call.number = self._started
-        call.began = time.monotonic()
-        call.deadline = call.began + self.timeout
         if self._failure is not None:
             call.finish(self._failure)
         elif call.peer is None:
@@ -257,6 +256,9 @@ class Engine:
             if call.requests and not self._are_done(call.requests):
                 return False
             if call.steps is None:
+                assert call.make is not None, "a call that is over is no more gone on with"
+                call.began = time.monotonic()
+                call.deadline = call.began + self.timeout
                 call.steps = call.make(self, call)
             call.requests = next(call.steps)
         except StopIteration:
@@ -386,10 +388,11 @@ class Engine:
         self._failure = error
         if is_told:
             for rank in self._others():
-                self._tell(rank, messages.told(error, self.wire.rank))
+                self._tell(rank, messages.told(error))
             self._flush()
         for call in (*self._collectives, *self._direct):
-            call.finish(error)
+            self._abandoned.append(call)
+            call.abandon(error)
         self._collectives.clear()
         self._direct.clear()
 

@@ -30,7 +30,7 @@ from gpu.tensor.tracing import refuse
 
 _LARGEST_TAG: Final = (1 << 14) - 1
 _OF_GRADIENTS: Final = 1 << 14  # tags from here on; MPI promises numbers up to 32767
-_LETTER: Final = 2048  # bytes before what is sent to one rank
+_LETTER: Final = 4096  # bytes before what is sent to one rank
 # Gives the steps of a collective, of the bytes that go and those that come.
 Move = Callable[[exchange.Wire, Bytes, Bytes], Steps]
 Tensors = Sequence[Tensor] | Tensor
@@ -89,7 +89,7 @@ class Group:
         tensor = self._checked(tensor, "all_reduce")
         op = check_operation(op, tensor.dtype)
         if self.size == 1:
-            return tensor
+            return tensor._same()
         if _by_gradient_rules(op, tensor.dtype):
             return _joined(self._gathered(tensor, "all_reduce", f"op={op!r}"), op)
         if tensor.dtype.is_complex:
@@ -114,7 +114,7 @@ class Group:
         stacked = self._checked(self._stacked(tensors, "reduce_scatter"), "reduce_scatter")
         op = check_operation(op, stacked.dtype)
         if self.size == 1:
-            return stacked[0]
+            return stacked[0]._same()
         if _by_gradient_rules(op, stacked.dtype):
             return _joined(self._exchanged(stacked, "reduce_scatter", f"op={op!r}"), op)
         if stacked.dtype.is_complex:
@@ -132,7 +132,7 @@ class Group:
         """What each rank gives, in the order of ranks."""
         tensor = self._checked(tensor, "all_gather")
         if self.size == 1:
-            return (tensor,)
+            return (tensor._same(),)
         return self._apart(self._gathered(tensor, "all_gather"))
 
     def all_to_all(self, tensors: Tensors) -> tuple[Tensor, ...]:
@@ -153,7 +153,7 @@ class Group:
         """
         tensor, root = self._checked(tensor, "broadcast"), self._known_rank(src, "src")
         if self.size == 1:
-            return tensor
+            return tensor._same()
         if tensor.dtype.is_complex:
             return self.broadcast(tensor.view_as_real(), root).view_as_complex()
 
@@ -205,7 +205,7 @@ class Group:
     def _exchanged(self, stacked: Tensor, name: str, how: str = "") -> Tensor:
         """What each rank gives for this one, along the first axis."""
         if self.size == 1:
-            return stacked
+            return stacked._same()
         if stacked.dtype.is_complex:
             return self._exchanged(stacked.view_as_real(), name, how).view_as_complex()
         what, rule = _what(name, stacked, how), _Backward(self, "all_to_all", None)

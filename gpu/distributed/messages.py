@@ -6,6 +6,7 @@ Nothing that is received is unpickled or otherwise run.
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +18,8 @@ from gpu.distributed.exchange import Bytes
 
 LARGEST: Final = 1 << 14  # bytes of a message
 DIGEST: Final = 16  # bytes
-_LONGEST_LINE: Final = 200  # characters of a line of the user's
+_LONGEST_LINE: Final = 200  # characters of a line of the user's; JSON has up to 6 bytes for one
+_LONGEST_TEXT: Final = 2000
 
 
 class What(NamedTuple):
@@ -42,7 +44,12 @@ class What(NamedTuple):
     @property
     def digest(self) -> bytes:
         """The same for the same call, on all machines."""
-        return blake2b(repr(tuple(self)).encode(), digest_size=DIGEST).digest()
+        return _digest(self)
+
+
+@lru_cache(1024)
+def _digest(what: What) -> bytes:
+    return blake2b(repr(tuple(what)).encode(), digest_size=DIGEST).digest()
 
 
 def pack(message: dict[str, Any]) -> Bytes:
@@ -79,10 +86,14 @@ def place_of(site: CallSite | None) -> str:
     return "an unknown line" if site is None else str(site)[:_LONGEST_LINE]
 
 
-def told(error: Exception, rank: int) -> dict[str, Any]:
+def told(error: Exception) -> dict[str, Any]:
     """What ended a rank's part, for the others."""
     message = error.message if isinstance(error, DistributedError) else str(error)
-    told: dict[str, Any] = {"kind": "failed", "error": type(error).__name__, "text": message[:4000]}
+    told: dict[str, Any] = {
+        "kind": "failed",
+        "error": type(error).__name__,
+        "text": message[:_LONGEST_TEXT],
+    }
     if isinstance(error, PeerLost):
         told |= {"rank": error.rank, "host": error.host, "step": error.step}
         told["collective"] = error.collective

@@ -57,6 +57,9 @@ def test_what_one_process_does_alone(group: distributed.Group) -> None:
     assert group.reduce_scatter(x[:1]).tolist() == [1.0, 2.0]
     assert group.broadcast(x, 0).tolist() == x.tolist()
     group.barrier()
+    for copied in (group.all_reduce(x.detach()), group.all_to_all(x.detach()[:1])[0]):
+        copied.assign(copied * 0)
+    assert x.tolist() == [[1.0, 2.0], [3.0, 4.0]]
     (group.all_reduce(x * x) + group.reduce_scatter([x * 2])).sum().backward()
     assert x.grad.tolist() == [[4.0, 6.0], [8.0, 10.0]]
 
@@ -150,12 +153,12 @@ def test_errors_are_told_and_copied_whole() -> None:
     wanted = 3, "node7", 41, "all_reduce"
     lost = PeerLost("rank 3 is gone", *wanted)
     for again in (
-        messages.error_of(messages.told(lost, 0), 0),
+        messages.error_of(messages.told(lost), 0),
         copy.copy(lost),
         pickle.loads(pickle.dumps(lost)),
     ):
         assert isinstance(again, PeerLost) and again.message == lost.message
         assert (again.rank, again.host, again.step, again.collective) == wanted
-    told = messages.told(CollectiveMismatch("one and another"), 1)
+    told = messages.told(CollectiveMismatch("one and another"))
     assert type(messages.error_of(told, 1)) is CollectiveMismatch
-    assert type(messages.error_of(messages.told(ValueError("x"), 1), 1)) is DistributedError
+    assert type(messages.error_of(messages.told(ValueError("x")), 1)) is DistributedError

@@ -25,7 +25,9 @@ def _told(how: str, ranks: int = 2, options: tuple[str, ...] = (), **variables: 
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ("raise", "ended with ValueError: the data has ended"),
+        pytest.param(
+            *("raise", "ended with ValueError: the data has ended"), marks=pytest.mark.slow
+        ),
         ("kill", "died"),
         pytest.param("end", "has ended its program", marks=pytest.mark.slow),
     ],
@@ -60,7 +62,10 @@ def test_a_wait_is_bounded(how: str, text: str, need: Callable[[str], None]) -> 
 
 @pytest.mark.parametrize(
     ("how", "theirs", "timeout"),
-    [("other", "all_reduce(float32[2], op='sum')", "1"), ("shape", "sends float32[2]", "60")],
+    [
+        ("other", "all_reduce(float32[2], op='sum')", "1"),
+        pytest.param("shape", "sends float32[2]", "60", marks=pytest.mark.slow),
+    ],
 )
 def test_one_receives_what_the_other_does_not_send(
     how: str, theirs: str, timeout: str, need: Callable[[str], None]
