@@ -21,7 +21,7 @@ from gpu.core.log import get_logger
 from gpu.distributed import messages
 from gpu.distributed.call import Call, raise_again, refuse_forked
 from gpu.distributed.exchange import Steps, Wire
-from gpu.distributed.launcher import check_size, load_mpi
+from gpu.distributed.launcher import check_library, check_size, load_mpi
 from gpu.distributed.messages import What
 
 log = get_logger(__name__)
@@ -114,6 +114,8 @@ class Engine:
 
     def _begin(self) -> None:
         self._mpi = MPI = load_mpi()
+        library = MPI.Get_library_version().splitlines()[0]
+        check_library(library)
         if not MPI.Is_initialized():
             MPI.Init_thread(MPI.THREAD_FUNNELED)  # for MPI this is the main thread
         elif MPI.Query_thread() < MPI.THREAD_SERIALIZED:
@@ -122,7 +124,6 @@ class Engine:
                 " distributed.init() first, or initialize MPI with THREAD_MULTIPLE"
             )
         world = MPI.COMM_WORLD
-        library = MPI.Get_library_version().splitlines()[0]
         check_size(self._told, world.Get_size(), library)
         self._control, data, direct = world.Dup(), world.Dup(), world.Dup()
         for comm in (self._control, data, direct):

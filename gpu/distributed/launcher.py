@@ -62,6 +62,20 @@ def load_mpi() -> Any:
     return MPI
 
 
+def check_library(library: str) -> None:
+    """Raises DistributedError where MPI's library would end the process in its start.
+
+    As those made of MPICH do under Open MPI's mpiexec. Of other pairs each process finds itself
+    alone.
+    """
+    of_mpich = any(name in library for name in ("MPICH", "MVAPICH", "Intel(R) MPI"))
+    if of_mpich and variables_of_others(("OMPI_COMM_WORLD_SIZE",)):
+        raise DistributedError(
+            f"Open MPI's mpiexec started this process, and MPI's library is {library.strip()}: use"
+            " the mpiexec that belongs to it, or reinstall mpi4py against Open MPI"
+        )
+
+
 def check_size(told: int, size: int, library: str) -> None:
     """Raises DistributedError where each process of a launcher is a world of its own to MPI."""
     if told > 1 and size == 1:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
+from json import JSONDecoder
 from pathlib import Path
 from shutil import which
-from typing import Final
+from typing import Any, Final
 
 PROGRAMS: Final = Path(__file__).parent / "programs"
 # Where a test's ranks wait for one that does not come, and longer than a loaded machine takes.
@@ -42,3 +44,13 @@ def mpiexec(
         check=False,
         env=environ,
     )
+
+
+def told_by_ranks(output: str) -> list[Any]:
+    """What ranks printed as JSON with their number first, in its order.
+
+    Lines of several processes may be joined.
+    """
+    found = re.finditer(re.escape('{"rank"'), output)
+    told = [JSONDecoder().raw_decode(output, match.start())[0] for match in found]
+    return sorted(told, key=lambda each: each["rank"])

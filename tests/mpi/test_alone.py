@@ -121,6 +121,16 @@ def test_a_library_of_another_mpi_than_the_launchers_is_refused() -> None:
         launcher.check_size(4, 1, "MPICH 5.0")
 
 
+def test_a_library_that_would_end_the_process_is_refused_before(
+    environ: Callable[[str, str], None],
+) -> None:
+    launcher.check_library("MPICH 5.0")
+    environ("OMPI_COMM_WORLD_SIZE", "2")
+    launcher.check_library("Open MPI v5.0.11, package")
+    with pytest.raises(DistributedError, match=r"Open MPI's mpiexec.*is MPICH 5\.0"):
+        launcher.check_library("MPICH 5.0")
+
+
 @pytest.mark.parametrize("data", [b"", b"\xff\xfe", b"[1]", b"{", b"3"])
 def test_what_is_no_message_is_refused(data: bytes) -> None:
     with pytest.raises(FormatError, match="rank 7"):

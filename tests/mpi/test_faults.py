@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from mpi.launch import mpiexec
+from mpi.launch import mpiexec, told_by_ranks
 
 # An MPI that goes on when a process dies; others are ended by it.
 ULFM = ("--with-ft", "ulfm", "--mca", "coll", "^han,cuda")
@@ -17,9 +16,9 @@ SOON = 20.0  # seconds: of what is told, not waited for; a loaded machine takes 
 
 def _told(how: str, ranks: int = 2, options: tuple[str, ...] = (), **variables: str) -> list[Any]:
     done = mpiexec(ranks, "faults.py", how, options=options, **variables)
-    lines = [line for line in done.stdout.splitlines() if line.startswith('{"rank"')]
-    assert lines, done.stdout + done.stderr
-    return sorted((json.loads(line) for line in lines), key=lambda told: told["rank"])
+    told = told_by_ranks(done.stdout)
+    assert told, done.stdout + done.stderr
+    return told
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from functools import cache
 
 import pytest
 
-from mpi.launch import PROGRAMS, mpiexec
+from mpi.launch import PROGRAMS, mpiexec, told_by_ranks
 
 CHECKS = re.findall(r"^def (check_\w+)", (PROGRAMS / "checks.py").read_text(), re.MULTILINE)
 # What differs between two ranks and more: trees, rings, the order in which is added.
@@ -23,7 +22,7 @@ OF_FOUR = (
 def _told(ranks: int, names: tuple[str, ...]) -> list[dict[str, str]]:
     """What each rank says of each check."""
     done = mpiexec(ranks, "checks.py", "11", str(ranks), *names)
-    told = [json.loads(line)["told"] for line in done.stdout.splitlines() if line[:7] == '{"rank"']
+    told = [each["told"] for each in told_by_ranks(done.stdout)]
     assert done.returncode == 0 and len(told) == ranks, done.stdout + done.stderr
     return told
 
@@ -50,3 +49,14 @@ def test_four_ranks(name: str, need: Callable[[str], None]) -> None:
 def test_all_on_four_ranks(name: str, need: Callable[[str], None]) -> None:
     need("mpi")
     _check(4, tuple(CHECKS), name)
+
+
+@pytest.mark.slow
+def test_each_rank_has_a_simulated_gpu_of_its_own(need: Callable[[str], None]) -> None:
+    need("mpi")
+    need("llvmlite")
+    done = mpiexec(2, "devices.py", SIM="gfx1100,gfx1100", DEV="AMD")
+    told = told_by_ranks(done.stdout)
+    assert [each["devices"] for each in told] == [["AMD"], ["AMD:1"]], done.stderr
+    for each in told:
+        assert each["device"] == each["devices"][0] and each["sums"] == [[0, 3, 6], [0, 6, 12]]
