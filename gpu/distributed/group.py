@@ -16,6 +16,7 @@ from gpu.core.arguments import whole
 from gpu.core.callsite import user_call_site
 from gpu.core.dtype import DType
 from gpu.core.errors import CollectiveMismatch, InvalidType, InvalidValue, ShapeError, Unsupported
+from gpu.core.unpicklable import Unpicklable
 from gpu.distributed import exchange, messages
 from gpu.distributed.arriving import Arriving, as_bytes
 from gpu.distributed.call import Call
@@ -36,7 +37,7 @@ Move = Callable[[exchange.Wire, Bytes, Bytes], Steps]
 Tensors = Sequence[Tensor] | Tensor
 
 
-class Group:
+class Group(Unpicklable):
     """All processes of the program: what `init` gives.
 
     Each method is called by all ranks, in one order, with tensors of one shape and dtype. It starts
@@ -48,8 +49,8 @@ class Group:
 
     Whatever waits raises PeerLost where a rank is dead, hangs or has ended, at most
     ``MPI_TIMEOUT`` seconds and one more after the call; CollectiveMismatch where ranks call
-    different things; DistributedError where MPI fails. After the first and the last of these no
-    rank can go on with the others.
+    different things; DistributedError where MPI fails. Ranks can go on together after a mismatch
+    that all of them got at the same collective, and after nothing else of these.
 
     Attributes:
         rank: the number of this process, from 0.
@@ -100,7 +101,7 @@ class Group:
             return exchange.all_reduce(wire, own, out, reduce, itemsize)
 
         what = _what("all_reduce", tensor, f"op={op!r}")
-        return self._moved(tensor, what, tensor.shape, move, _Backward(self, "all_reduce", op))
+        return self._moved(tensor, what, tensor.shape, move, _Backward(self, _of_all_reduce, op))
 
     def reduce_scatter(self, tensors: Tensors, op: str = "sum") -> Tensor:
         """What all ranks give for this one, joined as by `all_reduce`.
@@ -125,7 +126,7 @@ class Group:
             return exchange.reduce_scatter(wire, own, out, reduce)
 
         what = _what("reduce_scatter", stacked, f"op={op!r}")
-        rule = _Backward(self, "reduce_scatter", op)
+        rule = _Backward(self, _of_reduce_scatter, op)
         return self._moved(stacked, what, stacked.shape[1:], move, rule)
 
     def all_gather(self, tensor: Tensor) -> tuple[Tensor, ...]:
@@ -163,7 +164,7 @@ class Group:
             return exchange.broadcast(wire, out, root)
 
         what = _what("broadcast", tensor, f"src={root}")
-        return self._moved(tensor, what, tensor.shape, move, _Backward(self, "broadcast", root))
+        return self._moved(tensor, what, tensor.shape, move, _Backward(self, _of_broadcast, root))
 
     def send(self, tensor: Tensor, dst: int, tag: int = 0) -> Tensor:
         """Sends a tensor to rank `dst`, which calls `recv`.
@@ -199,7 +200,7 @@ class Group:
         if tensor.dtype.is_complex:
             return self._gathered(tensor.view_as_real(), name, how).view_as_complex()
         shape = (self.size, *tensor.shape)
-        rule = _Backward(self, "all_gather", None)
+        rule = _Backward(self, _of_all_gather)
         return self._moved(tensor, _what(name, tensor, how), shape, exchange.all_gather, rule)
 
     def _exchanged(self, stacked: Tensor, name: str, how: str = "") -> Tensor:
@@ -208,7 +209,7 @@ class Group:
             return stacked._same()
         if stacked.dtype.is_complex:
             return self._exchanged(stacked.view_as_real(), name, how).view_as_complex()
-        what, rule = _what(name, stacked, how), _Backward(self, "all_to_all", None)
+        what, rule = _what(name, stacked, how), _Backward(self, _of_all_to_all)
         return self._moved(stacked, what, stacked.shape, exchange.all_to_all, rule)
 
     def _send(self, tensor: Tensor, dst: int, tag: int) -> Tensor:
@@ -228,7 +229,7 @@ class Group:
         self._started(Call(what, site, make, peer, own))
         zero = Tensor(0.0, dtype=tensor.dtype if has_gradient(tensor.dtype) else None)
         zero = zero.to(tensor.device)
-        return _with_gradient(zero._node, _Backward(self, "send", (peer, tag)), tensor)
+        return _with_gradient(zero._node, _Backward(self, _of_send, (peer, tag)), tensor)
 
     def _recv(self, tensor: Tensor, src: int, tag: int) -> Tensor:
         peer = self._other_rank(src, "src")
@@ -254,7 +255,7 @@ class Group:
             yield engine.direct.receive(incoming, peer, tag)
 
         call = self._started(Call(what, user_call_site(), make, peer, buffer))
-        return _arriving(buffer, call, tensor, tensor.shape, _Backward(self, "recv", (peer, tag)))
+        return _arriving(buffer, call, tensor, tensor.shape, _Backward(self, _of_recv, (peer, tag)))
 
     def _moved(
         self, tensor: Tensor, what: What, shape: tuple[int, ...], move: Move, rule: _Backward
@@ -286,11 +287,8 @@ class Group:
                 f"{name} takes a list of tensors, one for each rank, or a tensor whose first axis"
                 f" they lie along; got {type(tensors).__name__} {tensors!r}"
             )
-        count = (
-            tensors.shape[0]
-            if isinstance(tensors, Tensor) and tensors.shape
-            else (len(tensors) if not isinstance(tensors, Tensor) else 0)
-        )
+        sizes = tensors.shape if isinstance(tensors, Tensor) else (len(tensors),)
+        count = sizes[0] if sizes else 0
         if count != self.size:
             raise ShapeError(f"{name} got {count} tensors for {self.size} ranks: give one for each")
         if isinstance(tensors, Tensor):
@@ -371,48 +369,57 @@ def _with_gradient(value: Node, rule: _Backward, operand: Tensor) -> Tensor:
     return Tensor._wrap(node)
 
 
-@dataclass(frozen=True, eq=True)
+# The gradient of an operand, of that of the result: another call, which all ranks make.
+Pull = Callable[["Group", Tensor, Node, Any], Tensor]
+
+
+@dataclass(frozen=True)
 class _Backward:
-    """The gradient of a collective, which is another one that all ranks call.
+    """The gradient of what a group did.
 
     Attributes:
-        group: that it is of.
-        name: of its method.
-        how: the operation, or the rank, or rank and tag.
+        group: that did it.
+        pull: gives the gradient, of that of the result, the operand and `how`.
+        how: the operation, the rank, or rank and tag.
     """
 
     group: Group
-    name: str
-    how: Any
+    pull: Pull
+    how: Any = None
 
     def __call__(self, node: Node, grad: Node) -> tuple[None, Node]:
         """The gradients of a node's value and its operand."""
-        operand = node.src[1]
-        found = getattr(self, f"_{self.name}")(Tensor._wrap(grad), operand)
-        return None, found._node
+        return None, self.pull(self.group, Tensor._wrap(grad), node.src[1], self.how)._node
 
-    def _all_reduce(self, grad: Tensor, _: Node) -> Tensor:
-        return self.group.all_reduce(grad, self.how)
 
-    def _reduce_scatter(self, grad: Tensor, _: Node) -> Tensor:
-        every = self.group._gathered(grad, "all_gather")
-        return every / self.group.size if self.how == "avg" else every
+def _of_all_reduce(group: Group, grad: Tensor, _: Node, op: str) -> Tensor:
+    return group.all_reduce(grad, op)
 
-    def _all_gather(self, grad: Tensor, _: Node) -> Tensor:
-        return self.group.reduce_scatter(grad)
 
-    def _all_to_all(self, grad: Tensor, _: Node) -> Tensor:
-        return self.group._exchanged(grad, "all_to_all")
+def _of_reduce_scatter(group: Group, grad: Tensor, _: Node, op: str) -> Tensor:
+    every = group._gathered(grad, "all_gather")
+    return every / group.size if op == "avg" else every
 
-    def _broadcast(self, grad: Tensor, _: Node) -> Tensor:
-        total = self.group.all_reduce(grad)
-        return total if self.group.rank == self.how else total.zeros_like()
 
-    def _send(self, _: Tensor, operand: Node) -> Tensor:
-        dst, tag = self.how
-        return self.group._recv(Tensor._wrap(G.detach(operand)), dst, tag + _OF_GRADIENTS)
+def _of_all_gather(group: Group, grad: Tensor, _: Node, __: None) -> Tensor:
+    return group.reduce_scatter(grad)
 
-    def _recv(self, grad: Tensor, operand: Node) -> Tensor:
-        src, tag = self.how
-        self.group._send(grad, src, tag + _OF_GRADIENTS)
-        return Tensor._wrap(G.const(0, operand.shape, operand.dtype, operand.device))
+
+def _of_all_to_all(group: Group, grad: Tensor, _: Node, __: None) -> Tensor:
+    return group._exchanged(grad, "all_to_all")
+
+
+def _of_broadcast(group: Group, grad: Tensor, _: Node, root: int) -> Tensor:
+    total = group.all_reduce(grad)
+    return total if group.rank == root else total.zeros_like()
+
+
+def _of_send(group: Group, _: Tensor, operand: Node, how: tuple[int, int]) -> Tensor:
+    dst, tag = how
+    return group._recv(Tensor._wrap(G.detach(operand)), dst, tag + _OF_GRADIENTS)
+
+
+def _of_recv(group: Group, grad: Tensor, operand: Node, how: tuple[int, int]) -> Tensor:
+    src, tag = how
+    group._send(grad, src, tag + _OF_GRADIENTS)
+    return Tensor._wrap(G.const(0, operand.shape, operand.dtype, operand.device))
