@@ -14,8 +14,8 @@ ULFM = ("--with-ft", "ulfm", "--mca", "coll", "^han,cuda")
 SOON = 20.0  # seconds: of what is told, not waited for; a loaded machine takes its time
 
 
-def _told(how: str, ranks: int = 2, options: tuple[str, ...] = (), **variables: str) -> list[Any]:
-    done = mpiexec(ranks, "faults.py", how, options=options, **variables)
+def _told(how: str, seconds: float, ranks: int = 2, options: tuple[str, ...] = ()) -> list[Any]:
+    done = mpiexec(ranks, "faults.py", how, str(seconds), options=options)
     told = told_by_ranks(done.stdout)
     assert told, done.stdout + done.stderr
     return told
@@ -35,7 +35,7 @@ def test_a_rank_that_goes_is_named_to_the_others(
     how: str, text: str, need: Callable[[str], None]
 ) -> None:
     need("mpi")
-    told = [each for each in _told(how, 3, ULFM) if each["rank"] != 1]
+    told = [each for each in _told(how, 60, 3, ULFM) if each["rank"] != 1]
     assert [each["rank"] for each in told] == [0, 2]
     for each in told:
         assert each["error"] == each["after"] == "PeerLost" and each["lost"] == 1
@@ -51,7 +51,7 @@ def test_a_rank_that_goes_is_named_to_the_others(
 )
 def test_a_wait_is_bounded(how: str, text: str, need: Callable[[str], None]) -> None:
     need("mpi")
-    first, *others = _told(how, 2, ULFM, MPI_TIMEOUT="1")
+    first, *others = _told(how, 1, 2, ULFM)
     assert first["error"] == "PeerLost" and first["lost"] == 1 and text in first["text"]
     assert first["collective"] == "all_reduce" and first["step"] == 4
     assert "faults.py" in first["text"]
@@ -62,15 +62,15 @@ def test_a_wait_is_bounded(how: str, text: str, need: Callable[[str], None]) -> 
 @pytest.mark.parametrize(
     ("how", "theirs", "timeout"),
     [
-        ("other", "all_reduce(float32[2], op='sum')", "1"),
-        pytest.param("shape", "sends float32[2]", "60", marks=pytest.mark.slow),
+        ("other", "all_reduce(float32[2], op='sum')", 1),
+        pytest.param("shape", "sends float32[2]", 60, marks=pytest.mark.slow),
     ],
 )
 def test_one_receives_what_the_other_does_not_send(
-    how: str, theirs: str, timeout: str, need: Callable[[str], None]
+    how: str, theirs: str, timeout: float, need: Callable[[str], None]
 ) -> None:
     need("mpi")
-    told = _told(how, MPI_TIMEOUT=timeout)
+    told = _told(how, timeout)
     assert [each["error"] for each in told] == ["CollectiveMismatch"] * 2
     for each in told:
         assert theirs in each["text"] and "recv(float32[" in each["text"]

@@ -1,6 +1,6 @@
-"""One rank fails, as the argument says; the others tell in a line of JSON what they got, and when.
+"""Rank 1 fails: ``faults.py HOW SECONDS``; the others tell in a line of JSON what they got, and when.
 
-Rank 1 is the one that fails.
+The seconds are how long ranks wait, from when all have begun.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ x = Tensor([1.0, 2.0])
 total = group.all_reduce(x).tolist()
 pid = int(group.broadcast(Tensor(os.getpid()), 1).item())
 group.barrier()
+group._engine.timeout = float(sys.argv[2])
 
 if group.rank == 1:
     if HOW == "raise":
@@ -30,7 +31,7 @@ if group.rank == 1:
     if HOW == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     if HOW == "hang":
-        time.sleep(4)
+        time.sleep(6)
 
 began = time.monotonic()
 told = {"rank": group.rank, "error": None}
