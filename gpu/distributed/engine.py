@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -33,19 +33,22 @@ _AT_ONCE: Final = 30  # looks at the messages of one call, before others have th
 _NAPS: Final = (20e-6, 1e-3)  # seconds between looks then: the first, and the longest
 
 
-class World:
+class World(NamedTuple):
     """What MPI tells of the processes, once it runs.
 
     Attributes:
-        rank, size: as MPI has them.
-        local_rank, local_size: among those of this host.
+        rank: the number of this one.
+        size: how many there are.
+        local_rank: its number among those of this host.
+        local_size: how many this host has.
         hosts: the name of each rank's.
-        library: MPI's name and version.
     """
 
-    def __init__(self, rank: int, size: int, local: tuple[int, int], hosts: list[str], lib: str):
-        self.rank, self.size, self.hosts, self.library = rank, size, hosts, lib
-        self.local_rank, self.local_size = local
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    hosts: list[str]
 
 
 class Engine:
@@ -110,7 +113,7 @@ class Engine:
                 return
             except Exception as error:  # it goes on, or who waits would wait for ever
                 log.exception("the thread of MPI failed")
-                self._fail(error, is_told=False)
+                self._fail(error)
 
     def _begin(self) -> None:
         self._mpi = MPI = load_mpi()
@@ -133,7 +136,7 @@ class Engine:
         local = here.Get_rank(), here.Get_size()
         here.Free()
         hosts = self._introduced(MPI.Get_processor_name(), library)
-        self.world = World(self.wire.rank, self.wire.size, local, hosts, library)
+        self.world = World(self.wire.rank, self.wire.size, *local, hosts)
         self._header = np.empty(messages.DIGEST, np.uint8)
         self._headers = np.empty((self.wire.size, messages.DIGEST), np.uint8)
         self._letter = np.empty(messages.LARGEST, np.uint8)
@@ -282,7 +285,7 @@ class Engine:
 
     def _listen(self) -> bool:
         """Reads what a rank told, if one did."""
-        self._outgoing = [r for r in self._outgoing if not r.Test()]
+        self._outgoing = [r for r in self._outgoing if not self._has_left(r)]
         status = self._mpi.Status()
         try:
             if self._failure is not None or not self._listening.Test(status):
@@ -309,7 +312,10 @@ class Engine:
         return next(iter((*self._collectives, *self._direct)), None)
 
     def _tell(self, rank: int, message: dict[str, Any]) -> None:
-        self._outgoing.append(self._control.Isend(messages.pack(message), rank))
+        try:
+            self._outgoing.append(self._control.Isend(messages.pack(message), rank))
+        except self._mpi.Exception as error:  # whoever died need not be told
+            log.info("rank %d is not told %s: %s", rank, message["kind"], error)
 
     def _others(self) -> list[int]:
         return [rank for rank in range(self.wire.size) if rank != self.wire.rank]

@@ -20,7 +20,7 @@ from gpu.core.unpicklable import Unpicklable
 from gpu.distributed import exchange, messages
 from gpu.distributed.arriving import Arriving, as_bytes
 from gpu.distributed.call import Call
-from gpu.distributed.engine import Engine
+from gpu.distributed.engine import Engine, World
 from gpu.distributed.exchange import Bytes, Steps
 from gpu.distributed.messages import What
 from gpu.distributed.reducing import check_operation, reduction
@@ -64,9 +64,9 @@ class Group(Unpicklable):
     def __init__(self, engine: Engine | None, host: str, devices: tuple[str, ...]):
         """The group over an engine's processes; None is for one that is alone."""
         self._engine, self.host, self.devices = engine, host, devices
-        world = engine.world if engine else None
-        self.rank, self.size = (world.rank, world.size) if world else (0, 1)
-        self.local_rank, self.local_size = (world.local_rank, world.local_size) if world else (0, 1)
+        world = engine.world if engine else World(0, 1, 0, 1, [host])
+        self.rank, self.size = world.rank, world.size
+        self.local_rank, self.local_size = world.local_rank, world.local_size
 
     def __repr__(self) -> str:
         return f"<Group rank={self.rank} of {self.size} on {self.host}, {', '.join(self.devices)}>"

@@ -1,4 +1,4 @@
-"""Rank 1 fails: ``faults.py HOW SECONDS``; the others tell in a line of JSON what they got, and when.
+"""Rank 1 fails: ``faults.py HOW SECONDS``; others tell in a line of JSON what they got, and when.
 
 The seconds are how long ranks wait, from when all have begun.
 """
