@@ -75,3 +75,11 @@ def test_one_receives_what_the_other_does_not_send(
     for each in told:
         assert theirs in each["text"] and "recv(float32[" in each["text"]
         assert each["text"].count("faults.py") >= 2 and each["seconds"] < SOON
+
+
+@pytest.mark.slow
+def test_what_fails_in_the_thread_of_mpi_is_told(need: Callable[[str], None]) -> None:
+    need("mpi")
+    first = _told("memory", 60)[0]
+    assert (first["rank"], first["error"]) == (0, "DistributedError")
+    assert "no memory is left" in first["text"] and first["seconds"] < SOON

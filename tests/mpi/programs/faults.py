@@ -30,6 +30,12 @@ if group.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     if HOW == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
+    if HOW == "memory":  # of MPI's thread
+
+        def full(*_: object) -> None:
+            raise MemoryError("no memory is left")
+
+        group._engine.wire.swap = full
     if HOW == "hang":
         time.sleep(6)
 
