@@ -39,6 +39,7 @@ __all__ = [
     "array_api",
     "assert_no_leaks",
     "compile_for",
+    "distributed",
     "dtypes",
     "jit",
     "kernel",
@@ -81,7 +82,7 @@ def show_config() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("array_api", "nn"):
+    if name in ("array_api", "distributed", "nn"):
         return importlib.import_module(f"gpu.{name}")
     home = _HOMES.get(name)
     if home is None:

@@ -116,6 +116,12 @@ def _lacks_setuptools() -> str | None:
     return None
 
 
+def _lacks_mpi() -> str | None:
+    from mpi.launch import find_mpiexec
+
+    return _lacks_module("mpi4py") or (None if find_mpiexec() else "there is no mpiexec")
+
+
 def _lacks_apt() -> str | None:
     lacking = [name for name in ("apt-get", "apt-cache", "dpkg", "dpkg-deb") if not which(name)]
     return f"no {', '.join(lacking)}: this is no Debian" if lacking else None
@@ -139,6 +145,7 @@ REQUIREMENTS: Final[dict[str, Callable[[], str | None]]] = {
     "simulated-mac": _lacks_simulated_mac,
     "dawn-python": partial(_lacks_module, "pydawn"),
     "libllvm": _lacks_libllvm,
+    "mpi": _lacks_mpi,
     "llvmlite": partial(_lacks_module, "llvmlite"),
     "numba": partial(_lacks_module, "numba"),
     "nvjitlink": partial(_lacks_nvidia, "nvJitLink"),

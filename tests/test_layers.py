@@ -110,6 +110,8 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
         *("gpu.backends.cpu.native", "gpu.sim.metal"),
     ),
     "gpu.tensor": ("gpu.core", "gpu.runtime", "gpu.compiler.ir"),
+    # Tensors of several processes.
+    "gpu.distributed": ("gpu.core", "gpu.runtime", "gpu.compiler.ir", "gpu.tensor"),
     "gpu.cli": ("gpu",),  # everything
 }
 # What a package and all below it must not import, though it lies in what they may.
@@ -150,6 +152,9 @@ LOOKING: Final = {
 EXCEPTIONS: Final[dict[tuple[str, str, str], str]] = {
     ("layers", "gpu/tensor/interop.py", "gpu.array_api"): (
         "tensors give their namespace of the standard by its public name"
+    ),
+    ("layers", "gpu/distributed/start.py", "gpu.__version__"): (
+        "processes that work together compare the versions that they run"
     ),
     ("devices", "gpu/compiler/targets/cpu.py", "/proc/cpuinfo"): (
         "the CPU's features are of the machine that compiles, not of a device; a plain file"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from functools import cache
@@ -67,6 +67,8 @@ __all__ = [
     "preset_variable",
     "process_settings",
     "reread_environment",
+    "use_device",
+    "variables_of_others",
 ]
 
 T = TypeVar("T")
@@ -295,6 +297,12 @@ class Config:
     CRASH_FILES = Setting(
         whole_number(0, 10**6), "how many such reports are kept; 0 writes none", lambda: 16, "16"
     )
+    MPI_TIMEOUT = Setting(
+        whole_number(1, 10**6),
+        "seconds that a rank of a program over MPI waits for others",
+        lambda: 300,
+        "300",
+    )
     VERIFY = _flag("check the intermediate representation between compiler passes")
     CHECK = Setting(
         comma_list({"1": "index", "index": "index", "nan": "nan"}),
@@ -452,6 +460,17 @@ def reread_environment() -> None:
         setting.forget()
     for cached in (_environment_spec, _context_spec, _alias_requests):
         cached.cache_clear()
+
+
+def use_device(spec: DeviceSpec) -> None:
+    """Has a device be used from now on as if the environment's DEV= asked for it."""
+    SETTINGS["DEV"].exchange(str(spec))
+    _environment_spec.cache_clear()
+
+
+def variables_of_others(names: Iterable[str]) -> dict[str, str]:
+    """Those of `names`, variables that belong to other programs, that are set and not empty."""
+    return {name: os.environ[name] for name in names if os.environ.get(name)}
 
 
 def preset_variable(name: str, value: str) -> None:

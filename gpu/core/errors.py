@@ -208,3 +208,26 @@ class DeviceHang(HwTimeout):
 
 class DeviceLost(DeviceError):
     """The device cannot be used again in this process; the message says why and what goes on."""
+
+
+class DistributedError(GpuError):
+    """The processes of a program cannot work together; the message says which, and the fix."""
+
+
+class CollectiveMismatch(DistributedError):
+    """Ranks called different things where all have to call the same; names each one's line."""
+
+
+class PeerLost(DistributedError):
+    """A rank takes no part any more: it died, hangs, has ended or raised an exception.
+
+    Attributes:
+        rank: its number.
+        host: the name of its host.
+        step: how many calls that rank or this one, which found out, had begun; 0 if not known.
+        collective: the method that did not come to an end, as ``all_reduce``; "" if none.
+    """
+
+    def __init__(self, message: str, rank: int, host: str, step: int, collective: str):
+        super().__init__(message)
+        self.rank, self.host, self.step, self.collective = rank, host, step, collective

@@ -117,6 +117,11 @@ def is_only_storage(node: Node, buffers: Sequence[Buffer]) -> bool:
     return apart and buffers[0].is_writable and is_only_buffer(buffers, 1)
 
 
+def has_value(node: Node, value: Node) -> None:
+    """A node, of which nothing was computed yet, has the value of a `buffer` node from now on."""
+    _values[ref(node, _forget)] = value
+
+
 def realize(roots: Sequence[Node], released: Releases | None = None) -> list[Node]:
     """Computes the values of `roots`; returns a buffer node for each, of the same shape.
 

@@ -39,6 +39,23 @@ def straight(value: Node, x: Node) -> Node:
     return value if value.kind == "const" else G.custom_grad("straight", value, (x,))
 
 
+def given(rule: Rule, value: Node, operands: Sequence[Node]) -> Node:
+    """`value`, with the gradients for `value` and `operands` that `rule` gives.
+
+    Rules are kept for the life of the process: equal ones have to compare equal.
+    """
+    number = _given.setdefault(rule, len(_given))
+    return G.custom_grad("given", value, operands, number)
+
+
+_given: Final[dict[Rule, int]] = {}
+
+
+def _by_given(node: Node, grad: Node) -> Gradients:
+    rule = next(itertools.islice(_given, node.attr[1], None))
+    return rule(node, grad)
+
+
 def _flat(node: Node, grad: Node) -> list[Node]:
     return [grad, *(G.const(0, x.shape, x.dtype, x.device) for x in node.src[1:])]
 
@@ -272,6 +289,7 @@ def _power_of(node: Node, grad: Node) -> Gradients:
 RULES: Final[dict[str, Rule]] = {
     "own": lambda node, grad: (None,),
     "flat": _flat,
+    "given": _by_given,
     "straight": lambda node, grad: (None, grad),
     "remainder": _remainder,
     "deviations": _deviations,

@@ -1,0 +1,19 @@
+"""One program in several processes, on one machine or many: over MPI, and no library of a vendor.
+
+    mpiexec -n 2 python train.py        # or srun
+
+    >>> from gpu import Tensor, distributed
+    >>> group = distributed.init()
+    >>> group.rank, group.size
+    (0, 1)
+
+MPI starts the processes and moves the bytes. docs/howto/clusters.md tells users more.
+"""
+
+from __future__ import annotations
+
+from gpu.core.errors import CollectiveMismatch, DistributedError, PeerLost
+from gpu.distributed.group import Group
+from gpu.distributed.start import init
+
+__all__ = ["CollectiveMismatch", "DistributedError", "Group", "PeerLost", "init"]
