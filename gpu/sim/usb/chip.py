@@ -99,10 +99,10 @@ class BridgeChip:
         self.machine = machine
         self.speed = SPEEDS[speed]
         self._title = title
-        self.fabric = Fabric(machine, title, cards, self.refuse, timing.crs_ns)
+        self.fabric = Fabric(machine, title, cards, self.violation, timing.crs_ns)
         self.link = Link(machine.clock, self.fabric, timing.train_ns, dead_link, up_state, has_card)
-        self.tlp = TlpEngine(self.link, self.refuse)
-        self.sram = SramEngine(self.refuse)
+        self.tlp = TlpEngine(self.link, self.violation)
+        self.sram = SramEngine(self.violation)
         for at, memory, size in (
             (SRAM_AT, self.sram.sram, SRAM_BYTES),
             (ADMIN_AT, self.sram.admin, PAGE),
@@ -110,11 +110,11 @@ class BridgeChip:
             (COMPLETION_AT, self.sram.completions, PAGE),
         ):
             self.fabric.map(at, memory, size)
-        self.xdata = Xdata(self.sram, self.tlp, self.link, self.refuse)
+        self.xdata = Xdata(self.sram, self.tlp, self.link, self.violation)
         self.busy_until_ns = 0
         self.is_wedged = False
 
-    def refuse(self, rule: str, what: str) -> None:
+    def violation(self, rule: str, what: str) -> None:
         """Records that a rule of docs/reference/usb-rules.md was broken."""
         self.machine.debug.violation(f"{self._title}: {rule}: {what}")
 

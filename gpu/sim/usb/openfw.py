@@ -68,7 +68,7 @@ class OpenFirmware:
         if (setup.kind, setup.request) == (STANDARD_IN, GET_DESCRIPTOR):
             found = self._descriptors.get(setup.value >> 8, setup.value & 0xFF)
             return None if found is None else found[: setup.size]
-        self.chip.refuse("unknown-request", f"{setup}")
+        self.chip.violation("unknown-request", f"{setup}")
         return None
 
     def control_out(self, setup: Setup, data: bytes) -> bool:
@@ -86,10 +86,10 @@ class OpenFirmware:
             self.clear(BULK_IN)
             self.clear(BULK_OUT)
         else:
-            self.chip.refuse("unknown-request", f"{setup}")
+            self.chip.violation("unknown-request", f"{setup}")
             return not setup.size
         if setup.size and key != (VENDOR_OUT, TLP):
-            self.chip.refuse("request-data", f"{setup}")
+            self.chip.violation("request-data", f"{setup}")
         return not self.chip.is_wedged
 
     def give(self, size: int) -> bytes | None:
@@ -117,9 +117,9 @@ class OpenFirmware:
         if not waiting:
             return None
         if len(data) > waiting:
-            chip.refuse("sram-too-long", f"{len(data)} bytes where {waiting} are waited for")
+            chip.violation("sram-too-long", f"{len(data)} bytes where {waiting} are waited for")
         elif len(data) < waiting and len(data) % chip.speed.bulk:
-            chip.refuse("sram-short", f"{len(data)} bytes where {waiting} are waited for")
+            chip.violation("sram-short", f"{len(data)} bytes where {waiting} are waited for")
         most = min(len(data), waiting)
         piece = chip.speed.bulk * chip.machine.rng.randint(1, _PIECE // chip.speed.bulk)
         count = min(most, piece)
@@ -145,7 +145,7 @@ class OpenFirmware:
         most = _READ_SUPER if chip.speed.control == _READ_SUPER else _READ_HIGH
         size = min(setup.size, most)
         if setup.value + size > 1 << 16:
-            chip.refuse("xdata-wrap", f"{size} bytes from {setup.value:#06x} on")
+            chip.violation("xdata-wrap", f"{size} bytes from {setup.value:#06x} on")
         torn, result = chip.machine.rng.randrange(size) if size else 0, bytearray()
         for number in range(size):
             if number == torn:
@@ -159,7 +159,7 @@ class OpenFirmware:
     def _completion(self) -> bytes:
         chip, tlp = self.chip, self.chip.tlp
         if not tlp.expects:
-            chip.refuse("completion-of-nothing", "nothing was asked for that has a completion")
+            chip.violation("completion-of-nothing", "nothing was asked for that has a completion")
         if tlp.status & ERROR:
             tlp.write(STATUS, ERROR)
             return bytes((*bytes(7), _FAILED))
@@ -171,7 +171,7 @@ class OpenFirmware:
     def _request(self, setup: Setup, data: bytes) -> None:
         chip, tlp, mode = self.chip, self.chip.tlp, setup.index & 3
         if len(data) != _HEADER or setup.index > STREAM_READ:
-            chip.refuse("tlp-request", f"{setup} with {len(data)} bytes")
+            chip.violation("tlp-request", f"{setup} with {len(data)} bytes")
             return
         low, high, value = struct.unpack("<III", data)
         form, enables = setup.value & 0xFF, setup.value >> 8
@@ -192,13 +192,13 @@ class OpenFirmware:
     def _can_stream(self, mode: int, form: int, enables: int, address: int) -> bool:
         chip, what = self.chip, f"stream {form:#x} of {address:#x}, bytes {enables:#x}"
         if self._fifo and mode == STREAM_READ:
-            chip.refuse("stream-not-taken", f"{what}: {len(self._fifo)} bytes of the last wait")
+            chip.violation("stream-not-taken", f"{what}: {len(self._fifo)} bytes of the last wait")
         if chip.sram.is_armed:
-            chip.refuse("stream-during-sram", what)
+            chip.violation("stream-during-sram", what)
         if form not in (_MEMORY_WRITES if mode == STREAM_WRITE else _MEMORY_READS):
-            chip.refuse("stream-type", what)
+            chip.violation("stream-type", what)
         elif enables != 0xF or address % 4:
-            chip.refuse("stream-dwords", what)
+            chip.violation("stream-dwords", what)
         else:
             return True
         return False
@@ -218,14 +218,15 @@ class OpenFirmware:
 
     def _take_packet(self, packet: memoryview) -> int:
         chip, dwords = self.chip, len(packet) // 4
+        what = f"{len(packet)} bytes"
         self._takes_stream = False
         if self._mode != STREAM_WRITE or not self._dwords:
-            chip.refuse("stream-abandoned", f"{len(packet)} bytes for a stream that was given up")
+            chip.violation("stream-abandoned", f"{what} for a stream that was given up")
         elif dwords > self._dwords:
-            chip.refuse("stream-too-long", f"{len(packet)} bytes where {4 * self._dwords} are left")
+            chip.violation("stream-too-long", f"{what} where {4 * self._dwords} are left")
         else:
             if len(packet) % 4:
-                chip.refuse("stream-part", f"a packet of {len(packet)} bytes")
+                chip.violation("stream-part", what)
             chip.spend(4 * dwords, TLP_WRITE_RATE)
             chip.tlp.write_stream(packet[: 4 * dwords])
             chip.work()
@@ -236,7 +237,7 @@ class OpenFirmware:
     def _arm(self, setup: Setup) -> None:
         chip = self.chip
         if self._fifo or self._takes_stream:
-            chip.refuse("sram-during-stream", f"{setup}")
+            chip.violation("sram-during-stream", f"{setup}")
         is_in = bool(setup.value & _TO_HOST)
         slot, slots = setup.index & 0xFF, setup.index >> 8 or 1
         chip.sram.arm(setup.value & ~_TO_HOST, slot, slots, is_in)
@@ -245,7 +246,7 @@ class OpenFirmware:
         """On, it samples the link until that is stable three times, at most 20 times."""
         chip = self.chip
         if value > 1:
-            chip.refuse("power-value", f"{value:#x}")
+            chip.violation("power-value", f"{value:#x}")
         chip.tlp.drain()
         chip.link.power(bool(value & 1))
         if not value & 1:

@@ -84,7 +84,7 @@ class StockFirmware:
             (1, SET_INTERFACE),
         ):
             if key[1] == SET_INTERFACE and setup.value:
-                self.chip.refuse("uas", "the alternate setting of UAS, which is not modelled")
+                self.chip.violation("uas", "the alternate setting of UAS, which is not modelled")
             self._is_broken = False
             self._start()
             return True
@@ -117,7 +117,7 @@ class StockFirmware:
         if self._wanted:
             count = min(len(data), self._wanted - len(self._received))
             if len(data) > count:
-                self.chip.refuse("bot-data", f"{len(data)} bytes where {count} are wanted")
+                self.chip.violation("bot-data", f"{len(data)} bytes where {count} are wanted")
             self.chip.spend(count, WRITE_RATE)
             self._received += data[:count]
             if len(self._received) == self._wanted:
@@ -141,7 +141,7 @@ class StockFirmware:
         self._stalls_in = False
 
     def _break(self, rule: str, what: str) -> NoReturn:
-        self.chip.refuse(rule, what)
+        self.chip.violation(rule, what)
         self._is_broken = True
         raise Stall
 
@@ -177,7 +177,7 @@ class StockFirmware:
 
     def _answer(self, answer: bytes, length: int, is_in: bool) -> None:
         if len(answer) > length or (answer and not is_in) or (length and not is_in):
-            self.chip.refuse("bot-length", f"{length} bytes are wanted of {len(answer)}")
+            self.chip.violation("bot-length", f"{length} bytes are wanted of {len(answer)}")
             self._finish(_PHASE, length)
             return
         self._data += answer
@@ -186,7 +186,7 @@ class StockFirmware:
 
     def _fail_command(self, code: int) -> None:
         if code in _FLASH:
-            self.chip.refuse("flash-command", f"{code:#x}: nothing of flash is modelled")
+            self.chip.violation("flash-command", f"{code:#x}: nothing of flash is modelled")
         self._sense = _UNKNOWN
         self._stalls_in = bool(self._missing)
         self._finish(_FAILED, self._missing)
@@ -197,13 +197,13 @@ class StockFirmware:
     def _place(self, block: bytes, size: int) -> int:
         if block[2] >> 1 << 1 != self._bank or size != 6:
             what = f"{bytes(block[:size]).hex(' ')}: 6 bytes, byte 2 is {self._bank:#x}"
-            self.chip.refuse("xdata-command", what)
+            self.chip.violation("xdata-command", what)
         return int.from_bytes(block[3:5], "big")
 
     def _read(self, block: bytes, size: int) -> bytes:
         at, count = self._place(block, size), block[1]
         if not count or at + count > 1 << 16:
-            self.chip.refuse("xdata-size", f"{count} bytes from {at:#06x} on")
+            self.chip.violation("xdata-size", f"{count} bytes from {at:#06x} on")
         return bytes(self.chip.xdata.read(at + number & 0xFFFF) for number in range(count))
 
     def _write(self, block: bytes, size: int) -> None:
@@ -212,7 +212,7 @@ class StockFirmware:
     def _begin_write(self, block: bytes, length: int) -> None:
         lba, sectors = int.from_bytes(block[2:10], "big"), int.from_bytes(block[10:14], "big")
         if lba or not 0 < sectors <= _MOST_SECTORS or length != sectors * SECTOR:
-            self.chip.refuse("write16-place", f"{sectors} sectors at {lba}, {length} bytes")
+            self.chip.violation("write16-place", f"{sectors} sectors at {lba}, {length} bytes")
             self._fail_command(block[0])
         else:
             self._wanted = length
@@ -223,7 +223,7 @@ class StockFirmware:
         self._wanted, ready = 0, self._is_ready(len(data))
         self._received.clear()
         if not ready:
-            chip.refuse("write16-unprepared", f"WRITE(16) of {len(data)} bytes")
+            chip.violation("write16-unprepared", f"WRITE(16) of {len(data)} bytes")
             self._sense = _NO_MEDIUM
             self._finish(_FAILED, 0)
             return
