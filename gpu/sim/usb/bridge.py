@@ -108,7 +108,7 @@ class Bridge:
         )
         self.chip.link.power(settings.boots_powered)
         self.session += 1
-        self.is_plugged = True
+        self.is_plugged = self.card.plugged = True
         self.transfers = Transfers()
         self.holder: object = None
         self.kernel_driver = settings.kernel_driver
@@ -125,6 +125,9 @@ class Bridge:
         self._count += 1
         if self.is_now(self.troubles.unplug):
             self.unplug()
+        if self.machine.faults.due("remove"):
+            self.machine.unplug()
+        if not self.is_plugged:
             raise DeviceLost(f"{self.id} was unplugged: plug it in and open it anew")
         if self.is_now(self.troubles.link_dies):
             self.chip.link.fail()

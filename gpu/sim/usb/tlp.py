@@ -63,7 +63,7 @@ class TlpEngine:
             self._is_kicked |= bool(value & KICK)
         elif address == GO:
             self._is_set = value == _GO
-        elif _FIRST <= address < COMPLETION:
+        else:
             self._registers[address - _FIRST] = value
         if self._is_kicked and self._is_set:
             self._is_kicked = self._is_set = False

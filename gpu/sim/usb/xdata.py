@@ -11,7 +11,7 @@ from typing import Final
 from gpu.sim.usb.config import Refuse
 from gpu.sim.usb.link import Link
 from gpu.sim.usb.sram import PAGE, Memory, SramEngine
-from gpu.sim.usb.tlp import TlpEngine
+from gpu.sim.usb.tlp import COMPLETION, KIND, TlpEngine
 
 SIZE: Final = 1 << 16
 LTSSM, PERST, LINK_UP, LINK_INFO = 0xB450, 0xB480, 0xE765, 0x4092
@@ -27,6 +27,7 @@ _PLAIN: Final = (
 )
 _BUFFERS: Final = ((0x7000, 0x1000), (0x8000, 0x1000), (0x9E00, 0x200))
 _TRAINED: Final = {0xB451: 1, 0xB452: 1, 0xB453: 1, 0xB454: 0x1F, 0xB455: 0x19}
+_READ_ONLY: Final = (LTSSM, LINK_UP, *_TRAINED, COMPLETION, COMPLETION + 1, KIND)
 
 
 class Xdata:
@@ -78,12 +79,12 @@ class Xdata:
             self._unknown(address, bank)
         elif memory:
             memory.store(offset, bytes((value,)))
+        elif address in _READ_ONLY:
+            self._refuse("xdata-read-only", f"{address:#06x} is written with {value:#x}")
         elif self._tlp.holds(address):
             self._tlp.write(address, value)
         elif address == PERST:
             self._hold(bool(value & _HELD))
-        elif address in (LTSSM, LINK_UP, *_TRAINED):
-            self._refuse("xdata-read-only", f"{address:#06x} is written with {value:#x}")
         elif address in self.plain:
             self.plain[address] = value
         else:

@@ -209,6 +209,18 @@ def test_unplugging_at_any_request(make: Make, at: int) -> None:
         stale.control_in(IN, 0xE4, 0, 0, 1)
 
 
+def test_faults_of_machines_count_requests(make: Make) -> None:
+    bridge = make(faults=["remove@4"])
+    with pytest.raises(DeviceLost):
+        whole(bridge)
+    assert bridge.model.transfers.control == 4
+    assert not bridge.world.usb.list_devices() and not bridge.card.plugged
+    bridge.model.power_cycle()
+    bridge.open()
+    bridge.start()
+    assert bridge.card.plugged
+
+
 @pytest.mark.parametrize("at", range(1, REQUESTS + 1))
 def test_a_link_that_dies_at_any_request(make: Make, at: int) -> None:
     bridge = make(link_dies=at, dead_link="wedge")
