@@ -275,6 +275,6 @@ def test_posted_writes_arrive_later(bridge: Bridge) -> None:
     assert seen == {False}
     bridge.send(MEMORY_WRITE, at, 1)
     bridge.model.chip.link.fail()
-    while not bridge.violations:
+    for _ in range(32):  # by then, some request has let it go
         bridge.read(0)
     assert bridge.told("posted-lost")
