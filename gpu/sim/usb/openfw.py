@@ -116,13 +116,12 @@ class OpenFirmware:
         waiting = chip.sram.takes
         if not waiting:
             return None
-        if len(data) > waiting:
+        packets = chip.machine.rng.randint(1, _PIECE // chip.speed.bulk)
+        count = min(len(data), waiting, chip.speed.bulk * packets)
+        if count == waiting < len(data):
             chip.violation("sram-too-long", f"{len(data)} bytes where {waiting} are waited for")
-        elif len(data) < waiting and len(data) % chip.speed.bulk:
-            chip.violation("sram-short", f"{len(data)} bytes where {waiting} are waited for")
-        most = min(len(data), waiting)
-        piece = chip.speed.bulk * chip.machine.rng.randint(1, _PIECE // chip.speed.bulk)
-        count = min(most, piece)
+        elif count == len(data) < waiting and count % chip.speed.bulk:
+            chip.violation("sram-short", f"{count} bytes where {waiting} are waited for")
         chip.spend(count, SRAM_RATE)
         chip.sram.take(data[:count])
         chip.work()
