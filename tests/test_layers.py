@@ -123,7 +123,7 @@ DENIED: Final = {
     "gpu.drivers.am.kfd": ("gpu.drivers.am.pci",),
     "gpu.drivers.am.pci": ("gpu.drivers.am.kfd",),
     # A model knows no other vendor's, a kernel driver no machine code, and a bus neither.
-    "gpu.sim.amd": ("gpu.sim.nv", "gpu.sim.kgsl", "gpu.sim.worlds"),
+    "gpu.sim.amd": ("gpu.sim.nv", "gpu.sim.kgsl", "gpu.sim.usb", "gpu.sim.worlds"),
     "gpu.sim.amd.kfd": ("gpu.sim.isa", "gpu.sim.amd.chip.lanes"),
     "gpu.sim.nv": ("gpu.sim.amd", "gpu.sim.kgsl", "gpu.sim.worlds"),
     "gpu.sim.nv.chip": (*_NV_FRONT, "gpu.sim.nv.rm", "gpu.sim.nv.uvm"),
@@ -135,6 +135,7 @@ DENIED: Final = {
         "gpu.sim.machine",
     ),
     "gpu.sim.kgsl.driver": ("gpu.sim.isa", "gpu.sim.kgsl.chip.lanes"),
+    "gpu.sim.usb": ("gpu.sim.nv", "gpu.sim.kgsl", "gpu.sim.isa", "gpu.sim.worlds"),
     "gpu.sim.pci": ("gpu.sim.amd", "gpu.sim.nv", "gpu.sim.kgsl", "gpu.sim.isa", "gpu.sim.worlds"),
 }
 # Packages in which no module imports itself by way of others.

@@ -73,6 +73,13 @@ def _am_pci(chips: Sequence[str], faults: Given) -> Simulated:
     return Simulated(AmPciWorld(chip=chips, faults=faults, executor=LaneExecutor()), None)
 
 
+def _am_usb(chips: Sequence[str], faults: Given) -> Simulated:
+    from gpu.sim.amd.chip.lanes import LaneExecutor
+    from gpu.sim.usb.world import UsbWorld
+
+    return Simulated(UsbWorld(chip=chips, faults=faults, executor=LaneExecutor()), None)
+
+
 def _nvk(chips: Sequence[str], faults: Given) -> Simulated:
     from gpu.sim.nv.chip.lanes import PtxExecutor
     from gpu.sim.nv.world import NvSimWorld
@@ -109,6 +116,7 @@ def _kgsl(chips: Sequence[str], faults: Given) -> Simulated:
 MODELS: Final = (
     Model("AMD", "KFD", _rdna_chips, _kfd),
     Model("AMD", "PCI", _card_chips, _am_pci),
+    Model("AMD", "USB", _card_chips, _am_usb),
     Model("NV", "NVK", _nv_chips, _nvk),
     Model("NV", "PCI", _nv_card_chips, _nv_pci),  # boots, and runs no kernels yet
     Model("QCOM", "KGSL", _adreno_chips, _kgsl),

@@ -11,20 +11,12 @@ another process has the interface, EOVERFLOW where it sends more than was asked 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from gpu.core.errors import Unsupported
+from gpu.core.usb import UsbId
 
-
-class UsbId(NamedTuple):
-    """A device on a bus; `port` is where it is plugged in, such as ``2-1.4``."""
-
-    vendor: int
-    product: int
-    port: str
-
-    def __str__(self) -> str:
-        return f"{self.vendor:04x}:{self.product:04x} at {self.port}"
+__all__ = ["NoUsb", "UsbBus", "UsbDevice", "UsbId"]
 
 
 class UsbDevice(Protocol):

@@ -59,5 +59,5 @@ def test_every_row_makes_machines(model: Model) -> None:
 
 
 def test_an_interface_without_a_row() -> None:
-    with pytest.raises(ConfigError, match=r"no model of USB\+AMD, but of KFD\+AMD"):
-        find_model("AMD", "USB")
+    with pytest.raises(ConfigError, match=r"no model of USB\+NV, but of KFD\+AMD"):
+        find_model("NV", "USB")
