@@ -1,5 +1,6 @@
-"""The error of linear algebra, apart from `gpu/core/errors.py`: numpy's, which it is too, costs an
-import of numpy, which processes that only compile go without.
+"""`LinAlgError`, apart from other errors: numpy's is a base of it, and not every process has that.
+
+The processes that compile run without numpy.
 """
 
 from __future__ import annotations
@@ -10,16 +11,14 @@ from gpu.core.errors import InvalidValue
 
 
 class LinAlgError(InvalidValue, np.linalg.LinAlgError):
-    """A matrix that an operation of `gpu.linalg` has no answer for, as a singular one to `inv`.
+    """A matrix has no such factors, inverse or solution; tells which of a batch, and why.
 
     Attributes:
-        operation: its name, such as ``inv``.
-        place: the matrix by its indices in the batch; () for one alone.
+        operation: what was asked for, as ``cholesky``.
+        index: the matrix in the batch; () where there is one.
     """
 
-    def __init__(self, operation: str, what: str, place: tuple[int, ...] = ()):
-        """`what` is wrong with the matrix, such as ``the matrix is singular``."""
-        where = f" (matrix {list(place)} of the batch)" if place else ""
-        super().__init__(f"{operation}: {what}{where}")
+    def __init__(self, message: str, operation: str = "", index: tuple[int, ...] = ()):
+        super().__init__(message)
         self.operation = operation
-        self.place = place
+        self.index = index

@@ -11,9 +11,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from gpu.compiler.ir.graph.body import Value
 from gpu.compiler.ir.graph.hostcall import HostCall, run_host
-from gpu.core.dtype import dtype_named
 from gpu.core.linalgerror import LinAlgError
 from gpu.core.log import get_logger
 from gpu.runtime.buffer import host_array
@@ -27,8 +25,8 @@ class HostForm(NamedTuple):
     """A call in a compiled graph.
 
     Attributes:
-        device: where the operand and the results are.
-        call: the function, and the forms of its operand and all its results.
+        device: where the operands and the results are.
+        call: the function, and the forms of its operands and all its results.
         kept: the numbers of the results that are wanted.
     """
 
@@ -38,16 +36,13 @@ class HostForm(NamedTuple):
 
     def as_data(self) -> list[Any]:
         """The same as JSON has it."""
-        name, operand, outputs = self.call
-        values = [(shape, dtype.name) for shape, dtype in (operand, *outputs)]
-        return [self.device, name, values, self.kept]
+        return [self.device, self.call.as_data(), self.kept]
 
     @classmethod
     def from_data(cls, data: Sequence[Any]) -> Self:
         """What `as_data` gave."""
-        device, name, values, kept = data
-        operand, *outputs = (Value(tuple(shape), dtype_named(dtype)) for shape, dtype in values)
-        return cls(device, HostCall(name, operand, tuple(outputs)), tuple(kept))
+        device, call, kept = data
+        return cls(device, HostCall.from_data(call), tuple(kept))
 
 
 class HostFunction:
@@ -60,7 +55,7 @@ class HostFunction:
 
     def __init__(self, form: HostForm, line: str):
         self.form, self.line = form, line
-        shape, dtype = form.call.operand
+        shape, dtype = form.call.inputs[0]
         copies = "" if form.device == "CPU" else f", with copies from and to {form.device}"
         log.info(
             *("%s of %s %s is computed by the host's LAPACK%s", form.call.name, dtype.name),
@@ -68,22 +63,22 @@ class HostFunction:
         )
 
     def __call__(self, memories: Sequence[Any]) -> None:
-        """Computes the results that are wanted from the operand, whose memory is the first.
+        """Computes the results that are wanted from the operands, whose memory is first.
 
         Raises LinAlgError for a matrix with which the function does not come to an end.
         """
         call, device = self.form.call, Device[self.form.device]
-        source, *targets = memories
-        operand = host_array(call.operand.shape, call.operand.dtype.np)
+        operands = [host_array(shape, dtype.np) for shape, dtype in call.inputs]
         with span(f"{call.name} on the host"):
             device.synchronize()
-            device.allocator.copy_out(operand.reshape(-1).view(np.uint8).data, source)
+            for operand, source in zip(operands, memories, strict=False):
+                device.allocator.copy_out(operand.reshape(-1).view(np.uint8).data, source)
             try:
-                results = run_host(call, operand)
+                results = run_host(call, operands)
             except LinAlgError as error:
                 if self.line:
                     error.add_note(f"first asked for at {self.line}")
                 raise
-            for number, target in zip(self.form.kept, targets, strict=True):
+            for number, target in zip(self.form.kept, memories[len(operands) :], strict=True):
                 data = results[number].reshape(-1).view(np.uint8).data
                 device.allocator.copy_in(target, data)

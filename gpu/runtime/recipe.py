@@ -87,7 +87,7 @@ class Repeat(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Calls a function of the host on slots: that of its operand, then those of its results."""
+    """Calls a function of the host on slots: those of its operands, then of its results."""
 
     host: HostFunction
     slots: tuple[int, ...]

@@ -20,20 +20,23 @@ from gpu.runtime.origins import note_origin
 from gpu.tensor.tensor import Tensor
 
 Grads: TypeAlias = Sequence[Tensor | None]
-# The gradient of the operand, given it, the results, and the gradients of those.
+# The gradient of the matrices, given them, the results, and the gradients of those.
 Rule: TypeAlias = Callable[[Tensor, Sequence[Tensor], Grads], Tensor]
 
 
-def call(name: str, x: Tensor, results: Sequence[Value]) -> tuple[Tensor, ...]:
+def call(name: str, x: Tensor, results: Sequence[Value], *others: Tensor) -> tuple[Tensor, ...]:
     """What the function `name` of the host computes of matrices, of the forms `results`.
+
+    Further operands have no gradient.
 
     Of matrices without elements results are without elements, or the identity.
     """
     if 0 in x.shape:
         return tuple(_of_none(x, *value) for value in results)
-    is_complex = x.dtype.is_complex
-    made = HostCall(name, Value(x.shape, x.dtype), tuple(results))
-    node = G.host(made, _gradient, G.as_real(x._node) if is_complex else x._node)
+    given = (x, *others)
+    inputs = tuple(Value(each.shape, each.dtype) for each in given)
+    operands = [G.as_real(t._node) if t.dtype.is_complex else t._node for t in given]
+    node = G.host(HostCall(name, inputs, tuple(results)), _gradient, operands)
     note_origin(node)
     nodes = (G.result(node, number) for number in range(len(results)))
     return tuple(_as_numbers(*each) for each in zip(nodes, results, strict=True))
@@ -57,9 +60,10 @@ def _gradient(node: Node, grads: Mapping[int, Node]) -> list[Node | None]:
     flowing = [
         _as_numbers(grads[n], value) if n in grads else None for n, value in enumerate(made.outputs)
     ]
-    operand = _as_numbers(node.src[0], made.operand)
+    operand = _as_numbers(node.src[0], made.inputs[0])
     found = _RULES[made.name](operand, results, flowing)._node
-    return [G.as_real(found) if found.dtype.is_complex else found]
+    own = G.as_real(found) if found.dtype.is_complex else found
+    return [own, *(None for _ in node.src[1:])]
 
 
 def _off_diagonal(values: Tensor) -> Tensor:
@@ -168,6 +172,22 @@ def _inv(x: Tensor, results: Sequence[Tensor], grads: Grads) -> Tensor:
     return inverse.adjoint().matmul(grad).matmul(inverse.adjoint()).neg()
 
 
+def _pinv(x: Tensor, results: Sequence[Tensor], grads: Grads) -> Tensor:
+    """Where the rank does not change (G. Golub and V. Pereyra, 1973)."""
+    (inverse,), (grad,) = results, grads
+    assert grad is not None
+    back, turned = inverse.adjoint(), grad.adjoint()
+    if x.shape[-2] <= x.shape[-1]:
+        inner = turned.matmul(inverse)
+        along = inner.matmul(back)
+        found = along.sub(inverse.matmul(inner).adjoint()).sub(x.matmul(inverse).matmul(along))
+        return found.add(back.matmul(inverse.matmul(turned.sub(inner.matmul(x)))))
+    inner = inverse.matmul(turned)
+    along = back.matmul(inner)
+    found = along.sub(inner.matmul(inverse).adjoint()).sub(along.matmul(inverse).matmul(x))
+    return found.add(turned.sub(x.matmul(inner)).matmul(inverse).matmul(back))
+
+
 def svd_results(x: Tensor, full_matrices: bool) -> tuple[Value, ...]:
     """The forms of the results of ``svd`` or ``svd_full``."""
     *batch, rows, columns = x.shape
@@ -199,4 +219,5 @@ _RULES: Final[dict[str, Rule]] = {
     "eig": _eig,
     "eigvals": _eigvals,
     "inv": _inv,
+    "pinv": _pinv,
 }

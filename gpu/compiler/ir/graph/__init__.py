@@ -66,7 +66,7 @@ loop        (body, length, reverse)              constants, carries, slices: so 
                                                  of slices the last first if reverse; no value
 kernel      (user kernel, gradient rule)         operands: a kernel that a user wrote
                                                  (`gpu/compiler/ir/graph/userkernel.py`); no value
-host        (host call, gradient rule)           operand: a function of the host
+host        (host call, gradient rule)           operands: a function of the host
                                                  (`gpu/compiler/ir/graph/hostcall.py`); no value
 result      (number,)                            of a loop, a kernel or a function of the host
 ==========  ===================================  =================================================
@@ -302,7 +302,7 @@ def value_of(node: Node, args: tuple[Any, ...]) -> Any:
     if node.kind == "kernel":
         return _launch(node.attr[0], args)
     if node.kind == "host":
-        return run_host(node.attr[0], *args)
+        return run_host(node.attr[0], args)
     if node.kind == "result":
         return args[0][node.attr[0]]
     return RUN[node.kind](bound_node(node) if any_symbols() else node, args)

@@ -495,9 +495,10 @@ def kernel(kernel: UserKernel, gradient: object, operands: Sequence[Node], devic
     return make("kernel", tuple(operands), (kernel, gradient), (), dtype, device)
 
 
-def host(call: HostCall, gradient: object, operand: Node) -> Node:
+def host(call: HostCall, gradient: object, operands: Sequence[Node]) -> Node:
     """A call of a function of the host, with the rule of its gradient; see `result`."""
-    return make("host", (operand,), (call, gradient), (), operand.dtype, operand.device)
+    first = operands[0]
+    return make("host", tuple(operands), (call, gradient), (), first.dtype, first.device)
 
 
 def _refuse_complex(what: str, values: Sequence[Node | Array]) -> None:

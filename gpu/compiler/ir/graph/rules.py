@@ -298,10 +298,9 @@ def _check_kernel(node: Node) -> None:
 
 def _check_host(node: Node) -> None:
     call: HostCall = node.attr[0]
-    (source,) = node.src
-    fits = (source.shape, source.dtype) == in_pairs(call.operand)
-    _require(fits, node, f"{call.name} is of {call.operand}")
-    full = all(0 not in each.shape for each in (call.operand, *call.outputs))
+    given = [(source.shape, source.dtype) for source in node.src]
+    _require(given == [*map(in_pairs, call.inputs)], node, f"{call.name} is of {call.inputs}")
+    full = all(0 not in each.shape for each in (*call.inputs, *call.outputs))
     _require(full, node, "nothing in it is empty")
 
 
@@ -366,6 +365,6 @@ RULES: Final[dict[str, tuple[int, Callable[[Node], None]]]] = {
     "part": (1, _check_part),
     "loop": (-1, _check_loop),
     "kernel": (-1, _check_kernel),
-    "host": (1, _check_host),
+    "host": (-1, _check_host),
     "result": (1, _check_result),
 }

@@ -51,7 +51,7 @@ from typing import Any, Final, TypeAlias
 from gpu.compiler.ir import optable
 from gpu.compiler.ir.dims import Dim, Symbol, symbol
 from gpu.compiler.ir.graph import RULES, Node, Place, bodies_of, make, symbols_of, toposort
-from gpu.compiler.ir.graph.body import Body, Value
+from gpu.compiler.ir.graph.body import Body
 from gpu.compiler.ir.graph.hostcall import HostCall
 from gpu.compiler.ir.graph.userkernel import Array, Source, UserKernel
 from gpu.compiler.ir.text import Cursor, cursors, print_scalar, print_shape
@@ -101,8 +101,7 @@ def _kernels_of(nodes: Iterable[Node]) -> list[UserKernel | HostCall]:
 def _print_kernel(number: int, kernel: UserKernel | HostCall) -> str:
     """As JSON, of which no character begins a comment."""
     if isinstance(kernel, HostCall):
-        values = [[shape, dtype.name] for shape, dtype in (kernel.operand, *kernel.outputs)]
-        return f"host {number} {json.dumps([kernel.name, *values])}"
+        return f"host {number} {json.dumps(kernel.as_data())}"
     arrays = ([[n, s, d.name] for n, s, d in each] for each in (kernel.outputs, kernel.inputs))
     text = json.dumps([kernel.name, *arrays, *kernel[3:]]).replace("#", "\\u0023")
     return f"kernel {number} {text}"
@@ -118,12 +117,6 @@ def _read_kernel(listed: Any) -> UserKernel:
         *(name, _arrays(outputs), _arrays(inputs), ir),
         *(tuple(Source(*each) for each in sources), *launch),
     )
-
-
-def _read_call(listed: Any) -> HostCall:
-    name, *values = listed
-    operand, *outputs = (Value(tuple(shape), dtype_named(dtype)) for shape, dtype in values)
-    return HostCall(name, operand, tuple(outputs))
 
 
 def _print_body(number: int, body: Body) -> list[str]:
@@ -219,7 +212,7 @@ class _Reader:
         elif at.accept("kernel"):
             self._kernel(at, _read_kernel)
         elif at.accept("host"):
-            self._kernel(at, _read_call)
+            self._kernel(at, HostCall.from_data)
         elif at.accept("symbol"):
             self._symbol(at)
         elif at.accept("return"):
