@@ -514,7 +514,8 @@ def _run_part(
 ) -> None:
     for step in part.runs:
         if isinstance(step, Run):
-            step.graph(memories, vals)
+            own = memories if step.slots is None else [memories[i] for i in step.slots]
+            step.graph(own, vals)
             Counters.launches += step.launches
         elif isinstance(step, Launch):
             taken = [vals[i] for i in step.vals] if step.vals else ()

@@ -152,11 +152,13 @@ class Run(NamedTuple):
     """Launches on one device in one call.
 
     Attributes:
-        graph: runs them, given the memory of every slot and the graph's values.
+        graph: runs them, given the memory of the slots that they use and the graph's values.
+        slots: those slots; None for all that there are.
         launches: how many there are.
     """
 
     graph: Callable[[Sequence[Any], Sequence[int]], None]
+    slots: tuple[int, ...] | None
     launches: int
 
 
@@ -323,7 +325,15 @@ def _part(steps: Sequence[Step], devices: Sequence[str], slots: int) -> Part:
         row = [step for _, step in pairs]
         launches = [step for step in row if isinstance(step, Launch)]
         make = Device[device].graph if len(launches) >= _MIN_GRAPH else None
-        runs += row if make is None else [Run(make(launches, slots), len(launches))]
+        if make is None:
+            runs += row
+            continue
+        # Those of others are memory that this device does not know.
+        used = sorted({slot for launch in launches for slot in launch.slots})
+        place = {slot: number for number, slot in enumerate(used)}
+        own = [step._replace(slots=tuple(place[slot] for slot in step.slots)) for step in launches]
+        all_used = len(used) == slots
+        runs.append(Run(make(own, len(used)), None if all_used else tuple(used), len(own)))
     return Part(tuple(steps), tuple(runs))
 
 
