@@ -178,7 +178,7 @@ def _projected(vectors: Any, weight: Any) -> Any:
 
 
 def _low_rank(U: Any, S: Any, Vh: Any, weight: Any) -> Any:
-    return ((U[..., :1] @ Vh[..., :1, :]) * weight).abs().sum() * S[..., 0].sum()
+    return ((U[..., :1] @ Vh[..., :1, :]) * weight).real.sum() * S[..., 0].sum()
 
 
 def _exponential(values: Any, vectors: Any, weight: Any) -> Any:
