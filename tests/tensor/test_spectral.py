@@ -85,7 +85,7 @@ def test_decompositions_alone_and_inside_what_is_jitted(device: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_singular_values_of_drawn_shapes(dtype: str) -> None:
     rng = rng_for("svd", dtype)
-    for _ in range(12):
+    for _ in range(8):
         *batch, rows, columns = (int(n) for n in rng.integers(1, 7, rng.integers(2, 5)))
         x = drawn(rng, (*batch, rows, columns), dtype)
         if rng.random() < 0.3:  # of lower rank, and graded
@@ -104,7 +104,7 @@ def test_singular_values_of_drawn_shapes(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_eigenvalues_of_drawn_shapes(dtype: str) -> None:
     rng = rng_for("eig", dtype)
-    for _ in range(10):
+    for _ in range(5):
         *batch, size = (int(n) for n in rng.integers(1, 7, rng.integers(1, 4)))
         x = drawn(rng, (*batch, size, size), dtype)
         symmetric = hermitian(x)
