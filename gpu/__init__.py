@@ -43,6 +43,7 @@ __all__ = [
     "dtypes",
     "jit",
     "kernel",
+    "linalg",
     "load",
     "memory_stats",
     "nn",
@@ -82,7 +83,7 @@ def show_config() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("array_api", "distributed", "nn"):
+    if name in ("array_api", "distributed", "linalg", "nn"):
         return importlib.import_module(f"gpu.{name}")
     home = _HOMES.get(name)
     if home is None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from gpu.core.dtype import dtypes
+from gpu.tensor.array_api import linalg
 from gpu.tensor.array_api.constants import e, inf, nan, newaxis, pi
 from gpu.tensor.array_api.creation import (
     arange,
@@ -239,6 +240,7 @@ __all__ = [
     "isnan",
     "less",
     "less_equal",
+    "linalg",
     "linspace",
     "log",
     "log1p",

@@ -32,13 +32,14 @@ from gpu.core.config import config
 from gpu.core.errors import GpuError
 from gpu.core.log import get_logger
 from gpu.runtime.device import Device, LaunchData, Renderer
+from gpu.runtime.hostcalls import HostForm
 from gpu.runtime.iteration import LoopForm
 from gpu.runtime.memory import share_memory
 from gpu.runtime.origins import listed, name_origins, operations
 from gpu.runtime.pipeline import lower_kernel, plan_graph, user_kernel
 from gpu.runtime.profile import PROFILE, is_profiling
 from gpu.runtime.recipe import (
-    LOOP,
+    OTHER,
     TRANSFER,
     About,
     Code,
@@ -72,26 +73,26 @@ def compile_graph(
     slots: list[Slot] = []
     steps: list[tuple[int, tuple[int, ...]]] = []
     abouts: list[About] = []
-    bodies, loops = bodies_of(order, is_leaf), list[LoopForm]()
+    bodies, others = bodies_of(order, is_leaf), list[LoopForm | HostForm]()
     for number, made in enumerate(plan.kernels):
         for root in _filled(made):
             if root in plan.stores:
                 slot_of[root] = slot_of[plan.stores[root].leaf]
-            elif root.kind != "loop":
+            elif root.kind not in ("loop", "host"):
                 slot_of[root] = len(leaves) + len(slots)
                 slots.append(Slot(root.device, root.size, root.dtype))
         if made[0].kind == "copy":
             steps.append((TRANSFER, (slot_of[made[0].src[0]], slot_of[made[0]])))
             vals.append(())
             abouts.append(About(kernel_label(number, plan), 0, 2 * made[0].nbytes))
-        elif made[0].kind == "loop":
+        elif made[0].kind in ("loop", "host"):
             read = [slot_of[in_memory(source, plan.is_leaf)] for source in made[0].src]
-            form, used, inner = _loop(made, bodies, read, slot_of, len(leaves) + len(slots))
-            steps.append((LOOP - len(loops), used))
-            loops.append(form)
+            form, used, inner = _other(made, bodies, read, slot_of, len(leaves) + len(slots))
+            steps.append((OTHER - len(others), used))
+            others.append(form)
             slots += inner
             vals.append(())
-            abouts.append(About(kernel_label(number, plan), 0, 0))
+            abouts.append(About(kernel_label(number, plan), 0, _moved(made)))
         else:
             job, params, names = kernels.job(number)
             abouts.append(kernels.jobs[job].about)
@@ -109,7 +110,7 @@ def compile_graph(
     first = _first_change(plan, slot_of, {*writes, *(slot for slot, _ in reuses)})
     recipe = Recipe(
         *(codes, tuple(slots), launches, tuple(outputs), tuple(vals if position else ())),
-        *(writes, reuses, first, tuple(abouts), tuple(loops)),
+        *(writes, reuses, first, tuple(abouts), tuple(others)),
     )
     return share_memory(recipe, len(leaves))
 
@@ -148,6 +149,28 @@ def _first_change(plan: Plan, slot_of: Mapping[Node, int], changed: set[int]) ->
     """The first kernel that changes one of the slots; how many there are if none does."""
     changes = (any(slot_of.get(node) in changed for node in made) for made in plan.kernels)
     return next((number for number, does in enumerate(changes) if does), len(plan.kernels))
+
+
+def _moved(made: Sequence[Node]) -> int:
+    """Bytes that a call of the host reads and gives; what a loop does its steps tell."""
+    first, *results = made
+    return 0 if first.kind == "loop" else sum(each.nbytes for each in (*first.src, *results))
+
+
+def _other(
+    made: Sequence[Node],
+    bodies: Sequence[Body],
+    read: Sequence[int],
+    slot_of: Mapping[Node, int],
+    free: int,
+) -> tuple[LoopForm | HostForm, tuple[int, ...], list[Slot]]:
+    """A loop, as `_loop` gives it, or a call of the host, which needs no memory of its own."""
+    first, *results = made
+    if first.kind == "loop":
+        return _loop(made, bodies, read, slot_of, free)
+    kept = tuple(result.attr[0] for result in results)
+    used = (*read, *(slot_of[result] for result in results))
+    return HostForm(first.device, first.attr[0], kept), used, []
 
 
 def _loop(

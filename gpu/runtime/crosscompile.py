@@ -62,6 +62,6 @@ def _jobs(roots: Sequence[Node], is_leaf: Callable[[Node], bool], renderer: Rend
     for number, made in enumerate(plan.kernels):
         if made[0].kind == "loop":
             steps += _jobs(step_of(made).roots, is_parameter, renderer)
-        elif made[0].kind != "copy":
+        elif made[0].kind not in ("copy", "host"):
             kernels.job(number)
     return [*kernels.jobs, *steps]

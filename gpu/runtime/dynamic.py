@@ -49,6 +49,7 @@ _VALUES: Final = LOOPING | {
     "copy",
     "loop",
     "kernel",
+    "host",
 }
 _INTS: Final = frozenset({int})
 _WORD: Final = dtypes.int32  # what every device takes

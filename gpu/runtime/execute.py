@@ -25,17 +25,22 @@ from gpu.core.interrupts import put_off
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.device import Device
 from gpu.runtime.dynamic import Arguments, Family, general
-from gpu.runtime.iteration import Iteration
+from gpu.runtime.hostcalls import HostFunction
+from gpu.runtime.iteration import Iteration, LoopForm
 from gpu.runtime.origins import Origin, copy_origin, name_origins
 from gpu.runtime.ownership import is_only_buffer, is_only_reference, only_held_by_graph
 from gpu.runtime.profile import PROFILE, is_profiling, lines_of
 from gpu.runtime.recent import Recent
 from gpu.runtime.recipe import (
+    OTHER,
     About,
+    Call,
     Key,
     Launch,
     Part,
+    Recipe,
     Repeat,
+    Run,
     Schedule,
     compile_settings,
     find_on_disk,
@@ -389,6 +394,8 @@ class Prepared(NamedTuple):
             for number, step in enumerate(part.steps, first):
                 if isinstance(step, Repeat):
                     _repeat(step, memories, is_timed=True)
+                elif isinstance(step, Call):
+                    self._call_timed(number, step, memories)
                 elif isinstance(step, Launch):
                     device = one_device or slots[step.slots[0]].device
                     self._launch_timed(number, step, device, memories, vals)
@@ -406,8 +413,15 @@ class Prepared(NamedTuple):
         PROFILE.launch(device, step.program, used, taken, *self._named(number))
         Counters.launches += 1
 
+    def _call_timed(self, number: int, step: Call, memories: list[Any]) -> None:
+        about, line = self._named(number)
+        with PROFILE.on_host(step.host.form.device, "python", about, line, bytes=about.nbytes):
+            step.host([memories[i] for i in step.slots])
+
     def _copy_timed(self, number: int, source: Buffer, target: Buffer) -> None:
-        with PROFILE.copying(source.device, target.device, *self._named(number)):
+        about, line = self._named(number)
+        facts = {"from": source.device, "to": target.device, "bytes": about.nbytes // 2}
+        with PROFILE.on_host(target.device, "copy", about, line, **facts):
             transfer(source, target)
 
 
@@ -498,17 +512,19 @@ def _repeat(step: Repeat, memories: list[Any], is_timed: bool = False) -> None:
 def _run_part(
     part: Part, slots: Sequence[Buffer], memories: list[Any], vals: Sequence[int]
 ) -> None:
-    if part.graph is not None:
-        part.graph(memories, vals)
-        Counters.launches += len(part.steps)
-        return
-    for step in part.steps:
-        if isinstance(step, Launch):
+    for step in part.runs:
+        if isinstance(step, Run):
+            own = memories if step.slots is None else [memories[i] for i in step.slots]
+            step.graph(own, vals)
+            Counters.launches += step.launches
+        elif isinstance(step, Launch):
             taken = [vals[i] for i in step.vals] if step.vals else ()
             step.program(*[memories[i] for i in step.slots], vals=taken)
             Counters.launches += 1
         elif isinstance(step, Repeat):
             _repeat(step, memories)
+        elif isinstance(step, Call):
+            step.host([memories[i] for i in step.slots])
         else:
             transfer(slots[step.source], slots[step.target])
 
@@ -532,14 +548,26 @@ def _scheduled(key: Key, roots: list[Node], leaves: list[Node]) -> Schedule:
         keep_on_disk(key, devices, recipe)
         Counters.compiled += 1
         Counters.kernels += len(recipe.codes)
-    bodies = bodies_of(roots, is_computed) if recipe.loops else []
-    iterations = [Iteration(bodies[form.body], form, prepare) for form in recipe.loops]
-    schedule = load(recipe, len(leaves), iterations)
+    schedule = load(recipe, len(leaves), _others(recipe, roots) if recipe.others else ())
     origin = Origin(roots, is_computed)
     for step in (*schedule.filling.steps, *schedule.changing.steps):
         if isinstance(step, Launch):
             step.program.origin = step.program.origin or origin
     return schedule
+
+
+def _others(recipe: Recipe, roots: list[Node]) -> list[Iteration[Prepared] | HostFunction]:
+    """What runs the loops of a compiled graph and its calls of the host."""
+    bodies = bodies_of(roots, is_computed)
+    lines = lines_of(recipe.abouts, toposort(roots, is_computed))
+    steps = zip(recipe.steps, lines, strict=True)
+    line_of = {OTHER - kernel: line for (kernel, _), line in steps}
+    return [
+        Iteration(bodies[form.body], form, prepare)
+        if isinstance(form, LoopForm)
+        else HostFunction(form, line_of[number])
+        for number, form in enumerate(recipe.others)
+    ]
 
 
 def transfer(source: Buffer, target: Buffer) -> None:

@@ -37,7 +37,7 @@ def explain(
     roots, plan, _ = plan_graph(roots, is_leaf, lambda name: renderer.target)
     stages = [Stage("graph", print_graph(roots)), Stage("plan", print_plan(roots, plan))]
     for number, made in enumerate(plan.kernels):
-        if made[0].kind == "copy":
+        if made[0].kind in ("copy", "host"):
             continue
         if made[0].kind == "loop":
             stages += explain(step_of(made).roots, is_parameter, renderer)

@@ -157,19 +157,21 @@ class Profile:
             self._collect(timer, wait=timer.pending >= _MOST_PENDING)
 
     @contextmanager
-    def copying(self, source: str, target: str, about: About, line: str) -> Iterator[None]:
-        """Times a copy between devices, which a `with` block does, on the host."""
+    def on_host(
+        self, device: str, category: str, about: About, line: str, **facts: object
+    ) -> Iterator[None]:
+        """Times what a `with` block does on the host for a device: a copy, or a call."""
         found = recording()
         began = time.perf_counter_ns()
         yield
         if found is None:
-            Device[target].synchronize()
+            Device[device].synchronize()
         seconds = (time.perf_counter_ns() - began) * 1e-9
-        row, is_counted = Row(target, about.label, line, about.scalar), bool(config.GPU_PROFILE)
+        row, is_counted = Row(device, about.label, line, about.scalar), bool(config.GPU_PROFILE)
         self._note(row, about, seconds, is_counted, config.DEBUG >= _DETAILS)
         if found is not None:
-            args = Facts({"from": source, "to": target, "line": line}, bytes=about.nbytes // 2)
-            found.add(found.host_span(about.label, "copy", began, args))
+            args = Facts({**facts, "line": line})
+            found.add(found.host_span(about.label, category, began, args))
 
     def settle(self) -> None:
         """Waits for all that is timed, and adds it. What a device reports is logged."""

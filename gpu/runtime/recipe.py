@@ -13,6 +13,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import blake2b
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -25,15 +27,17 @@ from gpu.core.files import DiskCache, cache_dir, folder_signature
 from gpu.core.log import get_logger
 from gpu.runtime.device import Device, LaunchData
 from gpu.runtime.dynamic import WITH_NUMBERS, without_numbers
+from gpu.runtime.hostcalls import HostForm, HostFunction
 from gpu.runtime.iteration import Iteration, LoopForm
 from gpu.runtime.program import Program
 from gpu.runtime.stages import stage
 
 log = get_logger(__name__)
 
-# In the place of a kernel's number: a transfer, and the first loop, of which others count down.
+# In the place of a kernel's number: a transfer, and the first of what is run otherwise, of which
+# others count down.
 TRANSFER: Final = -1
-LOOP: Final = -2
+OTHER: Final = -2
 
 Key = tuple[Any, ...]
 
@@ -82,6 +86,13 @@ class Repeat(NamedTuple):
     slots: tuple[int, ...]
 
 
+class Call(NamedTuple):
+    """Calls a function of the host on slots: those of its operands, then of its results."""
+
+    host: HostFunction
+    slots: tuple[int, ...]
+
+
 class About(NamedTuple):
     """What a step of a compiled graph does, for people.
 
@@ -110,7 +121,7 @@ class Recipe(NamedTuple):
         codes: the kernels, each once.
         slots: memory the steps fill; numbered after the graph's leaves.
         steps: in order, (kernel, slots), (-1, (source, target)) for a transfer, or
-            (-2 - loop, slots).
+            (-2 - other, slots).
         outputs: the slot of each root.
         vals: for each step the values of the graph that its kernel takes; () where no size of the
             graph is symbolic.
@@ -119,7 +130,7 @@ class Recipe(NamedTuple):
             needs after the run; see `Plan.reuses`.
         changes_from: the first step that changes memory of a leaf, or may.
         abouts: what each step does.
-        loops: the loops.
+        others: the loops, and the calls of functions of the host.
     """
 
     codes: tuple[Code, ...]
@@ -131,10 +142,24 @@ class Recipe(NamedTuple):
     reuses: tuple[tuple[int, int], ...] = ()
     changes_from: int = 0
     abouts: tuple[About, ...] = ()
-    loops: tuple[LoopForm, ...] = ()
+    others: tuple[LoopForm | HostForm, ...] = ()
 
 
-Step: TypeAlias = "Launch | Transfer | Repeat"
+Step: TypeAlias = "Launch | Transfer | Repeat | Call"
+
+
+class Run(NamedTuple):
+    """Launches on one device in one call.
+
+    Attributes:
+        graph: runs them, given the memory of the slots that they use and the graph's values.
+        slots: those slots; None for all that there are.
+        launches: how many there are.
+    """
+
+    graph: Callable[[Sequence[Any], Sequence[int]], None]
+    slots: tuple[int, ...] | None
+    launches: int
 
 
 class Part(NamedTuple):
@@ -142,13 +167,12 @@ class Part(NamedTuple):
 
     Attributes:
         steps: in order.
-        graph: runs all the steps in one call, given the memory of every slot and the graph's
-            values; None where the device has no such thing or the steps are not all launches on
-            one device.
+        runs: the same, with launches on one device that follow each other as one where the device
+            has such a thing.
     """
 
     steps: tuple[Step, ...]
-    graph: Callable[[Sequence[Any], Sequence[int]], None] | None
+    runs: tuple[Step | Run, ...]
 
 
 class Schedule(NamedTuple):
@@ -224,7 +248,7 @@ def graph_key(roots: Sequence[Node], is_leaf: Callable[[Node], bool]) -> tuple[K
                 attr = without_numbers(node, numbers)
             elif kind == "loop":
                 attr = (_body_form(node.attr[0]), *node.attr[1:])
-            elif kind == "kernel":
+            elif kind in ("kernel", "host"):
                 attr = node.attr[:1]  # without the rule of its gradient
             else:
                 attr = () if kind in _OUTSIDE else node.attr
@@ -256,10 +280,10 @@ _programs: weakref.WeakValueDictionary[Key, Program] = weakref.WeakValueDictiona
 _MIN_GRAPH = 3
 
 
-def load(recipe: Recipe, leaves: int, iterations: Sequence[Iteration[Any]]) -> Schedule:
+def load(recipe: Recipe, leaves: int, others: Sequence[Iteration[Any] | HostFunction]) -> Schedule:
     """Loads the programs of a recipe; equal code is loaded once in a process.
 
-    `leaves` is how many slots come before the recipe's, and `iterations` run its loops.
+    `leaves` is how many slots come before the recipe's, and `others` run its others.
     """
     programs = []
     with stage("load"):
@@ -271,32 +295,46 @@ def load(recipe: Recipe, leaves: int, iterations: Sequence[Iteration[Any]]) -> S
             programs.append(program)
     vals = recipe.vals or ((),) * len(recipe.steps)
     steps: list[Step] = []
+    devices: list[str] = []
     for (kernel, slots), taken in zip(recipe.steps, vals, strict=True):
+        devices.append(recipe.codes[kernel].device if kernel >= 0 else "")
         if kernel >= 0:
             steps.append(Launch(programs[kernel], slots, taken))
+        elif kernel == TRANSFER:
+            steps.append(Transfer(*slots))
         else:
-            steps.append(
-                Transfer(*slots) if kernel == TRANSFER else Repeat(iterations[LOOP - kernel], slots)
-            )
-    devices = {code.device for code in recipe.codes}
-    device = devices.pop() if len(devices) == 1 else None
+            other = others[OTHER - kernel]
+            if isinstance(other, HostFunction):
+                steps.append(Call(other, slots))
+            else:
+                steps.append(Repeat(other, slots))
     first = recipe.changes_from if recipe.writes or recipe.reuses else len(steps)
     count = leaves + len(recipe.slots)
-    filling = _part(tuple(steps[:first]), device, count)
-    changing = _part(tuple(steps[first:]), device, count)
+    filling = _part(steps[:first], devices[:first], count)
+    changing = _part(steps[first:], devices[first:], count)
     return Schedule(
         *(recipe.slots, filling, recipe.outputs, recipe.writes, recipe.reuses, changing),
         recipe.abouts,
     )
 
 
-def _part(steps: tuple[Step, ...], device: str | None, slots: int) -> Part:
-    """Steps whose launches are all on `device`, or on several where that is None."""
-    launches = [step for step in steps if isinstance(step, Launch)]
-    if len(launches) < max(len(steps), _MIN_GRAPH) or device is None:
-        return Part(steps, None)
-    make = Device[device].graph
-    return Part(steps, make(launches, slots) if make else None)
+def _part(steps: Sequence[Step], devices: Sequence[str], slots: int) -> Part:
+    """Steps of which launches are on those of `devices`, where others have ""."""
+    runs: list[Step | Run] = []
+    for device, pairs in groupby(zip(devices, steps, strict=True), itemgetter(0)):
+        row = [step for _, step in pairs]
+        launches = [step for step in row if isinstance(step, Launch)]
+        make = Device[device].graph if len(launches) >= _MIN_GRAPH else None
+        if make is None:
+            runs += row
+            continue
+        # Those of others are memory that this device does not know.
+        used = sorted({slot for launch in launches for slot in launch.slots})
+        place = {slot: number for number, slot in enumerate(used)}
+        own = [step._replace(slots=tuple(place[slot] for slot in step.slots)) for step in launches]
+        all_used = len(used) == slots
+        runs.append(Run(make(own, len(used)), None if all_used else tuple(used), len(own)))
+    return Part(tuple(steps), tuple(runs))
 
 
 # On disk: a header as JSON, its length in front of it, then the kernels' code one after another.
@@ -322,13 +360,20 @@ def find_on_disk(key: Key, devices: Sequence[str]) -> Recipe | None:
     vals = tuple(tuple(taken) for taken in header["vals"])
     outputs, writes = tuple(header["outputs"]), tuple(header["writes"])
     reuses = tuple((slot, leaf) for slot, leaf in header["reuses"])
-    loops = [LoopForm(body, n, back, tuple(kept)) for body, n, back, kept in header["loops"]]
+    others = tuple(_read_other(*other) for other in header["others"])
     return Recipe(
         *(tuple(codes), slots, steps, outputs, vals, writes),
         *(reuses, header["changes_from"]),
         tuple(About(*about) for about in header["abouts"]),
-        tuple(loops),
+        others,
     )
+
+
+def _read_other(kind: str, data: Any) -> LoopForm | HostForm:
+    if kind == "host":
+        return HostForm.from_data(data)
+    body, length, reverse, kept = data
+    return LoopForm(body, length, reverse, tuple(kept))
 
 
 def keep_on_disk(key: Key, devices: Sequence[str], recipe: Recipe) -> None:
@@ -343,7 +388,9 @@ def keep_on_disk(key: Key, devices: Sequence[str], recipe: Recipe) -> None:
         "reuses": recipe.reuses,
         "changes_from": recipe.changes_from,
         "abouts": recipe.abouts,
-        "loops": recipe.loops,
+        "others": [
+            ("host", o.as_data()) if isinstance(o, HostForm) else ("loop", o) for o in recipe.others
+        ],
     }
     text = json.dumps(header).encode()
     data = b"".join(

@@ -11,6 +11,7 @@ from typing import Self
 
 import numpy as np
 
+from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import DType, dtypes
 from gpu.core.errors import InvalidIndex, InvalidValue, ShapeError
 from gpu.tensor.arguments import Operand, axes_of, axis_of, integer, items_of, shape_of
@@ -108,8 +109,14 @@ class Arrangement(Joining, Gathering):
         return self.transpose(-2, -1)
 
     def adjoint(self) -> Self:
-        """The same as `mT`: nothing here is complex."""
-        return self.mT
+        """`mT`, of complex numbers conjugated. Raises as that does."""
+        turned = self.mT
+        return turned._wrap(G.conj(turned._node)) if self.dtype.is_complex else turned
+
+    @property
+    def mH(self) -> Self:
+        """The same as `adjoint`."""
+        return self.adjoint()
 
     def rot90(self, k: int = 1, dims: Sequence[int] = (0, 1)) -> Self:
         """Turned `k` times by a right angle, from axis dims[0] towards dims[1]."""

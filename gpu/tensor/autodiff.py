@@ -72,7 +72,7 @@ def _pulled_back(
     wanted = set(targets)
     carries = _nodes_that_carry(order, wanted)
     grads = dict(seeds)
-    # For each loop, and kernel of a user, the gradients of its results, by their numbers.
+    # For each node that has results, the gradients of those, by their numbers.
     of_results: dict[Node, dict[int, Node]] = {}
     for node in reversed(order):
         if node in wanted or node not in carries or not (node in grads or node in of_results):
@@ -80,7 +80,7 @@ def _pulled_back(
         if node.kind == "loop":
             needed = [source in carries for source in node.src]
             parts = tuple(loop_gradients(node, of_results.pop(node), needed, pulled_back))
-        elif node.kind == "kernel":
+        elif node.kind in ("kernel", "host"):
             parts = tuple(node.attr[1](node, of_results.pop(node)))
         elif node.kind == "result":
             of_results.setdefault(node.src[0], {})[node.attr[0]] = grads.pop(node)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from gpu.tensor.casts import Casts
 from gpu.tensor.complexparts import ComplexParts
-from gpu.tensor.contraction import Contraction
 from gpu.tensor.convolution import Convolution
 from gpu.tensor.copying import Copying
 from gpu.tensor.creation import Creation
 from gpu.tensor.cudaarrays import INTERFACE, NOT_OFFERED
+from gpu.tensor.decompositions import Decompositions
 from gpu.tensor.display import Display
 from gpu.tensor.distribution import Distribution
 from gpu.tensor.indexed import Indexed
@@ -28,7 +28,7 @@ from gpu.tensor.synonyms import accepts_torch_keywords
 
 @accepts_torch_keywords
 class Tensor(
-    Operators, Products, Contraction, Distribution, Indexed, ComplexParts, Loss, Interpolation,
+    Operators, Products, Decompositions, Distribution, Indexed, ComplexParts, Loss, Interpolation,
     Convolution, Pooling, Normalization, Notation, Creation, Casts, Interop, Sharding, Copying,
     Display,
 ):  # fmt: skip

@@ -145,6 +145,10 @@ BAD: dict[str, tuple[str, str]] = {
         X + "def model(x): return (x.cast('float64') * 2).cast('float32')",
         "computes cast in float64, which WebGPU does not have",
     ),
+    "of the host": (
+        X + "from gpu import linalg\ndef model(x): return linalg.svdvals(x.reshape(1, 1))",
+        "the exported function has svdvals, which is computed by the LAPACK of the host",
+    ),
     "multiple": (
         "from gpu import Var\ninputs = {'n': Var('n', 0, 8, multiple_of=4).bind(4)}\n"
         "def model(n): return n",

@@ -21,10 +21,10 @@ from gpu.core.dtype import dtypes
 from gpu.core.errors import OutOfMemory, ShapeError
 from gpu.runtime.allocator import LRUAllocator
 from gpu.runtime.device import Device
-from gpu.runtime.execute import Counters, is_computed
+from gpu.runtime.execute import Counters, is_computed, prepare
 from gpu.runtime.explain import explain
 from gpu.runtime.memory import share_memory
-from gpu.runtime.recipe import Recipe, Slot
+from gpu.runtime.recipe import Launch, Recipe, Run, Slot, Transfer
 
 
 def random_recipe(rng: np.random.Generator) -> tuple[Recipe, int]:
@@ -77,6 +77,25 @@ def test_many_launches_replay_as_one_call() -> None:
     before = Counters.launches
     np.testing.assert_array_equal(x.numpy(), expected)
     assert Counters.launches == before + 5
+
+
+def test_launches_between_copies_replay_as_one_call_each() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+    def chain(y: Tensor) -> Tensor:
+        for _ in range(4):
+            y = (y + 1).flip(0).contiguous()
+        return y
+
+    def there_and_back(x: Tensor) -> Tensor:
+        return chain((chain(x).to("PYTHON") * 2).to("CPU"))
+
+    runs = prepare([there_and_back(Tensor(x, device="CPU").realize())._node]).schedule.filling.runs
+    assert [type(run) for run in runs] == [Run, Transfer, Launch, Transfer, Run]
+    replayed = gpu.jit(there_and_back)
+    for factor in range(1, 4):
+        found = replayed(Tensor(x * factor, device="CPU"))
+        np.testing.assert_array_equal(found.numpy(), 2 * (x * factor + 4) + 4)
 
 
 def test_outputs_over_the_same_elements_are_one_launch() -> None:

@@ -232,6 +232,11 @@ class _Rebuilder:
                 "the exported function has a scan, whose steps a page does not run; write it as a"
                 " Python loop there"
             )
+        if node.kind == "host":
+            raise Unsupported(
+                f"the exported function has {node.attr[0].name}, which is computed by the LAPACK of"
+                " the host, and a page has none; compute it before, and give the page the result"
+            )
         if node.dtype.is_complex:
             raise Unsupported(
                 "the exported function has complex numbers, which pages do not have; write it on"

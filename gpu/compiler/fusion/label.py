@@ -59,6 +59,8 @@ def _computed(root: Node, inside: Sequence[Node]) -> tuple[str, Shape]:
     if root.kind == "kernel":
         kernel: UserKernel = root.attr[0]
         return kernel.name, kernel.outputs[0].shape
+    if root.kind == "host":
+        return f"host_{root.attr[0].name}", root.src[0].shape
     if root.kind == "loop":
         return "loop", (root.attr[1],)
     if "scatter" in loops:

@@ -66,7 +66,9 @@ loop        (body, length, reverse)              constants, carries, slices: so 
                                                  of slices the last first if reverse; no value
 kernel      (user kernel, gradient rule)         operands: a kernel that a user wrote
                                                  (`gpu/compiler/ir/graph/userkernel.py`); no value
-result      (number,)                            of a loop or a kernel
+host        (host call, gradient rule)           operands: a function of the host
+                                                 (`gpu/compiler/ir/graph/hostcall.py`); no value
+result      (number,)                            of a loop, a kernel or a function of the host
 ==========  ===================================  =================================================
 """
 
@@ -80,6 +82,7 @@ import numpy as np
 from gpu.compiler.ir.dims import Symbol, any_symbols, bound, find_symbols, ordered
 from gpu.compiler.ir.evaluate import Array
 from gpu.compiler.ir.graph.body import Body
+from gpu.compiler.ir.graph.hostcall import run_host
 from gpu.compiler.ir.graph.interp import RUN, accumulate_as
 from gpu.compiler.ir.graph.node import Node, Place, Shape, place
 from gpu.compiler.ir.graph.rules import RULES, check_image
@@ -203,7 +206,7 @@ _BETWEEN_DEVICES: Final = frozenset({"copy", "multi", "part"})
 MOVEMENT: Final = frozenset({"reshape", "expand", "permute", "slice", "pad", "skew", "unskew"})
 LOOPING: Final = frozenset({"scatter", "scan", "cumcount", "reorder", "interleave"})
 """Kinds whose kernels have loops, or places they store to, unlike any other's."""
-WITH_RESULTS: Final = frozenset({"loop", "kernel"})
+WITH_RESULTS: Final = frozenset({"loop", "kernel", "host"})
 """Kinds that have no value, but results."""
 APART: Final = WITH_RESULTS | {"result"}
 """These and their results, which no kernel that is made of nodes computes."""
@@ -293,11 +296,13 @@ def interpret(roots: Iterable[Node], inputs: Callable[[Node], Array]) -> list[Ar
 
 
 def value_of(node: Node, args: tuple[Any, ...]) -> Any:
-    """What a node is computed to be from its sources' values; of a loop or kernel a list."""
+    """What a node is computed to be from its sources' values; of what has results a list."""
     if node.kind == "loop":
         return _iterate(node, args)
     if node.kind == "kernel":
         return _launch(node.attr[0], args)
+    if node.kind == "host":
+        return run_host(node.attr[0], args)
     if node.kind == "result":
         return args[0][node.attr[0]]
     return RUN[node.kind](bound_node(node) if any_symbols() else node, args)

@@ -18,6 +18,7 @@ from gpu.compiler.ir.derivative import has_gradient
 from gpu.compiler.ir.dims import Dim, dimension, has_symbols, is_many, reshape_groups
 from gpu.compiler.ir.graph import Node, Place, Shape, make
 from gpu.compiler.ir.graph.body import Body
+from gpu.compiler.ir.graph.hostcall import HostCall
 from gpu.compiler.ir.graph.images import as_image, plain, rounded
 from gpu.compiler.ir.graph.userkernel import Array, UserKernel, results_of
 from gpu.core.dtype import DType, ImageDType, Number, PyScalar, complex_of, dtypes
@@ -494,6 +495,12 @@ def kernel(kernel: UserKernel, gradient: object, operands: Sequence[Node], devic
     return make("kernel", tuple(operands), (kernel, gradient), (), dtype, device)
 
 
+def host(call: HostCall, gradient: object, operands: Sequence[Node]) -> Node:
+    """A call of a function of the host, with the rule of its gradient; see `result`."""
+    first = operands[0]
+    return make("host", tuple(operands), (call, gradient), (), first.dtype, first.device)
+
+
 def _refuse_complex(what: str, values: Sequence[Node | Array]) -> None:
     if any(value.dtype.is_complex for value in values):
         raise Unsupported(
@@ -503,7 +510,7 @@ def _refuse_complex(what: str, values: Sequence[Node | Array]) -> None:
 
 
 def result(x: Node, number: int) -> Node:
-    """One of the results of a loop or a kernel, in the order that `results_of` has them in."""
+    """One of the results of a node that has some, in the order of `results_of`."""
     shape, dtype = results_of(x)[number]
     return make("result", (x,), (number,), shape, dtype, x.device)
 

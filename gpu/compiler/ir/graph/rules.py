@@ -11,6 +11,7 @@ from typing import Final
 
 from gpu.compiler.ir import optable
 from gpu.compiler.ir.dims import dimension, has_symbols, is_many, reshape_groups
+from gpu.compiler.ir.graph.hostcall import HostCall, in_pairs
 from gpu.compiler.ir.graph.node import Node, Shape
 from gpu.compiler.ir.graph.userkernel import UserKernel, results_of
 from gpu.core.dtype import ImageDType, dtypes
@@ -295,6 +296,14 @@ def _check_kernel(node: Node) -> None:
     _require(full, node, "nothing in it is empty")
 
 
+def _check_host(node: Node) -> None:
+    call: HostCall = node.attr[0]
+    given = [(source.shape, source.dtype) for source in node.src]
+    _require(given == [*map(in_pairs, call.inputs)], node, f"{call.name} is of {call.inputs}")
+    full = all(0 not in each.shape for each in (*call.inputs, *call.outputs))
+    _require(full, node, "nothing in it is empty")
+
+
 def check_image(node: Node) -> None:
     """The rule of nodes that are images, besides that of their kind."""
     if node.kind not in ("buffer", "cast", "reshape"):
@@ -356,5 +365,6 @@ RULES: Final[dict[str, tuple[int, Callable[[Node], None]]]] = {
     "part": (1, _check_part),
     "loop": (-1, _check_loop),
     "kernel": (-1, _check_kernel),
+    "host": (-1, _check_host),
     "result": (1, _check_result),
 }

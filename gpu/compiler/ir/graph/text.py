@@ -20,7 +20,8 @@ bounds and the value they are bound to:
     %1 = slice (0:1, p:1) %0 : f32[4,p + 1]
 
 Kernels of users come before nodes too, each with its number and as JSON; what runs one says which,
-as in `%1 = kernel (0) %0 : f32[]`.
+as in `%1 = kernel (0) %0 : f32[]`. So do calls of functions of the host, as in `%1 = host (0) %0 :
+f32[]`, which are numbered with them.
 
 The bodies of loops come before all, each a text of its own between `body`, with its number and how
 many carries and slices it has, and `end`. It returns its parameters and then its results; those of
@@ -51,6 +52,7 @@ from gpu.compiler.ir import optable
 from gpu.compiler.ir.dims import Dim, Symbol, symbol
 from gpu.compiler.ir.graph import RULES, Node, Place, bodies_of, make, symbols_of, toposort
 from gpu.compiler.ir.graph.body import Body
+from gpu.compiler.ir.graph.hostcall import HostCall
 from gpu.compiler.ir.graph.userkernel import Array, Source, UserKernel
 from gpu.compiler.ir.text import Cursor, cursors, print_scalar, print_shape
 from gpu.core.dtype import dtype_named
@@ -59,6 +61,8 @@ from gpu.core.errors import ParseError
 Symbols: TypeAlias = "Mapping[str, Symbol]"
 _NO_SYMBOLS: Final[Symbols] = {}
 _DEVICES: Final = "+"
+# Kinds whose first attribute is a text of its own, before the nodes.
+_CALLS: Final = frozenset({"kernel", "host"})
 
 
 def handles_of(roots: Iterable[Node]) -> list[Hashable]:
@@ -76,7 +80,7 @@ def print_graph(roots: Iterable[Node]) -> str:
     bodies = bodies_of(roots)
     lines = [line for number, body in enumerate(bodies) for line in _print_body(number, body)]
     kernels = _kernels_of(order)
-    lines += [f"kernel {i} {_print_kernel(kernel)}" for i, kernel in enumerate(kernels)]
+    lines += [_print_kernel(i, kernel) for i, kernel in enumerate(kernels)]
     lines += [f"device {_place(next(iter(devices)))}"] if len(devices) == 1 else []
     lines += [f"symbol {s.name} {s.lo}..{s.hi} = {s.bound}" for s in symbols_of(order)]
     for node in order:
@@ -90,18 +94,29 @@ def print_graph(roots: Iterable[Node]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _kernels_of(nodes: Iterable[Node]) -> list[UserKernel]:
-    return list(dict.fromkeys(node.attr[0] for node in nodes if node.kind == "kernel"))
+def _kernels_of(nodes: Iterable[Node]) -> list[UserKernel | HostCall]:
+    return list(dict.fromkeys(node.attr[0] for node in nodes if node.kind in _CALLS))
 
 
-def _print_kernel(kernel: UserKernel) -> str:
+def _print_kernel(number: int, kernel: UserKernel | HostCall) -> str:
     """As JSON, of which no character begins a comment."""
+    if isinstance(kernel, HostCall):
+        return f"host {number} {json.dumps(kernel.as_data())}"
     arrays = ([[n, s, d.name] for n, s, d in each] for each in (kernel.outputs, kernel.inputs))
-    return json.dumps([kernel.name, *arrays, *kernel[3:]]).replace("#", "\\u0023")
+    text = json.dumps([kernel.name, *arrays, *kernel[3:]]).replace("#", "\\u0023")
+    return f"kernel {number} {text}"
 
 
 def _arrays(listed: Any) -> tuple[Array, ...]:
     return tuple(Array(name, tuple(shape), dtype_named(dtype)) for name, shape, dtype in listed)
+
+
+def _read_kernel(listed: Any) -> UserKernel:
+    name, outputs, inputs, ir, sources, *launch = listed
+    return UserKernel(
+        *(name, _arrays(outputs), _arrays(inputs), ir),
+        *(tuple(Source(*each) for each in sources), *launch),
+    )
 
 
 def _print_body(number: int, body: Body) -> list[str]:
@@ -117,11 +132,11 @@ def _label(
     node: Node,
     numbers: dict[Hashable, int],
     bodies: Sequence[Body],
-    kernels: Sequence[UserKernel],
+    kernels: Sequence[UserKernel | HostCall],
 ) -> str:
     match node.kind:
-        case "kernel":
-            return f"kernel ({kernels.index(node.attr[0])})"
+        case "kernel" | "host":
+            return f"{node.kind} ({kernels.index(node.attr[0])})"
         case "buffer":
             return f"buffer {numbers[node.attr[0]]}"
         case "const":
@@ -185,7 +200,7 @@ class _Reader:
         self.device: Place = None
         self.symbols: dict[str, Symbol] = {}
         self.bodies: list[Body] = []
-        self.kernels: list[UserKernel] = []
+        self.kernels: list[UserKernel | HostCall] = []
         self.roots: list[Node] | None = None
 
     def line(self, at: Cursor, following: Iterator[Cursor]) -> None:
@@ -195,7 +210,9 @@ class _Reader:
         elif at.accept("body"):
             self._body(at, following)
         elif at.accept("kernel"):
-            self._kernel(at)
+            self._kernel(at, _read_kernel)
+        elif at.accept("host"):
+            self._kernel(at, HostCall.from_data)
         elif at.accept("symbol"):
             self._symbol(at)
         elif at.accept("return"):
@@ -225,18 +242,14 @@ class _Reader:
             raise at.refused(f"parameters and results for {carries} carries and {slices} slices")
         self.bodies.append(Body(parameters, results, carries, slices))
 
-    def _kernel(self, at: Cursor) -> None:
+    def _kernel(self, at: Cursor, read: Callable[[Any], UserKernel | HostCall]) -> None:
         number = at.integer("the number of a kernel")
         if number != len(self.kernels):
             raise at.refused(f"number {len(self.kernels)}")
         try:
-            name, outputs, inputs, ir, sources, *launch = json.loads(at.rest())
-            made = UserKernel(
-                *(name, _arrays(outputs), _arrays(inputs), ir),
-                *(tuple(Source(*each) for each in sources), *launch),
-            )
+            made = read(json.loads(at.rest()))
         except (ValueError, TypeError) as error:
-            raise at.refused("a kernel as JSON") from error
+            raise at.refused("a kernel or call as JSON") from error
         self.kernels.append(made)
 
     def _symbol(self, at: Cursor) -> None:
@@ -275,7 +288,7 @@ class _Reader:
             literal = at.literal()
         elif kind == "loop":
             attr = self._loop(at)
-        elif kind == "kernel":
+        elif kind in _CALLS:
             (which,) = _counted(at, 1)
             if not 0 <= which < len(self.kernels):
                 raise at.refused(f"the number of one of {len(self.kernels)} kernels")

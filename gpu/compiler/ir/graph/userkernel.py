@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from gpu.compiler.ir.graph.body import Value
+from gpu.compiler.ir.graph.hostcall import in_pairs
 from gpu.compiler.ir.graph.node import Node, Shape
 from gpu.core.dtype import DType
 
@@ -69,10 +70,12 @@ class UserKernel(NamedTuple):
 
 
 def results_of(node: Node) -> list[Value]:
-    """The forms of the results of a `loop` or `kernel` node."""
+    """The forms of the results of a `loop`, `kernel` or `host` node."""
     if node.kind == "kernel":
         kernel: UserKernel = node.attr[0]
         return [Value(shape, dtype) for _, shape, dtype in kernel.outputs]
+    if node.kind == "host":
+        return [*map(in_pairs, node.attr[0].outputs)]
     body, length, _ = node.attr
     values: list[Value] = body.values(length)
     return values

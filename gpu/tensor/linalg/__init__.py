@@ -1,0 +1,1 @@
+"""Linear algebra: decompositions of matrices, and what rests on them."""
