@@ -51,6 +51,7 @@ __all__ = [
     "save",
     "scan",
     "show_config",
+    "special",
 ]
 
 _HOMES: Final = {
@@ -83,7 +84,7 @@ def show_config() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("array_api", "distributed", "linalg", "nn"):
+    if name in ("array_api", "distributed", "linalg", "nn", "special"):
         return importlib.import_module(f"gpu.{name}")
     home = _HOMES.get(name)
     if home is None:

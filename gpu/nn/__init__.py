@@ -90,6 +90,7 @@ from gpu.tensor.nn.layers import (
     ConvTranspose2d,
     ConvTranspose3d,
     Embedding,
+    EmbeddingBag,
     Linear,
 )
 from gpu.tensor.nn.module import (
@@ -102,8 +103,12 @@ from gpu.tensor.nn.normalization import (
     BatchNorm3d,
     GroupNorm,
     InstanceNorm,
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
     LayerNorm,
     LayerNorm2d,
+    LocalResponseNorm,
     RMSNorm,
 )
 from gpu.tensor.nn.patchlayers import (
@@ -112,6 +117,7 @@ from gpu.tensor.nn.patchlayers import (
     PixelShuffle,
     PixelUnshuffle,
     Unfold,
+    Upsample,
 )
 from gpu.tensor.nn.poollayers import (
     AdaptiveAvgPool1d,
@@ -190,6 +196,7 @@ __all__ = [
     "Dropout2d",
     "Dropout3d",
     "Embedding",
+    "EmbeddingBag",
     "Flatten",
     "Fold",
     "GRUCell",
@@ -203,6 +210,9 @@ __all__ = [
     "HuberLoss",
     "Identity",
     "InstanceNorm",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "InstanceNorm3d",
     "KLDivLoss",
     "L1Loss",
     "LPPool1d",
@@ -213,6 +223,7 @@ __all__ = [
     "LayerNorm2d",
     "LeakyReLU",
     "Linear",
+    "LocalResponseNorm",
     "LogSigmoid",
     "LogSoftmax",
     "MSELoss",
@@ -263,6 +274,7 @@ __all__ = [
     "TripletMarginLoss",
     "TripletMarginWithDistanceLoss",
     "Unfold",
+    "Upsample",
     "functional",
     "optim",
     "state",

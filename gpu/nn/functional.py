@@ -46,6 +46,8 @@ from gpu.tensor.nn.activations import (
     threshold,
 )
 from gpu.tensor.nn.ctc import ctc_loss
+from gpu.tensor.nn.grids import affine_grid, grid_sample, interpolate
+from gpu.tensor.nn.lookups import embedding_bag, one_hot
 from gpu.tensor.nn.losses import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -85,6 +87,7 @@ from gpu.tensor.nn.margins import (
     triplet_margin_loss,
     triplet_margin_with_distance_loss,
 )
+from gpu.tensor.nn.norms import group_norm, instance_norm, local_response_norm
 from gpu.tensor.nn.patches import (
     channel_shuffle,
     fold,
@@ -120,6 +123,7 @@ __all__ = [
     "adaptive_max_pool1d",
     "adaptive_max_pool2d",
     "adaptive_max_pool3d",
+    "affine_grid",
     "alpha_dropout",
     "avg_pool1d",
     "avg_pool2d",
@@ -145,10 +149,13 @@ __all__ = [
     "dropout3d",
     "elu",
     "embedding",
+    "embedding_bag",
     "fold",
     "gaussian_nll_loss",
     "gelu",
     "glu",
+    "grid_sample",
+    "group_norm",
     "gumbel_softmax",
     "hardshrink",
     "hardsigmoid",
@@ -156,10 +163,13 @@ __all__ = [
     "hardtanh",
     "hinge_embedding_loss",
     "huber_loss",
+    "instance_norm",
+    "interpolate",
     "kl_div",
     "l1_loss",
     "leaky_relu",
     "linear",
+    "local_response_norm",
     "log_softmax",
     "logsigmoid",
     "lp_pool1d",
@@ -178,6 +188,7 @@ __all__ = [
     "multilabel_margin_loss",
     "multilabel_soft_margin_loss",
     "nll_loss",
+    "one_hot",
     "pad",
     "pairwise_distance",
     "pixel_shuffle",

@@ -160,7 +160,11 @@ class Elementwise(Functions):
         if eps is not None:
             check_number(eps, "eps")
         share = self if eps is None else self.clamp(eps, 1 - eps)
-        return share.div(share.sub(1, reverse=True)).log()
+        rest = share.sub(1, reverse=True)
+        # Near 1/2, where the result is 0, this difference is exact.
+        middle = share.sub(0.5).abs().lt(0.25)
+        near = middle.where(share, 0.5).mul(2).sub(1).div(middle.where(rest, 0.5)).log1p()
+        return middle.where(near, share.div(rest).log())
 
     def float_power(self, exponent: Operand) -> Self:
         """self to the power of `exponent`, both as float64."""

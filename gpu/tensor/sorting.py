@@ -21,7 +21,7 @@ from gpu.compiler.ir.dims import Dim, dimension, has_symbols, upper
 from gpu.compiler.ir.graph import Node, Place, Shape
 from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import DType, PyScalar, dtype_named, dtypes
-from gpu.core.errors import InvalidValue, ShapeError
+from gpu.core.errors import DTypeError, InvalidValue, ShapeError
 from gpu.tensor.arguments import axis_of, integer
 from gpu.tensor.gathering import Gathering
 
@@ -292,7 +292,14 @@ def _low(packed: Node) -> Node:
 
 
 def keys_of(x: Node, descending: bool = False) -> Keys:
-    """The keys of elements; those of larger ones are smaller where `descending`."""
+    """The keys of elements; those of larger ones are smaller where `descending`.
+
+    Raises DTypeError for complex numbers.
+    """
+    if x.dtype.is_complex:
+        raise DTypeError(
+            f"complex numbers have no order: sort parts of {x.dtype.name}, as .real or .abs()"
+        )
     keys = _float_keys(x) if x.dtype.is_float else _integer_keys(x)
     return Keys(G.alu("not", keys.node), keys.bits) if descending else keys
 

@@ -60,7 +60,7 @@ _NUMPY_GROUPS: Final = {
     ("ddof", "correction"): "std var",
     ("axis", "dim"): (
         "amax amin argsort chunk count_nonzero diff nanmean nansum repeat_interleave sort split "
-        "squeeze take_along_dim trapezoid unsqueeze"
+        "squeeze take_along_dim trapezoid unique unsqueeze"
     ),
 }
 # Methods that torch has under two names: the other one, and that here.

@@ -23,14 +23,15 @@ from gpu.tensor.operators import Operators
 from gpu.tensor.pooling import Pooling
 from gpu.tensor.products import Products
 from gpu.tensor.sharding import Sharding
+from gpu.tensor.special.methods import Special
 from gpu.tensor.synonyms import accepts_torch_keywords
 
 
 @accepts_torch_keywords
 class Tensor(
-    Operators, Products, Decompositions, Distribution, Indexed, ComplexParts, Loss, Interpolation,
-    Convolution, Pooling, Normalization, Notation, Creation, Casts, Interop, Sharding, Copying,
-    Display,
+    Operators, Products, Decompositions, Distribution, Indexed, ComplexParts, Special,
+    Loss, Interpolation, Convolution, Pooling, Normalization, Notation, Creation, Casts, Interop,
+    Sharding, Copying, Display,
 ):  # fmt: skip
     """A tensor: a lazy value on a device, computed when it is asked for.
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpu import Tensor, dtypes, jit
-from gpu.core.errors import GpuError, InvalidValue, ShapeError
+from gpu.core.errors import DTypeError, GpuError, InvalidValue, ShapeError
 from tensor.reference import Array, assert_gradients, rng_for, torch
 
 DTYPES = ["uint8", "int32", "int64", "float32"]
@@ -175,3 +175,12 @@ def test_searchsorted_compares_numbers_and_puts_nan_last() -> None:
 def test_bad_input(call: Callable[[Tensor], Any], error: type[GpuError], says: str) -> None:
     with pytest.raises(error, match=says):
         call(Tensor.ones(2, 3))
+
+
+def test_unique_takes_numpys_keyword_and_complex_numbers_have_no_order() -> None:
+    x = Tensor([[3, 4], [1, 2], [3, 4]])
+    assert x.unique(axis=0).tolist() == np.unique(x.numpy(), axis=0).tolist()
+    z = Tensor([1j, 2.0])
+    for call in (z.sort, z.argsort, z.unique, lambda: z.topk(1), lambda: z.kthvalue(1)):
+        with pytest.raises(DTypeError, match="complex numbers have no order: "):
+            call()

@@ -25,7 +25,7 @@ from gpu.tensor.torchnames import NN, PACKAGE, TENSOR
         (gpu, "compile", "here it is: gpu.jit"),
         (nn, "Unflatten", "here it is: Tensor.unflatten"),
         (nn, "Parameter", "here it is: a Tensor with requires_grad=True"),
-        (nn.functional, "interpolate", "here it is: Tensor.interpolate"),
+        (nn.functional, "layernorm", "here it is: Tensor.layernorm"),
         (nn.functional, "mse_lose", "did you mean mse_loss?"),
         (nn, "Linaer", "did you mean Linear?"),
     ],

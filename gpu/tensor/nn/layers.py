@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from gpu.core.errors import DTypeError, InvalidIndex, InvalidValue
 from gpu.tensor.arguments import integer
+from gpu.tensor.nn.lookups import embedding_bag
 from gpu.tensor.nn.module import Module
 from gpu.tensor.nn.parameters import count, inverse_root, kernel_sizes, normal, uniform
 from gpu.tensor.tensor import Tensor
@@ -238,6 +239,43 @@ class Embedding(Module):
         if self.padding_idx is None:
             return rows
         return idx.eq(self.padding_idx).unsqueeze(-1).where(rows.detach(), rows)
+
+
+class EmbeddingBag(Module):
+    """`functional.embedding_bag` with a table; the row `padding_idx` starts as zeros.
+
+    Attributes:
+        weight: the table, shape (num_embeddings, embedding_dim), normally distributed.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        mode: str = "mean",
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+    ):
+        table = Embedding(num_embeddings, embedding_dim, padding_idx)
+        self.weight, self.padding_idx = table.weight, table.padding_idx
+        self.mode, self.include_last_offset = mode, include_last_offset
+
+    def forward(
+        self,
+        input: Tensor,
+        offsets: Tensor | None = None,
+        per_sample_weights: Tensor | None = None,
+    ) -> Tensor:
+        """(bags, size), or one axis with offsets, to (bags, embedding_dim)."""
+        return embedding_bag(
+            input,
+            self.weight,
+            offsets,
+            mode=self.mode,
+            per_sample_weights=per_sample_weights,
+            include_last_offset=self.include_last_offset,
+            padding_idx=self.padding_idx,
+        )
 
 
 def _three(kernel_size: int | Sequence[int]) -> Sequence[int]:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 from gpu.core.dtype import accumulator, dtypes
 from gpu.core.errors import InvalidValue, ShapeError
+from gpu.tensor.nn import norms
+from gpu.tensor.nn.applied import Applied
 from gpu.tensor.nn.module import Module
 from gpu.tensor.nn.parameters import count, filled, state
 from gpu.tensor.tensor import Tensor
@@ -115,10 +118,7 @@ class GroupNorm(Module):
             raise ShapeError(
                 f"this layer takes [batch, {self.num_channels}, *spatial], got {list(x.shape)}"
             )
-        apart = (x.shape[0], self.num_groups, self.num_channels // self.num_groups, *x.shape[2:])
-        groups = x.reshape(apart).layernorm(tuple(range(2, len(apart))), self.eps)
-        across = (self.num_channels, *(1,) * (x.ndim - 2))
-        return _scaled(groups.reshape(x.shape), self.weight, self.bias, across)
+        return norms.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
 
 
 class InstanceNorm(GroupNorm):
@@ -132,6 +132,84 @@ class InstanceNorm(GroupNorm):
 
     def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True):
         super().__init__(num_features, num_features, eps, affine)
+
+
+class _InstanceNorm(Module):
+    """`functional.instance_norm` by torch's arguments, over a fixed number of spatial axes.
+
+    With `track_running_stats` running statistics are moved while `Tensor.training` is set, and used
+    otherwise. An input without a batch axis is taken as one sample.
+
+    Attributes:
+        weight, bias: shape (num_features,), or None without `affine`.
+        running_mean, running_var: the same, or None without `track_running_stats`.
+        num_batches_tracked: 0, or None; 0-d, int64. Torch has it in the state, and never counts.
+    """
+
+    axes: ClassVar[int]
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = False,
+        track_running_stats: bool = False,
+    ):
+        self.num_features, self.eps, self.momentum = (
+            count(num_features, "num_features"),
+            eps,
+            momentum,
+        )
+        self.weight = filled(1, num_features) if affine else None
+        self.bias = filled(0, num_features) if affine else None
+        self.running_mean = self.running_var = self.num_batches_tracked = None
+        if track_running_stats:
+            self.running_mean, self.running_var = state(0, num_features), state(1, num_features)
+            self.num_batches_tracked = state(0, dtype=dtypes.int64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, num_features, *spatial), or without batch, normalised."""
+        if x.ndim == self.axes + 1:
+            return self.forward(x.unsqueeze(0)).squeeze(0)
+        if x.ndim != self.axes + 2 or x.shape[1] != self.num_features:
+            raise ShapeError(
+                f"{type(self).__name__} takes (batch, {self.num_features}, *spatial) with "
+                f"{self.axes} spatial axes, or no batch, got {list(x.shape)}"
+            )
+        by_input = Tensor.training or self.running_mean is None
+        return norms.instance_norm(
+            x,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            by_input,
+            self.momentum,
+            self.eps,
+        )
+
+
+class InstanceNorm1d(_InstanceNorm):
+    """(batch, num_features, length), each channel of each sample brought to mean 0, variance 1."""
+
+    axes = 1
+
+
+class InstanceNorm2d(_InstanceNorm):
+    """The same of (batch, num_features, height, width)."""
+
+    axes = 2
+
+
+class InstanceNorm3d(_InstanceNorm):
+    """The same of (batch, num_features, depth, height, width)."""
+
+    axes = 3
+
+
+class LocalResponseNorm(Applied, function=norms.local_response_norm):
+    """`functional.local_response_norm`."""
 
 
 class LayerNorm(Module):
@@ -196,12 +274,8 @@ class RMSNorm(Module):
         return _scaled(wide.mul(scale).cast(x.dtype), self.weight, None)
 
 
-def _scaled(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, shape: tuple[int, ...] | None = None
-) -> Tensor:
-    """x * weight + bias, in the promoted dtype, the latter two under another shape."""
+def _scaled(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """x * weight + bias, in the promoted dtype."""
     if weight is not None:
-        x = x.mul(weight if shape is None else weight.reshape(shape))
-    if bias is not None:
-        x = x.add(bias if shape is None else bias.reshape(shape))
-    return x
+        x = x.mul(weight)
+    return x if bias is None else x.add(bias)

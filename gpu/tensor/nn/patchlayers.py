@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu.tensor.nn import patches
+from gpu.tensor.nn import grids, patches
 from gpu.tensor.nn.applied import Applied
 
 
@@ -24,3 +24,7 @@ class PixelUnshuffle(Applied, function=patches.pixel_unshuffle):
 
 class ChannelShuffle(Applied, function=patches.channel_shuffle):
     """`functional.channel_shuffle`."""
+
+
+class Upsample(Applied, function=grids.interpolate):
+    """`functional.interpolate`."""

@@ -1,0 +1,1 @@
+"""Polynomials of special functions, one module a family."""
