@@ -11,12 +11,14 @@ from gpu.core.devspec import DeviceSpec, parse_device_spec
 from gpu.core.errors import Unsupported
 from gpu.drivers.am.pci import port as amd
 from gpu.drivers.am.pci import steps as amd_steps
+from gpu.drivers.am.pci import usb
 from gpu.drivers.am.pci.chip import Chip
 from gpu.drivers.boot import Done, Step, walk
 from gpu.drivers.card import PciCard
 from gpu.drivers.nv.pci import boot as nvidia
 
 DEVICE_HELP: Final = "as in PCI+AMD or PCI+NV, or PCI+AMD:1 for the second card"
+_WAYS: Final = (("PCI", "AMD"), ("USB", "AMD"), ("PCI", "NV"))
 C = TypeVar("C", bound=PciCard)
 
 
@@ -54,8 +56,10 @@ class Taken(Generic[C]):
 
 def _parse(device: str) -> DeviceSpec:
     spec = parse_device_spec(device)
-    if spec.interface != "PCI" or spec.device not in ("AMD", "NV"):
-        raise Unsupported(f"{device}: this version brings up PCI+AMD and PCI+NV, PCI+AMD:1 and on")
+    if (spec.interface, spec.device) not in _WAYS:
+        raise Unsupported(
+            f"{device}: this version brings up PCI+AMD, USB+AMD and PCI+NV, PCI+AMD:1 and on"
+        )
     return spec
 
 
@@ -71,19 +75,19 @@ def take(device: str) -> Taken[Chip] | Taken[nvidia.BootCard]:
     its function raises.
     """
     spec = _parse(device)
-    return _take_amd(spec.index) if spec.device == "AMD" else _take_nvidia(spec.index)
+    return _take_amd(spec) if spec.device == "AMD" else _take_nvidia(spec.index)
 
 
 def take_amd(device: str) -> Taken[Chip]:
     """A card of AMD's. Raises as `take`, Unsupported for another vendor's."""
     spec = _parse(device)
     if spec.device != "AMD":
-        raise Unsupported(f"{device}: this version has registers by name of PCI+AMD alone")
-    return _take_amd(spec.index)
+        raise Unsupported(f"{device}: this version has registers by name of AMD's cards alone")
+    return _take_amd(spec)
 
 
-def _take_amd(index: int) -> Taken[Chip]:
-    from gpu.backends.amd.device import card_world
+def _take_amd(spec: DeviceSpec) -> Taken[Chip]:
+    from gpu.backends.amd.device import card_world, usb_world
 
     def told(chip: Chip) -> dict[str, str]:
         if "discovery" not in chip.done:
@@ -91,8 +95,10 @@ def _take_amd(index: int) -> Taken[Chip]:
         size = f"{chip.vram.size >> 20} MiB"
         return {"discovery": f"{chip.registers.gc.ip}, {size}", "state": chip.state}
 
-    world, load = card_world(config.SIM)
-    return Taken(amd.take_card(world, index, load), amd_steps.STEPS, amd.close_chip, told)
+    over_usb = spec.interface == "USB"
+    world, load = (usb_world if over_usb else card_world)(config.SIM)
+    chip = (usb if over_usb else amd).take_card(world, spec.index, load)
+    return Taken(chip, amd_steps.STEPS, amd.close_chip, told)
 
 
 def _take_nvidia(index: int) -> Taken[nvidia.BootCard]:

@@ -15,7 +15,7 @@ from typing import Final
 
 from gpu import __version__
 from gpu.backends.amd import find as amd
-from gpu.backends.amd import find_pci
+from gpu.backends.amd import find_pci, find_usb
 from gpu.backends.cuda import find as cuda
 from gpu.backends.metal import find as metal
 from gpu.backends.nv import find as nv
@@ -48,7 +48,8 @@ _GPUS: Final[dict[str, tuple[str, Callable[[Looking], Iterator[Look]]]]] = {
 """By device type: the interface that there is, empty where there is no other, and what looks at a
 machine for it."""
 _PROBED: Final[dict[str, tuple[Callable[[Looking], Iterator[Look]], Callable[[int], str]]]] = {
-    "PCI+AMD": (find_pci.looks, find_pci.probe)
+    "PCI+AMD": (find_pci.looks, find_pci.probe),
+    "USB+AMD": (find_usb.looks, find_usb.probe),
 }
 """Devices that are not opened, as that takes long and changes them: what looks for them, and what
 finds out about one by its place."""

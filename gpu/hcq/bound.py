@@ -11,12 +11,13 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from gpu.core.errors import InvalidValue, Unsupported
+from gpu.core.errors import InvalidValue
 from gpu.core.window import MemoryWindow
 from gpu.hcq.allocation import Allocation, Pins
 from gpu.hcq.buffer import HCQBuffer
 from gpu.hcq.channel import SLOTS, Channel, MustWait, Point
 from gpu.hcq.commands import Command
+from gpu.hcq.far import FarImage
 from gpu.hcq.link import Linked
 from gpu.hcq.owner import Owner
 from gpu.hcq.patching import PatchCall, Places
@@ -55,10 +56,14 @@ class BoundPart:
         size = max(len(linked.image), 1)
         self.allocation = Allocation(device.allocate(size, channel.port.command_memory), device)
         memory = self.allocation.memory
-        if not isinstance(memory.window, MemoryWindow):
-            raise Unsupported(f"{channel.name}: bound memory must be mapped into this process")
+        window = memory.window
+        assert window is not None, "the host reaches command memory"
+        self._far: FarImage | None = None
+        if not isinstance(window, MemoryWindow):
+            self._far = FarImage(window)
+            window = self._far.host
         linked = linked.put_in({IMAGE: memory.address})
-        memory.window.store(0, linked.image)
+        window.store(0, linked.image)
         self.channel = channel
         self.timeline = channel.timeline
         self.last = channel.timeline.submitted
@@ -66,7 +71,7 @@ class BoundPart:
         self._words = (ctypes.c_uint64 * (self.size // 8 + 1))()  # aligned to 8
         self.words = ctypes.addressof(self._words)
         ctypes.memmove(self.words, linked.ring, self.size)
-        places = Places(self.words, memory.window.address)
+        places = Places(self.words, window.address)
         slots = {symbol: index for index, symbol in enumerate((*own, *given))}
         self._values = (ctypes.c_uint64 * len(slots))()
         self._set = struct.Struct(f"<{len(slots)}Q").pack_into
@@ -94,6 +99,8 @@ class BoundPart:
                 if old != new:
                     call.apply()
             self._given = given
+        if self._far is not None:
+            self._far.send_changes()
 
     def must_be_idle(self) -> None:
         """Raise `MustWait` while the last submission may run."""

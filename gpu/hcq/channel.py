@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from gpu.core.bits import align_up
-from gpu.core.errors import InvalidValue, Unsupported
+from gpu.core.errors import InvalidValue
 from gpu.core.ring import FencedRing
 from gpu.core.window import MemoryWindow
+from gpu.hcq.far import FarImage
 from gpu.hcq.link import Linked
 from gpu.hcq.patching import PatchCall, Places
 from gpu.hcq.ports import Memory, QueuePort
@@ -124,10 +125,11 @@ class Channel:
     def __init__(self, name: str, port: QueuePort, timeline: Timeline, memory: Memory):
         """``memory`` is where the segments beside the ring go; the host must reach it."""
         window = memory.window
+        assert window is not None, "the host reaches command memory"
+        self._far: FarImage | None = None
         if not isinstance(window, MemoryWindow):
-            raise Unsupported(
-                f"{name}: command memory must be mapped into this process, it is {window!r}"
-            )
+            self._far = FarImage(window)
+            window = self._far.host
         self.name = name
         self.timeline = timeline
         self._bytes = window.memory
@@ -202,6 +204,8 @@ class Channel:
         address, reached = timeline.address, value - timeline.epoch
         _SET_SLOTS(template.values, 0, image, address, reached, awaited, payload)
         template.patch()
+        if self._far is not None and template.image_size:
+            self._far.send(image - self._base, template.image_size)
         size = template.ring_size
         self._publish(self.reserve(size, value), template.ring, size, timeline.last_address, value)
 

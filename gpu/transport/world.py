@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from gpu.core.config import config
 from gpu.core.errors import TransportError
 from gpu.core.wait import HostWaiter, Waiter
+from gpu.transport.libusb import HostUsb
 from gpu.transport.os import Os, RealOs
 from gpu.transport.pci.bus import HostPci
 from gpu.transport.pci.function import NoPci, PciBus
@@ -37,7 +38,7 @@ class World(NamedTuple):
 def real_world() -> World:
     """This machine; recorded where the setting TRACE names a file."""
     system = RealOs()
-    return recorded(World(system, HostWaiter(), HostPci(system)))
+    return recorded(World(system, HostWaiter(), HostPci(system), HostUsb(system)))
 
 
 def recorded(world: World) -> World:

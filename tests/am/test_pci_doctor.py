@@ -9,7 +9,7 @@ import pytest
 
 from am.test_pci_boot import firmware, world_of
 from gpu.backends.amd import device as amd
-from gpu.backends.amd import find_pci
+from gpu.backends.amd import find_pci, find_usb
 from gpu.cli import doctor
 from gpu.cli.doctor import Finding
 from gpu.core import firmware as files
@@ -17,6 +17,7 @@ from gpu.core.errors import DeviceError, FirmwareError, GpuError, Unsupported
 from gpu.drivers.am.pci.discovery import HwId, IpBlock
 from gpu.drivers.am.pci.ip.claim import check_core
 from gpu.drivers.am.pci.port import choose, take_card
+from gpu.runtime.default import Found
 from gpu.sim.amd.pci.world import AmPciWorld
 from gpu.transport.missing import NO_PCI_GPU
 from unit.made_up import BUS, MadeUp
@@ -147,3 +148,44 @@ def test_a_machine_without_a_card() -> None:
         choose(world_of(sim), 0)
     assert caught.value.message == str(NO_PCI_GPU)
     sim.close()
+
+
+BRIDGE = "/sys/bus/usb/devices/2-1.4"
+
+
+def _bridge(sim: AmPciWorld, vendor: str, product: str) -> None:
+    told = {
+        "idVendor": vendor,
+        "idProduct": product,
+        "speed": "10000",
+        "busnum": "2",
+        "devnum": "9",
+    }
+    for name, text in told.items():
+        sim.tree.add(f"{BRIDGE}/{name}", f"{text}\n")
+
+
+def test_bridges_on_usb(sim: AmPciWorld) -> None:
+    (look,) = find_usb.looks(Machine(sim.os))
+    assert look.found is Found.NOTHING and "add1:0001" in look.fix and "DEV=PCI+AMD" in look.fix
+    _bridge(sim, "add1", "0001")
+    (look,) = find_usb.looks(Machine(sim.os))
+    assert look == (Found.USABLE, "bridge add1:0001 at 2-1.4, 10000 Mbit/s", 0, "")
+    (look,) = find_usb.looks(Machine(sim.os, denied=("/dev/bus/usb/002/009",)))
+    assert look.found is Found.UNUSABLE and "run `this`" in look.told
+
+
+def test_stock_bridges_and_others(sim: AmPciWorld) -> None:
+    _bridge(sim, "174c", "2464")
+    (look,) = find_usb.looks(Machine(sim.os))
+    assert look.found is Found.NOTHING and "maker's firmware" in look.told
+
+
+def test_an_enclosure_on_usb4_is_on_the_pci_bus(sim: AmPciWorld) -> None:
+    _bridge(sim, "1d6b", "0003")
+    for name, device in (("0-0", "This laptop"), ("0-1", "AS2464")):
+        sim.tree.add(f"/sys/bus/thunderbolt/devices/{name}/device_name", f"{device}\n")
+    (look,) = find_usb.looks(Machine(sim.os))
+    assert (
+        look.told == "AS2464 is connected by USB4, so that its card is on the PCI bus: use PCI+AMD"
+    )

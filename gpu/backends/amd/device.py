@@ -87,14 +87,17 @@ def open_device(name: str, spec: DeviceSpec) -> Compiled:
 
 
 def _open_queues(name: str, interface: str | None) -> AmDevice:
-    """The GPU of a name, through KFD or on the bus."""
+    """The GPU of a name, through KFD, on the bus, or behind a bridge on USB."""
     index, timeout = parse_device_name(name)[1], config.HANG_TIMEOUT
     if interface in (None, "KFD"):
         force = parse(config.AM_VARIANTS)
         return open_kfd(_world(config.SIM), index, force=force, timeout=timeout)
-    if interface != "PCI":
-        raise Unsupported(f"{name} is reached through KFD or PCI in this version, not {interface}")
-    # Imported on use: it has the registers of all chips.
+    # Imported on use: they have the registers of all chips.
+    if interface == "USB":
+        from gpu.drivers.am.pci.usb import open_usb
+
+        world, load = usb_world(config.SIM)
+        return open_usb(world, index, load=load, timeout=timeout)
     from gpu.drivers.am.pci.port import open_pci
 
     world, load = card_world(config.SIM)
@@ -135,6 +138,20 @@ def card_world(simulated: str) -> tuple[World, Callable[[Wanted], bytes]]:
     machine = simulate(simulated, "AMD", "PCI").machine
     assert isinstance(machine, AmPciWorld), "the model that is named so"
     world = World(machine.os, machine.waiter, HostPci(machine.os))
+    return recorded(world), lambda wanted: machine.firmware[wanted.name]
+
+
+@cache
+def usb_world(simulated: str) -> tuple[World, Callable[[Wanted], bytes]]:
+    """A machine with bridges on USB, and what gives firmware of cards behind them; as `_world`."""
+    if not simulated:
+        return real_world(), load_firmware
+    from gpu.sim.usb.world import UsbWorld
+    from gpu.sim.worlds import simulate
+
+    machine = simulate(simulated, "AMD", "USB").machine
+    assert isinstance(machine, UsbWorld), "the model that is named so"
+    world = World(machine.os, machine.waiter, usb=machine.usb)
     return recorded(world), lambda wanted: machine.firmware[wanted.name]
 
 

@@ -8,6 +8,7 @@ from gpu.core.config import config
 from gpu.core.errors import FirmwareError, Unsupported
 from gpu.core.firmware import Wanted, load
 from gpu.drivers.am.firmware import FirmwareSet, firmware_of
+from gpu.drivers.am.pci.chip import Chip
 from gpu.drivers.am.pci.discovery import HwId, IpBlock
 from gpu.drivers.am.pci.ip.claim import check_core
 from gpu.runtime.default import Found, Look
@@ -78,10 +79,16 @@ def probe(index: int) -> str:
     """
     # Imported on use: it has the registers of all chips.
     from gpu.backends.amd.device import card_world
-    from gpu.drivers.am.pci.port import boot, close_chip, take_card
+    from gpu.drivers.am.pci.port import take_card
 
     world, read = card_world(config.SIM)
-    chip = take_card(world, index, read)
+    return tell(take_card(world, index, read), read)
+
+
+def tell(chip: Chip, read: Callable[[Wanted], bytes]) -> str:
+    """What a card is that was taken: its table is read, its files are looked for; it is closed."""
+    from gpu.drivers.am.pci.port import boot, close_chip
+
     try:
         for _ in boot(chip, "discovery"):
             pass

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from gpu.autogen import hsa
-from gpu.core.window import MemoryWindow
+from gpu.core.window import MemoryWindow, Window
 from gpu.drivers.am.encode.aql_packets import PACKET_SIZE, PacketType
 from gpu.drivers.am.encode.sdma import RING_ALIGN
 from gpu.drivers.am.encode.tmpring import Scratch
 from gpu.drivers.cleanup import Undo
 from gpu.hcq.encoder import Encoder
+from gpu.hcq.far import FarRing
 from gpu.hcq.hostring import HostRing
 from gpu.hcq.ports import MemoryKind
 
@@ -50,9 +51,7 @@ class HostDataPath(Protocol):
         """Push it out."""
 
 
-def prepare(
-    kind: QueueKind, ring: MemoryWindow, pointers: MemoryWindow, local: int, scratch: int
-) -> None:
+def prepare(kind: QueueKind, ring: Window, pointers: Window, local: int, scratch: int) -> None:
     """Fill ring and pointers with what an empty queue holds.
 
     Generic addresses of local memory begin at ``local``, those of scratch memory at ``scratch``.
@@ -62,6 +61,7 @@ def prepare(
         # Invalid packets: the processor must not take what was there before for one.
         empty = PacketType.INVALID.to_bytes(PACKET_SIZE, "little")
         ring.store(0, empty * (ring.size // PACKET_SIZE))
+        assert isinstance(ring, MemoryWindow), "over a bus there are PM4 and SDMA alone"
         state.hsa_queue.type = hsa.HSA_QUEUE_TYPE_MULTI
         state.hsa_queue.features = hsa.HSA_QUEUE_FEATURE_KERNEL_DISPATCH
         state.hsa_queue.base_address = ring.address
@@ -91,9 +91,9 @@ class AmQueue:
         self,
         kind: QueueKind,
         encoder: Encoder,
-        ring: MemoryWindow,
-        pointers: MemoryWindow,
-        host_ring: HostRing,
+        ring: Window,
+        pointers: Window,
+        host_ring: HostRing | FarRing,
         hdp: HostDataPath,
         undo: Undo,
     ):

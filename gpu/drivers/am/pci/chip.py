@@ -9,7 +9,7 @@ from gpu.core.errors import DeviceLost, Unsupported
 from gpu.core.firmware import load as load_firmware
 from gpu.core.log import get_logger
 from gpu.core.wait import Waiter
-from gpu.core.window import MemoryWindow
+from gpu.core.window import MemoryWindow, Window
 from gpu.drivers.am.firmware import FirmwareSet
 from gpu.drivers.am.pci.discovery import Discovery
 from gpu.drivers.am.pci.entries import PAGE
@@ -32,15 +32,16 @@ class Chip(PciCard):
         fb_base: where the chip's own addresses have video memory, which is an aperture of VMID 0.
         pa_base: what is added to an offset in video memory in entries of page tables.
         places: of the boot area, by name; and the bus address of the page for faults (``dummy``).
+        is_far: neither side has the other's memory mapped, as over USB: what both see is in VRAM.
         starts: where firmware of the command processor's parts begins to run.
     """
 
     discovery: Discovery
     registers: Registers
     vram: Vram
-    doorbells: MemoryWindow
+    doorbells: Window
     firmware: FirmwareSet
-    interrupts: MemoryWindow
+    interrupts: Window
     state: str = ""
     fb_base: int = 0
     fb_end: int = 0
@@ -52,9 +53,11 @@ class Chip(PciCard):
         waiter: Waiter,
         *,
         load: Load = load_firmware,
+        is_far: bool = False,
     ):
         """``load`` gives what a firmware file holds."""
         super().__init__(function, waiter, MMIO_BAR, load)
+        self.is_far = is_far
         self._flush: MemoryWindow | None = None
         self.places: dict[str, int] = {}
         self.starts: dict[str, int] = {}
@@ -136,6 +139,11 @@ class Chip(PciCard):
         """Stores in video memory, and sees to it that the chip reads it."""
         self.vram.window.store(offset, data)
         self.flush_hdp()
+
+    def see(self, bar: int, size: int) -> Window:
+        """The beginning of a BAR."""
+        function = self.function
+        return function.window(bar).sub(0, size) if self.is_far else function.map(bar, 0, size)
 
     def map_flush(self) -> None:
         """Finds the page in which the register is that empties the host's data path."""

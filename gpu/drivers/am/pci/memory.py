@@ -7,7 +7,7 @@ is in tables in video memory. Kernels can run code and not write it, and data th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,7 +15,7 @@ from gpu.core.bits import align_down, align_up
 from gpu.core.errors import InvalidValue, Unsupported
 from gpu.core.pagetable import Change, PageTable
 from gpu.core.tlsf import Tlsf
-from gpu.core.window import MemoryWindow
+from gpu.core.window import MemoryWindow, Window
 from gpu.drivers.am.pci.chip import Chip
 from gpu.drivers.am.pci.entries import HUGE_PAGE, PAGE, ROOT, Access, format_of
 from gpu.drivers.am.pci.ip.gmc import Hub
@@ -43,12 +43,37 @@ class Allocation:
     address: int
     size: int
     label: str
-    window: MemoryWindow
+    window: Window
     video: bool = False
     undo: Undo = field(default_factory=Undo)
 
     def __contains__(self, address: int) -> bool:
         return self.address <= address < self.address + self.size
+
+
+class FlushedWindow:
+    """Video memory whose stores the card sees at once, as it sees those in the machine's."""
+
+    def __init__(self, inner: Window, flush: Callable[[], None]):
+        """``flush`` empties the host's data path."""
+        self._inner = inner
+        self._flush = flush
+        self.size = inner.size
+        self.read, self.load = inner.read, inner.load
+
+    def write(self, offset: int, width: int, value: int) -> None:
+        """As `Window.write`."""
+        self._inner.write(offset, width, value)
+        self._flush()
+
+    def store(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """As `Window.store`."""
+        self._inner.store(offset, data)
+        self._flush()
+
+    def sub(self, offset: int, size: int) -> FlushedWindow:
+        """As `Window.sub`."""
+        return FlushedWindow(self._inner.sub(offset, size), self._flush)
 
 
 class PciMemory:
@@ -100,7 +125,7 @@ class PciMemory:
         return self._give_out(held, size, MemoryKind.VISIBLE, held.window)
 
     def _give_out(
-        self, held: Allocation, size: int, kind: MemoryKind, window: MemoryWindow | None
+        self, held: Allocation, size: int, kind: MemoryKind, window: Window | None
     ) -> Memory:
         seen = window.sub(0, size) if window is not None else None
         memory = Memory(GpuVA(held.address), size, kind, seen)
@@ -155,8 +180,15 @@ class PciMemory:
         return held
 
     def hold_system(self, size: int, access: Access, label: str) -> Allocation:
-        """Zeroed memory of the machine that both sides see at once. Raises OutOfMemory."""
+        """Zeroed memory that both sides see at once. Raises OutOfMemory.
+
+        It is the machine's; over USB, where the GPU reaches none of that, video memory.
+        """
         size, _ = _whole(size)
+        if self._chip.is_far:
+            held = self.hold_video(size, _DATA | Access.UNCACHED | access, label)
+            held.window = FlushedWindow(held.window, self._chip.post_flush)
+            return held
         with Undo() as undo:
             memory = self._chip.function.allocate(size)
             undo.add(memory.close)
@@ -174,7 +206,7 @@ class PciMemory:
         size: int,
         access: Access,
         label: str,
-        window: MemoryWindow,
+        window: Window,
         undo: Undo,
     ) -> Allocation:
         """Gives pieces addresses in a row; ``undo`` is taken where that succeeds."""

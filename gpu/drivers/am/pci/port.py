@@ -24,6 +24,7 @@ from gpu.core.firmware import load as load_firmware
 from gpu.core.log import get_logger
 from gpu.core.pci import PciAddress
 from gpu.core.wait import PatientWaiter, Waiter
+from gpu.core.window import MemoryWindow
 from gpu.drivers.am.device import AmDevice
 from gpu.drivers.am.encode.pm4 import packets_of
 from gpu.drivers.am.encode.pm4_encoder import Pm4Encoder
@@ -44,6 +45,7 @@ from gpu.drivers.cleanup import Undo
 from gpu.drivers.device import Rung
 from gpu.hcq.device import DeviceOptions
 from gpu.hcq.encoder import Encoder
+from gpu.hcq.far import FarRing
 from gpu.hcq.hostring import HostRing
 from gpu.transport.missing import NO_PCI_GPU
 from gpu.transport.world import World
@@ -56,7 +58,7 @@ _POINTERS: Final = 4096
 _QUEUE_SECONDS: Final = 2.0
 _RUN_OUT: Final = 3
 _MILLISECOND: Final = 1_000_000
-_AMD: Final = 0x1002
+AMD: Final = 0x1002
 _log = get_logger(__name__)
 
 
@@ -85,13 +87,13 @@ class QueueOptions:
 class HostPath:
     """The `gpu.drivers.am.queue.HostDataPath` of a card: empties it before each doorbell.
 
-    The store to the flush register and that to the doorbell arrive in this order.
+    The store to the flush register and that to the doorbell arrive in this order. Where the rings
+    themselves are in video memory each store to them does so (`gpu.drivers.am.pci.memory`).
     """
-
-    is_needed = True
 
     def __init__(self, chip: Chip):
         self._chip = chip
+        self.is_needed = isinstance(chip.doorbells, MemoryWindow)
 
     def flush(self) -> None:
         """Push out what the host stored in video memory."""
@@ -99,7 +101,7 @@ class HostPath:
 
 
 class PciPort:
-    """The `gpu.drivers.am.port.AmPort` of a card that this process has booted. See `open_port`.
+    """The `gpu.drivers.am.port.AmPort` of a card that this process has booted. See `bring_up`.
 
     Attributes:
         chip: the card.
@@ -215,16 +217,25 @@ class PciPort:
         return ring, pointers
 
     def _host_ring(
-        self, kind: QueueKind, ring: Allocation, pointers: Allocation, doorbell: int
-    ) -> HostRing:
+        self, kind: QueueKind, ring: Allocation, pointers: Allocation, number: int
+    ) -> HostRing | FarRing:
+        """Where a queue is published; its doorbell's number is that of 8 bytes."""
+        words, put = ring.window, pointers.window.sub(WRITE_POINTER, 8)
+        doorbell = self.chip.doorbells.sub(_DOORBELL * number, _DOORBELL)
+        if not (
+            isinstance(words, MemoryWindow)
+            and isinstance(put, MemoryWindow)
+            and isinstance(doorbell, MemoryWindow)
+        ):
+            return FarRing(words, put, doorbell, kind.unit, kind.doorbell_bias)
         return HostRing(
-            address=ring.window.address,
+            address=words.address,
             size=ring.size,
-            put=pointers.window.address + WRITE_POINTER,
-            put_width=8,
+            put=put.address,
+            put_width=put.size,
             unit=kind.unit,
-            doorbell=self.chip.doorbells.address + _DOORBELL * doorbell,
-            doorbell_width=_DOORBELL,
+            doorbell=doorbell.address,
+            doorbell_width=doorbell.size,
             bias=kind.doorbell_bias,
         )
 
@@ -364,7 +375,7 @@ def target_of(chip: Chip) -> Target:
 
 def cards(world: World) -> Sequence[PciAddress]:
     """GPUs of AMD's on the bus, in order; none is opened."""
-    return cards_of(world, _AMD)
+    return cards_of(world, AMD)
 
 
 def choose(world: World, index: int) -> PciAddress:
@@ -395,11 +406,8 @@ def close_chip(chip: Chip) -> None:
             undo.add(ih.stop_interrupts, chip)
 
 
-def open_port(
-    world: World, index: int, options: QueueOptions, load: Load = load_firmware
-) -> PciPort:
-    """Opens and boots a card by its place in `cards`; on an error nothing of it stays open."""
-    chip = take_card(world, index, load)
+def bring_up(chip: Chip, options: QueueOptions) -> PciPort:
+    """Boots a card that was taken; on an error nothing of it stays open."""
     with Undo() as undo:
         undo.add(close_chip, chip)
         for _ in boot(chip):
@@ -424,4 +432,5 @@ def open_pci(
     Raises AccessDenied with what to do, TransportError where somebody else has it, FirmwareError,
     BootError, Unsupported for a chip that this driver does not boot, OutOfMemory.
     """
-    return AmDevice(open_port(world, index, options or QueueOptions(), load), **device)
+    chip = take_card(world, index, load)
+    return AmDevice(bring_up(chip, options or QueueOptions()), **device)

@@ -14,7 +14,7 @@ from typing import Final
 from gpu.core.bits import align_up
 from gpu.core.errors import InvalidValue, OutOfMemory
 from gpu.core.tlsf import Tlsf
-from gpu.core.window import MemoryWindow
+from gpu.core.window import Window
 
 PAGE: Final = 4096
 BOOT_SIZE: Final = 64 << 20
@@ -33,7 +33,7 @@ class Vram:
         pool: of what can be allocated.
     """
 
-    def __init__(self, size: int, window: MemoryWindow):
+    def __init__(self, size: int, window: Window):
         """Raises OutOfMemory where there is no room behind the boot area."""
         self.size = size
         self.window = window
@@ -84,7 +84,7 @@ class Vram:
         for at in range(start, start + size, len(zeros) or 1):
             self.window.store(at, zeros[: start + size - at])
 
-    def sub(self, start: int, size: int) -> MemoryWindow:
+    def sub(self, start: int, size: int) -> Window:
         """The host's view of a part."""
         if start % PAGE:
             raise InvalidValue(f"video memory at {start:#x}: whole pages are seen")

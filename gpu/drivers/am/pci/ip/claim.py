@@ -54,7 +54,7 @@ def claim(chip: Chip) -> None:
     if missing:
         raise Unsupported(f"{function.address} has no BAR {missing[0]}: it is no GPU of AMD's")
     function.set_bus_master(True)
-    chip.doorbells = function.map(DOORBELL_BAR, 0, function.bars[DOORBELL_BAR].size)
+    chip.doorbells = chip.see(DOORBELL_BAR, function.bars[DOORBELL_BAR].size)
     if chip.mmio.read(_MEMSIZE, 4) != _ALL_ONES:
         return
     chip.sleep(_RESET_SECONDS)
@@ -72,7 +72,7 @@ def discover(chip: Chip) -> None:
     if not tables.FROM_END < size < 1 << 44:
         raise DeviceError(f"{chip.name}: RCC_CONFIG_MEMSIZE says {size:#x} bytes of video memory")
     bar = chip.function.bars[VRAM_BAR].size
-    window = chip.function.map(VRAM_BAR, 0, min(bar, size))
+    window = chip.see(VRAM_BAR, min(bar, size))
     start = size - tables.FROM_END
     load = window.load
     if start + tables.SIZE > window.size:

@@ -221,8 +221,15 @@ def start_memory(chip: Chip) -> None:
             "the card's own start has not placed its memory",
         )
     chip.vram.clear(chip.place("root of VMID 0", PAGE), PAGE)
-    chip.places["dummy"] = chip.allocate_dma(PAGE).pieces[0].address
+    chip.places["dummy"] = _dummy_page(chip)
     start_hub(hubs_of(chip)[1])
+
+
+def _dummy_page(chip: Chip) -> int:
+    """Where accesses go that found no page; in video memory where none of the machine's is seen."""
+    if chip.is_far:
+        return chip.pa_base + chip.place("page for faults", PAGE)
+    return chip.allocate_dma(PAGE).pieces[0].address
 
 
 def start_hub(hub: Hub) -> None:

@@ -1,5 +1,7 @@
 """The interrupt handler: a ring in the machine's memory, in which the chip says what happened.
 
+Where the chip reaches no memory of the machine, as over USB, the ring is in video memory.
+
 An entry has eight dwords: 0 client 7:0, source 15:8, ring 23:16, VMID 27:24, hub 31; 1 and 2 a time
 stamp; 3 PASID 15:0, node 23:16; 4 to 7 are the source's. The chip stores its write pointer, in
 bytes, beside the ring; bit 0 of it says that entries were lost.
@@ -20,7 +22,7 @@ from gpu.drivers.am.pci.chip import Chip
 RING: Final = 256 << 10
 _POINTERS: Final = 4096
 _ENTRY: Final = 32
-_BUS_ADDRESSES: Final = 2  # MC_SPACE: the ring is at an address of the bus
+_BUS_ADDRESSES, _CHIP_ADDRESSES = 2, 4  # MC_SPACE: which kind the ring's address is of
 _OVERFLOW: Final = 1
 _STORM_CLIENT: Final = "CLIENT18_IS_STORM_CLIENT"
 CLIENT_GFX: Final = 0x0A
@@ -80,17 +82,15 @@ def start_interrupts(chip: Chip) -> None:
     except Unsupported as error:
         _log.info("%s: %s", chip.name, error.message)
         messages = 0
-    memory = chip.allocate_dma(RING + _POINTERS)
-    bus, block = memory.pieces[0].address, chip.registers.osssys
-    chip.interrupts = memory.window
+    (start, space), block = _hold_ring(chip), chip.registers.osssys
     block.update("IH_RB_CNTL", RB_ENABLE=0, ENABLE_INTR=0)
     block.set("IH_RB_RPTR", 0)
     block.set("IH_RB_WPTR", 0)
-    block.set("IH_RB_BASE", bus >> 8 & 0xFFFF_FFFF)
-    block.set("IH_RB_BASE_HI", bus >> 40 & 0xFF)
+    block.set("IH_RB_BASE", start >> 8 & 0xFFFF_FFFF)
+    block.set("IH_RB_BASE_HI", start >> 40 & 0xFF)
     block.update(
         "IH_RB_CNTL",
-        MC_SPACE=_BUS_ADDRESSES,
+        MC_SPACE=space,
         WPTR_OVERFLOW_CLEAR=1,
         WPTR_OVERFLOW_ENABLE=1,
         RB_SIZE=(RING // 4).bit_length() - 1,
@@ -100,8 +100,8 @@ def start_interrupts(chip: Chip) -> None:
         MC_VMID=0,
         RPTR_REARM=messages,
     )
-    block.set("IH_RB_WPTR_ADDR_LO", (bus + RING) & 0xFFFF_FFFF)
-    block.set("IH_RB_WPTR_ADDR_HI", (bus + RING) >> 32 & 0xFFFF)
+    block.set("IH_RB_WPTR_ADDR_LO", (start + RING) & 0xFFFF_FFFF)
+    block.set("IH_RB_WPTR_ADDR_HI", (start + RING) >> 32 & 0xFFFF)
     block.set("IH_RB_WPTR", 0)
     block.set("IH_RB_RPTR", 0)
     block.set("IH_DOORBELL_RPTR", 0)
@@ -111,6 +111,19 @@ def start_interrupts(chip: Chip) -> None:
     block.update("IH_RB_CNTL", RB_ENABLE=1, WPTR_OVERFLOW_CLEAR=0)
     block.update("IH_RB_CNTL", WPTR_OVERFLOW_CLEAR=1)
     block.update("IH_RB_CNTL", WPTR_OVERFLOW_CLEAR=0, ENABLE_INTR=messages)
+
+
+def _hold_ring(chip: Chip) -> tuple[int, int]:
+    """Memory for the ring: where the chip has it, and what kind of address that is."""
+    size = RING + _POINTERS
+    if chip.is_far:
+        place = chip.place("interrupts", size)
+        chip.vram.clear(place + RING, _POINTERS)
+        chip.interrupts = chip.vram.sub(place, size)
+        return chip.mc(place), _CHIP_ADDRESSES
+    memory = chip.allocate_dma(size)
+    chip.interrupts = memory.window
+    return memory.pieces[0].address, _BUS_ADDRESSES
 
 
 def stop_interrupts(chip: Chip) -> None:

@@ -1,0 +1,88 @@
+"""Memory of the device that the host reaches, and has not mapped: over a bus such as USB.
+
+What native code writes goes into an image of it in this process first, and from there in runs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from gpu.core.window import MemoryWindow, Window
+
+_BLOCK: Final = 64  # bytes that are compared at once
+
+
+class FarImage:
+    """What such memory is to hold; `send` and `send_changes` make it so.
+
+    Attributes:
+        host: the image, all of it memory of this process.
+    """
+
+    def __init__(self, window: Window):
+        self._window = window
+        self.host = MemoryWindow.over(bytearray(window.size))
+        self._sent = b""
+
+    def send(self, offset: int, size: int) -> None:
+        """Sends a part."""
+        self._window.store(offset, self.host.memory[offset : offset + size])
+
+    def send_changes(self) -> None:
+        """Sends, run by run, what is not as it was the last time; nothing runs in it."""
+        new, old = self.host.memory.tobytes(), self._sent
+        self._sent = b""  # unknown, should this be interrupted
+        start = end = 0
+        for at in range(0, len(new), _BLOCK):
+            if new[at : at + _BLOCK] == old[at : at + _BLOCK]:
+                continue
+            if at != end:
+                self.send(start, end - start)
+                start = at
+            end = min(at + _BLOCK, len(new))
+        self.send(start, end - start)
+        self._sent = new
+
+
+@dataclass(frozen=True, slots=True)
+class FarRing:
+    """A ring, its put pointer and its doorbell, each 8 bytes, in windows.
+
+    Units and ``bias`` are those of `gpu.hcq.hostring.HostRing`. What is stored in ring and put
+    pointer the device sees before what is stored in the doorbell afterwards.
+    """
+
+    ring: Window
+    put: Window
+    doorbell: Window
+    unit: int
+    bias: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the ring."""
+        return self.ring.size
+
+    def publisher(self) -> Callable[[int, int, int, int, int], None]:
+        """A function that is `QueuePort.publish`, for one caller at a time.
+
+        Interrupted before the value is stored it has done nothing that the device sees; behind that
+        the next doorbell rings for both.
+        """
+        ring, put, doorbell = self.ring, self.put, self.doorbell
+
+        def publish(position: int, words: int, count: int, last: int, value: int, /) -> None:
+            data = ctypes.string_at(words, count)
+            start = position % ring.size
+            ring.store(start, data[: ring.size - start])
+            ring.store(0, data[ring.size - start :])
+            written = (position + count) // self.unit
+            put.write(0, 8, written)
+            ctypes.c_uint64.from_address(last).value = value
+            doorbell.write(0, 8, written + self.bias)
+            doorbell.read(0, 4)  # what was posted has arrived, or the device is lost
+
+        return publish
