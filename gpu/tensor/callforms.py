@@ -33,15 +33,15 @@ class _StandIn(Buffer):
     def memory(self) -> Any:
         """Raises JitError: what depends on it can only be computed by a replay."""
         raise JitError(
-            f"a tensor made inside the jitted {self.function} was kept in another way than by "
-            "returning it, so it has no value: return it, in lists, tuples and dicts, or assign() "
-            "it to a tensor that was made and realized outside"
+            f"a tensor made inside {self.function} was kept in another way than by returning it, so"
+            " it has no value: return it, in lists, tuples and dicts, or, from a jitted function,"
+            " assign() it to a tensor that was made and realized outside"
         )
 
 
 def stand_in(tensor: Tensor, function: str) -> Node:
     """What an argument is while `function` is captured, which is its name."""
-    parts = [stand_in_like(part, function) for part in parts_of(tensor._value)]
+    parts = [stand_in_like(part, f"the jitted {function}") for part in parts_of(tensor._value)]
     if isinstance(tensor.device, str):
         return parts[0]
     return G.multi(parts, tensor.shard_axis, tensor.shape)
@@ -149,3 +149,15 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, dict):
         return {k: map_tensors(v, change) for k, v in value.items()}
     return value
+
+
+def form_in_words(value: Any) -> str:
+    """Nested tensors in words."""
+    if isinstance(value, Tensor):
+        return f"{value.dtype.code}{list(value.shape)}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k!r}: {form_in_words(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        inside = ", ".join(map(form_in_words, value))
+        return f"[{inside}]" if isinstance(value, list) else f"({inside})"
+    return repr(value)

@@ -81,7 +81,7 @@ def check_positions(given: Operand, allowed: Allowed) -> None:
     elif (node := given._node).kind == "const":
         allowed.verify(np.broadcast_to(node.attr[0], bound(node.shape)))
     elif "index" in config.CHECK:
-        if (trace := active()) is None:
+        trace = active()
+        later = allowed._replace(site=user_call_site()) if trace is not None else allowed
+        if trace is None or not trace.checks_positions(given, later):
             allowed.verify(given.numpy())
-        else:
-            trace.checks.append((given._same(), allowed._replace(site=user_call_site())))
