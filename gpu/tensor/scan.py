@@ -19,7 +19,13 @@ from gpu.core.config import config
 from gpu.core.errors import DTypeError, InvalidType, InvalidValue, ShapeError, Unsupported
 from gpu.runtime.execute import is_computed
 from gpu.tensor.arguments import integer
-from gpu.tensor.callforms import form_in_words, map_tensors, stand_in_like, tensors_in
+from gpu.tensor.callforms import (
+    form_in_words,
+    map_tensors,
+    stand_in_like,
+    tensors_in,
+    without_value,
+)
 from gpu.tensor.loops import Bound, make_loop
 from gpu.tensor.puretrace import PureTrace
 from gpu.tensor.tensor import Tensor
@@ -270,7 +276,7 @@ def _check_place(nodes: Sequence[Node], name: str) -> None:
 def _stand_in(tensor: Tensor, shape: Shape, name: str) -> Tensor:
     """What is given to a body; a value without elements is known."""
     if tensor.numel():
-        return Tensor._wrap(stand_in_like(tensor._node, name, shape))
+        return Tensor._wrap(stand_in_like(tensor._node, without_value(name), shape))
     return Tensor._wrap(G.const(0, shape, tensor.dtype, tensor.device))
 
 

@@ -68,7 +68,7 @@ def vmap(
     def mapped(*args: Any, **kwargs: Any) -> Any:
         trace = ExampleTrace(name, active(), randomness)
         with tracing_inside(trace):
-            inputs = _inputs(args, kwargs, in_axes, name)
+            inputs = _inputs(args, kwargs, in_axes, trace)
             own, named = with_leaves((args, kwargs), [each.inside for each in inputs])
             result = fun(*own, **named)
             nodes = [tensor_of(leaf, f"what {name} gives")._node for leaf in leaves_of(result)]
@@ -104,24 +104,24 @@ class _Input(NamedTuple):
     examples: Any = None
 
 
-def _inputs(args: tuple[Any, ...], kwargs: dict[str, Any], in_axes: Any, name: str) -> list[_Input]:
+def _inputs(
+    args: tuple[Any, ...], kwargs: dict[str, Any], in_axes: Any, trace: ExampleTrace
+) -> list[_Input]:
     call = (args, kwargs)
-    axes = aligned((in_axes, 0), call, f"in_axes of {name}", is_prefix=True)
+    axes = aligned((in_axes, 0), call, f"in_axes of {trace.name}", is_prefix=True)
     arguments = {**{str(number): value for number, value in enumerate(args)}, **kwargs}
-    places = [
-        f"argument {key} of {name}" for key, value in arguments.items() for _ in leaves_of(value)
-    ]
-    return [_input(*each, name) for each in zip(leaves_of(call), axes, places, strict=True)]
+    places = [f"argument {key}" for key, value in arguments.items() for _ in leaves_of(value)]
+    return [_input(*each, trace) for each in zip(leaves_of(call), axes, places, strict=True)]
 
 
-def _input(leaf: Any, axis: Any, where: str, name: str) -> _Input:
+def _input(leaf: Any, axis: Any, where: str, trace: ExampleTrace) -> _Input:
     if axis is None:
         return _Input(leaf, where)
-    tensor = tensor_of(leaf, where)
+    tensor = tensor_of(leaf, f"{where} of {trace.name}")
     node = G.cast(tensor._node, tensor.dtype.element)
-    first = axis_of(axis, len(node.shape), f"in_axes for {where}:")
+    first = axis_of(axis, len(node.shape), f"in_axes of {trace.name}, for {where}:")
     examples = G.permute(node, (first, *(a for a in range(len(node.shape)) if a != first)))
-    stand_in = stand_in_like(examples, name, examples.shape[1:])
+    stand_in = stand_in_like(examples, trace.without_value(), examples.shape[1:])
     return _Input(Tensor._wrap(stand_in), where, stand_in, examples)
 
 

@@ -21,8 +21,8 @@ def name_of(transform: str, fun: object) -> str:
     return f"{transform} of {getattr(fun, '__qualname__', repr(fun))}"
 
 
-class _Transformed(PureTrace):
-    """What a transformed function does."""
+class TransformTrace(PureTrace):
+    """What a transformed function does, which what is around it is told of."""
 
     def refused(self, what: str) -> InvalidValue:
         """See `PureTrace`."""
@@ -31,30 +31,30 @@ class _Transformed(PureTrace):
             " return the value, with has_aux=True beside what is differentiated"
         )
 
-
-class DerivativeTrace(_Transformed):
-    """What a function does that is differentiated: its tensors have values, as outside of it."""
-
     def draws(self, state: Node, device: str, words: int) -> bool:
         """See `Trace`."""
         return self.around is not None and self.around.draws(state, device, words)
+
+    def needs_value(self, what: str) -> None:
+        """See `Trace`; what has no value raises an error itself."""
+        if self.around is not None:
+            self.around.needs_value(what)
+
+    def needs_count(self, what: str, instead: str) -> None:
+        """See `Trace`; what has no value raises an error itself."""
+        if self.around is not None:
+            self.around.needs_count(what, instead)
+
+
+class DerivativeTrace(TransformTrace):
+    """What a function does that is differentiated: its tensors have values, as outside of it."""
 
     def checks_positions(self, given: Handle, allowed: Allowed) -> bool:
         """See `Trace`."""
         return self.around is not None and self.around.checks_positions(given, allowed)
 
-    def needs_value(self, what: str) -> None:
-        """See `Trace`."""
-        if self.around is not None:
-            self.around.needs_value(what)
 
-    def needs_count(self, what: str, instead: str) -> None:
-        """See `Trace`."""
-        if self.around is not None:
-            self.around.needs_count(what, instead)
-
-
-class ExampleTrace(_Transformed):
+class ExampleTrace(TransformTrace):
     """What a function does with one example, which stands for many."""
 
     def __init__(self, name: str, around: Trace | None, randomness: str):
@@ -68,20 +68,15 @@ class ExampleTrace(_Transformed):
                 f"{self.name} draws random numbers: say vmap(..., randomness='different') for"
                 " numbers of its own in each example, or 'same'"
             )
-        if self.randomness == "different":
+        if self.randomness == "same":
             return super().draws(state, device, words)
-        return self.around is not None and self.around.draws(state, device, words)
+        self.random.append((state, device, words))
+        return True
 
-    def needs_value(self, what: str) -> None:
-        """See `Trace`. Raises InvalidValue."""
-        raise InvalidValue(
-            f"{what} inside {self.name}, where a tensor stands for those of all examples: choose by"
-            " Tensor.where(), or return the tensor and read it outside"
-        )
-
-    def needs_count(self, what: str, instead: str) -> None:
-        """See `Trace`. Raises InvalidValue."""
-        raise InvalidValue(
-            f"{what} inside {self.name}: the shape of its result would differ between examples; say"
-            f" how many elements there are with {instead}"
+    def without_value(self) -> InvalidValue:
+        """What is raised where the value of a tensor is asked for that differs between examples."""
+        return InvalidValue(
+            f"{self.name}: the value of a tensor was asked for that stands for those of all"
+            " examples: choose by x.where(), say how many elements there are with size=, or return"
+            " the tensor and read it outside"
         )
