@@ -28,13 +28,14 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     # gpu/__init__ alone.
     "gpu": (
         *("gpu.core", "gpu.runtime", "gpu.tensor"),
-        *("gpu.nn", "gpu.array_api", "gpu.dtype", "gpu.linalg"),
+        *("gpu.nn", "gpu.array_api", "gpu.dtype", "gpu.func", "gpu.linalg"),
     ),
     "gpu.__main__": ("gpu.cli",),
     "gpu.dtype": ("gpu.core",),
     "gpu.nn": ("gpu.tensor",),
     "gpu.array_api": ("gpu.core", "gpu.tensor"),
     "gpu.linalg": ("gpu.core", "gpu.tensor"),
+    "gpu.func": ("gpu.tensor",),
     "gpu.data": ("gpu.core",),
     "gpu.core": (),
     "gpu.autogen": (),

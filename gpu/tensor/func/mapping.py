@@ -69,11 +69,11 @@ def vmap(
         trace = ExampleTrace(name, active(), randomness)
         with tracing_inside(trace):
             inputs = _inputs(args, kwargs, in_axes, trace)
+            size = _size(inputs, axis_size, name)
             own, named = with_leaves((args, kwargs), [each.inside for each in inputs])
             result = fun(*own, **named)
             nodes = [tensor_of(leaf, f"what {name} gives")._node for leaf in leaves_of(result)]
             checks = [(positions._node, allowed) for positions, allowed in trace.checks]
-        size = _size(inputs, axis_size, name)
         differing = {each.stand_in: each.examples for each in inputs if each.stand_in}
         for state, device, words in trace.random:
             differing[state] = next_state(device, upper(size) * words)
