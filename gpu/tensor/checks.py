@@ -82,6 +82,7 @@ def check_positions(given: Operand, allowed: Allowed) -> None:
         allowed.verify(np.broadcast_to(node.attr[0], bound(node.shape)))
     elif "index" in config.CHECK:
         trace = active()
-        later = allowed._replace(site=user_call_site()) if trace is not None else allowed
-        if trace is None or not trace.checks_positions(given, later):
+        if trace is not None:
+            allowed = allowed._replace(site=allowed.site or user_call_site())
+        if trace is None or not trace.checks_positions(given, allowed):
             allowed.verify(given.numpy())

@@ -10,7 +10,8 @@ import pytest
 
 import gpu
 from gpu import Tensor, func
-from gpu.compiler.ir.graph import Node, interpret
+from gpu.compiler.ir.graph import Node, interpret, toposort
+from gpu.core.config import Context
 from gpu.core.errors import (
     DTypeError,
     GpuError,
@@ -241,6 +242,32 @@ def test_loops_and_kernels_of_users(device: str) -> None:
         np.testing.assert_allclose(
             found.numpy(), theirs(unrolled)(*given).numpy(), 1e-5, 1e-5, err_msg=transform
         )
+
+
+def test_a_loop_keeps_nothing_that_its_derivative_does_not_read() -> None:
+    def running(x: Tensor) -> Tensor:
+        return gpu.scan(lambda c, v: ((c * v).tanh(), c), x[0], x)[1].sum()
+
+    x = Tensor([0.5, 2.0, -1.0])
+    value, slope = func.jvp(running, (x,), (x,))
+    loops = [node for node in toposort([slope._node]) if node.kind == "loop"]
+    assert len(loops) == 2  # one forward, and that of the derivative: none of the reverse one
+    alone = gpu.scan(lambda c, v: (None, Tensor(1.0)), None, x)[1]
+    assert value.shape == () and alone.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_positions_are_checked_in_all_examples() -> None:
+    def pick(row: Tensor, index: Tensor) -> Tensor:
+        return row.gather(0, index)
+
+    rows = Tensor(np.arange(12, dtype=np.float32).reshape(3, 4))
+    with Context(CHECK="index"):
+        for function in (func.vmap(pick), gpu.jit(func.vmap(pick))):
+            for _ in range(3):
+                found = function(rows, Tensor([[0], [3], [1]]))
+                assert found.tolist() == [[0.0], [7.0], [9.0]]
+            with pytest.raises(InvalidIndex, match=r"index 9 .* element \[1, 0\]"):
+                function(rows, Tensor([[0], [9], [1]]))
 
 
 def mapped(f: Any, transform: str) -> Callable[..., Any]:

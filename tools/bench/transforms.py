@@ -221,28 +221,27 @@ def main(arguments: list[str]) -> int:
     ratios: dict[str, list[float]] = {}
     differences: dict[str, list[float]] = {}
     lines = []
+
+    def compared(our_call: Function, their_call: Function, given: list[Array]) -> list[float]:
+        """The difference of what two functions give, jitted, and the seconds of a call of each."""
+        our_jit, our_inputs = gpu.jit(our_call), [ours.array(x).realize() for x in given]
+        their_jit, their_inputs = jax.jit(their_call), [theirs.array(x) for x in given]
+        off = difference(our_jit(*our_inputs), their_jit(*their_inputs))
+
+        def run_ours() -> None:
+            our_jit(*our_inputs)
+            device.synchronize()
+
+        return [off, *seconds([run_ours, lambda: jax.block_until_ready(their_jit(*their_inputs))])]
+
+    _, *least = compared(lambda x: x + 1, lambda x: x + 1, [np.ones(())])
+    print(f"    x + 1 of a number {least[0] * 1e6:9.1f} {least[1] * 1e6:9.1f} us")
     for number in range(options.count):
         drawn = Drawn(rng, options.largest)
         given = inputs(rng, drawn, options.examples)
-        our_inputs = [ours.array(x).realize() for x in given]
-        their_inputs = [theirs.array(x) for x in given]
-        pairs = zip(
-            transforms(gpu.func, drawn, ours).items(),
-            transforms(jax, drawn, theirs).values(),
-            strict=True,
-        )
-        for (name, our_function), their_function in pairs:
-            our_jit, their_jit = gpu.jit(our_function), jax.jit(their_function)
-            off = difference(our_jit(*our_inputs), their_jit(*their_inputs))
-
-            def run_ours(jitted: Function = our_jit, xs: list[Any] = our_inputs) -> None:
-                jitted(*xs)
-                device.synchronize()
-
-            def run_theirs(jitted: Function = their_jit, xs: list[Any] = their_inputs) -> None:
-                jax.block_until_ready(jitted(*xs))
-
-            our_time, their_time = seconds([run_ours, run_theirs])
+        their_functions = transforms(jax, drawn, theirs)
+        for name, function in transforms(gpu.func, drawn, ours).items():
+            off, our_time, their_time = compared(function, their_functions[name], given)
             ratios.setdefault(name, []).append(our_time / their_time)
             differences.setdefault(name, []).append(off)
             text = (

@@ -73,19 +73,24 @@ def vmap(
             own, named = with_leaves((args, kwargs), [each.inside for each in inputs])
             result = fun(*own, **named)
             nodes = [tensor_of(leaf, f"what {name} gives")._node for leaf in leaves_of(result)]
-            checks = [(positions._node, allowed) for positions, allowed in trace.checks]
-        differing = {each.stand_in: each.examples for each in inputs if each.stand_in}
-        for state, device, words in trace.random:
-            differing[state] = next_state(device, upper(size) * words)
-        batch = Batch(size, differing)
-        batch.compute([*nodes, *(positions for positions, _ in checks)])
-        for positions, allowed in checks:
-            check_positions(Tensor._wrap(batch.of(positions)), allowed)
         axes = aligned(out_axes, result, f"out_axes of {name}", is_prefix=True)
+        batch = _computed(nodes, inputs, size, trace)
         placed = [_placed(node, axis, batch, name) for node, axis in zip(nodes, axes, strict=True)]
         return with_leaves(result, placed)
 
     return mapped
+
+
+def _computed(nodes: list[Node], inputs: list[_Input], size: Dim, trace: ExampleTrace) -> Batch:
+    """What `nodes` are for all examples, of which the positions are looked at."""
+    differing = {each.stand_in: each.examples for each in inputs if each.stand_in is not None}
+    for state, device, words in trace.random:
+        differing[state] = next_state(device, upper(size) * words)
+    batch = Batch(size, differing)
+    batch.compute([*nodes, *(positions._value for positions, _ in trace.checks)])
+    for positions, allowed in trace.checks:
+        check_positions(Tensor._wrap(batch.of(positions._value)), allowed)
+    return batch
 
 
 class _Input(NamedTuple):
