@@ -27,6 +27,7 @@ Function = Callable[..., Any]
 CLOSE: Final = 1e-5
 ROUNDS: Final = 7
 REST: Final = 0.03  # seconds before each turn, in which the other side's threads go to sleep
+LONG: Final = 50e-6  # seconds of a call that is more than being called
 _LEAST: Final = 2e-3  # seconds of calls in a turn
 
 
@@ -247,16 +248,19 @@ def main(arguments: list[str]) -> int:
             text = (
                 f"{number:3} {name:8} {off:8.1e} {our_time * 1e6:9.1f} {their_time * 1e6:9.1f} us"
             )
-            lines.append((our_time / their_time, text))
+            lines.append((our_time / their_time, their_time, text))
             print(f"{text} {our_time / their_time:6.2f}", flush=True)
     print("worst:")
-    for ratio, text in sorted(lines, reverse=True)[: options.worst]:
+    for ratio, _, text in sorted(lines, reverse=True)[: options.worst]:
         print(f"{text} {ratio:6.2f}")
     for name, values in ratios.items():
         print(
             f"{name:8} {max(differences[name]):8.1e} largest difference, {_mean(values):.2f} x time"
         )
-    everything = [ratio for values in ratios.values() for ratio in values]
+    longer = [ratio for ratio, their_time, _ in lines if their_time >= LONG]
+    if longer:
+        print(f"{len(longer)} that take jax 50 us or more: {_mean(longer):.2f} x time")
+    everything = [ratio for ratio, *_ in lines]
     largest = max(off for values in differences.values() for off in values)
     print(f"all      {largest:8.1e} largest difference, {_mean(everything):.2f} x time")
     return int(largest > CLOSE)
