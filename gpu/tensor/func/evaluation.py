@@ -14,9 +14,9 @@ from gpu.compiler.ir.derivative import has_gradient
 from gpu.compiler.ir.graph import Node
 from gpu.compiler.ir.graph import build as G
 from gpu.compiler.ir.graph.node import place
-from gpu.core.errors import DeviceMismatch, DTypeError, InvalidType, ShapeError
+from gpu.core.errors import DeviceMismatch, DTypeError, InvalidIndex, InvalidType, ShapeError
 from gpu.tensor import customgrad
-from gpu.tensor.arguments import axis_of
+from gpu.tensor.arguments import integer
 from gpu.tensor.autodiff import pulled_back
 from gpu.tensor.callforms import form_in_words, map_tensors, tensors_in
 from gpu.tensor.func.traces import DerivativeTrace
@@ -83,11 +83,7 @@ def evaluate(
 
     Raises what `gpu.func.grad` says of arguments; `name` is that of the transform.
     """
-    several = isinstance(argnums, Sequence)
-    numbers = [
-        axis_of(number, len(args), f"argnums of {name}:")
-        for number in (argnums if isinstance(argnums, Sequence) else (argnums,))
-    ]
+    numbers = _numbers(argnums, len(args), name)
     with tracing_inside(DerivativeTrace(name, active())), recorded():
         own = {number: _own(args[number], f"argument {number} of {name}") for number in numbers}
         result = fun(*(own.get(number, value) for number, value in enumerate(args)), **kwargs)
@@ -105,10 +101,23 @@ def evaluate(
     others = iter(beside)
     arguments = tuple(own[number] for number in numbers)
     return Evaluation(
-        arguments if several else arguments[0],
+        arguments if isinstance(argnums, Sequence) else arguments[0],
         with_nodes(result, outputs),
         map_tensors(aux, lambda _: Tensor._wrap(next(others))),
     )
+
+
+def _numbers(argnums: Argnums, count: int, name: str) -> list[int]:
+    """Which of so many positional arguments are meant."""
+    named = argnums if isinstance(argnums, Sequence) else (argnums,)
+    numbers = [integer(number, f"argnums of {name}") for number in named]
+    for number in numbers:
+        if not -count <= number < count:
+            raise InvalidIndex(
+                f"argnums of {name} has {number}, and it was called with {count} arguments by"
+                " position"
+            )
+    return [number % count for number in numbers]
 
 
 def directions(tree: Any, like: Any, name: str) -> list[Node | None]:
