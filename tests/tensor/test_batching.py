@@ -15,6 +15,7 @@ from gpu.compiler.ir.graph import NO_SOURCES, Node, interpret, toposort
 from gpu.compiler.ir.graph import build as G
 from gpu.core.dtype import DType, dtypes
 from gpu.core.errors import Unsupported
+from gpu.tensor import customgrad
 from gpu.tensor.customgrad import deviations, first_max
 from gpu.tensor.func.batching import RULES, Batch
 from gpu.tensor.loops import Bound, given, make_loop
@@ -205,3 +206,7 @@ def test_a_kind_without_a_rule_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         gpu.func.vmap(lambda x: x.cumsum(0))(Tensor([[1.0, 2.0]]))
     with pytest.raises(Unsupported, match="vmap has no rule for an image"):
         gpu.func.vmap(lambda x: x.cast(dtypes.imagef((1, 1))))(Tensor([[1.0, 2.0, 3.0, 4.0]]))
+    x = G.buffer("x", (3,), F32, "CPU")
+    kept = customgrad.given(lambda node, grad: (None, grad), x, (x,))
+    with pytest.raises(Unsupported, match="call it outside of vmap"):
+        Batch(2, {x: G.buffer("all", (2, 3), F32, "CPU")}).compute([kept])

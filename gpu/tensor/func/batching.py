@@ -142,6 +142,11 @@ def _custom_grad(node: Node, batch: Batch) -> Node:
     first, *operands = map(batch.of, node.src)
     if rule == "argument":  # of a derivative that is known by now
         return first
+    if rule == "given":
+        raise Unsupported(
+            f"vmap of {node!r}, whose gradient is a function's, as that of a collective is: call it"
+            " outside of vmap"
+        )
     if rule in customgrad.AXES:
         numbers = [*_later(numbers)]
     return G.custom_grad(rule, first, operands, *numbers)
