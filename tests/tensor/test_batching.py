@@ -13,6 +13,8 @@ from gpu import Tensor
 from gpu.compiler.ir import graph
 from gpu.compiler.ir.graph import NO_SOURCES, Node, interpret, toposort
 from gpu.compiler.ir.graph import build as G
+from gpu.compiler.ir.graph.body import Value
+from gpu.compiler.ir.graph.hostcall import HostCall
 from gpu.core.dtype import DType, dtypes
 from gpu.core.errors import Unsupported
 from gpu.tensor import customgrad
@@ -102,6 +104,13 @@ def _kernel(d: Drawn) -> list[Node]:
     return [made._node for made in _product(Tensor._wrap(d.any((3,))), Tensor._wrap(d.any((3,))))]
 
 
+def _host(d: Drawn) -> list[Node]:
+    form = Value((3, 3), F32)
+    call = HostCall("eigh", (form,), (Value((3,), F32), form))
+    made = G.host(call, None, [d.any((3, 3))])
+    return [G.result(made, number) for number in range(2)]
+
+
 def _custom(d: Drawn) -> list[Node]:
     x = d.any((4, 3))
     order = G.buffer("order", (4, 3), I32, "CPU")
@@ -149,6 +158,7 @@ KINDS: dict[str, Callable[[Drawn], list[Node]]] = {
     "part": lambda d: [G.part(G.copy(d.any((2, 4)), ("CPU", "CPU:1")), 0, 1)],
     "loop": lambda d: [*_loop(d, False), *_loop(d, True)],
     "kernel": _kernel,
+    "host": _host,
     "result": _kernel,
 }
 

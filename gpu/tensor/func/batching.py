@@ -208,6 +208,20 @@ def _kernel(node: Node, batch: Batch) -> Node:
     return make_loop(constants, [], slices, results, batch.size, False)
 
 
+def _host(node: Node, batch: Batch) -> Node:
+    """The same call: its matrices may have any axes before them."""
+    call, gradient = node.attr
+    _refuse_symbolic(node, batch)
+    if batch.size == 0:
+        return node
+    inputs, outputs = (
+        tuple([form._replace(shape=(batch.size, *form.shape)) for form in forms])
+        for forms in (call.inputs, call.outputs)
+    )
+    batched = call._replace(inputs=inputs, outputs=outputs)
+    return G.host(batched, gradient, [batch.of(x) for x in node.src])
+
+
 def _refuse_symbolic(node: Node, batch: Batch) -> None:
     if has_symbols(batch.size):
         raise Unsupported(f"vmap of a {node.kind} over a symbolic number of examples, {batch.size}")
@@ -260,6 +274,7 @@ RULES: Final[dict[str, Rule]] = {
     "part": _part,
     "loop": _loop,
     "kernel": _kernel,
+    "host": _host,
     "result": _result,
 }
 """For each kind of node that has sources, what it is for a batch; others are the same in all."""
