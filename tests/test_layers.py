@@ -28,7 +28,7 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     # gpu/__init__ alone.
     "gpu": (
         *("gpu.core", "gpu.runtime", "gpu.tensor"),
-        *("gpu.nn", "gpu.array_api", "gpu.dtype", "gpu.linalg", "gpu.special"),
+        *("gpu.nn", "gpu.array_api", "gpu.dtype", "gpu.func", "gpu.linalg", "gpu.special"),
     ),
     "gpu.__main__": ("gpu.cli",),
     "gpu.dtype": ("gpu.core",),
@@ -36,6 +36,7 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     "gpu.array_api": ("gpu.core", "gpu.tensor"),
     "gpu.linalg": ("gpu.core", "gpu.tensor"),
     "gpu.special": ("gpu.tensor",),
+    "gpu.func": ("gpu.tensor",),
     "gpu.data": ("gpu.core",),
     "gpu.core": (),
     "gpu.autogen": (),

@@ -137,7 +137,9 @@ class TensorBase(Gradients):
 
     def _computed(self) -> Node:
         """The value in memory; a tensor of its own stands for that from now on."""
-        return compute((self if self._view is None else self._same(),))[0]
+        # What a function that is watched reads stays what gradients go through.
+        own = self._view is None and active() is None
+        return compute((self if own else self._same(),))[0]
 
     def _copied_out(self) -> npt.NDArray[Any]:
         if not isinstance(self.device, str):

@@ -16,6 +16,7 @@ from gpu.compiler.ir.dims import (
 )
 from gpu.compiler.ir.graph import Node, Shape
 from gpu.compiler.ir.graph import build as G
+from gpu.core.errors import InvalidValue
 from gpu.runtime.buffer import Buffer
 from gpu.runtime.execute import is_computed, parts_of, realize
 from gpu.tensor.leafnodes import LEAF_NODES
@@ -24,34 +25,43 @@ from gpu.tensor.tracing import JitError
 
 
 class _StandIn(Buffer):
-    """What an argument is while its function is captured: a buffer that never has memory."""
+    """What an argument is while its function is watched: a buffer that never has memory."""
 
-    __slots__ = ("function",)
-    function: str
+    __slots__ = ("refusal",)
+    refusal: InvalidValue
 
     @property
     def memory(self) -> Any:
-        """Raises JitError: what depends on it can only be computed by a replay."""
-        raise JitError(
-            f"a tensor made inside the jitted {self.function} was kept in another way than by "
-            "returning it, so it has no value: return it, in lists, tuples and dicts, or assign() "
-            "it to a tensor that was made and realized outside"
-        )
+        """Raises what the stand-in was made with: nothing that depends on it can be computed."""
+        raise self.refusal
 
 
 def stand_in(tensor: Tensor, function: str) -> Node:
     """What an argument is while `function` is captured, which is its name."""
-    parts = [stand_in_like(part, function) for part in parts_of(tensor._value)]
+    refusal = without_value(f"the jitted {function}")
+    parts = [stand_in_like(part, refusal) for part in parts_of(tensor._value)]
     if isinstance(tensor.device, str):
         return parts[0]
     return G.multi(parts, tensor.shard_axis, tensor.shape)
 
 
-def stand_in_like(node: Node, function: str, shape: Shape | None = None) -> Node:
-    """What a value of the form of `node`, or of another shape, is while `function` is captured."""
+def without_value(function: str) -> JitError:
+    """What is raised where the value of a tensor of `function` is asked for, which has none."""
+    return JitError(
+        f"a tensor made inside {function} was kept in another way than by returning it, so it has"
+        " no value: return it, in lists, tuples and dicts, or, from a jitted function, assign() it"
+        " to a tensor that was made and realized outside"
+    )
+
+
+def stand_in_like(node: Node, refusal: InvalidValue, shape: Shape | None = None) -> Node:
+    """What a value of the form of `node`, or of another shape, is while a function is watched.
+
+    `refusal` is raised by whoever asks for its value.
+    """
     shape = node.shape if shape is None else shape
     handle = _StandIn(node.device, math.prod(upper_shape(shape)), node.dtype)
-    handle.function = function
+    handle.refusal = refusal
     return G.buffer(handle, shape, node.dtype, node.device)
 
 
@@ -149,3 +159,15 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, dict):
         return {k: map_tensors(v, change) for k, v in value.items()}
     return value
+
+
+def form_in_words(value: Any) -> str:
+    """Nested tensors in words."""
+    if isinstance(value, Tensor):
+        return f"{value.dtype.code}{list(value.shape)}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k!r}: {form_in_words(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        inside = ", ".join(map(form_in_words, value))
+        return f"[{inside}]" if isinstance(value, list) else f"({inside})"
+    return repr(value)

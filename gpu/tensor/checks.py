@@ -81,7 +81,8 @@ def check_positions(given: Operand, allowed: Allowed) -> None:
     elif (node := given._node).kind == "const":
         allowed.verify(np.broadcast_to(node.attr[0], bound(node.shape)))
     elif "index" in config.CHECK:
-        if (trace := active()) is None:
+        trace = active()
+        if trace is not None:
+            allowed = allowed._replace(site=allowed.site or user_call_site())
+        if trace is None or not trace.checks_positions(given, allowed):
             allowed.verify(given.numpy())
-        else:
-            trace.checks.append((given._same(), allowed._replace(site=user_call_site())))

@@ -34,6 +34,11 @@ def own(x: Node) -> Node:
     return G.custom_grad("own", x, (), next(_identities))
 
 
+def argument(x: Node) -> Node:
+    """`x` as a node of its own, which tells a derivative by it from those by others."""
+    return G.custom_grad("argument", x, (), next(_identities))
+
+
 def straight(value: Node, x: Node) -> Node:
     """`value` with the gradient of `x`, to which it is close."""
     return value if value.kind == "const" else G.custom_grad("straight", value, (x,))
@@ -288,6 +293,7 @@ def _power_of(node: Node, grad: Node) -> Gradients:
 
 RULES: Final[dict[str, Rule]] = {
     "own": lambda node, grad: (None,),
+    "argument": lambda node, grad: (grad,),
     "flat": _flat,
     "given": _by_given,
     "straight": lambda node, grad: (None, grad),
@@ -299,3 +305,5 @@ RULES: Final[dict[str, Rule]] = {
     "power_of": _power_of,
     "attention": _attention,
 }
+AXES: Final = frozenset({"first_max", "replacing_extreme"})
+"""Rules of which the numbers are axes."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from gpu.compiler.ir.derivative import has_gradient
-from gpu.compiler.ir.graph import Node
+from gpu.compiler.ir.graph import Node, toposort
 from gpu.compiler.ir.graph import build as G
 from gpu.compiler.ir.graph.body import Body, Parameter
 from gpu.compiler.ir.graph.rewrite import substitute
@@ -53,7 +53,14 @@ def make_loop(
     length: int,
     reverse: bool,
 ) -> Node:
-    """The loop of a step with these parameters, which gives `results`."""
+    """The loop of a step with these parameters, which gives `results`.
+
+    It has no constants and slices that the step does not use.
+    """
+    own = {each.parameter for each in (*constants, *carries, *slices)}
+    used = own.intersection(toposort(results, own.__contains__)) or own  # of none, a device tells
+    constants = [each for each in constants if each.parameter in used]
+    slices = [each for each in slices if each.parameter in used]
     bound = [*constants, *carries, *slices]
     parameters = [
         G.buffer(Parameter(number), p.shape, p.dtype, p.device)

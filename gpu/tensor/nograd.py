@@ -8,7 +8,8 @@ computed when the block ends are cut off there.
 from __future__ import annotations
 
 import threading
-from contextlib import ContextDecorator
+from collections.abc import Iterator
+from contextlib import ContextDecorator, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 from weakref import WeakValueDictionary
@@ -29,6 +30,16 @@ _here: Final = _Here()
 def unrecorded() -> WeakValueDictionary[int, Handle] | None:
     """The tensors made so far in this thread's block, by identity; None outside of one."""
     return _here.born
+
+
+@contextmanager
+def recorded() -> Iterator[None]:
+    """What is computed inside keeps its gradients, though a block of `no_grad` may be around."""
+    around, _here.born = _here.born, None
+    try:
+        yield
+    finally:
+        _here.born = around
 
 
 class NoGrad(ContextDecorator):

@@ -53,9 +53,8 @@ def next_state(device: str, count: int) -> Node:
     """
     handle = Buffer(device, 4, dtypes.uint32)
     leaf = G.buffer(handle, (4,), dtypes.uint32, device)
-    if (trace := active()) is not None:
-        trace.random.append((leaf, device, count))  # each replay takes words of its own
-    else:
+    trace = active()
+    if trace is None or not trace.draws(leaf, device, count):  # each replay takes words of its own
         write_state(handle, device, count)
     return leaf
 

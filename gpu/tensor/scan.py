@@ -19,11 +19,17 @@ from gpu.core.config import config
 from gpu.core.errors import DTypeError, InvalidType, InvalidValue, ShapeError, Unsupported
 from gpu.runtime.execute import is_computed
 from gpu.tensor.arguments import integer
-from gpu.tensor.callforms import map_tensors, stand_in_like, tensors_in
-from gpu.tensor.handle import Handle
+from gpu.tensor.callforms import (
+    form_in_words,
+    map_tensors,
+    stand_in_like,
+    tensors_in,
+    without_value,
+)
 from gpu.tensor.loops import Bound, make_loop
+from gpu.tensor.puretrace import PureTrace
 from gpu.tensor.tensor import Tensor
-from gpu.tensor.tracing import JitError, Trace, active, tracing_inside
+from gpu.tensor.tracing import JitError, active, tracing_inside
 
 # What is done again in each step instead of being kept in memory: it computes nothing.
 _SHOWN: Final = MOVEMENT | {"detach"}
@@ -138,41 +144,11 @@ def _traced(name: str) -> Iterator[None]:
         )
 
 
-class _BodyTrace(Trace):
-    """What a body does: it computes, and changes nothing that is outside.
+class _BodyTrace(PureTrace):
+    """What a body does."""
 
-    What it uses is noted by the trace that is around it, if there is one.
-    """
-
-    def __init__(self, name: str, around: Trace | None):
-        super().__init__(name)
-        self.around = around
-
-    def _is_outside(self, handle: Handle) -> bool:
-        base = handle if handle._view is None else handle._view.base
-        return id(base) not in self.born
-
-    def uses(self, handle: Handle) -> None:
-        """See `Trace`; nothing is computed for it."""
-        if self.around is not None and self._is_outside(handle):
-            self.around.uses(handle)
-
-    def writes(self, handle: Handle) -> None:
-        """See `Trace`. Raises JitError for a tensor from outside."""
-        if self._is_outside(handle):
-            raise self._refused(f"writes to {handle._described()} that was made outside of it")
-
-    def reads_gradient(self, handle: Handle) -> None:
-        """See `Trace`."""
-        if self.around is not None and self._is_outside(handle):
-            self.around.reads_gradient(handle)
-
-    def writes_gradient(self, handle: Handle) -> None:
-        """See `Trace`. Raises JitError for a tensor from outside."""
-        if self._is_outside(handle):
-            raise self._refused(f"sets the gradient of {handle._described()}")
-
-    def _refused(self, what: str) -> JitError:
+    def refused(self, what: str) -> JitError:
+        """See `PureTrace`."""
         return JitError(
             f"{self.name}, {what}, which would happen once and not in each step: make it part of "
             "the carry, and return it"
@@ -224,7 +200,7 @@ def _checked(result: Any, init: Any, name: str) -> tuple[Any, Any]:
     if _structure(init) != _structure(carry):
         raise InvalidType(
             f"{name}, the body of a scan, must return the carry in the form that it takes: it takes"
-            f" {_form(init)} and returns {_form(carry)}"
+            f" {form_in_words(init)} and returns {form_in_words(carry)}"
         )
     for number, (new, old) in enumerate(_pairs(carry, init)):
         which = f"tensor {number} of the carry" if len(list(tensors_in(init))) > 1 else "the carry"
@@ -248,18 +224,6 @@ def _ordered(value: Any, like: Any) -> Any:
     if type(value) in (list, tuple) and type(like) is type(value) and len(value) == len(like):
         return type(value)(_ordered(*pair) for pair in zip(value, like, strict=True))
     return value
-
-
-def _form(value: Any) -> str:
-    """Nested tensors in words."""
-    if isinstance(value, Tensor):
-        return f"{value.dtype.code}{list(value.shape)}"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{k!r}: {_form(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        inside = ", ".join(map(_form, value))
-        return f"[{inside}]" if isinstance(value, list) else f"({inside})"
-    return repr(value)
 
 
 def _structure(value: Any) -> Any:
@@ -312,7 +276,7 @@ def _check_place(nodes: Sequence[Node], name: str) -> None:
 def _stand_in(tensor: Tensor, shape: Shape, name: str) -> Tensor:
     """What is given to a body; a value without elements is known."""
     if tensor.numel():
-        return Tensor._wrap(stand_in_like(tensor._node, name, shape))
+        return Tensor._wrap(stand_in_like(tensor._node, without_value(name), shape))
     return Tensor._wrap(G.const(0, shape, tensor.dtype, tensor.device))
 
 

@@ -35,6 +35,10 @@ PACKAGE: Final[Mapping[str, str]] = {
     "inference_mode": "gpu.Tensor.no_grad",
     "optim": "gpu.nn.optim",
     "set_num_threads": "CPU_THREADS in the environment",
+    **{
+        name: f"gpu.func.{name}"
+        for name in ("hessian", "jacfwd", "jacrev", "jvp", "value_and_grad", "vjp", "vmap")
+    },
 }
 """For attributes of the package `gpu`, beside what tensors and dtypes have."""
 NN: Final[Mapping[str, str]] = {

@@ -76,6 +76,30 @@ class Trace:
         """A tensor is about to have another gradient, or none."""
         self.grads.setdefault(handle, handle._grad)
 
+    def draws(self, state: Node, device: str, words: int) -> bool:
+        """Random numbers are drawn from `state`; False where they are to be those of this run."""
+        self.random.append((state, device, words))
+        return True
+
+    def checks_positions(self, given: Handle, allowed: Allowed) -> bool:
+        """Positions are to be looked at; False where that can be done now."""
+        self.checks.append((given._same(), allowed))
+        return True
+
+    def needs_value(self, what: str) -> None:
+        """`what` needs a value now. Raises JitError."""
+        raise JitError(
+            f"{what} inside a jitted function, {self.name}: its result would be fixed at "
+            "the value of the first call; return the tensor and read it outside"
+        )
+
+    def needs_count(self, what: str, instead: str) -> None:
+        """The shape of what `what` gives needs a value now. Raises JitError."""
+        raise JitError(
+            f"{what} inside a jitted function, {self.name}: the shape of its result depends "
+            f"on values; say how many elements there are with {instead}"
+        )
+
 
 class _Active(threading.local):
     """The trace that this thread is making, if it is making one."""
@@ -114,18 +138,12 @@ def tracing_inside(trace: Trace) -> Iterator[None]:
 
 
 def refuse_counting(what: str, instead: str = "size=") -> None:
-    """Raises JitError if a function is being captured, since a shape would need a value now."""
+    """Raises an error if a function is watched for which a shape must not need a value now."""
     if _here.trace is not None:
-        raise JitError(
-            f"{what} inside a jitted function, {_here.trace.name}: the shape of its result depends "
-            f"on values; say how many elements there are with {instead}"
-        )
+        _here.trace.needs_count(what, instead)
 
 
 def refuse(what: str) -> None:
-    """Raises JitError if a function is being captured, since `what` needs a value now."""
+    """Raises an error if a function is watched in which `what` must not need a value now."""
     if _here.trace is not None:
-        raise JitError(
-            f"{what} inside a jitted function, {_here.trace.name}: its result would be fixed at "
-            "the value of the first call; return the tensor and read it outside"
-        )
+        _here.trace.needs_value(what)

@@ -1,0 +1,1 @@
+"""Transforms of functions, from graph to graph: what `gpu.func` has."""
