@@ -41,6 +41,7 @@ __all__ = [
     "compile_for",
     "distributed",
     "dtypes",
+    "fft",
     "jit",
     "kernel",
     "linalg",
@@ -84,7 +85,7 @@ def show_config() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("array_api", "distributed", "linalg", "nn", "special"):
+    if name in ("array_api", "distributed", "fft", "linalg", "nn", "special"):
         return importlib.import_module(f"gpu.{name}")
     home = _HOMES.get(name)
     if home is None:
